@@ -1,0 +1,4 @@
+# quire::warnings: the warnings every target of ours is compiled with.
+add_library(quire_warnings INTERFACE)
+add_library(quire::warnings ALIAS quire_warnings)
+target_compile_options(quire_warnings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers)
