@@ -1,0 +1,21 @@
+#include "kernels/activation.h"
+
+#include "kernels/cpu/rows.h"
+#include "kernels/parallel.h"
+
+namespace quire {
+
+Status swiglu(const SwigluArgs& args) {
+  if (args.rows < 0 || args.dim < 0) return Status::invalid("rows", "swiglu needs rows >= 0 and dim >= 0");
+  if (args.rows == 0 || args.dim == 0) return {};
+  if (args.gate_up == nullptr || args.out == nullptr) return Status::invalid("gate_up", "swiglu needs non-null buffers");
+  const std::int64_t grain = 1 + 16384 / args.dim;
+  parallel_for(args.rows, grain, [&](std::int64_t begin, std::int64_t end) { cpu::swiglu_rows(args, begin, end); });
+  return {};
+}
+
+void add_inplace(float* x, const float* y, std::int64_t n) {
+  parallel_for(n, 65536, [&](std::int64_t begin, std::int64_t end) { cpu::add_range(x, y, begin, end); });
+}
+
+}  // namespace quire

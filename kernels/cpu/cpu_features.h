@@ -1,0 +1,12 @@
+/// What this CPU can do, decided once per process.
+#pragma once
+
+namespace quire::cpu {
+
+enum class Isa : unsigned char { kScalar = 0, kAvx2, kAvx512, kAmx };
+
+/// The widest instruction set kernels may use here: what CPU and operating system allow, lowered by the environment variable
+/// QUIRE_MAX_ISA (scalar, avx2, avx512, amx), which also lowers the Highway targets. Asks the kernel for AMX tiles once.
+Isa isa();
+
+}  // namespace quire::cpu

@@ -1,0 +1,62 @@
+/// The inner kernels of matrix products and the layouts they read.
+///
+/// Columns (outputs) come in panels of 32. An f32 panel is [k][32]. A bf16 panel is a row of steps, one per 32 inputs; a step is two
+/// tiles side by side, each [16 pairs of inputs][16 columns][2 inputs]: what AMX wants of its second operand, and what a
+/// vector unit can take apart with a shift and a mask. Inputs and columns past the end are zero.
+///
+/// Every output element is one chain of fused multiply-adds in the order of k, starting from the bias: panels may be cut along k
+/// anywhere (y holds the chain meanwhile) and rows grouped in any way without changing a bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace quire::cpu {
+
+inline constexpr std::int64_t kPanelColumns = 32;
+inline constexpr std::int64_t kStepInputs = 32;                               ///< inputs per step of a bf16 panel
+inline constexpr std::int64_t kStepElements = kPanelColumns * kStepInputs;    ///< 2 KiB of bf16
+inline constexpr std::int64_t kInt8Group = 64;                                ///< inputs per int8 scale: two steps
+/// Two steps of int8 weights after their 32 scales (f32): one record, so that weights are a single stream through memory.
+inline constexpr std::int64_t kInt8ScaleBytes = kPanelColumns * 4, kInt8GroupBytes = kInt8ScaleBytes + 2 * kStepElements;
+
+/// Where a panel's product goes: y[row][0..columns). `first` starts the chains from bias (32 floats; null: zeros), else from y.
+struct PanelOutput {
+  float* y;
+  std::int64_t ldy;
+  std::int64_t rows, columns;  ///< columns <= 32
+  const float* bias;
+  bool first;
+};
+
+/// x: [rows][ldx], starting at the panel's first input; `panel` holds `k` inputs.
+void multiply_panel_f32(const float* x, std::int64_t ldx, const float* panel, std::int64_t k, const PanelOutput& out);
+/// The same with a bf16 panel of `steps` steps; x holds bf16 values widened to f32, zero past the last input.
+void multiply_panel_bf16(const float* x, std::int64_t ldx, const std::uint16_t* panel, std::int64_t steps, const PanelOutput& out);
+
+/// Widened bf16 inputs: out[i] = bf16(x[i]) as f32 for i < k, 0 up to padded_k.
+void round_inputs(const float* x, std::int64_t k, std::int64_t padded_k, float* out);
+
+/// Expands `groups` records of int8 weights to a bf16 panel: bf16(q * scale), halves away from zero. A step of q is
+/// [2 tiles][16 pairs][2 inputs][16 columns].
+void dequantise_panel(const std::byte* records, std::int64_t groups, std::uint16_t* panel);
+
+// AMX, inside a TileScope. Rows of x come in tiles of 16 rows x 32 inputs of bf16 (1 KiB, row-major); tile (i, s) of rows 16 i.. and step s
+// starts at x + (i * tile_stride + s) * 512.
+
+enum class TileRows : unsigned char {
+  kSixteen,  ///< TileScope(): rows past the last are zeros
+  kExact,    ///< TileScope(rows), at most 32 rows: no tile touches more rows than there are
+};
+/// Packs up to 16 rows of f32 into `steps` tiles.
+void amx_pack_rows(const float* x, std::int64_t ldx, std::int64_t rows, std::int64_t k, std::int64_t steps, TileRows tile_rows, std::uint16_t* out);
+/// Multiplies a bf16 panel; meanwhile fetches `next_bytes` bytes from `next` towards the cache (null: none).
+void amx_multiply_panel(const std::uint16_t* x, std::int64_t tile_stride, const std::uint16_t* panel, std::int64_t steps, const PanelOutput& out,
+                        TileRows rows, const void* next, std::int64_t next_bytes);
+
+/// Like dequantise_panel(), halves to even, from steps [2 tiles][16 pairs][16 columns][2 inputs].
+void amx_dequantise_panel(const std::byte* records, std::int64_t groups, std::uint16_t* panel);
+/// amx_multiply_panel() over weights expanded on the way, bit for bit the same; kExact rows, for products bound by memory.
+void amx_multiply_int8(const std::uint16_t* x, std::int64_t tile_stride, const std::byte* records, std::int64_t groups, const PanelOutput& out);
+
+}  // namespace quire::cpu

@@ -1,0 +1,315 @@
+#include "kernels/cpu/packed_matrix.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/cpu_features.h"
+#include "kernels/cpu/matmul_kernels.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/parallel.h"
+
+namespace quire::cpu {
+namespace {
+
+constexpr std::int64_t kFewRows = 32;          // a panel is streamed once from memory, uncut
+constexpr std::int64_t kBlockRows = 256;       // rows whose inputs stay in the second-level cache
+constexpr std::int64_t kBlockSteps = 64;       // 2048 inputs
+constexpr double kLeastWorkF32 = 4e6, kLeastWorkBf16 = 1e7;  // below this, waking a second thread costs more than it saves
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Rows of several matrices as one.
+struct StackedRows {
+  std::span<const WeightPart> parts;
+  std::int64_t k;
+  DType dtype;
+
+  /// Row n as f32.
+  void read(std::int64_t n, float* out) const {
+    for (const WeightPart& part : parts) {
+      if (n < part.n) {
+        for (std::int64_t i = 0; i < k; ++i) out[i] = load_f32(part.data, dtype, n * k + i);
+        return;
+      }
+      n -= part.n;
+    }
+  }
+};
+
+/// What the formats share: shape, argument checks, panels over threads.
+class PanelMatrix : public PackedMatrix {
+ public:
+  PanelMatrix(std::int64_t n, std::int64_t k) : n_(n), k_(k), panels_(ceil_div(n, kPanelColumns)) {}
+  std::int64_t n() const override { return n_; }
+  std::int64_t k() const override { return k_; }
+
+  Status multiply(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const override {
+    if (m < 0) return Status::invalid("m", "must not be negative");
+    if (m == 0) return {};
+    if (x == nullptr || y == nullptr) return Status::invalid("x", "multiply needs non-null x and y");
+    if (ldx < k_) return Status::invalid("ldx", "must be at least k = " + std::to_string(k_) + ", is " + std::to_string(ldx));
+    if (ldy < n_) return Status::invalid("ldy", "must be at least n = " + std::to_string(n_) + ", is " + std::to_string(ldy));
+    run(x, m, ldx, bias, y, ldy);
+    return {};
+  }
+
+ protected:
+  virtual void run(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const = 0;
+
+  /// Calls fn(first panel, last panel), inline below `least_work` operations; large work in several pieces a thread, so that
+  /// a disturbed core is helped by the others.
+  template <class F>
+  void over_panels(std::int64_t m, double least_work, F&& fn) const {
+    const double work = 2.0 * static_cast<double>(std::max<std::int64_t>(m, 16)) * static_cast<double>(k_) * static_cast<double>(n_);
+    const std::int64_t threads = num_threads();
+    if (threads == 1 || work < least_work) return fn(std::int64_t{0}, panels_);
+    const std::int64_t pieces = std::min<std::int64_t>(panels_, threads * (work > 1e8 ? 4 : 1));
+    parallel_tasks(pieces, [&](std::int64_t i) {
+      const std::int64_t begin = panels_ * i / pieces, end = panels_ * (i + 1) / pieces;
+      if (begin < end) fn(begin, end);
+    });
+  }
+
+  PanelOutput output(std::int64_t panel, std::int64_t row, std::int64_t rows, const float* bias, float* padded_bias, float* y, std::int64_t ldy,
+                     bool first) const {
+    const std::int64_t column = panel * kPanelColumns, columns = std::min(kPanelColumns, n_ - column);
+    const float* from = bias == nullptr ? nullptr : bias + column;
+    if (from != nullptr && columns < kPanelColumns) {  // kernels read whole panels of bias
+      std::copy(from, from + columns, padded_bias);
+      std::fill(padded_bias + columns, padded_bias + kPanelColumns, 0.0f);
+      from = padded_bias;
+    }
+    return PanelOutput{y + row * ldy + column, ldy, rows, columns, from, first};
+  }
+
+  std::int64_t n_, k_, panels_;
+};
+
+class F32Matrix final : public PanelMatrix {
+ public:
+  F32Matrix(const StackedRows& rows, std::int64_t n) : PanelMatrix(n, rows.k), data_(sizeof(float) * panels_ * kPanelColumns * k_) {
+    parallel_for(panels_, 1, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<float> row(static_cast<std::size_t>(k_));
+      for (std::int64_t c = begin * kPanelColumns; c < end * kPanelColumns; ++c) {
+        float* to = data_.as<float>() + c / kPanelColumns * kPanelColumns * k_ + c % kPanelColumns;
+        std::fill(row.begin(), row.end(), 0.0f);
+        if (c < n_) rows.read(c, row.data());
+        for (std::int64_t i = 0; i < k_; ++i) to[i * kPanelColumns] = row[i];
+      }
+    });
+  }
+  WeightFormat format() const override { return WeightFormat::kF32; }
+  std::int64_t bytes() const override { return static_cast<std::int64_t>(data_.size_bytes()); }
+
+ protected:
+  void run(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const override {
+    over_panels(m, kLeastWorkF32, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t cut = m <= 8 ? k_ : 1024;
+      alignas(64) float padded_bias[kPanelColumns];
+      for (std::int64_t i = 0; i < k_; i += cut) {
+        for (std::int64_t p = begin; p < end; ++p) {
+          const float* panel = data_.as<const float>() + (p * k_ + i) * kPanelColumns;
+          multiply_panel_f32(x + i, ldx, panel, std::min(cut, k_ - i), output(p, 0, m, bias, padded_bias, y, ldy, i == 0));
+        }
+      }
+    });
+  }
+
+ private:
+  AlignedBuffer data_;
+};
+
+/// bf16 arithmetic: inputs rounded once, panels of bf16 from where the format keeps them.
+class Bf16Arithmetic : public PanelMatrix {
+ public:
+  Bf16Arithmetic(std::int64_t n, std::int64_t k, std::int64_t steps) : PanelMatrix(n, k), steps_(steps) {}
+
+ protected:
+  /// Steps [s, s + count) of a panel, in memory or expanded into `scratch` (kBlockSteps * kStepElements elements).
+  virtual const std::uint16_t* panel(std::int64_t p, std::int64_t s, std::int64_t count, std::uint16_t* scratch) const = 0;
+  struct Range {
+    const void* at;
+    std::int64_t bytes;
+  };
+  /// Memory to fetch ahead of panel p's steps [s, s + count).
+  virtual Range upcoming(std::int64_t p, std::int64_t s, std::int64_t count) const = 0;
+  /// AMX, at most kFewRows rows: the weights are read once and nothing else matters.
+  virtual void multiply_few(const std::uint16_t* tiles, std::int64_t p, const PanelOutput& out) const = 0;
+
+  void run(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const override {
+    if (isa() == Isa::kAmx) run_amx(x, m, ldx, bias, y, ldy);
+    else run_simd(x, m, ldx, bias, y, ldy);
+  }
+
+  void run_amx(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const {
+    const std::int64_t row_tiles = ceil_div(m, 16);
+    const TileRows tile_rows = m <= kFewRows ? TileRows::kExact : TileRows::kSixteen;
+    auto* tiles = thread_scratch<std::uint16_t>(ScratchSlot::kMatmulInput, row_tiles * steps_ * kTileElements);
+    parallel_for(row_tiles, 1 + 65536 / (16 * k_), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) {
+        amx_pack_rows(x + t * 16 * ldx, ldx, std::min<std::int64_t>(16, m - t * 16), k_, steps_, tile_rows,
+                      tiles + t * steps_ * kTileElements);
+      }
+    });
+    over_panels(m, kLeastWorkBf16, [&](std::int64_t begin, std::int64_t end) {
+      alignas(64) float padded_bias[kPanelColumns];
+      if (m <= kFewRows) {
+        const TileScope tiles_on(m);
+        for (std::int64_t p = begin; p < end; ++p) multiply_few(tiles, p, output(p, 0, m, bias, padded_bias, y, ldy, true));
+        return;
+      }
+      const TileScope tiles_on;
+      auto* scratch = thread_scratch<std::uint16_t>(ScratchSlot::kMatmulPanel, kBlockSteps * kStepElements);
+      for (std::int64_t row = 0; row < m; row += kBlockRows) {
+        for (std::int64_t s = 0; s < steps_; s += kBlockSteps) {
+          const std::int64_t count = std::min(kBlockSteps, steps_ - s);
+          for (std::int64_t p = begin; p < end; ++p) {
+            const std::uint16_t* weights = panel(p, s, count, scratch);
+            const PanelOutput out = output(p, row, std::min(kBlockRows, m - row), bias, padded_bias, y, ldy, s == 0);
+            const Range next = p + 1 < end ? upcoming(p + 1, s, count) : Range{nullptr, 0};
+            amx_multiply_panel(tiles + (row / 16 * steps_ + s) * kTileElements, steps_, weights, count, out, TileRows::kSixteen, next.at, next.bytes);
+          }
+        }
+      }
+    });
+  }
+
+  void run_simd(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const {
+    const std::int64_t padded = steps_ * kStepInputs;
+    auto* inputs = thread_scratch<float>(ScratchSlot::kMatmulInput, m * padded);
+    parallel_for(m, 1 + 65536 / k_, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) round_inputs(x + r * ldx, k_, padded, inputs + r * padded);
+    });
+    const std::int64_t cut = m <= 8 ? kBlockSteps : 16;
+    over_panels(m, kLeastWorkBf16, [&](std::int64_t begin, std::int64_t end) {
+      auto* scratch = thread_scratch<std::uint16_t>(ScratchSlot::kMatmulPanel, kBlockSteps * kStepElements);
+      alignas(64) float padded_bias[kPanelColumns];
+      for (std::int64_t s = 0; s < steps_; s += cut) {
+        const std::int64_t count = std::min(cut, steps_ - s);
+        for (std::int64_t p = begin; p < end; ++p) {
+          const PanelOutput out = output(p, 0, m, bias, padded_bias, y, ldy, s == 0);
+          multiply_panel_bf16(inputs + s * kStepInputs, padded, panel(p, s, count, scratch), count, out);
+        }
+      }
+    });
+  }
+
+  std::int64_t steps_;
+};
+
+class Bf16Matrix final : public Bf16Arithmetic {
+ public:
+  Bf16Matrix(const StackedRows& rows, std::int64_t n)
+      : Bf16Arithmetic(n, rows.k, ceil_div(rows.k, kStepInputs)), data_(sizeof(std::uint16_t) * panels_ * steps_ * kStepElements) {
+    parallel_for(panels_, 1, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<float> row(static_cast<std::size_t>(steps_ * kStepInputs));
+      for (std::int64_t c = begin * kPanelColumns; c < end * kPanelColumns; ++c) {
+        std::fill(row.begin(), row.end(), 0.0f);
+        if (c < n_) rows.read(c, row.data());
+        const std::int64_t column = c % kPanelColumns;
+        std::uint16_t* to = data_.as<std::uint16_t>() + c / kPanelColumns * steps_ * kStepElements + column / 16 * kTileElements + column % 16 * 2;
+        for (std::int64_t i = 0; i < steps_ * kStepInputs; ++i) {
+          to[i / kStepInputs * kStepElements + i % kStepInputs / 2 * 32 + i % 2] = f32_to_bf16(row[i]);
+        }
+      }
+    });
+  }
+  WeightFormat format() const override { return WeightFormat::kBF16; }
+  std::int64_t bytes() const override { return static_cast<std::int64_t>(data_.size_bytes()); }
+
+ protected:
+  const std::uint16_t* panel(std::int64_t p, std::int64_t s, std::int64_t, std::uint16_t*) const override { return at(p * steps_ + s); }
+  Range upcoming(std::int64_t p, std::int64_t s, std::int64_t count) const override { return {at(p * steps_ + s), 2 * kStepElements * count}; }
+  void multiply_few(const std::uint16_t* tiles, std::int64_t p, const PanelOutput& out) const override {
+    // All panels are one stream through memory: stay a fixed distance ahead of the loads, across panels too.
+    constexpr std::int64_t kAheadSteps = 2;
+    const std::int64_t ahead = p * steps_ + kAheadSteps, last = panels_ * steps_;
+    const std::int64_t count = std::clamp<std::int64_t>(last - ahead, 0, steps_);
+    amx_multiply_panel(tiles, steps_, at(p * steps_), steps_, out, TileRows::kExact, count > 0 ? at(ahead) : nullptr, 2 * kStepElements * count);
+  }
+
+ private:
+  const std::uint16_t* at(std::int64_t step) const { return data_.as<const std::uint16_t>() + step * kStepElements; }
+  AlignedBuffer data_;
+};
+
+class Int8Matrix final : public Bf16Arithmetic {
+ public:
+  Int8Matrix(const StackedRows& rows, std::int64_t n, bool& finite)
+      : Bf16Arithmetic(n, rows.k, 2 * ceil_div(rows.k, kInt8Group)),
+        data_(panels_ * steps_ / 2 * kInt8GroupBytes) {
+    std::atomic<bool> all_finite{true};
+    parallel_for(panels_, 1, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<float> row(static_cast<std::size_t>(steps_ * kStepInputs));
+      for (std::int64_t c = begin * kPanelColumns; c < end * kPanelColumns; ++c) {
+        std::fill(row.begin(), row.end(), 0.0f);
+        if (c < n_) rows.read(c, row.data());
+        for (std::int64_t group = 0; group < steps_ / 2; ++group) {
+          if (!quantise(row.data() + group * kInt8Group, c, group)) all_finite = false;
+        }
+      }
+    });
+    finite = all_finite;
+  }
+  WeightFormat format() const override { return WeightFormat::kInt8; }
+  std::int64_t bytes() const override { return static_cast<std::int64_t>(data_.size_bytes()); }
+
+ protected:
+  const std::uint16_t* panel(std::int64_t p, std::int64_t s, std::int64_t count, std::uint16_t* scratch) const override {
+    (isa() == Isa::kAmx ? amx_dequantise_panel : dequantise_panel)(record(p, s / 2), count / 2, scratch);
+    return scratch;
+  }
+  Range upcoming(std::int64_t p, std::int64_t s, std::int64_t count) const override { return {record(p, s / 2), count / 2 * kInt8GroupBytes}; }
+  void multiply_few(const std::uint16_t* tiles, std::int64_t p, const PanelOutput& out) const override {
+    amx_multiply_int8(tiles, steps_, record(p, 0), steps_ / 2, out);
+  }
+
+ private:
+  std::byte* record(std::int64_t p, std::int64_t group) const { return data_.as<std::byte>() + (p * steps_ / 2 + group) * kInt8GroupBytes; }
+
+  /// One group of one column. False if a weight is not finite.
+  bool quantise(const float* w, std::int64_t c, std::int64_t group) {
+    float largest = 0;
+    bool finite = true;
+    for (std::int64_t i = 0; i < kInt8Group; ++i) {
+      finite = finite && std::isfinite(w[i]);
+      largest = std::max(largest, std::fabs(w[i]));
+    }
+    const float scale = largest / 127.0f, inverse = finite && scale > 0 ? 1.0f / scale : 0.0f;
+    const std::int64_t p = c / kPanelColumns, column = c % kPanelColumns;
+    reinterpret_cast<float*>(record(p, group))[column] = scale;
+    // Vector units take 16 columns of one input, AMX pairs of inputs (matmul_kernels.h).
+    const bool pairs = isa() == Isa::kAmx;
+    const std::int64_t column_stride = pairs ? 2 : 1, input_stride = pairs ? 1 : 16;
+    auto* q = reinterpret_cast<std::int8_t*>(record(p, group) + kInt8ScaleBytes) + column / 16 * kTileElements + column % 16 * column_stride;
+    for (std::int64_t i = 0; i < kInt8Group; ++i) {
+      const float rounded = std::isfinite(inverse) ? std::clamp(std::nearbyint(w[i] * inverse), -127.0f, 127.0f) : 0.0f;
+      q[i / kStepInputs * kStepElements + i % kStepInputs / 2 * 32 + i % 2 * input_stride] = finite ? static_cast<std::int8_t>(rounded) : std::int8_t{0};
+    }
+    return finite;
+  }
+
+  AlignedBuffer data_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<PackedMatrix>> pack_f32(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k, DType dtype) {
+  return std::unique_ptr<PackedMatrix>(std::make_unique<F32Matrix>(StackedRows{parts, k, dtype}, n));
+}
+
+Result<std::unique_ptr<PackedMatrix>> pack_bf16(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k, DType dtype) {
+  return std::unique_ptr<PackedMatrix>(std::make_unique<Bf16Matrix>(StackedRows{parts, k, dtype}, n));
+}
+
+Result<std::unique_ptr<PackedMatrix>> pack_int8(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k, DType dtype) {
+  bool finite = true;
+  std::unique_ptr<PackedMatrix> matrix = std::make_unique<Int8Matrix>(StackedRows{parts, k, dtype}, n, finite);
+  if (!finite) return Status::invalid("weights", "a weight is NaN or infinite and cannot be quantised to int8; use bf16");
+  return matrix;
+}
+
+}  // namespace quire::cpu

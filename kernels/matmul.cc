@@ -1,0 +1,44 @@
+#include "kernels/matmul.h"
+
+#include <new>
+#include <string>
+
+#include "kernels/cpu/cpu_features.h"
+#include "kernels/cpu/packed_matrix.h"
+
+namespace quire {
+
+Result<std::unique_ptr<PackedMatrix>> pack_weights(std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format) {
+  if (k <= 0) return Status::invalid("k", "must be at least 1, is " + std::to_string(k));
+  if (dtype == DType::kI8) return Status::invalid("dtype", "weights to pack are f32, f16 or bf16");
+  std::int64_t n = 0;
+  for (const WeightPart& part : parts) {
+    if (part.n <= 0 || part.data == nullptr) return Status::invalid("parts", "every part needs data and at least one row");
+    n += part.n;
+  }
+  if (n == 0) return Status::invalid("parts", "at least one part is needed");
+  try {
+    switch (format) {
+      case WeightFormat::kF32: return cpu::pack_f32(parts, n, k, dtype);
+      case WeightFormat::kBF16: return cpu::pack_bf16(parts, n, k, dtype);
+      case WeightFormat::kInt8: return cpu::pack_int8(parts, n, k, dtype);
+    }
+  } catch (const std::bad_alloc&) {
+    return Status::exhausted("no memory to pack weights [" + std::to_string(n) + ", " + std::to_string(k) + "]");
+  }
+  return Status::invalid("format", "unknown weight format");
+}
+
+bool cpu_has_bf16() { return cpu::isa() == cpu::Isa::kAmx; }
+
+const char* cpu_isa() {
+  switch (cpu::isa()) {
+    case cpu::Isa::kScalar: return "scalar";
+    case cpu::Isa::kAvx2: return "avx2";
+    case cpu::Isa::kAvx512: return "avx512";
+    case cpu::Isa::kAmx: return "amx";
+  }
+  return "scalar";
+}
+
+}  // namespace quire

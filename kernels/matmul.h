@@ -1,0 +1,54 @@
+/// Matrix products with packed weights: Y = X * W^T.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "kernels/base/dtype.h"
+#include "kernels/base/status.h"
+
+namespace quire {
+
+/// How a weight matrix is kept and multiplied.
+enum class WeightFormat : std::uint8_t {
+  kF32,       ///< f32 weights, f32 inputs: the exact path, and CPUs without bf16 units
+  kBF16,      ///< bf16 weights, inputs rounded to bf16, f32 sums (AMX, AVX-512 or AVX2, chosen at run time)
+  kInt8,      ///< weight-only int8: per output row and group of 64 inputs a f32 scale; a weight means bf16(q * scale), the rest is kBF16
+};
+
+/// A weight matrix W [n, k], packed once for this CPU. Immutable; shared freely between threads.
+class PackedMatrix {
+ public:
+  virtual ~PackedMatrix() = default;
+  virtual std::int64_t n() const = 0;  ///< outputs
+  virtual std::int64_t k() const = 0;  ///< inputs
+  virtual WeightFormat format() const = 0;
+  /// Bytes of the packed weights: what a decode step has to read.
+  virtual std::int64_t bytes() const = 0;
+
+  /// y[m, n] = x[m, k] * W^T (+ bias[n]). x and y are row-major f32 with row strides ldx >= k and ldy >= n; y is overwritten
+  /// and overlaps nothing. m == 0 is valid. Row r of y does not depend on m, on the other rows or on the number of threads:
+  /// the same input row gives the same bits alone and in any batch (bits may differ between instruction sets).
+  /// Threads: one call at a time per calling thread; scratch is thread-local. Errors: kInvalidArgument.
+  virtual Status multiply(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const = 0;
+};
+
+/// Packs row-major weights [n, k] of dtype f32, f16 or bf16. `weights` is not kept. Several matrices with the same k may be
+/// stacked (rows of all of them, in order) so that one product serves them: pass each as one part.
+struct WeightPart {
+  const void* data;  ///< [n, k] row-major
+  std::int64_t n;
+};
+Result<std::unique_ptr<PackedMatrix>> pack_weights(std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format);
+
+/// What multiply() means: plain f64 loops over W [n, k] f32.
+void matmul_reference(const float* x, std::int64_t m, std::int64_t k, const float* w, std::int64_t n, const float* bias, float* y);
+
+/// True when bf16 products run on matrix units of this CPU (AMX); otherwise kBF16 saves memory, and computes like kF32.
+bool cpu_has_bf16();
+/// "amx", "avx512", "avx2" or "scalar": the widest instruction set kernels will use here. The environment variable QUIRE_MAX_ISA
+/// lowers it.
+const char* cpu_isa();
+
+}  // namespace quire

@@ -1,0 +1,22 @@
+/// Root-mean-square normalisation.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/status.h"
+
+namespace quire {
+
+/// out[r, c] = x[r, c] / sqrt(mean_c x[r, c]^2 + eps) * weight[c].  x, out: [rows, dim] f32 row-major; out may be x.
+/// Rows are independent. Zero rows are valid. Errors: kInvalidArgument.
+struct RmsNormArgs {
+  const float* x;
+  const float* weight;  ///< [dim]
+  float* out;
+  std::int64_t rows, dim;
+  float eps;
+};
+Status rms_norm(const RmsNormArgs& args);
+Status rms_norm_reference(const RmsNormArgs& args);
+
+}  // namespace quire

@@ -1,0 +1,142 @@
+#include "kernels/parallel.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace quire {
+namespace {
+
+using Task = std::function<void(std::int64_t)>;
+
+int allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+void pause() { __builtin_ia32_pause(); }
+
+thread_local bool t_in_task = false;
+thread_local int t_num_threads = 0;  // 0: all
+
+/// Helpers and the job they may join. Process-wide like the cores it stands for.
+class Team {
+ public:
+  explicit Team(int helpers) {
+    for (int i = 0; i < helpers; ++i) {
+      try {
+        threads_.emplace_back([this] { help(); });
+        pthread_setname_np(threads_.back().native_handle(), "quire-kernel");
+      } catch (const std::system_error&) {
+        break;  // fewer helpers: slower, not wrong
+      }
+    }
+  }
+  ~Team() {
+    stop_.store(true, std::memory_order_relaxed);
+    signal_.fetch_add(1, std::memory_order_release);
+    signal_.notify_all();
+    for (std::thread& t : threads_) t.join();
+  }
+
+  /// False if another thread has the team.
+  bool run(std::int64_t n, int helpers, const Task& task) {
+    if (owned_.exchange(true, std::memory_order_acquire)) return false;
+    task_ = &task;
+    end_ = n;
+    next_.store(0, std::memory_order_relaxed);
+    most_helpers_ = static_cast<std::uint32_t>(helpers);
+    state_.store(kOpen, std::memory_order_release);
+    signal_.fetch_add(1, std::memory_order_release);
+    signal_.notify_all();
+    work();
+    // No helper may join any more; those inside still use the job.
+    std::uint32_t state = state_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
+    for (int spins = 0; state != 0; state = state_.load(std::memory_order_acquire)) {
+      if (++spins < kSpins) pause();
+      else state_.wait(state, std::memory_order_acquire);
+    }
+    owned_.store(false, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  static constexpr std::uint32_t kOpen = 1u << 31;  // the rest of state_ counts helpers inside
+  static constexpr int kSpins = 300;                // about 10 us: the next job of a pass usually comes sooner
+
+  void work() noexcept {  // a task that throws ends the process: others may still be using the job
+    t_in_task = true;
+    for (std::int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < end_; i = next_.fetch_add(1, std::memory_order_relaxed)) (*task_)(i);
+    t_in_task = false;
+  }
+
+  bool join() {
+    std::uint32_t state = state_.load(std::memory_order_relaxed);
+    while ((state & kOpen) != 0 && (state & ~kOpen) < most_helpers_.load(std::memory_order_relaxed)) {
+      if (state_.compare_exchange_weak(state, state + 1, std::memory_order_acquire, std::memory_order_relaxed)) return true;
+    }
+    return false;
+  }
+
+  void help() {
+    std::uint32_t seen = 0;
+    while (true) {
+      for (int spins = 0; signal_.load(std::memory_order_acquire) == seen; ++spins) {
+        if (spins < kSpins) pause();
+        else signal_.wait(seen, std::memory_order_acquire);
+      }
+      seen = signal_.load(std::memory_order_acquire);
+      if (stop_.load(std::memory_order_relaxed)) return;
+      if (!join()) continue;
+      work();
+      if (state_.fetch_sub(1, std::memory_order_acq_rel) == 1) state_.notify_one();
+    }
+  }
+
+  std::vector<std::thread> threads_;
+  std::atomic<bool> stop_{false}, owned_{false};
+  std::atomic<std::uint32_t> signal_{0};  // counts jobs; helpers sleep on it
+  // The job. Written by the owner while state_ is 0, read by threads that joined through state_.
+  std::atomic<std::uint32_t> state_{0}, most_helpers_{0};
+  const Task* task_ = nullptr;
+  std::int64_t end_ = 0;
+  std::atomic<std::int64_t> next_{0};
+};
+
+}  // namespace
+
+int num_threads() {
+  if (t_in_task) return 1;
+  static const int cores = allowed_cores();
+  return t_num_threads > 0 ? t_num_threads : cores;
+}
+
+void set_num_threads(int n) { t_num_threads = std::max(0, n); }
+
+void parallel_tasks(std::int64_t n, const std::function<void(std::int64_t)>& fn) {
+  if (n <= 0) return;
+  const std::int64_t threads = std::min<std::int64_t>(num_threads(), n);
+  if (threads > 1) {
+    // At least one helper even on one core, so that tests see what many cores do.
+    static Team team(std::max(1, allowed_cores() - 1));
+    if (team.run(n, static_cast<int>(threads - 1), fn)) return;
+  }
+  for (std::int64_t i = 0; i < n; ++i) fn(i);
+}
+
+void parallel_for(std::int64_t n, std::int64_t grain, const std::function<void(std::int64_t, std::int64_t)>& fn) {
+  if (n <= 0) return;
+  const std::int64_t ranges = std::min<std::int64_t>(num_threads(), n / std::max<std::int64_t>(1, grain));
+  if (ranges <= 1) return fn(0, n);
+  parallel_tasks(ranges, [&](std::int64_t r) { fn(n * r / ranges, n * (r + 1) / ranges); });
+}
+
+}  // namespace quire
