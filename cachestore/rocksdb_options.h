@@ -1,0 +1,34 @@
+/// RocksDB settings of the store; only for cachestore/rocksdb_*.cc.
+#pragma once
+
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/options.h>
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "cachestore/rocksdb_disk_tier.h"
+#include "kernels/base/status.h"
+
+namespace quire::rocksdb_internal {
+
+inline constexpr std::uint64_t kWriteBufferBytes = 1u << 20;
+inline constexpr std::uint64_t kMaxWalBytes = 4u << 20;
+inline constexpr std::uint64_t kCompactionBytes = 16u << 20;  ///< largest planned rewrite beyond levels 0 and 1
+
+std::uint64_t manifest_limit(const RocksDbTierOptions& options);
+::rocksdb::DBOptions db_options(const RocksDbTierOptions& options);
+/// Small records: compressed, cached, checksummed by RocksDB, compacted in small steps.
+::rocksdb::ColumnFamilyOptions record_options(const std::shared_ptr<::rocksdb::Cache>& cache);
+/// One for all records: heads, tokens and texts that are asked for again need no disk.
+std::shared_ptr<::rocksdb::Cache> record_cache();
+/// Segments: one ingested file each, never compacted, read directly.
+::rocksdb::ColumnFamilyOptions segment_options(const std::string& folder);
+::rocksdb::Options sst_options(const RocksDbTierOptions& options);
+
+/// "cannot WHAT: reason" with the fitting code.
+Status to_status(const ::rocksdb::Status& status, std::string_view what);
+
+}  // namespace quire::rocksdb_internal

@@ -1,0 +1,258 @@
+#include "cachestore/segment_table.h"
+
+#include <utility>
+
+namespace quire {
+
+SegmentTable::SegmentTable(StorePolicy policy) {
+  if (policy == StorePolicy::kLru) {
+    policy_ = std::make_unique<LruPolicy<ContextKey, DigestHash>>();
+  } else {
+    policy_ = std::make_unique<S3FifoPolicy<ContextKey, DigestHash>>();
+  }
+}
+
+void SegmentTable::set_callback(std::function<void()> on_reapable) {
+  std::lock_guard lock(callback_mu_);
+  on_reapable_ = std::move(on_reapable);
+}
+void SegmentTable::clear_callback() { set_callback(nullptr); }
+void SegmentTable::notify() {
+  std::lock_guard lock(callback_mu_);  // only queues a task: never waits on disk, never comes back here
+  if (on_reapable_) on_reapable_();
+}
+
+void SegmentTable::add_refs(std::span<const ContextKey> keys, bool pinned) {
+  std::lock_guard lock(mu_);
+  for (const auto& key : keys) {
+    auto& state = keys_[key];
+    ++state.refs;
+    if (pinned) ++state.pinned_refs;
+  }
+}
+
+void SegmentTable::release_refs(std::span<const ContextKey> keys, bool pinned) {
+  bool reap = false;
+  {
+    std::lock_guard lock(mu_);
+    for (const auto& key : keys) {
+      auto it = keys_.find(key);
+      if (it == keys_.end() || it->second.refs == 0) continue;
+      --it->second.refs;
+      if (pinned && it->second.pinned_refs > 0) --it->second.pinned_refs;
+      reap |= settle(key);
+    }
+  }
+  if (reap) notify();
+}
+
+bool SegmentTable::is_referenced(const ContextKey& key) const {
+  std::lock_guard lock(mu_);
+  auto it = keys_.find(key);
+  return it != keys_.end() && it->second.refs > 0;
+}
+
+Result<SegmentId> SegmentTable::begin(const ContextKey& key) {
+  std::lock_guard lock(mu_);
+  auto& state = keys_[key];
+  if (state.live != 0) return Status(Code::kAlreadyExists, "the KV of this context is stored already");
+  if (state.writing) return Status::unavailable("the KV of this context is being written");
+  state.writing = true;
+  const SegmentId id = next_id_++;
+  writing_.insert(id);
+  writing_ids_[key] = id;
+  return id;
+}
+
+void SegmentTable::abandon(const ContextKey& key) {
+  std::lock_guard lock(mu_);
+  auto it = writing_ids_.find(key);
+  if (it == writing_ids_.end()) return;
+  writing_.erase(it->second);
+  writing_ids_.erase(it);
+  keys_[key].writing = false;
+  drop_if_empty(key);
+}
+
+SegmentHandle SegmentTable::publish(SegmentInfo info) {
+  std::lock_guard lock(mu_);
+  writing_.erase(info.id);
+  writing_ids_.erase(info.key);
+  auto& state = keys_[info.key];
+  state.writing = false;
+  state.live = info.id;
+  ++num_live_;
+  policy_->insert(info.key, info.disk_bytes);
+  auto& entry = entries_[info.id];
+  entry.info = std::make_shared<const SegmentInfo>(std::move(info));
+  return pin(entry);
+}
+
+bool SegmentTable::restore(SegmentInfo info) {
+  std::lock_guard lock(mu_);
+  auto& state = keys_[info.key];
+  if (state.live != 0) return false;
+  state.live = info.id;
+  ++num_live_;
+  policy_->insert(info.key, info.disk_bytes);
+  auto& entry = entries_[info.id];
+  entry.committed = true;
+  entry.info = std::make_shared<const SegmentInfo>(std::move(info));
+  return true;
+}
+
+bool SegmentTable::is_known(SegmentId id) const {
+  std::lock_guard lock(mu_);
+  return entries_.contains(id) || writing_.contains(id);
+}
+
+std::optional<SegmentHandle> SegmentTable::find(const ContextKey& key, bool count_use) {
+  std::lock_guard lock(mu_);
+  auto it = keys_.find(key);
+  if (it == keys_.end() || it->second.live == 0) return std::nullopt;
+  if (count_use) policy_->touch(key);
+  return pin(entries_.at(it->second.live));
+}
+
+std::vector<std::shared_ptr<const SegmentInfo>> SegmentTable::uncommitted(std::span<const ContextKey> keys) const {
+  std::vector<std::shared_ptr<const SegmentInfo>> out;
+  std::lock_guard lock(mu_);
+  for (const auto& key : keys) {
+    auto it = keys_.find(key);
+    if (it == keys_.end() || it->second.live == 0 || it->second.refs == 0) continue;
+    const auto& entry = entries_.at(it->second.live);
+    if (!entry.committed) out.push_back(entry.info);
+  }
+  return out;
+}
+
+void SegmentTable::set_committed(SegmentId id) {
+  std::lock_guard lock(mu_);
+  if (auto it = entries_.find(id); it != entries_.end()) it->second.committed = true;
+}
+
+bool SegmentTable::evict_one() {
+  {
+    std::lock_guard lock(mu_);
+    auto victim = policy_->evict([&](const ContextKey& key) {
+      const auto& state = keys_.at(key);
+      return state.pinned_refs == 0 && entries_.at(state.live).pins == 0;
+    });
+    if (!victim) return false;
+    doom(entries_.at(keys_.at(*victim).live), FreeReason::kBudget);
+  }
+  notify();
+  return true;
+}
+
+bool SegmentTable::quarantine(SegmentId id) {
+  bool reap = false;
+  {
+    std::lock_guard lock(mu_);
+    auto it = entries_.find(id);
+    if (it == entries_.end() || it->second.doomed) return false;
+    reap = doom(it->second, FreeReason::kQuarantine);
+  }
+  if (reap) notify();
+  return true;
+}
+
+std::uint64_t SegmentTable::doom_unreferenced() {
+  std::uint64_t n = 0;
+  {
+    std::lock_guard lock(mu_);
+    for (auto& [id, entry] : entries_) {
+      if (entry.doomed || entry.pins > 0) continue;
+      if (keys_.at(entry.info->key).refs > 0) continue;
+      doom(entry, FreeReason::kUnreferenced);
+      ++n;
+    }
+  }
+  if (n > 0) notify();
+  return n;
+}
+
+std::vector<SegmentTable::Reapable> SegmentTable::take_reapable() {
+  std::vector<Reapable> out;
+  std::lock_guard lock(mu_);
+  for (SegmentId id : reapable_) {
+    auto it = entries_.find(id);
+    out.push_back({it->second.info, *it->second.doomed, it->second.committed});
+    entries_.erase(it);
+  }
+  reapable_.clear();
+  return out;
+}
+
+bool SegmentTable::is_pinned_by_document(SegmentId id) const {
+  std::lock_guard lock(mu_);
+  auto it = entries_.find(id);
+  if (it == entries_.end() || it->second.doomed) return false;
+  auto key = keys_.find(it->second.info->key);
+  return key != keys_.end() && key->second.pinned_refs > 0;
+}
+
+std::vector<std::shared_ptr<const SegmentInfo>> SegmentTable::all() const {
+  std::vector<std::shared_ptr<const SegmentInfo>> out;
+  std::lock_guard lock(mu_);
+  for (const auto& [id, entry] : entries_) {
+    if (!entry.doomed) out.push_back(entry.info);
+  }
+  return out;
+}
+
+std::uint64_t SegmentTable::size() const {
+  std::lock_guard lock(mu_);
+  return num_live_;
+}
+
+SegmentHandle SegmentTable::pin(Entry& entry) {
+  ++entry.pins;
+  auto unpin_it = [table = shared_from_this(), keep = entry.info](const SegmentInfo* info) { table->unpin(info->id); };
+  return SegmentHandle(std::shared_ptr<const SegmentInfo>(entry.info.get(), std::move(unpin_it)));
+}
+
+void SegmentTable::unpin(SegmentId id) {
+  bool reap = false;
+  {
+    std::lock_guard lock(mu_);
+    auto& entry = entries_.at(id);
+    if (--entry.pins > 0) return;
+    if (entry.doomed) {
+      reapable_.push_back(id);
+      reap = true;
+    } else {
+      reap = settle(entry.info->key);
+    }
+  }
+  if (reap) notify();
+}
+
+bool SegmentTable::doom(Entry& entry, FreeReason reason) {
+  const ContextKey key = entry.info->key;
+  entry.doomed = reason;
+  policy_->erase(key);
+  keys_.at(key).live = 0;
+  --num_live_;
+  drop_if_empty(key);
+  if (entry.pins > 0) return false;
+  reapable_.push_back(entry.info->id);
+  return true;
+}
+
+bool SegmentTable::settle(const ContextKey& key) {
+  auto it = keys_.find(key);
+  if (it == keys_.end()) return false;
+  if (it->second.refs == 0 && it->second.live != 0) {
+    auto& entry = entries_.at(it->second.live);
+    if (entry.pins == 0) return doom(entry, FreeReason::kUnreferenced);
+  }
+  drop_if_empty(key);
+  return false;
+}
+
+void SegmentTable::drop_if_empty(const ContextKey& key) {
+  if (auto it = keys_.find(key); it != keys_.end() && it->second.empty()) keys_.erase(it);
+}
+
+}  // namespace quire

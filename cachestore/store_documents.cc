@@ -1,0 +1,363 @@
+// The document half of StoreImpl.
+#include <algorithm>
+#include <utility>
+
+#include "cachestore/store_impl.h"
+#include "kernels/base/log.h"
+
+namespace quire {
+namespace {
+
+std::vector<ContextKey> chunk_keys(const DocumentManifest& m) {
+  std::vector<ContextKey> keys;
+  keys.reserve(m.chunks.size());
+  for (const auto& c : m.chunks) {
+    if (!c.key.is_zero()) keys.push_back(c.key);
+  }
+  return keys;
+}
+
+std::string use_key(std::string_view ns, std::string_view id) { return catalog_key(kHeadKind, ns, id); }
+
+bool is_expired(const DocumentManifest& m, std::int64_t now_ms) {
+  const auto end = m.effective_expiry_ms();
+  return end && *end <= now_ms;
+}
+
+Status no_document(std::string_view ns, std::string_view id) {
+  return Status::not_found("there is no document '" + std::string(id) + "' in namespace '" + std::string(ns) + "'");
+}
+
+Status check_version(const CommitOptions& options, std::uint64_t version) {
+  if (!options.expected_version || *options.expected_version == version) return {};
+  if (*options.expected_version == 0) return Status::precondition("the document exists already (version " + std::to_string(version) + ")");
+  return Status::precondition("the document has version " + std::to_string(version) + ", not " + std::to_string(*options.expected_version));
+}
+
+constexpr std::size_t kMaxPendingUses = 4096;
+
+}  // namespace
+
+StoreImpl::DocumentLock::DocumentLock(StoreImpl& store, std::string key) : store_(store), key_(std::move(key)) {
+  std::unique_lock lock(store_.mu_);
+  store_.changed_.wait(lock, [this] { return !store_.busy_.contains(key_); });
+  store_.busy_.insert(key_);
+}
+
+StoreImpl::DocumentLock::~DocumentLock() {
+  {
+    std::lock_guard lock(store_.mu_);
+    store_.busy_.erase(key_);
+  }
+  store_.changed_.notify_all();
+}
+
+void StoreImpl::add_pending_use(std::string_view key, DocumentManifest* m) {
+  std::lock_guard lock(mu_);
+  auto it = uses_.find(std::string(key));
+  if (it == uses_.end()) return;
+  m->hits += it->second.hits;
+  m->last_used_ms = std::max(m->last_used_ms, it->second.last_ms);
+}
+
+void StoreImpl::count_document(const DocumentManifest& m, int sign) {
+  std::lock_guard lock(mu_);
+  auto it = namespaces_.find(m.ns);
+  if (it == namespaces_.end()) it = namespaces_.emplace(m.ns, NamespaceStats{m.ns, 0, 0, 0}).first;
+  const auto step = static_cast<std::uint64_t>(static_cast<std::int64_t>(sign));
+  it->second.documents += step;
+  it->second.tokens += step * m.num_tokens;
+  it->second.text_bytes += step * m.text_bytes;
+  if (it->second.documents == 0) namespaces_.erase(it);
+}
+
+Result<DocumentManifest> StoreImpl::read_stored_head(std::string_view ns, std::string_view id) {
+  auto bytes = disk_->get(Family::kCatalog, catalog_key(kHeadKind, ns, id));
+  if (bytes.code() == Code::kNotFound) return no_document(ns, id);
+  if (!bytes.ok()) return bytes.status();
+  auto m = record::decode_head(*bytes);
+  if (m.ok() && (m->ns != ns || m->id != id)) m = Status::corruption("a stored document record is under the wrong key");
+  if (!m.ok()) {
+    ++integrity_failures_;
+    return m.status().with_context("document '" + std::string(id) + "'");
+  }
+  return m;
+}
+
+Result<DocumentManifest> StoreImpl::read_head(std::string_view ns, std::string_view id) {
+  QUIRE_ASSIGN_OR_RETURN(DocumentManifest m, read_stored_head(ns, id));
+  add_pending_use(catalog_key(kHeadKind, ns, id), &m);
+  return m;
+}
+
+StoreImpl::TakenUse::TakenUse(StoreImpl& store, const std::string& key) : store_(store), key_(key) {
+  std::lock_guard lock(store_.mu_);
+  auto it = store_.uses_.find(key_);
+  if (it == store_.uses_.end()) return;
+  use_ = it->second;
+  store_.uses_.erase(it);
+}
+
+void StoreImpl::TakenUse::add_to(DocumentManifest* m) const {
+  m->hits += use_.hits;
+  m->last_used_ms = std::max(m->last_used_ms, use_.last_ms);
+}
+
+StoreImpl::TakenUse::~TakenUse() {
+  if (written_ || use_.hits == 0) return;
+  std::lock_guard lock(store_.mu_);
+  Use& now = store_.uses_[key_];
+  now.hits += use_.hits;
+  now.last_ms = std::max(now.last_ms, use_.last_ms);
+}
+
+Result<DocumentManifest> StoreImpl::commit_document(DocumentManifest m, std::optional<std::string_view> text,
+                                                    std::span<const SegmentHandle> /*held by the caller: they stay findable*/,
+                                                    const CommitOptions& options) {
+  QUIRE_RETURN_IF_ERROR(check_writable());
+  if (text) m.text_bytes = text->size();
+  const std::string key = catalog_key(kHeadKind, m.ns, m.id);
+  const DocumentLock lock(*this, key);
+  TakenUse use(*this, key);
+  auto old = read_stored_head(m.ns, m.id);
+  if (old.ok()) use.add_to(&*old);
+  if (!old.ok() && old.code() != Code::kNotFound && old.code() != Code::kCorruption) return old.status();
+  const std::int64_t now = now_ms();
+  const bool visible = old.ok() && !is_expired(*old, now);
+  QUIRE_RETURN_IF_ERROR(check_version(options, visible ? old->version : 0));
+  if (!text && !visible) return Status::precondition("document '" + m.id + "' has no stored text: commit it with its text");
+  if (!text) m.text_bytes = old->text_bytes;
+
+  m.version = old.ok() ? old->version + 1 : 1;
+  m.created_ms = visible ? old->created_ms : now;
+  m.updated_ms = m.committed_ms = now;
+  m.hits = visible ? old->hits : 0;
+  m.last_used_ms = visible ? old->last_used_ms : 0;
+  m.num_tokens = 0;
+  for (auto& c : m.chunks) {
+    c.num_tokens = static_cast<std::uint32_t>(c.token_ids.size());
+    m.num_tokens += c.token_ids.size();
+  }
+  QUIRE_RETURN_IF_ERROR(validate_manifest(m));
+
+  // References before the write: from here no segment of ours can go for lack of them.
+  const auto keys = chunk_keys(m);
+  segments_->add_refs(keys, m.pinned);
+  const auto fresh = segments_->uncommitted(keys);
+  std::vector<RecordWrite> batch;
+  batch.push_back({Family::kCatalog, catalog_key(kHeadKind, m.ns, m.id), record::encode_head(m)});
+  batch.push_back({Family::kCatalog, catalog_key(kTokensKind, m.ns, m.id), record::encode_tokens(m)});
+  if (text) batch.push_back({Family::kCatalog, catalog_key(kTextKind, m.ns, m.id), record::encode_text(*text)});
+  for (const auto& info : fresh) batch.push_back({Family::kCatalog, segment_record_key(info->id), record::encode_segment(*info)});
+  if (Status s = write_with_room(batch, "document '" + m.id + "'"); !s.ok()) {
+    segments_->release_refs(keys, m.pinned);
+    return s;
+  }
+  for (const auto& info : fresh) segments_->set_committed(info->id);
+  if (old.ok()) {
+    segments_->release_refs(chunk_keys(*old), old->pinned);
+    count_document(*old, -1);
+  }
+  count_document(m, 1);
+  use.set_written();
+  return m;
+}
+
+Result<DocumentManifest> StoreImpl::get_document_head(std::string_view ns, std::string_view id) {
+  QUIRE_ASSIGN_OR_RETURN(DocumentManifest m, read_head(ns, id));
+  if (is_expired(m, now_ms())) return no_document(ns, id);
+  return m;
+}
+
+Result<DocumentManifest> StoreImpl::get_document(std::string_view ns, std::string_view id) {
+  // Head and tokens are two records: read again when a writer came between them.
+  QUIRE_ASSIGN_OR_RETURN(DocumentManifest m, get_document_head(ns, id));
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    auto bytes = disk_->get(Family::kCatalog, catalog_key(kTokensKind, ns, id));
+    QUIRE_ASSIGN_OR_RETURN(DocumentManifest again, get_document_head(ns, id));
+    if (again.version != m.version) {
+      m = std::move(again);
+      continue;
+    }
+    Status s = bytes.ok() ? record::decode_tokens(*bytes, &m) : bytes.status();
+    if (s.ok()) return m;
+    if (s.code() == Code::kNotFound) s = Status::corruption("the token record is missing");
+    if (s.code() == Code::kCorruption) ++integrity_failures_;
+    return s.with_context("document '" + std::string(id) + "'");
+  }
+  return Status::unavailable("document '" + std::string(id) + "' changes faster than it can be read");
+}
+
+Result<std::string> StoreImpl::get_text(std::string_view ns, std::string_view id) {
+  QUIRE_RETURN_IF_ERROR(get_document_head(ns, id).status());
+  auto bytes = disk_->get(Family::kCatalog, catalog_key(kTextKind, ns, id));
+  if (bytes.code() == Code::kNotFound) return no_document(ns, id);  // deleted meanwhile
+  if (!bytes.ok()) return bytes.status();
+  auto text = record::decode_text(*bytes);
+  if (!text.ok()) {
+    ++integrity_failures_;
+    return text.status().with_context("document '" + std::string(id) + "'");
+  }
+  return text;
+}
+
+Result<DocumentList> StoreImpl::list_documents(std::string_view ns, const ListOptions& options) {
+  const std::string prefix = catalog_key(kHeadKind, ns, "");
+  std::string begin = prefix, end = prefix;
+  end.back() = '\1';
+  if (!options.after.empty()) (options.descending ? end : begin) = prefix + options.after + (options.descending ? "" : std::string(1, '\0'));
+  DocumentList list;
+  const std::int64_t now = now_ms();
+  QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kCatalog, begin, end, options.descending, [&](std::string_view key, std::string_view value) {
+    auto m = record::decode_head(value);
+    if (!m.ok()) {
+      ++integrity_failures_;
+      log_error("a document record is damaged and left out of the list", {{"namespace", std::string(ns)}});
+      return true;
+    }
+    add_pending_use(key, &*m);
+    if (is_expired(*m, now) || (options.filter && !options.filter(*m))) return true;
+    if (list.documents.size() >= options.limit) {
+      list.has_more = true;
+      return false;
+    }
+    list.documents.push_back(std::move(*m));
+    return true;
+  }));
+  return list;
+}
+
+Status StoreImpl::store_update(const DocumentManifest& old, const DocumentManifest& next) {
+  const auto keys = chunk_keys(next);
+  segments_->add_refs(keys, next.pinned);
+  const RecordWrite w{Family::kCatalog, catalog_key(kHeadKind, next.ns, next.id), record::encode_head(next)};
+  if (Status s = write_with_room(std::span(&w, 1), "document '" + next.id + "'"); !s.ok()) {
+    segments_->release_refs(keys, next.pinned);
+    return s;
+  }
+  segments_->release_refs(keys, old.pinned);
+  return {};
+}
+
+Result<DocumentManifest> StoreImpl::update_document(std::string_view ns, std::string_view id,
+                                                    const std::function<Status(DocumentManifest&)>& edit, const CommitOptions& options) {
+  QUIRE_RETURN_IF_ERROR(check_writable());
+  const std::string key = catalog_key(kHeadKind, ns, id);
+  const DocumentLock lock(*this, key);
+  TakenUse use(*this, key);
+  QUIRE_ASSIGN_OR_RETURN(DocumentManifest old, read_stored_head(ns, id));
+  use.add_to(&old);
+  if (is_expired(old, now_ms())) return no_document(ns, id);
+  QUIRE_RETURN_IF_ERROR(check_version(options, old.version));
+  DocumentManifest edited = old;
+  QUIRE_RETURN_IF_ERROR(edit(edited));
+  DocumentManifest next = old;  // only what may change
+  next.version = old.version + 1;
+  next.updated_ms = now_ms();
+  next.title = std::move(edited.title);
+  next.metadata_json = std::move(edited.metadata_json);
+  next.status = edited.status;
+  next.error_code = std::move(edited.error_code);
+  next.error_message = std::move(edited.error_message);
+  next.pinned = edited.pinned;
+  next.ttl_seconds = edited.ttl_seconds;
+  next.ttl_anchor = edited.ttl_anchor;
+  next.expires_at_ms = edited.expires_at_ms;
+  next.job_id = std::move(edited.job_id);
+  QUIRE_RETURN_IF_ERROR(validate_manifest(next));
+  QUIRE_RETURN_IF_ERROR(store_update(old, next));
+  use.set_written();
+  return next;
+}
+
+Status StoreImpl::remove_document(std::string_view ns, std::string_view id, std::optional<std::int64_t> if_expired_at) {
+  const DocumentLock lock(*this, catalog_key(kHeadKind, ns, id));
+  auto old = read_head(ns, id);
+  if (!old.ok() && old.code() != Code::kCorruption) return old.status();  // a damaged one can still be deleted
+  if (if_expired_at && (!old.ok() || !is_expired(*old, *if_expired_at))) return no_document(ns, id);
+  std::vector<RecordWrite> batch;
+  for (char kind : {kHeadKind, kTokensKind, kTextKind}) batch.push_back({Family::kCatalog, catalog_key(kind, ns, id), std::nullopt});
+  QUIRE_RETURN_IF_ERROR(disk_->write(batch, Sync::kYes));
+  TakenUse(*this, catalog_key(kHeadKind, ns, id)).set_written();
+  if (!old.ok()) return {};
+  count_document(*old, -1);
+  segments_->release_refs(chunk_keys(*old), old->pinned);
+  return {};
+}
+
+Status StoreImpl::delete_document(std::string_view ns, std::string_view id) {
+  QUIRE_RETURN_IF_ERROR(check_writable());
+  return remove_document(ns, id, std::nullopt);
+}
+
+Result<std::uint64_t> StoreImpl::expire(std::int64_t now) {
+  QUIRE_RETURN_IF_ERROR(check_writable());
+  std::vector<std::pair<std::string, std::string>> over;
+  QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kCatalog, std::string(1, kHeadKind), std::string(1, kHeadKind + 1), false,
+                                    [&](std::string_view key, std::string_view value) {
+    auto m = record::decode_head(value);
+    if (!m.ok()) return true;  // counted where it is read or verified
+    add_pending_use(key, &*m);
+    if (is_expired(*m, now)) over.emplace_back(m->ns, m->id);
+    return true;
+  }));
+  std::uint64_t n = 0;
+  for (const auto& [ns, id] : over) {
+    const Status s = remove_document(ns, id, now);
+    if (s.ok()) ++n;
+    if (!s.ok() && s.code() != Code::kNotFound) return s;
+  }
+  documents_expired_ += n;
+  return n;
+}
+
+void StoreImpl::touch_document(std::string_view ns, std::string_view id) {
+  if (options_.read_only) return;
+  bool flush_now = false;
+  {
+    std::lock_guard lock(mu_);
+    Use& use = uses_[use_key(ns, id)];
+    ++use.hits;
+    use.last_ms = now_ms();
+    if (uses_.size() > kMaxPendingUses && !flushing_uses_) flush_now = flushing_uses_ = true;
+  }
+  if (!flush_now) return;
+  pool_->post_background([this] {
+    if (Status s = flush_uses(); !s.ok()) log_warning("usage counts were not written", {{"reason", quoted(s)}});
+    std::lock_guard lock(mu_);
+    flushing_uses_ = false;
+  });
+}
+
+Status StoreImpl::flush_uses() {
+  std::vector<std::string> keys;
+  {
+    std::lock_guard lock(mu_);
+    for (const auto& [key, use] : uses_) keys.push_back(key);
+  }
+  for (const auto& key : keys) {
+    const auto split = key.find('\0');
+    const std::string ns = key.substr(1, split - 1), id = key.substr(split + 1);
+    const DocumentLock lock(*this, key);
+    TakenUse use(*this, key);
+    auto head = read_stored_head(ns, id);
+    if (!head.ok()) {
+      use.set_written();  // gone or damaged: nothing to count on
+      continue;
+    }
+    use.add_to(&*head);
+    const RecordWrite w{Family::kCatalog, key, record::encode_head(*head)};
+    QUIRE_RETURN_IF_ERROR(disk_->write(std::span(&w, 1), Sync::kNo));
+    use.set_written();
+  }
+  return {};
+}
+
+std::vector<NamespaceStats> StoreImpl::namespaces() {
+  std::lock_guard lock(mu_);
+  std::vector<NamespaceStats> out;
+  for (const auto& [name, stats] : namespaces_) out.push_back(stats);
+  return out;
+}
+
+}  // namespace quire

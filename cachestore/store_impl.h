@@ -1,0 +1,185 @@
+/// The store over any disk tier. Inside cachestore only; tests put their own tiers under it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "cachestore/disk_tier.h"
+#include "cachestore/dram_tier.h"
+#include "cachestore/io_pool.h"
+#include "cachestore/segment_table.h"
+#include "cachestore/store.h"
+
+namespace quire {
+
+/// Checks options and reads the catalog of `disk`.
+Result<std::unique_ptr<Store>> open_store_on(StoreOptions options, std::unique_ptr<DiskTier> disk);
+
+class StoreImpl final : public Store {
+ public:
+  StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk);
+  ~StoreImpl() override;
+  Status recover();
+
+  const StoreOptions& options() const override { return options_; }
+
+  Result<DocumentManifest> commit_document(DocumentManifest manifest, std::optional<std::string_view> text,
+                                           std::span<const SegmentHandle> segments, const CommitOptions& options) override;
+  Result<DocumentManifest> get_document(std::string_view ns, std::string_view id) override;
+  Result<DocumentManifest> get_document_head(std::string_view ns, std::string_view id) override;
+  Result<std::string> get_text(std::string_view ns, std::string_view id) override;
+  Result<DocumentList> list_documents(std::string_view ns, const ListOptions& options) override;
+  Result<DocumentManifest> update_document(std::string_view ns, std::string_view id,
+                                           const std::function<Status(DocumentManifest&)>& edit, const CommitOptions& options) override;
+  Status delete_document(std::string_view ns, std::string_view id) override;
+  void touch_document(std::string_view ns, std::string_view id) override;
+  std::vector<NamespaceStats> namespaces() override;
+  Result<std::uint64_t> expire(std::int64_t now_ms) override;
+
+  std::optional<SegmentHandle> find_segment(const ContextKey& key) override;
+  std::optional<SegmentHandle> peek_segment(const ContextKey& key) override;
+  Result<std::unique_ptr<SegmentWriter>> begin_segment(const ContextKey& key, const SegmentLayout& layout, std::uint64_t expected_bytes,
+                                                       std::string_view tenant, std::string_view fingerprint) override;
+  Result<std::uint64_t> commit_segments(std::span<const SegmentHandle> segments) override;
+
+  Result<PinnedBytes> read_value(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group, Tier* tier) override;
+  Result<PinnedBytes> read_sketch(const SegmentHandle& segment, std::uint32_t index, Tier* tier) override;
+  Status fetch_async(std::vector<ReadRequest> requests, FetchDone done, std::stop_token stop) override;
+  Tier tier_of(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group) override;
+
+  Status put_job(std::string_view name, std::string_view value) override { return put_record(Family::kJobs, name, value); }
+  Result<std::string> get_job(std::string_view name) override { return get_record(Family::kJobs, name); }
+  Status delete_job(std::string_view name) override { return delete_record(Family::kJobs, name); }
+  Result<std::vector<NamedRecord>> list_jobs(std::string_view after, std::size_t limit) override;
+  Status put_meta(std::string_view name, std::string_view value) override { return put_record(Family::kMeta, name, value); }
+  Result<std::string> get_meta(std::string_view name) override { return get_record(Family::kMeta, name); }
+  Status delete_meta(std::string_view name) override { return delete_record(Family::kMeta, name); }
+
+  Result<VerifyReport> verify(const std::function<bool(const VerifyReport&)>& progress) override;
+  Result<GcReport> gc() override;
+  StoreStats stats() override;
+  Status flush() override;
+
+  // ---- for the segment writer ----
+  /// Bytes promised to a writer; given back when it dies.
+  class Reservation {
+   public:
+    Reservation() = default;
+    Reservation(StoreImpl* store, std::uint64_t bytes) : store_(store), bytes_(bytes) {}
+    Reservation(Reservation&& o) noexcept : store_(std::exchange(o.store_, nullptr)), bytes_(o.bytes_) {}
+    Reservation& operator=(Reservation&& o) noexcept {
+      std::swap(store_, o.store_);
+      std::swap(bytes_, o.bytes_);
+      return *this;
+    }
+    ~Reservation() {
+      if (store_) store_->release(bytes_);
+    }
+
+   private:
+    StoreImpl* store_ = nullptr;
+    std::uint64_t bytes_ = 0;
+  };
+  /// The written values as a findable segment, write-through into DRAM.
+  Result<SegmentHandle> publish(SegmentInfo info, std::span<const DiskTier::Value> values);
+  void abandon(const ContextKey& key) { segments_->abandon(key); }
+  std::int64_t now_ms() const { return options_.clock_ms(); }
+
+ private:
+  struct Use {
+    std::uint64_t hits = 0;
+    std::int64_t last_ms = 0;
+  };
+  /// One writer per document; readers are not held up.
+  class DocumentLock {
+   public:
+    DocumentLock(StoreImpl& store, std::string key);
+    ~DocumentLock();
+    DocumentLock(const DocumentLock&) = delete;
+    DocumentLock& operator=(const DocumentLock&) = delete;
+
+   private:
+    StoreImpl& store_;
+    std::string key_;
+  };
+
+  /// The pending uses of a document, on their way into its head; they go back unless they were written.
+  class TakenUse {
+   public:
+    TakenUse(StoreImpl& store, const std::string& key);
+    ~TakenUse();
+    TakenUse(const TakenUse&) = delete;
+    TakenUse& operator=(const TakenUse&) = delete;
+    void add_to(DocumentManifest* manifest) const;
+    void set_written() { written_ = true; }
+
+   private:
+    StoreImpl& store_;
+    const std::string key_;
+    Use use_;
+    bool written_ = false;
+  };
+
+  Status check_writable() const;
+  Result<Reservation> reserve(std::uint64_t bytes, std::string_view what);
+  void release(std::uint64_t bytes);
+  std::size_t reap();
+  Status write_with_room(std::span<const RecordWrite> writes, std::string_view what);
+
+  Result<DocumentManifest> read_stored_head(std::string_view ns, std::string_view id);
+  Result<DocumentManifest> read_head(std::string_view ns, std::string_view id);  ///< with pending uses, also expired ones
+  Status store_update(const DocumentManifest& old, const DocumentManifest& next);
+  /// Deletes if `if_expired_at` is empty or the document's time is over then.
+  Status remove_document(std::string_view ns, std::string_view id, std::optional<std::int64_t> if_expired_at);
+  void add_pending_use(std::string_view key, DocumentManifest* manifest);
+  void count_document(const DocumentManifest& manifest, int sign);
+  Status flush_uses();
+
+  Result<PinnedBytes> read_named(const SegmentHandle& segment, const record::ValueName& name, Tier* tier);
+  Result<PinnedBytes> read_from_disk(const SegmentHandle& segment, const record::ValueName& name);
+  /// By the short way, else by the long one; kCorruption only when both fail.
+  Result<std::shared_ptr<ValueBuffer>> read_checked(const SegmentInfo& info, const record::ValueName& name);
+  void quarantine(const SegmentHandle& segment, const Status& why);
+
+  Status put_record(Family family, std::string_view name, std::string_view value);
+  Result<std::string> get_record(Family family, std::string_view name);
+  Status delete_record(Family family, std::string_view name);
+  Status verify_segments(VerifyReport* report, const std::function<bool(const VerifyReport&)>& progress, bool* go_on);
+  Status verify_records(VerifyReport* report);
+
+  StoreOptions options_;
+  std::unique_ptr<DiskTier> disk_;
+  std::shared_ptr<SegmentTable> segments_;
+  std::unique_ptr<DramTier> dram_;
+
+  std::mutex mu_;
+  std::condition_variable changed_;                                 // busy_ or reaping_ went down
+  std::unordered_set<std::string> busy_;                            // documents being written; guarded by mu_
+  std::map<std::string, NamespaceStats, std::less<>> namespaces_;   // guarded by mu_
+  std::unordered_map<std::string, Use> uses_;                       // not yet written; guarded by mu_
+  bool flushing_uses_ = false;                                      // guarded by mu_
+  std::uint64_t reserved_bytes_ = 0, release_epoch_ = 0;            // guarded by mu_
+  int reaping_ = 0;                                                 // guarded by mu_
+
+  std::atomic<std::uint64_t> segment_hits_{0}, segment_misses_{0}, evicted_budget_{0}, evicted_bytes_{0}, freed_delete_{0},
+      quarantined_{0}, documents_expired_{0}, integrity_failures_{0}, io_errors_{0}, unpooled_bytes_{0}, disk_reads_{0},
+      disk_read_bytes_{0}, disk_written_bytes_{0};
+  std::unique_ptr<IoPool> pool_;  // last: its threads use all of the above
+};
+
+/// For log lines.
+inline std::string quoted(const Status& s) { return '"' + s.to_string() + '"'; }
+
+// Keys of the catalog.
+std::string catalog_key(char kind, std::string_view ns, std::string_view id);
+std::string segment_record_key(SegmentId id);
+inline constexpr char kHeadKind = 'd', kTokensKind = 'k', kTextKind = 't', kSegmentKind = 's';
+
+}  // namespace quire

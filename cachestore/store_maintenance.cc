@@ -1,0 +1,157 @@
+// The maintenance half of StoreImpl: verify, gc, stats.
+#include <utility>
+
+#include "cachestore/store_impl.h"
+#include "kernels/base/log.h"
+
+namespace quire {
+namespace {
+
+void add_problem(VerifyReport* report, std::string line) {
+  if (report->problems.size() < 100) report->problems.push_back(std::move(line));
+}
+
+}  // namespace
+
+Status StoreImpl::verify_records(VerifyReport* report) {
+  for (const Family family : {Family::kCatalog, Family::kJobs, Family::kMeta}) {
+    QUIRE_RETURN_IF_ERROR(disk_->scan(family, {}, {}, false, [&](std::string_view key, std::string_view value) {
+      report->bytes += value.size();
+      Status s = record::check_envelope(value);
+      const bool is_head = family == Family::kCatalog && key.starts_with(kHeadKind);
+      if (is_head) {
+        ++report->documents;
+        auto m = record::decode_head(value);
+        s = m.status();
+        if (s.ok() && catalog_key(kHeadKind, m->ns, m->id) != key) s = Status::corruption("a document record is under the wrong key");
+      }
+      if (s.ok()) return true;
+      ++integrity_failures_;
+      if (family == Family::kCatalog) ++report->bad_documents;
+      std::string name(key.substr(family == Family::kCatalog ? 1 : 0));
+      for (char& c : name) c = static_cast<unsigned char>(c) < 32 ? '/' : c;
+      add_problem(report, "record '" + name + "': " + s.message());
+      return true;
+    }));
+  }
+  // A document needs its three records together.
+  std::vector<std::pair<std::string, std::string>> names;
+  QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kCatalog, std::string(1, kHeadKind), std::string(1, kHeadKind + 1), false,
+                                    [&](std::string_view, std::string_view value) {
+    if (auto m = record::decode_head(value); m.ok()) names.emplace_back(m->ns, m->id);
+    return true;
+  }));
+  for (const auto& [ns, id] : names) {
+    Status s = get_document(ns, id).status();
+    if (s.ok()) s = get_text(ns, id).status();
+    if (s.ok() || s.code() == Code::kNotFound) continue;
+    ++report->bad_documents;
+    add_problem(report, s.message());
+  }
+  return {};
+}
+
+Status StoreImpl::verify_segments(VerifyReport* report, const std::function<bool(const VerifyReport&)>& progress, bool* go_on) {
+  const auto all = segments_->all();
+  report->total_segments = all.size();
+  for (const auto& info : all) {
+    const auto handle = segments_->find(info->key, /*count_use=*/false);
+    if (!handle || (*handle)->id != info->id) continue;  // gone meanwhile
+    ++report->segments;
+    const auto& l = info->layout;
+    const std::uint64_t num_values = std::uint64_t{l.num_blocks} * l.values_per_block;
+    for (std::uint64_t i = 0; i < num_values + l.num_sketches; ++i) {
+      const auto v = static_cast<std::uint32_t>(i < num_values ? i : i - num_values);
+      const record::ValueName name = i < num_values ? record::ValueName{info->id, record::Part::kValue, v / l.values_per_block, v % l.values_per_block}
+                                                    : record::ValueName{info->id, record::Part::kSketch, v, 0};
+      auto read = read_checked(*info, name);
+      const Status s = read.status();
+      if (s.ok()) {
+        ++report->values;
+        report->bytes += (*read)->payload().size();
+        continue;
+      }
+      if (s.code() == Code::kCorruption || s.code() == Code::kNotFound) quarantine(*handle, s);
+      ++report->bad_segments;
+      add_problem(report, "segment " + std::to_string(info->id) + ": " + s.message());
+      break;
+    }
+    if (progress && !progress(*report)) {
+      *go_on = false;
+      return {};
+    }
+  }
+  return {};
+}
+
+Result<VerifyReport> StoreImpl::verify(const std::function<bool(const VerifyReport&)>& progress) {
+  VerifyReport report;
+  bool go_on = true;
+  QUIRE_RETURN_IF_ERROR(verify_records(&report));
+  if (progress) go_on = progress(report);
+  if (go_on) QUIRE_RETURN_IF_ERROR(verify_segments(&report, progress, &go_on));
+  report.complete = go_on;
+  return report;
+}
+
+Result<GcReport> StoreImpl::gc() {
+  QUIRE_RETURN_IF_ERROR(check_writable());
+  GcReport report;
+  const std::uint64_t before = disk_->usage().total();
+  QUIRE_RETURN_IF_ERROR(flush_uses());
+  QUIRE_ASSIGN_OR_RETURN(report.documents_expired, expire(now_ms()));
+  segments_->doom_unreferenced();
+  report.segments_freed = reap();
+  {
+    std::unique_lock lock(mu_);  // others may be freeing some too: the report and the numbers after it are about all
+    changed_.wait(lock, [this] { return reaping_ == 0; });
+  }
+  QUIRE_ASSIGN_OR_RETURN(const auto stored, disk_->list_segments());
+  for (const auto& s : stored) {
+    if (segments_->is_known(s.id)) continue;
+    QUIRE_RETURN_IF_ERROR(disk_->delete_segment(s.id));
+    ++report.files_freed;
+  }
+  QUIRE_RETURN_IF_ERROR(disk_->compact_records());
+  const std::uint64_t after = disk_->usage().total();
+  report.bytes_freed = before > after ? before - after : 0;
+  return report;
+}
+
+Status StoreImpl::flush() {
+  QUIRE_RETURN_IF_ERROR(check_writable());
+  QUIRE_RETURN_IF_ERROR(flush_uses());
+  return disk_->flush_records();
+}
+
+StoreStats StoreImpl::stats() {
+  StoreStats s;
+  const DiskUsage usage = disk_->usage();
+  s.dram = dram_->stats();
+  s.disk.capacity_bytes = options_.max_bytes;
+  s.disk.used_bytes = usage.total();
+  s.segments = s.disk.num_values = segments_->size();
+  s.disk.hits = disk_reads_;
+  s.disk.misses = segment_misses_;
+  s.disk.read_bytes = disk_read_bytes_;
+  s.disk.written_bytes = disk_written_bytes_;
+  s.disk.evictions = s.segments_evicted_budget = evicted_budget_;
+  s.disk.evicted_bytes = evicted_bytes_;
+  s.dram_unpooled_bytes = unpooled_bytes_;
+  s.segment_bytes = usage.segment_bytes;
+  s.catalog_bytes = usage.catalog_bytes;
+  s.pending_delete_bytes = usage.pending_delete_bytes;
+  s.segment_hits = segment_hits_;
+  s.segment_misses = segment_misses_;
+  s.segments_freed_delete = freed_delete_;
+  s.segments_quarantined = quarantined_;
+  s.documents_expired = documents_expired_;
+  s.integrity_failures = integrity_failures_;
+  s.io_errors = io_errors_;
+  std::lock_guard lock(mu_);
+  s.reserved_bytes = reserved_bytes_;
+  for (const auto& [name, n] : namespaces_) s.documents += n.documents;
+  return s;
+}
+
+}  // namespace quire

@@ -1,0 +1,278 @@
+// The segment half of StoreImpl: writing, finding, reading.
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "cachestore/store_impl.h"
+#include "kernels/base/log.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint64_t kMaxValues = 1u << 24;
+/// What a file takes beyond its payloads: per value header, key, index entry and block trailer; per file properties, footer and
+/// the rounding to whole file system blocks.
+constexpr std::uint64_t kBytesPerValue = 160, kBytesPerFile = 24u << 10;
+
+using record::Part;
+using record::ValueName;
+
+Status check_layout(const SegmentLayout& l) {
+  if (l.num_blocks < 1 || l.num_blocks > (1u << 24)) return Status::invalid("num_blocks", "must be 1 to 16777216");
+  if (l.values_per_block < 1 || l.values_per_block > 4096) return Status::invalid("values_per_block", "must be 1 to 4096");
+  if (l.num_sketches > (1u << 20)) return Status::invalid("num_sketches", "must be at most 1048576");
+  if (std::uint64_t{l.num_blocks} * l.values_per_block > kMaxValues) return Status::invalid("num_blocks", "the segment has more than 16777216 values");
+  return {};
+}
+
+class Writer final : public SegmentWriter {
+ public:
+  Writer(StoreImpl& store, StoreImpl::Reservation room, SegmentInfo info, std::uint64_t expected_bytes)
+      : store_(store), room_(std::move(room)), info_(std::move(info)), bytes_left_(expected_bytes),
+        values_(std::size_t{info_.layout.num_blocks} * info_.layout.values_per_block), sketches_(info_.layout.num_sketches) {}
+  ~Writer() override {
+    if (open_) store_.abandon(info_.key);
+  }
+  const SegmentLayout& layout() const override { return info_.layout; }
+
+  Status put_value(std::uint32_t block, std::uint32_t group, std::span<const std::byte> bytes) override {
+    if (block >= info_.layout.num_blocks) return Status::invalid("block", "is " + std::to_string(block) + " of " + std::to_string(info_.layout.num_blocks));
+    if (group >= info_.layout.values_per_block) {
+      return Status::invalid("group", "is " + std::to_string(group) + " of " + std::to_string(info_.layout.values_per_block));
+    }
+    QUIRE_RETURN_IF_ERROR(put(values_[std::size_t{block} * info_.layout.values_per_block + group], bytes));
+    info_.value_bytes += bytes.size();
+    return {};
+  }
+  Status put_sketch(std::uint32_t index, std::span<const std::byte> bytes) override {
+    if (index >= info_.layout.num_sketches) return Status::invalid("index", "is " + std::to_string(index) + " of " + std::to_string(info_.layout.num_sketches));
+    QUIRE_RETURN_IF_ERROR(put(sketches_[index], bytes));
+    info_.sketch_bytes += bytes.size();
+    return {};
+  }
+
+  Result<SegmentHandle> finish() override {
+    if (!open_) return Status::precondition("the writer is finished already");
+    std::vector<DiskTier::Value> values;
+    values.reserve(values_.size() + sketches_.size());
+    const std::uint32_t per_block = info_.layout.values_per_block;
+    for (std::size_t i = 0; i < values_.size() + sketches_.size(); ++i) {
+      const bool is_value = i < values_.size();
+      const auto v = static_cast<std::uint32_t>(is_value ? i : i - values_.size());
+      const auto& buffer = is_value ? values_[v] : sketches_[v];
+      if (!buffer) {
+        return Status::precondition(is_value ? "the value of block " + std::to_string(v / per_block) + ", group " + std::to_string(v % per_block) + " was never put"
+                                             : "sketch " + std::to_string(v) + " was never put");
+      }
+      const ValueName name = is_value ? ValueName{info_.id, Part::kValue, v / per_block, v % per_block} : ValueName{info_.id, Part::kSketch, v, 0};
+      record::write_value_header(name, buffer->payload(), buffer->stored().data());
+      values.push_back({name, buffer});
+    }
+    auto handle = store_.publish(info_, values);
+    if (handle.ok()) open_ = false;
+    values_.clear();
+    sketches_.clear();
+    room_ = {};
+    if (open_) store_.abandon(info_.key);
+    open_ = false;
+    return handle;
+  }
+
+ private:
+  Status put(std::shared_ptr<ValueBuffer>& slot, std::span<const std::byte> bytes) {
+    if (!open_) return Status::precondition("the writer is finished already");
+    if (slot) return Status::invalid("value", "was put already");
+    if (bytes.empty() || bytes.size() > record::kMaxValueBytes) return Status::invalid("value", "must have 1 byte to 64 MiB");
+    if (bytes.size() > bytes_left_) return Status::exhausted("the segment has more bytes than were reserved for it");
+    slot = std::make_shared<ValueBuffer>(bytes.size());
+    std::memcpy(slot->payload().data(), bytes.data(), bytes.size());
+    bytes_left_ -= bytes.size();
+    return {};
+  }
+
+  StoreImpl& store_;
+  StoreImpl::Reservation room_;
+  SegmentInfo info_;
+  std::uint64_t bytes_left_;
+  std::vector<std::shared_ptr<ValueBuffer>> values_, sketches_;
+  bool open_ = true;
+};
+
+}  // namespace
+
+std::optional<SegmentHandle> StoreImpl::find_segment(const ContextKey& key) {
+  auto handle = segments_->find(key, /*count_use=*/true);
+  ++(handle ? segment_hits_ : segment_misses_);
+  return handle;
+}
+
+std::optional<SegmentHandle> StoreImpl::peek_segment(const ContextKey& key) { return segments_->find(key, /*count_use=*/false); }
+
+Result<std::unique_ptr<SegmentWriter>> StoreImpl::begin_segment(const ContextKey& key, const SegmentLayout& layout, std::uint64_t expected_bytes,
+                                                                std::string_view tenant, std::string_view fingerprint) {
+  QUIRE_RETURN_IF_ERROR(check_writable());
+  QUIRE_RETURN_IF_ERROR(check_layout(layout));
+  if (key.is_zero()) return Status::invalid("key", "must not be zero");
+  if (tenant.size() > kMaxIdBytes) return Status::invalid("tenant", "is longer than " + std::to_string(kMaxIdBytes) + " bytes");
+  if (fingerprint.size() > kMaxTitleBytes) return Status::invalid("fingerprint", "is too long");
+  if (expected_bytes > UINT64_MAX / 4) return Status::invalid("expected_bytes", "is too large");
+  SegmentInfo info;
+  QUIRE_ASSIGN_OR_RETURN(info.id, segments_->begin(key));
+  const std::uint64_t num_values = std::uint64_t{layout.num_blocks} * layout.values_per_block + layout.num_sketches;
+  auto room = reserve(expected_bytes + num_values * kBytesPerValue + 2 * kBytesPerFile, "a context's KV");
+  if (!room.ok()) {
+    segments_->abandon(key);
+    return room.status();
+  }
+  info.key = key;
+  info.layout = layout;
+  info.created_ms = now_ms();
+  info.tenant = tenant;
+  info.fingerprint = fingerprint;
+  return std::unique_ptr<SegmentWriter>(std::make_unique<Writer>(*this, std::move(*room), std::move(info), expected_bytes));
+}
+
+Result<SegmentHandle> StoreImpl::publish(SegmentInfo info, std::span<const DiskTier::Value> values) {
+  auto written = disk_->write_segment(info.id, values);
+  if (!written.ok()) {
+    if (written.code() != Code::kResourceExhausted) ++io_errors_;
+    return written.status();
+  }
+  info.disk_bytes = written->disk_bytes;
+  info.locator = std::move(written->locator);
+  disk_written_bytes_ += info.disk_bytes;
+  SegmentHandle handle = segments_->publish(std::move(info));
+  for (const auto& v : values) dram_->insert(v.name, v.buffer);
+  return handle;
+}
+
+Result<std::uint64_t> StoreImpl::commit_segments(std::span<const SegmentHandle> segments) {
+  QUIRE_RETURN_IF_ERROR(check_writable());
+  std::uint64_t kept = 0;
+  std::vector<ContextKey> keys;
+  for (const auto& s : segments) {
+    if (!s || !segments_->is_referenced(s->key)) continue;
+    ++kept;
+    keys.push_back(s->key);
+  }
+  const auto fresh = segments_->uncommitted(keys);
+  if (fresh.empty()) return kept;
+  std::vector<RecordWrite> batch;
+  for (const auto& info : fresh) batch.push_back({Family::kCatalog, segment_record_key(info->id), record::encode_segment(*info)});
+  QUIRE_RETURN_IF_ERROR(write_with_room(batch, "segment records"));
+  for (const auto& info : fresh) segments_->set_committed(info->id);
+  return kept;
+}
+
+Result<PinnedBytes> StoreImpl::read_value(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group, Tier* tier) {
+  if (!segment) return Status::invalid("segment", "the handle is empty");
+  if (block >= segment->layout.num_blocks || group >= segment->layout.values_per_block) {
+    return Status::invalid("block", "block " + std::to_string(block) + ", group " + std::to_string(group) + " is outside the segment");
+  }
+  return read_named(segment, {segment->id, Part::kValue, block, group}, tier);
+}
+
+Result<PinnedBytes> StoreImpl::read_sketch(const SegmentHandle& segment, std::uint32_t index, Tier* tier) {
+  if (!segment) return Status::invalid("segment", "the handle is empty");
+  if (index >= segment->layout.num_sketches) return Status::invalid("index", "sketch " + std::to_string(index) + " is outside the segment");
+  return read_named(segment, {segment->id, Part::kSketch, index, 0}, tier);
+}
+
+Result<PinnedBytes> StoreImpl::read_named(const SegmentHandle& segment, const ValueName& name, Tier* tier) {
+  if (auto buffer = dram_->find(name)) {
+    if (tier) *tier = Tier::kDram;
+    const auto bytes = buffer->payload();
+    return PinnedBytes(std::move(buffer), bytes);
+  }
+  auto bytes = read_from_disk(segment, name);
+  if (tier) *tier = bytes.ok() ? Tier::kDisk : Tier::kNone;
+  return bytes;
+}
+
+Result<PinnedBytes> StoreImpl::read_from_disk(const SegmentHandle& segment, const ValueName& name) {
+  Result<std::shared_ptr<ValueBuffer>> read = Status::exhausted("not enough memory to read a value");
+  Status s;
+  try {
+    read = read_checked(segment.info(), name);
+    s = read.status();
+  } catch (const std::bad_alloc&) {  // also pool threads come here
+    s = read.status();
+  }
+  if (s.code() == Code::kNotFound || s.code() == Code::kCorruption) {
+    quarantine(segment, s);
+    return Status::corruption(s.message());
+  }
+  if (!s.ok()) {
+    ++io_errors_;
+    return s;
+  }
+  std::shared_ptr<const ValueBuffer> buffer = std::move(*read);
+  ++disk_reads_;
+  disk_read_bytes_ += buffer->payload().size();
+  if (!dram_->insert(name, buffer)) unpooled_bytes_ += buffer->payload().size();
+  const auto bytes = buffer->payload();
+  return PinnedBytes(std::move(buffer), bytes);
+}
+
+Result<std::shared_ptr<ValueBuffer>> StoreImpl::read_checked(const SegmentInfo& info, const ValueName& name) {
+  if (!info.locator.empty() && name.part == Part::kValue) {
+    auto read = disk_->read(name, info.locator, std::size_t{name.block} * info.layout.values_per_block + name.group);
+    if (read.ok() && record::check_value(name, (*read)->stored()).ok()) return read;
+  }
+  QUIRE_ASSIGN_OR_RETURN(auto read, disk_->read(name));
+  QUIRE_RETURN_IF_ERROR(record::check_value(name, read->stored()));
+  return read;
+}
+
+void StoreImpl::quarantine(const SegmentHandle& segment, const Status& why) {
+  ++integrity_failures_;
+  if (options_.read_only || !segments_->quarantine(segment->id)) return;
+  ++quarantined_;
+  log_error("bad KV in the store: its context will be computed again", {{"segment", std::to_string(segment->id)}, {"reason", quoted(why)}});
+}
+
+Status StoreImpl::fetch_async(std::vector<ReadRequest> requests, FetchDone done, std::stop_token stop) {
+  struct Fetch {
+    std::vector<ReadRequest> requests;
+    FetchDone done;
+    std::stop_token stop;
+  };
+  for (const auto& r : requests) {
+    if (!r.segment || r.block >= r.segment->layout.num_blocks || r.group >= r.segment->layout.values_per_block) {
+      return Status::invalid("requests", "a read is outside its segment");
+    }
+  }
+  auto fetch = std::make_shared<Fetch>(Fetch{std::move(requests), std::move(done), std::move(stop)});
+  std::vector<std::pair<std::size_t, std::shared_ptr<const ValueBuffer>>> hits;
+  std::vector<IoPool::Task> tasks;
+  for (std::size_t i = 0; i < fetch->requests.size(); ++i) {
+    const auto& r = fetch->requests[i];
+    if (auto buffer = dram_->find({r.segment->id, Part::kValue, r.block, r.group})) {
+      hits.emplace_back(i, std::move(buffer));
+      continue;
+    }
+    tasks.push_back([this, fetch, i] {
+      // The handle goes when the read is answered, not when the last one is.
+      const ReadRequest request = std::exchange(fetch->requests[i], {});
+      if (fetch->stop.stop_requested()) return fetch->done(i, Status::cancelled("the read was cancelled"), Tier::kNone);
+      const ValueName name{request.segment->id, Part::kValue, request.block, request.group};
+      auto bytes = read_from_disk(request.segment, name);
+      const Tier tier = bytes.ok() ? Tier::kDisk : Tier::kNone;
+      fetch->done(i, std::move(bytes), tier);
+    });
+  }
+  if (!tasks.empty()) QUIRE_RETURN_IF_ERROR(pool_->post_all(std::move(tasks)));
+  for (auto& [i, buffer] : hits) {
+    const auto bytes = buffer->payload();
+    fetch->done(i, PinnedBytes(std::move(buffer), bytes), Tier::kDram);
+  }
+  return {};
+}
+
+Tier StoreImpl::tier_of(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group) {
+  if (!segment || block >= segment->layout.num_blocks || group >= segment->layout.values_per_block) return Tier::kNone;
+  return dram_->contains({segment->id, Part::kValue, block, group}) ? Tier::kDram : Tier::kDisk;
+}
+
+}  // namespace quire
