@@ -1,0 +1,85 @@
+#include "engine/cache/page_pool.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <string>
+
+namespace quire {
+namespace {
+
+constexpr std::int64_t kSlabBytes = 8 << 20;
+constexpr std::size_t kHugePage = 2 << 20;
+
+}  // namespace
+
+/// A range of fresh memory cut into pages.
+struct PagePool::Slab {
+  void* data = MAP_FAILED;
+  std::size_t bytes = 0;
+
+  explicit Slab(std::size_t size) : bytes(size) {
+    data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    // Attention walks pages of many tokens: fewer address translations. A refusal costs only speed.
+    if (data != MAP_FAILED && bytes >= kHugePage) (void)::madvise(data, bytes, MADV_HUGEPAGE);
+  }
+  ~Slab() {
+    if (data != MAP_FAILED) ::munmap(data, bytes);
+  }
+  Slab(const Slab&) = delete;
+  Slab& operator=(const Slab&) = delete;
+};
+
+PagePool::PagePool(PageFormat format, std::int64_t max_bytes) : format_(format), max_bytes_(max_bytes) {
+  QUIRE_CHECK(format.num_kv_heads > 0 && format.head_dim > 0 && format.head_dim % 8 == 0, "page format without a shape");
+  QUIRE_CHECK(format.page_bytes() % 64 == 0, "pages must stay 64-byte aligned");
+}
+
+PagePool::~PagePool() { QUIRE_CHECK(pages_in_use_ == 0, "a page outlives its pool"); }
+
+Result<void*> PagePool::allocate() {
+  const std::int64_t page = format_.page_bytes();
+  std::lock_guard lock(mu_);
+  if (free_.empty()) {
+    std::int64_t pages = std::max<std::int64_t>(1, kSlabBytes / page);
+    if (max_bytes_ > 0) pages = std::min(pages, max_bytes_ / page - pages_owned_);
+    if (pages <= 0) {
+      return Status::exhausted("the working caches already hold " + std::to_string(pages_in_use_ * page) + " of " +
+                               std::to_string(max_bytes_) + " bytes");
+    }
+    auto slab = std::make_unique<Slab>(static_cast<std::size_t>(pages * page));
+    if (slab->data == MAP_FAILED) {
+      return Status::exhausted("the system gives no more memory for working caches (" + std::to_string(pages * page) + " bytes asked)");
+    }
+    // Room for every page, so that release() never allocates.
+    free_.reserve(static_cast<std::size_t>(pages_owned_ + pages));
+    slabs_.reserve(slabs_.size() + 1);
+    auto* base = static_cast<std::byte*>(slab->data);
+    for (std::int64_t i = pages - 1; i >= 0; --i) free_.push_back(base + i * page);
+    slabs_.push_back(std::move(slab));
+    pages_owned_ += pages;
+  }
+  void* out = free_.back();
+  free_.pop_back();
+  peak_pages_ = std::max(peak_pages_, ++pages_in_use_);
+  return out;
+}
+
+void PagePool::release(void* page) {
+  std::lock_guard lock(mu_);
+  QUIRE_CHECK(page && pages_in_use_ > 0, "a page is released twice");
+  --pages_in_use_;
+  free_.push_back(page);
+}
+
+std::int64_t PagePool::bytes_in_use() const {
+  std::lock_guard lock(mu_);
+  return pages_in_use_ * format_.page_bytes();
+}
+
+std::int64_t PagePool::peak_bytes() const {
+  std::lock_guard lock(mu_);
+  return peak_pages_ * format_.page_bytes();
+}
+
+}  // namespace quire

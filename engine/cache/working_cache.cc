@@ -1,0 +1,146 @@
+#include "engine/cache/working_cache.h"
+
+#include <algorithm>
+#include <string>
+
+namespace quire {
+namespace {
+
+std::int64_t pages_for(std::int64_t rows) { return (rows + kPageTokens - 1) / kPageTokens; }
+
+bool ascends_strictly(std::span<const std::int32_t> positions) {
+  return std::adjacent_find(positions.begin(), positions.end(), [](std::int32_t a, std::int32_t b) { return a >= b; }) == positions.end();
+}
+
+/// Byte strides of a page laid out as PageFormat says.
+struct Strides {
+  std::int64_t token, kv, head;
+  explicit Strides(const PageFormat& f)
+      : token(std::int64_t{f.head_dim} * static_cast<std::int64_t>(dtype_bytes(f.dtype))), kv(kPageTokens * token), head(2 * kv) {}
+};
+
+}  // namespace
+
+WorkingCache::WorkingCache(PagePool& pool, std::int32_t num_layers) : pool_(&pool), layers_(static_cast<std::size_t>(num_layers)) {}
+
+WorkingCache::WorkingCache(WorkingCache&& other) noexcept : pool_(other.pool_), layers_(std::move(other.layers_)) { other.layers_.clear(); }
+
+WorkingCache::~WorkingCache() { truncate_all(0); }
+
+std::int64_t WorkingCache::num_rows(std::int32_t layer) const {
+  return static_cast<std::int64_t>(layers_.at(static_cast<std::size_t>(layer)).positions.size());
+}
+
+std::span<const std::int32_t> WorkingCache::positions(std::int32_t layer) const {
+  return layers_.at(static_cast<std::size_t>(layer)).positions;
+}
+
+std::int64_t WorkingCache::bytes() const {
+  std::int64_t pages = 0;
+  for (const Layer& layer : layers_) pages += static_cast<std::int64_t>(layer.pages.size());
+  return pages * pool_->format().page_bytes();
+}
+
+Result<std::int64_t> WorkingCache::add_rows(std::int32_t layer_idx, std::span<const std::int32_t> positions) {
+  Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  const auto first = static_cast<std::int64_t>(layer.positions.size());
+  if (positions.empty()) return first;
+  const auto old_pages = layer.pages.size();
+  const auto new_pages = static_cast<std::size_t>(pages_for(first + static_cast<std::int64_t>(positions.size())));
+  layer.pages.reserve(new_pages);
+  // Doubling: decode adds one row at a time.
+  if (const std::size_t need = layer.positions.size() + positions.size(); need > layer.positions.capacity()) {
+    layer.positions.reserve(std::max(need, 2 * layer.positions.capacity()));
+  }
+  while (layer.pages.size() < new_pages) {
+    Result<void*> page = pool_->allocate();
+    if (!page.ok()) {
+      for (; layer.pages.size() > old_pages; layer.pages.pop_back()) pool_->release(layer.pages.back());
+      return page.status();
+    }
+    layer.pages.push_back(*page);
+  }
+  layer.sorted = layer.sorted && (first == 0 || layer.positions.back() < positions.front()) && ascends_strictly(positions);
+  layer.positions.insert(layer.positions.end(), positions.begin(), positions.end());
+  return first;
+}
+
+void WorkingCache::truncate(std::int32_t layer_idx, std::int64_t num_rows) {
+  Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  if (num_rows < 0) num_rows = 0;
+  if (num_rows >= static_cast<std::int64_t>(layer.positions.size())) return;
+  layer.positions.resize(static_cast<std::size_t>(num_rows));
+  const auto keep = static_cast<std::size_t>(pages_for(num_rows));
+  for (; layer.pages.size() > keep; layer.pages.pop_back()) pool_->release(layer.pages.back());
+  if (!layer.sorted) layer.sorted = ascends_strictly(layer.positions);
+}
+
+void WorkingCache::truncate_all(std::int64_t num_rows) {
+  for (std::int32_t layer = 0; layer < num_layers(); ++layer) truncate(layer, num_rows);
+}
+
+Status WorkingCache::place(std::int32_t layer_idx, const RopeTable& rope, const RawKvView& raw, std::int64_t first_row) {
+  const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  const auto rows = static_cast<std::int64_t>(layer.positions.size());
+  if (first_row < 0 || raw.num_rows < 0 || first_row > rows - raw.num_rows) {
+    return Status::invalid("first_row", "rows " + std::to_string(first_row) + " to " + std::to_string(first_row + raw.num_rows) +
+                                            " are not all among the cache's " + std::to_string(rows));
+  }
+  return kv_place(rope, KvPlaceArgs{.src = raw, .dst = mutable_view(layer_idx), .positions = layer.positions.data() + first_row,
+                                    .dst_rows = nullptr, .first_dst_row = first_row});
+}
+
+Status WorkingCache::place_rows(std::int32_t layer_idx, const RopeTable& rope, const RawKvView& raw, std::span<const std::int32_t> rows) {
+  const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  if (static_cast<std::int64_t>(rows.size()) != raw.num_rows) {
+    return Status::invalid("rows", std::to_string(rows.size()) + " rows for " + std::to_string(raw.num_rows) + " raw rows");
+  }
+  std::vector<std::int32_t> positions(rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] < 0 || static_cast<std::size_t>(rows[i]) >= layer.positions.size()) {
+      return Status::invalid("rows", "row " + std::to_string(rows[i]) + " is not among the cache's " + std::to_string(layer.positions.size()));
+    }
+    positions[i] = layer.positions[static_cast<std::size_t>(rows[i])];
+  }
+  return kv_place(rope, KvPlaceArgs{.src = raw, .dst = mutable_view(layer_idx), .positions = positions.data(), .dst_rows = rows.data(),
+                                    .first_dst_row = 0});
+}
+
+KvView WorkingCache::view(std::int32_t layer_idx) const {
+  const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  const PageFormat& format = pool_->format();
+  const Strides strides(format);
+  return KvView{.pages = layer.pages.data(),
+                .positions = layer.positions.data(),
+                .num_rows = static_cast<std::int64_t>(layer.positions.size()),
+                .num_kv_heads = format.num_kv_heads,
+                .head_dim = format.head_dim,
+                .dtype = format.dtype,
+                .kv_stride = strides.kv,
+                .head_stride = strides.head,
+                .token_stride = strides.token,
+                .sorted = layer.sorted};
+}
+
+MutableKvView WorkingCache::mutable_view(std::int32_t layer_idx) {
+  const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  const PageFormat& format = pool_->format();
+  const Strides strides(format);
+  return MutableKvView{.pages = layer.pages.data(),
+                       .num_rows = static_cast<std::int64_t>(layer.positions.size()),
+                       .num_kv_heads = format.num_kv_heads,
+                       .head_dim = format.head_dim,
+                       .dtype = format.dtype,
+                       .kv_stride = strides.kv,
+                       .head_stride = strides.head,
+                       .token_stride = strides.token};
+}
+
+std::int64_t WorkingCache::find_row(std::int32_t layer_idx, std::int32_t position) const {
+  const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  const auto& p = layer.positions;
+  const auto it = layer.sorted ? std::lower_bound(p.begin(), p.end(), position) : std::find(p.begin(), p.end(), position);
+  return it == p.end() || *it != position ? -1 : it - p.begin();
+}
+
+}  // namespace quire

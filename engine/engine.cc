@@ -1,0 +1,300 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <bit>
+#include <fstream>
+#include <numeric>
+
+#include "engine/cache/page_pool.h"
+#include "engine/engine_parts.h"
+#include "engine/model/model.h"
+#include "engine/pipeline/core.h"
+#include "engine/pipeline/kv_writer.h"
+#include "engine/pipeline/plan_builder.h"
+#include "engine/schedule/scheduler.h"
+#include "kernels/base/log.h"
+#include "kernels/matmul.h"
+#include "kernels/parallel.h"
+
+namespace quire {
+namespace {
+
+constexpr std::int32_t kChunkStep = 64;  ///< prefill chunks end at block borders of every block size
+
+Result<WeightFormat> parse_weights(const std::string& name) {
+  if (name == "auto") return cpu_has_bf16() ? WeightFormat::kBF16 : WeightFormat::kF32;
+  if (name == "bf16") return WeightFormat::kBF16;
+  if (name == "f32") return WeightFormat::kF32;
+  if (name == "int8") return WeightFormat::kInt8;
+  return Status::invalid("model.weights", "'" + name + "' is not a weight format; use auto, f32, bf16 or int8");
+}
+
+std::string_view weights_name(WeightFormat format) {
+  return format == WeightFormat::kF32 ? "f32" : format == WeightFormat::kBF16 ? "bf16" : "int8";
+}
+
+Status check(const EngineOptions& o) {
+  if (o.block_tokens != 0 && o.block_tokens != 16 && o.block_tokens != 32 && o.block_tokens != 64) {
+    return Status::invalid("cache.block_tokens", "must be 16, 32, 64, or 0 for a choice by length");
+  }
+  if (o.max_queue < 1) return Status::invalid("server.max_queue", "must be at least 1");
+  if (o.prefill_chunk_tokens < kChunkStep || o.prefill_chunk_tokens % kChunkStep != 0) {
+    return Status::invalid("model.prefill_chunk_tokens", "must be a multiple of 64");
+  }
+  if (o.max_model_len < 0) return Status::invalid("model.max_model_len", "must not be negative; 0 means the model's own window");
+  if (o.working_cache_bytes < 0) return Status::invalid("model.working_cache_bytes", "must not be negative");
+  if (o.num_threads < 0) return Status::invalid("model.threads", "must not be negative; 0 means all cores");
+  return {};
+}
+
+/// MemAvailable of the system; 0 if unknown.
+std::int64_t available_memory() {
+  std::ifstream in("/proc/meminfo");
+  std::string key, unit;
+  std::int64_t kib = 0;
+  while (in >> key >> kib) {
+    std::getline(in, unit);
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return 0;
+}
+
+void add_rope(const RopeConfig& rope, Sha256& hash) {
+  const auto f32 = [&hash](float x) { hash.update_u64(std::bit_cast<std::uint32_t>(x)); };
+  hash.update_u64(static_cast<std::uint64_t>(rope.head_dim)).update_u64(static_cast<std::uint64_t>(rope.rotary_dim));
+  hash.update_u64(rope.interleaved ? 1 : 0).update_u64(static_cast<std::uint64_t>(rope.scaling));
+  for (float x : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor, rope.beta_fast, rope.beta_slow, rope.attention_factor}) f32(x);
+  hash.update_u64(static_cast<std::uint64_t>(rope.original_max_position));
+}
+
+/// Everything that changes KV (architecture, "Block key").
+Digest fingerprint_of(const Model& model, const Tokenizer& tokenizer, std::span<const std::int32_t> ingest_prefix) {
+  Sha256 hash;
+  hash.update_field("quire-kv");
+  hash.update_u64(kKvLayoutVersion).update_u64(kKvNumericsVersion);
+  hash.update(std::as_bytes(std::span(model.weights_digest())));
+  hash.update_field(weights_name(model.options().weights));
+  hash.update_field(dtype_name(model.options().kv_dtype));
+  add_rope(model.config().rope, hash);
+  hash.update(std::as_bytes(std::span(tokenizer.digest())));
+  hash.update_u64(ingest_prefix.size()).update(std::as_bytes(ingest_prefix));
+  return hash.finish();
+}
+
+Status check_tokenizer(const ModelConfig& config, const Tokenizer& tokenizer, const PromptFormat& format) {
+  if (tokenizer.vocab_size() > config.vocab_size) {
+    return Status::invalid("tokenizer", "the tokenizer (" + std::string(tokenizer.description()) + ") has " + std::to_string(tokenizer.vocab_size()) +
+                                            " ids, the model's config.json says vocab_size " + std::to_string(config.vocab_size) +
+                                            ": these files do not belong together");
+  }
+  const auto fits = [&config](std::int32_t id) { return id >= 0 && id < config.vocab_size; };
+  if (tokenizer.bos_id() && !fits(*tokenizer.bos_id())) return Status::invalid("tokenizer", "its BOS id is outside the model's vocabulary");
+  for (std::int32_t id : format.stop_ids()) {
+    if (!fits(id)) return Status::invalid("tokenizer", "end-of-text id " + std::to_string(id) + " is outside the model's vocabulary");
+  }
+  return {};
+}
+
+/// One BOS where prompts of this model begin with one (algorithms §2, ingest_prefix = bos).
+std::vector<std::int32_t> ingest_prefix_of(const Tokenizer& tokenizer, const PromptFormat& format) {
+  const auto bos = tokenizer.bos_id();
+  if (!bos) return {};
+  const auto prefix = format.prefix();
+  const bool begins = prefix.ok() ? !prefix->empty() && prefix->front() == *bos : tokenizer.add_bos();
+  return begins ? std::vector<std::int32_t>{*bos} : std::vector<std::int32_t>{};
+}
+
+class EngineImpl final : public Engine {
+ public:
+  EngineImpl(std::unique_ptr<Model> model, std::shared_ptr<const Tokenizer> tokenizer, PromptFormat format, Store& store)
+      : model_(std::move(model)), tokenizer_(std::move(tokenizer)), format_(std::move(format)), store_(store) {}
+  ~EngineImpl() override { stop(std::chrono::milliseconds(0)); }
+
+  Status init(const EngineOptions& options);
+
+  const EngineInfo& info() const override { return info_; }
+  const Tokenizer& tokenizer() const override { return *tokenizer_; }
+  const PromptFormat& prompt_format() const override { return format_; }
+  std::int32_t block_tokens_for(std::int64_t num_tokens) const override { return quire::block_tokens_for(core_.facts, num_tokens); }
+  ContextKey context_key(std::span<const std::int32_t> token_ids, const std::string& tenant,
+                         const std::array<std::uint8_t, 32>& salt_digest) const override {
+    return quire::context_key(core_.facts, token_ids, tenant, salt_digest);
+  }
+  std::vector<std::array<std::uint8_t, 16>> block_ids(std::span<const std::int32_t> token_ids, const std::string& tenant,
+                                                      const std::array<std::uint8_t, 32>& salt_digest) const override {
+    return quire::block_ids(core_.facts, token_ids, tenant, salt_digest);
+  }
+
+  void prefill(PrefillRequest request, std::function<void(Result<PrefillResult>)> done) override;
+  Result<QueryHandle> query(QueryRequest request, std::shared_ptr<QuerySink> sink) override;
+  Result<Plan> plan(const QueryRequest& request) override;
+  std::int64_t queries_running() const override { return scheduler_->queries_running(); }
+  std::int64_t queries_waiting() const override { return scheduler_->queries_waiting(); }
+  double prefill_tokens_per_second() const override { return 1000 * meter_.speeds().prefill_tokens_per_ms; }
+  double decode_tokens_per_second() const override { return 1000 * meter_.decode_tokens_per_ms(); }
+  void stop(std::chrono::milliseconds grace) override;
+
+ private:
+  Status make_core(const EngineOptions& options);
+  Status warm_up();
+
+  std::unique_ptr<Model> model_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  PromptFormat format_;
+  Store& store_;
+  EngineInfo info_;
+  SpeedMeter meter_;
+  std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<KvWriter> writer_;
+  EngineCore core_;
+  std::unique_ptr<Scheduler> scheduler_;  // last: its thread uses everything above
+};
+
+Status EngineImpl::make_core(const EngineOptions& options) {
+  const ModelConfig& config = model_->config();
+  EngineFacts& facts = core_.facts;
+  facts.shape = {config.num_layers, config.num_kv_heads, config.head_dim, model_->options().kv_dtype};
+  facts.num_heads = config.num_heads;
+  facts.vocab_size = config.vocab_size;
+  facts.window = model_->rope().max_positions();
+  facts.ingest_prefix = ingest_prefix_of(*tokenizer_, format_);
+  facts.fingerprint = fingerprint_of(*model_, *tokenizer_, facts.ingest_prefix);
+  facts.fixed_block_tokens = options.block_tokens;
+  facts.small_context_tokens = options.small_context_tokens;
+  const std::int64_t budget = options.working_cache_bytes > 0 ? options.working_cache_bytes : available_memory() / 4;
+  pool_ = std::make_unique<PagePool>(PageFormat{config.num_kv_heads, config.head_dim, facts.shape.dtype}, budget);
+  core_.model = model_.get();
+  core_.store = &store_;
+  core_.tokenizer = tokenizer_.get();
+  core_.pool = pool_.get();
+  core_.meter = &meter_;
+  core_.stop_ids = format_.stop_ids();
+  core_.stop_strings = format_.stop_strings();
+  core_.chunk_tokens = options.prefill_chunk_tokens;
+  core_.fingerprint_text = "m-" + facts.fingerprint.hex().substr(0, 8);
+  return {};
+}
+
+/// One pass before the first request: kernels prepare their buffers, and predictions have a speed to start from.
+Status EngineImpl::warm_up() {
+  const auto n = static_cast<std::size_t>(std::min<std::int64_t>(64, core_.facts.window));
+  const std::vector<std::int32_t> ids(n, 0);
+  std::vector<std::int32_t> positions(n);
+  std::iota(positions.begin(), positions.end(), 0);
+  std::vector<float> logits(static_cast<std::size_t>(core_.facts.vocab_size));
+  const auto last = static_cast<std::int32_t>(n) - 1;
+  for (int round = 0; round < 2; ++round) {
+    WorkingCache cache(*pool_, core_.facts.shape.num_layers);
+    ForwardRequest request{};
+    request.token_ids = ids;
+    request.positions = positions;
+    request.cache = &cache;
+    request.logit_rows = std::span(&last, 1);
+    request.logits = logits.data();
+    const auto started = Clock::now();
+    QUIRE_RETURN_IF_ERROR(forward(*model_, request, core_.workspace));
+    if (round > 0) meter_.add_prefill(static_cast<std::int64_t>(n), ms_between(started, Clock::now()));
+  }
+  return {};
+}
+
+Status EngineImpl::init(const EngineOptions& options) {
+  QUIRE_RETURN_IF_ERROR(make_core(options));
+  const ModelConfig& config = model_->config();
+  info_.model_name = options.model_name;
+  info_.model_path = options.model_path;
+  info_.model_type = config.model_type;
+  info_.weights_format = weights_name(model_->options().weights);
+  info_.kv_dtype = dtype_name(model_->options().kv_dtype);
+  info_.isa = cpu_isa();
+  info_.fingerprint = core_.fingerprint_text;
+  std::transform(core_.facts.fingerprint.bytes.begin(), core_.facts.fingerprint.bytes.end(), info_.fingerprint_digest.begin(),
+                 [](std::byte b) { return static_cast<std::uint8_t>(b); });
+  info_.num_parameters = config.num_parameters();
+  info_.memory_bytes = model_->memory_bytes();
+  info_.max_model_len = core_.facts.window;
+  info_.kv_bytes_per_token = config.kv_bytes_per_token_layer(model_->options().kv_dtype) * config.num_layers;
+  info_.config = config;
+  // The warm-up runs on the calling thread; its team must be as large as the engine thread's will be.
+  set_num_threads(options.num_threads);
+  QUIRE_RETURN_IF_ERROR(warm_up());
+  writer_ = std::make_unique<KvWriter>(store_, model_->rope(), config.num_heads, core_.fingerprint_text);
+  core_.writer = writer_.get();
+  SchedulerLimits limits;
+  limits.max_queue = options.max_queue;
+  limits.num_threads = options.num_threads;
+  scheduler_ = std::make_unique<Scheduler>(core_, limits);
+  log_info("engine ready", {{"model", info_.model_name}, {"fingerprint", info_.fingerprint}, {"weights", info_.weights_format},
+                            {"kv_dtype", info_.kv_dtype}, {"isa", info_.isa}, {"window", std::to_string(info_.max_model_len)}});
+  return {};
+}
+
+void EngineImpl::prefill(PrefillRequest request, std::function<void(Result<PrefillResult>)> done) {
+  const EngineFacts& facts = core_.facts;
+  if (request.token_ids.empty()) return done(Status::invalid("token_ids", "a context needs at least one token"));
+  const auto rows = static_cast<std::int64_t>(request.token_ids.size() + facts.ingest_prefix.size());
+  if (rows > facts.window) {
+    return done(Status::invalid("token_ids", "the context has " + std::to_string(request.token_ids.size()) + " tokens, the model's window holds " +
+                                                 std::to_string(facts.window - static_cast<std::int64_t>(facts.ingest_prefix.size())) +
+                                                 ": cut it into smaller chunks"));
+  }
+  for (std::int32_t id : request.token_ids) {
+    if (id < 0 || id >= facts.vocab_size) return done(Status::invalid("token_ids", "token id " + std::to_string(id) + " is outside the vocabulary"));
+  }
+  const ContextKey key = quire::context_key(facts, request.token_ids, request.tenant, request.salt_digest);
+  scheduler_->submit(key, std::move(request), std::move(done));
+}
+
+Result<QueryHandle> EngineImpl::query(QueryRequest request, std::shared_ptr<QuerySink> sink) {
+  QUIRE_CHECK(sink != nullptr, "a query needs a sink");
+  // The plan is made again when the query's turn comes; this finds what no waiting would change.
+  QUIRE_RETURN_IF_ERROR(build_plan(core_.facts, request, [](const ContextKey&, const KvLayout&) { return ContextLookup(); }, Speeds()).status());
+  return scheduler_->submit(std::move(request), std::move(sink));
+}
+
+Result<Plan> EngineImpl::plan(const QueryRequest& request) {
+  QUIRE_ASSIGN_OR_RETURN(QueryPlan planned, build_plan(core_.facts, request, store_lookup(store_, LookupKind::kPeek), meter_.speeds()));
+  return std::move(planned.plan);
+}
+
+void EngineImpl::stop(std::chrono::milliseconds grace) {
+  if (scheduler_) scheduler_->stop(grace);
+  if (writer_) writer_->stop();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, Store& store) {
+  QUIRE_RETURN_IF_ERROR(check(options));
+  if (options.model_path.empty()) return Status::invalid("model.path", "no model folder given");
+  QUIRE_ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(options.model_path));
+  ModelOptions model_options;
+  QUIRE_ASSIGN_OR_RETURN(model_options.weights, parse_weights(options.weights));
+  const auto kv_dtype = parse_dtype(options.kv_dtype);
+  if (!kv_dtype.ok() || *kv_dtype == DType::kI8) {
+    return Status::invalid("model.kv_dtype", "'" + options.kv_dtype + "' is not a KV dtype; use f16, bf16 or f32");
+  }
+  model_options.kv_dtype = *kv_dtype;
+  if (options.max_model_len > config.max_position_embeddings) {
+    return Status::invalid("model.max_model_len", std::to_string(options.max_model_len) + " exceeds the model's window of " +
+                                                      std::to_string(config.max_position_embeddings));
+  }
+  model_options.max_positions = options.max_model_len > 0 ? options.max_model_len : config.max_position_embeddings;
+  // Small files first: a wrong tokenizer is found before gigabytes are read.
+  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, load_tokenizer(options.model_path));
+  const std::shared_ptr<const Tokenizer> shared(std::move(tokenizer));
+  QUIRE_ASSIGN_OR_RETURN(PromptFormat format, PromptFormat::load(options.model_path, shared));
+  QUIRE_RETURN_IF_ERROR(check_tokenizer(config, *shared, format));
+  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, load_model(options.model_path, model_options));
+  return create_engine_from_parts({std::move(model), shared, std::move(format)}, options, store);
+}
+
+Result<std::unique_ptr<Engine>> create_engine_from_parts(EngineParts parts, const EngineOptions& options, Store& store) {
+  QUIRE_RETURN_IF_ERROR(check(options));
+  QUIRE_RETURN_IF_ERROR(check_tokenizer(parts.model->config(), *parts.tokenizer, parts.format));
+  auto engine = std::make_unique<EngineImpl>(std::move(parts.model), std::move(parts.tokenizer), std::move(parts.format), store);
+  QUIRE_RETURN_IF_ERROR(engine->init(options));
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
+}  // namespace quire

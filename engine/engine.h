@@ -1,0 +1,160 @@
+/// The engine as the rest of the service sees it: prefill contexts for ingest, answer queries, explain plans.
+///
+/// One engine thread owns the model, its pools and its streams; everything here only queues work for it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cachestore/store.h"
+#include "engine/model/config.h"
+#include "engine/pipeline/plan.h"
+#include "engine/sample/sampler.h"
+#include "engine/tokenizer/chat_template.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "kernels/base/status.h"
+
+namespace quire {
+
+struct EngineOptions {
+  std::string model_path;
+  std::string model_name = "default";
+  std::string weights = "auto";       ///< auto, f32, bf16, int8
+  std::string kv_dtype = "f16";       ///< f16, bf16, f32
+  std::int64_t max_model_len = 0;     ///< 0: the model's own window
+  std::int64_t working_cache_bytes = 0;  ///< budget of all working caches; 0: a quarter of the memory free at start
+  std::int32_t block_tokens = 0;      ///< 0: by context length (16, 32 or 64), architecture §4
+  std::int32_t max_queue = 256;       ///< waiting queries; one more is kResourceExhausted
+  std::int32_t prefill_chunk_tokens = 512;
+  std::int64_t small_context_tokens = 1024;  ///< `auto` recomputes at or below this many prompt tokens
+  std::int32_t num_threads = 0;       ///< kernel threads, 0: all cores
+};
+
+/// Facts about the loaded model, for /v1/models, /v1/info and keys.
+struct EngineInfo {
+  std::string model_name, model_path, model_type, weights_format, kv_dtype, isa;
+  std::string fingerprint;            ///< "m-" + 8 hex of fingerprint_digest
+  std::array<std::uint8_t, 32> fingerprint_digest;  ///< everything that changes KV (architecture §4), seed of block keys
+  std::int64_t num_parameters = 0, memory_bytes = 0, max_model_len = 0, kv_bytes_per_token = 0;
+  ModelConfig config;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Ingest
+
+/// Prefill one context alone and store its blocks and sketch. Token ids are those of the stored context (without the ingest
+/// prefix, which the engine puts in front: algorithms §2, ingest_prefix = bos).
+struct PrefillRequest {
+  std::vector<std::int32_t> token_ids;     ///< 1 .. max_model_len - 1
+  std::string tenant;                      ///< for quotas
+  std::array<std::uint8_t, 32> salt_digest{};  ///< zero: none; part of the key
+  std::shared_ptr<std::atomic<bool>> cancelled;  ///< may be null; checked between chunks
+  std::function<void(std::int64_t tokens_done)> on_progress;  ///< may be null; engine thread, must not block
+};
+struct PrefillResult {
+  ContextKey key;
+  SegmentHandle segment;                   ///< keeps the blocks until a document that names `key` is committed
+  bool already_cached = false;             ///< equal content was in the store: nothing was computed
+  std::int64_t tokens = 0, blocks = 0, kv_bytes = 0, sketch_bytes = 0;
+  double prefill_ms = 0, store_ms = 0;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Queries
+
+/// One document part of a query, in prompt order.
+struct QueryContext {
+  std::string document_id;                 ///< as shown in replies; empty for inline text
+  std::int32_t chunk = 0;
+  std::vector<std::int32_t> token_ids;
+  std::optional<ContextKey> key;           ///< cached under this key if still there; none: inline text
+};
+
+struct QueryRequest {
+  std::string id;                          ///< "qry_..."
+  std::vector<std::int32_t> prefix_ids;    ///< BOS, system part
+  std::vector<QueryContext> contexts;
+  std::vector<std::int32_t> suffix_ids;    ///< question and opening of the answer
+  std::string tenant;
+  std::array<std::uint8_t, 32> salt_digest{};
+  CacheOptions cache;                      ///< strategy, ratios, positions, write (pipeline/plan.h)
+  SamplingOptions sampling;                ///< temperature, top_k, top_p, min_p, seed, max_tokens, stop (sample/sampler.h)
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+};
+
+/// What happened, at the end or so far.
+struct QueryStats {
+  double queue_ms = 0, lookup_ms = 0, load_ms = 0, prefill_ms = 0, recompute_ms = 0, ttft_ms = 0, decode_ms = 0, total_ms = 0;
+  std::int64_t completion_tokens = 0;
+  std::int64_t written_tokens = 0;         ///< tokens of missing contexts whose new KV was handed to the store
+  std::int64_t tier_blocks[5] = {}, tier_tokens[5] = {}, tier_bytes[5] = {};  ///< indexed by Tier
+};
+
+/// Receives one query's events on the engine thread, in order: on_plan, on_token*, then on_done exactly once.
+/// Must not block. Cancel by returning false from on_token or through QueryHandle.
+class QuerySink {
+ public:
+  virtual ~QuerySink() = default;
+  virtual void on_plan(const Plan& plan) = 0;
+  /// `text` is the piece that became final with this token (may be empty). False cancels. An id that ends the answer comes
+  /// only if text was held back until then.
+  virtual bool on_token(std::int32_t token_id, std::string_view text) = 0;
+  /// status not OK: the answer is incomplete. `plan` carries final fates, tiers and misses.
+  virtual void on_done(const Status& status, const Plan& plan, const QueryStats& stats, FinishReason reason) = 0;
+};
+
+/// Lets the caller cancel; safe to drop.
+class QueryHandle {
+ public:
+  explicit QueryHandle(std::shared_ptr<std::atomic<bool>> cancelled) : cancelled_(std::move(cancelled)) {}
+  void cancel() { cancelled_->store(true); }
+
+ private:
+  std::shared_ptr<std::atomic<bool>> cancelled_;
+};
+
+/// Threads: every method may be called from any thread. stop() before destruction.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  virtual const EngineInfo& info() const = 0;
+  virtual const Tokenizer& tokenizer() const = 0;
+  virtual const PromptFormat& prompt_format() const = 0;
+
+  /// Blocks of `num_tokens` tokens each that a context of this length is cut into.
+  virtual std::int32_t block_tokens_for(std::int64_t num_tokens) const = 0;
+  /// The key under which these tokens are (or would be) stored.
+  virtual ContextKey context_key(std::span<const std::int32_t> token_ids, const std::string& tenant,
+                                 const std::array<std::uint8_t, 32>& salt_digest) const = 0;
+  /// First bytes of the key of each block of a context: PlannedBlock::id.
+  virtual std::vector<std::array<std::uint8_t, 16>> block_ids(std::span<const std::int32_t> token_ids, const std::string& tenant,
+                                                              const std::array<std::uint8_t, 32>& salt_digest) const = 0;
+
+  /// Queues a prefill; `done` is called on the engine thread or the store pool. Lowest priority. Equal content in flight is
+  /// computed once. Errors (through done): kInvalidArgument, kResourceExhausted, kCancelled, kIo.
+  virtual void prefill(PrefillRequest request, std::function<void(Result<PrefillResult>)> done) = 0;
+  /// Queues a query. Errors at once: kInvalidArgument (field named), kResourceExhausted (queue full), kUnavailable (stopping).
+  virtual Result<QueryHandle> query(QueryRequest request, std::shared_ptr<QuerySink> sink) = 0;
+  /// The plan the query would get now, without running the model.
+  virtual Result<Plan> plan(const QueryRequest& request) = 0;
+
+  virtual std::int64_t queries_running() const = 0;
+  virtual std::int64_t queries_waiting() const = 0;
+  /// Measured so far, 0 until known.
+  virtual double prefill_tokens_per_second() const = 0;
+  virtual double decode_tokens_per_second() const { return 0; }
+  /// Refuses new work, finishes (or after `grace` cancels) running queries, stops the thread.
+  virtual void stop(std::chrono::milliseconds grace) = 0;
+};
+
+/// Loads model and tokenizer and starts the engine thread. `store` must outlive the engine.
+Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, Store& store);
+
+}  // namespace quire

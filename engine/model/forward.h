@@ -1,0 +1,75 @@
+/// The one forward pass every path of the engine uses: ingest, full prefill, recomputation, question, decode.
+///
+/// A pass runs some rows (tokens at positions) through the layers over a WorkingCache. Who needs more than that (capturing
+/// raw KV at ingest, recomputing different tokens in different layers, blending new KV with old) hangs a ForwardHook into it; nobody
+/// gets a forward pass of his own.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/cache/working_cache.h"
+#include "engine/model/model.h"
+#include "kernels/base/status.h"
+
+namespace quire {
+
+/// One layer of a pass, as a hook sees it. `rows` are the pass rows still active in this layer, ascending.
+struct LayerPass {
+  std::int32_t layer;
+  std::span<const std::int32_t> rows;       ///< indices into the pass's token_ids
+  std::span<const std::int32_t> positions;  ///< of those rows
+  QkvRows qkv;                              ///< raw (before RoPE), one row per active row
+  const float* lse;                         ///< [rows.size(), num_heads]; null before attention, NaN in rows that did not attend
+  WorkingCache* cache;
+  /// Decisions, preset to: write every row to its planned cache row, and carry every row on.
+  std::vector<std::uint8_t>* write;         ///< per active row: write new K, V into the cache (else the cache keeps what it has;
+                                            ///< what an appended row holds is then up to the hook)
+  std::vector<std::uint8_t>* carry_on;      ///< per active row: its output is needed by the next layer; a row dropped before
+                                            ///< attention does not attend (but is written), and cannot come back
+  std::vector<std::int64_t>* cache_rows;    ///< per active row: destination row in this layer, of the same position; -1: none
+};
+
+class ForwardHook {
+ public:
+  virtual ~ForwardHook() = default;
+  /// After the raw projections, before K and V are written and before attention. May change the three decision vectors,
+  /// add rows to the layer's cache and read stored KV.
+  virtual Status after_projection(LayerPass&) { return {}; }
+  /// After attention of the layer. May rewrite cache rows (fusion), drop rows it added, and clear more of carry_on.
+  virtual Status after_attention(LayerPass&) { return {}; }
+};
+
+struct ForwardRequest {
+  std::span<const std::int32_t> token_ids;
+  std::span<const std::int32_t> positions;  ///< same length
+  /// Cache row each token writes to, the same in every layer (existing rows are overwritten). Empty: rows are appended to
+  /// every layer, which is the ordinary prefill and decode.
+  std::span<const std::int64_t> cache_rows;
+  WorkingCache* cache;
+  ForwardHook* hook = nullptr;
+  /// Rows whose final hidden state is wanted, ascending indices; usually the last. Their logits are written to `logits`
+  /// [logit_rows.size(), vocab_size] when it is not null.
+  std::span<const std::int32_t> logit_rows;
+  float* logits = nullptr;
+  float* hidden = nullptr;  ///< optional [logit_rows.size(), hidden_size], before the final norm
+};
+
+/// Buffers of a pass, reused between calls by the engine thread.
+class ForwardWorkspace {
+ public:
+  std::vector<float> x, q_rotated, attention, lse, kv_gather;
+  std::vector<std::uint8_t> kv_raw;
+  std::vector<std::int32_t> rows, positions;
+  std::vector<std::uint8_t> write, carry_on;
+  std::vector<std::int64_t> cache_rows;
+};
+
+/// Runs the pass. Without a hook, only logit_rows attend in the last layer. Rows attend to every cache row of their layer whose position is <= their own, their own new rows included.
+/// New raw K and V are rounded to the KV dtype *before* RoPE, exactly as a store round trip rounds them, so recomputed and reused
+/// rows have the same bits. On error the cache may hold extra rows: the caller truncates.
+/// Errors: kInvalidArgument, kResourceExhausted.
+Status forward(Model& model, const ForwardRequest& request, ForwardWorkspace& workspace);
+
+}  // namespace quire

@@ -1,0 +1,213 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+
+#include "engine/model/llama_model.h"
+#include "kernels/base/log.h"
+
+namespace quire {
+namespace {
+
+/// Embeddings up to this size are copied; larger ones are read from the mapped file, a few rows a call.
+constexpr std::size_t kCopyEmbeddingBytes = 64 << 20;
+constexpr std::int64_t kProgressBytes = std::int64_t{1} << 30;
+
+std::vector<float> to_f32(const WeightTensor& tensor) {
+  std::vector<float> out(static_cast<std::size_t>(tensor.num_elements));
+  for (std::int64_t i = 0; i < tensor.num_elements; ++i) out[static_cast<std::size_t>(i)] = load_f32(tensor.data, tensor.dtype, i);
+  return out;
+}
+
+/// Matrices with the same inputs, stacked into one product. They usually share a dtype; if not, f32 holds them all.
+Result<std::unique_ptr<PackedMatrix>> pack(std::span<const WeightTensor* const> tensors, WeightFormat format) {
+  const DType dtype = tensors[0]->dtype;
+  const bool same = std::all_of(tensors.begin(), tensors.end(), [&](const WeightTensor* t) { return t->dtype == dtype; });
+  std::vector<std::vector<float>> widened;
+  std::vector<WeightPart> parts;
+  widened.reserve(tensors.size());
+  for (const WeightTensor* t : tensors) {
+    if (!same) widened.push_back(to_f32(*t));
+    parts.push_back({same ? t->data : widened.back().data(), t->shape[0]});
+  }
+  auto packed = pack_weights(parts, tensors[0]->shape[1], same ? dtype : DType::kF32, format);
+  if (!packed.ok()) return packed.status().with_context(tensors[0]->name);
+  return packed;
+}
+
+/// The tensors of one layer (or of the model's ends), fetched, hashed, packed and dropped together.
+class TensorGroup {
+ public:
+  TensorGroup(WeightSource& source, WeightsDigest& digest, std::string prefix)
+      : source_(source), digest_(digest), prefix_(std::move(prefix)) {
+    tensors_.reserve(32);  // pointers into it stay valid
+  }
+  ~TensorGroup() {
+    for (const WeightTensor& t : tensors_) source_.drop(t);
+  }
+  TensorGroup(const TensorGroup&) = delete;
+  TensorGroup& operator=(const TensorGroup&) = delete;
+
+  /// Null once something failed; status() then says what.
+  const WeightTensor* fetch(const char* name, std::vector<std::int64_t> shape, const char* from) {
+    if (!status_.ok()) return nullptr;
+    Result<WeightTensor> tensor = source_.get(prefix_ + name, std::move(shape), from);
+    if (!tensor.ok()) {
+      status_ = tensor.status();
+      return nullptr;
+    }
+    tensors_.push_back(std::move(*tensor));
+    return &tensors_.back();
+  }
+
+  /// Call once after the last fetch.
+  Status check_and_hash() {
+    QUIRE_RETURN_IF_ERROR(status_);
+    Status s = digest_.add(tensors_);
+    return s.ok() ? s : s.with_context(source_.location());
+  }
+  /// Keeps a tensor alive past this group.
+  void keep_last() { tensors_.pop_back(); }
+
+ private:
+  WeightSource& source_;
+  WeightsDigest& digest_;
+  std::string prefix_;
+  std::vector<WeightTensor> tensors_;
+  Status status_;
+};
+
+void append(std::vector<float>& out, const WeightTensor* tensor) {
+  const std::vector<float> values = to_f32(*tensor);
+  out.insert(out.end(), values.begin(), values.end());
+}
+
+Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightSource& source, WeightsDigest& digest, std::int32_t layer) {
+  TensorGroup group(source, digest, "model.layers." + std::to_string(layer) + ".");
+  const std::int64_t h = c.hidden_size, f = c.intermediate_size, d = c.head_dim;
+  const std::int64_t q_dim = c.num_heads * d, kv_dim = c.num_kv_heads * d;
+  const char* of_q = "num_attention_heads * head_dim, hidden_size";
+  const char* of_kv = "num_key_value_heads * head_dim, hidden_size";
+  const char* of_mlp = "intermediate_size, hidden_size";
+
+  const WeightTensor* q = group.fetch("self_attn.q_proj.weight", {q_dim, h}, of_q);
+  const WeightTensor* k = group.fetch("self_attn.k_proj.weight", {kv_dim, h}, of_kv);
+  const WeightTensor* v = group.fetch("self_attn.v_proj.weight", {kv_dim, h}, of_kv);
+  const WeightTensor* o = group.fetch("self_attn.o_proj.weight", {h, q_dim}, of_q);
+  const WeightTensor* gate = group.fetch("mlp.gate_proj.weight", {f, h}, of_mlp);
+  const WeightTensor* up = group.fetch("mlp.up_proj.weight", {f, h}, of_mlp);
+  const WeightTensor* down = group.fetch("mlp.down_proj.weight", {h, f}, of_mlp);
+  const WeightTensor* input_norm = group.fetch("input_layernorm.weight", {h}, "hidden_size");
+  const WeightTensor* post_norm = group.fetch("post_attention_layernorm.weight", {h}, "hidden_size");
+  auto optional = [&](bool wanted, const char* name, std::int64_t n, const char* from) {
+    return wanted ? group.fetch(name, {n}, from) : nullptr;
+  };
+  const WeightTensor* q_norm = optional(c.qk_norm, "self_attn.q_norm.weight", d, "head_dim");
+  const WeightTensor* k_norm = optional(c.qk_norm, "self_attn.k_norm.weight", d, "head_dim");
+  const WeightTensor* q_bias = optional(c.qkv_bias, "self_attn.q_proj.bias", q_dim, of_q);
+  const WeightTensor* k_bias = optional(c.qkv_bias, "self_attn.k_proj.bias", kv_dim, of_kv);
+  const WeightTensor* v_bias = optional(c.qkv_bias, "self_attn.v_proj.bias", kv_dim, of_kv);
+  const WeightTensor* o_bias = optional(c.attention_output_bias, "self_attn.o_proj.bias", h, "hidden_size");
+  const WeightTensor* gate_bias = optional(c.mlp_bias, "mlp.gate_proj.bias", f, "intermediate_size");
+  const WeightTensor* up_bias = optional(c.mlp_bias, "mlp.up_proj.bias", f, "intermediate_size");
+  const WeightTensor* down_bias = optional(c.mlp_bias, "mlp.down_proj.bias", h, "hidden_size");
+  QUIRE_RETURN_IF_ERROR(group.check_and_hash());
+
+  LlamaLayer out;
+  const WeightTensor* qkv[] = {q, k, v};
+  const WeightTensor* gate_up[] = {gate, up};
+  QUIRE_ASSIGN_OR_RETURN(out.qkv, pack(qkv, format));
+  QUIRE_ASSIGN_OR_RETURN(out.output, pack({&o, 1}, format));
+  QUIRE_ASSIGN_OR_RETURN(out.gate_up, pack(gate_up, format));
+  QUIRE_ASSIGN_OR_RETURN(out.down, pack({&down, 1}, format));
+  append(out.input_norm, input_norm);
+  append(out.post_norm, post_norm);
+  if (c.qk_norm) {
+    append(out.q_norm, q_norm);
+    append(out.k_norm, k_norm);
+  }
+  if (c.qkv_bias) for (const WeightTensor* t : {q_bias, k_bias, v_bias}) append(out.qkv_bias, t);
+  if (c.attention_output_bias) append(out.output_bias, o_bias);
+  if (c.mlp_bias) {
+    append(out.gate_up_bias, gate_bias);
+    append(out.gate_up_bias, up_bias);
+    append(out.down_bias, down_bias);
+  }
+  return out;
+}
+
+Status read_ends(const ModelConfig& c, WeightFormat format, WeightSource& source, WeightsDigest& digest, LlamaWeights& out) {
+  const char* from = "vocab_size, hidden_size";
+  {
+    TensorGroup group(source, digest, "");
+    const WeightTensor* norm = group.fetch("model.norm.weight", {c.hidden_size}, "hidden_size");
+    const WeightTensor* head = nullptr;
+    if (!c.tie_word_embeddings) head = group.fetch("lm_head.weight", {c.vocab_size, c.hidden_size}, from);
+    QUIRE_RETURN_IF_ERROR(group.check_and_hash());
+    append(out.final_norm, norm);
+    if (head) {
+      QUIRE_ASSIGN_OR_RETURN(out.head, pack({&head, 1}, format));
+    }
+  }
+  TensorGroup group(source, digest, "");
+  const WeightTensor* embedding = group.fetch("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}, from);
+  QUIRE_RETURN_IF_ERROR(group.check_and_hash());
+  if (c.tie_word_embeddings) {
+    QUIRE_ASSIGN_OR_RETURN(out.head, pack({&embedding, 1}, format));
+  }
+  out.embedding = *embedding;
+  if (embedding->bytes().size() <= kCopyEmbeddingBytes || !embedding->mapped) {
+    out.embedding_copy.assign(embedding->bytes().begin(), embedding->bytes().end());
+    out.embedding.data = out.embedding_copy.data();
+  } else {
+    group.keep_last();
+  }
+  return {};
+}
+
+Status check_unused(const ModelConfig& c, const WeightSource& source) {
+  const std::string further = "model.layers." + std::to_string(c.num_layers) + ".";
+  std::vector<std::string> unused = source.unused();
+  std::erase_if(unused, [&](const std::string& name) {
+    return name.ends_with("rotary_emb.inv_freq") || (c.tie_word_embeddings && name == "lm_head.weight");
+  });
+  for (const std::string& name : unused) {
+    if (name.starts_with(further)) {
+      return Status::invalid("num_hidden_layers", source.location() + " holds " + name + ", but config.json says there are only " +
+                                                      std::to_string(c.num_layers) + " layers (num_hidden_layers)");
+    }
+  }
+  if (!unused.empty()) {
+    log_warning("tensors of the model are not used", {{"model", source.location()}, {"count", std::to_string(unused.size())}, {"first", unused[0]}});
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<LlamaWeights> read_llama_weights(const ModelConfig& config, WeightFormat format, WeightSource& source) {
+  using Clock = std::chrono::steady_clock;
+  const bool show = source.total_bytes() > kProgressBytes;
+  auto last = Clock::now();
+  LlamaWeights out;
+  WeightsDigest digest;
+  digest.add_text(config_digest_text(config));
+  if (show) {
+    log_info("loading weights", {{"model", source.location()}, {"mib", std::to_string(source.total_bytes() >> 20)},
+                                 {"layers", std::to_string(config.num_layers)}});
+  }
+  for (std::int32_t layer = 0; layer < config.num_layers; ++layer) {
+    QUIRE_ASSIGN_OR_RETURN(LlamaLayer one, read_layer(config, format, source, digest, layer));
+    out.layers.push_back(std::move(one));
+    if (show && Clock::now() - last > std::chrono::seconds(2)) {
+      last = Clock::now();
+      log_info("loading weights", {{"layer", std::to_string(layer + 1)}, {"of", std::to_string(config.num_layers)}});
+    }
+  }
+  QUIRE_RETURN_IF_ERROR(read_ends(config, format, source, digest, out));
+  QUIRE_RETURN_IF_ERROR(check_unused(config, source));
+  out.digest = digest.finish();
+  return out;
+}
+
+}  // namespace quire

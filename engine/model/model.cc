@@ -1,0 +1,73 @@
+#include "engine/model/model.h"
+
+#include <fstream>
+#include <string>
+
+#include "engine/model/llama_model.h"
+#include "engine/model/weights.h"
+
+namespace quire {
+namespace {
+
+Status check_options(const ModelConfig& config, const ModelOptions& options) {
+  if (options.kv_dtype == DType::kI8) return Status::invalid("kv_dtype", "KV is kept in f16, bf16 or f32, not i8");
+  if (options.max_positions < 0) return Status::invalid("max_model_len", "must not be negative");
+  const std::int64_t window = options.max_positions > 0 ? options.max_positions : config.max_position_embeddings;
+  if (config.sliding_window > 0 && window > config.sliding_window) {
+    return Status(Code::kUnimplemented,
+                  "the model attends through a sliding window of " + std::to_string(config.sliding_window) + " tokens, but would be loaded for " +
+                      std::to_string(window) + "; set max_model_len to at most " + std::to_string(config.sliding_window),
+                  "sliding_window");
+  }
+  return {};
+}
+
+/// Bytes free for a new allocation, page cache included; 0 where the system does not say.
+std::int64_t available_memory() {
+  std::ifstream info("/proc/meminfo");
+  std::string key, unit;
+  std::int64_t kib = 0;
+  while (info >> key >> kib && std::getline(info, unit)) {
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return 0;
+}
+
+/// Refuses a model that cannot fit before hours of swapping or a kill by the system say so.
+Status check_memory(const ModelConfig& config, const ModelOptions& options) {
+  const std::int64_t available = available_memory();
+  if (available == 0) return {};
+  const double bytes_per_weight = options.weights == WeightFormat::kF32 ? 4 : options.weights == WeightFormat::kBF16 ? 2 : 1.0625;
+  const std::int64_t window = options.max_positions > 0 ? options.max_positions : config.max_position_embeddings;
+  const double table = static_cast<double>(window) * config.rope.rotary_dim * sizeof(float);
+  const double needed = static_cast<double>(config.num_parameters()) * bytes_per_weight + table;
+  if (needed <= static_cast<double>(available)) return {};
+  const auto mib = [](double bytes) { return std::to_string(static_cast<std::int64_t>(bytes / (1 << 20))); };
+  return Status(Code::kResourceExhausted,
+                "the model needs " + mib(needed) + " MiB (" + mib(table) + " of them for " + std::to_string(window) + " positions), but only " +
+                    mib(static_cast<double>(available)) + " MiB of memory are free; use int8 weights, a smaller max_model_len or a smaller model",
+                "model");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir, const ModelOptions& options) {
+  QUIRE_ASSIGN_OR_RETURN(ModelConfig config, load_model_config(dir));
+  QUIRE_RETURN_IF_ERROR(check_options(config, options));
+  QUIRE_RETURN_IF_ERROR(check_memory(config, options));
+  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<TensorFolder> folder, TensorFolder::open(dir));
+  const std::unique_ptr<WeightSource> source = file_weights(*folder, dir.string());
+  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights, read_llama_weights(config, options.weights, *source));
+  if (weights.embedding_copy.empty()) weights.folder = std::move(folder);
+  return make_llama_model(std::move(config), options, std::move(weights));
+}
+
+Result<std::unique_ptr<Model>> make_random_model(const ModelConfig& config, const ModelOptions& options, std::uint64_t seed) {
+  QUIRE_RETURN_IF_ERROR(check_options(config, options));
+  QUIRE_RETURN_IF_ERROR(check_memory(config, options));
+  const std::unique_ptr<WeightSource> source = random_weights(seed);
+  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights, read_llama_weights(config, options.weights, *source));
+  return make_llama_model(config, options, std::move(weights));
+}
+
+}  // namespace quire

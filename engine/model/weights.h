@@ -1,0 +1,72 @@
+/// Where a model's tensors come from: the files of a folder, or a random generator. Internal to engine/model.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/model/config.h"
+#include "engine/model/safetensors.h"
+#include "kernels/base/dtype.h"
+#include "kernels/base/status.h"
+
+namespace quire {
+
+/// A tensor's elements, row-major. Valid until WeightSource::drop() of it.
+struct WeightTensor {
+  std::string name;
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;
+  std::int64_t num_elements = 0;
+  bool mapped = false;  ///< lies in the mapped folder: valid as long as that, even after the source is gone
+
+  std::span<const std::byte> bytes() const {
+    return {static_cast<const std::byte*>(data), static_cast<std::size_t>(num_elements) * dtype_bytes(dtype)};
+  }
+};
+
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  /// The tensor `name`, which must have `shape`. `from` says which config keys the shape comes from, for the error.
+  /// Errors: kInvalidArgument (missing, wrong shape or type; field() is the file), kUnimplemented (dtype).
+  virtual Result<WeightTensor> get(const std::string& name, std::vector<std::int64_t> shape, const char* from) = 0;
+  /// The tensor is not needed any more.
+  virtual void drop(const WeightTensor& tensor) = 0;
+  /// Where to look, for errors and log lines.
+  virtual std::string location() const = 0;
+  /// Bytes of all files; 0 when nothing is read.
+  virtual std::int64_t total_bytes() const = 0;
+  /// What is there and was never asked for.
+  virtual std::vector<std::string> unused() const = 0;
+};
+
+/// The tensors of a mapped folder. The folder must outlive the source.
+std::unique_ptr<WeightSource> file_weights(const TensorFolder& folder, std::string location);
+
+/// Uniform bf16 values scaled so that activations keep their size; norms near 1. Equal for equal seed and name.
+std::unique_ptr<WeightSource> random_weights(std::uint64_t seed);
+
+/// Digest of tensors in the order they are added, over names, shapes, dtypes and bytes.
+class WeightsDigest {
+ public:
+  WeightsDigest();
+  ~WeightsDigest();
+  /// Hashes the tensors (on all cores) and refuses values that are not finite. Errors: kInvalidArgument naming the tensor.
+  Status add(std::span<const WeightTensor> tensors);
+  void add_text(std::string_view text);
+  std::array<std::uint8_t, 32> finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The config fields that change what the weights compute, as text for the digest.
+std::string config_digest_text(const ModelConfig& config);
+
+}  // namespace quire

@@ -1,0 +1,114 @@
+#include "engine/pipeline/context_kv.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/kv.h"
+
+namespace quire {
+
+/// Packs raw K and V of a chunk into the values it covers. Chunks begin and end at block borders.
+class ContextPrefill::Capture final : public ForwardHook {
+ public:
+  /// The chunk's first `skip` rows are the ingest prefix; the others begin at `first_token` of the context.
+  Capture(const EngineCore& core, ContextKv& kv, std::int64_t skip, std::int64_t first_token)
+      : core_(core), kv_(kv), skip_(skip), first_token_(first_token) {}
+
+  Status after_projection(LayerPass& pass) override {
+    const KvLayout& layout = kv_.layout;
+    const KvShape& shape = layout.shape();
+    const QkvRows& qkv = pass.qkv;
+    std::int64_t token = first_token_;
+    for (std::int64_t row = skip_; row < qkv.rows;) {
+      const auto block = static_cast<std::int32_t>(token / layout.block_tokens());
+      const std::int64_t rows = layout.tokens_in(block);
+      QUIRE_CHECK(token == layout.first_token(block) && row + rows <= qkv.rows, "chunk not at a block border");
+      auto& value = kv_.values[static_cast<std::size_t>(block * layout.num_groups() + layout.group_of(pass.layer))];
+      KvPackArgs args{};
+      args.k = qkv.k + row * qkv.ld;
+      args.v = qkv.v + row * qkv.ld;
+      args.rows = rows;
+      args.ldk = args.ldv = qkv.ld;
+      args.num_kv_heads = shape.num_kv_heads;
+      args.head_dim = shape.head_dim;
+      args.dtype = shape.dtype;
+      args.out = value.data() + layout.layer_offset(block, pass.layer);
+      QUIRE_RETURN_IF_ERROR(kv_pack(args));
+      if (block >= layout.num_blocks() - 2) add_local_query(pass.layer, qkv.q + row * qkv.ld, rows, qkv.ld);
+      row += rows;
+      token += rows;
+    }
+    // Nothing reads the last layer's output here: its attention and MLP need not run.
+    if (pass.layer == shape.num_layers - 1) std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
+    return {};
+  }
+
+ private:
+  void add_local_query(std::int32_t layer, const float* q, std::int64_t rows, std::int64_t ld) {
+    const auto dim = static_cast<std::size_t>(core_.facts.num_heads) * static_cast<std::size_t>(core_.facts.shape.head_dim);
+    float* sum = kv_.local_query.data() + static_cast<std::size_t>(layer) * dim;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::size_t c = 0; c < dim; ++c) sum[c] += q[r * ld + static_cast<std::int64_t>(c)];
+    }
+  }
+
+  const EngineCore& core_;
+  ContextKv& kv_;
+  std::int64_t skip_, first_token_;
+};
+
+ContextPrefill::ContextPrefill(EngineCore& core, std::span<const std::int32_t> token_ids)
+    : core_(core), token_ids_(token_ids), kv_(std::make_shared<ContextKv>()), cache_(*core.pool, core.facts.shape.num_layers) {
+  QUIRE_CHECK(!token_ids.empty(), "a context needs a token");
+  kv_->layout = kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size()));
+  const KvLayout& layout = kv_->layout;
+  kv_->values.resize(static_cast<std::size_t>(layout.num_blocks() * layout.num_groups()));
+  kv_->local_query.resize(static_cast<std::size_t>(layout.shape().num_layers) * static_cast<std::size_t>(core.facts.num_heads) *
+                          static_cast<std::size_t>(layout.shape().head_dim));
+}
+
+ContextPrefill::~ContextPrefill() = default;
+
+Status ContextPrefill::step() {
+  const auto started = Clock::now();
+  const KvLayout& layout = kv_->layout;
+  const auto prefix = next_ == 0 ? static_cast<std::int64_t>(core_.facts.ingest_prefix.size()) : 0;
+  const std::int64_t chunk = std::min<std::int64_t>(core_.chunk_tokens, static_cast<std::int64_t>(token_ids_.size()) - next_);
+  std::vector<std::int32_t> ids;
+  if (prefix > 0) ids = core_.facts.ingest_prefix;
+  ids.insert(ids.end(), token_ids_.begin() + next_, token_ids_.begin() + next_ + chunk);
+  std::vector<std::int32_t> positions(ids.size());
+  const auto before = next_ == 0 ? std::int64_t{0} : static_cast<std::int64_t>(core_.facts.ingest_prefix.size()) + next_;
+  std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(before));
+  for (std::int64_t b = next_ / layout.block_tokens(); b < layout.num_blocks() && layout.first_token(static_cast<std::int32_t>(b)) < next_ + chunk; ++b) {
+    for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
+      kv_->values[static_cast<std::size_t>(b * layout.num_groups() + g)].resize(
+          static_cast<std::size_t>(layout.value_bytes(static_cast<std::int32_t>(b), g)));
+    }
+  }
+  Capture capture(core_, *kv_, prefix, next_);
+  ForwardRequest request{};
+  request.token_ids = ids;
+  request.positions = positions;
+  request.cache = &cache_;
+  request.hook = &capture;
+  QUIRE_RETURN_IF_ERROR(forward(*core_.model, request, core_.workspace));
+  next_ += chunk;
+  if (done()) {
+    cache_.truncate_all(0);
+    const std::int32_t first = std::max(0, layout.num_blocks() - 2);
+    const auto local = static_cast<float>(layout.num_tokens() - layout.first_token(first));
+    for (float& x : kv_->local_query) x /= local;
+  }
+  const double ms = ms_between(started, Clock::now());
+  compute_ms_ += ms;
+  core_.meter->add_prefill(static_cast<std::int64_t>(ids.size()), ms);
+  return {};
+}
+
+std::shared_ptr<const ContextKv> ContextPrefill::take() {
+  QUIRE_CHECK(done() && kv_ != nullptr, "prefill not done");
+  return std::move(kv_);
+}
+
+}  // namespace quire

@@ -1,0 +1,54 @@
+/// Prefilling one context alone, as at ingest, and keeping its raw KV.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/cache/working_cache.h"
+#include "engine/model/forward.h"
+#include "engine/pipeline/core.h"
+#include "engine/pipeline/kv_layout.h"
+#include "kernels/base/status.h"
+
+namespace quire {
+
+/// Raw KV of one context in the form of its stored values.
+struct ContextKv {
+  KvLayout layout;
+  std::vector<std::vector<std::byte>> values;  ///< [block * num_groups + group]
+  std::vector<float> local_query;              ///< [num_layers, num_heads * head_dim], mean raw q over the last two blocks
+
+  std::span<const std::byte> value(std::int32_t block, std::int32_t group) const {
+    return values[static_cast<std::size_t>(block * layout.num_groups() + group)];
+  }
+};
+
+/// Runs [ingest prefix] + tokens chunk by chunk through a working cache of its own. The result is, bit for bit, what a store
+/// gives back. Threads: the engine thread.
+class ContextPrefill {
+ public:
+  /// `core` and `token_ids` must outlive it. At least one token.
+  ContextPrefill(EngineCore& core, std::span<const std::int32_t> token_ids);
+  ~ContextPrefill();
+
+  bool done() const { return next_ == static_cast<std::int64_t>(token_ids_.size()); }
+  std::int64_t tokens_done() const { return next_; }
+  double compute_ms() const { return compute_ms_; }
+  /// One chunk. Errors: kResourceExhausted (no room for its working cache), kInvalidArgument.
+  Status step();
+  /// After done(); once.
+  std::shared_ptr<const ContextKv> take();
+
+ private:
+  class Capture;
+  EngineCore& core_;
+  std::span<const std::int32_t> token_ids_;
+  std::shared_ptr<ContextKv> kv_;
+  WorkingCache cache_;
+  std::int64_t next_ = 0;
+  double compute_ms_ = 0;
+};
+
+}  // namespace quire

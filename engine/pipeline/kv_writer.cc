@@ -1,0 +1,90 @@
+#include "engine/pipeline/kv_writer.h"
+
+#include "engine/pipeline/sketch.h"
+#include "kernels/parallel.h"
+
+namespace quire {
+
+KvWriter::KvWriter(Store& store, const RopeTable& rope, std::int32_t num_heads, std::string fingerprint)
+    : store_(store), rope_(rope), num_heads_(num_heads), fingerprint_(std::move(fingerprint)), thread_([this] { run(); }) {}
+
+KvWriter::~KvWriter() { stop(); }
+
+void KvWriter::submit(Job job) {
+  {
+    std::lock_guard lock(mu_);
+    jobs_.push_back(std::move(job));
+  }
+  cv_.notify_one();
+}
+
+std::size_t KvWriter::pending() const {
+  std::lock_guard lock(mu_);
+  return jobs_.size() + running_;
+}
+
+void KvWriter::stop() {
+  {
+    std::lock_guard lock(mu_);
+    stopping_ = true;
+  }
+  cv_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void KvWriter::run() {
+  // The kernels' team belongs to the engine thread.
+  set_num_threads(1);
+  std::unique_lock lock(mu_);
+  for (;;) {
+    cv_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    running_ = 1;
+    lock.unlock();
+    Result<WrittenContext> written = write(job);
+    lock.lock();
+    running_ = 0;
+    lock.unlock();
+    // Not counted as pending any more: whoever is told so may submit again.
+    job.done(std::move(written));
+    lock.lock();
+  }
+}
+
+Result<WrittenContext> KvWriter::write(const Job& job) {
+  const auto started = Clock::now();
+  const KvLayout& layout = job.kv->layout;
+  WrittenContext out;
+  SketchInput sketch_input;
+  sketch_input.layout = &layout;
+  sketch_input.num_heads = num_heads_;
+  sketch_input.values = job.kv->values;
+  sketch_input.local_query = job.kv->local_query;
+  sketch_input.rope = &rope_;
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<std::byte> sketch, build_sketch(sketch_input));
+  out.sketch_bytes = static_cast<std::int64_t>(sketch.size());
+  const auto bytes = static_cast<std::uint64_t>(layout.total_bytes()) + sketch.size();
+  auto writer = store_.begin_segment(job.key, layout.segment(), bytes, job.tenant, fingerprint_);
+  if (!writer.ok()) {
+    if (writer.code() != Code::kAlreadyExists) return writer.status();
+    auto found = store_.find_segment(job.key);
+    if (!found) return Status::unavailable("the stored copy of this context was evicted just now; try again");
+    out.segment = std::move(*found);
+    out.already_cached = true;
+    out.ms = ms_between(started, Clock::now());
+    return out;
+  }
+  for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
+    for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
+      QUIRE_RETURN_IF_ERROR((*writer)->put_value(static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(g), job.kv->value(b, g)));
+    }
+  }
+  QUIRE_RETURN_IF_ERROR((*writer)->put_sketch(0, sketch));
+  QUIRE_ASSIGN_OR_RETURN(out.segment, (*writer)->finish());
+  out.ms = ms_between(started, Clock::now());
+  return out;
+}
+
+}  // namespace quire

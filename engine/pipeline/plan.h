@@ -1,0 +1,106 @@
+/// The Plan: an immutable value that says, for one request, which documents sit where, which blocks are kept in each layer, which
+/// tokens are recomputed and why. Computed, logged, explained and tested without running the model.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cachestore/segment.h"
+#include "kernels/base/status.h"
+
+namespace quire {
+
+/// Where document tokens are placed (algorithms §2).
+enum class PositionMode : std::uint8_t {
+  kGlobal,      ///< offset in the full concatenation, whether neighbours were kept or not
+  kCompact,     ///< rank among kept tokens; only when the concatenation exceeds the window
+  kLocalNaive,  ///< every document at 0..n-1: only to reproduce the weak Reuse baseline
+};
+
+/// What a request asks of the cache. Names are those of api.md §1; "auto" lets the service decide.
+struct CacheOptions {
+  std::string strategy = "auto";
+  std::optional<PositionMode> positions;      ///< `reuse` only; others are global
+  std::optional<double> keep_ratio, recompute_ratio;
+  std::string compress = "auto", decode = "auto";
+  bool write = true;                          ///< misses computed on the way are stored
+  bool dedupe = true;                         ///< later copies of the same context in one request are dropped
+};
+
+enum class Fate : std::uint8_t { kReused = 0, kRecomputed = 1, kComputed = 2, kDropped = 3 };
+std::string_view fate_name(Fate fate);
+
+/// Why cached KV was not used.
+enum class MissReason : std::uint8_t {
+  kNone, kNotCached, kEvicted, kExpired, kModelChanged, kSaltMismatch, kCorrupt, kTierUnavailable, kBelowMinTokens, kPolicyOff,
+};
+std::string_view miss_reason_name(MissReason reason);
+
+/// One block of one context.
+struct PlannedBlock {
+  std::int32_t first_token = 0, num_tokens = 0;   ///< within the context
+  Fate action = Fate::kReused;                    ///< recomputed: at least one token was
+  std::int32_t kept_layers = 0;
+  std::int32_t recomputed_tokens = 0;
+  float score = 0;
+  Tier tier = Tier::kDisk;                        ///< where it was found; meaningless for computed blocks
+  double load_ms = 0;
+  std::array<std::uint8_t, 16> id{};              ///< first bytes of the block key
+};
+
+/// One context (document chunk) of the prompt.
+struct PlannedContext {
+  std::int32_t index = 0;                         ///< in QueryRequest::contexts
+  std::string document_id;
+  std::int32_t chunk = 0;
+  std::int64_t num_tokens = 0, offset = 0;        ///< offset: position of its first token in the assembled prompt
+  std::int32_t block_tokens = 0;
+  bool cached = false;                            ///< found in the store
+  bool duplicate = false;                         ///< dropped by dedupe
+  MissReason miss = MissReason::kNone;
+  std::vector<PlannedBlock> blocks;
+};
+
+/// Tokens of one context recomputed in one layer, ascending.
+using RecomputeSet = std::vector<std::int32_t>;
+
+struct FateCounts {
+  std::int64_t reused = 0, recomputed = 0, computed = 0, dropped = 0;
+  std::int64_t total() const { return reused + recomputed + computed + dropped; }
+  std::int64_t cached() const { return reused + dropped; }
+};
+
+struct Span {
+  std::string name;
+  double start_ms = 0, ms = 0;
+};
+
+struct Plan {
+  std::string query_id;
+  std::string strategy_asked, strategy;           ///< strategy: what was really used
+  std::string selector, recomputer, compress, decode;
+  std::optional<std::string> fallback;            ///< why it differs from what was asked
+  std::string reason;                             ///< why `auto` chose this
+  PositionMode positions = PositionMode::kGlobal;
+  std::int32_t num_layers = 0;
+  std::int64_t prefix_tokens = 0, suffix_tokens = 0, document_tokens = 0, prompt_tokens = 0;
+  std::vector<PlannedContext> contexts;
+  FateCounts fates;
+  double keep_ratio = 1, recompute_ratio = 0;     ///< api.md §1
+  double predicted_load_ms = 0, predicted_prefill_ms = 0;
+  std::vector<Span> spans;
+  double hit_ratio() const { return prompt_tokens ? static_cast<double>(fates.cached()) / static_cast<double>(prompt_tokens) : 0; }
+};
+
+/// The window check fails with kInvalidArgument, field "document_ids" (or "query"), and these two numbers in its message.
+struct WindowExceeded {
+  std::int64_t limit = 0, actual = 0;
+};
+Status window_exceeded_status(const WindowExceeded& window, std::string field);
+/// The numbers of such a status; empty for any other.
+std::optional<WindowExceeded> parse_window_exceeded(const Status& status);
+
+}  // namespace quire

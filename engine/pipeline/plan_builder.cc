@@ -1,0 +1,338 @@
+#include "engine/pipeline/plan_builder.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/compress/compressor.h"
+#include "engine/retrieve/retriever.h"
+
+namespace quire {
+namespace {
+
+std::int64_t count(const std::vector<std::int32_t>& ids) { return static_cast<std::int64_t>(ids.size()); }
+
+Status check_ids(const EngineFacts& facts, std::span<const std::int32_t> ids, const std::string& field) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < facts.vocab_size) continue;
+    return Status::invalid(field, "token id " + std::to_string(ids[i]) + " at " + std::to_string(i) + " is outside the vocabulary of " +
+                                      std::to_string(facts.vocab_size));
+  }
+  return {};
+}
+
+/// Index of the first equal context, or its own.
+std::vector<std::size_t> first_equal(const QueryRequest& request) {
+  std::vector<std::size_t> first(request.contexts.size());
+  std::map<std::span<const std::int32_t>, std::size_t, bool (*)(std::span<const std::int32_t>, std::span<const std::int32_t>)> seen(
+      [](std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
+        return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
+      });
+  for (std::size_t i = 0; i < first.size(); ++i) first[i] = seen.try_emplace(request.contexts[i].token_ids, i).first->second;
+  return first;
+}
+
+MissReason reason_of_miss(const EngineFacts& facts, const QueryRequest& request, const QueryContext& context, const ContextKey& expected) {
+  if (!context.key) return MissReason::kNotCached;
+  if (context.key->is_zero()) return MissReason::kNotCached;
+  if (*context.key == expected) return MissReason::kEvicted;
+  const bool salted = request.salt_digest != SaltDigest{};
+  if (salted && *context.key == context_key(facts, context.token_ids, request.tenant, SaltDigest{})) return MissReason::kSaltMismatch;
+  return MissReason::kModelChanged;
+}
+
+void describe_contexts(const EngineFacts& facts, const QueryRequest& request, const LookupContext& lookup, QueryPlan& qp) {
+  const std::vector<std::size_t> first = first_equal(request);
+  for (std::size_t i = 0; i < request.contexts.size(); ++i) {
+    const QueryContext& context = request.contexts[i];
+    PlannedContext planned;
+    ContextWork work;
+    planned.index = static_cast<std::int32_t>(i);
+    planned.document_id = context.document_id;
+    planned.chunk = context.chunk;
+    planned.num_tokens = count(context.token_ids);
+    planned.duplicate = request.cache.dedupe && planned.num_tokens > 0 && first[i] != i;
+    if (planned.num_tokens > 0) {
+      work.layout = kv_layout(facts, planned.num_tokens);
+      planned.block_tokens = work.layout.block_tokens();
+      work.key = context_key(facts, context.token_ids, request.tenant, request.salt_digest);
+      work.writable = request.cache.write && context.key && *context.key == work.key;
+      ContextLookup found = lookup(work.key, work.layout);
+      planned.cached = found.segment.valid();
+      if (!planned.cached) planned.miss = reason_of_miss(facts, request, context, work.key);
+      if (planned.cached && found.segment->layout != work.layout.segment()) {
+        // Same key, other shape: cannot happen by design, so the record lies.
+        planned.cached = false;
+        planned.miss = MissReason::kCorrupt;
+      }
+      if (planned.cached) work.segment = std::move(found.segment);
+      const auto ids = block_ids(facts, context.token_ids, request.tenant, request.salt_digest);
+      for (std::int32_t b = 0; b < work.layout.num_blocks(); ++b) {
+        PlannedBlock block;
+        block.first_token = static_cast<std::int32_t>(work.layout.first_token(b));
+        block.num_tokens = work.layout.tokens_in(b);
+        block.id = ids[static_cast<std::size_t>(b)];
+        const auto at = static_cast<std::size_t>(b);
+        block.tier = planned.cached && at < found.block_tiers.size() ? found.block_tiers[at] : Tier::kNone;
+        planned.blocks.push_back(block);
+      }
+    }
+    qp.plan.contexts.push_back(std::move(planned));
+    qp.work.push_back(std::move(work));
+  }
+}
+
+Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
+  Plan& plan = qp.plan;
+  plan.strategy_asked = request.cache.strategy;
+  std::string_view name = request.cache.strategy;
+  if (request.cache.strategy == "auto") {
+    AutoInput input{plan.prompt_tokens, 0, facts.small_context_tokens};
+    for (const PlannedContext& c : plan.contexts) input.cached_tokens += c.cached ? c.num_tokens : 0;
+    const AutoChoice choice = choose_strategy(input);
+    name = choice.strategy;
+    plan.reason = choice.reason;
+  }
+  QUIRE_ASSIGN_OR_RETURN(qp.strategy, find_strategy(name));
+  plan.strategy = qp.strategy.name;
+  plan.selector = qp.strategy.selector;
+  plan.recomputer = qp.strategy.recomputer;
+  plan.compress = request.cache.compress == "auto" ? "none" : request.cache.compress;
+  plan.decode = request.cache.decode == "auto" ? "dense" : request.cache.decode;
+  std::string unused;
+  const auto note = [&unused](bool asked, bool taken, const char* what) {
+    if (!asked || taken) return;
+    unused += unused.empty() ? what : std::string(" and ") + what;
+  };
+  note(request.cache.keep_ratio.has_value(), qp.strategy.takes_keep_ratio, "keep_ratio");
+  note(request.cache.recompute_ratio.has_value(), qp.strategy.takes_recompute_ratio, "recompute_ratio");
+  if (!unused.empty()) plan.fallback = "strategy " + plan.strategy + " does not take " + unused;
+  return {};
+}
+
+/// Offsets in the concatenation; empty contexts and dropped duplicates take no room.
+std::int64_t assign_offsets(QueryPlan& qp) {
+  std::int64_t at = qp.plan.prefix_tokens;
+  for (PlannedContext& c : qp.plan.contexts) {
+    c.offset = at;
+    if (!c.duplicate) at += c.num_tokens;
+  }
+  return at;
+}
+
+std::vector<RecomputableContext> recomputable(const EngineFacts& facts, const QueryRequest& request, const QueryPlan& qp) {
+  std::vector<RecomputableContext> contexts;
+  bool first = request.prefix_ids == facts.ingest_prefix;
+  for (std::size_t i = 0; i < qp.plan.contexts.size(); ++i) {
+    const PlannedContext& c = qp.plan.contexts[i];
+    RecomputableContext r;
+    if (!c.duplicate) r.token_ids = request.contexts[i].token_ids;
+    r.offset = c.offset;
+    r.block_tokens = c.block_tokens;
+    r.num_blocks = static_cast<std::int32_t>(c.blocks.size());
+    if (c.num_tokens > 0 && !c.duplicate) {
+      r.exact = first;
+      first = false;
+    }
+    contexts.push_back(r);
+  }
+  return contexts;
+}
+
+Status choose_sources(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
+  QUIRE_ASSIGN_OR_RETURN(const auto recomputer, make_recomputer(qp.strategy.recomputer));
+  const std::vector<RecomputableContext> contexts = recomputable(facts, request, qp);
+  RecomputeInput input;
+  input.contexts = contexts;
+  input.num_layers = facts.shape.num_layers;
+  input.num_heads = facts.num_heads;
+  input.num_kv_heads = facts.shape.num_kv_heads;
+  input.head_dim = facts.shape.head_dim;
+  input.recompute_ratio = request.cache.recompute_ratio;
+  for (std::size_t i = 0; i < qp.work.size(); ++i) {
+    PlannedContext& c = qp.plan.contexts[i];
+    qp.work[i].exact = contexts[i].exact;
+    if (c.num_tokens == 0 || c.duplicate) continue;
+    if (recomputer->computes_in_place(input, static_cast<std::int32_t>(i))) {
+      qp.work[i].source = ContextSource::kInPlace;
+      if (c.cached) c.miss = MissReason::kPolicyOff;
+    } else {
+      qp.work[i].source = c.cached ? ContextSource::kStored : ContextSource::kAlone;
+    }
+  }
+  const auto again = recomputer->planned_tokens(input);
+  for (std::size_t i = 0; i < again.size(); ++i) {
+    for (const std::int32_t token : again[i]) ++qp.plan.contexts[i].blocks[static_cast<std::size_t>(token / qp.plan.contexts[i].block_tokens)].recomputed_tokens;
+  }
+  return {};
+}
+
+Status select_blocks(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
+  QUIRE_ASSIGN_OR_RETURN(const auto selector, make_selector(qp.strategy.selector));
+  std::vector<SelectableContext> contexts(qp.work.size());
+  for (std::size_t i = 0; i < contexts.size(); ++i) {
+    const PlannedContext& c = qp.plan.contexts[i];
+    if (qp.work[i].source == ContextSource::kNothing) continue;
+    contexts[i] = {c.num_tokens, c.offset, c.block_tokens, static_cast<std::int32_t>(c.blocks.size()), false};
+  }
+  SelectionInput input;
+  input.contexts = contexts;
+  input.num_layers = facts.shape.num_layers;
+  input.num_heads = facts.num_heads;
+  input.num_kv_heads = facts.shape.num_kv_heads;
+  input.head_dim = facts.shape.head_dim;
+  input.keep_ratio = request.cache.keep_ratio;
+  QUIRE_ASSIGN_OR_RETURN(qp.selection, selector->select(input));
+  return {};
+}
+
+void assign_positions(const EngineFacts& facts, const QueryRequest& request, std::int64_t end_of_documents, QueryPlan& qp) {
+  Plan& plan = qp.plan;
+  std::int64_t rank = plan.prefix_tokens;
+  for (std::size_t i = 0; i < qp.work.size(); ++i) {
+    PlannedContext& c = plan.contexts[i];
+    ContextWork& w = qp.work[i];
+    w.block_position.assign(c.blocks.size(), -1);
+    if (w.source == ContextSource::kNothing) continue;
+    for (std::size_t b = 0; b < c.blocks.size(); ++b) {
+      PlannedBlock& block = c.blocks[b];
+      block.kept_layers = w.source == ContextSource::kInPlace ? facts.shape.num_layers
+                                                              : qp.selection.kept_layers(static_cast<std::int32_t>(i), static_cast<std::int32_t>(b));
+      if (i < qp.selection.scores.size() && b < qp.selection.scores[i].size()) block.score = qp.selection.scores[i][b];
+      if (block.kept_layers == 0) continue;
+      const std::int64_t local = block.first_token;
+      switch (plan.positions) {
+        case PositionMode::kGlobal: w.block_position[b] = static_cast<std::int32_t>(c.offset + local); break;
+        case PositionMode::kCompact: w.block_position[b] = static_cast<std::int32_t>(rank); break;
+        // The position it had at ingest, where the prefix stood before it.
+        case PositionMode::kLocalNaive: w.block_position[b] = static_cast<std::int32_t>(count(facts.ingest_prefix) + local); break;
+      }
+      rank += block.num_tokens;
+    }
+  }
+  qp.suffix_position = static_cast<std::int32_t>(plan.positions == PositionMode::kCompact ? rank : end_of_documents);
+  (void)request;
+}
+
+Status check_window(const EngineFacts& facts, const QueryPlan& qp) {
+  const std::int64_t actual = qp.suffix_position + qp.plan.suffix_tokens + 1;
+  if (actual <= facts.window) return {};
+  return window_exceeded_status({facts.window, actual}, qp.plan.document_tokens > 0 ? "document_ids" : "query");
+}
+
+void predict(const EngineFacts& facts, const Speeds& speeds, QueryPlan& qp) {
+  Plan& plan = qp.plan;
+  double dram = 0, disk = 0;
+  std::int64_t computed = plan.prefix_tokens + plan.suffix_tokens;
+  for (std::size_t i = 0; i < qp.work.size(); ++i) {
+    const PlannedContext& c = plan.contexts[i];
+    const ContextWork& w = qp.work[i];
+    if (w.source == ContextSource::kAlone || w.source == ContextSource::kInPlace) computed += c.num_tokens;
+    if (w.source == ContextSource::kAlone) computed += count(facts.ingest_prefix);
+    if (w.source != ContextSource::kStored) continue;
+    for (std::size_t b = 0; b < c.blocks.size(); ++b) {
+      if (c.blocks[b].kept_layers == 0) continue;
+      const auto bytes = static_cast<double>(w.layout.layer_bytes(static_cast<std::int32_t>(b)) * facts.shape.num_layers);
+      (c.blocks[b].tier == Tier::kDram ? dram : disk) += bytes;
+    }
+  }
+  plan.predicted_load_ms = (speeds.dram_bytes_per_ms > 0 ? dram / speeds.dram_bytes_per_ms : 0) +
+                           (speeds.disk_bytes_per_ms > 0 ? disk / speeds.disk_bytes_per_ms : 0);
+  plan.predicted_prefill_ms = speeds.prefill_tokens_per_ms > 0 ? static_cast<double>(computed) / speeds.prefill_tokens_per_ms : 0;
+}
+
+Fate fate_of(const ContextWork& work, const PlannedContext& context, const PlannedBlock& block) {
+  switch (work.source) {
+    case ContextSource::kNothing: return Fate::kDropped;
+    case ContextSource::kInPlace: return context.cached ? Fate::kRecomputed : Fate::kComputed;
+    case ContextSource::kAlone: return Fate::kComputed;
+    case ContextSource::kStored: break;
+  }
+  if (block.kept_layers == 0) return Fate::kDropped;
+  return block.recomputed_tokens > 0 ? Fate::kRecomputed : Fate::kReused;
+}
+
+}  // namespace
+
+Status validate_query(const EngineFacts& facts, const QueryRequest& request) {
+  QUIRE_RETURN_IF_ERROR(validate(request.cache));
+  QUIRE_RETURN_IF_ERROR(validate(request.sampling));
+  QUIRE_RETURN_IF_ERROR(check_ids(facts, request.prefix_ids, "system"));
+  QUIRE_RETURN_IF_ERROR(check_ids(facts, request.suffix_ids, "query"));
+  std::int64_t total = count(request.prefix_ids) + count(request.suffix_ids);
+  for (std::size_t i = 0; i < request.contexts.size(); ++i) {
+    QUIRE_RETURN_IF_ERROR(check_ids(facts, request.contexts[i].token_ids, "documents[" + std::to_string(i) + "]"));
+    const std::int64_t alone = count(facts.ingest_prefix) + count(request.contexts[i].token_ids);
+    if (alone > facts.window) {
+      return window_exceeded_status({facts.window, alone}, "documents[" + std::to_string(i) + "]");
+    }
+    total += count(request.contexts[i].token_ids);
+  }
+  if (total == 0) return Status::invalid("query", "the prompt is empty: give a question");
+  return {};
+}
+
+void finish_plan(const EngineFacts& facts, const QueryRequest&, const Speeds& speeds, QueryPlan& qp) {
+  Plan& plan = qp.plan;
+  plan.fates = FateCounts{};
+  plan.fates.computed = plan.prefix_tokens + plan.suffix_tokens;
+  std::int64_t pairs = 0, kept = 0, recomputed = 0;
+  for (std::size_t i = 0; i < qp.work.size(); ++i) {
+    for (PlannedBlock& block : plan.contexts[i].blocks) {
+      block.action = fate_of(qp.work[i], plan.contexts[i], block);
+      if (qp.work[i].source == ContextSource::kInPlace) block.recomputed_tokens = plan.contexts[i].cached ? block.num_tokens : 0;
+      switch (block.action) {
+        case Fate::kDropped: plan.fates.dropped += block.num_tokens; break;
+        case Fate::kComputed: plan.fates.computed += block.num_tokens; break;
+        case Fate::kReused:
+        case Fate::kRecomputed:
+          plan.fates.recomputed += block.recomputed_tokens;
+          plan.fates.reused += block.num_tokens - block.recomputed_tokens;
+      }
+      if (block.action == Fate::kRecomputed) recomputed += block.recomputed_tokens;
+      pairs += facts.shape.num_layers;
+      kept += block.kept_layers;
+    }
+  }
+  plan.keep_ratio = pairs > 0 ? static_cast<double>(kept) / static_cast<double>(pairs) : 1;
+  plan.recompute_ratio = plan.document_tokens > 0 ? static_cast<double>(recomputed) / static_cast<double>(plan.document_tokens) : 0;
+  predict(facts, speeds, qp);
+}
+
+void turn_into_miss(QueryPlan& qp, std::int32_t context, MissReason reason) {
+  PlannedContext& c = qp.plan.contexts[static_cast<std::size_t>(context)];
+  ContextWork& w = qp.work[static_cast<std::size_t>(context)];
+  c.cached = false;
+  c.miss = reason;
+  for (PlannedBlock& b : c.blocks) b.tier = Tier::kNone;
+  w.segment = SegmentHandle();
+  w.source = ContextSource::kAlone;
+}
+
+Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& request, const LookupContext& lookup, const Speeds& speeds) {
+  QUIRE_RETURN_IF_ERROR(validate_query(facts, request));
+  QueryPlan qp;
+  Plan& plan = qp.plan;
+  plan.query_id = request.id;
+  plan.num_layers = facts.shape.num_layers;
+  plan.prefix_tokens = count(request.prefix_ids);
+  plan.suffix_tokens = count(request.suffix_ids);
+  for (const QueryContext& c : request.contexts) plan.document_tokens += count(c.token_ids);
+  plan.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;
+  describe_contexts(facts, request, lookup, qp);
+  const std::int64_t end_of_documents = assign_offsets(qp);
+  QUIRE_RETURN_IF_ERROR(pick_strategy(facts, request, qp));
+  QUIRE_RETURN_IF_ERROR(choose_sources(facts, request, qp));
+  QUIRE_RETURN_IF_ERROR(select_blocks(facts, request, qp));
+  const bool too_long = end_of_documents + plan.suffix_tokens + 1 > facts.window;
+  plan.positions = request.cache.positions.value_or(PositionMode::kGlobal);
+  if (plan.positions == PositionMode::kGlobal && too_long && qp.strategy.sparse) {
+    plan.positions = PositionMode::kCompact;
+    plan.fallback = "the documents exceed the model's window: kept tokens are numbered without gaps";
+  }
+  assign_positions(facts, request, end_of_documents, qp);
+  QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
+  finish_plan(facts, request, speeds, qp);
+  return qp;
+}
+
+}  // namespace quire

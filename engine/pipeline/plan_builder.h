@@ -1,0 +1,72 @@
+/// Builds the Plan of a request: a pure function of the request, what the store holds of it and measured speeds.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cachestore/segment.h"
+#include "engine/engine.h"
+#include "engine/pipeline/facts.h"
+#include "engine/pipeline/plan.h"
+#include "engine/pipeline/strategy.h"
+#include "engine/recompute/recomputer.h"
+#include "engine/select/selector.h"
+
+namespace quire {
+
+/// Where the KV of one context comes from.
+enum class ContextSource : std::uint8_t {
+  kNothing,   ///< empty, or a duplicate: no rows
+  kStored,    ///< fetched and placed
+  kAlone,     ///< no usable KV: prefilled alone as at ingest, then placed like stored KV
+  kInPlace,   ///< computed as a part of the concatenation
+};
+
+struct ContextWork {
+  ContextSource source = ContextSource::kNothing;
+  ContextKey key;                  ///< of these tokens under this model, tenant and salt
+  SegmentHandle segment;           ///< valid when the store has it
+  KvLayout layout;
+  bool exact = false;              ///< prefilled alone, its KV is that of the concatenation
+  bool writable = false;           ///< a document names `key`: newly computed KV is worth storing
+  std::vector<std::int32_t> block_position;  ///< assembled position of each block's first token; -1: no layer keeps it
+};
+
+/// A Plan and what its execution needs besides. Holds segments.
+struct QueryPlan {
+  Plan plan;
+  Strategy strategy;
+  std::vector<ContextWork> work;   ///< as plan.contexts
+  Selection selection;             ///< over plan.contexts
+  std::int32_t suffix_position = 0;  ///< of the first suffix token
+};
+
+/// What the store says about one context.
+struct ContextLookup {
+  SegmentHandle segment;           ///< invalid: a miss
+  std::vector<Tier> block_tiers;   ///< [num_blocks], the slowest tier of each block's values
+};
+using LookupContext = std::function<ContextLookup(const ContextKey& key, const KvLayout& layout)>;
+
+/// Measured so far; 0: not yet.
+struct Speeds {
+  double dram_bytes_per_ms = 0, disk_bytes_per_ms = 0, prefill_tokens_per_ms = 0;
+};
+
+/// Everything about a request that needs neither store nor model: option names and ranges, token ids, the window.
+/// Errors: kInvalidArgument with the field; window_exceeded_status().
+Status validate_query(const EngineFacts& facts, const QueryRequest& request);
+
+/// Errors: as validate_query.
+Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& request, const LookupContext& lookup, const Speeds& speeds);
+
+/// Sums blocks and contexts into fates, ratios and predictions. Called again when faults changed the sources.
+void finish_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, QueryPlan& query_plan);
+
+/// Makes a stored context a miss after the fact (a fault while fetching): its tokens become computed.
+void turn_into_miss(QueryPlan& query_plan, std::int32_t context, MissReason reason);
+
+}  // namespace quire

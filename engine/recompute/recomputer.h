@@ -1,0 +1,84 @@
+/// Socket: which kept tokens are computed again, and how new KV meets old.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/cache/working_cache.h"
+#include "engine/model/forward.h"
+#include "engine/select/selection.h"
+#include "kernels/base/status.h"
+
+namespace quire {
+
+/// One context as a recomputer sees it, in prompt order.
+struct RecomputableContext {
+  std::span<const std::int32_t> token_ids;
+  std::int64_t offset = 0;       ///< assembled position of its first token
+  std::int32_t block_tokens = 0, num_blocks = 0;
+  bool exact = false;            ///< its KV prefilled alone is token for token its KV in the concatenation
+};
+
+/// The stored raw KV of a context, for recomputers that compare or blend (CacheBlend, SamKV fusion, padding).
+class StoredKv {
+ public:
+  virtual ~StoredKv() = default;
+  /// Block `block` in `layer`: [num_kv_heads][2][tokens of the block][head_dim]. Valid until the pass ends.
+  /// Errors: kNotFound when the block was not loaded.
+  virtual Result<RawKvView> block(std::int32_t context, std::int32_t block, std::int32_t layer) const = 0;
+};
+
+struct RecomputeInput {
+  std::span<const RecomputableContext> contexts;
+  std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  std::optional<double> recompute_ratio;   ///< asked for, if any
+  // Null while planning:
+  const Selection* selection = nullptr;
+  const StoredKv* stored = nullptr;
+  const WorkingCache* cache = nullptr;
+  const RopeTable* rope = nullptr;
+};
+
+/// Rows to run again over the placed cache, before the question is prefilled.
+struct RecomputePass {
+  std::vector<std::int32_t> token_ids, positions;
+  std::vector<std::int64_t> cache_rows;    ///< per row, the same in every layer; the hook may change them layer by layer
+  std::unique_ptr<ForwardHook> hook;       ///< may be null: every row is recomputed and overwritten in every layer
+  std::vector<std::vector<std::int32_t>> tokens;  ///< [context] tokens recomputed in at least one layer, ascending. A hook that
+                                                  ///< decides by data fills it in through `report` after the pass
+  std::function<void(RecomputePass&)> report;     ///< may be null; called once after the pass
+};
+
+/// Stateless and deterministic. Threads: any for the planning part, the engine thread for prepare().
+class Recomputer {
+ public:
+  virtual ~Recomputer() = default;
+  virtual std::string_view name() const = 0;
+  /// True: the context is not loaded at all but computed as part of the concatenation, in every layer. Its rows see the whole
+  /// prompt before them, so everything behind it in the prompt that is not exact is better off computed, too.
+  virtual bool computes_in_place(const RecomputeInput& input, std::int32_t context) const = 0;
+  /// Tokens the pass will compute again, per context, ascending, as far as that is known before anything runs. Tokens of empty
+  /// contexts and of dropped duplicates are not asked for: their token_ids are empty.
+  virtual std::vector<std::vector<std::int32_t>> planned_tokens(const RecomputeInput&) const { return {}; }
+  /// After all kept blocks were placed: the rows to run again. Empty: nothing.
+  virtual Result<std::optional<RecomputePass>> prepare(const RecomputeInput&) const { return std::optional<RecomputePass>(); }
+  /// Whether prepare() may return rows: lets the pipeline join neighbouring stages when it cannot.
+  virtual bool has_pass() const { return false; }
+};
+
+std::vector<std::string> recomputer_names();
+/// Errors: kInvalidArgument naming the known ones.
+Result<std::unique_ptr<Recomputer>> make_recomputer(std::string_view name);
+
+std::unique_ptr<Recomputer> make_none_recomputer();
+std::unique_ptr<Recomputer> make_full_recomputer();
+std::unique_ptr<Recomputer> make_epic_recomputer();
+std::unique_ptr<Recomputer> make_inexact_recomputer();
+
+}  // namespace quire

@@ -1,0 +1,54 @@
+/// Socket: what one decode step attends to, and how it gets onto the device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/cache/working_cache.h"
+#include "engine/compress/compressor.h"
+#include "kernels/base/status.h"
+
+namespace quire {
+
+struct RetrieveInput {
+  WorkingCache* cache = nullptr;             ///< after compression; the retriever may index it
+  const Heat* heat = nullptr;
+  std::span<const ContextRows> contexts;
+  std::int64_t prompt_tokens = 0;
+  std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+};
+
+/// One layer of one decode step of one sequence. The step's own K and V are in the cache already (its last row).
+struct RetrieveStep {
+  std::int32_t layer = 0;
+  const float* query = nullptr;              ///< [num_heads, head_dim], post-RoPE
+  std::int32_t position = 0;
+  const WorkingCache* cache = nullptr;
+  std::int32_t num_heads = 0, head_dim = 0;
+  float* out = nullptr;                      ///< [num_heads, head_dim]
+};
+
+/// One object per query. Threads: the engine thread.
+class Retriever {
+ public:
+  virtual ~Retriever() = default;
+  virtual std::string_view name() const = 0;
+  /// Once, before the first decode step.
+  virtual Status prepare(const RetrieveInput&) { return {}; }
+  /// Before the layers of a step run: a retriever that chooses by token id alone brings its rows in now.
+  virtual Status begin_step(std::int32_t /*token_id*/, std::int32_t /*position*/) { return {}; }
+  /// softmax attention of the step's query over the rows this retriever brings.
+  virtual Status attend(const RetrieveStep& step) = 0;
+};
+
+std::vector<std::string> retriever_names();
+/// Errors: kInvalidArgument (field cache.decode) naming the known ones.
+Result<std::unique_ptr<Retriever>> make_retriever(std::string_view name);
+
+std::unique_ptr<Retriever> make_dense_retriever();
+
+}  // namespace quire

@@ -1,0 +1,122 @@
+#include "engine/sample/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "kernels/topk.h"
+
+namespace quire {
+namespace {
+
+std::uint64_t splitmix64(std::uint64_t& x) {
+  std::uint64_t z = (x += 0x9e3779b97f4a7c15ull);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+std::uint64_t rotl(std::uint64_t x, int k) { return (x << k) | (x >> (64 - k)); }
+
+/// xoshiro256** (Blackman, Vigna).
+std::uint64_t next(std::uint64_t (&s)[4]) {
+  const std::uint64_t result = rotl(s[1] * 5, 7) * 9;
+  const std::uint64_t t = s[1] << 17;
+  s[2] ^= s[0];
+  s[3] ^= s[1];
+  s[1] ^= s[2];
+  s[0] ^= s[3];
+  s[2] ^= t;
+  s[3] = rotl(s[3], 45);
+  return result;
+}
+
+double uniform(std::uint64_t (&s)[4]) { return static_cast<double>(next(s) >> 11) * 0x1.0p-53; }
+
+/// Larger logit first, then the lower id.
+bool before(const std::pair<float, std::int32_t>& a, const std::pair<float, std::int32_t>& b) {
+  return a.first != b.first ? a.first > b.first : a.second < b.second;
+}
+
+}  // namespace
+
+std::string_view finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kCancelled: return "cancelled";
+    case FinishReason::kError: return "error";
+  }
+  return "unknown";
+}
+
+Status validate(const SamplingOptions& o) {
+  if (o.max_tokens < 1) return Status::invalid("max_tokens", "must be at least 1");
+  if (!(o.temperature >= 0 && o.temperature <= 100)) return Status::invalid("temperature", "must lie in [0, 100]");
+  if (!(o.top_p > 0 && o.top_p <= 1)) return Status::invalid("top_p", "must lie in (0, 1]");
+  if (o.top_k < 0) return Status::invalid("top_k", "must not be negative; 0 switches it off");
+  if (!(o.min_p >= 0 && o.min_p <= 1)) return Status::invalid("min_p", "must lie in [0, 1]");
+  for (std::size_t i = 0; i < o.stop.size(); ++i) {
+    if (o.stop[i].empty()) return Status::invalid("stop[" + std::to_string(i) + "]", "must not be empty");
+  }
+  return {};
+}
+
+Sampler::Sampler(const SamplingOptions& options) : options_(options) {
+  std::uint64_t seed = options.seed ? *options.seed : 0;
+  if (!options.seed) {
+    std::random_device device;
+    seed = (static_cast<std::uint64_t>(device()) << 32) | device();
+  }
+  for (std::uint64_t& s : state_) s = splitmix64(seed);
+}
+
+std::int32_t Sampler::sample(std::span<const float> logits) {
+  if (options_.temperature <= 0) return static_cast<std::int32_t>(argmax(logits.data(), static_cast<std::int64_t>(logits.size())));
+  // Candidates as (logit / temperature, id), the most likely first as far as they are needed.
+  scratch_.clear();
+  const float scale = 1.0f / options_.temperature;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (!std::isnan(logits[i])) scratch_.emplace_back(logits[i] * scale, static_cast<std::int32_t>(i));
+  }
+  if (scratch_.empty()) return 0;
+  const auto best = std::min_element(scratch_.begin(), scratch_.end(), before);
+  const float top = best->first;
+  if (!std::isfinite(top)) return best->second;
+  if (options_.top_k > 0 && static_cast<std::size_t>(options_.top_k) < scratch_.size()) {
+    std::nth_element(scratch_.begin(), scratch_.begin() + options_.top_k, scratch_.end(), before);
+    scratch_.resize(static_cast<std::size_t>(options_.top_k));
+  }
+  double total = 0;
+  for (auto& [x, id] : scratch_) {
+    x = std::exp(x - top);
+    total += x;
+  }
+  if (options_.top_p < 1) {
+    // Smallest set of most likely tokens that reaches top_p.
+    const double wanted = total * options_.top_p;
+    const auto heap = [](const auto& a, const auto& b) { return before(b, a); };
+    std::make_heap(scratch_.begin(), scratch_.end(), heap);
+    auto end = scratch_.end();
+    double reached = 0;
+    while (end != scratch_.begin() && reached < wanted) {
+      std::pop_heap(scratch_.begin(), end, heap);
+      reached += (--end)->first;
+    }
+    scratch_.erase(scratch_.begin(), end);
+  }
+  if (options_.min_p > 0) std::erase_if(scratch_, [&](const auto& c) { return c.first < options_.min_p; });
+  // A fixed order makes a seed reproducible whatever the selection above left behind.
+  std::sort(scratch_.begin(), scratch_.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  total = 0;
+  for (const auto& c : scratch_) total += c.first;
+  double point = uniform(state_) * total;
+  for (const auto& [weight, id] : scratch_) {
+    point -= weight;
+    if (point < 0) return id;
+  }
+  return scratch_.back().second;
+}
+
+}  // namespace quire

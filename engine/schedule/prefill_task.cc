@@ -1,0 +1,122 @@
+#include "engine/schedule/prefill_task.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "engine/pipeline/kv_writer.h"
+
+namespace quire {
+
+PrefillTask::PrefillTask(EngineCore& core, ContextKey key, PrefillRequest request, Done done)
+    : core_(core), key_(key), token_ids_(std::move(request.token_ids)), tenant_(std::move(request.tenant)) {
+  waiters_.push_back({std::move(request.cancelled), std::move(request.on_progress), std::move(done)});
+}
+
+std::int64_t PrefillTask::working_bytes() const {
+  const auto rows = static_cast<std::int64_t>(core_.facts.ingest_prefix.size() + token_ids_.size());
+  return (rows + kPageTokens - 1) / kPageTokens * core_.pool->format().page_bytes() * core_.facts.shape.num_layers;
+}
+
+bool PrefillTask::join(PrefillRequest& request, Done& done) {
+  std::lock_guard lock(mu_);
+  if (completed_) return false;
+  waiters_.push_back({std::move(request.cancelled), std::move(request.on_progress), std::move(done)});
+  return true;
+}
+
+bool PrefillTask::completed() const {
+  std::lock_guard lock(mu_);
+  return completed_;
+}
+
+/// False: nobody is left.
+bool PrefillTask::drop_cancelled() {
+  std::vector<Waiter> gone;
+  bool left = false;
+  {
+    std::lock_guard lock(mu_);
+    const auto stays = [](const Waiter& w) { return !w.cancelled || !w.cancelled->load(std::memory_order_relaxed); };
+    const auto middle = std::stable_partition(waiters_.begin(), waiters_.end(), stays);
+    std::move(middle, waiters_.end(), std::back_inserter(gone));
+    waiters_.erase(middle, waiters_.end());
+    left = !waiters_.empty();
+    completed_ = completed_ || !left;
+  }
+  for (const Waiter& w : gone) w.done(Status::cancelled("the prefill was cancelled"));
+  return left;
+}
+
+PrefillResult PrefillTask::result_so_far() const {
+  const KvLayout layout = kv_layout(core_.facts, static_cast<std::int64_t>(token_ids_.size()));
+  PrefillResult r;
+  r.key = key_;
+  r.tokens = layout.num_tokens();
+  r.blocks = layout.num_blocks();
+  r.kv_bytes = layout.total_bytes();
+  return r;
+}
+
+bool PrefillTask::step() {
+  if (!drop_cancelled()) return true;
+  if (!prefill_) {
+    if (auto segment = core_.store->find_segment(key_)) {
+      PrefillResult r = result_so_far();
+      r.sketch_bytes = static_cast<std::int64_t>((*segment)->sketch_bytes);
+      r.segment = std::move(*segment);
+      r.already_cached = true;
+      complete(r);
+      return true;
+    }
+    prefill_ = std::make_unique<ContextPrefill>(core_, token_ids_);
+  }
+  const Status status = prefill_->step();
+  if (!status.ok()) {
+    fail(status);
+    return true;
+  }
+  // Only this thread adds or removes waiters before the hand-over.
+  for (const Waiter& w : waiters_) {
+    if (w.on_progress) w.on_progress(prefill_->tokens_done());
+  }
+  if (!prefill_->done()) return false;
+  hand_over();
+  return true;
+}
+
+void PrefillTask::hand_over() {
+  prefill_ms_ = prefill_->compute_ms();
+  KvWriter::Job job;
+  job.kv = prefill_->take();
+  prefill_.reset();
+  job.key = key_;
+  job.tenant = tenant_;
+  job.done = [self = shared_from_this(), waker = core_.waker](Result<WrittenContext> written) {
+    if (!written.ok()) {
+      self->complete(written.status());
+    } else {
+      PrefillResult r = self->result_so_far();
+      r.segment = std::move(written->segment);
+      r.already_cached = written->already_cached;
+      r.sketch_bytes = written->sketch_bytes;
+      r.prefill_ms = self->prefill_ms_;
+      r.store_ms = written->ms;
+      self->complete(r);
+    }
+    waker->wake();
+  };
+  core_.writer->submit(std::move(job));
+}
+
+void PrefillTask::complete(const Result<PrefillResult>& result) {
+  std::vector<Waiter> waiters;
+  {
+    std::lock_guard lock(mu_);
+    completed_ = true;
+    waiters.swap(waiters_);
+  }
+  for (const Waiter& w : waiters) w.done(result);
+}
+
+void PrefillTask::fail(const Status& status) { complete(status); }
+
+}  // namespace quire

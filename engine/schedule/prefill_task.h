@@ -1,0 +1,56 @@
+/// Prefill of one context for ingest, shared by everybody who asks for the same content meanwhile.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/pipeline/context_kv.h"
+#include "engine/pipeline/core.h"
+
+namespace quire {
+
+/// Threads: the engine thread; the last callback comes from the writer's.
+class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
+ public:
+  using Done = std::function<void(Result<PrefillResult>)>;
+
+  PrefillTask(EngineCore& core, ContextKey key, PrefillRequest request, Done done);
+
+  const ContextKey& key() const { return key_; }
+  std::int64_t working_bytes() const;
+  /// One more caller for the same content. False: too late, the result went out already (arguments untouched).
+  bool join(PrefillRequest& request, Done& done);
+  bool completed() const;
+  /// One chunk. True: computing is over (stored already, failed, cancelled, or handed to the writer).
+  bool step();
+  /// Calls back everybody who is left.
+  void fail(const Status& status);
+
+ private:
+  struct Waiter {
+    std::shared_ptr<std::atomic<bool>> cancelled;
+    std::function<void(std::int64_t)> on_progress;
+    Done done;
+  };
+  bool drop_cancelled();
+  void hand_over();
+  void complete(const Result<PrefillResult>& result);
+  PrefillResult result_so_far() const;
+
+  EngineCore& core_;
+  const ContextKey key_;
+  const std::vector<std::int32_t> token_ids_;
+  const std::string tenant_;
+  mutable std::mutex mu_;
+  std::vector<Waiter> waiters_;   // guarded by mu_
+  bool completed_ = false;        // guarded by mu_
+  std::unique_ptr<ContextPrefill> prefill_;
+  double prefill_ms_ = 0;
+};
+
+}  // namespace quire

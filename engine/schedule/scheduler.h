@@ -1,0 +1,103 @@
+/// Shares one engine thread between queries and ingest, token by token and chunk by chunk.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/pipeline/core.h"
+#include "engine/pipeline/decode_batch.h"
+#include "engine/pipeline/query_task.h"
+#include "engine/schedule/prefill_task.h"
+
+namespace quire {
+
+struct SchedulerLimits {
+  std::int32_t max_queue = 256;        ///< queries waiting for their turn
+  std::int32_t max_running = 16;       ///< queries with a working cache; decode rows of one step
+  std::int32_t max_prefills = 4096;    ///< contexts waiting for ingest
+  std::int32_t num_threads = 0;        ///< kernel threads
+};
+
+/// One turn of the engine thread: a decode step of all decoding queries, then one prefill chunk (or placement) of the next query
+/// in turn, then, if no query had work or ingest waited through nine times the length of its last chunk, one chunk of ingest.
+/// Threads: public methods from any.
+class Scheduler {
+ public:
+  /// `core` must outlive it and belongs to the engine thread from now on.
+  Scheduler(EngineCore& core, const SchedulerLimits& limits);
+  ~Scheduler();
+
+  Result<QueryHandle> submit(QueryRequest request, std::shared_ptr<QuerySink> sink);
+  /// Errors come through `done`, on the calling thread if the queue is full or the engine is stopping.
+  void submit(const ContextKey& key, PrefillRequest request, PrefillTask::Done done);
+  /// Refuses new work, drops ingest, lets queries finish until `grace` is over, ends the thread. Idempotent.
+  void stop(std::chrono::milliseconds grace);
+
+  std::int64_t queries_running() const { return running_count_.load(std::memory_order_relaxed); }
+  std::int64_t queries_waiting() const { return waiting_count_.load(std::memory_order_relaxed); }
+
+ private:
+  struct NewQuery {
+    QueryRequest request;
+    std::shared_ptr<QuerySink> sink;
+    std::shared_ptr<std::atomic<bool>> cancelled;
+    Clock::time_point received;
+    std::int64_t bytes = 0;
+  };
+  struct NewPrefill {
+    ContextKey key;
+    PrefillRequest request;
+    PrefillTask::Done done;
+  };
+  struct Running {
+    std::unique_ptr<QueryTask> task;
+    std::int64_t bytes = 0;
+  };
+
+  void run();
+  void take_commands();
+  void drop_dead(Clock::time_point now);
+  void admit();
+  bool step_decode();
+  bool step_query();
+  bool step_prefill();
+  void reap();
+  void add_prefill(NewPrefill prefill);
+  void end_everything(const Status& why);
+  bool room_for(std::int64_t bytes) const;
+  Clock::time_point next_look(Clock::time_point now) const;
+  template <class Fn>
+  void guarded(QueryTask& task, Fn&& fn);
+
+  EngineCore& core_;
+  const SchedulerLimits limits_;
+  DecodeBatch batch_;
+
+  std::mutex mu_;
+  std::vector<NewQuery> new_queries_;      // guarded by mu_
+  std::vector<NewPrefill> new_prefills_;   // guarded by mu_
+  bool stopping_ = false;                  // guarded by mu_
+  Clock::time_point stop_at_;              // guarded by mu_
+  std::atomic<std::int64_t> running_count_{0}, waiting_count_{0}, prefill_count_{0};
+
+  // Engine thread only:
+  std::deque<NewQuery> waiting_;
+  std::vector<Running> running_;
+  std::size_t turn_ = 0;
+  std::int64_t reserved_bytes_ = 0;
+  std::deque<std::shared_ptr<PrefillTask>> prefills_;
+  std::unordered_map<ContextKey, std::shared_ptr<PrefillTask>, DigestHash> in_flight_;
+  std::int64_t prefill_bytes_ = 0;         ///< reserved by the prefill that is being computed
+  double query_ms_since_prefill_ = 0, last_prefill_ms_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace quire

@@ -1,0 +1,69 @@
+/// Socket: which (context, block) pairs exist in the working cache, per layer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/pipeline/sketch.h"
+#include "engine/select/selection.h"
+#include "kernels/base/status.h"
+#include "kernels/rope.h"
+
+namespace quire {
+
+/// One context that may be loaded block by block.
+struct SelectableContext {
+  std::int64_t num_tokens = 0;
+  std::int64_t offset = 0;           ///< assembled position of its first token, in global positions
+  std::int32_t block_tokens = 0, num_blocks = 0;
+  bool exact = false;                ///< its stored KV equals its KV in the concatenation
+};
+
+/// What the question looked like to the model when it was run over some blocks (algorithms §4.4).
+struct QueryPassResult {
+  std::vector<float> mean_query;     ///< [num_layers, num_heads * head_dim], mean raw q of the question's tokens
+  std::int64_t last_position = 0;    ///< assembled position of its last token in global positions
+};
+
+struct SelectionInput {
+  std::span<const SelectableContext> contexts;   ///< only those that can be selected from; may be empty
+  std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  std::optional<double> keep_ratio;              ///< asked for, if any
+  const RopeTable* rope = nullptr;
+  /// The context's sketch. Null: lost, or this selector did not ask for sketches (needs_sketches).
+  std::function<const SketchView*(std::int32_t context)> sketch;
+  const QueryPassResult* query_pass = nullptr;   ///< null unless query_pass_blocks() asked for one
+};
+
+/// Stateless and deterministic: the same input gives the same selection. Threads: any.
+/// Every selector keeps all blocks when its budget covers them and accepts zero contexts and contexts of one block.
+class Selector {
+ public:
+  virtual ~Selector() = default;
+  virtual std::string_view name() const = 0;
+  /// True: select() reads sketches, so the pipeline loads them first.
+  virtual bool needs_sketches() const { return false; }
+  /// Blocks over which the pipeline runs the question before select(); nothing: no such pass. Static selectors (neither
+  /// sketches nor a pass) are evaluated while planning, without the model.
+  virtual std::optional<Selection> query_pass_blocks(const SelectionInput&) const { return std::nullopt; }
+  virtual Result<Selection> select(const SelectionInput& input) const = 0;
+};
+
+/// Plugs of this build, by name.
+std::vector<std::string> selector_names();
+/// Errors: kInvalidArgument naming the known ones.
+Result<std::unique_ptr<Selector>> make_selector(std::string_view name);
+
+/// First block and last two of a context of `num_blocks`, each once (algorithms §4.1).
+std::vector<std::int32_t> anchor_blocks(std::int32_t num_blocks);
+
+std::unique_ptr<Selector> make_all_selector();
+std::unique_ptr<Selector> make_anchors_selector();
+
+}  // namespace quire

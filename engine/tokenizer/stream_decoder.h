@@ -1,0 +1,46 @@
+/// Token ids to text while they arrive.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/tokenizer/tokenizer.h"
+
+namespace quire {
+
+/// Makes valid UTF-8 of a byte stream. Holds back an incomplete character; bytes that can never become one turn into
+/// U+FFFD, one per maximal broken part (the Unicode standard's recommended practice, as browsers do).
+class Utf8Stream {
+ public:
+  /// Appends to `out` what is complete after `bytes`.
+  void feed(std::string_view bytes, std::string& out);
+  /// Ends the stream: an incomplete character becomes U+FFFD.
+  void flush(std::string& out);
+
+ private:
+  char pending_[4] = {};
+  int num_pending_ = 0;
+  int num_wanted_ = 0;  ///< length of the character in pending_
+};
+
+/// Turns ids into pieces of text whose concatenation equals Tokenizer::decode() of all ids. One per answer, one thread.
+/// The tokenizer must outlive it.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool keep_special = false)
+      : tokenizer_(tokenizer), keep_special_(keep_special), strip_space_(tokenizer.strips_first_space()) {}
+
+  /// The text that is certain after `id`: may be empty, is always valid UTF-8.
+  std::string push(std::int32_t id);
+  /// What was held back. Call once at the end.
+  std::string finish();
+
+ private:
+  const Tokenizer& tokenizer_;
+  Utf8Stream utf8_;
+  bool keep_special_;
+  bool strip_space_;  ///< nothing was written yet, and the first space is not ours
+};
+
+}  // namespace quire
