@@ -1,0 +1,384 @@
+#include "ingest/catalog_view.h"
+
+#include <algorithm>
+
+#include "ingest/metadata.h"
+#include "ingest/names.h"
+#include "ingest/prepared_text.h"
+#include "ingest/utf8.h"
+
+namespace quire {
+namespace {
+
+std::uint64_t blocks_of(const DocumentChunk& c) { return c.block_tokens == 0 ? 0 : (c.num_tokens + c.block_tokens - 1) / c.block_tokens; }
+
+Status no_document(std::string_view id) { return Status::not_found("no document " + std::string(id)); }
+
+std::string block_name(const std::array<std::uint8_t, 16>& id) {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  std::string name = "b-";
+  for (std::size_t i = 0; i < 6; ++i) {
+    name += kHex[id[i] >> 4];
+    name += kHex[id[i] & 15];
+  }
+  return name;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------------
+// One document
+
+void CatalogView::fill_cache(const DocumentManifest& m, DocumentInfo::Cache& cache) const {
+  cache.fingerprint = m.fingerprint;
+  cache.kv_dtype = engine_.info().kv_dtype;
+  cache.blocks = count_blocks(m);
+  std::uint64_t found = 0;
+  for (const DocumentChunk& c : m.chunks) {
+    const auto segment = c.key.is_zero() ? std::nullopt : store_.peek_segment(c.key);
+    if (!segment) continue;
+    const std::uint64_t n = blocks_of(c);
+    found += n;
+    cache.disk += n;
+    cache.bytes += (*segment)->value_bytes + (*segment)->sketch_bytes;
+    for (std::uint32_t b = 0; b < n; ++b) cache.dram += store_.tier_of(*segment, b, 0) == Tier::kDram;
+  }
+  if (m.fingerprint != engine_.info().fingerprint) {
+    cache.state = "stale";
+  } else {
+    cache.state = found == 0 ? "evicted" : found < cache.blocks ? "partial" : "resident";
+  }
+}
+
+Tier CatalogView::first_tier(const DocumentChunk& chunk) const {
+  const auto segment = chunk.key.is_zero() ? std::nullopt : store_.peek_segment(chunk.key);
+  return segment ? store_.tier_of(*segment, 0, 0) : Tier::kNone;
+}
+
+DocumentInfo CatalogView::describe(const DocumentManifest& m, bool with_cache) const {
+  DocumentInfo d;
+  d.id = m.id;
+  d.ns = m.ns;
+  d.title = m.title;
+  d.metadata_json = m.metadata_json.empty() ? "{}" : m.metadata_json;
+  d.content_hash = m.content_hash;
+  d.version = m.version;
+  d.bytes = m.text_bytes;
+  d.tokens = m.num_tokens;
+  d.num_chunks = m.chunks.size();
+  d.status = m.status;
+  if (m.status == DocumentStatus::kFailed) d.error = ItemError{m.error_code, m.error_message, ""};
+  d.pinned = m.pinned;
+  d.hits = m.hits;
+  d.created_ms = m.created_ms;
+  d.updated_ms = m.updated_ms;
+  d.last_used_ms = m.last_used_ms;
+  d.expires_at_ms = m.effective_expiry_ms();
+  d.job_id = m.job_id;
+  if (with_cache && m.status == DocumentStatus::kReady) fill_cache(m, d.cache);
+  return d;
+}
+
+Result<DocumentInput> CatalogView::pending_input(const PendingDocument& pending) {
+  QUIRE_ASSIGN_OR_RETURN(const std::string bytes, store_.get_job(input_record_name(pending.job_id, pending.pack)));
+  return decode_input(bytes, pending.index);
+}
+
+Result<DocumentInfo> CatalogView::describe_pending(std::string_view ns, const PendingDocument& pending) {
+  QUIRE_ASSIGN_OR_RETURN(DocumentInput input, pending_input(pending));
+  DocumentInfo d;
+  d.id = pending.id;
+  d.ns = ns;
+  d.title = input.title;
+  d.metadata_json = input.metadata_json;
+  d.content_hash = pending.content_hash;
+  d.bytes = prepare_text(std::move(input)).text.size();
+  d.tokens = pending.tokens_total;
+  d.status = pending.status;
+  d.pinned = pending.settings->pinned;
+  d.created_ms = d.updated_ms = pending.job_created_ms;
+  d.job_id = pending.job_id;
+  d.progress = pending.progress;
+  return d;
+}
+
+Result<DocumentInfo> CatalogView::get(std::string_view ns, std::string_view id) {
+  // The job first: once it has ended the store has the document.
+  const auto pending = table_.pending(ns, id);
+  auto head = store_.get_document_head(ns, id);
+  if (head.ok() && (head->status == DocumentStatus::kReady || !pending)) {
+    DocumentInfo d = describe(*head, /*with_cache=*/true);
+    if (pending) {
+      d.progress = pending->progress;
+      d.job_id = pending->job_id;
+    }
+    return d;
+  }
+  if (!head.ok() && head.code() != Code::kNotFound) return head.status();
+  if (!pending) return no_document(id);
+  auto d = describe_pending(ns, *pending);
+  if (d.ok()) return d;
+  // Its input is gone: it ended meanwhile.
+  head = store_.get_document_head(ns, id);
+  if (!head.ok()) return head.code() == Code::kNotFound ? no_document(id) : head.status();
+  return describe(*head, /*with_cache=*/true);
+}
+
+Result<std::string> CatalogView::content(std::string_view ns, std::string_view id) {
+  const auto pending = table_.pending(ns, id);
+  auto text = store_.get_text(ns, id);
+  if (text.ok() || text.code() != Code::kNotFound) return text;
+  if (pending && pending->type == JobType::kIngest) {
+    auto input = pending_input(*pending);
+    if (input.ok()) return prepare_text(std::move(*input)).text;
+  }
+  return no_document(id);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Lists
+
+bool CatalogView::matches(const DocumentInfo& info, const DocumentFilter& filter) const {
+  return (!filter.status || info.status == *filter.status) && metadata_matches(info.metadata_json, filter.metadata);
+}
+
+Result<DocumentListPage> CatalogView::list(std::string_view ns, const DocumentListOptions& options) {
+  const auto before = [&](const std::string& a, const std::string& b) { return options.descending ? a > b : a < b; };
+  // New documents that are still being ingested stand in no catalog yet.
+  std::vector<DocumentInfo> fresh;
+  for (const PendingDocument& pending : table_.pending_in(ns)) {
+    if (pending.type != JobType::kIngest || (!options.after.empty() && !before(options.after, pending.id))) continue;
+    const auto head = store_.get_document_head(ns, pending.id);
+    if (head.ok() && head->status == DocumentStatus::kReady) continue;
+    auto d = describe_pending(ns, pending);
+    if (d.ok() && matches(*d, options.filter)) fresh.push_back(std::move(*d));
+  }
+  std::sort(fresh.begin(), fresh.end(), [&](const auto& a, const auto& b) { return before(a.id, b.id); });
+
+  ListOptions query;
+  query.after = options.after;
+  query.limit = options.limit;
+  query.descending = options.descending;
+  const auto is_fresh = [&](const std::string& id) {
+    return std::any_of(fresh.begin(), fresh.end(), [&](const DocumentInfo& d) { return d.id == id; });
+  };
+  query.filter = [&](const DocumentManifest& m) {
+    if (options.filter.status && m.status != *options.filter.status) return false;
+    return metadata_matches(m.metadata_json, options.filter.metadata) && (fresh.empty() || !is_fresh(m.id));
+  };
+  QUIRE_ASSIGN_OR_RETURN(const DocumentList stored, store_.list_documents(ns, query));
+
+  DocumentListPage page;
+  page.has_more = stored.has_more;
+  std::size_t f = 0;
+  const auto push = [&](DocumentInfo d) {
+    if (page.documents.size() < options.limit) {
+      page.documents.push_back(std::move(d));
+    } else {
+      page.has_more = true;
+    }
+  };
+  for (const DocumentManifest& m : stored.documents) {
+    while (f < fresh.size() && before(fresh[f].id, m.id)) push(std::move(fresh[f++]));
+    push(page.documents.size() < options.limit ? describe(m, options.with_cache) : DocumentInfo{});
+  }
+  // Behind the last stored one only if the store has no more in between.
+  while (f < fresh.size() && !stored.has_more) push(std::move(fresh[f++]));
+  page.has_more = page.has_more || f < fresh.size();
+  return page;
+}
+
+Result<DocumentCounts> CatalogView::counts(std::string_view ns) {
+  DocumentCounts n;
+  ListOptions all;
+  all.limit = 1;
+  all.filter = [&](const DocumentManifest& m) {
+    ++n.total;
+    n.ready += m.status == DocumentStatus::kReady;
+    n.failed += m.status == DocumentStatus::kFailed;
+    n.tokens += m.num_tokens;
+    n.text_bytes += m.text_bytes;
+    return false;
+  };
+  const auto pending = table_.pending_in(ns);
+  QUIRE_ASSIGN_OR_RETURN([[maybe_unused]] const DocumentList none, store_.list_documents(ns, all));
+  for (const PendingDocument& p : pending) {
+    if (p.type != JobType::kIngest) continue;
+    ++n.in_progress;
+    const auto head = store_.get_document_head(ns, p.id);
+    if (!head.ok()) {
+      ++n.total;
+    } else if (head->status == DocumentStatus::kFailed) {
+      --n.failed;
+    }
+  }
+  return n;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Chunks and blocks
+
+Result<std::vector<ChunkInfo>> CatalogView::chunks(std::string_view ns, std::string_view id) {
+  auto m = store_.get_document_head(ns, id);
+  if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
+  QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(ns, id));
+  CodePointCounter begin(text), end(text);
+  std::vector<ChunkInfo> out;
+  for (const DocumentChunk& c : m->chunks) {
+    ChunkInfo info;
+    info.index = static_cast<std::int32_t>(out.size());
+    info.byte_begin = c.byte_begin;
+    info.byte_end = c.byte_end;
+    info.char_begin = begin.at(static_cast<std::size_t>(c.byte_begin));
+    info.char_end = end.at(static_cast<std::size_t>(c.byte_end));
+    info.tokens = c.num_tokens;
+    info.blocks = blocks_of(c);
+    info.block_tokens = static_cast<std::int32_t>(c.block_tokens);
+    info.key = c.key.hex();
+    info.tier = first_tier(c);
+    out.push_back(std::move(info));
+  }
+  return out;
+}
+
+Result<std::vector<BlockInfo>> CatalogView::blocks(std::string_view ns, std::string_view id) {
+  auto m = store_.get_document(ns, id);
+  if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
+  QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(ns, id));
+  CodePointCounter begin(text), end(text);
+  std::vector<BlockInfo> out;
+  for (std::size_t i = 0; i < m->chunks.size(); ++i) {
+    const DocumentChunk& c = m->chunks[i];
+    if (c.block_tokens == 0 || c.byte_end > text.size() || c.byte_begin > c.byte_end) continue;
+    const auto names = engine_.block_ids(c.token_ids, tenant(ns), to_bytes(m->salt_digest));
+    const auto tokens = engine_.prompt_format().document(header_title(*m), std::string_view(text).substr(c.byte_begin, c.byte_end - c.byte_begin));
+    const bool known = tokens.ok() && tokens->ids == c.token_ids;
+    const auto segment = c.key.is_zero() ? std::nullopt : store_.peek_segment(c.key);
+    for (std::uint32_t b = 0; b < blocks_of(c); ++b) {
+      BlockInfo info;
+      info.index = static_cast<std::int32_t>(out.size());
+      info.chunk = static_cast<std::int32_t>(i);
+      info.token_begin = std::uint64_t{b} * c.block_tokens;
+      info.token_end = std::min<std::uint64_t>(c.num_tokens, info.token_begin + c.block_tokens);
+      if (b < names.size()) info.block_id = block_name(names[b]);
+      if (known) {
+        std::size_t first = SIZE_MAX, last = 0;
+        for (std::uint64_t t = info.token_begin; t < info.token_end; ++t) {
+          first = std::min<std::size_t>(first, tokens->spans[t].begin);
+          last = std::max<std::size_t>(last, tokens->spans[t].end);
+        }
+        info.char_begin = begin.at(code_point_floor(text, c.byte_begin + first));
+        info.char_end = end.at(code_point_floor(text, c.byte_begin + last));
+      }
+      if (segment) info.tier = store_.tier_of(*segment, b, 0);
+      out.push_back(std::move(info));
+    }
+  }
+  return out;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Queries
+
+Result<Resolved> CatalogView::resolve(std::string_view ns, std::span<const std::string> ids, const ResolveOptions& options) {
+  QUIRE_RETURN_IF_ERROR(check_salt(options.cache_salt));
+  const Digest salt = salt_digest_of(options.cache_salt);
+  Resolved out;
+  out.tenant = tenant(ns);
+  out.salt_digest = to_bytes(salt);
+  for (const std::string& id : ids) {
+    const auto pending = table_.pending(ns, id);  // before the store: once it has ended the store has the document
+    auto m = store_.get_document(ns, id);
+    if (!m.ok() && m.code() != Code::kNotFound) return m.status();
+    if (m.ok() && m->status == DocumentStatus::kReady) {
+      QUIRE_ASSIGN_OR_RETURN(ResolvedDocument d, resolve_ready(std::move(*m), salt));
+      if (options.touch) store_.touch_document(ns, id);
+      out.documents.push_back(std::move(d));
+      continue;
+    }
+    if (pending) {
+      if (options.compute_pending) {
+        auto d = resolve_pending(*pending);
+        if (d.ok()) {
+          out.documents.push_back(std::move(*d));
+          continue;
+        }
+      }
+      out.not_ready.push_back({id, pending->job_id, pending->status, pending->progress, std::nullopt});
+    } else if (m.ok()) {
+      out.not_ready.push_back({id, m->job_id, m->status, 0, ItemError{m->error_code, m->error_message, ""}});
+    } else {
+      out.missing.push_back(id);
+    }
+  }
+  return out;
+}
+
+Result<ResolvedDocument> CatalogView::resolve_ready(DocumentManifest m, const Digest& salt) {
+  ResolvedDocument d;
+  d.id = m.id;
+  d.title = m.title;
+  d.content_hash = m.content_hash;
+  d.metadata_json = m.metadata_json;
+  d.version = m.version;
+  d.tokens = m.num_tokens;
+  d.stale = m.fingerprint != engine_.info().fingerprint;
+  d.other_salt = m.salt_digest != salt;
+  if (d.stale) {  // another model may have another vocabulary
+    std::vector<Chunk> anew;
+    for (int attempt = 0;; ++attempt) {
+      QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(m.ns, m.id));
+      auto cut_anew = retokenise(engine_, m, text, chunk_limits(engine_, options_));
+      auto now = store_.get_document_head(m.ns, m.id);
+      const bool moved = !now.ok() || now->version != m.version;
+      if (moved && attempt < 3 && now.ok()) {  // replaced between manifest and text
+        QUIRE_ASSIGN_OR_RETURN(m, store_.get_document(m.ns, m.id));
+        if (m.fingerprint == engine_.info().fingerprint) return resolve_ready(std::move(m), salt);
+        continue;
+      }
+      if (!cut_anew.ok()) return cut_anew.status();
+      anew = std::move(*cut_anew);
+      break;
+    }
+    d.tokens = 0;
+    for (std::size_t i = 0; i < anew.size(); ++i) {
+      m.chunks[i].token_ids = std::move(anew[i].token_ids);
+      d.tokens += m.chunks[i].token_ids.size();
+    }
+  }
+  for (std::size_t i = 0; i < m.chunks.size(); ++i) {
+    DocumentChunk& c = m.chunks[i];
+    QueryContext context;
+    context.document_id = m.id;
+    context.chunk = static_cast<std::int32_t>(i);
+    context.token_ids = std::move(c.token_ids);
+    if (!c.key.is_zero()) context.key = c.key;
+    d.contexts.push_back(std::move(context));
+    d.byte_ranges.emplace_back(c.byte_begin, c.byte_end);
+  }
+  return d;
+}
+
+Result<ResolvedDocument> CatalogView::resolve_pending(const PendingDocument& pending) {
+  QUIRE_ASSIGN_OR_RETURN(DocumentInput input, pending_input(pending));
+  ResolvedDocument d;
+  d.id = pending.id;
+  d.title = input.title;
+  d.content_hash = pending.content_hash;
+  d.metadata_json = input.metadata_json;
+  d.pending = true;
+  const PreparedText prepared = prepare_text(std::move(input));
+  QUIRE_ASSIGN_OR_RETURN(auto chunks, cut(engine_, d.title, prepared, pending.settings->chunking, chunk_limits(engine_, options_)));
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    d.tokens += chunks[i].token_ids.size();
+    QueryContext context;
+    context.document_id = d.id;
+    context.chunk = static_cast<std::int32_t>(i);
+    context.token_ids = std::move(chunks[i].token_ids);
+    d.contexts.push_back(std::move(context));
+    d.byte_ranges.emplace_back(chunks[i].range.begin, chunks[i].range.end);
+  }
+  return d;
+}
+
+}  // namespace quire

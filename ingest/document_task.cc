@@ -1,0 +1,377 @@
+#include "ingest/document_task.h"
+
+#include <algorithm>
+
+#include "ingest/metadata.h"
+#include "ingest/names.h"
+#include "kernels/base/log.h"
+
+namespace quire {
+
+void DocumentTask::begin() {
+  if (work_.cancelled->load()) return end_cancelled();
+  context_.table.set_status(work_, DocumentStatus::kTokenizing);
+  work_.type == JobType::kWarm ? begin_warm() : begin_ingest();
+}
+
+std::string DocumentTask::path(std::string_view field) const { return join_path(item_path(*work_.settings, work_.item.view.index), field); }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What is there already
+
+void DocumentTask::begin_ingest() {
+  auto bytes = context_.store.get_job(input_record_name(work_.job_id, work_.item.pack));
+  if (!bytes.ok()) return fail(bytes.status().with_context("the saved input could not be read"), path(""));
+  auto input = decode_input(*bytes, work_.item.view.index);
+  bytes = std::string();
+  if (!input.ok()) return fail(input.status().with_context("the saved input could not be read"), path(""));
+  const auto settled = settle_without_work(*input);
+  if (!settled.ok()) return fail(settled.status(), path(""));
+  if (*settled) return;
+  title_ = input->title;
+  metadata_json_ = input->metadata_json;
+  text_ = prepare_text(std::move(*input));
+  auto chunks = cut(context_.engine, title_, text_, work_.settings->chunking, chunk_limits(context_.engine, context_.options));
+  if (!chunks.ok()) return fail_cut(chunks.status());
+  chunks_ = std::move(*chunks);
+  if (const Status s = check_quota(); !s.ok()) return fail(ItemError{"quota_exceeded", s.message(), path("")}, /*keep_document=*/false);
+  for (std::size_t i = 0; i < chunks_.size(); ++i) todo_.push_back({i});
+  prefill_all();
+}
+
+/// True: the item ended, or goes on with what is stored. Sets existing_.
+Result<bool> DocumentTask::settle_without_work(const DocumentInput& input) {
+  const std::string& id = work_.item.view.id;
+  const JobSettings& settings = *work_.settings;
+  auto head = context_.store.get_document_head(work_.ns, id);
+  if (head.ok()) {
+    existing_ = std::move(*head);
+    existing_ready_ = existing_->status == DocumentStatus::kReady;
+  } else if (head.code() != Code::kNotFound && head.code() != Code::kCorruption) {
+    return head.status();
+  }
+  if (existing_ready_ && existing_->job_id > work_.job_id) {  // a restart repeats an item that a later job has replaced
+    end(good(ItemResult::kUpdated, *existing_));
+    return true;
+  }
+  if (existing_ready_ && existing_->job_id == work_.job_id && existing_->content_hash == work_.item.content_hash) {
+    const bool twice = !work_.item.given_id;  // equal documents without ids in one call
+    const bool new_then = existing_->created_ms >= work_.job_created_ms;
+    end(good(twice ? ItemResult::kUnchanged : new_then ? ItemResult::kCreated : ItemResult::kUpdated, *existing_));
+    return true;
+  }
+  if (settings.if_match && (!existing_ready_ || (*settings.if_match != "*" && *settings.if_match != existing_->content_hash))) {
+    fail(ItemError{"precondition_failed", "the document's content hash is not " + *settings.if_match, "If-Match"}, false);
+    return true;
+  }
+  if (settings.if_none_match_any && existing_ready_) {
+    fail(ItemError{"precondition_failed", "the document exists", "If-None-Match"}, false);
+    return true;
+  }
+  if (!existing_ready_) return false;
+  if (settings.if_exists == IfExists::kSkip) {
+    end(good(ItemResult::kSkipped, *existing_));
+    return true;
+  }
+  if (settings.if_exists == IfExists::kError) {
+    fail(ItemError{"document_exists", "document " + id + " exists; use if_exists upsert to replace it", path("id")}, false);
+    return true;
+  }
+  const bool same = existing_->content_hash == work_.item.content_hash && existing_->salt_digest == settings.salt_digest &&
+                    existing_->fingerprint == context_.engine.info().fingerprint &&
+                    existing_->chunking == settings_text(settings.chunking, input.chunks.has_value(), input.title);
+  if (!same) return false;
+  QUIRE_RETURN_IF_ERROR(keep_existing(input));
+  return true;
+}
+
+/// Same content and settings: what may have changed is written, and KV that was lost is computed again.
+Status DocumentTask::keep_existing(const DocumentInput& input) {
+  const JobSettings& s = *work_.settings;
+  std::optional<std::uint64_t> ttl = s.ttl_seconds;
+  if (!ttl && context_.options.default_ttl_seconds > 0) ttl = context_.options.default_ttl_seconds;
+  const bool described = existing_->metadata_json == input.metadata_json && existing_->title == input.title;
+  const bool kept = described && existing_->pinned == s.pinned && existing_->ttl_seconds == ttl && existing_->ttl_anchor == s.ttl_anchor &&
+                    !existing_->expires_at_ms && !ttl;  // a TTL begins anew
+  kept_result_ = described ? ItemResult::kUnchanged : ItemResult::kUpdated;
+  if (!kept) {
+    auto updated = context_.store.update_document(work_.ns, existing_->id, [&](DocumentManifest& m) {
+      m.metadata_json = input.metadata_json;
+      m.title = input.title;
+      m.pinned = s.pinned;
+      m.ttl_seconds = ttl;
+      m.ttl_anchor = s.ttl_anchor;
+      m.expires_at_ms.reset();
+      return Status();
+    });
+    if (!updated.ok()) return updated.status();
+  }
+  keep_version_ = true;
+  find_missing();
+  return {};
+}
+
+void DocumentTask::begin_warm() {
+  auto head = context_.store.get_document_head(work_.ns, work_.item.view.id);
+  if (!head.ok()) return fail(head.status(), "id");
+  if (head->status != DocumentStatus::kReady) return fail(ItemError{"document_not_ready", "the document is not ready", "id"}, false);
+  existing_ = std::move(*head);
+  existing_ready_ = true;
+  kept_result_ = ItemResult::kWarmed;
+  if (existing_->fingerprint == context_.engine.info().fingerprint) {
+    keep_version_ = true;
+    return find_missing();
+  }
+  auto text = context_.store.get_text(work_.ns, existing_->id);
+  if (!text.ok()) return fail(text.status(), "id");
+  auto chunks = retokenise(context_.engine, *existing_, *text, chunk_limits(context_.engine, context_.options));
+  if (!chunks.ok()) return fail_cut(chunks.status());
+  chunks_ = std::move(*chunks);
+  for (std::size_t i = 0; i < chunks_.size(); ++i) todo_.push_back({i});
+  prefill_all();
+}
+
+void DocumentTask::find_missing() {
+  auto whole = context_.store.get_document(work_.ns, work_.item.view.id);
+  if (!whole.ok()) return fail(whole.status(), path(""));
+  existing_ = std::move(*whole);
+  for (DocumentChunk& c : existing_->chunks) {
+    chunks_.push_back({{static_cast<std::size_t>(c.byte_begin), static_cast<std::size_t>(c.byte_end)}, std::move(c.token_ids)});
+    if (!c.key.is_zero() && context_.store.find_segment(c.key)) {
+      skipped_tokens_ += c.num_tokens;
+    } else {
+      todo_.push_back({chunks_.size() - 1});
+    }
+  }
+  prefill_all();
+}
+
+Status DocumentTask::check_quota() const {
+  const std::uint64_t limit = context_.options.namespace_bytes;
+  if (limit == 0) return {};
+  const auto per_token = static_cast<std::uint64_t>(context_.engine.info().kv_bytes_per_token);
+  std::uint64_t used = 0, wanted = text_.text.size();
+  for (const NamespaceStats& n : context_.store.namespaces()) {
+    if (n.name == work_.ns) used = n.text_bytes + n.tokens * per_token;
+  }
+  if (existing_) used -= std::min(used, existing_->text_bytes + existing_->num_tokens * per_token);
+  for (const Chunk& c : chunks_) wanted += c.token_ids.size() * per_token;
+  if (used + wanted <= limit) return {};
+  return Status::exhausted("the namespace holds " + std::to_string(used) + " bytes of text and KV, this document needs " + std::to_string(wanted) +
+                           ", the limit is " + std::to_string(limit) + " (limits.namespace_bytes); delete documents");
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Prefill
+
+void DocumentTask::prefill_all() {
+  std::uint64_t total = 0;
+  for (const Chunk& c : chunks_) total += c.token_ids.size();
+  context_.table.set_tokens_total(work_, total);
+  tokens_done_ = static_cast<std::int64_t>(skipped_tokens_);
+  if (todo_.empty()) return after_prefill();
+  context_.table.set_status(work_, DocumentStatus::kPrefilling);
+  launch();
+}
+
+/// Hands the engine as many chunks as this document may have there; goes on to after_prefill() behind the last one.
+void DocumentTask::launch() {
+  const auto window = static_cast<std::size_t>(std::max(1, context_.options.max_prefills_in_flight / std::max(1, context_.options.max_documents_in_flight)));
+  while (true) {
+    std::size_t i = 0;
+    {
+      const std::lock_guard lock(mu_);
+      // A cancel can come at any moment: whoever finds nothing left to begin and nothing outstanding ends the task, once.
+      const bool none_left = next_ >= todo_.size() || !failure_.ok() || work_.cancelled->load();
+      if (none_left && outstanding_ == 0 && !prefilled_) {
+        prefilled_ = true;
+        i = todo_.size();
+      } else if (none_left || outstanding_ >= window) {
+        return;
+      } else {
+        i = next_++;
+        ++outstanding_;
+      }
+    }
+    if (i == todo_.size()) return after_prefill();
+    PrefillRequest request;
+    request.token_ids = chunks_[todo_[i].chunk].token_ids;
+    request.tenant = tenant();
+    request.salt_digest = to_bytes(work_.settings->salt_digest);
+    if (keep_version_) request.salt_digest = to_bytes(existing_->salt_digest);
+    request.cancelled = work_.cancelled;
+    auto self = shared_from_this();
+    request.on_progress = [self, i](std::int64_t done) { self->add_tokens(i, done); };
+    context_.engine.prefill(std::move(request), [self, i](Result<PrefillResult> result) {
+      auto shared = std::make_shared<Result<PrefillResult>>(std::move(result));
+      self->context_.pool.post([self, i, shared] { self->chunk_done(i, std::move(*shared)); });
+    });
+  }
+}
+
+void DocumentTask::add_tokens(std::size_t i, std::int64_t done) {
+  const std::int64_t more = done - todo_[i].reported;
+  if (more <= 0) return;
+  todo_[i].reported = done;
+  const std::int64_t sum = tokens_done_.fetch_add(more) + more;
+  context_.table.set_tokens_done(work_, static_cast<std::uint64_t>(sum));
+}
+
+void DocumentTask::chunk_done(std::size_t i, Result<PrefillResult> result) {
+  if (result.ok()) add_tokens(i, static_cast<std::int64_t>(chunks_[todo_[i].chunk].token_ids.size()));
+  {
+    const std::lock_guard lock(mu_);
+    if (result.ok()) {
+      todo_[i].result = std::move(*result);
+    } else if (failure_.ok()) {
+      failure_ = result.status();
+    }
+    --outstanding_;
+  }
+  launch();
+}
+
+void DocumentTask::after_prefill() {
+  if (work_.cancelled->load()) return end_cancelled();
+  Status failure;
+  {
+    const std::lock_guard lock(mu_);
+    failure = failure_;
+  }
+  if (!failure.ok()) return fail(failure, path(""));
+  context_.table.set_status(work_, DocumentStatus::kStoring);
+  if (!context_.table.begin_commit(work_)) return end_cancelled();
+  keep_version_ ? commit_missing() : commit();
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Commit
+
+DocumentManifest DocumentTask::draft(DocumentStatus status) const {
+  if (work_.type == JobType::kWarm) {
+    DocumentManifest m = *existing_;
+    m.fingerprint = context_.engine.info().fingerprint;
+    m.chunks.clear();
+    return m;
+  }
+  const JobSettings& s = *work_.settings;
+  DocumentManifest m;
+  m.ns = work_.ns;
+  m.id = work_.item.view.id;
+  m.title = title_;
+  m.metadata_json = metadata_json_;
+  m.content_hash = work_.item.content_hash;
+  m.status = status;
+  m.pinned = s.pinned;
+  m.ttl_seconds = s.ttl_seconds;
+  if (!m.ttl_seconds && context_.options.default_ttl_seconds > 0) m.ttl_seconds = context_.options.default_ttl_seconds;
+  m.ttl_anchor = s.ttl_anchor;
+  m.chunking = settings_text(s.chunking, !text_.given.empty(), title_);
+  m.fingerprint = context_.engine.info().fingerprint;
+  m.salt_digest = s.salt_digest;
+  m.job_id = work_.job_id;
+  if (existing_) {  // uses are the document's, not the version's
+    m.hits = existing_->hits;
+    m.last_used_ms = existing_->last_used_ms;
+  }
+  return m;
+}
+
+void DocumentTask::commit() {
+  DocumentManifest m = draft(DocumentStatus::kReady);
+  std::vector<SegmentHandle> segments;
+  for (std::size_t i = 0; i < chunks_.size(); ++i) {
+    DocumentChunk c;
+    c.byte_begin = chunks_[i].range.begin;
+    c.byte_end = chunks_[i].range.end;
+    c.block_tokens = static_cast<std::uint32_t>(context_.engine.block_tokens_for(static_cast<std::int64_t>(chunks_[i].token_ids.size())));
+    c.key = todo_[i].result->key;
+    c.num_tokens = static_cast<std::uint32_t>(chunks_[i].token_ids.size());
+    c.token_ids = std::move(chunks_[i].token_ids);
+    m.chunks.push_back(std::move(c));
+    if (todo_[i].result->segment) segments.push_back(todo_[i].result->segment);
+  }
+  CommitOptions options;
+  if (work_.settings->if_match || work_.settings->if_none_match_any) options.expected_version = existing_ ? existing_->version : 0;
+  std::optional<std::string_view> text;
+  if (work_.type == JobType::kIngest) text = text_.text;
+  auto stored = context_.store.commit_document(std::move(m), text, segments, options);
+  if (!stored.ok()) return fail(stored.status(), path(""));
+  const ItemResult result = work_.type == JobType::kWarm ? ItemResult::kWarmed : existing_ready_ ? ItemResult::kUpdated : ItemResult::kCreated;
+  end(good(result, *stored));
+}
+
+void DocumentTask::commit_missing() {
+  std::vector<SegmentHandle> segments;
+  for (const ChunkWork& c : todo_) {
+    if (c.result && c.result->segment) segments.push_back(c.result->segment);
+  }
+  if (!segments.empty()) {
+    const auto kept = context_.store.commit_segments(segments);
+    if (!kept.ok()) return fail(kept.status(), path(""));
+  }
+  end(good(kept_result_, *existing_));
+}
+
+ItemOutcome DocumentTask::good(ItemResult result, const DocumentManifest& manifest) const {
+  ItemOutcome o{result, DocumentStatus::kReady, manifest.num_tokens, count_blocks(manifest), 0, skipped_tokens_, std::nullopt};
+  for (const ChunkWork& c : todo_) {
+    if (!c.result) continue;
+    const auto tokens = static_cast<std::uint64_t>(c.result->tokens);
+    (c.result->already_cached ? o.deduplicated_tokens : o.written_tokens) += tokens;
+  }
+  if (todo_.empty() && skipped_tokens_ == 0) o.deduplicated_tokens = manifest.num_tokens;
+  return o;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Ends
+
+void DocumentTask::fail(const Status& status, std::string param) {
+  ItemError error = to_item_error(status, param);
+  if (status.code() == Code::kCancelled) error = {"loading", "the engine stopped before the document was cached; post it again", std::move(param)};
+  const bool ours = status.code() == Code::kInternal || status.code() == Code::kIo || status.code() == Code::kCorruption;
+  log_line(ours ? LogLevel::kError : LogLevel::kWarning, "a document could not be cached",
+           {{"job_id", work_.job_id}, {"namespace", work_.ns}, {"document_id", work_.item.view.id}, {"error", status.to_string()}});
+  fail(std::move(error), /*keep_document=*/true);
+}
+
+void DocumentTask::fail_cut(const Status& status) {
+  const std::string& field = status.field();
+  const bool too_long = field == "text" || field.starts_with("chunks");
+  const std::string param = field.starts_with("chunking") ? field : path(field);
+  if (status.code() != Code::kInvalidArgument) return fail(status, param);
+  fail(ItemError{too_long ? "context_length_exceeded" : "invalid_value", status.message(), param}, /*keep_document=*/true);
+}
+
+/// `keep_document`: the text is kept as a failed document, unless a ready version stands or it was deleted meanwhile.
+void DocumentTask::fail(ItemError error, bool keep_document) {
+  if (work_.cancelled->load()) return end_cancelled();
+  const bool worth = keep_document && work_.type == JobType::kIngest && !existing_ready_ && !text_.text.empty();
+  if (worth && context_.table.begin_commit(work_)) {
+    DocumentManifest m = draft(DocumentStatus::kFailed);
+    m.error_code = error.code;
+    m.error_message = error.message;
+    const auto stored = context_.store.commit_document(std::move(m), text_.text);
+    if (!stored.ok()) {
+      log_warning("a failed document could not be kept", {{"document_id", work_.item.view.id}, {"error", stored.status().to_string()}});
+    }
+  }
+  ItemOutcome outcome;
+  outcome.error = std::move(error);
+  end(std::move(outcome));
+}
+
+void DocumentTask::end_cancelled() {
+  if (context_.table.stopping() && context_.table.requeue(work_)) return;  // goes on at the next start
+  end({ItemResult::kCancelled, DocumentStatus::kFailed, 0, 0, 0, 0, std::nullopt});
+}
+
+void DocumentTask::end(ItemOutcome outcome) {
+  // Segments nobody committed go now, before a reader is told that the item has ended.
+  for (ChunkWork& c : todo_) c.result.reset();
+  context_.table.finish(work_, std::move(outcome));
+  context_.pump();
+}
+
+}  // namespace quire

@@ -1,0 +1,87 @@
+/// The way of one document through a job: input, chunks, prefill of each chunk, one commit.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cachestore/store.h"
+#include "engine/engine.h"
+#include "ingest/chunker.h"
+#include "ingest/job_table.h"
+#include "ingest/prepared_text.h"
+#include "ingest/task_pool.h"
+
+namespace quire {
+
+/// What all tasks share; outlives them.
+struct TaskContext {
+  Store& store;
+  Engine& engine;
+  JobTable& table;
+  TaskPool& pool;
+  const IngestOptions& options;
+  std::function<void()> pump;  ///< a document has ended: the next may begin
+};
+
+/// Steps run on the pool one after another; only prefill callbacks come from the engine's threads, and they only post.
+class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
+ public:
+  DocumentTask(TaskContext& context, Work work) : context_(context), work_(std::move(work)) {}
+  /// On a pool thread. The task keeps itself alive until it has reported to the table.
+  void begin();
+
+ private:
+  struct ChunkWork {
+    std::size_t chunk = 0;       // in chunks_
+    std::int64_t reported = 0;   // progress so far; engine thread
+    std::optional<PrefillResult> result;
+  };
+
+  void begin_ingest();
+  void begin_warm();
+  Result<bool> settle_without_work(const DocumentInput& input);
+  Status keep_existing(const DocumentInput& input);
+  Status check_quota() const;
+  void find_missing();
+  void prefill_all();
+  void launch();
+  void chunk_done(std::size_t i, Result<PrefillResult> result);
+  void add_tokens(std::size_t i, std::int64_t done);
+  void after_prefill();
+  void commit();
+  void commit_missing();
+  void fail(const Status& status, std::string param);
+  void fail_cut(const Status& status);
+  void fail(ItemError error, bool keep_document);
+  void end_cancelled();
+  void end(ItemOutcome outcome);
+  ItemOutcome good(ItemResult result, const DocumentManifest& manifest) const;
+  DocumentManifest draft(DocumentStatus status) const;
+  std::string path(std::string_view field) const;
+  std::string tenant() const { return context_.options.share_across_namespaces ? std::string() : work_.ns; }
+
+  TaskContext& context_;
+  const Work work_;
+  std::string title_, metadata_json_;
+  PreparedText text_;
+  std::optional<DocumentManifest> existing_;   // head of the version that stands now
+  bool existing_ready_ = false;
+  std::vector<Chunk> chunks_;
+  std::vector<ChunkWork> todo_;                // chunks to prefill
+  bool keep_version_ = false;                  // only KV is missing: no new version
+  ItemResult kept_result_ = ItemResult::kUnchanged;
+  std::uint64_t skipped_tokens_ = 0;           // of chunks that need no prefill
+
+  std::mutex mu_;
+  std::size_t next_ = 0, outstanding_ = 0;     // guarded by mu_
+  bool prefilled_ = false;                     // guarded by mu_: after_prefill() has its one caller
+  Status failure_;                             // guarded by mu_
+  std::atomic<std::int64_t> tokens_done_{0};
+};
+
+}  // namespace quire

@@ -1,0 +1,406 @@
+#include "ingest/job_table.h"
+
+#include <algorithm>
+
+#include "ingest/names.h"
+#include "kernels/base/log.h"
+
+namespace quire {
+namespace {
+
+
+}  // namespace
+
+JobTable::JobTable(Store& store, const IngestOptions& options) : store_(store), options_(options) {}
+
+JobTable::~JobTable() {
+  begin_stop();
+  finish_stop();
+}
+
+std::int64_t JobTable::now_ms() const {
+  if (options_.clock_ms) return options_.clock_ms();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Queue
+
+Status JobTable::admit(std::size_t items, std::uint64_t bytes) const {
+  if (stopping_) return Status::unavailable("the service is stopping; try again on another replica or later");
+  if (queued_items_ + items > options_.max_queued_documents) {
+    return Status::exhausted("the ingest queue holds " + std::to_string(queued_items_) + " documents, the limit is " +
+                             std::to_string(options_.max_queued_documents) + "; try again later");
+  }
+  if (queued_items_ > 0 && queued_bytes_ + bytes > options_.max_queued_bytes) {
+    return Status::exhausted("the ingest queue holds " + std::to_string(queued_bytes_) + " bytes of text, the limit is " +
+                             std::to_string(options_.max_queued_bytes) + "; try again later");
+  }
+  return {};
+}
+
+Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<std::string> packs) {
+  std::size_t items = 0;
+  std::uint64_t bytes = 0;
+  for (const ItemRecord& item : record.items) {
+    if (!item.view.finished()) ++items, bytes += item.input_bytes;
+  }
+  auto job = std::make_shared<Job>();
+  {
+    const std::lock_guard lock(mu_);
+    QUIRE_RETURN_IF_ERROR(admit(items, bytes));
+    queued_items_ += items;  // the room is taken before the record is written
+    queued_bytes_ += bytes;
+    record.created_ms = now_ms();
+    record.id = last_id_ = make_job_id(record.created_ms, last_id_);
+    record.num_packs = static_cast<std::uint32_t>(packs.size());
+  }
+  Status written;
+  std::uint32_t done = 0;
+  for (; done < packs.size() && written.ok(); ++done) {
+    written = store_.put_job(input_record_name(record.id, done), packs[done]);
+    packs[done].clear();
+    packs[done].shrink_to_fit();
+  }
+  if (written.ok()) written = store_.put_job(job_record_name(record.id), encode_job(record));
+  if (!written.ok()) {
+    record.num_packs = done;
+    drop_inputs(record);
+    const std::lock_guard lock(mu_);
+    queued_items_ -= items;
+    queued_bytes_ -= bytes;
+    return written.with_context("the job could not be saved");
+  }
+  job->settings = std::make_shared<const JobSettings>(record.settings);
+  job->record = std::move(record);
+  std::vector<JobPtr> ended;
+  {
+    const std::lock_guard lock(mu_);
+    queued_items_ -= items;  // enqueue() counts them again
+    queued_bytes_ -= bytes;
+    jobs_.emplace(job->record.id, job);
+    for (const ItemRecord& item : job->record.items) totals_.documents_failed += item.view.result == ItemResult::kFailed;
+    enqueue(job);
+    if (end_job_if_done(job)) ended.push_back(job);
+  }
+  conclude(ended);
+  const std::lock_guard lock(mu_);
+  return make_snapshot(*job, true);
+}
+
+void JobTable::enqueue(const JobPtr& job) {
+  job->states.assign(job->record.items.size(), ItemState{});
+  for (std::size_t i = 0; i < job->states.size(); ++i) {
+    const ItemRecord& item = job->record.items[i];
+    if (item.view.finished()) {
+      job->tokens_before += static_cast<std::int64_t>(item.view.tokens);
+      continue;
+    }
+    job->states[i].stage = Stage::kQueued;
+    job->states[i].cancelled = std::make_shared<std::atomic<bool>>(false);
+    queue_.push_back({job, i});
+    active_[{job->record.ns, item.view.id}].refs.push_back({job, i});
+    ++queued_items_;
+    queued_bytes_ += item.input_bytes;
+  }
+}
+
+std::optional<Work> JobTable::next() {
+  const std::lock_guard lock(mu_);
+  if (stopping_ || in_flight_ >= static_cast<std::size_t>(options_.max_documents_in_flight)) return std::nullopt;
+  std::set<Key> passed;  // an id waits behind its earlier items
+  for (auto it = queue_.begin(); it != queue_.end();) {
+    Job& job = *it->job;
+    if (job.spilled || job.states[it->item].stage != Stage::kQueued) {  // cancelled while it waited
+      it = queue_.erase(it);
+      continue;
+    }
+    ItemState& state = job.states[it->item];
+    const ItemRecord& item = job.record.items[it->item];
+    const Key key{job.record.ns, item.view.id};
+    ActiveKey& active = active_[key];
+    if (!passed.insert(key).second || active.busy) {
+      ++it;
+      continue;
+    }
+    active.busy = true;
+    state.stage = Stage::kWorking;
+    if (!job.begun) job.begun = std::chrono::steady_clock::now();
+    if (job.record.status == JobStatus::kQueued) {
+      job.record.status = JobStatus::kRunning;
+      job.record.started_ms = now_ms();
+    }
+    --queued_items_;
+    queued_bytes_ -= item.input_bytes;
+    ++in_flight_;
+    Work work{job.record.id, job.record.ns, job.record.type, job.record.created_ms, item, job.settings, state.cancelled};
+    mark_progress(it->job);
+    queue_.erase(it);
+    return work;
+  }
+  return std::nullopt;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Reports of the worker
+
+void JobTable::set_status(const Work& work, DocumentStatus status) {
+  const std::lock_guard lock(mu_);
+  const JobPtr job = find(work.ns, work.job_id);
+  if (!job) return;
+  JobItem& view = job->record.items[static_cast<std::size_t>(work.item.view.index)].view;
+  if (view.finished()) return;  // cancelled
+  view.status = status;
+  mark_progress(job);
+}
+
+void JobTable::set_tokens_total(const Work& work, std::uint64_t tokens) {
+  const std::lock_guard lock(mu_);
+  if (const JobPtr job = find(work.ns, work.job_id)) job->states[static_cast<std::size_t>(work.item.view.index)].tokens_total = tokens;
+}
+
+void JobTable::set_tokens_done(const Work& work, std::uint64_t tokens) {
+  const std::lock_guard lock(mu_);
+  const JobPtr job = find(work.ns, work.job_id);
+  if (!job) return;
+  job->states[static_cast<std::size_t>(work.item.view.index)].tokens_done = tokens;
+  mark_progress(job);
+}
+
+bool JobTable::begin_commit(const Work& work) {
+  const std::lock_guard lock(mu_);
+  if (work.cancelled->load()) return false;
+  const JobPtr job = find(work.ns, work.job_id);
+  if (!job) return false;
+  job->states[static_cast<std::size_t>(work.item.view.index)].stage = Stage::kCommitting;
+  return true;
+}
+
+void JobTable::finish(const Work& work, ItemOutcome outcome) {
+  std::vector<JobPtr> ended;
+  {
+    const std::lock_guard lock(mu_);
+    const JobPtr job = find(work.ns, work.job_id);
+    if (!job) return;
+    const auto i = static_cast<std::size_t>(work.item.view.index);
+    if (job->record.items[i].view.finished()) outcome = cancelled_outcome();  // the caller was told so
+    end_item(job, i, std::move(outcome));
+    release_key(job, i, /*was_working=*/true);
+    if (end_job_if_done(job)) ended.push_back(job);
+  }
+  changed_.notify_all();
+  conclude(ended);
+}
+
+bool JobTable::requeue(const Work& work) {
+  {
+    const std::lock_guard lock(mu_);
+    const JobPtr job = find(work.ns, work.job_id);
+    const auto i = static_cast<std::size_t>(work.item.view.index);
+    if (!job || job->record.items[i].view.finished()) return false;
+    ItemState& state = job->states[i];
+    state = {Stage::kQueued, 0, 0, std::make_shared<std::atomic<bool>>(false)};
+    job->record.items[i].view.status = DocumentStatus::kQueued;
+    active_[{job->record.ns, work.item.view.id}].busy = false;
+    queue_.push_front({job, i});
+    --in_flight_;
+    ++queued_items_;
+    queued_bytes_ += work.item.input_bytes;
+  }
+  changed_.notify_all();
+  return true;
+}
+
+ItemOutcome JobTable::cancelled_outcome() {
+  ItemOutcome o;
+  o.result = ItemResult::kCancelled;
+  return o;
+}
+
+void JobTable::cancel_item(const JobPtr& job, std::size_t i) {
+  ItemState& state = job->states[i];
+  if (state.stage == Stage::kQueued) {
+    end_item(job, i, cancelled_outcome());
+    release_key(job, i, /*was_working=*/false);
+  } else if (state.stage == Stage::kWorking) {
+    // Told and saved as cancelled from now on; the worker ends it at its next step.
+    state.cancelled->store(true);
+    job->record.items[i].view.result = ItemResult::kCancelled;
+    job->record.items[i].view.status = DocumentStatus::kFailed;
+    job->dirty = true;
+  }
+}
+
+void JobTable::end_item(const JobPtr& job, std::size_t i, ItemOutcome outcome) {
+  ItemState& state = job->states[i];
+  ItemRecord& item = job->record.items[i];
+  if (state.stage == Stage::kQueued) {
+    --queued_items_;
+    queued_bytes_ -= item.input_bytes;
+  }
+  state.stage = Stage::kDone;
+  item.view.result = outcome.result;
+  item.view.status = outcome.status;
+  item.view.tokens = outcome.tokens;
+  item.view.blocks = outcome.blocks;
+  item.view.error = std::move(outcome.error);
+  item.written_tokens = outcome.written_tokens;
+  item.deduplicated_tokens = outcome.deduplicated_tokens;
+  job->dirty = true;
+  if (outcome.result == ItemResult::kFailed) {
+    ++totals_.documents_failed;
+  } else if (outcome.result == ItemResult::kCancelled) {
+    ++totals_.documents_cancelled;
+  } else {
+    ++totals_.documents_ready;
+    totals_.tokens += static_cast<std::int64_t>(outcome.tokens);
+  }
+  totals_.cache_write_tokens += static_cast<std::int64_t>(outcome.written_tokens);
+  totals_.deduplicated_tokens += static_cast<std::int64_t>(outcome.deduplicated_tokens);
+  mark_progress(job);
+}
+
+void JobTable::release_key(const JobPtr& job, std::size_t i, bool was_working) {
+  const Key key{job->record.ns, job->record.items[i].view.id};
+  if (was_working) --in_flight_;
+  const auto it = active_.find(key);
+  if (it == active_.end()) return;
+  std::erase_if(it->second.refs, [&](const ItemRef& r) { return r.job == job && r.item == i; });
+  if (was_working) it->second.busy = false;
+  if (!it->second.refs.empty()) return;
+  active_.erase(it);
+  std::erase_if(waiters_, [&](const std::weak_ptr<Waiter>& weak) {
+    const auto waiter = weak.lock();
+    if (!waiter) return true;
+    waiter->keys.erase(key);
+    if (!waiter->keys.empty()) return false;
+    settled_.push_back(waiter);
+    return true;
+  });
+  if (!settled_.empty()) notify_.notify_all();
+}
+
+bool JobTable::end_job_if_done(const JobPtr& job) {
+  JobRecord& record = job->record;
+  if (record.status >= JobStatus::kSucceeded) return false;
+  std::size_t failed = 0, cancelled = 0;
+  for (std::size_t i = 0; i < record.items.size(); ++i) {
+    if (job->states[i].stage != Stage::kDone) return false;
+    failed += record.items[i].view.result == ItemResult::kFailed;
+    cancelled += record.items[i].view.result == ItemResult::kCancelled;
+  }
+  const std::size_t completed = record.items.size() - failed - cancelled;
+  if (cancelled > 0 && (record.cancelled || completed + failed == 0)) {
+    record.status = JobStatus::kCancelled;
+  } else if (completed == 0) {
+    record.status = JobStatus::kFailed;
+  } else {
+    record.status = failed + cancelled > 0 ? JobStatus::kPartial : JobStatus::kSucceeded;
+  }
+  record.finished_ms = now_ms();
+  if (record.started_ms == 0) record.started_ms = record.finished_ms;
+  job->ended = std::chrono::steady_clock::now();
+  job->dirty = true;
+  job->summary = make_snapshot(*job, false);
+  return true;
+}
+
+void JobTable::conclude(const std::vector<JobPtr>& ended) {
+  for (const JobPtr& job : ended) {
+    if (const Status s = save(job); !s.ok()) {
+      log_error("a finished job could not be saved; it is tried again", {{"job_id", job->record.id}, {"error", s.to_string()}});
+    } else {
+      drop_inputs(job->record);
+    }
+    const std::lock_guard lock(mu_);
+    ended_.push_back(job);
+    notify_.notify_all();
+  }
+}
+
+void JobTable::drop_inputs(const JobRecord& record) {
+  for (std::uint32_t p = 0; p < record.num_packs; ++p) {
+    const Status s = store_.delete_job(input_record_name(record.id, p));
+    if (!s.ok() && s.code() != Code::kNotFound) {
+      log_warning("an input record could not be removed; the next start removes it", {{"job_id", record.id}, {"error", s.to_string()}});
+    }
+  }
+}
+
+Status JobTable::save(const JobPtr& job) {
+  std::unique_lock lock(mu_);
+  changed_.wait(lock, [&] { return !job->persisting && job->save_holds == 0; });
+  if (!job->dirty) return {};
+  job->persisting = true;
+  job->dirty = false;
+  const std::string name = job_record_name(job->record.id), bytes = encode_job(job->record);
+  lock.unlock();
+  Status s = store_.put_job(name, bytes);
+  lock.lock();
+  job->persisting = false;
+  if (!s.ok()) job->dirty = true;
+  lock.unlock();
+  changed_.notify_all();
+  return s;
+}
+
+Status JobTable::flush() {
+  std::vector<JobPtr> dirty;
+  {
+    const std::lock_guard lock(mu_);
+    for (const auto& [id, job] : jobs_) {
+      if (job->dirty || job->persisting) dirty.push_back(job);
+    }
+  }
+  Status first;
+  for (const JobPtr& job : dirty) {
+    const Status s = save(job);
+    if (!s.ok() && first.ok()) first = s;
+  }
+  return first;
+}
+
+void JobTable::fill(IngestStats& stats) const {
+  const std::lock_guard lock(mu_);
+  stats = totals_;
+  stats.documents_waiting = static_cast<std::int64_t>(queued_items_);
+  stats.documents_in_flight = static_cast<std::int64_t>(in_flight_);
+  stats.accepting = !stopping_;
+  for (const auto& [id, job] : jobs_) {
+    stats.jobs_queued += job->record.status == JobStatus::kQueued;
+    stats.jobs_running += job->record.status == JobStatus::kRunning;
+  }
+}
+
+bool JobTable::stopping() const {
+  const std::lock_guard lock(mu_);
+  return stopping_;
+}
+
+void JobTable::begin_stop() {
+  const std::lock_guard lock(mu_);
+  stopping_ = true;
+  for (auto& [key, active] : active_) {
+    if (!active.busy) continue;
+    for (const ItemRef& ref : active.refs) {
+      const ItemState& state = ref.job->states[ref.item];
+      if (state.stage == Stage::kWorking) state.cancelled->store(true);
+    }
+  }
+}
+
+void JobTable::finish_stop() {
+  {
+    std::unique_lock lock(mu_);
+    changed_.wait(lock, [&] { return in_flight_ == 0; });
+  }
+  if (const Status s = flush(); !s.ok()) log_error("jobs could not be saved at the end", {{"error", s.to_string()}});
+  {
+    const std::lock_guard lock(mu_);
+    notifier_stop_ = true;
+  }
+  notify_.notify_all();
+  if (notifier_.joinable()) notifier_.join();
+}
+
+}  // namespace quire

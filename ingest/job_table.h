@@ -1,0 +1,209 @@
+/// All jobs of the process: the queue of waiting documents, who works on what, progress, listeners, and the records on disk.
+/// Knows nothing of how a document is cached.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cachestore/store.h"
+#include "ingest/ingest_service.h"
+#include "ingest/job.h"
+#include "ingest/job_record.h"
+
+namespace quire {
+
+/// One document handed to a worker.
+struct Work {
+  std::string job_id, ns;
+  JobType type = JobType::kIngest;
+  std::int64_t job_created_ms = 0;
+  ItemRecord item;                                  ///< as it was when the work began
+  std::shared_ptr<const JobSettings> settings;
+  std::shared_ptr<std::atomic<bool>> cancelled;     ///< set: give up at the next chance, then finish() or requeue()
+};
+
+/// What became of it.
+struct ItemOutcome {
+  ItemResult result = ItemResult::kFailed;
+  DocumentStatus status = DocumentStatus::kFailed;
+  std::uint64_t tokens = 0, blocks = 0, written_tokens = 0, deduplicated_tokens = 0;
+  std::optional<ItemError> error;
+};
+
+/// A document some job is at work on (the latest one, if several wait for the same id).
+struct PendingDocument {
+  std::string job_id, id, content_hash;
+  std::int64_t job_created_ms = 0;
+  std::int32_t index = 0;
+  std::uint32_t pack = 0;
+  std::uint64_t input_bytes = 0, tokens_total = 0;
+  JobType type = JobType::kIngest;
+  DocumentStatus status = DocumentStatus::kQueued;
+  double progress = 0;
+  std::shared_ptr<const JobSettings> settings;
+};
+
+/// Threads: every method may be called from any thread. Those marked (disk) write or read job records.
+class JobTable {
+ public:
+  JobTable(Store& store, const IngestOptions& options);
+  ~JobTable();
+
+  // ---- life ----
+  /// Reads jobs back, queues unfinished items, drops inputs nobody needs, starts the notifier. (disk)
+  Status start();
+  /// From now on add() refuses and next() gives nothing; everything in flight is asked to give up.
+  void begin_stop();
+  /// Waits until nothing is in flight, saves what changed, ends the notifier. (disk)
+  void finish_stop();
+  bool stopping() const;
+
+  // ---- queue ----
+  /// Makes the job durable and queues its items. (disk) `record` comes without id; `packs` are the encoded inputs.
+  Result<JobSnapshot> add(JobRecord record, std::vector<std::string> packs);
+  /// The next document whose id no other work holds, if the number in flight allows one more.
+  std::optional<Work> next();
+
+  // ---- reports of the worker ----
+  void set_status(const Work& work, DocumentStatus status);
+  void set_tokens_total(const Work& work, std::uint64_t tokens);
+  void set_tokens_done(const Work& work, std::uint64_t tokens);
+  /// False: cancelled meanwhile, do not commit. True: the item counts as done for cancellation until finish().
+  bool begin_commit(const Work& work);
+  void finish(const Work& work, ItemOutcome outcome);  // (disk)
+  /// For stop: the item waits for the next start. False: it was cancelled meanwhile, finish() it.
+  bool requeue(const Work& work);
+
+  // ---- callers ----
+  Result<JobSnapshot> snapshot(std::string_view ns, std::string_view job_id);  // (disk)
+  JobListPage list(std::string_view ns, const JobListOptions& options);
+  Result<JobSnapshot> cancel(std::string_view ns, std::string_view job_id);    // (disk)
+  /// Cancels every item that waits or works for this id, and waits for one that is just being committed. Until the returned
+  /// object goes, none of it is saved: a crash before the document itself is deleted leaves everything as it was. (disk)
+  class Cancelled;
+  Cancelled cancel_document(std::string_view ns, std::string_view id);
+  Result<Subscription> subscribe(std::string_view ns, std::string_view job_id, JobListener listener);
+  Subscription when_settled(std::string_view ns, std::span<const std::string> ids, std::function<void()> done);
+  std::optional<PendingDocument> pending(std::string_view ns, std::string_view id);
+  std::vector<PendingDocument> pending_in(std::string_view ns);
+
+  /// Saves every job that changed, oldest first. (disk)
+  Status flush();
+  /// Forgets jobs that ended more than the retention ago. (disk)
+  Status purge(std::int64_t now_ms);
+  void fill(IngestStats& stats) const;
+
+ private:
+  using Key = std::pair<std::string, std::string>;  // namespace, id
+  enum class Stage : std::uint8_t { kQueued, kWorking, kCommitting, kDone };
+  struct ItemState {
+    Stage stage = Stage::kDone;
+    std::uint64_t tokens_total = 0, tokens_done = 0;  // 0: not known yet
+    std::shared_ptr<std::atomic<bool>> cancelled;
+  };
+  struct ListenerBox {
+    JobListener call;
+  };
+  struct Job {
+    JobRecord record;
+    std::shared_ptr<const JobSettings> settings;
+    std::vector<ItemState> states;
+    JobSnapshot summary;  // of a finished job, without results
+    bool dirty = false, persisting = false, published = false, spilled = false, progress_due = false;
+    int save_holds = 0;
+    std::int64_t tokens_before = 0;  // done in an earlier process
+    std::optional<std::chrono::steady_clock::time_point> begun, ended;
+    std::vector<std::weak_ptr<ListenerBox>> listeners;
+  };
+  using JobPtr = std::shared_ptr<Job>;
+  struct ItemRef {
+    JobPtr job;
+    std::size_t item = 0;
+  };
+  struct ActiveKey {
+    std::vector<ItemRef> refs;  // order of submission
+    bool busy = false;
+  };
+  struct Waiter {
+    std::set<Key> keys;
+    std::function<void()> done;
+  };
+
+  // All of these need mu_.
+  Status admit(std::size_t items, std::uint64_t bytes) const;
+  JobPtr find(std::string_view ns, std::string_view job_id) const;
+  void enqueue(const JobPtr& job);
+  static ItemOutcome cancelled_outcome();
+  void cancel_item(const JobPtr& job, std::size_t i);
+  void end_item(const JobPtr& job, std::size_t i, ItemOutcome outcome);
+  bool end_job_if_done(const JobPtr& job);
+  void release_key(const JobPtr& job, std::size_t i, bool was_working);
+  void mark_progress(const JobPtr& job);
+  JobSnapshot make_snapshot(const Job& job, bool with_results) const;
+  JobProgress make_progress(const Job& job) const;
+  PendingDocument describe(const ItemRef& ref) const;
+  std::optional<PendingDocument> latest(const ActiveKey& active) const;
+
+  Status load();                                 // (disk)
+  Status drop_stale_inputs();                    // (disk)
+  Status save(const JobPtr& job);                // (disk)
+  void conclude(const std::vector<JobPtr>& ended);  // (disk) saves ended jobs, drops their inputs, tells listeners
+  void drop_inputs(const JobRecord& record);     // (disk)
+  void notify_loop();
+  std::int64_t now_ms() const;
+
+  Store& store_;
+  const IngestOptions& options_;
+
+  mutable std::mutex mu_;
+  std::condition_variable changed_;              // commits, saves, in-flight
+  std::condition_variable notify_;               // the notifier's
+  std::map<std::string, JobPtr, std::less<>> jobs_;      // guarded by mu_, as all below
+  std::deque<ItemRef> queue_;
+  std::map<Key, ActiveKey> active_;
+  std::size_t queued_items_ = 0;
+  std::uint64_t queued_bytes_ = 0;
+  std::size_t in_flight_ = 0;
+  std::deque<std::string> unspilled_;            // finished jobs whose results are in memory
+  std::string last_id_;
+  bool stopping_ = true, notifier_stop_ = false;
+  std::vector<std::weak_ptr<Waiter>> waiters_;
+  std::vector<std::shared_ptr<Waiter>> settled_; // to be called by the notifier
+  std::vector<JobPtr> ended_;                    // likewise
+  bool any_progress_ = false;
+  IngestStats totals_;
+  std::thread notifier_;
+};
+
+class JobTable::Cancelled {
+ public:
+  explicit Cancelled(JobTable& table) : table_(table) {}
+  Cancelled(Cancelled&&) = default;  // the other one holds nothing any more
+  Cancelled& operator=(Cancelled&&) = delete;
+  ~Cancelled() { release(); }
+  std::size_t num_items() const { return num_items_; }
+  /// Lets the jobs be saved, and ends those that have no item left. (disk)
+  void release();
+
+ private:
+  friend class JobTable;
+  JobTable& table_;
+  std::size_t num_items_ = 0;
+  std::vector<JobPtr> held_, ended_;
+};
+
+}  // namespace quire

@@ -1,0 +1,406 @@
+// What callers see of jobs: snapshots, lists, cancellation, listeners; and reading jobs back at start.
+#include <algorithm>
+#include <cmath>
+
+#include "ingest/job_table.h"
+#include "ingest/names.h"
+#include "kernels/base/log.h"
+
+namespace quire {
+namespace {
+
+constexpr auto kProgressInterval = std::chrono::milliseconds(250);
+constexpr double kBytesPerToken = 4;  // until the first document of a job was tokenised
+constexpr std::size_t kJobsWithResults = 256;  // finished jobs whose results stay in memory
+
+}  // namespace
+
+JobTable::JobPtr JobTable::find(std::string_view ns, std::string_view job_id) const {
+  const auto it = jobs_.find(job_id);
+  return it != jobs_.end() && it->second->record.ns == ns ? it->second : nullptr;
+}
+
+JobProgress JobTable::make_progress(const Job& job) const {
+  JobProgress p;
+  double known_tokens = 0, known_bytes = 0, unknown_bytes = 0;
+  for (std::size_t i = 0; i < job.record.items.size(); ++i) {
+    const ItemRecord& item = job.record.items[i];
+    const ItemState& state = job.states[i];
+    if (item.view.finished()) {
+      p.tokens_done += static_cast<std::int64_t>(item.view.tokens);
+      p.tokens_total += static_cast<std::int64_t>(item.view.tokens);
+    } else if (state.tokens_total > 0) {
+      p.tokens_done += static_cast<std::int64_t>(state.tokens_done);
+      p.tokens_total += static_cast<std::int64_t>(state.tokens_total);
+    } else {
+      unknown_bytes += static_cast<double>(item.input_bytes);
+      continue;
+    }
+    const auto tokens = static_cast<double>(item.view.finished() ? item.view.tokens : state.tokens_total);
+    if (tokens > 0) known_tokens += tokens, known_bytes += static_cast<double>(item.input_bytes);
+  }
+  const double per_token = known_tokens > 0 && known_bytes > 0 ? known_bytes / known_tokens : kBytesPerToken;
+  p.tokens_total += static_cast<std::int64_t>(std::ceil(unknown_bytes / per_token));
+  const bool over = job.record.status >= JobStatus::kSucceeded;
+  p.ratio = over ? 1.0 : p.tokens_total > 0 ? std::min(1.0, static_cast<double>(p.tokens_done) / static_cast<double>(p.tokens_total)) : 0.0;
+  if (job.begun) {
+    const auto until = job.ended.value_or(std::chrono::steady_clock::now());
+    const double seconds = std::chrono::duration<double>(until - *job.begun).count();
+    if (seconds > 0) p.tokens_per_second = static_cast<double>(p.tokens_done - job.tokens_before) / seconds;
+  }
+  if (over) {
+    p.eta_ms = 0;
+  } else if (p.tokens_per_second > 0) {
+    p.eta_ms = static_cast<std::int64_t>(1000.0 * static_cast<double>(p.tokens_total - p.tokens_done) / p.tokens_per_second);
+  }
+  return p;
+}
+
+JobSnapshot JobTable::make_snapshot(const Job& job, bool with_results) const {
+  if (job.spilled) return job.summary;
+  JobSnapshot s;
+  s.id = job.record.id;
+  s.ns = job.record.ns;
+  s.type = job.record.type;
+  s.status = job.record.status;
+  s.created_ms = job.record.created_ms;
+  s.started_ms = job.record.started_ms;
+  s.finished_ms = job.record.finished_ms;
+  s.counts.total = static_cast<std::int64_t>(job.record.items.size());
+  for (std::size_t i = 0; i < job.record.items.size(); ++i) {
+    const ItemRecord& item = job.record.items[i];
+    switch (item.view.result) {
+      case ItemResult::kPending: s.counts.in_progress += job.states[i].stage != Stage::kQueued; break;
+      case ItemResult::kFailed: ++s.counts.failed; break;
+      case ItemResult::kCancelled: ++s.counts.cancelled; break;
+      default:
+        ++s.counts.completed;
+        s.usage.tokens += static_cast<std::int64_t>(item.view.tokens);
+    }
+    s.usage.cache_write_tokens += static_cast<std::int64_t>(item.written_tokens);
+    s.usage.deduplicated_tokens += static_cast<std::int64_t>(item.deduplicated_tokens);
+    if (with_results) s.results.push_back(item.view);
+    if (s.status == JobStatus::kFailed && !s.error) s.error = item.view.error;
+  }
+  s.progress = make_progress(job);
+  return s;
+}
+
+Result<JobSnapshot> JobTable::snapshot(std::string_view ns, std::string_view job_id) {
+  JobSnapshot summary;
+  {
+    const std::lock_guard lock(mu_);
+    const JobPtr job = find(ns, job_id);
+    if (!job) return Status::not_found("no job " + std::string(job_id));
+    if (!job->spilled) return make_snapshot(*job, true);
+    summary = job->summary;
+  }
+  QUIRE_ASSIGN_OR_RETURN(const std::string bytes, store_.get_job(job_record_name(job_id)));
+  QUIRE_ASSIGN_OR_RETURN(const JobRecord record, decode_job(bytes));
+  for (const ItemRecord& item : record.items) summary.results.push_back(item.view);
+  return summary;
+}
+
+JobListPage JobTable::list(std::string_view ns, const JobListOptions& options) {
+  JobListPage page;
+  const std::lock_guard lock(mu_);
+  const auto take = [&](const JobPtr& job) {
+    if (job->record.ns != ns || (options.status && job->record.status != *options.status)) return true;
+    if (page.jobs.size() == options.limit) {
+      page.has_more = true;
+      return false;
+    }
+    page.jobs.push_back(make_snapshot(*job, false));
+    return true;
+  };
+  if (!options.descending) {
+    for (auto it = jobs_.upper_bound(options.after); it != jobs_.end() && take(it->second); ++it) {
+    }
+  } else {
+    auto it = options.after.empty() ? jobs_.end() : jobs_.lower_bound(options.after);
+    while (it != jobs_.begin() && take((--it)->second)) {
+    }
+  }
+  return page;
+}
+
+Result<JobSnapshot> JobTable::cancel(std::string_view ns, std::string_view job_id) {
+  std::vector<JobPtr> ended;
+  JobPtr job;
+  {
+    const std::lock_guard lock(mu_);
+    job = find(ns, job_id);
+    if (!job) return Status::not_found("no job " + std::string(job_id));
+    if (job->record.status < JobStatus::kSucceeded) {
+      job->record.cancelled = true;
+      job->dirty = true;
+      for (std::size_t i = 0; i < job->states.size(); ++i) cancel_item(job, i);
+      if (end_job_if_done(job)) ended.push_back(job);
+    }
+  }
+  if (ended.empty()) {
+    QUIRE_RETURN_IF_ERROR(save(job));
+  } else {
+    conclude(ended);
+  }
+  return snapshot(ns, job_id);
+}
+
+JobTable::Cancelled JobTable::cancel_document(std::string_view ns, std::string_view id) {
+  Cancelled out(*this);
+  std::unique_lock lock(mu_);
+  const Key key{std::string(ns), std::string(id)};
+  const auto refs_of = [&] {
+    const auto it = active_.find(key);
+    return it == active_.end() ? std::vector<ItemRef>{} : it->second.refs;
+  };
+  for (const ItemRef& ref : refs_of()) {
+    if (ref.job->record.items[ref.item].view.finished()) continue;
+    ++out.num_items_;
+    ++ref.job->save_holds;
+    out.held_.push_back(ref.job);
+    cancel_item(ref.job, ref.item);
+    if (end_job_if_done(ref.job)) out.ended_.push_back(ref.job);
+  }
+  // A save that began before the hold wrote the state of before; one item may be in the middle of its commit.
+  changed_.wait(lock, [&] {
+    const auto refs = refs_of();
+    return std::none_of(refs.begin(), refs.end(), [](const ItemRef& r) { return r.job->states[r.item].stage == Stage::kCommitting; });
+  });
+  return out;
+}
+
+void JobTable::Cancelled::release() {
+  if (held_.empty()) return;
+  {
+    const std::lock_guard lock(table_.mu_);
+    for (const JobPtr& job : held_) --job->save_holds;
+    held_.clear();
+  }
+  table_.changed_.notify_all();
+  table_.conclude(ended_);
+}
+
+Result<Subscription> JobTable::subscribe(std::string_view ns, std::string_view job_id, JobListener listener) {
+  {
+    const std::lock_guard lock(mu_);
+    const JobPtr job = find(ns, job_id);
+    if (!job) return Status::not_found("no job " + std::string(job_id));
+    if (!job->published) {
+      auto box = std::make_shared<ListenerBox>(ListenerBox{std::move(listener)});
+      job->listeners.push_back(box);
+      mark_progress(job);
+      return Subscription(std::move(box));
+    }
+  }
+  QUIRE_ASSIGN_OR_RETURN(const JobSnapshot last, snapshot(ns, job_id));
+  listener(JobEvent::kDone, last);
+  return Subscription();
+}
+
+Subscription JobTable::when_settled(std::string_view ns, std::span<const std::string> ids, std::function<void()> done) {
+  auto waiter = std::make_shared<Waiter>();
+  {
+    const std::lock_guard lock(mu_);
+    for (const std::string& id : ids) {
+      Key key{std::string(ns), id};
+      if (active_.contains(key)) waiter->keys.insert(std::move(key));
+    }
+    if (!waiter->keys.empty()) {
+      waiter->done = std::move(done);
+      waiters_.push_back(waiter);
+      return Subscription(std::move(waiter));
+    }
+  }
+  done();
+  return Subscription();
+}
+
+PendingDocument JobTable::describe(const ItemRef& ref) const {
+  const ItemRecord& item = ref.job->record.items[ref.item];
+  const ItemState& state = ref.job->states[ref.item];
+  PendingDocument p{ref.job->record.id, item.view.id, item.content_hash, ref.job->record.created_ms, item.view.index, item.pack, item.input_bytes,
+                    state.tokens_total, ref.job->record.type, item.view.status, 0, ref.job->settings};
+  if (state.tokens_total > 0) p.progress = std::min(1.0, static_cast<double>(state.tokens_done) / static_cast<double>(state.tokens_total));
+  return p;
+}
+
+std::optional<PendingDocument> JobTable::pending(std::string_view ns, std::string_view id) {
+  const std::lock_guard lock(mu_);
+  const auto it = active_.find({std::string(ns), std::string(id)});
+  return it == active_.end() ? std::nullopt : latest(it->second);
+}
+
+/// The last one that was not cancelled.
+std::optional<PendingDocument> JobTable::latest(const ActiveKey& active) const {
+  for (auto ref = active.refs.rbegin(); ref != active.refs.rend(); ++ref) {
+    if (!ref->job->record.items[ref->item].view.finished()) return describe(*ref);
+  }
+  return std::nullopt;
+}
+
+std::vector<PendingDocument> JobTable::pending_in(std::string_view ns) {
+  std::vector<PendingDocument> all;
+  const std::lock_guard lock(mu_);
+  for (auto it = active_.lower_bound({std::string(ns), ""}); it != active_.end() && it->first.first == ns; ++it) {
+    if (auto p = latest(it->second)) all.push_back(std::move(*p));
+  }
+  return all;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Notifier
+
+void JobTable::mark_progress(const JobPtr& job) {
+  if (job->listeners.empty()) return;
+  job->progress_due = true;
+  if (!any_progress_) {
+    any_progress_ = true;
+    notify_.notify_all();
+  }
+}
+
+void JobTable::notify_loop() {
+  auto next_progress = std::chrono::steady_clock::now();
+  std::unique_lock lock(mu_);
+  const auto urgent = [&] { return notifier_stop_ || !ended_.empty() || !settled_.empty(); };
+  while (true) {
+    if (any_progress_) {
+      notify_.wait_until(lock, next_progress, urgent);
+    } else {
+      notify_.wait(lock, [&] { return urgent() || any_progress_; });
+    }
+    std::vector<std::function<void()>> calls;
+    const auto tell = [&](Job& job, JobEvent event, const std::shared_ptr<JobSnapshot>& s) {
+      for (const auto& weak : job.listeners) {
+        calls.push_back([weak, event, s] {
+          if (const auto box = weak.lock()) box->call(event, *s);
+        });
+      }
+    };
+    for (const JobPtr& job : ended_) {
+      tell(*job, JobEvent::kDone, std::make_shared<JobSnapshot>(make_snapshot(*job, true)));
+      job->listeners.clear();
+      job->published = true;
+      unspilled_.push_back(job->record.id);
+    }
+    ended_.clear();
+    for (const auto& waiter : std::exchange(settled_, {})) {
+      calls.push_back([weak = std::weak_ptr<Waiter>(waiter)] {
+        if (const auto w = weak.lock()) w->done();
+      });
+    }
+    if (any_progress_ && std::chrono::steady_clock::now() >= next_progress) {
+      any_progress_ = false;
+      next_progress = std::chrono::steady_clock::now() + kProgressInterval;
+      for (const auto& [id, job] : jobs_) {
+        if (!std::exchange(job->progress_due, false) || job->published || job->record.status >= JobStatus::kSucceeded) continue;
+        std::erase_if(job->listeners, [](const auto& weak) { return weak.expired(); });
+        if (!job->listeners.empty()) tell(*job, JobEvent::kProgress, std::make_shared<JobSnapshot>(make_snapshot(*job, false)));
+      }
+    }
+    while (unspilled_.size() > kJobsWithResults) {
+      const auto it = jobs_.find(unspilled_.front());
+      unspilled_.pop_front();
+      if (it == jobs_.end() || it->second->dirty || it->second->persisting) continue;  // only the record in memory is whole
+      it->second->spilled = true;
+      it->second->record.items = {};
+      it->second->states = {};
+    }
+    const bool stop = notifier_stop_ && ended_.empty() && settled_.empty();
+    lock.unlock();
+    for (const auto& call : calls) call();
+    if (stop) return;
+    lock.lock();
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Start and retention
+
+Status JobTable::start() {
+  QUIRE_RETURN_IF_ERROR(load());
+  QUIRE_RETURN_IF_ERROR(drop_stale_inputs());
+  const std::lock_guard lock(mu_);
+  stopping_ = false;
+  notifier_ = std::thread([this] { notify_loop(); });
+  return {};
+}
+
+Status JobTable::load() {
+  std::string after(kJobPrefix);
+  while (true) {
+    QUIRE_ASSIGN_OR_RETURN(const auto records, store_.list_jobs(after, 64));
+    if (records.empty()) return {};
+    for (const NamedRecord& r : records) {
+      after = r.name;
+      if (!r.name.starts_with(kJobPrefix)) return {};
+      auto record = decode_job(r.value);
+      if (!record.ok()) {
+        log_error("a job record is damaged and left out", {{"record", r.name}, {"error", record.status().to_string()}});
+        continue;
+      }
+      auto job = std::make_shared<Job>();
+      job->settings = std::make_shared<const JobSettings>(record->settings);
+      job->record = std::move(*record);
+      const std::lock_guard lock(mu_);
+      last_id_ = std::max(last_id_, job->record.id);
+      if (job->record.status >= JobStatus::kSucceeded) {
+        job->states.assign(job->record.items.size(), ItemState{});
+        job->published = true;
+        job->summary = make_snapshot(*job, false);
+        job->spilled = true;
+        job->record.items = {};
+        job->states = {};
+      } else {
+        for (ItemRecord& item : job->record.items) {
+          if (item.view.finished()) continue;
+          item.view.status = DocumentStatus::kQueued;
+          if (job->record.cancelled) item.view.result = ItemResult::kCancelled;
+        }
+        enqueue(job);
+        if (end_job_if_done(job)) job->published = true;  // saved by the next flush()
+      }
+      jobs_.emplace(job->record.id, job);
+    }
+  }
+}
+
+Status JobTable::drop_stale_inputs() {
+  std::string after(kInputPrefix);
+  while (true) {
+    QUIRE_ASSIGN_OR_RETURN(const auto records, store_.list_jobs(after, 4));
+    if (records.empty() || !records.front().name.starts_with(kInputPrefix)) return {};
+    for (const NamedRecord& r : records) {
+      if (!r.name.starts_with(kInputPrefix)) return {};
+      const std::string id = r.name.substr(kInputPrefix.size(), r.name.rfind('/') - kInputPrefix.size());
+      const auto it = jobs_.find(id);
+      if (it != jobs_.end() && it->second->record.status < JobStatus::kSucceeded) {
+        after = std::string(kInputPrefix) + id + "/~";  // wanted: on to the next job
+        break;
+      }
+      after = r.name;
+      QUIRE_RETURN_IF_ERROR(store_.delete_job(r.name));
+    }
+  }
+}
+
+Status JobTable::purge(std::int64_t now) {
+  std::vector<std::string> old;
+  {
+    const std::lock_guard lock(mu_);
+    for (auto it = jobs_.begin(); it != jobs_.end();) {
+      const Job& job = *it->second;
+      const bool over = job.published && !job.dirty && !job.persisting && job.record.finished_ms + options_.job_retention_ms <= now;
+      if (over) old.push_back(it->first);
+      it = over ? jobs_.erase(it) : std::next(it);
+    }
+  }
+  for (const std::string& id : old) {
+    const Status s = store_.delete_job(job_record_name(id));
+    if (!s.ok() && s.code() != Code::kNotFound) return s;
+  }
+  return {};
+}
+
+}  // namespace quire

@@ -1,0 +1,56 @@
+#include "ingest/prepared_text.h"
+
+namespace quire {
+
+PreparedText prepare_text(DocumentInput input) {
+  PreparedText out;
+  if (input.text) {
+    out.text = std::move(*input.text);
+    return out;
+  }
+  if (!input.chunks) return out;
+  for (const std::string& chunk : *input.chunks) {
+    if (!out.given.empty()) out.text += "\n\n";
+    out.given.push_back({out.text.size(), out.text.size() + chunk.size()});
+    out.text += chunk;
+  }
+  return out;
+}
+
+std::string settings_text(const ChunkingOptions& options, bool given_chunks, std::string_view title) {
+  return (given_chunks ? std::string("given") : describe(options)) + "\n" + std::string(title);
+}
+
+std::string_view header_title(const DocumentManifest& manifest) {
+  const std::size_t line = manifest.chunking.find('\n');
+  return line == std::string::npos ? std::string_view(manifest.title) : std::string_view(manifest.chunking).substr(line + 1);
+}
+
+ChunkLimits chunk_limits(const Engine& engine, const IngestOptions& options) {
+  return {engine.info().max_model_len - 1, options.max_document_tokens};
+}
+
+std::uint64_t count_blocks(const DocumentManifest& manifest) {
+  std::uint64_t n = 0;
+  for (const DocumentChunk& c : manifest.chunks) {
+    if (c.block_tokens > 0) n += (c.num_tokens + c.block_tokens - 1) / c.block_tokens;
+  }
+  return n;
+}
+
+Result<std::vector<Chunk>> retokenise(const Engine& engine, const DocumentManifest& manifest, std::string_view text, const ChunkLimits& limits) {
+  std::vector<TextRange> ranges;
+  for (const DocumentChunk& c : manifest.chunks) {
+    if (c.byte_begin > c.byte_end || c.byte_end > text.size()) return Status::corruption("chunks of " + manifest.id + " reach past its text");
+    ranges.push_back({static_cast<std::size_t>(c.byte_begin), static_cast<std::size_t>(c.byte_end)});
+  }
+  return chunk_given(engine.prompt_format(), header_title(manifest), text, ranges, limits);
+}
+
+Result<std::vector<Chunk>> cut(const Engine& engine, std::string_view title, const PreparedText& prepared, const ChunkingOptions& options,
+                               const ChunkLimits& limits) {
+  if (!prepared.given.empty()) return chunk_given(engine.prompt_format(), title, prepared.text, prepared.given, limits);
+  return chunk_text(engine.tokenizer(), engine.prompt_format(), title, prepared.text, options, limits);
+}
+
+}  // namespace quire

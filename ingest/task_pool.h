@@ -1,0 +1,36 @@
+/// A few threads that run short tasks in order of arrival.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace quire {
+
+/// Threads: post() from any thread. Callers bound how much they post (the service: by its documents in flight).
+class TaskPool {
+ public:
+  explicit TaskPool(int num_threads);
+  ~TaskPool() { stop(); }
+  TaskPool(const TaskPool&) = delete;
+  TaskPool& operator=(const TaskPool&) = delete;
+
+  /// False once stopped; the task is then dropped. Tasks must not throw.
+  bool post(std::function<void()> task);
+  /// Runs what was posted before, then ends the threads.
+  void stop();
+
+ private:
+  void loop();
+
+  std::mutex mu_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> tasks_;  // guarded by mu_
+  bool stopping_ = false;                    // guarded by mu_
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace quire

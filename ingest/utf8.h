@@ -1,0 +1,47 @@
+/// UTF-8 checks and code point counts; JSON strings and chunk cuts depend on both.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace quire {
+
+/// Byte offset of the first byte that is not part of well-formed UTF-8 (overlong forms, surrogates and values above U+10FFFF
+/// are malformed). Empty: all is well.
+std::optional<std::size_t> find_invalid_utf8(std::string_view text);
+
+/// Code points of well-formed UTF-8.
+std::uint64_t count_code_points(std::string_view text);
+
+/// The largest offset <= pos at which a code point begins (or the end of the text).
+inline std::size_t code_point_floor(std::string_view text, std::size_t pos) {
+  if (pos >= text.size()) return text.size();
+  while (pos > 0 && (static_cast<unsigned char>(text[pos]) & 0xC0) == 0x80) --pos;
+  return pos;
+}
+
+/// Turns ascending byte offsets into code point offsets, reading the text once.
+class CodePointCounter {
+ public:
+  explicit CodePointCounter(std::string_view text) : text_(text) {}
+  /// `byte` may go back; that restarts the count.
+  std::uint64_t at(std::size_t byte) {
+    if (byte > text_.size()) byte = text_.size();
+    if (byte < byte_) byte_ = 0, count_ = 0;
+    count_ += count_code_points(text_.substr(byte_, byte - byte_));
+    byte_ = byte;
+    return count_;
+  }
+
+ private:
+  std::string_view text_;
+  std::size_t byte_ = 0;
+  std::uint64_t count_ = 0;
+};
+
+/// Nothing but ASCII white space and U+00A0, U+2028, U+2029, U+3000, U+FEFF.
+bool is_blank(std::string_view text);
+
+}  // namespace quire
