@@ -1,0 +1,260 @@
+#include "server/app/app.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "kernels/base/log.h"
+#include "server/app/call.h"
+#include "server/app/services.h"
+#include "server/handlers/handlers.h"
+#include "server/request_id.h"
+
+namespace quire {
+namespace {
+
+std::shared_ptr<Call> call_of(Exchange& exchange) { return std::static_pointer_cast<Call>(exchange.state); }
+
+std::string joined(const std::vector<std::string_view>& words) {
+  std::string out;
+  for (const auto w : words) out.append(out.empty() ? "" : ", ").append(w);
+  return out;
+}
+
+class App final : public HttpService {
+ public:
+  App(Services& services, const RouteTable& routes) : services_(services), routes_(routes) {}
+
+  HeadDecision on_head(Exchange& exchange) override;
+  void handle(std::shared_ptr<Exchange> exchange) override;
+  HttpResponse protocol_error(int status, const std::string& message, Exchange* exchange) override;
+  void on_finished(Exchange& exchange, const ExchangeSummary& summary) override;
+
+ private:
+  std::optional<HttpResponse> admit(Call& call, const HttpRequest& request);
+  std::optional<HttpResponse> refuse(Call& call, const Problem& problem);
+  std::optional<HttpResponse> authenticate(Call& call, const HttpRequest& request);
+  std::optional<HttpResponse> choose_namespace(Call& call, const HttpRequest& request);
+  std::optional<HttpResponse> limit_rate(Call& call);
+  void allow_origin(Call& call, const HttpRequest& request);
+  HttpResponse preflight(Call& call, const RouteMatch& match, const HttpRequest& request);
+  bool begin_idempotent(Call& call);
+
+  Services& services_;
+  const RouteTable& routes_;
+};
+
+std::optional<HttpResponse> App::refuse(Call& call, const Problem& problem) {
+  call.add_log("error_code", problem.code);
+  services_.metrics->rejected(problem.code);
+  HttpResponse r = problem_response(problem, call.style, call.instance, call.request_id);
+  call.add_standard_headers(r.headers);
+  return r;
+}
+
+void App::allow_origin(Call& call, const HttpRequest& request) {
+  const auto origin = request.headers.get("origin");
+  if (origin.empty()) return;
+  for (const auto& allowed : services_.config()->server.cors_origins)
+    if (allowed == "*" || allowed == origin) call.cors_origin = allowed == "*" ? "*" : std::string(origin);
+}
+
+HttpResponse App::preflight(Call& call, const RouteMatch& match, const HttpRequest& request) {
+  HttpResponse r;
+  r.status = 204;
+  const std::string methods = match.allowed.empty() ? "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS" : joined(match.allowed);
+  r.headers.set("Allow", methods);
+  if (!call.cors_origin.empty()) {
+    r.headers.set("Access-Control-Allow-Methods", methods);
+    const auto wanted = request.headers.get("access-control-request-headers");
+    r.headers.set("Access-Control-Allow-Headers", wanted.empty() ? "Authorization, Content-Type, X-Namespace, X-Request-Id, Idempotency-Key, Prefer" : std::string(wanted));
+    r.headers.set("Access-Control-Max-Age", "600");
+  }
+  call.add_standard_headers(r.headers);
+  return r;
+}
+
+std::optional<HttpResponse> App::authenticate(Call& call, const HttpRequest& request) {
+  call.keys = services_.keys();
+  const bool open_path = call.route->public_path || (call.route->endpoint == "metrics" && services_.config()->metrics.is_public);
+  if (call.keys->is_open()) {
+    call.key = &call.keys->anonymous();
+    return std::nullopt;
+  }
+  const std::string secret = presented_key(request.headers);
+  if (!secret.empty()) call.key = call.keys->find(secret);
+  if (open_path) return std::nullopt;
+  if (secret.empty()) return refuse(call, make_problem("missing_api_key", "send the API key as 'Authorization: Bearer <key>'"));
+  if (!call.key) return refuse(call, make_problem("invalid_api_key", "the API key is not known to this service"));
+  if (!call.key->allows(call.route->scope)) {
+    return refuse(call, make_problem("insufficient_scope", "this needs the scope '" + std::string(scope_name(call.route->scope)) + "', which the key '" +
+                                                               call.key->name + "' does not have"));
+  }
+  return std::nullopt;
+}
+
+std::optional<HttpResponse> App::choose_namespace(Call& call, const HttpRequest& request) {
+  if (const auto* asked = request.headers.find("x-namespace")) {
+    if (!valid_namespace(*asked))
+      return refuse(call, make_problem("invalid_value", "X-Namespace must be 1 to 64 letters, digits, '.', '_' or '-', and begin with a letter or digit", "X-Namespace"));
+    call.ns = *asked;
+  } else if (call.key) {
+    call.ns = call.key->namespaces.front() == "*" ? "default" : call.key->namespaces.front();
+  } else {
+    call.ns = "default";
+  }
+  if (call.key && !call.key->allows_namespace(call.ns))
+    return refuse(call, make_problem("namespace_denied", "the key '" + call.key->name + "' may not use the namespace '" + call.ns + "'", "X-Namespace"));
+  return std::nullopt;
+}
+
+std::optional<HttpResponse> App::limit_rate(Call& call) {
+  if (!call.key || call.route->scope == Scope::kNone) return std::nullopt;
+  const auto config = services_.config();
+  const auto& key = *call.key;
+  const std::int64_t requests = key.requests_per_minute >= 0 ? key.requests_per_minute : config->limits.requests_per_minute;
+  const std::int64_t tokens = key.tokens_per_minute >= 0 ? key.tokens_per_minute : config->limits.tokens_per_minute;
+  call.rate = services_.rate_limiter->take_request(key.name, requests, tokens);
+  if (call.rate.allowed) return std::nullopt;
+  Problem p = make_problem(call.rate.tokens_exhausted ? "quota_exceeded" : "rate_limited",
+                           call.rate.tokens_exhausted ? "the key's tokens per minute are used up" : "the key's requests per minute are used up");
+  p.retry_after_ms = call.rate.retry_after_ms;
+  return refuse(call, p);
+}
+
+/// Everything that can be said before the body is read.
+std::optional<HttpResponse> App::admit(Call& call, const HttpRequest& request) {
+  auto match = routes_.match(request.method, request.path);
+  call.style = match.style;
+  allow_origin(call, request);
+  if (request.method == "OPTIONS") return preflight(call, match, request);
+  if (!match.route) {
+    if (match.allowed.empty()) return refuse(call, make_problem("route_not_found", "there is no " + call.instance.substr(0, 256)));
+    Problem p = make_problem("method_not_allowed", call.instance.substr(0, 256) + " takes " + joined(match.allowed) + ", not " + request.method.substr(0, 32));
+    p.headers.emplace_back("Allow", joined(match.allowed));
+    return refuse(call, p);
+  }
+  call.route = match.route;
+  call.params = std::move(match.params);
+  if (auto r = authenticate(call, request)) return r;
+  if (auto r = choose_namespace(call, request)) return r;
+  if (services_.draining && !call.route->while_draining) return refuse(call, make_problem("draining", "the service is shutting down; ask another one, or again later"));
+  if (call.route->needs_ready && !services_.ready) return refuse(call, make_problem("loading", "the model is still being loaded; /readyz says when it is ready"));
+  if (auto r = limit_rate(call)) return r;
+  if (const auto* key = request.headers.find("idempotency-key"); key && request.method == "POST") {
+    if (key->empty() || key->size() > 128) return refuse(call, make_problem("invalid_value", "Idempotency-Key must have 1 to 128 characters", "Idempotency-Key"));
+    call.idempotency_slot = (call.key ? call.key->name : "") + "\n" + call.ns + "\n" + request.method + " " + call.instance + "\n" + *key;
+  }
+  return std::nullopt;
+}
+
+HeadDecision App::on_head(Exchange& exchange) {
+  auto call = std::make_shared<Call>(services_);
+  call->exchange = &exchange;
+  exchange.state = call;
+  services_.requests_running++;
+  const HttpRequest& request = exchange.request;
+  const auto given = request.headers.get("x-request-id");
+  call->request_id = valid_request_id(given) ? std::string(given) : make_id("req_");
+  call->trace_id = trace_id_of(request.headers.get("traceparent"));
+  call->instance = request.path_text();
+  HeadDecision decision;
+  decision.max_body_bytes = static_cast<std::uint64_t>(services_.config()->server.max_body_bytes);
+  decision.reject = admit(*call, request);
+  if (!decision.reject && call->route->body == BodyUse::kDocuments) decision.sink = make_document_sink(*call, request);
+  return decision;
+}
+
+/// False: the call was answered from what is remembered, or refused.
+bool App::begin_idempotent(Call& call) {
+  if (call.idempotency_slot.empty()) return true;
+  const std::string slot = call.idempotency_slot;
+  const auto found = services_.idempotency->begin(slot, sha256(call.request().body));
+  if (found.outcome == IdempotencyStore::Outcome::kFirst) return true;
+  call.idempotency_slot.clear();
+  if (found.outcome == IdempotencyStore::Outcome::kReplay) {
+    HttpResponse r = *found.reply;
+    r.headers.set("Idempotency-Replayed", "true");
+    call.reply(std::move(r));
+  } else if (found.outcome == IdempotencyStore::Outcome::kInProgress) {
+    call.fail(make_problem("idempotency_in_progress", "the first request with this Idempotency-Key is still running", "Idempotency-Key"));
+  } else {
+    call.fail(make_problem("idempotency_mismatch", "this Idempotency-Key was used with another body; use a new one", "Idempotency-Key"));
+  }
+  return false;
+}
+
+void App::handle(std::shared_ptr<Exchange> exchange) {
+  Call* raw = call_of(*exchange).get();
+  const std::shared_ptr<Call> call(std::move(exchange), raw);
+  if (!begin_idempotent(*call)) return;
+  const auto run = [call] {
+    try {
+      call->route->handler(call);
+    } catch (const std::exception& e) {
+      log_error("a handler threw", {{"request_id", call->request_id}, {"endpoint", std::string(call->route->endpoint)}, {"reason", e.what()}});
+      call->fail(make_problem("internal", "the request failed inside the service; the log has the reason under this request id"));
+    }
+  };
+  if (call->route->run == RunOn::kIoThread) return run();
+  if (!services_.workers->post(run)) call->fail(make_problem("overloaded", "too many requests wait; try again"));
+}
+
+HttpResponse App::protocol_error(int status, const std::string& message, Exchange* exchange) {
+  std::string_view code = "invalid_value";
+  switch (status) {
+    case 408: code = "request_timeout"; break;
+    case 413: code = "payload_too_large"; break;
+    case 417: code = "expectation_failed"; break;
+    case 431: code = "headers_too_large"; break;
+    case 500: code = "internal"; break;
+    case 501: code = "not_supported"; break;
+    case 505: code = "http_version_not_supported"; break;
+    default: break;
+  }
+  services_.metrics->rejected(code);
+  const Problem problem = make_problem(std::string(code), message);
+  if (exchange && exchange->state) {
+    auto call = call_of(*exchange);
+    call->add_log("error_code", std::string(code));
+    HttpResponse r = problem_response(problem, call->style, call->instance, call->request_id);
+    call->add_standard_headers(r.headers);
+    return r;
+  }
+  const std::string id = make_id("req_");
+  HttpResponse r = problem_response(problem, ErrorStyle::kNative, "", id);
+  r.headers.set("X-Request-Id", id);
+  services_.metrics->request_finished("none", status, 0, "");
+  log_info("request", {{"request_id", id}, {"endpoint", "none"}, {"status", std::to_string(status)}, {"error_code", std::string(code)}});
+  return r;
+}
+
+void App::on_finished(Exchange& exchange, const ExchangeSummary& summary) {
+  auto call = call_of(exchange);
+  services_.requests_running--;
+  if (!call->idempotency_slot.empty() && summary.status >= 500) services_.idempotency->forget(call->idempotency_slot);
+  const std::string_view endpoint = call->route ? call->route->endpoint : "none";
+  const double seconds = std::chrono::duration<double>(summary.duration).count();
+  services_.metrics->request_finished(endpoint, summary.status, seconds, call->ns);
+  const bool health = call->route && call->route->public_path;  // probes come every second: only at debug
+  char ms[32];
+  std::snprintf(ms, sizeof ms, "%.2f", seconds * 1000);
+  const auto facts = call->log_fields();
+  const auto fact = [&](std::string_view name) {
+    for (const auto& [n, value] : facts)
+      if (n == name) return value;
+    return std::string();
+  };
+  log_line(health ? LogLevel::kDebug : LogLevel::kInfo, "request",
+           {{"request_id", call->request_id}, {"trace_id", call->trace_id}, {"namespace", call->ns}, {"key", call->key ? call->key->name : ""},
+            {"endpoint", std::string(endpoint)}, {"method", exchange.request.method}, {"status", std::to_string(summary.status)},
+            {"client_gone", summary.client_gone ? "true" : ""}, {"ms", ms}, {"request_bytes", std::to_string(summary.request_bytes)},
+            {"response_bytes", std::to_string(summary.response_bytes)}, {"error_code", fact("error_code")}, {"documents", fact("documents")},
+            {"query", fact("query")}, {"strategy", fact("strategy")}, {"prompt_tokens", fact("prompt_tokens")}, {"fates", fact("fates")},
+            {"completion_tokens", fact("completion_tokens")}, {"ttft_ms", fact("ttft_ms")}, {"question", fact("question")}});
+}
+
+}  // namespace
+
+std::unique_ptr<HttpService> make_app(Services& services, const RouteTable& routes) { return std::make_unique<App>(services, routes); }
+
+}  // namespace quire

@@ -1,0 +1,16 @@
+/// The service behind the HTTP server: finds the route, checks key, namespace and limits, runs the handler, logs the end.
+#pragma once
+
+#include <memory>
+
+#include "server/app/route_table.h"
+#include "server/http/http_server.h"
+
+namespace quire {
+
+struct Services;
+
+/// Threads: as HttpService. `services` must outlive it.
+std::unique_ptr<HttpService> make_app(Services& services, const RouteTable& routes);
+
+}  // namespace quire

@@ -1,0 +1,105 @@
+#include "server/app/route_table.h"
+#include "server/handlers/handlers.h"
+
+namespace quire {
+namespace {
+
+using enum Scope;
+namespace h = handlers;
+
+Route get(std::string_view pattern, std::string_view endpoint, Handler handler, Scope scope, std::string_view summary) {
+  Route r;
+  r.method = "GET";
+  r.pattern = pattern;
+  r.endpoint = endpoint;
+  r.handler = handler;
+  r.scope = scope;
+  r.summary = summary;
+  return r;
+}
+
+Route with_body(std::string_view method, std::string_view pattern, std::string_view endpoint, Handler handler, Scope scope, std::string_view summary,
+                BodyUse body = BodyUse::kJson) {
+  Route r = get(pattern, endpoint, handler, scope, summary);
+  r.method = method;
+  r.body = body;
+  return r;
+}
+
+Route openai(Route r) {
+  r.style = ErrorStyle::kOpenAi;
+  return r;
+}
+
+/// Probes: no key, always answered, on the I/O thread.
+Route probe(std::string_view pattern, std::string_view endpoint, Handler handler, std::string_view summary) {
+  Route r = get(pattern, endpoint, handler, kNone, summary);
+  r.public_path = r.while_draining = true;
+  r.needs_ready = false;
+  r.run = RunOn::kIoThread;
+  return r;
+}
+
+Route while_draining(Route r) {
+  r.while_draining = true;
+  return r;
+}
+
+}  // namespace
+
+std::vector<Route> all_routes() {
+  std::vector<Route> routes = {
+      with_body("POST", "/v1/documents", "documents", h::post_documents, kWrite, "Cache one document or a batch", BodyUse::kDocuments),
+      get("/v1/documents", "documents", h::list_documents, kRead, "List documents"),
+      with_body("POST", "/v1/documents/delete", "documents_delete", h::bulk_delete, kWrite, "Delete documents by ids or filter"),
+      get("/v1/documents/{id}", "document", h::get_document, kRead, "One document and the state of its cache"),
+      with_body("PUT", "/v1/documents/{id}", "document", h::put_document, kWrite, "Create or replace one document", BodyUse::kDocuments),
+      with_body("PATCH", "/v1/documents/{id}", "document", h::patch_document, kWrite, "Change title, metadata, life or pin"),
+      with_body("DELETE", "/v1/documents/{id}", "document", h::delete_document, kWrite, "Delete one document", BodyUse::kNone),
+      get("/v1/documents/{id}/content", "document_content", h::document_content, kRead, "The stored text"),
+      get("/v1/documents/{id}/chunks", "document_chunks", h::document_chunks, kRead, "Chunks with token and character ranges"),
+      get("/v1/documents/{id}/blocks", "document_blocks", h::document_blocks, kRead, "Blocks with token and character ranges"),
+      with_body("POST", "/v1/documents/{id}/warm", "document_warm", h::warm_document, kWrite, "Compute again what the cache lacks"),
+
+      while_draining(get("/v1/jobs", "jobs", h::list_jobs, kRead, "List jobs")),
+      while_draining(get("/v1/jobs/{id}", "job", h::get_job, kRead, "One job")),
+      with_body("POST", "/v1/jobs/{id}/cancel", "job_cancel", h::cancel_job, kWrite, "Cancel what is not finished", BodyUse::kNone),
+      get("/v1/jobs/{id}/events", "job_events", h::job_events, kRead, "Progress as server-sent events"),
+
+      with_body("POST", "/v1/query", "query", h::query, kQuery, "Answer a question over documents"),
+      with_body("POST", "/v1/query/plan", "query_plan", h::query_plan, kQuery, "What a query would use, without generating"),
+      get("/v1/queries", "queries", h::list_queries, kQuery, "The last queries"),
+      get("/v1/queries/{id}", "query_record", h::get_query, kQuery, "One of the last queries"),
+      get("/v1/queries/{id}/explain", "query_explain", h::explain_query, kQuery, "The fate of every block"),
+      with_body("POST", "/v1/retrieve", "retrieve", h::not_supported, kQuery, "Ranked passages without generating"),
+
+      openai(get("/v1/models", "models", h::list_models, kRead, "Models served")),
+      openai(get("/v1/models/{id}", "model", h::get_model, kRead, "One model")),
+      openai(with_body("POST", "/v1/chat/completions", "chat_completions", h::not_supported, kQuery, "OpenAI-compatible chat")),
+      openai(with_body("POST", "/v1/completions", "completions", h::not_supported, kQuery, "OpenAI-compatible completion")),
+      openai(with_body("POST", "/v1/embeddings", "embeddings", h::not_supported, kQuery, "OpenAI-compatible embeddings")),
+      openai(with_body("POST", "/tokenize", "tokenize", h::tokenize, kQuery, "Text to token ids")),
+      openai(with_body("POST", "/detokenize", "detokenize", h::detokenize, kQuery, "Token ids to text")),
+      get("/v1/info", "info", h::info, kRead, "What this service and its model can do"),
+
+      probe("/livez", "livez", h::livez, "200 while the process turns"),
+      probe("/readyz", "readyz", h::readyz, "200 when queries can be answered"),
+      probe("/healthz", "healthz", h::healthz, "Ready state with its checks"),
+      probe("/health", "health", h::healthz, "The same"),
+
+      get("/v1/admin/cache/stats", "admin_cache_stats", h::cache_stats, kAdmin, "Tiers, bytes, savings"),
+      get("/v1/admin/config", "admin_config", h::effective_config, kAdmin, "The effective configuration"),
+  };
+  Route version = get("/version", "version", h::version_info, kRead, "Version of the service");
+  version.needs_ready = false;
+  version.run = RunOn::kIoThread;
+  version.while_draining = true;
+  routes.push_back(version);
+  Route metrics = get("/metrics", "metrics", h::metrics, kRead, "Prometheus metrics");
+  metrics.needs_ready = false;
+  metrics.while_draining = true;
+  routes.push_back(metrics);
+  return routes;
+}
+
+}  // namespace quire

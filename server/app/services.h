@@ -1,0 +1,62 @@
+/// Everything a handler may use. Built by the serve command; handlers get a reference.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "server/app/explain_ring.h"
+#include "server/app/timer_queue.h"
+#include "server/auth.h"
+#include "server/config/config.h"
+#include "server/idempotency.h"
+#include "server/metrics.h"
+#include "server/rate_limit.h"
+#include "server/worker_pool.h"
+
+namespace quire {
+
+class Engine;
+class IngestService;
+class Store;
+class RouteTable;
+
+/// Threads: any. engine, store and ingest are set before `ready` becomes true and stay until all requests are gone.
+struct Services {
+  explicit Services(Config initial);
+
+  std::shared_ptr<const Config> config() const { return std::atomic_load(&config_); }
+  void set_config(Config config) { std::atomic_store(&config_, std::shared_ptr<const Config>(std::make_shared<Config>(std::move(config)))); }
+  std::shared_ptr<const KeyRing> keys() const { return std::atomic_load(&keys_); }
+  void set_keys(std::shared_ptr<const KeyRing> keys) { std::atomic_store(&keys_, std::move(keys)); }
+
+  Engine* engine = nullptr;
+  Store* store = nullptr;
+  IngestService* ingest = nullptr;
+  std::atomic<bool> ready{false}, draining{false};
+  std::atomic<std::int64_t> requests_running{0};
+  const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
+  std::int64_t started_ms = 0;                       ///< Unix ms
+
+  std::unique_ptr<RateLimiter> rate_limiter;
+  std::unique_ptr<IdempotencyStore> idempotency;
+  std::unique_ptr<ExplainRing> explain;
+  std::unique_ptr<Metrics> metrics;
+  std::unique_ptr<TimerQueue> timers;
+  std::unique_ptr<WorkerPool> workers;
+  const RouteTable* routes = nullptr;
+
+ private:
+  std::shared_ptr<const Config> config_;
+  std::shared_ptr<const KeyRing> keys_;
+};
+
+std::int64_t unix_ms_now();
+
+/// The counters of a scrape. May wait on disk.
+MetricsSnapshot metrics_snapshot(Services& services);
+
+}  // namespace quire

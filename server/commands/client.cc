@@ -1,0 +1,47 @@
+#include "server/commands/client.h"
+
+#include <CLI/CLI.hpp>
+
+#include "server/json/parse.h"
+
+namespace quire {
+namespace json = boost::json;
+
+void add_client_flags(CLI::App& command, ClientFlags& flags) {
+  command.add_option("--server", flags.server, "Address of the service")->envname("QUIRE_SERVER")->capture_default_str();
+  command.add_option("--key", flags.key, "API key")->envname("QUIRE_API_KEY");
+  command.add_option("--namespace", flags.ns, "Namespace (default: the key's first)");
+}
+
+Status error_of(const HttpResponse& response) {
+  std::string message = "HTTP " + std::to_string(response.status);
+  std::string param;
+  if (const auto body = parse_json(response.body); body.ok() && body->is_object()) {
+    const auto& o = body->as_object();
+    if (const auto* detail = o.if_contains("detail"); detail && detail->is_string()) message = std::string(detail->as_string());
+    if (const auto* error = o.if_contains("error"); error && error->is_object()) {
+      const auto& e = error->as_object();
+      if (const auto* code = e.if_contains("code"); code && code->is_string()) message += " [" + std::string(code->as_string()) + "]";
+      if (const auto* p = e.if_contains("param"); p && p->is_string()) param = std::string(p->as_string());
+    }
+  }
+  return Status(response.status == 404 ? Code::kNotFound : Code::kFailedPrecondition, message, param);
+}
+
+Result<HttpResponse> client_call(const ClientFlags& flags, ClientRequest request, const std::function<bool(std::string_view)>& on_piece) {
+  QUIRE_ASSIGN_OR_RETURN(const auto address, parse_server_url(flags.server));
+  if (!flags.key.empty()) request.headers.emplace_back("Authorization", "Bearer " + flags.key);
+  if (!flags.ns.empty()) request.headers.emplace_back("X-Namespace", flags.ns);
+  QUIRE_ASSIGN_OR_RETURN(auto response, http_call(address, request, on_piece));
+  if (response.status >= 400) return error_of(response);
+  return response;
+}
+
+Result<json::value> client_json(const ClientFlags& flags, ClientRequest request) {
+  QUIRE_ASSIGN_OR_RETURN(const auto response, client_call(flags, std::move(request)));
+  auto value = parse_json(response.body);
+  if (!value.ok()) return value.status().with_context("the server's reply");
+  return value;
+}
+
+}  // namespace quire

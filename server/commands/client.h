@@ -1,0 +1,30 @@
+/// What the commands that speak to a running service share.
+#pragma once
+
+#include <boost/json/value.hpp>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/status.h"
+#include "server/http/http_client.h"
+
+namespace CLI {
+class App;
+}
+
+namespace quire {
+
+struct ClientFlags {
+  std::string server = "http://127.0.0.1:8080", key, ns;
+};
+/// --server (QUIRE_SERVER), --key (QUIRE_API_KEY), --namespace.
+void add_client_flags(CLI::App& command, ClientFlags& flags);
+
+/// One call; a reply of 400 or above is an error with the service's own words.
+Result<HttpResponse> client_call(const ClientFlags& flags, ClientRequest request, const std::function<bool(std::string_view)>& on_piece = {});
+Result<boost::json::value> client_json(const ClientFlags& flags, ClientRequest request);
+Status error_of(const HttpResponse& response);
+
+}  // namespace quire

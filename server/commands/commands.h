@@ -1,0 +1,27 @@
+/// The subcommands of `quire`. Each file adds its own to the command line and runs it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace quire {
+
+/// What to do once the command line is read; returns the exit code.
+using CommandRun = std::function<int()>;
+
+void add_serve_command(CLI::App& app, CommandRun& run);
+void add_ingest_command(CLI::App& app, CommandRun& run);
+void add_query_command(CLI::App& app, CommandRun& run);
+void add_documents_command(CLI::App& app, CommandRun& run);
+void add_store_command(CLI::App& app, CommandRun& run);
+void add_model_command(CLI::App& app, CommandRun& run);
+void add_tokenize_command(CLI::App& app, CommandRun& run);
+void add_generate_command(CLI::App& app, CommandRun& run);
+void add_keys_command(CLI::App& app, CommandRun& run);
+
+}  // namespace quire

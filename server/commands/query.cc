@@ -1,0 +1,120 @@
+#include <CLI/CLI.hpp>
+#include <boost/json/array.hpp>
+#include <cstdio>
+
+#include "server/commands/client.h"
+#include "server/commands/commands.h"
+#include "server/commands/model_path.h"
+#include "server/json/parse.h"
+
+namespace quire {
+namespace json = boost::json;
+namespace {
+
+struct QueryFlags {
+  ClientFlags client;
+  std::string question, strategy = "auto", system;
+  std::vector<std::string> documents;
+  std::int64_t max_tokens = 128;
+  double temperature = 0;
+  bool as_json = false, plan = false;
+};
+
+json::object body_of(const QueryFlags& f) {
+  json::object o;
+  o["query"] = f.question;
+  json::array ids;
+  for (const auto& id : f.documents) ids.emplace_back(id);
+  o["document_ids"] = std::move(ids);
+  o["max_tokens"] = f.max_tokens;
+  o["temperature"] = f.temperature;
+  if (!f.system.empty()) o["system"] = f.system;
+  o["cache"] = json::object{{"strategy", f.strategy}};
+  return o;
+}
+
+std::string number(const json::object& o, const char* key) {
+  const auto* v = o.if_contains(key);
+  return v ? to_text(*v) : "-";
+}
+
+void print_fates(const json::object& done) {
+  const auto& usage = done.at("usage").as_object();
+  const auto& fates = usage.at("cache_details").as_object();
+  const auto& timings = done.at("timings").as_object();
+  const auto& cache = done.at("cache").as_object();
+  std::fprintf(stderr, "\n%s prompt tokens: %s reused, %s recomputed, %s computed, %s dropped  (strategy %s)\n", number(usage, "prompt_tokens").c_str(),
+               number(fates, "reused_tokens").c_str(), number(fates, "recomputed_tokens").c_str(), number(fates, "computed_tokens").c_str(),
+               number(fates, "dropped_tokens").c_str(), std::string(cache.at("strategy").as_string()).c_str());
+  if (cache.at("fallback").is_string()) std::fprintf(stderr, "fallback: %s\n", std::string(cache.at("fallback").as_string()).c_str());
+  for (const auto& m : cache.at("misses").as_array()) {
+    const auto& miss = m.as_object();
+    std::fprintf(stderr, "miss: %s (%s, %s tokens)\n", std::string(miss.at("document_id").as_string()).c_str(), std::string(miss.at("reason").as_string()).c_str(),
+                 number(miss, "tokens").c_str());
+  }
+  std::fprintf(stderr, "first token after %s ms, %s tokens in %s ms; explain: %s\n", number(timings, "ttft_ms").c_str(), number(usage, "completion_tokens").c_str(),
+               number(timings, "total_ms").c_str(), done.contains("explain_url") ? std::string(done.at("explain_url").as_string()).c_str() : "-");
+}
+
+int stream(const QueryFlags& flags, ClientRequest request, json::object body) {
+  body["stream"] = true;
+  request.body = to_text(body);
+  SseReader reader;
+  Status failure = Status::io("the server ended the answer early");
+  const auto reply = client_call(flags.client, std::move(request), [&](std::string_view piece) {
+    return reader.feed(piece, [&](const std::string& name, const std::string& data) {
+      const auto value = parse_json(data);
+      if (!value.ok() || !value->is_object()) return true;
+      const auto& o = value->as_object();
+      if (name == "delta") {
+        std::fputs(std::string(o.at("text").as_string()).c_str(), stdout);
+        std::fflush(stdout);
+      } else if (name == "done") {
+        std::fputs("\n", stdout);
+        std::fflush(stdout);
+        print_fates(o);
+        failure = Status();
+        return false;
+      } else if (name == "error") {
+        failure = Status::precondition(std::string(o.at("detail").as_string()));
+        return false;
+      }
+      return true;
+    });
+  });
+  if (!reply.ok()) return complain(reply.status());
+  return failure.ok() ? 0 : complain(failure);
+}
+
+int query(const QueryFlags& flags) {
+  ClientRequest request;
+  request.method = "POST";
+  request.target = flags.plan ? "/v1/query/plan" : "/v1/query";
+  request.content_type = "application/json";
+  json::object body = body_of(flags);
+  if (!flags.plan && !flags.as_json) return stream(flags, std::move(request), std::move(body));
+  request.body = to_text(body);
+  const auto reply = client_call(flags.client, std::move(request));
+  if (!reply.ok()) return complain(reply.status());
+  std::printf("%s\n", reply->body.c_str());
+  return 0;
+}
+
+}  // namespace
+
+void add_query_command(CLI::App& app, CommandRun& run) {
+  auto flags = std::make_shared<QueryFlags>();
+  auto* c = app.add_subcommand("query", "Ask a running service.\nThe answer is streamed to standard output; the fate of every prompt token follows on standard error");
+  c->add_option("QUESTION", flags->question, "The question")->required();
+  c->add_option("-d,--document", flags->documents, "Document ids, in prompt order (repeat, or separate by commas)")->delimiter(',')->allow_extra_args(false);
+  add_client_flags(*c, flags->client);
+  c->add_option("-s,--strategy", flags->strategy, "How cached documents are used (see /v1/info)")->capture_default_str();
+  c->add_option("--max-tokens", flags->max_tokens, "Longest answer")->capture_default_str();
+  c->add_option("--temperature", flags->temperature, "0: the likeliest token")->capture_default_str();
+  c->add_option("--system", flags->system, "System message");
+  c->add_flag("--json", flags->as_json, "Print the whole reply as JSON");
+  c->add_flag("--plan", flags->plan, "Only say what would be used, without generating");
+  c->callback([flags, &run] { run = [flags] { return query(*flags); }; });
+}
+
+}  // namespace quire

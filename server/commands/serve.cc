@@ -1,0 +1,278 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <thread>
+
+#include "cachestore/store.h"
+#include "engine/engine.h"
+#include "engine/model/config.h"
+#include "ingest/ingest_service.h"
+#include "kernels/base/log.h"
+#include "server/app/app.h"
+#include "server/app/services.h"
+#include "server/commands/commands.h"
+#include "server/commands/model_path.h"
+#include "server/config/config.h"
+#include "server/http/http_server.h"
+#include "server/log_sink.h"
+#include "server/version.h"
+
+namespace quire {
+namespace {
+
+struct ServeFlags {
+  std::string config_file;
+  bool check = false, print = false;
+  std::vector<std::string> settings;
+};
+
+StoreOptions store_options(const Config& c) {
+  StoreOptions o;
+  o.path = c.disk.path;
+  o.max_bytes = static_cast<std::uint64_t>(c.disk.max_bytes);
+  o.dram_bytes = static_cast<std::uint64_t>(c.cache.dram_bytes);
+  o.disk_policy = o.dram_policy = c.cache.eviction == "lru" ? StorePolicy::kLru : StorePolicy::kS3Fifo;
+  o.io_threads = static_cast<int>(c.disk.threads);
+  o.direct_io = c.disk.direct_io;
+  return o;
+}
+
+EngineOptions engine_options(const Config& c, const std::string& model_path) {
+  EngineOptions o;
+  o.model_path = model_path;
+  o.model_name = c.model.name;
+  o.weights = c.model.weights;
+  o.kv_dtype = c.model.kv_dtype;
+  o.max_model_len = c.model.max_model_len;
+  o.working_cache_bytes = c.model.working_cache_bytes;
+  o.block_tokens = static_cast<std::int32_t>(c.cache.block_tokens);
+  o.max_queue = static_cast<std::int32_t>(c.server.max_queue);
+  o.small_context_tokens = c.policy.small_ctx;
+  o.num_threads = static_cast<std::int32_t>(c.model.threads);
+  return o;
+}
+
+IngestOptions ingest_options(const Config& c) {
+  IngestOptions o;
+  o.max_documents_per_call = static_cast<std::int32_t>(c.limits.documents_per_call);
+  o.max_document_tokens = c.limits.document_tokens;
+  o.namespace_bytes = static_cast<std::uint64_t>(c.limits.namespace_bytes);
+  o.default_ttl_seconds = static_cast<std::uint64_t>(c.policy.default_ttl_seconds);
+  o.share_across_namespaces = c.cache.share_across_namespaces;
+  return o;
+}
+
+HttpServerOptions http_options(const Config& c) {
+  const auto ms = [](double seconds) { return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)); };
+  HttpServerOptions o;
+  o.host = c.server.host;
+  o.port = static_cast<std::uint16_t>(c.server.port);
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  o.threads = c.server.threads > 0 ? static_cast<int>(c.server.threads) : std::min(cores, 4);
+  o.max_connections = static_cast<int>(c.server.max_connections);
+  o.header_timeout = ms(c.server.header_timeout_seconds);
+  o.body_timeout = ms(c.server.body_timeout_seconds);
+  o.idle_timeout = ms(c.server.idle_timeout_seconds);
+  return o;
+}
+
+/// Keys as configured, and the rule that nothing but loopback is served without them.
+Result<std::shared_ptr<const KeyRing>> configured_keys(const Config& c) {
+  if (!c.auth.keys_file.empty()) return KeyRing::load(c.auth.keys_file);
+  if (!is_loopback(c.server.host) && !c.auth.allow_insecure) {
+    return Status::invalid("auth.keys_file", "server.host is " + c.server.host + ", which others can reach, but there are no API keys: set auth.keys_file "
+                                             "('quire key' makes one), listen on 127.0.0.1, or set auth.allow_insecure = true");
+  }
+  return KeyRing::open();
+}
+
+/// The objects of a running service, in order of construction; stop() in reverse.
+class Service {
+ public:
+  explicit Service(Config config) : services_(std::move(config)), routes_(all_routes()) {
+    services_.routes = &routes_;
+    app_ = make_app(services_, routes_);
+  }
+  ~Service() { stop(true); }
+
+  Status listen() {
+    const auto config = services_.config();
+    QUIRE_ASSIGN_OR_RETURN(auto keys, configured_keys(*config));
+    services_.set_keys(std::move(keys));
+    QUIRE_ASSIGN_OR_RETURN(http_, start_http_server(http_options(*config), *app_));
+    log_info("listening", {{"host", config->server.host}, {"port", std::to_string(http_->port())}});
+    return {};
+  }
+
+  /// Opens the store and loads the model; until then requests get 503 `loading`.
+  Status load() {
+    const auto config = services_.config();
+    QUIRE_ASSIGN_OR_RETURN(const std::string model_path, find_model_path(config->model.path));
+    EngineOptions engine = engine_options(*config, model_path);
+    QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
+    if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;  // the model's window is smaller
+    QUIRE_ASSIGN_OR_RETURN(store_, open_store(store_options(*config)));
+    QUIRE_ASSIGN_OR_RETURN(engine_, create_engine(engine, *store_));
+    QUIRE_ASSIGN_OR_RETURN(ingest_, create_ingest_service(ingest_options(*config), *store_, *engine_));
+    QUIRE_RETURN_IF_ERROR(ingest_->start());
+    services_.store = store_.get();
+    services_.engine = engine_.get();
+    services_.ingest = ingest_.get();
+    services_.ready = true;
+    const EngineInfo& info = engine_->info();
+    log_info("ready", {{"version", std::string(version())}, {"model", info.model_path}, {"fingerprint", info.fingerprint}, {"isa", info.isa},
+                       {"weights", info.weights_format}, {"max_model_len", std::to_string(info.max_model_len)}, {"store", config->disk.path}});
+    return {};
+  }
+
+  void reload(const ServeFlags& flags) {
+    auto fresh = load_config(flags.config_file, flags.settings);
+    if (!fresh.ok()) return log_error("reload refused, the old settings stay", {{"reason", fresh.status().to_string()}});
+    Config config = *services_.config();  // only what may change while running
+    config.auth.keys_file = fresh->auth.keys_file;
+    config.limits.requests_per_minute = fresh->limits.requests_per_minute;
+    config.limits.tokens_per_minute = fresh->limits.tokens_per_minute;
+    config.limits.documents_per_query = fresh->limits.documents_per_query;
+    config.server.cors_origins = fresh->server.cors_origins;
+    config.server.drain_seconds = fresh->server.drain_seconds;
+    config.policy.strategy = fresh->policy.strategy;
+    config.explain = fresh->explain;
+    config.metrics = fresh->metrics;
+    auto keys = configured_keys(config);
+    if (!keys.ok()) return log_error("reload refused, the old settings stay", {{"reason", keys.status().to_string()}});
+    services_.explain->set_capacity(static_cast<std::size_t>(config.explain.retain));
+    services_.metrics->set_per_namespace(config.metrics.per_namespace);
+    services_.set_keys(std::move(*keys));
+    services_.set_config(std::move(config));
+    log_info("reloaded keys and limits");
+  }
+
+  void start_drain() { services_.draining = true; }
+  void hurry() {
+    if (http_) http_->stop_now();
+  }
+  std::chrono::milliseconds drain_time() const {
+    return std::chrono::milliseconds(static_cast<std::int64_t>(services_.config()->server.drain_seconds * 1000));
+  }
+
+  /// Lets running requests finish, then takes everything down. Returns whether all finished.
+  bool stop(bool at_once) {
+    if (stopped_) return true;
+    stopped_ = true;
+    services_.draining = true;
+    bool all = true;
+    if (http_) all = http_->stop(at_once ? std::chrono::milliseconds(0) : drain_time());
+    if (ingest_) ingest_->stop();
+    if (engine_) engine_->stop(std::chrono::milliseconds(at_once ? 0 : 2000));
+    services_.timers->stop();
+    services_.workers->stop();
+    http_.reset();
+    if (store_) {
+      if (const auto s = store_->flush(); !s.ok()) log_error("the store could not be flushed", {{"reason", s.to_string()}});
+    }
+    ingest_.reset();
+    engine_.reset();
+    store_.reset();
+    return all;
+  }
+
+ private:
+  Services services_;
+  RouteTable routes_;
+  std::unique_ptr<HttpService> app_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<IngestService> ingest_;
+  std::unique_ptr<HttpServer> http_;
+  bool stopped_ = false;
+};
+
+sigset_t service_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int s : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, s);
+  return set;
+}
+
+int serve(const ServeFlags& flags) {
+  auto config = load_config(flags.config_file, flags.settings);
+  if (!config.ok()) return complain(config.status());
+  if (flags.print) {
+    std::fputs(config_to_toml(*config, true).c_str(), stdout);
+    return 0;
+  }
+  if (flags.check) {
+    if (const auto keys = configured_keys(*config); !keys.ok()) return complain(keys.status());
+    if (const auto model = find_model_path(config->model.path); !model.ok()) return complain(model.status());
+    std::printf("the configuration is valid\n");
+    return 0;
+  }
+  if (const auto s = install_log_sink(config->log.level, config->log.format); !s.ok()) return complain(s);
+  const sigset_t signals = service_signals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts: this one takes them all
+
+  Service service(std::move(*config));
+  if (const auto s = service.listen(); !s.ok()) return complain(s);
+  std::atomic<bool> failed{false}, loaded{false};
+  std::thread loader([&] {
+    const auto s = service.load();
+    loaded = true;
+    if (s.ok()) return;
+    failed = true;
+    log_error("the service cannot start", {{"reason", s.to_string()}});
+    complain(s);
+    kill(getpid(), SIGTERM);
+  });
+  int signal = 0;
+  for (;;) {
+    sigwait(&signals, &signal);
+    if (signal != SIGHUP) break;
+    service.reload(flags);
+  }
+  service.start_drain();
+  log_info("draining", {{"signal", signal == SIGINT ? "SIGINT" : "SIGTERM"}});
+  // A second signal ends the waiting.
+  std::atomic<bool> over{false};
+  std::thread second([&] {
+    const timespec tick{0, 100'000'000};
+    while (!over) {
+      const int s = sigtimedwait(&signals, nullptr, &tick);
+      if (s == SIGTERM || s == SIGINT) {
+        service.hurry();
+        if (!loaded) _exit(1);  // still reading a model: nothing to save yet
+      }
+    }
+  });
+  loader.join();
+  const bool all = service.stop(failed);
+  over = true;
+  second.join();
+  log_info("stopped", {{"all_requests_finished", all ? "true" : "false"}});
+  set_log_sink(nullptr, LogLevel::kWarning);
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app, CommandRun& run) {
+  auto flags = std::make_shared<ServeFlags>();
+  auto* c = app.add_subcommand("serve",
+                               "Start the service.\nSettings come from --config FILE (TOML), then QUIRE_<SECTION>__<KEY>, then flags\n"
+                               "--section.key=value, for example --server.port=9000 --disk.path=/var/lib/quire");
+  c->add_option("-c,--config", flags->config_file, "TOML file")->type_name("FILE");
+  c->add_flag("--check-config", flags->check, "Say whether the settings are valid, and exit");
+  c->add_flag("--print-config", flags->print, "Print all settings with help, as TOML, and exit");
+  c->allow_extras();
+  c->callback([c, flags, &run] {
+    for (const auto& extra : c->remaining()) {
+      if (!extra.starts_with("--")) throw CLI::ExtrasError({extra});
+      flags->settings.push_back(extra.substr(2));
+    }
+    run = [flags] { return serve(*flags); };
+  });
+}
+
+}  // namespace quire

@@ -1,0 +1,303 @@
+#include "server/config/config.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "server/config/toml.h"
+#include "server/json/reader.h"
+
+extern char** environ;
+
+namespace quire {
+namespace {
+
+std::string number_text(double v) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.10g", v);
+  return text;
+}
+
+Status bad(const Setting& s, const std::string& what, const std::string& where) {
+  return Status::invalid(s.name(), s.name() + " " + what + " (" + where + ")");
+}
+
+Status check_range(const Setting& s, double v, const std::string& where) {
+  if (v >= s.min && v <= s.max) return {};
+  return bad(s, "is " + number_text(v) + "; it must be between " + number_text(s.min) + " and " + number_text(s.max), where);
+}
+
+Status set_string(const Setting& s, std::string value, Config& config, const std::string& where) {
+  auto* target = std::get<std::string*>(s.pointer(config));
+  if (!s.choices.empty() && std::find(s.choices.begin(), s.choices.end(), value) == s.choices.end()) {
+    std::string list;
+    for (const auto c : s.choices) list.append(list.empty() ? "" : ", ").append(c);
+    return bad(s, "is '" + value + "'; use one of: " + list, where);
+  }
+  *target = std::move(value);
+  return {};
+}
+
+Status unknown(std::string_view section, std::string_view key, const std::string& where) {
+  const std::string name = std::string(section) + (key.empty() ? "" : "." + std::string(key));
+  std::vector<std::string> names;
+  for (const auto& s : setting_table()) {
+    names.push_back(s.name());
+    if (key.empty()) names.emplace_back(s.section);
+  }
+  const std::string near = nearest_name(name, names);
+  return Status::invalid(name, "unknown setting '" + name + "' (" + where + ")" + (near.empty() ? "" : "; did you mean '" + near + "'?"));
+}
+
+const Setting* find(std::string_view section, std::string_view key) {
+  for (const auto& s : setting_table())
+    if (s.section == section && s.key == key) return &s;
+  return nullptr;
+}
+
+/// From the environment and flags everything comes as text.
+Status set_from_text(const Setting& s, std::string_view text, Config& config, const std::string& where) {
+  const auto pointer = s.pointer(config);
+  if (std::holds_alternative<std::string*>(pointer)) return set_string(s, std::string(text), config, where);
+  if (auto* const* b = std::get_if<bool*>(&pointer)) {
+    if (text == "true" || text == "1" || text == "yes" || text == "on") **b = true;
+    else if (text == "false" || text == "0" || text == "no" || text == "off") **b = false;
+    else return bad(s, "is '" + std::string(text) + "'; use true or false", where);
+    return {};
+  }
+  if (auto* const* list = std::get_if<std::vector<std::string>*>(&pointer)) {
+    (*list)->clear();
+    std::stringstream stream{std::string(text)};
+    for (std::string item; std::getline(stream, item, ',');)
+      if (!item.empty()) (*list)->push_back(item);
+    return {};
+  }
+  if (auto* const* i = std::get_if<std::int64_t*>(&pointer)) {
+    std::int64_t v = 0;
+    const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
+    if (ec != std::errc() || end != text.data() + text.size()) return bad(s, "is '" + std::string(text) + "'; an integer is wanted", where);
+    QUIRE_RETURN_IF_ERROR(check_range(s, static_cast<double>(v), where));
+    **i = v;
+    return {};
+  }
+  double v = 0;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
+  if (ec != std::errc() || end != text.data() + text.size()) return bad(s, "is '" + std::string(text) + "'; a number is wanted", where);
+  QUIRE_RETURN_IF_ERROR(check_range(s, v, where));
+  *std::get<double*>(pointer) = v;
+  return {};
+}
+
+Status set_from_node(const Setting& s, const toml::node& node, Config& config, const std::string& where) {
+  const auto pointer = s.pointer(config);
+  if (std::holds_alternative<std::string*>(pointer)) {
+    const auto* v = node.as_string();
+    if (!v) return bad(s, "must be a string", where);
+    return set_string(s, v->get(), config, where);
+  }
+  if (auto* const* b = std::get_if<bool*>(&pointer)) {
+    const auto* v = node.as_boolean();
+    if (!v) return bad(s, "must be true or false", where);
+    **b = v->get();
+    return {};
+  }
+  if (auto* const* list = std::get_if<std::vector<std::string>*>(&pointer)) {
+    const auto* v = node.as_array();
+    if (!v) return bad(s, "must be an array of strings", where);
+    (*list)->clear();
+    for (const auto& item : *v) {
+      const auto* text = item.as_string();
+      if (!text) return bad(s, "must be an array of strings", where);
+      (*list)->push_back(text->get());
+    }
+    return {};
+  }
+  if (auto* const* i = std::get_if<std::int64_t*>(&pointer)) {
+    const auto* v = node.as_integer();
+    if (!v) return bad(s, "must be an integer", where);
+    QUIRE_RETURN_IF_ERROR(check_range(s, static_cast<double>(v->get()), where));
+    **i = v->get();
+    return {};
+  }
+  const auto v = node.value<double>();
+  if (!v || node.is_boolean()) return bad(s, "must be a number", where);
+  QUIRE_RETURN_IF_ERROR(check_range(s, *v, where));
+  *std::get<double*>(pointer) = *v;
+  return {};
+}
+
+std::string toml_quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto u = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') out.append("\\").push_back(c);
+    else if (u < 0x20 || u == 0x7f) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04X", u);
+      out += escaped;
+    } else out.push_back(c);
+  }
+  return out + "\"";
+}
+
+std::string value_text(const Setting& s, const Config& config) {
+  const auto pointer = s.pointer(const_cast<Config&>(config));  // read only
+  if (auto* const* v = std::get_if<std::string*>(&pointer)) return toml_quoted(**v);
+  if (auto* const* v = std::get_if<std::int64_t*>(&pointer)) return std::to_string(**v);
+  if (auto* const* v = std::get_if<bool*>(&pointer)) return **v ? "true" : "false";
+  if (auto* const* v = std::get_if<double*>(&pointer)) {
+    const std::string text = number_text(**v);
+    return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+  }
+  std::string out = "[";
+  for (const auto& item : *std::get<std::vector<std::string>*>(pointer)) out.append(out.size() > 1 ? ", " : "").append(toml_quoted(item));
+  return out + "]";
+}
+
+}  // namespace
+
+Status apply_toml(std::string_view text, const std::string& file_name, Config& config) {
+  try {
+    const toml::table root = toml::parse(text, file_name);
+    for (const auto& [section, node] : root) {
+      const auto* table = node.as_table();
+      const std::string where = file_name + ", line " + std::to_string(node.source().begin.line);
+      const auto& all = setting_table();
+      const std::string_view name = section.str();
+      const bool known = std::any_of(all.begin(), all.end(), [name](const Setting& s) { return s.section == name; });
+      if (!known) return unknown(name, {}, where);
+      if (!table) return Status::invalid(std::string(section.str()), "'" + std::string(section.str()) + "' must be a section (" + where + ")");
+      for (const auto& [key, value] : *table) {
+        const std::string at = file_name + ", line " + std::to_string(value.source().begin.line);
+        const Setting* s = find(section.str(), key.str());
+        if (!s) return unknown(section.str(), key.str(), at);
+        QUIRE_RETURN_IF_ERROR(set_from_node(*s, value, config, at));
+      }
+    }
+    return {};
+  } catch (const toml::parse_error& e) {
+    return Status::invalid(file_name, file_name + ", line " + std::to_string(e.source().begin.line) + ": " + std::string(e.description()));
+  } catch (const std::runtime_error& e) {
+    return Status::invalid(file_name, file_name + ": " + e.what());
+  }
+}
+
+Status apply_environment(const std::vector<std::pair<std::string, std::string>>& variables, Config& config) {
+  for (const auto& [name, value] : variables) {
+    const auto split = name.find("__");
+    if (!name.starts_with("QUIRE_") || split == std::string::npos) continue;
+    std::string section = name.substr(6, split - 6), key = name.substr(split + 2);
+    for (auto* part : {&section, &key})
+      std::transform(part->begin(), part->end(), part->begin(), [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
+    const std::string where = "environment variable " + name;
+    const Setting* s = find(section, key);
+    if (!s) return unknown(section, key, where);
+    QUIRE_RETURN_IF_ERROR(set_from_text(*s, value, config, where));
+  }
+  return {};
+}
+
+Status apply_flags(const std::vector<std::string>& assignments, Config& config) {
+  for (const auto& text : assignments) {
+    const auto eq = text.find('='), dot = text.find('.');
+    if (dot == std::string::npos || (eq != std::string::npos && dot > eq))
+      return Status::invalid(text, "'--" + text + "' is no setting; write --section.key=value");
+    if (eq == std::string::npos) return Status::invalid(text, "'--" + text + "' has no value; write --" + text + "=value");
+    const std::string where = "flag --" + text.substr(0, eq);
+    const Setting* s = find(text.substr(0, dot), text.substr(dot + 1, eq - dot - 1));
+    if (!s) return unknown(text.substr(0, dot), text.substr(dot + 1, eq - dot - 1), where);
+    QUIRE_RETURN_IF_ERROR(set_from_text(*s, text.substr(eq + 1), config, where));
+  }
+  return {};
+}
+
+Status check_config(const Config& c) {
+  if (c.server.host.empty()) return Status::invalid("server.host", "server.host is empty; use 127.0.0.1 or 0.0.0.0");
+  if (c.disk.path.empty()) return Status::invalid("disk.path", "disk.path is empty; name the folder of the store");
+  if (c.model.name.empty()) return Status::invalid("model.name", "model.name is empty");
+  if (c.cache.block_tokens != 0 && c.cache.block_tokens != 16 && c.cache.block_tokens != 32 && c.cache.block_tokens != 64)
+    return Status::invalid("cache.block_tokens", "cache.block_tokens is " + std::to_string(c.cache.block_tokens) + "; use 16, 32, 64, or 0 for the length's own");
+  if (c.model.backend == "cuda") return Status::unimplemented("model.backend is 'cuda', but this build has no CUDA backend; use cpu or auto").with_field("model.backend");
+  if (c.cache.min_tokens > 0)
+    return Status::unimplemented("cache.min_tokens is set, but this build caches contexts of any length; set it to 0").with_field("cache.min_tokens");
+  if (c.cache.gpu_bytes > 0) return Status::unimplemented("cache.gpu_bytes is set, but this build has no GPU tier; set it to 0").with_field("cache.gpu_bytes");
+  if (!c.remote.url.empty()) return Status::unimplemented("remote.url is set, but this build has no remote tier; leave it empty").with_field("remote.url");
+  if (c.policy.shadow_ratio > 0)
+    return Status::unimplemented("policy.shadow_ratio is set, but this build does not shadow queries; set it to 0").with_field("policy.shadow_ratio");
+  if (c.metrics.vllm_names)
+    return Status::unimplemented("metrics.vllm_names is set, but this build exports only the quire_ names; set it to false").with_field("metrics.vllm_names");
+  if (c.cache.max_pinned_ratio != Config().cache.max_pinned_ratio)
+    return Status::unimplemented("cache.max_pinned_ratio is set, but this build does not limit pins; leave it at 0.5").with_field("cache.max_pinned_ratio");
+  if (!c.disk.write_back) return Status::unimplemented("disk.write_back = false is not supported by this build; set it to true").with_field("disk.write_back");
+  if (!c.disk.verify_on_read)
+    return Status::unimplemented("disk.verify_on_read = false is not supported: every read is checked; set it to true").with_field("disk.verify_on_read");
+  return {};
+}
+
+std::string config_to_toml(const Config& config, bool with_help) {
+  std::string out;
+  std::string_view section;
+  for (const auto& s : setting_table()) {
+    if (s.section != section) {
+      out.append(section.empty() ? "[" : "\n[").append(s.section).append("]\n");
+      section = s.section;
+    }
+    std::string line = std::string(s.key) + " = " + value_text(s, config);
+    if (with_help) {
+      line.resize(std::max<std::size_t>(line.size() + 1, 36), ' ');
+      line.append("# ").append(s.help);
+      if (!s.choices.empty()) {
+        line.append(": ");
+        for (std::size_t i = 0; i < s.choices.size(); ++i) line.append(i ? ", " : "").append(s.choices[i]);
+      }
+    }
+    out.append(line).append("\n");
+  }
+  return out;
+}
+
+std::vector<std::pair<std::string, std::string>> quire_environment() {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (char** e = environ; e && *e; ++e) {
+    const std::string_view entry = *e;
+    const auto eq = entry.find('=');
+    if (entry.starts_with("QUIRE_") && eq != std::string_view::npos) out.emplace_back(entry.substr(0, eq), entry.substr(eq + 1));
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+Result<std::string> read_file(const std::string& path, std::size_t max_bytes) {
+  std::error_code ec;
+  const auto status = std::filesystem::status(path, ec);
+  if (!std::filesystem::exists(status)) return Status::not_found("no such file: " + path);
+  if (std::filesystem::is_directory(status)) return Status::io(path + " is a folder, not a file");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return Status::io("cannot read " + path + ": check its permissions");
+  std::string out;
+  char buffer[64 << 10];
+  while (in.read(buffer, sizeof buffer) || in.gcount() > 0) {
+    out.append(buffer, static_cast<std::size_t>(in.gcount()));
+    if (out.size() > max_bytes) return Status::invalid(path, path + " is larger than " + std::to_string(max_bytes) + " bytes");
+  }
+  return out;
+}
+
+Result<Config> load_config(const std::string& file, const std::vector<std::string>& flags) {
+  Config config;
+  if (!file.empty()) {
+    QUIRE_ASSIGN_OR_RETURN(const std::string text, read_file(file, 1 << 20));
+    QUIRE_RETURN_IF_ERROR(apply_toml(text, file, config));
+  }
+  QUIRE_RETURN_IF_ERROR(apply_environment(quire_environment(), config));
+  QUIRE_RETURN_IF_ERROR(apply_flags(flags, config));
+  QUIRE_RETURN_IF_ERROR(check_config(config));
+  return config;
+}
+
+}  // namespace quire

@@ -1,0 +1,88 @@
+#include "server/config/config.h"
+
+namespace quire {
+namespace {
+
+constexpr double kBig = 9e15;
+
+#define QUIRE_SETTING(section, key, member, min, max, help, ...) \
+  Setting{#section, key, [](Config& c) -> Setting::Pointer { return &c.section.member; }, min, max, {__VA_ARGS__}, help}
+
+std::vector<Setting> make_table() {
+  return {
+      QUIRE_SETTING(server, "host", host, 0, 0, "address to listen on; anything but loopback needs auth.keys_file"),
+      QUIRE_SETTING(server, "port", port, 0, 65535, "port to listen on; 0 takes a free one and logs it"),
+      QUIRE_SETTING(server, "threads", threads, 0, 256, "I/O threads; 0: one per core, at most 4"),
+      QUIRE_SETTING(server, "max_body_bytes", max_body_bytes, 1024, kBig, "largest request body; more is 413"),
+      QUIRE_SETTING(server, "max_queue", max_queue, 1, 1e6, "queries that may wait; one more is 503 overloaded"),
+      QUIRE_SETTING(server, "max_connections", max_connections, 1, 1e6, "open connections; one more is 503"),
+      QUIRE_SETTING(server, "drain_seconds", drain_seconds, 0, 3600, "how long running requests may finish after SIGTERM"),
+      QUIRE_SETTING(server, "sse_ping_seconds", sse_ping_seconds, 0.01, 3600, "silence in a stream before a ping comment"),
+      QUIRE_SETTING(server, "header_timeout_seconds", header_timeout_seconds, 0.01, 3600, "time for the request line and headers"),
+      QUIRE_SETTING(server, "body_timeout_seconds", body_timeout_seconds, 0.01, 3600, "silence allowed while a body is due"),
+      QUIRE_SETTING(server, "idle_timeout_seconds", idle_timeout_seconds, 0.01, 86400, "how long an idle connection is kept"),
+      QUIRE_SETTING(server, "cors_origins", cors_origins, 0, 0, "origins browsers may call from; \"*\" for any"),
+      QUIRE_SETTING(server, "ui", ui, 0, 0, "serve the dashboard under /ui/ where the build has one"),
+      QUIRE_SETTING(model, "path", path, 0, 0, "Hugging Face model folder; empty: the embedded model"),
+      QUIRE_SETTING(model, "name", name, 0, 0, "name of the model in the API"),
+      QUIRE_SETTING(model, "backend", backend, 0, 0, "where to compute", "auto", "cpu", "cuda"),
+      QUIRE_SETTING(model, "device", device, 0, 1024, "accelerator number"),
+      QUIRE_SETTING(model, "max_model_len", max_model_len, 0, 1e7, "longest prompt and answer together, at most the model's own window; 0: that window"),
+      QUIRE_SETTING(model, "kv_dtype", kv_dtype, 0, 0, "type of cached keys and values", "f16", "bf16", "f32"),
+      QUIRE_SETTING(model, "weights", weights, 0, 0, "type of the weights in memory", "auto", "f32", "bf16", "int8"),
+      QUIRE_SETTING(model, "prompt_format", prompt_format, 0, 0, "prompt family; auto: from the model folder"),
+      QUIRE_SETTING(model, "threads", threads, 0, 1024, "threads of the engine; 0: all cores"),
+      QUIRE_SETTING(model, "working_cache_bytes", working_cache_bytes, 0, kBig, "memory for running requests; 0: a quarter of what is free"),
+      QUIRE_SETTING(auth, "keys_file", keys_file, 0, 0, "TOML file with API keys (see configs/keys.example.toml); empty: no keys"),
+      QUIRE_SETTING(auth, "allow_insecure", allow_insecure, 0, 0, "listen beyond loopback without keys"),
+      QUIRE_SETTING(limits, "requests_per_minute", requests_per_minute, 0, 1e9, "per key"),
+      QUIRE_SETTING(limits, "tokens_per_minute", tokens_per_minute, 0, kBig, "prompt and answer tokens per key"),
+      QUIRE_SETTING(limits, "documents_per_call", documents_per_call, 1, 100000, "documents in one POST"),
+      QUIRE_SETTING(limits, "document_tokens", document_tokens, 1, 1e8, "tokens of one document"),
+      QUIRE_SETTING(limits, "documents_per_query", documents_per_query, 1, 100000, "documents of one query"),
+      QUIRE_SETTING(limits, "namespace_bytes", namespace_bytes, 0, kBig, "stored text per namespace"),
+      QUIRE_SETTING(cache, "block_tokens", block_tokens, 0, 64, "tokens of a KV block: 16, 32 or 64; 0: by context length"),
+      QUIRE_SETTING(cache, "dram_bytes", dram_bytes, 0, kBig, "memory tier"),
+      QUIRE_SETTING(cache, "gpu_bytes", gpu_bytes, 0, kBig, "accelerator tier"),
+      QUIRE_SETTING(cache, "eviction", eviction, 0, 0, "what goes first when a tier is full", "lru", "s3fifo"),
+      QUIRE_SETTING(cache, "max_pinned_ratio", max_pinned_ratio, 0, 1, "share of a tier that pins may hold"),
+      QUIRE_SETTING(cache, "share_across_namespaces", share_across_namespaces, 0, 0, "equal text of two namespaces shares its KV"),
+      QUIRE_SETTING(cache, "min_tokens", min_tokens, 0, 1e6, "shorter contexts are computed, not cached"),
+      QUIRE_SETTING(disk, "path", path, 0, 0, "folder of the store"),
+      QUIRE_SETTING(disk, "max_bytes", max_bytes, 0, kBig, "hard limit of that folder"),
+      QUIRE_SETTING(disk, "compression", compression, 0, 0, "of blocks", "none"),
+      QUIRE_SETTING(disk, "write_back", write_back, 0, 0, "new blocks reach the disk"),
+      QUIRE_SETTING(disk, "verify_on_read", verify_on_read, 0, 0, "check the checksum of each block read"),
+      QUIRE_SETTING(disk, "direct_io", direct_io, 0, 0, "read around the page cache"),
+      QUIRE_SETTING(disk, "threads", threads, 1, 64, "reader threads"),
+      QUIRE_SETTING(remote, "url", url, 0, 0, "shared tier; empty: none"),
+      QUIRE_SETTING(remote, "timeout_ms", timeout_ms, 1, 600000, "of one remote call"),
+      QUIRE_SETTING(remote, "mode", mode, 0, 0, "use of the shared tier", "read_write", "read", "write"),
+      QUIRE_SETTING(policy, "strategy", strategy, 0, 0, "default cache.strategy of queries"),
+      QUIRE_SETTING(policy, "compress", compress, 0, 0, "default cache.compress of queries"),
+      QUIRE_SETTING(policy, "decode", decode, 0, 0, "default cache.decode of queries"),
+      QUIRE_SETTING(policy, "small_ctx", small_ctx, 0, 1e7, "auto recomputes prompts up to this many tokens"),
+      QUIRE_SETTING(policy, "shadow_ratio", shadow_ratio, 0, 1, "share of queries checked against full recomputation"),
+      QUIRE_SETTING(policy, "default_ttl_seconds", default_ttl_seconds, 0, 1e10, "life of documents posted without one"),
+      QUIRE_SETTING(explain, "retain", retain, 0, 1e6, "how many queries /explain remembers"),
+      QUIRE_SETTING(explain, "keep_text", keep_text, 0, 0, "remember questions and answers too"),
+      QUIRE_SETTING(metrics, "enabled", enabled, 0, 0, "serve /metrics"),
+      QUIRE_SETTING(metrics, "public", is_public, 0, 0, "/metrics needs no key"),
+      QUIRE_SETTING(metrics, "per_namespace", per_namespace, 0, 0, "namespace as a label"),
+      QUIRE_SETTING(metrics, "vllm_names", vllm_names, 0, 0, "also export the vllm: names"),
+      QUIRE_SETTING(log, "level", level, 0, 0, "least level written", "debug", "info", "warning", "error", "off"),
+      QUIRE_SETTING(log, "format", format, 0, 0, "one JSON object or key=value text a line", "json", "text"),
+      QUIRE_SETTING(log, "texts", texts, 0, 0, "log questions and answers: for development only"),
+  };
+}
+
+#undef QUIRE_SETTING
+
+}  // namespace
+
+const std::vector<Setting>& setting_table() {
+  static const std::vector<Setting> table = make_table();
+  return table;
+}
+
+}  // namespace quire

@@ -1,0 +1,41 @@
+#include "server/handlers/common.h"
+
+#include "kernels/base/log.h"
+
+namespace quire {
+
+bool failed(Call& call, const std::optional<ReadError>& error) {
+  if (error) call.fail(problem_of(*error));
+  return error.has_value();
+}
+
+Problem ingest_problem(const Status& status) {
+  switch (status.code()) {
+    case Code::kFailedPrecondition: return problem_of(status, "precondition_failed");
+    case Code::kResourceExhausted: return problem_of(status, "overloaded");
+    case Code::kInternal:
+    case Code::kIo:
+    case Code::kCorruption:
+      log_error("the store or ingest failed", {{"reason", status.to_string()}});
+      break;
+    default: break;
+  }
+  return problem_of(status);
+}
+
+void fail_document(Call& call, const Status& status, const std::string& id) {
+  if (status.code() == Code::kNotFound) return call.fail(make_problem("document_not_found", "there is no document '" + id.substr(0, 256) + "' in the namespace '" + call.ns + "'", "id"));
+  if (status.code() == Code::kFailedPrecondition && status.field().empty()) {
+    Problem p = problem_of(status, "document_not_ready");
+    p.param = "id";
+    return call.fail(p);
+  }
+  call.fail(ingest_problem(status));
+}
+
+void fail_job(Call& call, const Status& status, const std::string& id) {
+  if (status.code() == Code::kNotFound) return call.fail(make_problem("job_not_found", "there is no job '" + id.substr(0, 256) + "'; finished jobs are kept for 24 hours", "id"));
+  call.fail(ingest_problem(status));
+}
+
+}  // namespace quire

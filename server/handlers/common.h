@@ -1,0 +1,23 @@
+/// Small things several handlers share.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ingest/ingest_service.h"
+#include "server/app/call.h"
+#include "server/app/services.h"
+#include "server/json/parse.h"
+#include "server/json/reader.h"
+
+namespace quire {
+
+/// Fails the call with the problem of a document operation.
+void fail_document(Call& call, const Status& status, const std::string& id);
+void fail_job(Call& call, const Status& status, const std::string& id);
+/// The problem of an IngestService error that is not about one id.
+Problem ingest_problem(const Status& status);
+/// Fails the call and is true when there is an error.
+bool failed(Call& call, const std::optional<ReadError>& error);
+
+}  // namespace quire

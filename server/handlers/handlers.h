@@ -1,0 +1,53 @@
+/// The handlers of every route. Each answers its call exactly once, now or later.
+#pragma once
+
+#include <memory>
+
+#include "server/app/call.h"
+#include "server/http/http_server.h"
+
+namespace quire {
+
+/// For bodies read as a stream; null: the body is collected.
+std::shared_ptr<BodySink> make_document_sink(Call& call, const HttpRequest& request);
+
+namespace handlers {
+void post_documents(std::shared_ptr<Call> call);
+void list_documents(std::shared_ptr<Call> call);
+void get_document(std::shared_ptr<Call> call);
+void put_document(std::shared_ptr<Call> call);
+void patch_document(std::shared_ptr<Call> call);
+void delete_document(std::shared_ptr<Call> call);
+void bulk_delete(std::shared_ptr<Call> call);
+void document_content(std::shared_ptr<Call> call);
+void document_chunks(std::shared_ptr<Call> call);
+void document_blocks(std::shared_ptr<Call> call);
+void warm_document(std::shared_ptr<Call> call);
+
+void list_jobs(std::shared_ptr<Call> call);
+void get_job(std::shared_ptr<Call> call);
+void cancel_job(std::shared_ptr<Call> call);
+void job_events(std::shared_ptr<Call> call);
+
+void query(std::shared_ptr<Call> call);
+void query_plan(std::shared_ptr<Call> call);
+void list_queries(std::shared_ptr<Call> call);
+void get_query(std::shared_ptr<Call> call);
+void explain_query(std::shared_ptr<Call> call);
+void not_supported(std::shared_ptr<Call> call);
+
+void list_models(std::shared_ptr<Call> call);
+void get_model(std::shared_ptr<Call> call);
+void info(std::shared_ptr<Call> call);
+void version_info(std::shared_ptr<Call> call);
+void tokenize(std::shared_ptr<Call> call);
+void detokenize(std::shared_ptr<Call> call);
+
+void livez(std::shared_ptr<Call> call);
+void readyz(std::shared_ptr<Call> call);
+void healthz(std::shared_ptr<Call> call);
+void metrics(std::shared_ptr<Call> call);
+void cache_stats(std::shared_ptr<Call> call);
+void effective_config(std::shared_ptr<Call> call);
+}  // namespace handlers
+}  // namespace quire

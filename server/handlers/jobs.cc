@@ -1,0 +1,87 @@
+#include <boost/json/array.hpp>
+#include <mutex>
+#include <utility>
+
+#include "server/handlers/common.h"
+#include "server/handlers/handlers.h"
+#include "server/json/document_codec.h"
+
+namespace quire {
+namespace json = boost::json;
+namespace handlers {
+
+void list_jobs(std::shared_ptr<Call> call) {
+  const auto list = list_query(*call, {"status"});
+  if (!list) return;
+  JobListOptions options;
+  options.after = list->after;
+  options.limit = static_cast<std::size_t>(list->limit);
+  options.descending = list->descending;
+  if (const auto* status = call->request().param("status")) {
+    options.status = parse_job_status(*status);
+    if (!options.status)
+      return call->fail(make_problem("invalid_value", "status is '" + status->substr(0, 64) + "'; use queued, running, succeeded, partial, failed or cancelled", "status"));
+  }
+  const auto page = call->services.ingest->list_jobs(call->ns, options);
+  if (!page.ok()) return call->fail(ingest_problem(page.status()));
+  json::array data;
+  for (const auto& job : page->jobs) data.push_back(job_json(job));
+  call->reply_json(200, list_json(std::move(data), page->has_more));
+}
+
+void get_job(std::shared_ptr<Call> call) {
+  const std::string id = call->path_param("id");
+  const auto job = call->services.ingest->job(call->ns, id);
+  if (!job.ok()) return fail_job(*call, job.status(), id);
+  call->reply_json(200, job_json(*job));
+}
+
+void cancel_job(std::shared_ptr<Call> call) {
+  const std::string id = call->path_param("id");
+  const auto job = call->services.ingest->cancel_job(call->ns, id);
+  if (!job.ok()) return fail_job(*call, job.status(), id);
+  call->reply_json(200, job_json(*job));
+}
+
+void job_events(std::shared_ptr<Call> call) {
+  const std::string id = call->path_param("id");
+  const auto now = call->services.ingest->job(call->ns, id);
+  if (!now.ok()) return fail_job(*call, now.status(), id);
+
+  /// Keeps the subscription alive until the job ends or the client leaves.
+  struct Stream {
+    std::mutex mu;
+    Subscription subscription;     // guarded by mu
+    bool over = false;             // guarded by mu
+    void end() {
+      Subscription dropped;
+      std::lock_guard lock(mu);
+      over = true;
+      dropped = std::exchange(subscription, Subscription());
+    }
+  };
+  auto stream = std::make_shared<Stream>();
+  call->start_events();
+  call->exchange->on_disconnect([weak = std::weak_ptr<Stream>(stream)] {
+    if (auto s = weak.lock()) s->end();
+  });
+  auto subscription = call->services.ingest->subscribe(call->ns, id, [call, weak = std::weak_ptr<Stream>(stream)](JobEvent event, const JobSnapshot& job) {
+    const bool done = event == JobEvent::kDone;
+    const bool there = call->event(done ? "done" : "progress", job_json(job));
+    if (done) call->end_events();
+    if (!done && there) return;
+    // Not from inside the listener: dropping the subscription destroys it.
+    if (auto s = weak.lock()) (void)call->services.workers->post([s] { s->end(); });  // stopping: the service ends its listeners
+  });
+  if (!subscription.ok()) {
+    (void)call->event("error", problem_body(problem_of(subscription.status(), "job_not_found"), call->instance, call->request_id));
+    return call->end_events();
+  }
+  std::lock_guard lock(stream->mu);
+  if (!stream->over) stream->subscription = std::move(*subscription);
+  // The stream lives as long as the call: a member of the call's own state.
+  call->body_state = stream;
+}
+
+}  // namespace handlers
+}  // namespace quire

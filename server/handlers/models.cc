@@ -1,0 +1,174 @@
+#include <boost/json/array.hpp>
+
+#include "cachestore/store.h"
+#include "engine/compress/compressor.h"
+#include "engine/engine.h"
+#include "engine/pipeline/strategy.h"
+#include "engine/retrieve/retriever.h"
+#include "server/handlers/common.h"
+#include "server/handlers/handlers.h"
+#include "server/version.h"
+
+namespace quire {
+namespace json = boost::json;
+namespace {
+
+json::object model_json(const Services& services) {
+  const EngineInfo& info = services.engine->info();
+  json::object o;
+  o["id"] = info.model_name;
+  o["object"] = "model";
+  o["created"] = services.started_ms / 1000;
+  o["owned_by"] = "quire";
+  o["max_model_len"] = info.max_model_len;
+  json::object meta;
+  meta["fingerprint"] = info.fingerprint;
+  meta["type"] = info.model_type;
+  meta["parameters"] = info.num_parameters;
+  meta["weights"] = info.weights_format;
+  meta["kv_dtype"] = info.kv_dtype;
+  meta["kv_bytes_per_token"] = info.kv_bytes_per_token;
+  meta["memory_bytes"] = info.memory_bytes;
+  meta["layers"] = info.config.num_layers;
+  meta["hidden_size"] = info.config.hidden_size;
+  meta["heads"] = info.config.num_heads;
+  meta["kv_heads"] = info.config.num_kv_heads;
+  meta["vocab_size"] = info.config.vocab_size;
+  o["meta"] = std::move(meta);
+  return o;
+}
+
+json::array names(const std::vector<std::string>& list) {
+  json::array out;
+  for (const auto& n : list) out.emplace_back(n);
+  return out;
+}
+
+}  // namespace
+
+namespace handlers {
+
+void list_models(std::shared_ptr<Call> call) {
+  json::object o;
+  o["object"] = "list";
+  o["data"] = json::array{model_json(call->services)};
+  call->reply_json(200, o);
+}
+
+void get_model(std::shared_ptr<Call> call) {
+  const std::string id = call->path_param("id");
+  const std::string& served = call->services.engine->info().model_name;
+  if (id != served && id != "default") return call->fail(make_problem("model_not_found", "there is no model '" + id.substr(0, 256) + "'; this service has '" + served + "'", "model"));
+  call->reply_json(200, model_json(call->services));
+}
+
+void info(std::shared_ptr<Call> call) {
+  const Services& s = call->services;
+  const auto config = s.config();
+  json::object o;
+  o["object"] = "info";
+  o["version"] = version();
+  o["build"] = build_description();
+  o["started_at"] = rfc3339(s.started_ms);
+  o["namespace"] = call->ns;
+  o["model"] = model_json(s);
+  o["prompt_format"] = prompt_family_name(s.engine->prompt_format().family());
+  o["tokenizer"] = s.engine->tokenizer().description();
+  o["isa"] = s.engine->info().isa;
+  json::array strategy_names{"auto"};
+  for (const auto& known : strategies()) strategy_names.emplace_back(known.name);
+  o["strategies"] = std::move(strategy_names);
+  o["compressors"] = names(compressor_names());
+  o["retrievers"] = names(retriever_names());
+  json::object limits;
+  limits["body_bytes"] = config->server.max_body_bytes;
+  limits["documents_per_call"] = config->limits.documents_per_call;
+  limits["document_tokens"] = config->limits.document_tokens;
+  limits["metadata_bytes"] = 16 << 10;
+  limits["id_characters"] = 128;
+  limits["documents_per_query"] = config->limits.documents_per_query;
+  limits["queue_depth"] = config->server.max_queue;
+  limits["header_bytes"] = 16 << 10;
+  limits["requests_per_minute"] = config->limits.requests_per_minute;
+  limits["tokens_per_minute"] = config->limits.tokens_per_minute;
+  limits["max_model_len"] = s.engine->info().max_model_len;
+  o["limits"] = std::move(limits);
+  json::object speed;
+  speed["prefill_tokens_per_second"] = rounded(s.engine->prefill_tokens_per_second(), 1);
+  speed["decode_tokens_per_second"] = rounded(s.engine->decode_tokens_per_second(), 1);
+  o["measured"] = std::move(speed);
+  call->reply_json(200, o);
+}
+
+void version_info(std::shared_ptr<Call> call) {
+  call->reply_json(200, json::object{{"version", version()}, {"name", "quire"}, {"build", build_description()}});
+}
+
+/// {"prompt"} | {"content"} | {"messages"}; unknown members are ignored, as OpenAI-style paths do.
+void tokenize(std::shared_ptr<Call> call) {
+  const auto body = body_json(*call);
+  if (!body) return;
+  const auto& engine = *call->services.engine;
+  ObjectReader r(*body, "");
+  std::string prompt, content;
+  bool add_special = true;
+  std::vector<ChatMessage> messages;
+  if (r.ok()) {
+    r.string("prompt", prompt);
+    r.string("content", content);
+    r.boolean("add_special_tokens", add_special);
+    if (const auto* list = r.array("messages", 1, 1024)) {
+      for (std::size_t i = 0; i < list->size() && r.ok(); ++i) {
+        ObjectReader m((*list)[i], "messages[" + std::to_string(i) + "]");
+        ChatMessage message;
+        m.string("role", message.role);
+        m.string("content", message.content);
+        r.adopt(m.error());
+        messages.push_back(std::move(message));
+      }
+    }
+    const int given = static_cast<int>(r.has("prompt")) + static_cast<int>(r.has("content")) + static_cast<int>(r.has("messages"));
+    if (r.ok() && given != 1) r.fail("prompt", "give exactly one of prompt, content and messages");
+  }
+  if (failed(*call, r.error())) return;
+  std::vector<std::int32_t> ids;
+  if (!messages.empty()) {
+    auto chat = engine.prompt_format().chat(messages);
+    if (!chat.ok()) return call->fail(problem_of(chat.status()));
+    ids = std::move(*chat);
+  } else {
+    const Tokenizer& t = engine.tokenizer();
+    if (add_special && t.add_bos() && t.bos_id()) ids.push_back(*t.bos_id());
+    const auto text = t.encode(prompt.empty() ? content : prompt);
+    ids.insert(ids.end(), text.begin(), text.end());
+  }
+  json::object o;
+  o["count"] = ids.size();
+  o["max_model_len"] = engine.info().max_model_len;
+  o["tokens"] = json::array(ids.begin(), ids.end());
+  call->reply_json(200, o);
+}
+
+void detokenize(std::shared_ptr<Call> call) {
+  const auto body = body_json(*call);
+  if (!body) return;
+  const Tokenizer& t = call->services.engine->tokenizer();
+  ObjectReader r(*body, "");
+  std::vector<std::int32_t> ids;
+  const auto* list = r.ok() ? r.array("tokens", 0, 1 << 20) : nullptr;
+  if (r.ok() && !list) r.fail("tokens", "tokens is missing; give an array of token ids");
+  for (std::size_t i = 0; r.ok() && i < list->size(); ++i) {
+    const auto& v = (*list)[i];
+    const std::int64_t id = v.is_int64() ? v.get_int64() : -1;
+    if (id < 0 || id >= t.vocab_size()) {
+      r.fail("tokens[" + std::to_string(i) + "]", "tokens[" + std::to_string(i) + "] is no token id; they are integers from 0 to " + std::to_string(t.vocab_size() - 1));
+      break;
+    }
+    ids.push_back(static_cast<std::int32_t>(id));
+  }
+  if (failed(*call, r.error())) return;
+  call->reply_json(200, json::object{{"prompt", t.decode(ids)}});
+}
+
+}  // namespace handlers
+}  // namespace quire

@@ -1,0 +1,78 @@
+/// A request and a response as the service sees them: plain values, no network library in sight.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/status.h"
+
+namespace quire {
+
+/// ASCII case-insensitive equality, as header names and media types compare.
+bool iequals(std::string_view a, std::string_view b);
+
+/// Header fields in order of arrival. Names compare without case.
+class Headers {
+ public:
+  void add(std::string name, std::string value) { fields_.emplace_back(std::move(name), std::move(value)); }
+  /// Replaces every field of that name.
+  void set(std::string_view name, std::string value);
+  /// The first field's value; null when there is none.
+  const std::string* find(std::string_view name) const;
+  std::string_view get(std::string_view name, std::string_view otherwise = {}) const;
+  std::size_t count(std::string_view name) const;
+  const std::vector<std::pair<std::string, std::string>>& fields() const { return fields_; }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> fields_;
+};
+
+struct HttpRequest {
+  std::string method;            ///< upper case as sent: GET, POST, ...
+  std::string target;            ///< as sent
+  std::vector<std::string> path; ///< percent-decoded segments of an absolute path, valid UTF-8, without empty last one
+  std::vector<std::pair<std::string, std::string>> query;  ///< decoded name=value pairs in order
+  int minor_version = 1;         ///< HTTP/1.x
+  bool keep_alive = true;
+  Headers headers;
+  std::string body;              ///< whole, unless a BodySink took it
+  std::string peer;              ///< address of the client, without port
+
+  /// Value of a query parameter; null when it is missing.
+  const std::string* param(std::string_view name) const;
+  /// The path as text, "/v1/documents".
+  std::string path_text() const;
+  /// Content-Type without parameters, lower case; empty when missing.
+  std::string media_type() const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type;      ///< empty: no Content-Type header
+  Headers headers;
+  std::string body;
+};
+
+/// Fills path and query from the target (origin form, absolute form, or `*`). Errors: kInvalidArgument.
+Status parse_target(std::string_view target, HttpRequest& request);
+
+/// Percent-decoding; in query strings `+` is a space. Errors: kInvalidArgument (bad escape, NUL, invalid UTF-8).
+enum class PlusSign : unsigned char { kLiteral, kSpace };
+Result<std::string> percent_decode(std::string_view text, PlusSign plus);
+/// Escapes everything but unreserved characters.
+std::string percent_encode(std::string_view text);
+
+/// Byte offset of the first invalid UTF-8 sequence, or nothing.
+std::optional<std::size_t> invalid_utf8_at(std::string_view text);
+
+/// "OK", "Not Found", ...
+std::string_view reason_phrase(int status);
+
+/// Fields of a parameterised header value, e.g. boundary of `multipart/form-data; boundary="x"`.
+std::optional<std::string> header_parameter(std::string_view value, std::string_view name);
+
+}  // namespace quire

@@ -1,0 +1,412 @@
+#include "server/json/query_codec.h"
+
+#include <algorithm>
+#include <boost/json/array.hpp>
+#include <iterator>
+#include <limits>
+
+#include "server/json/parse.h"
+
+namespace quire {
+namespace json = boost::json;
+namespace {
+
+void read_sampling(ObjectReader& r, SamplingOptions& out) {
+  std::int64_t max_tokens = out.max_tokens, top_k = out.top_k, seed = 0;
+  double temperature = out.temperature, top_p = out.top_p, min_p = out.min_p;
+  r.integer("max_tokens", max_tokens, 1, 1 << 20);
+  r.number("temperature", temperature, 0, 2);
+  r.number("top_p", top_p, 0, 1);
+  if (r.ok() && top_p == 0) r.fail("top_p", "top_p is 0; it must be above 0 (use temperature 0 for the likeliest token)");
+  r.integer("top_k", top_k, 0, 1 << 20);
+  r.number("min_p", min_p, 0, 1);
+  if (r.has("seed")) {
+    r.integer("seed", seed, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max());
+    out.seed = static_cast<std::uint64_t>(seed);
+  }
+  if (const auto* stop = r.raw("stop")) {
+    if (stop->is_string()) out.stop = {std::string(stop->as_string())};
+    else out.stop = r.strings("stop", 4);
+    for (const auto& s : out.stop)
+      if (s.empty() || s.size() > 256) r.fail("stop", "stop strings have 1 to 256 bytes");
+  }
+  out.max_tokens = static_cast<std::int32_t>(max_tokens);
+  out.top_k = static_cast<std::int32_t>(top_k);
+  out.temperature = static_cast<float>(temperature);
+  out.top_p = static_cast<float>(top_p);
+  out.min_p = static_cast<float>(min_p);
+}
+
+void read_cache(ObjectReader& parent, CacheOptions& out) {
+  const auto* value = parent.raw("cache");
+  if (!value || !parent.ok()) return;
+  ObjectReader r(*value, "cache");
+  r.string("strategy", out.strategy, 64);
+  double ratio = 0;
+  if (r.has("keep_ratio")) {
+    r.number("keep_ratio", ratio, 0, 1);
+    out.keep_ratio = ratio;
+  }
+  if (r.has("recompute_ratio")) {
+    r.number("recompute_ratio", ratio, 0, 1);
+    out.recompute_ratio = ratio;
+  }
+  r.string("compress", out.compress, 64);
+  r.string("decode", out.decode, 64);
+  std::string prompt_compression = "none", positions;
+  r.string("prompt_compression", prompt_compression, 64);
+  if (r.ok() && prompt_compression != "none")
+    r.fail("prompt_compression", "cache.prompt_compression is '" + prompt_compression + "', which this build does not have; use none", "unsupported_parameter");
+  r.boolean("write", out.write);
+  r.boolean("dedupe", out.dedupe);
+  if (r.has("positions")) {
+    r.one_of("positions", positions, {"global", "compact", "naive"});
+    if (positions == "global") out.positions = PositionMode::kGlobal;
+    if (positions == "compact") out.positions = PositionMode::kCompact;
+    if (positions == "naive") out.positions = PositionMode::kLocalNaive;
+  }
+  r.finish();
+  parent.adopt(r.error());
+}
+
+void read_messages(ObjectReader& parent, QueryBody& out) {
+  const auto* list = parent.array("messages", 1, 1024);
+  if (!list || !parent.ok()) return;
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    ObjectReader r((*list)[i], "messages[" + std::to_string(i) + "]");
+    ChatMessage m;
+    if (r.ok()) {
+      r.one_of("role", m.role, {"system", "user", "assistant"});
+      if (r.ok() && m.role.empty()) r.fail("role", r.path_of("role") + " is missing; use system, user or assistant");
+      r.string("content", m.content);
+      if (r.ok() && !r.has("content")) r.fail("content", r.path_of("content") + " is missing");
+      r.finish();
+      if (r.ok() && m.role == "system" && i > 0) r.fail("role", r.path_of("role") + " is system; only the first message may be");
+      if (r.ok() && m.role == "system" && out.system) r.fail("role", "system is given twice: beside messages and in them");
+    }
+    parent.adopt(r.error());
+    if (!parent.ok()) return;
+    if (m.role == "system") out.system = m.content;
+    else out.messages.push_back(std::move(m));
+  }
+  if (out.messages.empty()) parent.fail("messages", "messages has no turn of the user");
+}
+
+void read_inline_documents(ObjectReader& parent, std::size_t max_documents, QueryBody& out) {
+  const auto* list = parent.array("documents", 0, max_documents);
+  if (!list || !parent.ok()) return;
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    ObjectReader r((*list)[i], "documents[" + std::to_string(i) + "]");
+    InlineDocument d;
+    if (r.ok()) {
+      r.string("title", d.title, 64 << 10);
+      r.string("text", d.text);
+      if (r.ok() && d.text.empty()) r.fail("text", r.path_of("text") + " is missing or empty");
+      r.finish();
+    }
+    parent.adopt(r.error());
+    if (!parent.ok()) return;
+    out.documents.push_back(std::move(d));
+  }
+}
+
+json::value text_or_null(const std::string& s) {
+  if (s.empty()) return nullptr;
+  return json::value(s);
+}
+
+std::size_t tier_index(Tier tier) { return static_cast<std::size_t>(tier); }
+
+json::object tier_json(const QueryStats& s, Tier tier) {
+  const std::size_t i = tier_index(tier);
+  json::object o;
+  const bool known = i < std::size(s.tier_blocks);
+  o["blocks"] = known ? s.tier_blocks[i] : 0;
+  o["tokens"] = known ? s.tier_tokens[i] : 0;
+  o["bytes"] = known ? s.tier_bytes[i] : 0;
+  return o;
+}
+
+MissReason miss_of(const QueryDocument& d, const PlannedContext& c) { return d.miss != MissReason::kNone && !c.cached ? d.miss : c.miss; }
+
+json::array misses_json(const QueryRecord& record) {
+  json::array out;
+  for (const auto& d : record.documents) {
+    // One entry per document and reason.
+    std::vector<std::pair<MissReason, std::int64_t>> found;
+    for (const auto& c : record.plan.contexts) {
+      if (static_cast<std::size_t>(c.index) < d.first_context || static_cast<std::size_t>(c.index) >= d.first_context + d.num_contexts) continue;
+      const MissReason reason = d.id.empty() ? MissReason::kNone : miss_of(d, c);
+      if (reason == MissReason::kNone || c.duplicate) continue;
+      const auto it = std::find_if(found.begin(), found.end(), [&](const auto& f) { return f.first == reason; });
+      if (it == found.end()) found.emplace_back(reason, c.num_tokens);
+      else it->second += c.num_tokens;
+    }
+    for (const auto& [reason, tokens] : found) {
+      json::object o;
+      o["document_id"] = d.id;
+      o["reason"] = miss_reason_name(reason);
+      o["tokens"] = tokens;
+      out.push_back(std::move(o));
+    }
+  }
+  return out;
+}
+
+json::array spans_json(const Plan& plan) {
+  json::array out;
+  for (const auto& s : plan.spans) {
+    json::object o;
+    o["name"] = s.name;
+    o["start_ms"] = rounded(s.start_ms);
+    o["ms"] = rounded(s.ms);
+    out.push_back(std::move(o));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<ReadError> read_query(const json::value& body, const QueryDefaults& defaults, QueryBody& out) {
+  out.cache.strategy = defaults.strategy;
+  out.cache.compress = defaults.compress;
+  out.cache.decode = defaults.decode;
+  ObjectReader r(body, "");
+  if (!r.ok()) return r.error();
+  if (r.has("query")) {
+    std::string q;
+    r.string("query", q);
+    if (r.ok() && q.empty()) r.fail("query", "query is empty");
+    out.query = std::move(q);
+  }
+  if (r.has("system")) {
+    std::string s;
+    r.string("system", s);
+    out.system = std::move(s);
+  }
+  read_messages(r, out);
+  if (r.ok() && out.query.has_value() == !out.messages.empty())
+    r.fail("query", out.query ? "query and messages are both given; give one" : "query is missing; give query or messages");
+  out.document_ids = r.strings("document_ids", defaults.max_documents);
+  read_inline_documents(r, defaults.max_documents, out);
+  if (r.ok() && out.document_ids.size() + out.documents.size() > defaults.max_documents)
+    r.fail("documents", "the query names " + std::to_string(out.document_ids.size() + out.documents.size()) + " documents; at most " +
+                            std::to_string(defaults.max_documents) + " are taken");
+  r.string("model", out.model, 256);
+  r.boolean("stream", out.stream);
+  read_sampling(r, out.sampling);
+  read_cache(r, out.cache);
+  r.string("cache_salt", out.cache_salt, 512);
+  if (r.ok() && r.has("cache_salt") && (out.cache_salt.size() < 8 || out.cache_salt.size() > 128))
+    r.fail("cache_salt", "cache_salt has " + std::to_string(out.cache_salt.size()) + " characters; it must have 8 to 128");
+  std::string on_missing = "error", on_not_ready = "wait", explain = "summary";
+  r.one_of("on_missing", on_missing, {"error", "skip"});
+  r.one_of("on_not_ready", on_not_ready, {"wait", "error", "compute"});
+  r.one_of("explain", explain, {"none", "summary", "blocks"});
+  r.boolean("citations", out.citations);
+  r.integer("timeout_ms", out.timeout_ms, 1, 3'600'000);
+  r.finish();
+  out.skip_missing = on_missing == "skip";
+  out.on_not_ready = on_not_ready == "wait" ? OnNotReady::kWait : on_not_ready == "error" ? OnNotReady::kError : OnNotReady::kCompute;
+  out.explain = explain == "none" ? ExplainLevel::kNone : explain == "blocks" ? ExplainLevel::kBlocks : ExplainLevel::kSummary;
+  return r.error();
+}
+
+std::string block_id_text(const std::array<std::uint8_t, 16>& id) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string out = "b-";
+  for (std::size_t i = 0; i < 6; ++i) {
+    out.push_back(kHex[id[i] >> 4]);
+    out.push_back(kHex[id[i] & 15]);
+  }
+  return out;
+}
+
+std::string_view cache_header(const Plan& plan) {
+  if (plan.strategy == "recompute") return "BYPASS";
+  std::size_t hits = 0, contexts = 0;
+  for (const auto& c : plan.contexts) {
+    if (c.duplicate) continue;
+    ++contexts;
+    hits += c.cached && c.miss == MissReason::kNone ? 1 : 0;
+  }
+  return hits == 0 ? "MISS" : hits == contexts ? "HIT" : "PARTIAL";
+}
+
+json::object usage_json(const QueryRecord& r) {
+  const FateCounts& f = r.plan.fates;
+  const std::int64_t prompt = r.plan.prompt_tokens, cached = f.cached();
+  json::object o;
+  o["prompt_tokens"] = prompt;
+  o["completion_tokens"] = r.stats.completion_tokens;
+  o["total_tokens"] = prompt + r.stats.completion_tokens;
+  o["prompt_tokens_details"] = json::object{{"cached_tokens", cached}, {"cache_write_tokens", r.stats.written_tokens}};
+  o["prompt_cache_hit_tokens"] = cached;
+  o["prompt_cache_miss_tokens"] = prompt - cached;
+  o["cache_details"] = json::object{{"reused_tokens", f.reused}, {"recomputed_tokens", f.recomputed}, {"computed_tokens", f.computed}, {"dropped_tokens", f.dropped}};
+  return o;
+}
+
+json::object cache_json(const QueryRecord& r) {
+  const Plan& p = r.plan;
+  json::object o;
+  o["strategy"] = p.strategy;
+  o["compress"] = p.compress;
+  o["decode"] = p.decode;
+  o["hit_ratio"] = rounded(p.hit_ratio(), 4);
+  o["keep_ratio"] = rounded(p.keep_ratio, 4);
+  o["sparsity"] = rounded(1 - p.keep_ratio, 4);
+  o["recompute_ratio"] = rounded(p.recompute_ratio, 4);
+  o["fallback"] = p.fallback ? json::value(*p.fallback) : json::value(nullptr);
+  if (!p.reason.empty()) o["reason"] = p.reason;
+  o["tiers"] = json::object{{"gpu", tier_json(r.stats, Tier::kGpu)}, {"dram", tier_json(r.stats, Tier::kDram)},
+                            {"disk", tier_json(r.stats, Tier::kDisk)}, {"remote", tier_json(r.stats, Tier::kRemote)}};
+  o["misses"] = misses_json(r);
+  return o;
+}
+
+json::object timings_json(const QueryRecord& r) {
+  const QueryStats& s = r.stats;
+  json::object o;
+  o["queue_ms"] = rounded(s.queue_ms);
+  o["tokenize_ms"] = rounded(r.tokenize_ms);
+  o["resolve_ms"] = rounded(r.resolve_ms);
+  o["lookup_ms"] = rounded(s.lookup_ms);
+  o["load_ms"] = rounded(s.load_ms);
+  o["prefill_ms"] = rounded(s.prefill_ms);
+  o["recompute_ms"] = rounded(s.recompute_ms);
+  o["ttft_ms"] = rounded(r.ttft_ms);
+  o["decode_ms"] = rounded(s.decode_ms);
+  o["total_ms"] = rounded(r.total_ms);
+  const double speed = s.decode_ms > 0 && s.completion_tokens > 1 ? static_cast<double>(s.completion_tokens - 1) * 1000.0 / s.decode_ms : 0;
+  o["tokens_per_second"] = rounded(speed, 1);
+  return o;
+}
+
+json::array query_documents_json(const QueryRecord& r) {
+  json::array out;
+  for (const auto& d : r.documents) {
+    std::int64_t tokens = 0, blocks = 0, kept = 0, recomputed = 0;
+    for (const auto& c : r.plan.contexts) {
+      if (static_cast<std::size_t>(c.index) < d.first_context || static_cast<std::size_t>(c.index) >= d.first_context + d.num_contexts) continue;
+      tokens += c.num_tokens;
+      blocks += static_cast<std::int64_t>(c.blocks.size());
+      for (const auto& b : c.blocks) {
+        kept += b.kept_layers > 0 ? 1 : 0;
+        recomputed += b.recomputed_tokens > 0 ? 1 : 0;
+      }
+    }
+    json::object o;
+    o["id"] = text_or_null(d.id);
+    if (d.id.empty()) o["title"] = text_or_null(d.title);
+    o["content_hash"] = text_or_null(d.content_hash);
+    o["tokens"] = tokens;
+    o["blocks"] = blocks;
+    o["kept_blocks"] = kept;
+    o["recomputed_blocks"] = recomputed;
+    out.push_back(std::move(o));
+  }
+  return out;
+}
+
+json::object query_result_json(const QueryRecord& r, bool with_answer) {
+  json::object o;
+  o["id"] = r.id;
+  o["object"] = "query.result";
+  o["created_at"] = rfc3339(r.created_ms);
+  o["model"] = r.model;
+  if (with_answer) o["answer"] = r.answer;
+  o["finish_reason"] = r.finish_reason;
+  o["citations"] = json::array();  // this build does not attribute
+  o["usage"] = usage_json(r);
+  o["timings"] = timings_json(r);
+  o["cache"] = cache_json(r);
+  o["documents"] = query_documents_json(r);
+  o["explain_url"] = "/v1/queries/" + r.id + "/explain";
+  return o;
+}
+
+json::object plan_event_json(const QueryRecord& r) {
+  json::object o;
+  o["id"] = r.id;
+  o["cache"] = cache_json(r);
+  o["documents"] = query_documents_json(r);
+  return o;
+}
+
+json::object plan_result_json(const QueryRecord& r) {
+  const Plan& p = r.plan;
+  json::object o = explain_json(r, {});
+  o["object"] = "query.plan";
+  o["model"] = r.model;
+  json::object usage;
+  usage["prompt_tokens"] = p.prompt_tokens;
+  usage["cache_details"] = json::object{{"reused_tokens", p.fates.reused}, {"recomputed_tokens", p.fates.recomputed}, {"computed_tokens", p.fates.computed}, {"dropped_tokens", p.fates.dropped}};
+  o["usage"] = std::move(usage);
+  o["cache"] = cache_json(r);
+  o["documents"] = query_documents_json(r);
+  o["predicted"] = json::object{{"load_ms", rounded(p.predicted_load_ms)}, {"prefill_ms", rounded(p.predicted_prefill_ms)}};
+  o.erase("spans");
+  return o;
+}
+
+json::object query_entry_json(const QueryRecord& r, bool with_text) {
+  json::object o = query_result_json(r, with_text);
+  o["object"] = "query";
+  if (with_text) o["query"] = r.question;
+  return o;
+}
+
+json::object explain_json(const QueryRecord& r, const std::vector<BlockChars>& chars) {
+  const Plan& p = r.plan;
+  json::object o;
+  o["id"] = r.id;
+  o["object"] = "query.explain";
+  std::int32_t block_tokens = 0;
+  for (const auto& c : p.contexts) block_tokens = std::max(block_tokens, c.block_tokens);
+  o["block_tokens"] = block_tokens;
+  o["layers"] = p.num_layers;
+  json::object policy;
+  policy["strategy_asked"] = p.strategy_asked;
+  policy["strategy"] = p.strategy;
+  policy["selector"] = text_or_null(p.selector);
+  policy["recomputer"] = text_or_null(p.recomputer);
+  policy["compress"] = p.compress;
+  policy["decode"] = p.decode;
+  policy["keep_ratio"] = rounded(p.keep_ratio, 4);
+  policy["recompute_ratio"] = rounded(p.recompute_ratio, 4);
+  policy["fallback"] = p.fallback ? json::value(*p.fallback) : json::value(nullptr);
+  policy["reason"] = text_or_null(p.reason);
+  o["policy"] = std::move(policy);
+  json::array blocks;
+  std::size_t index = 0;
+  for (const auto& c : p.contexts) {
+    const std::string& id = c.document_id;
+    for (const auto& b : c.blocks) {
+      json::object item;
+      item["index"] = index;
+      item["block_id"] = block_id_text(b.id);
+      item["document_id"] = text_or_null(id);
+      item["chunk"] = c.chunk;
+      item["tokens"] = json::array{b.first_token, b.first_token + b.num_tokens};
+      if (index < chars.size() && chars[index].known) item["chars"] = json::array{chars[index].begin, chars[index].end};
+      else item["chars"] = nullptr;
+      item["action"] = fate_name(b.action);
+      const bool found = c.cached && b.tier != Tier::kNone;
+      item["tier"] = found ? json::value(tier_name(b.tier)) : json::value(nullptr);
+      item["score"] = rounded(static_cast<double>(b.score), 6);
+      item["kept_layers"] = b.kept_layers;
+      item["recomputed_tokens"] = b.recomputed_tokens;
+      item["load_ms"] = rounded(b.load_ms);
+      blocks.push_back(std::move(item));
+      ++index;
+    }
+  }
+  o["blocks"] = std::move(blocks);
+  o["prefix_tokens"] = p.prefix_tokens;
+  o["suffix_tokens"] = p.suffix_tokens;
+  o["spans"] = spans_json(p);
+  return o;
+}
+
+}  // namespace quire

@@ -1,0 +1,91 @@
+/// Queries between JSON and the engine's values.
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/pipeline/plan.h"
+#include "server/json/reader.h"
+
+namespace quire {
+
+enum class OnNotReady : std::uint8_t { kWait, kError, kCompute };
+enum class ExplainLevel : std::uint8_t { kNone, kSummary, kBlocks };
+
+struct InlineDocument {
+  std::string title, text;
+};
+
+/// The body of POST /v1/query, checked.
+struct QueryBody {
+  std::optional<std::string> query;
+  std::vector<ChatMessage> messages;       ///< without the system message
+  std::vector<std::string> document_ids;
+  std::vector<InlineDocument> documents;
+  std::optional<std::string> system;
+  std::string model;
+  bool stream = false, skip_missing = false, citations = true;
+  OnNotReady on_not_ready = OnNotReady::kWait;
+  ExplainLevel explain = ExplainLevel::kSummary;
+  std::int64_t timeout_ms = 30000;
+  std::string cache_salt;
+  SamplingOptions sampling;
+  CacheOptions cache;
+};
+struct QueryDefaults {
+  std::string strategy, compress, decode;
+  std::size_t max_documents = 64;
+};
+std::optional<ReadError> read_query(const boost::json::value& body, const QueryDefaults& defaults, QueryBody& out);
+
+/// What the reply says of one document of the prompt.
+struct QueryDocument {
+  std::string id;              ///< empty: inline
+  std::string title, content_hash;
+  MissReason miss = MissReason::kNone;  ///< known before the engine looked (other model, other salt)
+  std::size_t first_context = 0, num_contexts = 0;
+};
+
+/// One finished (or planned) query: what the reply, the explanation and the ring are made of.
+struct QueryRecord {
+  std::string id, ns, model, question, answer;
+  std::int64_t created_ms = 0;
+  bool finished = false;
+  Plan plan;
+  QueryStats stats;
+  std::vector<QueryDocument> documents;
+  std::string finish_reason;
+  double tokenize_ms = 0, resolve_ms = 0, total_ms = 0, ttft_ms = 0;
+  std::string fallback_note;   ///< appended to the plan's
+};
+
+boost::json::object usage_json(const QueryRecord& record);
+boost::json::object cache_json(const QueryRecord& record);
+boost::json::object timings_json(const QueryRecord& record);
+boost::json::array query_documents_json(const QueryRecord& record);
+/// The final object; `with_answer` false for the SSE `done` event.
+boost::json::object query_result_json(const QueryRecord& record, bool with_answer);
+/// The SSE `plan` event.
+boost::json::object plan_event_json(const QueryRecord& record);
+/// POST /v1/query/plan.
+boost::json::object plan_result_json(const QueryRecord& record);
+/// One entry of GET /v1/queries.
+boost::json::object query_entry_json(const QueryRecord& record, bool with_text);
+
+/// Character range of a block in its document's text, where known.
+struct BlockChars {
+  std::uint64_t begin = 0, end = 0;
+  bool known = false;
+};
+/// chars[i] belongs to the i-th block of the plan in order; may be shorter.
+boost::json::object explain_json(const QueryRecord& record, const std::vector<BlockChars>& chars);
+/// "b-" and 12 hex digits.
+std::string block_id_text(const std::array<std::uint8_t, 16>& id);
+
+/// HIT, PARTIAL, MISS or BYPASS.
+std::string_view cache_header(const Plan& plan);
+
+}  // namespace quire

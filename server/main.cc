@@ -1,0 +1,38 @@
+// quire: a context cache for retrieval-augmented generation. This file reads the command line; server/commands holds the rest.
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+
+#include "server/commands/commands.h"
+#include "server/version.h"
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  CLI::App app{"Quire reads every document once, and answers from the few blocks of it that matter.\n\n"
+               "  quire serve                                  start the service with the embedded model\n"
+               "  quire ingest notes.md report.txt             cache documents in a running service\n"
+               "  quire query -d notes \"What was decided?\"     ask over cached documents\n"};
+  app.name("quire");
+  app.require_subcommand(1);
+  app.fallthrough(false);
+  app.footer("Each command has its own --help. Settings of the service: quire serve --print-config.");
+  quire::CommandRun run;
+  quire::add_serve_command(app, run);
+  quire::add_ingest_command(app, run);
+  quire::add_query_command(app, run);
+  quire::add_documents_command(app, run);
+  quire::add_store_command(app, run);
+  quire::add_model_command(app, run);
+  quire::add_tokenize_command(app, run);
+  quire::add_generate_command(app, run);
+  quire::add_keys_command(app, run);
+  app.add_subcommand("version", "Print version and build")->callback([&run] {
+    run = [] {
+      std::printf("quire %s (%s)\n", std::string(quire::version()).c_str(), std::string(quire::build_description()).c_str());
+      return 0;
+    };
+  });
+  app.set_version_flag("--version", std::string(quire::version()));
+  CLI11_PARSE(app, argc, argv);
+  return run ? run() : 1;
+}

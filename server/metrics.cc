@@ -1,0 +1,198 @@
+#include "server/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+
+namespace quire {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::Histogram;
+using prometheus::Labels;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+const Histogram::BucketBoundaries kSeconds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
+const Histogram::BucketBoundaries kRatios = {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1};
+
+/// Label values come from fixed sets: whatever a plug is called, unknown names are one value.
+std::string strategy_label(std::string_view s) {
+  for (const auto known : {"recompute", "exact", "reuse", "cacheblend", "epic", "anchors", "multi_infllm", "samkv"})
+    if (s == known) return std::string(s);
+  return "other";
+}
+
+class FamilyList {
+ public:
+  void gauge(const std::string& name, const std::string& help, double value, const Labels& labels = {}) { add(name, help, MetricType::Gauge, value, labels); }
+  void counter(const std::string& name, const std::string& help, double value, const Labels& labels = {}) { add(name, help, MetricType::Counter, value, labels); }
+  const std::vector<MetricFamily>& families() const { return families_; }
+
+ private:
+  void add(const std::string& name, const std::string& help, MetricType type, double value, const Labels& labels) {
+    if (families_.empty() || families_.back().name != name) {
+      MetricFamily f;
+      f.name = name;
+      f.help = help;
+      f.type = type;
+      families_.push_back(std::move(f));
+    }
+    ClientMetric m;
+    for (const auto& [k, v] : labels) m.label.push_back({k, v});
+    if (type == MetricType::Gauge) m.gauge.value = value;
+    else m.counter.value = value;
+    families_.back().metric.push_back(std::move(m));
+  }
+  std::vector<MetricFamily> families_;
+};
+
+void process_metrics(FamilyList& out) {
+  rusage usage{};
+  if (getrusage(RUSAGE_SELF, &usage) == 0) {
+    const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+    out.counter("process_cpu_seconds_total", "CPU time of the process", seconds(usage.ru_utime) + seconds(usage.ru_stime));
+  }
+  std::ifstream statm("/proc/self/statm");
+  double pages = 0, resident = 0;
+  if (statm >> pages >> resident) {
+    const double page = static_cast<double>(sysconf(_SC_PAGESIZE));
+    out.gauge("process_virtual_memory_bytes", "Virtual memory", pages * page);
+    out.gauge("process_resident_memory_bytes", "Resident memory", resident * page);
+  }
+}
+
+}  // namespace
+
+struct Metrics::Impl {
+  prometheus::Registry registry;
+  std::atomic<bool> per_namespace{false};
+  prometheus::Family<prometheus::Counter>& requests = counter("quire_requests_total", "Requests by endpoint and HTTP status");
+  prometheus::Family<Histogram>& duration = histogram("quire_request_duration_seconds", "Whole requests by endpoint");
+  prometheus::Family<Histogram>& queue_time = histogram("quire_request_queue_time_seconds", "Waiting for the engine");
+  prometheus::Family<Histogram>& ttft = histogram("quire_time_to_first_token_seconds", "From the request to the first token");
+  prometheus::Family<Histogram>& inter = histogram("quire_inter_token_latency_seconds", "Mean time between the tokens of an answer");
+  prometheus::Family<Histogram>& prefill = histogram("quire_request_prefill_time_seconds", "Prefill of what was not reused");
+  prometheus::Family<Histogram>& decode = histogram("quire_request_decode_time_seconds", "Decoding");
+  prometheus::Family<Histogram>& load = histogram("quire_request_load_time_seconds", "Loading cached blocks");
+  prometheus::Family<prometheus::Counter>& prompt_tokens = counter("quire_prompt_tokens_total", "Prompt tokens by fate");
+  prometheus::Family<prometheus::Counter>& generated = counter("quire_generation_tokens_total", "Tokens generated");
+  prometheus::Family<prometheus::Counter>& success = counter("quire_request_success_total", "Queries answered, by finish reason");
+  prometheus::Family<prometheus::Counter>& refused = counter("quire_rejected_total", "Requests refused before any work, by reason");
+  prometheus::Family<prometheus::Counter>& lookups = counter("quire_lookup_tokens_total", "Document tokens looked up");
+  prometheus::Family<prometheus::Counter>& hits = counter("quire_hit_tokens_total", "Document tokens found, by tier");
+  prometheus::Family<prometheus::Counter>& misses = counter("quire_miss_tokens_total", "Document tokens not found, by reason");
+  prometheus::Family<Histogram>& hit_ratio = histogram("quire_request_hit_ratio", "Share of the prompt that was not prefilled");
+  prometheus::Family<Histogram>& keep_ratio = histogram("quire_request_keep_ratio", "Share of document blocks attended to");
+  prometheus::Family<Histogram>& recompute_ratio = histogram("quire_request_recompute_ratio", "Share of document tokens recomputed");
+  prometheus::Family<Histogram>& ingest_duration = histogram("quire_ingest_duration_seconds", "Whole ingest jobs");
+
+  prometheus::Family<prometheus::Counter>& counter(const char* name, const char* help) {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+  }
+  prometheus::Family<Histogram>& histogram(const char* name, const char* help) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
+  }
+};
+
+Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
+  // Series exist from the start, so that rates have a zero to begin at.
+  for (const auto fate : {"reused", "recomputed", "computed", "dropped"}) impl_->prompt_tokens.Add({{"fate", fate}});
+  impl_->generated.Add({});
+  impl_->lookups.Add({});
+}
+Metrics::~Metrics() = default;
+
+void Metrics::set_per_namespace(bool on) { impl_->per_namespace = on; }
+
+void Metrics::request_finished(std::string_view endpoint, int status, double seconds, const std::string& ns) {
+  Labels labels{{"endpoint", std::string(endpoint)}, {"code", std::to_string(status)}};
+  if (impl_->per_namespace && !ns.empty()) labels["namespace"] = ns;
+  impl_->requests.Add(labels).Increment();
+  impl_->duration.Add({{"endpoint", std::string(endpoint)}}, kSeconds).Observe(seconds);
+}
+
+void Metrics::rejected(std::string_view reason) { impl_->refused.Add({{"reason", std::string(reason)}}).Increment(); }
+
+void Metrics::query_finished(const QueryRecord& r) {
+  Impl& m = *impl_;
+  const Plan& p = r.plan;
+  const Labels by_strategy{{"strategy", strategy_label(p.strategy)}};
+  m.queue_time.Add(by_strategy, kSeconds).Observe(r.stats.queue_ms / 1000);
+  m.ttft.Add(by_strategy, kSeconds).Observe(r.ttft_ms / 1000);
+  m.prefill.Add(by_strategy, kSeconds).Observe(r.stats.prefill_ms / 1000);
+  m.decode.Add(by_strategy, kSeconds).Observe(r.stats.decode_ms / 1000);
+  m.load.Add(by_strategy, kSeconds).Observe(r.stats.load_ms / 1000);
+  if (r.stats.completion_tokens > 1) inter_token(p.strategy, r.stats.decode_ms / 1000 / static_cast<double>(r.stats.completion_tokens - 1));
+  const std::pair<const char*, std::int64_t> fates[] = {
+      {"reused", p.fates.reused}, {"recomputed", p.fates.recomputed}, {"computed", p.fates.computed}, {"dropped", p.fates.dropped}};
+  for (const auto& [fate, n] : fates) m.prompt_tokens.Add({{"fate", fate}}).Increment(static_cast<double>(n));
+  m.generated.Add({}).Increment(static_cast<double>(r.stats.completion_tokens));
+  if (!r.finish_reason.empty()) m.success.Add({{"finish_reason", r.finish_reason}}).Increment();
+  m.lookups.Add({}).Increment(static_cast<double>(p.document_tokens));
+  for (const Tier tier : {Tier::kGpu, Tier::kDram, Tier::kDisk, Tier::kRemote}) {
+    const auto i = static_cast<std::size_t>(tier);
+    if (i < std::size(r.stats.tier_tokens) && r.stats.tier_tokens[i] > 0)
+      m.hits.Add({{"tier", std::string(tier_name(tier))}}).Increment(static_cast<double>(r.stats.tier_tokens[i]));
+  }
+  for (const auto& c : p.contexts)
+    if (c.miss != MissReason::kNone) m.misses.Add({{"reason", std::string(miss_reason_name(c.miss))}}).Increment(static_cast<double>(c.num_tokens));
+  m.hit_ratio.Add({}, kRatios).Observe(p.hit_ratio());
+  m.keep_ratio.Add({}, kRatios).Observe(p.keep_ratio);
+  m.recompute_ratio.Add({}, kRatios).Observe(p.recompute_ratio);
+}
+
+void Metrics::inter_token(std::string_view strategy, double seconds) {
+  impl_->inter.Add({{"strategy", strategy_label(strategy)}}, kSeconds).Observe(seconds);
+}
+
+void Metrics::ingest_finished(double seconds) { impl_->ingest_duration.Add({}, kSeconds).Observe(seconds); }
+
+std::string Metrics::text(const MetricsSnapshot& s) const {
+  FamilyList out;
+  out.gauge("quire_requests_running", "Requests and queries at work", static_cast<double>(s.requests_running));
+  out.gauge("quire_requests_waiting", "Queries waiting for the engine", static_cast<double>(s.queries_waiting));
+  out.gauge("quire_queries_running", "Queries the engine works on", static_cast<double>(s.queries_running));
+  out.gauge("quire_build_info", "Version of the service", 1, {{"version", s.version}, {"backend", s.backend}});
+  if (s.ready) {
+    out.gauge("quire_model_info", "The model served", 1, {{"model", s.model}, {"fingerprint", s.fingerprint}});
+    const std::pair<const char*, const TierStats*> tiers[] = {{"dram", &s.store.dram}, {"disk", &s.store.disk}};
+    const auto each = [&](auto&& add) {
+      for (const auto& [name, tier] : tiers) add(Labels{{"tier", name}}, *tier);
+    };
+    each([&](const Labels& l, const TierStats& t) { out.gauge("quire_tier_bytes", "Bytes held", static_cast<double>(t.used_bytes), l); });
+    each([&](const Labels& l, const TierStats& t) { out.gauge("quire_tier_capacity_bytes", "Budget; 0: none", static_cast<double>(t.capacity_bytes), l); });
+    each([&](const Labels& l, const TierStats& t) { out.gauge("quire_tier_blocks", "Values (dram) or segments (disk) held", static_cast<double>(t.num_values), l); });
+    each([&](const Labels& l, const TierStats&) { out.gauge("quire_tier_up", "1: the tier serves", 1, l); });
+    each([&](const Labels& l, const TierStats& t) { out.counter("quire_tier_read_bytes_total", "Bytes read", static_cast<double>(t.read_bytes), l); });
+    each([&](const Labels& l, const TierStats& t) { out.counter("quire_tier_write_bytes_total", "Bytes written", static_cast<double>(t.written_bytes), l); });
+    each([&](const Labels& l, const TierStats& t) { out.counter("quire_evicted_bytes_total", "Bytes evicted", static_cast<double>(t.evicted_bytes), l); });
+    each([&](const Labels& l, const TierStats& t) {
+      Labels with_reason = l;
+      with_reason["reason"] = "budget";
+      out.counter("quire_evictions_total", "Evictions", static_cast<double>(t.evictions), with_reason);
+    });
+    out.counter("quire_tier_errors_total", "Failed reads and writes", static_cast<double>(s.store.io_errors), {{"tier", "disk"}, {"op", "io"}});
+    out.counter("quire_integrity_failures_total", "Stored bytes that failed their checksum", static_cast<double>(s.store.integrity_failures), {{"tier", "disk"}});
+    for (const auto& [status, n] : s.documents_by_status) out.gauge("quire_documents", "Documents by status", static_cast<double>(n), {{"status", status}});
+    out.gauge("quire_ingest_jobs", "Jobs by status", static_cast<double>(s.ingest.jobs_queued), {{"status", "queued"}});
+    out.gauge("quire_ingest_jobs", "Jobs by status", static_cast<double>(s.ingest.jobs_running), {{"status", "running"}});
+    out.counter("quire_ingest_tokens_total", "Tokens of documents taken in", static_cast<double>(s.ingest.tokens));
+    out.counter("quire_deduplicated_tokens_total", "Tokens that were cached already", static_cast<double>(s.ingest.deduplicated_tokens));
+  }
+  process_metrics(out);
+  auto families = impl_->registry.Collect();
+  families.insert(families.end(), out.families().begin(), out.families().end());
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+}  // namespace quire

@@ -1,0 +1,47 @@
+/// What the service counts, as Prometheus text. Names and labels are those of docs/api.md section 9.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cachestore/store_stats.h"
+#include "ingest/ingest_service.h"
+#include "server/json/query_codec.h"
+
+namespace quire {
+
+/// Values that other parts keep, read at the moment of a scrape.
+struct MetricsSnapshot {
+  bool ready = false;
+  std::int64_t requests_running = 0, queries_running = 0, queries_waiting = 0;
+  StoreStats store;
+  std::uint64_t dram_capacity_bytes = 0, disk_capacity_bytes = 0;
+  IngestStats ingest;
+  std::vector<std::pair<std::string, std::uint64_t>> documents_by_status;
+  std::string version, backend, model, fingerprint;
+};
+
+/// Threads: every method may be called concurrently.
+class Metrics {
+ public:
+  Metrics();
+  ~Metrics();
+  void request_finished(std::string_view endpoint, int status, double seconds, const std::string& ns);
+  void rejected(std::string_view reason);
+  void query_finished(const QueryRecord& record);
+  void inter_token(std::string_view strategy, double seconds);
+  void ingest_finished(double seconds);
+  /// Namespace labels on requests_total; off by default.
+  void set_per_namespace(bool on);
+  std::string text(const MetricsSnapshot& snapshot) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire

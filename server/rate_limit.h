@@ -1,0 +1,52 @@
+/// Requests and tokens per minute of each key: token buckets that fill evenly.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+namespace quire {
+
+struct RateState {
+  std::int64_t limit = 0, remaining = 0;  ///< limit 0: none
+  double reset_seconds = 0;               ///< until the bucket is full again
+};
+
+struct RateDecision {
+  bool allowed = true;
+  bool tokens_exhausted = false;          ///< which of the two refused
+  std::int64_t retry_after_ms = 0;
+  RateState requests, tokens;
+};
+
+/// Threads: every method may be called concurrently.
+class RateLimiter {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit RateLimiter(std::function<Clock::time_point()> now = Clock::now) : now_(std::move(now)) {}
+
+  /// Takes one request from the key's buckets; refused while its token bucket is overdrawn.
+  RateDecision take_request(const std::string& key, std::int64_t requests_per_minute, std::int64_t tokens_per_minute);
+  /// Tokens are known after the work: the bucket may go below zero, which delays later requests.
+  void charge_tokens(const std::string& key, std::int64_t tokens);
+
+ private:
+  struct Bucket {
+    double level = 0, capacity = 0;
+    Clock::time_point at{};
+  };
+  struct Buckets {
+    Bucket requests, tokens;
+  };
+  static void refill(Bucket& bucket, double per_minute, Clock::time_point now);
+  static RateState state(const Bucket& bucket);
+
+  const std::function<Clock::time_point()> now_;
+  std::mutex mu_;
+  std::unordered_map<std::string, Buckets> buckets_;  // guarded by mu_; keys are configured, so the map is bounded
+};
+
+}  // namespace quire

@@ -1,0 +1,10 @@
+/// What `quire version` and GET /version say.
+#pragma once
+
+#include <string_view>
+
+namespace quire {
+std::string_view version();
+/// Compiler, build type.
+std::string_view build_description();
+}  // namespace quire
