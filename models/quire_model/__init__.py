@@ -1,0 +1,1 @@
+"""Training code of Quire's embedded question-answering model."""
