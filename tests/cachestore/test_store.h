@@ -1,0 +1,276 @@
+/// Helpers of the store's tests: folders, documents, segments, and a disk tier in memory with faults.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cachestore/disk_tier.h"
+#include "cachestore/store.h"
+#include "cachestore/store_impl.h"
+
+#define ASSERT_OK(expr) ASSERT_TRUE(::quire::test::is_ok(expr))
+#define EXPECT_OK(expr) EXPECT_TRUE(::quire::test::is_ok(expr))
+
+namespace quire::test {
+
+inline std::string text(const Status& s) { return s.to_string(); }
+template <class T>
+std::string text(const Result<T>& r) { return r.status().to_string(); }
+
+inline ::testing::AssertionResult is_ok(const Status& s) {
+  return s.ok() ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << s.to_string();
+}
+template <class T>
+::testing::AssertionResult is_ok(const Result<T>& r) { return is_ok(r.status()); }
+
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "quire_store_XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~TempFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string path(const std::string& name = "store") const { return path_ + "/" + name; }
+  const std::string& root() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+inline int env_int(const char* name, int fallback) {
+  const char* v = std::getenv(name);
+  return v ? std::atoi(v) : fallback;
+}
+
+inline std::vector<std::byte> random_bytes(std::size_t n, std::uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  std::vector<std::byte> out(n);
+  for (std::size_t i = 0; i < n; i += 8) {
+    const std::uint64_t v = rng();
+    std::memcpy(out.data() + i, &v, std::min<std::size_t>(8, n - i));
+  }
+  return out;
+}
+
+inline ContextKey key_of(std::uint64_t n) { return sha256("context " + std::to_string(n)); }
+
+/// What a test segment holds is a function of its key number, so that any read can be checked.
+struct SegmentShape {
+  SegmentLayout layout{3, 2, 1};
+  std::size_t value_bytes = 1000;
+  std::uint64_t total() const { return (std::uint64_t{layout.num_blocks} * layout.values_per_block + layout.num_sketches) * (value_bytes + 64); }
+};
+inline std::vector<std::byte> value_of(std::uint64_t key, std::uint32_t block, std::uint32_t group, std::size_t bytes) {
+  return random_bytes(bytes + (block * 7 + group) % 64, key * 1000003 + block * 1009 + group);
+}
+inline std::vector<std::byte> sketch_of(std::uint64_t key, std::uint32_t index, std::size_t bytes) {
+  return random_bytes(bytes / 2 + 1 + index % 16, ~key * 1000003 + index);
+}
+
+inline Result<SegmentHandle> put_segment(Store& store, std::uint64_t key, const SegmentShape& shape = {}) {
+  QUIRE_ASSIGN_OR_RETURN(auto writer, store.begin_segment(key_of(key), shape.layout, shape.total(), "default", "m-test"));
+  for (std::uint32_t b = 0; b < shape.layout.num_blocks; ++b) {
+    for (std::uint32_t g = 0; g < shape.layout.values_per_block; ++g) {
+      QUIRE_RETURN_IF_ERROR(writer->put_value(b, g, value_of(key, b, g, shape.value_bytes)));
+    }
+  }
+  for (std::uint32_t i = 0; i < shape.layout.num_sketches; ++i) QUIRE_RETURN_IF_ERROR(writer->put_sketch(i, sketch_of(key, i, shape.value_bytes)));
+  return writer->finish();
+}
+
+inline bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+/// Reads every value and sketch; kInternal when bytes are wrong, else the first failure.
+inline Status check_segment(Store& store, const SegmentHandle& handle, std::uint64_t key, const SegmentShape& shape = {}) {
+  for (std::uint32_t b = 0; b < shape.layout.num_blocks; ++b) {
+    for (std::uint32_t g = 0; g < shape.layout.values_per_block; ++g) {
+      QUIRE_ASSIGN_OR_RETURN(const PinnedBytes bytes, store.read_value(handle, b, g));
+      if (!same(bytes.bytes(), value_of(key, b, g, shape.value_bytes))) return Status::internal("wrong bytes in a value");
+      if (reinterpret_cast<std::uintptr_t>(bytes.data()) % 64 != 0) return Status::internal("not aligned");
+    }
+  }
+  for (std::uint32_t i = 0; i < shape.layout.num_sketches; ++i) {
+    QUIRE_ASSIGN_OR_RETURN(const PinnedBytes bytes, store.read_sketch(handle, i));
+    if (!same(bytes.bytes(), sketch_of(key, i, shape.value_bytes))) return Status::internal("wrong bytes in a sketch");
+  }
+  return {};
+}
+
+/// A document with one chunk for each key number.
+inline DocumentManifest manifest_of(const std::string& id, const std::vector<std::uint64_t>& keys, std::size_t text_bytes = 90) {
+  DocumentManifest m;
+  m.ns = "default";
+  m.id = id;
+  m.title = "Title of " + id;
+  m.metadata_json = R"({"source":"test"})";
+  m.content_hash = "sha256:" + sha256(id).hex();
+  m.status = DocumentStatus::kReady;
+  m.chunking = "tokens:512";
+  m.fingerprint = "m-test";
+  m.text_bytes = text_bytes;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    DocumentChunk c;
+    c.byte_begin = text_bytes * i / keys.size();
+    c.byte_end = text_bytes * (i + 1) / keys.size();
+    c.block_tokens = 16;
+    c.key = key_of(keys[i]);
+    for (int t = 0; t < 20; ++t) c.token_ids.push_back(static_cast<std::int32_t>(keys[i] * 100 + static_cast<std::uint64_t>(t)));
+    m.chunks.push_back(std::move(c));
+  }
+  return m;
+}
+inline std::string text_of(const std::string& id, std::size_t bytes = 90) {
+  std::string out;
+  while (out.size() < bytes) out += id + " says hello. ";
+  out.resize(bytes);
+  return out;
+}
+
+/// Segments and document in one go; the handles are dropped at the end.
+inline Status put_document(Store& store, const std::string& id, const std::vector<std::uint64_t>& keys, const SegmentShape& shape = {},
+                           bool pinned = false) {
+  std::vector<SegmentHandle> handles;
+  for (auto key : keys) {
+    auto found = store.find_segment(key_of(key));
+    if (!found) {
+      QUIRE_ASSIGN_OR_RETURN(found, put_segment(store, key, shape));
+    }
+    handles.push_back(*found);
+  }
+  DocumentManifest m = manifest_of(id, keys);
+  m.pinned = pinned;
+  return store.commit_document(m, text_of(id), handles).status();
+}
+
+/// What a disk keeps, so that a tier can be "reopened" over it.
+struct MemoryDisk {
+  std::mutex mu;
+  std::map<std::pair<Family, std::string>, std::string> records;                    // guarded by mu
+  std::map<SegmentId, std::map<std::tuple<int, std::uint32_t, std::uint32_t>, std::vector<std::byte>>> segments;  // guarded by mu
+  std::atomic<std::uint64_t> free{1ull << 40};
+  std::atomic<int> calls{0};
+  std::atomic<int> fail_at{-1};  ///< this call fails ...
+  std::atomic<bool> fail_on{false};  ///< ... and all behind it
+  Status failure = Status::io("injected failure");
+};
+
+/// The disk tier's contract in memory, failing its n-th call on request.
+class MemoryTier final : public DiskTier {
+ public:
+  explicit MemoryTier(std::shared_ptr<MemoryDisk> disk) : d_(std::move(disk)) {}
+
+  Status write(std::span<const RecordWrite> writes, Sync) override {
+    QUIRE_RETURN_IF_ERROR(call());
+    std::lock_guard lock(d_->mu);
+    for (const auto& w : writes) {
+      if (w.value) {
+        d_->records[{w.family, w.key}] = *w.value;
+      } else {
+        d_->records.erase({w.family, w.key});
+      }
+    }
+    return {};
+  }
+  Result<std::string> get(Family family, std::string_view key) override {
+    QUIRE_RETURN_IF_ERROR(call());
+    std::lock_guard lock(d_->mu);
+    auto it = d_->records.find({family, std::string(key)});
+    if (it == d_->records.end()) return Status::not_found("no record");
+    return it->second;
+  }
+  Status scan(Family family, std::string_view begin, std::string_view end, bool descending, const ScanFn& fn) override {
+    QUIRE_RETURN_IF_ERROR(call());
+    std::vector<std::pair<std::string, std::string>> rows;
+    {
+      std::lock_guard lock(d_->mu);
+      for (const auto& [k, v] : d_->records) {
+        if (k.first == family && k.second >= begin && (end.empty() || k.second < end)) rows.emplace_back(k.second, v);
+      }
+    }
+    if (descending) std::reverse(rows.begin(), rows.end());
+    for (const auto& [k, v] : rows) {
+      if (!fn(k, v)) break;
+    }
+    return {};
+  }
+  Result<Written> write_segment(SegmentId id, std::span<const Value> values) override {
+    QUIRE_RETURN_IF_ERROR(call());
+    std::lock_guard lock(d_->mu);
+    for (const auto& v : values) {
+      EXPECT_EQ(v.name.segment, id);
+      d_->segments[id][{static_cast<int>(v.name.part), v.name.block, v.name.group}].assign(v.buffer->stored().begin(), v.buffer->stored().end());
+    }
+    return Written{bytes_of(id), ""};
+  }
+  Result<std::shared_ptr<ValueBuffer>> read(const record::ValueName& n, std::string_view, std::size_t) override {
+    QUIRE_RETURN_IF_ERROR(call());
+    std::lock_guard lock(d_->mu);
+    auto seg = d_->segments.find(n.segment);
+    if (seg == d_->segments.end()) return Status::not_found("no segment");
+    auto it = seg->second.find({static_cast<int>(n.part), n.block, n.group});
+    if (it == seg->second.end()) return Status::not_found("no value");
+    auto out = std::make_shared<ValueBuffer>(it->second.size() - record::kValueHeaderBytes);
+    std::memcpy(out->stored().data(), it->second.data(), it->second.size());
+    return out;
+  }
+  Status delete_segment(SegmentId id) override {
+    QUIRE_RETURN_IF_ERROR(call());
+    std::lock_guard lock(d_->mu);
+    d_->segments.erase(id);
+    return {};
+  }
+  Result<std::vector<StoredSegment>> list_segments() override {
+    QUIRE_RETURN_IF_ERROR(call());
+    std::lock_guard lock(d_->mu);
+    std::vector<StoredSegment> out;
+    for (const auto& [id, values] : d_->segments) {
+      StoredSegment s{id, false, false, bytes_of(id)};
+      for (const auto& [name, bytes] : values) (std::get<0>(name) == 0 ? s.has_values : s.has_sketches) = true;
+      out.push_back(s);
+    }
+    return out;
+  }
+  DiskUsage usage() override {
+    std::lock_guard lock(d_->mu);
+    DiskUsage u;
+    for (const auto& [id, values] : d_->segments) u.segment_bytes += bytes_of(id);
+    for (const auto& [k, v] : d_->records) u.catalog_bytes += v.size();
+    return u;
+  }
+  bool wait_for_deletes(std::chrono::milliseconds) override { return false; }
+  std::uint64_t free_bytes() override { return d_->free; }
+  Status flush_records() override { return call(); }
+  Status compact_records() override { return call(); }
+
+ private:
+  std::uint64_t bytes_of(SegmentId id) const {  // mu held
+    std::uint64_t n = 0;
+    for (const auto& [name, bytes] : d_->segments.at(id)) n += bytes.size();
+    return n;
+  }
+  Status call() {
+    const int n = d_->calls++;
+    const int at = d_->fail_at;
+    return at >= 0 && (n == at || (d_->fail_on && n > at)) ? d_->failure : Status();
+  }
+  std::shared_ptr<MemoryDisk> d_;
+};
+
+}  // namespace quire::test

@@ -1,0 +1,90 @@
+// The command line against a running service, and the commands that need none.
+#include <boost/json/serialize.hpp>
+#include <fstream>
+
+#include "tests/e2e/service_process.h"
+
+namespace quire::testing {
+namespace {
+
+TEST(Cli, IngestQueryDocuments) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store");
+  const std::string server = "http://127.0.0.1:" + std::to_string(service.port());
+  std::ofstream(folder.path() / "my notes.txt") << sample_text(3, 80);
+  std::ofstream(folder.path() / "plan.md") << "# Plan\n\nBuild the bridge.\n";
+  std::ofstream(folder.path() / "more.jsonl") << R"({"id":"one","text":"First line."})" << "\n" << R"({"id":"two","text":"Second line.","metadata":{"k":1}})" << "\n";
+  auto r = run_process({QUIRE_BINARY, "ingest", "--server", server, (folder.path() / "my notes.txt").string(), (folder.path() / "plan.md").string(), (folder.path() / "more.jsonl").string()});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find("created   my-notes"), std::string::npos) << r.out;
+  r = run_process({QUIRE_BINARY, "documents", "list", "--server", server});
+  for (const auto* id : {"my-notes", "plan", "one", "two"}) EXPECT_NE(r.out.find(id), std::string::npos) << id << r.out;
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "-d", "one,two", "--max-tokens", "4", "Which line?"});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.err.find("prompt tokens"), std::string::npos) << r.err;
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "-d", "one", "--json", "--max-tokens", "4", "Which line?"});
+  EXPECT_GT(int_at(parse(r.out), "usage.prompt_tokens"), 0);
+  // The question may stand right behind the documents: -d takes one word.
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "--max-tokens", "4", "-d", "one", "-d", "two", "Which line?"});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "-d", "nobody", "Which line?"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("nobody"), std::string::npos) << r.err;
+  r = run_process({QUIRE_BINARY, "documents", "get", "--content", "--server", server, "two"});
+  EXPECT_EQ(r.out, "Second line.\n");
+  r = run_process({QUIRE_BINARY, "documents", "delete", "--server", server, "two", "three"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.out.find("deleted two"), std::string::npos);
+  r = run_process({QUIRE_BINARY, "store", "stats", "--path", (folder.path() / "store").string()});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(service.stop(), 0);
+  r = run_process({QUIRE_BINARY, "store", "verify", "--path", (folder.path() / "store").string()});
+  EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
+  r = run_process({QUIRE_BINARY, "store", "gc", "--path", (folder.path() / "store").string()});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "q"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("quire serve"), std::string::npos) << "says how to start one: " << r.err;
+}
+
+TEST(Cli, BadFilesAreNamed) {
+  TempFolder folder;
+  const auto ingest = [&](const std::string& name, const std::string& text) {
+    std::ofstream(folder.path() / name, std::ios::binary) << text;
+    const auto r = run_process({QUIRE_BINARY, "ingest", (folder.path() / name).string()});
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_NE(r.err.find(name), std::string::npos) << r.err;
+  };
+  ingest("bad.txt", "caf\xe9");
+  ingest("bad.jsonl", "{\"text\":\"a\"}\n{\"text\":3}\n");
+  ingest("odd.pdf", "%PDF");
+  EXPECT_EQ(run_process({QUIRE_BINARY, "ingest", "/nonexistent.txt"}).exit_code, 1);
+}
+
+TEST(Cli, ModelTokenizeGenerateVersion) {
+  const std::string model = std::string(QUIRE_SOURCE_DIR) + "/models/demo";
+  auto r = run_process({QUIRE_BINARY, "model", "info", "--model", model});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find("llama"), std::string::npos);
+  const auto with = run_process({QUIRE_BINARY, "tokenize", "--model", model}, "The old bridge");
+  const auto without = run_process({QUIRE_BINARY, "tokenize", "--model", model, "--no-special"}, "The old bridge");
+  EXPECT_EQ(parse(with.out).as_array().size(), parse(without.out).as_array().size() + 1) << with.out << without.out;
+  r = run_process({QUIRE_BINARY, "generate", "--model", model, "--prompt", "The city of", "--max-tokens", "6", "--json", "--ignore-eos"});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  const auto g = parse(r.out);
+  EXPECT_EQ(at(g, "ids").as_array().size(), 6u);
+  r = run_process({QUIRE_BINARY, "generate", "--model", model, "--max-tokens", "6", "--ids", "--ignore-eos"}, "The city of");
+  EXPECT_EQ(boost::json::serialize(parse(r.out)), boost::json::serialize(at(g, "ids")));
+  r = run_process({QUIRE_BINARY, "version"});
+  EXPECT_EQ(r.out.substr(0, 6), "quire ");
+  EXPECT_NE(run_process({QUIRE_BINARY}).exit_code, 0);
+  EXPECT_NE(run_process({QUIRE_BINARY, "frobnicate"}).exit_code, 0);
+  r = run_process({QUIRE_BINARY, "key", "--name", "a", "--scopes", "read,query"});
+  EXPECT_EQ(r.exit_code, 0);
+  EXPECT_NE(r.out.find("sha256 = "), std::string::npos);
+  EXPECT_NE(r.err.find("qk_"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace quire::testing

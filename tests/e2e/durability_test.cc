@@ -1,0 +1,120 @@
+// What survives a restart, a kill, and a flipped byte.
+#include <boost/json/serialize.hpp>
+#include <fstream>
+#include <random>
+
+#include "tests/e2e/service_process.h"
+
+namespace quire::testing {
+namespace {
+
+namespace json = boost::json;
+namespace fs = std::filesystem;
+
+json::value ask(const ServiceProcess& service, const std::string& ids, const std::string& strategy = "reuse") {
+  int status = 0;
+  const auto r = service.json("POST", "/v1/query", R"({"query":"What was built by the guild?","document_ids":)" + ids + R"(,"max_tokens":12,"cache":{"strategy":")" + strategy + "\"}}", {}, &status);
+  EXPECT_EQ(status, 200) << json::serialize(r);
+  return r;
+}
+
+void post(const ServiceProcess& service, const std::string& id, unsigned seed, int words = 300) {
+  const auto r = service.call("POST", "/v1/documents?wait=true", R"({"id":")" + id + R"(","text":)" + quoted(sample_text(seed, words)) + "}");
+  ASSERT_EQ(r.status, 200) << r.body;
+}
+
+TEST(Durability, AfterARestartTheSameQueryIsAnsweredFromDisk) {
+  TempFolder folder;
+  json::value before;
+  {
+    ServiceProcess service;
+    service.start(folder.path() / "store");
+    post(service, "a", 1);
+    post(service, "b", 2);
+    before = ask(service, R"(["a","b"])");
+    EXPECT_EQ(service.stop(), 0);
+  }
+  ServiceProcess service;
+  service.start(folder.path() / "store");
+  const auto after = ask(service, R"(["a","b"])");
+  EXPECT_EQ(text_at(after, "answer"), text_at(before, "answer"));
+  EXPECT_GT(int_at(after, "cache.tiers.disk.blocks"), 0) << json::serialize(at(after, "cache"));
+  EXPECT_GT(int_at(after, "cache.tiers.disk.bytes"), 0);
+  EXPECT_EQ(int_at(after, "cache.tiers.dram.blocks"), 0);
+  EXPECT_TRUE(at(after, "cache.misses").as_array().empty());
+  const auto again = ask(service, R"(["b","a"])");
+  EXPECT_GT(int_at(again, "cache.tiers.dram.blocks"), 0) << json::serialize(at(again, "cache"));
+  EXPECT_EQ(service.stop(), 0);
+}
+
+TEST(Durability, AKillInAnIngestLosesNothingAcknowledged) {
+  TempFolder folder;
+  std::mt19937 random(7);
+  std::vector<std::string> acknowledged;
+  for (int round = 0; round < 4; ++round) {
+    ServiceProcess service;
+    service.start(folder.path() / "store");
+    for (const auto& id : acknowledged) EXPECT_EQ(service.call("GET", "/v1/documents/" + id + "/content").body.substr(0, 7), "Report ") << id;
+    const std::string base = "r" + std::to_string(round) + "-";
+    post(service, base + "sync", 100 + static_cast<unsigned>(round));
+    acknowledged.push_back(base + "sync");
+    std::string documents;
+    for (int i = 0; i < 10; ++i) documents += std::string(i ? "," : "") + R"({"id":")" + base + std::to_string(i) + R"(","text":)" + quoted(sample_text(static_cast<unsigned>(1000 + round * 10 + i), 200)) + "}";
+    const auto r = service.call("POST", "/v1/documents", R"({"documents":[)" + documents + "]}");
+    ASSERT_EQ(r.status, 202) << r.body;
+    for (int i = 0; i < 10; ++i) acknowledged.push_back(base + std::to_string(i));  // a 202 is a promise
+    for (unsigned n = random() % 60; n > 0; --n) (void)service.call("GET", "/livez");
+    service.kill();
+  }
+  ServiceProcess service;
+  service.start(folder.path() / "store");
+  for (const auto& id : acknowledged) {
+    const auto r = service.call("POST", "/v1/query", R"({"query":"q","document_ids":[")" + id + R"("],"max_tokens":1,"timeout_ms":60000})");
+    EXPECT_EQ(r.status, 200) << id << r.body;
+  }
+  EXPECT_EQ(service.stop(), 0);
+  const auto verify = run_process({QUIRE_BINARY, "store", "verify", "--path", (folder.path() / "store").string()});
+  EXPECT_EQ(verify.exit_code, 0) << verify.out << verify.err;
+}
+
+TEST(Durability, AFlippedByteIsAMissAndTheAnswerStaysRight) {
+  TempFolder folder;
+  json::value before;
+  {
+    ServiceProcess service;
+    service.start(folder.path() / "store");
+    post(service, "a", 5, 400);
+    before = ask(service, R"(["a"])");
+    EXPECT_EQ(service.stop(), 0);
+  }
+  fs::path largest;
+  std::uintmax_t size = 0;
+  for (const auto& f : fs::recursive_directory_iterator(folder.path() / "store"))
+    if (f.is_regular_file() && f.path().extension() == ".sst" && f.file_size() > size) {
+      size = f.file_size();
+      largest = f.path();
+    }
+  ASSERT_FALSE(largest.empty());
+  {
+    std::fstream file(largest, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(size / 3));
+    const char byte = static_cast<char>(file.get() ^ 0x10);
+    file.seekp(static_cast<std::streamoff>(size / 3));
+    file.put(byte);
+  }
+  ServiceProcess service;
+  service.start(folder.path() / "store");
+  const auto after = ask(service, R"(["a"])");
+  EXPECT_EQ(text_at(after, "answer"), text_at(before, "answer"));
+  ASSERT_FALSE(at(after, "cache.misses").as_array().empty()) << json::serialize(at(after, "cache"));
+  EXPECT_EQ(text_at(after, "cache.misses.0.reason"), "corrupt");
+  EXPECT_NE(service.call("GET", "/metrics").body.find("quire_integrity_failures_total{tier=\"disk\"} 1"), std::string::npos);
+  json::value healed = ask(service, R"(["a"])");
+  for (int i = 0; i < 50 && !at(healed, "cache.misses").as_array().empty(); ++i) healed = ask(service, R"(["a"])");  // it is stored behind the answer
+  EXPECT_EQ(text_at(healed, "answer"), text_at(before, "answer"));
+  EXPECT_TRUE(at(healed, "cache.misses").as_array().empty()) << json::serialize(at(healed, "cache"));
+  EXPECT_EQ(service.stop(), 0);
+}
+
+}  // namespace
+}  // namespace quire::testing

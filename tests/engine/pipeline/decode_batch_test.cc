@@ -1,0 +1,124 @@
+#include "engine/pipeline/decode_batch.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "engine/model/forward.h"
+#include "tests/engine/pipeline/harness.h"
+
+namespace quire::testing {
+namespace {
+
+TEST(DecodeBatchTest, RowsEqualForwardOnEachSequenceAlone) {
+  const RandomModelFolder folder;
+  for (const WeightFormat weights : {WeightFormat::kF32, WeightFormat::kBF16}) {
+    ModelOptions options;
+    options.weights = weights;
+    auto model = load_model(folder.path(), options);
+    ASSERT_TRUE(model.ok());
+    const ModelConfig& config = (*model)->config();
+    PagePool pool({config.num_kv_heads, config.head_dim, options.kv_dtype}, 0);
+    ForwardWorkspace workspace;
+    std::mt19937 rng(4);
+    std::vector<std::unique_ptr<WorkingCache>> batched, alone;
+    std::vector<std::int32_t> lengths = {1, 15, 16, 17, 70};
+    auto prefill = [&](const std::vector<std::int32_t>& ids) {
+      auto cache = std::make_unique<WorkingCache>(pool, config.num_layers);
+      std::vector<std::int32_t> positions(ids.size());
+      std::iota(positions.begin(), positions.end(), 0);
+      ForwardRequest request{};
+      request.token_ids = ids;
+      request.positions = positions;
+      request.cache = cache.get();
+      EXPECT_TRUE(forward(**model, request, workspace).ok());
+      return cache;
+    };
+    for (std::int32_t n : lengths) {
+      const auto ids = random_ids(rng, static_cast<std::size_t>(n));
+      batched.push_back(prefill(ids));
+      alone.push_back(prefill(ids));
+    }
+    DecodeBatch batch(**model);
+    const auto retriever = std::move(*make_retriever("dense"));
+    for (int step = 0; step < 4; ++step) {
+      std::vector<DecodeRow> rows(lengths.size());
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        rows[i].token_id = 500 + step * 7 + static_cast<std::int32_t>(i);
+        rows[i].position = lengths[i] + step;
+        rows[i].cache = batched[i].get();
+        rows[i].retriever = retriever.get();
+      }
+      ASSERT_TRUE(batch.step(rows).ok());
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        ASSERT_TRUE(rows[i].status.ok());
+        std::vector<float> logits(static_cast<std::size_t>(config.vocab_size));
+        const std::int32_t zero = 0;
+        ForwardRequest request{};
+        request.token_ids = std::span(&rows[i].token_id, 1);
+        request.positions = std::span(&rows[i].position, 1);
+        request.cache = alone[i].get();
+        request.logit_rows = std::span(&zero, 1);
+        request.logits = logits.data();
+        ASSERT_TRUE(forward(**model, request, workspace).ok());
+        for (std::size_t v = 0; v < logits.size(); ++v) ASSERT_EQ(rows[i].logits[v], logits[v]) << "row " << i << " step " << step;
+      }
+    }
+  }
+}
+
+class FailingRetriever : public Retriever {
+ public:
+  std::string_view name() const override { return "failing"; }
+  Status attend(const RetrieveStep& step) override { return step.layer == 1 ? Status::io("gone") : Status(); }
+};
+
+TEST(DecodeBatchTest, OneFailingRowLeavesTheOthersAlone) {
+  const RandomModelFolder folder;
+  ModelOptions options;
+  options.weights = WeightFormat::kF32;
+  auto model = load_model(folder.path(), options);
+  ASSERT_TRUE(model.ok());
+  const ModelConfig& config = (*model)->config();
+  PagePool pool({config.num_kv_heads, config.head_dim, options.kv_dtype}, 0);
+  WorkingCache good(pool, config.num_layers), bad(pool, config.num_layers), other(pool, config.num_layers);
+  const auto dense = std::move(*make_retriever("dense"));
+  FailingRetriever failing;
+  DecodeBatch batch(**model);
+  std::vector<DecodeRow> rows(2), single(1);
+  rows[0].token_id = rows[1].token_id = single[0].token_id = 777;
+  rows[0].cache = &bad;
+  rows[0].retriever = &failing;
+  rows[1].cache = &good;
+  rows[1].retriever = single[0].retriever = dense.get();
+  single[0].cache = &other;
+  ASSERT_TRUE(batch.step(rows).ok());
+  EXPECT_EQ(rows[0].status.code(), Code::kIo);
+  EXPECT_EQ(bad.num_rows(0), 0);
+  ASSERT_TRUE(rows[1].status.ok());
+  const std::vector<float> logits(rows[1].logits.begin(), rows[1].logits.end());
+  ASSERT_TRUE(batch.step(single).ok());
+  EXPECT_TRUE(std::equal(logits.begin(), logits.end(), single[0].logits.begin()));
+}
+
+TEST(DecodeBatchTest, AFullPoolFailsTheRowThatNeedsAPage) {
+  const RandomModelFolder folder;
+  ModelOptions options;
+  options.weights = WeightFormat::kF32;
+  auto model = load_model(folder.path(), options);
+  ASSERT_TRUE(model.ok());
+  const PageFormat format{(*model)->config().num_kv_heads, (*model)->config().head_dim, options.kv_dtype};
+  PagePool pool(format, format.page_bytes() * 2);  // three layers need three pages
+  WorkingCache cache(pool, 3);
+  const auto dense = std::move(*make_retriever("dense"));
+  DecodeBatch batch(**model);
+  std::vector<DecodeRow> rows(1);
+  rows[0].cache = &cache;
+  rows[0].retriever = dense.get();
+  ASSERT_TRUE(batch.step(rows).ok());
+  EXPECT_EQ(rows[0].status.code(), Code::kResourceExhausted);
+  EXPECT_EQ(pool.bytes_in_use(), 0);
+}
+
+}  // namespace
+}  // namespace quire::testing

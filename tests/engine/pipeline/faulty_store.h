@@ -1,0 +1,110 @@
+/// A store whose reads fail, wait or are refused when a test says so; everything else goes through.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "cachestore/store.h"
+
+namespace quire::testing {
+
+class FaultyStore final : public Store {
+ public:
+  /// Follows the pointer: a test may close and reopen what is behind it.
+  explicit FaultyStore(std::unique_ptr<Store>& inner) : behind_(inner) {}
+
+  /// Answers to fetch_async by index of the request within its call; OK lets it through.
+  std::function<Status(std::size_t index)> read_fault;
+  /// What fetch_async itself returns; OK lets it through.
+  Status refuse_reads;
+  /// What begin_segment returns; OK lets it through.
+  Status refuse_writes;
+  /// Runs before a segment is begun, on the writer's thread.
+  std::function<void()> before_write;
+
+  /// From now on reads wait until release(), which answers them on the calling thread.
+  void hold() {
+    std::lock_guard lock(mu_);
+    holding_ = true;
+  }
+  void release() {
+    std::vector<std::function<void()>> held;
+    {
+      std::lock_guard lock(mu_);
+      holding_ = false;
+      held.swap(held_);
+    }
+    for (auto& f : held) f();
+  }
+  int segments_begun() const { return begun_.load(); }
+
+  Status fetch_async(std::vector<ReadRequest> requests, FetchDone done, std::stop_token stop) override {
+    if (!refuse_reads.ok()) return refuse_reads;
+    auto faulty = [fault = read_fault, done](std::size_t index, Result<PinnedBytes> bytes, Tier tier) {
+      const Status status = fault ? fault(index) : Status();
+      if (status.ok()) return done(index, std::move(bytes), tier);
+      done(index, status, tier);
+    };
+    std::unique_lock lock(mu_);
+    if (holding_) {
+      held_.push_back([this, requests = std::move(requests), faulty, stop]() mutable { (void)behind_->fetch_async(std::move(requests), faulty, stop); });
+      return {};
+    }
+    lock.unlock();
+    return behind_->fetch_async(std::move(requests), std::move(faulty), stop);
+  }
+  Result<std::unique_ptr<SegmentWriter>> begin_segment(const ContextKey& key, const SegmentLayout& layout, std::uint64_t bytes,
+                                                       std::string_view tenant, std::string_view fingerprint) override {
+    if (before_write) before_write();
+    if (!refuse_writes.ok()) return refuse_writes;
+    ++begun_;
+    return behind_->begin_segment(key, layout, bytes, tenant, fingerprint);
+  }
+
+  const StoreOptions& options() const override { return behind_->options(); }
+  Result<DocumentManifest> commit_document(DocumentManifest m, std::optional<std::string_view> text, std::span<const SegmentHandle> s,
+                                           const CommitOptions& o) override {
+    return behind_->commit_document(std::move(m), text, s, o);
+  }
+  Result<DocumentManifest> get_document(std::string_view ns, std::string_view id) override { return behind_->get_document(ns, id); }
+  Result<DocumentManifest> get_document_head(std::string_view ns, std::string_view id) override { return behind_->get_document_head(ns, id); }
+  Result<std::string> get_text(std::string_view ns, std::string_view id) override { return behind_->get_text(ns, id); }
+  Result<DocumentList> list_documents(std::string_view ns, const ListOptions& o) override { return behind_->list_documents(ns, o); }
+  Result<DocumentManifest> update_document(std::string_view ns, std::string_view id, const std::function<Status(DocumentManifest&)>& edit,
+                                           const CommitOptions& o) override {
+    return behind_->update_document(ns, id, edit, o);
+  }
+  Status delete_document(std::string_view ns, std::string_view id) override { return behind_->delete_document(ns, id); }
+  void touch_document(std::string_view ns, std::string_view id) override { behind_->touch_document(ns, id); }
+  std::vector<NamespaceStats> namespaces() override { return behind_->namespaces(); }
+  Result<std::uint64_t> expire(std::int64_t now_ms) override { return behind_->expire(now_ms); }
+  std::optional<SegmentHandle> find_segment(const ContextKey& key) override { return behind_->find_segment(key); }
+  std::optional<SegmentHandle> peek_segment(const ContextKey& key) override { return behind_->peek_segment(key); }
+  Result<std::uint64_t> commit_segments(std::span<const SegmentHandle> s) override { return behind_->commit_segments(s); }
+  Result<PinnedBytes> read_value(const SegmentHandle& s, std::uint32_t b, std::uint32_t g, Tier* t) override { return behind_->read_value(s, b, g, t); }
+  Result<PinnedBytes> read_sketch(const SegmentHandle& s, std::uint32_t i, Tier* t) override { return behind_->read_sketch(s, i, t); }
+  Tier tier_of(const SegmentHandle& s, std::uint32_t b, std::uint32_t g) override { return behind_->tier_of(s, b, g); }
+  Status put_job(std::string_view n, std::string_view v) override { return behind_->put_job(n, v); }
+  Result<std::string> get_job(std::string_view n) override { return behind_->get_job(n); }
+  Status delete_job(std::string_view n) override { return behind_->delete_job(n); }
+  Result<std::vector<NamedRecord>> list_jobs(std::string_view after, std::size_t limit) override { return behind_->list_jobs(after, limit); }
+  Status put_meta(std::string_view n, std::string_view v) override { return behind_->put_meta(n, v); }
+  Result<std::string> get_meta(std::string_view n) override { return behind_->get_meta(n); }
+  Status delete_meta(std::string_view n) override { return behind_->delete_meta(n); }
+  Result<VerifyReport> verify(const std::function<bool(const VerifyReport&)>& p) override { return behind_->verify(p); }
+  Result<GcReport> gc() override { return behind_->gc(); }
+  StoreStats stats() override { return behind_->stats(); }
+  Status flush() override { return behind_->flush(); }
+
+ private:
+  std::unique_ptr<Store>& behind_;
+  std::mutex mu_;
+  bool holding_ = false;                      // guarded by mu_
+  std::vector<std::function<void()>> held_;   // guarded by mu_
+  std::atomic<int> begun_{0};
+};
+
+}  // namespace quire::testing

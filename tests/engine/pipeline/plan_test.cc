@@ -1,0 +1,290 @@
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <set>
+
+#include "engine/pipeline/plan_builder.h"
+
+namespace quire {
+namespace {
+
+EngineFacts facts_of(std::int64_t window = 2000) {
+  EngineFacts f;
+  f.shape = {4, 2, 8, DType::kF16};
+  f.num_heads = 4;
+  f.vocab_size = 1000;
+  f.window = window;
+  f.ingest_prefix = {1};
+  f.fingerprint.bytes[0] = std::byte{9};
+  f.small_context_tokens = 300;
+  return f;
+}
+
+std::vector<std::int32_t> ids(std::size_t n, std::int32_t first) {
+  std::vector<std::int32_t> v(n);
+  for (std::size_t i = 0; i < n; ++i) v[i] = (first + static_cast<std::int32_t>(i)) % 1000;
+  return v;
+}
+
+class PlanTest : public ::testing::Test {
+ protected:
+  PlanTest() {
+    request.id = "qry_1";
+    request.prefix_ids = {1};
+    request.suffix_ids = {7, 8, 9};
+    request.tenant = "t";
+  }
+  void add(std::vector<std::int32_t> tokens, bool stored) {
+    const ContextKey key = context_key(facts, tokens, "t", {});
+    request.contexts.push_back({"d" + std::to_string(request.contexts.size()), 0, tokens, key});
+    if (stored) stored_.insert(key);
+  }
+  Result<QueryPlan> build(const std::string& strategy, const Speeds& speeds = {}) {
+    request.cache.strategy = strategy;
+    return build_plan(facts, request,
+                      [this](const ContextKey& key, const KvLayout& layout) {
+                        ContextLookup found;
+                        if (!stored_.contains(key)) return found;
+                        auto info = std::make_shared<SegmentInfo>();
+                        info->key = key;
+                        info->layout = layout.segment();
+                        found.segment = SegmentHandle(std::move(info));
+                        found.block_tiers.assign(static_cast<std::size_t>(layout.num_blocks()), Tier::kDisk);
+                        return found;
+                      },
+                      speeds);
+  }
+  Plan plan(const std::string& strategy) {
+    auto p = build(strategy);
+    EXPECT_TRUE(p.ok()) << p.status().to_string();
+    if (!p.ok()) return {};
+    EXPECT_EQ(p->plan.fates.total(), p->plan.prompt_tokens);
+    return p->plan;
+  }
+  EngineFacts facts = facts_of();
+  QueryRequest request;
+  std::set<ContextKey> stored_;
+};
+
+TEST_F(PlanTest, ReuseOfCachedDocumentsGolden) {
+  add(ids(40, 10), true);
+  add(ids(20, 100), true);
+  const Plan p = plan("reuse");
+  EXPECT_EQ(p.strategy, "reuse");
+  EXPECT_EQ(p.selector, "all");
+  EXPECT_EQ(p.recomputer, "none");
+  EXPECT_EQ(p.compress, "none");
+  EXPECT_EQ(p.decode, "dense");
+  EXPECT_EQ(p.prompt_tokens, 64);
+  EXPECT_EQ(p.contexts[0].offset, 1);
+  EXPECT_EQ(p.contexts[1].offset, 41);
+  ASSERT_EQ(p.contexts[0].blocks.size(), 3u);
+  EXPECT_EQ(p.contexts[0].blocks[2].first_token, 32);
+  EXPECT_EQ(p.contexts[0].blocks[2].num_tokens, 8);
+  EXPECT_EQ(p.contexts[0].blocks[0].kept_layers, 4);
+  EXPECT_NE(p.contexts[0].blocks[0].id, p.contexts[0].blocks[1].id);
+  EXPECT_EQ(p.fates.reused, 60);
+  EXPECT_EQ(p.fates.computed, 4);
+  EXPECT_DOUBLE_EQ(p.keep_ratio, 1);
+  EXPECT_DOUBLE_EQ(p.hit_ratio(), 60.0 / 64);
+  EXPECT_EQ(p.contexts[0].miss, MissReason::kNone);
+}
+
+TEST_F(PlanTest, RecomputeCountsCachedDocumentsAsRecomputed) {
+  add(ids(40, 10), true);
+  add(ids(20, 100), false);
+  const Plan p = plan("recompute");
+  EXPECT_EQ(p.fates.recomputed, 40);
+  EXPECT_EQ(p.fates.computed, 24);
+  EXPECT_EQ(p.contexts[0].miss, MissReason::kPolicyOff);
+  EXPECT_EQ(p.contexts[1].miss, MissReason::kEvicted);
+  EXPECT_DOUBLE_EQ(p.recompute_ratio, 40.0 / 60);
+}
+
+TEST_F(PlanTest, ExactReusesOnlyTheFirstContextBehindTheIngestPrefix) {
+  add({}, false);
+  add(ids(40, 10), true);
+  add(ids(20, 100), true);
+  Plan p = plan("exact");
+  EXPECT_EQ(p.fates.reused, 40);
+  EXPECT_EQ(p.fates.recomputed, 20);
+  request.prefix_ids = {1, 5};
+  p = plan("exact");
+  EXPECT_EQ(p.fates.reused, 0);
+  EXPECT_EQ(p.fates.recomputed, 60);
+}
+
+TEST_F(PlanTest, DuplicatesAreDroppedWithoutAGap) {
+  add(ids(40, 10), true);
+  add(ids(40, 10), true);
+  add(ids(20, 100), true);
+  Plan p = plan("reuse");
+  EXPECT_TRUE(p.contexts[1].duplicate);
+  EXPECT_EQ(p.contexts[2].offset, 41);
+  EXPECT_EQ(p.fates.dropped, 40);
+  EXPECT_EQ(p.fates.reused, 60);
+  EXPECT_EQ(p.contexts[1].blocks[0].action, Fate::kDropped);
+  request.cache.dedupe = false;
+  p = plan("reuse");
+  EXPECT_FALSE(p.contexts[1].duplicate);
+  EXPECT_EQ(p.contexts[2].offset, 81);
+  EXPECT_EQ(p.fates.reused, 100);
+}
+
+TEST_F(PlanTest, EmptyDocumentsTakeNoRoom) {
+  add({}, false);
+  add(ids(20, 100), true);
+  const Plan p = plan("reuse");
+  EXPECT_EQ(p.contexts[0].num_tokens, 0);
+  EXPECT_TRUE(p.contexts[0].blocks.empty());
+  EXPECT_EQ(p.contexts[1].offset, 1);
+}
+
+TEST_F(PlanTest, AnchorsDropTheMiddle) {
+  add(ids(160, 10), true);
+  const Plan p = plan("anchors");
+  EXPECT_EQ(p.fates.dropped, 7 * 16);
+  EXPECT_EQ(p.fates.reused, 3 * 16);
+  EXPECT_DOUBLE_EQ(p.keep_ratio, 0.3);
+  EXPECT_EQ(p.positions, PositionMode::kGlobal);
+  EXPECT_EQ(p.fates.cached(), 160);
+}
+
+TEST_F(PlanTest, SparseStrategiesNumberCompactlyPastTheWindow) {
+  facts.window = 150;
+  add(ids(100, 10), true);
+  add(ids(100, 300), true);
+  EXPECT_EQ(build("reuse").status().field(), "document_ids");
+  auto window = parse_window_exceeded(build("reuse").status());
+  ASSERT_TRUE(window.has_value());
+  EXPECT_EQ(window->limit, 150);
+  EXPECT_EQ(window->actual, 1 + 200 + 3 + 1);
+  auto p = build("anchors");
+  ASSERT_TRUE(p.ok()) << p.status().to_string();
+  EXPECT_EQ(p->plan.positions, PositionMode::kCompact);
+  EXPECT_TRUE(p->plan.fallback.has_value());
+  // Anchors of 7 blocks: 0, 5, 6 (the last holds 4 tokens).
+  EXPECT_EQ(p->work[0].block_position, (std::vector<std::int32_t>{1, -1, -1, -1, -1, 17, 33}));
+  EXPECT_EQ(p->work[1].block_position[0], 37);
+  EXPECT_EQ(p->suffix_position, 73);
+}
+
+TEST_F(PlanTest, NaivePositionsStartWhereIngestHadThem) {
+  add(ids(40, 10), true);
+  add(ids(20, 100), true);
+  request.cache.positions = PositionMode::kLocalNaive;
+  auto p = build("reuse");
+  ASSERT_TRUE(p.ok());
+  EXPECT_EQ(p->work[1].block_position, (std::vector<std::int32_t>{1, 17}));
+  EXPECT_EQ(p->suffix_position, 61);
+  EXPECT_EQ(build("exact").status().field(), "cache.positions");
+}
+
+TEST_F(PlanTest, AutoSaysWhy) {
+  add(ids(100, 10), true);
+  Plan p = plan("auto");
+  EXPECT_EQ(p.strategy, "recompute");
+  EXPECT_NE(p.reason.find("300"), std::string::npos);
+  add(ids(400, 200), false);
+  p = plan("auto");
+  EXPECT_EQ(p.strategy, "exact");
+  EXPECT_EQ(p.strategy_asked, "auto");
+  EXPECT_FALSE(p.reason.empty());
+  stored_.clear();
+  p = plan("auto");
+  EXPECT_EQ(p.strategy, "recompute");
+}
+
+TEST_F(PlanTest, MissReasonsTellWhy) {
+  add(ids(20, 10), false);
+  request.contexts.push_back({"", 0, ids(20, 40), std::nullopt});
+  request.contexts.push_back({"m", 0, ids(20, 70), ContextKey{{std::byte{1}}}});
+  Plan p = plan("reuse");
+  EXPECT_EQ(p.contexts[0].miss, MissReason::kEvicted);
+  EXPECT_EQ(p.contexts[1].miss, MissReason::kNotCached);
+  EXPECT_EQ(p.contexts[2].miss, MissReason::kModelChanged);
+  request.salt_digest[0] = 3;
+  p = plan("reuse");
+  EXPECT_EQ(p.contexts[0].miss, MissReason::kSaltMismatch);
+  EXPECT_EQ(p.fates.computed, p.prompt_tokens);
+}
+
+TEST_F(PlanTest, KeysDependOnEverythingThatMatters) {
+  const auto tokens = ids(20, 10);
+  const ContextKey key = context_key(facts, tokens, "t", {});
+  EXPECT_EQ(key, context_key(facts, tokens, "t", {}));
+  EXPECT_NE(key, context_key(facts, tokens, "u", {}));
+  EXPECT_NE(key, context_key(facts, tokens, "t", {1}));
+  EXPECT_NE(key, context_key(facts, ids(20, 11), "t", {}));
+  EngineFacts other = facts;
+  other.fingerprint.bytes[5] = std::byte{1};
+  EXPECT_NE(key, context_key(other, tokens, "t", {}));
+  other = facts;
+  other.fixed_block_tokens = 32;
+  EXPECT_NE(key, context_key(other, tokens, "t", {}));
+}
+
+TEST_F(PlanTest, BlockSizeFollowsLength) {
+  for (const auto& [n, want] : {std::pair{1, 16}, {400, 16}, {575, 16}, {576, 32}, {1151, 32}, {1152, 64}, {100000, 64}}) {
+    EXPECT_EQ(block_tokens_for(facts, n), want) << n;
+  }
+}
+
+TEST_F(PlanTest, PredictionsComeFromMeasuredSpeeds) {
+  add(ids(160, 10), true);
+  Speeds speeds;
+  speeds.disk_bytes_per_ms = 1000;
+  speeds.prefill_tokens_per_ms = 2;
+  auto p = build("reuse", speeds);
+  ASSERT_TRUE(p.ok());
+  EXPECT_DOUBLE_EQ(p->plan.predicted_load_ms, 160.0 * 4 * 2 * 2 * 8 * 2 / 1000);
+  EXPECT_DOUBLE_EQ(p->plan.predicted_prefill_ms, 2);
+  EXPECT_DOUBLE_EQ(build("recompute", speeds)->plan.predicted_prefill_ms, 82);
+}
+
+TEST_F(PlanTest, BadRequestsNameTheField) {
+  const auto field = [this](auto edit) {
+    const QueryRequest saved = request;
+    edit(request);
+    const std::string strategy = request.cache.strategy == "auto" ? "reuse" : request.cache.strategy;
+    const Status s = build(strategy).status();
+    request = saved;
+    EXPECT_EQ(s.code(), s.ok() ? Code::kOk : Code::kInvalidArgument);
+    return s.field();
+  };
+  EXPECT_EQ(field([](auto&) {}), "");
+  EXPECT_EQ(field([](auto& r) { r.cache.strategy = "samkv"; }), "cache.strategy");
+  EXPECT_EQ(field([](auto& r) { r.cache.compress = "speckv"; }), "cache.compress");
+  EXPECT_EQ(field([](auto& r) { r.cache.decode = "freekv"; }), "cache.decode");
+  EXPECT_EQ(field([](auto& r) { r.cache.keep_ratio = 1.5; }), "cache.keep_ratio");
+  EXPECT_EQ(field([](auto& r) { r.cache.recompute_ratio = -1; }), "cache.recompute_ratio");
+  EXPECT_EQ(field([](auto& r) { r.suffix_ids = {1000}; }), "query");
+  EXPECT_EQ(field([](auto& r) { r.prefix_ids = {-1}; }), "system");
+  EXPECT_EQ(field([](auto& r) { r.contexts.push_back({"", 0, {5, 1000}, std::nullopt}); }), "documents[0]");
+  EXPECT_EQ(field([](auto& r) { r.contexts.push_back({"", 0, ids(2000, 0), std::nullopt}); }), "documents[0]");
+  EXPECT_EQ(field([](auto& r) { r.suffix_ids.assign(1999, 5); }), "query");
+  EXPECT_EQ(field([](auto& r) { r.suffix_ids.clear(); r.prefix_ids.clear(); }), "query");
+  EXPECT_EQ(field([](auto& r) { r.sampling.top_p = 0; }), "top_p");
+}
+
+TEST_F(PlanTest, RatiosThatAStrategyDoesNotTakeAreSaidSo) {
+  add(ids(40, 10), true);
+  request.cache.keep_ratio = 0.3;
+  EXPECT_EQ(plan("reuse").fallback, "strategy reuse does not take keep_ratio");
+}
+
+TEST_F(PlanTest, AFaultTurnsAContextIntoComputedTokens) {
+  add(ids(40, 10), true);
+  add(ids(20, 100), true);
+  auto p = build("reuse");
+  ASSERT_TRUE(p.ok());
+  turn_into_miss(*p, 1, MissReason::kCorrupt);
+  finish_plan(facts, request, {}, *p);
+  EXPECT_EQ(p->plan.fates.reused, 40);
+  EXPECT_EQ(p->plan.fates.computed, 24);
+  EXPECT_EQ(p->plan.contexts[1].miss, MissReason::kCorrupt);
+  EXPECT_EQ(p->plan.fates.total(), p->plan.prompt_tokens);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,207 @@
+/// One conformance suite per socket, run over every plug of this build.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "engine/compress/compressor.h"
+#include "engine/pipeline/strategy.h"
+#include "engine/recompute/recomputer.h"
+#include "engine/retrieve/retriever.h"
+#include "engine/select/selector.h"
+#include "kernels/attention.h"
+
+namespace quire {
+namespace {
+
+class SelectorConformance : public ::testing::TestWithParam<std::string> {};
+
+std::vector<SelectableContext> contexts_of(std::initializer_list<int> blocks) {
+  std::vector<SelectableContext> contexts;
+  std::int64_t at = 1;
+  for (int n : blocks) {
+    contexts.push_back({n * 16 - (n > 0 ? 3 : 0), at, 16, n, false});
+    at += contexts.back().num_tokens;
+  }
+  return contexts;
+}
+
+TEST_P(SelectorConformance, IsDeterministicAscendingAndInRange) {
+  const auto selector = std::move(*make_selector(GetParam()));
+  EXPECT_EQ(selector->name(), GetParam());
+  const auto contexts = contexts_of({0, 1, 2, 3, 4, 9});
+  SelectionInput input;
+  input.contexts = contexts;
+  input.num_layers = 5;
+  auto a = selector->select(input), b = selector->select(input);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(a->num_layers(), 5);
+  for (std::int32_t layer = 0; layer < 5; ++layer) {
+    for (std::int32_t c = 0; c < static_cast<std::int32_t>(contexts.size()); ++c) {
+      const auto kept = a->kept(layer, c);
+      EXPECT_TRUE(std::equal(kept.begin(), kept.end(), b->kept(layer, c).begin(), b->kept(layer, c).end()));
+      for (std::size_t i = 0; i < kept.size(); ++i) {
+        EXPECT_GE(kept[i], i == 0 ? 0 : kept[i - 1] + 1);
+        EXPECT_LT(kept[i], contexts[static_cast<std::size_t>(c)].num_blocks);
+      }
+    }
+  }
+}
+
+TEST_P(SelectorConformance, KeepsAnchorsAndWholeSmallContexts) {
+  const auto selector = std::move(*make_selector(GetParam()));
+  const auto contexts = contexts_of({1, 2, 3, 12});
+  SelectionInput input;
+  input.contexts = contexts;
+  input.num_layers = 2;
+  auto s = selector->select(input);
+  ASSERT_TRUE(s.ok());
+  for (std::int32_t c = 0; c < 4; ++c) {
+    for (std::int32_t anchor : anchor_blocks(contexts[static_cast<std::size_t>(c)].num_blocks)) EXPECT_EQ(s->kept_layers(c, anchor), 2);
+    if (contexts[static_cast<std::size_t>(c)].num_blocks <= 3) {
+      EXPECT_EQ(s->kept(0, c).size(), static_cast<std::size_t>(contexts[static_cast<std::size_t>(c)].num_blocks));
+    }
+  }
+}
+
+TEST_P(SelectorConformance, AcceptsNoContexts) {
+  SelectionInput input;
+  input.num_layers = 1;
+  EXPECT_TRUE((*make_selector(GetParam()))->select(input).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Plugs, SelectorConformance, ::testing::ValuesIn(selector_names()), [](const auto& plug) { return plug.param; });
+
+class RecomputerConformance : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RecomputerConformance, DecidesTheSameTwiceAndPreparesOnlyWithAPass) {
+  const auto recomputer = std::move(*make_recomputer(GetParam()));
+  EXPECT_EQ(recomputer->name(), GetParam());
+  const std::vector<std::int32_t> ids(40, 5);
+  std::vector<RecomputableContext> contexts = {{ids, 1, 16, 3, true}, {ids, 41, 16, 3, false}};
+  RecomputeInput input;
+  input.contexts = contexts;
+  input.num_layers = 2;
+  for (std::int32_t c : {0, 1}) EXPECT_EQ(recomputer->computes_in_place(input, c), recomputer->computes_in_place(input, c));
+  if (!recomputer->has_pass()) {
+    auto pass = recomputer->prepare(input);
+    ASSERT_TRUE(pass.ok());
+    EXPECT_FALSE(pass->has_value());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Plugs, RecomputerConformance, ::testing::ValuesIn(recomputer_names()), [](const auto& plug) { return plug.param; });
+
+/// A small cache with random contents in every layer.
+class FilledCache {
+ public:
+  FilledCache() : pool_(PageFormat{kKvHeads, kDim, DType::kF32}, 0), cache_(pool_, 2) {
+    RopeConfig config;
+    config.head_dim = config.rotary_dim = kDim;
+    const RopeTable rope = *RopeTable::build(config, 64);
+    std::vector<std::int32_t> positions(37);
+    std::iota(positions.begin(), positions.end(), 0);
+    std::vector<float> raw(kKvHeads * 2 * positions.size() * kDim);
+    for (std::size_t i = 0; i < raw.size(); ++i) raw[i] = std::sin(0.37f * static_cast<float>(i * i % 1009));
+    const auto n = static_cast<std::int64_t>(positions.size());
+    for (std::int32_t layer : {0, 1}) {
+      EXPECT_TRUE(cache_.add_rows(layer, positions).ok());
+      EXPECT_TRUE(cache_.place(layer, rope, {raw.data(), n, DType::kF32, 2 * n * kDim * 4, n * kDim * 4, kDim * 4}, 0).ok());
+    }
+  }
+  static constexpr std::int32_t kHeads = 4, kKvHeads = 2, kDim = 16;
+  WorkingCache& cache() { return cache_; }
+
+ private:
+  PagePool pool_;
+  WorkingCache cache_;
+};
+
+class RetrieverConformance : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RetrieverConformance, BudgetOverTheContextEqualsDenseAttention) {
+  FilledCache filled;
+  const auto retriever = std::move(*make_retriever(GetParam()));
+  EXPECT_EQ(retriever->name(), GetParam());
+  const Heat heat;
+  RetrieveInput input;
+  input.cache = &filled.cache();
+  input.heat = &heat;
+  input.prompt_tokens = 37;
+  input.num_layers = 2;
+  input.num_heads = FilledCache::kHeads;
+  input.num_kv_heads = FilledCache::kKvHeads;
+  input.head_dim = FilledCache::kDim;
+  ASSERT_TRUE(retriever->prepare(input).ok());
+  std::vector<float> query(FilledCache::kHeads * FilledCache::kDim), out(query.size()), want(query.size());
+  for (std::size_t i = 0; i < query.size(); ++i) query[i] = std::cos(0.7f * static_cast<float>(i));
+  const std::int32_t position = 36;
+  ASSERT_TRUE(retriever->begin_step(5, position).ok());
+  for (std::int32_t layer : {0, 1}) {
+    RetrieveStep step;
+    step.layer = layer;
+    step.query = query.data();
+    step.position = position;
+    step.cache = &filled.cache();
+    step.num_heads = FilledCache::kHeads;
+    step.head_dim = FilledCache::kDim;
+    step.out = out.data();
+    ASSERT_TRUE(retriever->attend(step).ok());
+    AttentionArgs args{};
+    args.q = query.data();
+    args.query_positions = &position;
+    args.rows = 1;
+    args.ldq = args.ldo = static_cast<std::int64_t>(query.size());
+    args.num_heads = FilledCache::kHeads;
+    args.scale = 0.25f;
+    args.kv = filled.cache().view(layer);
+    args.out = want.data();
+    ASSERT_TRUE(attention_reference(args).ok());
+    for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(out[i], want[i], 1e-4) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Plugs, RetrieverConformance, ::testing::ValuesIn(retriever_names()), [](const auto& plug) { return plug.param; });
+
+class CompressorConformance : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(CompressorConformance, NeverDropsWhenEverythingFits) {
+  FilledCache filled;
+  const auto compressor = std::move(*make_compressor(GetParam()));
+  EXPECT_EQ(compressor->name(), GetParam());
+  CompressInput input;
+  input.cache = &filled.cache();
+  input.suffix_tokens = input.prompt_tokens = 37;
+  input.num_heads = FilledCache::kHeads;
+  input.num_kv_heads = FilledCache::kKvHeads;
+  input.head_dim = FilledCache::kDim;
+  auto heat = compressor->compress(input);
+  ASSERT_TRUE(heat.ok());
+  EXPECT_EQ(heat->dropped_rows, 0);
+  EXPECT_EQ(filled.cache().num_rows(0), 37);
+}
+
+INSTANTIATE_TEST_SUITE_P(Plugs, CompressorConformance, ::testing::ValuesIn(compressor_names()), [](const auto& plug) { return plug.param; });
+
+TEST(RegistryTest, EveryStrategyIsMadeOfKnownPlugs) {
+  for (const Strategy& s : strategies()) {
+    EXPECT_TRUE(make_selector(s.selector).ok()) << s.name;
+    EXPECT_TRUE(make_recomputer(s.recomputer).ok()) << s.name;
+    EXPECT_FALSE(s.summary.empty());
+  }
+}
+
+TEST(RegistryTest, UnknownNamesListWhatThereIs) {
+  EXPECT_NE(make_selector("samkv").status().message().find("anchors"), std::string::npos);
+  EXPECT_NE(make_recomputer("x").status().message().find("full"), std::string::npos);
+  EXPECT_EQ(make_compressor("speckv").status().field(), "cache.compress");
+  EXPECT_EQ(make_retriever("freekv").status().field(), "cache.decode");
+  const Status s = find_strategy("samkv").status();
+  EXPECT_EQ(s.code(), Code::kInvalidArgument);
+  EXPECT_EQ(s.field(), "cache.strategy");
+  for (const char* name : {"auto", "recompute", "exact", "reuse"}) EXPECT_NE(s.message().find(name), std::string::npos);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,23 @@
+// Configuration and key files: any text is read or refused; what was read prints and reads back to the same.
+#include <cstdint>
+#include <cstdlib>
+
+#include "server/auth.h"
+#include "server/config/config.h"
+
+using namespace quire;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  Config config;
+  if (apply_toml(text, "fuzz.toml", config).ok()) {
+    const std::string printed = config_to_toml(config, true);
+    Config again;
+    if (!apply_toml(printed, "printed.toml", again).ok() || config_to_toml(again, true) != printed) std::abort();
+    (void)check_config(config);
+  }
+  Config flags;
+  (void)apply_flags({std::string(text)}, flags);
+  (void)KeyRing::parse(text, "fuzz-keys.toml");
+  return 0;
+}

@@ -1,0 +1,45 @@
+// Every JSON, NDJSON and multipart body the service reads. Nothing may crash, and what is accepted must be in range.
+#include <cstdint>
+#include <cstdlib>
+
+#include "server/json/document_codec.h"
+#include "server/json/parse.h"
+#include "server/json/query_codec.h"
+
+using namespace quire;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (data[0] % 3) {
+    case 0: {
+      const auto value = parse_json(text);
+      if (!value.ok()) break;
+      const auto again = parse_json(to_text(*value));
+      if (!again.ok() || again->kind() != value->kind()) std::abort();  // not equal: the library reads long decimals inexactly
+      QueryBody query;
+      if (!read_query(*value, QueryDefaults{"auto", "auto", "auto", 64}, query) &&
+          (query.sampling.max_tokens < 1 || query.document_ids.size() > 64 || query.query.has_value() == !query.messages.empty())) std::abort();
+      DocumentBatch batch, put;
+      if (!read_batch(*value, 8, batch) && batch.documents.empty()) std::abort();
+      (void)read_put(*value, "id", put);
+      DocumentPatch patch;
+      (void)read_patch(*value, patch);
+      BulkDelete bulk;
+      (void)read_bulk_delete(*value, bulk);
+      break;
+    }
+    case 1: {
+      NdjsonReader reader(8);
+      const std::size_t half = text.size() / 2;
+      if (!reader.feed(text.substr(0, half)) && !reader.feed(text.substr(half)) && !reader.finish() && reader.take().size() > 8) std::abort();
+      break;
+    }
+    default: {
+      DocumentBatch batch;
+      if (!read_multipart(text, "B", 8, batch) && (batch.documents.empty() || batch.documents.size() > 8)) std::abort();
+      break;
+    }
+  }
+  return 0;
+}

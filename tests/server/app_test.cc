@@ -1,0 +1,265 @@
+// Admission and errors of the service, over a real socket, around an engine and a document service that do as told.
+#include "server/app/app.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "server/app/services.h"
+#include "server/json/parse.h"
+#include "tests/server/stub_services.h"
+#include "tests/support/loopback_client.h"
+
+namespace quire {
+namespace {
+
+using testing::LoopbackClient;
+using testing::RawResponse;
+
+class AppTest : public ::testing::Test {
+ protected:
+  AppTest() : services(Config()), table(all_routes()) {
+    services.engine = &engine;
+    services.ingest = &ingest;
+    services.ready = true;
+    app = make_app(services, table);
+    HttpServerOptions o;
+    o.threads = 2;
+    auto s = start_http_server(o, *app);
+    QUIRE_CHECK(s.ok(), s.status().to_string());
+    server = std::move(*s);
+  }
+  ~AppTest() override {
+    (void)server->stop(std::chrono::milliseconds(0));
+    services.timers->stop();
+    services.workers->stop();
+  }
+  RawResponse call(const std::string& method, const std::string& target, const std::string& body = {}, const std::vector<std::string>& headers = {}) {
+    return testing::call(server->port(), method, target, body, headers);
+  }
+  void use_keys(const std::string& more = {}) {
+    const auto entry = [](const std::string& name, const std::string& scopes, const std::string& namespaces) {
+      return "[[keys]]\nname = \"" + name + "\"\nsha256 = \"" + sha256("secret-" + name).hex() + "\"\nscopes = [" + scopes + "]\nnamespaces = [" + namespaces + "]\n";
+    };
+    auto ring = KeyRing::parse(entry("reader", "\"read\"", "\"a\", \"b\"") + entry("all", "\"admin\"", "\"*\"") + more, "keys");
+    ASSERT_TRUE(ring.ok()) << ring.status().message();
+    services.set_keys(*ring);
+  }
+  static std::string code_of(const RawResponse& r) {
+    const auto v = parse_json(r.body);
+    if (!v.ok() || !v->is_object() || !v->as_object().contains("error")) return "no error body: " + r.body;
+    EXPECT_EQ(v->as_object().at("status").as_int64(), r.status);
+    EXPECT_EQ(v->as_object().at("request_id").as_string(), r.header("x-request-id").value_or(""));
+    return std::string(v->as_object().at("error").as_object().at("code").as_string());
+  }
+
+  Services services;
+  test::StubEngine engine;
+  test::StubIngest ingest;
+  RouteTable table;
+  std::unique_ptr<HttpService> app;
+  std::unique_ptr<HttpServer> server;
+};
+
+TEST_F(AppTest, LoadingAndDrainingRefuseWorkButNotProbes) {
+  services.ready = false;
+  auto r = call("GET", "/v1/documents");
+  EXPECT_EQ(r.status, 503);
+  EXPECT_EQ(code_of(r), "loading");
+  EXPECT_TRUE(r.header("retry-after"));
+  EXPECT_EQ(call("GET", "/livez").status, 200);
+  EXPECT_EQ(code_of(call("GET", "/readyz")), "loading");
+  EXPECT_EQ(call("GET", "/healthz").status, 503);
+  services.ready = true;
+  services.draining = true;
+  EXPECT_EQ(code_of(call("POST", "/v1/query", R"({"query":"q"})")), "draining");
+  EXPECT_EQ(code_of(call("GET", "/readyz")), "draining");
+  EXPECT_EQ(call("GET", "/livez").status, 200);
+}
+
+TEST_F(AppTest, KeysScopesAndNamespaces) {
+  use_keys();
+  auto r = call("GET", "/v1/documents");
+  EXPECT_EQ(r.status, 401);
+  EXPECT_EQ(code_of(r), "missing_api_key");
+  EXPECT_EQ(r.header("www-authenticate"), "Bearer");
+  EXPECT_EQ(code_of(call("GET", "/v1/documents", {}, {"Authorization: Bearer wrong"})), "invalid_api_key");
+  EXPECT_EQ(call("GET", "/v1/documents", {}, {"Authorization: Bearer secret-reader"}).status, 200);
+  EXPECT_EQ(call("GET", "/v1/documents", {}, {"x-api-key: secret-reader", "X-Namespace: b"}).status, 200);
+  r = call("GET", "/v1/documents", {}, {"api-key: secret-reader", "X-Namespace: c"});
+  EXPECT_EQ(r.status, 403);
+  EXPECT_EQ(code_of(r), "namespace_denied");
+  r = call("POST", "/v1/query", R"({"query":"q"})", {"api-key: secret-reader"});
+  EXPECT_EQ(r.status, 403);
+  EXPECT_EQ(code_of(r), "insufficient_scope");
+  EXPECT_EQ(call("GET", "/livez").status, 200);
+  EXPECT_EQ(call("GET", "/metrics").status, 401);
+  EXPECT_EQ(call("GET", "/v1/documents", {}, {"api-key: secret-all", "X-Namespace: whatever"}).status, 200);
+  EXPECT_EQ(call("GET", "/v1/documents", {}, {"api-key: secret-all", "X-Namespace: not/ok"}).status, 400);
+}
+
+TEST_F(AppTest, RequestAndTokenLimits) {
+  use_keys("requests_per_minute = 3\ntokens_per_minute = 5\n");
+  const std::vector<std::string> key = {"api-key: secret-all"};
+  auto r = call("POST", "/v1/query", R"({"query":"q"})", key);
+  EXPECT_EQ(r.status, 200) << r.body;
+  EXPECT_EQ(r.header("x-ratelimit-limit-requests"), "3");
+  EXPECT_EQ(r.header("x-ratelimit-remaining-requests"), "2");
+  r = call("GET", "/v1/documents", {}, key);  // eleven tokens were used of five
+  EXPECT_EQ(r.status, 429);
+  EXPECT_EQ(code_of(r), "quota_exceeded");
+  EXPECT_TRUE(r.header("retry-after-ms"));
+}
+
+TEST_F(AppTest, TooManyRequestsAre429) {
+  use_keys("requests_per_minute = 2\n");
+  const std::vector<std::string> key = {"api-key: secret-all"};
+  EXPECT_EQ(call("GET", "/v1/documents", {}, key).status, 200);
+  EXPECT_EQ(call("GET", "/v1/documents", {}, key).status, 200);
+  const auto r = call("GET", "/v1/documents", {}, key);
+  EXPECT_EQ(r.status, 429);
+  EXPECT_EQ(code_of(r), "rate_limited");
+  EXPECT_TRUE(r.header("retry-after"));
+}
+
+TEST_F(AppTest, EngineFailuresHaveTheirFaces) {
+  const auto ask = [&] { return call("POST", "/v1/query", R"({"query":"q"})"); };
+  engine.query_error = Status::exhausted("256 queries wait already");
+  auto r = ask();
+  EXPECT_EQ(r.status, 503);
+  EXPECT_EQ(code_of(r), "overloaded");
+  EXPECT_TRUE(r.header("retry-after"));
+  engine.query_error = window_exceeded_status({100, 200}, "document_ids");
+  r = ask();
+  EXPECT_EQ(r.status, 400);
+  EXPECT_EQ(code_of(r), "context_length_exceeded");
+  EXPECT_NE(r.body.find("\"limit\":100"), std::string::npos) << r.body;
+  EXPECT_NE(r.body.find("\"actual\":200"), std::string::npos);
+  engine.query_error = Status();
+  engine.done_status = Status::deadline("too late");
+  r = ask();
+  EXPECT_EQ(r.status, 504);
+  EXPECT_EQ(code_of(r), "deadline_exceeded");
+  EXPECT_EQ(r.header("x-should-retry"), "false");
+  engine.done_status = Status::internal("the secret inside");
+  r = ask();
+  EXPECT_EQ(r.status, 500);
+  EXPECT_EQ(code_of(r), "internal");
+  EXPECT_EQ(r.body.find("secret"), std::string::npos);
+}
+
+TEST_F(AppTest, StoreFailuresHaveTheirFaces) {
+  ingest.error = Status::io("disk gone");
+  auto r = call("GET", "/v1/documents/a");
+  EXPECT_EQ(r.status, 503);
+  EXPECT_EQ(code_of(r), "storage_unavailable");
+  ingest.error = Status::exhausted("all pinned");
+  r = call("POST", "/v1/documents/a/warm");
+  EXPECT_EQ(r.status, 507);
+  EXPECT_EQ(code_of(r), "cache_full");
+  r = call("POST", "/v1/documents", R"({"text":"x"})");
+  EXPECT_EQ(code_of(r), "overloaded");
+  ingest.error = Status::not_found("no");
+  EXPECT_EQ(code_of(call("GET", "/v1/documents/a")), "document_not_found");
+  EXPECT_EQ(code_of(call("GET", "/v1/jobs/a")), "job_not_found");
+}
+
+TEST_F(AppTest, UnreadyDocumentsAre409) {
+  NotReadyDocument d;
+  d.id = "slow";
+  d.job_id = "job_7";
+  d.progress = 0.4;
+  ingest.not_ready = {d};
+  for (const auto* mode : {R"("error")", R"("wait","timeout_ms":30)"}) {
+    const auto r = call("POST", "/v1/query", std::string(R"({"query":"q","document_ids":["x","slow"],"on_not_ready":)") + mode + "}");
+    EXPECT_EQ(r.status, 409) << r.body;
+    EXPECT_EQ(code_of(r), "document_not_ready");
+    EXPECT_NE(r.body.find("slow is at 40%"), std::string::npos);
+    EXPECT_NE(r.body.find("job_7"), std::string::npos);
+    EXPECT_NE(r.body.find("document_ids[1]"), std::string::npos);
+    EXPECT_TRUE(r.header("retry-after"));
+  }
+}
+
+TEST_F(AppTest, TheSameIdempotencyKeyInFlightIs409) {
+  std::string second;
+  ingest.on_submit = [&] { second = code_of(call("POST", "/v1/documents", R"({"text":"x"})", {"Idempotency-Key: k"})); };
+  EXPECT_EQ(call("POST", "/v1/documents", R"({"text":"x"})", {"Idempotency-Key: k"}).status, 200);
+  EXPECT_EQ(second, "idempotency_in_progress");
+}
+
+TEST_F(AppTest, AClientThatLeavesCancelsItsQuery) {
+  engine.hold = true;
+  for (const bool stream : {false, true}) {
+    LoopbackClient c(server->port());
+    const std::string body = std::string(R"({"query":"q","stream":)") + (stream ? "true}" : "false}");
+    ASSERT_TRUE(c.send("POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+    auto sink = engine.take();
+    ASSERT_TRUE(sink);
+    if (stream) {
+      sink->on_plan(test::StubEngine::small_plan());
+      EXPECT_NE(c.read_until("event: plan").find("event: plan"), std::string::npos);
+    }
+    c.close();
+    EXPECT_TRUE(engine.wait_cancelled());
+    EXPECT_FALSE(sink->on_token(1, "x"));
+    engine.finish(*sink, Status::cancelled("client"));
+  }
+}
+
+TEST_F(AppTest, AQueryThatFailsInTheStreamSaysSo) {
+  engine.hold = true;
+  LoopbackClient c(server->port());
+  const std::string body = R"({"query":"q","stream":true})";
+  ASSERT_TRUE(c.send("POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+  auto sink = engine.take();
+  ASSERT_TRUE(sink);
+  sink->on_plan(test::StubEngine::small_plan());
+  EXPECT_TRUE(sink->on_token(5, "part"));
+  engine.finish(*sink, Status::deadline("late"));
+  const std::string text = c.read_until("deadline_exceeded");
+  EXPECT_NE(text.find("event: error"), std::string::npos) << text;
+}
+
+TEST_F(AppTest, WrongPathsMethodsAndOrigins) {
+  auto r = call("GET", "/v1/nothing");
+  EXPECT_EQ(r.status, 404);
+  EXPECT_EQ(code_of(r), "route_not_found");
+  r = call("DELETE", "/v1/query");
+  EXPECT_EQ(r.status, 405);
+  EXPECT_EQ(code_of(r), "method_not_allowed");
+  EXPECT_EQ(r.header("allow"), "POST, OPTIONS");
+  r = call("OPTIONS", "/v1/documents", {}, {"Origin: https://a.example", "Access-Control-Request-Method: POST"});
+  EXPECT_EQ(r.status, 204);
+  EXPECT_FALSE(r.header("access-control-allow-origin"));
+  Config c;
+  c.server.cors_origins = {"https://a.example"};
+  services.set_config(c);
+  r = call("OPTIONS", "/v1/documents", {}, {"Origin: https://a.example"});
+  EXPECT_EQ(r.header("access-control-allow-origin"), "https://a.example");
+  EXPECT_FALSE(call("GET", "/livez", {}, {"Origin: https://b.example"}).header("access-control-allow-origin"));
+}
+
+TEST_F(AppTest, NotYetSupportedPathsSaySo) {
+  for (const auto* path : {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/retrieve"}) {
+    const auto r = call("POST", path, "{}");
+    EXPECT_EQ(r.status, 501) << path;
+    EXPECT_EQ(code_of(r), "not_supported");
+    EXPECT_EQ(r.header("x-should-retry"), "false");
+  }
+}
+
+TEST_F(AppTest, LargeBodiesAndHeadersAreRefusedWithTheErrorBody) {
+  Config c;
+  c.server.max_body_bytes = 2000;
+  services.set_config(c);
+  auto r = call("POST", "/v1/documents", R"({"text":")" + std::string(3000, 'a') + "\"}");
+  EXPECT_EQ(r.status, 413);
+  EXPECT_EQ(code_of(r), "payload_too_large");
+  r = call("GET", "/livez", {}, {"X-Big: " + std::string(20000, 'a')});
+  EXPECT_EQ(r.status, 431);
+  EXPECT_EQ(code_of(r), "headers_too_large");
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,86 @@
+#include "server/config/config.h"
+
+#include <gtest/gtest.h>
+
+namespace quire {
+namespace {
+
+TEST(Config, DefaultsPrintAndReadBack) {
+  Config a;
+  a.server.cors_origins = {"https://a.example", "x\"y\\z"};
+  a.disk.path = "/tmp/with \"quotes\"\n";
+  a.policy.shadow_ratio = 0.125;
+  for (const bool help : {false, true}) {
+    Config b;
+    const std::string text = config_to_toml(a, help);
+    const auto s = apply_toml(text, "x.toml", b);
+    ASSERT_TRUE(s.ok()) << s.message() << text;
+    EXPECT_EQ(config_to_toml(b, false), config_to_toml(a, false));
+  }
+}
+
+TEST(Config, InlineTablesAndSectionsReadTheSame) {
+  Config a, b;
+  ASSERT_TRUE(apply_toml("server = {port=9000, host=\"::1\"}\n", "a", a).ok());
+  ASSERT_TRUE(apply_toml("[server]\nport = 9000\nhost = \"::1\"\n", "b", b).ok());
+  EXPECT_EQ(a.server.port, 9000);
+  EXPECT_EQ(config_to_toml(a, false), config_to_toml(b, false));
+}
+
+TEST(Config, LaterSourcesWin) {
+  Config c;
+  ASSERT_TRUE(apply_toml("[server]\nport = 1000\nthreads = 3\n", "f", c).ok());
+  ASSERT_TRUE(apply_environment({{"QUIRE_SERVER__PORT", "2000"}, {"QUIRE_MODEL_DIR", "x"}, {"OTHER", "y"}}, c).ok());
+  EXPECT_EQ(c.server.port, 2000);
+  ASSERT_TRUE(apply_flags({"server.port=3000", "server.cors_origins=a,b", "server.ui=false", "cache.max_pinned_ratio=0.25"}, c).ok());
+  EXPECT_EQ(c.server.port, 3000);
+  EXPECT_EQ(c.server.threads, 3);
+  EXPECT_EQ(c.server.cors_origins, (std::vector<std::string>{"a", "b"}));
+  EXPECT_FALSE(c.server.ui);
+  EXPECT_EQ(c.cache.max_pinned_ratio, 0.25);
+}
+
+TEST(Config, UnknownNamesComeWithTheNearest) {
+  Config c;
+  const std::pair<std::string, std::string> cases[] = {
+      {"[server]\nprot = 1\n", "server.port"}, {"[sever]\nport = 1\n", "server"}, {"[disk]\nmax_byte = 1\n", "disk.max_bytes"}};
+  for (const auto& [text, near] : cases) {
+    const auto s = apply_toml(text, "f.toml", c);
+    ASSERT_FALSE(s.ok()) << text;
+    EXPECT_NE(s.message().find("'" + near + "'"), std::string::npos) << s.message();
+    EXPECT_NE(s.message().find("f.toml, line"), std::string::npos) << s.message();
+  }
+  EXPECT_FALSE(apply_environment({{"QUIRE_SERVER__PROT", "1"}}, c).ok());
+  EXPECT_FALSE(apply_flags({"server.prot=1"}, c).ok());
+}
+
+TEST(Config, WrongTypesAndRangesNameTheSetting) {
+  Config c;
+  const std::pair<const char*, const char*> cases[] = {
+      {"[server]\nport = \"x\"\n", "server.port"},  {"[server]\nport = 70000\n", "server.port"},   {"[server]\nhost = 1\n", "server.host"},
+      {"[server]\nui = 1\n", "server.ui"},          {"[cache]\neviction = \"fifo\"\n", "cache.eviction"}, {"[server]\ncors_origins = \"x\"\n", "server.cors_origins"},
+      {"[policy]\nshadow_ratio = 2.0\n", "policy.shadow_ratio"}, {"[cache]\ndram_bytes = -1\n", "cache.dram_bytes"}};
+  for (const auto& [text, field] : cases) {
+    const auto s = apply_toml(text, "f", c);
+    ASSERT_FALSE(s.ok()) << text;
+    EXPECT_EQ(s.field(), field);
+  }
+  for (const auto* flag : {"server.port=abc", "server.port=", "server.port", "server.ui=maybe", "nothing", "server.port=80x"}) EXPECT_FALSE(apply_flags({flag}, c).ok()) << flag;
+  EXPECT_FALSE(apply_toml("server = 3\n", "f", c).ok());
+  EXPECT_FALSE(apply_toml("[server\n", "f", c).ok());
+  EXPECT_FALSE(apply_toml("[\x1f\x1f]\n", "f", c).ok());
+}
+
+TEST(Config, WhatThisBuildDoesNotHaveIsRefusedNotIgnored) {
+  for (const auto* flag : {"model.backend=cuda", "remote.url=redis://x", "cache.gpu_bytes=1", "policy.shadow_ratio=0.5", "disk.verify_on_read=false", "metrics.vllm_names=true", "cache.max_pinned_ratio=0.9", "cache.block_tokens=48"}) {
+    Config c;
+    ASSERT_TRUE(apply_flags({flag}, c).ok()) << flag;
+    const auto s = check_config(c);
+    ASSERT_FALSE(s.ok()) << flag;
+    EXPECT_EQ(s.field(), std::string(flag).substr(0, std::string(flag).find('=')));
+  }
+  EXPECT_TRUE(check_config(Config()).ok());
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,147 @@
+#include "server/json/document_codec.h"
+
+#include <gtest/gtest.h>
+
+#include "server/json/parse.h"
+
+namespace quire {
+namespace {
+
+std::optional<ReadError> batch(const std::string& text, DocumentBatch& out, std::size_t max = 4) { return read_batch(*parse_json(text), max, out); }
+
+TEST(DocumentCodec, ReadsABatch) {
+  DocumentBatch b;
+  const auto e = batch(R"({"documents":[{"id":"a","title":"T","text":"x","metadata":{"k":1}},{"chunks":["p","q"]}],"if_exists":"skip",
+    "chunking":{"strategy":"separator","separator":"--","max_tokens":99,"overlap_tokens":0},"ttl_seconds":5,"ttl_anchor":"last_used","pinned":true,"tier":"dram","cache_salt":null})", b);
+  ASSERT_FALSE(e) << e->message;
+  ASSERT_EQ(b.documents.size(), 2u);
+  EXPECT_EQ(b.documents[0].id, "a");
+  EXPECT_EQ(b.documents[0].metadata_json, R"({"k":1})");
+  EXPECT_EQ(b.documents[1].chunks->size(), 2u);
+  EXPECT_FALSE(b.documents[1].id);
+  EXPECT_EQ(b.options.if_exists, IfExists::kSkip);
+  EXPECT_EQ(b.options.chunking.strategy, ChunkStrategy::kSeparator);
+  EXPECT_EQ(b.options.chunking.max_tokens, 99);
+  EXPECT_EQ(b.options.ttl_seconds, 5u);
+  EXPECT_EQ(b.options.ttl_anchor, TtlAnchor::kLastUsed);
+  EXPECT_TRUE(b.options.pinned && b.options.in_batch);
+}
+
+TEST(DocumentCodec, ReadsOneDocumentWithOptionsBeside) {
+  DocumentBatch b;
+  ASSERT_FALSE(batch(R"({"id":"a","text":"x","pinned":true})", b));
+  EXPECT_FALSE(b.options.in_batch);
+  EXPECT_TRUE(b.options.pinned);
+  EXPECT_EQ(b.documents.at(0).text, "x");
+}
+
+TEST(DocumentCodec, ErrorsNameThePath) {
+  const std::tuple<const char*, const char*, const char*> cases[] = {
+      {R"([])", "invalid_value", ""},
+      {R"({})", "invalid_value", "text"},
+      {R"({"documents":[]})", "invalid_value", "documents"},
+      {R"({"documents":null})", "invalid_value", "documents"},
+      {R"({"documents":{}})", "invalid_value", "documents"},
+      {R"({"documents":[{},{},{},{},{}]})", "invalid_value", "documents"},
+      {R"({"documents":[{"text":"a"},{"text":5}]})", "invalid_value", "documents[1].text"},
+      {R"({"documents":[{"text":"a","chunks":["b"]}]})", "invalid_value", "documents[0].chunks"},
+      {R"({"documents":[{"chunks":["a",3]}]})", "invalid_value", "documents[0].chunks[1]"},
+      {R"({"documents":[{"text":"a","titel":"b"}]})", "unknown_field", "documents[0].titel"},
+      {R"({"documents":[{"text":"a","metadata":[]}]})", "invalid_value", "documents[0].metadata"},
+      {R"({"documents":[1]})", "invalid_value", "documents[0]"},
+      {R"({"documents":[{"text":"a"}],"text":"b"})", "unknown_field", "text"},
+      {R"({"text":"a","if_exists":"maybe"})", "invalid_value", "if_exists"},
+      {R"({"text":"a","chunking":{"strategy":"lines"}})", "invalid_value", "chunking.strategy"},
+      {R"({"text":"a","chunking":{"size":4}})", "unknown_field", "chunking.size"},
+      {R"({"text":"a","ttl_seconds":0})", "invalid_value", "ttl_seconds"},
+      {R"({"text":"a","tier":"gpu"})", "invalid_value", "tier"},
+  };
+  for (const auto& [text, code, param] : cases) {
+    DocumentBatch b;
+    const auto e = batch(text, b);
+    ASSERT_TRUE(e) << text;
+    EXPECT_EQ(e->code, code) << text;
+    EXPECT_EQ(e->param, param) << text << e->message;
+  }
+}
+
+TEST(DocumentCodec, PutTakesItsIdFromThePath) {
+  DocumentBatch b;
+  ASSERT_FALSE(read_put(*parse_json(R"({"text":"x"})"), "a", b));
+  EXPECT_EQ(b.documents[0].id, "a");
+  DocumentBatch c;
+  EXPECT_TRUE(read_put(*parse_json(R"({"text":"x","id":"b"})"), "a", c));
+}
+
+TEST(Ndjson, SameDocumentsHoweverTheBytesArrive) {
+  const std::string text = "{\"id\":\"a\",\"text\":\"one\"}\r\n\n  \n{\"id\":\"b\",\"text\":\"two ü\"}\n{\"id\":\"c\",\"text\":\"three\"}";
+  for (std::size_t step = 1; step < text.size(); step += 3) {
+    NdjsonReader r(10);
+    for (std::size_t i = 0; i < text.size(); i += step) ASSERT_FALSE(r.feed(std::string_view(text).substr(i, step)));
+    ASSERT_FALSE(r.finish());
+    const auto documents = r.take();
+    ASSERT_EQ(documents.size(), 3u) << step;
+    EXPECT_EQ(documents[1].text, "two ü");
+  }
+}
+
+TEST(Ndjson, WrongLinesAreNamedAtOnce) {
+  NdjsonReader a(10);
+  const auto e = a.feed("{\"text\":\"a\"}\n{\"text\":}\n");
+  ASSERT_TRUE(e);
+  EXPECT_EQ(e->code, "invalid_json");
+  EXPECT_EQ(e->param, "documents[1]");
+  EXPECT_NE(e->message.find("line 2"), std::string::npos);
+  NdjsonReader b(1);
+  EXPECT_TRUE(b.feed("{\"text\":\"a\"}\n{\"text\":\"b\"}\n"));
+}
+
+TEST(Multipart, FilesAndFields) {
+  const std::string body =
+      "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.md\"\r\nContent-Type: text/markdown\r\n\r\n# Head\r\n--B\r\n"
+      "Content-Disposition: form-data; name=\"id\"\r\n\r\nmine\r\n--B\r\nContent-Disposition: form-data; name=\"pinned\"\r\n\r\ntrue\r\n--B--\r\n";
+  DocumentBatch b;
+  const auto e = read_multipart(body, "B", 4, b);
+  ASSERT_FALSE(e) << e->message;
+  ASSERT_EQ(b.documents.size(), 1u);
+  EXPECT_EQ(b.documents[0].text, "# Head");
+  EXPECT_EQ(b.documents[0].id, "mine");
+  EXPECT_TRUE(b.options.pinned);
+}
+
+TEST(Multipart, BrokenBodiesAreRefused) {
+  for (const auto* body : {"", "--B", "--B\r\nX: y", "--B\r\nContent-Disposition: form-data; name=\"f\"\r\n\r\nx", "--B--", "--B\r\n\r\nx\r\n--B--",
+                           "--B\r\nContent-Disposition: form-data; name=\"color\"\r\n\r\nx\r\n--B--"}) {
+    DocumentBatch b;
+    EXPECT_TRUE(read_multipart(body, "B", 4, b)) << body;
+  }
+}
+
+TEST(Patch, NullTakesAwayAndAbsentStays) {
+  DocumentPatch p;
+  ASSERT_FALSE(read_patch(*parse_json(R"({"ttl_seconds":null,"metadata":{"a":null,"b":2},"expires_at":"2030-01-01T00:00:00Z","pinned":true})"), p));
+  ASSERT_TRUE(p.ttl_seconds);
+  EXPECT_FALSE(*p.ttl_seconds);
+  EXPECT_EQ(p.metadata_json, R"({"a":null,"b":2})");
+  EXPECT_EQ(**p.expires_at_ms, 1893456000000);
+  EXPECT_FALSE(p.title);
+  for (const auto* bad : {"{}", R"({"text":"x"})", R"({"expires_at":"soon"})", R"({"ttl_seconds":-1})", R"({"pinned":"yes"})"}) {
+    DocumentPatch q;
+    EXPECT_TRUE(read_patch(*parse_json(bad), q)) << bad;
+  }
+}
+
+TEST(BulkDelete, NeedsExactlyOneOfIdsAndFilter) {
+  BulkDelete a;
+  ASSERT_FALSE(read_bulk_delete(*parse_json(R"({"filter":{"status":"failed","metadata.source":"x","metadata":{"year":2025}},"dry_run":true})"), a));
+  EXPECT_TRUE(a.dry_run);
+  EXPECT_EQ(a.filter->metadata.size(), 2u);
+  EXPECT_EQ(a.filter->metadata[1].second, "2025");
+  for (const auto* bad : {"{}", R"({"ids":["a"],"filter":{"status":"ready"}})", R"({"filter":{}})", R"({"filter":{"status":"odd"}})", R"({"filter":{"color":"x"}})", R"({"ids":[1]})"}) {
+    BulkDelete b;
+    EXPECT_TRUE(read_bulk_delete(*parse_json(bad), b)) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace quire

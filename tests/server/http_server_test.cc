@@ -1,0 +1,374 @@
+#include "server/http/http_server.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "tests/support/loopback_client.h"
+
+namespace quire {
+namespace {
+
+using testing::LoopbackClient;
+
+/// Keeps exchanges until the test answers them, or answers by path.
+class FakeService final : public HttpService {
+ public:
+  HeadDecision on_head(Exchange& e) override {
+    HeadDecision d;
+    d.max_body_bytes = 1000;
+    if (e.request.path_text() == "/refuse") d.reject = text(403, "no");
+    if (e.request.path_text() == "/sink") d.sink = std::make_shared<Sink>(*this);
+    return d;
+  }
+  void handle(std::shared_ptr<Exchange> e) override {
+    const std::string path = e->request.path_text();
+    if (path == "/echo") return e->respond(text(200, e->request.method + ":" + e->request.body));
+    if (path == "/drop") return;  // a handler that forgets
+    if (path == "/sink") return e->respond(text(200, std::to_string(sunk)));
+    if (path == "/ping") {
+      e->set_ping(": ping\n\n", std::chrono::milliseconds(20));
+      HttpResponse head;
+      head.content_type = "text/event-stream";
+      e->start_stream(head);
+    }
+    if (path == "/thread") {
+      std::thread([e] { e->respond(text(200, "from a thread")); }).detach();
+      return;
+    }
+    e->on_disconnect([this] {
+      std::lock_guard lock(mu);
+      ++disconnects;
+      changed.notify_all();
+    });
+    std::lock_guard lock(mu);
+    held.push_back(std::move(e));
+    changed.notify_all();
+  }
+  HttpResponse protocol_error(int status, const std::string& message, Exchange*) override { return text(status, message); }
+  void on_finished(Exchange&, const ExchangeSummary& s) override {
+    std::lock_guard lock(mu);
+    ++finished;
+    last = s;
+    changed.notify_all();
+  }
+
+  static HttpResponse text(int status, std::string body) {
+    HttpResponse r;
+    r.status = status;
+    r.content_type = "text/plain";
+    r.body = std::move(body);
+    return r;
+  }
+  template <class F>
+  bool wait(F until) {
+    std::unique_lock lock(mu);
+    return changed.wait_for(lock, std::chrono::seconds(20), until);
+  }
+  std::shared_ptr<Exchange> take() {
+    if (!wait([this] { return !held.empty(); })) return nullptr;
+    std::lock_guard lock(mu);
+    auto e = held.front();
+    held.erase(held.begin());
+    return e;
+  }
+
+  struct Sink final : BodySink {
+    explicit Sink(FakeService& s) : service(s) {}
+    std::optional<HttpResponse> write(std::string_view piece) override {
+      service.sunk += piece.size();
+      if (piece.find('!') != std::string_view::npos) return text(400, "bad piece");
+      return std::nullopt;
+    }
+    FakeService& service;
+  };
+
+  std::mutex mu;
+  std::condition_variable changed;
+  std::vector<std::shared_ptr<Exchange>> held;
+  int disconnects = 0, finished = 0;
+  ExchangeSummary last;
+  std::atomic<std::size_t> sunk{0};
+};
+
+class HttpServerTest : public ::testing::Test {
+ protected:
+  void start(HttpServerOptions options = {}) {
+    options.threads = 2;
+    auto s = start_http_server(options, service_);
+    ASSERT_TRUE(s.ok()) << s.status().to_string();
+    server_ = std::move(*s);
+  }
+  void TearDown() override {
+    if (server_) (void)server_->stop(std::chrono::milliseconds(0));
+    service_.held.clear();
+  }
+  std::string request(const std::string& target, const std::string& more = {}) { return "GET " + target + " HTTP/1.1\r\nHost: x\r\n" + more + "\r\n"; }
+  std::string post(const std::string& target, const std::string& body) {
+    return "POST " + target + " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  }
+
+  FakeService service_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpServerTest, KeepAliveServesOneAfterTheOther) {
+  start();
+  LoopbackClient c(server_->port());
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(c.send(post("/echo", "n" + std::to_string(i))));
+    const auto r = c.read_response();
+    ASSERT_TRUE(r);
+    EXPECT_EQ(r->status, 200);
+    EXPECT_EQ(r->body, "POST:n" + std::to_string(i));
+  }
+}
+
+TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
+  start();
+  LoopbackClient c(server_->port());
+  std::string all;
+  for (int i = 0; i < 20; ++i) all += i % 3 == 0 ? request("/thread") : post("/echo", std::to_string(i));
+  ASSERT_TRUE(c.send(all));
+  for (int i = 0; i < 20; ++i) {
+    const auto r = c.read_response();
+    ASSERT_TRUE(r) << i;
+    EXPECT_EQ(r->body, i % 3 == 0 ? "from a thread" : "POST:" + std::to_string(i));
+  }
+}
+
+TEST_F(HttpServerTest, PipelinedRequestBehindASlowOneIsKept) {
+  start();
+  LoopbackClient c(server_->port());
+  ASSERT_TRUE(c.send(request("/slow")));
+  auto slow = service_.take();
+  ASSERT_TRUE(slow);
+  ASSERT_TRUE(c.send(post("/echo", "second")));
+  slow->respond(FakeService::text(200, "first"));
+  EXPECT_EQ(c.read_response()->body, "first");
+  EXPECT_EQ(c.read_response()->body, "POST:second");
+}
+
+TEST_F(HttpServerTest, ConnectionCloseAndHttp10AreHonoured) {
+  start();
+  LoopbackClient a(server_->port());
+  ASSERT_TRUE(a.send(request("/echo", "Connection: close\r\n")));
+  EXPECT_EQ(a.read_response()->status, 200);
+  EXPECT_TRUE(a.at_end());
+  LoopbackClient b(server_->port());
+  ASSERT_TRUE(b.send("GET /echo HTTP/1.0\r\n\r\n"));
+  EXPECT_EQ(b.read_response()->status, 200);
+  EXPECT_TRUE(b.at_end());
+}
+
+TEST_F(HttpServerTest, HeadHasLengthButNoBody) {
+  start();
+  LoopbackClient c(server_->port());
+  ASSERT_TRUE(c.send("HEAD /echo HTTP/1.1\r\nHost: x\r\n\r\n" + request("/echo")));
+  const auto head = c.read_response(true);
+  ASSERT_TRUE(head);
+  EXPECT_EQ(head->header("content-length"), "5");
+  EXPECT_EQ(c.read_response()->body, "GET:");
+}
+
+TEST_F(HttpServerTest, ExpectContinueIsAnsweredBeforeTheBody) {
+  start();
+  LoopbackClient c(server_->port());
+  ASSERT_TRUE(c.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"));
+  const auto go = c.read_head();
+  ASSERT_TRUE(go);
+  EXPECT_EQ(go->status, 100);
+  ASSERT_TRUE(c.send("ok"));
+  EXPECT_EQ(c.read_response()->body, "POST:ok");
+}
+
+TEST_F(HttpServerTest, ExpectContinueOfARefusedRequestGetsNo100) {
+  start();
+  LoopbackClient c(server_->port());
+  ASSERT_TRUE(c.send("POST /refuse HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"));
+  const auto r = c.read_head();
+  ASSERT_TRUE(r);
+  EXPECT_EQ(r->status, 403);
+}
+
+TEST_F(HttpServerTest, SmallBodyOfARefusedRequestDoesNotEndTheConnection) {
+  start();
+  LoopbackClient c(server_->port());
+  ASSERT_TRUE(c.send(post("/refuse", "body") + post("/echo", "x")));
+  EXPECT_EQ(c.read_response()->status, 403);
+  EXPECT_EQ(c.read_response()->body, "POST:x");
+}
+
+TEST_F(HttpServerTest, TooLargeBodiesAre413WithEitherFraming) {
+  start();
+  LoopbackClient a(server_->port());
+  ASSERT_TRUE(a.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n"));
+  EXPECT_EQ(a.read_response()->status, 413);
+  LoopbackClient b(server_->port());
+  ASSERT_TRUE(b.send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" + std::string(2000, 'a') + "\r\n0\r\n\r\n"));
+  EXPECT_EQ(b.read_response()->status, 413);
+}
+
+TEST_F(HttpServerTest, BrokenRequestsGetTheirStatusAndClose) {
+  start();
+  const std::pair<std::string, int> cases[] = {{"nonsense\r\n\r\n", 400},
+                                               {request("/x", "X: " + std::string(20000, 'a') + "\r\n"), 431},
+                                               {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400}};
+  for (const auto& [text, status] : cases) {
+    LoopbackClient c(server_->port());
+    ASSERT_TRUE(c.send(text));
+    const auto r = c.read_response();
+    ASSERT_TRUE(r) << status;
+    EXPECT_EQ(r->status, status);
+    EXPECT_TRUE(c.at_end());
+  }
+}
+
+TEST_F(HttpServerTest, SinkSeesTheBodyAndCanEndIt) {
+  start();
+  LoopbackClient c(server_->port());
+  ASSERT_TRUE(c.send(post("/sink", std::string(500, 'a'))));
+  EXPECT_EQ(c.read_response()->body, "500");
+  ASSERT_TRUE(c.send("POST /sink HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\nab!"));
+  const auto r = c.read_response();
+  ASSERT_TRUE(r);
+  EXPECT_EQ(r->status, 400);
+}
+
+TEST_F(HttpServerTest, ForgottenRequestIs500) {
+  start();
+  LoopbackClient c(server_->port());
+  ASSERT_TRUE(c.send(request("/drop")));
+  EXPECT_EQ(c.read_response()->status, 500);
+}
+
+TEST_F(HttpServerTest, StreamIsChunkedAndPinged) {
+  start();
+  LoopbackClient c(server_->port());
+  ASSERT_TRUE(c.send(request("/ping")));
+  auto e = service_.take();
+  ASSERT_TRUE(e);
+  EXPECT_NE(c.read_until(": ping").find("Transfer-Encoding: chunked"), std::string::npos);
+  EXPECT_TRUE(e->write("data: x\n\n"));
+  EXPECT_NE(c.read_until("data: x").find("data: x"), std::string::npos);
+  e->finish();
+  EXPECT_NE(c.read_until("0\r\n\r\n").find("0\r\n\r\n"), std::string::npos);
+  ASSERT_TRUE(c.send(post("/echo", "after")));
+  EXPECT_EQ(c.read_response()->body, "POST:after");
+}
+
+TEST_F(HttpServerTest, DisconnectIsNoticedWhileWaiting) {
+  start();
+  for (const bool hard : {false, true}) {
+    LoopbackClient c(server_->port());
+    const int before = service_.disconnects;
+    ASSERT_TRUE(c.send(request("/hold")));
+    auto e = service_.take();
+    ASSERT_TRUE(e);
+    hard ? c.reset() : c.close();
+    EXPECT_TRUE(service_.wait([&] { return service_.disconnects == before + 1; }));
+    EXPECT_TRUE(e->client_gone());
+    EXPECT_FALSE(e->write("x"));
+  }
+  EXPECT_TRUE(service_.wait([&] { return service_.finished == 2; }));
+  EXPECT_EQ(service_.last.status, 499);
+  EXPECT_TRUE(service_.last.client_gone);
+}
+
+TEST_F(HttpServerTest, DisconnectIsNoticedWhileStreaming) {
+  start();
+  LoopbackClient c(server_->port());
+  ASSERT_TRUE(c.send(request("/ping")));
+  auto e = service_.take();
+  ASSERT_TRUE(e);
+  c.read_until(": ping");
+  c.close();
+  EXPECT_TRUE(service_.wait([&] { return service_.disconnects == 1; }));
+}
+
+TEST_F(HttpServerTest, SilentClientsAreClosed) {
+  HttpServerOptions o;
+  o.header_timeout = o.body_timeout = o.idle_timeout = std::chrono::milliseconds(50);
+  start(o);
+  LoopbackClient idle(server_->port()), head(server_->port()), body(server_->port());
+  ASSERT_TRUE(head.send("GET /echo HT"));
+  ASSERT_TRUE(body.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc"));
+  EXPECT_TRUE(idle.at_end());
+  EXPECT_EQ(head.read_response()->status, 408);
+  EXPECT_EQ(body.read_response()->status, 408);
+}
+
+TEST_F(HttpServerTest, StopLetsARunningRequestFinish) {
+  start();
+  LoopbackClient busy(server_->port()), idle(server_->port());
+  ASSERT_TRUE(idle.send(post("/echo", "")));
+  EXPECT_EQ(idle.read_response()->status, 200);
+  ASSERT_TRUE(busy.send(request("/hold")));
+  auto e = service_.take();
+  ASSERT_TRUE(e);
+  bool clean = false;
+  std::thread stopper([&] { clean = server_->stop(std::chrono::seconds(20)); });
+  EXPECT_TRUE(idle.at_end());
+  e->respond(FakeService::text(200, "done"));
+  const auto r = busy.read_response();
+  ASSERT_TRUE(r);
+  EXPECT_EQ(r->body, "done");
+  EXPECT_EQ(r->header("connection"), "close");
+  stopper.join();
+  EXPECT_TRUE(clean);
+}
+
+TEST_F(HttpServerTest, StopCutsWhatDoesNotFinish) {
+  start();
+  LoopbackClient busy(server_->port());
+  ASSERT_TRUE(busy.send(request("/hold")));
+  auto e = service_.take();
+  ASSERT_TRUE(e);
+  EXPECT_FALSE(server_->stop(std::chrono::milliseconds(20)));
+  EXPECT_TRUE(e->client_gone());
+  EXPECT_EQ(service_.disconnects, 1);
+}
+
+TEST_F(HttpServerTest, ConnectionsBeyondTheLimitGet503) {
+  HttpServerOptions o;
+  o.max_connections = 1;
+  start(o);
+  LoopbackClient first(server_->port());
+  ASSERT_TRUE(first.send(post("/echo", "1")));
+  EXPECT_EQ(first.read_response()->status, 200);
+  LoopbackClient second(server_->port());
+  EXPECT_EQ(second.read_response()->status, 503);
+}
+
+TEST_F(HttpServerTest, PortInUseNamesTheSetting) {
+  start();
+  HttpServerOptions o;
+  o.port = server_->port();
+  const auto again = start_http_server(o, service_);
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.status().field(), "server.port");
+}
+
+TEST_F(HttpServerTest, ManyConnectionsAtOnce) {
+  start();
+  std::vector<std::thread> threads;
+  std::atomic<int> good{0};
+  for (int t = 0; t < 8; ++t)
+    threads.emplace_back([&, t] {
+      LoopbackClient c(server_->port());
+      for (int i = 0; i < 50; ++i) {
+        if (!c.send(i % 2 ? post("/echo", std::to_string(t)) : request("/thread"))) return;
+        const auto r = c.read_response();
+        if (r && r->status == 200) ++good;
+      }
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(good, 400);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,63 @@
+#include "server/problem.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "server/http_status.h"
+#include "server/json/parse.h"
+
+namespace quire {
+namespace {
+
+TEST(Problem, BodyHasBothForms) {
+  Problem p = make_problem("document_not_ready", "handbook-7 is at 40%", "document_ids[0]");
+  p.extra["job_id"] = "job_1";
+  p.retry_after_ms = 1500;
+  const auto r = problem_response(p, ErrorStyle::kNative, "/v1/query", "req_1");
+  EXPECT_EQ(r.status, 409);
+  EXPECT_EQ(r.content_type, "application/problem+json");
+  EXPECT_EQ(r.headers.get("Retry-After"), "2");
+  EXPECT_EQ(r.headers.get("retry-after-ms"), "1500");
+  const auto body = parse_json(r.body);
+  ASSERT_TRUE(body.ok());
+  const auto& o = body->as_object();
+  EXPECT_EQ(o.at("type").as_string(), "urn:quire:error:document_not_ready");
+  EXPECT_EQ(o.at("status").as_int64(), 409);
+  EXPECT_EQ(o.at("detail").as_string(), "handbook-7 is at 40%");
+  EXPECT_EQ(o.at("instance").as_string(), "/v1/query");
+  EXPECT_EQ(o.at("request_id").as_string(), "req_1");
+  EXPECT_EQ(o.at("job_id").as_string(), "job_1");
+  const auto& e = o.at("error").as_object();
+  EXPECT_EQ(e.at("code").as_string(), "document_not_ready");
+  EXPECT_EQ(e.at("type").as_string(), "conflict_error");
+  EXPECT_EQ(e.at("param").as_string(), "document_ids[0]");
+}
+
+TEST(Problem, HeadersFollowTheCode) {
+  const auto response = [](const char* code) { return problem_response(make_problem(code, "x"), ErrorStyle::kOpenAi, "/", "r"); };
+  EXPECT_EQ(response("missing_api_key").headers.get("WWW-Authenticate"), "Bearer");
+  EXPECT_EQ(response("document_exists").headers.get("x-should-retry"), "false");
+  EXPECT_EQ(response("cache_full").status, 507);
+  EXPECT_EQ(response("overloaded").headers.count("Retry-After"), 1u);
+  EXPECT_EQ(response("invalid_json").headers.count("Retry-After"), 0u);
+  EXPECT_EQ(response("invalid_json").content_type, "application/json");
+}
+
+TEST(Problem, EveryCodeOfTheStatusTableExists) {
+  for (int i = 1; i <= static_cast<int>(Code::kInternal); ++i) {
+    const HttpError e = http_error_of(static_cast<Code>(i));
+    EXPECT_EQ(problem_kind(e.code).code, e.code) << i;
+    EXPECT_EQ(problem_kind(e.code).status, e.status) << e.code;
+  }
+  std::set<std::string_view> seen;
+  for (const auto& k : problem_kinds()) EXPECT_TRUE(seen.insert(k.code).second) << k.code;
+}
+
+TEST(Problem, InternalErrorsShowNothingInner) {
+  const auto p = problem_of(Status::internal("secret path /etc/x"));
+  EXPECT_EQ(p.detail.find("secret"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace quire

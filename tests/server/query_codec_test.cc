@@ -1,0 +1,162 @@
+#include "server/json/query_codec.h"
+
+#include <gtest/gtest.h>
+
+#include "server/json/parse.h"
+
+namespace quire {
+namespace {
+
+QueryDefaults defaults() { return {"auto", "auto", "auto", 4}; }
+
+TEST(QueryCodec, ReadsAWholeBody) {
+  QueryBody q;
+  const auto e = read_query(*parse_json(R"({"query":"How?","document_ids":["a","b"],"documents":[{"title":"N","text":"t"}],"system":"s","model":"default","stream":true,
+    "max_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":3,"min_p":0.1,"stop":["x"],"seed":7,
+    "cache":{"strategy":"reuse","recompute_ratio":null,"keep_ratio":0.5,"compress":"none","decode":"dense","write":false,"positions":"naive"},"cache_salt":"12345678",
+    "on_missing":"skip","on_not_ready":"compute","citations":true,"explain":"blocks","timeout_ms":5})"), defaults(), q);
+  ASSERT_FALSE(e) << e->message;
+  EXPECT_EQ(q.query, "How?");
+  EXPECT_EQ(q.document_ids.size(), 2u);
+  EXPECT_EQ(q.documents[0].text, "t");
+  EXPECT_EQ(q.sampling.max_tokens, 7);
+  EXPECT_EQ(q.sampling.seed, 7u);
+  EXPECT_EQ(q.sampling.stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(q.cache.strategy, "reuse");
+  EXPECT_FALSE(q.cache.recompute_ratio);
+  EXPECT_EQ(q.cache.keep_ratio, 0.5);
+  EXPECT_EQ(q.cache.positions, PositionMode::kLocalNaive);
+  EXPECT_FALSE(q.cache.write);
+  EXPECT_TRUE(q.skip_missing && q.stream);
+  EXPECT_EQ(q.on_not_ready, OnNotReady::kCompute);
+  EXPECT_EQ(q.explain, ExplainLevel::kBlocks);
+}
+
+TEST(QueryCodec, SystemMessageIsTakenOutOfMessages) {
+  QueryBody q;
+  ASSERT_FALSE(read_query(*parse_json(R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":"u"}]})"), defaults(), q));
+  EXPECT_EQ(q.system, "s");
+  ASSERT_EQ(q.messages.size(), 1u);
+  EXPECT_EQ(q.messages[0].role, "user");
+}
+
+TEST(QueryCodec, ErrorsNameThePath) {
+  std::string ids = "[";
+  for (int i = 0; i < 10000; ++i) ids += (i ? ",\"" : "\"") + std::to_string(i) + "\"";
+  const std::tuple<std::string, const char*, const char*> cases[] = {
+      {R"({})", "invalid_value", "query"},
+      {R"({"query":""})", "invalid_value", "query"},
+      {R"({"query":5})", "invalid_value", "query"},
+      {R"({"query":"q","messages":[{"role":"user","content":"u"}]})", "invalid_value", "query"},
+      {R"({"messages":[]})", "invalid_value", "messages"},
+      {R"({"messages":[{"role":"robot","content":"u"}]})", "invalid_value", "messages[0].role"},
+      {R"({"messages":[{"role":"user"}]})", "invalid_value", "messages[0].content"},
+      {R"({"messages":[{"role":"user","content":"a"},{"role":"system","content":"a"}]})", "invalid_value", "messages[1].role"},
+      {R"({"query":"q","document_ids":)" + ids + "]}", "invalid_value", "document_ids"},
+      {R"({"query":"q","document_ids":["a",null]})", "invalid_value", "document_ids[1]"},
+      {R"({"query":"q","document_ids":["1","2","3"],"documents":[{"text":"a"},{"text":"b"}]})", "invalid_value", "documents"},
+      {R"({"query":"q","documents":[{"title":"a"}]})", "invalid_value", "documents[0].text"},
+      {R"({"query":"q","qury":1})", "unknown_field", "qury"},
+      {R"({"query":"q","max_tokens":0})", "invalid_value", "max_tokens"},
+      {R"({"query":"q","temperature":-1})", "invalid_value", "temperature"},
+      {R"({"query":"q","top_p":0})", "invalid_value", "top_p"},
+      {R"({"query":"q","stop":["a","b","c","d","e"]})", "invalid_value", "stop"},
+      {R"({"query":"q","stop":[""]})", "invalid_value", "stop"},
+      {R"({"query":"q","cache":{"strategie":"x"}})", "unknown_field", "cache.strategie"},
+      {R"({"query":"q","cache":{"keep_ratio":2}})", "invalid_value", "cache.keep_ratio"},
+      {R"({"query":"q","cache":{"prompt_compression":"specpc"}})", "unsupported_parameter", "cache.prompt_compression"},
+      {R"({"query":"q","cache_salt":"short"})", "invalid_value", "cache_salt"},
+      {R"({"query":"q","explain":"all"})", "invalid_value", "explain"},
+      {R"({"query":"q","timeout_ms":0})", "invalid_value", "timeout_ms"},
+      {R"({"query":"q","stream":"yes"})", "invalid_value", "stream"},
+  };
+  for (const auto& [text, code, param] : cases) {
+    QueryBody q;
+    const auto e = read_query(*parse_json(text), defaults(), q);
+    ASSERT_TRUE(e) << text;
+    EXPECT_EQ(e->code, code) << text;
+    EXPECT_EQ(e->param, param) << text << e->message;
+  }
+}
+
+QueryRecord record() {
+  QueryRecord r;
+  r.id = "qry_1";
+  r.model = "default";
+  r.plan.strategy = "reuse";
+  r.plan.prompt_tokens = 100;
+  r.plan.fates = {60, 10, 25, 5};
+  r.plan.num_layers = 6;
+  PlannedContext cached, missed;
+  cached.document_id = missed.document_id = "d";
+  cached.num_tokens = 32;
+  cached.cached = true;
+  PlannedBlock b;
+  b.num_tokens = 16;
+  b.kept_layers = 6;
+  cached.blocks = {b, b};
+  cached.blocks[1].first_token = 16;
+  missed.index = 1;
+  missed.chunk = 1;
+  missed.num_tokens = 8;
+  missed.miss = MissReason::kEvicted;
+  r.plan.contexts = {cached, missed};
+  QueryDocument d;
+  d.id = "d";
+  d.num_contexts = 2;
+  r.documents = {d};
+  r.stats.completion_tokens = 4;
+  r.stats.decode_ms = 30;
+  return r;
+}
+
+TEST(QueryCodec, UsageAddsUp) {
+  const auto u = usage_json(record());
+  const auto& f = u.at("cache_details").as_object();
+  const auto n = [&](const char* k) { return f.at(k).as_int64(); };
+  EXPECT_EQ(n("reused_tokens") + n("recomputed_tokens") + n("computed_tokens") + n("dropped_tokens"), u.at("prompt_tokens").as_int64());
+  EXPECT_EQ(u.at("prompt_cache_hit_tokens").as_int64(), 65);
+  EXPECT_EQ(u.at("prompt_cache_hit_tokens").as_int64() + u.at("prompt_cache_miss_tokens").as_int64(), 100);
+  EXPECT_EQ(u.at("total_tokens").as_int64(), 104);
+}
+
+TEST(QueryCodec, MissesAndDocumentsAreNamed) {
+  const auto r = record();
+  const auto c = cache_json(r);
+  const auto& misses = c.at("misses").as_array();
+  ASSERT_EQ(misses.size(), 1u);
+  EXPECT_EQ(misses[0].as_object().at("reason").as_string(), "evicted");
+  EXPECT_EQ(misses[0].as_object().at("tokens").as_int64(), 8);
+  const auto d = query_documents_json(r);
+  EXPECT_EQ(d.at(0).as_object().at("tokens").as_int64(), 40);
+  EXPECT_EQ(d.at(0).as_object().at("kept_blocks").as_int64(), 2);
+  EXPECT_EQ(cache_header(r.plan), "PARTIAL");
+  Plan p = r.plan;
+  p.strategy = "recompute";
+  EXPECT_EQ(cache_header(p), "BYPASS");
+}
+
+TEST(QueryCodec, AReasonKnownBeforeTheLookupWins) {
+  auto r = record();
+  r.documents[0].miss = MissReason::kModelChanged;
+  const auto c = cache_json(r);
+  EXPECT_EQ(c.at("misses").as_array().at(0).as_object().at("reason").as_string(), "model_changed");
+}
+
+TEST(QueryCodec, ExplainListsEveryBlock) {
+  const auto o = explain_json(record(), {{0, 50, true}});
+  const auto& blocks = o.at("blocks").as_array();
+  ASSERT_EQ(blocks.size(), 2u);
+  EXPECT_EQ(to_text(blocks[0].as_object().at("chars")), "[0,50]");
+  EXPECT_TRUE(blocks[1].as_object().at("chars").is_null());
+  EXPECT_EQ(to_text(blocks[1].as_object().at("tokens")), "[16,32]");
+  EXPECT_EQ(blocks[0].as_object().at("action").as_string(), "reused");
+}
+
+TEST(QueryCodec, StreamedEndHasNoAnswer) {
+  EXPECT_FALSE(query_result_json(record(), false).contains("answer"));
+  EXPECT_TRUE(query_result_json(record(), true).contains("answer"));
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,157 @@
+/// An engine and a document service that do what a test says, for the service around them.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "ingest/ingest_service.h"
+
+namespace quire::test {
+
+/// Answers queries when told to, or fails them. Tokenizer and prompt format of the embedded model.
+class StubEngine final : public Engine {
+ public:
+  StubEngine() {
+    const std::string folder = std::string(QUIRE_SOURCE_DIR) + "/models/demo";
+    auto tokenizer = load_tokenizer(folder);
+    QUIRE_CHECK(tokenizer.ok(), tokenizer.status().to_string());
+    tokenizer_ = std::move(*tokenizer);
+    auto format = PromptFormat::load(folder, tokenizer_);
+    QUIRE_CHECK(format.ok(), format.status().to_string());
+    format_ = std::make_unique<PromptFormat>(std::move(*format));
+    info_.model_name = "stub";
+    info_.fingerprint = "m-00000000";
+    info_.max_model_len = 2048;
+  }
+  Status query_error, done_status;  ///< set before the call
+  bool hold = false;                ///< keep the sink; the test finishes it
+
+  std::shared_ptr<QuerySink> take() {
+    std::unique_lock lock(mu_);
+    changed_.wait_for(lock, std::chrono::seconds(20), [this] { return held_ != nullptr; });
+    return std::exchange(held_, nullptr);
+  }
+  bool wait_cancelled() {
+    for (int i = 0; i < 20000 && !(last_ && last_->load()); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return last_ && last_->load();
+  }
+  static Plan small_plan() {
+    Plan p;
+    p.strategy = "reuse";
+    p.prompt_tokens = 10;
+    p.fates.computed = 10;
+    return p;
+  }
+  void finish(QuerySink& sink, const Status& status = {}) {
+    QueryStats stats;
+    stats.completion_tokens = 1;
+    sink.on_done(status, small_plan(), stats, FinishReason::kStop);
+  }
+
+  const EngineInfo& info() const override { return info_; }
+  const Tokenizer& tokenizer() const override { return *tokenizer_; }
+  const PromptFormat& prompt_format() const override { return *format_; }
+  std::int32_t block_tokens_for(std::int64_t) const override { return 16; }
+  ContextKey context_key(std::span<const std::int32_t>, const std::string&, const std::array<std::uint8_t, 32>&) const override { return {}; }
+  std::vector<std::array<std::uint8_t, 16>> block_ids(std::span<const std::int32_t>, const std::string&, const std::array<std::uint8_t, 32>&) const override { return {}; }
+  void prefill(PrefillRequest, std::function<void(Result<PrefillResult>)> done) override { done(Status::unimplemented("stub")); }
+  Result<QueryHandle> query(QueryRequest, std::shared_ptr<QuerySink> sink) override {
+    if (!query_error.ok()) return query_error;
+    last_ = std::make_shared<std::atomic<bool>>(false);
+    if (hold) {
+      std::lock_guard lock(mu_);
+      held_ = sink;
+      changed_.notify_all();
+      return QueryHandle(last_);
+    }
+    if (done_status.ok()) {
+      sink->on_plan(small_plan());
+      (void)sink->on_token(1, "answer");
+    }
+    finish(*sink, done_status);
+    return QueryHandle(last_);
+  }
+  Result<Plan> plan(const QueryRequest&) override { return small_plan(); }
+  std::int64_t queries_running() const override { return 0; }
+  std::int64_t queries_waiting() const override { return 0; }
+  double prefill_tokens_per_second() const override { return 0; }
+  void stop(std::chrono::milliseconds) override {}
+
+ private:
+  EngineInfo info_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<PromptFormat> format_;
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::shared_ptr<QuerySink> held_;          // guarded by mu_
+  std::shared_ptr<std::atomic<bool>> last_;  // the last query's cancel flag
+};
+
+/// Every call fails with `error`, or gives something small.
+class StubIngest final : public IngestService {
+ public:
+  Status error;
+  std::vector<NotReadyDocument> not_ready;
+  std::vector<std::string> missing;
+  std::function<void()> on_submit;
+
+  Status start() override { return {}; }
+  void stop() override {}
+  Result<JobSnapshot> submit(std::string_view, std::vector<DocumentInput>, const BatchOptions&) override {
+    if (on_submit) on_submit();
+    return job();
+  }
+  Result<JobSnapshot> warm(std::string_view, std::string_view) override { return job(); }
+  Result<JobSnapshot> job(std::string_view, std::string_view) override { return job(); }
+  Result<JobListPage> list_jobs(std::string_view, const JobListOptions&) override { return or_error(JobListPage{}); }
+  Result<JobSnapshot> cancel_job(std::string_view, std::string_view) override { return job(); }
+  Result<Subscription> subscribe(std::string_view, std::string_view, JobListener) override { return or_error(Subscription{}); }
+  Subscription when_settled(std::string_view, std::span<const std::string>, std::function<void()>) override { return {}; }
+  Result<DocumentInfo> get(std::string_view, std::string_view id) override {
+    DocumentInfo d;
+    d.id = id;
+    return or_error(d);
+  }
+  Result<DocumentListPage> list(std::string_view, const DocumentListOptions&) override { return or_error(DocumentListPage{}); }
+  Result<DocumentCounts> counts(std::string_view) override { return or_error(DocumentCounts{}); }
+  Result<std::string> content(std::string_view, std::string_view) override { return or_error(std::string("text")); }
+  Result<std::vector<ChunkInfo>> chunks(std::string_view, std::string_view) override { return or_error(std::vector<ChunkInfo>{}); }
+  Result<std::vector<BlockInfo>> blocks(std::string_view, std::string_view) override { return or_error(std::vector<BlockInfo>{}); }
+  Result<DocumentInfo> patch(std::string_view ns, std::string_view id, const DocumentPatch&) override { return get(ns, id); }
+  Status remove(std::string_view, std::string_view) override { return error; }
+  Result<BulkDeleteResult> remove_many(std::string_view, const BulkDelete&) override { return or_error(BulkDeleteResult{}); }
+  Result<Resolved> resolve(std::string_view, std::span<const std::string>, const ResolveOptions&) override {
+    Resolved r;
+    r.not_ready = not_ready;
+    r.missing = missing;
+    return or_error(r);
+  }
+  std::string tenant(std::string_view ns) const override { return std::string(ns); }
+  std::array<std::uint8_t, 32> salt_digest(std::string_view) const override { return {}; }
+  Status run_maintenance() override { return {}; }
+  IngestStats stats() const override { return {}; }
+  const IngestOptions& options() const override { return options_; }
+
+ private:
+  template <class T>
+  Result<T> or_error(T value) {
+    if (!error.ok()) return error;
+    return value;
+  }
+  Result<JobSnapshot> job() {
+    JobSnapshot j;
+    j.id = "job_1";
+    j.status = JobStatus::kSucceeded;
+    return or_error(j);
+  }
+  IngestOptions options_;
+};
+
+}  // namespace quire::test

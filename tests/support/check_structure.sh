@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Keeps docs/architecture.md true: includes point only upward, each third-party library stays behind its one door, no source
+# file is left out of the build, and every folder has a README.   check_structure.sh <repository root>
+set -uo pipefail
+cd "$1" || exit 2
+bad=0
+complain() { echo "structure: $*"; bad=$((bad + 1)); }
+
+# Which folders each folder may include.
+declare -A allowed=(
+  [kernels/base]="kernels/base"
+  [kernels]="kernels"
+  [cachestore]="cachestore kernels/base"
+  [engine]="engine kernels cachestore"
+  [ingest]="ingest engine cachestore kernels"
+  [server]="server ingest engine cachestore kernels"
+)
+sources() { find "$1" -name '*.h' -o -name '*.cc' -o -name '*.cu' | sort; }
+for folder in "${!allowed[@]}"; do
+  while read -r file; do
+    [ "$folder" = kernels ] && case "$file" in kernels/base/*) continue;; esac
+    while read -r include; do
+      case "$include" in hwy/*) continue;; esac  # Highway's own headers want quotes; the doors below watch them
+      ok=0
+      for a in ${allowed[$folder]}; do case "$include" in "$a"/*) ok=1;; esac; done
+      [ $ok = 1 ] || complain "$file includes \"$include\"; $folder may include only: ${allowed[$folder]}"
+    done < <(sed -n 's/^#include "\(.*\)"/\1/p' "$file")
+  done < <(sources "$folder")
+done
+
+# Third-party doors: <header pattern> <where it may appear>.
+while read -r pattern door; do
+  while read -r hit; do complain "$hit is outside its door ($door)"; done < <(grep -rlE "^#include [<\"]($pattern)" --include='*.h' --include='*.cc' kernels cachestore engine ingest server 2>/dev/null | grep -vE "^($door)")
+done <<'DOORS'
+rocksdb/ cachestore/rocksdb_
+sentencepiece engine/tokenizer/
+pcre2|utf8proc engine/tokenizer/
+oneapi/dnnl|dnnl kernels/cpu/
+hwy/ kernels/cpu/
+boost/asio|boost/beast server/
+faiss/ ingest/
+spdlog/ server/
+CLI/ server/
+toml server/
+prometheus/ server/
+DOORS
+
+# Headers that other folders include show no foreign types.
+while read -r header; do
+  complain "$header (a public header) includes a third-party library"
+done < <(grep -lE '^#include <(rocksdb|sentencepiece|pcre2|utf8proc|oneapi|dnnl|boost|faiss|hwy|openssl|xxhash)' kernels/*.h kernels/base/*.h cachestore/{store,segment,document,key,store_stats}.h engine/*.h engine/*/*.h ingest/ingest_service.h 2>/dev/null)
+
+# Every source is compiled into something.
+while read -r file; do
+  name="$(basename "$file")"
+  dir="$(dirname "$file")"
+  found=0
+  while [ "$dir" != . ]; do
+    if [ -f "$dir/CMakeLists.txt" ] && grep -qE "(^|[ /(])${name//./\\.}([ )]|$)|${name%.*}" "$dir/CMakeLists.txt"; then found=1; break; fi
+    dir="$(dirname "$dir")"
+  done
+  [ $found = 1 ] || complain "$file is in no CMakeLists.txt"
+done < <(find kernels cachestore engine ingest server tests bench -name '*.cc' | sort)
+
+for folder in kernels cachestore engine ingest server clients tests configs models bench; do
+  [ -f "$folder/README.md" ] || complain "$folder/README.md is missing"
+done
+[ $bad = 0 ] && echo "structure: fine"
+exit $((bad > 0))

@@ -1,0 +1,179 @@
+/// An Engine without a model: the real tokenizer of models/demo, a prompt format with titles, made-up KV. Its prefill can be held, let
+/// through one by one, and made to fail. It answers no queries.
+#pragma once
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cachestore/store.h"
+#include "engine/engine.h"
+
+namespace quire::test {
+
+/// Prompt format of the tests: the embedded model's control tokens, with titles in the header.
+inline constexpr std::string_view kTestPrompt =
+    R"({"quire_prompt":{"document_prefix":"<doc>","question_prefix":"<q>","answer_prefix":"<a>","stop":["</a>"],"system":false,"titles":true}})";
+
+class FakeEngine final : public Engine {
+ public:
+  /// `fingerprint` plays the model: another one makes stored documents stale.
+  explicit FakeEngine(Store& store, const std::string& fingerprint = "m-00000001", std::int64_t window = 2048) : store_(store) {
+    const std::string folder = std::string(QUIRE_SOURCE_DIR) + "/models/demo";
+    auto tokenizer = load_tokenizer(folder);
+    QUIRE_CHECK(tokenizer.ok(), tokenizer.status().to_string());
+    tokenizer_ = std::move(*tokenizer);
+    auto format = PromptFormat::parse(kTestPrompt, "", tokenizer_);
+    QUIRE_CHECK(format.ok(), format.status().to_string());
+    format_ = std::make_unique<PromptFormat>(std::move(*format));
+    info_.model_name = "fake";
+    info_.kv_dtype = "f16";
+    info_.fingerprint = fingerprint;
+    info_.max_model_len = window;
+    info_.kv_bytes_per_token = kBytesPerToken;
+    thread_ = std::thread([this] { loop(); });
+  }
+  ~FakeEngine() override { stop(std::chrono::milliseconds(0)); }
+
+  // ---- what a test does ----
+  /// From now on prefills wait until permit() or open().
+  void close() { set([this] { closed_ = true, permits_ = 0; }); }
+  void permit(int n) { set([&] { permits_ += n; }); }
+  void open() { set([this] { closed_ = false; }); }
+  /// Returns once a prefill stands at the closed gate.
+  void wait_for_one() {
+    std::unique_lock lock(mu_);
+    changed_.wait(lock, [this] { return at_gate_; });
+  }
+  /// The n-th prefill from now (0: the next) fails with `status`.
+  void fail_at(int n, Status status) { set([&] { fail_in_ = n, fail_with_ = std::move(status); }); }
+  std::int64_t prefilled_tokens() const { return locked(prefilled_tokens_); }
+  std::int64_t prefills() const { return locked(prefills_); }
+
+  // ---- Engine ----
+  const EngineInfo& info() const override { return info_; }
+  const Tokenizer& tokenizer() const override { return *tokenizer_; }
+  const PromptFormat& prompt_format() const override { return *format_; }
+  std::int32_t block_tokens_for(std::int64_t n) const override { return n >= 1152 ? 64 : n >= 576 ? 32 : 16; }
+  ContextKey context_key(std::span<const std::int32_t> ids, const std::string& tenant, const std::array<std::uint8_t, 32>& salt) const override {
+    return BlockKeyChain::context_key(seed(tenant, salt), ids, block_tokens_for(static_cast<std::int64_t>(ids.size())));
+  }
+  std::vector<std::array<std::uint8_t, 16>> block_ids(std::span<const std::int32_t> ids, const std::string& tenant,
+                                                      const std::array<std::uint8_t, 32>& salt) const override {
+    BlockKeyChain chain(seed(tenant, salt));
+    const auto step = static_cast<std::size_t>(block_tokens_for(static_cast<std::int64_t>(ids.size())));
+    std::vector<std::array<std::uint8_t, 16>> out;
+    for (std::size_t i = 0; i < ids.size(); i += step) {
+      const Digest key = chain.append(ids.subspan(i, std::min(step, ids.size() - i)));
+      out.emplace_back();
+      std::memcpy(out.back().data(), key.bytes.data(), 16);
+    }
+    return out;
+  }
+  void prefill(PrefillRequest request, std::function<void(Result<PrefillResult>)> done) override {
+    set([&] { queue_.emplace_back(std::move(request), std::move(done)); });
+  }
+  Result<QueryHandle> query(QueryRequest, std::shared_ptr<QuerySink>) override { return Status::unimplemented("the fake engine answers nothing"); }
+  Result<Plan> plan(const QueryRequest&) override { return Status::unimplemented("the fake engine plans nothing"); }
+  std::int64_t queries_running() const override { return 0; }
+  std::int64_t queries_waiting() const override { return 0; }
+  double prefill_tokens_per_second() const override { return 0; }
+  void stop(std::chrono::milliseconds) override {
+    set([this] { stop_ = true; });
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  static constexpr std::int64_t kBytesPerToken = 64;
+
+  template <class F>
+  void set(F change) {
+    {
+      const std::lock_guard lock(mu_);
+      change();
+    }
+    changed_.notify_all();
+  }
+  std::int64_t locked(const std::int64_t& value) const {
+    const std::lock_guard lock(mu_);
+    return value;
+  }
+  Digest seed(const std::string& tenant, const std::array<std::uint8_t, 32>& salt) const {
+    return Sha256().update_field(info_.fingerprint).update_field(tenant).update(std::as_bytes(std::span(salt))).finish();
+  }
+
+  void loop() {
+    std::unique_lock lock(mu_);
+    while (true) {
+      changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      auto [request, done] = std::move(queue_.front());
+      queue_.pop_front();
+      const auto cancelled = [&] { return stop_ || (request.cancelled && request.cancelled->load()); };
+      while (closed_ && permits_ == 0 && !cancelled()) {
+        if (!std::exchange(at_gate_, true)) changed_.notify_all();
+        changed_.wait_for(lock, std::chrono::milliseconds(1));  // `cancelled` has no condition variable
+      }
+      at_gate_ = false;
+      if (closed_ && permits_ > 0) --permits_;
+      Status failure;
+      if (fail_in_ >= 0 && fail_in_-- == 0) failure = fail_with_;
+      if (cancelled()) failure = Status::cancelled("cancelled");
+      lock.unlock();
+      Result<PrefillResult> result = failure.ok() ? compute(request) : Result<PrefillResult>(failure);
+      done(std::move(result));
+      lock.lock();
+    }
+  }
+
+  Result<PrefillResult> compute(const PrefillRequest& request) {
+    PrefillResult out;
+    out.tokens = static_cast<std::int64_t>(request.token_ids.size());
+    out.key = context_key(request.token_ids, request.tenant, request.salt_digest);
+    const std::int32_t step = block_tokens_for(out.tokens);
+    out.blocks = (out.tokens + step - 1) / step;
+    if (auto found = store_.find_segment(out.key)) {
+      out.segment = *found;
+      out.already_cached = true;
+      return out;
+    }
+    const SegmentLayout layout{static_cast<std::uint32_t>(out.blocks), 1, 1};
+    QUIRE_ASSIGN_OR_RETURN(auto writer, store_.begin_segment(out.key, layout, static_cast<std::uint64_t>(out.tokens * kBytesPerToken) + 64, request.tenant, info_.fingerprint));
+    for (std::int64_t b = 0; b < out.blocks; ++b) {
+      const std::int64_t n = std::min<std::int64_t>(step, out.tokens - b * step);
+      const std::vector<std::byte> kv(static_cast<std::size_t>(n * kBytesPerToken), std::byte(b));
+      QUIRE_RETURN_IF_ERROR(writer->put_value(static_cast<std::uint32_t>(b), 0, kv));
+      if (request.on_progress) request.on_progress(std::min(out.tokens, (b + 1) * step));
+    }
+    QUIRE_RETURN_IF_ERROR(writer->put_sketch(0, std::as_bytes(std::span("sketch"))));
+    QUIRE_ASSIGN_OR_RETURN(out.segment, writer->finish());
+    out.kv_bytes = out.tokens * kBytesPerToken;
+    const std::lock_guard lock(mu_);
+    prefilled_tokens_ += out.tokens;
+    ++prefills_;
+    return out;
+  }
+
+  Store& store_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<PromptFormat> format_;
+  EngineInfo info_;
+  mutable std::mutex mu_;
+  std::condition_variable changed_;
+  std::deque<std::pair<PrefillRequest, std::function<void(Result<PrefillResult>)>>> queue_;  // guarded by mu_, as all below
+  bool stop_ = false, closed_ = false, at_gate_ = false;
+  int permits_ = 0, fail_in_ = -1;
+  Status fail_with_;
+  std::int64_t prefilled_tokens_ = 0, prefills_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace quire::test
