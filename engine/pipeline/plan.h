@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cachestore/segment.h"
+#include "engine/pipeline/plug_options.h"
 #include "kernels/base/status.h"
 
 namespace quire {
@@ -26,6 +27,7 @@ struct CacheOptions {
   std::optional<PositionMode> positions;      ///< `reuse` only; others are global
   std::optional<double> keep_ratio, recompute_ratio;
   std::string compress = "auto", decode = "auto";
+  PlugOptions options;                        ///< of the strategy's selector and recomputer
   bool write = true;                          ///< misses computed on the way are stored
   bool dedupe = true;                         ///< later copies of the same context in one request are dropped
 };

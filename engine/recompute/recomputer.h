@@ -12,6 +12,8 @@
 
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
+#include "engine/pipeline/plug_options.h"
+#include "engine/pipeline/sketch.h"
 #include "engine/select/selection.h"
 #include "kernels/base/status.h"
 
@@ -38,11 +40,14 @@ struct RecomputeInput {
   std::span<const RecomputableContext> contexts;
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   std::optional<double> recompute_ratio;   ///< asked for, if any
+  PlugOptions options;                     ///< checked against options() of the recomputer
   // Null while planning:
   const Selection* selection = nullptr;
   const StoredKv* stored = nullptr;
   const WorkingCache* cache = nullptr;
   const RopeTable* rope = nullptr;
+  /// The context's sketch. Null: lost, or this recomputer did not ask for sketches (needs_sketches).
+  std::function<const SketchView*(std::int32_t context)> sketch;
 };
 
 /// Rows to run again over the placed cache, before the question is prefilled.
@@ -60,6 +65,12 @@ class Recomputer {
  public:
   virtual ~Recomputer() = default;
   virtual std::string_view name() const = 0;
+  virtual std::span<const PlugOption> options() const { return {}; }
+  /// True: blocks_to_load() and prepare() read sketches, so the pipeline loads them first.
+  virtual bool needs_sketches() const { return false; }
+  /// Stored blocks prepare() reads besides the selected ones, per layer (SamKV's padding); they are loaded, not placed. Called once
+  /// the selection is known. Nothing: the selected ones are enough.
+  virtual std::optional<Selection> blocks_to_load(const RecomputeInput&) const { return std::nullopt; }
   /// True: the context is not loaded at all but computed as part of the concatenation, in every layer. Its rows see the whole
   /// prompt before them, so everything behind it in the prompt that is not exact is better off computed, too.
   virtual bool computes_in_place(const RecomputeInput& input, std::int32_t context) const = 0;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/pipeline/plug_options.h"
 #include "engine/pipeline/sketch.h"
 #include "engine/select/selection.h"
 #include "kernels/base/status.h"
@@ -35,6 +36,7 @@ struct SelectionInput {
   std::span<const SelectableContext> contexts;   ///< only those that can be selected from; may be empty
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   std::optional<double> keep_ratio;              ///< asked for, if any
+  PlugOptions options;                           ///< checked against options() of the selector
   const RopeTable* rope = nullptr;
   /// The context's sketch. Null: lost, or this selector did not ask for sketches (needs_sketches).
   std::function<const SketchView*(std::int32_t context)> sketch;
@@ -47,6 +49,7 @@ class Selector {
  public:
   virtual ~Selector() = default;
   virtual std::string_view name() const = 0;
+  virtual std::span<const PlugOption> options() const { return {}; }
   /// True: select() reads sketches, so the pipeline loads them first.
   virtual bool needs_sketches() const { return false; }
   /// Blocks over which the pipeline runs the question before select(); nothing: no such pass. Static selectors (neither
