@@ -1,7 +1,6 @@
 #include "ingest/chunker.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "ingest/utf8.h"
 
@@ -332,7 +331,8 @@ std::vector<MarkdownHeading> find_markdown_headings(std::string_view text) {
   std::vector<MarkdownHeading> headings;
   std::size_t pos = 0, fence = 0;
   char fence_char = 0;
-  std::optional<std::size_t> paragraph;  // where the line before begins, if it is plain text
+  constexpr std::size_t kNone = std::string_view::npos;
+  std::size_t paragraph = kNone;  // where the line before begins, if it is plain text
   if (const Line first = line_at(text, 0); first.text == "---") {  // front matter
     for (std::size_t p = first.next; p < text.size();) {
       const Line line = line_at(text, p);
@@ -349,7 +349,7 @@ std::vector<MarkdownHeading> find_markdown_headings(std::string_view text) {
     std::size_t at = 0;
     if (fence > 0) {
       if (leading_run(line.text, fence_char, &at) >= fence && is_blank(line.text.substr(at))) fence = 0;
-      paragraph.reset();
+      paragraph = kNone;
       continue;
     }
     for (const char c : {'`', '~'}) {
@@ -357,15 +357,15 @@ std::vector<MarkdownHeading> find_markdown_headings(std::string_view text) {
     }
     const std::size_t hashes = leading_run(line.text, '#', &at);
     if (fence > 0) {
-      paragraph.reset();
+      paragraph = kNone;
     } else if (hashes >= 1 && hashes <= 6 && (at == line.text.size() || line.text[at] == ' ' || line.text[at] == '\t')) {
       headings.push_back({line.begin, static_cast<int>(hashes)});
-      paragraph.reset();
-    } else if (paragraph && (only(line.text, '=') || only(line.text, '-'))) {
-      headings.push_back({*paragraph, line.text.find('=') != std::string_view::npos ? 1 : 2});
-      paragraph.reset();
+      paragraph = kNone;
+    } else if (paragraph != kNone && (only(line.text, '=') || only(line.text, '-'))) {
+      headings.push_back({paragraph, line.text.find('=') != std::string_view::npos ? 1 : 2});
+      paragraph = kNone;
     } else if (is_blank(line.text)) {
-      paragraph.reset();
+      paragraph = kNone;
     } else {
       paragraph = line.begin;
     }

@@ -33,6 +33,10 @@ int main(int argc, char** argv) {
     };
   });
   app.set_version_flag("--version", std::string(quire::version()));
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;  // help and version end well; a wrong command line is 2, as everywhere
+  }
   return run ? run() : 1;
 }

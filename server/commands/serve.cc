@@ -224,7 +224,7 @@ int serve(const ServeFlags& flags) {
     failed = true;
     log_error("the service cannot start", {{"reason", s.to_string()}});
     complain(s);
-    kill(getpid(), SIGTERM);
+    kill(getpid(), SIGTERM);  // wakes the thread that waits for signals
   });
   int signal = 0;
   for (;;) {
@@ -233,7 +233,7 @@ int serve(const ServeFlags& flags) {
     service.reload(flags);
   }
   service.start_drain();
-  log_info("draining", {{"signal", signal == SIGINT ? "SIGINT" : "SIGTERM"}});
+  if (!failed) log_info("draining", {{"signal", signal == SIGINT ? "SIGINT" : "SIGTERM"}});
   // A second signal ends the waiting.
   std::atomic<bool> over{false};
   std::thread second([&] {

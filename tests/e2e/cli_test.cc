@@ -7,6 +7,17 @@
 namespace quire::testing {
 namespace {
 
+TEST(Cli, AWrongCommandLineIsTwoAndHelpIsZero) {
+  for (const std::vector<std::string>& args : {std::vector<std::string>{}, {"nonsense"}, {"ingest"}, {"version", "--no-such-flag"}}) {
+    std::vector<std::string> line{QUIRE_BINARY};
+    line.insert(line.end(), args.begin(), args.end());
+    const auto r = run_process(line);
+    EXPECT_EQ(r.exit_code, 2) << r.out << r.err;
+    EXPECT_NE(r.err.find("--help"), std::string::npos) << r.err;
+  }
+  for (const std::string flag : {"--help", "--version"}) EXPECT_EQ(run_process({QUIRE_BINARY, flag}).exit_code, 0);
+}
+
 TEST(Cli, IngestQueryDocuments) {
   TempFolder folder;
   ServiceProcess service;
