@@ -101,14 +101,14 @@ TEST_P(GoldenTest, ChunkedPrefillEqualsWhole) {
   }
 }
 
-// The bounds are for models stored in 16 bits, as published ones are. The cases stored in f32 have wide weights, which lose bits when they
-// are packed: there the transformers implementation itself, run in bf16, is 2.4 to 6.2 % away from its f32 self.
+// Every case holds values that bfloat16 can represent, so bf16 differs by its arithmetic alone. int8 also rounds the weights, and
+// the cases stored in f32 have wider ones.
 TEST_P(GoldenTest, LowPrecisionStaysClose) {
   const struct {
     WeightFormat weights;
     const char* name;
     double bound, bound_from_f32;
-  } formats[] = {{WeightFormat::kBF16, "bf16", 2e-2, 3e-2}, {WeightFormat::kInt8, "int8", 3e-2, 1e-1}};
+  } formats[] = {{WeightFormat::kBF16, "bf16", 2e-2, 2e-2}, {WeightFormat::kInt8, "int8", 3e-2, 5e-2}};
   for (const auto& f : formats) {
     Runner run = load(f.weights, DType::kF16);
     const double prompt = relative_frobenius(run.append(case_.prompt, case_.prompt_logits()), case_.tensors["prompt_logits"]);
