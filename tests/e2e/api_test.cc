@@ -257,7 +257,9 @@ TEST_F(ApiTest, IdempotencyKeyReplaysTheFirstReply) {
   const auto second = service->call("POST", "/v1/documents?wait=true", body, {"Idempotency-Key: k1"});
   EXPECT_EQ(second.header("idempotency-replayed"), "true");
   EXPECT_EQ(second.body, first.body);
-  EXPECT_EQ(service->call("POST", "/v1/documents?wait=true", R"({"id":"idem","text":"Other."})", {"Idempotency-Key: k1"}).status, 422);
+  const auto other = service->call("POST", "/v1/documents?wait=true", R"({"id":"idem","text":"Other."})", {"Idempotency-Key: k1"});
+  EXPECT_EQ(other.status, 422);
+  EXPECT_EQ(text_at(parse(other.body), "error.code"), "idempotency_mismatch");
 }
 
 TEST_F(ApiTest, ModelsInfoVersionAndTokens) {

@@ -261,5 +261,27 @@ TEST_F(AppTest, LargeBodiesAndHeadersAreRefusedWithTheErrorBody) {
   EXPECT_EQ(code_of(r), "headers_too_large");
 }
 
+TEST_F(AppTest, WhatHttpItselfRefusesHasTheErrorBodyToo) {
+  const std::pair<std::string, std::string> cases[] = {{"GET / HTTP/2.0\r\nHost: x\r\n\r\n", "http_version_not_supported"},
+                                                       {"GET / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n", "expectation_failed"}};
+  for (const auto& [text, code] : cases) {
+    LoopbackClient c(server->port());
+    ASSERT_TRUE(c.send(text));
+    const auto r = c.read_response();
+    ASSERT_TRUE(r) << code;
+    EXPECT_EQ(code_of(*r), code);
+  }
+  HttpServerOptions hurried;
+  hurried.header_timeout = std::chrono::milliseconds(50);
+  auto second = start_http_server(hurried, *app);
+  ASSERT_TRUE(second.ok());
+  LoopbackClient slow((*second)->port());
+  ASSERT_TRUE(slow.send("GET /livez HT"));
+  const auto r = slow.read_response();
+  ASSERT_TRUE(r);
+  EXPECT_EQ(code_of(*r), "request_timeout");
+  (void)(*second)->stop(std::chrono::milliseconds(0));
+}
+
 }  // namespace
 }  // namespace quire

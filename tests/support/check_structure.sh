@@ -62,6 +62,11 @@ while read -r file; do
   [ $found = 1 ] || complain "$file is in no CMakeLists.txt"
 done < <(find kernels cachestore engine ingest server tests bench -name '*.cc' | sort)
 
+# Every error code a client can meet is met by a test.
+while read -r code; do
+  grep -rqF "\"$code\"" --include='*.cc' tests/server tests/e2e || complain "no test reaches the error code $code of server/problem.cc"
+done < <(sed -n 's/^ *{"\([a-z_]*\)", [45][0-9][0-9], .*/\1/p' server/problem.cc)
+
 for folder in kernels cachestore engine ingest server clients tests configs models bench; do
   [ -f "$folder/README.md" ] || complain "$folder/README.md is missing"
 done
