@@ -10,6 +10,7 @@
 #include "engine/model/forward.h"
 #include "engine/pipeline/core.h"
 #include "engine/pipeline/kv_layout.h"
+#include "engine/pipeline/sketch.h"
 #include "kernels/base/status.h"
 
 namespace quire {
@@ -19,6 +20,7 @@ struct ContextKv {
   KvLayout layout;
   std::vector<std::vector<std::byte>> values;  ///< [block * num_groups + group]
   std::vector<float> local_query;              ///< [num_layers, num_heads * head_dim], mean raw q over the last two blocks
+  std::vector<BlockStats> stats;               ///< [num_layers, num_blocks]
 
   std::span<const std::byte> value(std::int32_t block, std::int32_t group) const {
     return values[static_cast<std::size_t>(block * layout.num_groups() + group)];

@@ -62,6 +62,8 @@ Result<WrittenContext> KvWriter::write(const Job& job) {
   sketch_input.num_heads = num_heads_;
   sketch_input.values = job.kv->values;
   sketch_input.local_query = job.kv->local_query;
+  sketch_input.stats = job.kv->stats;
+  if (job.kv->stats.empty()) sketch_input.parts = kSketchMeans | kSketchLocalQuery;
   sketch_input.rope = &rope_;
   QUIRE_ASSIGN_OR_RETURN(const std::vector<std::byte> sketch, build_sketch(sketch_input));
   out.sketch_bytes = static_cast<std::int64_t>(sketch.size());
