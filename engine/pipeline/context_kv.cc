@@ -7,12 +7,12 @@
 
 namespace quire {
 
-/// Packs raw K and V of a chunk into the values it covers. Chunks begin and end at block borders.
+/// Packs raw K and V of a chunk into the values it covers, and looks at what attends to what. Chunks begin and end at block borders.
 class ContextPrefill::Capture final : public ForwardHook {
  public:
   /// The chunk's first `skip` rows are the ingest prefix; the others begin at `first_token` of the context.
-  Capture(const EngineCore& core, ContextKv& kv, std::int64_t skip, std::int64_t first_token)
-      : core_(core), kv_(kv), skip_(skip), first_token_(first_token) {}
+  Capture(const EngineCore& core, ContextKv& kv, AttentionStatistics& statistics, std::int64_t skip, std::int64_t first_token)
+      : core_(core), kv_(kv), statistics_(statistics), skip_(skip), first_token_(first_token) {}
 
   Status after_projection(LayerPass& pass) override {
     const KvLayout& layout = kv_.layout;
@@ -38,10 +38,28 @@ class ContextPrefill::Capture final : public ForwardHook {
       row += rows;
       token += rows;
     }
-    // Nothing reads the last layer's output here: its attention and MLP need not run.
-    if (pass.layer == shape.num_layers - 1) std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
     return {};
   }
+
+  Status after_attention(LayerPass& pass) override {
+    const auto started = Clock::now();
+    AttentionStatistics::Chunk chunk;
+    chunk.layer = pass.layer;
+    chunk.q = pass.qkv.q + skip_ * pass.qkv.ld;
+    chunk.lse = pass.lse + skip_ * core_.facts.num_heads;
+    chunk.rows = pass.qkv.rows - skip_;
+    chunk.ldq = pass.qkv.ld;
+    chunk.first_token = first_token_;
+    chunk.prefix_rows = static_cast<std::int64_t>(core_.facts.ingest_prefix.size());
+    chunk.kv = pass.cache->view(pass.layer);
+    QUIRE_RETURN_IF_ERROR(statistics_.add(core_.model->rope(), chunk));
+    // Nothing reads the last layer's output here: its MLP need not run.
+    if (pass.layer == kv_.layout.shape().num_layers - 1) std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
+    statistics_ms_ += ms_between(started, Clock::now());
+    return {};
+  }
+
+  double statistics_ms() const { return statistics_ms_; }
 
  private:
   void add_local_query(std::int32_t layer, const float* q, std::int64_t rows, std::int64_t ld) {
@@ -54,11 +72,14 @@ class ContextPrefill::Capture final : public ForwardHook {
 
   const EngineCore& core_;
   ContextKv& kv_;
+  AttentionStatistics& statistics_;
   std::int64_t skip_, first_token_;
+  double statistics_ms_ = 0;
 };
 
 ContextPrefill::ContextPrefill(EngineCore& core, std::span<const std::int32_t> token_ids)
-    : core_(core), token_ids_(token_ids), kv_(std::make_shared<ContextKv>()), cache_(*core.pool, core.facts.shape.num_layers) {
+    : core_(core), token_ids_(token_ids), kv_(std::make_shared<ContextKv>()), cache_(*core.pool, core.facts.shape.num_layers),
+      statistics_(kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size())), core.facts.num_heads) {
   QUIRE_CHECK(!token_ids.empty(), "a context needs a token");
   kv_->layout = kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size()));
   const KvLayout& layout = kv_->layout;
@@ -86,7 +107,7 @@ Status ContextPrefill::step() {
           static_cast<std::size_t>(layout.value_bytes(static_cast<std::int32_t>(b), g)));
     }
   }
-  Capture capture(core_, *kv_, prefix, next_);
+  Capture capture(core_, *kv_, statistics_, prefix, next_);
   ForwardRequest request{};
   request.token_ids = ids;
   request.positions = positions;
@@ -99,16 +120,29 @@ Status ContextPrefill::step() {
     const std::int32_t first = std::max(0, layout.num_blocks() - 2);
     const auto local = static_cast<float>(layout.num_tokens() - layout.first_token(first));
     for (float& x : kv_->local_query) x /= local;
+    kv_->stats = statistics_.finish();
   }
   const double ms = ms_between(started, Clock::now());
   compute_ms_ += ms;
-  core_.meter->add_prefill(static_cast<std::int64_t>(ids.size()), ms);
+  statistics_ms_ += capture.statistics_ms();
+  core_.meter->add_prefill(static_cast<std::int64_t>(ids.size()), ms - capture.statistics_ms());
   return {};
 }
 
 std::shared_ptr<const ContextKv> ContextPrefill::take() {
   QUIRE_CHECK(done() && kv_ != nullptr, "prefill not done");
   return std::move(kv_);
+}
+
+Result<std::vector<std::byte>> context_sketch(const ContextKv& kv, std::int32_t num_heads, const RopeTable& rope) {
+  return build_sketch({.layout = &kv.layout, .num_heads = num_heads, .values = kv.values, .local_query = kv.local_query, .stats = kv.stats, .rope = &rope});
+}
+
+Result<std::vector<std::byte>> rebuild_sketch(EngineCore& core, std::span<const std::int32_t> token_ids) {
+  if (token_ids.empty()) return Status::invalid("token_ids", "a context needs a token");
+  ContextPrefill prefill(core, token_ids);
+  while (!prefill.done()) QUIRE_RETURN_IF_ERROR(prefill.step());
+  return context_sketch(*prefill.take(), core.facts.num_heads, core.model->rope());
 }
 
 }  // namespace quire

@@ -8,6 +8,7 @@
 
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
+#include "engine/pipeline/attention_statistics.h"
 #include "engine/pipeline/core.h"
 #include "engine/pipeline/kv_layout.h"
 #include "engine/pipeline/sketch.h"
@@ -37,7 +38,8 @@ class ContextPrefill {
 
   bool done() const { return next_ == static_cast<std::int64_t>(token_ids_.size()); }
   std::int64_t tokens_done() const { return next_; }
-  double compute_ms() const { return compute_ms_; }
+  double compute_ms() const { return compute_ms_; }      ///< statistics included
+  double statistics_ms() const { return statistics_ms_; }  ///< of which attention statistics
   /// One chunk. Errors: kResourceExhausted (no room for its working cache), kInvalidArgument.
   Status step();
   /// After done(); once.
@@ -49,8 +51,16 @@ class ContextPrefill {
   std::span<const std::int32_t> token_ids_;
   std::shared_ptr<ContextKv> kv_;
   WorkingCache cache_;
+  AttentionStatistics statistics_;
   std::int64_t next_ = 0;
-  double compute_ms_ = 0;
+  double compute_ms_ = 0, statistics_ms_ = 0;
 };
+
+/// The context's sketch record, as ingest stores it. Any thread.
+Result<std::vector<std::byte>> context_sketch(const ContextKv& kv, std::int32_t num_heads, const RopeTable& rope);
+
+/// The sketch of a context whose stored one was lost, or is of an older build: prefills the context once more, alone, and keeps nothing else.
+/// The record has the bits that ingest would write. Runs to the end: the engine thread. Errors: those of ContextPrefill::step().
+Result<std::vector<std::byte>> rebuild_sketch(EngineCore& core, std::span<const std::int32_t> token_ids);
 
 }  // namespace quire

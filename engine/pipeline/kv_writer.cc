@@ -1,6 +1,6 @@
 #include "engine/pipeline/kv_writer.h"
 
-#include "engine/pipeline/sketch.h"
+#include "engine/pipeline/context_kv.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -57,15 +57,7 @@ Result<WrittenContext> KvWriter::write(const Job& job) {
   const auto started = Clock::now();
   const KvLayout& layout = job.kv->layout;
   WrittenContext out;
-  SketchInput sketch_input;
-  sketch_input.layout = &layout;
-  sketch_input.num_heads = num_heads_;
-  sketch_input.values = job.kv->values;
-  sketch_input.local_query = job.kv->local_query;
-  sketch_input.stats = job.kv->stats;
-  if (job.kv->stats.empty()) sketch_input.parts = kSketchMeans | kSketchLocalQuery;
-  sketch_input.rope = &rope_;
-  QUIRE_ASSIGN_OR_RETURN(const std::vector<std::byte> sketch, build_sketch(sketch_input));
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<std::byte> sketch, context_sketch(*job.kv, num_heads_, rope_));
   out.sketch_bytes = static_cast<std::int64_t>(sketch.size());
   const auto bytes = static_cast<std::uint64_t>(layout.total_bytes()) + sketch.size();
   auto writer = store_.begin_segment(job.key, layout.segment(), bytes, job.tenant, fingerprint_);
