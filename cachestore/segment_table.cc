@@ -145,13 +145,13 @@ bool SegmentTable::evict_one() {
   return true;
 }
 
-bool SegmentTable::quarantine(SegmentId id) {
+bool SegmentTable::doom_one(SegmentId id, FreeReason reason) {
   bool reap = false;
   {
     std::lock_guard lock(mu_);
     auto it = entries_.find(id);
     if (it == entries_.end() || it->second.doomed) return false;
-    reap = doom(it->second, FreeReason::kQuarantine);
+    reap = doom(it->second, reason);
   }
   if (reap) notify();
   return true;

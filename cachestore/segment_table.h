@@ -19,7 +19,7 @@
 namespace quire {
 
 /// Why a segment was freed.
-enum class FreeReason : std::uint8_t { kUnreferenced = 0, kBudget, kQuarantine };
+enum class FreeReason : std::uint8_t { kUnreferenced = 0, kBudget, kQuarantine, kOutdated };
 
 /// A segment lives while a document references its key or a handle pins it; it can be found by its key from publish() until it
 /// is doomed. A doomed segment waits for its last pin, then take_reapable() gives it to the store, which deletes record and files.
@@ -62,7 +62,9 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   /// Dooms the next victim that no handle and no pinned document holds. False: there is none.
   bool evict_one();
   /// Doomed for bad bytes; false when it was doomed before.
-  bool quarantine(SegmentId id);
+  bool quarantine(SegmentId id) { return doom_one(id, FreeReason::kQuarantine); }
+  /// Doomed because its content is out of date.
+  bool discard(SegmentId id) { return doom_one(id, FreeReason::kOutdated); }
   /// Dooms segments nobody references or pins (after open and for gc); returns how many.
   std::uint64_t doom_unreferenced();
   std::vector<Reapable> take_reapable();
@@ -87,6 +89,7 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
 
   SegmentHandle pin(Entry& entry);                         // mu_ held
   void unpin(SegmentId id);
+  bool doom_one(SegmentId id, FreeReason reason);
   bool doom(Entry& entry, FreeReason reason);              // mu_ held; true: reapable now
   bool settle(const ContextKey& key);                      // mu_ held; frees what nobody wants; true: reapable now
   void drop_if_empty(const ContextKey& key);               // mu_ held

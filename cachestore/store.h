@@ -112,6 +112,11 @@ class Store {
   /// (it goes when its handles go): the returned number says how many were kept.
   virtual Result<std::uint64_t> commit_segments(std::span<const SegmentHandle> segments) = 0;
 
+  /// Turns a sound segment whose content is out of date (written by an older build) into a miss, so that its context can be written again under
+  /// the same key. Documents that name the key stay as they are; handles keep reading; files go with the last handle. A crash before
+  /// that brings the old segment back. Errors: kFailedPrecondition (read-only).
+  virtual Status discard_segment(const SegmentHandle& segment) = 0;
+
   // ---- reads ----
   /// From DRAM, else from disk, checked (XXH3-128 bound to segment, block and group). A value that fails is quarantined with its
   /// whole segment: kCorruption now, a miss at the next find_segment. `tier` (optional) says who answered.

@@ -48,6 +48,7 @@ class StoreImpl final : public Store {
   Result<std::unique_ptr<SegmentWriter>> begin_segment(const ContextKey& key, const SegmentLayout& layout, std::uint64_t expected_bytes,
                                                        std::string_view tenant, std::string_view fingerprint) override;
   Result<std::uint64_t> commit_segments(std::span<const SegmentHandle> segments) override;
+  Status discard_segment(const SegmentHandle& segment) override;
 
   Result<PinnedBytes> read_value(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group, Tier* tier) override;
   Result<PinnedBytes> read_sketch(const SegmentHandle& segment, std::uint32_t index, Tier* tier) override;

@@ -165,6 +165,13 @@ Result<std::uint64_t> StoreImpl::commit_segments(std::span<const SegmentHandle> 
   return kept;
 }
 
+Status StoreImpl::discard_segment(const SegmentHandle& segment) {
+  QUIRE_RETURN_IF_ERROR(check_writable());
+  if (!segment) return Status::invalid("segment", "the handle is empty");
+  segments_->discard(segment->id);
+  return {};
+}
+
 Result<PinnedBytes> StoreImpl::read_value(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group, Tier* tier) {
   if (!segment) return Status::invalid("segment", "the handle is empty");
   if (block >= segment->layout.num_blocks || group >= segment->layout.values_per_block) {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "engine/cache/page_pool.h"
+#include "engine/calibrate/stable_layers.h"
 #include "engine/engine_parts.h"
 #include "engine/model/model.h"
 #include "engine/pipeline/core.h"
@@ -161,6 +162,12 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   facts.fingerprint = fingerprint_of(*model_, *tokenizer_, facts.ingest_prefix);
   facts.fixed_block_tokens = options.block_tokens;
   facts.small_context_tokens = options.small_context_tokens;
+  facts.stable_layers = default_stable_layers(config.model_type, config.num_layers);
+  if (const auto calibrated = load_stable_layers(store_, facts.fingerprint, config.num_layers); calibrated.ok()) {
+    facts.stable_layers = *calibrated;
+  } else if (calibrated.code() != Code::kNotFound) {
+    log_warning("the stored calibration is not readable: run 'quire model calibrate' again", {{"reason", calibrated.status().to_string()}});
+  }
   const std::int64_t budget = options.working_cache_bytes > 0 ? options.working_cache_bytes : available_memory() / 4;
   pool_ = std::make_unique<PagePool>(PageFormat{config.num_kv_heads, config.head_dim, facts.shape.dtype}, budget);
   core_.model = model_.get();
@@ -215,6 +222,7 @@ Status EngineImpl::init(const EngineOptions& options) {
   info_.max_model_len = core_.facts.window;
   info_.kv_bytes_per_token = config.kv_bytes_per_token_layer(model_->options().kv_dtype) * config.num_layers;
   info_.config = config;
+  info_.stable_layers = core_.facts.stable_layers;
   // The warm-up runs on the calling thread; its team must be as large as the engine thread's will be.
   set_num_threads(options.num_threads);
   QUIRE_RETURN_IF_ERROR(warm_up());

@@ -17,6 +17,7 @@
 #include "engine/model/config.h"
 #include "engine/pipeline/plan.h"
 #include "engine/sample/sampler.h"
+#include "engine/select/stable_layers.h"
 #include "engine/tokenizer/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "kernels/base/status.h"
@@ -44,6 +45,7 @@ struct EngineInfo {
   std::array<std::uint8_t, 32> fingerprint_digest;  ///< everything that changes KV (architecture §4), seed of block keys
   std::int64_t num_parameters = 0, memory_bytes = 0, max_model_len = 0, kv_bytes_per_token = 0;
   ModelConfig config;
+  StableLayers stable_layers;         ///< calibrated, or the default rule
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -138,11 +138,4 @@ Result<std::vector<std::byte>> context_sketch(const ContextKv& kv, std::int32_t 
   return build_sketch({.layout = &kv.layout, .num_heads = num_heads, .values = kv.values, .local_query = kv.local_query, .stats = kv.stats, .rope = &rope});
 }
 
-Result<std::vector<std::byte>> rebuild_sketch(EngineCore& core, std::span<const std::int32_t> token_ids) {
-  if (token_ids.empty()) return Status::invalid("token_ids", "a context needs a token");
-  ContextPrefill prefill(core, token_ids);
-  while (!prefill.done()) QUIRE_RETURN_IF_ERROR(prefill.step());
-  return context_sketch(*prefill.take(), core.facts.num_heads, core.model->rope());
-}
-
 }  // namespace quire

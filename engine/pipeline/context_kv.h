@@ -59,8 +59,4 @@ class ContextPrefill {
 /// The context's sketch record, as ingest stores it. Any thread.
 Result<std::vector<std::byte>> context_sketch(const ContextKv& kv, std::int32_t num_heads, const RopeTable& rope);
 
-/// The sketch of a context whose stored one was lost, or is of an older build: prefills the context once more, alone, and keeps nothing else.
-/// The record has the bits that ingest would write. Runs to the end: the engine thread. Errors: those of ContextPrefill::step().
-Result<std::vector<std::byte>> rebuild_sketch(EngineCore& core, std::span<const std::int32_t> token_ids);
-
 }  // namespace quire

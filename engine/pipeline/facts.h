@@ -10,6 +10,7 @@
 
 #include "cachestore/key.h"
 #include "engine/pipeline/kv_layout.h"
+#include "engine/select/stable_layers.h"
 #include "kernels/base/dtype.h"
 
 namespace quire {
@@ -26,6 +27,7 @@ struct EngineFacts {
   Digest fingerprint;                          ///< everything that changes KV
   std::int32_t fixed_block_tokens = 0;         ///< 0: by context length
   std::int64_t small_context_tokens = 1024;
+  StableLayers stable_layers;                  ///< calibrated, or the default
 };
 
 /// Three anchor blocks should stay near an eighth of the context: 16 up to 575 tokens, 32 up to 1151, then 64.

@@ -38,11 +38,12 @@ int info(const std::string& asked) {
 
 void add_model_command(CLI::App& app, CommandRun& run) {
   auto path = std::make_shared<std::string>();
-  auto* c = app.add_subcommand("model", "Look at model folders");
+  auto* c = app.add_subcommand("model", "Look at model folders, calibrate a model");
   c->require_subcommand(1);
   auto* i = c->add_subcommand("info", "Shapes, tokenizer and prompt format of a model");
   i->add_option("-m,--model", *path, "Hugging Face model folder (default: the embedded model)");
   i->callback([path, &run] { run = [path] { return info(*path); }; });
+  add_calibrate_command(*c, run);
 }
 
 }  // namespace quire

@@ -59,6 +59,7 @@ class FaultyStore final : public Store {
     if (fault()) return status_;
     return inner_.commit_segments(s);
   }
+  Status discard_segment(const SegmentHandle& s) override { return fault() ? status_ : inner_.discard_segment(s); }
   Result<PinnedBytes> read_value(const SegmentHandle& s, std::uint32_t b, std::uint32_t g, Tier* t) override { return inner_.read_value(s, b, g, t); }
   Result<PinnedBytes> read_sketch(const SegmentHandle& s, std::uint32_t i, Tier* t) override { return inner_.read_sketch(s, i, t); }
   Status fetch_async(std::vector<ReadRequest> r, FetchDone d, std::stop_token s) override { return inner_.fetch_async(std::move(r), std::move(d), s); }

@@ -84,6 +84,7 @@ class FaultyStore final : public Store {
   std::optional<SegmentHandle> find_segment(const ContextKey& key) override { return behind_->find_segment(key); }
   std::optional<SegmentHandle> peek_segment(const ContextKey& key) override { return behind_->peek_segment(key); }
   Result<std::uint64_t> commit_segments(std::span<const SegmentHandle> s) override { return behind_->commit_segments(s); }
+  Status discard_segment(const SegmentHandle& s) override { return behind_->discard_segment(s); }
   Result<PinnedBytes> read_value(const SegmentHandle& s, std::uint32_t b, std::uint32_t g, Tier* t) override { return behind_->read_value(s, b, g, t); }
   Result<PinnedBytes> read_sketch(const SegmentHandle& s, std::uint32_t i, Tier* t) override { return behind_->read_sketch(s, i, t); }
   Tier tier_of(const SegmentHandle& s, std::uint32_t b, std::uint32_t g) override { return behind_->tier_of(s, b, g); }
