@@ -335,6 +335,32 @@ TEST_P(StoreTest, RecomputedSegmentsOfKnownDocumentsAreKept) {
   found.reset();
 }
 
+TEST_P(StoreTest, ADiscardedSegmentIsAMissUntilItIsWrittenAgain) {
+  ASSERT_OK(test::put_document(*store, "a", {1, 2}));
+  const std::uint64_t before = store->stats().segment_bytes;
+  auto reading = store->find_segment(test::key_of(1));
+  ASSERT_TRUE(reading);
+  ASSERT_OK(store->discard_segment(*reading));
+  ASSERT_OK(store->discard_segment(*reading));
+  EXPECT_FALSE(store->find_segment(test::key_of(1)));
+  EXPECT_OK(test::check_segment(*store, *reading, 1)) << "handles keep reading";
+  auto again = test::put_segment(*store, 1);
+  ASSERT_OK(again);
+  auto kept = store->commit_segments(std::span(&*again, 1));
+  ASSERT_OK(kept);
+  EXPECT_EQ(*kept, 1u);
+  again = SegmentHandle();
+  reading.reset();
+  ASSERT_OK(store->gc());
+  EXPECT_EQ(store->stats().segment_bytes, before) << "the old files are gone";
+  EXPECT_EQ(store->stats().segments_quarantined, 0u);
+  reopen();
+  auto found = store->find_segment(test::key_of(1));
+  ASSERT_TRUE(found);
+  EXPECT_OK(test::check_segment(*store, *found, 1));
+  EXPECT_OK(store->get_document("default", "a"));
+}
+
 TEST_P(StoreTest, FetchAsyncAnswersEachRequestOnceAndNamesTheTier) {
   const SegmentShape shape{{20, 2, 0}, 500};
   ASSERT_OK(test::put_document(*store, "a", {1}, shape));

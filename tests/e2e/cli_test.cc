@@ -73,6 +73,23 @@ TEST(Cli, BadFilesAreNamed) {
   EXPECT_EQ(run_process({QUIRE_BINARY, "ingest", "/nonexistent.txt"}).exit_code, 1);
 }
 
+TEST(Cli, ModelCalibrate) {
+  TempFolder folder;
+  const std::string store = (folder.path() / "store").string();
+  std::ofstream file(folder.path() / "long.jsonl");
+  for (unsigned i = 0; i < 4; ++i) file << boost::json::serialize(boost::json::object{{"text", sample_text(i, 150)}}) << "\n";
+  file.close();
+  auto r = run_process({QUIRE_BINARY, "model", "calibrate", "--path", store, "--documents", (folder.path() / "long.jsonl").string()});
+  EXPECT_NE(r.out.find("scores"), std::string::npos) << r.out << r.err;
+  EXPECT_NE(r.out.find("layers"), std::string::npos) << r.out << r.err;
+  // Whether these documents have such layers is up to the model; a refusal says why and keeps the default.
+  EXPECT_EQ(r.exit_code == 0, r.err.empty()) << r.err;
+  std::ofstream(folder.path() / "bad.jsonl") << "{\"title\":\"a\"}\n";
+  r = run_process({QUIRE_BINARY, "model", "calibrate", "--path", store, "--documents", (folder.path() / "bad.jsonl").string()});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("bad.jsonl, line 1"), std::string::npos) << r.err;
+}
+
 TEST(Cli, ModelTokenizeGenerateVersion) {
   const std::string model = std::string(QUIRE_SOURCE_DIR) + "/models/demo";
   auto r = run_process({QUIRE_BINARY, "model", "info", "--model", model});
