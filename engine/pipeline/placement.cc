@@ -35,6 +35,20 @@ Status check_sizes(const PlacementInput& input, std::int32_t num_layers) {
 
 }  // namespace
 
+Status replace_context(const PlacementInput& input, WorkingCache& cache) {
+  const KvLayout& layout = *input.layout;
+  QUIRE_RETURN_IF_ERROR(check_sizes(input, cache.num_layers()));
+  for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) {
+    for (const std::int32_t block : input.selection->kept(layer, input.context)) {
+      const std::int64_t row = cache.find_row(layer, input.block_position[static_cast<std::size_t>(block)]);
+      if (row < 0) return Status::internal("block " + std::to_string(block) + " is not placed in layer " + std::to_string(layer));
+      const auto value = input.value(block, layout.group_of(layer));
+      QUIRE_RETURN_IF_ERROR(cache.place(layer, *input.rope, layout.view(value, block, layer), row));
+    }
+  }
+  return {};
+}
+
 Status place_context(const PlacementInput& input, WorkingCache& cache) {
   const KvLayout& layout = *input.layout;
   const std::int32_t num_layers = cache.num_layers();

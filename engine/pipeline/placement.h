@@ -27,4 +27,8 @@ struct PlacementInput {
 /// the wrong length; nothing was added), kResourceExhausted (the cache may hold some of the rows), kInvalidArgument.
 Status place_context(const PlacementInput& input, WorkingCache& cache);
 
+/// Writes the kept blocks of a context that is already placed into its rows again, from other values. Layers must be sorted. Errors: kCorruption
+/// (a value has the wrong length; nothing was written), kInternal (a block has no rows).
+Status replace_context(const PlacementInput& input, WorkingCache& cache);
+
 }  // namespace quire

@@ -232,8 +232,8 @@ void QueryTask::submit_write(std::int32_t context, const std::shared_ptr<const C
 Status QueryTask::step_item() {
   Item& item = items_[next_item_];
   if (item.question && !recompute_done_) {
+    if (recomputer_->has_pass()) return step_recompute();
     recompute_done_ = true;
-    if (recomputer_->has_pass()) return run_recompute();
   }
   if (item.context >= 0) {
     QUIRE_RETURN_IF_ERROR(place(item.context));
@@ -273,7 +273,7 @@ Status QueryTask::place(std::int32_t context) {
   input.block_position = work.block_position;
   input.rope = &core_.model->rope();
   input.value = [&at](std::int32_t block, std::int32_t group) { return at(block, group); };
-  const Status status = place_context(input, *cache_);
+  const Status status = context == distrusted_ ? replace_context(input, *cache_) : place_context(input, *cache_);
   if (status.code() == Code::kCorruption) {
     log_warning("cached document has values of impossible size, computing it again", {{"error", status.to_string()}});
     turn_into_miss(plan_, context, MissReason::kCorrupt);
@@ -328,15 +328,15 @@ Status QueryTask::run_chunk(Item& item) {
   return item.question ? begin_decode() : Status();
 }
 
-Status QueryTask::run_recompute() {
-  const auto started = Clock::now();
+Result<std::unique_ptr<RecomputePass>> QueryTask::prepare_recompute() {
   std::vector<RecomputableContext> contexts;
   for (std::size_t i = 0; i < plan_.work.size(); ++i) {
     const PlannedContext& c = plan_.plan.contexts[i];
     if (plan_.work[i].source == ContextSource::kNothing) {
-      contexts.push_back({{}, c.offset, c.block_tokens, 0, true});
+      contexts.push_back({{}, c.offset, c.block_tokens, 0, true, {}});
     } else {
-      contexts.push_back({request_.contexts[i].token_ids, c.offset, c.block_tokens, static_cast<std::int32_t>(c.blocks.size()), plan_.work[i].exact});
+      contexts.push_back({request_.contexts[i].token_ids, c.offset, c.block_tokens, static_cast<std::int32_t>(c.blocks.size()), plan_.work[i].exact,
+                          plan_.work[i].block_position});
     }
   }
   RecomputeInput input;
@@ -346,29 +346,57 @@ Status QueryTask::run_recompute() {
   input.num_kv_heads = core_.facts.shape.num_kv_heads;
   input.head_dim = core_.facts.shape.head_dim;
   input.recompute_ratio = request_.cache.recompute_ratio;
+  input.options = request_.cache.options;
   input.selection = &plan_.selection;
   input.stored = held_.get();
   input.cache = &*cache_;
   input.rope = &core_.model->rope();
-  QUIRE_ASSIGN_OR_RETURN(std::optional<RecomputePass> pass, recomputer_->prepare(input));
-  if (pass && !pass->token_ids.empty()) {
-    ForwardRequest request{};
-    request.token_ids = pass->token_ids;
-    request.positions = pass->positions;
-    request.cache_rows = pass->cache_rows;
-    request.cache = &*cache_;
-    request.hook = pass->hook.get();
-    QUIRE_RETURN_IF_ERROR(forward(*core_.model, request, core_.workspace));
-    if (pass->report) pass->report(*pass);
-    for (std::size_t i = 0; i < pass->tokens.size() && i < plan_.work.size(); ++i) {
+  return recomputer_->prepare(input);
+}
+
+/// A chunk of the recompute pass. A context found out to hold other tokens' KV is a miss: computed alone, put into its rows, and
+/// the pass begins again.
+Status QueryTask::step_recompute() {
+  const auto started = Clock::now();
+  if (distrusted_ >= 0) {
+    if (!alone_[idx(distrusted_)]) return step_missing();
+    QUIRE_RETURN_IF_ERROR(place(distrusted_));
+    distrusted_ = -1;
+    return {};
+  }
+  if (!recompute_) {
+    if (recompute_started_ == Clock::time_point{}) recompute_started_ = started;
+    QUIRE_ASSIGN_OR_RETURN(recompute_, prepare_recompute());
+  }
+  if (recompute_) {
+    const Status status = recompute_->step(*core_.model, *cache_, core_.workspace, core_.chunk_tokens);
+    stats_.recompute_ms += ms_between(started, Clock::now());
+    if (status.code() == Code::kCorruption) return distrust(recompute_->report().wrong_context);
+    QUIRE_RETURN_IF_ERROR(status);
+    if (!recompute_->done()) return {};
+    const RecomputeReport& report = recompute_->report();
+    for (std::size_t i = 0; i < report.tokens.size() && i < plan_.work.size(); ++i) {
       PlannedContext& c = plan_.plan.contexts[i];
       for (PlannedBlock& b : c.blocks) b.recomputed_tokens = 0;
-      for (const std::int32_t token : pass->tokens[i]) ++c.blocks[idx(token / c.block_tokens)].recomputed_tokens;
+      for (const std::int32_t token : report.tokens[i]) ++c.blocks[idx(token / c.block_tokens)].recomputed_tokens;
     }
   }
+  recompute_done_ = true;
+  recompute_.reset();
   held_.reset();
-  stats_.recompute_ms = ms_between(started, Clock::now());
-  add_span("recompute", started, Clock::now());
+  add_span("recompute", recompute_started_, Clock::now());
+  return {};
+}
+
+Status QueryTask::distrust(std::int32_t context) {
+  if (plan_.work[idx(context)].source != ContextSource::kStored) {
+    return Status::internal("layer 0 of context " + std::to_string(context) + " differs between two passes of this process");
+  }
+  log_warning("cached document holds the KV of other tokens, computing it again", {{"context", std::to_string(context)}});
+  turn_into_miss(plan_, context, MissReason::kCorrupt);
+  placed_[idx(context)] = 0;
+  distrusted_ = context;
+  recompute_.reset();
   return {};
 }
 

@@ -74,7 +74,9 @@ class QueryTask {
   Status step_item();
   Status place(std::int32_t context);
   Status run_chunk(Item& item);
-  Status run_recompute();
+  Status step_recompute();
+  Result<std::unique_ptr<RecomputePass>> prepare_recompute();
+  Status distrust(std::int32_t context);
   Status begin_decode();
   void accept(std::int32_t token_id);
   void submit_write(std::int32_t context, const std::shared_ptr<const ContextKv>& kv);
@@ -103,7 +105,10 @@ class QueryTask {
   std::int32_t missing_context_ = -1;
   std::vector<std::uint8_t> placed_;              ///< [context]
   std::unique_ptr<HeldKv> held_;                  ///< raw KV kept for a recompute pass
+  std::unique_ptr<RecomputePass> recompute_;
+  Clock::time_point recompute_started_;
   bool recompute_done_ = false;
+  std::int32_t distrusted_ = -1;                  ///< placed context being computed alone: its stored KV was not its own
   std::vector<float> logits_;
   std::optional<Sampler> sampler_;
   std::optional<AnswerText> text_;

@@ -15,6 +15,8 @@ const std::vector<Strategy>& strategies() {
        .summary = "all cached KV as it is, at its place in the concatenation"},
       {.name = "epic", .selector = "all", .recomputer = "epic", .takes_recompute_ratio = true,
        .summary = "all cached KV; the first tokens of every document but the first are computed again"},
+      {.name = "cacheblend", .selector = "all", .recomputer = "cacheblend", .takes_recompute_ratio = true,
+       .summary = "all cached KV; the tokens whose values deviate most in an early layer are computed again"},
       {.name = "anchors", .selector = "anchors", .recomputer = "none", .positions_selectable = true, .sparse = true,
        .summary = "first and last blocks of every document only, as they are"},
   };

@@ -1,54 +1,78 @@
 #include <algorithm>
-#include <cmath>
 
 #include "engine/recompute/recomputer.h"
+#include "engine/recompute/row_pass.h"
 
 namespace quire {
 namespace {
 
-/// EPIC's LegoLink: the first tokens of every document except the first are computed again in all layers, now seeing the documents before them; they
-/// stop being each document's own attention sink (algorithms §10). A recompute ratio sets the share of each document;
-/// without one it is the 16 tokens the publication recommends. Documents' BOS rows are not stored here, so none is kept.
+std::span<const PlugOption> option_table() {
+  static const PlugOption kOptions[] = {
+      {.name = "k", .default_value = "16", .least = 0, .most = 1 << 20,
+       .summary = "tokens computed again at the beginning of every document but the first; published: 1 to 64"},
+  };
+  return kOptions;
+}
+
+/// EPIC's LegoLink: the first k tokens of every document except the first are computed again in all layers, now seeing the documents
+/// before them; they stop being each document's own attention sink (algorithms §10). One k serves all documents, as published:
+/// option `k`, else the smallest that reaches the recompute ratio asked for (of all document tokens), else 16. Documents' BOS rows are not
+/// stored here, so none is kept.
 class EpicRecomputer final : public Recomputer {
  public:
   std::string_view name() const override { return "epic"; }
+  std::span<const PlugOption> options() const override { return option_table(); }
   bool computes_in_place(const RecomputeInput&, std::int32_t) const override { return false; }
   bool has_pass() const override { return true; }
 
+  std::optional<Selection> blocks_to_load(const RecomputeInput& input) const override {
+    return rows_where_kept(input, planned_tokens(input)).padding(input);
+  }
+
   std::vector<std::vector<std::int32_t>> planned_tokens(const RecomputeInput& input) const override {
     std::vector<std::vector<std::int32_t>> tokens(input.contexts.size());
+    const std::int64_t k = tokens_per_document(input);
     bool first = true;
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const auto n = static_cast<std::int64_t>(input.contexts[i].token_ids.size());
       if (n == 0) continue;
-      if (!first) {
-        const auto k = std::min(n, input.recompute_ratio ? static_cast<std::int64_t>(std::ceil(*input.recompute_ratio * static_cast<double>(n))) : kTokens);
-        for (std::int32_t t = 0; t < k; ++t) tokens[i].push_back(t);
-      }
+      for (std::int32_t t = 0; !first && t < std::min(n, k); ++t) tokens[i].push_back(t);
       first = false;
     }
     return tokens;
   }
 
-  Result<std::optional<RecomputePass>> prepare(const RecomputeInput& input) const override {
-    RecomputePass pass;
-    pass.tokens = planned_tokens(input);
-    for (std::size_t i = 0; i < pass.tokens.size(); ++i) {
-      const RecomputableContext& context = input.contexts[i];
-      for (const std::int32_t token : pass.tokens[i]) {
-        const auto position = static_cast<std::int32_t>(context.offset) + token;
-        const std::int64_t row = input.cache->find_row(0, position);
-        if (row < 0) return Status::internal("position " + std::to_string(position) + " has no row to recompute");
-        pass.token_ids.push_back(context.token_ids[static_cast<std::size_t>(token)]);
-        pass.positions.push_back(position);
-        pass.cache_rows.push_back(row);
-      }
-    }
-    return std::optional<RecomputePass>(std::move(pass));
+  Result<std::unique_ptr<RecomputePass>> prepare(const RecomputeInput& input) const override {
+    return make_row_pass(input, rows_where_kept(input, planned_tokens(input)), WriteBack::kOverwrite);
   }
 
  private:
-  static constexpr std::int64_t kTokens = 16;
+  static std::int64_t tokens_per_document(const RecomputeInput& input) {
+    if (input.options.given().contains("k") || !input.recompute_ratio) {
+      return static_cast<std::int64_t>(input.options.number(option_table(), "k"));
+    }
+    double all = 0;
+    std::vector<std::int64_t> lengths;
+    for (const RecomputableContext& c : input.contexts) {
+      all += static_cast<double>(c.token_ids.size());
+      if (!c.token_ids.empty()) lengths.push_back(static_cast<std::int64_t>(c.token_ids.size()));
+    }
+    if (lengths.size() < 2) return 0;
+    lengths.erase(lengths.begin());
+    const double wanted = *input.recompute_ratio * all;
+    const auto reached = [&lengths](std::int64_t k) {
+      std::int64_t sum = 0;
+      for (const std::int64_t n : lengths) sum += std::min(n, k);
+      return static_cast<double>(sum);
+    };
+    std::int64_t low = 0, high = *std::max_element(lengths.begin(), lengths.end());
+    while (low < high) {
+      const std::int64_t middle = (low + high) / 2;
+      if (reached(middle) >= wanted) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  }
 };
 
 }  // namespace

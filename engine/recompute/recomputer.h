@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "engine/cache/working_cache.h"
-#include "engine/model/forward.h"
 #include "engine/pipeline/plug_options.h"
 #include "engine/pipeline/sketch.h"
+#include "engine/recompute/recompute_pass.h"
 #include "engine/select/selection.h"
 #include "kernels/base/status.h"
 
@@ -25,6 +25,8 @@ struct RecomputableContext {
   std::int64_t offset = 0;       ///< assembled position of its first token
   std::int32_t block_tokens = 0, num_blocks = 0;
   bool exact = false;            ///< its KV prefilled alone is token for token its KV in the concatenation
+  /// Assembled position of each block's first token; -1: no layer keeps it. Empty: every block lies where `offset` puts it.
+  std::span<const std::int32_t> block_position;
 };
 
 /// The stored raw KV of a context, for recomputers that compare or blend (CacheBlend, SamKV fusion, padding).
@@ -50,16 +52,6 @@ struct RecomputeInput {
   std::function<const SketchView*(std::int32_t context)> sketch;
 };
 
-/// Rows to run again over the placed cache, before the question is prefilled.
-struct RecomputePass {
-  std::vector<std::int32_t> token_ids, positions;
-  std::vector<std::int64_t> cache_rows;    ///< per row, the same in every layer; the hook may change them layer by layer
-  std::unique_ptr<ForwardHook> hook;       ///< may be null: every row is recomputed and overwritten in every layer
-  std::vector<std::vector<std::int32_t>> tokens;  ///< [context] tokens recomputed in at least one layer, ascending. A hook that
-                                                  ///< decides by data fills it in through `report` after the pass
-  std::function<void(RecomputePass&)> report;     ///< may be null; called once after the pass
-};
-
 /// Stateless and deterministic. Threads: any for the planning part, the engine thread for prepare().
 class Recomputer {
  public:
@@ -74,12 +66,13 @@ class Recomputer {
   /// True: the context is not loaded at all but computed as part of the concatenation, in every layer. Its rows see the whole
   /// prompt before them, so everything behind it in the prompt that is not exact is better off computed, too.
   virtual bool computes_in_place(const RecomputeInput& input, std::int32_t context) const = 0;
-  /// Tokens the pass will compute again, per context, ascending, as far as that is known before anything runs. Tokens of empty
+  /// Tokens the pass will compute again, per context, ascending, as far as that is known: more once `selection` is set. Tokens of empty
   /// contexts and of dropped duplicates are not asked for: their token_ids are empty.
   virtual std::vector<std::vector<std::int32_t>> planned_tokens(const RecomputeInput&) const { return {}; }
-  /// After all kept blocks were placed: the rows to run again. Empty: nothing.
-  virtual Result<std::optional<RecomputePass>> prepare(const RecomputeInput&) const { return std::optional<RecomputePass>(); }
-  /// Whether prepare() may return rows: lets the pipeline join neighbouring stages when it cannot.
+  /// After all kept blocks were placed, before the question: the pass over them. Null: nothing to compute. `stored`, `rope` and the cache
+  /// must stay until it is done; the rest of the input need not. Errors: kInternal.
+  virtual Result<std::unique_ptr<RecomputePass>> prepare(const RecomputeInput&) const { return std::unique_ptr<RecomputePass>(); }
+  /// Whether prepare() may return a pass: lets the pipeline join neighbouring stages when it cannot.
   virtual bool has_pass() const { return false; }
 };
 
@@ -91,5 +84,8 @@ std::unique_ptr<Recomputer> make_none_recomputer();
 std::unique_ptr<Recomputer> make_full_recomputer();
 std::unique_ptr<Recomputer> make_epic_recomputer();
 std::unique_ptr<Recomputer> make_inexact_recomputer();
+std::unique_ptr<Recomputer> make_cacheblend_recomputer();
+std::unique_ptr<Recomputer> make_samkv_overwrite_recomputer();
+std::unique_ptr<Recomputer> make_samkv_fusion_recomputer();
 
 }  // namespace quire

@@ -12,6 +12,9 @@ constexpr Entry kRecomputers[] = {
     {"full", make_full_recomputer},
     {"epic", make_epic_recomputer},
     {"inexact", make_inexact_recomputer},
+    {"cacheblend", make_cacheblend_recomputer},
+    {"samkv_overwrite", make_samkv_overwrite_recomputer},
+    {"samkv_fusion", make_samkv_fusion_recomputer},
 };
 
 }  // namespace

@@ -1,0 +1,235 @@
+#include "engine/recompute/row_pass.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "engine/recompute/fusion.h"
+#include "engine/recompute/stored_row.h"
+#include "kernels/kv.h"
+#include "kernels/parallel.h"
+
+namespace quire {
+namespace {
+
+std::size_t idx(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+class RowPass final : public RecomputePass, private ForwardHook {
+ public:
+  RowPass(const RecomputeInput& input, RowSet rows, WriteBack write_back, RowFinder finder)
+      : input_(input), rows_(std::move(rows)), write_back_(write_back), finder_(std::move(finder)),
+        kv_dim_(std::int64_t{input.num_kv_heads} * input.head_dim) {
+    report_.tokens = rows_.tokens();
+    // The caller's view of the request ends with prepare().
+    input_.contexts = {};
+    input_.selection = nullptr;
+    input_.cache = nullptr;
+    input_.sketch = nullptr;
+  }
+
+  bool done() const override { return done_; }
+
+  Status step(Model& model, WorkingCache& cache, ForwardWorkspace& workspace, std::int64_t max_rows) override {
+    Status status = run_chunk(model, cache, workspace, max_rows);
+    if (status.ok() && next_ < rows_.size()) return {};
+    for (std::int32_t layer = 0; layer < input_.num_layers; ++layer) cache.truncate(layer, finder_.num_rows(layer));
+    if (status.ok()) status = write_fused(cache);
+    fused_.clear();
+    done_ = true;
+    return status;
+  }
+
+ private:
+  /// Blended KV of some rows of one layer, [num_kv_heads][2][rows][head_dim] of the KV dtype.
+  struct Fused {
+    std::int32_t layer = 0;
+    std::vector<std::int32_t> rows;
+    std::vector<std::byte> raw;
+  };
+
+  Status run_chunk(Model& model, WorkingCache& cache, ForwardWorkspace& workspace, std::int64_t max_rows) {
+    const std::size_t n = std::min(rows_.size() - next_, idx(max_rows));
+    token_ids_.resize(n);
+    positions_.resize(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      token_ids_[i] = rows_[next_ + i].token_id;
+      positions_[i] = rows_[next_ + i].position;
+    }
+    nowhere_.assign(n, -1);
+    kv_dtype_ = model.options().kv_dtype;
+    ForwardRequest request{};
+    request.token_ids = token_ids_;
+    request.positions = positions_;
+    request.cache_rows = nowhere_;
+    request.cache = &cache;
+    request.hook = this;
+    QUIRE_RETURN_IF_ERROR(forward(model, request, workspace));
+    next_ += n;
+    return {};
+  }
+
+  Status after_projection(LayerPass& pass) override {
+    if (pass.layer == 0) QUIRE_RETURN_IF_ERROR(check_stored(pass));
+    report_.projected += static_cast<std::int64_t>(pass.rows.size());
+    padding_.clear();
+    written_.clear();
+    for (std::size_t i = 0; i < pass.rows.size(); ++i) {
+      const std::size_t r = next_ + idx(pass.rows[i]);
+      const std::int64_t held = finder_.find(*pass.cache, pass.layer, pass.positions[i]);
+      const bool replaced = rows_.replaced(r, pass.layer);
+      if (replaced && held < 0) {
+        return Status::internal("position " + std::to_string(pass.positions[i]) + " has no row to recompute in layer " + std::to_string(pass.layer));
+      }
+      (*pass.cache_rows)[i] = held;
+      (*pass.write)[i] = replaced;
+      (*pass.carry_on)[i] = rows_[r].top > pass.layer;
+      if (replaced) written_.push_back(static_cast<std::int32_t>(i));
+      if (held < 0) padding_.push_back(r);
+    }
+    report_.replaced += static_cast<std::int64_t>(written_.size());
+    QUIRE_RETURN_IF_ERROR(add_padding(pass));
+    return write_back_ == WriteBack::kFusion ? blend(pass) : Status();
+  }
+
+  Status check_stored(const LayerPass& pass) {
+    QUIRE_ASSIGN_OR_RETURN(const std::int64_t wrong, find_wrong_row(input_, rows_, next_, pass.qkv));
+    if (wrong < 0) return {};
+    report_.wrong_context = rows_[next_ + idx(wrong)].context;
+    return wrong_context_status(report_.wrong_context);
+  }
+
+  /// Stored KV of active rows that this layer does not keep, a run of neighbours at a time.
+  Status add_padding(LayerPass& pass) {
+    if (padding_.empty()) return {};
+    padding_positions_.clear();
+    for (const std::size_t r : padding_) padding_positions_.push_back(rows_[r].position);
+    QUIRE_ASSIGN_OR_RETURN(std::int64_t to, pass.cache->add_rows(pass.layer, padding_positions_));
+    for (std::size_t i = 0; i < padding_.size();) {
+      const RecomputeRow& first = rows_[padding_[i]];
+      std::int64_t n = 1;
+      while (i + idx(n) < padding_.size()) {
+        const RecomputeRow& row = rows_[padding_[i + idx(n)]];
+        if (row.context != first.context || row.block != first.block || row.block_row != first.block_row + n) break;
+        ++n;
+      }
+      QUIRE_ASSIGN_OR_RETURN(const RawKvView block, stored(first, pass.layer));
+      QUIRE_RETURN_IF_ERROR(pass.cache->place(pass.layer, *input_.rope, stored_rows(block, first.block_row, n), to));
+      to += n;
+      i += idx(n);
+    }
+    return {};
+  }
+
+  /// Keeps the blend of this layer's written rows for the end of the pass.
+  Status blend(const LayerPass& pass) {
+    const auto n = static_cast<std::int64_t>(written_.size());
+    if (n == 0) return {};
+    std::vector<RawKvView> blocks;
+    Fused fused;
+    fused.layer = pass.layer;
+    for (const std::int32_t i : written_) {
+      QUIRE_ASSIGN_OR_RETURN(const RawKvView block, stored(rows_[next_ + idx(pass.rows[idx(i)])], pass.layer));
+      blocks.push_back(block);
+      fused.rows.push_back(static_cast<std::int32_t>((*pass.cache_rows)[idx(i)]));
+    }
+    blended_.resize(idx(n * 2 * kv_dim_));
+    parallel_for(n, 8, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<float> old(idx(2 * kv_dim_));
+      const std::size_t dim = idx(kv_dim_);
+      for (std::int64_t w = begin; w < end; ++w) {
+        const std::int32_t i = written_[idx(w)];
+        load_stored_row(blocks[idx(w)], rows_[next_ + idx(pass.rows[idx(i)])].block_row, input_.num_kv_heads, input_.head_dim, old.data(), old.data() + dim);
+        float* out = blended_.data() + w * 2 * kv_dim_;
+        std::memcpy(out, pass.qkv.k + i * pass.qkv.ld, dim * sizeof(float));
+        std::memcpy(out + dim, pass.qkv.v + i * pass.qkv.ld, dim * sizeof(float));
+        for (const std::size_t at : {std::size_t{0}, dim}) {
+          const std::span<float> fresh(out + at, dim);
+          const std::span<const float> before(old.data() + at, dim);
+          fuse(fresh, before, fusion_weight(fresh, before));
+        }
+      }
+    });
+    fused.raw.resize(idx(n * 2 * kv_dim_) * dtype_bytes(kv_dtype_));
+    QUIRE_RETURN_IF_ERROR(kv_pack({.k = blended_.data(), .v = blended_.data() + kv_dim_, .rows = n, .ldk = 2 * kv_dim_, .ldv = 2 * kv_dim_,
+                                   .num_kv_heads = input_.num_kv_heads, .head_dim = input_.head_dim, .dtype = kv_dtype_,
+                                   .out = fused.raw.data()}));
+    fused_.push_back(std::move(fused));
+    return {};
+  }
+
+  Status write_fused(WorkingCache& cache) {
+    for (const Fused& f : fused_) {
+      const auto n = static_cast<std::int64_t>(f.rows.size());
+      const std::int64_t row = input_.head_dim * static_cast<std::int64_t>(dtype_bytes(kv_dtype_));
+      const RawKvView raw{.data = f.raw.data(), .num_rows = n, .dtype = kv_dtype_, .head_stride = 2 * n * row, .kv_stride = n * row, .row_stride = row};
+      QUIRE_RETURN_IF_ERROR(cache.place_rows(f.layer, *input_.rope, raw, f.rows));
+    }
+    return {};
+  }
+
+  Result<RawKvView> stored(const RecomputeRow& row, std::int32_t layer) const { return stored_block(*input_.stored, row, layer); }
+
+  RecomputeInput input_;
+  const RowSet rows_;
+  const WriteBack write_back_;
+  RowFinder finder_;
+  const std::int64_t kv_dim_;
+  DType kv_dtype_ = DType::kF16;
+  std::size_t next_ = 0;  ///< first row of the present chunk
+  bool done_ = false;
+  std::vector<Fused> fused_;
+  std::vector<std::int32_t> token_ids_, positions_, written_, padding_positions_;
+  std::vector<std::int64_t> nowhere_;
+  std::vector<std::size_t> padding_;  ///< rows that this layer does not keep
+  std::vector<float> blended_;        ///< [written][K, V][kv_dim]
+};
+
+}  // namespace
+
+Result<RowFinder> RowFinder::make(const WorkingCache& cache) {
+  RowFinder finder;
+  for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) {
+    if (!cache.view(layer).sorted) return Status::internal("rows of layer " + std::to_string(layer) + " do not ascend, so none can be recomputed");
+    finder.end_.push_back(cache.num_rows(layer));
+  }
+  finder.next_.resize(finder.end_.size());
+  return finder;
+}
+
+std::int64_t RowFinder::find(const WorkingCache& cache, std::int32_t layer, std::int32_t position) {
+  const auto held = cache.positions(layer).first(idx(end_[idx(layer)]));
+  const auto at = std::lower_bound(held.begin() + next_[idx(layer)], held.end(), position);
+  next_[idx(layer)] = at - held.begin();
+  return at != held.end() && *at == position ? at - held.begin() : -1;
+}
+
+Result<std::unique_ptr<RecomputePass>> make_row_pass(const RecomputeInput& input, RowSet rows, WriteBack write_back) {
+  if (rows.empty()) return std::unique_ptr<RecomputePass>();
+  QUIRE_ASSIGN_OR_RETURN(RowFinder finder, RowFinder::make(*input.cache));
+  return std::unique_ptr<RecomputePass>(std::make_unique<RowPass>(input, std::move(rows), write_back, std::move(finder)));
+}
+
+Result<RawKvView> stored_block(const StoredKv& stored, const RecomputeRow& row, std::int32_t layer) {
+  Result<RawKvView> block = stored.block(row.context, row.block, layer);
+  if (block.ok()) return block;
+  return Status::internal("block " + std::to_string(row.block) + " of context " + std::to_string(row.context) + " is needed in layer " +
+                          std::to_string(layer) + ": " + block.status().message());
+}
+
+Result<std::int64_t> find_wrong_row(const RecomputeInput& input, const RowSet& rows, std::size_t first, const QkvRows& qkv) {
+  const std::int64_t kv_dim = std::int64_t{input.num_kv_heads} * input.head_dim;
+  std::vector<float> old(idx(2 * kv_dim));
+  for (std::int64_t i = 0; i < qkv.rows; ++i) {
+    const RecomputeRow& row = rows[first + idx(i)];
+    QUIRE_ASSIGN_OR_RETURN(const RawKvView block, stored_block(*input.stored, row, 0));
+    load_stored_row(block, row.block_row, input.num_kv_heads, input.head_dim, old.data(), old.data() + kv_dim);
+    if (!same_layer0(qkv.k + i * qkv.ld, qkv.v + i * qkv.ld, old.data(), old.data() + kv_dim, kv_dim)) return i;
+  }
+  return std::int64_t{-1};
+}
+
+Status wrong_context_status(std::int32_t context) {
+  return Status::corruption("stored KV of context " + std::to_string(context) + " is not that of its tokens: layer 0 differs");
+}
+
+}  // namespace quire

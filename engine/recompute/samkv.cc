@@ -1,0 +1,122 @@
+#include "engine/recompute/samkv.h"
+
+#include <algorithm>
+
+#include "engine/recompute/row_pass.h"
+#include "engine/select/selector.h"
+
+namespace quire {
+namespace {
+
+std::size_t idx(std::int32_t i) { return static_cast<std::size_t>(i); }
+
+const std::vector<PlugOption>& option_table() {
+  static const std::vector<PlugOption> kOptions = {
+      {.name = "rows", .default_value = "anchors_and_important", .values = {"anchors_and_important", "kept"},
+       .summary = "what is computed again: anchor blocks and important tokens, as published, or every kept token"},
+  };
+  return kOptions;
+}
+
+SamkvRows rows_option(const RecomputeInput& input) {
+  return input.options.word(option_table(), "rows") == "kept" ? SamkvRows::kKept : SamkvRows::kAnchorsAndImportant;
+}
+
+RowSet rows_of(const RecomputeInput& input) {
+  return samkv_rows(input, rows_option(input), [&input](std::int32_t context, std::int32_t layer) {
+    const SketchView* sketch = input.sketch ? input.sketch(context) : nullptr;
+    if (sketch == nullptr || !sketch->has(kSketchStats) || sketch->num_layers() != input.num_layers) return std::vector<std::int32_t>();
+    return sketch->pauta_tokens(layer);
+  });
+}
+
+/// Sparse recomputation with cross-layer alignment. The first document is left alone when its KV is exact: computing it again over a sparse
+/// context would only make it worse (algorithms §13, A8). All anchor tokens are computed again (A7), and rows see padding (A14).
+class SamkvRecomputer final : public Recomputer {
+ public:
+  SamkvRecomputer(std::string_view name, WriteBack write_back) : name_(name), write_back_(write_back) {}
+
+  std::string_view name() const override { return name_; }
+  std::span<const PlugOption> options() const override { return option_table(); }
+  bool needs_sketches() const override { return true; }
+  bool computes_in_place(const RecomputeInput&, std::int32_t) const override { return false; }
+  bool has_pass() const override { return true; }
+
+  std::optional<Selection> blocks_to_load(const RecomputeInput& input) const override { return rows_of(input).padding(input); }
+
+  std::vector<std::vector<std::int32_t>> planned_tokens(const RecomputeInput& input) const override {
+    if (input.selection != nullptr) return rows_of(input).tokens();
+    // Anchors are kept by every selector; the rest is known after selection.
+    std::vector<std::vector<std::int32_t>> tokens(input.contexts.size());
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const RecomputableContext& c = input.contexts[i];
+      if (c.exact || c.token_ids.empty()) continue;
+      for (const std::int32_t block : anchor_blocks(c.num_blocks)) {
+        const std::int32_t first = block * c.block_tokens;
+        const std::int32_t end = std::min(first + c.block_tokens, static_cast<std::int32_t>(c.token_ids.size()));
+        for (std::int32_t t = first; t < end; ++t) tokens[i].push_back(t);
+      }
+    }
+    return tokens;
+  }
+
+  Result<std::unique_ptr<RecomputePass>> prepare(const RecomputeInput& input) const override {
+    return make_row_pass(input, rows_of(input), write_back_);
+  }
+
+ private:
+  const std::string_view name_;
+  const WriteBack write_back_;
+};
+
+}  // namespace
+
+RowSet samkv_rows(const RecomputeInput& input, SamkvRows which, const ImportantTokens& important) {
+  RowSet rows(input.num_layers, input.contexts.size());
+  const std::size_t words = layer_words(input.num_layers);
+  for (std::size_t i = 0; i < input.contexts.size(); ++i) {
+    const RecomputableContext& c = input.contexts[i];
+    const auto context = static_cast<std::int32_t>(i);
+    const auto n = static_cast<std::int32_t>(c.token_ids.size());
+    if (c.exact || n == 0) continue;
+    const std::vector<std::uint64_t> kept = kept_layers(input, context);
+    std::vector<std::uint8_t> whole(idx(c.num_blocks), which == SamkvRows::kKept);
+    for (const std::int32_t block : anchor_blocks(c.num_blocks)) whole[idx(block)] = 1;
+
+    // Layers of the tokens that are important by themselves, by token.
+    std::vector<std::pair<std::int32_t, std::int32_t>> single;
+    for (std::int32_t layer = 0; layer < input.num_layers && which == SamkvRows::kAnchorsAndImportant; ++layer) {
+      for (const std::int32_t token : important(context, layer)) {
+        if (token >= 0 && token < n && !whole[idx(token / c.block_tokens)]) single.emplace_back(token, layer);
+      }
+    }
+    std::sort(single.begin(), single.end());
+
+    std::vector<std::uint64_t> layers(words);
+    auto next = single.begin();
+    for (std::int32_t block = 0; block < c.num_blocks; ++block) {
+      const std::uint64_t* block_layers = kept.data() + idx(block) * words;
+      const std::int32_t first = block * c.block_tokens, end = std::min(first + c.block_tokens, n);
+      if (whole[idx(block)]) {
+        for (std::int32_t token = first; token < end; ++token) rows.add(input, context, token, block_layers);
+        continue;
+      }
+      while (next != single.end() && next->first < end) {
+        const std::int32_t token = next->first;
+        std::fill(layers.begin(), layers.end(), 0);
+        for (; next != single.end() && next->first == token; ++next) {
+          if (has_layer(block_layers, next->second)) add_layer(layers.data(), next->second);
+        }
+        rows.add(input, context, token, layers.data());
+      }
+    }
+  }
+  return rows;
+}
+
+std::unique_ptr<Recomputer> make_samkv_overwrite_recomputer() {
+  return std::make_unique<SamkvRecomputer>("samkv_overwrite", WriteBack::kOverwrite);
+}
+std::unique_ptr<Recomputer> make_samkv_fusion_recomputer() { return std::make_unique<SamkvRecomputer>("samkv_fusion", WriteBack::kFusion); }
+
+}  // namespace quire
