@@ -1,0 +1,90 @@
+// What holds for every recomputer of this build.
+#include "tests/engine/recompute/recompute_harness.h"
+
+namespace quire::testing {
+namespace {
+
+class RecomputePassConformance : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::mt19937 rng_{12};
+  std::unique_ptr<Recomputer> plug_ = std::move(*make_recomputer(GetParam()));
+  Bed bed_{family_model(families()[0], DType::kF16), random_docs(rng_, {30, 45, 0, 5, 26})};
+};
+
+TEST_P(RecomputePassConformance, IsDeterministicAndDoesNotDependOnChunks) {
+  for (const bool sparse : {false, true}) {
+    const Selection selection = sparse ? bed_.random_selection(rng_, 0.4) : bed_.everything();
+    std::optional<CacheContent> first;
+    std::optional<RecomputeReport> first_report;
+    for (const std::int64_t chunk : {1000, 1000, 1, 6, 32}) {
+      const auto report = bed_.recompute(*plug_, selection, chunk);
+      EXPECT_TRUE(!report || plug_->has_pass());
+      const CacheContent now = content(bed_.cache());
+      EXPECT_TRUE(!first || now == *first) << "chunk " << chunk;
+      if (first_report && report) {
+        EXPECT_EQ(report->tokens, first_report->tokens);
+        EXPECT_EQ(report->replaced, first_report->replaced);
+        EXPECT_EQ(report->projected, first_report->projected);
+      }
+      first = now;
+      first_report = report;
+    }
+  }
+}
+
+TEST_P(RecomputePassConformance, KeepsTheRowsOfEveryLayerAndTellsWhatItDid) {
+  for (const bool sparse : {false, true}) {
+    const Selection selection = sparse ? bed_.random_selection(rng_, 0.4) : bed_.everything();
+    bed_.place(selection);
+    const CacheContent before = content(bed_.cache());
+    const auto report = bed_.recompute(*plug_, selection, 7);
+    const CacheContent after = content(bed_.cache());
+    if (!report) {
+      EXPECT_EQ(after, before);
+      continue;
+    }
+    ASSERT_EQ(report->tokens.size(), 5u);
+    EXPECT_EQ(report->wrong_context, -1);
+    EXPECT_GE(report->projected, 1);
+    for (std::int32_t layer = 0; layer < bed_.num_layers(); ++layer) {
+      const auto l = static_cast<std::size_t>(layer);
+      ASSERT_EQ(after[l].size(), before[l].size()) << "padding survived in layer " << layer;
+      EXPECT_TRUE(bed_.cache().view(layer).sorted);
+      EXPECT_EQ(after[l].at(0), before[l].at(0)) << "the system prefix is only read";
+    }
+    // The first document is exact; tokens of the last layer that are not reported kept their KV.
+    EXPECT_TRUE(report->tokens[0].empty());
+    for (std::int32_t c = 0; c < 5; ++c) {
+      const Ids& tokens = report->tokens[static_cast<std::size_t>(c)];
+      EXPECT_TRUE(std::is_sorted(tokens.begin(), tokens.end()));
+      EXPECT_EQ(std::adjacent_find(tokens.begin(), tokens.end()), tokens.end());
+      for (std::int32_t t = 0; t < static_cast<std::int32_t>(bed_.docs()[static_cast<std::size_t>(c)].size()); ++t) {
+        const auto old = before.back().find(bed_.position(c, t));
+        if (old == before.back().end() || std::binary_search(tokens.begin(), tokens.end(), t)) continue;
+        EXPECT_EQ(after.back().at(bed_.position(c, t)), old->second);
+      }
+    }
+  }
+}
+
+TEST_P(RecomputePassConformance, AcceptsNoContextsEmptyOnesAndASingleLayer) {
+  for (const std::vector<Ids>& docs : {std::vector<Ids>{}, std::vector<Ids>{{}, {}}, std::vector<Ids>{{7}}, std::vector<Ids>{{7}, {8}}}) {
+    Bed bed(family_model(families()[0]), docs);
+    bed.recompute(*plug_, bed.everything());
+    RecomputeInput planning = bed.input(bed.everything());
+    planning.selection = nullptr;
+    planning.stored = nullptr;
+    planning.cache = nullptr;
+    (void)plug_->planned_tokens(planning);
+  }
+  const auto config = parse_model_config(tiny_config_json("\"num_hidden_layers\": 1", {"num_hidden_layers"}));
+  ASSERT_TRUE(config.ok());
+  Bed bed(std::move(*make_random_model(*config, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, 3)), random_docs(rng_, {20, 30}));
+  bed.recompute(*plug_, bed.everything(), 4);
+  EXPECT_LE(difference(content(bed.cache()), bed.full()), 1e-5) << "KV of layer 0 is always exact";
+}
+
+INSTANTIATE_TEST_SUITE_P(Plugs, RecomputePassConformance, ::testing::ValuesIn(recomputer_names()), [](const auto& plug) { return plug.param; });
+
+}  // namespace
+}  // namespace quire::testing
