@@ -1,6 +1,7 @@
 /// A cache fault never fails a query: it becomes a miss with a reason, and the answer stays the same.
 #include <gtest/gtest.h>
 
+#include "engine/pipeline/kv_layout.h"
 #include "tests/engine/pipeline/faulty_store.h"
 #include "tests/engine/pipeline/harness.h"
 
@@ -90,6 +91,39 @@ TEST_F(FaultsTest, AValueOfTheWrongLengthIsCorrupt) {
     ASSERT_TRUE(odd.status.ok()) << odd.status.to_string();
     EXPECT_EQ(odd.plan.contexts[1].miss, MissReason::kCorrupt);
     EXPECT_EQ(odd.plan.fates.reused, 40);
+    expect_fates_sum(odd.plan);
+  }
+}
+
+TEST_F(FaultsTest, KvOfOtherTokensUnderARightKeyIsAMissForEveryRecomputePass) {
+  // Checksums and sizes are right, the numbers are not this document's: layer 0 gives it away.
+  const auto ids = random_ids(rng_, 40);
+  const ContextKey key = engine_->context_key(ids, "t", {});
+  const KvLayout layout({3, 2, 16, DType::kF16}, 40, 16);
+  auto writer = real_->begin_segment(key, layout.segment(), 1 << 16, "t", "x");
+  ASSERT_TRUE(writer.ok()) << writer.status().to_string();
+  for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
+    const std::vector<std::byte> halves(static_cast<std::size_t>(layout.value_bytes(b, 0)), std::byte{0x3c});
+    ASSERT_TRUE((*writer)->put_value(static_cast<std::uint32_t>(b), 0, halves).ok());
+  }
+  ASSERT_TRUE((*writer)->put_sketch(0, std::vector<std::byte>(100)).ok());
+  auto handle = (*writer)->finish();
+  ASSERT_TRUE(handle.ok());
+  for (const std::string strategy : {"epic", "cacheblend"}) {
+    auto request = make_request(*engine_, {docs_[1], {"odd", ids, key}, docs_[0]}, random_ids(rng_, 5), strategy);
+    request.cache.write = false;
+    const Outcome odd = run_query(*engine_, request);
+    ASSERT_TRUE(odd.status.ok()) << odd.status.to_string();
+    auto right = request;
+    right.tenant = "other";
+    for (auto& c : right.contexts) c.key.reset();
+    const Outcome want = run_query(*engine_, right);
+    ASSERT_TRUE(want.status.ok());
+    EXPECT_EQ(odd.ids, want.ids) << strategy;
+    EXPECT_EQ(odd.plan.contexts[1].miss, MissReason::kCorrupt);
+    EXPECT_EQ(odd.plan.contexts[0].miss, MissReason::kNone);
+    EXPECT_EQ(odd.plan.contexts[2].miss, MissReason::kNone);
+    EXPECT_EQ(odd.plan.fates.computed, odd.plan.prefix_tokens + odd.plan.suffix_tokens + 40);
     expect_fates_sum(odd.plan);
   }
 }

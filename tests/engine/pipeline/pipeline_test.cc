@@ -196,6 +196,27 @@ TEST_P(PipelineTest, EpicOverWholeDocumentsEqualsRecompute) {
   expect_fates_sum(sixteen.plan);
 }
 
+// CB-1 (CacheBlend) and its other end.
+TEST_P(PipelineTest, CacheBlendIsRecomputeAtAShareOfOneAndReuseAtZero) {
+  const auto docs = random_docs({40, 130, 33});
+  auto request = make_request(*engine_, docs, random_ids(rng_, 8), "cacheblend");
+  request.cache.recompute_ratio = 1;
+  const Outcome all = run_query(*engine_, request);
+  ASSERT_TRUE(all.status.ok()) << all.status.to_string();
+  EXPECT_EQ(all.ids, reference_->recompute(concatenated(request), 12));
+  EXPECT_EQ(all.plan.fates.recomputed, 163);
+  EXPECT_EQ(all.plan.fates.reused, 40);
+  request.cache.recompute_ratio = 0;
+  EXPECT_EQ(run_query(*engine_, request).ids, reference_->reuse(request.prefix_ids, ids_of(docs), request.suffix_ids, 12));
+  request.cache.recompute_ratio.reset();
+  const Outcome some = run_query(*engine_, request);
+  ASSERT_TRUE(some.status.ok()) << some.status.to_string();
+  EXPECT_EQ(some.plan.fates.recomputed, 31) << "0.15 of 203 tokens, known only after the pass";
+  EXPECT_EQ(some.first_plan.fates.recomputed, 0);
+  EXPECT_EQ(run_query(*engine_, request).ids, some.ids);
+  expect_fates_sum(some.plan);
+}
+
 TEST_P(PipelineTest, AnchorsKeepOnlyFirstAndLastBlocks) {
   const auto docs = random_docs({160, 30});
   const auto request = make_request(*engine_, docs, random_ids(rng_, 8), "anchors");
