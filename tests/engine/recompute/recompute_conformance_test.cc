@@ -67,6 +67,26 @@ TEST_P(RecomputePassConformance, KeepsTheRowsOfEveryLayerAndTellsWhatItDid) {
   }
 }
 
+// A step is bounded, so that decode steps of other requests can run in between.
+TEST_P(RecomputePassConformance, AStepRunsNoMoreRowsThanAsked) {
+  const Selection selection = bed_.random_selection(rng_, 0.5);
+  bed_.place(selection);
+  const RecomputeInput input = bed_.input(selection);
+  if (const auto more = plug_->blocks_to_load(input)) bed_.stored().load(*more, bed_.num_contexts());
+  auto pass = plug_->prepare(input);
+  ASSERT_TRUE(pass.ok());
+  if (*pass == nullptr) return;
+  std::int64_t before = 0;
+  for (const std::int64_t rows : {3, 1, 11, 4}) {
+    if ((*pass)->done()) break;
+    ASSERT_TRUE(bed_.step(**pass, rows).ok());
+    EXPECT_LE((*pass)->report().projected - before, rows * bed_.num_layers());
+    before = (*pass)->report().projected;
+  }
+  EXPECT_FALSE((*pass)->done());
+  EXPECT_LE(bed_.finish(**pass, 5).projected, 106 * bed_.num_layers() * 2);
+}
+
 TEST_P(RecomputePassConformance, AcceptsNoContextsEmptyOnesAndASingleLayer) {
   for (const std::vector<Ids>& docs : {std::vector<Ids>{}, std::vector<Ids>{{}, {}}, std::vector<Ids>{{7}}, std::vector<Ids>{{7}, {8}}}) {
     Bed bed(family_model(families()[0]), docs);
