@@ -134,7 +134,8 @@ class Bench {
       const Selection* selection;
       std::optional<double> ratio;
     };
-    const Case cases[] = {{"samkv_overwrite", &sparse, {}}, {"samkv_fusion", &sparse, {}}, {"epic", &everything, 0.143}, {"cacheblend", &everything, 0.143}};
+    const Case cases[] = {
+        {"samkv_overwrite", &sparse, {}}, {"samkv_fusion", &sparse, {}}, {"epic", &everything, 0.143}, {"cacheblend", &everything, 0.143}};
     std::string rows;
     for (int round = 0; round < options_.rounds; ++round) {
       const Times whole = prefill();

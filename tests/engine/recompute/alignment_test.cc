@@ -241,7 +241,7 @@ TEST_P(AlignmentTest, LoadsPaddingAndNothingElse) {
   std::int64_t active = 0;
   for (std::int32_t layer = 0; layer < bed.num_layers(); ++layer) {
     std::set<Token> above;
-    for (std::int32_t l = layer; l < bed.num_layers(); ++l) above.insert(slow.r()[static_cast<std::size_t>(l)].begin(), slow.r()[static_cast<std::size_t>(l)].end());
+    for (auto l = static_cast<std::size_t>(layer); l < slow.r().size(); ++l) above.insert(slow.r()[l].begin(), slow.r()[l].end());
     active += static_cast<std::int64_t>(above.size());
     for (const auto& [d, t] : above) {
       const auto kept = selection.kept(layer, d);

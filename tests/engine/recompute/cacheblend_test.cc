@@ -128,8 +128,9 @@ TEST_P(CacheBlendTest, ALaterCheckLayerRefreshesEverythingBelowIt) {
     const std::size_t check = layer == std::string("2") ? 2 : 3;
     const auto report = bed.recompute(*plug_, bed.everything(), 14, [&](RecomputeInput& in) { in.options = options({{"check_layer", layer}}); });
     ASSERT_TRUE(report);
-    CacheContent got = content(bed.cache());
-    EXPECT_LE(difference({got.begin(), got.begin() + static_cast<std::ptrdiff_t>(check) + 1}, {full.begin(), full.begin() + static_cast<std::ptrdiff_t>(check) + 1}), 1e-5);
+    const CacheContent got = content(bed.cache());
+    const auto layers = static_cast<std::ptrdiff_t>(check) + 1;
+    EXPECT_LE(difference({got.begin(), got.begin() + layers}, {full.begin(), full.begin() + layers}), 1e-5);
     EXPECT_EQ(report->replaced, 45 * static_cast<std::int64_t>(check + 1) + 12 * static_cast<std::int64_t>(3 - check));
   }
 }
