@@ -29,13 +29,14 @@ Result<std::unique_ptr<PackedMatrix>> pack_weights(std::span<const WeightPart> p
   return Status::invalid("format", "unknown weight format");
 }
 
-bool cpu_has_bf16() { return cpu::isa() == cpu::Isa::kAmx; }
+bool cpu_has_bf16() { return cpu::isa() >= cpu::Isa::kAvx512Bf16; }
 
 const char* cpu_isa() {
   switch (cpu::isa()) {
     case cpu::Isa::kScalar: return "scalar";
     case cpu::Isa::kAvx2: return "avx2";
     case cpu::Isa::kAvx512: return "avx512";
+    case cpu::Isa::kAvx512Bf16: return "avx512_bf16";
     case cpu::Isa::kAmx: return "amx";
   }
   return "scalar";

@@ -13,8 +13,9 @@ namespace quire {
 /// How a weight matrix is kept and multiplied.
 enum class WeightFormat : std::uint8_t {
   kF32,       ///< f32 weights, f32 inputs: the exact path, and CPUs without bf16 units
-  kBF16,      ///< bf16 weights, inputs rounded to bf16, f32 sums (AMX, AVX-512 or AVX2, chosen at run time)
-  kInt8,      ///< weight-only int8: per output row and group of 64 inputs a f32 scale; a weight means bf16(q * scale), the rest is kBF16
+  kBF16,      ///< bf16 weights, inputs rounded to bf16, f32 sums (AMX, AVX512-BF16, AVX-512 or AVX2, chosen at run time)
+  kInt8,      ///< weight-only int8: per output row and group of 64 inputs a f32 scale; a weight means q * scale (rounded to bf16 except
+              ///< on AVX512-BF16, which scales the sum of a group), the rest is kBF16
 };
 
 /// A weight matrix W [n, k], packed once for this CPU. Immutable; shared freely between threads.
@@ -45,9 +46,9 @@ Result<std::unique_ptr<PackedMatrix>> pack_weights(std::span<const WeightPart> p
 /// What multiply() means: plain f64 loops over W [n, k] f32.
 void matmul_reference(const float* x, std::int64_t m, std::int64_t k, const float* w, std::int64_t n, const float* bias, float* y);
 
-/// True when bf16 products run on matrix units of this CPU (AMX); otherwise kBF16 saves memory, and computes like kF32.
+/// True when this CPU multiplies bf16 itself (AMX or AVX512-BF16); otherwise kBF16 saves memory, and computes like kF32.
 bool cpu_has_bf16();
-/// "amx", "avx512", "avx2" or "scalar": the widest instruction set kernels will use here. The environment variable QUIRE_MAX_ISA
+/// "amx", "avx512_bf16", "avx512", "avx2" or "scalar": the widest instruction set kernels will use here. The environment variable QUIRE_MAX_ISA
 /// lowers it.
 const char* cpu_isa();
 

@@ -28,8 +28,9 @@ Isa detect() {
   if (!(targets & HWY_AVX2)) return Isa::kScalar;
   if (!(targets & HWY_AVX3)) return Isa::kAvx2;
   constexpr unsigned kAmxBf16 = 22, kAmxTile = 24;
-  // Every CPU with AMX has AVX512-BF16 and VL/BW/DQ; the builtin also checks that the OS saves the registers.
-  if (!cpuid_bit(kAmxBf16) || !cpuid_bit(kAmxTile) || !__builtin_cpu_supports("avx512bf16") || !tiles_allowed()) return Isa::kAvx512;
+  // The builtins also check that the operating system saves the registers.
+  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi")) return Isa::kAvx512;
+  if (!cpuid_bit(kAmxBf16) || !cpuid_bit(kAmxTile) || !tiles_allowed()) return Isa::kAvx512Bf16;
   return Isa::kAmx;
 }
 
@@ -41,8 +42,9 @@ Isa lowered_by_environment(Isa found) {
   if (name == "scalar") limit = Isa::kScalar;
   else if (name == "avx2") limit = Isa::kAvx2;
   else if (name == "avx512") limit = Isa::kAvx512;
+  else if (name == "avx512_bf16") limit = Isa::kAvx512Bf16;
   else if (name == "amx") limit = Isa::kAmx;
-  else log_warning("QUIRE_MAX_ISA is ignored: use scalar, avx2, avx512 or amx", {{"value", std::string(name)}});
+  else log_warning("QUIRE_MAX_ISA is ignored: use scalar, avx2, avx512, avx512_bf16 or amx", {{"value", std::string(name)}});
   return limit < found ? limit : found;
 }
 

@@ -123,8 +123,8 @@ void multiply_1x2(const std::uint16_t* a, const std::uint16_t* b, std::int64_t s
 
 }  // namespace
 
-QUIRE_TARGET_AVX512 void amx_pack_rows(const float* x, std::int64_t ldx, std::int64_t rows, std::int64_t k, std::int64_t steps, TileRows tile_rows,
-                                       std::uint16_t* out) {
+QUIRE_TARGET_AVX512 void pack_row_tiles(const float* x, std::int64_t ldx, std::int64_t rows, std::int64_t k, std::int64_t steps, TileRows tile_rows,
+                                        std::uint16_t* out) {
   if (rows < 16 && tile_rows == TileRows::kSixteen) std::memset(out, 0, static_cast<std::size_t>(steps * kTileElements) * sizeof(std::uint16_t));
   const std::int64_t whole = k / kStepInputs;
   for (std::int64_t r = 0; r < rows; ++r) {

@@ -41,7 +41,7 @@ void round_inputs(const float* x, std::int64_t k, std::int64_t padded_k, float* 
 /// [2 tiles][16 pairs][2 inputs][16 columns].
 void dequantise_panel(const std::byte* records, std::int64_t groups, std::uint16_t* panel);
 
-// AMX, inside a TileScope. Rows of x come in tiles of 16 rows x 32 inputs of bf16 (1 KiB, row-major); tile (i, s) of rows 16 i.. and step s
+// AMX (inside a TileScope) and AVX512-BF16. Rows of x come in tiles of 16 rows x 32 inputs of bf16 (1 KiB, row-major); tile (i, s) of rows 16 i.. and step s
 // starts at x + (i * tile_stride + s) * 512.
 
 enum class TileRows : unsigned char {
@@ -49,8 +49,8 @@ enum class TileRows : unsigned char {
   kExact,    ///< TileScope(rows), at most 32 rows: no tile touches more rows than there are
 };
 /// Packs up to 16 rows of f32 into `steps` tiles.
-void amx_pack_rows(const float* x, std::int64_t ldx, std::int64_t rows, std::int64_t k, std::int64_t steps, TileRows tile_rows, std::uint16_t* out);
-/// Multiplies a bf16 panel; meanwhile fetches `next_bytes` bytes from `next` towards the cache (null: none).
+void pack_row_tiles(const float* x, std::int64_t ldx, std::int64_t rows, std::int64_t k, std::int64_t steps, TileRows tile_rows, std::uint16_t* out);
+/// AMX: multiplies a bf16 panel; meanwhile fetches `next_bytes` bytes from `next` towards the cache (null: none).
 void amx_multiply_panel(const std::uint16_t* x, std::int64_t tile_stride, const std::uint16_t* panel, std::int64_t steps, const PanelOutput& out,
                         TileRows rows, const void* next, std::int64_t next_bytes);
 
@@ -58,5 +58,24 @@ void amx_multiply_panel(const std::uint16_t* x, std::int64_t tile_stride, const 
 void amx_dequantise_panel(const std::byte* records, std::int64_t groups, std::uint16_t* panel);
 /// amx_multiply_panel() over weights expanded on the way, bit for bit the same; kExact rows, for products bound by memory.
 void amx_multiply_int8(const std::uint16_t* x, std::int64_t tile_stride, const std::byte* records, std::int64_t groups, const PanelOutput& out);
+
+// AVX512-BF16. Any number of rows; row tiles need no rows past the last one.
+
+void dot_multiply_panel(const std::uint16_t* x, std::int64_t tile_stride, const std::uint16_t* panel, std::int64_t steps, const PanelOutput& out);
+
+/// int8 here is a sign bit and a magnitude, which a table turns into bf16 exactly; the sum over a group is a chain of its own that
+/// starts from zero, and y = fma(sum, scale, y). A step is [2 tiles][8 couples of pairs][4][even pair, odd pair][8]: of a pair's 32 numbers
+/// [16 columns][2 inputs], eight at a time.
+constexpr std::int64_t dot_int8_offset(std::int64_t column, std::int64_t input) {
+  const std::int64_t pair = input / 2, element = column % 16 * 2 + input % 2;
+  return column / 16 * 512 + pair / 2 * 64 + element / 8 * 16 + pair % 2 * 8 + element % 8;
+}
+/// Expands records to whole numbers as bf16, for dot_multiply_scaled().
+void dot_expand_panel(const std::byte* records, std::int64_t groups, std::uint16_t* panel);
+/// Multiplies an expanded panel; the scales are those of `records`.
+void dot_multiply_scaled(const std::uint16_t* x, std::int64_t tile_stride, const std::uint16_t* panel, const std::byte* records, std::int64_t groups,
+                         const PanelOutput& out);
+/// The same bits from the records themselves, expanded again for every few rows: for products bound by memory.
+void dot_multiply_int8(const std::uint16_t* x, std::int64_t tile_stride, const std::byte* records, std::int64_t groups, const PanelOutput& out);
 
 }  // namespace quire::cpu

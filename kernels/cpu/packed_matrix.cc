@@ -17,6 +17,8 @@ namespace {
 constexpr std::int64_t kFewRows = 32;          // a panel is streamed once from memory, uncut
 constexpr std::int64_t kBlockRows = 256;       // rows whose inputs stay in the second-level cache
 constexpr std::int64_t kBlockSteps = 64;       // 2048 inputs
+constexpr std::int64_t kDotBlockSteps = 32;    // 1024 inputs: half a megabyte of rows beside the panel
+constexpr std::int64_t kDirectInt8Rows = 6;    // expanding int8 again costs less than writing it down
 constexpr double kLeastWorkF32 = 4e6, kLeastWorkBf16 = 1e7;  // below this, waking a second thread costs more than it saves
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -138,22 +140,48 @@ class Bf16Arithmetic : public PanelMatrix {
   virtual Range upcoming(std::int64_t p, std::int64_t s, std::int64_t count) const = 0;
   /// AMX, at most kFewRows rows: the weights are read once and nothing else matters.
   virtual void multiply_few(const std::uint16_t* tiles, std::int64_t p, const PanelOutput& out) const = 0;
+  /// AVX512-BF16, steps [s, s + count); tiles begin at s. `scratch` has room for the expanded steps.
+  virtual void multiply_dot(const std::uint16_t* tiles, std::int64_t p, std::int64_t s, std::int64_t count, const PanelOutput& out,
+                            std::uint16_t* scratch) const = 0;
 
   void run(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const override {
     if (isa() == Isa::kAmx) run_amx(x, m, ldx, bias, y, ldy);
+    else if (isa() == Isa::kAvx512Bf16) run_dot(x, m, ldx, bias, y, ldy);
     else run_simd(x, m, ldx, bias, y, ldy);
   }
 
-  void run_amx(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const {
+  std::uint16_t* pack_rows(const float* x, std::int64_t m, std::int64_t ldx, TileRows tile_rows) const {
     const std::int64_t row_tiles = ceil_div(m, 16);
-    const TileRows tile_rows = m <= kFewRows ? TileRows::kExact : TileRows::kSixteen;
     auto* tiles = thread_scratch<std::uint16_t>(ScratchSlot::kMatmulInput, row_tiles * steps_ * kTileElements);
     parallel_for(row_tiles, 1 + 65536 / (16 * k_), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
-        amx_pack_rows(x + t * 16 * ldx, ldx, std::min<std::int64_t>(16, m - t * 16), k_, steps_, tile_rows,
-                      tiles + t * steps_ * kTileElements);
+        pack_row_tiles(x + t * 16 * ldx, ldx, std::min<std::int64_t>(16, m - t * 16), k_, steps_, tile_rows,
+                       tiles + t * steps_ * kTileElements);
       }
     });
+    return tiles;
+  }
+
+  void run_dot(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const {
+    const std::uint16_t* tiles = pack_rows(x, m, ldx, TileRows::kExact);
+    // Few rows: each panel is read in one go, as it lies in memory.
+    const std::int64_t cut = m <= kFewRows ? steps_ : kDotBlockSteps;
+    over_panels(m, kLeastWorkBf16, [&](std::int64_t begin, std::int64_t end) {
+      alignas(64) float padded_bias[kPanelColumns];
+      auto* scratch = thread_scratch<std::uint16_t>(ScratchSlot::kMatmulPanel, cut * kStepElements);
+      for (std::int64_t row = 0; row < m; row += kBlockRows) {
+        for (std::int64_t s = 0; s < steps_; s += cut) {
+          for (std::int64_t p = begin; p < end; ++p) {
+            const PanelOutput out = output(p, row, std::min(kBlockRows, m - row), bias, padded_bias, y, ldy, s == 0);
+            multiply_dot(tiles + (row / 16 * steps_ + s) * kTileElements, p, s, std::min(cut, steps_ - s), out, scratch);
+          }
+        }
+      }
+    });
+  }
+
+  void run_amx(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const {
+    const std::uint16_t* tiles = pack_rows(x, m, ldx, m <= kFewRows ? TileRows::kExact : TileRows::kSixteen);
     over_panels(m, kLeastWorkBf16, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) float padded_bias[kPanelColumns];
       if (m <= kFewRows) {
@@ -230,6 +258,10 @@ class Bf16Matrix final : public Bf16Arithmetic {
     const std::int64_t count = std::clamp<std::int64_t>(last - ahead, 0, steps_);
     amx_multiply_panel(tiles, steps_, at(p * steps_), steps_, out, TileRows::kExact, count > 0 ? at(ahead) : nullptr, 2 * kStepElements * count);
   }
+  void multiply_dot(const std::uint16_t* tiles, std::int64_t p, std::int64_t s, std::int64_t count, const PanelOutput& out,
+                    std::uint16_t*) const override {
+    dot_multiply_panel(tiles, steps_, at(p * steps_ + s), count, out);
+  }
 
  private:
   const std::uint16_t* at(std::int64_t step) const { return data_.as<const std::uint16_t>() + step * kStepElements; }
@@ -266,6 +298,13 @@ class Int8Matrix final : public Bf16Arithmetic {
   void multiply_few(const std::uint16_t* tiles, std::int64_t p, const PanelOutput& out) const override {
     amx_multiply_int8(tiles, steps_, record(p, 0), steps_ / 2, out);
   }
+  void multiply_dot(const std::uint16_t* tiles, std::int64_t p, std::int64_t s, std::int64_t count, const PanelOutput& out,
+                    std::uint16_t* scratch) const override {
+    const std::byte* records = record(p, s / 2);
+    if (out.rows <= kDirectInt8Rows) return dot_multiply_int8(tiles, steps_, records, count / 2, out);
+    dot_expand_panel(records, count / 2, scratch);
+    dot_multiply_scaled(tiles, steps_, scratch, records, count / 2, out);
+  }
 
  private:
   std::byte* record(std::int64_t p, std::int64_t group) const { return data_.as<std::byte>() + (p * steps_ / 2 + group) * kInt8GroupBytes; }
@@ -281,15 +320,24 @@ class Int8Matrix final : public Bf16Arithmetic {
     const float scale = largest / 127.0f, inverse = finite && scale > 0 ? 1.0f / scale : 0.0f;
     const std::int64_t p = c / kPanelColumns, column = c % kPanelColumns;
     reinterpret_cast<float*>(record(p, group))[column] = scale;
-    // Vector units take 16 columns of one input, AMX pairs of inputs (matmul_kernels.h).
-    const bool pairs = isa() == Isa::kAmx;
-    const std::int64_t column_stride = pairs ? 2 : 1, input_stride = pairs ? 1 : 16;
-    auto* q = reinterpret_cast<std::int8_t*>(record(p, group) + kInt8ScaleBytes) + column / 16 * kTileElements + column % 16 * column_stride;
+    auto* q = reinterpret_cast<std::uint8_t*>(record(p, group) + kInt8ScaleBytes);
     for (std::int64_t i = 0; i < kInt8Group; ++i) {
-      const float rounded = std::isfinite(inverse) ? std::clamp(std::nearbyint(w[i] * inverse), -127.0f, 127.0f) : 0.0f;
-      q[i / kStepInputs * kStepElements + i % kStepInputs / 2 * 32 + i % 2 * input_stride] = finite ? static_cast<std::int8_t>(rounded) : std::int8_t{0};
+      const float rounded = finite && std::isfinite(inverse) ? std::clamp(std::nearbyint(w[i] * inverse), -127.0f, 127.0f) : 0.0f;
+      q[i / kStepInputs * kStepElements + offset(column, i % kStepInputs)] = encode(static_cast<int>(rounded));
     }
     return finite;
+  }
+
+  // How an instruction set wants a step's numbers (matmul_kernels.h).
+  static std::int64_t offset(std::int64_t column, std::int64_t input) {
+    const std::int64_t tile = column / 16 * kTileElements + input / 2 * 32;
+    if (isa() == Isa::kAvx512Bf16) return dot_int8_offset(column, input);
+    if (isa() == Isa::kAmx) return tile + column % 16 * 2 + input % 2;
+    return tile + input % 2 * 16 + column % 16;
+  }
+  static std::uint8_t encode(int q) {
+    if (isa() != Isa::kAvx512Bf16) return static_cast<std::uint8_t>(static_cast<std::int8_t>(q));
+    return static_cast<std::uint8_t>(q < 0 ? 0x80 - q : q);
   }
 
   AlignedBuffer data_;

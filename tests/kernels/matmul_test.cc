@@ -18,8 +18,9 @@ std::unique_ptr<PackedMatrix> pack(const std::vector<float>& w, std::int64_t n, 
   return std::move(packed).value();
 }
 
-/// What int8 keeps of a weight matrix: groups of 64 inputs, largest magnitude at 127, products rounded to bf16.
+/// What int8 keeps of a weight matrix: groups of 64 inputs, largest magnitude at 127; q * scale rounded to bf16 unless sums are scaled.
 std::vector<float> int8_values(const std::vector<float>& w, std::int64_t n, std::int64_t k) {
+  const bool scaled_sums = std::string(cpu_isa()) == "avx512_bf16";
   std::vector<float> out = w;
   for (std::int64_t r = 0; r < n; ++r) {
     for (std::int64_t g = 0; g < k; g += 64) {
@@ -28,7 +29,8 @@ std::vector<float> int8_values(const std::vector<float>& w, std::int64_t n, std:
       for (std::int64_t i = g; i < end; ++i) largest = std::max(largest, std::abs(w[r * k + i]));
       for (std::int64_t i = g; i < end; ++i) {
         const float scale = largest / 127.0f;
-        out[r * k + i] = scale > 0 ? bf16_to_f32(f32_to_bf16(std::nearbyint(w[r * k + i] / scale) * scale)) : 0.0f;
+        const float value = scale > 0 ? std::nearbyint(w[r * k + i] / scale) * scale : 0.0f;
+        out[r * k + i] = scaled_sums ? value : bf16_to_f32(f32_to_bf16(value));
       }
     }
   }
