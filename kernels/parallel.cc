@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <system_error>
 #include <thread>
@@ -22,7 +23,21 @@ int allowed_cores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-void pause() { __builtin_ia32_pause(); }
+/// Waits for `ready` without giving up the core, for a while: between the parts of a pass the next job comes within microseconds, and waking
+/// a sleeping thread takes longer than many jobs. False: not yet.
+template <class Ready>
+bool spin(Ready&& ready) {
+  constexpr auto kLongest = std::chrono::microseconds(60);
+  constexpr int kPausesPerLook = 16;  // at the clock
+  const auto start = std::chrono::steady_clock::now();
+  do {
+    for (int i = 0; i < kPausesPerLook; ++i) {
+      if (ready()) return true;
+      __builtin_ia32_pause();
+    }
+  } while (std::chrono::steady_clock::now() - start < kLongest);
+  return false;
+}
 
 thread_local bool t_in_task = false;
 thread_local int t_num_threads = 0;  // 0: all
@@ -60,9 +75,8 @@ class Team {
     work();
     // No helper may join any more; those inside still use the job.
     std::uint32_t state = state_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
-    for (int spins = 0; state != 0; state = state_.load(std::memory_order_acquire)) {
-      if (++spins < kSpins) pause();
-      else state_.wait(state, std::memory_order_acquire);
+    if (state != 0 && !spin([this] { return state_.load(std::memory_order_acquire) == 0; })) {
+      while ((state = state_.load(std::memory_order_acquire)) != 0) state_.wait(state, std::memory_order_acquire);
     }
     owned_.store(false, std::memory_order_release);
     return true;
@@ -70,7 +84,6 @@ class Team {
 
  private:
   static constexpr std::uint32_t kOpen = 1u << 31;  // the rest of state_ counts helpers inside
-  static constexpr int kSpins = 300;                // about 10 us: the next job of a pass usually comes sooner
 
   void work() noexcept {  // a task that throws ends the process: others may still be using the job
     t_in_task = true;
@@ -89,10 +102,7 @@ class Team {
   void help() {
     std::uint32_t seen = 0;
     while (true) {
-      for (int spins = 0; signal_.load(std::memory_order_acquire) == seen; ++spins) {
-        if (spins < kSpins) pause();
-        else signal_.wait(seen, std::memory_order_acquire);
-      }
+      if (!spin([&] { return signal_.load(std::memory_order_acquire) != seen; })) signal_.wait(seen, std::memory_order_acquire);
       seen = signal_.load(std::memory_order_acquire);
       if (stop_.load(std::memory_order_relaxed)) return;
       if (!join()) continue;
