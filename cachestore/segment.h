@@ -12,6 +12,8 @@
 
 namespace quire {
 
+class ValueBuffer;
+
 /// Where bytes were found. kNone: nowhere.
 enum class Tier : std::uint8_t { kNone = 0, kGpu, kDram, kDisk, kRemote };
 std::string_view tier_name(Tier tier);
@@ -84,6 +86,9 @@ class SegmentWriter {
   /// Copies `bytes`. Any order, each (block, group) once.
   /// Errors: kInvalidArgument (outside the layout, twice, empty, too long), kResourceExhausted (more than expected_bytes).
   virtual Status put_value(std::uint32_t block, std::uint32_t group, std::span<const std::byte> bytes) = 0;
+  /// Keeps `value` itself: no copy, and the DRAM tier will share it. Its payload must not change from now on; others may read it.
+  /// Errors: as above, and kInvalidArgument for null.
+  virtual Status take_value(std::uint32_t block, std::uint32_t group, std::shared_ptr<ValueBuffer> value) = 0;
   virtual Status put_sketch(std::uint32_t index, std::span<const std::byte> bytes) = 0;
 
   /// Writes the files and syncs them (waits on disk: call from a store or worker thread). Every value and sketch must be there. The segment can then be

@@ -37,12 +37,17 @@ class Writer final : public SegmentWriter {
   const SegmentLayout& layout() const override { return info_.layout; }
 
   Status put_value(std::uint32_t block, std::uint32_t group, std::span<const std::byte> bytes) override {
-    if (block >= info_.layout.num_blocks) return Status::invalid("block", "is " + std::to_string(block) + " of " + std::to_string(info_.layout.num_blocks));
-    if (group >= info_.layout.values_per_block) {
-      return Status::invalid("group", "is " + std::to_string(group) + " of " + std::to_string(info_.layout.values_per_block));
-    }
+    QUIRE_RETURN_IF_ERROR(check_place(block, group));
     QUIRE_RETURN_IF_ERROR(put(values_[std::size_t{block} * info_.layout.values_per_block + group], bytes));
     info_.value_bytes += bytes.size();
+    return {};
+  }
+  Status take_value(std::uint32_t block, std::uint32_t group, std::shared_ptr<ValueBuffer> value) override {
+    if (!value) return Status::invalid("value", "must not be null");
+    QUIRE_RETURN_IF_ERROR(check_place(block, group));
+    const std::size_t size = value->payload().size();
+    QUIRE_RETURN_IF_ERROR(take(values_[std::size_t{block} * info_.layout.values_per_block + group], size, [&] { return std::move(value); }));
+    info_.value_bytes += size;
     return {};
   }
   Status put_sketch(std::uint32_t index, std::span<const std::byte> bytes) override {
@@ -80,15 +85,30 @@ class Writer final : public SegmentWriter {
   }
 
  private:
-  Status put(std::shared_ptr<ValueBuffer>& slot, std::span<const std::byte> bytes) {
+  Status check_place(std::uint32_t block, std::uint32_t group) const {
+    if (block >= info_.layout.num_blocks) return Status::invalid("block", "is " + std::to_string(block) + " of " + std::to_string(info_.layout.num_blocks));
+    if (group >= info_.layout.values_per_block) {
+      return Status::invalid("group", "is " + std::to_string(group) + " of " + std::to_string(info_.layout.values_per_block));
+    }
+    return {};
+  }
+  /// Fills `slot` with what `make` returns, if `size` payload bytes may go there.
+  template <class Make>
+  Status take(std::shared_ptr<ValueBuffer>& slot, std::size_t size, Make&& make) {
     if (!open_) return Status::precondition("the writer is finished already");
     if (slot) return Status::invalid("value", "was put already");
-    if (bytes.empty() || bytes.size() > record::kMaxValueBytes) return Status::invalid("value", "must have 1 byte to 64 MiB");
-    if (bytes.size() > bytes_left_) return Status::exhausted("the segment has more bytes than were reserved for it");
-    slot = std::make_shared<ValueBuffer>(bytes.size());
-    std::memcpy(slot->payload().data(), bytes.data(), bytes.size());
-    bytes_left_ -= bytes.size();
+    if (size == 0 || size > record::kMaxValueBytes) return Status::invalid("value", "must have 1 byte to 64 MiB");
+    if (size > bytes_left_) return Status::exhausted("the segment has more bytes than were reserved for it");
+    slot = make();
+    bytes_left_ -= size;
     return {};
+  }
+  Status put(std::shared_ptr<ValueBuffer>& slot, std::span<const std::byte> bytes) {
+    return take(slot, bytes.size(), [&] {
+      auto buffer = std::make_shared<ValueBuffer>(bytes.size());
+      std::memcpy(buffer->payload().data(), bytes.data(), bytes.size());
+      return buffer;
+    });
   }
 
   StoreImpl& store_;

@@ -32,7 +32,7 @@ class ContextPrefill::Capture final : public ForwardHook {
       args.num_kv_heads = shape.num_kv_heads;
       args.head_dim = shape.head_dim;
       args.dtype = shape.dtype;
-      args.out = value.data() + layout.layer_offset(block, pass.layer);
+      args.out = value->payload().data() + layout.layer_offset(block, pass.layer);
       QUIRE_RETURN_IF_ERROR(kv_pack(args));
       if (block >= layout.num_blocks() - 2) add_local_query(pass.layer, qkv.q + row * qkv.ld, rows, qkv.ld);
       row += rows;
@@ -103,8 +103,8 @@ Status ContextPrefill::step() {
   std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(before));
   for (std::int64_t b = next_ / layout.block_tokens(); b < layout.num_blocks() && layout.first_token(static_cast<std::int32_t>(b)) < next_ + chunk; ++b) {
     for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
-      kv_->values[static_cast<std::size_t>(b * layout.num_groups() + g)].resize(
-          static_cast<std::size_t>(layout.value_bytes(static_cast<std::int32_t>(b), g)));
+      kv_->values[static_cast<std::size_t>(b * layout.num_groups() + g)] =
+          std::make_shared<ValueBuffer>(static_cast<std::size_t>(layout.value_bytes(static_cast<std::int32_t>(b), g)));
     }
   }
   Capture capture(core_, *kv_, statistics_, prefix, next_);

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "cachestore/value_buffer.h"
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
 #include "engine/pipeline/attention_statistics.h"
@@ -19,12 +20,13 @@ namespace quire {
 /// Raw KV of one context in the form of its stored values.
 struct ContextKv {
   KvLayout layout;
-  std::vector<std::vector<std::byte>> values;  ///< [block * num_groups + group]
+  /// [block * num_groups + group]. Filled in place, then handed to the store as they are.
+  std::vector<std::shared_ptr<ValueBuffer>> values;
   std::vector<float> local_query;              ///< [num_layers, num_heads * head_dim], mean raw q over the last two blocks
   std::vector<BlockStats> stats;               ///< [num_layers, num_blocks]
 
   std::span<const std::byte> value(std::int32_t block, std::int32_t group) const {
-    return values[static_cast<std::size_t>(block * layout.num_groups() + group)];
+    return values[static_cast<std::size_t>(block * layout.num_groups() + group)]->payload();
   }
 };
 

@@ -72,7 +72,8 @@ Result<WrittenContext> KvWriter::write(const Job& job) {
   }
   for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
     for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
-      QUIRE_RETURN_IF_ERROR((*writer)->put_value(static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(g), job.kv->value(b, g)));
+      QUIRE_RETURN_IF_ERROR((*writer)->take_value(static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(g),
+                                                 job.kv->values[static_cast<std::size_t>(b * layout.num_groups() + g)]));
     }
   }
   QUIRE_RETURN_IF_ERROR((*writer)->put_sketch(0, sketch));

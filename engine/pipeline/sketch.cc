@@ -346,7 +346,7 @@ Result<std::vector<std::byte>> build_sketch(const SketchInput& input) {
   std::vector<float> means(blocks * n), lo(n), hi(n);
   for (std::int32_t layer = 0; layer < s.num_layers && (input.parts & (kSketchMeans | kSketchMinMax)); ++layer) {
     for (std::int32_t block = 0; block < layout.num_blocks(); ++block) {
-      const auto& value = input.values[static_cast<std::size_t>(block * layout.num_groups() + layout.group_of(layer))];
+      const auto value = input.values[static_cast<std::size_t>(block * layout.num_groups() + layout.group_of(layer))];
       BlockSummaryArgs args{};
       args.raw = layout.view(value, block, layer);
       args.num_kv_heads = s.num_kv_heads;

@@ -18,9 +18,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "cachestore/value_buffer.h"
 #include "engine/pipeline/kv_layout.h"
 #include "kernels/base/status.h"
 #include "kernels/rope.h"
@@ -95,10 +97,25 @@ class SketchView {
 /// Tokens that pauta_tokens() finds in one layer's statistics; blocks [num_blocks]. The definition, for those who have no record yet.
 std::vector<std::int32_t> pauta_tokens(std::span<const BlockStats> blocks);
 
+/// Values of a context wherever they are kept: a list of anything that is, or points to something with, bytes. Does not own them.
+class ValueList {
+ public:
+  ValueList() = default;
+  template <class Value>
+  ValueList(const std::vector<Value>& list) : list_(&list), at_([](const void* values, std::size_t i) { return bytes_of((*static_cast<const std::vector<Value>*>(values))[i]); }) {}
+  std::span<const std::byte> operator[](std::size_t i) const { return at_(list_, i); }
+
+ private:
+  static std::span<const std::byte> bytes_of(const std::vector<std::byte>& value) { return value; }
+  static std::span<const std::byte> bytes_of(const std::shared_ptr<ValueBuffer>& value) { return value->payload(); }
+  const void* list_ = nullptr;
+  std::span<const std::byte> (*at_)(const void*, std::size_t) = nullptr;
+};
+
 struct SketchInput {
   const KvLayout* layout = nullptr;
   std::int32_t num_heads = 0;
-  std::span<const std::vector<std::byte>> values;  ///< [block * num_groups + group]
+  ValueList values;  ///< [block * num_groups + group]
   std::span<const float> local_query;              ///< [num_layers, num_heads * head_dim]
   std::span<const BlockStats> stats;               ///< [num_layers, num_blocks]
   const RopeTable* rope = nullptr;                 ///< at least num_tokens positions

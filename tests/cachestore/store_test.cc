@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <thread>
 
+#include "cachestore/value_buffer.h"
 #include "tests/cachestore/test_store.h"
 
 namespace quire {
@@ -255,6 +257,34 @@ TEST_P(StoreTest, AWriterChecksWhatItIsGiven) {
   EXPECT_OK((*w)->put_value(0, 0, std::span(bytes).first(50)));
   EXPECT_OK((*w)->finish());
   EXPECT_EQ((*w)->finish().code(), Code::kFailedPrecondition);
+}
+
+TEST_P(StoreTest, ATakenValueIsTheDramTiersCopy) {
+  auto w = store->begin_segment(test::key_of(1), {2, 1, 0}, 200, "t", "f");
+  ASSERT_OK(w);
+  const auto bytes = test::random_bytes(100, 1);
+  const auto value = [&] {
+    auto buffer = std::make_shared<ValueBuffer>(bytes.size());
+    std::copy(bytes.begin(), bytes.end(), buffer->payload().begin());
+    return buffer;
+  };
+  const auto kept = value();
+  EXPECT_EQ((*w)->take_value(2, 0, value()).code(), Code::kInvalidArgument);
+  EXPECT_EQ((*w)->take_value(0, 0, nullptr).code(), Code::kInvalidArgument);
+  EXPECT_OK((*w)->take_value(0, 0, kept));
+  EXPECT_EQ((*w)->take_value(0, 0, value()).code(), Code::kInvalidArgument) << "put already";
+  EXPECT_EQ((*w)->take_value(1, 0, std::make_shared<ValueBuffer>(101)).code(), Code::kResourceExhausted);
+  EXPECT_OK((*w)->put_value(1, 0, bytes));
+  auto segment = (*w)->finish();
+  ASSERT_OK(segment);
+  for (std::uint32_t block : {0u, 1u}) {
+    auto read = store->read_value(*segment, block, 0);
+    ASSERT_OK(read);
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), read->bytes().begin(), read->bytes().end()));
+    if (block == 0 && store->options().dram_bytes > 0) {
+      EXPECT_EQ(read->data(), kept->payload().data());
+    }
+  }
 }
 
 TEST_P(StoreTest, TwoWritersOfOneKey) {
