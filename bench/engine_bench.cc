@@ -10,28 +10,18 @@
 #include <vector>
 
 #include "bench/machine_rates.h"
+#include "bench/model_shapes.h"
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
 #include "engine/model/model.h"
+#include "kernels/attention.h"
 #include "kernels/matmul.h"
 #include "kernels/parallel.h"
 
 namespace quire::bench {
 namespace {
 
-struct Shape {
-  const char *name, *config;
-};
-constexpr Shape kShapes[] = {
-    {"Qwen2.5-0.5B", R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_hidden_layers": 24, "hidden_size": 896,
-      "intermediate_size": 4864, "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936, "rms_norm_eps": 1e-6,
-      "max_position_embeddings": 32768, "rope_theta": 1000000.0, "tie_word_embeddings": true})"},
-    {"Llama-3.2-1B", R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 16, "hidden_size": 2048,
-      "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256,
-      "rms_norm_eps": 1e-5, "max_position_embeddings": 131072, "rope_theta": 500000.0, "tie_word_embeddings": true,
-      "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                       "original_max_position_embeddings": 8192}})"},
-};
+constexpr ModelShape kShapes[] = {kQwen05B, kLlama1B};
 
 struct Options {
   bool quick = false;
@@ -63,7 +53,7 @@ double prefill_flops(const ModelConfig& c, std::int64_t n) {
 
 class Bench {
  public:
-  Bench(const Shape& shape, WeightFormat format, const Options& options)
+  Bench(const ModelShape& shape, WeightFormat format, const Options& options)
       : shape_(shape), options_(options), onednn_(options.tokens, 4096, 4096, 4), reader_(std::int64_t{1} << 30) {
     auto config = parse_model_config(shape.config);
     check(config.status());
@@ -74,7 +64,7 @@ class Bench {
 
   std::string run() {
     const ModelConfig& c = model_->config();
-    PagePool pool({c.num_kv_heads, c.head_dim, DType::kF16}, 0);
+    PagePool pool({c.num_kv_heads, c.head_dim, cached_kv_dtype(DType::kF16, c.head_dim)}, 0);
     WorkingCache cache(pool, c.num_layers);
     logits_.resize(static_cast<std::size_t>(c.vocab_size));
     const int rounds = options_.quick ? 3 : 9;
@@ -139,7 +129,7 @@ class Bench {
     return text;
   }
 
-  const Shape& shape_;
+  const ModelShape& shape_;
   const Options options_;
   const OneDnnRate onednn_;
   const ReadRate reader_;
@@ -151,7 +141,7 @@ class Bench {
 
 int run(const Options& options, const char* only) {
   std::string rows;
-  for (const Shape& shape : kShapes) {
+  for (const ModelShape& shape : kShapes) {
     if (only && std::strcmp(only, shape.name) != 0) continue;
     for (WeightFormat format : {WeightFormat::kBF16, WeightFormat::kInt8}) {
       std::fprintf(stderr, "%s, %s weights\n", shape.name, format == WeightFormat::kBF16 ? "bf16" : "int8");

@@ -21,6 +21,7 @@
 #include "engine/cache/working_cache.h"
 #include "engine/engine_parts.h"
 #include "engine/model/forward.h"
+#include "kernels/attention.h"
 #include "kernels/matmul.h"
 #include "kernels/parallel.h"
 
@@ -191,7 +192,7 @@ class Bench {
              std::to_string(1000.0 * options_.documents * options_.tokens / i.median) + "}";
   }
   void bare_prefill(Model& model, const std::vector<std::int32_t>& tokens) {
-    PagePool pool({config_.num_kv_heads, config_.head_dim, DType::kF16}, 0);
+    PagePool pool({config_.num_kv_heads, config_.head_dim, cached_kv_dtype(DType::kF16, config_.head_dim)}, 0);
     WorkingCache cache(pool, config_.num_layers);
     std::vector<std::int32_t> ids{1};
     ids.insert(ids.end(), tokens.begin(), tokens.end());

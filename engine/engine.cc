@@ -13,6 +13,7 @@
 #include "engine/pipeline/kv_writer.h"
 #include "engine/pipeline/plan_builder.h"
 #include "engine/schedule/scheduler.h"
+#include "kernels/attention.h"
 #include "kernels/base/log.h"
 #include "kernels/matmul.h"
 #include "kernels/parallel.h"
@@ -169,7 +170,10 @@ Status EngineImpl::make_core(const EngineOptions& options) {
     log_warning("the stored calibration is not readable: run 'quire model calibrate' again", {{"reason", calibrated.status().to_string()}});
   }
   const std::int64_t budget = options.working_cache_bytes > 0 ? options.working_cache_bytes : available_memory() / 4;
-  pool_ = std::make_unique<PagePool>(PageFormat{config.num_kv_heads, config.head_dim, facts.shape.dtype}, budget);
+  // f32 weights are the exact path: nothing is rounded for speed.
+  const bool exact = model_->options().weights == WeightFormat::kF32;
+  const DType cached = exact ? facts.shape.dtype : cached_kv_dtype(facts.shape.dtype, config.head_dim);
+  pool_ = std::make_unique<PagePool>(PageFormat{config.num_kv_heads, config.head_dim, cached}, budget);
   core_.model = model_.get();
   core_.store = &store_;
   core_.tokenizer = tokenizer_.get();

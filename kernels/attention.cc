@@ -137,7 +137,13 @@ std::vector<AttentionUnit> cut_into_units(const AttentionArgs& a, std::int64_t g
   return units;
 }
 
+bool amx_attends(std::int32_t head_dim) { return cpu::isa() == cpu::Isa::kAmx && head_dim % 32 == 0; }
+
 }  // namespace
+
+DType cached_kv_dtype(DType stored, std::int32_t head_dim) {
+  return stored == DType::kF16 && amx_attends(head_dim) ? DType::kBF16 : stored;
+}
 
 Status attention(const AttentionArgs& args) {
   QUIRE_RETURN_IF_ERROR(check(args));
@@ -150,7 +156,7 @@ Status attention(const AttentionArgs& args) {
     tile_min[t] = args.kv.sorted ? *begin : *std::min_element(begin, end);
     tile_max[t] = args.kv.sorted ? end[-1] : *std::max_element(begin, end);
   }
-  const bool amx = cpu::isa() == cpu::Isa::kAmx && args.kv.dtype == DType::kBF16 && args.kv.head_dim % 32 == 0;
+  const bool amx = args.kv.dtype == DType::kBF16 && amx_attends(args.kv.head_dim);
   Driver driver{amx ? cpu::attention_amx() : cpu::attention_simd(), {}, {}, 0, 0, 0};
   driver.call = AttentionCall{&args, args.num_heads / args.kv.num_kv_heads, 0, tile_min.data(), tile_max.data()};
   driver.units = cut_into_units(args, driver.call.group);

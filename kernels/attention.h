@@ -25,6 +25,10 @@ struct AttentionArgs {
   std::int64_t ldo;
   float* lse;                           ///< [rows, num_heads] natural log-sum-exp, or null
 };
+/// The dtype in which cached KV is attended to fastest on this CPU, when what is stored has `stored`: bf16 instead of f16 with AMX, whose
+/// attention rounds queries and weights to bf16 anyway; else `stored`.
+DType cached_kv_dtype(DType stored, std::int32_t head_dim);
+
 /// Picks the prefill (many rows) or decode (few rows, keys split over threads) path by itself.
 Status attention(const AttentionArgs& args);
 Status attention_reference(const AttentionArgs& args);

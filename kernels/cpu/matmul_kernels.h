@@ -4,7 +4,7 @@
 /// tiles side by side, each [16 pairs of inputs][16 columns][2 inputs]: what AMX wants of its second operand, and what a
 /// vector unit can take apart with a shift and a mask. Inputs and columns past the end are zero.
 ///
-/// Every output element is one chain of fused multiply-adds in the order of k, starting from the bias: panels may be cut along k
+/// Every output element is one chain of fused multiply-adds in the order of k, starting from the bias (int8 on AVX512-BF16: see there): panels may be cut along k
 /// anywhere (y holds the chain meanwhile) and rows grouped in any way without changing a bit.
 #pragma once
 
