@@ -9,7 +9,9 @@ find_package(RocksDB CONFIG REQUIRED)
 set(CMAKE_MODULE_PATH "${quire_saved_module_path}")
 
 find_package(Boost 1.81 CONFIG REQUIRED COMPONENTS json url)
-find_package(dnnl CONFIG REQUIRED)
+if(QUIRE_BENCH)
+  find_package(dnnl CONFIG REQUIRED)  # only measured against
+endif()
 find_package(hwy CONFIG REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(tomlplusplus CONFIG REQUIRED)
