@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,8 @@ struct QueryRequest {
   std::string tenant;
   std::array<std::uint8_t, 32> salt_digest{};
   CacheOptions cache;                      ///< strategy, ratios, positions, write (pipeline/plan.h)
+  /// An approximate strategy that `auto` may take: it passed the fidelity test of this model. None: `auto` stays exact.
+  std::optional<std::string> certified_strategy;
   SamplingOptions sampling;                ///< temperature, top_k, top_p, min_p, seed, max_tokens, stop (sample/sampler.h)
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };
@@ -108,6 +111,11 @@ class QuerySink {
   /// `text` is the piece that became final with this token (may be empty). False cancels. An id that ends the answer comes
   /// only if text was held back until then.
   virtual bool on_token(std::int32_t token_id, std::string_view text) = 0;
+  /// Whether on_logits() is wanted.
+  virtual bool wants_logits() const { return false; }
+  /// [vocab_size] f32 from which the next token (also the one that ends the answer) is taken, before its on_token; valid during
+  /// the call only.
+  virtual void on_logits(std::span<const float> /*logits*/) {}
   /// status not OK: the answer is incomplete. `plan` carries final fates, tiers and misses.
   virtual void on_done(const Status& status, const Plan& plan, const QueryStats& stats, FinishReason reason) = 0;
 };

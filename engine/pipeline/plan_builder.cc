@@ -86,7 +86,7 @@ Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, Quer
   plan.strategy_asked = request.cache.strategy;
   std::string_view name = request.cache.strategy;
   if (request.cache.strategy == "auto") {
-    AutoInput input{plan.prompt_tokens, 0, facts.small_context_tokens};
+    AutoInput input{plan.prompt_tokens, 0, facts.small_context_tokens, request.certified_strategy};
     for (const PlannedContext& c : plan.contexts) input.cached_tokens += c.cached ? c.num_tokens : 0;
     const AutoChoice choice = choose_strategy(input);
     name = choice.strategy;
@@ -258,6 +258,7 @@ Status validate_query(const EngineFacts& facts, const QueryRequest& request) {
   QUIRE_RETURN_IF_ERROR(validate(request.sampling));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.prefix_ids, "system"));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.suffix_ids, "query"));
+  QUIRE_RETURN_IF_ERROR(check_ids(facts, request.sampling.forced_tokens, "forced_tokens"));
   std::int64_t total = count(request.prefix_ids) + count(request.suffix_ids);
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
     QUIRE_RETURN_IF_ERROR(check_ids(facts, request.contexts[i].token_ids, "documents[" + std::to_string(i) + "]"));

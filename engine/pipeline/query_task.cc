@@ -16,6 +16,13 @@ constexpr std::size_t kMaxPendingWrites = 64;
 
 std::size_t idx(std::int32_t i) { return static_cast<std::size_t>(i); }
 
+/// The answer's token at `at`: forced, or sampled. Shows the logits to a sink that wants them.
+std::int32_t next_token(QuerySink& sink, const SamplingOptions& options, Sampler& sampler, std::int64_t at, std::span<const float> logits) {
+  if (sink.wants_logits()) sink.on_logits(logits);
+  const auto i = static_cast<std::size_t>(at);
+  return i < options.forced_tokens.size() ? options.forced_tokens[i] : sampler.sample(logits);
+}
+
 }  // namespace
 
 QueryTask::QueryTask(EngineCore& core, QueryRequest request, std::shared_ptr<QuerySink> sink, std::shared_ptr<std::atomic<bool>> cancelled,
@@ -435,7 +442,7 @@ Status QueryTask::begin_decode() {
   decoding_ = true;
   decode_started_ = Clock::now();
   stats_.ttft_ms = ms_between(received_, decode_started_);
-  accept(sampler_->sample(logits_));
+  accept(next_token(*sink_, request_.sampling, *sampler_, stats_.completion_tokens, logits_));
   return {};
 }
 
@@ -451,7 +458,7 @@ DecodeRow QueryTask::decode_row() {
 void QueryTask::decoded(const DecodeRow& row) {
   if (!row.status.ok()) return finish(row.status, FinishReason::kError);
   ++next_position_;
-  accept(sampler_->sample(row.logits));
+  accept(next_token(*sink_, request_.sampling, *sampler_, stats_.completion_tokens, row.logits));
 }
 
 void QueryTask::accept(std::int32_t token_id) {

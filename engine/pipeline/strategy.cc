@@ -39,6 +39,10 @@ AutoChoice choose_strategy(const AutoInput& input) {
                              std::to_string(input.small_context_tokens) + " a full prefill is cheap"};
   }
   if (input.cached_tokens == 0) return {"recompute", "no document of this prompt is cached"};
+  if (input.certified_strategy) {
+    const auto certified = find_strategy(*input.certified_strategy);
+    if (certified.ok()) return {certified->name, "strategy " + *input.certified_strategy + " passed the fidelity test of this model"};
+  }
   return {"exact", "approximate strategies are not chosen without a passed fidelity test of this model"};
 }
 

@@ -1,6 +1,7 @@
 /// Strategies by name: one plug per socket, and what a request may ask of each.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,12 +29,13 @@ Result<Strategy> find_strategy(std::string_view name);
 /// What `auto` decides by.
 struct AutoInput {
   std::int64_t prompt_tokens = 0, cached_tokens = 0, small_context_tokens = 0;
+  std::optional<std::string> certified_strategy;  ///< an approximation with a passed fidelity certificate of this model
 };
 struct AutoChoice {
   std::string_view strategy;
   std::string reason;
 };
-/// Never an approximation: that needs a fidelity certificate of the model, and none can be issued yet.
+/// An approximation only if it is certified for the model.
 AutoChoice choose_strategy(const AutoInput& input);
 
 /// Names, ranges and combinations of CacheOptions, before anything is looked up. Errors: kInvalidArgument, field cache.*.

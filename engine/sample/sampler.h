@@ -21,6 +21,8 @@ struct SamplingOptions {
   std::vector<std::string> stop;    ///< the text ends before the first of these
   std::vector<std::int32_t> stop_token_ids;  ///< besides the model's end-of-text ids
   bool ignore_eos = false;
+  /// The first tokens of the answer are these whatever the logits say (teacher forcing); sampling goes on behind them.
+  std::vector<std::int32_t> forced_tokens;
 };
 
 enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kError };
