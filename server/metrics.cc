@@ -23,6 +23,7 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 
 const Histogram::BucketBoundaries kSeconds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
+const Histogram::BucketBoundaries kNats = {0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};
 const Histogram::BucketBoundaries kRatios = {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1};
 
 /// Label values come from fixed sets: whatever a plug is called, unknown names are one value.
@@ -96,6 +97,10 @@ struct Metrics::Impl {
   prometheus::Family<Histogram>& recompute_ratio = histogram("quire_request_recompute_ratio", "Share of document tokens recomputed");
   prometheus::Family<Histogram>& ingest_duration = histogram("quire_ingest_duration_seconds", "Whole ingest jobs");
 
+  prometheus::Family<prometheus::Counter>& shadow_checks = counter("quire_shadow_checks_total", "Approximate answers drawn for a check, by what became of it");
+  prometheus::Family<Histogram>& shadow_agreement = histogram("quire_shadow_agreement", "Share of an answer's tokens that full recomputation confirms");
+  prometheus::Family<Histogram>& shadow_kl = histogram("quire_shadow_kl_nats", "KL of full recomputation to the answer's distributions, mean of its first positions");
+
   prometheus::Family<prometheus::Counter>& counter(const char* name, const char* help) {
     return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
   }
@@ -109,6 +114,7 @@ Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
   for (const auto fate : {"reused", "recomputed", "computed", "dropped"}) impl_->prompt_tokens.Add({{"fate", fate}});
   impl_->generated.Add({});
   impl_->lookups.Add({});
+  for (const auto outcome : {"checked", "dropped", "failed"}) impl_->shadow_checks.Add({{"outcome", outcome}});
 }
 Metrics::~Metrics() = default;
 
@@ -157,6 +163,14 @@ void Metrics::inter_token(std::string_view strategy, double seconds) {
 
 void Metrics::ingest_finished(double seconds) { impl_->ingest_duration.Add({}, kSeconds).Observe(seconds); }
 
+void Metrics::shadow_check(std::string_view outcome) { impl_->shadow_checks.Add({{"outcome", std::string(outcome)}}).Increment(); }
+
+void Metrics::shadow_result(std::string_view strategy, double agreement, double kl) {
+  const Labels labels{{"strategy", strategy_label(strategy)}};
+  impl_->shadow_agreement.Add(labels, kRatios).Observe(agreement);
+  impl_->shadow_kl.Add(labels, kNats).Observe(kl);
+}
+
 std::string Metrics::text(const MetricsSnapshot& s) const {
   FamilyList out;
   out.gauge("quire_requests_running", "Requests and queries at work", static_cast<double>(s.requests_running));
@@ -164,6 +178,7 @@ std::string Metrics::text(const MetricsSnapshot& s) const {
   out.gauge("quire_queries_running", "Queries the engine works on", static_cast<double>(s.queries_running));
   out.gauge("quire_build_info", "Version of the service", 1, {{"version", s.version}, {"backend", s.backend}});
   if (s.ready) {
+    out.gauge("quire_auto_fallback", "1: shadow checks keep auto on exact", s.auto_fallback ? 1 : 0);
     out.gauge("quire_model_info", "The model served", 1, {{"model", s.model}, {"fingerprint", s.fingerprint}});
     const std::pair<const char*, const TierStats*> tiers[] = {{"dram", &s.store.dram}, {"disk", &s.store.disk}};
     const auto each = [&](auto&& add) {

@@ -16,7 +16,7 @@ namespace quire {
 
 /// Values that other parts keep, read at the moment of a scrape.
 struct MetricsSnapshot {
-  bool ready = false;
+  bool ready = false, auto_fallback = false;
   std::int64_t requests_running = 0, queries_running = 0, queries_waiting = 0;
   StoreStats store;
   std::uint64_t dram_capacity_bytes = 0, disk_capacity_bytes = 0;
@@ -35,6 +35,9 @@ class Metrics {
   void query_finished(const QueryRecord& record);
   void inter_token(std::string_view strategy, double seconds);
   void ingest_finished(double seconds);
+  /// outcome: checked, dropped or failed.
+  void shadow_check(std::string_view outcome);
+  void shadow_result(std::string_view strategy, double agreement, double kl);
   /// Namespace labels on requests_total; off by default.
   void set_per_namespace(bool on);
   std::string text(const MetricsSnapshot& snapshot) const;

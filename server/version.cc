@@ -1,5 +1,7 @@
 #include "server/version.h"
 
+#include <quire_commit.h>
+
 #ifndef QUIRE_VERSION
 #define QUIRE_VERSION "0.0.0"
 #endif
@@ -9,5 +11,6 @@
 
 namespace quire {
 std::string_view version() { return QUIRE_VERSION; }
+std::string_view build_commit() { return QUIRE_COMMIT; }
 std::string_view build_description() { return "g++ " __VERSION__ ", " QUIRE_BUILD_TYPE; }
 }  // namespace quire

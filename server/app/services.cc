@@ -17,6 +17,7 @@ Services::Services(Config initial)
       idempotency(std::make_unique<IdempotencyStore>(IdempotencyStore::Options{})),
       explain(std::make_unique<ExplainRing>(static_cast<std::size_t>(initial.explain.retain))),
       metrics(std::make_unique<Metrics>()),
+      fidelity(std::make_unique<FidelityGate>(initial.policy.shadow_min_agreement)),
       timers(std::make_unique<TimerQueue>()),
       workers(std::make_unique<WorkerPool>(4, 4096)),
       keys_(KeyRing::open()) {
@@ -24,9 +25,21 @@ Services::Services(Config initial)
   set_config(std::move(initial));
 }
 
+void start_shadow(Services& s) {
+  s.shadow = std::make_unique<ShadowChecker>(*s.engine, [&s](ShadowChecker::Outcome outcome, const ShadowResult& result) {
+    using Outcome = ShadowChecker::Outcome;
+    s.metrics->shadow_check(outcome == Outcome::kChecked ? "checked" : outcome == Outcome::kDropped ? "dropped" : "failed");
+    if (outcome == Outcome::kDropped) return s.fidelity->count_dropped(FidelityGate::Dropped::kBusy);
+    if (outcome == Outcome::kFailed) return s.fidelity->count_dropped(FidelityGate::Dropped::kFailed);
+    s.metrics->shadow_result(result.strategy, result.agreement, result.kl);
+    (void)s.fidelity->record(result.strategy, result.agreement);
+  });
+}
+
 MetricsSnapshot metrics_snapshot(Services& s) {
   MetricsSnapshot m;
   m.ready = s.ready;
+  m.auto_fallback = s.fidelity->in_fallback();
   m.requests_running = s.requests_running;
   m.version = version();
   m.backend = "cpu";

@@ -9,6 +9,8 @@
 #include <string>
 
 #include "server/app/explain_ring.h"
+#include "server/app/fidelity_gate.h"
+#include "server/app/shadow.h"
 #include "server/app/timer_queue.h"
 #include "server/auth.h"
 #include "server/config/config.h"
@@ -45,6 +47,8 @@ struct Services {
   std::unique_ptr<IdempotencyStore> idempotency;
   std::unique_ptr<ExplainRing> explain;
   std::unique_ptr<Metrics> metrics;
+  std::unique_ptr<FidelityGate> fidelity;
+  std::unique_ptr<ShadowChecker> shadow;             ///< made with the engine; null: no checks
   std::unique_ptr<TimerQueue> timers;
   std::unique_ptr<WorkerPool> workers;
   const RouteTable* routes = nullptr;
@@ -55,6 +59,9 @@ struct Services {
 };
 
 std::int64_t unix_ms_now();
+
+/// Starts the checker; the engine must be set. stop() it before the engine goes.
+void start_shadow(Services& services);
 
 /// The counters of a scrape. May wait on disk.
 MetricsSnapshot metrics_snapshot(Services& services);

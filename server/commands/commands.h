@@ -23,6 +23,7 @@ void add_model_command(CLI::App& app, CommandRun& run);
 void add_calibrate_command(CLI::App& model, CommandRun& run);  ///< under `quire model`
 void add_tokenize_command(CLI::App& app, CommandRun& run);
 void add_generate_command(CLI::App& app, CommandRun& run);
+void add_fidelity_command(CLI::App& app, CommandRun& run);
 void add_keys_command(CLI::App& app, CommandRun& run);
 
 }  // namespace quire

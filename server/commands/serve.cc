@@ -9,12 +9,14 @@
 #include "cachestore/store.h"
 #include "engine/engine.h"
 #include "engine/model/config.h"
+#include "fidelity/certificate.h"
 #include "ingest/ingest_service.h"
 #include "kernels/base/log.h"
 #include "server/app/app.h"
 #include "server/app/services.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
+#include "server/commands/service_options.h"
 #include "server/config/config.h"
 #include "server/http/http_server.h"
 #include "server/log_sink.h"
@@ -28,42 +30,6 @@ struct ServeFlags {
   bool check = false, print = false;
   std::vector<std::string> settings;
 };
-
-StoreOptions store_options(const Config& c) {
-  StoreOptions o;
-  o.path = c.disk.path;
-  o.max_bytes = static_cast<std::uint64_t>(c.disk.max_bytes);
-  o.dram_bytes = static_cast<std::uint64_t>(c.cache.dram_bytes);
-  o.disk_policy = o.dram_policy = c.cache.eviction == "lru" ? StorePolicy::kLru : StorePolicy::kS3Fifo;
-  o.io_threads = static_cast<int>(c.disk.threads);
-  o.direct_io = c.disk.direct_io;
-  return o;
-}
-
-EngineOptions engine_options(const Config& c, const std::string& model_path) {
-  EngineOptions o;
-  o.model_path = model_path;
-  o.model_name = c.model.name;
-  o.weights = c.model.weights;
-  o.kv_dtype = c.model.kv_dtype;
-  o.max_model_len = c.model.max_model_len;
-  o.working_cache_bytes = c.model.working_cache_bytes;
-  o.block_tokens = static_cast<std::int32_t>(c.cache.block_tokens);
-  o.max_queue = static_cast<std::int32_t>(c.server.max_queue);
-  o.small_context_tokens = c.policy.small_ctx;
-  o.num_threads = static_cast<std::int32_t>(c.model.threads);
-  return o;
-}
-
-IngestOptions ingest_options(const Config& c) {
-  IngestOptions o;
-  o.max_documents_per_call = static_cast<std::int32_t>(c.limits.documents_per_call);
-  o.max_document_tokens = c.limits.document_tokens;
-  o.namespace_bytes = static_cast<std::uint64_t>(c.limits.namespace_bytes);
-  o.default_ttl_seconds = static_cast<std::uint64_t>(c.policy.default_ttl_seconds);
-  o.share_across_namespaces = c.cache.share_across_namespaces;
-  return o;
-}
 
 HttpServerOptions http_options(const Config& c) {
   const auto ms = [](double seconds) { return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)); };
@@ -121,6 +87,9 @@ class Service {
     services_.store = store_.get();
     services_.engine = engine_.get();
     services_.ingest = ingest_.get();
+    const std::string fingerprint = fingerprint_hex(engine_->info());
+    services_.fidelity->set_certificates(load_certificates(*store_, fingerprint), fingerprint, config->policy.fidelity_max_drop);
+    start_shadow(services_);
     services_.ready = true;
     const EngineInfo& info = engine_->info();
     log_info("ready", {{"version", std::string(version())}, {"model", info.model_path}, {"fingerprint", info.fingerprint}, {"isa", info.isa},
@@ -139,6 +108,7 @@ class Service {
     config.server.cors_origins = fresh->server.cors_origins;
     config.server.drain_seconds = fresh->server.drain_seconds;
     config.policy.strategy = fresh->policy.strategy;
+    config.policy.shadow_ratio = fresh->policy.shadow_ratio;
     config.explain = fresh->explain;
     config.metrics = fresh->metrics;
     auto keys = configured_keys(config);
@@ -165,6 +135,7 @@ class Service {
     services_.draining = true;
     bool all = true;
     if (http_) all = http_->stop(at_once ? std::chrono::milliseconds(0) : drain_time());
+    if (services_.shadow) services_.shadow->stop();
     if (ingest_) ingest_->stop();
     if (engine_) engine_->stop(std::chrono::milliseconds(at_once ? 0 : 2000));
     services_.timers->stop();

@@ -227,8 +227,6 @@ Status check_config(const Config& c) {
     return Status::unimplemented("cache.min_tokens is set, but this build caches contexts of any length; set it to 0").with_field("cache.min_tokens");
   if (c.cache.gpu_bytes > 0) return Status::unimplemented("cache.gpu_bytes is set, but this build has no GPU tier; set it to 0").with_field("cache.gpu_bytes");
   if (!c.remote.url.empty()) return Status::unimplemented("remote.url is set, but this build has no remote tier; leave it empty").with_field("remote.url");
-  if (c.policy.shadow_ratio > 0)
-    return Status::unimplemented("policy.shadow_ratio is set, but this build does not shadow queries; set it to 0").with_field("policy.shadow_ratio");
   if (c.metrics.vllm_names)
     return Status::unimplemented("metrics.vllm_names is set, but this build exports only the quire_ names; set it to false").with_field("metrics.vllm_names");
   if (c.cache.max_pinned_ratio != Config().cache.max_pinned_ratio)

@@ -52,7 +52,7 @@ struct Config {
   struct Policy {
     std::string strategy = "auto", compress = "auto", decode = "auto";
     std::int64_t small_ctx = 1024, default_ttl_seconds = 0;
-    double shadow_ratio = 0;
+    double shadow_ratio = 0, shadow_min_agreement = 0.9, fidelity_max_drop = 0.02;
   } policy;
   struct Explain {
     std::int64_t retain = 1000;

@@ -93,6 +93,7 @@ void info(std::shared_ptr<Call> call) {
   limits["tokens_per_minute"] = config->limits.tokens_per_minute;
   limits["max_model_len"] = s.engine->info().max_model_len;
   o["limits"] = std::move(limits);
+  o["fidelity"] = s.fidelity->info(config->policy.shadow_ratio);
   json::object speed;
   speed["prefill_tokens_per_second"] = rounded(s.engine->prefill_tokens_per_second(), 1);
   speed["decode_tokens_per_second"] = rounded(s.engine->decode_tokens_per_second(), 1);

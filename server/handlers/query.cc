@@ -5,6 +5,7 @@
 
 #include "cachestore/key.h"
 #include "engine/engine.h"
+#include "engine/pipeline/strategy.h"
 #include "kernels/base/log.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
@@ -44,16 +45,21 @@ Problem engine_problem(const Status& status) {
 /// Receives the engine's events and turns them into the reply.
 class ReplySink final : public QuerySink {
  public:
-  ReplySink(std::shared_ptr<Call> call, std::shared_ptr<QueryRecord> record, bool stream, ExplainLevel explain)
-      : call_(std::move(call)), record_(std::move(record)), stream_(stream), explain_(explain) {}
+  /// `shadow`: to be filled and checked if the strategy turns out to be an approximation; may be null.
+  ReplySink(std::shared_ptr<Call> call, std::shared_ptr<QueryRecord> record, bool stream, ExplainLevel explain, std::shared_ptr<ShadowSample> shadow)
+      : call_(std::move(call)), record_(std::move(record)), stream_(stream), explain_(explain), shadow_(std::move(shadow)) {}
 
   void on_plan(const Plan& plan) override {
     record_->plan = plan;
+    if (shadow_ && is_exact(plan)) shadow_.reset();
     if (!stream_) return;
     call_->start_events({{"X-Cache", std::string(cache_header(plan))}});
     started_ = true;
     (void)call_->event("plan", plan_event_json(*record_));
   }
+
+  bool wants_logits() const override { return shadow_ != nullptr; }
+  void on_logits(std::span<const float> logits) override { shadow_->add(logits); }
 
   bool on_token(std::int32_t, std::string_view text) override {
     if (record_->ttft_ms == 0) record_->ttft_ms = call_->elapsed_ms();
@@ -71,22 +77,29 @@ class ReplySink final : public QuerySink {
     record_->finish_reason = finish_reason_name(reason);
     record_->total_ms = call_->elapsed_ms();
     record_->finished = status.ok();
-    auto finish = [call = call_, record = record_, status, stream = stream_, started = started_, explain = explain_] {
+    if (shadow_) shadow_->strategy = plan.strategy;
+    auto finish = [shadow = status.ok() ? std::move(shadow_) : nullptr, call = call_, record = record_, status, stream = stream_, started = started_, explain = explain_] {
       if (record->ttft_ms == 0) record->ttft_ms = record->total_ms;
       if (status.ok()) call->services.explain->add(record);  // before the reply: the client may ask for it at once
       end(*call, *record, status, stream, started, explain);
+      if (shadow) call->services.shadow->submit(shadow);
     };
     // The reply is built off the engine thread, which has other queries to serve.
     if (!call_->services.workers->post(finish)) finish();
   }
 
  private:
+  static bool is_exact(const Plan& plan) {
+    const auto strategy = find_strategy(plan.strategy);
+    return strategy.ok() && strategy->same_as_recompute && plan.compress == "none" && plan.decode == "dense";
+  }
   static void end(Call& call, const QueryRecord& r, const Status& status, bool stream, bool started, ExplainLevel explain);
 
   const std::shared_ptr<Call> call_;
   const std::shared_ptr<QueryRecord> record_;
   const bool stream_;
   const ExplainLevel explain_;
+  std::shared_ptr<ShadowSample> shadow_;
   bool started_ = false;
 };
 
@@ -204,6 +217,13 @@ Status build_request(Preparation& p) {
     QUIRE_ASSIGN_OR_RETURN(q.suffix_ids, format.suffix(std::span<const ChatMessage>(p.body.messages)));
   }
   q.cache = p.body.cache;
+  if (const bool untouched = !q.cache.keep_ratio && !q.cache.recompute_ratio && !q.cache.positions && q.cache.options.given().empty();
+      q.cache.strategy == "auto" && untouched) {
+    // A certificate speaks of default settings only; a request with settings of its own stays exact.
+    FidelityGate::Verdict verdict = services.fidelity->verdict();
+    q.certified_strategy = std::move(verdict.strategy);
+    p.record->exact_note = std::move(verdict.note);
+  }
   q.sampling = p.body.sampling;
   for (const auto& s : format.stop_strings()) q.sampling.stop.push_back(s);
   q.sampling.stop_token_ids = format.stop_ids();
@@ -222,7 +242,16 @@ void start(std::shared_ptr<Preparation> p) {
     p->record->plan = std::move(*plan);
     return call.reply_json(200, plan_result_json(*p->record), {{"X-Cache", std::string(cache_header(p->record->plan))}});
   }
-  auto sink = std::make_shared<ReplySink>(p->call, p->record, p->body.stream, p->body.explain);
+  std::shared_ptr<ShadowSample> shadow;
+  if (services.shadow) {
+    services.shadow->yield();
+    // Only greedy answers can be compared token by token.
+    if (p->request.sampling.temperature <= 0 && services.shadow->draw(services.config()->policy.shadow_ratio)) {
+      shadow = std::make_shared<ShadowSample>();
+      shadow->request = p->request;
+    }
+  }
+  auto sink = std::make_shared<ReplySink>(p->call, p->record, p->body.stream, p->body.explain, std::move(shadow));
   auto handle = services.engine->query(std::move(p->request), std::move(sink));
   if (!handle.ok()) return call.fail(engine_problem(handle.status()));
   call.exchange->on_disconnect([h = *handle]() mutable { h.cancel(); });

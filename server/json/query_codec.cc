@@ -257,7 +257,9 @@ json::object cache_json(const QueryRecord& r) {
   o["keep_ratio"] = rounded(p.keep_ratio, 4);
   o["sparsity"] = rounded(1 - p.keep_ratio, 4);
   o["recompute_ratio"] = rounded(p.recompute_ratio, 4);
-  o["fallback"] = p.fallback ? json::value(*p.fallback) : json::value(nullptr);
+  std::string fallback = p.fallback.value_or("");
+  if (p.strategy == "exact" && !r.exact_note.empty()) fallback += (fallback.empty() ? "" : "; ") + r.exact_note;
+  o["fallback"] = text_or_null(fallback);
   if (!p.reason.empty()) o["reason"] = p.reason;
   o["tiers"] = json::object{{"gpu", tier_json(r.stats, Tier::kGpu)}, {"dram", tier_json(r.stats, Tier::kDram)},
                             {"disk", tier_json(r.stats, Tier::kDisk)}, {"remote", tier_json(r.stats, Tier::kRemote)}};

@@ -59,7 +59,7 @@ struct QueryRecord {
   std::vector<QueryDocument> documents;
   std::string finish_reason;
   double tokenize_ms = 0, resolve_ms = 0, total_ms = 0, ttft_ms = 0;
-  std::string fallback_note;   ///< appended to the plan's
+  std::string exact_note;      ///< why `auto` takes no approximation though the model has a certificate for one; shown when it took `exact`
 };
 
 boost::json::object usage_json(const QueryRecord& record);

@@ -16,7 +16,7 @@
 namespace quire::test {
 
 /// Answers queries when told to, or fails them. Tokenizer and prompt format of the embedded model.
-class StubEngine final : public Engine {
+class StubEngine : public Engine {
  public:
   StubEngine() {
     const std::string folder = std::string(QUIRE_SOURCE_DIR) + "/models/demo";

@@ -13,7 +13,8 @@ declare -A allowed=(
   [cachestore]="cachestore kernels/base"
   [engine]="engine kernels cachestore"
   [ingest]="ingest engine cachestore kernels"
-  [server]="server ingest engine cachestore kernels"
+  [fidelity]="fidelity ingest engine cachestore kernels"
+  [server]="server fidelity ingest engine cachestore kernels"
 )
 sources() { find "$1" -name '*.h' -o -name '*.cc' -o -name '*.cu' | sort; }
 for folder in "${!allowed[@]}"; do
@@ -30,7 +31,7 @@ done
 
 # Third-party doors: <header pattern> <where it may appear>.
 while read -r pattern door; do
-  while read -r hit; do complain "$hit is outside its door ($door)"; done < <(grep -rlE "^#include [<\"]($pattern)" --include='*.h' --include='*.cc' kernels cachestore engine ingest server 2>/dev/null | grep -vE "^($door)")
+  while read -r hit; do complain "$hit is outside its door ($door)"; done < <(grep -rlE "^#include [<\"]($pattern)" --include='*.h' --include='*.cc' kernels cachestore engine ingest fidelity server 2>/dev/null | grep -vE "^($door)")
 done <<'DOORS'
 rocksdb/ cachestore/rocksdb_
 sentencepiece engine/tokenizer/
@@ -39,6 +40,7 @@ oneapi/dnnl|dnnl kernels/cpu/
 hwy/ kernels/cpu/
 boost/asio|boost/beast server/
 faiss/ ingest/
+zlib fidelity/line_source
 spdlog/ server/
 CLI/ server/
 toml server/
@@ -60,14 +62,14 @@ while read -r file; do
     dir="$(dirname "$dir")"
   done
   [ $found = 1 ] || complain "$file is in no CMakeLists.txt"
-done < <(find kernels cachestore engine ingest server tests bench -name '*.cc' | sort)
+done < <(find kernels cachestore engine ingest fidelity server tests bench -name '*.cc' | sort)
 
 # Every error code a client can meet is met by a test.
 while read -r code; do
   grep -rqF "\"$code\"" --include='*.cc' tests/server tests/e2e || complain "no test reaches the error code $code of server/problem.cc"
 done < <(sed -n 's/^ *{"\([a-z_]*\)", [45][0-9][0-9], .*/\1/p' server/problem.cc)
 
-for folder in kernels cachestore engine ingest server clients tests configs models bench; do
+for folder in kernels cachestore engine ingest fidelity server clients tests configs models bench; do
   [ -f "$folder/README.md" ] || complain "$folder/README.md is missing"
 done
 [ $bad = 0 ] && echo "structure: fine"

@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 
 #include "tests/engine/model/model_harness.h"
+#include "tests/support/llama2c_files.h"
 #include "tests/support/model_files.h"
 
 namespace quire {
@@ -11,41 +12,6 @@ namespace {
 
 using namespace testing;
 namespace json = boost::json;
-
-/// llama2.c's v0 layout as a safetensors folder.
-void convert_llama2c(const fs::path& bin, const fs::path& out) {
-  const std::string bytes = read_file(bin);
-  std::int32_t head[7];
-  ASSERT_GE(bytes.size(), sizeof head);
-  std::memcpy(head, bytes.data(), sizeof head);
-  const std::int64_t dim = head[0], hidden = head[1], layers = head[2], heads = head[3], kv_heads = head[4], vocab = head[5];
-  const std::int64_t kv_dim = dim / heads * kv_heads;
-  const char* at = bytes.data() + sizeof head;
-  const char* end = bytes.data() + bytes.size();
-  std::vector<FileTensor> tensors;
-  const auto take = [&](const std::string& name, std::vector<std::int64_t> shape) {
-    std::int64_t n = 4;
-    for (std::int64_t d : shape) n *= d;
-    ASSERT_LE(n, end - at);
-    tensors.push_back({name, "F32", std::move(shape), std::string(at, static_cast<std::size_t>(n))});
-    at += n;
-  };
-  const auto take_all = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
-    for (std::int64_t l = 0; l < layers; ++l) take("model.layers." + std::to_string(l) + "." + name + ".weight", shape);
-  };
-  take("model.embed_tokens.weight", {vocab, dim});
-  take_all("input_layernorm", {dim});
-  take_all("self_attn.q_proj", {dim, dim});
-  take_all("self_attn.k_proj", {kv_dim, dim});
-  take_all("self_attn.v_proj", {kv_dim, dim});
-  take_all("self_attn.o_proj", {dim, dim});
-  take_all("post_attention_layernorm", {dim});
-  take_all("mlp.gate_proj", {hidden, dim});
-  take_all("mlp.down_proj", {dim, hidden});
-  take_all("mlp.up_proj", {hidden, dim});
-  take("model.norm.weight", {dim});
-  write_file(out / "model.safetensors", safetensors_bytes(tensors));
-}
 
 class StoriesTest : public ::testing::Test {
  protected:

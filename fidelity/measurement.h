@@ -1,0 +1,24 @@
+/// What one question under one strategy gave.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace quire {
+
+struct Measurement {
+  std::string skipped;             ///< why it could not be asked; the numbers are then meaningless
+  bool has_answers = false;        ///< em and f1 mean something
+  double em = 0, f1 = 0;
+  double agreement = 1;            ///< with the tokens of full recompute, share of positions
+  double kl = 0;                   ///< mean over the first answer positions, nats, recompute's tokens forced
+  double sequence_ratio = 1;       ///< share of (document token, layer) pairs attended to
+  double recompute_ratio = 0;      ///< share of document tokens computed at query time
+  double bytes_loaded = 0;         ///< KV read from any tier
+  double ttft_ms = 0, decode_ms = 0;
+  std::int64_t prompt_tokens = 0, answer_tokens = 0;
+  std::string answer;
+  friend bool operator==(const Measurement&, const Measurement&) = default;
+};
+
+}  // namespace quire

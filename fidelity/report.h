@@ -1,0 +1,58 @@
+/// From measured rows to what people and programs read: a table, JSON, and rows for plots and certificates.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fidelity/bootstrap.h"
+#include "fidelity/runner.h"
+
+namespace quire {
+
+/// Means over the questions of one task (or "all") under one strategy, with 95 % bootstrap intervals. em and f1 are NaN where no question
+/// has answers.
+struct ReportRow {
+  std::string strategy, task;
+  bool approximate = false, default_settings = false;
+  std::int64_t n = 0;              ///< questions measured
+  std::int64_t n_answers = 0;      ///< of them with known answers
+  Interval em, f1, agreement, kl, sequence_ratio, recompute_ratio, bytes_loaded, ttft_ms, decode_ms;
+  Interval em_difference, f1_difference;   ///< paired: this strategy minus recompute, question by question
+};
+
+/// What was measured, on what.
+struct ReportContext {
+  std::string commit, date, cpu, isa, kernel;
+  std::int64_t cores = 0, memory_bytes = 0;
+  std::string model_name, model_path, fingerprint, fingerprint_hex, weights, kv_dtype;
+  std::int64_t parameters = 0, max_model_len = 0;
+  std::string suite, suite_hash;
+  std::int64_t per_kind = 0, max_tokens = 0, chunk_tokens = 0, block_tokens = 0;
+  std::uint64_t seed = 1;
+  std::string instruction;
+};
+
+struct Report {
+  ReportContext context;
+  std::vector<std::string> strategies, tasks;   ///< tasks without "all"
+  std::vector<ReportRow> rows;                  ///< by strategy, "all" first
+  std::vector<SkippedTask> skipped;             ///< tasks, and questions gathered by reason
+  const ReportRow* find(const std::string& strategy, const std::string& task) const;
+};
+
+/// Deterministic for the same measurements and seed.
+Report make_report(const Suite& suite, const RunResult& run, ReportContext context, const BootstrapOptions& bootstrap = {});
+
+/// {"name": "fidelity", "commit", "date", "machine", "model", "suite", "settings", "rows", "details", "skipped"}. Each score is
+/// {"value", "low", "high"}, null where it means nothing. A row has exactly: strategy, task, n, em, f1, agreement, kl, sequence_ratio,
+/// recompute_ratio, bytes_loaded, ttft_ms; `details` holds decode_ms and the differences to recompute for the same rows.
+std::string report_json(const Report& report);
+/// For a terminal: one line a strategy, then exact match by task.
+std::string report_table(const Report& report);
+
+/// "97.5 %", or "-" for NaN.
+std::string percent(double value, int decimals = 1);
+
+}  // namespace quire

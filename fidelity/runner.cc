@@ -1,0 +1,365 @@
+#include "fidelity/runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "fidelity/score.h"
+#include "kernels/topk.h"
+
+namespace quire {
+namespace {
+
+/// One answer: its greedy choices, the first logits, the text.
+class AnswerSink final : public QuerySink {
+ public:
+  void on_plan(const Plan&) override {}
+  bool wants_logits() const override { return true; }
+  void on_logits(std::span<const float> logits) override {
+    choices.push_back(static_cast<std::int32_t>(argmax(logits.data(), static_cast<std::int64_t>(logits.size()))));
+    if (first_logits.size() < kKlPositions) first_logits.emplace_back(logits.begin(), logits.end());
+  }
+  bool on_token(std::int32_t, std::string_view piece) override {
+    text.append(piece);
+    return true;
+  }
+  void on_done(const Status& s, const Plan& p, const QueryStats& st, FinishReason) override {
+    std::lock_guard lock(mu_);
+    status = s;
+    plan = p;
+    stats = st;
+    done_ = true;
+    changed_.notify_all();
+  }
+  /// Cancels the query once `stop` is set.
+  void wait(QueryHandle& handle, const std::atomic<bool>* stop) {
+    std::unique_lock lock(mu_);
+    while (!changed_.wait_for(lock, std::chrono::milliseconds(100), [this] { return done_; })) {
+      if (stop != nullptr && *stop) handle.cancel();
+    }
+  }
+
+  // Written by the engine thread until done.
+  std::vector<std::int32_t> choices;              ///< the likeliest token at each position, also at the last, which ends the answer
+  std::vector<std::vector<float>> first_logits;
+  std::string text;
+  Status status;
+  Plan plan;
+  QueryStats stats;
+
+ private:
+  std::mutex mu_;
+  std::condition_variable changed_;
+  bool done_ = false;
+};
+
+using Answer = std::shared_ptr<AnswerSink>;
+
+/// The share of (document token, layer) pairs attended to.
+double sequence_ratio(const Plan& plan) {
+  double kept = 0, all = 0;
+  for (const PlannedContext& c : plan.contexts) {
+    if (c.duplicate) continue;
+    for (const PlannedBlock& b : c.blocks) {
+      kept += static_cast<double>(b.num_tokens) * b.kept_layers;
+      all += static_cast<double>(b.num_tokens) * plan.num_layers;
+    }
+  }
+  return all > 0 ? kept / all : 1;
+}
+
+double recompute_ratio(const Plan& plan) {
+  if (plan.document_tokens <= 0) return 0;
+  const std::int64_t outside = plan.prefix_tokens + plan.suffix_tokens;
+  return static_cast<double>(plan.fates.recomputed + std::max<std::int64_t>(0, plan.fates.computed - outside)) / static_cast<double>(plan.document_tokens);
+}
+
+std::string question_text(const Suite& suite, const SuiteRecord& record) {
+  return suite.instruction.empty() ? record.question : suite.instruction + "\n\n" + record.question;
+}
+
+std::string document_id(const SuiteDocument& d) { return "f" + sha256(std::to_string(d.title.size()) + ":" + d.title + d.text).hex().substr(0, 39); }
+
+class Runner {
+ public:
+  Runner(Engine& engine, IngestService& ingest, std::string ns, const Suite& suite, const RunOptions& options, StateFile& state)
+      : engine_(engine), ingest_(ingest), ns_(std::move(ns)), suite_(suite), options_(options), state_(state) {}
+
+  Result<RunResult> run(const std::function<void(const RunProgress&)>& on_progress) {
+    RunResult out;
+    QUIRE_ASSIGN_OR_RETURN(StrategySpec reference, parse_strategy_spec("recompute"));
+    out.strategies.push_back(std::move(reference));
+    for (const auto& s : options_.strategies)
+      if (s.text != "recompute") out.strategies.push_back(s);
+    out.questions = select_records(suite_, options_.per_kind, options_.seed);
+    if (out.questions.empty()) return Status::invalid("suite", suite_.name + " has no question that can be asked" + (suite_.skipped.empty() ? "" : ": " + suite_.skipped.front().reason));
+    RunProgress progress;
+    progress.total = static_cast<std::int64_t>(out.questions.size() * out.strategies.size());
+    Status ended;
+    for (std::size_t q = 0; q < out.questions.size() && ended.ok(); ++q) {
+      const SuiteRecord& record = suite_.records[out.questions[q]];
+      next_ = q + 1 < out.questions.size() ? &suite_.records[out.questions[q + 1]] : nullptr;
+      progress.task = record.kind;
+      ended = ask(record, out.strategies, [&](const std::string& strategy) {
+        progress.strategy = strategy;
+        if (on_progress) on_progress(progress);
+        ++progress.done;
+      });
+    }
+    clean_up(nullptr);
+    QUIRE_RETURN_IF_ERROR(ended);
+    if (on_progress) on_progress(progress);
+    for (const std::size_t index : out.questions) {
+      const std::string hash = record_hash(suite_.records[index]).hex();
+      auto& row = out.rows.emplace_back();
+      for (const auto& s : out.strategies) row.push_back(*state_.find(hash, s.text));
+    }
+    return out;
+  }
+
+ private:
+  bool stopped() const { return options_.stop != nullptr && *options_.stop; }
+  static Status stop_status() { return Status::cancelled("the run was interrupted"); }
+
+  template <class Tick>
+  Status ask(const SuiteRecord& record, const std::vector<StrategySpec>& strategies, Tick&& tick) {
+    const std::string hash = record_hash(record).hex();
+    const bool finished = std::all_of(strategies.begin(), strategies.end(), [&](const auto& s) { return state_.find(hash, s.text) != nullptr; });
+    if (finished) {
+      for (const auto& s : strategies) tick(s.text);
+      return {};
+    }
+    if (stopped()) return stop_status();
+    std::string skipped;
+    QueryRequest request;
+    if (const Status s = prepare(record, request); !s.ok()) {
+      if (s.code() != Code::kInvalidArgument) return s;
+      skipped = s.message();
+    }
+    Answer reference;
+    if (skipped.empty() && !warm_) {
+      // Untimed: the first query of a process finds cold caches that no strategy is to blame for.
+      warm_ = true;
+      QUIRE_RETURN_IF_ERROR(answer(request, strategies.front(), {}, skipped).status());
+    }
+    for (std::size_t i = 0; i < strategies.size(); ++i) {
+      const StrategySpec& spec = strategies[i];
+      if (stopped()) return stop_status();
+      tick(spec.text);
+      const bool known = state_.find(hash, spec.text) != nullptr;
+      if (known && i > 0) continue;
+      Measurement m;
+      if (skipped.empty() && i == 0) {
+        QUIRE_ASSIGN_OR_RETURN(reference, answer(request, spec, {}, skipped));
+        if (skipped.empty()) m = measured(record, *reference, *reference, reference->text);
+      } else if (skipped.empty()) {
+        QUIRE_ASSIGN_OR_RETURN(m, compared(record, request, spec, *reference));
+      }
+      if (!skipped.empty()) m.skipped = skipped;
+      if (!known) QUIRE_RETURN_IF_ERROR(state_.add(hash, spec.text, m));
+    }
+    clean_up(next_);
+    return {};
+  }
+
+  Result<Measurement> compared(const SuiteRecord& record, const QueryRequest& request, const StrategySpec& spec, const AnswerSink& reference) {
+    std::string skipped;
+    Measurement m;
+    QUIRE_ASSIGN_OR_RETURN(const Answer forced, answer(request, spec, reference.choices, skipped));
+    if (!skipped.empty()) {
+      m.skipped = skipped;
+      return m;
+    }
+    m = measured(record, *forced, reference, reference.text);
+    const std::size_t positions = std::min(forced->first_logits.size(), reference.first_logits.size());
+    std::vector<float> log_p, log_q;
+    double sum = 0;
+    for (std::size_t i = 0; i < positions; ++i) {
+      log_softmax(reference.first_logits[i], log_p);
+      log_softmax(forced->first_logits[i], log_q);
+      sum += kl_divergence(log_p, log_q);
+    }
+    m.kl = positions > 0 ? sum / static_cast<double>(positions) : 0;
+    if (forced->choices == reference.choices) return m;  // left alone it says the same, token for token
+    QUIRE_ASSIGN_OR_RETURN(const Answer own, answer(request, spec, {}, skipped));
+    score(record, own->text, m);
+    m.agreement = token_agreement(reference.choices, own->choices);
+    m.answer_tokens = own->stats.completion_tokens;
+    return m;
+  }
+
+  void score(const SuiteRecord& record, std::string text, Measurement& m) const {
+    if (record.first_line) {
+      text.erase(0, std::min(text.find_first_not_of('\n'), text.size()));
+      text.resize(std::min(text.find('\n'), text.size()));
+    }
+    const auto begin = text.find_first_not_of(" \t\r\n");
+    m.answer = begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
+    m.has_answers = !record.answers.empty();
+    if (!m.has_answers) return;
+    switch (record.rule) {
+      case ScoreRule::kExactMatch: m.em = exact_match(m.answer, record.answers); break;
+      case ScoreRule::kRulerAll: m.em = ruler_match_all(m.answer, record.answers); break;
+      case ScoreRule::kRulerAny: m.em = ruler_match_any(m.answer, record.answers); break;
+    }
+    m.f1 = f1_score(m.answer, record.answers);
+  }
+
+  Measurement measured(const SuiteRecord& record, const AnswerSink& run, const AnswerSink& reference, const std::string& text) const {
+    Measurement m;
+    score(record, text, m);
+    m.agreement = token_agreement(reference.choices, run.choices);
+    m.sequence_ratio = sequence_ratio(run.plan);
+    m.recompute_ratio = recompute_ratio(run.plan);
+    for (const std::int64_t bytes : run.stats.tier_bytes) m.bytes_loaded += static_cast<double>(bytes);
+    m.ttft_ms = run.stats.ttft_ms;
+    m.decode_ms = run.stats.decode_ms;
+    m.prompt_tokens = run.plan.prompt_tokens;
+    m.answer_tokens = run.stats.completion_tokens;
+    return m;
+  }
+
+  Result<Answer> answer(const QueryRequest& prompt, const StrategySpec& spec, const std::vector<std::int32_t>& forced, std::string& skipped) {
+    QueryRequest request = prompt;
+    request.id = "fidelity";
+    request.cache = spec.cache;
+    request.sampling.forced_tokens = forced;
+    auto sink = std::make_shared<AnswerSink>();
+    auto handle = engine_.query(std::move(request), sink);
+    Status status = handle.status();
+    if (status.ok()) {
+      sink->wait(*handle, options_.stop);
+      status = sink->status;
+    }
+    if (stopped()) return stop_status();
+    if (status.ok()) return sink;
+    if (parse_window_exceeded(status) || status.code() == Code::kResourceExhausted) {
+      skipped = status.message();
+      return sink;
+    }
+    return status.with_context("strategy " + spec.text);
+  }
+
+  Status prepare(const SuiteRecord& record, QueryRequest& request) {
+    const PromptFormat& format = engine_.prompt_format();
+    QUIRE_ASSIGN_OR_RETURN(request.prefix_ids, format.prefix());
+    QUIRE_ASSIGN_OR_RETURN(request.suffix_ids, format.suffix(question_text(suite_, record)));
+    request.sampling.max_tokens = record.max_tokens > 0 ? record.max_tokens : options_.max_tokens;
+    for (const auto& s : format.stop_strings()) request.sampling.stop.push_back(s);
+    request.sampling.stop_token_ids = format.stop_ids();
+    QUIRE_RETURN_IF_ERROR(ingest_documents(record));
+    std::vector<std::string> ids;
+    for (const auto& d : *record.documents) ids.push_back(document_id(d));
+    QUIRE_ASSIGN_OR_RETURN(Resolved resolved, ingest_.resolve(ns_, ids, {}));
+    if (!resolved.missing.empty() || !resolved.not_ready.empty()) return Status::internal("a document of the suite was not kept by the document service");
+    for (auto& d : resolved.documents)
+      for (auto& c : d.contexts) request.contexts.push_back(std::move(c));
+    request.tenant = resolved.tenant;
+    request.salt_digest = resolved.salt_digest;
+    std::int64_t tokens = static_cast<std::int64_t>(request.prefix_ids.size() + request.suffix_ids.size()) + request.sampling.max_tokens;
+    for (const auto& c : request.contexts) tokens += static_cast<std::int64_t>(c.token_ids.size());
+    const std::int64_t window = engine_.info().max_model_len;
+    if (tokens > window) return Status::invalid("suite", "needs " + std::to_string(tokens) + " tokens with its answer; the model's window holds " + std::to_string(window));
+    return {};
+  }
+
+  Status ingest_documents(const SuiteRecord& record) {
+    std::vector<DocumentInput> batch;
+    std::set<std::string> in_batch;
+    const std::size_t most = static_cast<std::size_t>(ingest_.options().max_documents_per_call);
+    for (const auto& d : *record.documents) {
+      std::string id = document_id(d);
+      if (present_.contains(id) || !in_batch.insert(id).second) continue;
+      DocumentInput input;
+      input.id = std::move(id);
+      input.title = d.title;
+      input.text = d.text;
+      batch.push_back(std::move(input));
+      if (batch.size() == most) {
+        QUIRE_RETURN_IF_ERROR(submit(std::move(batch)));
+        batch.clear();
+      }
+    }
+    return batch.empty() ? Status() : submit(std::move(batch));
+  }
+
+  Status submit(std::vector<DocumentInput> batch) {
+    for (const auto& d : batch) present_.insert(*d.id);
+    BatchOptions options;
+    options.chunking.max_tokens = options_.chunk_tokens;
+    QUIRE_ASSIGN_OR_RETURN(const JobSnapshot job, ingest_.submit(ns_, std::move(batch), options));
+    auto done = std::make_shared<std::promise<JobSnapshot>>();
+    auto future = done->get_future();
+    QUIRE_ASSIGN_OR_RETURN(const Subscription subscription, ingest_.subscribe(ns_, job.id, [done](JobEvent event, const JobSnapshot& s) {
+      if (event == JobEvent::kDone) done->set_value(s);
+    }));
+    while (future.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
+      if (!stopped()) continue;
+      (void)ingest_.cancel_job(ns_, job.id);  // a job that just ended needs no cancelling
+      return stop_status();
+    }
+    const JobSnapshot end = future.get();
+    for (const auto& item : end.results) {
+      if (item.error) return Status::precondition("a document of the suite could not be cached: " + item.error->message);
+    }
+    return {};
+  }
+
+  /// Removes what `next` does not ask about.
+  void clean_up(const SuiteRecord* next) {
+    std::set<std::string> wanted;
+    if (next != nullptr)
+      for (const auto& d : *next->documents) wanted.insert(document_id(d));
+    for (auto it = present_.begin(); it != present_.end();) {
+      if (wanted.contains(*it)) {
+        ++it;
+        continue;
+      }
+      (void)ingest_.remove(ns_, *it);  // what stays behind costs room only
+      it = present_.erase(it);
+    }
+  }
+
+  Engine& engine_;
+  IngestService& ingest_;
+  const std::string ns_;
+  const Suite& suite_;
+  const RunOptions& options_;
+  StateFile& state_;
+  const SuiteRecord* next_ = nullptr;
+  std::set<std::string> present_;
+  bool warm_ = false;
+};
+
+}  // namespace
+
+Result<RunResult> run_suite(Engine& engine, IngestService& ingest, const std::string& ns, const Suite& suite, const RunOptions& options, StateFile& state,
+                            const std::function<void(const RunProgress&)>& on_progress) {
+  if (options.max_tokens < 1) return Status::invalid("max_tokens", "must be at least 1");
+  if (options.chunk_tokens < 16) return Status::invalid("chunk_tokens", "must be at least 16");
+  Runner runner(engine, ingest, ns, suite, options, state);
+  return runner.run(on_progress);
+}
+
+Result<std::int64_t> prompt_tokens(const Engine& engine, const SuiteRecord& record, std::int32_t chunk_tokens) {
+  const PromptFormat& format = engine.prompt_format();
+  QUIRE_ASSIGN_OR_RETURN(const auto prefix, format.prefix());
+  QUIRE_ASSIGN_OR_RETURN(const auto suffix, format.suffix(record.question));
+  std::int64_t total = static_cast<std::int64_t>(prefix.size() + suffix.size());
+  for (const auto& d : *record.documents) {
+    QUIRE_ASSIGN_OR_RETURN(const auto whole, format.document(d.title, d.text));
+    QUIRE_ASSIGN_OR_RETURN(const auto header, format.document(d.title, ""));
+    const auto n = static_cast<std::int64_t>(whole.ids.size()), head = static_cast<std::int64_t>(header.ids.size());
+    // Chunks end at sentences, a little before they are full.
+    const std::int64_t room = std::max<std::int64_t>(1, (chunk_tokens - head) * 9 / 10);
+    const std::int64_t chunks = n <= chunk_tokens ? 1 : (n - head + room - 1) / room;
+    total += n + (chunks - 1) * (head + 1);
+  }
+  return total;
+}
+
+}  // namespace quire

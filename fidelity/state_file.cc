@@ -1,0 +1,135 @@
+#include "fidelity/state_file.h"
+
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "fidelity/json_util.h"
+#include "fidelity/line_source.h"
+
+namespace quire {
+namespace json = boost::json;
+namespace {
+
+constexpr std::string_view kFormat = "quire-fidelity-state-1";
+
+std::string row_text(const std::string& question, const std::string& strategy, const Measurement& m) {
+  json::object o;
+  o["question"] = question;
+  o["strategy"] = strategy;
+  o["skipped"] = m.skipped;
+  o["has_answers"] = m.has_answers;
+  o["em"] = m.em;
+  o["f1"] = m.f1;
+  o["agreement"] = m.agreement;
+  o["kl"] = fidelity_json::number(m.kl);
+  o["sequence_ratio"] = m.sequence_ratio;
+  o["recompute_ratio"] = m.recompute_ratio;
+  o["bytes_loaded"] = m.bytes_loaded;
+  o["ttft_ms"] = m.ttft_ms;
+  o["decode_ms"] = m.decode_ms;
+  o["prompt_tokens"] = m.prompt_tokens;
+  o["answer_tokens"] = m.answer_tokens;
+  o["answer"] = m.answer;
+  return json::serialize(o) + "\n";
+}
+
+struct Row {
+  std::string question, strategy;
+  Measurement m;
+};
+
+std::optional<Row> parse_row(std::string_view line) {
+  const auto value = fidelity_json::parse(line);
+  if (!value.ok() || !value->is_object()) return std::nullopt;
+  const auto& o = value->get_object();
+  Row row;
+  bool ok = true;
+  const auto text = [&](const char* name, std::string& out) {
+    const auto* v = o.if_contains(name);
+    if (v && v->is_string()) out = std::string(v->get_string().data(), v->get_string().size());
+    else ok = false;
+  };
+  const auto number = [&](const char* name, double& out) {
+    const auto* v = o.if_contains(name);
+    if (v && (v->is_number() || v->is_null())) out = fidelity_json::to_double(*v);
+    else ok = false;
+  };
+  text("question", row.question);
+  text("strategy", row.strategy);
+  text("skipped", row.m.skipped);
+  text("answer", row.m.answer);
+  const auto* has = o.if_contains("has_answers");
+  if (has && has->is_bool()) row.m.has_answers = has->get_bool();
+  else ok = false;
+  double prompt = 0, answer = 0;
+  for (const auto& [name, out] : {std::pair{"em", &row.m.em}, {"f1", &row.m.f1}, {"agreement", &row.m.agreement}, {"kl", &row.m.kl},
+                                  {"sequence_ratio", &row.m.sequence_ratio}, {"recompute_ratio", &row.m.recompute_ratio},
+                                  {"bytes_loaded", &row.m.bytes_loaded}, {"ttft_ms", &row.m.ttft_ms}, {"decode_ms", &row.m.decode_ms},
+                                  {"prompt_tokens", &prompt}, {"answer_tokens", &answer}}) {
+    number(name, *out);
+  }
+  if (!ok || !(prompt >= 0 && prompt < 1e15) || !(answer >= 0 && answer < 1e15)) return std::nullopt;
+  row.m.prompt_tokens = static_cast<std::int64_t>(prompt);
+  row.m.answer_tokens = static_cast<std::int64_t>(answer);
+  return row;
+}
+
+std::string header_text(const std::string& identity) { return json::serialize(json::object{{"format", kFormat}, {"identity", identity}}) + "\n"; }
+
+Status write_failed(const std::string& path) { return Status::io("cannot write " + path + ": " + std::strerror(errno)); }
+
+}  // namespace
+
+Result<std::unique_ptr<StateFile>> StateFile::open(const std::string& path, const std::string& identity) {
+  auto out = std::make_unique<StateFile>();
+  out->path_ = path;
+  std::error_code ec;
+  if (std::filesystem::exists(path, ec)) {
+    QUIRE_ASSIGN_OR_RETURN(const auto lines, open_lines(path));
+    bool header = false;
+    for (;;) {
+      auto line = lines->next();
+      if (!line.ok() || !line->has_value()) break;
+      if (!header) {
+        if (**line + "\n" != header_text(identity)) break;
+        header = true;
+        continue;
+      }
+      if (auto row = parse_row(**line)) out->rows_[{row->question, row->strategy}] = std::move(row->m);
+    }
+    out->restarted_ = !header;
+  }
+  // Written anew, so that a half-written last row does not join the next one.
+  const std::string fresh = path + ".new";
+  out->file_ = std::fopen(fresh.c_str(), "wb");
+  if (out->file_ == nullptr) return write_failed(fresh);
+  std::string text = header_text(identity);
+  for (const auto& [key, row] : out->rows_) text += row_text(key.first, key.second, row);
+  if (std::fwrite(text.data(), 1, text.size(), out->file_) != text.size() || std::fflush(out->file_) != 0) return write_failed(fresh);
+  std::filesystem::rename(fresh, path, ec);
+  if (ec) return Status::io("cannot replace " + path + ": " + ec.message());
+  return out;
+}
+
+StateFile::~StateFile() {
+  if (file_ != nullptr) std::fclose(file_);
+}
+
+const Measurement* StateFile::find(const std::string& question, const std::string& strategy) const {
+  const auto found = rows_.find({question, strategy});
+  return found == rows_.end() ? nullptr : &found->second;
+}
+
+Status StateFile::add(const std::string& question, const std::string& strategy, const Measurement& row) {
+  rows_[{question, strategy}] = row;
+  if (file_ == nullptr) return {};
+  const std::string text = row_text(question, strategy, row);
+  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0) return write_failed(path_);
+  return {};
+}
+
+}  // namespace quire

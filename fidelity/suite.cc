@@ -1,0 +1,47 @@
+#include "fidelity/suite.h"
+
+#include <algorithm>
+#include <map>
+
+#include "fidelity/random.h"
+
+namespace quire {
+
+Digest record_hash(const SuiteRecord& r) {
+  Sha256 hash;
+  hash.update_u64(r.documents ? r.documents->size() : 0);
+  if (r.documents) {
+    for (const auto& d : *r.documents) hash.update_field(d.title).update_field(d.text);
+  }
+  hash.update_field(r.question).update_field(r.kind);
+  hash.update_u64(r.answers.size());
+  for (const auto& a : r.answers) hash.update_field(a);
+  hash.update_u64(static_cast<std::uint64_t>(r.rule)).update_u64(static_cast<std::uint64_t>(r.max_tokens)).update_u64(r.first_line ? 1 : 0);
+  return hash.finish();
+}
+
+Digest Suite::hash() const {
+  Sha256 hash;
+  hash.update_field(instruction);
+  hash.update_u64(records.size());
+  for (const auto& r : records) hash.update_field(record_hash(r).hex());
+  return hash.finish();
+}
+
+std::vector<std::size_t> select_records(const Suite& suite, std::int64_t per_kind, std::uint64_t seed) {
+  std::map<std::string, std::vector<std::size_t>> by_kind;
+  for (std::size_t i = 0; i < suite.records.size(); ++i) by_kind[suite.records[i].kind].push_back(i);
+  std::vector<std::size_t> out;
+  for (auto& [kind, indices] : by_kind) {
+    if (per_kind > 0 && indices.size() > static_cast<std::size_t>(per_kind)) {
+      Random random(seed, kind);
+      random.shuffle(indices);
+      indices.resize(static_cast<std::size_t>(per_kind));
+    }
+    out.insert(out.end(), indices.begin(), indices.end());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+}  // namespace quire

@@ -1,0 +1,381 @@
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "cachestore/store.h"
+#include "engine/engine.h"
+#include "engine/model/config.h"
+#include "fidelity/certificate.h"
+#include "fidelity/html_report.h"
+#include "fidelity/report.h"
+#include "fidelity/ruler.h"
+#include "fidelity/runner.h"
+#include "fidelity/suite_reader.h"
+#include "ingest/ingest_service.h"
+#include "kernels/base/log.h"
+#include "server/commands/commands.h"
+#include "server/commands/model_path.h"
+#include "server/commands/service_options.h"
+#include "server/config/config.h"
+#include "server/json/parse.h"
+#include "server/version.h"
+
+namespace quire {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct FidelityFlags {
+  std::string model, config_file, suite = "encyclopedia", strategies = "recompute,exact,reuse", source, json, html, svg, work, store;
+  std::string instruction = "auto";
+  std::int64_t limit = 40, max_tokens = 32, chunk_tokens = 512, per_task = 20;
+  std::uint64_t seed = 1;
+  bool certify = false, fresh = false, quiet = false;
+  std::vector<std::string> settings;
+};
+
+constexpr const char* kNamespace = "fidelity";
+constexpr const char* kSuiteFile = "encyclopedia.jsonl";
+
+std::atomic<bool> interrupted{false};
+
+void on_interrupt(int signal) {
+  if (interrupted.exchange(true)) {  // the second time: at once
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+  }
+}
+
+/// A bar that redraws itself on a terminal, a line now and then elsewhere.
+class ProgressLine {
+ public:
+  ProgressLine(bool quiet) : terminal_(::isatty(2) != 0), quiet_(quiet) {}
+  void show(const RunProgress& p) {
+    using std::chrono::steady_clock;
+    const auto now = steady_clock::now();
+    if (first_done_ < 0) {
+      first_done_ = p.done;
+      started_ = now;
+    }
+    const bool last = p.done == p.total;
+    if (quiet_ || (!last && now - shown_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10000)))) return;
+    shown_ = now;
+    const double ratio = p.total > 0 ? static_cast<double>(p.done) / static_cast<double>(p.total) : 1;
+    const double seconds = std::chrono::duration<double>(now - started_).count();
+    const auto did = static_cast<double>(p.done - first_done_);
+    const double left = did > 0 ? seconds / did * static_cast<double>(p.total - p.done) : 0;
+    if (terminal_) {
+      constexpr int kWidth = 32;
+      std::string bar(static_cast<std::size_t>(std::clamp(static_cast<int>(ratio * kWidth), 0, kWidth)), '#');
+      bar.resize(kWidth, '.');
+      std::fprintf(stderr, "\r[%s] %3.0f%%  %lld/%lld  %.0f s left  %.40s under %.40s\033[K", bar.c_str(), ratio * 100, static_cast<long long>(p.done),
+                   static_cast<long long>(p.total), left, p.task.c_str(), p.strategy.c_str());
+      if (last) std::fputc('\n', stderr);
+    } else {
+      std::fprintf(stderr, "%lld of %lld rows, %.0f s left\n", static_cast<long long>(p.done), static_cast<long long>(p.total), left);
+    }
+    std::fflush(stderr);
+  }
+  void end() {
+    if (terminal_ && !quiet_ && first_done_ >= 0) std::fputc('\n', stderr);
+  }
+
+ private:
+  const bool terminal_, quiet_;
+  std::int64_t first_done_ = -1;
+  std::chrono::steady_clock::time_point started_, shown_;
+};
+
+std::string cpu_name() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    const auto colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+void describe_machine(ReportContext& c) {
+  c.cpu = cpu_name();
+  c.cores = static_cast<std::int64_t>(std::max(1u, std::thread::hardware_concurrency()));
+  c.memory_bytes = static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  utsname name{};
+  if (::uname(&name) == 0) c.kernel = std::string(name.sysname) + " " + name.release;
+  c.commit = build_commit();
+  c.date = rfc3339(std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+}
+
+/// The questions that came with the loaded model, else those of the embedded one.
+Result<std::string> encyclopedia_path(const std::string& model_path) {
+  std::error_code ec;
+  if (const auto own = fs::path(model_path) / kSuiteFile; fs::is_regular_file(own, ec)) return own.string();
+  const auto embedded = find_model_path("");
+  if (embedded.ok()) {
+    if (const auto file = fs::path(*embedded) / kSuiteFile; fs::is_regular_file(file, ec)) return file.string();
+  }
+  return Status::not_found("the suite 'encyclopedia' is not here: neither " + model_path + " nor the embedded model has a file " + kSuiteFile + "; name a file with --suite").with_field("--suite");
+}
+
+Result<Suite> make_suite(const FidelityFlags& f, const Engine& engine, const std::string& model_path) {
+  Suite suite;
+  const auto read_named = [&](const std::string& name) -> Result<Suite> {
+    std::string path = name;
+    if (name == "encyclopedia") {
+      QUIRE_ASSIGN_OR_RETURN(path, encyclopedia_path(model_path));
+    }
+    QUIRE_ASSIGN_OR_RETURN(Suite read, read_suite(path));
+    read.name = name == "encyclopedia" ? name : fs::path(path).filename().string();
+    return read;
+  };
+  if (f.suite.starts_with("ruler@")) {
+    RulerOptions o;
+    const std::string digits = f.suite.substr(6);
+    const auto [end, ec] = std::from_chars(digits.data(), digits.data() + digits.size(), o.length_tokens);
+    if (ec != std::errc() || end != digits.data() + digits.size()) return Status::invalid("--suite", "'" + f.suite + "': write ruler@ and a number of tokens, for example ruler@4096");
+    o.window_tokens = engine.info().max_model_len;
+    o.per_task = f.per_task;
+    o.seed = f.seed;
+    QUIRE_ASSIGN_OR_RETURN(const Suite source, read_named(f.source.empty() ? "encyclopedia" : f.source));
+    const auto chunk = static_cast<std::int32_t>(f.chunk_tokens);
+    QUIRE_ASSIGN_OR_RETURN(suite, make_ruler(source, o, [&engine, chunk](const SuiteRecord& r) { return prompt_tokens(engine, r, chunk); }));
+  } else {
+    QUIRE_ASSIGN_OR_RETURN(suite, read_named(f.suite));
+  }
+  if (f.instruction != "auto") suite.instruction = f.instruction;
+  else if (engine.prompt_format().family() == PromptFamily::kQuire) suite.instruction.clear();  // it was trained without instructions
+  return suite;
+}
+
+Status write_text(const std::string& path, const std::string& text) {
+  const std::string fresh = path + ".new";
+  {
+    std::ofstream out(fresh, std::ios::binary | std::ios::trunc);
+    out << text;
+    if (!out.flush()) return Status::io("cannot write " + fresh + ": check the folder and its permissions");
+  }
+  std::error_code ec;
+  fs::rename(fresh, path, ec);
+  if (ec) return Status::io("cannot write " + path + ": " + ec.message());
+  return {};
+}
+
+/// A folder that goes with the object, unless the user named one.
+class WorkFolder {
+ public:
+  static Result<std::unique_ptr<WorkFolder>> make(const std::string& named) {
+    auto out = std::make_unique<WorkFolder>();
+    if (!named.empty()) {
+      out->path_ = named;
+      return out;
+    }
+    std::string pattern = (fs::temp_directory_path() / "quire-fidelity-XXXXXX").string();
+    if (!::mkdtemp(pattern.data())) return Status::io("cannot make a temporary folder in " + fs::temp_directory_path().string() + "; name one with --work");
+    out->path_ = pattern;
+    out->temporary_ = true;
+    return out;
+  }
+  ~WorkFolder() {
+    std::error_code ec;
+    if (temporary_) fs::remove_all(path_, ec);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  bool temporary_ = false;
+};
+
+/// Store, engine and document service, taken down in order.
+struct Bench {
+  std::unique_ptr<WorkFolder> folder;
+  std::unique_ptr<Store> store;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<IngestService> ingest;
+  ~Bench() {
+    if (ingest) ingest->stop();
+    if (engine) engine->stop(std::chrono::milliseconds(0));
+    ingest.reset();
+    engine.reset();
+    store.reset();
+  }
+};
+
+Status open_bench(const FidelityFlags& f, const Config& config, const std::string& model_path, Bench& b) {
+  QUIRE_ASSIGN_OR_RETURN(b.folder, WorkFolder::make(f.work));
+  StoreOptions store = store_options(config);
+  store.path = b.folder->path();
+  store.max_bytes = 0;
+  QUIRE_ASSIGN_OR_RETURN(b.store, open_store(store));
+  EngineOptions engine = engine_options(config, model_path);
+  QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
+  if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;
+  QUIRE_ASSIGN_OR_RETURN(b.engine, create_engine(engine, *b.store));
+  IngestOptions ingest = ingest_options(config);
+  ingest.max_document_tokens = std::max<std::int64_t>(ingest.max_document_tokens, 1 << 22);
+  ingest.namespace_bytes = 0;
+  QUIRE_ASSIGN_OR_RETURN(b.ingest, create_ingest_service(ingest, *b.store, *b.engine));
+  return b.ingest->start();
+}
+
+/// The store that certificates go to: opened before the long run too, so that a wrong folder or a running service is found at once.
+Result<std::unique_ptr<Store>> open_certificate_store(const Config& config) {
+  StoreOptions options = store_options(config);
+  options.dram_bytes = 0;
+  auto store = open_store(options);
+  if (!store.ok()) return store.status().with_context("certificates are to go into the store at " + options.path);
+  return store;
+}
+
+ReportContext describe(const FidelityFlags& f, const Config& config, const Engine& engine, const Suite& suite) {
+  ReportContext c;
+  describe_machine(c);
+  const EngineInfo& info = engine.info();
+  c.isa = info.isa;
+  c.model_name = config.model.name == "default" ? fs::path(info.model_path).filename().string() : config.model.name;
+  c.model_path = info.model_path;
+  c.fingerprint = info.fingerprint;
+  c.fingerprint_hex = fingerprint_hex(info);
+  c.weights = info.weights_format;
+  c.kv_dtype = info.kv_dtype;
+  c.parameters = info.num_parameters;
+  c.max_model_len = info.max_model_len;
+  c.suite = suite.name;
+  c.suite_hash = suite.hash().hex();
+  c.per_kind = f.limit;
+  c.max_tokens = f.max_tokens;
+  c.chunk_tokens = f.chunk_tokens;
+  c.block_tokens = config.cache.block_tokens;
+  c.seed = f.seed;
+  c.instruction = suite.instruction;
+  return c;
+}
+
+/// What rows of a state file belong to. Which questions and strategies are asked may change: each row names its own.
+std::string identity(const ReportContext& c) {
+  return c.fingerprint_hex + " " + c.suite_hash + " max_tokens=" + std::to_string(c.max_tokens) + " chunk_tokens=" + std::to_string(c.chunk_tokens) +
+         " block_tokens=" + std::to_string(c.block_tokens) + " window=" + std::to_string(c.max_model_len) + " isa=" + c.isa + " commit=" + c.commit;
+}
+
+int fidelity(FidelityFlags f) {
+  set_log_sink(nullptr, LogLevel::kWarning);
+  auto config = load_config(f.config_file, f.settings);
+  if (!config.ok()) return complain(config.status());
+  if (!f.store.empty()) config->disk.path = f.store;
+  if (!f.model.empty()) config->model.path = f.model;
+  if (f.limit < 0 || f.per_task < 1 || f.max_tokens < 1 || f.chunk_tokens < 16) return complain("--limit must not be negative, --per-task and --max-tokens at least 1, --chunk-tokens at least 16");
+  const auto strategies = parse_strategy_list(f.strategies);
+  if (!strategies.ok()) return complain(strategies.status());
+  const auto model_path = find_model_path(config->model.path);
+  if (!model_path.ok()) return complain(model_path.status());
+  if (f.certify) {
+    if (const auto store = open_certificate_store(*config); !store.ok()) return complain(store.status());
+  }
+  Bench bench;
+  if (const auto s = open_bench(f, *config, *model_path, bench); !s.ok()) return complain(s);
+  const auto suite = make_suite(f, *bench.engine, *model_path);
+  if (!suite.ok()) return complain(suite.status());
+  ReportContext context = describe(f, *config, *bench.engine, *suite);
+
+  std::unique_ptr<StateFile> state = std::make_unique<StateFile>();
+  if (!f.json.empty()) {
+    const std::string path = f.json + ".state";
+    std::error_code ec;
+    if (f.fresh) fs::remove(path, ec);
+    auto opened = StateFile::open(path, identity(context));
+    if (!opened.ok()) return complain(opened.status());
+    state = std::move(*opened);
+    if (state->restarted()) std::fprintf(stderr, "%s is of another model, suite, setting or build: starting anew\n", path.c_str());
+    else if (state->size() > 0 && !f.quiet) std::fprintf(stderr, "%zu rows are measured already (%s; --fresh measures them again)\n", state->size(), path.c_str());
+  }
+  std::signal(SIGINT, on_interrupt);
+  std::signal(SIGTERM, on_interrupt);
+  RunOptions options;
+  options.strategies = *strategies;
+  options.per_kind = f.suite.starts_with("ruler@") ? 0 : f.limit;
+  options.seed = f.seed;
+  options.max_tokens = static_cast<std::int32_t>(f.max_tokens);
+  options.chunk_tokens = static_cast<std::int32_t>(f.chunk_tokens);
+  options.stop = &interrupted;
+  ProgressLine line(f.quiet);
+  const auto run = run_suite(*bench.engine, *bench.ingest, kNamespace, *suite, options, *state, [&line](const RunProgress& p) { line.show(p); });
+  if (!run.ok()) {
+    line.end();
+    if (run.code() != Code::kCancelled) {
+      for (const auto& s : suite->skipped) std::fprintf(stderr, "skipped %s: %s\n", s.task.c_str(), s.reason.c_str());
+      return complain(run.status());
+    }
+    std::fprintf(stderr, f.json.empty() ? "interrupted\n" : "interrupted: run the same command again to go on from here\n");
+    return 130;
+  }
+  const Report report = make_report(*suite, *run, std::move(context), {.seed = f.seed});
+  const auto certificates = make_certificates(report, config->policy.fidelity_max_drop);
+  std::printf("%s", report_table(report).c_str());
+  for (const auto& [path, text] : {std::pair{f.json, report_json(report)}, {f.html, report_html(report, certificates)}, {f.svg, report_svg(report)}}) {
+    if (path.empty()) continue;
+    if (const auto s = write_text(path, text); !s.ok()) return complain(s);
+  }
+  if (!f.certify) return 0;
+  if (certificates.empty()) return complain("no certificate: it needs a suite with answers, and a strategy that is an approximation");
+  for (const auto& c : certificates) std::printf("certificate for %s: %s (%s)\n", c.spec.c_str(), c.passed ? "passed" : "not passed", c.reason.c_str());
+  auto store = open_certificate_store(*config);
+  if (!store.ok()) return complain(store.status());
+  if (const auto s = save_certificates(**store, certificates); !s.ok()) return complain(s);
+  std::printf("written to %s\n", config->disk.path.c_str());
+  return 0;
+}
+
+}  // namespace
+
+void add_fidelity_command(CLI::App& app, CommandRun& run) {
+  auto f = std::make_shared<FidelityFlags>();
+  auto* c = app.add_subcommand("fidelity",
+                               "Measure strategies against full recompute on questions with known answers.\n\n"
+                               "  quire fidelity                                     the embedded model on its own held-out questions\n"
+                               "  quire fidelity -m DIR --suite my.jsonl --html r.html   your model on your questions\n"
+                               "  quire fidelity --suite ruler@4096 --strategies recompute,reuse,reuse:positions=naive\n"
+                               "  quire fidelity --limit 0 --certify --store ./data  let 'auto' use what passes\n\n"
+                               "A question file has one JSON object a line: {\"documents\": [{\"id\", \"title\", \"text\"}], \"question\", \"answers\": [...],\n"
+                               "\"kind\"}. HotpotQA, 2WikiMultihopQA, MuSiQue, SQuAD, LongBench and RULER files are read as they are, also .gz.\n"
+                               "Runs under the settings of the service: --config FILE, QUIRE_<SECTION>__<KEY>, --section.key=value.\n"
+                               "docs/fidelity.md explains every number and when a strategy is certified");
+  c->add_option("-m,--model", f->model, "Hugging Face model folder (default: model.path, else the embedded model)");
+  c->add_option("-s,--suite", f->suite, "encyclopedia, ruler@TOKENS (13 tasks of that length), or a file")->capture_default_str();
+  c->add_option("--strategies", f->strategies, "NAME or NAME:key=value,... separated by commas; keys: positions (aligned, naive), keep_ratio, recompute_ratio, compress, decode, "
+                                               "or an option of the strategy")->capture_default_str();
+  c->add_option("-n,--limit", f->limit, "Questions of each kind, at most; 0: all")->capture_default_str();
+  c->add_option("--seed", f->seed, "Which questions are picked; of RULER's texts and the intervals too")->capture_default_str();
+  c->add_option("--json", f->json, "Write the measurements; FILE.state beside it lets an interrupted run go on")->type_name("FILE");
+  c->add_option("--html", f->html, "Write a page with tables and plots, nothing from outside")->type_name("FILE");
+  c->add_option("--svg", f->svg, "Write the two plots alone")->type_name("FILE");
+  c->add_flag("--certify", f->certify, "Write certificates into the store (needs the service stopped)");
+  c->add_option("--store", f->store, "That store (default: disk.path)")->type_name("DIR");
+  c->add_option("--work", f->work, "Where documents are cached while measuring (default: a temporary folder)")->type_name("DIR");
+  c->add_option("--max-tokens", f->max_tokens, "Longest answer where the suite sets none")->capture_default_str();
+  c->add_option("--chunk-tokens", f->chunk_tokens, "Longest chunk of a document, as at ingest")->capture_default_str();
+  c->add_option("--instruction", f->instruction, "Put before each question; auto: by the file's layout, none for the embedded model")->capture_default_str();
+  c->add_option("--source", f->source, "RULER: file its running text and questions come from (default: encyclopedia)")->type_name("FILE");
+  c->add_option("--per-task", f->per_task, "RULER: questions of each task")->capture_default_str();
+  c->add_flag("--fresh", f->fresh, "Measure everything again");
+  c->add_flag("-q,--quiet", f->quiet, "No progress");
+  c->add_option("-c,--config", f->config_file, "TOML file of the service")->type_name("FILE");
+  c->allow_extras();
+  c->callback([c, f, &run] {
+    for (const auto& extra : c->remaining()) {
+      if (!extra.starts_with("--") || extra.find('.') == std::string::npos) throw CLI::ExtrasError({extra});
+      f->settings.push_back(extra.substr(2));
+    }
+    run = [f] { return fidelity(*f); };
+  });
+}
+
+}  // namespace quire

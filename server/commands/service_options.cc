@@ -1,0 +1,41 @@
+#include "server/commands/service_options.h"
+
+namespace quire {
+
+StoreOptions store_options(const Config& c) {
+  StoreOptions o;
+  o.path = c.disk.path;
+  o.max_bytes = static_cast<std::uint64_t>(c.disk.max_bytes);
+  o.dram_bytes = static_cast<std::uint64_t>(c.cache.dram_bytes);
+  o.disk_policy = o.dram_policy = c.cache.eviction == "lru" ? StorePolicy::kLru : StorePolicy::kS3Fifo;
+  o.io_threads = static_cast<int>(c.disk.threads);
+  o.direct_io = c.disk.direct_io;
+  return o;
+}
+
+EngineOptions engine_options(const Config& c, const std::string& model_path) {
+  EngineOptions o;
+  o.model_path = model_path;
+  o.model_name = c.model.name;
+  o.weights = c.model.weights;
+  o.kv_dtype = c.model.kv_dtype;
+  o.max_model_len = c.model.max_model_len;
+  o.working_cache_bytes = c.model.working_cache_bytes;
+  o.block_tokens = static_cast<std::int32_t>(c.cache.block_tokens);
+  o.max_queue = static_cast<std::int32_t>(c.server.max_queue);
+  o.small_context_tokens = c.policy.small_ctx;
+  o.num_threads = static_cast<std::int32_t>(c.model.threads);
+  return o;
+}
+
+IngestOptions ingest_options(const Config& c) {
+  IngestOptions o;
+  o.max_documents_per_call = static_cast<std::int32_t>(c.limits.documents_per_call);
+  o.max_document_tokens = c.limits.document_tokens;
+  o.namespace_bytes = static_cast<std::uint64_t>(c.limits.namespace_bytes);
+  o.default_ttl_seconds = static_cast<std::uint64_t>(c.policy.default_ttl_seconds);
+  o.share_across_namespaces = c.cache.share_across_namespaces;
+  return o;
+}
+
+}  // namespace quire

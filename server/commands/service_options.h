@@ -1,0 +1,18 @@
+/// The configuration as options of store, engine and document service: the same for every command that builds them, because the model's
+/// fingerprint depends on them.
+#pragma once
+
+#include <string>
+
+#include "cachestore/store.h"
+#include "engine/engine.h"
+#include "ingest/ingest_service.h"
+#include "server/config/config.h"
+
+namespace quire {
+
+StoreOptions store_options(const Config& config);
+EngineOptions engine_options(const Config& config, const std::string& model_path);
+IngestOptions ingest_options(const Config& config);
+
+}  // namespace quire

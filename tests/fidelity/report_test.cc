@@ -1,0 +1,119 @@
+// Means, JSON, table and page of a small made-up run.
+#include "fidelity/report.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <cmath>
+#include <set>
+
+#include "fidelity/html_report.h"
+#include "fidelity/json_util.h"
+#include "fidelity/svg_plot.h"
+
+namespace quire {
+namespace {
+
+namespace json = boost::json;
+
+struct Made {
+  Suite suite;
+  RunResult run;
+};
+
+/// Task "a": reuse is wrong on every second of 40 questions; task "b": 10 questions without answers; one question of "c" is too long.
+Made made() {
+  Made m;
+  m.run.strategies = *parse_strategy_list("recompute,reuse");
+  for (int i = 0; i < 51; ++i) {
+    SuiteRecord r;
+    r.documents = std::make_shared<const std::vector<SuiteDocument>>();
+    r.kind = i < 40 ? "a" : i < 50 ? "b" : "c<&>";
+    m.suite.records.push_back(r);
+    m.run.questions.push_back(static_cast<std::size_t>(i));
+    Measurement full, reuse;
+    full.has_answers = reuse.has_answers = i < 40;
+    full.em = full.f1 = i < 40 ? 1 : 0;
+    reuse.em = reuse.f1 = i < 40 && i % 2 == 0 ? 1 : 0;
+    reuse.agreement = 0.5;
+    reuse.kl = 0.25;
+    full.ttft_ms = 100;
+    reuse.ttft_ms = 10;
+    full.recompute_ratio = 1;
+    if (i == 50) full.skipped = reuse.skipped = "too long";
+    m.run.rows.push_back({full, reuse});
+  }
+  return m;
+}
+
+TEST(Report, MeansAndPairedDifferences) {
+  const Made m = made();
+  const Report r = make_report(m.suite, m.run, {});
+  const ReportRow* a = r.find("reuse", "a");
+  ASSERT_NE(a, nullptr);
+  EXPECT_EQ(a->n, 40);
+  EXPECT_DOUBLE_EQ(a->em.value, 0.5);
+  EXPECT_DOUBLE_EQ(a->em_difference.value, -0.5);
+  EXPECT_LT(a->em_difference.high, -0.3);
+  EXPECT_GT(a->em_difference.low, -0.7);
+  const ReportRow* b = r.find("reuse", "b");
+  ASSERT_NE(b, nullptr);
+  EXPECT_TRUE(std::isnan(b->em.value));
+  EXPECT_DOUBLE_EQ(b->agreement.value, 0.5);
+  EXPECT_EQ(r.find("reuse", "c<&>"), nullptr);
+  ASSERT_EQ(r.skipped.size(), 1u);
+  EXPECT_EQ(r.skipped[0].task, "c<&>");
+  EXPECT_NE(r.skipped[0].reason.find("too long"), std::string::npos);
+  EXPECT_DOUBLE_EQ(r.find("recompute", "all")->em.value, 1);
+}
+
+TEST(Report, JsonRowsHaveTheAgreedMembers) {
+  const Made m = made();
+  const std::string text = report_json(make_report(m.suite, m.run, {}));
+  EXPECT_EQ(text, report_json(make_report(m.suite, m.run, {})));
+  const auto value = fidelity_json::parse(text);
+  ASSERT_TRUE(value.ok()) << value.status().to_string();
+  const auto& o = value->as_object();
+  for (const char* key : {"name", "commit", "date", "machine", "model", "suite", "settings", "rows", "details", "skipped"}) EXPECT_TRUE(o.contains(key)) << key;
+  const std::set<std::string> expected = {"strategy", "task", "n", "em", "f1", "agreement", "kl", "sequence_ratio", "recompute_ratio", "bytes_loaded", "ttft_ms"};
+  for (const auto& row : o.at("rows").as_array()) {
+    std::set<std::string> keys;
+    for (const auto& [k, v] : row.as_object()) keys.insert(std::string(k.data(), k.size()));
+    EXPECT_EQ(keys, expected);
+  }
+  const auto& row = o.at("rows").as_array()[0].as_object();
+  EXPECT_EQ(row.at("task").as_string(), "all");
+  EXPECT_EQ(row.at("em").as_object().size(), 3u);
+  EXPECT_EQ(o.at("rows").as_array().size(), o.at("details").as_array().size());
+}
+
+TEST(Report, TableAndPageNameEverything) {
+  const Made m = made();
+  const Report r = make_report(m.suite, m.run, {});
+  const std::string table = report_table(r);
+  for (const char* part : {"recompute", "reuse", "50.0 %", "EM by task", "skipped c<&>"}) EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;
+  const std::string page = report_html(r, {});
+  EXPECT_EQ(page.find("c<&>"), std::string::npos);
+  EXPECT_NE(page.find("c&lt;&amp;&gt;"), std::string::npos);
+  EXPECT_NE(page.find("prefers-color-scheme"), std::string::npos);
+  for (const char* outside : {"src=", "href=", "@import", "url("}) EXPECT_EQ(page.find(outside), std::string::npos) << outside;
+  std::size_t plots = 0;
+  for (std::size_t at = page.find("<svg"); at != std::string::npos; at = page.find("<svg", at + 1)) ++plots;
+  EXPECT_EQ(plots, 2u);
+}
+
+TEST(Plot, TheFrontJoinsWhatNothingBeats) {
+  const std::vector<PlotPoint> points = {{"slow good", 100, 0.9, 0.9, 0.9}, {"fast bad", 10, 0.5, 0.5, 0.5}, {"beaten", 100, 0.4, 0.4, 0.4}, {"nothing", NAN, 0.4, 0.4, 0.4}};
+  const std::string svg = pareto_svg(points, {.title = "t", .x_label = "x", .y_label = "y"});
+  const auto path = svg.find("class=\"f\" d=\"");
+  ASSERT_NE(path, std::string::npos);
+  const std::string front = svg.substr(path, svg.find("/>", path) - path);
+  EXPECT_EQ(std::count(front.begin(), front.end(), 'L'), 1);  // two points
+  EXPECT_EQ(svg.find("nothing"), std::string::npos);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_NE(pareto_svg({}, {}).find("</svg>"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,228 @@
+// The whole run over the real engine: the embedded model on a few of its questions, and a real tiny model without answers.
+#include "fidelity/runner.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "fidelity/report.h"
+#include "fidelity/suite_reader.h"
+#include "tests/support/llama2c_files.h"
+#include "tests/support/model_files.h"
+
+namespace quire {
+namespace {
+
+using testing::TempFolder;
+
+/// Store, engine and document service over one model folder.
+class Service {
+ public:
+  explicit Service(const std::string& model) {
+    StoreOptions so;
+    so.path = (folder_.path() / "store").string();
+    so.dram_bytes = 64 << 20;
+    store = std::move(*open_store(so));
+    EngineOptions eo;
+    eo.model_path = model;
+    eo.num_threads = 1;
+    eo.weights = "f32";
+    auto made = create_engine(eo, *store);
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
+    if (!made.ok()) return;
+    engine = std::move(*made);
+    ingest = std::move(*create_ingest_service({}, *store, *engine));
+    EXPECT_TRUE(ingest->start().ok());
+  }
+  ~Service() {
+    if (ingest) ingest->stop();
+    if (engine) engine->stop(std::chrono::milliseconds(0));
+    ingest.reset();
+    engine.reset();
+  }
+  std::unique_ptr<Store> store;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<IngestService> ingest;
+
+ private:
+  TempFolder folder_;
+};
+
+std::string demo() { return std::string(QUIRE_SOURCE_DIR) + "/models/demo"; }
+
+Suite demo_suite(std::initializer_list<std::string_view> kinds) {
+  auto read = read_suite(demo() + "/encyclopedia.jsonl");
+  EXPECT_TRUE(read.ok()) << read.status().to_string();
+  Suite out;
+  out.name = "encyclopedia";
+  if (!read.ok()) return out;
+  for (auto& r : read->records)
+    if (std::find(kinds.begin(), kinds.end(), r.kind) != kinds.end()) out.records.push_back(std::move(r));
+  return out;
+}
+
+RunOptions options_for(const char* strategies, std::int64_t per_kind) {
+  RunOptions o;
+  o.strategies = *parse_strategy_list(strategies);
+  o.per_kind = per_kind;
+  o.max_tokens = 16;
+  return o;
+}
+
+TEST(FidelityRun, TheEmbeddedModelTellsStrategiesApart) {
+  Service s(demo());
+  ASSERT_TRUE(s.ingest);
+  const Suite suite = demo_suite({"single", "continuation"});
+  StateFile state;
+  const auto run = run_suite(*s.engine, *s.ingest, "fidelity", suite, options_for("recompute,exact,reuse,reuse:positions=naive", 8), state);
+  ASSERT_TRUE(run.ok()) << run.status().to_string();
+  const Report r = make_report(suite, *run, {});
+  const ReportRow *full = r.find("recompute", "all"), *exact = r.find("exact", "all"), *reuse = r.find("reuse", "all");
+  ASSERT_TRUE(full && exact && reuse);
+  EXPECT_EQ(full->n, 16);
+  EXPECT_GE(full->em.value, 0.5);
+  EXPECT_EQ(full->agreement.value, 1);
+  EXPECT_EQ(full->kl.value, 0);
+  EXPECT_EQ(full->recompute_ratio.value, 1);
+  // exact is the same computation by another way.
+  EXPECT_EQ(exact->agreement.value, 1);
+  EXPECT_EQ(exact->kl.value, 0);
+  EXPECT_EQ(exact->em.value, full->em.value);
+  EXPECT_LT(exact->recompute_ratio.value, 1);
+  EXPECT_GT(exact->bytes_loaded.value, 0);
+  // reuse is not, and its loss shows where the subject stands in an earlier chunk.
+  EXPECT_LT(reuse->agreement.value, 1);
+  EXPECT_GT(reuse->kl.value, 0.01);
+  EXPECT_EQ(reuse->recompute_ratio.value, 0);
+  EXPECT_EQ(reuse->sequence_ratio.value, 1);
+  EXPECT_LT(r.find("reuse", "continuation")->em.value, r.find("recompute", "continuation")->em.value);
+  EXPECT_GT(r.find("reuse:positions=naive", "all")->kl.value, 0.01);
+  // Nothing stays behind in the document service.
+  EXPECT_EQ(s.ingest->counts("fidelity")->total, 0u);
+}
+
+TEST(FidelityRun, AnInterruptedRunGoesOnAndEndsWithTheSameNumbers) {
+  const Suite suite = demo_suite({"single", "needle"});
+  TempFolder folder;
+  const std::string path = (folder.path() / "state").string();
+  const auto o = options_for("recompute,reuse", 3);
+  std::vector<std::vector<Measurement>> whole;
+  {
+    Service s(demo());
+    ASSERT_TRUE(s.ingest);
+    StateFile state;
+    const auto run = run_suite(*s.engine, *s.ingest, "f", suite, o, state);
+    ASSERT_TRUE(run.ok()) << run.status().to_string();
+    whole = run->rows;
+  }
+  Service s(demo());
+  ASSERT_TRUE(s.ingest);
+  std::atomic<bool> stop{false};
+  auto interrupted = o;
+  interrupted.stop = &stop;
+  std::size_t kept = 0;
+  {
+    auto state = StateFile::open(path, "id");
+    ASSERT_TRUE(state.ok());
+    const auto run = run_suite(*s.engine, *s.ingest, "f", suite, interrupted, **state, [&](const RunProgress& p) { stop = p.done >= 5; });
+    EXPECT_EQ(run.code(), Code::kCancelled);
+    kept = (*state)->size();
+    EXPECT_GT(kept, 2u);
+    EXPECT_LT(kept, 12u);
+  }
+  auto state = StateFile::open(path, "id");
+  ASSERT_TRUE(state.ok());
+  EXPECT_EQ((*state)->size(), kept);
+  const auto run = run_suite(*s.engine, *s.ingest, "f", suite, o, **state);
+  ASSERT_TRUE(run.ok()) << run.status().to_string();
+  ASSERT_EQ(run->rows.size(), whole.size());
+  for (std::size_t q = 0; q < whole.size(); ++q) {
+    for (std::size_t i = 0; i < whole[q].size(); ++i) {
+      Measurement a = whole[q][i], b = run->rows[q][i];
+      for (Measurement* m : {&a, &b}) m->ttft_ms = m->decode_ms = 0;
+      EXPECT_EQ(a, b) << q << " " << i << ": " << a.answer << " / " << b.answer;
+    }
+  }
+  // Everything is known now: the engine is not asked again.
+  s.engine->stop(std::chrono::milliseconds(0));
+  EXPECT_TRUE(run_suite(*s.engine, *s.ingest, "f", suite, o, **state).ok());
+}
+
+TEST(FidelityRun, APromptBeyondTheWindowIsSkippedWithItsLength) {
+  Service s(demo());
+  ASSERT_TRUE(s.ingest);
+  Suite suite = demo_suite({"single"});
+  suite.records.resize(1);
+  auto documents = *suite.records[0].documents;
+  while (documents.size() < 60) {
+    documents.push_back(documents[documents.size() % 5]);
+    documents.back().text += " Number " + std::to_string(documents.size()) + ".";
+  }
+  suite.records[0].documents = std::make_shared<const std::vector<SuiteDocument>>(documents);
+  StateFile state;
+  const auto run = run_suite(*s.engine, *s.ingest, "f", suite, options_for("recompute,reuse", 0), state);
+  ASSERT_TRUE(run.ok()) << run.status().to_string();
+  EXPECT_NE(run->rows[0][0].skipped.find(std::to_string(s.engine->info().max_model_len)), std::string::npos) << run->rows[0][0].skipped;
+  EXPECT_FALSE(run->rows[0][1].skipped.empty());
+  const Report r = make_report(suite, *run, {});
+  EXPECT_EQ(r.skipped.size(), 1u);
+  EXPECT_NE(report_table(r).find("skipped"), std::string::npos);
+}
+
+TEST(FidelityRun, NothingToAskIsAnError) {
+  Service s(demo());
+  ASSERT_TRUE(s.ingest);
+  StateFile state;
+  EXPECT_EQ(run_suite(*s.engine, *s.ingest, "f", Suite(), options_for("recompute", 0), state).code(), Code::kInvalidArgument);
+}
+
+TEST(FidelityRun, EstimatedPromptLengthIsNearTheRealOne) {
+  Service s(demo());
+  ASSERT_TRUE(s.ingest);
+  const Suite suite = demo_suite({"single"});
+  auto o = options_for("recompute", 1);
+  o.chunk_tokens = 64;
+  StateFile state;
+  const auto run = run_suite(*s.engine, *s.ingest, "f", suite, o, state);
+  ASSERT_TRUE(run.ok());
+  const auto estimate = prompt_tokens(*s.engine, suite.records[run->questions[0]], 64);
+  ASSERT_TRUE(estimate.ok());
+  const auto real = static_cast<double>(run->rows[0][0].prompt_tokens);
+  EXPECT_NEAR(static_cast<double>(*estimate), real, real * 0.05);
+}
+
+TEST(FidelityRun, ARealModelWithoutAnswersGivesAgreementAndDivergence) {
+  const auto source = std::filesystem::path(QUIRE_SHARED_DATA_DIR) / "weights/stories260K";
+  if (!std::filesystem::exists(source / "stories260K.bin")) GTEST_SKIP() << source << " is not here";
+  TempFolder model;
+  testing::convert_llama2c(source / "stories260K.bin", model.path());
+  testing::convert_llama2c_tokenizer(source / "tok512.bin", 512, model.path());
+  std::filesystem::copy_file(source / "config.json", model.path() / "config.json");
+  Service s(model.path().string());
+  ASSERT_TRUE(s.engine);
+  Suite suite;
+  suite.name = "stories";
+  for (const char* name : {"Lily", "Tom", "Ben"}) {
+    SuiteRecord r;
+    const std::string n = name;
+    r.documents = std::make_shared<const std::vector<SuiteDocument>>(std::vector<SuiteDocument>{
+        {"a", "", "Once upon a time, there was a little girl named " + n + ". She loved to play outside in the park with her red ball."},
+        {"b", "", "One day, " + n + " saw a big dog. The dog wanted to play with the ball. They ran and ran all day."}});
+    r.question = "What did they do then?";
+    r.kind = "story";
+    suite.records.push_back(r);
+  }
+  StateFile state;
+  const auto run = run_suite(*s.engine, *s.ingest, "f", suite, options_for("recompute,exact,reuse,reuse:positions=naive", 0), state);
+  ASSERT_TRUE(run.ok()) << run.status().to_string();
+  const Report r = make_report(suite, *run, {});
+  EXPECT_EQ(r.find("exact", "all")->agreement.value, 1);
+  EXPECT_EQ(r.find("exact", "all")->kl.value, 0);
+  EXPECT_GT(r.find("reuse", "all")->kl.value, 0);
+  EXPECT_TRUE(std::isnan(r.find("reuse", "all")->em.value));
+  EXPECT_NE(report_table(r).find("agreement by task"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace quire

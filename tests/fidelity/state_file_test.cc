@@ -1,0 +1,74 @@
+// Rows survive the process; those of something else, and half a row, do not count.
+#include "fidelity/state_file.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/support/model_files.h"
+
+namespace quire {
+namespace {
+
+using testing::TempFolder;
+
+Measurement row(double em) {
+  Measurement m;
+  m.has_answers = true;
+  m.em = em;
+  m.kl = 1.0 / 3;
+  m.prompt_tokens = 12;
+  m.answer = "a \"quoted\"\nline";
+  return m;
+}
+
+TEST(StateFile, KeepsRowsOfTheSameRunOnly) {
+  TempFolder folder;
+  const std::string path = (folder.path() / "s").string();
+  {
+    auto s = StateFile::open(path, "model 1");
+    ASSERT_TRUE(s.ok()) << s.status().to_string();
+    ASSERT_TRUE((*s)->add("q1", "reuse", row(1)).ok());
+    ASSERT_TRUE((*s)->add("q2", "reuse", row(0)).ok());
+  }
+  {
+    auto s = StateFile::open(path, "model 1");
+    ASSERT_TRUE(s.ok());
+    EXPECT_EQ((*s)->size(), 2u);
+    ASSERT_NE((*s)->find("q1", "reuse"), nullptr);
+    EXPECT_EQ(*(*s)->find("q1", "reuse"), row(1));
+    EXPECT_EQ((*s)->find("q1", "exact"), nullptr);
+    EXPECT_FALSE((*s)->restarted());
+  }
+  auto other = StateFile::open(path, "model 2");
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ((*other)->size(), 0u);
+  EXPECT_TRUE((*other)->restarted());
+}
+
+TEST(StateFile, AHalfWrittenRowIsLeftOutAndDoesNotSpoilTheNext) {
+  TempFolder folder;
+  const std::string path = (folder.path() / "s").string();
+  {
+    auto s = StateFile::open(path, "m");
+    ASSERT_TRUE((*s)->add("q1", "reuse", row(1)).ok());
+    ASSERT_TRUE((*s)->add("q2", "reuse", row(1)).ok());
+  }
+  const auto size = std::filesystem::file_size(path);
+  std::filesystem::resize_file(path, size - 20);
+  {
+    auto s = StateFile::open(path, "m");
+    ASSERT_TRUE(s.ok());
+    EXPECT_EQ((*s)->size(), 1u);
+    ASSERT_TRUE((*s)->add("q3", "reuse", row(0)).ok());
+  }
+  auto s = StateFile::open(path, "m");
+  ASSERT_TRUE(s.ok());
+  EXPECT_EQ((*s)->size(), 2u);
+  EXPECT_NE((*s)->find("q3", "reuse"), nullptr);
+}
+
+TEST(StateFile, AFolderThatIsNotThereIsAnError) { EXPECT_EQ(StateFile::open("/nonexistent/folder/s", "m").code(), Code::kIo); }
+
+}  // namespace
+}  // namespace quire

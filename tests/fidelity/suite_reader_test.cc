@@ -1,0 +1,188 @@
+// Question files: every layout, the real files beside the repository, and broken ones.
+#include "fidelity/suite_reader.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "fidelity/suite.h"
+#include "tests/support/model_files.h"
+
+namespace quire {
+namespace {
+
+using testing::TempFolder;
+using testing::write_file;
+
+Result<Suite> from_text(const std::string& text) {
+  const auto lines = lines_of(text);
+  return read_suite(*lines, "q.jsonl");
+}
+
+TEST(SuiteReader, OwnLayoutSharesDocumentsOfTheLineBefore) {
+  const auto s = from_text(
+      "{\"documents\":[{\"id\":\"a\",\"title\":\"T\",\"text\":\"One.\"},{\"text\":\"Two.\"}],\"question\":\"Q?\",\"answers\":[\"x\",\"y\"],\"kind\":\"k\",\"supporting_ids\":[\"a\"]}\r\n"
+      "\n{\"documents\":\"previous\",\"question\":\"R?\"}");
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  ASSERT_EQ(s->records.size(), 2u);
+  EXPECT_EQ(s->records[0].documents, s->records[1].documents);
+  EXPECT_EQ((*s->records[0].documents)[1].id, "d2");
+  EXPECT_EQ(s->records[0].answers.size(), 2u);
+  EXPECT_EQ(s->records[0].supporting_ids, std::vector<std::string>{"a"});
+  EXPECT_TRUE(s->records[1].answers.empty());
+  EXPECT_EQ(s->records[1].line, 3);
+  EXPECT_TRUE(s->instruction.empty());
+}
+
+TEST(SuiteReader, PublicLayouts) {
+  struct Case {
+    const char* text;
+    std::size_t documents;
+    const char *question, *answer, *kind;
+  };
+  const Case cases[] = {
+      {R"({"_id":"1","question":"Who?","answer":"Ada","type":"bridge","context":[["A",["One."," Two."]],["B",["Three."]]],"supporting_facts":[["A",0]]})", 2, "Who?", "Ada", "bridge"},
+      {R"({"id":"3hop1__1_2","question":"Who?","answer":"Ada","answer_aliases":["A."],"paragraphs":[{"idx":0,"title":"T","paragraph_text":"One."}]})", 1, "Who?", "Ada", "3hop1"},
+      {R"({"data":[{"title":"T","paragraphs":[{"context":"One.","qas":[{"id":"1","question":"Who?","answers":[{"text":"Ada","answer_start":0},{"text":"Ada","answer_start":0}]}]}]}]})", 1,
+       "Who?", "Ada", "squad"},
+      {R"({"input":"Who?","context":"Passage 1:\nA\nOne.\nPassage 2:\nB\nTwo.","answers":["Ada"],"dataset":"hotpotqa"})", 2, "Who?", "Ada", "hotpotqa"},
+      {R"({"task":"2wikimqa","prompt":"Answer.\n\nPassage 1:\nA\nOne.\nPassage 2:\nB\nTwo.\n\nQuestion: Who?\nAnswer:","answers":["Ada"]})", 2, "Question: Who?\nAnswer:", "Ada", "2wikimqa"},
+      {R"({"ctxs":[{"title":"","text":"one"},{"title":"T","text":"two"}],"question":"Who?","answers":["Ada"]})", 2, "Who?", "Ada", "questions"},
+      {R"({"input":"Some text. One of them is: 7.\nWhat is it?","outputs":["7"],"length":9})", 1, "What is it?", "7", "ruler"},
+  };
+  for (const Case& c : cases) {
+    const auto s = from_text(c.text);
+    ASSERT_TRUE(s.ok()) << c.text << s.status().to_string();
+    ASSERT_EQ(s->records.size(), 1u) << c.text;
+    const SuiteRecord& r = s->records[0];
+    EXPECT_EQ(r.documents->size(), c.documents) << c.text;
+    EXPECT_EQ(r.question, c.question);
+    EXPECT_EQ(r.answers.front(), c.answer);
+    EXPECT_EQ(r.kind, c.kind);
+  }
+  EXPECT_EQ((*from_text(cases[0].text)->records[0].documents)[0].text, "One. Two.");
+  EXPECT_EQ((*from_text(cases[3].text)->records[0].documents)[1].text, "B\nTwo.");
+  EXPECT_EQ(from_text(cases[0].text)->instruction, kAnswerInstruction);
+}
+
+TEST(SuiteReader, AnArrayOfRecordsIsReadToo) {
+  const auto s = from_text("[\n{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\"},\n{\"documents\":[{\"text\":\"b\"}],\"question\":\"R\"}\n]\n");
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  EXPECT_EQ(s->records.size(), 2u);
+}
+
+TEST(SuiteReader, WhatIsWrongIsNamedWithItsLine) {
+  const std::string good = "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\",\"answers\":[\"x\"]}\n";
+  struct Case {
+    std::string text;
+    const char* part;
+  };
+  const Case cases[] = {
+      {good + "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q", "line 2: the JSON value is not finished"},
+      {good + good + "{\"question\":\"Q\"}\n", "line 3: no known layout"},
+      {good + "[1]\n", "line 2: a record must be an object"},
+      {good + "{\"documents\":[{\"text\":5}],\"question\":\"Q\"}\n", "line 2: documents[0].text must be a string"},
+      {good + "{\"documents\":[{\"text\":\"a\"}],\"question\":\" \"}\n", "line 2: question is empty"},
+      {good + "{\"documents\":[],\"question\":\"Q\"}\n", "line 2: the record has no document"},
+      {good + "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\",\"answers\":\"x\"}\n", "line 2: answers must be an array"},
+      {good + "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\",\"answers\":[\"\"]}\n", "line 2: answers holds an empty answer"},
+      {good + "nonsense\n", "line 2: not valid JSON"},
+      {good + "{\"documents\":[{\"text\":\"\xFF\"}],\"question\":\"Q\"}\n", "line 2: not valid JSON"},
+      {"{\"documents\":\"previous\",\"question\":\"Q\"}\n", "line 1: documents is \"previous\""},
+      {"{\"question\":\"Q\",\"answer\":\"x\",\"context\":[[\"T\"]]}\n", "line 1: context[0] must be"},
+      {"[\n{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\"},\n{\"docu", "line 3: the JSON value is not finished"},
+      {"{\"data\":[{\"paragraphs\":[{\"context\":\"c\",\"qas\":[{\"answers\":[]}]}]}]}\n", "question is missing"},
+      {"", "holds no question"},
+      {"\n \n", "holds no question"},
+  };
+  for (const Case& c : cases) {
+    const auto s = from_text(c.text);
+    ASSERT_FALSE(s.ok()) << c.text;
+    EXPECT_EQ(s.code(), Code::kInvalidArgument);
+    EXPECT_NE(s.status().message().find(c.part), std::string::npos) << s.status().message();
+    EXPECT_NE(s.status().message().find("q.jsonl"), std::string::npos);
+  }
+}
+
+TEST(SuiteReader, LimitsHold) {
+  std::string deep = "{\"documents\":" + std::string(200, '[') + std::string(200, ']') + ",\"question\":\"Q\"}\n";
+  EXPECT_FALSE(from_text(deep).ok());
+  const std::string line = "{\"documents\":[{\"text\":\"abcdef\"},{\"text\":\"b\"}],\"question\":\"Q\"}\n";
+  const auto lines = lines_of(line + line);
+  SuiteLimits limits;
+  limits.max_records = 1;
+  EXPECT_FALSE(read_suite(*lines, "q", limits).ok());
+  const auto few = lines_of(line);
+  limits.max_documents = 1;
+  EXPECT_FALSE(read_suite(*few, "q", limits).ok());
+}
+
+TEST(SuiteReader, MissingFilesFoldersAndDamagedGzip) {
+  TempFolder folder;
+  EXPECT_EQ(read_suite((folder.path() / "none").string()).code(), Code::kNotFound);
+  EXPECT_EQ(read_suite(folder.path().string()).code(), Code::kIo);
+  const auto real = std::filesystem::path(QUIRE_SHARED_DATA_DIR) / "qa/hotpotqa_train100.jsonl.gz";
+  if (!std::filesystem::exists(real)) GTEST_SKIP() << real << " is not here";
+  const std::string bytes = testing::read_file(real);
+  write_file(folder.path() / "cut.gz", bytes.substr(0, bytes.size() / 2));
+  const auto cut = read_suite((folder.path() / "cut.gz").string());
+  ASSERT_FALSE(cut.ok());
+  EXPECT_NE(cut.status().message().find("line"), std::string::npos) << cut.status().message();
+}
+
+TEST(SuiteReader, RealFiles) {
+  const auto root = std::filesystem::path(QUIRE_SHARED_DATA_DIR);
+  if (!std::filesystem::exists(root / "qa")) GTEST_SKIP() << root << " is not here";
+  struct Case {
+    const char* file;
+    std::size_t records, documents;   ///< documents of the first record; 0: any
+  };
+  const Case cases[] = {{"qa/hotpotqa_train100.jsonl.gz", 100, 10},      {"qa/2wikimultihop_train500.jsonl.gz", 500, 10}, {"qa/musique_train100.jsonl.gz", 100, 20},
+                        {"qa/xquad_en.json.gz", 1190, 1},                {"qa/cacheblend_musique_s.jsonl.gz", 150, 10},   {"qa/cacheblend_inputs10.jsonl", 10, 6},
+                        {"qa/nq_open_oracle2655.jsonl.gz", 2655, 1},     {"ruler/niah_multikey_3_4096.jsonl.gz", 500, 1}, {"longbench/mini/hotpotqa.jsonl.gz", 13, 10},
+                        {"longbench/mini/2wikimqa.jsonl.gz", 13, 10},    {"longbench/mini/musique.jsonl.gz", 7, 0},       {"longbench/full/multi_news.jsonl.gz", 200, 0},
+                        {"longbench/full/multifieldqa_zh.jsonl.gz", 200, 1}, {"longbench/longchat_cachegen50.jsonl.gz", 50, 0}};
+  for (const Case& c : cases) {
+    const auto s = read_suite((root / c.file).string());
+    ASSERT_TRUE(s.ok()) << c.file << ": " << s.status().to_string();
+    EXPECT_EQ(s->records.size(), c.records) << c.file;
+    if (c.documents > 0) EXPECT_EQ(s->records[0].documents->size(), c.documents) << c.file;
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(root / "longbench/mini")) {
+    const auto s = read_suite(entry.path().string());
+    EXPECT_TRUE(s.ok()) << entry.path() << ": " << s.status().to_string();
+  }
+}
+
+TEST(SuiteReader, TheShippedSuiteIsReadable) {
+  const auto s = read_suite(std::string(QUIRE_SOURCE_DIR) + "/models/demo/encyclopedia.jsonl");
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  EXPECT_GE(s->records.size(), 300u);
+  for (const auto& r : s->records) ASSERT_EQ(r.answers.size(), 1u);
+}
+
+TEST(Suite, ChoosingIsEvenPerKindAndRepeatable) {
+  Suite suite;
+  const auto documents = std::make_shared<const std::vector<SuiteDocument>>(std::vector<SuiteDocument>{{"a", "", "text"}});
+  for (int i = 0; i < 60; ++i) {
+    SuiteRecord r;
+    r.documents = documents;
+    r.question = "q" + std::to_string(i);
+    r.kind = i < 50 ? "many" : "few";
+    suite.records.push_back(r);
+  }
+  const auto picked = select_records(suite, 20, 7);
+  EXPECT_EQ(picked.size(), 30u);
+  EXPECT_TRUE(std::is_sorted(picked.begin(), picked.end()));
+  EXPECT_EQ(picked, select_records(suite, 20, 7));
+  EXPECT_NE(picked, select_records(suite, 20, 8));
+  EXPECT_EQ(select_records(suite, 0, 7).size(), 60u);
+  Suite other = suite;
+  EXPECT_EQ(other.hash(), suite.hash());
+  other.records[3].question += "?";
+  EXPECT_NE(other.hash(), suite.hash());
+}
+
+}  // namespace
+}  // namespace quire

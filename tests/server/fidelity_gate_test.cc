@@ -1,0 +1,233 @@
+// What `auto` may do: each transition of the gate, and the checker that feeds it.
+#include "server/app/fidelity_gate.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json/array.hpp>
+#include <mutex>
+#include <thread>
+
+#include "server/app/shadow.h"
+#include "tests/server/stub_services.h"
+
+namespace quire {
+namespace {
+
+const std::string kModel(64, 'a');
+
+Certificate certificate(const std::string& strategy, bool passed, double ttft_ms = 10) {
+  Certificate c;
+  c.fingerprint_hex = kModel;
+  c.strategy = c.spec = strategy;
+  c.default_settings = true;
+  c.passed = passed;
+  c.max_drop = 0.02;
+  c.ttft_ms = ttft_ms;
+  return c;
+}
+
+TEST(FidelityGate, OnlyAPassingCertificateOfThisModelWithDefaultSettingsCounts) {
+  FidelityGate gate(0.9);
+  EXPECT_FALSE(gate.verdict().strategy);
+  EXPECT_TRUE(gate.verdict().note.empty());
+  gate.set_certificates({certificate("reuse", false)}, kModel, 0.02);
+  EXPECT_FALSE(gate.verdict().strategy);
+  Certificate settings = certificate("epic", true);
+  settings.default_settings = false;
+  gate.set_certificates({settings}, kModel, 0.02);
+  EXPECT_FALSE(gate.verdict().strategy);
+  gate.set_certificates({certificate("epic", true)}, std::string(64, 'b'), 0.02);
+  EXPECT_FALSE(gate.verdict().strategy);
+  gate.set_certificates({certificate("epic", true)}, kModel, 0.01);   // a stricter limit than it was judged by
+  EXPECT_FALSE(gate.verdict().strategy);
+  gate.set_certificates({certificate("epic", true, 10), certificate("reuse", true, 5), certificate("anchors", false, 1)}, kModel, 0.02);
+  EXPECT_EQ(gate.verdict().strategy, "reuse");   // the fastest that passed
+}
+
+TEST(FidelityGate, FallsBackBelowTheLimitAndComesBackAboveIt) {
+  FidelityGate gate(0.9);
+  gate.set_certificates({certificate("reuse", true)}, kModel, 0.02);
+  for (std::size_t i = 0; i + 1 < FidelityGate::kMinChecks; ++i) EXPECT_FALSE(gate.record("reuse", 0.0));
+  EXPECT_EQ(gate.verdict().strategy, "reuse");   // too few to judge
+  EXPECT_TRUE(gate.record("reuse", 0.0));
+  EXPECT_FALSE(gate.verdict().strategy);
+  EXPECT_NE(gate.verdict().note.find("shadow_min_agreement"), std::string::npos);
+  EXPECT_TRUE(gate.in_fallback());
+  EXPECT_EQ(gate.info(0.5).at("shadow").at("state").as_string(), "fallback");
+  // Another strategy's checks do not speak for it.
+  for (std::size_t i = 0; i < 2 * FidelityGate::kMinChecks; ++i) EXPECT_FALSE(gate.record("epic", 1.0));
+  EXPECT_FALSE(gate.verdict().strategy);
+  // Only checks since the fall count.
+  for (std::size_t i = 0; i + 1 < FidelityGate::kMinChecks; ++i) EXPECT_FALSE(gate.record("reuse", 1.0));
+  EXPECT_FALSE(gate.verdict().strategy);
+  EXPECT_TRUE(gate.record("reuse", 1.0));
+  EXPECT_EQ(gate.verdict().strategy, "reuse");
+  EXPECT_FALSE(gate.in_fallback());
+}
+
+TEST(FidelityGate, TheAverageMovesWithTheWindow) {
+  FidelityGate gate(0.9);
+  gate.set_certificates({certificate("reuse", true)}, kModel, 0.02);
+  for (std::size_t i = 0; i < 5 * FidelityGate::kWindow; ++i) EXPECT_FALSE(gate.record("reuse", 1.0));
+  // 0.5 instead of 1 lowers the mean of 32 by 1/64 each: the seventh brings it under 0.9.
+  for (int i = 0; i < 6; ++i) EXPECT_FALSE(gate.record("reuse", 0.5)) << i;
+  EXPECT_TRUE(gate.record("reuse", 0.5));
+  EXPECT_FALSE(gate.verdict().strategy);
+}
+
+TEST(FidelityGate, InfoShowsCertificatesAndState) {
+  FidelityGate gate(0.9);
+  EXPECT_EQ(gate.info(0).at("shadow").at("state").as_string(), "off");
+  EXPECT_NE(std::string(gate.info(0).at("reason").as_string()).find("--certify"), std::string::npos);
+  gate.set_certificates({certificate("reuse", true)}, kModel, 0.02);
+  gate.count_dropped(FidelityGate::Dropped::kBusy);
+  (void)gate.record("reuse", 0.75);
+  const auto info = gate.info(0.1);
+  EXPECT_EQ(info.at("auto_strategy").as_string(), "reuse");
+  EXPECT_EQ(info.at("certificates").as_array().size(), 1u);
+  EXPECT_EQ(info.at("shadow").at("state").as_string(), "watching");
+  EXPECT_EQ(info.at("shadow").at("dropped").as_int64(), 1);
+  EXPECT_EQ(info.at("shadow").at("checks").as_int64(), 1);
+}
+
+/// Full recomputation as the test wants it, held or at once.
+class LogitEngine final : public test::StubEngine {
+ public:
+  std::vector<std::vector<float>> logits;
+  std::atomic<std::int64_t> running{0};
+  std::atomic<bool> hold_next{false};
+  std::mutex mu;
+  QueryRequest last;
+
+  Result<QueryHandle> query(QueryRequest request, std::shared_ptr<QuerySink> sink) override {
+    {
+      std::lock_guard lock(mu);
+      last = request;
+    }
+    auto cancelled = std::make_shared<std::atomic<bool>>(false);
+    if (hold_next.exchange(false)) {
+      holder_ = std::jthread([cancelled, sink] {
+        while (!cancelled->load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        sink->on_done(Status::cancelled("cancelled"), {}, {}, FinishReason::kCancelled);
+      });
+      return QueryHandle(cancelled);
+    }
+    for (const auto& l : logits) sink->on_logits(l);
+    sink->on_done({}, small_plan(), {}, FinishReason::kStop);
+    return QueryHandle(cancelled);
+  }
+  std::int64_t queries_running() const override { return running; }
+
+ private:
+  std::jthread holder_;
+};
+
+class ShadowTest : public ::testing::Test {
+ protected:
+  void start(std::chrono::milliseconds patience = std::chrono::seconds(20)) {
+    ShadowChecker::Options o;
+    o.max_queued = 2;
+    o.patience = patience;
+    o.look = std::chrono::milliseconds(1);
+    o.seed = 1;
+    checker_ = std::make_unique<ShadowChecker>(engine_, o, [this](ShadowChecker::Outcome outcome, const ShadowResult& r) {
+      std::lock_guard lock(mu_);
+      outcomes_.emplace_back(outcome, r);
+      changed_.notify_all();
+    });
+  }
+  ~ShadowTest() override {
+    if (checker_) checker_->stop();
+  }
+  std::pair<ShadowChecker::Outcome, ShadowResult> outcome(std::size_t i) {
+    std::unique_lock lock(mu_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(20), [&] { return outcomes_.size() > i; }));
+    return i < outcomes_.size() ? outcomes_[i] : std::pair<ShadowChecker::Outcome, ShadowResult>();
+  }
+  /// An answer that chose tokens 0 and 1.
+  static std::shared_ptr<ShadowSample> sample() {
+    auto s = std::make_shared<ShadowSample>();
+    s->strategy = "reuse";
+    s->request.id = "qry_1";
+    s->request.cache.strategy = "auto";
+    s->add(std::vector<float>{1, 0});
+    s->add(std::vector<float>{0, 1});
+    return s;
+  }
+  LogitEngine engine_;
+  std::unique_ptr<ShadowChecker> checker_;
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::vector<std::pair<ShadowChecker::Outcome, ShadowResult>> outcomes_;
+};
+
+TEST_F(ShadowTest, ComparesTokensAndDistributions) {
+  engine_.logits = {{1, 0}, {1, 0}};
+  start();
+  checker_->submit(sample());
+  const auto [what, result] = outcome(0);
+  EXPECT_EQ(what, ShadowChecker::Outcome::kChecked);
+  EXPECT_EQ(result.strategy, "reuse");
+  EXPECT_DOUBLE_EQ(result.agreement, 0.5);
+  // Second position: p = softmax(1, 0), q = softmax(0, 1): KL = (p0 - p1) * 1 = tanh(1/2); mean over two positions.
+  EXPECT_NEAR(result.kl, std::tanh(0.5) / 2, 1e-6);
+  std::lock_guard lock(engine_.mu);
+  EXPECT_EQ(engine_.last.cache.strategy, "recompute");
+  EXPECT_FALSE(engine_.last.cache.write);
+  EXPECT_EQ(engine_.last.sampling.forced_tokens, (std::vector<std::int32_t>{0, 1}));
+}
+
+TEST_F(ShadowTest, WaitsForAnIdleEngineAndGivesUpInTime) {
+  engine_.logits = {{1, 0}, {0, 1}};
+  engine_.running = 1;
+  start();
+  checker_->submit(sample());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  {
+    std::lock_guard lock(mu_);
+    EXPECT_TRUE(outcomes_.empty());
+  }
+  engine_.running = 0;
+  EXPECT_EQ(outcome(0).first, ShadowChecker::Outcome::kChecked);
+  EXPECT_DOUBLE_EQ(outcome(0).second.agreement, 1);
+}
+
+TEST_F(ShadowTest, ABusyEngineDropsSamples) {
+  engine_.running = 1;
+  start(std::chrono::milliseconds(30));
+  checker_->submit(sample());
+  EXPECT_EQ(outcome(0).first, ShadowChecker::Outcome::kDropped);
+}
+
+TEST_F(ShadowTest, AFullQueueDropsAtOnce) {
+  engine_.running = 1;
+  start();
+  for (int i = 0; i < 3; ++i) checker_->submit(sample());
+  EXPECT_EQ(outcome(0).first, ShadowChecker::Outcome::kDropped);
+}
+
+TEST_F(ShadowTest, MakesRoomForAClientsQuery) {
+  engine_.hold_next = true;
+  start();
+  checker_->submit(sample());
+  for (int i = 0; i < 20000 && engine_.hold_next; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 20000; ++i) {
+    checker_->yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::lock_guard lock(mu_);
+    if (!outcomes_.empty()) break;
+  }
+  EXPECT_EQ(outcome(0).first, ShadowChecker::Outcome::kDropped);
+}
+
+TEST_F(ShadowTest, DrawsItsShare) {
+  start();
+  int drawn = 0;
+  for (int i = 0; i < 4000; ++i) drawn += checker_->draw(0.25) ? 1 : 0;
+  EXPECT_NEAR(drawn, 1000, 120);
+  EXPECT_FALSE(checker_->draw(0));
+  EXPECT_TRUE(checker_->draw(1));
+}
+
+}  // namespace
+}  // namespace quire
