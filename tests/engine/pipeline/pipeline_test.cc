@@ -375,6 +375,39 @@ TEST_P(PipelineTest, StopTokensAndStopTextsEndTheAnswer) {
   EXPECT_EQ(text.text, full.text.substr(0, full.text.find(request.sampling.stop[0])));
 }
 
+/// Keeps the likeliest token of each position.
+class ChoicesSink final : public CollectingSink {
+ public:
+  bool wants_logits() const override { return true; }
+  void on_logits(std::span<const float> logits) override {
+    choices.push_back(static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+  }
+  std::vector<std::int32_t> choices;
+};
+
+TEST_P(PipelineTest, ForcedTokensStandInTheAnswerAndTheLogitsTellTheModelsOwnChoice) {
+  auto request = make_request(*engine_, random_docs({30, 40}), random_ids(rng_, 5), "reuse");
+  const auto run = [&] {
+    auto sink = std::make_shared<ChoicesSink>();
+    auto handle = engine_->query(request, sink);
+    EXPECT_TRUE(handle.ok());
+    sink->wait();
+    return sink;
+  };
+  const auto free = run();
+  const std::vector<std::int32_t> own = free->wait().ids;
+  EXPECT_EQ(free->choices, own);
+  request.sampling.forced_tokens = own;
+  EXPECT_EQ(run()->wait().ids, own);
+  EXPECT_EQ(run()->choices, own);
+  // Another beginning: the first choice is as before, what follows is the model's again.
+  request.sampling.forced_tokens = {own[0] == 700 ? 701 : 700};
+  const auto forced = run();
+  EXPECT_EQ(forced->wait().ids[0], request.sampling.forced_tokens[0]);
+  EXPECT_EQ(forced->choices[0], own[0]);
+  EXPECT_TRUE(std::equal(forced->choices.begin() + 1, forced->choices.end(), forced->wait().ids.begin() + 1));
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, PipelineTest,
                          ::testing::Values(Setup{"random_f32_kvf16", false, "f32", "f16"}, Setup{"random_f32_kvf32", false, "f32", "f32"},
                                            Setup{"demo_bf16", true, "bf16", "bf16"}, Setup{"demo_f32", true, "f32", "f16"}),

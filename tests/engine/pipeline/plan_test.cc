@@ -195,6 +195,20 @@ TEST_F(PlanTest, AutoSaysWhy) {
   EXPECT_EQ(p.strategy, "recompute");
 }
 
+TEST_F(PlanTest, AutoTakesAnApproximationOnlyWhenItIsCertified) {
+  add(ids(100, 10), true);
+  add(ids(400, 200), true);
+  request.certified_strategy = "reuse";
+  const Plan p = plan("auto");
+  EXPECT_EQ(p.strategy, "reuse");
+  EXPECT_NE(p.reason.find("fidelity"), std::string::npos);
+  EXPECT_FALSE(p.fallback);
+  request.certified_strategy = "of_another_build";
+  EXPECT_EQ(plan("auto").strategy, "exact");
+  request.certified_strategy.reset();
+  EXPECT_EQ(plan("auto").strategy, "exact");
+}
+
 TEST_F(PlanTest, MissReasonsTellWhy) {
   add(ids(20, 10), false);
   request.contexts.push_back({"", 0, ids(20, 40), std::nullopt});
@@ -265,6 +279,7 @@ TEST_F(PlanTest, BadRequestsNameTheField) {
   EXPECT_EQ(field([](auto& r) { r.suffix_ids.assign(1999, 5); }), "query");
   EXPECT_EQ(field([](auto& r) { r.suffix_ids.clear(); r.prefix_ids.clear(); }), "query");
   EXPECT_EQ(field([](auto& r) { r.sampling.top_p = 0; }), "top_p");
+  EXPECT_EQ(field([](auto& r) { r.sampling.forced_tokens = {1 << 30}; }), "forced_tokens");
 }
 
 TEST_F(PlanTest, RatiosThatAStrategyDoesNotTakeAreSaidSo) {
