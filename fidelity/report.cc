@@ -132,7 +132,7 @@ Report make_report(const Suite& suite, const RunResult& run, ReportContext conte
   }
   for (std::size_t s = 0; s < run.strategies.size(); ++s) {
     out.strategies.push_back(run.strategies[s].text);
-    out.rows.push_back(make_row(run, s, "all", all, bootstrap));
+    if (ReportRow row = make_row(run, s, "all", all, bootstrap); row.n > 0) out.rows.push_back(std::move(row));
     for (const auto& task : out.tasks) {
       ReportRow row = make_row(run, s, task, by_task[task], bootstrap);
       if (row.n > 0) out.rows.push_back(std::move(row));

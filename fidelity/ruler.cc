@@ -132,7 +132,7 @@ class Maker {
     std::int64_t units = 0;
     for (std::int64_t i = 0; i < options_.per_task; ++i) {
       const auto build = [&](std::int64_t n) { return make(task, i, n); };
-      QUIRE_ASSIGN_OR_RETURN(std::optional<SuiteRecord> record, fitted(build, units));
+      QUIRE_ASSIGN_OR_RETURN(std::optional<SuiteRecord> record, fitted(build, task.starts_with("qa"), units));
       if (!record) {
         suite.skipped.push_back({std::string(task), "the question alone is longer than " + std::to_string(options_.length_tokens) + " tokens"});
         return {};
@@ -156,9 +156,9 @@ class Maker {
     }
   }
 
-  /// The largest record within the length. `units` is where to begin, and what was found.
+  /// The largest record within the length. `units`: what fitted the task's first question, 0 before.
   template <class Build>
-  Result<std::optional<SuiteRecord>> fitted(Build&& build, std::int64_t& units) {
+  Result<std::optional<SuiteRecord>> fitted(Build&& build, bool passages, std::int64_t& units) {
     const auto fits = [&](const SuiteRecord& r) -> Result<bool> {
       QUIRE_ASSIGN_OR_RETURN(const std::int64_t n, tokens_(r));
       return n + r.max_tokens <= options_.length_tokens;
@@ -177,8 +177,9 @@ class Maker {
       }
       units = low;
     }
-    for (; units > 0; units -= std::max<std::int64_t>(1, units / 100)) {
-      SuiteRecord record = build(units);
+    // Sizes of units differ from question to question: whole passages much, sentences and words little.
+    for (std::int64_t n = units + (passages ? std::max<std::int64_t>(2, units / 4) : 0); n > 0; n -= std::max<std::int64_t>(1, n / 100)) {
+      SuiteRecord record = build(n);
       QUIRE_ASSIGN_OR_RETURN(const bool ok, fits(record));
       if (ok) return std::optional<SuiteRecord>(std::move(record));
     }

@@ -307,13 +307,13 @@ int fidelity(FidelityFlags f) {
   options.chunk_tokens = static_cast<std::int32_t>(f.chunk_tokens);
   options.stop = &interrupted;
   ProgressLine line(f.quiet);
-  const auto run = run_suite(*bench.engine, *bench.ingest, kNamespace, *suite, options, *state, [&line](const RunProgress& p) { line.show(p); });
+  // When no task fits the model, the report says so and holds no rows.
+  const bool nothing_fits = suite->records.empty() && !suite->skipped.empty();
+  const auto run = nothing_fits ? Result<RunResult>(RunResult())
+                                : run_suite(*bench.engine, *bench.ingest, kNamespace, *suite, options, *state, [&line](const RunProgress& p) { line.show(p); });
   if (!run.ok()) {
     line.end();
-    if (run.code() != Code::kCancelled) {
-      for (const auto& s : suite->skipped) std::fprintf(stderr, "skipped %s: %s\n", s.task.c_str(), s.reason.c_str());
-      return complain(run.status());
-    }
+    if (run.code() != Code::kCancelled) return complain(run.status());
     std::fprintf(stderr, f.json.empty() ? "interrupted\n" : "interrupted: run the same command again to go on from here\n");
     return 130;
   }

@@ -70,7 +70,8 @@ TEST(Ruler, NumbersOfAnswersAreThoseOfThePublication) {
                                                        {"vt", 5},            {"cwe", 10},            {"fwe", 3}};
   for (const SuiteRecord& r : suite->records) {
     const auto found = expected.find(r.kind);
-    if (found != expected.end()) EXPECT_EQ(std::set<std::string>(r.answers.begin(), r.answers.end()).size(), found->second) << r.kind;
+    if (found == expected.end()) continue;
+    EXPECT_EQ(std::set<std::string>(r.answers.begin(), r.answers.end()).size(), found->second) << r.kind;
   }
 }
 
@@ -95,7 +96,8 @@ TEST(Ruler, FrequentWordsAreTheMostFrequentBehindTheDots) {
     int least = 1 << 30;
     for (const auto& a : r.answers) least = std::min(least, counts[a]);
     for (const auto& [w, n] : counts) {
-      if (std::find(r.answers.begin(), r.answers.end(), w) == r.answers.end()) EXPECT_LT(n, least) << w;
+      const bool asked = std::find(r.answers.begin(), r.answers.end(), w) != r.answers.end();
+      EXPECT_TRUE(asked || n < least) << w;
     }
   }
 }
