@@ -1,0 +1,141 @@
+// Measure, certify, serve: `auto` takes what is certified, and gives it up when live answers drift.
+#include <boost/json/serialize.hpp>
+#include <fstream>
+#include <thread>
+
+#include "cachestore/store.h"
+#include "fidelity/certificate.h"
+#include "tests/e2e/service_process.h"
+
+namespace quire::testing {
+namespace {
+
+namespace json = boost::json;
+
+ProcessResult measure(const TempFolder& folder, std::vector<std::string> more) {
+  std::vector<std::string> command = {QUIRE_BINARY, "fidelity", "--limit", "1", "--quiet", "--json", (folder.path() / "f.json").string()};
+  command.insert(command.end(), more.begin(), more.end());
+  return run_process(command);
+}
+
+json::value read_json(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  return parse(std::string(std::istreambuf_iterator<char>(in), {}));
+}
+
+TEST(Fidelity, WritesItsFilesAndDoesNotMeasureTwice) {
+  TempFolder folder;
+  const auto html = folder.path() / "f.html", svg = folder.path() / "f.svg";
+  auto r = measure(folder, {"--html", html.string(), "--svg", svg.string()});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find("recompute"), std::string::npos);
+  const auto first = read_json(folder.path() / "f.json");
+  EXPECT_EQ(text_at(first, "rows.0.strategy"), "recompute");
+  EXPECT_EQ(at(first, "settings.strategies").as_array().size(), 3u);
+  EXPECT_TRUE(std::filesystem::file_size(html) > 1000 && std::filesystem::file_size(svg) > 1000);
+  // Times are kept with the rows: nothing was run again.
+  r = measure(folder, {});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(json::serialize(at(read_json(folder.path() / "f.json"), "rows")), json::serialize(at(first, "rows")));
+}
+
+TEST(Fidelity, WrongAsksAreRefusedWithAReason) {
+  TempFolder folder;
+  std::ofstream(folder.path() / "half.jsonl") << "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\"}\n{\"documents\":[{\"te";
+  auto r = measure(folder, {"--suite", (folder.path() / "half.jsonl").string()});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("line 2"), std::string::npos) << r.err;
+  r = measure(folder, {"--strategies", "magic"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("magic"), std::string::npos) << r.err;
+  r = measure(folder, {"--suite", "ruler@many"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_EQ(measure(folder, {"--no-such-flag"}).exit_code, 2);
+  r = measure(folder, {"--certify", "--store", "/nonexistent/folder/store"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("/nonexistent"), std::string::npos) << r.err;
+}
+
+/// Documents and a question whose subject stands in an earlier one: where reuse and recompute part.
+std::vector<json::value> continuation_records(std::size_t n) {
+  std::ifstream in(std::string(QUIRE_SOURCE_DIR) + "/models/demo/encyclopedia.jsonl");
+  std::vector<json::value> out;
+  json::value documents;
+  for (std::string line; out.size() < n && std::getline(in, line);) {
+    auto record = parse(line);
+    if (at(record, "documents").is_array()) documents = at(record, "documents");
+    if (text_at(record, "kind") != "continuation") continue;
+    record.as_object()["documents"] = documents;
+    out.push_back(std::move(record));
+  }
+  return out;
+}
+
+TEST(Fidelity, AutoUsesWhatIsCertifiedUntilLiveAnswersDrift) {
+  TempFolder folder;
+  const auto store_path = folder.path() / "store";
+  auto r = measure(folder, {"--certify", "--store", store_path.string()});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find("certificate for reuse: not passed"), std::string::npos) << r.out;  // six questions prove nothing
+  const std::string fingerprint = text_at(read_json(folder.path() / "f.json"), "model.fingerprint_sha256");
+  ServiceProcess service;
+  const std::vector<std::string> flags = {"--policy.small_ctx=16", "--policy.shadow_ratio=1", "--policy.shadow_min_agreement=1"};
+  service.start(store_path, flags);
+  auto info = service.json("GET", "/v1/info");
+  EXPECT_TRUE(at(info, "fidelity.auto_strategy").is_null());
+  EXPECT_FALSE(at(info, "fidelity.certificates.0.passed").as_bool());
+  EXPECT_EQ(service.stop(), 0);
+  {
+    StoreOptions o;
+    o.path = store_path.string();
+    auto store = open_store(o);
+    ASSERT_TRUE(store.ok()) << store.status().to_string();
+    auto certificates = load_certificates(**store, fingerprint);
+    ASSERT_EQ(certificates.size(), 1u);
+    certificates[0].passed = true;
+    ASSERT_TRUE(save_certificates(**store, certificates).ok());
+  }
+  service.start(store_path, flags);
+  info = service.json("GET", "/v1/info");
+  EXPECT_EQ(text_at(info, "fidelity.auto_strategy"), "reuse");
+  bool fell = false;
+  std::int64_t checks = 0;
+  const auto records = continuation_records(40);
+  ASSERT_GE(records.size(), 20u);
+  for (const auto& record : records) {
+    json::array ids;
+    for (const auto& d : at(record, "documents").as_array()) {
+      json::object document{{"id", "d" + std::to_string(std::hash<std::string>()(text_at(d, "text")))}, {"text", text_at(d, "text")}};
+      ids.push_back(document["id"]);
+      ASSERT_EQ(service.call("POST", "/v1/documents?wait=true", json::serialize(document)).status, 200);
+    }
+    const json::object query{{"query", text_at(record, "question")}, {"document_ids", ids}, {"max_tokens", 16}};
+    const auto reply = service.json("POST", "/v1/query", json::serialize(query));
+    if (text_at(reply, "cache.strategy") == "exact") {
+      fell = true;
+      EXPECT_NE(text_at(reply, "cache.fallback").find("shadow_min_agreement"), std::string::npos) << json::serialize(reply);
+      break;
+    }
+    EXPECT_EQ(text_at(reply, "cache.strategy"), "reuse");
+    EXPECT_NE(text_at(reply, "cache.reason").find("fidelity"), std::string::npos);
+    for (int i = 0; i < 600; ++i) {
+      info = service.json("GET", "/v1/info");
+      if (int_at(info, "fidelity.shadow.checks") > checks) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    checks = int_at(info, "fidelity.shadow.checks");
+  }
+  EXPECT_TRUE(fell) << json::serialize(info);
+  EXPECT_EQ(text_at(service.json("GET", "/v1/info"), "fidelity.shadow.state"), "fallback");
+  const std::string metrics = service.call("GET", "/metrics").body;
+  EXPECT_NE(metrics.find("quire_auto_fallback 1"), std::string::npos);
+  EXPECT_NE(metrics.find("quire_shadow_checks_total{outcome=\"checked\"}"), std::string::npos);
+  EXPECT_NE(metrics.find("quire_shadow_agreement_count{strategy=\"reuse\"}"), std::string::npos);
+  // A request that names a strategy gets it all the same.
+  const auto named = service.json("POST", "/v1/query", R"({"query":"q","documents":[{"text":"Some text here."}],"max_tokens":2,"cache":{"strategy":"reuse"}})");
+  EXPECT_EQ(text_at(named, "cache.strategy"), "reuse");
+  EXPECT_EQ(service.stop(), 0);
+}
+
+}  // namespace
+}  // namespace quire::testing
