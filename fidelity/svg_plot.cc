@@ -62,7 +62,8 @@ std::string pareto_svg(const std::vector<PlotPoint>& all, const PlotOptions& o) 
     y_max = std::max(y_max, p.y_high);
   }
   x_max = o.x_percent ? std::max(1.0, x_max) : std::max(1e-9, x_max);
-  const double x_step = tick_step(x_max * 1.08, 6), x_end = std::ceil(x_max * 1.02 / x_step) * x_step;
+  const double x_step = o.x_percent ? 0.2 : tick_step(x_max * 1.08, 6);
+  const double x_end = o.x_percent ? x_max * 1.06 : std::ceil(x_max * 1.02 / x_step) * x_step;
   y_min = std::max(0.0, std::floor((y_min - 0.02) * 10) / 10);
   y_max = std::min(1.0, std::ceil((y_max + 0.02) * 10) / 10);
   if (y_max <= y_min) y_max = y_min + 0.1;
@@ -104,7 +105,7 @@ std::string pareto_svg(const std::vector<PlotPoint>& all, const PlotOptions& o) 
     const auto near = [&](double at) {
       return std::any_of(placed.begin(), placed.end(), [&](const auto& q) { return std::abs(q.first - x) < 120 && std::abs(q.second - at) < 14; });
     };
-    for (int i = 0; i < 12 && near(label_y); ++i) label_y += 15;
+    for (int i = 0; i < 12 && near(label_y); ++i) label_y -= 15;
     placed.emplace_back(x, label_y);
     out += text(right ? x + 8 : x - 8, label_y, right ? "start" : "end", p.label);
   }
