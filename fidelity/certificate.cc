@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdio>
 
-#include "engine/pipeline/strategy.h"
 #include "fidelity/json_util.h"
 #include "kernels/base/log.h"
 
@@ -245,7 +244,6 @@ std::vector<Certificate> load_certificates(Store& store, const std::string& fing
 const Certificate* best_certificate(const std::vector<Certificate>& certificates, const std::string& fingerprint_hex, double max_drop) {
   const Certificate* best = nullptr;
   for (const auto& c : certificates) {
-    if (!find_strategy(c.strategy).ok()) continue;  // of another build
     if (!c.passed || c.max_drop > max_drop || !c.default_settings || c.fingerprint_hex != fingerprint_hex) continue;
     if (!best || c.ttft_ms < best->ttft_ms) best = &c;
   }

@@ -52,7 +52,7 @@ Status save_certificates(Store& store, const std::vector<Certificate>& fresh);
 /// Those of this model. A record that cannot be read is as none, with a line in the log.
 std::vector<Certificate> load_certificates(Store& store, const std::string& fingerprint_hex);
 
-/// The strategy `auto` may take: passed under a limit no wider than `max_drop`, default settings, this fingerprint, known to this build; of several the one
+/// The strategy `auto` may take: passed under a limit no wider than `max_drop`, default settings, this fingerprint; of several the one
 /// with the least TTFT. Null: none.
 const Certificate* best_certificate(const std::vector<Certificate>& certificates, const std::string& fingerprint_hex, double max_drop = kDefaultMaxDrop);
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "engine/pipeline/strategy.h"
 #include "kernels/base/log.h"
 #include "server/json/parse.h"
 
@@ -61,13 +62,16 @@ double FidelityGate::mean(const std::deque<double>& values) {
 void FidelityGate::set_certificates(std::vector<Certificate> certificates, std::string fingerprint_hex, double max_drop) {
   std::lock_guard lock(mu_);
   certificates_ = std::move(certificates);
+  usable_.clear();
+  for (const auto& c : certificates_)
+    if (find_strategy(c.strategy).ok()) usable_.push_back(c);
   fingerprint_hex_ = std::move(fingerprint_hex);
   max_drop_ = max_drop;
 }
 
 FidelityGate::Verdict FidelityGate::verdict() const {
   std::lock_guard lock(mu_);
-  const Certificate* best = best_certificate(certificates_, fingerprint_hex_, max_drop_);
+  const Certificate* best = best_certificate(usable_, fingerprint_hex_, max_drop_);
   if (!best) return {};
   const auto state = states_.find(best->strategy);
   if (state == states_.end() || !state->second.fallback) return {best->strategy, ""};

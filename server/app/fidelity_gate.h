@@ -55,6 +55,7 @@ class FidelityGate {
   const double min_agreement_;
   mutable std::mutex mu_;
   std::vector<Certificate> certificates_;   // guarded by mu_
+  std::vector<Certificate> usable_;         // those of strategies this build has; guarded by mu_
   std::string fingerprint_hex_;             // guarded by mu_
   double max_drop_ = kDefaultMaxDrop;       // guarded by mu_
   std::map<std::string, State> states_;     // guarded by mu_

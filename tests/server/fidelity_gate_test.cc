@@ -40,6 +40,8 @@ TEST(FidelityGate, OnlyAPassingCertificateOfThisModelWithDefaultSettingsCounts) 
   EXPECT_FALSE(gate.verdict().strategy);
   gate.set_certificates({certificate("epic", true)}, kModel, 0.01);   // a stricter limit than it was judged by
   EXPECT_FALSE(gate.verdict().strategy);
+  gate.set_certificates({certificate("of_another_build", true)}, kModel, 0.02);
+  EXPECT_FALSE(gate.verdict().strategy);
   gate.set_certificates({certificate("epic", true, 10), certificate("reuse", true, 5), certificate("anchors", false, 1)}, kModel, 0.02);
   EXPECT_EQ(gate.verdict().strategy, "reuse");   // the fastest that passed
 }
