@@ -37,9 +37,11 @@ struct StoreOptions {
 /// Below this a budget cannot hold the catalog's working room.
 inline constexpr std::uint64_t kMinStoreBytes = 96ull << 20;
 
+enum class ReadKind : std::uint8_t { kValue, kSketch };
 struct ReadRequest {
   SegmentHandle segment;
-  std::uint32_t block = 0, group = 0;
+  std::uint32_t block = 0, group = 0;  ///< of a sketch: its index, 0
+  ReadKind kind = ReadKind::kValue;
 };
 
 struct ListOptions {
@@ -125,8 +127,9 @@ class Store {
   virtual Result<PinnedBytes> read_sketch(const SegmentHandle& segment, std::uint32_t index, Tier* tier = nullptr) = 0;
   /// Called once per request, in any order; must not throw.
   using FetchDone = std::function<void(std::size_t index, Result<PinnedBytes> bytes, Tier tier)>;
-  /// DRAM hits are answered on the calling thread before it returns, the rest on the store's pool. A stop request turns reads
-  /// that have not begun into kCancelled. Errors: kResourceExhausted (queue full; nothing was started, nothing is called).
+  /// Values and sketches, checked as read_value and read_sketch do. DRAM hits are answered on the calling thread before it
+  /// returns, the rest on the store's pool in the order asked for. A stop request turns reads that have not begun into
+  /// kCancelled. Errors: kResourceExhausted (queue full; nothing was started, nothing is called).
   virtual Status fetch_async(std::vector<ReadRequest> requests, FetchDone done, std::stop_token stop = {}) = 0;
   virtual Tier tier_of(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group) = 0;
 

@@ -266,25 +266,26 @@ Status StoreImpl::fetch_async(std::vector<ReadRequest> requests, FetchDone done,
     std::stop_token stop;
   };
   for (const auto& r : requests) {
-    if (!r.segment || r.block >= r.segment->layout.num_blocks || r.group >= r.segment->layout.values_per_block) {
-      return Status::invalid("requests", "a read is outside its segment");
-    }
+    const bool inside = r.segment && (r.kind == ReadKind::kSketch ? r.block < r.segment->layout.num_sketches && r.group == 0
+                                                                  : r.block < r.segment->layout.num_blocks && r.group < r.segment->layout.values_per_block);
+    if (!inside) return Status::invalid("requests", "a read is outside its segment");
   }
+  const auto name_of = [](const ReadRequest& r) {
+    return ValueName{r.segment->id, r.kind == ReadKind::kSketch ? Part::kSketch : Part::kValue, r.block, r.group};
+  };
   auto fetch = std::make_shared<Fetch>(Fetch{std::move(requests), std::move(done), std::move(stop)});
   std::vector<std::pair<std::size_t, std::shared_ptr<const ValueBuffer>>> hits;
   std::vector<IoPool::Task> tasks;
   for (std::size_t i = 0; i < fetch->requests.size(); ++i) {
-    const auto& r = fetch->requests[i];
-    if (auto buffer = dram_->find({r.segment->id, Part::kValue, r.block, r.group})) {
+    if (auto buffer = dram_->find(name_of(fetch->requests[i]))) {
       hits.emplace_back(i, std::move(buffer));
       continue;
     }
-    tasks.push_back([this, fetch, i] {
+    tasks.push_back([this, fetch, i, name_of] {
       // The handle goes when the read is answered, not when the last one is.
       const ReadRequest request = std::exchange(fetch->requests[i], {});
       if (fetch->stop.stop_requested()) return fetch->done(i, Status::cancelled("the read was cancelled"), Tier::kNone);
-      const ValueName name{request.segment->id, Part::kValue, request.block, request.group};
-      auto bytes = read_from_disk(request.segment, name);
+      auto bytes = read_from_disk(request.segment, name_of(request));
       const Tier tier = bytes.ok() ? Tier::kDisk : Tier::kNone;
       fetch->done(i, std::move(bytes), tier);
     });

@@ -423,6 +423,52 @@ TEST_P(StoreTest, FetchAsyncAnswersEachRequestOnceAndNamesTheTier) {
   requests.clear();
 }
 
+TEST_P(StoreTest, FetchAsyncReadsSketchesBesideValues) {
+  const SegmentShape shape{{3, 2, 2}, 500};
+  ASSERT_OK(test::put_document(*store, "a", {1}, shape));
+  reopen();
+  auto handle = store->find_segment(test::key_of(1));
+  ASSERT_TRUE(handle);
+  const auto fetch = [&](std::vector<ReadRequest> requests) {
+    std::vector<std::pair<Result<PinnedBytes>, Tier>> answers(requests.size(), {Status::internal("no answer"), Tier::kNone});
+    std::mutex mu;
+    std::condition_variable done;
+    std::size_t left = requests.size();
+    EXPECT_OK(store->fetch_async(std::move(requests), [&](std::size_t i, Result<PinnedBytes> bytes, Tier tier) {
+      std::lock_guard lock(mu);
+      answers[i] = {std::move(bytes), tier};
+      if (--left == 0) done.notify_one();
+    }));
+    std::unique_lock lock(mu);
+    done.wait(lock, [&] { return left == 0; });
+    return answers;
+  };
+  for (const Tier tier : {Tier::kDisk, Tier::kDram}) {
+    auto answers = fetch({{*handle, 1, 0, ReadKind::kSketch}, {*handle, 2, 1}, {*handle, 0, 0, ReadKind::kSketch}});
+    ASSERT_OK(answers[0].first);
+    EXPECT_TRUE(test::same(answers[0].first->bytes(), test::sketch_of(1, 1, shape.value_bytes)));
+    EXPECT_TRUE(test::same(answers[1].first->bytes(), test::value_of(1, 2, 1, shape.value_bytes)));
+    EXPECT_TRUE(test::same(answers[2].first->bytes(), test::sketch_of(1, 0, shape.value_bytes)));
+    for (const auto& a : answers) EXPECT_EQ(a.second, tier);
+  }
+  for (const ReadRequest& bad : {ReadRequest{*handle, 2, 0, ReadKind::kSketch}, ReadRequest{*handle, 0, 1, ReadKind::kSketch}}) {
+    EXPECT_EQ(store->fetch_async({bad}, [](auto, auto, auto) { FAIL(); }).code(), Code::kInvalidArgument);
+  }
+  if (GetParam() == Kind::kMemory) {
+    handle.reset();
+    reopen();
+    handle = store->find_segment(test::key_of(1));
+    {
+      std::lock_guard lock(disk->mu);
+      disk->segments[handle->info().id].at({static_cast<int>(record::Part::kSketch), 0, 0}).back() ^= std::byte{4};
+    }
+    EXPECT_EQ(fetch({{*handle, 0, 0, ReadKind::kSketch}})[0].first.code(), Code::kCorruption);
+    EXPECT_EQ(store->stats().integrity_failures, 1u);
+    EXPECT_FALSE(store->find_segment(test::key_of(1)).has_value());
+  }
+  handle.reset();
+}
+
 TEST_P(StoreTest, FetchAsyncCanBeStoppedAndItsQueueIsBounded) {
   options.io_threads = 1;
   options.max_queued_reads = 8;
