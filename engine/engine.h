@@ -90,6 +90,7 @@ struct QueryRequest {
   CacheOptions cache;                      ///< strategy, ratios, positions, write (pipeline/plan.h)
   /// An approximate strategy that `auto` may take: it passed the fidelity test of this model. None: `auto` stays exact.
   std::optional<std::string> certified_strategy;
+  bool plan_only = false;                  ///< ends once the plan is complete: the question may be run over some blocks, nothing is answered
   SamplingOptions sampling;                ///< temperature, top_k, top_p, min_p, seed, max_tokens, stop (sample/sampler.h)
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };
@@ -99,7 +100,11 @@ struct QueryStats {
   double queue_ms = 0, lookup_ms = 0, load_ms = 0, prefill_ms = 0, recompute_ms = 0, ttft_ms = 0, decode_ms = 0, total_ms = 0;
   std::int64_t completion_tokens = 0;
   std::int64_t written_tokens = 0;         ///< tokens of missing contexts whose new KV was handed to the store
-  std::int64_t tier_blocks[5] = {}, tier_tokens[5] = {}, tier_bytes[5] = {};  ///< indexed by Tier
+  double query_pass_ms = 0, select_ms = 0; ///< the question's first run and the choice of blocks; both lie before ttft_ms
+  std::int64_t sketch_bytes = 0;           ///< read to choose blocks
+  std::int64_t sketch_misses = 0;          ///< sketches lost, corrupt or outdated: their contexts were computed again
+  /// Indexed by Tier: where the documents' blocks were found, and the bytes of KV really read.
+  std::int64_t tier_blocks[5] = {}, tier_tokens[5] = {}, tier_bytes[5] = {};
 };
 
 /// Receives one query's events on the engine thread, in order: on_plan, on_token*, then on_done exactly once.
@@ -152,7 +157,8 @@ class Engine {
   virtual void prefill(PrefillRequest request, std::function<void(Result<PrefillResult>)> done) = 0;
   /// Queues a query. Errors at once: kInvalidArgument (field named), kResourceExhausted (queue full), kUnavailable (stopping).
   virtual Result<QueryHandle> query(QueryRequest request, std::shared_ptr<QuerySink> sink) = 0;
-  /// The plan the query would get now, without running the model.
+  /// The plan the query would get now, without running the model. Where blocks are chosen by the question it is pending
+  /// (Plan::selection_pending): a query with plan_only completes it.
   virtual Result<Plan> plan(const QueryRequest& request) = 0;
 
   virtual std::int64_t queries_running() const = 0;

@@ -1,50 +1,54 @@
-/// Fetches the stored values of one query's contexts while the engine thread does other work.
+/// Fetches stored values and sketches of one query's contexts while the engine thread does other work.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <stop_token>
 #include <vector>
 
 #include "cachestore/store.h"
 #include "engine/pipeline/core.h"
+#include "engine/pipeline/plan.h"
 
 namespace quire {
 
-/// One value wanted.
+/// One value wanted, or the context's sketch.
 struct FetchItem {
-  std::int32_t context = 0, block = 0, group = 0;
+  static constexpr std::int32_t kSketch = -1;
+  std::int32_t context = 0, block = 0;
+  std::int32_t group = 0;  ///< kSketch: the sketch (block 0)
 };
 
 /// Threads: the engine thread; answers arrive on the store's threads. Dropping it stops reads that have not begun.
 class Fetch {
  public:
-  enum class State : std::uint8_t { kPending, kReady, kFailed };
-
-  explicit Fetch(std::int32_t num_contexts);
-  ~Fetch();
-
-  /// Once. `segments[i]` belongs to context i. Items of one context should stand together, in prompt order.
-  void start(Store& store, std::shared_ptr<Waker> waker, std::span<const SegmentHandle> segments, std::vector<FetchItem> items);
-
-  /// Ready when all its values are here; kFailed as soon as one cannot come.
-  State state(std::int32_t context) const;
-  MissReason failure(std::int32_t context) const;
-
   struct Arrived {
     FetchItem item;
     PinnedBytes bytes;
     Tier tier = Tier::kNone;
-    double ms = 0;         ///< since start()
+    double ms = 0;  ///< since started()
   };
-  /// The values of a ready context, in the order they were asked for; once.
-  std::vector<Arrived> take(std::int32_t context);
+
+  /// `segments[i]` belongs to context i. `store` must outlive it.
+  Fetch(Store& store, std::shared_ptr<Waker> waker, std::vector<SegmentHandle> segments);
+  ~Fetch();
+
+  /// Asks for more; any number of times. The store reads in this order.
+  void start(std::vector<FetchItem> items);
+  /// What arrived since the last call.
+  std::vector<Arrived> take();
+  /// Everything asked for of this context and group has arrived (and may be waiting in take()).
+  bool complete(std::int32_t context, std::int32_t group) const;
+  /// Why something of the context cannot come; kNone: nothing failed so far.
+  MissReason failure(std::int32_t context) const;
   Clock::time_point started() const { return started_; }
 
  private:
   struct Shared;
+  Store& store_;
+  std::shared_ptr<Waker> waker_;
+  std::vector<SegmentHandle> segments_;
   std::shared_ptr<Shared> shared_;
   std::stop_source stop_;
   Clock::time_point started_;

@@ -1,84 +1,114 @@
 #include "engine/pipeline/placement.h"
 
+#include <algorithm>
 #include <mutex>
 #include <numeric>
-#include <vector>
 
 #include "kernels/parallel.h"
 
 namespace quire {
 namespace {
-
-Status place_layer(const PlacementInput& input, std::int32_t layer, std::int64_t first_row, WorkingCache& cache) {
-  const KvLayout& layout = *input.layout;
-  const std::int32_t group = layout.group_of(layer);
-  for (const std::int32_t block : input.selection->kept(layer, input.context)) {
-    QUIRE_RETURN_IF_ERROR(cache.place(layer, *input.rope, layout.view(input.value(block, group), block, layer), first_row));
-    first_row += layout.tokens_in(block);
-  }
-  return {};
-}
-
-Status check_sizes(const PlacementInput& input, std::int32_t num_layers) {
-  const KvLayout& layout = *input.layout;
-  for (std::int32_t layer = 0; layer < num_layers; ++layer) {
-    const std::int32_t group = layout.group_of(layer);
-    for (const std::int32_t block : input.selection->kept(layer, input.context)) {
-      const auto size = static_cast<std::int64_t>(input.value(block, group).size());
-      if (size == layout.value_bytes(block, group)) continue;
-      return Status::corruption("value of block " + std::to_string(block) + " has " + std::to_string(size) + " bytes instead of " +
-                                std::to_string(layout.value_bytes(block, group)));
-    }
-  }
-  return {};
-}
-
+std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 }  // namespace
 
-Status replace_context(const PlacementInput& input, WorkingCache& cache) {
-  const KvLayout& layout = *input.layout;
-  QUIRE_RETURN_IF_ERROR(check_sizes(input, cache.num_layers()));
-  for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) {
-    for (const std::int32_t block : input.selection->kept(layer, input.context)) {
-      const std::int64_t row = cache.find_row(layer, input.block_position[static_cast<std::size_t>(block)]);
-      if (row < 0) return Status::internal("block " + std::to_string(block) + " is not placed in layer " + std::to_string(layer));
-      const auto value = input.value(block, layout.group_of(layer));
-      QUIRE_RETURN_IF_ERROR(cache.place(layer, *input.rope, layout.view(value, block, layer), row));
+bool Placement::Part::done() const {
+  return std::all_of(placed.begin(), placed.end(), [](std::uint8_t p) { return p != 0; });
+}
+
+void Placement::add_positions(std::int32_t context, std::int32_t layer, std::vector<std::int32_t>& out) const {
+  const ContextWork& work = run_.work(context);
+  for (const std::int32_t block : run_.plan.selection.kept(layer, context)) {
+    const std::size_t from = out.size();
+    out.resize(from + at(work.layout.tokens_in(block)));
+    std::iota(out.begin() + static_cast<std::ptrdiff_t>(from), out.end(), work.block_position[at(block)]);
+  }
+}
+
+Status Placement::begin(std::vector<std::int32_t> contexts) {
+  const std::int32_t num_layers = run_.cache->num_layers();
+  parts_.clear();
+  for (const std::int32_t context : contexts) {
+    Part part;
+    part.context = context;
+    part.generation = supply_.generation(context);
+    part.first_row.resize(at(num_layers));
+    part.placed.resize(at(run_.work(context).layout.num_groups()));
+    std::vector<std::int32_t> positions;
+    for (std::int32_t layer = 0; layer < num_layers; ++layer) {
+      if (layer == 0 || !run_.plan.selection.same_in_all_layers()) {
+        positions.clear();
+        add_positions(context, layer, positions);
+      }
+      QUIRE_ASSIGN_OR_RETURN(part.first_row[at(layer)], run_.cache->add_rows(layer, positions));
     }
+    parts_.push_back(std::move(part));
   }
   return {};
 }
 
-Status place_context(const PlacementInput& input, WorkingCache& cache) {
-  const KvLayout& layout = *input.layout;
-  const std::int32_t num_layers = cache.num_layers();
-  QUIRE_RETURN_IF_ERROR(check_sizes(input, num_layers));
-  std::vector<std::int64_t> first_row(static_cast<std::size_t>(num_layers));
-  std::vector<std::int32_t> positions;
-  for (std::int32_t layer = 0; layer < num_layers; ++layer) {
-    if (layer == 0 || !input.selection->same_in_all_layers()) {
-      positions.clear();
-      for (const std::int32_t block : input.selection->kept(layer, input.context)) {
-        const std::size_t at = positions.size();
-        positions.resize(at + static_cast<std::size_t>(layout.tokens_in(block)));
-        std::iota(positions.begin() + static_cast<std::ptrdiff_t>(at), positions.end(), input.block_position[static_cast<std::size_t>(block)]);
-      }
-    }
-    QUIRE_ASSIGN_OR_RETURN(first_row[static_cast<std::size_t>(layer)], cache.add_rows(layer, positions));
+bool Placement::done() const {
+  return std::all_of(parts_.begin(), parts_.end(), [this](const Part& p) { return p.done() && p.generation == supply_.generation(p.context); });
+}
+
+std::vector<std::int32_t> Placement::groups_ready(const Part& part) const {
+  std::vector<std::int32_t> groups;
+  const bool again = part.generation != supply_.generation(part.context);
+  for (std::int32_t g = 0; g < static_cast<std::int32_t>(part.placed.size()); ++g) {
+    if ((again || !part.placed[at(g)]) && supply_.ready(part.context, g)) groups.push_back(g);
   }
-  // Layers write different pages; nobody changes the lists of pages meanwhile.
-  std::mutex mu;
-  Status status;
-  parallel_for(num_layers, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t layer = begin; layer < end; ++layer) {
-      Status placed = place_layer(input, static_cast<std::int32_t>(layer), first_row[static_cast<std::size_t>(layer)], cache);
-      if (placed.ok()) continue;
-      std::lock_guard lock(mu);
-      status = std::move(placed);
-      return;
+  return groups;
+}
+
+bool Placement::ready() const {
+  return std::any_of(parts_.begin(), parts_.end(), [this](const Part& p) { return !groups_ready(p).empty(); });
+}
+
+Status Placement::step() {
+  for (Part& part : parts_) {
+    const std::vector<std::int32_t> groups = groups_ready(part);
+    if (groups.empty()) continue;
+    const auto started = Clock::now();
+    if (part.generation != supply_.generation(part.context)) {
+      part.generation = supply_.generation(part.context);
+      std::fill(part.placed.begin(), part.placed.end(), std::uint8_t{0});
     }
-  });
-  return status;
+    const KvLayout& layout = run_.work(part.context).layout;
+    std::vector<std::int32_t> layers;
+    for (const std::int32_t g : groups) {
+      part.placed[at(g)] = 1;
+      for (std::int32_t l = 0; l < layout.layers_in(g); ++l) layers.push_back(g * layout.layers_per_group() + l);
+    }
+    // Layers write different pages; nobody changes the lists of pages meanwhile.
+    std::mutex mu;
+    Status status;
+    parallel_for(static_cast<std::int64_t>(layers.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        Status placed = place_layer(part, layers[static_cast<std::size_t>(i)]);
+        if (placed.ok()) continue;
+        std::lock_guard lock(mu);
+        status = std::move(placed);
+        return;
+      }
+    });
+    if (values_ == Values::kRelease && part.done()) supply_.release(part.context);
+    const auto now = Clock::now();
+    run_.place_ms += ms_between(started, now);
+    run_.add_span("place", started, now);
+    return status;
+  }
+  return {};
+}
+
+Status Placement::place_layer(const Part& part, std::int32_t layer) {
+  const KvLayout& layout = run_.work(part.context).layout;
+  std::int64_t row = part.first_row[at(layer)];
+  for (const std::int32_t block : run_.plan.selection.kept(layer, part.context)) {
+    const auto bytes = supply_.value(part.context, block, layout.group_of(layer));
+    if (bytes.empty()) return Status::internal("a kept block was not loaded");
+    QUIRE_RETURN_IF_ERROR(run_.cache->place(layer, run_.core.model->rope(), layout.view(bytes, block, layer), row));
+    row += layout.tokens_in(block);
+  }
+  return {};
 }
 
 }  // namespace quire

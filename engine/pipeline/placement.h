@@ -1,34 +1,47 @@
-/// Puts the kept blocks of one context into a working cache.
+/// Puts the kept blocks of contexts into a working cache.
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <span>
+#include <vector>
 
-#include "engine/cache/working_cache.h"
-#include "engine/pipeline/kv_layout.h"
-#include "engine/select/selection.h"
+#include "engine/pipeline/kv_supply.h"
+#include "engine/pipeline/query_run.h"
 #include "kernels/base/status.h"
-#include "kernels/rope.h"
 
 namespace quire {
 
-struct PlacementInput {
-  const KvLayout* layout = nullptr;
-  const Selection* selection = nullptr;
-  std::int32_t context = 0;                              ///< in the selection
-  std::span<const std::int32_t> block_position;          ///< assembled position of each block's first token
-  const RopeTable* rope = nullptr;
-  /// Bytes of a value. Called only for kept (block, group of a layer that keeps it), from kernel threads.
-  std::function<std::span<const std::byte>(std::int32_t block, std::int32_t group)> value;
+/// Rows of all contexts stand in the cache from begin() on, in prompt order in every layer; their contents are filled in group by group
+/// of layers, in whatever order the values arrive. Keys are rotated to the plan's positions. Threads: the engine thread.
+class Placement {
+ public:
+  /// What becomes of the values of a context that is placed whole.
+  enum class Values : std::uint8_t { kKeep, kRelease };
+  Placement(QueryRun& run, KvSupply& supply, Values values) : run_(run), supply_(supply), values_(values) {}
+
+  /// Appends rows for what the plan's selection keeps of `contexts` (prompt order) to every layer. The one before must be done.
+  /// Errors: kResourceExhausted.
+  Status begin(std::vector<std::int32_t> contexts);
+  bool done() const;
+  /// Some values are here that are not placed.
+  bool ready() const;
+  /// Places what is here of one context.
+  Status step();
+
+ private:
+  struct Part {
+    std::int32_t context = 0, generation = 0;
+    std::vector<std::int64_t> first_row;  ///< [layer]
+    std::vector<std::uint8_t> placed;     ///< [group]
+    bool done() const;
+  };
+  void add_positions(std::int32_t context, std::int32_t layer, std::vector<std::int32_t>& out) const;
+  std::vector<std::int32_t> groups_ready(const Part& part) const;
+  Status place_layer(const Part& part, std::int32_t layer);
+
+  QueryRun& run_;
+  KvSupply& supply_;
+  const Values values_;
+  std::vector<Part> parts_;
 };
-
-/// Appends rows to every layer that keeps blocks, rotated to their positions. Errors: kCorruption (a value has
-/// the wrong length; nothing was added), kResourceExhausted (the cache may hold some of the rows), kInvalidArgument.
-Status place_context(const PlacementInput& input, WorkingCache& cache);
-
-/// Writes the kept blocks of a context that is already placed into its rows again, from other values. Layers must be sorted. Errors: kCorruption
-/// (a value has the wrong length; nothing was written), kInternal (a block has no rows).
-Status replace_context(const PlacementInput& input, WorkingCache& cache);
 
 }  // namespace quire

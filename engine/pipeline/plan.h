@@ -63,6 +63,8 @@ struct PlannedContext {
   bool cached = false;                            ///< found in the store
   bool duplicate = false;                         ///< dropped by dedupe
   MissReason miss = MissReason::kNone;
+  std::optional<float> keep_share;                ///< P_i: share of its middle blocks that were candidates (SamKV, Eq. 3)
+  std::optional<float> bias_weight;               ///< w_i: how far it bent the other documents' queries (SamKV, Eq. 1), mean over layers
   std::vector<PlannedBlock> blocks;
 };
 
@@ -87,6 +89,7 @@ struct Plan {
   std::optional<std::string> fallback;            ///< why it differs from what was asked
   std::string reason;                             ///< why `auto` chose this
   PositionMode positions = PositionMode::kGlobal;
+  bool selection_pending = false;                 ///< blocks outside the first look count as dropped; the question decides when it runs
   std::int32_t num_layers = 0;
   std::int64_t prefix_tokens = 0, suffix_tokens = 0, document_tokens = 0, prompt_tokens = 0;
   std::vector<PlannedContext> contexts;

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "engine/compress/compressor.h"
+#include "engine/pipeline/plug_inputs.h"
 #include "engine/retrieve/retriever.h"
 
 namespace quire {
@@ -81,21 +82,64 @@ void describe_contexts(const EngineFacts& facts, const QueryRequest& request, co
   }
 }
 
-Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
+void add_fallback(Plan& plan, const std::string& why) { plan.fallback = plan.fallback ? *plan.fallback + "; " + why : why; }
+
+/// Predicted ms until the first token if `strategy` served the documents: its usual share of their stored KV is read, and of their tokens
+/// computed again; what is not stored is computed. 0 when speeds are not known.
+double predicted_ms(const EngineFacts& facts, const Speeds& speeds, const QueryRequest& request, const Strategy& strategy, const QueryPlan& qp) {
+  if (speeds.prefill_tokens_per_ms <= 0) return 0;
+  const bool first_exact = request.prefix_ids == facts.ingest_prefix;
+  double dram = 0, disk = 0;
+  auto computed = static_cast<double>(qp.plan.prefix_tokens + qp.plan.suffix_tokens);
+  bool first = true;
+  for (std::size_t i = 0; i < qp.plan.contexts.size(); ++i) {
+    const PlannedContext& c = qp.plan.contexts[i];
+    if (c.num_tokens == 0 || c.duplicate) continue;
+    const bool exact = first && first_exact;
+    first = false;
+    if (!c.cached || (strategy.same_as_recompute && (strategy.name == "recompute" || !exact))) {
+      computed += static_cast<double>(c.num_tokens);
+      continue;
+    }
+    if (!exact) computed += strategy.typical_recompute * static_cast<double>(c.num_tokens);
+    const double bytes = strategy.typical_load * static_cast<double>(qp.work[i].layout.total_bytes());
+    (c.blocks.front().tier == Tier::kDram ? dram : disk) += bytes;
+  }
+  if ((dram > 0 && speeds.dram_bytes_per_ms <= 0) || (disk > 0 && speeds.disk_bytes_per_ms <= 0)) return 0;
+  return computed / speeds.prefill_tokens_per_ms + (dram > 0 ? dram / speeds.dram_bytes_per_ms : 0) + (disk > 0 ? disk / speeds.disk_bytes_per_ms : 0);
+}
+
+AutoChoice choose(const EngineFacts& facts, const Speeds& speeds, const QueryRequest& request, const QueryPlan& qp) {
+  AutoInput input;
+  input.prompt_tokens = qp.plan.prompt_tokens;
+  input.small_context_tokens = facts.small_context_tokens;
+  for (const PlannedContext& c : qp.plan.contexts) input.cached_tokens += c.cached ? c.num_tokens : 0;
+  const auto predicted = [&](std::string_view name) {
+    const auto strategy = find_strategy(name);
+    return strategy.ok() ? predicted_ms(facts, speeds, request, *strategy, qp) : 0;
+  };
+  input.recompute_ms = predicted("recompute");
+  input.exact_ms = predicted("exact");
+  if (request.certified_strategy && find_strategy(*request.certified_strategy).ok()) {
+    input.certified_strategy = request.certified_strategy;
+    input.certified_ms = predicted(*request.certified_strategy);
+  }
+  return choose_strategy(input);
+}
+
+Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, QueryPlan& qp) {
   Plan& plan = qp.plan;
   plan.strategy_asked = request.cache.strategy;
-  std::string_view name = request.cache.strategy;
-  if (request.cache.strategy == "auto") {
-    AutoInput input{plan.prompt_tokens, 0, facts.small_context_tokens, request.certified_strategy};
-    for (const PlannedContext& c : plan.contexts) input.cached_tokens += c.cached ? c.num_tokens : 0;
-    const AutoChoice choice = choose_strategy(input);
-    name = choice.strategy;
-    plan.reason = choice.reason;
+  std::string name = request.cache.strategy;
+  if (name == "auto") {
+    AutoChoice choice = choose(facts, speeds, request, qp);
+    name = std::move(choice.strategy);
+    plan.reason = std::move(choice.reason);
   }
   QUIRE_ASSIGN_OR_RETURN(qp.strategy, find_strategy(name));
   plan.strategy = qp.strategy.name;
   plan.selector = qp.strategy.selector;
-  plan.recomputer = qp.strategy.recomputer;
+  plan.recomputer = recomputer_of(qp.strategy, request.cache.options);
   plan.compress = request.cache.compress == "auto" ? "none" : request.cache.compress;
   plan.decode = request.cache.decode == "auto" ? "dense" : request.cache.decode;
   std::string unused;
@@ -105,7 +149,7 @@ Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, Quer
   };
   note(request.cache.keep_ratio.has_value(), qp.strategy.takes_keep_ratio, "keep_ratio");
   note(request.cache.recompute_ratio.has_value(), qp.strategy.takes_recompute_ratio, "recompute_ratio");
-  if (!unused.empty()) plan.fallback = "strategy " + plan.strategy + " does not take " + unused;
+  if (!unused.empty()) add_fallback(plan, "strategy " + plan.strategy + " does not take " + unused);
   return {};
 }
 
@@ -119,38 +163,13 @@ std::int64_t assign_offsets(QueryPlan& qp) {
   return at;
 }
 
-std::vector<RecomputableContext> recomputable(const EngineFacts& facts, const QueryRequest& request, const QueryPlan& qp) {
-  std::vector<RecomputableContext> contexts;
-  bool first = request.prefix_ids == facts.ingest_prefix;
-  for (std::size_t i = 0; i < qp.plan.contexts.size(); ++i) {
-    const PlannedContext& c = qp.plan.contexts[i];
-    RecomputableContext r;
-    if (!c.duplicate) r.token_ids = request.contexts[i].token_ids;
-    r.offset = c.offset;
-    r.block_tokens = c.block_tokens;
-    r.num_blocks = static_cast<std::int32_t>(c.blocks.size());
-    if (c.num_tokens > 0 && !c.duplicate) {
-      r.exact = first;
-      first = false;
-    }
-    contexts.push_back(r);
-  }
-  return contexts;
-}
-
 Status choose_sources(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
-  QUIRE_ASSIGN_OR_RETURN(const auto recomputer, make_recomputer(qp.strategy.recomputer));
-  const std::vector<RecomputableContext> contexts = recomputable(facts, request, qp);
-  RecomputeInput input;
-  input.contexts = contexts;
-  input.num_layers = facts.shape.num_layers;
-  input.num_heads = facts.num_heads;
-  input.num_kv_heads = facts.shape.num_kv_heads;
-  input.head_dim = facts.shape.head_dim;
-  input.recompute_ratio = request.cache.recompute_ratio;
+  QUIRE_ASSIGN_OR_RETURN(const auto recomputer, make_recomputer(qp.plan.recomputer));
+  const PlugInputs inputs(facts, request, qp);
+  const RecomputeInput input = inputs.recompute();
   for (std::size_t i = 0; i < qp.work.size(); ++i) {
     PlannedContext& c = qp.plan.contexts[i];
-    qp.work[i].exact = contexts[i].exact;
+    qp.work[i].exact = inputs.contexts()[i].exact;
     if (c.num_tokens == 0 || c.duplicate) continue;
     if (recomputer->computes_in_place(input, static_cast<std::int32_t>(i))) {
       qp.work[i].source = ContextSource::kInPlace;
@@ -159,33 +178,49 @@ Status choose_sources(const EngineFacts& facts, const QueryRequest& request, Que
       qp.work[i].source = c.cached ? ContextSource::kStored : ContextSource::kAlone;
     }
   }
+  return {};
+}
+
+Selection nothing_selected(const EngineFacts& facts, std::size_t num_contexts) {
+  return Selection::shared(facts.shape.num_layers, Selection::ContextBlocks(num_contexts));
+}
+
+/// The selection, where it needs neither the question nor sketches; else what the question is to be run over.
+Status select_blocks(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
+  QUIRE_ASSIGN_OR_RETURN(const auto selector, make_selector(qp.strategy.selector));
+  const PlugInputs inputs(facts, request, qp);
+  const SelectionInput input = inputs.selection();
+  const bool any = std::any_of(input.contexts.begin(), input.contexts.end(), [](const SelectableContext& c) { return c.num_blocks > 0; });
+  std::optional<Selection> pass;
+  if (any && !request.suffix_ids.empty()) pass = selector->query_pass_blocks(input);
+  qp.needs_query_pass = pass.has_value();
+  qp.needs_sketches = any && selector->needs_sketches(input);
+  qp.plan.selection_pending = qp.needs_query_pass || qp.needs_sketches;
+  if (qp.plan.selection_pending) {
+    qp.selection = pass ? std::move(*pass) : nothing_selected(facts, qp.work.size());
+  } else {
+    QUIRE_ASSIGN_OR_RETURN(qp.selection, selector->select(input));
+  }
+  return {};
+}
+
+/// Tokens that will be recomputed, as far as the recomputer knows.
+Status plan_recompute(const EngineFacts& facts, const QueryRequest& request, const SketchLookup& sketch, QueryPlan& qp) {
+  QUIRE_ASSIGN_OR_RETURN(const auto recomputer, make_recomputer(qp.plan.recomputer));
+  const PlugInputs inputs(facts, request, qp);
+  RecomputeInput input = inputs.recompute();
+  input.selection = &qp.selection;
+  input.sketch = sketch;
   const auto again = recomputer->planned_tokens(input);
-  for (std::size_t i = 0; i < again.size(); ++i) {
+  for (std::size_t i = 0; i < qp.plan.contexts.size(); ++i) {
+    for (PlannedBlock& b : qp.plan.contexts[i].blocks) b.recomputed_tokens = 0;
+    if (i >= again.size()) continue;
     for (const std::int32_t token : again[i]) ++qp.plan.contexts[i].blocks[static_cast<std::size_t>(token / qp.plan.contexts[i].block_tokens)].recomputed_tokens;
   }
   return {};
 }
 
-Status select_blocks(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
-  QUIRE_ASSIGN_OR_RETURN(const auto selector, make_selector(qp.strategy.selector));
-  std::vector<SelectableContext> contexts(qp.work.size());
-  for (std::size_t i = 0; i < contexts.size(); ++i) {
-    const PlannedContext& c = qp.plan.contexts[i];
-    if (qp.work[i].source == ContextSource::kNothing) continue;
-    contexts[i] = {c.num_tokens, c.offset, c.block_tokens, static_cast<std::int32_t>(c.blocks.size()), false};
-  }
-  SelectionInput input;
-  input.contexts = contexts;
-  input.num_layers = facts.shape.num_layers;
-  input.num_heads = facts.num_heads;
-  input.num_kv_heads = facts.shape.num_kv_heads;
-  input.head_dim = facts.shape.head_dim;
-  input.keep_ratio = request.cache.keep_ratio;
-  QUIRE_ASSIGN_OR_RETURN(qp.selection, selector->select(input));
-  return {};
-}
-
-void assign_positions(const EngineFacts& facts, const QueryRequest& request, std::int64_t end_of_documents, QueryPlan& qp) {
+void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
   Plan& plan = qp.plan;
   std::int64_t rank = plan.prefix_tokens;
   for (std::size_t i = 0; i < qp.work.size(); ++i) {
@@ -209,8 +244,7 @@ void assign_positions(const EngineFacts& facts, const QueryRequest& request, std
       rank += block.num_tokens;
     }
   }
-  qp.suffix_position = static_cast<std::int32_t>(plan.positions == PositionMode::kCompact ? rank : end_of_documents);
-  (void)request;
+  qp.suffix_position = static_cast<std::int32_t>(plan.positions == PositionMode::kCompact ? rank : qp.end_of_documents);
 }
 
 Status check_window(const EngineFacts& facts, const QueryPlan& qp) {
@@ -299,6 +333,22 @@ void finish_plan(const EngineFacts& facts, const QueryRequest&, const Speeds& sp
   predict(facts, speeds, qp);
 }
 
+Status complete_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, Selection selection, const SketchLookup& sketch,
+                     QueryPlan& qp) {
+  qp.selection = std::move(selection);
+  qp.plan.selection_pending = false;
+  assign_positions(facts, qp);
+  for (std::size_t i = 0; i < qp.plan.contexts.size() && i < qp.selection.contexts.size(); ++i) {
+    qp.plan.contexts[i].keep_share = qp.selection.contexts[i].keep_share;
+    qp.plan.contexts[i].bias_weight = qp.selection.contexts[i].bias_weight;
+  }
+  if (!qp.selection.note.empty()) add_fallback(qp.plan, qp.selection.note);
+  QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
+  QUIRE_RETURN_IF_ERROR(plan_recompute(facts, request, sketch, qp));
+  finish_plan(facts, request, speeds, qp);
+  return {};
+}
+
 void turn_into_miss(QueryPlan& qp, std::int32_t context, MissReason reason) {
   PlannedContext& c = qp.plan.contexts[static_cast<std::size_t>(context)];
   ContextWork& w = qp.work[static_cast<std::size_t>(context)];
@@ -320,18 +370,19 @@ Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& reque
   for (const QueryContext& c : request.contexts) plan.document_tokens += count(c.token_ids);
   plan.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;
   describe_contexts(facts, request, lookup, qp);
-  const std::int64_t end_of_documents = assign_offsets(qp);
-  QUIRE_RETURN_IF_ERROR(pick_strategy(facts, request, qp));
+  qp.end_of_documents = assign_offsets(qp);
+  QUIRE_RETURN_IF_ERROR(pick_strategy(facts, request, speeds, qp));
   QUIRE_RETURN_IF_ERROR(choose_sources(facts, request, qp));
   QUIRE_RETURN_IF_ERROR(select_blocks(facts, request, qp));
-  const bool too_long = end_of_documents + plan.suffix_tokens + 1 > facts.window;
+  const bool too_long = qp.end_of_documents + plan.suffix_tokens + 1 > facts.window;
   plan.positions = request.cache.positions.value_or(PositionMode::kGlobal);
   if (plan.positions == PositionMode::kGlobal && too_long && qp.strategy.sparse) {
     plan.positions = PositionMode::kCompact;
-    plan.fallback = "the documents exceed the model's window: kept tokens are numbered without gaps";
+    add_fallback(plan, "the documents exceed the model's window: kept tokens are numbered without gaps");
   }
-  assign_positions(facts, request, end_of_documents, qp);
+  assign_positions(facts, qp);
   QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
+  if (!plan.selection_pending) QUIRE_RETURN_IF_ERROR(plan_recompute(facts, request, {}, qp));
   finish_plan(facts, request, speeds, qp);
   return qp;
 }

@@ -40,8 +40,16 @@ struct QueryPlan {
   Plan plan;
   Strategy strategy;
   std::vector<ContextWork> work;   ///< as plan.contexts
-  Selection selection;             ///< over plan.contexts
+  Selection selection;             ///< over plan.contexts; while plan.selection_pending: what the question is run over first
+  bool needs_query_pass = false, needs_sketches = false;  ///< to complete the selection
   std::int32_t suffix_position = 0;  ///< of the first suffix token
+  std::int64_t end_of_documents = 0; ///< position behind the last document in the whole concatenation
+
+  /// Assembled position of the context's first token.
+  std::int64_t first_position(std::int32_t context) const {
+    const auto& at = work[static_cast<std::size_t>(context)].block_position;
+    return at.empty() || at.front() < 0 ? plan.contexts[static_cast<std::size_t>(context)].offset : at.front();
+  }
 };
 
 /// What the store says about one context.
@@ -60,11 +68,17 @@ struct Speeds {
 /// Errors: kInvalidArgument with the field; window_exceeded_status().
 Status validate_query(const EngineFacts& facts, const QueryRequest& request);
 
-/// Errors: as validate_query.
+/// Everything that is known before the model runs. Where the selection depends on the question or on sketches the plan is pending
+/// (plan.selection_pending) until complete_plan(). Errors: as validate_query.
 Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& request, const LookupContext& lookup, const Speeds& speeds);
 
 /// Sums blocks and contexts into fates, ratios and predictions. Called again when faults changed the sources.
 void finish_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, QueryPlan& query_plan);
+
+using SketchLookup = std::function<const SketchView*(std::int32_t context)>;
+/// Puts the selection into a pending plan: final positions, recomputed tokens, fates. Errors: window_exceeded_status().
+Status complete_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, Selection selection,
+                     const SketchLookup& sketch, QueryPlan& query_plan);
 
 /// Makes a stored context a miss after the fact (a fault while fetching): its tokens become computed.
 void turn_into_miss(QueryPlan& query_plan, std::int32_t context, MissReason reason);

@@ -1,7 +1,12 @@
 #include "engine/pipeline/strategy.h"
 
+#include <cstdio>
+#include <map>
+
 #include "engine/compress/compressor.h"
+#include "engine/recompute/recomputer.h"
 #include "engine/retrieve/retriever.h"
+#include "engine/select/selector.h"
 
 namespace quire {
 
@@ -33,17 +38,66 @@ Result<Strategy> find_strategy(std::string_view name) {
   return Status::invalid("cache.strategy", "'" + std::string(name) + "' is not known; this build has: " + known);
 }
 
+namespace {
+
+constexpr std::string_view kRecomputeOption = "recompute";
+
+/// Option tables of strategies of their own; they live as long as the program.
+const std::vector<PlugOption>& recompute_table(const Strategy& strategy) {
+  static const std::map<std::string_view, std::vector<PlugOption>> kTables = [] {
+    std::map<std::string_view, std::vector<PlugOption>> tables;
+    for (const Strategy& s : strategies()) {
+      std::vector<PlugOption>& table = tables[s.name];
+      if (s.recompute_choices.empty()) continue;
+      PlugOption option{kRecomputeOption, s.recompute_choices.front().first, {}, 0, 0, "how anchors and outlying tokens are computed again"};
+      for (const auto& [word, plug] : s.recompute_choices) option.values.push_back(word);
+      table.push_back(std::move(option));
+    }
+    return tables;
+  }();
+  return kTables.at(strategy.name);
+}
+
+std::string in_ms(double ms) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.0f ms", ms);
+  return text;
+}
+
+}  // namespace
+
+std::string_view recomputer_of(const Strategy& strategy, const PlugOptions& options) {
+  if (strategy.recompute_choices.empty()) return strategy.recomputer;
+  const std::string_view word = options.word(recompute_table(strategy), kRecomputeOption);
+  for (const auto& [name, plug] : strategy.recompute_choices) {
+    if (name == word) return plug;
+  }
+  return strategy.recomputer;
+}
+
+std::vector<std::span<const PlugOption>> option_tables(const Strategy& strategy, const PlugOptions& options) {
+  std::vector<std::span<const PlugOption>> tables = {recompute_table(strategy)};
+  // Tables are static: they outlive the plugs that show them.
+  if (const auto selector = make_selector(strategy.selector); selector.ok()) tables.push_back((*selector)->options());
+  if (const auto recomputer = make_recomputer(recomputer_of(strategy, options)); recomputer.ok()) tables.push_back((*recomputer)->options());
+  return tables;
+}
+
 AutoChoice choose_strategy(const AutoInput& input) {
   if (input.prompt_tokens <= input.small_context_tokens) {
     return {"recompute", "the prompt has " + std::to_string(input.prompt_tokens) + " tokens; up to " +
                              std::to_string(input.small_context_tokens) + " a full prefill is cheap"};
   }
   if (input.cached_tokens == 0) return {"recompute", "no document of this prompt is cached"};
-  if (input.certified_strategy) {
-    const auto certified = find_strategy(*input.certified_strategy);
-    if (certified.ok()) return {certified->name, "strategy " + *input.certified_strategy + " passed the fidelity test of this model"};
-  }
-  return {"exact", "approximate strategies are not chosen without a passed fidelity test of this model"};
+  const bool certified = input.certified_strategy.has_value();
+  const std::string best = certified ? *input.certified_strategy : "exact";
+  const double best_ms = certified ? input.certified_ms : input.exact_ms;
+  std::string why = certified ? "strategy " + best + " passed the fidelity test of this model"
+                              : "approximate strategies are not chosen without a passed fidelity test of this model";
+  if (best_ms <= 0 || input.recompute_ms <= 0) return {best, why};
+  const std::string compared = in_ms(best_ms) + " predicted for " + best + ", " + in_ms(input.recompute_ms) + " for a full prefill";
+  if (best_ms <= input.recompute_ms) return {best, why + "; " + compared};
+  return {"recompute", "loading takes longer than computing: " + compared};
 }
 
 Status validate(const CacheOptions& options) {
@@ -51,7 +105,9 @@ Status validate(const CacheOptions& options) {
   if (options.strategy != "auto") {
     QUIRE_ASSIGN_OR_RETURN(const Strategy strategy, find_strategy(options.strategy));
     positions_selectable = strategy.positions_selectable;
+    QUIRE_RETURN_IF_ERROR(check_options(options.options, option_tables(strategy, options.options)));
   }
+  if (options.strategy == "auto") QUIRE_RETURN_IF_ERROR(check_options(options.options, {}));
   if (options.positions && *options.positions != PositionMode::kGlobal && !positions_selectable) {
     return Status::invalid("cache.positions", "only strategy reuse lets a request choose positions; strategy " + options.strategy +
                                                   " places every token where the concatenation has it");

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/pipeline/plan.h"
@@ -14,10 +16,14 @@ namespace quire {
 struct Strategy {
   std::string_view name;
   std::string_view selector, recomputer;
+  /// Words of the option `recompute` and the plug each stands for; the first is `recomputer`. Empty: there is no such option.
+  std::vector<std::pair<std::string_view, std::string_view>> recompute_choices = {};
   bool positions_selectable = false;    ///< a request may set cache.positions
   bool sparse = false;                  ///< may drop blocks, so it may also serve prompts longer than the window (compact positions)
   bool same_as_recompute = false;       ///< its output equals a full prefill token for token
   bool takes_keep_ratio = false, takes_recompute_ratio = false;
+  /// What it usually reads and computes again, as shares of the documents' tokens: for predictions before anything runs.
+  double typical_load = 1, typical_recompute = 0;
   std::string_view summary;
 };
 
@@ -26,16 +32,24 @@ const std::vector<Strategy>& strategies();
 /// Errors: kInvalidArgument (field cache.strategy) naming those of this build.
 Result<Strategy> find_strategy(std::string_view name);
 
+/// The recomputer these options choose.
+std::string_view recomputer_of(const Strategy& strategy, const PlugOptions& options);
+/// Tables of everything cache.options may name under this strategy, given the recomputer they choose.
+std::vector<std::span<const PlugOption>> option_tables(const Strategy& strategy, const PlugOptions& options);
+
 /// What `auto` decides by.
 struct AutoInput {
   std::int64_t prompt_tokens = 0, cached_tokens = 0, small_context_tokens = 0;
-  std::optional<std::string> certified_strategy;  ///< an approximation with a passed fidelity certificate of this model
+  std::optional<std::string> certified_strategy;  ///< an approximate strategy whose fidelity certificate for this model passes
+  /// Predicted ms until the first token, from measured speeds; 0: not known yet.
+  double recompute_ms = 0, exact_ms = 0, certified_ms = 0;
 };
 struct AutoChoice {
-  std::string_view strategy;
+  std::string strategy;
   std::string reason;
 };
-/// An approximation only if it is certified for the model.
+/// The quickest of: the certified strategy, else `exact`; and `recompute` where loading takes longer than computing. Never an
+/// approximation without a certificate.
 AutoChoice choose_strategy(const AutoInput& input);
 
 /// Names, ranges and combinations of CacheOptions, before anything is looked up. Errors: kInvalidArgument, field cache.*.

@@ -26,7 +26,7 @@ struct RecomputableContext {
   std::int32_t block_tokens = 0, num_blocks = 0;
   bool exact = false;            ///< its KV prefilled alone is token for token its KV in the concatenation
   /// Assembled position of each block's first token; -1: no layer keeps it. Empty: every block lies where `offset` puts it.
-  std::span<const std::int32_t> block_position;
+  std::span<const std::int32_t> block_position = {};
 };
 
 /// The stored raw KV of a context, for recomputers that compare or blend (CacheBlend, SamKV fusion, padding).

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace quire {
@@ -26,8 +28,14 @@ class Selection {
   /// Blocks of the context kept in at least one layer, ascending.
   std::vector<std::int32_t> kept_in_any_layer(std::int32_t context) const;
 
+  /// What the selector found out of one context; for explanations.
+  struct ContextNote {
+    std::optional<float> keep_share, bias_weight;  ///< P_i and w_i of SamKV
+  };
   /// Scores the selector gave, [context][block]; empty when it does not score.
   std::vector<std::vector<float>> scores;
+  std::vector<ContextNote> contexts;  ///< empty when there is nothing to tell
+  std::string note;                   ///< why it kept more or less than was asked for
 
  private:
   std::int32_t num_layers_ = 0;

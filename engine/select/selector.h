@@ -13,6 +13,7 @@
 #include "engine/pipeline/plug_options.h"
 #include "engine/pipeline/sketch.h"
 #include "engine/select/selection.h"
+#include "engine/select/stable_layers.h"
 #include "kernels/base/status.h"
 #include "kernels/rope.h"
 
@@ -29,7 +30,8 @@ struct SelectableContext {
 /// What the question looked like to the model when it was run over some blocks (algorithms §4.4).
 struct QueryPassResult {
   std::vector<float> mean_query;     ///< [num_layers, num_heads * head_dim], mean raw q of the question's tokens
-  std::int64_t last_position = 0;    ///< assembled position of its last token in global positions
+  std::int64_t last_position = 0;    ///< where its last token stood in the run
+  std::vector<std::int64_t> context_position;  ///< [context] where each context's first token stood
 };
 
 struct SelectionInput {
@@ -40,7 +42,8 @@ struct SelectionInput {
   const RopeTable* rope = nullptr;
   /// The context's sketch. Null: lost, or this selector did not ask for sketches (needs_sketches).
   std::function<const SketchView*(std::int32_t context)> sketch;
-  const QueryPassResult* query_pass = nullptr;   ///< null unless query_pass_blocks() asked for one
+  const QueryPassResult* query_pass = nullptr;   ///< null unless query_pass_blocks() asked for one, and where there is no question
+  StableLayers stable_layers;                    ///< N* of the model
 };
 
 /// Stateless and deterministic: the same input gives the same selection. Threads: any.
@@ -51,7 +54,7 @@ class Selector {
   virtual std::string_view name() const = 0;
   virtual std::span<const PlugOption> options() const { return {}; }
   /// True: select() reads sketches, so the pipeline loads them first.
-  virtual bool needs_sketches() const { return false; }
+  virtual bool needs_sketches(const SelectionInput&) const { return false; }
   /// Blocks over which the pipeline runs the question before select(); nothing: no such pass. Static selectors (neither
   /// sketches nor a pass) are evaluated while planning, without the model.
   virtual std::optional<Selection> query_pass_blocks(const SelectionInput&) const { return std::nullopt; }

@@ -1,0 +1,63 @@
+#include "engine/pipeline/answer.h"
+
+#include <algorithm>
+
+namespace quire {
+namespace {
+
+std::vector<std::string> stop_texts(const QueryRun& run) {
+  std::vector<std::string> stops = run.request.sampling.stop;
+  if (!run.request.sampling.ignore_eos) stops.insert(stops.end(), run.core.stop_strings.begin(), run.core.stop_strings.end());
+  return stops;
+}
+
+bool contains(const std::vector<std::int32_t>& ids, std::int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+
+}  // namespace
+
+Answer::Answer(QueryRun& run, QuerySink& sink, std::int32_t next_position)
+    : run_(run), sink_(sink), sampler_(run.request.sampling), text_(*run.core.tokenizer, stop_texts(run)), next_position_(next_position) {}
+
+std::optional<Answer::End> Answer::advance(std::span<const float> logits) {
+  if (sink_.wants_logits()) sink_.on_logits(logits);
+  const auto& forced = run_.request.sampling.forced_tokens;
+  const auto at = static_cast<std::size_t>(run_.stats.completion_tokens);
+  return accept(at < forced.size() ? forced[at] : sampler_.sample(logits));
+}
+
+DecodeRow Answer::row() {
+  DecodeRow row;
+  row.token_id = next_token_;
+  row.position = next_position_;
+  row.cache = &*run_.cache;
+  row.retriever = run_.retriever.get();
+  return row;
+}
+
+std::optional<Answer::End> Answer::decoded(const DecodeRow& row) {
+  if (!row.status.ok()) return End{row.status, FinishReason::kError};
+  ++next_position_;
+  return advance(row.logits);
+}
+
+std::optional<Answer::End> Answer::accept(std::int32_t token_id) {
+  const SamplingOptions& o = run_.request.sampling;
+  const End gone{Status::cancelled("the receiver of the answer went away"), FinishReason::kCancelled};
+  ++run_.stats.completion_tokens;
+  if ((!o.ignore_eos && contains(run_.core.stop_ids, token_id)) || contains(o.stop_token_ids, token_id)) {
+    const std::string rest = text_.finish();
+    if (!rest.empty()) (void)sink_.on_token(token_id, rest);  // the answer is whole, whether or not somebody still listens
+    return End{{}, FinishReason::kStop};
+  }
+  std::string text = text_.push(token_id);
+  const bool full = run_.stats.completion_tokens >= o.max_tokens || next_position_ >= run_.core.facts.window;
+  const bool stopped = text_.stopped();
+  if (full && !stopped) text += text_.finish();
+  if (!sink_.on_token(token_id, text)) return gone;
+  if (stopped || text_.stopped()) return End{{}, FinishReason::kStop};
+  if (full) return End{{}, FinishReason::kLength};
+  next_token_ = token_id;
+  return std::nullopt;
+}
+
+}  // namespace quire

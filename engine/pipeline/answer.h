@@ -1,0 +1,42 @@
+/// The decode stage of one query: from the question's logits to the last token.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/pipeline/answer_text.h"
+#include "engine/pipeline/decode_batch.h"
+#include "engine/pipeline/query_run.h"
+
+namespace quire {
+
+/// Threads: the engine thread.
+class Answer {
+ public:
+  /// How the answer ended; nothing: it goes on.
+  struct End {
+    Status status;
+    FinishReason reason = FinishReason::kStop;
+  };
+
+  Answer(QueryRun& run, QuerySink& sink, std::int32_t next_position);
+
+  /// Takes the next token from these logits (or the forced one) and gives its text to the sink.
+  std::optional<End> advance(std::span<const float> logits);
+  /// The row of the next decode step, and what came of it.
+  DecodeRow row();
+  std::optional<End> decoded(const DecodeRow& row);
+
+ private:
+  std::optional<End> accept(std::int32_t token_id);
+
+  QueryRun& run_;
+  QuerySink& sink_;
+  Sampler sampler_;
+  AnswerText text_;
+  std::int32_t next_token_ = 0, next_position_ = 0;
+};
+
+}  // namespace quire

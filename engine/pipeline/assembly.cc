@@ -1,0 +1,138 @@
+#include "engine/pipeline/assembly.h"
+
+#include <algorithm>
+
+namespace quire {
+namespace {
+
+std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
+
+void append(std::vector<std::int32_t>& ids, std::vector<std::int32_t>& positions, std::span<const std::int32_t> tokens, std::int64_t first_position) {
+  ids.insert(ids.end(), tokens.begin(), tokens.end());
+  for (std::size_t i = 0; i < tokens.size(); ++i) positions.push_back(static_cast<std::int32_t>(first_position) + static_cast<std::int32_t>(i));
+}
+
+}  // namespace
+
+Assembly::Assembly(QueryRun& run, KvSupply& supply, bool prefix_done)
+    : run_(run), placement_(run, supply, run.recomputer->has_pass() ? Placement::Values::kKeep : Placement::Values::kRelease) {
+  if (!prefix_done && !run.request.prefix_ids.empty()) {
+    Item& item = computed_item();
+    append(item.ids, item.positions, run.request.prefix_ids, 0);
+  }
+  add_contexts();
+  add_question();
+}
+
+Assembly::Item& Assembly::computed_item() {
+  if (items_.empty() || !items_.back().contexts.empty()) items_.emplace_back();
+  return items_.back();
+}
+
+void Assembly::add_contexts() {
+  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
+    switch (run_.work(i).source) {
+      case ContextSource::kNothing: break;
+      case ContextSource::kInPlace: {
+        Item& item = computed_item();
+        append(item.ids, item.positions, run_.ids(i), run_.planned(i).offset);
+        break;
+      }
+      case ContextSource::kStored:
+      case ContextSource::kAlone:
+        if (items_.empty() || items_.back().contexts.empty()) items_.emplace_back();
+        items_.back().contexts.push_back(i);
+    }
+  }
+}
+
+void Assembly::add_question() {
+  const auto& suffix = run_.request.suffix_ids;
+  const bool apart = run_.recomputer->has_pass() || run_.compressor->observer() != nullptr;
+  const bool after_run = !items_.empty() && items_.back().contexts.empty();
+  next_position_ = run_.plan.suffix_position + static_cast<std::int32_t>(suffix.size());
+  if (suffix.empty() && !after_run) {
+    // No question at all: the last kept document token runs once more, now seeing everything before it (algorithms §9).
+    const std::int32_t context = items_.back().contexts.back();
+    const std::int32_t block = run_.plan.selection.kept(0, context).back();
+    const PlannedBlock& b = run_.planned(context).blocks[at(block)];
+    Item item;
+    item.ids = {run_.ids(context)[at(b.first_token + b.num_tokens - 1)]};
+    item.positions = {run_.work(context).block_position[at(block)] + b.num_tokens - 1};
+    item.replaces_last_row = true;
+    items_.push_back(std::move(item));
+  } else if (!suffix.empty()) {
+    if (!after_run || apart) items_.emplace_back();
+    append(items_.back().ids, items_.back().positions, suffix, run_.plan.suffix_position);
+  }
+  items_.back().question = true;
+}
+
+bool Assembly::ready() {
+  if (done()) return false;
+  const Item& item = items_[next_];
+  if (item.question) return placement_.done() || placement_.ready();
+  return item.contexts.empty() || !placing_ || placement_.ready() || placement_.done();
+}
+
+Status Assembly::step() {
+  Item& item = items_[next_];
+  if (item.contexts.empty()) return run_chunk(item);
+  if (!placing_) {
+    QUIRE_RETURN_IF_ERROR(placement_.begin(item.contexts));
+    placing_ = true;
+  }
+  QUIRE_RETURN_IF_ERROR(placement_.step());
+  if (placement_.done()) {
+    placing_ = false;
+    ++next_;
+  }
+  return {};
+}
+
+Status Assembly::take_last_row_out(const Item& item) {
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer) {
+    const auto rows = run_.cache->positions(layer);
+    if (rows.empty() || rows.back() != item.positions[0]) {
+      return Status::invalid("query", "strategy " + run_.plan.plan.strategy + " needs a question");
+    }
+    run_.cache->truncate(layer, run_.cache->num_rows(layer) - 1);
+  }
+  const std::int32_t context = items_[next_ - 1].contexts.back();
+  PlannedBlock& b = run_.planned(context).blocks[at(run_.plan.selection.kept(0, context).back())];
+  if (b.recomputed_tokens < b.num_tokens) ++b.recomputed_tokens;
+  return {};
+}
+
+Status Assembly::run_chunk(Item& item) {
+  const auto started = Clock::now();
+  if (compute_started_ == Clock::time_point{}) compute_started_ = started;
+  if (item.replaces_last_row) {
+    QUIRE_RETURN_IF_ERROR(take_last_row_out(item));
+    item.replaces_last_row = false;
+  }
+  const std::size_t n = std::min(at(run_.core.chunk_tokens), item.ids.size() - done_tokens_);
+  const bool last = done_tokens_ + n == item.ids.size();
+  const auto last_row = static_cast<std::int32_t>(n) - 1;
+  ForwardRequest request{};
+  request.token_ids = std::span(item.ids).subspan(done_tokens_, n);
+  request.positions = std::span(item.positions).subspan(done_tokens_, n);
+  request.cache = &*run_.cache;
+  if (item.question) request.hook = run_.compressor->observer();
+  if (last && item.question) {
+    logits_.resize(at(run_.core.model->config().vocab_size));
+    request.logit_rows = std::span(&last_row, 1);
+    request.logits = logits_.data();
+  }
+  QUIRE_RETURN_IF_ERROR(forward(*run_.core.model, request, run_.core.workspace));
+  const double ms = ms_between(started, Clock::now());
+  run_.stats.prefill_ms += ms;
+  run_.core.meter->add_prefill(static_cast<std::int64_t>(n), ms);
+  done_tokens_ += n;
+  if (!last) return {};
+  done_tokens_ = 0;
+  ++next_;
+  return {};
+}
+
+}  // namespace quire

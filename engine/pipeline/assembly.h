@@ -1,0 +1,61 @@
+/// The prompt put together in the working cache: what is computed and what is placed, in prompt order.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/pipeline/kv_supply.h"
+#include "engine/pipeline/placement.h"
+#include "engine/pipeline/query_run.h"
+
+namespace quire {
+
+/// Threads: the engine thread.
+class Assembly {
+ public:
+  /// The plan is complete. `prefix_done`: the cache holds the system prefix already.
+  Assembly(QueryRun& run, KvSupply& supply, bool prefix_done);
+
+  /// Whether step() has work; else it waits for values.
+  bool ready();
+  /// Everything before the question is in the cache.
+  bool before_question() const { return items_[next_].question && done_tokens_ == 0; }
+  bool done() const { return next_ == items_.size(); }
+  /// What was placed is still what the supply has; else place_again() while ready().
+  bool placed() const { return placement_.done(); }
+  Status place_again() { return placement_.step(); }
+  /// One chunk of computing, or the placing of one context.
+  Status step();
+
+  /// Of the question's last row, [vocab_size]; once done.
+  const std::vector<float>& logits() const { return logits_; }
+  std::int32_t next_position() const { return next_position_; }
+  Clock::time_point compute_started() const { return compute_started_; }
+
+ private:
+  /// A run of tokens to compute, or neighbouring contexts to place.
+  struct Item {
+    std::vector<std::int32_t> contexts;          ///< placed; none: computed
+    std::vector<std::int32_t> ids, positions;    ///< computed
+    bool question = false;                       ///< its last row's logits start the answer
+    bool replaces_last_row = false;
+  };
+  Item& computed_item();
+  void add_contexts();
+  void add_question();
+  Status begin_placing(const Item& item);
+  Status run_chunk(Item& item);
+  Status take_last_row_out(const Item& item);
+
+  QueryRun& run_;
+  Placement placement_;
+  std::vector<Item> items_;
+  std::size_t next_ = 0;
+  std::size_t done_tokens_ = 0;  ///< of the present item
+  bool placing_ = false;
+  std::vector<float> logits_;
+  std::int32_t next_position_ = 0;
+  Clock::time_point compute_started_;
+};
+
+}  // namespace quire

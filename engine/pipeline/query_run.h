@@ -1,0 +1,42 @@
+/// What the stages of one query share.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/compress/compressor.h"
+#include "engine/engine.h"
+#include "engine/pipeline/core.h"
+#include "engine/pipeline/plan_builder.h"
+#include "engine/retrieve/retriever.h"
+
+namespace quire {
+
+/// Threads: the engine thread.
+struct QueryRun {
+  QueryRun(EngineCore& engine, QueryRequest asked, Clock::time_point at) : core(engine), request(std::move(asked)), received(at) {}
+
+  EngineCore& core;
+  QueryRequest request;
+  const Clock::time_point received;
+  QueryPlan plan;
+  QueryStats stats;
+  std::unique_ptr<Selector> selector;
+  std::unique_ptr<Recomputer> recomputer;
+  std::unique_ptr<Compressor> compressor;
+  std::unique_ptr<Retriever> retriever;
+  std::optional<WorkingCache> cache;
+  double place_ms = 0;
+
+  std::int32_t num_contexts() const { return static_cast<std::int32_t>(plan.work.size()); }
+  const ContextWork& work(std::int32_t context) const { return plan.work[static_cast<std::size_t>(context)]; }
+  PlannedContext& planned(std::int32_t context) { return plan.plan.contexts[static_cast<std::size_t>(context)]; }
+  const std::vector<std::int32_t>& ids(std::int32_t context) const { return request.contexts[static_cast<std::size_t>(context)].token_ids; }
+
+  /// Many small pieces of one name become one span from the first to the last.
+  void add_span(std::string name, Clock::time_point from, Clock::time_point to);
+};
+
+}  // namespace quire
