@@ -86,6 +86,7 @@ struct Plan {
   std::string query_id;
   std::string strategy_asked, strategy;           ///< strategy: what was really used
   std::string selector, recomputer, compress, decode;
+  PlugOptions options;                            ///< asked for
   std::optional<std::string> fallback;            ///< why it differs from what was asked
   std::string reason;                             ///< why `auto` chose this
   PositionMode positions = PositionMode::kGlobal;

@@ -139,6 +139,7 @@ Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, cons
   QUIRE_ASSIGN_OR_RETURN(qp.strategy, find_strategy(name));
   plan.strategy = qp.strategy.name;
   plan.selector = qp.strategy.selector;
+  plan.options = request.cache.options;
   plan.recomputer = recomputer_of(qp.strategy, request.cache.options);
   plan.compress = request.cache.compress == "auto" ? "none" : request.cache.compress;
   plan.decode = request.cache.decode == "auto" ? "dense" : request.cache.decode;

@@ -36,6 +36,7 @@ SelectionInput PlugInputs::selection() const {
   input.head_dim = facts_.shape.head_dim;
   input.keep_ratio = request_.cache.keep_ratio;
   input.options = request_.cache.options;
+  input.stable_layers = facts_.stable_layers;
   return input;
 }
 

@@ -10,6 +10,8 @@ struct Entry {
 constexpr Entry kSelectors[] = {
     {"all", make_all_selector},
     {"anchors", make_anchors_selector},
+    {"samkv", make_samkv_selector},
+    {"infllm", make_infllm_selector},
 };
 
 }  // namespace

@@ -71,5 +71,7 @@ std::vector<std::int32_t> anchor_blocks(std::int32_t num_blocks);
 
 std::unique_ptr<Selector> make_all_selector();
 std::unique_ptr<Selector> make_anchors_selector();
+std::unique_ptr<Selector> make_samkv_selector();
+std::unique_ptr<Selector> make_infllm_selector();
 
 }  // namespace quire

@@ -44,6 +44,43 @@ json::array names(const std::vector<std::string>& list) {
   return out;
 }
 
+json::object option_json(const PlugOption& option) {
+  json::object o;
+  o["default"] = option.default_value;
+  if (option.values.empty()) {
+    o["min"] = option.least;
+    o["max"] = option.most;
+  } else {
+    json::array values;
+    for (const auto v : option.values) values.emplace_back(v);
+    o["values"] = std::move(values);
+  }
+  o["summary"] = option.summary;
+  return o;
+}
+
+/// Every strategy with what cache.options may name under it.
+json::array strategies_json() {
+  json::array out;
+  for (const Strategy& s : strategies()) {
+    json::object o;
+    o["name"] = s.name;
+    o["summary"] = s.summary;
+    o["selector"] = s.selector;
+    o["recomputer"] = s.recomputer;
+    o["same_as_recompute"] = s.same_as_recompute;
+    o["takes_keep_ratio"] = s.takes_keep_ratio;
+    o["takes_recompute_ratio"] = s.takes_recompute_ratio;
+    json::object options;
+    for (const auto table : option_tables(s, {})) {
+      for (const PlugOption& option : table) options[option.name] = option_json(option);
+    }
+    o["options"] = std::move(options);
+    out.push_back(std::move(o));
+  }
+  return out;
+}
+
 }  // namespace
 
 namespace handlers {
@@ -78,6 +115,7 @@ void info(std::shared_ptr<Call> call) {
   json::array strategy_names{"auto"};
   for (const auto& known : strategies()) strategy_names.emplace_back(known.name);
   o["strategies"] = std::move(strategy_names);
+  o["strategy_details"] = strategies_json();
   o["compressors"] = names(compressor_names());
   o["retrievers"] = names(retriever_names());
   json::object limits;

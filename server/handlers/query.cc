@@ -232,6 +232,36 @@ Status build_request(Preparation& p) {
   return {};
 }
 
+/// Waits for a plan that only the model can complete.
+class PlanSink final : public QuerySink {
+ public:
+  explicit PlanSink(std::shared_ptr<Preparation> p) : p_(std::move(p)) {}
+
+  void on_plan(const Plan&) override {}
+  bool on_token(std::int32_t, std::string_view) override { return false; }
+  void on_done(const Status& status, const Plan& plan, const QueryStats& stats, FinishReason) override {
+    p_->record->plan = plan;
+    p_->record->stats = stats;
+    auto reply = [p = p_, status] {
+      if (!status.ok()) return p->call->fail(engine_problem(status));
+      p->call->reply_json(200, plan_result_json(*p->record), {{"X-Cache", std::string(cache_header(p->record->plan))}});
+    };
+    if (!p_->call->services.workers->post(reply)) reply();
+  }
+
+ private:
+  const std::shared_ptr<Preparation> p_;
+};
+
+/// The question is run over a few blocks of every document, as a query would begin; nothing is answered.
+void complete_plan(const std::shared_ptr<Preparation>& p) {
+  QueryRequest request = p->request;
+  request.plan_only = true;
+  auto handle = p->call->services.engine->query(std::move(request), std::make_shared<PlanSink>(p));
+  if (!handle.ok()) return p->call->fail(engine_problem(handle.status()));
+  p->call->exchange->on_disconnect([h = *handle]() mutable { h.cancel(); });
+}
+
 void start(std::shared_ptr<Preparation> p) {
   Call& call = *p->call;
   if (const auto s = build_request(*p); !s.ok()) return call.fail(engine_problem(s));
@@ -240,6 +270,7 @@ void start(std::shared_ptr<Preparation> p) {
     auto plan = services.engine->plan(p->request);
     if (!plan.ok()) return call.fail(engine_problem(plan.status()));
     p->record->plan = std::move(*plan);
+    if (p->record->plan.selection_pending) return complete_plan(p);
     return call.reply_json(200, plan_result_json(*p->record), {{"X-Cache", std::string(cache_header(p->record->plan))}});
   }
   std::shared_ptr<ShadowSample> shadow;

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <boost/json/array.hpp>
+#include <boost/json/serialize.hpp>
+#include <functional>
 #include <iterator>
 #include <limits>
+#include <map>
 
 #include "server/json/parse.h"
 
@@ -37,6 +40,22 @@ void read_sampling(ObjectReader& r, SamplingOptions& out) {
   out.min_p = static_cast<float>(min_p);
 }
 
+/// Words, numbers and switches; which names and values a strategy takes is the engine's to say.
+void read_options(ObjectReader& cache, CacheOptions& out) {
+  const auto* given = cache.object("options");
+  if (!given || !cache.ok()) return;
+  if (given->size() > 32) return cache.fail("options", "cache.options has " + std::to_string(given->size()) + " members; at most 32 are taken");
+  std::map<std::string, std::string, std::less<>> options;
+  for (const auto& [name, value] : *given) {
+    const std::string member = "options." + std::string(name.substr(0, 64));
+    if (value.is_string() && value.as_string().size() <= 64) options[std::string(name)] = std::string(value.as_string());
+    else if (value.is_bool()) options[std::string(name)] = value.as_bool() ? "on" : "off";
+    else if (value.is_number()) options[std::string(name)] = json::serialize(value);
+    else cache.fail(member, "cache." + member + " must be a word, a number or a boolean");
+  }
+  out.options = PlugOptions(std::move(options));
+}
+
 void read_cache(ObjectReader& parent, CacheOptions& out) {
   const auto* value = parent.raw("cache");
   if (!value || !parent.ok()) return;
@@ -57,6 +76,7 @@ void read_cache(ObjectReader& parent, CacheOptions& out) {
   r.string("prompt_compression", prompt_compression, 64);
   if (r.ok() && prompt_compression != "none")
     r.fail("prompt_compression", "cache.prompt_compression is '" + prompt_compression + "', which this build does not have; use none", "unsupported_parameter");
+  read_options(r, out);
   r.boolean("write", out.write);
   r.boolean("dedupe", out.dedupe);
   if (r.has("positions")) {
@@ -151,6 +171,12 @@ json::array misses_json(const QueryRecord& record) {
     }
   }
   return out;
+}
+
+json::object options_json(const PlugOptions& options) {
+  json::object o;
+  for (const auto& [name, value] : options.given()) o[name] = value;
+  return o;
 }
 
 json::array spans_json(const Plan& plan) {
@@ -263,6 +289,10 @@ json::object cache_json(const QueryRecord& r) {
   if (!p.reason.empty()) o["reason"] = p.reason;
   o["tiers"] = json::object{{"gpu", tier_json(r.stats, Tier::kGpu)}, {"dram", tier_json(r.stats, Tier::kDram)},
                             {"disk", tier_json(r.stats, Tier::kDisk)}, {"remote", tier_json(r.stats, Tier::kRemote)}};
+  if (!p.options.given().empty()) o["options"] = options_json(p.options);
+  if (r.stats.sketch_bytes > 0 || r.stats.sketch_misses > 0) {
+    o["sketches"] = json::object{{"bytes", r.stats.sketch_bytes}, {"misses", r.stats.sketch_misses}};
+  }
   o["misses"] = misses_json(r);
   return o;
 }
@@ -275,6 +305,8 @@ json::object timings_json(const QueryRecord& r) {
   o["resolve_ms"] = rounded(r.resolve_ms);
   o["lookup_ms"] = rounded(s.lookup_ms);
   o["load_ms"] = rounded(s.load_ms);
+  o["query_pass_ms"] = rounded(s.query_pass_ms);
+  o["select_ms"] = rounded(s.select_ms);
   o["prefill_ms"] = rounded(s.prefill_ms);
   o["recompute_ms"] = rounded(s.recompute_ms);
   o["ttft_ms"] = rounded(r.ttft_ms);
@@ -288,14 +320,24 @@ json::object timings_json(const QueryRecord& r) {
 json::array query_documents_json(const QueryRecord& r) {
   json::array out;
   for (const auto& d : r.documents) {
-    std::int64_t tokens = 0, blocks = 0, kept = 0, recomputed = 0;
+    std::int64_t tokens = 0, blocks = 0, kept = 0, recomputed = 0, recomputed_tokens = 0;
+    double kept_tokens = 0;
+    std::optional<double> keep_share, bias_weight;  // of several chunks: the largest
+    const auto widen = [](std::optional<double>& most, const std::optional<float>& x) {
+      if (x) most = std::max(most.value_or(*x), static_cast<double>(*x));
+    };
     for (const auto& c : r.plan.contexts) {
       if (static_cast<std::size_t>(c.index) < d.first_context || static_cast<std::size_t>(c.index) >= d.first_context + d.num_contexts) continue;
       tokens += c.num_tokens;
       blocks += static_cast<std::int64_t>(c.blocks.size());
+      widen(keep_share, c.keep_share);
+      widen(bias_weight, c.bias_weight);
       for (const auto& b : c.blocks) {
         kept += b.kept_layers > 0 ? 1 : 0;
         recomputed += b.recomputed_tokens > 0 ? 1 : 0;
+        recomputed_tokens += b.recomputed_tokens;
+        // A block kept in some layers counts with its share of them.
+        if (r.plan.num_layers > 0) kept_tokens += static_cast<double>(b.num_tokens) * b.kept_layers / r.plan.num_layers;
       }
     }
     json::object o;
@@ -306,6 +348,10 @@ json::array query_documents_json(const QueryRecord& r) {
     o["blocks"] = blocks;
     o["kept_blocks"] = kept;
     o["recomputed_blocks"] = recomputed;
+    o["kept_tokens"] = kept_tokens;
+    o["recomputed_tokens"] = recomputed_tokens;
+    if (keep_share) o["keep_share"] = rounded(*keep_share, 4);
+    if (bias_weight) o["bias_weight"] = rounded(*bias_weight, 4);
     out.push_back(std::move(o));
   }
   return out;
@@ -347,6 +393,7 @@ json::object plan_result_json(const QueryRecord& r) {
   o["usage"] = std::move(usage);
   o["cache"] = cache_json(r);
   o["documents"] = query_documents_json(r);
+  o["selection_pending"] = p.selection_pending;
   o["predicted"] = json::object{{"load_ms", rounded(p.predicted_load_ms)}, {"prefill_ms", rounded(p.predicted_prefill_ms)}};
   o.erase("spans");
   return o;
@@ -377,6 +424,7 @@ json::object explain_json(const QueryRecord& r, const std::vector<BlockChars>& c
   policy["decode"] = p.decode;
   policy["keep_ratio"] = rounded(p.keep_ratio, 4);
   policy["recompute_ratio"] = rounded(p.recompute_ratio, 4);
+  policy["options"] = options_json(p.options);
   policy["fallback"] = p.fallback ? json::value(*p.fallback) : json::value(nullptr);
   policy["reason"] = text_or_null(p.reason);
   o["policy"] = std::move(policy);
@@ -405,6 +453,7 @@ json::object explain_json(const QueryRecord& r, const std::vector<BlockChars>& c
     }
   }
   o["blocks"] = std::move(blocks);
+  o["documents"] = query_documents_json(r);
   o["prefix_tokens"] = p.prefix_tokens;
   o["suffix_tokens"] = p.suffix_tokens;
   o["spans"] = spans_json(p);

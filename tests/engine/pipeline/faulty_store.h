@@ -39,6 +39,11 @@ class FaultyStore final : public Store {
     }
     for (auto& f : held) f();
   }
+  /// Calls that wait.
+  std::size_t held() {
+    std::lock_guard lock(mu_);
+    return held_.size();
+  }
   int segments_begun() const { return begun_.load(); }
 
   Status fetch_async(std::vector<ReadRequest> requests, FetchDone done, std::stop_token stop) override {

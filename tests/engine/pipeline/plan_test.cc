@@ -265,7 +265,7 @@ TEST_F(PlanTest, BadRequestsNameTheField) {
     return s.field();
   };
   EXPECT_EQ(field([](auto&) {}), "");
-  EXPECT_EQ(field([](auto& r) { r.cache.strategy = "samkv"; }), "cache.strategy");
+  EXPECT_EQ(field([](auto& r) { r.cache.strategy = "x"; }), "cache.strategy");
   EXPECT_EQ(field([](auto& r) { r.cache.compress = "speckv"; }), "cache.compress");
   EXPECT_EQ(field([](auto& r) { r.cache.decode = "freekv"; }), "cache.decode");
   EXPECT_EQ(field([](auto& r) { r.cache.keep_ratio = 1.5; }), "cache.keep_ratio");

@@ -1,0 +1,251 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "engine/select/samkv_scores.h"
+#include "engine/select/selector.h"
+#include "kernels/topk.h"
+
+namespace quire {
+namespace {
+
+std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
+
+const std::vector<PlugOption>& table() {
+  static const std::vector<PlugOption> kTable = {
+      {.name = "select", .default_value = "on", .values = {"on", "off"}, .summary = "off: anchor blocks only"},
+      {.name = "bias", .default_value = "on", .values = {"on", "off"}, .summary = "bend each document's query towards what the others are about"},
+      {.name = "bias_cos", .default_value = "layer", .values = {"layer", "head"}, .summary = "similarity behind the bias: of whole layers, or the mean over heads"},
+      {.name = "keep_rule", .default_value = "retrieved_over_D", .values = {"retrieved_over_D", "total_over_D", "budget"},
+       .summary = "how many of the retrieved blocks stay; keep_ratio asks for budget"},
+      {.name = "token_budget", .default_value = "0", .least = 0, .most = 1e9, .summary = "document tokens per layer under keep_rule budget; 0: from keep_ratio"},
+      {.name = "layer_mode", .default_value = "per_layer", .values = {"per_layer", "shared"}, .summary = "shared: one set of blocks for all layers"},
+      {.name = "score_frame", .default_value = "rotated", .values = {"rotated", "raw"}, .summary = "compare query and blocks at their distance, or without positions"},
+  };
+  return kTable;
+}
+
+/// A block that may be kept besides the anchors.
+struct Candidate {
+  std::size_t document = 0;   ///< index into the documents
+  std::int32_t block = 0;
+  float score = 0;            ///< comparable between documents
+  bool retrieved = true;      ///< in the pool T; under a budget others come behind
+};
+
+/// Best first; NaN last; then prompt order.
+bool before(const Candidate& a, const Candidate& b) {
+  if (a.retrieved != b.retrieved) return a.retrieved;
+  const float none = -std::numeric_limits<float>::infinity();
+  const float x = std::isnan(a.score) ? none : a.score, y = std::isnan(b.score) ? none : b.score;
+  if (x != y) return x > y;
+  return a.document != b.document ? a.document < b.document : a.block < b.block;
+}
+
+std::int64_t total_tokens(const SelectionInput& input) {
+  std::int64_t n = 0;
+  for (const SelectableContext& c : input.contexts) n += c.num_blocks > 0 ? c.num_tokens : 0;
+  return n;
+}
+
+/// Tokens per layer; nothing: no budget.
+std::optional<std::int64_t> budget_of(const SelectionInput& input) {
+  const bool asked = input.options.given().contains("keep_rule");
+  if (asked ? input.options.word(table(), "keep_rule") != "budget" : !input.keep_ratio && input.options.number(table(), "token_budget") <= 0) return std::nullopt;
+  const auto tokens = static_cast<std::int64_t>(input.options.number(table(), "token_budget"));
+  if (tokens > 0) return tokens;
+  return static_cast<std::int64_t>(std::floor(input.keep_ratio.value_or(0) * static_cast<double>(total_tokens(input)) + 1e-6));
+}
+
+/// The first `count` of the pool, or as many from the front as the budget has room for.
+class Filter {
+ public:
+  Filter(const SelectionInput& input, std::size_t num_documents) : input_(input), num_documents_(num_documents), budget_(budget_of(input)) {
+    for (const SelectableContext& c : input.contexts) {
+      total_blocks_ += c.num_blocks;
+      for (const std::int32_t b : anchor_blocks(c.num_blocks)) anchor_tokens_ += tokens_in(c, b);
+    }
+  }
+  bool by_budget() const { return budget_.has_value(); }
+  std::optional<std::int64_t> budget() const { return budget_; }
+  std::int64_t anchor_tokens() const { return anchor_tokens_; }
+
+  void cut(std::vector<Candidate>& pool, const std::vector<SamkvScores::Document>& documents) const {
+    std::sort(pool.begin(), pool.end(), before);
+    if (budget_) {
+      std::int64_t used = anchor_tokens_;
+      std::size_t n = 0;
+      for (; n < pool.size(); ++n) {
+        used += tokens_in(input_.contexts[at(documents[pool[n].document].context)], pool[n].block);
+        if (used > *budget_) break;
+      }
+      pool.resize(n);
+    } else if (num_documents_ > 1) {
+      pool.resize(std::min(pool.size(), count_for(pool.size())));
+    }
+  }
+
+ private:
+  static std::int64_t tokens_in(const SelectableContext& c, std::int32_t block) {
+    return std::min<std::int64_t>(c.block_tokens, c.num_tokens - std::int64_t{block} * c.block_tokens);
+  }
+  std::size_t count_for(std::size_t pool) const {
+    if (input_.options.word(table(), "keep_rule") == "total_over_D") return static_cast<std::size_t>(total_blocks_) / num_documents_;
+    return (pool + num_documents_ - 1) / num_documents_;
+  }
+  const SelectionInput& input_;
+  const std::size_t num_documents_;
+  const std::optional<std::int64_t> budget_;
+  std::int64_t anchor_tokens_ = 0, total_blocks_ = 0;
+};
+
+/// SamKV: anchors of every document, and of the rest what the question, seen with the other documents, asks for (algorithms §4.4-§4.6).
+class SamkvSelector final : public Selector {
+ public:
+  std::string_view name() const override { return "samkv"; }
+  std::span<const PlugOption> options() const override { return table(); }
+  bool needs_sketches(const SelectionInput& input) const override { return decides(input); }
+
+  std::optional<Selection> query_pass_blocks(const SelectionInput& input) const override {
+    if (!decides(input)) return std::nullopt;
+    return anchors(input);
+  }
+
+  Result<Selection> select(const SelectionInput& input) const override {
+    if (keeps_all(input)) return everything(input);
+    if (!decides(input)) return anchors(input);
+    if (input.query_pass == nullptr) return select_static(input);
+    SamkvScoreOptions options;
+    options.bias = input.options.on(table(), "bias");
+    options.bias_cos = input.options.word(table(), "bias_cos") == "head" ? BiasCos::kHead : BiasCos::kLayer;
+    if (input.options.word(table(), "score_frame") == "raw") options.frame = SamkvScoreOptions::Frame::kRaw;
+    QUIRE_ASSIGN_OR_RETURN(const SamkvScores scores, samkv_scores(input, options));
+    const auto& documents = scores.documents;
+    const Filter filter(input, documents.size());
+    const std::vector<std::vector<float>> stable = stable_scores(input, documents);
+    const auto pool_of = [&](auto&& own, auto&& comparable) {
+      std::vector<Candidate> pool;
+      for (std::size_t i = 0; i < documents.size(); ++i) add_candidates(documents[i], i, own(i), comparable(i), filter.by_budget(), pool);
+      filter.cut(pool, documents);
+      return pool;
+    };
+    Selection out;
+    if (input.options.word(table(), "layer_mode") == "shared") {
+      const auto mean = [&](std::size_t i) -> const std::vector<float>& { return stable[i]; };
+      out = Selection::shared(input.num_layers, with_anchors(input, documents, pool_of(mean, mean)));
+    } else {
+      std::vector<Selection::ContextBlocks> kept;
+      for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+        kept.push_back(with_anchors(input, documents,
+                                    pool_of([&](std::size_t i) -> const std::vector<float>& { return documents[i].score[at(layer)]; },
+                                            [&](std::size_t i) -> const std::vector<float>& { return documents[i].comparable[at(layer)]; })));
+      }
+      out = Selection::per_layer(std::move(kept));
+    }
+    out.scores.resize(input.contexts.size());
+    out.contexts.resize(input.contexts.size());
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      out.scores[at(documents[i].context)] = stable[i];
+      auto& note = out.contexts[at(documents[i].context)];
+      note.keep_share = static_cast<float>(documents[i].keep_share);
+      if (options.bias && documents.size() > 1) note.bias_weight = documents[i].bias_weight;
+    }
+    note_budget(filter, out);
+    return out;
+  }
+
+ private:
+  static bool keeps_all(const SelectionInput& input) {
+    const auto budget = budget_of(input);
+    return budget && *budget >= total_tokens(input) && input.options.on(table(), "select");
+  }
+  /// Whether there is anything to choose.
+  static bool decides(const SelectionInput& input) {
+    if (!input.options.on(table(), "select") || keeps_all(input)) return false;
+    return std::any_of(input.contexts.begin(), input.contexts.end(), [](const SelectableContext& c) { return c.num_blocks > 3; });
+  }
+
+  static Selection anchors(const SelectionInput& input) {
+    Selection::ContextBlocks kept;
+    for (const SelectableContext& c : input.contexts) kept.push_back(anchor_blocks(c.num_blocks));
+    return Selection::shared(input.num_layers, std::move(kept));
+  }
+  static Selection everything(const SelectionInput& input) {
+    Selection::ContextBlocks kept;
+    for (const SelectableContext& c : input.contexts) {
+      kept.emplace_back();
+      for (std::int32_t b = 0; b < c.num_blocks; ++b) kept.back().push_back(b);
+    }
+    return Selection::shared(input.num_layers, std::move(kept));
+  }
+  static Selection::ContextBlocks with_anchors(const SelectionInput& input, const std::vector<SamkvScores::Document>& documents, const std::vector<Candidate>& chosen) {
+    Selection::ContextBlocks kept;
+    for (const SelectableContext& c : input.contexts) kept.push_back(anchor_blocks(c.num_blocks));
+    for (const Candidate& c : chosen) kept[at(documents[c.document].context)].push_back(c.block);
+    for (auto& blocks : kept) std::sort(blocks.begin(), blocks.end());
+    return kept;
+  }
+
+  /// Mean over the stable layers of the comparable scores, [document][block].
+  static std::vector<std::vector<float>> stable_scores(const SelectionInput& input, const std::vector<SamkvScores::Document>& documents) {
+    std::vector<std::vector<float>> means;
+    for (const auto& doc : documents) {
+      std::vector<float>& mean = means.emplace_back(at(doc.sketch->num_blocks()));
+      const auto layers = static_cast<float>(input.stable_layers.last - input.stable_layers.first + 1);
+      for (std::int32_t layer = input.stable_layers.first; layer <= input.stable_layers.last; ++layer) {
+        for (std::size_t b = 0; b < mean.size(); ++b) mean[b] += doc.comparable[at(layer)][b] / layers;
+      }
+    }
+    return means;
+  }
+
+  /// T_i: the best ceil(P_i |M_i|) middle blocks by their own score; with `all` the others follow as second choice.
+  static void add_candidates(const SamkvScores::Document& doc, std::size_t index, const std::vector<float>& own, const std::vector<float>& comparable, bool all,
+                             std::vector<Candidate>& pool) {
+    std::vector<float> middle;
+    for (const std::int32_t b : doc.middle) middle.push_back(own[at(b)]);
+    const auto count = static_cast<std::int64_t>(std::ceil(doc.keep_share * static_cast<double>(middle.size()) - 1e-9));
+    std::vector<std::uint8_t> retrieved(middle.size());
+    for (const std::int32_t i : top_k(middle, count)) retrieved[at(i)] = 1;
+    for (std::size_t i = 0; i < middle.size(); ++i) {
+      if (retrieved[i] || all) pool.push_back({index, doc.middle[i], comparable[at(doc.middle[i])], retrieved[i] != 0});
+    }
+  }
+
+  /// Without a question: blocks that drew attention over the longest distance in their own document (smallest alpha), a quarter of an even share.
+  static Selection select_static(const SelectionInput& input) {
+    const std::vector<SamkvScores::Document> documents = samkv_documents(input);
+    const Filter filter(input, documents.size());
+    std::size_t middle = 0;
+    for (const auto& d : documents) middle += d.middle.size();
+    const std::size_t count = documents.empty() ? 0 : (middle + 4 * documents.size() - 1) / (4 * documents.size());
+    std::vector<Selection::ContextBlocks> kept;
+    for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+      std::vector<Candidate> pool;
+      for (std::size_t i = 0; i < documents.size(); ++i) {
+        if (!documents[i].sketch->has(kSketchStats)) continue;
+        for (const std::int32_t b : documents[i].middle) pool.push_back({i, b, -documents[i].sketch->stats(layer, b).alpha});
+      }
+      std::sort(pool.begin(), pool.end(), before);
+      if (filter.by_budget()) filter.cut(pool, documents);
+      else pool.resize(std::min(pool.size(), count));
+      kept.push_back(with_anchors(input, documents, pool));
+    }
+    Selection out = Selection::per_layer(std::move(kept));
+    note_budget(filter, out);
+    return out;
+  }
+
+  static void note_budget(const Filter& filter, Selection& out) {
+    if (filter.by_budget() && filter.anchor_tokens() > *filter.budget()) {
+      out.note = "first and last blocks are always kept: " + std::to_string(filter.anchor_tokens()) + " tokens, more than the budget of " +
+                 std::to_string(*filter.budget());
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Selector> make_samkv_selector() { return std::make_unique<SamkvSelector>(); }
+
+}  // namespace quire
