@@ -2,10 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
 #include "server/json/parse.h"
 
 namespace quire {
 namespace {
+
+PlugOptions options(std::map<std::string, std::string, std::less<>> given) { return PlugOptions(std::move(given)); }
 
 QueryDefaults defaults() { return {"auto", "auto", "auto", 4}; }
 
@@ -30,6 +35,13 @@ TEST(QueryCodec, ReadsAWholeBody) {
   EXPECT_TRUE(q.skip_missing && q.stream);
   EXPECT_EQ(q.on_not_ready, OnNotReady::kCompute);
   EXPECT_EQ(q.explain, ExplainLevel::kBlocks);
+}
+
+TEST(QueryCodec, OptionsAreWordsNumbersAndSwitches) {
+  QueryBody q;
+  const auto e = read_query(*parse_json(R"({"query":"q","cache":{"strategy":"samkv","options":{"keep_rule":"budget","token_budget":550,"bias":false}}})"), defaults(), q);
+  ASSERT_FALSE(e) << e->message;
+  EXPECT_EQ(q.cache.options, options({{"keep_rule", "budget"}, {"token_budget", "550"}, {"bias", "off"}}));
 }
 
 TEST(QueryCodec, SystemMessageIsTakenOutOfMessages) {
@@ -64,6 +76,8 @@ TEST(QueryCodec, ErrorsNameThePath) {
       {R"({"query":"q","stop":[""]})", "invalid_value", "stop"},
       {R"({"query":"q","cache":{"strategie":"x"}})", "unknown_field", "cache.strategie"},
       {R"({"query":"q","cache":{"keep_ratio":2}})", "invalid_value", "cache.keep_ratio"},
+      {R"({"query":"q","cache":{"options":["bias"]}})", "invalid_value", "cache.options"},
+      {R"({"query":"q","cache":{"options":{"bias":{}}}})", "invalid_value", "cache.options.bias"},
       {R"({"query":"q","cache":{"prompt_compression":"specpc"}})", "unsupported_parameter", "cache.prompt_compression"},
       {R"({"query":"q","cache_salt":"short"})", "invalid_value", "cache_salt"},
       {R"({"query":"q","explain":"all"})", "invalid_value", "explain"},
@@ -151,6 +165,23 @@ TEST(QueryCodec, ExplainListsEveryBlock) {
   EXPECT_TRUE(blocks[1].as_object().at("chars").is_null());
   EXPECT_EQ(to_text(blocks[1].as_object().at("tokens")), "[16,32]");
   EXPECT_EQ(blocks[0].as_object().at("action").as_string(), "reused");
+}
+
+TEST(QueryCodec, ExplainTellsWhatTheSelectorFound) {
+  auto r = record();
+  EXPECT_FALSE(query_documents_json(r).at(0).as_object().contains("keep_share"));
+  r.plan.options = options({{"bias", "off"}});
+  r.plan.contexts[0].keep_share = 0.25f;
+  r.plan.contexts[0].bias_weight = 0.125f;
+  r.stats.sketch_bytes = 77;
+  const auto o = explain_json(r, {});
+  EXPECT_EQ(o.at("policy").at("options").at("bias").as_string(), "off");
+  const auto& d = o.at("documents").at(0).as_object();
+  EXPECT_EQ(d.at("keep_share").as_double(), 0.25);
+  EXPECT_EQ(d.at("bias_weight").as_double(), 0.125);
+  EXPECT_TRUE(d.contains("kept_tokens") && d.contains("recomputed_tokens"));
+  EXPECT_EQ(cache_json(r).at("sketches").at("bytes").as_int64(), 77);
+  EXPECT_EQ(plan_result_json(r).at("selection_pending").as_bool(), false);
 }
 
 TEST(QueryCodec, StreamedEndHasNoAnswer) {

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <map>
 #include <numeric>
 #include <set>
+#include <string>
 
 #include "engine/pipeline/plan_builder.h"
 
@@ -25,6 +27,8 @@ std::vector<std::int32_t> ids(std::size_t n, std::int32_t first) {
   for (std::size_t i = 0; i < n; ++i) v[i] = (first + static_cast<std::int32_t>(i)) % 1000;
   return v;
 }
+
+PlugOptions options(std::map<std::string, std::string, std::less<>> given) { return PlugOptions(std::move(given)); }
 
 class PlanTest : public ::testing::Test {
  protected:
@@ -205,6 +209,64 @@ TEST_F(PlanTest, AutoTakesAnApproximationOnlyWhenItIsCertified) {
   EXPECT_FALSE(p.fallback);
   request.certified_strategy.reset();
   EXPECT_EQ(plan("auto").strategy, "exact");
+}
+
+TEST_F(PlanTest, AutoComparesLoadingWithComputing) {
+  request.prefix_ids = {1};
+  add(ids(400, 10), true);
+  add(ids(400, 500), true);
+  request.certified_strategy = "samkv";
+  EXPECT_EQ(plan("auto").strategy, "samkv");
+  Speeds speeds;
+  speeds.prefill_tokens_per_ms = 1;
+  speeds.disk_bytes_per_ms = 1e6;
+  auto p = build("auto", speeds);
+  ASSERT_TRUE(p.ok());
+  EXPECT_EQ(p->plan.strategy, "samkv");
+  EXPECT_NE(p->plan.reason.find("full prefill"), std::string::npos);
+  // A disk so slow that computing is quicker.
+  speeds.disk_bytes_per_ms = 10;
+  p = build("auto", speeds);
+  EXPECT_EQ(p->plan.strategy, "recompute");
+  EXPECT_NE(p->plan.reason.find("loading takes longer"), std::string::npos);
+  // An approximation nobody certified is never taken, nor one this build does not have.
+  speeds.disk_bytes_per_ms = 1e6;
+  for (const auto& certified : {std::optional<std::string>(), std::optional<std::string>("nosuch")}) {
+    request.certified_strategy = certified;
+    EXPECT_EQ(build("auto", speeds)->plan.strategy, "exact");
+  }
+}
+
+TEST_F(PlanTest, ASelectionThatTheQuestionDecidesIsPending) {
+  add(ids(160, 10), true);
+  add(ids(160, 300), true);
+  auto p = build("samkv");
+  ASSERT_TRUE(p.ok());
+  EXPECT_TRUE(p->plan.selection_pending);
+  EXPECT_TRUE(p->needs_query_pass);
+  EXPECT_TRUE(p->needs_sketches);
+  EXPECT_EQ(p->plan.fates.total(), p->plan.prompt_tokens);
+  EXPECT_EQ(p->selection.kept(0, 0).size(), 3u);
+  EXPECT_EQ(p->plan.recomputer, "samkv_fusion");
+  Selection::ContextBlocks kept = {{0, 4, 8, 9}, {0, 8, 9}};
+  ASSERT_TRUE(complete_plan(facts, request, {}, Selection::shared(4, kept), {}, *p).ok());
+  EXPECT_FALSE(p->plan.selection_pending);
+  EXPECT_EQ(p->plan.contexts[0].blocks[4].kept_layers, 4);
+  EXPECT_EQ(p->work[0].block_position[4], 1 + 64);
+  // The first document is exact; of the second one all anchors are computed again.
+  EXPECT_EQ(p->plan.fates.recomputed, 48);
+  EXPECT_EQ(p->plan.fates.reused, 64);
+  EXPECT_EQ(p->plan.fates.total(), p->plan.prompt_tokens);
+  request.cache.options = options({{"recompute", "none"}});
+  EXPECT_EQ(build("samkv")->plan.recomputer, "none");
+  request.cache.options = options({{"select", "off"}});
+  EXPECT_FALSE(build("samkv")->plan.selection_pending);
+  // Without a question the documents' sketches decide alone.
+  request.cache.options = {};
+  request.suffix_ids.clear();
+  p = build("samkv");
+  EXPECT_TRUE(p->plan.selection_pending);
+  EXPECT_FALSE(p->needs_query_pass);
 }
 
 TEST_F(PlanTest, MissReasonsTellWhy) {
