@@ -1,6 +1,7 @@
 #include "engine/pipeline/plan_builder.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "engine/compress/compressor.h"
@@ -254,6 +255,39 @@ Status check_window(const EngineFacts& facts, const QueryPlan& qp) {
   return window_exceeded_status({facts.window, actual}, qp.plan.document_tokens > 0 ? "document_ids" : "query");
 }
 
+/// Takes out what a selection has over the window when its tokens are numbered without gaps: the blocks with the lowest scores first, of those that
+/// were chosen besides `fixed`. A position belongs to a block that any layer keeps.
+void fit_window(const EngineFacts& facts, const Selection& fixed, Selection& selection, Plan& plan) {
+  struct Chosen {
+    float score;
+    std::int32_t context, block;
+    std::int64_t tokens;
+  };
+  std::vector<Chosen> chosen;
+  std::int64_t over = plan.prefix_tokens + plan.suffix_tokens + 1 - facts.window;
+  for (std::size_t i = 0; i < plan.contexts.size(); ++i) {
+    const auto context = static_cast<std::int32_t>(i);
+    const auto stay = fixed.kept_in_any_layer(context);
+    for (const std::int32_t block : selection.kept_in_any_layer(context)) {
+      const std::int64_t tokens = plan.contexts[i].blocks[static_cast<std::size_t>(block)].num_tokens;
+      over += tokens;
+      if (std::binary_search(stay.begin(), stay.end(), block)) continue;
+      const bool scored = i < selection.scores.size() && static_cast<std::size_t>(block) < selection.scores[i].size();
+      const float score = scored ? selection.scores[i][static_cast<std::size_t>(block)] : 0;
+      chosen.push_back({score == score ? score : -std::numeric_limits<float>::infinity(), context, block, tokens});
+    }
+  }
+  if (over <= 0) return;
+  std::stable_sort(chosen.begin(), chosen.end(), [](const Chosen& a, const Chosen& b) { return a.score < b.score; });
+  std::vector<std::pair<std::int32_t, std::int32_t>> dropped;
+  for (auto c = chosen.begin(); c != chosen.end() && over > 0; ++c) {
+    dropped.emplace_back(c->context, c->block);
+    over -= c->tokens;
+  }
+  selection.drop(dropped);
+  add_fallback(plan, std::to_string(dropped.size()) + " blocks less than chosen, so that the rest fits the window");
+}
+
 void predict(const EngineFacts& facts, const Speeds& speeds, QueryPlan& qp) {
   Plan& plan = qp.plan;
   double dram = 0, disk = 0;
@@ -336,6 +370,7 @@ void finish_plan(const EngineFacts& facts, const QueryRequest&, const Speeds& sp
 
 Status complete_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, Selection selection, const SketchLookup& sketch,
                      QueryPlan& qp) {
+  if (qp.plan.positions == PositionMode::kCompact) fit_window(facts, qp.selection, selection, qp.plan);
   qp.selection = std::move(selection);
   qp.plan.selection_pending = false;
   assign_positions(facts, qp);

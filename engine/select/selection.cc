@@ -36,6 +36,12 @@ std::int32_t Selection::kept_layers(std::int32_t context, std::int32_t block) co
   return layers_.size() == 1 ? n * num_layers_ : n;
 }
 
+void Selection::drop(std::span<const std::pair<std::int32_t, std::int32_t>> blocks) {
+  for (ContextBlocks& layer : layers_) {
+    for (const auto& [context, block] : blocks) std::erase(layer[static_cast<std::size_t>(context)], block);
+  }
+}
+
 std::vector<std::int32_t> Selection::kept_in_any_layer(std::int32_t context) const {
   std::vector<std::int32_t> all;
   for (const auto& layer : layers_) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace quire {
@@ -32,6 +33,9 @@ class Selection {
   struct ContextNote {
     std::optional<float> keep_share, bias_weight;  ///< P_i and w_i of SamKV
   };
+  /// Takes these (context, block) pairs out of all layers.
+  void drop(std::span<const std::pair<std::int32_t, std::int32_t>> blocks);
+
   /// Scores the selector gave, [context][block]; empty when it does not score.
   std::vector<std::vector<float>> scores;
   std::vector<ContextNote> contexts;  ///< empty when there is nothing to tell

@@ -269,6 +269,23 @@ TEST_F(PlanTest, ASelectionThatTheQuestionDecidesIsPending) {
   EXPECT_FALSE(p->needs_query_pass);
 }
 
+TEST_F(PlanTest, AChoiceThatExceedsTheWindowLosesItsWorstBlocks) {
+  facts.window = 180;
+  add(ids(160, 10), true);
+  add(ids(160, 300), true);
+  auto p = build("samkv");
+  ASSERT_TRUE(p.ok()) << p.status().to_string();
+  EXPECT_EQ(p->plan.positions, PositionMode::kCompact);
+  Selection all = Selection::shared(4, {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {0, 4, 8, 9}});
+  all.scores = {{9, 1, 2, 3, 4, 5, 6, 7, 9, 9}, {9, 0, 0, 0, 0.5f, 0, 0, 0, 9, 9}};
+  ASSERT_TRUE(complete_plan(facts, request, {}, std::move(all), {}, *p).ok());
+  // 14 blocks of 16 and 5 more positions: 229, so four blocks go.
+  EXPECT_EQ(p->plan.contexts[1].blocks[4].kept_layers, 0);
+  for (std::size_t b = 0; b < 10; ++b) EXPECT_EQ(p->plan.contexts[0].blocks[b].kept_layers, b >= 1 && b <= 3 ? 0 : 4) << b;
+  EXPECT_NE(p->plan.fallback->find("4 blocks less"), std::string::npos);
+  EXPECT_EQ(p->suffix_position, 1 + 160);
+}
+
 TEST_F(PlanTest, MissReasonsTellWhy) {
   add(ids(20, 10), false);
   request.contexts.push_back({"", 0, ids(20, 40), std::nullopt});
