@@ -151,6 +151,11 @@ void KvSupply::take_sketch(Fetch::Arrived arrived) {
     log_warning("cached document has no usable sketch, computing it again",
                 {{"error", view.ok() ? std::string("it describes another context") : view.status().to_string()}});
     ++run_.stats.sketch_misses;
+    // Sound bytes of an older build: out of the way, so that what is computed now is stored with its sketch.
+    if (run_.work(context).writable) {
+      const Status discarded = run_.core.store->discard_segment(run_.work(context).segment);
+      if (!discarded.ok()) log_warning("an outdated segment stays in the store", {{"error", discarded.to_string()}});
+    }
     return make_miss(context, MissReason::kCorrupt);
   }
   run_.stats.sketch_bytes += static_cast<std::int64_t>(arrived.bytes.size());

@@ -12,8 +12,16 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 const std::vector<PlugOption>& table() {
   static const std::vector<PlugOption> kTable = {
-      {.name = "init_tokens", .default_value = "128", .least = 0, .most = 1e6, .summary = "first tokens of the first document, always kept"},
-      {.name = "local_tokens", .default_value = "4096", .least = 0, .most = 1e6, .summary = "last tokens of the last documents, always kept"},
+      {.name = "init_tokens",
+       .default_value = "128",
+       .least = 0,
+       .most = 1e6,
+       .summary = "first tokens of the first document, always kept"},
+      {.name = "local_tokens",
+       .default_value = "4096",
+       .least = 0,
+       .most = 1e6,
+       .summary = "last tokens of the last documents, always kept"},
       {.name = "unit_tokens", .default_value = "128", .least = 1, .most = 1e5, .summary = "tokens chosen together"},
       {.name = "units", .default_value = "16", .least = 0, .most = 1e5, .summary = "units kept besides"},
   };
@@ -31,12 +39,13 @@ struct Cut {
   Selection::ContextBlocks always;  ///< init and local blocks
   std::vector<Unit> units;          ///< the rest, in prompt order
   std::int64_t local_tokens = 0;
-  std::int64_t budget = 0;          ///< tokens for units
+  std::int64_t budget = 0;  ///< tokens for units
 };
 
-/// InfLLM over the documents put together as one context (Xiao et al., arXiv 2402.04617, §3; algorithms §10, Multi-InfLLM): the first tokens, the
-/// last ones, and the units that the question's mean query likes best, one choice for all heads of a layer. Units are whole blocks of one document.
-/// A unit is represented by its blocks' mean keys, which sketches hold, not by the four keys that drew most attention locally, which nothing holds.
+/// InfLLM over the documents put together as one context (Xiao et al., arXiv 2402.04617, §3; algorithms §10, Multi-InfLLM): the
+/// first tokens, the last ones, and the units that the question's mean query likes best, one choice for all heads of a layer.
+/// Units are whole blocks of one document. A unit is represented by its blocks' mean keys, which sketches hold, not by the four
+/// keys that drew most attention locally, which nothing holds.
 class InfllmSelector final : public Selector {
  public:
   std::string_view name() const override { return "infllm"; }
@@ -87,7 +96,8 @@ class InfllmSelector final : public Selector {
     out.budget = static_cast<std::int64_t>(input.options.number(table(), "units")) * unit_tokens;
     if (input.keep_ratio) {
       // The published sizes in proportion: 128 of init and 2048 of units to 4096 of local.
-      const double scale = *input.keep_ratio * static_cast<double>(total) / static_cast<double>(std::max<std::int64_t>(1, init + out.local_tokens + out.budget));
+      const double scale = *input.keep_ratio * static_cast<double>(total) /
+                           static_cast<double>(std::max<std::int64_t>(1, init + out.local_tokens + out.budget));
       init = static_cast<std::int64_t>(scale * static_cast<double>(init));
       out.local_tokens = static_cast<std::int64_t>(scale * static_cast<double>(out.local_tokens));
       out.budget = static_cast<std::int64_t>(scale * static_cast<double>(out.budget));
@@ -124,8 +134,8 @@ class InfllmSelector final : public Selector {
     return tokens > c.budget;
   }
 
-  /// Context keys carry no position, the query the single angle local_tokens. Means in sketches are turned to their place in the document, so the
-  /// query is turned along to each block's middle.
+  /// Context keys carry no position, the query the single angle local_tokens. Means in sketches are turned to their place in the
+  /// document, so the query is turned along to each block's middle.
   static Result<float> unit_score(const SelectionInput& input, const Cut& c, const Unit& unit, std::int32_t layer) {
     const SketchView* sketch = input.sketch ? input.sketch(unit.context) : nullptr;
     if (sketch == nullptr) return 0.0f;
@@ -138,11 +148,18 @@ class InfllmSelector final : public Selector {
     for (std::int32_t b = unit.first_block; b < unit.first_block + unit.num_blocks; ++b) {
       sketch->mean(layer, b, mean);
       const std::int64_t middle = std::int64_t{b} * sketch->block_tokens() + sketch->block_tokens() / 2;
-      const auto where = static_cast<std::int32_t>(std::min(std::max<std::int64_t>(0, std::min(c.local_tokens, longest)) + middle, input.rope->max_positions() - 1));
-      QUIRE_RETURN_IF_ERROR(rope_rotate(*input.rope, {.x = query.data(), .out = turned.data(), .positions = &where, .rows = 1, .num_heads = input.num_heads,
-                                                      .ldx = static_cast<std::int64_t>(width), .ldo = static_cast<std::int64_t>(width)}));
+      const auto where = static_cast<std::int32_t>(
+          std::min(std::max<std::int64_t>(0, std::min(c.local_tokens, longest)) + middle, input.rope->max_positions() - 1));
+      QUIRE_RETURN_IF_ERROR(rope_rotate(*input.rope, {.x = query.data(),
+                                                      .out = turned.data(),
+                                                      .positions = &where,
+                                                      .rows = 1,
+                                                      .num_heads = input.num_heads,
+                                                      .ldx = static_cast<std::int64_t>(width),
+                                                      .ldo = static_cast<std::int64_t>(width)}));
       for (std::int32_t h = 0; h < input.num_heads; ++h) {
-        sum += dot(std::span(turned).subspan(at(std::int64_t{h} * dim), at(dim)), std::span(mean).subspan(at(std::int64_t{h / group} * dim), at(dim)));
+        sum += dot(std::span(turned).subspan(at(std::int64_t{h} * dim), at(dim)),
+                   std::span(mean).subspan(at(std::int64_t{h / group} * dim), at(dim)));
       }
     }
     return std::isnan(sum) ? -std::numeric_limits<float>::infinity() : sum / static_cast<float>(unit.num_blocks);
@@ -151,7 +168,8 @@ class InfllmSelector final : public Selector {
   static std::vector<Unit> best(const Cut& c, const std::vector<float>& scores) {
     std::vector<std::size_t> order(scores.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&scores](std::size_t a, std::size_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
+    std::sort(order.begin(), order.end(),
+              [&scores](std::size_t a, std::size_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
     std::vector<Unit> chosen;
     std::int64_t left = c.budget;
     for (const std::size_t u : order) {

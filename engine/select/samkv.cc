@@ -14,23 +14,41 @@ std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 const std::vector<PlugOption>& table() {
   static const std::vector<PlugOption> kTable = {
       {.name = "select", .default_value = "on", .values = {"on", "off"}, .summary = "off: anchor blocks only"},
-      {.name = "bias", .default_value = "on", .values = {"on", "off"}, .summary = "bend each document's query towards what the others are about"},
-      {.name = "bias_cos", .default_value = "layer", .values = {"layer", "head"}, .summary = "similarity behind the bias: of whole layers, or the mean over heads"},
-      {.name = "keep_rule", .default_value = "retrieved_over_D", .values = {"retrieved_over_D", "total_over_D", "budget"},
+      {.name = "bias",
+       .default_value = "on",
+       .values = {"on", "off"},
+       .summary = "bend each document's query towards what the others are about"},
+      {.name = "bias_cos",
+       .default_value = "layer",
+       .values = {"layer", "head"},
+       .summary = "similarity behind the bias: of whole layers, or the mean over heads"},
+      {.name = "keep_rule",
+       .default_value = "retrieved_over_D",
+       .values = {"retrieved_over_D", "total_over_D", "budget"},
        .summary = "how many of the retrieved blocks stay; keep_ratio asks for budget"},
-      {.name = "token_budget", .default_value = "0", .least = 0, .most = 1e9, .summary = "document tokens per layer under keep_rule budget; 0: from keep_ratio"},
-      {.name = "layer_mode", .default_value = "per_layer", .values = {"per_layer", "shared"}, .summary = "shared: one set of blocks for all layers"},
-      {.name = "score_frame", .default_value = "rotated", .values = {"rotated", "raw"}, .summary = "compare query and blocks at their distance, or without positions"},
+      {.name = "token_budget",
+       .default_value = "0",
+       .least = 0,
+       .most = 1e9,
+       .summary = "document tokens per layer under keep_rule budget; 0: from keep_ratio"},
+      {.name = "layer_mode",
+       .default_value = "per_layer",
+       .values = {"per_layer", "shared"},
+       .summary = "shared: one set of blocks for all layers"},
+      {.name = "score_frame",
+       .default_value = "rotated",
+       .values = {"rotated", "raw"},
+       .summary = "compare query and blocks at their distance, or without positions"},
   };
   return kTable;
 }
 
 /// A block that may be kept besides the anchors.
 struct Candidate {
-  std::size_t document = 0;   ///< index into the documents
+  std::size_t document = 0;  ///< index into the documents
   std::int32_t block = 0;
-  float score = 0;            ///< comparable between documents
-  bool retrieved = true;      ///< in the pool T; under a budget others come behind
+  float score = 0;        ///< comparable between documents
+  bool retrieved = true;  ///< in the pool T; under a budget others come behind
 };
 
 /// Best first; NaN last; then prompt order.
@@ -51,7 +69,9 @@ std::int64_t total_tokens(const SelectionInput& input) {
 /// Tokens per layer; nothing: no budget.
 std::optional<std::int64_t> budget_of(const SelectionInput& input) {
   const bool asked = input.options.given().contains("keep_rule");
-  if (asked ? input.options.word(table(), "keep_rule") != "budget" : !input.keep_ratio && input.options.number(table(), "token_budget") <= 0) return std::nullopt;
+  if (asked ? input.options.word(table(), "keep_rule") != "budget"
+            : !input.keep_ratio && input.options.number(table(), "token_budget") <= 0)
+    return std::nullopt;
   const auto tokens = static_cast<std::int64_t>(input.options.number(table(), "token_budget"));
   if (tokens > 0) return tokens;
   return static_cast<std::int64_t>(std::floor(input.keep_ratio.value_or(0) * static_cast<double>(total_tokens(input)) + 1e-6));
@@ -60,7 +80,8 @@ std::optional<std::int64_t> budget_of(const SelectionInput& input) {
 /// The first `count` of the pool, or as many from the front as the budget has room for.
 class Filter {
  public:
-  Filter(const SelectionInput& input, std::size_t num_documents) : input_(input), num_documents_(num_documents), budget_(budget_of(input)) {
+  Filter(const SelectionInput& input, std::size_t num_documents)
+      : input_(input), num_documents_(num_documents), budget_(budget_of(input)) {
     for (const SelectableContext& c : input.contexts) {
       total_blocks_ += c.num_blocks;
       for (const std::int32_t b : anchor_blocks(c.num_blocks)) anchor_tokens_ += tokens_in(c, b);
@@ -90,7 +111,8 @@ class Filter {
     return std::min<std::int64_t>(c.block_tokens, c.num_tokens - std::int64_t{block} * c.block_tokens);
   }
   std::size_t count_for(std::size_t pool) const {
-    if (input_.options.word(table(), "keep_rule") == "total_over_D") return static_cast<std::size_t>(total_blocks_) / num_documents_;
+    if (input_.options.word(table(), "keep_rule") == "total_over_D")
+      return static_cast<std::size_t>(total_blocks_) / num_documents_;
     return (pool + num_documents_ - 1) / num_documents_;
   }
   const SelectionInput& input_;
@@ -99,7 +121,8 @@ class Filter {
   std::int64_t anchor_tokens_ = 0, total_blocks_ = 0;
 };
 
-/// SamKV: anchors of every document, and of the rest what the question, seen with the other documents, asks for (algorithms §4.4-§4.6).
+/// SamKV: anchors of every document, and of the rest what the question, seen with the other documents, asks for (algorithms
+/// §4.4-§4.6).
 class SamkvSelector final : public Selector {
  public:
   std::string_view name() const override { return "samkv"; }
@@ -125,7 +148,8 @@ class SamkvSelector final : public Selector {
     const std::vector<std::vector<float>> stable = stable_scores(input, documents);
     const auto pool_of = [&](auto&& own, auto&& comparable) {
       std::vector<Candidate> pool;
-      for (std::size_t i = 0; i < documents.size(); ++i) add_candidates(documents[i], i, own(i), comparable(i), filter.by_budget(), pool);
+      for (std::size_t i = 0; i < documents.size(); ++i)
+        add_candidates(documents[i], i, own(i), comparable(i), filter.by_budget(), pool);
       filter.cut(pool, documents);
       return pool;
     };
@@ -136,9 +160,10 @@ class SamkvSelector final : public Selector {
     } else {
       std::vector<Selection::ContextBlocks> kept;
       for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
-        kept.push_back(with_anchors(input, documents,
-                                    pool_of([&](std::size_t i) -> const std::vector<float>& { return documents[i].score[at(layer)]; },
-                                            [&](std::size_t i) -> const std::vector<float>& { return documents[i].comparable[at(layer)]; })));
+        kept.push_back(with_anchors(
+            input, documents,
+            pool_of([&](std::size_t i) -> const std::vector<float>& { return documents[i].score[at(layer)]; },
+                    [&](std::size_t i) -> const std::vector<float>& { return documents[i].comparable[at(layer)]; })));
       }
       out = Selection::per_layer(std::move(kept));
     }
@@ -178,7 +203,8 @@ class SamkvSelector final : public Selector {
     }
     return Selection::shared(input.num_layers, std::move(kept));
   }
-  static Selection::ContextBlocks with_anchors(const SelectionInput& input, const std::vector<SamkvScores::Document>& documents, const std::vector<Candidate>& chosen) {
+  static Selection::ContextBlocks with_anchors(const SelectionInput& input, const std::vector<SamkvScores::Document>& documents,
+                                               const std::vector<Candidate>& chosen) {
     Selection::ContextBlocks kept;
     for (const SelectableContext& c : input.contexts) kept.push_back(anchor_blocks(c.num_blocks));
     for (const Candidate& c : chosen) kept[at(documents[c.document].context)].push_back(c.block);
@@ -187,7 +213,8 @@ class SamkvSelector final : public Selector {
   }
 
   /// Mean over the stable layers of the comparable scores, [document][block].
-  static std::vector<std::vector<float>> stable_scores(const SelectionInput& input, const std::vector<SamkvScores::Document>& documents) {
+  static std::vector<std::vector<float>> stable_scores(const SelectionInput& input,
+                                                       const std::vector<SamkvScores::Document>& documents) {
     std::vector<std::vector<float>> means;
     for (const auto& doc : documents) {
       std::vector<float>& mean = means.emplace_back(at(doc.sketch->num_blocks()));
@@ -200,8 +227,8 @@ class SamkvSelector final : public Selector {
   }
 
   /// T_i: the best ceil(P_i |M_i|) middle blocks by their own score; with `all` the others follow as second choice.
-  static void add_candidates(const SamkvScores::Document& doc, std::size_t index, const std::vector<float>& own, const std::vector<float>& comparable, bool all,
-                             std::vector<Candidate>& pool) {
+  static void add_candidates(const SamkvScores::Document& doc, std::size_t index, const std::vector<float>& own,
+                             const std::vector<float>& comparable, bool all, std::vector<Candidate>& pool) {
     std::vector<float> middle;
     for (const std::int32_t b : doc.middle) middle.push_back(own[at(b)]);
     const auto count = static_cast<std::int64_t>(std::ceil(doc.keep_share * static_cast<double>(middle.size()) - 1e-9));
@@ -212,7 +239,8 @@ class SamkvSelector final : public Selector {
     }
   }
 
-  /// Without a question: blocks that drew attention over the longest distance in their own document (smallest alpha), a quarter of an even share.
+  /// Without a question: blocks that drew attention over the longest distance in their own document (smallest alpha), a quarter
+  /// of an even share.
   static Selection select_static(const SelectionInput& input) {
     const std::vector<SamkvScores::Document> documents = samkv_documents(input);
     const Filter filter(input, documents.size());
@@ -227,8 +255,10 @@ class SamkvSelector final : public Selector {
         for (const std::int32_t b : documents[i].middle) pool.push_back({i, b, -documents[i].sketch->stats(layer, b).alpha});
       }
       std::sort(pool.begin(), pool.end(), before);
-      if (filter.by_budget()) filter.cut(pool, documents);
-      else pool.resize(std::min(pool.size(), count));
+      if (filter.by_budget())
+        filter.cut(pool, documents);
+      else
+        pool.resize(std::min(pool.size(), count));
       kept.push_back(with_anchors(input, documents, pool));
     }
     Selection out = Selection::per_layer(std::move(kept));
@@ -238,8 +268,8 @@ class SamkvSelector final : public Selector {
 
   static void note_budget(const Filter& filter, Selection& out) {
     if (filter.by_budget() && filter.anchor_tokens() > *filter.budget()) {
-      out.note = "first and last blocks are always kept: " + std::to_string(filter.anchor_tokens()) + " tokens, more than the budget of " +
-                 std::to_string(*filter.budget());
+      out.note = "first and last blocks are always kept: " + std::to_string(filter.anchor_tokens()) +
+                 " tokens, more than the budget of " + std::to_string(*filter.budget());
     }
   }
 };

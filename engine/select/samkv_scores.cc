@@ -15,12 +15,20 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 /// [num_kv_heads * head_dim]: the query turned by `position`, averaged over the heads that share a KV head.
 class QueryFrame {
  public:
-  QueryFrame(const SelectionInput& input) : input_(input), turned_(at(std::int64_t{input.num_heads} * input.head_dim)), pooled_(at(std::int64_t{input.num_kv_heads} * input.head_dim)) {}
+  QueryFrame(const SelectionInput& input)
+      : input_(input),
+        turned_(at(std::int64_t{input.num_heads} * input.head_dim)),
+        pooled_(at(std::int64_t{input.num_kv_heads} * input.head_dim)) {}
 
   Result<std::span<const float>> at_distance(std::span<const float> query, std::int64_t position) {
     const auto where = static_cast<std::int32_t>(position);
-    QUIRE_RETURN_IF_ERROR(rope_rotate(*input_.rope, {.x = query.data(), .out = turned_.data(), .positions = &where, .rows = 1, .num_heads = input_.num_heads,
-                                                     .ldx = static_cast<std::int64_t>(query.size()), .ldo = static_cast<std::int64_t>(query.size())}));
+    QUIRE_RETURN_IF_ERROR(rope_rotate(*input_.rope, {.x = query.data(),
+                                                     .out = turned_.data(),
+                                                     .positions = &where,
+                                                     .rows = 1,
+                                                     .num_heads = input_.num_heads,
+                                                     .ldx = static_cast<std::int64_t>(query.size()),
+                                                     .ldo = static_cast<std::int64_t>(query.size())}));
     const std::int32_t group = input_.num_heads / input_.num_kv_heads, dim = input_.head_dim;
     for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
       for (std::int32_t c = 0; c < dim; ++c) {
@@ -37,8 +45,8 @@ class QueryFrame {
   std::vector<float> turned_, pooled_;
 };
 
-Status score_layer(const SelectionInput& input, const SamkvScoreOptions& options, std::int32_t layer, std::span<const float> query, QueryFrame& frame,
-                   std::vector<float>& means, SamkvScores::Document& doc) {
+Status score_layer(const SelectionInput& input, const SamkvScoreOptions& options, std::int32_t layer,
+                   std::span<const float> query, QueryFrame& frame, std::vector<float>& means, SamkvScores::Document& doc) {
   const SketchView& sketch = *doc.sketch;
   const std::size_t blocks = at(sketch.num_blocks()), dim = at(std::int64_t{input.num_kv_heads} * input.head_dim);
   means.resize(blocks * dim);
@@ -66,7 +74,8 @@ Status score_layer(const SelectionInput& input, const SamkvScoreOptions& options
   return {};
 }
 
-/// The middle block with the smallest alpha, and the one with the least sustained attention (the runner-up where they are the same).
+/// The middle block with the smallest alpha, and the one with the least sustained attention (the runner-up where they are the
+/// same).
 struct Extremes {
   std::int32_t most_important, least_important;
 };
@@ -185,8 +194,10 @@ Result<SamkvScores> samkv_scores(const SelectionInput& input, const SamkvScoreOp
       weights[i] = bias_weight(query, locals[i], input.head_dim, options.bias_cos);
       out.documents[i].bias_weight += weights[i] / static_cast<float>(input.num_layers);
     }
-    const auto queries = biased ? personalised_queries(query, locals, weights) : std::vector<std::vector<float>>(count, {query.begin(), query.end()});
-    for (std::size_t i = 0; i < count; ++i) QUIRE_RETURN_IF_ERROR(score_layer(input, options, layer, queries[i], frame, means, out.documents[i]));
+    const auto queries = biased ? personalised_queries(query, locals, weights)
+                                : std::vector<std::vector<float>>(count, {query.begin(), query.end()});
+    for (std::size_t i = 0; i < count; ++i)
+      QUIRE_RETURN_IF_ERROR(score_layer(input, options, layer, queries[i], frame, means, out.documents[i]));
   }
   for (auto& doc : out.documents) doc.keep_share = keep_share_of(input, doc);
   return out;

@@ -191,10 +191,24 @@ TEST_F(SparseQueryTest, ASketchOfAnotherVersionIsAMiss) {
   ASSERT_TRUE((*writer)->put_sketch(0, std::vector<std::byte>(64)).ok());
   const auto handle = (*writer)->finish();
   ASSERT_TRUE(handle.ok());
+  DocumentManifest manifest = *real_->get_document("t", docs_[0].id);
+  manifest.id = "old";
+  manifest.version = 0;
+  manifest.chunks[0].key = key;
+  manifest.chunks[0].token_ids = ids;
+  manifest.chunks[0].block_tokens = 16;
+  ASSERT_TRUE(real_->commit_document(manifest, "text", std::span(&*handle, 1)).ok());
   docs_.push_back({"old", ids, key});
   const Outcome o = run(request("samkv"));
   EXPECT_EQ(o.stats.sketch_misses, 1);
   EXPECT_EQ(o.plan.contexts[4].miss, MissReason::kCorrupt);
+  // It was stored anew, sketch included.
+  engine_->stop(std::chrono::seconds(5));
+  engine_ = make_test_engine(model_.path(), store_);
+  const Outcome again = run(request("samkv"));
+  EXPECT_EQ(again.stats.sketch_misses, 0);
+  EXPECT_EQ(again.plan.contexts[4].miss, MissReason::kNone);
+  EXPECT_EQ(again.ids, o.ids);
 }
 
 TEST_F(SparseQueryTest, EachReadMayFailAndTheAnswerStays) {
