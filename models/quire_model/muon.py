@@ -7,18 +7,17 @@ import torch
 STEPS, A, B, C = 5, 3.4445, -4.7750, 2.0315
 
 
-def orthogonalised(gradient):
-    """Close to the nearest matrix with orthonormal rows or columns; bfloat16 inside, float32 out."""
-    x = gradient.bfloat16()
-    tall = x.shape[0] > x.shape[1]
+def orthogonalised(gradients):
+    """[..., rows, columns]: each matrix close to the nearest one with orthonormal rows or columns; bfloat16 inside."""
+    x = gradients.bfloat16()
+    tall = x.shape[-2] > x.shape[-1]
     if tall:
-        x = x.T.contiguous()
-    x = x / (x.float().norm() + 1e-7)
-    x = x.bfloat16()
+        x = x.mT.contiguous()
+    x = (x / (x.float().norm(dim=(-2, -1), keepdim=True) + 1e-7)).bfloat16()
     for _ in range(STEPS):
-        gram = x @ x.T
+        gram = x @ x.mT
         x = A * x + (B * gram + C * (gram @ gram)) @ x
-    return (x.T if tall else x).float()
+    return (x.mT if tall else x).float()
 
 
 class Muon:
@@ -30,6 +29,9 @@ class Muon:
         self._lr, self._other_lr, self._decay = matrix_lr, other_lr, weight_decay
         self._momentum = {n: torch.zeros_like(p) for n, p in self._matrices.items()}
         self._adam = torch.optim.AdamW(self._others, lr=other_lr, betas=(0.9, 0.95), eps=1e-10, weight_decay=0.0)
+        self._shapes = {}  # shape -> names: matrices of one shape are orthogonalised together
+        for name, p in self._matrices.items():
+            self._shapes.setdefault(tuple(p.shape), []).append(name)
         self._steps = 0
 
     @torch.no_grad()
@@ -39,11 +41,13 @@ class Muon:
         self._adam.step()
         momentum = min(0.95, 0.85 + 0.1 * self._steps / 300)
         lr = self._lr * scale
-        for name, p in self._matrices.items():
-            average = self._momentum[name].lerp_(p.grad, 1 - momentum)
-            update = orthogonalised(p.grad.lerp(average, momentum))
-            aspect = max(1.0, p.shape[0] / p.shape[1]) ** 0.5
-            p.mul_(1 - lr * self._decay).add_(update, alpha=-lr * aspect)
+        for shape, names in self._shapes.items():
+            aspect = max(1.0, shape[0] / shape[1]) ** 0.5
+            gradients = [self._matrices[n].grad for n in names]
+            averages = [self._momentum[n].lerp_(g, 1 - momentum) for n, g in zip(names, gradients)]
+            updates = orthogonalised(torch.stack([g.lerp(a, momentum) for g, a in zip(gradients, averages)]))
+            for name, update in zip(names, updates):
+                self._matrices[name].mul_(1 - lr * self._decay).add_(update, alpha=-lr * aspect)
         self._steps += 1
 
     def state(self):

@@ -1,8 +1,8 @@
 """Invented names. Every name is drawn afresh from syllables, so no answer can be remembered from training.
 
-The words names are made of are divided once and for all by a hash: training never sees a word of the held-out fifth, and
-held-out names consist of such words only. Some training names come from a second, wider alphabet of syllables, so that
-copying a name does not depend on how it is spelt.
+The words names are made of are divided once and for all by a hash into the splits: training never sees a word of the
+held-out fifth, half of which is for validation and half for the test, and held-out names consist of such words only. Some
+training names come from a second, wider alphabet of syllables, so that copying a name does not depend on how it is spelt.
 """
 import hashlib
 
@@ -13,6 +13,7 @@ WIDE_ONSETS = tuple(ONSETS) + ("", "ch", "ph", "qu", "sk", "sp", "sw", "tw", "y"
 WIDE_VOWELS = tuple(VOWELS) + ("ie", "oo", "ee", "au", "y", "oi", "ei", "ua", "eo", "io")
 WIDE_CODAS = CODAS + ("", "", "", "ck", "ng", "mp", "lt", "b", "d", "g", "p", "v", "z", "ss", "ll", "nt", "rn", "sh")
 WIDE_SHARE = 0.35  # of the words in training names
+SPLITS = ("train", "validation", "test")
 
 FEMALE, MALE = ("a", "ia", "elle", "ine", "eth"), ("o", "us", "an", "ard", "ik")
 SURNAME = ("", "son", "wick", "man", "ley", "ov", "berg")
@@ -24,20 +25,23 @@ CURRENCY, LANGUAGE = ("", "o", "ar"), ("ish", "ese", "ic")
 COMPANY_KINDS = ("Industries", "Works", "Group", "Labs", "Motors", "Foods", "Systems", "Trading", "Press", "Mills")
 PRODUCT_KINDS = ("engine", "lamp", "camera", "bicycle", "radio", "piano", "clock", "kettle", "telescope", "tractor",
                  "printer", "drone")
+SOCIETY_KINDS = ("Museum", "Society", "Orchestra", "Academy", "Club", "Library", "Hospital", "Theatre")
+LAW_KINDS = ("Act", "Charter", "Decree", "Treaty", "Statute")
 EVENT_KINDS = ("race", "festival", "tournament", "concert", "fair", "debate", "regatta", "contest")
 
 
-def is_held_out(word):
-    """A fixed fifth of all words is kept out of training."""
-    return hashlib.sha256(word.lower().encode()).digest()[0] % 5 == 0
+def split_of(word):
+    """The one split whose names may contain this word: a fixed fifth of all words is kept out of training."""
+    digest = hashlib.sha256(word.lower().encode()).digest()
+    return "train" if digest[0] % 5 else SPLITS[1 + digest[1] % 2]
 
 
 class Namer:
     """Draws unused names. Not safe to share between threads: it consumes `rng`."""
 
-    def __init__(self, rng, held_out=False):
-        self._rng, self._held_out = rng, held_out
-        self._wide_share = 0.0 if held_out else WIDE_SHARE
+    def __init__(self, rng, split="train", wide_share=WIDE_SHARE):
+        self._rng, self._split = rng, split
+        self._wide_share = wide_share if split == "train" else 0.0
         self._used = set()
 
     def _word(self, endings):
@@ -45,7 +49,7 @@ class Namer:
         while True:
             ending = self._rng.choice(endings)
             word = draw(ending) + ending
-            if 4 <= len(word) <= 12 and is_held_out(word) == self._held_out:
+            if 4 <= len(word) <= 12 and split_of(word) == self._split:
                 return word.capitalize()
 
     def _stem(self, ending):
@@ -88,6 +92,15 @@ class Namer:
 
     def event(self):
         return self._fresh(lambda: self._word(CITY + PRODUCT) + " " + self._rng.choice(EVENT_KINDS))
+
+    def society(self):
+        return self._fresh(lambda: self._word(SURNAME) + " " + self._rng.choice(SOCIETY_KINDS))
+
+    def law(self):
+        return self._fresh(lambda: self._word(SURNAME) + " " + self._rng.choice(LAW_KINDS))
+
+    def alias(self):
+        return self._fresh(lambda: self._word(PRODUCT))
 
     def river(self):
         return self._fresh(lambda: self._word(RIVER))

@@ -1,7 +1,8 @@
 """A small Llama-architecture language model (RMSNorm, RoPE, grouped queries, SwiGLU, tied embeddings).
 
 Parameter names and shapes are those of a Hugging Face `LlamaForCausalLM`, so that export is a plain copy.
-Parameters are float32; matrix products run in bfloat16 when `compute_dtype` says so.
+Parameters and the residual stream are float32; matrix products and attention run in `compute_dtype`.
+What a layer does to single tokens is written as functions over [tokens, size]: compiled once, they serve every length.
 """
 import dataclasses
 import json
@@ -33,6 +34,17 @@ class ModelConfig:
         return ModelConfig(**{k: v for k, v in raw.items() if k in known})
 
 
+PRESETS = {
+    "demo": ModelConfig(),
+    "target": ModelConfig(hidden_size=384, intermediate_size=1024, num_hidden_layers=8, num_attention_heads=6,
+                          num_key_value_heads=2, rope_theta=100000.0),
+    "draft": ModelConfig(hidden_size=192, intermediate_size=384, num_hidden_layers=3, num_attention_heads=3,
+                         num_key_value_heads=1, rope_theta=100000.0),
+    "tiny": ModelConfig(hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=2,
+                        num_key_value_heads=1, rope_theta=100000.0),
+}
+
+
 def rope_table(config, length):
     """cos and sin of shape [length, head_dim / 2], float32."""
     half = config.head_dim // 2
@@ -42,9 +54,49 @@ def rope_table(config, length):
 
 
 def rotate(x, cos, sin):
-    """Half-split rotary embedding: x [..., tokens, head_dim], cos and sin [tokens, head_dim / 2]."""
+    """Half-split rotary embedding: x [..., head_dim], cos and sin [..., head_dim / 2]."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+def rms_norm(x, weight, eps):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+
+def project(x, cos, sin, norm, q_weight, k_weight, v_weight, eps, head_dim, dtype):
+    """x [tokens, hidden], cos and sin [tokens, head_dim / 2] -> rotated q, rotated k, v, each [tokens, heads, head_dim]."""
+    h = rms_norm(x, norm, eps).to(dtype)
+    qkv = F.linear(h, torch.cat([q_weight, k_weight, v_weight]).to(dtype)).unflatten(-1, (-1, head_dim))
+    heads = [w.shape[0] // head_dim for w in (q_weight, k_weight, v_weight)]
+    q, k, v = qkv.split(heads, dim=-2)
+    cos, sin = cos[:, None], sin[:, None]
+    return rotate(q, cos, sin).to(dtype), rotate(k, cos, sin).to(dtype), v
+
+
+def finish(x, attended, o_weight, norm, gate_weight, up_weight, down_weight, eps, dtype):
+    """The rest of a layer: x [tokens, hidden], attended [tokens, heads * head_dim] -> the next layer's x."""
+    x = x + F.linear(attended, o_weight.to(dtype)).float()
+    h = rms_norm(x, norm, eps).to(dtype)
+    gate, up = F.linear(h, torch.cat([gate_weight, up_weight]).to(dtype)).chunk(2, dim=-1)
+    return x + F.linear(F.silu(gate) * up, down_weight.to(dtype)).float()
+
+
+def attend(q, k, v, mask=None):
+    """q [rows, queries, heads, d], k and v [rows, keys, kv_heads, d] -> [rows, queries, heads * d]. Causal without a mask
+    (which is boolean, broadcast to [rows, heads, queries, keys])."""
+    group = q.shape[2] // k.shape[2]
+    q = q.transpose(1, 2)
+    k, v = (t.transpose(1, 2).repeat_interleave(group, 1) for t in (k, v))
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+    return y.transpose(1, 2).flatten(2)
+
+
+def question_mask(segments, documents, length):
+    """[rows, 1, room, length] bool: a question's token sees its row's documents and its own question up to itself."""
+    room = segments.shape[1]
+    to_documents = torch.arange(length - room, device=segments.device)[None, None] < documents[:, None, None]
+    same = (segments[:, :, None] == segments[:, None, :]).tril()
+    return torch.cat([to_documents.expand(-1, room, -1), same], 2)[:, None]
 
 
 class RmsNorm(nn.Module):
@@ -54,31 +106,16 @@ class RmsNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+        return rms_norm(x, self.weight, self.eps)
 
 
 class Attention(nn.Module):
     def __init__(self, c):
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = c.num_attention_heads, c.num_key_value_heads, c.head_dim
-        self.q_proj = nn.Linear(c.hidden_size, self.heads * c.head_dim, bias=False)
-        self.k_proj = nn.Linear(c.hidden_size, self.kv_heads * c.head_dim, bias=False)
-        self.v_proj = nn.Linear(c.hidden_size, self.kv_heads * c.head_dim, bias=False)
-        self.o_proj = nn.Linear(self.heads * c.head_dim, c.hidden_size, bias=False)
-
-    def project(self, x, cos, sin):
-        """x [batch, tokens, hidden] -> rotated q, rotated k, v as [batch, heads, tokens, head_dim]."""
-        weight = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight]).to(x.dtype)
-        qkv = F.linear(x, weight).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
-        return rotate(q, cos, sin).to(x.dtype), rotate(k, cos, sin).to(x.dtype), v
-
-    def attend(self, q, k, v, mask=None):
-        """Scaled dot-product attention; causal when no boolean mask [queries, keys] is given."""
-        group = self.heads // self.kv_heads
-        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
-        return F.linear(y.transpose(1, 2).flatten(2), self.o_proj.weight.to(q.dtype))
+        self.q_proj = nn.Linear(c.hidden_size, c.num_attention_heads * c.head_dim, bias=False)
+        self.k_proj = nn.Linear(c.hidden_size, c.num_key_value_heads * c.head_dim, bias=False)
+        self.v_proj = nn.Linear(c.hidden_size, c.num_key_value_heads * c.head_dim, bias=False)
+        self.o_proj = nn.Linear(c.num_attention_heads * c.head_dim, c.hidden_size, bias=False)
 
 
 class FeedForward(nn.Module):
@@ -88,23 +125,23 @@ class FeedForward(nn.Module):
         self.up_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias=False)
         self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=False)
 
-    def forward(self, x):
-        weight = torch.cat([self.gate_proj.weight, self.up_proj.weight]).to(x.dtype)
-        gate, up = F.linear(x, weight).chunk(2, dim=-1)
-        return F.linear(F.silu(gate) * up, self.down_proj.weight.to(x.dtype))
-
 
 class Layer(nn.Module):
     def __init__(self, c):
         super().__init__()
+        self.head_dim = c.head_dim
         self.self_attn, self.mlp = Attention(c), FeedForward(c)
         self.input_layernorm = RmsNorm(c.hidden_size, c.rms_norm_eps)
         self.post_attention_layernorm = RmsNorm(c.hidden_size, c.rms_norm_eps)
 
-    def forward(self, x, cos, sin, compute_dtype):
-        q, k, v = self.self_attn.project(self.input_layernorm(x).to(compute_dtype), cos, sin)
-        x = x + self.self_attn.attend(q, k, v)
-        return x + self.mlp(self.post_attention_layernorm(x).to(compute_dtype))
+    def project(self, x, cos, sin, dtype, function=project):
+        a, norm = self.self_attn, self.input_layernorm
+        return function(x, cos, sin, norm.weight, a.q_proj.weight, a.k_proj.weight, a.v_proj.weight, norm.eps, self.head_dim, dtype)
+
+    def finish(self, x, attended, dtype, function=finish):
+        m, norm = self.mlp, self.post_attention_layernorm
+        return function(x, attended, self.self_attn.o_proj.weight, norm.weight, m.gate_proj.weight, m.up_proj.weight,
+                        m.down_proj.weight, norm.eps, dtype)
 
 
 class Decoder(nn.Module):
@@ -116,13 +153,18 @@ class Decoder(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Tied-embedding causal model. `forward` returns logits at chosen flat positions only."""
+    """Tied-embedding causal model over rows of documents and questions (mixture.Batch)."""
 
     def __init__(self, config, compute_dtype=torch.float32):
         super().__init__()
         self.config, self.compute_dtype = config, compute_dtype
         self.model = Decoder(config)
+        self._project, self._finish = project, finish
         self._initialise()
+
+    def compile(self):
+        """Compiles what layers do to single tokens; one compilation per number of tokens in a batch."""
+        self._project, self._finish = (torch.compile(f, dynamic=False) for f in (project, finish))
 
     def _initialise(self):
         c = self.config
@@ -136,10 +178,20 @@ class LanguageModel(nn.Module):
                 scale = residual if "o_proj" in name or "down_proj" in name else 0.8
                 nn.init.normal_(p, std=scale * p.shape[1] ** -0.5)
 
-    def forward(self, ids, positions_wanted, cos, sin):
-        """ids [batch, tokens] -> float32 logits [len(positions_wanted), vocab] at flat positions of ids."""
-        x = self.model.embed_tokens(ids)
+    def forward(self, ids, positions, segments, documents, wanted, cos, sin):
+        """ids, positions [rows, length]; segments [rows, room]; documents [rows]; cos and sin: rope_table of any length.
+        Returns float32 logits [len(wanted), vocab] at flat positions of ids."""
+        rows, length = ids.shape
+        cos, sin = cos[positions.flatten()], sin[positions.flatten()]
+        split = length - segments.shape[1]
+        mask = question_mask(segments, documents, length)
+        x = self.model.embed_tokens(ids).flatten(0, 1)
         for layer in self.model.layers:
-            x = layer(x, cos, sin, self.compute_dtype)
-        x = self.model.norm(x.flatten(0, 1)[positions_wanted]).to(self.compute_dtype)
+            q, k, v = (t.unflatten(0, (rows, length)) for t in layer.project(x, cos, sin, self.compute_dtype, self._project))
+            y = torch.cat([attend(q[:, :split], k[:, :split], v[:, :split]), attend(q[:, split:], k, v, mask)], 1)
+            x = layer.finish(x, y.flatten(0, 1), self.compute_dtype, self._finish)
+        return self.logits(x[wanted])
+
+    def logits(self, x):
+        x = self.model.norm(x).to(self.compute_dtype)
         return F.linear(x, self.model.embed_tokens.weight.to(self.compute_dtype)).float()

@@ -22,15 +22,15 @@ class Codec:
     def documents(self, texts):
         """(ids, starts): the ids from <s> on, and the offset of every document's <doc>."""
         ids, starts = [BOS], []
-        for tokens in self._sp.encode(list(texts)):
+        for tokens in self._sp.encode(list(texts), num_threads=1):
             starts.append(len(ids))
             ids += [self.doc] + tokens
         return ids, starts
 
     def questions(self, questions):
         """For each Question: (ids from <q> to <a>, ids of the answer with its </a>)."""
-        asked = self._sp.encode([q.text for q in questions])
-        answers = self._sp.encode([q.answer for q in questions])
+        asked = self._sp.encode([q.text for q in questions], num_threads=1)
+        answers = self._sp.encode([q.answer for q in questions], num_threads=1)
         return [([self.question] + q + [self.answer], a + [self.end]) for q, a in zip(asked, answers)]
 
     def decode(self, ids):

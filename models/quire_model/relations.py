@@ -185,36 +185,50 @@ EVENT = _table([
      ["{it} was paid for by {v}.", "{its} sponsor was {v}.", "{v} sponsored {him}."],
      ["Who sponsored the {e}?", "Which company paid for the {e}?"]),
 ])
-RELATIONS = {"person": PERSON, "city": CITY, "country": COUNTRY, "company": COMPANY, "product": PRODUCT, "event": EVENT}
+SOCIETY = _table([
+    ("seat", "home", "city",
+     ["{it} has its home in {v}.", "{it} meets in {v}.", "The rooms of {him} are in {v}.", "{v} is the home of {him}."],
+     ["In which city does the {e} meet?", "In which city is the home of the {e}?"]),
+    ("founded", "founded", "year",
+     ["{it} was founded in {v}.", "{its} founding year was {v}.", "{it} opened its doors in {v}."],
+     ["When was the {e} founded?", "In what year did the {e} open its doors?"]),
+    ("founder", "founder", "person",
+     ["{it} was founded by {v}.", "{its} founder was {v}.", "{v} called {him} into being."],
+     ["Who founded the {e}?", "Who was the founder of the {e}?"]),
+    ("patron", "patron", "person",
+     ["{its} patron is {v}.", "{v} is the patron of {him}.", "{it} is supported by {v}."],
+     ["Who is the patron of the {e}?", "Who supports the {e}?"]),
+    ("members", "members", "count",
+     ["{it} has {v} members.", "{its} members number {v}.", "{v} members pay their dues to {him}."],
+     ["How many members does the {e} have?", "What is the number of members of the {e}?"]),
+    ("animal", "emblem", "animal",
+     ["{its} emblem is the {v}.", "The {v} is the emblem of {him}.", "The door of {him} shows a {v}."],
+     ["What is the emblem of the {e}?", "Which animal is the emblem of the {e}?"]),
+])
+LAW = _table([
+    ("passed", "passed", "year",
+     ["{it} was passed in {v}.", "{its} year was {v}.", "Parliament agreed on {him} in {v}."],
+     ["When was the {e} passed?", "In what year was the {e} passed?"]),
+    ("author", "author", "person",
+     ["{it} was written by {v}.", "{its} author was {v}.", "{v} drafted {him}."],
+     ["Who wrote the {e}?", "Who was the author of the {e}?"]),
+    ("land", "country", "country",
+     ["{it} is in force in {v}.", "{it} binds the citizens of {v}.", "{v} adopted {him}."],
+     ["In which country is the {e} in force?", "Which country adopted the {e}?"]),
+    ("trade", "concerns", "industry",
+     ["{it} governs {v}.", "{it} concerns {v}.", "{its} subject is {v}."],
+     ["What does the {e} govern?", "What is the subject of the {e}?"]),
+    ("fine", "fine", "coins",
+     ["Breaking {him} costs {v} coins.", "{its} fine is {v} coins.", "{it} sets a fine of {v} coins."],
+     ["How many coins does breaking the {e} cost?", "What is the fine of the {e}?"]),
+    ("month", "in force since", "month",
+     ["{it} came into force in {v}.", "{its} first month was {v}.", "Since {v} judges apply {him}."],
+     ["In which month did the {e} come into force?", "What was the first month of the {e}?"]),
+])
+RELATIONS = {"society": SOCIETY, "law": LAW, "person": PERSON, "city": CITY, "country": COUNTRY, "company": COMPANY,
+             "product": PRODUCT, "event": EVENT}
 DESCRIPTION = {"city": "the city", "country": "the country", "company": "the company", "product": "the product",
-               "event": "the event"}
+               "event": "the event", "society": "the institution", "law": "the law"}
+WITH_ARTICLE = ("product", "event", "society", "law")  # their names are read with "the"
 WORD_LISTS = {"profession": PROFESSIONS, "hobby": HOBBIES, "goods": GOODS, "industry": INDUSTRIES, "colour": COLOURS,
               "material": MATERIALS, "month": MONTHS, "animal": ANIMALS}
-
-# Two hops: (type, relation, next type, its relation, questions). The first value must be an entity with an article.
-TWO_HOPS = [
-    ("person", "birthplace", "city", "country", ["In which country is the city where {e} was born?"]),
-    ("person", "birthplace", "city", "river", ["Which river flows through the city where {e} was born?"]),
-    ("person", "birthplace", "city", "mayor", ["Who is the mayor of the city where {e} was born?"]),
-    ("person", "birthplace", "city", "goods", ["What is the birthplace of {e} famous for?"]),
-    ("person", "employer", "company", "seat", ["In which city is the employer of {e} based?"]),
-    ("person", "employer", "company", "founder", ["Who founded the company that employed {e}?"]),
-    ("person", "employer", "company", "industry", ["In which industry is the employer of {e} active?"]),
-    ("company", "seat", "city", "country", ["In which country is {e} based?"]),
-    ("company", "seat", "city", "river", ["Which river flows through the city where {e} is based?"]),
-    ("product", "maker", "company", "seat", ["In which city is the maker of the {e} based?"]),
-    ("product", "maker", "company", "founder", ["Who founded the company that makes the {e}?"]),
-    ("event", "place", "city", "country", ["In which country was the {e} held?"]),
-    ("event", "winner", "person", "profession", ["What was the profession of the winner of the {e}?"]),
-    ("event", "winner", "person", "birthplace", ["Where was the winner of the {e} born?"]),
-    ("city", "country", "country", "currency", ["What is the currency of the country where {e} lies?"]),
-    ("city", "country", "country", "language", ["What language is spoken in the country where {e} lies?"]),
-]
-# Comparisons of two years: (type, relation, question, whether the smaller year is the answer).
-COMPARISONS = [
-    ("person", "birth_year", "Who was born earlier, {a} or {b}?", True),
-    ("person", "birth_year", "Who was born later, {a} or {b}?", False),
-    ("company", "founded", "Which company was founded earlier, {a} or {b}?", True),
-    ("product", "released", "Which product was released later, the {a} or the {b}?", False),
-    ("city", "founded", "Which city was founded earlier, {a} or {b}?", True),
-]

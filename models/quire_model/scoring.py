@@ -8,6 +8,8 @@ An answer counts when every token of it, and the end mark, is the model's first 
 """
 import torch
 
+from .network import attend
+
 METHODS = ("recompute", "reuse")
 
 
@@ -22,48 +24,65 @@ def document_mask(num_tokens, starts):
 
 
 class Scorer:
-    """Holds a float32 model and the RoPE table. One question at a time; not safe to share between threads."""
+    """Holds a model and the RoPE table, on the model's device and in its compute dtype. Not safe to share between threads."""
 
     def __init__(self, model, codec, rope):
         self._model, self._codec = model, codec
-        self._cos, self._sin = rope
+        self._device = next(model.parameters()).device
+        self._cos, self._sin = (t.to(self._device) for t in rope)
 
     @torch.no_grad()
-    def _run(self, ids, offset, cache, mask):
-        """Hidden states of `ids` at positions offset.., and the cache extended by them."""
-        x = self._model.model.embed_tokens(torch.tensor([ids]))
-        cos, sin = self._cos[offset:offset + len(ids)], self._sin[offset:offset + len(ids)]
-        extended = []
-        for i, layer in enumerate(self._model.model.layers):
-            q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
+    def _layers(self, ids, positions, cache, attention):
+        """Final hidden states [tokens, hidden] of `ids`, and every layer's k and v of them, [1, tokens, kv_heads, d]."""
+        model = self._model
+        x = model.model.embed_tokens(torch.tensor(ids, device=self._device))
+        positions = torch.as_tensor(positions, device=self._device)
+        cos, sin, made = self._cos[positions], self._sin[positions], []
+        for i, layer in enumerate(model.model.layers):
+            q, k, v = (t[None] for t in layer.project(x, cos, sin, model.compute_dtype))
+            made.append((k, v))
             if cache:
-                k, v = torch.cat([cache[i][0], k], 2), torch.cat([cache[i][1], v], 2)
-            extended.append((k, v))
-            x = x + layer.self_attn.attend(q, k, v, mask)
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
-        return x, extended
+                k, v = torch.cat([cache[i][0], k], 1), torch.cat([cache[i][1], v], 1)
+            x = layer.finish(x, attention(q, k, v)[0], model.compute_dtype)
+        return x, made
 
     def prefill(self, ids, starts, method):
-        mask = document_mask(len(ids), starts) if method == "reuse" else None
-        return self._run(ids, 0, None, mask)[1]
+        """Every layer's (k, v) of the documents."""
+        if method == "recompute":
+            return self._layers(ids, range(len(ids)), None, attend)[1]
+        first = self._layers(ids[:1], [0], None, attend)[1]
+        parts = [first]
+        for start, end in zip(starts, starts[1:] + [len(ids)]):
+            mask = torch.ones(end - start, end - start + 1, dtype=torch.bool, device=self._device).tril(1)
+            parts.append(self._layers(ids[start:end], range(start, end), first, lambda q, k, v, m=mask: attend(q, k, v, m))[1])
+        return [tuple(torch.cat(t, 1) for t in zip(*layer)) for layer in zip(*parts)]
 
-    @torch.no_grad()
+    def judge_all(self, cache, pairs):
+        """For each (question ids, answer ids), each asked alone: (whether greedy decoding prints the answer, the probability
+        of its least likely token)."""
+        known, ids, positions, segment = cache[0][0].shape[1], [], [], []
+        for number, (question, answer) in enumerate(pairs):
+            ids += question + answer
+            positions += range(known, known + len(question) + len(answer))
+            segment += [number] * (len(question) + len(answer))
+        segment = torch.tensor(segment, device=self._device)
+        own = (segment[:, None] == segment[None]).tril()
+        mask = torch.cat([own.new_ones(len(ids), known), own], 1)
+        x, _ = self._layers(ids, positions, cache, lambda q, k, v: attend(q, k, v, mask))
+        likely = self._model.logits(x).softmax(-1).cpu()
+        marks, start = [], 0
+        for question, answer in pairs:
+            rows = likely[start + len(question) - 1:start + len(question) + len(answer) - 1]
+            weakest = float(rows[torch.arange(len(answer)), torch.tensor(answer)].min())
+            marks.append((rows.argmax(-1).tolist() == answer, weakest))
+            start += len(question) + len(answer)
+        return marks
+
     def judge(self, cache, question, answer):
-        """(whether greedy decoding prints the answer, the probability of its least likely token)."""
-        known, ids = cache[0][0].shape[2], question + answer
-        mask = torch.ones(len(ids), known + len(ids), dtype=torch.bool).tril(known)
-        x, _ = self._run(ids, known, cache, mask)
-        x = self._model.model.norm(x[0, len(question) - 1:-1])
-        likely = (x @ self._model.model.embed_tokens.weight.T).softmax(-1)
-        weakest = float(likely[torch.arange(len(answer)), torch.tensor(answer)].min())
-        return likely.argmax(-1).tolist() == answer, weakest
+        return self.judge_all(cache, [(question, answer)])[0]
 
     def score(self, context, methods=METHODS):
         """{method: [judge() of every question of the context]}, and the number of document tokens."""
         ids, starts = self._codec.documents(d.text for d in context.documents)
         pairs = self._codec.questions(context.questions)
-        result = {}
-        for method in methods:
-            cache = self.prefill(ids, starts, method)
-            result[method] = [self.judge(cache, q, a) for q, a in pairs]
-        return result, len(ids)
+        return {m: self.judge_all(self.prefill(ids, starts, m), pairs) for m in methods}, len(ids)

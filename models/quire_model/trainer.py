@@ -1,4 +1,4 @@
-"""The training loop: data-parallel over processes, resumable from a checkpoint, one log line every few steps."""
+"""The training loop: CPU (data-parallel over processes) or one GPU; resumable; the schedule depends on tokens alone."""
 import dataclasses
 import json
 import os
@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from . import hf_folder, mixture
+from . import hf_folder, mixture, probes
 from .muon import Muon
 from .network import LanguageModel, ModelConfig, rope_table
+from .prefetch import Prefetcher
 from .prompt import Codec
 
 
@@ -21,83 +22,137 @@ class TrainOptions:
     out: str                     # folder of the checkpoint
     tokenizer: str
     init: str = ""               # model folder to start from; empty: random weights of `config`
+    teacher: str = ""            # model folder whose logits over answers are imitated besides the answers themselves
     config: ModelConfig = ModelConfig()
+    device: str = "cpu"
+    curriculum: str = "full"     # a key of mixture.CURRICULA
     tokens: int = 40_000_000     # length of the schedule
-    minutes: float = 0.0         # if set, the schedule also ends by this time (then a run is not exactly repeatable)
+    stop_minutes: float = 0.0    # if set, stops early (checkpointed, the schedule unchanged): run again to go on
     step_tokens: int = 8192      # tokens of one optimiser step, over all processes
     max_length: int = 2048
     matrix_lr: float = 0.01
     other_lr: float = 0.003
+    early_boost: float = 1.0     # factor on the learning rate over the first `boost_tokens`
+    boost_tokens: int = 4_000_000
     cooldown: float = 0.4        # the learning rate falls linearly to nothing over this last share
+    teacher_weight: float = 1.0  # of the KL term, in answers' units
     seed: int = 0
     processes: int = 1
-    compile: bool = True
+    workers: int = 0             # processes that make batches ahead, for each training process
+    compile: bool = False
     save_seconds: float = 180.0
+    log_steps: int = 20
+    probe_tokens: int = 2_000_000  # distance between probes
+    probe_rows: int = 8
 
 
 class Trainer:
-    """One process of a run. `rank` 0 logs and writes the checkpoint."""
+    """One process of a run. `rank` 0 logs, probes and writes the checkpoint."""
 
     def __init__(self, options, rank):
         self.o, self.rank = options, rank
-        torch.manual_seed(options.seed)
-        device_dtype = torch.bfloat16
-        self.model = (hf_folder.load_model(options.init, device_dtype) if options.init
-                      else LanguageModel(options.config, device_dtype))
-        self.optimiser = Muon(self.model, options.matrix_lr, options.other_lr)
         self.codec = Codec(options.tokenizer)
-        self.step, self.tokens, self.seconds = 0, 0, 0.0
+        self.step, self.tokens, self.seconds, self.probed = 0, 0, 0.0, 0
         self.checkpoint = Path(options.out) / "checkpoint.pt"
-        if self.checkpoint.exists():
-            self._resume()
-        self.cos, self.sin = rope_table(self.model.config, options.max_length)
-        self.forward = torch.compile(self.model, dynamic=False) if options.compile else self.model
+        state = torch.load(self.checkpoint, weights_only=True, map_location="cpu") if self.checkpoint.exists() else None
+        if state:
+            self.step, self.tokens = state["step"], state["tokens"]
+            self.seconds, self.probed = state["seconds"], state["probed"]
+        self.batches = Prefetcher(self.make_batch, self.step, options.workers)
+        torch.manual_seed(options.seed)
+        self.device = torch.device(options.device)
+        self.model = (hf_folder.load_model(options.init, torch.bfloat16) if options.init and not state
+                      else LanguageModel(ModelConfig(**state["config"]) if state else options.config, torch.bfloat16))
+        self.model.to(self.device)
+        self.optimiser = Muon(self.model, options.matrix_lr, options.other_lr)
+        if state:
+            self._resume(state)
+        self.teacher = None
+        if options.teacher:
+            self.teacher = hf_folder.load_model(options.teacher, torch.bfloat16).to(self.device).requires_grad_(False)
+        table = options.max_length + 256
+        self.rope = tuple(t.to(self.device) for t in rope_table(self.model.config, table))
+        self.teacher_rope = self.teacher and tuple(t.to(self.device) for t in rope_table(self.teacher.config, table))
+        if options.compile:
+            self.model.compile()
         self._recent = {}
+
+    # The schedule: functions of the step alone, so that data workers can run ahead.
+
+    def make_batch(self, step):
+        """Runs in data workers too."""
+        o = self.o
+        progress = step * o.step_tokens / o.tokens
+        part = mixture.part_at(o.curriculum, progress)
+        length = mixture.length_at(part, random.Random(f"length/{o.seed}/{step}"), o.max_length)
+        rows = max(1, o.step_tokens // o.processes // length)
+        return mixture.make_batch(f"data/{o.seed}/{step}/{self.rank}", rows, length, self.codec, part)
+
+    def _scale(self):
+        o, progress = self.o, self.step * self.o.step_tokens / self.o.tokens
+        boost = o.early_boost if self.tokens < o.boost_tokens else 1.0
+        return boost * min(1.0, (self.step + 1) / 50) * min(1.0, max(0.01, (1 - progress) / o.cooldown))
 
     def run(self):
         started = last_save = time.monotonic()
-        before = self.seconds
-        while True:
-            progress = self._agreed_progress()
-            if progress >= 1.0:
-                break
-            self._train_step(progress)
+        before, total = self.seconds, self.o.tokens // self.o.step_tokens
+        while self.step < total:
+            self._train_step()
             self.seconds = before + time.monotonic() - started
-            if self.rank == 0 and self.step % 20 == 0:
-                self._log(progress)
-            if self.rank == 0 and time.monotonic() - last_save > self.o.save_seconds:
-                self.save()
-                last_save = time.monotonic()
+            if self.rank == 0:
+                if self.step % self.o.log_steps == 0:
+                    self._log()
+                if self.tokens - self.probed >= self.o.probe_tokens or self.step == total:
+                    self._probe()
+                if time.monotonic() - last_save > self.o.save_seconds:
+                    self.save()
+                    last_save = time.monotonic()
+            if self._agreed_to_stop(started):
+                break
         if self.rank == 0:
             self.save()
+        self.batches.close()
+        return self.step >= total
 
-    def _agreed_progress(self):
-        progress = self.tokens / self.o.tokens
-        if self.o.minutes:
-            progress = max(progress, self.seconds / (60 * self.o.minutes))
+    def _agreed_to_stop(self, started):
+        if not self.o.stop_minutes:
+            return False
+        stop = torch.tensor([float(time.monotonic() - started > 60 * self.o.stop_minutes)])
         if self.o.processes > 1:
-            shared = torch.tensor([progress])
-            dist.broadcast(shared, 0)
-            progress = float(shared)
-        return progress
+            dist.broadcast(stop, 0)
+        return bool(stop)
 
-    def _train_step(self, progress):
-        o = self.o
-        length = mixture.length_at(progress, random.Random(f"length/{o.seed}/{self.step}"), o.max_length)
-        sequences = max(1, o.step_tokens // o.processes // length)
-        batch = mixture.make_batch(f"data/{o.seed}/{self.step}/{self.rank}", sequences, length, self.codec)
-        ids, wanted, targets, weights = (torch.from_numpy(x) for x in (batch.ids, batch.wanted, batch.targets, batch.weights))
-        logits = self.forward(ids, wanted, self.cos[:length], self.sin[:length])
+    def tensors(self, batch):
+        """The arguments of LanguageModel.forward (without the RoPE table) and of the loss, on the device."""
+        def move(array, kind):
+            t = torch.from_numpy(array).to(kind)
+            return t.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else t
+        arrays = [move(x, torch.int64) for x in (batch.ids, batch.positions, batch.segments, batch.documents, batch.wanted)]
+        return arrays, move(batch.targets, torch.int64), move(batch.weights, torch.float32)
+
+    def _train_step(self):
+        batch = self.batches.next()
+        inputs, targets, weights = self.tensors(batch)
+        logits = self.model(*inputs, *self.rope)
         losses = F.cross_entropy(logits, targets, reduction="none")
-        (losses * weights).sum().backward()
+        loss = (losses * weights).sum()
+        if self.teacher:
+            loss = loss + self.o.teacher_weight * self._imitation(inputs, logits[:batch.num_answer], batch.num_answer)
+        loss.backward()
         self._average_gradients()
-        scale = min(1.0, (self.step + 1) / 50) * min(1.0, max(0.01, (1 - progress) / o.cooldown))
-        self.optimiser.step(scale)
+        self.optimiser.step(self._scale())
         for p in self.model.parameters():
             p.grad = None
         self.step += 1
-        self.tokens += sequences * length * o.processes
-        self._remember(length, batch, logits.detach().argmax(-1) == targets, losses.detach())
+        self.tokens += batch.ids.size * self.o.processes
+        if self.step % self.o.log_steps == 0 or self.device.type == "cpu":  # reading results waits for the device
+            self._remember(batch, logits.detach().argmax(-1) == targets, losses.detach())
+
+    def _imitation(self, inputs, logits, num_answer):
+        """Mean KL(teacher || model) over the tokens of answers."""
+        with torch.no_grad():
+            wanted = self.teacher(*inputs[:-1], inputs[-1][:num_answer], *self.teacher_rope)
+        return F.kl_div(logits.log_softmax(-1), wanted.log_softmax(-1), reduction="batchmean", log_target=True)
 
     def _average_gradients(self):
         if self.o.processes == 1:
@@ -109,19 +164,33 @@ class Trainer:
         for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
             p.grad.copy_(part.view_as(p))
 
-    def _remember(self, length, batch, hits, losses):
-        whole = [bool(hits[s:e].all()) for s, e in batch.answers]
-        entry = self._recent.setdefault(length, [[], []])
-        entry[0] += whole
+    def _remember(self, batch, hits, losses):
+        hits = hits.cpu()
+        entry = self._recent.setdefault(batch.ids.shape[1], [[], []])
+        entry[0] += [bool(hits[start:end].all()) for start, end, _ in batch.answers]
         entry[1].append(float(losses[:batch.num_answer].mean()))
 
-    def _log(self, progress):
-        line = {"step": self.step, "tokens": self.tokens, "minutes": round(self.seconds / 60, 1),
-                "progress": round(progress, 4)}
+    def _log(self):
+        line = {"step": self.step, "tokens": self.tokens, "minutes": round(self.seconds / 60, 2),
+                "tokens_per_second": round(self.tokens / max(self.seconds, 1e-9)),
+                "progress": round(self.step * self.o.step_tokens / self.o.tokens, 4)}
         for length, (whole, losses) in sorted(self._recent.items()):
-            line[f"exact@{length}"] = round(sum(whole) / len(whole), 3)
-            line[f"loss@{length}"] = round(sum(losses) / len(losses), 3)
+            if whole:
+                line[f"exact@{length}"] = round(sum(whole) / len(whole), 3)
+                line[f"loss@{length}"] = round(sum(losses) / len(losses), 3)
         self._recent = {}
+        self._write(line)
+
+    def _probe(self):
+        """Exact match on validation data: binding against chance, and every kind at the lengths of the present part."""
+        self.probed = self.tokens
+        part = mixture.part_at(self.o.curriculum, min(1.0, (self.step - 1) * self.o.step_tokens / self.o.tokens))
+        found = probes.run(self, part)
+        self._write({"probe": True, "step": self.step, "tokens": self.tokens, "part": part.start, **found})
+        with open(Path(self.o.out) / "curve.txt", "a") as curve:
+            curve.write(probes.text_line(self.tokens, found))
+
+    def _write(self, line):
         text = json.dumps(line)
         print(text, flush=True)
         with open(Path(self.o.out) / "log.jsonl", "a") as log:
@@ -130,26 +199,32 @@ class Trainer:
     def save(self):
         """Atomic: a crash leaves the old or the new checkpoint."""
         state = {"model": self.model.state_dict(), "config": dataclasses.asdict(self.model.config),
-                 "optimiser": self.optimiser.state(), "step": self.step, "tokens": self.tokens, "seconds": self.seconds}
+                 "optimiser": self.optimiser.state(), "step": self.step, "tokens": self.tokens, "seconds": self.seconds,
+                 "probed": self.probed, "schedule": [self.o.tokens, self.o.step_tokens, self.o.seed, self.o.curriculum]}
         part = self.checkpoint.with_suffix(".part")
         torch.save(state, part)
         os.replace(part, self.checkpoint)
 
-    def _resume(self):
-        state = torch.load(self.checkpoint, weights_only=True)
-        if ModelConfig(**state["config"]) != self.model.config:
+    def _resume(self, state):
+        o = self.o
+        if ModelConfig(**state["config"]) != o.config and not o.init:
             raise SystemExit(f"{self.checkpoint} holds another model shape; choose another --out")
+        if state["schedule"] != [o.tokens, o.step_tokens, o.seed, o.curriculum]:
+            raise SystemExit(f"{self.checkpoint} was made with --tokens, --step-tokens, --seed, --curriculum {state['schedule']}; "
+                             "resume with the same or choose another --out")
         self.model.load_state_dict(state["model"])
         self.optimiser.load_state(state["optimiser"])
-        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
 
 
 def worker(rank, options, port):
-    """Entry of one process."""
-    torch.set_num_threads(1 if options.processes > 1 else torch.get_num_threads())
-    torch._dynamo.config.recompile_limit = 64
+    """Entry of one process. True when the schedule is complete."""
+    if options.device == "cpu":
+        torch.set_num_threads(1 if options.processes > 1 else torch.get_num_threads())
+    else:
+        torch.set_float32_matmul_precision("high")
     if options.processes > 1:
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=options.processes)
-    Trainer(options, rank).run()
+    done = Trainer(options, rank).run()
     if options.processes > 1:
         dist.destroy_process_group()
+    return done
