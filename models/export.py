@@ -22,12 +22,14 @@ def main():
     p.add_argument("--tokenizer", default=str(HERE / "demo" / "tokenizer.model"))
     p.add_argument("--context-tokens", type=int, required=True,
                    help="longest length the model was trained on: max_position_embeddings")
+    p.add_argument("--shard-megabytes", type=float, help="split the weights into files of about this size")
     args = p.parse_args()
     if not Path(args.checkpoint).exists():
         sys.exit(f"--checkpoint {args.checkpoint}: no such file")
     state = torch.load(args.checkpoint, weights_only=True, map_location="cpu")
     config = ModelConfig(**state["config"])
-    write_folder(args.out, config, state["model"], args.tokenizer, args.context_tokens)
+    write_folder(args.out, config, state["model"], args.tokenizer, args.context_tokens,
+                 args.shard_megabytes and int(args.shard_megabytes * 1e6))
     parameters = sum(t.numel() for t in state["model"].values())
     print(f"{args.out}: {parameters / 1e6:.1f} M parameters after {state['tokens'] / 1e6:.1f} M training tokens")
 

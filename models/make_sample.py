@@ -18,8 +18,8 @@ from quire_model.hf_folder import load_model
 from quire_model.network import rope_table
 from quire_model.prompt import Codec
 
-STYLE = Style(facts=(5, 7), filler=0.5, aside=0.25, cut=0.35, min_chunk=3, title=0.0, listing=0.0, focus=0.0, full_name=0.2,
-              num_needles=(0, 0))
+STYLE = Style(facts=(5, 7), filler=0.5, aside=0.25, cut=0.35, min_chunk=3, title=0.0, listing=0.0, table=0.0, plans=(1, 0, 0, 0),
+              full_name=0.2, alias=0.0, update=0.0, variables=0.0, num_needles=(0, 0))
 WANTED = {"single": 4, "continuation": 2, "two_hop": 1, "comparison": 1}  # questions of each kind, at most, per world
 SURE = 0.7             # the least likely token of a picked answer has at least this probability
 ODD_SPELLING = re.compile(r"ou|ea|ai|x|rk|[aeiou]{3}|ii|oo|(.)o\1o|.{10,}", re.IGNORECASE)
@@ -41,7 +41,7 @@ def candidates(args):
     found = []
     for i in range(args.tries):
         rng = random.Random(f"sample/{args.seed}/{i}")
-        context = Encyclopedia(rng, 4, STYLE, held_out=True).build()
+        context = Encyclopedia(rng, 4, STYLE, "test").build()
         names = {d.title.split(" (part")[0] for d in context.documents}
         if len(context.documents) == args.documents and len({n.split()[-1] for n in names}) == len(names):
             words = set(re.findall(r"[A-Z]\w+", " ".join(d.text for d in context.documents)))

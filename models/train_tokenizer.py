@@ -12,7 +12,8 @@ from pathlib import Path
 
 import sentencepiece
 
-from quire_model.encyclopedia import Encyclopedia, Style
+from quire_model.encyclopedia import Encyclopedia
+from quire_model.pages import Style
 
 SYMBOLS = ["<doc>", "<q>", "<a>", "</a>"]
 

@@ -27,6 +27,7 @@ class TrainOptions:
     device: str = "cpu"
     curriculum: str = "full"     # a key of mixture.CURRICULA
     tokens: int = 40_000_000     # length of the schedule
+    start_tokens: int = 0        # enter the schedule here: for weights (`init`) that had so many tokens of it
     stop_minutes: float = 0.0    # if set, stops early (checkpointed, the schedule unchanged): run again to go on
     step_tokens: int = 8192      # tokens of one optimiser step, over all processes
     max_length: int = 2048
@@ -52,7 +53,9 @@ class Trainer:
     def __init__(self, options, rank):
         self.o, self.rank = options, rank
         self.codec = Codec(options.tokenizer)
-        self.step, self.tokens, self.seconds, self.probed = 0, 0, 0.0, 0
+        self.step = options.start_tokens // options.step_tokens
+        self.tokens = self.probed = self.step * options.step_tokens
+        self.seconds = 0.0
         self.checkpoint = Path(options.out) / "checkpoint.pt"
         state = torch.load(self.checkpoint, weights_only=True, map_location="cpu") if self.checkpoint.exists() else None
         if state:
@@ -172,7 +175,7 @@ class Trainer:
 
     def _log(self):
         line = {"step": self.step, "tokens": self.tokens, "minutes": round(self.seconds / 60, 2),
-                "tokens_per_second": round(self.tokens / max(self.seconds, 1e-9)),
+                "tokens_per_second": round((self.tokens - self.o.start_tokens) / max(self.seconds, 1e-9)),
                 "progress": round(self.step * self.o.step_tokens / self.o.tokens, 4)}
         for length, (whole, losses) in sorted(self._recent.items()):
             if whole:

@@ -1,6 +1,7 @@
 """python -m unittest discover -s models/tests   (skipped without the packages of requirements.txt)"""
-import dataclasses
+import contextlib
 import importlib.util
+import io
 import itertools
 import json
 import sys
@@ -19,7 +20,7 @@ from safetensors.torch import load_file
 
 import evaluate
 from quire_model import heldout, hf_folder, mixture, muon, retrieval_head, scoring
-from quire_model.network import PRESETS, LanguageModel, ModelConfig, rope_table
+from quire_model.network import PRESETS, LanguageModel, rope_table
 from quire_model.prompt import Codec
 from quire_model.trainer import Trainer, TrainOptions
 
@@ -100,6 +101,17 @@ class NetworkTest(unittest.TestCase):
         for a, b in zip(model.state_dict().values(), again.state_dict().values()):
             self.assertTrue(torch.equal(a.bfloat16().float(), b))
 
+    def test_a_sharded_folder_reads_like_a_whole_one(self):
+        torch.manual_seed(1)
+        model = LanguageModel(TINY)
+        with tempfile.TemporaryDirectory() as folder:
+            hf_folder.write_folder(folder, TINY, model.state_dict(), TOKENIZER, 128, max_shard_bytes=300000)
+            self.assertGreater(len(list(Path(folder).glob("model-*.safetensors"))), 1)
+            self.assertTrue(all(f.stat().st_size < 600000 for f in Path(folder).glob("model-*.safetensors")))
+            again = hf_folder.load_model(folder)
+        for name, value in model.state_dict().items():
+            self.assertTrue(torch.equal(value.bfloat16().float(), again.state_dict()[name]))
+
     def test_one_document_gives_the_same_cache_under_reuse(self):
         torch.manual_seed(2)
         scorer = scoring.Scorer(LanguageModel(TINY), Codec(TOKENIZER), rope_table(TINY, 64))
@@ -141,6 +153,11 @@ class NetworkTest(unittest.TestCase):
 
 
 class TrainerTest(unittest.TestCase):
+    def setUp(self):
+        quiet = contextlib.redirect_stdout(io.StringIO())
+        quiet.__enter__()
+        self.addCleanup(quiet.__exit__, None, None, None)
+
     def options(self, folder, **changes):
         return TrainOptions(**{**dict(out=folder, tokenizer=str(TOKENIZER), config=TINY, tokens=8 * 1024, step_tokens=1024,
                                       max_length=256, log_steps=2, probe_tokens=4096, probe_rows=1), **changes})
@@ -165,6 +182,13 @@ class TrainerTest(unittest.TestCase):
             self.assertTrue(any("binding@512" in x or "cards@192" in x for x in lines))
             self.assertIn("#", (Path(whole) / "curve.txt").read_text() + "#")
 
+    def test_a_schedule_can_be_entered_late(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = Trainer(self.options(folder, start_tokens=4096), 0)
+            self.assertEqual((run.step, run.tokens), (4, 4096))
+            self.assertTrue(run.run())
+            self.assertEqual(run.step, 8)
+
     def test_another_schedule_does_not_resume(self):
         with tempfile.TemporaryDirectory() as folder:
             Trainer(self.options(folder, stop_minutes=1e-9), 0).run()
@@ -174,14 +198,17 @@ class TrainerTest(unittest.TestCase):
     def test_a_draft_learns_from_a_teacher(self):
         torch.manual_seed(5)
         with tempfile.TemporaryDirectory() as folder:
-            hf_folder.write_folder(Path(folder) / "teacher", TINY, LanguageModel(TINY).state_dict(), TOKENIZER, 256)
+            teacher = LanguageModel(TINY)
+            with torch.no_grad():
+                teacher.model.norm.weight.mul_(30.0)  # a teacher that is sure of its answers
+            hf_folder.write_folder(Path(folder) / "teacher", TINY, teacher.state_dict(), TOKENIZER, 256)
             run = Trainer(self.options(folder, teacher=str(Path(folder) / "teacher"), tokens=10**9, other_lr=0.01), 0)
             batch = run.make_batch(0)
             inputs, _, _ = run.tensors(batch)
             def distance():
                 with torch.no_grad():
                     return float(run._imitation(inputs, run.model(*inputs, *run.rope)[:batch.num_answer], batch.num_answer))
-            run.make_batch, run.batches._make = None, lambda step: batch
+            run.batches._make = lambda step: batch
             before = distance()
             for _ in range(6):
                 run._train_step()
