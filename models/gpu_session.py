@@ -27,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 PART_BYTES = 15_000_000
 UNFINISHED, CANNOT = 3, 2
 RESERVE_SECONDS = 30  # for exporting and packing
+START_SECONDS = 25    # until a child that imports torch gets to work
 
 
 def parse():
@@ -129,7 +130,7 @@ class Session:
         tokens = self.tokens_for(name, minutes, given, *more)
         restored = self.plan.get(f"{name}_restored")
         start = ["--init", restored, "--start-tokens", self.plan[f"{name}_trained"]] if restored else []
-        status = self.train(name, self.work / name, tokens, max(0.1, (self.seconds_left() - 15) / 60), *more, *start)
+        status = self.train(name, self.work / name, tokens, max(0.1, (self.seconds_left() - START_SECONDS) / 60), *more, *start)
         if status == 0:
             self.save_plan(**{f"{name}_done": True})
         elif status != UNFINISHED:

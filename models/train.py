@@ -23,8 +23,8 @@ from quire_model.trainer import TrainOptions, worker
 HERE = Path(__file__).resolve().parent
 UNFINISHED = 3
 # What a device changes, unless said otherwise on the command line.
-CUDA = {"step_tokens": 65536, "max_length": 16384, "workers": 14, "compile": True, "early_boost": 2.0, "log_steps": 50,
-        "save_seconds": 60.0, "probe_tokens": 25_000_000, "probe_rows": 32}
+CUDA = {"step_tokens": 65536, "max_length": 16384, "workers": 14, "compile": True, "early_boost": 2.0,
+        "boost_tokens": 30_000_000, "log_steps": 50, "save_seconds": 60.0, "probe_tokens": 25_000_000, "probe_rows": 32}
 
 
 def parse():

@@ -159,12 +159,14 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.config, self.compute_dtype = config, compute_dtype
         self.model = Decoder(config)
-        self._project, self._finish = project, finish
+        self._compiled = (project, finish)
         self._initialise()
 
     def compile(self):
-        """Compiles what layers do to single tokens; one compilation per number of tokens in a batch."""
-        self._project, self._finish = (torch.compile(f, dynamic=False) for f in (project, finish))
+        """Compiles what layers do to single tokens, for training mode; one compilation per number of tokens in a batch. Where
+        compiling fails, things run as they are."""
+        torch._dynamo.config.suppress_errors = True
+        self._compiled = tuple(torch.compile(f, dynamic=False) for f in (project, finish))
 
     def _initialise(self):
         c = self.config
@@ -185,11 +187,12 @@ class LanguageModel(nn.Module):
         cos, sin = cos[positions.flatten()], sin[positions.flatten()]
         split = length - segments.shape[1]
         mask = question_mask(segments, documents, length)
+        before, after = self._compiled if self.training else (project, finish)
         x = self.model.embed_tokens(ids).flatten(0, 1)
         for layer in self.model.layers:
-            q, k, v = (t.unflatten(0, (rows, length)) for t in layer.project(x, cos, sin, self.compute_dtype, self._project))
+            q, k, v = (t.unflatten(0, (rows, length)) for t in layer.project(x, cos, sin, self.compute_dtype, before))
             y = torch.cat([attend(q[:, :split], k[:, :split], v[:, :split]), attend(q[:, split:], k, v, mask)], 1)
-            x = layer.finish(x, y.flatten(0, 1), self.compute_dtype, self._finish)
+            x = layer.finish(x, y.flatten(0, 1), self.compute_dtype, after)
         return self.logits(x[wanted])
 
     def logits(self, x):

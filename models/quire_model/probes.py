@@ -14,7 +14,9 @@ def exact_by_kind(trainer, name, rows, length, part):
     """{kind: (right, asked)}"""
     batch = mixture.make_batch(f"probe/{name}", rows, length, trainer.codec, part, "validation")
     inputs, targets, _ = trainer.tensors(batch)
+    trainer.model.eval()
     hits = (trainer.model(*inputs, *trainer.rope).argmax(-1) == targets).cpu()
+    trainer.model.train()
     found = {}
     for start, end, kind in batch.answers:
         right, asked = found.get(kind, (0, 0))

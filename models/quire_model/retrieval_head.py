@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from . import mixture
-from .network import attend, question_mask, rms_norm, rope_table, rotate
+from .network import attend, rms_norm, rope_table, rotate
 
 QUESTION_SHARE = 0.25  # of the question tokens outside answers that are query positions
 RECALL_SHARES = (0.05, 0.10, 0.25)  # kept shares of the documents at which recall is reported
@@ -93,30 +93,30 @@ class RetrievalHead(nn.Module):
 
 
 def make_example(seed, length, codec, part, split="train"):
-    """One packed row (mixture) as tensors: ids, positions, previous, mask [tokens, tokens], queries, num_document_tokens."""
+    """One packed row (mixture), without its PAD, as arrays: ids, positions and previous [tokens], segments [tokens behind the
+    documents], queries; and num_document_tokens. Plain arrays pass cheaply between processes."""
     batch = mixture.make_batch(f"head/{seed}", 1, length, codec, part, split)
     documents, start = int(batch.documents[0]), length - batch.room
     segments = batch.segments[0]
     used = int((segments >= 0).sum())
-    previous = np.arange(length) - 1
-    firsts = np.flatnonzero(np.diff(segments[:used], prepend=-1) != 0)
-    previous[start + firsts] = documents - 1
+    keep = np.concatenate([np.arange(documents), np.arange(start, start + used)])
+    previous = np.arange(len(keep)) - 1
+    previous[documents + np.flatnonzero(np.diff(segments[:used], prepend=-1) != 0)] = documents - 1
     picks = random.Random(f"queries/{seed}")
     answers = set(batch.wanted[:batch.num_answer].tolist())
-    queries = [t for t in range(start, start + used) if t in answers or picks.random() < QUESTION_SHARE]
-    keep = np.concatenate([np.arange(documents), np.arange(start, start + used)])  # drops PAD
-    place = {int(old): new for new, old in enumerate(keep)}
-    mask = torch.ones(len(keep), len(keep), dtype=torch.bool).tril()
-    own = question_mask(torch.from_numpy(batch.segments).long(), torch.from_numpy(batch.documents).long(), length)[0, 0]
-    mask[documents:] = own[:used][:, keep]
-    return types.SimpleNamespace(
-        ids=torch.from_numpy(batch.ids[0, keep]).long(), positions=torch.from_numpy(batch.positions[0, keep]).long(),
-        previous=torch.tensor([place.get(int(p), -1) for p in previous[keep]]), mask=mask,
-        queries=torch.tensor([place[t] for t in queries]), num_document_tokens=documents)
+    queries = [t - start + documents for t in range(start, start + used) if t in answers or picks.random() < QUESTION_SHARE]
+    return types.SimpleNamespace(ids=batch.ids[0, keep].astype(np.int64), positions=batch.positions[0, keep].astype(np.int64),
+                                 previous=previous, segments=segments[:used].astype(np.int64), queries=np.array(queries),
+                                 num_document_tokens=documents)
 
 
 def to_device(example, device):
-    return types.SimpleNamespace(**{k: v.to(device) if torch.is_tensor(v) else v for k, v in vars(example).items()})
+    """The same as tensors, with `mask` [tokens, tokens]: what each token attends to."""
+    tensors = {k: torch.from_numpy(v).to(device) if isinstance(v, np.ndarray) else v for k, v in vars(example).items()}
+    n, segments = example.num_document_tokens, tensors["segments"]
+    mask = torch.ones(len(example.ids), len(example.ids), dtype=torch.bool, device=device).tril()
+    mask[n:, n:] &= segments[:, None] == segments[None, :]
+    return types.SimpleNamespace(**tensors, mask=mask)
 
 
 @torch.no_grad()

@@ -248,9 +248,22 @@ class RetrievalHeadTest(unittest.TestCase):
         self.assertFalse(same[11])
         self.assertTrue(same[12:].all())
 
+    def test_the_packed_row_of_an_example_is_seen_as_in_training(self):
+        codec = Codec(TOKENIZER)
+        example = retrieval_head.to_device(retrieval_head.make_example("y", 512, codec, SHORT), "cpu")
+        n = example.num_document_tokens
+        starts = (example.ids == codec.question).nonzero().flatten()
+        self.assertGreater(len(starts), 1)
+        self.assertTrue((example.previous[starts] == n - 1).all())
+        self.assertTrue((example.positions[starts] == n).all())
+        second = int(starts[1])
+        self.assertFalse(example.mask[second, n:second].any())
+        self.assertTrue(example.mask[second, :n].all())
+        self.assertTrue((example.queries >= n).all())
+
     def test_attention_wanted_is_a_distribution_over_document_tokens(self):
         codec = Codec(TOKENIZER)
-        example = retrieval_head.make_example("x", 512, codec, SHORT)
+        example = retrieval_head.to_device(retrieval_head.make_example("x", 512, codec, SHORT), "cpu")
         wanted = retrieval_head.attention_wanted(self.target, example, rope_table(TINY, 1024), TINY.num_key_value_heads)
         self.assertEqual(wanted.shape, (len(example.queries), TINY.num_key_value_heads, example.num_document_tokens))
         self.assertTrue(torch.allclose(wanted.sum(-1), torch.ones(wanted.shape[:2]), atol=1e-4))
