@@ -79,12 +79,18 @@ class Session:
         self.plan_file.write_text(json.dumps(self.plan, indent=2) + "\n")
 
     def call(self, script, *arguments):
-        """Exit status; output goes to the terminal. A child that outlives the session is killed: its checkpoint stays."""
+        """Exit status; output goes to the terminal. A child that outlives the session is told to stop, then killed."""
         command = [sys.executable, str(HERE / script), *map(str, arguments)]
         print("+ " + " ".join(command[1:]), flush=True)
+        child = subprocess.Popen(command)
         try:
-            return subprocess.run(command, timeout=max(1.0, self.seconds_left() + 10)).returncode
+            return child.wait(max(1.0, self.seconds_left()))
         except subprocess.TimeoutExpired:
+            child.terminate()
+        try:
+            return child.wait(15)
+        except subprocess.TimeoutExpired:
+            child.kill()
             return UNFINISHED
 
     # Training

@@ -1,17 +1,26 @@
 """Batches made ahead by worker processes. Worker k makes steps k, k + n, k + 2n, ...: what comes out, and in which order, does
 not depend on how many there are."""
 import multiprocessing
+import os
 import queue
+import signal
 
 
-def _work(make, first, stride, results):
-    step = first
-    while True:
+def _work(make, first, stride, results, parent):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever the consumer does with it
+    step, failed = first, False
+    while not failed:
         try:
-            results.put(make(step))
+            result = make(step)
         except Exception as error:  # handed over: the consumer raises it
-            results.put(error)
-            return
+            result, failed = error, True
+        while True:
+            try:
+                results.put(result, timeout=5.0)
+                break
+            except queue.Full:
+                if os.getppid() != parent:  # the consumer is gone
+                    os._exit(1)
         step += stride
 
 
@@ -24,7 +33,7 @@ class Prefetcher:
         context = multiprocessing.get_context("fork")
         for i in range(num_workers):
             results = context.Queue(maxsize=ahead)
-            process = context.Process(target=_work, args=(make, step + i, num_workers, results), daemon=True)
+            process = context.Process(target=_work, args=(make, step + i, num_workers, results, os.getpid()), daemon=True)
             process.start()
             self._queues.append(results)
             self._processes.append(process)

@@ -3,6 +3,7 @@ import dataclasses
 import json
 import os
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -79,6 +80,7 @@ class Trainer:
         if options.compile:
             self.model.compile()
         self._recent = {}
+        self._told_to_stop = False
 
     # The schedule: functions of the step alone, so that data workers can run ahead.
 
@@ -97,8 +99,11 @@ class Trainer:
         return boost * min(1.0, (self.step + 1) / 50) * min(1.0, max(0.01, (1 - progress) / o.cooldown))
 
     def run(self):
+        """True when the schedule is complete. SIGTERM stops after the present step, checkpointed."""
         started = last_save = time.monotonic()
         before, total = self.seconds, self.o.tokens // self.o.step_tokens
+        if self.o.processes == 1:
+            signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_told_to_stop", True))
         while self.step < total:
             self._train_step()
             self.seconds = before + time.monotonic() - started
@@ -118,6 +123,8 @@ class Trainer:
         return self.step >= total
 
     def _agreed_to_stop(self, started):
+        if self._told_to_stop:
+            return True
         if not self.o.stop_minutes:
             return False
         stop = torch.tensor([float(time.monotonic() - started > 60 * self.o.stop_minutes)])

@@ -189,6 +189,22 @@ class TrainerTest(unittest.TestCase):
             self.assertTrue(run.run())
             self.assertEqual(run.step, 8)
 
+    def test_sigterm_stops_with_a_checkpoint(self):
+        import os
+        import signal
+        with tempfile.TemporaryDirectory() as folder:
+            run, old = Trainer(self.options(folder), 0), signal.getsignal(signal.SIGTERM)
+            inner = run._train_step
+            def step():
+                inner()
+                os.kill(os.getpid(), signal.SIGTERM)
+            run._train_step = step
+            try:
+                self.assertFalse(run.run())
+            finally:
+                signal.signal(signal.SIGTERM, old)
+            self.assertEqual(self.weights(folder)["step"], 1)
+
     def test_another_schedule_does_not_resume(self):
         with tempfile.TemporaryDirectory() as folder:
             Trainer(self.options(folder, stop_minutes=1e-9), 0).run()
