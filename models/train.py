@@ -13,7 +13,6 @@ import socket
 import sys
 from pathlib import Path
 
-import torch
 import torch.multiprocessing as mp
 
 from quire_model.mixture import CURRICULA
