@@ -302,9 +302,11 @@ Result<DocumentInfo> IngestServiceImpl::patch(std::string_view ns, std::string_v
 
 Status IngestServiceImpl::remove(std::string_view ns, std::string_view id) {
   auto cancelled = table_.cancel_document(ns, id);
-  const Status s = store_.delete_document(ns, id);
+  // An item that ended but is not saved would be repeated after a crash. Before the document goes: the repeated one may be an older
+  // version than the one deleted. And after it, before the caller is told, the items cancelled here.
+  Status s = table_.flush_others();
+  if (s.ok()) s = store_.delete_document(ns, id);
   cancelled.release();
-  // Before the caller is told: an item that ended but is not saved would be repeated after a crash and bring the document back.
   const Status saved = table_.flush();
   if (s.code() == Code::kNotFound && cancelled.num_items() == 0) return Status::not_found("no document " + std::string(id));
   if (!s.ok() && s.code() != Code::kNotFound) return s;

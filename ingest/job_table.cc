@@ -327,10 +327,10 @@ void JobTable::drop_inputs(const JobRecord& record) {
   }
 }
 
-Status JobTable::save(const JobPtr& job) {
+Status JobTable::save(const JobPtr& job, bool skip_held) {
   std::unique_lock lock(mu_);
-  changed_.wait(lock, [&] { return !job->persisting && job->save_holds == 0; });
-  if (!job->dirty) return {};
+  changed_.wait(lock, [&] { return !job->persisting && (skip_held || job->save_holds == 0); });
+  if (!job->dirty || job->save_holds > 0) return {};
   job->persisting = true;
   job->dirty = false;
   const std::string name = job_record_name(job->record.id), bytes = encode_job(job->record);
@@ -344,7 +344,7 @@ Status JobTable::save(const JobPtr& job) {
   return s;
 }
 
-Status JobTable::flush() {
+Status JobTable::flush(bool skip_held) {
   std::vector<JobPtr> dirty;
   {
     const std::lock_guard lock(mu_);
@@ -354,7 +354,7 @@ Status JobTable::flush() {
   }
   Status first;
   for (const JobPtr& job : dirty) {
-    const Status s = save(job);
+    const Status s = save(job, skip_held);
     if (!s.ok() && first.ok()) first = s;
   }
   return first;

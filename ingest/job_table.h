@@ -102,7 +102,9 @@ class JobTable {
   std::vector<PendingDocument> pending_in(std::string_view ns);
 
   /// Saves every job that changed, oldest first. (disk)
-  Status flush();
+  Status flush() { return flush(/*skip_held=*/false); }
+  /// The same but for jobs held back by a Cancelled, which a holder must not wait for. (disk)
+  Status flush_others() { return flush(/*skip_held=*/true); }
   /// Forgets jobs that ended more than the retention ago. (disk)
   Status purge(std::int64_t now_ms);
   void fill(IngestStats& stats) const;
@@ -160,7 +162,8 @@ class JobTable {
 
   Status load();                                 // (disk)
   Status drop_stale_inputs();                    // (disk)
-  Status save(const JobPtr& job);                // (disk)
+  Status flush(bool skip_held);                  // (disk)
+  Status save(const JobPtr& job, bool skip_held = false);  // (disk)
   void conclude(const std::vector<JobPtr>& ended);  // (disk) saves ended jobs, drops their inputs, tells listeners
   void drop_inputs(const JobRecord& record);     // (disk)
   void notify_loop();

@@ -92,6 +92,24 @@ TEST_F(RestartTest, ADeletedDocumentStaysDeleted) {
   EXPECT_EQ(service_->get("default", "working").code(), Code::kNotFound);
 }
 
+TEST_F(RestartTest, AnUnsavedOlderVersionDoesNotFollowADelete) {
+  // Input, job, segment and document are written; the record that says "finished" is not.
+  faulty_->fail_at(4, Status::io("injected"));
+  EXPECT_EQ(put(one(doc("a", "older"))).status, JobStatus::kSucceeded);
+  ASSERT_TRUE(faulty_->failed());
+  std::vector<NamedRecord> saved;
+  EXPECT_EQ(put(one(doc("a", "newer"))).status, JobStatus::kSucceeded);
+  faulty_->on_deleted([&] { saved = records(); });
+  ASSERT_OK(service_->remove("default", "a"));
+  ASSERT_FALSE(saved.empty());
+  crash_to(saved);
+  std::promise<void> settled;
+  const std::vector<std::string> ids = {"a"};
+  const Subscription s = service_->when_settled("default", ids, [&] { settled.set_value(); });
+  settled.get_future().get();
+  EXPECT_EQ(service_->get("default", "a").code(), Code::kNotFound);
+}
+
 TEST_F(RestartTest, ACancelledJobStaysCancelled) {
   engine_->close();
   std::vector<DocumentInput> batch;

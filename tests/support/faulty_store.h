@@ -25,6 +25,8 @@ class FaultyStore final : public Store {
   bool failed() const { return failed_; }
   /// Called on the reader's thread before every read of a document's head. Set it before the first read.
   void on_read_head(std::function<void()> hook) { on_read_head_ = std::move(hook); }
+  /// Called behind every deletion of a document, before its caller knows.
+  void on_deleted(std::function<void()> hook) { on_deleted_ = std::move(hook); }
 
   const StoreOptions& options() const override { return inner_.options(); }
   Result<DocumentManifest> commit_document(DocumentManifest m, std::optional<std::string_view> text, std::span<const SegmentHandle> segments,
@@ -44,7 +46,12 @@ class FaultyStore final : public Store {
     if (fault()) return status_;
     return inner_.update_document(ns, id, edit, options);
   }
-  Status delete_document(std::string_view ns, std::string_view id) override { return fault() ? status_ : inner_.delete_document(ns, id); }
+  Status delete_document(std::string_view ns, std::string_view id) override {
+    if (fault()) return status_;
+    const Status s = inner_.delete_document(ns, id);
+    if (on_deleted_) on_deleted_();
+    return s;
+  }
   void touch_document(std::string_view ns, std::string_view id) override { inner_.touch_document(ns, id); }
   std::vector<NamespaceStats> namespaces() override { return inner_.namespaces(); }
   Result<std::uint64_t> expire(std::int64_t now) override { return inner_.expire(now); }
@@ -89,7 +96,7 @@ class FaultyStore final : public Store {
   static constexpr int kOff = INT32_MIN / 2;
 
   Store& inner_;
-  std::function<void()> on_read_head_;
+  std::function<void()> on_read_head_, on_deleted_;
   std::atomic<int> countdown_{kOff}, length_{1}, writes_{0};
   std::atomic<bool> failed_{false};
   Status status_;  // set before the calls it is meant for
