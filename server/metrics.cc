@@ -13,6 +13,8 @@
 #include <cstdio>
 #include <fstream>
 
+#include "engine/pipeline/strategy.h"
+
 namespace quire {
 namespace {
 
@@ -28,9 +30,7 @@ const Histogram::BucketBoundaries kRatios = {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6,
 
 /// Label values come from fixed sets: whatever a plug is called, unknown names are one value.
 std::string strategy_label(std::string_view s) {
-  for (const auto known : {"recompute", "exact", "reuse", "cacheblend", "epic", "anchors", "multi_infllm", "samkv"})
-    if (s == known) return std::string(s);
-  return "other";
+  return find_strategy(s).ok() ? std::string(s) : "other";  // a fixed set: the strategies of this build
 }
 
 class FamilyList {
