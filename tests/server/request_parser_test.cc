@@ -66,6 +66,7 @@ TEST_P(RequestParserSteps, RequestsWithoutBodyEndAtTheirHead) {
 INSTANTIATE_TEST_SUITE_P(Steps, RequestParserSteps, ::testing::Values(1, 2, 7, 4096));
 
 TEST(RequestParser, WhatTwoReadersCouldUnderstandDifferentlyIsRefused) {
+  using namespace std::string_literals;
   const std::string start = "POST / HTTP/1.1\r\nHost: x\r\n";
   const std::pair<std::string, int> cases[] = {
       {start + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
@@ -86,7 +87,7 @@ TEST(RequestParser, WhatTwoReadersCouldUnderstandDifferentlyIsRefused) {
       {"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505},
       {"GET / HTTP/1.1\r\nHost: a\r\nExpect: tea\r\n\r\n", 417},
       {"GET /a b HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-      {std::string("GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n", 37), 400},
+      {"GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n"s, 400},
       {"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400},
   };
   for (const auto& [text, status] : cases) {
