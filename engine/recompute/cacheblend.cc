@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "engine/recompute/recomputer.h"
+#include "engine/recompute/row_chunk.h"
 #include "engine/recompute/row_pass.h"
 #include "engine/recompute/stored_row.h"
 #include "kernels/topk.h"
@@ -32,13 +33,8 @@ struct BlendOptions {
 class CacheBlendPass final : public RecomputePass, private ForwardHook {
  public:
   CacheBlendPass(const RecomputeInput& input, RowSet candidates, std::int64_t num_chosen, BlendOptions options, RowFinder finder)
-      : input_(input), candidates_(std::move(candidates)), num_chosen_(num_chosen), options_(options), finder_(std::move(finder)),
-        deviation_(candidates_.size()) {
-    input_.contexts = {};
-    input_.selection = nullptr;
-    input_.cache = nullptr;
-    input_.sketch = nullptr;
-  }
+      : input_(input.without_request()), candidates_(std::move(candidates)), num_chosen_(num_chosen), options_(options), finder_(std::move(finder)),
+        deviation_(candidates_.size()) {}
 
   bool done() const override { return done_; }
 
@@ -52,21 +48,7 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
 
  private:
   Status scan(Model& model, WorkingCache& cache, ForwardWorkspace& workspace, std::int64_t max_rows) {
-    const std::size_t n = std::min(candidates_.size() - next_, idx(max_rows));
-    token_ids_.resize(n);
-    positions_.resize(n);
-    for (std::size_t i = 0; i < n; ++i) {
-      token_ids_[i] = candidates_[next_ + i].token_id;
-      positions_[i] = candidates_[next_ + i].position;
-    }
-    nowhere_.assign(n, -1);
-    ForwardRequest request{};
-    request.token_ids = token_ids_;
-    request.positions = positions_;
-    request.cache_rows = nowhere_;
-    request.cache = &cache;
-    request.hook = this;
-    QUIRE_RETURN_IF_ERROR(forward(model, request, workspace));
+    QUIRE_ASSIGN_OR_RETURN(const std::size_t n, chunk_.run(candidates_, next_, max_rows, model, cache, *this, workspace));
     next_ += n;
     return next_ == candidates_.size() ? choose(cache) : Status();
   }
@@ -133,8 +115,7 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
   std::size_t next_ = 0;
   bool done_ = false;
   std::unique_ptr<RecomputePass> chosen_;
-  std::vector<std::int32_t> token_ids_, positions_;
-  std::vector<std::int64_t> nowhere_;
+  RowChunk chunk_;
 };
 
 /// CacheBlend: the tokens whose value deviates most from the stored one in an early layer are computed again in all layers

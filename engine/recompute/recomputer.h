@@ -50,6 +50,16 @@ struct RecomputeInput {
   const RopeTable* rope = nullptr;
   /// The context's sketch. Null: lost, or this recomputer did not ask for sketches (needs_sketches).
   std::function<const SketchView*(std::int32_t context)> sketch;
+
+  /// What a pass may keep when prepare() is over: shape, options, `stored` and `rope`.
+  RecomputeInput without_request() const {
+    RecomputeInput kept = *this;
+    kept.contexts = {};
+    kept.selection = nullptr;
+    kept.cache = nullptr;
+    kept.sketch = nullptr;
+    return kept;
+  }
 };
 
 /// Stateless and deterministic. Threads: any for the planning part, the engine thread for prepare().

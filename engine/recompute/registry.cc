@@ -1,13 +1,10 @@
+#include "engine/pipeline/plug_registry.h"
 #include "engine/recompute/recomputer.h"
 
 namespace quire {
 namespace {
 
-struct Entry {
-  std::string_view name;
-  std::unique_ptr<Recomputer> (*make)();
-};
-constexpr Entry kRecomputers[] = {
+constexpr PlugEntry<Recomputer> kRecomputers[] = {
     {"none", make_none_recomputer},
     {"full", make_full_recomputer},
     {"epic", make_epic_recomputer},
@@ -19,20 +16,8 @@ constexpr Entry kRecomputers[] = {
 
 }  // namespace
 
-std::vector<std::string> recomputer_names() {
-  std::vector<std::string> names;
-  for (const Entry& e : kRecomputers) names.emplace_back(e.name);
-  return names;
-}
+std::vector<std::string> recomputer_names() { return plug_names<Recomputer>(kRecomputers); }
 
-Result<std::unique_ptr<Recomputer>> make_recomputer(std::string_view name) {
-  std::string known;
-  for (const Entry& e : kRecomputers) {
-    if (e.name == name) return e.make();
-    known += known.empty() ? "" : ", ";
-    known += e.name;
-  }
-  return Status::invalid("recomputer", "no recomputer '" + std::string(name) + "'; this build has: " + known);
-}
+Result<std::unique_ptr<Recomputer>> make_recomputer(std::string_view name) { return make_plug<Recomputer>(kRecomputers, name, "recomputer"); }
 
 }  // namespace quire

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/recompute/fusion.h"
+#include "engine/recompute/row_chunk.h"
 #include "engine/recompute/stored_row.h"
 #include "kernels/kv.h"
 #include "kernels/parallel.h"
@@ -17,14 +18,9 @@ std::size_t idx(std::int64_t i) { return static_cast<std::size_t>(i); }
 class RowPass final : public RecomputePass, private ForwardHook {
  public:
   RowPass(const RecomputeInput& input, RowSet rows, WriteBack write_back, RowFinder finder)
-      : input_(input), rows_(std::move(rows)), write_back_(write_back), finder_(std::move(finder)),
+      : input_(input.without_request()), rows_(std::move(rows)), write_back_(write_back), finder_(std::move(finder)),
         kv_dim_(std::int64_t{input.num_kv_heads} * input.head_dim) {
     report_.tokens = rows_.tokens();
-    // The caller's view of the request ends with prepare().
-    input_.contexts = {};
-    input_.selection = nullptr;
-    input_.cache = nullptr;
-    input_.sketch = nullptr;
   }
 
   bool done() const override { return done_; }
@@ -48,22 +44,8 @@ class RowPass final : public RecomputePass, private ForwardHook {
   };
 
   Status run_chunk(Model& model, WorkingCache& cache, ForwardWorkspace& workspace, std::int64_t max_rows) {
-    const std::size_t n = std::min(rows_.size() - next_, idx(max_rows));
-    token_ids_.resize(n);
-    positions_.resize(n);
-    for (std::size_t i = 0; i < n; ++i) {
-      token_ids_[i] = rows_[next_ + i].token_id;
-      positions_[i] = rows_[next_ + i].position;
-    }
-    nowhere_.assign(n, -1);
     kv_dtype_ = model.options().kv_dtype;
-    ForwardRequest request{};
-    request.token_ids = token_ids_;
-    request.positions = positions_;
-    request.cache_rows = nowhere_;
-    request.cache = &cache;
-    request.hook = this;
-    QUIRE_RETURN_IF_ERROR(forward(model, request, workspace));
+    QUIRE_ASSIGN_OR_RETURN(const std::size_t n, chunk_.run(rows_, next_, max_rows, model, cache, *this, workspace));
     next_ += n;
     return {};
   }
@@ -178,8 +160,8 @@ class RowPass final : public RecomputePass, private ForwardHook {
   std::size_t next_ = 0;  ///< first row of the present chunk
   bool done_ = false;
   std::vector<Fused> fused_;
-  std::vector<std::int32_t> token_ids_, positions_, written_, padding_positions_;
-  std::vector<std::int64_t> nowhere_;
+  RowChunk chunk_;
+  std::vector<std::int32_t> written_, padding_positions_;
   std::vector<std::size_t> padding_;  ///< rows that this layer does not keep
   std::vector<float> blended_;        ///< [written][K, V][kv_dim]
 };

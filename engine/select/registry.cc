@@ -1,13 +1,10 @@
+#include "engine/pipeline/plug_registry.h"
 #include "engine/select/selector.h"
 
 namespace quire {
 namespace {
 
-struct Entry {
-  std::string_view name;
-  std::unique_ptr<Selector> (*make)();
-};
-constexpr Entry kSelectors[] = {
+constexpr PlugEntry<Selector> kSelectors[] = {
     {"all", make_all_selector},
     {"anchors", make_anchors_selector},
     {"samkv", make_samkv_selector},
@@ -16,20 +13,8 @@ constexpr Entry kSelectors[] = {
 
 }  // namespace
 
-std::vector<std::string> selector_names() {
-  std::vector<std::string> names;
-  for (const Entry& e : kSelectors) names.emplace_back(e.name);
-  return names;
-}
+std::vector<std::string> selector_names() { return plug_names<Selector>(kSelectors); }
 
-Result<std::unique_ptr<Selector>> make_selector(std::string_view name) {
-  std::string known;
-  for (const Entry& e : kSelectors) {
-    if (e.name == name) return e.make();
-    known += known.empty() ? "" : ", ";
-    known += e.name;
-  }
-  return Status::invalid("selector", "no selector '" + std::string(name) + "'; this build has: " + known);
-}
+Result<std::unique_ptr<Selector>> make_selector(std::string_view name) { return make_plug<Selector>(kSelectors, name, "selector"); }
 
 }  // namespace quire
