@@ -95,6 +95,10 @@ std::vector<Route> all_routes() {
   version.run = RunOn::kIoThread;
   version.while_draining = true;
   routes.push_back(version);
+  Route openapi_json = get("/openapi.json", "openapi", h::openapi, kRead, "This description");
+  openapi_json.needs_ready = false;
+  openapi_json.while_draining = true;
+  routes.push_back(openapi_json);
   Route metrics = get("/metrics", "metrics", h::metrics, kRead, "Prometheus metrics");
   metrics.needs_ready = false;
   metrics.while_draining = true;

@@ -47,6 +47,7 @@ void livez(std::shared_ptr<Call> call);
 void readyz(std::shared_ptr<Call> call);
 void healthz(std::shared_ptr<Call> call);
 void metrics(std::shared_ptr<Call> call);
+void openapi(std::shared_ptr<Call> call);
 void cache_stats(std::shared_ptr<Call> call);
 void effective_config(std::shared_ptr<Call> call);
 }  // namespace handlers

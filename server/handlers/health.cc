@@ -2,8 +2,10 @@
 
 #include "cachestore/store.h"
 #include "engine/engine.h"
+#include "kernels/base/log.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
+#include "server/openapi/openapi.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -66,6 +68,15 @@ void metrics(std::shared_ptr<Call> call) {
   r.content_type = "text/plain; version=0.0.4; charset=utf-8";
   r.body = call->services.metrics->text(metrics_snapshot(call->services));
   call->reply(std::move(r));
+}
+
+void openapi(std::shared_ptr<Call> call) {
+  const auto document = openapi_document(call->services.routes->routes());
+  if (!document.ok()) {
+    log_error("the description of the API is not complete", {{"reason", document.status().to_string()}});
+    return call->fail(problem_of(document.status(), "internal"));
+  }
+  call->reply_json(200, *document);
 }
 
 void cache_stats(std::shared_ptr<Call> call) {

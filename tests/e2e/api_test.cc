@@ -3,6 +3,7 @@
 #include <fstream>
 #include <set>
 
+#include "server/app/route_table.h"
 #include "tests/e2e/service_process.h"
 
 namespace quire::testing {
@@ -271,6 +272,13 @@ TEST_F(ApiTest, ModelsInfoVersionAndTokens) {
   ASSERT_GT(int_at(t, "count"), 0);
   const auto back = service->json("POST", "/detokenize", R"({"tokens":)" + json::serialize(at(t, "tokens")) + "}");
   EXPECT_EQ(text_at(back, "prompt"), "The old bridge");
+}
+
+TEST_F(ApiTest, DescribesItself) {
+  const auto document = service->json("GET", "/openapi.json");
+  EXPECT_EQ(text_at(document, "openapi"), "3.1.0");
+  EXPECT_EQ(service->call("GET", "/openapi.json").status, 200);
+  for (const auto& route : all_routes()) EXPECT_TRUE(at(document, "paths").as_object().contains(std::string(route.pattern))) << route.pattern;
 }
 
 TEST_F(ApiTest, HealthAndMetrics) {

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "server/json/parse.h"
+#include "tests/support/api_check.h"
 
 extern char** environ;
 
@@ -146,7 +147,9 @@ int ServiceProcess::stop() {
 
 RawResponse ServiceProcess::call(const std::string& method, const std::string& target, const std::string& body, const std::vector<std::string>& headers,
                                  const std::string& content_type) const {
-  return testing::call(port_, method, target, body, headers, content_type);
+  auto reply = testing::call(port_, method, target, body, headers, content_type);
+  for (const auto& problem : check_reply(method, target, reply)) ADD_FAILURE() << method << " " << target << " -> " << reply.status << ": " << problem << "\n" << reply.body.substr(0, 2000);
+  return reply;
 }
 
 boost::json::value ServiceProcess::json(const std::string& method, const std::string& target, const std::string& body, const std::vector<std::string>& headers,

@@ -54,6 +54,7 @@ class ServiceProcess {
   /// Waits until the log holds `text`; false after a minute.
   bool wait_for_log(const std::string& text) const;
 
+  /// The reply is held against the description of the API (tests/support/api_check.h).
   RawResponse call(const std::string& method, const std::string& target, const std::string& body = {}, const std::vector<std::string>& headers = {},
                    const std::string& content_type = "application/json") const;
   /// The same, with the body parsed; a body that is no JSON is a test failure.

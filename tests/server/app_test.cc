@@ -8,6 +8,7 @@
 #include "server/app/services.h"
 #include "server/json/parse.h"
 #include "tests/server/stub_services.h"
+#include "tests/support/api_check.h"
 #include "tests/support/loopback_client.h"
 
 namespace quire {
@@ -35,7 +36,9 @@ class AppTest : public ::testing::Test {
     services.workers->stop();
   }
   RawResponse call(const std::string& method, const std::string& target, const std::string& body = {}, const std::vector<std::string>& headers = {}) {
-    return testing::call(server->port(), method, target, body, headers);
+    auto reply = testing::call(server->port(), method, target, body, headers);
+    for (const auto& problem : testing::check_reply(method, target, reply)) ADD_FAILURE() << method << " " << target << " -> " << reply.status << ": " << problem;
+    return reply;
   }
   void use_keys(const std::string& more = {}) {
     const auto entry = [](const std::string& name, const std::string& scopes, const std::string& namespaces) {
