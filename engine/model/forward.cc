@@ -38,25 +38,43 @@ Status check_request(const Model& model, const ForwardRequest& r) {
   return {};
 }
 
-/// One pass: what lives for all layers.
-class Pass {
+}  // namespace
+
+/// What lives for all layers of a pass.
+class ForwardPass::Impl {
  public:
-  Pass(Model& model, const ForwardRequest& request, ForwardWorkspace& w)
+  Impl(Model& model, const ForwardRequest& request, ForwardWorkspace& w)
       : model_(model), request_(request), w_(w), c_(model.config()), q_dim_(std::int64_t{c_.num_heads} * c_.head_dim),
         kv_dim_(std::int64_t{c_.num_kv_heads} * c_.head_dim) {}
 
-  Status run() {
+  bool done() const { return done_; }
+  Status step() {
+    const Status status = step_unchecked();
+    done_ = done_ || !status.ok();
+    return status;
+  }
+
+ private:
+  Status step_unchecked() {
+    QUIRE_CHECK(!done_, "a pass goes on after its end");
+    if (next_layer_ == 0) QUIRE_RETURN_IF_ERROR(begin());
+    if (next_layer_ < c_.num_layers && !w_.rows.empty()) QUIRE_RETURN_IF_ERROR(run_layer(next_layer_++));
+    if (next_layer_ < c_.num_layers && !w_.rows.empty()) return {};
+    done_ = true;
+    return finish();
+  }
+
+  Status begin() {
+    QUIRE_RETURN_IF_ERROR(check_request(model_, request_));
     const auto n = static_cast<std::int64_t>(request_.token_ids.size());
     grow(w_.x, n * c_.hidden_size);
     QUIRE_RETURN_IF_ERROR(model_.embed(request_.token_ids, w_.x.data()));
     w_.rows.resize(static_cast<std::size_t>(n));
     std::iota(w_.rows.begin(), w_.rows.end(), 0);
     w_.positions.assign(request_.positions.begin(), request_.positions.end());
-    for (std::int32_t layer = 0; layer < c_.num_layers && !w_.rows.empty(); ++layer) QUIRE_RETURN_IF_ERROR(run_layer(layer));
-    return finish();
+    return {};
   }
 
- private:
   Status run_layer(std::int32_t layer) {
     const auto m = static_cast<std::int64_t>(w_.rows.size());
     QUIRE_ASSIGN_OR_RETURN(const QkvRows qkv, model_.project_qkv(layer, w_.x.data(), m));
@@ -255,19 +273,27 @@ class Pass {
   }
 
   Model& model_;
-  const ForwardRequest& request_;
+  const ForwardRequest request_;
   ForwardWorkspace& w_;
   const ModelConfig& c_;
   const std::int64_t q_dim_, kv_dim_;
+  std::int32_t next_layer_ = 0;
+  bool done_ = false;
   std::vector<std::int32_t> written_, write_rows_, attending_, query_positions_;
   std::vector<std::uint8_t> attended_;
 };
 
-}  // namespace
+ForwardPass::ForwardPass(Model& model, const ForwardRequest& request, ForwardWorkspace& workspace)
+    : impl_(std::make_unique<Impl>(model, request, workspace)) {}
+ForwardPass::~ForwardPass() = default;
+
+Status ForwardPass::step() { return impl_->step(); }
+bool ForwardPass::done() const { return impl_->done(); }
 
 Status forward(Model& model, const ForwardRequest& request, ForwardWorkspace& workspace) {
-  QUIRE_RETURN_IF_ERROR(check_request(model, request));
-  return Pass(model, request, workspace).run();
+  ForwardPass pass(model, request, workspace);
+  while (!pass.done()) QUIRE_RETURN_IF_ERROR(pass.step());
+  return {};
 }
 
 }  // namespace quire

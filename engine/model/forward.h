@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -71,5 +72,23 @@ class ForwardWorkspace {
 /// rows have the same bits. On error the cache may hold extra rows: the caller truncates.
 /// Errors: kInvalidArgument, kResourceExhausted.
 Status forward(Model& model, const ForwardRequest& request, ForwardWorkspace& workspace);
+
+/// The same pass, left between layers and taken up again: other passes of the model may run meanwhile, with workspaces of their own.
+/// What the request points to, `model` and `workspace` must stay until it is done.
+class ForwardPass {
+ public:
+  ForwardPass(Model& model, const ForwardRequest& request, ForwardWorkspace& workspace);
+  ~ForwardPass();
+  ForwardPass(const ForwardPass&) = delete;
+  ForwardPass& operator=(const ForwardPass&) = delete;
+
+  /// Runs the next layer; the last one also writes logits and hidden states. Errors as forward(); the pass is over then.
+  Status step();
+  bool done() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace quire

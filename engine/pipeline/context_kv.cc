@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "kernels/kv.h"
 
@@ -90,31 +91,65 @@ ContextPrefill::ContextPrefill(EngineCore& core, std::span<const std::int32_t> t
 
 ContextPrefill::~ContextPrefill() = default;
 
-Status ContextPrefill::step() {
-  const auto started = Clock::now();
+struct ContextPrefill::Chunk {
+  std::vector<std::int32_t> ids, positions;
+  std::int64_t tokens = 0;   ///< of the context: ids without the ingest prefix
+  double ms = 0, slowest_layer_ms = 0;
+  std::optional<Capture> capture;
+  std::optional<ForwardPass> pass;
+};
+
+void ContextPrefill::begin_chunk(std::int32_t max_tokens) {
   const KvLayout& layout = kv_->layout;
   const auto prefix = next_ == 0 ? static_cast<std::int64_t>(core_.facts.ingest_prefix.size()) : 0;
-  const std::int64_t chunk = std::min<std::int64_t>(core_.chunk_tokens, static_cast<std::int64_t>(token_ids_.size()) - next_);
-  std::vector<std::int32_t> ids;
+  const std::int64_t most = std::max(layout.block_tokens(), std::min(core_.chunk_tokens, max_tokens));
+  chunk_ = std::make_unique<Chunk>();
+  chunk_->tokens = std::min<std::int64_t>(most - most % layout.block_tokens(), static_cast<std::int64_t>(token_ids_.size()) - next_);
+  std::vector<std::int32_t>& ids = chunk_->ids;
   if (prefix > 0) ids = core_.facts.ingest_prefix;
-  ids.insert(ids.end(), token_ids_.begin() + next_, token_ids_.begin() + next_ + chunk);
-  std::vector<std::int32_t> positions(ids.size());
+  ids.insert(ids.end(), token_ids_.begin() + next_, token_ids_.begin() + next_ + chunk_->tokens);
+  chunk_->positions.resize(ids.size());
   const auto before = next_ == 0 ? std::int64_t{0} : static_cast<std::int64_t>(core_.facts.ingest_prefix.size()) + next_;
-  std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(before));
-  for (std::int64_t b = next_ / layout.block_tokens(); b < layout.num_blocks() && layout.first_token(static_cast<std::int32_t>(b)) < next_ + chunk; ++b) {
+  std::iota(chunk_->positions.begin(), chunk_->positions.end(), static_cast<std::int32_t>(before));
+  const std::int64_t end = next_ + chunk_->tokens;
+  for (std::int64_t b = next_ / layout.block_tokens(); b < layout.num_blocks() && layout.first_token(static_cast<std::int32_t>(b)) < end; ++b) {
     for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
       kv_->values[static_cast<std::size_t>(b * layout.num_groups() + g)] =
           std::make_shared<ValueBuffer>(static_cast<std::size_t>(layout.value_bytes(static_cast<std::int32_t>(b), g)));
     }
   }
-  Capture capture(core_, *kv_, statistics_, prefix, next_);
+  chunk_->capture.emplace(core_, *kv_, statistics_, prefix, next_);
   ForwardRequest request{};
   request.token_ids = ids;
-  request.positions = positions;
+  request.positions = chunk_->positions;
   request.cache = &cache_;
-  request.hook = &capture;
-  QUIRE_RETURN_IF_ERROR(forward(*core_.model, request, core_.workspace));
-  next_ += chunk;
+  request.hook = &*chunk_->capture;
+  chunk_->pass.emplace(*core_.model, request, workspace_);
+}
+
+Status ContextPrefill::step(const PieceLimit& limit) {
+  const auto started = Clock::now();
+  if (!chunk_) begin_chunk(limit.max_tokens);
+  double ms = 0;
+  do {
+    QUIRE_RETURN_IF_ERROR(chunk_->pass->step());
+    const double now = ms_between(started, Clock::now());
+    chunk_->slowest_layer_ms = std::max(chunk_->slowest_layer_ms, now - ms);
+    ms = now;
+  } while (!chunk_->pass->done() && ms + chunk_->slowest_layer_ms <= limit.max_ms);
+  chunk_->ms += ms;
+  compute_ms_ += ms;
+  return chunk_->pass->done() ? end_chunk() : Status();
+}
+
+Status ContextPrefill::end_chunk() {
+  const auto started = Clock::now();
+  const KvLayout& layout = kv_->layout;
+  next_ += chunk_->tokens;
+  const double statistics_ms = chunk_->capture->statistics_ms();
+  statistics_ms_ += statistics_ms;
+  core_.meter->add_prefill(static_cast<std::int64_t>(chunk_->ids.size()), chunk_->ms - statistics_ms);
+  chunk_.reset();
   if (done()) {
     cache_.truncate_all(0);
     const std::int32_t first = std::max(0, layout.num_blocks() - 2);
@@ -122,10 +157,7 @@ Status ContextPrefill::step() {
     for (float& x : kv_->local_query) x /= local;
     kv_->stats = statistics_.finish();
   }
-  const double ms = ms_between(started, Clock::now());
-  compute_ms_ += ms;
-  statistics_ms_ += capture.statistics_ms();
-  core_.meter->add_prefill(static_cast<std::int64_t>(ids.size()), ms - capture.statistics_ms());
+  compute_ms_ += ms_between(started, Clock::now());
   return {};
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -30,6 +31,12 @@ struct ContextKv {
   }
 };
 
+/// How much one call may compute. What is left is taken up by the next; no bound changes a bit of the result.
+struct PieceLimit {
+  std::int32_t max_tokens = std::numeric_limits<std::int32_t>::max();  ///< of a chunk that begins; at least one block is taken
+  double max_ms = std::numeric_limits<double>::infinity();             ///< ends behind the layer after which another would pass it; one always runs
+};
+
 /// Runs [ingest prefix] + tokens chunk by chunk through a working cache of its own. The result is, bit for bit, what a store
 /// gives back. Threads: the engine thread.
 class ContextPrefill {
@@ -39,21 +46,28 @@ class ContextPrefill {
   ~ContextPrefill();
 
   bool done() const { return next_ == static_cast<std::int64_t>(token_ids_.size()); }
-  std::int64_t tokens_done() const { return next_; }
+  std::int64_t tokens_done() const { return next_; }            ///< whole chunks only
   double compute_ms() const { return compute_ms_; }      ///< statistics included
   double statistics_ms() const { return statistics_ms_; }  ///< of which attention statistics
-  /// One chunk. Errors: kResourceExhausted (no room for its working cache), kInvalidArgument.
-  Status step();
+  /// One chunk, or some layers of it. Errors: kResourceExhausted (no room for its working cache), kInvalidArgument.
+  Status step(const PieceLimit& limit = {});
+  WorkingCache& cache() { return cache_; }
   /// After done(); once.
   std::shared_ptr<const ContextKv> take();
 
  private:
   class Capture;
+  /// The chunk that is being computed.
+  struct Chunk;
+  void begin_chunk(std::int32_t max_tokens);
+  Status end_chunk();
   EngineCore& core_;
   std::span<const std::int32_t> token_ids_;
   std::shared_ptr<ContextKv> kv_;
   WorkingCache cache_;
   AttentionStatistics statistics_;
+  ForwardWorkspace workspace_;              ///< its own: other passes run between the layers of a chunk
+  std::unique_ptr<Chunk> chunk_;
   std::int64_t next_ = 0;
   double compute_ms_ = 0, statistics_ms_ = 0;
 };
