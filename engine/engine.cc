@@ -132,6 +132,9 @@ class EngineImpl final : public Engine {
   Result<Plan> plan(const QueryRequest& request) override;
   std::int64_t queries_running() const override { return scheduler_->queries_running(); }
   std::int64_t queries_waiting() const override { return scheduler_->queries_waiting(); }
+  std::vector<RequestInfo> requests() const override { return scheduler_->requests(); }
+  bool cancel(const std::string& id) override { return scheduler_->cancel(id); }
+  std::chrono::milliseconds expected_wait() const override { return scheduler_->expected_wait(); }
   double prefill_tokens_per_second() const override { return 1000 * meter_.speeds().prefill_tokens_per_ms; }
   double decode_tokens_per_second() const override { return 1000 * meter_.decode_tokens_per_ms(); }
   void stop(std::chrono::milliseconds grace) override;

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cachestore/store.h"
@@ -37,6 +38,9 @@ struct EngineOptions {
   std::int32_t prefill_chunk_tokens = 512;
   std::int64_t small_context_tokens = 1024;  ///< `auto` recomputes at or below this many prompt tokens
   std::int32_t num_threads = 0;       ///< kernel threads, 0: all cores
+  /// Most bytes of computed prompts kept for later requests that begin alike; part of working_cache_bytes, and given up first when
+  /// those run out. 0: none; negative: a quarter of the budget.
+  std::int64_t prefix_cache_bytes = -1;
 };
 
 /// Facts about the loaded model, for /v1/models, /v1/info and keys.
@@ -52,12 +56,17 @@ struct EngineInfo {
 // ---------------------------------------------------------------------------------------------------------------------
 // Ingest
 
+/// Who waits for whom: queries for nobody; contexts that somebody wants back (kRecompute) come before new ones (kIngest), which
+/// still get a tenth of that time.
+enum class PrefillPriority : std::uint8_t { kRecompute, kIngest };
+
 /// Prefill one context alone and store its blocks and sketch. Token ids are those of the stored context (without the ingest
 /// prefix, which the engine puts in front: algorithms §2, ingest_prefix = bos).
 struct PrefillRequest {
   std::vector<std::int32_t> token_ids;     ///< 1 .. max_model_len - 1
   std::string tenant;                      ///< for quotas
   std::array<std::uint8_t, 32> salt_digest{};  ///< zero: none; part of the key
+  PrefillPriority priority = PrefillPriority::kIngest;
   std::shared_ptr<std::atomic<bool>> cancelled;  ///< may be null; checked between chunks
   std::function<void(std::int64_t tokens_done)> on_progress;  ///< may be null; engine thread, must not block
 };
@@ -103,6 +112,8 @@ struct QueryStats {
   double query_pass_ms = 0, select_ms = 0; ///< the question's first run and the choice of blocks; both lie before ttft_ms
   std::int64_t sketch_bytes = 0;           ///< read to choose blocks
   std::int64_t sketch_misses = 0;          ///< sketches lost, corrupt or outdated: their contexts were computed again
+  std::int64_t shared_tokens = 0;          ///< prompt tokens whose KV an earlier request had computed: pages shared, nothing read
+  std::int64_t preemptions = 0;            ///< times the query gave its memory back and was resumed
   /// Indexed by Tier: where the documents' blocks were found, and the bytes of KV really read.
   std::int64_t tier_blocks[5] = {}, tier_tokens[5] = {}, tier_bytes[5] = {};
 };
@@ -135,6 +146,25 @@ class QueryHandle {
   std::shared_ptr<std::atomic<bool>> cancelled_;
 };
 
+/// Where a query is between query() and its on_done.
+enum class RequestState : std::uint8_t {
+  kWaiting,    ///< for its turn
+  kPrefilling, ///< runs: fetching, placing or computing its prompt
+  kDecoding,   ///< runs: its answer is on the way
+  kPreempted,  ///< gave its memory back; goes on by itself when there is room
+};
+std::string_view request_state_name(RequestState state);
+
+/// One query that has not ended.
+struct RequestInfo {
+  std::string id, tenant;
+  std::string strategy;                    ///< asked for; once planned: the one in use
+  RequestState state = RequestState::kWaiting;
+  std::int64_t prompt_tokens = 0, completion_tokens = 0;
+  std::chrono::milliseconds age{0};        ///< since query()
+  std::int32_t queue_position = -1;        ///< 0: next; -1: it runs
+};
+
 /// Threads: every method may be called from any thread. stop() before destruction.
 class Engine {
  public:
@@ -163,6 +193,12 @@ class Engine {
 
   virtual std::int64_t queries_running() const = 0;
   virtual std::int64_t queries_waiting() const = 0;
+  /// Queries that have not ended, oldest first.
+  virtual std::vector<RequestInfo> requests() const { return {}; }
+  /// Cancels every query with this id, as QueryHandle::cancel(). False: there is none.
+  virtual bool cancel(const std::string& /*id*/) { return false; }
+  /// How long a query asked now is expected to wait for its turn, from the measured pace; what a refused client is told.
+  virtual std::chrono::milliseconds expected_wait() const { return std::chrono::milliseconds(0); }
   /// Measured so far, 0 until known.
   virtual double prefill_tokens_per_second() const = 0;
   virtual double decode_tokens_per_second() const { return 0; }

@@ -199,6 +199,8 @@ void DocumentTask::launch() {
     request.tenant = tenant();
     request.salt_digest = to_bytes(work_.settings->salt_digest);
     if (keep_version_) request.salt_digest = to_bytes(existing_->salt_digest);
+    // A warm-up brings back what somebody had and asks for again.
+    if (work_.type == JobType::kWarm) request.priority = PrefillPriority::kRecompute;
     request.cancelled = work_.cancelled;
     auto self = shared_from_this();
     request.on_progress = [self, i](std::int64_t done) { self->add_tokens(i, done); };

@@ -67,7 +67,7 @@ struct EngineCore {
   std::string fingerprint_text;              ///< recorded with each segment
   std::vector<std::int32_t> stop_ids;        ///< of the model and its prompt format
   std::vector<std::string> stop_strings;
-  std::int32_t chunk_tokens = 512;           ///< multiple of 64
+  std::int32_t chunk_tokens = 512;           ///< rows of the next chunk of a prompt; multiple of 16
 };
 
 /// Whether a look at the store counts as a use of what it finds.

@@ -36,6 +36,16 @@ std::optional<Status> QueryTask::verdict(Clock::time_point now) const {
   return std::nullopt;
 }
 
+const std::string& QueryTask::strategy() const {
+  const Plan& plan = run_.plan.plan;
+  return plan.strategy.empty() ? run_.request.cache.strategy : plan.strategy;
+}
+
+std::int64_t QueryTask::work_tokens() const {
+  const FateCounts& fates = run_.plan.plan.fates;
+  return fates.computed + fates.recomputed + run_.stats.completion_tokens;
+}
+
 void QueryTask::count_in(std::atomic<std::int64_t>& running) {
   running_ = &running;
   running.fetch_add(1);
@@ -238,6 +248,7 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   run_.cache.reset();
   run_.plan.work.clear();
   if (running_ != nullptr) running_->fetch_sub(1);
+  if (before_end_) before_end_();
   sink_->on_done(status, run_.plan.plan, stats, reason);
   sink_.reset();
 }

@@ -3,8 +3,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "engine/engine.h"
 #include "engine/pipeline/answer.h"
@@ -34,6 +36,8 @@ class QueryTask {
             Clock::time_point received);
   ~QueryTask();
 
+  /// Called once when the task ends, before anybody hears of it.
+  void before_end(std::function<void()> hook) { before_end_ = std::move(hook); }
   /// Adds one to `running` until just before on_done. It must outlive the task.
   void count_in(std::atomic<std::int64_t>& running);
   /// Plans and begins to fetch; reports the plan as soon as it is complete. Failures end the task.
@@ -54,6 +58,11 @@ class QueryTask {
   /// Most bytes of working cache the request can need at once.
   static std::int64_t working_bytes(const EngineCore& core, const QueryRequest& request);
   const QueryRequest& request() const { return run_.request; }
+  /// Asked for; once planned: the one in use.
+  const std::string& strategy() const;
+  std::int64_t completion_tokens() const { return run_.stats.completion_tokens; }
+  /// Tokens computed for it: of the prompt, as the plan has it, and of the answer.
+  std::int64_t work_tokens() const;
 
  private:
   enum class Stage : std::uint8_t { kSketches, kQueryPass, kAssemble, kDecode, kDone };
@@ -71,6 +80,7 @@ class QueryTask {
   QueryRun run_;
   std::shared_ptr<QuerySink> sink_;
   std::shared_ptr<std::atomic<bool>> cancelled_;
+  std::function<void()> before_end_;
   std::atomic<std::int64_t>* running_ = nullptr;
   Stage stage_ = Stage::kAssemble;
   std::unique_ptr<KvSupply> supply_;

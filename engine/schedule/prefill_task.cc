@@ -8,7 +8,7 @@
 namespace quire {
 
 PrefillTask::PrefillTask(EngineCore& core, ContextKey key, PrefillRequest request, Done done)
-    : core_(core), key_(key), token_ids_(std::move(request.token_ids)), tenant_(std::move(request.tenant)) {
+    : core_(core), key_(key), token_ids_(std::move(request.token_ids)), tenant_(std::move(request.tenant)), priority_(request.priority) {
   waiters_.push_back({std::move(request.cancelled), std::move(request.on_progress), std::move(done)});
 }
 
@@ -56,7 +56,7 @@ PrefillResult PrefillTask::result_so_far() const {
   return r;
 }
 
-bool PrefillTask::step() {
+bool PrefillTask::step(const PieceLimit& limit) {
   if (!drop_cancelled()) return true;
   if (!prefill_) {
     if (auto segment = core_.store->find_segment(key_)) {
@@ -69,14 +69,17 @@ bool PrefillTask::step() {
     }
     prefill_ = std::make_unique<ContextPrefill>(core_, token_ids_);
   }
-  const Status status = prefill_->step();
+  const Status status = prefill_->step(limit);
   if (!status.ok()) {
     fail(status);
     return true;
   }
-  // Only this thread adds or removes waiters before the hand-over.
-  for (const Waiter& w : waiters_) {
-    if (w.on_progress) w.on_progress(prefill_->tokens_done());
+  if (prefill_->tokens_done() > reported_tokens_) {
+    reported_tokens_ = prefill_->tokens_done();
+    // Only this thread adds or removes waiters before the hand-over.
+    for (const Waiter& w : waiters_) {
+      if (w.on_progress) w.on_progress(reported_tokens_);
+    }
   }
   if (!prefill_->done()) return false;
   hand_over();

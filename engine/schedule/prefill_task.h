@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "engine/engine.h"
@@ -22,12 +23,15 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   PrefillTask(EngineCore& core, ContextKey key, PrefillRequest request, Done done);
 
   const ContextKey& key() const { return key_; }
+  const std::string& tenant() const { return tenant_; }
+  PrefillPriority priority() const { return priority_; }
+  std::int64_t num_tokens() const { return static_cast<std::int64_t>(token_ids_.size()); }
   std::int64_t working_bytes() const;
   /// One more caller for the same content. False: too late, the result went out already (arguments untouched).
   bool join(PrefillRequest& request, Done& done);
   bool completed() const;
-  /// One chunk. True: computing is over (stored already, failed, cancelled, or handed to the writer).
-  bool step();
+  /// One chunk, or some layers of it. True: computing is over (stored already, failed, cancelled, or handed to the writer).
+  bool step(const PieceLimit& limit);
   /// Calls back everybody who is left.
   void fail(const Status& status);
 
@@ -46,10 +50,12 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   const ContextKey key_;
   const std::vector<std::int32_t> token_ids_;
   const std::string tenant_;
+  const PrefillPriority priority_;
   mutable std::mutex mu_;
   std::vector<Waiter> waiters_;   // guarded by mu_
   bool completed_ = false;        // guarded by mu_
   std::unique_ptr<ContextPrefill> prefill_;
+  std::int64_t reported_tokens_ = 0;
   double prefill_ms_ = 0;
 };
 

@@ -18,23 +18,37 @@ constexpr double kQueryShare = 9;
 /// Computed contexts the writer may be behind; each holds a context's KV in memory.
 constexpr std::size_t kMaxUnwritten = 8;
 
+/// Of a decode step's time: how long ingest may keep decoding queries waiting. With the step itself well below twice its length.
+constexpr double kIngestPiece = 0.5;
+/// A chunk of another query's prompt may take as long as a decode step, or this long where steps are shorter: nobody sees such a pause.
+constexpr double kQueryPieceMs = 10;
+/// Of the newest step in the moving average of their length.
+constexpr double kNewestStep = 0.1;
+
+/// The work a query is taken to cause before it runs.
+std::int64_t expected_tokens(const QueryRequest& request) {
+  std::size_t n = request.prefix_ids.size() + request.suffix_ids.size();
+  for (const QueryContext& c : request.contexts) n += c.token_ids.size();
+  return static_cast<std::int64_t>(n) + request.sampling.max_tokens;
+}
+
 Status stopping_status() { return Status::unavailable("the engine is stopping"); }
 
 }  // namespace
 
 Scheduler::Scheduler(EngineCore& core, const SchedulerLimits& limits)
-    : core_(core), limits_(limits), batch_(*core.model), thread_([this] { run(); }) {}
+    : core_(core), limits_(limits), batch_(*core.model), prefills_(core), largest_chunk_(core.chunk_tokens), query_chunks_(largest_chunk_), thread_([this] { run(); }) {}
 
 Scheduler::~Scheduler() { stop(std::chrono::milliseconds(0)); }
 
 Result<QueryHandle> Scheduler::submit(QueryRequest request, std::shared_ptr<QuerySink> sink) {
-  auto cancelled = std::make_shared<std::atomic<bool>>(false);
   const std::int64_t bytes = QueryTask::working_bytes(core_, request);
   const std::int64_t budget = core_.pool->max_bytes();
   if (budget > 0 && bytes > budget) {
     return Status::exhausted("the prompt needs " + std::to_string(bytes) + " bytes of working cache, the whole budget is " +
                              std::to_string(budget) + ": ask over fewer documents or raise model.working_cache_bytes");
   }
+  std::shared_ptr<RequestRecord> record;
   {
     std::lock_guard lock(mu_);
     if (stopping_) return stopping_status();
@@ -42,10 +56,12 @@ Result<QueryHandle> Scheduler::submit(QueryRequest request, std::shared_ptr<Quer
       return Status::exhausted("the queue is full: " + std::to_string(limits_.max_queue) + " queries are waiting");
     }
     waiting_count_.fetch_add(1);
-    new_queries_.push_back({std::move(request), std::move(sink), cancelled, Clock::now(), bytes});
+    const auto now = Clock::now();
+    record = board_.add(request, now);
+    new_queries_.push_back({std::move(request), std::move(sink), record, now, bytes});
   }
   core_.waker->wake();
-  return QueryHandle(std::move(cancelled));
+  return QueryHandle(record->cancelled());
 }
 
 void Scheduler::submit(const ContextKey& key, PrefillRequest request, PrefillTask::Done done) {
@@ -89,19 +105,17 @@ void Scheduler::run() {
     take_commands();
     const auto now = Clock::now();
     if (stopping) {
-      for (const auto& task : prefills_) task->fail(stopping_status());
-      prefill_count_.fetch_sub(static_cast<std::int64_t>(prefills_.size()));
-      prefills_.clear();
+      prefill_count_.fetch_sub(prefills_.fail_all(stopping_status()));
       if (now >= stop_at) end_everything(stopping_status());
       if (running_.empty() && waiting_.empty()) break;
     }
     drop_dead(now);
     admit();
-    bool worked = step_decode();
-    worked = step_query() || worked;
+    const bool decoded = step_decode();
+    bool worked = step_query(decoded) || decoded;
     reap();
     const bool ingest_due = query_ms_since_prefill_ >= kQueryShare * last_prefill_ms_;
-    if (!worked || ingest_due) worked = step_prefill() || worked;
+    if (!worked || ingest_due) worked = step_prefill(decoded) || worked;
     if (!worked) core_.waker->wait_until(std::min(next_look(now), stopping ? stop_at : Clock::time_point::max()));
   }
 }
@@ -114,42 +128,40 @@ void Scheduler::take_commands() {
     queries.swap(new_queries_);
     prefills.swap(new_prefills_);
   }
-  for (NewQuery& q : queries) waiting_.push_back(std::move(q));
-  for (NewPrefill& p : prefills) add_prefill(std::move(p));
+  for (NewQuery& q : queries) {
+    const std::string tenant = q.request.tenant;
+    waiting_.push(tenant, std::move(q));
+  }
+  for (NewPrefill& p : prefills) {
+    if (!prefills_.add(p.key, std::move(p.request), std::move(p.done))) prefill_count_.fetch_sub(1);
+  }
+  if (!queries.empty()) number_waiting();
 }
 
-void Scheduler::add_prefill(NewPrefill prefill) {
-  std::erase_if(in_flight_, [](const auto& entry) { return entry.second->completed(); });
-  const auto found = in_flight_.find(prefill.key);
-  if (found != in_flight_.end() && found->second->join(prefill.request, prefill.done)) {
-    prefill_count_.fetch_sub(1);
-    return;
+bool Scheduler::cancel(const std::string& id) {
+  const bool found = board_.cancel(id);
+  if (found) core_.waker->wake();
+  return found;
+}
+
+/// Tells the board in which order the waiting queries would get their turn.
+void Scheduler::number_waiting() {
+  std::int32_t position = 0;
+  for (const NewQuery* q : waiting_.order([](const NewQuery& query) { return expected_tokens(query.request); })) {
+    q->record->set_queue_position(position++);
   }
-  auto task = std::make_shared<PrefillTask>(core_, prefill.key, std::move(prefill.request), std::move(prefill.done));
-  const std::int64_t budget = core_.pool->max_bytes();
-  if (budget > 0 && task->working_bytes() > budget) {
-    prefill_count_.fetch_sub(1);
-    task->fail(Status::exhausted("the context needs " + std::to_string(task->working_bytes()) + " bytes of working cache, the whole budget is " +
-                                 std::to_string(budget) + ": cut documents into smaller chunks or raise model.working_cache_bytes"));
-    return;
-  }
-  in_flight_[prefill.key] = task;
-  prefills_.push_back(std::move(task));
 }
 
 void Scheduler::drop_dead(Clock::time_point now) {
-  for (auto it = waiting_.begin(); it != waiting_.end();) {
-    const bool cancelled = it->cancelled->load(std::memory_order_relaxed);
-    if (!cancelled && now < it->request.deadline) {
-      ++it;
-      continue;
-    }
-    QueryTask task(core_, std::move(it->request), std::move(it->sink), it->cancelled, it->received);
-    it = waiting_.erase(it);
+  const auto dead = [now](const NewQuery& q) { return q.record->cancelled()->load(std::memory_order_relaxed) || now >= q.request.deadline; };
+  std::vector<NewQuery> gone = waiting_.take_if(dead);
+  for (NewQuery& q : gone) {
+    const bool cancelled = q.record->cancelled()->load(std::memory_order_relaxed);
     waiting_count_.fetch_sub(1);
-    task.finish(cancelled ? Status::cancelled("the query was cancelled") : Status::deadline("the query waited past its time limit"),
-                cancelled ? FinishReason::kCancelled : FinishReason::kError);
+    make_task(std::move(q))->finish(cancelled ? Status::cancelled("the query was cancelled") : Status::deadline("the query waited past its time limit"),
+                                    cancelled ? FinishReason::kCancelled : FinishReason::kError);
   }
+  if (!gone.empty()) number_waiting();
   for (Running& r : running_) {
     if (const auto why = r.task->verdict(now)) {
       r.task->finish(*why, why->code() == Code::kCancelled ? FinishReason::kCancelled : FinishReason::kError);
@@ -163,17 +175,36 @@ bool Scheduler::room_for(std::int64_t bytes) const {
   return budget <= 0 || reserved_bytes_ + prefill_bytes_ + bytes <= budget;
 }
 
+/// The task takes its query off the board before anybody hears of its end.
+std::unique_ptr<QueryTask> Scheduler::make_task(NewQuery query) {
+  auto task = std::make_unique<QueryTask>(core_, std::move(query.request), std::move(query.sink), query.record->cancelled(), query.received);
+  task->before_end([this, record = query.record] { board_.remove(*record); });
+  return task;
+}
+
 void Scheduler::admit() {
+  bool admitted = false;
   while (!waiting_.empty() && static_cast<std::int32_t>(running_.size()) < limits_.max_running && room_for(waiting_.front().bytes)) {
-    NewQuery q = std::move(waiting_.front());
-    waiting_.pop_front();
-    reserved_bytes_ += q.bytes;
-    running_.push_back({std::make_unique<QueryTask>(core_, std::move(q.request), std::move(q.sink), std::move(q.cancelled), q.received), q.bytes});
+    NewQuery q = waiting_.pop();
+    const std::string tenant = q.request.tenant;
+    Running r{nullptr, q.record, q.bytes, expected_tokens(q.request)};
+    // In advance, so that a tenant's next turn comes after those of others; corrected when the query ends.
+    waiting_.charge(tenant, r.charged_tokens);
+    reserved_bytes_ += r.bytes;
+    r.task = make_task(std::move(q));
+    running_.push_back(std::move(r));
     QueryTask& task = *running_.back().task;
+    RequestRecord& record = *running_.back().record;
+    record.set_queue_position(-1);
+    record.set_state(RequestState::kPrefilling);
     task.count_in(running_count_);
     waiting_count_.fetch_sub(1);
+    pace_.admitted(Clock::now(), !waiting_.empty());
     guarded(task, [&task] { task.start(); });
+    record.set_strategy(task.strategy());
+    admitted = true;
   }
+  if (admitted) number_waiting();
   reap();
 }
 
@@ -192,11 +223,11 @@ void Scheduler::guarded(QueryTask& task, Fn&& fn) {
 
 bool Scheduler::step_decode() {
   std::vector<DecodeRow> rows;
-  std::vector<QueryTask*> tasks;
+  std::vector<Running*> tasks;
   for (Running& r : running_) {
     if (r.task->state() != QueryTask::State::kDecoding) continue;
     rows.push_back(r.task->decode_row());
-    tasks.push_back(r.task.get());
+    tasks.push_back(&r);
   }
   if (rows.empty()) return false;
   const auto started = Clock::now();
@@ -208,46 +239,48 @@ bool Scheduler::step_decode() {
   }
   const double ms = ms_between(started, Clock::now());
   core_.meter->add_decode(static_cast<std::int64_t>(rows.size()), ms);
+  decode_step_ms_ = decode_step_ms_ == 0 ? ms : decode_step_ms_ + kNewestStep * (ms - decode_step_ms_);
   query_ms_since_prefill_ += ms;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!status.ok()) rows[i].status = status;
-    guarded(*tasks[i], [&] { tasks[i]->decoded(rows[i]); });
+    guarded(*tasks[i]->task, [&] { tasks[i]->task->decoded(rows[i]); });
+    tasks[i]->record->set_completion_tokens(tasks[i]->task->completion_tokens());
   }
   return true;
 }
 
-bool Scheduler::step_query() {
+bool Scheduler::step_query(bool others_decode) {
   for (std::size_t i = 0; i < running_.size(); ++i) {
     const std::size_t at = (turn_ + i) % running_.size();
     QueryTask& task = *running_[at].task;
     if (task.state() != QueryTask::State::kRunnable) continue;
     turn_ = at + 1;
     const auto started = Clock::now();
+    const std::int32_t rows = others_decode ? query_chunks_.size() : largest_chunk_;
+    core_.chunk_tokens = rows;
     guarded(task, [&task] { task.step(); });
-    query_ms_since_prefill_ += ms_between(started, Clock::now());
+    core_.chunk_tokens = largest_chunk_;
+    const double ms = ms_between(started, Clock::now());
+    if (others_decode) query_chunks_.measured(rows, ms, std::max(decode_step_ms_, kQueryPieceMs));
+    if (task.state() == QueryTask::State::kDecoding) running_[at].record->set_state(RequestState::kDecoding);
+    running_[at].record->set_strategy(task.strategy());
+    query_ms_since_prefill_ += ms;
     return true;
   }
   return false;
 }
 
-bool Scheduler::step_prefill() {
-  if (prefills_.empty() || core_.writer->pending() >= kMaxUnwritten) return false;
-  const std::shared_ptr<PrefillTask> task = prefills_.front();
+bool Scheduler::step_prefill(bool others_decode) {
+  if (core_.writer->pending() >= kMaxUnwritten || !prefills_.pick()) return false;
   if (prefill_bytes_ == 0) {
-    if (!room_for(task->working_bytes())) return false;
-    prefill_bytes_ = task->working_bytes();
+    if (!room_for(prefills_.needed_bytes())) return false;
+    prefill_bytes_ = prefills_.needed_bytes();
   }
   const auto started = Clock::now();
-  bool over = true;
-  try {
-    over = task->step();
-  } catch (const std::exception& e) {
-    task->fail(Status::exhausted(std::string("prefill failed: ") + e.what()));
-  }
+  const bool over = prefills_.step(others_decode ? kIngestPiece * decode_step_ms_ : 0);
   last_prefill_ms_ = ms_between(started, Clock::now());
   query_ms_since_prefill_ = 0;
   if (over) {
-    prefills_.pop_front();
     prefill_count_.fetch_sub(1);
     prefill_bytes_ = 0;
   }
@@ -258,22 +291,22 @@ void Scheduler::reap() {
   std::erase_if(running_, [this](const Running& r) {
     if (r.task->state() != QueryTask::State::kDone) return false;
     reserved_bytes_ -= r.bytes;
+    waiting_.charge(r.task->request().tenant, r.task->work_tokens() - r.charged_tokens);
     return true;
   });
 }
 
 void Scheduler::end_everything(const Status& why) {
-  for (NewQuery& q : waiting_) {
-    QueryTask(core_, std::move(q.request), std::move(q.sink), std::move(q.cancelled), q.received).finish(why, FinishReason::kError);
+  for (NewQuery& q : waiting_.take_if([](const NewQuery&) { return true; })) {
     waiting_count_.fetch_sub(1);
+    make_task(std::move(q))->finish(why, FinishReason::kError);
   }
-  waiting_.clear();
   for (Running& r : running_) r.task->finish(why, FinishReason::kError);
   reap();
 }
 
 Clock::time_point Scheduler::next_look(Clock::time_point now) const {
-  if (!running_.empty() || !waiting_.empty() || !prefills_.empty()) return now + kLook;
+  if (!running_.empty() || !waiting_.empty() || !prefills_.idle()) return now + kLook;
   return now + std::chrono::hours(1);
 }
 

@@ -4,18 +4,21 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/engine.h"
 #include "engine/pipeline/core.h"
 #include "engine/pipeline/decode_batch.h"
 #include "engine/pipeline/query_task.h"
-#include "engine/schedule/prefill_task.h"
+#include "engine/schedule/admission_pace.h"
+#include "engine/schedule/chunk_sizer.h"
+#include "engine/schedule/fair_queue.h"
+#include "engine/schedule/prefill_lane.h"
+#include "engine/schedule/request_board.h"
 
 namespace quire {
 
@@ -27,7 +30,9 @@ struct SchedulerLimits {
 };
 
 /// One turn of the engine thread: a decode step of all decoding queries, then one prefill chunk (or placement) of the next query
-/// in turn, then, if no query had work or ingest waited through nine times the length of its last chunk, one chunk of ingest.
+/// in turn, then, if no query had work or ingest waited through nine times the length of its last piece, one piece of ingest. While
+/// queries decode, chunks and pieces are kept about as short as a decode step, so that decoding goes on at half its pace or better.
+/// Queries are admitted tenant by tenant, in proportion to the tokens computed for each.
 /// Threads: public methods from any.
 class Scheduler {
  public:
@@ -43,12 +48,15 @@ class Scheduler {
 
   std::int64_t queries_running() const { return running_count_.load(std::memory_order_relaxed); }
   std::int64_t queries_waiting() const { return waiting_count_.load(std::memory_order_relaxed); }
+  std::vector<RequestInfo> requests() const { return board_.list(Clock::now()); }
+  bool cancel(const std::string& id);
+  std::chrono::milliseconds expected_wait() const { return pace_.expected_wait(queries_waiting()); }
 
  private:
   struct NewQuery {
     QueryRequest request;
     std::shared_ptr<QuerySink> sink;
-    std::shared_ptr<std::atomic<bool>> cancelled;
+    std::shared_ptr<RequestRecord> record;
     Clock::time_point received;
     std::int64_t bytes = 0;
   };
@@ -59,18 +67,21 @@ class Scheduler {
   };
   struct Running {
     std::unique_ptr<QueryTask> task;
+    std::shared_ptr<RequestRecord> record;
     std::int64_t bytes = 0;
+    std::int64_t charged_tokens = 0;
   };
 
   void run();
   void take_commands();
   void drop_dead(Clock::time_point now);
   void admit();
+  std::unique_ptr<QueryTask> make_task(NewQuery query);
   bool step_decode();
-  bool step_query();
-  bool step_prefill();
+  bool step_query(bool others_decode);
+  bool step_prefill(bool others_decode);
   void reap();
-  void add_prefill(NewPrefill prefill);
+  void number_waiting();
   void end_everything(const Status& why);
   bool room_for(std::int64_t bytes) const;
   Clock::time_point next_look(Clock::time_point now) const;
@@ -80,6 +91,8 @@ class Scheduler {
   EngineCore& core_;
   const SchedulerLimits limits_;
   DecodeBatch batch_;
+  RequestBoard board_;
+  AdmissionPace pace_;
 
   std::mutex mu_;
   std::vector<NewQuery> new_queries_;      // guarded by mu_
@@ -89,13 +102,15 @@ class Scheduler {
   std::atomic<std::int64_t> running_count_{0}, waiting_count_{0}, prefill_count_{0};
 
   // Engine thread only:
-  std::deque<NewQuery> waiting_;
+  FairQueue<NewQuery> waiting_;
   std::vector<Running> running_;
   std::size_t turn_ = 0;
   std::int64_t reserved_bytes_ = 0;
-  std::deque<std::shared_ptr<PrefillTask>> prefills_;
-  std::unordered_map<ContextKey, std::shared_ptr<PrefillTask>, DigestHash> in_flight_;
+  PrefillLane prefills_;
   std::int64_t prefill_bytes_ = 0;         ///< reserved by the prefill that is being computed
+  const std::int32_t largest_chunk_;       ///< of EngineCore::chunk_tokens, which is less while others decode
+  ChunkSizer query_chunks_;
+  double decode_step_ms_ = 0;              ///< moving average
   double query_ms_since_prefill_ = 0, last_prefill_ms_ = 0;
   std::thread thread_;
 };

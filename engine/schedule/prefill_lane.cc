@@ -1,0 +1,79 @@
+#include "engine/schedule/prefill_lane.h"
+
+#include <exception>
+#include <string>
+
+namespace quire {
+namespace {
+
+/// Recomputing gets at most this many parts of the time for one of ingest while both wait.
+constexpr double kRecomputeShare = 9;
+
+}  // namespace
+
+PrefillLane::PrefillLane(EngineCore& core) : core_(core), sizer_(core.chunk_tokens) {}
+
+bool PrefillLane::add(const ContextKey& key, PrefillRequest request, PrefillTask::Done done) {
+  std::erase_if(in_flight_, [](const auto& entry) { return entry.second->completed(); });
+  const auto found = in_flight_.find(key);
+  if (found != in_flight_.end() && found->second->join(request, done)) return false;
+  auto task = std::make_shared<PrefillTask>(core_, key, std::move(request), std::move(done));
+  const std::int64_t budget = core_.pool->max_bytes();
+  if (budget > 0 && task->working_bytes() > budget) {
+    task->fail(Status::exhausted("the context needs " + std::to_string(task->working_bytes()) + " bytes of working cache, the whole budget is " +
+                                 std::to_string(budget) + ": cut documents into smaller chunks or raise model.working_cache_bytes"));
+    return false;
+  }
+  in_flight_[key] = task;
+  queue_of(task->priority()).push(task->tenant(), task);
+  return true;
+}
+
+bool PrefillLane::pick() {
+  if (current_) return true;
+  if (recompute_.empty() && ingest_.empty()) return false;
+  const bool both = !recompute_.empty() && !ingest_.empty();
+  if (!both) recompute_ms_ = ingest_ms_ = 0;
+  const bool ingest = recompute_.empty() || (both && recompute_ms_ > kRecomputeShare * ingest_ms_);
+  Queue& queue = ingest ? ingest_ : recompute_;
+  current_ = queue.pop();
+  queue.charge(current_->tenant(), current_->num_tokens());
+  return true;
+}
+
+bool PrefillLane::step(double allowed_ms) {
+  const auto started = Clock::now();
+  PieceLimit limit;
+  if (allowed_ms > 0) {
+    limit.max_tokens = sizer_.size();
+    limit.max_ms = allowed_ms;
+  }
+  bool over = true;
+  try {
+    over = current_->step(limit);
+  } catch (const std::exception& e) {
+    current_->fail(Status::exhausted(std::string("prefill failed: ") + e.what()));
+  }
+  const double ms = ms_between(started, Clock::now());
+  if (allowed_ms > 0) sizer_.measured(limit.max_tokens, ms, allowed_ms);
+  (current_->priority() == PrefillPriority::kRecompute ? recompute_ms_ : ingest_ms_) += ms;
+  if (over) current_.reset();
+  return over;
+}
+
+std::int64_t PrefillLane::fail_all(const Status& status) {
+  std::int64_t count = 0;
+  const auto fail = [&](const std::shared_ptr<PrefillTask>& task) {
+    task->fail(status);
+    ++count;
+  };
+  if (current_) fail(current_);
+  current_.reset();
+  const auto every = [](const auto&) { return true; };
+  for (Queue* queue : {&recompute_, &ingest_}) {
+    for (const auto& task : queue->take_if(every)) fail(task);
+  }
+  return count;
+}
+
+}  // namespace quire

@@ -1,0 +1,56 @@
+/// What is known of every query between submission and end, for whoever asks from outside the engine thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/pipeline/core.h"
+
+namespace quire {
+
+/// One query. The engine thread writes, any thread reads.
+class RequestRecord {
+ public:
+  RequestRecord(const QueryRequest& request, Clock::time_point received);
+
+  const std::string& id() const { return id_; }
+  const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }
+  void set_state(RequestState state) { state_.store(state, std::memory_order_relaxed); }
+  void set_completion_tokens(std::int64_t n) { completion_tokens_.store(n, std::memory_order_relaxed); }
+  void set_queue_position(std::int32_t position) { queue_position_.store(position, std::memory_order_relaxed); }
+  void set_strategy(const std::string& strategy);
+  RequestInfo info(Clock::time_point now) const;
+
+ private:
+  const std::string id_, tenant_;
+  const std::int64_t prompt_tokens_;
+  const Clock::time_point received_;
+  const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<RequestState> state_{RequestState::kWaiting};
+  std::atomic<std::int64_t> completion_tokens_{0};
+  std::atomic<std::int32_t> queue_position_{-1};
+  mutable std::mutex mu_;
+  std::string strategy_;  // guarded by mu_
+};
+
+/// The records of the queries that have not ended, oldest first. Threads: any.
+class RequestBoard {
+ public:
+  std::shared_ptr<RequestRecord> add(const QueryRequest& request, Clock::time_point received);
+  void remove(const RequestRecord& record);
+  std::vector<RequestInfo> list(Clock::time_point now) const;
+  /// Marks every query of this id as cancelled. False: there is none.
+  bool cancel(const std::string& id);
+
+ private:
+  mutable std::mutex mu_;
+  std::vector<std::shared_ptr<RequestRecord>> records_;  // guarded by mu_
+};
+
+}  // namespace quire

@@ -1,0 +1,113 @@
+#include "engine/schedule/fair_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace quire {
+namespace {
+
+class FairQueueTest : public ::testing::Test {
+ protected:
+  void push(const std::string& tenant, int n = 1) {
+    for (int i = 0; i < n; ++i) queue_.push(tenant, tenant + std::to_string(number_[tenant]++));
+  }
+  /// The next item; its tenant is charged.
+  std::string turn(std::int64_t tokens = 10) {
+    const std::string item = queue_.pop();
+    queue_.charge(item.substr(0, 1), tokens);
+    return item;
+  }
+
+  FairQueue<std::string> queue_;
+  std::map<std::string, int> number_;
+};
+
+TEST_F(FairQueueTest, OneTenantIsServedInOrder) {
+  push("a", 3);
+  EXPECT_EQ(queue_.front(), "a0");
+  EXPECT_EQ(turn(), "a0");
+  EXPECT_EQ(turn(), "a1");
+  EXPECT_EQ(turn(), "a2");
+  EXPECT_TRUE(queue_.empty());
+}
+
+TEST_F(FairQueueTest, ALongQueueDoesNotStarveAShortOne) {
+  push("a", 200);
+  EXPECT_EQ(turn(), "a0");
+  push("b");
+  EXPECT_EQ(turn(), "b0");
+  EXPECT_EQ(turn(), "a1");
+  EXPECT_EQ(queue_.size(), 198u);
+}
+
+TEST_F(FairQueueTest, TurnsFollowTheWorkDoneNotTheirNumber) {
+  push("a", 100);
+  push("b", 100);
+  int a = 0, b = 0;
+  for (int i = 0; i < 44; ++i) {
+    const bool of_a = queue_.front()[0] == 'a';
+    (void)turn(of_a ? 30 : 10);
+    ++(of_a ? a : b);
+  }
+  EXPECT_EQ(b, 33);
+  EXPECT_EQ(a, 11);
+}
+
+TEST_F(FairQueueTest, WorkChargedInAdvanceIsCorrected) {
+  push("a", 3);
+  push("b", 3);
+  EXPECT_EQ(turn(100), "a0");
+  queue_.charge("a", -99);  // it ended at once
+  EXPECT_EQ(turn(10), "b0");
+  EXPECT_EQ(turn(10), "a1");
+  EXPECT_EQ(turn(10), "b1");
+}
+
+TEST_F(FairQueueTest, IdlenessIsNotSavedUp) {
+  push("a", 50);
+  for (int i = 0; i < 40; ++i) (void)turn();
+  // b was away all the time: it gets its share from now on, not forty turns in a row.
+  push("b", 10);
+  int b = 0;
+  for (int i = 0; i < 10; ++i) b += turn()[0] == 'b' ? 1 : 0;
+  EXPECT_GE(b, 5);
+  EXPECT_LE(b, 6);
+}
+
+TEST_F(FairQueueTest, LeavingAndComingBackDoesNotShedWork) {
+  push("a", 2);
+  push("b", 20);
+  EXPECT_EQ(turn(1000), "a0");
+  EXPECT_EQ(turn(10), "b0");
+  (void)queue_.take_if([](const std::string& item) { return item == "a1"; });
+  push("a");
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(turn(10)[0], 'b') << i;
+}
+
+TEST_F(FairQueueTest, TakesOutWhatLeaves) {
+  push("a", 4);
+  push("b", 2);
+  const auto gone = queue_.take_if([](const std::string& item) { return item == "a1" || item == "b0"; });
+  EXPECT_EQ(gone, (std::vector<std::string>{"a1", "b0"}));
+  EXPECT_EQ(queue_.size(), 4u);
+  EXPECT_EQ(turn(), "a0");
+  EXPECT_EQ(turn(), "b1");
+  EXPECT_EQ(turn(), "a2");
+  EXPECT_EQ(turn(), "a3");
+}
+
+TEST_F(FairQueueTest, TheOrderForetoldIsTheOneThatComes) {
+  push("a", 5);
+  push("b", 2);
+  push("c", 3);
+  (void)turn(15);
+  push("d");
+  std::vector<std::string> foretold, came;
+  for (const std::string* item : queue_.order([](const std::string&) { return 10; })) foretold.push_back(*item);
+  while (!queue_.empty()) came.push_back(turn());
+  EXPECT_EQ(foretold, came);
+}
+
+}  // namespace
+}  // namespace quire
