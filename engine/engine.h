@@ -100,7 +100,7 @@ struct QueryRequest {
   /// An approximate strategy that `auto` may take: it passed the fidelity test of this model. None: `auto` stays exact.
   std::optional<std::string> certified_strategy;
   bool plan_only = false;                  ///< ends once the plan is complete: the question may be run over some blocks, nothing is answered
-  SamplingOptions sampling;                ///< temperature, top_k, top_p, min_p, seed, max_tokens, stop (sample/sampler.h)
+  SamplingOptions sampling;                ///< what picks the tokens and what ends the answer (sample/sampler.h)
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };
 
@@ -118,7 +118,7 @@ struct QueryStats {
   std::int64_t tier_blocks[5] = {}, tier_tokens[5] = {}, tier_bytes[5] = {};
 };
 
-/// Receives one query's events on the engine thread, in order: on_plan, on_token*, then on_done exactly once.
+/// Receives one query's events on the engine thread, in order: on_plan, (on_logprobs, on_token)*, then on_done exactly once.
 /// Must not block. Cancel by returning false from on_token or through QueryHandle.
 class QuerySink {
  public:
@@ -127,6 +127,8 @@ class QuerySink {
   /// `text` is the piece that became final with this token (may be empty). False cancels. An id that ends the answer comes
   /// only if text was held back until then.
   virtual bool on_token(std::int32_t token_id, std::string_view text) = 0;
+  /// With SamplingOptions::top_logprobs: before the on_token of every token but the id that ends the answer.
+  virtual void on_logprobs(const TokenLogprobs& /*logprobs*/) {}
   /// Whether on_logits() is wanted.
   virtual bool wants_logits() const { return false; }
   /// [vocab_size] f32 from which the next token (also the one that ends the answer) is taken, before its on_token; valid during

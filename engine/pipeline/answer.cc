@@ -22,7 +22,7 @@ std::optional<Answer::End> Answer::advance(std::span<const float> logits) {
   if (sink_.wants_logits()) sink_.on_logits(logits);
   const auto& forced = run_.request.sampling.forced_tokens;
   const auto at = static_cast<std::size_t>(run_.stats.completion_tokens);
-  return accept(at < forced.size() ? forced[at] : sampler_.sample(logits));
+  return accept(at < forced.size() ? forced[at] : sampler_.sample(logits), logits);
 }
 
 DecodeRow Answer::row() {
@@ -40,7 +40,7 @@ std::optional<Answer::End> Answer::decoded(const DecodeRow& row) {
   return advance(row.logits);
 }
 
-std::optional<Answer::End> Answer::accept(std::int32_t token_id) {
+std::optional<Answer::End> Answer::accept(std::int32_t token_id, std::span<const float> logits) {
   const SamplingOptions& o = run_.request.sampling;
   const End gone{Status::cancelled("the receiver of the answer went away"), FinishReason::kCancelled};
   ++run_.stats.completion_tokens;
@@ -49,6 +49,8 @@ std::optional<Answer::End> Answer::accept(std::int32_t token_id) {
     if (!rest.empty()) (void)sink_.on_token(token_id, rest);  // the answer is whole, whether or not somebody still listens
     return End{{}, FinishReason::kStop};
   }
+  if (o.top_logprobs) sink_.on_logprobs(token_logprobs(logits, token_id, *o.top_logprobs));
+  sampler_.record(token_id);
   std::string text = text_.push(token_id);
   const bool full = run_.stats.completion_tokens >= o.max_tokens || next_position_ >= run_.core.facts.window;
   const bool stopped = text_.stopped();

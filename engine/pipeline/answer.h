@@ -30,7 +30,7 @@ class Answer {
   std::optional<End> decoded(const DecodeRow& row);
 
  private:
-  std::optional<End> accept(std::int32_t token_id);
+  std::optional<End> accept(std::int32_t token_id, std::span<const float> logits);
 
   QueryRun& run_;
   QuerySink& sink_;

@@ -324,7 +324,7 @@ Fate fate_of(const ContextWork& work, const PlannedContext& context, const Plann
 
 Status validate_query(const EngineFacts& facts, const QueryRequest& request) {
   QUIRE_RETURN_IF_ERROR(validate(request.cache));
-  QUIRE_RETURN_IF_ERROR(validate(request.sampling));
+  QUIRE_RETURN_IF_ERROR(validate(request.sampling, facts.vocab_size));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.prefix_ids, "system"));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.suffix_ids, "query"));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.sampling.forced_tokens, "forced_tokens"));

@@ -5,11 +5,15 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/status.h"
 
 namespace quire {
+
+inline constexpr std::int32_t kMaxTopLogprobs = 20;
 
 struct SamplingOptions {
   std::int32_t max_tokens = 128;
@@ -21,6 +25,10 @@ struct SamplingOptions {
   std::vector<std::string> stop;    ///< the text ends before the first of these
   std::vector<std::int32_t> stop_token_ids;  ///< besides the model's end-of-text ids
   bool ignore_eos = false;
+  /// Each in [-2, 2], taken off the logits of tokens the answer has already: frequency per occurrence, presence once.
+  float frequency_penalty = 0, presence_penalty = 0;
+  std::vector<std::pair<std::int32_t, float>> logit_bias;  ///< token id (each once) and what its logit gets added, [-100, 100]
+  std::optional<std::int32_t> top_logprobs;  ///< QuerySink::on_logprobs with this many alternatives, 0 .. kMaxTopLogprobs; none: off
   /// The first tokens of the answer are these whatever the logits say (teacher forcing); sampling goes on behind them.
   std::vector<std::int32_t> forced_tokens;
 };
@@ -28,8 +36,21 @@ struct SamplingOptions {
 enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kError };
 std::string_view finish_reason_name(FinishReason reason);
 
-/// Checks ranges; field() of the error names the offending member as the API spells it.
-Status validate(const SamplingOptions& options);
+/// Checks ranges; field() of the error names the offending member as the API spells it. Ids must lie below `vocab_size`.
+Status validate(const SamplingOptions& options, std::int32_t vocab_size);
+
+/// A token and the natural logarithm of its probability.
+struct TokenLogprob {
+  std::int32_t token_id = 0;
+  float logprob = 0;
+};
+struct TokenLogprobs {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;    ///< the most likely tokens, first the likeliest, equal ones by id
+};
+/// Under the model's own distribution, the softmax of `logits` [vocab_size]: no temperature, penalty or bias. A logit that is no
+/// number has probability 0.
+TokenLogprobs token_logprobs(std::span<const float> logits, std::int32_t token_id, std::int32_t num_top);
 
 /// Picks tokens for one sequence; deterministic for a given seed. Not shared between threads.
 class Sampler {
@@ -37,11 +58,19 @@ class Sampler {
   explicit Sampler(const SamplingOptions& options);
   /// logits: [vocab_size] f32, not changed.
   std::int32_t sample(std::span<const float> logits);
+  /// The answer goes on with this token: what penalties count.
+  void record(std::int32_t token_id);
 
  private:
+  /// The logits after penalties and bias; the argument itself where there are none.
+  std::span<const float> adjusted(std::span<const float> logits);
+  std::int32_t draw(std::span<const float> logits);
+
   SamplingOptions options_;
   std::uint64_t state_[4];
   std::vector<std::pair<float, std::int32_t>> scratch_;
+  std::vector<float> adjusted_;
+  std::unordered_map<std::int32_t, std::int32_t> counts_;  ///< of the answer's tokens, where penalties want them
 };
 
 }  // namespace quire

@@ -46,6 +46,7 @@ struct Outcome {
   Status status;
   std::vector<std::int32_t> ids;
   std::string text;
+  std::vector<TokenLogprobs> logprobs;
   Plan first_plan, plan;
   QueryStats stats;
   FinishReason reason = FinishReason::kError;
@@ -65,6 +66,7 @@ class CollectingSink : public QuerySink {
     outcome_.text += text;
     return !at_token || at_token(static_cast<int>(outcome_.ids.size()));
   }
+  void on_logprobs(const TokenLogprobs& logprobs) override { outcome_.logprobs.push_back(logprobs); }
   void on_done(const Status& status, const Plan& plan, const QueryStats& stats, FinishReason reason) override {
     outcome_.status = status;
     outcome_.plan = plan;

@@ -375,6 +375,34 @@ TEST_P(PipelineTest, StopTokensAndStopTextsEndTheAnswer) {
   EXPECT_EQ(text.text, full.text.substr(0, full.text.find(request.sampling.stop[0])));
 }
 
+TEST_P(PipelineTest, LogprobsComeWithEveryTokenButTheOneThatEndsTheAnswer) {
+  auto request = make_request(*engine_, random_docs({30}), random_ids(rng_, 5), "reuse");
+  request.sampling.max_tokens = 12;
+  EXPECT_TRUE(run_query(*engine_, request).logprobs.empty());
+  request.sampling.top_logprobs = 3;
+  const Outcome full = run_query(*engine_, request);
+  ASSERT_EQ(full.logprobs.size(), full.ids.size());
+  for (std::size_t i = 0; i < full.ids.size(); ++i) {
+    EXPECT_EQ(full.logprobs[i].chosen.token_id, full.ids[i]);
+    ASSERT_EQ(full.logprobs[i].top.size(), 3u);
+    EXPECT_EQ(full.logprobs[i].top[0].token_id, full.ids[i]) << "a greedy answer takes the likeliest";
+    EXPECT_GE(full.logprobs[i].top[0].logprob, full.logprobs[i].top[1].logprob);
+  }
+  request.sampling.stop_token_ids = {full.ids[4]};
+  const auto first = std::find(full.ids.begin(), full.ids.end(), full.ids[4]) - full.ids.begin();
+  EXPECT_EQ(run_query(*engine_, request).logprobs.size(), static_cast<std::size_t>(first));
+}
+
+TEST_P(PipelineTest, LogitBiasDecidesAndItsIdsAreChecked) {
+  auto request = make_request(*engine_, random_docs({30}), random_ids(rng_, 5), "reuse");
+  request.sampling.max_tokens = 12;
+  request.sampling.logit_bias = {{500, 100}};
+  const Outcome biased = run_query(*engine_, request);
+  EXPECT_EQ(std::count(biased.ids.begin(), biased.ids.end(), 500), 12);
+  request.sampling.logit_bias = {{500, 100}, {4096, 1}};
+  EXPECT_EQ(run_query(*engine_, request).status.field(), "logit_bias.4096");
+}
+
 /// Keeps the likeliest token of each position.
 class ChoicesSink final : public CollectingSink {
  public:

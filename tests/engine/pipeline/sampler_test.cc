@@ -93,7 +93,7 @@ TEST(SamplerTest, ValidationNamesTheField) {
   const auto field = [](auto edit) {
     SamplingOptions o;
     edit(o);
-    return validate(o).field();
+    return validate(o, 100).field();
   };
   EXPECT_EQ(field([](auto&) {}), "");
   EXPECT_EQ(field([](auto& o) { o.max_tokens = 0; }), "max_tokens");
@@ -103,6 +103,86 @@ TEST(SamplerTest, ValidationNamesTheField) {
   EXPECT_EQ(field([](auto& o) { o.top_k = -1; }), "top_k");
   EXPECT_EQ(field([](auto& o) { o.min_p = 2; }), "min_p");
   EXPECT_EQ(field([](auto& o) { o.stop = {"a", ""}; }), "stop[1]");
+  EXPECT_EQ(field([](auto& o) { o.stop_token_ids = {99, 100}; }), "stop_token_ids[1]");
+  EXPECT_EQ(field([](auto& o) { o.frequency_penalty = 2.5f; }), "frequency_penalty");
+  EXPECT_EQ(field([](auto& o) { o.presence_penalty = std::nanf(""); }), "presence_penalty");
+  EXPECT_EQ(field([](auto& o) { o.logit_bias = {{99, 100}, {100, 1}}; }), "logit_bias.100");
+  EXPECT_EQ(field([](auto& o) { o.logit_bias = {{-1, 1}}; }), "logit_bias.-1");
+  EXPECT_EQ(field([](auto& o) { o.logit_bias = {{5, -101}}; }), "logit_bias.5");
+  EXPECT_EQ(field([](auto& o) { o.top_logprobs = 21; }), "top_logprobs");
+  EXPECT_EQ(field([](auto& o) { o.top_logprobs = 20; }), "");
+}
+
+TEST(SamplerTest, TheFrequencyPenaltyGrowsWithEachUseAndThePresencePenaltyDoesNot) {
+  const std::vector<float> logits{5, 4.5f, 3};
+  SamplingOptions o;
+  o.frequency_penalty = 1;
+  Sampler frequency(o);
+  EXPECT_EQ(frequency.sample(logits), 0);
+  frequency.record(0);                     // 4, 4.5, 3
+  EXPECT_EQ(frequency.sample(logits), 1);
+  frequency.record(1);                     // 4, 3.5, 3
+  EXPECT_EQ(frequency.sample(logits), 0);
+  frequency.record(0);                     // 3, 3.5, 3
+  EXPECT_EQ(frequency.sample(logits), 1);
+  frequency.record(1);                     // 3, 2.5, 3
+  EXPECT_EQ(frequency.sample(logits), 0);
+
+  o.frequency_penalty = 0;
+  o.presence_penalty = 1;
+  Sampler presence(o);
+  presence.record(0);
+  presence.record(0);                      // 4, 4.5, 3
+  EXPECT_EQ(presence.sample(logits), 1);
+  presence.record(1);                      // 4, 3.5, 3
+  EXPECT_EQ(presence.sample(logits), 0);
+}
+
+TEST(SamplerTest, NegativePenaltiesInvite) {
+  SamplingOptions o;
+  o.presence_penalty = -2;
+  Sampler sampler(o);
+  sampler.record(1);
+  EXPECT_EQ(sampler.sample(std::vector<float>{2, 1, 0}), 1);
+}
+
+TEST(SamplerTest, LogitBiasBansAndForcesTokensAlsoWhenDrawing) {
+  SamplingOptions o;
+  o.logit_bias = {{0, -100}, {2, 100}};
+  EXPECT_EQ(Sampler(o).sample(std::vector<float>{9, 8, -50}), 2);
+  o.temperature = 1;
+  o.logit_bias = {{0, -100}};
+  const auto counts = draw(o, {9, 1, 1}, 500);
+  EXPECT_FALSE(counts.contains(0));
+  EXPECT_EQ(counts.size(), 2u);
+}
+
+TEST(LogprobsTest, AreTheLogarithmsOfTheSoftmaxInDescendingOrder) {
+  const auto l = token_logprobs(std::vector<float>{std::log(0.2f) + 7, std::log(0.5f) + 7, std::log(0.3f) + 7}, 0, 2);
+  EXPECT_EQ(l.chosen.token_id, 0);
+  EXPECT_NEAR(l.chosen.logprob, std::log(0.2), 1e-5);
+  ASSERT_EQ(l.top.size(), 2u);
+  EXPECT_EQ(l.top[0].token_id, 1);
+  EXPECT_NEAR(l.top[0].logprob, std::log(0.5), 1e-5);
+  EXPECT_EQ(l.top[1].token_id, 2);
+  EXPECT_NEAR(l.top[1].logprob, std::log(0.3), 1e-5);
+}
+
+TEST(LogprobsTest, EqualLogitsComeByIdAndNoMoreThanThereAre) {
+  const auto l = token_logprobs(std::vector<float>{1, 1, 1}, 2, 20);
+  ASSERT_EQ(l.top.size(), 3u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(l.top[static_cast<std::size_t>(i)].token_id, i);
+  EXPECT_TRUE(token_logprobs(std::vector<float>{1, 1, 1}, 2, 0).top.empty());
+}
+
+TEST(LogprobsTest, ImpossibleTokensHaveAFiniteLogprob) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const auto l = token_logprobs(std::vector<float>{-inf, 0, std::nanf("")}, 0, 3);
+  EXPECT_EQ(l.chosen.logprob, -9999);
+  EXPECT_EQ(l.top[0].token_id, 1);
+  EXPECT_NEAR(l.top[0].logprob, 0, 1e-6);
+  EXPECT_EQ(token_logprobs(std::vector<float>{0, 0, std::nanf("")}, 2, 0).chosen.logprob, -9999);
+  EXPECT_TRUE(std::isfinite(token_logprobs(std::vector<float>{-inf, -inf}, 1, 0).chosen.logprob));
 }
 
 }  // namespace
