@@ -2,92 +2,14 @@
 
 #include <algorithm>
 #include <boost/json/array.hpp>
-#include <boost/json/serialize.hpp>
-#include <functional>
 #include <iterator>
-#include <limits>
-#include <map>
 
+#include "server/json/generation_codec.h"
 #include "server/json/parse.h"
 
 namespace quire {
 namespace json = boost::json;
 namespace {
-
-void read_sampling(ObjectReader& r, SamplingOptions& out) {
-  std::int64_t max_tokens = out.max_tokens, top_k = out.top_k, seed = 0;
-  double temperature = out.temperature, top_p = out.top_p, min_p = out.min_p;
-  r.integer("max_tokens", max_tokens, 1, 1 << 20);
-  r.number("temperature", temperature, 0, 2);
-  r.number("top_p", top_p, 0, 1);
-  if (r.ok() && top_p == 0) r.fail("top_p", "top_p is 0; it must be above 0 (use temperature 0 for the likeliest token)");
-  r.integer("top_k", top_k, 0, 1 << 20);
-  r.number("min_p", min_p, 0, 1);
-  if (r.has("seed")) {
-    r.integer("seed", seed, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max());
-    out.seed = static_cast<std::uint64_t>(seed);
-  }
-  if (const auto* stop = r.raw("stop")) {
-    if (stop->is_string()) out.stop = {std::string(stop->as_string())};
-    else out.stop = r.strings("stop", 4);
-    for (const auto& s : out.stop)
-      if (s.empty() || s.size() > 256) r.fail("stop", "stop strings have 1 to 256 bytes");
-  }
-  out.max_tokens = static_cast<std::int32_t>(max_tokens);
-  out.top_k = static_cast<std::int32_t>(top_k);
-  out.temperature = static_cast<float>(temperature);
-  out.top_p = static_cast<float>(top_p);
-  out.min_p = static_cast<float>(min_p);
-}
-
-/// Words, numbers and switches; which names and values a strategy takes is the engine's to say.
-void read_options(ObjectReader& cache, CacheOptions& out) {
-  const auto* given = cache.object("options");
-  if (!given || !cache.ok()) return;
-  if (given->size() > 32) return cache.fail("options", "cache.options has " + std::to_string(given->size()) + " members; at most 32 are taken");
-  std::map<std::string, std::string, std::less<>> options;
-  for (const auto& [name, value] : *given) {
-    const std::string member = "options." + std::string(name.substr(0, 64));
-    if (value.is_string() && value.as_string().size() <= 64) options[std::string(name)] = std::string(value.as_string());
-    else if (value.is_bool()) options[std::string(name)] = value.as_bool() ? "on" : "off";
-    else if (value.is_number()) options[std::string(name)] = json::serialize(value);
-    else cache.fail(member, "cache." + member + " must be a word, a number or a boolean");
-  }
-  out.options = PlugOptions(std::move(options));
-}
-
-void read_cache(ObjectReader& parent, CacheOptions& out) {
-  const auto* value = parent.raw("cache");
-  if (!value || !parent.ok()) return;
-  ObjectReader r(*value, "cache");
-  r.string("strategy", out.strategy, 64);
-  double ratio = 0;
-  if (r.has("keep_ratio")) {
-    r.number("keep_ratio", ratio, 0, 1);
-    out.keep_ratio = ratio;
-  }
-  if (r.has("recompute_ratio")) {
-    r.number("recompute_ratio", ratio, 0, 1);
-    out.recompute_ratio = ratio;
-  }
-  r.string("compress", out.compress, 64);
-  r.string("decode", out.decode, 64);
-  std::string prompt_compression = "none", positions;
-  r.string("prompt_compression", prompt_compression, 64);
-  if (r.ok() && prompt_compression != "none")
-    r.fail("prompt_compression", "cache.prompt_compression is '" + prompt_compression + "', which this build does not have; use none", "unsupported_parameter");
-  read_options(r, out);
-  r.boolean("write", out.write);
-  r.boolean("dedupe", out.dedupe);
-  if (r.has("positions")) {
-    r.one_of("positions", positions, {"global", "compact", "naive"});
-    if (positions == "global") out.positions = PositionMode::kGlobal;
-    if (positions == "compact") out.positions = PositionMode::kCompact;
-    if (positions == "naive") out.positions = PositionMode::kLocalNaive;
-  }
-  r.finish();
-  parent.adopt(r.error());
-}
 
 void read_messages(ObjectReader& parent, QueryBody& out) {
   const auto* list = parent.array("messages", 1, 1024);
@@ -106,8 +28,13 @@ void read_messages(ObjectReader& parent, QueryBody& out) {
     }
     parent.adopt(r.error());
     if (!parent.ok()) return;
-    if (m.role == "system") out.system = m.content;
-    else out.messages.push_back(std::move(m));
+    if (m.role == "system") {
+      out.system = m.content;
+      out.system_param = r.path_of("role");
+      continue;
+    }
+    out.messages.push_back(std::move(m));
+    out.message_index.push_back(i);
   }
   if (out.messages.empty()) parent.fail("messages", "messages has no turn of the user");
 }
@@ -126,6 +53,7 @@ void read_inline_documents(ObjectReader& parent, std::size_t max_documents, Quer
     }
     parent.adopt(r.error());
     if (!parent.ok()) return;
+    d.after_ids = out.document_ids.size();
     out.documents.push_back(std::move(d));
   }
 }
@@ -214,27 +142,21 @@ std::optional<ReadError> read_query(const json::value& body, const QueryDefaults
   if (r.ok() && out.query.has_value() == !out.messages.empty())
     r.fail("query", out.query ? "query and messages are both given; give one" : "query is missing; give query or messages");
   out.document_ids = r.strings("document_ids", defaults.max_documents);
+  for (std::size_t i = 0; i < out.document_ids.size(); ++i) out.document_params.push_back("document_ids[" + std::to_string(i) + "]");
   read_inline_documents(r, defaults.max_documents, out);
   if (r.ok() && out.document_ids.size() + out.documents.size() > defaults.max_documents)
     r.fail("documents", "the query names " + std::to_string(out.document_ids.size() + out.documents.size()) + " documents; at most " +
                             std::to_string(defaults.max_documents) + " are taken");
   r.string("model", out.model, 256);
   r.boolean("stream", out.stream);
+  std::int64_t max_tokens = out.sampling.max_tokens;
+  r.integer("max_tokens", max_tokens, 1, 1 << 20);
+  out.sampling.max_tokens = static_cast<std::int32_t>(max_tokens);
   read_sampling(r, out.sampling);
-  read_cache(r, out.cache);
-  r.string("cache_salt", out.cache_salt, 512);
-  if (r.ok() && r.has("cache_salt") && (out.cache_salt.size() < 8 || out.cache_salt.size() > 128))
-    r.fail("cache_salt", "cache_salt has " + std::to_string(out.cache_salt.size()) + " characters; it must have 8 to 128");
-  std::string on_missing = "error", on_not_ready = "wait", explain = "summary";
-  r.one_of("on_missing", on_missing, {"error", "skip"});
-  r.one_of("on_not_ready", on_not_ready, {"wait", "error", "compute"});
-  r.one_of("explain", explain, {"none", "summary", "blocks"});
-  r.boolean("citations", out.citations);
+  read_logprobs(r, out.sampling);
+  read_cache_and_policies(r, out);
   r.integer("timeout_ms", out.timeout_ms, 1, 3'600'000);
   r.finish();
-  out.skip_missing = on_missing == "skip";
-  out.on_not_ready = on_not_ready == "wait" ? OnNotReady::kWait : on_not_ready == "error" ? OnNotReady::kError : OnNotReady::kCompute;
-  out.explain = explain == "none" ? ExplainLevel::kNone : explain == "blocks" ? ExplainLevel::kBlocks : ExplainLevel::kSummary;
   return r.error();
 }
 
@@ -357,6 +279,8 @@ json::array query_documents_json(const QueryRecord& r) {
   return out;
 }
 
+json::array citations_json(const QueryRecord&) { return {}; }
+
 json::object query_result_json(const QueryRecord& r, bool with_answer) {
   json::object o;
   o["id"] = r.id;
@@ -365,7 +289,7 @@ json::object query_result_json(const QueryRecord& r, bool with_answer) {
   o["model"] = r.model;
   if (with_answer) o["answer"] = r.answer;
   o["finish_reason"] = r.finish_reason;
-  o["citations"] = json::array();  // this build does not attribute
+  o["citations"] = citations_json(r);
   o["usage"] = usage_json(r);
   o["timings"] = timings_json(r);
   o["cache"] = cache_json(r);

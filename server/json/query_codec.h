@@ -17,15 +17,28 @@ enum class ExplainLevel : std::uint8_t { kNone, kSummary, kBlocks };
 
 struct InlineDocument {
   std::string title, text;
+  std::size_t after_ids = 0;               ///< how many of document_ids stand before it in the prompt
 };
 
-/// The body of POST /v1/query, checked.
+/// A prompt taken as it is, without a template: text in which control tokens may be spelled out, or token ids.
+struct RawPrompt {
+  std::string text;
+  std::vector<std::int32_t> token_ids;     ///< used when not empty
+};
+
+/// What to generate, checked: the body of POST /v1/query, or its equal read from an OpenAI-style one.
 struct QueryBody {
   std::optional<std::string> query;
   std::vector<ChatMessage> messages;       ///< without the system message
+  std::vector<std::size_t> message_index;  ///< where each of `messages` stands in the request
+  /// Without documents, messages are rendered by the model's own chat template instead of the form for documents.
+  bool chat_template = false;
+  std::vector<RawPrompt> prompts;          ///< instead of query and messages
   std::vector<std::string> document_ids;
+  std::vector<std::string> document_params;  ///< where each of document_ids stands in the request, for messages
   std::vector<InlineDocument> documents;
   std::optional<std::string> system;
+  std::string system_param = "system";     ///< where it stands in the request, for messages
   std::string model;
   bool stream = false, skip_missing = false, citations = true;
   OnNotReady on_not_ready = OnNotReady::kWait;
@@ -66,6 +79,8 @@ boost::json::object usage_json(const QueryRecord& record);
 boost::json::object cache_json(const QueryRecord& record);
 boost::json::object timings_json(const QueryRecord& record);
 boost::json::array query_documents_json(const QueryRecord& record);
+/// Always empty: this build does not attribute.
+boost::json::array citations_json(const QueryRecord& record);
 /// The final object; `with_answer` false for the SSE `done` event.
 boost::json::object query_result_json(const QueryRecord& record, bool with_answer);
 /// The SSE `plan` event.

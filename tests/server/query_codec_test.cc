@@ -37,6 +37,20 @@ TEST(QueryCodec, ReadsAWholeBody) {
   EXPECT_EQ(q.explain, ExplainLevel::kBlocks);
 }
 
+TEST(QueryCodec, ReadsPenaltiesBiasAndLogprobs) {
+  QueryBody q;
+  const auto e = read_query(*parse_json(R"({"query":"q","frequency_penalty":0.5,"presence_penalty":-2,"logit_bias":{"7":-100,"9":1.5},"stop_token_ids":[3,4],"logprobs":true,"top_logprobs":5})"), defaults(), q);
+  ASSERT_FALSE(e) << e->message;
+  EXPECT_EQ(q.sampling.frequency_penalty, 0.5f);
+  EXPECT_EQ(q.sampling.presence_penalty, -2);
+  EXPECT_EQ(q.sampling.logit_bias, (std::vector<std::pair<std::int32_t, float>>{{7, -100}, {9, 1.5f}}));
+  EXPECT_EQ(q.sampling.stop_token_ids, (std::vector<std::int32_t>{3, 4}));
+  EXPECT_EQ(q.sampling.top_logprobs, 5);
+  QueryBody off;
+  ASSERT_FALSE(read_query(*parse_json(R"({"query":"q","logprobs":false})"), defaults(), off));
+  EXPECT_FALSE(off.sampling.top_logprobs);
+}
+
 TEST(QueryCodec, OptionsAreWordsNumbersAndSwitches) {
   QueryBody q;
   const auto e = read_query(*parse_json(R"({"query":"q","cache":{"strategy":"samkv","options":{"keep_rule":"budget","token_budget":550,"bias":false}}})"), defaults(), q);
@@ -68,6 +82,15 @@ TEST(QueryCodec, ErrorsNameThePath) {
       {R"({"query":"q","document_ids":["a",null]})", "invalid_value", "document_ids[1]"},
       {R"({"query":"q","document_ids":["1","2","3"],"documents":[{"text":"a"},{"text":"b"}]})", "invalid_value", "documents"},
       {R"({"query":"q","documents":[{"title":"a"}]})", "invalid_value", "documents[0].text"},
+      {R"({"query":"q","frequency_penalty":2.5})", "invalid_value", "frequency_penalty"},
+      {R"({"query":"q","presence_penalty":"1"})", "invalid_value", "presence_penalty"},
+      {R"({"query":"q","logit_bias":[]})", "invalid_value", "logit_bias"},
+      {R"({"query":"q","logit_bias":{"word":1}})", "invalid_value", "logit_bias.word"},
+      {R"({"query":"q","logit_bias":{"7":101}})", "invalid_value", "logit_bias.7"},
+      {R"({"query":"q","logit_bias":{"7":1,"07":1}})", "invalid_value", "logit_bias.07"},
+      {R"({"query":"q","stop_token_ids":[1,-1]})", "invalid_value", "stop_token_ids[1]"},
+      {R"({"query":"q","top_logprobs":2})", "invalid_value", "top_logprobs"},
+      {R"({"query":"q","logprobs":true,"top_logprobs":21})", "invalid_value", "top_logprobs"},
       {R"({"query":"q","qury":1})", "unknown_field", "qury"},
       {R"({"query":"q","max_tokens":0})", "invalid_value", "max_tokens"},
       {R"({"query":"q","temperature":-1})", "invalid_value", "temperature"},

@@ -1,0 +1,336 @@
+#include "server/handlers/generation.h"
+
+#include <algorithm>
+#include <atomic>
+#include <boost/json/array.hpp>
+#include <cmath>
+#include <cstdio>
+#include <mutex>
+#include <utility>
+
+#include "cachestore/key.h"
+#include "engine/pipeline/strategy.h"
+#include "kernels/base/log.h"
+#include "server/handlers/common.h"
+#include "server/handlers/prompt.h"
+#include "server/json/logprobs_json.h"
+#include "server/request_id.h"
+
+namespace quire {
+namespace json = boost::json;
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+double ms_since(SteadyClock::time_point t) { return std::chrono::duration<double, std::milli>(SteadyClock::now() - t).count(); }
+
+std::size_t index_of(const std::vector<std::string>& ids, const std::string& id) {
+  return static_cast<std::size_t>(std::find(ids.begin(), ids.end(), id) - ids.begin());
+}
+
+/// How the request names the document: "document_ids[1]".
+std::string param_of(const QueryBody& body, const std::string& id) {
+  const std::size_t i = index_of(body.document_ids, id);
+  return i < body.document_params.size() ? body.document_params[i] : "document_ids";
+}
+
+json::array id_array(const std::vector<std::string>& ids) {
+  json::array out;
+  for (const auto& id : ids) out.emplace_back(id);
+  return out;
+}
+
+Problem missing_problem(const Generation& g, const std::vector<std::string>& missing) {
+  const auto& first = missing.front();
+  Problem problem = make_problem("document_not_found", "there is no document '" + first.substr(0, 256) + "' in the namespace '" + g.call->ns + "'" +
+                                     (missing.size() > 1 ? ", and " + std::to_string(missing.size() - 1) + " more are missing" : ""),
+                                 param_of(g.body, first));
+  problem.extra["document_ids"] = id_array(missing);
+  return problem;
+}
+
+Problem not_ready_problem(const Generation& g, const NotReadyDocument& d) {
+  char percent[16];
+  std::snprintf(percent, sizeof percent, "%.0f", d.progress * 100);
+  std::string detail = d.status == DocumentStatus::kFailed ? d.id + " could not be cached" + (d.error ? ": " + d.error->message : "") + "; post it again"
+                                                           : d.id + " is at " + percent + "%";
+  Problem problem = make_problem("document_not_ready", detail, param_of(g.body, d.id));
+  problem.extra["document_ids"] = json::array{json::value(d.id)};
+  if (!d.job_id.empty()) problem.extra["job_id"] = d.job_id;
+  return problem;
+}
+
+/// The engine's part of the request; a copy of the first serves the other choices.
+Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
+  Services& services = g.call->services;
+  const auto begun = SteadyClock::now();
+  QueryRequest& q = g.requests.emplace_back();
+  QueryRecord& r = g.first();
+  q.id = r.id;
+  // As ingest names them, or no key would match.
+  q.tenant = services.ingest->tenant(g.call->ns);
+  q.salt_digest = services.ingest->salt_digest(g.body.cache_salt);
+  q.cache = g.body.cache;
+  if (const bool untouched = !q.cache.keep_ratio && !q.cache.recompute_ratio && !q.cache.positions && q.cache.options.given().empty();
+      q.cache.strategy == "auto" && untouched) {
+    // A certificate speaks of default settings only; a request with settings of its own stays exact.
+    FidelityGate::Verdict verdict = services.fidelity->verdict();
+    q.certified_strategy = std::move(verdict.strategy);
+    r.exact_note = std::move(verdict.note);
+  }
+  q.sampling = g.body.sampling;  // the engine knows what else ends an answer of its model
+  q.deadline = g.deadline;
+  QUIRE_RETURN_IF_ERROR(add_documents(g.body, services.engine->prompt_format(), std::move(documents), q, r.documents));
+  std::vector<std::vector<std::int32_t>> questions;
+  QUIRE_RETURN_IF_ERROR(build_prompt(g.body, *services.engine, q, questions));
+  r.tokenize_ms = ms_since(begun);
+  const std::size_t choices = questions.size() * static_cast<std::size_t>(g.samples);
+  for (std::size_t i = 1; i < choices; ++i) {
+    g.requests.push_back(g.requests.front());
+    g.records.push_back(std::make_shared<QueryRecord>(r));
+    g.requests.back().id = g.records.back()->id = r.id + "-" + std::to_string(i);
+    // Each choice draws its own numbers, all of them fixed by the seed.
+    if (auto& seed = g.requests.back().sampling.seed) *seed += i;
+  }
+  for (std::size_t i = 0; i < choices; ++i) g.requests[i].suffix_ids = questions[i / static_cast<std::size_t>(g.samples)];
+  return {};
+}
+
+void resolve(std::shared_ptr<Generation> g, bool waited);
+
+/// Comes back to resolve() when the documents are settled or the time is over.
+void wait_for(std::shared_ptr<Generation> g, const std::vector<NotReadyDocument>& documents) {
+  struct Wait {
+    std::atomic<bool> over{false};
+    std::mutex mu;
+    Subscription subscription;  // guarded by mu
+  };
+  auto wait = std::make_shared<Wait>();
+  std::vector<std::string> ids;
+  for (const auto& d : documents) ids.push_back(d.id);
+  Services& services = g->call->services;
+  const auto go_on = [g, wait, &services] {
+    if (wait->over.exchange(true)) return;
+    const auto next = [g, wait] {
+      {
+        Subscription dropped;
+        std::lock_guard lock(wait->mu);
+        dropped = std::exchange(wait->subscription, Subscription());
+      }
+      resolve(g, true);
+    };
+    if (!services.workers->post(next)) g->call->fail(make_problem("overloaded", "too many requests wait; try again"));
+  };
+  const auto timer = services.timers->at(g->ready_by, go_on);
+  auto subscription = services.ingest->when_settled(g->call->ns, ids, [go_on, timer, &services] {
+    services.timers->cancel(timer);
+    go_on();
+  });
+  std::lock_guard lock(wait->mu);
+  if (!wait->over) wait->subscription = std::move(subscription);
+}
+
+void resolve(std::shared_ptr<Generation> g, bool waited) {
+  Call& call = *g->call;
+  if (call.exchange->client_gone()) return;
+  const auto begun = SteadyClock::now();
+  ResolveOptions options;
+  options.cache_salt = g->body.cache_salt;
+  options.compute_pending = g->body.on_not_ready == OnNotReady::kCompute;
+  options.touch = g->touches_documents;
+  auto resolved = call.services.ingest->resolve(call.ns, g->body.document_ids, options);
+  if (!resolved.ok()) return call.fail(ingest_problem(resolved.status()));
+  g->first().resolve_ms += ms_since(begun);
+  if (!resolved->missing.empty() && !g->body.skip_missing) return call.fail(missing_problem(*g, resolved->missing));
+  if (!resolved->not_ready.empty()) {
+    const auto& first = resolved->not_ready.front();
+    const bool give_up = first.status == DocumentStatus::kFailed || g->body.on_not_ready != OnNotReady::kWait || !g->touches_documents ||
+                         (waited && SteadyClock::now() >= g->ready_by);
+    if (give_up) return call.fail(not_ready_problem(*g, first));
+    return wait_for(g, resolved->not_ready);
+  }
+  if (const auto s = build_requests(*g, std::move(resolved->documents)); !s.ok()) return call.fail(engine_problem(s));
+  g->on_prepared(g);
+}
+
+/// Cancels every choice of a request; a choice that comes later is cancelled at once.
+class Choices {
+ public:
+  void add(QueryHandle handle) {
+    std::lock_guard lock(mu_);
+    if (cancelled_) handle.cancel();
+    handles_.push_back(std::move(handle));
+  }
+  void cancel() {
+    std::lock_guard lock(mu_);
+    cancelled_ = true;
+    for (QueryHandle& h : handles_) h.cancel();
+  }
+
+ private:
+  std::mutex mu_;
+  bool cancelled_ = false;            // guarded by mu_
+  std::vector<QueryHandle> handles_;  // guarded by mu_
+};
+
+/// Receives one choice's events: keeps its record, and passes on what the writer has to say.
+class ChoiceSink final : public QuerySink {
+ public:
+  /// `shadow`: to be filled and checked if the strategy turns out to be an approximation; may be null.
+  ChoiceSink(std::shared_ptr<Call> call, std::shared_ptr<QueryRecord> record, std::size_t choice, std::shared_ptr<ReplyWriter> writer,
+             std::shared_ptr<Choices> all, std::shared_ptr<ShadowSample> shadow)
+      : call_(std::move(call)), record_(std::move(record)), choice_(choice), writer_(std::move(writer)), all_(std::move(all)),
+        shadow_(std::move(shadow)), logprobs_(call_->services.engine->tokenizer()) {}
+
+  void on_plan(const Plan& plan) override {
+    record_->plan = plan;
+    if (shadow_ && is_exact(plan)) shadow_.reset();
+    writer_->planned(choice_);
+  }
+
+  bool wants_logits() const override { return shadow_ != nullptr; }
+  void on_logits(std::span<const float> logits) override { shadow_->add(logits); }
+  void on_logprobs(const TokenLogprobs& logprobs) override { logprobs_.add(logprobs); }
+
+  bool on_token(std::int32_t, std::string_view text) override {
+    if (record_->ttft_ms == 0) record_->ttft_ms = call_->elapsed_ms();
+    record_->answer.append(text);
+    if (call_->exchange->client_gone()) return false;
+    return text.empty() || writer_->text(choice_, text, logprobs_.take(record_->answer.size()));
+  }
+
+  void on_done(const Status& status, const Plan& plan, const QueryStats& stats, FinishReason reason) override {
+    record_->plan = plan;
+    record_->stats = stats;
+    record_->finish_reason = finish_reason_name(reason);
+    record_->total_ms = call_->elapsed_ms();
+    record_->finished = status.ok();
+    if (shadow_) shadow_->strategy = plan.strategy;
+    auto finish = [shadow = status.ok() ? std::move(shadow_) : nullptr, call = call_, record = record_, status, writer = writer_, all = all_, choice = choice_] {
+      if (record->ttft_ms == 0) record->ttft_ms = record->total_ms;
+      if (status.ok()) call->services.explain->add(record);  // before the reply: the client may ask for it at once
+      else all->cancel();
+      account(*call, *record, status, choice);
+      writer->finished(choice, status);
+      if (shadow) call->services.shadow->submit(shadow);
+    };
+    // The reply is built off the engine thread, which has other queries to serve.
+    if (!call_->services.workers->post(finish)) finish();
+  }
+
+ private:
+  static bool is_exact(const Plan& plan) {
+    const auto strategy = find_strategy(plan.strategy);
+    return strategy.ok() && strategy->same_as_recompute && plan.compress == "none" && plan.decode == "dense";
+  }
+
+  /// Log fields of the first choice; metrics and the key's tokens of every one.
+  static void account(Call& call, const QueryRecord& r, const Status& status, std::size_t choice) {
+    if (status.ok()) call.services.metrics->query_finished(r);
+    call.charge_tokens(r.plan.prompt_tokens + r.stats.completion_tokens);
+    if (choice != 0) return;
+    const FateCounts& f = r.plan.fates;
+    call.add_log("query", r.id);
+    call.add_log("strategy", r.plan.strategy);
+    call.add_log("fates", std::to_string(f.reused) + "/" + std::to_string(f.recomputed) + "/" + std::to_string(f.computed) + "/" + std::to_string(f.dropped));
+    call.add_log("prompt_tokens", std::to_string(r.plan.prompt_tokens));
+    call.add_log("completion_tokens", std::to_string(r.stats.completion_tokens));
+    call.add_log("ttft_ms", std::to_string(std::llround(r.ttft_ms)));
+    if (call.services.config()->log.texts) call.add_log("question", r.question);
+  }
+
+  const std::shared_ptr<Call> call_;
+  const std::shared_ptr<QueryRecord> record_;
+  const std::size_t choice_;
+  const std::shared_ptr<ReplyWriter> writer_;
+  const std::shared_ptr<Choices> all_;
+  std::shared_ptr<ShadowSample> shadow_;
+  AnswerLogprobs logprobs_;
+};
+
+/// Whether the answer is the likeliest token at every step: only such answers can be compared token by token.
+bool is_greedy(const SamplingOptions& o) {
+  return o.temperature <= 0 && o.frequency_penalty == 0 && o.presence_penalty == 0 && o.logit_bias.empty();
+}
+
+std::shared_ptr<ShadowSample> shadow_of(Services& services, const QueryRequest& request) {
+  if (!services.shadow) return nullptr;
+  services.shadow->yield();
+  if (!is_greedy(request.sampling) || !services.shadow->draw(services.config()->policy.shadow_ratio)) return nullptr;
+  auto shadow = std::make_shared<ShadowSample>();
+  shadow->request = request;
+  return shadow;
+}
+
+}  // namespace
+
+Problem engine_problem(const Status& status) {
+  if (const auto window = parse_window_exceeded(status)) {
+    Problem p = problem_of(status, "context_length_exceeded");
+    p.extra["limit"] = window->limit;
+    p.extra["actual"] = window->actual;
+    return p;
+  }
+  if (status.code() == Code::kInternal || status.code() == Code::kCorruption) log_error("a query failed", {{"reason", status.to_string()}});
+  if (status.code() == Code::kDeadlineExceeded) return make_problem("deadline_exceeded", "the query was not finished within timeout_ms", "timeout_ms");
+  return problem_of(status);
+}
+
+std::vector<BlockChars> block_chars(Services& services, const QueryRecord& r) {
+  std::vector<BlockChars> out;
+  for (const auto& d : r.documents) {
+    std::vector<BlockInfo> blocks;
+    if (!d.id.empty()) {
+      const auto now = services.ingest->get(r.ns, d.id);
+      if (now.ok() && now->content_hash == d.content_hash) {
+        auto found = services.ingest->blocks(r.ns, d.id);
+        if (found.ok()) blocks = std::move(*found);
+      }
+    }
+    for (const auto& c : r.plan.contexts) {
+      if (static_cast<std::size_t>(c.index) < d.first_context || static_cast<std::size_t>(c.index) >= d.first_context + d.num_contexts) continue;
+      for (const auto& b : c.blocks) {
+        BlockChars chars;
+        for (const auto& i : blocks)
+          if (i.chunk == c.chunk && i.token_begin == static_cast<std::uint64_t>(b.first_token) && i.char_begin && i.char_end) chars = {*i.char_begin, *i.char_end, true};
+        out.push_back(chars);
+      }
+    }
+  }
+  return out;
+}
+
+void prepare(std::shared_ptr<Generation> g) {
+  Call& call = *g->call;
+  const auto config = call.services.config();
+  const std::string& served = call.services.engine->info().model_name;
+  if (!g->body.model.empty() && g->body.model != "default" && g->body.model != served)
+    return call.fail(make_problem("model_not_found", "there is no model '" + g->body.model + "'; this service has '" + served + "'", "model"));
+  auto record = std::make_shared<QueryRecord>();
+  record->id = make_id("qry_");
+  record->ns = call.ns;
+  record->model = served;
+  record->created_ms = unix_ms_now();
+  if (config->explain.keep_text || config->log.texts) record->question = question_text(g->body);
+  g->records.push_back(std::move(record));
+  resolve(std::move(g), false);
+}
+
+void run_choices(Generation& g, std::shared_ptr<ReplyWriter> writer) {
+  Services& services = g.call->services;
+  auto all = std::make_shared<Choices>();
+  g.call->exchange->on_disconnect([all] { all->cancel(); });
+  for (std::size_t i = 0; i < g.requests.size(); ++i) {
+    auto shadow = i == 0 ? shadow_of(services, g.requests[i]) : nullptr;
+    auto sink = std::make_shared<ChoiceSink>(g.call, g.records[i], i, writer, all, std::move(shadow));
+    auto handle = services.engine->query(std::move(g.requests[i]), std::move(sink));
+    if (handle.ok()) {
+      all->add(std::move(*handle));
+      continue;
+    }
+    all->cancel();
+    return writer->finished(i, handle.status());
+  }
+}
+
+}  // namespace quire
