@@ -276,6 +276,13 @@ Problem engine_problem(const Status& status) {
   return problem_of(status);
 }
 
+Problem engine_problem(const Status& status, const Engine& engine) {
+  constexpr std::int64_t kShortestMs = 1000, kLongestMs = 60'000;
+  Problem p = engine_problem(status);
+  if (p.code == "overloaded") p.retry_after_ms = std::clamp<std::int64_t>(engine.expected_wait().count(), kShortestMs, kLongestMs);
+  return p;
+}
+
 std::vector<BlockChars> block_chars(Services& services, const QueryRecord& r) {
   std::vector<BlockChars> out;
   for (const auto& d : r.documents) {

@@ -55,6 +55,8 @@ void run_choices(Generation& generation, std::shared_ptr<ReplyWriter> writer);
 
 /// What the client is told of a failure of the engine. Logs what a person must look at.
 Problem engine_problem(const Status& status);
+/// The same; where the queue is full, with the wait the engine expects (one second to a minute) as the time after which to try again.
+Problem engine_problem(const Status& status, const Engine& engine);
 
 /// Character ranges of the plan's blocks, where the document is still the one that was asked.
 std::vector<BlockChars> block_chars(Services& services, const QueryRecord& record);

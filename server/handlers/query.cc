@@ -39,7 +39,7 @@ class NativeReply final : public ReplyWriter {
     Call& call = *call_;
     const QueryRecord& r = *record_;
     if (!status.ok()) {
-      const Problem p = engine_problem(status);
+      const Problem p = engine_problem(status, *call.services.engine);
       if (!started_) return call.fail(p);
       call.add_log("error_code", p.code);
       (void)call.event("error", problem_body(p, call.instance, call.request_id));
@@ -84,7 +84,7 @@ class PlanSink final : public QuerySink {
     g_->first().plan = plan;
     g_->first().stats = stats;
     auto reply = [g = g_, status] {
-      if (!status.ok()) return g->call->fail(engine_problem(status));
+      if (!status.ok()) return g->call->fail(engine_problem(status, *g->call->services.engine));
       g->call->reply_json(200, plan_result_json(g->first()), {{"X-Cache", std::string(cache_header(g->first().plan))}});
     };
     if (!g_->call->services.workers->post(reply)) reply();
@@ -99,7 +99,7 @@ void complete_plan(const std::shared_ptr<Generation>& g) {
   QueryRequest request = g->requests.front();
   request.plan_only = true;
   auto handle = g->call->services.engine->query(std::move(request), std::make_shared<PlanSink>(g));
-  if (!handle.ok()) return g->call->fail(engine_problem(handle.status()));
+  if (!handle.ok()) return g->call->fail(engine_problem(handle.status(), *g->call->services.engine));
   g->call->exchange->on_disconnect([h = *handle]() mutable { h.cancel(); });
 }
 

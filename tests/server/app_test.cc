@@ -131,7 +131,12 @@ TEST_F(AppTest, EngineFailuresHaveTheirFaces) {
   auto r = ask();
   EXPECT_EQ(r.status, 503);
   EXPECT_EQ(code_of(r), "overloaded");
-  EXPECT_TRUE(r.header("retry-after"));
+  EXPECT_EQ(r.header("retry-after"), "1");
+  engine.wait = std::chrono::milliseconds(7300);
+  EXPECT_EQ(ask().header("retry-after"), "8");
+  EXPECT_EQ(ask().header("retry-after-ms"), "7300");
+  engine.wait = std::chrono::minutes(20);
+  EXPECT_EQ(ask().header("retry-after"), "60");
   engine.query_error = window_exceeded_status({100, 200}, "document_ids");
   r = ask();
   EXPECT_EQ(r.status, 400);

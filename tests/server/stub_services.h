@@ -32,6 +32,7 @@ class StubEngine : public Engine {
   }
   Status query_error, done_status;  ///< set before the call
   bool hold = false;                ///< keep the sink; the test finishes it
+  std::chrono::milliseconds wait{0};  ///< what a refused client is to be told
 
   std::shared_ptr<QuerySink> take() {
     std::unique_lock lock(mu_);
@@ -79,6 +80,7 @@ class StubEngine : public Engine {
     return QueryHandle(last_);
   }
   Result<Plan> plan(const QueryRequest&) override { return small_plan(); }
+  std::chrono::milliseconds expected_wait() const override { return wait; }
   std::int64_t queries_running() const override { return 0; }
   std::int64_t queries_waiting() const override { return 0; }
   double prefill_tokens_per_second() const override { return 0; }
