@@ -150,6 +150,7 @@ class EngineImpl final : public Engine {
   EngineInfo info_;
   SpeedMeter meter_;
   std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<PrefixCache> prefixes_;
   std::unique_ptr<KvWriter> writer_;
   EngineCore core_;
   std::unique_ptr<Scheduler> scheduler_;  // last: its thread uses everything above
@@ -177,6 +178,9 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   const bool exact = model_->options().weights == WeightFormat::kF32;
   const DType cached = exact ? facts.shape.dtype : cached_kv_dtype(facts.shape.dtype, config.head_dim);
   pool_ = std::make_unique<PagePool>(PageFormat{config.num_kv_heads, config.head_dim, cached}, budget);
+  const std::int64_t kept = options.prefix_cache_bytes < 0 ? budget / 4 : options.prefix_cache_bytes;
+  if (kept > 0) prefixes_ = std::make_unique<PrefixCache>(*pool_, config.num_layers, kept);
+  core_.prefixes = prefixes_.get();
   core_.model = model_.get();
   core_.store = &store_;
   core_.tokenizer = tokenizer_.get();

@@ -65,9 +65,24 @@ Result<void*> PagePool::allocate() {
   return out;
 }
 
+void PagePool::share(void* page) {
+  std::lock_guard lock(mu_);
+  QUIRE_CHECK(page && pages_in_use_ > 0, "a page is shared that nobody holds");
+  ++other_holders_[page];
+}
+
+bool PagePool::shared(const void* page) const {
+  std::lock_guard lock(mu_);
+  return other_holders_.contains(page);
+}
+
 void PagePool::release(void* page) {
   std::lock_guard lock(mu_);
   QUIRE_CHECK(page && pages_in_use_ > 0, "a page is released twice");
+  if (const auto others = other_holders_.find(page); others != other_holders_.end()) {
+    if (--others->second == 0) other_holders_.erase(others);
+    return;
+  }
   --pages_in_use_;
   free_.push_back(page);
 }

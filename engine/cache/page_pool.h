@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "kernels/base/dtype.h"
@@ -23,7 +24,8 @@ struct PageFormat {
   }
 };
 
-/// Allocates pages out of slabs, never more than max_bytes. Freed pages are reused first.
+/// Allocates pages out of slabs, never more than max_bytes. Freed pages are reused first. A page may have several holders, each of which
+/// releases it once; who wants to write to a page that others hold takes a copy.
 /// Threads: every method may be called concurrently. The pool must outlive its pages.
 class PagePool {
  public:
@@ -36,7 +38,13 @@ class PagePool {
   const PageFormat& format() const { return format_; }
   /// Uninitialised memory. Errors: kResourceExhausted (budget or system memory; nothing changes).
   Result<void*> allocate();
+  /// One more holder of a page in use.
+  void share(void* page);
+  /// Whether others hold it, too.
+  bool shared(const void* page) const;
+  /// By one holder; free once the last did.
   void release(void* page);
+  /// Each page counts once, however many hold it.
   std::int64_t bytes_in_use() const;
   std::int64_t peak_bytes() const;
   std::int64_t max_bytes() const { return max_bytes_; }
@@ -48,6 +56,7 @@ class PagePool {
   mutable std::mutex mu_;
   std::vector<std::unique_ptr<Slab>> slabs_;  // guarded by mu_
   std::vector<void*> free_;                   // guarded by mu_
+  std::unordered_map<const void*, std::int32_t> other_holders_;  ///< of pages with more than one; guarded by mu_
   std::int64_t pages_in_use_ = 0, peak_pages_ = 0, pages_owned_ = 0;  // guarded by mu_
 };
 

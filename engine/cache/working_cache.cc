@@ -1,6 +1,7 @@
 #include "engine/cache/working_cache.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 namespace quire {
@@ -23,7 +24,11 @@ struct Strides {
 
 WorkingCache::WorkingCache(PagePool& pool, std::int32_t num_layers) : pool_(&pool), layers_(static_cast<std::size_t>(num_layers)) {}
 
-WorkingCache::WorkingCache(WorkingCache&& other) noexcept : pool_(other.pool_), layers_(std::move(other.layers_)) { other.layers_.clear(); }
+WorkingCache::WorkingCache(WorkingCache&& other) noexcept
+    : pool_(other.pool_), layers_(std::move(other.layers_)), moved_(std::move(other.moved_)) {
+  other.layers_.clear();
+  other.moved_.clear();
+}
 
 WorkingCache::~WorkingCache() { truncate_all(0); }
 
@@ -45,6 +50,8 @@ Result<std::int64_t> WorkingCache::add_rows(std::int32_t layer_idx, std::span<co
   Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
   const auto first = static_cast<std::int64_t>(layer.positions.size());
   if (positions.empty()) return first;
+  // Rows join the last page if it has room.
+  if (first % kPageTokens != 0) QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(first / kPageTokens)));
   const auto old_pages = layer.pages.size();
   const auto new_pages = static_cast<std::size_t>(pages_for(first + static_cast<std::int64_t>(positions.size())));
   layer.pages.reserve(new_pages);
@@ -72,7 +79,83 @@ void WorkingCache::truncate(std::int32_t layer_idx, std::int64_t num_rows) {
   layer.positions.resize(static_cast<std::size_t>(num_rows));
   const auto keep = static_cast<std::size_t>(pages_for(num_rows));
   for (; layer.pages.size() > keep; layer.pages.pop_back()) pool_->release(layer.pages.back());
+  layer.shared = std::min(layer.shared, keep);
   if (!layer.sorted) layer.sorted = ascends_strictly(layer.positions);
+}
+
+/// Before rows of the page are written: gives the layer a copy of its own if others hold it.
+Status WorkingCache::own_page(Layer& layer, std::size_t page) {
+  if (page >= layer.shared || !pool_->shared(layer.pages[page])) return {};
+  QUIRE_ASSIGN_OR_RETURN(void* copy, pool_->allocate());
+  std::memcpy(copy, layer.pages[page], static_cast<std::size_t>(pool_->format().page_bytes()));
+  pool_->release(layer.pages[page]);
+  layer.pages[page] = copy;
+  return {};
+}
+
+void WorkingCache::append_shared(std::span<void* const> pages, std::span<const std::int32_t> positions) {
+  QUIRE_CHECK(pages.size() == layers_.size() && positions.size() == kPageTokens, "a shared page has one part per layer");
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    Layer& layer = layers_[i];
+    QUIRE_CHECK(layer.positions.size() % kPageTokens == 0, "shared pages are appended at page borders");
+    layer.sorted = layer.sorted && (layer.positions.empty() || layer.positions.back() < positions.front()) && ascends_strictly(positions);
+    layer.pages.push_back(pages[i]);
+    layer.positions.insert(layer.positions.end(), positions.begin(), positions.end());
+    layer.shared = layer.pages.size();
+    pool_->share(pages[i]);
+  }
+}
+
+std::vector<void*> WorkingCache::share_page(std::int64_t page) {
+  std::vector<void*> out;
+  out.reserve(layers_.size());
+  for (Layer& layer : layers_) {
+    QUIRE_CHECK((page + 1) * kPageTokens <= static_cast<std::int64_t>(layer.positions.size()), "only whole pages are shared");
+    out.push_back(layer.pages[static_cast<std::size_t>(page)]);
+    layer.shared = std::max(layer.shared, static_cast<std::size_t>(page) + 1);
+    pool_->share(out.back());
+  }
+  return out;
+}
+
+void WorkingCache::move_out() {
+  const auto page_bytes = static_cast<std::size_t>(pool_->format().page_bytes());
+  std::vector<std::byte> moved(static_cast<std::size_t>(bytes()));
+  std::byte* to = moved.data();
+  for (Layer& layer : layers_) {
+    for (void* page : layer.pages) {
+      std::memcpy(to, page, page_bytes);
+      to += page_bytes;
+      pool_->release(page);
+    }
+    layer.pages.clear();
+    layer.shared = 0;
+  }
+  moved_ = std::move(moved);
+}
+
+Status WorkingCache::move_in() {
+  const auto page_bytes = static_cast<std::size_t>(pool_->format().page_bytes());
+  const std::byte* from = moved_.data();
+  for (Layer& layer : layers_) {
+    const auto count = static_cast<std::size_t>(pages_for(static_cast<std::int64_t>(layer.positions.size())));
+    layer.pages.reserve(count);
+    while (layer.pages.size() < count) {
+      Result<void*> page = pool_->allocate();
+      if (!page.ok()) {
+        for (Layer& l : layers_) {
+          for (void* taken : l.pages) pool_->release(taken);
+          l.pages.clear();
+        }
+        return page.status();
+      }
+      layer.pages.push_back(*page);
+      std::memcpy(*page, from, page_bytes);
+      from += page_bytes;
+    }
+  }
+  moved_ = {};
+  return {};
 }
 
 void WorkingCache::truncate_all(std::int64_t num_rows) {
@@ -80,18 +163,21 @@ void WorkingCache::truncate_all(std::int64_t num_rows) {
 }
 
 Status WorkingCache::place(std::int32_t layer_idx, const RopeTable& rope, const RawKvView& raw, std::int64_t first_row) {
-  const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
   const auto rows = static_cast<std::int64_t>(layer.positions.size());
   if (first_row < 0 || raw.num_rows < 0 || first_row > rows - raw.num_rows) {
     return Status::invalid("first_row", "rows " + std::to_string(first_row) + " to " + std::to_string(first_row + raw.num_rows) +
                                             " are not all among the cache's " + std::to_string(rows));
+  }
+  for (std::int64_t page = first_row / kPageTokens; page * kPageTokens < first_row + raw.num_rows; ++page) {
+    QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(page)));
   }
   return kv_place(rope, KvPlaceArgs{.src = raw, .dst = mutable_view(layer_idx), .positions = layer.positions.data() + first_row,
                                     .dst_rows = nullptr, .first_dst_row = first_row});
 }
 
 Status WorkingCache::place_rows(std::int32_t layer_idx, const RopeTable& rope, const RawKvView& raw, std::span<const std::int32_t> rows) {
-  const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
   if (static_cast<std::int64_t>(rows.size()) != raw.num_rows) {
     return Status::invalid("rows", std::to_string(rows.size()) + " rows for " + std::to_string(raw.num_rows) + " raw rows");
   }
@@ -101,6 +187,7 @@ Status WorkingCache::place_rows(std::int32_t layer_idx, const RopeTable& rope, c
       return Status::invalid("rows", "row " + std::to_string(rows[i]) + " is not among the cache's " + std::to_string(layer.positions.size()));
     }
     positions[i] = layer.positions[static_cast<std::size_t>(rows[i])];
+    QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(rows[i] / kPageTokens)));
   }
   return kv_place(rope, KvPlaceArgs{.src = raw, .dst = mutable_view(layer_idx), .positions = positions.data(), .dst_rows = rows.data(),
                                     .first_dst_row = 0});

@@ -4,6 +4,7 @@
 /// rows (SamKV keeps different blocks in each). Rows that came from the store were copied and rotated: the store is never edited.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -38,13 +39,26 @@ class WorkingCache {
   void truncate(std::int32_t layer, std::int64_t num_rows);
   void truncate_all(std::int64_t num_rows);
 
+  /// Appends a whole page of rows that another cache computed: one page per layer, [num_layers], at these kPageTokens positions. The
+  /// pages stay the other holders' as well; writing to their rows takes a copy. Every layer must end at a page border.
+  void append_shared(std::span<void* const> pages, std::span<const std::int32_t> positions);
+  /// Page `page` of every layer with one more holder, who must release them: all their rows are there. Rows written later go to a copy.
+  std::vector<void*> share_page(std::int64_t page);
+
+  /// Copies every page to ordinary memory and gives them back; until move_in() nothing but positions, bytes_out() and the destructor
+  /// may be used.
+  void move_out();
+  /// Takes pages again and copies the rows back, bit for bit. Errors: kResourceExhausted (nothing changes).
+  Status move_in();
+  /// Ordinary memory held by what was moved out; 0: nothing was.
+  std::int64_t bytes_out() const { return static_cast<std::int64_t>(moved_.size()); }
+
   /// Copies raw rows (stored K before RoPE, V) into rows first_row.., rotating K to those rows' positions.
   Status place(std::int32_t layer, const RopeTable& rope, const RawKvView& raw, std::int64_t first_row);
   /// The same for scattered rows.
   Status place_rows(std::int32_t layer, const RopeTable& rope, const RawKvView& raw, std::span<const std::int32_t> rows);
 
   KvView view(std::int32_t layer) const;
-  MutableKvView mutable_view(std::int32_t layer);
   /// The row of `position` in `layer`, or -1. O(log n) while positions ascend, else O(n).
   std::int64_t find_row(std::int32_t layer, std::int32_t position) const;
 
@@ -52,10 +66,14 @@ class WorkingCache {
   struct Layer {
     std::vector<void*> pages;
     std::vector<std::int32_t> positions;
+    std::size_t shared = 0;  ///< pages from here on have no other holder
     bool sorted = true;
   };
+  MutableKvView mutable_view(std::int32_t layer);
+  Status own_page(Layer& layer, std::size_t page);
   PagePool* pool_;
   std::vector<Layer> layers_;
+  std::vector<std::byte> moved_;  ///< [pages of all layers in order]; empty: nothing is moved out
 };
 
 }  // namespace quire

@@ -68,6 +68,18 @@ void Assembly::add_question() {
   items_.back().question = true;
 }
 
+void Assembly::skip(std::int64_t tokens) {
+  while (tokens > 0) {
+    Item& item = items_.front();
+    QUIRE_CHECK(item.contexts.empty(), "only computed tokens are skipped");
+    const auto n = static_cast<std::ptrdiff_t>(std::min(at(static_cast<std::int32_t>(tokens)), item.ids.size()));
+    item.ids.erase(item.ids.begin(), item.ids.begin() + n);
+    item.positions.erase(item.positions.begin(), item.positions.begin() + n);
+    if (item.ids.empty()) items_.erase(items_.begin());
+    tokens -= n;
+  }
+}
+
 bool Assembly::ready() {
   if (done()) return false;
   const Item& item = items_[next_];

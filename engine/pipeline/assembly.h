@@ -16,6 +16,8 @@ class Assembly {
   /// The plan is complete. `prefix_done`: the cache holds the system prefix already.
   Assembly(QueryRun& run, KvSupply& supply, bool prefix_done);
 
+  /// The cache begins with this many rows of the prompt already, besides a finished prefix. Before the first step(); fewer than the prompt has.
+  void skip(std::int64_t tokens);
   /// Whether step() has work; else it waits for values.
   bool ready();
   /// Everything before the question is in the cache.

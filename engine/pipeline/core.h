@@ -12,6 +12,7 @@
 
 #include "cachestore/store.h"
 #include "engine/cache/page_pool.h"
+#include "engine/cache/prefix_cache.h"
 #include "engine/model/forward.h"
 #include "engine/model/model.h"
 #include "engine/pipeline/facts.h"
@@ -60,6 +61,7 @@ struct EngineCore {
   Store* store = nullptr;
   const Tokenizer* tokenizer = nullptr;
   PagePool* pool = nullptr;
+  PrefixCache* prefixes = nullptr;           ///< null: nothing is kept
   KvWriter* writer = nullptr;
   std::shared_ptr<Waker> waker = std::make_shared<Waker>();
   SpeedMeter* meter = nullptr;

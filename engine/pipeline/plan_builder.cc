@@ -291,7 +291,7 @@ void fit_window(const EngineFacts& facts, const Selection& fixed, Selection& sel
 void predict(const EngineFacts& facts, const Speeds& speeds, QueryPlan& qp) {
   Plan& plan = qp.plan;
   double dram = 0, disk = 0;
-  std::int64_t computed = plan.prefix_tokens + plan.suffix_tokens;
+  std::int64_t computed = plan.prefix_tokens + plan.suffix_tokens - qp.shared_tokens;
   for (std::size_t i = 0; i < qp.work.size(); ++i) {
     const PlannedContext& c = plan.contexts[i];
     const ContextWork& w = qp.work[i];
@@ -344,25 +344,41 @@ Status validate_query(const EngineFacts& facts, const QueryRequest& request) {
 void finish_plan(const EngineFacts& facts, const QueryRequest&, const Speeds& speeds, QueryPlan& qp) {
   Plan& plan = qp.plan;
   plan.fates = FateCounts{};
-  plan.fates.computed = plan.prefix_tokens + plan.suffix_tokens;
+  // The front of the prompt, as causal_front() has it: prefix, contexts in place, question.
+  std::int64_t shared = qp.shared_tokens;
+  const auto share = [&](std::int64_t tokens) {
+    const std::int64_t taken = std::min(shared, tokens);
+    shared -= taken;
+    plan.fates.reused += taken;
+    return taken;
+  };
+  plan.fates.computed = plan.prefix_tokens - share(plan.prefix_tokens);
   std::int64_t pairs = 0, kept = 0, recomputed = 0;
   for (std::size_t i = 0; i < qp.work.size(); ++i) {
     for (PlannedBlock& block : plan.contexts[i].blocks) {
       block.action = fate_of(qp.work[i], plan.contexts[i], block);
-      if (qp.work[i].source == ContextSource::kInPlace) block.recomputed_tokens = plan.contexts[i].cached ? block.num_tokens : 0;
-      switch (block.action) {
-        case Fate::kDropped: plan.fates.dropped += block.num_tokens; break;
-        case Fate::kComputed: plan.fates.computed += block.num_tokens; break;
-        case Fate::kReused:
-        case Fate::kRecomputed:
-          plan.fates.recomputed += block.recomputed_tokens;
-          plan.fates.reused += block.num_tokens - block.recomputed_tokens;
+      if (qp.work[i].source == ContextSource::kInPlace) {
+        const std::int64_t taken = share(block.num_tokens), rest = block.num_tokens - taken;
+        block.recomputed_tokens = plan.contexts[i].cached ? static_cast<std::int32_t>(rest) : 0;
+        (plan.contexts[i].cached ? plan.fates.recomputed : plan.fates.computed) += rest;
+        if (rest == 0) {
+          block.action = Fate::kReused;
+          block.tier = Tier::kDram;
+        }
+      } else if (block.action == Fate::kDropped) {
+        plan.fates.dropped += block.num_tokens;
+      } else if (block.action == Fate::kComputed) {
+        plan.fates.computed += block.num_tokens;
+      } else {
+        plan.fates.recomputed += block.recomputed_tokens;
+        plan.fates.reused += block.num_tokens - block.recomputed_tokens;
       }
       if (block.action == Fate::kRecomputed) recomputed += block.recomputed_tokens;
       pairs += facts.shape.num_layers;
       kept += block.kept_layers;
     }
   }
+  plan.fates.computed += plan.suffix_tokens - share(plan.suffix_tokens);
   plan.keep_ratio = pairs > 0 ? static_cast<double>(kept) / static_cast<double>(pairs) : 1;
   plan.recompute_ratio = plan.document_tokens > 0 ? static_cast<double>(recomputed) / static_cast<double>(plan.document_tokens) : 0;
   predict(facts, speeds, qp);
@@ -383,6 +399,20 @@ Status complete_plan(const EngineFacts& facts, const QueryRequest& request, cons
   QUIRE_RETURN_IF_ERROR(plan_recompute(facts, request, sketch, qp));
   finish_plan(facts, request, speeds, qp);
   return {};
+}
+
+CausalFront causal_front(const QueryRequest& request, const QueryPlan& qp) {
+  CausalFront front;
+  front.token_ids = request.prefix_ids;
+  for (std::size_t i = 0; i < qp.work.size(); ++i) {
+    if (qp.work[i].source == ContextSource::kNothing && qp.plan.contexts[i].num_tokens == 0) continue;
+    if (qp.work[i].source != ContextSource::kInPlace || qp.plan.contexts[i].offset != count(front.token_ids)) return front;
+    front.token_ids.insert(front.token_ids.end(), request.contexts[i].token_ids.begin(), request.contexts[i].token_ids.end());
+  }
+  if (qp.suffix_position != count(front.token_ids)) return front;
+  front.token_ids.insert(front.token_ids.end(), request.suffix_ids.begin(), request.suffix_ids.end());
+  front.whole = true;
+  return front;
 }
 
 void turn_into_miss(QueryPlan& qp, std::int32_t context, MissReason reason) {

@@ -41,6 +41,7 @@ struct QueryPlan {
   Strategy strategy;
   std::vector<ContextWork> work;   ///< as plan.contexts
   Selection selection;             ///< over plan.contexts; while plan.selection_pending: what the question is run over first
+  std::int64_t shared_tokens = 0;  ///< at the front of the prompt, whose KV an earlier request computed: pages taken over, not computed again
   bool needs_query_pass = false, needs_sketches = false;  ///< to complete the selection
   std::int32_t suffix_position = 0;  ///< of the first suffix token
   std::int64_t end_of_documents = 0; ///< position behind the last document in the whole concatenation
@@ -79,6 +80,14 @@ using SketchLookup = std::function<const SketchView*(std::int32_t context)>;
 /// Puts the selection into a pending plan: final positions, recomputed tokens, fates. Errors: window_exceeded_status().
 Status complete_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, Selection selection,
                      const SketchLookup& sketch, QueryPlan& query_plan);
+
+/// The front of the prompt that is computed causally at positions 0, 1, ...: its KV depends on these tokens alone.
+struct CausalFront {
+  std::vector<std::int32_t> token_ids;
+  bool whole = false;              ///< it is the whole prompt
+};
+/// The plan is complete.
+CausalFront causal_front(const QueryRequest& request, const QueryPlan& query_plan);
 
 /// Makes a stored context a miss after the fact (a fault while fetching): its tokens become computed.
 void turn_into_miss(QueryPlan& query_plan, std::int32_t context, MissReason reason);

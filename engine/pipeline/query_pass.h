@@ -20,6 +20,8 @@ class QueryPass {
   QueryPass(QueryRun& run, KvSupply& supply);
   ~QueryPass();
 
+  /// The cache begins with this many rows of the prefix already. Before the first step().
+  void skip(std::int64_t tokens) { computed_ = static_cast<std::size_t>(tokens); }
   /// Whether step() has work; else it waits for values.
   bool ready() const;
   /// One chunk of computing, or the placing of one context.

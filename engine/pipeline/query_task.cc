@@ -108,7 +108,30 @@ void QueryTask::step() {
   if (!status.ok()) finish(status, FinishReason::kError);
 }
 
+/// Begins with pages that an earlier request computed, if the strategy may reuse anything. Later than the plan: a query that waits for
+/// its turn holds no pages.
+void QueryTask::take_shared_prefix() {
+  prefix_asked_ = true;
+  PrefixCache* prefixes = run_.core.prefixes;
+  if (prefixes == nullptr || (stage_ != Stage::kAssemble && stage_ != Stage::kQueryPass)) return;
+  front_ = causal_front(run_.request, run_.plan);
+  prefix_seed_ = key_seed(run_.core.facts, run_.request.tenant, run_.request.salt_digest);
+  if (run_.plan.plan.strategy_asked == "recompute") return;
+  // One token is left to compute: the answer begins with the logits of the last.
+  const auto most = static_cast<std::int64_t>(front_.token_ids.size()) - (front_.whole ? 1 : 0);
+  const std::int64_t taken = prefixes->take(prefix_seed_, front_.token_ids, most, *run_.cache);
+  run_.plan.shared_tokens = run_.stats.shared_tokens = taken;
+  if (pass_) pass_->skip(taken);
+  else assembly_->skip(taken);
+}
+
+/// Leaves the rows computed causally so far to later requests.
+void QueryTask::keep_prefix() {
+  if (run_.core.prefixes != nullptr && prefix_asked_ && run_.cache) run_.core.prefixes->add(prefix_seed_, front_.token_ids, *run_.cache);
+}
+
 Status QueryTask::step_stage() {
+  if (!prefix_asked_ && stage_ != Stage::kSketches) take_shared_prefix();
   switch (stage_) {
     case Stage::kSketches: return begin_selecting();
     case Stage::kQueryPass: {
@@ -189,6 +212,7 @@ Status QueryTask::begin_decode() {
   const Plan& plan = run_.plan.plan;
   const EngineFacts& facts = run_.core.facts;
   run_.add_span("prefill", assembly_->compute_started(), Clock::now());
+  keep_prefix();
   std::vector<ContextRows> rows;
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
     if (run_.work(i).source == ContextSource::kNothing) continue;
@@ -222,7 +246,11 @@ Status QueryTask::begin_decode() {
   return {};
 }
 
-void QueryTask::decoded(const DecodeRow& row) { end_answer(answer_->decoded(row)); }
+void QueryTask::decoded(const DecodeRow& row) {
+  // The row is in the cache now.
+  if (front_.whole && row.status.ok()) front_.token_ids.push_back(row.token_id);
+  end_answer(answer_->decoded(row));
+}
 
 void QueryTask::end_answer(const std::optional<Answer::End>& end) {
   if (end) finish(end->status, end->reason);
@@ -239,6 +267,7 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
     run_.add_span("decode", decode_started_, now);
   }
   stats.total_ms = ms_between(run_.received, now);
+  if (decoding) keep_prefix();
   if (supply_) supply_->report();
   finish_plan(run_.core.facts, run_.request, run_.core.meter->speeds(), run_.plan);
   // Memory and segments go back before anybody is told, not when the last reference to the task goes.

@@ -75,6 +75,8 @@ class QueryTask {
   Status step_assembly();
   Status begin_decode();
   void end_answer(const std::optional<Answer::End>& end);
+  void take_shared_prefix();
+  void keep_prefix();
   bool has_own_work() const;
 
   QueryRun run_;
@@ -87,7 +89,9 @@ class QueryTask {
   std::unique_ptr<QueryPass> pass_;
   std::unique_ptr<Assembly> assembly_;
   std::unique_ptr<RecomputeStage> recompute_;
-  bool sketches_wanted_ = false, recompute_done_ = false;
+  bool sketches_wanted_ = false, recompute_done_ = false, prefix_asked_ = false;
+  CausalFront front_;              ///< what the cache holds of it others may share; grows with the answer if it is the whole prompt
+  Digest prefix_seed_;
   std::unique_ptr<Answer> answer_;
   Clock::time_point decode_started_;
 };

@@ -170,9 +170,14 @@ void Scheduler::drop_dead(Clock::time_point now) {
   reap();
 }
 
-bool Scheduler::room_for(std::int64_t bytes) const {
+/// Whether this much more may be reserved. What is kept of earlier prompts makes way.
+bool Scheduler::make_room(std::int64_t bytes) {
   const std::int64_t budget = core_.pool->max_bytes();
-  return budget <= 0 || reserved_bytes_ + prefill_bytes_ + bytes <= budget;
+  if (budget <= 0) return true;
+  const std::int64_t left = budget - reserved_bytes_ - prefill_bytes_ - bytes;
+  if (left < 0) return false;
+  if (core_.prefixes != nullptr) core_.prefixes->shrink(left);
+  return true;
 }
 
 /// The task takes its query off the board before anybody hears of its end.
@@ -184,7 +189,7 @@ std::unique_ptr<QueryTask> Scheduler::make_task(NewQuery query) {
 
 void Scheduler::admit() {
   bool admitted = false;
-  while (!waiting_.empty() && static_cast<std::int32_t>(running_.size()) < limits_.max_running && room_for(waiting_.front().bytes)) {
+  while (!waiting_.empty() && static_cast<std::int32_t>(running_.size()) < limits_.max_running && make_room(waiting_.front().bytes)) {
     NewQuery q = waiting_.pop();
     const std::string tenant = q.request.tenant;
     Running r{nullptr, q.record, q.bytes, expected_tokens(q.request)};
@@ -273,7 +278,7 @@ bool Scheduler::step_query(bool others_decode) {
 bool Scheduler::step_prefill(bool others_decode) {
   if (core_.writer->pending() >= kMaxUnwritten || !prefills_.pick()) return false;
   if (prefill_bytes_ == 0) {
-    if (!room_for(prefills_.needed_bytes())) return false;
+    if (!make_room(prefills_.needed_bytes())) return false;
     prefill_bytes_ = prefills_.needed_bytes();
   }
   const auto started = Clock::now();

@@ -83,7 +83,7 @@ class Scheduler {
   void reap();
   void number_waiting();
   void end_everything(const Status& why);
-  bool room_for(std::int64_t bytes) const;
+  bool make_room(std::int64_t bytes);
   Clock::time_point next_look(Clock::time_point now) const;
   template <class Fn>
   void guarded(QueryTask& task, Fn&& fn);

@@ -1,0 +1,81 @@
+#include "engine/cache/prefix_cache.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace quire {
+namespace {
+
+std::vector<std::int32_t> page_positions(std::int64_t page) {
+  std::vector<std::int32_t> out(kPageTokens);
+  std::iota(out.begin(), out.end(), static_cast<std::int32_t>(page * kPageTokens));
+  return out;
+}
+
+/// The rows of the page stand at its positions in every layer.
+bool holds_page(const WorkingCache& cache, std::int64_t page) {
+  const std::vector<std::int32_t> wanted = page_positions(page);
+  const auto first = static_cast<std::size_t>(page * kPageTokens);
+  for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) {
+    const auto held = cache.positions(layer);
+    if (held.size() < first + kPageTokens || !std::equal(wanted.begin(), wanted.end(), held.begin() + static_cast<std::ptrdiff_t>(first))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+PrefixCache::PrefixCache(PagePool& pool, std::int32_t num_layers, std::int64_t max_bytes)
+    : pool_(pool), column_bytes_(pool.format().page_bytes() * num_layers), max_bytes_(max_bytes) {}
+
+PrefixCache::~PrefixCache() { shrink(0); }
+
+/// A page stands before those that continue it: the last of the path moves first.
+void PrefixCache::touch(std::span<const Entries::iterator> path) {
+  for (auto it = path.rbegin(); it != path.rend(); ++it) entries_.splice(entries_.begin(), entries_, *it);
+}
+
+std::int64_t PrefixCache::take(const Digest& seed, std::span<const std::int32_t> tokens, std::int64_t max_tokens, WorkingCache& cache) {
+  BlockKeyChain chain(seed);
+  std::vector<Entries::iterator> path;
+  const auto most = static_cast<std::size_t>(std::clamp<std::int64_t>(max_tokens, 0, static_cast<std::int64_t>(tokens.size())));
+  for (std::size_t at = 0; at + kPageTokens <= most; at += kPageTokens) {
+    const auto ids = tokens.subspan(at, kPageTokens);
+    const auto found = by_key_.find(chain.append(ids));
+    if (found == by_key_.end() || !std::equal(ids.begin(), ids.end(), found->second->token_ids.begin())) break;
+    cache.append_shared(found->second->pages, page_positions(static_cast<std::int64_t>(path.size())));
+    path.push_back(found->second);
+  }
+  touch(path);
+  return static_cast<std::int64_t>(path.size()) * kPageTokens;
+}
+
+void PrefixCache::add(const Digest& seed, std::span<const std::int32_t> tokens, WorkingCache& cache) {
+  BlockKeyChain chain(seed);
+  std::vector<Entries::iterator> path;
+  const auto most = static_cast<std::size_t>(max_bytes_ / column_bytes_);
+  for (std::size_t at = 0; at + kPageTokens <= tokens.size() && path.size() < most; at += kPageTokens) {
+    const auto ids = tokens.subspan(at, kPageTokens);
+    const auto page = static_cast<std::int64_t>(path.size());
+    const Digest key = chain.append(ids);
+    auto found = by_key_.find(key);
+    if (found == by_key_.end()) {
+      if (!holds_page(cache, page)) break;
+      entries_.push_front({key, {ids.begin(), ids.end()}, cache.share_page(page)});
+      found = by_key_.emplace(key, entries_.begin()).first;
+    }
+    path.push_back(found->second);
+  }
+  touch(path);
+  shrink(max_bytes_);
+}
+
+void PrefixCache::shrink(std::int64_t bytes) {
+  while (!entries_.empty() && this->bytes() > bytes) {
+    for (void* page : entries_.back().pages) pool_.release(page);
+    by_key_.erase(entries_.back().key);
+    entries_.pop_back();
+  }
+}
+
+}  // namespace quire
