@@ -92,6 +92,12 @@ bool Call::event(std::string_view name, const json::value& data) {
   return exchange->write(std::move(piece));
 }
 
+bool Call::data(std::string_view text) {
+  std::string piece = "data: ";
+  piece.append(text).append("\n\n");
+  return exchange->write(std::move(piece));
+}
+
 void Call::end_events() { exchange->finish(); }
 
 void Call::add_timing(std::string_view name, double ms) {

@@ -49,9 +49,11 @@ class Call {
   void reply(HttpResponse response);
   void reply_json(int status, const boost::json::value& body, std::vector<std::pair<std::string, std::string>> headers = {});
   void fail(const Problem& problem);
-  /// A text/event-stream. event() is false once the client is gone.
+  /// A text/event-stream. event() and data() are false once the client is gone.
   void start_events(std::vector<std::pair<std::string, std::string>> headers = {});
   bool event(std::string_view name, const boost::json::value& data);
+  /// An event without a name, `text` on one line.
+  bool data(std::string_view text);
   void end_events();
 
   /// For Server-Timing and the log line.

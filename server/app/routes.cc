@@ -75,8 +75,8 @@ std::vector<Route> all_routes() {
 
       openai(get("/v1/models", "models", h::list_models, kRead, "Models served")),
       openai(get("/v1/models/{id}", "model", h::get_model, kRead, "One model")),
-      openai(with_body("POST", "/v1/chat/completions", "chat_completions", h::not_supported, kQuery, "OpenAI-compatible chat")),
-      openai(with_body("POST", "/v1/completions", "completions", h::not_supported, kQuery, "OpenAI-compatible completion")),
+      openai(with_body("POST", "/v1/chat/completions", "chat_completions", h::chat_completions, kQuery, "OpenAI-compatible chat")),
+      openai(with_body("POST", "/v1/completions", "completions", h::completions, kQuery, "OpenAI-compatible completion")),
       openai(with_body("POST", "/v1/embeddings", "embeddings", h::not_supported, kQuery, "OpenAI-compatible embeddings")),
       openai(with_body("POST", "/tokenize", "tokenize", h::tokenize, kQuery, "Text to token ids")),
       openai(with_body("POST", "/detokenize", "detokenize", h::detokenize, kQuery, "Token ids to text")),

@@ -34,6 +34,8 @@ void query_plan(std::shared_ptr<Call> call);
 void list_queries(std::shared_ptr<Call> call);
 void get_query(std::shared_ptr<Call> call);
 void explain_query(std::shared_ptr<Call> call);
+void chat_completions(std::shared_ptr<Call> call);
+void completions(std::shared_ptr<Call> call);
 void not_supported(std::shared_ptr<Call> call);
 
 void list_models(std::shared_ptr<Call> call);

@@ -4,6 +4,7 @@
 
 #include "server/json/document_codec.h"
 #include "server/json/parse.h"
+#include "server/json/openai_codec.h"
 #include "server/json/query_codec.h"
 
 using namespace quire;
@@ -20,6 +21,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       QueryBody query;
       if (!read_query(*value, QueryDefaults{"auto", "auto", "auto", 64}, query) &&
           (query.sampling.max_tokens < 1 || query.document_ids.size() > 64 || query.query.has_value() == !query.messages.empty())) std::abort();
+      OpenAiBody chat, completion;
+      if (!read_chat_completion(*value, QueryDefaults{"auto", "auto", "auto", 64}, 2048, chat) &&
+          (chat.n < 1 || chat.n > kMaxChoices || chat.query.messages.empty() || chat.query.messages.size() != chat.query.message_index.size() ||
+           chat.query.document_ids.size() != chat.query.document_params.size())) std::abort();
+      if (!read_completion(*value, QueryDefaults{"auto", "auto", "auto", 64}, completion) &&
+          (completion.query.prompts.empty() || completion.n < 1 ||
+           (completion.query.prompts.size() > 1 && static_cast<std::int64_t>(completion.query.prompts.size()) * completion.n > kMaxChoices))) std::abort();
       DocumentBatch batch, put;
       if (!read_batch(*value, 8, batch) && batch.documents.empty()) std::abort();
       (void)read_put(*value, "id", put);

@@ -1,0 +1,189 @@
+#include <mutex>
+#include <utility>
+
+#include "server/handlers/common.h"
+#include "server/handlers/generation.h"
+#include "server/handlers/handlers.h"
+#include "server/json/openai_codec.h"
+#include "server/json/openai_reply.h"
+#include "server/json/parse.h"
+
+namespace quire {
+namespace json = boost::json;
+namespace {
+
+using namespace std::chrono_literals;
+
+/// The protocol has no field for it; its clients give up after ten minutes.
+constexpr auto kAnswerTime = 10min;
+/// Documents that are still being cached are waited for so long; then 409, which the clients try again.
+constexpr auto kDocumentsTime = 30s;
+
+/// What both forms of the reply need.
+struct ReplyParts {
+  ReplyParts(const Generation& g, OpenAiKind kind, bool usage)
+      : call(g.call), records(g.records), samples(static_cast<std::size_t>(g.samples)), include_usage(usage), explain(g.body.explain),
+        wants_logprobs(g.body.sampling.top_logprobs.has_value()),
+        format(kind, g.first(), g.call->services.engine->info().fingerprint, g.call->services.engine->tokenizer()) {}
+
+  /// What the reply says of the whole request, beside its choices.
+  void add_extensions(json::object& o) const {
+    const QueryRecord& r = *records.front();
+    o["documents"] = query_documents_json(r);
+    if (explain != ExplainLevel::kNone) o["explain_url"] = "/v1/queries/" + r.id + "/explain";
+    if (explain == ExplainLevel::kBlocks) o["explain"] = explain_json(r, block_chars(call->services, r));
+  }
+
+  const std::shared_ptr<Call> call;
+  const std::vector<std::shared_ptr<QueryRecord>> records;
+  const std::size_t samples;
+  const bool include_usage;
+  const ExplainLevel explain;
+  const bool wants_logprobs;
+  const OpenAiFormat format;
+};
+
+/// All choices in one piece, once the last one is there.
+class WholeReply final : public ReplyWriter {
+ public:
+  explicit WholeReply(ReplyParts parts) : p_(std::move(parts)), logprobs_(p_.records.size()), left_(p_.records.size()) {}
+
+  void planned(std::size_t) override {}
+
+  bool text(std::size_t choice, std::string_view, std::vector<TokenLogprobs> logprobs) override {
+    auto& all = logprobs_[choice];
+    all.insert(all.end(), std::make_move_iterator(logprobs.begin()), std::make_move_iterator(logprobs.end()));
+    return true;
+  }
+
+  void finished(std::size_t, const Status& status) override {
+    {
+      std::lock_guard lock(mu_);
+      if (failed_) return;
+      failed_ = !status.ok();
+      if (!failed_ && --left_ > 0) return;
+    }
+    if (!status.ok()) return p_.call->fail(engine_problem(status));
+    json::array choices;
+    for (std::size_t i = 0; i < p_.records.size(); ++i)
+      choices.push_back(p_.format.whole_choice(i, *p_.records[i], p_.wants_logprobs ? &logprobs_[i] : nullptr));
+    const QueryRecord& r = *p_.records.front();
+    json::object body = p_.format.whole(std::move(choices));
+    body["usage"] = openai_usage_json(p_.records, p_.samples);
+    body["cache"] = cache_json(r);
+    body["timings"] = timings_json(r);
+    p_.add_extensions(body);
+    p_.call->add_timing("queue", r.stats.queue_ms);
+    p_.call->add_timing("load", r.stats.load_ms);
+    p_.call->add_timing("prefill", r.stats.prefill_ms);
+    p_.call->add_timing("decode", r.stats.decode_ms);
+    p_.call->reply_json(200, body, {{"X-Cache", std::string(cache_header(r.plan))}});
+  }
+
+ private:
+  const ReplyParts p_;
+  std::vector<std::vector<TokenLogprobs>> logprobs_;  ///< each choice's, written by its events only
+  std::mutex mu_;
+  std::size_t left_;     // guarded by mu_
+  bool failed_ = false;  // guarded by mu_
+};
+
+/// Chunks as they come. The lock keeps the pieces of a choice in order and the end behind everything.
+class StreamedReply final : public ReplyWriter {
+ public:
+  explicit StreamedReply(ReplyParts parts) : p_(std::move(parts)), shown_(p_.records.size()), left_(p_.records.size()) {}
+
+  void planned(std::size_t choice) override {
+    std::lock_guard lock(mu_);
+    if (failed_) return;
+    const QueryRecord& r = *p_.records[choice];
+    if (!started_) p_.call->start_events({{"X-Cache", std::string(cache_header(r.plan))}});
+    json::object chunk = p_.format.chunk({p_.format.opening_choice(choice)});
+    chunk["cache"] = cache_json(r);
+    // Of the whole request, so they stand in its first chunk alone.
+    if (!started_) p_.add_extensions(chunk);
+    started_ = true;
+    (void)send(chunk);
+  }
+
+  bool text(std::size_t choice, std::string_view text, std::vector<TokenLogprobs> logprobs) override {
+    std::lock_guard lock(mu_);
+    if (failed_) return false;
+    const std::size_t begin = shown_[choice];
+    shown_[choice] += count_characters(text);
+    return send(p_.format.chunk({p_.format.delta_choice(choice, text, logprobs, begin)}));
+  }
+
+  void finished(std::size_t choice, const Status& status) override {
+    std::lock_guard lock(mu_);
+    if (failed_) return;
+    if (!status.ok()) return fail(engine_problem(status));
+    const QueryRecord& r = *p_.records[choice];
+    json::object chunk = p_.format.chunk({p_.format.closing_choice(choice, r)});
+    chunk["timings"] = timings_json(r);
+    (void)send(chunk);
+    if (--left_ > 0) return;
+    if (p_.include_usage) {
+      json::object usage = p_.format.chunk({});
+      usage["usage"] = openai_usage_json(p_.records, p_.samples);
+      (void)send(usage);
+    }
+    (void)p_.call->data("[DONE]");
+    p_.call->end_events();
+  }
+
+ private:
+  bool send(const json::object& chunk) { return p_.call->data(to_text(chunk)); }
+
+  /// Under the lock.
+  void fail(const Problem& problem) {
+    failed_ = true;
+    if (!started_) return p_.call->fail(problem);
+    p_.call->add_log("error_code", problem.code);
+    const json::object body = problem_body(problem, p_.call->instance, p_.call->request_id);
+    (void)send(json::object{{"error", body.at("error")}});
+    p_.call->exchange->abort();
+  }
+
+  const ReplyParts p_;
+  std::mutex mu_;
+  std::vector<std::size_t> shown_;  // guarded by mu_: characters of each choice that were sent
+  std::size_t left_;                // guarded by mu_
+  bool started_ = false;            // guarded by mu_
+  bool failed_ = false;             // guarded by mu_
+};
+
+void generate(std::shared_ptr<Call> call, OpenAiKind kind) {
+  const auto parsed = body_json(*call);
+  if (!parsed) return;
+  const auto config = call->services.config();
+  const QueryDefaults defaults{config->policy.strategy, config->policy.compress, config->policy.decode, static_cast<std::size_t>(config->limits.documents_per_query)};
+  OpenAiBody body;
+  const auto error = kind == OpenAiKind::kChat ? read_chat_completion(*parsed, defaults, call->services.engine->info().max_model_len, body)
+                                               : read_completion(*parsed, defaults, body);
+  if (failed(*call, error)) return;
+  auto g = std::make_shared<Generation>();
+  g->body = std::move(body.query);
+  g->samples = body.n;
+  g->ready_by = call->start + kDocumentsTime;
+  g->deadline = call->start + kAnswerTime;
+  g->call = std::move(call);
+  g->on_prepared = [kind, usage = body.include_usage](std::shared_ptr<Generation> prepared) {
+    ReplyParts parts(*prepared, kind, usage);
+    std::shared_ptr<ReplyWriter> writer;
+    if (prepared->body.stream) writer = std::make_shared<StreamedReply>(std::move(parts));
+    else writer = std::make_shared<WholeReply>(std::move(parts));
+    run_choices(*prepared, std::move(writer));
+  };
+  prepare(std::move(g));
+}
+
+}  // namespace
+
+namespace handlers {
+
+void chat_completions(std::shared_ptr<Call> call) { generate(std::move(call), OpenAiKind::kChat); }
+void completions(std::shared_ptr<Call> call) { generate(std::move(call), OpenAiKind::kCompletion); }
+
+}  // namespace handlers
+}  // namespace quire

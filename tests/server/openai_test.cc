@@ -1,0 +1,227 @@
+// The OpenAI-compatible endpoints around an engine that does as told: forms of replies and streams, choices, failures, leaving clients.
+#include <gtest/gtest.h>
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+
+#include "server/app/app.h"
+#include "server/app/services.h"
+#include "server/json/parse.h"
+#include "tests/server/stub_services.h"
+#include "tests/support/api_check.h"
+#include "tests/support/loopback_client.h"
+
+namespace quire {
+namespace {
+
+namespace json = boost::json;
+using testing::LoopbackClient;
+using testing::RawResponse;
+
+class OpenAiTest : public ::testing::Test {
+ protected:
+  OpenAiTest() : services(Config()), table(all_routes()) {
+    services.engine = &engine;
+    services.ingest = &ingest;
+    services.ready = true;
+    app = make_app(services, table);
+    auto s = start_http_server(HttpServerOptions(), *app);
+    QUIRE_CHECK(s.ok(), s.status().to_string());
+    server = std::move(*s);
+  }
+  ~OpenAiTest() override {
+    (void)server->stop(std::chrono::milliseconds(0));
+    services.timers->stop();
+    services.workers->stop();
+  }
+  RawResponse post(const std::string& path, const std::string& body) {
+    auto reply = testing::call(server->port(), "POST", path, body, {});
+    for (const auto& problem : testing::check_reply("POST", path, reply)) ADD_FAILURE() << path << " -> " << reply.status << ": " << problem;
+    return reply;
+  }
+  RawResponse chat(const std::string& members = {}) {
+    return post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"Hi"}])" + members + "}");
+  }
+  static json::object object(const std::string& text) {
+    auto v = parse_json(text);
+    EXPECT_TRUE(v.ok() && v->is_object()) << text;
+    return v.ok() && v->is_object() ? v->as_object() : json::object();
+  }
+  /// The data of each event; nothing else may stand in the stream.
+  static std::vector<std::string> events(const std::string& body) {
+    std::vector<std::string> out;
+    for (std::size_t at = 0; at < body.size();) {
+      const auto end = body.find("\n\n", at);
+      EXPECT_TRUE(body.compare(at, 6, "data: ") == 0 && end != std::string::npos) << body.substr(at);
+      if (end == std::string::npos) break;
+      out.push_back(body.substr(at + 6, end - at - 6));
+      at = end + 2;
+    }
+    return out;
+  }
+  static const json::object& choice(const json::object& o) { return o.at("choices").as_array().at(0).as_object(); }
+
+  Services services;
+  test::StubEngine engine;
+  test::StubIngest ingest;
+  RouteTable table;
+  std::unique_ptr<HttpService> app;
+  std::unique_ptr<HttpServer> server;
+};
+
+TEST_F(OpenAiTest, AChatIsAnsweredInOnePiece) {
+  const auto r = chat();
+  ASSERT_EQ(r.status, 200) << r.body;
+  EXPECT_EQ(r.header("x-cache"), "MISS");
+  const auto o = object(r.body);
+  EXPECT_TRUE(o.at("id").as_string().starts_with("chatcmpl-qry_"));
+  EXPECT_EQ(o.at("object").as_string(), "chat.completion");
+  EXPECT_EQ(o.at("system_fingerprint").as_string(), "m-00000000");
+  EXPECT_EQ(choice(o).at("message").as_object().at("content").as_string(), "answer");
+  EXPECT_EQ(choice(o).at("message").as_object().at("role").as_string(), "assistant");
+  EXPECT_EQ(choice(o).at("finish_reason").as_string(), "stop");
+  EXPECT_TRUE(choice(o).at("logprobs").is_null());
+  EXPECT_EQ(o.at("usage").as_object().at("total_tokens").as_int64(), 11);
+  EXPECT_EQ(testing::call(server->port(), "GET", std::string(o.at("explain_url").as_string()), "", {}).status, 200);
+}
+
+TEST_F(OpenAiTest, AStreamKeepsTheOrderOfTheContract) {
+  for (const bool usage : {false, true}) {
+    const auto r = chat(std::string(R"(,"stream":true)") + (usage ? R"(,"stream_options":{"include_usage":true})" : ""));
+    ASSERT_EQ(r.status, 200);
+    EXPECT_TRUE(r.header("content-type")->starts_with("text/event-stream"));
+    const auto all = events(r.body);
+    ASSERT_EQ(all.size(), usage ? 5u : 4u) << r.body;
+    EXPECT_EQ(all.back(), "[DONE]");
+    const auto first = object(all[0]), text = object(all[1]), last = object(all[2]);
+    EXPECT_EQ(choice(first).at("delta").as_object().at("role").as_string(), "assistant");
+    EXPECT_EQ(first.at("cache").as_object().at("strategy").as_string(), "reuse");
+    EXPECT_EQ(choice(text).at("delta").as_object().at("content").as_string(), "answer");
+    EXPECT_TRUE(choice(text).at("finish_reason").is_null());
+    EXPECT_EQ(choice(last).at("finish_reason").as_string(), "stop");
+    EXPECT_TRUE(choice(last).at("delta").as_object().contains("citations"));
+    EXPECT_TRUE(last.contains("timings"));
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(object(all[i]).at("usage").is_null());
+    if (usage) {
+      EXPECT_TRUE(object(all[3]).at("choices").as_array().empty());
+      EXPECT_EQ(object(all[3]).at("usage").as_object().at("prompt_tokens").as_int64(), 10);
+    }
+  }
+}
+
+TEST_F(OpenAiTest, ChoicesShareTheirPromptInTheUsage) {
+  const auto o = object(chat(R"(,"n":3)").body);
+  ASSERT_EQ(o.at("choices").as_array().size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(o.at("choices").as_array()[i].as_object().at("index").as_int64(), static_cast<std::int64_t>(i));
+  EXPECT_EQ(o.at("usage").as_object().at("prompt_tokens").as_int64(), 10);
+  EXPECT_EQ(o.at("usage").as_object().at("completion_tokens").as_int64(), 3);
+  const auto two = object(post("/v1/completions", R"({"prompt":["a","b"],"n":2})").body);
+  EXPECT_EQ(two.at("choices").as_array().size(), 4u);
+  EXPECT_EQ(two.at("usage").as_object().at("prompt_tokens").as_int64(), 20) << "two prompts";
+  EXPECT_EQ(two.at("usage").as_object().at("completion_tokens").as_int64(), 4);
+}
+
+TEST_F(OpenAiTest, ACompletionStreamsItsText) {
+  const auto all = events(post("/v1/completions", R"({"prompt":"x","stream":true})").body);
+  ASSERT_EQ(all.size(), 4u);
+  EXPECT_EQ(object(all[0]).at("object").as_string(), "text_completion");
+  EXPECT_EQ(choice(object(all[1])).at("text").as_string(), "answer");
+  EXPECT_EQ(choice(object(all[2])).at("finish_reason").as_string(), "stop");
+}
+
+TEST_F(OpenAiTest, RefusalsOfTheEngineAreErrorsWithRetryHeaders) {
+  engine.query_error = Status::exhausted("256 queries wait already");
+  for (const auto* members : {"", R"(,"stream":true)", R"(,"n":4)"}) {
+    const auto r = chat(members);
+    EXPECT_EQ(r.status, 503) << members;
+    EXPECT_EQ(r.header("content-type"), "application/json");
+    EXPECT_EQ(object(r.body).at("error").as_object().at("code").as_string(), "overloaded");
+    EXPECT_TRUE(r.header("retry-after") && r.header("retry-after-ms"));
+  }
+}
+
+TEST_F(OpenAiTest, AFailureBeforeThePlanIsAnOrdinaryError) {
+  engine.done_status = Status::deadline("too late");
+  for (const auto* members : {"", R"(,"stream":true)", R"(,"n":4,"stream":true)"}) {
+    const auto r = chat(members);
+    EXPECT_EQ(r.status, 504) << members;
+    EXPECT_EQ(object(r.body).at("error").as_object().at("type").as_string(), "server_error");
+  }
+}
+
+TEST_F(OpenAiTest, AFailureInAStreamIsAnErrorAndNoDone) {
+  engine.hold = true;
+  LoopbackClient c(server->port());
+  const std::string body = R"({"messages":[{"role":"user","content":"Hi"}],"stream":true})";
+  ASSERT_TRUE(c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+  const auto sink = engine.take();
+  ASSERT_TRUE(sink);
+  sink->on_plan(test::StubEngine::small_plan());
+  EXPECT_TRUE(sink->on_token(1, "half"));
+  engine.finish(*sink, Status::io("the disk is gone"));
+  const std::string all = c.read_until("\n\nnever comes");
+  EXPECT_NE(all.find("\"content\":\"half\""), std::string::npos) << all;
+  EXPECT_NE(all.find("data: {\"error\":{"), std::string::npos) << all;
+  EXPECT_EQ(all.find("[DONE]"), std::string::npos);
+  EXPECT_FALSE(all.ends_with("0\r\n\r\n")) << "the connection closes without the end of a whole reply";
+}
+
+TEST_F(OpenAiTest, AClientThatLeavesCancelsItsChat) {
+  engine.hold = true;
+  LoopbackClient c(server->port());
+  const std::string body = R"({"messages":[{"role":"user","content":"Hi"}]})";
+  ASSERT_TRUE(c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+  const auto sink = engine.take();
+  ASSERT_TRUE(sink);
+  c.close();
+  EXPECT_TRUE(engine.wait_cancelled());
+  engine.finish(*sink, Status::cancelled("gone"));
+}
+
+TEST_F(OpenAiTest, ErrorsNameTheFieldAsTheRequestSpellsIt) {
+  const auto param = [&](const RawResponse& r) { return std::string(object(r.body).at("error").as_object().at("param").as_string()); };
+  auto r = chat(R"(,"tools":[{"type":"function"}])");
+  EXPECT_EQ(r.status, 400);
+  EXPECT_EQ(object(r.body).at("error").as_object().at("code").as_string(), "unsupported_parameter");
+  EXPECT_EQ(param(r), "tools");
+  r = post("/v1/chat/completions", R"({"messages":[{"role":"system","content":"S"},{"role":"user","content":"Hi"}]})");
+  EXPECT_EQ(r.status, 400) << "the embedded model has no system message";
+  EXPECT_EQ(param(r), "messages[0].role");
+  r = chat(R"(,"model":"gpt-7")");
+  EXPECT_EQ(r.status, 404);
+  EXPECT_EQ(object(r.body).at("error").as_object().at("code").as_string(), "model_not_found");
+  ingest.missing = {"gone"};
+  r = chat(R"(,"documents":[{"text":"t"},{"id":"gone"}])");
+  EXPECT_EQ(r.status, 404);
+  EXPECT_EQ(param(r), "documents[1]");
+  EXPECT_EQ(chat(R"(,"documents":["gone"],"on_missing":"skip")").status, 200);
+}
+
+TEST_F(OpenAiTest, LogprobsStandBesideTheTextTheyBeginIn) {
+  engine.hold = true;
+  const Tokenizer& t = engine.tokenizer();
+  const auto ids = t.encode("The river");
+  ASSERT_GE(ids.size(), 2u);
+  for (const bool stream : {false, true}) {
+    LoopbackClient c(server->port());
+    const std::string body = std::string(R"({"messages":[{"role":"user","content":"Hi"}],"logprobs":true,"top_logprobs":1,"stream":)") + (stream ? "true}" : "false}");
+    ASSERT_TRUE(c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+    const auto sink = engine.take();
+    ASSERT_TRUE(sink);
+    sink->on_plan(test::StubEngine::small_plan());
+    sink->on_logprobs({{ids[0], -0.5f}, {{ids[0], -0.5f}}});
+    EXPECT_TRUE(sink->on_token(ids[0], ""));  // held back
+    sink->on_logprobs({{ids[1], -0.25f}, {{ids[1], -0.25f}}});
+    EXPECT_TRUE(sink->on_token(ids[1], "The river"));
+    sink->on_logprobs({{ids[1], -1.f}, {{ids[1], -1.f}}});  // the rest of a stop string: not in the answer
+    EXPECT_TRUE(sink->on_token(ids[1], ""));
+    engine.finish(*sink);
+    const std::string all = c.read_until("\n\nnever comes");
+    EXPECT_NE(all.find("\"logprob\":-0.5"), std::string::npos) << all;
+    EXPECT_NE(all.find("\"logprob\":-0.25"), std::string::npos) << all;
+    EXPECT_EQ(all.find("\"logprob\":-1"), std::string::npos) << all;
+  }
+}
+
+}  // namespace
+}  // namespace quire
