@@ -12,7 +12,7 @@
 #include "hwy/foreach_target.h"
 
 #include "hwy/highway.h"
-#include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/key_tile-inl.h"
 
 // Keys lie in vector lanes and query channels are broadcast, so a column's sums never cross lanes and grow row by row. Keys of a tile are turned around
 // once for all rows: keys [num_kv_heads][head_dim][tile keys]. Rows come in blocks that fill the registers; their probabilities are added up over heads in
@@ -22,11 +22,6 @@ HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {
 namespace HWY_NAMESPACE {
 
-#if HWY_TARGET <= HWY_AVX3
-constexpr int kRegisterRows = 8;  // of 32 registers, 16 are sums
-#else
-constexpr int kRegisterRows = 4;
-#endif
 static_assert(kStatsRows % kRegisterRows == 0);
 
 struct Memory {
@@ -55,62 +50,6 @@ HWY_INLINE hn::Vec<D> fast_log(D d, hn::Vec<D> x) {
   y = hn::MulAdd(e, hn::Set(d, -2.12194440e-4f), y);
   y = hn::NegMulAdd(square, hn::Set(d, 0.5f), y);
   return hn::MulAdd(e, hn::Set(d, 0.693359375f), hn::Add(f, y));
-}
-
-/// One row of keys as f32, wherever it lies.
-template <class Tag>
-HWY_INLINE const float* RowAsF32(Tag tag, const void* row, std::int64_t dim, float* work) {
-  const auto* p = static_cast<const typename Tag::Type*>(row);
-  if constexpr (sizeof(typename Tag::Type) == sizeof(float)) {
-    return p;
-  } else {
-    for_each_vector(dim, [&](auto d, std::int64_t i) HWY_ATTR { hn::StoreU(load_as_f32(d, tag, p + i), d, work + i); });
-    return work;
-  }
-}
-
-HWY_INLINE void TurnKeys(const AttentionStatsArgs& a, std::int64_t first_key, std::int64_t keys, std::int64_t valid, float* out) {
-  const std::int64_t dim = a.kv.head_dim;
-  HWY_ALIGN float work[256];
-  for (std::int64_t h = 0; h < a.kv.num_kv_heads; ++h, out += dim * keys) {
-    for (std::int64_t j = 0; j < keys; ++j) {
-      if (j >= valid) {
-        for (std::int64_t c = 0; c < dim; ++c) out[c * keys + j] = 0.0f;
-        continue;
-      }
-      const std::int64_t row = first_key + j;
-      const void* at = static_cast<const std::byte*>(a.kv.pages[row / kPageTokens]) + h * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
-      with_dtype(a.kv.dtype, [&](auto tag) HWY_ATTR {
-        const float* k = RowAsF32(tag, at, dim, work);
-        for (std::int64_t c = 0; c < dim; ++c) out[c * keys + j] = k[c];
-      });
-    }
-  }
-}
-
-/// attention[r][lane] += exp(q[r] . k[lane] - lse[r]) for kRegisterRows rows and two vectors of keys.
-HWY_INLINE void AddProbabilities(const float* query, const float* keys, const float* lse, std::int64_t dim, std::int64_t ld, float* attention) {
-  const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  hn::Vec<decltype(d)> sum[kRegisterRows][2];
-#pragma GCC unroll 8
-  for (int r = 0; r < kRegisterRows; ++r) sum[r][0] = sum[r][1] = hn::Zero(d);
-  for (std::int64_t c = 0; c < dim; ++c) {
-    const auto k0 = hn::Load(d, keys + c * ld), k1 = hn::Load(d, keys + c * ld + lanes);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRegisterRows; ++r) {
-      const auto q = hn::Set(d, query[r * dim + c]);
-      sum[r][0] = hn::MulAdd(q, k0, sum[r][0]);
-      sum[r][1] = hn::MulAdd(q, k1, sum[r][1]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < kRegisterRows; ++r) {
-    const auto l = hn::Set(d, lse[r]);
-    float* out = attention + r * ld;
-    hn::Store(hn::Add(hn::Load(d, out), fast_exp(d, hn::Sub(sum[r][0], l))), d, out);
-    hn::Store(hn::Add(hn::Load(d, out + lanes), fast_exp(d, hn::Sub(sum[r][1], l))), d, out + lanes);
-  }
 }
 
 /// Probabilities of `rows` query rows from `first` on, summed over all heads.
@@ -188,7 +127,7 @@ void StatsTile(const AttentionStatsArgs& a, std::int64_t first_key, std::int64_t
   // Rows before the first that sees a key of the tile are left out.
   std::int64_t first = 0;
   if (a.first_row <= first_key) first = (first_key - a.first_row) / a.row_step + 1;
-  if (first < a.rows) TurnKeys(a, first_key, keys, valid, w.keys);
+  if (first < a.rows) TurnKeys(a.kv, first_key, keys, valid, w.keys);
   for (; first < a.rows; first += kStatsRows) {
     const std::int64_t rows = std::min(kStatsRows, a.rows - first);
     SumHeads(a, first, rows, keys, w);

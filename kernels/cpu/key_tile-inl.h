@@ -1,0 +1,87 @@
+// A tile of keys against a few query rows: keys lie in vector lanes and query channels are broadcast, so nothing crosses lanes.
+// Include inside foreach_target files.
+#if defined(QUIRE_KERNELS_CPU_KEY_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QUIRE_KERNELS_CPU_KEY_TILE_INL_H_
+#undef QUIRE_KERNELS_CPU_KEY_TILE_INL_H_
+#else
+#define QUIRE_KERNELS_CPU_KEY_TILE_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/simd-inl.h"
+#include "kernels/kv.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::cpu {
+namespace HWY_NAMESPACE {
+
+/// Query rows handled at once.
+#if HWY_TARGET <= HWY_AVX3
+constexpr int kRegisterRows = 8;  // of 32 registers, 16 are sums
+#else
+constexpr int kRegisterRows = 4;
+#endif
+
+/// One row of keys as f32, wherever it lies.
+template <class Tag>
+HWY_INLINE const float* RowAsF32(Tag tag, const void* row, std::int64_t dim, float* work) {
+  const auto* p = static_cast<const typename Tag::Type*>(row);
+  if constexpr (sizeof(typename Tag::Type) == sizeof(float)) {
+    return p;
+  } else {
+    for_each_vector(dim, [&](auto d, std::int64_t i) HWY_ATTR { hn::StoreU(load_as_f32(d, tag, p + i), d, work + i); });
+    return work;
+  }
+}
+
+/// Turns `valid` keys from cache row first_key on around: out [num_kv_heads][head_dim][keys], zeros behind the valid ones.
+HWY_INLINE void TurnKeys(const KvView& kv, std::int64_t first_key, std::int64_t keys, std::int64_t valid, float* out) {
+  const std::int64_t dim = kv.head_dim;
+  HWY_ALIGN float work[256];
+  for (std::int64_t h = 0; h < kv.num_kv_heads; ++h, out += dim * keys) {
+    for (std::int64_t j = 0; j < keys; ++j) {
+      if (j >= valid) {
+        for (std::int64_t c = 0; c < dim; ++c) out[c * keys + j] = 0.0f;
+        continue;
+      }
+      const std::int64_t row = first_key + j;
+      const void* at = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + h * kv.head_stride + row % kPageTokens * kv.token_stride;
+      with_dtype(kv.dtype, [&](auto tag) HWY_ATTR {
+        const float* k = RowAsF32(tag, at, dim, work);
+        for (std::int64_t c = 0; c < dim; ++c) out[c * keys + j] = k[c];
+      });
+    }
+  }
+}
+
+/// attention[r][lane] += exp(q[r] . k[lane] - lse[r]) for kRegisterRows rows and two vectors of keys. `ld`: keys of the tile and of a row of attention.
+HWY_INLINE void AddProbabilities(const float* query, const float* keys, const float* lse, std::int64_t dim, std::int64_t ld, float* attention) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  hn::Vec<decltype(d)> sum[kRegisterRows][2];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRegisterRows; ++r) sum[r][0] = sum[r][1] = hn::Zero(d);
+  for (std::int64_t c = 0; c < dim; ++c) {
+    const auto k0 = hn::Load(d, keys + c * ld), k1 = hn::Load(d, keys + c * ld + lanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRegisterRows; ++r) {
+      const auto q = hn::Set(d, query[r * dim + c]);
+      sum[r][0] = hn::MulAdd(q, k0, sum[r][0]);
+      sum[r][1] = hn::MulAdd(q, k1, sum[r][1]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRegisterRows; ++r) {
+    const auto l = hn::Set(d, lse[r]);
+    float* out = attention + r * ld;
+    hn::Store(hn::Add(hn::Load(d, out), fast_exp(d, hn::Sub(sum[r][0], l))), d, out);
+    hn::Store(hn::Add(hn::Load(d, out + lanes), fast_exp(d, hn::Sub(sum[r][1], l))), d, out + lanes);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace quire::cpu
+HWY_AFTER_NAMESPACE();
+#endif
