@@ -1,0 +1,270 @@
+"""Operations of more than one request: waiting, and adding many documents."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import _operations as ops
+from ._exchange import Flow, Now, Pause, RetryPolicy, exchange
+from ._sse import ServerEvent
+from .errors import ApiError, ConfigurationError, ConnectionFailedError, IngestError, RequestTimeoutError, ServiceUnavailableError, api_error
+from .models import Document, Ingest, IngestReport, Job, JobItem
+from .options import DocumentInput
+
+#: True shows a tqdm bar; a callable is called with the number of documents done since its last call.
+Progress = bool | Callable[[int], object]
+
+#: Seconds a request waits in the service before the job is asked after instead.
+WAIT_SLICE = 20.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+
+
+class Deadline:
+    """Raises RequestTimeoutError once `seconds` are over; None never ends."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._end: float | None = None
+
+    def left(self) -> Flow[float | None]:
+        """Seconds left, at least 0; None without a limit. The first call starts the clock."""
+        if self._seconds is None:
+            return None
+        now: float = yield Now()
+        if self._end is None:
+            self._end = now + self._seconds
+        return max(0.0, self._end - now)
+
+    def pause(self, seconds: float, what: str) -> Flow[None]:
+        """Waits, but not past the end."""
+        left = yield from self.left()
+        if left == 0.0:
+            raise RequestTimeoutError(f"{what} within {self._seconds:g} s")
+        yield Pause(seconds if left is None else min(seconds, left))
+
+
+def wait_for_job(id: str, policy: RetryPolicy, deadline: Deadline) -> Flow[Job]:
+    """Returns the job once it is finished."""
+    pause = _FIRST_PAUSE
+    while True:
+        job = yield from exchange(ops.get_job(id), policy)
+        if job.finished:
+            return job
+        yield from deadline.pause(pause, f"job {id} was at {job.progress.ratio:.0%} and not finished")
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def wait_until_ready(timeout: float) -> Flow[None]:
+    """Returns once /readyz says so, whatever fails before."""
+    deadline = Deadline(timeout)
+    reason = "not asked yet"
+    while True:
+        try:
+            return (yield from exchange(ops.ready(), RetryPolicy(max_retries=0)))
+        except (ConnectionFailedError, RequestTimeoutError, ServiceUnavailableError) as error:
+            reason = str(error)
+        yield from deadline.pause(0.1, f"the service was not ready ({reason})")
+
+
+def job_of_event(event: ServerEvent) -> Job | None:
+    """The job in an event of its stream. None: an event that this version does not know."""
+    if event.name in ("progress", "done"):
+        return Job.from_json(event.json(), event.name)
+    if event.name == "error":
+        body = event.json()
+        raise api_error(int(body.get("status") or 500), body, {})
+    return None
+
+
+def wait_for_documents(ids: Sequence[str], policy: RetryPolicy, timeout: float | None) -> Flow[list[Document]]:
+    """Returns the documents once each is ready. Raises IngestError when some failed."""
+    deadline = Deadline(timeout)
+    out: list[Document] = []
+    for name in ids:
+        pause = _FIRST_PAUSE
+        while True:
+            document = yield from exchange(ops.get_document(name), policy)
+            if document.status in ("ready", "failed"):
+                out.append(document)
+                break
+            yield from deadline.pause(pause, f"{name} was {document.status} and not ready")
+            pause = min(pause * 2, _LONGEST_PAUSE)
+    failed = [JobItem(index=i, id=d.id, result="failed", status=d.status, error=d.error) for i, d in enumerate(out) if d.status == "failed"]
+    if failed:
+        reason = failed[0].error.message if failed[0].error else "no reason given"
+        raise IngestError(f"{len(failed)} of {len(out)} documents could not be cached: {failed[0].id}: {reason}", failed)
+    return out
+
+
+def _finish(ingest: Ingest, policy: RetryPolicy, deadline: Deadline) -> Flow[Ingest]:
+    if ingest.finished:
+        return ingest
+    job = yield from wait_for_job(ingest.job_id, policy, deadline)
+    return Ingest(job_id=job.id, status=job.status, counts=job.counts, results=job.results, usage=job.usage, raw=job.raw)
+
+
+def _slice(wait: bool, deadline: Deadline) -> Flow[float]:
+    if not wait:
+        return 0.0
+    left = yield from deadline.left()
+    return WAIT_SLICE if left is None else min(WAIT_SLICE, left)
+
+
+def add_document(document: DocumentInput, options: Mapping[str, Any], wait: bool, timeout: float | None, key: str | None, policy: RetryPolicy) -> Flow[Ingest]:
+    """Posts one document, and with `wait` returns once it is cached. A document that failed raises."""
+    deadline = Deadline(timeout)
+    body = {**document, **options}
+    check_document(body, "the document")
+    seconds = yield from _slice(wait, deadline)
+    ingest = yield from exchange(ops.post_documents(body, seconds, key, seconds + ops.GRACE_SECONDS), policy)
+    if wait:
+        ingest = yield from _finish(ingest, policy, deadline)
+        ingest.raise_for_failures()
+    return ingest
+
+
+def put_document(
+    id: str, body: Mapping[str, Any], if_match: str | None, only_new: bool, wait: bool, timeout: float | None, policy: RetryPolicy
+) -> Flow[Ingest]:
+    """Creates or replaces one document."""
+    deadline = Deadline(timeout)
+    check_document(body, id)
+    seconds = yield from _slice(wait, deadline)
+    ingest = yield from exchange(ops.put_document(id, body, if_match, only_new, seconds, seconds + ops.GRACE_SECONDS), policy)
+    if wait:
+        ingest = yield from _finish(ingest, policy, deadline)
+        ingest.raise_for_failures()
+    return ingest
+
+
+def check_document(document: Mapping[str, Any], name: str) -> None:
+    """Raises ConfigurationError unless exactly one of text and chunks is given."""
+    if (document.get("text") is None) == (document.get("chunks") is None):
+        raise ConfigurationError(f"{name}: give either text or chunks")
+    if isinstance(document.get("chunks"), str):
+        raise ConfigurationError(f"{name}: chunks is one text; give a list, or text")
+
+
+def add_documents(
+    documents: Iterable[DocumentInput | str],
+    options: Mapping[str, Any],
+    *,
+    batch_size: int,
+    batch_bytes: int,
+    wait: bool,
+    timeout: float | None,
+    progress: Progress,
+    policy: RetryPolicy,
+) -> Flow[IngestReport]:
+    """Posts documents in batches. Each that cannot be cached is in the report; a batch the service refuses raises."""
+    deadline = Deadline(timeout)
+    report = IngestReport()
+    done = 0
+    with Bar(progress, documents) as bar:
+        for batch in batches(documents, batch_size, batch_bytes):
+            seconds = yield from _slice(wait, deadline)
+            call = ops.post_documents({"documents": batch, **options}, seconds, None, seconds + ops.GRACE_SECONDS)
+            try:
+                ingest = yield from exchange(call, policy)
+            except ApiError as error:
+                raise _moved(error, done) from None
+            if wait:
+                ingest = yield from _finish(ingest, policy, deadline)
+            report.add(done, ingest.job_id, ingest.results, ingest.usage)
+            done += len(batch)
+            bar.update(len(batch))
+    return report
+
+
+def _moved(error: ApiError, start: int) -> ApiError:
+    """The error with `documents[i]` counted over all batches instead of within one."""
+
+    def renamed(text: str) -> str:
+        return re.sub(r"documents\[(\d+)\]", lambda found: f"documents[{int(found[1]) + start}]", text)
+
+    body = dict(error.body)
+    if isinstance(body.get("detail"), str):
+        body["detail"] = renamed(body["detail"])
+    if isinstance(body.get("error"), Mapping):
+        body["error"] = {k: renamed(v) if isinstance(v, str) else v for k, v in body["error"].items()}
+    moved = type(error)(error.status, body, {})
+    moved.retry_after, moved.should_retry = error.retry_after, error.should_retry
+    return moved
+
+
+def batches(documents: Iterable[DocumentInput | str], size: int, size_bytes: int) -> Iterator[list[Mapping[str, Any]]]:
+    """Documents in order, at most `size` and about `size_bytes` of JSON together; one that is larger goes alone."""
+    if size < 1:
+        raise ConfigurationError(f"batch_size is {size}; it must be at least 1")
+    batch: list[Mapping[str, Any]] = []
+    total = 0
+    for index, item in enumerate(documents):
+        document: Mapping[str, Any] = {"text": item} if isinstance(item, str) else item
+        check_document(document, f"documents[{index}]")
+        num_bytes = len(json.dumps(document, ensure_ascii=False).encode())
+        if batch and (len(batch) >= size or total + num_bytes > size_bytes):
+            yield batch
+            batch, total = [], 0
+        batch.append(document)
+        total += num_bytes
+    if batch:
+        yield batch
+
+
+class Bar:
+    """A tqdm bar, a callable, or nothing."""
+
+    def __init__(self, progress: Progress, items: Iterable[Any]) -> None:
+        self._call = progress if callable(progress) else None
+        self._bar: Any = None
+        if progress is True:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=len(items) if isinstance(items, Sequence) else None, unit="doc", desc="caching")
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def update(self, count: int) -> None:
+        """Counts `count` more as done."""
+        if self._bar is not None:
+            self._bar.update(count)
+        if self._call is not None:
+            self._call(count)
+
+
+def documents_of_files(paths: Iterable[str | Path], root: str | Path | None, metadata: Mapping[str, Any]) -> list[DocumentInput]:
+    """One document a file, read as UTF-8: the id from the path below `root`, the title from the name, the path as `source`."""
+    return [_document_of_file(Path(p), None if root is None else Path(root), metadata) for p in paths]
+
+
+def _document_of_file(path: Path, root: Path | None, metadata: Mapping[str, Any]) -> DocumentInput:
+    name = path.as_posix()
+    if root is not None:
+        try:
+            name = path.resolve().relative_to(root.resolve()).as_posix()
+        except ValueError:
+            raise ConfigurationError(f"{path} is not below root {root}") from None
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is not UTF-8 text (byte {error.start}); convert it first") from None
+    return {"id": file_id(name), "title": path.stem, "text": text, "metadata": {**metadata, "source": name}}
+
+
+def file_id(name: str) -> str:
+    """A stable document id from a path; where the path does not fit into an id, a hash keeps it unique."""
+    plain = name.lstrip("/").replace("/", ":")
+    safe = re.sub(r"[^A-Za-z0-9._:-]", "_", plain).lstrip("._:-")
+    if safe == plain and 0 < len(safe) <= 128:
+        return safe
+    return f"{safe[:111] or 'file'}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"

@@ -1,0 +1,449 @@
+"""The asynchronous client: the same methods as `QuireClient`, to be awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx
+from typing_extensions import Self, Unpack
+
+from . import _flows as flows
+from . import _operations as ops
+from . import models as m
+from ._exchange import Attempt, Call, Flow, Pause, Reply, RetryPolicy, exchange
+from ._settings import Settings, reply_of
+from ._sse import EventDecoder
+from .errors import QuireError
+from .explain import Explanation, QueryPlan
+from .options import DocumentInput, DocumentOptions, EvictOptions, QueryOptions
+from .stream import AsyncQueryStream
+
+T = TypeVar("T")
+
+
+class AsyncByteStream:
+    """The bytes of an open reply."""
+
+    def __init__(self, response: httpx.Response, settings: Settings, what: str) -> None:
+        self._response, self._settings, self._what = response, settings, what
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._response.aiter_bytes():
+                yield piece
+        except httpx.HTTPError as error:
+            raise self._settings.failure(error, self._what) from error
+
+    async def aclose(self) -> None:
+        """Closes the reply; the service stops working on it."""
+        await self._response.aclose()
+
+
+class AsyncQuireClient:
+    """A Quire service.
+
+    Tasks of one event loop may share one client. Without arguments it takes the address from QUIRE_SERVER (http://127.0.0.1:8080 when unset) and
+    the key from QUIRE_API_KEY, as the `quire` program does. Every method raises errors of the family `quire_client.QuireError`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        api_key: str | None = None,
+        namespace: str | None = None,
+        timeout: float = 60.0,
+        connect_timeout: float = 5.0,
+        retry: RetryPolicy | None = None,
+        http_client: httpx.AsyncClient | None = None,
+    ) -> None:
+        """`timeout`: seconds without a byte after which a reply counts as lost. `http_client`: for own proxies or
+        certificates; it stays open when this client is closed."""
+        self._settings = Settings.make(url, api_key, namespace, timeout, connect_timeout, retry)
+        self._http = http_client or httpx.AsyncClient()
+        self._owns_http = http_client is None
+        self._bind()
+
+    def _bind(self) -> None:
+        self.documents = Documents(self)
+        """Adding, listing, changing and deleting documents."""
+        self.jobs = Jobs(self)
+        """Work in the background."""
+        self.admin = Admin(self)
+        """The cache and the service; needs a key with the scope admin."""
+
+    # ---- running flows
+
+    async def _run(self, flow: Flow[T]) -> T:
+        try:
+            step = next(flow)
+            while True:
+                outcome: Any = None
+                try:
+                    if isinstance(step, Attempt):
+                        outcome = await self._attempt(step)
+                    elif isinstance(step, Pause):
+                        await asyncio.sleep(step.seconds)
+                    else:
+                        outcome = time.monotonic()
+                except QuireError as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(outcome)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            flow.close()
+
+    async def _attempt(self, attempt: Attempt) -> Reply:
+        what = f"{attempt.call.method} {attempt.call.path}"
+        try:
+            response = await self._http.send(self._settings.request(self._http, attempt), stream=attempt.stream)
+            if attempt.stream and response.status_code < 400:
+                return reply_of(response, b"", AsyncByteStream(response, self._settings, what))
+            try:
+                return reply_of(response, await response.aread())
+            finally:
+                await response.aclose()
+        except httpx.HTTPError as error:
+            raise self._settings.failure(error, what) from error
+
+    async def _call(self, call: Call[T]) -> T:
+        return await self._run(exchange(call, self._settings.retry))
+
+    async def _open(self, call: Call[Any]) -> AsyncByteStream:
+        stream: AsyncByteStream = await self._run(exchange(call, self._settings.retry, stream=True))
+        return stream
+
+    # ---- queries
+
+    async def query(self, question: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[QueryOptions]) -> m.QueryResult:
+        """Answers a question, or the last of `messages`, over documents."""
+        return await self._call(ops.query(ops.query_body(question, options), idempotency_key, ops.query_timeout(options)))
+
+    async def stream(self, question: str | None = None, **options: Unpack[QueryOptions]) -> AsyncQueryStream:
+        """As `query`, but the answer comes piece by piece. Returns once the service has begun to answer."""
+        return AsyncQueryStream(await self._open(ops.stream_query(ops.query_body(question, options), ops.query_timeout(options))))
+
+    async def plan(self, question: str | None = None, **options: Unpack[QueryOptions]) -> QueryPlan:
+        """What a query would use of the cache, without generating."""
+        return await self._call(ops.plan(ops.query_body(question, options), ops.query_timeout(options)))
+
+    async def explain(self, query: str | m.QueryResult, *, text: bool = False) -> Explanation:
+        """The fate of every block of one of the last queries, by its result or id; with `text` also their texts."""
+        return await self._call(ops.explain(query if isinstance(query, str) else query.id, text))
+
+    async def retrieve(
+        self,
+        query: str,
+        *,
+        k: int = 4,
+        document_ids: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        unit: str | None = None,
+        **options: Any,
+    ) -> m.Passages:
+        """The `k` best passages for a query, without generating: of `document_ids`, or of all documents with this `metadata`."""
+        return await self._call(ops.retrieve(query, k, document_ids, metadata, unit, options))
+
+    async def queries(self, *, limit: int = 20, after: str | None = None, order: str | None = None) -> m.Page[m.QueryResult]:
+        """The last queries of the namespace, the latest first."""
+        return await self._call(ops.list_queries(limit, after, order))
+
+    async def get_query(self, id: str) -> m.QueryResult:
+        """One of the last queries."""
+        return await self._call(ops.get_query(id))
+
+    # ---- service
+
+    async def info(self) -> m.Info:
+        """What the service and its model can do."""
+        return await self._call(ops.info())
+
+    async def wait_until_ready(self, timeout: float = 60.0) -> None:
+        """Returns once queries can be answered. Raises RequestTimeoutError when that takes longer than `timeout` seconds."""
+        await self._run(flows.wait_until_ready(timeout))
+
+    def with_namespace(self, namespace: str) -> AsyncQuireClient:
+        """The same service in another namespace, over the same connections."""
+        other = AsyncQuireClient.__new__(AsyncQuireClient)
+        other._settings = self._settings.in_namespace(namespace)
+        other._http, other._owns_http = self._http, False
+        other._bind()
+        return other
+
+    @property
+    def url(self) -> str:
+        """The address of the service."""
+        return self._settings.url
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace asked for; None: the key's default."""
+        return self._settings.namespace
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        if self._owns_http:
+            await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.aclose()
+
+
+class Documents:
+    """`AsyncQuireClient.documents`."""
+
+    def __init__(self, client: AsyncQuireClient) -> None:
+        self._client = client
+
+    async def add(
+        self,
+        text: str | None = None,
+        *,
+        id: str | None = None,
+        title: str | None = None,
+        chunks: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        **options: Unpack[DocumentOptions],
+    ) -> m.Ingest:
+        """Adds one document and, with `wait`, returns once it is cached (RequestTimeoutError after `timeout` seconds)."""
+        document: Any = ops.given(text=text, id=id, title=title, chunks=chunks, metadata=metadata)
+        return await self._client._run(flows.add_document(document, options, wait, timeout, idempotency_key, self._client._settings.retry))
+
+    async def put(
+        self,
+        id: str,
+        text: str | None = None,
+        *,
+        title: str | None = None,
+        chunks: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        if_match: str | None = None,
+        only_new: bool = False,
+        wait: bool = True,
+        timeout: float | None = None,
+        **options: Unpack[DocumentOptions],
+    ) -> m.Ingest:
+        """Creates or replaces a document: with `if_match` only while its content hash is this, with `only_new` only when there is none."""
+        body = ops.given(text=text, title=title, chunks=chunks, metadata=metadata, **options)
+        return await self._client._run(flows.put_document(id, body, if_match, only_new, wait, timeout, self._client._settings.retry))
+
+    async def add_many(
+        self,
+        documents: Iterable[DocumentInput | str],
+        *,
+        batch_size: int = 64,
+        batch_bytes: int = 4 << 20,
+        wait: bool = True,
+        timeout: float | None = None,
+        progress: flows.Progress = False,
+        **options: Unpack[DocumentOptions],
+    ) -> m.IngestReport:
+        """Adds documents in batches, any number of them. Those that failed are in the report (`raise_for_failures()`).
+
+        `progress`: True for a tqdm bar, or a callable that is given the number of documents done since its last call.
+        """
+        retry = self._client._settings.retry
+        flow = flows.add_documents(
+            documents, options, batch_size=batch_size, batch_bytes=batch_bytes, wait=wait, timeout=timeout, progress=progress, policy=retry
+        )
+        return await self._client._run(flow)
+
+    async def add_files(
+        self,
+        paths: Iterable[str | Path],
+        *,
+        root: str | Path | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        progress: flows.Progress = False,
+        wait: bool = True,
+        timeout: float | None = None,
+        **options: Unpack[DocumentOptions],
+    ) -> m.IngestReport:
+        """Adds text files (UTF-8), each as one document whose id comes from its path below `root`; adding again replaces."""
+        documents = flows.documents_of_files(paths, root, metadata or {})
+        return await self.add_many(documents, progress=progress, wait=wait, timeout=timeout, **options)
+
+    async def wait(self, ids: Sequence[str], *, timeout: float | None = None) -> list[m.Document]:
+        """Returns the documents once each is ready. Raises IngestError when one failed, RequestTimeoutError after `timeout` seconds."""
+        return await self._client._run(flows.wait_for_documents(ids, self._client._settings.retry, timeout))
+
+    async def list(
+        self,
+        *,
+        status: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        limit: int = 20,
+        after: str | None = None,
+        order: str | None = None,
+        counts: bool = False,
+    ) -> m.Page[m.Document]:
+        """One page of documents, those with this status and metadata; with `counts` also how many the namespace has."""
+        return await self._client._call(ops.list_documents(status, metadata, limit, after, order, counts))
+
+    async def iter(self, *, status: str | None = None, metadata: Mapping[str, Any] | None = None, order: str | None = None) -> AsyncIterator[m.Document]:
+        """All documents, page by page."""
+        after = None
+        while True:
+            page = await self.list(status=status, metadata=metadata, limit=100, after=after, order=order)
+            for document in page:
+                yield document
+            if not page.has_more or page.last_id is None:
+                return
+            after = page.last_id
+
+    async def get(self, id: str) -> m.Document:
+        """One document and the state of its cache."""
+        return await self._client._call(ops.get_document(id))
+
+    async def content(self, id: str) -> str:
+        """The stored text."""
+        return await self._client._call(ops.document_content(id))
+
+    async def chunks(self, id: str) -> m.Page[m.Chunk]:
+        """The parts that are cached on their own."""
+        return await self._client._call(ops.document_chunks(id))
+
+    async def blocks(self, id: str) -> m.Page[m.Block]:
+        """The blocks of KV."""
+        return await self._client._call(ops.document_blocks(id))
+
+    async def update(self, id: str, *, title: str | None = None, metadata: Mapping[str, Any] | None = None) -> m.Document:
+        """Changes the title, and merges `metadata` into what is there."""
+        return await self._client._call(ops.patch_document(id, ops.given(title=title, metadata=metadata)))
+
+    async def set_ttl(self, id: str, seconds: int | None = None, *, anchor: str | None = None, expires_at: str | None = None) -> m.Document:
+        """The document goes after `seconds`, or at a time (RFC 3339); with neither it stays for ever."""
+        return await self._client._call(ops.set_ttl(id, seconds, anchor, expires_at))
+
+    async def pin(self, id: str) -> m.Document:
+        """Keeps the document's blocks in the cache."""
+        return await self._client._call(ops.patch_document(id, {"pinned": True}))
+
+    async def unpin(self, id: str) -> m.Document:
+        """Lets the cache drop the document's blocks when it needs room."""
+        return await self._client._call(ops.patch_document(id, {"pinned": False}))
+
+    async def warm(self, id: str, *, tier: str | None = None) -> m.Job:
+        """Loads or computes again what the cache lacks, in the background."""
+        return await self._client._call(ops.warm_document(id, tier))
+
+    async def delete(self, id: str) -> None:
+        """Deletes text and blocks; running queries finish."""
+        await self._client._call(ops.delete_document(id))
+
+    async def delete_many(self, ids: Sequence[str] | None = None, *, filter: Mapping[str, Any] | None = None, dry_run: bool = False) -> m.BulkDeletion:
+        """Deletes by ids, or by a filter such as {"metadata": {"source": "faq"}} or {"status": "failed"}."""
+        return await self._client._call(ops.delete_documents(ids, filter, dry_run))
+
+
+class Jobs:
+    """`AsyncQuireClient.jobs`."""
+
+    def __init__(self, client: AsyncQuireClient) -> None:
+        self._client = client
+
+    async def list(self, *, status: str | None = None, limit: int = 20, after: str | None = None, order: str | None = None) -> m.Page[m.Job]:
+        """One page of jobs."""
+        return await self._client._call(ops.list_jobs(status, limit, after, order))
+
+    async def get(self, id: str) -> m.Job:
+        """One job."""
+        return await self._client._call(ops.get_job(id))
+
+    async def cancel(self, id: str) -> m.Job:
+        """Cancels what is not finished; finished documents stay."""
+        return await self._client._call(ops.cancel_job(id))
+
+    async def wait(self, id: str, *, timeout: float | None = None) -> m.Job:
+        """Returns the job once it is finished, however it ended. Raises RequestTimeoutError after `timeout` seconds."""
+        return await self._client._run(flows.wait_for_job(id, self._client._settings.retry, flows.Deadline(timeout)))
+
+    async def events(self, id: str) -> AsyncIterator[m.Job]:
+        """The job each time it has come further; the last one is finished."""
+        source = await self._client._open(ops.job_events(id))
+        decoder = EventDecoder()
+        try:
+            async for piece in source:
+                for event in decoder.feed(piece):
+                    job = flows.job_of_event(event)
+                    if job is not None:
+                        yield job
+        finally:
+            await source.aclose()
+
+
+class Admin:
+    """`AsyncQuireClient.admin`: needs a key with the scope admin."""
+
+    def __init__(self, client: AsyncQuireClient) -> None:
+        self._client = client
+
+    async def stats(self, *, by: str | None = None) -> m.CacheStats:
+        """Tiers, bytes and savings; `by`: namespace or tier."""
+        return await self._client._call(ops.cache_stats(by))
+
+    async def evict(self, **selection: Unpack[EvictOptions]) -> m.Evicted:
+        """Takes blocks out of the cache; texts stay."""
+        return await self._client._call(ops.evict(selection))
+
+    async def pin(self, document_ids: Sequence[str], *, tier: str | None = None) -> m.PinReport:
+        """Keeps the documents' blocks."""
+        return await self._client._call(ops.pin(document_ids, tier, True))
+
+    async def unpin(self, document_ids: Sequence[str], *, tier: str | None = None) -> m.PinReport:
+        """Lets the documents' blocks go when room is needed."""
+        return await self._client._call(ops.pin(document_ids, tier, False))
+
+    async def flush(self) -> dict[str, Any]:
+        """Writes what is in memory alone to disk."""
+        return await self._client._call(ops.flush())
+
+    async def verify(self) -> m.VerifyReport:
+        """Reads every block again and checks its checksum."""
+        return await self._client._call(ops.verify())
+
+    async def export(self, path: str | Path, document_ids: Sequence[str] | None = None) -> int:
+        """Writes documents and blocks into a pack; all of the namespace without ids. Returns its bytes."""
+        source = await self._client._open(ops.export_pack(document_ids))
+        try:
+            with open(path, "wb") as out:  # noqa: ASYNC230 - pieces go to the page cache, as fast as to memory
+                return sum([out.write(piece) async for piece in source])
+        finally:
+            await source.aclose()
+
+    async def import_pack(self, path: str | Path, *, mode: str = "merge") -> m.ImportReport:
+        """Takes in a pack written by `export`."""
+        return await self._client._call(ops.import_pack(await asyncio.to_thread(Path(path).read_bytes), mode))
+
+    async def requests(self) -> m.Page[m.RunningRequest]:
+        """Running and queued requests."""
+        return await self._client._call(ops.list_requests())
+
+    async def cancel_request(self, id: str) -> dict[str, Any]:
+        """Cancels a running or queued request."""
+        return await self._client._call(ops.cancel_request(id))
+
+    async def config(self) -> dict[str, Any]:
+        """The effective configuration, secrets masked."""
+        return await self._client._call(ops.config())
+
+    async def reload(self) -> dict[str, Any]:
+        """Reads keys and limits again."""
+        return await self._client._call(ops.reload())
+
+    async def drain(self) -> dict[str, Any]:
+        """Stops taking work; what runs finishes."""
+        return await self._client._call(ops.drain())

@@ -1,0 +1,114 @@
+"""Options of documents and queries, as keyword arguments. What is left out is decided by the service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
+
+__all__ = ["CacheOptions", "Chunking", "DocumentInput", "DocumentOptions", "EvictOptions", "InlineDocument", "Message", "QueryOptions"]
+
+
+class DocumentInput(TypedDict, total=False):
+    """A document to add: exactly one of `text` and `chunks`."""
+
+    id: str
+    """Unique in the namespace; without it the id is made from the content."""
+    title: str
+    text: str
+    chunks: Sequence[str]
+    """The text in parts, each cached on its own."""
+    metadata: Mapping[str, Any]
+    """At most 16 KiB of JSON; scalars at the top level can be filtered by."""
+
+
+class Chunking(TypedDict, total=False):
+    """How a text is cut into parts that are cached on their own."""
+
+    strategy: Literal["tokens", "markdown", "separator", "none"]
+    max_tokens: int
+    overlap_tokens: int
+    separator: str
+
+
+class DocumentOptions(TypedDict, total=False):
+    """How documents are added."""
+
+    if_exists: Literal["upsert", "skip", "error"]
+    """upsert (default): equal content is `unchanged` and costs nothing, other content replaces the old."""
+    chunking: Chunking
+    ttl_seconds: int
+    ttl_anchor: Literal["created", "last_used"]
+    pinned: bool
+    tier: Literal["gpu", "dram", "disk", "remote"]
+    cache_salt: str
+    """8 to 128 characters: blocks written under a salt are found under it only."""
+
+
+class CacheOptions(TypedDict, total=False):
+    """How a query uses the cache; `GET /v1/info` lists what the service knows."""
+
+    strategy: str
+    """auto, recompute, exact, reuse, epic, cacheblend, samkv, ..."""
+    keep_ratio: float
+    recompute_ratio: float
+    compress: str
+    decode: str
+    options: Mapping[str, Any]
+    write: bool
+    dedupe: bool
+    positions: Literal["global", "compact", "naive"]
+
+
+class InlineDocument(TypedDict, total=False):
+    """A document sent with the query and not kept."""
+
+    title: str
+    text: str
+
+
+class Message(TypedDict):
+    """A turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class QueryOptions(TypedDict, total=False):
+    """What a query takes beside the question."""
+
+    messages: Sequence[Message]
+    """A conversation instead of one question."""
+    document_ids: Sequence[str]
+    """Cached documents, in the order they stand in the prompt."""
+    documents: Sequence[InlineDocument]
+    system: str
+    model: str
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    stop: Sequence[str]
+    seed: int
+    cache: CacheOptions
+    cache_salt: str
+    on_missing: Literal["error", "skip"]
+    on_not_ready: Literal["wait", "error", "compute"]
+    citations: bool
+    explain: Literal["none", "summary", "blocks"]
+    timeout_ms: int
+    """Milliseconds after which the service gives up (30,000 by default). The client waits a little longer."""
+
+
+class EvictOptions(TypedDict, total=False):
+    """What to evict: blocks of a tier, of documents, not used for a time, or until so many bytes are free."""
+
+    tier: str
+    document_ids: Sequence[str]
+    older_than_seconds: int
+    target_bytes: int
+    dry_run: bool
+    force: bool
+    """Pinned blocks too."""

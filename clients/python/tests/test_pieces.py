@@ -1,0 +1,250 @@
+"""What needs no service: retrying, waiting, event streams, decoding, and how explanations are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire_client import Explanation, InvalidReplyError, QuireError, RequestTimeoutError, RetryPolicy
+from quire_client._exchange import Attempt, FailedBeforeSendingError, Flow, Now, Pause, Reply, exchange, json_call
+from quire_client._flows import Deadline, documents_of_files, file_id, wait_for_job, wait_until_ready
+from quire_client._sse import EventDecoder, ServerEvent
+from quire_client.errors import ConnectionFailedError, retry_after_seconds
+from quire_client.models import CacheUse, Document
+
+POLICY = RetryPolicy(max_retries=2, initial_delay=1.0, max_delay=4.0, max_retry_after=10.0)
+
+
+def reply(status: int, **headers: str) -> Reply:
+    return Reply(status, {k.replace("_", "-"): v for k, v in headers.items()}, b"{}")
+
+
+def answer(flow: Flow[Any], *outcomes: Reply | QuireError) -> tuple[list[float], Any]:
+    """Runs a flow on given outcomes: the pauses it made, and what it returned or raised."""
+    left, pauses = list(outcomes), []
+    try:
+        step = next(flow)
+        while True:
+            if isinstance(step, Pause):
+                pauses.append(step.seconds)
+                step = flow.send(None)
+                continue
+            assert isinstance(step, Attempt)
+            outcome = left.pop(0)
+            step = flow.throw(outcome) if isinstance(outcome, QuireError) else flow.send(outcome)
+    except StopIteration as end:
+        assert not left, "not every outcome was asked for"
+        return pauses, end.value
+    except QuireError as error:
+        assert not left, "not every outcome was asked for"
+        return pauses, error
+
+
+def call(method: str = "POST", **options: Any) -> Flow[int]:
+    return exchange(json_call(method, "/x", lambda r: r.status, {}, **options), POLICY)
+
+
+def test_the_service_says_how_long_to_wait() -> None:
+    assert answer(call(), reply(503, retry_after="7"), reply(429, retry_after="9", retry_after_ms="1500"), reply(200)) == ([7.0, 1.5], 200)
+
+
+def test_without_a_time_the_waits_grow_to_a_bound() -> None:
+    pauses, result = answer(exchange(json_call("GET", "/x", lambda r: r.status), RetryPolicy(max_retries=5, initial_delay=1.0, max_delay=4.0)),
+                            *[reply(503)] * 5, reply(200))  # fmt: skip
+    assert result == 200
+    for pause, most in zip(pauses, [1.0, 2.0, 4.0, 4.0, 4.0], strict=True):
+        assert most / 2 <= pause <= most
+
+
+@pytest.mark.parametrize(("status", "headers"), [(400, {}), (404, {}), (409, {"retry_after": "1"}), (500, {}), (504, {}), (503, {"retry_after": "11"})])
+def test_other_replies_are_final(status: int, headers: Any) -> None:
+    pauses, error = answer(call(), reply(status, **headers))
+    assert pauses == []
+    assert error.status == status
+
+
+def test_a_request_that_still_runs_is_asked_after() -> None:
+    running = Reply(409, {"retry-after-ms": "5"}, b'{"error": {"code": "idempotency_in_progress"}}')
+    assert answer(call(), running, reply(200)) == ([0.005], 200)
+
+
+def test_only_what_cannot_take_effect_twice_is_sent_again() -> None:
+    lost, unsent = ConnectionFailedError("lost"), FailedBeforeSendingError("unsent")
+    for method, options, again in (
+        ("GET", {}, True),
+        ("PUT", {}, True),
+        ("DELETE", {}, True),
+        ("POST", {}, True),
+        ("POST", {"repeatable": False}, False),
+        ("PUT", {"repeatable": False}, False),
+    ):
+        pauses, result = answer(call(method, **options), lost, *([reply(200)] if again else []))
+        assert (len(pauses), result) == ((1, 200) if again else (0, lost))
+        assert answer(call(method, **options), unsent, reply(200))[1] == 200
+        assert answer(call(method, **options), reply(503), reply(200))[1] == 200
+    assert answer(call("POST", repeatable=False), reply(502))[1].status == 502
+
+
+def test_a_post_has_a_key_unless_it_only_reads() -> None:
+    def keys(**options: Any) -> str | None:
+        return json_call("POST", "/x", lambda r: r, {}, **options).headers.get("Idempotency-Key")
+
+    assert keys() != keys() is not None
+    assert keys(idempotency_key="mine") == "mine"
+    assert keys(repeatable=True) is None
+    assert keys(repeatable=False) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [({}, None), ({"retry-after": "3"}, 3.0), ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, None), ({"retry-after-ms": "nan", "retry-after": "2"}, 2.0),
+     ({"retry-after": "-1"}, None)],
+)  # fmt: skip
+def test_times_to_wait_are_read(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after_seconds(headers) == seconds
+
+
+def timed(flow: Flow[Any], content: bytes) -> list[float]:
+    """Runs a flow whose every request is answered so, on a clock that only pauses move. Returns the pauses; raises what it raises."""
+    clock, pauses = 100.0, []
+    outcome: Any = None
+    step = next(flow)
+    while True:
+        if isinstance(step, Now):
+            outcome = clock
+        elif isinstance(step, Pause):
+            pauses.append(step.seconds)
+            clock += step.seconds
+            outcome = None
+        else:
+            outcome = Reply(503 if step.call.path == "/readyz" else 200, {}, content)
+        step = flow.send(outcome)
+        assert clock <= 110.0, "the deadline is past"
+
+
+def test_waiting_for_a_job_ends_with_its_time() -> None:
+    content = b'{"id": "job_1", "status": "running", "progress": {"ratio": 0.25}}'
+    with pytest.raises(RequestTimeoutError, match=r"job job_1 was at 25% and not finished within 10 s"):
+        timed(wait_for_job("job_1", POLICY, Deadline(10.0)), content)
+
+
+def test_waiting_for_the_service_ends_with_its_time() -> None:
+    with pytest.raises(RequestTimeoutError, match=r"the service was not ready \(.*\) within 10 s"):
+        timed(wait_until_ready(10.0), b"{}")
+
+
+# ---- event streams
+
+STREAM = b': ping\n\nevent: a\ndata: {"t": "x\xe2\x80\xa8y"}\n\ndata: one\r\ndata:two\r\n\r\nevent: b\rdata: 3\r\rid: 7\n\nevent: cut\ndata: off'
+EVENTS = [ServerEvent("a", '{"t": "x\u2028y"}'), ServerEvent("message", "one\ntwo"), ServerEvent("b", "3")]
+
+
+def test_events_come_out_however_the_bytes_are_cut() -> None:
+    for size in range(1, len(STREAM) + 1):
+        decoder = EventDecoder()
+        found = [e for at in range(0, len(STREAM), size) for e in decoder.feed(STREAM[at : at + size])]
+        assert found == EVENTS, f"pieces of {size} bytes"
+    for cut in range(len(STREAM)):
+        decoder = EventDecoder()
+        assert [*decoder.feed(STREAM[:cut]), *decoder.feed(STREAM[cut:])] == EVENTS, f"cut at {cut}"
+
+
+def test_data_that_is_no_json_is_an_error() -> None:
+    assert EVENTS[0].json() == {"t": "x\u2028y"}
+    with pytest.raises(InvalidReplyError, match="event 'b'"):
+        ServerEvent("b", "{").json()
+
+
+# ---- decoding
+
+
+def test_members_that_do_not_fit_are_named() -> None:
+    for body, message in (
+        ({}, "lacks the member 'id'"),
+        ({"id": "x", "tokens": "many"}, "reply.tokens is str"),
+        ({"id": "x", "pinned": 1}, "reply.pinned is int"),
+        ({"id": "x", "cache": []}, "reply.cache is list"),
+        ({"id": "x", "metadata": "text"}, "reply.metadata is str"),
+    ):
+        with pytest.raises(InvalidReplyError, match=message):
+            Document.from_json(body)
+
+
+def test_maps_keep_what_fits_and_null_takes_the_default() -> None:
+    use = CacheUse.from_json({"tiers": {"dram": {"blocks": 2}, "comment": "new"}, "misses": None, "hit_ratio": 1})
+    assert list(use.tiers) == ["dram"]
+    assert use.misses == []
+    assert use.hit_ratio == 1.0
+
+
+# ---- files
+
+
+def test_ids_of_files_are_valid_stable_and_distinct(tmp_path: Path) -> None:
+    names = ["a/b.md", "a:b.md", "a b.md", "a_b.md", "ä.md", "ö.md", ".hidden", "x" * 200, "x" * 201, "日本"]
+    ids = [file_id(n) for n in names]
+    assert ids == [file_id(n) for n in names]
+    assert ids[0] == "a:b.md"
+    assert len(set(ids[2:])) == len(ids[2:])
+    for one in ids:
+        assert len(one) <= 128
+        assert one[0].isalnum()
+        assert all(c.isascii() and (c.isalnum() or c in "._:-") for c in one)
+    (tmp_path / "bom.txt").write_bytes(b"\xef\xbb\xbfHello")
+    assert documents_of_files([tmp_path / "bom.txt"], tmp_path, {})[0] == {"id": "bom.txt", "title": "bom", "text": "Hello", "metadata": {"source": "bom.txt"}}
+
+
+# ---- explanations
+
+
+def explanation(**changes: Any) -> Explanation:
+    def block(index: int, action: str, **more: Any) -> Mapping[str, Any]:
+        return {"index": index, "document_id": "handbook<7>", "action": action, "block_id": f"b-{index}", "tokens": [0, 64], **more}
+
+    return Explanation.from_json(
+        {
+            "id": "qry_<1>",
+            "policy": {"strategy": "samkv", "fallback": "because <b>", "reason": None},
+            "blocks": [
+                block(0, "reused", tier="dram", text='say "hi" & <script>'),
+                block(1, "recomputed", recomputed_tokens=20),
+                block(2, "dropped"),
+                block(3, "sublimated"),
+                {"index": 4, "action": "computed"},
+            ],
+            "spans": [{"name": "load", "start_ms": 5.0, "ms": 5.0}, {"name": "look<up>", "start_ms": 0, "ms": 5.0}],
+            **changes,
+        }
+    )
+
+
+def test_an_explanation_is_shown_as_text() -> None:
+    lines = repr(explanation()).splitlines()
+    assert (
+        lines[0] == "<Explanation qry_<1>: strategy samkv, 5 blocks: 1 reused (20%), 1 recomputed (20%), 1 computed (20%), 1 dropped (20%), 1 sublimated (20%)"
+    )
+    assert lines[1].strip() == "because <b>"
+    assert lines[2].split() == ["handbook<7>", "█▓·?"]
+    assert lines[3].split() == ["(inline)", "▒"]
+    assert lines[5] == "  look<up>  " + "━" * 15 + " " * 15 + "  5.00 ms"
+    assert lines[6] == "  load      " + " " * 15 + "━" * 15 + "  5.00 ms>"
+
+
+def test_html_has_a_cell_for_each_block_and_escapes_everything() -> None:
+    shown = explanation()._repr_html_()
+    assert shown.count("<span title=") == 5
+    assert "<script" not in shown
+    assert "handbook&lt;7&gt;" in shown
+    assert "say &quot;hi&quot; &amp; &lt;script&gt;" in shown
+    assert "because &lt;b&gt;" in shown
+    assert "look&lt;up&gt;" in shown
+    assert "left:50.00%;width:50.00%" in shown
+
+
+def test_an_empty_explanation_can_be_shown() -> None:
+    empty = explanation(blocks=[], spans=[])
+    assert repr(empty).startswith("<Explanation qry_<1>: strategy samkv, 0 blocks")
+    assert empty._repr_html_().count("<table") == 1
