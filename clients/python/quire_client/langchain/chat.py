@@ -1,0 +1,190 @@
+"""ChatQuire: a chat model that answers over cached documents."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.documents import Document
+from langchain_core.language_models import LangSmithParams
+from langchain_core.language_models.chat_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from pydantic import Field
+
+from ..errors import DocumentNotFoundError
+from ..models import QueryResult
+from ..options import CacheOptions
+from ..stream import AsyncQueryStream, DeltaEvent, DoneEvent, QueryStream, StreamEvent
+from .connection import Connection
+from .convert import SystemMessages, input_of, messages_of, response_metadata, split_documents, usage_metadata
+
+_OPTIONS = (
+    "temperature",
+    "max_tokens",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "cache_options",
+    "cache_salt",
+    "on_missing",
+    "on_not_ready",
+    "citations",
+    "timeout_ms",
+)
+
+
+class ChatQuire(Connection, BaseChatModel):
+    """A chat model whose documents stay cached in Quire.
+
+    Every option can be given at construction, bound (`llm.bind(document_ids=[...])`), or passed to a call. Beside ids, whole
+    LangChain documents can be given: `documents=[...]` sends the ids of those that have one, which are cached at once should the
+    service not know them, and the texts of the others.
+
+        llm = ChatQuire(cache_options={"strategy": "reuse"})
+        llm.bind(document_ids=["handbook"]).invoke("How many leave days carry over?").usage_metadata
+    """
+
+    model_name: str = Field(default="default", alias="model")
+    temperature: float | None = None
+    max_tokens: int | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: list[str] | None = Field(default=None, alias="stop_sequences")
+    document_ids: list[str] = Field(default_factory=list)
+    """Cached documents of every question, in the order they stand in the prompt."""
+    cache_options: CacheOptions | None = None
+    """How Quire uses its cache, such as {"strategy": "reuse"}. (The field `cache` is LangChain's own, for whole answers.)"""
+    cache_salt: str | None = None
+    on_missing: str | None = None
+    on_not_ready: str | None = None
+    citations: bool | None = None
+    timeout_ms: int | None = None
+    system_messages: SystemMessages = "send"
+    """"prepend" puts a system message before the first turn of the user, for models whose chat template has none."""
+    add_missing: bool = True
+    """Whether documents given whole that the service does not know are added, and the question asked again."""
+
+    # ---- what LangChain asks for
+
+    @property
+    def _llm_type(self) -> str:
+        return "quire"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {"model": self.model_name, "base_url": self.base_url, "namespace": self.namespace, **self._own_options()}
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = super()._get_ls_params(stop=stop, **kwargs)
+        params["ls_provider"] = "quire"
+        params["ls_model_name"] = kwargs.get("model") or self.model_name
+        return params
+
+    # ---- requests
+
+    def _own_options(self) -> dict[str, Any]:
+        return {name: value for name in _OPTIONS if (value := getattr(self, name)) is not None}
+
+    def _request(self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]) -> tuple[dict[str, Any], list[Document]]:
+        """Options of the query, and the documents that were given whole and go by their ids."""
+        options = {"model": self.model_name, **self._own_options(), **{k: v for k, v in given.items() if v is not None}}
+        documents: Sequence[Document] = options.pop("documents", None) or []
+        system: SystemMessages = options.pop("system_messages", self.system_messages)
+        ids, inline = split_documents(documents)
+        options["document_ids"] = list(dict.fromkeys([*options.get("document_ids", self.document_ids), *ids]))
+        if inline:
+            options["documents"] = inline
+        wanted = stop if stop is not None else self.stop
+        if wanted:
+            options["stop"] = list(wanted)
+        if "cache_options" in options:
+            options["cache"] = options.pop("cache_options")
+        options["messages"] = messages_of(messages, system)
+        return options, [d for d in documents if d.id]
+
+    def _missing(self, error: DocumentNotFoundError, documents: list[Document]) -> list[Any]:
+        """What can be added so that the question can be asked again. Raises the error when that is not all that is missing."""
+        known = {d.id: d for d in documents}
+        if not self.add_missing or not error.document_ids or not set(error.document_ids) <= set(known):
+            raise error
+        return [input_of(known[i]) for i in error.document_ids]
+
+    def _generate(
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: CallbackManagerForLLMRun | None = None, **kwargs: Any
+    ) -> ChatResult:
+        options, documents = self._request(messages, stop, kwargs)
+        try:
+            result = self.client.query(**options)
+        except DocumentNotFoundError as error:
+            self.client.documents.add_many(self._missing(error, documents)).raise_for_failures()
+            result = self.client.query(**options)
+        return _chat_result(result)
+
+    async def _agenerate(
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: AsyncCallbackManagerForLLMRun | None = None, **kwargs: Any
+    ) -> ChatResult:
+        options, documents = self._request(messages, stop, kwargs)
+        try:
+            result = await self.async_client.query(**options)
+        except DocumentNotFoundError as error:
+            (await self.async_client.documents.add_many(self._missing(error, documents))).raise_for_failures()
+            result = await self.async_client.query(**options)
+        return _chat_result(result)
+
+    def _open(self, options: dict[str, Any], documents: list[Document]) -> QueryStream:
+        try:
+            return self.client.stream(**options)
+        except DocumentNotFoundError as error:
+            self.client.documents.add_many(self._missing(error, documents)).raise_for_failures()
+            return self.client.stream(**options)
+
+    async def _aopen(self, options: dict[str, Any], documents: list[Document]) -> AsyncQueryStream:
+        try:
+            return await self.async_client.stream(**options)
+        except DocumentNotFoundError as error:
+            (await self.async_client.documents.add_many(self._missing(error, documents))).raise_for_failures()
+            return await self.async_client.stream(**options)
+
+    def _stream(
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: CallbackManagerForLLMRun | None = None, **kwargs: Any
+    ) -> Iterator[ChatGenerationChunk]:
+        options, documents = self._request(messages, stop, kwargs)
+        with self._open(options, documents) as events:
+            for event in events:
+                chunk = _chunk(event)
+                if chunk is not None:
+                    if run_manager:
+                        run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                    yield chunk
+
+    async def _astream(
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: AsyncCallbackManagerForLLMRun | None = None, **kwargs: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        options, documents = self._request(messages, stop, kwargs)
+        async with await self._aopen(options, documents) as events:
+            async for event in events:
+                chunk = _chunk(event)
+                if chunk is not None:
+                    if run_manager:
+                        await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                    yield chunk
+
+
+def _chat_result(result: QueryResult) -> ChatResult:
+    message = AIMessage(content=result.answer, usage_metadata=usage_metadata(result.usage), response_metadata=response_metadata(result))
+    return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def _chunk(event: StreamEvent) -> ChatGenerationChunk | None:
+    if isinstance(event, DeltaEvent):
+        return ChatGenerationChunk(message=AIMessageChunk(content=event.text))
+    if isinstance(event, DoneEvent):
+        result = event.result
+        last = AIMessageChunk(content="", usage_metadata=usage_metadata(result.usage), response_metadata=response_metadata(result), chunk_position="last")
+        return ChatGenerationChunk(message=last)
+    return None

@@ -1,0 +1,217 @@
+"""ChatQuire, the index and the chain with LangChain's real packages, against a real service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import WordEmbeddings
+from langchain_community.vectorstores import FAISS
+from langchain_core.documents import Document
+from langchain_core.indexing import InMemoryRecordManager, index
+from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.retrievers import BaseRetriever
+from langchain_text_splitters import RecursiveCharacterTextSplitter
+from service import Service
+
+from quire_client import ConfigurationError, DocumentNotFoundError, QuireClient
+from quire_client.langchain import ChatQuire, QuireDocumentIndex, quire_rag_chain, sync_documents
+from quire_client.langchain.convert import messages_of
+
+REUSE: Any = {"strategy": "reuse"}
+
+
+@pytest.fixture
+def llm(service: Service, namespace: str) -> ChatQuire:
+    return ChatQuire(base_url=service.url, namespace=namespace, cache_options=REUSE)
+
+
+@pytest.fixture
+def documents(corpus: list[Any]) -> list[Document]:
+    return [Document(id=d["id"], page_content=d["text"], metadata={"title": d["title"], "source": d["id"].split("-part")[0]}) for d in corpus]
+
+
+def chosen(documents: list[Document], ids: list[str]) -> list[Document]:
+    by_id = {d.id: d for d in documents}
+    return [by_id[i] for i in ids]
+
+
+def test_documents_given_whole_are_cached_once_and_read_from_the_cache_then(
+    llm: ChatQuire, client: QuireClient, documents: list[Document], questions: list[Any]
+) -> None:
+    q = questions[0]
+    mine = chosen(documents, q["document_ids"])
+    for _ in range(2):
+        answer = llm.invoke(q["question"], documents=mine)
+        assert answer.content in q["answers"]
+        usage = answer.usage_metadata
+        assert usage is not None
+        cached = usage["input_token_details"]["cache_read"]
+        assert cached == sum(d.tokens for d in client.documents.iter())
+        assert 0 < usage["input_tokens"] - cached < 40
+    assert len(client.jobs.list()) == 1
+    assert {d.id: d.title for d in client.documents.iter()} == {d.id: d.metadata["title"] for d in mine}
+    assert answer.response_metadata["cache"]["strategy"] == "reuse"
+    assert client.explain(answer.response_metadata["query_id"]).counts["reused"] > 0
+
+
+def test_documents_without_an_id_go_inline(llm: ChatQuire, client: QuireClient, documents: list[Document], questions: list[Any]) -> None:
+    q = questions[0]
+    inline = [Document(page_content=d.page_content) for d in chosen(documents, q["document_ids"])]
+    assert llm.invoke(q["question"], documents=inline, cache_options={"strategy": "recompute"}).content in q["answers"]
+    assert len(client.documents.list()) == 0
+
+
+async def test_every_way_of_asking_adds_what_is_missing(llm: ChatQuire, documents: list[Document], questions: list[Any], client: QuireClient) -> None:
+    q = questions[0]
+    mine = chosen(documents, q["document_ids"])
+
+    def forget() -> None:
+        client.documents.delete_many([str(d.id) for d in mine])
+
+    assert "".join(str(c.content) for c in llm.stream(q["question"], documents=mine)) in q["answers"]
+    forget()
+    assert (await llm.ainvoke(q["question"], documents=mine)).content in q["answers"]
+    forget()
+    assert "".join([str(c.content) async for c in llm.astream(q["question"], documents=mine)]) in q["answers"]
+    assert llm.bind(document_ids=q["document_ids"]).batch([q["question"]] * 2)[1].content in q["answers"]
+    await llm.async_client.aclose()
+
+
+def test_what_cannot_be_added_stays_an_error(llm: ChatQuire, client: QuireClient, documents: list[Document]) -> None:
+    with pytest.raises(DocumentNotFoundError) as caught:
+        llm.bind(document_ids=["unknown"]).invoke("Who?", documents=documents[:1])
+    assert set(caught.value.document_ids) == {"unknown", documents[0].id}
+    strict = llm.model_copy(update={"add_missing": False})
+    with pytest.raises(DocumentNotFoundError):
+        strict.invoke("Who?", documents=documents[:1])
+    assert len(client.documents.list()) == 0
+
+
+def test_a_document_deleted_between_retrieval_and_question_is_cached_again(
+    llm: ChatQuire, client: QuireClient, documents: list[Document], questions: list[Any]
+) -> None:
+    q = questions[0]
+    mine = chosen(documents, q["document_ids"])
+    llm.invoke(q["question"], documents=mine)
+    client.documents.delete(str(mine[2].id))
+    assert llm.invoke(q["question"], documents=mine).content in q["answers"]
+    assert client.documents.get(str(mine[2].id)).status == "ready"
+
+
+def test_messages_become_turns() -> None:
+    history = [
+        SystemMessage("S"),
+        SystemMessage("T"),
+        HumanMessage([{"type": "text", "text": "a"}, "b"]),
+        HumanMessage("c"),
+        AIMessage("d"),
+        ChatMessage(content="e", role="user"),
+    ]
+    assert messages_of(history, "send") == [
+        {"role": "system", "content": "S\n\nT"},
+        {"role": "user", "content": "ab\n\nc"},
+        {"role": "assistant", "content": "d"},
+        {"role": "user", "content": "e"},
+    ]
+    assert messages_of(history[:4], "prepend") == [{"role": "user", "content": "S\n\nT\n\nab\n\nc"}]
+    assert messages_of(history[:1], "prepend") == [{"role": "user", "content": "S"}]
+    with pytest.raises(ConfigurationError, match="'tool'"):
+        messages_of([ToolMessage("x", tool_call_id="1")], "send")
+    with pytest.raises(ConfigurationError, match="'image_url'"):
+        messages_of([HumanMessage([{"type": "image_url", "image_url": "x"}])], "send")
+
+
+# ---- the index
+
+
+def test_the_indexing_api_adds_skips_and_deletes(service: Service, namespace: str, client: QuireClient, documents: list[Document]) -> None:
+    target = QuireDocumentIndex(base_url=service.url, namespace=namespace)
+    manager = InMemoryRecordManager("quire")
+    manager.create_schema()
+
+    def run(given: list[Document], cleanup: Any) -> tuple[int, int, int, int]:
+        done = index(given, manager, target, cleanup=cleanup, source_id_key="source", key_encoder="sha256")
+        return done["num_added"], done["num_updated"], done["num_skipped"], done["num_deleted"]
+
+    plain = [Document(page_content=d.page_content, metadata=d.metadata) for d in documents]
+    assert run(plain, "full") == (len(plain), 0, 0, 0)
+    assert run(plain, "full") == (0, 0, len(plain), 0)
+    assert run(plain[:10], "full") == (0, 0, 10, len(plain) - 10)
+    changed = [Document(page_content=plain[0].page_content + " Changed.", metadata=plain[0].metadata)]
+    assert run(changed, "incremental") == (1, 0, 0, 1)
+    assert client.documents.list(counts=True).counts == client.documents.list(counts=True, limit=1).counts
+    assert len(list(client.documents.iter())) == 10
+
+
+def test_documents_are_kept_in_step_without_a_record_manager(client: QuireClient, documents: list[Document]) -> None:
+    splitter = RecursiveCharacterTextSplitter(chunk_size=200, chunk_overlap=0)
+    first = sync_documents(documents, client, splitter=splitter)
+    assert first["num_added"] > len(documents)
+    assert first["num_added"] == len(list(client.documents.iter()))
+    again = sync_documents(documents, client, splitter=splitter)
+    assert again == {"num_added": 0, "num_updated": 0, "num_skipped": first["num_added"], "num_deleted": 0}
+    assert len(client.jobs.list()) == 1, "nothing was sent"
+
+    source = documents[0].metadata["source"]
+    rewritten = [Document(page_content="Now everything is different.", metadata={"source": source})]
+    changed = sync_documents(rewritten, client, splitter=splitter)
+    assert changed["num_added"] == 1
+    assert changed["num_deleted"] > 0
+    assert [d.metadata["source"] for d in client.documents.iter()].count(source) == 1
+
+    kept = sync_documents([], client, cleanup=None)
+    assert kept["num_deleted"] == 0
+    other = sync_documents(documents[:1], client, collection="other")
+    assert other["num_added"] == 1
+    emptied = sync_documents([], client, cleanup="full")
+    assert emptied["num_deleted"] > 0
+    assert {d.metadata["quire_collection"] for d in client.documents.iter()} == {"other"}
+    with pytest.raises(ConfigurationError, match="no 'source'"):
+        sync_documents([Document(page_content="x")], client)
+
+
+def test_an_index_names_what_failed_and_never_deletes_everything(service: Service, namespace: str) -> None:
+    target = QuireDocumentIndex(base_url=service.url, namespace=namespace)
+    done = target.upsert([Document(id="good", page_content="Some text."), Document(id="empty", page_content="")])
+    assert done == {"succeeded": ["good"], "failed": ["empty"]}
+    with pytest.raises(ConfigurationError, match="never deletes everything"):
+        target.delete()
+
+
+# ---- the chain
+
+
+@pytest.fixture
+def retriever(documents: list[Document]) -> BaseRetriever:
+    store = FAISS.from_documents(documents, WordEmbeddings(), ids=[str(d.id) for d in documents])
+    return store.as_retriever(search_kwargs={"k": 4})
+
+
+async def test_the_chain_answers_from_the_users_own_vector_store(llm: ChatQuire, retriever: BaseRetriever, questions: list[Any]) -> None:
+    chain = quire_rag_chain(retriever, llm)
+    q = questions[0]
+    whole = chain.invoke(q["question"])
+    assert whole["question"] == q["question"]
+    assert len(whole["context"]) == 4
+    assert set(q["supporting"]) <= {d.id for d in whole["context"]}
+    assert whole["answer"].content in q["answers"]
+    assert (await chain.ainvoke({"question": q["question"]}))["answer"].content == whole["answer"].content
+    pieces = [c["answer"] for c in chain.stream(q["question"]) if "answer" in c]
+    assert len(pieces) > 1
+    assert "".join(str(p.content) for p in pieces) == whole["answer"].content
+    later = [c["answer"] async for c in chain.astream(q["question"]) if "answer" in c]
+    assert "".join(str(p.content) for p in later) == whole["answer"].content
+    wrong: Any = {"query": "?"}
+    with pytest.raises(ConfigurationError, match="lacks 'question'"):
+        chain.invoke(wrong)
+    await llm.async_client.aclose()
+
+
+def test_a_history_stands_before_the_question(llm: ChatQuire, retriever: BaseRetriever, questions: list[Any], client: QuireClient) -> None:
+    chain = quire_rag_chain(retriever, llm)
+    first, second = questions[0], questions[1]
+    alone = chain.invoke(second["question"])
+    history = [HumanMessage(first["question"]), AIMessage(first["answers"][0])]
+    after = chain.invoke({"question": second["question"], "chat_history": history})
+    assert after["answer"].usage_metadata["input_tokens"] > alone["answer"].usage_metadata["input_tokens"]
