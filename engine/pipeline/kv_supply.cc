@@ -264,6 +264,14 @@ void KvSupply::submit_write(std::int32_t context, const std::shared_ptr<const Co
   writer.submit(std::move(job));
 }
 
+std::int64_t KvSupply::held_bytes() const { return missing_ ? missing_->cache().bytes() + missing_->cache().bytes_out() : 0; }
+
+void KvSupply::suspend() {
+  if (missing_) missing_->cache().move_out();
+}
+
+Status KvSupply::resume() { return missing_ ? missing_->cache().move_in() : Status(); }
+
 void KvSupply::release(std::int32_t context) {
   Entry& e = entry(context);
   std::fill(e.values.begin(), e.values.end(), std::span<const std::byte>());

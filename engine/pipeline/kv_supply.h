@@ -46,6 +46,11 @@ class KvSupply final : public StoredKv {
   /// One chunk of the first such context. Errors: those of ContextPrefill.
   Status step_missing();
 
+  /// Pages of the context that is being computed: bytes, wherever they lie now; moved out to ordinary memory and back in.
+  std::int64_t held_bytes() const;
+  void suspend();
+  Status resume();
+
   /// The values of this context are not needed any more.
   void release(std::int32_t context);
   /// Fills in the tiers' counts and load_ms.

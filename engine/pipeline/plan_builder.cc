@@ -405,7 +405,7 @@ CausalFront causal_front(const QueryRequest& request, const QueryPlan& qp) {
   CausalFront front;
   front.token_ids = request.prefix_ids;
   for (std::size_t i = 0; i < qp.work.size(); ++i) {
-    if (qp.work[i].source == ContextSource::kNothing && qp.plan.contexts[i].num_tokens == 0) continue;
+    if (qp.work[i].source == ContextSource::kNothing) continue;
     if (qp.work[i].source != ContextSource::kInPlace || qp.plan.contexts[i].offset != count(front.token_ids)) return front;
     front.token_ids.insert(front.token_ids.end(), request.contexts[i].token_ids.begin(), request.contexts[i].token_ids.end());
   }

@@ -15,14 +15,14 @@ QueryTask::QueryTask(EngineCore& core, QueryRequest request, std::shared_ptr<Que
 
 QueryTask::~QueryTask() = default;
 
-std::int64_t QueryTask::working_bytes(const EngineCore& core, const QueryRequest& request) {
+std::int64_t QueryTask::working_bytes(const EngineCore& core, const QueryRequest& request, std::int64_t answer_tokens) {
   const auto size = [](const auto& v) { return static_cast<std::int64_t>(v.size()); };
   std::int64_t prompt = size(request.prefix_ids) + size(request.suffix_ids), longest = 0;
   for (const QueryContext& c : request.contexts) {
     prompt += size(c.token_ids);
     longest = std::max(longest, size(c.token_ids));
   }
-  const std::int64_t rows = std::min<std::int64_t>(prompt + request.sampling.max_tokens, std::max(core.facts.window, prompt));
+  const std::int64_t rows = std::min<std::int64_t>(prompt + std::min<std::int64_t>(answer_tokens, request.sampling.max_tokens), std::max(core.facts.window, prompt));
   const auto pages = [](std::int64_t n) { return (n + kPageTokens - 1) / kPageTokens; };
   // A fault may make the longest document be computed alone, in a cache of its own.
   const std::int64_t alone = longest > 0 ? pages(longest + size(core.facts.ingest_prefix)) : 0;
@@ -60,14 +60,46 @@ Status QueryTask::make_plugs() {
 }
 
 void QueryTask::start() {
+  const auto now = Clock::now();
+  run_.stats.queue_ms = ms_between(run_.received, now);
+  run_.add_span("queue", run_.received, now);
+}
+
+void QueryTask::suspend() {
+  run_.cache->move_out();
+  supply_->suspend();
+  suspended_ = true;
+  ++run_.stats.preemptions;
+}
+
+Status QueryTask::resume() {
+  QUIRE_RETURN_IF_ERROR(supply_->resume());
+  if (const Status s = run_.cache->move_in(); !s.ok()) {
+    supply_->suspend();
+    return s;
+  }
+  suspended_ = false;
+  return {};
+}
+
+std::int64_t QueryTask::held_bytes() const {
+  if (!run_.cache || !supply_) return 0;
+  return run_.cache->bytes() + run_.cache->bytes_out() + supply_->held_bytes();
+}
+
+std::int64_t QueryTask::next_row_bytes() const {
+  std::int64_t pages = 0;
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer) pages += run_.cache->num_rows(layer) % kPageTokens == 0 ? 1 : 0;
+  return pages * run_.core.pool->format().page_bytes();
+}
+
+void QueryTask::prepare() {
   const auto started = Clock::now();
   EngineCore& core = run_.core;
-  run_.stats.queue_ms = ms_between(run_.received, started);
   auto planned = build_plan(core.facts, run_.request, store_lookup(*core.store, LookupKind::kUse), core.meter->speeds());
   run_.stats.lookup_ms = ms_between(started, Clock::now());
   if (!planned.ok()) return finish(planned.status(), FinishReason::kError);
   run_.plan = std::move(*planned);
-  run_.add_span("queue", run_.received, started);
   run_.add_span("lookup", started, Clock::now());
   if (const Status s = make_plugs(); !s.ok()) return finish(s, FinishReason::kError);
   run_.cache.emplace(*core.pool, core.facts.shape.num_layers);
@@ -97,6 +129,7 @@ bool QueryTask::has_own_work() const {
 
 QueryTask::State QueryTask::state() {
   if (stage_ == Stage::kDone) return State::kDone;
+  if (suspended_) return State::kPreempted;
   if (stage_ == Stage::kDecode) return State::kDecoding;
   supply_->poll();
   return has_own_work() || supply_->missing_left() ? State::kRunnable : State::kWaiting;
@@ -267,7 +300,7 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
     run_.add_span("decode", decode_started_, now);
   }
   stats.total_ms = ms_between(run_.received, now);
-  if (decoding) keep_prefix();
+  if (decoding && !suspended_) keep_prefix();
   if (supply_) supply_->report();
   finish_plan(run_.core.facts, run_.request, run_.core.meter->speeds(), run_.plan);
   // Memory and segments go back before anybody is told, not when the last reference to the task goes.

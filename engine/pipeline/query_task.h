@@ -29,6 +29,7 @@ class QueryTask {
     kRunnable,  ///< step() has work
     kWaiting,   ///< for the store
     kDecoding,  ///< wants its row in the next decode step
+    kPreempted, ///< gave its memory back; waits for resume()
     kDone,      ///< on_done was called
   };
 
@@ -40,8 +41,19 @@ class QueryTask {
   void before_end(std::function<void()> hook) { before_end_ = std::move(hook); }
   /// Adds one to `running` until just before on_done. It must outlive the task.
   void count_in(std::atomic<std::int64_t>& running);
-  /// Plans and begins to fetch; reports the plan as soon as it is complete. Failures end the task.
+  /// Plans and begins to fetch; reports the plan as soon as it is complete. Takes no pages. Failures end the task.
+  void prepare();
+  /// Its turn has come: from now on step() may take pages.
   void start();
+  /// Copies what it has in pages to ordinary memory and gives the pages back. Nothing of it changes but where it lies: what the
+  /// query answers after resume() is what it would have answered.
+  void suspend();
+  /// Errors: kResourceExhausted (it stays suspended).
+  Status resume();
+  /// In pages now; in ordinary memory while suspended.
+  std::int64_t held_bytes() const;
+  /// Pages the next decode step takes.
+  std::int64_t next_row_bytes() const;
   /// Also takes notice of what the store answered.
   State state();
   /// One chunk of computing, or the placing of one context.
@@ -55,8 +67,8 @@ class QueryTask {
   /// Ends the task: calls on_done. Nothing if it is done.
   void finish(const Status& status, FinishReason reason);
 
-  /// Most bytes of working cache the request can need at once.
-  static std::int64_t working_bytes(const EngineCore& core, const QueryRequest& request);
+  /// Most bytes of working cache the request can need at once, with an answer of at most so many tokens.
+  static std::int64_t working_bytes(const EngineCore& core, const QueryRequest& request, std::int64_t answer_tokens);
   const QueryRequest& request() const { return run_.request; }
   /// Asked for; once planned: the one in use.
   const std::string& strategy() const;
@@ -89,7 +101,7 @@ class QueryTask {
   std::unique_ptr<QueryPass> pass_;
   std::unique_ptr<Assembly> assembly_;
   std::unique_ptr<RecomputeStage> recompute_;
-  bool sketches_wanted_ = false, recompute_done_ = false, prefix_asked_ = false;
+  bool sketches_wanted_ = false, recompute_done_ = false, prefix_asked_ = false, suspended_ = false;
   CausalFront front_;              ///< what the cache holds of it others may share; grows with the answer if it is the whole prompt
   Digest prefix_seed_;
   std::unique_ptr<Answer> answer_;

@@ -41,6 +41,17 @@ bool PrefillLane::pick() {
   return true;
 }
 
+void PrefillLane::suspend() {
+  current_->suspend();
+  suspended_ = true;
+}
+
+Status PrefillLane::resume() {
+  QUIRE_RETURN_IF_ERROR(current_->resume());
+  suspended_ = false;
+  return {};
+}
+
 bool PrefillLane::step(double allowed_ms) {
   const auto started = Clock::now();
   PieceLimit limit;
@@ -69,6 +80,7 @@ std::int64_t PrefillLane::fail_all(const Status& status) {
   };
   if (current_) fail(current_);
   current_.reset();
+  suspended_ = false;
   const auto every = [](const auto&) { return true; };
   for (Queue* queue : {&recompute_, &ingest_}) {
     for (const auto& task : queue->take_if(every)) fail(task);

@@ -25,6 +25,10 @@ class PrefillLane {
   bool idle() const { return current_ == nullptr && recompute_.empty() && ingest_.empty(); }
   /// Takes the next context up if none is. Its memory must then be reserved: needed_bytes(). False: idle.
   bool pick();
+  /// The context being computed gives its pages back; step() only after resume().
+  void suspend();
+  Status resume();
+  bool suspended() const { return suspended_; }
   /// Of the context being computed; 0: none.
   std::int64_t needed_bytes() const { return current_ ? current_->working_bytes() : 0; }
   /// One piece of the context that was picked. `allowed_ms` > 0: decoding queries are kept waiting, so no longer than about that.
@@ -41,6 +45,7 @@ class PrefillLane {
   Queue recompute_, ingest_;
   std::shared_ptr<PrefillTask> current_;
   std::unordered_map<ContextKey, std::shared_ptr<PrefillTask>, DigestHash> in_flight_;
+  bool suspended_ = false;
   ChunkSizer sizer_;
   double recompute_ms_ = 0, ingest_ms_ = 0;  ///< spent while both classes had work
 };

@@ -86,6 +86,12 @@ bool PrefillTask::step(const PieceLimit& limit) {
   return true;
 }
 
+void PrefillTask::suspend() {
+  if (prefill_) prefill_->cache().move_out();
+}
+
+Status PrefillTask::resume() { return prefill_ ? prefill_->cache().move_in() : Status(); }
+
 void PrefillTask::hand_over() {
   prefill_ms_ = prefill_->compute_ms();
   KvWriter::Job job;

@@ -32,6 +32,9 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   bool completed() const;
   /// One chunk, or some layers of it. True: computing is over (stored already, failed, cancelled, or handed to the writer).
   bool step(const PieceLimit& limit);
+  /// Moves its pages out to ordinary memory, and back in.
+  void suspend();
+  Status resume();
   /// Calls back everybody who is left.
   void fail(const Status& status);
 

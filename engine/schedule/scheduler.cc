@@ -25,13 +25,6 @@ constexpr double kQueryPieceMs = 10;
 /// Of the newest step in the moving average of their length.
 constexpr double kNewestStep = 0.1;
 
-/// The work a query is taken to cause before it runs.
-std::int64_t expected_tokens(const QueryRequest& request) {
-  std::size_t n = request.prefix_ids.size() + request.suffix_ids.size();
-  for (const QueryContext& c : request.contexts) n += c.token_ids.size();
-  return static_cast<std::int64_t>(n) + request.sampling.max_tokens;
-}
-
 Status stopping_status() { return Status::unavailable("the engine is stopping"); }
 
 }  // namespace
@@ -42,7 +35,7 @@ Scheduler::Scheduler(EngineCore& core, const SchedulerLimits& limits)
 Scheduler::~Scheduler() { stop(std::chrono::milliseconds(0)); }
 
 Result<QueryHandle> Scheduler::submit(QueryRequest request, std::shared_ptr<QuerySink> sink) {
-  const std::int64_t bytes = QueryTask::working_bytes(core_, request);
+  const std::int64_t bytes = QueryTask::working_bytes(core_, request, request.sampling.max_tokens);
   const std::int64_t budget = core_.pool->max_bytes();
   if (budget > 0 && bytes > budget) {
     return Status::exhausted("the prompt needs " + std::to_string(bytes) + " bytes of working cache, the whole budget is " +
@@ -107,7 +100,7 @@ void Scheduler::run() {
     if (stopping) {
       prefill_count_.fetch_sub(prefills_.fail_all(stopping_status()));
       if (now >= stop_at) end_everything(stopping_status());
-      if (running_.empty() && waiting_.empty()) break;
+      if (running_.empty() && prepared_.empty() && waiting_.empty()) break;
     }
     drop_dead(now);
     admit();
@@ -147,7 +140,8 @@ bool Scheduler::cancel(const std::string& id) {
 /// Tells the board in which order the waiting queries would get their turn.
 void Scheduler::number_waiting() {
   std::int32_t position = 0;
-  for (const NewQuery* q : waiting_.order([](const NewQuery& query) { return expected_tokens(query.request); })) {
+  for (const Running& r : prepared_) r.record->set_queue_position(position++);
+  for (const NewQuery* q : waiting_.order([](const NewQuery& query) { return expected_work(query.request); })) {
     q->record->set_queue_position(position++);
   }
 }
@@ -162,22 +156,16 @@ void Scheduler::drop_dead(Clock::time_point now) {
                                     cancelled ? FinishReason::kCancelled : FinishReason::kError);
   }
   if (!gone.empty()) number_waiting();
-  for (Running& r : running_) {
-    if (const auto why = r.task->verdict(now)) {
-      r.task->finish(*why, why->code() == Code::kCancelled ? FinishReason::kCancelled : FinishReason::kError);
-    }
-  }
+  for (Running& r : prepared_) end_dead(r, now);
+  for (Running& r : running_) end_dead(r, now);
+  reap_prepared();
   reap();
 }
 
-/// Whether this much more may be reserved. What is kept of earlier prompts makes way.
-bool Scheduler::make_room(std::int64_t bytes) {
-  const std::int64_t budget = core_.pool->max_bytes();
-  if (budget <= 0) return true;
-  const std::int64_t left = budget - reserved_bytes_ - prefill_bytes_ - bytes;
-  if (left < 0) return false;
-  if (core_.prefixes != nullptr) core_.prefixes->shrink(left);
-  return true;
+void Scheduler::end_dead(Running& running, Clock::time_point now) {
+  if (const auto why = running.task->verdict(now)) {
+    running.task->finish(*why, why->code() == Code::kCancelled ? FinishReason::kCancelled : FinishReason::kError);
+  }
 }
 
 /// The task takes its query off the board before anybody hears of its end.
@@ -187,35 +175,8 @@ std::unique_ptr<QueryTask> Scheduler::make_task(NewQuery query) {
   return task;
 }
 
-void Scheduler::admit() {
-  bool admitted = false;
-  while (!waiting_.empty() && static_cast<std::int32_t>(running_.size()) < limits_.max_running && make_room(waiting_.front().bytes)) {
-    NewQuery q = waiting_.pop();
-    const std::string tenant = q.request.tenant;
-    Running r{nullptr, q.record, q.bytes, expected_tokens(q.request)};
-    // In advance, so that a tenant's next turn comes after those of others; corrected when the query ends.
-    waiting_.charge(tenant, r.charged_tokens);
-    reserved_bytes_ += r.bytes;
-    r.task = make_task(std::move(q));
-    running_.push_back(std::move(r));
-    QueryTask& task = *running_.back().task;
-    RequestRecord& record = *running_.back().record;
-    record.set_queue_position(-1);
-    record.set_state(RequestState::kPrefilling);
-    task.count_in(running_count_);
-    waiting_count_.fetch_sub(1);
-    pace_.admitted(Clock::now(), !waiting_.empty());
-    guarded(task, [&task] { task.start(); });
-    record.set_strategy(task.strategy());
-    admitted = true;
-  }
-  if (admitted) number_waiting();
-  reap();
-}
-
 /// A task that runs out of memory, or breaks, ends alone.
-template <class Fn>
-void Scheduler::guarded(QueryTask& task, Fn&& fn) {
+void Scheduler::guarded(QueryTask& task, const std::function<void()>& fn) {
   try {
     fn();
   } catch (const std::bad_alloc&) {
@@ -227,6 +188,7 @@ void Scheduler::guarded(QueryTask& task, Fn&& fn) {
 }
 
 bool Scheduler::step_decode() {
+  reserve_for_decode();
   std::vector<DecodeRow> rows;
   std::vector<Running*> tasks;
   for (Running& r : running_) {
@@ -267,7 +229,7 @@ bool Scheduler::step_query(bool others_decode) {
     core_.chunk_tokens = largest_chunk_;
     const double ms = ms_between(started, Clock::now());
     if (others_decode) query_chunks_.measured(rows, ms, std::max(decode_step_ms_, kQueryPieceMs));
-    if (task.state() == QueryTask::State::kDecoding) running_[at].record->set_state(RequestState::kDecoding);
+    if (task.state() == QueryTask::State::kDecoding) begin_decode(running_[at]);
     running_[at].record->set_strategy(task.strategy());
     query_ms_since_prefill_ += ms;
     return true;
@@ -278,8 +240,10 @@ bool Scheduler::step_query(bool others_decode) {
 bool Scheduler::step_prefill(bool others_decode) {
   if (core_.writer->pending() >= kMaxUnwritten || !prefills_.pick()) return false;
   if (prefill_bytes_ == 0) {
-    if (!make_room(prefills_.needed_bytes())) return false;
-    prefill_bytes_ = prefills_.needed_bytes();
+    const std::int64_t bytes = prefills_.needed_bytes();
+    if (!make_room(bytes)) return false;
+    if (prefills_.suspended() && !prefills_.resume().ok()) return false;
+    prefill_bytes_ = bytes;
   }
   const auto started = Clock::now();
   const bool over = prefills_.step(others_decode ? kIngestPiece * decode_step_ms_ : 0);
@@ -296,6 +260,7 @@ void Scheduler::reap() {
   std::erase_if(running_, [this](const Running& r) {
     if (r.task->state() != QueryTask::State::kDone) return false;
     reserved_bytes_ -= r.bytes;
+    most_bytes_ -= r.most_bytes;
     waiting_.charge(r.task->request().tenant, r.task->work_tokens() - r.charged_tokens);
     return true;
   });
@@ -306,12 +271,15 @@ void Scheduler::end_everything(const Status& why) {
     waiting_count_.fetch_sub(1);
     make_task(std::move(q))->finish(why, FinishReason::kError);
   }
-  for (Running& r : running_) r.task->finish(why, FinishReason::kError);
+  for (std::vector<Running>* tasks : {&prepared_, &running_}) {
+    for (Running& r : *tasks) r.task->finish(why, FinishReason::kError);
+  }
+  reap_prepared();
   reap();
 }
 
 Clock::time_point Scheduler::next_look(Clock::time_point now) const {
-  if (!running_.empty() || !waiting_.empty() || !prefills_.idle()) return now + kLook;
+  if (!running_.empty() || !prepared_.empty() || !waiting_.empty() || !prefills_.idle()) return now + kLook;
   return now + std::chrono::hours(1);
 }
 

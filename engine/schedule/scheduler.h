@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -32,7 +33,13 @@ struct SchedulerLimits {
 /// One turn of the engine thread: a decode step of all decoding queries, then one prefill chunk (or placement) of the next query
 /// in turn, then, if no query had work or ingest waited through nine times the length of its last piece, one piece of ingest. While
 /// queries decode, chunks and pieces are kept about as short as a decode step, so that decoding goes on at half its pace or better.
-/// Queries are admitted tenant by tenant, in proportion to the tokens computed for each.
+/// Queries are admitted tenant by tenant, in proportion to the tokens computed for each; the next few are planned and fetch what they
+/// need while they wait.
+///
+/// Memory: a query is admitted with pages for its prompt and the first tokens of its answer, and gets more as it goes on. When there are
+/// no more, pages kept of earlier prompts go first, then the context that ingest computes is moved out to ordinary memory, then the youngest
+/// query. It is resumed before anybody new is admitted, with every bit as it was. The oldest query always runs. All admitted queries
+/// together could never need more than twice the budget, so what is moved out stays within about one.
 /// Threads: public methods from any.
 class Scheduler {
  public:
@@ -68,14 +75,26 @@ class Scheduler {
   struct Running {
     std::unique_ptr<QueryTask> task;
     std::shared_ptr<RequestRecord> record;
-    std::int64_t bytes = 0;
+    std::int64_t bytes = 0;         ///< reserved in pages now; 0 while preempted
+    std::int64_t prompt_bytes = 0;  ///< to be reserved until the answer begins
+    std::int64_t most_bytes = 0;
+    std::int64_t read_bytes = 0;    ///< of stored KV, at most
     std::int64_t charged_tokens = 0;
+    bool decoding = false;
   };
 
   void run();
   void take_commands();
   void drop_dead(Clock::time_point now);
   void admit();
+  void prepare_waiting();
+  bool resume_preempted();
+  void preempt(Running& running);
+  bool preempt_younger_than(const Running& running);
+  void reserve_for_decode();
+  void begin_decode(Running& running);
+  void end_dead(Running& running, Clock::time_point now);
+  void reap_prepared();
   std::unique_ptr<QueryTask> make_task(NewQuery query);
   bool step_decode();
   bool step_query(bool others_decode);
@@ -85,8 +104,8 @@ class Scheduler {
   void end_everything(const Status& why);
   bool make_room(std::int64_t bytes);
   Clock::time_point next_look(Clock::time_point now) const;
-  template <class Fn>
-  void guarded(QueryTask& task, Fn&& fn);
+  void guarded(QueryTask& task, const std::function<void()>& fn);
+  static std::int64_t expected_work(const QueryRequest& request);
 
   EngineCore& core_;
   const SchedulerLimits limits_;
@@ -103,9 +122,11 @@ class Scheduler {
 
   // Engine thread only:
   FairQueue<NewQuery> waiting_;
-  std::vector<Running> running_;
+  std::vector<Running> prepared_;          ///< next in turn, without pages yet
+  std::vector<Running> running_;           ///< oldest first
   std::size_t turn_ = 0;
   std::int64_t reserved_bytes_ = 0;
+  std::int64_t most_bytes_ = 0;            ///< all that runs could need
   PrefillLane prefills_;
   std::int64_t prefill_bytes_ = 0;         ///< reserved by the prefill that is being computed
   const std::int32_t largest_chunk_;       ///< of EngineCore::chunk_tokens, which is less while others decode

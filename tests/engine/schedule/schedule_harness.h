@@ -38,13 +38,14 @@ class ScheduleTest : public ::testing::Test {
   std::shared_ptr<CollectingSink> block(Gate& gate) {
     auto sink = std::make_shared<CollectingSink>();
     auto there = std::make_shared<Gate>();
-    sink->at_plan = [&gate, there] {
+    sink->at_token = [&gate, there](int) {
       there->open();
       gate.pass();
+      return true;
     };
     QueryRequest r = plain(4, "blocker");
     r.id = "qry_blocker";
-    r.sampling.max_tokens = 1;
+    r.sampling.max_tokens = 2;
     (void)submit(std::move(r), sink);
     there->pass();
     return sink;

@@ -1,0 +1,179 @@
+// Who runs and on how many pages: preparing, admission, growth, preemption.
+#include <algorithm>
+
+#include "engine/schedule/scheduler.h"
+#include "kernels/base/log.h"
+
+namespace quire {
+namespace {
+
+/// Tokens of an answer that pages are reserved for before it begins: short answers never wait for memory.
+constexpr std::int64_t kFirstAnswerTokens = 64;
+/// Queries that may plan and fetch while they wait.
+constexpr std::size_t kMaxPrepared = 4;
+/// What they may bring into memory together: this part of the store's memory tier, whose values stay pinned until they are placed.
+constexpr std::uint64_t kPreparedPart = 4;
+/// What all admitted queries could need at most, in budgets.
+constexpr std::int64_t kMaxOvercommit = 2;
+
+/// Stored KV that the query may read.
+std::int64_t bytes_to_read(const EngineCore& core, const QueryRequest& request) {
+  std::int64_t tokens = 0;
+  for (const QueryContext& c : request.contexts) tokens += c.key ? static_cast<std::int64_t>(c.token_ids.size()) : 0;
+  const KvShape& shape = core.facts.shape;
+  return tokens * shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim * static_cast<std::int64_t>(dtype_bytes(shape.dtype));
+}
+
+}  // namespace
+
+/// The work, in tokens, that a query is taken to cause before it has run.
+std::int64_t Scheduler::expected_work(const QueryRequest& request) {
+  std::size_t n = request.prefix_ids.size() + request.suffix_ids.size();
+  for (const QueryContext& c : request.contexts) n += c.token_ids.size();
+  return static_cast<std::int64_t>(n) + request.sampling.max_tokens;
+}
+
+/// Whether this much more may be reserved. What is kept of earlier prompts makes way.
+bool Scheduler::make_room(std::int64_t bytes) {
+  const std::int64_t budget = core_.pool->max_bytes();
+  if (budget <= 0) return true;
+  const std::int64_t left = budget - reserved_bytes_ - prefill_bytes_ - bytes;
+  if (left < 0) return false;
+  if (core_.prefixes != nullptr) core_.prefixes->shrink(left);
+  return true;
+}
+
+/// Plans the next queries in turn and asks the store for what they need, so that it reads while others compute.
+void Scheduler::prepare_waiting() {
+  const auto most = static_cast<std::int64_t>(core_.store->options().dram_bytes / kPreparedPart);
+  std::int64_t reading = 0;
+  for (const Running& r : prepared_) reading += r.read_bytes;
+  while (!waiting_.empty() && prepared_.size() < kMaxPrepared) {
+    const std::int64_t read_bytes = bytes_to_read(core_, waiting_.front().request);
+    if (!prepared_.empty() && reading + read_bytes > most) break;
+    NewQuery q = waiting_.pop();
+    Running r;
+    r.record = q.record;
+    r.most_bytes = q.bytes;
+    r.prompt_bytes = std::min(q.bytes, QueryTask::working_bytes(core_, q.request, kFirstAnswerTokens));
+    r.read_bytes = read_bytes;
+    r.charged_tokens = expected_work(q.request);
+    // In advance, so that a tenant's next turn comes after those of others; corrected when the query ends.
+    waiting_.charge(q.request.tenant, r.charged_tokens);
+    r.task = make_task(std::move(q));
+    prepared_.push_back(std::move(r));
+    reading += read_bytes;
+    QueryTask& task = *prepared_.back().task;
+    guarded(task, [&task] { task.prepare(); });
+    prepared_.back().record->set_strategy(task.strategy());
+  }
+}
+
+void Scheduler::admit() {
+  const std::size_t before = prepared_.size() + waiting_.size();
+  prepare_waiting();
+  reap_prepared();
+  while (resume_preempted() && !prepared_.empty() && static_cast<std::int32_t>(running_.size()) < limits_.max_running) {
+    Running& next = prepared_.front();
+    const std::int64_t budget = core_.pool->max_bytes();
+    if (budget > 0 && most_bytes_ + next.most_bytes > kMaxOvercommit * budget) break;
+    if (!make_room(next.prompt_bytes)) {
+      // Ingest makes way if that is enough.
+      if (prefill_bytes_ == 0 || reserved_bytes_ + next.prompt_bytes > budget) break;
+      prefills_.suspend();
+      prefill_bytes_ = 0;
+      continue;
+    }
+    Running r = std::move(next);
+    prepared_.erase(prepared_.begin());
+    r.bytes = r.prompt_bytes;
+    reserved_bytes_ += r.bytes;
+    most_bytes_ += r.most_bytes;
+    r.record->set_queue_position(-1);
+    r.record->set_state(RequestState::kPrefilling);
+    r.task->count_in(running_count_);
+    waiting_count_.fetch_sub(1);
+    r.task->start();
+    running_.push_back(std::move(r));
+    prepare_waiting();
+    reap_prepared();
+    pace_.admitted(Clock::now(), !prepared_.empty());
+  }
+  if (prepared_.size() + waiting_.size() != before) number_waiting();
+}
+
+/// Prepared queries that ended without a turn: nothing was left to do, or they were cancelled.
+void Scheduler::reap_prepared() {
+  std::erase_if(prepared_, [this](const Running& r) {
+    if (r.task->state() != QueryTask::State::kDone) return false;
+    waiting_count_.fetch_sub(1);
+    waiting_.charge(r.task->request().tenant, r.task->work_tokens() - r.charged_tokens);
+    return true;
+  });
+}
+
+/// Oldest first. True: nobody is left who waits for pages.
+bool Scheduler::resume_preempted() {
+  for (Running& r : running_) {
+    if (r.task->state() != QueryTask::State::kPreempted) continue;
+    const std::int64_t bytes = r.decoding ? r.task->held_bytes() + r.task->next_row_bytes() : r.prompt_bytes;
+    if (!make_room(bytes) || !r.task->resume().ok()) return false;
+    r.bytes = bytes;
+    reserved_bytes_ += bytes;
+    r.record->set_state(r.decoding ? RequestState::kDecoding : RequestState::kPrefilling);
+  }
+  return true;
+}
+
+void Scheduler::preempt(Running& running) {
+  guarded(*running.task, [&running] { running.task->suspend(); });
+  if (running.task->state() != QueryTask::State::kPreempted) return;
+  running.record->set_state(RequestState::kPreempted);
+  reserved_bytes_ -= running.bytes;
+  running.bytes = 0;
+}
+
+bool Scheduler::preempt_younger_than(const Running& running) {
+  for (auto it = running_.rbegin(); it != running_.rend() && &*it != &running; ++it) {
+    const auto state = it->task->state();
+    if (state == QueryTask::State::kPreempted || state == QueryTask::State::kDone) continue;
+    preempt(*it);
+    return true;
+  }
+  return false;
+}
+
+/// The answer begins: what the prompt needed for a time goes back.
+void Scheduler::begin_decode(Running& running) {
+  running.decoding = true;
+  running.record->set_state(RequestState::kDecoding);
+  const std::int64_t first_answer = kFirstAnswerTokens / kPageTokens * core_.pool->format().page_bytes() * core_.facts.shape.num_layers;
+  const std::int64_t bytes = std::min(running.bytes, running.task->held_bytes() + first_answer);
+  reserved_bytes_ -= running.bytes - bytes;
+  running.bytes = bytes;
+}
+
+/// Sees to it that every decoding query has the pages of its next row, the older ones first.
+void Scheduler::reserve_for_decode() {
+  for (Running& r : running_) {
+    if (r.task->state() != QueryTask::State::kDecoding) continue;
+    const std::int64_t wanted = r.task->held_bytes() + r.task->next_row_bytes() - r.bytes;
+    if (wanted <= 0) continue;
+    bool room = make_room(wanted);
+    if (!room && prefill_bytes_ > 0) {
+      prefills_.suspend();
+      prefill_bytes_ = 0;
+      room = make_room(wanted);
+    }
+    while (!room && preempt_younger_than(r)) room = make_room(wanted);
+    if (!room) {
+      preempt(r);
+      continue;
+    }
+    r.bytes += wanted;
+    reserved_bytes_ += wanted;
+  }
+  reap();
+}
+
+}  // namespace quire

@@ -1,0 +1,195 @@
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/engine/schedule/schedule_harness.h"
+
+namespace quire::testing {
+namespace {
+
+// 3 layers * 2 heads * 2 * 16 * 16 * 2 bytes: 16 rows in every layer.
+constexpr std::int64_t kColumn = 6144;
+
+/// Memory runs out while queries run: some give theirs back and go on later, as if nothing had been.
+class PreemptionTest : public ScheduleTest {
+ protected:
+  void start_small(std::int64_t columns, const std::function<void(EngineOptions&)>& edit = {}) {
+    start([&](EngineOptions& o) {
+      o.working_cache_bytes = columns * kColumn;
+      if (edit) edit(o);
+    });
+  }
+  QueryRequest long_answer(std::size_t prompt, std::int32_t answer) {
+    QueryRequest r = plain(prompt);
+    r.sampling.max_tokens = answer;
+    return r;
+  }
+  /// Runs all at once and compares each with its answer alone. Returns how often somebody was preempted.
+  std::int64_t expect_identical(const std::vector<QueryRequest>& requests) {
+    std::vector<Outcome> alone;
+    for (const QueryRequest& r : requests) alone.push_back(run_query(*engine_, r));
+    Gate gate;
+    auto blocker = block(gate);
+    std::vector<std::shared_ptr<CollectingSink>> together;
+    for (const QueryRequest& r : requests) together.push_back(submit(r));
+    gate.open();
+    std::int64_t preemptions = 0;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      const Outcome& o = together[i]->wait();
+      EXPECT_TRUE(alone[i].status.ok()) << alone[i].status.to_string();
+      EXPECT_TRUE(o.status.ok()) << i << ": " << o.status.to_string();
+      EXPECT_EQ(alone[i].stats.preemptions, 0);
+      EXPECT_EQ(o.ids, alone[i].ids) << i;
+      EXPECT_EQ(o.text, alone[i].text) << i;
+      expect_fates_sum(o.plan);
+      preemptions += o.stats.preemptions;
+    }
+    (void)blocker->wait();
+    return preemptions;
+  }
+};
+
+TEST_F(PreemptionTest, TheYoungerQueryMakesWayAndGoesOnWithTheSameAnswer) {
+  start_small(24);
+  // Each is admitted with 9 of 24 and grows to 20.
+  EXPECT_GE(expect_identical({long_answer(60, 250), long_answer(61, 250)}), 1);
+}
+
+TEST_F(PreemptionTest, TheOldestQueryNeverGivesWay) {
+  start_small(24);
+  Gate gate;
+  auto blocker = block(gate);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int i = 0; i < 4; ++i) sinks.push_back(submit(long_answer(60, 250)));
+  gate.open();
+  for (auto& s : sinks) EXPECT_TRUE(s->wait().status.ok());
+  EXPECT_EQ(sinks[0]->wait().stats.preemptions, 0);
+  (void)blocker->wait();
+}
+
+TEST_F(PreemptionTest, EveryStrategyGoesOnAsItWas) {
+  start_small(64);
+  std::vector<Doc> docs;
+  for (int i = 0; i < 2; ++i) {
+    Doc doc{"d" + std::to_string(i), random_ids(rng_, 100), std::nullopt};
+    doc.key = ingest(*engine_, store_, doc.id, doc.ids);
+    docs.push_back(doc);
+  }
+  std::vector<QueryRequest> requests;
+  for (const char* strategy : {"recompute", "exact", "reuse", "epic", "cacheblend", "anchors", "samkv", "multi_infllm"}) {
+    QueryRequest r = make_request(*engine_, docs, random_ids(rng_, 20), strategy);
+    r.sampling.max_tokens = 240;
+    requests.push_back(std::move(r));
+  }
+  start_small(48);
+  EXPECT_GE(expect_identical(requests), 1);
+}
+
+TEST_F(PreemptionTest, IngestMakesWayBeforeAnyQuery) {
+  start_small(32, [](EngineOptions& o) { o.prefix_cache_bytes = 0; });
+  const auto ids = random_ids(rng_, 440);  // 28 columns while it is computed
+  std::promise<Result<PrefillResult>> done;
+  PrefillRequest prefill;
+  prefill.token_ids = ids;
+  prefill.tenant = "t";
+  Gate begun, queued;
+  prefill.on_progress = [&](std::int64_t tokens) {
+    if (tokens > 64) return;
+    begun.open();
+    queued.pass();
+  };
+  engine_->prefill(std::move(prefill), [&done](Result<PrefillResult> r) { done.set_value(std::move(r)); });
+  begun.pass();
+  // It holds most of the memory when a query comes.
+  auto query = submit(long_answer(100, 200));
+  queued.open();
+  EXPECT_TRUE(query->wait().status.ok());
+  EXPECT_EQ(query->wait().stats.preemptions, 0);
+  auto result = done.get_future().get();
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  EXPECT_EQ(result->tokens, 440);
+  // What was stored is what an undisturbed prefill gives: of another tenant the store has nothing, it is computed for the query.
+  start();
+  const Outcome stored = run_query(*engine_, make_request(*engine_, {{"d", ids, result->key}}, {400, 401, 402}, "reuse"));
+  QueryRequest other = make_request(*engine_, {{"", ids, std::nullopt}}, {400, 401, 402}, "reuse");
+  other.tenant = "u";
+  const Outcome computed = run_query(*engine_, std::move(other));
+  EXPECT_EQ(stored.plan.fates.reused, 440);
+  EXPECT_EQ(computed.plan.fates.reused, 0);
+  EXPECT_EQ(stored.ids, computed.ids);
+}
+
+TEST_F(PreemptionTest, APreemptedQueryCanBeCancelled) {
+  start_small(24);
+  Gate gate;
+  auto blocker = block(gate);
+  auto older = std::make_shared<CollectingSink>();
+  std::vector<RequestInfo> seen;
+  older->at_token = [&](int tokens) {
+    // By now its pages were taken from the younger one: together they would need more than there is.
+    if (tokens == 249) {
+      seen = engine_->requests();
+      (void)engine_->cancel("qry_younger");
+    }
+    return true;
+  };
+  (void)submit(long_answer(60, 250), older);
+  QueryRequest r = long_answer(60, 250);
+  r.id = "qry_younger";
+  auto younger = submit(std::move(r));
+  gate.open();
+  EXPECT_TRUE(older->wait().status.ok());
+  EXPECT_EQ(younger->wait().status.code(), Code::kCancelled);
+  EXPECT_LT(younger->wait().ids.size(), 250u);
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_EQ(seen[1].id, "qry_younger");
+  EXPECT_EQ(seen[1].state, RequestState::kPreempted);
+  (void)blocker->wait();
+}
+
+TEST_F(PreemptionTest, StoppingEndsPreemptedQueriesToo) {
+  start_small(24);
+  auto older = std::make_shared<CollectingSink>();
+  Gate there, go;
+  older->at_token = [&](int tokens) {
+    if (tokens == 240) {
+      there.open();
+      go.pass();
+    }
+    return true;
+  };
+  (void)submit(long_answer(60, 250), older);
+  auto younger = submit(long_answer(60, 250));
+  there.pass();
+  std::thread stopper([this] { engine_->stop(std::chrono::milliseconds(0)); });
+  go.open();
+  stopper.join();
+  (void)older->wait();
+  (void)younger->wait();
+  EXPECT_TRUE(engine_->requests().empty());
+}
+
+TEST_F(PreemptionTest, ThoseNextInTurnFetchWhileOthersRun) {
+  std::vector<Doc> docs;
+  for (int i = 0; i < 2; ++i) {
+    Doc doc{"d" + std::to_string(i), random_ids(rng_, 40), std::nullopt};
+    doc.key = ingest(*engine_, store_, doc.id, doc.ids);
+    docs.push_back(doc);
+  }
+  store_.hold();
+  // Sixteen run and wait for their reads; of the eight that wait for a turn, four have asked for theirs.
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int i = 0; i < 24; ++i) sinks.push_back(submit(make_request(*engine_, {docs[static_cast<std::size_t>(i % 2)]}, random_ids(rng_, 4), "reuse")));
+  while (store_.held() < 20) std::this_thread::yield();
+  EXPECT_EQ(engine_->queries_running(), 16);
+  EXPECT_EQ(engine_->queries_waiting(), 8);
+  EXPECT_EQ(store_.held(), 20u);
+  store_.release();
+  for (auto& s : sinks) {
+    EXPECT_TRUE(s->wait().status.ok());
+    EXPECT_EQ(s->wait().plan.contexts[0].miss, MissReason::kNone);
+  }
+}
+
+}  // namespace
+}  // namespace quire::testing
