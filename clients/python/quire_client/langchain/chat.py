@@ -13,12 +13,13 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import Field
 
+from .._turns import SystemMessages
 from ..errors import DocumentNotFoundError
 from ..models import QueryResult
 from ..options import CacheOptions
-from ..stream import AsyncQueryStream, DeltaEvent, DoneEvent, QueryStream, StreamEvent
+from ..stream import DeltaEvent, DoneEvent, StreamEvent
 from .connection import Connection
-from .convert import SystemMessages, input_of, messages_of, response_metadata, split_documents, usage_metadata
+from .convert import input_of, messages_of, response_metadata, split_documents, usage_metadata
 
 _OPTIONS = (
     "temperature",
@@ -114,49 +115,49 @@ class ChatQuire(Connection, BaseChatModel):
             raise error
         return [input_of(known[i]) for i in error.document_ids]
 
+    def _add(self, error: DocumentNotFoundError, documents: list[Document]) -> int:
+        report = self.client.documents.add_many(self._missing(error, documents))
+        report.raise_for_failures()
+        return report.usage.cache_write_tokens
+
+    async def _aadd(self, error: DocumentNotFoundError, documents: list[Document]) -> int:
+        report = await self.async_client.documents.add_many(self._missing(error, documents))
+        report.raise_for_failures()
+        return report.usage.cache_write_tokens
+
     def _generate(
         self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: CallbackManagerForLLMRun | None = None, **kwargs: Any
     ) -> ChatResult:
         options, documents = self._request(messages, stop, kwargs)
         try:
-            result = self.client.query(**options)
+            return _chat_result(self.client.query(**options), 0)
         except DocumentNotFoundError as error:
-            self.client.documents.add_many(self._missing(error, documents)).raise_for_failures()
-            result = self.client.query(**options)
-        return _chat_result(result)
+            added = self._add(error, documents)
+        return _chat_result(self.client.query(**options), added)
 
     async def _agenerate(
         self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: AsyncCallbackManagerForLLMRun | None = None, **kwargs: Any
     ) -> ChatResult:
         options, documents = self._request(messages, stop, kwargs)
         try:
-            result = await self.async_client.query(**options)
+            return _chat_result(await self.async_client.query(**options), 0)
         except DocumentNotFoundError as error:
-            (await self.async_client.documents.add_many(self._missing(error, documents))).raise_for_failures()
-            result = await self.async_client.query(**options)
-        return _chat_result(result)
-
-    def _open(self, options: dict[str, Any], documents: list[Document]) -> QueryStream:
-        try:
-            return self.client.stream(**options)
-        except DocumentNotFoundError as error:
-            self.client.documents.add_many(self._missing(error, documents)).raise_for_failures()
-            return self.client.stream(**options)
-
-    async def _aopen(self, options: dict[str, Any], documents: list[Document]) -> AsyncQueryStream:
-        try:
-            return await self.async_client.stream(**options)
-        except DocumentNotFoundError as error:
-            (await self.async_client.documents.add_many(self._missing(error, documents))).raise_for_failures()
-            return await self.async_client.stream(**options)
+            added = await self._aadd(error, documents)
+        return _chat_result(await self.async_client.query(**options), added)
 
     def _stream(
         self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: CallbackManagerForLLMRun | None = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
         options, documents = self._request(messages, stop, kwargs)
-        with self._open(options, documents) as events:
-            for event in events:
-                chunk = _chunk(event)
+        added = 0
+        try:
+            stream = self.client.stream(**options)
+        except DocumentNotFoundError as error:
+            added = self._add(error, documents)
+            stream = self.client.stream(**options)
+        with stream:
+            for event in stream:
+                chunk = _chunk(event, added)
                 if chunk is not None:
                     if run_manager:
                         run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -166,25 +167,33 @@ class ChatQuire(Connection, BaseChatModel):
         self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: AsyncCallbackManagerForLLMRun | None = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         options, documents = self._request(messages, stop, kwargs)
-        async with await self._aopen(options, documents) as events:
-            async for event in events:
-                chunk = _chunk(event)
+        added = 0
+        try:
+            stream = await self.async_client.stream(**options)
+        except DocumentNotFoundError as error:
+            added = await self._aadd(error, documents)
+            stream = await self.async_client.stream(**options)
+        async with stream:
+            async for event in stream:
+                chunk = _chunk(event, added)
                 if chunk is not None:
                     if run_manager:
                         await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                     yield chunk
 
 
-def _chat_result(result: QueryResult) -> ChatResult:
-    message = AIMessage(content=result.answer, usage_metadata=usage_metadata(result.usage), response_metadata=response_metadata(result))
+def _chat_result(result: QueryResult, added: int) -> ChatResult:
+    message = AIMessage(content=result.answer, usage_metadata=usage_metadata(result.usage, added), response_metadata=response_metadata(result))
     return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-def _chunk(event: StreamEvent) -> ChatGenerationChunk | None:
+def _chunk(event: StreamEvent, added: int) -> ChatGenerationChunk | None:
     if isinstance(event, DeltaEvent):
         return ChatGenerationChunk(message=AIMessageChunk(content=event.text))
     if isinstance(event, DoneEvent):
         result = event.result
-        last = AIMessageChunk(content="", usage_metadata=usage_metadata(result.usage), response_metadata=response_metadata(result), chunk_position="last")
+        last = AIMessageChunk(
+            content="", usage_metadata=usage_metadata(result.usage, added), response_metadata=response_metadata(result), chunk_position="last"
+        )
         return ChatGenerationChunk(message=last)
     return None

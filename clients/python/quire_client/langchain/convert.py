@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 
+from .._turns import Role, SystemMessages, turns_of
 from ..errors import ConfigurationError
 from ..models import Document as StoredDocument
 from ..models import Passage, QueryResult, Usage
 from ..options import DocumentInput, Message
 
-SystemMessages = Literal["send", "prepend"]
-
 
 def messages_of(messages: Sequence[BaseMessage], system: SystemMessages) -> list[Message]:
-    """Messages of the API: neighbours of one role are joined, as chat templates want turns to alternate.
-
-    `system`: "prepend" puts the system's text before the first turn of the user, for models whose template has no system message.
-    """
-    turns: list[Message] = []
-    for message in messages:
-        role, text = _role(message), _text(message)
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += "\n\n" + text
-        else:
-            turns.append({"role": role, "content": text})
-    if system == "prepend" and turns and turns[0]["role"] == "system":
-        text, rest = turns[0]["content"], turns[1:]
-        if rest and rest[0]["role"] == "user":
-            text, rest = f"{text}\n\n{rest[0]['content']}", rest[1:]
-        return [{"role": "user", "content": text}, *rest]
-    return turns
+    """Messages of the API; see `turns_of`. Raises ConfigurationError for what Quire cannot take."""
+    return turns_of([(_role(m), _text(m)) for m in messages], system)
 
 
-def _role(message: BaseMessage) -> Literal["system", "user", "assistant"]:
+def _role(message: BaseMessage) -> Role:
     if isinstance(message, SystemMessage):
         return "system"
     if isinstance(message, HumanMessage):
@@ -63,14 +47,18 @@ def _text(message: BaseMessage) -> str:
     return "".join(parts)
 
 
-def usage_metadata(usage: Usage) -> UsageMetadata:
-    """`cache_read`: prompt tokens that were not prefilled. `cache_creation`: tokens whose KV this query wrote."""
+def usage_metadata(usage: Usage, added: int) -> UsageMetadata:
+    """`cache_read`: prompt tokens that were in the cache before. `cache_creation`: tokens whose KV was written on the way.
+
+    `added`: tokens of documents cached for this very question. The query itself found them in the cache, the caller had none.
+    """
     details = usage.prompt_tokens_details
+    read, created = max(0, details.cached_tokens - added), details.cache_write_tokens + added
     return UsageMetadata(
         input_tokens=usage.prompt_tokens,
         output_tokens=usage.completion_tokens,
         total_tokens=usage.total_tokens,
-        input_token_details=InputTokenDetails(cache_read=details.cached_tokens, cache_creation=details.cache_write_tokens),
+        input_token_details=InputTokenDetails(cache_read=read, cache_creation=created),
     )
 
 
