@@ -207,11 +207,14 @@ def batches(documents: Iterable[DocumentInput | str], size: int, size_bytes: int
         document: Mapping[str, Any] = {"text": item} if isinstance(item, str) else item
         check_document(document, f"documents[{index}]")
         num_bytes = len(json.dumps(document, ensure_ascii=False).encode())
-        if batch and (len(batch) >= size or total + num_bytes > size_bytes):
+        if batch and total + num_bytes > size_bytes:
             yield batch
             batch, total = [], 0
         batch.append(document)
         total += num_bytes
+        if len(batch) >= size:  # at once: the next document may be long in coming
+            yield batch
+            batch, total = [], 0
     if batch:
         yield batch
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 import uuid
-import zlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import service as service_module
-from langchain_core.embeddings import Embeddings
 from service import SAMPLE, Service, running
 
 from quire_client import AsyncQuireClient, QuireClient, RetryPolicy
@@ -69,19 +65,3 @@ def corpus() -> list[dict[str, Any]]:
 def questions() -> list[dict[str, Any]]:
     """Questions over the corpus that the embedded model answers right however the cache is filled."""
     return [q for q in read_lines("questions.jsonl") if set(q["right_under"]) >= {"recompute", "reuse"}]
-
-
-class WordEmbeddings(Embeddings):
-    """Texts as normed counts of their hashed words: enough to find a passage by its names, and always the same."""
-
-    dimensions = 512
-
-    def embed_query(self, text: str) -> list[float]:
-        vector = [0.0] * self.dimensions
-        for word in re.findall(r"\w+", text.lower()):
-            vector[zlib.crc32(word.encode()) % self.dimensions] += 1.0
-        length = math.sqrt(sum(x * x for x in vector)) or 1.0
-        return [x / length for x in vector]
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return [self.embed_query(t) for t in texts]

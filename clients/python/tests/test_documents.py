@@ -189,9 +189,7 @@ def test_lists_filter_and_page(client: QuireClient, corpus: list[Any]) -> None:
     rest = client.documents.list(limit=100, order="asc", after=page.last_id)
     assert sorted(d.id for d in [*page, *rest]) == sorted(d["id"] for d in corpus)
     assert len(client.documents.list(metadata={"world": 1}, status="ready")) == sum(d["metadata"]["world"] == 1 for d in corpus)
-    for i in range(90):
-        corpus_id = f"small-{i}"
-        client.documents.add(f"Note number {i}.", id=corpus_id, wait=False)
+    client.documents.add_many(({"id": f"small-{i}", "text": f"Note number {i}."} for i in range(90)), wait=False)
     assert len(list(client.documents.iter(order="asc"))) == len(corpus) + 90
 
 

@@ -6,32 +6,18 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from conftest import WordEmbeddings
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, MessageRole
 from llama_index.core.base.response.schema import AsyncStreamingResponse, Response, StreamingResponse
-from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import NodeWithScore, TextNode
+from rag_llamaindex import WordEmbedding
 from service import Service
 
 from quire_client import ConfigurationError, DocumentNotFoundError, QuireClient
 from quire_client.llama_index import QuireLLM, QuireNodePostprocessor, QuireSynthesizer
 
 REUSE: Any = {"strategy": "reuse"}
-
-
-class Embedding(BaseEmbedding):
-    """`WordEmbeddings` for LlamaIndex."""
-
-    def _get_text_embedding(self, text: str) -> list[float]:
-        return WordEmbeddings().embed_query(text)
-
-    def _get_query_embedding(self, query: str) -> list[float]:
-        return WordEmbeddings().embed_query(query)
-
-    async def _aget_query_embedding(self, query: str) -> list[float]:
-        return WordEmbeddings().embed_query(query)
 
 
 @pytest.fixture
@@ -131,7 +117,7 @@ def test_ids_that_are_no_nodes_stay_an_error(llm: QuireLLM, client: QuireClient,
 
 def test_a_query_engine_answers_from_the_users_own_index(llm: QuireLLM, client: QuireClient, corpus: list[Any], questions: list[Any]) -> None:
     nodes = [TextNode(id_=d["id"], text=d["text"]) for d in corpus]
-    index = VectorStoreIndex(nodes, embed_model=Embedding())
+    index = VectorStoreIndex(nodes, embed_model=WordEmbedding())
     engine = RetrieverQueryEngine(
         retriever=index.as_retriever(similarity_top_k=4), response_synthesizer=QuireSynthesizer(llm), node_postprocessors=[QuireNodePostprocessor(client)]
     )
