@@ -96,6 +96,10 @@ class Store {
   /// Counts one use (hits, last_used). Memory only; written with the next change, flush() or close. Unknown ids are ignored.
   virtual void touch_document(std::string_view ns, std::string_view id) = 0;
   virtual std::vector<NamespaceStats> namespaces() = 0;
+  /// Called with namespace and id after every commit, change, deletion and expiry of a document (also a failed one: look what is there), on the thread that
+  /// made it, when the change can be read. One watcher; an empty one takes it away, and once that has returned no call is under way. Must be quick and not throw.
+  using DocumentWatcher = std::function<void(std::string_view ns, std::string_view id)>;
+  virtual void watch_documents(DocumentWatcher watcher) = 0;
   /// Deletes documents whose time is over; returns how many.
   virtual Result<std::uint64_t> expire(std::int64_t now_ms) = 0;
 

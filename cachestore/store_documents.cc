@@ -38,7 +38,8 @@ constexpr std::size_t kMaxPendingUses = 4096;
 
 }  // namespace
 
-StoreImpl::DocumentLock::DocumentLock(StoreImpl& store, std::string key) : store_(store), key_(std::move(key)) {
+StoreImpl::DocumentLock::DocumentLock(StoreImpl& store, std::string_view ns, std::string_view id)
+    : store_(store), ns_(ns), id_(id), key_(catalog_key(kHeadKind, ns, id)) {
   std::unique_lock lock(store_.mu_);
   store_.changed_.wait(lock, [this] { return !store_.busy_.contains(key_); });
   store_.busy_.insert(key_);
@@ -50,6 +51,13 @@ StoreImpl::DocumentLock::~DocumentLock() {
     store_.busy_.erase(key_);
   }
   store_.changed_.notify_all();
+  std::shared_lock watching(store_.watcher_mu_);
+  if (store_.watcher_) store_.watcher_(ns_, id_);
+}
+
+void StoreImpl::watch_documents(DocumentWatcher watcher) {
+  std::unique_lock lock(watcher_mu_);
+  watcher_ = std::move(watcher);
 }
 
 void StoreImpl::add_pending_use(std::string_view key, DocumentManifest* m) {
@@ -117,7 +125,7 @@ Result<DocumentManifest> StoreImpl::commit_document(DocumentManifest m, std::opt
   QUIRE_RETURN_IF_ERROR(check_writable());
   if (text) m.text_bytes = text->size();
   const std::string key = catalog_key(kHeadKind, m.ns, m.id);
-  const DocumentLock lock(*this, key);
+  const DocumentLock lock(*this, m.ns, m.id);
   TakenUse use(*this, key);
   auto old = read_stored_head(m.ns, m.id);
   if (old.ok()) use.add_to(&*old);
@@ -243,7 +251,7 @@ Result<DocumentManifest> StoreImpl::update_document(std::string_view ns, std::st
                                                     const std::function<Status(DocumentManifest&)>& edit, const CommitOptions& options) {
   QUIRE_RETURN_IF_ERROR(check_writable());
   const std::string key = catalog_key(kHeadKind, ns, id);
-  const DocumentLock lock(*this, key);
+  const DocumentLock lock(*this, ns, id);
   TakenUse use(*this, key);
   QUIRE_ASSIGN_OR_RETURN(DocumentManifest old, read_stored_head(ns, id));
   use.add_to(&old);
@@ -271,7 +279,7 @@ Result<DocumentManifest> StoreImpl::update_document(std::string_view ns, std::st
 }
 
 Status StoreImpl::remove_document(std::string_view ns, std::string_view id, std::optional<std::int64_t> if_expired_at) {
-  const DocumentLock lock(*this, catalog_key(kHeadKind, ns, id));
+  const DocumentLock lock(*this, ns, id);
   auto old = read_head(ns, id);
   if (!old.ok() && old.code() != Code::kCorruption) return old.status();  // a damaged one can still be deleted
   if (if_expired_at && (!old.ok() || !is_expired(*old, *if_expired_at))) return no_document(ns, id);
@@ -338,7 +346,7 @@ Status StoreImpl::flush_uses() {
   for (const auto& key : keys) {
     const auto split = key.find('\0');
     const std::string ns = key.substr(1, split - 1), id = key.substr(split + 1);
-    const DocumentLock lock(*this, key);
+    const DocumentLock lock(*this, ns, id);
     TakenUse use(*this, key);
     auto head = read_stored_head(ns, id);
     if (!head.ok()) {

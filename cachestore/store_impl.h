@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -41,6 +42,7 @@ class StoreImpl final : public Store {
   Status delete_document(std::string_view ns, std::string_view id) override;
   void touch_document(std::string_view ns, std::string_view id) override;
   std::vector<NamespaceStats> namespaces() override;
+  void watch_documents(DocumentWatcher watcher) override;
   Result<std::uint64_t> expire(std::int64_t now_ms) override;
 
   std::optional<SegmentHandle> find_segment(const ContextKey& key) override;
@@ -98,17 +100,17 @@ class StoreImpl final : public Store {
     std::uint64_t hits = 0;
     std::int64_t last_ms = 0;
   };
-  /// One writer per document; readers are not held up.
+  /// One writer per document; readers are not held up. Its end tells the watcher.
   class DocumentLock {
    public:
-    DocumentLock(StoreImpl& store, std::string key);
+    DocumentLock(StoreImpl& store, std::string_view ns, std::string_view id);
     ~DocumentLock();
     DocumentLock(const DocumentLock&) = delete;
     DocumentLock& operator=(const DocumentLock&) = delete;
 
    private:
     StoreImpl& store_;
-    std::string key_;
+    const std::string ns_, id_, key_;
   };
 
   /// The pending uses of a document, on their way into its head; they go back unless they were written.
@@ -159,6 +161,9 @@ class StoreImpl final : public Store {
   std::unique_ptr<DiskTier> disk_;
   std::shared_ptr<SegmentTable> segments_;
   std::unique_ptr<DramTier> dram_;
+
+  std::shared_mutex watcher_mu_;
+  DocumentWatcher watcher_;                                         // guarded by watcher_mu_
 
   std::mutex mu_;
   std::condition_variable changed_;                                 // busy_ or reaping_ went down

@@ -54,6 +54,7 @@ class FaultyStore final : public Store {
   }
   void touch_document(std::string_view ns, std::string_view id) override { inner_.touch_document(ns, id); }
   std::vector<NamespaceStats> namespaces() override { return inner_.namespaces(); }
+  void watch_documents(DocumentWatcher watcher) override { inner_.watch_documents(std::move(watcher)); }
   Result<std::uint64_t> expire(std::int64_t now) override { return inner_.expire(now); }
   std::optional<SegmentHandle> find_segment(const ContextKey& key) override { return inner_.find_segment(key); }
   std::optional<SegmentHandle> peek_segment(const ContextKey& key) override { return inner_.peek_segment(key); }

@@ -85,6 +85,7 @@ class FaultyStore final : public Store {
   Status delete_document(std::string_view ns, std::string_view id) override { return behind_->delete_document(ns, id); }
   void touch_document(std::string_view ns, std::string_view id) override { behind_->touch_document(ns, id); }
   std::vector<NamespaceStats> namespaces() override { return behind_->namespaces(); }
+  void watch_documents(DocumentWatcher watcher) override { behind_->watch_documents(std::move(watcher)); }
   Result<std::uint64_t> expire(std::int64_t now_ms) override { return behind_->expire(now_ms); }
   std::optional<SegmentHandle> find_segment(const ContextKey& key) override { return behind_->find_segment(key); }
   std::optional<SegmentHandle> peek_segment(const ContextKey& key) override { return behind_->peek_segment(key); }

@@ -1,0 +1,311 @@
+#include "ingest/retrieval.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <shared_mutex>
+#include <thread>
+
+#include "cachestore/key.h"
+#include "engine/tokenizer/words.h"
+#include "ingest/lexical_index.h"
+#include "ingest/metadata.h"
+#include "ingest/utf8.h"
+#include "kernels/base/log.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kPage = 100;        // documents listed at once
+constexpr int kMostAttempts = 4;          // of a search whose documents change under it
+constexpr std::size_t kMostResults = 1000;
+
+using DocumentName = std::pair<std::string, std::string>;  // namespace, id
+
+/// Equal for equal documents as far as retrieval shows them; a version number begins anew when a document was deleted. Never 0.
+std::uint64_t version_of(const DocumentManifest& m) {
+  Sha256 hash;
+  hash.update_u64(m.version).update_field(m.content_hash).update_field(m.title).update_field(m.metadata_json).update_field(m.chunking);
+  const Digest digest = hash.finish();
+  std::uint64_t out = 0;
+  std::memcpy(&out, digest.bytes.data(), sizeof out);
+  return out | 1;
+}
+
+/// Words of each chunk as the model sees it: the title heads every chunk.
+IndexedDocument indexed(const DocumentManifest& m, std::string_view text) {
+  IndexedDocument d;
+  d.id = m.id;
+  d.version = version_of(m);
+  d.metadata_json = m.metadata_json;
+  const std::vector<std::string> title = split_words(m.title);
+  for (const DocumentChunk& c : m.chunks) {
+    std::vector<std::string>& words = d.chunks.emplace_back(title);
+    if (c.byte_begin > c.byte_end || c.byte_end > text.size()) continue;
+    for (std::string& w : split_words(text.substr(c.byte_begin, c.byte_end - c.byte_begin))) words.push_back(std::move(w));
+  }
+  return d;
+}
+
+class RetrievalImpl final : public Retrieval {
+ public:
+  RetrievalImpl(const RetrievalOptions& options, Store& store) : options_(options), store_(store) {}
+  ~RetrievalImpl() override { stop(); }
+
+  void start() override;
+  void stop() override;
+  bool ready() const override { return ready_; }
+  RetrievalStats stats() const override;
+  Result<std::vector<Passage>> search(std::string_view ns, const RetrieveRequest& request) override;
+
+ private:
+  void changed(std::string_view ns, std::string_view id);
+  void work();
+  Status build();
+  void catch_up();
+  Status refresh(const DocumentName& name);
+  void put(const std::string& ns, const IndexedDocument& document);
+  void drop(const DocumentName& name);
+  std::vector<LexicalHit> ranked(std::string_view ns, const RetrieveRequest& request, const std::vector<std::string>& words) const;
+  Result<std::optional<Passage>> passage(std::string_view ns, const LexicalHit& hit, RetrieveUnit unit);
+
+  const RetrievalOptions options_;
+  Store& store_;
+  std::atomic<bool> ready_{false}, stopped_{false};
+
+  std::mutex changes_mu_;
+  std::condition_variable wake_;
+  std::set<DocumentName> changes_;                     // guarded by changes_mu_
+
+  std::mutex apply_mu_;                                // held while changes are read and entered, one at a time
+  mutable std::shared_mutex index_mu_;
+  std::map<std::string, LexicalIndex, std::less<>> indexes_;  // guarded by index_mu_
+  std::set<DocumentName> left_out_;                    // guarded by index_mu_
+  std::thread thread_;
+};
+
+void RetrievalImpl::start() {
+  store_.watch_documents([this](std::string_view ns, std::string_view id) { changed(ns, id); });
+  const auto namespaces = store_.namespaces();
+  // An empty store is indexed already. Documents that came since the watch began are changes.
+  ready_ = std::all_of(namespaces.begin(), namespaces.end(), [](const NamespaceStats& n) { return n.documents == 0; });
+  thread_ = std::thread([this] { work(); });
+}
+
+void RetrievalImpl::stop() {
+  {
+    const std::lock_guard lock(changes_mu_);
+    if (stopped_.exchange(true)) return;
+  }
+  wake_.notify_all();
+  store_.watch_documents({});
+  if (thread_.joinable()) thread_.join();
+}
+
+void RetrievalImpl::changed(std::string_view ns, std::string_view id) {
+  {
+    const std::lock_guard lock(changes_mu_);
+    changes_.emplace(ns, id);
+  }
+  wake_.notify_all();
+}
+
+void RetrievalImpl::work() {
+  if (const Status s = ready_ ? Status() : build(); !s.ok()) {
+    log_error("the index for retrieval could not be built: retrieval is off until a restart", {{"reason", s.to_string()}});
+    return;
+  }
+  if (stopped_) return;
+  ready_ = true;
+  if (const RetrievalStats now = stats(); now.documents > 0) {
+    log_info("retrieval ready", {{"documents", std::to_string(now.documents)}, {"chunks", std::to_string(now.chunks)}, {"bytes", std::to_string(now.memory_bytes)}});
+  }
+  while (true) {
+    {
+      std::unique_lock lock(changes_mu_);
+      wake_.wait(lock, [this] { return stopped_ || !changes_.empty(); });
+      if (stopped_) return;
+    }
+    catch_up();
+  }
+}
+
+Status RetrievalImpl::build() {
+  for (const NamespaceStats& ns : store_.namespaces()) {
+    ListOptions page;
+    page.limit = kPage;
+    page.filter = [](const DocumentManifest& m) { return m.status == DocumentStatus::kReady; };
+    while (!stopped_) {
+      QUIRE_ASSIGN_OR_RETURN(const DocumentList list, store_.list_documents(ns.name, page));
+      for (const DocumentManifest& m : list.documents) {
+        const std::lock_guard lock(apply_mu_);
+        if (const Status s = refresh({ns.name, m.id}); !s.ok()) {
+          log_warning("a document cannot be read and is not found by retrieval", {{"namespace", ns.name}, {"document", m.id}, {"reason", s.to_string()}});
+        }
+        if (stopped_) return {};
+      }
+      if (!list.has_more || list.documents.empty()) break;
+      page.after = list.documents.back().id;
+    }
+  }
+  return {};
+}
+
+/// Enters every change that is known now. Who comes second waits for the first: what was taken out of the set is then in the index.
+void RetrievalImpl::catch_up() {
+  const std::lock_guard applying(apply_mu_);
+  std::set<DocumentName> changes;
+  {
+    const std::lock_guard lock(changes_mu_);
+    changes.swap(changes_);
+  }
+  for (const DocumentName& name : changes) {
+    if (const Status s = refresh(name); !s.ok()) {
+      log_warning("a changed document cannot be read and is not found by retrieval", {{"namespace", name.first}, {"document", name.second}, {"reason", s.to_string()}});
+      drop(name);
+    }
+  }
+}
+
+/// The index gets what the store has now. Under apply_mu_, so what is read last is entered last.
+Status RetrievalImpl::refresh(const DocumentName& name) {
+  const auto& [ns, id] = name;
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+    const auto head = store_.get_document_head(ns, id);
+    if (head.code() == Code::kNotFound || (head.ok() && head->status != DocumentStatus::kReady)) {
+      drop(name);
+      return {};
+    }
+    if (!head.ok()) return head.status();
+    {
+      const std::shared_lock lock(index_mu_);
+      const auto at = indexes_.find(ns);
+      if (at != indexes_.end() && at->second.version(id) == version_of(*head)) return {};
+    }
+    const auto text = store_.get_text(ns, id);
+    const auto again = store_.get_document_head(ns, id);
+    if (!again.ok() || version_of(*again) != version_of(*head)) continue;  // replaced in between
+    if (!text.ok()) return text.status();
+    put(ns, indexed(*head, *text));
+    return {};
+  }
+  return Status::unavailable("it changes faster than it can be read");
+}
+
+void RetrievalImpl::put(const std::string& ns, const IndexedDocument& document) {
+  const std::unique_lock lock(index_mu_);
+  const DocumentName name(ns, document.id);
+  LexicalIndex& index = indexes_[ns];
+  index.remove(document.id);
+  left_out_.erase(name);
+  std::int64_t bytes = 0;
+  for (const auto& [other, i] : indexes_) bytes += i.memory_bytes();
+  if (options_.max_index_bytes > 0 && bytes >= options_.max_index_bytes) {
+    if (left_out_.empty()) {
+      log_warning("the index for retrieval is full: further documents are not found; raise retrieve.max_index_bytes and start again", {{"bytes", std::to_string(bytes)}});
+    }
+    left_out_.insert(name);
+    return;
+  }
+  index.put(document);
+}
+
+void RetrievalImpl::drop(const DocumentName& name) {
+  const std::unique_lock lock(index_mu_);
+  left_out_.erase(name);
+  const auto at = indexes_.find(name.first);
+  if (at == indexes_.end()) return;
+  at->second.remove(name.second);
+  if (at->second.num_documents() == 0) indexes_.erase(at);
+}
+
+RetrievalStats RetrievalImpl::stats() const {
+  RetrievalStats out;
+  out.ready = ready_;
+  const std::shared_lock lock(index_mu_);
+  for (const auto& [ns, index] : indexes_) {
+    out.documents += index.num_documents();
+    out.chunks += index.num_chunks();
+    out.memory_bytes += index.memory_bytes();
+  }
+  out.left_out = left_out_.size();
+  return out;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Searching
+
+std::vector<LexicalHit> RetrievalImpl::ranked(std::string_view ns, const RetrieveRequest& request, const std::vector<std::string>& words) const {
+  const std::set<std::string> only(request.document_ids.begin(), request.document_ids.end());
+  const auto wanted = [&](const std::string& id, const std::string& metadata) {
+    return (only.empty() || only.contains(id)) && metadata_matches(metadata, request.metadata);
+  };
+  const auto unit = request.unit == RetrieveUnit::kChunk ? LexicalIndex::Unit::kChunk : LexicalIndex::Unit::kBestChunkOfDocument;
+  const std::shared_lock lock(index_mu_);
+  const auto at = indexes_.find(ns);
+  if (at == indexes_.end()) return {};
+  return at->second.search(words, request.k, unit, wanted);
+}
+
+/// The text of a hit; nothing if the document is not what was indexed any more.
+Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const LexicalHit& hit, RetrieveUnit unit) {
+  const auto same = [&hit](const Result<DocumentManifest>& m) { return m.ok() && version_of(*m) == hit.version && m->status == DocumentStatus::kReady; };
+  const auto head = store_.get_document_head(ns, hit.id);
+  if (!head.ok() && head.code() != Code::kNotFound) return head.status();
+  if (!same(head)) return std::optional<Passage>();
+  const auto text = store_.get_text(ns, hit.id);
+  if (!same(store_.get_document_head(ns, hit.id))) return std::optional<Passage>();
+  if (!text.ok()) return text.status();
+  Passage p;
+  p.document_id = hit.id;
+  p.title = head->title;
+  p.metadata_json = head->metadata_json.empty() ? "{}" : head->metadata_json;
+  p.chunk = hit.chunk;
+  p.score = hit.score;
+  std::size_t begin = 0, end = text->size();
+  if (unit == RetrieveUnit::kChunk) {
+    const DocumentChunk& c = head->chunks.at(static_cast<std::size_t>(hit.chunk));
+    begin = std::min<std::size_t>(c.byte_begin, end);
+    end = std::clamp<std::size_t>(c.byte_end, begin, end);
+  }
+  p.text = text->substr(begin, end - begin);
+  CodePointCounter counter(*text);
+  p.start = counter.at(begin);
+  p.end = counter.at(end);
+  return std::optional<Passage>(std::move(p));
+}
+
+Result<std::vector<Passage>> RetrievalImpl::search(std::string_view ns, const RetrieveRequest& request) {
+  if (stopped_) return Status::unavailable("the service is stopping");
+  if (!ready_) return Status::unavailable("the index for retrieval is still being built from the stored documents; try again soon");
+  if (request.k < 1 || request.k > kMostResults) return Status::invalid("k", "k must be 1 to " + std::to_string(kMostResults));
+  const std::vector<std::string> words = split_words(request.query);
+  std::vector<Passage> out;
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+    catch_up();
+    out.clear();
+    bool whole = true;
+    for (const LexicalHit& hit : ranked(ns, request, words)) {
+      QUIRE_ASSIGN_OR_RETURN(std::optional<Passage> p, passage(ns, hit, request.unit));
+      if (p) {
+        out.push_back(std::move(*p));
+      } else {
+        whole = false;
+        changed(ns, hit.id);  // deleted, replaced or expired in between
+      }
+    }
+    if (whole) break;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::unique_ptr<Retrieval> create_retrieval(const RetrievalOptions& options, Store& store) { return std::make_unique<RetrievalImpl>(options, store); }
+
+}  // namespace quire

@@ -1,0 +1,249 @@
+#include "ingest/retrieval.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "tests/engine/pipeline/harness.h"
+
+namespace quire {
+namespace {
+
+using quire::testing::open_test_store;
+using quire::testing::TempFolder;
+
+class RetrievalTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    store_ = open_test_store(folder_.path(), 0);
+  }
+  void TearDown() override {
+    if (retrieval_) retrieval_->stop();
+  }
+
+  /// A document of the given chunks, cut at the bars.
+  void commit(const std::string& id, const std::string& bars, const std::string& metadata = "{}", const std::string& ns = "n") {
+    DocumentManifest m;
+    m.ns = ns;
+    m.id = id;
+    m.metadata_json = metadata;
+    m.content_hash = "sha256:" + bars;
+    m.status = DocumentStatus::kReady;
+    std::size_t begin = 0;
+    while (begin <= bars.size()) {
+      const std::size_t end = std::min(bars.find('|', begin), bars.size());
+      DocumentChunk c;
+      c.byte_begin = begin;
+      c.byte_end = end;
+      c.block_tokens = 16;
+      c.token_ids = {1, 2};
+      m.chunks.push_back(c);
+      begin = end + 1;
+    }
+    const auto done = store_->commit_document(m, bars);
+    ASSERT_TRUE(done.ok()) << done.status().to_string();
+  }
+  void start(const RetrievalOptions& options = {}) {
+    retrieval_ = create_retrieval(options, *store_);
+    retrieval_->start();
+  }
+  /// Searches until the index is built.
+  std::vector<Passage> search(const RetrieveRequest& request, const std::string& ns = "n") {
+    auto found = retrieval_->search(ns, request);
+    while (found.code() == Code::kUnavailable) {
+      std::this_thread::yield();
+      found = retrieval_->search(ns, request);
+    }
+    EXPECT_TRUE(found.ok()) << found.status().to_string();
+    return found.ok() ? *found : std::vector<Passage>();
+  }
+  std::vector<std::string> texts(const RetrieveRequest& request, const std::string& ns = "n") {
+    std::vector<std::string> out;
+    for (const auto& p : search(request, ns)) out.push_back(p.text);
+    return out;
+  }
+  static RetrieveRequest ask(const std::string& query, std::size_t k = 4) {
+    RetrieveRequest r;
+    r.query = query;
+    r.k = k;
+    return r;
+  }
+
+  TempFolder folder_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Retrieval> retrieval_;
+};
+
+using Texts = std::vector<std::string>;
+
+TEST_F(RetrievalTest, TheStoreTellsItsWatcherWhatCanBeRead) {
+  std::vector<std::string> heard;
+  store_->watch_documents([&](std::string_view ns, std::string_view id) {
+    const auto head = store_->get_document_head(ns, id);
+    heard.push_back(std::string(ns) + "/" + std::string(id) + " " + (head.ok() ? std::to_string(head->version) : "gone"));
+  });
+  commit("a", "one");
+  commit("a", "two");
+  ASSERT_TRUE(store_->update_document("n", "a", [](DocumentManifest& m) {
+    m.expires_at_ms = 1;
+    return Status();
+  }).ok());
+  ASSERT_TRUE(store_->expire(std::int64_t{1} << 50).ok());
+  commit("b", "three");
+  ASSERT_TRUE(store_->delete_document("n", "b").ok());
+  EXPECT_EQ(heard, (std::vector<std::string>{"n/a 1", "n/a 2", "n/a gone", "n/a gone", "n/b 1", "n/b gone"}));
+  store_->watch_documents({});
+  commit("c", "four");
+  EXPECT_EQ(heard.size(), 6u);
+}
+
+TEST_F(RetrievalTest, FindsWhatTheStoreHeldAndWhatComesLater) {
+  commit("a", "red fish|green tea");
+  commit("b", "blue tea");
+  start();
+  EXPECT_EQ(texts(ask("green", 1)), Texts{"green tea"});
+  commit("c", "green green");
+  EXPECT_EQ(texts(ask("green", 2)), (Texts{"green green", "green tea"}));
+  commit("c", "something else");
+  EXPECT_EQ(texts(ask("green", 1)), Texts{"green tea"});
+  ASSERT_TRUE(store_->delete_document("n", "a").ok());
+  EXPECT_EQ(texts(ask("tea", 9)), (Texts{"blue tea", "something else"}));
+}
+
+TEST_F(RetrievalTest, GivesPositionsInCodePointsAndExactlyKPassages) {
+  start();
+  commit("a", "caf\xC3\xA9 one|t\xC3\xA9 two|three", R"({"lang":"fr"})");
+  const auto found = search(ask("two", 3));
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found[0].chunk, 1);
+  EXPECT_EQ(found[0].text, "t\xC3\xA9 two");
+  EXPECT_EQ(found[0].start, 9u);
+  EXPECT_EQ(found[0].end, 15u);
+  EXPECT_EQ(found[0].metadata_json, R"({"lang":"fr"})");
+  EXPECT_GT(found[0].score, 0);
+  EXPECT_EQ(found[1].score, 0);
+  EXPECT_EQ(search(ask("two", 2)).size(), 2u);
+  EXPECT_EQ(search(ask("two", 9)).size(), 3u);
+}
+
+TEST_F(RetrievalTest, DocumentsAreFoundOnceWithTheirWholeText) {
+  start();
+  commit("a", "red|red red");
+  commit("b", "blue");
+  RetrieveRequest r = ask("red");
+  r.unit = RetrieveUnit::kDocument;
+  const auto found = search(r);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].text, "red|red red");
+  EXPECT_EQ(found[0].chunk, 1);
+  EXPECT_EQ(found[0].end, 11u);
+}
+
+TEST_F(RetrievalTest, KeepsToIdsMetadataAndNamespace) {
+  start();
+  commit("a", "red one", R"({"year":2025,"kind":"x"})");
+  commit("b", "red two", R"({"year":2024})");
+  commit("c", "red three", R"({"year":2025})", "other");
+  EXPECT_EQ(texts(ask("red", 9)).size(), 2u);
+  EXPECT_EQ(texts(ask("red", 9), "other"), Texts{"red three"});
+  EXPECT_TRUE(texts(ask("red", 9), "nobody").empty());
+  RetrieveRequest r = ask("red", 9);
+  r.metadata = {{"year", "2025"}};
+  EXPECT_EQ(texts(r), Texts{"red one"});
+  r.metadata.emplace_back("kind", "y");
+  EXPECT_TRUE(texts(r).empty());
+  r = ask("red", 9);
+  r.document_ids = {"b", "c"};
+  EXPECT_EQ(texts(r), Texts{"red two"});
+}
+
+TEST_F(RetrievalTest, PatchedMetadataCountsAtOnceAndUnreadyDocumentsNever) {
+  start();
+  commit("a", "red", R"({"year":1})");
+  ASSERT_TRUE(store_->update_document("n", "a", [](DocumentManifest& m) {
+    m.metadata_json = R"({"year":2})";
+    return Status();
+  }).ok());
+  RetrieveRequest r = ask("red");
+  r.metadata = {{"year", "2"}};
+  EXPECT_EQ(texts(r), Texts{"red"});
+  ASSERT_TRUE(store_->update_document("n", "a", [](DocumentManifest& m) {
+    m.status = DocumentStatus::kFailed;
+    return Status();
+  }).ok());
+  EXPECT_TRUE(texts(ask("red")).empty());
+}
+
+TEST_F(RetrievalTest, ExpiredDocumentsAreNotFoundAndOthersTakeTheirPlace) {
+  std::atomic<std::int64_t> now{1'000'000};
+  store_.reset();
+  StoreOptions options;
+  options.path = folder_.path().string();
+  options.dram_bytes = 0;
+  options.clock_ms = [&now] { return now.load(); };
+  auto store = open_store(options);
+  ASSERT_TRUE(store.ok()) << store.status().to_string();
+  store_ = std::move(*store);
+  start();
+  commit("a", "red red");
+  commit("b", "red and blue");
+  ASSERT_TRUE(store_->update_document("n", "a", [](DocumentManifest& m) {
+    m.expires_at_ms = 2'000'000;
+    return Status();
+  }).ok());
+  EXPECT_EQ(texts(ask("red", 1)), Texts{"red red"});
+  now = 3'000'000;
+  EXPECT_EQ(texts(ask("red", 1)), Texts{"red and blue"});
+  retrieval_->stop();
+  store_.reset();
+  retrieval_.reset();
+}
+
+TEST_F(RetrievalTest, AFullIndexLeavesFurtherDocumentsOutAndSaysSo) {
+  start({.max_index_bytes = 1});
+  commit("a", "red");
+  commit("b", "blue");
+  EXPECT_EQ(texts(ask("red", 9)).size(), 1u);
+  EXPECT_EQ(retrieval_->stats().left_out, 1u);
+  EXPECT_EQ(retrieval_->stats().documents, 1u);
+}
+
+TEST_F(RetrievalTest, RefusesNonsenseAndAfterItsEnd) {
+  start();
+  EXPECT_EQ(retrieval_->search("n", ask("x", 0)).code(), Code::kInvalidArgument);
+  retrieval_->stop();
+  EXPECT_EQ(retrieval_->search("n", ask("x")).code(), Code::kUnavailable);
+}
+
+/// Whatever changes meanwhile, every passage is the text of one version of its document and no result names a document twice.
+TEST_F(RetrievalTest, SearchesWhileDocumentsChange) {
+  start();
+  commit("stays", "red stays");
+  std::atomic<bool> over{false};
+  std::thread writer([&] {
+    for (int i = 0; i < 60; ++i) {
+      const std::string id = "d" + std::to_string(i % 5);
+      if (i % 3 == 2) (void)store_->delete_document("n", id);
+      else commit(id, "red " + id);
+    }
+    over = true;
+  });
+  do {
+    RetrieveRequest r = ask("red", 20);
+    r.unit = RetrieveUnit::kDocument;
+    bool stays = false;
+    std::set<std::string> seen;
+    for (const auto& p : search(r)) {
+      EXPECT_EQ(p.text, p.document_id == "stays" ? "red stays" : "red " + p.document_id);
+      EXPECT_TRUE(seen.insert(p.document_id).second);
+      stays = stays || p.document_id == "stays";
+    }
+    EXPECT_TRUE(stays);
+  } while (!over);
+  writer.join();
+}
+
+}  // namespace
+}  // namespace quire
