@@ -215,12 +215,10 @@ def explain(id: str, text: bool) -> Call[Explanation]:
     return json_call("GET", f"/v1/queries/{segment(id)}/explain", model(Explanation), params={"include": "text"} if text else None)
 
 
-def retrieve(
-    query: str, k: int, document_ids: Sequence[str] | None, metadata: Mapping[str, Any] | None, unit: str | None, options: Mapping[str, Any]
-) -> Call[m.Passages]:
+def retrieve(query: str, k: int, document_ids: Sequence[str] | None, metadata: Mapping[str, Any] | None, unit: str | None) -> Call[m.Passages]:
     if k < 1:
         raise ConfigurationError(f"k is {k}; it must be at least 1")
-    body = given(query=query, k=k, document_ids=None if document_ids is None else list(document_ids), metadata=metadata, unit=unit, **options)
+    body = given(query=query, k=k, document_ids=None if document_ids is None else list(document_ids), metadata=metadata, unit=unit)
     return json_call("POST", "/v1/retrieve", model(m.Passages), body, repeatable=True)
 
 

@@ -146,10 +146,12 @@ class AsyncQuireClient:
         document_ids: Sequence[str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         unit: str | None = None,
-        **options: Any,
     ) -> m.Passages:
-        """The `k` best passages for a query, without generating: of `document_ids`, or of all documents with this `metadata`."""
-        return await self._call(ops.retrieve(query, k, document_ids, metadata, unit, options))
+        """The `k` best passages for a query, without generating: of `document_ids`, or of all documents with this `metadata`.
+
+        `unit`: "chunk" (default), or "document" for at most one passage of each.
+        """
+        return await self._call(ops.retrieve(query, k, document_ids, metadata, unit))
 
     async def queries(self, *, limit: int = 20, after: str | None = None, order: str | None = None) -> m.Page[m.QueryResult]:
         """The last queries of the namespace, the latest first."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from ._decode import Model
+from .admin_models import CacheStats, Evicted, ImportReport, Info, PinReport, RunningRequest, Tier, VerifyReport
 from .errors import IngestError
 
 __all__ = [
@@ -432,84 +433,3 @@ class Passages(Model):
 
     def __len__(self) -> int:
         return len(self.data)
-
-
-# ---- service and administration
-
-
-@dataclass
-class Info(Model):
-    """What this service and its model can do."""
-
-    version: str = ""
-    namespace: str = ""
-    model: dict[str, Any] = field(default_factory=dict)
-    strategies: list[str] = field(default_factory=list)
-    limits: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Tier(Model):
-    """One tier of the cache."""
-
-    name: str = ""
-    state: str = ""
-    bytes: int = 0
-    capacity_bytes: int = 0
-    pinned_bytes: int = 0
-    blocks: int = 0
-    evictions: int = 0
-    errors: int = 0
-
-
-@dataclass
-class CacheStats(Model):
-    """The state of the cache; `raw` has what this version does not name."""
-
-    uptime_seconds: float = 0.0
-    documents: dict[str, int] = field(default_factory=dict)
-    tiers: list[Tier] = field(default_factory=list)
-    fingerprint: str = ""
-
-
-@dataclass
-class Evicted(Model):
-    """What an eviction freed, or with `dry_run` would free."""
-
-    blocks: int = 0
-    bytes: int = 0
-
-
-@dataclass
-class PinReport(Model):
-    """Bytes that are pinned now."""
-
-    pinned_bytes: int = 0
-
-
-@dataclass
-class VerifyReport(Model):
-    """Blocks read again, those whose checksum failed, and those repaired."""
-
-    checked: int = 0
-    bad: int = 0
-    repaired: int = 0
-
-
-@dataclass
-class ImportReport(Model):
-    """What came out of a pack."""
-
-    documents: int = 0
-    blocks: int = 0
-    skipped: int = 0
-    rejected: list[Any] = field(default_factory=list)
-
-
-@dataclass
-class RunningRequest(Model):
-    """A request that runs or waits."""
-
-    id: str = ""
-    endpoint: str = ""
-    state: str = ""
