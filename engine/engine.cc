@@ -129,6 +129,7 @@ class EngineImpl final : public Engine {
 
   void prefill(PrefillRequest request, std::function<void(Result<PrefillResult>)> done) override;
   Result<QueryHandle> query(QueryRequest request, std::shared_ptr<QuerySink> sink) override;
+  void embed(EmbedRequest request, std::function<void(Result<std::vector<float>>)> done) override;
   Result<Plan> plan(const QueryRequest& request) override;
   std::int64_t queries_running() const override { return scheduler_->queries_running(); }
   std::int64_t queries_waiting() const override { return scheduler_->queries_waiting(); }
@@ -269,6 +270,18 @@ Result<QueryHandle> EngineImpl::query(QueryRequest request, std::shared_ptr<Quer
   // The plan is made again when the query's turn comes; this finds what no waiting would change.
   QUIRE_RETURN_IF_ERROR(build_plan(core_.facts, request, [](const ContextKey&, const KvLayout&) { return ContextLookup(); }, Speeds()).status());
   return scheduler_->submit(std::move(request), std::move(sink));
+}
+
+void EngineImpl::embed(EmbedRequest request, std::function<void(Result<std::vector<float>>)> done) {
+  const EngineFacts& facts = core_.facts;
+  if (request.token_ids.empty()) return done(Status::invalid("input", "there is nothing to embed: the input has no tokens"));
+  if (static_cast<std::int64_t>(request.token_ids.size()) > facts.window) {
+    return done(window_exceeded_status({facts.window, static_cast<std::int64_t>(request.token_ids.size())}, "input"));
+  }
+  for (const std::int32_t id : request.token_ids) {
+    if (id < 0 || id >= facts.vocab_size) return done(Status::invalid("input", "token id " + std::to_string(id) + " is outside the vocabulary"));
+  }
+  scheduler_->submit(std::move(request), std::move(done));
 }
 
 Result<Plan> EngineImpl::plan(const QueryRequest& request) {

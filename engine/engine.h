@@ -79,6 +79,14 @@ struct PrefillResult {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Embeddings
+
+struct EmbedRequest {
+  std::vector<std::int32_t> token_ids;     ///< 1 .. max_model_len; run as they are
+  std::shared_ptr<std::atomic<bool>> cancelled;  ///< may be null; checked between chunks
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Queries
 
 /// One document part of a query, in prompt order.
@@ -202,6 +210,11 @@ class Engine {
   /// How long a query asked now is expected to wait for its turn, from the measured pace; what a refused client is told.
   virtual std::chrono::milliseconds expected_wait() const { return std::chrono::milliseconds(0); }
   /// Measured so far, 0 until known.
+  /// Queues an embedding: the mean over all tokens of the last hidden state, behind the final norm, scaled to length 1; [hidden_size] f32.
+  /// Shares the lowest priority with prefills. The last states of a language model, not a model trained to compare texts.
+  /// `done` is called once, on the engine thread, or at once on the caller's. Errors (through done): kInvalidArgument, kResourceExhausted
+  /// (queue full, no memory), kCancelled, kUnavailable (stopping).
+  virtual void embed(EmbedRequest request, std::function<void(Result<std::vector<float>>)> done) = 0;
   virtual double prefill_tokens_per_second() const = 0;
   virtual double decode_tokens_per_second() const { return 0; }
   /// Refuses new work, finishes (or after `grace` cancels) running queries, stops the thread.

@@ -92,6 +92,10 @@ class LlamaModel final : public Model {
     return {};
   }
 
+  Status final_norm(const float* x, std::int64_t rows, float* out) override {
+    return rms_norm({.x = x, .weight = w_.final_norm.data(), .out = out, .rows = rows, .dim = config_.hidden_size, .eps = config_.rms_norm_eps});
+  }
+
   Status logits(const float* x, std::int64_t rows, float* out) override {
     for (std::int64_t begin = 0; begin < rows; begin += kChunkRows) {
       const std::int64_t n = std::min(kChunkRows, rows - begin);

@@ -49,6 +49,8 @@ class Model {
   virtual Result<QkvRows> project_qkv(std::int32_t layer, const float* x, std::int64_t rows) = 0;
   /// x += o_proj(attention); x += mlp(norm(x)). attention: [rows, num_heads * head_dim].
   virtual Status finish_layer(std::int32_t layer, float* x, const float* attention, std::int64_t rows) = 0;
+  /// Final norm: out [rows, hidden_size]. `x` is not changed.
+  virtual Status final_norm(const float* x, std::int64_t rows, float* out) = 0;
   /// Final norm and head: logits [rows, vocab_size]. `x` is not changed.
   virtual Status logits(const float* x, std::int64_t rows, float* out) = 0;
 };

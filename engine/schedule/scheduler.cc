@@ -30,7 +30,7 @@ Status stopping_status() { return Status::unavailable("the engine is stopping");
 }  // namespace
 
 Scheduler::Scheduler(EngineCore& core, const SchedulerLimits& limits)
-    : core_(core), limits_(limits), batch_(*core.model), prefills_(core), largest_chunk_(core.chunk_tokens), query_chunks_(largest_chunk_), thread_([this] { run(); }) {}
+    : core_(core), limits_(limits), batch_(*core.model), embeds_(core, static_cast<std::size_t>(limits.max_embeds)), prefills_(core), largest_chunk_(core.chunk_tokens), query_chunks_(largest_chunk_), embed_chunks_(largest_chunk_), thread_([this] { run(); }) {}
 
 Scheduler::~Scheduler() { stop(std::chrono::milliseconds(0)); }
 
@@ -99,6 +99,7 @@ void Scheduler::run() {
     const auto now = Clock::now();
     if (stopping) {
       prefill_count_.fetch_sub(prefills_.fail_all(stopping_status()));
+      embeds_.close(stopping_status());
       if (now >= stop_at) end_everything(stopping_status());
       if (running_.empty() && prepared_.empty() && waiting_.empty()) break;
     }
@@ -108,7 +109,7 @@ void Scheduler::run() {
     bool worked = step_query(decoded) || decoded;
     reap();
     const bool ingest_due = query_ms_since_prefill_ >= kQueryShare * last_prefill_ms_;
-    if (!worked || ingest_due) worked = step_prefill(decoded) || worked;
+    if (!worked || ingest_due) worked = step_background(decoded) || worked;
     if (!worked) core_.waker->wait_until(std::min(next_look(now), stopping ? stop_at : Clock::time_point::max()));
   }
 }
@@ -237,6 +238,16 @@ bool Scheduler::step_query(bool others_decode) {
   return false;
 }
 
+bool Scheduler::step_background(bool others_decode) {
+  const auto started = Clock::now();
+  embed_turn_ = !embed_turn_;
+  const bool worked = embed_turn_ ? step_embed(others_decode) || step_prefill(others_decode) : step_prefill(others_decode) || step_embed(others_decode);
+  if (!worked) return false;
+  last_prefill_ms_ = ms_between(started, Clock::now());
+  query_ms_since_prefill_ = 0;
+  return true;
+}
+
 bool Scheduler::step_prefill(bool others_decode) {
   if (core_.writer->pending() >= kMaxUnwritten || !prefills_.pick()) return false;
   if (prefill_bytes_ == 0) {
@@ -245,15 +256,22 @@ bool Scheduler::step_prefill(bool others_decode) {
     if (prefills_.suspended() && !prefills_.resume().ok()) return false;
     prefill_bytes_ = bytes;
   }
-  const auto started = Clock::now();
   const bool over = prefills_.step(others_decode ? kIngestPiece * decode_step_ms_ : 0);
-  last_prefill_ms_ = ms_between(started, Clock::now());
-  query_ms_since_prefill_ = 0;
   if (over) {
     prefill_count_.fetch_sub(1);
     prefill_bytes_ = 0;
   }
   return true;
+}
+
+bool Scheduler::step_embed(bool others_decode) {
+  const auto started = Clock::now();
+  const std::int32_t rows = others_decode ? embed_chunks_.size() : largest_chunk_;
+  core_.chunk_tokens = rows;
+  const bool worked = embeds_.step([this](std::int64_t bytes) { return make_room(bytes); });
+  core_.chunk_tokens = largest_chunk_;
+  if (worked && others_decode) embed_chunks_.measured(rows, ms_between(started, Clock::now()), kIngestPiece * decode_step_ms_);
+  return worked;
 }
 
 void Scheduler::reap() {
@@ -279,7 +297,7 @@ void Scheduler::end_everything(const Status& why) {
 }
 
 Clock::time_point Scheduler::next_look(Clock::time_point now) const {
-  if (!running_.empty() || !prepared_.empty() || !waiting_.empty() || !prefills_.idle()) return now + kLook;
+  if (!running_.empty() || !prepared_.empty() || !waiting_.empty() || !prefills_.idle() || !embeds_.idle()) return now + kLook;
   return now + std::chrono::hours(1);
 }
 

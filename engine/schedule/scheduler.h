@@ -17,6 +17,7 @@
 #include "engine/pipeline/query_task.h"
 #include "engine/schedule/admission_pace.h"
 #include "engine/schedule/chunk_sizer.h"
+#include "engine/schedule/embed_lane.h"
 #include "engine/schedule/fair_queue.h"
 #include "engine/schedule/prefill_lane.h"
 #include "engine/schedule/request_board.h"
@@ -27,12 +28,13 @@ struct SchedulerLimits {
   std::int32_t max_queue = 256;        ///< queries waiting for their turn
   std::int32_t max_running = 16;       ///< queries with a working cache; decode rows of one step
   std::int32_t max_prefills = 4096;    ///< contexts waiting for ingest
+  std::int32_t max_embeds = 1024;      ///< texts waiting to be embedded
   std::int32_t num_threads = 0;        ///< kernel threads
 };
 
 /// One turn of the engine thread: a decode step of all decoding queries, then one prefill chunk (or placement) of the next query
-/// in turn, then, if no query had work or ingest waited through nine times the length of its last piece, one piece of ingest. While
-/// queries decode, chunks and pieces are kept about as short as a decode step, so that decoding goes on at half its pace or better.
+/// in turn, then, if no query had work or ingest waited through nine times the length of its last piece, one piece of ingest or of an
+/// embedding, in turn. While queries decode, chunks and pieces are kept about as short as a decode step, so that decoding goes on at half its pace or better.
 /// Queries are admitted tenant by tenant, in proportion to the tokens computed for each; the next few are planned and fetch what they
 /// need while they wait.
 ///
@@ -50,7 +52,9 @@ class Scheduler {
   Result<QueryHandle> submit(QueryRequest request, std::shared_ptr<QuerySink> sink);
   /// Errors come through `done`, on the calling thread if the queue is full or the engine is stopping.
   void submit(const ContextKey& key, PrefillRequest request, PrefillTask::Done done);
-  /// Refuses new work, drops ingest, lets queries finish until `grace` is over, ends the thread. Idempotent.
+  /// The same.
+  void submit(EmbedRequest request, EmbedTask::Done done) { embeds_.submit(std::move(request), std::move(done)); }
+  /// Refuses new work, drops ingest and embeddings, lets queries finish until `grace` is over, ends the thread. Idempotent.
   void stop(std::chrono::milliseconds grace);
 
   std::int64_t queries_running() const { return running_count_.load(std::memory_order_relaxed); }
@@ -98,7 +102,9 @@ class Scheduler {
   std::unique_ptr<QueryTask> make_task(NewQuery query);
   bool step_decode();
   bool step_query(bool others_decode);
+  bool step_background(bool others_decode);
   bool step_prefill(bool others_decode);
+  bool step_embed(bool others_decode);
   void reap();
   void number_waiting();
   void end_everything(const Status& why);
@@ -112,6 +118,7 @@ class Scheduler {
   DecodeBatch batch_;
   RequestBoard board_;
   AdmissionPace pace_;
+  EmbedLane embeds_;
 
   std::mutex mu_;
   std::vector<NewQuery> new_queries_;      // guarded by mu_
@@ -130,8 +137,9 @@ class Scheduler {
   PrefillLane prefills_;
   std::int64_t prefill_bytes_ = 0;         ///< reserved by the prefill that is being computed
   const std::int32_t largest_chunk_;       ///< of EngineCore::chunk_tokens, which is less while others decode
-  ChunkSizer query_chunks_;
+  ChunkSizer query_chunks_, embed_chunks_;
   double decode_step_ms_ = 0;              ///< moving average
+  bool embed_turn_ = false;
   double query_ms_since_prefill_ = 0, last_prefill_ms_ = 0;
   std::thread thread_;
 };

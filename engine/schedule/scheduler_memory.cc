@@ -37,7 +37,7 @@ std::int64_t Scheduler::expected_work(const QueryRequest& request) {
 bool Scheduler::make_room(std::int64_t bytes) {
   const std::int64_t budget = core_.pool->max_bytes();
   if (budget <= 0) return true;
-  const std::int64_t left = budget - reserved_bytes_ - prefill_bytes_ - bytes;
+  const std::int64_t left = budget - reserved_bytes_ - prefill_bytes_ - embeds_.held_bytes() - bytes;
   if (left < 0) return false;
   if (core_.prefixes != nullptr) core_.prefixes->shrink(left);
   return true;

@@ -79,6 +79,7 @@ class StubEngine : public Engine {
     finish(*sink, done_status);
     return QueryHandle(last_);
   }
+  void embed(EmbedRequest, std::function<void(Result<std::vector<float>>)> done) override { done(std::vector<float>{0.6f, 0.8f}); }
   Result<Plan> plan(const QueryRequest&) override { return small_plan(); }
   std::chrono::milliseconds expected_wait() const override { return wait; }
   std::int64_t queries_running() const override { return 0; }

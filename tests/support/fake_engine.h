@@ -82,6 +82,7 @@ class FakeEngine final : public Engine {
     set([&] { queue_.emplace_back(std::move(request), std::move(done)); });
   }
   Result<QueryHandle> query(QueryRequest, std::shared_ptr<QuerySink>) override { return Status::unimplemented("the fake engine answers nothing"); }
+  void embed(EmbedRequest, std::function<void(Result<std::vector<float>>)> done) override { done(Status::unimplemented("the fake engine embeds nothing")); }
   Result<Plan> plan(const QueryRequest&) override { return Status::unimplemented("the fake engine plans nothing"); }
   std::int64_t queries_running() const override { return 0; }
   std::int64_t queries_waiting() const override { return 0; }

@@ -1,0 +1,69 @@
+#include "engine/schedule/embed_lane.h"
+
+#include <exception>
+#include <string>
+#include <utility>
+
+namespace quire {
+
+void EmbedLane::submit(EmbedRequest request, EmbedTask::Done done) {
+  auto task = std::make_unique<EmbedTask>(core_, std::move(request), std::move(done));
+  const std::int64_t budget = core_.pool->max_bytes(), bytes = task->working_bytes();
+  Status refused;
+  if (budget > 0 && bytes > budget) {
+    refused = Status::exhausted("the text needs " + std::to_string(bytes) + " bytes of working cache, the whole budget is " + std::to_string(budget) +
+                                ": embed shorter texts or raise model.working_cache_bytes");
+  } else {
+    const std::lock_guard lock(mu_);
+    if (!closed_.ok()) {
+      refused = closed_;
+    } else if (waiting_.size() >= max_waiting_) {
+      refused = Status::exhausted("the queue is full: " + std::to_string(max_waiting_) + " texts are waiting to be embedded");
+    } else {
+      waiting_.push_back(std::move(task));
+    }
+  }
+  if (!refused.ok()) return task->fail(refused);
+  core_.waker->wake();
+}
+
+bool EmbedLane::idle() const {
+  const std::lock_guard lock(mu_);
+  return !current_ && waiting_.empty();
+}
+
+bool EmbedLane::step(const std::function<bool(std::int64_t bytes)>& room_for) {
+  if (!current_) {
+    const std::lock_guard lock(mu_);
+    if (waiting_.empty() || !room_for(waiting_.front()->working_bytes())) return false;
+    current_ = std::move(waiting_.front());
+    waiting_.pop_front();
+    held_bytes_ = current_->working_bytes();
+  }
+  bool over = true;
+  try {
+    over = current_->step();
+  } catch (const std::exception& e) {
+    current_->fail(Status::exhausted(std::string("embedding failed: ") + e.what()));
+  }
+  if (over) {
+    current_.reset();
+    held_bytes_ = 0;
+  }
+  return true;
+}
+
+void EmbedLane::close(const Status& why) {
+  std::deque<std::unique_ptr<EmbedTask>> waiting;
+  {
+    const std::lock_guard lock(mu_);
+    closed_ = why;
+    waiting.swap(waiting_);
+  }
+  if (current_) current_->fail(why);
+  current_.reset();
+  held_bytes_ = 0;
+  for (const auto& task : waiting) task->fail(why);
+}
+
+}  // namespace quire

@@ -1,0 +1,42 @@
+/// The texts that wait to be embedded, and the one that is being computed.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "engine/engine.h"
+#include "engine/pipeline/core.h"
+#include "engine/schedule/embed_task.h"
+
+namespace quire {
+
+/// First come, first served. Threads: submit() from any; the rest from the engine thread.
+class EmbedLane {
+ public:
+  EmbedLane(EngineCore& core, std::size_t max_waiting) : core_(core), max_waiting_(max_waiting) {}
+
+  /// Refusals (queue full, text larger than the working cache, closed) come through `done` on the calling thread.
+  void submit(EmbedRequest request, EmbedTask::Done done);
+
+  bool idle() const;
+  /// Working cache held by the text that is being computed; 0 between texts.
+  std::int64_t held_bytes() const { return held_bytes_; }
+  /// One chunk of one text. False: there is none, or no room for the working cache of the next one.
+  bool step(const std::function<bool(std::int64_t bytes)>& room_for);
+  /// Refuses from now on; ends what waits and what is being computed.
+  void close(const Status& why);
+
+ private:
+  EngineCore& core_;
+  const std::size_t max_waiting_;
+  mutable std::mutex mu_;
+  std::deque<std::unique_ptr<EmbedTask>> waiting_;  // guarded by mu_; the engine thread alone takes away
+  Status closed_;                                   // guarded by mu_
+  std::unique_ptr<EmbedTask> current_;
+  std::int64_t held_bytes_ = 0;
+};
+
+}  // namespace quire
