@@ -108,6 +108,7 @@ struct QueryRequest {
   /// An approximate strategy that `auto` may take: it passed the fidelity test of this model. None: `auto` stays exact.
   std::optional<std::string> certified_strategy;
   bool plan_only = false;                  ///< ends once the plan is complete: the question may be run over some blocks, nothing is answered
+  bool attribute = false;                  ///< QuerySink::on_attribution is wanted: one more pass over the answer's tokens at its end
   SamplingOptions sampling;                ///< what picks the tokens and what ends the answer (sample/sampler.h)
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };
@@ -119,6 +120,7 @@ struct QueryStats {
   std::int64_t written_tokens = 0;         ///< tokens of missing contexts whose new KV was handed to the store
   double query_pass_ms = 0, select_ms = 0; ///< the question's first run and the choice of blocks; both lie before ttft_ms
   std::int64_t sketch_bytes = 0;           ///< read to choose blocks
+  double attribution_ms = 0;               ///< after the last token; no part of decode_ms
   std::int64_t sketch_misses = 0;          ///< sketches lost, corrupt or outdated: their contexts were computed again
   std::int64_t shared_tokens = 0;          ///< prompt tokens whose KV an earlier request had computed: pages shared, nothing read
   std::int64_t preemptions = 0;            ///< times the query gave its memory back and was resumed
@@ -126,7 +128,15 @@ struct QueryStats {
   std::int64_t tier_blocks[5] = {}, tier_tokens[5] = {}, tier_bytes[5] = {};
 };
 
-/// Receives one query's events on the engine thread, in order: on_plan, (on_logprobs, on_token)*, then on_done exactly once.
+/// Which blocks the answer looked at: a pointer to evidence, not a proof (engine/pipeline/attribution.h says what is counted).
+struct Attribution {
+  std::int64_t num_tokens = 0;             ///< tokens given to on_token, in order, without the id that ended the answer
+  std::int64_t num_blocks = 0;             ///< blocks of Plan::contexts, in order
+  /// [num_tokens, num_blocks], not negative. A token's row sums to at most 1: what is missing went to no document. Blocks that no layer kept have 0.
+  std::vector<float> share;
+};
+
+/// Receives one query's events on the engine thread, in order: on_plan, (on_logprobs, on_token)*, on_attribution at most once, then on_done exactly once.
 /// Must not block. Cancel by returning false from on_token or through QueryHandle.
 class QuerySink {
  public:
@@ -142,6 +152,9 @@ class QuerySink {
   /// [vocab_size] f32 from which the next token (also the one that ends the answer) is taken, before its on_token; valid during
   /// the call only.
   virtual void on_logits(std::span<const float> /*logits*/) {}
+  /// Only for a request with `attribute`, right before an on_done with OK status; not called when the engine cannot attribute (no
+  /// documents, no tokens, out of memory).
+  virtual void on_attribution(const Attribution& /*attribution*/) {}
   /// status not OK: the answer is incomplete. `plan` carries final fates, tiers and misses.
   virtual void on_done(const Status& status, const Plan& plan, const QueryStats& stats, FinishReason reason) = 0;
 };
@@ -197,6 +210,11 @@ class Engine {
   virtual void prefill(PrefillRequest request, std::function<void(Result<PrefillResult>)> done) = 0;
   /// Queues a query. Errors at once: kInvalidArgument (field named), kResourceExhausted (queue full), kUnavailable (stopping).
   virtual Result<QueryHandle> query(QueryRequest request, std::shared_ptr<QuerySink> sink) = 0;
+  /// Queues an embedding: the mean over all tokens of the last hidden state, behind the final norm, scaled to length 1; [hidden_size] f32.
+  /// Shares the lowest priority with prefills. The last states of a language model, not a model trained to compare texts.
+  /// `done` is called once, on the engine thread, or at once on the caller's. Errors (through done): kInvalidArgument, kResourceExhausted
+  /// (queue full, no memory), kCancelled, kUnavailable (stopping).
+  virtual void embed(EmbedRequest request, std::function<void(Result<std::vector<float>>)> done) = 0;
   /// The plan the query would get now, without running the model. Where blocks are chosen by the question it is pending
   /// (Plan::selection_pending): a query with plan_only completes it.
   virtual Result<Plan> plan(const QueryRequest& request) = 0;
@@ -210,11 +228,6 @@ class Engine {
   /// How long a query asked now is expected to wait for its turn, from the measured pace; what a refused client is told.
   virtual std::chrono::milliseconds expected_wait() const { return std::chrono::milliseconds(0); }
   /// Measured so far, 0 until known.
-  /// Queues an embedding: the mean over all tokens of the last hidden state, behind the final norm, scaled to length 1; [hidden_size] f32.
-  /// Shares the lowest priority with prefills. The last states of a language model, not a model trained to compare texts.
-  /// `done` is called once, on the engine thread, or at once on the caller's. Errors (through done): kInvalidArgument, kResourceExhausted
-  /// (queue full, no memory), kCancelled, kUnavailable (stopping).
-  virtual void embed(EmbedRequest request, std::function<void(Result<std::vector<float>>)> done) = 0;
   virtual double prefill_tokens_per_second() const = 0;
   virtual double decode_tokens_per_second() const { return 0; }
   /// Refuses new work, finishes (or after `grace` cancels) running queries, stops the thread.

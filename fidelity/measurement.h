@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace quire {
@@ -17,6 +18,7 @@ struct Measurement {
   double bytes_loaded = 0;         ///< KV read from any tier
   double ttft_ms = 0, decode_ms = 0;
   std::int64_t prompt_tokens = 0, answer_tokens = 0;
+  std::optional<bool> cited;       ///< of a right answer with known supporting documents: its first citation names one
   std::string answer;
   friend bool operator==(const Measurement&, const Measurement&) = default;
 };

@@ -30,7 +30,7 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.task = task;
   row.approximate = spec.approximate;
   row.default_settings = spec.default_settings();
-  Values em, f1, em_difference, f1_difference, agreement, kl, sequence, recompute, bytes, ttft, decode;
+  Values em, f1, em_difference, f1_difference, agreement, kl, sequence, recompute, bytes, ttft, decode, cited;
   for (const std::size_t q : questions) {
     const Measurement& m = run.rows[q][strategy];
     const Measurement& reference = run.rows[q][0];
@@ -43,6 +43,7 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
     bytes.push_back(m.bytes_loaded);
     ttft.push_back(m.ttft_ms);
     decode.push_back(m.decode_ms);
+    if (m.cited) cited.push_back(*m.cited ? 1 : 0);
     if (!m.has_answers) continue;
     ++row.n_answers;
     em.push_back(m.em);
@@ -64,6 +65,7 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.bytes_loaded = mean(bytes, "bytes_loaded");
   row.ttft_ms = mean(ttft, "ttft_ms");
   row.decode_ms = mean(decode, "decode_ms");
+  row.cited = mean(cited, "cited");
   return row;
 }
 
@@ -192,6 +194,7 @@ std::string report_json(const Report& r) {
     d["task"] = row.task;
     d["n_answers"] = row.n_answers;
     d["decode_ms"] = interval_json(row.decode_ms, 3);
+    d["cited"] = interval_json(row.cited);
     d["em_difference"] = interval_json(row.em_difference);
     d["f1_difference"] = interval_json(row.f1_difference);
     details.push_back(std::move(d));
@@ -207,14 +210,14 @@ std::string report_table(const Report& r) {
   std::size_t name = 10;
   for (const auto& s : r.strategies) name = std::max(name, s.size() + 2);
   std::string out = cell("strategy", name, false) + cell("n", 6) + cell("EM", 9) + cell("F1", 9) + cell("EM - recompute", 23) + cell("agree", 9) + cell("KL", 10) +
-                    cell("sequence", 10) + cell("recomp.", 9) + cell("loaded", 11) + cell("TTFT", 11) + cell("decode", 11) + "\n";
+                    cell("sequence", 10) + cell("recomp.", 9) + cell("loaded", 11) + cell("TTFT", 11) + cell("decode", 11) + cell("cited", 9) + "\n";
   for (const auto& s : r.strategies) {
     const ReportRow* row = r.find(s, "all");
     if (!row) continue;
     out += cell(s, name, false) + cell(std::to_string(row->n), 6) + cell(percent(row->em.value), 9) + cell(percent(row->f1.value), 9) +
            cell(s == "recompute" ? "" : signed_points(row->em_difference), 23) + cell(percent(row->agreement.value), 9) + cell(fixed(row->kl.value, 4), 10) +
            cell(percent(row->sequence_ratio.value), 10) + cell(percent(row->recompute_ratio.value), 9) + cell(bytes_text(row->bytes_loaded.value), 11) +
-           cell(fixed(row->ttft_ms.value, 1, " ms"), 11) + cell(fixed(row->decode_ms.value, 1, " ms"), 11) + "\n";
+           cell(fixed(row->ttft_ms.value, 1, " ms"), 11) + cell(fixed(row->decode_ms.value, 1, " ms"), 11) + cell(percent(row->cited.value), 9) + "\n";
   }
   const ReportRow* all = r.find("recompute", "all");
   const bool scored = all && all->n_answers > 0;

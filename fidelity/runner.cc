@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 
+#include "engine/pipeline/cited_blocks.h"
 #include "fidelity/score.h"
 #include "kernels/topk.h"
 
@@ -25,8 +26,10 @@ class AnswerSink final : public QuerySink {
   }
   bool on_token(std::int32_t, std::string_view piece) override {
     text.append(piece);
+    token_ends.push_back(text.size());
     return true;
   }
+  void on_attribution(const Attribution& a) override { attribution = a; }
   void on_done(const Status& s, const Plan& p, const QueryStats& st, FinishReason) override {
     std::lock_guard lock(mu_);
     status = s;
@@ -47,6 +50,8 @@ class AnswerSink final : public QuerySink {
   std::vector<std::int32_t> choices;              ///< the likeliest token at each position, also at the last, which ends the answer
   std::vector<std::vector<float>> first_logits;
   std::string text;
+  std::vector<std::size_t> token_ends;            ///< bytes of the text after each token
+  Attribution attribution;                        ///< empty: not asked for
   Status status;
   Plan plan;
   QueryStats stats;
@@ -187,6 +192,7 @@ class Runner {
     if (forced->choices == reference.choices) return m;  // left alone it says the same, token for token
     QUIRE_ASSIGN_OR_RETURN(const Answer own, answer(request, spec, {}, skipped));
     score(record, own->text, m);
+    check_citation(record, *own, m);
     m.agreement = token_agreement(reference.choices, own->choices);
     m.answer_tokens = own->stats.completion_tokens;
     return m;
@@ -209,9 +215,21 @@ class Runner {
     m.f1 = f1_score(m.answer, record.answers);
   }
 
+  /// Whether a right answer cites a supporting document first.
+  static void check_citation(const SuiteRecord& record, const AnswerSink& run, Measurement& m) {
+    m.cited.reset();
+    if (record.supporting_ids.empty() || !m.has_answers || m.em < 1) return;
+    const auto citations = cite(run.plan, run.attribution, run.text, run.token_ends);
+    m.cited = !citations.empty() && std::any_of(record.documents->begin(), record.documents->end(), [&](const SuiteDocument& d) {
+      const bool supports = std::find(record.supporting_ids.begin(), record.supporting_ids.end(), d.id) != record.supporting_ids.end();
+      return supports && document_id(d) == run.plan.contexts[static_cast<std::size_t>(citations.front().context)].document_id;
+    });
+  }
+
   Measurement measured(const SuiteRecord& record, const AnswerSink& run, const AnswerSink& reference, const std::string& text) const {
     Measurement m;
     score(record, text, m);
+    check_citation(record, run, m);
     m.agreement = token_agreement(reference.choices, run.choices);
     m.sequence_ratio = sequence_ratio(run.plan);
     m.recompute_ratio = recompute_ratio(run.plan);
@@ -248,6 +266,7 @@ class Runner {
     const PromptFormat& format = engine_.prompt_format();
     QUIRE_ASSIGN_OR_RETURN(request.prefix_ids, format.prefix());
     QUIRE_ASSIGN_OR_RETURN(request.suffix_ids, format.suffix(question_text(suite_, record)));
+    request.attribute = !record.supporting_ids.empty();
     request.sampling.max_tokens = record.max_tokens > 0 ? record.max_tokens : options_.max_tokens;
     for (const auto& s : format.stop_strings()) request.sampling.stop.push_back(s);
     request.sampling.stop_token_ids = format.stop_ids();

@@ -14,7 +14,7 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-constexpr std::string_view kFormat = "quire-fidelity-state-1";
+constexpr std::string_view kFormat = "quire-fidelity-state-2";
 
 std::string row_text(const std::string& question, const std::string& strategy, const Measurement& m) {
   json::object o;
@@ -33,6 +33,7 @@ std::string row_text(const std::string& question, const std::string& strategy, c
   o["decode_ms"] = m.decode_ms;
   o["prompt_tokens"] = m.prompt_tokens;
   o["answer_tokens"] = m.answer_tokens;
+  o["cited"] = m.cited ? json::value(*m.cited) : json::value(nullptr);
   o["answer"] = m.answer;
   return json::serialize(o) + "\n";
 }
@@ -65,6 +66,9 @@ std::optional<Row> parse_row(std::string_view line) {
   const auto* has = o.if_contains("has_answers");
   if (has && has->is_bool()) row.m.has_answers = has->get_bool();
   else ok = false;
+  const auto* cited = o.if_contains("cited");
+  if (cited && cited->is_bool()) row.m.cited = cited->get_bool();
+  else ok = ok && cited && cited->is_null();
   double prompt = 0, answer = 0;
   for (const auto& [name, out] : {std::pair{"em", &row.m.em}, {"f1", &row.m.f1}, {"agreement", &row.m.agreement}, {"kl", &row.m.kl},
                                   {"sequence_ratio", &row.m.sequence_ratio}, {"recompute_ratio", &row.m.recompute_ratio},

@@ -51,6 +51,7 @@ std::optional<Answer::End> Answer::accept(std::int32_t token_id, std::span<const
   }
   if (o.top_logprobs) sink_.on_logprobs(token_logprobs(logits, token_id, *o.top_logprobs));
   sampler_.record(token_id);
+  if (run_.request.attribute) tokens_.push_back(token_id);
   std::string text = text_.push(token_id);
   const bool full = run_.stats.completion_tokens >= o.max_tokens || next_position_ >= run_.core.facts.window;
   const bool stopped = text_.stopped();

@@ -29,6 +29,9 @@ class Answer {
   DecodeRow row();
   std::optional<End> decoded(const DecodeRow& row);
 
+  /// Given out so far, in order, without the id that ended the answer. Only for a request with `attribute`.
+  const std::vector<std::int32_t>& tokens() const { return tokens_; }
+
  private:
   std::optional<End> accept(std::int32_t token_id, std::span<const float> logits);
 
@@ -36,6 +39,7 @@ class Answer {
   QuerySink& sink_;
   Sampler sampler_;
   AnswerText text_;
+  std::vector<std::int32_t> tokens_;
   std::int32_t next_token_ = 0, next_position_ = 0;
 };
 

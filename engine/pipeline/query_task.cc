@@ -1,8 +1,10 @@
 #include "engine/pipeline/query_task.h"
 
 #include <algorithm>
+#include <new>
 
 #include "engine/pipeline/plug_inputs.h"
+#include "kernels/base/log.h"
 
 namespace quire {
 
@@ -32,7 +34,8 @@ std::int64_t QueryTask::working_bytes(const EngineCore& core, const QueryRequest
 std::optional<Status> QueryTask::verdict(Clock::time_point now) const {
   if (stage_ == Stage::kDone) return std::nullopt;
   if (cancelled_->load(std::memory_order_relaxed)) return Status::cancelled("the query was cancelled");
-  if (now >= run_.request.deadline) return Status::deadline("the query did not finish within its time limit");
+  // An answer that is complete is not thrown away for its attribution: that is left out instead.
+  if (now >= run_.request.deadline && stage_ != Stage::kAttribute) return Status::deadline("the query did not finish within its time limit");
   return std::nullopt;
 }
 
@@ -122,6 +125,7 @@ bool QueryTask::has_own_work() const {
     case Stage::kQueryPass: return pass_->ready();
     case Stage::kAssemble: return assembly_->ready();
     case Stage::kDecode:
+    case Stage::kAttribute:
     case Stage::kDone: break;
   }
   return false;
@@ -131,11 +135,13 @@ QueryTask::State QueryTask::state() {
   if (stage_ == Stage::kDone) return State::kDone;
   if (suspended_) return State::kPreempted;
   if (stage_ == Stage::kDecode) return State::kDecoding;
+  if (stage_ == Stage::kAttribute) return State::kRunnable;
   supply_->poll();
   return has_own_work() || supply_->missing_left() ? State::kRunnable : State::kWaiting;
 }
 
 void QueryTask::step() {
+  if (stage_ == Stage::kAttribute) return step_attribution();
   supply_->poll();
   const Status status = has_own_work() ? step_stage() : supply_->step_missing();
   if (!status.ok()) finish(status, FinishReason::kError);
@@ -173,6 +179,7 @@ Status QueryTask::step_stage() {
     }
     case Stage::kAssemble: return step_assembly();
     case Stage::kDecode:
+    case Stage::kAttribute:
     case Stage::kDone: break;
   }
   return {};
@@ -286,25 +293,55 @@ void QueryTask::decoded(const DecodeRow& row) {
 }
 
 void QueryTask::end_answer(const std::optional<Answer::End>& end) {
-  if (end) finish(end->status, end->reason);
+  if (!end) return;
+  const auto now = Clock::now();
+  run_.stats.decode_ms = ms_between(decode_started_, now);
+  run_.add_span("decode", decode_started_, now);
+  if (!end->status.ok() || !begin_attribution(end->reason)) finish(end->status, end->reason);
+}
+
+bool QueryTask::begin_attribution(FinishReason reason) {
+  if (!run_.request.attribute || !AttributionPass::possible(run_, answer_->tokens())) return false;
+  attribution_ = std::make_unique<AttributionPass>(run_, answer_->tokens(), assembly_->next_position());
+  answer_end_ = reason;
+  stage_ = Stage::kAttribute;
+  return true;
+}
+
+void QueryTask::step_attribution() {
+  if (Clock::now() >= run_.request.deadline) return finish({}, answer_end_);
+  Status status;
+  try {
+    status = attribution_->step();
+  } catch (const std::bad_alloc&) {  // the answer is there; only its attribution is lost
+    status = Status::exhausted("out of memory");
+  }
+  if (!status.ok()) {
+    log_warning("an answer could not be attributed to its documents", {{"query", run_.request.id}, {"reason", status.to_string()}});
+    return finish({}, answer_end_);
+  }
+  if (!attribution_->done()) return;
+  sink_->on_attribution(attribution_->result());
+  finish({}, answer_end_);
 }
 
 void QueryTask::finish(const Status& status, FinishReason reason) {
   if (stage_ == Stage::kDone) return;
-  const bool decoding = stage_ == Stage::kDecode;
+  const bool interrupted = stage_ == Stage::kDecode && run_.stats.decode_ms == 0;
   stage_ = Stage::kDone;
   const auto now = Clock::now();
   QueryStats& stats = run_.stats;
-  if (decoding) {
+  if (interrupted) {
     stats.decode_ms = ms_between(decode_started_, now);
     run_.add_span("decode", decode_started_, now);
   }
   stats.total_ms = ms_between(run_.received, now);
-  if (decoding && !suspended_) keep_prefix();
+  if (answer_ && !suspended_) keep_prefix();
   if (supply_) supply_->report();
   finish_plan(run_.core.facts, run_.request, run_.core.meter->speeds(), run_.plan);
   // Memory and segments go back before anybody is told, not when the last reference to the task goes.
   pass_.reset();
+  attribution_.reset();
   recompute_.reset();
   supply_.reset();
   run_.cache.reset();

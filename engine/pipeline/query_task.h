@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/pipeline/answer.h"
 #include "engine/pipeline/assembly.h"
+#include "engine/pipeline/attribution.h"
 #include "engine/pipeline/core.h"
 #include "engine/pipeline/decode_batch.h"
 #include "engine/pipeline/kv_supply.h"
@@ -21,7 +22,7 @@
 namespace quire {
 
 /// plan -> [sketches -> query pass -> select] -> fetch what is kept, compute missing contexts -> assemble (prefix, placed and computed
-/// contexts in prompt order) -> recompute -> question -> compress -> decode. The stages in brackets run where the selection depends on
+/// contexts in prompt order) -> recompute -> question -> compress -> decode [-> attribution, where the request wants it]. The first stages in brackets run where the selection depends on
 /// the question. Threads: the engine thread, which must call finish() before the task is dropped if it is not done.
 class QueryTask {
  public:
@@ -77,7 +78,7 @@ class QueryTask {
   std::int64_t work_tokens() const;
 
  private:
-  enum class Stage : std::uint8_t { kSketches, kQueryPass, kAssemble, kDecode, kDone };
+  enum class Stage : std::uint8_t { kSketches, kQueryPass, kAssemble, kDecode, kAttribute, kDone };
 
   Status make_plugs();
   Status step_stage();
@@ -86,6 +87,8 @@ class QueryTask {
   Status begin_assembly();
   Status step_assembly();
   Status begin_decode();
+  bool begin_attribution(FinishReason reason);
+  void step_attribution();
   void end_answer(const std::optional<Answer::End>& end);
   void take_shared_prefix();
   void keep_prefix();
@@ -106,6 +109,8 @@ class QueryTask {
   Digest prefix_seed_;
   std::unique_ptr<Answer> answer_;
   Clock::time_point decode_started_;
+  std::unique_ptr<AttributionPass> attribution_;
+  FinishReason answer_end_ = FinishReason::kStop;  ///< while the answer is attributed
 };
 
 }  // namespace quire

@@ -1,0 +1,163 @@
+#include "engine/pipeline/attribution.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+
+namespace quire {
+namespace {
+
+/// Rows of one step: what a step holds of masses is rows * heads * blocks.
+constexpr std::size_t kChunkRows = 64;
+/// First tokens of a context that count nothing: models park attention there that means nothing else ("attention sinks").
+constexpr std::int64_t kSinkTokens = 1;
+/// Largest result, in numbers of four bytes.
+constexpr std::int64_t kMostShares = std::int64_t{16} << 20;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+class AttributionPass::Hook final : public ForwardHook {
+ public:
+  Hook(AttributionPass& pass, std::int32_t num_layers) : pass_(pass), num_layers_(num_layers) {}
+
+  Status after_projection(LayerPass& pass) override {
+    std::fill(pass.write->begin(), pass.write->end(), std::uint8_t{0});
+    return {};
+  }
+
+  Status after_attention(LayerPass& pass) override {
+    const EngineFacts& facts = pass_.run_.core.facts;
+    const LayerMap& map = pass_.map(pass.layer);
+    const std::int64_t rows = pass.qkv.rows, stretches = static_cast<std::int64_t>(map.stretches.size());
+    const std::int64_t width = std::int64_t{facts.num_heads} * facts.shape.head_dim;
+    const RopeTable& rope = pass_.run_.core.model->rope();
+    q_.resize(at(rows * width));
+    mass_.resize(at(rows * facts.num_heads * stretches));
+    QUIRE_RETURN_IF_ERROR(rope_rotate(rope, {.x = pass.qkv.q, .out = q_.data(), .positions = pass.positions.data(), .rows = rows,
+                                             .num_heads = facts.num_heads, .ldx = pass.qkv.ld, .ldo = width}));
+    AttentionMassArgs args{};
+    args.q = q_.data();
+    args.query_positions = pass.positions.data();
+    args.lse = pass.lse;
+    args.rows = rows;
+    args.ldq = width;
+    args.ld_lse = facts.num_heads;
+    args.num_heads = facts.num_heads;
+    args.scale = 1.0f / std::sqrt(static_cast<float>(facts.shape.head_dim));
+    args.kv = pass.cache->view(pass.layer);
+    args.stretches = map.stretches.data();
+    args.num_stretches = stretches;
+    args.mass = mass_.data();
+    QUIRE_RETURN_IF_ERROR(attention_mass(args));
+    pass_.add(pass.layer, mass_, rows);
+    // Nobody reads the last layer's output.
+    if (pass.layer == num_layers_ - 1) std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
+    return {};
+  }
+
+ private:
+  AttributionPass& pass_;
+  const std::int32_t num_layers_;
+  std::vector<float> q_, mass_;
+};
+
+bool AttributionPass::possible(const QueryRun& run, std::span<const std::int32_t> answer) {
+  if (answer.empty() || run.request.suffix_ids.empty()) return false;
+  return std::any_of(run.plan.work.begin(), run.plan.work.end(), [](const ContextWork& w) { return w.source != ContextSource::kNothing; });
+}
+
+AttributionPass::AttributionPass(QueryRun& run, std::vector<std::int32_t> answer, std::int32_t first_position)
+    : run_(run), answer_(std::move(answer)), first_position_(first_position) {
+  result_.num_tokens = static_cast<std::int64_t>(answer_.size());
+  for (const PlannedContext& c : run.plan.plan.contexts) result_.num_blocks += static_cast<std::int64_t>(c.blocks.size());
+}
+
+Result<AttributionPass::LayerMap> AttributionPass::map_layer(std::int32_t layer) const {
+  LayerMap map;
+  const std::span<const std::int32_t> positions = run_.cache->positions(layer);
+  std::int64_t row = run_.plan.plan.prefix_tokens;
+  std::int32_t first_block = 0;
+  const auto add = [&](std::int32_t block, std::int64_t tokens, std::int64_t position) {
+    const bool there = row + tokens <= static_cast<std::int64_t>(positions.size()) && positions[at(row)] == position;
+    const std::int64_t skipped = block == 0 ? std::min(kSinkTokens, tokens) : 0;
+    map.stretches.push_back({row + skipped, row + tokens});
+    map.blocks.push_back(first_block + block);
+    row += tokens;
+    return there;
+  };
+  bool whole = true;
+  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
+    const ContextWork& work = run_.work(i);
+    const auto& blocks = run_.plan.plan.contexts[at(i)].blocks;
+    if (work.source == ContextSource::kInPlace) {
+      for (std::size_t b = 0; b < blocks.size(); ++b) {
+        whole = add(static_cast<std::int32_t>(b), blocks[b].num_tokens, run_.plan.plan.contexts[at(i)].offset + blocks[b].first_token) && whole;
+      }
+    } else if (work.source != ContextSource::kNothing) {
+      for (const std::int32_t b : run_.plan.selection.kept(layer, i)) whole = add(b, blocks[at(b)].num_tokens, work.block_position[at(b)]) && whole;
+    }
+    first_block += static_cast<std::int32_t>(blocks.size());
+  }
+  const auto after = static_cast<std::int64_t>(run_.request.suffix_ids.size() + answer_.size()) - 1;
+  if (!whole || row + after > static_cast<std::int64_t>(positions.size())) {
+    return Status::internal("layer " + std::to_string(layer) + " of the working cache does not hold the rows of the plan");
+  }
+  return map;
+}
+
+Status AttributionPass::map_layers() {
+  const std::int32_t layers = run_.plan.selection.same_in_all_layers() ? 1 : run_.core.facts.shape.num_layers;
+  for (std::int32_t layer = 0; layer < layers; ++layer) {
+    QUIRE_ASSIGN_OR_RETURN(LayerMap map, map_layer(layer));
+    maps_.push_back(std::move(map));
+  }
+  return {};
+}
+
+/// Every layer and every head counts the same.
+void AttributionPass::add(std::int32_t layer, std::span<const float> mass, std::int64_t rows) {
+  const LayerMap& m = map(layer);
+  const std::int64_t heads = run_.core.facts.num_heads, stretches = static_cast<std::int64_t>(m.blocks.size());
+  const float scale = 1.0f / static_cast<float>(heads * run_.core.facts.shape.num_layers);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    float* share = result_.share.data() + (static_cast<std::int64_t>(next_) + r) * result_.num_blocks;
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const float* row = mass.data() + (r * heads + h) * stretches;
+      for (std::int64_t s = 0; s < stretches; ++s) share[m.blocks[at(s)]] += scale * row[s];
+    }
+  }
+}
+
+Status AttributionPass::step() {
+  const auto started = Clock::now();
+  if (next_ == 0) {
+    if (result_.num_tokens * result_.num_blocks > kMostShares) {
+      return Status::exhausted(std::to_string(result_.num_tokens) + " tokens over " + std::to_string(result_.num_blocks) + " blocks are too many to attribute");
+    }
+    result_.share.assign(at(result_.num_tokens * result_.num_blocks), 0.0f);
+    QUIRE_RETURN_IF_ERROR(map_layers());
+  }
+  const std::size_t n = std::min({kChunkRows, at(run_.core.chunk_tokens), answer_.size() - next_});
+  std::vector<std::int32_t> ids(n), positions(n);
+  for (std::size_t i = 0; i < n; ++i) ids[i] = next_ + i == 0 ? run_.request.suffix_ids.back() : answer_[next_ + i - 1];
+  std::iota(positions.begin(), positions.end(), first_position_ - 1 + static_cast<std::int32_t>(next_));
+  const std::vector<std::int64_t> nowhere(n, -1);
+  Hook hook(*this, run_.core.facts.shape.num_layers);
+  ForwardRequest request{};
+  request.token_ids = ids;
+  request.positions = positions;
+  request.cache_rows = nowhere;
+  request.cache = &*run_.cache;
+  request.hook = &hook;
+  QUIRE_RETURN_IF_ERROR(forward(*run_.core.model, request, run_.core.workspace));
+  next_ += n;
+  const auto now = Clock::now();
+  run_.stats.attribution_ms += ms_between(started, now);
+  run_.add_span("attribution", started, now);
+  return {};
+}
+
+}  // namespace quire
