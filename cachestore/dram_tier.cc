@@ -27,6 +27,12 @@ std::shared_ptr<const ValueBuffer> DramTier::find(const record::ValueName& name)
   return it->second;
 }
 
+std::shared_ptr<const ValueBuffer> DramTier::peek(const record::ValueName& name) const {
+  std::lock_guard lock(mu_);
+  const auto it = values_.find(name);
+  return it == values_.end() ? nullptr : it->second;
+}
+
 bool DramTier::contains(const record::ValueName& name) const {
   std::lock_guard lock(mu_);
   return values_.contains(name);
@@ -80,6 +86,51 @@ void DramTier::erase_segment(SegmentId segment) {
     policy_->erase(name);
     remove(name);
   }
+}
+
+DramTier::Held DramTier::held(SegmentId segment) const {
+  Held held;
+  std::unordered_set<std::uint32_t> blocks;
+  std::lock_guard lock(mu_);
+  const auto it = of_segment_.find(segment);
+  if (it == of_segment_.end()) return held;
+  for (const auto& name : it->second) {
+    const auto& buffer = values_.at(name);
+    held.bytes += buffer->allocated_bytes();
+    held.in_use = held.in_use || buffer.use_count() > 1;
+    if (name.part == record::Part::kValue) blocks.insert(name.block);
+  }
+  held.blocks = blocks.size();
+  return held;
+}
+
+DramTier::Held DramTier::evict_segment(SegmentId segment) {
+  Held gone;
+  std::unordered_set<std::uint32_t> blocks;
+  std::lock_guard lock(mu_);
+  const auto it = of_segment_.find(segment);
+  if (it == of_segment_.end()) return gone;
+  const NameSet names = it->second;
+  for (const auto& name : names) {
+    const auto& buffer = values_.at(name);
+    if (buffer.use_count() > 1) {
+      gone.in_use = true;
+      continue;
+    }
+    gone.bytes += buffer->allocated_bytes();
+    if (name.part == record::Part::kValue) blocks.insert(name.block);
+    policy_->erase(name);
+    remove(name);
+    ++requested_evictions_;
+  }
+  gone.blocks = blocks.size();
+  requested_bytes_ += gone.bytes;
+  return gone;
+}
+
+std::pair<std::uint64_t, std::uint64_t> DramTier::requested() const {
+  std::lock_guard lock(mu_);
+  return {requested_evictions_, requested_bytes_};
 }
 
 TierStats DramTier::stats() const {

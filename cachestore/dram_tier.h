@@ -7,6 +7,7 @@
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "cachestore/eviction.h"
 #include "cachestore/record.h"
@@ -34,11 +35,21 @@ class DramTier {
 
   /// The value, counted as a use; null when it is not here.
   std::shared_ptr<const ValueBuffer> find(const record::ValueName& name);
-  /// Without counting.
+  /// The value, not counted; null when it is not here.
+  std::shared_ptr<const ValueBuffer> peek(const record::ValueName& name) const;
   bool contains(const record::ValueName& name) const;
   /// Keeps the buffer if there is or can be made room. False: not kept. A name already here keeps its buffer.
   bool insert(const record::ValueName& name, std::shared_ptr<const ValueBuffer> buffer);
   void erase_segment(SegmentId segment);
+  struct Held {
+    std::uint64_t blocks = 0, bytes = 0;  ///< blocks with a value here; allocated bytes, sketches included
+    bool in_use = false;                  ///< a reader holds some of it
+  };
+  Held held(SegmentId segment) const;
+  /// erase_segment() on request: counted as evictions, and what a reader holds stays.
+  Held evict_segment(SegmentId segment);
+  /// Values and bytes that evict_segment() took, since start.
+  std::pair<std::uint64_t, std::uint64_t> requested() const;
   TierStats stats() const;
 
  private:
@@ -53,6 +64,7 @@ class DramTier {
   std::unordered_map<record::ValueName, std::shared_ptr<const ValueBuffer>, ValueNameHash> values_;      // guarded by mu_
   std::unordered_map<SegmentId, NameSet> of_segment_;                                                    // guarded by mu_
   std::unique_ptr<EvictionPolicy<record::ValueName>> policy_;                                            // guarded by mu_
+  std::uint64_t requested_evictions_ = 0, requested_bytes_ = 0;                                          // guarded by mu_
   TierStats stats_;                                                                                      // guarded by mu_
 };
 

@@ -1,5 +1,6 @@
 #include "cachestore/segment_table.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace quire {
@@ -22,12 +23,13 @@ void SegmentTable::notify() {
   if (on_reapable_) on_reapable_();
 }
 
-void SegmentTable::add_refs(std::span<const ContextKey> keys, bool pinned) {
+void SegmentTable::add_refs(std::span<const ContextKey> keys, bool pinned, std::int64_t used_ms) {
   std::lock_guard lock(mu_);
   for (const auto& key : keys) {
     auto& state = keys_[key];
     ++state.refs;
     if (pinned) ++state.pinned_refs;
+    state.used_ms = std::max(state.used_ms, used_ms);
   }
 }
 
@@ -81,6 +83,7 @@ SegmentHandle SegmentTable::publish(SegmentInfo info) {
   auto& state = keys_[info.key];
   state.writing = false;
   state.live = info.id;
+  state.used_ms = std::max(state.used_ms, info.created_ms);
   ++num_live_;
   policy_->insert(info.key, info.disk_bytes);
   auto& entry = entries_[info.id];
@@ -93,6 +96,7 @@ bool SegmentTable::restore(SegmentInfo info) {
   auto& state = keys_[info.key];
   if (state.live != 0) return false;
   state.live = info.id;
+  state.used_ms = std::max(state.used_ms, info.created_ms);
   ++num_live_;
   policy_->insert(info.key, info.disk_bytes);
   auto& entry = entries_[info.id];
@@ -106,11 +110,14 @@ bool SegmentTable::is_known(SegmentId id) const {
   return entries_.contains(id) || writing_.contains(id);
 }
 
-std::optional<SegmentHandle> SegmentTable::find(const ContextKey& key, bool count_use) {
+std::optional<SegmentHandle> SegmentTable::find(const ContextKey& key, std::optional<std::int64_t> used_ms) {
   std::lock_guard lock(mu_);
   auto it = keys_.find(key);
   if (it == keys_.end() || it->second.live == 0) return std::nullopt;
-  if (count_use) policy_->touch(key);
+  if (used_ms) {
+    policy_->touch(key);
+    it->second.used_ms = std::max(it->second.used_ms, *used_ms);
+  }
   return pin(entries_.at(it->second.live));
 }
 
@@ -140,6 +147,30 @@ bool SegmentTable::evict_one() {
     });
     if (!victim) return false;
     doom(entries_.at(keys_.at(*victim).live), FreeReason::kBudget);
+  }
+  notify();
+  return true;
+}
+
+std::vector<SegmentTable::Candidate> SegmentTable::candidates() const {
+  std::vector<Candidate> out;
+  std::lock_guard lock(mu_);
+  out.reserve(entries_.size());
+  for (const auto& [id, entry] : entries_) {
+    if (entry.doomed) continue;
+    const auto& state = keys_.at(entry.info->key);
+    out.push_back({entry.info, state.used_ms, state.pinned_refs > 0, entry.pins > 0});
+  }
+  return out;
+}
+
+bool SegmentTable::evict(SegmentId id, bool force) {
+  {
+    std::lock_guard lock(mu_);
+    const auto it = entries_.find(id);
+    if (it == entries_.end() || it->second.doomed || it->second.pins > 0) return false;
+    if (!force && keys_.at(it->second.info->key).pinned_refs > 0) return false;
+    doom(it->second, FreeReason::kRequested);
   }
   notify();
   return true;

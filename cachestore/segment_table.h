@@ -19,7 +19,7 @@
 namespace quire {
 
 /// Why a segment was freed.
-enum class FreeReason : std::uint8_t { kUnreferenced = 0, kBudget, kQuarantine, kOutdated };
+enum class FreeReason : std::uint8_t { kUnreferenced = 0, kBudget, kQuarantine, kOutdated, kRequested };
 
 /// A segment lives while a document references its key or a handle pins it; it can be found by its key from publish() until it
 /// is doomed. A doomed segment waits for its last pin, then take_reapable() gives it to the store, which deletes record and files.
@@ -39,7 +39,8 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   void clear_callback();
 
   // ---- references by documents ----
-  void add_refs(std::span<const ContextKey> keys, bool pinned);
+  /// `used_ms`: the document's last use, Unix milliseconds; 0: none.
+  void add_refs(std::span<const ContextKey> keys, bool pinned, std::int64_t used_ms = 0);
   void release_refs(std::span<const ContextKey> keys, bool pinned);
   bool is_referenced(const ContextKey& key) const;
 
@@ -54,7 +55,8 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   void set_next_id(SegmentId next) { next_id_ = next; }
   bool is_known(SegmentId id) const;  ///< live, doomed or being written
 
-  std::optional<SegmentHandle> find(const ContextKey& key, bool count_use);
+  /// With `used_ms` it counts as a use at that time.
+  std::optional<SegmentHandle> find(const ContextKey& key, std::optional<std::int64_t> used_ms);
   /// Live segments of these keys that have no record yet.
   std::vector<std::shared_ptr<const SegmentInfo>> uncommitted(std::span<const ContextKey> keys) const;
   void set_committed(SegmentId id);
@@ -65,6 +67,15 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   bool quarantine(SegmentId id) { return doom_one(id, FreeReason::kQuarantine); }
   /// Doomed because its content is out of date.
   bool discard(SegmentId id) { return doom_one(id, FreeReason::kOutdated); }
+  struct Candidate {
+    std::shared_ptr<const SegmentInfo> info;
+    std::int64_t used_ms = 0;       ///< written or used last
+    bool pinned = false, in_use = false;
+  };
+  /// Every live segment.
+  std::vector<Candidate> candidates() const;
+  /// Dooms it on request unless a handle holds it or, without `force`, a document pins it. False: it stays, or is gone already.
+  bool evict(SegmentId id, bool force);
   /// Dooms segments nobody references or pins (after open and for gc); returns how many.
   std::uint64_t doom_unreferenced();
   std::vector<Reapable> take_reapable();
@@ -76,6 +87,7 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
  private:
   struct KeyState {
     std::uint32_t refs = 0, pinned_refs = 0;
+    std::int64_t used_ms = 0;
     SegmentId live = 0;  ///< 0: none
     bool writing = false;
     bool empty() const { return refs == 0 && live == 0 && !writing; }

@@ -67,6 +67,11 @@ std::string segment_record_key(SegmentId id) {
 }
 
 Result<std::unique_ptr<Store>> open_store(StoreOptions options) {
+  QUIRE_ASSIGN_OR_RETURN(auto store, open_admin_store(std::move(options)));
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
   QUIRE_RETURN_IF_ERROR(check_options(options));
   QUIRE_ASSIGN_OR_RETURN(StoreFolder folder, StoreFolder::open(options.path, options.read_only));
   RocksDbTierOptions tier_options{options.direct_io, options.read_only, options.max_bytes};
@@ -82,12 +87,12 @@ Result<std::unique_ptr<Store>> open_store(StoreOptions options) {
   return open_store_on(std::move(options), std::move(disk));
 }
 
-Result<std::unique_ptr<Store>> open_store_on(StoreOptions options, std::unique_ptr<DiskTier> disk) {
+Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options, std::unique_ptr<DiskTier> disk) {
   QUIRE_RETURN_IF_ERROR(check_options(options));
   if (!options.clock_ms) options.clock_ms = system_clock_ms;
   auto store = std::make_unique<StoreImpl>(std::move(options), std::move(disk));
   QUIRE_RETURN_IF_ERROR(store->recover());
-  return std::unique_ptr<Store>(std::move(store));
+  return std::unique_ptr<AdminStore>(std::move(store));
 }
 
 StoreImpl::StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk)
@@ -131,7 +136,7 @@ Status StoreImpl::recover() {
     for (const auto& c : m->chunks) {
       if (!c.key.is_zero()) keys.push_back(c.key);
     }
-    segments_->add_refs(keys, m->pinned);
+    segments_->add_refs(keys, m->pinned, m->last_used_ms);
     count_document(*m, 1);
     return true;
   }));
@@ -165,6 +170,20 @@ Status StoreImpl::recover() {
     log_warning("the store is over its byte budget: only reads and deletes work", {{"reason", quoted(room.status())}});
   }
   return {};
+}
+
+void IoClock::add(double seconds) {
+  std::size_t i = 0;
+  while (i < IoTimes::kBounds.size() && seconds > IoTimes::kBounds[i]) ++i;
+  counts_[i].fetch_add(1, std::memory_order_relaxed);
+  sum_ns_.fetch_add(static_cast<std::uint64_t>(seconds * 1e9), std::memory_order_relaxed);
+}
+
+IoTimes IoClock::times() const {
+  IoTimes t;
+  for (std::size_t i = 0; i < counts_.size(); ++i) t.counts[i] = counts_[i].load(std::memory_order_relaxed);
+  t.sum_seconds = static_cast<double>(sum_ns_.load(std::memory_order_relaxed)) * 1e-9;
+  return t;
 }
 
 Status StoreImpl::check_writable() const {
@@ -241,18 +260,21 @@ std::size_t StoreImpl::reap() {
   // The record goes first: files without a record are collected at the next open, a record without files is a lie.
   if (!records.empty()) {
     if (Status s = disk_->write(records, Sync::kNo); !s.ok()) {
-      ++io_errors_;
+      ++delete_errors_;
       log_warning("segment records were not deleted; the next open collects them", {{"reason", quoted(s)}});
     }
   }
   for (const auto& item : items) {
-    if (Status s = disk_->delete_segment(item.info->id); !s.ok()) {
-      ++io_errors_;
+    if (Status s = delete_clock_.time([&] { return disk_->delete_segment(item.info->id); }); !s.ok()) {
+      ++delete_errors_;
       log_warning("a segment's files were not deleted; the next gc collects them", {{"reason", quoted(s)}});
     }
     if (item.reason == FreeReason::kBudget) {
       ++evicted_budget_;
       evicted_bytes_ += item.info->disk_bytes;
+    } else if (item.reason == FreeReason::kRequested) {
+      ++evicted_request_;
+      evicted_request_bytes_ += item.info->disk_bytes;
     } else if (item.reason == FreeReason::kUnreferenced) {
       ++freed_delete_;
     }

@@ -1,7 +1,9 @@
 /// The store over any disk tier. Inside cachestore only; tests put their own tiers under it.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -16,14 +18,33 @@
 #include "cachestore/dram_tier.h"
 #include "cachestore/io_pool.h"
 #include "cachestore/segment_table.h"
-#include "cachestore/store.h"
+#include "cachestore/store_admin.h"
 
 namespace quire {
 
-/// Checks options and reads the catalog of `disk`.
-Result<std::unique_ptr<Store>> open_store_on(StoreOptions options, std::unique_ptr<DiskTier> disk);
+/// Counts how long calls take. Threads: any.
+class IoClock {
+ public:
+  /// Runs `call` and counts its time.
+  template <class Call>
+  auto time(Call&& call) {
+    const auto begun = std::chrono::steady_clock::now();
+    auto result = call();
+    add(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
+    return result;
+  }
+  IoTimes times() const;
 
-class StoreImpl final : public Store {
+ private:
+  void add(double seconds);
+  std::array<std::atomic<std::uint64_t>, IoTimes::kBounds.size() + 1> counts_{};
+  std::atomic<std::uint64_t> sum_ns_{0};
+};
+
+/// Checks options and reads the catalog of `disk`.
+Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options, std::unique_ptr<DiskTier> disk);
+
+class StoreImpl final : public AdminStore {
  public:
   StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk);
   ~StoreImpl() override;
@@ -56,6 +77,7 @@ class StoreImpl final : public Store {
   Result<PinnedBytes> read_sketch(const SegmentHandle& segment, std::uint32_t index, Tier* tier) override;
   Status fetch_async(std::vector<ReadRequest> requests, FetchDone done, std::stop_token stop) override;
   Tier tier_of(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group) override;
+  Result<PinnedBytes> peek_value(const ReadRequest& request) override;
 
   Status put_job(std::string_view name, std::string_view value) override { return put_record(Family::kJobs, name, value); }
   Result<std::string> get_job(std::string_view name) override { return get_record(Family::kJobs, name); }
@@ -65,6 +87,9 @@ class StoreImpl final : public Store {
   Result<std::string> get_meta(std::string_view name) override { return get_record(Family::kMeta, name); }
   Status delete_meta(std::string_view name) override { return delete_record(Family::kMeta, name); }
 
+  Result<EvictReport> evict(const EvictRequest& request) override;
+  Result<VerifyReport> verify_contexts(std::vector<ContextKey>& bad, const std::function<bool(const VerifyReport&)>& progress) override;
+  StoreAdminStats admin_stats() override;
   Result<VerifyReport> verify(const std::function<bool(const VerifyReport&)>& progress) override;
   Result<GcReport> gc() override;
   StoreStats stats() override;
@@ -154,7 +179,7 @@ class StoreImpl final : public Store {
   Status put_record(Family family, std::string_view name, std::string_view value);
   Result<std::string> get_record(Family family, std::string_view name);
   Status delete_record(Family family, std::string_view name);
-  Status verify_segments(VerifyReport* report, const std::function<bool(const VerifyReport&)>& progress, bool* go_on);
+  Status verify_segments(VerifyReport* report, std::vector<ContextKey>* bad, const std::function<bool(const VerifyReport&)>& progress, bool* go_on);
   Status verify_records(VerifyReport* report);
 
   StoreOptions options_;
@@ -175,8 +200,9 @@ class StoreImpl final : public Store {
   int reaping_ = 0;                                                 // guarded by mu_
 
   std::atomic<std::uint64_t> segment_hits_{0}, segment_misses_{0}, evicted_budget_{0}, evicted_bytes_{0}, freed_delete_{0},
-      quarantined_{0}, documents_expired_{0}, integrity_failures_{0}, io_errors_{0}, unpooled_bytes_{0}, disk_reads_{0},
-      disk_read_bytes_{0}, disk_written_bytes_{0};
+      quarantined_{0}, documents_expired_{0}, integrity_failures_{0}, unpooled_bytes_{0}, disk_reads_{0}, disk_read_bytes_{0},
+      disk_written_bytes_{0}, evicted_request_{0}, evicted_request_bytes_{0}, read_errors_{0}, write_errors_{0}, delete_errors_{0};
+  IoClock read_clock_, write_clock_, delete_clock_;
   std::unique_ptr<IoPool> pool_;  // last: its threads use all of the above
 };
 

@@ -1,4 +1,7 @@
 // The maintenance half of StoreImpl: verify, gc, stats.
+#include <algorithm>
+#include <tuple>
+#include <unordered_set>
 #include <utility>
 
 #include "cachestore/store_impl.h"
@@ -51,11 +54,11 @@ Status StoreImpl::verify_records(VerifyReport* report) {
   return {};
 }
 
-Status StoreImpl::verify_segments(VerifyReport* report, const std::function<bool(const VerifyReport&)>& progress, bool* go_on) {
+Status StoreImpl::verify_segments(VerifyReport* report, std::vector<ContextKey>* bad, const std::function<bool(const VerifyReport&)>& progress, bool* go_on) {
   const auto all = segments_->all();
   report->total_segments = all.size();
   for (const auto& info : all) {
-    const auto handle = segments_->find(info->key, /*count_use=*/false);
+    const auto handle = segments_->find(info->key, std::nullopt);
     if (!handle || (*handle)->id != info->id) continue;  // gone meanwhile
     ++report->segments;
     const auto& l = info->layout;
@@ -73,6 +76,7 @@ Status StoreImpl::verify_segments(VerifyReport* report, const std::function<bool
       }
       if (s.code() == Code::kCorruption || s.code() == Code::kNotFound) quarantine(*handle, s);
       ++report->bad_segments;
+      bad->push_back(info->key);
       add_problem(report, "segment " + std::to_string(info->id) + ": " + s.message());
       break;
     }
@@ -85,12 +89,57 @@ Status StoreImpl::verify_segments(VerifyReport* report, const std::function<bool
 }
 
 Result<VerifyReport> StoreImpl::verify(const std::function<bool(const VerifyReport&)>& progress) {
+  std::vector<ContextKey> bad;
+  return verify_contexts(bad, progress);
+}
+
+Result<VerifyReport> StoreImpl::verify_contexts(std::vector<ContextKey>& bad, const std::function<bool(const VerifyReport&)>& progress) {
   VerifyReport report;
   bool go_on = true;
   QUIRE_RETURN_IF_ERROR(verify_records(&report));
   if (progress) go_on = progress(report);
-  if (go_on) QUIRE_RETURN_IF_ERROR(verify_segments(&report, progress, &go_on));
+  if (go_on) QUIRE_RETURN_IF_ERROR(verify_segments(&report, &bad, progress, &go_on));
   report.complete = go_on;
+  return report;
+}
+
+Result<EvictReport> StoreImpl::evict(const EvictRequest& request) {
+  if (request.tier != Tier::kDram && request.tier != Tier::kDisk)
+    return Status::invalid("tier", "this store has no tier '" + std::string(tier_name(request.tier)) + "'; use dram or disk");
+  if (request.tier == Tier::kDisk) QUIRE_RETURN_IF_ERROR(check_writable());
+  const std::unordered_set<ContextKey, DigestHash> keys = request.keys ? std::unordered_set<ContextKey, DigestHash>(request.keys->begin(), request.keys->end())
+                                                                       : std::unordered_set<ContextKey, DigestHash>();
+  auto candidates = segments_->candidates();
+  std::erase_if(candidates, [&](const auto& c) {
+    return (request.keys && !keys.contains(c.info->key)) || (request.tenant && c.info->tenant != *request.tenant) ||
+           (request.unused_since_ms && c.used_ms > *request.unused_since_ms);
+  });
+  std::sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) { return std::pair(a.used_ms, a.info->id) < std::pair(b.used_ms, b.info->id); });
+  EvictReport report;
+  for (const auto& c : candidates) {
+    if (request.target_bytes > 0 && report.bytes >= request.target_bytes) break;
+    const bool dram = request.tier == Tier::kDram;
+    DramTier::Held held;
+    if (dram) held = dram_->held(c.info->id);
+    if (dram && held.bytes == 0) continue;
+    if (c.pinned && !request.force) {
+      ++report.kept_pinned;
+      continue;
+    }
+    bool gone = dram ? !held.in_use : !c.in_use;
+    if (dram && !request.dry_run) {
+      held = dram_->evict_segment(c.info->id);
+      gone = !held.in_use;
+    } else if (!dram && !request.dry_run) {
+      gone = segments_->evict(c.info->id, request.force);
+    }
+    if (!gone) ++report.kept_in_use;
+    if (!gone && (!dram || request.dry_run)) continue;
+    report.contexts += gone ? 1 : 0;
+    report.blocks += dram ? held.blocks : c.info->layout.num_blocks;
+    report.bytes += dram ? held.bytes : c.info->disk_bytes;
+  }
+  if (request.tier == Tier::kDisk && !request.dry_run) reap();
   return report;
 }
 
@@ -124,6 +173,25 @@ Status StoreImpl::flush() {
   return disk_->flush_records();
 }
 
+StoreAdminStats StoreImpl::admin_stats() {
+  StoreAdminStats s;
+  for (const auto& segment : segments_->candidates()) {
+    if (!segment.pinned) continue;
+    s.disk.pinned_bytes += segment.info->disk_bytes;
+    s.dram.pinned_bytes += dram_->held(segment.info->id).bytes;
+  }
+  s.disk.requested_evictions = evicted_request_;
+  s.disk.requested_bytes = evicted_request_bytes_;
+  std::tie(s.dram.requested_evictions, s.dram.requested_bytes) = dram_->requested();
+  s.read_errors = read_errors_;
+  s.write_errors = write_errors_;
+  s.delete_errors = delete_errors_;
+  s.disk_read = read_clock_.times();
+  s.disk_write = write_clock_.times();
+  s.disk_delete = delete_clock_.times();
+  return s;
+}
+
 StoreStats StoreImpl::stats() {
   StoreStats s;
   const DiskUsage usage = disk_->usage();
@@ -147,7 +215,7 @@ StoreStats StoreImpl::stats() {
   s.segments_quarantined = quarantined_;
   s.documents_expired = documents_expired_;
   s.integrity_failures = integrity_failures_;
-  s.io_errors = io_errors_;
+  s.io_errors = read_errors_ + write_errors_ + delete_errors_;
   std::lock_guard lock(mu_);
   s.reserved_bytes = reserved_bytes_;
   for (const auto& [name, n] : namespaces_) s.documents += n.documents;

@@ -122,12 +122,12 @@ class Writer final : public SegmentWriter {
 }  // namespace
 
 std::optional<SegmentHandle> StoreImpl::find_segment(const ContextKey& key) {
-  auto handle = segments_->find(key, /*count_use=*/true);
+  auto handle = segments_->find(key, now_ms());
   ++(handle ? segment_hits_ : segment_misses_);
   return handle;
 }
 
-std::optional<SegmentHandle> StoreImpl::peek_segment(const ContextKey& key) { return segments_->find(key, /*count_use=*/false); }
+std::optional<SegmentHandle> StoreImpl::peek_segment(const ContextKey& key) { return segments_->find(key, std::nullopt); }
 
 Result<std::unique_ptr<SegmentWriter>> StoreImpl::begin_segment(const ContextKey& key, const SegmentLayout& layout, std::uint64_t expected_bytes,
                                                                 std::string_view tenant, std::string_view fingerprint) {
@@ -154,9 +154,9 @@ Result<std::unique_ptr<SegmentWriter>> StoreImpl::begin_segment(const ContextKey
 }
 
 Result<SegmentHandle> StoreImpl::publish(SegmentInfo info, std::span<const DiskTier::Value> values) {
-  auto written = disk_->write_segment(info.id, values);
+  auto written = write_clock_.time([&] { return disk_->write_segment(info.id, values); });
   if (!written.ok()) {
-    if (written.code() != Code::kResourceExhausted) ++io_errors_;
+    if (written.code() != Code::kResourceExhausted) ++write_errors_;
     return written.status();
   }
   info.disk_bytes = written->disk_bytes;
@@ -221,7 +221,7 @@ Result<PinnedBytes> StoreImpl::read_from_disk(const SegmentHandle& segment, cons
   Result<std::shared_ptr<ValueBuffer>> read = Status::exhausted("not enough memory to read a value");
   Status s;
   try {
-    read = read_checked(segment.info(), name);
+    read = read_clock_.time([&] { return read_checked(segment.info(), name); });
     s = read.status();
   } catch (const std::bad_alloc&) {  // also pool threads come here
     s = read.status();
@@ -231,13 +231,33 @@ Result<PinnedBytes> StoreImpl::read_from_disk(const SegmentHandle& segment, cons
     return Status::corruption(s.message());
   }
   if (!s.ok()) {
-    ++io_errors_;
+    ++read_errors_;
     return s;
   }
   std::shared_ptr<const ValueBuffer> buffer = std::move(*read);
   ++disk_reads_;
   disk_read_bytes_ += buffer->payload().size();
   if (!dram_->insert(name, buffer)) unpooled_bytes_ += buffer->payload().size();
+  const auto bytes = buffer->payload();
+  return PinnedBytes(std::move(buffer), bytes);
+}
+
+Result<PinnedBytes> StoreImpl::peek_value(const ReadRequest& r) {
+  const bool sketch = r.kind == ReadKind::kSketch;
+  if (!r.segment) return Status::invalid("segment", "the handle is empty");
+  if (sketch ? r.block >= r.segment->layout.num_sketches || r.group != 0 : r.block >= r.segment->layout.num_blocks || r.group >= r.segment->layout.values_per_block)
+    return Status::invalid("block", "block " + std::to_string(r.block) + ", group " + std::to_string(r.group) + " is outside the segment");
+  const ValueName name{r.segment->id, sketch ? Part::kSketch : Part::kValue, r.block, r.group};
+  std::shared_ptr<const ValueBuffer> buffer = dram_->peek(name);
+  if (!buffer) {
+    auto read = read_checked(r.segment.info(), name);
+    if (read.code() == Code::kNotFound || read.code() == Code::kCorruption) {
+      quarantine(r.segment, read.status());
+      return Status::corruption(read.status().message());
+    }
+    QUIRE_RETURN_IF_ERROR(read.status());
+    buffer = std::move(*read);
+  }
   const auto bytes = buffer->payload();
   return PinnedBytes(std::move(buffer), bytes);
 }

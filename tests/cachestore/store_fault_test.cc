@@ -12,7 +12,7 @@ using test::MemoryDisk;
 using test::MemoryTier;
 using test::SegmentShape;
 
-Result<std::unique_ptr<Store>> open_memory(const std::shared_ptr<MemoryDisk>& disk, StoreOptions options = {}) {
+Result<std::unique_ptr<AdminStore>> open_memory(const std::shared_ptr<MemoryDisk>& disk, StoreOptions options = {}) {
   options.path = "memory";
   return open_store_on(std::move(options), std::make_unique<MemoryTier>(disk));
 }

@@ -27,7 +27,7 @@ class StoreTest : public ::testing::TestWithParam<Kind> {
   }
   void reopen() {
     store.reset();
-    auto opened = GetParam() == Kind::kRocksDb ? open_store(options) : open_store_on(options, std::make_unique<test::MemoryTier>(disk));
+    auto opened = GetParam() == Kind::kRocksDb ? open_admin_store(options) : open_store_on(options, std::make_unique<test::MemoryTier>(disk));
     ASSERT_OK(opened);
     store = std::move(*opened);
   }
