@@ -43,12 +43,15 @@ struct RequestParser::Impl final : http::basic_parser<true> {
 
   void fail(int status, std::string message) { error = ProtocolError{status, std::move(message)}; }
   void check_head();
+  void look_for_folds(std::string_view taken);
   std::size_t feed_head(std::string_view data);
   std::size_t feed_body(std::string_view data, std::string& body);
 
   HttpRequest head;
+  std::string read_last;   ///< the last bytes taken of the head, at most two
   ChunkDecoder chunks;
   std::uint64_t left = 0;  ///< of a body with Content-Length
+  bool folded = false;     ///< a header line begins with white space
   bool head_seen = false, head_checked = false, finished = false, wants_continue = false;
   std::optional<ProtocolError> error;
 };
@@ -78,10 +81,18 @@ void RequestParser::Impl::check_head() {
 RequestParser::RequestParser(ParserLimits limits) : impl_(std::make_unique<Impl>(limits)) { impl_->eager(false); }
 RequestParser::~RequestParser() = default;
 
+/// The library joins a line that begins with white space to the one before; others read it as a field of its own.
+void RequestParser::Impl::look_for_folds(std::string_view taken) {
+  const std::string seen = read_last + std::string(taken);
+  folded = folded || seen.find("\r\n ") != std::string::npos || seen.find("\r\n\t") != std::string::npos;
+  read_last = seen.substr(seen.size() - std::min<std::size_t>(seen.size(), 2));
+}
+
 /// Bytes of the request line and fields. The library wants to see unconsumed bytes again.
 std::size_t RequestParser::Impl::feed_head(std::string_view data) {
   error_code ec;
   const std::size_t used = put(boost::asio::const_buffer(data.data(), data.size()), ec);
+  look_for_folds(data.substr(0, used));
   if (ec == http::error::need_more) return used;
   if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
     fail(431, "the request line and headers are larger than the limit");
@@ -92,6 +103,7 @@ std::size_t RequestParser::Impl::feed_head(std::string_view data) {
   } else if (ec) {
     fail(400, "not a valid HTTP request: " + ec.message());
   }
+  if (!error && folded) fail(400, "a header line must not begin with white space");
   if (error || !head_seen) return used;
   head_checked = true;
   check_head();

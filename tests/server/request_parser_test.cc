@@ -89,6 +89,20 @@ TEST(RequestParser, WhatTwoReadersCouldUnderstandDifferentlyIsRefused) {
       {"GET /a b HTTP/1.1\r\nHost: a\r\n\r\n", 400},
       {"GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n"s, 400},
       {"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400},
+      {start + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n", 400},
+      {start + "Transfer-Encoding: chunked, chunked\r\n\r\n", 501},
+      {start + "Transfer-Encoding : chunked\r\n\r\n", 400},
+      {start + "Content-Length:\r\n\r\n", 400},
+      {start + "Content-Length: 5 5\r\n\r\n", 400},
+      {start + "X: a\r\n folded: b\r\n\r\n", 400},
+      {start + "X: a\r\n\tContent-Length: 5\r\n\r\n", 400},
+      {start + " Content-Length: 5\r\n\r\n", 400},
+      {start + ": no name\r\n\r\n", 400},
+      {start + "X Y: b\r\n\r\n", 400},
+      {start + "X: a\rContent-Length: 5\r\n\r\n", 400},
+      {"GET / HTTP/1.1\nHost: x\n\n", 400},
+      {"GET / HTTP/1.1\r\nHost: x\nContent-Length: 5\r\n\r\n", 400},
+      {"GET /\x01 HTTP/1.1\r\nHost: x\r\n\r\n", 400},
   };
   for (const auto& [text, status] : cases) {
     const auto p = parse(text, 4096);
@@ -104,10 +118,19 @@ TEST(RequestParser, LargeHeadersAre431) {
 }
 
 TEST(RequestParser, BrokenChunksAreRefused) {
-  for (const auto* body : {"zz\r\nabc\r\n0\r\n\r\n", "3\r\nabcX0\r\n\r\n", "-1\r\n\r\n", "FFFFFFFFFFFFFFFFF\r\n", "0\r\nabc\r\n0.JT: x\r\n\r\n", "3 x\r\nabc\r\n0\r\n\r\n", "3\nabc\n0\n\n", "0\r\n folded: x\r\n\r\n", "\r\n"}) {
+  for (const auto* body : {"zz\r\nabc\r\n0\r\n\r\n", "3\r\nabcX0\r\n\r\n", "-1\r\n\r\n", "FFFFFFFFFFFFFFFFF\r\n", "0\r\nabc\r\n0.JT: x\r\n\r\n", "3 x\r\nabc\r\n0\r\n\r\n", "3\nabc\n0\n\n", "0\r\n folded: x\r\n\r\n", "\r\n",
+                           "8000000000000000\r\n", "0x3\r\nabc\r\n0\r\n\r\n", "+3\r\nabc\r\n0\r\n\r\n", "3\r\nabcd\r\n0\r\n\r\n", "3;a\nb\r\nabc\r\n0\r\n\r\n", "3;a\rb\r\nabc\r\n0\r\n\r\n"}) {
     const auto p = parse(std::string("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n") + body, 4096);
     EXPECT_TRUE(p.error) << body;
   }
+}
+
+TEST(RequestParser, ChunkExtensionsAndTrailersHaveABound) {
+  const std::string start = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  EXPECT_TRUE(parse(start + "3;" + std::string(1 << 20, 'x'), 4096).error);
+  std::string trailers;
+  for (int i = 0; i < 20000; ++i) trailers += "X: y\r\n";
+  EXPECT_TRUE(parse(start + "0\r\n" + trailers + "\r\n", 4096).error);
 }
 
 }  // namespace
