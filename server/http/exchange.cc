@@ -26,9 +26,17 @@ bool ReplyChannel::push(ReplyPiece piece) {
     queue_.push_back(std::move(piece));
     wake = std::exchange(waiting_, false);
   }
+  if (too_slow) drained_.notify_all();
   if (wake) wake_();
   if (left) left();
   return !too_slow;
+}
+
+bool ReplyChannel::wait_for_room(std::size_t bytes, std::chrono::milliseconds at_most) {
+  std::unique_lock lock(mu_);
+  const auto room = [&] { return queued_bytes_ + bytes <= Exchange::kMaxQueuedBytes; };
+  drained_.wait_for(lock, at_most, [&] { return closed_ || left_ || room(); });
+  return !closed_ && !left_ && room();
 }
 
 void ReplyChannel::set_ping(std::string piece, std::chrono::milliseconds interval) {
@@ -73,6 +81,7 @@ std::deque<ReplyPiece> ReplyChannel::take_or_wait() {
   std::lock_guard lock(mu_);
   waiting_ = queue_.empty();
   queued_bytes_ = 0;
+  drained_.notify_all();
   return std::exchange(queue_, {});
 }
 
@@ -93,6 +102,7 @@ void ReplyChannel::close(bool client_left) {
     if (client_left) callback = std::exchange(disconnected_, nullptr);
     else disconnected_ = nullptr;
   }
+  drained_.notify_all();
   if (callback) callback();
 }
 
@@ -107,6 +117,7 @@ void Exchange::abort() { (void)channel_->push({ReplyPiece::Kind::kAbort, {}, {}}
 void Exchange::set_ping(std::string piece, std::chrono::milliseconds interval) { channel_->set_ping(std::move(piece), interval); }
 void Exchange::on_disconnect(std::function<void()> callback) { channel_->on_disconnect(std::move(callback)); }
 void Exchange::clear_on_disconnect() { channel_->on_disconnect(nullptr); }
+bool Exchange::wait_for_room(std::size_t bytes, std::chrono::milliseconds at_most) { return channel_->wait_for_room(bytes, at_most); }
 bool Exchange::client_gone() const { return channel_->gone(); }
 
 }  // namespace quire

@@ -32,6 +32,8 @@ class Exchange {
   void start_stream(HttpResponse response);
   /// Queues a piece. False once the client is gone or too slow (kMaxQueuedBytes waiting): stop the work.
   bool write(std::string piece);
+  /// Waits until a piece of `bytes` can be written; false once the client is gone or takes nothing for `at_most`. Never on an I/O thread.
+  bool wait_for_room(std::size_t bytes, std::chrono::milliseconds at_most);
   void finish();
   /// Closes the connection without a proper end, so that the client sees a broken reply, not a short one.
   void abort();

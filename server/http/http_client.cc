@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
 
 namespace quire {
@@ -50,6 +51,16 @@ Result<int> connect_to(const ServerAddress& server) {
   ::freeaddrinfo(found);
   return Status::unavailable("no server answers at " + server.host + ":" + server.port + " (" + std::strerror(last) +
                              "); start one with 'quire serve', or name another with --server");
+}
+
+bool send_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const auto n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
 }
 
 /// Buffered reading with a silence limit.
@@ -171,15 +182,19 @@ Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest&
   (void)::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   std::string out = request.method + " " + server.prefix + request.target + " HTTP/1.1\r\nHost: " + server.host + ":" + server.port + "\r\nConnection: close\r\n";
   if (!request.content_type.empty()) out += "Content-Type: " + request.content_type + "\r\n";
-  if (!request.body.empty() || request.method == "POST" || request.method == "PUT") out += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
+  if (request.body_source) out += "Transfer-Encoding: chunked\r\n";
+  else if (!request.body.empty() || request.method == "POST" || request.method == "PUT") out += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
   for (const auto& [name, value] : request.headers) out += name + ": " + value + "\r\n";
   out += "\r\n" + request.body;
-  std::size_t sent = 0;
-  while (sent < out.size()) {
-    const auto n = ::send(fd, out.data() + sent, out.size() - sent, MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;  // the server may have answered early: read what it says
-    sent += static_cast<std::size_t>(n);
+  // A server that takes no more may have answered early: read what it says.
+  bool taken = send_all(fd, out);
+  while (taken && request.body_source) {
+    std::string piece;
+    if (!request.body_source(piece)) return Status::io("the body could not be read");
+    char size[24];
+    std::snprintf(size, sizeof size, "%zx\r\n", piece.size());
+    taken = send_all(fd, size + piece + "\r\n");
+    if (piece.empty()) break;
   }
   Reader reader(fd);
   HttpResponse response;

@@ -22,6 +22,8 @@ Result<ServerAddress> parse_server_url(const std::string& url);
 struct ClientRequest {
   std::string method = "GET", target = "/", body, content_type;
   std::vector<std::pair<std::string, std::string>> headers;
+  /// A body of unknown length instead of `body`, sent in chunks: fills in the next piece; an empty one is the end, false is a failure.
+  std::function<bool(std::string& piece)> body_source;
   std::chrono::milliseconds timeout{600'000};  ///< silence allowed
 };
 

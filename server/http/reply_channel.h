@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -30,6 +31,8 @@ class ReplyChannel {
   void set_ping(std::string piece, std::chrono::milliseconds interval);
   void on_disconnect(std::function<void()> callback);
   bool gone() const;
+  /// Waits until `bytes` more may be queued; false: the client is gone, or took nothing for so long.
+  bool wait_for_room(std::size_t bytes, std::chrono::milliseconds at_most);
   /// A handler died: 500 if nothing was said, a broken stream if it was not ended.
   void abandon();
 
@@ -42,6 +45,7 @@ class ReplyChannel {
 
  private:
   mutable std::mutex mu_;
+  std::condition_variable drained_;            // queued_bytes_ went down, or closed_ or left_ became true
   std::deque<ReplyPiece> queue_;               // guarded by mu_
   std::size_t queued_bytes_ = 0;               // guarded by mu_
   bool waiting_ = false, closed_ = false;      // guarded by mu_

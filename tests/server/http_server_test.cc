@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <map>
@@ -300,6 +301,78 @@ TEST_F(HttpServerTest, SilentClientsAreClosed) {
   EXPECT_TRUE(idle.at_end());
   EXPECT_EQ(head.read_response()->status, 408);
   EXPECT_EQ(body.read_response()->status, 408);
+}
+
+TEST_F(HttpServerTest, ABodyThatTricklesIsCutOff) {
+  HttpServerOptions o;
+  o.body_timeout = std::chrono::milliseconds(100);
+  o.min_body_bytes_per_second = 1u << 30;  // no client of a test is so fast
+  start(o);
+  LoopbackClient c(server_->port());
+  ASSERT_TRUE(c.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n"));
+  // Never silent for long, and still cut off; what it sends meanwhile may cost it the answer.
+  bool cut = false;
+  for (int i = 0; i < 800 && !cut; ++i) {
+    cut = !c.send("a");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the client's own pace
+  }
+  const auto r = c.read_response();
+  EXPECT_TRUE(r ? r->status == 408 : cut);
+}
+
+TEST_F(HttpServerTest, AHalfClosedConnectionIsAnsweredOrClosed) {
+  start();
+  LoopbackClient whole(server_->port()), half(server_->port()), nothing(server_->port());
+  ASSERT_TRUE(whole.send(post("/echo", "all of it")));
+  whole.shutdown_send();
+  EXPECT_EQ(whole.read_response()->body, "POST:all of it");
+  EXPECT_TRUE(whole.at_end());
+  ASSERT_TRUE(half.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc"));
+  half.shutdown_send();
+  const auto r = half.read_response();
+  EXPECT_TRUE(!r || r->status == 400) << "a body that will not come is no request";
+  EXPECT_TRUE(half.at_end());
+  nothing.shutdown_send();
+  EXPECT_TRUE(nothing.at_end());
+}
+
+TEST_F(HttpServerTest, AWriterWaitsForASlowReader) {
+  start();
+  LoopbackClient c(server_->port());
+  ASSERT_TRUE(c.send(request("/ping")));
+  auto e = service_.take();
+  ASSERT_TRUE(e);
+  const std::string piece(1u << 20, '~');
+  std::thread writer([&] {
+    // More than the queue and the sockets hold: without waiting the connection would be given up.
+    for (int i = 0; i < 32 && e->wait_for_room(piece.size(), std::chrono::seconds(20)); ++i)
+      if (!e->write(piece)) break;
+    e->finish();
+  });
+  std::int64_t received = 0;
+  std::string end;
+  while (!end.ends_with("\r\n0\r\n\r\n")) {
+    const std::string some = c.read_some();
+    if (some.empty()) break;
+    received += std::count(some.begin(), some.end(), '~');
+    end = (end + some).substr(end.size() + some.size() - std::min<std::size_t>(end.size() + some.size(), 7));
+  }
+  writer.join();
+  EXPECT_EQ(received, std::int64_t{32} << 20);
+}
+
+TEST_F(HttpServerTest, AWriterIsToldWhenTheReaderIsGone) {
+  start();
+  LoopbackClient c(server_->port());
+  ASSERT_TRUE(c.send(request("/ping")));
+  auto e = service_.take();
+  ASSERT_TRUE(e);
+  EXPECT_TRUE(e->wait_for_room(1, std::chrono::seconds(20)));
+  EXPECT_FALSE(e->wait_for_room(Exchange::kMaxQueuedBytes + 1, std::chrono::milliseconds(1))) << "there is never so much room";
+  c.read_until(": ping");
+  c.reset();
+  EXPECT_TRUE(service_.wait([&] { return service_.disconnects == 1; }));
+  EXPECT_FALSE(e->wait_for_room(1, std::chrono::seconds(20)));
 }
 
 TEST_F(HttpServerTest, StopLetsARunningRequestFinish) {
