@@ -1,28 +1,21 @@
 #include "server/metrics.h"
 
 #include <prometheus/counter.h>
-#include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdio>
-#include <fstream>
 
 #include "engine/pipeline/strategy.h"
+#include "server/metrics_scrape.h"
 
 namespace quire {
 namespace {
 
-using prometheus::ClientMetric;
 using prometheus::Histogram;
 using prometheus::Labels;
-using prometheus::MetricFamily;
-using prometheus::MetricType;
 
 const Histogram::BucketBoundaries kSeconds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
 const Histogram::BucketBoundaries kNats = {0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};
@@ -31,45 +24,6 @@ const Histogram::BucketBoundaries kRatios = {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6,
 /// Label values come from fixed sets: whatever a plug is called, unknown names are one value.
 std::string strategy_label(std::string_view s) {
   return find_strategy(s).ok() ? std::string(s) : "other";  // a fixed set: the strategies of this build
-}
-
-class FamilyList {
- public:
-  void gauge(const std::string& name, const std::string& help, double value, const Labels& labels = {}) { add(name, help, MetricType::Gauge, value, labels); }
-  void counter(const std::string& name, const std::string& help, double value, const Labels& labels = {}) { add(name, help, MetricType::Counter, value, labels); }
-  const std::vector<MetricFamily>& families() const { return families_; }
-
- private:
-  void add(const std::string& name, const std::string& help, MetricType type, double value, const Labels& labels) {
-    if (families_.empty() || families_.back().name != name) {
-      MetricFamily f;
-      f.name = name;
-      f.help = help;
-      f.type = type;
-      families_.push_back(std::move(f));
-    }
-    ClientMetric m;
-    for (const auto& [k, v] : labels) m.label.push_back({k, v});
-    if (type == MetricType::Gauge) m.gauge.value = value;
-    else m.counter.value = value;
-    families_.back().metric.push_back(std::move(m));
-  }
-  std::vector<MetricFamily> families_;
-};
-
-void process_metrics(FamilyList& out) {
-  rusage usage{};
-  if (getrusage(RUSAGE_SELF, &usage) == 0) {
-    const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
-    out.counter("process_cpu_seconds_total", "CPU time of the process", seconds(usage.ru_utime) + seconds(usage.ru_stime));
-  }
-  std::ifstream statm("/proc/self/statm");
-  double pages = 0, resident = 0;
-  if (statm >> pages >> resident) {
-    const double page = static_cast<double>(sysconf(_SC_PAGESIZE));
-    out.gauge("process_virtual_memory_bytes", "Virtual memory", pages * page);
-    out.gauge("process_resident_memory_bytes", "Resident memory", resident * page);
-  }
 }
 
 }  // namespace
@@ -81,7 +35,7 @@ struct Metrics::Impl {
   prometheus::Family<Histogram>& duration = histogram("quire_request_duration_seconds", "Whole requests by endpoint");
   prometheus::Family<Histogram>& queue_time = histogram("quire_request_queue_time_seconds", "Waiting for the engine");
   prometheus::Family<Histogram>& ttft = histogram("quire_time_to_first_token_seconds", "From the request to the first token");
-  prometheus::Family<Histogram>& inter = histogram("quire_inter_token_latency_seconds", "Mean time between the tokens of an answer");
+  prometheus::Family<Histogram>& inter = histogram("quire_inter_token_latency_seconds", "Time between two tokens of an answer");
   prometheus::Family<Histogram>& prefill = histogram("quire_request_prefill_time_seconds", "Prefill of what was not reused");
   prometheus::Family<Histogram>& decode = histogram("quire_request_decode_time_seconds", "Decoding");
   prometheus::Family<Histogram>& load = histogram("quire_request_load_time_seconds", "Loading cached blocks");
@@ -114,6 +68,14 @@ Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
   for (const auto fate : {"reused", "recomputed", "computed", "dropped"}) impl_->prompt_tokens.Add({{"fate", fate}});
   impl_->generated.Add({});
   impl_->lookups.Add({});
+  for (const auto tier : {"dram", "disk"}) impl_->hits.Add({{"tier", tier}});
+  for (const Strategy& s : strategies()) {
+    if (s.same_as_recompute) continue;
+    impl_->shadow_agreement.Add({{"strategy", std::string(s.name)}}, kRatios);
+    impl_->shadow_kl.Add({{"strategy", std::string(s.name)}}, kNats);
+  }
+  for (const auto reason : {"not_cached", "evicted", "model_changed", "salt_mismatch", "corrupt"}) impl_->misses.Add({{"reason", reason}});
+  impl_->ingest_duration.Add({}, kSeconds);
   for (const auto outcome : {"checked", "dropped", "failed"}) impl_->shadow_checks.Add({{"outcome", outcome}});
 }
 Metrics::~Metrics() = default;
@@ -138,7 +100,8 @@ void Metrics::query_finished(const QueryRecord& r) {
   m.prefill.Add(by_strategy, kSeconds).Observe(r.stats.prefill_ms / 1000);
   m.decode.Add(by_strategy, kSeconds).Observe(r.stats.decode_ms / 1000);
   m.load.Add(by_strategy, kSeconds).Observe(r.stats.load_ms / 1000);
-  if (r.stats.completion_tokens > 1) inter_token(p.strategy, r.stats.decode_ms / 1000 / static_cast<double>(r.stats.completion_tokens - 1));
+  auto& gaps = m.inter.Add(by_strategy, kSeconds);
+  for (std::size_t i = 1; i < r.token_ms.size(); ++i) gaps.Observe(std::max(0.0, r.token_ms[i] - r.token_ms[i - 1]) / 1000);
   const std::pair<const char*, std::int64_t> fates[] = {
       {"reused", p.fates.reused}, {"recomputed", p.fates.recomputed}, {"computed", p.fates.computed}, {"dropped", p.fates.dropped}};
   for (const auto& [fate, n] : fates) m.prompt_tokens.Add({{"fate", fate}}).Increment(static_cast<double>(n));
@@ -157,10 +120,6 @@ void Metrics::query_finished(const QueryRecord& r) {
   m.recompute_ratio.Add({}, kRatios).Observe(p.recompute_ratio);
 }
 
-void Metrics::inter_token(std::string_view strategy, double seconds) {
-  impl_->inter.Add({{"strategy", strategy_label(strategy)}}, kSeconds).Observe(seconds);
-}
-
 void Metrics::ingest_finished(double seconds) { impl_->ingest_duration.Add({}, kSeconds).Observe(seconds); }
 
 void Metrics::shadow_check(std::string_view outcome) { impl_->shadow_checks.Add({{"outcome", std::string(outcome)}}).Increment(); }
@@ -171,42 +130,21 @@ void Metrics::shadow_result(std::string_view strategy, double agreement, double 
   impl_->shadow_kl.Add(labels, kNats).Observe(kl);
 }
 
+CacheTotals Metrics::cache_totals() const {
+  const auto value = [](prometheus::Family<prometheus::Counter>& family, const Labels& labels) { return static_cast<std::uint64_t>(family.Add(labels).Value()); };
+  CacheTotals t;
+  t.lookup_tokens = value(impl_->lookups, {});
+  t.dram_hit_tokens = value(impl_->hits, {{"tier", "dram"}});
+  t.disk_hit_tokens = value(impl_->hits, {{"tier", "disk"}});
+  t.saved_tokens = value(impl_->prompt_tokens, {{"fate", "reused"}}) + value(impl_->prompt_tokens, {{"fate", "dropped"}});
+  return t;
+}
+
 std::string Metrics::text(const MetricsSnapshot& s) const {
-  FamilyList out;
-  out.gauge("quire_requests_running", "Requests and queries at work", static_cast<double>(s.requests_running));
-  out.gauge("quire_requests_waiting", "Queries waiting for the engine", static_cast<double>(s.queries_waiting));
-  out.gauge("quire_queries_running", "Queries the engine works on", static_cast<double>(s.queries_running));
-  out.gauge("quire_build_info", "Version of the service", 1, {{"version", s.version}, {"backend", s.backend}});
-  if (s.ready) {
-    out.gauge("quire_auto_fallback", "1: shadow checks keep auto on exact", s.auto_fallback ? 1 : 0);
-    out.gauge("quire_model_info", "The model served", 1, {{"model", s.model}, {"fingerprint", s.fingerprint}});
-    const std::pair<const char*, const TierStats*> tiers[] = {{"dram", &s.store.dram}, {"disk", &s.store.disk}};
-    const auto each = [&](auto&& add) {
-      for (const auto& [name, tier] : tiers) add(Labels{{"tier", name}}, *tier);
-    };
-    each([&](const Labels& l, const TierStats& t) { out.gauge("quire_tier_bytes", "Bytes held", static_cast<double>(t.used_bytes), l); });
-    each([&](const Labels& l, const TierStats& t) { out.gauge("quire_tier_capacity_bytes", "Budget; 0: none", static_cast<double>(t.capacity_bytes), l); });
-    each([&](const Labels& l, const TierStats& t) { out.gauge("quire_tier_blocks", "Values (dram) or segments (disk) held", static_cast<double>(t.num_values), l); });
-    each([&](const Labels& l, const TierStats&) { out.gauge("quire_tier_up", "1: the tier serves", 1, l); });
-    each([&](const Labels& l, const TierStats& t) { out.counter("quire_tier_read_bytes_total", "Bytes read", static_cast<double>(t.read_bytes), l); });
-    each([&](const Labels& l, const TierStats& t) { out.counter("quire_tier_write_bytes_total", "Bytes written", static_cast<double>(t.written_bytes), l); });
-    each([&](const Labels& l, const TierStats& t) { out.counter("quire_evicted_bytes_total", "Bytes evicted", static_cast<double>(t.evicted_bytes), l); });
-    each([&](const Labels& l, const TierStats& t) {
-      Labels with_reason = l;
-      with_reason["reason"] = "budget";
-      out.counter("quire_evictions_total", "Evictions", static_cast<double>(t.evictions), with_reason);
-    });
-    out.counter("quire_tier_errors_total", "Failed reads and writes", static_cast<double>(s.store.io_errors), {{"tier", "disk"}, {"op", "io"}});
-    out.counter("quire_integrity_failures_total", "Stored bytes that failed their checksum", static_cast<double>(s.store.integrity_failures), {{"tier", "disk"}});
-    for (const auto& [status, n] : s.documents_by_status) out.gauge("quire_documents", "Documents by status", static_cast<double>(n), {{"status", status}});
-    out.gauge("quire_ingest_jobs", "Jobs by status", static_cast<double>(s.ingest.jobs_queued), {{"status", "queued"}});
-    out.gauge("quire_ingest_jobs", "Jobs by status", static_cast<double>(s.ingest.jobs_running), {{"status", "running"}});
-    out.counter("quire_ingest_tokens_total", "Tokens of documents taken in", static_cast<double>(s.ingest.tokens));
-    out.counter("quire_deduplicated_tokens_total", "Tokens that were cached already", static_cast<double>(s.ingest.deduplicated_tokens));
-  }
-  process_metrics(out);
   auto families = impl_->registry.Collect();
-  families.insert(families.end(), out.families().begin(), out.families().end());
+  for (auto& family : snapshot_families(s)) families.push_back(std::move(family));
+  if (s.vllm_names && s.ready)
+    for (auto& family : vllm_families(families, s)) families.push_back(std::move(family));
   return prometheus::TextSerializer().Serialize(families);
 }
 

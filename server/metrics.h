@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cachestore/store_stats.h"
+#include "cachestore/store_admin.h"
 #include "ingest/ingest_service.h"
 #include "server/json/query_codec.h"
 
@@ -16,13 +16,19 @@ namespace quire {
 
 /// Values that other parts keep, read at the moment of a scrape.
 struct MetricsSnapshot {
-  bool ready = false, auto_fallback = false;
+  bool ready = false, auto_fallback = false, vllm_names = false;
   std::int64_t requests_running = 0, queries_running = 0, queries_waiting = 0;
   StoreStats store;
-  std::uint64_t dram_capacity_bytes = 0, disk_capacity_bytes = 0;
+  StoreAdminStats admin;
   IngestStats ingest;
   std::vector<std::pair<std::string, std::uint64_t>> documents_by_status;
   std::string version, backend, model, fingerprint;
+};
+
+/// Document tokens of all queries so far.
+struct CacheTotals {
+  std::uint64_t lookup_tokens = 0, dram_hit_tokens = 0, disk_hit_tokens = 0;
+  std::uint64_t saved_tokens = 0;  ///< prompt tokens that were not prefilled
 };
 
 /// Threads: every method may be called concurrently.
@@ -33,13 +39,13 @@ class Metrics {
   void request_finished(std::string_view endpoint, int status, double seconds, const std::string& ns);
   void rejected(std::string_view reason);
   void query_finished(const QueryRecord& record);
-  void inter_token(std::string_view strategy, double seconds);
   void ingest_finished(double seconds);
   /// outcome: checked, dropped or failed.
   void shadow_check(std::string_view outcome);
   void shadow_result(std::string_view strategy, double agreement, double kl);
   /// Namespace labels on requests_total; off by default.
   void set_per_namespace(bool on);
+  CacheTotals cache_totals() const;
   std::string text(const MetricsSnapshot& snapshot) const;
 
  private:

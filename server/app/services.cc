@@ -1,6 +1,6 @@
 #include "server/app/services.h"
 
-#include "cachestore/store.h"
+#include "cachestore/store_admin.h"
 #include "engine/engine.h"
 #include "ingest/ingest_service.h"
 #include "server/version.h"
@@ -20,6 +20,7 @@ Services::Services(Config initial)
       fidelity(std::make_unique<FidelityGate>(initial.policy.shadow_min_agreement)),
       timers(std::make_unique<TimerQueue>()),
       workers(std::make_unique<WorkerPool>(4, 4096)),
+      maintenance(std::make_unique<WorkerPool>(2, 16)),
       keys_(KeyRing::open()) {
   metrics->set_per_namespace(initial.metrics.per_namespace);
   set_config(std::move(initial));
@@ -39,6 +40,7 @@ void start_shadow(Services& s) {
 MetricsSnapshot metrics_snapshot(Services& s) {
   MetricsSnapshot m;
   m.ready = s.ready;
+  m.vllm_names = s.config()->metrics.vllm_names;
   m.auto_fallback = s.fidelity->in_fallback();
   m.requests_running = s.requests_running;
   m.version = version();
@@ -47,6 +49,7 @@ MetricsSnapshot metrics_snapshot(Services& s) {
   m.queries_running = s.engine->queries_running();
   m.queries_waiting = s.engine->queries_waiting();
   m.store = s.store->stats();
+  m.admin = s.store->admin_stats();
   m.ingest = s.ingest->stats();
   std::uint64_t ready = 0, failed = 0, busy = 0;
   for (const auto& ns : s.store->namespaces()) {

@@ -23,7 +23,7 @@ namespace quire {
 
 class Engine;
 class IngestService;
-class Store;
+class AdminStore;
 class RouteTable;
 
 /// Threads: any. engine, store and ingest are set before `ready` becomes true and stay until all requests are gone.
@@ -36,9 +36,10 @@ struct Services {
   void set_keys(std::shared_ptr<const KeyRing> keys) { std::atomic_store(&keys_, std::move(keys)); }
 
   Engine* engine = nullptr;
-  Store* store = nullptr;
+  AdminStore* store = nullptr;
   IngestService* ingest = nullptr;
   std::atomic<bool> ready{false}, draining{false};
+  std::atomic<bool> stopping{false};                 ///< running requests are being cut off
   std::atomic<std::int64_t> requests_running{0};
   const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   std::int64_t started_ms = 0;                       ///< Unix ms
@@ -51,6 +52,9 @@ struct Services {
   std::unique_ptr<ShadowChecker> shadow;             ///< made with the engine; null: no checks
   std::unique_ptr<TimerQueue> timers;
   std::unique_ptr<WorkerPool> workers;
+  std::unique_ptr<WorkerPool> maintenance;           ///< for what takes long: verify, export, import
+  std::function<Status()> reload;                    ///< reads keys and limits again; set before requests come
+  std::mutex pins_mu;                                ///< held while pins are checked against their share and set
   const RouteTable* routes = nullptr;
 
  private:

@@ -4,9 +4,10 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <mutex>
 #include <thread>
 
-#include "cachestore/store.h"
+#include "cachestore/store_admin.h"
 #include "engine/engine.h"
 #include "engine/model/config.h"
 #include "fidelity/certificate.h"
@@ -58,8 +59,9 @@ Result<std::shared_ptr<const KeyRing>> configured_keys(const Config& c) {
 /// The objects of a running service, in order of construction; stop() in reverse.
 class Service {
  public:
-  explicit Service(Config config) : services_(std::move(config)), routes_(all_routes()) {
+  Service(Config config, ServeFlags flags) : flags_(std::move(flags)), services_(std::move(config)), routes_(all_routes()) {
     services_.routes = &routes_;
+    services_.reload = [this] { return reload(); };
     app_ = make_app(services_, routes_);
   }
   ~Service() { stop(true); }
@@ -80,7 +82,7 @@ class Service {
     EngineOptions engine = engine_options(*config, model_path);
     QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
     if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;  // the model's window is smaller
-    QUIRE_ASSIGN_OR_RETURN(store_, open_store(store_options(*config)));
+    QUIRE_ASSIGN_OR_RETURN(store_, open_admin_store(store_options(*config)));
     QUIRE_ASSIGN_OR_RETURN(engine_, create_engine(engine, *store_));
     QUIRE_ASSIGN_OR_RETURN(ingest_, create_ingest_service(ingest_options(*config), *store_, *engine_));
     QUIRE_RETURN_IF_ERROR(ingest_->start());
@@ -97,31 +99,18 @@ class Service {
     return {};
   }
 
-  void reload(const ServeFlags& flags) {
-    auto fresh = load_config(flags.config_file, flags.settings);
-    if (!fresh.ok()) return log_error("reload refused, the old settings stay", {{"reason", fresh.status().to_string()}});
-    Config config = *services_.config();  // only what may change while running
-    config.auth.keys_file = fresh->auth.keys_file;
-    config.limits.requests_per_minute = fresh->limits.requests_per_minute;
-    config.limits.tokens_per_minute = fresh->limits.tokens_per_minute;
-    config.limits.documents_per_query = fresh->limits.documents_per_query;
-    config.server.cors_origins = fresh->server.cors_origins;
-    config.server.drain_seconds = fresh->server.drain_seconds;
-    config.policy.strategy = fresh->policy.strategy;
-    config.policy.shadow_ratio = fresh->policy.shadow_ratio;
-    config.explain = fresh->explain;
-    config.metrics = fresh->metrics;
-    auto keys = configured_keys(config);
-    if (!keys.ok()) return log_error("reload refused, the old settings stay", {{"reason", keys.status().to_string()}});
-    services_.explain->set_capacity(static_cast<std::size_t>(config.explain.retain));
-    services_.metrics->set_per_namespace(config.metrics.per_namespace);
-    services_.set_keys(std::move(*keys));
-    services_.set_config(std::move(config));
-    log_info("reloaded keys and limits");
+  /// Keys and limits from where they came at the start; on errors the old ones stay. Any thread.
+  Status reload() {
+    std::lock_guard lock(reload_mu_);
+    const Status s = read_settings_again();
+    if (s.ok()) log_info("reloaded keys and limits");
+    else log_error("reload refused, the old settings stay", {{"reason", s.to_string()}});
+    return s;
   }
 
   void start_drain() { services_.draining = true; }
   void hurry() {
+    services_.stopping = true;
     if (http_) http_->stop_now();
   }
   std::chrono::milliseconds drain_time() const {
@@ -135,10 +124,12 @@ class Service {
     services_.draining = true;
     bool all = true;
     if (http_) all = http_->stop(at_once ? std::chrono::milliseconds(0) : drain_time());
+    services_.stopping = true;
     if (services_.shadow) services_.shadow->stop();
     if (ingest_) ingest_->stop();
     if (engine_) engine_->stop(std::chrono::milliseconds(at_once ? 0 : 2000));
     services_.timers->stop();
+    services_.maintenance->stop();
     services_.workers->stop();
     http_.reset();
     if (store_) {
@@ -151,10 +142,33 @@ class Service {
   }
 
  private:
+  Status read_settings_again() {
+    QUIRE_ASSIGN_OR_RETURN(const Config fresh, load_config(flags_.config_file, flags_.settings));
+    Config config = *services_.config();  // only what may change while running
+    config.auth.keys_file = fresh.auth.keys_file;
+    config.limits.requests_per_minute = fresh.limits.requests_per_minute;
+    config.limits.tokens_per_minute = fresh.limits.tokens_per_minute;
+    config.limits.documents_per_query = fresh.limits.documents_per_query;
+    config.server.cors_origins = fresh.server.cors_origins;
+    config.server.drain_seconds = fresh.server.drain_seconds;
+    config.policy.strategy = fresh.policy.strategy;
+    config.policy.shadow_ratio = fresh.policy.shadow_ratio;
+    config.explain = fresh.explain;
+    config.metrics = fresh.metrics;
+    QUIRE_ASSIGN_OR_RETURN(auto keys, configured_keys(config));
+    services_.explain->set_capacity(static_cast<std::size_t>(config.explain.retain));
+    services_.metrics->set_per_namespace(config.metrics.per_namespace);
+    services_.set_keys(std::move(keys));
+    services_.set_config(std::move(config));
+    return {};
+  }
+
+  const ServeFlags flags_;
+  std::mutex reload_mu_;
   Services services_;
   RouteTable routes_;
   std::unique_ptr<HttpService> app_;
-  std::unique_ptr<Store> store_;
+  std::unique_ptr<AdminStore> store_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<IngestService> ingest_;
   std::unique_ptr<HttpServer> http_;
@@ -185,7 +199,7 @@ int serve(const ServeFlags& flags) {
   const sigset_t signals = service_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts: this one takes them all
 
-  Service service(std::move(*config));
+  Service service(std::move(*config), flags);
   if (const auto s = service.listen(); !s.ok()) return complain(s);
   std::atomic<bool> failed{false}, loaded{false};
   std::thread loader([&] {
@@ -201,7 +215,7 @@ int serve(const ServeFlags& flags) {
   for (;;) {
     sigwait(&signals, &signal);
     if (signal != SIGHUP) break;
-    service.reload(flags);
+    (void)service.reload();  // it has logged what is wrong
   }
   service.start_drain();
   if (!failed) log_info("draining", {{"signal", signal == SIGINT ? "SIGINT" : "SIGTERM"}});

@@ -227,10 +227,6 @@ Status check_config(const Config& c) {
     return Status::unimplemented("cache.min_tokens is set, but this build caches contexts of any length; set it to 0").with_field("cache.min_tokens");
   if (c.cache.gpu_bytes > 0) return Status::unimplemented("cache.gpu_bytes is set, but this build has no GPU tier; set it to 0").with_field("cache.gpu_bytes");
   if (!c.remote.url.empty()) return Status::unimplemented("remote.url is set, but this build has no remote tier; leave it empty").with_field("remote.url");
-  if (c.metrics.vllm_names)
-    return Status::unimplemented("metrics.vllm_names is set, but this build exports only the quire_ names; set it to false").with_field("metrics.vllm_names");
-  if (c.cache.max_pinned_ratio != Config().cache.max_pinned_ratio)
-    return Status::unimplemented("cache.max_pinned_ratio is set, but this build does not limit pins; leave it at 0.5").with_field("cache.max_pinned_ratio");
   if (!c.disk.write_back) return Status::unimplemented("disk.write_back = false is not supported by this build; set it to true").with_field("disk.write_back");
   if (!c.disk.verify_on_read)
     return Status::unimplemented("disk.verify_on_read = false is not supported: every read is checked; set it to true").with_field("disk.verify_on_read");

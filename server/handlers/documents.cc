@@ -169,9 +169,29 @@ void answer_job(std::shared_ptr<Call> call, const JobSnapshot& job, std::int64_t
   if (!wait->answered) wait->subscription = std::move(*subscription);
 }
 
-/// Runs when the job is over: how long it took.
-void observe_job(Services& services, const JobSnapshot& job) {
-  if (job.finished() && job.started_ms > 0) services.metrics->ingest_finished(static_cast<double>(job.finished_ms - job.started_ms) / 1000.0);
+/// Counts how long the job took once it is over, whether or not somebody waits for it.
+void observe_job(Services& services, const std::string& ns, const std::string& job_id) {
+  struct Watch {
+    std::mutex mu;
+    Subscription subscription;  // guarded by mu
+    bool over = false;          // guarded by mu
+    void drop() {
+      Subscription dropped;
+      std::lock_guard lock(mu);
+      over = true;
+      dropped = std::exchange(subscription, Subscription());
+    }
+  };
+  auto watch = std::make_shared<Watch>();
+  auto subscription = services.ingest->subscribe(ns, job_id, [&services, watch](JobEvent event, const JobSnapshot& job) {
+    if (event != JobEvent::kDone) return;
+    if (job.started_ms > 0) services.metrics->ingest_finished(static_cast<double>(job.finished_ms - job.started_ms) / 1000.0);
+    // Not from inside the listener: dropping the subscription destroys it.
+    (void)services.workers->post([watch] { watch->drop(); });  // full or stopping: the service ends its listeners itself
+  });
+  if (!subscription.ok()) return;  // counted by nobody: it is gone already
+  std::lock_guard lock(watch->mu);
+  if (!watch->over) watch->subscription = std::move(*subscription);
 }
 
 void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
@@ -180,7 +200,7 @@ void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
   const bool single = !batch.options.in_batch;
   auto job = call->services.ingest->submit(call->ns, std::move(batch.documents), batch.options);
   if (!job.ok()) return call->fail(ingest_problem(job.status()));
-  observe_job(call->services, *job);
+  observe_job(call->services, call->ns, job->id);
   answer_job(std::move(call), *job, *wait_ms, single, put);
 }
 

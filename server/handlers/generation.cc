@@ -193,7 +193,8 @@ class ChoiceSink final : public QuerySink {
   void on_logprobs(const TokenLogprobs& logprobs) override { logprobs_.add(logprobs); }
 
   bool on_token(std::int32_t, std::string_view text) override {
-    if (record_->ttft_ms == 0) record_->ttft_ms = call_->elapsed_ms();
+    record_->token_ms.push_back(call_->elapsed_ms());
+    if (record_->ttft_ms == 0) record_->ttft_ms = record_->token_ms.back();
     record_->answer.append(text);
     if (call_->exchange->client_gone()) return false;
     return text.empty() || writer_->text(choice_, text, logprobs_.take(record_->answer.size()));

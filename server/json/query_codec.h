@@ -71,6 +71,7 @@ struct QueryRecord {
   QueryStats stats;
   std::vector<QueryDocument> documents;
   std::string finish_reason;
+  std::vector<double> token_ms;  ///< when each token came, since the request
   double tokenize_ms = 0, resolve_ms = 0, total_ms = 0, ttft_ms = 0;
   std::string exact_note;      ///< why `auto` takes no approximation though the model has a certificate for one; shown when it took `exact`
 };
