@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
   quire::add_tokenize_command(app, run);
   quire::add_generate_command(app, run);
   quire::add_fidelity_command(app, run);
+  quire::add_admin_command(app, run);
   quire::add_keys_command(app, run);
   app.add_subcommand("version", "Print version and build")->callback([&run] {
     run = [] {

@@ -12,6 +12,9 @@
 namespace quire {
 namespace {
 
+/// Packs lie on disk, not in memory: what is free there is their real limit.
+constexpr std::uint64_t kMaxPackBytes = std::uint64_t{1} << 50;
+
 std::shared_ptr<Call> call_of(Exchange& exchange) { return std::static_pointer_cast<Call>(exchange.state); }
 
 std::string joined(const std::vector<std::string_view>& words) {
@@ -161,6 +164,10 @@ HeadDecision App::on_head(Exchange& exchange) {
   decision.max_body_bytes = static_cast<std::uint64_t>(services_.config()->server.max_body_bytes);
   decision.reject = admit(*call, request);
   if (!decision.reject && call->route->body == BodyUse::kDocuments) decision.sink = make_document_sink(*call, request);
+  if (!decision.reject && call->route->body == BodyUse::kPack) {
+    decision.max_body_bytes = kMaxPackBytes;
+    decision.sink = make_pack_sink(*call);
+  }
   return decision;
 }
 
@@ -196,7 +203,8 @@ void App::handle(std::shared_ptr<Exchange> exchange) {
     }
   };
   if (call->route->run == RunOn::kIoThread) return run();
-  if (!services_.workers->post(run)) call->fail(make_problem("overloaded", "too many requests wait; try again"));
+  WorkerPool& pool = call->route->run == RunOn::kMaintenance ? *services_.maintenance : *services_.workers;
+  if (!pool.post(run)) call->fail(make_problem("overloaded", "too many requests wait; try again"));
 }
 
 HttpResponse App::protocol_error(int status, const std::string& message, Exchange* exchange) {
@@ -245,7 +253,7 @@ void App::on_finished(Exchange& exchange, const ExchangeSummary& summary) {
     return std::string();
   };
   log_line(health ? LogLevel::kDebug : LogLevel::kInfo, "request",
-           {{"request_id", call->request_id}, {"trace_id", call->trace_id}, {"namespace", call->ns}, {"key", call->key ? call->key->name : ""},
+           {{"request_id", call->request_id}, {"trace_id", call->trace_id}, {"parent_span_id", call->trace_id.empty() ? "" : std::string(exchange.request.headers.get("traceparent").substr(36, 16))}, {"namespace", call->ns}, {"key", call->key ? call->key->name : ""},
             {"endpoint", std::string(endpoint)}, {"method", exchange.request.method}, {"status", std::to_string(summary.status)},
             {"client_gone", summary.client_gone ? "true" : ""}, {"ms", ms}, {"request_bytes", std::to_string(summary.request_bytes)},
             {"response_bytes", std::to_string(summary.response_bytes)}, {"error_code", fact("error_code")}, {"documents", fact("documents")},

@@ -50,6 +50,11 @@ void Call::add_standard_headers(Headers& headers) const {
   }
 }
 
+bool Call::covers_all_namespaces() const {
+  const bool any = key && std::find(key->namespaces.begin(), key->namespaces.end(), "*") != key->namespaces.end();
+  return any && !request().headers.find("x-namespace");
+}
+
 void Call::reply(HttpResponse response) {
   add_standard_headers(response.headers);
   if (!idempotency_slot.empty()) {

@@ -45,6 +45,8 @@ class Call {
   const HttpRequest& request() const { return exchange->request; }
   std::string path_param(std::string_view name) const;
   double elapsed_ms() const;
+  /// The key may use any namespace and the request names none: the caller means all of them.
+  bool covers_all_namespaces() const;
 
   void reply(HttpResponse response);
   void reply_json(int status, const boost::json::value& body, std::vector<std::pair<std::string, std::string>> headers = {});

@@ -20,8 +20,9 @@ using Handler = void (*)(std::shared_ptr<Call>);
 enum class RunOn : std::uint8_t {
   kIoThread,   ///< quick, never waits
   kWorker,     ///< may wait on disk
+  kMaintenance,  ///< may take minutes
 };
-enum class BodyUse : std::uint8_t { kNone, kJson, kDocuments };
+enum class BodyUse : std::uint8_t { kNone, kJson, kDocuments, kPack };
 
 struct Route {
   std::string_view method, pattern;   ///< "/v1/documents/{id}": a segment in braces matches any one segment

@@ -45,6 +45,11 @@ Route while_draining(Route r) {
   return r;
 }
 
+Route long_running(Route r) {
+  r.run = RunOn::kMaintenance;
+  return r;
+}
+
 }  // namespace
 
 std::vector<Route> all_routes() {
@@ -88,7 +93,19 @@ std::vector<Route> all_routes() {
       probe("/health", "health", h::healthz, "The same"),
 
       get("/v1/admin/cache/stats", "admin_cache_stats", h::cache_stats, kAdmin, "Tiers, bytes, savings"),
-      get("/v1/admin/config", "admin_config", h::effective_config, kAdmin, "The effective configuration"),
+      with_body("POST", "/v1/admin/cache/evict", "admin_cache_evict", h::cache_evict, kAdmin, "Take KV out of a tier"),
+      with_body("POST", "/v1/admin/cache/pin", "admin_cache_pin", h::cache_pin, kAdmin, "Keep the KV of documents"),
+      with_body("POST", "/v1/admin/cache/unpin", "admin_cache_unpin", h::cache_unpin, kAdmin, "Let the KV of documents go when room is needed"),
+      while_draining(with_body("POST", "/v1/admin/cache/flush", "admin_cache_flush", h::cache_flush, kAdmin, "Write what waits to disk", BodyUse::kNone)),
+      long_running(with_body("POST", "/v1/admin/cache/verify", "admin_cache_verify", h::cache_verify, kAdmin, "Read everything again and check it", BodyUse::kNone)),
+      long_running(with_body("POST", "/v1/admin/cache/export", "admin_cache_export", h::cache_export, kAdmin, "Documents with their KV as a pack")),
+      long_running(with_body("POST", "/v1/admin/cache/import", "admin_cache_import", h::cache_import, kAdmin, "A pack into the namespace", BodyUse::kPack)),
+      while_draining(get("/v1/admin/requests", "admin_requests", h::admin_requests, kAdmin, "Queries that run or wait")),
+      while_draining(with_body("POST", "/v1/admin/requests/{id}/cancel", "admin_request_cancel", h::admin_cancel_request, kAdmin, "Cancel a query", BodyUse::kNone)),
+      while_draining(get("/v1/admin/config", "admin_config", h::effective_config, kAdmin, "The effective configuration")),
+      while_draining(with_body("POST", "/v1/admin/reload", "admin_reload", h::admin_reload, kAdmin, "Read keys and limits again", BodyUse::kNone)),
+      while_draining(with_body("POST", "/v1/admin/drain", "admin_drain", h::admin_drain, kAdmin, "Stop taking work", BodyUse::kNone)),
+      get("/v1/admin/events", "admin_events", h::admin_events, kAdmin, "What happens, as server-sent events"),
   };
   Route version = get("/version", "version", h::version_info, kRead, "Version of the service");
   version.needs_ready = false;

@@ -24,6 +24,7 @@ void add_calibrate_command(CLI::App& model, CommandRun& run);  ///< under `quire
 void add_tokenize_command(CLI::App& app, CommandRun& run);
 void add_generate_command(CLI::App& app, CommandRun& run);
 void add_fidelity_command(CLI::App& app, CommandRun& run);
+void add_admin_command(CLI::App& app, CommandRun& run);
 void add_keys_command(CLI::App& app, CommandRun& run);
 
 }  // namespace quire

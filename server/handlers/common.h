@@ -17,6 +17,8 @@ void fail_document(Call& call, const Status& status, const std::string& id);
 void fail_job(Call& call, const Status& status, const std::string& id);
 /// The problem of an IngestService error that is not about one id.
 Problem ingest_problem(const Status& status);
+/// GET /v1/admin/cache/stats, and the `stats` event.
+boost::json::object cache_stats_json(Services& services);
 /// Fails the call and is true when there is an error.
 bool failed(Call& call, const std::optional<ReadError>& error);
 

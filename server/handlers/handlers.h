@@ -11,6 +11,9 @@ namespace quire {
 /// For bodies read as a stream; null: the body is collected.
 std::shared_ptr<BodySink> make_document_sink(Call& call, const HttpRequest& request);
 
+/// A pack on its way into a temporary file.
+std::shared_ptr<BodySink> make_pack_sink(Call& call);
+
 namespace handlers {
 void post_documents(std::shared_ptr<Call> call);
 void list_documents(std::shared_ptr<Call> call);
@@ -51,6 +54,18 @@ void healthz(std::shared_ptr<Call> call);
 void metrics(std::shared_ptr<Call> call);
 void openapi(std::shared_ptr<Call> call);
 void cache_stats(std::shared_ptr<Call> call);
+void cache_evict(std::shared_ptr<Call> call);
+void cache_pin(std::shared_ptr<Call> call);
+void cache_unpin(std::shared_ptr<Call> call);
+void cache_flush(std::shared_ptr<Call> call);
+void cache_verify(std::shared_ptr<Call> call);
+void cache_export(std::shared_ptr<Call> call);
+void cache_import(std::shared_ptr<Call> call);
 void effective_config(std::shared_ptr<Call> call);
+void admin_reload(std::shared_ptr<Call> call);
+void admin_drain(std::shared_ptr<Call> call);
+void admin_requests(std::shared_ptr<Call> call);
+void admin_cancel_request(std::shared_ptr<Call> call);
+void admin_events(std::shared_ptr<Call> call);
 }  // namespace handlers
 }  // namespace quire

@@ -1,7 +1,3 @@
-#include <boost/json/array.hpp>
-
-#include "cachestore/store.h"
-#include "engine/engine.h"
 #include "kernels/base/log.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
@@ -18,22 +14,6 @@ json::object checks(const Services& s, bool& ok) {
   o["disk"] = ready ? "ok" : "loading";
   o["service"] = draining ? "draining" : "ok";
   ok = ready && !draining;
-  return o;
-}
-
-json::object tier_json(std::string_view name, const TierStats& t, std::uint64_t errors) {
-  json::object o;
-  o["name"] = name;
-  o["state"] = "ok";
-  o["bytes"] = t.used_bytes;
-  o["capacity_bytes"] = t.capacity_bytes;
-  o["blocks"] = t.num_values;
-  o["hits"] = t.hits;
-  o["misses"] = t.misses;
-  o["read_bytes"] = t.read_bytes;
-  o["written_bytes"] = t.written_bytes;
-  o["evictions"] = t.evictions;
-  o["errors"] = errors;
   return o;
 }
 
@@ -77,50 +57,6 @@ void openapi(std::shared_ptr<Call> call) {
     return call->fail(problem_of(document.status(), "internal"));
   }
   call->reply_json(200, *document);
-}
-
-void cache_stats(std::shared_ptr<Call> call) {
-  const MetricsSnapshot m = metrics_snapshot(call->services);
-  json::object o;
-  o["object"] = "cache.stats";
-  o["uptime_seconds"] = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - call->services.started).count();
-  json::object documents;
-  std::uint64_t total = 0;
-  for (const auto& [status, n] : m.documents_by_status) {
-    documents[status] = n;
-    total += n;
-  }
-  documents["total"] = total;
-  o["documents"] = std::move(documents);
-  o["tiers"] = json::array{tier_json("dram", m.store.dram, 0), tier_json("disk", m.store.disk, m.store.io_errors)};
-  o["segments"] = m.store.segments;
-  o["integrity_failures"] = m.store.integrity_failures;
-  o["fingerprint"] = m.fingerprint;
-  call->reply_json(200, o);
-}
-
-void effective_config(std::shared_ptr<Call> call) {
-  const auto config = call->services.config();
-  json::object o;
-  for (const auto& s : setting_table()) {
-    Config copy = *config;
-    const auto pointer = s.pointer(copy);
-    json::value v;
-    if (auto* const* text = std::get_if<std::string*>(&pointer)) v = **text;
-    else if (auto* const* i = std::get_if<std::int64_t*>(&pointer)) v = **i;
-    else if (auto* const* d = std::get_if<double*>(&pointer)) v = **d;
-    else if (auto* const* b = std::get_if<bool*>(&pointer)) v = **b;
-    else {
-      json::array list;
-      for (const auto& item : *std::get<std::vector<std::string>*>(pointer)) list.emplace_back(item);
-      v = std::move(list);
-    }
-    if (s.name() == "remote.url" && v.is_string() && !v.as_string().empty()) v = "***";
-    const json::string_view section(s.section.data(), s.section.size());
-    if (!o.contains(section)) o[section] = json::object();
-    o[section].as_object()[json::string_view(s.key.data(), s.key.size())] = std::move(v);
-  }
-  call->reply_json(200, o);
 }
 
 }  // namespace handlers

@@ -289,6 +289,7 @@ TEST_F(ApiTest, HealthAndMetrics) {
   for (const auto* name : {"quire_requests_total", "quire_time_to_first_token_seconds_bucket", "quire_prompt_tokens_total{fate=\"reused\"}", "quire_tier_bytes{tier=\"disk\"}",
                            "quire_documents{status=\"ready\"}", "quire_build_info", "process_resident_memory_bytes"})
     EXPECT_NE(text.find(name), std::string::npos) << name;
+  EXPECT_EQ(text.find("vllm:"), std::string::npos) << "only with metrics.vllm_names";
 }
 
 TEST_F(ApiTest, RequestIdsAreEchoedOrMade) {
@@ -297,6 +298,12 @@ TEST_F(ApiTest, RequestIdsAreEchoedOrMade) {
   ASSERT_TRUE(made);
   EXPECT_EQ(made->substr(0, 4), "req_");
   EXPECT_TRUE(service->call("GET", "/livez").header("server-timing"));
+}
+
+TEST_F(ApiTest, TheCallersTraceStandsInTheLog) {
+  EXPECT_EQ(service->call("GET", "/version", {}, {"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}).status, 200);
+  EXPECT_TRUE(service->wait_for_log(R"("trace_id":"0af7651916cd43dd8448eb211c80319c","parent_span_id":"b7ad6b7169203331")"));
+  EXPECT_EQ(service->call("GET", "/version", {}, {"traceparent: nonsense"}).status, 200) << "a broken one is ignored";
 }
 
 TEST_F(ApiTest, CacheSaltSplitsANamespace) {

@@ -1,0 +1,162 @@
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "server/commands/client.h"
+#include "server/commands/commands.h"
+#include "server/commands/model_path.h"
+#include "server/json/parse.h"
+
+namespace quire {
+namespace json = boost::json;
+namespace {
+
+/// What the subcommands of `quire admin` take.
+struct AdminFlags {
+  ClientFlags client;
+  std::vector<std::string> ids;
+  std::string tier, file, by, request_id;
+  std::int64_t older_than_seconds = -1, target_bytes = 0;
+  bool dry_run = false, force = false;
+};
+
+int show(const Result<json::value>& reply) {
+  if (!reply.ok()) return complain(reply.status());
+  std::printf("%s\n", to_text(*reply).c_str());
+  return 0;
+}
+
+int get(const AdminFlags& flags, const std::string& target) {
+  ClientRequest request;
+  request.target = "/v1/admin/" + target;
+  return show(client_json(flags.client, std::move(request)));
+}
+
+int post(const AdminFlags& flags, const std::string& target, const json::object& body = {}) {
+  ClientRequest request;
+  request.method = "POST";
+  request.target = "/v1/admin/" + target;
+  request.body = to_text(body);
+  request.content_type = "application/json";
+  return show(client_json(flags.client, std::move(request)));
+}
+
+json::object ids_body(const AdminFlags& flags) {
+  json::array ids;
+  for (const auto& id : flags.ids) ids.emplace_back(id);
+  json::object body;
+  if (!ids.empty()) body["document_ids"] = std::move(ids);
+  return body;
+}
+
+int evict(const AdminFlags& flags) {
+  json::object body = ids_body(flags);
+  if (!flags.tier.empty()) body["tier"] = flags.tier;
+  if (flags.older_than_seconds >= 0) body["older_than_seconds"] = flags.older_than_seconds;
+  if (flags.target_bytes > 0) body["target_bytes"] = flags.target_bytes;
+  body["dry_run"] = flags.dry_run;
+  body["force"] = flags.force;
+  return post(flags, "cache/evict", body);
+}
+
+int pin(const AdminFlags& flags, bool pinned) {
+  json::object body = ids_body(flags);
+  if (!flags.tier.empty()) body["tier"] = flags.tier;
+  return post(flags, pinned ? "cache/pin" : "cache/unpin", body);
+}
+
+/// Exit code 2 when something is bad, as `quire store verify`.
+int verify(const AdminFlags& flags) {
+  ClientRequest request;
+  request.method = "POST";
+  request.target = "/v1/admin/cache/verify";
+  request.timeout = std::chrono::hours(24);
+  const auto reply = client_json(flags.client, std::move(request));
+  if (const int rc = show(reply); rc != 0) return rc;
+  return reply->as_object().at("bad").to_number<std::int64_t>() > 0 ? 2 : 0;
+}
+
+int export_pack(const AdminFlags& flags) {
+  std::ofstream file(flags.file, std::ios::binary | std::ios::trunc);
+  if (!file) return complain("cannot write '" + flags.file + "': " + std::strerror(errno));
+  ClientRequest request;
+  request.method = "POST";
+  request.target = "/v1/admin/cache/export";
+  request.body = to_text(ids_body(flags));
+  request.content_type = "application/json";
+  std::uint64_t bytes = 0;
+  const auto reply = client_call(flags.client, std::move(request), [&](std::string_view piece) {
+    bytes += piece.size();
+    return static_cast<bool>(file.write(piece.data(), static_cast<std::streamsize>(piece.size())));
+  });
+  file.close();
+  const bool written = static_cast<bool>(file);
+  if (reply.ok() && written) {
+    std::printf("%llu bytes in %s\n", static_cast<unsigned long long>(bytes), flags.file.c_str());
+    return 0;
+  }
+  (void)std::remove(flags.file.c_str());  // half a pack is of no use
+  return reply.ok() ? complain("cannot write '" + flags.file + "'") : complain(reply.status());
+}
+
+int import_pack(const AdminFlags& flags) {
+  std::ifstream file(flags.file, std::ios::binary);
+  if (!file) return complain("cannot read '" + flags.file + "': " + std::strerror(errno));
+  ClientRequest request;
+  request.method = "POST";
+  request.target = "/v1/admin/cache/import?mode=merge";
+  request.content_type = "application/vnd.quire.pack";
+  request.body_source = [&](std::string& piece) {
+    piece.resize(1u << 20);
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    piece.resize(static_cast<std::size_t>(file.gcount()));
+    return !file.bad();
+  };
+  return show(client_json(flags.client, std::move(request)));
+}
+
+}  // namespace
+
+void add_admin_command(CLI::App& app, CommandRun& run) {
+  auto flags = std::make_shared<AdminFlags>();
+  auto* c = app.add_subcommand("admin", "Look after a running service: its cache, its requests, its settings (needs a key with the scope admin)");
+  c->require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, std::function<int(const AdminFlags&)> call) {
+    auto* s = c->add_subcommand(name, help);
+    add_client_flags(*s, flags->client);
+    s->callback([flags, call, &run] { run = [flags, call] { return call(*flags); }; });
+    return s;
+  };
+  const auto tier = [&](CLI::App* s, const char* help) { s->add_option("--tier", flags->tier, help)->check(CLI::IsMember({"dram", "disk"})); };
+  auto* stats = add("stats", "Tiers, bytes, hits, savings", [](const AdminFlags& f) { return get(f, "cache/stats" + (f.by.empty() ? "" : "?by=" + f.by)); });
+  stats->add_option("--by", flags->by, "Also by namespace")->check(CLI::IsMember({"namespace", "tier"}));
+  auto* e = add("evict", "Take KV out of a tier; documents stay", evict);
+  e->add_option("ID", flags->ids, "Documents; none: all");
+  tier(e, "dram: copies in memory (default); disk: the KV itself");
+  e->add_option("--older-than", flags->older_than_seconds, "Only what was not used for so many seconds")->check(CLI::NonNegativeNumber);
+  e->add_option("--target-bytes", flags->target_bytes, "Enough once so many bytes are gone")->check(CLI::NonNegativeNumber);
+  e->add_flag("--dry-run", flags->dry_run, "Only say what would go");
+  e->add_flag("--force", flags->force, "Also what is pinned");
+  auto* p = add("pin", "Keep the KV of documents", [](const AdminFlags& f) { return pin(f, true); });
+  p->add_option("ID", flags->ids, "Documents")->required();
+  tier(p, "dram: load it into memory too");
+  auto* u = add("unpin", "Let the KV of documents go when room is needed", [](const AdminFlags& f) { return pin(f, false); });
+  u->add_option("ID", flags->ids, "Documents")->required();
+  add("flush", "Write what waits to disk", [](const AdminFlags& f) { return post(f, "cache/flush"); });
+  add("verify", "Read everything again and check it; exit code 2 when something is bad", verify);
+  auto* x = add("export", "Documents with their KV into a file", export_pack);
+  x->add_option("FILE", flags->file, "The pack to write")->required();
+  x->add_option("ID", flags->ids, "Documents; none: all of the namespace");
+  auto* i = add("import", "A pack into the namespace", import_pack);
+  i->add_option("FILE", flags->file, "The pack")->required()->check(CLI::ExistingFile);
+  add("requests", "Queries that run or wait", [](const AdminFlags& f) { return get(f, "requests"); });
+  auto* k = add("cancel", "Cancel a query", [](const AdminFlags& f) { return post(f, "requests/" + percent_encode(f.request_id) + "/cancel"); });
+  k->add_option("ID", flags->request_id, "Of `quire admin requests`")->required();
+  add("config", "The effective settings", [](const AdminFlags& f) { return get(f, "config"); });
+  add("reload", "Read keys and limits again", [](const AdminFlags& f) { return post(f, "reload"); });
+  add("drain", "Stop taking work; running requests finish", [](const AdminFlags& f) { return post(f, "drain"); });
+}
+
+}  // namespace quire

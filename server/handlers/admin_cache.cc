@@ -1,0 +1,260 @@
+// The cache's administration: what is in it, what goes, what stays, whether it is sound.
+#include <algorithm>
+#include <boost/json/array.hpp>
+#include <unordered_set>
+
+#include "cachestore/store_admin.h"
+#include "engine/engine.h"
+#include "kernels/base/log.h"
+#include "server/handlers/common.h"
+#include "server/handlers/handlers.h"
+#include "server/json/admin_codec.h"
+
+namespace quire {
+namespace json = boost::json;
+namespace {
+
+struct CacheTierState {
+  std::string_view name;
+  const TierStats& stats;
+  const StoreAdminStats::Tier& admin;
+  std::uint64_t lookup_tokens = 0, hit_tokens = 0, errors = 0;
+};
+
+json::object tier_json(const CacheTierState& t) {
+  json::object o;
+  o["name"] = t.name;
+  o["state"] = "ok";
+  o["bytes"] = t.stats.used_bytes;
+  o["capacity_bytes"] = t.stats.capacity_bytes;
+  o["pinned_bytes"] = t.admin.pinned_bytes;
+  o["blocks"] = t.stats.num_values;
+  o["lookup_tokens"] = t.lookup_tokens;
+  o["hit_tokens"] = t.hit_tokens;
+  o["hits"] = t.stats.hits;
+  o["misses"] = t.stats.misses;
+  o["read_bytes"] = t.stats.read_bytes;
+  o["written_bytes"] = t.stats.written_bytes;
+  o["evictions"] = t.stats.evictions + t.admin.requested_evictions;
+  o["errors"] = t.errors;
+  return o;
+}
+
+json::object namespace_json(Services& services, const NamespaceStats& n) {
+  json::object o;
+  o["name"] = n.name;
+  o["documents"] = n.documents;
+  o["tokens"] = n.tokens;
+  o["text_bytes"] = n.text_bytes;
+  // KV that a reader holds at this moment is not in it.
+  EvictRequest all;
+  all.tenant = services.ingest->tenant(n.name);
+  all.force = all.dry_run = true;
+  const auto kv = services.store->evict(all);
+  const EvictReport report = kv.ok() ? *kv : EvictReport{};
+  o["evictable"] = json::object{{"contexts", report.contexts}, {"blocks", report.blocks}, {"bytes", report.bytes}};
+  return o;
+}
+
+/// Heads of documents; fails the call with 404 when one does not exist.
+std::optional<std::vector<DocumentManifest>> heads_of(Call& call, const std::vector<std::string>& ids) {
+  std::vector<DocumentManifest> out;
+  json::array missing;
+  for (const auto& id : ids) {
+    auto head = call.services.store->get_document_head(call.ns, id);
+    if (head.ok()) {
+      out.push_back(std::move(*head));
+    } else if (head.code() == Code::kNotFound || head.code() == Code::kInvalidArgument) {
+      missing.emplace_back(id);
+    } else {
+      call.fail(ingest_problem(head.status()));
+      return std::nullopt;
+    }
+  }
+  if (missing.empty()) return out;
+  const std::string first(missing.front().as_string());
+  const auto at = std::find(ids.begin(), ids.end(), first) - ids.begin();
+  Problem p = make_problem("document_not_found", "there is no document '" + first.substr(0, 256) + "' in the namespace '" + call.ns + "'", "document_ids[" + std::to_string(at) + "]");
+  p.extra["document_ids"] = std::move(missing);
+  call.fail(p);
+  return std::nullopt;
+}
+
+std::vector<ContextKey> keys_of(const std::vector<DocumentManifest>& documents) {
+  std::vector<ContextKey> out;
+  for (const auto& d : documents)
+    for (const auto& chunk : d.chunks)
+      if (!chunk.key.is_zero()) out.push_back(chunk.key);
+  return out;
+}
+
+/// 507 when the pins would hold more than their share of a tier.
+std::optional<Problem> over_pinned_share(const Services& services, const PinBody& body, const std::vector<DocumentManifest>& documents) {
+  std::uint64_t disk_bytes = 0, dram_bytes = 0;
+  std::unordered_set<ContextKey, DigestHash> seen;
+  for (const auto& d : documents) {
+    if (d.pinned) continue;
+    for (const auto& key : keys_of({d})) {
+      if (!seen.insert(key).second) continue;
+      if (const auto segment = services.store->peek_segment(key)) {
+        disk_bytes += (*segment)->disk_bytes;
+        dram_bytes += (*segment)->value_bytes + (*segment)->sketch_bytes;
+      }
+    }
+  }
+  const StoreStats now = services.store->stats();
+  const StoreAdminStats pins = services.store->admin_stats();
+  const double ratio = services.config()->cache.max_pinned_ratio;
+  const auto over = [&](const TierStats& tier, std::uint64_t pinned, std::uint64_t added) {
+    return tier.capacity_bytes > 0 && static_cast<double>(pinned + added) > ratio * static_cast<double>(tier.capacity_bytes);
+  };
+  const bool disk = over(now.disk, pins.disk.pinned_bytes, disk_bytes), dram = body.tier == Tier::kDram && over(now.dram, pins.dram.pinned_bytes, dram_bytes);
+  if (!disk && !dram) return std::nullopt;
+  return make_problem("cache_full", std::string("with these documents pins would hold more of the tier ") + (disk ? "disk" : "dram") +
+                                        " than cache.max_pinned_ratio allows; unpin others or raise it", "document_ids");
+}
+
+/// Brings KV into memory; what cannot be read is a miss later, as ever.
+void load(Store& store, const std::vector<ContextKey>& keys) {
+  for (const auto& key : keys) {
+    const auto segment = store.peek_segment(key);
+    if (!segment) continue;
+    const SegmentLayout& layout = (*segment)->layout;
+    for (std::uint32_t b = 0; b < layout.num_blocks; ++b)
+      for (std::uint32_t g = 0; g < layout.values_per_block; ++g)
+        if (!store.read_value(*segment, b, g).ok()) return;
+  }
+}
+
+void set_pins(const std::shared_ptr<Call>& call, bool pinned) {
+  const auto body = body_json(*call);
+  if (!body) return;
+  PinBody request;
+  if (failed(*call, read_pin(*body, request))) return;
+  const auto documents = heads_of(*call, request.document_ids);
+  if (!documents) return;
+  Services& services = call->services;
+  std::lock_guard one_at_a_time(services.pins_mu);
+  if (pinned) {
+    if (const auto problem = over_pinned_share(services, request, *documents)) return call->fail(*problem);
+  }
+  DocumentPatch patch;
+  patch.pinned = pinned;
+  for (const auto& d : *documents)
+    if (const auto done = services.ingest->patch(call->ns, d.id, patch); !done.ok()) return fail_document(*call, done.status(), d.id);
+  if (pinned && request.tier == Tier::kDram) load(*services.store, keys_of(*documents));
+  const StoreAdminStats now = services.store->admin_stats();
+  call->reply_json(200, json::object{{"object", pinned ? "cache.pin" : "cache.unpin"}, {"tier", tier_name(request.tier)}, {"documents", documents->size()},
+                                     {"pinned_bytes", request.tier == Tier::kDram ? now.dram.pinned_bytes : now.disk.pinned_bytes}});
+}
+
+/// Queues the contexts that were found bad for computing again; returns how many.
+std::uint64_t repair(Services& services, const std::vector<ContextKey>& contexts) {
+  const std::unordered_set<ContextKey, DigestHash> bad(contexts.begin(), contexts.end());
+  std::unordered_set<ContextKey, DigestHash> repaired;
+  if (bad.empty()) return 0;
+  for (const auto& ns : services.store->namespaces()) {
+    ListOptions options;
+    options.limit = 1000;
+    options.filter = [&](const DocumentManifest& m) {
+      return m.status == DocumentStatus::kReady && std::any_of(m.chunks.begin(), m.chunks.end(), [&](const auto& chunk) { return bad.contains(chunk.key); });
+    };
+    for (bool more = true; more;) {
+      const auto page = services.store->list_documents(ns.name, options);
+      if (!page.ok()) break;
+      for (const auto& d : page->documents) {
+        if (!services.ingest->warm(ns.name, d.id).ok()) continue;  // busy or full: computed at its next use
+        for (const auto& chunk : d.chunks)
+          if (bad.contains(chunk.key)) repaired.insert(chunk.key);
+      }
+      more = page->has_more && !page->documents.empty();
+      if (more) options.after = page->documents.back().id;
+    }
+  }
+  return repaired.size();
+}
+
+}  // namespace
+
+json::object cache_stats_json(Services& services) {
+  const MetricsSnapshot m = metrics_snapshot(services);
+  const CacheTotals totals = services.metrics->cache_totals();
+  json::object o;
+  o["object"] = "cache.stats";
+  o["uptime_seconds"] = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - services.started).count();
+  json::object documents;
+  std::uint64_t total = 0;
+  for (const auto& [status, n] : m.documents_by_status) {
+    documents[status] = n;
+    total += n;
+  }
+  documents["total"] = total;
+  o["documents"] = std::move(documents);
+  o["tiers"] = json::array{tier_json({"dram", m.store.dram, m.admin.dram, totals.lookup_tokens, totals.dram_hit_tokens, 0}),
+                           tier_json({"disk", m.store.disk, m.admin.disk, totals.lookup_tokens - std::min(totals.lookup_tokens, totals.dram_hit_tokens), totals.disk_hit_tokens, m.store.io_errors})};
+  const double speed = services.engine->prefill_tokens_per_second();
+  o["saved"] = json::object{{"prefill_tokens", totals.saved_tokens}, {"prefill_seconds_estimate", rounded(speed > 0 ? static_cast<double>(totals.saved_tokens) / speed : 0, 1)}};
+  o["dedup_ratio"] = rounded(m.ingest.tokens > 0 ? static_cast<double>(m.ingest.deduplicated_tokens) / static_cast<double>(m.ingest.tokens) : 0, 4);
+  o["segments"] = m.store.segments;
+  o["integrity_failures"] = m.store.integrity_failures;
+  o["fingerprint"] = m.fingerprint;
+  o["queries"] = json::object{{"running", m.queries_running}, {"waiting", m.queries_waiting}};
+  return o;
+}
+
+namespace handlers {
+
+void cache_stats(std::shared_ptr<Call> call) {
+  if (!check_parameters(*call, {"by"})) return;
+  const auto* by = call->request().param("by");
+  if (by && *by != "namespace" && *by != "tier") return call->fail(make_problem("invalid_value", "by is '" + by->substr(0, 64) + "'; use namespace or tier", "by"));
+  json::object o = cache_stats_json(call->services);
+  if (by && *by == "namespace") {
+    json::array list;
+    for (const auto& n : call->services.store->namespaces()) list.push_back(namespace_json(call->services, n));
+    o["namespaces"] = std::move(list);
+  }
+  call->reply_json(200, o);
+}
+
+void cache_evict(std::shared_ptr<Call> call) {
+  const auto body = body_json(*call);
+  if (!body) return;
+  EvictBody asked;
+  if (failed(*call, read_evict(*body, asked))) return;
+  EvictRequest request;
+  request.tier = asked.tier;
+  request.target_bytes = asked.target_bytes;
+  request.force = asked.force;
+  request.dry_run = asked.dry_run;
+  if (asked.older_than_seconds) request.unused_since_ms = unix_ms_now() - *asked.older_than_seconds * 1000;
+  if (!asked.document_ids.empty()) {
+    const auto documents = heads_of(*call, asked.document_ids);
+    if (!documents) return;
+    request.keys = keys_of(*documents);
+  } else if (!call->covers_all_namespaces()) {
+    request.tenant = call->services.ingest->tenant(call->ns);
+  }
+  const auto report = call->services.store->evict(request);
+  if (!report.ok()) return call->fail(ingest_problem(report.status()));
+  call->reply_json(200, evict_json(asked, *report));
+}
+
+void cache_pin(std::shared_ptr<Call> call) { set_pins(call, true); }
+void cache_unpin(std::shared_ptr<Call> call) { set_pins(call, false); }
+
+void cache_flush(std::shared_ptr<Call> call) {
+  if (const auto s = call->services.ingest->run_maintenance(); !s.ok()) return call->fail(ingest_problem(s));
+  if (const auto s = call->services.store->flush(); !s.ok()) return call->fail(ingest_problem(s));
+  call->reply_json(200, json::object{{"object", "cache.flush"}, {"flushed", true}});
+}
+
+void cache_verify(std::shared_ptr<Call> call) {
+  std::vector<ContextKey> bad;
+  const auto report = call->services.store->verify_contexts(bad, [&](const VerifyReport&) { return !call->exchange->client_gone() && !call->services.stopping; });
+  if (!report.ok()) return call->fail(ingest_problem(report.status()));
+  call->reply_json(200, verify_json(*report, repair(call->services, bad)));
+}
+
+}  // namespace handlers
+}  // namespace quire

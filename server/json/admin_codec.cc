@@ -1,0 +1,88 @@
+#include "server/json/admin_codec.h"
+
+#include <boost/json/array.hpp>
+
+namespace quire {
+namespace json = boost::json;
+namespace {
+
+constexpr std::size_t kMaxIds = 100'000;
+constexpr std::int64_t kMost = std::int64_t{1} << 53;
+
+void read_tier(ObjectReader& r, Tier& out) {
+  std::string tier;
+  r.one_of("tier", tier, {"gpu", "dram", "disk", "remote"});
+  if (r.ok() && (tier == "gpu" || tier == "remote")) r.fail("tier", "tier is '" + tier + "', which this build does not have; use dram or disk");
+  if (tier == "dram") out = Tier::kDram;
+  if (tier == "disk") out = Tier::kDisk;
+}
+
+}  // namespace
+
+std::optional<ReadError> read_evict(const json::value& body, EvictBody& out) {
+  ObjectReader r(body, "");
+  if (!r.ok()) return r.error();
+  read_tier(r, out.tier);
+  out.document_ids = r.strings("document_ids", kMaxIds);
+  if (r.has("older_than_seconds")) {
+    std::int64_t seconds = 0;
+    r.integer("older_than_seconds", seconds, 0, 10'000'000'000);
+    out.older_than_seconds = seconds;
+  }
+  std::int64_t target = 0;
+  r.integer("target_bytes", target, 0, kMost);
+  out.target_bytes = static_cast<std::uint64_t>(target);
+  r.boolean("dry_run", out.dry_run);
+  r.boolean("force", out.force);
+  r.finish();
+  return r.error();
+}
+
+std::optional<ReadError> read_pin(const json::value& body, PinBody& out) {
+  ObjectReader r(body, "");
+  if (!r.ok()) return r.error();
+  out.document_ids = r.strings("document_ids", kMaxIds);
+  read_tier(r, out.tier);
+  r.finish();
+  if (r.ok() && out.document_ids.empty()) r.fail("document_ids", "document_ids is missing or empty; name at least one document");
+  return r.error();
+}
+
+std::optional<ReadError> read_export(const json::value& body, std::vector<std::string>& document_ids) {
+  ObjectReader r(body, "");
+  if (!r.ok()) return r.error();
+  document_ids = r.strings("document_ids", kMaxIds);
+  r.finish();
+  return r.error();
+}
+
+json::object evict_json(const EvictBody& asked, const EvictReport& report) {
+  json::object o;
+  o["object"] = "cache.evict";
+  o["tier"] = tier_name(asked.tier);
+  o["dry_run"] = asked.dry_run;
+  o["contexts"] = report.contexts;
+  o["blocks"] = report.blocks;
+  o["bytes"] = report.bytes;
+  o["kept_pinned"] = report.kept_pinned;
+  o["kept_in_use"] = report.kept_in_use;
+  return o;
+}
+
+json::object verify_json(const VerifyReport& report, std::uint64_t repaired) {
+  json::object o;
+  o["object"] = "cache.verify";
+  o["complete"] = report.complete;
+  o["checked"] = report.values;
+  o["checked_bytes"] = report.bytes;
+  o["documents"] = report.documents;
+  o["segments"] = report.segments;
+  o["bad"] = report.bad_documents + report.bad_segments;
+  o["repaired"] = repaired;
+  json::array problems;
+  for (const auto& line : report.problems) problems.emplace_back(line);
+  o["problems"] = std::move(problems);
+  return o;
+}
+
+}  // namespace quire

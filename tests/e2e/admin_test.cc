@@ -1,0 +1,275 @@
+// The admin endpoints of a running service, and `quire admin`.
+#include <boost/json/serialize.hpp>
+#include <fstream>
+
+#include "cachestore/key.h"
+#include "server/app/route_table.h"
+#include "tests/e2e/service_process.h"
+
+namespace quire::testing {
+namespace {
+
+namespace json = boost::json;
+
+class AdminTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder = new TempFolder;
+    service = new ServiceProcess;
+    service->start(folder->path() / "store");
+  }
+  static void TearDownTestSuite() {
+    EXPECT_EQ(service->stop(), 0);
+    delete service;
+    delete folder;
+  }
+  static void post(const std::string& id, unsigned seed, const std::string& ns = "default", int words = 150) {
+    const auto r = service->call("POST", "/v1/documents?wait=true", R"({"id":")" + id + R"(","text":)" + quoted(sample_text(seed, words)) + "}", {"X-Namespace: " + ns});
+    ASSERT_EQ(r.status, 200) << r.body;
+  }
+  static json::value admin(const std::string& method, const std::string& path, const std::string& body = {}, int expected = 200, const std::vector<std::string>& headers = {}) {
+    int status = 0;
+    auto v = service->json(method, "/v1/admin/" + path, body, headers, &status);
+    EXPECT_EQ(status, expected) << json::serialize(v);
+    return v;
+  }
+  static json::value ask(const std::string& id, const std::string& ns = "default") {
+    int status = 0;
+    auto v = service->json("POST", "/v1/query", R"({"query":"What was built?","document_ids":[")" + id + R"("],"max_tokens":4,"cache":{"strategy":"reuse"}})", {"X-Namespace: " + ns}, &status);
+    EXPECT_EQ(status, 200) << json::serialize(v);
+    return v;
+  }
+  static std::string cache_state(const std::string& id, const std::string& ns = "default") {
+    return text_at(service->json("GET", "/v1/documents/" + id, {}, {"X-Namespace: " + ns}), "cache.state");
+  }
+  static std::string server_flag() { return "http://127.0.0.1:" + std::to_string(service->port()); }
+
+  static TempFolder* folder;
+  static ServiceProcess* service;
+};
+TempFolder* AdminTest::folder = nullptr;
+ServiceProcess* AdminTest::service = nullptr;
+
+TEST_F(AdminTest, StatsCountWhatQueriesFound) {
+  post("stats", 11);
+  const auto before = admin("GET", "cache/stats");
+  (void)ask("stats");
+  const auto after = admin("GET", "cache/stats?by=namespace");
+  EXPECT_EQ(text_at(after, "tiers.0.name"), "dram");
+  EXPECT_EQ(text_at(after, "tiers.1.name"), "disk");
+  EXPECT_GT(int_at(after, "tiers.0.lookup_tokens"), int_at(before, "tiers.0.lookup_tokens"));
+  EXPECT_GT(int_at(after, "tiers.0.hit_tokens"), int_at(before, "tiers.0.hit_tokens"));
+  EXPECT_GT(int_at(after, "saved.prefill_tokens"), int_at(before, "saved.prefill_tokens"));
+  EXPECT_EQ(text_at(after, "namespaces.0.name"), "default");
+  EXPECT_GT(int_at(after, "namespaces.0.evictable.bytes"), 0);
+  EXPECT_EQ(text_at(admin("GET", "cache/stats?by=colour", {}, 400), "error.param"), "by");
+}
+
+TEST_F(AdminTest, EvictTakesKvAndTheAnswerStays) {
+  post("gone", 12);
+  const auto before = ask("gone");
+  EXPECT_GT(int_at(before, "cache.tiers.dram.blocks"), 0);
+  const auto would = admin("POST", "cache/evict", R"({"tier":"dram","document_ids":["gone"],"dry_run":true})");
+  EXPECT_GT(int_at(would, "blocks"), 0);
+  const auto did = admin("POST", "cache/evict", R"({"tier":"dram","document_ids":["gone"]})");
+  EXPECT_EQ(int_at(did, "blocks"), int_at(would, "blocks"));
+  EXPECT_GT(int_at(ask("gone"), "cache.tiers.disk.blocks"), 0) << "read back from disk";
+  (void)admin("POST", "cache/evict", R"({"tier":"disk","document_ids":["gone"]})");
+  EXPECT_EQ(cache_state("gone"), "evicted");
+  const auto after = ask("gone");
+  EXPECT_EQ(text_at(after, "answer"), text_at(before, "answer"));
+  EXPECT_EQ(text_at(after, "cache.misses.0.reason"), "evicted");
+  EXPECT_EQ(text_at(admin("POST", "cache/evict", R"({"document_ids":["nobody"]})", 404), "error.code"), "document_not_found");
+  EXPECT_EQ(text_at(admin("POST", "cache/evict", R"({"tier":"gpu"})", 400), "error.param"), "tier");
+  EXPECT_EQ(text_at(admin("POST", "cache/evict", R"({"older_than_secods":1})", 400), "error.code"), "unknown_field");
+}
+
+TEST_F(AdminTest, EvictingANamespaceLeavesTheOthers) {
+  post("here", 13, "one");
+  post("there", 14, "two");
+  (void)admin("POST", "cache/evict", R"({"tier":"disk"})", 200, {"X-Namespace: one"});
+  EXPECT_EQ(cache_state("here", "one"), "evicted");
+  EXPECT_EQ(cache_state("there", "two"), "resident");
+}
+
+TEST_F(AdminTest, PinnedDocumentsStayUntilForcedOrUnpinned) {
+  post("pinned", 15);
+  const auto pinned = admin("POST", "cache/pin", R"({"document_ids":["pinned"],"tier":"dram"})");
+  EXPECT_GT(int_at(pinned, "pinned_bytes"), 0);
+  EXPECT_EQ(int_at(pinned, "documents"), 1);
+  EXPECT_GT(int_at(admin("GET", "cache/stats"), "tiers.1.pinned_bytes"), 0);
+  const auto kept = admin("POST", "cache/evict", R"({"tier":"disk","document_ids":["pinned"]})");
+  EXPECT_EQ(int_at(kept, "kept_pinned"), int_at(service->json("GET", "/v1/documents/pinned"), "chunks"));
+  EXPECT_EQ(cache_state("pinned"), "resident");
+  EXPECT_EQ(int_at(admin("POST", "cache/unpin", R"({"document_ids":["pinned"],"tier":"dram"})"), "pinned_bytes"), 0);
+  (void)admin("POST", "cache/evict", R"({"tier":"disk","document_ids":["pinned"]})");
+  EXPECT_EQ(cache_state("pinned"), "evicted");
+  EXPECT_EQ(text_at(admin("POST", "cache/pin", R"({"document_ids":["pinned","nobody"]})", 404), "error.param"), "document_ids[1]");
+  EXPECT_EQ(text_at(admin("POST", "cache/pin", R"({})", 400), "error.param"), "document_ids");
+}
+
+TEST(AdminLimits, PinsHoldNoMoreThanTheirShare) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store", {"--cache.max_pinned_ratio=0"});
+  ASSERT_EQ(service.call("POST", "/v1/documents?wait=true", R"({"id":"d","text":)" + quoted(sample_text(1, 100)) + "}").status, 200);
+  int status = 0;
+  const auto r = service.json("POST", "/v1/admin/cache/pin", R"({"document_ids":["d"],"tier":"dram"})", {}, &status);
+  EXPECT_EQ(status, 507);
+  EXPECT_EQ(text_at(r, "error.code"), "cache_full");
+  EXPECT_EQ(service.stop(), 0);
+}
+
+TEST_F(AdminTest, FlushAndVerify) {
+  post("sound", 16);
+  EXPECT_TRUE(at(admin("POST", "cache/flush"), "flushed").as_bool());
+  const auto report = admin("POST", "cache/verify");
+  EXPECT_TRUE(at(report, "complete").as_bool());
+  EXPECT_GT(int_at(report, "checked"), 0);
+  EXPECT_EQ(int_at(report, "bad"), 0) << json::serialize(report);
+  EXPECT_EQ(int_at(report, "repaired"), 0);
+}
+
+TEST_F(AdminTest, PacksMoveDocumentsWithTheirKv) {
+  post("p1", 17, "source");
+  post("p2", 18, "source");
+  const auto before = ask("p1", "source");
+  const auto pack = service->call("POST", "/v1/admin/cache/export", R"({"document_ids":[]})", {"X-Namespace: source"});
+  ASSERT_EQ(pack.status, 200) << pack.body;
+  ASSERT_GT(pack.body.size(), 10000u);
+  const auto import = [&](const std::string& body, const std::string& ns) {
+    return service->call("POST", "/v1/admin/cache/import?mode=merge", body, {"X-Namespace: " + ns}, "application/vnd.quire.pack");
+  };
+  auto r = import(pack.body, "target");
+  ASSERT_EQ(r.status, 200) << r.body;
+  auto report = parse(r.body);
+  EXPECT_EQ(int_at(report, "documents"), 2);
+  EXPECT_GT(int_at(report, "blocks"), 0);
+  EXPECT_EQ(cache_state("p1", "target"), "resident");
+  const auto after = ask("p1", "target");
+  EXPECT_EQ(text_at(after, "answer"), text_at(before, "answer"));
+  EXPECT_TRUE(at(after, "cache.misses").as_array().empty()) << json::serialize(at(after, "cache"));
+  EXPECT_EQ(int_at(after, "usage.cache_details.reused_tokens"), int_at(before, "usage.cache_details.reused_tokens"));
+  report = parse(import(pack.body, "target").body);
+  EXPECT_EQ(int_at(report, "skipped"), 2);
+
+  std::string damaged = pack.body;
+  damaged[damaged.size() / 2] = static_cast<char>(damaged[damaged.size() / 2] ^ 1);
+  r = import(damaged, "untouched");
+  EXPECT_EQ(r.status, 400);
+  EXPECT_EQ(text_at(parse(r.body), "error.param"), "body");
+  EXPECT_EQ(import(pack.body.substr(0, pack.body.size() - 1), "untouched").status, 400);
+  EXPECT_TRUE(at(service->json("GET", "/v1/documents", {}, {"X-Namespace: untouched"}), "data").as_array().empty()) << "nothing of a broken pack is stored";
+  EXPECT_EQ(service->call("POST", "/v1/admin/cache/import", "{}").status, 415);
+  EXPECT_EQ(service->call("POST", "/v1/admin/cache/import?mode=replace", pack.body, {}, "application/vnd.quire.pack").status, 400);
+  EXPECT_EQ(service->call("POST", "/v1/admin/cache/export", R"({"document_ids":["nobody"]})").status, 404);
+}
+
+TEST_F(AdminTest, RequestsAreListedAndCancelled) {
+  LoopbackClient c(service->port());
+  const std::string body = R"({"query":"q","max_tokens":1900,"temperature":2,"seed":5,"stream":true,"timeout_ms":600000})";
+  ASSERT_TRUE(c.send("POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+  const std::string begun = c.read_until("\"id\":\"qry_");
+  (void)begun;
+  json::value list = admin("GET", "requests");
+  ASSERT_FALSE(at(list, "data").as_array().empty()) << "the query above is running";
+  EXPECT_EQ(text_at(list, "data.0.namespace"), "default");
+  EXPECT_EQ(text_at(admin("POST", "requests/qry_nothing/cancel", {}, 404), "error.code"), "query_expired");
+  EXPECT_TRUE(at(admin("GET", "requests", {}, 200, {"X-Namespace: elsewhere"}), "data").as_array().empty());
+  EXPECT_EQ(admin("POST", "requests/" + text_at(list, "data.0.id") + "/cancel", {}, 404, {"X-Namespace: elsewhere"}).as_object().contains("error"), true);
+  (void)admin("POST", "requests/" + text_at(list, "data.0.id") + "/cancel");
+  const std::string rest = c.read_until("event: error");
+  EXPECT_NE(rest.find("event: error"), std::string::npos) << rest.substr(rest.size() > 500 ? rest.size() - 500 : 0);
+}
+
+TEST_F(AdminTest, EventsTellWhatChanges) {
+  LoopbackClient c(service->port(), 60);
+  ASSERT_TRUE(c.send("GET /v1/admin/events HTTP/1.1\r\nHost: x\r\n\r\n"));
+  ASSERT_NE(c.read_until("event: stats").find("event: stats"), std::string::npos);
+  post("event", 19);
+  (void)admin("POST", "cache/evict", R"({"tier":"disk","document_ids":["event"]})");
+  std::string seen;
+  while (seen.find("event: job") == std::string::npos || seen.find("event: evict") == std::string::npos) {
+    const std::string more = c.read_until("\n\n");
+    if (more.empty()) break;
+    seen += more;
+  }
+  EXPECT_NE(seen.find("event: job"), std::string::npos);
+  EXPECT_NE(seen.find("event: evict"), std::string::npos);
+}
+
+TEST_F(AdminTest, ConfigShowsWhatIsInForce) {
+  const auto config = admin("GET", "config");
+  EXPECT_EQ(int_at(config, "cache.dram_bytes"), 67108864);
+  EXPECT_TRUE(at(admin("POST", "reload"), "reloaded").as_bool());
+}
+
+TEST_F(AdminTest, TheCommandLineDoesItToo) {
+  post("cli", 20, "cli");
+  const auto run = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {QUIRE_BINARY, "admin"});
+    words.insert(words.begin() + 3, {"--server", server_flag(), "--namespace", "cli"});
+    return run_process(words);
+  };
+  auto r = run({"stats", "--by", "namespace"});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(text_at(parse(r.out), "object"), "cache.stats");
+  const std::string file = (folder->path() / "cli.quirepack").string();
+  r = run({"export", file});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  r = run({"import", file});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(int_at(parse(r.out), "skipped"), 1) << r.out;
+  r = run({"evict", "cli", "--tier", "disk", "--dry-run"});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_GT(int_at(parse(r.out), "blocks"), 0);
+  r = run({"verify"});
+  EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
+  r = run({"requests"});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  r = run({"cancel", "qry_none"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("query_expired"), std::string::npos) << r.err;
+  r = run({"pin", "nobody"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("document_not_found"), std::string::npos) << r.err;
+  r = run({"export", "/nonexistent/file"});
+  EXPECT_EQ(r.exit_code, 1);
+}
+
+TEST(AdminScope, OthersMayNot) {
+  TempFolder folder;
+  const auto path = folder.path() / "keys.toml";
+  std::ofstream(path) << "[[keys]]\nname = \"user\"\nsha256 = \"" << sha256("user-key").hex() << "\"\nscopes = [\"read\", \"write\", \"query\"]\nnamespaces = [\"default\"]\n"
+                      << "[[keys]]\nname = \"team\"\nsha256 = \"" << sha256("team-key").hex() << "\"\nscopes = [\"admin\"]\nnamespaces = [\"team\"]\n";
+  ServiceProcess service;
+  service.start(folder.path() / "store", {"--auth.keys_file=" + path.string()});
+  const std::vector<std::string> user = {"api-key: user-key"}, team = {"api-key: team-key"};
+  ASSERT_EQ(service.call("POST", "/v1/documents?wait=true", R"({"id":"d","text":)" + quoted(sample_text(3, 100)) + "}", user).status, 200);
+  for (const auto& route : all_routes())
+    if (route.pattern.starts_with("/v1/admin/")) EXPECT_EQ(service.call(std::string(route.method), std::string(route.pattern), {}, user).status, 403) << route.pattern;
+  // A key of one namespace evicts that one only.
+  int status = 0;
+  (void)service.json("POST", "/v1/admin/cache/evict", R"({"tier":"disk","force":true})", team, &status);
+  EXPECT_EQ(status, 200);
+  EXPECT_EQ(text_at(service.json("GET", "/v1/documents/d", {}, user), "cache.state"), "resident");
+  EXPECT_EQ(service.stop(), 0);
+}
+
+TEST(AdminDrain, StopsTakingWorkAndKeepsAnswering) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store");
+  int status = 0;
+  const auto r = service.json("POST", "/v1/admin/drain", {}, {}, &status);
+  EXPECT_EQ(status, 200);
+  EXPECT_GE(int_at(r, "requests_running"), 0);
+  EXPECT_EQ(service.call("GET", "/readyz").status, 503);
+  EXPECT_EQ(service.call("GET", "/livez").status, 200);
+  EXPECT_EQ(service.call("POST", "/v1/query", R"({"query":"q"})").status, 503);
+  EXPECT_EQ(service.call("GET", "/v1/admin/config").status, 200);
+  EXPECT_EQ(service.stop(), 0);
+}
+
+}  // namespace
+}  // namespace quire::testing
