@@ -1,0 +1,136 @@
+// Clients that mean ill or are broken: each gets the right status or its connection closed, and the service goes on.
+#include <fstream>
+
+#include "cachestore/key.h"
+#include "tests/e2e/service_process.h"
+
+namespace quire::testing {
+namespace {
+
+class RobustnessTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder = new TempFolder;
+    const auto keys = folder->path() / "keys.toml";
+    std::ofstream(keys) << "[[keys]]\nname = \"user\"\nsha256 = \"" << sha256("right-key").hex() << "\"\nscopes = [\"read\", \"write\", \"query\"]\nnamespaces = [\"default\"]\n";
+    service = new ServiceProcess;
+    service->start(folder->path() / "store", {"--auth.keys_file=" + keys.string(), "--server.header_timeout_seconds=0.3", "--server.body_timeout_seconds=0.3", "--server.idle_timeout_seconds=1",
+                                              "--server.max_connections=64"});
+  }
+  static void TearDownTestSuite() {
+    EXPECT_EQ(service->stop(), 0);
+    delete service;
+    delete folder;
+  }
+  void TearDown() override { EXPECT_EQ(service->call("GET", "/readyz").status, 200) << "the others are not disturbed"; }
+
+  /// The status of what comes back; 0: closed without a word.
+  static int status_of(const std::string& bytes) {
+    LoopbackClient c(service->port());
+    (void)c.send(bytes);
+    const auto r = c.read_response();
+    return r ? r->status : 0;
+  }
+  static int status_of_path(const std::string& target) { return status_of("GET " + target + " HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\nConnection: close\r\n\r\n"); }
+
+  static TempFolder* folder;
+  static ServiceProcess* service;
+};
+TempFolder* RobustnessTest::folder = nullptr;
+ServiceProcess* RobustnessTest::service = nullptr;
+
+TEST_F(RobustnessTest, ASmuggledRequestIsNeverAnswered) {
+  // The hidden request would be answered by 401: only the refusal of the first may come, and then the end.
+  const std::string hidden = "GET /v1/documents HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string start = "POST /v1/query HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\nContent-Type: application/json\r\n";
+  const std::string cases[] = {
+      start + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden,
+      start + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n" + hidden,
+      start + "Content-Length: 0\r\nContent-Length: 4\r\n\r\n" + hidden,
+      start + "Transfer-Encoding: chunked\r\n folded: x\r\n\r\n0\r\n\r\n" + hidden,
+      start + "X: a\r\n Content-Length: 0\r\n\r\n" + hidden,
+      start + "X: a\nContent-Length: 0\r\n\r\n" + hidden,
+      start + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + hidden,
+      start + "Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\n" + hidden,
+      start + "Transfer-Encoding: chunked\r\n\r\n0;a\nb\r\n\r\n" + hidden,
+  };
+  for (const auto& bytes : cases) {
+    LoopbackClient c(service->port());
+    ASSERT_TRUE(c.send(bytes));
+    const auto r = c.read_response();
+    ASSERT_TRUE(r) << bytes;
+    EXPECT_TRUE(r->status == 400 || r->status == 501) << r->status << "\n" << bytes;
+    EXPECT_TRUE(c.at_end()) << "a second answer follows\n" << bytes;
+  }
+}
+
+TEST_F(RobustnessTest, PathTricksFindNothing) {
+  const std::pair<const char*, int> cases[] = {
+      {"/v1/documents/../admin/config", 404}, {"/v1/documents/%2e%2e/admin/config", 404}, {"/v1/documents/%2e%2e%2fadmin%2fconfig", 404}, {"/..%2f..%2fetc/passwd", 404},
+      {"//v1/documents", 404}, {"/v1//documents", 404}, {"/v1/documents/a%2Fcontent", 404}, {"/v1/documents/%00", 400}, {"/v1/documents/a%00b", 400}, {"/v1/%64ocuments", 200},
+      {"/V1/documents", 404}, {"/v1/documents/%", 400}, {"/v1/documents/%zz", 400}, {"/v1/documents/%c0%ae", 400}, {"*", 404}, {"http://other/v1/documents", 200}, {"/ui/../v1/documents", 404},
+  };
+  for (const auto& [target, status] : cases) EXPECT_EQ(status_of_path(target), status) << target;
+  EXPECT_EQ(status_of_path("v1/documents"), 400);
+}
+
+TEST_F(RobustnessTest, KeysInOddFormsAreRefused) {
+  const auto status = [](const std::string& headers) { return status_of("GET /v1/documents HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers + "\r\n"); };
+  EXPECT_EQ(status("Authorization: Bearer right-key\r\n"), 200);
+  for (const std::string& headers : {std::string("Authorization: Bearer right-kex\r\n"), std::string("Authorization: Bearer right-key2\r\n"), std::string("Authorization: Bearer right-ke\r\n"),
+                                     std::string("Authorization: Basic cmlnaHQta2V5\r\n"), std::string("Authorization: right-key\r\n"), std::string("Authorization: Bearer\r\n"), std::string(),
+                                     "api-key: " + std::string(12000, 'k') + "\r\n"})
+    EXPECT_EQ(status(headers), 401) << headers.substr(0, 60);
+}
+
+TEST_F(RobustnessTest, WrongContentTypesAre415) {
+  const auto status = [](const std::string& target, const std::string& type, const std::string& body) {
+    return service->call("POST", target, body, {"api-key: right-key"}, type).status;
+  };
+  EXPECT_EQ(status("/v1/query", "text/plain", R"({"query":"q"})"), 415);
+  EXPECT_EQ(status("/v1/query", "application/x-www-form-urlencoded", "query=q"), 415);
+  EXPECT_EQ(status("/v1/documents", "application/octet-stream", "x"), 415);
+  EXPECT_EQ(status("/v1/documents", "multipart/form-data", "x"), 400) << "no boundary";
+  EXPECT_EQ(status("/v1/query", "application/json; charset=utf-16", "\xff\xfe{"), 400);
+}
+
+TEST_F(RobustnessTest, LargeHeadersAre431) {
+  EXPECT_EQ(status_of("GET /livez HTTP/1.1\r\nHost: x\r\nX: " + std::string(20000, 'a') + "\r\n\r\n"), 431);
+  std::string many;
+  for (int i = 0; i < 3000; ++i) many += "X" + std::to_string(i) + ": y\r\n";
+  EXPECT_EQ(status_of("GET /livez HTTP/1.1\r\nHost: x\r\n" + many + "\r\n"), 431);
+  EXPECT_EQ(status_of("GET /" + std::string(20000, 'a') + " HTTP/1.1\r\nHost: x\r\n\r\n"), 431);
+}
+
+TEST_F(RobustnessTest, SlowClientsAreClosedAndTheirPlacesComeBack) {
+  // More than may be open at once, twice over: those of the first round must be gone for the second to be let in.
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::unique_ptr<LoopbackClient>> clients;
+    for (int i = 0; i < 60; ++i) {
+      clients.push_back(std::make_unique<LoopbackClient>(service->port()));
+      auto& c = *clients.back();
+      if (i % 3 == 0) (void)c.send("GET /livez HT");
+      if (i % 3 == 1) (void)c.send("POST /v1/query HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\nContent-Length: 100\r\n\r\n{");
+    }
+    for (auto& c : clients) {
+      const auto r = c->read_response();
+      EXPECT_TRUE(!r || r->status == 408) << r->status;
+      EXPECT_TRUE(c->at_end());
+    }
+  }
+}
+
+TEST_F(RobustnessTest, PipelinedRequestsKeepTheirOrderAndARefusalEndsThem) {
+  const auto get = [](const std::string& target) { return "GET " + target + " HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\n\r\n"; };
+  LoopbackClient c(service->port());
+  ASSERT_TRUE(c.send(get("/livez") + get("/v1/documents/nobody") + get("/v1/models") + "GARBAGE\r\n\r\n" + get("/livez")));
+  for (const int status : {200, 404, 200, 400}) {
+    const auto r = c.read_response();
+    ASSERT_TRUE(r) << status;
+    EXPECT_EQ(r->status, status);
+  }
+  EXPECT_TRUE(c.at_end());
+}
+
+}  // namespace
+}  // namespace quire::testing
