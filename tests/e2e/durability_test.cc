@@ -1,6 +1,7 @@
 // What survives a restart, a kill, and a flipped byte.
 #include <boost/json/serialize.hpp>
 #include <fstream>
+#include <memory>
 #include <random>
 
 #include "tests/e2e/service_process.h"
@@ -75,6 +76,56 @@ TEST(Durability, AKillInAnIngestLosesNothingAcknowledged) {
   EXPECT_EQ(service.stop(), 0);
   const auto verify = run_process({QUIRE_BINARY, "store", "verify", "--path", (folder.path() / "store").string()});
   EXPECT_EQ(verify.exit_code, 0) << verify.out << verify.err;
+}
+
+TEST(Durability, AKillUnderLoadLosesNothingAcknowledgedAndJobsGoOn) {
+  TempFolder folder;
+  std::vector<std::string> acknowledged;
+  std::string job;
+  json::value before;
+  {
+    ServiceProcess service;
+    service.start(folder.path() / "store");
+    post(service, "a", 1);
+    post(service, "b", 2);
+    acknowledged = {"a", "b"};
+    before = ask(service, R"(["a","b"])");
+    // Queries that stream, documents that are written and a job under way at the moment of the kill.
+    std::vector<std::unique_ptr<LoopbackClient>> streams;
+    const std::string body = R"({"query":"q","document_ids":["a"],"max_tokens":1500,"temperature":2,"seed":3,"stream":true,"timeout_ms":600000})";
+    for (int i = 0; i < 8; ++i) {
+      streams.push_back(std::make_unique<LoopbackClient>(service.port()));
+      ASSERT_TRUE(streams.back()->send("POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+    }
+    EXPECT_NE(streams[0]->read_until("event: plan").find("event: plan"), std::string::npos);
+    std::string documents;
+    for (int i = 0; i < 30; ++i) {
+      const std::string id = "job-" + std::to_string(i);
+      documents += std::string(i ? "," : "") + R"({"id":")" + id + R"(","text":)" + quoted(sample_text(static_cast<unsigned>(500 + i), 300)) + "}";
+      acknowledged.push_back(id);
+    }
+    const auto r = service.call("POST", "/v1/documents", R"({"documents":[)" + documents + "]}");
+    ASSERT_EQ(r.status, 202) << r.body;
+    job = text_at(parse(r.body), "job_id");
+    post(service, "late", 3);
+    acknowledged.push_back("late");
+    service.kill();
+  }
+  ServiceProcess service;
+  service.start(folder.path() / "store");
+  const auto after = ask(service, R"(["a","b"])");
+  EXPECT_EQ(text_at(after, "answer"), text_at(before, "answer"));
+  EXPECT_GT(int_at(after, "cache.tiers.disk.blocks"), 0) << json::serialize(at(after, "cache"));
+  EXPECT_TRUE(at(after, "cache.misses").as_array().empty());
+  for (const auto& id : acknowledged) EXPECT_EQ(service.call("GET", "/v1/documents/" + id + "/content").body.substr(0, 7), "Report ") << id;
+  LoopbackClient events(service.port(), 120);
+  ASSERT_TRUE(events.send("GET /v1/jobs/" + job + "/events HTTP/1.1\r\nHost: x\r\n\r\n"));
+  EXPECT_NE(events.read_until("event: done").find("event: done"), std::string::npos);
+  const auto finished = service.json("GET", "/v1/jobs/" + job);
+  EXPECT_EQ(text_at(finished, "status"), "succeeded") << json::serialize(finished);
+  EXPECT_EQ(int_at(finished, "counts.completed"), 30);
+  EXPECT_EQ(int_at(service.json("POST", "/v1/admin/cache/verify"), "bad"), 0);
+  EXPECT_EQ(service.stop(), 0);
 }
 
 TEST(Durability, AFlippedByteIsAMissAndTheAnswerStaysRight) {
