@@ -12,6 +12,7 @@
 #include "engine/pipeline/core.h"
 #include "engine/pipeline/kv_writer.h"
 #include "engine/pipeline/plan_builder.h"
+#include "engine/sample/token_mask.h"
 #include "engine/schedule/scheduler.h"
 #include "kernels/attention.h"
 #include "kernels/base/log.h"
@@ -146,6 +147,7 @@ class EngineImpl final : public Engine {
 
   std::unique_ptr<Model> model_;
   std::shared_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<const TokenTrie> token_trie_;
   PromptFormat format_;
   Store& store_;
   EngineInfo info_;
@@ -185,6 +187,8 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   core_.model = model_.get();
   core_.store = &store_;
   core_.tokenizer = tokenizer_.get();
+  token_trie_ = std::make_unique<const TokenTrie>(*tokenizer_);
+  core_.token_trie = token_trie_.get();
   core_.pool = pool_.get();
   core_.meter = &meter_;
   core_.stop_ids = format_.stop_ids();

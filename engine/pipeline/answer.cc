@@ -16,13 +16,35 @@ bool contains(const std::vector<std::int32_t>& ids, std::int32_t id) { return st
 }  // namespace
 
 Answer::Answer(QueryRun& run, QuerySink& sink, std::int32_t next_position)
-    : run_(run), sink_(sink), sampler_(run.request.sampling), text_(*run.core.tokenizer, stop_texts(run)), next_position_(next_position) {}
+    : run_(run), sink_(sink), sampler_(run.request.sampling), text_(*run.core.tokenizer, stop_texts(run)), next_position_(next_position) {
+  if (const auto& grammar = run.request.sampling.grammar) matcher_.emplace(*grammar, *run.core.token_trie);
+}
 
 std::optional<Answer::End> Answer::advance(std::span<const float> logits) {
   if (sink_.wants_logits()) sink_.on_logits(logits);
   const auto& forced = run_.request.sampling.forced_tokens;
   const auto at = static_cast<std::size_t>(run_.stats.completion_tokens);
-  return accept(at < forced.size() ? forced[at] : sampler_.sample(logits), logits);
+  const std::int32_t token_id = at < forced.size() ? forced[at] : choose(logits);
+  if (token_id < 0) return End{Status::unimplemented("no token of this model's vocabulary continues an answer of the form asked for"), FinishReason::kError};
+  return accept(token_id, logits);
+}
+
+/// -1: the grammar wants bytes that no token begins with.
+std::int32_t Answer::choose(std::span<const float> logits) {
+  if (!matcher_) return sampler_.sample(logits);
+  const auto allowed = matcher_->allowed();
+  allowed_.assign(allowed.begin(), allowed.end());
+  // What ends an answer comes where the answer is complete, and nowhere else.
+  const auto may_end = [&](std::int32_t id) {
+    const auto word = static_cast<std::size_t>(id) / 64;
+    if (word >= allowed_.size()) return;
+    const std::uint64_t bit = std::uint64_t{1} << (id % 64);
+    allowed_[word] = matcher_->complete() ? allowed_[word] | bit : allowed_[word] & ~bit;
+  };
+  const SamplingOptions& o = run_.request.sampling;
+  if (!o.ignore_eos) std::for_each(run_.core.stop_ids.begin(), run_.core.stop_ids.end(), may_end);
+  std::for_each(o.stop_token_ids.begin(), o.stop_token_ids.end(), may_end);
+  return sampler_.sample(logits, allowed_);
 }
 
 DecodeRow Answer::row() {
@@ -52,12 +74,14 @@ std::optional<Answer::End> Answer::accept(std::int32_t token_id, std::span<const
   if (o.top_logprobs) sink_.on_logprobs(token_logprobs(logits, token_id, *o.top_logprobs));
   sampler_.record(token_id);
   if (run_.request.attribute) tokens_.push_back(token_id);
+  if (matcher_) QUIRE_CHECK(matcher_->advance(token_id), "a token was taken that the grammar does not allow");
   std::string text = text_.push(token_id);
+  const bool closed = matcher_ && matcher_->finished();  // nothing can follow: no need for a token that says so
   const bool full = run_.stats.completion_tokens >= o.max_tokens || next_position_ >= run_.core.facts.window;
   const bool stopped = text_.stopped();
-  if (full && !stopped) text += text_.finish();
+  if ((full || closed) && !stopped) text += text_.finish();
   if (!sink_.on_token(token_id, text)) return gone;
-  if (stopped || text_.stopped()) return End{{}, FinishReason::kStop};
+  if (closed || stopped || text_.stopped()) return End{{}, FinishReason::kStop};
   if (full) return End{{}, FinishReason::kLength};
   next_token_ = token_id;
   return std::nullopt;

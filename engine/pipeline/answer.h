@@ -9,6 +9,7 @@
 #include "engine/pipeline/answer_text.h"
 #include "engine/pipeline/decode_batch.h"
 #include "engine/pipeline/query_run.h"
+#include "engine/sample/token_mask.h"
 
 namespace quire {
 
@@ -33,6 +34,7 @@ class Answer {
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
 
  private:
+  std::int32_t choose(std::span<const float> logits);
   std::optional<End> accept(std::int32_t token_id, std::span<const float> logits);
 
   QueryRun& run_;
@@ -40,6 +42,8 @@ class Answer {
   Sampler sampler_;
   AnswerText text_;
   std::vector<std::int32_t> tokens_;
+  std::optional<GrammarMatcher> matcher_;   ///< with a grammar
+  std::vector<std::uint64_t> allowed_;      ///< what the matcher and the ends of the answer allow
   std::int32_t next_token_ = 0, next_position_ = 0;
 };
 

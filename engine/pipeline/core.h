@@ -54,12 +54,14 @@ class SpeedMeter {
 };
 
 class KvWriter;
+class TokenTrie;
 
 struct EngineCore {
   EngineFacts facts;
   Model* model = nullptr;
   Store* store = nullptr;
   const Tokenizer* tokenizer = nullptr;
+  const TokenTrie* token_trie = nullptr;     ///< of the tokenizer, for answers with a grammar
   PagePool* pool = nullptr;
   PrefixCache* prefixes = nullptr;           ///< null: nothing is kept
   KvWriter* writer = nullptr;

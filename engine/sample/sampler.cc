@@ -41,6 +41,8 @@ bool before(const std::pair<float, std::int32_t>& a, const std::pair<float, std:
 
 /// What stands for the logarithm of zero.
 constexpr double kLogprobFloor = -9999;
+/// A logit no model gives, but still a number after a division by any temperature.
+constexpr float kLeast = -1e30f;
 
 }  // namespace
 
@@ -76,6 +78,7 @@ Status validate(const SamplingOptions& o, std::int32_t vocab_size) {
     if (!in_vocabulary(id)) return Status::invalid(field, std::to_string(id) + " " + ids);
     if (!(bias >= -100 && bias <= 100)) return Status::invalid(field, "must lie in [-100, 100]");
   }
+  if (o.grammar && !o.forced_tokens.empty()) return Status::invalid("forced_tokens", "cannot be combined with a grammar");
   if (o.top_logprobs && (*o.top_logprobs < 0 || *o.top_logprobs > kMaxTopLogprobs))
     return Status::invalid("top_logprobs", "must lie between 0 and " + std::to_string(kMaxTopLogprobs));
   return {};
@@ -138,13 +141,26 @@ void Sampler::record(std::int32_t token_id) {
 
 std::int32_t Sampler::sample(std::span<const float> logits) { return draw(adjusted(logits)); }
 
+std::int32_t Sampler::sample(std::span<const float> logits, std::span<const std::uint64_t> allowed) {
+  const auto shaped = adjusted(logits);
+  if (shaped.data() == logits.data()) adjusted_.assign(logits.begin(), logits.end());
+  bool any = false;
+  for (std::size_t i = 0; i < adjusted_.size(); ++i) {
+    const bool may = i / 64 < allowed.size() && (allowed[i / 64] >> (i % 64) & 1) != 0;
+    any = any || may;
+    // What is allowed stays possible, however little the model thinks of it.
+    adjusted_[i] = may ? std::max(std::isnan(adjusted_[i]) ? kLeast : adjusted_[i], kLeast) : -std::numeric_limits<float>::infinity();
+  }
+  return any ? draw(adjusted_) : -1;
+}
+
 std::int32_t Sampler::draw(std::span<const float> logits) {
   if (options_.temperature <= 0) return static_cast<std::int32_t>(argmax(logits.data(), static_cast<std::int64_t>(logits.size())));
   // Candidates as (logit / temperature, id), the most likely first as far as they are needed.
   scratch_.clear();
   const float scale = 1.0f / options_.temperature;
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (!std::isnan(logits[i])) scratch_.emplace_back(logits[i] * scale, static_cast<std::int32_t>(i));
+    if (logits[i] != -std::numeric_limits<float>::infinity() && !std::isnan(logits[i])) scratch_.emplace_back(logits[i] * scale, static_cast<std::int32_t>(i));
   }
   if (scratch_.empty()) return 0;
   const auto best = std::min_element(scratch_.begin(), scratch_.end(), before);

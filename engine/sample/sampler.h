@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,8 @@
 #include "kernels/base/status.h"
 
 namespace quire {
+
+class Grammar;
 
 inline constexpr std::int32_t kMaxTopLogprobs = 20;
 
@@ -29,6 +32,7 @@ struct SamplingOptions {
   float frequency_penalty = 0, presence_penalty = 0;
   std::vector<std::pair<std::int32_t, float>> logit_bias;  ///< token id (each once) and what its logit gets added, [-100, 100]
   std::optional<std::int32_t> top_logprobs;  ///< QuerySink::on_logprobs with this many alternatives, 0 .. kMaxTopLogprobs; none: off
+  std::shared_ptr<const Grammar> grammar;    ///< every text of the answer is a beginning of one of its texts; null: any text
   /// The first tokens of the answer are these whatever the logits say (teacher forcing); sampling goes on behind them.
   std::vector<std::int32_t> forced_tokens;
 };
@@ -58,6 +62,8 @@ class Sampler {
   explicit Sampler(const SamplingOptions& options);
   /// logits: [vocab_size] f32, not changed.
   std::int32_t sample(std::span<const float> logits);
+  /// Of the tokens in `allowed` (token t is bit t % 64 of word t / 64; those behind its end are not) only. -1: there is none.
+  std::int32_t sample(std::span<const float> logits, std::span<const std::uint64_t> allowed);
   /// The answer goes on with this token: what penalties count.
   void record(std::int32_t token_id);
 

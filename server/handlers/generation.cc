@@ -251,7 +251,7 @@ class ChoiceSink final : public QuerySink {
 
 /// Whether the answer is the likeliest token at every step: only such answers can be compared token by token.
 bool is_greedy(const SamplingOptions& o) {
-  return o.temperature <= 0 && o.frequency_penalty == 0 && o.presence_penalty == 0 && o.logit_bias.empty();
+  return o.temperature <= 0 && o.frequency_penalty == 0 && o.presence_penalty == 0 && o.logit_bias.empty() && !o.grammar;
 }
 
 std::shared_ptr<ShadowSample> shadow_of(Services& services, const QueryRequest& request) {

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 
 #include "engine/pipeline/sketch.h"
+#include "engine/sample/json_schema_grammar.h"
 #include "tests/engine/pipeline/harness.h"
 #include "tests/engine/pipeline/reference.h"
 
@@ -401,6 +403,30 @@ TEST_P(PipelineTest, LogitBiasDecidesAndItsIdsAreChecked) {
   EXPECT_EQ(std::count(biased.ids.begin(), biased.ids.end(), 500), 12);
   request.sampling.logit_bias = {{500, 100}, {4096, 1}};
   EXPECT_EQ(run_query(*engine_, request).status.field(), "logit_bias.4096");
+}
+
+TEST_P(PipelineTest, AnAnswerKeepsToItsGrammarAndEndsWithIt) {
+  auto request = make_request(*engine_, random_docs({20}), random_ids(rng_, 5), "reuse");
+  const auto grammar = json_schema_grammar(
+      R"({"type":"object","properties":{"name":{"type":"string","maxLength":3},"tags":{"type":"array","items":{"enum":["red","blue"]},"maxItems":2}},"required":["name","tags"],"additionalProperties":false})");
+  ASSERT_TRUE(grammar.ok()) << grammar.status().to_string();
+  request.sampling.grammar = *grammar;
+  request.sampling.max_tokens = 120;
+  for (const std::uint64_t seed : {0u, 1u, 2u, 3u}) {
+    request.sampling.temperature = seed == 0 ? 0.0f : 1.0f;
+    request.sampling.seed = seed;
+    const Outcome o = run_query(*engine_, request);
+    ASSERT_TRUE(o.status.ok()) << o.status.to_string();
+    ASSERT_EQ(o.reason, FinishReason::kStop) << o.text;
+    boost::system::error_code ec;
+    const boost::json::value value = boost::json::parse(o.text, ec);
+    ASSERT_FALSE(ec) << o.text;
+    EXPECT_TRUE(value.as_object().at("name").is_string() && value.as_object().at("tags").is_array()) << o.text;
+  }
+  request.sampling.max_tokens = 2;
+  EXPECT_EQ(run_query(*engine_, request).reason, FinishReason::kLength);
+  request.sampling.forced_tokens = {400};
+  EXPECT_EQ(run_query(*engine_, request).status.field(), "forced_tokens");
 }
 
 /// Keeps the likeliest token of each position.

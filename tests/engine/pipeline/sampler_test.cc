@@ -157,6 +157,30 @@ TEST(SamplerTest, LogitBiasBansAndForcesTokensAlsoWhenDrawing) {
   EXPECT_EQ(counts.size(), 2u);
 }
 
+TEST(SamplerTest, OnlyAllowedTokensAreTakenHoweverUnlikely) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  std::vector<float> logits(70, 5);
+  logits[3] = -inf;
+  logits[65] = nan;
+  const auto only = [](std::initializer_list<std::size_t> ids) {
+    std::vector<std::uint64_t> mask(2);
+    for (const std::size_t id : ids) mask[id / 64] |= std::uint64_t{1} << (id % 64);
+    return mask;
+  };
+  for (const float temperature : {0.0f, 1.0f, 1e-30f}) {
+    SamplingOptions o;
+    o.temperature = temperature;
+    o.seed = 4;
+    o.logit_bias = {{7, 100}};
+    Sampler sampler(o);
+    EXPECT_EQ(sampler.sample(logits, only({3})), 3) << temperature;
+    EXPECT_EQ(sampler.sample(logits, only({65})), 65) << temperature;
+    EXPECT_EQ(sampler.sample(logits, only({3, 69})), 69) << temperature;
+    EXPECT_EQ(sampler.sample(logits, only({})), -1) << temperature;
+    EXPECT_EQ(sampler.sample(logits, std::vector<std::uint64_t>{1}), 0) << "what is behind the mask's end is not allowed";
+  }
+}
+
 TEST(LogprobsTest, AreTheLogarithmsOfTheSoftmaxInDescendingOrder) {
   const auto l = token_logprobs(std::vector<float>{std::log(0.2f) + 7, std::log(0.5f) + 7, std::log(0.3f) + 7}, 0, 2);
   EXPECT_EQ(l.chosen.token_id, 0);

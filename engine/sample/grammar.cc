@@ -1,0 +1,95 @@
+#include "engine/sample/grammar.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace quire {
+
+using Kind = Grammar::Kind;
+
+GrammarBuilder::Part GrammarBuilder::add(Grammar::Node node) {
+  nodes_.push_back(std::move(node));
+  return static_cast<Part>(nodes_.size() - 1);
+}
+
+GrammarBuilder::Part GrammarBuilder::bytes(const ByteSet& set) {
+  Grammar::Node n;
+  n.kind = Kind::kBytes;
+  n.bytes = set;
+  return add(std::move(n));
+}
+
+GrammarBuilder::Part GrammarBuilder::range(unsigned char first, unsigned char last) {
+  ByteSet set;
+  for (unsigned b = first; b <= last; ++b) set.set(b);
+  return bytes(set);
+}
+
+GrammarBuilder::Part GrammarBuilder::literal(std::string text) {
+  Grammar::Node n;
+  n.kind = Kind::kLiteral;
+  n.text = std::move(text);
+  return add(std::move(n));
+}
+
+GrammarBuilder::Part GrammarBuilder::sequence(std::vector<Part> parts) {
+  Grammar::Node n;
+  n.kind = Kind::kSequence;
+  n.parts = std::move(parts);
+  return add(std::move(n));
+}
+
+GrammarBuilder::Part GrammarBuilder::choice(std::vector<Part> parts) {
+  Grammar::Node n;
+  n.kind = Kind::kChoice;
+  n.parts = std::move(parts);
+  return add(std::move(n));
+}
+
+GrammarBuilder::Part GrammarBuilder::repeat(Part part, std::int32_t min, std::int32_t max) {
+  Grammar::Node n;
+  n.kind = Kind::kRepeat;
+  n.parts = {part};
+  n.min = min;
+  n.max = max;
+  return add(std::move(n));
+}
+
+GrammarBuilder::Part GrammarBuilder::forward() { return choice({}); }
+
+void GrammarBuilder::define(Part forward, Part meaning) { nodes_[static_cast<std::size_t>(forward)].parts = {meaning}; }
+
+Result<std::shared_ptr<const Grammar>> GrammarBuilder::finish(Part root) {
+  // Which parts match at least one finite text: the least fixed point.
+  std::vector<bool> finite(nodes_.size(), false);
+  const auto known = [&](Part p) { return static_cast<bool>(finite[static_cast<std::size_t>(p)]); };
+  const auto matches_something = [&](const Grammar::Node& n) {
+    switch (n.kind) {
+      case Kind::kBytes: return n.bytes.any();
+      case Kind::kLiteral: return true;
+      case Kind::kSequence: return std::all_of(n.parts.begin(), n.parts.end(), known);
+      case Kind::kChoice: return std::any_of(n.parts.begin(), n.parts.end(), known);
+      case Kind::kRepeat: return n.min == 0 || known(n.parts[0]);
+    }
+    return false;
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (finite[i] || !matches_something(nodes_[i])) continue;
+      finite[i] = changed = true;
+    }
+  }
+  if (!known(root)) return Status(Code::kInvalidArgument, "no finite text has this form");
+  for (Grammar::Node& n : nodes_) {
+    if (n.kind == Kind::kChoice) std::erase_if(n.parts, [&](Part p) { return !known(p); });
+    if (n.kind == Kind::kRepeat && !known(n.parts[0])) n.max = 0;
+  }
+  auto grammar = std::make_shared<Grammar>();
+  grammar->nodes_ = std::move(nodes_);
+  grammar->root_ = root;
+  nodes_.clear();
+  return std::shared_ptr<const Grammar>(std::move(grammar));
+}
+
+}  // namespace quire

@@ -1,0 +1,77 @@
+/// Languages of bytes an answer must belong to, as pushdown automata: parts that match bytes, joined, chosen among, repeated, and
+/// referring to each other. JSON Schemas become such grammars (json_schema_grammar.h); masks of tokens come from them (token_mask.h).
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/base/status.h"
+
+namespace quire {
+
+using ByteSet = std::bitset<256>;
+
+/// Immutable: any thread.
+class Grammar {
+ public:
+  using Part = std::int32_t;  ///< index of a part
+  static constexpr std::int32_t kUnbounded = std::numeric_limits<std::int32_t>::max();
+
+  enum class Kind : std::uint8_t {
+    kBytes,     ///< one byte of `bytes`
+    kLiteral,   ///< `text`, at least one byte
+    kSequence,  ///< all of `parts`, one after the other; the empty one is the empty text
+    kChoice,    ///< one of `parts`
+    kRepeat     ///< parts[0], `min` to `max` times
+  };
+  struct Node {
+    Kind kind = Kind::kSequence;
+    ByteSet bytes;
+    std::string text;
+    std::vector<Part> parts;
+    std::int32_t min = 0, max = 0;
+  };
+
+  const Node& node(Part part) const { return nodes_[static_cast<std::size_t>(part)]; }
+  Part root() const { return root_; }
+
+ private:
+  friend class GrammarBuilder;
+  std::vector<Node> nodes_;
+  Part root_ = 0;
+};
+
+/// Collects the parts of one grammar. A part that is repeated must not match the empty text, and no part may contain itself before
+/// its first byte, but as a whole alternative of a choice.
+class GrammarBuilder {
+ public:
+  using Part = Grammar::Part;
+
+  Part bytes(const ByteSet& set);
+  /// The bytes from `first` to `last`, both in.
+  Part range(unsigned char first, unsigned char last);
+  Part literal(std::string text);
+  Part sequence(std::vector<Part> parts);
+  Part choice(std::vector<Part> parts);
+  Part optional(Part part) { return choice({part, sequence({})}); }
+  Part repeat(Part part, std::int32_t min, std::int32_t max = Grammar::kUnbounded);
+  /// A part that is named before it is known; define() says what it is. For recursion.
+  Part forward();
+  void define(Part forward, Part meaning);
+
+  std::size_t size() const { return nodes_.size(); }
+
+  /// The grammar of the texts `root` matches. Alternatives that match no finite text are left out.
+  /// Errors: kInvalidArgument if nothing is left.
+  Result<std::shared_ptr<const Grammar>> finish(Part root);
+
+ private:
+  Part add(Grammar::Node node);
+  std::vector<Grammar::Node> nodes_;
+};
+
+}  // namespace quire

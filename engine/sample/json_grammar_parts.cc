@@ -1,0 +1,106 @@
+#include "engine/sample/json_grammar_parts.h"
+
+#include <algorithm>
+#include <boost/json/serialize.hpp>
+#include <boost/json/string.hpp>
+
+namespace quire {
+
+using Part = Grammar::Part;
+
+Part JsonParts::make_character() {
+  ByteSet plain;
+  for (unsigned b = 0x20; b < 0x80; ++b) plain.set(b, b != '"' && b != '\\');
+  const Part tail = b_.range(0x80, 0xbf);
+  const auto hex = [&](std::string_view digits) {
+    ByteSet set;
+    for (const char c : digits) set.set(static_cast<unsigned char>(c));
+    return b_.bytes(set);
+  };
+  const Part any = hex("0123456789abcdefABCDEF"), d = hex("dD");
+  // Escaped UTF-16: a high surrogate is always followed by a low one.
+  const Part single = b_.choice({b_.sequence({hex("0123456789abcABCefEF"), any, any, any}), b_.sequence({d, hex("01234567"), any, any})});
+  const Part pair = b_.sequence({d, hex("89abAB"), any, any, b_.literal("\\u"), d, hex("cdefCDEF"), any, any});
+  const Part escape = b_.sequence({b_.literal("\\"), b_.choice({hex("\"\\/bfnrt"), b_.sequence({b_.literal("u"), b_.choice({single, pair})})})});
+  return b_.choice({b_.bytes(plain), escape,
+                    // Well-formed UTF-8, as the Unicode standard's table 3-7 has it.
+                    b_.sequence({b_.range(0xc2, 0xdf), tail}), b_.sequence({b_.range(0xe0, 0xe0), b_.range(0xa0, 0xbf), tail}),
+                    b_.sequence({b_.range(0xe1, 0xec), tail, tail}), b_.sequence({b_.range(0xed, 0xed), b_.range(0x80, 0x9f), tail}),
+                    b_.sequence({b_.range(0xee, 0xef), tail, tail}), b_.sequence({b_.range(0xf0, 0xf0), b_.range(0x90, 0xbf), tail, tail}),
+                    b_.sequence({b_.range(0xf1, 0xf3), tail, tail, tail}), b_.sequence({b_.range(0xf4, 0xf4), b_.range(0x80, 0x8f), tail, tail})});
+}
+
+Part JsonParts::character() {
+  return once(character_, [this] { return make_character(); });
+}
+
+Part JsonParts::string(std::int32_t min, std::int32_t max) {
+  const auto make = [&] { return b_.sequence({b_.literal("\""), b_.repeat(character(), min, max), b_.literal("\"")}); };
+  return min == 0 && max == Grammar::kUnbounded ? once(string_, make) : make();
+}
+
+Part JsonParts::integer() {
+  return once(integer_, [this] {
+    const Part digits = b_.sequence({b_.range('1', '9'), b_.repeat(b_.range('0', '9'), 0, 17)});
+    return b_.sequence({b_.optional(b_.literal("-")), b_.choice({b_.literal("0"), digits})});
+  });
+}
+
+Part JsonParts::make_number() {
+  const Part digit = b_.range('0', '9');
+  ByteSet e, sign;
+  e.set('e').set('E');
+  sign.set('+').set('-');
+  return b_.sequence({integer(), b_.optional(b_.sequence({b_.literal("."), b_.repeat(digit, 1, 17)})),
+                      b_.optional(b_.sequence({b_.bytes(e), b_.optional(b_.bytes(sign)), b_.repeat(digit, 1, 2)}))});
+}
+
+Part JsonParts::number() {
+  return once(number_, [this] { return make_number(); });
+}
+
+Part JsonParts::boolean() {
+  return once(boolean_, [this] { return b_.choice({b_.literal("true"), b_.literal("false")}); });
+}
+
+Part JsonParts::any(int depth) {
+  any_.resize(std::max(any_.size(), static_cast<std::size_t>(depth) + 1));
+  if (const auto made = any_[static_cast<std::size_t>(depth)]) return *made;
+  std::vector<Part> kinds = {string(), number(), boolean(), null()};
+  if (depth > 0) {
+    const Part inner = any(depth - 1);
+    kinds.push_back(array(inner));
+    kinds.push_back(map(inner));
+  }
+  const Part part = b_.choice(std::move(kinds));
+  any_[static_cast<std::size_t>(depth)] = part;
+  return part;
+}
+
+Part JsonParts::array(Part item, std::int32_t min, std::int32_t max) {
+  const Part open = b_.literal("["), close = b_.literal("]");
+  if (max == 0) return b_.sequence({open, close});
+  const Part more = b_.sequence({comma(), item});
+  const Part items = b_.sequence({item, b_.repeat(more, min > 0 ? min - 1 : 0, max == Grammar::kUnbounded ? max : max - 1)});
+  return b_.sequence({open, min == 0 ? b_.optional(items) : items, close});
+}
+
+Part JsonParts::map(Part value) {
+  const Part member = b_.sequence({string(), colon(), value});
+  return b_.sequence({b_.literal("{"), b_.optional(b_.sequence({member, b_.repeat(b_.sequence({comma(), member}), 0)})), b_.literal("}")});
+}
+
+Part JsonParts::object(const std::vector<Member>& members) {
+  // From the last member to the first: what may follow when none has been written yet, and when one has.
+  Part first = b_.literal("}"), later = first;
+  for (auto m = members.rbegin(); m != members.rend(); ++m) {
+    const std::string name = boost::json::serialize(boost::json::string_view(m->name));
+    const Part member = b_.sequence({b_.literal(name), colon(), m->value});
+    const Part as_first = b_.sequence({member, later}), as_later = b_.sequence({comma(), member, later});
+    first = m->required ? as_first : b_.choice({as_first, first});
+    later = m->required ? as_later : b_.choice({as_later, later});
+  }
+  return b_.sequence({b_.literal("{"), first});
+}
+
+}  // namespace quire

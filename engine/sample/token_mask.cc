@@ -1,0 +1,218 @@
+#include "engine/sample/token_mask.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace quire {
+
+using Kind = Grammar::Kind;
+
+TokenTrie::TokenTrie(const Tokenizer& tokenizer) : strips_first_space_(tokenizer.strips_first_space()) {
+  bytes_of_.resize(static_cast<std::size_t>(tokenizer.vocab_size()));
+  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (!tokenizer.is_special(id)) bytes_of_[static_cast<std::size_t>(id)] = tokenizer.token_bytes(id);
+  }
+  build();
+}
+
+TokenTrie::TokenTrie(std::span<const std::string_view> tokens, bool strips_first_space)
+    : bytes_of_(tokens.begin(), tokens.end()), strips_first_space_(strips_first_space) {
+  build();
+}
+
+void TokenTrie::build() {
+  token_ids_.resize(bytes_of_.size());
+  std::iota(token_ids_.begin(), token_ids_.end(), 0);
+  std::erase_if(token_ids_, [this](std::int32_t id) { return bytes_of(id).empty(); });
+  std::sort(token_ids_.begin(), token_ids_.end(), [this](std::int32_t a, std::int32_t b) { return std::pair(bytes_of(a), a) < std::pair(bytes_of(b), b); });
+  std::vector<std::int32_t> path;  // the node of each byte of the token before
+  const auto close = [&](std::size_t depth) {
+    for (; path.size() > depth; path.pop_back()) nodes_[static_cast<std::size_t>(path.back())].next = static_cast<std::int32_t>(nodes_.size());
+  };
+  std::string_view before;
+  for (std::size_t i = 0; i < token_ids_.size(); ++i) {
+    const std::string_view bytes = bytes_of(token_ids_[i]);
+    const auto at = static_cast<std::int32_t>(i);
+    if (i > 0 && bytes == before) {
+      nodes_.back().tokens_end = at + 1;
+      continue;
+    }
+    close(static_cast<std::size_t>(std::mismatch(bytes.begin(), bytes.end(), before.begin(), before.end()).first - bytes.begin()));
+    while (path.size() < bytes.size()) {
+      Node n{};
+      n.byte = static_cast<std::uint8_t>(bytes[path.size()]);
+      n.depth = static_cast<std::int32_t>(path.size()) + 1;
+      n.tokens_begin = n.tokens_end = at;
+      path.push_back(static_cast<std::int32_t>(nodes_.size()));
+      nodes_.push_back(n);
+    }
+    nodes_.back().tokens_end = at + 1;
+    max_depth_ = std::max(max_depth_, static_cast<std::int32_t>(bytes.size()));
+    before = bytes;
+  }
+  close(0);
+}
+
+GrammarMatcher::GrammarMatcher(const Grammar& grammar, const TokenTrie& trie) : grammar_(grammar), trie_(trie) {
+  StateKey start{true, false, {}};
+  enter(grammar_.root(), kBottom, start);
+  current_ = intern(start);
+  if (!trie_.strips_first_space()) return;
+  // The space that is not part of the text comes before everything, once; behind it stands the same start without that choice.
+  start.first = false;
+  const StateId behind = intern(std::move(start));
+  states_[current()].next[' '] = behind;
+}
+
+GrammarMatcher::FrameId GrammarMatcher::frame(Grammar::Part part, std::int32_t index, FrameId below) {
+  const Frame f{part, index, below};
+  const auto [it, fresh] = frame_ids_.emplace(f, static_cast<FrameId>(frames_.size()));
+  if (fresh) frames_.push_back(f);
+  return it->second;
+}
+
+void GrammarMatcher::add(const Way& way, StateKey& out) {
+  const auto at = std::lower_bound(out.ways.begin(), out.ways.end(), way);
+  if ((at == out.ways.end() || *at != way) && out.ways.size() < kMaxWays) out.ways.insert(at, way);
+}
+
+bool GrammarMatcher::first_time(Grammar::Part part, FrameId frame) {
+  return seen_.insert(static_cast<std::uint64_t>(static_cast<std::uint32_t>(part)) << 32 | static_cast<std::uint32_t>(frame)).second;
+}
+
+void GrammarMatcher::enter(Grammar::Part part, FrameId then, StateKey& out) {
+  if (!first_time(part, then)) return;
+  const Grammar::Node& n = grammar_.node(part);
+  switch (n.kind) {
+    case Kind::kBytes:
+    case Kind::kLiteral: return add({part, 0, then}, out);
+    case Kind::kSequence:
+      if (n.parts.empty()) return leave(then, out);
+      // The last part needs no frame: what follows it is what follows the sequence.
+      return enter(n.parts[0], n.parts.size() == 1 ? then : frame(part, 1, then), out);
+    case Kind::kChoice:
+      for (const Grammar::Part p : n.parts) enter(p, then, out);
+      return;
+    case Kind::kRepeat: return repeat(part, 0, then, out);
+  }
+}
+
+void GrammarMatcher::leave(FrameId id, StateKey& out) {
+  if (id == kBottom) {
+    out.complete = true;
+    return;
+  }
+  if (!first_time(-1, id)) return;
+  const Frame f = frames_[static_cast<std::size_t>(id)];
+  const Grammar::Node& n = grammar_.node(f.part);
+  if (n.kind == Kind::kRepeat) return repeat(f.part, f.index, f.below, out);
+  const auto next = static_cast<std::size_t>(f.index);
+  enter(n.parts[next], next + 1 == n.parts.size() ? f.below : frame(f.part, f.index + 1, f.below), out);
+}
+
+void GrammarMatcher::repeat(Grammar::Part part, std::int32_t count, FrameId below, StateKey& out) {
+  const Grammar::Node& n = grammar_.node(part);
+  if (count >= n.min) leave(below, out);
+  if (count >= n.max) return;
+  // Without an upper bound, counts from the lower one on are the same.
+  const std::int32_t after = n.max == Grammar::kUnbounded ? std::min(count + 1, n.min) : count + 1;
+  enter(n.parts[0], frame(part, after, below), out);
+}
+
+GrammarMatcher::StateId GrammarMatcher::intern(StateKey key) {
+  if (key.ways.empty() && !key.complete) return kDead;
+  const auto [it, fresh] = state_ids_.emplace(std::move(key), static_cast<StateId>(states_.size()));
+  if (fresh) {
+    State& s = states_.emplace_back();
+    s.ways = it->first.ways;
+    s.complete = it->first.complete;
+    s.next.fill(kUnknown);
+  }
+  return it->second;
+}
+
+GrammarMatcher::StateId GrammarMatcher::step(StateId from, std::uint8_t byte) {
+  const StateId known = states_[static_cast<std::size_t>(from)].next[byte];
+  if (known != kUnknown) return known;
+  StateKey key{false, false, {}};
+  seen_.clear();
+  for (const Way& way : states_[static_cast<std::size_t>(from)].ways) {
+    const Grammar::Node& n = grammar_.node(way.part);
+    if (n.kind == Kind::kBytes) {
+      if (n.bytes.test(byte)) leave(way.then, key);
+    } else if (static_cast<std::uint8_t>(n.text[static_cast<std::size_t>(way.offset)]) == byte) {
+      if (static_cast<std::size_t>(way.offset) + 1 == n.text.size()) {
+        leave(way.then, key);
+      } else {
+        add({way.part, way.offset + 1, way.then}, key);
+      }
+    }
+  }
+  const StateId to = intern(std::move(key));
+  states_[static_cast<std::size_t>(from)].next[byte] = to;
+  return to;
+}
+
+std::vector<std::uint64_t> GrammarMatcher::walk(StateId from) {
+  std::vector<std::uint64_t> mask((static_cast<std::size_t>(trie_.vocab_size()) + 63) / 64);
+  std::vector<StateId> at(static_cast<std::size_t>(trie_.max_depth()) + 1);
+  at[0] = from;
+  const auto& nodes = trie_.nodes();
+  for (std::size_t i = 0; i < nodes.size();) {
+    const TokenTrie::Node& n = nodes[i];
+    const auto depth = static_cast<std::size_t>(n.depth);
+    at[depth] = step(at[depth - 1], n.byte);
+    if (at[depth] == kDead) {
+      i = static_cast<std::size_t>(n.next);
+      continue;
+    }
+    for (std::int32_t t = n.tokens_begin; t < n.tokens_end; ++t) {
+      const auto id = static_cast<std::size_t>(trie_.token_ids()[static_cast<std::size_t>(t)]);
+      mask[id / 64] |= std::uint64_t{1} << (id % 64);
+    }
+    ++i;
+  }
+  return mask;
+}
+
+std::span<const std::uint64_t> GrammarMatcher::allowed() {
+  if (const auto it = masks_.find(current_); it != masks_.end()) return it->second;
+  if (states_.size() > kMaxStates) forget_all_but_current();
+  if (masks_.size() >= kMaxMasks) masks_.clear();
+  return masks_.emplace(current_, walk(current_)).first->second;
+}
+
+bool GrammarMatcher::advance(std::int32_t token_id) {
+  if (token_id < 0 || token_id >= trie_.vocab_size()) return false;
+  const std::string_view bytes = trie_.bytes_of(token_id);
+  if (bytes.empty()) return false;
+  StateId to = current_;
+  for (const char c : bytes) {
+    to = step(to, static_cast<std::uint8_t>(c));
+    if (to == kDead) return false;
+  }
+  current_ = to;
+  return true;
+}
+
+/// Frames are renumbered in the order they are reached, so the same answer leads to the same numbers.
+void GrammarMatcher::forget_all_but_current() {
+  StateKey key{false, states_[current()].complete, states_[current()].ways};
+  const std::vector<Frame> old = std::exchange(frames_, {});
+  frame_ids_.clear();
+  states_.clear();
+  state_ids_.clear();
+  masks_.clear();
+  for (Way& way : key.ways) {
+    std::vector<FrameId> chain;
+    for (FrameId f = way.then; f != kBottom; f = old[static_cast<std::size_t>(f)].below) chain.push_back(f);
+    FrameId then = kBottom;
+    for (auto f = chain.rbegin(); f != chain.rend(); ++f) then = frame(old[static_cast<std::size_t>(*f)].part, old[static_cast<std::size_t>(*f)].index, then);
+    way.then = then;
+  }
+  std::sort(key.ways.begin(), key.ways.end());
+  current_ = intern(std::move(key));
+}
+
+}  // namespace quire
