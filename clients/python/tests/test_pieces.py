@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire_client import Explanation, InvalidReplyError, QuireError, RequestTimeoutError, RetryPolicy
+from quire_client import ConfigurationError, Explanation, InvalidReplyError, QuireError, RequestTimeoutError, RetryPolicy
 from quire_client._exchange import Attempt, FailedBeforeSendingError, Flow, Now, Pause, Reply, exchange, json_call
 from quire_client._flows import Deadline, documents_of_files, file_id, wait_for_job, wait_until_ready
 from quire_client._sse import EventDecoder, ServerEvent
@@ -96,6 +96,12 @@ def test_a_post_has_a_key_unless_it_only_reads() -> None:
     assert keys(idempotency_key="mine") == "mine"
     assert keys(repeatable=True) is None
     assert keys(repeatable=False) is None
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_sent() -> None:
+    for value in (object(), float("nan"), {1, 2}):
+        with pytest.raises(ConfigurationError, match="cannot be written as JSON"):
+            json_call("POST", "/x", lambda r: r, {"metadata": value})
 
 
 @pytest.mark.parametrize(
