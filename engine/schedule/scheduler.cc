@@ -99,6 +99,7 @@ void Scheduler::run() {
     const auto now = Clock::now();
     if (stopping) {
       prefill_count_.fetch_sub(prefills_.fail_all(stopping_status()));
+      prefill_bytes_ = 0;
       embeds_.close(stopping_status());
       if (now >= stop_at) end_everything(stopping_status());
       if (running_.empty() && prepared_.empty() && waiting_.empty()) break;

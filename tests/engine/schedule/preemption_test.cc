@@ -169,6 +169,37 @@ TEST_F(PreemptionTest, StoppingEndsPreemptedQueriesToo) {
   EXPECT_TRUE(engine_->requests().empty());
 }
 
+TEST_F(PreemptionTest, StoppingGivesTheMemoryOfIngestToQueries) {
+  start_small(32, [](EngineOptions& o) { o.prefix_cache_bytes = 0; });
+  std::promise<Code> prefilled;
+  PrefillRequest prefill;
+  prefill.token_ids = random_ids(rng_, 440);  // 28 columns
+  Gate begun, stopping;
+  prefill.on_progress = [&](std::int64_t tokens) {
+    if (tokens > 64) return;
+    begun.open();
+    stopping.pass();
+  };
+  engine_->prefill(std::move(prefill), [&prefilled](Result<PrefillResult> r) { prefilled.set_value(r.code()); });
+  begun.pass();
+  auto query = submit(long_answer(100, 200));
+  std::thread stopper([this] { engine_->stop(std::chrono::minutes(5)); });
+  // Nobody is let in once it is stopping; whoever came before is answered.
+  std::vector<std::shared_ptr<CollectingSink>> before;
+  for (;;) {
+    auto sink = std::make_shared<CollectingSink>();
+    const auto asked = engine_->query(plain(), sink);
+    if (asked.code() == Code::kUnavailable) break;
+    if (asked.ok()) before.push_back(sink);
+    std::this_thread::yield();
+  }
+  stopping.open();
+  stopper.join();
+  EXPECT_EQ(prefilled.get_future().get(), Code::kUnavailable);
+  EXPECT_TRUE(query->wait().status.ok());
+  for (auto& s : before) EXPECT_TRUE(s->wait().status.ok());
+}
+
 TEST_F(PreemptionTest, ThoseNextInTurnFetchWhileOthersRun) {
   std::vector<Doc> docs;
   for (int i = 0; i < 2; ++i) {
