@@ -1,6 +1,6 @@
 // Decode speed at batch sizes, and what an ingest running beside costs a query between two tokens. Random weights of a published shape.
 // Prints {"settings": ..., "rows": [...]}.
-//   quire_throughput_bench [--quick] [--model NAME] [--weights bf16|int8] [--context N] [--steps N] [--answer N] [--ingest N]
+//   quire_throughput_bench [--quick] [--model NAME] [--weights bf16|int8] [--context N] [--steps N] [--answer N] [--ingest N] [--threads N]
 //     [--model-dir DIR with tokenizer]
 #include <algorithm>
 #include <atomic>
@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/machine_rates.h"
 #include "bench/model_shapes.h"
 #include "cachestore/store.h"
 #include "engine/engine_parts.h"
@@ -83,21 +84,25 @@ class BatchBench {
   }
 
   std::string run() {
-    std::string rows;
-    double one = 0;
-    for (const std::int32_t batch : kBatches) {
-      std::vector<double> ms;
-      for (std::int64_t i = -2; i < options_.steps; ++i) {
-        const double step = measure(batch);
-        if (i >= 0) ms.push_back(step);
+    // Sizes take turns, and each round has its own ratio: other work on the machine disturbs them alike.
+    std::vector<double> ms[std::size(kBatches)], times[std::size(kBatches)];
+    for (std::int64_t round = -1; round < options_.steps; ++round) {
+      for (std::size_t i = 0; i < std::size(kBatches); ++i) {
+        const double step = measure(kBatches[i]);
+        if (round < 0) continue;
+        ms[i].push_back(step);
+        times[i].push_back(kBatches[i] * ms[0].back() / step);
       }
-      const double median = percentile(ms, 50), rate = 1000 * batch / median;
-      if (batch == 1) one = rate;
+    }
+    std::string rows;
+    for (std::size_t i = 0; i < std::size(kBatches); ++i) {
+      const std::int32_t batch = kBatches[i];
+      const double median = percentile(ms[i], 50);
       char text[400];
       std::snprintf(text, sizeof text,
                     "{\"measure\": \"decode\", \"model\": \"%s\", \"weights\": \"%s\", \"batch\": %d, \"context_tokens\": %ld, \"step_ms_median\": %.2f, "
                     "\"step_ms_p99\": %.2f, \"tokens_per_s\": %.2f, \"times_batch_1\": %.2f}",
-                    options_.model.c_str(), options_.weights.c_str(), batch, static_cast<long>(options_.context), median, percentile(ms, 99), rate, rate / one);
+                    options_.model.c_str(), options_.weights.c_str(), batch, static_cast<long>(options_.context), median, percentile(ms[i], 99), 1000 * batch / median, percentile(times[i], 50));
       std::fprintf(stderr, "%s\n", text);
       rows += (rows.empty() ? "" : ",\n  ") + std::string(text);
     }
@@ -113,9 +118,9 @@ class BatchBench {
       rows[i].cache = caches_[i].get();
       rows[i].retriever = retrievers_[i].get();
     }
-    const auto start = Clock::now();
+    const double start = now_seconds();
     check(batch_.step(rows));
-    const double ms = ms_since(start);
+    const double ms = 1000 * (now_seconds() - start);
     for (const DecodeRow& row : rows) check(row.status);
     return ms;
   }
@@ -166,7 +171,9 @@ class IngestBench {
     const auto tokenizer = std::shared_ptr<const Tokenizer>(take(load_tokenizer(options.tokenizer_dir)));
     auto format = take(PromptFormat::load(options.tokenizer_dir, tokenizer));
     vocab_ = tokenizer->vocab_size();
-    engine_ = take(create_engine_from_parts({std::move(model), tokenizer, std::move(format)}, EngineOptions{}, *store_));
+    EngineOptions engine;
+    engine.num_threads = num_threads();
+    engine_ = take(create_engine_from_parts({std::move(model), tokenizer, std::move(format)}, engine, *store_));
   }
   ~IngestBench() { engine_->stop(std::chrono::milliseconds(0)); }
 
@@ -247,8 +254,8 @@ int run(const Options& given) {
       rows += (rows.empty() ? "\n  " : ",\n  ") + bench_model(shape, format, options);
     }
   }
-  std::printf("{\"settings\": {\"threads\": %d, \"isa\": \"%s\", \"kv_dtype\": \"f16\", \"quick\": %s, \"note\": \"random weights\"},\n \"rows\": [%s\n]}\n", num_threads(),
-              cpu_isa(), given.quick ? "true" : "false", rows.c_str());
+  std::printf("{\"settings\": {\"threads\": %d, \"isa\": \"%s\", \"decode_clock\": \"%s\", \"kv_dtype\": \"f16\", \"quick\": %s, \"note\": \"random weights\"},\n \"rows\": [%s\n]}\n", num_threads(),
+              cpu_isa(), uses_cpu_time() ? "cpu time" : "wall time", given.quick ? "true" : "false", rows.c_str());
   return 0;
 }
 
@@ -272,10 +279,11 @@ int main(int argc, char** argv) {
     else if (arg == "--context" && value) o.context = std::clamp(std::atol(value), 1l, 3000l);
     else if (arg == "--steps" && value) o.steps = std::clamp(std::atol(value), 3l, 1000l);
     else if (arg == "--answer" && value) o.answer_tokens = std::clamp(std::atol(value), 10l, 2000l);
+    else if (arg == "--threads" && value) quire::set_num_threads(std::atoi(value));
     else if (arg == "--ingest" && value) o.ingest_tokens = std::clamp(std::atol(value), 0l, 1'000'000l);
     else known = false;
     if (!known) {
-      std::fprintf(stderr, "usage: quire_throughput_bench [--quick] [--model NAME] [--weights bf16|int8] [--context N] [--steps N] [--answer N] [--ingest N] [--model-dir DIR]\n");
+      std::fprintf(stderr, "usage: quire_throughput_bench [--quick] [--model NAME] [--weights bf16|int8] [--context N] [--steps N] [--answer N] [--ingest N] [--threads N] [--model-dir DIR]\n");
       return 2;
     }
     ++i;
