@@ -31,8 +31,9 @@ class Client:
         self.port, self.documents, self.rng = port, documents, rng
 
     def body(self):
+        # So warm that answers seldom end before max_tokens.
         ids = self.rng.sample(self.documents, 2)
-        return json.dumps({"query": "What does it say?", "document_ids": ids, "stream": True, "temperature": 1.0, "seed": self.rng.randrange(1 << 30),
+        return json.dumps({"query": "What does it say?", "document_ids": ids, "stream": True, "temperature": 2.0, "seed": self.rng.randrange(1 << 30),
                            "max_tokens": self.rng.randrange(8, 49), "explain": "none", "timeout_ms": 600000}).encode()
 
     async def query(self):
@@ -213,8 +214,9 @@ async def main():
                         rss_begin_bytes=settled[0], rss_end_bytes=settled[-1], rss_growth=round(settled[-1] / settled[0] - 1, 4), rss_most_bytes=max(samples)))
 
     begun = time.monotonic()
-    outcomes = await open_loop(client, rate * 4, short * 2)
-    row = summary("overload", outcomes, time.monotonic() - begun, arrivals_per_second=round(rate * 4, 2))
+    most = 4 * max(row["answers_per_second"] for row in rows)
+    outcomes = await open_loop(client, most, short * 2)
+    row = summary("overload", outcomes, time.monotonic() - begun, arrivals_per_second=round(most, 2))
     half = rows[1]["inter_token_p99_ms"]
     row["inter_token_p99_over_half_load"] = round(row["inter_token_p99_ms"] / half, 2) if half and row["inter_token_p99_ms"] else None
     rows.append(row)
