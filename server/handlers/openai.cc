@@ -63,7 +63,7 @@ class WholeReply final : public ReplyWriter {
       failed_ = !status.ok();
       if (!failed_ && --left_ > 0) return;
     }
-    if (!status.ok()) return p_.call->fail(engine_problem(status));
+    if (!status.ok()) return p_.call->fail(engine_problem(status, *p_.call->services.engine));
     json::array choices;
     for (std::size_t i = 0; i < p_.records.size(); ++i)
       choices.push_back(p_.format.whole_choice(i, *p_.records[i], p_.wants_logprobs ? &logprobs_[i] : nullptr));
@@ -117,7 +117,7 @@ class StreamedReply final : public ReplyWriter {
   void finished(std::size_t choice, const Status& status) override {
     std::lock_guard lock(mu_);
     if (failed_) return;
-    if (!status.ok()) return fail(engine_problem(status));
+    if (!status.ok()) return fail(engine_problem(status, *p_.call->services.engine));
     const QueryRecord& r = *p_.records[choice];
     json::object chunk = p_.format.chunk({p_.format.closing_choice(choice, r)});
     chunk["timings"] = timings_json(r);

@@ -8,6 +8,9 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
+
+#include "engine/sample/json_schema_grammar.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -101,6 +104,26 @@ void read_cache(ObjectReader& parent, CacheOptions& out) {
   parent.adopt(r.error());
 }
 
+/// {"name", "strict", "schema"}; every schema is kept to strictly.
+std::shared_ptr<const Grammar> read_json_schema(ObjectReader& format) {
+  const auto* given = format.object("json_schema");
+  if (!given) {
+    format.fail("json_schema", "response_format.json_schema is missing; it holds the schema");
+    return nullptr;
+  }
+  const auto* schema = given->if_contains("schema");
+  if (!schema) {
+    format.fail("json_schema.schema", "response_format.json_schema.schema is missing");
+    return nullptr;
+  }
+  auto grammar = json_schema_grammar(json::serialize(*schema));
+  if (grammar.ok()) return std::move(*grammar);
+  const Status& status = grammar.status();
+  const std::string member = "json_schema.schema" + (status.field().empty() ? "" : "." + status.field());
+  format.fail(member, format.path_of(member) + ": " + status.message(), status.code() == Code::kUnimplemented ? "unsupported_parameter" : "invalid_value");
+  return nullptr;
+}
+
 }  // namespace
 
 void read_sampling(ObjectReader& r, SamplingOptions& out) {
@@ -134,6 +157,20 @@ void read_logprobs(ObjectReader& r, SamplingOptions& out) {
   r.integer("top_logprobs", top, 0, kMaxTopLogprobs);
   if (r.ok() && top > 0 && !wanted) r.fail("top_logprobs", "top_logprobs needs \"logprobs\": true");
   if (wanted) out.top_logprobs = static_cast<std::int32_t>(top);
+}
+
+void read_response_format(ObjectReader& r, SamplingOptions& out) {
+  const auto* format = r.object("response_format");
+  if (!format || !r.ok()) return;
+  ObjectReader f(*r.raw("response_format"), "response_format");
+  std::string type;
+  f.string("type", type, 64);
+  if (type == "json_object") out.grammar = json_object_grammar();
+  else if (type == "json_schema") out.grammar = read_json_schema(f);
+  else if (f.ok() && type != "text") f.fail("type", "response_format.type is " + (type.empty() ? "missing" : "'" + type + "'") + "; use text, json_object or json_schema", type.empty() ? "invalid_value" : "unsupported_parameter");
+  r.adopt(f.error());
+  if (r.ok() && out.grammar && !out.stop.empty())
+    r.fail("stop", "stop cannot be combined with response_format: an answer cut there would be no JSON", "unsupported_parameter");
 }
 
 void read_cache_and_policies(ObjectReader& r, QueryBody& out) {

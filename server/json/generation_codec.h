@@ -12,6 +12,8 @@ namespace quire {
 void read_sampling(ObjectReader& r, SamplingOptions& out);
 /// logprobs (a boolean) and top_logprobs.
 void read_logprobs(ObjectReader& r, SamplingOptions& out);
+/// response_format: text, json_object or json_schema. Errors inside a schema name their place in it.
+void read_response_format(ObjectReader& r, SamplingOptions& out);
 /// cache and cache_salt, on_missing, on_not_ready, explain, citations.
 void read_cache_and_policies(ObjectReader& r, QueryBody& out);
 

@@ -136,17 +136,6 @@ void read_length(ObjectReader& r, std::string_view member, std::int32_t& out) {
   out = static_cast<std::int32_t>(tokens);
 }
 
-void read_response_format(ObjectReader& r) {
-  const auto* format = r.object("response_format");
-  if (!format || !r.ok()) return;
-  ObjectReader f(*r.raw("response_format"), "response_format");
-  std::string type;
-  f.string("type", type, 64);
-  if (f.ok() && type != "text")
-    f.fail("type", "response_format.type is '" + type + "'; this build has text", "unsupported_parameter");
-  r.adopt(f.error());
-}
-
 bool is_token_id(const json::value& v) { return v.is_int64() && v.get_int64() >= 0 && v.get_int64() <= std::numeric_limits<std::int32_t>::max(); }
 
 RawPrompt prompt_of_ids(ObjectReader& r, const json::array& ids, const std::string& path) {
@@ -223,7 +212,7 @@ std::optional<ReadError> read_chat_completion(const json::value& body, const Que
   read_length(r, "max_tokens", sampling.max_tokens);
   read_length(r, "max_completion_tokens", sampling.max_tokens);  // the newer name counts
   read_logprobs(r, sampling);
-  read_response_format(r);
+  read_response_format(r, sampling);
   refuse(r, {{"tools", nullptr}, {"functions", nullptr}, {"function_call", "none"}, {"audio", nullptr}, {"prediction", nullptr},
              {"reasoning_effort", nullptr}, {"verbosity", "medium"}, {"web_search_options", nullptr}, {"modalities", json::array{"text"}}});
   if (const auto* choice = r.raw("tool_choice"); choice && *choice != "none" && *choice != "auto")
@@ -244,7 +233,7 @@ std::optional<ReadError> read_completion(const json::value& body, const QueryDef
     r.integer("logprobs", top, 0, kMaxTopLogprobs);
     sampling.top_logprobs = static_cast<std::int32_t>(top);
   }
-  read_response_format(r);
+  read_response_format(r, sampling);
   refuse(r, {{"echo", false}, {"suffix", ""}, {"best_of", out.n}});
   return r.error();
 }

@@ -154,6 +154,7 @@ std::optional<ReadError> read_query(const json::value& body, const QueryDefaults
   out.sampling.max_tokens = static_cast<std::int32_t>(max_tokens);
   read_sampling(r, out.sampling);
   read_logprobs(r, out.sampling);
+  read_response_format(r, out.sampling);
   read_cache_and_policies(r, out);
   r.integer("timeout_ms", out.timeout_ms, 1, 3'600'000);
   r.finish();
