@@ -30,6 +30,20 @@ install_packages() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
+# Makes build/python, the environment of the tests of client libraries (tests/clients). Without a network those tests skip and say so.
+make_python_environment() {
+  local wanted="$ROOT/tests/clients/requirements.txt" folder="$ROOT/build/python"
+  cmp -s "$wanted" "$folder/requirements.txt" && return 0
+  say "Making build/python for the tests of client libraries"
+  rm -rf "$folder"
+  if python3 -m venv "$folder" && "$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$wanted"; then
+    cp "$wanted" "$folder/requirements.txt"
+  else
+    rm -rf "$folder"
+    note "not made: the tests of client libraries skip"
+  fi
+}
+
 # configure_and_build <preset> [target...]
 configure_and_build() {
   local preset="$1"; shift

@@ -8,6 +8,7 @@ if [ "${1:-}" = --preset ]; then preset="${2:?--preset needs a name}"; shift 2; 
 if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then sed -n '2,3p' "$0" | sed 's/^# \{0,1\}//'; exit 0; fi
 
 install_packages
+make_python_environment
 configure_and_build "$preset"
 say "Running the tests"
 cd "$ROOT"
