@@ -103,6 +103,13 @@ TEST(OpenAiCodec, ChatErrorsNameThePath) {
       {R"("messages":[{"role":"user","content":"Hi"}],"modalities":["text","audio"])", "unsupported_parameter", "modalities"},
       {R"("messages":[{"role":"user","content":"Hi"}],"reasoning_effort":"high")", "unsupported_parameter", "reasoning_effort"},
       {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"grammar"})", "unsupported_parameter", "response_format.type"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{})", "invalid_value", "response_format.type"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema"})", "invalid_value", "response_format.json_schema"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema","json_schema":{"name":"x"}})", "invalid_value", "response_format.json_schema.schema"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"properties":{"a":{"type":"string","pattern":"x"}}}}})", "unsupported_parameter",
+       "response_format.json_schema.schema.properties.a.pattern"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"robot"}}})", "invalid_value", "response_format.json_schema.schema.type"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_object"},"stop":"x")", "unsupported_parameter", "stop"},
       {R"("messages":[{"role":"user","content":"Hi"}],"n":9)", "invalid_value", "n"},
       {R"("messages":[{"role":"user","content":"Hi"}],"stop":["a","b","c","d","e"])", "invalid_value", "stop"},
       {R"("messages":[{"role":"user","content":"Hi"}],"top_logprobs":21,"logprobs":true)", "invalid_value", "top_logprobs"},
@@ -121,6 +128,18 @@ TEST(OpenAiCodec, ChatErrorsNameThePath) {
     EXPECT_EQ(e->code, code) << members << ": " << e->message;
     EXPECT_EQ(e->param, param) << members << ": " << e->message;
   }
+}
+
+TEST(OpenAiCodec, ResponseFormatsBecomeGrammars) {
+  OpenAiBody text, object, schema, raw;
+  ASSERT_FALSE(chat(std::string("{") + kHi + R"(,"response_format":{"type":"text"}})", text));
+  EXPECT_FALSE(text.query.sampling.grammar);
+  ASSERT_FALSE(chat(std::string("{") + kHi + R"(,"response_format":{"type":"json_object"}})", object));
+  EXPECT_TRUE(object.query.sampling.grammar);
+  ASSERT_FALSE(chat(std::string("{") + kHi + R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"type":"integer"}}}})", schema));
+  EXPECT_TRUE(schema.query.sampling.grammar);
+  ASSERT_FALSE(completion(R"({"prompt":"x","response_format":{"type":"json_object"}})", raw));
+  EXPECT_TRUE(raw.query.sampling.grammar);
 }
 
 TEST(OpenAiCodec, PromptsAreTextsOrTokenIds) {
