@@ -98,6 +98,8 @@ class QueryOptions(TypedDict, total=False):
     on_not_ready: Literal["wait", "error", "compute"]
     citations: bool
     explain: Literal["none", "summary", "blocks"]
+    response_format: Mapping[str, Any]
+    """What the answer must be: {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema": ...}}."""
     timeout_ms: int
     """Milliseconds after which the service gives up (30,000 by default). The client waits a little longer."""
 

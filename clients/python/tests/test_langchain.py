@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from langchain_community.vectorstores import FAISS
@@ -11,10 +11,11 @@ from langchain_core.indexing import InMemoryRecordManager, index
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.retrievers import BaseRetriever
 from langchain_text_splitters import RecursiveCharacterTextSplitter
+from pydantic import BaseModel
 from rag_langchain import WordEmbeddings
 from service import Service
 
-from quire_client import ConfigurationError, DocumentNotFoundError, QuireClient
+from quire_client import ConfigurationError, DocumentNotFoundError, InvalidRequestError, QuireClient
 from quire_client.langchain import ChatQuire, QuireDocumentIndex, quire_rag_chain, sync_documents
 from quire_client.langchain.convert import messages_of
 
@@ -120,6 +121,49 @@ def test_messages_become_turns() -> None:
         messages_of([ToolMessage("x", tool_call_id="1")], "send")
     with pytest.raises(ConfigurationError, match="'image_url'"):
         messages_of([HumanMessage([{"type": "image_url", "image_url": "x"}])], "send")
+
+
+# ---- structured output
+
+
+class Verdict(BaseModel):
+    """Whether it is so."""
+
+    verdict: Literal["yes", "no"]
+    sure: bool
+
+
+@pytest.fixture
+def structured(llm: ChatQuire) -> ChatQuire:
+    """A model of a service that can bind answers to a schema."""
+    try:
+        llm.invoke("?", response_format={"type": "json_object"}, max_tokens=1)
+    except InvalidRequestError as error:
+        if error.code != "unknown_field":
+            raise
+        pytest.skip("this build of the service has no response_format")
+    return llm
+
+
+async def test_answers_fit_their_schema(structured: ChatQuire) -> None:
+    answer = structured.with_structured_output(Verdict).invoke("Is it so?")
+    assert isinstance(answer, Verdict)
+    as_dict = await structured.with_structured_output(Verdict.model_json_schema()).ainvoke("Is it so?")
+    assert as_dict == answer.model_dump()
+    whole = structured.with_structured_output(Verdict, include_raw=True).invoke("Is it so?")
+    assert (whole["parsed"], whole["parsing_error"]) == (answer, None)
+    assert isinstance(whole["raw"], AIMessage)
+    short = structured.model_copy(update={"max_tokens": 1}).with_structured_output(Verdict, include_raw=True).invoke("Is it so?")
+    assert short["parsed"] is None
+    assert short["parsing_error"] is not None
+    await structured.async_client.aclose()
+
+
+def test_what_structured_output_cannot_take_is_refused(llm: ChatQuire) -> None:
+    with pytest.raises(ConfigurationError, match="tools"):
+        llm.with_structured_output(Verdict, tools=[])
+    bound: Any = llm.with_structured_output(Verdict, method="json_mode")
+    assert bound.first.kwargs["response_format"] == {"type": "json_object"}
 
 
 # ---- the index

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from operator import itemgetter
+from typing import Any, Literal
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.documents import Document
-from langchain_core.language_models import LangSmithParams
+from langchain_core.language_models import LangSmithParams, LanguageModelInput
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
+from langchain_core.utils.function_calling import convert_to_json_schema
+from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import Field
 
 from .._turns import SystemMessages
-from ..errors import DocumentNotFoundError
+from ..errors import ConfigurationError, DocumentNotFoundError
 from ..models import QueryResult
 from ..options import CacheOptions
 from ..stream import DeltaEvent, DoneEvent, StreamEvent
@@ -180,6 +185,37 @@ class ChatQuire(Connection, BaseChatModel):
                     if run_manager:
                         await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                     yield chunk
+
+    def with_structured_output(
+        self,
+        schema: dict[str, Any] | type,
+        *,
+        method: Literal["json_schema", "json_mode"] = "json_schema",
+        include_raw: bool = False,
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, Any]:
+        """Answers that fit a schema (a pydantic class, a TypedDict or a JSON schema): the service lets the model write nothing else.
+
+        With a pydantic class the answer is one of its objects, otherwise a dict. `include_raw`: a dict of `raw`, `parsed` and
+        `parsing_error`. `method`: "json_mode" asks for any JSON object. `strict`: taken and ignored, the schema always binds.
+        An answer cut by `max_tokens` is no JSON: leave it room.
+        """
+        if kwargs:
+            raise ConfigurationError(f"with_structured_output takes no {', '.join(sorted(kwargs))}")
+        if method == "json_schema":
+            wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": convert_to_json_schema(schema)}}
+        else:
+            wanted = {"type": "json_object"}
+        llm = self.bind(response_format=wanted, ls_structured_output_format={"kwargs": {"method": method}, "schema": schema})
+        parser: Runnable[Any, Any] = JsonOutputParser()
+        if isinstance(schema, type) and is_basemodel_subclass(schema):
+            parser = PydanticOutputParser(pydantic_object=schema)
+        if not include_raw:
+            return llm | parser
+        parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
+        failed = RunnablePassthrough.assign(parsed=lambda _: None)
+        return RunnableMap(raw=llm) | parsed.with_fallbacks([failed], exception_key="parsing_error")
 
 
 def _chat_result(result: QueryResult, added: int) -> ChatResult:
