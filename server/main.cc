@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   quire::add_serve_command(app, run);
   quire::add_ingest_command(app, run);
   quire::add_query_command(app, run);
+  quire::add_retrieve_command(app, run);
   quire::add_documents_command(app, run);
   quire::add_store_command(app, run);
   quire::add_model_command(app, run);

@@ -21,9 +21,10 @@
 
 namespace quire {
 
+class AdminStore;
 class Engine;
 class IngestService;
-class AdminStore;
+class Retrieval;
 class RouteTable;
 
 /// Threads: any. engine, store and ingest are set before `ready` becomes true and stay until all requests are gone.
@@ -38,6 +39,7 @@ struct Services {
   Engine* engine = nullptr;
   AdminStore* store = nullptr;
   IngestService* ingest = nullptr;
+  Retrieval* retrieval = nullptr;                    ///< null: switched off
   std::atomic<bool> ready{false}, draining{false};
   std::atomic<bool> stopping{false};                 ///< running requests are being cut off
   std::atomic<std::int64_t> requests_running{0};

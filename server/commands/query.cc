@@ -17,7 +17,7 @@ struct QueryFlags {
   std::vector<std::string> documents;
   std::int64_t max_tokens = 128;
   double temperature = 0;
-  bool as_json = false, plan = false;
+  bool as_json = false, plan = false, no_documents = false;
 };
 
 json::object body_of(const QueryFlags& f) {
@@ -25,7 +25,7 @@ json::object body_of(const QueryFlags& f) {
   o["query"] = f.question;
   json::array ids;
   for (const auto& id : f.documents) ids.emplace_back(id);
-  o["document_ids"] = std::move(ids);
+  if (!ids.empty() || f.no_documents) o["document_ids"] = std::move(ids);
   o["max_tokens"] = f.max_tokens;
   o["temperature"] = f.temperature;
   if (!f.system.empty()) o["system"] = f.system;
@@ -36,6 +36,15 @@ json::object body_of(const QueryFlags& f) {
 std::string number(const json::object& o, const char* key) {
   const auto* v = o.if_contains(key);
   return v ? to_text(*v) : "-";
+}
+
+void print_citations(const json::object& done) {
+  for (const auto& item : done.at("citations").as_array()) {
+    const auto& c = item.as_object();
+    const auto& id = c.at("document_id");
+    std::fprintf(stderr, "[%s] %s (%.0f %%): %s\n", std::string(c.at("id").as_string()).c_str(), id.is_string() ? std::string(id.as_string()).c_str() : "inline",
+                 100 * c.at("weight").to_number<double>(), std::string(c.at("quote").as_string()).c_str());
+  }
 }
 
 void print_fates(const json::object& done) {
@@ -72,6 +81,7 @@ int stream(const QueryFlags& flags, ClientRequest request, json::object body) {
       } else if (name == "done") {
         std::fputs("\n", stdout);
         std::fflush(stdout);
+        print_citations(o);
         print_fates(o);
         failure = Status();
         return false;
@@ -104,9 +114,10 @@ int query(const QueryFlags& flags) {
 
 void add_query_command(CLI::App& app, CommandRun& run) {
   auto flags = std::make_shared<QueryFlags>();
-  auto* c = app.add_subcommand("query", "Ask a running service.\nThe answer is streamed to standard output; the fate of every prompt token follows on standard error");
+  auto* c = app.add_subcommand("query", "Ask a running service.\nThe answer is streamed to standard output; citations and the fate of every prompt token follow on standard error");
   c->add_option("QUESTION", flags->question, "The question")->required();
-  c->add_option("-d,--document", flags->documents, "Document ids, in prompt order (repeat, or separate by commas)")->delimiter(',')->allow_extra_args(false);
+  c->add_option("-d,--document", flags->documents, "Document ids, in prompt order (repeat, or separate by commas); none: the service takes the best ones")->delimiter(',')->allow_extra_args(false);
+  c->add_flag("--no-documents", flags->no_documents, "Ask without any document")->excludes("--document");
   add_client_flags(*c, flags->client);
   c->add_option("-s,--strategy", flags->strategy, "How cached documents are used (see /v1/info)")->capture_default_str();
   c->add_option("--max-tokens", flags->max_tokens, "Longest answer")->capture_default_str();

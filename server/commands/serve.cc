@@ -12,6 +12,7 @@
 #include "engine/model/config.h"
 #include "fidelity/certificate.h"
 #include "ingest/ingest_service.h"
+#include "ingest/retrieval.h"
 #include "kernels/base/log.h"
 #include "server/app/app.h"
 #include "server/app/services.h"
@@ -86,6 +87,11 @@ class Service {
     QUIRE_ASSIGN_OR_RETURN(engine_, create_engine(engine, *store_));
     QUIRE_ASSIGN_OR_RETURN(ingest_, create_ingest_service(ingest_options(*config), *store_, *engine_));
     QUIRE_RETURN_IF_ERROR(ingest_->start());
+    if (config->retrieve.enabled) {
+      retrieval_ = create_retrieval({.max_index_bytes = config->retrieve.max_index_bytes}, *store_);
+      retrieval_->start();
+    }
+    services_.retrieval = retrieval_.get();
     services_.store = store_.get();
     services_.engine = engine_.get();
     services_.ingest = ingest_.get();
@@ -127,6 +133,7 @@ class Service {
     services_.stopping = true;
     if (services_.shadow) services_.shadow->stop();
     if (ingest_) ingest_->stop();
+    if (retrieval_) retrieval_->stop();
     if (engine_) engine_->stop(std::chrono::milliseconds(at_once ? 0 : 2000));
     services_.timers->stop();
     services_.maintenance->stop();
@@ -136,6 +143,7 @@ class Service {
       if (const auto s = store_->flush(); !s.ok()) log_error("the store could not be flushed", {{"reason", s.to_string()}});
     }
     ingest_.reset();
+    retrieval_.reset();
     engine_.reset();
     store_.reset();
     return all;
@@ -171,6 +179,7 @@ class Service {
   std::unique_ptr<AdminStore> store_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<IngestService> ingest_;
+  std::unique_ptr<Retrieval> retrieval_;
   std::unique_ptr<HttpServer> http_;
   bool stopped_ = false;
 };

@@ -54,6 +54,10 @@ struct Config {
     std::int64_t small_ctx = 1024, default_ttl_seconds = 0;
     double shadow_ratio = 0, shadow_min_agreement = 0.9, fidelity_max_drop = 0.02;
   } policy;
+  struct Retrieve {
+    bool enabled = true;
+    std::int64_t max_index_bytes = std::int64_t{512} << 20;
+  } retrieve;
   struct Explain {
     std::int64_t retain = 1000;
     bool keep_text = false;

@@ -66,6 +66,8 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(policy, "shadow_min_agreement", shadow_min_agreement, 0, 1, "auto falls back to exact when checked queries agree less"),
       QUIRE_SETTING(policy, "fidelity_max_drop", fidelity_max_drop, 0, 1, "certified strategies lose at most this share of score"),
       QUIRE_SETTING(policy, "default_ttl_seconds", default_ttl_seconds, 0, 1e10, "life of documents posted without one"),
+      QUIRE_SETTING(retrieve, "enabled", enabled, 0, 0, "index the texts, for /v1/retrieve and queries without documents"),
+      QUIRE_SETTING(retrieve, "max_index_bytes", max_index_bytes, 0, kBig, "memory of that index; documents past it are not found"),
       QUIRE_SETTING(explain, "retain", retain, 0, 1e6, "how many queries /explain remembers"),
       QUIRE_SETTING(explain, "keep_text", keep_text, 0, 0, "remember questions and answers too"),
       QUIRE_SETTING(metrics, "enabled", enabled, 0, 0, "serve /metrics"),

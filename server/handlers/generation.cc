@@ -11,6 +11,7 @@
 #include "cachestore/key.h"
 #include "engine/pipeline/strategy.h"
 #include "kernels/base/log.h"
+#include "server/app/citations.h"
 #include "server/handlers/common.h"
 #include "server/handlers/prompt.h"
 #include "server/json/logprobs_json.h"
@@ -60,6 +61,43 @@ Problem not_ready_problem(const Generation& g, const NotReadyDocument& d) {
   return problem;
 }
 
+/// A request that names no documents gets the best ones for its question. False: the call was failed.
+bool choose(Generation& g) {
+  Call& call = *g.call;
+  if (!g.body.retrieve || (!call.services.retrieval && !g.body.retrieve->asked)) return true;
+  if (const auto problem = choose_documents(call, question_text(g.body), *g.body.retrieve, g.chosen)) {
+    call.fail(*problem);
+    return false;
+  }
+  if (g.chosen.empty() && g.body.retrieve->asked && !g.body.skip_missing) {
+    call.fail(make_problem("document_not_found", "no document of the namespace '" + call.ns + "' that retrieve allows has a word of the question; leave retrieve out or send "
+                                                 "on_missing = \"skip\" to be answered without documents", "retrieve"));
+    return false;
+  }
+  for (const auto& c : g.chosen) g.body.document_ids.push_back(c.id);
+  return true;
+}
+
+/// Scores of what the service chose itself; and what does not fit the window goes, the last first. The first stays, unless the question alone is too long.
+void fit_chosen(Generation& g, QueryRequest& q, const std::vector<std::vector<std::int32_t>>& questions) {
+  auto& documents = g.first().documents;
+  for (QueryDocument& d : documents) {
+    const auto chosen = std::find_if(g.chosen.begin(), g.chosen.end(), [&](const ChosenDocument& c) { return c.id == d.id; });
+    if (chosen != g.chosen.end()) d.score = chosen->score;
+  }
+  std::size_t longest = 0;
+  for (const auto& question : questions) longest = std::max(longest, question.size());
+  const auto window = static_cast<std::size_t>(g.call->services.engine->info().max_model_len);
+  std::size_t tokens = q.prefix_ids.size() + longest + 1;
+  const std::size_t fewest = tokens > window ? 0 : 1;
+  for (const auto& c : q.contexts) tokens += c.token_ids.size();
+  while (tokens > window && documents.size() > fewest) {
+    for (std::size_t i = documents.back().first_context; i < q.contexts.size(); ++i) tokens -= q.contexts[i].token_ids.size();
+    q.contexts.resize(documents.back().first_context);
+    documents.pop_back();
+  }
+}
+
 /// The engine's part of the request; a copy of the first serves the other choices.
 Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   Services& services = g.call->services;
@@ -83,6 +121,8 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   QUIRE_RETURN_IF_ERROR(add_documents(g.body, services.engine->prompt_format(), std::move(documents), q, r.documents));
   std::vector<std::vector<std::int32_t>> questions;
   QUIRE_RETURN_IF_ERROR(build_prompt(g.body, *services.engine, q, questions));
+  if (!g.chosen.empty()) fit_chosen(g, q, questions);
+  q.attribute = g.body.citations && !q.contexts.empty();
   r.tokenize_ms = ms_since(begun);
   const std::size_t choices = questions.size() * static_cast<std::size_t>(g.samples);
   for (std::size_t i = 1; i < choices; ++i) {
@@ -141,7 +181,8 @@ void resolve(std::shared_ptr<Generation> g, bool waited) {
   auto resolved = call.services.ingest->resolve(call.ns, g->body.document_ids, options);
   if (!resolved.ok()) return call.fail(ingest_problem(resolved.status()));
   g->first().resolve_ms += ms_since(begun);
-  if (!resolved->missing.empty() && !g->body.skip_missing) return call.fail(missing_problem(*g, resolved->missing));
+  // What retrieval found and is gone already is no mistake of the caller's.
+  if (!resolved->missing.empty() && !g->body.skip_missing && g->chosen.empty()) return call.fail(missing_problem(*g, resolved->missing));
   if (!resolved->not_ready.empty()) {
     const auto& first = resolved->not_ready.front();
     const bool give_up = first.status == DocumentStatus::kFailed || g->body.on_not_ready != OnNotReady::kWait || !g->touches_documents ||
@@ -176,10 +217,10 @@ class Choices {
 /// Receives one choice's events: keeps its record, and passes on what the writer has to say.
 class ChoiceSink final : public QuerySink {
  public:
-  /// `shadow`: to be filled and checked if the strategy turns out to be an approximation; may be null.
+  /// `citations`: null if they are not wanted. `shadow`: to be filled and checked if the strategy turns out to be an approximation; may be null.
   ChoiceSink(std::shared_ptr<Call> call, std::shared_ptr<QueryRecord> record, std::size_t choice, std::shared_ptr<ReplyWriter> writer,
-             std::shared_ptr<Choices> all, std::shared_ptr<ShadowSample> shadow)
-      : call_(std::move(call)), record_(std::move(record)), choice_(choice), writer_(std::move(writer)), all_(std::move(all)),
+             std::shared_ptr<Choices> all, std::shared_ptr<CitationCollector> citations, std::shared_ptr<ShadowSample> shadow)
+      : call_(std::move(call)), record_(std::move(record)), choice_(choice), writer_(std::move(writer)), all_(std::move(all)), citations_(std::move(citations)),
         shadow_(std::move(shadow)), logprobs_(call_->services.engine->tokenizer()) {}
 
   void on_plan(const Plan& plan) override {
@@ -196,8 +237,13 @@ class ChoiceSink final : public QuerySink {
     record_->token_ms.push_back(call_->elapsed_ms());
     if (record_->ttft_ms == 0) record_->ttft_ms = record_->token_ms.back();
     record_->answer.append(text);
+    if (citations_) citations_->on_token(record_->answer.size());
     if (call_->exchange->client_gone()) return false;
     return text.empty() || writer_->text(choice_, text, logprobs_.take(record_->answer.size()));
+  }
+
+  void on_attribution(const Attribution& attribution) override {
+    if (citations_) citations_->on_attribution(attribution);
   }
 
   void on_done(const Status& status, const Plan& plan, const QueryStats& stats, FinishReason reason) override {
@@ -207,7 +253,8 @@ class ChoiceSink final : public QuerySink {
     record_->total_ms = call_->elapsed_ms();
     record_->finished = status.ok();
     if (shadow_) shadow_->strategy = plan.strategy;
-    auto finish = [shadow = status.ok() ? std::move(shadow_) : nullptr, call = call_, record = record_, status, writer = writer_, all = all_, choice = choice_] {
+    auto finish = [shadow = status.ok() ? std::move(shadow_) : nullptr, call = call_, record = record_, status, writer = writer_, all = all_, choice = choice_, citations = citations_] {
+      if (status.ok() && citations) record->citations = citations->make(call->services, *record);
       if (record->ttft_ms == 0) record->ttft_ms = record->total_ms;
       if (status.ok()) call->services.explain->add(record);  // before the reply: the client may ask for it at once
       else all->cancel();
@@ -245,6 +292,7 @@ class ChoiceSink final : public QuerySink {
   const std::size_t choice_;
   const std::shared_ptr<ReplyWriter> writer_;
   const std::shared_ptr<Choices> all_;
+  const std::shared_ptr<CitationCollector> citations_;
   std::shared_ptr<ShadowSample> shadow_;
   AnswerLogprobs logprobs_;
 };
@@ -260,7 +308,15 @@ std::shared_ptr<ShadowSample> shadow_of(Services& services, const QueryRequest& 
   if (!is_greedy(request.sampling) || !services.shadow->draw(services.config()->policy.shadow_ratio)) return nullptr;
   auto shadow = std::make_shared<ShadowSample>();
   shadow->request = request;
+  shadow->request.attribute = false;
   return shadow;
+}
+
+std::shared_ptr<CitationCollector> collector_of(const Generation& g, const QueryRequest& request) {
+  if (!request.attribute) return nullptr;
+  std::vector<InlineText> texts;
+  for (const auto& d : g.body.documents) texts.push_back({d.title, d.text});
+  return std::make_shared<CitationCollector>(std::move(texts));
 }
 
 }  // namespace
@@ -321,7 +377,7 @@ void prepare(std::shared_ptr<Generation> g) {
   record->created_ms = unix_ms_now();
   if (config->explain.keep_text || config->log.texts) record->question = question_text(g->body);
   g->records.push_back(std::move(record));
-  resolve(std::move(g), false);
+  if (choose(*g)) resolve(std::move(g), false);
 }
 
 void run_choices(Generation& g, std::shared_ptr<ReplyWriter> writer) {
@@ -330,7 +386,7 @@ void run_choices(Generation& g, std::shared_ptr<ReplyWriter> writer) {
   g.call->exchange->on_disconnect([all] { all->cancel(); });
   for (std::size_t i = 0; i < g.requests.size(); ++i) {
     auto shadow = i == 0 ? shadow_of(services, g.requests[i]) : nullptr;
-    auto sink = std::make_shared<ChoiceSink>(g.call, g.records[i], i, writer, all, std::move(shadow));
+    auto sink = std::make_shared<ChoiceSink>(g.call, g.records[i], i, writer, all, collector_of(g, g.requests[i]), std::move(shadow));
     auto handle = services.engine->query(std::move(g.requests[i]), std::move(sink));
     if (handle.ok()) {
       all->add(std::move(*handle));

@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "server/app/call.h"
 #include "server/app/services.h"
+#include "server/handlers/retrieve.h"
 #include "server/json/query_codec.h"
 
 namespace quire {
@@ -25,6 +26,8 @@ struct Generation {
   std::chrono::steady_clock::time_point deadline;
   /// Called on a worker thread once `requests` and `records` are complete.
   std::function<void(std::shared_ptr<Generation>)> on_prepared;
+
+  std::vector<ChosenDocument> chosen;                  ///< by the service; the same as body.document_ids
 
   std::vector<QueryRequest> requests;                  ///< one for each choice
   std::vector<std::shared_ptr<QueryRecord>> records;   ///< the same

@@ -33,13 +33,14 @@ void cancel_job(std::shared_ptr<Call> call);
 void job_events(std::shared_ptr<Call> call);
 
 void query(std::shared_ptr<Call> call);
+void embeddings(std::shared_ptr<Call> call);
+void retrieve(std::shared_ptr<Call> call);
 void query_plan(std::shared_ptr<Call> call);
 void list_queries(std::shared_ptr<Call> call);
 void get_query(std::shared_ptr<Call> call);
 void explain_query(std::shared_ptr<Call> call);
 void chat_completions(std::shared_ptr<Call> call);
 void completions(std::shared_ptr<Call> call);
-void not_supported(std::shared_ptr<Call> call);
 
 void list_models(std::shared_ptr<Call> call);
 void get_model(std::shared_ptr<Call> call);

@@ -5,6 +5,7 @@
 #include "engine/engine.h"
 #include "engine/pipeline/strategy.h"
 #include "engine/retrieve/retriever.h"
+#include "ingest/retrieval.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/version.h"
@@ -132,6 +133,11 @@ void info(std::shared_ptr<Call> call) {
   limits["max_model_len"] = s.engine->info().max_model_len;
   o["limits"] = std::move(limits);
   o["fidelity"] = s.fidelity->info(config->policy.shadow_ratio);
+  if (s.retrieval) {
+    const RetrievalStats index = s.retrieval->stats();
+    o["retrieval"] = json::object{{"ready", index.ready},   {"scorer", "bm25"},        {"documents", index.documents},
+                                  {"chunks", index.chunks}, {"left_out", index.left_out}, {"index_bytes", index.memory_bytes}};
+  }
   json::object speed;
   speed["prefill_tokens_per_second"] = rounded(s.engine->prefill_tokens_per_second(), 1);
   speed["decode_tokens_per_second"] = rounded(s.engine->decode_tokens_per_second(), 1);

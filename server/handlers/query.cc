@@ -50,6 +50,7 @@ class NativeReply final : public ReplyWriter {
     if (explain_ == ExplainLevel::kNone) body.erase("explain_url");
     if (explain_ == ExplainLevel::kBlocks) body["explain"] = explain_json(r, block_chars(call.services, r));
     if (stream_) {
+      for (const auto& citation : body["citations"].as_array()) (void)call.event("citation", citation);
       (void)call.event("done", body);
       return call.end_events();
     }
@@ -200,11 +201,6 @@ void explain_query(std::shared_ptr<Call> call) {
     }
   }
   call->reply_json(200, o);
-}
-
-void not_supported(std::shared_ptr<Call> call) {
-  call->fail(make_problem("not_supported", call->instance + " is not supported by this build" +
-                                               (call->route->endpoint == "embeddings" ? ": it has no embedding model" : "; use POST /v1/query")));
 }
 
 }  // namespace handlers

@@ -147,6 +147,13 @@ std::optional<ReadError> read_query(const json::value& body, const QueryDefaults
   if (r.ok() && out.document_ids.size() + out.documents.size() > defaults.max_documents)
     r.fail("documents", "the query names " + std::to_string(out.document_ids.size() + out.documents.size()) + " documents; at most " +
                             std::to_string(defaults.max_documents) + " are taken");
+  read_query_retrieval(r, defaults.max_documents, out.retrieve);
+  const bool named = r.has("document_ids") || r.has("documents");
+  if (r.ok() && named && out.retrieve) r.fail("retrieve", "retrieve chooses the documents of a query that names none; leave it or document_ids and documents out");
+  if (!named && !out.retrieve) {
+    out.retrieve.emplace();
+    out.retrieve->k = std::min(out.retrieve->k, static_cast<std::int64_t>(defaults.max_documents));
+  }
   r.string("model", out.model, 256);
   r.boolean("stream", out.stream);
   std::int64_t max_tokens = out.sampling.max_tokens;
@@ -234,6 +241,7 @@ json::object timings_json(const QueryRecord& r) {
   o["recompute_ms"] = rounded(s.recompute_ms);
   o["ttft_ms"] = rounded(r.ttft_ms);
   o["decode_ms"] = rounded(s.decode_ms);
+  if (s.attribution_ms > 0) o["attribution_ms"] = rounded(s.attribution_ms);
   o["total_ms"] = rounded(r.total_ms);
   const double speed = s.decode_ms > 0 && s.completion_tokens > 1 ? static_cast<double>(s.completion_tokens - 1) * 1000.0 / s.decode_ms : 0;
   o["tokens_per_second"] = rounded(speed, 1);
@@ -267,6 +275,7 @@ json::array query_documents_json(const QueryRecord& r) {
     o["id"] = text_or_null(d.id);
     if (d.id.empty()) o["title"] = text_or_null(d.title);
     o["content_hash"] = text_or_null(d.content_hash);
+    if (d.score) o["score"] = rounded(*d.score, 6);
     o["tokens"] = tokens;
     o["blocks"] = blocks;
     o["kept_blocks"] = kept;
@@ -280,9 +289,9 @@ json::array query_documents_json(const QueryRecord& r) {
   return out;
 }
 
-json::array citations_json(const QueryRecord&) { return {}; }
+json::array citations_json(const QueryRecord& r) { return citations_json(r.citations, QuoteUse::kShow); }
 
-json::object query_result_json(const QueryRecord& r, bool with_answer) {
+json::object query_result_json(const QueryRecord& r, bool with_answer, QuoteUse quotes) {
   json::object o;
   o["id"] = r.id;
   o["object"] = "query.result";
@@ -290,7 +299,7 @@ json::object query_result_json(const QueryRecord& r, bool with_answer) {
   o["model"] = r.model;
   if (with_answer) o["answer"] = r.answer;
   o["finish_reason"] = r.finish_reason;
-  o["citations"] = citations_json(r);
+  o["citations"] = citations_json(r.citations, quotes);
   o["usage"] = usage_json(r);
   o["timings"] = timings_json(r);
   o["cache"] = cache_json(r);
@@ -325,7 +334,7 @@ json::object plan_result_json(const QueryRecord& r) {
 }
 
 json::object query_entry_json(const QueryRecord& r, bool with_text) {
-  json::object o = query_result_json(r, with_text);
+  json::object o = query_result_json(r, with_text, with_text ? QuoteUse::kShow : QuoteUse::kHide);
   o["object"] = "query";
   if (with_text) o["query"] = r.question;
   return o;

@@ -8,7 +8,9 @@
 
 #include "engine/engine.h"
 #include "engine/pipeline/plan.h"
+#include "server/json/citation_codec.h"
 #include "server/json/reader.h"
+#include "server/json/retrieve_codec.h"
 
 namespace quire {
 
@@ -37,6 +39,7 @@ struct QueryBody {
   std::vector<std::string> document_ids;
   std::vector<std::string> document_params;  ///< where each of document_ids stands in the request, for messages
   std::vector<InlineDocument> documents;
+  std::optional<QueryRetrieval> retrieve;  ///< neither document_ids nor documents stood in the body
   std::optional<std::string> system;
   std::string system_param = "system";     ///< where it stands in the request, for messages
   std::string model;
@@ -60,6 +63,7 @@ struct QueryDocument {
   std::string title, content_hash;
   MissReason miss = MissReason::kNone;  ///< known before the engine looked (other model, other salt)
   std::size_t first_context = 0, num_contexts = 0;
+  std::optional<double> score;          ///< of retrieval, if the service chose it
 };
 
 /// One finished (or planned) query: what the reply, the explanation and the ring are made of.
@@ -72,6 +76,7 @@ struct QueryRecord {
   std::vector<QueryDocument> documents;
   std::string finish_reason;
   std::vector<double> token_ms;  ///< when each token came, since the request
+  std::vector<Citation> citations;
   double tokenize_ms = 0, resolve_ms = 0, total_ms = 0, ttft_ms = 0;
   std::string exact_note;      ///< why `auto` takes no approximation though the model has a certificate for one; shown when it took `exact`
 };
@@ -83,7 +88,7 @@ boost::json::array query_documents_json(const QueryRecord& record);
 /// Always empty: this build does not attribute.
 boost::json::array citations_json(const QueryRecord& record);
 /// The final object; `with_answer` false for the SSE `done` event.
-boost::json::object query_result_json(const QueryRecord& record, bool with_answer);
+boost::json::object query_result_json(const QueryRecord& record, bool with_answer, QuoteUse quotes = QuoteUse::kShow);
 /// The SSE `plan` event.
 boost::json::object plan_event_json(const QueryRecord& record);
 /// POST /v1/query/plan.

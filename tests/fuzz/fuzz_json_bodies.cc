@@ -3,9 +3,11 @@
 #include <cstdlib>
 
 #include "server/json/document_codec.h"
+#include "server/json/embedding_codec.h"
 #include "server/json/parse.h"
 #include "server/json/openai_codec.h"
 #include "server/json/query_codec.h"
+#include "server/json/retrieve_codec.h"
 
 using namespace quire;
 
@@ -35,6 +37,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       (void)read_patch(*value, patch);
       BulkDelete bulk;
       (void)read_bulk_delete(*value, bulk);
+      RetrieveRequest retrieve;
+      if (!read_retrieve(*value, retrieve) && (retrieve.query.empty() || retrieve.k < 1 || retrieve.k > static_cast<std::size_t>(kMostPassages))) std::abort();
+      EmbeddingBody embedding;
+      if (!read_embedding(*value, embedding) && (embedding.inputs.empty() || embedding.inputs.size() > kMostEmbeddingInputs)) std::abort();
       break;
     }
     case 1: {

@@ -248,13 +248,23 @@ TEST_F(AppTest, WrongPathsMethodsAndOrigins) {
   EXPECT_FALSE(call("GET", "/livez", {}, {"Origin: https://b.example"}).header("access-control-allow-origin"));
 }
 
-TEST_F(AppTest, NotYetSupportedPathsSaySo) {
-  for (const auto* path : {"/v1/embeddings", "/v1/retrieve"}) {
-    const auto r = call("POST", path, "{}");
-    EXPECT_EQ(r.status, 501) << path;
-    EXPECT_EQ(code_of(r), "not_supported");
-    EXPECT_EQ(r.header("x-should-retry"), "false");
-  }
+TEST_F(AppTest, RetrievalThatIsSwitchedOffSaysSo) {
+  auto r = call("POST", "/v1/retrieve", R"({"query":"q"})");
+  EXPECT_EQ(r.status, 501);
+  EXPECT_EQ(code_of(r), "not_supported");
+  EXPECT_EQ(r.header("x-should-retry"), "false");
+  EXPECT_EQ(code_of(call("POST", "/v1/query", R"({"query":"q","retrieve":{}})")), "not_supported");
+  EXPECT_EQ(call("POST", "/v1/query", R"({"query":"q"})").status, 200);  // nobody asked for documents
+}
+
+TEST_F(AppTest, EmbeddingsComeFromTheEngine) {
+  const auto r = call("POST", "/v1/embeddings", R"({"input":["a","b"],"encoding_format":"float"})");
+  ASSERT_EQ(r.status, 200) << r.body;
+  const auto v = parse_json(r.body);
+  ASSERT_TRUE(v.ok());
+  EXPECT_EQ(v->at("data").as_array().size(), 2u);
+  EXPECT_EQ(v->at("data").at(1).at("embedding").as_array().size(), 2u);
+  EXPECT_EQ(v->at("model"), "stub");
 }
 
 TEST_F(AppTest, LargeBodiesAndHeadersAreRefusedWithTheErrorBody) {

@@ -1,0 +1,93 @@
+#include <atomic>
+
+#include "engine/engine.h"
+#include "server/handlers/common.h"
+#include "server/handlers/handlers.h"
+#include "server/json/embedding_codec.h"
+
+namespace quire {
+namespace {
+
+/// One request's texts, embedded one after the other, so that no client fills the engine's queue alone.
+struct Embedding : std::enable_shared_from_this<Embedding> {
+  std::shared_ptr<Call> call;
+  EmbeddingBody body;
+  std::string model;
+  std::vector<std::vector<std::int32_t>> ids;   ///< of each input
+  std::vector<std::vector<float>> vectors;
+  std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
+
+  std::int64_t prompt_tokens() const {
+    std::int64_t n = 0;
+    for (const auto& x : ids) n += static_cast<std::int64_t>(x.size());
+    return n;
+  }
+  void next() {
+    EmbedRequest request;
+    request.token_ids = ids[vectors.size()];
+    request.cancelled = cancelled;
+    call->services.engine->embed(std::move(request), [self = shared_from_this()](Result<std::vector<float>> vector) { self->done(std::move(vector)); });
+  }
+  /// On the engine thread: the reply is built elsewhere.
+  void done(Result<std::vector<float>> vector) {
+    const Status status = vector.status();
+    if (status.ok()) {
+      vectors.push_back(std::move(*vector));
+      if (vectors.size() < ids.size()) return next();
+    }
+    const auto reply = [self = shared_from_this(), status] { self->reply(status); };
+    if (!call->services.workers->post(reply)) reply();
+  }
+  void reply(const Status& status) {
+    if (!status.ok()) return call->fail(problem(status));
+    call->charge_tokens(prompt_tokens());
+    call->add_log("prompt_tokens", std::to_string(prompt_tokens()));
+    call->reply_json(200, embeddings_json(vectors, body.format, model, prompt_tokens()));
+  }
+  Problem problem(const Status& status) const {
+    const std::string param = ids.size() > 1 ? "input[" + std::to_string(vectors.size()) + "]" : "input";
+    Problem p = problem_of(status);
+    if (const auto window = parse_window_exceeded(status)) {
+      p = problem_of(status, "context_length_exceeded");
+      p.extra["limit"] = window->limit;
+      p.extra["actual"] = window->actual;
+    }
+    if (status.code() == Code::kInvalidArgument) p.param = param;
+    return p;
+  }
+};
+
+/// As the model meets a text: behind a BOS where it expects one.
+std::vector<std::int32_t> text_ids(const Tokenizer& tokenizer, const std::string& text) {
+  std::vector<std::int32_t> out;
+  if (tokenizer.add_bos() && tokenizer.bos_id()) out.push_back(*tokenizer.bos_id());
+  const auto ids = tokenizer.encode(text);
+  out.insert(out.end(), ids.begin(), ids.end());
+  return out;
+}
+
+}  // namespace
+
+namespace handlers {
+
+void embeddings(std::shared_ptr<Call> call) {
+  const auto body = body_json(*call);
+  if (!body) return;
+  auto e = std::make_shared<Embedding>();
+  if (failed(*call, read_embedding(*body, e->body))) return;
+  const Engine& engine = *call->services.engine;
+  e->model = engine.info().model_name;
+  if (!e->body.model.empty() && e->body.model != "default" && e->body.model != e->model) {
+    return call->fail(make_problem("model_not_found", "there is no model '" + e->body.model + "'; this service has '" + e->model + "'", "model"));
+  }
+  for (const auto& input : e->body.inputs) {
+    const auto* text = std::get_if<std::string>(&input);
+    e->ids.push_back(text ? text_ids(engine.tokenizer(), *text) : std::get<std::vector<std::int32_t>>(input));
+  }
+  e->call = call;
+  call->exchange->on_disconnect([cancelled = e->cancelled] { cancelled->store(true); });
+  e->next();
+}
+
+}  // namespace handlers
+}  // namespace quire

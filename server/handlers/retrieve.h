@@ -1,0 +1,22 @@
+/// Finding documents, for POST /v1/retrieve and for queries that name none.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/app/call.h"
+#include "server/json/retrieve_codec.h"
+#include "server/problem.h"
+
+namespace quire {
+
+struct ChosenDocument {
+  std::string id;
+  double score = 0;
+};
+
+/// The best documents for a question, best first, those without a word of it left out; may be empty. May wait on disk. A problem: there is no index (yet).
+std::optional<Problem> choose_documents(Call& call, const std::string& question, const QueryRetrieval& retrieval, std::vector<ChosenDocument>& out);
+
+}  // namespace quire

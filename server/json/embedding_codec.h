@@ -1,0 +1,30 @@
+/// Embeddings as OpenAI's API spells them.
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <boost/json/value.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "server/json/reader.h"
+
+namespace quire {
+
+inline constexpr std::size_t kMostEmbeddingInputs = 2048;
+
+enum class EmbeddingFormat : std::uint8_t { kFloat, kBase64 };
+
+/// The body of POST /v1/embeddings. Members nobody knows are ignored, as on all OpenAI paths.
+struct EmbeddingBody {
+  std::vector<std::variant<std::string, std::vector<std::int32_t>>> inputs;  ///< texts or token ids
+  std::string model;
+  EmbeddingFormat format = EmbeddingFormat::kFloat;
+};
+std::optional<ReadError> read_embedding(const boost::json::value& body, EmbeddingBody& out);
+
+boost::json::object embeddings_json(const std::vector<std::vector<float>>& vectors, EmbeddingFormat format, const std::string& model, std::int64_t prompt_tokens);
+
+}  // namespace quire

@@ -1,0 +1,89 @@
+#include "server/json/retrieve_codec.h"
+
+#include <boost/json/array.hpp>
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <cmath>
+
+namespace quire {
+namespace json = boost::json;
+namespace {
+
+constexpr std::size_t kLongestQuery = 64 << 10;
+constexpr std::size_t kMostFilters = 32;
+
+/// Equality of top-level scalars, compared in their text form as the filters of document lists are.
+void read_metadata(ObjectReader& r, std::vector<std::pair<std::string, std::string>>& out) {
+  const auto* metadata = r.object("metadata");
+  if (!metadata || !r.ok()) return;
+  if (metadata->size() > kMostFilters) return r.fail("metadata", r.path_of("metadata") + " has " + std::to_string(metadata->size()) + " members; at most 32 are taken");
+  for (const auto& member : *metadata) {
+    const json::value& v = member.value();
+    const std::string name(member.key().data(), member.key().size());
+    if (v.is_structured()) return r.fail("metadata", r.path_of("metadata") + "." + name.substr(0, 64) + " must be a string, a number, a boolean or null");
+    out.emplace_back(name, v.is_string() ? std::string(v.get_string()) : json::serialize(v));
+  }
+}
+
+json::value metadata_value(const std::string& text) {
+  boost::system::error_code error;
+  json::value value = json::parse(text, error);
+  return error || !value.is_object() ? json::value(json::object()) : value;
+}
+
+}  // namespace
+
+std::optional<ReadError> read_retrieve(const json::value& body, RetrieveRequest& out) {
+  ObjectReader r(body, "");
+  if (!r.ok()) return r.error();
+  r.string("query", out.query, kLongestQuery);
+  if (r.ok() && out.query.empty()) r.fail("query", r.has("query") ? "query is empty" : "query is missing");
+  out.document_ids = r.strings("document_ids", kMostRetrieveIds);
+  std::int64_t k = static_cast<std::int64_t>(out.k);
+  r.integer("k", k, 1, kMostPassages);
+  out.k = static_cast<std::size_t>(k);
+  std::string unit = "chunk", scorer = "bm25";
+  r.one_of("unit", unit, {"chunk", "document"});
+  out.unit = unit == "document" ? RetrieveUnit::kDocument : RetrieveUnit::kChunk;
+  r.string("scorer", scorer, 64);
+  if (r.ok() && scorer != "bm25") r.fail("scorer", "scorer is '" + scorer + "', which this build does not have; use bm25", "unsupported_parameter");
+  read_metadata(r, out.metadata);
+  r.finish();
+  return r.error();
+}
+
+void read_query_retrieval(ObjectReader& query, std::size_t max_documents, std::optional<QueryRetrieval>& out) {
+  const auto* value = query.raw("retrieve");
+  if (!value || !query.ok()) return;
+  ObjectReader r(*value, "retrieve");
+  QueryRetrieval read;
+  read.asked = true;
+  r.integer("k", read.k, 1, static_cast<std::int64_t>(max_documents));
+  read_metadata(r, read.metadata);
+  r.finish();
+  query.adopt(r.error());
+  out = std::move(read);
+}
+
+json::object retrieve_result_json(const std::vector<Passage>& passages) {
+  json::array data;
+  for (const Passage& p : passages) {
+    json::object o;
+    o["document_id"] = p.document_id;
+    o["title"] = p.title.empty() ? json::value(nullptr) : json::value(p.title);
+    o["chunk"] = p.chunk;
+    o["text"] = p.text;
+    o["score"] = std::round(p.score * 1e6) / 1e6;
+    o["start"] = p.start;
+    o["end"] = p.end;
+    o["metadata"] = metadata_value(p.metadata_json);
+    data.push_back(std::move(o));
+  }
+  json::object out;
+  out["object"] = "list";
+  out["data"] = std::move(data);
+  out["scorer"] = "bm25";
+  return out;
+}
+
+}  // namespace quire

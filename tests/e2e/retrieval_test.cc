@@ -1,0 +1,164 @@
+// Finding documents without naming them, and embeddings.
+#include <boost/json/serialize.hpp>
+#include <cmath>
+
+#include "tests/e2e/service_process.h"
+
+namespace quire::testing {
+namespace {
+
+namespace json = boost::json;
+
+class RetrieveTest : public ::testing::Test {
+ protected:
+  void SetUp() override { service_.start(folder_.path() / "store"); }
+  void TearDown() override {
+    if (service_.running()) {
+      EXPECT_EQ(service_.stop(), 0);
+    }
+  }
+  void post(const std::string& id, const std::string& text, const std::string& more = {}, const std::vector<std::string>& headers = {}) {
+    int status = 0;
+    const auto r = service_.json("POST", "/v1/documents?wait=true", R"({"id":)" + quoted(id) + R"(,"text":)" + quoted(text) + more + "}", headers, &status);
+    ASSERT_EQ(status, 200) << json::serialize(r);
+  }
+  void post_corpus() {
+    post("alba", "Alba: Alba is a city in the north. The mayor of Alba is Brun Karsten.", R"(,"metadata":{"land":"north","year":2024})");
+    post("corva", "Corva: Corva is a village in the south. It is known for glass.", R"(,"metadata":{"land":"south","year":2025})");
+    post("dern", "Dern: The river Dern flows past Alba into the sea.", R"(,"metadata":{"land":"north","year":2025})");
+  }
+  /// Document ids of the passages, "!" and a code for an error.
+  std::string found(const std::string& body, const std::vector<std::string>& headers = {}) {
+    int status = 0;
+    const auto r = service_.json("POST", "/v1/retrieve", body, headers, &status);
+    if (status != 200) return "!" + text_at(r, "error.code") + " " + text_at(r, "error.param");
+    std::string out;
+    for (const auto& p : at(r, "data").as_array()) out += (out.empty() ? "" : " ") + text_at(p, "document_id");
+    return out;
+  }
+
+  TempFolder folder_;
+  ServiceProcess service_;
+};
+
+TEST_F(RetrieveTest, RanksPassagesOfTheNamespace) {
+  EXPECT_EQ(found(R"({"query":"mayor"})"), "");
+  post_corpus();
+  EXPECT_EQ(found(R"({"query":"The MAYOR of Alba?","k":2})"), "alba dern");
+  EXPECT_EQ(found(R"({"query":"glass","unit":"document"})"), "corva alba dern");
+  EXPECT_EQ(found(R"({"query":"Alba","metadata":{"year":2025}})"), "dern corva");
+  EXPECT_EQ(found(R"({"query":"Alba","metadata":{"year":2025,"land":"south"}})"), "corva");
+  EXPECT_EQ(found(R"({"query":"Alba","document_ids":["corva"]})"), "corva");
+  const auto r = service_.json("POST", "/v1/retrieve", R"({"query":"glass","k":1})");
+  EXPECT_EQ(text_at(r, "scorer"), "bm25");
+  EXPECT_EQ(text_at(r, "data.0.text"), "Corva: Corva is a village in the south. It is known for glass.");
+  EXPECT_EQ(int_at(r, "data.0.start"), 0);
+  EXPECT_EQ(int_at(r, "data.0.end"), 62);
+  EXPECT_GT(at(r, "data.0.score").to_number<double>(), 0);
+  EXPECT_EQ(text_at(r, "data.0.metadata.land"), "south");
+
+  EXPECT_EQ(service_.call("DELETE", "/v1/documents/alba").status, 200);
+  EXPECT_EQ(found(R"({"query":"mayor","k":9})"), "corva dern");
+  EXPECT_EQ(found(R"({"query":"mayor"})", {"X-Namespace: other"}), "");
+}
+
+TEST_F(RetrieveTest, WrongAsksAreRefusedByName) {
+  post_corpus();
+  EXPECT_EQ(found(R"({})"), "!invalid_value query");
+  EXPECT_EQ(found(R"({"query":""})"), "!invalid_value query");
+  EXPECT_EQ(found(R"({"query":"q","k":0})"), "!invalid_value k");
+  EXPECT_EQ(found(R"({"query":"q","k":101})"), "!invalid_value k");
+  EXPECT_EQ(found(R"({"query":"q","unit":"page"})"), "!invalid_value unit");
+  EXPECT_EQ(found(R"({"query":"q","scorer":"magic"})"), "!unsupported_parameter scorer");
+  EXPECT_EQ(found(R"({"query":"q","metadata":{"a":[1]}})"), "!invalid_value metadata");
+  EXPECT_EQ(found(R"({"query":"q","querry":"q"})"), "!unknown_field querry");
+  EXPECT_EQ(found(R"({"query":"q","document_ids":["alba","nobody"]})"), "!document_not_found document_ids");
+}
+
+TEST_F(RetrieveTest, AQueryWithoutDocumentsGetsTheBestOnes) {
+  int status = 0;
+  auto r = service_.json("POST", "/v1/query", R"({"query":"Who is the mayor of Alba?","max_tokens":8})", {}, &status);
+  EXPECT_EQ(status, 200);  // an empty namespace: no documents
+  EXPECT_TRUE(at(r, "documents").as_array().empty());
+  post_corpus();
+  r = service_.json("POST", "/v1/query", R"({"query":"Who is the mayor of Alba?","max_tokens":8})", {}, &status);
+  ASSERT_EQ(status, 200) << json::serialize(r);
+  EXPECT_EQ(text_at(r, "documents.0.id"), "alba");
+  EXPECT_GT(at(r, "documents.0.score").to_number<double>(), at(r, "documents.1.score").to_number<double>());
+  r = service_.json("POST", "/v1/query", R"({"query":"Alba","max_tokens":8,"retrieve":{"k":1,"metadata":{"year":2025}}})", {}, &status);
+  ASSERT_EQ(at(r, "documents").as_array().size(), 1u) << json::serialize(r);
+  EXPECT_EQ(text_at(r, "documents.0.id"), "dern");
+  // Nobody asked for documents, and none has a word of the question.
+  r = service_.json("POST", "/v1/query", R"({"query":"Zzyzx?","max_tokens":8})", {}, &status);
+  EXPECT_EQ(status, 200);
+  EXPECT_TRUE(at(r, "documents").as_array().empty());
+  r = service_.json("POST", "/v1/query", R"({"query":"Zzyzx?","max_tokens":8,"retrieve":{}})", {}, &status);
+  EXPECT_EQ(status, 404);
+  EXPECT_EQ(text_at(r, "error.code"), "document_not_found");
+  EXPECT_EQ(service_.call("POST", "/v1/query", R"({"query":"Zzyzx?","max_tokens":8,"retrieve":{},"on_missing":"skip"})").status, 200);
+  r = service_.json("POST", "/v1/query", R"({"query":"Alba","max_tokens":8,"document_ids":[]})", {}, &status);
+  EXPECT_TRUE(at(r, "documents").as_array().empty());
+  r = service_.json("POST", "/v1/query", R"({"query":"Alba","document_ids":["alba"],"retrieve":{}})", {}, &status);
+  EXPECT_EQ(status, 400);
+  EXPECT_EQ(text_at(r, "error.param"), "retrieve");
+  r = service_.json("POST", "/v1/query/plan", R"({"query":"glass"})", {}, &status);
+  EXPECT_EQ(text_at(r, "documents.0.id"), "corva");
+}
+
+TEST_F(RetrieveTest, TheCommandLineFindsAndAsksWithoutIds) {
+  post_corpus();
+  const std::string server = "http://127.0.0.1:" + std::to_string(service_.port());
+  auto r = run_process({QUIRE_BINARY, "retrieve", "--server", server, "-k", "1", "What is known for glass?"});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find("corva"), std::string::npos) << r.out;
+  EXPECT_EQ(r.out.find("alba"), std::string::npos) << r.out;
+  r = run_process({QUIRE_BINARY, "retrieve", "--server", server, "--documents", "--json", "-d", "dern", "Alba"});
+  EXPECT_EQ(text_at(parse(r.out), "data.0.document_id"), "dern") << r.err;
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "--json", "--max-tokens", "4", "What is known for glass?"});
+  EXPECT_EQ(text_at(parse(r.out), "documents.0.id"), "corva") << r.err;
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "--json", "--max-tokens", "4", "--no-documents", "What is known for glass?"});
+  EXPECT_TRUE(at(parse(r.out), "documents").as_array().empty()) << r.out;
+  EXPECT_EQ(run_process({QUIRE_BINARY, "retrieve", "--server", server, "-k", "1000", "x"}).exit_code, 1);
+}
+
+TEST_F(RetrieveTest, TheIndexComesBackAfterARestart) {
+  post_corpus();
+  EXPECT_EQ(service_.stop(), 0);
+  service_.start(folder_.path() / "store");
+  ASSERT_TRUE(service_.wait_for_log("retrieval ready"));
+  EXPECT_EQ(found(R"({"query":"mayor","k":1})"), "alba");
+}
+
+TEST_F(RetrieveTest, EmbeddingsHaveLengthOneAndBothSpellings) {
+  int status = 0;
+  const auto r = service_.json("POST", "/v1/embeddings", R"({"input":["The mayor of Alba.","The mayor of Alba.",[5,6,7]],"model":"default","user":"x"})", {}, &status);
+  ASSERT_EQ(status, 200) << json::serialize(r);
+  ASSERT_EQ(at(r, "data").as_array().size(), 3u);
+  const auto& first = at(r, "data.0.embedding").as_array();
+  EXPECT_EQ(first.size(), 256u);
+  double squares = 0;
+  for (const auto& x : first) squares += std::pow(x.to_number<double>(), 2);
+  EXPECT_NEAR(squares, 1, 1e-4);
+  EXPECT_EQ(json::serialize(at(r, "data.1.embedding")), json::serialize(at(r, "data.0.embedding")));
+  EXPECT_NE(json::serialize(at(r, "data.2.embedding")), json::serialize(at(r, "data.0.embedding")));
+  EXPECT_EQ(int_at(r, "data.2.index"), 2);
+  EXPECT_GT(int_at(r, "usage.prompt_tokens"), 3);
+  EXPECT_EQ(int_at(r, "usage.prompt_tokens"), int_at(r, "usage.total_tokens"));
+  const auto coded = service_.json("POST", "/v1/embeddings", R"({"input":"The mayor of Alba.","encoding_format":"base64"})");
+  EXPECT_EQ(text_at(coded, "data.0.embedding").size(), (256u * 4 + 2) / 3 * 4);
+  const auto refused = [&](const std::string& body) {
+    const auto e = service_.json("POST", "/v1/embeddings", body, {}, &status);
+    return std::to_string(status) + " " + text_at(e, "error.code") + " " + text_at(e, "error.param");
+  };
+  EXPECT_EQ(refused(R"({"input":"x","dimensions":8})"), "400 unsupported_parameter dimensions");
+  EXPECT_EQ(refused(R"({})"), "400 invalid_value input");
+  EXPECT_EQ(refused(R"({"input":[]})"), "400 invalid_value input");
+  EXPECT_EQ(refused(R"({"input":["a",""]})"), "400 invalid_value input[1]");
+  EXPECT_EQ(refused(R"({"input":[1,"a"]})"), "400 invalid_value input");
+  EXPECT_EQ(refused(R"({"input":[99999]})"), "400 invalid_value input");
+  EXPECT_EQ(refused(R"({"input":"x","model":"other"})"), "404 model_not_found model");
+  EXPECT_EQ(refused(R"({"input":)" + quoted(sample_text(1, 4000)) + "}"), "400 context_length_exceeded input");
+}
+
+}  // namespace
+}  // namespace quire::testing

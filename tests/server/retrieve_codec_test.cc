@@ -1,0 +1,84 @@
+#include "server/json/retrieve_codec.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "server/json/embedding_codec.h"
+#include "server/json/parse.h"
+#include "server/json/query_codec.h"
+
+namespace quire {
+namespace {
+
+std::string refused(const std::string& body) {
+  RetrieveRequest out;
+  const auto e = read_retrieve(*parse_json(body), out);
+  return e ? e->code + " " + e->param : "";
+}
+
+TEST(RetrieveCodec, ReadsAllMembers) {
+  RetrieveRequest out;
+  const auto e = read_retrieve(*parse_json(R"({"query":"q","document_ids":["a"],"k":7,"unit":"document","scorer":"bm25","metadata":{"a":"x","n":2025,"b":true,"z":null}})"), out);
+  ASSERT_FALSE(e) << e->message;
+  EXPECT_EQ(out.k, 7u);
+  EXPECT_EQ(out.unit, RetrieveUnit::kDocument);
+  EXPECT_EQ(out.document_ids, std::vector<std::string>{"a"});
+  const std::vector<std::pair<std::string, std::string>> metadata = {{"a", "x"}, {"n", "2025"}, {"b", "true"}, {"z", "null"}};
+  EXPECT_EQ(out.metadata, metadata);
+}
+
+TEST(RetrieveCodec, NamesWhatIsWrong) {
+  EXPECT_EQ(refused("[]"), "invalid_value ");
+  EXPECT_EQ(refused(R"({"query":"q","k":1.5})"), "invalid_value k");
+  EXPECT_EQ(refused(R"({"query":"q","metadata":[]})"), "invalid_value metadata");
+  EXPECT_EQ(refused(R"({"query":"q","scorer":"x"})"), "unsupported_parameter scorer");
+}
+
+TEST(RetrieveCodec, AQueryNamesDocumentsOrHasThemChosen) {
+  const auto read = [](const std::string& body) {
+    QueryBody q;
+    const auto e = read_query(*parse_json(body), QueryDefaults{"auto", "auto", "auto", 3}, q);
+    if (e) return e->param;
+    return q.retrieve ? "k=" + std::to_string(q.retrieve->k) + (q.retrieve->asked ? " asked" : "") : std::string("named");
+  };
+  EXPECT_EQ(read(R"({"query":"q"})"), "k=3");
+  EXPECT_EQ(read(R"({"query":"q","document_ids":null})"), "k=3");
+  EXPECT_EQ(read(R"({"query":"q","retrieve":{"k":2}})"), "k=2 asked");
+  EXPECT_EQ(read(R"({"query":"q","document_ids":[]})"), "named");
+  EXPECT_EQ(read(R"({"query":"q","documents":[{"text":"t"}]})"), "named");
+  EXPECT_EQ(read(R"({"query":"q","document_ids":["a"],"retrieve":{}})"), "retrieve");
+  EXPECT_EQ(read(R"({"query":"q","retrieve":{"k":4}})"), "retrieve.k");
+  EXPECT_EQ(read(R"({"query":"q","retrieve":{"unit":"chunk"}})"), "retrieve.unit");
+}
+
+TEST(EmbeddingCodec, ReadsTextsAndTokensInEveryShape) {
+  const auto read = [](const std::string& body) {
+    EmbeddingBody out;
+    const auto e = read_embedding(*parse_json(body), out);
+    if (e) return e->code + " " + e->param;
+    std::string shape;
+    for (const auto& input : out.inputs) shape += std::holds_alternative<std::string>(input) ? "t" : std::to_string(std::get<1>(input).size());
+    return shape;
+  };
+  EXPECT_EQ(read(R"({"input":"text"})"), "t");
+  EXPECT_EQ(read(R"({"input":["a","b"]})"), "tt");
+  EXPECT_EQ(read(R"({"input":[1,2,3]})"), "3");
+  EXPECT_EQ(read(R"({"input":[[1,2],[3]],"user":"u","unknown":1})"), "21");
+  EXPECT_EQ(read(R"({"input":{}})"), "invalid_value input");
+  EXPECT_EQ(read(R"({"input":[[]]})"), "invalid_value input[0]");
+  EXPECT_EQ(read(R"({"input":[-1]})"), "invalid_value input");
+  EXPECT_EQ(read(R"({"input":["a",5]})"), "invalid_value input[1]");
+  EXPECT_EQ(read(R"({"input":"x","encoding_format":"int8"})"), "invalid_value encoding_format");
+  EXPECT_EQ(read(R"({"input":"x","dimensions":3})"), "unsupported_parameter dimensions");
+}
+
+TEST(EmbeddingCodec, Base64IsLittleEndianFloats) {
+  const auto o = embeddings_json({{1.0f, -2.5f}}, EmbeddingFormat::kBase64, "m", 3);
+  EXPECT_EQ(o.at("data").at(0).at("embedding"), "AACAPwAAIMA=");
+  EXPECT_EQ(o.at("usage").at("total_tokens"), 3);
+  EXPECT_EQ(embeddings_json({{0.5f}}, EmbeddingFormat::kFloat, "m", 1).at("data").at(0).at("embedding").at(0), 0.5);
+}
+
+}  // namespace
+}  // namespace quire
