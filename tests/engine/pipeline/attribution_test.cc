@@ -46,7 +46,8 @@ class AttributionTest : public ::testing::Test {
     auto sink = std::make_shared<AttributionSink>();
     auto handle = engine_->query(std::move(r), sink);
     EXPECT_TRUE(handle.ok()) << handle.status().to_string();
-    if (handle.ok()) EXPECT_TRUE(sink->wait().status.ok()) << sink->wait().status.to_string();
+    if (!handle.ok()) return sink;
+    EXPECT_TRUE(sink->wait().status.ok()) << sink->wait().status.to_string();
     return sink;
   }
 
@@ -80,7 +81,9 @@ TEST_P(AttributionByStrategy, CoversEveryTokenAndBlockAndChangesNoAnswer) {
     const float* row = a.share.data() + t * a.num_blocks;
     for (std::int64_t b = 0; b < a.num_blocks; ++b) {
       EXPECT_GE(row[b], 0.0f);
-      if (kept_layers[static_cast<std::size_t>(b)] == 0) EXPECT_EQ(row[b], 0.0f) << b;
+      if (kept_layers[static_cast<std::size_t>(b)] == 0) {
+        EXPECT_EQ(row[b], 0.0f) << b;
+      }
     }
     const double sum = std::accumulate(row, row + a.num_blocks, 0.0);
     EXPECT_GT(sum, 0.0);
