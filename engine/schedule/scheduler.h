@@ -34,13 +34,15 @@ struct SchedulerLimits {
 
 /// One turn of the engine thread: a decode step of all decoding queries, then one prefill chunk (or placement) of the next query
 /// in turn, then, if no query had work or ingest waited through nine times the length of its last piece, one piece of ingest or of an
-/// embedding, in turn. While queries decode, chunks and pieces are kept about as short as a decode step, so that decoding goes on at half its pace or better.
+/// embedding, in turn. While queries decode, chunks and pieces are kept about as short as a decode step, so that decoding goes on at half
+/// its pace or better.
 /// Queries are admitted tenant by tenant, in proportion to the tokens computed for each; the next few are planned and fetch what they
 /// need while they wait.
 ///
 /// Memory: a query is admitted with pages for its prompt and the first tokens of its answer, and gets more as it goes on. When there are
 /// no more, pages kept of earlier prompts go first, then the context that ingest computes is moved out to ordinary memory, then the youngest
-/// query. It is resumed before anybody new is admitted, with every bit as it was. The oldest query always runs. All admitted queries
+/// query. It is resumed before anybody new is admitted, with every bit as it was. The oldest query always runs; only a text that is being
+/// embedded keeps its pages until it is done, and even the oldest query may wait for that. All admitted queries
 /// together could never need more than twice the budget, so what is moved out stays within about one.
 /// Threads: public methods from any.
 class Scheduler {
