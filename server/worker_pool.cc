@@ -12,12 +12,10 @@ WorkerPool::WorkerPool(int threads, std::size_t max_queued) : max_queued_(max_qu
 }
 
 bool WorkerPool::post(std::function<void()> work) {
-  {
-    std::lock_guard lock(mu_);
-    if (stopping_ || queue_.size() >= max_queued_) return false;
-    queue_.push_back(std::move(work));
-  }
-  changed_.notify_one();
+  std::lock_guard lock(mu_);
+  if (stopping_ || queue_.size() >= max_queued_) return false;
+  queue_.push_back(std::move(work));
+  changed_.notify_one();  // under the lock: the work may be what the owner waits for before the pool goes
   return true;
 }
 
