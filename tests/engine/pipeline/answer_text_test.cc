@@ -62,8 +62,9 @@ TEST(StopMatcherTest, EqualsASearchOverTheWholeText) {
     for (const auto& s : stops) first = std::min(first, text.find(s));
     ASSERT_EQ(stopped, first != std::string::npos) << text;
     ASSERT_TRUE(text.starts_with(shown));
-    if (!stopped) ASSERT_EQ(shown, text);
-    if (stopped) {
+    if (!stopped) {
+      ASSERT_EQ(shown, text);
+    } else {
       bool at_stop = false;
       for (const auto& s : stops) at_stop = at_stop || text.substr(shown.size()).starts_with(s);
       ASSERT_TRUE(at_stop) << text << " shown " << shown;
