@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <boost/json/array.hpp>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
@@ -30,21 +32,22 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
   }
 
  private:
-  /// False once the client is gone.
+  /// False once the client is gone. What a tick compares with is read before its first event is sent: a client that has seen one is told of all that
+  /// changes from then on.
   bool send() {
     Services& services = call_->services;
     const StoreStats now = services.store->stats();
     const StoreAdminStats admin = services.store->admin_stats();
+    const std::vector<JobSnapshot> changed = changed_jobs();
     bool there = call_->event("stats", cache_stats_json(services));
-    if (!first_) {
+    if (!std::exchange(first_, false)) {
       there = there && evictions("dram", now.dram, admin.dram, before_.dram, admin_before_.dram) && evictions("disk", now.disk, admin.disk, before_.disk, admin_before_.disk);
       there = there && errors("integrity", before_.integrity_failures, now.integrity_failures);
       there = there && errors("io", before_.io_errors, now.io_errors);
+      for (const auto& job : changed) there = there && call_->event("job", job_json(job));
     }
     before_ = now;
     admin_before_ = admin;
-    there = there && jobs();
-    first_ = false;
     return there;
   }
 
@@ -56,9 +59,10 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
   bool errors(std::string_view kind, std::uint64_t before, std::uint64_t now) {
     return now == before || call_->event("error", json::object{{"kind", kind}, {"count", now - before}});
   }
-  /// Jobs that are new or whose status changed.
-  bool jobs() {
+  /// Jobs that are new or whose status changed since the last call.
+  std::vector<JobSnapshot> changed_jobs() {
     Services& services = call_->services;
+    std::vector<JobSnapshot> changed;
     std::map<std::string, JobStatus> seen;
     JobListOptions newest;
     newest.limit = 100;
@@ -68,12 +72,11 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
       for (const auto& job : page->jobs) {
         seen[job.id] = job.status;
         const auto known = jobs_.find(job.id);
-        if (first_ || (known != jobs_.end() && known->second == job.status)) continue;
-        if (!call_->event("job", job_json(job))) return false;
+        if (known == jobs_.end() || known->second != job.status) changed.push_back(job);
       }
     }
     jobs_ = std::move(seen);
-    return true;
+    return changed;
   }
 
   const std::shared_ptr<Call> call_;
