@@ -17,8 +17,8 @@
 namespace quire::cpu {
 namespace {
 
-constexpr int kMaxRows = 8;        // 16 chains and what feeds them, in registers
-constexpr int kMaxScaledRows = 6;  // sums of the group beside sums of the row
+constexpr int kMaxRows = 8;                 // 16 chains and what feeds them, in registers
+constexpr std::int64_t kRoundRows = 32;     // rows that use a piece of a panel while the first-level cache has it
 constexpr std::int64_t kFetchAhead = 4096, kFetchAheadInt8 = 8192;  // bytes of weights
 
 /// The two tiles of a step are read side by side but fetched line after line: the hardware follows one stream, not two.
@@ -28,41 +28,41 @@ inline void fetch_two_lines(const void* at) {
   __builtin_prefetch(p + 64);
 }
 
-/// Sums of R rows x 32 columns.
+/// Chains of R rows x 32 columns. Sums in memory are [R][32].
 template <int R>
-struct Sums {
+struct Chains {
   __m512 of[R][2];
-
-  QUIRE_INLINE_DOT void load(const PanelOutput& out, std::int64_t row) {
-    const auto left = static_cast<std::uint32_t>((std::uint64_t{1} << out.columns) - 1);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      if (!out.first) {
-        const float* y = out.y + (row + r) * out.ldy;
-        of[r][0] = _mm512_maskz_loadu_ps(static_cast<__mmask16>(left), y);
-        of[r][1] = _mm512_maskz_loadu_ps(static_cast<__mmask16>(left >> 16), y + 16);
-      } else if (out.bias != nullptr) {
-        of[r][0] = _mm512_loadu_ps(out.bias);
-        of[r][1] = _mm512_loadu_ps(out.bias + 16);
-      } else {
-        of[r][0] = of[r][1] = _mm512_setzero_ps();
-      }
-    }
-  }
-
-  QUIRE_INLINE_DOT void store(const PanelOutput& out, std::int64_t row) const {
-    const auto left = static_cast<std::uint32_t>((std::uint64_t{1} << out.columns) - 1);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      float* y = out.y + (row + r) * out.ldy;
-      _mm512_mask_storeu_ps(y, static_cast<__mmask16>(left), of[r][0]);
-      _mm512_mask_storeu_ps(y + 16, static_cast<__mmask16>(left >> 16), of[r][1]);
-    }
-  }
 
   QUIRE_INLINE_DOT void clear() {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) of[r][0] = of[r][1] = _mm512_setzero_ps();
+  }
+
+  QUIRE_INLINE_DOT void load(const float* sums) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      of[r][0] = _mm512_load_ps(sums + r * kPanelColumns);
+      of[r][1] = _mm512_load_ps(sums + r * kPanelColumns + 16);
+    }
+  }
+
+  QUIRE_INLINE_DOT void store(float* sums) const {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      _mm512_store_ps(sums + r * kPanelColumns, of[r][0]);
+      _mm512_store_ps(sums + r * kPanelColumns + 16, of[r][1]);
+    }
+  }
+
+  /// sums += chains * scales, column by column.
+  QUIRE_INLINE_DOT void add_scaled_to(float* sums, const float* scales) const {
+    const __m512 s0 = _mm512_loadu_ps(scales), s1 = _mm512_loadu_ps(scales + 16);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      float* to = sums + r * kPanelColumns;
+      _mm512_store_ps(to, _mm512_fmadd_ps(of[r][0], s0, _mm512_load_ps(to)));
+      _mm512_store_ps(to + 16, _mm512_fmadd_ps(of[r][1], s1, _mm512_load_ps(to + 16)));
+    }
   }
 
   /// One pair of inputs.
@@ -76,51 +76,7 @@ struct Sums {
       of[r][1] = _mm512_dpbf16_ps(of[r][1], a, (__m512bh)b1);
     }
   }
-
-  /// One step of a bf16 panel.
-  QUIRE_INLINE_DOT void add_step(const std::uint16_t* x, const std::uint16_t* b) {
-#pragma GCC unroll 2  // more, and the compiler gathers the fetches into bursts that stall
-    for (int p = 0; p < 16; ++p) {
-      const std::uint16_t *b0 = b + p * 32, *b1 = b0 + kTileElements;
-      fetch_two_lines(b + p * 64 + kFetchAhead / 2);
-      add(x + 2 * p, _mm512_loadu_si512(b0), _mm512_loadu_si512(b1));
-    }
-  }
-
-  /// += group * scales, column by column.
-  QUIRE_INLINE_DOT void add_scaled(const Sums& group, const std::byte* record) {
-    const auto* scales = reinterpret_cast<const float*>(record);
-    const __m512 s0 = _mm512_loadu_ps(scales), s1 = _mm512_loadu_ps(scales + 16);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      of[r][0] = _mm512_fmadd_ps(group.of[r][0], s0, of[r][0]);
-      of[r][1] = _mm512_fmadd_ps(group.of[r][1], s1, of[r][1]);
-    }
-  }
 };
-
-template <int R>
-QUIRE_TARGET_DOT void multiply_rows(const std::uint16_t* x, const std::uint16_t* b, std::int64_t steps, std::int64_t row, const PanelOutput& out) {
-  Sums<R> sums;
-  sums.load(out, row);
-  for (std::int64_t s = 0; s < steps; ++s, x += kTileElements, b += kStepElements) sums.add_step(x, b);
-  sums.store(out, row);
-}
-
-/// Over whole numbers as bf16; each group's sum is scaled when it is complete.
-template <int R>
-QUIRE_TARGET_DOT void multiply_rows_scaled(const std::uint16_t* x, const std::uint16_t* b, const std::byte* records, std::int64_t groups,
-                                           std::int64_t row, const PanelOutput& out) {
-  Sums<R> sums, group;
-  sums.load(out, row);
-  for (std::int64_t g = 0; g < groups; ++g, records += kInt8GroupBytes, x += 2 * kTileElements, b += 2 * kStepElements) {
-    group.clear();
-    group.add_step(x, b);
-    group.add_step(x + kTileElements, b + kStepElements);
-    sums.add_scaled(group, records);
-  }
-  sums.store(out, row);
-}
 
 /// bf16(0) to bf16(127), all exact, as two tables of bytes.
 struct MagnitudeBytes {
@@ -154,16 +110,48 @@ struct Expander {
   }
 };
 
-template <int R>
-QUIRE_TARGET_DOT void multiply_rows_int8(const std::uint16_t* x, const std::byte* records, std::int64_t groups, std::int64_t row,
-                                         const PanelOutput& out) {
-  const Expander expander;
-  Sums<R> sums, group;
-  sums.load(out, row);
-  for (std::int64_t g = 0; g < groups; ++g, records += kInt8GroupBytes) {
-    group.clear();
-    const std::byte* q = records + kInt8ScaleBytes;
-    for (int s = 0; s < 2; ++s, q += kStepElements, x += kTileElements) {
+/// A bf16 panel, two steps at a time: 4 KiB. Few rows take it in one go, as a stream through memory.
+struct Bf16Pieces {
+  const std::uint16_t* panel;
+  std::int64_t steps, rows;
+
+  std::int64_t piece_steps() const { return rows <= kMaxRows ? steps : 2; }
+  std::int64_t count() const { return (steps + piece_steps() - 1) / piece_steps(); }
+
+  template <int R>
+  QUIRE_TARGET_DOT void add(std::int64_t piece, const std::uint16_t* x, float* sums) const {
+    const std::int64_t done = piece * piece_steps(), here = std::min(piece_steps(), steps - done);
+    const std::uint16_t* b = panel + done * kStepElements;
+    Chains<R> chains;
+    chains.load(sums);
+    for (std::int64_t s = 0; s < here; ++s, x += kTileElements, b += kStepElements) {
+#pragma GCC unroll 2  // more, and the compiler gathers the fetches into bursts that stall
+      for (int p = 0; p < 16; ++p) {
+        const std::uint16_t *b0 = b + p * 32, *b1 = b0 + kTileElements;
+        fetch_two_lines(b + p * 64 + kFetchAhead / 2);
+        chains.add(x + 2 * p, _mm512_loadu_si512(b0), _mm512_loadu_si512(b1));
+      }
+    }
+    chains.store(sums);
+  }
+};
+
+/// Records of int8, a group at a time: expanded in registers, for every few rows again.
+struct Int8Pieces {
+  const std::byte* records;
+  std::int64_t groups;
+
+  std::int64_t piece_steps() const { return kInt8Group / kStepInputs; }
+  std::int64_t count() const { return groups; }
+
+  template <int R>
+  QUIRE_TARGET_DOT void add(std::int64_t piece, const std::uint16_t* x, float* sums) const {
+    const Expander expander;
+    const std::byte* record = records + piece * kInt8GroupBytes;
+    Chains<R> chains;
+    chains.clear();
+    const std::byte* q = record + kInt8ScaleBytes;
+    for (std::int64_t s = 0; s < piece_steps(); ++s, q += kStepElements, x += kTileElements) {
 #pragma GCC unroll 1  // fetches in bursts stall: half the speed
       for (int p = 0; p < 8; ++p) {
         const std::byte *q0 = q + p * 64, *q1 = q0 + kTileElements;
@@ -171,73 +159,84 @@ QUIRE_TARGET_DOT void multiply_rows_int8(const std::uint16_t* x, const std::byte
         __m512i even0, odd0, even1, odd1;
         expander.expand(q0, even0, odd0);
         expander.expand(q1, even1, odd1);
-        group.add(x + 4 * p, even0, even1);
-        group.add(x + 4 * p + 2, odd0, odd1);
+        chains.add(x + 4 * p, even0, even1);
+        chains.add(x + 4 * p + 2, odd0, odd1);
       }
     }
-    sums.add_scaled(group, records);
+    chains.add_scaled_to(sums, reinterpret_cast<const float*>(record));
   }
-  sums.store(out, row);
+};
+
+/// Sums of up to kRoundRows rows between two pieces.
+struct RoundSums {
+  alignas(64) float of[kRoundRows][kPanelColumns];
+
+  QUIRE_INLINE_DOT void begin(const PanelOutput& out, std::int64_t row, std::int64_t rows) {
+    const auto mask = static_cast<std::uint32_t>((std::uint64_t{1} << out.columns) - 1);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      __m512 low = _mm512_setzero_ps(), high = low;
+      if (!out.first) {
+        const float* y = out.y + (row + r) * out.ldy;
+        low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), y);
+        high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), y + 16);
+      } else if (out.bias != nullptr) {
+        low = _mm512_loadu_ps(out.bias);
+        high = _mm512_loadu_ps(out.bias + 16);
+      }
+      _mm512_store_ps(of[r], low);
+      _mm512_store_ps(of[r] + 16, high);
+    }
+  }
+
+  QUIRE_INLINE_DOT void end(const PanelOutput& out, std::int64_t row, std::int64_t rows) const {
+    const auto mask = static_cast<std::uint32_t>((std::uint64_t{1} << out.columns) - 1);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      float* y = out.y + (row + r) * out.ldy;
+      _mm512_mask_storeu_ps(y, static_cast<__mmask16>(mask), _mm512_load_ps(of[r]));
+      _mm512_mask_storeu_ps(y + 16, static_cast<__mmask16>(mask >> 16), _mm512_load_ps(of[r] + 16));
+    }
+  }
+};
+
+template <class Pieces>
+void add_piece(const Pieces& pieces, std::int64_t piece, std::int64_t rows, const std::uint16_t* x, float* sums) {
+  switch (rows) {
+    case 1: return pieces.template add<1>(piece, x, sums);
+    case 2: return pieces.template add<2>(piece, x, sums);
+    case 3: return pieces.template add<3>(piece, x, sums);
+    case 4: return pieces.template add<4>(piece, x, sums);
+    case 5: return pieces.template add<5>(piece, x, sums);
+    case 6: return pieces.template add<6>(piece, x, sums);
+    case 7: return pieces.template add<7>(piece, x, sums);
+    default: return pieces.template add<kMaxRows>(piece, x, sums);
+  }
 }
 
-/// Calls fn(integral constant R, row, x of that row) so that all rows are covered, at most Most at a time and never across a row tile.
-template <int Most, class F>
-void over_rows(const std::uint16_t* x, std::int64_t tile_stride, std::int64_t rows, F&& fn) {
-  for (std::int64_t row = 0; row < rows;) {
-    const auto in_tile = row % 16;
-    const auto n = std::min<std::int64_t>({Most, 16 - in_tile, rows - row});
-    const std::uint16_t* from = x + row / 16 * tile_stride * kTileElements + in_tile * kStepInputs;
-    switch (n) {
-      case 1: fn(std::integral_constant<int, 1>(), row, from); break;
-      case 2: fn(std::integral_constant<int, 2>(), row, from); break;
-      case 3: fn(std::integral_constant<int, 3>(), row, from); break;
-      case 4: fn(std::integral_constant<int, 4>(), row, from); break;
-      case 5: fn(std::integral_constant<int, 5>(), row, from); break;
-      case 6: fn(std::integral_constant<int, 6>(), row, from); break;
-      case 7:
-        if constexpr (Most > 6) fn(std::integral_constant<int, 7>(), row, from);
-        break;
-      default:
-        if constexpr (Most > 7) fn(std::integral_constant<int, 8>(), row, from);
-        break;
+/// Every piece of the panel goes to all rows of a round before the next one is read.
+template <class Pieces>
+QUIRE_TARGET_DOT void multiply_in_rounds(const std::uint16_t* x, std::int64_t tile_stride, const Pieces& pieces, const PanelOutput& out) {
+  RoundSums sums;
+  for (std::int64_t first = 0; first < out.rows; first += kRoundRows) {
+    const std::int64_t rows = std::min(kRoundRows, out.rows - first);
+    sums.begin(out, first, rows);
+    for (std::int64_t piece = 0; piece < pieces.count(); ++piece) {
+      for (std::int64_t row = 0; row < rows; row += kMaxRows) {
+        const std::int64_t tile = (first + row) / 16 * tile_stride + piece * pieces.piece_steps();
+        add_piece(pieces, piece, std::min<std::int64_t>(kMaxRows, rows - row), x + tile * kTileElements + (first + row) % 16 * kStepInputs, sums.of[row]);
+      }
     }
-    row += n;
+    sums.end(out, first, rows);
   }
 }
 
 }  // namespace
 
 void dot_multiply_panel(const std::uint16_t* x, std::int64_t tile_stride, const std::uint16_t* panel, std::int64_t steps, const PanelOutput& out) {
-  over_rows<kMaxRows>(x, tile_stride, out.rows, [&](auto r, std::int64_t row, const std::uint16_t* from) {
-    multiply_rows<decltype(r)::value>(from, panel, steps, row, out);
-  });
-}
-
-QUIRE_TARGET_DOT void dot_expand_panel(const std::byte* records, std::int64_t groups, std::uint16_t* panel) {
-  const Expander expander;
-  for (std::int64_t g = 0; g < groups; ++g, records += kInt8GroupBytes) {
-    const std::byte* q = records + kInt8ScaleBytes;
-    for (int i = 0; i < 4 * 8; ++i, q += 64, panel += 64) {
-      __builtin_prefetch(q + kFetchAheadInt8);
-      __m512i even, odd;
-      expander.expand(q, even, odd);
-      _mm512_storeu_si512(panel, even);
-      _mm512_storeu_si512(panel + 32, odd);
-    }
-  }
-}
-
-void dot_multiply_scaled(const std::uint16_t* x, std::int64_t tile_stride, const std::uint16_t* panel, const std::byte* records, std::int64_t groups,
-                         const PanelOutput& out) {
-  over_rows<kMaxScaledRows>(x, tile_stride, out.rows, [&](auto r, std::int64_t row, const std::uint16_t* from) {
-    multiply_rows_scaled<decltype(r)::value>(from, panel, records, groups, row, out);
-  });
+  multiply_in_rounds(x, tile_stride, Bf16Pieces{panel, steps, out.rows}, out);
 }
 
 void dot_multiply_int8(const std::uint16_t* x, std::int64_t tile_stride, const std::byte* records, std::int64_t groups, const PanelOutput& out) {
-  over_rows<kMaxScaledRows>(x, tile_stride, out.rows, [&](auto r, std::int64_t row, const std::uint16_t* from) {
-    multiply_rows_int8<decltype(r)::value>(from, records, groups, row, out);
-  });
+  multiply_in_rounds(x, tile_stride, Int8Pieces{records, groups}, out);
 }
 
 }  // namespace quire::cpu

@@ -70,12 +70,7 @@ constexpr std::int64_t dot_int8_offset(std::int64_t column, std::int64_t input) 
   const std::int64_t pair = input / 2, element = column % 16 * 2 + input % 2;
   return column / 16 * 512 + pair / 2 * 64 + element / 8 * 16 + pair % 2 * 8 + element % 8;
 }
-/// Expands records to whole numbers as bf16, for dot_multiply_scaled().
-void dot_expand_panel(const std::byte* records, std::int64_t groups, std::uint16_t* panel);
-/// Multiplies an expanded panel; the scales are those of `records`.
-void dot_multiply_scaled(const std::uint16_t* x, std::int64_t tile_stride, const std::uint16_t* panel, const std::byte* records, std::int64_t groups,
-                         const PanelOutput& out);
-/// The same bits from the records themselves, expanded again for every few rows: for products bound by memory.
+/// Expanded in registers, again for every eight rows, which costs less than writing a panel down and reading it.
 void dot_multiply_int8(const std::uint16_t* x, std::int64_t tile_stride, const std::byte* records, std::int64_t groups, const PanelOutput& out);
 
 }  // namespace quire::cpu

@@ -18,7 +18,6 @@ constexpr std::int64_t kFewRows = 32;          // a panel is streamed once from 
 constexpr std::int64_t kBlockRows = 256;       // rows whose inputs stay in the second-level cache
 constexpr std::int64_t kBlockSteps = 64;       // 2048 inputs
 constexpr std::int64_t kDotBlockSteps = 32;    // 1024 inputs: half a megabyte of rows beside the panel
-constexpr std::int64_t kDirectInt8Rows = 6;    // expanding int8 again costs less than writing it down
 constexpr double kLeastWorkF32 = 4e6, kLeastWorkBf16 = 1e7;  // below this, waking a second thread costs more than it saves
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -140,9 +139,8 @@ class Bf16Arithmetic : public PanelMatrix {
   virtual Range upcoming(std::int64_t p, std::int64_t s, std::int64_t count) const = 0;
   /// AMX, at most kFewRows rows: the weights are read once and nothing else matters.
   virtual void multiply_few(const std::uint16_t* tiles, std::int64_t p, const PanelOutput& out) const = 0;
-  /// AVX512-BF16, steps [s, s + count); tiles begin at s. `scratch` has room for the expanded steps.
-  virtual void multiply_dot(const std::uint16_t* tiles, std::int64_t p, std::int64_t s, std::int64_t count, const PanelOutput& out,
-                            std::uint16_t* scratch) const = 0;
+  /// AVX512-BF16, steps [s, s + count); tiles begin at s.
+  virtual void multiply_dot(const std::uint16_t* tiles, std::int64_t p, std::int64_t s, std::int64_t count, const PanelOutput& out) const = 0;
 
   void run(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const override {
     if (isa() == Isa::kAmx) run_amx(x, m, ldx, bias, y, ldy);
@@ -168,12 +166,11 @@ class Bf16Arithmetic : public PanelMatrix {
     const std::int64_t cut = m <= kFewRows ? steps_ : kDotBlockSteps;
     over_panels(m, kLeastWorkBf16, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) float padded_bias[kPanelColumns];
-      auto* scratch = thread_scratch<std::uint16_t>(ScratchSlot::kMatmulPanel, cut * kStepElements);
       for (std::int64_t row = 0; row < m; row += kBlockRows) {
         for (std::int64_t s = 0; s < steps_; s += cut) {
           for (std::int64_t p = begin; p < end; ++p) {
             const PanelOutput out = output(p, row, std::min(kBlockRows, m - row), bias, padded_bias, y, ldy, s == 0);
-            multiply_dot(tiles + (row / 16 * steps_ + s) * kTileElements, p, s, std::min(cut, steps_ - s), out, scratch);
+            multiply_dot(tiles + (row / 16 * steps_ + s) * kTileElements, p, s, std::min(cut, steps_ - s), out);
           }
         }
       }
@@ -258,8 +255,7 @@ class Bf16Matrix final : public Bf16Arithmetic {
     const std::int64_t count = std::clamp<std::int64_t>(last - ahead, 0, steps_);
     amx_multiply_panel(tiles, steps_, at(p * steps_), steps_, out, TileRows::kExact, count > 0 ? at(ahead) : nullptr, 2 * kStepElements * count);
   }
-  void multiply_dot(const std::uint16_t* tiles, std::int64_t p, std::int64_t s, std::int64_t count, const PanelOutput& out,
-                    std::uint16_t*) const override {
+  void multiply_dot(const std::uint16_t* tiles, std::int64_t p, std::int64_t s, std::int64_t count, const PanelOutput& out) const override {
     dot_multiply_panel(tiles, steps_, at(p * steps_ + s), count, out);
   }
 
@@ -298,12 +294,8 @@ class Int8Matrix final : public Bf16Arithmetic {
   void multiply_few(const std::uint16_t* tiles, std::int64_t p, const PanelOutput& out) const override {
     amx_multiply_int8(tiles, steps_, record(p, 0), steps_ / 2, out);
   }
-  void multiply_dot(const std::uint16_t* tiles, std::int64_t p, std::int64_t s, std::int64_t count, const PanelOutput& out,
-                    std::uint16_t* scratch) const override {
-    const std::byte* records = record(p, s / 2);
-    if (out.rows <= kDirectInt8Rows) return dot_multiply_int8(tiles, steps_, records, count / 2, out);
-    dot_expand_panel(records, count / 2, scratch);
-    dot_multiply_scaled(tiles, steps_, scratch, records, count / 2, out);
+  void multiply_dot(const std::uint16_t* tiles, std::int64_t p, std::int64_t s, std::int64_t count, const PanelOutput& out) const override {
+    dot_multiply_int8(tiles, steps_, record(p, s / 2), count / 2, out);
   }
 
  private:

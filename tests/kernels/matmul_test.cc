@@ -71,7 +71,7 @@ TEST_P(MatmulTest, EveryFormatMatchesTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, MatmulTest,
-                         ::testing::Values(Shape{1, 1, 1}, Shape{1, 33, 64}, Shape{3, 31, 65}, Shape{7, 129, 33}, Shape{16, 32, 32},
+                         ::testing::Values(Shape{1, 1, 1}, Shape{1, 33, 64}, Shape{3, 31, 65}, Shape{7, 129, 33}, Shape{9, 45, 190}, Shape{16, 32, 32},
                                            Shape{17, 100, 200}, Shape{33, 65, 127}, Shape{40, 7, 2100}, Shape{64, 96, 96},
                                            Shape{129, 40, 260}, Shape{300, 70, 2080}, Shape{2, 700, 513}));
 
@@ -82,7 +82,7 @@ TEST(MatmulRowsTest, ARowHasTheSameBitsInAnyBatch) {
     const auto packed = pack(w, kN, kK, format);
     std::vector<float> all(static_cast<std::size_t>(kM * kN));
     ASSERT_OK(packed->multiply(x.data(), kM, kK, bias.data(), all.data(), kN));
-    for (const std::int64_t m : {1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 64, 100, 256, 257, 512}) {
+    for (const std::int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 64, 100, 256, 257, 512}) {
       const std::int64_t first = kM - m;  // other neighbours, other places in the tiles
       std::vector<float> some(static_cast<std::size_t>(m * kN));
       ASSERT_OK(packed->multiply(x.data() + first * kK, m, kK, bias.data(), some.data(), kN));
