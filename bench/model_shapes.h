@@ -7,6 +7,11 @@ struct ModelShape {
   const char *name, *config;  ///< config: text of a config.json
 };
 
+/// The embedded model's shape with a longer window: fast enough for hundreds of long prompts.
+inline constexpr ModelShape kTiny = {
+    "tiny (6 layers of 256)", R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 6, "hidden_size": 256,
+      "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 4096,
+      "rms_norm_eps": 1e-5, "max_position_embeddings": 16384, "rope_theta": 10000.0, "tie_word_embeddings": true})"};
 inline constexpr ModelShape kQwen05B = {
     "Qwen2.5-0.5B", R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_hidden_layers": 24, "hidden_size": 896,
       "intermediate_size": 4864, "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936, "rms_norm_eps": 1e-6,
