@@ -14,7 +14,7 @@ HttpError http_error_of(Code code) {
     case Code::kIo: return {503, "storage_unavailable"};
     case Code::kUnavailable: return {503, "draining"};
     case Code::kDeadlineExceeded: return {504, "deadline_exceeded"};
-    case Code::kCancelled: return {503, "draining"};
+    case Code::kCancelled: return {409, "request_cancelled"};
     case Code::kUnimplemented: return {501, "not_supported"};
     case Code::kDeviceLost: return {503, "draining"};
     case Code::kInternal: return {500, "internal"};

@@ -30,6 +30,7 @@ const std::vector<ProblemKind>& problem_kinds() {
       {"document_not_ready", 409, "Document is still being cached", "conflict_error", kRetryAfter},
       {"idempotency_in_progress", 409, "The first request with this Idempotency-Key is still running", "conflict_error", kRetryAfter},
       {"document_exists", 409, "The document exists already", "conflict_error", kDoNotRetry},
+      {"request_cancelled", 409, "The request was cancelled", "conflict_error", kDoNotRetry},
       {"precondition_failed", 412, "A precondition does not hold", "conflict_error", kDoNotRetry},
       {"payload_too_large", 413, "The body is too large", "invalid_request_error", kNone},
       {"unsupported_media_type", 415, "The body's media type is not supported", "invalid_request_error", kNone},

@@ -11,7 +11,7 @@ void EmbedLane::submit(EmbedRequest request, EmbedTask::Done done) {
   const std::int64_t budget = core_.pool->max_bytes(), bytes = task->working_bytes();
   Status refused;
   if (budget > 0 && bytes > budget) {
-    refused = Status::exhausted("the text needs " + std::to_string(bytes) + " bytes of working cache, the whole budget is " + std::to_string(budget) +
+    refused = Status::invalid("input", "the text needs " + std::to_string(bytes) + " bytes of working cache, the whole budget is " + std::to_string(budget) +
                                 ": embed shorter texts or raise model.working_cache_bytes");
   } else {
     const std::lock_guard lock(mu_);
@@ -32,6 +32,18 @@ bool EmbedLane::idle() const {
   return !current_ && waiting_.empty();
 }
 
+void EmbedLane::suspend() {
+  current_->suspend();
+  suspended_ = true;
+  held_bytes_ = 0;
+}
+
+void EmbedLane::end_current() {
+  current_.reset();
+  suspended_ = false;
+  held_bytes_ = 0;
+}
+
 bool EmbedLane::step(const std::function<bool(std::int64_t bytes)>& room_for) {
   if (!current_) {
     const std::lock_guard lock(mu_);
@@ -40,16 +52,18 @@ bool EmbedLane::step(const std::function<bool(std::int64_t bytes)>& room_for) {
     waiting_.pop_front();
     held_bytes_ = current_->working_bytes();
   }
+  if (suspended_ && !current_->cancelled()) {
+    if (!room_for(current_->working_bytes()) || !current_->resume().ok()) return false;
+    suspended_ = false;
+    held_bytes_ = current_->working_bytes();
+  }
   bool over = true;
   try {
     over = current_->step();
   } catch (const std::exception& e) {
     current_->fail(Status::exhausted(std::string("embedding failed: ") + e.what()));
   }
-  if (over) {
-    current_.reset();
-    held_bytes_ = 0;
-  }
+  if (over) end_current();
   return true;
 }
 
@@ -61,8 +75,7 @@ void EmbedLane::close(const Status& why) {
     waiting.swap(waiting_);
   }
   if (current_) current_->fail(why);
-  current_.reset();
-  held_bytes_ = 0;
+  end_current();
   for (const auto& task : waiting) task->fail(why);
 }
 

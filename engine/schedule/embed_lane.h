@@ -18,13 +18,15 @@ class EmbedLane {
  public:
   EmbedLane(EngineCore& core, std::size_t max_waiting) : core_(core), max_waiting_(max_waiting) {}
 
-  /// Refusals (queue full, text larger than the working cache, closed) come through `done` on the calling thread.
+  /// Refusals (queue full, text larger than the whole working cache: kInvalidArgument, closed) come through `done` on the calling thread.
   void submit(EmbedRequest request, EmbedTask::Done done);
 
   bool idle() const;
-  /// Working cache held by the text that is being computed; 0 between texts.
+  /// Working cache reserved for the text that is being computed; 0 between texts and while it is suspended.
   std::int64_t held_bytes() const { return held_bytes_; }
-  /// One chunk of one text. False: there is none, or no room for the working cache of the next one.
+  /// The text being computed (held_bytes() > 0) gives its pages back; step() goes on with it when there is room.
+  void suspend();
+  /// One chunk of one text. False: there is none, or no room for its working cache.
   bool step(const std::function<bool(std::int64_t bytes)>& room_for);
   /// Refuses from now on; ends what waits and what is being computed.
   void close(const Status& why);
@@ -35,7 +37,10 @@ class EmbedLane {
   mutable std::mutex mu_;
   std::deque<std::unique_ptr<EmbedTask>> waiting_;  // guarded by mu_; the engine thread alone takes away
   Status closed_;                                   // guarded by mu_
+  void end_current();
+
   std::unique_ptr<EmbedTask> current_;
+  bool suspended_ = false;
   std::int64_t held_bytes_ = 0;
 };
 

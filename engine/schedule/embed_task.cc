@@ -19,8 +19,14 @@ void EmbedTask::fail(const Status& status) {
   if (done_) std::exchange(done_, nullptr)(status);
 }
 
+void EmbedTask::suspend() {
+  if (cache_) cache_->move_out();
+}
+
+Status EmbedTask::resume() { return cache_ ? cache_->move_in() : Status(); }
+
 bool EmbedTask::step() {
-  if (request_.cancelled && request_.cancelled->load(std::memory_order_relaxed)) {
+  if (cancelled()) {
     fail(Status::cancelled("the embedding was cancelled"));
     return true;
   }

@@ -23,6 +23,10 @@ class EmbedTask {
   std::int64_t working_bytes() const;
   /// One chunk. True: it is over, `done` was called.
   bool step();
+  bool cancelled() const { return request_.cancelled && request_.cancelled->load(std::memory_order_relaxed); }
+  /// Moves its pages out to ordinary memory, and back in.
+  void suspend();
+  Status resume();
   /// Ends it early; nothing if it is over.
   void fail(const Status& status);
 

@@ -38,8 +38,9 @@ Result<QueryHandle> Scheduler::submit(QueryRequest request, std::shared_ptr<Quer
   const std::int64_t bytes = QueryTask::working_bytes(core_, request, request.sampling.max_tokens);
   const std::int64_t budget = core_.pool->max_bytes();
   if (budget > 0 && bytes > budget) {
-    return Status::exhausted("the prompt needs " + std::to_string(bytes) + " bytes of working cache, the whole budget is " +
-                             std::to_string(budget) + ": ask over fewer documents or raise model.working_cache_bytes");
+    return Status::invalid(request.contexts.empty() ? "query" : "document_ids",
+                           "prompt and answer need up to " + std::to_string(bytes) + " bytes of working cache, the whole budget is " + std::to_string(budget) +
+                               ": ask over fewer or shorter documents, for a shorter answer, or raise model.working_cache_bytes");
   }
   std::shared_ptr<RequestRecord> record;
   {

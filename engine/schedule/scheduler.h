@@ -40,9 +40,8 @@ struct SchedulerLimits {
 /// need while they wait.
 ///
 /// Memory: a query is admitted with pages for its prompt and the first tokens of its answer, and gets more as it goes on. When there are
-/// no more, pages kept of earlier prompts go first, then the context that ingest computes is moved out to ordinary memory, then the youngest
-/// query. It is resumed before anybody new is admitted, with every bit as it was. The oldest query always runs; only a text that is being
-/// embedded keeps its pages until it is done, and even the oldest query may wait for that. All admitted queries
+/// no more, pages kept of earlier prompts go first, then the context that ingest computes and the text that is being embedded are moved out to ordinary
+/// memory, then the youngest query. It is resumed before anybody new is admitted, with every bit as it was. The oldest query always runs. All admitted queries
 /// together could never need more than twice the budget, so what is moved out stays within about one.
 /// Threads: public methods from any.
 class Scheduler {
@@ -51,6 +50,7 @@ class Scheduler {
   Scheduler(EngineCore& core, const SchedulerLimits& limits);
   ~Scheduler();
 
+  /// Errors: kInvalidArgument (could never have enough pages), kResourceExhausted (queue full), kUnavailable (stopping).
   Result<QueryHandle> submit(QueryRequest request, std::shared_ptr<QuerySink> sink);
   /// Errors come through `done`, on the calling thread if the queue is full or the engine is stopping.
   void submit(const ContextKey& key, PrefillRequest request, PrefillTask::Done done);
@@ -111,6 +111,8 @@ class Scheduler {
   void number_waiting();
   void end_everything(const Status& why);
   bool make_room(std::int64_t bytes);
+  bool make_room_for_query(std::int64_t bytes);
+  bool suspend_background();
   Clock::time_point next_look(Clock::time_point now) const;
   void guarded(QueryTask& task, const std::function<void()>& fn);
   static std::int64_t expected_work(const QueryRequest& request);

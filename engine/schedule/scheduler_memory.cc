@@ -43,6 +43,26 @@ bool Scheduler::make_room(std::int64_t bytes) {
   return true;
 }
 
+/// The same; ingest and embeddings make way, too, if that is enough.
+bool Scheduler::make_room_for_query(std::int64_t bytes) {
+  while (!make_room(bytes)) {
+    if (reserved_bytes_ + bytes > core_.pool->max_bytes() || !suspend_background()) return false;
+  }
+  return true;
+}
+
+/// Moves pages of the lowest priority out to ordinary memory: of the context that ingest computes, then of the text that is being embedded. False: neither has any.
+bool Scheduler::suspend_background() {
+  if (prefill_bytes_ > 0) {
+    prefills_.suspend();
+    prefill_bytes_ = 0;
+    return true;
+  }
+  if (embeds_.held_bytes() == 0) return false;
+  embeds_.suspend();
+  return true;
+}
+
 /// Plans the next queries in turn and asks the store for what they need, so that it reads while others compute.
 void Scheduler::prepare_waiting() {
   const auto most = static_cast<std::int64_t>(core_.store->options().dram_bytes / kPreparedPart);
@@ -77,13 +97,7 @@ void Scheduler::admit() {
     Running& next = prepared_.front();
     const std::int64_t budget = core_.pool->max_bytes();
     if (budget > 0 && most_bytes_ + next.most_bytes > kMaxOvercommit * budget) break;
-    if (!make_room(next.prompt_bytes)) {
-      // Ingest makes way if that is enough.
-      if (prefill_bytes_ == 0 || reserved_bytes_ + next.prompt_bytes > budget) break;
-      prefills_.suspend();
-      prefill_bytes_ = 0;
-      continue;
-    }
+    if (!make_room_for_query(next.prompt_bytes)) break;
     Running r = std::move(next);
     prepared_.erase(prepared_.begin());
     r.bytes = r.prompt_bytes;
@@ -117,7 +131,7 @@ bool Scheduler::resume_preempted() {
   for (Running& r : running_) {
     if (r.task->state() != QueryTask::State::kPreempted) continue;
     const std::int64_t bytes = r.decoding ? r.task->held_bytes() + r.task->next_row_bytes() : r.prompt_bytes;
-    if (!make_room(bytes) || !r.task->resume().ok()) return false;
+    if (!make_room_for_query(bytes) || !r.task->resume().ok()) return false;
     r.bytes = bytes;
     reserved_bytes_ += bytes;
     r.record->set_state(r.decoding ? RequestState::kDecoding : RequestState::kPrefilling);
@@ -160,11 +174,7 @@ void Scheduler::reserve_for_decode() {
     const std::int64_t wanted = r.task->held_bytes() + r.task->next_row_bytes() - r.bytes;
     if (wanted <= 0) continue;
     bool room = make_room(wanted);
-    if (!room && prefill_bytes_ > 0) {
-      prefills_.suspend();
-      prefill_bytes_ = 0;
-      room = make_room(wanted);
-    }
+    while (!room && suspend_background()) room = make_room(wanted);
     while (!room && preempt_younger_than(r)) room = make_room(wanted);
     if (!room) {
       preempt(r);

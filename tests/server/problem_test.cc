@@ -38,6 +38,8 @@ TEST(Problem, HeadersFollowTheCode) {
   const auto response = [](const char* code) { return problem_response(make_problem(code, "x"), ErrorStyle::kOpenAi, "/", "r"); };
   EXPECT_EQ(response("missing_api_key").headers.get("WWW-Authenticate"), "Bearer");
   EXPECT_EQ(response("document_exists").headers.get("x-should-retry"), "false");
+  EXPECT_EQ(response("request_cancelled").status, 409);
+  EXPECT_EQ(response("request_cancelled").headers.get("x-should-retry"), "false");
   EXPECT_EQ(response("cache_full").status, 507);
   EXPECT_EQ(response("overloaded").headers.count("Retry-After"), 1u);
   EXPECT_EQ(response("invalid_json").headers.count("Retry-After"), 0u);

@@ -197,9 +197,9 @@ TEST_F(SchedulerTest, PromptsLargerThanTheWorkingCacheAreRefusedWithTheFix) {
   auto small = plain(100);
   EXPECT_TRUE(run_query(*engine_, small).status.ok());
   const Status s = run_query(*engine_, plain(400)).status;
-  EXPECT_EQ(s.code(), Code::kResourceExhausted);
+  EXPECT_EQ(s.code(), Code::kInvalidArgument);
   EXPECT_NE(s.message().find("working_cache_bytes"), std::string::npos);
-  EXPECT_EQ(prefill_now(*engine_, random_ids(rng_, 400)).code(), Code::kResourceExhausted);
+  EXPECT_EQ(prefill_now(*engine_, random_ids(rng_, 400)).code(), Code::kInvalidArgument);
   EXPECT_TRUE(prefill_now(*engine_, random_ids(rng_, 200)).ok());
 }
 

@@ -119,6 +119,92 @@ TEST_F(PreemptionTest, IngestMakesWayBeforeAnyQuery) {
   EXPECT_EQ(stored.ids, computed.ids);
 }
 
+/// A text of 28 of 32 columns whose embedding has begun when a query comes that needs more than are left.
+class EmbeddingMakesWayTest : public PreemptionTest {
+ protected:
+  void begin() {
+    start_small(32, [](EngineOptions& o) { o.prefix_cache_bytes = 0; });
+    Gate gate, begun, queued;
+    auto blocker = block(gate);
+    EmbedRequest text;
+    text.token_ids = ids_;
+    text.cancelled = cancelled_;
+    engine_->embed(std::move(text), [this](Result<std::vector<float>> v) {
+      embedded_ = true;
+      vector_.set_value(std::move(v));
+    });
+    // Ingest and embeddings take turns, the text first: when a chunk of this context is computed, so is one of the text.
+    PrefillRequest prefill;
+    prefill.token_ids = random_ids(rng_, 40);
+    prefill.on_progress = [&](std::int64_t) {
+      begun.open();
+      queued.pass();
+    };
+    std::promise<void> prefilled;
+    engine_->prefill(std::move(prefill), [&prefilled](Result<PrefillResult>) { prefilled.set_value(); });
+    gate.open();
+    begun.pass();
+    EXPECT_FALSE(embedded_);
+    sink_ = std::make_shared<CollectingSink>();
+    sink_->at_token = [this](int tokens) {
+      if (tokens == 1) before_first_token_ = embedded_.load();
+      if (tokens == 1 && cancel_) cancelled_->store(true);
+      return true;
+    };
+    (void)submit(long_answer(100, 200), sink_);
+    queued.open();
+    prefilled.get_future().wait();
+    (void)blocker->wait();
+  }
+
+  const std::vector<std::int32_t> ids_ = random_ids(rng_, 440);
+  const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
+  bool cancel_ = false;
+  std::atomic<bool> embedded_{false}, before_first_token_{false};
+  std::promise<Result<std::vector<float>>> vector_;
+  std::shared_ptr<CollectingSink> sink_;
+};
+
+TEST_F(EmbeddingMakesWayTest, AQueryNeverWaitsForAnEmbedding) {
+  begin();
+  EXPECT_TRUE(sink_->wait().status.ok());
+  EXPECT_EQ(sink_->wait().stats.preemptions, 0);
+  EXPECT_FALSE(before_first_token_) << "the query waited for the text";
+  const auto vector = vector_.get_future().get();
+  ASSERT_TRUE(vector.ok()) << vector.status().to_string();
+  // The pages went out and came back as they were.
+  std::promise<Result<std::vector<float>>> again;
+  EmbedRequest text;
+  text.token_ids = ids_;
+  engine_->embed(std::move(text), [&again](Result<std::vector<float>> v) { again.set_value(std::move(v)); });
+  const auto undisturbed = again.get_future().get();
+  ASSERT_TRUE(undisturbed.ok());
+  EXPECT_EQ(*vector, *undisturbed);
+}
+
+TEST_F(EmbeddingMakesWayTest, ATextCanBeCancelledWhileItsPagesAreOut) {
+  cancel_ = true;
+  begin();
+  EXPECT_EQ(vector_.get_future().get().code(), Code::kCancelled);
+  EXPECT_TRUE(sink_->wait().status.ok());
+}
+
+TEST_F(PreemptionTest, WhatCouldNeverHaveEnoughPagesIsRefusedNamingTheSetting) {
+  start_small(8);
+  const auto query = engine_->query(long_answer(200, 4), std::make_shared<CollectingSink>());
+  EXPECT_EQ(query.code(), Code::kInvalidArgument);
+  EXPECT_EQ(query.status().field(), "query");
+  EXPECT_NE(query.status().message().find("model.working_cache_bytes"), std::string::npos);
+  std::promise<Result<std::vector<float>>> vector;
+  EmbedRequest text;
+  text.token_ids = random_ids(rng_, 200);
+  engine_->embed(std::move(text), [&vector](Result<std::vector<float>> v) { vector.set_value(std::move(v)); });
+  const auto refused = vector.get_future().get();
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.status().field(), "input");
+  EXPECT_NE(refused.status().message().find("model.working_cache_bytes"), std::string::npos);
+}
+
 TEST_F(PreemptionTest, APreemptedQueryCanBeCancelled) {
   start_small(24);
   Gate gate;
