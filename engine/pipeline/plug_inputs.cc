@@ -21,7 +21,7 @@ PlugInputs::PlugInputs(const EngineFacts& facts, const QueryRequest& request, co
     recomputable_.push_back(r);
     SelectableContext s;
     if (has_tokens && work.source != ContextSource::kNothing) {
-      s = {c.num_tokens, c.offset, c.block_tokens, static_cast<std::int32_t>(c.blocks.size()), r.exact};
+      s = {c.num_tokens, c.offset, c.block_tokens, static_cast<std::int32_t>(c.blocks.size()), r.exact, r.token_ids};
     }
     selectable_.push_back(s);
   }
@@ -30,6 +30,7 @@ PlugInputs::PlugInputs(const EngineFacts& facts, const QueryRequest& request, co
 SelectionInput PlugInputs::selection() const {
   SelectionInput input;
   input.contexts = selectable_;
+  input.question = request_.suffix_ids;
   input.num_layers = facts_.shape.num_layers;
   input.num_heads = facts_.num_heads;
   input.num_kv_heads = facts_.shape.num_kv_heads;

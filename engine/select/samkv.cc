@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/select/lexical_scores.h"
 #include "engine/select/samkv_scores.h"
 #include "engine/select/selector.h"
 #include "kernels/topk.h"
@@ -35,6 +36,10 @@ const std::vector<PlugOption>& table() {
        .default_value = "per_layer",
        .values = {"per_layer", "shared"},
        .summary = "shared: one set of blocks for all layers"},
+      {.name = "score",
+       .default_value = "keys",
+       .values = {"keys", "words", "both"},
+       .summary = "what ranks blocks: the question's mean query against mean keys, as published; its words in the text; the sum of both, standardised"},
       {.name = "score_frame",
        .default_value = "rotated",
        .values = {"rotated", "raw"},
@@ -121,35 +126,83 @@ class Filter {
   std::int64_t anchor_tokens_ = 0, total_blocks_ = 0;
 };
 
+enum class Ranking : std::uint8_t { kKeys, kWords, kBoth };
+
+Ranking ranking(const SelectionInput& input) {
+  const std::string_view word = input.options.word(table(), "score");
+  return word == "words" ? Ranking::kWords : word == "both" ? Ranking::kBoth : Ranking::kKeys;
+}
+
+/// Mean 0 and standard deviation 1 over the middle blocks of all documents; equal scores become 0.
+void standardise(const std::vector<SamkvScores::Document>& documents, std::vector<std::vector<float>*> scores) {
+  double count = 0, sum = 0, squares = 0;
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    for (const std::int32_t b : documents[i].middle) {
+      const double s = (*scores[i])[at(b)];
+      count += 1;
+      sum += s;
+      squares += s * s;
+    }
+  }
+  const double mean = count > 0 ? sum / count : 0, variance = count > 0 ? squares / count - mean * mean : 0;
+  const double scale = variance > 1e-12 ? 1 / std::sqrt(variance) : 0;
+  for (auto* document : scores) {
+    for (float& s : *document) s = static_cast<float>((s - mean) * scale);
+  }
+}
+
+/// Puts the match of words in place of scores, or adds it to them, standardised within a layer.
+void add_words(const SelectionInput& input, std::vector<SamkvScores::Document>& documents) {
+  std::vector<std::vector<float>> words = lexical_scores(input.contexts, input.question);
+  const auto all = [&](auto&& of) {
+    std::vector<std::vector<float>*> scores;
+    for (auto& doc : documents) scores.push_back(&of(doc));
+    return scores;
+  };
+  standardise(documents, all([&](auto& doc) -> auto& { return words[at(doc.context)]; }));
+  for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+    if (ranking(input) == Ranking::kBoth) standardise(documents, all([&](auto& doc) -> auto& { return doc.comparable[at(layer)]; }));
+    for (auto& doc : documents) {
+      const std::vector<float>& match = words[at(doc.context)];
+      std::vector<float>& comparable = doc.comparable[at(layer)];
+      for (std::size_t b = 0; b < comparable.size(); ++b) comparable[b] = match[b] + (ranking(input) == Ranking::kBoth ? comparable[b] : 0);
+      doc.score[at(layer)] = comparable;
+    }
+  }
+}
+
 /// SamKV: anchors of every document, and of the rest what the question, seen with the other documents, asks for (algorithms
 /// §4.4-§4.6).
 class SamkvSelector final : public Selector {
  public:
   std::string_view name() const override { return "samkv"; }
   std::span<const PlugOption> options() const override { return table(); }
-  bool needs_sketches(const SelectionInput& input) const override { return decides(input); }
+  bool needs_sketches(const SelectionInput& input) const override { return decides(input) && !by_words_alone(input); }
 
   std::optional<Selection> query_pass_blocks(const SelectionInput& input) const override {
-    if (!decides(input)) return std::nullopt;
+    if (!needs_sketches(input)) return std::nullopt;
     return anchors(input);
   }
 
   Result<Selection> select(const SelectionInput& input) const override {
     if (keeps_all(input)) return everything(input);
     if (!decides(input)) return anchors(input);
+    if (by_words_alone(input)) return select_by_words(input);
     if (input.query_pass == nullptr) return select_static(input);
     SamkvScoreOptions options;
     options.bias = input.options.on(table(), "bias");
     options.bias_cos = input.options.word(table(), "bias_cos") == "head" ? BiasCos::kHead : BiasCos::kLayer;
     if (input.options.word(table(), "score_frame") == "raw") options.frame = SamkvScoreOptions::Frame::kRaw;
-    QUIRE_ASSIGN_OR_RETURN(const SamkvScores scores, samkv_scores(input, options));
+    QUIRE_ASSIGN_OR_RETURN(SamkvScores scores, samkv_scores(input, options));
+    if (ranking(input) != Ranking::kKeys) add_words(input, scores.documents);
     const auto& documents = scores.documents;
     const Filter filter(input, documents.size());
     const std::vector<std::vector<float>> stable = stable_scores(input, documents);
+    const Rest rest = !filter.by_budget() ? Rest::kOut : ranking(input) == Ranking::kKeys ? Rest::kBehind : Rest::kEqual;
     const auto pool_of = [&](auto&& own, auto&& comparable) {
       std::vector<Candidate> pool;
       for (std::size_t i = 0; i < documents.size(); ++i)
-        add_candidates(documents[i], i, own(i), comparable(i), filter.by_budget(), pool);
+        add_candidates(documents[i], i, own(i), comparable(i), rest, pool);
       filter.cut(pool, documents);
       return pool;
     };
@@ -190,6 +243,11 @@ class SamkvSelector final : public Selector {
     return std::any_of(input.contexts.begin(), input.contexts.end(), [](const SelectableContext& c) { return c.num_blocks > 3; });
   }
 
+  /// Under a budget words need neither sketches nor the model.
+  static bool by_words_alone(const SelectionInput& input) {
+    return ranking(input) == Ranking::kWords && budget_of(input) && !input.question.empty();
+  }
+
   static Selection anchors(const SelectionInput& input) {
     Selection::ContextBlocks kept;
     for (const SelectableContext& c : input.contexts) kept.push_back(anchor_blocks(c.num_blocks));
@@ -226,16 +284,20 @@ class SamkvSelector final : public Selector {
     return means;
   }
 
-  /// T_i: the best ceil(P_i |M_i|) middle blocks by their own score; with `all` the others follow as second choice.
+  /// What becomes of middle blocks that are not candidates: with a budget they are second choice, or as good as any.
+  enum class Rest : std::uint8_t { kOut, kBehind, kEqual };
+
+  /// T_i: the best ceil(P_i |M_i|) middle blocks by their own score, and the rest.
   static void add_candidates(const SamkvScores::Document& doc, std::size_t index, const std::vector<float>& own,
-                             const std::vector<float>& comparable, bool all, std::vector<Candidate>& pool) {
+                             const std::vector<float>& comparable, Rest rest, std::vector<Candidate>& pool) {
     std::vector<float> middle;
     for (const std::int32_t b : doc.middle) middle.push_back(own[at(b)]);
     const auto count = static_cast<std::int64_t>(std::ceil(doc.keep_share * static_cast<double>(middle.size()) - 1e-9));
     std::vector<std::uint8_t> retrieved(middle.size());
     for (const std::int32_t i : top_k(middle, count)) retrieved[at(i)] = 1;
     for (std::size_t i = 0; i < middle.size(); ++i) {
-      if (retrieved[i] || all) pool.push_back({index, doc.middle[i], comparable[at(doc.middle[i])], retrieved[i] != 0});
+      if (!retrieved[i] && rest == Rest::kOut) continue;
+      pool.push_back({index, doc.middle[i], comparable[at(doc.middle[i])], retrieved[i] != 0 || rest == Rest::kEqual});
     }
   }
 
@@ -262,6 +324,27 @@ class SamkvSelector final : public Selector {
       kept.push_back(with_anchors(input, documents, pool));
     }
     Selection out = Selection::per_layer(std::move(kept));
+    note_budget(filter, out);
+    return out;
+  }
+
+  /// The blocks that match the question's words best, as many as the budget has room for, in all layers.
+  static Selection select_by_words(const SelectionInput& input) {
+    std::vector<SamkvScores::Document> documents;
+    for (std::size_t i = 0; i < input.contexts.size(); ++i) {
+      auto& doc = documents.emplace_back();
+      doc.context = static_cast<std::int32_t>(i);
+      for (std::int32_t b = 1; b < input.contexts[i].num_blocks - 2; ++b) doc.middle.push_back(b);
+    }
+    auto words = lexical_scores(input.contexts, input.question);
+    std::vector<Candidate> pool;
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      for (const std::int32_t b : documents[i].middle) pool.push_back({i, b, words[i][at(b)]});
+    }
+    const Filter filter(input, documents.size());
+    filter.cut(pool, documents);
+    Selection out = Selection::shared(input.num_layers, with_anchors(input, documents, pool));
+    out.scores = std::move(words);
     note_budget(filter, out);
     return out;
   }

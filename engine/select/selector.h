@@ -25,6 +25,7 @@ struct SelectableContext {
   std::int64_t offset = 0;           ///< assembled position of its first token, in global positions
   std::int32_t block_tokens = 0, num_blocks = 0;
   bool exact = false;                ///< its stored KV equals its KV in the concatenation
+  std::span<const std::int32_t> token_ids = {};  ///< [num_tokens]; empty where nobody can say
 };
 
 /// What the question looked like to the model when it was run over some blocks (algorithms §4.4).
@@ -36,6 +37,7 @@ struct QueryPassResult {
 
 struct SelectionInput {
   std::span<const SelectableContext> contexts;   ///< only those that can be selected from; may be empty
+  std::span<const std::int32_t> question;        ///< token ids behind the documents; may be empty
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   std::optional<double> keep_ratio;              ///< asked for, if any
   PlugOptions options;                           ///< checked against options() of the selector

@@ -208,6 +208,96 @@ TEST_F(SamkvSelectorTest, InvalidImportanceGivesNoCandidates) {
   EXPECT_EQ(kept(select(), 0, 0), (Blocks{0, 18, 19}));
 }
 
+/// Documents whose blocks are ranked by the question's words.
+class SamkvWordsTest : public SamkvSelectorTest {
+ protected:
+  SamkvWordsTest() {
+    for (int i = 0; i < 3; ++i) add_document({{4, 1, 0}, {4, 5, 0}});
+    ids_.assign(3, std::vector<std::int32_t>(320, 1));
+    contexts_ = documents_.contexts();
+    for (std::size_t i = 0; i < 3; ++i) contexts_[i].token_ids = ids_[i];
+  }
+  SelectionInput words_input(const char* score, double keep_ratio) {
+    SelectionInput in = documents_.input();
+    in.contexts = contexts_;
+    in.question = question_;
+    in.options = options_of({{"score", score}});
+    in.keep_ratio = keep_ratio;
+    return in;
+  }
+  std::vector<std::vector<std::int32_t>> ids_;
+  std::vector<SelectableContext> contexts_;
+  std::vector<std::int32_t> question_ = {7, 8};
+};
+
+TEST_F(SamkvWordsTest, UnderABudgetTheyNeedNeitherSketchesNorAPass) {
+  ids_[1][16 * 9 + 3] = 7;
+  ids_[1][16 * 9 + 4] = 8;
+  const SelectionInput in = words_input("words", 0.2);
+  EXPECT_FALSE(selector_->needs_sketches(in));
+  EXPECT_FALSE(selector_->query_pass_blocks(in).has_value());
+  const auto s = selector_->select(in);
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  // 192 tokens: nine anchors, and three blocks: the match, what follows and what leads to it.
+  EXPECT_EQ(kept(*s, 1, 0), (Blocks{0, 18, 19}));
+  EXPECT_EQ(kept(*s, 1, 1), (Blocks{0, 9, 10, 11, 18, 19}));
+  EXPECT_EQ(kept(*s, 1, 2), (Blocks{0, 18, 19}));
+  EXPECT_TRUE(s->same_in_all_layers());
+  EXPECT_GT(s->scores[1][9], s->scores[1][10]);
+}
+
+TEST_F(SamkvWordsTest, WithoutABudgetTheCandidatesAreCountedAsPublished) {
+  ids_[1][16 * 9] = 7;
+  SelectionInput in = words_input("words", 0.2);
+  in.keep_ratio.reset();
+  EXPECT_TRUE(selector_->needs_sketches(in));
+  EXPECT_TRUE(selector_->query_pass_blocks(in).has_value());
+  const QueryPassResult pass = documents_.question(std::vector<float>{0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0});
+  in.query_pass = &pass;
+  const auto s = selector_->select(in);
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  std::size_t selected = 0;
+  for (std::int32_t i = 0; i < 3; ++i) selected += s->kept(0, i).size() - 3;
+  EXPECT_EQ(selected, 7u);  // P = 0.375: 7 of 17 in each of three documents, a third of them stays
+  const Blocks blocks = kept(*s, 0, 1);
+  EXPECT_TRUE(std::binary_search(blocks.begin(), blocks.end(), 9));
+}
+
+TEST_F(SamkvWordsTest, BothAddsWhatKeysAndWordsSayEachOnItsOwnScale) {
+  ids_[2][16 * 9] = 7;
+  SelectionInput in = words_input("both", 0.2);
+  EXPECT_TRUE(selector_->needs_sketches(in));
+  const QueryPassResult pass = documents_.question(std::vector<float>{0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0});
+  in.query_pass = &pass;
+  auto s = selector_->select(in);
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  // Keys favour block 1 of every document; the words outweigh two of the three.
+  EXPECT_EQ(s->kept(0, 0).size() + s->kept(0, 1).size() + s->kept(0, 2).size(), 12u);
+  const Blocks third = kept(*s, 0, 2);
+  EXPECT_TRUE(std::binary_search(third.begin(), third.end(), 9));
+  // No word is found: what is left is the order of keys.
+  question_ = {99};
+  in = words_input("both", 0.2);
+  in.query_pass = &pass;
+  s = selector_->select(in);
+  ASSERT_TRUE(s.ok());
+  for (std::int32_t i = 0; i < 3; ++i) EXPECT_EQ(kept(*s, 0, i), (Blocks{0, 1, 18, 19}));
+}
+
+TEST_F(SamkvWordsTest, WithoutAQuestionTheDocumentsDecideAndTokensMayBeUnknown) {
+  question_.clear();
+  SelectionInput in = words_input("words", 0.2);
+  EXPECT_TRUE(selector_->needs_sketches(in));
+  const auto silent = selector_->select(in);
+  ASSERT_TRUE(silent.ok());
+  for (std::int32_t i = 0; i < 3; ++i) EXPECT_EQ(silent->kept(0, i)[1], 1);  // smallest alpha
+  question_ = {7};
+  for (auto& c : contexts_) c.token_ids = {};
+  const auto blind = selector_->select(words_input("words", 0.2));
+  ASSERT_TRUE(blind.ok());
+  EXPECT_EQ(kept(*blind, 0, 0), (Blocks{0, 1, 2, 3, 18, 19}));  // all alike: prompt order
+}
+
 /// Everything in double and straight from the formulas.
 struct Reference {
   std::vector<double> share;

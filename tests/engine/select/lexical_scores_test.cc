@@ -1,0 +1,136 @@
+#include "engine/select/lexical_scores.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+namespace quire::testing {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+/// Contexts in blocks of 4, over `documents`.
+std::vector<SelectableContext> contexts_of(const std::vector<Ids>& documents) {
+  std::vector<SelectableContext> out;
+  std::int64_t offset = 1;
+  for (const Ids& ids : documents) {
+    const auto n = static_cast<std::int64_t>(ids.size());
+    out.push_back({n, offset, 4, static_cast<std::int32_t>((n + 3) / 4), false, ids});
+    offset += n;
+  }
+  return out;
+}
+
+TEST(LexicalScoresTest, AMatchReachesBackHalfAndForwardFading) {
+  // 18 tokens, five blocks; 7 stands in the third. idf = ln(1 + 4.5 / 1.5), and one occurrence does not saturate.
+  Ids ids(18, 1);
+  ids[9] = 7;
+  const auto s = lexical_scores(contexts_of({ids}), Ids{7});
+  const double idf = std::log(4.0);
+  const double want[] = {0, 0.5 * idf, idf, 0.8 * idf, 0.64 * idf};
+  ASSERT_EQ(s.size(), 1u);
+  ASSERT_EQ(s[0].size(), 5u);
+  for (std::size_t b = 0; b < 5; ++b) EXPECT_NEAR(s[0][b], want[b], 1e-6) << b;
+}
+
+TEST(LexicalScoresTest, APairCountsBesidesItsTokensAndMayCrossTheEndOfABlock) {
+  Ids apart(12, 1), together(12, 1);
+  apart[4] = together[7] = 5;
+  apart[7] = together[8] = 6;
+  const auto s = lexical_scores(contexts_of({together, Ids(40, 2), apart}), Ids{5, 6});
+  EXPECT_GT(s[0][1], s[2][1]);
+}
+
+TEST(LexicalScoresTest, ATermInEveryBlockWeighsNextToNothingAgainstARareOne) {
+  Ids ids(40, 3);
+  ids[20] = 9;
+  const auto s = lexical_scores(contexts_of({ids}), Ids{3, 9});
+  for (std::size_t b = 0; b < 10; ++b) {
+    if (b != 5) EXPECT_LT(s[0][b], s[0][5]) << b;
+  }
+}
+
+TEST(LexicalScoresTest, ANameIsCarriedIntoTheNextDocumentAndOverThoseWithoutTokens) {
+  Ids first(16, 1);
+  first[13] = 7;
+  const std::vector<Ids> documents = {first, Ids(16, 1), Ids(16, 1)};
+  auto contexts = contexts_of(documents);
+  contexts[1].token_ids = {};
+  const auto s = lexical_scores(contexts, Ids{7});
+  EXPECT_EQ(s[1], std::vector<float>(4));
+  EXPECT_NEAR(s[2][0], 0.8f * s[0][3], 1e-6);
+  EXPECT_NEAR(s[2][1], 0.64f * s[0][3], 1e-6);
+}
+
+TEST(LexicalScoresTest, NothingToAskAndNothingToFindIsZero) {
+  const std::vector<Ids> documents = {Ids(10, 1), Ids()};
+  const auto contexts = contexts_of(documents);
+  for (const Ids& question : {Ids(), Ids{8}}) {
+    const auto s = lexical_scores(contexts, question);
+    EXPECT_EQ(s, (std::vector<std::vector<float>>{std::vector<float>(3), {}}));
+  }
+  EXPECT_TRUE(lexical_scores({}, Ids{8}).empty());
+}
+
+/// The definition in double, block by block and term by term.
+std::vector<double> brute_force(const std::vector<Ids>& documents, const Ids& question) {
+  std::map<Ids, int> terms;
+  for (std::size_t i = 0; i < question.size(); ++i) {
+    terms[{question[i]}] = 0;
+    if (i + 1 < question.size()) terms[{question[i], question[i + 1]}] = 0;
+  }
+  std::vector<std::map<Ids, int>> blocks;
+  for (const Ids& ids : documents) {
+    for (std::size_t first = 0; first < ids.size(); first += 4) {
+      auto& counts = blocks.emplace_back();
+      for (std::size_t i = first; i < std::min(ids.size(), first + 4); ++i) {
+        if (terms.contains({ids[i]})) ++counts[{ids[i]}];
+        if (i + 1 < ids.size() && terms.contains({ids[i], ids[i + 1]})) ++counts[{ids[i], ids[i + 1]}];
+      }
+      for (const auto& [term, n] : counts) ++terms[term];
+    }
+  }
+  std::vector<double> own, out;
+  for (const auto& counts : blocks) {
+    double sum = 0;
+    for (const auto& [term, n] : counts) {
+      const double with = terms[term], all = static_cast<double>(blocks.size());
+      sum += std::log(1 + (all - with + 0.5) / (with + 0.5)) * n * 2.2 / (n + 1.2);
+    }
+    own.push_back(sum);
+  }
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    double before = 0;
+    for (std::size_t j = 0; j < i; ++j) before = std::max(before, own[j] * std::pow(0.8, static_cast<double>(i - j)));
+    out.push_back(own[i] + before + (i + 1 < own.size() ? 0.5 * own[i + 1] : 0));
+  }
+  return out;
+}
+
+TEST(LexicalScoresTest, EqualsTheFormulaInDouble) {
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    std::mt19937 rng(seed);
+    const auto random = [&rng](std::size_t n) {
+      Ids ids(n);
+      for (auto& id : ids) id = static_cast<std::int32_t>(rng() % 12);
+      return ids;
+    };
+    const std::vector<Ids> documents = {random(37), random(3), random(64)};
+    const Ids question = random(1 + seed % 6);
+    const auto got = lexical_scores(contexts_of(documents), question);
+    const auto want = brute_force(documents, question);
+    std::size_t i = 0;
+    for (const auto& context : got) {
+      for (const float s : context) {
+        EXPECT_NEAR(s, want.at(i), 1e-4) << "seed " << seed << " block " << i;
+        ++i;
+      }
+    }
+    EXPECT_EQ(i, want.size());
+  }
+}
+
+}  // namespace
+}  // namespace quire::testing
