@@ -94,11 +94,17 @@ void KvSupply::make_miss(std::int32_t context, MissReason reason) {
   ++e.generation;
 }
 
+void KvSupply::discard(std::int32_t context) {
+  const Status discarded = run_.core.store->discard_segment(run_.work(context).segment);
+  if (!discarded.ok()) log_warning("a segment that is of no use stays in the store", {{"error", discarded.to_string()}});
+}
+
 Status KvSupply::distrust(std::int32_t context) {
   if (context < 0 || run_.work(context).source != ContextSource::kStored) {
     return Status::internal("layer 0 of context " + std::to_string(context) + " differs between two passes of this process");
   }
   log_warning("cached document holds the KV of other tokens, computing it again", {{"context", std::to_string(context)}});
+  discard(context);  // whether or not this request may write: nobody should read it again
   make_miss(context, MissReason::kCorrupt);
   return {};
 }
@@ -152,10 +158,7 @@ void KvSupply::take_sketch(Fetch::Arrived arrived) {
                 {{"error", view.ok() ? std::string("it describes another context") : view.status().to_string()}});
     ++run_.stats.sketch_misses;
     // Sound bytes of an older build: out of the way, so that what is computed now is stored with its sketch.
-    if (run_.work(context).writable) {
-      const Status discarded = run_.core.store->discard_segment(run_.work(context).segment);
-      if (!discarded.ok()) log_warning("an outdated segment stays in the store", {{"error", discarded.to_string()}});
-    }
+    if (run_.work(context).writable) discard(context);
     return make_miss(context, MissReason::kCorrupt);
   }
   run_.stats.sketch_bytes += static_cast<std::int64_t>(arrived.bytes.size());

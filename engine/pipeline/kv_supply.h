@@ -39,7 +39,8 @@ class KvSupply final : public StoredKv {
   /// Raw KV of a block; what ask_blocks() brought.
   Result<RawKvView> block(std::int32_t context, std::int32_t block, std::int32_t layer) const override;
 
-  /// The context's stored KV turned out to be that of other tokens: it is computed alone instead. Errors: kInternal (it was not stored).
+  /// The context's stored KV turned out to be that of other tokens: it is computed alone instead, and the store gives it up, so that it is
+  /// not read again. Errors: kInternal (it was not stored).
   Status distrust(std::int32_t context);
   /// Some context has to be computed alone.
   bool missing_left() const;
@@ -76,6 +77,7 @@ class KvSupply final : public StoredKv {
   const Entry& entry(std::int32_t context) const { return entries_[static_cast<std::size_t>(context)]; }
   bool has_rows(std::int32_t context) const;
   bool computed_next(std::int32_t context) const;
+  void discard(std::int32_t context);
   void make_miss(std::int32_t context, MissReason reason);
   void take_value(const Fetch::Arrived& arrived);
   void take_sketch(Fetch::Arrived arrived);
