@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <future>
 #include <random>
 #include <sstream>
@@ -42,6 +43,8 @@ void check(const Status& status) {
   std::fprintf(stderr, "error: %s\n", status.to_string().c_str());
   std::_Exit(1);  // an engine's threads may be at work
 }
+
+double cpu_ms() { return 1000.0 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());

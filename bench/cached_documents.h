@@ -20,6 +20,9 @@ namespace quire::bench {
 using Clock = std::chrono::steady_clock;
 inline double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
+/// Of all threads of this process so far.
+double cpu_ms();
+
 /// Ends the program with the reason.
 void check(const Status& status);
 template <class T>

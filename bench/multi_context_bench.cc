@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -21,14 +20,13 @@ namespace {
 /// The published rows: all strategies, then samkv without selection, without bias, without recomputation and their combinations.
 constexpr const char* kRows =
     "recompute,reuse,multi_infllm,cacheblend:recompute_ratio=0.15,epic:recompute_ratio=0.15,samkv_overwrite,samkv,"
-    "samkv:select=off,recompute=none,samkv:select=off,samkv:bias=off,recompute=none,samkv:recompute=none,samkv:bias=off,samkv:layer_mode=shared";
+    "samkv:select=off,recompute=none,samkv:select=off,samkv:bias=off,recompute=none,samkv:recompute=none,samkv:bias=off,samkv:layer_mode=shared,"
+    "samkv_overwrite:keep_ratio=0.2,rows=kept,score=words";
 
 struct Options {
   std::string shapes = "qwen,llama", strategies = kRows;
   int documents = 5, tokens = 1600, question_tokens = 24, rounds = 3;
 };
-
-double cpu_ms() { return 1000.0 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 /// What one strategy showed on one tier.
 struct Measured {

@@ -25,17 +25,18 @@ struct Options {
   int documents = 14, queries = 300, subset = 6, question_tokens = 24;
 };
 
-/// One strategy's queries, in order.
+/// One strategy's queries, in order. Times are of this process's processors: on a busy machine they alone compare beginning and end.
 struct Series {
   std::string name;
-  std::vector<double> ttft_ms, ms_per_1000_tokens, reused;  ///< reused: share of the prompt's tokens that were not computed
+  std::vector<double> ttft_ms, cpu_ms;  ///< for 1000 tokens of prompt
+  std::vector<double> cached;           ///< share of the prompt's tokens that were not computed
   std::vector<std::uint64_t> store_bytes, segments;
 
-  void add(const Answered& a, const StoreStats& store) {
-    const auto tokens = static_cast<double>(a.plan.prompt_tokens);
-    ttft_ms.push_back(a.stats.ttft_ms);
-    ms_per_1000_tokens.push_back(1000 * a.stats.ttft_ms / tokens);
-    reused.push_back((static_cast<double>(a.plan.fates.cached())) / tokens);
+  void add(const Answered& a, double cpu, const StoreStats& store) {
+    const double thousands = static_cast<double>(a.plan.prompt_tokens) / 1000;
+    ttft_ms.push_back(a.stats.ttft_ms / thousands);
+    cpu_ms.push_back(cpu / thousands);
+    cached.push_back(static_cast<double>(a.plan.fates.cached()) / 1000 / thousands);
     store_bytes.push_back(store.segment_bytes + store.catalog_bytes);
     segments.push_back(store.segments);
   }
@@ -51,16 +52,16 @@ std::vector<T> last(const std::vector<T>& v) {
 }
 double mean(const std::vector<double>& v) { return v.empty() ? 0 : std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size()); }
 
-std::string row(const Series& s, double recompute_per_1000) {
-  const double begin = median(first(s.ms_per_1000_tokens)), end = median(last(s.ms_per_1000_tokens));
+std::string row(const Series& s, const Series& recompute) {
+  const double begin = median(first(s.cpu_ms)), end = median(last(s.cpu_ms)), whole = median(recompute.cpu_ms);
   char text[900];
   std::snprintf(text, sizeof text,
-                "{\"name\": \"%s\", \"queries\": %zu, \"ttft_ms_first_20\": %.2f, \"ttft_ms_last_20\": %.2f, \"ms_per_1000_tokens_first_20\": %.2f, "
-                "\"ms_per_1000_tokens_last_20\": %.2f, \"last_over_first\": %.3f, \"of_recompute_first_20\": %.3f, \"of_recompute_last_20\": %.3f, "
+                "{\"name\": \"%s\", \"queries\": %zu, \"ttft_ms_per_1000_first_20\": %.2f, \"ttft_ms_per_1000_last_20\": %.2f, \"cpu_ms_per_1000_first_20\": %.2f, "
+                "\"cpu_ms_per_1000_last_20\": %.2f, \"cpu_last_over_first\": %.3f, \"cpu_of_recompute_first_20\": %.3f, \"cpu_of_recompute_last_20\": %.3f, "
                 "\"cached_share_first_20\": %.4f, \"cached_share_last_20\": %.4f, \"store_bytes_first\": %llu, \"store_bytes_last\": %llu, "
                 "\"segments_first\": %llu, \"segments_last\": %llu}",
-                s.name.c_str(), s.ttft_ms.size(), median(first(s.ttft_ms)), median(last(s.ttft_ms)), begin, end, end / begin, begin / recompute_per_1000,
-                end / recompute_per_1000, mean(first(s.reused)), mean(last(s.reused)), static_cast<unsigned long long>(s.store_bytes.front()),
+                s.name.c_str(), s.ttft_ms.size(), median(first(s.ttft_ms)), median(last(s.ttft_ms)), begin, end, end / begin, begin / whole, end / whole,
+                mean(first(s.cached)), mean(last(s.cached)), static_cast<unsigned long long>(s.store_bytes.front()),
                 static_cast<unsigned long long>(s.store_bytes.back()), static_cast<unsigned long long>(s.segments.front()),
                 static_cast<unsigned long long>(s.segments.back()));
   return text;
@@ -89,30 +90,32 @@ class Bench {
     ours.strategy = options_.strategy;
     exact.strategy = "exact";
     recompute.strategy = "recompute";
-    Series cached{options_.strategy + " over cached documents", {}, {}, {}, {}, {}};
-    Series prefixes{"prefix cache only (exact over texts)", {}, {}, {}, {}, {}};
-    std::vector<double> whole;
+    Series cached{.name = options_.strategy + " over cached documents"}, prefixes{.name = "prefix cache only (exact over texts)"}, whole{.name = "recompute"};
     const int every = std::max(1, options_.queries / 20);
     (void)cached_->ask(draw(), question(0), ours);  // every page touched once before anything counts
     for (int q = 1; q <= options_.queries; ++q) {
       const auto chosen = draw();
       const TokenIds asked = question(q);
-      cached.add(cached_->ask(chosen, asked, ours), cached_->store().stats());
-      prefixes.add(cached_->ask(chosen, asked, exact, CachedDocuments::From::kText), cached_->store().stats());
+      const auto measure = [&](Series& series, const CacheOptions& options, CachedDocuments::From from) {
+        const double started = cpu_ms();
+        const Answered a = cached_->ask(chosen, asked, options, from);
+        series.add(a, cpu_ms() - started, cached_->store().stats());
+      };
+      measure(cached, ours, CachedDocuments::From::kStore);
+      measure(prefixes, exact, CachedDocuments::From::kText);
       if (q % every == 0) {
-        const Answered a = cached_->ask(chosen, asked, recompute);
-        whole.push_back(1000 * a.stats.ttft_ms / static_cast<double>(a.plan.prompt_tokens));
-        std::fprintf(stderr, "%d of %d: %.1f and %.1f ms, recompute %.1f ms\n", q, options_.queries, cached.ttft_ms.back(), prefixes.ttft_ms.back(), a.stats.ttft_ms);
+        measure(whole, recompute, CachedDocuments::From::kStore);
+        std::fprintf(stderr, "%d of %d: %.1f and %.1f ms for 1000 tokens, recompute %.1f ms\n", q, options_.queries, cached.ttft_ms.back(), prefixes.ttft_ms.back(),
+                     whole.ttft_ms.back());
       }
     }
-    const double per_1000 = median(whole);
     char settings[700];
     std::snprintf(settings, sizeof settings,
                   "{\"shape\": \"%s\", \"weights\": \"random\", \"documents\": %d, \"document_tokens\": \"%d to %d, %lld in all\", \"documents_per_query\": %d, "
-                  "\"question_tokens\": %d, \"recompute_ms_per_1000_tokens\": %.2f, \"recompute_queries\": %zu, \"prefix_cache_bytes\": %lld, \"threads\": %d}",
-                  shape_.name, options_.documents, kShortest, kLongest, static_cast<long long>(document_tokens_), options_.subset, options_.question_tokens, per_1000,
-                  whole.size(), static_cast<long long>(peer_bytes_), static_cast<int>(num_threads()));
-    return "{\"settings\": " + std::string(settings) + ", \"rows\": [\n  " + row(cached, per_1000) + ",\n  " + row(prefixes, per_1000) + "\n]}";
+                  "\"question_tokens\": %d, \"prefix_cache_bytes\": %lld, \"threads\": %d}",
+                  shape_.name, options_.documents, kShortest, kLongest, static_cast<long long>(document_tokens_), options_.subset, options_.question_tokens,
+                  static_cast<long long>(peer_bytes_), static_cast<int>(num_threads()));
+    return "{\"settings\": " + std::string(settings) + ", \"rows\": [\n  " + row(cached, whole) + ",\n  " + row(prefixes, whole) + ",\n  " + row(whole, whole) + "\n]}";
   }
 
  private:
