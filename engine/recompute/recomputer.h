@@ -97,5 +97,6 @@ std::unique_ptr<Recomputer> make_inexact_recomputer();
 std::unique_ptr<Recomputer> make_cacheblend_recomputer();
 std::unique_ptr<Recomputer> make_samkv_overwrite_recomputer();
 std::unique_ptr<Recomputer> make_samkv_fusion_recomputer();
+std::unique_ptr<Recomputer> make_samkv_kept_recomputer();
 
 }  // namespace quire

@@ -12,6 +12,7 @@ constexpr PlugEntry<Recomputer> kRecomputers[] = {
     {"cacheblend", make_cacheblend_recomputer},
     {"samkv_overwrite", make_samkv_overwrite_recomputer},
     {"samkv_fusion", make_samkv_fusion_recomputer},
+    {"samkv_kept", make_samkv_kept_recomputer},
 };
 
 }  // namespace

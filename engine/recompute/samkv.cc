@@ -22,8 +22,8 @@ SamkvRows rows_option(const RecomputeInput& input) {
   return input.options.word(option_table(), "rows") == "kept" ? SamkvRows::kKept : SamkvRows::kAnchorsAndImportant;
 }
 
-RowSet rows_of(const RecomputeInput& input) {
-  return samkv_rows(input, rows_option(input), [&input](std::int32_t context, std::int32_t layer) {
+RowSet rows_of(const RecomputeInput& input, SamkvRows which) {
+  return samkv_rows(input, which, [&input](std::int32_t context, std::int32_t layer) {
     const SketchView* sketch = input.sketch ? input.sketch(context) : nullptr;
     if (sketch == nullptr || !sketch->has(kSketchStats) || sketch->num_layers() != input.num_layers) return std::vector<std::int32_t>();
     return sketch->pauta_tokens(layer);
@@ -34,18 +34,21 @@ RowSet rows_of(const RecomputeInput& input) {
 /// context would only make it worse (algorithms §13, A8). All anchor tokens are computed again (A7), and rows see padding (A14).
 class SamkvRecomputer final : public Recomputer {
  public:
-  SamkvRecomputer(std::string_view name, WriteBack write_back) : name_(name), write_back_(write_back) {}
+  /// `always`: which rows, where that is no option.
+  SamkvRecomputer(std::string_view name, WriteBack write_back, std::optional<SamkvRows> always = std::nullopt)
+      : name_(name), write_back_(write_back), always_(always) {}
 
   std::string_view name() const override { return name_; }
-  std::span<const PlugOption> options() const override { return option_table(); }
-  bool needs_sketches() const override { return true; }
+  std::span<const PlugOption> options() const override { return always_ ? std::span<const PlugOption>() : option_table(); }
+  /// Which tokens are important stands in sketches; that all kept ones are needs none.
+  bool needs_sketches() const override { return always_ != SamkvRows::kKept; }
   bool computes_in_place(const RecomputeInput&, std::int32_t) const override { return false; }
   bool has_pass() const override { return true; }
 
-  std::optional<Selection> blocks_to_load(const RecomputeInput& input) const override { return rows_of(input).padding(input); }
+  std::optional<Selection> blocks_to_load(const RecomputeInput& input) const override { return rows(input).padding(input); }
 
   std::vector<std::vector<std::int32_t>> planned_tokens(const RecomputeInput& input) const override {
-    if (input.selection != nullptr) return rows_of(input).tokens();
+    if (input.selection != nullptr) return rows(input).tokens();
     // Anchors are kept by every selector; the rest is known after selection.
     std::vector<std::vector<std::int32_t>> tokens(input.contexts.size());
     for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -61,12 +64,14 @@ class SamkvRecomputer final : public Recomputer {
   }
 
   Result<std::unique_ptr<RecomputePass>> prepare(const RecomputeInput& input) const override {
-    return make_row_pass(input, rows_of(input), write_back_);
+    return make_row_pass(input, rows(input), write_back_);
   }
 
  private:
+  RowSet rows(const RecomputeInput& input) const { return rows_of(input, always_ ? *always_ : rows_option(input)); }
   const std::string_view name_;
   const WriteBack write_back_;
+  const std::optional<SamkvRows> always_;
 };
 
 }  // namespace
@@ -116,6 +121,9 @@ RowSet samkv_rows(const RecomputeInput& input, SamkvRows which, const ImportantT
 
 std::unique_ptr<Recomputer> make_samkv_overwrite_recomputer() {
   return std::make_unique<SamkvRecomputer>("samkv_overwrite", WriteBack::kOverwrite);
+}
+std::unique_ptr<Recomputer> make_samkv_kept_recomputer() {
+  return std::make_unique<SamkvRecomputer>("samkv_kept", WriteBack::kOverwrite, SamkvRows::kKept);
 }
 std::unique_ptr<Recomputer> make_samkv_fusion_recomputer() { return std::make_unique<SamkvRecomputer>("samkv_fusion", WriteBack::kFusion); }
 

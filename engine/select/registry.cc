@@ -9,6 +9,7 @@ constexpr PlugEntry<Selector> kSelectors[] = {
     {"anchors", make_anchors_selector},
     {"samkv", make_samkv_selector},
     {"infllm", make_infllm_selector},
+    {"words", make_words_selector},
 };
 
 }  // namespace

@@ -75,5 +75,6 @@ std::unique_ptr<Selector> make_all_selector();
 std::unique_ptr<Selector> make_anchors_selector();
 std::unique_ptr<Selector> make_samkv_selector();
 std::unique_ptr<Selector> make_infllm_selector();
+std::unique_ptr<Selector> make_words_selector();
 
 }  // namespace quire

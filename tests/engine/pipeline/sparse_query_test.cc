@@ -122,6 +122,27 @@ TEST_F(SparseQueryTest, ReadsSketchesAnchorsAndWhatWasSelected) {
   EXPECT_LE(static_cast<double>(read_bytes(t)), 0.45 * static_cast<double>(document_bytes()));
 }
 
+TEST_F(SparseQueryTest, WordsAreSamkvWithItsOptionsAndReadNoSketches) {
+  // The question quotes the middle of the third document.
+  std::copy(docs_[2].ids.begin() + 120, docs_[2].ids.begin() + 126, question_.begin());
+  auto named = request("samkv_words"), spelled = request("samkv_overwrite", {{"score", "words"}, {"rows", "kept"}});
+  named.cache.keep_ratio = spelled.cache.keep_ratio = 0.5;
+  const Outcome o = run(named), same = run(spelled);
+  EXPECT_EQ(o.ids, same.ids);
+  EXPECT_EQ(o.plan.keep_ratio, same.plan.keep_ratio);
+  EXPECT_EQ(o.plan.fates.recomputed, same.plan.fates.recomputed);
+  EXPECT_EQ(o.stats.sketch_bytes, 0);
+  EXPECT_EQ(o.plan.contexts[2].blocks[120 / 16].kept_layers, 3);
+  EXPECT_EQ(o.plan.contexts[0].blocks[4].recomputed_tokens, 0);  // the first document is exact
+  const auto planned = engine_->plan(named);
+  ASSERT_TRUE(planned.ok());
+  EXPECT_FALSE(planned->selection_pending);
+  EXPECT_EQ(planned->keep_ratio, o.plan.keep_ratio);
+  auto all = request("samkv_words");
+  all.cache.keep_ratio = 1;
+  EXPECT_EQ(run(all).ids, run(request("recompute")).ids);
+}
+
 // GL-1: the same request gives the same answer from DRAM, from disk, from nothing, and with reads held back.
 TEST_F(SparseQueryTest, TheSameFromEveryTierAndFromNothing) {
   for (const char* recompute : {"none", "overwrite", "fusion"}) {
@@ -301,7 +322,7 @@ TEST_F(SparseQueryTest, ThePlanAloneSaysWhatIsPendingAndAPlanQueryCompletesIt) {
 // GL-2 and §4.10.
 TEST_F(SparseQueryTest, DegenerateRequests) {
   const auto documents = docs_;
-  for (const char* strategy : {"samkv", "samkv_overwrite", "multi_infllm"}) {
+  for (const char* strategy : {"samkv", "samkv_overwrite", "samkv_words", "multi_infllm"}) {
     docs_ = {};
     EXPECT_EQ(run(request(strategy)).ids, run(request("recompute")).ids) << strategy;
     // Only documents of up to three blocks: all kept.
@@ -324,6 +345,21 @@ TEST_F(SparseQueryTest, DegenerateRequests) {
     const Outcome quiet = run(silent);
     EXPECT_EQ(quiet.ids.size(), 12u) << strategy;
   }
+}
+
+// The question may be longer than the documents, and than a chunk of a prefill.
+TEST_F(SparseQueryTest, AQuestionLongerThanItsDocuments) {
+  question_ = random_ids(rng_, 500);
+  docs_ = {docs_[1], docs_[3]};
+  for (const char* strategy : {"samkv", "samkv_overwrite", "samkv_words", "multi_infllm"}) {
+    const Outcome o = run(request(strategy));
+    EXPECT_EQ(o.ids.size(), 12u) << strategy;
+    EXPECT_EQ(o.plan.suffix_tokens, 500) << strategy;
+    EXPECT_EQ(run(request(strategy)).ids, o.ids) << strategy;
+  }
+  auto all = request("samkv_words");
+  all.cache.keep_ratio = 1;
+  EXPECT_EQ(run(all).ids, run(request("recompute")).ids);
 }
 
 TEST_F(SparseQueryTest, PastTheWindowKeptTokensAreNumberedWithoutGaps) {

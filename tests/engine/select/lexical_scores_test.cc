@@ -4,7 +4,9 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 #include <random>
+#include <string>
 
 namespace quire::testing {
 namespace {
@@ -130,6 +132,41 @@ TEST(LexicalScoresTest, EqualsTheFormulaInDouble) {
     }
     EXPECT_EQ(i, want.size());
   }
+}
+
+/// One context of `n` tokens in blocks of `block`, all tokens 1 but for a 7 at `at`; selected by the words of the question {7}.
+std::vector<std::int32_t> words_keep(std::int64_t n, std::int32_t block, std::size_t at, std::optional<double> keep_ratio, std::map<std::string, std::string, std::less<>> options) {
+  Ids ids(static_cast<std::size_t>(n), 1);
+  ids[at] = 7;
+  const SelectableContext context{n, 1, block, static_cast<std::int32_t>((n + block - 1) / block), false, ids};
+  const Ids question = {7};
+  SelectionInput in;
+  in.contexts = std::span(&context, 1);
+  in.question = question;
+  in.num_layers = 2;
+  in.keep_ratio = keep_ratio;
+  in.options = PlugOptions(std::move(options));
+  const auto selector = make_words_selector();
+  EXPECT_FALSE(selector->needs_sketches(in));
+  EXPECT_FALSE(selector->query_pass_blocks(in).has_value());
+  const auto s = selector->select(in);
+  EXPECT_TRUE(s.ok()) << s.status().to_string();
+  if (!s.ok()) return {};
+  const auto kept = s->kept(1, 0);
+  return {kept.begin(), kept.end()};
+}
+
+TEST(WordsSelectorTest, TheBudgetIsASixthOfLongContextsAndAFifthOfChunks) {
+  EXPECT_EQ(words_keep(6400, 64, 3000, {}, {}).size(), 16u);  // 0.16 of 100 blocks
+  EXPECT_EQ(words_keep(1600, 16, 800, {}, {}).size(), 19u);   // 0.19 of 100 blocks
+  // Three anchors of 20 blocks leave a twentieth: one block, the match.
+  EXPECT_EQ(words_keep(320, 16, 150, {}, {}), (Ids{0, 9, 18, 19}));
+}
+
+TEST(WordsSelectorTest, ABudgetThatIsAskedForComesFirst) {
+  EXPECT_EQ(words_keep(320, 16, 150, 0.3, {}), (Ids{0, 9, 10, 11, 18, 19}));
+  EXPECT_EQ(words_keep(320, 16, 150, 0.3, {{"token_budget", "80"}}), (Ids{0, 9, 10, 18, 19}));
+  EXPECT_EQ(words_keep(320, 16, 150, 1.0, {}).size(), 20u);
 }
 
 }  // namespace
