@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # SamKV and its competitors: scores on the embedded model, and speed over 8,000 cached tokens on random weights of published shapes.
-#   bench/multi_context.sh [--quick] [--per-kind N] [options of quire_multi_context_bench: --shape qwen,llama --rounds N --strategies LIST]
-# Prints {"settings", "rows"}: rows with "task" are scores, rows with "tier" are speeds. Writes bench/results/multi_context.svg.
+#   bench/multi_context.sh [--quick] [--per-kind N] [--scores FILE] [options of quire_multi_context_bench: --shape qwen,llama --rounds N --strategies LIST]
+# --scores takes those of an earlier run (quire fidelity --json FILE); --scores-only FILE writes them and ends, resumably.
+# Prints {"settings", "rows"}: rows with "task" are scores, rows with "tier" are speeds. Writes bench/results/multi_context.svg with new scores.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-per_kind=20; speed=()
+per_kind=20; scores=; only=; speed=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --quick) per_kind=2; speed+=(--quick) ;;
     --per-kind) per_kind="${2:?--per-kind needs a number}"; shift ;;
+    --scores) scores="$(realpath "${2:?--scores needs a file}")"; shift ;;
+    --scores-only) only="$(realpath -m "${2:?--scores-only needs a file}")"; shift ;;
     *) speed+=("$1") ;;
   esac
   shift
@@ -16,15 +19,19 @@ done
 cd "$ROOT"; cmake --preset release >/dev/null && cmake --build --preset release --target quire quire_multi_context_bench >&2
 work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT
 
-# The published rows; ratios as published where a method takes one. Last the variant that ranks blocks by words.
+# The published rows; ratios as published where a method takes one. Last what ranks blocks by words.
 strategies=recompute,reuse,reuse:positions=naive,multi_infllm,cacheblend:recompute_ratio=0.15,epic:recompute_ratio=0.15,samkv_overwrite,samkv
-strategies+=,samkv:select=off,recompute=none,samkv:select=off,samkv:bias=off,recompute=none,samkv:recompute=none,samkv:bias=off,samkv:layer_mode=shared
-strategies+=,samkv_overwrite:keep_ratio=0.19,rows=kept,score=words
-python3 bench/long_documents.py models/demo/encyclopedia.jsonl --per-kind "$per_kind" >"$work/suite.jsonl"
-build/release/quire fidelity -m models/demo --suite "$work/suite.jsonl" --limit 0 --strategies "$strategies" --json "$work/scores.json" --svg "$work/plot.svg" >&2
+strategies+=,samkv:select=off,recompute=none,samkv:select=off,samkv:bias=off,recompute=none,samkv:recompute=none,samkv:bias=off
+strategies+=,samkv:layer_mode=shared,samkv_words
+if [ -z "$scores" ]; then
+  scores="${only:-$work/scores.json}"
+  python3 bench/long_documents.py models/demo/encyclopedia.jsonl --per-kind "$per_kind" >"$work/suite.jsonl"
+  mkdir -p bench/results
+  build/release/quire fidelity -m models/demo --suite "$work/suite.jsonl" --limit 0 --strategies "$strategies" --json "$scores" --svg bench/results/multi_context.svg >&2
+  [ -z "$only" ] || exit 0
+fi
 build/release/bench/quire_multi_context_bench ${speed[@]+"${speed[@]}"} >"$work/speed.json"
-mkdir -p bench/results && cp "$work/plot.svg" bench/results/multi_context.svg
-jq -n --slurpfile scores "$work/scores.json" --slurpfile speed "$work/speed.json" '
+jq -n --slurpfile scores "$scores" --slurpfile speed "$work/speed.json" '
   $scores[0] as $s | $speed[0] as $v |
-  {settings: {scores: ($s.settings + {model: $s.model.name, documents: "4 of 300 to 500 tokens, blocks of 16", questions: ([$s.rows[] | select(.task == "all") | .n] | max)}), speed: $v.settings},
+  {settings: {scores: ($s.settings + {model: $s.model.name, commit: $s.commit, documents: "4 of 300 to 500 tokens, blocks of 16", questions: ([$s.rows[] | select(.task == "all") | .n] | max)}), speed: $v.settings},
    rows: ([range($s.rows | length) | . as $i | $s.rows[$i] + {em_difference: $s.details[$i].em_difference}] + $v.rows)}'

@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kRows =
     "recompute,reuse,multi_infllm,cacheblend:recompute_ratio=0.15,epic:recompute_ratio=0.15,samkv_overwrite,samkv,"
     "samkv:select=off,recompute=none,samkv:select=off,samkv:bias=off,recompute=none,samkv:recompute=none,samkv:bias=off,samkv:layer_mode=shared,"
-    "samkv_overwrite:keep_ratio=0.2,rows=kept,score=words";
+    "samkv_words";
 
 struct Options {
   std::string shapes = "qwen,llama", strategies = kRows;
