@@ -4,25 +4,15 @@
 
 #include "cachestore/key.h"
 #include "server/app/route_table.h"
-#include "tests/e2e/service_process.h"
+#include "tests/support/service_process.h"
 
 namespace quire::testing {
 namespace {
 
 namespace json = boost::json;
 
-class AdminTest : public ::testing::Test {
+class AdminTest : public ServiceTest {
  protected:
-  static void SetUpTestSuite() {
-    folder = new TempFolder;
-    service = new ServiceProcess;
-    service->start(folder->path() / "store");
-  }
-  static void TearDownTestSuite() {
-    EXPECT_EQ(service->stop(), 0);
-    delete service;
-    delete folder;
-  }
   static void post(const std::string& id, unsigned seed, const std::string& ns = "default", int words = 150) {
     const auto r = service->call("POST", "/v1/documents?wait=true", R"({"id":")" + id + R"(","text":)" + quoted(sample_text(seed, words)) + "}", {"X-Namespace: " + ns});
     ASSERT_EQ(r.status, 200) << r.body;
@@ -43,12 +33,7 @@ class AdminTest : public ::testing::Test {
     return text_at(service->json("GET", "/v1/documents/" + id, {}, {"X-Namespace: " + ns}), "cache.state");
   }
   static std::string server_flag() { return "http://127.0.0.1:" + std::to_string(service->port()); }
-
-  static TempFolder* folder;
-  static ServiceProcess* service;
 };
-TempFolder* AdminTest::folder = nullptr;
-ServiceProcess* AdminTest::service = nullptr;
 
 TEST_F(AdminTest, StatsCountWhatQueriesFound) {
   post("stats", 11);
@@ -224,7 +209,7 @@ TEST_F(AdminTest, TheCommandLineDoesItToo) {
   auto r = run({"stats", "--by", "namespace"});
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_EQ(text_at(parse(r.out), "object"), "cache.stats");
-  const std::string file = (folder->path() / "cli.quirepack").string();
+  const std::string file = (folder() / "cli.quirepack").string();
   r = run({"export", file});
   EXPECT_EQ(r.exit_code, 0) << r.err;
   r = run({"import", file});

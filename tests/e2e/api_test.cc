@@ -4,25 +4,15 @@
 #include <set>
 
 #include "server/app/route_table.h"
-#include "tests/e2e/service_process.h"
+#include "tests/support/service_process.h"
 
 namespace quire::testing {
 namespace {
 
 namespace json = boost::json;
 
-class ApiTest : public ::testing::Test {
+class ApiTest : public ServiceTest {
  protected:
-  static void SetUpTestSuite() {
-    folder = new TempFolder;
-    service = new ServiceProcess;
-    service->start(folder->path() / "store");
-  }
-  static void TearDownTestSuite() {
-    EXPECT_EQ(service->stop(), 0);
-    delete service;
-    delete folder;
-  }
   static std::string post(const std::string& id, const std::string& text, const std::string& more = {}) {
     int status = 0;
     const auto r = service->json("POST", "/v1/documents?wait=true", R"({"id":)" + quoted(id) + R"(,"text":)" + quoted(text) + more + "}", {}, &status);
@@ -38,12 +28,7 @@ class ApiTest : public ::testing::Test {
     EXPECT_EQ(sum, int_at(r, "usage.prompt_tokens")) << json::serialize(r);
     EXPECT_GT(sum, 0);
   }
-
-  static TempFolder* folder;
-  static ServiceProcess* service;
 };
-TempFolder* ApiTest::folder = nullptr;
-ServiceProcess* ApiTest::service = nullptr;
 
 TEST_F(ApiTest, DocumentLifecycle) {
   EXPECT_EQ(post("life", sample_text(1, 300), R"(,"title":"First","metadata":{"source":"a","year":2025})"), "created");

@@ -3,25 +3,18 @@
 #include <fstream>
 #include <functional>
 
-#include "tests/e2e/service_process.h"
+#include "tests/support/service_process.h"
 
 namespace quire::testing {
 namespace {
 
 namespace json = boost::json;
 
-class BadInputTest : public ::testing::Test {
+class BadInputTest : public ServiceTest {
  protected:
   static void SetUpTestSuite() {
-    folder = new TempFolder;
-    service = new ServiceProcess;
-    service->start(folder->path() / "store", {"--server.max_body_bytes=4194304", "--limits.document_tokens=4000"});
+    start({"--server.max_body_bytes=4194304", "--limits.document_tokens=4000"});
     EXPECT_EQ(service->call("POST", "/v1/documents?wait=true", R"({"id":"d","text":"A short text."})").status, 200);
-  }
-  static void TearDownTestSuite() {
-    EXPECT_EQ(service->stop(), 0);
-    delete service;
-    delete folder;
   }
   void TearDown() override {
     EXPECT_EQ(service->call("GET", "/readyz").status, 200);
@@ -39,12 +32,7 @@ class BadInputTest : public ::testing::Test {
   }
   static RawResponse post(const std::string& body) { return service->call("POST", "/v1/documents?wait=true", body); }
   static RawResponse ask(const std::string& body) { return service->call("POST", "/v1/query", body); }
-
-  static TempFolder* folder;
-  static ServiceProcess* service;
 };
-TempFolder* BadInputTest::folder = nullptr;
-ServiceProcess* BadInputTest::service = nullptr;
 
 TEST_F(BadInputTest, WrongTypesAndUnknownFields) {
   expect(post("{"), 400, "invalid_json");

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "tests/e2e/service_process.h"
+#include "tests/support/service_process.h"
 
 namespace quire::testing {
 namespace {
@@ -30,18 +30,8 @@ std::string characters(const std::string& text, std::int64_t begin, std::int64_t
   return out;
 }
 
-class CitationsTest : public ::testing::Test {
+class CitationsTest : public ServiceTest {
  protected:
-  static void SetUpTestSuite() {
-    folder = new TempFolder;
-    service = new ServiceProcess;
-    service->start(folder->path() / "store");
-  }
-  static void TearDownTestSuite() {
-    EXPECT_EQ(service->stop(), 0);
-    delete service;
-    delete folder;
-  }
   static void post(const std::string& id, const std::string& title, const std::string& text) {
     int status = 0;
     texts[id] = text;
@@ -107,12 +97,8 @@ class CitationsTest : public ::testing::Test {
     }
   }
 
-  static TempFolder* folder;
-  static ServiceProcess* service;
   static std::map<std::string, std::string> texts;
 };
-TempFolder* CitationsTest::folder = nullptr;
-ServiceProcess* CitationsTest::service = nullptr;
 std::map<std::string, std::string> CitationsTest::texts;
 
 TEST_F(CitationsTest, CorrectAnswersCiteASupportingDocument) {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <random>
 
-#include "tests/e2e/service_process.h"
+#include "tests/support/service_process.h"
 
 namespace quire::testing {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "cachestore/store.h"
 #include "fidelity/certificate.h"
-#include "tests/e2e/service_process.h"
+#include "tests/support/service_process.h"
 
 namespace quire::testing {
 namespace {

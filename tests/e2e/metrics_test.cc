@@ -5,7 +5,7 @@
 #include <set>
 #include <sstream>
 
-#include "tests/e2e/service_process.h"
+#include "tests/support/service_process.h"
 
 namespace quire::testing {
 namespace {
@@ -39,22 +39,15 @@ struct Scrape {
   }
 };
 
-class MetricsTest : public ::testing::Test {
+class MetricsTest : public ServiceTest {
  protected:
   static void SetUpTestSuite() {
-    folder = new TempFolder;
-    service = new ServiceProcess;
-    service->start(folder->path() / "store", {"--metrics.vllm_names=true", "--metrics.per_namespace=true"});
+    start({"--metrics.vllm_names=true", "--metrics.per_namespace=true"});
     EXPECT_EQ(service->call("POST", "/v1/documents?wait=true", R"({"id":"d","text":)" + quoted(sample_text(1, 200)) + "}").status, 200);
     for (const auto* strategy : {"reuse", "recompute"})
       EXPECT_EQ(service->call("POST", "/v1/query", std::string(R"({"query":"q","document_ids":["d"],"max_tokens":4,"temperature":1.5,"seed":1,"cache":{"strategy":")") + strategy + "\"}}").status, 200);
     EXPECT_EQ(service->call("GET", "/nothing").status, 404);
     text = service->call("GET", "/metrics").body;
-  }
-  static void TearDownTestSuite() {
-    EXPECT_EQ(service->stop(), 0);
-    delete service;
-    delete folder;
   }
   /// Names of metrics in a file, as series.
   static std::set<std::string> named_in(const std::string& file) {
@@ -68,12 +61,8 @@ class MetricsTest : public ::testing::Test {
     return out;
   }
 
-  static TempFolder* folder;
-  static ServiceProcess* service;
   static std::string text;
 };
-TempFolder* MetricsTest::folder = nullptr;
-ServiceProcess* MetricsTest::service = nullptr;
 std::string MetricsTest::text;
 
 TEST_F(MetricsTest, TheScrapeHasTheNamesTypesAndLabelsOfTheContract) {

@@ -2,7 +2,7 @@
 #include <boost/json/serialize.hpp>
 #include <cmath>
 
-#include "tests/e2e/service_process.h"
+#include "tests/support/service_process.h"
 
 namespace quire::testing {
 namespace {

@@ -2,25 +2,18 @@
 #include <fstream>
 
 #include "cachestore/key.h"
-#include "tests/e2e/service_process.h"
+#include "tests/support/service_process.h"
 
 namespace quire::testing {
 namespace {
 
-class RobustnessTest : public ::testing::Test {
+class RobustnessTest : public ServiceTest {
  protected:
   static void SetUpTestSuite() {
-    folder = new TempFolder;
-    const auto keys = folder->path() / "keys.toml";
+    const auto keys = folder() / "keys.toml";
     std::ofstream(keys) << "[[keys]]\nname = \"user\"\nsha256 = \"" << sha256("right-key").hex() << "\"\nscopes = [\"read\", \"write\", \"query\"]\nnamespaces = [\"default\"]\n";
-    service = new ServiceProcess;
-    service->start(folder->path() / "store", {"--auth.keys_file=" + keys.string(), "--server.header_timeout_seconds=0.3", "--server.body_timeout_seconds=0.3", "--server.idle_timeout_seconds=1",
-                                              "--server.max_connections=64"});
-  }
-  static void TearDownTestSuite() {
-    EXPECT_EQ(service->stop(), 0);
-    delete service;
-    delete folder;
+    start({"--auth.keys_file=" + keys.string(), "--server.header_timeout_seconds=0.3", "--server.body_timeout_seconds=0.3", "--server.idle_timeout_seconds=1",
+           "--server.max_connections=64"});
   }
   void TearDown() override { EXPECT_EQ(service->call("GET", "/readyz").status, 200) << "the others are not disturbed"; }
 
@@ -32,12 +25,7 @@ class RobustnessTest : public ::testing::Test {
     return r ? r->status : 0;
   }
   static int status_of_path(const std::string& target) { return status_of("GET " + target + " HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\nConnection: close\r\n\r\n"); }
-
-  static TempFolder* folder;
-  static ServiceProcess* service;
 };
-TempFolder* RobustnessTest::folder = nullptr;
-ServiceProcess* RobustnessTest::service = nullptr;
 
 TEST_F(RobustnessTest, ASmuggledRequestIsNeverAnswered) {
   // The hidden request would be answered by 401: only the refusal of the first may come, and then the end.

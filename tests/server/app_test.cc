@@ -7,9 +7,8 @@
 
 #include "server/app/services.h"
 #include "server/json/parse.h"
-#include "tests/server/stub_services.h"
-#include "tests/support/api_check.h"
 #include "tests/support/loopback_client.h"
+#include "tests/support/stub_app.h"
 
 namespace quire {
 namespace {
@@ -17,29 +16,8 @@ namespace {
 using testing::LoopbackClient;
 using testing::RawResponse;
 
-class AppTest : public ::testing::Test {
+class AppTest : public test::StubAppTest {
  protected:
-  AppTest() : services(Config()), table(all_routes()) {
-    services.engine = &engine;
-    services.ingest = &ingest;
-    services.ready = true;
-    app = make_app(services, table);
-    HttpServerOptions o;
-    o.threads = 2;
-    auto s = start_http_server(o, *app);
-    QUIRE_CHECK(s.ok(), s.status().to_string());
-    server = std::move(*s);
-  }
-  ~AppTest() override {
-    (void)server->stop(std::chrono::milliseconds(0));
-    services.timers->stop();
-    services.workers->stop();
-  }
-  RawResponse call(const std::string& method, const std::string& target, const std::string& body = {}, const std::vector<std::string>& headers = {}) {
-    auto reply = testing::call(server->port(), method, target, body, headers);
-    for (const auto& problem : testing::check_reply(method, target, reply)) ADD_FAILURE() << method << " " << target << " -> " << reply.status << ": " << problem;
-    return reply;
-  }
   void use_keys(const std::string& more = {}) {
     const auto entry = [](const std::string& name, const std::string& scopes, const std::string& namespaces) {
       return "[[keys]]\nname = \"" + name + "\"\nsha256 = \"" + sha256("secret-" + name).hex() + "\"\nscopes = [" + scopes + "]\nnamespaces = [" + namespaces + "]\n";
@@ -55,13 +33,6 @@ class AppTest : public ::testing::Test {
     EXPECT_EQ(v->as_object().at("request_id").as_string(), r.header("x-request-id").value_or(""));
     return std::string(v->as_object().at("error").as_object().at("code").as_string());
   }
-
-  Services services;
-  test::StubEngine engine;
-  test::StubIngest ingest;
-  RouteTable table;
-  std::unique_ptr<HttpService> app;
-  std::unique_ptr<HttpServer> server;
 };
 
 TEST_F(AppTest, LoadingAndDrainingRefuseWorkButNotProbes) {

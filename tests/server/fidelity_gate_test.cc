@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "server/app/shadow.h"
-#include "tests/server/stub_services.h"
+#include "tests/support/stub_services.h"
 
 namespace quire {
 namespace {

@@ -7,9 +7,8 @@
 #include "server/app/app.h"
 #include "server/app/services.h"
 #include "server/json/parse.h"
-#include "tests/server/stub_services.h"
-#include "tests/support/api_check.h"
 #include "tests/support/loopback_client.h"
+#include "tests/support/stub_app.h"
 
 namespace quire {
 namespace {
@@ -18,27 +17,9 @@ namespace json = boost::json;
 using testing::LoopbackClient;
 using testing::RawResponse;
 
-class OpenAiTest : public ::testing::Test {
+class OpenAiTest : public test::StubAppTest {
  protected:
-  OpenAiTest() : services(Config()), table(all_routes()) {
-    services.engine = &engine;
-    services.ingest = &ingest;
-    services.ready = true;
-    app = make_app(services, table);
-    auto s = start_http_server(HttpServerOptions(), *app);
-    QUIRE_CHECK(s.ok(), s.status().to_string());
-    server = std::move(*s);
-  }
-  ~OpenAiTest() override {
-    (void)server->stop(std::chrono::milliseconds(0));
-    services.timers->stop();
-    services.workers->stop();
-  }
-  RawResponse post(const std::string& path, const std::string& body) {
-    auto reply = testing::call(server->port(), "POST", path, body, {});
-    for (const auto& problem : testing::check_reply("POST", path, reply)) ADD_FAILURE() << path << " -> " << reply.status << ": " << problem;
-    return reply;
-  }
+  RawResponse post(const std::string& path, const std::string& body) { return call("POST", path, body); }
   RawResponse chat(const std::string& members = {}) {
     return post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"Hi"}])" + members + "}");
   }
@@ -60,13 +41,6 @@ class OpenAiTest : public ::testing::Test {
     return out;
   }
   static const json::object& choice(const json::object& o) { return o.at("choices").as_array().at(0).as_object(); }
-
-  Services services;
-  test::StubEngine engine;
-  test::StubIngest ingest;
-  RouteTable table;
-  std::unique_ptr<HttpService> app;
-  std::unique_ptr<HttpServer> server;
 };
 
 TEST_F(OpenAiTest, AChatIsAnsweredInOnePiece) {

@@ -9,6 +9,7 @@
 #include <boost/json/value.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,22 @@ class ServiceProcess {
   pid_t pid_ = -1;
   std::uint16_t port_ = 0;
   std::filesystem::path log_path_;
+};
+
+/// One service for all tests of a suite, with a store of its own. A suite with flags has its own SetUpTestSuite(), which calls start().
+class ServiceTest : public ::testing::Test {
+ public:
+  static void SetUpTestSuite() { start(); }
+  static void TearDownTestSuite();
+
+ protected:
+  static void start(std::vector<std::string> flags = {});
+  /// For the suite's files; goes with the service.
+  static const std::filesystem::path& folder();
+  static inline std::unique_ptr<ServiceProcess> service;
+
+ private:
+  static inline std::unique_ptr<TempFolder> folder_;
 };
 
 boost::json::value parse(const std::string& text);

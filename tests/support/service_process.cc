@@ -1,4 +1,4 @@
-#include "tests/e2e/service_process.h"
+#include "tests/support/service_process.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -157,6 +157,22 @@ boost::json::value ServiceProcess::json(const std::string& method, const std::st
   const auto r = call(method, target, body, headers);
   if (status) *status = r.status;
   return parse(r.body);
+}
+
+const fs::path& ServiceTest::folder() {
+  if (!folder_) folder_ = std::make_unique<TempFolder>();
+  return folder_->path();
+}
+
+void ServiceTest::start(std::vector<std::string> flags) {
+  service = std::make_unique<ServiceProcess>();
+  service->start(folder() / "store", std::move(flags));
+}
+
+void ServiceTest::TearDownTestSuite() {
+  EXPECT_EQ(service->stop(), 0);
+  service.reset();
+  folder_.reset();
 }
 
 boost::json::value parse(const std::string& text) {

@@ -1,0 +1,51 @@
+/// The service over a real socket, around an engine and a document service that do as told.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/app/app.h"
+#include "server/app/services.h"
+#include "tests/support/api_check.h"
+#include "tests/support/loopback_client.h"
+#include "tests/support/stub_services.h"
+
+namespace quire::test {
+
+class StubAppTest : public ::testing::Test {
+ protected:
+  StubAppTest() : services(Config()), table(all_routes()) {
+    services.engine = &engine;
+    services.ingest = &ingest;
+    services.ready = true;
+    app = make_app(services, table);
+    HttpServerOptions options;
+    options.threads = 2;
+    auto started = start_http_server(options, *app);
+    QUIRE_CHECK(started.ok(), started.status().to_string());
+    server = std::move(*started);
+  }
+  ~StubAppTest() override {
+    (void)server->stop(std::chrono::milliseconds(0));
+    services.timers->stop();
+    services.workers->stop();
+  }
+  /// The reply is held against the description of the API.
+  testing::RawResponse call(const std::string& method, const std::string& target, const std::string& body = {}, const std::vector<std::string>& headers = {}) {
+    auto reply = testing::call(server->port(), method, target, body, headers);
+    for (const auto& problem : testing::check_reply(method, target, reply)) ADD_FAILURE() << method << " " << target << " -> " << reply.status << ": " << problem;
+    return reply;
+  }
+
+  Services services;
+  StubEngine engine;
+  StubIngest ingest;
+  RouteTable table;
+  std::unique_ptr<HttpService> app;
+  std::unique_ptr<HttpServer> server;
+};
+
+}  // namespace quire::test
