@@ -287,7 +287,7 @@ Result<DocumentInfo> IngestServiceImpl::patch(std::string_view ns, std::string_v
     if (patch.ttl_anchor) m.ttl_anchor = *patch.ttl_anchor;
     if (patch.ttl_seconds) {
       m.ttl_seconds = *patch.ttl_seconds;
-      if (m.ttl_seconds) m.expires_at_ms.reset();  // the later word counts
+      m.expires_at_ms.reset();  // the later word counts, also that there is no end
     }
     if (patch.expires_at_ms) m.expires_at_ms = *patch.expires_at_ms;
     return {};

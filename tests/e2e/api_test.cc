@@ -57,6 +57,10 @@ TEST_F(ApiTest, DocumentLifecycle) {
   EXPECT_EQ(text_at(d, "title"), "Second");
   EXPECT_EQ(json::serialize(at(d, "metadata")), R"({"source":"a","more":true})");
   EXPECT_NE(text_at(d, "expires_at"), "null");
+  d = service->json("PATCH", "/v1/documents/life", R"({"ttl_seconds":null,"expires_at":"2100-01-01T00:00:00Z"})");
+  EXPECT_EQ(text_at(d, "expires_at"), "2100-01-01T00:00:00.000Z");
+  d = service->json("PATCH", "/v1/documents/life", R"({"ttl_seconds":null})");
+  EXPECT_EQ(text_at(d, "expires_at"), "null");
 
   const std::string hash = text_at(d, "content_hash");
   const std::string body = R"({"text":)" + quoted(sample_text(2, 50)) + "}";

@@ -154,6 +154,17 @@ TEST_F(CatalogTest, PatchChangesWhatItNamesOnly) {
   EXPECT_FALSE(service_->patch("default", "a", off)->expires_at_ms);
 }
 
+TEST_F(CatalogTest, WithoutATtlThereIsNoEndHoweverItWasSet) {
+  put(one(doc("a", "text")));
+  DocumentPatch end, off;
+  end.expires_at_ms = clock_ms_ + 5000;
+  EXPECT_EQ(*service_->patch("default", "a", end)->expires_at_ms, clock_ms_ + 5000);
+  off.ttl_seconds = std::optional<std::uint64_t>();
+  EXPECT_FALSE(service_->patch("default", "a", off)->expires_at_ms);
+  off.expires_at_ms = clock_ms_ + 7000;
+  EXPECT_EQ(*service_->patch("default", "a", off)->expires_at_ms, clock_ms_ + 7000) << "given beside, it counts";
+}
+
 TEST_F(CatalogTest, DocumentsExpireAfterCreationOrLastUse) {
   BatchOptions o;
   o.ttl_seconds = 100;
