@@ -8,6 +8,7 @@
 #include "ingest/retrieval.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
+#include "server/json/openai_codec.h"
 #include "server/version.h"
 
 namespace quire {
@@ -166,8 +167,7 @@ void tokenize(std::shared_ptr<Call> call) {
       for (std::size_t i = 0; i < list->size() && r.ok(); ++i) {
         ObjectReader m((*list)[i], "messages[" + std::to_string(i) + "]");
         ChatMessage message;
-        m.string("role", message.role);
-        m.string("content", message.content);
+        if (m.ok()) read_openai_message(m, message);
         r.adopt(m.error());
         messages.push_back(std::move(message));
       }

@@ -47,21 +47,6 @@ void read_content(ObjectReader& m, std::string& out) {
   }
 }
 
-void read_one_message(ObjectReader& m, ChatMessage& out) {
-  m.string("role", out.role, 64);
-  if (!m.ok()) return;
-  if (out.role == "tool" || out.role == "function")
-    return m.fail("role", m.path_of("role") + " is " + out.role + "; tools are not supported", "unsupported_parameter");
-  if (out.role == "developer") out.role = "system";
-  if (out.role != "system" && out.role != "user" && out.role != "assistant")
-    return m.fail("role", m.path_of("role") + (out.role.empty() ? " is missing" : " is '" + out.role + "'") + "; use system, developer, user or assistant");
-  for (const std::string_view name : {"tool_calls", "function_call", "audio"}) {
-    const auto* v = m.raw(name);
-    if (v && !is_empty(*v)) return m.fail(name, m.path_of(name) + " is not supported; leave it out", "unsupported_parameter");
-  }
-  read_content(m, out.content);
-}
-
 /// A `documents` item: an id, {"id"} (cached), {"title","text"} (inline), or {"id","data":{"title","text"}} (inline).
 void read_document_item(ObjectReader& parent, const json::value& item, const std::string& path, QueryBody& out) {
   const auto cached = [&](std::string id) {
@@ -177,6 +162,21 @@ void read_prompts(ObjectReader& r, std::int64_t n, std::vector<RawPrompt>& out) 
 
 }  // namespace
 
+void read_openai_message(ObjectReader& m, ChatMessage& out) {
+  m.string("role", out.role, 64);
+  if (!m.ok()) return;
+  if (out.role == "tool" || out.role == "function")
+    return m.fail("role", m.path_of("role") + " is " + out.role + "; tools are not supported", "unsupported_parameter");
+  if (out.role == "developer") out.role = "system";
+  if (out.role != "system" && out.role != "user" && out.role != "assistant")
+    return m.fail("role", m.path_of("role") + (out.role.empty() ? " is missing" : " is '" + out.role + "'") + "; use system, developer, user or assistant");
+  for (const std::string_view name : {"tool_calls", "function_call", "audio"}) {
+    const auto* v = m.raw(name);
+    if (v && !is_empty(*v)) return m.fail(name, m.path_of(name) + " is not supported; leave it out", "unsupported_parameter");
+  }
+  read_content(m, out.content);
+}
+
 void read_openai_messages(ObjectReader& parent, QueryBody& out) {
   const auto* list = parent.array("messages", 1, 1024);
   if (!list && parent.ok()) parent.fail("messages", "messages is missing");
@@ -184,7 +184,7 @@ void read_openai_messages(ObjectReader& parent, QueryBody& out) {
   for (std::size_t i = 0; i < list->size(); ++i) {
     ObjectReader m((*list)[i], "messages[" + std::to_string(i) + "]");
     ChatMessage message;
-    if (m.ok()) read_one_message(m, message);
+    if (m.ok()) read_openai_message(m, message);
     if (m.ok() && message.role == "system" && !out.messages.empty())
       m.fail("role", m.path_of("role") + ": system and developer messages must stand before the first turn");
     parent.adopt(m.error());

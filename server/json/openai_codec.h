@@ -24,8 +24,9 @@ struct OpenAiBody {
 std::optional<ReadError> read_chat_completion(const boost::json::value& body, const QueryDefaults& defaults, std::int64_t window, OpenAiBody& out);
 /// 16 tokens where the request names no length, as the protocol has it.
 std::optional<ReadError> read_completion(const boost::json::value& body, const QueryDefaults& defaults, OpenAiBody& out);
-/// OpenAI-style messages into out.system, out.messages and out.message_index: content as text or as text parts, `developer` as
-/// `system`, leading system messages joined by an empty line.
+/// One message: content as text or as text parts, `developer` as `system`.
+void read_openai_message(ObjectReader& message, ChatMessage& out);
+/// OpenAI-style messages into out.system, out.messages and out.message_index, leading system messages joined by an empty line.
 void read_openai_messages(ObjectReader& parent, QueryBody& out);
 
 }  // namespace quire

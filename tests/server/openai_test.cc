@@ -3,6 +3,7 @@
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
 
 #include "server/app/app.h"
 #include "server/app/services.h"
@@ -57,6 +58,20 @@ TEST_F(OpenAiTest, AChatIsAnsweredInOnePiece) {
   EXPECT_TRUE(choice(o).at("logprobs").is_null());
   EXPECT_EQ(o.at("usage").as_object().at("total_tokens").as_int64(), 11);
   EXPECT_EQ(testing::call(server->port(), "GET", std::string(o.at("explain_url").as_string()), "", {}).status, 200);
+}
+
+TEST_F(OpenAiTest, TokensOfMessagesAreCountedAsAChatTakesThem) {
+  const auto tokens = [&](const std::string& message) {
+    const auto r = post("/tokenize", R"({"messages":[)" + message + "]}");
+    EXPECT_EQ(r.status, 200) << r.body;
+    return json::serialize(object(r.body).at("tokens"));
+  };
+  EXPECT_EQ(tokens(R"({"role":"user","content":[{"type":"text","text":"Hi "},{"type":"text","text":"there"}]})"), tokens(R"({"role":"user","content":"Hi there"})"));
+  const auto refused = post("/tokenize", R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]})");
+  EXPECT_EQ(refused.status, 400);
+  const auto error = object(refused.body).at("error").as_object();
+  EXPECT_EQ(error.at("code").as_string(), "unsupported_parameter");
+  EXPECT_EQ(error.at("param").as_string(), "messages[0].content[0].type");
 }
 
 TEST_F(OpenAiTest, AStreamKeepsTheOrderOfTheContract) {
