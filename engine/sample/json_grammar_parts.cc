@@ -85,6 +85,19 @@ Part JsonParts::array(Part item, std::int32_t min, std::int32_t max) {
   return b_.sequence({open, min == 0 ? b_.optional(items) : items, close});
 }
 
+Part JsonParts::tuple(const std::vector<Part>& first, std::optional<Part> rest, std::int32_t min, std::int32_t max) {
+  const auto fixed = static_cast<std::int32_t>(first.size());
+  // From the last item to the first: what may follow the ones before it.
+  Part after = b_.sequence({});
+  if (rest && max > fixed) after = b_.repeat(b_.sequence({comma(), *rest}), std::max(0, min - fixed), max == Grammar::kUnbounded ? max : max - fixed);
+  for (std::int32_t i = std::min(fixed, max) - 1; i >= 0; --i) {
+    const Part item = first[static_cast<std::size_t>(i)];
+    const Part here = b_.sequence({i > 0 ? b_.sequence({comma(), item}) : item, after});
+    after = i < min ? here : b_.optional(here);
+  }
+  return b_.sequence({b_.literal("["), after, b_.literal("]")});
+}
+
 Part JsonParts::map(Part value) {
   const Part member = b_.sequence({string(), colon(), value});
   return b_.sequence({b_.literal("{"), b_.optional(b_.sequence({member, b_.repeat(b_.sequence({comma(), member}), 0)})), b_.literal("}")});

@@ -26,6 +26,8 @@ class JsonParts {
   /// Any value of at most `depth` levels of arrays and objects.
   Part any(int depth);
   Part array(Part item, std::int32_t min = 0, std::int32_t max = Grammar::kUnbounded);
+  /// At least `min` items: the first as `first` says, one after the other, further ones as `rest` (none: there are none), `max` in all.
+  Part tuple(const std::vector<Part>& first, std::optional<Part> rest, std::int32_t min, std::int32_t max);
   /// An object of any names, each with such a value, of which there may be none.
   Part map(Part value);
 

@@ -2,17 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/system/error_code.hpp>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "engine/sample/json_grammar_parts.h"
+#include "engine/sample/json_value_parts.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -24,15 +27,17 @@ constexpr std::size_t kMaxParts = 200'000;
 constexpr std::int64_t kMaxCount = 1 << 20;
 constexpr int kMaxDepth = 200;
 
-enum Keywords : unsigned { kNoType = 0, kObject = 1, kArray = 2, kString = 4 };
+enum Keywords : unsigned { kNoType = 0, kObject = 1, kArray = 2, kString = 4, kNumber = 8 };
 
 /// What a keyword is about; nothing: unknown.
 struct Keyword {
   std::string_view name;
   unsigned type;
 };
-constexpr std::array kTyped = {Keyword{"properties", kObject}, Keyword{"required", kObject}, Keyword{"additionalProperties", kObject}, Keyword{"items", kArray},
-                               Keyword{"minItems", kArray},    Keyword{"maxItems", kArray},  Keyword{"minLength", kString},            Keyword{"maxLength", kString}};
+constexpr std::array kTyped = {Keyword{"properties", kObject}, Keyword{"required", kObject},  Keyword{"additionalProperties", kObject}, Keyword{"items", kArray},
+                               Keyword{"prefixItems", kArray}, Keyword{"minItems", kArray},   Keyword{"maxItems", kArray},              Keyword{"minLength", kString},
+                               Keyword{"maxLength", kString},  Keyword{"format", kString},    Keyword{"minimum", kNumber},              Keyword{"maximum", kNumber},
+                               Keyword{"exclusiveMinimum", kNumber}, Keyword{"exclusiveMaximum", kNumber}};
 constexpr std::array<std::string_view, 13> kIgnored = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "discriminator",
                                                        "$schema", "$id", "$comment", "$defs", "definitions"};
 
@@ -90,7 +95,7 @@ class Compiler {
     std::string_view alone;
     for (const auto& [key, _] : *s) {
       const std::string_view name(key.data(), key.size());
-      if (name == "$ref" || name == "anyOf" || name == "oneOf" || name == "enum" || name == "const") {
+      if (name == "$ref" || name == "anyOf" || name == "oneOf" || name == "allOf" || name == "enum" || name == "const") {
         if (!alone.empty()) return unsupported(joined(path, name), std::string(name) + " beside " + std::string(alone) + " is not supported");
         alone = name;
       }
@@ -104,6 +109,7 @@ class Compiler {
     }
     if (alone == "$ref") return reference(s->at("$ref"), joined(path, "$ref"));
     if (values) return one_of_values(*s, path);
+    if (alone == "allOf") return only_one(s->at("allOf"), joined(path, "allOf"));
     return alternatives(s->at(alone), joined(path, alone));
   }
 
@@ -125,6 +131,14 @@ class Compiler {
     QUIRE_ASSIGN_OR_RETURN(const Part meaning, schema(*found, found_path));
     builder_.define(part, meaning);
     return part;
+  }
+
+  /// `allOf` around one schema, as some generators put annotations beside a reference.
+  Result<Part> only_one(const json::value& value, const std::string& path) {
+    const auto* list = value.if_array();
+    if (!list || list->empty()) return Status::invalid(path, "must be a list of at least one schema");
+    if (list->size() > 1) return unsupported(path, "allOf of several schemas is not supported; write them as one");
+    return schema((*list)[0], path + "[0]");
   }
 
   Result<Part> alternatives(const json::value& value, const std::string& path) {
@@ -200,8 +214,8 @@ class Compiler {
     if (names.empty()) {
       // A schema that speaks of one type means it.
       if (wanted == kNoType) return json_.any(kFreeDepth);
-      if (wanted != kObject && wanted != kArray && wanted != kString) return unsupported(joined(path, "type"), "type is missing, and the schema speaks of several");
-      names = {wanted == kObject ? "object" : wanted == kArray ? "array" : "string"};
+      if (!std::has_single_bit(wanted)) return unsupported(joined(path, "type"), "type is missing, and the schema speaks of several");
+      names = {wanted == kObject ? "object" : wanted == kArray ? "array" : wanted == kString ? "string" : "number"};
     }
     std::vector<Part> parts;
     for (const std::string& name : names) {
@@ -214,12 +228,8 @@ class Compiler {
   Result<Part> of_type(const std::string& type, const json::object& s, const std::string& path) {
     if (type == "object") return object(s, path);
     if (type == "array") return array(s, path);
-    if (type == "string") {
-      QUIRE_ASSIGN_OR_RETURN(const auto count, counts(s, path, "minLength", "maxLength"));
-      return json_.string(count.first, count.second);
-    }
-    if (type == "integer") return json_.integer();
-    if (type == "number") return json_.number();
+    if (type == "string") return string(s, path);
+    if (type == "integer" || type == "number") return number(type == "integer", s, path);
     return type == "boolean" ? json_.boolean() : json_.null();
   }
 
@@ -239,13 +249,68 @@ class Compiler {
     return out;
   }
 
+  Result<Part> string(const json::object& s, const std::string& path) {
+    QUIRE_ASSIGN_OR_RETURN(const auto count, counts(s, path, "minLength", "maxLength"));
+    const auto* format = s.if_contains("format");
+    if (!format) return json_.string(count.first, count.second);
+    if (!format->is_string()) return Status::invalid(joined(path, "format"), "must be a string");
+    const std::string name(format->as_string());
+    const auto part = json_format(builder_, name);
+    if (!part) return unsupported(joined(path, "format"), "format " + name.substr(0, 64) + " is not supported; these are: " + std::string(kJsonFormats));
+    if (s.contains("minLength") || s.contains("maxLength")) return unsupported(joined(path, "format"), "format beside minLength and maxLength is not supported");
+    return builder_.sequence({builder_.literal("\""), *part, builder_.literal("\"")});
+  }
+
+  Result<Part> number(bool whole, const json::object& s, const std::string& path) {
+    JsonRange range;
+    const auto read = [&](std::string_view name, std::optional<std::int64_t>& to, bool& excluded, bool exclusive, bool from_above) -> Status {
+      const auto* v = s.if_contains(json::string_view(name.data(), name.size()));
+      if (!v) return {};
+      if (!v->is_number()) return Status::invalid(joined(path, name), "must be a number");
+      const double d = v->to_number<double>();
+      if (!whole && d != std::floor(d)) return unsupported(joined(path, name), "bounds of numbers must be whole");
+      if (!(std::abs(d) < (whole ? 1e15 : 1e9))) return unsupported(joined(path, name), whole ? "bounds must be below 10^15" : "bounds of numbers must be below 10^9");
+      // Between whole numbers, an integer's bound is the next one inside.
+      const bool inside = d != std::floor(d);
+      const auto bound = static_cast<std::int64_t>(from_above ? std::floor(d) : std::ceil(d));
+      const bool leaves_out = exclusive && !inside;
+      const bool tighter = !to || (from_above ? bound < *to : bound > *to) || (bound == *to && leaves_out);
+      if (!tighter) return {};
+      to = bound;
+      excluded = leaves_out;
+      return {};
+    };
+    QUIRE_RETURN_IF_ERROR(read("minimum", range.min, range.above_min, false, false));
+    QUIRE_RETURN_IF_ERROR(read("exclusiveMinimum", range.min, range.above_min, true, false));
+    QUIRE_RETURN_IF_ERROR(read("maximum", range.max, range.below_max, false, true));
+    QUIRE_RETURN_IF_ERROR(read("exclusiveMaximum", range.max, range.below_max, true, true));
+    if (!range.min && !range.max) return whole ? json_.integer() : json_.number();
+    const auto part = whole ? json_integer_between(builder_, range) : json_number_between(builder_, range);
+    if (!part) return Status::invalid(joined(path, s.contains("maximum") ? "maximum" : s.contains("exclusiveMaximum") ? "exclusiveMaximum" : "minimum"), "leaves no number");
+    return *part;
+  }
+
   Result<Part> array(const json::object& s, const std::string& path) {
     QUIRE_ASSIGN_OR_RETURN(const auto count, counts(s, path, "minItems", "maxItems"));
-    Part item = json_.any(kFreeDepth - 1);
+    std::optional<Part> item = json_.any(kFreeDepth - 1);
     if (const auto* items = s.if_contains("items")) {
-      QUIRE_ASSIGN_OR_RETURN(item, schema(*items, joined(path, "items")));
+      if (items->is_bool() && !items->get_bool()) {
+        item.reset();
+      } else {
+        QUIRE_ASSIGN_OR_RETURN(item, schema(*items, joined(path, "items")));
+      }
     }
-    return json_.array(item, count.first, count.second);
+    const auto* prefix = s.if_contains("prefixItems");
+    if (!prefix && item) return json_.array(*item, count.first, count.second);
+    std::vector<Part> first;
+    const std::string prefix_path = joined(path, "prefixItems");
+    if (prefix && !prefix->is_array()) return Status::invalid(prefix_path, "must be a list of schemas");
+    for (std::size_t i = 0; prefix && i < prefix->as_array().size(); ++i) {
+      QUIRE_ASSIGN_OR_RETURN(const Part part, schema(prefix->as_array()[i], prefix_path + "[" + std::to_string(i) + "]"));
+      first.push_back(part);
+    }
+    if (!item && static_cast<std::size_t>(count.first) > first.size()) return Status::invalid(joined(path, "minItems"), "is more than there may be items");
+    return json_.tuple(first, item, count.first, count.second);
   }
 
   Result<Part> object(const json::object& s, const std::string& path) {

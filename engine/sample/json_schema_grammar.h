@@ -4,13 +4,14 @@
 /// - `type` (one name or several), `enum`, `const`; `{}` and `true` are any value, of at most kFreeDepth levels.
 /// - object: `properties`, `required`, `additionalProperties`. Members come in the order of `properties`; members that are not listed there
 ///   are never written, unless the object lists none: then it has any members, or those of the schema `additionalProperties`.
-/// - array: `items`, `minItems`, `maxItems`. string: `minLength`, `maxLength`, counted in characters.
-/// - `anyOf`; `oneOf` as `anyOf`; `$ref` to "#" and "#/..." inside the schema, also recursive; `$defs`, `definitions`.
+/// - array: `items`, `prefixItems`, `minItems`, `maxItems`. string: `minLength`, `maxLength`, counted in characters; `format`, alone: date, time,
+///   date-time, uuid. integer, number: `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, whole for numbers.
+/// - `anyOf`; `oneOf` as `anyOf`; `allOf` of one; `$ref` to "#" and "#/..." inside the schema, also recursive; `$defs`, `definitions`.
 /// - Annotations are ignored: title, description, default, examples, deprecated, readOnly, writeOnly, discriminator, $schema, $id, $comment.
-/// `$ref`, `anyOf`, `oneOf`, `enum` and `const` stand alone, but for annotations, definitions and the `type` of an enum. Anything else is refused.
+/// `$ref`, `anyOf`, `oneOf`, `allOf`, `enum` and `const` stand alone, but for annotations, definitions and the `type` of an enum. Anything else is refused.
 ///
 /// The form: no white space but at most one space behind ',' and ':'; integers of at most 18 digits; numbers with at most 17 digits behind
-/// the point and two in the exponent; strings are UTF-8, an escaped surrogate never stands alone. Names may repeat in an object that
+/// the point and two in the exponent, with bounds 6 and none; strings are UTF-8, an escaped surrogate never stands alone. Names may repeat in an object that
 /// lists none.
 #pragma once
 

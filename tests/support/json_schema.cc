@@ -23,7 +23,7 @@ class Checker {
       return check(value, *target, path);
     }
     static const std::set<std::string, std::less<>> known = {"type", "enum", "const", "required", "properties", "additionalProperties", "items", "minItems", "maxItems", "minimum", "maximum",
-                                                             "exclusiveMinimum", "minLength", "maxLength", "pattern", "anyOf", "oneOf", "description", "default"};
+                                                             "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "pattern", "anyOf", "oneOf", "description", "default"};
     for (const auto& [keyword, _] : *s)
       if (!known.contains(std::string_view(keyword.data(), keyword.size()))) wrong(path, "has the keyword " + std::string(keyword) + ", which the checker does not know");
     check_choice(value, *s, path);
@@ -130,6 +130,7 @@ class Checker {
     if (const auto* least = s.if_contains("minimum"); least && value < least->to_number<double>()) wrong(path, "is too small");
     if (const auto* most = s.if_contains("maximum"); most && value > most->to_number<double>()) wrong(path, "is too large");
     if (const auto* least = s.if_contains("exclusiveMinimum"); least && value <= least->to_number<double>()) wrong(path, "is too small");
+    if (const auto* most = s.if_contains("exclusiveMaximum"); most && value >= most->to_number<double>()) wrong(path, "is too large");
   }
 
   static std::string shown(const json::value& value) { return json::serialize(value).substr(0, 100); }

@@ -80,13 +80,85 @@ TEST_F(JsonSchemaGrammarTest, AlternativesConstantsAndReferences) {
   EXPECT_TRUE(takes("true", "3"));
 }
 
+TEST_F(JsonSchemaGrammarTest, IntegersBetweenBoundsAreExactlyThose) {
+  const std::tuple<const char*, int, int> ranges[] = {
+      {R"({"type":"integer","minimum":0,"maximum":0})", 0, 0},          {R"({"type":"integer","minimum":1,"maximum":5})", 1, 5},
+      {R"({"type":"integer","minimum":-3,"maximum":120})", -3, 120},    {R"({"type":"integer","exclusiveMinimum":9,"exclusiveMaximum":101})", 10, 100},
+      {R"({"type":"integer","minimum":-120,"maximum":-7})", -120, -7},  {R"({"type":"integer","minimum":86,"maximum":1042})", 86, 1042},
+      {R"({"type":"integer","minimum":0.5,"maximum":2.5})", 1, 2},      {R"({"type":"integer","minimum":3,"exclusiveMinimum":3,"maximum":4})", 4, 4},
+  };
+  for (const auto& [schema, low, high] : ranges) {
+    const auto grammar = json_schema_grammar(schema);
+    ASSERT_TRUE(grammar.ok()) << schema << ": " << grammar.status().to_string();
+    for (int i = -130; i <= 1100; i += i > 130 && i < 1030 ? 50 : 1) EXPECT_EQ(accepts(**grammar, vocabulary_, std::to_string(i)), i >= low && i <= high) << schema << ": " << i;
+    for (const char* no : {"", "-", "00", "1.0", "+1", "01", "-01"}) EXPECT_FALSE(accepts(**grammar, vocabulary_, no)) << schema << ": " << no;
+  }
+  EXPECT_TRUE(takes(R"({"type":"integer","minimum":18})", "999999999999999999"));
+  EXPECT_FALSE(takes(R"({"type":"integer","minimum":18})", "17"));
+  EXPECT_TRUE(takes(R"({"type":"integer","maximum":-1})", "-123456"));
+  EXPECT_TRUE(takes(R"({"type":["integer","null"],"minimum":1})", "null"));
+}
+
+TEST_F(JsonSchemaGrammarTest, NumbersBetweenBoundsStayThere) {
+  const std::string share = R"({"type":"number","minimum":0,"maximum":1})", open = R"({"type":"number","exclusiveMinimum":-2,"exclusiveMaximum":3})";
+  for (const char* yes : {"0", "1", "0.5", "0.999999", "1.0", "0.000"}) EXPECT_TRUE(takes(share, yes)) << yes;
+  for (const char* no : {"1.1", "-0.1", "2", "1e0", ".5", "1.000001", "-0"}) EXPECT_FALSE(takes(share, no)) << no;
+  for (const char* yes : {"-1.999", "0", "2.999999", "2", "-1", "-0.5"}) EXPECT_TRUE(takes(open, yes)) << yes;
+  for (const char* no : {"-2", "3", "3.0", "-2.0", "-2.5", "10"}) EXPECT_FALSE(takes(open, no)) << no;
+  for (const char* yes : {"12", "10.5", "99999"}) EXPECT_TRUE(takes(R"({"minimum":10})", yes)) << yes;
+  EXPECT_FALSE(takes(R"({"minimum":10})", "9.999"));
+  EXPECT_TRUE(takes(R"({"type":"number","maximum":-5})", "-5.5"));
+  EXPECT_FALSE(takes(R"({"type":"number","maximum":-5})", "-4.9"));
+  EXPECT_TRUE(takes(R"({"type":"number","exclusiveMinimum":5})", "5.001"));
+  EXPECT_FALSE(takes(R"({"type":"number","exclusiveMinimum":5})", "5.0"));
+}
+
+TEST_F(JsonSchemaGrammarTest, FormatsAreDatesTimesAndUuids) {
+  const std::string date = R"({"type":"string","format":"date"})", time = R"({"type":"string","format":"time"})", both = R"({"type":"string","format":"date-time"})", uuid = R"({"type":"string","format":"uuid"})";
+  for (const char* yes : {R"("2024-02-28")", R"("1999-12-31")", R"("2000-11-30")"}) EXPECT_TRUE(takes(date, yes)) << yes;
+  for (const char* no : {R"("2024-02-30")", R"("2024-13-01")", R"("2024-00-01")", R"("2024-04-31")", R"("0000-01-01")", R"("2024-01-00")", R"("2024-1-1")"}) EXPECT_FALSE(takes(date, no)) << no;
+  for (const char* yes : {R"("00:00:00Z")", R"("23:59:59.123456+02:00")"}) EXPECT_TRUE(takes(time, yes)) << yes;
+  for (const char* no : {R"("24:00:00Z")", R"("12:60:00Z")", R"("12:00:00")"}) EXPECT_FALSE(takes(time, no)) << no;
+  EXPECT_TRUE(takes(both, R"("2024-05-06T07:08:09Z")"));
+  EXPECT_FALSE(takes(both, R"("2024-05-06 07:08:09Z")"));
+  EXPECT_TRUE(takes(uuid, R"("123e4567-e89b-12d3-a456-426614174000")"));
+  EXPECT_FALSE(takes(uuid, R"("123e4567e89b12d3a456426614174000")"));
+}
+
+TEST_F(JsonSchemaGrammarTest, TuplesHaveTheirItemsInOrder) {
+  const std::string pair = R"({"type":"array","prefixItems":[{"type":"integer"},{"type":"string"}],"minItems":2,"maxItems":2})";
+  EXPECT_TRUE(takes(pair, R"([1,"a"])"));
+  for (const char* no : {"[]", "[1]", R"(["a",1])", R"([1,"a",2])"}) EXPECT_FALSE(takes(pair, no)) << no;
+  const std::string closed = R"({"prefixItems":[{"const":1},{"const":2}],"items":false})";
+  for (const char* yes : {"[]", "[1]", "[1,2]"}) EXPECT_TRUE(takes(closed, yes)) << yes;
+  for (const char* no : {"[2]", "[1,2,3]", "[,2]"}) EXPECT_FALSE(takes(closed, no)) << no;
+  const std::string more = R"({"prefixItems":[{"const":1}],"items":{"type":"boolean"},"minItems":2,"maxItems":3})";
+  for (const char* yes : {"[1,true]", "[1,true,false]"}) EXPECT_TRUE(takes(more, yes)) << yes;
+  for (const char* no : {"[1]", "[1,true,false,true]", "[1,1]"}) EXPECT_FALSE(takes(more, no)) << no;
+  EXPECT_TRUE(takes(R"({"prefixItems":[{"const":1},{"const":2}],"maxItems":1})", "[1]"));
+  EXPECT_FALSE(takes(R"({"prefixItems":[{"const":1},{"const":2}],"maxItems":1})", "[1,2]"));
+  EXPECT_TRUE(takes(R"({"items":false})", "[]"));
+  EXPECT_TRUE(takes(R"({"allOf":[{"$ref":"#/$defs/a"}],"description":"d","$defs":{"a":{"const":"x"}}})", "\"x\""));
+}
+
 TEST_F(JsonSchemaGrammarTest, WhatTheSubsetLacksIsRefusedWithItsPlace) {
   const std::tuple<const char*, Code, const char*> cases[] = {
       {R"({"type":"string","pattern":"a"})", Code::kUnimplemented, "pattern"},
-      {R"({"type":"string","format":"date"})", Code::kUnimplemented, "format"},
-      {R"({"type":"object","properties":{"age":{"type":"integer","minimum":0}}})", Code::kUnimplemented, "properties.age.minimum"},
+      {R"({"type":"string","format":"email"})", Code::kUnimplemented, "format"},
+      {R"({"type":"string","format":"date","maxLength":3})", Code::kUnimplemented, "format"},
+      {R"({"type":"object","properties":{"age":{"type":"integer","multipleOf":2}}})", Code::kUnimplemented, "properties.age.multipleOf"},
+      {R"({"type":"number","minimum":0.5})", Code::kUnimplemented, "minimum"},
+      {R"({"type":"number","maximum":1e9})", Code::kUnimplemented, "maximum"},
+      {R"({"type":"integer","maximum":1e15})", Code::kUnimplemented, "maximum"},
+      {R"({"type":"integer","minimum":"0"})", Code::kInvalidArgument, "minimum"},
+      {R"({"type":"integer","minimum":3,"maximum":2})", Code::kInvalidArgument, "maximum"},
+      {R"({"type":"integer","minimum":0.2,"exclusiveMaximum":1})", Code::kInvalidArgument, "exclusiveMaximum"},
+      {R"({"type":"number","minimum":2,"exclusiveMaximum":2})", Code::kInvalidArgument, "exclusiveMaximum"},
+      {R"({"type":"array","prefixItems":[{}],"items":false,"minItems":2})", Code::kInvalidArgument, "minItems"},
+      {R"({"type":"array","prefixItems":[{"pattern":"a"}]})", Code::kUnimplemented, "prefixItems[0].pattern"},
       {R"({"type":"array","items":{"type":"array","uniqueItems":true}})", Code::kUnimplemented, "items.uniqueItems"},
-      {R"({"allOf":[{"type":"string"}]})", Code::kUnimplemented, "allOf"},
+      {R"({"allOf":[{"type":"string"},{"maxLength":3}]})", Code::kUnimplemented, "allOf"},
+      {R"({"allOf":[]})", Code::kInvalidArgument, "allOf"},
       {R"({"anyOf":[{"type":"string"},{"not":{}}]})", Code::kUnimplemented, "anyOf[1].not"},
       {R"({"type":"object","anyOf":[{}]})", Code::kUnimplemented, "type"},
       {R"({"$ref":"https://example.org/schema"})", Code::kUnimplemented, "$ref"},
@@ -138,7 +210,7 @@ class SchemaMaker {
   int below(int n) { return static_cast<int>(rng_() % static_cast<std::uint64_t>(n)); }
 
   json::object one(int depth) {
-    switch (below(depth > 0 ? 11 : 6)) {
+    switch (below(depth > 0 ? 13 : 8)) {
       case 0: return {{"type", "integer"}};
       case 1: return {{"type", json::array{"number", "null"}}};
       case 2: return {{"type", "boolean"}, {"description", "a switch"}};
@@ -148,9 +220,17 @@ class SchemaMaker {
       }
       case 4: return {{"enum", json::array{"red", 10, -1.5, nullptr, true, "\xc3\xa9\"\\"}}};
       case 5: return {{"const", json::object{{"k", json::array{1, "x"}}}}};
-      case 6: return {{"anyOf", json::array{one(depth - 1), one(depth - 1)}}};
-      case 7: return {{"anyOf", json::array{json::object{{"$ref", below(2) == 0 ? "#" : "#/$defs/named"}}, json::object{{"type", "null"}}}}};
-      case 8: {
+      case 6: {
+        const int min = below(40) - 20;
+        return {{"type", "integer"}, {"minimum", min}, {"maximum", min + below(300)}};
+      }
+      case 7: {
+        const int min = below(8) - 4;
+        return {{"type", "number"}, {below(2) == 0 ? "minimum" : "exclusiveMinimum", min}, {below(2) == 0 ? "maximum" : "exclusiveMaximum", min + 1 + below(9)}};
+      }
+      case 8: return {{"anyOf", json::array{one(depth - 1), one(depth - 1)}}};
+      case 9: return {{"anyOf", json::array{json::object{{"$ref", below(2) == 0 ? "#" : "#/$defs/named"}}, json::object{{"type", "null"}}}}};
+      case 10: {
         const int min = below(3);
         return {{"type", "array"}, {"items", one(depth - 1)}, {"minItems", min}, {"maxItems", min + below(3)}};
       }
