@@ -29,10 +29,29 @@ std::optional<Answer::End> Answer::advance(std::span<const float> logits) {
   return accept(token_id, logits);
 }
 
+/// Tokens the answer may still have, the next one included.
+std::int64_t Answer::room() const {
+  return std::min<std::int64_t>(run_.request.sampling.max_tokens - run_.stats.completion_tokens, run_.core.facts.window - next_position_ + 1);
+}
+
+/// Whether the likeliest token that the grammar allows is one there is no room for.
+bool Answer::prefers_withheld(std::span<const float> logits) const {
+  std::int32_t best = -1;
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    const bool open = id / 64 < allowed_.size() && (allowed_[id / 64] >> (id % 64) & 1) != 0;
+    if (!open && !matcher_->withheld(static_cast<std::int32_t>(id))) continue;
+    if (best < 0 || logits[id] > logits[static_cast<std::size_t>(best)]) best = static_cast<std::int32_t>(id);
+  }
+  return matcher_->withheld(best);
+}
+
 /// -1: the grammar wants bytes that no token begins with.
 std::int32_t Answer::choose(std::span<const float> logits) {
   if (!matcher_) return sampler_.sample(logits);
-  const auto allowed = matcher_->allowed();
+  const SamplingOptions& o = run_.request.sampling;
+  // An answer that nothing may end goes on to its last token.
+  const bool endless = o.ignore_eos && o.stop_token_ids.empty();
+  const auto allowed = endless ? matcher_->allowed() : matcher_->allowed(room());
   allowed_.assign(allowed.begin(), allowed.end());
   // What ends an answer comes where the answer is complete, and nowhere else.
   const auto may_end = [&](std::int32_t id) {
@@ -41,9 +60,9 @@ std::int32_t Answer::choose(std::span<const float> logits) {
     const std::uint64_t bit = std::uint64_t{1} << (id % 64);
     allowed_[word] = matcher_->complete() ? allowed_[word] | bit : allowed_[word] & ~bit;
   };
-  const SamplingOptions& o = run_.request.sampling;
   if (!o.ignore_eos) std::for_each(run_.core.stop_ids.begin(), run_.core.stop_ids.end(), may_end);
   std::for_each(o.stop_token_ids.begin(), o.stop_token_ids.end(), may_end);
+  if (matcher_->narrowed() && prefers_withheld(logits)) cut_short_ = true;
   return sampler_.sample(logits, allowed_);
 }
 
@@ -65,11 +84,12 @@ std::optional<Answer::End> Answer::decoded(const DecodeRow& row) {
 std::optional<Answer::End> Answer::accept(std::int32_t token_id, std::span<const float> logits) {
   const SamplingOptions& o = run_.request.sampling;
   const End gone{Status::cancelled("the receiver of the answer went away"), FinishReason::kCancelled};
+  const FinishReason stopped_reason = cut_short_ ? FinishReason::kLength : FinishReason::kStop;
   ++run_.stats.completion_tokens;
   if ((!o.ignore_eos && contains(run_.core.stop_ids, token_id)) || contains(o.stop_token_ids, token_id)) {
     const std::string rest = text_.finish();
     if (!rest.empty()) (void)sink_.on_token(token_id, rest);  // the answer is whole, whether or not somebody still listens
-    return End{{}, FinishReason::kStop};
+    return End{{}, stopped_reason};
   }
   if (o.top_logprobs) sink_.on_logprobs(token_logprobs(logits, token_id, *o.top_logprobs));
   sampler_.record(token_id);
@@ -81,7 +101,7 @@ std::optional<Answer::End> Answer::accept(std::int32_t token_id, std::span<const
   const bool stopped = text_.stopped();
   if ((full || closed) && !stopped) text += text_.finish();
   if (!sink_.on_token(token_id, text)) return gone;
-  if (closed || stopped || text_.stopped()) return End{{}, FinishReason::kStop};
+  if (closed || stopped || text_.stopped()) return End{{}, stopped_reason};
   if (full) return End{{}, FinishReason::kLength};
   next_token_ = token_id;
   return std::nullopt;

@@ -35,6 +35,8 @@ class Answer {
 
  private:
   std::int32_t choose(std::span<const float> logits);
+  std::int64_t room() const;
+  bool prefers_withheld(std::span<const float> logits) const;
   std::optional<End> accept(std::int32_t token_id, std::span<const float> logits);
 
   QueryRun& run_;
@@ -44,6 +46,7 @@ class Answer {
   std::vector<std::int32_t> tokens_;
   std::optional<GrammarMatcher> matcher_;   ///< with a grammar
   std::vector<std::uint64_t> allowed_;      ///< what the matcher and the ends of the answer allow
+  bool cut_short_ = false;                  ///< the model wanted a longer answer than there was room to end
   std::int32_t next_token_ = 0, next_position_ = 0;
 };
 

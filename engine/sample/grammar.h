@@ -38,6 +38,7 @@ class Grammar {
 
   const Node& node(Part part) const { return nodes_[static_cast<std::size_t>(part)]; }
   Part root() const { return root_; }
+  Part num_parts() const { return static_cast<Part>(nodes_.size()); }
 
  private:
   friend class GrammarBuilder;

@@ -54,7 +54,7 @@ void TokenTrie::build() {
   close(0);
 }
 
-GrammarMatcher::GrammarMatcher(const Grammar& grammar, const TokenTrie& trie) : grammar_(grammar), trie_(trie) {
+GrammarMatcher::GrammarMatcher(const Grammar& grammar, const TokenTrie& trie) : grammar_(grammar), trie_(trie), shortest_(grammar, trie) {
   StateKey start{true, false, {}};
   enter(grammar_.root(), kBottom, start);
   current_ = intern(start);
@@ -68,7 +68,17 @@ GrammarMatcher::GrammarMatcher(const Grammar& grammar, const TokenTrie& trie) : 
 GrammarMatcher::FrameId GrammarMatcher::frame(Grammar::Part part, std::int32_t index, FrameId below) {
   const Frame f{part, index, below};
   const auto [it, fresh] = frame_ids_.emplace(f, static_cast<FrameId>(frames_.size()));
-  if (fresh) frames_.push_back(f);
+  if (fresh) {
+    const Grammar::Node& n = grammar_.node(part);
+    std::int64_t left = below == kBottom ? 0 : frame_tokens_[static_cast<std::size_t>(below)];
+    if (n.kind == Kind::kRepeat) {
+      left = ShortestEnd::joined(left, ShortestEnd::repeated(shortest_.of(n.parts[0]), n.min - index));
+    } else {
+      std::for_each(n.parts.begin() + index, n.parts.end(), [&](Grammar::Part p) { left = ShortestEnd::joined(left, shortest_.of(p)); });
+    }
+    frames_.push_back(f);
+    frame_tokens_.push_back(left);
+  }
   return it->second;
 }
 
@@ -127,9 +137,16 @@ GrammarMatcher::StateId GrammarMatcher::intern(StateKey key) {
     State& s = states_.emplace_back();
     s.ways = it->first.ways;
     s.complete = it->first.complete;
+    s.tokens_left = s.complete ? 0 : ShortestEnd::kNever;
+    for (const Way& way : s.ways) s.tokens_left = std::min(s.tokens_left, tokens_left(way));
     s.next.fill(kUnknown);
   }
   return it->second;
+}
+
+std::int64_t GrammarMatcher::tokens_left(const Way& way) const {
+  const std::int64_t then = way.then == kBottom ? 0 : frame_tokens_[static_cast<std::size_t>(way.then)];
+  return ShortestEnd::joined(shortest_.of_rest(way.part, way.offset), then);
 }
 
 GrammarMatcher::StateId GrammarMatcher::step(StateId from, std::uint8_t byte) {
@@ -154,8 +171,9 @@ GrammarMatcher::StateId GrammarMatcher::step(StateId from, std::uint8_t byte) {
   return to;
 }
 
-std::vector<std::uint64_t> GrammarMatcher::walk(StateId from) {
-  std::vector<std::uint64_t> mask((static_cast<std::size_t>(trie_.vocab_size()) + 63) / 64);
+GrammarMatcher::Mask GrammarMatcher::walk(StateId from, std::int64_t most_left) {
+  Mask mask;
+  mask.tokens.resize((static_cast<std::size_t>(trie_.vocab_size()) + 63) / 64);
   std::vector<StateId> at(static_cast<std::size_t>(trie_.max_depth()) + 1);
   at[0] = from;
   const auto& nodes = trie_.nodes();
@@ -167,20 +185,41 @@ std::vector<std::uint64_t> GrammarMatcher::walk(StateId from) {
       i = static_cast<std::size_t>(n.next);
       continue;
     }
+    ++i;
+    const std::int64_t left = states_[static_cast<std::size_t>(at[depth])].tokens_left;
+    if (n.tokens_begin == n.tokens_end || left > most_left) continue;
+    mask.most_left = std::max(mask.most_left, left);
+    mask.empty = false;
     for (std::int32_t t = n.tokens_begin; t < n.tokens_end; ++t) {
       const auto id = static_cast<std::size_t>(trie_.token_ids()[static_cast<std::size_t>(t)]);
-      mask[id / 64] |= std::uint64_t{1} << (id % 64);
+      mask.tokens[id / 64] |= std::uint64_t{1} << (id % 64);
     }
-    ++i;
   }
   return mask;
 }
 
-std::span<const std::uint64_t> GrammarMatcher::allowed() {
-  if (const auto it = masks_.find(current_); it != masks_.end()) return it->second;
-  if (states_.size() > kMaxStates) forget_all_but_current();
-  if (masks_.size() >= kMaxMasks) masks_.clear();
-  return masks_.emplace(current_, walk(current_)).first->second;
+std::span<const std::uint64_t> GrammarMatcher::allowed(std::int64_t room) {
+  narrowed_ = false;
+  auto it = masks_.find(current_);
+  if (it == masks_.end()) {
+    if (states_.size() > kMaxStates) forget_all_but_current();
+    if (masks_.size() >= kMaxMasks) masks_.clear();
+    it = masks_.emplace(current_, walk(current_, ShortestEnd::kNever)).first;
+  }
+  const Mask& whole = it->second;
+  if (whole.most_left < room || states_[current()].tokens_left > room) return whole.tokens;
+  narrow_ = walk(current_, room - 1);
+  // Empty where the answer is whole and cannot be made longer in time.
+  if (narrow_.empty && !complete()) return whole.tokens;
+  narrowed_ = true;
+  return narrow_.tokens;
+}
+
+bool GrammarMatcher::withheld(std::int32_t token_id) const {
+  if (!narrowed_ || token_id < 0 || token_id >= trie_.vocab_size()) return false;
+  const auto word = static_cast<std::size_t>(token_id) / 64;
+  const std::uint64_t bit = std::uint64_t{1} << (token_id % 64);
+  return (masks_.at(current_).tokens[word] & ~narrow_.tokens[word] & bit) != 0;
 }
 
 bool GrammarMatcher::advance(std::int32_t token_id) {
@@ -201,6 +240,7 @@ void GrammarMatcher::forget_all_but_current() {
   StateKey key{false, states_[current()].complete, states_[current()].ways};
   const std::vector<Frame> old = std::exchange(frames_, {});
   frame_ids_.clear();
+  frame_tokens_.clear();
   states_.clear();
   state_ids_.clear();
   masks_.clear();

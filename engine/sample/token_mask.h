@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/sample/grammar.h"
+#include "engine/sample/shortest_end.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace quire {
@@ -35,6 +36,18 @@ class TokenTrie {
   std::int32_t max_depth() const { return max_depth_; }
   /// Empty: not in the trie.
   std::string_view bytes_of(std::int32_t id) const { return bytes_of_[static_cast<std::size_t>(id)]; }
+  /// Calls `found(length)` for each token that `text` begins with, shortest first.
+  template <class Found>
+  void for_each_beginning(std::string_view text, Found found) const {
+    std::size_t at = 0, end = nodes_.size();  // the nodes that may come next: `at` and what stands beside it
+    for (std::size_t depth = 0; depth < text.size(); ++depth) {
+      while (at < end && nodes_[at].byte != static_cast<std::uint8_t>(text[depth])) at = static_cast<std::size_t>(nodes_[at].next);
+      if (at >= end) return;
+      if (nodes_[at].tokens_begin != nodes_[at].tokens_end) found(depth + 1);
+      end = static_cast<std::size_t>(nodes_[at].next);
+      ++at;
+    }
+  }
   /// A space before the answer's first byte is not part of its text.
   bool strips_first_space() const { return strips_first_space_; }
 
@@ -59,7 +72,13 @@ class GrammarMatcher {
   GrammarMatcher(const Grammar& grammar, const TokenTrie& trie);
 
   /// One bit a token, token t in bit t % 64 of word t / 64: it may come next. Valid until the next call of a method.
-  std::span<const std::uint64_t> allowed();
+  /// `room`: tokens the answer may still have. Where an end fits into it, only tokens are allowed behind which one still does, so that an
+  /// answer ends before its room does; where none is known to fit (ShortestEnd), `room` changes nothing.
+  std::span<const std::uint64_t> allowed(std::int64_t room = ShortestEnd::kNever);
+  /// `room` made the last allowed() smaller.
+  bool narrowed() const { return narrowed_; }
+  /// Whether `room` took this token from it.
+  bool withheld(std::int32_t token_id) const;
   /// The answer goes on with this token. False, and nothing changed: it may not.
   bool advance(std::int32_t token_id);
   /// The text so far belongs to the grammar.
@@ -91,12 +110,19 @@ class GrammarMatcher {
   struct State {
     std::vector<Way> ways;  ///< ascending
     bool complete = false;
+    std::int64_t tokens_left = 0;  ///< enough for the nearest end
     std::array<StateId, 256> next;
   };
   struct StateKey {
     bool first, complete;   ///< first: nothing of the answer was read
     std::vector<Way> ways;
     auto operator<=>(const StateKey&) const = default;
+  };
+
+  struct Mask {
+    std::vector<std::uint64_t> tokens;
+    std::int64_t most_left = 0;  ///< tokens_left behind the token that leaves most to do
+    bool empty = true;
   };
 
   std::size_t current() const { return static_cast<std::size_t>(current_); }
@@ -107,7 +133,9 @@ class GrammarMatcher {
   void repeat(Grammar::Part part, std::int32_t count, FrameId below, StateKey& out);
   StateId intern(StateKey key);
   StateId step(StateId state, std::uint8_t byte);
-  std::vector<std::uint64_t> walk(StateId from);
+  /// The tokens behind which the nearest end needs at most `most_left` more.
+  Mask walk(StateId from, std::int64_t most_left);
+  std::int64_t tokens_left(const Way& way) const;
   void forget_all_but_current();
 
   /// True the first time for the state in work: what a part before a frame, or a frame, leads to need be found only once.
@@ -115,12 +143,16 @@ class GrammarMatcher {
 
   const Grammar& grammar_;
   const TokenTrie& trie_;
+  const ShortestEnd shortest_;
   std::unordered_set<std::uint64_t> seen_;
   std::vector<Frame> frames_;
+  std::vector<std::int64_t> frame_tokens_;  ///< by frame: enough from it to the end
   std::map<Frame, FrameId> frame_ids_;
   std::vector<State> states_;
   std::map<StateKey, StateId> state_ids_;
-  std::unordered_map<StateId, std::vector<std::uint64_t>> masks_;
+  std::unordered_map<StateId, Mask> masks_;
+  Mask narrow_;           ///< the last mask that `room` made narrower
+  bool narrowed_ = false; ///< the last allowed() gave it
   StateId current_ = 0;
 };
 

@@ -41,13 +41,16 @@ class TestVocabulary {
 
 struct MadeAnswer {
   std::string text;
-  bool complete = false;  ///< ended by itself, within the tokens it had
+  bool complete = false;  ///< whole within the tokens it had
   bool stuck = false;     ///< the grammar allowed nothing
+  bool narrowed = false;  ///< a token was withheld for want of room
 };
+
+enum class Room : bool { kIgnored, kMinded };
 
 /// Draws tokens from random logits until the answer ends. Tokens that close something are made likelier, without which a
 /// random answer nests for ever.
-inline MadeAnswer make_answer(const Grammar& grammar, const TestVocabulary& vocabulary, std::uint64_t seed, int max_tokens) {
+inline MadeAnswer make_answer(const Grammar& grammar, const TestVocabulary& vocabulary, std::uint64_t seed, int max_tokens, Room room = Room::kIgnored) {
   GrammarMatcher matcher(grammar, vocabulary.trie());
   SamplingOptions options;
   options.temperature = 1;
@@ -63,7 +66,8 @@ inline MadeAnswer make_answer(const Grammar& grammar, const TestVocabulary& voca
       const bool closes = !bytes.empty() && (bytes.back() == '"' || bytes.back() == '}' || bytes.back() == ']');
       logits[i] = normal(rng) + (closes ? 6.0f : 0.0f);
     }
-    const auto allowed = matcher.allowed();
+    const auto allowed = room == Room::kMinded ? matcher.allowed(max_tokens - n) : matcher.allowed();
+    out.narrowed = out.narrowed || matcher.narrowed();
     std::vector<std::uint64_t> mask(allowed.begin(), allowed.end());
     if (matcher.complete()) mask[0] |= 1;
     const std::int32_t id = sampler.sample(logits, mask);
@@ -80,7 +84,7 @@ inline MadeAnswer make_answer(const Grammar& grammar, const TestVocabulary& voca
       break;
     }
     out.text += vocabulary.bytes(id);
-    out.complete = matcher.finished();
+    out.complete = matcher.finished() || (n + 1 == max_tokens && matcher.complete());
   }
   return out;
 }

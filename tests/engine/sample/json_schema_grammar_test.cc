@@ -141,6 +141,22 @@ TEST_F(JsonSchemaGrammarTest, TuplesHaveTheirItemsInOrder) {
   EXPECT_TRUE(takes(R"({"allOf":[{"$ref":"#/$defs/a"}],"description":"d","$defs":{"a":{"const":"x"}}})", "\"x\""));
 }
 
+TEST_F(JsonSchemaGrammarTest, RoomThatNoAnswerFitsIntoChangesNothing) {
+  const auto grammar = json_schema_grammar(R"({"type":"string","minLength":10})");
+  GrammarMatcher tight(**grammar, vocabulary_.trie()), free(**grammar, vocabulary_.trie());
+  const auto a = tight.allowed(11), b = free.allowed();
+  EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end()));
+  EXPECT_FALSE(tight.narrowed());
+  const auto any = json_schema_grammar(R"({"type":"string"})");
+  GrammarMatcher last(**any, vocabulary_.trie());
+  ASSERT_TRUE(last.advance(vocabulary_.id_of("\"a")));
+  (void)last.allowed(1);
+  EXPECT_TRUE(last.narrowed());
+  EXPECT_TRUE(last.withheld(vocabulary_.id_of("a")));
+  EXPECT_FALSE(last.withheld(vocabulary_.id_of("\"")));
+  EXPECT_FALSE(last.withheld(vocabulary_.id_of("\n"))) << "the grammar never allowed it";
+}
+
 TEST_F(JsonSchemaGrammarTest, WhatTheSubsetLacksIsRefusedWithItsPlace) {
   const std::tuple<const char*, Code, const char*> cases[] = {
       {R"({"type":"string","pattern":"a"})", Code::kUnimplemented, "pattern"},
@@ -273,6 +289,24 @@ TEST_F(JsonSchemaGrammarTest, AnyModelWritesValidJsonForAnySchema) {
     EXPECT_TRUE(problems.empty()) << json::serialize(schema) << " gave " << answer.text << ": " << problems.front();
   }
   EXPECT_GT(complete, 200) << "the test should see whole answers";
+}
+
+TEST_F(JsonSchemaGrammarTest, AnAnswerEndsWithinItsRoomWheneverOneCan) {
+  int ended_early = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    const std::string schema = json::serialize(SchemaMaker(seed).whole());
+    const auto grammar = json_schema_grammar(schema);
+    ASSERT_TRUE(grammar.ok());
+    const std::int64_t fewest = ShortestEnd(**grammar, vocabulary_.trie()).of((*grammar)->root());
+    for (const std::int64_t room : {fewest, fewest + 3, fewest + 40}) {
+      const MadeAnswer answer = make_answer(**grammar, vocabulary_, seed, static_cast<int>(room), Room::kMinded);
+      EXPECT_FALSE(answer.stuck) << schema << " after " << answer.text;
+      EXPECT_TRUE(answer.complete) << schema << " with " << room << " tokens gave " << answer.text;
+      EXPECT_TRUE(accepts(**grammar, vocabulary_, answer.text)) << answer.text;
+      ended_early += answer.narrowed;
+    }
+  }
+  EXPECT_GT(ended_early, 30) << "the test should see answers that had to end";
 }
 
 TEST_F(JsonSchemaGrammarTest, AnyModelWritesAnObject) {
