@@ -169,7 +169,8 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   facts.ingest_prefix = ingest_prefix_of(*tokenizer_, format_);
   facts.fingerprint = fingerprint_of(*model_, *tokenizer_, facts.ingest_prefix);
   facts.fixed_block_tokens = options.block_tokens;
-  facts.small_context_tokens = options.small_context_tokens;
+  // The prompts a model with a small window is made for are to be answered from the cache too.
+  facts.small_context_tokens = std::min(options.small_context_tokens, facts.window / 4);
   facts.stable_layers = default_stable_layers(config.model_type, config.num_layers);
   if (const auto calibrated = load_stable_layers(store_, facts.fingerprint, config.num_layers); calibrated.ok()) {
     facts.stable_layers = *calibrated;

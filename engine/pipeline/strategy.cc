@@ -96,8 +96,8 @@ std::vector<std::span<const PlugOption>> option_tables(const Strategy& strategy,
 
 AutoChoice choose_strategy(const AutoInput& input) {
   if (input.prompt_tokens <= input.small_context_tokens) {
-    return {"recompute", "the prompt has " + std::to_string(input.prompt_tokens) + " tokens; up to " +
-                             std::to_string(input.small_context_tokens) + " a full prefill is cheap"};
+    return {"recompute", "the prompt has " + std::to_string(input.prompt_tokens) + " tokens; up to " + std::to_string(input.small_context_tokens) +
+                             " (policy.small_ctx, and at most a quarter of the window) a full prefill is cheap; name a strategy to use the cache"};
   }
   if (input.cached_tokens == 0) return {"recompute", "no document of this prompt is cached"};
   const bool certified = input.certified_strategy.has_value();

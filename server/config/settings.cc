@@ -61,7 +61,7 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(policy, "strategy", strategy, 0, 0, "default cache.strategy of queries"),
       QUIRE_SETTING(policy, "compress", compress, 0, 0, "default cache.compress of queries"),
       QUIRE_SETTING(policy, "decode", decode, 0, 0, "default cache.decode of queries"),
-      QUIRE_SETTING(policy, "small_ctx", small_ctx, 0, 1e7, "auto recomputes prompts up to this many tokens"),
+      QUIRE_SETTING(policy, "small_ctx", small_ctx, 0, 1e7, "auto recomputes prompts up to this many tokens, and at most a quarter of the model's window"),
       QUIRE_SETTING(policy, "shadow_ratio", shadow_ratio, 0, 1, "share of approximate queries checked against full recomputation when idle"),
       QUIRE_SETTING(policy, "shadow_min_agreement", shadow_min_agreement, 0, 1, "auto falls back to exact when checked queries agree less"),
       QUIRE_SETTING(policy, "fidelity_max_drop", fidelity_max_drop, 0, 1, "certified strategies lose at most this share of score"),

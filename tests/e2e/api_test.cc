@@ -239,6 +239,22 @@ TEST_F(ApiTest, DocumentsPostedAndAskedAtOnceAreWaitedForOrComputed) {
   }
 }
 
+TEST_F(ApiTest, AutoCallsNoPromptSmallThatTakesMoreThanAQuarterOfTheWindow) {
+  const std::int64_t quarter = int_at(service->json("GET", "/v1/models/default"), "max_model_len") / 4;
+  ASSERT_LT(quarter, 1024) << "else the setting alone would count";
+  const auto plan = [&](const std::string& id, int words) {
+    (void)post(id, sample_text(41, words));
+    return service->json("POST", "/v1/query/plan", R"({"query":"q","document_ids":[")" + id + R"("]})");
+  };
+  const auto small = plan("small-prompt", 60), large = plan("large-prompt", 330);
+  ASSERT_LE(int_at(small, "usage.prompt_tokens"), quarter);
+  EXPECT_EQ(text_at(small, "policy.strategy"), "recompute");
+  EXPECT_NE(text_at(small, "policy.reason").find("policy.small_ctx"), std::string::npos) << text_at(small, "policy.reason");
+  ASSERT_GT(int_at(large, "usage.prompt_tokens"), quarter);
+  ASSERT_LT(int_at(large, "usage.prompt_tokens"), 1024);
+  EXPECT_EQ(text_at(large, "policy.reason").find("policy.small_ctx"), std::string::npos) << text_at(large, "policy.reason");
+}
+
 TEST_F(ApiTest, IdempotencyKeyReplaysTheFirstReply) {
   const std::string body = R"({"id":"idem","text":"Once only."})";
   const auto first = service->call("POST", "/v1/documents?wait=true", body, {"Idempotency-Key: k1"});
