@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import uuid
 from typing import Any, Literal
 
 import pytest
@@ -11,11 +13,11 @@ from langchain_core.indexing import InMemoryRecordManager, index
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.retrievers import BaseRetriever
 from langchain_text_splitters import RecursiveCharacterTextSplitter
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from rag_langchain import WordEmbeddings
 from service import Service
 
-from quire_client import ConfigurationError, DocumentNotFoundError, InvalidRequestError, QuireClient
+from quire_client import ConfigurationError, DocumentNotFoundError, QuireClient
 from quire_client.langchain import ChatQuire, QuireDocumentIndex, quire_rag_chain, sync_documents
 from quire_client.langchain.convert import messages_of
 
@@ -133,30 +135,52 @@ class Verdict(BaseModel):
     sure: bool
 
 
-@pytest.fixture
-def structured(llm: ChatQuire) -> ChatQuire:
-    """A model of a service that can bind answers to a schema."""
-    try:
-        llm.invoke("?", response_format={"type": "json_object"}, max_tokens=1)
-    except InvalidRequestError as error:
-        if error.code != "unknown_field":
-            raise
-        pytest.skip("this build of the service has no response_format")
-    return llm
-
-
-async def test_answers_fit_their_schema(structured: ChatQuire) -> None:
-    answer = structured.with_structured_output(Verdict).invoke("Is it so?")
+async def test_answers_fit_their_schema(llm: ChatQuire) -> None:
+    answer = llm.with_structured_output(Verdict).invoke("Is it so?")
     assert isinstance(answer, Verdict)
-    as_dict = await structured.with_structured_output(Verdict.model_json_schema()).ainvoke("Is it so?")
+    as_dict = await llm.with_structured_output(Verdict.model_json_schema()).ainvoke("Is it so?")
     assert as_dict == answer.model_dump()
-    whole = structured.with_structured_output(Verdict, include_raw=True).invoke("Is it so?")
+    whole = llm.with_structured_output(Verdict, include_raw=True).invoke("Is it so?")
     assert (whole["parsed"], whole["parsing_error"]) == (answer, None)
     assert isinstance(whole["raw"], AIMessage)
-    short = structured.model_copy(update={"max_tokens": 1}).with_structured_output(Verdict, include_raw=True).invoke("Is it so?")
+    short = llm.model_copy(update={"max_tokens": 1}).with_structured_output(Verdict, include_raw=True).invoke("Is it so?")
     assert short["parsed"] is None
     assert short["parsing_error"] is not None
-    await structured.async_client.aclose()
+    await llm.async_client.aclose()
+
+
+class Order(BaseModel):
+    """What pydantic makes of the types people use."""
+
+    number: int = Field(ge=1, le=500)
+    share: float = Field(ge=0, le=1)
+    when: datetime.datetime
+    day: datetime.date
+    key: uuid.UUID
+    note: str | None = None
+    verdict: Verdict
+    earlier: list[Verdict] = Field(default_factory=list, max_length=2)
+    pair: tuple[int, bool]
+    by_name: dict[str, Verdict] = Field(default_factory=dict)
+
+
+def test_schemas_of_everyday_models_are_taken_and_their_answers_end(llm: ChatQuire) -> None:
+    whole = llm.model_copy(update={"max_tokens": 400}).with_structured_output(Order, include_raw=True).invoke("What was ordered?")
+    assert whole["parsing_error"] is None
+    assert isinstance(whole["parsed"], Order)
+
+
+class Story(BaseModel):
+    """A text without an end of its own."""
+
+    text: str
+
+
+def test_an_answer_ends_within_its_tokens(llm: ChatQuire) -> None:
+    whole = llm.model_copy(update={"max_tokens": 24}).with_structured_output(Story, include_raw=True).invoke("Tell me a story.")
+    assert isinstance(whole["parsed"], Story)
+    assert whole["raw"].response_metadata["finish_reason"] == "length"
+    assert whole["raw"].usage_metadata["output_tokens"] <= 24
 
 
 def test_what_structured_output_cannot_take_is_refused(llm: ChatQuire) -> None:

@@ -59,8 +59,7 @@ class TestChatQuireIntegration(ChatModelIntegrationTests):
 
     @property
     def has_structured_output(self) -> bool:
-        """Not these: the embedded model never ends a free text of a schema. See test_langchain.py."""
-        return False
+        return True
 
     @property
     def supported_usage_metadata_details(self) -> dict[Literal["invoke", "stream"], list[UsageDetail]]:

@@ -199,15 +199,16 @@ class ChatQuire(Connection, BaseChatModel):
 
         With a pydantic class the answer is one of its objects, otherwise a dict. `include_raw`: a dict of `raw`, `parsed` and
         `parsing_error`. `method`: "json_mode" asks for any JSON object. `strict`: taken and ignored, the schema always binds.
-        An answer cut by `max_tokens` is no JSON: leave it room.
+        The service ends an answer within `max_tokens` if the schema allows one so short; `finish_reason` "length" says that the model
+        wanted more.
         """
         if kwargs:
             raise ConfigurationError(f"with_structured_output takes no {', '.join(sorted(kwargs))}")
+        json_schema = convert_to_json_schema(schema)
+        wanted: dict[str, Any] = {"type": "json_object"}
         if method == "json_schema":
-            wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": convert_to_json_schema(schema)}}
-        else:
-            wanted = {"type": "json_object"}
-        llm = self.bind(response_format=wanted, ls_structured_output_format={"kwargs": {"method": method}, "schema": schema})
+            wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": json_schema}}
+        llm = self.bind(response_format=wanted, ls_structured_output_format={"kwargs": {"method": method}, "schema": json_schema})
         parser: Runnable[Any, Any] = JsonOutputParser()
         if isinstance(schema, type) and is_basemodel_subclass(schema):
             parser = PydanticOutputParser(pydantic_object=schema)
