@@ -30,18 +30,16 @@ install_packages() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# Makes build/python, the environment of the tests of client libraries (tests/clients). Without a network those tests skip and say so.
+# Makes build/python-client, the environment of the tests of the Python client and of the openai package, from the package index. Where that
+# cannot be reached within six minutes there is none, and those tests skip and say so.
 make_python_environment() {
-  local wanted="$ROOT/tests/clients/requirements.txt" folder="$ROOT/build/python"
-  cmp -s "$wanted" "$folder/requirements.txt" && return 0
-  say "Making build/python for the tests of client libraries"
-  rm -rf "$folder"
-  if python3 -m venv "$folder" && "$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$wanted"; then
-    cp "$wanted" "$folder/requirements.txt"
-  else
-    rm -rf "$folder"
-    note "not made: the tests of client libraries skip"
-  fi
+  say "Environment of the Python tests"
+  local status=0
+  timeout 360 "$ROOT/clients/python/test.sh" --environment || status=$?
+  [ $status = 0 ] && return 0
+  rm -rf "$ROOT/build/python-client"
+  [ $status = 75 ] || [ $status = 124 ] || fail "build/python-client could not be made; see above"
+  note "not made: the tests python_client and openai_client skip"
 }
 
 # configure_and_build <preset> [target...]

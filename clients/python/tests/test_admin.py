@@ -21,25 +21,14 @@ def own() -> Iterator[Service]:
 
 @pytest.fixture
 def administrator(own: Service, namespace: str) -> Iterator[QuireClient]:
-    """A client of a service that has these endpoints."""
     with QuireClient(own.url, namespace=namespace, retry=QUICK) as client:
-        skip_without_administration(client)
         yield client
 
 
 @pytest.fixture
 async def async_administrator(own: Service, namespace: str) -> AsyncIterator[AsyncQuireClient]:
-    with QuireClient(own.url) as client:
-        skip_without_administration(client)
     async with AsyncQuireClient(own.url, namespace=namespace, retry=QUICK) as one:
         yield one
-
-
-def skip_without_administration(client: QuireClient) -> None:
-    try:
-        client.admin.requests()
-    except NotFoundError:
-        pytest.skip("this build of the service has no /v1/admin beyond statistics")
 
 
 def test_the_cache_can_be_pinned_evicted_and_checked(administrator: QuireClient, corpus: list[Any]) -> None:
@@ -103,7 +92,6 @@ async def test_the_asynchronous_client_does_the_same(async_administrator: AsyncQ
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_a_service_that_drains_takes_no_more_work(asynchronous: bool) -> None:
     with running("--server.drain_seconds=60") as service, QuireClient(service.url, retry=RetryPolicy(max_retries=0)) as client:
-        skip_without_administration(client)
         if asynchronous:
             async with AsyncQuireClient(service.url) as other:
                 assert (await other.admin.drain())["draining"] is True

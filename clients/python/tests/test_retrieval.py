@@ -8,25 +8,14 @@ from typing import Any
 import pytest
 from langchain_core.retrievers import BaseRetriever
 from langchain_tests.integration_tests import RetrieversIntegrationTests
-from service import Service
 
-from quire_client import AsyncQuireClient, DocumentNotFoundError, NotSupportedError, QuireClient
+from quire_client import AsyncQuireClient, DocumentNotFoundError, QuireClient
 from quire_client.langchain import ChatQuire, QuireRetriever, quire_rag_chain
 from quire_client.llama_index import QuireNodeRetriever
 
 
-@pytest.fixture(scope="session")
-def retrieval(service: Service) -> None:
-    """Skips where this build cannot retrieve."""
-    with QuireClient(service.url) as client:
-        try:
-            client.retrieve("anything")
-        except NotSupportedError:
-            pytest.skip("this build of the service has no /v1/retrieve")
-
-
 @pytest.fixture
-def library(retrieval: None, client: QuireClient, corpus: list[Any]) -> QuireClient:
+def library(client: QuireClient, corpus: list[Any]) -> QuireClient:
     """A client of a namespace with the sample in it."""
     client.documents.add_many(corpus)
     return client
