@@ -26,7 +26,7 @@ void DocumentTask::begin_ingest() {
   bytes = std::string();
   if (!input.ok()) return fail(input.status().with_context("the saved input could not be read"), path(""));
   const auto settled = settle_without_work(*input);
-  if (!settled.ok()) return fail(settled.status(), path(""));
+  if (!settled.ok()) return fail(settled.status(), settled.status().field() == "pinned" ? "pinned" : path(""));
   if (*settled) return;
   title_ = input->title;
   metadata_json_ = input->metadata_json;
@@ -35,6 +35,9 @@ void DocumentTask::begin_ingest() {
   if (!chunks.ok()) return fail_cut(chunks.status());
   chunks_ = std::move(*chunks);
   if (const Status s = check_quota(); !s.ok()) return fail(ItemError{"quota_exceeded", s.message(), path("")}, /*keep_document=*/false);
+  std::uint64_t num_tokens = 0;
+  for (const Chunk& c : chunks_) num_tokens += c.token_ids.size();
+  if (const Status s = ask_for_pin(num_tokens); !s.ok()) return fail(ItemError{"cache_full", s.message(), "pinned"}, /*keep_document=*/false);
   for (std::size_t i = 0; i < chunks_.size(); ++i) todo_.push_back({i});
   prefill_all();
 }
@@ -94,6 +97,7 @@ Status DocumentTask::keep_existing(const DocumentInput& input) {
   const bool kept = described && existing_->pinned == s.pinned && existing_->ttl_seconds == ttl && existing_->ttl_anchor == s.ttl_anchor &&
                     !existing_->expires_at_ms && !ttl;  // a TTL begins anew
   kept_result_ = described ? ItemResult::kUnchanged : ItemResult::kUpdated;
+  QUIRE_RETURN_IF_ERROR(ask_for_pin(existing_->num_tokens));
   if (!kept) {
     auto updated = context_.store.update_document(work_.ns, existing_->id, [&](DocumentManifest& m) {
       m.metadata_json = input.metadata_json;
@@ -159,6 +163,16 @@ Status DocumentTask::check_quota() const {
   if (used + wanted <= limit) return {};
   return Status::exhausted("the namespace holds " + std::to_string(used) + " bytes of text and KV, this document needs " + std::to_string(wanted) +
                            ", the limit is " + std::to_string(limit) + " (limits.namespace_bytes); delete documents");
+}
+
+/// Before anything is computed, so by what the KV of so many tokens will take.
+Status DocumentTask::ask_for_pin(std::uint64_t num_tokens) {
+  if (!work_.settings->pinned) return {};
+  if (existing_ready_ && existing_->pinned) num_tokens -= std::min(num_tokens, existing_->num_tokens);
+  if (num_tokens == 0) return {};
+  const std::uint64_t bytes = num_tokens * static_cast<std::uint64_t>(context_.engine.info().kv_bytes_per_token);
+  QUIRE_ASSIGN_OR_RETURN(pin_, context_.pins.grant({bytes, work_.settings->tier == "dram" ? bytes : 0}));
+  return {};
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -372,6 +386,7 @@ void DocumentTask::end_cancelled() {
 void DocumentTask::end(ItemOutcome outcome) {
   // Segments nobody committed go now, before a reader is told that the item has ended.
   for (ChunkWork& c : todo_) c.result.reset();
+  pin_ = PinGate::Grant();
   context_.table.finish(work_, std::move(outcome));
   context_.pump();
 }

@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "ingest/chunker.h"
 #include "ingest/job_table.h"
+#include "ingest/pin_gate.h"
 #include "ingest/prepared_text.h"
 #include "ingest/task_pool.h"
 
@@ -25,6 +26,7 @@ struct TaskContext {
   JobTable& table;
   TaskPool& pool;
   const IngestOptions& options;
+  PinGate& pins;
   std::function<void()> pump;  ///< a document has ended: the next may begin
 };
 
@@ -47,6 +49,7 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   Result<bool> settle_without_work(const DocumentInput& input);
   Status keep_existing(const DocumentInput& input);
   Status check_quota() const;
+  Status ask_for_pin(std::uint64_t num_tokens);
   void find_missing();
   void prefill_all();
   void launch();
@@ -73,6 +76,7 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   bool existing_ready_ = false;
   std::vector<Chunk> chunks_;
   std::vector<ChunkWork> todo_;                // chunks to prefill
+  PinGate::Grant pin_;                         // until the document is committed
   bool keep_version_ = false;                  // only KV is missing: no new version
   ItemResult kept_result_ = ItemResult::kUnchanged;
   std::uint64_t skipped_tokens_ = 0;           // of chunks that need no prefill

@@ -126,7 +126,7 @@ struct BlockInfo {
 struct DocumentPatch {
   std::optional<std::string> title;          ///< shown title; cached KV keeps the title it was made with
   std::optional<std::string> metadata_json;  ///< JSON merge patch (RFC 7396): null removes a key
-  std::optional<std::optional<std::uint64_t>> ttl_seconds;  ///< inner none: no TTL any more
+  std::optional<std::optional<std::uint64_t>> ttl_seconds;  ///< inner none: no TTL any more, and no expires_at unless it is given beside
   std::optional<TtlAnchor> ttl_anchor;
   std::optional<std::optional<std::int64_t>> expires_at_ms; ///< inner none: removes it; not together with ttl_seconds
   std::optional<bool> pinned;

@@ -24,7 +24,7 @@ constexpr std::int64_t kExpiryEveryMs = 10'000;
 class IngestServiceImpl final : public IngestService {
  public:
   IngestServiceImpl(IngestOptions options, Store& store, Engine& engine)
-      : options_(std::move(options)), store_(store), engine_(engine), table_(store_, options_), view_(store_, engine_, table_, options_) {}
+      : options_(std::move(options)), store_(store), engine_(engine), pins_(options_.may_pin), table_(store_, options_), view_(store_, engine_, table_, options_) {}
   ~IngestServiceImpl() override { stop(); }
 
   Status start() override;
@@ -81,6 +81,7 @@ class IngestServiceImpl final : public IngestService {
   const IngestOptions options_;
   Store& store_;
   Engine& engine_;
+  PinGate pins_;
   JobTable table_;
   CatalogView view_;
   std::unique_ptr<TaskPool> pool_;           // made by start(), before the first task
@@ -104,7 +105,7 @@ Status IngestServiceImpl::start() {
     started_ = true;
   }
   pool_ = std::make_unique<TaskPool>(options_.num_workers);
-  context_ = std::make_unique<TaskContext>(TaskContext{store_, engine_, table_, *pool_, options_, [this] { pump(); }});
+  context_ = std::make_unique<TaskContext>(TaskContext{store_, engine_, table_, *pool_, options_, pins_, [this] { pump(); }});
   QUIRE_RETURN_IF_ERROR(table_.start());
   if (options_.maintenance_interval_ms > 0) timer_ = std::thread([this] { maintenance_loop(); });
   pump();
@@ -277,12 +278,16 @@ Result<DocumentInfo> IngestServiceImpl::patch(std::string_view ns, std::string_v
   }
   if (patch.expires_at_ms && *patch.expires_at_ms && **patch.expires_at_ms <= now_ms()) return Status::invalid("expires_at", "lies in the past");
   const auto pending = table_.pending(ns, id);
+  PinGate::Grant pin;  // until the store counts the document as pinned
   auto changed = store_.update_document(ns, id, [&](DocumentManifest& m) -> Status {
     if (m.status != DocumentStatus::kReady) return Status::precondition("document " + m.id + " is not ready");
     if (patch.metadata_json) {
       QUIRE_ASSIGN_OR_RETURN(m.metadata_json, merge_metadata(m.metadata_json, *patch.metadata_json, static_cast<std::size_t>(options_.max_metadata_bytes)));
     }
     if (patch.title) m.title = *patch.title;
+    if (patch.pinned && *patch.pinned && !m.pinned) {
+      QUIRE_ASSIGN_OR_RETURN(pin, pins_.grant({stored_bytes(store_, {&m, 1}).disk, 0}));
+    }
     if (patch.pinned) m.pinned = *patch.pinned;
     if (patch.ttl_anchor) m.ttl_anchor = *patch.ttl_anchor;
     if (patch.ttl_seconds) {

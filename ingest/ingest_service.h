@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "ingest/document_types.h"
 #include "ingest/job.h"
+#include "ingest/pin_gate.h"
 #include "kernels/base/status.h"
 
 namespace quire {
@@ -35,6 +36,7 @@ struct IngestOptions {
   int max_prefills_in_flight = 8;          ///< contexts handed to the engine at the same time, over all documents
   std::int64_t job_retention_ms = 24ll * 3600 * 1000;  ///< finished jobs
   std::int64_t maintenance_interval_ms = 1000;         ///< job records, expiry, retention; 0: only by run_maintenance()
+  PinGate::Ask may_pin;                    ///< asked before a document is pinned; refusing is cache_full
   std::function<std::int64_t()> clock_ms;  ///< Unix ms; empty: the system clock
 };
 

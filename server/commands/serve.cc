@@ -15,6 +15,7 @@
 #include "ingest/retrieval.h"
 #include "kernels/base/log.h"
 #include "server/app/app.h"
+#include "server/app/pin_share.h"
 #include "server/app/services.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
@@ -85,7 +86,9 @@ class Service {
     if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;  // the model's window is smaller
     QUIRE_ASSIGN_OR_RETURN(store_, open_admin_store(store_options(*config)));
     QUIRE_ASSIGN_OR_RETURN(engine_, create_engine(engine, *store_));
-    QUIRE_ASSIGN_OR_RETURN(ingest_, create_ingest_service(ingest_options(*config), *store_, *engine_));
+    IngestOptions ingest = ingest_options(*config);
+    ingest.may_pin = [store = store_.get(), ratio = config->cache.max_pinned_ratio](const PinBytes& more) { return check_pin_share(*store, ratio, more); };
+    QUIRE_ASSIGN_OR_RETURN(ingest_, create_ingest_service(std::move(ingest), *store_, *engine_));
     QUIRE_RETURN_IF_ERROR(ingest_->start());
     if (config->retrieve.enabled) {
       retrieval_ = create_retrieval({.max_index_bytes = config->retrieve.max_index_bytes}, *store_);

@@ -1,11 +1,13 @@
 // The cache's administration: what is in it, what goes, what stays, whether it is sound.
 #include <algorithm>
 #include <boost/json/array.hpp>
+#include <iterator>
 #include <unordered_set>
 
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
 #include "kernels/base/log.h"
+#include "server/app/pin_share.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/admin_codec.h"
@@ -88,32 +90,6 @@ std::vector<ContextKey> keys_of(const std::vector<DocumentManifest>& documents) 
   return out;
 }
 
-/// 507 when the pins would hold more than their share of a tier.
-std::optional<Problem> over_pinned_share(const Services& services, const PinBody& body, const std::vector<DocumentManifest>& documents) {
-  std::uint64_t disk_bytes = 0, dram_bytes = 0;
-  std::unordered_set<ContextKey, DigestHash> seen;
-  for (const auto& d : documents) {
-    if (d.pinned) continue;
-    for (const auto& key : keys_of({d})) {
-      if (!seen.insert(key).second) continue;
-      if (const auto segment = services.store->peek_segment(key)) {
-        disk_bytes += (*segment)->disk_bytes;
-        dram_bytes += (*segment)->value_bytes + (*segment)->sketch_bytes;
-      }
-    }
-  }
-  const StoreStats now = services.store->stats();
-  const StoreAdminStats pins = services.store->admin_stats();
-  const double ratio = services.config()->cache.max_pinned_ratio;
-  const auto over = [&](const TierStats& tier, std::uint64_t pinned, std::uint64_t added) {
-    return tier.capacity_bytes > 0 && static_cast<double>(pinned + added) > ratio * static_cast<double>(tier.capacity_bytes);
-  };
-  const bool disk = over(now.disk, pins.disk.pinned_bytes, disk_bytes), dram = body.tier == Tier::kDram && over(now.dram, pins.dram.pinned_bytes, dram_bytes);
-  if (!disk && !dram) return std::nullopt;
-  return make_problem("cache_full", std::string("with these documents pins would hold more of the tier ") + (disk ? "disk" : "dram") +
-                                        " than cache.max_pinned_ratio allows; unpin others or raise it", "document_ids");
-}
-
 /// Brings KV into memory; what cannot be read is a miss later, as ever.
 void load(Store& store, const std::vector<ContextKey>& keys) {
   for (const auto& key : keys) {
@@ -136,7 +112,13 @@ void set_pins(const std::shared_ptr<Call>& call, bool pinned) {
   Services& services = call->services;
   std::lock_guard one_at_a_time(services.pins_mu);
   if (pinned) {
-    if (const auto problem = over_pinned_share(services, request, *documents)) return call->fail(*problem);
+    std::vector<DocumentManifest> more;
+    std::copy_if(documents->begin(), documents->end(), std::back_inserter(more), [](const auto& d) { return !d.pinned; });
+    PinBytes bytes = stored_bytes(*services.store, more);
+    if (request.tier != Tier::kDram) bytes.dram = 0;
+    if (const Status s = check_pin_share(*services.store, services.config()->cache.max_pinned_ratio, bytes); !s.ok()) {
+      return call->fail(problem_of(s.with_field("document_ids"), "cache_full"));
+    }
   }
   DocumentPatch patch;
   patch.pinned = pinned;

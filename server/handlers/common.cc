@@ -12,7 +12,7 @@ bool failed(Call& call, const std::optional<ReadError>& error) {
 Problem ingest_problem(const Status& status) {
   switch (status.code()) {
     case Code::kFailedPrecondition: return problem_of(status, "precondition_failed");
-    case Code::kResourceExhausted: return problem_of(status, "overloaded");
+    case Code::kResourceExhausted: return problem_of(status, status.field() == "pinned" ? "cache_full" : "overloaded");
     case Code::kInternal:
     case Code::kIo:
     case Code::kCorruption:

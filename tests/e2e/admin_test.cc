@@ -96,12 +96,21 @@ TEST_F(AdminTest, PinnedDocumentsStayUntilForcedOrUnpinned) {
 TEST(AdminLimits, PinsHoldNoMoreThanTheirShare) {
   TempFolder folder;
   ServiceProcess service;
-  service.start(folder.path() / "store", {"--cache.max_pinned_ratio=0"});
+  service.start(folder.path() / "store", {"--cache.max_pinned_ratio=0", "--disk.max_bytes=1073741824"});
   ASSERT_EQ(service.call("POST", "/v1/documents?wait=true", R"({"id":"d","text":)" + quoted(sample_text(1, 100)) + "}").status, 200);
   int status = 0;
   const auto r = service.json("POST", "/v1/admin/cache/pin", R"({"document_ids":["d"],"tier":"dram"})", {}, &status);
   EXPECT_EQ(status, 507);
   EXPECT_EQ(text_at(r, "error.code"), "cache_full");
+  const auto patched = service.json("PATCH", "/v1/documents/d", R"({"pinned":true})", {}, &status);
+  EXPECT_EQ(status, 507);
+  EXPECT_EQ(text_at(patched, "error.code"), "cache_full");
+  EXPECT_EQ(text_at(patched, "error.param"), "pinned");
+  const auto posted = service.json("POST", "/v1/documents?wait=true", R"({"id":"e","pinned":true,"text":)" + quoted(sample_text(2, 100)) + "}", {}, &status);
+  EXPECT_EQ(status, 507);
+  EXPECT_EQ(text_at(posted, "error.code"), "cache_full");
+  EXPECT_EQ(text_at(posted, "error.param"), "pinned");
+  EXPECT_EQ(service.call("GET", "/v1/documents/e").status, 404);
   EXPECT_EQ(service.stop(), 0);
 }
 

@@ -1,0 +1,22 @@
+#include "ingest/pin_gate.h"
+
+#include <unordered_set>
+
+namespace quire {
+
+PinBytes stored_bytes(Store& store, std::span<const DocumentManifest> documents) {
+  PinBytes bytes;
+  std::unordered_set<ContextKey, DigestHash> seen;
+  for (const DocumentManifest& document : documents) {
+    for (const DocumentChunk& chunk : document.chunks) {
+      if (chunk.key.is_zero() || !seen.insert(chunk.key).second) continue;
+      const auto segment = store.peek_segment(chunk.key);
+      if (!segment) continue;
+      bytes.disk += (*segment)->disk_bytes;
+      bytes.dram += (*segment)->value_bytes + (*segment)->sketch_bytes;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace quire

@@ -1,0 +1,81 @@
+/// Who may be pinned while pins hold no more of a tier than they may.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include "cachestore/store.h"
+#include "kernels/base/status.h"
+
+namespace quire {
+
+/// Bytes of KV that a pin keeps from being evicted.
+struct PinBytes {
+  std::uint64_t disk = 0;
+  std::uint64_t dram = 0;  ///< 0: the pin does not ask for memory
+};
+
+/// What these documents have in the store, and would have in memory; each context once.
+PinBytes stored_bytes(Store& store, std::span<const DocumentManifest> documents);
+
+/// Asks whether pins may hold so much more, and keeps what was granted apart until the store counts it as pinned.
+/// Threads: every method may be called concurrently.
+class PinGate {
+ public:
+  /// kResourceExhausted: no. May wait on disk. Empty: always.
+  using Ask = std::function<Status(const PinBytes& more)>;
+
+  explicit PinGate(Ask ask) : ask_(std::move(ask)) {}
+
+  /// Gives back what was granted when it goes; the gate must outlive it.
+  class Grant {
+   public:
+    Grant() = default;
+    Grant(Grant&& other) noexcept : gate_(std::exchange(other.gate_, nullptr)), bytes_(other.bytes_) {}
+    Grant& operator=(Grant&& other) noexcept {
+      std::swap(gate_, other.gate_);
+      std::swap(bytes_, other.bytes_);
+      return *this;
+    }
+    ~Grant() {
+      if (gate_) gate_->give_back(bytes_);
+    }
+
+   private:
+    friend class PinGate;
+    Grant(PinGate* gate, PinBytes bytes) : gate_(gate), bytes_(bytes) {}
+    PinGate* gate_ = nullptr;
+    PinBytes bytes_;
+  };
+
+  /// Errors: those of `Ask`, with the field "pinned".
+  Result<Grant> grant(const PinBytes& bytes) {
+    if (!ask_) return Grant();
+    Grant grant(this, bytes);  // given back again if refused
+    PinBytes with_earlier;
+    {
+      const std::lock_guard lock(mu_);
+      granted_.disk += bytes.disk;
+      granted_.dram += bytes.dram;
+      with_earlier = {granted_.disk, bytes.dram > 0 ? granted_.dram : 0};
+    }
+    if (const Status s = ask_(with_earlier); !s.ok()) return s.with_field("pinned");
+    return grant;
+  }
+
+ private:
+  void give_back(const PinBytes& bytes) {
+    const std::lock_guard lock(mu_);
+    granted_.disk -= bytes.disk;
+    granted_.dram -= bytes.dram;
+  }
+
+  const Ask ask_;
+  std::mutex mu_;
+  PinBytes granted_;  // guarded by mu_: granted or asked for, and not pinned yet
+};
+
+}  // namespace quire
