@@ -9,14 +9,17 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "cachestore/key.h"
+#include "kernels/base/status.h"
 #include "server/http/http_message.h"
 
 namespace quire {
 
-/// Bounded in replies and bytes: the oldest go first. Kept in memory; a restart forgets.
+/// Bounded in replies and bytes: the oldest go first. Kept in memory; save() and restore() carry replies to requests that changed something
+/// over a restart.
 /// Threads: every method may be called concurrently.
 class IdempotencyStore {
  public:
@@ -26,6 +29,8 @@ class IdempotencyStore {
     std::size_t max_entries = 10000;
     std::size_t max_bytes = 64u << 20;
   };
+  /// kRestart: also of save().
+  enum class Keep : unsigned char { kRunning, kRestart };
   enum class Outcome : unsigned char { kFirst, kReplay, kInProgress, kMismatch };
   struct Lookup {
     Outcome outcome = Outcome::kFirst;
@@ -36,19 +41,28 @@ class IdempotencyStore {
 
   /// `slot`: key + method + path + Idempotency-Key. kFirst: the caller works, and calls complete() or forget().
   Lookup begin(const std::string& slot, const Digest& body);
-  void complete(const std::string& slot, HttpResponse reply);
+  void complete(const std::string& slot, HttpResponse reply, Keep keep = Keep::kRunning);
   /// The work was not done: the next one with this key is the first again. A remembered reply stays.
   void forget(const std::string& slot);
   std::size_t size() const;
+
+  /// The replies that last over a restart, the newest of them up to `max_bytes`; `unix_ms`: now.
+  std::string save(std::int64_t unix_ms, std::size_t max_bytes) const;
+  /// Takes back what save() gave, but for what is too old or there already. Layout, little-endian: u8 version 1, i64 Unix ms, u32 count, then
+  /// oldest first: slot (u32 length), digest of the body, i64 age in ms, u16 status, content type, u16 headers (name, value), body.
+  /// Errors: kCorruption, and nothing was taken.
+  Status restore(std::string_view saved, std::int64_t unix_ms);
 
  private:
   struct Entry {
     Digest body;
     std::shared_ptr<const HttpResponse> reply;  ///< null: still running
+    Keep keep = Keep::kRunning;
     Clock::time_point at;
     std::list<std::string>::iterator age;
     std::size_t bytes = 0;
   };
+  bool insert(const std::string& slot, Entry entry);
   void erase(std::unordered_map<std::string, Entry>::iterator it);
   void shrink(Clock::time_point now);
 

@@ -55,12 +55,14 @@ bool Call::covers_all_namespaces() const {
   return any && !request().headers.find("x-namespace");
 }
 
+bool Call::changes_something() const { return route && (route->scope == Scope::kWrite || route->scope == Scope::kAdmin); }
+
 void Call::reply(HttpResponse response) {
   add_standard_headers(response.headers);
   if (!idempotency_slot.empty()) {
     // Refusals that a later try can pass are not remembered.
     if (response.status == 429 || response.status >= 500 || response.status == 409) services.idempotency->forget(idempotency_slot);
-    else services.idempotency->complete(idempotency_slot, response);
+    else services.idempotency->complete(idempotency_slot, response, changes_something() ? IdempotencyStore::Keep::kRestart : IdempotencyStore::Keep::kRunning);
   }
   exchange->respond(std::move(response));
 }

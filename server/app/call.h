@@ -47,6 +47,8 @@ class Call {
   double elapsed_ms() const;
   /// The key may use any namespace and the request names none: the caller means all of them.
   bool covers_all_namespaces() const;
+  /// Its route is there to change documents or the service, not to read or ask.
+  bool changes_something() const;
 
   void reply(HttpResponse response);
   void reply_json(int status, const boost::json::value& body, std::vector<std::pair<std::string, std::string>> headers = {});

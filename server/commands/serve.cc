@@ -28,6 +28,9 @@
 namespace quire {
 namespace {
 
+constexpr std::string_view kRepliesRecord = "server/idempotency";
+constexpr std::size_t kMaxSavedReplyBytes = 4 << 20;
+
 struct ServeFlags {
   std::string config_file;
   bool check = false, print = false;
@@ -101,6 +104,7 @@ class Service {
     const std::string fingerprint = fingerprint_hex(engine_->info());
     services_.fidelity->set_certificates(load_certificates(*store_, fingerprint), fingerprint, config->policy.fidelity_max_drop);
     start_shadow(services_);
+    restore_replies();
     services_.ready = true;
     const EngineInfo& info = engine_->info();
     log_info("ready", {{"version", std::string(version())}, {"model", info.model_path}, {"fingerprint", info.fingerprint}, {"isa", info.isa},
@@ -143,6 +147,7 @@ class Service {
     services_.workers->stop();
     http_.reset();
     if (store_) {
+      if (services_.ready) save_replies();  // else what is saved was not read yet
       if (const auto s = store_->flush(); !s.ok()) log_error("the store could not be flushed", {{"reason", s.to_string()}});
     }
     ingest_.reset();
@@ -153,6 +158,20 @@ class Service {
   }
 
  private:
+  /// Replies to Idempotency-Keys live on over a stop, not over a crash: what they answered is then done again, which for documents changes nothing.
+  void save_replies() {
+    const auto s = store_->put_meta(kRepliesRecord, services_.idempotency->save(unix_ms_now(), kMaxSavedReplyBytes));
+    if (!s.ok()) log_warning("the replies to idempotency keys could not be saved", {{"reason", s.to_string()}});
+  }
+  void restore_replies() {
+    const auto saved = store_->get_meta(kRepliesRecord);
+    if (saved.code() == Code::kNotFound) return;
+    const Status s = saved.ok() ? services_.idempotency->restore(*saved, unix_ms_now()) : saved.status();
+    if (!s.ok()) log_warning("the replies to idempotency keys are lost", {{"reason", s.to_string()}});
+    // Once: after a crash they would be from two runs ago.
+    if (const Status gone = store_->delete_meta(kRepliesRecord); !gone.ok()) log_warning("the saved replies could not be deleted", {{"reason", gone.to_string()}});
+  }
+
   Status read_settings_again() {
     QUIRE_ASSIGN_OR_RETURN(const Config fresh, load_config(flags_.config_file, flags_.settings));
     Config config = *services_.config();  // only what may change while running

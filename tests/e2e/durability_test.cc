@@ -168,5 +168,27 @@ TEST(Durability, AFlippedByteIsAMissAndTheAnswerStaysRight) {
   EXPECT_EQ(service.stop(), 0);
 }
 
+TEST(Durability, AReplyToAnIdempotencyKeyIsGivenAgainAfterARestart) {
+  TempFolder folder;
+  const std::string body = R"({"id":"once","if_exists":"error","text":"Once only."})";
+  std::string first;
+  {
+    ServiceProcess service;
+    service.start(folder.path() / "store");
+    const auto r = service.call("POST", "/v1/documents?wait=true", body, {"Idempotency-Key: k"});
+    EXPECT_EQ(r.status, 200) << r.body;
+    first = r.body;
+    EXPECT_EQ(service.stop(), 0);
+  }
+  ServiceProcess service;
+  service.start(folder.path() / "store");
+  const auto again = service.call("POST", "/v1/documents?wait=true", body, {"Idempotency-Key: k"});
+  EXPECT_EQ(again.status, 200);
+  EXPECT_EQ(again.header("idempotency-replayed"), "true");
+  EXPECT_EQ(again.body, first);
+  EXPECT_EQ(service.call("POST", "/v1/documents?wait=true", body).status, 409) << "without the key it is a new request";
+  EXPECT_EQ(service.stop(), 0);
+}
+
 }  // namespace
 }  // namespace quire::testing
