@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string>
 
 namespace quire {
@@ -81,6 +82,10 @@ void WorkingCache::truncate(std::int32_t layer_idx, std::int64_t num_rows) {
   for (; layer.pages.size() > keep; layer.pages.pop_back()) pool_->release(layer.pages.back());
   layer.shared = std::min(layer.shared, keep);
   if (!layer.sorted) layer.sorted = ascends_strictly(layer.positions);
+  if (num_rows < layer.ragged_rows) {
+    layer.ragged_rows = num_rows;
+    for (std::int64_t& rows : layer.head_rows) rows = std::min(rows, num_rows);
+  }
 }
 
 /// Before rows of the page are written: gives the layer a copy of its own if others hold it.
@@ -191,6 +196,54 @@ Status WorkingCache::place_rows(std::int32_t layer_idx, const RopeTable& rope, c
   }
   return kv_place(rope, KvPlaceArgs{.src = raw, .dst = mutable_view(layer_idx), .positions = positions.data(), .dst_rows = rows.data(),
                                     .first_dst_row = 0});
+}
+
+Status WorkingCache::keep_rows(std::int32_t layer_idx, std::span<const std::vector<std::int32_t>> rows) {
+  Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  const PageFormat& format = pool_->format();
+  const auto held = static_cast<std::int32_t>(layer.positions.size());
+  if (rows.size() != static_cast<std::size_t>(format.num_kv_heads) || !layer.head_rows.empty()) {
+    return Status::invalid("rows", "one list per KV head is needed, of rows that every head holds");
+  }
+  std::size_t most = 0;
+  for (const auto& list : rows) {
+    if (list.empty() || list.front() < 0 || list.back() >= held || !ascends_strictly(list)) {
+      return Status::invalid("rows", "a list must ascend within the cache's " + std::to_string(held) + " rows and hold at least one");
+    }
+    most = std::max(most, list.size());
+  }
+  for (std::size_t page = 0; page * kPageTokens < most; ++page) QUIRE_RETURN_IF_ERROR(own_page(layer, page));
+  const Strides strides(format);
+  std::vector<std::int32_t> positions(most, std::numeric_limits<std::int32_t>::min());
+  for (std::size_t head = 0; head < rows.size(); ++head) {
+    const auto at = [&](std::size_t row, std::int64_t kv) {
+      return static_cast<std::byte*>(layer.pages[row / kPageTokens]) + static_cast<std::int64_t>(head) * strides.head + kv * strides.kv +
+             static_cast<std::int64_t>(row % kPageTokens) * strides.token;
+    };
+    for (std::size_t i = 0; i < rows[head].size(); ++i) {
+      const auto from = static_cast<std::size_t>(rows[head][i]);  // never before i: lists ascend
+      positions[i] = std::max(positions[i], layer.positions[from]);
+      if (from == i) continue;
+      for (const std::int64_t kv : {0, 1}) std::memcpy(at(i, kv), at(from, kv), static_cast<std::size_t>(strides.token));
+    }
+  }
+  truncate(layer_idx, static_cast<std::int64_t>(most));
+  layer.positions = std::move(positions);
+  layer.sorted = ascends_strictly(layer.positions);
+  if (std::all_of(rows.begin(), rows.end(), [most](const auto& list) { return list.size() == most; })) return {};
+  for (const auto& list : rows) layer.head_rows.push_back(static_cast<std::int64_t>(list.size()));
+  layer.ragged_rows = static_cast<std::int64_t>(most);
+  return {};
+}
+
+bool WorkingCache::ragged(std::int32_t layer) const { return !layers_.at(static_cast<std::size_t>(layer)).head_rows.empty(); }
+
+void WorkingCache::head_rows(std::int32_t layer_idx, std::int32_t kv_head, std::vector<std::int32_t>& out) const {
+  const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  const std::int64_t own = layer.head_rows.empty() ? 0 : layer.head_rows.at(static_cast<std::size_t>(kv_head));
+  out.clear();
+  for (std::int64_t row = 0; row < own; ++row) out.push_back(static_cast<std::int32_t>(row));
+  for (std::int64_t row = layer.ragged_rows; row < num_rows(layer_idx); ++row) out.push_back(static_cast<std::int32_t>(row));
 }
 
 KvView WorkingCache::view(std::int32_t layer_idx) const {

@@ -58,8 +58,18 @@ class WorkingCache {
   /// The same for scattered rows.
   Status place_rows(std::int32_t layer, const RopeTable& rope, const RawKvView& raw, std::span<const std::int32_t> rows);
 
+  /// Keeps of the layer only these rows, a list for each KV head, [num_kv_heads], each ascending, not empty and within the layer, and returns the
+  /// pages that are free then. Afterwards row r holds every head's r-th kept row and stands at the largest of their positions, so that nobody sees it too
+  /// early. Where lists differ in length the layer is ragged: the rows behind a shorter list hold nothing for that head. Rows added later are
+  /// every head's. Errors: kInvalidArgument, kResourceExhausted (a page that others hold could not be copied); nothing changes.
+  Status keep_rows(std::int32_t layer, std::span<const std::vector<std::int32_t>> rows);
+  /// Some head does not hold all rows: who attends must go by head_rows().
+  bool ragged(std::int32_t layer) const;
+  /// The rows that the head holds, ascending.
+  void head_rows(std::int32_t layer, std::int32_t kv_head, std::vector<std::int32_t>& out) const;
+
   KvView view(std::int32_t layer) const;
-  /// The row of `position` in `layer`, or -1. O(log n) while positions ascend, else O(n).
+  /// The row of `position` in `layer`, or -1. O(log n) while positions ascend, else O(n). Not after keep_rows().
   std::int64_t find_row(std::int32_t layer, std::int32_t position) const;
 
  private:
@@ -68,6 +78,8 @@ class WorkingCache {
     std::vector<std::int32_t> positions;
     std::size_t shared = 0;  ///< pages from here on have no other holder
     bool sorted = true;
+    std::vector<std::int64_t> head_rows;  ///< [num_kv_heads], of the first `ragged_rows`; empty: every head holds every row
+    std::int64_t ragged_rows = 0;
   };
   MutableKvView mutable_view(std::int32_t layer);
   Status own_page(Layer& layer, std::size_t page);

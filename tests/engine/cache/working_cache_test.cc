@@ -141,5 +141,82 @@ TEST_F(WorkingCacheTest, MovedFromHoldsNothing) {
   EXPECT_EQ(pool_.bytes_in_use(), kFormat.page_bytes());
 }
 
+TEST_F(WorkingCacheTest, KeepingRowsMovesEachHeadsTogetherAndReturnsPages) {
+  WorkingCache cache(pool_, 1);
+  const auto data = raw(50, 3);
+  ASSERT_TRUE(cache.add_rows(0, range(10, 50)).ok());
+  ASSERT_TRUE(cache.place(0, rope_, view_of(data, 50), 0).ok());
+  const KvView before = cache.view(0);
+  const std::vector<std::vector<std::int32_t>> kept = {{0, 7, 20, 49}, {3, 7, 33, 48}};
+  std::vector<float> expected;
+  for (int head : {0, 1}) {
+    for (const std::int32_t row : kept[static_cast<std::size_t>(head)]) {
+      for (int c = 0; c < kFormat.head_dim; ++c) expected.insert(expected.end(), {read(before, row, 0, head, c), read(before, row, 1, head, c)});
+    }
+  }
+  ASSERT_TRUE(cache.keep_rows(0, kept).ok());
+  EXPECT_EQ(cache.num_rows(0), 4);
+  EXPECT_FALSE(cache.ragged(0));
+  EXPECT_EQ(cache.bytes(), kFormat.page_bytes());
+  const auto positions = cache.positions(0);
+  EXPECT_EQ(std::vector<std::int32_t>(positions.begin(), positions.end()), (std::vector<std::int32_t>{13, 17, 43, 59}));
+  const KvView after = cache.view(0);
+  EXPECT_TRUE(after.sorted);
+  std::vector<float> actual;
+  for (int head : {0, 1}) {
+    for (int row = 0; row < 4; ++row) {
+      for (int c = 0; c < kFormat.head_dim; ++c) actual.insert(actual.end(), {read(after, row, 0, head, c), read(after, row, 1, head, c)});
+    }
+  }
+  EXPECT_EQ(actual, expected);
+}
+
+TEST_F(WorkingCacheTest, RaggedHeadsHoldTheirOwnRowsAndAllThatComesLater) {
+  WorkingCache cache(pool_, 2);
+  const auto data = raw(20, 4);
+  for (int layer : {0, 1}) {
+    ASSERT_TRUE(cache.add_rows(layer, range(0, 20)).ok());
+    ASSERT_TRUE(cache.place(layer, rope_, view_of(data, 20), 0).ok());
+  }
+  ASSERT_TRUE(cache.keep_rows(0, std::vector<std::vector<std::int32_t>>{{4}, {2, 9, 19}}).ok());
+  ASSERT_TRUE(cache.add_rows(0, range(20, 2)).ok());
+  std::vector<std::int32_t> rows;
+  cache.head_rows(0, 0, rows);
+  EXPECT_EQ(rows, (std::vector<std::int32_t>{0, 3, 4}));
+  cache.head_rows(0, 1, rows);
+  EXPECT_EQ(rows, range(0, 5));
+  cache.move_out();
+  ASSERT_TRUE(cache.move_in().ok());
+  EXPECT_TRUE(cache.ragged(0));
+  cache.truncate(0, 2);
+  cache.head_rows(0, 1, rows);
+  EXPECT_EQ(rows, range(0, 2));
+  EXPECT_FALSE(cache.ragged(1));
+  cache.head_rows(1, 1, rows);
+  EXPECT_EQ(rows, range(0, 20));
+}
+
+TEST_F(WorkingCacheTest, KeepingRowsLeavesPagesThatOthersHoldAsTheyAre) {
+  WorkingCache owner(pool_, 1), other(pool_, 1);
+  const auto data = raw(32, 5);
+  ASSERT_TRUE(owner.add_rows(0, range(0, 32)).ok());
+  ASSERT_TRUE(owner.place(0, rope_, view_of(data, 32), 0).ok());
+  for (int page : {0, 1}) {
+    const auto pages = owner.share_page(page);
+    other.append_shared(pages, range(16 * page, 16));
+    for (void* p : pages) pool_.release(p);
+  }
+  ASSERT_TRUE(other.keep_rows(0, std::vector<std::vector<std::int32_t>>{{1, 30}, {1, 31}}).ok());
+  for (int row : {0, 1, 17, 31}) expect_row(owner, 0, row, data, 32, row, row);
+}
+
+TEST_F(WorkingCacheTest, KeepingRowsRefusesListsThatAreNone) {
+  WorkingCache cache(pool_, 1);
+  ASSERT_TRUE(cache.add_rows(0, range(0, 20)).ok());
+  const std::vector<std::vector<std::vector<std::int32_t>>> bad = {{{1}}, {{1}, {}}, {{1}, {2, 2}}, {{1}, {20}}, {{-1}, {3}}};
+  for (const auto& lists : bad) EXPECT_EQ(cache.keep_rows(0, lists).code(), Code::kInvalidArgument);
+  EXPECT_EQ(cache.num_rows(0), 20);
+}
+
 }  // namespace
 }  // namespace quire
