@@ -7,6 +7,7 @@
 
 #include "engine/cache/page_pool.h"
 #include "engine/calibrate/stable_layers.h"
+#include "engine/draft/draft.h"
 #include "engine/engine_parts.h"
 #include "engine/model/model.h"
 #include "engine/pipeline/core.h"
@@ -46,6 +47,7 @@ Status check(const EngineOptions& o) {
   }
   if (o.max_model_len < 0) return Status::invalid("model.max_model_len", "must not be negative; 0 means the model's own window");
   if (o.working_cache_bytes < 0) return Status::invalid("model.working_cache_bytes", "must not be negative");
+  if (o.draft_wait_ms < 0) return Status::invalid("model.draft_wait_ms", "must not be negative");
   if (o.num_threads < 0) return Status::invalid("model.threads", "must not be negative; 0 means all cores");
   return {};
 }
@@ -143,6 +145,7 @@ class EngineImpl final : public Engine {
 
  private:
   Status make_core(const EngineOptions& options);
+  Status make_draft(const EngineOptions& options);
   Status warm_up();
 
   std::unique_ptr<Model> model_;
@@ -155,6 +158,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<PagePool> pool_;
   std::unique_ptr<PrefixCache> prefixes_;
   std::unique_ptr<KvWriter> writer_;
+  std::unique_ptr<Draft> draft_;
   EngineCore core_;
   std::unique_ptr<Scheduler> scheduler_;  // last: its thread uses everything above
 };
@@ -196,6 +200,21 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   core_.stop_strings = format_.stop_strings();
   core_.chunk_tokens = options.prefill_chunk_tokens;
   core_.fingerprint_text = "m-" + facts.fingerprint.hex().substr(0, 8);
+  return {};
+}
+
+Status EngineImpl::make_draft(const EngineOptions& options) {
+  core_.draft_wait_ms = options.draft_wait_ms;
+  if (options.draft_path.empty()) return {};
+  DraftOptions draft;
+  draft.path = options.draft_path;
+  draft.model = model_->options();
+  draft.model.max_positions = 0;
+  auto loaded = load_draft(draft, tokenizer_);
+  if (!loaded.ok()) return Status::invalid("model.draft_path", "the draft in " + options.draft_path + " cannot be used: " + loaded.status().to_string());
+  draft_ = std::move(*loaded);
+  core_.draft = draft_.get();
+  info_.draft_path = options.draft_path;
   return {};
 }
 
@@ -243,6 +262,7 @@ Status EngineImpl::init(const EngineOptions& options) {
   // The warm-up runs on the calling thread; its team must be as large as the engine thread's will be.
   set_num_threads(options.num_threads);
   QUIRE_RETURN_IF_ERROR(warm_up());
+  QUIRE_RETURN_IF_ERROR(make_draft(options));
   writer_ = std::make_unique<KvWriter>(store_, model_->rope(), config.num_heads, core_.fingerprint_text);
   core_.writer = writer_.get();
   SchedulerLimits limits;
@@ -296,6 +316,7 @@ Result<Plan> EngineImpl::plan(const QueryRequest& request) {
 
 void EngineImpl::stop(std::chrono::milliseconds grace) {
   if (scheduler_) scheduler_->stop(grace);
+  if (draft_) draft_->stop();
   if (writer_) writer_->stop();
 }
 

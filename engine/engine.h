@@ -41,6 +41,9 @@ struct EngineOptions {
   /// Most bytes of computed prompts kept for later requests that begin alike; part of working_cache_bytes, and given up first when
   /// those run out. 0: none; negative: a quarter of the budget.
   std::int64_t prefix_cache_bytes = -1;
+  /// A smaller model that looks ahead for compressors (engine/draft); empty: none.
+  std::string draft_path;
+  std::int32_t draft_wait_ms = 500;   ///< how long a question waits for its look-ahead, counted from when everything else was there
 };
 
 /// Facts about the loaded model, for /v1/models, /v1/info and keys.
@@ -51,6 +54,7 @@ struct EngineInfo {
   std::int64_t num_parameters = 0, memory_bytes = 0, max_model_len = 0, kv_bytes_per_token = 0;
   ModelConfig config;
   StableLayers stable_layers;         ///< calibrated, or the default rule
+  std::string draft_path;             ///< of the draft in use; empty: none
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -119,6 +123,9 @@ struct QueryStats {
   std::int64_t completion_tokens = 0;
   std::int64_t written_tokens = 0;         ///< tokens of missing contexts whose new KV was handed to the store
   double query_pass_ms = 0, select_ms = 0; ///< the question's first run and the choice of blocks; both lie before ttft_ms
+  double compress_ms = 0;                  ///< ranking the working cache's rows, and dropping them; before ttft_ms
+  double draft_ms = 0;                     ///< from asking the draft to its answer, or to giving it up; most of it beside other work
+  std::int64_t lookahead_tokens = 0;       ///< of the draft's answer, run behind the question and taken out again
   std::int64_t sketch_bytes = 0;           ///< read to choose blocks
   double attribution_ms = 0;               ///< after the last token; no part of decode_ms
   std::int64_t sketch_misses = 0;          ///< sketches lost, corrupt or outdated: their contexts were computed again

@@ -10,27 +10,44 @@
 
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
+#include "engine/pipeline/plug_options.h"
+#include "kernels/attention_mass.h"
 #include "kernels/base/status.h"
+#include "kernels/rope.h"
 
 namespace quire {
 
-/// Rows of one context in the assembled cache: pooling of scores never crosses these borders (algorithms §5.7).
-struct ContextRows {
-  std::int64_t first_position = 0, num_tokens = 0;
+/// What the rows of one layer of the assembled cache are, in row order.
+struct LayerRows {
+  std::int64_t num_rows = 0;
+  KvStretch prefix{0, 0};            ///< system prefix
+  std::vector<KvStretch> contexts;   ///< one for each context with rows, ascending; pooling of scores never crosses their borders (algorithms §5.7)
+  std::vector<KvStretch> anchors;    ///< within contexts: what a selector that drops blocks always keeps; ascending
+  KvStretch question{0, 0};          ///< behind everything else
+};
+
+/// Known before the question runs. What it points to outlives the compressor.
+struct CompressSetup {
+  const PlugOptions* options = nullptr;  ///< checked against options() and check()
+  const RopeTable* rope = nullptr;
+  std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  /// Positions of the last prompt tokens that the question's pass runs: [question_begin, question_end).
+  std::int32_t question_begin = 0, question_end = 0;
 };
 
 struct CompressInput {
-  WorkingCache* cache = nullptr;             ///< after the question's prefill
-  std::span<const ContextRows> contexts;
-  std::int64_t prefix_tokens = 0, suffix_tokens = 0, prompt_tokens = 0;
-  std::int32_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  const WorkingCache* cache = nullptr;   ///< after the question's prefill
+  std::span<const LayerRows> layers;     ///< [num_layers]
 };
 
-/// What a retriever needs to know of it: per layer and KV head, rows by descending importance. Empty: everything is hot.
+/// Pages for the first tokens of an answer are there before it begins: look-ahead rows stand in them for a time.
+inline constexpr std::int32_t kMostLookAhead = 64;
+
+/// The hot rows of every layer and KV head. None: everything is hot.
 struct Heat {
-  std::vector<std::vector<std::vector<std::int32_t>>> ranking;  ///< [layer][kv head]
-  std::int64_t hot_rows = 0;                                    ///< of each ranking; the rest is demoted
-  std::int64_t dropped_rows = 0;                                ///< rows taken out of the cache for good
+  std::vector<std::vector<std::vector<std::int32_t>>> hot;  ///< [layer][kv head] rows: first those that always stay, then by descending importance
+  /// The rest leaves the cache for good. Else it is demoted: it stays, for a retriever to bring back.
+  bool drop = false;
 };
 
 /// One object per query. Threads: the engine thread.
@@ -38,8 +55,20 @@ class Compressor {
  public:
   virtual ~Compressor() = default;
   virtual std::string_view name() const = 0;
-  /// Hung into the question's prefill to see its rows (window scores); null: not needed. Owned by the compressor.
+  virtual std::span<const PlugOption> options() const { return {}; }
+  /// What options() cannot say of one option alone. Errors: kInvalidArgument, field "cache.options.<name>".
+  virtual Status check(const PlugOptions&) const { return {}; }
+  /// Leaves everything hot whatever the prompt: begin() and compress() need not be called.
+  virtual bool keeps_everything() const { return false; }
+  /// Once, before the question's pass.
+  virtual Status begin(const CompressSetup&) { return {}; }
+  /// After begin(): hung into the question's pass to see its rows; null: not needed. Owned by the compressor.
   virtual ForwardHook* observer() { return nullptr; }
+  /// The observer sees every row that is computed in prompt order, not just the question's.
+  virtual bool observes_prompt() const { return false; }
+  /// Tokens of a draft's answer that should run behind the question for the observer to see, kMostLookAhead at most. Fewer, or none, may come.
+  virtual std::int32_t lookahead_tokens(const PlugOptions&) const { return 0; }
+  /// After the question's pass. A capacity that covers every layer's rows gives no heat.
   virtual Result<Heat> compress(const CompressInput& input) = 0;
 };
 
@@ -48,5 +77,12 @@ std::vector<std::string> compressor_names();
 Result<std::unique_ptr<Compressor>> make_compressor(std::string_view name);
 
 std::unique_ptr<Compressor> make_none_compressor();
+std::unique_ptr<Compressor> make_streamingllm_compressor();
+std::unique_ptr<Compressor> make_h2o_compressor();
+std::unique_ptr<Compressor> make_snapkv_compressor();
+std::unique_ptr<Compressor> make_pyramidkv_compressor();
+std::unique_ptr<Compressor> make_adakv_compressor();
+std::unique_ptr<Compressor> make_speckv_compressor();
+std::unique_ptr<Compressor> make_ada_speckv_compressor();
 
 }  // namespace quire

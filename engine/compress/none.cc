@@ -7,6 +7,7 @@ namespace {
 class NoneCompressor final : public Compressor {
  public:
   std::string_view name() const override { return "none"; }
+  bool keeps_everything() const override { return true; }
   Result<Heat> compress(const CompressInput&) override { return Heat{}; }
 };
 

@@ -5,7 +5,9 @@ namespace quire {
 namespace {
 
 constexpr PlugEntry<Compressor> kCompressors[] = {
-    {"none", make_none_compressor},
+    {"none", make_none_compressor},     {"streamingllm", make_streamingllm_compressor}, {"h2o", make_h2o_compressor},
+    {"snapkv", make_snapkv_compressor}, {"pyramidkv", make_pyramidkv_compressor},       {"adakv", make_adakv_compressor},
+    {"speckv", make_speckv_compressor}, {"ada_speckv", make_ada_speckv_compressor},
 };
 
 }  // namespace

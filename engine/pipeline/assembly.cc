@@ -116,6 +116,16 @@ Status Assembly::take_last_row_out(const Item& item) {
   return {};
 }
 
+bool Assembly::last_chunk() const {
+  return !done() && items_[next_].question && items_[next_].ids.size() - done_tokens_ <= at(run_.core.chunk_tokens);
+}
+
+/// As far as the model's positions go.
+std::span<const std::int32_t> Assembly::look_ahead() const {
+  if (!run_.look_ahead) return {};
+  return run_.look_ahead->tokens(run_.core.model->rope().max_positions() - next_position_);
+}
+
 Status Assembly::run_chunk(Item& item) {
   const auto started = Clock::now();
   if (compute_started_ == Clock::time_point{}) compute_started_ = started;
@@ -129,17 +139,31 @@ Status Assembly::run_chunk(Item& item) {
   ForwardRequest request{};
   request.token_ids = std::span(item.ids).subspan(done_tokens_, n);
   request.positions = std::span(item.positions).subspan(done_tokens_, n);
+  const std::span<const std::int32_t> ahead = last && item.question ? look_ahead() : std::span<const std::int32_t>();
+  std::vector<std::int32_t> ids, positions;
+  if (!ahead.empty()) {
+    // Rows in front do not see them: the answer begins with the same bits.
+    ids.assign(request.token_ids.begin(), request.token_ids.end());
+    positions.assign(request.positions.begin(), request.positions.end());
+    append(ids, positions, ahead, next_position_);
+    request.token_ids = ids;
+    request.positions = positions;
+  }
   request.cache = &*run_.cache;
-  if (item.question) request.hook = run_.compressor->observer();
+  if (item.question || run_.compressor->observes_prompt()) request.hook = run_.compressor->observer();
   if (last && item.question) {
     logits_.resize(at(run_.core.model->config().vocab_size));
     request.logit_rows = std::span(&last_row, 1);
     request.logits = logits_.data();
   }
   QUIRE_RETURN_IF_ERROR(forward(*run_.core.model, request, run_.core.workspace));
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers() && !ahead.empty(); ++layer) {
+    run_.cache->truncate(layer, run_.cache->num_rows(layer) - static_cast<std::int64_t>(ahead.size()));
+  }
+  run_.stats.lookahead_tokens += static_cast<std::int64_t>(ahead.size());
   const double ms = ms_between(started, Clock::now());
   run_.stats.prefill_ms += ms;
-  run_.core.meter->add_prefill(static_cast<std::int64_t>(n), ms);
+  run_.core.meter->add_prefill(static_cast<std::int64_t>(n + ahead.size()), ms);
   done_tokens_ += n;
   if (!last) return {};
   done_tokens_ = 0;

@@ -20,6 +20,8 @@ class Assembly {
   void skip(std::int64_t tokens);
   /// Whether step() has work; else it waits for values.
   bool ready();
+  /// What is left is the chunk with the question's last row, and with the look-ahead behind it.
+  bool last_chunk() const;
   /// Everything before the question is in the cache.
   bool before_question() const { return items_[next_].question && done_tokens_ == 0; }
   bool done() const { return next_ == items_.size(); }
@@ -48,6 +50,7 @@ class Assembly {
   Status begin_placing(const Item& item);
   Status run_chunk(Item& item);
   Status take_last_row_out(const Item& item);
+  std::span<const std::int32_t> look_ahead() const;
 
   QueryRun& run_;
   Placement placement_;

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <string>
 
+#include "engine/pipeline/block_rows.h"
+
 namespace quire {
 namespace {
 
@@ -76,34 +78,15 @@ AttributionPass::AttributionPass(QueryRun& run, std::vector<std::int32_t> answer
 }
 
 Result<AttributionPass::LayerMap> AttributionPass::map_layer(std::int32_t layer) const {
-  LayerMap map;
-  const std::span<const std::int32_t> positions = run_.cache->positions(layer);
-  std::int64_t row = run_.plan.plan.prefix_tokens;
-  std::int32_t first_block = 0;
-  const auto add = [&](std::int32_t block, std::int64_t tokens, std::int64_t position) {
-    const bool there = row + tokens <= static_cast<std::int64_t>(positions.size()) && positions[at(row)] == position;
-    const std::int64_t skipped = block == 0 ? std::min(kSinkTokens, tokens) : 0;
-    map.stretches.push_back({row + skipped, row + tokens});
-    map.blocks.push_back(first_block + block);
-    row += tokens;
-    return there;
-  };
-  bool whole = true;
-  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
-    const ContextWork& work = run_.work(i);
-    const auto& blocks = run_.plan.plan.contexts[at(i)].blocks;
-    if (work.source == ContextSource::kInPlace) {
-      for (std::size_t b = 0; b < blocks.size(); ++b) {
-        whole = add(static_cast<std::int32_t>(b), blocks[b].num_tokens, run_.plan.plan.contexts[at(i)].offset + blocks[b].first_token) && whole;
-      }
-    } else if (work.source != ContextSource::kNothing) {
-      for (const std::int32_t b : run_.plan.selection.kept(layer, i)) whole = add(b, blocks[at(b)].num_tokens, work.block_position[at(b)]) && whole;
-    }
-    first_block += static_cast<std::int32_t>(blocks.size());
-  }
   const auto after = static_cast<std::int64_t>(run_.request.suffix_ids.size() + answer_.size()) - 1;
-  if (!whole || row + after > static_cast<std::int64_t>(positions.size())) {
-    return Status::internal("layer " + std::to_string(layer) + " of the working cache does not hold the rows of the plan");
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<BlockRows> blocks, block_rows(run_, layer, after));
+  std::vector<std::int32_t> first_block = {0};
+  for (const PlannedContext& c : run_.plan.plan.contexts) first_block.push_back(first_block.back() + static_cast<std::int32_t>(c.blocks.size()));
+  LayerMap map;
+  for (const BlockRows& b : blocks) {
+    const std::int64_t skipped = b.block == 0 ? std::min(kSinkTokens, b.rows.end - b.rows.begin) : 0;
+    map.stretches.push_back({b.rows.begin + skipped, b.rows.end});
+    map.blocks.push_back(first_block[at(b.context)] + b.block);
   }
   return map;
 }

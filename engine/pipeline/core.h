@@ -53,6 +53,7 @@ class SpeedMeter {
   std::atomic<double> prefill_{0}, decode_{0}, dram_{0}, disk_{0};
 };
 
+class Draft;
 class KvWriter;
 class TokenTrie;
 
@@ -61,6 +62,8 @@ struct EngineCore {
   Model* model = nullptr;
   Store* store = nullptr;
   const Tokenizer* tokenizer = nullptr;
+  Draft* draft = nullptr;                    ///< null: none
+  std::int32_t draft_wait_ms = 0;
   const TokenTrie* token_trie = nullptr;     ///< of the tokenizer, for answers with a grammar
   PagePool* pool = nullptr;
   PrefixCache* prefixes = nullptr;           ///< null: nothing is kept

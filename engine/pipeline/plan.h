@@ -27,7 +27,7 @@ struct CacheOptions {
   std::optional<PositionMode> positions;      ///< `reuse` only; others are global
   std::optional<double> keep_ratio, recompute_ratio;
   std::string compress = "auto", decode = "auto";
-  PlugOptions options;                        ///< of the strategy's selector and recomputer
+  PlugOptions options;                        ///< of the strategy's selector and recomputer, and of the compressor
   bool write = true;                          ///< misses computed on the way are stored
   bool dedupe = true;                         ///< later copies of the same context in one request are dropped
 };
@@ -50,6 +50,7 @@ struct PlannedBlock {
   float score = 0;
   Tier tier = Tier::kDisk;                        ///< where it was found; meaningless for computed blocks
   double load_ms = 0;
+  std::optional<float> hot_share;                 ///< of its rows over layers and KV heads, what compression left hot
   std::array<std::uint8_t, 16> id{};              ///< first bytes of the block key
 };
 
@@ -77,6 +78,16 @@ struct FateCounts {
   std::int64_t cached() const { return reused + dropped; }
 };
 
+/// What a compressor made of the working cache before the answer began.
+struct Compression {
+  std::string by;                                 ///< the compressor
+  bool dropped = false;                           ///< the rest left the cache; else it is demoted and still there
+  std::int64_t rows = 0, hot_rows = 0;            ///< over all layers and KV heads
+  std::int64_t lookahead_tokens = 0;              ///< of a draft's answer that ranked with the question
+  std::string note;                               ///< why a look-ahead that was wanted did not come
+  double ratio() const { return rows ? static_cast<double>(hot_rows) / static_cast<double>(rows) : 1; }
+};
+
 struct Span {
   std::string name;
   double start_ms = 0, ms = 0;
@@ -94,7 +105,8 @@ struct Plan {
   std::int32_t num_layers = 0;
   std::int64_t prefix_tokens = 0, suffix_tokens = 0, document_tokens = 0, prompt_tokens = 0;
   std::vector<PlannedContext> contexts;
-  FateCounts fates;
+  FateCounts fates;                               ///< how each token's KV came about; compression happens afterwards
+  std::optional<Compression> compression;         ///< once the question has run; none: everything stayed hot
   double keep_ratio = 1, recompute_ratio = 0;     ///< api.md §1
   double predicted_load_ms = 0, predicted_prefill_ms = 0;
   std::vector<Span> spans;

@@ -60,7 +60,7 @@ Status check_options(const PlugOptions& given, std::span<const std::span<const P
       for (const PlugOption& o : table) (known += known.empty() ? "" : ", ") += o.name;
     }
     if (option == nullptr) {
-      return Status::invalid("cache.options." + name, known.empty() ? "the strategy takes no options" : "not an option of the strategy; it takes: " + known);
+      return Status::invalid("cache.options." + name, known.empty() ? "the strategy takes no options" : "not an option of the strategy or of cache.compress; they take: " + known);
     }
     QUIRE_RETURN_IF_ERROR(check_value(*option, value));
   }

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/pipeline/core.h"
 #include "engine/pipeline/plan_builder.h"
+#include "engine/pipeline/query_look_ahead.h"
 #include "engine/retrieve/retriever.h"
 
 namespace quire {
@@ -27,6 +28,7 @@ struct QueryRun {
   std::unique_ptr<Recomputer> recomputer;
   std::unique_ptr<Compressor> compressor;
   std::unique_ptr<Retriever> retriever;
+  std::unique_ptr<QueryLookAhead> look_ahead;   ///< null: the compressor wants none
   std::optional<WorkingCache> cache;
   double place_ms = 0;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 
+#include "engine/pipeline/compress_stage.h"
 #include "engine/pipeline/plug_inputs.h"
 #include "kernels/base/log.h"
 
@@ -107,6 +108,9 @@ void QueryTask::prepare() {
   if (const Status s = make_plugs(); !s.ok()) return finish(s, FinishReason::kError);
   run_.cache.emplace(*core.pool, core.facts.shape.num_layers);
   supply_ = std::make_unique<KvSupply>(run_);
+  // No further than the answer may go: that many rows have pages.
+  const std::int32_t ahead = std::min<std::int32_t>(run_.compressor->lookahead_tokens(run_.plan.plan.options), run_.request.sampling.max_tokens);
+  if (ahead > 0 && !run_.request.plan_only) run_.look_ahead = std::make_unique<QueryLookAhead>(core, run_.request, run_.plan, ahead);
   sketches_wanted_ = run_.plan.needs_sketches || run_.recomputer->needs_sketches();
   if (sketches_wanted_) supply_->ask_sketches();
   Status status;
@@ -118,12 +122,17 @@ void QueryTask::prepare() {
   if (!status.ok()) finish(status, FinishReason::kError);
 }
 
-/// Work that does not wait for the store.
+/// Everything but the look-ahead is there for the question's last rows.
+bool QueryTask::waits_for_draft() const {
+  return run_.look_ahead && recompute_done_ && assembly_->last_chunk() && !run_.look_ahead->settled(Clock::now());
+}
+
+/// Work that waits for nobody.
 bool QueryTask::has_own_work() const {
   switch (stage_) {
     case Stage::kSketches: return !supply_->missing_left() && (!sketches_wanted_ || supply_->sketches_ready());
     case Stage::kQueryPass: return pass_->ready();
-    case Stage::kAssemble: return assembly_->ready();
+    case Stage::kAssemble: return assembly_->ready() && !waits_for_draft();
     case Stage::kDecode:
     case Stage::kAttribute:
     case Stage::kDone: break;
@@ -147,6 +156,14 @@ void QueryTask::step() {
   if (!status.ok()) finish(status, FinishReason::kError);
 }
 
+/// Of the front, how many tokens need not run: the answer begins with the logits of the last, and a compressor sees the rows it watches.
+std::int64_t QueryTask::tokens_to_share() const {
+  const auto front = static_cast<std::int64_t>(front_.token_ids.size());
+  if (run_.compressor->observer() == nullptr) return front - (front_.whole ? 1 : 0);
+  if (run_.compressor->observes_prompt()) return 0;
+  return front - (front_.whole ? static_cast<std::int64_t>(run_.request.suffix_ids.size()) : 0);
+}
+
 /// Begins with pages that an earlier request computed, if the strategy may reuse anything. Later than the plan: a query that waits for
 /// its turn holds no pages.
 void QueryTask::take_shared_prefix() {
@@ -156,16 +173,17 @@ void QueryTask::take_shared_prefix() {
   front_ = causal_front(run_.request, run_.plan);
   prefix_seed_ = key_seed(run_.core.facts, run_.request.tenant, run_.request.salt_digest);
   if (run_.plan.plan.strategy_asked == "recompute") return;
-  // One token is left to compute: the answer begins with the logits of the last.
-  const auto most = static_cast<std::int64_t>(front_.token_ids.size()) - (front_.whole ? 1 : 0);
+  const std::int64_t most = tokens_to_share();
+  if (most == 0) return;
   const std::int64_t taken = prefixes->take(prefix_seed_, front_.token_ids, most, *run_.cache);
   run_.plan.shared_tokens = run_.stats.shared_tokens = taken;
   if (pass_) pass_->skip(taken);
   else assembly_->skip(taken);
 }
 
-/// Leaves the rows computed causally so far to later requests.
+/// Leaves the rows computed causally so far to later requests. Rows that a compressor has moved together are no beginning of anything.
 void QueryTask::keep_prefix() {
+  if (rows_dropped()) return;
   if (run_.core.prefixes != nullptr && prefix_asked_ && run_.cache) run_.core.prefixes->add(prefix_seed_, front_.token_ids, *run_.cache);
 }
 
@@ -224,6 +242,7 @@ Status QueryTask::begin_assembly() {
     input.sketch = [this](std::int32_t context) { return supply_->sketch(context); };
     if (const auto more = run_.recomputer->blocks_to_load(input)) supply_->ask_blocks(*more);
   }
+  QUIRE_RETURN_IF_ERROR(begin_compress(run_));
   assembly_ = std::make_unique<Assembly>(run_, *supply_, /*prefix_done=*/pass_ != nullptr);
   pass_.reset();
   stage_ = Stage::kAssemble;
@@ -249,30 +268,14 @@ Status QueryTask::step_assembly() {
 }
 
 Status QueryTask::begin_decode() {
-  const Plan& plan = run_.plan.plan;
   const EngineFacts& facts = run_.core.facts;
   run_.add_span("prefill", assembly_->compute_started(), Clock::now());
   keep_prefix();
-  std::vector<ContextRows> rows;
-  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
-    if (run_.work(i).source == ContextSource::kNothing) continue;
-    rows.push_back({run_.planned(i).offset, run_.planned(i).num_tokens});
-  }
-  CompressInput compress;
-  compress.cache = &*run_.cache;
-  compress.contexts = rows;
-  compress.prefix_tokens = plan.prefix_tokens;
-  compress.suffix_tokens = plan.suffix_tokens;
-  compress.prompt_tokens = plan.prompt_tokens;
-  compress.num_heads = facts.num_heads;
-  compress.num_kv_heads = facts.shape.num_kv_heads;
-  compress.head_dim = facts.shape.head_dim;
-  QUIRE_ASSIGN_OR_RETURN(const Heat heat, run_.compressor->compress(compress));
+  QUIRE_ASSIGN_OR_RETURN(const Heat heat, compress(run_));
   RetrieveInput retrieve;
   retrieve.cache = &*run_.cache;
   retrieve.heat = &heat;
-  retrieve.contexts = rows;
-  retrieve.prompt_tokens = plan.prompt_tokens;
+  retrieve.prompt_tokens = run_.plan.plan.prompt_tokens;
   retrieve.num_layers = facts.shape.num_layers;
   retrieve.num_heads = facts.num_heads;
   retrieve.num_kv_heads = facts.shape.num_kv_heads;
@@ -301,7 +304,7 @@ void QueryTask::end_answer(const std::optional<Answer::End>& end) {
 }
 
 bool QueryTask::begin_attribution(FinishReason reason) {
-  if (!run_.request.attribute || !AttributionPass::possible(run_, answer_->tokens())) return false;
+  if (!run_.request.attribute || rows_dropped() || !AttributionPass::possible(run_, answer_->tokens())) return false;
   attribution_ = std::make_unique<AttributionPass>(run_, answer_->tokens(), assembly_->next_position());
   answer_end_ = reason;
   stage_ = Stage::kAttribute;
@@ -339,6 +342,8 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   if (answer_ && !suspended_) keep_prefix();
   if (supply_) supply_->report();
   finish_plan(run_.core.facts, run_.request, run_.core.meter->speeds(), run_.plan);
+  if (run_.look_ahead) stats.draft_ms = run_.look_ahead->draft_ms();
+  run_.look_ahead.reset();
   // Memory and segments go back before anybody is told, not when the last reference to the task goes.
   pass_.reset();
   attribution_.reset();

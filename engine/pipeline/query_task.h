@@ -90,9 +90,12 @@ class QueryTask {
   bool begin_attribution(FinishReason reason);
   void step_attribution();
   void end_answer(const std::optional<Answer::End>& end);
+  bool rows_dropped() const { return run_.plan.plan.compression && run_.plan.plan.compression->dropped; }
+  std::int64_t tokens_to_share() const;
   void take_shared_prefix();
   void keep_prefix();
   bool has_own_work() const;
+  bool waits_for_draft() const;
 
   QueryRun run_;
   std::shared_ptr<QuerySink> sink_;

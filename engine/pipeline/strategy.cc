@@ -113,12 +113,17 @@ AutoChoice choose_strategy(const AutoInput& input) {
 
 Status validate(const CacheOptions& options) {
   bool positions_selectable = false;
+  std::vector<std::span<const PlugOption>> tables;
   if (options.strategy != "auto") {
     QUIRE_ASSIGN_OR_RETURN(const Strategy strategy, find_strategy(options.strategy));
     positions_selectable = strategy.positions_selectable;
-    QUIRE_RETURN_IF_ERROR(check_options(options.options, option_tables(strategy, options.options)));
+    tables = option_tables(strategy, options.options);
   }
-  if (options.strategy == "auto") QUIRE_RETURN_IF_ERROR(check_options(options.options, {}));
+  // Tables are static: they outlive the plug that shows them.
+  QUIRE_ASSIGN_OR_RETURN(const auto compressor, make_compressor(options.compress == "auto" ? "none" : options.compress));
+  tables.push_back(compressor->options());
+  QUIRE_RETURN_IF_ERROR(check_options(options.options, tables));
+  QUIRE_RETURN_IF_ERROR(compressor->check(options.options));
   if (options.positions && *options.positions != PositionMode::kGlobal && !positions_selectable) {
     return Status::invalid("cache.positions", "only strategy reuse lets a request choose positions; strategy " + options.strategy +
                                                   " places every token where the concatenation has it");
@@ -128,7 +133,6 @@ Status validate(const CacheOptions& options) {
   };
   QUIRE_RETURN_IF_ERROR(ratio(options.keep_ratio, "cache.keep_ratio"));
   QUIRE_RETURN_IF_ERROR(ratio(options.recompute_ratio, "cache.recompute_ratio"));
-  if (options.compress != "auto") QUIRE_RETURN_IF_ERROR(make_compressor(options.compress).status());
   if (options.decode != "auto") QUIRE_RETURN_IF_ERROR(make_retriever(options.decode).status());
   return {};
 }

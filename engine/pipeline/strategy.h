@@ -34,7 +34,7 @@ Result<Strategy> find_strategy(std::string_view name);
 
 /// The recomputer these options choose.
 std::string_view recomputer_of(const Strategy& strategy, const PlugOptions& options);
-/// Tables of everything cache.options may name under this strategy, given the recomputer they choose.
+/// Tables of everything cache.options may name under this strategy, given the recomputer they choose; the compressor's come on top.
 std::vector<std::span<const PlugOption>> option_tables(const Strategy& strategy, const PlugOptions& options);
 
 /// What `auto` decides by.

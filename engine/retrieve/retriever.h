@@ -16,8 +16,7 @@ namespace quire {
 
 struct RetrieveInput {
   WorkingCache* cache = nullptr;             ///< after compression; the retriever may index it
-  const Heat* heat = nullptr;
-  std::span<const ContextRows> contexts;
+  const Heat* heat = nullptr;                ///< what compression demoted is not in it; where rows were dropped it is empty
   std::int64_t prompt_tokens = 0;
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
 };

@@ -345,7 +345,7 @@ TEST_F(PlanTest, BadRequestsNameTheField) {
   };
   EXPECT_EQ(field([](auto&) {}), "");
   EXPECT_EQ(field([](auto& r) { r.cache.strategy = "x"; }), "cache.strategy");
-  EXPECT_EQ(field([](auto& r) { r.cache.compress = "speckv"; }), "cache.compress");
+  EXPECT_EQ(field([](auto& r) { r.cache.compress = "magic"; }), "cache.compress");
   EXPECT_EQ(field([](auto& r) { r.cache.decode = "freekv"; }), "cache.decode");
   EXPECT_EQ(field([](auto& r) { r.cache.keep_ratio = 1.5; }), "cache.keep_ratio");
   EXPECT_EQ(field([](auto& r) { r.cache.recompute_ratio = -1; }), "cache.recompute_ratio");

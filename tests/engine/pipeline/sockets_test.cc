@@ -11,6 +11,7 @@
 #include "engine/retrieve/retriever.h"
 #include "engine/select/selector.h"
 #include "kernels/attention.h"
+#include "kernels/attention_rows.h"
 
 namespace quire {
 namespace {
@@ -162,24 +163,164 @@ TEST_P(RetrieverConformance, BudgetOverTheContextEqualsDenseAttention) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugs, RetrieverConformance, ::testing::ValuesIn(retriever_names()), [](const auto& plug) { return plug.param; });
-
-class CompressorConformance : public ::testing::TestWithParam<std::string> {};
-
-TEST_P(CompressorConformance, NeverDropsWhenEverythingFits) {
-  FilledCache filled;
-  const auto compressor = std::move(*make_compressor(GetParam()));
-  EXPECT_EQ(compressor->name(), GetParam());
-  CompressInput input;
-  input.cache = &filled.cache();
-  input.suffix_tokens = input.prompt_tokens = 37;
+TEST_P(RetrieverConformance, AttendsToWhatEachHeadStillHolds) {
+  FilledCache intact, reduced;
+  const std::vector<std::vector<std::int32_t>> kept = {{0, 5, 6, 7, 30, 36}, {3, 36}};
+  ASSERT_TRUE(reduced.cache().keep_rows(1, kept).ok());
+  const auto retriever = std::move(*make_retriever(GetParam()));
+  const Heat heat;
+  RetrieveInput input;
+  input.cache = &reduced.cache();
+  input.heat = &heat;
+  input.prompt_tokens = 37;
+  input.num_layers = 2;
   input.num_heads = FilledCache::kHeads;
   input.num_kv_heads = FilledCache::kKvHeads;
   input.head_dim = FilledCache::kDim;
-  auto heat = compressor->compress(input);
-  ASSERT_TRUE(heat.ok());
-  EXPECT_EQ(heat->dropped_rows, 0);
-  EXPECT_EQ(filled.cache().num_rows(0), 37);
+  ASSERT_TRUE(retriever->prepare(input).ok());
+  std::vector<float> query(FilledCache::kHeads * FilledCache::kDim), out(query.size()), want(query.size());
+  for (std::size_t i = 0; i < query.size(); ++i) query[i] = std::cos(0.4f * static_cast<float>(i));
+  const std::int32_t position = 37;
+  ASSERT_TRUE(retriever->begin_step(5, position).ok());
+  RetrieveStep step;
+  step.layer = 1;
+  step.query = query.data();
+  step.position = position;
+  step.cache = &reduced.cache();
+  step.num_heads = FilledCache::kHeads;
+  step.head_dim = FilledCache::kDim;
+  step.out = out.data();
+  ASSERT_TRUE(retriever->attend(step).ok());
+  AttentionRowsArgs args{};
+  args.attention.q = query.data();
+  args.attention.query_positions = &position;
+  args.attention.rows = 1;
+  args.attention.ldq = args.attention.ldo = static_cast<std::int64_t>(query.size());
+  args.attention.num_heads = FilledCache::kHeads;
+  args.attention.scale = 0.25f;
+  args.attention.kv = intact.cache().view(1);
+  args.attention.out = want.data();
+  std::vector<RowList> lists;
+  for (const auto& rows : kept) lists.push_back({rows.data(), static_cast<std::int64_t>(rows.size())});
+  args.lists = lists.data();
+  ASSERT_TRUE(attention_rows_reference(args).ok());
+  for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(out[i], want[i], 1e-4) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Plugs, RetrieverConformance, ::testing::ValuesIn(retriever_names()), [](const auto& plug) { return plug.param; });
+
+class CompressorConformance : public ::testing::TestWithParam<std::string> {
+ protected:
+  CompressorConformance() : compressor_(std::move(*make_compressor(GetParam()))) {
+    RopeConfig config;
+    config.head_dim = config.rotary_dim = FilledCache::kDim;
+    rope_ = *RopeTable::build(config, 64);
+    // Prefix, two contexts, question.
+    rows_.num_rows = 37;
+    rows_.prefix = {0, 2};
+    rows_.contexts = {{2, 19}, {19, 31}};
+    rows_.question = {31, 37};
+  }
+
+  /// Shows the question's rows to the compressor, with queries of their own in each layer, and lets it rank.
+  Result<Heat> heat(const std::string& capacity, std::int32_t first_seen = 31) {
+    PlugOptions options;
+    if (!compressor_->keeps_everything()) options = PlugOptions({{"capacity", capacity}, {"window", "4"}});
+    CompressSetup setup;
+    setup.options = &options;
+    setup.rope = &rope_;
+    setup.num_layers = 2;
+    setup.num_heads = FilledCache::kHeads;
+    setup.num_kv_heads = FilledCache::kKvHeads;
+    setup.head_dim = FilledCache::kDim;
+    setup.question_begin = 31;
+    setup.question_end = 37;
+    QUIRE_RETURN_IF_ERROR(compressor_->check(options));
+    QUIRE_RETURN_IF_ERROR(compressor_->begin(setup));
+    for (std::int32_t layer = 0; layer < 2 && compressor_->observer() != nullptr; ++layer) show(layer, first_seen);
+    const std::vector<LayerRows> layers(2, rows_);
+    return compressor_->compress({&filled_.cache(), layers});
+  }
+
+  void show(std::int32_t layer, std::int32_t first) {
+    const std::int64_t n = 37 - first, width = FilledCache::kHeads * FilledCache::kDim;
+    std::vector<float> q(static_cast<std::size_t>(n * width)), lse(static_cast<std::size_t>(n * FilledCache::kHeads), 1.5f);
+    for (std::size_t i = 0; i < q.size(); ++i) q[i] = std::sin(static_cast<float>(layer + 1) * 1.3f * static_cast<float>(i));
+    std::vector<std::int32_t> rows(static_cast<std::size_t>(n)), positions(rows.size());
+    std::iota(rows.begin(), rows.end(), 0);
+    std::iota(positions.begin(), positions.end(), first);
+    std::vector<std::uint8_t> write(rows.size(), 1), carry_on = write;
+    std::vector<std::int64_t> cache_rows(rows.size(), 0);
+    LayerPass pass{.layer = layer, .rows = rows, .positions = positions, .qkv = {}, .lse = lse.data(), .cache = &filled_.cache(), .write = &write,
+                   .carry_on = &carry_on, .cache_rows = &cache_rows};
+    pass.qkv.q = q.data();
+    pass.qkv.rows = n;
+    pass.qkv.ld = width;
+    ASSERT_TRUE(compressor_->observer()->after_attention(pass).ok());
+  }
+
+  FilledCache filled_;
+  RopeTable rope_;
+  LayerRows rows_;
+  std::unique_ptr<Compressor> compressor_;
+};
+
+TEST_P(CompressorConformance, ACapacityThatCoversTheContextLeavesEverythingHot) {
+  EXPECT_EQ(compressor_->name(), GetParam());
+  for (const char* capacity : {"37", "1000"}) {
+    auto h = heat(capacity);
+    ASSERT_TRUE(h.ok()) << h.status().to_string();
+    EXPECT_TRUE(h->hot.empty());
+  }
+}
+
+TEST_P(CompressorConformance, KeepsExactlyTheCapacityAndWhatAlwaysStays) {
+  if (compressor_->keeps_everything()) return;
+  for (const std::int64_t capacity : {9, 20, 36}) {
+    auto h = heat(std::to_string(capacity));
+    ASSERT_TRUE(h.ok()) << h.status().to_string();
+    ASSERT_EQ(h->hot.size(), 2u);
+    std::int64_t total = 0;
+    for (const auto& layer : h->hot) {
+      ASSERT_EQ(layer.size(), 2u);
+      for (const auto& head : layer) {
+        std::vector<std::int32_t> sorted = head;
+        std::sort(sorted.begin(), sorted.end());
+        EXPECT_EQ(std::adjacent_find(sorted.begin(), sorted.end()), sorted.end()) << "a row twice";
+        EXPECT_GE(sorted.front(), 0);
+        EXPECT_LT(sorted.back(), 37);
+        // The question and the prefix fit into every capacity here; the rest is the contexts'.
+        for (const std::int32_t row : {0, 1, 31, 32, 33, 34, 35, 36}) EXPECT_TRUE(std::binary_search(sorted.begin(), sorted.end(), row)) << row;
+        total += static_cast<std::int64_t>(head.size());
+      }
+    }
+    EXPECT_EQ(total, 2 * 2 * capacity);
+  }
+}
+
+TEST_P(CompressorConformance, WindowRowsStayUnderTheSmallestCapacity) {
+  if (compressor_->keeps_everything()) return;
+  auto h = heat("5");
+  ASSERT_TRUE(h.ok());
+  for (const auto& layer : h->hot) {
+    for (const auto& head : layer) {
+      for (const std::int32_t row : {33, 34, 35, 36}) EXPECT_NE(std::find(head.begin(), head.end(), row), head.end());
+    }
+  }
+}
+
+TEST_P(CompressorConformance, RanksTheSameTwice) {
+  if (compressor_->keeps_everything()) return;
+  auto first = heat("20");
+  compressor_ = std::move(*make_compressor(GetParam()));
+  auto second = heat("20");
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first->hot, second->hot);
+}
+
+TEST_P(CompressorConformance, ACapacityWithinTheWindowIsRefused) {
+  if (compressor_->keeps_everything()) return;
+  for (const char* capacity : {"4", "3", "7.5"}) EXPECT_EQ(heat(capacity).status().field(), "cache.options.capacity");
 }
 
 INSTANTIATE_TEST_SUITE_P(Plugs, CompressorConformance, ::testing::ValuesIn(compressor_names()), [](const auto& plug) { return plug.param; });
@@ -195,7 +336,7 @@ TEST(RegistryTest, EveryStrategyIsMadeOfKnownPlugs) {
 TEST(RegistryTest, UnknownNamesListWhatThereIs) {
   EXPECT_NE(make_selector("x").status().message().find("anchors"), std::string::npos);
   EXPECT_NE(make_recomputer("x").status().message().find("full"), std::string::npos);
-  EXPECT_EQ(make_compressor("speckv").status().field(), "cache.compress");
+  EXPECT_EQ(make_compressor("magic").status().field(), "cache.compress");
   EXPECT_EQ(make_retriever("freekv").status().field(), "cache.decode");
   const Status s = find_strategy("x").status();
   EXPECT_EQ(s.code(), Code::kInvalidArgument);

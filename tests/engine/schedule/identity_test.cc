@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "engine/compress/compressor.h"
 #include "tests/engine/schedule/schedule_harness.h"
 
 namespace quire::testing {
@@ -36,12 +37,17 @@ class IdentityTest : public ScheduleTest, public ::testing::WithParamInterface<c
   }
   std::vector<QueryRequest> requests() {
     const char* strategies[] = {"recompute", "exact", "reuse", "epic", "cacheblend", "anchors", "samkv", "multi_infllm", "auto"};
+    const std::vector<std::string> compressors = compressor_names();
     std::vector<QueryRequest> out;
     for (int i = 0; i < 64; ++i) {
       QueryRequest r = make_request(*engine_, documents(i), random_ids(rng_, static_cast<std::size_t>(1 + (i * 13) % 90)), strategies[i % 9]);
       r.id = "qry_" + std::to_string(i);
       r.cache.write = false;
       r.sampling.max_tokens = 1 + (i * 7) % 40;
+      if (i % 4 == 1) {
+        r.cache.compress = compressors[static_cast<std::size_t>(i / 4) % compressors.size()];
+        if (r.cache.compress != "none") r.cache.options = PlugOptions({{"capacity", "40"}, {"window", "5"}, {"drop_mode", i % 8 == 1 ? "drop" : "demote"}});
+      }
       if (i % 5 == 4) {
         r.sampling.temperature = 0.8f;
         r.sampling.seed = static_cast<std::uint64_t>(i);

@@ -1,0 +1,119 @@
+#include "engine/compress/ranked.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+namespace quire {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+bool has(std::span<const PlugOption> table, std::string_view name) {
+  return std::any_of(table.begin(), table.end(), [&](const PlugOption& o) { return o.name == name; });
+}
+
+}  // namespace
+
+std::vector<PlugOption> ranked_options() {
+  return {
+      {.name = "capacity", .default_value = "1024", .least = 1, .most = 1e7, .summary = "rows of each layer and KV head that stay hot, the window among them"},
+      {.name = "window", .default_value = "32", .least = 1, .most = 4096, .summary = "last prompt rows that always stay; fewer than capacity"},
+      {.name = "drop_mode", .default_value = "demote", .values = {"demote", "drop"}, .summary = "the rest stays for a retriever, or leaves the cache for good"},
+  };
+}
+
+std::vector<PlugOption> window_options(std::string_view reduce) {
+  std::vector<PlugOption> table = ranked_options();
+  table.push_back({.name = "pool", .default_value = "max", .values = {"max", "avg", "none"}, .summary = "pooling of scores over neighbouring rows of a document"});
+  table.push_back({.name = "kernel", .default_value = "7", .least = 1, .most = 255, .summary = "rows pooled together, odd"});
+  table.push_back({.name = "reduce", .default_value = reduce, .values = {"mean", "max"}, .summary = "over the window's rows and a KV head's query heads"});
+  return table;
+}
+
+PlugOption lookahead_option() {
+  return {.name = "lookahead", .default_value = "64", .least = 0, .most = kMostLookAhead, .summary = "tokens of the draft's answer whose attention ranks, too"};
+}
+
+std::vector<PlugOption> adaptive_options() {
+  return {
+      {.name = "floor", .default_value = "0.2", .least = 0, .most = 1, .summary = "share of the budget that every KV head has in any case"},
+      {.name = "normalize", .default_value = "off", .values = {"on", "off"}, .summary = "heads whose attention is spread out count less"},
+  };
+}
+
+std::int32_t RankedCompressor::lookahead_tokens(const PlugOptions& options) const {
+  return has(table_, "lookahead") ? static_cast<std::int32_t>(options.number(table_, "lookahead")) : 0;
+}
+
+RankedSettings RankedCompressor::read(const PlugOptions& options) const {
+  RankedSettings out;
+  out.capacity = static_cast<std::int64_t>(options.number(table_, "capacity"));
+  out.window = static_cast<std::int64_t>(options.number(table_, "window"));
+  out.drop = options.word(table_, "drop_mode") == "drop";
+  if (!has(table_, "pool")) return out;
+  const std::string_view pool = options.word(table_, "pool");
+  out.pooling = pool == "max" ? Pooling::kMax : pool == "avg" ? Pooling::kAverage : Pooling::kNone;
+  out.kernel = static_cast<std::int32_t>(options.number(table_, "kernel"));
+  out.reduction = options.word(table_, "reduce") == "max" ? ScoreReduction::kMax : ScoreReduction::kSum;
+  return out;
+}
+
+Status RankedCompressor::check(const PlugOptions& options) const {
+  for (const std::string_view name : {"capacity", "window", "kernel", "lookahead"}) {
+    if (!has(table_, name)) continue;
+    const double x = options.number(table_, name);
+    if (x != std::floor(x)) return Status::invalid("cache.options." + std::string(name), "must be a whole number");
+  }
+  const RankedSettings s = read(options);
+  if (s.capacity <= s.window) {
+    return Status::invalid("cache.options.capacity", "is " + std::to_string(s.capacity) + " and must be above window, " + std::to_string(s.window) +
+                                                         ": the window's rows always stay");
+  }
+  if (s.kernel % 2 == 0) return Status::invalid("cache.options.kernel", "must be odd, is " + std::to_string(s.kernel));
+  return {};
+}
+
+Status RankedCompressor::begin(const CompressSetup& setup) {
+  setup_ = setup;
+  settings_ = read(*setup.options);
+  if (watch_ == Watch::kNothing) return {};
+  const std::int64_t window_begin = std::max<std::int64_t>(setup.question_begin, setup.question_end - settings_.window);
+  const auto first = watch_ == Watch::kPrompt ? std::numeric_limits<std::int32_t>::min() : static_cast<std::int32_t>(window_begin);
+  observed_ = std::make_unique<WindowScores>(setup, first, settings_.reduction);
+  return {};
+}
+
+std::vector<float> RankedCompressor::scores(std::int32_t layer, std::int32_t kv_head, const LayerRows& rows) const {
+  return observed_->scores(layer, kv_head, rows.num_rows);
+}
+
+std::vector<std::vector<std::int32_t>> RankedCompressor::rank_layer(std::int32_t layer, const LayerRows& rows) const {
+  const Candidates c = candidates(rows, settings_.capacity, settings_.window);
+  std::vector<std::vector<float>> all, competing;
+  for (std::int32_t m = 0; m < setup_.num_kv_heads; ++m) {
+    all.push_back(scores(layer, m, rows));
+    pool_scores(all.back(), c.pooled, settings_.pooling, settings_.kernel);
+    competing.emplace_back();
+    for (const std::int32_t row : c.ranked) competing.back().push_back(all.back()[at(row)]);
+  }
+  const std::vector<std::int64_t> budgets = head_budgets(competing, layer_budget(layer, c));
+  std::vector<std::vector<std::int32_t>> hot(at(setup_.num_kv_heads), c.kept);
+  for (std::size_t m = 0; m < hot.size(); ++m) {
+    const std::vector<std::int32_t> best = best_rows(all[m], c.ranked, budgets[m]);
+    hot[m].insert(hot[m].end(), best.begin(), best.end());
+  }
+  return hot;
+}
+
+Result<Heat> RankedCompressor::compress(const CompressInput& input) {
+  const auto fits = [this](const LayerRows& rows) { return rows.num_rows <= settings_.capacity; };
+  Heat heat;
+  if (std::all_of(input.layers.begin(), input.layers.end(), fits)) return heat;
+  heat.drop = settings_.drop;
+  for (std::int32_t layer = 0; layer < setup_.num_layers; ++layer) heat.hot.push_back(rank_layer(layer, input.layers[at(layer)]));
+  return heat;
+}
+
+}  // namespace quire

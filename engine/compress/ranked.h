@@ -1,0 +1,74 @@
+/// Compressors that give every row of a KV head a score once and keep the best: all of this build's but `none`.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "engine/compress/compressor.h"
+#include "engine/compress/ranking.h"
+#include "engine/compress/window_scores.h"
+
+namespace quire {
+
+/// Options of all of them, read; their table is ranked_options().
+struct RankedSettings {
+  std::int64_t capacity = 0;      ///< C: rows of each layer and KV head that stay hot, the window among them
+  std::int64_t window = 0;        ///< w: last prompt rows that always stay; of those that score, where rows score
+  bool drop = false;
+  Pooling pooling = Pooling::kNone;
+  std::int32_t kernel = 1;
+  ScoreReduction reduction = ScoreReduction::kSum;
+};
+
+/// `capacity`, `window` and `drop_mode`.
+std::vector<PlugOption> ranked_options();
+/// Those, `pool`, `kernel` and `reduce`, with this default.
+std::vector<PlugOption> window_options(std::string_view reduce);
+/// An option of compressors that have the draft look ahead.
+PlugOption lookahead_option();
+/// Options of compressors that deal a layer's budget out to its KV heads.
+std::vector<PlugOption> adaptive_options();
+
+class RankedCompressor : public Compressor {
+ public:
+  /// Which rows are watched while they run.
+  enum class Watch : std::uint8_t { kNothing, kWindow, kPrompt };
+
+  /// `table` must outlive it.
+  RankedCompressor(const std::vector<PlugOption>& table, Watch watch) : table_(table), watch_(watch) {}
+
+  std::span<const PlugOption> options() const override { return table_; }
+  Status check(const PlugOptions& options) const override;
+  Status begin(const CompressSetup& setup) override;
+  ForwardHook* observer() override { return observed_.get(); }
+  bool observes_prompt() const override { return watch_ == Watch::kPrompt; }
+  std::int32_t lookahead_tokens(const PlugOptions& options) const override;
+  Result<Heat> compress(const CompressInput& input) override;
+
+ protected:
+  /// Scores of the layer's rows for one KV head, [rows.num_rows]; what was watched, unless overridden.
+  virtual std::vector<float> scores(std::int32_t layer, std::int32_t kv_head, const LayerRows& rows) const;
+  /// Competing rows that a KV head of this layer may keep on average.
+  virtual std::int64_t layer_budget(std::int32_t /*layer*/, const Candidates& rows) const { return rows.budget; }
+  /// The same, dealt out to the KV heads by their pooled scores of the competing rows, [kv head][ranked row].
+  virtual std::vector<std::int64_t> head_budgets(std::span<const std::vector<float>> scores, std::int64_t budget) const {
+    return std::vector<std::int64_t>(scores.size(), budget);
+  }
+  const CompressSetup& setup() const { return setup_; }
+  double number(std::string_view option) const { return setup_.options->number(table_, option); }
+  std::string_view word(std::string_view option) const { return setup_.options->word(table_, option); }
+
+ private:
+  RankedSettings read(const PlugOptions& options) const;
+  std::vector<std::vector<std::int32_t>> rank_layer(std::int32_t layer, const LayerRows& rows) const;
+
+  const std::vector<PlugOption>& table_;
+  const Watch watch_;
+  CompressSetup setup_;
+  RankedSettings settings_;
+  std::unique_ptr<WindowScores> observed_;
+};
+
+}  // namespace quire

@@ -1,0 +1,27 @@
+#include "engine/compress/ranked.h"
+
+namespace quire {
+namespace {
+
+const std::vector<PlugOption>& table() {
+  static const std::vector<PlugOption> kTable = [] {
+    std::vector<PlugOption> t = window_options("max");
+    t.push_back(lookahead_option());
+    return t;
+  }();
+  return kTable;
+}
+
+/// SpecKV (algorithms §5.1, §5.7): the question's last rows and the rows of a draft's answer, run behind it, score all others by their pooled attention in the
+/// target. Without look-ahead it is SnapKV with these settings.
+class SpecKvCompressor final : public RankedCompressor {
+ public:
+  SpecKvCompressor() : RankedCompressor(table(), Watch::kWindow) {}
+  std::string_view name() const override { return "speckv"; }
+};
+
+}  // namespace
+
+std::unique_ptr<Compressor> make_speckv_compressor() { return std::make_unique<SpecKvCompressor>(); }
+
+}  // namespace quire

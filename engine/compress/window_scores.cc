@@ -1,0 +1,66 @@
+#include "engine/compress/window_scores.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace quire {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+WindowScores::WindowScores(const CompressSetup& setup, std::int32_t first_position, ScoreReduction reduction)
+    : setup_(setup), first_position_(first_position), reduction_(reduction), scores_(at(setup.num_layers)) {}
+
+/// To rows of `num_rows` per KV head, what is new zero.
+void WindowScores::grow(std::vector<float>& scores, std::int64_t num_rows) const {
+  const std::int64_t heads = setup_.num_kv_heads, old = static_cast<std::int64_t>(scores.size()) / heads;
+  if (old >= num_rows) return;
+  std::vector<float> grown(at(heads * num_rows), 0.0f);
+  for (std::int64_t m = 0; m < heads; ++m) std::copy_n(scores.begin() + m * old, old, grown.begin() + m * num_rows);
+  scores = std::move(grown);
+}
+
+Status WindowScores::after_attention(LayerPass& pass) {
+  const auto found = std::find_if(pass.positions.begin(), pass.positions.end(), [this](std::int32_t p) { return p >= first_position_; });
+  const std::int64_t first = found - pass.positions.begin(), rows = pass.qkv.rows - first;
+  if (rows <= 0) return {};
+  const std::int64_t width = std::int64_t{setup_.num_heads} * setup_.head_dim;
+  query_.resize(at(rows * width));
+  RopeRotateArgs rotate{};
+  rotate.x = pass.qkv.q + first * pass.qkv.ld;
+  rotate.out = query_.data();
+  rotate.positions = pass.positions.data() + first;
+  rotate.rows = rows;
+  rotate.num_heads = setup_.num_heads;
+  rotate.ldx = pass.qkv.ld;
+  rotate.ldo = width;
+  QUIRE_RETURN_IF_ERROR(rope_rotate(*setup_.rope, rotate));
+  AttentionScoresArgs args{};
+  args.q = query_.data();
+  args.query_positions = pass.positions.data() + first;
+  args.lse = pass.lse + first * setup_.num_heads;
+  args.rows = rows;
+  args.ldq = width;
+  args.ld_lse = setup_.num_heads;
+  args.num_heads = setup_.num_heads;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(setup_.head_dim));
+  args.kv = pass.cache->view(pass.layer);
+  args.reduction = reduction_;
+  std::vector<float>& scores = scores_[at(pass.layer)];
+  grow(scores, args.kv.num_rows);
+  args.scores = scores.data();
+  args.ld_scores = static_cast<std::int64_t>(scores.size()) / setup_.num_kv_heads;
+  return attention_scores(args);
+}
+
+std::vector<float> WindowScores::scores(std::int32_t layer, std::int32_t kv_head, std::int64_t num_rows) const {
+  const std::vector<float>& seen = scores_[at(layer)];
+  const std::int64_t rows = static_cast<std::int64_t>(seen.size()) / setup_.num_kv_heads;
+  std::vector<float> out(at(num_rows), 0.0f);
+  std::copy_n(seen.begin() + kv_head * rows, std::min(rows, num_rows), out.begin());
+  return out;
+}
+
+}  // namespace quire

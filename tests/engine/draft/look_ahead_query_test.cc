@@ -1,0 +1,146 @@
+/// Queries whose compressor has a draft look ahead.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/engine/pipeline/harness.h"
+
+namespace quire::testing {
+namespace {
+
+using Options = std::map<std::string, std::string, std::less<>>;
+
+class LookAheadQueryTest : public ::testing::Test {
+ protected:
+  LookAheadQueryTest() : store_(open_test_store(folder_.path() / "store")) { start(""); }
+  ~LookAheadQueryTest() override { engine_->stop(std::chrono::milliseconds(0)); }
+
+  void start(const std::string& draft) {
+    if (engine_) engine_->stop(std::chrono::milliseconds(0));
+    engine_ = make_test_engine(model_.path(), *store_, [&](EngineOptions& o) {
+      o.draft_path = draft;
+      o.draft_wait_ms = 600000;  // until it answers
+    });
+    if (!docs_.empty()) return;
+    for (const std::size_t n : {120u, 33u, 90u}) {
+      Doc d{"d" + std::to_string(n), random_ids(rng_, n), std::nullopt};
+      d.key = ingest(*engine_, *store_, d.id, d.ids);
+      docs_.push_back(d);
+    }
+    question_ = random_ids(rng_, 21);
+  }
+  Outcome ask(const std::string& strategy, const std::string& compress, const Options& options = {}) {
+    QueryRequest r = make_request(*engine_, docs_, question_, strategy);
+    r.cache.compress = compress;
+    r.cache.options = PlugOptions(options);
+    Outcome o = run_query(*engine_, std::move(r));
+    EXPECT_TRUE(o.status.ok()) << strategy << " " << compress << ": " << o.status.to_string();
+    expect_fates_sum(o.plan);
+    return o;
+  }
+  static std::vector<float> hot_shares(const Outcome& o) {
+    std::vector<float> out;
+    for (const auto& c : o.plan.contexts) {
+      for (const auto& b : c.blocks) out.push_back(b.hot_share.value_or(-1));
+    }
+    return out;
+  }
+
+  std::mt19937 rng_{29};
+  TempFolder folder_;
+  RandomModelFolder model_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<Doc> docs_;
+  std::vector<std::int32_t> question_;
+};
+
+TEST_F(LookAheadQueryTest, WithoutADraftSpecKvRanksAsSnapKvDoes) {
+  const Options options = {{"capacity", "60"}, {"window", "9"}, {"drop_mode", "drop"}, {"reduce", "mean"}};
+  const Outcome snap = ask("reuse", "snapkv", options), spec = ask("reuse", "speckv", options);
+  EXPECT_EQ(spec.ids, snap.ids);
+  EXPECT_EQ(hot_shares(spec), hot_shares(snap));
+  EXPECT_EQ(spec.stats.lookahead_tokens, 0);
+  EXPECT_NE(spec.plan.compression->note.find("model.draft_path"), std::string::npos);
+  EXPECT_EQ(ask("reuse", "ada_speckv", options).ids, ask("reuse", "adakv", options).ids);
+  EXPECT_EQ(snap.plan.compression->note, "");
+}
+
+TEST_F(LookAheadQueryTest, LookAheadRanksAndLeavesNothingBehind) {
+  const Outcome plain = ask("reuse", "none");
+  start(model_.path().string());
+  EXPECT_EQ(engine_->info().draft_path, model_.path().string());
+  for (const char* name : {"speckv", "ada_speckv"}) {
+    for (const char* mode : {"demote", "drop"}) {
+      const Outcome o = ask("reuse", name, {{"capacity", "60"}, {"lookahead", "10"}, {"drop_mode", mode}});
+      EXPECT_GT(o.stats.lookahead_tokens, 0);
+      EXPECT_LE(o.stats.lookahead_tokens, 10);
+      EXPECT_EQ(o.plan.compression->lookahead_tokens, o.stats.lookahead_tokens);
+      EXPECT_EQ(o.plan.compression->note, "");
+      EXPECT_GT(o.stats.draft_ms, 0);
+      // Neither the rows nor the first token know of it.
+      EXPECT_EQ(o.plan.compression->rows, 3 * 2 * o.plan.prompt_tokens);
+      EXPECT_EQ(o.ids[0], plain.ids[0]);
+      if (std::string(mode) == "demote") {
+        EXPECT_EQ(o.ids, plain.ids);
+      }
+    }
+  }
+}
+
+TEST_F(LookAheadQueryTest, LookAheadChangesTheRankingAndZeroTurnsItOff) {
+  const Options off = {{"capacity", "60"}, {"window", "4"}, {"lookahead", "0"}}, on = {{"capacity", "60"}, {"window", "4"}, {"lookahead", "12"}};
+  const Outcome without_draft = ask("recompute", "speckv", off);
+  start(model_.path().string());
+  const Outcome none = ask("recompute", "speckv", off);
+  EXPECT_EQ(hot_shares(none), hot_shares(without_draft));
+  EXPECT_EQ(none.stats.draft_ms, 0);
+  EXPECT_NE(hot_shares(ask("recompute", "speckv", on)), hot_shares(none));
+}
+
+TEST_F(LookAheadQueryTest, ComposesWithEveryStrategyAndAnswersTheSameTwice) {
+  start(model_.path().string());
+  for (const char* strategy : {"recompute", "exact", "reuse", "epic", "cacheblend", "samkv", "multi_infllm"}) {
+    const Options options = {{"capacity", "48"}, {"window", "8"}, {"lookahead", "6"}, {"drop_mode", "drop"}};
+    const Outcome first = ask(strategy, "ada_speckv", options), second = ask(strategy, "ada_speckv", options);
+    EXPECT_EQ(first.ids, second.ids) << strategy;
+    EXPECT_EQ(first.stats.lookahead_tokens, second.stats.lookahead_tokens) << strategy;
+    EXPECT_EQ(first.plan.compression->hot_rows, 3 * 2 * 48) << strategy;
+  }
+}
+
+TEST_F(LookAheadQueryTest, ADraftThatCannotServeThePromptIsDoneWithout) {
+  const RandomModelFolder small(7, 64);
+  const Options options = {{"capacity", "60"}, {"window", "9"}};
+  const Outcome without = ask("reuse", "speckv", options);
+  start(small.path().string());
+  const Outcome o = ask("reuse", "speckv", options);
+  EXPECT_EQ(o.stats.lookahead_tokens, 0);
+  EXPECT_NE(o.plan.compression->note.find("window"), std::string::npos) << o.plan.compression->note;
+  EXPECT_EQ(o.ids, without.ids);
+  EXPECT_EQ(hot_shares(o), hot_shares(without));
+}
+
+TEST_F(LookAheadQueryTest, NobodyWaitsForADraftLongerThanAsked) {
+  engine_->stop(std::chrono::milliseconds(0));
+  engine_ = make_test_engine(model_.path(), *store_, [&](EngineOptions& o) {
+    o.draft_path = model_.path().string();
+    o.draft_wait_ms = 0;
+  });
+  const Outcome o = ask("reuse", "speckv", {{"capacity", "60"}});
+  // It came in time or it was given up; the reply says which.
+  EXPECT_EQ(o.stats.lookahead_tokens > 0, o.plan.compression->note.empty());
+}
+
+TEST_F(LookAheadQueryTest, ADraftFolderThatIsNoneStopsTheStart) {
+  EngineOptions options;
+  options.model_path = model_.path().string();
+  options.draft_path = (folder_.path() / "nothing").string();
+  options.weights = "f32";
+  options.working_cache_bytes = 1 << 20;
+  const auto engine = create_engine(options, *store_);
+  EXPECT_EQ(engine.status().field(), "model.draft_path");
+}
+
+}  // namespace
+}  // namespace quire::testing
