@@ -19,6 +19,7 @@ using prometheus::Labels;
 
 const Histogram::BucketBoundaries kSeconds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
 const Histogram::BucketBoundaries kNats = {0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};
+const Histogram::BucketBoundaries kLookAheadTokens = {0, 1, 2, 4, 8, 16, 32, 64};
 const Histogram::BucketBoundaries kRatios = {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1};
 
 /// Label values come from fixed sets: whatever a plug is called, unknown names are one value.
@@ -49,6 +50,10 @@ struct Metrics::Impl {
   prometheus::Family<Histogram>& hit_ratio = histogram("quire_request_hit_ratio", "Share of the prompt that was not prefilled");
   prometheus::Family<Histogram>& keep_ratio = histogram("quire_request_keep_ratio", "Share of document blocks attended to");
   prometheus::Family<Histogram>& recompute_ratio = histogram("quire_request_recompute_ratio", "Share of document tokens recomputed");
+  prometheus::Family<Histogram>& hot_ratio = histogram("quire_request_hot_ratio", "Share of the working cache's rows that compression left hot");
+  prometheus::Family<Histogram>& compress = histogram("quire_request_compress_time_seconds", "Ranking the working cache's rows");
+  prometheus::Family<Histogram>& draft = histogram("quire_request_draft_time_seconds", "From asking the draft to its look-ahead, most of it beside other work");
+  prometheus::Family<Histogram>& lookahead = histogram("quire_request_lookahead_tokens", "Tokens of the draft's answer that ranked cached rows");
   prometheus::Family<Histogram>& ingest_duration = histogram("quire_ingest_duration_seconds", "Whole ingest jobs");
 
   prometheus::Family<prometheus::Counter>& shadow_checks = counter("quire_shadow_checks_total", "Approximate answers drawn for a check, by what became of it");
@@ -118,6 +123,15 @@ void Metrics::query_finished(const QueryRecord& r) {
   m.hit_ratio.Add({}, kRatios).Observe(p.hit_ratio());
   m.keep_ratio.Add({}, kRatios).Observe(p.keep_ratio);
   m.recompute_ratio.Add({}, kRatios).Observe(p.recompute_ratio);
+  if (p.compression) {
+    const Labels by_compressor{{"compress", p.compression->by}};
+    m.hot_ratio.Add(by_compressor, kRatios).Observe(p.compression->ratio());
+    m.compress.Add(by_compressor, kSeconds).Observe(r.stats.compress_ms / 1000);
+  }
+  if (r.stats.draft_ms > 0) {
+    m.draft.Add({}, kSeconds).Observe(r.stats.draft_ms / 1000);
+    m.lookahead.Add({}, kLookAheadTokens).Observe(static_cast<double>(r.stats.lookahead_tokens));
+  }
 }
 
 void Metrics::ingest_finished(double seconds) { impl_->ingest_duration.Add({}, kSeconds).Observe(seconds); }

@@ -23,8 +23,8 @@ struct Config {
     bool ui = true;
   } server;
   struct Model {
-    std::string path, name = "default", backend = "auto", kv_dtype = "f16", weights = "auto", prompt_format = "auto";
-    std::int64_t device = 0, max_model_len = 8192, threads = 0, working_cache_bytes = 0;
+    std::string path, name = "default", backend = "auto", kv_dtype = "f16", weights = "auto", prompt_format = "auto", draft_path;
+    std::int64_t device = 0, max_model_len = 8192, threads = 0, working_cache_bytes = 0, draft_wait_ms = 500;
   } model;
   struct Auth {
     std::string keys_file;

@@ -36,6 +36,7 @@ json::object model_json(const Services& services) {
   meta["heads"] = info.config.num_heads;
   meta["kv_heads"] = info.config.num_kv_heads;
   meta["vocab_size"] = info.config.vocab_size;
+  meta["draft"] = !info.draft_path.empty();
   o["meta"] = std::move(meta);
   return o;
 }
@@ -61,6 +62,14 @@ json::object option_json(const PlugOption& option) {
   return o;
 }
 
+json::object options_json(std::span<const std::span<const PlugOption>> tables) {
+  json::object out;
+  for (const auto table : tables) {
+    for (const PlugOption& option : table) out[option.name] = option_json(option);
+  }
+  return out;
+}
+
 /// Every strategy with what cache.options may name under it.
 json::array strategies_json() {
   json::array out;
@@ -73,12 +82,21 @@ json::array strategies_json() {
     o["same_as_recompute"] = s.same_as_recompute;
     o["takes_keep_ratio"] = s.takes_keep_ratio;
     o["takes_recompute_ratio"] = s.takes_recompute_ratio;
-    json::object options;
-    for (const auto table : option_tables(s, {})) {
-      for (const PlugOption& option : table) options[option.name] = option_json(option);
-    }
-    o["options"] = std::move(options);
+    const auto tables = option_tables(s, {});
+    o["options"] = options_json(tables);
     out.push_back(std::move(o));
+  }
+  return out;
+}
+
+/// Every compressor with what cache.options may name under it.
+json::array compressors_json() {
+  json::array out;
+  for (const std::string& name : compressor_names()) {
+    const auto compressor = make_compressor(name);
+    if (!compressor.ok()) continue;
+    const std::span<const PlugOption> table = (*compressor)->options();
+    out.push_back(json::object{{"name", name}, {"options", options_json(std::span(&table, 1))}});
   }
   return out;
 }
@@ -119,6 +137,7 @@ void info(std::shared_ptr<Call> call) {
   o["strategies"] = std::move(strategy_names);
   o["strategy_details"] = strategies_json();
   o["compressors"] = names(compressor_names());
+  o["compressor_details"] = compressors_json();
   o["retrievers"] = names(retriever_names());
   json::object limits;
   limits["body_bytes"] = config->server.max_body_bytes;

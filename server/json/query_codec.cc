@@ -223,6 +223,11 @@ json::object cache_json(const QueryRecord& r) {
   if (r.stats.sketch_bytes > 0 || r.stats.sketch_misses > 0) {
     o["sketches"] = json::object{{"bytes", r.stats.sketch_bytes}, {"misses", r.stats.sketch_misses}};
   }
+  if (p.compression) {
+    const Compression& c = *p.compression;
+    o["compression"] = json::object{{"by", c.by}, {"mode", c.dropped ? "drop" : "demote"}, {"rows", c.rows}, {"hot_rows", c.hot_rows}, {"ratio", rounded(c.ratio(), 4)},
+                                      {"lookahead_tokens", c.lookahead_tokens}, {"note", text_or_null(c.note)}};
+  }
   o["misses"] = misses_json(r);
   return o;
 }
@@ -241,6 +246,8 @@ json::object timings_json(const QueryRecord& r) {
   o["recompute_ms"] = rounded(s.recompute_ms);
   o["ttft_ms"] = rounded(r.ttft_ms);
   o["decode_ms"] = rounded(s.decode_ms);
+  if (s.draft_ms > 0) o["draft_ms"] = rounded(s.draft_ms);
+  if (s.compress_ms > 0) o["compress_ms"] = rounded(s.compress_ms);
   if (s.attribution_ms > 0) o["attribution_ms"] = rounded(s.attribution_ms);
   o["total_ms"] = rounded(r.total_ms);
   const double speed = s.decode_ms > 0 && s.completion_tokens > 1 ? static_cast<double>(s.completion_tokens - 1) * 1000.0 / s.decode_ms : 0;
@@ -382,6 +389,7 @@ json::object explain_json(const QueryRecord& r, const std::vector<BlockChars>& c
       item["kept_layers"] = b.kept_layers;
       item["recomputed_tokens"] = b.recomputed_tokens;
       item["load_ms"] = rounded(b.load_ms);
+      if (b.hot_share) item["hot_share"] = rounded(static_cast<double>(*b.hot_share), 4);
       blocks.push_back(std::move(item));
       ++index;
     }

@@ -163,6 +163,29 @@ TEST_F(ApiTest, QueryReportsTheFateOfEveryToken) {
   expect_fates_add_up(exact);
 }
 
+TEST_F(ApiTest, CompressionIsListedAskedForAndReported) {
+  post("c1", sample_text(13, 400));
+  const auto info = service->json("GET", "/v1/info");
+  EXPECT_NE(json::serialize(at(info, "compressor_details")).find("capacity"), std::string::npos);
+  int status = 0;
+  const auto dense = ask("What was built?", R"(["c1"])", R"(,"max_tokens":6,"cache":{"strategy":"reuse"})", &status);
+  ASSERT_EQ(status, 200) << json::serialize(dense);
+  for (const std::string name : {"streamingllm", "h2o", "snapkv", "pyramidkv", "adakv", "speckv", "ada_speckv"}) {
+    const std::string options = R"(,"max_tokens":6,"cache":{"strategy":"reuse","compress":")" + name + R"(","options":{"capacity":64,"window":16,"drop_mode":"drop"}},"explain":"blocks")";
+    const auto r = ask("What was built?", R"(["c1"])", options, &status);
+    ASSERT_EQ(status, 200) << json::serialize(r);
+    expect_fates_add_up(r);
+    EXPECT_EQ(text_at(r, "cache.compress"), name);
+    EXPECT_EQ(text_at(r, "cache.compression.by"), name);
+    EXPECT_EQ(text_at(r, "cache.compression.mode"), "drop");
+    EXPECT_LT(int_at(r, "cache.compression.hot_rows"), int_at(r, "cache.compression.rows"));
+    EXPECT_TRUE(at(r, "explain.blocks").as_array().at(0).as_object().contains("hot_share"));
+  }
+  const auto bad = ask("q", R"(["c1"])", R"(,"cache":{"strategy":"reuse","compress":"snapkv","options":{"capacity":16}})", &status);
+  EXPECT_EQ(status, 400) << json::serialize(bad);
+  EXPECT_NE(json::serialize(bad).find("cache.options.capacity"), std::string::npos);
+}
+
 TEST_F(ApiTest, CacheHeaderSaysWhatWasFound) {
   post("xc", sample_text(13, 100));
   const auto header = [&](const std::string& strategy) {

@@ -207,6 +207,25 @@ TEST(QueryCodec, ExplainTellsWhatTheSelectorFound) {
   EXPECT_EQ(plan_result_json(r).at("selection_pending").as_bool(), false);
 }
 
+TEST(QueryCodec, CompressionSaysByWhomAndHowMuch) {
+  auto r = record();
+  EXPECT_FALSE(cache_json(r).contains("compression"));
+  EXPECT_FALSE(explain_json(r, {}).at("blocks").at(0).as_object().contains("hot_share"));
+  r.plan.compression = Compression{.by = "speckv", .dropped = true, .rows = 400, .hot_rows = 100, .lookahead_tokens = 7, .note = ""};
+  r.plan.contexts[0].blocks[0].hot_share = 0.5f;
+  r.stats.compress_ms = 1.25;
+  r.stats.draft_ms = 30;
+  const auto c = cache_json(r).at("compression").as_object();
+  EXPECT_EQ(c.at("by").as_string(), "speckv");
+  EXPECT_EQ(c.at("mode").as_string(), "drop");
+  EXPECT_EQ(c.at("hot_rows").as_int64(), 100);
+  EXPECT_EQ(c.at("ratio").as_double(), 0.25);
+  EXPECT_EQ(c.at("lookahead_tokens").as_int64(), 7);
+  EXPECT_TRUE(c.at("note").is_null());
+  EXPECT_EQ(explain_json(r, {}).at("blocks").at(0).at("hot_share").as_double(), 0.5);
+  EXPECT_TRUE(timings_json(r).contains("compress_ms") && timings_json(r).contains("draft_ms"));
+}
+
 TEST(QueryCodec, StreamedEndHasNoAnswer) {
   EXPECT_FALSE(query_result_json(record(), false).contains("answer"));
   EXPECT_TRUE(query_result_json(record(), true).contains("answer"));
