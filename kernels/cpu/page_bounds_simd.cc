@@ -1,0 +1,111 @@
+#include "kernels/cpu/page_bounds_pages.h"
+
+#include <bit>
+#include <limits>
+
+#include "kernels/cpu/cpu_features.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/page_bounds_simd.cc"
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#include "hwy/foreach_target.h"
+
+#include "hwy/highway.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::cpu {
+namespace HWY_NAMESPACE {
+
+constexpr std::int64_t kMaxHeadDim = 256;
+
+/// The nearest bf16 that is not above (or, `up`, not below) a finite value: one step of magnitude away from zero where cutting bits went the wrong way.
+HWY_INLINE std::uint16_t RoundOutwards(float value, bool up) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto cut = static_cast<std::uint16_t>(bits >> 16);
+  const bool negative = (bits >> 31) != 0, exact = (bits & 0xffffu) == 0;
+  return exact || negative == up ? cut : static_cast<std::uint16_t>(cut + 1);
+}
+
+template <class Tag>
+HWY_INLINE void BoundPage(Tag tag, const PageBoundsArgs& a, std::int64_t page, std::int64_t head) {
+  const std::int64_t dim = a.kv.head_dim;
+  HWY_ALIGN float low[kMaxHeadDim], high[kMaxHeadDim];
+  for (std::int64_t c = 0; c < dim; ++c) {
+    low[c] = std::numeric_limits<float>::infinity();
+    high[c] = -low[c];
+  }
+  const KvStretch rows = a.pages[page];
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const auto* bytes = static_cast<const std::byte*>(a.kv.pages[row / kPageTokens]) + head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
+    const auto* key = reinterpret_cast<const typename Tag::Type*>(bytes);
+    for_each_vector(dim, [&](auto d, std::int64_t i) HWY_ATTR {
+      const auto k = load_as_f32(d, tag, key + i);
+      hn::StoreU(hn::Min(hn::LoadU(d, low + i), k), d, low + i);
+      hn::StoreU(hn::Max(hn::LoadU(d, high + i), k), d, high + i);
+    });
+  }
+  std::uint16_t* out = a.bounds + (page * a.kv.num_kv_heads + head) * 2 * dim;
+  for (std::int64_t c = 0; c < dim; ++c) {
+    out[c] = RoundOutwards(low[c], false);
+    out[dim + c] = RoundOutwards(high[c], true);
+  }
+}
+
+void BoundPages(const PageBoundsArgs& a, std::int64_t begin, std::int64_t end) {
+  with_dtype(a.kv.dtype, [&](auto tag) HWY_ATTR {
+    for (std::int64_t page = begin; page < end; ++page) {
+      for (std::int64_t head = 0; head < a.kv.num_kv_heads; ++head) BoundPage(tag, a, page, head);
+    }
+  });
+}
+
+HWY_INLINE float ScorePage(const float* q, const std::uint16_t* low, std::int64_t dim) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::uint16_t* high = low + dim;
+  auto sum = hn::Zero(d);
+  std::int64_t c = 0;
+  for (; c + lanes <= dim; c += lanes) {
+    const auto x = hn::LoadU(d, q + c);
+    sum = hn::Add(sum, hn::Max(hn::Mul(x, load_as_f32(d, BF16Tag{}, low + c)), hn::Mul(x, load_as_f32(d, BF16Tag{}, high + c))));
+  }
+  float total = hn::GetLane(hn::SumOfLanes(d, sum));
+  const hn::CappedTag<float, 1> one;
+  for (; c < dim; ++c) {
+    const auto x = hn::LoadU(one, q + c);
+    total += hn::GetLane(hn::Max(hn::Mul(x, load_as_f32(one, BF16Tag{}, low + c)), hn::Mul(x, load_as_f32(one, BF16Tag{}, high + c))));
+  }
+  return total;
+}
+
+void ScorePages(const PageScoresArgs& a, std::int64_t begin, std::int64_t end) {
+  const std::int64_t dim = a.head_dim, group = a.num_heads / a.num_kv_heads;
+  for (std::int64_t page = begin; page < end; ++page) {
+    for (std::int64_t head = 0; head < a.num_heads; ++head) {
+      const std::uint16_t* bounds = a.bounds + (page * a.num_kv_heads + head / group) * 2 * dim;
+      a.scores[head * a.ld_scores + page] = a.scale * ScorePage(a.q + head * dim, bounds, dim);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace quire::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace quire::cpu {
+namespace {
+
+[[maybe_unused]] const Isa kIsa = isa();  // before the first dispatch
+
+HWY_EXPORT(BoundPages);
+HWY_EXPORT(ScorePages);
+
+}  // namespace
+
+void page_bounds_pages(const PageBoundsArgs& args, std::int64_t begin, std::int64_t end) { HWY_DYNAMIC_DISPATCH(BoundPages)(args, begin, end); }
+void page_scores_pages(const PageScoresArgs& args, std::int64_t begin, std::int64_t end) { HWY_DYNAMIC_DISPATCH(ScorePages)(args, begin, end); }
+
+}  // namespace quire::cpu
+#endif
