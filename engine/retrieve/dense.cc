@@ -1,8 +1,7 @@
-#include <cmath>
 #include <vector>
 
 #include "engine/retrieve/retriever.h"
-#include "kernels/attention.h"
+#include "engine/retrieve/step_attention.h"
 #include "kernels/attention_rows.h"
 
 namespace quire {
@@ -14,29 +13,21 @@ class DenseRetriever final : public Retriever {
   std::string_view name() const override { return "dense"; }
 
   Status attend(const RetrieveStep& step) override {
-    AttentionArgs args{};
-    args.q = step.query;
-    args.query_positions = &step.position;
-    args.rows = 1;
-    args.ldq = args.ldo = std::int64_t{step.num_heads} * step.head_dim;
-    args.num_heads = step.num_heads;
-    args.scale = 1.0f / std::sqrt(static_cast<float>(step.head_dim));
-    args.kv = step.cache->view(step.layer);
-    args.out = step.out;
-    return step.cache->ragged(step.layer) ? attend_held(step, args) : attention(args);
+    const KvView kv = step.cache->view(step.layer);
+    return step.cache->ragged(step.layer) ? attend_held(step, kv) : dense_attention(step, kv);
   }
 
  private:
   /// Where KV heads hold different numbers of rows.
-  Status attend_held(const RetrieveStep& step, const AttentionArgs& args) {
-    rows_.resize(static_cast<std::size_t>(args.kv.num_kv_heads));
+  Status attend_held(const RetrieveStep& step, const KvView& kv) {
+    rows_.resize(static_cast<std::size_t>(kv.num_kv_heads));
     lists_.clear();
-    for (std::int32_t m = 0; m < args.kv.num_kv_heads; ++m) {
+    for (std::int32_t m = 0; m < kv.num_kv_heads; ++m) {
       auto& rows = rows_[static_cast<std::size_t>(m)];
       step.cache->head_rows(step.layer, m, rows);
       lists_.push_back({rows.data(), static_cast<std::int64_t>(rows.size())});
     }
-    return attention_rows({args, lists_.data()});
+    return attention_rows({attention_args(step, kv), lists_.data()});
   }
 
   std::vector<std::vector<std::int32_t>> rows_;

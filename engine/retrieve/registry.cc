@@ -6,6 +6,8 @@ namespace {
 
 constexpr PlugEntry<Retriever> kRetrievers[] = {
     {"dense", make_dense_retriever},
+    {"freekv", make_freekv_retriever},
+    {"quest", make_quest_retriever},
 };
 
 }  // namespace

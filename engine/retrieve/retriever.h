@@ -10,15 +10,39 @@
 
 #include "engine/cache/working_cache.h"
 #include "engine/compress/compressor.h"
+#include "engine/pipeline/plug_options.h"
 #include "kernels/base/status.h"
 
 namespace quire {
 
+class DevicePool;
+class TransferLane;
+
+/// Where a context stands in the prompt.
+struct ContextRows {
+  std::int64_t first_position = 0, num_tokens = 0;
+};
+
 struct RetrieveInput {
   WorkingCache* cache = nullptr;             ///< after compression; the retriever may index it
-  const Heat* heat = nullptr;                ///< what compression demoted is not in it; where rows were dropped it is empty
+  const Heat* heat = nullptr;                ///< what compression demoted is not in it; where rows were dropped it is empty. For this call only
+  std::span<const ContextRows> contexts;     ///< that have rows, ascending; for this call only
+  const PlugOptions* options = nullptr;      ///< checked by check(); null: defaults. For this call only
+  DevicePool* device = nullptr;              ///< for what is brought to the device; outlives the retriever
+  TransferLane* transfers = nullptr;         ///< for copies beside the computation; null: they are made at once. Outlives the retriever
   std::int64_t prompt_tokens = 0;
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+};
+
+/// What a retriever did for one answer, over all layers.
+struct RetrieveStats {
+  std::int64_t sparse_steps = 0;             ///< layer steps that attended to a part of the rows only
+  std::int64_t selections = 0;               ///< times a layer's pages were scored
+  std::int64_t heads_corrected = 0, heads_kept = 0;  ///< KV heads chosen again before attention, and those that went by the query before
+  std::int64_t pages_wanted = 0, pages_copied = 0;   ///< per KV head; the difference was on the device already
+  std::int64_t bytes_copied = 0, bytes_appended = 0; ///< to the device: pages brought, and rows of new tokens
+  std::int64_t waits = 0;                    ///< layer steps that had to wait for copies
+  std::int64_t device_bytes = 0;             ///< held on the device
 };
 
 /// One layer of one decode step of one sequence. The step's own K and V are in the cache already (its last row).
@@ -36,12 +60,18 @@ class Retriever {
  public:
   virtual ~Retriever() = default;
   virtual std::string_view name() const = 0;
+  virtual std::span<const PlugOption> options() const { return {}; }
+  /// What options() cannot say of one option alone. Errors: kInvalidArgument, field "cache.options.<name>".
+  virtual Status check(const PlugOptions&) const { return {}; }
   /// Once, before the first decode step.
   virtual Status prepare(const RetrieveInput&) { return {}; }
   /// Before the layers of a step run: a retriever that chooses by token id alone brings its rows in now.
   virtual Status begin_step(std::int32_t /*token_id*/, std::int32_t /*position*/) { return {}; }
   /// softmax attention of the step's query over the rows this retriever brings.
   virtual Status attend(const RetrieveStep& step) = 0;
+  /// Returns when nothing reads the cache any more: before its pages move or go.
+  virtual void settle() {}
+  virtual RetrieveStats stats() const { return {}; }
 };
 
 std::vector<std::string> retriever_names();
@@ -49,5 +79,7 @@ std::vector<std::string> retriever_names();
 Result<std::unique_ptr<Retriever>> make_retriever(std::string_view name);
 
 std::unique_ptr<Retriever> make_dense_retriever();
+std::unique_ptr<Retriever> make_freekv_retriever();
+std::unique_ptr<Retriever> make_quest_retriever();
 
 }  // namespace quire

@@ -1,0 +1,67 @@
+#include "engine/retrieve/device_pool.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string>
+#include <utility>
+
+namespace quire {
+namespace {
+constexpr std::align_val_t kAlignment{64};
+}
+
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (pool_ == nullptr) return;
+  ::operator delete(data_, kAlignment);
+  pool_->give_back(size_);
+}
+
+Result<DeviceBuffer> DevicePool::allocate(std::int64_t bytes) {
+  {
+    const std::lock_guard lock(mu_);
+    if (max_bytes_ > 0 && bytes > max_bytes_ - in_use_) {
+      return Status::exhausted("retrieved pages need " + std::to_string(bytes) + " bytes of device memory, " + std::to_string(in_use_) + " of " +
+                               std::to_string(max_bytes_) + " are in use");
+    }
+    in_use_ += bytes;
+    peak_ = std::max(peak_, in_use_);
+  }
+  DeviceBuffer buffer;
+  buffer.data_ = static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow));
+  if (buffer.data_ == nullptr) {
+    give_back(bytes);
+    return Status::exhausted("no memory for " + std::to_string(bytes) + " bytes of retrieved pages");
+  }
+  buffer.pool_ = this;
+  buffer.size_ = bytes;
+  std::memset(buffer.data_, 0, static_cast<std::size_t>(bytes));
+  return buffer;
+}
+
+void DevicePool::give_back(std::int64_t bytes) {
+  const std::lock_guard lock(mu_);
+  in_use_ -= bytes;
+}
+
+std::int64_t DevicePool::bytes_in_use() const {
+  const std::lock_guard lock(mu_);
+  return in_use_;
+}
+
+std::int64_t DevicePool::peak_bytes() const {
+  const std::lock_guard lock(mu_);
+  return peak_;
+}
+
+}  // namespace quire

@@ -1,0 +1,55 @@
+/// Memory of the device that decodes: what retrieved pages take, counted byte by byte and bounded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "kernels/base/status.h"
+
+namespace quire {
+
+class DevicePool;
+
+/// Zeroed memory of a pool, 64-byte aligned; goes back with the object. The pool must outlive it.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(DeviceBuffer&& other) noexcept;
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  ~DeviceBuffer();
+  std::byte* data() const { return data_; }
+  std::int64_t size() const { return size_; }
+
+ private:
+  friend class DevicePool;
+  DevicePool* pool_ = nullptr;
+  std::byte* data_ = nullptr;
+  std::int64_t size_ = 0;
+};
+
+/// On the CPU backend the device is the same memory, but bounded and copied to as a device's would be, so that every policy, limit and
+/// counter is what it is elsewhere. Threads: every method may be called concurrently.
+class DevicePool {
+ public:
+  /// max_bytes 0: no limit.
+  explicit DevicePool(std::int64_t max_bytes) : max_bytes_(max_bytes) {}
+  DevicePool(const DevicePool&) = delete;
+  DevicePool& operator=(const DevicePool&) = delete;
+
+  /// Errors: kResourceExhausted, naming what is in use and the limit (nothing changes).
+  Result<DeviceBuffer> allocate(std::int64_t bytes);
+  std::int64_t bytes_in_use() const;
+  std::int64_t peak_bytes() const;
+  std::int64_t max_bytes() const { return max_bytes_; }
+
+ private:
+  friend class DeviceBuffer;
+  void give_back(std::int64_t bytes);
+  const std::int64_t max_bytes_;
+  mutable std::mutex mu_;
+  std::int64_t in_use_ = 0, peak_ = 0;  // guarded by mu_
+};
+
+}  // namespace quire

@@ -1,0 +1,274 @@
+#include "engine/retrieve/paged.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <type_traits>
+
+#include "engine/retrieve/step_attention.h"
+#include "kernels/attention_rows.h"
+#include "kernels/page_bounds.h"
+#include "kernels/topk.h"
+
+namespace quire {
+
+Result<PagedPolicy> read_policy(PagedPolicy policy, const PlugOptions& options, std::span<const PlugOption> table) {
+  const auto has = [&](std::string_view name) { return std::any_of(table.begin(), table.end(), [&](const PlugOption& o) { return o.name == name; }); };
+  const auto number = [&](std::string_view name, auto& value) {
+    if (has(name)) value = static_cast<std::remove_reference_t<decltype(value)>>(options.number(table, name));
+  };
+  number("decode_page", policy.page_tokens);
+  number("decode_budget", policy.budget);
+  number("decode_sink", policy.sink);
+  number("decode_window", policy.window);
+  number("decode_dense_layers", policy.dense_layers);
+  if (has("decode_tau")) policy.tau = options.number(table, "decode_tau");
+  if (has("decode_scale")) policy.scale = options.word(table, "decode_scale") == "sqrt_d";
+  if (has("decode_pool")) {
+    const std::string_view pool = options.word(table, "decode_pool");
+    policy.vote = pool == "avg_softmax" ? PageVote::kMeanSoftmax : pool == "max_score" ? PageVote::kMaxScore : PageVote::kMeanScore;
+  }
+  const auto whole = [&](std::string_view name, std::int32_t value, std::int32_t unit) -> Status {
+    if (value % unit == 0) return {};
+    return Status::invalid("cache.options." + std::string(name), std::to_string(value) + " must be a multiple of " + std::to_string(unit));
+  };
+  QUIRE_RETURN_IF_ERROR(whole("decode_page", policy.page_tokens, kPageTokens));
+  QUIRE_RETURN_IF_ERROR(whole("decode_budget", policy.budget, policy.page_tokens));
+  QUIRE_RETURN_IF_ERROR(whole("decode_sink", policy.sink, policy.page_tokens));
+  QUIRE_RETURN_IF_ERROR(whole("decode_window", policy.window, policy.page_tokens));
+  if (policy.selected_pages() < 1) {
+    return Status::invalid("cache.options.decode_budget", "a budget of " + std::to_string(policy.budget) + " tokens leaves no page beside " + std::to_string(policy.sink) +
+                                                       " of sinks and " + std::to_string(policy.window) + " of window; raise it or lower those");
+  }
+  return policy;
+}
+
+Status PagedRetriever::check(const PlugOptions& options) const { return read_policy(defaults_, options, table_).status(); }
+
+Status PagedRetriever::prepare(const RetrieveInput& input) {
+  QUIRE_ASSIGN_OR_RETURN(policy_, read_policy(defaults_, input.options == nullptr ? PlugOptions() : *input.options, table_));
+  input_ = input;
+  input_.options = nullptr;
+  input_.heat = nullptr;  // the caller's, and only during this call
+  const std::vector<ContextRows> contexts(input.contexts.begin(), input.contexts.end());
+  input_.contexts = {};
+  layers_.clear();
+  for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+    layers_.emplace_back(RetrievalPages(policy_.page_tokens, contexts));
+    if (layer >= policy_.dense_layers && policy_.tau) layers_.back().last_query.assign(static_cast<std::size_t>(input.num_heads) * static_cast<std::size_t>(input.head_dim), 0.0f);
+  }
+  return {};
+}
+
+void PagedRetriever::wait(Layer& layer) {
+  if (layer.pending == 0) return;
+  if (input_.transfers->wait(layer.pending)) ++stats_.waits;
+  layer.pending = 0;
+}
+
+void PagedRetriever::settle() {
+  for (Layer& layer : layers_) wait(layer);
+}
+
+Status PagedRetriever::attend(const RetrieveStep& step) {
+  Layer& layer = layers_[static_cast<std::size_t>(step.layer)];
+  const KvView kv = step.cache->view(step.layer);
+  if (step.layer < policy_.dense_layers || kv.num_rows <= policy_.budget) {
+    QUIRE_RETURN_IF_ERROR(dense_attention(step, kv));
+  } else {
+    QUIRE_RETURN_IF_ERROR(refresh(layer, kv));
+    QUIRE_RETURN_IF_ERROR(attend_sparse(layer, step, kv));
+  }
+  if (!layer.last_query.empty()) std::copy_n(step.query, layer.last_query.size(), layer.last_query.begin());
+  return {};
+}
+
+/// Takes in what is new in the cache: rows, and bounds of pages that are complete now.
+Status PagedRetriever::refresh(Layer& layer, const KvView& kv) {
+  layer.pages.extend(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows)));
+  const std::int32_t complete = layer.pages.complete();
+  if (complete == layer.bounded) return {};
+  const std::size_t each = std::size_t{2} * static_cast<std::size_t>(kv.num_kv_heads) * static_cast<std::size_t>(kv.head_dim);
+  layer.bounds.resize(static_cast<std::size_t>(complete) * each);
+  PageBoundsArgs args{};
+  args.kv = kv;
+  args.pages = layer.pages.all().data() + layer.bounded;
+  args.num_pages = complete - layer.bounded;
+  args.bounds = layer.bounds.data() + static_cast<std::size_t>(layer.bounded) * each;
+  QUIRE_RETURN_IF_ERROR(page_bounds(args));
+  layer.bounded = complete;
+  return {};
+}
+
+/// Chooses with this step's query for every KV head.
+Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, std::vector<HeadChoice>& choices) {
+  const std::int32_t first = policy_.sink_pages(), last = std::max(first, layer.bounded - policy_.window_pages()), n = last - first;
+  const std::int32_t kv_heads = input_.num_kv_heads, group = step.num_heads / kv_heads;
+  ++stats_.selections;
+  choices.assign(static_cast<std::size_t>(kv_heads), {{}, last});
+  if (n == 0) return {};
+  scores_.resize(static_cast<std::size_t>(step.num_heads) * static_cast<std::size_t>(n));
+  PageScoresArgs args{};
+  args.q = step.query;
+  args.bounds = layer.bounds.data() + static_cast<std::size_t>(first) * 2 * static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(step.head_dim);
+  args.num_pages = args.ld_scores = n;
+  args.num_heads = step.num_heads;
+  args.num_kv_heads = kv_heads;
+  args.head_dim = step.head_dim;
+  args.scale = policy_.scale ? 1.0f / std::sqrt(static_cast<float>(step.head_dim)) : 1.0f;
+  args.scores = scores_.data();
+  QUIRE_RETURN_IF_ERROR(page_scores(args));
+  for (std::int32_t m = 0; m < kv_heads; ++m) {
+    votes_.assign(static_cast<std::size_t>(n), policy_.vote == PageVote::kMaxScore ? -std::numeric_limits<float>::infinity() : 0.0f);
+    for (std::int32_t h = m * group; h < (m + 1) * group; ++h) {
+      const std::span<float> p = std::span(scores_).subspan(static_cast<std::size_t>(h) * static_cast<std::size_t>(n), static_cast<std::size_t>(n));
+      if (policy_.vote == PageVote::kMeanSoftmax) {
+        const float largest = *std::max_element(p.begin(), p.end());
+        float sum = 0;
+        for (float& x : p) sum += x = std::exp(x - largest);
+        for (float& x : p) x /= sum;
+      }
+      for (std::size_t j = 0; j < p.size(); ++j) votes_[j] = policy_.vote == PageVote::kMaxScore ? std::max(votes_[j], p[j]) : votes_[j] + p[j];
+    }
+    auto& chosen = choices[static_cast<std::size_t>(m)].pages;
+    chosen = top_k_sorted(votes_, policy_.selected_pages());
+    for (std::int32_t& page : chosen) page += first;
+  }
+  return {};
+}
+
+/// KV heads whose queries turned too far since the step before.
+std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const RetrieveStep& step) const {
+  const std::int32_t group = step.num_heads / input_.num_kv_heads;
+  std::vector<bool> moved(static_cast<std::size_t>(input_.num_kv_heads), !policy_.tau);
+  for (std::int32_t m = 0; policy_.tau && m < input_.num_kv_heads; ++m) {
+    double sum = 0;
+    for (std::int32_t h = m * group; h < (m + 1) * group; ++h) {
+      const float *q = step.query + std::int64_t{h} * step.head_dim, *p = layer.last_query.data() + std::int64_t{h} * step.head_dim;
+      double dot = 0, qq = 0, pp = 0;
+      for (std::int32_t c = 0; c < step.head_dim; ++c) {
+        dot += double{q[c]} * p[c];
+        qq += double{q[c]} * q[c];
+        pp += double{p[c]} * p[c];
+      }
+      const double length = std::sqrt(qq * pp);
+      sum += length > 0 ? std::min(1.0, dot / length) : 1.0;
+    }
+    moved[static_cast<std::size_t>(m)] = sum / group < *policy_.tau;
+  }
+  return moved;
+}
+
+/// Sinks, selection, pages that no selection has seen yet (among them the window), and the page being filled; ascending.
+std::vector<std::int32_t> PagedRetriever::wanted(const Layer& layer, std::int32_t head) const {
+  const HeadChoice& choice = layer.choices[static_cast<std::size_t>(head)];
+  std::vector<std::int32_t> pages(static_cast<std::size_t>(std::min(policy_.sink_pages(), layer.pages.size())));
+  std::iota(pages.begin(), pages.end(), 0);
+  pages.insert(pages.end(), choice.pages.begin(), choice.pages.end());
+  for (std::int32_t page = std::max<std::int32_t>(choice.seen, static_cast<std::int32_t>(pages.size() - choice.pages.size())); page < layer.pages.size(); ++page) pages.push_back(page);
+  return pages;
+}
+
+/// Makes what every head wants resident: by the time this returns, or before the layer's next step.
+void PagedRetriever::bring(Layer& layer, const KvView& kv, bool in_background) {
+  layer.copies.clear();
+  const std::span<const std::int32_t> positions(kv.positions, static_cast<std::size_t>(kv.num_rows));
+  for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
+    const auto pages = wanted(layer, m);
+    stats_.pages_wanted += static_cast<std::int64_t>(pages.size());
+    layer.resident->want(m, pages, layer.pages, positions, layer.copies);
+  }
+  stats_.pages_copied += static_cast<std::int64_t>(layer.copies.size());
+  for (const PageCopy& c : layer.copies) stats_.bytes_copied += layer.resident->copy_bytes(layer.pages[c.page]);
+  if (layer.copies.empty()) return;
+  if (!in_background || input_.transfers == nullptr) {
+    for (const PageCopy& c : layer.copies) layer.resident->copy(kv, layer.pages[c.page], c);
+    return;
+  }
+  // Pages of the cache stay where they are while rows are added behind them; lists of pages may not.
+  struct Copying {
+    std::vector<const void*> host_pages;
+    std::vector<KvStretch> rows;
+    std::vector<PageCopy> copies;
+  };
+  Copying copying;
+  copying.host_pages.assign(kv.pages, kv.pages + (kv.num_rows + kPageTokens - 1) / kPageTokens);
+  copying.copies = layer.copies;
+  for (const PageCopy& c : layer.copies) copying.rows.push_back(layer.pages[c.page]);
+  layer.pending = input_.transfers->submit([copying = std::move(copying), kv, resident = &*layer.resident] {
+    KvView host = kv;
+    host.pages = copying.host_pages.data();
+    for (std::size_t i = 0; i < copying.copies.size(); ++i) resident->copy(host, copying.rows[i], copying.copies[i]);
+  });
+}
+
+Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv) {
+  ++stats_.sparse_steps;
+  wait(layer);
+  const std::int32_t kv_heads = input_.num_kv_heads;
+  const bool first = layer.choices.empty();
+  if (first && policy_.device) {
+    // One page may have left the window unseen, and one is being filled.
+    const std::int32_t slots = policy_.sink_pages() + policy_.selected_pages() + policy_.window_pages() + 2;
+    QUIRE_CHECK(input_.device != nullptr, "pages are brought to a device");
+    QUIRE_ASSIGN_OR_RETURN(layer.resident, ResidentPages::create(*input_.device, kv_heads, kv.head_dim, kv.dtype, policy_.page_tokens, slots));
+    stats_.device_bytes += layer.resident->bytes();
+  }
+  std::vector<HeadChoice> fresh;
+  std::vector<bool> corrected(static_cast<std::size_t>(kv_heads), true);
+  if (!first) corrected = moved_heads(layer, step);
+  const bool any = std::find(corrected.begin(), corrected.end(), true) != corrected.end();
+  if (any) QUIRE_RETURN_IF_ERROR(select(layer, step, fresh));
+  layer.choices.resize(static_cast<std::size_t>(kv_heads));
+  for (std::size_t m = 0; m < corrected.size(); ++m) {
+    if (corrected[m]) layer.choices[m] = fresh[m];
+    if (!first && policy_.tau) ++(corrected[m] ? stats_.heads_corrected : stats_.heads_kept);
+  }
+  if (!policy_.device) return attend_in_place(layer, step, kv);
+  const std::int32_t tail = layer.pages.size() - 1;
+  if (!first) stats_.bytes_appended += layer.resident->append(kv, layer.pages, tail);
+  bring(layer, kv, /*in_background=*/false);
+  QUIRE_RETURN_IF_ERROR(attend_resident(layer, step));
+  if (!policy_.tau) return {};
+  // For the next step: the heads that were not corrected go by this step's query, while other layers compute.
+  if (!any) QUIRE_RETURN_IF_ERROR(select(layer, step, fresh));
+  for (std::size_t m = 0; m < corrected.size(); ++m) {
+    if (!corrected[m]) layer.choices[m] = fresh[m];
+  }
+  bring(layer, kv, /*in_background=*/true);
+  return {};
+}
+
+Status PagedRetriever::attend_resident(const Layer& layer, const RetrieveStep& step) const {
+  const std::int32_t group = step.num_heads / input_.num_kv_heads;
+  for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
+    RetrieveStep head = step;
+    head.query = step.query + std::int64_t{m} * group * step.head_dim;
+    head.out = step.out + std::int64_t{m} * group * step.head_dim;
+    head.num_heads = group;
+    QUIRE_RETURN_IF_ERROR(dense_attention(head, layer.resident->view(m)));
+  }
+  return {};
+}
+
+Status PagedRetriever::attend_in_place(const Layer& layer, const RetrieveStep& step, const KvView& kv) const {
+  std::vector<std::vector<std::int32_t>> rows(static_cast<std::size_t>(input_.num_kv_heads));
+  std::vector<RowList> lists;
+  for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
+    auto& list = rows[static_cast<std::size_t>(m)];
+    for (const std::int32_t page : wanted(layer, m)) {
+      for (std::int64_t row = layer.pages[page].begin; row < layer.pages[page].end; ++row) list.push_back(static_cast<std::int32_t>(row));
+    }
+    lists.push_back({list.data(), static_cast<std::int64_t>(list.size())});
+  }
+  return attention_rows({attention_args(step, kv), lists.data()});
+}
+
+std::vector<std::int32_t> PagedRetriever::attended_pages(std::int32_t layer_index, std::int32_t head) const {
+  const Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
+  return layer.choices.empty() ? std::vector<std::int32_t>() : wanted(layer, head);
+}
+
+}  // namespace quire

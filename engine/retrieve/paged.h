@@ -1,0 +1,99 @@
+/// Retrievers that choose whole pages by the bounds of their keys: what FreeKV and Quest share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/pipeline/plug_options.h"
+#include "engine/retrieve/resident_pages.h"
+#include "engine/retrieve/retriever.h"
+#include "engine/retrieve/transfer_lane.h"
+
+namespace quire {
+
+/// How page scores of the query heads of one KV head become one.
+enum class PageVote : std::uint8_t {
+  kMeanSoftmax,  ///< mean of each head's softmax over the candidates
+  kMaxScore,
+  kMeanScore
+};
+
+/// Lengths in tokens, multiples of page_tokens; page_tokens is a multiple of kPageTokens.
+struct PagedPolicy {
+  std::int32_t page_tokens = 32, budget = 2048, sink = 128, window = 128;
+  std::int32_t dense_layers = 1;    ///< of the first layers: they attend to everything
+  PageVote vote = PageVote::kMeanSoftmax;
+  bool scale = true;                ///< scores over sqrt(head_dim)
+  /// Attend with the pages that the query before chose, unless the mean cosine of a KV head's queries to those of the step before is under
+  /// tau. None: always choose with the query itself.
+  std::optional<double> tau;
+  bool device = true;               ///< pages are brought to the device; else they are read where they are
+
+  std::int32_t sink_pages() const { return sink / page_tokens; }
+  std::int32_t window_pages() const { return window / page_tokens; }
+  std::int32_t selected_pages() const { return (budget - sink - window) / page_tokens; }
+};
+
+/// Reads the options that are in `table` and checks that they fit together. Errors: kInvalidArgument, field "cache.options.<name>".
+Result<PagedPolicy> read_policy(PagedPolicy defaults, const PlugOptions& options, std::span<const PlugOption> table);
+
+/// One sequence. A layer attends to everything as long as it has no more rows than the budget; after that to its first pages (sinks), its last
+/// ones (window), the page being filled, and for each KV head to the pages with the best scores among the rest. A page that leaves the window
+/// stays until a selection has had it among its candidates, so that every row is always sink, window, candidate or resident.
+class PagedRetriever final : public Retriever {
+ public:
+  /// `table` is static: the options a request may give, of those that read_policy() knows.
+  PagedRetriever(std::string name, PagedPolicy defaults, std::span<const PlugOption> table) : name_(std::move(name)), table_(table), defaults_(defaults) {}
+  ~PagedRetriever() override { settle(); }
+
+  std::string_view name() const override { return name_; }
+  std::span<const PlugOption> options() const override { return table_; }
+  Status check(const PlugOptions& options) const override;
+  Status prepare(const RetrieveInput& input) override;
+  Status attend(const RetrieveStep& step) override;
+  void settle() override;
+  RetrieveStats stats() const override { return stats_; }
+
+  /// The pages KV head `head` attends to at this moment, ascending; empty while the layer is dense (tests).
+  std::vector<std::int32_t> attended_pages(std::int32_t layer, std::int32_t head) const;
+
+ private:
+  struct HeadChoice {
+    std::vector<std::int32_t> pages;  ///< selected, ascending
+    std::int32_t seen = 0;            ///< pages before this one were candidates of the selection, or sinks
+  };
+  struct Layer {
+    explicit Layer(RetrievalPages cut) : pages(std::move(cut)) {}
+    RetrievalPages pages;
+    std::vector<std::uint16_t> bounds;        ///< of the complete pages
+    std::int32_t bounded = 0;                 ///< pages in `bounds`
+    std::vector<HeadChoice> choices;          ///< [num_kv_heads], empty before the first selection
+    std::optional<ResidentPages> resident;
+    std::vector<float> last_query;            ///< [num_heads, head_dim]
+    TransferLane::Ticket pending = 0;         ///< copies to wait for before the next step; 0: none
+    std::vector<PageCopy> copies;             ///< of the last call of bring()
+  };
+  Status refresh(Layer& layer, const KvView& kv);
+  Status select(Layer& layer, const RetrieveStep& step, std::vector<HeadChoice>& choices);
+  std::vector<bool> moved_heads(const Layer& layer, const RetrieveStep& step) const;
+  std::vector<std::int32_t> wanted(const Layer& layer, std::int32_t head) const;
+  void bring(Layer& layer, const KvView& kv, bool in_background);
+  void wait(Layer& layer);
+  Status attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv);
+  Status attend_resident(const Layer& layer, const RetrieveStep& step) const;
+  Status attend_in_place(const Layer& layer, const RetrieveStep& step, const KvView& kv) const;
+
+  const std::string name_;
+  const std::span<const PlugOption> table_;
+  const PagedPolicy defaults_;
+  PagedPolicy policy_;
+  RetrieveInput input_;
+  std::vector<Layer> layers_;
+  std::vector<float> scores_, votes_;
+  RetrieveStats stats_;
+};
+
+}  // namespace quire

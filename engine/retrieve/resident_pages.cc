@@ -1,0 +1,106 @@
+#include "engine/retrieve/resident_pages.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace quire {
+
+Result<ResidentPages> ResidentPages::create(DevicePool& pool, std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype, std::int32_t page_tokens, std::int32_t num_slots) {
+  ResidentPages r;
+  r.head_dim_ = head_dim;
+  r.dtype_ = dtype;
+  r.page_tokens_ = page_tokens;
+  r.num_slots_ = num_slots;
+  const std::int64_t part_bytes = std::int64_t{2} * kPageTokens * head_dim * static_cast<std::int64_t>(dtype_bytes(dtype));
+  const std::int64_t parts = std::int64_t{num_slots} * page_tokens / kPageTokens;
+  QUIRE_ASSIGN_OR_RETURN(r.memory_, pool.allocate(num_kv_heads * parts * part_bytes));
+  r.heads_.resize(static_cast<std::size_t>(num_kv_heads));
+  for (std::int32_t m = 0; m < num_kv_heads; ++m) {
+    Head& head = r.heads_[static_cast<std::size_t>(m)];
+    head.page_of.assign(static_cast<std::size_t>(num_slots), -1);
+    head.positions.assign(static_cast<std::size_t>(num_slots) * static_cast<std::size_t>(page_tokens), kNowhere);
+    for (std::int64_t p = 0; p < parts; ++p) head.pages.push_back(r.memory_.data() + (m * parts + p) * part_bytes);
+  }
+  return r;
+}
+
+std::int32_t ResidentPages::slot_of(std::int32_t head, std::int32_t page) const {
+  const auto& slots = heads_[static_cast<std::size_t>(head)].slot_of;
+  return static_cast<std::size_t>(page) < slots.size() ? slots[static_cast<std::size_t>(page)] : -1;
+}
+
+void ResidentPages::set_positions(Head& head, std::int32_t slot, const KvStretch& rows, std::span<const std::int32_t> positions) const {
+  const auto begin = head.positions.begin() + std::int64_t{slot} * page_tokens_;
+  std::fill(std::copy(positions.begin() + rows.begin, positions.begin() + rows.end, begin), begin + page_tokens_, kNowhere);
+}
+
+void ResidentPages::want(std::int32_t head_index, std::span<const std::int32_t> wanted, const RetrievalPages& pages, std::span<const std::int32_t> positions,
+                         std::vector<PageCopy>& copies) {
+  Head& head = heads_[static_cast<std::size_t>(head_index)];
+  head.slot_of.resize(static_cast<std::size_t>(pages.size()), -1);
+  std::vector<bool> keep(static_cast<std::size_t>(num_slots_), false);
+  for (const std::int32_t page : wanted) {
+    if (const std::int32_t slot = head.slot_of[static_cast<std::size_t>(page)]; slot >= 0) keep[static_cast<std::size_t>(slot)] = true;
+  }
+  std::int32_t next = 0;
+  for (const std::int32_t page : wanted) {
+    if (head.slot_of[static_cast<std::size_t>(page)] >= 0) continue;
+    while (keep[static_cast<std::size_t>(next)]) ++next;
+    std::int32_t& holds = head.page_of[static_cast<std::size_t>(next)];
+    if (holds >= 0) head.slot_of[static_cast<std::size_t>(holds)] = -1;
+    holds = page;
+    head.slot_of[static_cast<std::size_t>(page)] = next;
+    keep[static_cast<std::size_t>(next)] = true;
+    set_positions(head, next, pages[page], positions);
+    copies.push_back({head_index, page, next});
+  }
+  // What is not wanted must not be seen.
+  for (std::int32_t slot = 0; slot < num_slots_; ++slot) {
+    std::int32_t& holds = head.page_of[static_cast<std::size_t>(slot)];
+    if (keep[static_cast<std::size_t>(slot)] || holds < 0) continue;
+    head.slot_of[static_cast<std::size_t>(holds)] = -1;
+    holds = -1;
+    set_positions(head, slot, {0, 0}, positions);
+  }
+}
+
+void ResidentPages::copy_row(const KvView& host, std::int64_t row, std::int32_t head, std::int32_t slot, std::int64_t at) const {
+  const auto row_bytes = static_cast<std::int64_t>(head_dim_) * static_cast<std::int64_t>(dtype_bytes(dtype_));
+  const std::int64_t to_row = std::int64_t{slot} * page_tokens_ + at;
+  const auto* part = static_cast<const std::byte*>(heads_[static_cast<std::size_t>(head)].pages[static_cast<std::size_t>(to_row / kPageTokens)]);
+  std::byte* to = memory_.data() + (part - memory_.data()) + to_row % kPageTokens * row_bytes;
+  const auto* from = static_cast<const std::byte*>(host.pages[row / kPageTokens]) + head * host.head_stride + row % kPageTokens * host.token_stride;
+  std::memcpy(to, from, static_cast<std::size_t>(row_bytes));
+  std::memcpy(to + kPageTokens * row_bytes, from + host.kv_stride, static_cast<std::size_t>(row_bytes));
+}
+
+void ResidentPages::copy(const KvView& host, const KvStretch& rows, const PageCopy& what) const {
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) copy_row(host, row, what.head, what.slot, row - rows.begin);
+}
+
+std::int64_t ResidentPages::copy_bytes(const KvStretch& rows) const {
+  return (rows.end - rows.begin) * 2 * head_dim_ * static_cast<std::int64_t>(dtype_bytes(dtype_));
+}
+
+std::int64_t ResidentPages::append(const KvView& host, const RetrievalPages& pages, std::int32_t page) {
+  const KvStretch& rows = pages[page];
+  const std::int64_t row = rows.end - 1, at = row - rows.begin;
+  std::int64_t bytes = 0;
+  for (std::int32_t m = 0; m < static_cast<std::int32_t>(heads_.size()); ++m) {
+    const std::int32_t slot = slot_of(m, page);
+    if (slot < 0) continue;
+    copy_row(host, row, m, slot, at);
+    heads_[static_cast<std::size_t>(m)].positions[static_cast<std::size_t>(std::int64_t{slot} * page_tokens_ + at)] = host.positions[row];
+    bytes += copy_bytes({row, row + 1});
+  }
+  return bytes;
+}
+
+KvView ResidentPages::view(std::int32_t head_index) const {
+  const Head& head = heads_[static_cast<std::size_t>(head_index)];
+  const auto row_bytes = static_cast<std::int64_t>(head_dim_) * static_cast<std::int64_t>(dtype_bytes(dtype_));
+  return KvView{.pages = head.pages.data(), .positions = head.positions.data(), .num_rows = std::int64_t{num_slots_} * page_tokens_, .num_kv_heads = 1, .head_dim = head_dim_,
+                .dtype = dtype_, .kv_stride = kPageTokens * row_bytes, .head_stride = 0, .token_stride = row_bytes, .sorted = false};
+}
+
+}  // namespace quire

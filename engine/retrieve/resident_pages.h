@@ -1,0 +1,63 @@
+/// The pages of one layer that are on the device, KV head by KV head.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "engine/retrieve/device_pool.h"
+#include "engine/retrieve/retrieval_pages.h"
+#include "kernels/base/status.h"
+#include "kernels/kv.h"
+
+namespace quire {
+
+/// A page of the host's cache to be copied to a slot of one KV head.
+struct PageCopy {
+  std::int32_t head = 0, page = 0, slot = 0;
+};
+
+/// Slots of page_tokens rows for each KV head; which page a slot holds differs from head to head. A slot's memory is
+/// [page_tokens / kPageTokens][2 (K, V)][kPageTokens][head_dim], so that a head's slots are a KvView as they are. Rows of a short page, and
+/// of slots without a page, stand at a position that no query reaches.
+/// Threads: the engine thread; copy() of different slots may run on another one meanwhile.
+class ResidentPages {
+ public:
+  /// page_tokens is a multiple of kPageTokens. Errors: kResourceExhausted.
+  static Result<ResidentPages> create(DevicePool& pool, std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype, std::int32_t page_tokens, std::int32_t num_slots);
+
+  /// Makes room for `wanted` (distinct, num_slots at most) of a head: pages that have a slot keep it, others take slots of pages that are not wanted, lowest
+  /// first. From here on those slots count as holding them: `copies` gets what must be copied before they are attended to.
+  void want(std::int32_t head, std::span<const std::int32_t> wanted, const RetrievalPages& pages, std::span<const std::int32_t> positions, std::vector<PageCopy>& copies);
+  /// Copies one page's rows from the host.
+  void copy(const KvView& host, const KvStretch& rows, const PageCopy& what) const;
+  /// The page at the end has one more row: its slots take it, too.
+  std::int64_t append(const KvView& host, const RetrievalPages& pages, std::int32_t page);
+
+  /// What copying a page of these rows moves.
+  std::int64_t copy_bytes(const KvStretch& rows) const;
+  bool resident(std::int32_t head, std::int32_t page) const { return slot_of(head, page) >= 0; }
+  /// What is resident of one head, as a cache of one KV head.
+  KvView view(std::int32_t head) const;
+  std::int64_t bytes() const { return memory_.size(); }
+
+ private:
+  static constexpr std::int32_t kNowhere = std::numeric_limits<std::int32_t>::max();
+  struct Head {
+    std::vector<std::int32_t> page_of;    ///< [num_slots], -1: none
+    std::vector<std::int32_t> slot_of;    ///< by page, -1 or past the end: none
+    std::vector<std::int32_t> positions;  ///< [num_slots * page_tokens]
+    std::vector<const void*> pages;       ///< [num_slots * page_tokens / kPageTokens]
+  };
+  std::int32_t slot_of(std::int32_t head, std::int32_t page) const;
+  void copy_row(const KvView& host, std::int64_t row, std::int32_t head, std::int32_t slot, std::int64_t at) const;
+  void set_positions(Head& head, std::int32_t slot, const KvStretch& rows, std::span<const std::int32_t> positions) const;
+
+  DeviceBuffer memory_;
+  std::vector<Head> heads_;
+  std::int32_t head_dim_ = 0, page_tokens_ = 0, num_slots_ = 0;
+  DType dtype_ = DType::kF16;
+};
+
+}  // namespace quire

@@ -1,0 +1,124 @@
+// The pool of device memory, the lane of copies, and what is resident.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "engine/retrieve/device_pool.h"
+#include "engine/retrieve/resident_pages.h"
+#include "engine/retrieve/transfer_lane.h"
+#include "tests/kernels/kernel_test_support.h"
+
+namespace quire {
+namespace {
+
+TEST(DevicePoolTest, CountsEveryByteAndStopsAtItsLimit) {
+  DevicePool pool(1000);
+  {
+    auto a = pool.allocate(600);
+    ASSERT_TRUE(a.ok());
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a->data()) % 64, 0u);
+    for (std::int64_t i = 0; i < a->size(); ++i) EXPECT_EQ(a->data()[i], std::byte{0});
+    const auto b = pool.allocate(401);
+    EXPECT_EQ(b.status().code(), Code::kResourceExhausted);
+    EXPECT_NE(b.status().message().find("600 of 1000"), std::string::npos) << b.status().message();
+    DeviceBuffer moved = std::move(*a);
+    EXPECT_EQ(pool.bytes_in_use(), 600);
+    EXPECT_TRUE(pool.allocate(400).ok());
+  }
+  EXPECT_EQ(pool.bytes_in_use(), 0);
+  EXPECT_EQ(pool.peak_bytes(), 1000);
+}
+
+TEST(TransferLaneTest, RunsCopiesInOrderAndWaitsForThem) {
+  std::vector<int> ran;
+  TransferLane::Ticket last = 0;
+  TransferLane lane;
+  for (int i = 0; i < 100; ++i) last = lane.submit([&ran, i] { ran.push_back(i); });
+  (void)lane.wait(last);
+  ASSERT_EQ(ran.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(ran[static_cast<std::size_t>(i)], i);
+  EXPECT_FALSE(lane.wait(last)) << "it is done";
+}
+
+TEST(TransferLaneTest, WhatIsLeftRunsBeforeTheLaneGoes) {
+  std::atomic<int> ran{0};
+  {
+    TransferLane lane;
+    for (int i = 0; i < 20; ++i) lane.submit([&ran] { ++ran; });
+  }
+  EXPECT_EQ(ran, 20);
+}
+
+class ResidentPagesTest : public ::testing::Test {
+ protected:
+  ResidentPagesTest() : host_(100, 2, 8, DType::kF16, PageLayout::kTokenMajor, 3), pages_(16, {}) { pages_.extend(host_.positions()); }
+  ResidentPages make(std::int32_t slots) { return std::move(*ResidentPages::create(pool_, 2, 8, DType::kF16, 16, slots)); }
+  void bring(ResidentPages& resident, std::int32_t head, std::vector<std::int32_t> wanted, std::size_t copies_expected) {
+    std::vector<PageCopy> copies;
+    resident.want(head, wanted, pages_, host_.positions(), copies);
+    EXPECT_EQ(copies.size(), copies_expected);
+    for (const PageCopy& c : copies) resident.copy(host_.view(true), pages_[c.page], c);
+    for (std::int32_t page = 0; page < pages_.size(); ++page) {
+      EXPECT_EQ(resident.resident(head, page), std::find(wanted.begin(), wanted.end(), page) != wanted.end()) << page;
+    }
+    expect_holds(resident, head, wanted);
+  }
+  /// Exactly the rows of these pages, each with its bits, can be seen.
+  void expect_holds(const ResidentPages& resident, std::int32_t head, const std::vector<std::int32_t>& wanted) {
+    const KvView view = resident.view(head);
+    std::vector<int> seen(100, 0);
+    for (std::int64_t r = 0; r < view.num_rows; ++r) {
+      const std::int32_t position = view.positions[r];
+      if (position == std::numeric_limits<std::int32_t>::max()) continue;
+      ++seen[static_cast<std::size_t>(position)];
+      for (int kv = 0; kv < 2; ++kv) {
+        const auto* bytes = static_cast<const std::byte*>(view.pages[r / kPageTokens]) + kv * view.kv_stride + r % kPageTokens * view.token_stride;
+        EXPECT_EQ(std::memcmp(bytes, host_.row(position, kv, head), 16), 0) << "position " << position;
+      }
+    }
+    for (std::int32_t page = 0; page < pages_.size(); ++page) {
+      const int expected = std::find(wanted.begin(), wanted.end(), page) != wanted.end() ? 1 : 0;
+      for (std::int64_t r = pages_[page].begin; r < pages_[page].end; ++r) EXPECT_EQ(seen[static_cast<std::size_t>(r)], expected) << "row " << r;
+    }
+  }
+
+  PagedKv host_;
+  RetrievalPages pages_;
+  DevicePool pool_{0};
+};
+
+TEST_F(ResidentPagesTest, OnlyWhatIsMissingIsCopied) {
+  ResidentPages resident = make(4);
+  bring(resident, 0, {0, 2, 6}, 3);
+  bring(resident, 0, {0, 2, 6}, 0);
+  bring(resident, 0, {1, 2, 5, 6}, 2);
+  bring(resident, 1, {3}, 1);  // heads have slots of their own
+  expect_holds(resident, 0, {1, 2, 5, 6});
+  bring(resident, 0, {}, 0);
+  bring(resident, 0, {6, 0, 3, 4}, 4);
+}
+
+TEST_F(ResidentPagesTest, TheLastPageGrowsWhereItIs) {
+  ResidentPages resident = make(2);
+  RetrievalPages growing(16, {});
+  growing.extend(std::span(host_.positions()).first(98));
+  std::vector<PageCopy> copies;
+  const std::vector<std::int32_t> wanted = {0, 6};
+  resident.want(0, wanted, growing, host_.positions(), copies);
+  for (const PageCopy& c : copies) resident.copy(host_.view(98, true), growing[c.page], c);
+  for (std::int64_t rows : {99, 100}) {
+    growing.extend(std::span(host_.positions()).first(static_cast<std::size_t>(rows)));
+    EXPECT_EQ(resident.append(host_.view(rows, true), growing, 6), 2 * 8 * 2) << "one head has it";
+  }
+  expect_holds(resident, 0, wanted);
+}
+
+TEST_F(ResidentPagesTest, NoRoomIsSaidOnce) {
+  DevicePool small(100);
+  EXPECT_EQ(ResidentPages::create(small, 2, 8, DType::kF16, 16, 4).status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(small.bytes_in_use(), 0);
+}
+
+}  // namespace
+}  // namespace quire

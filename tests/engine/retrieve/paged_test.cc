@@ -1,0 +1,286 @@
+// FreeKV and Quest over a cache that grows: what they attend to, what they move, and that time changes nothing (algorithms §11, FK-1..5, GL-1).
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <random>
+#include <thread>
+
+#include "engine/retrieve/device_pool.h"
+#include "engine/retrieve/paged.h"
+#include "engine/retrieve/step_attention.h"
+#include "kernels/attention_rows.h"
+
+namespace quire {
+namespace {
+
+constexpr std::int32_t kLayers = 3, kHeads = 6, kKvHeads = 2, kDim = 16, kPrompt = 203;
+constexpr std::size_t kQuery = kHeads * kDim;
+
+std::vector<float> random_row(std::uint32_t seed, std::size_t n) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 1);
+  std::vector<float> out(n);
+  for (float& x : out) x = normal(random);
+  return out;
+}
+
+/// Queries of one answer, and the cache it grows. The same for every retriever: random keys, queries that turn slowly and now and then at once.
+class Sequence {
+ public:
+  Sequence() : pool_(PageFormat{kKvHeads, kDim, DType::kF16}, 0), cache_(pool_, kLayers), rope_(make_rope()) {
+    for (std::int32_t p = 0; p < kPrompt; ++p) add_row(p);
+  }
+  void add_row(std::int32_t position) {
+    for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+      EXPECT_TRUE(cache_.add_rows(layer, std::span(&position, 1)).ok());
+      const auto raw = random_row(static_cast<std::uint32_t>(position * kLayers + layer), kKvHeads * 2 * kDim);
+      EXPECT_TRUE(cache_.place(layer, rope_, {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4}, cache_.num_rows(layer) - 1).ok());
+    }
+  }
+  static std::vector<float> query(std::int32_t layer, int step) {
+    auto q = random_row(static_cast<std::uint32_t>(9000 + layer + 10 * (step / 5)), kQuery);
+    const auto drift = random_row(static_cast<std::uint32_t>(500 + layer + 10 * step), kQuery);
+    for (std::size_t i = 0; i < q.size(); ++i) q[i] += 0.2f * drift[i];
+    return q;
+  }
+  WorkingCache& cache() { return cache_; }
+  std::int32_t next_position() const { return static_cast<std::int32_t>(cache_.num_rows(0)); }
+
+  RetrieveStep step(std::int32_t layer, const std::vector<float>& query, std::vector<float>& out) {
+    out.assign(kQuery, NAN);
+    return {layer, query.data(), next_position() - 1, &cache_, kHeads, kDim, out.data()};
+  }
+
+ private:
+  static RopeTable make_rope() {
+    RopeConfig config;
+    config.head_dim = config.rotary_dim = kDim;
+    return std::move(*RopeTable::build(config, 512));
+  }
+  PagePool pool_;
+  WorkingCache cache_;
+  RopeTable rope_;
+};
+
+/// A retriever over a sequence of its own.
+struct Decoding {
+  explicit Decoding(std::string_view name, std::map<std::string, std::string, std::less<>> given, TransferLane* lane = nullptr)
+      : retriever(std::move(*make_retriever(name))), options(std::move(given)) {
+    EXPECT_TRUE(check_options(options, std::vector<std::span<const PlugOption>>{retriever->options()}).ok());
+    RetrieveInput input;
+    input.cache = &sequence.cache();
+    input.contexts = contexts;
+    input.options = &options;
+    input.device = &device;
+    input.transfers = lane;
+    input.prompt_tokens = kPrompt;
+    input.num_layers = kLayers;
+    input.num_heads = kHeads;
+    input.num_kv_heads = kKvHeads;
+    input.head_dim = kDim;
+    EXPECT_TRUE(retriever->prepare(input).ok());
+  }
+  ~Decoding() { retriever->settle(); }
+  PagedRetriever& paged() { return static_cast<PagedRetriever&>(*retriever); }
+
+  /// One token: its row, then every layer. Returns the layers' outputs.
+  std::vector<std::vector<float>> token(int n) { return token_with([n](std::int32_t layer) { return Sequence::query(layer, n); }); }
+  template <class Query>
+  std::vector<std::vector<float>> token_with(Query&& query) {
+    sequence.add_row(sequence.next_position());
+    std::vector<std::vector<float>> outs(kLayers);
+    for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+      const auto q = query(layer);
+      const Status s = retriever->attend(sequence.step(layer, q, outs[static_cast<std::size_t>(layer)]));
+      EXPECT_TRUE(s.ok()) << s.to_string();
+    }
+    return outs;
+  }
+
+  Sequence sequence;
+  DevicePool device{0};
+  std::vector<ContextRows> contexts = {{1, 70}, {71, 100}};
+  std::unique_ptr<Retriever> retriever;
+  PlugOptions options;
+};
+
+std::map<std::string, std::string, std::less<>> small(std::string_view tau = "0.8") {
+  return {{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_tau", std::string(tau)}};
+}
+
+TEST(Paged, ABudgetOverTheContextIsDense) {
+  for (const char* name : {"freekv", "quest"}) {
+    Decoding run(name, {{"decode_page", "16"}, {"decode_budget", "512"}, {"decode_sink", "16"}, {"decode_window", "32"}}), dense("dense", {});
+    for (int n = 0; n < 40; ++n) EXPECT_EQ(run.token(n), dense.token(n)) << name << " token " << n;
+    EXPECT_EQ(run.retriever->stats().sparse_steps, 0);
+    EXPECT_EQ(run.device.peak_bytes(), 0);
+  }
+}
+
+TEST(Paged, FirstLayersAreDense) {
+  auto options = small();
+  options["decode_dense_layers"] = "3";
+  Decoding run("freekv", options), dense("dense", {});
+  for (int n = 0; n < 5; ++n) EXPECT_EQ(run.token(n), dense.token(n));
+}
+
+/// What a step must give: attention over the rows of these pages, and of pages begun since.
+std::vector<float> expected(Decoding& run, std::int32_t layer, const std::vector<float>& query, const std::vector<std::vector<std::int32_t>>& pages, const RetrievalPages& cut) {
+  std::vector<float> out;
+  std::vector<std::vector<std::int32_t>> rows(kKvHeads);
+  std::vector<RowList> lists;
+  for (std::size_t m = 0; m < kKvHeads; ++m) {
+    for (const std::int32_t page : pages[m]) {
+      for (std::int64_t r = cut[page].begin; r < cut[page].end; ++r) rows[m].push_back(static_cast<std::int32_t>(r));
+    }
+    lists.push_back({rows[m].data(), static_cast<std::int64_t>(rows[m].size())});
+  }
+  const RetrieveStep step = run.sequence.step(layer, query, out);
+  EXPECT_TRUE(attention_rows_reference({attention_args(step, step.cache->view(layer)), lists.data()}).ok());
+  return out;
+}
+
+TEST(FreeKv, AttendsWithTheChoiceOfTheQueryBefore) {
+  Decoding run("freekv", small("-1"));
+  RetrievalPages cut(16, run.contexts);
+  (void)run.token(0);
+  for (int n = 1; n < 60; ++n) {
+    std::vector<std::vector<std::vector<std::int32_t>>> chosen(kLayers);
+    for (std::int32_t layer = 1; layer < kLayers; ++layer) {
+      for (std::int32_t m = 0; m < kKvHeads; ++m) chosen[static_cast<std::size_t>(layer)].push_back(run.paged().attended_pages(layer, m));
+    }
+    const std::int32_t before = cut.size();
+    const auto outs = run.token(n);
+    cut.extend(run.sequence.cache().positions(1));
+    for (std::int32_t layer = 1; layer < kLayers; ++layer) {
+      auto& pages = chosen[static_cast<std::size_t>(layer)];
+      for (auto& list : pages) {
+        EXPECT_EQ(list[0], 0) << "the sink";
+        for (std::int32_t page = std::max(before, list.back() + 1); page < cut.size(); ++page) list.push_back(page);
+        EXPECT_EQ(list.back(), cut.size() - 1) << "the row of this token";
+      }
+      const auto want = expected(run, layer, Sequence::query(layer, n), pages, cut);
+      for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(outs[static_cast<std::size_t>(layer)][i], want[i], 2e-3) << "token " << n << " layer " << layer << " at " << i;
+    }
+  }
+  EXPECT_EQ(run.retriever->stats().heads_corrected, 0);
+  EXPECT_GT(run.retriever->stats().heads_kept, 0);
+}
+
+TEST(FreeKv, AlwaysCorrectingIsChoosingWithTheQueryItself) {
+  Decoding corrected("freekv", small("2"));
+  auto options = small();
+  options.erase("decode_tau");
+  options["decode_pool"] = "avg_softmax";
+  options["decode_dense_layers"] = "1";
+  Decoding quest("quest", options);  // chooses in every step, and reads the cache where it is
+  for (int n = 0; n < 60; ++n) {
+    const auto a = corrected.token(n), b = quest.token(n);
+    for (std::int32_t layer = 1; layer < kLayers; ++layer) {
+      for (std::int32_t m = 0; m < kKvHeads; ++m) EXPECT_EQ(corrected.paged().attended_pages(layer, m), quest.paged().attended_pages(layer, m)) << "token " << n;
+      for (std::size_t i = 0; i < kQuery; ++i) ASSERT_NEAR(a[static_cast<std::size_t>(layer)][i], b[static_cast<std::size_t>(layer)][i], 1e-4) << "token " << n;
+    }
+  }
+  EXPECT_EQ(corrected.retriever->stats().heads_kept, 0);
+}
+
+TEST(FreeKv, ASteadyQueryCorrectsNothingAndMovesNothing) {
+  Decoding run("freekv", small());
+  const auto steady = [](std::int32_t layer) { return Sequence::query(layer, 0); };
+  // Pages are complete every 16 rows; between two of those the candidates are the same.
+  while ((run.sequence.next_position() - 171) % 16 != 2) (void)run.token_with(steady);
+  (void)run.token_with(steady);
+  const RetrieveStats before = run.retriever->stats();
+  for (int n = 0; n < 8; ++n) (void)run.token_with(steady);
+  const RetrieveStats after = run.retriever->stats();
+  EXPECT_EQ(after.heads_corrected, 0);
+  EXPECT_EQ(after.bytes_copied, before.bytes_copied);
+  EXPECT_EQ(after.bytes_appended - before.bytes_appended, 8 * (kLayers - 1) * kKvHeads * 2 * kDim * 2) << "the rows of the new tokens";
+}
+
+TEST(FreeKv, NoPageIsEverOutOfSight) {
+  Decoding run("freekv", small());
+  RetrievalPages cut(16, run.contexts);
+  for (int n = 0; n < 120; ++n) {
+    (void)run.token(n);
+    cut.extend(run.sequence.cache().positions(1));
+    for (std::int32_t m = 0; m < kKvHeads; ++m) {
+      const auto pages = run.paged().attended_pages(1, m);
+      // One sink, three selected, and from there to the end without a gap: at least the window and what is being filled.
+      ASSERT_TRUE(std::is_sorted(pages.begin(), pages.end()));
+      ASSERT_EQ(std::adjacent_find(pages.begin(), pages.end()), pages.end());
+      ASSERT_GE(pages.size(), 1u + 3u + 2u);
+      for (std::int32_t page = cut.complete() - 2; page < cut.size(); ++page) EXPECT_NE(std::find(pages.begin(), pages.end(), page), pages.end()) << "token " << n << " page " << page;
+    }
+  }
+}
+
+TEST(FreeKv, DelaysChangeNothing) {
+  std::mt19937 random(5);
+  TransferLane slow([&random] { std::this_thread::sleep_for(std::chrono::microseconds(random() % 400)); }), fast;
+  Decoding at_once("freekv", small()), beside("freekv", small(), &fast), delayed("freekv", small(), &slow);
+  for (int n = 0; n < 60; ++n) {
+    const auto want = at_once.token(n);
+    EXPECT_EQ(beside.token(n), want) << "token " << n;
+    EXPECT_EQ(delayed.token(n), want) << "token " << n;
+  }
+  const RetrieveStats a = at_once.retriever->stats(), b = delayed.retriever->stats();
+  EXPECT_EQ(a.bytes_copied, b.bytes_copied);
+  EXPECT_EQ(a.pages_copied, b.pages_copied);
+  EXPECT_EQ(a.heads_corrected, b.heads_corrected);
+  EXPECT_GT(a.heads_corrected, 0);
+  EXPECT_GT(a.heads_kept, a.heads_corrected);
+  EXPECT_LT(a.pages_copied, a.pages_wanted / 2) << "most pages stay from step to step";
+}
+
+TEST(FreeKv, HoldsWhatItSaysAndNoMore) {
+  DevicePool* pool = nullptr;
+  Decoding run("freekv", small());
+  pool = &run.device;
+  for (int n = 0; n < 3; ++n) (void)run.token(n);
+  // Sink, three selected, two of window, one that left it, one being filled: 8 pages of 16 rows, K and V, two bytes, in two layers.
+  EXPECT_EQ(pool->bytes_in_use(), (kLayers - 1) * kKvHeads * 8 * 16 * 2 * kDim * 2);
+  EXPECT_EQ(run.retriever->stats().device_bytes, pool->bytes_in_use());
+  run.retriever->settle();
+  run.retriever.reset(make_retriever("dense")->release());
+  EXPECT_EQ(pool->bytes_in_use(), 0);
+}
+
+TEST(FreeKv, AFullDeviceFailsThisRequestOnly) {
+  Decoding run("freekv", small());
+  auto all = run.device.allocate(1);
+  DevicePool tiny(64);
+  RetrieveInput input;
+  input.cache = &run.sequence.cache();
+  input.contexts = run.contexts;
+  input.options = &run.options;
+  input.device = &tiny;
+  input.num_layers = kLayers;
+  input.num_heads = kHeads;
+  input.num_kv_heads = kKvHeads;
+  input.head_dim = kDim;
+  ASSERT_TRUE(run.retriever->prepare(input).ok());
+  std::vector<float> out;
+  const auto q = Sequence::query(1, 0);
+  const Status s = run.retriever->attend(run.sequence.step(1, q, out));
+  EXPECT_EQ(s.code(), Code::kResourceExhausted);
+  EXPECT_NE(s.message().find("device memory"), std::string::npos) << s.message();
+  EXPECT_EQ(tiny.bytes_in_use(), 0);
+}
+
+TEST(Paged, OptionsThatDoNotFitAreNamed) {
+  const auto field = [](std::string_view name, std::map<std::string, std::string, std::less<>> given) {
+    return std::string((*make_retriever(name))->check(PlugOptions(std::move(given))).field());
+  };
+  EXPECT_EQ(field("freekv", {}), "");
+  EXPECT_EQ(field("quest", {}), "");
+  EXPECT_EQ(field("freekv", {{"decode_page", "24"}}), "cache.options.decode_page");
+  EXPECT_EQ(field("freekv", {{"decode_budget", "1000"}}), "cache.options.decode_budget");
+  EXPECT_EQ(field("freekv", {{"decode_sink", "40"}}), "cache.options.decode_sink");
+  EXPECT_EQ(field("freekv", {{"decode_window", "33"}}), "cache.options.decode_window");
+  EXPECT_EQ(field("freekv", {{"decode_budget", "1024"}}), "cache.options.decode_budget") << "sinks and window take all of it";
+}
+
+}  // namespace
+}  // namespace quire
