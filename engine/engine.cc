@@ -13,6 +13,8 @@
 #include "engine/pipeline/core.h"
 #include "engine/pipeline/kv_writer.h"
 #include "engine/pipeline/plan_builder.h"
+#include "engine/retrieve/device_pool.h"
+#include "engine/retrieve/transfer_lane.h"
 #include "engine/sample/token_mask.h"
 #include "engine/schedule/scheduler.h"
 #include "kernels/attention.h"
@@ -47,6 +49,7 @@ Status check(const EngineOptions& o) {
   }
   if (o.max_model_len < 0) return Status::invalid("model.max_model_len", "must not be negative; 0 means the model's own window");
   if (o.working_cache_bytes < 0) return Status::invalid("model.working_cache_bytes", "must not be negative");
+  if (o.device_cache_bytes < 0) return Status::invalid("model.device_cache_bytes", "must not be negative");
   if (o.draft_wait_ms < 0) return Status::invalid("model.draft_wait_ms", "must not be negative");
   if (o.num_threads < 0) return Status::invalid("model.threads", "must not be negative; 0 means all cores");
   return {};
@@ -159,6 +162,8 @@ class EngineImpl final : public Engine {
   std::unique_ptr<PrefixCache> prefixes_;
   std::unique_ptr<KvWriter> writer_;
   std::unique_ptr<Draft> draft_;
+  std::unique_ptr<DevicePool> device_;
+  TransferLane transfers_;
   EngineCore core_;
   std::unique_ptr<Scheduler> scheduler_;  // last: its thread uses everything above
 };
@@ -196,6 +201,9 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   core_.token_trie = token_trie_.get();
   core_.pool = pool_.get();
   core_.meter = &meter_;
+  device_ = std::make_unique<DevicePool>(options.device_cache_bytes);
+  core_.device = device_.get();
+  core_.transfers = &transfers_;
   core_.stop_ids = format_.stop_ids();
   core_.stop_strings = format_.stop_strings();
   core_.chunk_tokens = options.prefill_chunk_tokens;

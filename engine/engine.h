@@ -18,6 +18,7 @@
 #include "cachestore/store.h"
 #include "engine/model/config.h"
 #include "engine/pipeline/plan.h"
+#include "engine/retrieve/retrieve_stats.h"
 #include "engine/sample/sampler.h"
 #include "engine/select/stable_layers.h"
 #include "engine/tokenizer/chat_template.h"
@@ -33,6 +34,7 @@ struct EngineOptions {
   std::string kv_dtype = "f16";       ///< f16, bf16, f32
   std::int64_t max_model_len = 0;     ///< 0: the model's own window
   std::int64_t working_cache_bytes = 0;  ///< budget of all working caches; 0: a quarter of the memory free at start
+  std::int64_t device_cache_bytes = std::int64_t{1} << 30;  ///< most memory for pages that retrievers bring to the device; 0: no limit
   std::int32_t block_tokens = 0;      ///< 0: by context length (16, 32 or 64), architecture §4
   std::int32_t max_queue = 256;       ///< waiting queries; one more is kResourceExhausted
   std::int32_t prefill_chunk_tokens = 512;
@@ -131,6 +133,7 @@ struct QueryStats {
   std::int64_t sketch_misses = 0;          ///< sketches lost, corrupt or outdated: their contexts were computed again
   std::int64_t shared_tokens = 0;          ///< prompt tokens whose KV an earlier request had computed: pages shared, nothing read
   std::int64_t preemptions = 0;            ///< times the query gave its memory back and was resumed
+  RetrieveStats retrieve;                  ///< of the decode steps
   /// Indexed by Tier: where the documents' blocks were found, and the bytes of KV really read.
   std::int64_t tier_blocks[5] = {}, tier_tokens[5] = {}, tier_bytes[5] = {};
 };

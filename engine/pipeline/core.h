@@ -54,8 +54,10 @@ class SpeedMeter {
 };
 
 class Draft;
+class DevicePool;
 class KvWriter;
 class TokenTrie;
+class TransferLane;
 
 struct EngineCore {
   EngineFacts facts;
@@ -68,6 +70,8 @@ struct EngineCore {
   PagePool* pool = nullptr;
   PrefixCache* prefixes = nullptr;           ///< null: nothing is kept
   KvWriter* writer = nullptr;
+  DevicePool* device = nullptr;              ///< for what retrievers bring to the device
+  TransferLane* transfers = nullptr;         ///< for their copies
   std::shared_ptr<Waker> waker = std::make_shared<Waker>();
   SpeedMeter* meter = nullptr;
   ForwardWorkspace workspace;

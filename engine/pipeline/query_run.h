@@ -27,9 +27,9 @@ struct QueryRun {
   std::unique_ptr<Selector> selector;
   std::unique_ptr<Recomputer> recomputer;
   std::unique_ptr<Compressor> compressor;
-  std::unique_ptr<Retriever> retriever;
   std::unique_ptr<QueryLookAhead> look_ahead;   ///< null: the compressor wants none
   std::optional<WorkingCache> cache;
+  std::unique_ptr<Retriever> retriever;         ///< goes before the cache: copies of it may be under way
   double place_ms = 0;
 
   std::int32_t num_contexts() const { return static_cast<std::int32_t>(plan.work.size()); }

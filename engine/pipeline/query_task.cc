@@ -70,6 +70,7 @@ void QueryTask::start() {
 }
 
 void QueryTask::suspend() {
+  run_.retriever->settle();
   run_.cache->move_out();
   supply_->suspend();
   suspended_ = true;
@@ -271,10 +272,18 @@ Status QueryTask::begin_decode() {
   const EngineFacts& facts = run_.core.facts;
   run_.add_span("prefill", assembly_->compute_started(), Clock::now());
   keep_prefix();
+  std::vector<ContextRows> contexts;
+  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
+    if (run_.work(i).source != ContextSource::kNothing) contexts.push_back({run_.planned(i).offset, run_.planned(i).num_tokens});
+  }
   QUIRE_ASSIGN_OR_RETURN(const Heat heat, compress(run_));
   RetrieveInput retrieve;
   retrieve.cache = &*run_.cache;
   retrieve.heat = &heat;
+  retrieve.contexts = contexts;
+  retrieve.options = &run_.plan.plan.options;
+  retrieve.device = run_.core.device;
+  retrieve.transfers = run_.core.transfers;
   retrieve.prompt_tokens = run_.plan.plan.prompt_tokens;
   retrieve.num_layers = facts.shape.num_layers;
   retrieve.num_heads = facts.num_heads;
@@ -349,6 +358,11 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   attribution_.reset();
   recompute_.reset();
   supply_.reset();
+  if (run_.retriever) {
+    run_.retriever->settle();
+    stats.retrieve = run_.retriever->stats();
+    run_.retriever.reset();
+  }
   run_.cache.reset();
   run_.plan.work.clear();
   if (running_ != nullptr) running_->fetch_sub(1);

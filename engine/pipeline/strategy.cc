@@ -122,8 +122,14 @@ Status validate(const CacheOptions& options) {
   // Tables are static: they outlive the plug that shows them.
   QUIRE_ASSIGN_OR_RETURN(const auto compressor, make_compressor(options.compress == "auto" ? "none" : options.compress));
   tables.push_back(compressor->options());
+  QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(options.decode == "auto" ? "dense" : options.decode));
+  tables.push_back(retriever->options());
   QUIRE_RETURN_IF_ERROR(check_options(options.options, tables));
   QUIRE_RETURN_IF_ERROR(compressor->check(options.options));
+  QUIRE_RETURN_IF_ERROR(retriever->check(options.options));
+  if (const auto mode = options.options.given().find("drop_mode"); mode != options.options.given().end() && mode->second == "drop" && retriever->name() != "dense") {
+    return Status::invalid("cache.decode", std::string(retriever->name()) + " needs what compression leaves out: take drop_mode demote, or decode dense");
+  }
   if (options.positions && *options.positions != PositionMode::kGlobal && !positions_selectable) {
     return Status::invalid("cache.positions", "only strategy reuse lets a request choose positions; strategy " + options.strategy +
                                                   " places every token where the concatenation has it");
@@ -133,7 +139,6 @@ Status validate(const CacheOptions& options) {
   };
   QUIRE_RETURN_IF_ERROR(ratio(options.keep_ratio, "cache.keep_ratio"));
   QUIRE_RETURN_IF_ERROR(ratio(options.recompute_ratio, "cache.recompute_ratio"));
-  if (options.decode != "auto") QUIRE_RETURN_IF_ERROR(make_retriever(options.decode).status());
   return {};
 }
 

@@ -11,6 +11,7 @@
 #include "engine/cache/working_cache.h"
 #include "engine/compress/compressor.h"
 #include "engine/pipeline/plug_options.h"
+#include "engine/retrieve/retrieve_stats.h"
 #include "kernels/base/status.h"
 
 namespace quire {
@@ -32,17 +33,6 @@ struct RetrieveInput {
   TransferLane* transfers = nullptr;         ///< for copies beside the computation; null: they are made at once. Outlives the retriever
   std::int64_t prompt_tokens = 0;
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
-};
-
-/// What a retriever did for one answer, over all layers.
-struct RetrieveStats {
-  std::int64_t sparse_steps = 0;             ///< layer steps that attended to a part of the rows only
-  std::int64_t selections = 0;               ///< times a layer's pages were scored
-  std::int64_t heads_corrected = 0, heads_kept = 0;  ///< KV heads chosen again before attention, and those that went by the query before
-  std::int64_t pages_wanted = 0, pages_copied = 0;   ///< per KV head; the difference was on the device already
-  std::int64_t bytes_copied = 0, bytes_appended = 0; ///< to the device: pages brought, and rows of new tokens
-  std::int64_t waits = 0;                    ///< layer steps that had to wait for copies
-  std::int64_t device_bytes = 0;             ///< held on the device
 };
 
 /// One layer of one decode step of one sequence. The step's own K and V are in the cache already (its last row).

@@ -228,6 +228,11 @@ json::object cache_json(const QueryRecord& r) {
     o["compression"] = json::object{{"by", c.by}, {"mode", c.dropped ? "drop" : "demote"}, {"rows", c.rows}, {"hot_rows", c.hot_rows}, {"ratio", rounded(c.ratio(), 4)},
                                       {"lookahead_tokens", c.lookahead_tokens}, {"note", text_or_null(c.note)}};
   }
+  if (const RetrieveStats& t = r.stats.retrieve; t.sparse_steps > 0) {
+    o["retrieval"] = json::object{{"steps", t.sparse_steps}, {"selections", t.selections}, {"heads_corrected", t.heads_corrected}, {"heads_kept", t.heads_kept},
+                                  {"pages_wanted", t.pages_wanted}, {"pages_copied", t.pages_copied}, {"bytes_copied", t.bytes_copied},
+                                  {"bytes_appended", t.bytes_appended}, {"waits", t.waits}, {"device_bytes", t.device_bytes}};
+  }
   o["misses"] = misses_json(r);
   return o;
 }

@@ -346,7 +346,7 @@ TEST_F(PlanTest, BadRequestsNameTheField) {
   EXPECT_EQ(field([](auto&) {}), "");
   EXPECT_EQ(field([](auto& r) { r.cache.strategy = "x"; }), "cache.strategy");
   EXPECT_EQ(field([](auto& r) { r.cache.compress = "magic"; }), "cache.compress");
-  EXPECT_EQ(field([](auto& r) { r.cache.decode = "freekv"; }), "cache.decode");
+  EXPECT_EQ(field([](auto& r) { r.cache.decode = "nobody"; }), "cache.decode");
   EXPECT_EQ(field([](auto& r) { r.cache.keep_ratio = 1.5; }), "cache.keep_ratio");
   EXPECT_EQ(field([](auto& r) { r.cache.recompute_ratio = -1; }), "cache.recompute_ratio");
   EXPECT_EQ(field([](auto& r) { r.suffix_ids = {1000}; }), "query");

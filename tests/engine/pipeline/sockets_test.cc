@@ -337,7 +337,7 @@ TEST(RegistryTest, UnknownNamesListWhatThereIs) {
   EXPECT_NE(make_selector("x").status().message().find("anchors"), std::string::npos);
   EXPECT_NE(make_recomputer("x").status().message().find("full"), std::string::npos);
   EXPECT_EQ(make_compressor("magic").status().field(), "cache.compress");
-  EXPECT_EQ(make_retriever("freekv").status().field(), "cache.decode");
+  EXPECT_EQ(make_retriever("nobody").status().field(), "cache.decode");
   const Status s = find_strategy("x").status();
   EXPECT_EQ(s.code(), Code::kInvalidArgument);
   EXPECT_EQ(s.field(), "cache.strategy");

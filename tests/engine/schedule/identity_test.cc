@@ -48,6 +48,10 @@ class IdentityTest : public ScheduleTest, public ::testing::WithParamInterface<c
         r.cache.compress = compressors[static_cast<std::size_t>(i / 4) % compressors.size()];
         if (r.cache.compress != "none") r.cache.options = PlugOptions({{"capacity", "40"}, {"window", "5"}, {"drop_mode", i % 8 == 1 ? "drop" : "demote"}});
       }
+      if (i % 4 == 3) {
+        r.cache.decode = i % 8 == 3 ? "freekv" : "quest";
+        r.cache.options = PlugOptions({{"decode_page", "16"}, {"decode_budget", "64"}, {"decode_sink", "16"}, {"decode_window", "16"}});
+      }
       if (i % 5 == 4) {
         r.sampling.temperature = 0.8f;
         r.sampling.seed = static_cast<std::uint64_t>(i);

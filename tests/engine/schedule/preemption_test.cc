@@ -79,7 +79,11 @@ TEST_F(PreemptionTest, EveryStrategyGoesOnAsItWas) {
   for (const char* strategy : {"recompute", "exact", "reuse", "epic", "cacheblend", "anchors", "samkv", "multi_infllm"}) {
     QueryRequest r = make_request(*engine_, docs, random_ids(rng_, 20), strategy);
     r.sampling.max_tokens = 240;
-    requests.push_back(std::move(r));
+    requests.push_back(r);
+    // What is on the device stays there while the pages of the cache are moved out.
+    r.cache.decode = requests.size() % 4 == 1 ? "freekv" : "quest";
+    r.cache.options = PlugOptions({{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}});
+    if (requests.size() % 2 == 1) requests.push_back(std::move(r));
   }
   start_small(48);
   EXPECT_GE(expect_identical(requests), 1);

@@ -1,0 +1,122 @@
+// Retrievers inside the whole pipeline: what they answer, what they say of it, and what happens when the device is full.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "engine/retrieve/retriever.h"
+#include "tests/engine/pipeline/harness.h"
+
+namespace quire::testing {
+namespace {
+
+using Options = std::map<std::string, std::string, std::less<>>;
+
+class RetrievedQueryTest : public ::testing::Test {
+ protected:
+  RetrievedQueryTest() : store_(open_test_store(folder_.path() / "store")) { start(0); }
+  ~RetrievedQueryTest() override { engine_->stop(std::chrono::milliseconds(0)); }
+
+  void start(std::int64_t device_bytes) {
+    if (engine_) engine_->stop(std::chrono::milliseconds(0));
+    engine_ = make_test_engine(model_.path(), *store_, [&](EngineOptions& o) { o.device_cache_bytes = device_bytes; });
+    if (!docs_.empty()) return;
+    for (const std::size_t n : {120u, 33u, 90u}) {
+      Doc d{"d" + std::to_string(docs_.size()), random_ids(rng_, n), std::nullopt};
+      d.key = ingest(*engine_, *store_, d.id, d.ids);
+      docs_.push_back(d);
+    }
+    question_ = random_ids(rng_, 21);
+  }
+  QueryRequest request(const std::string& strategy, const std::string& decode, const Options& options = {}) {
+    QueryRequest r = make_request(*engine_, docs_, question_, strategy);
+    r.cache.decode = decode;
+    r.cache.options = PlugOptions(options);
+    r.sampling.max_tokens = 40;
+    return r;
+  }
+  static Options budget(const std::string& tokens) { return {{"decode_page", "16"}, {"decode_budget", tokens}, {"decode_sink", "16"}, {"decode_window", "32"}}; }
+  static std::vector<std::string> retrievers() {
+    std::vector<std::string> names = retriever_names();
+    std::erase(names, "dense");
+    return names;
+  }
+
+  std::mt19937 rng_{29};
+  TempFolder folder_;
+  RandomModelFolder model_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<Doc> docs_;
+  std::vector<std::int32_t> question_;
+};
+
+TEST_F(RetrievedQueryTest, ABudgetOverTheContextChangesNothing) {
+  for (const char* strategy : {"recompute", "reuse", "samkv"}) {
+    const Outcome plain = run_query(*engine_, request(strategy, "dense"));
+    for (const std::string& name : retrievers()) {
+      const Outcome o = run_query(*engine_, request(strategy, name, budget("512")));
+      ASSERT_TRUE(o.status.ok()) << o.status.to_string();
+      EXPECT_EQ(o.ids, plain.ids) << strategy << " " << name;
+      EXPECT_EQ(o.plan.decode, name);
+      EXPECT_EQ(o.stats.retrieve.sparse_steps, 0);
+    }
+  }
+}
+
+TEST_F(RetrievedQueryTest, SaysWhatItDid) {
+  const Outcome o = run_query(*engine_, request("reuse", "freekv", budget("96")));
+  ASSERT_TRUE(o.status.ok()) << o.status.to_string();
+  const RetrieveStats& s = o.stats.retrieve;
+  // The first token comes of the prefill; layer 0 of the three is dense.
+  EXPECT_EQ(s.sparse_steps, (o.stats.completion_tokens - 1) * 2);
+  EXPECT_EQ(s.heads_corrected + s.heads_kept, (s.sparse_steps - 2) * 2) << "two KV heads, in all steps but the first";
+  EXPECT_GT(s.bytes_copied, 0);
+  EXPECT_GT(s.bytes_appended, 0);
+  EXPECT_GT(s.pages_wanted, s.pages_copied);
+  EXPECT_GT(s.device_bytes, 0);
+  const Outcome again = run_query(*engine_, request("reuse", "freekv", budget("96")));
+  EXPECT_EQ(again.ids, o.ids);
+  EXPECT_EQ(again.stats.retrieve.bytes_copied, s.bytes_copied);
+}
+
+TEST_F(RetrievedQueryTest, DemotedRowsCanComeBack) {
+  QueryRequest r = request("reuse", "freekv", budget("96"));
+  Options options = budget("96");
+  options["capacity"] = "60";
+  r.cache.compress = "snapkv";
+  r.cache.options = PlugOptions(options);
+  const Outcome with = run_query(*engine_, std::move(r)), without = run_query(*engine_, request("reuse", "freekv", budget("96")));
+  ASSERT_TRUE(with.status.ok()) << with.status.to_string();
+  ASSERT_TRUE(with.plan.compression.has_value());
+  EXPECT_EQ(with.ids, without.ids);
+}
+
+TEST_F(RetrievedQueryTest, AFullDeviceFailsTheRequestThatNeedsIt) {
+  start(1000);
+  const Outcome o = run_query(*engine_, request("reuse", "freekv", budget("96")));
+  EXPECT_EQ(o.status.code(), Code::kResourceExhausted);
+  EXPECT_NE(o.status.message().find("device memory"), std::string::npos) << o.status.to_string();
+  EXPECT_TRUE(run_query(*engine_, request("reuse", "dense")).status.ok());
+  EXPECT_TRUE(run_query(*engine_, request("reuse", "freekv", budget("512"))).status.ok()) << "nothing is brought anywhere";
+  EXPECT_TRUE(run_query(*engine_, request("reuse", "quest", budget("96"))).status.ok()) << "reads where the rows are";
+}
+
+TEST_F(RetrievedQueryTest, BadSettingsNameTheirField) {
+  const auto field = [&](const std::string& decode, const Options& options) {
+    const auto handle = engine_->query(request("reuse", decode, options), std::make_shared<CollectingSink>());
+    return handle.ok() ? std::string() : handle.status().field();
+  };
+  EXPECT_EQ(field("nobody", {}), "cache.decode");
+  EXPECT_EQ(field("freekv", {{"decode_budget", "none"}}), "cache.options.decode_budget");
+  EXPECT_EQ(field("freekv", {{"decode_budget", "100"}}), "cache.options.decode_budget");
+  EXPECT_EQ(field("freekv", {{"decode_tau", "3"}}), "cache.options.decode_tau");
+  EXPECT_EQ(field("quest", {{"decode_tau", "0.5"}}), "cache.options.decode_tau") << "not one of its options";
+  EXPECT_EQ(field("dense", {{"decode_budget", "64"}}), "cache.options.decode_budget");
+  QueryRequest dropped = request("reuse", "freekv", {{"drop_mode", "drop"}, {"capacity", "60"}});
+  dropped.cache.compress = "snapkv";
+  const auto handle = engine_->query(std::move(dropped), std::make_shared<CollectingSink>());
+  EXPECT_EQ(handle.status().field(), "cache.decode");
+}
+
+}  // namespace
+}  // namespace quire::testing
