@@ -16,7 +16,7 @@ declare -A allowed=(
   [fidelity]="fidelity ingest engine cachestore kernels"
   [server]="server fidelity ingest engine cachestore kernels"
 )
-sources() { find "$1" -name '*.h' -o -name '*.cc' -o -name '*.cu' | sort; }
+sources() { find "$1" -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' | sort; }
 for folder in "${!allowed[@]}"; do
   while read -r file; do
     [ "$folder" = kernels ] && case "$file" in kernels/base/*) continue;; esac
@@ -31,13 +31,14 @@ done
 
 # Third-party doors: <header pattern> <where it may appear>.
 while read -r pattern door; do
-  while read -r hit; do complain "$hit is outside its door ($door)"; done < <(grep -rlE "^#include [<\"]($pattern)" --include='*.h' --include='*.cc' kernels cachestore engine ingest fidelity server 2>/dev/null | grep -vE "^($door)")
+  while read -r hit; do complain "$hit is outside its door ($door)"; done < <(grep -rlE "^#include [<\"]($pattern)" --include='*.h' --include='*.cc' --include='*.cu' --include='*.cuh' kernels cachestore engine ingest fidelity server 2>/dev/null | grep -vE "^($door)")
 done <<'DOORS'
 rocksdb/ cachestore/rocksdb_
 sentencepiece engine/tokenizer/
 pcre2|utf8proc engine/tokenizer/
 oneapi/dnnl|dnnl kernels/cpu/
 hwy/ kernels/cpu/
+cuda_|cublas kernels/cuda/
 boost/asio|boost/beast server/
 faiss/ ingest/
 zlib fidelity/line_source
@@ -62,7 +63,7 @@ while read -r file; do
     dir="$(dirname "$dir")"
   done
   [ $found = 1 ] || complain "$file is in no CMakeLists.txt"
-done < <(find kernels cachestore engine ingest fidelity server tests bench -name '*.cc' | sort)
+done < <(find kernels cachestore engine ingest fidelity server tests bench -name '*.cc' -o -name '*.cu' | sort)
 
 # Every error code a client can meet is met by a test.
 while read -r code; do

@@ -1,0 +1,69 @@
+/// Device memory as the emulation sees it: registered buffers, and the shared memory of one block with the history of its bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace quire::simt {
+
+enum class Access { kRead, kReadWrite };
+
+/// The buffers a kernel may touch. An access that is not inside one of them is an error, however close.
+class GlobalMemory {
+ public:
+  /// `p` stays the caller's and must outlive the launches. Zero bytes register nothing. Buffers may not overlap.
+  void add(std::string name, const void* p, std::size_t bytes, Access access);
+  /// Why these bytes may not be read (or written), or empty.
+  std::string refuse(const void* p, std::size_t bytes, Access access) const;
+
+ private:
+  struct Buffer {
+    std::uintptr_t begin, end;
+    Access access;
+    std::string name;
+  };
+  std::vector<Buffer> buffers_;  // by address, disjoint
+};
+
+/// One block's shared memory. Two accesses to a byte by different threads, one of them a write, need a barrier of the block between them, or of
+/// the warp when both are of one warp; a read needs an earlier write by the same block.
+class SharedMemory {
+ public:
+  enum class Kind { kRead, kWrite, kAtomic };
+
+  /// Forgets everything: the start of a block.
+  void start_block(std::size_t bytes, int num_warps);
+  void block_barrier() { ++block_epoch_; }
+  void warp_barrier(int warp) { ++warp_epoch_[static_cast<std::size_t>(warp)]; }
+  std::size_t bytes() const { return bytes_; }
+  std::byte* data() { return data_.data(); }
+  /// Records an access and says why it is wrong, or empty. The range has been checked.
+  std::string access(std::size_t offset, std::size_t bytes, int thread, Kind kind);
+  /// Whether an asynchronous copy is under way into this range, whose bytes have been accessed as a write: they may not be read meanwhile.
+  void set_pending(std::size_t offset, std::size_t bytes, bool pending);
+
+ private:
+  static constexpr int kNobody = -1, kSeveral = -2;
+  struct Mark {
+    int thread = kNobody;  // kSeveral: readers of one warp and epoch
+    int warp = kNobody;    // kSeveral: of several warps
+    std::uint32_t block_epoch = 0, warp_epoch = 0;
+    bool atomic = false;
+  };
+  struct Byte {
+    std::uint32_t block_number = 0;
+    Mark write, read;
+    bool pending = false;
+  };
+  bool unordered(const Mark& before, int thread) const;
+
+  std::size_t bytes_ = 0;
+  std::vector<std::byte> data_;
+  std::vector<Byte> history_;
+  std::vector<std::uint32_t> warp_epoch_;
+  std::uint32_t block_number_ = 0, block_epoch_ = 0;
+};
+
+}  // namespace quire::simt
