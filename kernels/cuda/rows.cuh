@@ -1,0 +1,99 @@
+/// Kernels over rows of activations: RMS norm with residual, SwiGLU, embedding.
+#pragma once
+
+#include "kernels/activation.h"
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/device.h"
+
+namespace quire::cuda {
+
+/// One block a row.
+struct RmsNormKernel {
+  static constexpr int kThreads = 256;
+  float* x;
+  const float *residual, *weight;
+  float* out;
+  std::int64_t dim;
+  float eps;
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    auto scratch = device.template shared<float>(0, kThreads / 32);
+    const std::int64_t row = device.block_idx().x * dim;
+    float squares = 0;
+    for (std::int64_t c = device.thread_idx(); c < dim; c += kThreads) {
+      float v = device.load(x + row + c);
+      if (residual != nullptr) {
+        v += device.load(residual + row + c);
+        device.store(x + row + c, v);
+      }
+      squares += v * v;
+    }
+    const float inverse = 1.0f / sqrtf(block_sum(device, squares, scratch) / static_cast<float>(dim) + eps);
+    for (std::int64_t c = device.thread_idx(); c < dim; c += kThreads) {
+      device.store(out + row + c, device.load(x + row + c) * inverse * device.load(weight + c));
+    }
+  }
+};
+
+template <class Launcher>
+Status launch_rms_norm(Launcher& launcher, const ResidualRmsNormArgs& args) {
+  const RmsNormArgs& a = args.norm;
+  if (a.rows < 0) return Status::invalid("rows", "must not be negative");
+  if (a.dim <= 0) return Status::invalid("dim", "must be at least 1");
+  if (args.residual != nullptr && a.out == a.x) return Status::invalid("out", "must not be x when there is a residual, whose sum x keeps");
+  // x is written with a residual only.
+  const RmsNormKernel kernel{const_cast<float*>(a.x), args.residual, a.weight, a.out, a.dim, a.eps};
+  return launcher.launch({{a.rows, 1, 1}, RmsNormKernel::kThreads, RmsNormKernel::kThreads / 32 * 4}, kernel);
+}
+
+/// One thread an output, kPerThread of them kThreads apart.
+struct SwigluKernel {
+  static constexpr int kThreads = 256, kPerThread = 4;
+  SwigluArgs a;
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    for (int i = 0; i < kPerThread; ++i) {
+      const std::int64_t at = (device.block_idx().x * kPerThread + i) * kThreads + device.thread_idx();
+      if (at >= a.rows * a.dim) return;
+      const std::int64_t row = at / a.dim, c = at % a.dim;
+      const float gate = device.load(a.gate_up + row * 2 * a.dim + c), up = device.load(a.gate_up + row * 2 * a.dim + a.dim + c);
+      device.store(a.out + at, gate / (1.0f + expf(-gate)) * up);
+    }
+  }
+};
+
+template <class Launcher>
+Status launch_swiglu(Launcher& launcher, const SwigluArgs& a) {
+  if (a.rows < 0) return Status::invalid("rows", "must not be negative");
+  if (a.dim <= 0) return Status::invalid("dim", "must be at least 1");
+  constexpr std::int64_t kPerBlock = SwigluKernel::kThreads * SwigluKernel::kPerThread;
+  return launcher.launch({{(a.rows * a.dim + kPerBlock - 1) / kPerBlock, 1, 1}, SwigluKernel::kThreads, 0}, SwigluKernel{a});
+}
+
+/// One block a row.
+template <class E>
+struct EmbeddingKernel {
+  static constexpr int kThreads = 128;
+  EmbeddingArgs a;
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    const std::int64_t row = device.block_idx().x;
+    const std::int64_t id = device.load(a.ids + row);
+    const bool known = id >= 0 && id < a.vocab;
+    for (std::int64_t c = device.thread_idx(); c < a.dim; c += kThreads) {
+      device.store(a.out + row * a.dim + c, known ? device.to_float(device.load(static_cast<const E*>(a.table) + id * a.dim + c)) : 0.0f);
+    }
+  }
+};
+
+template <class Launcher>
+Status launch_embedding(Launcher& launcher, const EmbeddingArgs& a) {
+  if (a.rows < 0) return Status::invalid("rows", "must not be negative");
+  if (a.dim <= 0) return Status::invalid("dim", "must be at least 1");
+  return with_element(a.dtype, "dtype", [&]<class E>(E) { return launcher.launch({{a.rows, 1, 1}, EmbeddingKernel<E>::kThreads, 0}, EmbeddingKernel<E>{a}); });
+}
+
+}  // namespace quire::cuda
