@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # SamKV and its competitors: scores on the embedded model, and speed over 8,000 cached tokens on random weights of published shapes.
-#   bench/multi_context.sh [--quick] [--per-kind N] [--scores FILE] [options of quire_multi_context_bench: --shape qwen,llama --rounds N --strategies LIST]
-# --scores takes those of an earlier run (quire fidelity --json FILE); --scores-only FILE writes them and ends, resumably.
+#   bench/multi_context.sh [--quick] [--per-kind N] [--scores FILE] [--speeds FILE] [options of quire_multi_context_bench: --shape qwen,llama --rounds N --strategies LIST]
+# --scores and --speeds take those of an earlier run: the output of quire fidelity --json and of quire_multi_context_bench. --scores-only FILE writes
+# scores and ends; the same command again goes on after an interruption.
 # Prints {"settings", "rows"}: rows with "task" are scores, rows with "tier" are speeds. Writes bench/results/multi_context.svg with new scores.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-per_kind=20; scores=; only=; speed=()
+per_kind=20; scores=; only=; speeds=; speed=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --quick) per_kind=2; speed+=(--quick) ;;
     --per-kind) per_kind="${2:?--per-kind needs a number}"; shift ;;
     --scores) scores="$(realpath "${2:?--scores needs a file}")"; shift ;;
+    --speeds) speeds="$(realpath "${2:?--speeds needs a file}")"; shift ;;
     --scores-only) only="$(realpath -m "${2:?--scores-only needs a file}")"; shift ;;
     *) speed+=("$1") ;;
   esac
@@ -30,8 +32,11 @@ if [ -z "$scores" ]; then
   build/release/quire fidelity -m models/demo --suite "$work/suite.jsonl" --limit 0 --strategies "$strategies" --json "$scores" --svg bench/results/multi_context.svg >&2
   [ -z "$only" ] || exit 0
 fi
-build/release/bench/quire_multi_context_bench ${speed[@]+"${speed[@]}"} >"$work/speed.json"
-jq -n --slurpfile scores "$scores" --slurpfile speed "$work/speed.json" '
+if [ -z "$speeds" ]; then
+  speeds="$work/speeds.json"
+  build/release/bench/quire_multi_context_bench ${speed[@]+"${speed[@]}"} >"$speeds"
+fi
+jq -n --slurpfile scores "$scores" --slurpfile speed "$speeds" '
   $scores[0] as $s | $speed[0] as $v |
   {settings: {scores: ($s.settings + {model: $s.model.name, commit: $s.commit, documents: "4 of 300 to 500 tokens, blocks of 16", questions: ([$s.rows[] | select(.task == "all") | .n] | max)}), speed: $v.settings},
    rows: ([range($s.rows | length) | . as $i | $s.rows[$i] + {em_difference: $s.details[$i].em_difference}] + $v.rows)}'

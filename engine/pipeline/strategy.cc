@@ -30,7 +30,7 @@ const std::vector<Strategy>& strategies() {
        .typical_recompute = 0.15, .summary = "as samkv; what is computed again replaces the stored KV"},
       {.name = "samkv_words", .selector = "words", .recomputer = "samkv_kept", .sparse = true, .takes_keep_ratio = true, .typical_load = 0.2,
        .typical_recompute = 0.16,
-       .summary = "first and last blocks of every document and those that match the question's words best; every kept token is computed again"},
+       .summary = "the first block of every document and those that match the question's words best; every kept token is computed again"},
       {.name = "multi_infllm", .selector = "infllm", .recomputer = "none", .sparse = true, .takes_keep_ratio = true, .typical_load = 0.5,
        .summary = "the first and last tokens of all documents and the units in between that the question likes best, as they are"},
       {.name = "anchors", .selector = "anchors", .recomputer = "none", .positions_selectable = true, .sparse = true,

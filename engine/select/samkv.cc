@@ -177,17 +177,16 @@ class SamkvSelector final : public Selector {
  public:
   std::string_view name() const override { return "samkv"; }
   std::span<const PlugOption> options() const override { return table(); }
-  bool needs_sketches(const SelectionInput& input) const override { return decides(input) && !by_words_alone(input); }
+  bool needs_sketches(const SelectionInput& input) const override { return decides(input); }
 
   std::optional<Selection> query_pass_blocks(const SelectionInput& input) const override {
-    if (!needs_sketches(input)) return std::nullopt;
+    if (!decides(input)) return std::nullopt;
     return anchors(input);
   }
 
   Result<Selection> select(const SelectionInput& input) const override {
     if (keeps_all(input)) return everything(input);
     if (!decides(input)) return anchors(input);
-    if (by_words_alone(input)) return select_by_words(input);
     if (input.query_pass == nullptr) return select_static(input);
     SamkvScoreOptions options;
     options.bias = input.options.on(table(), "bias");
@@ -241,11 +240,6 @@ class SamkvSelector final : public Selector {
   static bool decides(const SelectionInput& input) {
     if (!input.options.on(table(), "select") || keeps_all(input)) return false;
     return std::any_of(input.contexts.begin(), input.contexts.end(), [](const SelectableContext& c) { return c.num_blocks > 3; });
-  }
-
-  /// Under a budget words need neither sketches nor the model.
-  static bool by_words_alone(const SelectionInput& input) {
-    return ranking(input) == Ranking::kWords && budget_of(input) && !input.question.empty();
   }
 
   static Selection anchors(const SelectionInput& input) {
@@ -324,27 +318,6 @@ class SamkvSelector final : public Selector {
       kept.push_back(with_anchors(input, documents, pool));
     }
     Selection out = Selection::per_layer(std::move(kept));
-    note_budget(filter, out);
-    return out;
-  }
-
-  /// The blocks that match the question's words best, as many as the budget has room for, in all layers.
-  static Selection select_by_words(const SelectionInput& input) {
-    std::vector<SamkvScores::Document> documents;
-    for (std::size_t i = 0; i < input.contexts.size(); ++i) {
-      auto& doc = documents.emplace_back();
-      doc.context = static_cast<std::int32_t>(i);
-      for (std::int32_t b = 1; b < input.contexts[i].num_blocks - 2; ++b) doc.middle.push_back(b);
-    }
-    auto words = lexical_scores(input.contexts, input.question);
-    std::vector<Candidate> pool;
-    for (std::size_t i = 0; i < documents.size(); ++i) {
-      for (const std::int32_t b : documents[i].middle) pool.push_back({i, b, words[i][at(b)]});
-    }
-    const Filter filter(input, documents.size());
-    filter.cut(pool, documents);
-    Selection out = Selection::shared(input.num_layers, with_anchors(input, documents, pool));
-    out.scores = std::move(words);
     note_budget(filter, out);
     return out;
   }

@@ -1,9 +1,12 @@
 #include <algorithm>
 
+#include "engine/select/lexical_scores.h"
 #include "engine/select/selector.h"
 
 namespace quire {
 namespace {
+
+std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 const std::vector<PlugOption>& table() {
   static const std::vector<PlugOption> kTable = {
@@ -12,40 +15,80 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// Shares of long contexts and of chunks, whose three anchors alone are an eighth; and what stays beside anchors at least.
-constexpr double kLongShare = 0.16, kChunkShare = 0.19, kBesidesAnchors = 0.05;
+/// Shares of long contexts and of chunks, and what stays beside first blocks at least.
+constexpr double kLongShare = 0.16, kChunkShare = 0.19, kBesidesFirst = 0.05;
 constexpr std::int32_t kLongBlock = 64;
 
-std::int64_t default_budget(const SelectionInput& input) {
-  double share = 0, anchors = 0, all = 0;
+std::int64_t tokens_in(const SelectableContext& c, std::int32_t block) {
+  return std::min<std::int64_t>(c.block_tokens, c.num_tokens - std::int64_t{block} * c.block_tokens);
+}
+
+/// Blocks that stay whatever the budget: the first; all of a context that is no longer than SamKV's anchors.
+std::int32_t always_kept(const SelectableContext& c) { return c.num_blocks <= 3 ? c.num_blocks : 1; }
+
+std::int64_t always_kept_tokens(const SelectableContext& c) {
+  return std::min(c.num_tokens, std::int64_t{always_kept(c)} * c.block_tokens);
+}
+
+std::int64_t budget_of(const SelectionInput& input) {
+  if (const auto asked = static_cast<std::int64_t>(input.options.number(table(), "token_budget")); asked > 0) return asked;
+  double share = 0, first = 0, all = 0;
   for (const SelectableContext& c : input.contexts) {
     const auto tokens = static_cast<double>(c.num_blocks > 0 ? c.num_tokens : 0);
     all += tokens;
     share += tokens * (c.block_tokens >= kLongBlock ? kLongShare : kChunkShare);
-    for (const std::int32_t b : anchor_blocks(c.num_blocks)) {
-      anchors += static_cast<double>(std::min<std::int64_t>(c.block_tokens, c.num_tokens - std::int64_t{b} * c.block_tokens));
-    }
+    first += static_cast<double>(always_kept_tokens(c));
   }
-  return static_cast<std::int64_t>(std::max(share, anchors + kBesidesAnchors * all));
+  if (input.keep_ratio) return static_cast<std::int64_t>(*input.keep_ratio * all + 1e-6);
+  return static_cast<std::int64_t>(std::max(share, first + kBesidesFirst * all));
 }
 
-/// SamKV's anchors, and of the rest the blocks that match the question's words best: `samkv` with score=words and a budget, under a name
-/// of its own, so that it can be measured, certified and chosen as a whole.
+struct Candidate {
+  std::int32_t context, block;
+  float score;
+};
+
+/// The first block of every context, small contexts whole, and of the rest the blocks that match the question's words best, in all layers. No run of the question
+/// stands behind it, so it needs no more anchors than the beginnings, which hold titles and subjects; what SamKV spends on last blocks goes to
+/// matches. Without a question the documents decide, as in SamKV.
 class WordsSelector final : public Selector {
  public:
   std::string_view name() const override { return "words"; }
   std::span<const PlugOption> options() const override { return table(); }
-  bool needs_sketches(const SelectionInput& input) const override { return samkv_->needs_sketches(as_samkv(input)); }
-  std::optional<Selection> query_pass_blocks(const SelectionInput& input) const override { return samkv_->query_pass_blocks(as_samkv(input)); }
-  Result<Selection> select(const SelectionInput& input) const override { return samkv_->select(as_samkv(input)); }
+  bool needs_sketches(const SelectionInput& input) const override { return input.question.empty() && samkv_->needs_sketches(as_samkv(input)); }
+
+  Result<Selection> select(const SelectionInput& input) const override {
+    if (input.question.empty()) return samkv_->select(as_samkv(input));
+    auto scores = lexical_scores(input.contexts, input.question);
+    std::int64_t left = budget_of(input);
+    Selection::ContextBlocks kept;
+    std::vector<Candidate> candidates;
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(input.contexts.size()); ++i) {
+      const SelectableContext& c = input.contexts[at(i)];
+      kept.emplace_back();
+      left -= always_kept_tokens(c);
+      for (std::int32_t b = 0; b < always_kept(c); ++b) kept.back().push_back(b);
+      for (std::int32_t b = always_kept(c); b < c.num_blocks; ++b) candidates.push_back({i, b, scores[at(i)][at(b)]});
+    }
+    std::string note;
+    if (left < 0) note = "first blocks are always kept: " + std::to_string(-left) + " tokens more than the budget";
+    std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+    for (const Candidate& c : candidates) {
+      left -= tokens_in(input.contexts[at(c.context)], c.block);
+      if (left < 0) break;
+      kept[at(c.context)].push_back(c.block);
+    }
+    for (auto& blocks : kept) std::sort(blocks.begin(), blocks.end());
+    Selection out = Selection::shared(input.num_layers, std::move(kept));
+    out.scores = std::move(scores);
+    out.note = std::move(note);
+    return out;
+  }
 
  private:
   static SelectionInput as_samkv(const SelectionInput& input) {
     SelectionInput in = input;
-    std::map<std::string, std::string, std::less<>> options = {{"score", "words"}};
-    const auto asked = static_cast<std::int64_t>(input.options.number(table(), "token_budget"));
-    if (asked > 0 || !input.keep_ratio) options["token_budget"] = std::to_string(asked > 0 ? asked : std::max<std::int64_t>(1, default_budget(input)));
-    in.options = PlugOptions(std::move(options));
+    in.options = {};
     return in;
   }
   const std::unique_ptr<Selector> samkv_ = make_samkv_selector();

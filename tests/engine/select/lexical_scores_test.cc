@@ -50,7 +50,9 @@ TEST(LexicalScoresTest, ATermInEveryBlockWeighsNextToNothingAgainstARareOne) {
   ids[20] = 9;
   const auto s = lexical_scores(contexts_of({ids}), Ids{3, 9});
   for (std::size_t b = 0; b < 10; ++b) {
-    if (b != 5) EXPECT_LT(s[0][b], s[0][5]) << b;
+    if (b != 5) {
+      EXPECT_LT(s[0][b], s[0][5]) << b;
+    }
   }
 }
 
@@ -159,14 +161,17 @@ std::vector<std::int32_t> words_keep(std::int64_t n, std::int32_t block, std::si
 TEST(WordsSelectorTest, TheBudgetIsASixthOfLongContextsAndAFifthOfChunks) {
   EXPECT_EQ(words_keep(6400, 64, 3000, {}, {}).size(), 16u);  // 0.16 of 100 blocks
   EXPECT_EQ(words_keep(1600, 16, 800, {}, {}).size(), 19u);   // 0.19 of 100 blocks
-  // Three anchors of 20 blocks leave a twentieth: one block, the match.
-  EXPECT_EQ(words_keep(320, 16, 150, {}, {}), (Ids{0, 9, 18, 19}));
+  EXPECT_EQ(words_keep(320, 16, 150, {}, {}), (Ids{0, 9, 10}));
+  // Three blocks are kept whole; of four a budget below two leaves the first.
+  EXPECT_EQ(words_keep(48, 16, 5, {}, {}), (Ids{0, 1, 2}));
+  EXPECT_EQ(words_keep(64, 16, 40, {}, {}), (Ids{0}));
 }
 
 TEST(WordsSelectorTest, ABudgetThatIsAskedForComesFirst) {
-  EXPECT_EQ(words_keep(320, 16, 150, 0.3, {}), (Ids{0, 9, 10, 11, 18, 19}));
-  EXPECT_EQ(words_keep(320, 16, 150, 0.3, {{"token_budget", "80"}}), (Ids{0, 9, 10, 18, 19}));
+  EXPECT_EQ(words_keep(320, 16, 150, 0.3, {}), (Ids{0, 8, 9, 10, 11, 12}));
+  EXPECT_EQ(words_keep(320, 16, 150, 0.3, {{"token_budget", "80"}}), (Ids{0, 9, 10, 11, 12}));
   EXPECT_EQ(words_keep(320, 16, 150, 1.0, {}).size(), 20u);
+  EXPECT_EQ(words_keep(320, 16, 150, 0.0, {}), (Ids{0}));
 }
 
 }  // namespace

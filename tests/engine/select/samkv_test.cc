@@ -216,6 +216,7 @@ class SamkvWordsTest : public SamkvSelectorTest {
     ids_.assign(3, std::vector<std::int32_t>(320, 1));
     contexts_ = documents_.contexts();
     for (std::size_t i = 0; i < 3; ++i) contexts_[i].token_ids = ids_[i];
+    pass_ = documents_.question(std::vector<float>{0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0});
   }
   SelectionInput words_input(const char* score, double keep_ratio) {
     SelectionInput in = documents_.input();
@@ -228,21 +229,22 @@ class SamkvWordsTest : public SamkvSelectorTest {
   std::vector<std::vector<std::int32_t>> ids_;
   std::vector<SelectableContext> contexts_;
   std::vector<std::int32_t> question_ = {7, 8};
+  QueryPassResult pass_;
 };
 
-TEST_F(SamkvWordsTest, UnderABudgetTheyNeedNeitherSketchesNorAPass) {
+TEST_F(SamkvWordsTest, UnderABudgetTheBestMatchesAreKept) {
   ids_[1][16 * 9 + 3] = 7;
   ids_[1][16 * 9 + 4] = 8;
-  const SelectionInput in = words_input("words", 0.2);
-  EXPECT_FALSE(selector_->needs_sketches(in));
-  EXPECT_FALSE(selector_->query_pass_blocks(in).has_value());
+  SelectionInput in = words_input("words", 0.2);
+  in.query_pass = &pass_;
   const auto s = selector_->select(in);
   ASSERT_TRUE(s.ok()) << s.status().to_string();
-  // 192 tokens: nine anchors, and three blocks: the match, what follows and what leads to it.
-  EXPECT_EQ(kept(*s, 1, 0), (Blocks{0, 18, 19}));
-  EXPECT_EQ(kept(*s, 1, 1), (Blocks{0, 9, 10, 11, 18, 19}));
-  EXPECT_EQ(kept(*s, 1, 2), (Blocks{0, 18, 19}));
-  EXPECT_TRUE(s->same_in_all_layers());
+  // 192 tokens: nine anchors, and three blocks: the match and what follows it.
+  for (std::int32_t layer : {0, 1}) {
+    EXPECT_EQ(kept(*s, layer, 0), (Blocks{0, 18, 19}));
+    EXPECT_EQ(kept(*s, layer, 1), (Blocks{0, 9, 10, 11, 18, 19}));
+    EXPECT_EQ(kept(*s, layer, 2), (Blocks{0, 18, 19}));
+  }
   EXPECT_GT(s->scores[1][9], s->scores[1][10]);
 }
 
@@ -252,8 +254,7 @@ TEST_F(SamkvWordsTest, WithoutABudgetTheCandidatesAreCountedAsPublished) {
   in.keep_ratio.reset();
   EXPECT_TRUE(selector_->needs_sketches(in));
   EXPECT_TRUE(selector_->query_pass_blocks(in).has_value());
-  const QueryPassResult pass = documents_.question(std::vector<float>{0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0});
-  in.query_pass = &pass;
+  in.query_pass = &pass_;
   const auto s = selector_->select(in);
   ASSERT_TRUE(s.ok()) << s.status().to_string();
   std::size_t selected = 0;
@@ -267,8 +268,7 @@ TEST_F(SamkvWordsTest, BothAddsWhatKeysAndWordsSayEachOnItsOwnScale) {
   ids_[2][16 * 9] = 7;
   SelectionInput in = words_input("both", 0.2);
   EXPECT_TRUE(selector_->needs_sketches(in));
-  const QueryPassResult pass = documents_.question(std::vector<float>{0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0});
-  in.query_pass = &pass;
+  in.query_pass = &pass_;
   auto s = selector_->select(in);
   ASSERT_TRUE(s.ok()) << s.status().to_string();
   // Keys favour block 1 of every document; the words outweigh two of the three.
@@ -278,7 +278,7 @@ TEST_F(SamkvWordsTest, BothAddsWhatKeysAndWordsSayEachOnItsOwnScale) {
   // No word is found: what is left is the order of keys.
   question_ = {99};
   in = words_input("both", 0.2);
-  in.query_pass = &pass;
+  in.query_pass = &pass_;
   s = selector_->select(in);
   ASSERT_TRUE(s.ok());
   for (std::int32_t i = 0; i < 3; ++i) EXPECT_EQ(kept(*s, 0, i), (Blocks{0, 1, 18, 19}));
@@ -293,7 +293,9 @@ TEST_F(SamkvWordsTest, WithoutAQuestionTheDocumentsDecideAndTokensMayBeUnknown) 
   for (std::int32_t i = 0; i < 3; ++i) EXPECT_EQ(silent->kept(0, i)[1], 1);  // smallest alpha
   question_ = {7};
   for (auto& c : contexts_) c.token_ids = {};
-  const auto blind = selector_->select(words_input("words", 0.2));
+  in = words_input("words", 0.2);
+  in.query_pass = &pass_;
+  const auto blind = selector_->select(in);
   ASSERT_TRUE(blind.ok());
   EXPECT_EQ(kept(*blind, 0, 0), (Blocks{0, 1, 2, 3, 18, 19}));  // all alike: prompt order
 }
