@@ -24,7 +24,7 @@ work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT
 # The published rows; ratios as published where a method takes one. Last what ranks blocks by words.
 strategies=recompute,reuse,reuse:positions=naive,multi_infllm,cacheblend:recompute_ratio=0.15,epic:recompute_ratio=0.15,samkv_overwrite,samkv
 strategies+=,samkv:select=off,recompute=none,samkv:select=off,samkv:bias=off,recompute=none,samkv:recompute=none,samkv:bias=off
-strategies+=,samkv:layer_mode=shared,samkv_words
+strategies+=,samkv:layer_mode=shared,samkv_words,samkv_words:keep_ratio=0.3
 if [ -z "$scores" ]; then
   scores="${only:-$work/scores.json}"
   python3 bench/long_documents.py models/demo/encyclopedia.jsonl --per-kind "$per_kind" >"$work/suite.jsonl"
