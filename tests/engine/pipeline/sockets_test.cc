@@ -163,11 +163,14 @@ TEST_P(RetrieverConformance, BudgetOverTheContextEqualsDenseAttention) {
   }
 }
 
-TEST_P(RetrieverConformance, AttendsToWhatEachHeadStillHolds) {
+INSTANTIATE_TEST_SUITE_P(Plugs, RetrieverConformance, ::testing::ValuesIn(retriever_names()), [](const auto& plug) { return plug.param; });
+
+/// The others need what compression leaves out; a request that drops rows may not name them.
+TEST(DenseRetrieverTest, AttendsToWhatEachHeadStillHolds) {
   FilledCache intact, reduced;
   const std::vector<std::vector<std::int32_t>> kept = {{0, 5, 6, 7, 30, 36}, {3, 36}};
   ASSERT_TRUE(reduced.cache().keep_rows(1, kept).ok());
-  const auto retriever = std::move(*make_retriever(GetParam()));
+  const auto retriever = std::move(*make_retriever("dense"));
   const Heat heat;
   RetrieveInput input;
   input.cache = &reduced.cache();
@@ -206,8 +209,6 @@ TEST_P(RetrieverConformance, AttendsToWhatEachHeadStillHolds) {
   ASSERT_TRUE(attention_rows_reference(args).ok());
   for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(out[i], want[i], 1e-4) << i;
 }
-
-INSTANTIATE_TEST_SUITE_P(Plugs, RetrieverConformance, ::testing::ValuesIn(retriever_names()), [](const auto& plug) { return plug.param; });
 
 class CompressorConformance : public ::testing::TestWithParam<std::string> {
  protected:
