@@ -39,7 +39,10 @@ class Block {
     for (int t = 0; t < shape_.threads; ++t) {
       threads_[static_cast<std::size_t>(t)]->reset([this, t, &body] {
         Device device(*this, t);
-        body(device);
+        try {
+          body(device);
+        } catch (const Stopped&) {
+        }
       });
       ready_.push_back(t);
     }
@@ -61,11 +64,11 @@ class Block {
   SharedMemory& shared() { return shared_; }
   int running() const { return running_; }
 
-  /// Ends the launch; the running thread is never resumed.
+  /// Ends the launch. The running thread is unwound, since its frames hold messages; the others are forgotten where they wait, holding nothing.
   [[noreturn]] void fail(Fault fault, const std::string& message, Location at) { fail(fault, message + ", at " + place(at)); }
   [[noreturn]] void fail(Fault fault, const std::string& message) {
     report_ = {fault, "thread " + std::to_string(running_) + " of block " + block_name() + ": " + message};
-    for (;;) threads_[static_cast<std::size_t>(running_)]->pause();
+    throw Stopped{};
   }
 
   void sync_threads(Location at) {
@@ -120,6 +123,7 @@ class Block {
     const char* what = nullptr;  // null: runs or has finished
     Location at;
   };
+  struct Stopped {};
   struct Copy {
     int group;
     std::size_t offset;
