@@ -1,0 +1,15 @@
+/// Attention by the element type of the KV: each is instantiated in a file of its own.
+#pragma once
+
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/stream.h"
+
+namespace quire::cuda {
+
+Status decode_attention_f32(const DecodeAttentionArgs& args, StreamHandle stream);
+Status decode_attention_f16(const DecodeAttentionArgs& args, StreamHandle stream);
+Status decode_attention_bf16(const DecodeAttentionArgs& args, StreamHandle stream);
+Status prefill_attention_f16(const AttentionArgs& args, StreamHandle stream);
+Status prefill_attention_bf16(const AttentionArgs& args, StreamHandle stream);
+
+}  // namespace quire::cuda

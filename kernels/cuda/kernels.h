@@ -1,0 +1,31 @@
+/// The CUDA kernels, for the current device of the calling thread. Built with QUIRE_CUDA alone.
+///
+/// Every function checks shapes, enqueues on `stream` and returns: results are there once the stream has been waited for. All pointers are device
+/// memory that must stay until then; nothing is allocated. Values in device memory (positions, ids, lists) are trusted. Zero rows are valid.
+/// Errors: kInvalidArgument (shapes), kDeviceLost (the context is gone), kInternal (the launch was refused).
+#pragma once
+
+#include "kernels/activation.h"
+#include "kernels/attention_scores.h"
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/stream.h"
+
+namespace quire::cuda {
+
+Status rms_norm(const ResidualRmsNormArgs& args, StreamHandle stream);
+Status swiglu(const SwigluArgs& args, StreamHandle stream);
+Status embedding(const EmbeddingArgs& args, StreamHandle stream);
+Status rope_rotate(const DeviceRopeTable& table, const RopeRotateArgs& args, StreamHandle stream);
+Status kv_place(const DeviceRopeTable& table, const KvPlaceArgs& args, StreamHandle stream);
+Status kv_pack(const KvPackArgs& args, StreamHandle stream);
+Status block_summaries(const DeviceRopeTable& table, const BlockSummariesArgs& args, StreamHandle stream);
+Status top_k(const TopKArgs& args, StreamHandle stream);
+Status argmax(const ArgmaxArgs& args, StreamHandle stream);
+Status decode_attention(const DecodeAttentionArgs& args, StreamHandle stream);
+/// attention() for many query rows, on tensor cores: queries and softmax weights are rounded to the type of the KV, which is f16 or bf16. A row's
+/// result does not depend on the other rows. Pages and strides are multiples of 16 bytes.
+Status prefill_attention(const AttentionArgs& args, StreamHandle stream);
+Status attention_scores(const AttentionScoresArgs& args, StreamHandle stream);
+Status merge_attention(const MergeAttentionArgs& args, StreamHandle stream);
+
+}  // namespace quire::cuda

@@ -1,0 +1,23 @@
+#include "kernels/cuda/rows.cuh"
+
+#include "kernels/cuda/hardware.cuh"
+#include "kernels/cuda/kernels.h"
+
+namespace quire::cuda {
+
+Status rms_norm(const ResidualRmsNormArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_rms_norm(launcher, args);
+}
+
+Status swiglu(const SwigluArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_swiglu(launcher, args);
+}
+
+Status embedding(const EmbeddingArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_embedding(launcher, args);
+}
+
+}  // namespace quire::cuda
