@@ -19,21 +19,24 @@ std::string place(Location at) {
 }
 bool same(Location a, Location b) { return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0; }
 
+using Fibers = std::vector<std::unique_ptr<Fiber>>;
+
 }  // namespace
 
 /// The block that runs. One at a time, on one thread.
 class Block {
  public:
-  Block(const GlobalMemory& memory, const cuda::LaunchShape& shape) : memory_(memory), shape_(shape), warps_(static_cast<std::size_t>(shape.threads / 32)) {
-    for (int t = 0; t < shape.threads; ++t) threads_.emplace_back(std::make_unique<Fiber>());
+  Block(const GlobalMemory& memory, const cuda::LaunchShape& shape, Fibers& threads)
+      : memory_(memory), shape_(shape), threads_(threads), warps_(static_cast<std::size_t>(shape.threads / 32)) {
+    while (threads_.size() < static_cast<std::size_t>(shape.threads)) threads_.emplace_back(std::make_unique<Fiber>());
   }
 
   Report run(cuda::Dim3 index, const std::function<void(Device&)>& body) {
     index_ = index;
     shared_.start_block(static_cast<std::size_t>(shape_.shared_bytes), shape_.threads / 32);
-    waits_.assign(threads_.size(), Wait{});
+    waits_.assign(static_cast<std::size_t>(shape_.threads), Wait{});
     barrier_ = {};
-    copies_.assign(threads_.size(), Copies{});
+    copies_.assign(static_cast<std::size_t>(shape_.threads), Copies{});
     for (Warp& w : warps_) w = {};
     ready_.clear();
     for (int t = 0; t < shape_.threads; ++t) {
@@ -170,7 +173,7 @@ class Block {
   const cuda::LaunchShape& shape_;
   cuda::Dim3 index_;
   SharedMemory shared_;
-  std::vector<std::unique_ptr<Fiber>> threads_;
+  Fibers& threads_;  // at least as many as the block has threads
   std::vector<Wait> waits_;
   std::vector<Copies> copies_;
   Barrier barrier_;
@@ -256,7 +259,8 @@ Report run(const GlobalMemory& memory, const cuda::LaunchShape& shape, int most_
   }
   if (shape.shared_bytes < 0 || shape.shared_bytes > kMostSharedBytes) return {Fault::kLaunch, std::to_string(shape.shared_bytes) + " bytes of shared memory"};
   if (g.x < 0 || g.y < 0 || g.z < 0 || g.x > 0x7fffffff || g.y > 65535 || g.z > 65535) return {Fault::kLaunch, "the grid is larger than a GPU takes"};
-  Block block(memory, shape);
+  thread_local Fibers fibers;  // kept: the thread sanitizer takes milliseconds to make one
+  Block block(memory, shape, fibers);
   for (std::int64_t z = 0; z < g.z; ++z) {
     for (std::int64_t y = 0; y < g.y; ++y) {
       for (std::int64_t x = 0; x < g.x; ++x) {
