@@ -180,7 +180,9 @@ TEST_F(AdminTest, RequestsAreListedAndCancelled) {
     std::string rest, more;
     while (rest.find("event: error") == std::string::npos && rest.find("event: done") == std::string::npos && !(more = c.read_some()).empty()) rest += more;
     cancelled = rest.find("event: error") != std::string::npos;
-    if (cancelled) EXPECT_NE(rest.find("request_cancelled"), std::string::npos) << rest;
+    if (cancelled) {
+      EXPECT_NE(rest.find("request_cancelled"), std::string::npos) << rest;
+    }
   }
   EXPECT_TRUE(cancelled);
 }
