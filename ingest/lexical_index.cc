@@ -135,7 +135,7 @@ std::vector<double> LexicalIndex::scores(const std::vector<std::string>& query) 
   return out;
 }
 
-std::vector<LexicalHit> LexicalIndex::search(const std::vector<std::string>& query, std::size_t limit, Unit unit, const Filter& filter) const {
+std::vector<ChunkHit> LexicalIndex::search(const std::vector<std::string>& query, std::size_t limit, Unit unit, const Filter& filter) const {
   const std::vector<double> scores = this->scores(query);
   struct Candidate {
     double score;
@@ -159,7 +159,7 @@ std::vector<LexicalHit> LexicalIndex::search(const std::vector<std::string>& que
   };
   const std::size_t n = std::min(limit, found.size());
   std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(n), found.end(), before);
-  std::vector<LexicalHit> out;
+  std::vector<ChunkHit> out;
   for (std::size_t i = 0; i < n; ++i) out.push_back({*found[i].id, found[i].version, static_cast<std::int32_t>(found[i].chunk), found[i].score});
   return out;
 }

@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ingest/chunk_hit.h"
+
 namespace quire {
 
 /// For a query of terms q (each occurrence counts) and a chunk d of |d| words, N chunks of `average` words, n(q) of them with q:
@@ -22,13 +24,6 @@ struct IndexedDocument {
   std::uint64_t version = 0;                     ///< the caller's; not 0
   std::string metadata_json;                     ///< as in the manifest
   std::vector<std::vector<std::string>> chunks;               ///< words of each, those of the title among them
-};
-
-struct LexicalHit {
-  std::string id;
-  std::uint64_t version = 0;
-  std::int32_t chunk = 0;
-  double score = 0;
 };
 
 /// Threads: const methods concurrently, others alone. Costs about 16 bytes for each different word of a chunk, and each different word of the namespace once.
@@ -45,7 +40,7 @@ class LexicalIndex {
   /// Every chunk of the documents that pass `filter` (empty: all), best first; equal scores by id, then chunk. Chunks without a word of the query have 0. At
   /// most `limit`. One chunk a document, its best, with kBestChunkOfDocument. Statistics are those of the whole namespace, whatever the filter.
   enum class Unit : std::uint8_t { kChunk, kBestChunkOfDocument };
-  std::vector<LexicalHit> search(const std::vector<std::string>& query, std::size_t limit, Unit unit, const Filter& filter = {}) const;
+  std::vector<ChunkHit> search(const std::vector<std::string>& query, std::size_t limit, Unit unit, const Filter& filter = {}) const;
 
   /// Version of an indexed document; 0: not indexed.
   std::uint64_t version(std::string_view id) const;

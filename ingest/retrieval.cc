@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <shared_mutex>
+#include <span>
 #include <thread>
 
-#include "cachestore/key.h"
 #include "engine/tokenizer/words.h"
+#include "ingest/embedding_record.h"
 #include "ingest/lexical_index.h"
 #include "ingest/metadata.h"
 #include "ingest/utf8.h"
@@ -24,24 +24,17 @@ namespace {
 constexpr std::size_t kPage = 100;        // documents listed at once
 constexpr int kMostAttempts = 4;          // of a search whose documents change under it
 constexpr std::size_t kMostResults = 1000;
+/// Reciprocal rank fusion (Cormack, Clarke and Buettcher 2009): its constant, and how far down each ranking is read.
+constexpr double kFusionConstant = 60;
+constexpr std::size_t kFusedResults = 100, kFusedPerResult = 4;
 
 using DocumentName = std::pair<std::string, std::string>;  // namespace, id
-
-/// Equal for equal documents as far as retrieval shows them; a version number begins anew when a document was deleted. Never 0.
-std::uint64_t version_of(const DocumentManifest& m) {
-  Sha256 hash;
-  hash.update_u64(m.version).update_field(m.content_hash).update_field(m.title).update_field(m.metadata_json).update_field(m.chunking);
-  const Digest digest = hash.finish();
-  std::uint64_t out = 0;
-  std::memcpy(&out, digest.bytes.data(), sizeof out);
-  return out | 1;
-}
 
 /// Words of each chunk as the model sees it: the title heads every chunk.
 IndexedDocument indexed(const DocumentManifest& m, std::string_view text) {
   IndexedDocument d;
   d.id = m.id;
-  d.version = version_of(m);
+  d.version = indexed_version(m);
   d.metadata_json = m.metadata_json;
   const std::vector<std::string> title = split_words(m.title);
   for (const DocumentChunk& c : m.chunks) {
@@ -52,9 +45,28 @@ IndexedDocument indexed(const DocumentManifest& m, std::string_view text) {
   return d;
 }
 
+/// Best first, equal sums by id, then chunk.
+std::vector<ChunkHit> fused(std::span<const std::vector<ChunkHit>> rankings, RetrieveUnit unit, std::size_t k) {
+  std::map<std::pair<std::string, std::int32_t>, ChunkHit> sums;
+  for (const auto& ranking : rankings) {
+    for (std::size_t rank = 0; rank < ranking.size(); ++rank) {
+      const ChunkHit& hit = ranking[rank];
+      const auto at = sums.try_emplace({hit.id, unit == RetrieveUnit::kChunk ? hit.chunk : 0}, ChunkHit{hit.id, hit.version, hit.chunk, 0}).first;
+      at->second.score += 1 / (kFusionConstant + 1 + static_cast<double>(rank));
+    }
+  }
+  std::vector<ChunkHit> out;
+  for (auto& [name, hit] : sums) out.push_back(std::move(hit));
+  std::stable_sort(out.begin(), out.end(), [](const ChunkHit& a, const ChunkHit& b) { return a.score > b.score; });
+  out.resize(std::min(out.size(), k));
+  return out;
+}
+
 class RetrievalImpl final : public Retrieval {
  public:
-  RetrievalImpl(const RetrievalOptions& options, Store& store) : options_(options), store_(store) {}
+  RetrievalImpl(const RetrievalOptions& options, Store& store, Engine* engine) : options_(options), store_(store) {
+    if (options.embeddings) vectors_ = std::make_unique<EmbeddingIndex>(*options.embeddings, store, *engine);
+  }
   ~RetrievalImpl() override { stop(); }
 
   void start() override;
@@ -71,8 +83,8 @@ class RetrievalImpl final : public Retrieval {
   Status refresh(const DocumentName& name);
   void put(const std::string& ns, const IndexedDocument& document);
   void drop(const DocumentName& name);
-  std::vector<LexicalHit> ranked(std::string_view ns, const RetrieveRequest& request, const std::vector<std::string>& words) const;
-  Result<std::optional<Passage>> passage(std::string_view ns, const LexicalHit& hit, RetrieveUnit unit);
+  Result<std::vector<ChunkHit>> ranked(std::string_view ns, const RetrieveRequest& request, const std::vector<std::string>& words, std::span<const float> vector) const;
+  Result<std::optional<Passage>> passage(std::string_view ns, const ChunkHit& hit, RetrieveUnit unit);
 
   const RetrievalOptions options_;
   Store& store_;
@@ -86,6 +98,7 @@ class RetrievalImpl final : public Retrieval {
   mutable std::shared_mutex index_mu_;
   std::map<std::string, LexicalIndex, std::less<>> indexes_;  // guarded by index_mu_
   std::set<DocumentName> left_out_;                    // guarded by index_mu_
+  std::unique_ptr<EmbeddingIndex> vectors_;            ///< null: off. Called under index_mu_, never the other way round
   std::thread thread_;
 };
 
@@ -95,6 +108,7 @@ void RetrievalImpl::start() {
   // An empty store is indexed already. Documents that came since the watch began are changes.
   ready_ = std::all_of(namespaces.begin(), namespaces.end(), [](const NamespaceStats& n) { return n.documents == 0; });
   thread_ = std::thread([this] { work(); });
+  if (vectors_) vectors_->start();
 }
 
 void RetrievalImpl::stop() {
@@ -104,6 +118,7 @@ void RetrievalImpl::stop() {
   }
   wake_.notify_all();
   store_.watch_documents({});
+  if (vectors_) vectors_->stop();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -113,6 +128,7 @@ void RetrievalImpl::changed(std::string_view ns, std::string_view id) {
     changes_.emplace(ns, id);
   }
   wake_.notify_all();
+  if (vectors_) vectors_->changed(ns, id);
 }
 
 void RetrievalImpl::work() {
@@ -179,17 +195,17 @@ Status RetrievalImpl::refresh(const DocumentName& name) {
     const auto head = store_.get_document_head(ns, id);
     if (head.code() == Code::kNotFound || (head.ok() && head->status != DocumentStatus::kReady)) {
       drop(name);
-      return {};
+      return head.ok() ? Status() : erase_embeddings(store_, ns, id);  // also those of a time when embeddings were on
     }
     if (!head.ok()) return head.status();
     {
       const std::shared_lock lock(index_mu_);
       const auto at = indexes_.find(ns);
-      if (at != indexes_.end() && at->second.version(id) == version_of(*head)) return {};
+      if (at != indexes_.end() && at->second.version(id) == indexed_version(*head)) return {};
     }
     const auto text = store_.get_text(ns, id);
     const auto again = store_.get_document_head(ns, id);
-    if (!again.ok() || version_of(*again) != version_of(*head)) continue;  // replaced in between
+    if (!again.ok() || indexed_version(*again) != indexed_version(*head)) continue;  // replaced in between
     if (!text.ok()) return text.status();
     put(ns, indexed(*head, *text));
     return {};
@@ -227,6 +243,7 @@ void RetrievalImpl::drop(const DocumentName& name) {
 RetrievalStats RetrievalImpl::stats() const {
   RetrievalStats out;
   out.ready = ready_;
+  if (vectors_) out.embeddings = vectors_->stats();
   const std::shared_lock lock(index_mu_);
   for (const auto& [ns, index] : indexes_) {
     out.documents += index.num_documents();
@@ -240,21 +257,38 @@ RetrievalStats RetrievalImpl::stats() const {
 // ---------------------------------------------------------------------------------------------------------------------
 // Searching
 
-std::vector<LexicalHit> RetrievalImpl::ranked(std::string_view ns, const RetrieveRequest& request, const std::vector<std::string>& words) const {
+/// `vector`: of the question, where the scorer needs one.
+Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns, const RetrieveRequest& request, const std::vector<std::string>& words, std::span<const float> vector) const {
   const std::set<std::string> only(request.document_ids.begin(), request.document_ids.end());
   const auto wanted = [&](const std::string& id, const std::string& metadata) {
     return (only.empty() || only.contains(id)) && metadata_matches(metadata, request.metadata);
   };
-  const auto unit = request.unit == RetrieveUnit::kChunk ? LexicalIndex::Unit::kChunk : LexicalIndex::Unit::kBestChunkOfDocument;
+  const bool filtered = !only.empty() || !request.metadata.empty(), by_chunk = request.unit == RetrieveUnit::kChunk;
+  const std::size_t limit = request.scorer == RetrieveScorer::kHybrid ? std::max(kFusedResults, kFusedPerResult * request.k) : request.k;
   const std::shared_lock lock(index_mu_);
   const auto at = indexes_.find(ns);
-  if (at == indexes_.end()) return {};
-  return at->second.search(words, request.k, unit, wanted);
+  if (at == indexes_.end()) return std::vector<ChunkHit>();
+  const LexicalIndex& index = at->second;
+  std::vector<ChunkHit> rankings[2];
+  if (request.scorer != RetrieveScorer::kEmbedding) {
+    rankings[0] = index.search(words, limit, by_chunk ? LexicalIndex::Unit::kChunk : LexicalIndex::Unit::kBestChunkOfDocument, wanted);
+    if (request.scorer == RetrieveScorer::kBm25) return std::move(rankings[0]);
+    std::erase_if(rankings[0], [](const ChunkHit& hit) { return hit.score <= 0; });
+  }
+  EmbeddingIndex::Search search;
+  search.limit = limit;
+  search.unit = by_chunk ? EmbeddingIndex::Unit::kChunk : EmbeddingIndex::Unit::kBestChunkOfDocument;
+  if (filtered) search.filter = wanted;
+  // Words are up to date here; vectors of an earlier version are passed over until the new ones are there.
+  search.current = [&index](const std::string& id, std::uint64_t version) { return index.version(id) == version; };
+  QUIRE_ASSIGN_OR_RETURN(rankings[1], vectors_->search(ns, vector, search));
+  if (request.scorer == RetrieveScorer::kEmbedding) return std::move(rankings[1]);
+  return fused(rankings, request.unit, request.k);
 }
 
 /// The text of a hit; nothing if the document is not what was indexed any more.
-Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const LexicalHit& hit, RetrieveUnit unit) {
-  const auto same = [&hit](const Result<DocumentManifest>& m) { return m.ok() && version_of(*m) == hit.version && m->status == DocumentStatus::kReady; };
+Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const ChunkHit& hit, RetrieveUnit unit) {
+  const auto same = [&hit](const Result<DocumentManifest>& m) { return m.ok() && indexed_version(*m) == hit.version && m->status == DocumentStatus::kReady; };
   const auto head = store_.get_document_head(ns, hit.id);
   if (!head.ok() && head.code() != Code::kNotFound) return head.status();
   if (!same(head)) return std::optional<Passage>();
@@ -285,12 +319,18 @@ Result<std::vector<Passage>> RetrievalImpl::search(std::string_view ns, const Re
   if (!ready_) return Status::unavailable("the index for retrieval is still being built from the stored documents; try again soon");
   if (request.k < 1 || request.k > kMostResults) return Status::invalid("k", "k must be 1 to " + std::to_string(kMostResults));
   const std::vector<std::string> words = split_words(request.query);
+  std::vector<float> vector;
+  if (request.scorer != RetrieveScorer::kBm25) {
+    if (!vectors_) return Status::invalid("scorer", "this scorer needs embeddings, which are switched off (retrieve.embeddings = false)");
+    QUIRE_ASSIGN_OR_RETURN(vector, vectors_->embed(request.query));
+  }
   std::vector<Passage> out;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     catch_up();
     out.clear();
     bool whole = true;
-    for (const LexicalHit& hit : ranked(ns, request, words)) {
+    QUIRE_ASSIGN_OR_RETURN(const std::vector<ChunkHit> hits, ranked(ns, request, words, vector));
+    for (const ChunkHit& hit : hits) {
       QUIRE_ASSIGN_OR_RETURN(std::optional<Passage> p, passage(ns, hit, request.unit));
       if (p) {
         out.push_back(std::move(*p));
@@ -306,6 +346,8 @@ Result<std::vector<Passage>> RetrievalImpl::search(std::string_view ns, const Re
 
 }  // namespace
 
-std::unique_ptr<Retrieval> create_retrieval(const RetrievalOptions& options, Store& store) { return std::make_unique<RetrievalImpl>(options, store); }
+std::unique_ptr<Retrieval> create_retrieval(const RetrievalOptions& options, Store& store, Engine* engine) {
+  return std::make_unique<RetrievalImpl>(options, store, engine);
+}
 
 }  // namespace quire

@@ -15,6 +15,7 @@ struct RetrieveFlags {
   ClientFlags client;
   std::string question;
   std::vector<std::string> documents;
+  std::string scorer = "bm25";
   std::int64_t k = 4;
   bool whole_documents = false, as_json = false;
 };
@@ -24,6 +25,7 @@ int retrieve(const RetrieveFlags& f) {
   body["query"] = f.question;
   body["k"] = f.k;
   body["unit"] = f.whole_documents ? "document" : "chunk";
+  body["scorer"] = f.scorer;
   json::array ids;
   for (const auto& id : f.documents) ids.emplace_back(id);
   if (!ids.empty()) body["document_ids"] = std::move(ids);
@@ -56,6 +58,7 @@ void add_retrieve_command(CLI::App& app, CommandRun& run) {
   c->add_option("-k", flags->k, "How many")->capture_default_str();
   c->add_option("-d,--document", flags->documents, "Only in these documents (repeat, or separate by commas)")->delimiter(',')->allow_extra_args(false);
   c->add_flag("--documents", flags->whole_documents, "Whole documents instead of chunks");
+  c->add_option("--scorer", flags->scorer, "bm25, or embedding or hybrid where the service embeds (retrieve.embeddings)")->check(CLI::IsMember({"bm25", "embedding", "hybrid"}))->capture_default_str();
   add_client_flags(*c, flags->client);
   c->add_flag("--json", flags->as_json, "Print the whole reply as JSON");
   c->callback([flags, &run] { run = [flags] { return retrieve(*flags); }; });

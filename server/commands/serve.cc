@@ -94,7 +94,7 @@ class Service {
     QUIRE_ASSIGN_OR_RETURN(ingest_, create_ingest_service(std::move(ingest), *store_, *engine_));
     QUIRE_RETURN_IF_ERROR(ingest_->start());
     if (config->retrieve.enabled) {
-      retrieval_ = create_retrieval({.max_index_bytes = config->retrieve.max_index_bytes}, *store_);
+      retrieval_ = create_retrieval(retrieval_options(*config), *store_, engine_.get());
       retrieval_->start();
     }
     services_.retrieval = retrieval_.get();

@@ -27,7 +27,15 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
   o.block_tokens = static_cast<std::int32_t>(c.cache.block_tokens);
   o.max_queue = static_cast<std::int32_t>(c.server.max_queue);
   o.small_context_tokens = c.policy.small_ctx;
+  o.prefix_cache_bytes = c.model.prefix_cache_bytes;
   o.num_threads = static_cast<std::int32_t>(c.model.threads);
+  return o;
+}
+
+RetrievalOptions retrieval_options(const Config& c) {
+  RetrievalOptions o;
+  o.max_index_bytes = c.retrieve.max_index_bytes;
+  if (c.retrieve.embeddings) o.embeddings = EmbeddingOptions{.max_bytes = c.retrieve.max_embedding_bytes, .exact_vectors = c.retrieve.exact_embeddings};
   return o;
 }
 

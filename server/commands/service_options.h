@@ -7,12 +7,14 @@
 #include "cachestore/store.h"
 #include "engine/engine.h"
 #include "ingest/ingest_service.h"
+#include "ingest/retrieval.h"
 #include "server/config/config.h"
 
 namespace quire {
 
 StoreOptions store_options(const Config& config);
 EngineOptions engine_options(const Config& config, const std::string& model_path);
+RetrievalOptions retrieval_options(const Config& config);
 IngestOptions ingest_options(const Config& config);
 
 }  // namespace quire

@@ -24,7 +24,8 @@ struct Config {
   } server;
   struct Model {
     std::string path, name = "default", backend = "auto", kv_dtype = "f16", weights = "auto", prompt_format = "auto", draft_path;
-    std::int64_t device = 0, max_model_len = 8192, threads = 0, working_cache_bytes = 0, device_cache_bytes = std::int64_t{1} << 30, draft_wait_ms = 500;
+    std::int64_t device = 0, max_model_len = 8192, threads = 0, working_cache_bytes = 0, prefix_cache_bytes = -1;
+    std::int64_t device_cache_bytes = std::int64_t{1} << 30, draft_wait_ms = 500;
   } model;
   struct Auth {
     std::string keys_file;
@@ -55,8 +56,8 @@ struct Config {
     double shadow_ratio = 0, shadow_min_agreement = 0.9, fidelity_max_drop = 0.02;
   } policy;
   struct Retrieve {
-    bool enabled = true;
-    std::int64_t max_index_bytes = std::int64_t{512} << 20;
+    bool enabled = true, embeddings = false;
+    std::int64_t max_index_bytes = std::int64_t{512} << 20, max_embedding_bytes = std::int64_t{512} << 20, exact_embeddings = 10'000;
   } retrieve;
   struct Explain {
     std::int64_t retain = 1000;

@@ -1,6 +1,7 @@
 #include <atomic>
 
 #include "engine/engine.h"
+#include "ingest/embed_text.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/embedding_codec.h"
@@ -57,15 +58,6 @@ struct Embedding : std::enable_shared_from_this<Embedding> {
   }
 };
 
-/// As the model meets a text: behind a BOS where it expects one.
-std::vector<std::int32_t> text_ids(const Tokenizer& tokenizer, const std::string& text) {
-  std::vector<std::int32_t> out;
-  if (tokenizer.add_bos() && tokenizer.bos_id()) out.push_back(*tokenizer.bos_id());
-  const auto ids = tokenizer.encode(text);
-  out.insert(out.end(), ids.begin(), ids.end());
-  return out;
-}
-
 }  // namespace
 
 namespace handlers {
@@ -82,7 +74,7 @@ void embeddings(std::shared_ptr<Call> call) {
   }
   for (const auto& input : e->body.inputs) {
     const auto* text = std::get_if<std::string>(&input);
-    e->ids.push_back(text ? text_ids(engine.tokenizer(), *text) : std::get<std::vector<std::int32_t>>(input));
+    e->ids.push_back(text ? embedding_ids(engine.tokenizer(), *text) : std::get<std::vector<std::int32_t>>(input));
   }
   e->call = call;
   call->exchange->on_disconnect([cancelled = e->cancelled] { cancelled->store(true); });

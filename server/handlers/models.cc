@@ -155,8 +155,15 @@ void info(std::shared_ptr<Call> call) {
   o["fidelity"] = s.fidelity->info(config->policy.shadow_ratio);
   if (s.retrieval) {
     const RetrievalStats index = s.retrieval->stats();
-    o["retrieval"] = json::object{{"ready", index.ready},   {"scorer", "bm25"},        {"documents", index.documents},
-                                  {"chunks", index.chunks}, {"left_out", index.left_out}, {"index_bytes", index.memory_bytes}};
+    json::object r{{"ready", index.ready},   {"scorer", "bm25"},        {"documents", index.documents},
+                   {"chunks", index.chunks}, {"left_out", index.left_out}, {"index_bytes", index.memory_bytes}};
+    if (const auto& e = index.embeddings) {
+      r["embeddings"] = json::object{{"documents", e->documents}, {"chunks", e->chunks},     {"pending", e->pending}, {"failed", e->failed},
+                                     {"left_out", e->left_out},   {"bytes", e->memory_bytes}, {"exact", e->exact}};
+    } else {
+      r["embeddings"] = nullptr;
+    }
+    o["retrieval"] = std::move(r);
   }
   json::object speed;
   speed["prefill_tokens_per_second"] = rounded(s.engine->prefill_tokens_per_second(), 1);

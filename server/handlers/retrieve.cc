@@ -9,7 +9,11 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-Problem search_problem(const Status& status) {
+Problem search_problem(const Status& status, const std::string& scorer_path) {
+  if (status.code() == Code::kInvalidArgument && status.field() == "scorer") {
+    return make_problem("unsupported_parameter", status.message() + "; set retrieve.embeddings = true, or use bm25", scorer_path);
+  }
+  if (status.code() == Code::kResourceExhausted || status.code() == Code::kDeadlineExceeded || status.code() == Code::kCancelled) return problem_of(status);
   if (status.code() == Code::kUnavailable) return make_problem("loading", status.message());
   return ingest_problem(status);
 }
@@ -34,8 +38,9 @@ std::optional<Problem> choose_documents(Call& call, const std::string& question,
   request.metadata = retrieval.metadata;
   request.k = static_cast<std::size_t>(retrieval.k);
   request.unit = RetrieveUnit::kDocument;
+  request.scorer = retrieval.scorer;
   const auto found = call.services.retrieval->search(call.ns, request);
-  if (!found.ok()) return search_problem(found.status());
+  if (!found.ok()) return search_problem(found.status(), "retrieve.scorer");
   for (const Passage& p : *found) {
     if (p.score > 0) out.push_back({p.document_id, p.score});
   }
@@ -59,8 +64,10 @@ void retrieve(std::shared_ptr<Call> call) {
     return call->fail(problem);
   }
   const auto found = call->services.retrieval->search(call->ns, request);
-  if (!found.ok()) return call->fail(search_problem(found.status()));
-  call->reply_json(200, retrieve_result_json(*found));
+  if (!found.ok()) return call->fail(search_problem(found.status(), "scorer"));
+  std::optional<std::uint64_t> pending;
+  if (request.scorer != RetrieveScorer::kBm25) pending = call->services.retrieval->stats().embeddings->pending;
+  call->reply_json(200, retrieve_result_json(*found, request.scorer, pending));
 }
 
 }  // namespace handlers

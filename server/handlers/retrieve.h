@@ -16,7 +16,7 @@ struct ChosenDocument {
   double score = 0;
 };
 
-/// The best documents for a question, best first, those without a word of it left out; may be empty. May wait on disk. A problem: there is no index (yet).
+/// The best documents for a question, best first, those without a word of it left out (bm25); may be empty. May wait on disk. A problem: there is no index (yet).
 std::optional<Problem> choose_documents(Call& call, const std::string& question, const QueryRetrieval& retrieval, std::vector<ChosenDocument>& out);
 
 }  // namespace quire

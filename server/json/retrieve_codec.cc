@@ -25,6 +25,19 @@ void read_metadata(ObjectReader& r, std::vector<std::pair<std::string, std::stri
   }
 }
 
+void read_scorer(ObjectReader& r, RetrieveScorer& out) {
+  std::string name(scorer_name(out));
+  r.string("scorer", name, 64);
+  if (!r.ok()) return;
+  for (const RetrieveScorer scorer : {RetrieveScorer::kBm25, RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid}) {
+    if (name == scorer_name(scorer)) {
+      out = scorer;
+      return;
+    }
+  }
+  r.fail("scorer", r.path_of("scorer") + " is '" + name + "', which this build does not have; use bm25, embedding or hybrid", "unsupported_parameter");
+}
+
 json::value metadata_value(const std::string& text) {
   boost::system::error_code error;
   json::value value = json::parse(text, error);
@@ -32,6 +45,15 @@ json::value metadata_value(const std::string& text) {
 }
 
 }  // namespace
+
+std::string_view scorer_name(RetrieveScorer scorer) {
+  switch (scorer) {
+    case RetrieveScorer::kBm25: return "bm25";
+    case RetrieveScorer::kEmbedding: return "embedding";
+    case RetrieveScorer::kHybrid: return "hybrid";
+  }
+  return "bm25";
+}
 
 std::optional<ReadError> read_retrieve(const json::value& body, RetrieveRequest& out) {
   ObjectReader r(body, "");
@@ -42,11 +64,10 @@ std::optional<ReadError> read_retrieve(const json::value& body, RetrieveRequest&
   std::int64_t k = static_cast<std::int64_t>(out.k);
   r.integer("k", k, 1, kMostPassages);
   out.k = static_cast<std::size_t>(k);
-  std::string unit = "chunk", scorer = "bm25";
+  std::string unit = "chunk";
   r.one_of("unit", unit, {"chunk", "document"});
   out.unit = unit == "document" ? RetrieveUnit::kDocument : RetrieveUnit::kChunk;
-  r.string("scorer", scorer, 64);
-  if (r.ok() && scorer != "bm25") r.fail("scorer", "scorer is '" + scorer + "', which this build does not have; use bm25", "unsupported_parameter");
+  read_scorer(r, out.scorer);
   read_metadata(r, out.metadata);
   r.finish();
   return r.error();
@@ -60,12 +81,13 @@ void read_query_retrieval(ObjectReader& query, std::size_t max_documents, std::o
   read.asked = true;
   r.integer("k", read.k, 1, static_cast<std::int64_t>(max_documents));
   read_metadata(r, read.metadata);
+  read_scorer(r, read.scorer);
   r.finish();
   query.adopt(r.error());
   out = std::move(read);
 }
 
-json::object retrieve_result_json(const std::vector<Passage>& passages) {
+json::object retrieve_result_json(const std::vector<Passage>& passages, RetrieveScorer scorer, std::optional<std::uint64_t> pending_documents) {
   json::array data;
   for (const Passage& p : passages) {
     json::object o;
@@ -82,7 +104,8 @@ json::object retrieve_result_json(const std::vector<Passage>& passages) {
   json::object out;
   out["object"] = "list";
   out["data"] = std::move(data);
-  out["scorer"] = "bm25";
+  out["scorer"] = scorer_name(scorer);
+  if (pending_documents) out["pending_documents"] = *pending_documents;
   return out;
 }
 

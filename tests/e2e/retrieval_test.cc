@@ -129,6 +129,51 @@ TEST_F(RetrieveTest, TheIndexComesBackAfterARestart) {
   EXPECT_EQ(found(R"({"query":"mayor","k":1})"), "alba");
 }
 
+TEST_F(RetrieveTest, WithoutEmbeddingsTheirScorersSayHowToHaveThem) {
+  EXPECT_EQ(found(R"({"query":"mayor","scorer":"embedding"})"), "!unsupported_parameter scorer");
+  int status = 0;
+  const auto r = service_.json("POST", "/v1/query", R"({"query":"mayor","max_tokens":4,"retrieve":{"scorer":"hybrid"}})", {}, &status);
+  EXPECT_EQ(status, 400);
+  EXPECT_EQ(text_at(r, "error.param"), "retrieve.scorer");
+  EXPECT_NE(text_at(r, "detail").find("retrieve.embeddings = true"), std::string::npos);
+  EXPECT_TRUE(at(service_.json("GET", "/v1/info"), "retrieval.embeddings").is_null());
+}
+
+TEST_F(RetrieveTest, EmbeddingsFindByMeaningAndStayOverARestart) {
+  EXPECT_EQ(service_.stop(), 0);
+  const std::vector<std::string> on = {"--retrieve.embeddings=true"};
+  service_.start(folder_.path() / "store", on);
+  post_corpus();
+  const auto settle = [this] {
+    json::value info;
+    do info = service_.json("GET", "/v1/info");
+    while (!at(info, "retrieval.ready").as_bool() || int_at(info, "retrieval.embeddings.pending") > 0);
+    EXPECT_EQ(int_at(info, "retrieval.embeddings.documents"), 3);
+    EXPECT_EQ(int_at(info, "retrieval.embeddings.failed"), 0);
+    EXPECT_TRUE(at(info, "retrieval.embeddings.exact").as_bool());
+  };
+  settle();
+  // The same text is its own nearest.
+  const std::string body = R"({"query":"Corva: Corva is a village in the south. It is known for glass.","k":3,"scorer":)";
+  const auto before = service_.json("POST", "/v1/retrieve", body + R"("embedding"})");
+  EXPECT_EQ(text_at(before, "data.0.document_id"), "corva");
+  EXPECT_NEAR(at(before, "data.0.score").to_number<double>(), 1, 1e-3);
+  EXPECT_EQ(at(before, "data").as_array().size(), 3u);
+  EXPECT_EQ(text_at(before, "scorer"), "embedding");
+  EXPECT_EQ(int_at(before, "pending_documents"), 0);
+  EXPECT_EQ(text_at(service_.json("POST", "/v1/retrieve", body + R"("hybrid"})"), "data.0.document_id"), "corva");
+  const auto answer = service_.json("POST", "/v1/query", R"({"query":"What is Corva known for?","max_tokens":4,"retrieve":{"k":2,"scorer":"hybrid"}})");
+  EXPECT_EQ(at(answer, "documents").as_array().size(), 2u) << json::serialize(answer);
+  EXPECT_EQ(service_.stop(), 0);
+  service_.start(folder_.path() / "store", on);
+  settle();
+  const auto after = service_.json("POST", "/v1/retrieve", body + R"("embedding"})");
+  EXPECT_EQ(json::serialize(at(after, "data")), json::serialize(at(before, "data")));
+  const std::string server = "http://127.0.0.1:" + std::to_string(service_.port());
+  const auto r = run_process({QUIRE_BINARY, "retrieve", "--server", server, "-k", "1", "--scorer", "hybrid", "What is Corva known for?"});
+  EXPECT_NE(r.out.find("corva"), std::string::npos) << r.out << r.err;
+}
+
 TEST_F(RetrieveTest, EmbeddingsHaveLengthOneAndBothSpellings) {
   int status = 0;
   const auto r = service_.json("POST", "/v1/embeddings", R"({"input":["The mayor of Alba.","The mayor of Alba.",[5,6,7]],"model":"default","user":"x"})", {}, &status);

@@ -21,7 +21,7 @@ IndexedDocument document(const std::string& id, const std::vector<std::string>& 
   return d;
 }
 
-std::vector<std::pair<std::string, std::int32_t>> names(const std::vector<LexicalHit>& hits) {
+std::vector<std::pair<std::string, std::int32_t>> names(const std::vector<ChunkHit>& hits) {
   std::vector<std::pair<std::string, std::int32_t>> out;
   for (const auto& h : hits) out.emplace_back(h.id, h.chunk);
   return out;

@@ -46,7 +46,7 @@ class RetrievalTest : public ::testing::Test {
     ASSERT_TRUE(done.ok()) << done.status().to_string();
   }
   void start(const RetrievalOptions& options = {}) {
-    retrieval_ = create_retrieval(options, *store_);
+    retrieval_ = create_retrieval(options, *store_, nullptr);
     retrieval_->start();
   }
   /// Searches until the index is built.

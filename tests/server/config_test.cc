@@ -82,5 +82,15 @@ TEST(Config, WhatThisBuildDoesNotHaveIsRefusedNotIgnored) {
   EXPECT_TRUE(check_config(Config()).ok());
 }
 
+TEST(Config, EmbeddingsNeedRetrieval) {
+  Config c;
+  ASSERT_TRUE(apply_flags({"retrieve.embeddings=true", "model.prefix_cache_bytes=0"}, c).ok());
+  EXPECT_TRUE(check_config(c).ok());
+  EXPECT_EQ(c.model.prefix_cache_bytes, 0);
+  ASSERT_TRUE(apply_flags({"retrieve.enabled=false"}, c).ok());
+  EXPECT_EQ(check_config(c).field(), "retrieve.embeddings");
+  EXPECT_FALSE(apply_flags({"model.prefix_cache_bytes=-2"}, c).ok());
+}
+
 }  // namespace
 }  // namespace quire

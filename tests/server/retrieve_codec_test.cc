@@ -26,6 +26,23 @@ TEST(RetrieveCodec, ReadsAllMembers) {
   EXPECT_EQ(out.document_ids, std::vector<std::string>{"a"});
   const std::vector<std::pair<std::string, std::string>> metadata = {{"a", "x"}, {"n", "2025"}, {"b", "true"}, {"z", "null"}};
   EXPECT_EQ(out.metadata, metadata);
+  EXPECT_EQ(out.scorer, RetrieveScorer::kBm25);
+}
+
+TEST(RetrieveCodec, ScorersHaveNamesInBothRequestsAndTheReply) {
+  for (const RetrieveScorer scorer : {RetrieveScorer::kBm25, RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid}) {
+    const std::string name(scorer_name(scorer));
+    RetrieveRequest request;
+    ASSERT_FALSE(read_retrieve(*parse_json(R"({"query":"q","scorer":")" + name + R"("})"), request));
+    EXPECT_EQ(request.scorer, scorer);
+    QueryBody query;
+    ASSERT_FALSE(read_query(*parse_json(R"({"query":"q","retrieve":{"scorer":")" + name + R"("}})"), QueryDefaults{"auto", "auto", "auto", 3}, query));
+    ASSERT_TRUE(query.retrieve);
+    EXPECT_EQ(query.retrieve->scorer, scorer);
+    EXPECT_EQ(std::string(retrieve_result_json({}, scorer, std::nullopt).at("scorer").as_string()), name);
+  }
+  EXPECT_FALSE(retrieve_result_json({}, RetrieveScorer::kBm25, std::nullopt).contains("pending_documents"));
+  EXPECT_EQ(retrieve_result_json({}, RetrieveScorer::kHybrid, 3).at("pending_documents").to_number<int>(), 3);
 }
 
 TEST(RetrieveCodec, NamesWhatIsWrong) {
@@ -50,6 +67,7 @@ TEST(RetrieveCodec, AQueryNamesDocumentsOrHasThemChosen) {
   EXPECT_EQ(read(R"({"query":"q","document_ids":["a"],"retrieve":{}})"), "retrieve");
   EXPECT_EQ(read(R"({"query":"q","retrieve":{"k":4}})"), "retrieve.k");
   EXPECT_EQ(read(R"({"query":"q","retrieve":{"unit":"chunk"}})"), "retrieve.unit");
+  EXPECT_EQ(read(R"({"query":"q","retrieve":{"scorer":"x"}})"), "retrieve.scorer");
 }
 
 TEST(EmbeddingCodec, ReadsTextsAndTokensInEveryShape) {

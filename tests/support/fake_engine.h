@@ -1,8 +1,9 @@
 /// An Engine without a model: the real tokenizer of models/demo, a prompt format with titles, made-up KV. Its prefill can be held, let
-/// through one by one, and made to fail. It answers no queries.
+/// through one by one, and made to fail. So can its embeddings, which count tokens. It answers no queries.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -37,6 +38,8 @@ class FakeEngine final : public Engine {
     info_.model_name = "fake";
     info_.kv_dtype = "f16";
     info_.fingerprint = fingerprint;
+    const Digest digest = Sha256().update_field(fingerprint).finish();
+    std::memcpy(info_.fingerprint_digest.data(), digest.bytes.data(), info_.fingerprint_digest.size());
     info_.max_model_len = window;
     info_.kv_bytes_per_token = kBytesPerToken;
     thread_ = std::thread([this] { loop(); });
@@ -55,6 +58,9 @@ class FakeEngine final : public Engine {
   }
   /// The n-th prefill from now (0: the next) fails with `status`.
   void fail_at(int n, Status status) { set([&] { fail_in_ = n, fail_with_ = std::move(status); }); }
+  /// The next embedding fails so; those after it with what later calls say.
+  void fail_embed(Status status) { set([&] { fail_embeds_.push_back(std::move(status)); }); }
+  std::int64_t embeds() const { return locked(embeds_); }
   std::int64_t prefilled_tokens() const { return locked(prefilled_tokens_); }
   std::int64_t prefills() const { return locked(prefills_); }
 
@@ -82,7 +88,21 @@ class FakeEngine final : public Engine {
     set([&] { queue_.emplace_back(std::move(request), std::move(done)); });
   }
   Result<QueryHandle> query(QueryRequest, std::shared_ptr<QuerySink>) override { return Status::unimplemented("the fake engine answers nothing"); }
-  void embed(EmbedRequest, std::function<void(Result<std::vector<float>>)> done) override { done(Status::unimplemented("the fake engine embeds nothing")); }
+  /// How often each token stands in the text, by classes of ids, scaled to length 1: texts with equal words are near each other.
+  void embed(EmbedRequest request, std::function<void(Result<std::vector<float>>)> done) override {
+    Status failure;
+    set([&] {
+      ++embeds_;
+      if (!fail_embeds_.empty()) failure = fail_embeds_.front(), fail_embeds_.pop_front();
+    });
+    if (!failure.ok()) return done(std::move(failure));
+    std::vector<float> out(kEmbeddingSize, 0.0f);
+    float squares = 0;
+    for (const std::int32_t id : request.token_ids) out[static_cast<std::size_t>(id) % kEmbeddingSize] += 1;
+    for (const float x : out) squares += x * x;
+    for (float& x : out) x /= std::sqrt(squares);
+    done(std::move(out));
+  }
   Result<Plan> plan(const QueryRequest&) override { return Status::unimplemented("the fake engine plans nothing"); }
   std::int64_t queries_running() const override { return 0; }
   std::int64_t queries_waiting() const override { return 0; }
@@ -94,6 +114,7 @@ class FakeEngine final : public Engine {
 
  private:
   static constexpr std::int64_t kBytesPerToken = 64;
+  static constexpr std::size_t kEmbeddingSize = 512;
 
   template <class F>
   void set(F change) {
@@ -173,7 +194,8 @@ class FakeEngine final : public Engine {
   bool stop_ = false, closed_ = false, at_gate_ = false;
   int permits_ = 0, fail_in_ = -1;
   Status fail_with_;
-  std::int64_t prefilled_tokens_ = 0, prefills_ = 0;
+  std::deque<Status> fail_embeds_;
+  std::int64_t prefilled_tokens_ = 0, prefills_ = 0, embeds_ = 0;
   std::thread thread_;
 };
 

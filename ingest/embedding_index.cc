@@ -1,0 +1,338 @@
+#include "ingest/embedding_index.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "ingest/embed_text.h"
+#include "kernels/base/dtype.h"
+#include "kernels/base/log.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kPage = 100;  // documents listed at once
+constexpr auto kQuestionTime = std::chrono::seconds(10);
+/// After the engine's queue was full.
+constexpr auto kRetryAfter = std::chrono::seconds(1);
+/// Lists are made anew when a namespace has grown by this factor.
+constexpr std::int64_t kGrowth = 4;
+/// Asked for beside the wanted ones: equal scores at the end are put in order, outdated entries are passed over.
+constexpr std::size_t kSpareMatches = 32;
+
+std::vector<std::int32_t> within_window(const Engine& engine, std::vector<std::int32_t> ids) {
+  ids.resize(std::min(ids.size(), static_cast<std::size_t>(engine.info().max_model_len)));
+  return ids;
+}
+
+bool comes_before(const ChunkHit& a, const ChunkHit& b) {
+  if (a.score != b.score) return a.score > b.score;
+  return std::tie(a.id, a.chunk) < std::tie(b.id, b.chunk);
+}
+
+}  // namespace
+
+EmbeddingIndex::EmbeddingIndex(const EmbeddingOptions& options, Store& store, Engine& engine) : options_(options), store_(store), engine_(engine) {}
+
+EmbeddingIndex::~EmbeddingIndex() { stop(); }
+
+void EmbeddingIndex::start() {
+  thread_ = std::thread([this] { work(stop_.get_token()); });
+}
+
+void EmbeddingIndex::stop() {
+  stop_.request_stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void EmbeddingIndex::changed(std::string_view ns, std::string_view id) {
+  {
+    const std::lock_guard lock(mu_);
+    changes_.emplace(ns, id);
+  }
+  wake_.notify_all();
+}
+
+EmbeddingStats EmbeddingIndex::stats() const {
+  EmbeddingStats out;
+  {
+    const std::lock_guard lock(mu_);
+    out.pending = changes_.size() + missing_.size() + (busy_ ? 1 : 0);
+    out.failed = failed_.size();
+  }
+  const std::shared_lock lock(index_mu_);
+  for (const auto& [ns, space] : spaces_) {
+    out.documents += space.documents.size();
+    out.chunks += space.places.size();
+    out.exact = out.exact && (!space.vectors || space.vectors->num_lists() == 1);
+  }
+  out.memory_bytes = memory_bytes();
+  out.left_out = left_out_.size();
+  return out;
+}
+
+std::int64_t EmbeddingIndex::memory_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& [ns, space] : spaces_) bytes += space.vectors ? space.vectors->memory_bytes() : 0;
+  return bytes;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The thread
+
+void EmbeddingIndex::work(const std::stop_token& stop) {
+  list_documents(stop);
+  DocumentName name;
+  Missing missing = Missing::kPutOff;
+  while (take(stop, name, missing)) {
+    const Status s = look_at(name, missing, stop);
+    if (stop.stop_requested()) return;
+    if (s.ok()) continue;
+    std::unique_lock lock(mu_);
+    if (s.code() == Code::kResourceExhausted) {
+      missing_.insert(name);
+      busy_ = false;
+      wake_.wait_for(lock, stop, kRetryAfter, [] { return false; });
+      continue;
+    }
+    failed_.insert(name);
+    lock.unlock();
+    log_warning("a document could not be embedded and is not found by its meaning", {{"namespace", name.first}, {"document", name.second}, {"reason", s.to_string()}});
+    drop(name);
+  }
+}
+
+void EmbeddingIndex::list_documents(const std::stop_token& stop) {
+  for (const NamespaceStats& ns : store_.namespaces()) {
+    ListOptions page;
+    page.limit = kPage;
+    page.filter = [](const DocumentManifest& m) { return m.status == DocumentStatus::kReady; };
+    while (!stop.stop_requested()) {
+      const auto list = store_.list_documents(ns.name, page);
+      if (!list.ok()) {
+        log_error("the documents of a namespace cannot be listed and are not found by their meaning", {{"namespace", ns.name}, {"reason", list.status().to_string()}});
+        break;
+      }
+      {
+        const std::lock_guard lock(mu_);
+        for (const DocumentManifest& m : list->documents) changes_.emplace(ns.name, m.id);
+      }
+      if (!list->has_more || list->documents.empty()) break;
+      page.after = list->documents.back().id;
+    }
+  }
+}
+
+/// The next document: first those whose vectors may be in the store, then those that must be computed. False: stopped.
+bool EmbeddingIndex::take(const std::stop_token& stop, DocumentName& name, Missing& missing) {
+  std::unique_lock lock(mu_);
+  busy_ = false;
+  if (!wake_.wait(lock, stop, [this] { return !changes_.empty() || !missing_.empty(); }) || stop.stop_requested()) return false;
+  std::set<DocumentName>& from = changes_.empty() ? missing_ : changes_;
+  missing = changes_.empty() ? Missing::kCompute : Missing::kPutOff;
+  name = std::move(from.extract(from.begin()).value());
+  failed_.erase(name);
+  busy_ = true;
+  return true;
+}
+
+/// The index gets the vectors of the document that the store has now, or loses them.
+Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing, const std::stop_token& stop) {
+  const auto& [ns, id] = name;
+  const auto head = store_.get_document_head(ns, id);
+  if (head.code() == Code::kNotFound) {
+    drop(name);
+    return erase_embeddings(store_, ns, id);
+  }
+  if (!head.ok()) return head.status();
+  if (head->status != DocumentStatus::kReady) {
+    drop(name);
+    return {};
+  }
+  const Digest made_of = embedding_source(engine_.info(), *head);
+  if (refresh_entry(name, *head, made_of)) return {};
+  drop(name);  // an older text
+  if (const auto stored = store_.get_meta(embedding_record_name(ns, id)); stored.ok()) {
+    const auto record = decode_embeddings(*stored);
+    if (record.ok() && record->made_of == made_of && record->num_chunks() == head->chunks.size()) return enter(name, *head, *record);
+  }
+  if (missing == Missing::kPutOff) {
+    const std::lock_guard lock(mu_);
+    missing_.insert(name);
+    return {};
+  }
+  const auto text = store_.get_text(ns, id);
+  if (!text.ok() && text.code() != Code::kNotFound) return text.status();
+  const auto again = store_.get_document_head(ns, id);
+  if (!text.ok() || !again.ok() || embedding_source(engine_.info(), *again) != made_of) return {};  // its change is on the way
+  QUIRE_ASSIGN_OR_RETURN(const EmbeddingRecord record, compute(*head, *text, made_of, stop));
+  QUIRE_RETURN_IF_ERROR(store_.put_meta(embedding_record_name(ns, id), encode_embeddings(record)));
+  changed(ns, id);  // entered from there, if it is still the same document; erased if it is gone
+  return {};
+}
+
+/// True: the vectors are there. What else is known about the document is brought up to date.
+bool EmbeddingIndex::refresh_entry(const DocumentName& name, const DocumentManifest& head, const Digest& made_of) {
+  const std::unique_lock lock(index_mu_);
+  const auto space = spaces_.find(name.first);
+  if (space == spaces_.end()) return false;
+  const auto at = space->second.documents.find(name.second);
+  if (at == space->second.documents.end() || at->second.made_of != made_of) return false;
+  at->second.version = indexed_version(head);
+  at->second.metadata_json = head.metadata_json;
+  return true;
+}
+
+Result<EmbeddingRecord> EmbeddingIndex::compute(const DocumentManifest& head, std::string_view text, const Digest& made_of, const std::stop_token& stop) {
+  EmbeddingRecord record;
+  record.made_of = made_of;
+  std::vector<std::vector<float>> vectors;
+  for (const DocumentChunk& c : head.chunks) {
+    const std::vector<std::int32_t> ids = within_window(engine_, embedding_ids(engine_.tokenizer(), embedding_text(head, c, text)));
+    if (ids.empty()) {
+      vectors.emplace_back();
+      continue;
+    }
+    auto vector = embed_and_wait(engine_, ids, stop);
+    if (vector.code() == Code::kInvalidArgument) vector = std::vector<float>();  // too long for the engine's memory
+    QUIRE_RETURN_IF_ERROR(vector.status());
+    vectors.push_back(std::move(*vector));
+    record.dimension = std::max(record.dimension, static_cast<std::uint32_t>(vectors.back().size()));
+  }
+  if (record.dimension == 0) record.dimension = 1;  // all zero: nothing to find, and nothing to compute again
+  for (const auto& vector : vectors) {
+    for (std::uint32_t i = 0; i < record.dimension; ++i) record.values.push_back(i < vector.size() ? f32_to_f16(vector[i]) : std::uint16_t{0});
+  }
+  return record;
+}
+
+Status EmbeddingIndex::enter(const DocumentName& name, const DocumentManifest& head, const EmbeddingRecord& record) {
+  std::vector<float> vectors;
+  std::vector<std::int32_t> chunks;
+  for (std::size_t chunk = 0; chunk < record.num_chunks(); ++chunk) {
+    const std::span<const std::uint16_t> values(record.values.data() + chunk * record.dimension, record.dimension);
+    if (std::all_of(values.begin(), values.end(), [](std::uint16_t v) { return f16_to_f32(v) == 0; })) continue;
+    if (!std::all_of(values.begin(), values.end(), [](std::uint16_t v) { return std::isfinite(f16_to_f32(v)); })) continue;
+    chunks.push_back(static_cast<std::int32_t>(chunk));
+    for (const std::uint16_t v : values) vectors.push_back(f16_to_f32(v));
+  }
+  {
+    const std::unique_lock lock(index_mu_);
+    Space& space = spaces_[name.first];
+    left_out_.erase(name);
+    if (options_.max_bytes > 0 && memory_bytes() + static_cast<std::int64_t>(vectors.size() * sizeof(float)) > options_.max_bytes) {
+      if (left_out_.empty()) {
+        log_warning("the memory for embeddings is full: further documents are not found by their meaning; raise retrieve.max_embedding_bytes and start again",
+                    {{"bytes", std::to_string(memory_bytes())}});
+      }
+      left_out_.insert(name);
+      return {};
+    }
+    QUIRE_RETURN_IF_ERROR(add(space, name.second, head, record, chunks, vectors));
+  }
+  sort_into_lists(name.first);
+  return {};
+}
+
+Status EmbeddingIndex::add(Space& space, const std::string& id, const DocumentManifest& head, const EmbeddingRecord& record, std::span<const std::int32_t> chunks,
+                           std::span<const float> vectors) {
+  if (!space.vectors && !chunks.empty()) {
+    QUIRE_ASSIGN_OR_RETURN(space.vectors, VectorIndex::make(record.dimension));
+  }
+  if (!chunks.empty() && space.vectors->dimension() != record.dimension) return Status::corruption("its embeddings have another length than those of other documents");
+  const auto at = space.documents.try_emplace(id).first;
+  Document& document = at->second;
+  document.version = indexed_version(head);
+  document.metadata_json = head.metadata_json;
+  document.made_of = record.made_of;
+  for (const std::int32_t chunk : chunks) {
+    space.places[space.next_label] = {&at->first, &document, chunk};
+    document.labels.push_back(space.next_label++);
+  }
+  if (chunks.empty()) return {};
+  const Status added = space.vectors->add(document.labels, vectors);
+  if (!added.ok()) (void)remove(space, id);  // the first failure is the one to tell
+  return added;
+}
+
+/// Makes lists when a namespace has become large, and again when it has grown much. The old index answers meanwhile.
+void EmbeddingIndex::sort_into_lists(const std::string& ns) {
+  Space& space = spaces_.find(ns)->second;  // only this thread changes it
+  if (!space.vectors || space.vectors->size() <= options_.exact_vectors) return;
+  if (space.vectors->num_lists() > 1 && space.vectors->size() < kGrowth * space.sorted_size) return;
+  auto sorted = space.vectors->in_lists(static_cast<std::int64_t>(std::sqrt(static_cast<double>(space.vectors->size()))));
+  if (!sorted.ok()) {
+    log_warning("embeddings stay in one list", {{"namespace", ns}, {"reason", sorted.status().to_string()}});
+    return;
+  }
+  const std::unique_lock lock(index_mu_);
+  space.vectors = std::move(*sorted);
+  space.sorted_size = space.vectors->size();
+}
+
+void EmbeddingIndex::drop(const DocumentName& name) {
+  const std::unique_lock lock(index_mu_);
+  left_out_.erase(name);
+  const auto at = spaces_.find(name.first);
+  if (at == spaces_.end()) return;
+  if (const Status s = remove(at->second, name.second); !s.ok()) {
+    log_error("embeddings could not be removed", {{"namespace", name.first}, {"document", name.second}, {"reason", s.to_string()}});
+  }
+  if (at->second.documents.empty()) spaces_.erase(at);
+}
+
+Status EmbeddingIndex::remove(Space& space, std::string_view id) {
+  const auto at = space.documents.find(id);
+  if (at == space.documents.end()) return {};
+  const std::vector<std::int64_t> labels = std::move(at->second.labels);
+  for (const std::int64_t label : labels) space.places.erase(label);
+  space.documents.erase(at);
+  return space.vectors ? space.vectors->remove(labels) : Status();
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Searching
+
+Result<std::vector<float>> EmbeddingIndex::embed(std::string_view question) {
+  return embed_and_wait(engine_, within_window(engine_, embedding_ids(engine_.tokenizer(), question)), stop_.get_token(), std::chrono::steady_clock::now() + kQuestionTime);
+}
+
+Result<std::vector<ChunkHit>> EmbeddingIndex::search(std::string_view ns, std::span<const float> vector, const Search& search) const {
+  std::vector<ChunkHit> out;
+  const std::shared_lock lock(index_mu_);
+  const auto at = spaces_.find(ns);
+  if (at == spaces_.end() || !at->second.vectors) return out;
+  const Space& space = at->second;
+  std::set<const Document*> wanted;
+  VectorIndex::Filter filter;
+  if (search.filter) {
+    for (const auto& [id, document] : space.documents) {
+      if (search.filter(id, document.metadata_json)) wanted.insert(&document);
+    }
+    filter = [&](std::int64_t label) {
+      const auto place = space.places.find(label);
+      return place != space.places.end() && wanted.contains(place->second.document);
+    };
+  }
+  const auto all = static_cast<std::size_t>(space.vectors->size());
+  // Several chunks of a document, and outdated ones, count once or not at all: ask for more until there are enough.
+  for (std::size_t asked = search.limit + kSpareMatches;; asked *= 4) {
+    QUIRE_ASSIGN_OR_RETURN(const std::vector<VectorMatch> matches, space.vectors->search(vector, asked, filter));
+    out.clear();
+    std::set<const Document*> seen;
+    for (const VectorMatch& match : matches) {
+      const auto place = space.places.find(match.label);
+      if (place == space.places.end()) continue;
+      const Place& p = place->second;
+      if (search.current && !search.current(*p.id, p.document->version)) continue;
+      if (search.unit == Unit::kBestChunkOfDocument && !seen.insert(p.document).second) continue;
+      out.push_back({*p.id, p.document->version, p.chunk, double{match.score}});
+    }
+    if (out.size() >= search.limit || asked >= all || matches.size() < std::min(asked, all)) break;
+  }
+  std::sort(out.begin(), out.end(), comes_before);
+  out.resize(std::min(out.size(), search.limit));
+  return out;
+}
+
+}  // namespace quire

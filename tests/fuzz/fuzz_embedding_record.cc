@@ -1,0 +1,14 @@
+// Stored embeddings: what decodes must encode to the same bytes, everything else must be refused without reading past the end.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "ingest/embedding_record.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  const auto record = quire::decode_embeddings(bytes);
+  if (record.ok() && quire::encode_embeddings(*record) != bytes) std::abort();
+  return 0;
+}

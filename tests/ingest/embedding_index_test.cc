@@ -1,0 +1,334 @@
+// Retrieval by embeddings, over a store and the fake engine, whose vectors count tokens.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "ingest/embedding_record.h"
+#include "ingest/retrieval.h"
+#include "tests/engine/pipeline/harness.h"
+#include "tests/support/fake_engine.h"
+
+namespace quire {
+namespace {
+
+using quire::test::FakeEngine;
+using quire::testing::open_test_store;
+using quire::testing::TempFolder;
+using Texts = std::vector<std::string>;
+
+class EmbeddingIndexTest : public ::testing::Test {
+ protected:
+  void SetUp() override { begin(); }
+  void TearDown() override { end(); }
+
+  void begin(const std::string& fingerprint = "m-00000001") {
+    store_ = open_test_store(folder_.path(), 0);
+    engine_ = std::make_unique<FakeEngine>(*store_, fingerprint);
+  }
+  void end() {
+    if (retrieval_) retrieval_->stop();
+    retrieval_.reset();
+    engine_.reset();
+    store_.reset();
+  }
+  /// A document of the given chunks, cut at the bars.
+  void commit(const std::string& id, const std::string& bars, const std::string& metadata = "{}", const std::string& ns = "n") {
+    DocumentManifest m;
+    m.ns = ns;
+    m.id = id;
+    m.metadata_json = metadata;
+    m.content_hash = "sha256:" + Sha256().update_field(bars).finish().hex();
+    m.status = DocumentStatus::kReady;
+    std::size_t begin = 0;
+    while (begin <= bars.size()) {
+      const std::size_t end = std::min(bars.find('|', begin), bars.size());
+      DocumentChunk c;
+      c.byte_begin = begin;
+      c.byte_end = end;
+      c.block_tokens = 16;
+      c.token_ids = {1, 2};
+      m.chunks.push_back(c);
+      begin = end + 1;
+    }
+    const auto done = store_->commit_document(m, bars);
+    ASSERT_TRUE(done.ok()) << done.status().to_string();
+  }
+  void start(const EmbeddingOptions& embeddings = {}) {
+    RetrievalOptions options;
+    options.embeddings = embeddings;
+    retrieval_ = create_retrieval(options, *store_, engine_.get());
+    retrieval_->start();
+    settle();
+  }
+  EmbeddingStats stats() const { return *retrieval_->stats().embeddings; }
+  /// Returns once every document had its turn.
+  EmbeddingStats settle() {
+    while (!retrieval_->ready() || stats().pending > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return stats();
+  }
+  static RetrieveRequest ask(const std::string& query, std::size_t k = 4, RetrieveScorer scorer = RetrieveScorer::kEmbedding) {
+    RetrieveRequest r;
+    r.query = query;
+    r.k = k;
+    r.scorer = scorer;
+    return r;
+  }
+  std::vector<Passage> search(const RetrieveRequest& request, const std::string& ns = "n") {
+    auto found = retrieval_->search(ns, request);
+    EXPECT_TRUE(found.ok()) << found.status().to_string();
+    return found.ok() ? *found : std::vector<Passage>();
+  }
+  Texts texts(const RetrieveRequest& request, const std::string& ns = "n") {
+    Texts out;
+    for (const auto& p : search(request, ns)) out.push_back(p.text);
+    return out;
+  }
+
+  TempFolder folder_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<FakeEngine> engine_;
+  std::unique_ptr<Retrieval> retrieval_;
+};
+
+TEST_F(EmbeddingIndexTest, FindsChunksByTheirVectorsBestFirst) {
+  commit("a", "red fish swim in the sea|green tea grows on hills");
+  start();
+  commit("b", "tea is green");
+  EXPECT_EQ(settle().chunks, 3u);
+  const auto found = search(ask("green tea grows on hills", 3));
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found[0].text, "green tea grows on hills");
+  EXPECT_EQ(found[0].document_id, "a");
+  EXPECT_EQ(found[0].chunk, 1);
+  EXPECT_NEAR(found[0].score, 1, 1e-3);
+  EXPECT_EQ(found[1].text, "tea is green");
+  EXPECT_GT(found[0].score, found[1].score);
+  EXPECT_GT(found[1].score, found[2].score);
+}
+
+TEST_F(EmbeddingIndexTest, ChangedDocumentsAreEmbeddedAgainAndDeletedOnesAreGone) {
+  start();
+  commit("a", "red fish");
+  commit("b", "blue sky");
+  settle();
+  commit("a", "green tea");
+  settle();
+  EXPECT_EQ(texts(ask("green tea", 9)), (Texts{"green tea", "blue sky"}));
+  ASSERT_TRUE(store_->delete_document("n", "a").ok());
+  EXPECT_EQ(settle().documents, 1u);
+  EXPECT_EQ(texts(ask("green tea", 9)), Texts{"blue sky"});
+  EXPECT_EQ(store_->get_meta(embedding_record_name("n", "a")).code(), Code::kNotFound);
+  EXPECT_TRUE(store_->get_meta(embedding_record_name("n", "b")).ok());
+}
+
+TEST_F(EmbeddingIndexTest, OtherMetadataComputesNothing) {
+  start();
+  commit("a", "red fish", R"({"year":1})");
+  settle();
+  const auto before = engine_->embeds();
+  ASSERT_TRUE(store_->update_document("n", "a", [](DocumentManifest& m) {
+    m.metadata_json = R"({"year":2})";
+    return Status();
+  }).ok());
+  settle();
+  EXPECT_EQ(engine_->embeds(), before);
+  RetrieveRequest r = ask("red fish");
+  r.metadata = {{"year", "2"}};
+  EXPECT_EQ(texts(r), Texts{"red fish"});
+}
+
+TEST_F(EmbeddingIndexTest, ARestartReadsWhatWasComputedAndAnotherModelComputesAgain) {
+  commit("a", "red fish|green tea");
+  commit("b", "blue sky");
+  start();
+  EXPECT_EQ(engine_->embeds(), 3);
+  const auto before = search(ask("green tea", 3));
+  end();
+  begin();
+  start();
+  EXPECT_EQ(engine_->embeds(), 0);
+  const auto after = search(ask("green tea", 3));
+  ASSERT_EQ(after.size(), before.size());
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    EXPECT_EQ(after[i].text, before[i].text);
+    EXPECT_EQ(after[i].score, before[i].score);
+  }
+  end();
+  begin("m-00000002");
+  start();
+  EXPECT_EQ(engine_->embeds(), 3);
+  EXPECT_EQ(texts(ask("green tea", 1)), Texts{"green tea"});
+}
+
+TEST_F(EmbeddingIndexTest, ADamagedRecordIsComputedAgain) {
+  commit("a", "red fish");
+  start();
+  end();
+  begin();
+  ASSERT_TRUE(store_->put_meta(embedding_record_name("n", "a"), "QEB1 nonsense").ok());
+  start();
+  EXPECT_EQ(engine_->embeds(), 1);
+  EXPECT_EQ(texts(ask("red fish")), Texts{"red fish"});
+}
+
+TEST_F(EmbeddingIndexTest, RecordsOfDocumentsDeletedWhileEmbeddingsAreOffGoToo) {
+  commit("a", "red fish");
+  start();
+  end();
+  begin();
+  retrieval_ = create_retrieval({}, *store_, nullptr);
+  retrieval_->start();
+  while (!retrieval_->ready()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_TRUE(store_->delete_document("n", "a").ok());
+  EXPECT_TRUE(texts(ask("red", 4, RetrieveScorer::kBm25)).empty());  // a search enters changes first
+  EXPECT_EQ(store_->get_meta(embedding_record_name("n", "a")).code(), Code::kNotFound);
+}
+
+TEST_F(EmbeddingIndexTest, KeepsToIdsMetadataAndNamespace) {
+  start();
+  commit("a", "red one", R"({"year":2025})");
+  commit("b", "red two", R"({"year":2024})");
+  commit("c", "red three", R"({"year":2025})", "other");
+  settle();
+  EXPECT_EQ(texts(ask("red", 9)).size(), 2u);
+  EXPECT_EQ(texts(ask("red", 9), "other"), Texts{"red three"});
+  EXPECT_TRUE(texts(ask("red", 9), "nobody").empty());
+  RetrieveRequest r = ask("red", 9);
+  r.metadata = {{"year", "2025"}};
+  EXPECT_EQ(texts(r), Texts{"red one"});
+  r = ask("red", 9);
+  r.document_ids = {"b", "c"};
+  EXPECT_EQ(texts(r), Texts{"red two"});
+}
+
+TEST_F(EmbeddingIndexTest, DocumentsAreFoundOnceByTheirBestChunk) {
+  start();
+  std::string many = "red fish";
+  for (int i = 0; i < 120; ++i) many += "|red fish";
+  commit("a", many);
+  commit("b", "red fish swim");
+  settle();
+  RetrieveRequest r = ask("red fish", 2);
+  r.unit = RetrieveUnit::kDocument;
+  const auto found = search(r);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].document_id, "a");
+  EXPECT_EQ(found[0].text, many);
+  EXPECT_EQ(found[0].chunk, 0);
+  EXPECT_EQ(found[1].document_id, "b");
+}
+
+TEST_F(EmbeddingIndexTest, ALargeNamespaceIsSearchedThroughListsAndShrinksAgain) {
+  start({.max_bytes = 0, .exact_vectors = 50});
+  for (int i = 0; i < 60; ++i) commit("d" + std::to_string(i), "text number " + std::to_string(i * 7919) + " of many");
+  EmbeddingStats now = settle();
+  EXPECT_EQ(now.chunks, 60u);
+  EXPECT_FALSE(now.exact);
+  EXPECT_EQ(texts(ask("text number 79190 of many", 1)), Texts{"text number 79190 of many"});
+  for (int i = 0; i < 60; ++i) ASSERT_TRUE(store_->delete_document("n", "d" + std::to_string(i)).ok());
+  now = settle();
+  EXPECT_EQ(now.chunks, 0u);
+  EXPECT_TRUE(now.exact);
+}
+
+TEST_F(EmbeddingIndexTest, MemoryThatIsFullLeavesDocumentsOutAndSaysSo) {
+  start({.max_bytes = 3000, .exact_vectors = 100});  // one vector of 2,048 bytes
+  commit("a", "red fish");
+  commit("b", "blue sky");
+  const EmbeddingStats now = settle();
+  EXPECT_EQ(now.documents, 1u);
+  EXPECT_EQ(now.left_out, 1u);
+  EXPECT_EQ(texts(ask("red fish", 9)).size(), 1u);
+  EXPECT_EQ(texts(ask("fish sky", 9, RetrieveScorer::kBm25)).size(), 2u);
+}
+
+TEST_F(EmbeddingIndexTest, AFullQueueIsTriedAgainAndATextTooLongHasNoVector) {
+  engine_->fail_embed(Status::exhausted("the queue is full"));
+  engine_->fail_embed(Status::invalid("input", "too long"));
+  commit("a", "red fish|green tea");
+  start();
+  const EmbeddingStats now = stats();
+  EXPECT_EQ(now.documents, 1u);
+  EXPECT_EQ(now.chunks, 1u);
+  EXPECT_EQ(now.failed, 0u);
+  EXPECT_EQ(engine_->embeds(), 3);
+  EXPECT_EQ(texts(ask("red fish", 9)), Texts{"green tea"});
+}
+
+TEST_F(EmbeddingIndexTest, AnEmbeddingThatFailsIsCountedUntilTheDocumentChanges) {
+  engine_->fail_embed(Status::internal("broken"));
+  commit("a", "red fish");
+  start();
+  EXPECT_EQ(stats().failed, 1u);
+  EXPECT_EQ(stats().documents, 0u);
+  EXPECT_TRUE(texts(ask("red fish", 9)).empty());
+  commit("a", "green tea");
+  EXPECT_EQ(settle().failed, 0u);
+  EXPECT_EQ(texts(ask("green tea", 9)), Texts{"green tea"});
+}
+
+TEST_F(EmbeddingIndexTest, AQuestionThatCannotBeEmbeddedFailsTheSearchOnly) {
+  start();
+  commit("a", "red fish");
+  settle();
+  engine_->fail_embed(Status::exhausted("the queue is full"));
+  EXPECT_EQ(retrieval_->search("n", ask("red")).code(), Code::kResourceExhausted);
+  EXPECT_EQ(texts(ask("red fish")), Texts{"red fish"});
+}
+
+TEST_F(EmbeddingIndexTest, HybridAddsReciprocalRanks) {
+  start();
+  commit("both", "green tea");
+  commit("words", "green and tea");
+  commit("none", "blue sky");
+  settle();
+  const auto found = search(ask("green tea", 9, RetrieveScorer::kHybrid));
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found[0].document_id, "both");
+  EXPECT_NEAR(found[0].score, 2.0 / 61, 1e-9);  // first in both rankings
+  EXPECT_EQ(found[1].document_id, "words");
+  EXPECT_NEAR(found[1].score, 2.0 / 62, 1e-9);
+  EXPECT_EQ(found[2].document_id, "none");
+  EXPECT_NEAR(found[2].score, 1.0 / 63, 1e-9);  // without a word of the question: ranked by its vector alone
+  EXPECT_EQ(search(ask("green tea", 1, RetrieveScorer::kHybrid)).size(), 1u);
+}
+
+TEST_F(EmbeddingIndexTest, WithoutEmbeddingsOtherScorersAreRefused) {
+  retrieval_ = create_retrieval({}, *store_, nullptr);
+  retrieval_->start();
+  EXPECT_FALSE(retrieval_->stats().embeddings);
+  for (const auto scorer : {RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid}) {
+    const auto found = retrieval_->search("n", ask("x", 4, scorer));
+    EXPECT_EQ(found.code(), Code::kInvalidArgument);
+    EXPECT_EQ(found.status().field(), "scorer");
+  }
+}
+
+/// Whatever changes meanwhile, a passage is the text of one version of its document, and in the end the index holds what the store holds.
+TEST_F(EmbeddingIndexTest, SearchesWhileDocumentsChange) {
+  start({.max_bytes = 0, .exact_vectors = 3});
+  std::thread writer([&] {
+    for (int i = 0; i < 40; ++i) {
+      const std::string id = "d" + std::to_string(i % 5);
+      if (i % 3 == 2) (void)store_->delete_document("n", id);
+      else commit(id, "red " + id + "|blue " + id);
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    for (const auto& p : search(ask("red", 20, i % 2 == 0 ? RetrieveScorer::kHybrid : RetrieveScorer::kEmbedding))) {
+      EXPECT_EQ(p.text, (p.chunk == 0 ? "red " : "blue ") + p.document_id);
+    }
+  }
+  writer.join();
+  const EmbeddingStats now = settle();
+  ListOptions all;
+  all.limit = 100;
+  const auto left = store_->list_documents("n", all);
+  ASSERT_TRUE(left.ok());
+  EXPECT_EQ(now.documents, left->documents.size());
+  EXPECT_EQ(now.chunks, 2 * left->documents.size());
+  EXPECT_EQ(texts(ask("red", 50)).size(), now.chunks);
+}
+
+}  // namespace
+}  // namespace quire
