@@ -16,6 +16,7 @@
 #include "kernels/base/log.h"
 #include "server/app/app.h"
 #include "server/app/pin_share.h"
+#include "server/app/process_signals.h"
 #include "server/app/services.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
@@ -206,13 +207,6 @@ class Service {
   bool stopped_ = false;
 };
 
-sigset_t service_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int s : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, s);
-  return set;
-}
-
 int serve(const ServeFlags& flags) {
   auto config = load_config(flags.config_file, flags.settings);
   if (!config.ok()) return complain(config.status());
@@ -227,9 +221,7 @@ int serve(const ServeFlags& flags) {
     return 0;
   }
   if (const auto s = install_log_sink(config->log.level, config->log.format); !s.ok()) return complain(s);
-  const sigset_t signals = service_signals();
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts: this one takes them all
-
+  ProcessSignals signals;
   Service service(std::move(*config), flags);
   if (const auto s = service.listen(); !s.ok()) return complain(s);
   std::atomic<bool> failed{false}, loaded{false};
@@ -243,28 +235,19 @@ int serve(const ServeFlags& flags) {
     kill(getpid(), SIGTERM);  // wakes the thread that waits for signals
   });
   int signal = 0;
-  for (;;) {
-    sigwait(&signals, &signal);
-    if (signal != SIGHUP) break;
-    (void)service.reload();  // it has logged what is wrong
-  }
+  while ((signal = signals.next()) == SIGHUP) (void)service.reload();  // it has logged what is wrong
   service.start_drain();
   if (!failed) log_info("draining", {{"signal", signal == SIGINT ? "SIGINT" : "SIGTERM"}});
-  // A second signal ends the waiting.
-  std::atomic<bool> over{false};
   std::thread second([&] {
-    const timespec tick{0, 100'000'000};
-    while (!over) {
-      const int s = sigtimedwait(&signals, nullptr, &tick);
-      if (s == SIGTERM || s == SIGINT) {
-        service.hurry();
-        if (!loaded) _exit(1);  // still reading a model: nothing to save yet
-      }
+    while (const int again = signals.next()) {
+      if (again == SIGHUP) continue;
+      service.hurry();  // ends the waiting
+      if (!loaded) _exit(1);  // still reading a model: nothing to save yet
     }
   });
   loader.join();
   const bool all = service.stop(failed);
-  over = true;
+  signals.close();
   second.join();
   log_info("stopped", {{"all_requests_finished", all ? "true" : "false"}});
   set_log_sink(nullptr, LogLevel::kWarning);
