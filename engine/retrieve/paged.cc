@@ -213,6 +213,11 @@ Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, con
     // One page may have left the window unseen, and one is being filled.
     const std::int32_t slots = policy_.sink_pages() + policy_.selected_pages() + policy_.window_pages() + 2;
     QUIRE_CHECK(input_.device != nullptr, "pages are brought to a device");
+    const std::int64_t all = (input_.num_layers - policy_.dense_layers) * ResidentPages::bytes_for(kv_heads, kv.head_dim, kv.dtype, policy_.page_tokens, slots);
+    if (const std::int64_t most = input_.device->max_bytes(); most > 0 && all > most) {  // waiting would not help
+      return Status::invalid("cache.options.decode_budget", "a budget of " + std::to_string(policy_.budget) + " tokens needs " + std::to_string(all) +
+                                                                " bytes of device memory, model.device_cache_bytes allows " + std::to_string(most) + "; lower the one or raise the other");
+    }
     QUIRE_ASSIGN_OR_RETURN(layer.resident, ResidentPages::create(*input_.device, kv_heads, kv.head_dim, kv.dtype, policy_.page_tokens, slots));
     stats_.device_bytes += layer.resident->bytes();
   }

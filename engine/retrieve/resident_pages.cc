@@ -5,6 +5,10 @@
 
 namespace quire {
 
+std::int64_t ResidentPages::bytes_for(std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype, std::int32_t page_tokens, std::int32_t num_slots) {
+  return std::int64_t{2} * num_kv_heads * num_slots * page_tokens * head_dim * static_cast<std::int64_t>(dtype_bytes(dtype));
+}
+
 Result<ResidentPages> ResidentPages::create(DevicePool& pool, std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype, std::int32_t page_tokens, std::int32_t num_slots) {
   ResidentPages r;
   r.head_dim_ = head_dim;
@@ -13,7 +17,7 @@ Result<ResidentPages> ResidentPages::create(DevicePool& pool, std::int32_t num_k
   r.num_slots_ = num_slots;
   const std::int64_t part_bytes = std::int64_t{2} * kPageTokens * head_dim * static_cast<std::int64_t>(dtype_bytes(dtype));
   const std::int64_t parts = std::int64_t{num_slots} * page_tokens / kPageTokens;
-  QUIRE_ASSIGN_OR_RETURN(r.memory_, pool.allocate(num_kv_heads * parts * part_bytes));
+  QUIRE_ASSIGN_OR_RETURN(r.memory_, pool.allocate(bytes_for(num_kv_heads, head_dim, dtype, page_tokens, num_slots)));
   r.heads_.resize(static_cast<std::size_t>(num_kv_heads));
   for (std::int32_t m = 0; m < num_kv_heads; ++m) {
     Head& head = r.heads_[static_cast<std::size_t>(m)];

@@ -27,6 +27,9 @@ class ResidentPages {
   /// page_tokens is a multiple of kPageTokens. Errors: kResourceExhausted.
   static Result<ResidentPages> create(DevicePool& pool, std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype, std::int32_t page_tokens, std::int32_t num_slots);
 
+  /// What create() takes of the pool.
+  static std::int64_t bytes_for(std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype, std::int32_t page_tokens, std::int32_t num_slots);
+
   /// Makes room for `wanted` (distinct, num_slots at most) of a head: pages that have a slot keep it, others take slots of pages that are not wanted, lowest
   /// first. From here on those slots count as holding them: `copies` gets what must be copied before they are attended to.
   void want(std::int32_t head, std::span<const std::int32_t> wanted, const RetrievalPages& pages, std::span<const std::int32_t> positions, std::vector<PageCopy>& copies);

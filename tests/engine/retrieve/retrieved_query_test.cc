@@ -91,11 +91,12 @@ TEST_F(RetrievedQueryTest, DemotedRowsCanComeBack) {
   EXPECT_EQ(with.ids, without.ids);
 }
 
-TEST_F(RetrievedQueryTest, AFullDeviceFailsTheRequestThatNeedsIt) {
+TEST_F(RetrievedQueryTest, ADeviceTooSmallForTheBudgetFailsTheRequestThatNeedsIt) {
   start(1000);
   const Outcome o = run_query(*engine_, request("reuse", "freekv", budget("96")));
-  EXPECT_EQ(o.status.code(), Code::kResourceExhausted);
-  EXPECT_NE(o.status.message().find("device memory"), std::string::npos) << o.status.to_string();
+  EXPECT_EQ(o.status.code(), Code::kInvalidArgument) << "no retry can help";
+  EXPECT_EQ(o.status.field(), "cache.options.decode_budget");
+  EXPECT_NE(o.status.message().find("model.device_cache_bytes"), std::string::npos) << o.status.to_string();
   EXPECT_TRUE(run_query(*engine_, request("reuse", "dense")).status.ok());
   EXPECT_TRUE(run_query(*engine_, request("reuse", "freekv", budget("512"))).status.ok()) << "nothing is brought anywhere";
   EXPECT_TRUE(run_query(*engine_, request("reuse", "quest", budget("96"))).status.ok()) << "reads where the rows are";
