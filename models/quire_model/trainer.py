@@ -25,6 +25,7 @@ class TrainOptions:
     init: str = ""               # model folder to start from; empty: random weights of `config`
     teacher: str = ""            # model folder whose logits over answers are imitated besides the answers themselves
     config: ModelConfig = ModelConfig()
+    rope_theta: float = 0.0      # if set, another RoPE base for the weights of `init`
     device: str = "cpu"
     curriculum: str = "full"     # a key of mixture.CURRICULA
     tokens: int = 40_000_000     # length of the schedule
@@ -67,6 +68,8 @@ class Trainer:
         self.device = torch.device(options.device)
         self.model = (hf_folder.load_model(options.init, torch.bfloat16) if options.init and not state
                       else LanguageModel(ModelConfig(**state["config"]) if state else options.config, torch.bfloat16))
+        if options.rope_theta and not state:
+            self.model.config = dataclasses.replace(self.model.config, rope_theta=options.rope_theta)
         self.model.to(self.device)
         self.optimiser = Muon(self.model, options.matrix_lr, options.other_lr)
         if state:
