@@ -18,6 +18,8 @@ using prometheus::Histogram;
 using prometheus::Labels;
 
 const Histogram::BucketBoundaries kSeconds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
+const Histogram::BucketBoundaries kTokenSeconds = {0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.0065, 0.008, 0.01, 0.015, 0.02, 0.03,
+                                                    0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10};
 const Histogram::BucketBoundaries kNats = {0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};
 const Histogram::BucketBoundaries kLookAheadTokens = {0, 1, 2, 4, 8, 16, 32, 64};
 const Histogram::BucketBoundaries kRatios = {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1};
@@ -105,7 +107,7 @@ void Metrics::query_finished(const QueryRecord& r) {
   m.prefill.Add(by_strategy, kSeconds).Observe(r.stats.prefill_ms / 1000);
   m.decode.Add(by_strategy, kSeconds).Observe(r.stats.decode_ms / 1000);
   m.load.Add(by_strategy, kSeconds).Observe(r.stats.load_ms / 1000);
-  auto& gaps = m.inter.Add(by_strategy, kSeconds);
+  auto& gaps = m.inter.Add(by_strategy, kTokenSeconds);
   for (std::size_t i = 1; i < r.token_ms.size(); ++i) gaps.Observe(std::max(0.0, r.token_ms[i] - r.token_ms[i - 1]) / 1000);
   const std::pair<const char*, std::int64_t> fates[] = {
       {"reused", p.fates.reused}, {"recomputed", p.fates.recomputed}, {"computed", p.fates.computed}, {"dropped", p.fates.dropped}};
