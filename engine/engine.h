@@ -129,6 +129,7 @@ struct QueryStats {
   double draft_ms = 0;                     ///< from asking the draft to its answer, or to giving it up; most of it beside other work
   std::int64_t lookahead_tokens = 0;       ///< of the draft's answer, run behind the question and taken out again
   std::int64_t sketch_bytes = 0;           ///< read to choose blocks
+  std::int64_t most_cache_bytes = 0;       ///< the most KV the query held in its working cache, shared pages and rows of a recompute pass included
   double attribution_ms = 0;               ///< after the last token; no part of decode_ms
   std::int64_t sketch_misses = 0;          ///< sketches lost, corrupt or outdated: their contexts were computed again
   std::int64_t shared_tokens = 0;          ///< prompt tokens whose KV an earlier request had computed: pages shared, nothing read

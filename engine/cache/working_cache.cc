@@ -26,7 +26,7 @@ struct Strides {
 WorkingCache::WorkingCache(PagePool& pool, std::int32_t num_layers) : pool_(&pool), layers_(static_cast<std::size_t>(num_layers)) {}
 
 WorkingCache::WorkingCache(WorkingCache&& other) noexcept
-    : pool_(other.pool_), layers_(std::move(other.layers_)), moved_(std::move(other.moved_)) {
+    : pool_(other.pool_), layers_(std::move(other.layers_)), most_bytes_(other.most_bytes_), moved_(std::move(other.moved_)) {
   other.layers_.clear();
   other.moved_.clear();
 }
@@ -68,6 +68,7 @@ Result<std::int64_t> WorkingCache::add_rows(std::int32_t layer_idx, std::span<co
     }
     layer.pages.push_back(*page);
   }
+  most_bytes_ = std::max(most_bytes_, bytes());
   layer.sorted = layer.sorted && (first == 0 || layer.positions.back() < positions.front()) && ascends_strictly(positions);
   layer.positions.insert(layer.positions.end(), positions.begin(), positions.end());
   return first;
@@ -109,6 +110,7 @@ void WorkingCache::append_shared(std::span<void* const> pages, std::span<const s
     layer.shared = layer.pages.size();
     pool_->share(pages[i]);
   }
+  most_bytes_ = std::max(most_bytes_, bytes());
 }
 
 std::vector<void*> WorkingCache::share_page(std::int64_t page) {

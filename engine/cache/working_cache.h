@@ -31,6 +31,8 @@ class WorkingCache {
   std::int64_t num_rows(std::int32_t layer) const;
   std::span<const std::int32_t> positions(std::int32_t layer) const;
   std::int64_t bytes() const;
+  /// The most that bytes() has been.
+  std::int64_t most_bytes() const { return most_bytes_; }
 
   /// Appends rows whose content is written later by place() or by the forward pass. Returns the first new row.
   /// Errors: kResourceExhausted (nothing changes).
@@ -85,6 +87,7 @@ class WorkingCache {
   Status own_page(Layer& layer, std::size_t page);
   PagePool* pool_;
   std::vector<Layer> layers_;
+  std::int64_t most_bytes_ = 0;
   std::vector<std::byte> moved_;  ///< [pages of all layers in order]; empty: nothing is moved out
 };
 

@@ -348,6 +348,7 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
     run_.add_span("decode", decode_started_, now);
   }
   stats.total_ms = ms_between(run_.received, now);
+  if (run_.cache) stats.most_cache_bytes = run_.cache->most_bytes();
   if (answer_ && !suspended_) keep_prefix();
   if (supply_) supply_->report();
   finish_plan(run_.core.facts, run_.request, run_.core.meter->speeds(), run_.plan);

@@ -218,5 +218,18 @@ TEST_F(WorkingCacheTest, KeepingRowsRefusesListsThatAreNone) {
   EXPECT_EQ(cache.num_rows(0), 20);
 }
 
+TEST_F(WorkingCacheTest, RemembersTheMostItHeld) {
+  WorkingCache cache(pool_, 2);
+  EXPECT_EQ(cache.most_bytes(), 0);
+  ASSERT_TRUE(cache.add_rows(0, range(0, 3 * kPageTokens)).ok());
+  ASSERT_TRUE(cache.add_rows(1, range(0, 1)).ok());
+  cache.truncate(0, kPageTokens);
+  ASSERT_TRUE(cache.add_rows(1, range(1, kPageTokens)).ok());
+  EXPECT_EQ(cache.bytes(), 3 * kFormat.page_bytes());
+  EXPECT_EQ(cache.most_bytes(), 4 * kFormat.page_bytes());
+  const WorkingCache moved(std::move(cache));
+  EXPECT_EQ(moved.most_bytes(), 4 * kFormat.page_bytes());
+}
+
 }  // namespace
 }  // namespace quire
