@@ -13,6 +13,7 @@
 #include "engine/pipeline/core.h"
 #include "engine/pipeline/kv_writer.h"
 #include "engine/pipeline/plan_builder.h"
+#include "engine/pipeline/prompt_stage.h"
 #include "engine/retrieve/device_pool.h"
 #include "engine/retrieve/transfer_lane.h"
 #include "engine/sample/token_mask.h"
@@ -300,6 +301,9 @@ void EngineImpl::prefill(PrefillRequest request, std::function<void(Result<Prefi
 
 Result<QueryHandle> EngineImpl::query(QueryRequest request, std::shared_ptr<QuerySink> sink) {
   QUIRE_CHECK(sink != nullptr, "a query needs a sink");
+  QUIRE_ASSIGN_OR_RETURN(const bool cut_first, cuts_prompt(core_, request));
+  // Whether what stays fits the window is seen when it is known.
+  if (cut_first) return scheduler_->submit(std::move(request), std::move(sink));
   // The plan is made again when the query's turn comes; this finds what no waiting would change.
   QUIRE_RETURN_IF_ERROR(build_plan(core_.facts, request, [](const ContextKey&, const KvLayout&) { return ContextLookup(); }, Speeds()).status());
   return scheduler_->submit(std::move(request), std::move(sink));
@@ -318,6 +322,13 @@ void EngineImpl::embed(EmbedRequest request, std::function<void(Result<std::vect
 }
 
 Result<Plan> EngineImpl::plan(const QueryRequest& request) {
+  QUIRE_ASSIGN_OR_RETURN(const bool cut_first, cuts_prompt(core_, request));
+  if (cut_first) {
+    Plan plan;
+    plan.query_id = request.id;
+    plan.prompt_pending = true;
+    return plan;
+  }
   QUIRE_ASSIGN_OR_RETURN(QueryPlan planned, build_plan(core_.facts, request, store_lookup(store_, LookupKind::kPeek), meter_.speeds()));
   return std::move(planned.plan);
 }

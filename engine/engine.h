@@ -126,6 +126,7 @@ struct QueryStats {
   std::int64_t written_tokens = 0;         ///< tokens of missing contexts whose new KV was handed to the store
   double query_pass_ms = 0, select_ms = 0; ///< the question's first run and the choice of blocks; both lie before ttft_ms
   double compress_ms = 0;                  ///< ranking the working cache's rows, and dropping them; before ttft_ms
+  double prompt_ms = 0;                    ///< reading the prompt with the draft and cutting it; before ttft_ms
   double draft_ms = 0;                     ///< from asking the draft to its answer, or to giving it up; most of it beside other work
   std::int64_t lookahead_tokens = 0;       ///< of the draft's answer, run behind the question and taken out again
   std::int64_t sketch_bytes = 0;           ///< read to choose blocks

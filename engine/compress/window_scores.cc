@@ -10,8 +10,36 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
+Status RowScorer::add(const LayerPass& pass, std::int64_t first, const float* lse, float* scores, std::int64_t ld_scores) {
+  const std::int64_t rows = pass.qkv.rows - first, width = std::int64_t{shape_.num_heads} * shape_.head_dim;
+  query_.resize(at(rows * width));
+  RopeRotateArgs rotate{};
+  rotate.x = pass.qkv.q + first * pass.qkv.ld;
+  rotate.out = query_.data();
+  rotate.positions = pass.positions.data() + first;
+  rotate.rows = rows;
+  rotate.num_heads = shape_.num_heads;
+  rotate.ldx = pass.qkv.ld;
+  rotate.ldo = width;
+  QUIRE_RETURN_IF_ERROR(rope_rotate(*shape_.rope, rotate));
+  AttentionScoresArgs args{};
+  args.q = query_.data();
+  args.query_positions = pass.positions.data() + first;
+  args.lse = lse;
+  args.rows = rows;
+  args.ldq = width;
+  args.ld_lse = shape_.num_heads;
+  args.num_heads = shape_.num_heads;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+  args.kv = pass.cache->view(pass.layer);
+  args.reduction = shape_.reduction;
+  args.scores = scores;
+  args.ld_scores = ld_scores;
+  return attention_scores(args);
+}
+
 WindowScores::WindowScores(const CompressSetup& setup, std::int32_t first_position, ScoreReduction reduction)
-    : setup_(setup), first_position_(first_position), reduction_(reduction), scores_(at(setup.num_layers)) {}
+    : setup_(setup), first_position_(first_position), scores_(at(setup.num_layers)), scorer_({setup.rope, setup.num_heads, setup.head_dim, reduction}) {}
 
 /// To rows of `num_rows` per KV head, what is new zero.
 void WindowScores::grow(std::vector<float>& scores, std::int64_t num_rows) const {
@@ -26,33 +54,9 @@ Status WindowScores::after_attention(LayerPass& pass) {
   const auto found = std::find_if(pass.positions.begin(), pass.positions.end(), [this](std::int32_t p) { return p >= first_position_; });
   const std::int64_t first = found - pass.positions.begin(), rows = pass.qkv.rows - first;
   if (rows <= 0) return {};
-  const std::int64_t width = std::int64_t{setup_.num_heads} * setup_.head_dim;
-  query_.resize(at(rows * width));
-  RopeRotateArgs rotate{};
-  rotate.x = pass.qkv.q + first * pass.qkv.ld;
-  rotate.out = query_.data();
-  rotate.positions = pass.positions.data() + first;
-  rotate.rows = rows;
-  rotate.num_heads = setup_.num_heads;
-  rotate.ldx = pass.qkv.ld;
-  rotate.ldo = width;
-  QUIRE_RETURN_IF_ERROR(rope_rotate(*setup_.rope, rotate));
-  AttentionScoresArgs args{};
-  args.q = query_.data();
-  args.query_positions = pass.positions.data() + first;
-  args.lse = pass.lse + first * setup_.num_heads;
-  args.rows = rows;
-  args.ldq = width;
-  args.ld_lse = setup_.num_heads;
-  args.num_heads = setup_.num_heads;
-  args.scale = 1.0f / std::sqrt(static_cast<float>(setup_.head_dim));
-  args.kv = pass.cache->view(pass.layer);
-  args.reduction = reduction_;
   std::vector<float>& scores = scores_[at(pass.layer)];
-  grow(scores, args.kv.num_rows);
-  args.scores = scores.data();
-  args.ld_scores = static_cast<std::int64_t>(scores.size()) / setup_.num_kv_heads;
-  return attention_scores(args);
+  grow(scores, pass.cache->num_rows(pass.layer));
+  return scorer_.add(pass, first, pass.lse + first * setup_.num_heads, scores.data(), static_cast<std::int64_t>(scores.size()) / setup_.num_kv_heads);
 }
 
 std::vector<float> WindowScores::scores(std::int32_t layer, std::int32_t kv_head, std::int64_t num_rows) const {

@@ -10,6 +10,25 @@
 
 namespace quire {
 
+/// Adds what rows of a pass pay to the cached rows to scores, as attention_scores() does. Threads: the engine thread.
+class RowScorer {
+ public:
+  struct Shape {
+    const RopeTable* rope = nullptr;
+    std::int32_t num_heads = 0, head_dim = 0;
+    ScoreReduction reduction = ScoreReduction::kMax;
+  };
+  explicit RowScorer(const Shape& shape) : shape_(shape) {}
+
+  std::int64_t num_heads() const { return shape_.num_heads; }
+  /// The pass's rows from `first` on, after attention. lse: of those rows, [rows, num_heads]. scores: [num_kv_heads, rows of the layer], row stride ld_scores.
+  Status add(const LayerPass& pass, std::int64_t first, const float* lse, float* scores, std::int64_t ld_scores);
+
+ private:
+  const Shape shape_;
+  std::vector<float> query_;
+};
+
 /// Sees the rows whose position is at least `first_position`, in as many passes as they come; rows must only be appended to the cache between them.
 /// Costs one more product of those rows with all keys. Threads: the engine thread.
 class WindowScores final : public ForwardHook {
@@ -26,9 +45,8 @@ class WindowScores final : public ForwardHook {
 
   const CompressSetup setup_;
   const std::int32_t first_position_;
-  const ScoreReduction reduction_;
   std::vector<std::vector<float>> scores_;  ///< [layer]: [num_kv_heads, rows seen]
-  std::vector<float> query_;
+  RowScorer scorer_;
 };
 
 }  // namespace quire

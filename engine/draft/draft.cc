@@ -27,7 +27,7 @@ namespace {
 class ModelDraft final : public Draft {
  public:
   ModelDraft(const DraftOptions& options, std::unique_ptr<Model> model, std::unique_ptr<Tokenizer> tokenizer, std::shared_ptr<const Tokenizer> target)
-      : options_(options), model_(std::move(model)), tokenizer_(std::move(tokenizer)), target_(std::move(target)),
+      : options_(options), model_(std::move(model)), reader_(model_->twin()), tokenizer_(std::move(tokenizer)), target_(std::move(target)),
         same_ids_(tokenizer_->digest() == target_->digest()),
         pool_(PageFormat{model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype}, 0), thread_([this] { run(); }) {}
   ~ModelDraft() override { stop(); }
@@ -57,6 +57,13 @@ class ModelDraft final : public Draft {
     }
     changed_.notify_one();
     if (thread_.joinable()) thread_.join();
+  }
+
+  Model& reader() override { return *reader_; }
+  const Tokenizer& tokenizer() const override { return *tokenizer_; }
+  bool same_tokens() const override { return same_ids_; }
+  std::vector<std::int32_t> to_target(std::vector<std::int32_t> ids) const override {
+    return same_ids_ ? std::move(ids) : target_->encode(tokenizer_->decode(ids), Special::kNone, Start::kMiddle);
   }
 
  private:
@@ -115,9 +122,6 @@ class ModelDraft final : public Draft {
     out.insert(out.end(), text.begin(), text.end());
     return out;
   }
-  std::vector<std::int32_t> to_target(std::vector<std::int32_t> ids) const {
-    return same_ids_ ? std::move(ids) : target_->encode(tokenizer_->decode(ids), Special::kNone, Start::kMiddle);
-  }
 
   /// Greedy, up to the token that ends the answer and that one, too.
   Result<std::vector<std::int32_t>> answer(const Job& job) {
@@ -162,6 +166,7 @@ class ModelDraft final : public Draft {
 
   const DraftOptions options_;
   const std::unique_ptr<Model> model_;
+  const std::unique_ptr<Model> reader_;
   const std::unique_ptr<Tokenizer> tokenizer_;
   const std::shared_ptr<const Tokenizer> target_;
   const bool same_ids_;

@@ -52,6 +52,14 @@ class Draft {
   virtual std::shared_ptr<LookAhead> ask(DraftRequest request) = 0;
   /// Ends what runs and waits; later asks have no look-ahead.
   virtual void stop() = 0;
+
+  /// The same weights for whoever reads whole prompts with them (engine/prompt), beside what runs on the draft's thread. One user at a time: the engine thread.
+  virtual Model& reader() = 0;
+  virtual const Tokenizer& tokenizer() const = 0;
+  /// Its token ids are the target's.
+  virtual bool same_tokens() const = 0;
+  /// Ids of an answer in the target's vocabulary.
+  virtual std::vector<std::int32_t> to_target(std::vector<std::int32_t> ids) const = 0;
 };
 
 struct DraftOptions {

@@ -17,8 +17,8 @@ const float* bias_or_null(const std::vector<float>& bias) { return bias.empty() 
 
 class LlamaModel final : public Model {
  public:
-  LlamaModel(ModelConfig config, ModelOptions options, RopeTable rope, LlamaWeights weights)
-      : config_(std::move(config)), options_(options), rope_(std::move(rope)), w_(std::move(weights)) {}
+  LlamaModel(ModelConfig config, ModelOptions options, std::shared_ptr<const RopeTable> rope, std::shared_ptr<const LlamaWeights> weights)
+      : config_(std::move(config)), options_(options), shared_rope_(std::move(rope)), shared_weights_(std::move(weights)) {}
 
   const ModelConfig& config() const override { return config_; }
   const ModelOptions& options() const override { return options_; }
@@ -40,6 +40,8 @@ class LlamaModel final : public Model {
     const std::int64_t rope = rope_.max_positions() * rope_.config().rotary_dim * static_cast<std::int64_t>(sizeof(float));
     return decode_weight_bytes() + static_cast<std::int64_t>(w_.embedding.bytes().size()) + rope;
   }
+
+  std::unique_ptr<Model> twin() const override { return std::make_unique<LlamaModel>(config_, options_, shared_rope_, shared_weights_); }
 
   Status embed(std::span<const std::int32_t> ids, float* x) const override {
     for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -147,8 +149,10 @@ class LlamaModel final : public Model {
 
   const ModelConfig config_;
   const ModelOptions options_;
-  const RopeTable rope_;
-  const LlamaWeights w_;
+  const std::shared_ptr<const RopeTable> shared_rope_;
+  const std::shared_ptr<const LlamaWeights> shared_weights_;
+  const RopeTable& rope_ = *shared_rope_;
+  const LlamaWeights& w_ = *shared_weights_;
   std::vector<float> normed_, qkv_, branch_, gate_up_, activated_;  // scratch of the compute methods
 };
 
@@ -158,7 +162,8 @@ Result<std::unique_ptr<Model>> make_llama_model(ModelConfig config, const ModelO
   ModelOptions effective = options;
   if (effective.max_positions == 0) effective.max_positions = config.max_position_embeddings;
   QUIRE_ASSIGN_OR_RETURN(RopeTable rope, RopeTable::build(config.rope, effective.max_positions));
-  return std::unique_ptr<Model>(std::make_unique<LlamaModel>(std::move(config), effective, std::move(rope), std::move(weights)));
+  return std::unique_ptr<Model>(std::make_unique<LlamaModel>(std::move(config), effective, std::make_shared<const RopeTable>(std::move(rope)),
+                                                             std::make_shared<const LlamaWeights>(std::move(weights))));
 }
 
 }  // namespace quire

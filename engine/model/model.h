@@ -42,6 +42,8 @@ class Model {
   /// Bytes a decode step must read (packed weights incl. the head, without the embedding table of an untied model).
   virtual std::int64_t decode_weight_bytes() const = 0;
   virtual std::int64_t memory_bytes() const = 0;
+  /// The same weights and RoPE table, not copied, with buffers of its own: its compute methods may run beside those of this one, with the same results.
+  virtual std::unique_ptr<Model> twin() const = 0;
 
   /// x[i] = embedding(ids[i]). Errors: kInvalidArgument (id outside the vocabulary).
   virtual Status embed(std::span<const std::int32_t> ids, float* x) const = 0;

@@ -66,6 +66,7 @@ struct EngineCore {
   const Tokenizer* tokenizer = nullptr;
   Draft* draft = nullptr;                    ///< null: none
   std::int32_t draft_wait_ms = 0;
+  const void* prompt_reader = nullptr;       ///< the query whose prompt the draft's reader reads now: one at a time, so its KV has a bound; null: none
   const TokenTrie* token_trie = nullptr;     ///< of the tokenizer, for answers with a grammar
   PagePool* pool = nullptr;
   PrefixCache* prefixes = nullptr;           ///< null: nothing is kept

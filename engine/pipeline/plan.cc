@@ -35,6 +35,23 @@ std::string_view miss_reason_name(MissReason reason) {
   return "unknown";
 }
 
+std::int32_t uncut_token(const PlannedContext& context, std::int32_t token) {
+  if (!context.cut) return token;
+  std::int32_t before = 0, end = 0;
+  for (const TokenRange& r : context.cut->kept) {
+    const std::int32_t length = r.end - r.begin;
+    if (token < before + length) return r.begin + token - before;
+    before += length;
+    end = r.end;
+  }
+  return end;
+}
+
+TokenRange uncut_range(const PlannedContext& context, const PlannedBlock& block) {
+  const std::int32_t begin = uncut_token(context, block.first_token);
+  return {begin, block.num_tokens == 0 ? begin : uncut_token(context, block.first_token + block.num_tokens - 1) + 1};
+}
+
 Status window_exceeded_status(const WindowExceeded& window, std::string field) {
   return Status::invalid(std::move(field), std::string(kWindowCode) + std::to_string(window.limit) + std::string(kWindowActual) +
                                                std::to_string(window.actual) +

@@ -28,6 +28,8 @@ struct CacheOptions {
   std::optional<double> keep_ratio, recompute_ratio;
   std::string compress = "auto", decode = "auto";
   PlugOptions options;                        ///< of the strategy's selector and recomputer, and of the compressor
+  std::string prompt_compression = "none";    ///< what shortens uncached text before it is computed (engine/prompt)
+  PlugOptions prompt_options;                 ///< of that
   bool write = true;                          ///< misses computed on the way are stored
   bool dedupe = true;                         ///< later copies of the same context in one request are dropped
 };
@@ -54,6 +56,18 @@ struct PlannedBlock {
   std::array<std::uint8_t, 16> id{};              ///< first bytes of the block key
 };
 
+/// Half-open range of tokens.
+struct TokenRange {
+  std::int32_t begin = 0, end = 0;
+  bool operator==(const TokenRange&) const = default;
+};
+
+/// What prompt compression left of a context, or of the text around them.
+struct CutText {
+  std::int64_t uncut_tokens = 0;
+  std::vector<TokenRange> kept;                   ///< of those, ascending, not touching
+};
+
 /// One context (document chunk) of the prompt.
 struct PlannedContext {
   std::int32_t index = 0;                         ///< in QueryRequest::contexts
@@ -67,7 +81,12 @@ struct PlannedContext {
   std::optional<float> keep_share;                ///< P_i: share of its middle blocks that were candidates (SamKV, Eq. 3)
   std::optional<float> bias_weight;               ///< w_i: how far it bent the other documents' queries (SamKV, Eq. 1), mean over layers
   std::vector<PlannedBlock> blocks;
+  std::optional<CutText> cut;                  ///< num_tokens and blocks count what was left alone; none: all of it is there
 };
+/// Where this token of the context stood before prompt compression.
+std::int32_t uncut_token(const PlannedContext& context, std::int32_t token);
+/// From the block's first token to its last, as they stood before prompt compression; tokens in between may be gone.
+TokenRange uncut_range(const PlannedContext& context, const PlannedBlock& block);
 
 /// Tokens of one context recomputed in one layer, ascending.
 using RecomputeSet = std::vector<std::int32_t>;
@@ -88,6 +107,23 @@ struct Compression {
   double ratio() const { return rows ? static_cast<double>(hot_rows) / static_cast<double>(rows) : 1; }
 };
 
+/// What a prompt compressor made of the uncached text.
+struct PromptCut {
+  enum class Part : std::uint8_t { kPrefix, kContext, kQuestion };
+  struct Kept {
+    Part part = Part::kPrefix;
+    std::int32_t context = -1;                    ///< of Plan::contexts
+    CutText tokens;
+  };
+  std::string by;                                 ///< the compressor
+  std::int64_t tokens = 0, kept_tokens = 0;       ///< of the uncached text, copies of a context counted once
+  std::int64_t removed_tokens = 0;                ///< what the prompt lost, in copies too
+  std::int64_t lookahead_tokens = 0;              ///< of the draft's answer that ranked with the prompt
+  std::string note;                               ///< why the text stayed as it was
+  std::vector<Kept> parts;                        ///< uncached parts in prompt order
+  double ratio() const { return tokens ? static_cast<double>(kept_tokens) / static_cast<double>(tokens) : 1; }
+};
+
 struct Span {
   std::string name;
   double start_ms = 0, ms = 0;
@@ -98,14 +134,19 @@ struct Plan {
   std::string strategy_asked, strategy;           ///< strategy: what was really used
   std::string selector, recomputer, compress, decode;
   PlugOptions options;                            ///< asked for
+  std::string prompt_compression = "none";
+  PlugOptions prompt_options;                     ///< asked for
   std::optional<std::string> fallback;            ///< why it differs from what was asked
   std::string reason;                             ///< why `auto` chose this
   PositionMode positions = PositionMode::kGlobal;
+  bool prompt_pending = false;                    ///< what of the uncached text stays is not known yet: nothing else is planned
   bool selection_pending = false;                 ///< blocks outside the first look count as dropped; the question decides when it runs
   std::int32_t num_layers = 0;
-  std::int64_t prefix_tokens = 0, suffix_tokens = 0, document_tokens = 0, prompt_tokens = 0;
+  std::int64_t prefix_tokens = 0, suffix_tokens = 0, document_tokens = 0;  ///< of what stays
+  std::int64_t prompt_tokens = 0;                 ///< those, and what prompt compression took out
   std::vector<PlannedContext> contexts;
   FateCounts fates;                               ///< how each token's KV came about; compression happens afterwards
+  std::optional<PromptCut> prompt_cut;            ///< where compression of the prompt was asked for
   std::optional<Compression> compression;         ///< once the question has run; none: everything stayed hot
   double keep_ratio = 1, recompute_ratio = 0;     ///< api.md §1
   double predicted_load_ms = 0, predicted_prefill_ms = 0;

@@ -22,17 +22,6 @@ Status check_ids(const EngineFacts& facts, std::span<const std::int32_t> ids, co
   return {};
 }
 
-/// Index of the first equal context, or its own.
-std::vector<std::size_t> first_equal(const QueryRequest& request) {
-  std::vector<std::size_t> first(request.contexts.size());
-  std::map<std::span<const std::int32_t>, std::size_t, bool (*)(std::span<const std::int32_t>, std::span<const std::int32_t>)> seen(
-      [](std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
-        return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
-      });
-  for (std::size_t i = 0; i < first.size(); ++i) first[i] = seen.try_emplace(request.contexts[i].token_ids, i).first->second;
-  return first;
-}
-
 MissReason reason_of_miss(const EngineFacts& facts, const QueryRequest& request, const QueryContext& context, const ContextKey& expected) {
   if (!context.key) return MissReason::kNotCached;
   if (context.key->is_zero()) return MissReason::kNotCached;
@@ -43,7 +32,7 @@ MissReason reason_of_miss(const EngineFacts& facts, const QueryRequest& request,
 }
 
 void describe_contexts(const EngineFacts& facts, const QueryRequest& request, const LookupContext& lookup, QueryPlan& qp) {
-  const std::vector<std::size_t> first = first_equal(request);
+  const std::vector<std::size_t> first = first_equal_contexts(request);
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
     const QueryContext& context = request.contexts[i];
     PlannedContext planned;
@@ -52,7 +41,7 @@ void describe_contexts(const EngineFacts& facts, const QueryRequest& request, co
     planned.document_id = context.document_id;
     planned.chunk = context.chunk;
     planned.num_tokens = count(context.token_ids);
-    planned.duplicate = request.cache.dedupe && planned.num_tokens > 0 && first[i] != i;
+    planned.duplicate = planned.num_tokens > 0 && first[i] != i;
     if (planned.num_tokens > 0) {
       work.layout = kv_layout(facts, planned.num_tokens);
       planned.block_tokens = work.layout.block_tokens();
@@ -141,6 +130,8 @@ Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, cons
   plan.strategy = qp.strategy.name;
   plan.selector = qp.strategy.selector;
   plan.options = request.cache.options;
+  plan.prompt_compression = request.cache.prompt_compression;
+  plan.prompt_options = request.cache.prompt_options;
   plan.recomputer = recomputer_of(qp.strategy, request.cache.options);
   plan.compress = request.cache.compress == "auto" ? "none" : request.cache.compress;
   plan.decode = request.cache.decode == "auto" ? "dense" : request.cache.decode;
@@ -322,7 +313,17 @@ Fate fate_of(const ContextWork& work, const PlannedContext& context, const Plann
 
 }  // namespace
 
-Status validate_query(const EngineFacts& facts, const QueryRequest& request) {
+std::vector<std::size_t> first_equal_contexts(const QueryRequest& request) {
+  std::vector<std::size_t> first(request.contexts.size());
+  std::map<std::span<const std::int32_t>, std::size_t, bool (*)(std::span<const std::int32_t>, std::span<const std::int32_t>)> seen(
+      [](std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
+        return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
+      });
+  for (std::size_t i = 0; i < first.size(); ++i) first[i] = request.cache.dedupe ? seen.try_emplace(request.contexts[i].token_ids, i).first->second : i;
+  return first;
+}
+
+Status validate_uncut(const EngineFacts& facts, const QueryRequest& request) {
   QUIRE_RETURN_IF_ERROR(validate(request.cache));
   QUIRE_RETURN_IF_ERROR(validate(request.sampling, facts.vocab_size));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.prefix_ids, "system"));
@@ -331,19 +332,25 @@ Status validate_query(const EngineFacts& facts, const QueryRequest& request) {
   std::int64_t total = count(request.prefix_ids) + count(request.suffix_ids);
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
     QUIRE_RETURN_IF_ERROR(check_ids(facts, request.contexts[i].token_ids, "documents[" + std::to_string(i) + "]"));
-    const std::int64_t alone = count(facts.ingest_prefix) + count(request.contexts[i].token_ids);
-    if (alone > facts.window) {
-      return window_exceeded_status({facts.window, alone}, "documents[" + std::to_string(i) + "]");
-    }
     total += count(request.contexts[i].token_ids);
   }
   if (total == 0) return Status::invalid("query", "the prompt is empty: give a question");
   return {};
 }
 
+Status validate_query(const EngineFacts& facts, const QueryRequest& request) {
+  QUIRE_RETURN_IF_ERROR(validate_uncut(facts, request));
+  for (std::size_t i = 0; i < request.contexts.size(); ++i) {
+    const std::int64_t alone = count(facts.ingest_prefix) + count(request.contexts[i].token_ids);
+    if (alone > facts.window) return window_exceeded_status({facts.window, alone}, "documents[" + std::to_string(i) + "]");
+  }
+  return {};
+}
+
 void finish_plan(const EngineFacts& facts, const QueryRequest&, const Speeds& speeds, QueryPlan& qp) {
   Plan& plan = qp.plan;
   plan.fates = FateCounts{};
+  if (plan.prompt_cut) plan.fates.dropped = plan.prompt_cut->removed_tokens;
   // The front of the prompt, as causal_front() has it: prefix, contexts in place, question.
   std::int64_t shared = qp.shared_tokens;
   const auto share = [&](std::int64_t tokens) {
@@ -382,6 +389,15 @@ void finish_plan(const EngineFacts& facts, const QueryRequest&, const Speeds& sp
   plan.keep_ratio = pairs > 0 ? static_cast<double>(kept) / static_cast<double>(pairs) : 1;
   plan.recompute_ratio = plan.document_tokens > 0 ? static_cast<double>(recomputed) / static_cast<double>(plan.document_tokens) : 0;
   predict(facts, speeds, qp);
+}
+
+void enter_cut(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, PromptCut cut,
+               std::span<const std::optional<CutText>> contexts, QueryPlan& qp) {
+  Plan& plan = qp.plan;
+  plan.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens + cut.removed_tokens;
+  plan.prompt_cut = std::move(cut);
+  for (std::size_t i = 0; i < plan.contexts.size() && i < contexts.size(); ++i) plan.contexts[i].cut = contexts[i];
+  finish_plan(facts, request, speeds, qp);
 }
 
 Status complete_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, Selection selection, const SketchLookup& sketch,

@@ -23,8 +23,8 @@ std::string shortest(double x) {
   return std::string(text, end);
 }
 
-Status check_value(const PlugOption& option, const std::string& value) {
-  const std::string field = "cache.options." + std::string(option.name);
+Status check_value(const PlugOption& option, const std::string& value, const OptionOwner& owner) {
+  const std::string field = std::string(owner.field) + "." + std::string(option.name);
   if (option.values.empty()) {
     double x = 0;
     if (parse_number(value, x) && x >= option.least && x <= option.most) return {};
@@ -51,7 +51,7 @@ double PlugOptions::number(std::span<const PlugOption> table, std::string_view n
   return x;
 }
 
-Status check_options(const PlugOptions& given, std::span<const std::span<const PlugOption>> tables) {
+Status check_options(const PlugOptions& given, std::span<const std::span<const PlugOption>> tables, const OptionOwner& owner) {
   for (const auto& [name, value] : given.given()) {
     const PlugOption* option = nullptr;
     std::string known;
@@ -60,9 +60,10 @@ Status check_options(const PlugOptions& given, std::span<const std::span<const P
       for (const PlugOption& o : table) (known += known.empty() ? "" : ", ") += o.name;
     }
     if (option == nullptr) {
-      return Status::invalid("cache.options." + name, known.empty() ? "the strategy takes no options" : "not an option of the strategy or of cache.compress; they take: " + known);
+      return Status::invalid(std::string(owner.field) + "." + name, known.empty() ? std::string(owner.without) + " takes no options"
+                                                                                   : "not an option of " + std::string(owner.with) + "; known: " + known);
     }
-    QUIRE_RETURN_IF_ERROR(check_value(*option, value));
+    QUIRE_RETURN_IF_ERROR(check_value(*option, value, owner));
   }
   return {};
 }

@@ -39,8 +39,15 @@ class PlugOptions {
   std::map<std::string, std::string, std::less<>> given_;
 };
 
-/// Checks given options against the tables of all plugs of a strategy. Errors: kInvalidArgument, field
-/// "cache.options.<name>", naming the known options or the allowed values.
-Status check_options(const PlugOptions& given, std::span<const std::span<const PlugOption>> tables);
+/// How messages speak of options.
+struct OptionOwner {
+  std::string_view field = "cache.options";   ///< where they stand in a request
+  std::string_view without = "the strategy";  ///< who takes none
+  std::string_view with = "the strategy or of cache.compress";
+};
+
+/// Checks given options against the tables of all plugs that they may be meant for. Errors: kInvalidArgument, field
+/// "<owner.field>.<name>", naming the known options or the allowed values.
+Status check_options(const PlugOptions& given, std::span<const std::span<const PlugOption>> tables, const OptionOwner& owner = {});
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-/// What the registries of the four sockets have in common: a table of names and factories, one line a plug.
+/// What the registries of the sockets have in common: a table of names and factories, one line a plug.
 #pragma once
 
 #include <memory>

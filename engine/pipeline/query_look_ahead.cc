@@ -31,6 +31,12 @@ QueryLookAhead::QueryLookAhead(EngineCore& core, const QueryRequest& request, co
   answer_ = core.draft->ask(std::move(asked));
 }
 
+QueryLookAhead::QueryLookAhead(std::vector<std::int32_t> token_ids, double draft_ms) : patience_(0), asked_(Clock::now()), earlier_ms_(draft_ms) {
+  answer_ = std::make_shared<LookAhead>();
+  answer_->finish(std::move(token_ids), {});
+  settle(asked_, {});
+}
+
 QueryLookAhead::~QueryLookAhead() {
   if (answer_) answer_->cancel();
 }

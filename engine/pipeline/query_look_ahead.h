@@ -17,6 +17,8 @@ class QueryLookAhead {
  public:
   /// Asks the draft for `num_tokens` tokens behind the whole prompt. Without a draft it is settled at once, with a reason.
   QueryLookAhead(EngineCore& core, const QueryRequest& request, const QueryPlan& plan, std::int32_t num_tokens);
+  /// Settled: the draft wrote these tokens, of the target's vocabulary, when it read the prompt; it took so long.
+  QueryLookAhead(std::vector<std::int32_t> token_ids, double draft_ms);
   ~QueryLookAhead();
   QueryLookAhead(const QueryLookAhead&) = delete;
   QueryLookAhead& operator=(const QueryLookAhead&) = delete;
@@ -28,13 +30,14 @@ class QueryLookAhead {
   /// Why there are none; empty if there are.
   const std::string& reason() const { return reason_; }
   /// From asking to settling.
-  double draft_ms() const { return settled_ ? ms_between(asked_, settled_at_) : 0; }
+  double draft_ms() const { return settled_ ? earlier_ms_ + ms_between(asked_, settled_at_) : 0; }
 
  private:
   void settle(Clock::time_point now, std::string reason);
 
   const std::chrono::milliseconds patience_;
   const Clock::time_point asked_;
+  double earlier_ms_ = 0;
   std::shared_ptr<LookAhead> answer_;
   std::optional<Clock::time_point> waited_since_;
   bool settled_ = false;

@@ -70,14 +70,19 @@ void QueryTask::start() {
 }
 
 void QueryTask::suspend() {
+  suspended_ = true;
+  ++run_.stats.preemptions;
+  if (!supply_) return;  // nothing is planned yet, and the draft's KV is ordinary memory
   run_.retriever->settle();
   run_.cache->move_out();
   supply_->suspend();
-  suspended_ = true;
-  ++run_.stats.preemptions;
 }
 
 Status QueryTask::resume() {
+  if (!supply_) {
+    suspended_ = false;
+    return {};
+  }
   QUIRE_RETURN_IF_ERROR(supply_->resume());
   if (const Status s = run_.cache->move_in(); !s.ok()) {
     supply_->suspend();
@@ -99,28 +104,52 @@ std::int64_t QueryTask::next_row_bytes() const {
 }
 
 void QueryTask::prepare() {
+  run_.plan.plan.prompt_compression = run_.request.cache.prompt_compression;
+  if (run_.request.cache.prompt_compression != "none") prompt_ = std::make_unique<PromptStage>(run_);
+  if (prompt_ && !prompt_->done()) {
+    stage_ = Stage::kCutPrompt;
+    return;
+  }
+  if (const Status s = plan(); !s.ok()) finish(s, FinishReason::kError);
+}
+
+Status QueryTask::plan() {
   const auto started = Clock::now();
   EngineCore& core = run_.core;
   auto planned = build_plan(core.facts, run_.request, store_lookup(*core.store, LookupKind::kUse), core.meter->speeds());
   run_.stats.lookup_ms = ms_between(started, Clock::now());
-  if (!planned.ok()) return finish(planned.status(), FinishReason::kError);
+  if (!planned.ok()) return planned.status();
+  planned->plan.spans = std::move(run_.plan.plan.spans);
   run_.plan = std::move(*planned);
+  if (prompt_) prompt_->enter(run_.plan);
   run_.add_span("lookup", started, Clock::now());
-  if (const Status s = make_plugs(); !s.ok()) return finish(s, FinishReason::kError);
+  QUIRE_RETURN_IF_ERROR(make_plugs());
   run_.cache.emplace(*core.pool, core.facts.shape.num_layers);
   supply_ = std::make_unique<KvSupply>(run_);
-  // No further than the answer may go: that many rows have pages.
-  const std::int32_t ahead = std::min<std::int32_t>(run_.compressor->lookahead_tokens(run_.plan.plan.options), run_.request.sampling.max_tokens);
-  if (ahead > 0 && !run_.request.plan_only) run_.look_ahead = std::make_unique<QueryLookAhead>(core, run_.request, run_.plan, ahead);
+  begin_look_ahead();
+  prompt_.reset();
   sketches_wanted_ = run_.plan.needs_sketches || run_.recomputer->needs_sketches();
   if (sketches_wanted_) supply_->ask_sketches();
-  Status status;
-  if (sketches_wanted_ || run_.plan.plan.selection_pending) {
-    stage_ = Stage::kSketches;
-  } else {
-    status = begin_assembly();
-  }
-  if (!status.ok()) finish(status, FinishReason::kError);
+  if (!sketches_wanted_ && !run_.plan.plan.selection_pending) return begin_assembly();
+  stage_ = Stage::kSketches;
+  return {};
+}
+
+void QueryTask::begin_look_ahead() {
+  // No further than the answer may go: that many rows have pages.
+  const std::int32_t ahead = std::min<std::int32_t>(run_.compressor->lookahead_tokens(run_.plan.plan.options), run_.request.sampling.max_tokens);
+  if (ahead <= 0 || run_.request.plan_only) return;
+  std::vector<std::int32_t> written = prompt_ ? prompt_->answer() : std::vector<std::int32_t>();
+  if (written.empty()) run_.look_ahead = std::make_unique<QueryLookAhead>(run_.core, run_.request, run_.plan, ahead);
+  else run_.look_ahead = std::make_unique<QueryLookAhead>(std::move(written), prompt_->ms());
+}
+
+/// The draft reads the next piece of the prompt; behind the last one what stays is planned.
+Status QueryTask::step_prompt() {
+  prompt_->step();
+  if (!prompt_->done()) return {};
+  run_.stats.prompt_ms = prompt_->ms();
+  return plan();
 }
 
 /// Everything but the look-ahead is there for the question's last rows.
@@ -131,6 +160,7 @@ bool QueryTask::waits_for_draft() const {
 /// Work that waits for nobody.
 bool QueryTask::has_own_work() const {
   switch (stage_) {
+    case Stage::kCutPrompt: return prompt_->ready();
     case Stage::kSketches: return !supply_->missing_left() && (!sketches_wanted_ || supply_->sketches_ready());
     case Stage::kQueryPass: return pass_->ready();
     case Stage::kAssemble: return assembly_->ready() && !waits_for_draft();
@@ -146,14 +176,15 @@ QueryTask::State QueryTask::state() {
   if (suspended_) return State::kPreempted;
   if (stage_ == Stage::kDecode) return State::kDecoding;
   if (stage_ == Stage::kAttribute) return State::kRunnable;
+  if (stage_ == Stage::kCutPrompt) return has_own_work() ? State::kRunnable : State::kWaiting;
   supply_->poll();
   return has_own_work() || supply_->missing_left() ? State::kRunnable : State::kWaiting;
 }
 
 void QueryTask::step() {
   if (stage_ == Stage::kAttribute) return step_attribution();
-  supply_->poll();
-  const Status status = has_own_work() ? step_stage() : supply_->step_missing();
+  if (supply_) supply_->poll();
+  const Status status = stage_ == Stage::kCutPrompt ? step_prompt() : has_own_work() ? step_stage() : supply_->step_missing();
   if (!status.ok()) finish(status, FinishReason::kError);
 }
 
@@ -197,6 +228,7 @@ Status QueryTask::step_stage() {
       return pass_->done() ? select() : Status();
     }
     case Stage::kAssemble: return step_assembly();
+    case Stage::kCutPrompt:
     case Stage::kDecode:
     case Stage::kAttribute:
     case Stage::kDone: break;
@@ -284,7 +316,8 @@ Status QueryTask::begin_decode() {
   retrieve.options = &run_.plan.plan.options;
   retrieve.device = run_.core.device;
   retrieve.transfers = run_.core.transfers;
-  retrieve.prompt_tokens = run_.plan.plan.prompt_tokens;
+  const Plan& plan = run_.plan.plan;
+  retrieve.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;
   retrieve.num_layers = facts.shape.num_layers;
   retrieve.num_heads = facts.num_heads;
   retrieve.num_kv_heads = facts.shape.num_kv_heads;
@@ -355,6 +388,7 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   if (run_.look_ahead) stats.draft_ms = run_.look_ahead->draft_ms();
   run_.look_ahead.reset();
   // Memory and segments go back before anybody is told, not when the last reference to the task goes.
+  prompt_.reset();
   pass_.reset();
   attribution_.reset();
   recompute_.reset();

@@ -15,14 +15,15 @@
 #include "engine/pipeline/core.h"
 #include "engine/pipeline/decode_batch.h"
 #include "engine/pipeline/kv_supply.h"
+#include "engine/pipeline/prompt_stage.h"
 #include "engine/pipeline/query_pass.h"
 #include "engine/pipeline/query_run.h"
 #include "engine/pipeline/recompute_stage.h"
 
 namespace quire {
 
-/// plan -> [sketches -> query pass -> select] -> fetch what is kept, compute missing contexts -> assemble (prefix, placed and computed
-/// contexts in prompt order) -> recompute -> question -> compress -> decode [-> attribution, where the request wants it]. The first stages in brackets run where the selection depends on
+/// [cut the prompt ->] plan -> [sketches -> query pass -> select] -> fetch what is kept, compute missing contexts -> assemble (prefix, placed and computed
+/// contexts in prompt order) -> recompute -> question -> compress -> decode [-> attribution, where the request wants it]. The prompt is cut where that was asked for; sketches, query pass and selection come where the selection depends on
 /// the question. Threads: the engine thread, which must call finish() before the task is dropped if it is not done.
 class QueryTask {
  public:
@@ -42,7 +43,7 @@ class QueryTask {
   void before_end(std::function<void()> hook) { before_end_ = std::move(hook); }
   /// Adds one to `running` until just before on_done. It must outlive the task.
   void count_in(std::atomic<std::int64_t>& running);
-  /// Plans and begins to fetch; reports the plan as soon as it is complete. Takes no pages. Failures end the task.
+  /// Plans and begins to fetch, unless the prompt is to be cut first; reports the plan as soon as it is complete. Takes no pages. Failures end the task.
   void prepare();
   /// Its turn has come: from now on step() may take pages.
   void start();
@@ -57,6 +58,8 @@ class QueryTask {
   std::int64_t next_row_bytes() const;
   /// Also takes notice of what the store answered.
   State state();
+  /// Its next step runs the draft, not the model.
+  bool reads_prompt() const { return stage_ == Stage::kCutPrompt; }
   /// One chunk of computing, or the placing of one context.
   void step();
   /// The row of the next decode step, and what came of it.
@@ -78,9 +81,12 @@ class QueryTask {
   std::int64_t work_tokens() const;
 
  private:
-  enum class Stage : std::uint8_t { kSketches, kQueryPass, kAssemble, kDecode, kAttribute, kDone };
+  enum class Stage : std::uint8_t { kCutPrompt, kSketches, kQueryPass, kAssemble, kDecode, kAttribute, kDone };
 
+  Status plan();
   Status make_plugs();
+  Status step_prompt();
+  void begin_look_ahead();
   Status step_stage();
   Status begin_selecting();
   Status select();
@@ -103,6 +109,7 @@ class QueryTask {
   std::function<void()> before_end_;
   std::atomic<std::int64_t>* running_ = nullptr;
   Stage stage_ = Stage::kAssemble;
+  std::unique_ptr<PromptStage> prompt_;
   std::unique_ptr<KvSupply> supply_;
   std::unique_ptr<QueryPass> pass_;
   std::unique_ptr<Assembly> assembly_;

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "engine/compress/compressor.h"
+#include "engine/prompt/prompt_compressor.h"
 #include "engine/recompute/recomputer.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/select/selector.h"
@@ -134,6 +135,10 @@ Status validate(const CacheOptions& options) {
     return Status::invalid("cache.positions", "only strategy reuse lets a request choose positions; strategy " + options.strategy +
                                                   " places every token where the concatenation has it");
   }
+  QUIRE_ASSIGN_OR_RETURN(const auto prompt, make_prompt_compressor(options.prompt_compression));
+  const std::span<const PlugOption> prompt_table = prompt->options();
+  QUIRE_RETURN_IF_ERROR(check_options(options.prompt_options, std::span(&prompt_table, 1), {"cache.prompt_compression", prompt->name(), prompt->name()}));
+  QUIRE_RETURN_IF_ERROR(prompt->check(options.prompt_options));
   const auto ratio = [](const std::optional<double>& x, const char* field) {
     return !x || (*x >= 0 && *x <= 1) ? Status() : Status::invalid(field, "must lie in [0, 1]");
   };

@@ -1,0 +1,33 @@
+/// What prompt compressors have in common once tokens have scores: smoothing, and which tokens stay.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/compress/ranking.h"
+#include "engine/prompt/prompt_compressor.h"
+
+namespace quire {
+
+struct CutSettings {
+  std::int64_t capacity = 0;       ///< C: cuttable tokens that stay
+  std::int64_t window = 0;         ///< w: the prompt's last tokens, which stay before any other
+  Pooling pooling = Pooling::kNone;
+  std::int32_t kernel = 1;         ///< kappa: tokens pooled together
+  std::int32_t neighbors = 1;      ///< nu: tokens that stay with a peak, the peak among them
+};
+
+/// `capacity` and `window`.
+std::vector<PlugOption> cut_options();
+/// The two of them in order. Errors: kInvalidArgument, field "cache.prompt_compression.<name>".
+Status check_cut(std::span<const PlugOption> table, const PlugOptions& options);
+
+/// Pools over [j - (kernel - 1) / 2, j + kernel / 2] (algorithms §5.4); what lies outside counts as zero.
+std::vector<float> smoothed(std::span<const float> scores, Pooling pooling, std::int32_t kernel);
+
+/// algorithms §5.4: the window, then what stays, then the neighbours of one peak after the other, nearest first and the lower of two first,
+/// until there are `capacity`. Ascending; exactly min(capacity, cuttable tokens).
+std::vector<std::int32_t> kept_tokens(const CuttablePrompt& prompt, const CutSettings& settings);
+
+}  // namespace quire
