@@ -101,12 +101,20 @@ std::vector<std::int32_t>& PromptStage::ids_of(const Part& part) {
   return run_.request.suffix_ids;
 }
 
-/// Beside documents, the system part and the question; in a plain prompt, what every text of the model begins with.
+/// Beside documents, the system part and the question; in a plain prompt, what every text of the model begins with. Of control tokens a draft of another
+/// vocabulary knows nothing: they all stay.
 std::vector<KvStretch> PromptStage::stays() const {
-  if (!run_.request.contexts.empty()) return {parts_.front().tokens, parts_.back().tokens};
+  std::vector<KvStretch> out;
   const auto& begin = run_.core.facts.ingest_prefix;
-  const bool has_it = prompt_.size() >= begin.size() && std::equal(begin.begin(), begin.end(), prompt_.begin());
-  return has_it ? std::vector<KvStretch>{{0, count(begin)}} : std::vector<KvStretch>{};
+  if (!run_.request.contexts.empty()) {
+    out = {parts_.front().tokens, parts_.back().tokens};
+  } else if (prompt_.size() >= begin.size() && std::equal(begin.begin(), begin.end(), prompt_.begin())) {
+    out = {{0, count(begin)}};
+  }
+  for (std::int64_t t = 0; respelling_ && t < count(prompt_); ++t) {
+    if (run_.core.tokenizer->is_special(prompt_[at(t)])) out.push_back({t, t + 1});
+  }
+  return out;
 }
 
 void PromptStage::leave_whole(std::string why) {
@@ -121,19 +129,21 @@ Status PromptStage::begin_reading() {
   run_.core.prompt_reader = this;
   const std::int32_t rows_ahead = compressor_->rows_ahead(run_.request.cache.prompt_options);
   const std::int64_t ahead = std::max(rows_ahead, answer_tokens_);
-  if (!draft.same_tokens()) return Status::invalid("prompt", "the draft has another vocabulary than the model");
-  if (PromptReading::tokens_over(draft, count(prompt_), ahead) > 0) {
-    return Status::invalid("prompt", "the prompt has " + std::to_string(prompt_.size()) + " tokens for the draft, whose window holds " +
+  if (!draft.same_tokens()) respelling_.emplace(*run_.core.tokenizer, prompt_, draft.tokenizer());
+  const std::vector<std::int32_t>& read = respelling_ ? respelling_->ids() : prompt_;
+  if (read.empty()) return Status::invalid("prompt", "the prompt is empty for the draft");
+  if (PromptReading::tokens_over(draft, count(read), ahead) > 0) {
+    return Status::invalid("prompt", "the prompt has " + std::to_string(read.size()) + " tokens for the draft, whose window holds " +
                                          std::to_string(draft.reader().rope().max_positions() - ahead) + " besides its answer");
   }
   PromptReadSetup setup;
   setup.options = &run_.request.cache.prompt_options;
   setup.draft = &draft.reader().config();
   setup.rope = &draft.reader().rope();
-  setup.num_tokens = count(prompt_);
+  setup.num_tokens = count(read);
   setup.num_ahead = ahead;
   compressor_->begin(setup);
-  reading_ = std::make_unique<PromptReading>(draft, *compressor_, prompt_, rows_ahead, answer_tokens_);
+  reading_ = std::make_unique<PromptReading>(draft, *compressor_, read, rows_ahead, answer_tokens_);
   return {};
 }
 
@@ -162,7 +172,7 @@ void PromptStage::step() {
 void PromptStage::end_reading() {
   answer_ = reading_->answer();
   reading_.reset();
-  const std::vector<float> scores = compressor_->scores();
+  const std::vector<float> scores = respelling_ ? respelling_->bring_back(compressor_->scores()) : compressor_->scores();
   std::vector<std::uint8_t> cuttable(prompt_.size(), 0);
   for (const Part& p : parts_) {
     if (p.cuttable) std::fill(cuttable.begin() + p.tokens.begin, cuttable.begin() + p.tokens.end, std::uint8_t{1});

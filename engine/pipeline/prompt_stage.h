@@ -12,6 +12,7 @@
 #include "engine/pipeline/query_run.h"
 #include "engine/prompt/prompt_compressor.h"
 #include "engine/prompt/prompt_reading.h"
+#include "engine/prompt/respelling.h"
 
 namespace quire {
 
@@ -65,6 +66,7 @@ class PromptStage {
   std::vector<std::int32_t> prompt_;     ///< no context twice
   std::vector<Part> parts_;
   std::vector<std::size_t> first_equal_; ///< of each context
+  std::optional<Respelling> respelling_; ///< the draft has another vocabulary
   std::unique_ptr<PromptReading> reading_;
   PromptCut cut_;
   std::vector<std::optional<CutText>> contexts_;

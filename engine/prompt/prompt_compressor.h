@@ -30,7 +30,7 @@ struct PromptReadSetup {
 struct CuttablePrompt {
   std::span<const float> scores;             ///< [tokens], larger is more important
   std::span<const std::uint8_t> cuttable;    ///< [tokens]; 0: KV of the token is cached, it stays and counts nothing
-  std::span<const KvStretch> stays;          ///< cuttable tokens that stay before any other but the window, each stretch while all of it fits; ascending
+  std::span<const KvStretch> stays;          ///< tokens that stay before any other but the window, in this order, each stretch while all of it fits
 };
 
 /// One object per query. Threads: the engine thread.
@@ -69,5 +69,6 @@ Result<std::unique_ptr<PromptCompressor>> make_prompt_compressor(std::string_vie
 
 std::unique_ptr<PromptCompressor> make_none_prompt_compressor();
 std::unique_ptr<PromptCompressor> make_specpc_compressor();
+std::unique_ptr<PromptCompressor> make_surprisal_compressor();
 
 }  // namespace quire

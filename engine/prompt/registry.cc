@@ -7,6 +7,7 @@ namespace {
 constexpr PlugEntry<PromptCompressor> kPromptCompressors[] = {
     {"none", make_none_prompt_compressor},
     {"specpc", make_specpc_compressor},
+    {"surprisal", make_surprisal_compressor},
 };
 
 }  // namespace

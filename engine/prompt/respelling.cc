@@ -1,0 +1,37 @@
+#include "engine/prompt/respelling.h"
+
+#include <algorithm>
+#include <string>
+
+namespace quire {
+
+Respelling::Respelling(const Tokenizer& from, std::span<const std::int32_t> ids, const Tokenizer& to) {
+  std::string text;
+  for (const std::int32_t id : ids) {
+    const auto begin = static_cast<std::uint32_t>(text.size());
+    if (!from.is_special(id)) text += from.token_bytes(id);
+    from_spans_.push_back({begin, static_cast<std::uint32_t>(text.size())});
+  }
+  if (to.add_bos() && to.bos_id()) {
+    ids_.push_back(*to.bos_id());
+    to_spans_.push_back({0, 0});
+  }
+  Encoding encoded = to.encode_with_offsets(text, Special::kNone, Start::kText);
+  ids_.insert(ids_.end(), encoded.ids.begin(), encoded.ids.end());
+  to_spans_.insert(to_spans_.end(), encoded.spans.begin(), encoded.spans.end());
+}
+
+std::vector<float> Respelling::bring_back(std::span<const float> scores) const {
+  std::vector<float> out(from_spans_.size(), 0.0f);
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const TokenSpan& own = from_spans_[i];
+    while (first < to_spans_.size() && to_spans_[first].end <= own.begin) ++first;
+    for (std::size_t j = first; j < to_spans_.size() && to_spans_[j].begin < own.end; ++j) {
+      if (to_spans_[j].end > own.begin) out[i] = std::max(out[i], scores[j]);
+    }
+  }
+  return out;
+}
+
+}  // namespace quire

@@ -1,0 +1,62 @@
+#include <algorithm>
+#include <cmath>
+
+#include "engine/prompt/cut.h"
+#include "kernels/parallel.h"
+
+namespace quire {
+namespace {
+
+const std::vector<PlugOption>& table() {
+  static const std::vector<PlugOption> kTable = cut_options();
+  return kTable;
+}
+
+/// What is hard to guess stays (Pan et al., LLMLingua-2, arXiv 2403.12968, has a classifier of its own for this; algorithms §10 puts the draft in its
+/// place): a token's score is -log of the probability that the draft gives it behind everything before it. It knows nothing of the question.
+class SurprisalCompressor final : public PromptCompressor {
+ public:
+  std::string_view name() const override { return "surprisal"; }
+  std::span<const PlugOption> options() const override { return table(); }
+  Status check(const PlugOptions& options) const override { return check_cut(table(), options); }
+  std::int64_t capacity(const PlugOptions& options) const override { return static_cast<std::int64_t>(options.number(table(), "capacity")); }
+
+  void begin(const PromptReadSetup& setup) override {
+    settings_.capacity = capacity(*setup.options);
+    settings_.window = static_cast<std::int64_t>(setup.options->number(table(), "window"));
+    vocab_ = setup.draft->vocab_size;
+    scores_.assign(static_cast<std::size_t>(setup.num_tokens), 0.0f);
+    // Nothing stands before the first: any token is as likely.
+    scores_[0] = std::log(static_cast<float>(vocab_));
+  }
+  bool wants_logits() const override { return true; }
+  void on_logits(std::int64_t first_position, std::span<const float> logits, std::span<const std::int32_t> next_ids) override {
+    parallel_for(static_cast<std::int64_t>(next_ids.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        const std::int32_t next = next_ids[static_cast<std::size_t>(r)];
+        if (next < 0) continue;
+        scores_[static_cast<std::size_t>(first_position + r + 1)] = surprisal(logits.subspan(static_cast<std::size_t>(r * vocab_), static_cast<std::size_t>(vocab_)), next);
+      }
+    });
+  }
+  std::vector<float> scores() const override { return scores_; }
+  std::vector<std::int32_t> kept(const CuttablePrompt& prompt) const override { return kept_tokens(prompt, settings_); }
+
+ private:
+  static float surprisal(std::span<const float> logits, std::int32_t id) {
+    const float most = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (const float x : logits) sum += std::exp(static_cast<double>(x - most));
+    return static_cast<float>(std::log(sum)) - (logits[static_cast<std::size_t>(id)] - most);
+  }
+
+  CutSettings settings_;
+  std::int64_t vocab_ = 0;
+  std::vector<float> scores_;
+};
+
+}  // namespace
+
+std::unique_ptr<PromptCompressor> make_surprisal_compressor() { return std::make_unique<SurprisalCompressor>(); }
+
+}  // namespace quire

@@ -1,0 +1,104 @@
+/// Prompts that a draft of another vocabulary reads.
+#include "engine/prompt/respelling.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/engine/pipeline/harness.h"
+
+namespace quire::testing {
+namespace {
+
+using ::testing::ElementsAre;
+
+/// Every `step` bytes of a text are a token, whose bytes are remembered; id 0 begins texts and stands for none.
+class StepTokenizer final : public Tokenizer {
+ public:
+  StepTokenizer(std::size_t step, bool bos) : step_(step), bos_(bos) {}
+  std::vector<std::int32_t> encode(std::string_view text, Special special, Start start) const override { return encode_with_offsets(text, special, start).ids; }
+  Encoding encode_with_offsets(std::string_view text, Special, Start) const override {
+    Encoding out;
+    for (std::size_t at = 0; at < text.size(); at += step_) {
+      const std::string_view piece = text.substr(at, step_);
+      const auto [known, fresh] = ids_.try_emplace(std::string(piece), static_cast<std::int32_t>(ids_.size()) + 1);
+      if (fresh) pieces_[known->second] = piece;
+      out.ids.push_back(known->second);
+      out.spans.push_back({static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at + piece.size())});
+    }
+    return out;
+  }
+  std::string_view token_bytes(std::int32_t id) const override { return id == 0 ? std::string_view("<s>") : std::string_view(pieces_.at(id)); }
+  bool is_special(std::int32_t id) const override { return id == 0; }
+  std::optional<std::int32_t> token_id(std::string_view) const override { return std::nullopt; }
+  std::int32_t vocab_size() const override { return 1 << 20; }
+  std::optional<std::int32_t> bos_id() const override { return 0; }
+  const std::vector<std::int32_t>& eos_ids() const override { return none_; }
+  bool add_bos() const override { return bos_; }
+  bool strips_first_space() const override { return false; }
+  bool space_after_special() const override { return false; }
+  const std::array<std::uint8_t, 32>& digest() const override { return digest_; }
+  std::string_view description() const override { return "steps"; }
+
+ private:
+  const std::size_t step_;
+  const bool bos_;
+  mutable std::map<std::string, std::int32_t> ids_;
+  mutable std::map<std::int32_t, std::string> pieces_;
+  const std::vector<std::int32_t> none_;
+  const std::array<std::uint8_t, 32> digest_{};
+};
+
+TEST(Respelling, ScoresComeBackToWhateverSharesAByte) {
+  const StepTokenizer target(2, true), draft(3, true);
+  std::vector<std::int32_t> ids = {0};
+  for (const std::int32_t id : target.encode("abcdefgh", Special::kNone, Start::kText)) ids.push_back(id);  // ab cd ef gh
+  const Respelling spelled(target, ids, draft);
+  EXPECT_EQ(spelled.ids().size(), 4u);  // <s> abc def gh
+  EXPECT_EQ(spelled.ids().front(), 0);
+  const std::vector<float> scores = {9, 1, 3, 2};
+  EXPECT_THAT(spelled.bring_back(scores), ElementsAre(0, 1, 3, 3, 2));
+}
+
+TEST(Respelling, LongTokensOfTheTargetTakeTheBestOfTheirParts) {
+  const StepTokenizer target(4, false), draft(1, false);
+  const auto ids = target.encode("abcdefg", Special::kNone, Start::kText);
+  const Respelling spelled(target, ids, draft);
+  EXPECT_EQ(spelled.ids().size(), 7u);
+  const std::vector<float> scores = {1, 5, 2, 3, 0, 7, 4};
+  EXPECT_THAT(spelled.bring_back(scores), ElementsAre(5, 7));
+}
+
+TEST(Respelling, ControlTokensAloneStandForNothing) {
+  const StepTokenizer target(4, false), draft(1, false);
+  const std::vector<std::int32_t> ids = {0, 0};
+  const Respelling spelled(target, ids, draft);
+  EXPECT_TRUE(spelled.ids().empty());
+  EXPECT_THAT(spelled.bring_back({}), ElementsAre(0, 0));
+}
+
+TEST(Respelling, ADraftWithItsOwnTokenizerCutsPrompts) {
+  TempFolder folder;
+  const RandomModelFolder model, draft(11, 2048);
+  // Other settings make it another tokenizer, whose ids may not be handed over.
+  write_file(draft.path() / "tokenizer_config.json", R"({"add_bos_token":false})");
+  auto store = open_test_store(folder.path() / "store");
+  auto engine = make_test_engine(model.path(), *store, [&](EngineOptions& o) { o.draft_path = draft.path().string(); });
+  const auto own = load_tokenizer(draft.path());
+  ASSERT_TRUE(own.ok());
+  ASSERT_NE((*own)->digest(), engine->tokenizer().digest());
+  std::mt19937 rng(3);
+  QueryRequest r = make_request(*engine, {}, engine->tokenizer().encode(engine->tokenizer().decode(random_ids(rng, 200))), "auto");
+  r.cache.prompt_compression = "specpc";
+  r.cache.prompt_options = PlugOptions({{"capacity", "80"}, {"window", "16"}});
+  const Outcome o = run_query(*engine, std::move(r));
+  ASSERT_TRUE(o.status.ok()) << o.status.to_string();
+  EXPECT_EQ(o.plan.prompt_cut->note, "");
+  EXPECT_EQ(o.plan.prompt_cut->kept_tokens, 80);
+  EXPECT_EQ(o.plan.fates.total(), o.plan.prompt_tokens);
+  engine->stop(std::chrono::milliseconds(0));
+}
+
+}  // namespace
+}  // namespace quire::testing
