@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <optional>
-#include <sstream>
 #include <system_error>
+
+#include "engine/model/json_fields.h"
 
 namespace quire {
 namespace {
@@ -21,129 +21,6 @@ constexpr std::int64_t kMaxPositions = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxHeads = 1024;
 constexpr std::int64_t kMaxGroup = 16;
 constexpr std::int64_t kMaxHeadDim = 256;
-constexpr std::uintmax_t kMaxConfigBytes = 16 << 20;
-
-/// Reads typed fields of one JSON object and remembers the first thing that is wrong with them; after that every read
-/// returns its fallback. null counts as missing, as Hugging Face writes it.
-class FieldReader {
- public:
-  FieldReader(const json::object& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {}
-
-  const Status& status() const { return status_; }
-  std::string path(std::string_view key) const { return prefix_ + std::string(key); }
-  void fail(std::string_view key, std::string message) {
-    if (status_.ok()) status_ = Status::invalid(path(key), path(key) + " " + std::move(message));
-  }
-  void unsupported(std::string_view key, std::string message) {
-    if (status_.ok()) status_ = Status(Code::kUnimplemented, std::move(message), path(key));
-  }
-
-  /// Takes over what a reader of an inner object found.
-  void adopt(const Status& status) {
-    if (status_.ok()) status_ = status;
-  }
-
-  const json::value* find(std::string_view key) const {
-    const json::value* v = object_.if_contains(json::string_view(key.data(), key.size()));
-    return v && !v->is_null() ? v : nullptr;
-  }
-
-  /// A whole number in [low, high]. Without a fallback the field is required.
-  std::int64_t integer(std::string_view key, std::int64_t low, std::int64_t high, std::optional<std::int64_t> fallback = {}) {
-    const json::value* v = find(key);
-    if (!v) {
-      if (!fallback) fail(key, "is missing; a whole number is needed");
-      return fallback.value_or(low);
-    }
-    const std::optional<std::int64_t> x = whole_number(*v);
-    if (!x || *x < low || *x > high) {
-      fail(key, "must be a whole number from " + std::to_string(low) + " to " + std::to_string(high) + ", not " + shown(*v));
-      return fallback.value_or(low);
-    }
-    return *x;
-  }
-
-  double number(std::string_view key, double low, double high, std::optional<double> fallback = {}) {
-    const json::value* v = find(key);
-    if (!v) {
-      if (!fallback) fail(key, "is missing; a number is needed");
-      return fallback.value_or(low);
-    }
-    const double x = v->is_double() ? v->get_double()
-                     : v->is_int64() ? static_cast<double>(v->get_int64())
-                     : v->is_uint64() ? static_cast<double>(v->get_uint64())
-                                      : std::numeric_limits<double>::quiet_NaN();
-    if (!(x >= low && x <= high)) {
-      std::ostringstream message;
-      message << "must be a number from " << low << " to " << high << ", not " << shown(*v);
-      fail(key, message.str());
-      return fallback.value_or(low);
-    }
-    return x;
-  }
-
-  bool boolean(std::string_view key, bool fallback) {
-    const json::value* v = find(key);
-    if (!v) return fallback;
-    if (!v->is_bool()) {
-      fail(key, "must be true or false, not " + shown(*v));
-      return fallback;
-    }
-    return v->get_bool();
-  }
-
-  std::string text(std::string_view key) {
-    const json::value* v = find(key);
-    if (!v) return {};
-    if (!v->is_string()) {
-      fail(key, "must be text, not " + shown(*v));
-      return {};
-    }
-    return std::string(v->get_string().data(), v->get_string().size());
-  }
-
-  /// One id or a list of ids, each in [0, vocab_size).
-  std::vector<std::int32_t> token_ids(std::string_view key, std::int64_t vocab_size) {
-    std::vector<std::int32_t> ids;
-    const json::value* v = find(key);
-    if (!v) return ids;
-    auto add = [&](const json::value& item) {
-      const std::optional<std::int64_t> id = whole_number(item);
-      if (!id || *id < 0 || *id >= vocab_size) {
-        fail(key, "holds " + shown(item) + ", which is no token of a vocabulary of " + std::to_string(vocab_size));
-        return;
-      }
-      const auto token = static_cast<std::int32_t>(*id);
-      if (std::find(ids.begin(), ids.end(), token) == ids.end()) ids.push_back(token);
-    };
-    if (v->is_array()) {
-      if (v->get_array().size() > 256) fail(key, "lists more than 256 ids");
-      else for (const json::value& item : v->get_array()) add(item);
-    } else {
-      add(*v);
-    }
-    return ids;
-  }
-
-  static std::string shown(const json::value& v) {
-    std::string text = json::serialize(v);
-    if (text.size() > 60) text = text.substr(0, 57) + "...";
-    return text;
-  }
-
- private:
-  static std::optional<std::int64_t> whole_number(const json::value& v) {
-    if (v.is_int64()) return v.get_int64();
-    if (v.is_double() && std::abs(v.get_double()) < 9e15 && v.get_double() == std::floor(v.get_double())) {
-      return static_cast<std::int64_t>(v.get_double());
-    }
-    return std::nullopt;
-  }
-
-  const json::object& object_;
-  std::string prefix_;
-  Status status_;
-};
 
 struct FamilyRow {
   const char *architecture, *model_type;
@@ -159,7 +36,7 @@ constexpr const char* kSupported =
     "supported are LlamaForCausalLM (Llama, Yi, TinyLlama, DeepSeek-R1-Distill-Llama), MistralForCausalLM, Qwen2ForCausalLM and "
     "Qwen3ForCausalLM";
 
-void read_family(FieldReader& in, ModelConfig& c) {
+void read_family(JsonFields& in, ModelConfig& c) {
   const json::value* list = in.find("architectures");
   std::string architecture;
   if (list) {
@@ -189,7 +66,7 @@ void read_family(FieldReader& in, ModelConfig& c) {
                  (by_type ? "model type " + c.model_type : "architecture " + architecture) + " is not supported; " + kSupported);
 }
 
-void refuse_unsupported(FieldReader& in) {
+void refuse_unsupported(JsonFields& in) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     if (in.find(key) && in.integer(key, 0, kMaxWidth, 0) > 0) {
       in.unsupported(key, "mixture-of-experts models are not supported");
@@ -207,7 +84,7 @@ void refuse_unsupported(FieldReader& in) {
   }
 }
 
-void read_shape(FieldReader& in, ModelConfig& c) {
+void read_shape(JsonFields& in, ModelConfig& c) {
   auto i32 = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
   c.num_layers = i32(in.integer("num_hidden_layers", 1, kMaxLayers));
   c.hidden_size = i32(in.integer("hidden_size", 1, kMaxWidth));
@@ -236,7 +113,7 @@ void read_shape(FieldReader& in, ModelConfig& c) {
   }
 }
 
-void read_switches(FieldReader& in, ModelConfig& c) {
+void read_switches(JsonFields& in, ModelConfig& c) {
   c.rms_norm_eps = static_cast<float>(in.number("rms_norm_eps", 1e-12, 1, 1e-6));
   c.tie_word_embeddings = in.boolean("tie_word_embeddings", false);
   const bool attention_bias = in.boolean("attention_bias", false);
@@ -255,7 +132,7 @@ void read_switches(FieldReader& in, ModelConfig& c) {
   }
 }
 
-void read_sliding_window(FieldReader& in, ModelConfig& c) {
+void read_sliding_window(JsonFields& in, ModelConfig& c) {
   if (c.family == ModelFamily::kLlama) return;  // the Llama classes have no such thing
   std::int64_t window = in.integer("sliding_window", 0, std::numeric_limits<std::int64_t>::max(), 0);
   if (window == 0) return;
@@ -273,7 +150,7 @@ void read_sliding_window(FieldReader& in, ModelConfig& c) {
 }
 
 /// `in` reads the rope_scaling or rope_parameters object.
-void read_rope_scaling(FieldReader& in, const ModelConfig& c, std::int64_t top_level_original, RopeConfig& rope) {
+void read_rope_scaling(JsonFields& in, const ModelConfig& c, std::int64_t top_level_original, RopeConfig& rope) {
   std::string type = in.text("rope_type");
   if (type.empty()) type = in.text("type");
   const bool theta_only = in.path("").rfind("rope_parameters", 0) == 0;
@@ -315,7 +192,7 @@ void read_rope_scaling(FieldReader& in, const ModelConfig& c, std::int64_t top_l
   rope.original_max_position = in.integer("original_max_position_embeddings", 1, kMaxPositions, fallback);
 }
 
-void read_rope(FieldReader& in, ModelConfig& c) {
+void read_rope(JsonFields& in, ModelConfig& c) {
   RopeConfig& rope = c.rope;
   constexpr double kMaxTheta = 1e15;
   rope.head_dim = rope.rotary_dim = c.head_dim;
@@ -324,10 +201,10 @@ void read_rope(FieldReader& in, ModelConfig& c) {
   const char* key = in.find("rope_parameters") ? "rope_parameters" : "rope_scaling";
   const json::value* scaling = in.find(key);
   if (!in.status().ok() || !scaling) return;
-  if (!scaling->is_object()) return in.fail(key, "must be an object or null, not " + FieldReader::shown(*scaling));
+  if (!scaling->is_object()) return in.fail(key, "must be an object or null, not " + JsonFields::shown(*scaling));
   if (scaling->get_object().empty()) return;
 
-  FieldReader inner(scaling->get_object(), std::string(key) + ".");
+  JsonFields inner(scaling->get_object(), std::string(key) + ".");
   if (inner.find("full_attention") || inner.find("sliding_attention")) {
     return in.unsupported(key, "different RoPE settings per layer are not supported");
   }
@@ -347,26 +224,27 @@ void read_rope(FieldReader& in, ModelConfig& c) {
   }
 }
 
-Result<json::value> parse_json(std::string_view text, std::string_view file) {
-  boost::system::error_code error;
-  json::value value = json::parse(json::string_view(text.data(), text.size()), error);
-  if (error) return Status::invalid(std::string(file), std::string(file) + " is not valid JSON: " + error.message());
-  if (!value.is_object()) return Status::invalid(std::string(file), std::string(file) + " must hold one JSON object");
-  return value;
+/// Each id once, in order.
+std::vector<std::int32_t> token_ids(JsonFields& in, std::string_view key, std::int32_t vocab_size) {
+  std::vector<std::int32_t> out;
+  for (const std::int32_t id : in.indices(key, vocab_size, 256, "token of a vocabulary")) {
+    if (std::find(out.begin(), out.end(), id) == out.end()) out.push_back(id);
+  }
+  return out;
 }
 
 Result<ModelConfig> parse_config_object(const json::object& object) {
   ModelConfig c;
-  FieldReader in(object, "");
-  using Step = void (*)(FieldReader&, ModelConfig&);
-  constexpr Step kSteps[] = {read_family, [](FieldReader& r, ModelConfig&) { refuse_unsupported(r); },
+  JsonFields in(object, "");
+  using Step = void (*)(JsonFields&, ModelConfig&);
+  constexpr Step kSteps[] = {read_family, [](JsonFields& r, ModelConfig&) { refuse_unsupported(r); },
                              read_shape,  read_switches, read_sliding_window, read_rope};
   for (Step step : kSteps) {
     step(in, c);
     if (!in.status().ok()) return in.status();
   }
-  c.bos_token_ids = in.token_ids("bos_token_id", c.vocab_size);
-  c.eos_token_ids = in.token_ids("eos_token_id", c.vocab_size);
+  c.bos_token_ids = token_ids(in, "bos_token_id", c.vocab_size);
+  c.eos_token_ids = token_ids(in, "eos_token_id", c.vocab_size);
   if (!in.status().ok()) return in.status();
   // Anything past this is a typing error, not a model: it would overflow the arithmetic of sizes.
   if (c.num_parameters() > (std::int64_t{1} << 42)) {
@@ -375,24 +253,11 @@ Result<ModelConfig> parse_config_object(const json::object& object) {
   return c;
 }
 
-Result<std::string> read_text_file(const std::filesystem::path& path) {
-  const std::string name = path.filename().string();
-  std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) return Status(Code::kNotFound, "cannot read " + path.string() + ": " + error.message(), name);
-  if (size > kMaxConfigBytes) return Status::invalid(name, path.string() + " is larger than any model configuration");
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<std::size_t>(size), '\0');
-  file.read(text.data(), static_cast<std::streamsize>(size));
-  if (!file) return Status(Code::kIo, "cannot read " + path.string(), name);
-  return text;
-}
-
 Status add_generation_eos(const std::filesystem::path& path, ModelConfig& config) {
-  QUIRE_ASSIGN_OR_RETURN(std::string text, read_text_file(path));
-  QUIRE_ASSIGN_OR_RETURN(json::value value, parse_json(text, "generation_config.json"));
-  FieldReader in(value.get_object(), "");
-  for (std::int32_t id : in.token_ids("eos_token_id", config.vocab_size)) {
+  QUIRE_ASSIGN_OR_RETURN(std::string text, read_json_file(path));
+  QUIRE_ASSIGN_OR_RETURN(json::value value, parse_json_object(text, "generation_config.json"));
+  JsonFields in(value.get_object(), "");
+  for (std::int32_t id : token_ids(in, "eos_token_id", config.vocab_size)) {
     auto& ids = config.eos_token_ids;
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
   }
@@ -413,7 +278,7 @@ std::int64_t ModelConfig::num_parameters() const {
 
 Result<ModelConfig> parse_model_config(std::string_view text) {
   try {
-    QUIRE_ASSIGN_OR_RETURN(json::value value, parse_json(text, "config.json"));
+    QUIRE_ASSIGN_OR_RETURN(json::value value, parse_json_object(text, "config.json"));
     return parse_config_object(value.get_object());
   } catch (const std::bad_alloc&) {
     throw;
@@ -423,7 +288,7 @@ Result<ModelConfig> parse_model_config(std::string_view text) {
 }
 
 Result<ModelConfig> load_model_config(const std::filesystem::path& dir) {
-  QUIRE_ASSIGN_OR_RETURN(std::string text, read_text_file(dir / "config.json"));
+  QUIRE_ASSIGN_OR_RETURN(std::string text, read_json_file(dir / "config.json"));
   Result<ModelConfig> config = parse_model_config(text);
   if (!config.ok()) return config.status().with_context((dir / "config.json").string());
   const std::filesystem::path generation = dir / "generation_config.json";
