@@ -15,7 +15,7 @@ Status check(const AttentionRowsArgs& args) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
   if (!internal::is_kv_dtype(a.kv.dtype)) return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
   if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0) return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
-  return check_row_lists(args.lists, a.kv, "lists");
+  return check_row_lists(args.lists, a.kv, "lists", args.order);
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ Status attention_rows(const AttentionRowsArgs& args) {
   std::vector<float> lse(a.lse != nullptr ? static_cast<std::size_t>(a.rows * group) : 0);
   for (std::int32_t m = 0; m < a.kv.num_kv_heads; ++m) {
     const RowList& list = args.lists[m];
-    gathered.gather(a.kv, m, list, cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttentionRows, gathered_bytes(a.kv, list.length)));
+    gathered.gather(a.kv, m, list, args.order, cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttentionRows, gathered_bytes(a.kv, list.length)));
     AttentionArgs head = a;
     head.q = a.q + std::int64_t{m} * group * a.kv.head_dim;
     head.out = a.out + std::int64_t{m} * group * a.kv.head_dim;

@@ -66,7 +66,7 @@ void prepare(const AttentionVslashArgs& args, std::int32_t index, Head& head) {
   head.pages.resize(static_cast<std::size_t>((kv.num_rows + kPageTokens - 1) / kPageTokens));
   for (std::size_t p = 0; p < head.pages.size(); ++p) head.pages[p] = static_cast<const std::byte*>(kv.pages[p]) + index * kv.head_stride;
   head.memory.resize(static_cast<std::size_t>(gathered_bytes(kv, args.columns[index].length)));
-  head.columns.gather(kv, index, args.columns[index], head.memory.data());
+  head.columns.gather(kv, index, args.columns[index], RowOrder::kAscending, head.memory.data());
 }
 
 KvView band_view(const KvView& kv, const Head& head, const Tile& tile) {

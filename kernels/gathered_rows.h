@@ -16,7 +16,7 @@ std::int64_t gathered_bytes(const KvView& kv, std::int64_t num_rows);
 class GatheredRows {
  public:
   /// Copies the list's rows of `head` into `memory`, which holds gathered_bytes() and stays the caller's. The list is valid.
-  void gather(const KvView& kv, std::int32_t head, const RowList& list, std::byte* memory);
+  void gather(const KvView& kv, std::int32_t head, const RowList& list, RowOrder order, std::byte* memory);
   /// The first `num_rows` of them; until the next gather().
   KvView view(std::int64_t num_rows) const;
 
@@ -26,7 +26,7 @@ class GatheredRows {
   KvView all_{};
 };
 
-/// The lists ascend strictly and lie within the cache. Errors: kInvalidArgument, field `field`.
-Status check_row_lists(const RowList* lists, const KvView& kv, const char* field);
+/// The lists are as `order` says and lie within the cache. Errors: kInvalidArgument, field `field`.
+Status check_row_lists(const RowList* lists, const KvView& kv, const char* field, RowOrder order = RowOrder::kAscending);
 
 }  // namespace quire
