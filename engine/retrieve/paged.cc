@@ -62,17 +62,26 @@ Status PagedRetriever::prepare(const RetrieveInput& input) {
   return {};
 }
 
-void PagedRetriever::wait(Layer& layer) {
-  if (layer.pending == 0) return;
-  if (input_.transfers->wait(layer.pending)) ++stats_.waits;
-  layer.pending = 0;
+Status PagedRetriever::wait(Layer& layer) {
+  if (!layer.pending) return {};
+  const TransferLane::Outcome outcome = input_.transfers->wait(layer.pending);
+  layer.pending.reset();
+  stats_.waits += outcome.waited ? 1 : 0;
+  stats_.wait_ms += outcome.wait_ms;
+  stats_.copy_ms += outcome.copy_ms;
+  return outcome.status;
 }
 
 void PagedRetriever::settle() {
-  for (Layer& layer : layers_) wait(layer);
+  for (Layer& layer : layers_) {
+    // What failed is not attended to any more, or its step says so.
+    const Status status = wait(layer);
+    if (!status.ok()) failed_ = status;
+  }
 }
 
 Status PagedRetriever::attend(const RetrieveStep& step) {
+  QUIRE_RETURN_IF_ERROR(failed_);
   Layer& layer = layers_[static_cast<std::size_t>(step.layer)];
   const KvView kv = step.cache->view(step.layer);
   if (step.layer < policy_.dense_layers || kv.num_rows <= policy_.budget) {
@@ -177,7 +186,7 @@ void PagedRetriever::bring(Layer& layer, const KvView& kv, bool in_background) {
   const std::span<const std::int32_t> positions(kv.positions, static_cast<std::size_t>(kv.num_rows));
   for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
     const auto pages = wanted(layer, m);
-    stats_.pages_wanted += static_cast<std::int64_t>(pages.size());
+    if (!in_background) stats_.pages_wanted += static_cast<std::int64_t>(pages.size());  // what the next step wants is counted there
     layer.resident->want(m, pages, layer.pages, positions, layer.copies);
   }
   stats_.pages_copied += static_cast<std::int64_t>(layer.copies.size());
@@ -201,12 +210,14 @@ void PagedRetriever::bring(Layer& layer, const KvView& kv, bool in_background) {
     KvView host = kv;
     host.pages = copying.host_pages.data();
     for (std::size_t i = 0; i < copying.copies.size(); ++i) resident->copy(host, copying.rows[i], copying.copies[i]);
+    return Status();
   });
+  ++stats_.copies;
 }
 
 Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv) {
   ++stats_.sparse_steps;
-  wait(layer);
+  QUIRE_RETURN_IF_ERROR(wait(layer));
   const std::int32_t kv_heads = input_.num_kv_heads;
   const bool first = layer.choices.empty();
   if (first && policy_.device) {

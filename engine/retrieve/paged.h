@@ -73,7 +73,7 @@ class PagedRetriever final : public Retriever {
     std::vector<HeadChoice> choices;          ///< [num_kv_heads], empty before the first selection
     std::optional<ResidentPages> resident;
     std::vector<float> last_query;            ///< [num_heads, head_dim]
-    TransferLane::Ticket pending = 0;         ///< copies to wait for before the next step; 0: none
+    TransferLane::Ticket pending;             ///< copies to wait for before the next step
     std::vector<PageCopy> copies;             ///< of the last call of bring()
   };
   Status refresh(Layer& layer, const KvView& kv);
@@ -81,7 +81,7 @@ class PagedRetriever final : public Retriever {
   std::vector<bool> moved_heads(const Layer& layer, const RetrieveStep& step) const;
   std::vector<std::int32_t> wanted(const Layer& layer, std::int32_t head) const;
   void bring(Layer& layer, const KvView& kv, bool in_background);
-  void wait(Layer& layer);
+  Status wait(Layer& layer);
   Status attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status attend_resident(const Layer& layer, const RetrieveStep& step) const;
   Status attend_in_place(const Layer& layer, const RetrieveStep& step, const KvView& kv) const;
@@ -94,6 +94,7 @@ class PagedRetriever final : public Retriever {
   std::vector<Layer> layers_;
   std::vector<float> scores_, votes_;
   RetrieveStats stats_;
+  Status failed_;                             ///< a copy that settle() found failed: the next step says so
 };
 
 }  // namespace quire

@@ -7,12 +7,19 @@ namespace quire {
 /// What a retriever did for one answer, over all layers.
 struct RetrieveStats {
   std::int64_t sparse_steps = 0;             ///< layer steps that attended to a part of the rows only
-  std::int64_t selections = 0;               ///< times a layer's pages were scored
+  std::int64_t selections = 0;               ///< times a layer's rows or pages were scored; once a step where one choice serves all layers
   std::int64_t heads_corrected = 0, heads_kept = 0;  ///< KV heads chosen again before attention, and those that went by the query before
-  std::int64_t pages_wanted = 0, pages_copied = 0;   ///< per KV head; the difference was on the device already
-  std::int64_t bytes_copied = 0, bytes_appended = 0; ///< to the device: pages brought, and rows of new tokens
-  std::int64_t waits = 0;                    ///< layer steps that had to wait for copies
-  std::int64_t device_bytes = 0;             ///< held on the device
+  std::int64_t pages_wanted = 0, pages_copied = 0;   ///< per KV head and layer step; the difference was on the device already
+  std::int64_t rows_wanted = 0, rows_copied = 0;     ///< the same of retrievers that choose single rows
+  std::int64_t bytes_copied = 0, bytes_appended = 0; ///< to the device: pages or rows brought, and rows of new tokens
+  std::int64_t copies = 0;                   ///< pieces of work given to the lane of copies
+  std::int64_t waits = 0;                    ///< of them, those that a layer step had to wait for
+  double copy_ms = 0, wait_ms = 0;           ///< the lane's time for them, and the steps' waiting
+  std::int64_t device_bytes = 0;             ///< held on the device at most
+  std::int64_t layers_offloaded = 0;         ///< whose rows had left the device by the end of the answer
+
+  /// Share of the copying that no step waited for.
+  double overlap() const { return copy_ms <= 0 ? 1 : wait_ms >= copy_ms ? 0 : 1 - wait_ms / copy_ms; }
 };
 
 }  // namespace quire

@@ -1,10 +1,25 @@
 #include "engine/retrieve/transfer_lane.h"
 
+#include <chrono>
 #include <utility>
 
 namespace quire {
+namespace {
 
-TransferLane::TransferLane(std::function<void()> before_each) : before_each_(std::move(before_each)), thread_([this] { run(); }) {}
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point from) { return std::chrono::duration<double, std::milli>(Clock::now() - from).count(); }
+
+}  // namespace
+
+struct TransferLane::Transfer {
+  std::function<Status()> copy;
+  Status status;       // written before done
+  double copy_ms = 0;  // written before done
+  bool done = false;   // guarded by the lane's mu_
+};
+
+TransferLane::TransferLane(std::function<Status()> before_each) : before_each_(std::move(before_each)), thread_([this] { run(); }) {}
 
 TransferLane::~TransferLane() {
   {
@@ -15,18 +30,29 @@ TransferLane::~TransferLane() {
   thread_.join();
 }
 
-TransferLane::Ticket TransferLane::submit(std::function<void()> copy) {
+TransferLane::Ticket TransferLane::submit(std::function<Status()> copy) {
+  auto ticket = std::make_shared<Transfer>();
+  ticket->copy = std::move(copy);
   const std::lock_guard lock(mu_);
-  queue_.push_back(std::move(copy));
+  queue_.push_back(ticket);
   work_.notify_one();
-  return ++submitted_;
+  return ticket;
 }
 
-bool TransferLane::wait(Ticket ticket) {
-  std::unique_lock lock(mu_);
-  if (done_ >= ticket) return false;
-  done_cv_.wait(lock, [&] { return done_ >= ticket; });
-  return true;
+TransferLane::Outcome TransferLane::wait(const Ticket& ticket) {
+  Outcome outcome;
+  {
+    std::unique_lock lock(mu_);
+    if (!ticket->done) {
+      outcome.waited = true;
+      const auto started = Clock::now();
+      done_.wait(lock, [&] { return ticket->done; });
+      outcome.wait_ms = ms_since(started);
+    }
+  }
+  outcome.status = ticket->status;
+  outcome.copy_ms = ticket->copy_ms;
+  return outcome;
 }
 
 void TransferLane::run() {
@@ -34,14 +60,17 @@ void TransferLane::run() {
   while (true) {
     work_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    const auto copy = std::move(queue_.front());
+    const Ticket ticket = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
-    if (before_each_) before_each_();
-    copy();
+    const auto started = Clock::now();
+    if (before_each_) ticket->status = before_each_();
+    if (ticket->status.ok()) ticket->status = ticket->copy();
+    ticket->copy = nullptr;  // what it held goes before anybody goes on
+    ticket->copy_ms = ms_since(started);
     lock.lock();
-    ++done_;
-    done_cv_.notify_all();
+    ticket->done = true;
+    done_.notify_all();
   }
 }
 

@@ -32,22 +32,42 @@ TEST(DevicePoolTest, CountsEveryByteAndStopsAtItsLimit) {
 
 TEST(TransferLaneTest, RunsCopiesInOrderAndWaitsForThem) {
   std::vector<int> ran;
-  TransferLane::Ticket last = 0;
+  TransferLane::Ticket last;
   TransferLane lane;
-  for (int i = 0; i < 100; ++i) last = lane.submit([&ran, i] { ran.push_back(i); });
+  for (int i = 0; i < 100; ++i) {
+    last = lane.submit([&ran, i] {
+      ran.push_back(i);
+      return Status();
+    });
+  }
   (void)lane.wait(last);
   ASSERT_EQ(ran.size(), 100u);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(ran[static_cast<std::size_t>(i)], i);
-  EXPECT_FALSE(lane.wait(last)) << "it is done";
+  EXPECT_FALSE(lane.wait(last).waited) << "it is done";
 }
 
 TEST(TransferLaneTest, WhatIsLeftRunsBeforeTheLaneGoes) {
   std::atomic<int> ran{0};
   {
     TransferLane lane;
-    for (int i = 0; i < 20; ++i) lane.submit([&ran] { ++ran; });
+    for (int i = 0; i < 20; ++i) {
+      lane.submit([&ran] {
+        ++ran;
+        return Status();
+      });
+    }
   }
   EXPECT_EQ(ran, 20);
+}
+
+TEST(TransferLaneTest, ACopyThatFailsSaysSoToItsOwner) {
+  int number = 0;
+  TransferLane lane([&number] { return ++number == 2 ? Status::io("the bus is down") : Status(); });
+  std::vector<TransferLane::Ticket> tickets;
+  for (int i = 0; i < 3; ++i) tickets.push_back(lane.submit([] { return Status(); }));
+  EXPECT_TRUE(lane.wait(tickets[0]).status.ok());
+  EXPECT_EQ(lane.wait(tickets[1]).status.code(), Code::kIo);
+  EXPECT_TRUE(lane.wait(tickets[2]).status.ok()) << "others go on";
 }
 
 class ResidentPagesTest : public ::testing::Test {

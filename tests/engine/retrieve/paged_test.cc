@@ -218,7 +218,11 @@ TEST(FreeKv, NoPageIsEverOutOfSight) {
 
 TEST(FreeKv, DelaysChangeNothing) {
   std::mt19937 random(5);
-  TransferLane slow([&random] { std::this_thread::sleep_for(std::chrono::microseconds(random() % 400)); }), fast;
+  TransferLane slow([&random] {
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 400));
+    return Status();
+  });
+  TransferLane fast;
   Decoding at_once("freekv", small()), beside("freekv", small(), &fast), delayed("freekv", small(), &slow);
   for (int n = 0; n < 60; ++n) {
     const auto want = at_once.token(n);
