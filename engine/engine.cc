@@ -15,6 +15,7 @@
 #include "engine/pipeline/plan_builder.h"
 #include "engine/pipeline/prompt_stage.h"
 #include "engine/retrieve/device_pool.h"
+#include "engine/retrieve/retrieval_head.h"
 #include "engine/retrieve/transfer_lane.h"
 #include "engine/sample/token_mask.h"
 #include "engine/schedule/scheduler.h"
@@ -150,6 +151,7 @@ class EngineImpl final : public Engine {
  private:
   Status make_core(const EngineOptions& options);
   Status make_draft(const EngineOptions& options);
+  Status make_head(const EngineOptions& options);
   Status warm_up();
 
   std::unique_ptr<Model> model_;
@@ -163,6 +165,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<PrefixCache> prefixes_;
   std::unique_ptr<KvWriter> writer_;
   std::unique_ptr<Draft> draft_;
+  std::unique_ptr<RetrievalHead> head_;
   std::unique_ptr<DevicePool> device_;
   TransferLane transfers_;
   EngineCore core_;
@@ -227,6 +230,19 @@ Status EngineImpl::make_draft(const EngineOptions& options) {
   return {};
 }
 
+Status EngineImpl::make_head(const EngineOptions& options) {
+  if (options.retrieval_head_path.empty()) return {};
+  auto loaded = RetrievalHead::load(options.retrieval_head_path, *model_);
+  if (!loaded.ok()) {
+    return Status::invalid("model.retrieval_head_path", "the retrieval head in " + options.retrieval_head_path + " cannot be used: " + loaded.status().to_string());
+  }
+  head_ = std::move(*loaded);
+  core_.head = head_.get();
+  core_.facts.retrieval_head = true;
+  info_.retrieval_head_path = options.retrieval_head_path;
+  return {};
+}
+
 /// One pass before the first request: kernels prepare their buffers, and predictions have a speed to start from.
 Status EngineImpl::warm_up() {
   const auto n = static_cast<std::size_t>(std::min<std::int64_t>(64, core_.facts.window));
@@ -272,6 +288,7 @@ Status EngineImpl::init(const EngineOptions& options) {
   set_num_threads(options.num_threads);
   QUIRE_RETURN_IF_ERROR(warm_up());
   QUIRE_RETURN_IF_ERROR(make_draft(options));
+  QUIRE_RETURN_IF_ERROR(make_head(options));
   writer_ = std::make_unique<KvWriter>(store_, model_->rope(), config.num_heads, core_.fingerprint_text);
   core_.writer = writer_.get();
   SchedulerLimits limits;

@@ -46,6 +46,8 @@ struct EngineOptions {
   /// A smaller model that looks ahead for compressors (engine/draft); empty: none.
   std::string draft_path;
   std::int32_t draft_wait_ms = 500;   ///< how long a question waits for its look-ahead, counted from when everything else was there
+  /// A retrieval head for the decode policy specontext (engine/retrieve/retrieval_head.h); empty: none.
+  std::string retrieval_head_path;
 };
 
 /// Facts about the loaded model, for /v1/models, /v1/info and keys.
@@ -57,6 +59,7 @@ struct EngineInfo {
   ModelConfig config;
   StableLayers stable_layers;         ///< calibrated, or the default rule
   std::string draft_path;             ///< of the draft in use; empty: none
+  std::string retrieval_head_path;    ///< of the head in use; empty: none
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ class ForwardPass::Impl {
 
   Status run_layer(std::int32_t layer) {
     const auto m = static_cast<std::int64_t>(w_.rows.size());
+    if (request_.tap != nullptr && std::ranges::find(request_.tap->layers(), layer) != request_.tap->layers().end()) request_.tap->take(layer, w_.rows, w_.x.data());
     QUIRE_ASSIGN_OR_RETURN(const QkvRows qkv, model_.project_qkv(layer, w_.x.data(), m));
     QUIRE_RETURN_IF_ERROR(plan_rows(layer));
     w_.write.assign(w_.rows.size(), 1);

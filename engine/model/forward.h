@@ -42,6 +42,16 @@ class ForwardHook {
   virtual Status after_attention(LayerPass&) { return {}; }
 };
 
+/// Sees the residual stream on its way through a pass.
+class HiddenTap {
+ public:
+  virtual ~HiddenTap() = default;
+  /// Layers whose input it sees; any order, may repeat.
+  virtual std::span<const std::int32_t> layers() const = 0;
+  /// x: [rows.size(), hidden_size] f32 entering `layer`. `rows` are the pass rows still active there, ascending. For this call only.
+  virtual void take(std::int32_t layer, std::span<const std::int32_t> rows, const float* x) = 0;
+};
+
 struct ForwardRequest {
   std::span<const std::int32_t> token_ids;
   std::span<const std::int32_t> positions;  ///< same length
@@ -50,6 +60,7 @@ struct ForwardRequest {
   std::span<const std::int64_t> cache_rows;
   WorkingCache* cache;
   ForwardHook* hook = nullptr;
+  HiddenTap* tap = nullptr;
   /// Rows whose final hidden state is wanted, ascending indices; usually the last. Their logits are written to `logits`
   /// [logit_rows.size(), vocab_size] when it is not null.
   std::span<const std::int32_t> logit_rows;

@@ -1,4 +1,4 @@
-/// Where a model's tensors come from: the files of a folder, or a random generator. Internal to engine/model.
+/// Where a model's tensors come from: the files of a folder, or a random generator. Internal to engine/model and to those who load a part of a model.
 #pragma once
 
 #include <array>

@@ -95,11 +95,24 @@ Status Assembly::step() {
     placing_ = true;
   }
   QUIRE_RETURN_IF_ERROR(placement_.step());
-  if (placement_.done()) {
-    placing_ = false;
-    ++next_;
+  if (!placement_.done()) return {};
+  placing_ = false;
+  ++next_;
+  return run_.head_track ? track_placed(item) : Status();
+}
+
+/// The retrieval head sees the tokens of placed contexts, too.
+Status Assembly::track_placed(const Item& item) {
+  std::vector<std::int32_t> ids, positions;
+  for (const std::int32_t context : item.contexts) {
+    const ContextWork& work = run_.work(context);
+    const auto& blocks = run_.planned(context).blocks;
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      if (work.block_position[b] < 0) continue;
+      append(ids, positions, std::span(run_.ids(context)).subspan(at(blocks[b].first_token), at(blocks[b].num_tokens)), work.block_position[b]);
+    }
   }
-  return {};
+  return run_.head_track->add_embedded(ids, positions);
 }
 
 Status Assembly::take_last_row_out(const Item& item) {
@@ -150,6 +163,7 @@ Status Assembly::run_chunk(Item& item) {
     request.positions = positions;
   }
   request.cache = &*run_.cache;
+  request.tap = run_.head_track.get();
   if (item.question || run_.compressor->observes_prompt()) request.hook = run_.compressor->observer();
   if (last && item.question) {
     logits_.resize(at(run_.core.model->config().vocab_size));
@@ -157,6 +171,7 @@ Status Assembly::run_chunk(Item& item) {
     request.logits = logits_.data();
   }
   QUIRE_RETURN_IF_ERROR(forward(*run_.core.model, request, run_.core.workspace));
+  if (run_.head_track) QUIRE_RETURN_IF_ERROR(run_.head_track->add_computed(request.token_ids.first(n), request.positions.first(n)));
   for (std::int32_t layer = 0; layer < run_.cache->num_layers() && !ahead.empty(); ++layer) {
     run_.cache->truncate(layer, run_.cache->num_rows(layer) - static_cast<std::int64_t>(ahead.size()));
   }

@@ -49,6 +49,7 @@ class Assembly {
   void add_question();
   Status begin_placing(const Item& item);
   Status run_chunk(Item& item);
+  Status track_placed(const Item& item);
   Status take_last_row_out(const Item& item);
   std::span<const std::int32_t> look_ahead() const;
 

@@ -56,6 +56,7 @@ class SpeedMeter {
 class Draft;
 class DevicePool;
 class KvWriter;
+class RetrievalHead;
 class TokenTrie;
 class TransferLane;
 
@@ -73,6 +74,7 @@ struct EngineCore {
   KvWriter* writer = nullptr;
   DevicePool* device = nullptr;              ///< for what retrievers bring to the device
   TransferLane* transfers = nullptr;         ///< for their copies
+  const RetrievalHead* head = nullptr;       ///< null: none
   std::shared_ptr<Waker> waker = std::make_shared<Waker>();
   SpeedMeter* meter = nullptr;
   ForwardWorkspace workspace;

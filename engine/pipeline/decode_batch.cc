@@ -67,6 +67,10 @@ Status DecodeBatch::run_layer(std::int32_t layer, std::span<DecodeRow*> rows) {
   const DType dtype = model_.options().kv_dtype;
   const auto n = static_cast<std::int64_t>(rows.size());
   const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
+  for (std::int64_t i = 0; i < n; ++i) {
+    Retriever& retriever = *rows[static_cast<std::size_t>(i)]->retriever;
+    if (std::ranges::find(retriever.hidden_layers(), layer) != retriever.hidden_layers().end()) retriever.take_hidden(layer, x_.data() + i * config.hidden_size);
+  }
   QUIRE_ASSIGN_OR_RETURN(const QkvRows qkv, model_.project_qkv(layer, x_.data(), n));
   RopeRotateArgs rotate{};
   rotate.x = qkv.q;

@@ -28,6 +28,7 @@ struct EngineFacts {
   std::int32_t fixed_block_tokens = 0;         ///< 0: by context length
   std::int64_t small_context_tokens = 1024;
   StableLayers stable_layers;                  ///< calibrated, or the default
+  bool retrieval_head = false;                 ///< one is loaded
 };
 
 /// Three anchor blocks should stay near an eighth of the context: 16 up to 575 tokens, 32 up to 1151, then 64.

@@ -311,6 +311,13 @@ Fate fate_of(const ContextWork& work, const PlannedContext& context, const Plann
   return block.recomputed_tokens > 0 ? Fate::kRecomputed : Fate::kReused;
 }
 
+Status check_head(const EngineFacts& facts, const QueryRequest& request) {
+  if (request.cache.decode == "auto" || facts.retrieval_head) return {};
+  QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(request.cache.decode));
+  if (!retriever->wants_head()) return {};
+  return Status::invalid("cache.decode", request.cache.decode + " chooses by a retrieval head and this service has none: name its folder in model.retrieval_head_path, or take freekv or auto");
+}
+
 }  // namespace
 
 std::vector<std::size_t> first_equal_contexts(const QueryRequest& request) {
@@ -325,6 +332,7 @@ std::vector<std::size_t> first_equal_contexts(const QueryRequest& request) {
 
 Status validate_uncut(const EngineFacts& facts, const QueryRequest& request) {
   QUIRE_RETURN_IF_ERROR(validate(request.cache));
+  QUIRE_RETURN_IF_ERROR(check_head(facts, request));
   QUIRE_RETURN_IF_ERROR(validate(request.sampling, facts.vocab_size));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.prefix_ids, "system"));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.suffix_ids, "query"));

@@ -80,7 +80,11 @@ Status QueryPass::compute(const std::vector<std::int32_t>& ids, std::int32_t fir
   request.positions = positions;
   request.cache = &*run_.cache;
   request.hook = hook;
+  // The question runs again behind what it chooses; the prefix stays.
+  HeadTrack* track = hook == nullptr ? run_.head_track.get() : nullptr;
+  request.tap = track;
   QUIRE_RETURN_IF_ERROR(forward(*run_.core.model, request, run_.core.workspace));
+  if (track != nullptr) QUIRE_RETURN_IF_ERROR(track->add_computed(request.token_ids, positions));
   computed_ += n;
   const auto now = Clock::now();
   const double ms = ms_between(started, now);

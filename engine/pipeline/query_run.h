@@ -11,6 +11,7 @@
 #include "engine/pipeline/core.h"
 #include "engine/pipeline/plan_builder.h"
 #include "engine/pipeline/query_look_ahead.h"
+#include "engine/retrieve/head_track.h"
 #include "engine/retrieve/retriever.h"
 
 namespace quire {
@@ -29,6 +30,7 @@ struct QueryRun {
   std::unique_ptr<Compressor> compressor;
   std::unique_ptr<QueryLookAhead> look_ahead;   ///< null: the compressor wants none
   std::optional<WorkingCache> cache;
+  std::unique_ptr<HeadTrack> head_track;        ///< until the retriever is prepared; null: it wants none
   std::unique_ptr<Retriever> retriever;         ///< goes before the cache: copies of it may be under way
   double place_ms = 0;
 

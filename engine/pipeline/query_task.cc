@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <new>
+#include <numeric>
 
 #include "engine/pipeline/compress_stage.h"
 #include "engine/pipeline/plug_inputs.h"
+#include "engine/retrieve/specontext.h"
 #include "kernels/base/log.h"
 
 namespace quire {
@@ -60,6 +62,7 @@ Status QueryTask::make_plugs() {
   QUIRE_ASSIGN_OR_RETURN(run_.recomputer, make_recomputer(run_.plan.plan.recomputer));
   QUIRE_ASSIGN_OR_RETURN(run_.compressor, make_compressor(run_.plan.plan.compress));
   QUIRE_ASSIGN_OR_RETURN(run_.retriever, make_retriever(run_.plan.plan.decode));
+  if (run_.retriever->wants_head()) run_.head_track = std::make_unique<HeadTrack>(*run_.core.head, head_input(run_.plan.plan.options, *run_.core.head));
   return {};
 }
 
@@ -191,6 +194,7 @@ void QueryTask::step() {
 /// Of the front, how many tokens need not run: the answer begins with the logits of the last, and a compressor sees the rows it watches.
 std::int64_t QueryTask::tokens_to_share() const {
   const auto front = static_cast<std::int64_t>(front_.token_ids.size());
+  if (run_.head_track && run_.head_track->input() == HeadInput::kFeature) return 0;  // pages hold no states of the tokens in them
   if (run_.compressor->observer() == nullptr) return front - (front_.whole ? 1 : 0);
   if (run_.compressor->observes_prompt()) return 0;
   return front - (front_.whole ? static_cast<std::int64_t>(run_.request.suffix_ids.size()) : 0);
@@ -198,19 +202,23 @@ std::int64_t QueryTask::tokens_to_share() const {
 
 /// Begins with pages that an earlier request computed, if the strategy may reuse anything. Later than the plan: a query that waits for
 /// its turn holds no pages.
-void QueryTask::take_shared_prefix() {
+Status QueryTask::take_shared_prefix() {
   prefix_asked_ = true;
   PrefixCache* prefixes = run_.core.prefixes;
-  if (prefixes == nullptr || (stage_ != Stage::kAssemble && stage_ != Stage::kQueryPass)) return;
+  if (prefixes == nullptr || (stage_ != Stage::kAssemble && stage_ != Stage::kQueryPass)) return {};
   front_ = causal_front(run_.request, run_.plan);
   prefix_seed_ = key_seed(run_.core.facts, run_.request.tenant, run_.request.salt_digest);
-  if (run_.plan.plan.strategy_asked == "recompute") return;
+  if (run_.plan.plan.strategy_asked == "recompute") return {};
   const std::int64_t most = tokens_to_share();
-  if (most == 0) return;
+  if (most == 0) return {};
   const std::int64_t taken = prefixes->take(prefix_seed_, front_.token_ids, most, *run_.cache);
   run_.plan.shared_tokens = run_.stats.shared_tokens = taken;
   if (pass_) pass_->skip(taken);
   else assembly_->skip(taken);
+  if (!run_.head_track) return {};
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(taken));
+  std::iota(positions.begin(), positions.end(), 0);
+  return run_.head_track->add_computed(std::span(front_.token_ids).first(positions.size()), positions);
 }
 
 /// Leaves the rows computed causally so far to later requests. Rows that a compressor has moved together are no beginning of anything.
@@ -220,7 +228,7 @@ void QueryTask::keep_prefix() {
 }
 
 Status QueryTask::step_stage() {
-  if (!prefix_asked_ && stage_ != Stage::kSketches) take_shared_prefix();
+  if (!prefix_asked_ && stage_ != Stage::kSketches) QUIRE_RETURN_IF_ERROR(take_shared_prefix());
   switch (stage_) {
     case Stage::kSketches: return begin_selecting();
     case Stage::kQueryPass: {
@@ -322,7 +330,10 @@ Status QueryTask::begin_decode() {
   retrieve.num_heads = facts.num_heads;
   retrieve.num_kv_heads = facts.shape.num_kv_heads;
   retrieve.head_dim = facts.shape.head_dim;
+  retrieve.head = run_.core.head;
+  retrieve.prompt = run_.head_track.get();
   QUIRE_RETURN_IF_ERROR(run_.retriever->prepare(retrieve));
+  run_.head_track.reset();
   answer_ = std::make_unique<Answer>(run_, *sink_, assembly_->next_position());
   stage_ = Stage::kDecode;
   decode_started_ = Clock::now();

@@ -98,7 +98,7 @@ class QueryTask {
   void end_answer(const std::optional<Answer::End>& end);
   bool rows_dropped() const { return run_.plan.plan.compression && run_.plan.plan.compression->dropped; }
   std::int64_t tokens_to_share() const;
-  void take_shared_prefix();
+  Status take_shared_prefix();
   void keep_prefix();
   bool has_own_work() const;
   bool waits_for_draft() const;

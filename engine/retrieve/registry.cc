@@ -8,6 +8,7 @@ constexpr PlugEntry<Retriever> kRetrievers[] = {
     {"dense", make_dense_retriever},
     {"freekv", make_freekv_retriever},
     {"quest", make_quest_retriever},
+    {"specontext", make_specontext_retriever},
 };
 
 }  // namespace

@@ -17,6 +17,8 @@
 namespace quire {
 
 class DevicePool;
+class HeadTrack;
+class RetrievalHead;
 class TransferLane;
 
 /// Where a context stands in the prompt.
@@ -31,6 +33,8 @@ struct RetrieveInput {
   const PlugOptions* options = nullptr;      ///< checked by check(); null: defaults. For this call only
   DevicePool* device = nullptr;              ///< for what is brought to the device; outlives the retriever
   TransferLane* transfers = nullptr;         ///< for copies beside the computation; null: they are made at once. Outlives the retriever
+  const RetrievalHead* head = nullptr;       ///< for retrievers with wants_head(); outlives the retriever
+  const HeadTrack* prompt = nullptr;         ///< the prompt's tokens as the head sees them; for wants_head() and this call only
   std::int64_t prompt_tokens = 0;
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
 };
@@ -53,10 +57,16 @@ class Retriever {
   virtual std::span<const PlugOption> options() const { return {}; }
   /// What options() cannot say of one option alone. Errors: kInvalidArgument, field "cache.options.<name>".
   virtual Status check(const PlugOptions&) const { return {}; }
+  /// It chooses by the service's retrieval head.
+  virtual bool wants_head() const { return false; }
   /// Once, before the first decode step.
   virtual Status prepare(const RetrieveInput&) { return {}; }
   /// Before the layers of a step run: a retriever that chooses by token id alone brings its rows in now.
   virtual Status begin_step(std::int32_t /*token_id*/, std::int32_t /*position*/) { return {}; }
+  /// Layers whose input take_hidden() gets in every decode step; any order, may repeat. From prepare() on.
+  virtual std::span<const std::int32_t> hidden_layers() const { return {}; }
+  /// x: [hidden_size] f32, the step's residual stream entering `layer`; for this call only.
+  virtual void take_hidden(std::int32_t /*layer*/, const float* /*x*/) {}
   /// softmax attention of the step's query over the rows this retriever brings.
   virtual Status attend(const RetrieveStep& step) = 0;
   /// Returns when nothing reads the cache any more: before its pages move or go.
@@ -71,5 +81,6 @@ Result<std::unique_ptr<Retriever>> make_retriever(std::string_view name);
 std::unique_ptr<Retriever> make_dense_retriever();
 std::unique_ptr<Retriever> make_freekv_retriever();
 std::unique_ptr<Retriever> make_quest_retriever();
+std::unique_ptr<Retriever> make_specontext_retriever();
 
 }  // namespace quire

@@ -23,6 +23,7 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
   o.working_cache_bytes = c.model.working_cache_bytes;
   o.device_cache_bytes = c.model.device_cache_bytes;
   o.draft_path = c.model.draft_path;
+  o.retrieval_head_path = c.model.retrieval_head_path;
   o.draft_wait_ms = static_cast<std::int32_t>(c.model.draft_wait_ms);
   o.block_tokens = static_cast<std::int32_t>(c.cache.block_tokens);
   o.max_queue = static_cast<std::int32_t>(c.server.max_queue);

@@ -37,6 +37,7 @@ json::object model_json(const Services& services) {
   meta["kv_heads"] = info.config.num_kv_heads;
   meta["vocab_size"] = info.config.vocab_size;
   meta["draft"] = !info.draft_path.empty();
+  meta["retrieval_head"] = !info.retrieval_head_path.empty();
   o["meta"] = std::move(meta);
   return o;
 }

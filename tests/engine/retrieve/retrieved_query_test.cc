@@ -5,6 +5,7 @@
 
 #include "engine/retrieve/retriever.h"
 #include "tests/engine/pipeline/harness.h"
+#include "tests/engine/retrieve/head_files.h"
 
 namespace quire::testing {
 namespace {
@@ -18,7 +19,10 @@ class RetrievedQueryTest : public ::testing::Test {
 
   void start(std::int64_t device_bytes) {
     if (engine_) engine_->stop(std::chrono::milliseconds(0));
-    engine_ = make_test_engine(model_.path(), *store_, [&](EngineOptions& o) { o.device_cache_bytes = device_bytes; });
+    engine_ = make_test_engine(model_.path(), *store_, [&](EngineOptions& o) {
+      o.device_cache_bytes = device_bytes;
+      if (with_head_) o.retrieval_head_path = head_.path();
+    });
     if (!docs_.empty()) return;
     for (const std::size_t n : {120u, 33u, 90u}) {
       Doc d{"d" + std::to_string(docs_.size()), random_ids(rng_, n), std::nullopt};
@@ -35,6 +39,12 @@ class RetrievedQueryTest : public ::testing::Test {
     return r;
   }
   static Options budget(const std::string& tokens) { return {{"decode_page", "16"}, {"decode_budget", tokens}, {"decode_sink", "16"}, {"decode_window", "32"}}; }
+  /// Those of them that a retriever knows.
+  static Options of(const std::string& retriever, Options options) {
+    const auto table = (*make_retriever(retriever))->options();
+    std::erase_if(options, [&](const auto& given) { return std::none_of(table.begin(), table.end(), [&](const PlugOption& o) { return o.name == given.first; }); });
+    return options;
+  }
   static std::vector<std::string> retrievers() {
     std::vector<std::string> names = retriever_names();
     std::erase(names, "dense");
@@ -44,6 +54,8 @@ class RetrievedQueryTest : public ::testing::Test {
   std::mt19937 rng_{29};
   TempFolder folder_;
   RandomModelFolder model_;
+  HeadFolder head_;
+  bool with_head_ = true;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Engine> engine_;
   std::vector<Doc> docs_;
@@ -54,7 +66,7 @@ TEST_F(RetrievedQueryTest, ABudgetOverTheContextChangesNothing) {
   for (const char* strategy : {"recompute", "reuse", "samkv"}) {
     const Outcome plain = run_query(*engine_, request(strategy, "dense"));
     for (const std::string& name : retrievers()) {
-      const Outcome o = run_query(*engine_, request(strategy, name, budget("512")));
+      const Outcome o = run_query(*engine_, request(strategy, name, of(name, budget("512"))));
       ASSERT_TRUE(o.status.ok()) << o.status.to_string();
       EXPECT_EQ(o.ids, plain.ids) << strategy << " " << name;
       EXPECT_EQ(o.plan.decode, name);
@@ -77,6 +89,63 @@ TEST_F(RetrievedQueryTest, SaysWhatItDid) {
   const Outcome again = run_query(*engine_, request("reuse", "freekv", budget("96")));
   EXPECT_EQ(again.ids, o.ids);
   EXPECT_EQ(again.stats.retrieve.bytes_copied, s.bytes_copied);
+}
+
+TEST_F(RetrievedQueryTest, TheHeadChoosesOnceForAllLayers) {
+  for (const char* input : {"embed", "feature"}) {
+    for (const char* strategy : {"recompute", "reuse", "samkv", "cacheblend"}) {
+      Options options = of("specontext", budget("96"));
+      options["decode_head"] = input;
+      const Outcome o = run_query(*engine_, request(strategy, "specontext", options));
+      ASSERT_TRUE(o.status.ok()) << o.status.to_string();
+      const RetrieveStats& s = o.stats.retrieve;
+      EXPECT_EQ(s.selections, o.stats.completion_tokens - 1) << strategy;
+      EXPECT_EQ(s.sparse_steps, (o.stats.completion_tokens - 1) * 3) << strategy;
+      EXPECT_GT(s.rows_copied, 0);
+      EXPECT_LT(s.rows_copied, s.rows_wanted);
+      const Outcome again = run_query(*engine_, request(strategy, "specontext", options));
+      EXPECT_EQ(again.ids, o.ids) << strategy << ": also when an earlier request has computed the beginning";
+      EXPECT_EQ(again.stats.retrieve.bytes_copied, s.bytes_copied) << strategy << " " << input;
+    }
+  }
+}
+
+TEST_F(RetrievedQueryTest, APromptOfStatesIsComputedAnew) {
+  question_ = random_ids(rng_, 200);
+  docs_.clear();
+  const auto ask = [&](const char* input) {
+    Options options = of("specontext", budget("96"));
+    options["decode_head"] = input;
+    return run_query(*engine_, request("exact", "specontext", options));
+  };
+  const Outcome feature = ask("feature"), embed = ask("embed");
+  const Outcome feature_again = ask("feature"), embed_again = ask("embed");
+  EXPECT_EQ(feature_again.stats.shared_tokens, 0) << "pages hold no states";
+  EXPECT_EQ(feature_again.ids, feature.ids);
+  EXPECT_GT(embed_again.stats.shared_tokens, 0);
+  EXPECT_EQ(embed_again.ids, embed.ids);
+  EXPECT_EQ(embed_again.stats.retrieve.bytes_copied, embed.stats.retrieve.bytes_copied);
+}
+
+TEST_F(RetrievedQueryTest, WithoutAHeadItIsRefusedAtOnce) {
+  with_head_ = false;
+  start(0);
+  const auto handle = engine_->query(request("reuse", "specontext"), std::make_shared<CollectingSink>());
+  ASSERT_FALSE(handle.ok());
+  EXPECT_EQ(handle.status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(handle.status().field(), "cache.decode");
+  EXPECT_NE(handle.status().message().find("model.retrieval_head_path"), std::string::npos);
+}
+
+TEST_F(RetrievedQueryTest, AHeadThatDoesNotFitKeepsTheEngineFromStarting) {
+  const HeadFolder wide({.hidden = 64});
+  EngineOptions options;
+  options.model_path = model_.path().string();
+  options.retrieval_head_path = wide.path().string();
+  const auto engine = create_engine(options, *store_);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.status().field(), "model.retrieval_head_path");
+  EXPECT_NE(engine.status().message().find("hidden"), std::string::npos) << engine.status().message();
 }
 
 TEST_F(RetrievedQueryTest, DemotedRowsCanComeBack) {
@@ -113,6 +182,8 @@ TEST_F(RetrievedQueryTest, BadSettingsNameTheirField) {
   EXPECT_EQ(field("freekv", {{"decode_tau", "3"}}), "cache.options.decode_tau");
   EXPECT_EQ(field("quest", {{"decode_tau", "0.5"}}), "cache.options.decode_tau") << "not one of its options";
   EXPECT_EQ(field("dense", {{"decode_budget", "64"}}), "cache.options.decode_budget");
+  EXPECT_EQ(field("specontext", {{"decode_head", "words"}}), "cache.options.decode_head");
+  EXPECT_EQ(field("specontext", {{"decode_budget", "16"}}), "cache.options.decode_budget");
   QueryRequest dropped = request("reuse", "freekv", {{"drop_mode", "drop"}, {"capacity", "60"}});
   dropped.cache.compress = "snapkv";
   const auto handle = engine_->query(std::move(dropped), std::make_shared<CollectingSink>());

@@ -1,0 +1,270 @@
+#include "engine/retrieve/specontext.h"
+
+#include <algorithm>
+#include <string>
+
+#include "engine/retrieve/step_attention.h"
+#include "kernels/attention_rows.h"
+#include "kernels/rope.h"
+
+namespace quire {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+std::span<const PlugOption> table() {
+  static const std::vector<PlugOption> options = {
+      {"decode_budget", "2048", {}, 16, 1 << 20, "tokens a step attends to in a layer, sinks and window among them"},
+      {"decode_sink", "4", {}, 0, 1 << 20, "first tokens that are always attended to"},
+      {"decode_window", "64", {}, 0, 1 << 20, "last tokens that are always attended to, the newest among them"},
+      {"decode_head", "auto", {"auto", "feature", "embed"}, 0, 0, "what the retrieval head sees of a token: its embedding and the model's states at the one before, or its embedding; auto: what the head was made for"},
+  };
+  return options;
+}
+
+SelectionBudget budget_of(const PlugOptions& options) {
+  const auto number = [&](std::string_view name) { return static_cast<std::int32_t>(options.number(table(), name)); };
+  return {number("decode_budget"), number("decode_sink"), number("decode_window")};
+}
+
+/// Which token of the prompt each row is: rows come in the order of the prompt, and may leave tokens out.
+Result<std::vector<std::int32_t>> tokens_of_rows(std::span<const std::int32_t> rows, std::span<const std::int32_t> tokens) {
+  std::vector<std::int32_t> out;
+  std::size_t next = 0;
+  for (const std::int32_t position : rows) {
+    std::size_t looked_at = 0;
+    for (; looked_at < tokens.size() && tokens[next % tokens.size()] != position; ++looked_at) ++next;
+    if (looked_at == tokens.size()) return Status::internal("the cache has a row at position " + std::to_string(position) + ", the prompt has no such token");
+    out.push_back(static_cast<std::int32_t>(next++ % tokens.size()));
+  }
+  return out;
+}
+
+}  // namespace
+
+HeadInput head_input(const PlugOptions& options, const RetrievalHead& head) {
+  return options.word(table(), "decode_head") == "embed" || !head.uses_features() ? HeadInput::kEmbedding : HeadInput::kFeature;
+}
+
+std::span<const PlugOption> SpeContextRetriever::options() const { return table(); }
+
+Status SpeContextRetriever::check(const PlugOptions& options) const {
+  const SelectionBudget b = budget_of(options);
+  const std::int64_t forced = std::int64_t{b.sink} + std::max(b.window, 1);
+  if (b.tokens > forced) return {};
+  return Status::invalid("cache.options.decode_budget", "a budget of " + std::to_string(b.tokens) + " tokens leaves nothing to choose beside " + std::to_string(b.sink) +
+                                                            " of sinks and " + std::to_string(std::max(b.window, 1)) + " of window; raise it or lower those");
+}
+
+Status SpeContextRetriever::prepare(const RetrieveInput& input) {
+  const PlugOptions none, &options = input.options == nullptr ? none : *input.options;
+  QUIRE_RETURN_IF_ERROR(check(options));
+  QUIRE_CHECK(input.head != nullptr && input.prompt != nullptr && input.device != nullptr, "specontext needs a head, a prompt and a device");
+  if (options.word(table(), "decode_head") == "feature" && !input.head->uses_features()) {
+    return Status::invalid("cache.options.decode_head", "the retrieval head of this service knows embeddings only; use embed or auto");
+  }
+  budget_ = budget_of(options);
+  mode_ = input.prompt->input();
+  input_ = input;
+  input_.options = nullptr;
+  input_.heat = nullptr;
+  input_.contexts = {};
+  groups_.clear();
+  layers_.clear();
+  QUIRE_RETURN_IF_ERROR(match_rows(input));
+  keys_.emplace(*input.device, *input.head, input.cache->view(0).dtype);
+  QUIRE_RETURN_IF_ERROR(keys_->append(input.prompt->keys().data(), input.prompt->positions()));
+  input_.prompt = nullptr;
+  stats_.device_bytes = keys_->bytes();
+  query_.resize(at(input.head->config().query_dim()));
+  key_.resize(at(input.head->config().key_dim()));
+  const auto last = input.prompt->last_feature();
+  feature_.assign(at(input.head->feature_dim()), 0.0f);
+  std::copy(last.begin(), last.end(), feature_.begin());
+  return {};
+}
+
+Status SpeContextRetriever::match_rows(const RetrieveInput& input) {
+  std::vector<std::int32_t> first_layer;  // of each group
+  for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+    const auto rows = input.cache->positions(layer);
+    const auto same = std::find_if(first_layer.begin(), first_layer.end(), [&](std::int32_t other) { return std::ranges::equal(rows, input.cache->positions(other)); });
+    layers_.emplace_back().group = at(same - first_layer.begin());
+    if (same != first_layer.end()) continue;
+    first_layer.push_back(layer);
+    Group group;
+    QUIRE_ASSIGN_OR_RETURN(group.token_of_row, tokens_of_rows(rows, input.prompt->positions()));
+    for (std::size_t r = 0; r < group.token_of_row.size() && group.every_token; ++r) group.every_token = group.token_of_row[r] == static_cast<std::int32_t>(r);
+    group.every_token = group.every_token && rows.size() == input.prompt->positions().size();
+    group.rows.resize(at(input.num_kv_heads));
+    group.loads.resize(at(input.num_kv_heads));
+    groups_.push_back(std::move(group));
+  }
+  return {};
+}
+
+std::span<const std::int32_t> SpeContextRetriever::hidden_layers() const {
+  return mode_ == HeadInput::kFeature ? input_.head->feature_layers() : std::span<const std::int32_t>();
+}
+
+void SpeContextRetriever::take_hidden(std::int32_t layer, const float* x) {
+  const auto layers = input_.head->feature_layers();
+  const auto hidden = at(input_.head->config().hidden_size);
+  for (std::size_t part = 0; part < layers.size(); ++part) {
+    if (layers[part] == layer) std::copy_n(x, hidden, feature_.begin() + static_cast<std::ptrdiff_t>(part * hidden));
+  }
+}
+
+Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t position) {
+  settle();
+  QUIRE_RETURN_IF_ERROR(failed_);
+  const bool featured = mode_ == HeadInput::kFeature;
+  QUIRE_RETURN_IF_ERROR(input_.head->project(std::span(&token_id, 1), featured ? feature_.data() : nullptr, query_.data(), key_.data()));
+  QUIRE_RETURN_IF_ERROR(keys_->append(key_.data(), std::span(&position, 1)));
+  bool any = false;
+  for (Group& group : groups_) {
+    group.token_of_row.push_back(static_cast<std::int32_t>(keys_->num_rows()) - 1);
+    group.sparse = static_cast<std::int64_t>(group.token_of_row.size()) > budget_.tokens;
+    any = any || group.sparse;
+  }
+  if (!any) return {};
+  QUIRE_RETURN_IF_ERROR(score(position));
+  ++stats_.selections;
+  for (Group& group : groups_) {
+    if (group.sparse) choose(group);
+  }
+  QUIRE_RETURN_IF_ERROR(begin_device());
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    const Group& group = groups_[layers_[layer].group];
+    if (group.sparse) QUIRE_RETURN_IF_ERROR(bring(layers_[layer], group, input_.cache->view(static_cast<std::int32_t>(layer))));
+  }
+  return {};
+}
+
+/// scores_ [num_kv_heads, tokens] of the token whose query and key were projected last.
+Status SpeContextRetriever::score(std::int32_t position) {
+  const RetrievalHeadConfig& c = input_.head->config();
+  QUIRE_RETURN_IF_ERROR(rope_rotate(input_.head->rope(), {.x = query_.data(), .out = query_.data(), .positions = &position, .rows = 1, .num_heads = c.num_heads,
+                                                          .ldx = c.query_dim(), .ldo = c.query_dim()}));
+  return head_scores({.query = query_.data(), .position = position, .num_heads = c.num_heads, .keys = keys_->view(), .target_kv_heads = input_.num_kv_heads}, scores_);
+}
+
+void SpeContextRetriever::choose(Group& group) {
+  const std::size_t tokens = at(keys_->num_rows()), rows = group.token_of_row.size();
+  if (group.maps.empty()) group.maps.assign(at(input_.num_kv_heads), SlotMap(budget_.tokens));
+  for (std::size_t m = 0; m < group.rows.size(); ++m) {
+    std::span<const float> scores = std::span(scores_).subspan(m * tokens, tokens);
+    if (!group.every_token) {
+      row_scores_.resize(rows);
+      for (std::size_t r = 0; r < rows; ++r) row_scores_[r] = scores[at(group.token_of_row[r])];
+      scores = row_scores_;
+    }
+    group.rows[m] = select_tokens(scores, budget_);
+    group.loads[m].clear();
+    group.maps[m].want(group.rows[m], group.loads[m]);
+    // The step's own row comes once the layer has computed it: it is the last, and never there before.
+    group.loads[m].pop_back();
+  }
+}
+
+/// Slots of all sparse layers, at the first sparse step.
+Status SpeContextRetriever::begin_device() {
+  const KvView kv = input_.cache->view(0);
+  const std::int64_t each = TokenSlots::bytes_for(kv.num_kv_heads, kv.head_dim, kv.dtype, budget_.tokens);
+  const std::int64_t all = each * static_cast<std::int64_t>(layers_.size()) + keys_->bytes();
+  if (const std::int64_t most = input_.device->max_bytes(); most > 0 && all > most) {  // waiting would not help
+    return Status::invalid("cache.options.decode_budget", "a budget of " + std::to_string(budget_.tokens) + " tokens needs " + std::to_string(all) +
+                                                              " bytes of device memory, model.device_cache_bytes allows " + std::to_string(most) + "; lower the one or raise the other");
+  }
+  std::int64_t held = keys_->bytes();
+  for (Layer& layer : layers_) {
+    if (groups_[layer.group].sparse && !layer.slots) {
+      QUIRE_ASSIGN_OR_RETURN(layer.slots, TokenSlots::create(*input_.device, kv.num_kv_heads, kv.head_dim, kv.dtype, budget_.tokens));
+    }
+    if (layer.slots) held += layer.slots->bytes();
+  }
+  stats_.device_bytes = std::max(stats_.device_bytes, held);
+  return {};
+}
+
+/// What the layer lacks, by the time its attend() runs.
+Status SpeContextRetriever::bring(Layer& layer, const Group& group, const KvView& kv) {
+  std::int64_t rows = 0;
+  for (std::size_t m = 0; m < group.loads.size(); ++m) {
+    rows += static_cast<std::int64_t>(group.loads[m].size());
+    stats_.rows_wanted += static_cast<std::int64_t>(group.rows[m].size()) - 1;  // the step's own row is appended
+  }
+  stats_.rows_copied += rows;
+  stats_.bytes_copied += rows * layer.slots->row_bytes();
+  if (rows == 0) return {};
+  const auto copy = [&group, slots = &*layer.slots](const KvView& host) {
+    for (std::size_t m = 0; m < group.loads.size(); ++m) {
+      for (const SlotLoad& load : group.loads[m]) slots->copy(host, static_cast<std::int32_t>(m), load);
+    }
+    return Status();
+  };
+  if (input_.transfers == nullptr) return copy(kv);
+  // Pages of the cache stay where they are while a row is added behind them; their list may not.
+  std::vector<const void*> pages(kv.pages, kv.pages + (kv.num_rows + kPageTokens - 1) / kPageTokens);
+  layer.pending = input_.transfers->submit([copy, kv, pages = std::move(pages)] {
+    KvView host = kv;
+    host.pages = pages.data();
+    return copy(host);
+  });
+  ++stats_.copies;
+  return {};
+}
+
+Status SpeContextRetriever::wait(Layer& layer) {
+  if (!layer.pending) return {};
+  const TransferLane::Outcome outcome = input_.transfers->wait(layer.pending);
+  layer.pending.reset();
+  stats_.waits += outcome.waited ? 1 : 0;
+  stats_.wait_ms += outcome.wait_ms;
+  stats_.copy_ms += outcome.copy_ms;
+  return outcome.status;
+}
+
+void SpeContextRetriever::settle() {
+  for (Layer& layer : layers_) {
+    const Status status = wait(layer);
+    if (!status.ok()) failed_ = status;
+  }
+}
+
+Status SpeContextRetriever::attend(const RetrieveStep& step) {
+  Layer& layer = layers_[at(step.layer)];
+  const Group& group = groups_[layer.group];
+  const KvView kv = step.cache->view(step.layer);
+  if (!group.sparse) return dense_attention(step, kv);
+  ++stats_.sparse_steps;
+  return attend_in_slots(layer, group, step, kv);
+}
+
+Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group, const RetrieveStep& step, const KvView& kv) {
+  QUIRE_RETURN_IF_ERROR(wait(layer));
+  std::vector<RowList> lists;
+  for (std::size_t m = 0; m < group.maps.size(); ++m) {
+    const auto slots = group.maps[m].slots();
+    layer.slots->copy(kv, static_cast<std::int32_t>(m), {group.rows[m].back(), slots.back()});
+    stats_.bytes_appended += layer.slots->row_bytes();
+    lists.push_back({slots.data(), static_cast<std::int64_t>(slots.size())});
+  }
+  return attention_rows({attention_args(step, layer.slots->view()), lists.data(), RowOrder::kAny});
+}
+
+std::vector<std::int32_t> SpeContextRetriever::attended_rows(std::int32_t layer, std::int32_t head) const {
+  const Group& group = groups_[layers_[at(layer)].group];
+  return group.sparse ? group.rows[at(head)] : std::vector<std::int32_t>();
+}
+
+std::vector<std::int32_t> SpeContextRetriever::slot_rows(std::int32_t layer, std::int32_t head) const {
+  const Group& group = groups_[layers_[at(layer)].group];
+  if (!group.sparse) return {};
+  const auto rows = group.maps[at(head)].row_of();
+  return {rows.begin(), rows.end()};
+}
+
+std::unique_ptr<Retriever> make_specontext_retriever() { return std::make_unique<SpeContextRetriever>(); }
+
+}  // namespace quire

@@ -1,0 +1,83 @@
+/// SpeContext (algorithms §6): a retrieval head chooses before the forward pass of a token what all layers attend to, so that it can be brought while lower layers compute.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/pipeline/plug_options.h"
+#include "engine/retrieve/head_keys.h"
+#include "engine/retrieve/head_selection.h"
+#include "engine/retrieve/head_track.h"
+#include "engine/retrieve/retriever.h"
+#include "engine/retrieve/token_slots.h"
+#include "engine/retrieve/transfer_lane.h"
+
+namespace quire {
+
+/// What `cache.options.decode_head` and service decide of the head's input; `head` null: none is loaded.
+HeadInput head_input(const PlugOptions& options, const RetrievalHead& head);
+
+/// One sequence. begin_step() scores every cached token with the head, chooses for each KV head, and asks for the rows that are not on the device yet, layer by layer from below;
+/// attend() waits for those of its layer. A layer attends to everything while its rows fit the budget. Layers with the same rows share one choice and one map of slots; a
+/// layer that lacks rows (selection per layer) chooses among its own by the same scores.
+class SpeContextRetriever final : public Retriever {
+ public:
+  ~SpeContextRetriever() override { settle(); }
+
+  std::string_view name() const override { return "specontext"; }
+  std::span<const PlugOption> options() const override;
+  Status check(const PlugOptions& options) const override;
+  bool wants_head() const override { return true; }
+  Status prepare(const RetrieveInput& input) override;
+  std::span<const std::int32_t> hidden_layers() const override;
+  void take_hidden(std::int32_t layer, const float* x) override;
+  Status begin_step(std::int32_t token_id, std::int32_t position) override;
+  Status attend(const RetrieveStep& step) override;
+  void settle() override;
+  RetrieveStats stats() const override { return stats_; }
+
+  /// Rows of `layer` that KV head `head` attends to in the step that began last, ascending; empty while the layer is dense (tests).
+  std::vector<std::int32_t> attended_rows(std::int32_t layer, std::int32_t head) const;
+  /// Of the layer's slots, by KV head: the row each holds; empty while it is dense (tests).
+  std::vector<std::int32_t> slot_rows(std::int32_t layer, std::int32_t head) const;
+
+ private:
+  /// Layers with the same rows.
+  struct Group {
+    std::vector<std::int32_t> token_of_row;          ///< index of the token in keys_
+    bool every_token = true;                         ///< row r is token r
+    bool sparse = false;                             ///< in this step
+    std::vector<std::vector<std::int32_t>> rows;     ///< [num_kv_heads] chosen for this step
+    std::vector<SlotMap> maps;                       ///< [num_kv_heads], empty before the first sparse step
+    std::vector<std::vector<SlotLoad>> loads;        ///< [num_kv_heads] of this step, without the row of the step itself
+  };
+  struct Layer {
+    std::size_t group = 0;
+    std::optional<TokenSlots> slots;
+    TransferLane::Ticket pending;
+  };
+  Status match_rows(const RetrieveInput& input);
+  Status score(std::int32_t position);
+  void choose(Group& group);
+  Status begin_device();
+  Status bring(Layer& layer, const Group& group, const KvView& kv);
+  Status wait(Layer& layer);
+  Status attend_in_slots(Layer& layer, const Group& group, const RetrieveStep& step, const KvView& kv);
+
+  SelectionBudget budget_;
+  RetrieveInput input_;
+  HeadInput mode_ = HeadInput::kEmbedding;
+  std::optional<HeadKeys> keys_;
+  std::vector<Group> groups_;
+  std::vector<Layer> layers_;
+  std::vector<float> feature_, next_feature_;  ///< of the token before, and of the one that runs; [feature_dim]
+  std::vector<float> scores_, query_, key_, row_scores_;
+  RetrieveStats stats_;
+  Status failed_;                              ///< a copy that settle() found failed: the next step says so
+};
+
+}  // namespace quire

@@ -1,0 +1,138 @@
+// Head-level selection: attention weights by head, their way to the target's KV heads, forced tokens, slots (algorithms §6.2, §6.4; SC-2, SC-3).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "engine/retrieve/head_selection.h"
+#include "engine/retrieve/token_slots.h"
+#include "tests/kernels/kernel_test_support.h"
+
+namespace quire {
+namespace {
+
+constexpr std::int32_t kDim = 16, kRows = 75;
+
+/// A[h, j] in f64.
+std::vector<std::vector<double>> weights(const std::vector<float>& query, PagedKv& keys, std::int32_t heads, std::int32_t kv_heads) {
+  std::vector<std::vector<double>> out(static_cast<std::size_t>(heads), std::vector<double>(kRows));
+  for (std::int32_t h = 0; h < heads; ++h) {
+    auto& a = out[static_cast<std::size_t>(h)];
+    double sum = 0;
+    for (std::int32_t j = 0; j < kRows; ++j) {
+      double dot = 0;
+      for (std::int32_t c = 0; c < kDim; ++c) dot += double{query[static_cast<std::size_t>(h * kDim + c)]} * double{load_f32(keys.row(j, 0, h / (heads / kv_heads)), DType::kF32, c)};
+      sum += a[static_cast<std::size_t>(j)] = std::exp(dot / std::sqrt(double{kDim}));
+    }
+    for (double& x : a) x /= sum;
+  }
+  return out;
+}
+
+/// The heads whose largest weight is that of the target's KV head m.
+std::pair<std::int32_t, std::int32_t> heads_of(std::int32_t m, std::int32_t heads, std::int32_t kv_heads, std::int32_t target) {
+  const std::int32_t group = heads / kv_heads;
+  if (kv_heads % target == 0) return {m * (kv_heads / target) * group, (m + 1) * (kv_heads / target) * group};
+  if (target % kv_heads == 0) return {m / (target / kv_heads) * group, (m / (target / kv_heads) + 1) * group};
+  return {0, heads};
+}
+
+struct Shape {
+  std::int32_t heads, kv_heads, target;
+};
+
+class HeadScoresTest : public ::testing::TestWithParam<Shape> {};
+
+TEST_P(HeadScoresTest, AreTheLargestWeightsOfTheHeadsThatStandForAKvHead) {
+  const auto [heads, kv_heads, target] = GetParam();
+  PagedKv keys(kRows, kv_heads, kDim, DType::kF32, PageLayout::kTokenMajor, 5);
+  const auto query = random_floats(heads * kDim, 6);
+  std::vector<float> scores;
+  ASSERT_TRUE(head_scores({.query = query.data(), .position = kRows, .num_heads = heads, .keys = keys.view(true), .target_kv_heads = target}, scores).ok());
+  ASSERT_EQ(scores.size(), static_cast<std::size_t>(target * kRows));
+  const auto a = weights(query, keys, heads, kv_heads);
+  for (std::int32_t m = 0; m < target; ++m) {
+    const auto [begin, end] = heads_of(m, heads, kv_heads, target);
+    for (std::size_t j = 0; j < kRows; ++j) {
+      double want = 0;
+      for (std::int32_t h = begin; h < end; ++h) want = std::max(want, a[static_cast<std::size_t>(h)][j]);
+      ASSERT_NEAR(scores[static_cast<std::size_t>(m) * kRows + j], want, 1e-5) << "KV head " << m << " row " << j;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, HeadScoresTest,
+                         ::testing::Values(Shape{4, 4, 4}, Shape{8, 2, 2}, Shape{6, 1, 1}, Shape{8, 8, 2}, Shape{8, 2, 4}, Shape{6, 3, 2}, Shape{8, 4, 1}));
+
+TEST(HeadScores, RowsBehindTheQueryCountForNothing) {
+  PagedKv keys(kRows, 2, kDim, DType::kF32, PageLayout::kTokenMajor, 5);
+  const auto query = random_floats(4 * kDim, 6);
+  std::vector<float> scores;
+  ASSERT_TRUE(head_scores({.query = query.data(), .position = 10, .num_heads = 4, .keys = keys.view(true), .target_kv_heads = 2}, scores).ok());
+  for (std::size_t j = 11; j < kRows; ++j) EXPECT_EQ(scores[j], 0.0f) << j;
+  EXPECT_GT(scores[10], 0.0f);
+}
+
+TEST(SelectTokens, TakesFirstLastAndBest) {
+  const std::vector<float> scores = {0, 0, 0.3f, 0.9f, 0.1f, 0.3f, 0.3f, 0, 0, 0};
+  EXPECT_EQ(select_tokens(scores, {.tokens = 10, .sink = 1, .window = 2}).size(), 10u) << "all of them fit";
+  EXPECT_EQ(select_tokens(scores, {.tokens = 6, .sink = 1, .window = 2}), (std::vector<std::int32_t>{0, 2, 3, 5, 8, 9})) << "of equals the first";
+  EXPECT_EQ(select_tokens(scores, {.tokens = 2, .sink = 0, .window = 0}), (std::vector<std::int32_t>{3, 9})) << "the newest in any case";
+  EXPECT_EQ(select_tokens({}, {.tokens = 4}), std::vector<std::int32_t>());
+}
+
+TEST(SelectTokens, AlwaysFillsTheBudgetAndNoMore) {
+  std::mt19937 random(4);
+  for (int round = 0; round < 200; ++round) {
+    const auto n = static_cast<std::int64_t>(1 + random() % 90);
+    SelectionBudget budget;
+    budget.sink = static_cast<std::int32_t>(random() % 8);
+    budget.window = static_cast<std::int32_t>(random() % 8);
+    budget.tokens = budget.sink + std::max(1, budget.window) + 1 + static_cast<std::int32_t>(random() % 30);
+    const auto scores = random_floats(n, static_cast<std::uint32_t>(round));
+    const auto chosen = select_tokens(scores, budget);
+    ASSERT_EQ(chosen.size(), static_cast<std::size_t>(std::min<std::int64_t>(n, budget.tokens)));
+    ASSERT_TRUE(std::is_sorted(chosen.begin(), chosen.end()));
+    ASSERT_EQ(std::adjacent_find(chosen.begin(), chosen.end()), chosen.end());
+    ASSERT_EQ(chosen.back(), n - 1);
+    for (std::int32_t i = 0; i < std::min<std::int64_t>(budget.sink, n); ++i) ASSERT_EQ(chosen[static_cast<std::size_t>(i)], i);
+  }
+}
+
+TEST(SlotMap, PairsLoadsWithEvictedSlots) {  // the golden vector of the elastic plan (algorithms §11.1)
+  SlotMap map(4);
+  std::vector<SlotLoad> loads;
+  map.want(std::vector<std::int32_t>{1, 4, 7, 9}, loads);
+  EXPECT_EQ(loads, (std::vector<SlotLoad>{{1, 0}, {4, 1}, {7, 2}, {9, 3}}));
+  loads.clear();
+  map.want(std::vector<std::int32_t>{1, 5, 7, 8}, loads);
+  EXPECT_EQ(loads, (std::vector<SlotLoad>{{5, 1}, {8, 3}}));
+  EXPECT_TRUE(std::ranges::equal(map.row_of(), std::vector<std::int32_t>{1, 5, 7, 8}));
+  loads.clear();
+  map.want(std::vector<std::int32_t>{1, 5, 7, 8}, loads);
+  EXPECT_TRUE(loads.empty()) << "nothing moves where nothing changed";
+}
+
+TEST(SlotMap, LoadsExactlyWhatIsMissing) {
+  std::mt19937 random(9);
+  SlotMap map(20);
+  std::vector<std::int32_t> before;
+  for (int step = 0; step < 300; ++step) {
+    std::vector<std::int32_t> all(60 + static_cast<std::size_t>(step)), wanted;
+    std::iota(all.begin(), all.end(), 0);
+    std::ranges::sample(all, std::back_inserter(wanted), 20, random);
+    std::vector<SlotLoad> loads;
+    map.want(wanted, loads);
+    std::vector<std::int32_t> missing, loaded;
+    std::ranges::set_difference(wanted, before, std::back_inserter(missing));
+    for (const SlotLoad& load : loads) loaded.push_back(load.row);
+    ASSERT_EQ(loaded, missing);
+    ASSERT_EQ(map.slots().size(), wanted.size());
+    for (std::size_t i = 0; i < wanted.size(); ++i) ASSERT_EQ(map.row_of()[static_cast<std::size_t>(map.slots()[i])], wanted[i]);
+    before = wanted;
+  }
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,304 @@
+// SpeContext over a cache that grows: what it attends to, what it moves, and that time changes nothing (algorithms §11, SC-1..3, GL-1).
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "engine/retrieve/device_pool.h"
+#include "engine/retrieve/specontext.h"
+#include "engine/retrieve/step_attention.h"
+#include "kernels/attention_rows.h"
+#include "tests/engine/pipeline/harness.h"
+#include "tests/engine/retrieve/head_files.h"
+#include "tests/kernels/kernel_test_support.h"
+
+namespace quire::testing {
+namespace {
+
+constexpr std::int32_t kLayers = 3, kHeads = 6, kKvHeads = 2, kDim = 16, kPrompt = 150;
+constexpr std::size_t kQuery = kHeads * kDim;
+using Options = std::map<std::string, std::string, std::less<>>;
+
+/// The model and the head all tests share.
+class SpeContextTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<RandomModelFolder>();
+    files_ = std::make_unique<HeadFolder>();
+    ModelOptions options;
+    options.weights = WeightFormat::kF32;
+    model_ = std::move(*load_model(folder_->path(), options));
+    head_ = std::move(*RetrievalHead::load(files_->path(), *model_));
+  }
+  static void TearDownTestSuite() {
+    head_.reset();
+    model_.reset();
+    files_.reset();
+    folder_.reset();
+  }
+  static std::int32_t token(std::int32_t position) { return 300 + position * 37 % 3000; }
+
+  /// A retriever over a sequence of its own; the same queries, keys and states for all.
+  class Decoding {
+   public:
+    explicit Decoding(std::string_view name, Options given, TransferLane* lane = nullptr, std::int64_t device_bytes = 0, std::int32_t lacking_layer = -1)
+        : device(device_bytes), retriever(std::move(*make_retriever(name))), pool_(PageFormat{kKvHeads, kDim, DType::kF16}, 0), cache_(pool_, kLayers), options_(std::move(given)),
+          lacking_layer_(lacking_layer) {
+      for (std::int32_t p = 0; p < kPrompt; ++p) add_row(p);
+      HeadTrack track(*head_, head_input(options_, *head_));
+      std::vector<std::int32_t> ids, positions;
+      for (std::int32_t p = 0; p < kPrompt; ++p) {
+        ids.push_back(token(p));
+        positions.push_back(p);
+      }
+      EXPECT_TRUE(track.add_embedded(ids, positions).ok());
+      RetrieveInput input;
+      input.cache = &cache_;
+      input.options = &options_;
+      input.device = &device;
+      input.transfers = lane;
+      input.head = head_.get();
+      input.prompt = &track;
+      input.prompt_tokens = kPrompt;
+      input.num_layers = kLayers;
+      input.num_heads = kHeads;
+      input.num_kv_heads = kKvHeads;
+      input.head_dim = kDim;
+      const Status s = retriever->prepare(input);
+      EXPECT_TRUE(s.ok()) << s.to_string();
+    }
+    ~Decoding() { retriever->settle(); }
+    SpeContextRetriever& plug() { return static_cast<SpeContextRetriever&>(*retriever); }
+
+    /// One token: what DecodeBatch does. The layers' outputs; empty where a layer failed, which is in `status`.
+    std::vector<std::vector<float>> next() {
+      const std::int32_t position = next_position_++;
+      std::vector<std::vector<float>> outs(kLayers);
+      status = retriever->begin_step(token(position), position);
+      if (!status.ok()) return outs;
+      add_row(position);
+      for (std::int32_t layer = 0; layer < kLayers && status.ok(); ++layer) {
+        const auto wanted = retriever->hidden_layers();
+        const auto state = random_floats(48, static_cast<std::uint32_t>(7000 + position * kLayers + layer));
+        if (std::find(wanted.begin(), wanted.end(), layer) != wanted.end()) retriever->take_hidden(layer, state.data());
+        outs[static_cast<std::size_t>(layer)].assign(kQuery, NAN);
+        const auto q = query(layer, position);
+        status = retriever->attend(step(layer, q, position, outs[static_cast<std::size_t>(layer)]));
+        if (!status.ok()) outs[static_cast<std::size_t>(layer)].clear();
+      }
+      return outs;
+    }
+    static std::vector<float> query(std::int32_t layer, std::int32_t position) { return random_floats(kQuery, static_cast<std::uint32_t>(900 + position * kLayers + layer)); }
+    RetrieveStep step(std::int32_t layer, const std::vector<float>& q, std::int32_t position, std::vector<float>& out) const {
+      return {layer, q.data(), position, &cache_, kHeads, kDim, out.data()};
+    }
+    std::int32_t last_position() const { return next_position_ - 1; }
+    const WorkingCache& cache() const { return cache_; }
+
+    DevicePool device;
+    std::unique_ptr<Retriever> retriever;
+    Status status;
+
+   private:
+    void add_row(std::int32_t position) {
+      for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+        // As after a selection per layer: one layer lacks every fifth token of the prompt.
+        if (layer == lacking_layer_ && position < kPrompt && position % 5 == 3) continue;
+        ASSERT_TRUE(cache_.add_rows(layer, std::span(&position, 1)).ok());
+        const auto raw = random_floats(kKvHeads * 2 * kDim, static_cast<std::uint32_t>(position * kLayers + layer));
+        ASSERT_TRUE(cache_.place(layer, model_->rope(), {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4}, cache_.num_rows(layer) - 1).ok());
+      }
+    }
+    PagePool pool_;
+    WorkingCache cache_;
+    PlugOptions options_;
+    const std::int32_t lacking_layer_;
+    std::int32_t next_position_ = kPrompt;
+  };
+
+  static Options budget(int tokens, const char* head = "auto") {
+    return {{"decode_budget", std::to_string(tokens)}, {"decode_sink", "2"}, {"decode_window", "6"}, {"decode_head", head}};
+  }
+
+  static std::unique_ptr<RandomModelFolder> folder_;
+  static std::unique_ptr<HeadFolder> files_;
+  static std::unique_ptr<Model> model_;
+  static std::unique_ptr<RetrievalHead> head_;
+};
+std::unique_ptr<RandomModelFolder> SpeContextTest::folder_;
+std::unique_ptr<HeadFolder> SpeContextTest::files_;
+std::unique_ptr<Model> SpeContextTest::model_;
+std::unique_ptr<RetrievalHead> SpeContextTest::head_;
+
+TEST_F(SpeContextTest, ABudgetOverTheContextIsDense) {
+  Decoding run("specontext", budget(300)), dense("dense", {});
+  for (int n = 0; n < 40; ++n) EXPECT_EQ(run.next(), dense.next()) << "token " << n;
+  EXPECT_EQ(run.retriever->stats().sparse_steps, 0);
+  EXPECT_EQ(run.retriever->stats().bytes_copied, 0);
+}
+
+TEST_F(SpeContextTest, AttendsToExactlyWhatItChose) {
+  for (const char* input : {"embed", "feature"}) {
+    Decoding run("specontext", budget(48, input));
+    for (int n = 0; n < 30; ++n) {
+      const auto outs = run.next();
+      ASSERT_TRUE(run.status.ok()) << run.status.to_string();
+      for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+        std::vector<std::vector<std::int32_t>> rows;
+        std::vector<RowList> lists;
+        for (std::int32_t m = 0; m < kKvHeads; ++m) {
+          rows.push_back(run.plug().attended_rows(layer, m));
+          ASSERT_EQ(rows.back().size(), 48u);
+          EXPECT_EQ(rows.back(), run.plug().attended_rows(0, m)) << "every layer attends to the same";
+          EXPECT_EQ(rows.back()[1], 1) << "the sinks";
+          EXPECT_EQ(rows.back()[42], run.last_position() - 5) << "the window, with the token itself at its end";
+        }
+        for (const auto& list : rows) lists.push_back({list.data(), static_cast<std::int64_t>(list.size())});
+        std::vector<float> want(kQuery), in_place(kQuery);
+        const auto q = Decoding::query(layer, run.last_position());
+        const RetrieveStep step = run.step(layer, q, run.last_position(), want);
+        ASSERT_TRUE(attention_rows_reference({attention_args(step, run.cache().view(layer)), lists.data()}).ok());
+        const auto& got = outs[static_cast<std::size_t>(layer)];
+        for (std::size_t i = 0; i < kQuery; ++i) ASSERT_NEAR(got[i], want[i], 2e-3) << input << " token " << n << " layer " << layer << " at " << i;
+        RetrieveStep there = step;
+        there.out = in_place.data();
+        ASSERT_TRUE(attention_rows({attention_args(there, run.cache().view(layer)), lists.data()}).ok());
+        EXPECT_EQ(got, in_place) << "where rows lie changes no bit";
+      }
+    }
+  }
+}
+
+TEST_F(SpeContextTest, ChoosesByTheHeadOverTheTokensBefore) {
+  Decoding run("specontext", budget(48, "embed"));
+  for (int n = 0; n < 3; ++n) (void)run.next();
+  HeadTrack track(*head_, HeadInput::kEmbedding);
+  std::vector<std::int32_t> ids, positions;
+  for (std::int32_t p = 0; p <= run.last_position(); ++p) {
+    ids.push_back(token(p));
+    positions.push_back(p);
+  }
+  ASSERT_TRUE(track.add_embedded(ids, positions).ok());
+  DevicePool pool(0);
+  HeadKeys all(pool, *head_, DType::kF16);
+  ASSERT_TRUE(all.append(track.keys().data(), positions).ok());
+  std::vector<float> q(kQuery), scores;
+  ASSERT_TRUE(head_->project(std::span(ids).last(1), nullptr, q.data(), nullptr).ok());
+  ASSERT_TRUE(rope_rotate(head_->rope(), {.x = q.data(), .out = q.data(), .positions = &positions.back(), .rows = 1, .num_heads = kHeads, .ldx = kQuery, .ldo = kQuery}).ok());
+  ASSERT_TRUE(head_scores({.query = q.data(), .position = positions.back(), .num_heads = kHeads, .keys = all.view(), .target_kv_heads = kKvHeads}, scores).ok());
+  for (std::size_t m = 0; m < kKvHeads; ++m) {
+    EXPECT_EQ(run.plug().attended_rows(0, static_cast<std::int32_t>(m)), select_tokens(std::span(scores).subspan(m * ids.size(), ids.size()), {48, 2, 6}));
+  }
+}
+
+TEST_F(SpeContextTest, MovesWhatWasNotThereAndNothingElse) {
+  Decoding run("specontext", budget(48));
+  std::vector<std::vector<std::int32_t>> before(kKvHeads);
+  std::int64_t bytes = 0;
+  const std::int64_t row_bytes = 2 * kDim * 2;
+  for (int n = 0; n < 40; ++n) {
+    (void)run.next();
+    std::int64_t missing = 0;
+    for (std::int32_t m = 0; m < kKvHeads; ++m) {
+      const auto now = run.plug().attended_rows(1, m);
+      std::vector<std::int32_t> fresh;
+      std::ranges::set_difference(now, before[static_cast<std::size_t>(m)], std::back_inserter(fresh));
+      ASSERT_EQ(fresh.back(), run.last_position()) << "the token itself is appended, not brought";
+      missing += static_cast<std::int64_t>(fresh.size()) - 1;
+      auto held = run.plug().slot_rows(1, m);
+      std::ranges::sort(held);
+      EXPECT_EQ(held, now) << "slots hold what is attended to";
+      before[static_cast<std::size_t>(m)] = now;
+    }
+    const RetrieveStats& s = run.retriever->stats();
+    EXPECT_EQ(s.bytes_copied - bytes, missing * row_bytes * kLayers) << "token " << n;
+    bytes = s.bytes_copied;
+    EXPECT_EQ(s.bytes_appended, (n + 1) * kLayers * kKvHeads * row_bytes);
+  }
+  const RetrieveStats s = run.retriever->stats();
+  EXPECT_EQ(s.selections, 40);
+  EXPECT_EQ(s.sparse_steps, 40 * kLayers);
+  EXPECT_EQ(s.rows_wanted, 40 * kLayers * kKvHeads * 47);
+  EXPECT_LT(s.rows_copied, s.rows_wanted);
+}
+
+TEST_F(SpeContextTest, ALayerThatLacksRowsChoosesAmongItsOwn) {
+  Decoding run("specontext", budget(48, "embed"), nullptr, 0, /*lacking_layer=*/1), whole("specontext", budget(48, "embed"));
+  for (int n = 0; n < 20; ++n) {
+    (void)run.next();
+    (void)whole.next();
+    ASSERT_TRUE(run.status.ok()) << run.status.to_string();
+    for (std::int32_t m = 0; m < kKvHeads; ++m) {
+      EXPECT_EQ(run.plug().attended_rows(0, m), whole.plug().attended_rows(0, m));
+      const auto rows = run.plug().attended_rows(1, m);
+      EXPECT_EQ(rows.size(), 48u) << "the whole budget";
+      // What both have and the whole choice took is taken here as well: fewer rows compete.
+      std::vector<std::int32_t> positions;
+      for (const std::int32_t row : rows) positions.push_back(run.cache().positions(1)[static_cast<std::size_t>(row)]);
+      for (const std::int32_t p : whole.plug().attended_rows(0, m)) {
+        if (p >= kPrompt || p % 5 != 3) EXPECT_TRUE(std::ranges::binary_search(positions, p)) << "token " << n << " position " << p;
+      }
+    }
+  }
+}
+
+TEST_F(SpeContextTest, DelaysChangeNothing) {
+  std::mt19937 random(5);
+  TransferLane slow([&random] {
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 400));
+    return Status();
+  });
+  TransferLane fast;
+  Decoding at_once("specontext", budget(40)), beside("specontext", budget(40), &fast), delayed("specontext", budget(40), &slow);
+  for (int n = 0; n < 60; ++n) {
+    const auto want = at_once.next();
+    EXPECT_EQ(beside.next(), want) << "token " << n;
+    EXPECT_EQ(delayed.next(), want) << "token " << n;
+  }
+  EXPECT_EQ(at_once.retriever->stats().bytes_copied, delayed.retriever->stats().bytes_copied);
+  EXPECT_EQ(delayed.retriever->stats().copies, beside.retriever->stats().copies);
+  EXPECT_GT(delayed.retriever->stats().copies, 0);
+}
+
+TEST_F(SpeContextTest, ACopyThatFailsEndsThisRequestOnly) {
+  int number = 0;
+  TransferLane lane([&number] { return ++number == 5 ? Status::io("the bus is down") : Status(); });
+  Decoding failing("specontext", budget(40), &lane);
+  while (failing.status.ok() && failing.last_position() < kPrompt + 10) (void)failing.next();
+  EXPECT_EQ(failing.status.code(), Code::kIo);
+  EXPECT_NE(failing.status.message().find("the bus is down"), std::string::npos);
+  Decoding other("specontext", budget(40), &lane), plain("specontext", budget(40));
+  for (int n = 0; n < 5; ++n) EXPECT_EQ(other.next(), plain.next());
+}
+
+TEST_F(SpeContextTest, HoldsWhatItSaysAndNoMore) {
+  Decoding run("specontext", budget(40));
+  (void)run.next();
+  const std::int64_t slots = kLayers * 48 * kKvHeads * 2 * kDim * 2;  // 40 in pages of 16
+  EXPECT_EQ(run.device.bytes_in_use(), slots + HeadKeys::bytes_for(head_->config(), DType::kF16, kPrompt + 1));
+  EXPECT_EQ(run.retriever->stats().device_bytes, run.device.bytes_in_use());
+  run.retriever->settle();
+  run.retriever = std::move(*make_retriever("dense"));
+  EXPECT_EQ(run.device.bytes_in_use(), 0);
+}
+
+TEST_F(SpeContextTest, ADeviceThatCanNeverHoldTheBudgetIsTheCallersError) {
+  Decoding run("specontext", budget(40), nullptr, 30000);
+  (void)run.next();
+  EXPECT_EQ(run.status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(run.status.field(), "cache.options.decode_budget");
+  EXPECT_NE(run.status.message().find("30000"), std::string::npos) << run.status.message();
+}
+
+TEST_F(SpeContextTest, OptionsThatDoNotFitAreNamed) {
+  const auto field = [](Options given) { return std::string((*make_retriever("specontext"))->check(PlugOptions(std::move(given))).field()); };
+  EXPECT_EQ(field({}), "");
+  EXPECT_EQ(field({{"decode_budget", "68"}}), "cache.options.decode_budget") << "4 sinks and 64 of window take all of it";
+  EXPECT_EQ(field({{"decode_budget", "69"}}), "");
+  EXPECT_EQ(field({{"decode_budget", "16"}, {"decode_sink", "0"}, {"decode_window", "0"}}), "");
+}
+
+}  // namespace
+}  // namespace quire::testing
