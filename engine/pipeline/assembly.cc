@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/model/hook_chain.h"
+
 namespace quire {
 namespace {
 
@@ -164,7 +166,8 @@ Status Assembly::run_chunk(Item& item) {
   }
   request.cache = &*run_.cache;
   request.tap = run_.head_track.get();
-  if (item.question || run_.compressor->observes_prompt()) request.hook = run_.compressor->observer();
+  HookChain hooks(item.question || run_.compressor->observes_prompt() ? run_.compressor->observer() : nullptr, run_.queries.get());
+  if (!hooks.empty()) request.hook = &hooks;
   if (last && item.question) {
     logits_.resize(at(run_.core.model->config().vocab_size));
     request.logit_rows = std::span(&last_row, 1);

@@ -29,6 +29,7 @@ struct QueryRun {
   std::unique_ptr<Recomputer> recomputer;
   std::unique_ptr<Compressor> compressor;
   std::unique_ptr<QueryLookAhead> look_ahead;   ///< null: the compressor wants none
+  std::unique_ptr<PromptQueries> queries;       ///< null: the retriever wants none, or has had them
   std::optional<WorkingCache> cache;
   std::unique_ptr<HeadTrack> head_track;        ///< until the retriever is prepared; null: it wants none
   std::unique_ptr<Retriever> retriever;         ///< goes before the cache: copies of it may be under way

@@ -127,6 +127,7 @@ Status QueryTask::plan() {
   if (prompt_) prompt_->enter(run_.plan);
   run_.add_span("lookup", started, Clock::now());
   QUIRE_RETURN_IF_ERROR(make_plugs());
+  wish_for_queries();
   run_.cache.emplace(*core.pool, core.facts.shape.num_layers);
   supply_ = std::make_unique<KvSupply>(run_);
   begin_look_ahead();
@@ -191,13 +192,17 @@ void QueryTask::step() {
   if (!status.ok()) finish(status, FinishReason::kError);
 }
 
-/// Of the front, how many tokens need not run: the answer begins with the logits of the last, and a compressor sees the rows it watches.
+/// Of the front, how many tokens need not run: the answer begins with the logits of the last, and compressor and retriever see the rows they watch.
 std::int64_t QueryTask::tokens_to_share() const {
-  const auto front = static_cast<std::int64_t>(front_.token_ids.size());
+  const auto front = static_cast<std::int64_t>(front_.token_ids.size()), question = static_cast<std::int64_t>(run_.request.suffix_ids.size());
   if (run_.head_track && run_.head_track->input() == HeadInput::kFeature) return 0;  // pages hold no states of the tokens in them
-  if (run_.compressor->observer() == nullptr) return front - (front_.whole ? 1 : 0);
-  if (run_.compressor->observes_prompt()) return 0;
-  return front - (front_.whole ? static_cast<std::int64_t>(run_.request.suffix_ids.size()) : 0);
+  std::int64_t most = front;
+  if (front_.whole) most -= run_.compressor->observer() == nullptr ? 1 : question;
+  if (run_.compressor->observer() != nullptr && run_.compressor->observes_prompt()) return 0;
+  if (!run_.queries) return most;
+  // What a retriever sees must not depend on what others have left behind.
+  if (run_.queries->needs_whole_prompt()) return 0;
+  return std::clamp<std::int64_t>(front - run_.queries->wish().count + (front_.whole ? 0 : question), 0, most);
 }
 
 /// Begins with pages that an earlier request computed, if the strategy may reuse anything. Later than the plan: a query that waits for
@@ -291,6 +296,15 @@ Status QueryTask::begin_assembly() {
   return {};
 }
 
+/// Before any row runs: how much of the prompt may be shared depends on it.
+void QueryTask::wish_for_queries() {
+  const Plan& plan = run_.plan.plan;
+  const QueryWish wish = run_.retriever->queries_wanted(plan.options, plan.prompt_tokens);
+  if (wish.count == 0) return;
+  const EngineFacts& facts = run_.core.facts;
+  run_.queries = std::make_unique<PromptQueries>(run_.core.model->rope(), PromptQueries::Shape{facts.shape.num_layers, facts.num_heads, facts.shape.head_dim}, wish, plan.prompt_tokens);
+}
+
 Status QueryTask::step_assembly() {
   if (assembly_->before_question() && !recompute_done_) {
     if (!assembly_->placed()) return assembly_->place_again();
@@ -322,6 +336,7 @@ Status QueryTask::begin_decode() {
   retrieve.heat = &heat;
   retrieve.contexts = contexts;
   retrieve.options = &run_.plan.plan.options;
+  retrieve.queries = run_.queries.get();
   retrieve.device = run_.core.device;
   retrieve.transfers = run_.core.transfers;
   const Plan& plan = run_.plan.plan;
@@ -334,6 +349,7 @@ Status QueryTask::begin_decode() {
   retrieve.prompt = run_.head_track.get();
   QUIRE_RETURN_IF_ERROR(run_.retriever->prepare(retrieve));
   run_.head_track.reset();
+  run_.queries.reset();
   answer_ = std::make_unique<Answer>(run_, *sink_, assembly_->next_position());
   stage_ = Stage::kDecode;
   decode_started_ = Clock::now();

@@ -87,6 +87,7 @@ class QueryTask {
   Status make_plugs();
   Status step_prompt();
   void begin_look_ahead();
+  void wish_for_queries();
   Status step_stage();
   Status begin_selecting();
   Status select();

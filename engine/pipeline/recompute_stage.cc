@@ -13,6 +13,7 @@ Status RecomputeStage::prepare() {
   input.rope = &run_.core.model->rope();
   input.sketch = [this](std::int32_t context) { return supply_.sketch(context); };
   QUIRE_ASSIGN_OR_RETURN(pass_, run_.recomputer->prepare(input));
+  if (pass_) pass_->observe(run_.queries.get());
   return {};
 }
 

@@ -94,6 +94,7 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
     RecomputeInput input = input_;
     input.cache = &cache;
     QUIRE_ASSIGN_OR_RETURN(chosen_, make_row_pass(input, candidates_.subset(top_k_sorted(deviation_, num_chosen_)), WriteBack::kOverwrite));
+    chosen_->observe(observer_);
     return {};
   }
 

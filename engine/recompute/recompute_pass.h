@@ -34,8 +34,12 @@ class RecomputePass {
   /// Errors: kCorruption, kResourceExhausted, kInternal (a stored block was not loaded). After any, the pass is done and its padding gone.
   virtual Status step(Model& model, WorkingCache& cache, ForwardWorkspace& workspace, std::int64_t max_rows) = 0;
   const RecomputeReport& report() const { return report_; }
+  /// `hook` sees the rows that are replaced while they run, after what the pass decided on them, and decides nothing. Before the first step(); it must outlive
+  /// the pass. Null: nobody.
+  void observe(ForwardHook* hook) { observer_ = hook; }
 
  protected:
+  ForwardHook* observer_ = nullptr;
   RecomputeReport report_;
 };
 

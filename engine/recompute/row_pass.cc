@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "engine/model/hook_chain.h"
 #include "engine/recompute/fusion.h"
 #include "engine/recompute/row_chunk.h"
 #include "engine/recompute/stored_row.h"
@@ -45,7 +46,8 @@ class RowPass final : public RecomputePass, private ForwardHook {
 
   Status run_chunk(Model& model, WorkingCache& cache, ForwardWorkspace& workspace, std::int64_t max_rows) {
     kv_dtype_ = model.options().kv_dtype;
-    QUIRE_ASSIGN_OR_RETURN(const std::size_t n, chunk_.run(rows_, next_, max_rows, model, cache, *this, workspace));
+    HookChain hooks(this, observer_);
+    QUIRE_ASSIGN_OR_RETURN(const std::size_t n, chunk_.run(rows_, next_, max_rows, model, cache, hooks, workspace));
     next_ += n;
     return {};
   }

@@ -11,6 +11,7 @@
 #include "engine/cache/working_cache.h"
 #include "engine/compress/compressor.h"
 #include "engine/pipeline/plug_options.h"
+#include "engine/retrieve/prompt_queries.h"
 #include "engine/retrieve/retrieve_stats.h"
 #include "kernels/base/status.h"
 
@@ -31,6 +32,7 @@ struct RetrieveInput {
   const Heat* heat = nullptr;                ///< what compression demoted is not in it; where rows were dropped it is empty. For this call only
   std::span<const ContextRows> contexts;     ///< that have rows, ascending; for this call only
   const PlugOptions* options = nullptr;      ///< checked by check(); null: defaults. For this call only
+  PromptQueries* queries = nullptr;          ///< those of queries_wanted(), as far as there are; null: none. For this call only, which may take them out
   DevicePool* device = nullptr;              ///< for what is brought to the device; outlives the retriever
   TransferLane* transfers = nullptr;         ///< for copies beside the computation; null: they are made at once. Outlives the retriever
   const RetrievalHead* head = nullptr;       ///< for retrievers with wants_head(); outlives the retriever
@@ -59,6 +61,8 @@ class Retriever {
   virtual Status check(const PlugOptions&) const { return {}; }
   /// It chooses by the service's retrieval head.
   virtual bool wants_head() const { return false; }
+  /// Prompt rows whose queries prepare() reads.
+  virtual QueryWish queries_wanted(const PlugOptions&, std::int64_t /*prompt_tokens*/) const { return {}; }
   /// Once, before the first decode step.
   virtual Status prepare(const RetrieveInput&) { return {}; }
   /// Before the layers of a step run: a retriever that chooses by token id alone brings its rows in now.

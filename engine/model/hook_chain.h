@@ -1,0 +1,27 @@
+/// Two hooks in one pass.
+#pragma once
+
+#include "engine/model/forward.h"
+
+namespace quire {
+
+/// The second sees what the first decided. Either may be null. Does not own them.
+class HookChain final : public ForwardHook {
+ public:
+  HookChain(ForwardHook* first, ForwardHook* second) : first_(first), second_(second) {}
+
+  Status after_projection(LayerPass& pass) override {
+    if (first_ != nullptr) QUIRE_RETURN_IF_ERROR(first_->after_projection(pass));
+    return second_ != nullptr ? second_->after_projection(pass) : Status();
+  }
+  Status after_attention(LayerPass& pass) override {
+    if (first_ != nullptr) QUIRE_RETURN_IF_ERROR(first_->after_attention(pass));
+    return second_ != nullptr ? second_->after_attention(pass) : Status();
+  }
+  bool empty() const { return first_ == nullptr && second_ == nullptr; }
+
+ private:
+  ForwardHook *first_, *second_;
+};
+
+}  // namespace quire

@@ -1,0 +1,99 @@
+#include "engine/retrieve/prompt_queries.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "kernels/base/dtype.h"
+
+namespace quire {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// `count` of the positions below n, ascending.
+std::vector<std::int32_t> wanted_positions(const QueryWish& wish, std::int64_t n) {
+  std::vector<std::int32_t> out;
+  const std::int64_t count = std::min(wish.count, n);
+  switch (wish.rows) {
+    case QueryWish::Rows::kLast: break;
+    case QueryWish::Rows::kFirst:
+      for (std::int64_t p = 0; p < count; ++p) out.push_back(static_cast<std::int32_t>(p));
+      break;
+    case QueryWish::Rows::kSpread:
+      for (std::int64_t i = 0; i < count; ++i) out.push_back(static_cast<std::int32_t>((i + 1) * n / count - 1));
+      break;
+    case QueryWish::Rows::kRandom: {
+      // Each position is taken with the chance that is left for it: the same rows on every machine.
+      std::mt19937_64 random(static_cast<std::uint64_t>(n));
+      for (std::int64_t p = 0; p < n && static_cast<std::int64_t>(out.size()) < count; ++p) {
+        if (static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n - p)) < count - static_cast<std::int64_t>(out.size())) out.push_back(static_cast<std::int32_t>(p));
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+PromptQueries::PromptQueries(const RopeTable& rope, Shape shape, QueryWish wish, std::int64_t prompt_tokens)
+    : rope_(rope), shape_(shape), wish_(wish), positions_(wanted_positions(wish, prompt_tokens)), layers_(at(shape.num_layers)),
+      rotated_(at(shape.num_heads) * at(shape.head_dim)) {}
+
+bool PromptQueries::wanted(std::int32_t position) const {
+  return wish_.rows == QueryWish::Rows::kLast || std::binary_search(positions_.begin(), positions_.end(), position);
+}
+
+/// Where the row's query goes; -1: there are as many rows with larger positions.
+std::int32_t PromptQueries::slot_for(Layer& layer, std::int32_t position) const {
+  auto& rows = layer.rows;
+  auto place = std::lower_bound(rows.begin(), rows.end(), position, [](const Row& r, std::int32_t p) { return r.position < p; });
+  if (place != rows.end() && place->position == position) return place->slot;
+  if (static_cast<std::int64_t>(rows.size()) < wish_.count) {
+    const auto slot = static_cast<std::int32_t>(rows.size());
+    rows.insert(place, {position, slot});
+    layer.queries.resize(rows.size() * rotated_.size());
+    layer.lse.resize(rows.size() * at(shape_.num_heads));
+    return slot;
+  }
+  if (place == rows.begin()) return -1;
+  const std::int32_t slot = rows.front().slot;
+  std::move(rows.begin() + 1, place, rows.begin());
+  *(place - 1) = {position, slot};
+  return slot;
+}
+
+Status PromptQueries::after_attention(LayerPass& pass) {
+  Layer& layer = layers_[at(pass.layer)];
+  const auto n = static_cast<std::int64_t>(pass.positions.size());
+  // Positions ascend within a pass: of the last rows, no more than count can stay.
+  const std::int64_t first = wish_.rows == QueryWish::Rows::kLast ? std::max<std::int64_t>(0, n - wish_.count) : 0;
+  for (std::int64_t i = first; i < n; ++i) {
+    const std::int32_t position = pass.positions[at(i)];
+    const float* lse = pass.lse + i * shape_.num_heads;
+    if (std::isnan(lse[0]) || !wanted(position)) continue;  // without attention the row has a query, but nobody knows what it looked at
+    const std::int32_t slot = slot_for(layer, position);
+    if (slot < 0) continue;
+    RopeRotateArgs rotate{};
+    rotate.x = pass.qkv.q + i * pass.qkv.ld;
+    rotate.out = rotated_.data();
+    rotate.positions = &position;
+    rotate.rows = 1;
+    rotate.num_heads = shape_.num_heads;
+    rotate.ldx = rotate.ldo = static_cast<std::int64_t>(rotated_.size());
+    QUIRE_RETURN_IF_ERROR(rope_rotate(rope_, rotate));
+    std::transform(rotated_.begin(), rotated_.end(), layer.queries.begin() + slot * static_cast<std::ptrdiff_t>(rotated_.size()), f32_to_bf16);
+    std::copy_n(lse, shape_.num_heads, layer.lse.begin() + std::ptrdiff_t{slot} * shape_.num_heads);
+  }
+  return {};
+}
+
+std::span<const std::uint16_t> PromptQueries::query(std::int32_t layer, std::int64_t i) const {
+  return std::span(layers_[at(layer)].queries).subspan(at(row(layer, i).slot) * rotated_.size(), rotated_.size());
+}
+
+std::span<const float> PromptQueries::lse(std::int32_t layer, std::int64_t i) const {
+  return std::span(layers_[at(layer)].lse).subspan(at(row(layer, i).slot) * at(shape_.num_heads), at(shape_.num_heads));
+}
+
+}  // namespace quire

@@ -1,0 +1,144 @@
+// Queries of prompt rows, as retrievers get to see them.
+#include "engine/retrieve/prompt_queries.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "engine/model/hook_chain.h"
+#include "kernels/attention.h"
+#include "tests/engine/model/model_harness.h"
+#include "tests/support/model_files.h"
+
+namespace quire {
+namespace {
+
+using namespace testing;
+using Rows = QueryWish::Rows;
+
+constexpr std::int32_t kHeads = 4, kDim = 8, kPrompt = 40;
+
+class PromptQueriesTest : public ::testing::Test {
+ protected:
+  PromptQueriesTest() {
+    RopeConfig config;
+    config.head_dim = config.rotary_dim = kDim;
+    rope_ = std::move(*RopeTable::build(config, 64));
+  }
+  PromptQueries make(QueryWish wish) const { return PromptQueries(rope_, {1, kHeads, kDim}, wish, kPrompt); }
+  /// Shows rows at these positions; every element of a row's raw query is `value`. Rows in `silent` did not attend.
+  static void show(PromptQueries& queries, std::vector<std::int32_t> positions, float value, std::vector<std::int32_t> silent = {}) {
+    std::vector<float> q(positions.size() * kHeads * kDim, value), lse;
+    for (const std::int32_t p : positions) {
+      const bool saw = std::find(silent.begin(), silent.end(), p) == silent.end();
+      lse.insert(lse.end(), kHeads, saw ? static_cast<float>(p) + value : NAN);
+    }
+    LayerPass pass{};
+    pass.positions = positions;
+    pass.qkv.q = q.data();
+    pass.qkv.rows = static_cast<std::int64_t>(positions.size());
+    pass.qkv.ld = kHeads * kDim;
+    pass.lse = lse.data();
+    ASSERT_TRUE(queries.after_attention(pass).ok());
+  }
+  static std::vector<std::int32_t> positions(const PromptQueries& queries) {
+    std::vector<std::int32_t> out;
+    for (std::int64_t i = 0; i < queries.num_rows(0); ++i) out.push_back(queries.position(0, i));
+    return out;
+  }
+  static std::vector<std::int32_t> range(std::int32_t begin, std::int32_t end) {
+    std::vector<std::int32_t> out(static_cast<std::size_t>(end - begin));
+    std::iota(out.begin(), out.end(), begin);
+    return out;
+  }
+  RopeTable rope_;
+};
+
+TEST_F(PromptQueriesTest, TheLastRowsStayHoweverTheyCome) {
+  PromptQueries whole = make({6, Rows::kLast}), pieces = make({6, Rows::kLast});
+  show(whole, range(0, 40), 1);
+  show(pieces, range(36, 40), 1);  // recomputed rows come before rows in front of them have run, and some run twice
+  show(pieces, range(0, 35), 1);
+  show(pieces, {34, 35}, 1);
+  EXPECT_EQ(positions(whole), range(34, 40));
+  EXPECT_EQ(positions(pieces), range(34, 40));
+  for (std::int64_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(std::vector(whole.query(0, i).begin(), whole.query(0, i).end()), std::vector(pieces.query(0, i).begin(), pieces.query(0, i).end()));
+    EXPECT_FLOAT_EQ(whole.lse(0, i)[0], static_cast<float>(35 + i));
+    EXPECT_FLOAT_EQ(pieces.lse(0, i)[3], static_cast<float>(35 + i));
+  }
+}
+
+TEST_F(PromptQueriesTest, ARowThatRunsAgainCountsWithItsLaterQuery) {
+  PromptQueries queries = make({4, Rows::kLast});
+  show(queries, {1, 5}, 1);
+  show(queries, {5, 9}, 2);
+  EXPECT_EQ(positions(queries), (std::vector<std::int32_t>{1, 5, 9}));
+  EXPECT_FLOAT_EQ(queries.lse(0, 0)[0], 2);
+  EXPECT_FLOAT_EQ(queries.lse(0, 1)[0], 7);
+  queries.release(0);
+  EXPECT_EQ(queries.num_rows(0), 0);
+}
+
+TEST_F(PromptQueriesTest, RowsThatDidNotAttendAreLeftOut) {
+  PromptQueries queries = make({8, Rows::kLast});
+  show(queries, range(0, 6), 1, {0, 3, 5});
+  EXPECT_EQ(positions(queries), (std::vector<std::int32_t>{1, 2, 4}));
+}
+
+TEST_F(PromptQueriesTest, OtherRowsOfThePromptCanBeWishedFor) {
+  const auto seen = [&](QueryWish wish) {
+    PromptQueries queries = make(wish);
+    for (std::int32_t p = 0; p < 44; p += 11) show(queries, range(p, p + 11), 1);  // the last four are a look-ahead
+    EXPECT_EQ(queries.needs_whole_prompt(), wish.rows != Rows::kLast);
+    return positions(queries);
+  };
+  EXPECT_EQ(seen({3, Rows::kLast}), range(41, 44));
+  EXPECT_EQ(seen({3, Rows::kFirst}), range(0, 3));
+  EXPECT_EQ(seen({4, Rows::kSpread}), (std::vector<std::int32_t>{9, 19, 29, 39}));
+  EXPECT_EQ(seen({100, Rows::kSpread}), range(0, 40));
+  const auto random = seen({10, Rows::kRandom});
+  EXPECT_EQ(random.size(), 10u);
+  EXPECT_EQ(seen({10, Rows::kRandom}), random);
+  EXPECT_LT(random.back(), 40);
+  EXPECT_GT(random.back() - random.front(), 15) << "all over the prompt";
+  EXPECT_EQ(seen({100, Rows::kRandom}), range(0, 40));
+}
+
+/// The queries of a real pass, rotated and rounded, still look at the cache as the pass did.
+TEST_F(PromptQueriesTest, OfAModelTheyAreWhatItsAttentionUsed) {
+  const auto config = parse_model_config(tiny_config_json("\"num_hidden_layers\": 3", {"num_hidden_layers"}));
+  Runner run(std::move(*make_random_model(*config, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, 21)));
+  const ModelConfig& c = run.model().config();
+  PromptQueries queries(run.model().rope(), {c.num_layers, c.num_heads, c.head_dim}, {9, Rows::kLast}, 30);
+  HookChain hooks(nullptr, &queries);
+  std::mt19937 random(3);
+  std::vector<std::int32_t> ids(30);
+  for (auto& id : ids) id = static_cast<std::int32_t>(random() % 40);
+  (void)run.append(std::span(ids).first(17), 1, &hooks);
+  (void)run.append(std::span(ids).subspan(17), 1, &hooks);
+  for (std::int32_t layer = 0; layer < c.num_layers; ++layer) {
+    ASSERT_EQ(queries.num_rows(layer), 9);
+    for (std::int64_t i = 0; i < 9; ++i) {
+      const std::int32_t position = queries.position(layer, i);
+      EXPECT_EQ(position, 21 + i);
+      std::vector<float> q, out(static_cast<std::size_t>(c.num_heads * c.head_dim)), lse(static_cast<std::size_t>(c.num_heads));
+      for (const std::uint16_t x : queries.query(layer, i)) q.push_back(bf16_to_f32(x));
+      AttentionArgs args{};
+      args.q = q.data();
+      args.query_positions = &position;
+      args.rows = 1;
+      args.ldq = args.ldo = static_cast<std::int64_t>(q.size());
+      args.num_heads = c.num_heads;
+      args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+      args.kv = run.cache().view(layer);
+      args.out = out.data();
+      args.lse = lse.data();
+      ASSERT_TRUE(attention_reference(args).ok());
+      for (std::size_t h = 0; h < lse.size(); ++h) EXPECT_NEAR(queries.lse(layer, i)[h], lse[h], 0.02) << "layer " << layer << " row " << i << " head " << h;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire
