@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "kernels/cpu/rows.h"
@@ -43,8 +44,23 @@ std::vector<std::int32_t> top_k(std::span<const float> scores, std::int64_t k) {
 }
 
 std::vector<std::int32_t> top_k_sorted(std::span<const float> scores, std::int64_t k) {
-  auto index = select(scores, k);
-  std::sort(index.begin(), index.end());
+  const auto n = static_cast<std::int64_t>(scores.size());
+  if (k <= 0 || k >= n || std::any_of(scores.begin(), scores.end(), [](float x) { return std::isnan(x); })) {
+    auto index = select(scores, k);
+    std::sort(index.begin(), index.end());
+    return index;
+  }
+  // By value alone: what is above the k-th value, and of its equals the first.
+  std::vector<float> values(scores.begin(), scores.end());
+  std::nth_element(values.begin(), values.begin() + (k - 1), values.end(), std::greater<>());
+  const float least = values[static_cast<std::size_t>(k - 1)];
+  std::int64_t equals = k - std::count_if(values.begin(), values.begin() + k, [least](float x) { return x > least; });
+  std::vector<std::int32_t> index;
+  index.reserve(static_cast<std::size_t>(k));
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float x = scores[static_cast<std::size_t>(i)];
+    if (x > least || (x == least && equals-- > 0)) index.push_back(static_cast<std::int32_t>(i));
+  }
   return index;
 }
 

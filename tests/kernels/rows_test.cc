@@ -55,10 +55,10 @@ TEST(AddInplaceTest, Adds) {
 
 TEST(TopKTest, MatchesTheReferenceWithTiesAndNan) {
   std::mt19937 rng(3);
-  for (const std::int64_t n : {0, 1, 7, 33, 300}) {
+  for (const std::int64_t n : {0, 1, 7, 8, 33, 34, 300, 301}) {
     std::vector<float> scores(n);
     for (float& s : scores) {
-      const auto pick = rng() % 12;
+      const auto pick = n % 2 == 0 ? 1 + rng() % 11 : rng() % 12;  // with and without NaN
       s = pick == 0 ? kNan : pick == 1 ? kInfinity : pick == 2 ? -kInfinity : pick == 3 ? -0.0f : static_cast<float>(pick % 5);
     }
     for (const std::int64_t k : {std::int64_t{0}, std::int64_t{1}, n / 2, n - 1, n, n + 5}) {
