@@ -1,0 +1,17 @@
+/// Vectorised bodies of row_scores() and row_values(): rows [begin, end) of a checked call.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/row_products.h"
+
+namespace quire::cpu {
+
+void row_scores_rows(const RowScoresArgs& args, std::int64_t begin, std::int64_t end);
+/// Sums of these rows alone: out [num_queries, head_dim], overwritten.
+void row_values_rows(const RowValuesArgs& args, std::int64_t begin, std::int64_t end, float* out);
+
+float log_sum_exp(const float* x, std::int64_t n);
+void exp_minus(float* x, std::int64_t n, float lse);
+
+}  // namespace quire::cpu

@@ -1,0 +1,180 @@
+#include "kernels/cpu/row_products_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/cpu_features.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/row_products_simd.cc"
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#include "hwy/foreach_target.h"
+
+#include "hwy/highway.h"
+#include "kernels/cpu/simd-inl.h"
+
+// Rows are read once, in the order they are listed; what is listed next is fetched meanwhile, because listed rows lie anywhere. Channels lie in vector
+// lanes, and a block of queries shares what was read of a row.
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::cpu {
+namespace HWY_NAMESPACE {
+
+constexpr std::int64_t kFetchAhead = 12;  ///< rows
+constexpr int kValueVectors = 4;          ///< of channels, summed up in registers for 4 queries
+
+HWY_INLINE const std::byte* RowAt(const ChosenRows& c, std::int64_t j, int value) {
+  const std::int64_t row = c.rows != nullptr ? c.rows[j] : c.first_row + j;
+  return static_cast<const std::byte*>(c.kv.pages[row / kPageTokens]) + value * c.kv.kv_stride + c.kv_head * c.kv.head_stride + row % kPageTokens * c.kv.token_stride;
+}
+
+HWY_INLINE void Fetch(const ChosenRows& c, std::int64_t j, std::int64_t end, int value, std::int64_t row_bytes) {
+  if (j >= end) return;
+  const std::byte* p = RowAt(c, j, value);
+  for (std::int64_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(p + i);
+}
+
+/// Products of NQ queries with one key.
+template <int NQ, class Tag>
+HWY_INLINE void ScoreRow(Tag tag, const RowScoresArgs& a, const float* q, const typename Tag::Type* key, float* scores) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t dim = a.keys.kv.head_dim;
+  hn::Vec<decltype(d)> sum[NQ];
+#pragma GCC unroll 8
+  for (int i = 0; i < NQ; ++i) sum[i] = hn::Zero(d);
+  std::int64_t c = 0;
+  for (; c + lanes <= dim; c += lanes) {
+    const auto k = load_as_f32(d, tag, key + c);
+#pragma GCC unroll 8
+    for (int i = 0; i < NQ; ++i) sum[i] = hn::MulAdd(hn::LoadU(d, q + i * a.ldq + c), k, sum[i]);
+  }
+  float rest[NQ] = {};
+  const hn::CappedTag<float, 8> d8;  // head_dim is a multiple of 8
+  for (; c < dim; c += static_cast<std::int64_t>(hn::Lanes(d8))) {
+    const auto k = load_as_f32(d8, tag, key + c);
+#pragma GCC unroll 8
+    for (int i = 0; i < NQ; ++i) rest[i] += hn::GetLane(hn::SumOfLanes(d8, hn::Mul(hn::LoadU(d8, q + i * a.ldq + c), k)));
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < NQ; ++i) scores[i * a.ld_scores] = a.scale * (hn::GetLane(hn::SumOfLanes(d, sum[i])) + rest[i]);
+}
+
+template <int NQ, class Tag>
+HWY_INLINE void ScoreQueries(Tag tag, const RowScoresArgs& a, std::int64_t first, std::int64_t begin, std::int64_t end) {
+  const std::int64_t row_bytes = a.keys.kv.head_dim * static_cast<std::int64_t>(sizeof(typename Tag::Type));
+  for (std::int64_t j = begin; j < end; ++j) {
+    if (first == 0 && a.keys.rows != nullptr) Fetch(a.keys, j + kFetchAhead, end, 0, row_bytes);
+    ScoreRow<NQ>(tag, a, a.q + first * a.ldq, reinterpret_cast<const typename Tag::Type*>(RowAt(a.keys, j, 0)), a.scores + first * a.ld_scores + j);
+  }
+}
+
+void ScoreRows(const RowScoresArgs& a, std::int64_t begin, std::int64_t end) {
+  // As many rows as stay in the first-level cache while all queries go over them.
+  constexpr std::int64_t kBlock = 64;
+  with_dtype(a.keys.kv.dtype, [&](auto tag) HWY_ATTR {
+    for (; begin < end; begin += kBlock) {
+      const std::int64_t stop = std::min(end, begin + kBlock);
+      std::int64_t i = 0;
+      for (; i + 8 <= a.num_queries; i += 8) ScoreQueries<8>(tag, a, i, begin, stop);
+      for (; i + 4 <= a.num_queries; i += 4) ScoreQueries<4>(tag, a, i, begin, stop);
+      for (; i < a.num_queries; ++i) ScoreQueries<1>(tag, a, i, begin, stop);
+    }
+  });
+}
+
+/// out[i][c ..] = sums of NV vectors of channels for NQ queries.
+template <int NQ, int NV, class D, class Tag>
+HWY_INLINE void SumValues(D d, Tag tag, const RowValuesArgs& a, std::int64_t first, std::int64_t c, std::int64_t begin, std::int64_t end, float* out) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t dim = a.values.kv.head_dim;
+  hn::Vec<D> sum[NQ][NV];
+#pragma GCC unroll 4
+  for (int i = 0; i < NQ; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) sum[i][v] = hn::Zero(d);
+  }
+  for (std::int64_t j = begin; j < end; ++j) {
+    if (first == 0 && c == 0 && a.values.rows != nullptr) Fetch(a.values, j + kFetchAhead, end, 1, dim * static_cast<std::int64_t>(sizeof(typename Tag::Type)));
+    const auto* value = reinterpret_cast<const typename Tag::Type*>(RowAt(a.values, j, 1)) + c;
+    hn::Vec<D> x[NV];
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) x[v] = load_as_f32(d, tag, value + v * lanes);
+#pragma GCC unroll 4
+    for (int i = 0; i < NQ; ++i) {
+      const auto w = hn::Set(d, a.weights[(first + i) * a.ld_weights + j]);
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) sum[i][v] = hn::MulAdd(w, x[v], sum[i][v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < NQ; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) hn::StoreU(sum[i][v], d, out + (first + i) * dim + c + v * lanes);
+  }
+}
+
+template <int NQ, class Tag>
+HWY_INLINE void ValueQueries(Tag tag, const RowValuesArgs& a, std::int64_t first, std::int64_t begin, std::int64_t end, float* out) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 8> d8;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t dim = a.values.kv.head_dim;
+  std::int64_t c = 0;
+  for (; c + kValueVectors * lanes <= dim; c += kValueVectors * lanes) SumValues<NQ, kValueVectors>(d, tag, a, first, c, begin, end, out);
+  for (; c + lanes <= dim; c += lanes) SumValues<NQ, 1>(d, tag, a, first, c, begin, end, out);
+  for (; c < dim; c += static_cast<std::int64_t>(hn::Lanes(d8))) SumValues<NQ, 1>(d8, tag, a, first, c, begin, end, out);
+}
+
+void ValueRows(const RowValuesArgs& a, std::int64_t begin, std::int64_t end, float* out) {
+  with_dtype(a.values.kv.dtype, [&](auto tag) HWY_ATTR {
+    std::int64_t i = 0;
+    for (; i + 4 <= a.num_queries; i += 4) ValueQueries<4>(tag, a, i, begin, end, out);
+    for (; i < a.num_queries; ++i) ValueQueries<1>(tag, a, i, begin, end, out);
+  });
+}
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+float LogSumExp(const float* x, std::int64_t n) {
+  float largest = kNothing;
+  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR { largest = std::max(largest, hn::GetLane(hn::MaxOfLanes(d, hn::LoadU(d, x + i)))); });
+  if (largest == kNothing) return kNothing;
+  float sum = 0;
+  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR { sum += hn::GetLane(hn::SumOfLanes(d, fast_exp(d, hn::Sub(hn::LoadU(d, x + i), hn::Set(d, largest))))); });
+  return largest + std::log(sum);
+}
+
+void ExpMinus(float* x, std::int64_t n, float lse) {
+  if (lse == kNothing) {
+    std::fill_n(x, n, 0.0f);
+    return;
+  }
+  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR { hn::StoreU(fast_exp(d, hn::Sub(hn::LoadU(d, x + i), hn::Set(d, lse))), d, x + i); });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace quire::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace quire::cpu {
+namespace {
+
+[[maybe_unused]] const Isa kIsa = isa();  // before the first dispatch
+
+HWY_EXPORT(ScoreRows);
+HWY_EXPORT(ValueRows);
+HWY_EXPORT(LogSumExp);
+HWY_EXPORT(ExpMinus);
+
+}  // namespace
+
+void row_scores_rows(const RowScoresArgs& args, std::int64_t begin, std::int64_t end) { HWY_DYNAMIC_DISPATCH(ScoreRows)(args, begin, end); }
+void row_values_rows(const RowValuesArgs& args, std::int64_t begin, std::int64_t end, float* out) { HWY_DYNAMIC_DISPATCH(ValueRows)(args, begin, end, out); }
+float log_sum_exp(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(LogSumExp)(x, n); }
+void exp_minus(float* x, std::int64_t n, float lse) { HWY_DYNAMIC_DISPATCH(ExpMinus)(x, n, lse); }
+
+}  // namespace quire::cpu
+#endif

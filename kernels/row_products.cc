@@ -1,0 +1,70 @@
+#include "kernels/row_products.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/cpu/row_products_rows.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/kv_checks.h"
+#include "kernels/parallel.h"
+
+namespace quire {
+namespace {
+
+constexpr std::int64_t kValueRows = 512;  ///< rows summed up by themselves, whatever the number of threads
+constexpr std::int64_t kLeastProducts = 65536;
+
+Status check(const ChosenRows& c) {
+  QUIRE_RETURN_IF_ERROR(internal::check_head_shape(c.kv.num_kv_heads, c.kv.head_dim));
+  if (!internal::is_kv_dtype(c.kv.dtype)) return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
+  if (c.kv_head < 0 || c.kv_head >= c.kv.num_kv_heads) return Status::invalid("kv_head", "there is no KV head " + std::to_string(c.kv_head));
+  if (c.num_rows < 0) return Status::invalid("num_rows", "must not be negative");
+  if (c.num_rows == 0) return {};
+  if (c.kv.pages == nullptr) return Status::invalid("kv", "a KV view with rows needs pages");
+  const bool in_range = c.rows == nullptr ? c.first_row >= 0 && c.first_row + c.num_rows <= c.kv.num_rows
+                                          : std::all_of(c.rows, c.rows + c.num_rows, [&](std::int32_t r) { return r >= 0 && r < c.kv.num_rows; });
+  if (!in_range) return Status::invalid("rows", "must lie within the cache's " + std::to_string(c.kv.num_rows) + " rows");
+  return {};
+}
+
+}  // namespace
+
+Status row_scores(const RowScoresArgs& args) {
+  QUIRE_RETURN_IF_ERROR(check(args.keys));
+  if (args.num_queries < 0) return Status::invalid("num_queries", "must not be negative");
+  const std::int64_t n = args.keys.num_rows;
+  if (args.num_queries == 0 || n == 0) return {};
+  if (args.q == nullptr || args.scores == nullptr) return Status::invalid("q", "row_scores needs non-null q and scores");
+  if (args.ldq < args.keys.kv.head_dim || args.ld_scores < n) return Status::invalid("ldq", "row strides are too small");
+  const std::int64_t each = args.num_queries * args.keys.kv.head_dim;
+  parallel_for(n, 1 + kLeastProducts / each, [&](std::int64_t begin, std::int64_t end) { cpu::row_scores_rows(args, begin, end); });
+  return {};
+}
+
+float log_sum_exp(const float* x, std::int64_t n) { return cpu::log_sum_exp(x, n); }
+
+void exp_minus(float* x, std::int64_t n, float lse) { cpu::exp_minus(x, n, lse); }
+
+Status row_values(const RowValuesArgs& args) {
+  QUIRE_RETURN_IF_ERROR(check(args.values));
+  if (args.num_queries < 0) return Status::invalid("num_queries", "must not be negative");
+  const std::int64_t n = args.values.num_rows, dim = args.values.kv.head_dim;
+  if (args.num_queries == 0) return {};
+  if (args.out == nullptr || (n > 0 && args.weights == nullptr)) return Status::invalid("weights", "row_values needs non-null weights and out");
+  if (args.ldo < dim || args.ld_weights < n) return Status::invalid("ldo", "row strides are too small");
+  for (std::int64_t i = 0; i < args.num_queries; ++i) std::fill_n(args.out + i * args.ldo, dim, 0.0f);
+  if (n == 0) return {};
+  const std::int64_t chunks = (n + kValueRows - 1) / kValueRows, size = args.num_queries * dim;
+  auto* partial = cpu::thread_scratch<float>(cpu::ScratchSlot::kRowValues, chunks * size);
+  parallel_tasks(chunks, [&](std::int64_t c) { cpu::row_values_rows(args, c * kValueRows, std::min(n, (c + 1) * kValueRows), partial + c * size); });
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    for (std::int64_t i = 0; i < args.num_queries; ++i) {
+      const float* from = partial + c * size + i * dim;
+      float* to = args.out + i * args.ldo;
+      for (std::int64_t k = 0; k < dim; ++k) to[k] += from[k];
+    }
+  }
+  return {};
+}
+
+}  // namespace quire

@@ -1,0 +1,49 @@
+/// Attention over chosen rows of one KV head step by step, for those who choose between the steps: products of queries with keys, softmax, weighted sums of values.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/status.h"
+#include "kernels/kv.h"
+
+namespace quire {
+
+/// Rows of one KV head: rows[j], in any order, or first_row + j where `rows` is null. Positions are not looked at: kv.positions may be null.
+struct ChosenRows {
+  KvView kv;
+  std::int32_t kv_head;
+  const std::int32_t* rows;     ///< [num_rows] or null
+  std::int64_t first_row, num_rows;
+};
+
+/// scores[i * ld_scores + j] = scale * q[i] . K[row j]. A score depends on its query and its key alone, bit for bit. Sums in f32; head_dim a multiple of 8 in
+/// 8..256. Errors: kInvalidArgument. Allocates nothing.
+struct RowScoresArgs {
+  const float* q;               ///< [num_queries, head_dim] f32, row stride ldq elements
+  std::int64_t num_queries, ldq;
+  float scale;
+  ChosenRows keys;
+  float* scores;                ///< [num_queries, num_rows], row stride ld_scores elements, overwritten
+  std::int64_t ld_scores;
+};
+Status row_scores(const RowScoresArgs& args);
+Status row_scores_reference(const RowScoresArgs& args);
+
+/// log sum_i exp(x[i]) over n values, none of them NaN or +inf; -inf if there are none.
+float log_sum_exp(const float* x, std::int64_t n);
+/// x[i] <- exp(x[i] - lse), lse that of x or larger. -inf gives zeros.
+void exp_minus(float* x, std::int64_t n, float lse);
+
+/// out[i * ldo + c] = sum_j weights[i * ld_weights + j] * V[row j, c]. No rows give zeros. Sums in f32, in an order that depends on num_rows alone. Errors:
+/// kInvalidArgument. Allocates only thread-local scratch.
+struct RowValuesArgs {
+  const float* weights;         ///< [num_queries, num_rows] f32, row stride ld_weights elements
+  std::int64_t num_queries, ld_weights;
+  ChosenRows values;
+  float* out;                   ///< [num_queries, head_dim], row stride ldo elements, overwritten
+  std::int64_t ldo;
+};
+Status row_values(const RowValuesArgs& args);
+Status row_values_reference(const RowValuesArgs& args);
+
+}  // namespace quire
