@@ -3,7 +3,10 @@
 #include <csignal>
 #include <cstdio>
 
+#include "kernels/cuda/backend/loader.h"
+#include "kernels/matmul.h"
 #include "server/commands/commands.h"
+#include "server/commands/model_path.h"
 #include "server/version.h"
 
 int main(int argc, char** argv) {
@@ -29,9 +32,12 @@ int main(int argc, char** argv) {
   quire::add_fidelity_command(app, run);
   quire::add_admin_command(app, run);
   quire::add_keys_command(app, run);
-  app.add_subcommand("version", "Print version and build")->callback([&run] {
+  app.add_subcommand("version", "Print version, build, and what computes")->callback([&run] {
     run = [] {
       std::printf("quire %s (%s)\n", std::string(quire::version()).c_str(), std::string(quire::build_description()).c_str());
+      const auto backend = quire::cuda::choose_backend("auto", 0, quire::cuda::has_device_file(), quire::cuda::backend_library_files());
+      if (!backend.ok()) return quire::complain(backend.status());
+      std::printf("backend %s (%s); CUDA: %s\n", backend->name.c_str(), quire::cpu_isa(), backend->cuda.c_str());
       return 0;
     };
   });

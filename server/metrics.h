@@ -23,6 +23,7 @@ struct MetricsSnapshot {
   IngestStats ingest;
   std::vector<std::pair<std::string, std::uint64_t>> documents_by_status;
   std::string version, backend, model, fingerprint;
+  std::string device;  ///< that computes: of the CPU, its instruction set
 };
 
 /// Document tokens of all queries so far.

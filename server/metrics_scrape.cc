@@ -149,6 +149,7 @@ std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
   out.gauge("quire_build_info", "Version of the service", 1, {{"version", s.version}, {"backend", s.backend}});
   if (s.ready) {
     out.gauge("quire_auto_fallback", "1: shadow checks keep auto on exact", s.auto_fallback ? 1 : 0);
+    out.gauge("quire_device_info", "What computes", 1, {{"backend", s.backend}, {"device", s.device}});
     out.gauge("quire_model_info", "The model served", 1, {{"model", s.model}, {"fingerprint", s.fingerprint}});
     tier_metrics(out, s.store, s.admin);
     for (const auto& [status, n] : s.documents_by_status) out.gauge("quire_documents", "Documents by status", static_cast<double>(n), {{"status", status}});

@@ -44,7 +44,7 @@ MetricsSnapshot metrics_snapshot(Services& s) {
   m.auto_fallback = s.fidelity->in_fallback();
   m.requests_running = s.requests_running;
   m.version = version();
-  m.backend = "cpu";
+  m.backend = s.backend.name;
   if (!m.ready) return m;
   m.queries_running = s.engine->queries_running();
   m.queries_waiting = s.engine->queries_waiting();
@@ -62,6 +62,7 @@ MetricsSnapshot metrics_snapshot(Services& s) {
   m.documents_by_status = {{"ready", ready}, {"failed", failed}, {"in_progress", busy}};
   m.model = s.engine->info().model_name;
   m.fingerprint = s.engine->info().fingerprint;
+  m.device = s.engine->info().isa;
   return m;
 }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "kernels/cuda/backend/loader.h"
 #include "server/app/explain_ring.h"
 #include "server/app/fidelity_gate.h"
 #include "server/app/shadow.h"
@@ -58,6 +59,7 @@ struct Services {
   std::function<Status()> reload;                    ///< reads keys and limits again; set before requests come
   std::mutex pins_mu;                                ///< held while pins are checked against their share and set
   const RouteTable* routes = nullptr;
+  cuda::BackendChoice backend;                       ///< set before requests come
 
  private:
   std::shared_ptr<const Config> config_;

@@ -270,6 +270,7 @@ int fidelity(FidelityFlags f) {
   set_log_sink(nullptr, LogLevel::kWarning);
   auto config = load_config(f.config_file, f.settings);
   if (!config.ok()) return complain(config.status());
+  if (const auto backend = backend_choice(*config); !backend.ok()) return complain(backend.status());
   if (!f.store.empty()) config->disk.path = f.store;
   if (!f.model.empty()) config->model.path = f.model;
   if (f.limit < 0 || f.per_task < 1 || f.max_tokens < 1 || f.chunk_tokens < 16) return complain("--limit must not be negative, --per-task and --max-tokens at least 1, --chunk-tokens at least 16");

@@ -33,7 +33,7 @@ constexpr std::string_view kRepliesRecord = "server/idempotency";
 constexpr std::size_t kMaxSavedReplyBytes = 4 << 20;
 
 struct ServeFlags {
-  std::string config_file;
+  std::string config_file, backend;
   bool check = false, print = false;
   std::vector<std::string> settings;
 };
@@ -65,8 +65,9 @@ Result<std::shared_ptr<const KeyRing>> configured_keys(const Config& c) {
 /// The objects of a running service, in order of construction; stop() in reverse.
 class Service {
  public:
-  Service(Config config, ServeFlags flags) : flags_(std::move(flags)), services_(std::move(config)), routes_(all_routes()) {
+  Service(Config config, cuda::BackendChoice backend, ServeFlags flags) : flags_(std::move(flags)), services_(std::move(config)), routes_(all_routes()) {
     services_.routes = &routes_;
+    services_.backend = std::move(backend);
     services_.reload = [this] { return reload(); };
     app_ = make_app(services_, routes_);
   }
@@ -214,6 +215,8 @@ int serve(const ServeFlags& flags) {
     std::fputs(config_to_toml(*config, true).c_str(), stdout);
     return 0;
   }
+  auto backend = backend_choice(*config);
+  if (!backend.ok()) return complain(backend.status());
   if (flags.check) {
     if (const auto keys = configured_keys(*config); !keys.ok()) return complain(keys.status());
     if (const auto model = find_model_path(config->model.path); !model.ok()) return complain(model.status());
@@ -221,8 +224,9 @@ int serve(const ServeFlags& flags) {
     return 0;
   }
   if (const auto s = install_log_sink(config->log.level, config->log.format); !s.ok()) return complain(s);
+  log_line(backend->idle_gpu ? LogLevel::kWarning : LogLevel::kInfo, "computing on the CPU", {{"backend", backend->name}, {"cuda", backend->cuda}});
   ProcessSignals signals;
-  Service service(std::move(*config), flags);
+  Service service(std::move(*config), std::move(*backend), flags);
   if (const auto s = service.listen(); !s.ok()) return complain(s);
   std::atomic<bool> failed{false}, loaded{false};
   std::thread loader([&] {
@@ -262,6 +266,7 @@ void add_serve_command(CLI::App& app, CommandRun& run) {
                                "Start the service.\nSettings come from --config FILE (TOML), then QUIRE_<SECTION>__<KEY>, then flags\n"
                                "--section.key=value, for example --server.port=9000 --disk.path=/var/lib/quire");
   c->add_option("-c,--config", flags->config_file, "TOML file")->type_name("FILE");
+  c->add_option("--backend", flags->backend, "Short for --model.backend=NAME")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   c->add_flag("--check-config", flags->check, "Say whether the settings are valid, and exit");
   c->add_flag("--print-config", flags->print, "Print all settings with help, as TOML, and exit");
   c->allow_extras();
@@ -270,6 +275,7 @@ void add_serve_command(CLI::App& app, CommandRun& run) {
       if (!extra.starts_with("--")) throw CLI::ExtrasError({extra});
       flags->settings.push_back(extra.substr(2));
     }
+    if (!flags->backend.empty()) flags->settings.push_back("model.backend=" + flags->backend);
     run = [flags] { return serve(*flags); };
   });
 }

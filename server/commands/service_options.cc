@@ -33,6 +33,10 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
   return o;
 }
 
+Result<cuda::BackendChoice> backend_choice(const Config& c) {
+  return cuda::choose_backend(c.model.backend, c.model.device, cuda::has_device_file(), cuda::backend_library_files());
+}
+
 RetrievalOptions retrieval_options(const Config& c) {
   RetrievalOptions o;
   o.max_index_bytes = c.retrieve.max_index_bytes;

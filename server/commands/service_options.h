@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "ingest/ingest_service.h"
 #include "ingest/retrieval.h"
+#include "kernels/cuda/backend/loader.h"
 #include "server/config/config.h"
 
 namespace quire {
@@ -16,5 +17,8 @@ StoreOptions store_options(const Config& config);
 EngineOptions engine_options(const Config& config, const std::string& model_path);
 RetrievalOptions retrieval_options(const Config& config);
 IngestOptions ingest_options(const Config& config);
+
+/// What model.backend and model.device mean on this machine. Errors name the setting.
+Result<cuda::BackendChoice> backend_choice(const Config& config);
 
 }  // namespace quire

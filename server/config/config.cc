@@ -222,7 +222,6 @@ Status check_config(const Config& c) {
   if (c.model.name.empty()) return Status::invalid("model.name", "model.name is empty");
   if (c.cache.block_tokens != 0 && c.cache.block_tokens != 16 && c.cache.block_tokens != 32 && c.cache.block_tokens != 64)
     return Status::invalid("cache.block_tokens", "cache.block_tokens is " + std::to_string(c.cache.block_tokens) + "; use 16, 32, 64, or 0 for the length's own");
-  if (c.model.backend == "cuda") return Status::unimplemented("model.backend is 'cuda', but this build has no CUDA backend; use cpu or auto").with_field("model.backend");
   if (c.cache.min_tokens > 0)
     return Status::unimplemented("cache.min_tokens is set, but this build caches contexts of any length; set it to 0").with_field("cache.min_tokens");
   if (c.cache.gpu_bytes > 0) return Status::unimplemented("cache.gpu_bytes is set, but this build has no GPU tier; set it to 0").with_field("cache.gpu_bytes");

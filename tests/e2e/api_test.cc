@@ -294,7 +294,11 @@ TEST_F(ApiTest, IdempotencyKeyReplaysTheFirstReply) {
 TEST_F(ApiTest, ModelsInfoVersionAndTokens) {
   EXPECT_EQ(text_at(service->json("GET", "/v1/models"), "data.0.id"), "default");
   EXPECT_GT(int_at(service->json("GET", "/v1/models/default"), "max_model_len"), 0);
-  EXPECT_EQ(int_at(service->json("GET", "/v1/info"), "limits.documents_per_call"), 256);
+  const auto info = service->json("GET", "/v1/info");
+  EXPECT_EQ(int_at(info, "limits.documents_per_call"), 256);
+  EXPECT_EQ(text_at(info, "backend.name"), "cpu");
+  EXPECT_EQ(text_at(info, "backend.device"), text_at(info, "isa"));
+  EXPECT_NE(text_at(info, "backend.cuda"), "");
   EXPECT_EQ(text_at(service->json("GET", "/version"), "name"), "quire");
   const auto t = service->json("POST", "/tokenize", R"({"prompt":"The old bridge","add_special_tokens":false})");
   ASSERT_GT(int_at(t, "count"), 0);

@@ -106,12 +106,28 @@ TEST(Cli, ModelTokenizeGenerateVersion) {
   EXPECT_EQ(boost::json::serialize(parse(r.out)), boost::json::serialize(at(g, "ids")));
   r = run_process({QUIRE_BINARY, "version"});
   EXPECT_EQ(r.out.substr(0, 6), "quire ");
+  EXPECT_NE(r.out.find("\nbackend cpu ("), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("); CUDA: "), std::string::npos) << r.out;
   EXPECT_NE(run_process({QUIRE_BINARY}).exit_code, 0);
   EXPECT_NE(run_process({QUIRE_BINARY, "frobnicate"}).exit_code, 0);
   r = run_process({QUIRE_BINARY, "key", "--name", "a", "--scopes", "read,query"});
   EXPECT_EQ(r.exit_code, 0);
   EXPECT_NE(r.out.find("sha256 = "), std::string::npos);
   EXPECT_NE(r.err.find("qk_"), std::string::npos);
+}
+
+TEST(Cli, CudaIsRefusedWithTheFixAsLongAsThereIsNoEngineForIt) {
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{"--backend", "cuda"}, {"--model.backend=cuda"}}) {
+    std::vector<std::string> args{QUIRE_BINARY, "serve", "--check-config"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    const auto r = run_process(args);
+    EXPECT_EQ(r.exit_code, 1) << r.out;
+    EXPECT_NE(r.err.find("model.backend is 'cuda', but "), std::string::npos) << r.err;
+    EXPECT_NE(r.err.find("use cpu or auto"), std::string::npos) << r.err;
+  }
+  EXPECT_EQ(run_process({QUIRE_BINARY, "serve", "--check-config", "--backend", "cpu"}).exit_code, 0);
+  EXPECT_EQ(run_process({QUIRE_BINARY, "serve", "--check-config", "--backend", "auto"}).exit_code, 0);
+  EXPECT_EQ(run_process({QUIRE_BINARY, "serve", "--check-config", "--backend", "gpu"}).exit_code, 2);
 }
 
 }  // namespace

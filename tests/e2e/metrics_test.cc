@@ -108,6 +108,7 @@ TEST_F(MetricsTest, TheScrapeHasTheNamesTypesAndLabelsOfTheContract) {
       {"ingest_duration_seconds", {"histogram", {}}},
       {"build_info", {"gauge", {"version", "backend"}}},
       {"model_info", {"gauge", {"model", "fingerprint"}}},
+      {"device_info", {"gauge", {"backend", "device"}}},
   };
   for (const auto& [name, expected] : contract) {
     const std::string full = "quire_" + name;

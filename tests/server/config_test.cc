@@ -72,7 +72,7 @@ TEST(Config, WrongTypesAndRangesNameTheSetting) {
 }
 
 TEST(Config, WhatThisBuildDoesNotHaveIsRefusedNotIgnored) {
-  for (const auto* flag : {"model.backend=cuda", "remote.url=redis://x", "cache.gpu_bytes=1", "disk.verify_on_read=false", "cache.block_tokens=48"}) {
+  for (const auto* flag : {"remote.url=redis://x", "cache.gpu_bytes=1", "disk.verify_on_read=false", "cache.block_tokens=48"}) {
     Config c;
     ASSERT_TRUE(apply_flags({flag}, c).ok()) << flag;
     const auto s = check_config(c);

@@ -1,0 +1,87 @@
+// What libquire_cuda.so offers.
+#include "kernels/cuda/backend/entry.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/runtime/driver.h"
+#include "kernels/cuda/runtime/memory_pool.h"
+
+namespace quire::cuda {
+namespace {
+
+template <std::size_t kBytes>
+void write_text(char (&out)[kBytes], const std::string& text) { std::snprintf(out, kBytes, "%s", text.c_str()); }
+
+void probe(QuireCudaReport* out) {
+  const DeviceReport report = probe_devices();
+  *out = {};
+  out->driver_version = report.driver_version;
+  out->toolkit_version = report.toolkit_version;
+  write_text(out->error, report.error);
+  for (const DeviceProperties& d : report.devices) {
+    if (out->num_devices == QUIRE_CUDA_MOST_DEVICES) break;
+    QuireCudaDevice& to = out->devices[out->num_devices++];
+    write_text(to.name, d.name);
+    to.index = d.index;
+    to.major = d.major;
+    to.minor = d.minor;
+    to.multiprocessors = d.multiprocessors;
+    to.threads_per_multiprocessor = d.threads_per_multiprocessor;
+    to.shared_bytes_per_block = d.shared_bytes_per_block;
+    to.shared_bytes_per_multiprocessor = d.shared_bytes_per_multiprocessor;
+    to.l2_bytes = d.l2_bytes;
+    to.total_bytes = d.total_bytes;
+  }
+}
+
+/// RMS norm of a few rows: host to device, a kernel, and back, on a stream of its own.
+Status run_a_kernel(DeviceDriver& driver) {
+  constexpr std::int64_t kRows = 7, kDim = 1000, kBytes = kRows * kDim * static_cast<std::int64_t>(sizeof(float));
+  QUIRE_ASSIGN_OR_RETURN(const Stream stream, create_stream(driver));
+  MemoryPool device(driver, MemoryKind::kDevice, 4 * kBytes), pinned(driver, MemoryKind::kPinned, 4 * kBytes);
+  QUIRE_ASSIGN_OR_RETURN(const Buffer host, pinned.allocate(kBytes, stream.get()));
+  QUIRE_ASSIGN_OR_RETURN(const Buffer x, device.allocate(kBytes, stream.get()));
+  QUIRE_ASSIGN_OR_RETURN(const Buffer out, device.allocate(kBytes, stream.get()));
+  auto* values = static_cast<float*>(host.data());
+  for (std::int64_t i = 0; i < kRows * kDim; ++i) values[i] = std::sin(static_cast<float>(i));
+  const std::vector<float> before(values, values + kRows * kDim);
+  QUIRE_RETURN_IF_ERROR(driver.copy(x.data(), values, kBytes, stream.get()));
+  // The first row is also the weight.
+  const auto* rows = static_cast<const float*>(x.data());
+  QUIRE_RETURN_IF_ERROR(rms_norm({{rows, rows, static_cast<float*>(out.data()), kRows, kDim, 1e-5f}, nullptr}, stream.get()));
+  QUIRE_RETURN_IF_ERROR(driver.copy(values, out.data(), kBytes, stream.get()));
+  QUIRE_RETURN_IF_ERROR(driver.wait_for(stream.get()));
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    double squares = 0;
+    for (std::int64_t c = 0; c < kDim; ++c) squares += double{before[r * kDim + c]} * before[r * kDim + c];
+    for (std::int64_t c = 0; c < kDim; ++c) {
+      const double expected = before[r * kDim + c] / std::sqrt(squares / kDim + 1e-5) * before[c];
+      if (!(std::abs(values[r * kDim + c] - expected) <= 1e-5)) return Status::internal("the device computes wrong results");
+    }
+  }
+  return {};
+}
+
+Status test_device(std::int32_t index) {
+  QUIRE_ASSIGN_OR_RETURN(const DeviceProperties device, choose_device(probe_devices(), index));
+  QUIRE_ASSIGN_OR_RETURN(const auto driver, open_device(device));
+  return run_a_kernel(*driver).with_context("self test of " + describe(device));
+}
+
+std::int32_t self_test(std::int32_t device, char* message, std::int32_t message_bytes) {
+  const Status status = test_device(device);
+  std::snprintf(message, static_cast<std::size_t>(message_bytes), "%s", status.message().c_str());
+  return static_cast<std::int32_t>(status.code());
+}
+
+}  // namespace
+}  // namespace quire::cuda
+
+extern "C" __attribute__((visibility("default"))) const QuireCudaEntry* quire_cuda_entry() {
+  static const QuireCudaEntry entry{QUIRE_CUDA_ENTRY_VERSION, sizeof(QuireCudaEntry), &quire::cuda::probe, &quire::cuda::self_test};
+  return &entry;
+}

@@ -1,0 +1,114 @@
+#include "kernels/cuda/backend/loader.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/cuda/backend/entry.h"
+
+namespace quire::cuda {
+namespace {
+
+template <std::size_t kBytes>
+std::string text_of(const char (&chars)[kBytes]) { return std::string(chars, strnlen(chars, kBytes)); }
+
+struct CloseLibrary {
+  void operator()(void* handle) const { dlclose(handle); }
+};
+
+class LoadedLibrary final : public BackendLibrary {
+ public:
+  LoadedLibrary(std::string file, std::unique_ptr<void, CloseLibrary> handle, const QuireCudaEntry* entry) : file_(std::move(file)), handle_(std::move(handle)), entry_(entry) {}
+
+  const std::string& file() const override { return file_; }
+
+  DeviceReport probe() const override {
+    auto raw = std::make_unique<QuireCudaReport>();
+    entry_->probe(raw.get());
+    DeviceReport out;
+    out.driver_version = raw->driver_version;
+    out.toolkit_version = raw->toolkit_version;
+    out.error = text_of(raw->error);
+    for (std::int32_t i = 0; i < std::min<std::int32_t>(raw->num_devices, QUIRE_CUDA_MOST_DEVICES); ++i) {
+      const QuireCudaDevice& d = raw->devices[i];
+      out.devices.push_back({.index = d.index, .name = text_of(d.name), .major = d.major, .minor = d.minor, .multiprocessors = d.multiprocessors,
+                             .threads_per_multiprocessor = d.threads_per_multiprocessor, .shared_bytes_per_block = d.shared_bytes_per_block,
+                             .shared_bytes_per_multiprocessor = d.shared_bytes_per_multiprocessor, .l2_bytes = d.l2_bytes, .total_bytes = d.total_bytes});
+    }
+    return out;
+  }
+
+  Status self_test(const DeviceProperties& device) const override {
+    char message[512] = {};
+    const std::int32_t code = entry_->self_test(device.index, message, sizeof message);
+    if (code == 0) return {};
+    return Status(code > 0 && code <= static_cast<std::int32_t>(Code::kInternal) ? static_cast<Code>(code) : Code::kInternal, text_of(message));
+  }
+
+ private:
+  const std::string file_;
+  const std::unique_ptr<void, CloseLibrary> handle_;
+  const QuireCudaEntry* const entry_;
+};
+
+/// Never OK.
+Status why_not_cuda(std::int64_t device_idx, const std::vector<std::string>& library_files) {
+  QUIRE_ASSIGN_OR_RETURN(const auto library, BackendLibrary::load(library_files));
+  QUIRE_ASSIGN_OR_RETURN(const DeviceProperties device, choose_device(library->probe(), device_idx));
+  return Status::unimplemented("this build has CUDA kernels but no CUDA engine, so models run on the CPU and " + describe(device) + " stays idle");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<BackendLibrary>> BackendLibrary::load(const std::vector<std::string>& files) {
+  std::string looked;
+  for (const std::string& file : files) {
+    if (access(file.c_str(), F_OK) != 0) {
+      looked += (looked.empty() ? "" : ", ") + file;
+      continue;
+    }
+    std::unique_ptr<void, CloseLibrary> handle(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL));
+    if (handle == nullptr) return Status::precondition(file + " cannot be loaded: " + dlerror());
+    using Entry = const QuireCudaEntry* (*)();
+    const auto entry_of = reinterpret_cast<Entry>(dlsym(handle.get(), QUIRE_CUDA_ENTRY_SYMBOL));
+    if (entry_of == nullptr) return Status::precondition(file + " is no CUDA backend of this program: it has no " QUIRE_CUDA_ENTRY_SYMBOL);
+    const QuireCudaEntry* entry = entry_of();
+    if (entry == nullptr || entry->version != QUIRE_CUDA_ENTRY_VERSION || entry->bytes != sizeof(QuireCudaEntry)) {
+      return Status::precondition(file + " is of another version of this program (its table is version " + std::to_string(entry == nullptr ? 0 : entry->version) + ", wanted is " +
+                                  std::to_string(QUIRE_CUDA_ENTRY_VERSION) + "): install both from one build");
+    }
+    return std::unique_ptr<BackendLibrary>(new LoadedLibrary(file, std::move(handle), entry));
+  }
+  return Status::not_found("the CUDA backend is not installed (looked for " + looked + "): build with -DQUIRE_CUDA=ON, or name the file in QUIRE_CUDA_LIBRARY");
+}
+
+std::vector<std::string> backend_library_files() {
+  constexpr const char* kName = "libquire_cuda.so";
+  if (const char* named = std::getenv("QUIRE_CUDA_LIBRARY"); named != nullptr && *named != 0) return {named};
+  char path[PATH_MAX];
+  const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+  if (n <= 0) return {};
+  const std::string program(path, static_cast<std::size_t>(n)), folder = program.substr(0, program.find_last_of('/'));
+  return {folder + "/" + kName, folder + "/../lib/" + kName};
+}
+
+bool has_device_file() {
+  for (const char* file : {"/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"}) {  // the last one under WSL
+    if (access(file, F_OK) == 0) return true;
+  }
+  return false;
+}
+
+Result<BackendChoice> choose_backend(const std::string& asked, std::int64_t device_idx, bool device_present, const std::vector<std::string>& library_files) {
+  if (asked == "cpu") return BackendChoice{.cuda = "model.backend is cpu"};
+  if (asked == "auto" && !device_present) return BackendChoice{.cuda = "this machine shows no NVIDIA GPU"};
+  const Status why = why_not_cuda(device_idx, library_files);
+  if (asked == "auto") return BackendChoice{.cuda = why.message(), .idle_gpu = true};
+  return Status(why.code(), "model.backend is 'cuda', but " + why.message() + "; use cpu or auto", why.field().empty() ? "model.backend" : why.field());
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,101 @@
+#include "kernels/cuda/backend/loader.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+namespace quire::cuda {
+namespace {
+
+std::string library(const std::string& name) { return std::string(QUIRE_MADE_UP_LIBRARIES) + "/libquire_made_up_" + name + ".so"; }
+
+TEST(BackendLibrary, LoadsTheFirstThatExistsAndReadsItsTable) {
+  const auto loaded = BackendLibrary::load({"/nowhere/libquire_cuda.so", library("kernels")});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+  EXPECT_EQ((*loaded)->file(), library("kernels"));
+  const DeviceReport report = (*loaded)->probe();
+  EXPECT_EQ(report.driver_version, 13000);
+  ASSERT_EQ(report.devices.size(), 2u);
+  EXPECT_EQ(report.devices[1].name, "Made-up GPU");
+  EXPECT_EQ(report.devices[1].index, 1);
+  EXPECT_TRUE((*loaded)->self_test(report.devices[0]).ok());
+  const Status lost = (*loaded)->self_test(report.devices[1]);
+  EXPECT_EQ(lost.code(), Code::kDeviceLost);
+  EXPECT_EQ(lost.message(), "an illegal memory access");
+}
+
+TEST(BackendLibrary, WhatCannotBeUsedSaysWhy) {
+  const auto missing = BackendLibrary::load({"/nowhere/a.so", "/nowhere/b.so"});
+  EXPECT_EQ(missing.code(), Code::kNotFound);
+  EXPECT_NE(missing.status().message().find("looked for /nowhere/a.so, /nowhere/b.so): build with -DQUIRE_CUDA=ON"), std::string::npos) << missing.status().message();
+  const auto other = BackendLibrary::load({library("other_version")});
+  EXPECT_EQ(other.code(), Code::kFailedPrecondition);
+  EXPECT_NE(other.status().message().find("its table is version 7, wanted is 1): install both from one build"), std::string::npos) << other.status().message();
+  const std::string text = testing::TempDir() + "not_a_library.so";
+  std::ofstream(text) << "text";
+  const auto broken = BackendLibrary::load({text});
+  EXPECT_EQ(broken.code(), Code::kFailedPrecondition);
+  EXPECT_NE(broken.status().message().find("cannot be loaded"), std::string::npos) << broken.status().message();
+  const auto foreign = BackendLibrary::load({library("foreign")});
+  EXPECT_EQ(foreign.code(), Code::kFailedPrecondition);
+  EXPECT_NE(foreign.status().message().find("is no CUDA backend of this program"), std::string::npos) << foreign.status().message();
+}
+
+TEST(BackendLibrary, LiesBesideTheProgramUnlessNamed) {
+  const auto beside = backend_library_files();
+  ASSERT_EQ(beside.size(), 2u);
+  EXPECT_TRUE(beside[0].ends_with("/libquire_cuda.so")) << beside[0];
+  setenv("QUIRE_CUDA_LIBRARY", "/opt/x.so", 1);
+  EXPECT_EQ(backend_library_files(), std::vector<std::string>{"/opt/x.so"});
+  unsetenv("QUIRE_CUDA_LIBRARY");
+}
+
+TEST(ChooseBackend, TheCpuNeedsNothing) {
+  const auto cpu = choose_backend("cpu", 0, true, {library("kernels")});
+  ASSERT_TRUE(cpu.ok());
+  EXPECT_EQ(cpu->name, "cpu");
+  EXPECT_EQ(cpu->cuda, "model.backend is cpu");
+  EXPECT_FALSE(cpu->idle_gpu);
+}
+
+TEST(ChooseBackend, AutoLoadsNothingWithoutAGpu) {
+  const auto chosen = choose_backend("auto", 0, false, {library("other_version")});
+  ASSERT_TRUE(chosen.ok());
+  EXPECT_EQ(chosen->name, "cpu");
+  EXPECT_EQ(chosen->cuda, "this machine shows no NVIDIA GPU");
+  EXPECT_FALSE(chosen->idle_gpu);
+}
+
+TEST(ChooseBackend, AutoFallsBackWithTheReasonAndCudaRefusesWithIt) {
+  struct Case {
+    std::string library;
+    std::int64_t device;
+    Code code;
+    std::string field, reason;
+  };
+  const Case cases[] = {
+      {"/nowhere/libquire_cuda.so", 0, Code::kNotFound, "model.backend", "the CUDA backend is not installed"},
+      {library("other_version"), 0, Code::kFailedPrecondition, "model.backend", "is of another version"},
+      {library("kernels"), 5, Code::kInvalidArgument, "model.device", "there is no GPU number 5; there are: 0 = Made-up GPU, 1 = Made-up GPU"},
+      {library("no_gpu"), 0, Code::kUnavailable, "model.backend", "no GPU it can use"},
+      {library("kernels"), 1, Code::kUnimplemented, "model.backend", "this build has CUDA kernels but no CUDA engine, so models run on the CPU and Made-up GPU (device 1, compute capability 9.0, 80.0 GiB) stays idle"},
+  };
+  for (const Case& c : cases) {
+    const auto fallback = choose_backend("auto", c.device, true, {c.library});
+    ASSERT_TRUE(fallback.ok()) << c.reason;
+    EXPECT_EQ(fallback->name, "cpu");
+    EXPECT_TRUE(fallback->idle_gpu);
+    EXPECT_NE(fallback->cuda.find(c.reason), std::string::npos) << fallback->cuda;
+    const auto refused = choose_backend("cuda", c.device, false, {c.library});
+    ASSERT_FALSE(refused.ok()) << c.reason;
+    EXPECT_EQ(refused.code(), c.code) << c.reason;
+    EXPECT_EQ(refused.status().field(), c.field) << c.reason;
+    EXPECT_NE(refused.status().message().find("model.backend is 'cuda', but "), std::string::npos);
+    EXPECT_NE(refused.status().message().find(c.reason), std::string::npos) << refused.status().message();
+    EXPECT_NE(refused.status().message().find("; use cpu or auto"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace quire::cuda
