@@ -52,6 +52,7 @@ Status check(const EngineOptions& o) {
   if (o.max_model_len < 0) return Status::invalid("model.max_model_len", "must not be negative; 0 means the model's own window");
   if (o.working_cache_bytes < 0) return Status::invalid("model.working_cache_bytes", "must not be negative");
   if (o.device_cache_bytes < 0) return Status::invalid("model.device_cache_bytes", "must not be negative");
+  if (o.device_requests < 1) return Status::invalid("model.device_requests", "must be at least 1");
   if (o.draft_wait_ms < 0) return Status::invalid("model.draft_wait_ms", "must not be negative");
   if (o.num_threads < 0) return Status::invalid("model.threads", "must not be negative; 0 means all cores");
   return {};
@@ -207,6 +208,7 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   core_.meter = &meter_;
   device_ = std::make_unique<DevicePool>(options.device_cache_bytes);
   core_.device = device_.get();
+  core_.device_requests = options.device_requests;
   core_.transfers = &transfers_;
   core_.stop_ids = format_.stop_ids();
   core_.stop_strings = format_.stop_strings();

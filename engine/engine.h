@@ -34,7 +34,7 @@ struct EngineOptions {
   std::string kv_dtype = "f16";       ///< f16, bf16, f32
   std::int64_t max_model_len = 0;     ///< 0: the model's own window
   std::int64_t working_cache_bytes = 0;  ///< budget of all working caches; 0: a quarter of the memory free at start
-  std::int64_t device_cache_bytes = std::int64_t{1} << 30;  ///< most memory for pages that retrievers bring to the device; 0: no limit
+  std::int64_t device_cache_bytes = std::int64_t{1} << 30;  ///< most memory for what retrievers keep on the device; 0: no limit
   std::int32_t block_tokens = 0;      ///< 0: by context length (16, 32 or 64), architecture §4
   std::int32_t max_queue = 256;       ///< waiting queries; one more is kResourceExhausted
   std::int32_t prefill_chunk_tokens = 512;
@@ -48,6 +48,7 @@ struct EngineOptions {
   std::int32_t draft_wait_ms = 500;   ///< how long a question waits for its look-ahead, counted from when everything else was there
   /// A retrieval head for the decode policy specontext (engine/retrieve/retrieval_head.h); empty: none.
   std::string retrieval_head_path;
+  std::int32_t device_requests = 2;   ///< requests that device_cache_bytes is shared out to: none takes more than its part
 };
 
 /// Facts about the loaded model, for /v1/models, /v1/info and keys.

@@ -73,6 +73,7 @@ struct EngineCore {
   PrefixCache* prefixes = nullptr;           ///< null: nothing is kept
   KvWriter* writer = nullptr;
   DevicePool* device = nullptr;              ///< for what retrievers bring to the device
+  std::int32_t device_requests = 1;          ///< that share it
   TransferLane* transfers = nullptr;         ///< for their copies
   const RetrievalHead* head = nullptr;       ///< null: none
   std::shared_ptr<Waker> waker = std::make_shared<Waker>();

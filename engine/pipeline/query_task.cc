@@ -6,6 +6,7 @@
 
 #include "engine/pipeline/compress_stage.h"
 #include "engine/pipeline/plug_inputs.h"
+#include "engine/retrieve/device_pool.h"
 #include "engine/retrieve/specontext.h"
 #include "kernels/base/log.h"
 
@@ -104,6 +105,17 @@ std::int64_t QueryTask::next_row_bytes() const {
   std::int64_t pages = 0;
   for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer) pages += run_.cache->num_rows(layer) % kPageTokens == 0 ? 1 : 0;
   return pages * run_.core.pool->format().page_bytes();
+}
+
+std::int64_t QueryTask::device_bytes() const {
+  const std::int64_t most = run_.core.device->max_bytes();
+  if (most == 0 || !run_.retriever || !run_.retriever->uses_device()) return 0;
+  const std::int64_t part = most / run_.core.device_requests;
+  // Never more than everything on the device, and what is chosen by beside it; a few pages for what is rounded up.
+  const KvShape& shape = run_.core.facts.shape;
+  const std::int64_t rows = run_.plan.plan.prompt_tokens + run_.request.sampling.max_tokens + 64 * kPageTokens;
+  const std::int64_t keys = run_.head_track ? run_.core.head->config().key_dim() * static_cast<std::int64_t>(sizeof(float)) : 0;
+  return std::min(part, rows * (shape.num_layers * run_.core.pool->format().page_bytes() / kPageTokens + keys));
 }
 
 void QueryTask::prepare() {
@@ -338,6 +350,7 @@ Status QueryTask::begin_decode() {
   retrieve.options = &run_.plan.plan.options;
   retrieve.queries = run_.queries.get();
   retrieve.device = run_.core.device;
+  retrieve.device_requests = run_.core.device_requests;
   retrieve.transfers = run_.core.transfers;
   const Plan& plan = run_.plan.plan;
   retrieve.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;

@@ -54,6 +54,8 @@ class QueryTask {
   Status resume();
   /// In pages now; in ordinary memory while suspended.
   std::int64_t held_bytes() const;
+  /// Most it will take of the device while it decodes; once prepared.
+  std::int64_t device_bytes() const;
   /// Pages the next decode step takes.
   std::int64_t next_row_bytes() const;
   /// Also takes notice of what the store answered.

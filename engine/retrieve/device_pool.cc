@@ -27,16 +27,38 @@ DeviceBuffer::~DeviceBuffer() {
   pool_->give_back(size_);
 }
 
-Result<DeviceBuffer> DevicePool::allocate(std::int64_t bytes) {
-  {
-    const std::lock_guard lock(mu_);
-    if (max_bytes_ > 0 && bytes > max_bytes_ - in_use_) {
-      return Status::exhausted("retrieved pages need " + std::to_string(bytes) + " bytes of device memory, " + std::to_string(in_use_) + " of " +
-                               std::to_string(max_bytes_) + " are in use");
-    }
-    in_use_ += bytes;
-    peak_ = std::max(peak_, in_use_);
+DeviceClaim::DeviceClaim(DeviceClaim&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+DeviceClaim& DeviceClaim::operator=(DeviceClaim&& other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+DeviceClaim::~DeviceClaim() {
+  if (pool_ != nullptr) pool_->give_back(bytes_);
+}
+
+Status DeviceClaim::resize(std::int64_t bytes) {
+  if (bytes > bytes_) QUIRE_RETURN_IF_ERROR(pool_->take(bytes - bytes_));
+  if (bytes < bytes_) pool_->give_back(bytes_ - bytes);
+  bytes_ = bytes;
+  return {};
+}
+
+Status DevicePool::take(std::int64_t bytes) {
+  const std::lock_guard lock(mu_);
+  if (max_bytes_ > 0 && bytes > max_bytes_ - in_use_) {
+    return Status::exhausted("what is decoded needs " + std::to_string(bytes) + " bytes of device memory, " + std::to_string(in_use_) + " of " + std::to_string(max_bytes_) +
+                             " are in use");
   }
+  in_use_ += bytes;
+  peak_ = std::max(peak_, in_use_);
+  return {};
+}
+
+Result<DeviceBuffer> DevicePool::allocate(std::int64_t bytes) {
+  QUIRE_RETURN_IF_ERROR(take(bytes));
   DeviceBuffer buffer;
   buffer.data_ = static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow));
   if (buffer.data_ == nullptr) {

@@ -29,6 +29,23 @@ class DeviceBuffer {
   std::int64_t size_ = 0;
 };
 
+/// Bytes of a pool counted for rows that lie on the device without having been brought there; go back with the object. The pool must outlive it.
+class DeviceClaim {
+ public:
+  DeviceClaim() = default;
+  explicit DeviceClaim(DevicePool& pool) : pool_(&pool) {}
+  DeviceClaim(DeviceClaim&& other) noexcept;
+  DeviceClaim& operator=(DeviceClaim&& other) noexcept;
+  ~DeviceClaim();
+  /// Errors: kResourceExhausted (nothing changes).
+  Status resize(std::int64_t bytes);
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  DevicePool* pool_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
 /// On the CPU backend the device is the same memory, but bounded and copied to as a device's would be, so that every policy, limit and
 /// counter is what it is elsewhere. Threads: every method may be called concurrently.
 class DevicePool {
@@ -46,6 +63,8 @@ class DevicePool {
 
  private:
   friend class DeviceBuffer;
+  friend class DeviceClaim;
+  Status take(std::int64_t bytes);
   void give_back(std::int64_t bytes);
   const std::int64_t max_bytes_;
   mutable std::mutex mu_;

@@ -32,7 +32,7 @@ class HeadKeys {
   DevicePool& device_;
   const RetrievalHead& head_;
   const DType dtype_;
-  std::vector<DeviceBuffer> slabs_;
+  std::vector<DeviceBuffer> memory_;  ///< a page each: [num_kv_heads][kPageTokens][head_dim]
   std::vector<const void*> pages_;
   std::vector<std::int32_t> positions_;
   std::vector<float> rotated_;  ///< scratch

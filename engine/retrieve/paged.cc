@@ -25,6 +25,7 @@ Result<PagedPolicy> read_policy(PagedPolicy policy, const PlugOptions& options, 
   number("decode_window", policy.window);
   number("decode_dense_layers", policy.dense_layers);
   if (has("decode_tau")) policy.tau = options.number(table, "decode_tau");
+  if (has("decode_resident") && options.word(table, "decode_resident") == "none") policy.residency = Residency::kNothing;
   if (has("decode_scale")) policy.scale = options.word(table, "decode_scale") == "sqrt_d";
   if (has("decode_pool")) {
     const std::string_view pool = options.word(table, "decode_pool");
@@ -55,6 +56,17 @@ Status PagedRetriever::prepare(const RetrieveInput& input) {
   const std::vector<ContextRows> contexts(input.contexts.begin(), input.contexts.end());
   input_.contexts = {};
   layers_.clear();
+  if (policy_.device) {
+    QUIRE_CHECK(input.device != nullptr, "pages are brought to a device");
+    const DType dtype = input.cache->view(0).dtype;
+    RequestMemory memory;
+    memory.device_bytes = input.device->max_bytes();
+    memory.requests = input.device_requests;
+    memory.num_layers = std::max(0, input.num_layers - policy_.dense_layers);
+    memory.row_bytes = ResidentPages::bytes_for(input.num_kv_heads, input.head_dim, dtype, 1, 1);
+    memory.budget_rows = std::int64_t{policy_.slots()} * policy_.page_tokens;
+    memory_ = LayerMemory(*input.device, memory, policy_.residency);
+  }
   for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
     layers_.emplace_back(RetrievalPages(policy_.page_tokens, contexts));
     if (layer >= policy_.dense_layers && policy_.tau) layers_.back().last_query.assign(static_cast<std::size_t>(input.num_heads) * static_cast<std::size_t>(input.head_dim), 0.0f);
@@ -78,6 +90,15 @@ void PagedRetriever::settle() {
     const Status status = wait(layer);
     if (!status.ok()) failed_ = status;
   }
+}
+
+Status PagedRetriever::begin_step(std::int32_t, std::int32_t) {
+  std::int64_t rows = 0;
+  for (std::int32_t layer = policy_.dense_layers; layer < input_.num_layers; ++layer) rows = std::max(rows, input_.cache->num_rows(layer) + 1);
+  if (!policy_.device || rows <= policy_.budget) return {};
+  QUIRE_RETURN_IF_ERROR(memory_.grow(rows));
+  stats_.layers_offloaded = memory_.offloaded();
+  return {};
 }
 
 Status PagedRetriever::attend(const RetrieveStep& step) {
@@ -215,23 +236,30 @@ void PagedRetriever::bring(Layer& layer, const KvView& kv, bool in_background) {
   ++stats_.copies;
 }
 
+/// Gives the layer slots; all that it wants is brought then.
+Status PagedRetriever::leave_device(Layer& layer, const KvView& kv) {
+  QUIRE_ASSIGN_OR_RETURN(layer.resident, ResidentPages::create(*input_.device, kv.num_kv_heads, kv.head_dim, kv.dtype, policy_.page_tokens, policy_.slots()));
+  std::int64_t held = memory_.bytes();
+  for (const Layer& l : layers_) held += l.resident ? l.resident->bytes() : 0;
+  stats_.device_bytes = std::max(stats_.device_bytes, held);
+  return {};
+}
+
+Status PagedRetriever::attend_brought(Layer& layer, const RetrieveStep& step, const KvView& kv) {
+  if (!layer.resident) {
+    QUIRE_RETURN_IF_ERROR(leave_device(layer, kv));
+  } else {
+    stats_.bytes_appended += layer.resident->append(kv, layer.pages, layer.pages.size() - 1);
+  }
+  bring(layer, kv, /*in_background=*/false);
+  return attend_resident(layer, step);
+}
+
 Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv) {
   ++stats_.sparse_steps;
   QUIRE_RETURN_IF_ERROR(wait(layer));
   const std::int32_t kv_heads = input_.num_kv_heads;
-  const bool first = layer.choices.empty();
-  if (first && policy_.device) {
-    // One page may have left the window unseen, and one is being filled.
-    const std::int32_t slots = policy_.sink_pages() + policy_.selected_pages() + policy_.window_pages() + 2;
-    QUIRE_CHECK(input_.device != nullptr, "pages are brought to a device");
-    const std::int64_t all = (input_.num_layers - policy_.dense_layers) * ResidentPages::bytes_for(kv_heads, kv.head_dim, kv.dtype, policy_.page_tokens, slots);
-    if (const std::int64_t most = input_.device->max_bytes(); most > 0 && all > most) {  // waiting would not help
-      return Status::invalid("cache.options.decode_budget", "a budget of " + std::to_string(policy_.budget) + " tokens needs " + std::to_string(all) +
-                                                                " bytes of device memory, model.device_cache_bytes allows " + std::to_string(most) + "; lower the one or raise the other");
-    }
-    QUIRE_ASSIGN_OR_RETURN(layer.resident, ResidentPages::create(*input_.device, kv_heads, kv.head_dim, kv.dtype, policy_.page_tokens, slots));
-    stats_.device_bytes += layer.resident->bytes();
-  }
+  const bool first = layer.choices.empty(), in_place = !policy_.device || memory_.resident(step.layer - policy_.dense_layers);
   std::vector<HeadChoice> fresh;
   std::vector<bool> corrected(static_cast<std::size_t>(kv_heads), true);
   if (!first) corrected = moved_heads(layer, step);
@@ -242,18 +270,14 @@ Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, con
     if (corrected[m]) layer.choices[m] = fresh[m];
     if (!first && policy_.tau) ++(corrected[m] ? stats_.heads_corrected : stats_.heads_kept);
   }
-  if (!policy_.device) return attend_in_place(layer, step, kv);
-  const std::int32_t tail = layer.pages.size() - 1;
-  if (!first) stats_.bytes_appended += layer.resident->append(kv, layer.pages, tail);
-  bring(layer, kv, /*in_background=*/false);
-  QUIRE_RETURN_IF_ERROR(attend_resident(layer, step));
+  QUIRE_RETURN_IF_ERROR(in_place ? attend_in_place(layer, step, kv) : attend_brought(layer, step, kv));
   if (!policy_.tau) return {};
   // For the next step: the heads that were not corrected go by this step's query, while other layers compute.
   if (!any) QUIRE_RETURN_IF_ERROR(select(layer, step, fresh));
   for (std::size_t m = 0; m < corrected.size(); ++m) {
     if (!corrected[m]) layer.choices[m] = fresh[m];
   }
-  bring(layer, kv, /*in_background=*/true);
+  if (!in_place) bring(layer, kv, /*in_background=*/true);
   return {};
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/pipeline/plug_options.h"
+#include "engine/retrieve/memory_manager.h"
 #include "engine/retrieve/resident_pages.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/retrieve/transfer_lane.h"
@@ -31,10 +32,13 @@ struct PagedPolicy {
   /// tau. None: always choose with the query itself.
   std::optional<double> tau;
   bool device = true;               ///< pages are brought to the device; else they are read where they are
+  Residency residency = Residency::kWhatFits;  ///< of layers, on the device
 
   std::int32_t sink_pages() const { return sink / page_tokens; }
   std::int32_t window_pages() const { return window / page_tokens; }
   std::int32_t selected_pages() const { return (budget - sink - window) / page_tokens; }
+  /// Of a KV head in a layer on the host: one page may have left the window unseen, and one is being filled.
+  std::int32_t slots() const { return sink_pages() + selected_pages() + window_pages() + 2; }
 };
 
 /// Reads the options that are in `table` and checks that they fit together. Errors: kInvalidArgument, field "cache.options.<name>".
@@ -42,7 +46,8 @@ Result<PagedPolicy> read_policy(PagedPolicy defaults, const PlugOptions& options
 
 /// One sequence. A layer attends to everything as long as it has no more rows than the budget; after that to its first pages (sinks), its last
 /// ones (window), the page being filled, and for each KV head to the pages with the best scores among the rest. A page that leaves the window
-/// stays until a selection has had it among its candidates, so that every row is always sink, window, candidate or resident.
+/// stays until a selection has had it among its candidates, so that every row is always sink, window, candidate or resident. Layers that fit stay on the device: their pages
+/// are chosen in the same way and read where they are.
 class PagedRetriever final : public Retriever {
  public:
   /// `table` is static: the options a request may give, of those that read_policy() knows.
@@ -52,7 +57,9 @@ class PagedRetriever final : public Retriever {
   std::string_view name() const override { return name_; }
   std::span<const PlugOption> options() const override { return table_; }
   Status check(const PlugOptions& options) const override;
+  bool uses_device() const override { return defaults_.device; }
   Status prepare(const RetrieveInput& input) override;
+  Status begin_step(std::int32_t token_id, std::int32_t position) override;
   Status attend(const RetrieveStep& step) override;
   void settle() override;
   RetrieveStats stats() const override { return stats_; }
@@ -71,7 +78,7 @@ class PagedRetriever final : public Retriever {
     std::vector<std::uint16_t> bounds;        ///< of the complete pages
     std::int32_t bounded = 0;                 ///< pages in `bounds`
     std::vector<HeadChoice> choices;          ///< [num_kv_heads], empty before the first selection
-    std::optional<ResidentPages> resident;
+    std::optional<ResidentPages> resident;    ///< once the layer has left the device
     std::vector<float> last_query;            ///< [num_heads, head_dim]
     TransferLane::Ticket pending;             ///< copies to wait for before the next step
     std::vector<PageCopy> copies;             ///< of the last call of bring()
@@ -83,6 +90,8 @@ class PagedRetriever final : public Retriever {
   void bring(Layer& layer, const KvView& kv, bool in_background);
   Status wait(Layer& layer);
   Status attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv);
+  Status leave_device(Layer& layer, const KvView& kv);
+  Status attend_brought(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status attend_resident(const Layer& layer, const RetrieveStep& step) const;
   Status attend_in_place(const Layer& layer, const RetrieveStep& step, const KvView& kv) const;
 
@@ -91,6 +100,7 @@ class PagedRetriever final : public Retriever {
   const PagedPolicy defaults_;
   PagedPolicy policy_;
   RetrieveInput input_;
+  LayerMemory memory_;                        ///< of the layers that are not dense
   std::vector<Layer> layers_;
   std::vector<float> scores_, votes_;
   RetrieveStats stats_;

@@ -35,6 +35,7 @@ struct RetrieveInput {
   PromptQueries* queries = nullptr;          ///< those of queries_wanted(), as far as there are; null: none. For this call only, which may take them out
   DevicePool* device = nullptr;              ///< for what is brought to the device; outlives the retriever
   TransferLane* transfers = nullptr;         ///< for copies beside the computation; null: they are made at once. Outlives the retriever
+  std::int32_t device_requests = 1;          ///< that share the device: the retriever takes no more than one's part
   const RetrievalHead* head = nullptr;       ///< for retrievers with wants_head(); outlives the retriever
   const HeadTrack* prompt = nullptr;         ///< the prompt's tokens as the head sees them; for wants_head() and this call only
   std::int64_t prompt_tokens = 0;
@@ -59,6 +60,8 @@ class Retriever {
   virtual std::span<const PlugOption> options() const { return {}; }
   /// What options() cannot say of one option alone. Errors: kInvalidArgument, field "cache.options.<name>".
   virtual Status check(const PlugOptions&) const { return {}; }
+  /// It keeps rows on the device.
+  virtual bool uses_device() const { return false; }
   /// It chooses by the service's retrieval head.
   virtual bool wants_head() const { return false; }
   /// Prompt rows whose queries prepare() reads.

@@ -17,6 +17,7 @@ std::span<const PlugOption> table() {
       {"decode_budget", "2048", {}, 16, 1 << 20, "tokens a step attends to in a layer, sinks and window among them"},
       {"decode_sink", "4", {}, 0, 1 << 20, "first tokens that are always attended to"},
       {"decode_window", "64", {}, 0, 1 << 20, "last tokens that are always attended to, the newest among them"},
+      {"decode_resident", "auto", {"auto", "none"}, 0, 0, "layers that stay on the device: those that fit, or none"},
       {"decode_head", "auto", {"auto", "feature", "embed"}, 0, 0, "what the retrieval head sees of a token: its embedding and the model's states at the one before, or its embedding; auto: what the head was made for"},
   };
   return options;
@@ -38,6 +39,15 @@ Result<std::vector<std::int32_t>> tokens_of_rows(std::span<const std::int32_t> r
     out.push_back(static_cast<std::int32_t>(next++ % tokens.size()));
   }
   return out;
+}
+
+/// All rows wanted but the last, which is the step's own, and their slots.
+std::vector<std::vector<SlotLoad>> everything(std::span<const std::vector<std::int32_t>> rows, std::span<const SlotMap> maps) {
+  std::vector<std::vector<SlotLoad>> loads(rows.size());
+  for (std::size_t m = 0; m < rows.size(); ++m) {
+    for (std::size_t i = 0; i + 1 < rows[m].size(); ++i) loads[m].push_back({rows[m][i], maps[m].slots()[i]});
+  }
+  return loads;
 }
 
 }  // namespace
@@ -75,6 +85,15 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
   keys_.emplace(*input.device, *input.head, input.cache->view(0).dtype);
   QUIRE_RETURN_IF_ERROR(keys_->append(input.prompt->keys().data(), input.prompt->positions()));
   input_.prompt = nullptr;
+  const KvView kv = input.cache->view(0);
+  RequestMemory memory;
+  memory.device_bytes = input.device->max_bytes();
+  memory.requests = input.device_requests;
+  memory.num_layers = input.num_layers;
+  memory.row_bytes = TokenSlots::bytes_for(kv.num_kv_heads, kv.head_dim, kv.dtype, kPageTokens) / kPageTokens;
+  memory.retrieval_row_bytes = HeadKeys::bytes_for(input.head->config(), kv.dtype, kPageTokens) / kPageTokens;
+  memory.budget_rows = (budget_.tokens + kPageTokens - 1) / kPageTokens * kPageTokens;
+  memory_ = LayerMemory(*input.device, memory, options.word(table(), "decode_resident") == "none" ? Residency::kNothing : Residency::kWhatFits);
   stats_.device_bytes = keys_->bytes();
   query_.resize(at(input.head->config().query_dim()));
   key_.resize(at(input.head->config().key_dim()));
@@ -134,10 +153,7 @@ Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t posit
     if (group.sparse) choose(group);
   }
   QUIRE_RETURN_IF_ERROR(begin_device());
-  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-    const Group& group = groups_[layers_[layer].group];
-    if (group.sparse) QUIRE_RETURN_IF_ERROR(bring(layers_[layer], group, input_.cache->view(static_cast<std::int32_t>(layer))));
-  }
+  for (std::int32_t layer = 0; layer < input_.num_layers; ++layer) QUIRE_RETURN_IF_ERROR(bring(layer));
   return {};
 }
 
@@ -167,50 +183,54 @@ void SpeContextRetriever::choose(Group& group) {
   }
 }
 
-/// Slots of all sparse layers, at the first sparse step.
+/// Layers leave the device until the rest fits; those that have left get slots.
 Status SpeContextRetriever::begin_device() {
+  std::size_t rows = 0;
+  for (const Group& group : groups_) rows = std::max(rows, group.token_of_row.size());
+  QUIRE_RETURN_IF_ERROR(memory_.grow(static_cast<std::int64_t>(rows)));
   const KvView kv = input_.cache->view(0);
-  const std::int64_t each = TokenSlots::bytes_for(kv.num_kv_heads, kv.head_dim, kv.dtype, budget_.tokens);
-  const std::int64_t all = each * static_cast<std::int64_t>(layers_.size()) + keys_->bytes();
-  if (const std::int64_t most = input_.device->max_bytes(); most > 0 && all > most) {  // waiting would not help
-    return Status::invalid("cache.options.decode_budget", "a budget of " + std::to_string(budget_.tokens) + " tokens needs " + std::to_string(all) +
-                                                              " bytes of device memory, model.device_cache_bytes allows " + std::to_string(most) + "; lower the one or raise the other");
-  }
-  std::int64_t held = keys_->bytes();
-  for (Layer& layer : layers_) {
-    if (groups_[layer.group].sparse && !layer.slots) {
+  std::int64_t held = keys_->bytes() + memory_.bytes();
+  for (std::int32_t l = 0; l < input_.num_layers; ++l) {
+    Layer& layer = layers_[at(l)];
+    if (groups_[layer.group].sparse && !memory_.resident(l) && !layer.slots) {
       QUIRE_ASSIGN_OR_RETURN(layer.slots, TokenSlots::create(*input_.device, kv.num_kv_heads, kv.head_dim, kv.dtype, budget_.tokens));
+      layer.empty_slots = true;
     }
     if (layer.slots) held += layer.slots->bytes();
   }
   stats_.device_bytes = std::max(stats_.device_bytes, held);
+  stats_.layers_offloaded = memory_.offloaded();
   return {};
 }
 
-/// What the layer lacks, by the time its attend() runs.
-Status SpeContextRetriever::bring(Layer& layer, const Group& group, const KvView& kv) {
+/// What the layer's slots lack, by the time its attend() runs.
+Status SpeContextRetriever::bring(std::int32_t index) {
+  Layer& layer = layers_[at(index)];
+  const Group& group = groups_[layer.group];
+  if (!group.sparse || !layer.slots) return {};
+  std::vector<std::vector<SlotLoad>> loads = layer.empty_slots ? everything(group.rows, group.maps) : group.loads;
+  layer.empty_slots = false;
   std::int64_t rows = 0;
-  for (std::size_t m = 0; m < group.loads.size(); ++m) {
-    rows += static_cast<std::int64_t>(group.loads[m].size());
+  for (std::size_t m = 0; m < loads.size(); ++m) {
+    rows += static_cast<std::int64_t>(loads[m].size());
     stats_.rows_wanted += static_cast<std::int64_t>(group.rows[m].size()) - 1;  // the step's own row is appended
   }
   stats_.rows_copied += rows;
   stats_.bytes_copied += rows * layer.slots->row_bytes();
   if (rows == 0) return {};
-  const auto copy = [&group, slots = &*layer.slots](const KvView& host) {
-    for (std::size_t m = 0; m < group.loads.size(); ++m) {
-      for (const SlotLoad& load : group.loads[m]) slots->copy(host, static_cast<std::int32_t>(m), load);
+  const KvView kv = input_.cache->view(index);
+  // Pages of the cache stay where they are while a row is added behind them; their list may not.
+  std::vector<const void*> pages(kv.pages, kv.pages + (kv.num_rows + kPageTokens - 1) / kPageTokens);
+  auto copy = [kv, pages = std::move(pages), loads = std::move(loads), slots = &*layer.slots] {
+    KvView host = kv;
+    host.pages = pages.data();
+    for (std::size_t m = 0; m < loads.size(); ++m) {
+      for (const SlotLoad& load : loads[m]) slots->copy(host, static_cast<std::int32_t>(m), load);
     }
     return Status();
   };
-  if (input_.transfers == nullptr) return copy(kv);
-  // Pages of the cache stay where they are while a row is added behind them; their list may not.
-  std::vector<const void*> pages(kv.pages, kv.pages + (kv.num_rows + kPageTokens - 1) / kPageTokens);
-  layer.pending = input_.transfers->submit([copy, kv, pages = std::move(pages)] {
-    KvView host = kv;
-    host.pages = pages.data();
-    return copy(host);
-  });
+  if (input_.transfers == nullptr) return copy();
+  layer.pending = input_.transfers->submit(std::move(copy));
   ++stats_.copies;
   return {};
 }
@@ -238,7 +258,13 @@ Status SpeContextRetriever::attend(const RetrieveStep& step) {
   const KvView kv = step.cache->view(step.layer);
   if (!group.sparse) return dense_attention(step, kv);
   ++stats_.sparse_steps;
-  return attend_in_slots(layer, group, step, kv);
+  return layer.slots ? attend_in_slots(layer, group, step, kv) : attend_in_place(group, step, kv);
+}
+
+Status SpeContextRetriever::attend_in_place(const Group& group, const RetrieveStep& step, const KvView& kv) {
+  std::vector<RowList> lists;
+  for (const auto& rows : group.rows) lists.push_back({rows.data(), static_cast<std::int64_t>(rows.size())});
+  return attention_rows({attention_args(step, kv), lists.data()});
 }
 
 Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group, const RetrieveStep& step, const KvView& kv) {

@@ -12,6 +12,7 @@
 #include "engine/retrieve/head_keys.h"
 #include "engine/retrieve/head_selection.h"
 #include "engine/retrieve/head_track.h"
+#include "engine/retrieve/memory_manager.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/retrieve/token_slots.h"
 #include "engine/retrieve/transfer_lane.h"
@@ -22,7 +23,7 @@ namespace quire {
 HeadInput head_input(const PlugOptions& options, const RetrievalHead& head);
 
 /// One sequence. begin_step() scores every cached token with the head, chooses for each KV head, and asks for the rows that are not on the device yet, layer by layer from below;
-/// attend() waits for those of its layer. A layer attends to everything while its rows fit the budget. Layers with the same rows share one choice and one map of slots; a
+/// attend() waits for those of its layer. Layers that fit stay on the device and are read where they are. A layer attends to everything while its rows fit the budget. Layers with the same rows share one choice and one map of slots; a
 /// layer that lacks rows (selection per layer) chooses among its own by the same scores.
 class SpeContextRetriever final : public Retriever {
  public:
@@ -31,6 +32,7 @@ class SpeContextRetriever final : public Retriever {
   std::string_view name() const override { return "specontext"; }
   std::span<const PlugOption> options() const override;
   Status check(const PlugOptions& options) const override;
+  bool uses_device() const override { return true; }
   bool wants_head() const override { return true; }
   Status prepare(const RetrieveInput& input) override;
   std::span<const std::int32_t> hidden_layers() const override;
@@ -57,19 +59,22 @@ class SpeContextRetriever final : public Retriever {
   };
   struct Layer {
     std::size_t group = 0;
-    std::optional<TokenSlots> slots;
+    std::optional<TokenSlots> slots;                 ///< once it has left the device
+    bool empty_slots = false;                        ///< it has left with this step: its slots hold nothing of what the maps say
     TransferLane::Ticket pending;
   };
   Status match_rows(const RetrieveInput& input);
   Status score(std::int32_t position);
   void choose(Group& group);
   Status begin_device();
-  Status bring(Layer& layer, const Group& group, const KvView& kv);
+  Status bring(std::int32_t layer);
   Status wait(Layer& layer);
   Status attend_in_slots(Layer& layer, const Group& group, const RetrieveStep& step, const KvView& kv);
+  static Status attend_in_place(const Group& group, const RetrieveStep& step, const KvView& kv);
 
   SelectionBudget budget_;
   RetrieveInput input_;
+  LayerMemory memory_;
   HeadInput mode_ = HeadInput::kEmbedding;
   std::optional<HeadKeys> keys_;
   std::vector<Group> groups_;

@@ -282,6 +282,7 @@ void Scheduler::reap() {
     if (r.task->state() != QueryTask::State::kDone) return false;
     reserved_bytes_ -= r.bytes;
     most_bytes_ -= r.most_bytes;
+    device_bytes_ -= r.device_bytes;
     waiting_.charge(r.task->request().tenant, r.task->work_tokens() - r.charged_tokens);
     return true;
   });

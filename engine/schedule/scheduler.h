@@ -42,7 +42,8 @@ struct SchedulerLimits {
 /// Memory: a query is admitted with pages for its prompt and the first tokens of its answer, and gets more as it goes on. When there are
 /// no more, pages kept of earlier prompts go first, then the context that ingest computes and the text that is being embedded are moved out to ordinary
 /// memory, then the youngest query. It is resumed before anybody new is admitted, with every bit as it was. The oldest query always runs. All admitted queries
-/// together could never need more than twice the budget, so what is moved out stays within about one.
+/// together could never need more than twice the budget, so what is moved out stays within about one. Of the device a query is admitted with all it may take, its part
+/// at most, so that no answer ends for want of it.
 /// Threads: public methods from any.
 class Scheduler {
  public:
@@ -85,6 +86,7 @@ class Scheduler {
     std::int64_t prompt_bytes = 0;  ///< to be reserved until the answer begins
     std::int64_t most_bytes = 0;
     std::int64_t read_bytes = 0;    ///< of stored KV, at most
+    std::int64_t device_bytes = 0;  ///< of what decodes, from admission to the end: a preempted query keeps what it has there
     std::int64_t charged_tokens = 0;
     bool decoding = false;
   };
@@ -138,6 +140,7 @@ class Scheduler {
   std::size_t turn_ = 0;
   std::int64_t reserved_bytes_ = 0;
   std::int64_t most_bytes_ = 0;            ///< all that runs could need
+  std::int64_t device_bytes_ = 0;          ///< of the device, the same
   PrefillLane prefills_;
   std::int64_t prefill_bytes_ = 0;         ///< reserved by the prefill that is being computed
   const std::int32_t largest_chunk_;       ///< of EngineCore::chunk_tokens, which is less while others decode

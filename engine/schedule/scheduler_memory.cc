@@ -1,6 +1,7 @@
 // Who runs and on how many pages: preparing, admission, growth, preemption.
 #include <algorithm>
 
+#include "engine/retrieve/device_pool.h"
 #include "engine/schedule/scheduler.h"
 #include "kernels/base/log.h"
 
@@ -86,6 +87,7 @@ void Scheduler::prepare_waiting() {
     QueryTask& task = *prepared_.back().task;
     guarded(task, [&task] { task.prepare(); });
     prepared_.back().record->set_strategy(task.strategy());
+    prepared_.back().device_bytes = task.device_bytes();
   }
 }
 
@@ -97,12 +99,14 @@ void Scheduler::admit() {
     Running& next = prepared_.front();
     const std::int64_t budget = core_.pool->max_bytes();
     if (budget > 0 && most_bytes_ + next.most_bytes > kMaxOvercommit * budget) break;
+    if (core_.device->max_bytes() > 0 && device_bytes_ + next.device_bytes > core_.device->max_bytes()) break;
     if (!make_room_for_query(next.prompt_bytes)) break;
     Running r = std::move(next);
     prepared_.erase(prepared_.begin());
     r.bytes = r.prompt_bytes;
     reserved_bytes_ += r.bytes;
     most_bytes_ += r.most_bytes;
+    device_bytes_ += r.device_bytes;
     r.record->set_queue_position(-1);
     r.record->set_state(RequestState::kPrefilling);
     r.task->count_in(running_count_);

@@ -22,6 +22,7 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
   o.max_model_len = c.model.max_model_len;
   o.working_cache_bytes = c.model.working_cache_bytes;
   o.device_cache_bytes = c.model.device_cache_bytes;
+  o.device_requests = static_cast<std::int32_t>(c.model.device_requests);
   o.draft_path = c.model.draft_path;
   o.retrieval_head_path = c.model.retrieval_head_path;
   o.draft_wait_ms = static_cast<std::int32_t>(c.model.draft_wait_ms);

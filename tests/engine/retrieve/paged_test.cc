@@ -65,8 +65,8 @@ class Sequence {
 
 /// A retriever over a sequence of its own.
 struct Decoding {
-  explicit Decoding(std::string_view name, std::map<std::string, std::string, std::less<>> given, TransferLane* lane = nullptr)
-      : retriever(std::move(*make_retriever(name))), options(std::move(given)) {
+  explicit Decoding(std::string_view name, std::map<std::string, std::string, std::less<>> given, TransferLane* lane = nullptr, std::int64_t device_bytes = 0)
+      : device(device_bytes), retriever(std::move(*make_retriever(name))), options(std::move(given)) {
     EXPECT_TRUE(check_options(options, std::vector<std::span<const PlugOption>>{retriever->options()}).ok());
     RetrieveInput input;
     input.cache = &sequence.cache();
@@ -88,6 +88,8 @@ struct Decoding {
   std::vector<std::vector<float>> token(int n) { return token_with([n](std::int32_t layer) { return Sequence::query(layer, n); }); }
   template <class Query>
   std::vector<std::vector<float>> token_with(Query&& query) {
+    const Status begun = retriever->begin_step(0, sequence.next_position());
+    EXPECT_TRUE(begun.ok()) << begun.to_string();
     sequence.add_row(sequence.next_position());
     std::vector<std::vector<float>> outs(kLayers);
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
@@ -99,14 +101,14 @@ struct Decoding {
   }
 
   Sequence sequence;
-  DevicePool device{0};
+  DevicePool device;
   std::vector<ContextRows> contexts = {{1, 70}, {71, 100}};
   std::unique_ptr<Retriever> retriever;
   PlugOptions options;
 };
 
 std::map<std::string, std::string, std::less<>> small(std::string_view tau = "0.8") {
-  return {{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_tau", std::string(tau)}};
+  return {{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_tau", std::string(tau)}, {"decode_resident", "none"}};
 }
 
 TEST(Paged, ABudgetOverTheContextIsDense) {
@@ -172,6 +174,7 @@ TEST(FreeKv, AlwaysCorrectingIsChoosingWithTheQueryItself) {
   Decoding corrected("freekv", small("2"));
   auto options = small();
   options.erase("decode_tau");
+  options.erase("decode_resident");
   options["decode_pool"] = "avg_softmax";
   options["decode_dense_layers"] = "1";
   Decoding quest("quest", options);  // chooses in every step, and reads the cache where it is
@@ -249,6 +252,37 @@ TEST(FreeKv, HoldsWhatItSaysAndNoMore) {
   run.retriever->settle();
   run.retriever.reset(make_retriever("dense")->release());
   EXPECT_EQ(pool->bytes_in_use(), 0);
+}
+
+TEST(FreeKv, LayersLeaveOneByOneAndChooseAsBefore) {
+  auto kept = small();
+  kept["decode_resident"] = "auto";
+  // Of the two layers that may leave one row takes 128 bytes: both fit for 250 rows, then one, then none.
+  const std::int64_t bytes = 2 * 128 * 250 + 2 * 16 * 128;
+  Decoding brought("freekv", small()), adaptive("freekv", kept, nullptr, bytes), roomy("freekv", kept);
+  std::int64_t before = 0;
+  for (int n = 0; n < 220; ++n) {
+    const auto a = brought.token(n), b = adaptive.token(n), c = roomy.token(n);
+    for (std::int32_t layer = 1; layer < kLayers; ++layer) {
+      for (std::int32_t m = 0; m < kKvHeads; ++m) {
+        EXPECT_EQ(adaptive.paged().attended_pages(layer, m), brought.paged().attended_pages(layer, m)) << "token " << n;
+        EXPECT_EQ(roomy.paged().attended_pages(layer, m), brought.paged().attended_pages(layer, m)) << "token " << n;
+      }
+      for (std::size_t i = 0; i < kQuery; ++i) {
+        ASSERT_NEAR(b[static_cast<std::size_t>(layer)][i], a[static_cast<std::size_t>(layer)][i], 1e-4) << "token " << n;
+        ASSERT_NEAR(c[static_cast<std::size_t>(layer)][i], a[static_cast<std::size_t>(layer)][i], 1e-4) << "token " << n;
+      }
+    }
+    const std::int64_t away = adaptive.retriever->stats().layers_offloaded;
+    EXPECT_LE(adaptive.device.bytes_in_use(), bytes);
+    EXPECT_GE(away, before);
+    EXPECT_LE(away - before, 1);
+    before = away;
+  }
+  EXPECT_EQ(before, 2);
+  EXPECT_EQ(roomy.retriever->stats().layers_offloaded, 0);
+  EXPECT_EQ(roomy.retriever->stats().bytes_copied, 0) << "what stays is read where it is";
+  EXPECT_LT(adaptive.retriever->stats().bytes_copied, brought.retriever->stats().bytes_copied);
 }
 
 TEST(FreeKv, AFullDeviceFailsThisRequestOnly) {

@@ -38,7 +38,7 @@ class RetrievedQueryTest : public ::testing::Test {
     r.sampling.max_tokens = 40;
     return r;
   }
-  static Options budget(const std::string& tokens) { return {{"decode_page", "16"}, {"decode_budget", tokens}, {"decode_sink", "16"}, {"decode_window", "32"}}; }
+  static Options budget(const std::string& tokens) { return {{"decode_page", "16"}, {"decode_budget", tokens}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_resident", "none"}}; }
   /// Those of them that a retriever knows.
   static Options of(const std::string& retriever, Options options) {
     const auto table = (*make_retriever(retriever))->options();
@@ -168,7 +168,37 @@ TEST_F(RetrievedQueryTest, ADeviceTooSmallForTheBudgetFailsTheRequestThatNeedsIt
   EXPECT_NE(o.status.message().find("model.device_cache_bytes"), std::string::npos) << o.status.to_string();
   EXPECT_TRUE(run_query(*engine_, request("reuse", "dense")).status.ok());
   EXPECT_TRUE(run_query(*engine_, request("reuse", "freekv", budget("512"))).status.ok()) << "nothing is brought anywhere";
-  EXPECT_TRUE(run_query(*engine_, request("reuse", "quest", budget("96"))).status.ok()) << "reads where the rows are";
+  EXPECT_TRUE(run_query(*engine_, request("reuse", "quest", of("quest", budget("96")))).status.ok()) << "reads where the rows are";
+}
+
+TEST_F(RetrievedQueryTest, TheDeviceIsSharedOutAndNobodyFailsForIt) {
+  // Two parts; each holds the budgets of a request, but by far not all its layers.
+  const auto options = [](const std::string& name) {
+    Options o = of(name, budget("96"));
+    o["decode_resident"] = "auto";
+    return o;
+  };
+  start(140000);
+  std::vector<Outcome> alone;
+  const std::vector<std::string> names = {"freekv", "specontext", "quest", "dense"};
+  for (const std::string& name : names) {
+    alone.push_back(run_query(*engine_, request("reuse", name, name == "quest" ? of(name, budget("96")) : name == "dense" ? Options() : options(name))));
+    ASSERT_TRUE(alone.back().status.ok()) << name << ": " << alone.back().status.to_string();
+  }
+  EXPECT_GT(alone[0].stats.retrieve.layers_offloaded, 0);
+  EXPECT_GT(alone[1].stats.retrieve.layers_offloaded, 0);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int i = 0; i < 12; ++i) {
+    const std::string& name = names[static_cast<std::size_t>(i) % names.size()];
+    sinks.push_back(std::make_shared<CollectingSink>());
+    ASSERT_TRUE(engine_->query(request("reuse", name, name == "quest" ? of(name, budget("96")) : name == "dense" ? Options() : options(name)), sinks.back()).ok());
+  }
+  for (std::size_t i = 0; i < sinks.size(); ++i) {
+    const Outcome& o = sinks[i]->wait();
+    ASSERT_TRUE(o.status.ok()) << o.status.to_string();
+    EXPECT_EQ(o.ids, alone[i % names.size()].ids) << names[i % names.size()];
+    EXPECT_EQ(o.stats.retrieve.bytes_copied, alone[i % names.size()].stats.retrieve.bytes_copied);
+  }
 }
 
 TEST_F(RetrievedQueryTest, BadSettingsNameTheirField) {

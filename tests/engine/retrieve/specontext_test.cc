@@ -119,7 +119,7 @@ class SpeContextTest : public ::testing::Test {
   };
 
   static Options budget(int tokens, const char* head = "auto") {
-    return {{"decode_budget", std::to_string(tokens)}, {"decode_sink", "2"}, {"decode_window", "6"}, {"decode_head", head}};
+    return {{"decode_budget", std::to_string(tokens)}, {"decode_sink", "2"}, {"decode_window", "6"}, {"decode_head", head}, {"decode_resident", "none"}};
   }
 
   static std::unique_ptr<RandomModelFolder> folder_;
@@ -282,6 +282,29 @@ TEST_F(SpeContextTest, HoldsWhatItSaysAndNoMore) {
   run.retriever->settle();
   run.retriever = std::move(*make_retriever("dense"));
   EXPECT_EQ(run.device.bytes_in_use(), 0);
+}
+
+TEST_F(SpeContextTest, LayersLeaveOneByOneAndNoBitChanges) {
+  Options kept = budget(40);
+  kept["decode_resident"] = "auto";
+  // A row of a layer takes 128 bytes, and its key of the head 64: three layers fit for 170 rows.
+  const std::int64_t bytes = 170 * (3 * 128 + 64) + 16 * (3 * 128 + 64);
+  TransferLane lane;
+  Decoding brought("specontext", budget(40)), adaptive("specontext", kept, &lane, bytes), roomy("specontext", kept);
+  std::int64_t before = 0;
+  for (int n = 0; n < 200; ++n) {
+    const auto want = brought.next();
+    ASSERT_EQ(adaptive.next(), want) << "token " << n;
+    ASSERT_EQ(roomy.next(), want) << "token " << n;
+    const std::int64_t away = adaptive.retriever->stats().layers_offloaded;
+    EXPECT_LE(adaptive.device.bytes_in_use(), bytes);
+    EXPECT_GE(away, before);
+    EXPECT_LE(away - before, 1);
+    before = away;
+  }
+  EXPECT_GE(before, 2);
+  EXPECT_EQ(roomy.retriever->stats().bytes_copied, 0);
+  EXPECT_LT(adaptive.retriever->stats().bytes_copied, brought.retriever->stats().bytes_copied);
 }
 
 TEST_F(SpeContextTest, ADeviceThatCanNeverHoldTheBudgetIsTheCallersError) {
