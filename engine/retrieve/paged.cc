@@ -75,13 +75,16 @@ Status PagedRetriever::prepare(const RetrieveInput& input) {
 }
 
 Status PagedRetriever::wait(Layer& layer) {
-  if (!layer.pending) return {};
-  const TransferLane::Outcome outcome = input_.transfers->wait(layer.pending);
-  layer.pending.reset();
-  stats_.waits += outcome.waited ? 1 : 0;
-  stats_.wait_ms += outcome.wait_ms;
-  stats_.copy_ms += outcome.copy_ms;
-  return outcome.status;
+  Status failed;
+  for (const TransferLane::Ticket& ticket : layer.pending) {
+    const TransferLane::Outcome outcome = input_.transfers->wait(ticket);
+    stats_.waits += outcome.waited ? 1 : 0;
+    stats_.wait_ms += outcome.wait_ms;
+    stats_.copy_ms += outcome.copy_ms;
+    if (!outcome.status.ok()) failed = outcome.status;
+  }
+  layer.pending.clear();
+  return failed;
 }
 
 void PagedRetriever::settle() {
@@ -217,23 +220,35 @@ void PagedRetriever::bring(Layer& layer, const KvView& kv, bool in_background) {
     for (const PageCopy& c : layer.copies) layer.resident->copy(kv, layer.pages[c.page], c);
     return;
   }
+  submit(layer, kv);
+}
+
+/// The copies of a layer beside the computation: KV heads take turns in the streams, so that one head's pages arrive while the next one's are under way.
+void PagedRetriever::submit(Layer& layer, const KvView& kv) {
   // Pages of the cache stay where they are while rows are added behind them; lists of pages may not.
   struct Copying {
-    std::vector<const void*> host_pages;
     std::vector<KvStretch> rows;
     std::vector<PageCopy> copies;
   };
-  Copying copying;
-  copying.host_pages.assign(kv.pages, kv.pages + (kv.num_rows + kPageTokens - 1) / kPageTokens);
-  copying.copies = layer.copies;
-  for (const PageCopy& c : layer.copies) copying.rows.push_back(layer.pages[c.page]);
-  layer.pending = input_.transfers->submit([copying = std::move(copying), kv, resident = &*layer.resident] {
-    KvView host = kv;
-    host.pages = copying.host_pages.data();
-    for (std::size_t i = 0; i < copying.copies.size(); ++i) resident->copy(host, copying.rows[i], copying.copies[i]);
-    return Status();
-  });
-  ++stats_.copies;
+  const auto host_pages = std::make_shared<const std::vector<const void*>>(kv.pages, kv.pages + (kv.num_rows + kPageTokens - 1) / kPageTokens);
+  const std::int32_t streams = input_.transfers->num_streams();
+  for (std::int32_t stream = 0; stream < streams; ++stream) {
+    Copying copying;
+    for (const PageCopy& c : layer.copies) {
+      if (c.head % streams != stream) continue;
+      copying.copies.push_back(c);
+      copying.rows.push_back(layer.pages[c.page]);
+    }
+    if (copying.copies.empty()) continue;
+    auto copy = [copying = std::move(copying), kv, host_pages, resident = &*layer.resident] {
+      KvView host = kv;
+      host.pages = host_pages->data();
+      for (std::size_t i = 0; i < copying.copies.size(); ++i) resident->copy(host, copying.rows[i], copying.copies[i]);
+      return Status();
+    };
+    layer.pending.push_back(input_.transfers->submit(std::move(copy), stream));
+    ++stats_.copies;
+  }
 }
 
 /// Gives the layer slots; all that it wants is brought then.

@@ -80,7 +80,7 @@ class PagedRetriever final : public Retriever {
     std::vector<HeadChoice> choices;          ///< [num_kv_heads], empty before the first selection
     std::optional<ResidentPages> resident;    ///< once the layer has left the device
     std::vector<float> last_query;            ///< [num_heads, head_dim]
-    TransferLane::Ticket pending;             ///< copies to wait for before the next step
+    std::vector<TransferLane::Ticket> pending;  ///< copies to wait for before the next step, one of each stream in use
     std::vector<PageCopy> copies;             ///< of the last call of bring()
   };
   Status refresh(Layer& layer, const KvView& kv);
@@ -88,6 +88,7 @@ class PagedRetriever final : public Retriever {
   std::vector<bool> moved_heads(const Layer& layer, const RetrieveStep& step) const;
   std::vector<std::int32_t> wanted(const Layer& layer, std::int32_t head) const;
   void bring(Layer& layer, const KvView& kv, bool in_background);
+  void submit(Layer& layer, const KvView& kv);
   Status wait(Layer& layer);
   Status attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status leave_device(Layer& layer, const KvView& kv);

@@ -68,18 +68,32 @@ void ResidentPages::want(std::int32_t head_index, std::span<const std::int32_t> 
   }
 }
 
-void ResidentPages::copy_row(const KvView& host, std::int64_t row, std::int32_t head, std::int32_t slot, std::int64_t at) const {
+/// Rows that follow each other in one page of the host and in one part of the slot.
+void ResidentPages::copy_run(const KvView& host, std::int64_t row, std::int64_t rows, std::int32_t head, std::int32_t slot, std::int64_t at) const {
   const auto row_bytes = static_cast<std::int64_t>(head_dim_) * static_cast<std::int64_t>(dtype_bytes(dtype_));
   const std::int64_t to_row = std::int64_t{slot} * page_tokens_ + at;
   const auto* part = static_cast<const std::byte*>(heads_[static_cast<std::size_t>(head)].pages[static_cast<std::size_t>(to_row / kPageTokens)]);
   std::byte* to = memory_.data() + (part - memory_.data()) + to_row % kPageTokens * row_bytes;
   const auto* from = static_cast<const std::byte*>(host.pages[row / kPageTokens]) + head * host.head_stride + row % kPageTokens * host.token_stride;
-  std::memcpy(to, from, static_cast<std::size_t>(row_bytes));
-  std::memcpy(to + kPageTokens * row_bytes, from + host.kv_stride, static_cast<std::size_t>(row_bytes));
+  if (host.token_stride != row_bytes) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::memcpy(to + r * row_bytes, from + r * host.token_stride, static_cast<std::size_t>(row_bytes));
+      std::memcpy(to + (kPageTokens + r) * row_bytes, from + host.kv_stride + r * host.token_stride, static_cast<std::size_t>(row_bytes));
+    }
+  } else if (rows == kPageTokens && host.kv_stride == kPageTokens * row_bytes) {
+    std::memcpy(to, from, static_cast<std::size_t>(2 * kPageTokens * row_bytes));
+  } else {
+    std::memcpy(to, from, static_cast<std::size_t>(rows * row_bytes));
+    std::memcpy(to + kPageTokens * row_bytes, from + host.kv_stride, static_cast<std::size_t>(rows * row_bytes));
+  }
 }
 
 void ResidentPages::copy(const KvView& host, const KvStretch& rows, const PageCopy& what) const {
-  for (std::int64_t row = rows.begin; row < rows.end; ++row) copy_row(host, row, what.head, what.slot, row - rows.begin);
+  for (std::int64_t row = rows.begin; row < rows.end;) {
+    const std::int64_t at = row - rows.begin, n = std::min({rows.end - row, kPageTokens - row % kPageTokens, kPageTokens - at % kPageTokens});
+    copy_run(host, row, n, what.head, what.slot, at);
+    row += n;
+  }
 }
 
 std::int64_t ResidentPages::copy_bytes(const KvStretch& rows) const {
@@ -93,7 +107,7 @@ std::int64_t ResidentPages::append(const KvView& host, const RetrievalPages& pag
   for (std::int32_t m = 0; m < static_cast<std::int32_t>(heads_.size()); ++m) {
     const std::int32_t slot = slot_of(m, page);
     if (slot < 0) continue;
-    copy_row(host, row, m, slot, at);
+    copy_run(host, row, 1, m, slot, at);
     heads_[static_cast<std::size_t>(m)].positions[static_cast<std::size_t>(std::int64_t{slot} * page_tokens_ + at)] = host.positions[row];
     bytes += copy_bytes({row, row + 1});
   }

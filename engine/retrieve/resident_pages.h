@@ -19,7 +19,8 @@ struct PageCopy {
 };
 
 /// Slots of page_tokens rows for each KV head; which page a slot holds differs from head to head. A slot's memory is
-/// [page_tokens / kPageTokens][2 (K, V)][kPageTokens][head_dim], so that a head's slots are a KvView as they are. Rows of a short page, and
+/// [page_tokens / kPageTokens][2 (K, V)][kPageTokens][head_dim], so that a head's slots are a KvView as they are, and a head's part of a page of the working cache
+/// ([num_kv_heads][2][kPageTokens][head_dim]) is copied as it lies. Rows of a short page, and
 /// of slots without a page, stand at a position that no query reaches.
 /// Threads: the engine thread; copy() of different slots may run on another one meanwhile.
 class ResidentPages {
@@ -54,7 +55,7 @@ class ResidentPages {
     std::vector<const void*> pages;       ///< [num_slots * page_tokens / kPageTokens]
   };
   std::int32_t slot_of(std::int32_t head, std::int32_t page) const;
-  void copy_row(const KvView& host, std::int64_t row, std::int32_t head, std::int32_t slot, std::int64_t at) const;
+  void copy_run(const KvView& host, std::int64_t row, std::int64_t rows, std::int32_t head, std::int32_t slot, std::int64_t at) const;
   void set_positions(Head& head, std::int32_t slot, const KvStretch& rows, std::span<const std::int32_t> positions) const;
 
   DeviceBuffer memory_;

@@ -19,23 +19,27 @@ struct TransferLane::Transfer {
   bool done = false;   // guarded by the lane's mu_
 };
 
-TransferLane::TransferLane(std::function<Status()> before_each) : before_each_(std::move(before_each)), thread_([this] { run(); }) {}
+TransferLane::TransferLane(std::function<Status()> before_each, std::int32_t num_streams) : before_each_(std::move(before_each)) {
+  for (std::int32_t i = 0; i < num_streams; ++i) streams_.push_back(std::make_unique<Stream>());
+  for (const auto& stream : streams_) stream->thread = std::thread([this, &stream = *stream] { run(stream); });
+}
 
 TransferLane::~TransferLane() {
   {
     const std::lock_guard lock(mu_);
     stopping_ = true;
-    work_.notify_one();
+    for (const auto& stream : streams_) stream->work.notify_one();
   }
-  thread_.join();
+  for (const auto& stream : streams_) stream->thread.join();
 }
 
-TransferLane::Ticket TransferLane::submit(std::function<Status()> copy) {
+TransferLane::Ticket TransferLane::submit(std::function<Status()> copy, std::int32_t stream) {
   auto ticket = std::make_shared<Transfer>();
   ticket->copy = std::move(copy);
+  Stream& to = *streams_[static_cast<std::size_t>(stream)];
   const std::lock_guard lock(mu_);
-  queue_.push_back(ticket);
-  work_.notify_one();
+  to.queue.push_back(ticket);
+  to.work.notify_one();
   return ticket;
 }
 
@@ -55,13 +59,13 @@ TransferLane::Outcome TransferLane::wait(const Ticket& ticket) {
   return outcome;
 }
 
-void TransferLane::run() {
+void TransferLane::run(Stream& stream) {
   std::unique_lock lock(mu_);
   while (true) {
-    work_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    const Ticket ticket = std::move(queue_.front());
-    queue_.pop_front();
+    stream.work.wait(lock, [&] { return stopping_ || !stream.queue.empty(); });
+    if (stream.queue.empty()) return;
+    const Ticket ticket = std::move(stream.queue.front());
+    stream.queue.pop_front();
     lock.unlock();
     const auto started = Clock::now();
     if (before_each_) ticket->status = before_each_();

@@ -3,6 +3,9 @@
 
 #include <atomic>
 #include <cstring>
+#include <limits>
+#include <numeric>
+#include <thread>
 
 #include "engine/retrieve/device_pool.h"
 #include "engine/retrieve/resident_pages.h"
@@ -60,6 +63,29 @@ TEST(TransferLaneTest, WhatIsLeftRunsBeforeTheLaneGoes) {
   EXPECT_EQ(ran, 20);
 }
 
+TEST(TransferLaneTest, StreamsDoNotWaitForEachOther) {
+  std::atomic<bool> open{false};
+  TransferLane lane({}, 2);
+  const auto held = lane.submit([&open] {
+    open.wait(false);
+    return Status();
+  }, 0);
+  std::vector<int> ran;
+  TransferLane::Ticket last;
+  for (int i = 0; i < 20; ++i) {
+    last = lane.submit([&ran, i] {
+      ran.push_back(i);
+      return Status();
+    }, 1);
+  }
+  EXPECT_TRUE(lane.wait(last).status.ok());
+  EXPECT_EQ(ran.size(), 20u) << "while the other stream stands";
+  EXPECT_TRUE(std::is_sorted(ran.begin(), ran.end()));
+  open = true;
+  open.notify_all();
+  EXPECT_TRUE(lane.wait(held).status.ok());
+}
+
 TEST(TransferLaneTest, ACopyThatFailsSaysSoToItsOwner) {
   int number = 0;
   TransferLane lane([&number] { return ++number == 2 ? Status::io("the bus is down") : Status(); });
@@ -68,6 +94,37 @@ TEST(TransferLaneTest, ACopyThatFailsSaysSoToItsOwner) {
   EXPECT_TRUE(lane.wait(tickets[0]).status.ok());
   EXPECT_EQ(lane.wait(tickets[1]).status.code(), Code::kIo);
   EXPECT_TRUE(lane.wait(tickets[2]).status.ok()) << "others go on";
+}
+
+/// A page of the host that begins anywhere, in either layout, against rows copied one by one.
+TEST(ResidentPagesCopy, PagesCutAnywhereArriveWhole) {
+  for (const PageLayout layout : {PageLayout::kTokenMajor, PageLayout::kHeadMajor}) {
+    PagedKv host(100, 2, 8, DType::kF16, layout, 3);
+    for (const std::int64_t first : {0, 5, 16}) {
+      DevicePool pool(0);
+      RetrievalPages pages(32, {{first, 100}});
+      pages.extend(host.positions());
+      ResidentPages resident = std::move(*ResidentPages::create(pool, 2, 8, DType::kF16, 32, pages.size()));
+      std::vector<std::int32_t> all(static_cast<std::size_t>(pages.size()));
+      std::iota(all.begin(), all.end(), 0);
+      std::vector<PageCopy> copies;
+      for (std::int32_t head = 0; head < 2; ++head) resident.want(head, all, pages, host.positions(), copies);
+      for (const PageCopy& c : copies) resident.copy(host.view(true), pages[c.page], c);
+      for (std::int32_t head = 0; head < 2; ++head) {
+        const KvView view = resident.view(head);
+        int seen = 0;
+        for (std::int64_t r = 0; r < view.num_rows; ++r) {
+          if (view.positions[r] == std::numeric_limits<std::int32_t>::max()) continue;
+          ++seen;
+          for (int kv = 0; kv < 2; ++kv) {
+            const auto* bytes = static_cast<const std::byte*>(view.pages[r / kPageTokens]) + kv * view.kv_stride + r % kPageTokens * view.token_stride;
+            ASSERT_EQ(std::memcmp(bytes, host.row(view.positions[r], kv, head), 16), 0) << "from " << first << " position " << view.positions[r];
+          }
+        }
+        EXPECT_EQ(seen, 100);
+      }
+    }
+  }
 }
 
 class ResidentPagesTest : public ::testing::Test {

@@ -232,7 +232,16 @@ TEST(FreeKv, DelaysChangeNothing) {
     EXPECT_EQ(beside.token(n), want) << "token " << n;
     EXPECT_EQ(delayed.token(n), want) << "token " << n;
   }
+  TransferLane streams([] {
+    thread_local std::mt19937 other(std::hash<std::thread::id>()(std::this_thread::get_id()));
+    std::this_thread::sleep_for(std::chrono::microseconds(other() % 300));
+    return Status();
+  }, 2);
+  Decoding again("freekv", small()), double_buffered("freekv", small(), &streams);
+  for (int n = 0; n < 60; ++n) EXPECT_EQ(double_buffered.token(n), again.token(n)) << "token " << n;
   const RetrieveStats a = at_once.retriever->stats(), b = delayed.retriever->stats();
+  EXPECT_EQ(double_buffered.retriever->stats().bytes_copied, a.bytes_copied);
+  EXPECT_GT(double_buffered.retriever->stats().copies, b.copies) << "a piece for each stream";
   EXPECT_EQ(a.bytes_copied, b.bytes_copied);
   EXPECT_EQ(a.pages_copied, b.pages_copied);
   EXPECT_EQ(a.heads_corrected, b.heads_corrected);
