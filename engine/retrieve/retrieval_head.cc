@@ -161,20 +161,18 @@ Result<RetrievalHeadConfig> parse_fields(const boost::json::object& object) {
   return c;
 }
 
-/// Tensors by either of their names.
+/// Tensors of a head out of any source, and their digest.
 class HeadTensors {
  public:
-  HeadTensors(const TensorFolder& folder, std::string location)
-      : folder_(folder), source_(file_weights(folder, std::move(location))),
-        prefix_(folder.find("midlayer.self_attn.k_proj.weight").entry == nullptr && folder.find("layers.0.self_attn.k_proj.weight").entry != nullptr ? "layers.0." : "midlayer.") {}
+  /// `prefix` stands before the names of the layer's tensors.
+  HeadTensors(WeightSource& source, std::string prefix) : source_(source), prefix_(std::move(prefix)) {}
 
   Result<WeightTensor> layer(const char* name, std::vector<std::int64_t> shape, const char* from) { return get(prefix_ + name, std::move(shape), from); }
   Result<WeightTensor> get(const std::string& name, std::vector<std::int64_t> shape, const char* from) {
-    QUIRE_ASSIGN_OR_RETURN(WeightTensor tensor, source_->get(name, std::move(shape), from));
+    QUIRE_ASSIGN_OR_RETURN(WeightTensor tensor, source_.get(name, std::move(shape), from));
     tensors_.push_back(tensor);
     return tensor;
   }
-  bool has(const char* name) const { return folder_.find(name).entry != nullptr; }
   Result<std::array<std::uint8_t, 32>> digest(const RetrievalHeadConfig& config) const {
     WeightsDigest digest;
     digest.add_text(digest_text(config));
@@ -183,34 +181,13 @@ class HeadTensors {
   }
 
  private:
-  const TensorFolder& folder_;
-  const std::unique_ptr<WeightSource> source_;
+  WeightSource& source_;
   const std::string prefix_;
   std::vector<WeightTensor> tensors_;
 };
 
-}  // namespace
-
-Result<RetrievalHeadConfig> parse_retrieval_head_config(std::string_view text) {
-  try {
-    QUIRE_ASSIGN_OR_RETURN(const boost::json::value value, parse_json_object(text, "config.json"));
-    return parse_fields(value.get_object());
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (const std::exception& e) {
-    return Status::invalid("config.json", std::string("config.json cannot be read: ") + e.what());
-  }
-}
-
-Result<std::unique_ptr<RetrievalHead>> RetrievalHead::load(const std::filesystem::path& dir, const Model& target) {
-  QUIRE_ASSIGN_OR_RETURN(const std::string text, read_json_file(dir / "config.json"));
-  QUIRE_ASSIGN_OR_RETURN(RetrievalHeadConfig c, parse_retrieval_head_config(text));
-  QUIRE_RETURN_IF_ERROR(check_fit(c, target.config()));
-  QUIRE_ASSIGN_OR_RETURN(const std::unique_ptr<TensorFolder> folder, TensorFolder::open(dir));
-  HeadTensors tensors(*folder, dir.string());
-  const std::int64_t h = c.hidden_size;
-  const bool features = tensors.has("fc.weight") && !c.embeds_only;
-  const std::int64_t width = features ? 2 * h : h;
+Result<std::unique_ptr<RetrievalHead>> build(RetrievalHeadConfig c, const Model& target, HeadTensors tensors, bool features) {
+  const std::int64_t h = c.hidden_size, width = features ? 2 * h : h;
   const WeightFormat format = target.options().weights == WeightFormat::kF32 ? WeightFormat::kF32 : WeightFormat::kBF16;
   HeadWeights w;
   QUIRE_ASSIGN_OR_RETURN(const WeightTensor input_norm, tensors.layer("input_layernorm.weight", {h}, "hidden_size"));
@@ -231,6 +208,36 @@ Result<std::unique_ptr<RetrievalHead>> RetrievalHead::load(const std::filesystem
   QUIRE_ASSIGN_OR_RETURN(const auto digest, tensors.digest(c));
   QUIRE_ASSIGN_OR_RETURN(RopeTable rope, RopeTable::build(rope_config(c, target.rope().max_positions()), target.rope().max_positions()));
   return std::unique_ptr<RetrievalHead>(std::make_unique<LoadedHead>(target, std::move(c), std::move(rope), std::move(w), digest));
+}
+
+}  // namespace
+
+Result<RetrievalHeadConfig> parse_retrieval_head_config(std::string_view text) {
+  try {
+    QUIRE_ASSIGN_OR_RETURN(const boost::json::value value, parse_json_object(text, "config.json"));
+    return parse_fields(value.get_object());
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& e) {
+    return Status::invalid("config.json", std::string("config.json cannot be read: ") + e.what());
+  }
+}
+
+Result<std::unique_ptr<RetrievalHead>> RetrievalHead::load(const std::filesystem::path& dir, const Model& target) {
+  QUIRE_ASSIGN_OR_RETURN(const std::string text, read_json_file(dir / "config.json"));
+  QUIRE_ASSIGN_OR_RETURN(const RetrievalHeadConfig c, parse_retrieval_head_config(text));
+  QUIRE_RETURN_IF_ERROR(check_fit(c, target.config()));
+  QUIRE_ASSIGN_OR_RETURN(const std::unique_ptr<TensorFolder> folder, TensorFolder::open(dir));
+  const std::unique_ptr<WeightSource> source = file_weights(*folder, dir.string());
+  const auto has = [&](const char* name) { return folder->find(name).entry != nullptr; };
+  const bool numbered = !has("midlayer.self_attn.k_proj.weight") && has("layers.0.self_attn.k_proj.weight");
+  return build(c, target, HeadTensors(*source, numbered ? "layers.0." : "midlayer."), has("fc.weight") && !c.embeds_only);
+}
+
+Result<std::unique_ptr<RetrievalHead>> RetrievalHead::random(const RetrievalHeadConfig& config, const Model& target, std::uint64_t seed) {
+  QUIRE_RETURN_IF_ERROR(check_fit(config, target.config()));
+  const std::unique_ptr<WeightSource> source = random_weights(seed);
+  return build(config, target, HeadTensors(*source, "midlayer."), !config.embeds_only);
 }
 
 }  // namespace quire

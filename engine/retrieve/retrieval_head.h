@@ -46,6 +46,9 @@ class RetrievalHead {
   /// naming the tensor or key, what it has and what the target needs.
   static Result<std::unique_ptr<RetrievalHead>> load(const std::filesystem::path& dir, const Model& target);
 
+  /// Random weights of a given shape, with features unless `config` says embeddings only: for measurements. Deterministic in `seed`.
+  static Result<std::unique_ptr<RetrievalHead>> random(const RetrievalHeadConfig& config, const Model& target, std::uint64_t seed);
+
   virtual const RetrievalHeadConfig& config() const = 0;
   /// Layers of the target whose input is a token's feature, in order; they may repeat. Empty in embed mode.
   virtual std::span<const std::int32_t> feature_layers() const = 0;

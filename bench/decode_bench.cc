@@ -1,0 +1,238 @@
+// Time of a decode step against the length of the context, for dense decoding and every retriever, on random weights of the 1B shape over a cache of random rows. Each
+// retriever decodes over the same cache, once with every layer on the device and once with none where it knows the difference. Prints {"settings": ..., "rows": [...]}.
+//   quire_decode_bench [--quick] [--contexts N,N,...] [--steps N] [--budget N] [--threads N]
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "bench/machine_rates.h"
+#include "bench/model_shapes.h"
+#include "engine/pipeline/decode_batch.h"
+#include "engine/retrieve/device_pool.h"
+#include "engine/retrieve/head_track.h"
+#include "engine/retrieve/retriever.h"
+#include "engine/retrieve/transfer_lane.h"
+#include "kernels/attention.h"
+#include "kernels/parallel.h"
+
+namespace quire::bench {
+namespace {
+
+struct Options {
+  std::vector<std::int64_t> contexts = {8192, 16384, 32768, 65536};
+  std::int64_t steps = 32, budget = 2048;
+  bool quick = false;
+};
+
+void check(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "error: %s\n", status.to_string().c_str());
+  std::exit(1);
+}
+
+double percentile(std::vector<double> values, std::size_t percent) {
+  std::sort(values.begin(), values.end());
+  return values[std::min(values.size() - 1, values.size() * percent / 100)];
+}
+
+/// A retriever with its options.
+struct Variant {
+  std::string name, resident;  ///< resident: auto, none, or empty where there is no such option
+};
+
+std::vector<Variant> variants() {
+  std::vector<Variant> out = {{"dense", ""}};
+  for (const std::string& name : retriever_names()) {
+    if (name == "dense") continue;
+    const auto table = (*make_retriever(name))->options();
+    const bool knows = std::any_of(table.begin(), table.end(), [](const PlugOption& o) { return o.name == "decode_resident"; });
+    if (!knows) out.push_back({name, ""});
+    else for (const char* resident : {"auto", "none"}) out.push_back({name, resident});
+  }
+  return out;
+}
+
+class Bench {
+ public:
+  explicit Bench(const Options& options) : options_(options) {
+    auto config = parse_model_config(kLlama1B.config);
+    check(config.status());
+    auto model = make_random_model(*config, {.weights = WeightFormat::kBF16, .kv_dtype = DType::kF16, .max_positions = options.contexts.back() + 1024}, 1);
+    check(model.status());
+    model_ = std::move(*model);
+    RetrievalHeadConfig shape;
+    shape.hidden_size = config->hidden_size;
+    shape.num_heads = config->num_heads;
+    shape.num_kv_heads = config->num_kv_heads;
+    shape.head_dim = config->head_dim;
+    auto head = RetrievalHead::random(shape, *model_, 2);
+    check(head.status());
+    head_ = std::move(*head);
+  }
+
+  std::string run() {
+    const ModelConfig& c = model_->config();
+    PagePool pool({c.num_kv_heads, c.head_dim, cached_kv_dtype(DType::kF16, c.head_dim)}, 0);
+    WorkingCache cache(pool, c.num_layers);
+    HeadTrack track(*head_, HeadInput::kFeature);
+    std::string rows;
+    for (const std::int64_t context : options_.contexts) {
+      std::fprintf(stderr, "%ld tokens\n", static_cast<long>(context));
+      fill(cache, track, context);
+      double dense_ms = 0;
+      for (const Variant& variant : variants()) {
+        const std::string row = measure(variant, cache, track, context, dense_ms);
+        rows += (rows.empty() ? "\n  " : ",\n  ") + row;
+      }
+    }
+    return rows;
+  }
+
+ private:
+  /// Random rows up to the context's length, rotated to where they stand.
+  void fill(WorkingCache& cache, HeadTrack& track, std::int64_t context) {
+    const ModelConfig& c = model_->config();
+    constexpr std::int64_t kRows = 512;
+    const std::int64_t values = 2 * c.num_kv_heads * c.head_dim;
+    std::vector<float> raw(static_cast<std::size_t>(kRows * values));
+    for (std::int64_t at = cache.num_rows(0); at < context; at += kRows) {
+      const auto n = static_cast<std::size_t>(std::min(kRows, context - at));
+      std::vector<std::int32_t> positions(n), ids(n);
+      std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(at));
+      for (auto& id : ids) id = static_cast<std::int32_t>(next() % static_cast<std::uint64_t>(c.vocab_size));
+      for (std::int32_t layer = 0; layer < c.num_layers; ++layer) {
+        for (float& x : raw) x = static_cast<float>(static_cast<std::int16_t>(next() >> 48)) / 16384.0f;
+        check(cache.add_rows(layer, positions).status());
+        const std::int64_t row_bytes = c.head_dim * std::int64_t{sizeof(float)}, head_bytes = 2 * static_cast<std::int64_t>(n) * row_bytes;
+        check(cache.place(layer, model_->rope(), {raw.data(), static_cast<std::int64_t>(n), DType::kF32, head_bytes, head_bytes / 2, row_bytes}, at));
+      }
+      check(track.add_embedded(ids, positions));
+    }
+  }
+
+  std::string measure(const Variant& variant, WorkingCache& cache, const HeadTrack& track, std::int64_t context, double& dense_ms) {
+    const ModelConfig& c = model_->config();
+    std::map<std::string, std::string, std::less<>> given;
+    if (variant.name != "dense") given["decode_budget"] = std::to_string(options_.budget);
+    if (!variant.resident.empty()) given["decode_resident"] = variant.resident;
+    const PlugOptions options(given);
+    DevicePool device(0);
+    TransferLane lane;
+    auto retriever = std::move(*make_retriever(variant.name));
+    const ContextRows whole{0, context};
+    RetrieveInput input;
+    input.cache = &cache;
+    input.contexts = std::span(&whole, 1);
+    input.options = &options;
+    input.device = &device;
+    input.transfers = &lane;
+    input.head = head_.get();
+    input.prompt = &track;
+    input.prompt_tokens = context;
+    input.num_layers = c.num_layers;
+    input.num_heads = c.num_heads;
+    input.num_kv_heads = c.num_kv_heads;
+    input.head_dim = c.head_dim;
+    const double prepare_start = now_seconds();
+    check(retriever->prepare(input));
+    const double prepare_ms = (now_seconds() - prepare_start) * 1e3;
+    DecodeBatch batch(*model_);
+    std::vector<double> times;
+    RetrieveStats before;
+    constexpr std::int64_t kWarm = 2;  // the first step brings everything
+    for (std::int64_t step = 0; step < options_.steps + kWarm; ++step) {
+      if (step == kWarm) before = retriever->stats();
+      DecodeRow row;
+      row.token_id = static_cast<std::int32_t>((step * 7919 + 5) % c.vocab_size);
+      row.position = static_cast<std::int32_t>(context + step);
+      row.cache = &cache;
+      row.retriever = retriever.get();
+      const double start = now_seconds();
+      check(batch.step(std::span(&row, 1)));
+      check(row.status);
+      if (step >= kWarm) times.push_back((now_seconds() - start) * 1e3);
+    }
+    retriever->settle();
+    const RetrieveStats s = retriever->stats();
+    retriever.reset();
+    cache.truncate_all(context);
+    const double ms = percentile(times, 50), steps = static_cast<double>(options_.steps);
+    if (variant.name == "dense") dense_ms = ms;
+    const auto share = [](std::int64_t part, std::int64_t of) { return of > 0 ? static_cast<double>(part) / static_cast<double>(of) : 0; };
+    const std::int64_t wanted = s.pages_wanted + s.rows_wanted - before.pages_wanted - before.rows_wanted, copied = s.pages_copied + s.rows_copied - before.pages_copied - before.rows_copied;
+    char text[640];
+    std::snprintf(text, sizeof text,
+                  "{\"model\": \"%s\", \"context\": %ld, \"decode\": \"%s\", \"resident\": \"%s\", \"budget\": %ld, \"step_ms_median\": %.2f, \"step_ms_p99\": %.2f, \"tokens_per_s\": %.2f, "
+                  "\"of_dense\": %.3f, \"prepare_ms\": %.1f, \"copied_bytes_per_step\": %.0f, \"moved_share\": %.4f, \"waits_per_step\": %.2f, \"overlap\": %.3f, \"device_bytes\": %ld}",
+                  kLlama1B.name, static_cast<long>(context), variant.name.c_str(), variant.resident.empty() ? "-" : variant.resident.c_str(), static_cast<long>(options_.budget), ms,
+                  percentile(times, 99), 1e3 / ms, ms / dense_ms, prepare_ms, static_cast<double>(s.bytes_copied - before.bytes_copied) / steps, share(copied, wanted),
+                  static_cast<double>(s.waits - before.waits) / steps, s.overlap(), static_cast<long>(s.device_bytes));
+    return text;
+  }
+
+  std::uint64_t next() {
+    seed_ = seed_ * 6364136223846793005u + 1442695040888963407u;
+    return seed_ >> 1;
+  }
+
+  const Options options_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<RetrievalHead> head_;
+  std::uint64_t seed_ = 1;
+};
+
+bool parse_contexts(const char* text, std::vector<std::int64_t>& out) {
+  out.clear();
+  for (char* end = nullptr; *text != '\0'; text = *end == ',' ? end + 1 : end) {
+    out.push_back(std::strtol(text, &end, 10));
+    if (end == text || out.back() < 1024 || out.back() > 130000) return false;
+  }
+  std::sort(out.begin(), out.end());
+  return !out.empty();
+}
+
+int usage() {
+  std::fprintf(stderr, "usage: quire_decode_bench [--quick] [--contexts N,N,... (1024..130000)] [--steps N] [--budget N] [--threads N]\n");
+  return 2;
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
+    if (arg == "--quick") {
+      options.quick = true;
+      options.contexts = {4096, 8192};
+      options.steps = 6;
+      continue;
+    }
+    if (value == nullptr) return usage();
+    ++i;
+    if (arg == "--contexts") {
+      if (!parse_contexts(value, options.contexts)) return usage();
+    } else if (arg == "--steps") {
+      options.steps = std::clamp(std::atol(value), 1l, 900l);
+    } else if (arg == "--budget") {
+      options.budget = std::clamp(std::atol(value), 1280l, 65536l) / 64 * 64;
+    } else if (arg == "--threads") {
+      set_num_threads(std::atoi(value));
+    } else {
+      return usage();
+    }
+  }
+  const std::string rows = Bench(options).run();
+  std::printf("{\"settings\": {\"threads\": %d, \"isa\": \"%s\", \"steps\": %ld, \"quick\": %s, \"note\": \"random weights and rows; moved_share: of what a step wants, what it brings\"},\n"
+              " \"rows\": [%s\n]}\n",
+              num_threads(), cpu_isa(), static_cast<long>(options.steps), options.quick ? "true" : "false", rows.c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace quire::bench
+
+int main(int argc, char** argv) { return quire::bench::run(argc, argv); }
