@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <fstream>
 #include <numeric>
 
@@ -27,6 +28,7 @@
 namespace quire {
 namespace {
 
+constexpr std::int32_t kCopyStreams = 2;  ///< one brings what the next step needs while another's copy is under way
 constexpr std::int32_t kChunkStep = 64;  ///< prefill chunks end at block borders of every block size
 
 Result<WeightFormat> parse_weights(const std::string& name) {
@@ -154,6 +156,7 @@ class EngineImpl final : public Engine {
   Status make_draft(const EngineOptions& options);
   Status make_head(const EngineOptions& options);
   Status warm_up();
+  void measure_memory();
 
   std::unique_ptr<Model> model_;
   std::shared_ptr<const Tokenizer> tokenizer_;
@@ -168,7 +171,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<Draft> draft_;
   std::unique_ptr<RetrievalHead> head_;
   std::unique_ptr<DevicePool> device_;
-  TransferLane transfers_;
+  TransferLane transfers_{{}, kCopyStreams};
   EngineCore core_;
   std::unique_ptr<Scheduler> scheduler_;  // last: its thread uses everything above
 };
@@ -209,6 +212,11 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   device_ = std::make_unique<DevicePool>(options.device_cache_bytes);
   core_.device = device_.get();
   core_.device_requests = options.device_requests;
+  facts.device.cache_bytes = options.device_cache_bytes;
+  facts.device.requests = options.device_requests;
+  facts.device.weight_bytes = model_->decode_weight_bytes();
+  facts.device.row_bytes = pool_->format().page_bytes() / kPageTokens;
+  facts.device.num_layers = config.num_layers;
   core_.transfers = &transfers_;
   core_.stop_ids = format_.stop_ids();
   core_.stop_strings = format_.stop_strings();
@@ -268,6 +276,24 @@ Status EngineImpl::warm_up() {
   return {};
 }
 
+/// How fast memory is read by all cores together, and copied to the device by the lane that does it.
+void EngineImpl::measure_memory() {
+  constexpr std::int64_t kBytes = std::int64_t{16} << 20, kPiece = std::int64_t{1} << 20;
+  const std::vector<std::byte> from(kBytes);
+  std::vector<std::byte> to(kBytes);
+  DeviceFacts& device = core_.facts.device;
+  for (int round = 0; round < 2; ++round) {  // the first maps the pages
+    auto started = Clock::now();
+    parallel_for(kBytes, kPiece, [&](std::int64_t begin, std::int64_t end) { std::memcpy(to.data() + begin, from.data() + begin, static_cast<std::size_t>(end - begin)); });
+    device.read_bytes_per_ms = 2 * kBytes / std::max(1e-3, ms_between(started, Clock::now()));
+    const auto copied = transfers_.wait(transfers_.submit([&] {
+      std::memcpy(to.data(), from.data(), kBytes);
+      return Status();
+    }));
+    device.copy_bytes_per_ms = kBytes / std::max(1e-3, copied.copy_ms);
+  }
+}
+
 Status EngineImpl::init(const EngineOptions& options) {
   QUIRE_RETURN_IF_ERROR(make_core(options));
   const ModelConfig& config = model_->config();
@@ -289,6 +315,7 @@ Status EngineImpl::init(const EngineOptions& options) {
   // The warm-up runs on the calling thread; its team must be as large as the engine thread's will be.
   set_num_threads(options.num_threads);
   QUIRE_RETURN_IF_ERROR(warm_up());
+  measure_memory();
   QUIRE_RETURN_IF_ERROR(make_draft(options));
   QUIRE_RETURN_IF_ERROR(make_head(options));
   writer_ = std::make_unique<KvWriter>(store_, model_->rope(), config.num_heads, core_.fingerprint_text);

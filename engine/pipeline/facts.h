@@ -10,6 +10,7 @@
 
 #include "cachestore/key.h"
 #include "engine/pipeline/kv_layout.h"
+#include "engine/retrieve/device_facts.h"
 #include "engine/select/stable_layers.h"
 #include "kernels/base/dtype.h"
 
@@ -29,6 +30,7 @@ struct EngineFacts {
   std::int64_t small_context_tokens = 1024;
   StableLayers stable_layers;                  ///< calibrated, or the default
   bool retrieval_head = false;                 ///< one is loaded
+  DeviceFacts device;                          ///< for cache.decode `auto`
 };
 
 /// Three anchor blocks should stay near an eighth of the context: 16 up to 575 tokens, 32 up to 1151, then 64.

@@ -138,6 +138,7 @@ struct Plan {
   PlugOptions prompt_options;                     ///< asked for
   std::optional<std::string> fallback;            ///< why it differs from what was asked
   std::string reason;                             ///< why `auto` chose this
+  std::string decode_reason;                      ///< why cache.decode `auto` became `decode`; empty: it was asked for by name
   PositionMode positions = PositionMode::kGlobal;
   bool prompt_pending = false;                    ///< what of the uncached text stays is not known yet: nothing else is planned
   bool selection_pending = false;                 ///< blocks outside the first look count as dropped; the question decides when it runs

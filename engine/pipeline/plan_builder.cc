@@ -6,6 +6,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/pipeline/plug_inputs.h"
+#include "engine/retrieve/decode_choice.h"
 #include "engine/retrieve/retriever.h"
 
 namespace quire {
@@ -117,6 +118,37 @@ AutoChoice choose(const EngineFacts& facts, const Speeds& speeds, const QueryReq
   return choose_strategy(input);
 }
 
+/// Why `auto` may leave nothing out, if that is so.
+std::string dense_because(const QueryPlan& qp) {
+  const Plan& plan = qp.plan;
+  const auto drop = plan.options.given().find("drop_mode");
+  if (drop != plan.options.given().end() && drop->second == "drop") return "compression drops rows, there is nothing to choose from";
+  if (qp.strategy.same_as_recompute) return "strategy " + plan.strategy + " promises the answer of a full prefill";
+  if (plan.strategy_asked == "auto") return "the fidelity test that strategy " + plan.strategy + " passed is one of dense decoding; name a strategy or a retriever to leave rows out";
+  return {};
+}
+
+/// What a decode step attends to, where the request leaves that to the service.
+Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
+  Plan& plan = qp.plan;
+  plan.decode = request.cache.decode;
+  if (plan.decode != "auto") return {};
+  const std::vector<std::string> names = retriever_names();
+  DecodeInput input;
+  const double kept = static_cast<double>(plan.document_tokens) * qp.strategy.typical_load;
+  input.rows = plan.prefix_tokens + plan.suffix_tokens + static_cast<std::int64_t>(kept) + request.sampling.max_tokens;
+  input.budget = static_cast<std::int64_t>(plan.options.number(auto_decode_options(), "decode_budget"));
+  input.dense_because = dense_because(qp);
+  input.head = facts.retrieval_head;
+  input.names = names;
+  input.device = facts.device;
+  DecodeChoice choice = choose_decode(input);
+  plan.decode = std::move(choice.decode);
+  plan.decode_reason = std::move(choice.reason);
+  QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(plan.decode));
+  return retriever->check(plan.options);
+}
+
 Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, QueryPlan& qp) {
   Plan& plan = qp.plan;
   plan.strategy_asked = request.cache.strategy;
@@ -134,7 +166,7 @@ Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, cons
   plan.prompt_options = request.cache.prompt_options;
   plan.recomputer = recomputer_of(qp.strategy, request.cache.options);
   plan.compress = request.cache.compress == "auto" ? "none" : request.cache.compress;
-  plan.decode = request.cache.decode == "auto" ? "dense" : request.cache.decode;
+  QUIRE_RETURN_IF_ERROR(choose_retriever(facts, request, qp));
   std::string unused;
   const auto note = [&unused](bool asked, bool taken, const char* what) {
     if (!asked || taken) return;

@@ -95,6 +95,11 @@ std::vector<std::span<const PlugOption>> option_tables(const Strategy& strategy,
   return tables;
 }
 
+std::span<const PlugOption> auto_decode_options() {
+  static const std::vector<PlugOption> options = {{"decode_budget", "2048", {}, 16, 1 << 20, "tokens a step attends to in a layer, where it does not attend to all"}};
+  return options;
+}
+
 AutoChoice choose_strategy(const AutoInput& input) {
   if (input.prompt_tokens <= input.small_context_tokens) {
     return {"recompute", "the prompt has " + std::to_string(input.prompt_tokens) + " tokens; up to " + std::to_string(input.small_context_tokens) +
@@ -124,7 +129,7 @@ Status validate(const CacheOptions& options) {
   QUIRE_ASSIGN_OR_RETURN(const auto compressor, make_compressor(options.compress == "auto" ? "none" : options.compress));
   tables.push_back(compressor->options());
   QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(options.decode == "auto" ? "dense" : options.decode));
-  tables.push_back(retriever->options());
+  tables.push_back(options.decode == "auto" ? auto_decode_options() : retriever->options());
   QUIRE_RETURN_IF_ERROR(check_options(options.options, tables));
   QUIRE_RETURN_IF_ERROR(compressor->check(options.options));
   QUIRE_RETURN_IF_ERROR(retriever->check(options.options));

@@ -37,6 +37,9 @@ std::string_view recomputer_of(const Strategy& strategy, const PlugOptions& opti
 /// Tables of everything cache.options may name under this strategy, given the recomputer they choose; the compressor's come on top.
 std::vector<std::span<const PlugOption>> option_tables(const Strategy& strategy, const PlugOptions& options);
 
+/// Options of cache.decode `auto`: those that every retriever it may become takes in the same sense.
+std::span<const PlugOption> auto_decode_options();
+
 /// What `auto` decides by.
 struct AutoInput {
   std::int64_t prompt_tokens = 0, cached_tokens = 0, small_context_tokens = 0;

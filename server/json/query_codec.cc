@@ -209,6 +209,7 @@ json::object cache_json(const QueryRecord& r) {
   o["strategy"] = p.strategy;
   o["compress"] = p.compress;
   o["decode"] = p.decode;
+  if (!p.decode_reason.empty()) o["decode_reason"] = p.decode_reason;
   o["hit_ratio"] = rounded(p.hit_ratio(), 4);
   o["keep_ratio"] = rounded(p.keep_ratio, 4);
   o["sparsity"] = rounded(1 - p.keep_ratio, 4);
@@ -229,7 +230,7 @@ json::object cache_json(const QueryRecord& r) {
                                       {"lookahead_tokens", c.lookahead_tokens}, {"note", text_or_null(c.note)}};
   }
   if (const RetrieveStats& t = r.stats.retrieve; t.sparse_steps > 0) {
-    o["retrieval"] = json::object{{"steps", t.sparse_steps}, {"selections", t.selections}, {"heads_corrected", t.heads_corrected}, {"heads_kept", t.heads_kept},
+    o["retrieval"] = json::object{{"by", p.decode}, {"steps", t.sparse_steps}, {"selections", t.selections}, {"heads_corrected", t.heads_corrected}, {"heads_kept", t.heads_kept},
                                   {"pages_wanted", t.pages_wanted}, {"pages_copied", t.pages_copied}, {"bytes_copied", t.bytes_copied},
                                   {"rows_wanted", t.rows_wanted}, {"rows_copied", t.rows_copied}, {"bytes_appended", t.bytes_appended}, {"copies", t.copies}, {"waits", t.waits},
                                   {"copy_ms", rounded(t.copy_ms)}, {"wait_ms", rounded(t.wait_ms)}, {"overlap", rounded(t.overlap(), 4)},

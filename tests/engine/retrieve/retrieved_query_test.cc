@@ -201,6 +201,22 @@ TEST_F(RetrievedQueryTest, TheDeviceIsSharedOutAndNobodyFailsForIt) {
   }
 }
 
+TEST_F(RetrievedQueryTest, AutoSaysWhatItTookAndWhy) {
+  const Outcome fits = run_query(*engine_, request("reuse", "auto"));
+  ASSERT_TRUE(fits.status.ok());
+  EXPECT_EQ(fits.plan.decode, "dense");
+  EXPECT_NE(fits.plan.decode_reason.find("the budget of 2048"), std::string::npos) << fits.plan.decode_reason;
+  const Outcome exact = run_query(*engine_, request("recompute", "auto", {{"decode_budget", "96"}}));
+  EXPECT_EQ(exact.plan.decode, "dense");
+  EXPECT_NE(exact.plan.decode_reason.find("promises"), std::string::npos) << exact.plan.decode_reason;
+  const Outcome service = run_query(*engine_, request("auto", "auto", {{"decode_budget", "96"}}));
+  EXPECT_EQ(service.plan.decode, "dense") << "what the service chooses itself is certified, and that with dense decoding";
+  QueryRequest dropped = request("reuse", "auto", {{"drop_mode", "drop"}, {"capacity", "60"}, {"decode_budget", "96"}});
+  dropped.cache.compress = "snapkv";
+  EXPECT_NE(run_query(*engine_, std::move(dropped)).plan.decode_reason.find("drops rows"), std::string::npos);
+  EXPECT_EQ(run_query(*engine_, request("reuse", "dense")).plan.decode_reason, "") << "asked for by name";
+}
+
 TEST_F(RetrievedQueryTest, BadSettingsNameTheirField) {
   const auto field = [&](const std::string& decode, const Options& options) {
     const auto handle = engine_->query(request("reuse", decode, options), std::make_shared<CollectingSink>());
@@ -212,6 +228,8 @@ TEST_F(RetrievedQueryTest, BadSettingsNameTheirField) {
   EXPECT_EQ(field("freekv", {{"decode_tau", "3"}}), "cache.options.decode_tau");
   EXPECT_EQ(field("quest", {{"decode_tau", "0.5"}}), "cache.options.decode_tau") << "not one of its options";
   EXPECT_EQ(field("dense", {{"decode_budget", "64"}}), "cache.options.decode_budget");
+  EXPECT_EQ(field("auto", {{"decode_budget", "none"}}), "cache.options.decode_budget");
+  EXPECT_EQ(field("auto", {{"decode_tau", "0.5"}}), "cache.options.decode_tau");
   EXPECT_EQ(field("specontext", {{"decode_head", "words"}}), "cache.options.decode_head");
   EXPECT_EQ(field("specontext", {{"decode_budget", "16"}}), "cache.options.decode_budget");
   QueryRequest dropped = request("reuse", "freekv", {{"drop_mode", "drop"}, {"capacity", "60"}});
