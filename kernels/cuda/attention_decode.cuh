@@ -22,6 +22,7 @@ struct DecodeAttentionKernel {
   static constexpr int kThreads = 128, kTeams = kThreads / kLanes, kWidth = kLanes * 8;
   AttentionArgs a;
   const RowList* lists;
+  const SequenceKv* sequences;
   DecodeSplit split;
 
   static constexpr int kQuery = 0, kLargest = kHeads * kWidth * 4, kTotal = kLargest + kTeams * kHeads * 4, kSums = kTotal + kTeams * kHeads * 4;
@@ -49,7 +50,8 @@ struct DecodeAttentionKernel {
     const std::int64_t chunk = device.block_idx().x, kv_head = device.block_idx().y / head_tiles, t = device.block_idx().z;
     const std::int64_t first_head = kv_head * group + device.block_idx().y % head_tiles * kHeads;
     const int heads = static_cast<int>(first_head + kHeads <= (kv_head + 1) * group ? kHeads : (kv_head + 1) * group - first_head);
-    const RowList list = lists != nullptr ? load_list(device, lists + kv_head) : RowList{nullptr, a.kv.num_rows};
+    const SequenceKv own = sequence_of(device, t);
+    const RowList list = own.lists != nullptr ? load_list(device, own.lists + kv_head) : RowList{nullptr, own.num_rows};
     const std::int64_t begin = chunk * kDecodeChunk, end = begin + kDecodeChunk < list.length ? begin + kDecodeChunk : list.length;
     load_query(device, t, first_head, heads);
     device.sync_threads();
@@ -61,10 +63,10 @@ struct DecodeAttentionKernel {
     for (std::int64_t step = begin; step < end; step += kTeams) {  // as many steps for every team: the reduction takes whole warps
       const std::int64_t i = step + team;
       const std::int64_t row = i < end ? (list.rows != nullptr ? device.load(list.rows + i) : i) : 0;
-      const bool visible = i < end && device.load(a.kv.positions + row) <= position, loads = visible && channel < a.kv.head_dim;
+      const bool visible = i < end && device.load(own.positions + row) <= position, loads = visible && channel < a.kv.head_dim;
       float key[8] = {}, value[8] = {};
       if (loads) {
-        const char* at = static_cast<const char*>(device.load(a.kv.pages + row / kPageTokens)) + kv_head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
+        const char* at = static_cast<const char*>(device.load(own.pages + row / kPageTokens)) + kv_head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
         load8<E>(device, at + channel * static_cast<int>(sizeof(E)), key);
         load8<E>(device, at + a.kv.kv_stride + channel * static_cast<int>(sizeof(E)), value);
       }
@@ -87,6 +89,13 @@ struct DecodeAttentionKernel {
   template <class Device>
   QUIRE_DEVICE static RowList load_list(Device& device, const RowList* p) {
     return {device.load(&p->rows), device.load(&p->length)};
+  }
+
+  template <class Device>
+  QUIRE_DEVICE SequenceKv sequence_of(Device& device, std::int64_t t) const {
+    if (sequences == nullptr) return {a.kv.pages, a.kv.positions, a.kv.num_rows, lists};
+    const SequenceKv* p = sequences + t;
+    return {device.load(&p->pages), device.load(&p->positions), device.load(&p->num_rows), device.load(&p->lists)};
   }
 
   /// Scaled; zeros past head_dim and past the last head.
@@ -187,7 +196,7 @@ Status launch_decode_attention(Launcher& launcher, const DecodeAttentionArgs& ar
   const auto attend = [&]<int kLanes, int kHeads>() {
     using Kernel = DecodeAttentionKernel<E, kLanes, kHeads>;
     const std::int64_t head_tiles = (group + kHeads - 1) / kHeads;
-    return launcher.launch({{chunks, a.kv.num_kv_heads * head_tiles, a.rows}, Kernel::kThreads, Kernel::kSharedBytes}, Kernel{a, args.lists, split});
+    return launcher.launch({{chunks, a.kv.num_kv_heads * head_tiles, a.rows}, Kernel::kThreads, Kernel::kSharedBytes}, Kernel{a, args.lists, args.sequences, split});
   };
   const auto with_heads = [&]<int kLanes>() {
     if (group == 1) return attend.template operator()<kLanes, 1>();

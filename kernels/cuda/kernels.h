@@ -6,9 +6,13 @@
 #pragma once
 
 #include "kernels/activation.h"
+#include "kernels/attention_mass.h"
 #include "kernels/attention_scores.h"
+#include "kernels/attention_stats.h"
 #include "kernels/cuda/args.h"
+#include "kernels/cuda/runtime/properties.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/page_bounds.h"
 
 namespace quire::cuda {
 
@@ -27,5 +31,17 @@ Status decode_attention(const DecodeAttentionArgs& args, StreamHandle stream);
 Status prefill_attention(const AttentionArgs& args, StreamHandle stream);
 Status attention_scores(const AttentionScoresArgs& args, StreamHandle stream);
 Status merge_attention(const MergeAttentionArgs& args, StreamHandle stream);
+Status attention_mass(const AttentionMassArgs& args, StreamHandle stream);
+Status attention_stats(const AttentionStatsArgs& args, StreamHandle stream);
+Status qkv_split(const QkvSplitArgs& args, StreamHandle stream);
+Status int8_gemv(const Int8GemvArgs& args, StreamHandle stream);
+/// What Int8GemvArgs::warps should be for n outputs of k inputs on this device: more than one where whole outputs leave it idle.
+std::int32_t int8_gemv_warps(const DeviceProperties& device, std::int64_t n, std::int64_t k);
+Status kv_gather(const KvGatherArgs& args, StreamHandle stream);
+Status page_bounds(const PageBoundsArgs& args, StreamHandle stream);
+Status page_scores(const PageScoresArgs& args, StreamHandle stream);
+Status recomputed_rows(const DeviceRopeTable& table, const RecomputedRowsArgs& args, StreamHandle stream);
+Status samkv_scores(const DeviceRopeTable& table, const SamkvScoresArgs& args, StreamHandle stream);
+Status sample(const SampleArgs& args, StreamHandle stream);
 
 }  // namespace quire::cuda

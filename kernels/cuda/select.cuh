@@ -21,32 +21,70 @@ QUIRE_HOST_DEVICE std::uint32_t score_key(float x) {
 
 /// Sum of x over the block's threads before this one; `total` gets the sum over all. `scratch` holds one element per warp and may be used
 /// again after the next sync_threads().
-template <class Device, class SharedInts>
-QUIRE_DEVICE std::int32_t block_prefix_sum(Device& device, std::int32_t x, SharedInts scratch, std::int32_t& total) {
-  std::int32_t sum = x;
+template <class Int, class Device, class SharedInts>
+QUIRE_DEVICE Int block_prefix_sum(Device& device, Int x, SharedInts scratch, Int& total) {
+  Int sum = x;
   for (int distance = 1; distance < 32; distance *= 2) {
-    const std::int32_t other = device.shuffle(sum, device.lane() - distance);
+    const Int other = device.shuffle(sum, device.lane() - distance);
     if (device.lane() >= distance) sum += other;
   }
   if (device.lane() == 31) scratch[device.warp()] = sum;
   device.sync_threads();
-  std::int32_t before = 0;
+  Int before = 0;
   total = 0;
   for (int w = 0; w < device.block_dim() / 32; ++w) {
-    const std::int32_t part = scratch[w];
+    const Int part = scratch[w];
     if (w < device.warp()) before += part;
     total += part;
   }
   return before + sum - x;
 }
 
+/// The `need`-th largest key of scores [n], digit by digit from the top, by a block of kSelectThreads threads; `need` becomes how many keys equal to it are among the first so
+/// many. Uses the shared memory of SelectScratch at byte 0 and ends with a barrier.
+inline constexpr int kSelectThreads = 256;  // one per digit
+struct SelectScratch {
+  static constexpr int kHistogram = 0, kPrefix = kSelectThreads * 4, kChosen = kPrefix + kSelectThreads / 32 * 4, kBytes = kChosen + 16;
+};
+template <class Device>
+QUIRE_DEVICE std::uint32_t radix_least_key(Device& device, const float* scores, std::int64_t n, std::int32_t& need) {
+  auto histogram = device.template shared<std::int32_t>(SelectScratch::kHistogram, kSelectThreads);
+  auto prefix = device.template shared<std::int32_t>(SelectScratch::kPrefix, kSelectThreads / 32);
+  auto chosen = device.template shared<std::int32_t>(SelectScratch::kChosen, 2);
+  std::uint32_t found = 0, mask = 0;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    histogram[device.thread_idx()] = 0;
+    device.sync_threads();
+    for (std::int64_t i = device.thread_idx(); i < n; i += kSelectThreads) {
+      const std::uint32_t key = score_key(device.load(scores + i));
+      if ((key & mask) == found) device.shared_atomic_add(histogram, key >> shift & 255u, 1);
+    }
+    device.sync_threads();
+    const int digit = kSelectThreads - 1 - device.thread_idx();
+    const std::int32_t here = histogram[digit];
+    std::int32_t total;
+    const std::int32_t above = block_prefix_sum(device, here, prefix, total);
+    if (above < need && need <= above + here) {
+      chosen[0] = digit;
+      chosen[1] = need - above;
+    }
+    device.sync_threads();
+    const std::int32_t chosen_digit = chosen[0];
+    need = chosen[1];
+    found |= static_cast<std::uint32_t>(chosen_digit) << shift;
+    mask |= 255u << shift;
+  }
+  device.sync_threads();
+  return found;
+}
+
 /// One block a row: the k-th largest key by radix selection, then the rows in index order that reach it, then their ranks if asked for.
 struct TopKKernel {
-  static constexpr int kThreads = 256;  // one per digit
+  static constexpr int kThreads = kSelectThreads;
   TopKArgs a;
   std::int32_t count;                   // min(k, n), at least 1
 
-  static constexpr int kHistogram = 0, kPrefix = kThreads * 4, kChosen = kPrefix + kThreads / 32 * 4, kOrdered = kChosen + 16;
+  static constexpr int kOrdered = SelectScratch::kBytes;
   static int shared_bytes(TopKOrder order, std::int64_t count) {
     return kOrdered + (order == TopKOrder::kDescendingScore ? static_cast<int>(count) * 8 : 0);
   }
@@ -55,8 +93,8 @@ struct TopKKernel {
   QUIRE_DEVICE void operator()(Device& device) const {
     const float* scores = a.scores + device.block_idx().x * a.n;
     std::int32_t ties = count;  // how many of those with the least key are taken
-    const std::uint32_t least = least_key(device, scores, ties);
-    auto prefix = device.template shared<std::int32_t>(kPrefix, kThreads / 32);
+    const std::uint32_t least = radix_least_key(device, scores, a.n, ties);
+    auto prefix = device.template shared<std::int32_t>(SelectScratch::kPrefix, kThreads / 32);
     const bool ordered = a.order == TopKOrder::kDescendingScore;
     auto keys = device.template shared<std::uint32_t>(kOrdered, ordered ? count : 0);
     auto indices = device.template shared<std::int32_t>(kOrdered + (ordered ? count * 4 : 0), ordered ? count : 0);
@@ -93,40 +131,6 @@ struct TopKKernel {
       const std::int32_t index = indices[at];
       device.store(out + rank, index);
     }
-  }
-
- private:
-  /// The `need`-th largest key, digit by digit from the top; `need` becomes how many keys equal to it are among the first so many.
-  template <class Device>
-  QUIRE_DEVICE std::uint32_t least_key(Device& device, const float* scores, std::int32_t& need) const {
-    auto histogram = device.template shared<std::int32_t>(kHistogram, kThreads);
-    auto prefix = device.template shared<std::int32_t>(kPrefix, kThreads / 32);
-    auto chosen = device.template shared<std::int32_t>(kChosen, 2);
-    std::uint32_t found = 0, mask = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-      histogram[device.thread_idx()] = 0;
-      device.sync_threads();
-      for (std::int64_t i = device.thread_idx(); i < a.n; i += kThreads) {
-        const std::uint32_t key = score_key(device.load(scores + i));
-        if ((key & mask) == found) device.shared_atomic_add(histogram, key >> shift & 255u, 1);
-      }
-      device.sync_threads();
-      const int digit = kThreads - 1 - device.thread_idx();
-      const std::int32_t here = histogram[digit];
-      std::int32_t total;
-      const std::int32_t above = block_prefix_sum(device, here, prefix, total);
-      if (above < need && need <= above + here) {
-        chosen[0] = digit;
-        chosen[1] = need - above;
-      }
-      device.sync_threads();
-      const std::int32_t chosen_digit = chosen[0];
-      need = chosen[1];
-      found |= static_cast<std::uint32_t>(chosen_digit) << shift;
-      mask |= 255u << shift;
-    }
-    device.sync_threads();
-    return found;
   }
 };
 

@@ -2,10 +2,10 @@
 #include "kernels/cuda/attention_decode.cuh"
 
 #include <limits>
-#include <tuple>
+#include <memory>
 
 #include "kernels/attention_rows.h"
-#include "tests/kernels/cuda/emulated_device.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {
@@ -45,7 +45,7 @@ struct Scene {
 /// Runs the kernels; `lists` empty means the whole cache. `first` and `count` choose query rows.
 Status run_on_device(const Scene& scene, const std::vector<std::vector<std::int32_t>>& lists, std::int64_t first, std::int64_t count, std::vector<float>& out, std::vector<float>& lse) {
   TestDevice device;
-  DecodeAttentionArgs args{scene.arguments(out, lse), nullptr, 0, nullptr};
+  DecodeAttentionArgs args{scene.arguments(out, lse), nullptr, 0, nullptr, nullptr};
   AttentionArgs& a = args.attention;
   const std::int64_t n = count * a.ldq;
   a.q = device.upload(scene.q, "q") + first * a.ldq;
@@ -127,6 +127,48 @@ TEST(CudaParity, ARowThatSeesNothingIsZero) {
   EXPECT_NE(out.back(), 0.0f);
 }
 
+TEST(CudaParity, SequencesOfABatchHaveTheBitsOfEachAlone) {
+  // Caches of other lengths, one of them empty; the third attends to lists.
+  const Shape shapes[] = {{300, 1, 2, 3, 64, DType::kF16, PageLayout::kHeadMajor}, {17, 1, 2, 3, 64, DType::kF16, PageLayout::kHeadMajor}, {530, 1, 2, 3, 64, DType::kF16, PageLayout::kHeadMajor}};
+  const std::vector<std::vector<std::int32_t>> lists = {{1, 2, 300, 529}, {0}};
+  const std::int64_t heads = 6, width = heads * 64;
+  std::vector<float> expected, expected_lse, q, out, lse;
+  std::vector<std::int32_t> positions;
+  TestDevice device;
+  std::vector<SequenceKv> sequences;
+  std::vector<std::unique_ptr<Scene>> scenes;
+  for (const Shape& shape : shapes) {
+    scenes.push_back(std::make_unique<Scene>(shape));
+    const Scene& scene = *scenes.back();
+    const bool listed = shape.keys == 530;
+    ASSERT_OK(run_on_device(scene, listed ? lists : std::vector<std::vector<std::int32_t>>{}, 0, 1, out, lse));
+    expected.insert(expected.end(), out.begin(), out.end());
+    expected_lse.insert(expected_lse.end(), lse.begin(), lse.end());
+    q.insert(q.end(), scene.q.begin(), scene.q.begin() + width);
+    positions.push_back(scene.positions[0]);
+    const KvView kv = device.upload(scene.kv.view(false));
+    const std::vector<RowList> views = {{device.upload(lists[0], "list"), 4}, {device.upload(lists[1], "list"), 1}};
+    sequences.push_back({kv.pages, kv.positions, kv.num_rows, listed ? device.upload(views, "lists") : nullptr});
+  }
+  sequences.push_back({nullptr, nullptr, 0, nullptr});
+  q.insert(q.end(), q.begin(), q.begin() + width);
+  positions.push_back(9);
+  expected.insert(expected.end(), static_cast<std::size_t>(width), 0.0f);
+  expected_lse.insert(expected_lse.end(), static_cast<std::size_t>(heads), -kInfinity);
+
+  DecodeAttentionArgs args{scenes[0]->arguments(out, lse), nullptr, 300, nullptr, device.upload(sequences, "sequences")};
+  args.attention.q = device.upload(q, "q");
+  args.attention.query_positions = device.upload(positions, "query positions");
+  args.attention.rows = 4;
+  args.attention.out = device.output(4 * width, "out");
+  args.attention.lse = device.output(4 * heads, "lse");
+  args.scratch = device.output(decode_attention_scratch_bytes(args) / 4, "scratch");
+  auto launcher = device.launcher();
+  ASSERT_OK(launch_decode_attention<F16>(launcher, args));
+  EXPECT_EQ(device.download(args.attention.out, 4 * width), expected);
+  EXPECT_EQ(device.download(args.attention.lse, 4 * heads), expected_lse);
+}
+
 TEST(CudaParity, MergeAttentionInOrderWithEmptyParts) {
   const std::int64_t parts = 4, rows = 6, dim = 33;
   const auto part_out = random_floats(parts * rows * dim, 28);
@@ -146,7 +188,7 @@ TEST(CudaParity, MergeAttentionInOrderWithEmptyParts) {
 TEST(CudaParity, DecodeAttentionRefusesBadShapes) {
   const Scene scene(kShapes[1]);
   std::vector<float> out, lse;
-  const DecodeAttentionArgs good{scene.arguments(out, lse), nullptr, 0, out.data()};
+  const DecodeAttentionArgs good{scene.arguments(out, lse), nullptr, 0, out.data(), nullptr};
   TestDevice device;
   auto launcher = device.launcher();
   const auto field_of = [&](DecodeAttentionArgs args) { return launch_decode_attention<F16>(launcher, args).field(); };

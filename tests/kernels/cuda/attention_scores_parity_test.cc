@@ -2,7 +2,7 @@
 #include "kernels/cuda/attention_scores.cuh"
 
 #include "kernels/attention.h"
-#include "tests/kernels/cuda/emulated_device.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {

@@ -2,7 +2,7 @@
 #include "kernels/cuda/kv.cuh"
 
 #include "kernels/block_summary.h"
-#include "tests/kernels/cuda/emulated_device.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include "kernels/cuda/select.cuh"
 #include "kernels/norm.h"
 #include "kernels/topk.h"
-#include "tests/kernels/cuda/emulated_device.h"
+#include "tests/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {

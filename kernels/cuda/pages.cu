@@ -1,0 +1,23 @@
+#include "kernels/cuda/pages.cuh"
+
+#include "kernels/cuda/hardware.cuh"
+#include "kernels/cuda/kernels.h"
+
+namespace quire::cuda {
+
+Status kv_gather(const KvGatherArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_kv_gather(launcher, args);
+}
+
+Status page_bounds(const PageBoundsArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_page_bounds(launcher, args);
+}
+
+Status page_scores(const PageScoresArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_page_scores(launcher, args);
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,122 @@
+/// Kernels over pages of cached rows: gathering them, bounds of their keys, and what a page can matter to a query (kernels/page_bounds.h).
+#pragma once
+
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/device.h"
+#include "kernels/kv_checks.h"
+#include "kernels/page_bounds.h"
+
+namespace quire::cuda {
+
+/// Sixteen bytes a thread.
+template <class E>
+struct KvGatherKernel {
+  static constexpr int kThreads = 256;
+  KvGatherArgs a;
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    const std::int64_t packs = a.kv.head_dim / Pack<E>::kCount, heads = a.kv.num_kv_heads;
+    const std::int64_t at = device.block_idx().x * kThreads + device.thread_idx(), part_size = a.num_rows * heads * packs;  // in the order of the output
+    if (at >= 2 * part_size) return;
+    const std::int64_t part = at / part_size, within = at % part_size, pack = within % packs, outer = within / packs;
+    const bool heads_first = a.order == KvOrder::kHeadsFirst;
+    const std::int64_t head = heads_first ? outer / a.num_rows : outer % heads, i = heads_first ? outer % a.num_rows : outer / heads;
+    const std::int64_t row = a.rows != nullptr ? device.load(a.rows + i) : a.first_row + i;
+    const char* from = static_cast<const char*>(device.load(a.kv.pages + row / kPageTokens)) + part * a.kv.kv_stride + head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
+    auto* to = static_cast<Pack<E>*>(part == 0 ? a.keys : a.values);
+    device.store(to + within, device.load(reinterpret_cast<const Pack<E>*>(from) + pack));
+  }
+};
+
+inline Status check_aligned(const KvView& kv) {
+  if (kv.kv_stride % 16 != 0 || kv.head_stride % 16 != 0 || kv.token_stride % 16 != 0) return Status::invalid("kv", "strides must be multiples of 16 bytes");
+  return {};
+}
+
+/// Errors: kInvalidArgument (shapes; rows are not looked at, but for first_row).
+template <class Launcher>
+Status launch_kv_gather(Launcher& launcher, const KvGatherArgs& a) {
+  QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
+  QUIRE_RETURN_IF_ERROR(check_aligned(a.kv));
+  if (a.num_rows < 0) return Status::invalid("num_rows", "must not be negative");
+  if (a.rows == nullptr && (a.first_row < 0 || a.first_row + a.num_rows > a.kv.num_rows)) return Status::invalid("first_row", "the rows are not all in the cache");
+  return with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
+    const std::int64_t packs = 2 * a.num_rows * a.kv.num_kv_heads * (a.kv.head_dim / Pack<E>::kCount);
+    return launcher.launch({{(packs + 255) / 256, 1, 1}, KvGatherKernel<E>::kThreads, 0}, KvGatherKernel<E>{a});
+  });
+}
+
+/// The bf16 next to x on the side of `up`, x itself where it is one. Finite x.
+QUIRE_HOST_DEVICE std::uint16_t bf16_outwards(float x, bool up) {
+  union {
+    float f;
+    std::uint32_t u;
+  } bits{x};
+  const bool exact = (bits.u & 0xffffu) == 0, negative = (bits.u & 0x80000000u) != 0;
+  return static_cast<std::uint16_t>((bits.u >> 16) + (!exact && negative != up ? 1u : 0u));  // cutting off moves towards zero
+}
+
+/// One block a (page, KV head), one thread a channel.
+template <class E>
+struct PageBoundsKernel {
+  static constexpr int kThreads = 128;
+  PageBoundsArgs a;
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    const std::int64_t page = device.block_idx().x, head = device.block_idx().y, begin = device.load(&a.pages[page].begin), end = device.load(&a.pages[page].end);
+    std::uint16_t* out = a.bounds + (page * a.kv.num_kv_heads + head) * 2 * a.kv.head_dim;
+    for (int c = device.thread_idx(); c < a.kv.head_dim; c += kThreads) {
+      float low = kInfinity, high = -kInfinity;
+      for (std::int64_t row = begin; row < end; ++row) {
+        const char* key = static_cast<const char*>(device.load(a.kv.pages + row / kPageTokens)) + head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
+        const float x = device.to_float(device.load(reinterpret_cast<const E*>(key) + c));
+        low = fminf(low, x);
+        high = fmaxf(high, x);
+      }
+      device.store(out + c, bf16_outwards(low, false));
+      device.store(out + a.kv.head_dim + c, bf16_outwards(high, true));
+    }
+  }
+};
+
+/// Errors: kInvalidArgument (shapes; pages are not looked at).
+template <class Launcher>
+Status launch_page_bounds(Launcher& launcher, const PageBoundsArgs& a) {
+  QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
+  if (a.num_pages < 0) return Status::invalid("num_pages", "must not be negative");
+  return with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
+    return launcher.launch({{a.num_pages, a.kv.num_kv_heads, 1}, PageBoundsKernel<E>::kThreads, 0}, PageBoundsKernel<E>{a});
+  });
+}
+
+/// One warp a (page, query head).
+struct PageScoresKernel {
+  static constexpr int kThreads = 128, kWarps = kThreads / 32;
+  PageScoresArgs a;
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    const std::int64_t page = device.block_idx().x * kWarps + device.warp(), head = device.block_idx().y;
+    if (page >= a.num_pages) return;  // whole warps
+    const auto* bounds = reinterpret_cast<const BF16*>(a.bounds) + (page * a.num_kv_heads + head / (a.num_heads / a.num_kv_heads)) * 2 * a.head_dim;
+    float sum = 0;
+    for (int c = device.lane(); c < a.head_dim; c += 32) {
+      const float q = device.load(a.q + head * a.head_dim + c);
+      sum += fmaxf(q * device.to_float(device.load(bounds + c)), q * device.to_float(device.load(bounds + a.head_dim + c)));
+    }
+    sum = warp_sum(device, sum);
+    if (device.lane() == 0) device.store(a.scores + head * a.ld_scores + page, a.scale * sum);
+  }
+};
+
+template <class Launcher>
+Status launch_page_scores(Launcher& launcher, const PageScoresArgs& a) {
+  QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.num_kv_heads, a.head_dim));
+  if (a.num_heads <= 0 || a.num_heads % a.num_kv_heads != 0) return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
+  if (a.num_pages < 0 || a.ld_scores < a.num_pages) return Status::invalid("ld_scores", "must be at least num_pages, which must not be negative");
+  return launcher.launch({{(a.num_pages + PageScoresKernel::kWarps - 1) / PageScoresKernel::kWarps, a.num_heads, 1}, PageScoresKernel::kThreads, 0}, PageScoresKernel{a});
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,97 @@
+// Reference, CPU and CUDA (emulated): gathering cached rows, bounds of pages and what a page can matter.
+#include "kernels/cuda/pages.cuh"
+
+#include <limits>
+
+#include "tests/kernels/cuda/test_device.h"
+
+namespace quire::cuda {
+namespace {
+
+struct Shape {
+  std::int64_t rows;
+  std::int32_t kv_heads, group, dim;
+  DType dtype;
+  PageLayout layout;
+};
+const Shape kShapes[] = {{1, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor},   {35, 2, 3, 24, DType::kF16, PageLayout::kTokenMajor},
+                         {70, 1, 16, 128, DType::kBF16, PageLayout::kHeadMajor}, {33, 3, 2, 256, DType::kF32, PageLayout::kTokenMajor}};
+
+TEST(CudaParity, GatheredRowsAreThoseOfTheCacheInBothOrders) {
+  for (const Shape& s : kShapes) {
+    PagedKv kv(s.rows, s.kv_heads, s.dim, s.dtype, s.layout, 7);
+    const auto row_bytes = static_cast<std::int64_t>(dtype_bytes(s.dtype)) * s.dim;
+    std::vector<std::int32_t> picked;
+    for (std::int64_t r = s.rows - 1; r >= 0; r -= 3) picked.push_back(static_cast<std::int32_t>(r));
+    for (const bool listed : {false, true}) {
+      const std::int64_t first = listed ? 0 : s.rows / 3, n = listed ? static_cast<std::int64_t>(picked.size()) : s.rows - first;
+      for (const KvOrder order : {KvOrder::kHeadsFirst, KvOrder::kRowsFirst}) {
+        std::vector<std::byte> expected[2];
+        for (std::int64_t outer = 0; outer < n * s.kv_heads; ++outer) {
+          const bool heads_first = order == KvOrder::kHeadsFirst;
+          const std::int64_t head = heads_first ? outer / n : outer % s.kv_heads, i = heads_first ? outer % n : outer / s.kv_heads;
+          for (int part = 0; part < 2; ++part) {
+            const std::byte* row = kv.row(listed ? picked[static_cast<std::size_t>(i)] : first + i, part, static_cast<std::int32_t>(head));
+            expected[part].insert(expected[part].end(), row, row + row_bytes);
+          }
+        }
+        TestDevice device;
+        auto launcher = device.launcher();
+        const auto bytes = static_cast<std::size_t>(n * s.kv_heads * row_bytes);
+        std::byte *keys = device.output(std::vector<std::byte>(bytes), "keys"), *values = device.output(std::vector<std::byte>(bytes), "values");
+        ASSERT_OK(launch_kv_gather(launcher, {device.upload(kv.view(true)), listed ? device.upload(picked, "rows") : nullptr, first, n, order, keys, values}));
+        EXPECT_TRUE(device.download(keys, static_cast<std::int64_t>(bytes)) == expected[0]);
+        EXPECT_TRUE(device.download(values, static_cast<std::int64_t>(bytes)) == expected[1]);
+      }
+    }
+    TestDevice device;
+    auto launcher = device.launcher();
+    EXPECT_EQ(launch_kv_gather(launcher, {kv.view(true), nullptr, 1, s.rows, KvOrder::kRowsFirst, nullptr, nullptr}).field(), "first_row");
+  }
+}
+
+TEST(CudaParity, PageBoundsAndScores) {
+  for (const Shape& s : kShapes) {
+    PagedKv kv(s.rows, s.kv_heads, s.dim, s.dtype, s.layout, 8);
+    std::vector<KvStretch> pages;
+    for (std::int64_t begin = 0; begin < s.rows; begin += 13) pages.push_back({begin, std::min(begin + 13, s.rows)});
+    const auto n = static_cast<std::int64_t>(pages.size());
+    const std::int32_t heads = s.kv_heads * s.group;
+    std::vector<std::uint16_t> expected(static_cast<std::size_t>(n * s.kv_heads * 2 * s.dim)), cpu(expected);
+    ASSERT_OK(page_bounds_reference({kv.view(true), pages.data(), n, expected.data()}));
+    ASSERT_OK(page_bounds({kv.view(true), pages.data(), n, cpu.data()}));
+    TestDevice device;
+    auto launcher = device.launcher();
+    std::uint16_t* bounds = device.output(std::vector<std::uint16_t>(expected.size()), "bounds");
+    ASSERT_OK(launch_page_bounds(launcher, {device.upload(kv.view(true)), device.upload(pages, "pages"), n, bounds}));
+    EXPECT_EQ(cpu, expected);
+    EXPECT_EQ(device.download(bounds, static_cast<std::int64_t>(expected.size())), expected);
+
+    const auto q = random_floats(heads * s.dim, 9);
+    const std::int64_t ld = n + 2;
+    std::vector<float> expected_scores(static_cast<std::size_t>(heads * ld), -1.0f), cpu_scores(expected_scores);
+    ASSERT_OK(page_scores_reference({q.data(), expected.data(), n, ld, heads, s.kv_heads, s.dim, 0.25f, expected_scores.data()}));
+    ASSERT_OK(page_scores({q.data(), expected.data(), n, ld, heads, s.kv_heads, s.dim, 0.25f, cpu_scores.data()}));
+    float* scores = device.output(std::vector<float>(expected_scores.size(), -1.0f), "scores");
+    const PageScoresArgs args{device.upload(q, "q"), bounds, n, ld, heads, s.kv_heads, s.dim, 0.25f, scores};
+    ASSERT_OK(launch_page_scores(launcher, args));
+    expect_close(cpu_scores, expected_scores, 2e-5, 2e-6, "cpu");
+    expect_close(device.download(scores, heads * ld), expected_scores, 2e-5, 2e-6, "cuda");
+    PageScoresArgs bad = args;
+    bad.ld_scores = n - 1;
+    EXPECT_EQ(launch_page_scores(launcher, bad).field(), "ld_scores");
+  }
+}
+
+TEST(CudaParity, BoundsAreRoundedOutwards) {
+  for (const float x : {1.0f, -1.0f, 1.001f, -1.001f, 3e-30f, -3e-30f, 0.0f, 65504.0f}) {
+    const float low = bf16_to_f32(bf16_outwards(x, false)), high = bf16_to_f32(bf16_outwards(x, true));
+    EXPECT_LE(low, x);
+    EXPECT_GE(high, x);
+    EXPECT_LE(high - low, std::abs(x) / 64);
+    EXPECT_EQ(low == high, bf16_to_f32(f32_to_bf16(x)) == x);
+  }
+}
+
+}  // namespace
+}  // namespace quire::cuda

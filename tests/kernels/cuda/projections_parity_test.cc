@@ -1,0 +1,93 @@
+// Reference and CUDA (emulated): splitting a stacked projection, int8 products of few rows.
+#include "kernels/cuda/projections.cuh"
+
+#include <limits>
+
+#include "kernels/matmul.h"
+#include "tests/kernels/cuda/test_device.h"
+
+namespace quire::cuda {
+namespace {
+
+struct Split {
+  std::int64_t rows;
+  std::int32_t heads, kv_heads, dim;
+  bool bias, norm;
+};
+
+/// Heads [first, first + count) of the stacked rows, biased and normalised, from the operations that it stands for.
+std::vector<float> split_by_parts(const std::vector<float>& qkv, std::int64_t ld, const Split& s, std::int64_t first, std::int64_t count, const float* bias, const float* norm) {
+  std::vector<float> out;
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    for (std::int64_t c = first * s.dim; c < (first + count) * s.dim; ++c) out.push_back(qkv[static_cast<std::size_t>(r * ld + c)] + (bias != nullptr ? bias[c] : 0.0f));
+  }
+  if (norm == nullptr) return out;
+  EXPECT_TRUE(rms_norm_reference({out.data(), norm, out.data(), s.rows * count, s.dim, 1e-6f}).ok());
+  return out;
+}
+
+TEST(CudaParity, QkvSplitWithBiasAndNorm) {
+  for (const Split& s : {Split{1, 1, 1, 8, false, false}, Split{5, 6, 2, 24, true, false}, Split{3, 7, 1, 128, false, true}, Split{2, 4, 4, 256, true, true}, Split{0, 2, 1, 64, true, true}}) {
+    const std::int64_t heads = s.heads + 2 * s.kv_heads, ld = heads * s.dim + 5;
+    const auto qkv = random_floats(s.rows * ld, 1), bias = random_floats(heads * s.dim, 2), q_norm = random_floats(s.dim, 3), k_norm = random_floats(s.dim, 4);
+    const float* b = s.bias ? bias.data() : nullptr;
+    const auto q = split_by_parts(qkv, ld, s, 0, s.heads, b, s.norm ? q_norm.data() : nullptr);
+    const auto k = split_by_parts(qkv, ld, s, s.heads, s.kv_heads, b, s.norm ? k_norm.data() : nullptr);
+    const auto v = split_by_parts(qkv, ld, s, s.heads + s.kv_heads, s.kv_heads, b, nullptr);
+    TestDevice device;
+    auto launcher = device.launcher();
+    QkvSplitArgs args{device.upload(qkv, "qkv"), s.bias ? device.upload(bias, "bias") : nullptr, s.norm ? device.upload(q_norm, "q_norm") : nullptr,
+                      s.norm ? device.upload(k_norm, "k_norm") : nullptr, 1e-6f, s.rows, ld, s.heads, s.kv_heads, s.dim,
+                      device.output(s.rows * s.heads * s.dim, "q"), device.output(s.rows * s.kv_heads * s.dim, "k"), device.output(s.rows * s.kv_heads * s.dim, "v")};
+    ASSERT_OK(launch_qkv_split(launcher, args));
+    expect_close(device.download(args.q, s.rows * s.heads * s.dim), q, 1e-6, 3e-6, "q");
+    expect_close(device.download(args.k, s.rows * s.kv_heads * s.dim), k, 1e-6, 3e-6, "k");
+    EXPECT_EQ(device.download(args.v, s.rows * s.kv_heads * s.dim), v);
+    args.ldqkv = heads * s.dim - 1;
+    EXPECT_EQ(launch_qkv_split(launcher, args).field(), "ldqkv");
+    args.ldqkv = ld;
+    args.q_norm = nullptr;
+    args.k_norm = bias.data();
+    EXPECT_EQ(launch_qkv_split(launcher, args).field(), "k_norm");
+  }
+}
+
+TEST(CudaParity, Int8GemvIsTheProductOfWhatTheWeightsMean) {
+  struct Shape {
+    std::int64_t rows, n, k;
+  };
+  for (const Shape& s : {Shape{1, 1, 64}, Shape{3, 7, 576}, Shape{4, 5, 1088}, Shape{5, 3, 2048}, Shape{0, 4, 64}}) {
+    const std::int64_t groups = s.k / kGemvGroup;
+    const auto x = random_floats(s.rows * s.k, 1), bias = random_floats(s.n, 2);
+    std::vector<float> scale = random_floats(s.n * groups, 3, 0.01f), meant(static_cast<std::size_t>(s.n * s.k)), expected(static_cast<std::size_t>(s.rows * s.n));
+    std::vector<std::int8_t> weight(meant.size());
+    std::mt19937 rng(4);
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      weight[i] = static_cast<std::int8_t>(static_cast<int>(rng() % 255) - 127);
+      meant[i] = static_cast<float>(weight[i]) * scale[i / static_cast<std::size_t>(kGemvGroup)];
+    }
+    matmul_reference(x.data(), s.rows, s.k, meant.data(), s.n, bias.data(), expected.data());
+    for (const std::int32_t warps : {1, 2, 4}) {
+      TestDevice device;
+      auto launcher = device.launcher();
+      float* y = device.output(s.rows * s.n, "y");
+      Int8GemvArgs args{device.upload(x, "x"), device.upload(weight, "weight"), device.upload(scale, "scale"), device.upload(bias, "bias"), s.rows, s.n, s.k, warps, y};
+      ASSERT_OK(launch_int8_gemv(launcher, args));
+      const auto all = device.download(y, s.rows * s.n);
+      // A term is at most 127 * 0.05 * 4; sums of k such, in f32, in another order.
+      expect_close(all, expected, 2e-7 * 25 * static_cast<double>(s.k), 1e-5, "warps " + std::to_string(warps));
+      if (s.rows < 2) continue;
+      args.x += (s.rows - 1) * s.k;
+      args.rows = 1;
+      ASSERT_OK(launch_int8_gemv(launcher, args));
+      EXPECT_EQ(device.download(y, s.n), std::vector<float>(all.end() - s.n, all.end()));
+    }
+  }
+  TestDevice device;
+  auto launcher = device.launcher();
+  EXPECT_EQ(launch_int8_gemv(launcher, {nullptr, nullptr, nullptr, nullptr, 1, 1, 65, 1, nullptr}).field(), "k");
+  EXPECT_EQ(launch_int8_gemv(launcher, {nullptr, nullptr, nullptr, nullptr, 1, 1, 64, 3, nullptr}).field(), "warps");
+}
+
+}  // namespace
+}  // namespace quire::cuda
