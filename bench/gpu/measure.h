@@ -1,0 +1,73 @@
+/// Memory, timing and rows of the GPU benchmark.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/base/dtype.h"
+#include "kernels/cuda/runtime/memory_pool.h"
+#include "kernels/kv.h"
+
+namespace quire::cuda::bench {
+
+/// One thing measured. Of bytes and flops, what bounds it is set, the other is 0.
+struct Row {
+  std::string name, shape;
+  double bytes = 0, flops = 0;  ///< that it must move, or compute
+  double median_us = 0, fastest_us = 0, p90_us = 0;
+  double gb_per_s() const { return bytes / median_us / 1e3; }
+  double tflop_per_s() const { return flops / median_us / 1e6; }
+};
+
+/// What a kernel can reach on this device, measured in this run.
+struct Ceilings {
+  Row copy, read, host_to_device, matmul;
+};
+
+/// The device, a stream, and memory that lives as long as it. Any failure ends the program with its message.
+class Bench {
+ public:
+  explicit Bench(std::int64_t device_idx, bool quick);
+  const DeviceProperties& device() const { return device_; }
+  StreamHandle stream() const { return stream_.get(); }
+  DeviceDriver& driver() { return *driver_; }
+
+  /// Floats around 0, the same in every run.
+  float* floats(std::int64_t n);
+  /// n elements of dtype around 0.
+  void* elements(std::int64_t n, DType dtype);
+  void* bytes(std::int64_t n, MemoryKind kind = MemoryKind::kDevice);
+  template <class T>
+  T* upload(const std::vector<T>& x) { return static_cast<T*>(upload_bytes(x.data(), static_cast<std::int64_t>(x.size() * sizeof(T)))); }
+  /// A cache of `rows` rows, head-major pages, positions 0, 1, ...
+  KvView paged_kv(std::int64_t rows, std::int32_t kv_heads, std::int32_t head_dim, DType dtype);
+  /// Gives back all memory handed out so far.
+  void release() { buffers_.clear(); }
+
+  /// `work` enqueues the operation once. Runs it until it is warm, then takes samples of several calls each, by events on the stream.
+  Row measure(std::string name, std::string shape, double bytes, double flops, const std::function<Status()>& work);
+  static void check(const Status& status, const std::string& what);
+
+ private:
+  void* upload_bytes(const void* data, std::int64_t bytes);
+
+  DeviceProperties device_;
+  std::unique_ptr<DeviceDriver> driver_;
+  Stream stream_;
+  std::unique_ptr<MemoryPool> pools_[2];  // by MemoryKind
+  std::vector<Buffer> buffers_;
+  const bool quick_;
+};
+
+Ceilings measure_ceilings(Bench& bench);
+std::vector<Row> attention_cases(Bench& bench);
+std::vector<Row> row_cases(Bench& bench);
+
+/// The result file: settings (device, driver, commit), ceilings and rows with their share of the ceiling that bounds them.
+std::string result_json(const DeviceProperties& device, std::int32_t driver_version, std::int32_t toolkit_version, const std::string& commit, const std::string& date, const Ceilings& ceilings,
+                        const std::vector<Row>& rows);
+
+}  // namespace quire::cuda::bench

@@ -1,0 +1,109 @@
+/// The part of GoogleTest that the parity tests use, for machines that have none. main.cc runs the tests.
+#pragma once
+
+#include <functional>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace testing {
+
+struct Test {
+  std::string name;
+  void (*body)();
+};
+/// In the order of their definitions, file by file.
+inline std::vector<Test>& tests() {
+  static std::vector<Test> all;
+  return all;
+}
+/// Failures of the test that runs.
+inline int& failures() {
+  static int count = 0;
+  return count;
+}
+
+namespace internal {
+
+struct Registration {
+  Registration(const char* name, void (*body)()) { tests().push_back({name, body}); }
+};
+
+/// What stands behind a failed check, printed when it ends.
+class Message {
+ public:
+  template <class T>
+  Message& operator<<(const T& value) {
+    text_ << value;
+    return *this;
+  }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+};
+
+/// The left side of `Report(...) = Message() << ...`, which makes a failed ASSERT a statement of type void to return.
+struct Report {
+  const char* file;
+  int line;
+  std::string what;
+  void operator=(const Message& message) const {
+    ++failures();
+    std::cout << file << ":" << line << ": " << what << " " << message.text() << std::endl;
+  }
+};
+
+template <class T, class = void>
+struct Printable : std::false_type {};
+template <class T>
+struct Printable<T, std::void_t<decltype(std::declval<std::ostream&>() << std::declval<const T&>())>> : std::true_type {};
+
+template <class T>
+std::string print(const T& value) {
+  std::ostringstream out;
+  if constexpr (Printable<T>::value) out << value;
+  else if constexpr (requires { value.size(); }) out << value.size() << " elements";
+  else out << sizeof(T) << " bytes";
+  return out.str();
+}
+
+template <class A, class B, class Compare>
+std::string compare(const A& a, const B& b, Compare holds, const char* text) {
+  if (holds(a, b)) return {};
+  return std::string(text) + " does not hold: " + print(a) + " against " + print(b);
+}
+
+}  // namespace internal
+}  // namespace testing
+
+#define QUIRE_TEST_NAME(suite, name) suite##_##name##_test
+#define TEST(suite, name) \
+  static void QUIRE_TEST_NAME(suite, name)(); \
+  static const ::testing::internal::Registration suite##_##name##_registration(#suite "." #name, &QUIRE_TEST_NAME(suite, name)); \
+  static void QUIRE_TEST_NAME(suite, name)()
+
+#define QUIRE_CHECK_TRUE(on_failure, value, text) \
+  if (value) ; \
+  else on_failure ::testing::internal::Report{__FILE__, __LINE__, text} = ::testing::internal::Message()
+#define QUIRE_CHECK_COMPARED(on_failure, a, b, op) \
+  if (const std::string quire_failed = ::testing::internal::compare(a, b, [](const auto& x, const auto& y) { return x op y; }, #a " " #op " " #b); quire_failed.empty()) ; \
+  else on_failure ::testing::internal::Report{__FILE__, __LINE__, quire_failed} = ::testing::internal::Message()
+
+#define EXPECT_TRUE(value) QUIRE_CHECK_TRUE(, value, #value " is false")
+#define EXPECT_FALSE(value) QUIRE_CHECK_TRUE(, !(value), #value " is true")
+#define EXPECT_EQ(a, b) QUIRE_CHECK_COMPARED(, a, b, ==)
+#define EXPECT_NE(a, b) QUIRE_CHECK_COMPARED(, a, b, !=)
+#define EXPECT_GT(a, b) QUIRE_CHECK_COMPARED(, a, b, >)
+#define EXPECT_GE(a, b) QUIRE_CHECK_COMPARED(, a, b, >=)
+#define EXPECT_LT(a, b) QUIRE_CHECK_COMPARED(, a, b, <)
+#define EXPECT_LE(a, b) QUIRE_CHECK_COMPARED(, a, b, <=)
+#define EXPECT_NEAR(a, b, most) QUIRE_CHECK_TRUE(, std::abs((a) - (b)) <= (most), #a " is not near " #b)
+#define ASSERT_TRUE(value) QUIRE_CHECK_TRUE(return, value, #value " is false")
+#define ASSERT_EQ(a, b) QUIRE_CHECK_COMPARED(return, a, b, ==)
+#define ASSERT_NE(a, b) QUIRE_CHECK_COMPARED(return, a, b, !=)
+#define ASSERT_LE(a, b) QUIRE_CHECK_COMPARED(return, a, b, <=)
+#define ASSERT_NEAR(a, b, most) QUIRE_CHECK_TRUE(return, std::abs((a) - (b)) <= (most), #a " is not near " #b)
+#define ADD_FAILURE() QUIRE_CHECK_TRUE(, false, "failed:")
+#define FAIL() QUIRE_CHECK_TRUE(return, false, "failed:")
