@@ -17,7 +17,7 @@ void append(std::vector<std::int32_t>& ids, std::vector<std::int32_t>& positions
 }  // namespace
 
 Assembly::Assembly(QueryRun& run, KvSupply& supply, bool prefix_done)
-    : run_(run), placement_(run, supply, run.recomputer->has_pass() ? Placement::Values::kKeep : Placement::Values::kRelease) {
+    : run_(run), supply_(supply), placement_(run, supply, run.recomputer->has_pass() ? Placement::Values::kKeep : Placement::Values::kRelease) {
   if (!prefix_done && !run.request.prefix_ids.empty()) {
     Item& item = computed_item();
     append(item.ids, item.positions, run.request.prefix_ids, 0);
@@ -103,18 +103,23 @@ Status Assembly::step() {
   return run_.head_track ? track_placed(item) : Status();
 }
 
-/// The retrieval head sees the tokens of placed contexts, too.
+/// The retrieval head sees the tokens of placed contexts, too: by the keys that were stored with them, or by their embeddings.
 Status Assembly::track_placed(const Item& item) {
-  std::vector<std::int32_t> ids, positions;
   for (const std::int32_t context : item.contexts) {
     const ContextWork& work = run_.work(context);
     const auto& blocks = run_.planned(context).blocks;
+    const HeadRecordView* stored = supply_.head_keys(context);
+    std::vector<std::int32_t> ids, positions;
+    std::vector<float> keys;
     for (std::size_t b = 0; b < blocks.size(); ++b) {
       if (work.block_position[b] < 0) continue;
       append(ids, positions, std::span(run_.ids(context)).subspan(at(blocks[b].first_token), at(blocks[b].num_tokens)), work.block_position[b]);
+      if (stored != nullptr) stored->keys(blocks[b].first_token, blocks[b].num_tokens, keys);
     }
+    if (stored != nullptr) run_.head_track->add_known(ids, positions, keys);
+    else QUIRE_RETURN_IF_ERROR(run_.head_track->add_embedded(ids, positions));
   }
-  return run_.head_track->add_embedded(ids, positions);
+  return {};
 }
 
 Status Assembly::take_last_row_out(const Item& item) {

@@ -54,6 +54,7 @@ class Assembly {
   std::span<const std::int32_t> look_ahead() const;
 
   QueryRun& run_;
+  KvSupply& supply_;
   Placement placement_;
   std::vector<Item> items_;
   std::size_t next_ = 0;

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 
+#include "engine/pipeline/head_record.h"
 #include "kernels/kv.h"
 
 namespace quire {
@@ -82,6 +83,7 @@ ContextPrefill::ContextPrefill(EngineCore& core, std::span<const std::int32_t> t
     : core_(core), token_ids_(token_ids), kv_(std::make_shared<ContextKv>()), cache_(*core.pool, core.facts.shape.num_layers),
       statistics_(kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size())), core.facts.num_heads) {
   QUIRE_CHECK(!token_ids.empty(), "a context needs a token");
+  if (core.head != nullptr && core.head->uses_features()) head_track_ = std::make_unique<HeadTrack>(*core.head, HeadInput::kFeature);
   kv_->layout = kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size()));
   const KvLayout& layout = kv_->layout;
   kv_->values.resize(static_cast<std::size_t>(layout.num_blocks() * layout.num_groups()));
@@ -124,6 +126,7 @@ void ContextPrefill::begin_chunk(std::int32_t max_tokens) {
   request.positions = chunk_->positions;
   request.cache = &cache_;
   request.hook = &*chunk_->capture;
+  request.tap = head_track_.get();
   chunk_->pass.emplace(*core_.model, request, workspace_);
 }
 
@@ -146,6 +149,7 @@ Status ContextPrefill::end_chunk() {
   const auto started = Clock::now();
   const KvLayout& layout = kv_->layout;
   next_ += chunk_->tokens;
+  if (head_track_) QUIRE_RETURN_IF_ERROR(head_track_->add_computed(chunk_->ids, chunk_->positions));
   const double statistics_ms = chunk_->capture->statistics_ms();
   statistics_ms_ += statistics_ms;
   core_.meter->add_prefill(static_cast<std::int64_t>(chunk_->ids.size()), chunk_->ms - statistics_ms);
@@ -156,6 +160,12 @@ Status ContextPrefill::end_chunk() {
     const auto local = static_cast<float>(layout.num_tokens() - layout.first_token(first));
     for (float& x : kv_->local_query) x /= local;
     kv_->stats = statistics_.finish();
+    if (head_track_) {
+      const RetrievalHeadConfig& head = core_.head->config();
+      // What stands before the context is no part of it.
+      const auto keys = head_track_->keys().last(token_ids_.size() * static_cast<std::size_t>(head.key_dim()));
+      kv_->head_record = build_head_record({head.num_kv_heads, head.head_dim, layout.num_tokens(), core_.head->digest()}, keys);
+    }
   }
   compute_ms_ += ms_between(started, Clock::now());
   return {};

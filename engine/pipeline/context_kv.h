@@ -14,6 +14,7 @@
 #include "engine/pipeline/core.h"
 #include "engine/pipeline/kv_layout.h"
 #include "engine/pipeline/sketch.h"
+#include "engine/retrieve/head_track.h"
 #include "kernels/base/status.h"
 
 namespace quire {
@@ -25,6 +26,7 @@ struct ContextKv {
   std::vector<std::shared_ptr<ValueBuffer>> values;
   std::vector<float> local_query;              ///< [num_layers, num_heads * head_dim], mean raw q over the last two blocks
   std::vector<BlockStats> stats;               ///< [num_layers, num_blocks]
+  std::vector<std::byte> head_record;          ///< keys of the retrieval head (head_record.h); empty: there is none that uses features
 
   std::span<const std::byte> value(std::int32_t block, std::int32_t group) const {
     return values[static_cast<std::size_t>(block * layout.num_groups() + group)]->payload();
@@ -66,6 +68,7 @@ class ContextPrefill {
   std::shared_ptr<ContextKv> kv_;
   WorkingCache cache_;
   AttentionStatistics statistics_;
+  std::unique_ptr<HeadTrack> head_track_;   ///< null: no head that uses features
   ForwardWorkspace workspace_;              ///< its own: other passes run between the layers of a chunk
   std::unique_ptr<Chunk> chunk_;
   std::int64_t next_ = 0;

@@ -47,7 +47,7 @@ LookupContext store_lookup(Store& store, LookupKind kind) {
     std::optional<SegmentHandle> segment = kind == LookupKind::kUse ? store.find_segment(key) : store.peek_segment(key);
     if (!segment) return found;
     found.segment = std::move(*segment);
-    if (found.segment->layout != layout.segment()) return found;
+    if (!layout.fits(found.segment->layout)) return found;
     for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
       Tier slowest = Tier::kNone;
       for (std::int32_t g = 0; g < layout.num_groups(); ++g) {

@@ -17,7 +17,7 @@ namespace quire {
 struct FetchItem {
   static constexpr std::int32_t kSketch = -1;
   std::int32_t context = 0, block = 0;
-  std::int32_t group = 0;  ///< kSketch: the sketch (block 0)
+  std::int32_t group = 0;  ///< kSketch: the sketch record of index `block`
 };
 
 /// Threads: the engine thread; answers arrive on the store's threads. Dropping it stops reads that have not begun.

@@ -56,8 +56,10 @@ RawKvView KvLayout::view(std::span<const std::byte> value, std::int32_t block, s
   return v;
 }
 
-SegmentLayout KvLayout::segment() const {
-  return {static_cast<std::uint32_t>(num_blocks_), static_cast<std::uint32_t>(num_groups_), 1};
+SegmentLayout KvLayout::segment(std::uint32_t more_records) const {
+  return {static_cast<std::uint32_t>(num_blocks_), static_cast<std::uint32_t>(num_groups_), 1 + more_records};
 }
+
+bool KvLayout::fits(const SegmentLayout& stored) const { return stored == segment(stored.num_sketches - 1) && stored.num_sketches > 0; }
 
 }  // namespace quire

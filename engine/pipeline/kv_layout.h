@@ -41,7 +41,10 @@ class KvLayout {
 
   /// One layer inside a value of `block`; value.size() must be value_bytes(block, group_of(layer)).
   RawKvView view(std::span<const std::byte> value, std::int32_t block, std::int32_t layer) const;
-  SegmentLayout segment() const;
+  /// With a sketch, and so many more records beside it.
+  SegmentLayout segment(std::uint32_t more_records = 0) const;
+  /// Whether the values of a stored segment are cut in this way.
+  bool fits(const SegmentLayout& stored) const;
 
  private:
   KvShape shape_;

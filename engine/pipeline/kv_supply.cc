@@ -65,6 +65,19 @@ void KvSupply::ask_sketches() {
   poll();
 }
 
+void KvSupply::ask_head_keys() {
+  head_keys_wanted_ = true;
+  begin_round();
+  std::vector<FetchItem> wanted;
+  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
+    if (run_.work(i).source != ContextSource::kStored) continue;
+    if (run_.work(i).segment->layout.num_sketches > kHeadRecordIndex) wanted.push_back({i, static_cast<std::int32_t>(kHeadRecordIndex), FetchItem::kSketch});
+    else make_useless(i, "head keys", "it was stored before a retrieval head was there");
+  }
+  fetch_.start(std::move(wanted));
+  poll();
+}
+
 void KvSupply::ask_blocks(const Selection& selection) {
   begin_round();
   std::vector<FetchItem> wanted;
@@ -113,14 +126,15 @@ void KvSupply::poll() {
   for (Fetch::Arrived& arrived : fetch_.take()) {
     if (!rounds_.empty()) rounds_.back().end_ms = std::max(rounds_.back().end_ms, arrived.ms);
     if (run_.work(arrived.item.context).source != ContextSource::kStored) continue;
-    if (arrived.item.group == FetchItem::kSketch) take_sketch(std::move(arrived));
+    if (arrived.item.group == FetchItem::kSketch && arrived.item.block == static_cast<std::int32_t>(kHeadRecordIndex)) take_head_keys(std::move(arrived));
+    else if (arrived.item.group == FetchItem::kSketch) take_sketch(std::move(arrived));
     else take_value(arrived);
   }
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
     if (run_.work(i).source != ContextSource::kStored || entry(i).released) continue;
     const MissReason failure = fetch_.failure(i);
     if (failure == MissReason::kNone) continue;
-    if (sketches_wanted_ && !entry(i).sketch) ++run_.stats.sketch_misses;
+    if ((sketches_wanted_ && !entry(i).sketch) || (head_keys_wanted_ && !entry(i).head_keys)) ++run_.stats.sketch_misses;
     make_miss(i, failure);
   }
 }
@@ -150,17 +164,42 @@ bool KvSupply::fits(std::int32_t context, const SketchView& s) const {
          s.has(kSketchMeans) && s.has(kSketchLocalQuery);
 }
 
+/// A record of the context is missing, or of no use: all of it is computed anew.
+void KvSupply::make_useless(std::int32_t context, const char* what, const std::string& why) {
+  log_warning("cached document has no usable record, computing it again", {{"record", what}, {"reason", why}});
+  ++run_.stats.sketch_misses;
+  // Sound bytes of an older build: out of the way, so that what is computed now is stored with its records.
+  if (run_.work(context).writable) discard(context);
+  make_miss(context, MissReason::kCorrupt);
+}
+
+void KvSupply::take_head_keys(Fetch::Arrived arrived) {
+  const std::int32_t context = arrived.item.context;
+  const RetrievalHeadConfig& head = run_.core.head->config();
+  const HeadRecordShape wanted{head.num_kv_heads, head.head_dim, run_.work(context).layout.num_tokens(), run_.core.head->digest()};
+  auto view = HeadRecordView::parse(arrived.bytes.bytes());
+  if (!view.ok() || !(view->shape() == wanted)) return make_useless(context, "head keys", view.ok() ? "they are those of another head" : view.status().to_string());
+  run_.stats.sketch_bytes += static_cast<std::int64_t>(arrived.bytes.size());
+  entry(context).head_bytes = std::move(arrived.bytes);
+  entry(context).head_keys = *view;
+}
+
+bool KvSupply::head_keys_ready() const {
+  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
+    if (has_rows(i) && !entry(i).head_keys) return false;
+  }
+  return true;
+}
+
+const HeadRecordView* KvSupply::head_keys(std::int32_t context) const {
+  const auto& keys = entry(context).head_keys;
+  return keys ? &*keys : nullptr;
+}
+
 void KvSupply::take_sketch(Fetch::Arrived arrived) {
   const std::int32_t context = arrived.item.context;
   auto view = SketchView::parse(arrived.bytes.bytes());
-  if (!view.ok() || !fits(context, *view)) {
-    log_warning("cached document has no usable sketch, computing it again",
-                {{"error", view.ok() ? std::string("it describes another context") : view.status().to_string()}});
-    ++run_.stats.sketch_misses;
-    // Sound bytes of an older build: out of the way, so that what is computed now is stored with its sketch.
-    if (run_.work(context).writable) discard(context);
-    return make_miss(context, MissReason::kCorrupt);
-  }
+  if (!view.ok() || !fits(context, *view)) return make_useless(context, "sketch", view.ok() ? "it describes another context" : view.status().to_string());
   run_.stats.sketch_bytes += static_cast<std::int64_t>(arrived.bytes.size());
   entry(context).sketch_bytes = std::move(arrived.bytes);
   entry(context).sketch = *view;
@@ -243,6 +282,10 @@ Status KvSupply::keep_computed(std::int32_t context, const std::shared_ptr<const
   const KvLayout& layout = run_.work(context).layout;
   for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
     for (std::int32_t g = 0; g < layout.num_groups(); ++g) e.values[at(b * layout.num_groups() + g)] = kv->value(b, g);
+  }
+  if (head_keys_wanted_) {
+    e.own_head_record = kv->head_record;
+    QUIRE_ASSIGN_OR_RETURN(e.head_keys, HeadRecordView::parse(e.own_head_record));
   }
   if (!sketches_wanted_ || e.sketch) return {};
   QUIRE_ASSIGN_OR_RETURN(e.own_sketch, context_sketch(*kv, run_.core.facts.num_heads, run_.core.model->rope()));

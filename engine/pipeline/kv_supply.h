@@ -8,6 +8,7 @@
 
 #include "engine/pipeline/context_kv.h"
 #include "engine/pipeline/fetch.h"
+#include "engine/pipeline/head_record.h"
 #include "engine/pipeline/query_run.h"
 
 namespace quire {
@@ -21,6 +22,8 @@ class KvSupply final : public StoredKv {
 
   /// Reads the sketches of all stored contexts.
   void ask_sketches();
+  /// Reads the head keys of all stored contexts. A context without keys of the head in use is computed anew.
+  void ask_head_keys();
   /// Reads the blocks of stored contexts that `selection` keeps and that were not asked for before: groups of layers ascending, so that
   /// what the lowest layers need comes first.
   void ask_blocks(const Selection& selection);
@@ -31,6 +34,10 @@ class KvSupply final : public StoredKv {
   bool sketches_ready() const;
   /// Null until it is there.
   const SketchView* sketch(std::int32_t context) const;
+  /// Every context that has rows has head keys.
+  bool head_keys_ready() const;
+  /// Null until they are there.
+  const HeadRecordView* head_keys(std::int32_t context) const;
   /// The values of this context and group that were asked for are here.
   bool ready(std::int32_t context, std::int32_t group) const;
   /// Changes when the context's values were replaced (it became a miss): what was placed of it must be placed again.
@@ -66,6 +73,9 @@ class KvSupply final : public StoredKv {
     PinnedBytes sketch_bytes;
     std::vector<std::byte> own_sketch;
     std::optional<SketchView> sketch;
+    PinnedBytes head_bytes;
+    std::vector<std::byte> own_head_record;
+    std::optional<HeadRecordView> head_keys;
     std::int32_t generation = 0;
     bool released = false;
   };
@@ -81,6 +91,8 @@ class KvSupply final : public StoredKv {
   void make_miss(std::int32_t context, MissReason reason);
   void take_value(const Fetch::Arrived& arrived);
   void take_sketch(Fetch::Arrived arrived);
+  void take_head_keys(Fetch::Arrived arrived);
+  void make_useless(std::int32_t context, const char* what, const std::string& why);
   bool fits(std::int32_t context, const SketchView& sketch) const;
   Status keep_computed(std::int32_t context, const std::shared_ptr<const ContextKv>& kv);
   void submit_write(std::int32_t context, const std::shared_ptr<const ContextKv>& kv);
@@ -90,7 +102,7 @@ class KvSupply final : public StoredKv {
   Fetch fetch_;
   std::vector<Entry> entries_;
   std::vector<Round> rounds_;
-  bool sketches_wanted_ = false;
+  bool sketches_wanted_ = false, head_keys_wanted_ = false;
   std::unique_ptr<ContextPrefill> missing_;  ///< being computed alone now
   std::int32_t missing_context_ = -1;
   std::int64_t read_bytes_[5] = {};

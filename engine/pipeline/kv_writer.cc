@@ -1,6 +1,7 @@
 #include "engine/pipeline/kv_writer.h"
 
 #include "engine/pipeline/context_kv.h"
+#include "engine/pipeline/head_record.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -58,9 +59,10 @@ Result<WrittenContext> KvWriter::write(const Job& job) {
   const KvLayout& layout = job.kv->layout;
   WrittenContext out;
   QUIRE_ASSIGN_OR_RETURN(const std::vector<std::byte> sketch, context_sketch(*job.kv, num_heads_, rope_));
-  out.sketch_bytes = static_cast<std::int64_t>(sketch.size());
-  const auto bytes = static_cast<std::uint64_t>(layout.total_bytes()) + sketch.size();
-  auto writer = store_.begin_segment(job.key, layout.segment(), bytes, job.tenant, fingerprint_);
+  const std::vector<std::byte>& head_record = job.kv->head_record;
+  out.sketch_bytes = static_cast<std::int64_t>(sketch.size() + head_record.size());
+  const auto bytes = static_cast<std::uint64_t>(layout.total_bytes()) + sketch.size() + head_record.size();
+  auto writer = store_.begin_segment(job.key, layout.segment(head_record.empty() ? 0 : 1), bytes, job.tenant, fingerprint_);
   if (!writer.ok()) {
     if (writer.code() != Code::kAlreadyExists) return writer.status();
     auto found = store_.find_segment(job.key);
@@ -77,6 +79,7 @@ Result<WrittenContext> KvWriter::write(const Job& job) {
     }
   }
   QUIRE_RETURN_IF_ERROR((*writer)->put_sketch(0, sketch));
+  if (!head_record.empty()) QUIRE_RETURN_IF_ERROR((*writer)->put_sketch(kHeadRecordIndex, head_record));
   QUIRE_ASSIGN_OR_RETURN(out.segment, (*writer)->finish());
   out.ms = ms_between(started, Clock::now());
   return out;

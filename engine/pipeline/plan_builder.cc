@@ -51,7 +51,7 @@ void describe_contexts(const EngineFacts& facts, const QueryRequest& request, co
       ContextLookup found = lookup(work.key, work.layout);
       planned.cached = found.segment.valid();
       if (!planned.cached) planned.miss = reason_of_miss(facts, request, context, work.key);
-      if (planned.cached && found.segment->layout != work.layout.segment()) {
+      if (planned.cached && !work.layout.fits(found.segment->layout)) {
         // Same key, other shape: cannot happen by design, so the record lies.
         planned.cached = false;
         planned.miss = MissReason::kCorrupt;

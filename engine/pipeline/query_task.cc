@@ -109,13 +109,23 @@ std::int64_t QueryTask::next_row_bytes() const {
 
 std::int64_t QueryTask::device_bytes() const {
   const std::int64_t most = run_.core.device->max_bytes();
-  if (most == 0 || !run_.retriever || !run_.retriever->uses_device()) return 0;
+  if (most == 0 || stage_ == Stage::kDone || !may_use_device()) return 0;
   const std::int64_t part = most / run_.core.device_requests;
   // Never more than everything on the device, and what is chosen by beside it; a few pages for what is rounded up.
   const KvShape& shape = run_.core.facts.shape;
-  const std::int64_t rows = run_.plan.plan.prompt_tokens + run_.request.sampling.max_tokens + 64 * kPageTokens;
-  const std::int64_t keys = run_.head_track ? run_.core.head->config().key_dim() * static_cast<std::int64_t>(sizeof(float)) : 0;
+  std::size_t prompt = run_.request.prefix_ids.size() + run_.request.suffix_ids.size();
+  for (const QueryContext& c : run_.request.contexts) prompt += c.token_ids.size();
+  const std::int64_t rows = static_cast<std::int64_t>(prompt) + run_.request.sampling.max_tokens + 64 * kPageTokens;
+  const std::int64_t keys = run_.core.head != nullptr ? run_.core.head->config().key_dim() * static_cast<std::int64_t>(sizeof(float)) : 0;
   return std::min(part, rows * (shape.num_layers * run_.core.pool->format().page_bytes() / kPageTokens + keys));
+}
+
+/// Before the plan is made, as far as the request says.
+bool QueryTask::may_use_device() const {
+  if (run_.retriever) return run_.retriever->uses_device();
+  if (run_.request.cache.decode == "auto") return true;
+  const auto retriever = make_retriever(run_.request.cache.decode);
+  return retriever.ok() && (*retriever)->uses_device();
 }
 
 void QueryTask::prepare() {
@@ -146,7 +156,9 @@ Status QueryTask::plan() {
   prompt_.reset();
   sketches_wanted_ = run_.plan.needs_sketches || run_.recomputer->needs_sketches();
   if (sketches_wanted_) supply_->ask_sketches();
-  if (!sketches_wanted_ && !run_.plan.plan.selection_pending) return begin_assembly();
+  head_keys_wanted_ = !run_.request.plan_only && run_.head_track && run_.head_track->input() == HeadInput::kFeature;
+  if (head_keys_wanted_) supply_->ask_head_keys();
+  if (!sketches_wanted_ && !head_keys_wanted_ && !run_.plan.plan.selection_pending) return begin_assembly();
   stage_ = Stage::kSketches;
   return {};
 }
@@ -177,7 +189,7 @@ bool QueryTask::waits_for_draft() const {
 bool QueryTask::has_own_work() const {
   switch (stage_) {
     case Stage::kCutPrompt: return prompt_->ready();
-    case Stage::kSketches: return !supply_->missing_left() && (!sketches_wanted_ || supply_->sketches_ready());
+    case Stage::kSketches: return !supply_->missing_left() && (!sketches_wanted_ || supply_->sketches_ready()) && (!head_keys_wanted_ || supply_->head_keys_ready());
     case Stage::kQueryPass: return pass_->ready();
     case Stage::kAssemble: return assembly_->ready() && !waits_for_draft();
     case Stage::kDecode:

@@ -21,7 +21,7 @@ class RetrievedQueryTest : public ::testing::Test {
     if (engine_) engine_->stop(std::chrono::milliseconds(0));
     engine_ = make_test_engine(model_.path(), *store_, [&](EngineOptions& o) {
       o.device_cache_bytes = device_bytes;
-      if (with_head_) o.retrieval_head_path = head_.path();
+      if (used_head_ != nullptr) o.retrieval_head_path = used_head_->path();
     });
     if (!docs_.empty()) return;
     for (const std::size_t n : {120u, 33u, 90u}) {
@@ -55,7 +55,7 @@ class RetrievedQueryTest : public ::testing::Test {
   TempFolder folder_;
   RandomModelFolder model_;
   HeadFolder head_;
-  bool with_head_ = true;
+  const HeadFolder* used_head_ = &head_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Engine> engine_;
   std::vector<Doc> docs_;
@@ -127,8 +127,52 @@ TEST_F(RetrievedQueryTest, APromptOfStatesIsComputedAnew) {
   EXPECT_EQ(embed_again.stats.retrieve.bytes_copied, embed.stats.retrieve.bytes_copied);
 }
 
+TEST_F(RetrievedQueryTest, HeadKeysOfDocumentsAreStoredWithThem) {
+  Options options = of("specontext", budget("96"));
+  options["decode_head"] = "feature";
+  const Outcome stored = run_query(*engine_, request("reuse", "specontext", options));
+  ASSERT_TRUE(stored.status.ok()) << stored.status.to_string();
+  EXPECT_EQ(stored.stats.sketch_misses, 0);
+  EXPECT_EQ(stored.stats.sketch_bytes, 3 * 56 + (120 + 33 + 90) * 2 * 16 * 2) << "a header, and for each token the keys of two heads in f16";
+  options["decode_head"] = "embed";
+  const Outcome embedded = run_query(*engine_, request("reuse", "specontext", options));
+  EXPECT_EQ(embedded.stats.sketch_bytes, 0);
+  EXPECT_NE(embedded.stats.retrieve.rows_copied, stored.stats.retrieve.rows_copied) << "another choice";
+}
+
+TEST_F(RetrievedQueryTest, HeadKeysThatAreMissingCostTimeOnly) {
+  Options options = of("specontext", budget("96"));
+  options["decode_head"] = "feature";
+  const auto ask = [&] { return run_query(*engine_, request("reuse", "specontext", options)); };
+  const auto expect_computed_once = [&](const std::string& what) {
+    const Outcome computed = ask();
+    EXPECT_TRUE(computed.status.ok()) << computed.status.to_string();
+    EXPECT_EQ(computed.stats.sketch_misses, 3) << what;
+    start(0);  // what was computed is written before the engine stops
+    const Outcome again = ask();
+    EXPECT_EQ(again.stats.sketch_misses, 0) << what;
+    EXPECT_EQ(again.ids, computed.ids) << what;
+    EXPECT_EQ(again.stats.retrieve.bytes_copied, computed.stats.retrieve.bytes_copied) << what;
+    return computed.ids;
+  };
+  const auto first = ask().ids;
+  const HeadFolder other({}, 12);
+  used_head_ = &other;
+  start(0);
+  expect_computed_once("the keys are those of another head");
+  used_head_ = &head_;
+  start(0);
+  EXPECT_EQ(expect_computed_once("and back again"), first);
+  docs_.clear();
+  used_head_ = nullptr;
+  start(0);
+  used_head_ = &head_;
+  start(0);
+  expect_computed_once("the documents were taken in without a head");
+}
+
 TEST_F(RetrievedQueryTest, WithoutAHeadItIsRefusedAtOnce) {
-  with_head_ = false;
+  used_head_ = nullptr;
   start(0);
   const auto handle = engine_->query(request("reuse", "specontext"), std::make_shared<CollectingSink>());
   ASSERT_FALSE(handle.ok());
