@@ -69,6 +69,7 @@ double sequence_ratio(const Plan& plan) {
   double kept = 0, all = 0;
   for (const PlannedContext& c : plan.contexts) {
     if (c.duplicate) continue;
+    if (c.cut) all += static_cast<double>(c.cut->uncut_tokens - c.num_tokens) * plan.num_layers;
     for (const PlannedBlock& b : c.blocks) {
       kept += static_cast<double>(b.num_tokens) * b.kept_layers;
       all += static_cast<double>(b.num_tokens) * plan.num_layers;
@@ -245,6 +246,10 @@ class Runner {
     QueryRequest request = prompt;
     request.id = "fidelity";
     request.cache = spec.cache;
+    // Such a prompt is asked as one that nobody has cached.
+    if (spec.cache.prompt_compression != "none") {
+      for (QueryContext& c : request.contexts) c.key.reset();
+    }
     request.sampling.forced_tokens = forced;
     auto sink = std::make_shared<AnswerSink>();
     auto handle = engine_.query(std::move(request), sink);

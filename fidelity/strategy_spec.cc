@@ -19,7 +19,11 @@ Status set_ratio(std::string_view spec, std::string_view key, std::string_view v
   return {};
 }
 
-Status set(std::string_view spec, const std::string& key, const std::string& value, CacheOptions& cache, std::map<std::string, std::string, std::less<>>& plug) {
+using Settings = std::map<std::string, std::string, std::less<>>;
+
+/// What else is named is an option: of the strategy's plugs, or of the prompt's compression.
+Status set(std::string_view spec, const std::string& key, const std::string& value, CacheOptions& cache, Settings& plug, Settings& prompt) {
+  constexpr std::string_view kPrompt = "prompt_compression.";
   if (key == "positions") {
     if (value == "aligned" || value == "global") cache.positions = PositionMode::kGlobal;
     else if (value == "naive") cache.positions = PositionMode::kLocalNaive;
@@ -33,6 +37,10 @@ Status set(std::string_view spec, const std::string& key, const std::string& val
     cache.compress = value;
   } else if (key == "decode") {
     cache.decode = value;
+  } else if (key == "prompt_compression") {
+    cache.prompt_compression = value;
+  } else if (key.starts_with(kPrompt)) {
+    prompt[key.substr(kPrompt.size())] = value;
   } else if (key == "dedupe") {
     if (value != "on" && value != "off") return bad(spec, "dedupe is '" + value + "'; use on or off");
     cache.dedupe = value == "on";
@@ -51,7 +59,7 @@ Result<StrategySpec> parse_strategy_spec(std::string_view text) {
   QUIRE_ASSIGN_OR_RETURN(const Strategy strategy, find_strategy(out.strategy));
   out.cache.strategy = out.strategy;
   out.cache.write = false;
-  std::map<std::string, std::string, std::less<>> settings, plug;
+  Settings settings, plug, prompt;
   std::string_view rest = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
   if (colon != std::string_view::npos && rest.empty()) return bad(text, "no setting follows the colon");
   while (!rest.empty()) {
@@ -62,13 +70,15 @@ Result<StrategySpec> parse_strategy_spec(std::string_view text) {
     if (eq == std::string_view::npos || eq == 0 || eq + 1 == part.size()) return bad(text, "'" + std::string(part) + "' is no setting; write key=value");
     const std::string key(part.substr(0, eq)), value(part.substr(eq + 1));
     if (!settings.try_emplace(key, value).second) return bad(text, key + " is given twice");
-    QUIRE_RETURN_IF_ERROR(set(text, key, value, out.cache, plug));
+    QUIRE_RETURN_IF_ERROR(set(text, key, value, out.cache, plug, prompt));
   }
   out.cache.options = PlugOptions(std::move(plug));
+  out.cache.prompt_options = PlugOptions(std::move(prompt));
   if (const auto s = validate(out.cache); !s.ok()) return bad(text, s.message());
   out.text = out.strategy;
   for (const auto& [key, value] : settings) out.text += (out.text == out.strategy ? ":" : ",") + key + "=" + value;
-  const bool plain = (out.cache.compress == "auto" || out.cache.compress == "none") && (out.cache.decode == "auto" || out.cache.decode == "dense");
+  const bool plain = (out.cache.compress == "auto" || out.cache.compress == "none") && (out.cache.decode == "auto" || out.cache.decode == "dense") &&
+                     out.cache.prompt_compression == "none";
   out.approximate = !strategy.same_as_recompute || !plain;
   return out;
 }

@@ -18,8 +18,8 @@ struct StrategySpec {
   bool default_settings() const { return text == strategy; }
 };
 
-/// NAME or NAME:key=value,key=value. Keys: positions (aligned, naive or compact), keep_ratio, recompute_ratio, compress, decode, dedupe
-/// (on, off); any other key is an option of the strategy's plugs. Errors: kInvalidArgument, field "strategies".
+/// NAME or NAME:key=value,key=value. Keys: positions (aligned, naive or compact), keep_ratio, recompute_ratio, compress, decode, prompt_compression, dedupe
+/// (on, off); prompt_compression.KEY is a setting of the prompt's compression; any other key is an option of the strategy's plugs. Errors: kInvalidArgument, field "strategies".
 Result<StrategySpec> parse_strategy_spec(std::string_view text);
 /// Specs separated by commas; a part with '=' and no colon goes on with the settings of the spec before it.
 /// Errors: as above; twice the same spec; none at all.

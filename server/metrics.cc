@@ -54,6 +54,8 @@ struct Metrics::Impl {
   prometheus::Family<Histogram>& recompute_ratio = histogram("quire_request_recompute_ratio", "Share of document tokens recomputed");
   prometheus::Family<Histogram>& hot_ratio = histogram("quire_request_hot_ratio", "Share of the working cache's rows that compression left hot");
   prometheus::Family<Histogram>& compress = histogram("quire_request_compress_time_seconds", "Ranking the working cache's rows");
+  prometheus::Family<Histogram>& prompt_ratio = histogram("quire_request_prompt_compression_ratio", "Share of the uncached text's tokens that prompt compression kept");
+  prometheus::Family<Histogram>& prompt_time = histogram("quire_request_prompt_compression_time_seconds", "Reading the prompt with the draft and cutting it");
   prometheus::Family<Histogram>& draft = histogram("quire_request_draft_time_seconds", "From asking the draft to its look-ahead, most of it beside other work");
   prometheus::Family<Histogram>& lookahead = histogram("quire_request_lookahead_tokens", "Tokens of the draft's answer that ranked cached rows");
   prometheus::Family<Histogram>& ingest_duration = histogram("quire_ingest_duration_seconds", "Whole ingest jobs");
@@ -125,6 +127,11 @@ void Metrics::query_finished(const QueryRecord& r) {
   m.hit_ratio.Add({}, kRatios).Observe(p.hit_ratio());
   m.keep_ratio.Add({}, kRatios).Observe(p.keep_ratio);
   m.recompute_ratio.Add({}, kRatios).Observe(p.recompute_ratio);
+  if (p.prompt_cut) {
+    const Labels by_method{{"prompt_compression", p.prompt_cut->by}};
+    m.prompt_ratio.Add(by_method, kRatios).Observe(p.prompt_cut->ratio());
+    m.prompt_time.Add(by_method, kSeconds).Observe(r.stats.prompt_ms / 1000);
+  }
   if (p.compression) {
     const Labels by_compressor{{"compress", p.compression->by}};
     m.hot_ratio.Add(by_compressor, kRatios).Observe(p.compression->ratio());

@@ -95,9 +95,11 @@ std::optional<DocumentText> inline_text(Services& services, const QueryRecord& r
   DocumentText out;
   out.text = source.text;
   CodePointCounter begin(out.text), end(out.text);
-  for (const PlannedBlock& b : record.plan.contexts[document.first_context].blocks) {
+  const PlannedContext& context = record.plan.contexts[document.first_context];
+  for (const PlannedBlock& b : context.blocks) {
     TextRange r{source.text.size(), 0};
-    for (std::int32_t t = b.first_token; t < b.first_token + b.num_tokens && t < static_cast<std::int32_t>(tokens->spans.size()); ++t) {
+    const TokenRange range = uncut_range(context, b);
+    for (std::int32_t t = range.begin; t < std::min(range.end, static_cast<std::int32_t>(tokens->spans.size())); ++t) {
       r.begin = std::min<std::size_t>(r.begin, tokens->spans[static_cast<std::size_t>(t)].begin);
       r.end = std::max<std::size_t>(r.end, tokens->spans[static_cast<std::size_t>(t)].end);
     }

@@ -351,8 +351,8 @@ void add_fidelity_command(CLI::App& app, CommandRun& run) {
                                "docs/fidelity.md explains every number and when a strategy is certified");
   c->add_option("-m,--model", f->model, "Hugging Face model folder (default: model.path, else the embedded model)");
   c->add_option("-s,--suite", f->suite, "encyclopedia, ruler@TOKENS (13 tasks of that length), or a file")->capture_default_str();
-  c->add_option("--strategies", f->strategies, "NAME or NAME:key=value,... separated by commas; keys: positions (aligned, naive), keep_ratio, recompute_ratio, compress, decode, "
-                                               "or an option of the strategy")->capture_default_str();
+  c->add_option("--strategies", f->strategies, "NAME or NAME:key=value,... separated by commas; keys: positions (aligned, naive), keep_ratio, recompute_ratio, compress, decode, prompt_compression, "
+                                               "prompt_compression.SETTING, or an option of the strategy")->capture_default_str();
   c->add_option("-n,--limit", f->limit, "Questions of each kind, at most; 0: all")->capture_default_str();
   c->add_option("--seed", f->seed, "Which questions are picked; of RULER's texts and the intervals too")->capture_default_str();
   c->add_option("--json", f->json, "Write the measurements; FILE.state beside it lets an interrupted run go on")->type_name("FILE");

@@ -109,7 +109,7 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   q.tenant = services.ingest->tenant(g.call->ns);
   q.salt_digest = services.ingest->salt_digest(g.body.cache_salt);
   q.cache = g.body.cache;
-  if (const bool untouched = !q.cache.keep_ratio && !q.cache.recompute_ratio && !q.cache.positions && q.cache.options.given().empty();
+  if (const bool untouched = !q.cache.keep_ratio && !q.cache.recompute_ratio && !q.cache.positions && q.cache.options.given().empty() && q.cache.prompt_compression == "none";
       q.cache.strategy == "auto" && untouched) {
     // A certificate speaks of default settings only; a request with settings of its own stays exact.
     FidelityGate::Verdict verdict = services.fidelity->verdict();
@@ -269,7 +269,7 @@ class ChoiceSink final : public QuerySink {
  private:
   static bool is_exact(const Plan& plan) {
     const auto strategy = find_strategy(plan.strategy);
-    return strategy.ok() && strategy->same_as_recompute && plan.compress == "none" && plan.decode == "dense";
+    return strategy.ok() && strategy->same_as_recompute && plan.compress == "none" && plan.decode == "dense" && !(plan.prompt_cut && plan.prompt_cut->removed_tokens > 0);
   }
 
   /// Log fields of the first choice; metrics and the key's tokens of every one.

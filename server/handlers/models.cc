@@ -4,6 +4,7 @@
 #include "engine/compress/compressor.h"
 #include "engine/engine.h"
 #include "engine/pipeline/strategy.h"
+#include "engine/prompt/prompt_compressor.h"
 #include "engine/retrieve/retriever.h"
 #include "ingest/retrieval.h"
 #include "server/handlers/common.h"
@@ -102,6 +103,18 @@ json::array compressors_json() {
   return out;
 }
 
+/// Every method that shortens prompts with what cache.prompt_compression may name beside it.
+json::array prompt_compressors_json() {
+  json::array out;
+  for (const std::string& name : prompt_compressor_names()) {
+    const auto compressor = make_prompt_compressor(name);
+    if (!compressor.ok()) continue;
+    const std::span<const PlugOption> table = (*compressor)->options();
+    out.push_back(json::object{{"name", name}, {"options", options_json(std::span(&table, 1))}});
+  }
+  return out;
+}
+
 }  // namespace
 
 namespace handlers {
@@ -140,6 +153,8 @@ void info(std::shared_ptr<Call> call) {
   o["strategy_details"] = strategies_json();
   o["compressors"] = names(compressor_names());
   o["compressor_details"] = compressors_json();
+  o["prompt_compressors"] = names(prompt_compressor_names());
+  o["prompt_compressor_details"] = prompt_compressors_json();
   o["retrievers"] = names(retriever_names());
   json::object limits;
   limits["body_bytes"] = config->server.max_body_bytes;

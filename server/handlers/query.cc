@@ -109,7 +109,7 @@ void plan(std::shared_ptr<Generation> g) {
   auto planned = call.services.engine->plan(g->requests.front());
   if (!planned.ok()) return call.fail(engine_problem(planned.status()));
   g->first().plan = std::move(*planned);
-  if (g->first().plan.selection_pending) return complete_plan(g);
+  if (g->first().plan.selection_pending || g->first().plan.prompt_pending) return complete_plan(g);
   call.reply_json(200, plan_result_json(g->first()), {{"X-Cache", std::string(cache_header(g->first().plan))}});
 }
 

@@ -55,20 +55,43 @@ void read_logit_bias(ObjectReader& r, SamplingOptions& out) {
   }
 }
 
-/// Words, numbers and switches; which names and values a strategy takes is the engine's to say.
-void read_options(ObjectReader& cache, CacheOptions& out) {
-  const auto* given = cache.object("options");
-  if (!given || !cache.ok()) return;
-  if (given->size() > 32) return cache.fail("options", "cache.options has " + std::to_string(given->size()) + " members; at most 32 are taken");
+/// Words, numbers and switches; which names and values a plug takes is the engine's to say. `member` holds them; what is named `besides` is none of them.
+PlugOptions read_plug_options(ObjectReader& cache, const std::string& member, const json::object& given, std::string_view besides = "") {
   std::map<std::string, std::string, std::less<>> options;
-  for (const auto& [name, value] : *given) {
-    const std::string member = "options." + std::string(name.substr(0, 64));
+  if (given.size() > 32) cache.fail(member, "cache." + member + " has " + std::to_string(given.size()) + " members; at most 32 are taken");
+  for (const auto& [name, value] : given) {
+    if (!cache.ok()) break;
+    if (!besides.empty() && std::string_view(name) == besides) continue;
+    const std::string option = member + "." + std::string(name.substr(0, 64));
     if (value.is_string() && value.as_string().size() <= 64) options[std::string(name)] = std::string(value.as_string());
     else if (value.is_bool()) options[std::string(name)] = value.as_bool() ? "on" : "off";
     else if (value.is_number()) options[std::string(name)] = json::serialize(value);
-    else cache.fail(member, "cache." + member + " must be a word, a number or a boolean");
+    else cache.fail(option, "cache." + option + " must be a word, a number or a boolean");
   }
-  out.options = PlugOptions(std::move(options));
+  return PlugOptions(std::move(options));
+}
+
+void read_options(ObjectReader& cache, CacheOptions& out) {
+  const auto* given = cache.object("options");
+  if (given && cache.ok()) out.options = read_plug_options(cache, "options", *given);
+}
+
+/// A name, or an object with "method" and that method's settings.
+void read_prompt_compression(ObjectReader& cache, CacheOptions& out) {
+  const std::string member = "prompt_compression";
+  const auto* value = cache.raw(member);
+  if (!value || !cache.ok()) return;
+  if (!value->is_object()) {
+    if (!value->is_string()) return cache.fail(member, "cache.prompt_compression must be the name of a method, or an object with \"method\" and its settings");
+    return cache.string(member, out.prompt_compression, 64);
+  }
+  const json::object& given = value->get_object();
+  const auto* method = given.if_contains("method");
+  if (!method || !method->is_string() || method->as_string().size() > 64) {
+    return cache.fail(member + ".method", "cache.prompt_compression.method is missing or no name; GET /v1/info lists the methods");
+  }
+  out.prompt_compression = std::string(method->as_string());
+  out.prompt_options = read_plug_options(cache, member, given, "method");
 }
 
 void read_cache(ObjectReader& parent, CacheOptions& out) {
@@ -87,10 +110,8 @@ void read_cache(ObjectReader& parent, CacheOptions& out) {
   }
   r.string("compress", out.compress, 64);
   r.string("decode", out.decode, 64);
-  std::string prompt_compression = "none", positions;
-  r.string("prompt_compression", prompt_compression, 64);
-  if (r.ok() && prompt_compression != "none")
-    r.fail("prompt_compression", "cache.prompt_compression is '" + prompt_compression + "', which this build does not have; use none", "unsupported_parameter");
+  std::string positions;
+  read_prompt_compression(r, out);
   read_options(r, out);
   r.boolean("write", out.write);
   r.boolean("dedupe", out.dedupe);

@@ -107,6 +107,27 @@ json::object options_json(const PlugOptions& options) {
   return o;
 }
 
+json::object prompt_compression_json(const PromptCut& cut) {
+  return json::object{{"by", cut.by}, {"tokens", cut.tokens}, {"kept_tokens", cut.kept_tokens}, {"removed_tokens", cut.removed_tokens}, {"ratio", rounded(cut.ratio(), 4)},
+                      {"lookahead_tokens", cut.lookahead_tokens}, {"note", text_or_null(cut.note)}};
+}
+
+/// Which tokens of each uncached part of the prompt stayed.
+json::array kept_parts_json(const PromptCut& cut) {
+  json::array out;
+  for (const PromptCut::Kept& k : cut.parts) {
+    json::array ranges;
+    for (const TokenRange& r : k.tokens.kept) ranges.push_back(json::array{r.begin, r.end});
+    json::object part;
+    part["part"] = k.part == PromptCut::Part::kPrefix ? "system" : k.part == PromptCut::Part::kContext ? "document" : "question";
+    if (k.part == PromptCut::Part::kContext) part["document"] = k.context;
+    part["tokens"] = k.tokens.uncut_tokens;
+    part["kept"] = std::move(ranges);
+    out.push_back(std::move(part));
+  }
+  return out;
+}
+
 json::array spans_json(const Plan& plan) {
   json::array out;
   for (const auto& s : plan.spans) {
@@ -224,6 +245,7 @@ json::object cache_json(const QueryRecord& r) {
   if (r.stats.sketch_bytes > 0 || r.stats.sketch_misses > 0) {
     o["sketches"] = json::object{{"bytes", r.stats.sketch_bytes}, {"misses", r.stats.sketch_misses}};
   }
+  if (p.prompt_cut) o["prompt_compression"] = prompt_compression_json(*p.prompt_cut);
   if (p.compression) {
     const Compression& c = *p.compression;
     o["compression"] = json::object{{"by", c.by}, {"mode", c.dropped ? "drop" : "demote"}, {"rows", c.rows}, {"hot_rows", c.hot_rows}, {"ratio", rounded(c.ratio(), 4)},
@@ -254,6 +276,7 @@ json::object timings_json(const QueryRecord& r) {
   o["recompute_ms"] = rounded(s.recompute_ms);
   o["ttft_ms"] = rounded(r.ttft_ms);
   o["decode_ms"] = rounded(s.decode_ms);
+  if (s.prompt_ms > 0) o["prompt_compression_ms"] = rounded(s.prompt_ms);
   if (s.draft_ms > 0) o["draft_ms"] = rounded(s.draft_ms);
   if (s.compress_ms > 0) o["compress_ms"] = rounded(s.compress_ms);
   if (s.attribution_ms > 0) o["attribution_ms"] = rounded(s.attribution_ms);
@@ -274,7 +297,7 @@ json::array query_documents_json(const QueryRecord& r) {
     };
     for (const auto& c : r.plan.contexts) {
       if (static_cast<std::size_t>(c.index) < d.first_context || static_cast<std::size_t>(c.index) >= d.first_context + d.num_contexts) continue;
-      tokens += c.num_tokens;
+      tokens += c.cut ? c.cut->uncut_tokens : c.num_tokens;
       blocks += static_cast<std::int64_t>(c.blocks.size());
       widen(keep_share, c.keep_share);
       widen(bias_weight, c.bias_weight);
@@ -387,7 +410,9 @@ json::object explain_json(const QueryRecord& r, const std::vector<BlockChars>& c
       item["block_id"] = block_id_text(b.id);
       item["document_id"] = text_or_null(id);
       item["chunk"] = c.chunk;
-      item["tokens"] = json::array{b.first_token, b.first_token + b.num_tokens};
+      const TokenRange tokens = uncut_range(c, b);
+      item["tokens"] = json::array{tokens.begin, tokens.end};
+      if (c.cut) item["cut_tokens"] = tokens.end - tokens.begin - b.num_tokens;
       if (index < chars.size() && chars[index].known) item["chars"] = json::array{chars[index].begin, chars[index].end};
       else item["chars"] = nullptr;
       item["action"] = fate_name(b.action);
@@ -404,6 +429,7 @@ json::object explain_json(const QueryRecord& r, const std::vector<BlockChars>& c
   }
   o["blocks"] = std::move(blocks);
   o["documents"] = query_documents_json(r);
+  if (p.prompt_cut && !p.prompt_cut->parts.empty()) o["prompt_compression"] = kept_parts_json(*p.prompt_cut);
   o["prefix_tokens"] = p.prefix_tokens;
   o["suffix_tokens"] = p.suffix_tokens;
   o["spans"] = spans_json(p);

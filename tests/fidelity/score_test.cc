@@ -124,6 +124,18 @@ TEST(StrategySpec, SettingsBecomeCacheOptions) {
   EXPECT_FALSE((*list)[2].default_settings());
 }
 
+TEST(StrategySpec, PromptCompressionHasSettingsOfItsOwn) {
+  const auto list = parse_strategy_list("recompute:prompt_compression=specpc,prompt_compression.capacity=512,compress=speckv,capacity=128");
+  ASSERT_TRUE(list.ok()) << list.status().to_string();
+  const CacheOptions& cache = list->front().cache;
+  EXPECT_EQ(cache.prompt_compression, "specpc");
+  EXPECT_EQ(cache.prompt_options.given().at("capacity"), "512");
+  EXPECT_EQ(cache.options.given().at("capacity"), "128");
+  EXPECT_TRUE(list->front().approximate);
+  const auto bad = parse_strategy_list("recompute:prompt_compression=specpc,prompt_compression.capacity=8");
+  EXPECT_NE(bad.status().message().find("window"), std::string::npos) << bad.status().message();
+}
+
 TEST(StrategySpec, WrongOnesAreRefusedByName) {
   for (const char* text : {"", "magic", "reuse:", "reuse:positions", "reuse:positions=up", "exact:positions=naive", "epic:recompute_ratio=2", "epic:recompute_ratio=x",
                            "reuse,reuse", "reuse:positions=naive,positions=naive"}) {

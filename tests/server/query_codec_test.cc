@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/json/serialize.hpp>
 #include <map>
 #include <string>
 
@@ -101,7 +102,9 @@ TEST(QueryCodec, ErrorsNameThePath) {
       {R"({"query":"q","cache":{"keep_ratio":2}})", "invalid_value", "cache.keep_ratio"},
       {R"({"query":"q","cache":{"options":["bias"]}})", "invalid_value", "cache.options"},
       {R"({"query":"q","cache":{"options":{"bias":{}}}})", "invalid_value", "cache.options.bias"},
-      {R"({"query":"q","cache":{"prompt_compression":"specpc"}})", "unsupported_parameter", "cache.prompt_compression"},
+      {R"({"query":"q","cache":{"prompt_compression":7}})", "invalid_value", "cache.prompt_compression"},
+      {R"({"query":"q","cache":{"prompt_compression":{"capacity":512}}})", "invalid_value", "cache.prompt_compression.method"},
+      {R"({"query":"q","cache":{"prompt_compression":{"method":"specpc","pool":["max"]}}})", "invalid_value", "cache.prompt_compression.pool"},
       {R"({"query":"q","cache_salt":"short"})", "invalid_value", "cache_salt"},
       {R"({"query":"q","explain":"all"})", "invalid_value", "explain"},
       {R"({"query":"q","timeout_ms":0})", "invalid_value", "timeout_ms"},
@@ -224,6 +227,45 @@ TEST(QueryCodec, CompressionSaysByWhomAndHowMuch) {
   EXPECT_TRUE(c.at("note").is_null());
   EXPECT_EQ(explain_json(r, {}).at("blocks").at(0).at("hot_share").as_double(), 0.5);
   EXPECT_TRUE(timings_json(r).contains("compress_ms") && timings_json(r).contains("draft_ms"));
+}
+
+TEST(QueryCodec, PromptCompressionIsANameOrAMethodWithSettings) {
+  QueryBody named, set;
+  ASSERT_FALSE(read_query(*parse_json(R"({"query":"q","cache":{"prompt_compression":"specpc"}})"), defaults(), named));
+  EXPECT_EQ(named.cache.prompt_compression, "specpc");
+  EXPECT_TRUE(named.cache.prompt_options.given().empty());
+  ASSERT_FALSE(read_query(*parse_json(R"({"query":"q","cache":{"prompt_compression":{"capacity":512,"method":"specpc","weighted":false},"options":{"capacity":9}}})"), defaults(), set));
+  EXPECT_EQ(set.cache.prompt_compression, "specpc");
+  EXPECT_EQ(set.cache.prompt_options, options({{"capacity", "512"}, {"weighted", "off"}}));
+  EXPECT_EQ(set.cache.options, options({{"capacity", "9"}}));
+}
+
+TEST(QueryCodec, PromptCompressionSaysWhatStayed) {
+  auto r = record();
+  EXPECT_FALSE(cache_json(r).contains("prompt_compression"));
+  EXPECT_FALSE(explain_json(r, {}).contains("prompt_compression"));
+  const CutText left{100, {{4, 10}, {90, 100}}};
+  r.plan.prompt_cut = PromptCut{.by = "specpc", .tokens = 200, .kept_tokens = 50, .removed_tokens = 150, .lookahead_tokens = 0, .note = "",
+                                .parts = {{PromptCut::Part::kContext, 0, left}, {PromptCut::Part::kQuestion, -1, {9, {{0, 9}}}}}};
+  PlannedContext& c = r.plan.contexts[0];
+  c.cut = left;
+  c.num_tokens = 16;
+  c.blocks.resize(1);
+  c.blocks[0].first_token = 2;
+  c.blocks[0].num_tokens = 6;
+  const auto cut = cache_json(r).at("prompt_compression").as_object();
+  EXPECT_EQ(cut.at("by").as_string(), "specpc");
+  EXPECT_EQ(cut.at("ratio").as_double(), 0.25);
+  EXPECT_EQ(cut.at("removed_tokens").as_int64(), 150);
+  EXPECT_TRUE(cut.at("note").is_null());
+  const auto explained = explain_json(r, {});
+  EXPECT_EQ(boost::json::serialize(explained.at("prompt_compression")),
+            R"([{"part":"document","document":0,"tokens":100,"kept":[[4,10],[90,100]]},{"part":"question","tokens":9,"kept":[[0,9]]}])");
+  // Tokens 2 to 7 of what stayed: 6 to 9 and 90, 91 of the text.
+  const auto block = explained.at("blocks").at(0).as_object();
+  EXPECT_EQ(boost::json::serialize(block.at("tokens")), "[6,92]");
+  EXPECT_EQ(block.at("cut_tokens").as_int64(), 80);
+  EXPECT_EQ(query_documents_json(r).at(0).at("tokens").as_int64(), 108);
 }
 
 TEST(QueryCodec, StreamedEndHasNoAnswer) {

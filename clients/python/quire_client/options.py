@@ -55,6 +55,8 @@ class CacheOptions(TypedDict, total=False):
     recompute_ratio: float
     compress: str
     decode: str
+    prompt_compression: str | Mapping[str, Any]
+    """A method such as specpc, or {"method": "specpc", "capacity": 1024, ...}."""
     options: Mapping[str, Any]
     write: bool
     dedupe: bool
