@@ -27,17 +27,33 @@ Status check(const ChosenRows& c) {
   return {};
 }
 
+/// `scores_in_a_row`: the least that ld_scores may be.
+Status check(const RowScoresArgs& args, std::int64_t scores_in_a_row) {
+  QUIRE_RETURN_IF_ERROR(check(args.keys));
+  if (args.num_queries < 0) return Status::invalid("num_queries", "must not be negative");
+  if (args.num_queries == 0 || args.keys.num_rows == 0) return {};
+  if (args.q == nullptr || args.scores == nullptr) return Status::invalid("q", "row_scores needs non-null q and scores");
+  if (args.ldq < args.keys.kv.head_dim || args.ld_scores < scores_in_a_row) return Status::invalid("ldq", "row strides are too small");
+  return {};
+}
+
 }  // namespace
 
 Status row_scores(const RowScoresArgs& args) {
-  QUIRE_RETURN_IF_ERROR(check(args.keys));
-  if (args.num_queries < 0) return Status::invalid("num_queries", "must not be negative");
-  const std::int64_t n = args.keys.num_rows;
+  QUIRE_RETURN_IF_ERROR(check(args, args.keys.num_rows));
+  const std::int64_t n = args.keys.num_rows, each = args.num_queries * args.keys.kv.head_dim;
   if (args.num_queries == 0 || n == 0) return {};
-  if (args.q == nullptr || args.scores == nullptr) return Status::invalid("q", "row_scores needs non-null q and scores");
-  if (args.ldq < args.keys.kv.head_dim || args.ld_scores < n) return Status::invalid("ldq", "row strides are too small");
-  const std::int64_t each = args.num_queries * args.keys.kv.head_dim;
   parallel_for(n, 1 + kLeastProducts / each, [&](std::int64_t begin, std::int64_t end) { cpu::row_scores_rows(args, begin, end); });
+  return {};
+}
+
+Status row_scores_by_row(const RowScoresArgs& args) {
+  QUIRE_RETURN_IF_ERROR(check(args, args.num_queries));
+  const std::int64_t n = args.keys.num_rows, each = args.num_queries * args.keys.kv.head_dim;
+  if (args.num_queries == 0 || n == 0) return {};
+  parallel_for(n, 1 + kLeastProducts / each, [&](std::int64_t begin, std::int64_t end) {
+    cpu::row_scores_by_row_rows(args, begin, end, cpu::thread_scratch<float>(cpu::ScratchSlot::kRowScores, cpu::row_scores_by_row_scratch(args)));
+  });
   return {};
 }
 

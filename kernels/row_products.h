@@ -29,6 +29,10 @@ struct RowScoresArgs {
 Status row_scores(const RowScoresArgs& args);
 Status row_scores_reference(const RowScoresArgs& args);
 
+/// The same for many queries, and the other way around: scores[j * ld_scores + i], [num_rows, num_queries], row stride ld_scores. A score depends on its query and its key
+/// alone, bit for bit, though its last bits are not those of row_scores(). Allocates only thread-local scratch.
+Status row_scores_by_row(const RowScoresArgs& args);
+
 /// log sum_i exp(x[i]) over n values, none of them NaN or +inf; -inf if there are none.
 float log_sum_exp(const float* x, std::int64_t n);
 /// x[i] <- exp(x[i] - lse), lse that of x or larger. -inf gives zeros.

@@ -22,6 +22,7 @@ namespace quire::cpu {
 namespace HWY_NAMESPACE {
 
 constexpr std::int64_t kFetchAhead = 12;  ///< rows
+constexpr int kKeysAtOnce = 8;            ///< for many queries
 constexpr int kValueVectors = 4;          ///< of channels, summed up in registers for 4 queries
 
 HWY_INLINE const std::byte* RowAt(const ChosenRows& c, std::int64_t j, int value) {
@@ -82,6 +83,71 @@ void ScoreRows(const RowScoresArgs& a, std::int64_t begin, std::int64_t end) {
       for (; i < a.num_queries; ++i) ScoreQueries<1>(tag, a, i, begin, stop);
     }
   });
+}
+
+/// Queries in vector lanes, keys broadcast: scores of kKeysAtOnce keys for NV vectors of queries, turned around and scaled before, [head_dim][padded queries].
+template <int NV>
+HWY_INLINE void ScoreLanes(const float* keys, const float* queries, std::int64_t dim, std::int64_t padded, std::int64_t num_keys, float* scores, std::int64_t ld) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  hn::Vec<decltype(d)> sum[kKeysAtOnce][NV];
+#pragma GCC unroll 8
+  for (int r = 0; r < kKeysAtOnce; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < NV; ++v) sum[r][v] = hn::Zero(d);
+  }
+  for (std::int64_t c = 0; c < dim; ++c) {
+    hn::Vec<decltype(d)> q[NV];
+#pragma GCC unroll 2
+    for (int v = 0; v < NV; ++v) q[v] = hn::Load(d, queries + c * padded + v * lanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kKeysAtOnce; ++r) {
+      const auto k = hn::Set(d, keys[r * dim + c]);
+#pragma GCC unroll 2
+      for (int v = 0; v < NV; ++v) sum[r][v] = hn::MulAdd(k, q[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kKeysAtOnce; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < NV; ++v) {
+      if (r < num_keys) hn::StoreU(sum[r][v], d, scores + r * ld + v * lanes);
+    }
+  }
+}
+
+/// Queries rounded up to two vectors.
+std::int64_t PaddedQueries(std::int64_t num_queries) {
+  const hn::ScalableTag<float> d;
+  const auto block = 2 * static_cast<std::int64_t>(hn::Lanes(d));
+  return (num_queries + block - 1) / block * block;
+}
+
+/// Scratch: queries [head_dim][padded], keys [kKeysAtOnce][head_dim], scores [kKeysAtOnce][padded].
+void ScoreByRow(const RowScoresArgs& a, std::int64_t begin, std::int64_t end, float* scratch) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t dim = a.keys.kv.head_dim, padded = PaddedQueries(a.num_queries);
+  float *queries = scratch, *keys = queries + dim * padded, *scores = keys + kKeysAtOnce * dim;
+  for (std::int64_t c = 0; c < dim; ++c) {
+    for (std::int64_t i = 0; i < padded; ++i) queries[c * padded + i] = i < a.num_queries ? a.q[i * a.ldq + c] * a.scale : 0.0f;
+  }
+  with_dtype(a.keys.kv.dtype, [&](auto tag) HWY_ATTR {
+    for (std::int64_t j = begin; j < end; j += kKeysAtOnce) {
+      const std::int64_t n = std::min<std::int64_t>(kKeysAtOnce, end - j);
+      for (std::int64_t r = 0; r < kKeysAtOnce; ++r) {  // the last row stands in for those that are missing
+        const auto* key = reinterpret_cast<const typename decltype(tag)::Type*>(RowAt(a.keys, j + std::min(r, n - 1), 0));
+        for_each_vector(dim, [&](auto dv, std::int64_t c) HWY_ATTR { hn::StoreU(load_as_f32(dv, tag, key + c), dv, keys + r * dim + c); });
+      }
+      for (std::int64_t i = 0; i < padded; i += 2 * lanes) ScoreLanes<2>(keys, queries + i, dim, padded, n, scores + i, padded);
+      for (std::int64_t r = 0; r < n; ++r) std::copy_n(scores + r * padded, a.num_queries, a.scores + (j + r) * a.ld_scores);
+    }
+  });
+}
+
+std::int64_t ByRowScratch(const RowScoresArgs& a) {
+  const std::int64_t dim = a.keys.kv.head_dim, padded = PaddedQueries(a.num_queries);
+  return (dim + kKeysAtOnce) * padded + kKeysAtOnce * dim;
 }
 
 /// out[i][c ..] = sums of NV vectors of channels for NQ queries.
@@ -165,6 +231,8 @@ namespace {
 [[maybe_unused]] const Isa kIsa = isa();  // before the first dispatch
 
 HWY_EXPORT(ScoreRows);
+HWY_EXPORT(ScoreByRow);
+HWY_EXPORT(ByRowScratch);
 HWY_EXPORT(ValueRows);
 HWY_EXPORT(LogSumExp);
 HWY_EXPORT(ExpMinus);
@@ -172,6 +240,10 @@ HWY_EXPORT(ExpMinus);
 }  // namespace
 
 void row_scores_rows(const RowScoresArgs& args, std::int64_t begin, std::int64_t end) { HWY_DYNAMIC_DISPATCH(ScoreRows)(args, begin, end); }
+std::int64_t row_scores_by_row_scratch(const RowScoresArgs& args) { return HWY_DYNAMIC_DISPATCH(ByRowScratch)(args); }
+void row_scores_by_row_rows(const RowScoresArgs& args, std::int64_t begin, std::int64_t end, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(ScoreByRow)(args, begin, end, scratch);
+}
 void row_values_rows(const RowValuesArgs& args, std::int64_t begin, std::int64_t end, float* out) { HWY_DYNAMIC_DISPATCH(ValueRows)(args, begin, end, out); }
 float log_sum_exp(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(LogSumExp)(x, n); }
 void exp_minus(float* x, std::int64_t n, float lse) { HWY_DYNAMIC_DISPATCH(ExpMinus)(x, n, lse); }

@@ -44,6 +44,23 @@ TEST_P(RowProductsTest, AgreesWithTheReference) {
     ASSERT_OK(row_scores_reference(scores_args(rows, expected)));
     ASSERT_OK(row_scores(scores_args(rows, actual)));
     expect_close(actual, expected, 1e-4, 1e-5, "scores");
+    RowScoresArgs by_row = scores_args(rows, actual);
+    std::vector<float> turned(static_cast<std::size_t>(rows.num_rows * (queries_ + 3)), 7.0f), turned_one = turned;
+    by_row.scores = turned.data();
+    by_row.ld_scores = queries_ + 3;
+    ASSERT_OK(row_scores_by_row(by_row));
+    for (std::int64_t j = 0; j < rows.num_rows; ++j) {
+      for (std::int64_t i = 0; i < queries_ + 3; ++i) {
+        const float actual_score = turned[static_cast<std::size_t>(j * (queries_ + 3) + i)], expected_score = i < queries_ ? expected[static_cast<std::size_t>(i * (rows.num_rows + 2) + j)] : 7.0f;
+        ASSERT_NEAR(actual_score, expected_score, 1e-4 + 1e-5 * std::abs(expected_score)) << "row " << j << " query " << i;
+      }
+    }
+    set_num_threads(1);
+    by_row.scores = turned_one.data();
+    const Status one = row_scores_by_row(by_row);
+    set_num_threads(0);
+    ASSERT_OK(one);
+    EXPECT_EQ(turned_one, turned);
     const auto weights = random_floats(queries_ * (rows.num_rows + 2), 43);
     ASSERT_OK(row_values_reference(values_args(rows, weights, expected_values)));
     ASSERT_OK(row_values(values_args(rows, weights, values)));
