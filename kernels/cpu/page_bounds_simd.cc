@@ -1,5 +1,6 @@
 #include "kernels/cpu/page_bounds_pages.h"
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 
@@ -28,6 +29,39 @@ HWY_INLINE std::uint16_t RoundOutwards(float value, bool up) {
 }
 
 template <class Tag>
+HWY_INLINE const typename Tag::Type* KeyAt(const PageBoundsArgs& a, std::int64_t row, std::int64_t head) {
+  const auto* bytes = static_cast<const std::byte*>(a.kv.pages[row / kPageTokens]) + head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
+  return reinterpret_cast<const typename Tag::Type*>(bytes);
+}
+
+/// Mean of the page's keys and mean absolute deviation from it.
+template <class Tag>
+HWY_INLINE void CenterPage(Tag tag, const PageBoundsArgs& a, std::int64_t page, std::int64_t head) {
+  const std::int64_t dim = a.kv.head_dim;
+  HWY_ALIGN float mean[kMaxHeadDim], deviation[kMaxHeadDim];
+  std::fill_n(mean, dim, 0.0f);
+  std::fill_n(deviation, dim, 0.0f);
+  const KvStretch rows = a.pages[page];
+  const float share = 1.0f / static_cast<float>(rows.end - rows.begin);
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const auto* key = KeyAt<Tag>(a, row, head);
+    for_each_vector(dim, [&](auto d, std::int64_t i) HWY_ATTR { hn::StoreU(hn::Add(hn::LoadU(d, mean + i), load_as_f32(d, tag, key + i)), d, mean + i); });
+  }
+  for (std::int64_t c = 0; c < dim; ++c) mean[c] *= share;
+  for (std::int64_t row = rows.begin; row < rows.end && a.summary == PageSummary::kDeviation; ++row) {
+    const auto* key = KeyAt<Tag>(a, row, head);
+    for_each_vector(dim, [&](auto d, std::int64_t i) HWY_ATTR {
+      hn::StoreU(hn::Add(hn::LoadU(d, deviation + i), hn::Abs(hn::Sub(load_as_f32(d, tag, key + i), hn::LoadU(d, mean + i)))), d, deviation + i);
+    });
+  }
+  std::uint16_t* out = a.bounds + (page * a.kv.num_kv_heads + head) * 2 * dim;
+  for (std::int64_t c = 0; c < dim; ++c) {
+    out[c] = f32_to_bf16(mean[c] - deviation[c] * share);
+    out[dim + c] = f32_to_bf16(mean[c] + deviation[c] * share);
+  }
+}
+
+template <class Tag>
 HWY_INLINE void BoundPage(Tag tag, const PageBoundsArgs& a, std::int64_t page, std::int64_t head) {
   const std::int64_t dim = a.kv.head_dim;
   HWY_ALIGN float low[kMaxHeadDim], high[kMaxHeadDim];
@@ -37,8 +71,7 @@ HWY_INLINE void BoundPage(Tag tag, const PageBoundsArgs& a, std::int64_t page, s
   }
   const KvStretch rows = a.pages[page];
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-    const auto* bytes = static_cast<const std::byte*>(a.kv.pages[row / kPageTokens]) + head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
-    const auto* key = reinterpret_cast<const typename Tag::Type*>(bytes);
+    const auto* key = KeyAt<Tag>(a, row, head);
     for_each_vector(dim, [&](auto d, std::int64_t i) HWY_ATTR {
       const auto k = load_as_f32(d, tag, key + i);
       hn::StoreU(hn::Min(hn::LoadU(d, low + i), k), d, low + i);
@@ -55,7 +88,10 @@ HWY_INLINE void BoundPage(Tag tag, const PageBoundsArgs& a, std::int64_t page, s
 void BoundPages(const PageBoundsArgs& a, std::int64_t begin, std::int64_t end) {
   with_dtype(a.kv.dtype, [&](auto tag) HWY_ATTR {
     for (std::int64_t page = begin; page < end; ++page) {
-      for (std::int64_t head = 0; head < a.kv.num_kv_heads; ++head) BoundPage(tag, a, page, head);
+      for (std::int64_t head = 0; head < a.kv.num_kv_heads; ++head) {
+        if (a.summary == PageSummary::kExtremes) BoundPage(tag, a, page, head);
+        else CenterPage(tag, a, page, head);
+      }
     }
   });
 }

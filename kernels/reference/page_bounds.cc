@@ -18,6 +18,21 @@ double bf16_towards(double value, double to) {
   return (to < value ? std::floor(value / step) : std::ceil(value / step)) * step;
 }
 
+struct Center {
+  double mean = 0, deviation = 0;
+};
+
+Center center_of(const PageBoundsArgs& a, const KvStretch& rows, std::int64_t head, std::int64_t channel) {
+  const auto key = [&](std::int64_t r) {
+    return load_f32(static_cast<const std::byte*>(a.kv.pages[r / kPageTokens]) + head * a.kv.head_stride + r % kPageTokens * a.kv.token_stride, a.kv.dtype, channel);
+  };
+  const auto n = static_cast<double>(rows.end - rows.begin);
+  Center out;
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) out.mean += key(r) / n;
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) out.deviation += std::abs(key(r) - out.mean) / n;
+  return out;
+}
+
 }  // namespace
 
 Status page_bounds_reference(const PageBoundsArgs& a) {
@@ -32,6 +47,13 @@ Status page_bounds_reference(const PageBoundsArgs& a) {
           high = std::max<double>(high, load_f32(key, a.kv.dtype, c));
         }
         std::uint16_t* out = a.bounds + (j * a.kv.num_kv_heads + m) * 2 * d;
+        if (a.summary != PageSummary::kExtremes) {
+          const Center center = center_of(a, a.pages[j], m, c);
+          const double deviation = a.summary == PageSummary::kDeviation ? center.deviation : 0;
+          store_f32(out, DType::kBF16, c, static_cast<float>(center.mean - deviation));
+          store_f32(out, DType::kBF16, d + c, static_cast<float>(center.mean + deviation));
+          continue;
+        }
         store_f32(out, DType::kBF16, c, static_cast<float>(bf16_towards(low, -std::numeric_limits<double>::infinity())));
         store_f32(out, DType::kBF16, d + c, static_cast<float>(bf16_towards(high, std::numeric_limits<double>::infinity())));
       }

@@ -51,6 +51,31 @@ TEST_P(PageBoundsTest, AgreesWithTheReference) {
   expect_close(scores, expected_scores, 1e-4, 1e-5, "scores");
 }
 
+TEST_P(PageBoundsTest, CentersAgreeWithTheReference) {
+  for (const PageSummary summary : {PageSummary::kDeviation, PageSummary::kMean}) {
+    std::vector<std::uint16_t> expected, actual;
+    PageBoundsArgs args = bounds_args(expected);
+    args.summary = summary;
+    ASSERT_OK(page_bounds_reference(args));
+    args = bounds_args(actual);
+    args.summary = summary;
+    ASSERT_OK(page_bounds(args));
+    const std::size_t dim = static_cast<std::size_t>(dim_);
+    for (std::size_t i = 0; i < actual.size(); ++i) {
+      // One rounding to bf16 may go the other way.
+      const float x = bf16_to_f32(actual[i]), y = bf16_to_f32(expected[i]);
+      ASSERT_NEAR(x, y, 0.008f * std::abs(y) + 1e-6f) << "at " << i;
+      if (i / dim % 2 == 0) continue;
+      // The high value against the low one before it.
+      if (summary == PageSummary::kMean) {
+        ASSERT_EQ(actual[i], actual[i - dim]);
+      } else {
+        ASSERT_GE(x, bf16_to_f32(actual[i - dim]));
+      }
+    }
+  }
+}
+
 TEST_P(PageBoundsTest, NoKeyOfAPageMattersMore) {
   std::vector<std::uint16_t> bounds;
   std::vector<float> scores;
