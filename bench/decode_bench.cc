@@ -2,6 +2,7 @@
 // retriever decodes over the same cache, once with every layer on the device and once with none where it knows the difference. Prints {"settings": ..., "rows": [...]}.
 //   quire_decode_bench [--quick] [--contexts N,N,...] [--steps N] [--budget N] [--threads N]
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -137,6 +138,8 @@ class Bench {
     input.num_heads = c.num_heads;
     input.num_kv_heads = c.num_kv_heads;
     input.head_dim = c.head_dim;
+    const auto queries = prompt_queries(retriever->queries_wanted(options, context), context);
+    input.queries = queries.get();
     const double prepare_start = now_seconds();
     check(retriever->prepare(input));
     const double prepare_ms = (now_seconds() - prepare_start) * 1e3;
@@ -172,6 +175,28 @@ class Bench {
                   percentile(times, 99), 1e3 / ms, ms / dense_ms, prepare_ms, static_cast<double>(s.bytes_copied - before.bytes_copied) / steps, share(copied, wanted),
                   static_cast<double>(s.waits - before.waits) / steps, s.overlap(), static_cast<long>(s.device_bytes));
     return text;
+  }
+
+  /// Random queries of the prompt's last rows, for retrievers that want some.
+  std::unique_ptr<PromptQueries> prompt_queries(const QueryWish& wish, std::int64_t context) {
+    if (wish.count == 0) return nullptr;
+    const ModelConfig& c = model_->config();
+    auto queries = std::make_unique<PromptQueries>(model_->rope(), PromptQueries::Shape{c.num_layers, c.num_heads, c.head_dim}, wish, context);
+    std::vector<float> q(static_cast<std::size_t>(c.num_heads) * static_cast<std::size_t>(c.head_dim)), lse(static_cast<std::size_t>(c.num_heads), std::log(static_cast<float>(context)));
+    for (std::int32_t layer = 0; layer < c.num_layers; ++layer) {
+      for (auto position = static_cast<std::int32_t>(context - wish.count); position < context; ++position) {
+        for (float& x : q) x = static_cast<float>(static_cast<std::int16_t>(next() >> 48)) / 16384.0f;
+        LayerPass pass{};
+        pass.layer = layer;
+        pass.positions = std::span(&position, 1);
+        pass.qkv.q = q.data();
+        pass.qkv.rows = 1;
+        pass.qkv.ld = static_cast<std::int64_t>(q.size());
+        pass.lse = lse.data();
+        check(queries->after_attention(pass));
+      }
+    }
+    return queries;
   }
 
   std::uint64_t next() {

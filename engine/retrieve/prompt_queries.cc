@@ -1,7 +1,6 @@
 #include "engine/retrieve/prompt_queries.h"
 
 #include <algorithm>
-#include <cmath>
 #include <random>
 
 #include "kernels/base/dtype.h"
@@ -71,7 +70,7 @@ Status PromptQueries::after_attention(LayerPass& pass) {
   for (std::int64_t i = first; i < n; ++i) {
     const std::int32_t position = pass.positions[at(i)];
     const float* lse = pass.lse + i * shape_.num_heads;
-    if (std::isnan(lse[0]) || !wanted(position)) continue;  // without attention the row has a query, but nobody knows what it looked at
+    if (!wanted(position)) continue;
     const std::int32_t slot = slot_for(layer, position);
     if (slot < 0) continue;
     RopeRotateArgs rotate{};

@@ -44,7 +44,7 @@ class PromptQueries final : public ForwardHook {
   std::int32_t position(std::int32_t layer, std::int64_t i) const { return row(layer, i).position; }
   /// [num_heads, head_dim] bf16, post-RoPE; valid until the next row is seen.
   std::span<const std::uint16_t> query(std::int32_t layer, std::int64_t i) const;
-  /// [num_heads] log-sum-exp of the row's attention to everything it saw.
+  /// [num_heads] log-sum-exp of the row's attention to everything it saw; NaN in all heads: it did not attend, because nothing above needed its output.
   std::span<const float> lse(std::int32_t layer, std::int64_t i) const;
   /// The layer's rows are not needed any more.
   void release(std::int32_t layer) { layers_[static_cast<std::size_t>(layer)] = {}; }

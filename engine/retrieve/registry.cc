@@ -5,7 +5,9 @@ namespace quire {
 namespace {
 
 constexpr PlugEntry<Retriever> kRetrievers[] = {
+    {"ctkvr", make_ctkvr_retriever},
     {"dense", make_dense_retriever},
+    {"flat", make_flat_retriever},
     {"freekv", make_freekv_retriever},
     {"quest", make_quest_retriever},
     {"specontext", make_specontext_retriever},

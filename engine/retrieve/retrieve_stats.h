@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace quire {
 
@@ -10,13 +11,15 @@ struct RetrieveStats {
   std::int64_t selections = 0;               ///< times a layer's rows or pages were scored; once a step where one choice serves all layers
   std::int64_t heads_corrected = 0, heads_kept = 0;  ///< KV heads chosen again before attention, and those that went by the query before
   std::int64_t pages_wanted = 0, pages_copied = 0;   ///< per KV head and layer step; the difference was on the device already
-  std::int64_t rows_wanted = 0, rows_copied = 0;     ///< the same of retrievers that choose single rows
+  std::int64_t rows_wanted = 0, rows_copied = 0;     ///< the same of retrievers that bring single rows
+  std::int64_t rows_scored = 0, rows_attended = 0;   ///< per KV head, of retrievers that choose single rows by a step's query: multiplied with it, and chosen
   std::int64_t bytes_copied = 0, bytes_appended = 0; ///< to the device: pages or rows brought, and rows of new tokens
   std::int64_t copies = 0;                   ///< pieces of work given to the lane of copies
   std::int64_t waits = 0;                    ///< of them, those that a layer step had to wait for
   double copy_ms = 0, wait_ms = 0;           ///< the lane's time for them, and the steps' waiting
   std::int64_t device_bytes = 0;             ///< held on the device at most
   std::int64_t layers_offloaded = 0;         ///< whose rows had left the device by the end of the answer
+  std::string note;                          ///< why it did not work as its name says; empty: it did
 
   /// Share of the copying that no step waited for.
   double overlap() const { return copy_ms <= 0 ? 1 : wait_ms >= copy_ms ? 0 : 1 - wait_ms / copy_ms; }

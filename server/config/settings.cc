@@ -36,7 +36,7 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(model, "prefix_cache_bytes", prefix_cache_bytes, -1, kBig, "of that, for computed prompts kept for requests that begin alike; 0: none; -1: a quarter"),
       QUIRE_SETTING(model, "retrieval_head_path", retrieval_head_path, 0, 0, "folder of a retrieval head for cache.decode specontext; empty: none"),
       QUIRE_SETTING(model, "draft_path", draft_path, 0, 0, "folder of a smaller model that looks ahead for compressors and cuts prompts; empty: none"),
-      QUIRE_SETTING(model, "device_cache_bytes", device_cache_bytes, 0, kBig, "most memory for what freekv and specontext keep on the device; 0: no limit"),
+      QUIRE_SETTING(model, "device_cache_bytes", device_cache_bytes, 0, kBig, "most memory for what retrievers keep on the device; 0: no limit"),
       QUIRE_SETTING(model, "device_requests", device_requests, 1, 1024, "requests that device_cache_bytes is shared out to; none takes more than its part"),
       QUIRE_SETTING(model, "draft_wait_ms", draft_wait_ms, 0, 600000, "how long a question waits for its look-ahead"),
       QUIRE_SETTING(auth, "keys_file", keys_file, 0, 0, "TOML file with API keys (see configs/keys.example.toml); empty: no keys"),

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <filesystem>
 #include <future>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -15,6 +17,7 @@
 #include "cachestore/store.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
+#include "engine/retrieve/retriever.h"
 #include "tests/support/model_files.h"
 
 namespace quire::testing {
@@ -205,6 +208,28 @@ inline Outcome run_query(Engine& engine, QueryRequest request) {
     return o;
   }
   return sink->wait();
+}
+
+/// Of these options those that the retriever knows.
+inline std::map<std::string, std::string, std::less<>> options_of(std::string_view retriever, std::map<std::string, std::string, std::less<>> options) {
+  const auto made = std::move(*make_retriever(retriever));
+  std::erase_if(options, [&](const auto& given) {
+    return std::none_of(made->options().begin(), made->options().end(), [&](const PlugOption& known) { return known.name == given.first; });
+  });
+  return options;
+}
+
+/// Those that need nothing but the model.
+inline std::vector<std::string> headless_retrievers() {
+  std::vector<std::string> names = retriever_names();
+  std::erase_if(names, [](const std::string& name) { return (*make_retriever(name))->wants_head(); });
+  return names;
+}
+
+/// A budget that leaves most of a prompt of a few hundred tokens out, for whichever retriever.
+inline std::map<std::string, std::string, std::less<>> small_budget(const std::string& tokens = "96") {
+  return {{"decode_page", "16"}, {"decode_budget", tokens}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_generated", "16"}, {"decode_centroids", "24"},
+          {"decode_least_centroids", "8"}, {"decode_resident", "none"}};
 }
 
 inline void expect_fates_sum(const Plan& plan) {

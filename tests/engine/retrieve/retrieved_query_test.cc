@@ -39,12 +39,6 @@ class RetrievedQueryTest : public ::testing::Test {
     return r;
   }
   static Options budget(const std::string& tokens) { return {{"decode_page", "16"}, {"decode_budget", tokens}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_resident", "none"}}; }
-  /// Those of them that a retriever knows.
-  static Options of(const std::string& retriever, Options options) {
-    const auto table = (*make_retriever(retriever))->options();
-    std::erase_if(options, [&](const auto& given) { return std::none_of(table.begin(), table.end(), [&](const PlugOption& o) { return o.name == given.first; }); });
-    return options;
-  }
   static std::vector<std::string> retrievers() {
     std::vector<std::string> names = retriever_names();
     std::erase(names, "dense");
@@ -66,7 +60,7 @@ TEST_F(RetrievedQueryTest, ABudgetOverTheContextChangesNothing) {
   for (const char* strategy : {"recompute", "reuse", "samkv"}) {
     const Outcome plain = run_query(*engine_, request(strategy, "dense"));
     for (const std::string& name : retrievers()) {
-      const Outcome o = run_query(*engine_, request(strategy, name, of(name, budget("512"))));
+      const Outcome o = run_query(*engine_, request(strategy, name, options_of(name, budget("512"))));
       ASSERT_TRUE(o.status.ok()) << o.status.to_string();
       EXPECT_EQ(o.ids, plain.ids) << strategy << " " << name;
       EXPECT_EQ(o.plan.decode, name);
@@ -94,7 +88,7 @@ TEST_F(RetrievedQueryTest, SaysWhatItDid) {
 TEST_F(RetrievedQueryTest, TheHeadChoosesOnceForAllLayers) {
   for (const char* input : {"embed", "feature"}) {
     for (const char* strategy : {"recompute", "reuse", "samkv", "cacheblend"}) {
-      Options options = of("specontext", budget("96"));
+      Options options = options_of("specontext", budget("96"));
       options["decode_head"] = input;
       const Outcome o = run_query(*engine_, request(strategy, "specontext", options));
       ASSERT_TRUE(o.status.ok()) << o.status.to_string();
@@ -114,7 +108,7 @@ TEST_F(RetrievedQueryTest, APromptOfStatesIsComputedAnew) {
   question_ = random_ids(rng_, 200);
   docs_.clear();
   const auto ask = [&](const char* input) {
-    Options options = of("specontext", budget("96"));
+    Options options = options_of("specontext", budget("96"));
     options["decode_head"] = input;
     return run_query(*engine_, request("exact", "specontext", options));
   };
@@ -192,6 +186,58 @@ TEST_F(RetrievedQueryTest, AHeadThatDoesNotFitKeepsTheEngineFromStarting) {
   EXPECT_NE(engine.status().message().find("hidden"), std::string::npos) << engine.status().message();
 }
 
+TEST_F(RetrievedQueryTest, PromptQueriesAreSeenHoweverTheyCome) {
+  const auto ask = [&](const std::string& strategy, const std::string& least) {
+    QueryRequest r = request(strategy, "ctkvr");
+    auto options = small_budget();
+    options["decode_centroids"] = "100";
+    options["decode_least_centroids"] = least;
+    r.cache.options = PlugOptions(options_of("ctkvr", options));
+    return run_query(*engine_, std::move(r));
+  };
+  // Computed, recomputed, and the question's alone: 21 tokens and the one that begins every prompt.
+  for (const auto& [strategy, least] : {std::pair{"recompute", "100"}, std::pair{"epic", "50"}, std::pair{"reuse", "22"}}) {
+    const Outcome o = ask(strategy, least);
+    ASSERT_TRUE(o.status.ok()) << o.status.to_string();
+    EXPECT_EQ(o.stats.retrieve.note, "") << strategy;
+    EXPECT_GT(o.stats.retrieve.rows_scored, 0) << strategy;
+    EXPECT_EQ(o.stats.retrieve.sparse_steps, (o.stats.completion_tokens - 1) * 3) << strategy;
+    // The second time an earlier request's rows are there; what the retriever sees stays the same.
+    const Outcome again = ask(strategy, least);
+    EXPECT_EQ(again.ids, o.ids) << strategy;
+    EXPECT_EQ(again.stats.retrieve.rows_scored, o.stats.retrieve.rows_scored) << strategy;
+    EXPECT_EQ(again.stats.retrieve.note, "") << strategy;
+  }
+  const Outcome few = ask("reuse", "23");
+  ASSERT_TRUE(few.status.ok()) << few.status.to_string();
+  EXPECT_NE(few.stats.retrieve.note.find("22 queries of the prompt were at hand and 23 are needed"), std::string::npos) << few.stats.retrieve.note;
+  EXPECT_EQ(few.stats.retrieve.rows_scored, 0);
+  EXPECT_GT(few.stats.retrieve.selections, 0);
+}
+
+/// A whole prompt without documents is shared with whoever asks it again, but for what the retriever looks at.
+TEST_F(RetrievedQueryTest, SharedBeginningsHideNoQueries) {
+  QueryRequest r = make_request(*engine_, {}, random_ids(rng_, 300), "auto");
+  r.cache.decode = "ctkvr";
+  r.sampling.max_tokens = 20;
+  for (const char* rows : {"final", "equi"}) {
+    auto options = small_budget();
+    options["decode_centroids"] = "40";
+    options["decode_least_centroids"] = "40";
+    options["decode_centroid_rows"] = rows;
+    r.cache.options = PlugOptions(options_of("ctkvr", options));
+    const Outcome first = run_query(*engine_, r), second = run_query(*engine_, r);
+    ASSERT_TRUE(second.status.ok()) << second.status.to_string();
+    EXPECT_EQ(second.ids, first.ids);
+    EXPECT_EQ(second.stats.retrieve.note, "");
+    EXPECT_EQ(second.stats.retrieve.rows_scored, first.stats.retrieve.rows_scored);
+    EXPECT_LE(second.stats.shared_tokens, std::string_view(rows) == "final" ? second.plan.prompt_tokens - 40 : 0);
+    if (std::string_view(rows) == "final") {
+      EXPECT_GT(second.stats.shared_tokens, 200);
+    }
+  }
+}
+
 TEST_F(RetrievedQueryTest, DemotedRowsCanComeBack) {
   QueryRequest r = request("reuse", "freekv", budget("96"));
   Options options = budget("96");
@@ -212,13 +258,13 @@ TEST_F(RetrievedQueryTest, ADeviceTooSmallForTheBudgetFailsTheRequestThatNeedsIt
   EXPECT_NE(o.status.message().find("model.device_cache_bytes"), std::string::npos) << o.status.to_string();
   EXPECT_TRUE(run_query(*engine_, request("reuse", "dense")).status.ok());
   EXPECT_TRUE(run_query(*engine_, request("reuse", "freekv", budget("512"))).status.ok()) << "nothing is brought anywhere";
-  EXPECT_TRUE(run_query(*engine_, request("reuse", "quest", of("quest", budget("96")))).status.ok()) << "reads where the rows are";
+  EXPECT_TRUE(run_query(*engine_, request("reuse", "quest", options_of("quest", budget("96")))).status.ok()) << "reads where the rows are";
 }
 
 TEST_F(RetrievedQueryTest, TheDeviceIsSharedOutAndNobodyFailsForIt) {
   // Two parts; each holds the budgets of a request, but by far not all its layers.
   const auto options = [](const std::string& name) {
-    Options o = of(name, budget("96"));
+    Options o = options_of(name, budget("96"));
     o["decode_resident"] = "auto";
     return o;
   };
@@ -226,7 +272,7 @@ TEST_F(RetrievedQueryTest, TheDeviceIsSharedOutAndNobodyFailsForIt) {
   std::vector<Outcome> alone;
   const std::vector<std::string> names = {"freekv", "specontext", "quest", "dense"};
   for (const std::string& name : names) {
-    alone.push_back(run_query(*engine_, request("reuse", name, name == "quest" ? of(name, budget("96")) : name == "dense" ? Options() : options(name))));
+    alone.push_back(run_query(*engine_, request("reuse", name, name == "quest" ? options_of(name, budget("96")) : name == "dense" ? Options() : options(name))));
     ASSERT_TRUE(alone.back().status.ok()) << name << ": " << alone.back().status.to_string();
   }
   EXPECT_GT(alone[0].stats.retrieve.layers_offloaded, 0);
@@ -235,7 +281,7 @@ TEST_F(RetrievedQueryTest, TheDeviceIsSharedOutAndNobodyFailsForIt) {
   for (int i = 0; i < 12; ++i) {
     const std::string& name = names[static_cast<std::size_t>(i) % names.size()];
     sinks.push_back(std::make_shared<CollectingSink>());
-    ASSERT_TRUE(engine_->query(request("reuse", name, name == "quest" ? of(name, budget("96")) : name == "dense" ? Options() : options(name)), sinks.back()).ok());
+    ASSERT_TRUE(engine_->query(request("reuse", name, name == "quest" ? options_of(name, budget("96")) : name == "dense" ? Options() : options(name)), sinks.back()).ok());
   }
   for (std::size_t i = 0; i < sinks.size(); ++i) {
     const Outcome& o = sinks[i]->wait();

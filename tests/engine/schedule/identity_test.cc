@@ -37,7 +37,7 @@ class IdentityTest : public ScheduleTest, public ::testing::WithParamInterface<c
   }
   std::vector<QueryRequest> requests() {
     const char* strategies[] = {"recompute", "exact", "reuse", "epic", "cacheblend", "anchors", "samkv", "multi_infllm", "auto"};
-    const std::vector<std::string> compressors = compressor_names();
+    const std::vector<std::string> compressors = compressor_names(), retrievers = headless_retrievers();
     std::vector<QueryRequest> out;
     for (int i = 0; i < 64; ++i) {
       QueryRequest r = make_request(*engine_, documents(i), random_ids(rng_, static_cast<std::size_t>(1 + (i * 13) % 90)), strategies[i % 9]);
@@ -49,8 +49,8 @@ class IdentityTest : public ScheduleTest, public ::testing::WithParamInterface<c
         if (r.cache.compress != "none") r.cache.options = PlugOptions({{"capacity", "40"}, {"window", "5"}, {"drop_mode", i % 8 == 1 ? "drop" : "demote"}});
       }
       if (i % 4 == 3) {
-        r.cache.decode = i % 8 == 3 ? "freekv" : "quest";
-        r.cache.options = PlugOptions({{"decode_page", "16"}, {"decode_budget", "64"}, {"decode_sink", "16"}, {"decode_window", "16"}});
+        r.cache.decode = retrievers[static_cast<std::size_t>(i / 4) % retrievers.size()];
+        r.cache.options = PlugOptions(options_of(r.cache.decode, small_budget("64")));
       }
       if (i % 5 == 4) {
         r.sampling.temperature = 0.8f;

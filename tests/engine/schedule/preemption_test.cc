@@ -81,8 +81,9 @@ TEST_F(PreemptionTest, EveryStrategyGoesOnAsItWas) {
     r.sampling.max_tokens = 240;
     requests.push_back(r);
     // What is on the device stays there while the pages of the cache are moved out.
-    r.cache.decode = requests.size() % 4 == 1 ? "freekv" : "quest";
-    r.cache.options = PlugOptions({{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}});
+    const std::vector<std::string> retrievers = headless_retrievers();
+    r.cache.decode = retrievers[requests.size() / 2 % retrievers.size()];
+    r.cache.options = PlugOptions(options_of(r.cache.decode, small_budget()));
     if (requests.size() % 2 == 1) requests.push_back(std::move(r));
   }
   start_small(48);

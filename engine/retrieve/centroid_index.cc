@@ -1,0 +1,199 @@
+#include "engine/retrieve/centroid_index.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "engine/retrieve/top_rows.h"
+#include "kernels/attention.h"
+#include "kernels/base/dtype.h"
+#include "kernels/parallel.h"
+#include "kernels/row_products.h"
+#include "kernels/topk.h"
+
+namespace quire {
+namespace {
+
+constexpr std::int64_t kCentroidsAtOnce = 16, kKeysAtOnce = 512;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+std::int64_t padded(std::int64_t rows) { return (rows + kPageTokens - 1) / kPageTokens * kPageTokens; }
+
+std::int64_t words_for(std::int64_t rows) { return (rows + 63) / 64; }
+
+void mark(std::span<const std::int32_t> rows, std::uint64_t* bits) {
+  for (const std::int32_t row : rows) bits[row / 64] |= std::uint64_t{1} << (row % 64);
+}
+
+/// 1 / length, or 0: nothing is near to no query.
+float inverse_length(const float* x, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t c = 0; c < n; ++c) sum += double{x[c]} * x[c];
+  return sum > 0 ? static_cast<float>(1.0 / std::sqrt(sum)) : 0.0f;
+}
+
+/// Offers one row to each centroid's list: by the logarithm of the largest weight that one of its query heads gave, so that large and small ones alike stay apart. `products` and
+/// `lse` are [query head][centroid].
+void offer_row(std::int32_t position, std::int32_t row, float* products, std::span<const float> lse, std::span<const std::int32_t> positions, std::span<TopRows> best) {
+  const std::size_t n = best.size();
+  for (std::size_t i = 0; i < lse.size(); ++i) products[i] -= lse[i];
+  for (std::size_t first = n; first < lse.size(); first += n) {
+    for (std::size_t i = 0; i < n; ++i) products[i] = std::max(products[i], products[first + i]);
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    if (products[i] > best[i].least() && position <= positions[i]) best[i].offer(products[i], row);
+  }
+}
+
+}  // namespace
+
+void append_marked(std::span<const std::uint64_t> bits, std::vector<std::int32_t>& rows) {
+  for (std::size_t word = 0; word < bits.size(); ++word) {
+    for (std::uint64_t rest = bits[word]; rest != 0; rest &= rest - 1) rows.push_back(static_cast<std::int32_t>(word * 64) + std::countr_zero(rest));
+  }
+}
+
+std::int64_t CentroidIndex::device_bytes_for(std::int32_t num_heads, std::int32_t head_dim, std::int64_t num_centroids) {
+  return std::int64_t{num_heads} * padded(num_centroids) * head_dim * static_cast<std::int64_t>(dtype_bytes(DType::kF16));
+}
+
+std::int64_t CentroidIndex::list_bytes_for(std::int32_t num_kv_heads, std::int64_t num_centroids, std::int64_t host_end) {
+  return num_kv_heads * num_centroids * words_for(host_end) * static_cast<std::int64_t>(sizeof(std::uint64_t));
+}
+
+Result<CentroidIndex> CentroidIndex::build(DevicePool& device, const CentroidInput& input) {
+  CentroidIndex index;
+  index.num_heads_ = input.num_heads;
+  index.num_kv_heads_ = input.kv.num_kv_heads;
+  index.head_dim_ = input.kv.head_dim;
+  index.num_centroids_ = std::min(input.num_centroids, input.queries->num_rows(input.layer));
+  QUIRE_CHECK(index.num_centroids_ > 0 && input.list_rows > 0, "an index needs centroids and lists");
+  QUIRE_ASSIGN_OR_RETURN(index.memory_, device.allocate(device_bytes_for(input.num_heads, input.kv.head_dim, index.num_centroids_)));
+  for (std::int64_t row = 0; row < index.num_centroids_; row += kPageTokens) index.pages_.push_back(index.memory_.data() + row * input.kv.head_dim * static_cast<std::int64_t>(dtype_bytes(DType::kF16)));
+  QUIRE_RETURN_IF_ERROR(index.build_lists(input));
+  return index;
+}
+
+void CentroidIndex::store_centroid(std::int32_t head, std::int64_t slot, const float* query) {
+  const float inverse = inverse_length(query, head_dim_);
+  auto* out = reinterpret_cast<std::uint16_t*>(memory_.data()) + (head * padded(num_centroids_) + slot) * head_dim_;
+  for (std::int32_t c = 0; c < head_dim_; ++c) out[c] = f32_to_f16(query[c] * inverse);
+}
+
+Status CentroidIndex::build_lists(const CentroidInput& input) {
+  const std::int64_t blocks = (num_centroids_ + kCentroidsAtOnce - 1) / kCentroidsAtOnce;
+  list_words_ = words_for(input.host.end);
+  lists_.assign(at(num_kv_heads_ * num_centroids_ * list_words_), 0);
+  std::vector<float> lse;
+  QUIRE_RETURN_IF_ERROR(complete_lse(input, lse));
+  std::vector<Status> status(at(num_kv_heads_ * blocks));
+  parallel_tasks(num_kv_heads_ * blocks, [&](std::int64_t task) {
+    const std::int64_t first = task % blocks * kCentroidsAtOnce;
+    status[at(task)] = fill_lists(input, lse, static_cast<std::int32_t>(task / blocks), first, std::min(num_centroids_, first + kCentroidsAtOnce));
+  });
+  for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
+  return {};
+}
+
+/// lse [num_centroids, num_heads]: what the rows' own attention gave, and of rows that did not attend what it would have given.
+Status CentroidIndex::complete_lse(const CentroidInput& input, std::vector<float>& lse) const {
+  const std::int64_t row0 = input.queries->num_rows(input.layer) - num_centroids_, width = std::int64_t{num_heads_} * head_dim_;
+  lse.resize(at(num_centroids_ * num_heads_));
+  std::vector<float> query(at(width)), out(at(width));
+  for (std::int64_t i = 0; i < num_centroids_; ++i) {
+    const auto known = input.queries->lse(input.layer, row0 + i);
+    std::copy(known.begin(), known.end(), lse.begin() + i * num_heads_);
+    if (!std::isnan(known[0])) continue;
+    const auto rounded = input.queries->query(input.layer, row0 + i);
+    std::transform(rounded.begin(), rounded.end(), query.begin(), bf16_to_f32);
+    const std::int32_t position = input.queries->position(input.layer, row0 + i);
+    AttentionArgs args{};
+    args.q = query.data();
+    args.query_positions = &position;
+    args.rows = 1;
+    args.ldq = args.ldo = width;
+    args.num_heads = num_heads_;
+    args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
+    args.kv = input.kv;
+    args.out = out.data();
+    args.lse = lse.data() + i * num_heads_;
+    QUIRE_RETURN_IF_ERROR(attention(args));
+  }
+  return {};
+}
+
+/// Centroids [first, end) of a KV head: its queries and its lists.
+Status CentroidIndex::fill_lists(const CentroidInput& input, std::span<const float> lse, std::int32_t kv_head, std::int64_t first, std::int64_t end) {
+  const std::int64_t group = num_heads_ / num_kv_heads_, n = end - first, row0 = input.queries->num_rows(input.layer) - num_centroids_;
+  // By query head, then centroid: what belongs to neighbouring centroids lies side by side.
+  std::vector<float> queries(at(group * n * head_dim_)), products(at(group * n * kKeysAtOnce)), lse_of(at(group * n));
+  std::vector<std::int32_t> positions(at(n));
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto query = input.queries->query(input.layer, row0 + first + i).subspan(at(kv_head * group * head_dim_), at(group * head_dim_));
+    positions[at(i)] = input.queries->position(input.layer, row0 + first + i);
+    for (std::int64_t g = 0; g < group; ++g) {
+      float* out = queries.data() + (g * n + i) * head_dim_;
+      std::transform(query.begin() + g * head_dim_, query.begin() + (g + 1) * head_dim_, out, bf16_to_f32);
+      store_centroid(static_cast<std::int32_t>(kv_head * group + g), first + i, out);
+      lse_of[at(g * n + i)] = lse[at((first + i) * num_heads_ + kv_head * group + g)];
+    }
+  }
+  std::vector<TopRows> best(at(n), TopRows(input.list_rows));
+  RowScoresArgs args{};
+  args.q = queries.data();
+  args.num_queries = args.ld_scores = group * n;
+  args.ldq = head_dim_;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
+  args.scores = products.data();
+  for (std::int64_t row = input.host.begin; row < input.host.end; row += kKeysAtOnce) {
+    const std::int64_t keys = std::min(kKeysAtOnce, input.host.end - row);
+    args.keys = {input.kv, kv_head, nullptr, row, keys};
+    QUIRE_RETURN_IF_ERROR(row_scores_by_row(args));
+    for (std::int64_t j = 0; j < keys; ++j) offer_row(input.kv.positions[row + j], static_cast<std::int32_t>(row + j), products.data() + j * group * n, lse_of, positions, best);
+  }
+  for (std::int64_t i = 0; i < n; ++i) mark(best[at(i)].take(), list_at(kv_head, first + i));
+  return {};
+}
+
+Status CentroidIndex::recall(std::int32_t kv_head, const float* query, std::int64_t probes, std::vector<std::uint64_t>& seen) const {
+  const std::int64_t group = num_heads_ / num_kv_heads_;
+  const std::int64_t row_bytes = head_dim_ * static_cast<std::int64_t>(dtype_bytes(DType::kF16));
+  const KvView centroids{.pages = pages_.data(), .positions = nullptr, .num_rows = num_centroids_, .num_kv_heads = num_heads_, .head_dim = head_dim_, .dtype = DType::kF16,
+                         .kv_stride = 0, .head_stride = padded(num_centroids_) * row_bytes, .token_stride = row_bytes, .sorted = false};
+  std::vector<float> cosines(at(num_centroids_)), nearest(at(num_centroids_), -std::numeric_limits<float>::infinity());
+  for (std::int64_t g = 0; g < group; ++g) {
+    const float* q = query + g * head_dim_;
+    QUIRE_RETURN_IF_ERROR(row_scores({q, 1, head_dim_, inverse_length(q, head_dim_), {centroids, static_cast<std::int32_t>(kv_head * group + g), nullptr, 0, num_centroids_},
+                                      cosines.data(), num_centroids_}));
+    for (std::size_t c = 0; c < cosines.size(); ++c) nearest[c] = std::max(nearest[c], cosines[c]);
+  }
+  std::rotate(nearest.begin(), nearest.begin() + oldest_, nearest.end());  // by age, which ties go by
+  for (const std::int32_t i : top_k(nearest, probes)) {
+    const std::uint64_t* bits = list_at(kv_head, slot_of(i));
+    for (std::int64_t w = 0; w < list_words_; ++w) seen[at(w)] |= bits[w];
+  }
+  return {};
+}
+
+void CentroidIndex::replace_oldest(std::int32_t kv_head, const float* query, std::span<const std::int32_t> rows) {
+  const std::int32_t group = num_heads_ / num_kv_heads_;
+  for (std::int32_t g = 0; g < group; ++g) store_centroid(kv_head * group + g, oldest_, query + std::int64_t{g} * head_dim_);
+  std::uint64_t* bits = list_at(kv_head, oldest_);
+  std::fill_n(bits, list_words_, 0);
+  mark(rows, bits);
+}
+
+std::vector<std::int32_t> CentroidIndex::list(std::int32_t kv_head, std::int64_t i) const {
+  std::vector<std::int32_t> rows;
+  append_marked(std::span(list_at(kv_head, slot_of(i)), at(list_words_)), rows);
+  return rows;
+}
+
+void CentroidIndex::advance() {
+  oldest_ = (oldest_ + 1) % num_centroids_;
+  ++num_replaced_;
+}
+
+}  // namespace quire

@@ -1,0 +1,181 @@
+#include "engine/retrieve/ctkvr.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+namespace quire {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+constexpr std::int64_t kMostCentroids = 2048, kRowsPerCentroid = 16;
+constexpr std::int32_t kFallbackPage = 32;
+
+const std::vector<PlugOption>& table() {
+  static const std::vector<PlugOption> options = [] {
+    std::vector<PlugOption> all = row_options("1600");
+    all.insert(all.end(), {
+        {"decode_centroids", "0", {}, 0, 1 << 16, "prompt queries that index the cache; 0: one for 16 tokens, 2048 at most"},
+        {"decode_least_centroids", "64", {}, 1, 1 << 16, "with fewer queries of the prompt at hand freekv decodes"},
+        {"decode_probes", "4", {}, 1, 1 << 16, "nearest centroids whose lists are looked through"},
+        {"decode_list", "0", {}, 0, 1 << 20, "tokens in a list; 0: two and a half times those chosen"},
+        {"decode_centroid_rows", "final", {"final", "equi", "random", "init"}, 0, 0, "which prompt tokens' queries: the last, evenly spread, random, the first"},
+        {"decode_updates", "on", {"on", "off"}, 0, 0, "the answer's queries replace the oldest centroids"},
+        {"decode_rerank", "on", {"on", "off"}, 0, 0, "the best of what lists name are attended to; off: all of it"},
+    });
+    return all;
+  }();
+  return options;
+}
+
+std::int32_t whole_pages(std::int32_t rows) { return (rows + kFallbackPage - 1) / kFallbackPage * kFallbackPage; }
+
+}  // namespace
+
+std::span<const PlugOption> CtkvrRetriever::options() const { return table(); }
+
+Status CtkvrRetriever::check(const PlugOptions& options) const { return read_row_policy(options, table()).status(); }
+
+Result<RowPolicy> CtkvrRetriever::read(const PlugOptions& options) {
+  QUIRE_ASSIGN_OR_RETURN(const RowPolicy policy, read_row_policy(options, table()));
+  const auto number = [&](std::string_view name) { return static_cast<std::int64_t>(options.number(table(), name)); };
+  const auto list = number("decode_list");
+  settings_.list_rows = list > 0 ? list : std::max<std::int64_t>(1, std::int64_t{policy.chosen} * 5 / 2);
+  settings_.probes = number("decode_probes");
+  settings_.updates = options.on(table(), "decode_updates");
+  settings_.rerank = options.on(table(), "decode_rerank");
+  settings_.centroids = wished(options, input().prompt_tokens);
+  settings_.least_centroids = std::min(number("decode_least_centroids"), number("decode_centroids") > 0 ? number("decode_centroids") : kMostCentroids);
+  fallback_.reset();
+  indexes_.clear();
+  heads_ = std::vector<Head>(at(input().num_kv_heads));
+  return policy;
+}
+
+std::int64_t CtkvrRetriever::wished(const PlugOptions& options, std::int64_t prompt_tokens) const {
+  const auto number = static_cast<std::int64_t>(options.number(table(), "decode_centroids"));
+  return number > 0 ? number : std::min(kMostCentroids, prompt_tokens / kRowsPerCentroid);
+}
+
+QueryWish CtkvrRetriever::queries_wanted(const PlugOptions& options, std::int64_t prompt_tokens) const {
+  // Within the budget nothing is looked up.
+  if (static_cast<double>(prompt_tokens) <= options.number(table(), "decode_budget")) return {};
+  const std::string_view rows = options.word(table(), "decode_centroid_rows");
+  using Rows = QueryWish::Rows;
+  return {wished(options, prompt_tokens), rows == "final" ? Rows::kLast : rows == "equi" ? Rows::kSpread : rows == "random" ? Rows::kRandom : Rows::kFirst};
+}
+
+Status CtkvrRetriever::index(const RetrieveInput& input) {
+  std::int64_t available = settings_.centroids;
+  for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+    if (sparse(layer)) available = std::min(available, input.queries == nullptr ? 0 : input.queries->num_rows(layer));
+  }
+  if (available < settings_.least_centroids) return fall_back(input, available);
+  QUIRE_RETURN_IF_ERROR(check_memory(input));
+  indexes_.resize(at(input.num_layers));
+  for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+    if (!sparse(layer)) continue;
+    CentroidInput build;
+    build.queries = input.queries;
+    build.layer = layer;
+    build.kv = input.cache->view(layer);
+    build.num_heads = input.num_heads;
+    build.host = prompt_host(layer);
+    build.list_rows = std::min(settings_.list_rows, build.host.end - build.host.begin);
+    build.num_centroids = settings_.centroids;
+    QUIRE_ASSIGN_OR_RETURN(indexes_[at(layer)], CentroidIndex::build(*input.device, build));
+    stats_.device_bytes += indexes_[at(layer)]->device_bytes();
+    input.queries->release(layer);
+  }
+  return {};
+}
+
+/// Waiting would not help a request whose centroids its part of the device can never hold. An index may be as large as what it indexes, twice over.
+Status CtkvrRetriever::check_memory(const RetrieveInput& input) const {
+  QUIRE_CHECK(input.device != nullptr, "centroids lie on a device");
+  std::int64_t centroids = 0, lists = 0;
+  for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+    if (!sparse(layer)) continue;
+    const std::int64_t n = std::min(settings_.centroids, input.queries->num_rows(layer));
+    centroids += CentroidIndex::device_bytes_for(input.num_heads, input.head_dim, n);
+    lists += CentroidIndex::list_bytes_for(input.num_kv_heads, n, prompt_host(layer).end);
+  }
+  const std::string field = "cache.options.decode_centroids";
+  if (const std::int64_t most = input.device->max_bytes() / input.device_requests; most > 0 && centroids > most) {
+    return Status::invalid(field, "the centroids need " + std::to_string(centroids) + " bytes of device memory, model.device_cache_bytes shared out to model.device_requests allows " +
+                                      std::to_string(most) + "; ask for fewer or raise that");
+  }
+  if (lists <= 2 * input.cache->bytes()) return {};
+  return Status::invalid(field, "the lists of so many centroids need " + std::to_string(lists) + " bytes, more than twice the " + std::to_string(input.cache->bytes()) +
+                                    " of what they index; ask for fewer");
+}
+
+/// With too few centroids lists would miss what matters: pages, for as many tokens a step.
+Status CtkvrRetriever::fall_back(const RetrieveInput& input, std::int64_t available) {
+  PagedPolicy pages;
+  pages.page_tokens = kFallbackPage;
+  pages.sink = whole_pages(policy().sink);
+  pages.window = whole_pages(policy().window);
+  pages.budget = pages.sink + pages.window + whole_pages(policy().chosen);
+  pages.dense_layers = policy().dense_layers;
+  pages.tau = 0.8;
+  fallback_ = std::make_unique<PagedRetriever>("freekv", pages, std::span<const PlugOption>());
+  note_ = std::to_string(available) + " queries of the prompt were at hand and " + std::to_string(settings_.least_centroids) + " are needed (decode_least_centroids): freekv decoded";
+  return fallback_->prepare(input);
+}
+
+Status CtkvrRetriever::begin_step(std::int32_t token_id, std::int32_t position) { return fallback_ ? fallback_->begin_step(token_id, position) : Status(); }
+
+Status CtkvrRetriever::attend(const RetrieveStep& step) { return fallback_ ? fallback_->attend(step) : RowRetriever::attend(step); }
+
+void CtkvrRetriever::settle() {
+  if (fallback_) fallback_->settle();
+}
+
+RetrieveStats CtkvrRetriever::stats() const {
+  RetrieveStats stats = fallback_ ? fallback_->stats() : stats_;
+  stats.note = note_;
+  return stats;
+}
+
+/// Rows that lists name and those that came to the host after the prompt, ascending. A layer without an index had few enough prompt rows to look at all of them.
+Status CtkvrRetriever::candidates(const HostStep& step, Head& head) const {
+  head.rows.clear();
+  const CentroidIndex* index = index_of(step.layer);
+  if (index == nullptr) {
+    head.rows.resize(at(step.host.end - step.host.begin));
+    std::iota(head.rows.begin(), head.rows.end(), static_cast<std::int32_t>(step.host.begin));
+    return {};
+  }
+  head.seen.assign(at((step.prompt_end + 63) / 64), 0);
+  QUIRE_RETURN_IF_ERROR(index->recall(step.kv_head, step.query, settings_.probes, head.seen));
+  append_marked(head.seen, head.rows);
+  for (std::int64_t row = step.prompt_end; row < step.host.end; ++row) head.rows.push_back(static_cast<std::int32_t>(row));
+  return {};
+}
+
+Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
+  Head& head = heads_[at(step.kv_head)];
+  QUIRE_RETURN_IF_ERROR(candidates(step, head));
+  QUIRE_RETURN_IF_ERROR(head.choice.score(step, head.rows));
+  const auto n = static_cast<std::int64_t>(head.rows.size());
+  const auto chosen = head.choice.best(settings_.rerank ? policy().chosen : n);
+  QUIRE_RETURN_IF_ERROR(head.choice.attend(step, chosen));
+  if (settings_.updates && index_of(step.layer) != nullptr) {
+    // Rows of the answer are always looked at; a list is for those that are not.
+    std::vector<std::int32_t> list = head.choice.rows_at(head.choice.best(settings_.list_rows));
+    list.erase(std::lower_bound(list.begin(), list.end(), static_cast<std::int32_t>(step.prompt_end)), list.end());
+    indexes_[at(step.layer)]->replace_oldest(step.kv_head, step.query, list);
+  }
+  head.attended = head.choice.rows_at(chosen);
+  return HostCounts{n, static_cast<std::int64_t>(chosen.size())};
+}
+
+void CtkvrRetriever::end_step(std::int32_t layer) {
+  if (settings_.updates && index_of(layer) != nullptr) indexes_[at(layer)]->advance();
+}
+
+std::unique_ptr<Retriever> make_ctkvr_retriever() { return std::make_unique<CtkvrRetriever>(); }
+
+}  // namespace quire

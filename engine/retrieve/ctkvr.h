@@ -1,0 +1,70 @@
+/// CTkvr (algorithms §8): the prompt's last queries index the cache. A step looks up what the nearest of them looked at, ranks that exactly, and attends to the best.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/retrieve/centroid_index.h"
+#include "engine/retrieve/paged.h"
+#include "engine/retrieve/row_choice.h"
+#include "engine/retrieve/row_retriever.h"
+
+namespace quire {
+
+/// One sequence. With too few queries of the prompt at hand (tokens whose KV was only placed have none) freekv decodes, and stats().note says so.
+class CtkvrRetriever final : public RowRetriever {
+ public:
+  ~CtkvrRetriever() override { CtkvrRetriever::settle(); }
+
+  std::string_view name() const override { return "ctkvr"; }
+  std::span<const PlugOption> options() const override;
+  Status check(const PlugOptions& options) const override;
+  bool uses_device() const override { return true; }
+  QueryWish queries_wanted(const PlugOptions& options, std::int64_t prompt_tokens) const override;
+  Status begin_step(std::int32_t token_id, std::int32_t position) override;
+  Status attend(const RetrieveStep& step) override;
+  void settle() override;
+  RetrieveStats stats() const override;
+
+  /// Host rows that KV head `kv_head` attended to in the last sparse step of any layer, and those they were chosen from; ascending (tests).
+  std::span<const std::int32_t> attended_rows(std::int32_t kv_head) const { return heads_[static_cast<std::size_t>(kv_head)].attended; }
+  std::span<const std::int32_t> candidate_rows(std::int32_t kv_head) const { return heads_[static_cast<std::size_t>(kv_head)].rows; }
+  /// Null: the layer has none.
+  const CentroidIndex* index_of(std::int32_t layer) const {
+    return static_cast<std::size_t>(layer) < indexes_.size() && indexes_[static_cast<std::size_t>(layer)] ? &*indexes_[static_cast<std::size_t>(layer)] : nullptr;
+  }
+
+ protected:
+  Result<RowPolicy> read(const PlugOptions& options) override;
+  Status index(const RetrieveInput& input) override;
+  Result<HostCounts> attend_host(const HostStep& step) override;
+  void end_step(std::int32_t layer) override;
+
+ private:
+  struct Settings {
+    std::int64_t centroids = 0, least_centroids = 0, probes = 0, list_rows = 0;
+    bool updates = true, rerank = true;
+  };
+  struct Head {
+    std::vector<std::uint64_t> seen;            ///< a bit for each row before the local range
+    std::vector<std::int32_t> rows, attended;
+    RowChoice choice;
+  };
+  std::int64_t wished(const PlugOptions& options, std::int64_t prompt_tokens) const;
+  Status check_memory(const RetrieveInput& input) const;
+  Status fall_back(const RetrieveInput& input, std::int64_t available);
+  Status candidates(const HostStep& step, Head& head) const;
+
+  Settings settings_;
+  std::vector<std::optional<CentroidIndex>> indexes_;  ///< [num_layers], or none at all
+  std::vector<Head> heads_;                            ///< [num_kv_heads]
+  std::unique_ptr<PagedRetriever> fallback_;
+  std::string note_;
+};
+
+}  // namespace quire

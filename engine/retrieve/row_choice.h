@@ -1,0 +1,33 @@
+/// Exact choice among some rows of one KV head, and attention to what was chosen.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/retrieve/row_retriever.h"
+
+namespace quire {
+
+/// Buffers of one KV head, reused from step to step. Threads: one at a time.
+class RowChoice {
+ public:
+  /// Products of the step's queries with the keys of `rows` (ascending), and from them each row's vote: the logarithm of the largest softmax weight, over these rows, that a query head
+  /// gives it. Errors: kInvalidArgument.
+  Status score(const HostStep& step, std::span<const std::int32_t> rows);
+  /// The k rows with the largest votes, as indices into `rows`, ascending; ties go to the smaller row.
+  std::vector<std::int32_t> best(std::int64_t k) const;
+  /// Attention of the step's queries to rows[i] for i in `chosen`, with the products there are: step.out and step.lse.
+  Status attend(const HostStep& step, std::span<const std::int32_t> chosen);
+
+  std::span<const std::int32_t> rows() const { return rows_; }
+  /// The rows that these indices stand for.
+  std::vector<std::int32_t> rows_at(std::span<const std::int32_t> indices) const;
+
+ private:
+  std::vector<std::int32_t> rows_, attended_;
+  std::vector<float> products_;  ///< [group, rows]
+  std::vector<float> votes_, weights_;
+};
+
+}  // namespace quire

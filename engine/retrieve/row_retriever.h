@@ -1,0 +1,86 @@
+/// Retrievers that choose single rows: what CTkvr, its upper bound and sampling share.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/pipeline/plug_options.h"
+#include "engine/retrieve/retriever.h"
+#include "kernels/attention_mass.h"
+
+namespace quire {
+
+/// Numbers of rows.
+struct RowPolicy {
+  std::int32_t sink = 64, window = 512;  ///< first and last rows of the prompt, which every step attends to
+  std::int32_t generated = 4096;         ///< of the answer, that join them; then the oldest of them join the rows to choose from
+  std::int32_t chosen = 1024;            ///< of the rest, for each KV head
+  std::int32_t dense_layers = 0;         ///< of the first layers: they attend to everything
+};
+
+/// `decode_budget` with this default, `decode_sink`, `decode_window`, `decode_generated` and `decode_dense_layers`.
+std::vector<PlugOption> row_options(std::string_view budget);
+/// Reads those. Errors: kInvalidArgument, field "cache.options.decode_budget": it leaves nothing to choose.
+Result<RowPolicy> read_row_policy(const PlugOptions& options, std::span<const PlugOption> table);
+
+/// The part of one KV head in a step: rows on the host, of which some are attended to.
+struct HostStep {
+  std::int32_t layer = 0, kv_head = 0;
+  KvView kv;
+  KvStretch host{0, 0};                 ///< rows that may be chosen
+  std::int64_t prompt_end = 0;          ///< those from here on came to the host after the prompt
+  const float* query = nullptr;         ///< [group, head_dim], post-RoPE
+  std::int32_t group = 0;
+  float scale = 0;
+  float* out = nullptr;                 ///< [group, head_dim]
+  float* lse = nullptr;                 ///< [group]
+};
+
+/// What attend_host() did.
+struct HostCounts {
+  std::int64_t scored = 0, attended = 0;
+};
+
+/// One sequence. A step attends to the first rows (sink), the prompt's last rows with the answer's behind them (the local range), and of the host rows between them to those that
+/// attend_host() chooses; the two parts are merged by their log-sum-exps, so no row counts twice. While the local range is longer than window and
+/// `generated`, its oldest page moves to the host. A layer with no more host rows than a step may choose attends to everything.
+class RowRetriever : public Retriever {
+ public:
+  Status prepare(const RetrieveInput& input) override;
+  Status attend(const RetrieveStep& step) override;
+  RetrieveStats stats() const override { return stats_; }
+
+ protected:
+  /// Of the request's options; input() is there already.
+  virtual Result<RowPolicy> read(const PlugOptions& options) = 0;
+  /// In prepare(): there are layers with more prompt rows on the host than a step may choose.
+  virtual Status index(const RetrieveInput&) { return {}; }
+  /// Attention of the query to rows of step.host. For several KV heads at once, in different threads.
+  virtual Result<HostCounts> attend_host(const HostStep& step) = 0;
+  /// The step was attended to for every KV head.
+  virtual void end_step(std::int32_t /*layer*/) {}
+
+  const RowPolicy& policy() const { return policy_; }
+  const RetrieveInput& input() const { return input_; }   ///< its spans and what was for prepare() alone are gone
+  /// Whether steps of the layer begin sparse, and which prompt rows are on the host then.
+  bool sparse(std::int32_t layer) const;
+  KvStretch prompt_host(std::int32_t layer) const;
+  RetrieveStats stats_;
+
+ private:
+  struct Layer {
+    std::int64_t prompt_rows = 0, prompt_end = 0;  ///< rows of the prompt; where its host rows end
+    std::int64_t host_end = 0;
+  };
+  Status attend_local(const RetrieveStep& step, const KvView& kv, const Layer& layer);
+
+  RowPolicy policy_;
+  RetrieveInput input_;
+  std::vector<Layer> layers_;
+  std::vector<float> out_, lse_, part_lse_;  ///< [num_heads, head_dim], [num_heads]
+};
+
+}  // namespace quire
