@@ -13,6 +13,16 @@
 #include "kernels/topk.h"
 
 namespace quire {
+namespace {
+
+void softmax(std::span<float> x) {
+  const float largest = *std::max_element(x.begin(), x.end());
+  float sum = 0;
+  for (float& v : x) sum += v = std::exp(v - largest);
+  for (float& v : x) v /= sum;
+}
+
+}  // namespace
 
 Result<PagedPolicy> read_policy(PagedPolicy policy, const PlugOptions& options, std::span<const PlugOption> table) {
   const auto has = [&](std::string_view name) { return std::any_of(table.begin(), table.end(), [&](const PlugOption& o) { return o.name == name; }); };
@@ -29,13 +39,14 @@ Result<PagedPolicy> read_policy(PagedPolicy policy, const PlugOptions& options, 
   if (has("decode_scale")) policy.scale = options.word(table, "decode_scale") == "sqrt_d";
   if (has("decode_pool")) {
     const std::string_view pool = options.word(table, "decode_pool");
-    policy.vote = pool == "avg_softmax" ? PageVote::kMeanSoftmax : pool == "max_score" ? PageVote::kMaxScore : PageVote::kMeanScore;
+    policy.vote = pool == "avg_softmax" ? PageVote::kMeanSoftmax : pool == "max_softmax" ? PageVote::kMaxSoftmax : pool == "max_score" ? PageVote::kMaxScore : PageVote::kMeanScore;
   }
+  if (has("decode_summary")) policy.summary = options.word(table, "decode_summary") == "deviation" ? PageSummary::kDeviation : PageSummary::kExtremes;
   const auto whole = [&](std::string_view name, std::int32_t value, std::int32_t unit) -> Status {
     if (value % unit == 0) return {};
     return Status::invalid("cache.options." + std::string(name), std::to_string(value) + " must be a multiple of " + std::to_string(unit));
   };
-  QUIRE_RETURN_IF_ERROR(whole("decode_page", policy.page_tokens, kPageTokens));
+  QUIRE_RETURN_IF_ERROR(whole("decode_page", policy.page_tokens, policy.device ? kPageTokens : 1));
   QUIRE_RETURN_IF_ERROR(whole("decode_budget", policy.budget, policy.page_tokens));
   QUIRE_RETURN_IF_ERROR(whole("decode_sink", policy.sink, policy.page_tokens));
   QUIRE_RETURN_IF_ERROR(whole("decode_window", policy.window, policy.page_tokens));
@@ -52,6 +63,7 @@ Status PagedRetriever::prepare(const RetrieveInput& input) {
   QUIRE_ASSIGN_OR_RETURN(policy_, read_policy(defaults_, input.options == nullptr ? PlugOptions() : *input.options, table_));
   input_ = input;
   input_.options = nullptr;
+  input_.queries = nullptr;
   input_.heat = nullptr;  // the caller's, and only during this call
   const std::vector<ContextRows> contexts(input.contexts.begin(), input.contexts.end());
   input_.contexts = {};
@@ -130,6 +142,7 @@ Status PagedRetriever::refresh(Layer& layer, const KvView& kv) {
   args.pages = layer.pages.all().data() + layer.bounded;
   args.num_pages = complete - layer.bounded;
   args.bounds = layer.bounds.data() + static_cast<std::size_t>(layer.bounded) * each;
+  args.summary = policy_.summary;
   QUIRE_RETURN_IF_ERROR(page_bounds(args));
   layer.bounded = complete;
   return {};
@@ -153,24 +166,29 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, std::vecto
   args.scale = policy_.scale ? 1.0f / std::sqrt(static_cast<float>(step.head_dim)) : 1.0f;
   args.scores = scores_.data();
   QUIRE_RETURN_IF_ERROR(page_scores(args));
+  const std::size_t of_group = static_cast<std::size_t>(group) * static_cast<std::size_t>(n);
   for (std::int32_t m = 0; m < kv_heads; ++m) {
-    votes_.assign(static_cast<std::size_t>(n), policy_.vote == PageVote::kMaxScore ? -std::numeric_limits<float>::infinity() : 0.0f);
-    for (std::int32_t h = m * group; h < (m + 1) * group; ++h) {
-      const std::span<float> p = std::span(scores_).subspan(static_cast<std::size_t>(h) * static_cast<std::size_t>(n), static_cast<std::size_t>(n));
-      if (policy_.vote == PageVote::kMeanSoftmax) {
-        const float largest = *std::max_element(p.begin(), p.end());
-        float sum = 0;
-        for (float& x : p) sum += x = std::exp(x - largest);
-        for (float& x : p) x /= sum;
-      }
-      for (std::size_t j = 0; j < p.size(); ++j) votes_[j] = policy_.vote == PageVote::kMaxScore ? std::max(votes_[j], p[j]) : votes_[j] + p[j];
-    }
+    const Candidates candidates{step.layer, m, first, n, group, std::span(scores_).subspan(static_cast<std::size_t>(m) * of_group, of_group)};
     auto& chosen = choices[static_cast<std::size_t>(m)].pages;
-    chosen = top_k_sorted(votes_, policy_.selected_pages());
+    QUIRE_ASSIGN_OR_RETURN(chosen, choose(candidates));
     for (std::int32_t& page : chosen) page += first;
   }
   return {};
 }
+
+std::span<const float> PagedRetriever::votes(const Candidates& candidates) {
+  const bool largest_counts = policy_.vote == PageVote::kMaxScore || policy_.vote == PageVote::kMaxSoftmax;
+  const auto n = static_cast<std::size_t>(candidates.count);
+  votes_.assign(n, largest_counts ? -std::numeric_limits<float>::infinity() : 0.0f);
+  for (std::size_t h = 0; h < static_cast<std::size_t>(candidates.group); ++h) {
+    const std::span<float> p = candidates.scores.subspan(h * n, n);
+    if (policy_.vote == PageVote::kMeanSoftmax || policy_.vote == PageVote::kMaxSoftmax) softmax(p);
+    for (std::size_t j = 0; j < n; ++j) votes_[j] = largest_counts ? std::max(votes_[j], p[j]) : votes_[j] + p[j];
+  }
+  return votes_;
+}
+
+Result<std::vector<std::int32_t>> PagedRetriever::choose(const Candidates& candidates) { return top_k_sorted(votes(candidates), policy_.selected_pages()); }
 
 /// KV heads whose queries turned too far since the step before.
 std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const RetrieveStep& step) const {
@@ -275,6 +293,7 @@ Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, con
   QUIRE_RETURN_IF_ERROR(wait(layer));
   const std::int32_t kv_heads = input_.num_kv_heads;
   const bool first = layer.choices.empty(), in_place = !policy_.device || memory_.resident(step.layer - policy_.dense_layers);
+  if (first) QUIRE_RETURN_IF_ERROR(begin_layer(step.layer, layer.pages, kv));
   std::vector<HeadChoice> fresh;
   std::vector<bool> corrected(static_cast<std::size_t>(kv_heads), true);
   if (!first) corrected = moved_heads(layer, step);

@@ -1,4 +1,4 @@
-/// Retrievers that choose whole pages by the bounds of their keys: what FreeKV and Quest share.
+/// Retrievers that choose whole pages by what stands for their keys: what FreeKV, Quest and their peers share.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,23 @@
 #include "engine/retrieve/resident_pages.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/retrieve/transfer_lane.h"
+#include "kernels/page_bounds.h"
 
 namespace quire {
 
 /// How page scores of the query heads of one KV head become one.
 enum class PageVote : std::uint8_t {
   kMeanSoftmax,  ///< mean of each head's softmax over the candidates
+  kMaxSoftmax,   ///< the largest of them
   kMaxScore,
   kMeanScore
 };
 
-/// Lengths in tokens, multiples of page_tokens; page_tokens is a multiple of kPageTokens.
+/// Lengths in tokens, multiples of page_tokens. Where pages are brought to the device, page_tokens is a multiple of kPageTokens.
 struct PagedPolicy {
   std::int32_t page_tokens = 32, budget = 2048, sink = 128, window = 128;
   std::int32_t dense_layers = 1;    ///< of the first layers: they attend to everything
+  PageSummary summary = PageSummary::kExtremes;
   PageVote vote = PageVote::kMeanSoftmax;
   bool scale = true;                ///< scores over sqrt(head_dim)
   /// Attend with the pages that the query before chose, unless the mean cosine of a KV head's queries to those of the step before is under
@@ -48,11 +51,11 @@ Result<PagedPolicy> read_policy(PagedPolicy defaults, const PlugOptions& options
 /// ones (window), the page being filled, and for each KV head to the pages with the best scores among the rest. A page that leaves the window
 /// stays until a selection has had it among its candidates, so that every row is always sink, window, candidate or resident. Layers that fit stay on the device: their pages
 /// are chosen in the same way and read where they are.
-class PagedRetriever final : public Retriever {
+class PagedRetriever : public Retriever {
  public:
   /// `table` is static: the options a request may give, of those that read_policy() knows.
   PagedRetriever(std::string name, PagedPolicy defaults, std::span<const PlugOption> table) : name_(std::move(name)), table_(table), defaults_(defaults) {}
-  ~PagedRetriever() override { settle(); }
+  ~PagedRetriever() override { PagedRetriever::settle(); }
 
   std::string_view name() const override { return name_; }
   std::span<const PlugOption> options() const override { return table_; }
@@ -66,6 +69,22 @@ class PagedRetriever final : public Retriever {
 
   /// The pages KV head `head` attends to at this moment, ascending; empty while the layer is dense (tests).
   std::vector<std::int32_t> attended_pages(std::int32_t layer, std::int32_t head) const;
+
+ protected:
+  /// The candidates of one KV head in a step: pages [first, first + count), complete and neither sink nor window.
+  struct Candidates {
+    std::int32_t layer = 0, kv_head = 0, first = 0, count = 0, group = 0;
+    std::span<float> scores;  ///< [group, count], of the KV head's query heads; may be overwritten
+  };
+  /// Candidates to attend to, counted from the first, ascending and no more than policy().selected_pages() of them where pages are brought to the device. Here: those with the most votes.
+  virtual Result<std::vector<std::int32_t>> choose(const Candidates& candidates);
+  /// How good each candidate is to its KV head, by policy().vote.
+  std::span<const float> votes(const Candidates& candidates);
+  /// Before a layer's first choose().
+  virtual Status begin_layer(std::int32_t /*layer*/, const RetrievalPages&, const KvView&) { return {}; }
+
+  const PagedPolicy& policy() const { return policy_; }
+  const RetrieveInput& input() const { return input_; }  ///< its spans and what was for prepare() alone are gone
 
  private:
   struct HeadChoice {

@@ -5,11 +5,14 @@ namespace quire {
 namespace {
 
 constexpr PlugEntry<Retriever> kRetrievers[] = {
+    {"arkvale", make_arkvale_retriever},
     {"ctkvr", make_ctkvr_retriever},
     {"dense", make_dense_retriever},
     {"flat", make_flat_retriever},
     {"freekv", make_freekv_retriever},
     {"quest", make_quest_retriever},
+    {"raas", make_raas_retriever},
+    {"shadowkv", make_shadowkv_retriever},
     {"specontext", make_specontext_retriever},
 };
 

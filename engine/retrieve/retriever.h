@@ -85,11 +85,14 @@ std::vector<std::string> retriever_names();
 /// Errors: kInvalidArgument (field cache.decode) naming the known ones.
 Result<std::unique_ptr<Retriever>> make_retriever(std::string_view name);
 
+std::unique_ptr<Retriever> make_arkvale_retriever();
 std::unique_ptr<Retriever> make_ctkvr_retriever();
 std::unique_ptr<Retriever> make_dense_retriever();
 std::unique_ptr<Retriever> make_flat_retriever();
 std::unique_ptr<Retriever> make_freekv_retriever();
 std::unique_ptr<Retriever> make_quest_retriever();
+std::unique_ptr<Retriever> make_raas_retriever();
+std::unique_ptr<Retriever> make_shadowkv_retriever();
 std::unique_ptr<Retriever> make_specontext_retriever();
 
 }  // namespace quire
