@@ -10,6 +10,7 @@ constexpr PlugEntry<Retriever> kRetrievers[] = {
     {"dense", make_dense_retriever},
     {"flat", make_flat_retriever},
     {"freekv", make_freekv_retriever},
+    {"magicpig", make_magicpig_retriever},
     {"quest", make_quest_retriever},
     {"raas", make_raas_retriever},
     {"shadowkv", make_shadowkv_retriever},

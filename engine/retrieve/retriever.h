@@ -90,6 +90,7 @@ std::unique_ptr<Retriever> make_ctkvr_retriever();
 std::unique_ptr<Retriever> make_dense_retriever();
 std::unique_ptr<Retriever> make_flat_retriever();
 std::unique_ptr<Retriever> make_freekv_retriever();
+std::unique_ptr<Retriever> make_magicpig_retriever();
 std::unique_ptr<Retriever> make_quest_retriever();
 std::unique_ptr<Retriever> make_raas_retriever();
 std::unique_ptr<Retriever> make_shadowkv_retriever();
