@@ -59,6 +59,7 @@ Result<StrategySpec> parse_strategy_spec(std::string_view text) {
   QUIRE_ASSIGN_OR_RETURN(const Strategy strategy, find_strategy(out.strategy));
   out.cache.strategy = out.strategy;
   out.cache.write = false;
+  out.cache.decode = "dense";  // what is measured of a strategy holds for dense decoding, unless a retriever is named
   Settings settings, plug, prompt;
   std::string_view rest = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
   if (colon != std::string_view::npos && rest.empty()) return bad(text, "no setting follows the colon");

@@ -33,7 +33,10 @@ Status HeadKeys::append(const float* raw, std::span<const std::int32_t> position
       for (std::int64_t x = 0; x < c.head_dim; ++x) store_f32(page, dtype_, to + x, rotated_[static_cast<std::size_t>(i * c.key_dim() + m * c.head_dim + x)]);
     }
   }
-  positions_.insert(positions_.end(), positions.begin(), positions.end());
+  for (const std::int32_t position : positions) {
+    sorted_ = sorted_ && (positions_.empty() || position > positions_.back());
+    positions_.push_back(position);
+  }
   return {};
 }
 
@@ -41,7 +44,7 @@ KvView HeadKeys::view() const {
   const RetrievalHeadConfig& c = head_.config();
   const std::int64_t row_bytes = c.head_dim * static_cast<std::int64_t>(dtype_bytes(dtype_));
   return KvView{.pages = pages_.data(), .positions = positions_.data(), .num_rows = num_rows(), .num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim, .dtype = dtype_,
-                .kv_stride = 0, .head_stride = kPageTokens * row_bytes, .token_stride = row_bytes, .sorted = false};
+                .kv_stride = 0, .head_stride = kPageTokens * row_bytes, .token_stride = row_bytes, .sorted = sorted_};
 }
 
 }  // namespace quire

@@ -35,6 +35,7 @@ class HeadKeys {
   std::vector<DeviceBuffer> memory_;  ///< a page each: [num_kv_heads][kPageTokens][head_dim]
   std::vector<const void*> pages_;
   std::vector<std::int32_t> positions_;
+  bool sorted_ = true;          ///< positions ascend strictly
   std::vector<float> rotated_;  ///< scratch
 };
 
