@@ -3,15 +3,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
+#include <optional>
 
 #include "engine/compress/compressor.h"
+#include "engine/model/model.h"
 #include "engine/pipeline/strategy.h"
 #include "engine/recompute/recomputer.h"
+#include "engine/retrieve/device_pool.h"
+#include "engine/retrieve/head_track.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/select/selector.h"
 #include "kernels/attention.h"
 #include "kernels/attention_rows.h"
+#include "tests/support/model_files.h"
 
 namespace quire {
 namespace {
@@ -119,16 +125,44 @@ class FilledCache {
   WorkingCache cache_;
 };
 
+/// What retrievers that choose by a retrieval head are given: one with random weights, over the tokens of a FilledCache.
+struct HeadParts {
+  HeadParts() {
+    const auto config = parse_model_config(testing::tiny_config_json());
+    EXPECT_TRUE(config.ok()) << config.status().to_string();
+    model = std::move(*make_random_model(*config, {.weights = WeightFormat::kF32}, 1));
+    RetrievalHeadConfig shape;
+    shape.hidden_size = config->hidden_size;
+    shape.num_heads = 4;
+    shape.num_kv_heads = 2;
+    shape.head_dim = 8;
+    head = std::move(*RetrievalHead::random(shape, *model, 2));
+    track.emplace(*head, HeadInput::kEmbedding);
+    std::vector<std::int32_t> ids(37), positions(37);
+    std::iota(ids.begin(), ids.end(), 1);
+    std::iota(positions.begin(), positions.end(), 0);
+    EXPECT_TRUE(track->add_embedded(ids, positions).ok());
+  }
+  std::unique_ptr<Model> model;
+  std::unique_ptr<RetrievalHead> head;
+  std::optional<HeadTrack> track;
+};
+
 class RetrieverConformance : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(RetrieverConformance, BudgetOverTheContextEqualsDenseAttention) {
   FilledCache filled;
+  DevicePool device(0);
+  const HeadParts parts;
   const auto retriever = std::move(*make_retriever(GetParam()));
   EXPECT_EQ(retriever->name(), GetParam());
   const Heat heat;
   RetrieveInput input;
   input.cache = &filled.cache();
   input.heat = &heat;
+  input.device = &device;
+  input.head = parts.head.get();
+  input.prompt = &*parts.track;
   input.prompt_tokens = 37;
   input.num_layers = 2;
   input.num_heads = FilledCache::kHeads;
