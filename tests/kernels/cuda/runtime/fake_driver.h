@@ -15,7 +15,7 @@ namespace quire::cuda {
 
 /// Time is the number of streams' steps: an event recorded on a stream passes with finish(stream), or when somebody waits. Handles are checked: one that is unknown,
 /// or destroyed, aborts the test.
-class FakeDriver final : public DeviceDriver {
+class FakeDriver : public DeviceDriver {
  public:
   explicit FakeDriver(std::int64_t capacity_bytes) : capacity_(capacity_bytes) {}
   ~FakeDriver() override { QUIRE_CHECK(handles_.empty() && allocations_.empty(), "handles or memory are left behind"); }
@@ -119,6 +119,17 @@ class FakeDriver final : public DeviceDriver {
   }
   const std::vector<void*>& launched() const { return launched_; }
 
+ protected:
+  /// Every call's beginning: counts it, and fails it when a test said so.
+  Status enter(const std::string& call) {
+    calls_.push_back(call);
+    const auto found = failures_.find(call);
+    if (found == failures_.end() || --found->second.nth > 0) return {};
+    const Status status = found->second.status;
+    failures_.erase(found);
+    return status;
+  }
+
  private:
   struct Allocation {
     MemoryKind kind;
@@ -134,14 +145,6 @@ class FakeDriver final : public DeviceDriver {
     std::int64_t step;
   };
 
-  Status enter(const std::string& call) {
-    calls_.push_back(call);
-    const auto found = failures_.find(call);
-    if (found == failures_.end() || --found->second.nth > 0) return {};
-    const Status status = found->second.status;
-    failures_.erase(found);
-    return status;
-  }
   void* new_handle() {
     void* p = reinterpret_cast<void*>(++last_handle_);  // never used again, unlike addresses
     handles_.insert(p);
