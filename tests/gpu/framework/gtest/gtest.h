@@ -88,7 +88,7 @@ std::string compare(const A& a, const B& b, Compare holds, const char* text) {
   if (value) ; \
   else on_failure ::testing::internal::Report{__FILE__, __LINE__, text} = ::testing::internal::Message()
 #define QUIRE_CHECK_COMPARED(on_failure, a, b, op) \
-  if (const std::string quire_failed = ::testing::internal::compare(a, b, [](const auto& x, const auto& y) { return x op y; }, #a " " #op " " #b); quire_failed.empty()) ; \
+  if (const std::string quire_failed = ::testing::internal::compare(a, b, [](const auto& quire_a, const auto& quire_b) { return quire_a op quire_b; }, #a " " #op " " #b); quire_failed.empty()) ; \
   else on_failure ::testing::internal::Report{__FILE__, __LINE__, quire_failed} = ::testing::internal::Message()
 
 #define EXPECT_TRUE(value) QUIRE_CHECK_TRUE(, value, #value " is false")
