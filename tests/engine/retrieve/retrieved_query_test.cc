@@ -124,7 +124,7 @@ TEST_F(RetrievedQueryTest, APromptOfStatesIsComputedAnew) {
 }
 
 TEST_F(RetrievedQueryTest, HeadKeysOfDocumentsAreStoredWithThem) {
-  Options options = of("specontext", budget("96"));
+  Options options = options_of("specontext", budget("96"));
   options["decode_head"] = "feature";
   const Outcome stored = run_query(*engine_, request("reuse", "specontext", options));
   ASSERT_TRUE(stored.status.ok()) << stored.status.to_string();
@@ -137,7 +137,7 @@ TEST_F(RetrievedQueryTest, HeadKeysOfDocumentsAreStoredWithThem) {
 }
 
 TEST_F(RetrievedQueryTest, HeadKeysThatAreMissingCostTimeOnly) {
-  Options options = of("specontext", budget("96"));
+  Options options = options_of("specontext", budget("96"));
   options["decode_head"] = "feature";
   const auto ask = [&] { return run_query(*engine_, request("reuse", "specontext", options)); };
   const auto expect_computed_once = [&](const std::string& what) {
