@@ -346,11 +346,12 @@ class Miss(Model):
 
 @dataclass
 class CacheUse(Model):
-    """How the cache was used. `fallback` says why the strategy differs from the one asked for."""
+    """How the cache was used. `fallback` says why the strategy differs from the one asked for, `decode_reason` why cache.decode auto became `decode`."""
 
     strategy: str = ""
     compress: str = ""
     decode: str = ""
+    decode_reason: str | None = None
     hit_ratio: float = 0.0
     keep_ratio: float = 1.0
     sparsity: float = 0.0
