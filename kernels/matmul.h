@@ -14,8 +14,8 @@ namespace quire {
 enum class WeightFormat : std::uint8_t {
   kF32,       ///< f32 weights, f32 inputs: the exact path, and CPUs without bf16 units
   kBF16,      ///< bf16 weights, inputs rounded to bf16, f32 sums (AMX, AVX512-BF16, AVX-512 or AVX2, chosen at run time)
-  kInt8,      ///< int8 weights: per output row and group of 64 inputs a f32 scale. A weight means q * scale, rounded to bf16, and the rest is kBF16;
-              ///< except where vector units multiply bytes ("avx512_bf16"): there inputs, too, are rounded to int8 with a scale for each row and group
+  kInt8,      ///< weight-only int8: per output row and group of 64 inputs a f32 scale; a weight means q * scale (rounded to bf16 except
+              ///< on AVX512-BF16, which scales the sum of a group), the rest is kBF16
 };
 
 /// A weight matrix W [n, k], packed once for this CPU. Immutable; shared freely between threads.

@@ -2,24 +2,41 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 
 #include "kernels/cpu/amx.h"
-#include "kernels/cpu/matmul_avx512-inl.h"
 #include "kernels/cpu/matmul_kernels.h"
 
 #if defined(__x86_64__)
+
+#define QUIRE_TARGET_DOT __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi,fma,avx2")))
+#define QUIRE_INLINE_DOT __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi,fma,avx2"), always_inline)) inline
 
 namespace quire::cpu {
 namespace {
 
 constexpr int kMaxRows = 8;                 // 16 chains and what feeds them, in registers
-constexpr std::int64_t kFetchAhead = 4096;  // bytes of weights
+constexpr std::int64_t kRoundRows = 32;     // rows that use a piece of a panel while the first-level cache has it
+constexpr std::int64_t kFetchAhead = 4096, kFetchAheadInt8 = 8192;  // bytes of weights
+
+/// The two tiles of a step are read side by side but fetched line after line: the hardware follows one stream, not two.
+inline void fetch_two_lines(const void* at) {
+  const auto* p = static_cast<const char*>(at);
+  __builtin_prefetch(p);
+  __builtin_prefetch(p + 64);
+}
 
 /// Chains of R rows x 32 columns. Sums in memory are [R][32].
 template <int R>
 struct Chains {
   __m512 of[R][2];
+
+  QUIRE_INLINE_DOT void clear() {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) of[r][0] = of[r][1] = _mm512_setzero_ps();
+  }
 
   QUIRE_INLINE_DOT void load(const float* sums) {
 #pragma GCC unroll 8
@@ -37,6 +54,17 @@ struct Chains {
     }
   }
 
+  /// sums += chains * scales, column by column.
+  QUIRE_INLINE_DOT void add_scaled_to(float* sums, const float* scales) const {
+    const __m512 s0 = _mm512_loadu_ps(scales), s1 = _mm512_loadu_ps(scales + 16);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      float* to = sums + r * kPanelColumns;
+      _mm512_store_ps(to, _mm512_fmadd_ps(of[r][0], s0, _mm512_load_ps(to)));
+      _mm512_store_ps(to + 16, _mm512_fmadd_ps(of[r][1], s1, _mm512_load_ps(to + 16)));
+    }
+  }
+
   /// One pair of inputs.
   QUIRE_INLINE_DOT void add(const std::uint16_t* x, __m512i b0, __m512i b1) {
 #pragma GCC unroll 8
@@ -47,6 +75,38 @@ struct Chains {
       of[r][0] = _mm512_dpbf16_ps(of[r][0], a, (__m512bh)b0);
       of[r][1] = _mm512_dpbf16_ps(of[r][1], a, (__m512bh)b1);
     }
+  }
+};
+
+/// bf16(0) to bf16(127), all exact, as two tables of bytes.
+struct MagnitudeBytes {
+  alignas(64) std::array<std::uint8_t, 128> low{}, high{};
+  constexpr MagnitudeBytes() {
+    for (unsigned i = 0; i < 128; ++i) {
+      const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(i)) >> 16;
+      low[i] = static_cast<std::uint8_t>(bits);
+      high[i] = static_cast<std::uint8_t>(bits >> 8);
+    }
+  }
+};
+constexpr MagnitudeBytes kMagnitudes;
+
+/// Turns 64 bytes of sign and magnitude into two vectors of bf16 by looking their bytes up.
+struct Expander {
+  __m512i low0, low1, high0, high1, sign;
+  QUIRE_INLINE_DOT Expander() {
+    low0 = _mm512_load_si512(kMagnitudes.low.data());
+    low1 = _mm512_load_si512(kMagnitudes.low.data() + 64);
+    high0 = _mm512_load_si512(kMagnitudes.high.data());
+    high1 = _mm512_load_si512(kMagnitudes.high.data() + 64);
+    sign = _mm512_set1_epi8(static_cast<char>(0x80));
+  }
+  QUIRE_INLINE_DOT void expand(const std::byte* q, __m512i& even_pair, __m512i& odd_pair) const {
+    const __m512i v = _mm512_loadu_si512(q);  // the lookup ignores the top bit
+    const __m512i low = _mm512_permutex2var_epi8(low0, v, low1);
+    const __m512i high = _mm512_ternarylogic_epi32(_mm512_permutex2var_epi8(high0, v, high1), v, sign, 0xf8);  // a | (b & c)
+    even_pair = _mm512_unpacklo_epi8(low, high);
+    odd_pair = _mm512_unpackhi_epi8(low, high);
   }
 };
 
@@ -76,21 +136,85 @@ struct Bf16Pieces {
   }
 };
 
-void add_piece(const Bf16Pieces& pieces, std::int64_t piece, std::int64_t rows, const std::uint16_t* x, float* sums) {
+/// Records of int8, a group at a time: expanded in registers, for every few rows again.
+struct Int8Pieces {
+  const std::byte* records;
+  std::int64_t groups;
+
+  std::int64_t piece_steps() const { return kInt8Group / kStepInputs; }
+  std::int64_t count() const { return groups; }
+
+  template <int R>
+  QUIRE_TARGET_DOT void add(std::int64_t piece, const std::uint16_t* x, float* sums) const {
+    const Expander expander;
+    const std::byte* record = records + piece * kInt8GroupBytes;
+    Chains<R> chains;
+    chains.clear();
+    const std::byte* q = record + kInt8ScaleBytes;
+    for (std::int64_t s = 0; s < piece_steps(); ++s, q += kStepElements, x += kTileElements) {
+#pragma GCC unroll 1  // fetches in bursts stall: half the speed
+      for (int p = 0; p < 8; ++p) {
+        const std::byte *q0 = q + p * 64, *q1 = q0 + kTileElements;
+        fetch_two_lines(q + p * 128 + kFetchAheadInt8);
+        __m512i even0, odd0, even1, odd1;
+        expander.expand(q0, even0, odd0);
+        expander.expand(q1, even1, odd1);
+        chains.add(x + 4 * p, even0, even1);
+        chains.add(x + 4 * p + 2, odd0, odd1);
+      }
+    }
+    chains.add_scaled_to(sums, reinterpret_cast<const float*>(record));
+  }
+};
+
+/// Sums of up to kRoundRows rows between two pieces.
+struct RoundSums {
+  alignas(64) float of[kRoundRows][kPanelColumns];
+
+  QUIRE_INLINE_DOT void begin(const PanelOutput& out, std::int64_t row, std::int64_t rows) {
+    const auto mask = static_cast<std::uint32_t>((std::uint64_t{1} << out.columns) - 1);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      __m512 low = _mm512_setzero_ps(), high = low;
+      if (!out.first) {
+        const float* y = out.y + (row + r) * out.ldy;
+        low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), y);
+        high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), y + 16);
+      } else if (out.bias != nullptr) {
+        low = _mm512_loadu_ps(out.bias);
+        high = _mm512_loadu_ps(out.bias + 16);
+      }
+      _mm512_store_ps(of[r], low);
+      _mm512_store_ps(of[r] + 16, high);
+    }
+  }
+
+  QUIRE_INLINE_DOT void end(const PanelOutput& out, std::int64_t row, std::int64_t rows) const {
+    const auto mask = static_cast<std::uint32_t>((std::uint64_t{1} << out.columns) - 1);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      float* y = out.y + (row + r) * out.ldy;
+      _mm512_mask_storeu_ps(y, static_cast<__mmask16>(mask), _mm512_load_ps(of[r]));
+      _mm512_mask_storeu_ps(y + 16, static_cast<__mmask16>(mask >> 16), _mm512_load_ps(of[r] + 16));
+    }
+  }
+};
+
+template <class Pieces>
+void add_piece(const Pieces& pieces, std::int64_t piece, std::int64_t rows, const std::uint16_t* x, float* sums) {
   switch (rows) {
-    case 1: return pieces.add<1>(piece, x, sums);
-    case 2: return pieces.add<2>(piece, x, sums);
-    case 3: return pieces.add<3>(piece, x, sums);
-    case 4: return pieces.add<4>(piece, x, sums);
-    case 5: return pieces.add<5>(piece, x, sums);
-    case 6: return pieces.add<6>(piece, x, sums);
-    case 7: return pieces.add<7>(piece, x, sums);
-    default: return pieces.add<kMaxRows>(piece, x, sums);
+    case 1: return pieces.template add<1>(piece, x, sums);
+    case 2: return pieces.template add<2>(piece, x, sums);
+    case 3: return pieces.template add<3>(piece, x, sums);
+    case 4: return pieces.template add<4>(piece, x, sums);
+    case 5: return pieces.template add<5>(piece, x, sums);
+    case 6: return pieces.template add<6>(piece, x, sums);
+    case 7: return pieces.template add<7>(piece, x, sums);
+    default: return pieces.template add<kMaxRows>(piece, x, sums);
   }
 }
 
 /// Every piece of the panel goes to all rows of a round before the next one is read.
-QUIRE_TARGET_DOT void multiply_in_rounds(const std::uint16_t* x, std::int64_t tile_stride, const Bf16Pieces& pieces, const PanelOutput& out) {
+template <class Pieces>
+QUIRE_TARGET_DOT void multiply_in_rounds(const std::uint16_t* x, std::int64_t tile_stride, const Pieces& pieces, const PanelOutput& out) {
   RoundSums sums;
   for (std::int64_t first = 0; first < out.rows; first += kRoundRows) {
     const std::int64_t rows = std::min(kRoundRows, out.rows - first);
@@ -109,6 +233,10 @@ QUIRE_TARGET_DOT void multiply_in_rounds(const std::uint16_t* x, std::int64_t ti
 
 void dot_multiply_panel(const std::uint16_t* x, std::int64_t tile_stride, const std::uint16_t* panel, std::int64_t steps, const PanelOutput& out) {
   multiply_in_rounds(x, tile_stride, Bf16Pieces{panel, steps, out.rows}, out);
+}
+
+void dot_multiply_int8(const std::uint16_t* x, std::int64_t tile_stride, const std::byte* records, std::int64_t groups, const PanelOutput& out) {
+  multiply_in_rounds(x, tile_stride, Int8Pieces{records, groups}, out);
 }
 
 }  // namespace quire::cpu

@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kFewRows = 32;          // a panel is streamed once from memory, uncut
 constexpr std::int64_t kBlockRows = 256;       // rows whose inputs stay in the second-level cache
 constexpr std::int64_t kBlockSteps = 64;       // 2048 inputs
-constexpr std::int64_t kVectorBlockSteps = 32;    // 1024 inputs: half a megabyte of rows beside the panel
+constexpr std::int64_t kDotBlockSteps = 32;    // 1024 inputs: half a megabyte of rows beside the panel
 constexpr double kLeastWorkF32 = 4e6, kLeastWorkBf16 = 1e7;  // below this, waking a second thread costs more than it saves
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -139,12 +139,12 @@ class Bf16Arithmetic : public PanelMatrix {
   virtual Range upcoming(std::int64_t p, std::int64_t s, std::int64_t count) const = 0;
   /// AMX, at most kFewRows rows: the weights are read once and nothing else matters.
   virtual void multiply_few(const std::uint16_t* tiles, std::int64_t p, const PanelOutput& out) const = 0;
-  /// AVX512-BF16 with VNNI.
-  virtual void run_vector(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const = 0;
+  /// AVX512-BF16, steps [s, s + count); tiles begin at s.
+  virtual void multiply_dot(const std::uint16_t* tiles, std::int64_t p, std::int64_t s, std::int64_t count, const PanelOutput& out) const = 0;
 
   void run(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const override {
     if (isa() == Isa::kAmx) run_amx(x, m, ldx, bias, y, ldy);
-    else if (isa() == Isa::kAvx512Bf16) run_vector(x, m, ldx, bias, y, ldy);
+    else if (isa() == Isa::kAvx512Bf16) run_dot(x, m, ldx, bias, y, ldy);
     else run_simd(x, m, ldx, bias, y, ldy);
   }
 
@@ -160,19 +160,17 @@ class Bf16Arithmetic : public PanelMatrix {
     return tiles;
   }
 
-  /// Calls fn(panel, step, number of steps, first row, output) over panels in threads: a cut of a panel serves a block of rows while the
-  /// second-level cache has their inputs.
-  template <class F>
-  void over_blocks(std::int64_t m, const float* bias, float* y, std::int64_t ldy, F&& fn) const {
+  void run_dot(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const {
+    const std::uint16_t* tiles = pack_rows(x, m, ldx, TileRows::kExact);
     // Few rows: each panel is read in one go, as it lies in memory.
-    const std::int64_t cut = m <= kFewRows ? steps_ : kVectorBlockSteps;
+    const std::int64_t cut = m <= kFewRows ? steps_ : kDotBlockSteps;
     over_panels(m, kLeastWorkBf16, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) float padded_bias[kPanelColumns];
       for (std::int64_t row = 0; row < m; row += kBlockRows) {
         for (std::int64_t s = 0; s < steps_; s += cut) {
           for (std::int64_t p = begin; p < end; ++p) {
             const PanelOutput out = output(p, row, std::min(kBlockRows, m - row), bias, padded_bias, y, ldy, s == 0);
-            fn(p, s, std::min(cut, steps_ - s), row, out);
+            multiply_dot(tiles + (row / 16 * steps_ + s) * kTileElements, p, s, std::min(cut, steps_ - s), out);
           }
         }
       }
@@ -257,11 +255,8 @@ class Bf16Matrix final : public Bf16Arithmetic {
     const std::int64_t count = std::clamp<std::int64_t>(last - ahead, 0, steps_);
     amx_multiply_panel(tiles, steps_, at(p * steps_), steps_, out, TileRows::kExact, count > 0 ? at(ahead) : nullptr, 2 * kStepElements * count);
   }
-  void run_vector(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const override {
-    const std::uint16_t* tiles = pack_rows(x, m, ldx, TileRows::kExact);
-    over_blocks(m, bias, y, ldy, [&](std::int64_t p, std::int64_t s, std::int64_t count, std::int64_t row, const PanelOutput& out) {
-      dot_multiply_panel(tiles + (row / 16 * steps_ + s) * kTileElements, steps_, at(p * steps_ + s), count, out);
-    });
+  void multiply_dot(const std::uint16_t* tiles, std::int64_t p, std::int64_t s, std::int64_t count, const PanelOutput& out) const override {
+    dot_multiply_panel(tiles, steps_, at(p * steps_ + s), count, out);
   }
 
  private:
@@ -299,25 +294,12 @@ class Int8Matrix final : public Bf16Arithmetic {
   void multiply_few(const std::uint16_t* tiles, std::int64_t p, const PanelOutput& out) const override {
     amx_multiply_int8(tiles, steps_, record(p, 0), steps_ / 2, out);
   }
-  void run_vector(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const override {
-    const Int8Rows rows = quantised(x, m, ldx);
-    over_blocks(m, bias, y, ldy, [&](std::int64_t p, std::int64_t s, std::int64_t count, std::int64_t row, const PanelOutput& out) {
-      vnni_multiply_panel(rows, row, s / 2, record(p, s / 2), count / 2, out);
-    });
+  void multiply_dot(const std::uint16_t* tiles, std::int64_t p, std::int64_t s, std::int64_t count, const PanelOutput& out) const override {
+    dot_multiply_int8(tiles, steps_, record(p, s / 2), count / 2, out);
   }
 
  private:
   std::byte* record(std::int64_t p, std::int64_t group) const { return data_.as<std::byte>() + (p * steps_ / 2 + group) * kInt8GroupBytes; }
-
-  /// In thread-local scratch.
-  Int8Rows quantised(const float* x, std::int64_t m, std::int64_t ldx) const {
-    const std::int64_t groups = steps_ / 2;
-    auto* scratch = thread_scratch<std::byte>(ScratchSlot::kMatmulInput, m * groups * (kInt8Group + 8));
-    auto* scales = reinterpret_cast<float*>(scratch + m * groups * kInt8Group);
-    const Int8Rows rows{m, groups, reinterpret_cast<std::int8_t*>(scratch), scales, reinterpret_cast<std::int32_t*>(scales + m * groups)};
-    parallel_for(m, 1 + 65536 / k_, [&](std::int64_t begin, std::int64_t end) { quantise_rows(x, ldx, k_, begin, end, rows); });
-    return rows;
-  }
 
   /// One group of one column. False if a weight is not finite.
   bool quantise(const float* w, std::int64_t c, std::int64_t group) {
@@ -333,19 +315,21 @@ class Int8Matrix final : public Bf16Arithmetic {
     auto* q = reinterpret_cast<std::uint8_t*>(record(p, group) + kInt8ScaleBytes);
     for (std::int64_t i = 0; i < kInt8Group; ++i) {
       const float rounded = finite && std::isfinite(inverse) ? std::clamp(std::nearbyint(w[i] * inverse), -127.0f, 127.0f) : 0.0f;
-      q[offset(column, i)] = encode(static_cast<int>(rounded));
+      q[i / kStepInputs * kStepElements + offset(column, i % kStepInputs)] = encode(static_cast<int>(rounded));
     }
     return finite;
   }
 
-  // How an instruction set wants a group's numbers (matmul_kernels.h).
+  // How an instruction set wants a step's numbers (matmul_kernels.h).
   static std::int64_t offset(std::int64_t column, std::int64_t input) {
-    if (isa() == Isa::kAvx512Bf16) return vnni_offset(column, input);
-    const std::int64_t pair = input / kStepInputs * kStepElements + column / 16 * kTileElements + input % kStepInputs / 2 * 32;
-    return pair + (isa() == Isa::kAmx ? column % 16 * 2 + input % 2 : input % 2 * 16 + column % 16);
+    const std::int64_t tile = column / 16 * kTileElements + input / 2 * 32;
+    if (isa() == Isa::kAvx512Bf16) return dot_int8_offset(column, input);
+    if (isa() == Isa::kAmx) return tile + column % 16 * 2 + input % 2;
+    return tile + input % 2 * 16 + column % 16;
   }
   static std::uint8_t encode(int q) {
-    return static_cast<std::uint8_t>(isa() == Isa::kAvx512Bf16 ? q + kInt8Zero : q);
+    if (isa() != Isa::kAvx512Bf16) return static_cast<std::uint8_t>(static_cast<std::int8_t>(q));
+    return static_cast<std::uint8_t>(q < 0 ? 0x80 - q : q);
   }
 
   AlignedBuffer data_;

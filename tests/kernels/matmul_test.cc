@@ -18,11 +18,9 @@ std::unique_ptr<PackedMatrix> pack(const std::vector<float>& w, std::int64_t n, 
   return std::move(packed).value();
 }
 
-/// True where int8 products take bytes on both sides.
-bool multiplies_bytes() { return std::string(cpu_isa()) == "avx512_bf16"; }
-
-/// What int8 keeps of a matrix [n, k]: groups of 64 inputs, largest magnitude at 127; of weights, q * scale rounded to bf16 unless bytes are multiplied.
+/// What int8 keeps of a weight matrix: groups of 64 inputs, largest magnitude at 127; q * scale rounded to bf16 unless sums are scaled.
 std::vector<float> int8_values(const std::vector<float>& w, std::int64_t n, std::int64_t k) {
+  const bool scaled_sums = std::string(cpu_isa()) == "avx512_bf16";
   std::vector<float> out = w;
   for (std::int64_t r = 0; r < n; ++r) {
     for (std::int64_t g = 0; g < k; g += 64) {
@@ -32,7 +30,7 @@ std::vector<float> int8_values(const std::vector<float>& w, std::int64_t n, std:
       for (std::int64_t i = g; i < end; ++i) {
         const float scale = largest / 127.0f;
         const float value = scale > 0 ? std::nearbyint(w[r * k + i] / scale) * scale : 0.0f;
-        out[r * k + i] = multiplies_bytes() ? value : bf16_to_f32(f32_to_bf16(value));
+        out[r * k + i] = scaled_sums ? value : bf16_to_f32(f32_to_bf16(value));
       }
     }
   }
@@ -57,8 +55,7 @@ TEST_P(MatmulTest, EveryFormatMatchesTheReference) {
       for (int r = 0; r < m; ++r) dense_x.insert(dense_x.end(), x.begin() + r * ldx, x.begin() + r * ldx + k);
       // The reference sees what the format sees: the error that is left is summation in f32.
       const bool exact = format == WeightFormat::kF32;
-      const bool bytes = format == WeightFormat::kInt8 && multiplies_bytes();
-      const auto seen_x = exact ? dense_x : bytes ? int8_values(dense_x, m, k) : rounded(dense_x, DType::kBF16);
+      const auto seen_x = exact ? dense_x : rounded(dense_x, DType::kBF16);
       const auto seen_w = exact ? w : format == WeightFormat::kBF16 ? rounded(w, DType::kBF16) : int8_values(w, n, k);
       std::vector<float> expected(static_cast<std::size_t>(m) * n), actual;
       matmul_reference(seen_x.data(), m, k, seen_w.data(), n, with_bias ? bias.data() : nullptr, expected.data());
@@ -66,7 +63,7 @@ TEST_P(MatmulTest, EveryFormatMatchesTheReference) {
         actual.insert(actual.end(), y.begin() + r * ldy, y.begin() + r * ldy + n);
         for (int c = n; c < ldy; ++c) ASSERT_EQ(y[r * ldy + c], 777.0f) << "wrote past the row";
       }
-      // An int8 number near a rounding boundary may fall either way: one step of one or two of them.
+      // An int8 weight near a rounding boundary may fall either way: one step of one or two weights.
       const double tolerance = format == WeightFormat::kInt8 ? 0.1 : 3e-7 * k + 1e-5;
       expect_close(actual, expected, tolerance, 0, "format " + std::to_string(static_cast<int>(format)));
     }
