@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "tests/engine/retrieve/head_files.h"
 #include "tests/engine/schedule/schedule_harness.h"
 
 namespace quire::testing {
@@ -87,6 +88,31 @@ TEST_F(PreemptionTest, EveryStrategyGoesOnAsItWas) {
     if (requests.size() % 2 == 1) requests.push_back(std::move(r));
   }
   start_small(48);
+  EXPECT_GE(expect_identical(requests), 1);
+}
+
+TEST_F(PreemptionTest, AHeadGoesOnChoosingAsItDid) {
+  const HeadFolder head;
+  const auto with_head = [&](EngineOptions& o) {
+    o.retrieval_head_path = head.path().string();
+    o.device_cache_bytes = 400000;  // two parts, in which some layers stay
+  };
+  start_small(64, with_head);
+  std::vector<Doc> docs;
+  for (int i = 0; i < 2; ++i) {
+    Doc doc{"d" + std::to_string(i), random_ids(rng_, 100), std::nullopt};
+    doc.key = ingest(*engine_, store_, doc.id, doc.ids);
+    docs.push_back(doc);
+  }
+  std::vector<QueryRequest> requests;
+  for (const char* strategy : {"recompute", "reuse", "samkv", "recompute", "reuse", "cacheblend"}) {
+    QueryRequest r = make_request(*engine_, docs, random_ids(rng_, 20), strategy);
+    r.sampling.max_tokens = 240;
+    r.cache.decode = "specontext";
+    r.cache.options = PlugOptions({{"decode_budget", "96"}, {"decode_sink", "4"}, {"decode_window", "16"}, {"decode_head", requests.size() < 3 ? "feature" : "embed"}});
+    requests.push_back(std::move(r));
+  }
+  start_small(48, with_head);
   EXPECT_GE(expect_identical(requests), 1);
 }
 
