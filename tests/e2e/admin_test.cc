@@ -1,6 +1,8 @@
 // The admin endpoints of a running service, and `quire admin`.
 #include <boost/json/serialize.hpp>
+#include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "cachestore/key.h"
 #include "server/app/route_table.h"
@@ -22,6 +24,14 @@ class AdminTest : public ServiceTest {
     auto v = service->json(method, "/v1/admin/" + path, body, headers, &status);
     EXPECT_EQ(status, expected) << json::serialize(v);
     return v;
+  }
+  /// KV that somebody still holds, as the memory tier does while it takes it in, stays where it is: asks again until none is.
+  static json::value evict(const std::string& body, const std::vector<std::string>& headers = {}) {
+    for (int i = 0;; ++i) {
+      auto report = admin("POST", "cache/evict", body, 200, headers);
+      if (i == 600 || int_at(report, "kept_in_use") == 0) return report;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
   }
   static json::value ask(const std::string& id, const std::string& ns = "default") {
     int status = 0;
@@ -56,10 +66,10 @@ TEST_F(AdminTest, EvictTakesKvAndTheAnswerStays) {
   EXPECT_GT(int_at(before, "cache.tiers.dram.blocks"), 0);
   const auto would = admin("POST", "cache/evict", R"({"tier":"dram","document_ids":["gone"],"dry_run":true})");
   EXPECT_GT(int_at(would, "blocks"), 0);
-  const auto did = admin("POST", "cache/evict", R"({"tier":"dram","document_ids":["gone"]})");
+  const auto did = evict(R"({"tier":"dram","document_ids":["gone"]})");
   EXPECT_EQ(int_at(did, "blocks"), int_at(would, "blocks"));
   EXPECT_GT(int_at(ask("gone"), "cache.tiers.disk.blocks"), 0) << "read back from disk";
-  (void)admin("POST", "cache/evict", R"({"tier":"disk","document_ids":["gone"]})");
+  (void)evict(R"({"tier":"disk","document_ids":["gone"]})");
   EXPECT_EQ(cache_state("gone"), "evicted");
   const auto after = ask("gone");
   EXPECT_EQ(text_at(after, "answer"), text_at(before, "answer"));
@@ -72,7 +82,7 @@ TEST_F(AdminTest, EvictTakesKvAndTheAnswerStays) {
 TEST_F(AdminTest, EvictingANamespaceLeavesTheOthers) {
   post("here", 13, "one");
   post("there", 14, "two");
-  (void)admin("POST", "cache/evict", R"({"tier":"disk"})", 200, {"X-Namespace: one"});
+  (void)evict(R"({"tier":"disk"})", {"X-Namespace: one"});
   EXPECT_EQ(cache_state("here", "one"), "evicted");
   EXPECT_EQ(cache_state("there", "two"), "resident");
 }
@@ -83,11 +93,11 @@ TEST_F(AdminTest, PinnedDocumentsStayUntilForcedOrUnpinned) {
   EXPECT_GT(int_at(pinned, "pinned_bytes"), 0);
   EXPECT_EQ(int_at(pinned, "documents"), 1);
   EXPECT_GT(int_at(admin("GET", "cache/stats"), "tiers.1.pinned_bytes"), 0);
-  const auto kept = admin("POST", "cache/evict", R"({"tier":"disk","document_ids":["pinned"]})");
+  const auto kept = evict(R"({"tier":"disk","document_ids":["pinned"]})");
   EXPECT_EQ(int_at(kept, "kept_pinned"), int_at(service->json("GET", "/v1/documents/pinned"), "chunks"));
   EXPECT_EQ(cache_state("pinned"), "resident");
   EXPECT_EQ(int_at(admin("POST", "cache/unpin", R"({"document_ids":["pinned"],"tier":"dram"})"), "pinned_bytes"), 0);
-  (void)admin("POST", "cache/evict", R"({"tier":"disk","document_ids":["pinned"]})");
+  (void)evict(R"({"tier":"disk","document_ids":["pinned"]})");
   EXPECT_EQ(cache_state("pinned"), "evicted");
   EXPECT_EQ(text_at(admin("POST", "cache/pin", R"({"document_ids":["pinned","nobody"]})", 404), "error.param"), "document_ids[1]");
   EXPECT_EQ(text_at(admin("POST", "cache/pin", R"({})", 400), "error.param"), "document_ids");
@@ -192,7 +202,7 @@ TEST_F(AdminTest, EventsTellWhatChanges) {
   ASSERT_TRUE(c.send("GET /v1/admin/events HTTP/1.1\r\nHost: x\r\n\r\n"));
   ASSERT_NE(c.read_until("event: stats").find("event: stats"), std::string::npos);
   post("event", 19);
-  (void)admin("POST", "cache/evict", R"({"tier":"disk","document_ids":["event"]})");
+  EXPECT_EQ(int_at(evict(R"({"tier":"disk","document_ids":["event"]})"), "contexts"), 1);
   std::string seen;
   // Statistics come every second for ever, so what never comes must end somewhere.
   for (int i = 0; i < 200 && (seen.find("event: job") == std::string::npos || seen.find("event: evict") == std::string::npos); ++i) {
