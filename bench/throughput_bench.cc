@@ -1,6 +1,6 @@
 // Decode speed at batch sizes, and what an ingest running beside costs a query between two tokens. Random weights of a published shape.
 // Prints {"settings": ..., "rows": [...]}.
-//   quire_throughput_bench [--quick] [--model NAME] [--weights bf16|int8] [--context N] [--steps N] [--answer N] [--ingest N] [--threads N]
+//   quire_throughput_bench [--quick] [--model NAME] [--weights bf16|int8|w8a8] [--context N] [--steps N] [--answer N] [--ingest N] [--threads N]
 //     [--model-dir DIR with tokenizer]
 #include <algorithm>
 #include <atomic>
@@ -246,10 +246,10 @@ int run(const Options& given) {
   std::string rows;
   for (const ModelShape& shape : kShapes) {
     if (given.model.empty() ? &shape != &kShapes[given.quick ? 0 : 1] : given.model != shape.name) continue;
-    for (const WeightFormat format : {WeightFormat::kBF16, WeightFormat::kInt8}) {
+    for (const WeightFormat format : {WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kW8A8}) {
       Options options = given;
       options.model = shape.name;
-      options.weights = format == WeightFormat::kBF16 ? "bf16" : "int8";
+      options.weights = std::string(weight_format_name(format));
       if (!given.weights.empty() && given.weights != options.weights) continue;
       rows += (rows.empty() ? "\n  " : ",\n  ") + bench_model(shape, format, options);
     }
@@ -283,7 +283,7 @@ int main(int argc, char** argv) {
     else if (arg == "--ingest" && value) o.ingest_tokens = std::clamp(std::atol(value), 0l, 1'000'000l);
     else known = false;
     if (!known) {
-      std::fprintf(stderr, "usage: quire_throughput_bench [--quick] [--model NAME] [--weights bf16|int8] [--context N] [--steps N] [--answer N] [--ingest N] [--threads N] [--model-dir DIR]\n");
+      std::fprintf(stderr, "usage: quire_throughput_bench [--quick] [--model NAME] [--weights bf16|int8|w8a8] [--context N] [--steps N] [--answer N] [--ingest N] [--threads N] [--model-dir DIR]\n");
       return 2;
     }
     ++i;

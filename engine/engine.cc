@@ -36,11 +36,8 @@ Result<WeightFormat> parse_weights(const std::string& name) {
   if (name == "bf16") return WeightFormat::kBF16;
   if (name == "f32") return WeightFormat::kF32;
   if (name == "int8") return WeightFormat::kInt8;
-  return Status::invalid("model.weights", "'" + name + "' is not a weight format; use auto, f32, bf16 or int8");
-}
-
-std::string_view weights_name(WeightFormat format) {
-  return format == WeightFormat::kF32 ? "f32" : format == WeightFormat::kBF16 ? "bf16" : "int8";
+  if (name == "w8a8") return WeightFormat::kW8A8;
+  return Status::invalid("model.weights", "'" + name + "' is not a weight format; use auto, f32, bf16, int8 or w8a8");
 }
 
 Status check(const EngineOptions& o) {
@@ -86,7 +83,7 @@ Digest fingerprint_of(const Model& model, const Tokenizer& tokenizer, std::span<
   hash.update_field("quire-kv");
   hash.update_u64(kKvLayoutVersion).update_u64(kKvNumericsVersion);
   hash.update(std::as_bytes(std::span(model.weights_digest())));
-  hash.update_field(weights_name(model.options().weights));
+  hash.update_field(weight_format_name(model.options().weights));
   hash.update_field(dtype_name(model.options().kv_dtype));
   add_rope(model.config().rope, hash);
   hash.update(std::as_bytes(std::span(tokenizer.digest())));
@@ -300,7 +297,7 @@ Status EngineImpl::init(const EngineOptions& options) {
   info_.model_name = options.model_name;
   info_.model_path = options.model_path;
   info_.model_type = config.model_type;
-  info_.weights_format = weights_name(model_->options().weights);
+  info_.weights_format = weight_format_name(model_->options().weights);
   info_.kv_dtype = dtype_name(model_->options().kv_dtype);
   info_.isa = cpu_isa();
   info_.fingerprint = core_.fingerprint_text;

@@ -21,12 +21,23 @@ Result<std::unique_ptr<PackedMatrix>> pack_weights(std::span<const WeightPart> p
     switch (format) {
       case WeightFormat::kF32: return cpu::pack_f32(parts, n, k, dtype);
       case WeightFormat::kBF16: return cpu::pack_bf16(parts, n, k, dtype);
-      case WeightFormat::kInt8: return cpu::pack_int8(parts, n, k, dtype);
+      case WeightFormat::kInt8:
+      case WeightFormat::kW8A8: return cpu::pack_int8(parts, n, k, dtype, format == WeightFormat::kW8A8);
     }
   } catch (const std::bad_alloc&) {
     return Status::exhausted("no memory to pack weights [" + std::to_string(n) + ", " + std::to_string(k) + "]");
   }
   return Status::invalid("format", "unknown weight format");
+}
+
+std::string_view weight_format_name(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32: return "f32";
+    case WeightFormat::kBF16: return "bf16";
+    case WeightFormat::kInt8: return "int8";
+    case WeightFormat::kW8A8: return "w8a8";
+  }
+  return "f32";
 }
 
 bool cpu_has_bf16() { return cpu::isa() >= cpu::Isa::kAvx512Bf16; }

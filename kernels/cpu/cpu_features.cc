@@ -29,7 +29,7 @@ Isa detect() {
   if (!(targets & HWY_AVX3)) return Isa::kAvx2;
   constexpr unsigned kAmxBf16 = 22, kAmxTile = 24;
   // The builtins also check that the operating system saves the registers.
-  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi")) return Isa::kAvx512;
+  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vnni")) return Isa::kAvx512;
   if (!cpuid_bit(kAmxBf16) || !cpuid_bit(kAmxTile) || !tiles_allowed()) return Isa::kAvx512Bf16;
   return Isa::kAmx;
 }

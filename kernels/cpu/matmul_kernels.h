@@ -4,7 +4,7 @@
 /// tiles side by side, each [16 pairs of inputs][16 columns][2 inputs]: what AMX wants of its second operand, and what a
 /// vector unit can take apart with a shift and a mask. Inputs and columns past the end are zero.
 ///
-/// Every output element is one chain of fused multiply-adds in the order of k, starting from the bias (int8 on AVX512-BF16: see there): panels may be cut along k
+/// Every output element is one chain of fused multiply-adds in the order of k, starting from the bias (int8 on AVX512-BF16 and w8a8: see there): panels may be cut along k
 /// anywhere (y holds the chain meanwhile) and rows grouped in any way without changing a bit.
 #pragma once
 
@@ -72,5 +72,29 @@ constexpr std::int64_t dot_int8_offset(std::int64_t column, std::int64_t input) 
 }
 /// Expanded in registers, again for every eight rows, which costs less than writing a panel down and reading it.
 void dot_multiply_int8(const std::uint16_t* x, std::int64_t tile_stride, const std::byte* records, std::int64_t groups, const PanelOutput& out);
+
+// AVX512-VNNI: int8 weights times inputs rounded to int8. The sum over a group is exact, in whole numbers; then
+// y = fma(sum, weight scale * input scale, y).
+
+/// Rows of inputs in groups of 64, rounded to scales[i] * q, i = at(row, group): the rows of a group lie together, since those of a row would fall
+/// on few sets of the first-level cache.
+struct Int8Rows {
+  std::int64_t rows, groups;
+  std::int8_t* q;         ///< [groups][rows][64], largest magnitude 127, zero past the last input
+  float* scales;          ///< NaN where an input is not finite
+  std::int32_t* offsets;  ///< what the zero point of the weights adds to a group's sum, negated
+
+  std::int64_t at(std::int64_t row, std::int64_t group) const { return group * rows + row; }
+};
+/// Rows [begin, end) of x [..][ldx] with k inputs.
+void quantise_rows(const float* x, std::int64_t ldx, std::int64_t k, std::int64_t begin, std::int64_t end, const Int8Rows& out);
+
+/// A weight is kept as q + kInt8Zero, a group as [16 quads of inputs][32 columns][4 inputs].
+inline constexpr std::int32_t kInt8Zero = 128;
+constexpr std::int64_t vnni_offset(std::int64_t column, std::int64_t input_of_group) {
+  return input_of_group / 4 * (4 * kPanelColumns) + column * 4 + input_of_group % 4;
+}
+/// Multiplies `groups` records from group `group` on with out.rows rows from `row` on.
+void vnni_multiply_panel(const Int8Rows& x, std::int64_t row, std::int64_t group, const std::byte* records, std::int64_t groups, const PanelOutput& out);
 
 }  // namespace quire::cpu

@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kFewRows = 32;          // a panel is streamed once from memory, uncut
 constexpr std::int64_t kBlockRows = 256;       // rows whose inputs stay in the second-level cache
 constexpr std::int64_t kBlockSteps = 64;       // 2048 inputs
-constexpr std::int64_t kDotBlockSteps = 32;    // 1024 inputs: half a megabyte of rows beside the panel
+constexpr std::int64_t kVectorBlockSteps = 32;    // 1024 inputs: half a megabyte of rows beside the panel
 constexpr double kLeastWorkF32 = 4e6, kLeastWorkBf16 = 1e7;  // below this, waking a second thread costs more than it saves
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -162,15 +162,24 @@ class Bf16Arithmetic : public PanelMatrix {
 
   void run_dot(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const {
     const std::uint16_t* tiles = pack_rows(x, m, ldx, TileRows::kExact);
+    over_blocks(m, bias, y, ldy, [&](std::int64_t p, std::int64_t s, std::int64_t count, std::int64_t row, const PanelOutput& out) {
+      multiply_dot(tiles + (row / 16 * steps_ + s) * kTileElements, p, s, count, out);
+    });
+  }
+
+  /// Calls fn(panel, step, number of steps, first row, output) over panels in threads: a cut of a panel serves a block of rows while the
+  /// second-level cache has their inputs.
+  template <class F>
+  void over_blocks(std::int64_t m, const float* bias, float* y, std::int64_t ldy, F&& fn) const {
     // Few rows: each panel is read in one go, as it lies in memory.
-    const std::int64_t cut = m <= kFewRows ? steps_ : kDotBlockSteps;
+    const std::int64_t cut = m <= kFewRows ? steps_ : kVectorBlockSteps;
     over_panels(m, kLeastWorkBf16, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) float padded_bias[kPanelColumns];
       for (std::int64_t row = 0; row < m; row += kBlockRows) {
         for (std::int64_t s = 0; s < steps_; s += cut) {
           for (std::int64_t p = begin; p < end; ++p) {
             const PanelOutput out = output(p, row, std::min(kBlockRows, m - row), bias, padded_bias, y, ldy, s == 0);
-            multiply_dot(tiles + (row / 16 * steps_ + s) * kTileElements, p, s, std::min(cut, steps_ - s), out);
+            fn(p, s, std::min(cut, steps_ - s), row, out);
           }
         }
       }
@@ -264,10 +273,13 @@ class Bf16Matrix final : public Bf16Arithmetic {
   AlignedBuffer data_;
 };
 
+/// Inputs stay bf16, or (`bytes`) are rounded to int8 where the CPU multiplies bytes.
 class Int8Matrix final : public Bf16Arithmetic {
  public:
-  Int8Matrix(const StackedRows& rows, std::int64_t n, bool& finite)
+  Int8Matrix(const StackedRows& rows, std::int64_t n, bool bytes, bool& finite)
       : Bf16Arithmetic(n, rows.k, 2 * ceil_div(rows.k, kInt8Group)),
+        format_(bytes ? WeightFormat::kW8A8 : WeightFormat::kInt8),
+        multiplies_bytes_(bytes && isa() == Isa::kAvx512Bf16),
         data_(panels_ * steps_ / 2 * kInt8GroupBytes) {
     std::atomic<bool> all_finite{true};
     parallel_for(panels_, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -282,7 +294,7 @@ class Int8Matrix final : public Bf16Arithmetic {
     });
     finite = all_finite;
   }
-  WeightFormat format() const override { return WeightFormat::kInt8; }
+  WeightFormat format() const override { return format_; }
   std::int64_t bytes() const override { return static_cast<std::int64_t>(data_.size_bytes()); }
 
  protected:
@@ -291,6 +303,13 @@ class Int8Matrix final : public Bf16Arithmetic {
     return scratch;
   }
   Range upcoming(std::int64_t p, std::int64_t s, std::int64_t count) const override { return {record(p, s / 2), count / 2 * kInt8GroupBytes}; }
+  void run(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const override {
+    if (!multiplies_bytes_) return Bf16Arithmetic::run(x, m, ldx, bias, y, ldy);
+    const Int8Rows rows = quantised(x, m, ldx);
+    over_blocks(m, bias, y, ldy, [&](std::int64_t p, std::int64_t s, std::int64_t count, std::int64_t row, const PanelOutput& out) {
+      vnni_multiply_panel(rows, row, s / 2, record(p, s / 2), count / 2, out);
+    });
+  }
   void multiply_few(const std::uint16_t* tiles, std::int64_t p, const PanelOutput& out) const override {
     amx_multiply_int8(tiles, steps_, record(p, 0), steps_ / 2, out);
   }
@@ -300,6 +319,16 @@ class Int8Matrix final : public Bf16Arithmetic {
 
  private:
   std::byte* record(std::int64_t p, std::int64_t group) const { return data_.as<std::byte>() + (p * steps_ / 2 + group) * kInt8GroupBytes; }
+
+  /// In thread-local scratch.
+  Int8Rows quantised(const float* x, std::int64_t m, std::int64_t ldx) const {
+    const std::int64_t groups = steps_ / 2;
+    auto* scratch = thread_scratch<std::byte>(ScratchSlot::kMatmulInput, m * groups * (kInt8Group + 8));
+    auto* scales = reinterpret_cast<float*>(scratch + m * groups * kInt8Group);
+    const Int8Rows rows{m, groups, reinterpret_cast<std::int8_t*>(scratch), scales, reinterpret_cast<std::int32_t*>(scales + m * groups)};
+    parallel_for(m, 1 + 65536 / k_, [&](std::int64_t begin, std::int64_t end) { quantise_rows(x, ldx, k_, begin, end, rows); });
+    return rows;
+  }
 
   /// One group of one column. False if a weight is not finite.
   bool quantise(const float* w, std::int64_t c, std::int64_t group) {
@@ -315,23 +344,26 @@ class Int8Matrix final : public Bf16Arithmetic {
     auto* q = reinterpret_cast<std::uint8_t*>(record(p, group) + kInt8ScaleBytes);
     for (std::int64_t i = 0; i < kInt8Group; ++i) {
       const float rounded = finite && std::isfinite(inverse) ? std::clamp(std::nearbyint(w[i] * inverse), -127.0f, 127.0f) : 0.0f;
-      q[i / kStepInputs * kStepElements + offset(column, i % kStepInputs)] = encode(static_cast<int>(rounded));
+      q[offset(column, i)] = encode(static_cast<int>(rounded));
     }
     return finite;
   }
 
-  // How an instruction set wants a step's numbers (matmul_kernels.h).
-  static std::int64_t offset(std::int64_t column, std::int64_t input) {
-    const std::int64_t tile = column / 16 * kTileElements + input / 2 * 32;
-    if (isa() == Isa::kAvx512Bf16) return dot_int8_offset(column, input);
-    if (isa() == Isa::kAmx) return tile + column % 16 * 2 + input % 2;
-    return tile + input % 2 * 16 + column % 16;
+  // How an instruction set wants a group's numbers (matmul_kernels.h).
+  std::int64_t offset(std::int64_t column, std::int64_t input) const {
+    if (multiplies_bytes_) return vnni_offset(column, input);
+    const std::int64_t step = input / kStepInputs * kStepElements, i = input % kStepInputs;
+    if (isa() == Isa::kAvx512Bf16) return step + dot_int8_offset(column, i);
+    return step + column / 16 * kTileElements + i / 2 * 32 + (isa() == Isa::kAmx ? column % 16 * 2 + i % 2 : i % 2 * 16 + column % 16);
   }
-  static std::uint8_t encode(int q) {
+  std::uint8_t encode(int q) const {
+    if (multiplies_bytes_) return static_cast<std::uint8_t>(q + kInt8Zero);
     if (isa() != Isa::kAvx512Bf16) return static_cast<std::uint8_t>(static_cast<std::int8_t>(q));
     return static_cast<std::uint8_t>(q < 0 ? 0x80 - q : q);
   }
 
+  const WeightFormat format_;
+  const bool multiplies_bytes_;
   AlignedBuffer data_;
 };
 
@@ -345,9 +377,9 @@ Result<std::unique_ptr<PackedMatrix>> pack_bf16(std::span<const WeightPart> part
   return std::unique_ptr<PackedMatrix>(std::make_unique<Bf16Matrix>(StackedRows{parts, k, dtype}, n));
 }
 
-Result<std::unique_ptr<PackedMatrix>> pack_int8(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k, DType dtype) {
+Result<std::unique_ptr<PackedMatrix>> pack_int8(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k, DType dtype, bool bytes) {
   bool finite = true;
-  std::unique_ptr<PackedMatrix> matrix = std::make_unique<Int8Matrix>(StackedRows{parts, k, dtype}, n, finite);
+  std::unique_ptr<PackedMatrix> matrix = std::make_unique<Int8Matrix>(StackedRows{parts, k, dtype}, n, bytes, finite);
   if (!finite) return Status::invalid("weights", "a weight is NaN or infinite and cannot be quantised to int8; use bf16");
   return matrix;
 }

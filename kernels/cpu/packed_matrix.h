@@ -11,7 +11,7 @@ namespace quire::cpu {
 /// Arguments are checked by pack_weights(). Throws std::bad_alloc.
 Result<std::unique_ptr<PackedMatrix>> pack_f32(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k, DType dtype);
 Result<std::unique_ptr<PackedMatrix>> pack_bf16(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k, DType dtype);
-/// Errors: kInvalidArgument (a weight is not finite).
-Result<std::unique_ptr<PackedMatrix>> pack_int8(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k, DType dtype);
+/// bytes: kW8A8. Errors: kInvalidArgument (a weight is not finite).
+Result<std::unique_ptr<PackedMatrix>> pack_int8(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k, DType dtype, bool bytes);
 
 }  // namespace quire::cpu

@@ -29,7 +29,7 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(model, "device", device, 0, 1024, "accelerator number"),
       QUIRE_SETTING(model, "max_model_len", max_model_len, 0, 1e7, "longest prompt and answer together, at most the model's own window; 0: that window"),
       QUIRE_SETTING(model, "kv_dtype", kv_dtype, 0, 0, "type of cached keys and values", "f16", "bf16", "f32"),
-      QUIRE_SETTING(model, "weights", weights, 0, 0, "type of the weights in memory", "auto", "f32", "bf16", "int8"),
+      QUIRE_SETTING(model, "weights", weights, 0, 0, "type of the weights in memory", "auto", "f32", "bf16", "int8", "w8a8"),
       QUIRE_SETTING(model, "prompt_format", prompt_format, 0, 0, "prompt family; auto: from the model folder"),
       QUIRE_SETTING(model, "threads", threads, 0, 1024, "threads of the engine; 0: all cores"),
       QUIRE_SETTING(model, "working_cache_bytes", working_cache_bytes, 0, kBig, "memory for running requests; 0: a quarter of what is free"),

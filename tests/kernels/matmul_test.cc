@@ -18,7 +18,11 @@ std::unique_ptr<PackedMatrix> pack(const std::vector<float>& w, std::int64_t n, 
   return std::move(packed).value();
 }
 
-/// What int8 keeps of a weight matrix: groups of 64 inputs, largest magnitude at 127; q * scale rounded to bf16 unless sums are scaled.
+constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kW8A8};
+
+bool is_int8(WeightFormat format) { return format == WeightFormat::kInt8 || format == WeightFormat::kW8A8; }
+
+/// What int8 keeps of a matrix [n, k]: groups of 64 inputs, largest magnitude at 127; of weights, q * scale rounded to bf16 unless sums are scaled.
 std::vector<float> int8_values(const std::vector<float>& w, std::int64_t n, std::int64_t k) {
   const bool scaled_sums = std::string(cpu_isa()) == "avx512_bf16";
   std::vector<float> out = w;
@@ -44,7 +48,7 @@ TEST_P(MatmulTest, EveryFormatMatchesTheReference) {
   const auto [m, n, k] = GetParam();
   const std::int64_t ldx = k + 5, ldy = n + 3;
   const auto w = random_floats(std::int64_t{n} * k, 1), x = random_floats(m * ldx, 2), bias = random_floats(n, 3);
-  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8}) {
+  for (const WeightFormat format : kFormats) {
     for (const bool with_bias : {true, false}) {
       const auto packed = pack(w, n, k, format);
       EXPECT_EQ(packed->n(), n);
@@ -55,7 +59,8 @@ TEST_P(MatmulTest, EveryFormatMatchesTheReference) {
       for (int r = 0; r < m; ++r) dense_x.insert(dense_x.end(), x.begin() + r * ldx, x.begin() + r * ldx + k);
       // The reference sees what the format sees: the error that is left is summation in f32.
       const bool exact = format == WeightFormat::kF32;
-      const auto seen_x = exact ? dense_x : rounded(dense_x, DType::kBF16);
+      const bool bytes = format == WeightFormat::kW8A8 && std::string(cpu_isa()) == "avx512_bf16";
+      const auto seen_x = exact ? dense_x : bytes ? int8_values(dense_x, m, k) : rounded(dense_x, DType::kBF16);
       const auto seen_w = exact ? w : format == WeightFormat::kBF16 ? rounded(w, DType::kBF16) : int8_values(w, n, k);
       std::vector<float> expected(static_cast<std::size_t>(m) * n), actual;
       matmul_reference(seen_x.data(), m, k, seen_w.data(), n, with_bias ? bias.data() : nullptr, expected.data());
@@ -63,8 +68,8 @@ TEST_P(MatmulTest, EveryFormatMatchesTheReference) {
         actual.insert(actual.end(), y.begin() + r * ldy, y.begin() + r * ldy + n);
         for (int c = n; c < ldy; ++c) ASSERT_EQ(y[r * ldy + c], 777.0f) << "wrote past the row";
       }
-      // An int8 weight near a rounding boundary may fall either way: one step of one or two weights.
-      const double tolerance = format == WeightFormat::kInt8 ? 0.1 : 3e-7 * k + 1e-5;
+      // An int8 number near a rounding boundary may fall either way: one step of one or two of them.
+      const double tolerance = is_int8(format) ? 0.1 : 3e-7 * k + 1e-5;
       expect_close(actual, expected, tolerance, 0, "format " + std::to_string(static_cast<int>(format)));
     }
   }
@@ -78,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MatmulTest,
 TEST(MatmulRowsTest, ARowHasTheSameBitsInAnyBatch) {
   constexpr std::int64_t kK = 2200, kN = 333, kM = 513;
   const auto w = random_floats(kN * kK, 11), x = random_floats(kM * kK, 12), bias = random_floats(kN, 13);
-  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8}) {
+  for (const WeightFormat format : kFormats) {
     const auto packed = pack(w, kN, kK, format);
     std::vector<float> all(static_cast<std::size_t>(kM * kN));
     ASSERT_OK(packed->multiply(x.data(), kM, kK, bias.data(), all.data(), kN));
@@ -95,7 +100,7 @@ TEST(MatmulRowsTest, ARowHasTheSameBitsInAnyBatch) {
 TEST(MatmulRowsTest, ResultDoesNotDependOnTheNumberOfThreads) {
   constexpr std::int64_t kK = 300, kN = 500, kM = 40;
   const auto w = random_floats(kN * kK, 21), x = random_floats(kM * kK, 22);
-  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8}) {
+  for (const WeightFormat format : kFormats) {
     const auto packed = pack(w, kN, kK, format);
     std::vector<float> one(kM * kN), three(kM * kN);
     set_num_threads(1);
@@ -167,7 +172,7 @@ TEST(MatmulPackTest, WrongArgumentsAreNamed) {
 
 TEST(MatmulPackTest, NanInputsStayNan) {
   const auto w = random_floats(40 * 70, 51);
-  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8}) {
+  for (const WeightFormat format : kFormats) {
     auto x = random_floats(3 * 70, 52);
     x[70 + 13] = std::numeric_limits<float>::quiet_NaN();
     std::vector<float> y(3 * 40);

@@ -108,7 +108,7 @@ TEST_P(GoldenTest, LowPrecisionStaysClose) {
     WeightFormat weights;
     const char* name;
     double bound, bound_from_f32;
-  } formats[] = {{WeightFormat::kBF16, "bf16", 2e-2, 2e-2}, {WeightFormat::kInt8, "int8", 3e-2, 5e-2}};
+  } formats[] = {{WeightFormat::kBF16, "bf16", 2e-2, 2e-2}, {WeightFormat::kInt8, "int8", 3e-2, 5e-2}, {WeightFormat::kW8A8, "w8a8", 4e-2, 7e-2}};
   for (const auto& f : formats) {
     Runner run = load(f.weights, DType::kF16);
     const double prompt = relative_frobenius(run.append(case_.prompt, case_.prompt_logits()), case_.tensors["prompt_logits"]);
