@@ -15,22 +15,32 @@ constexpr std::size_t kHugePage = 2 << 20;
 
 /// A range of fresh memory cut into pages.
 struct PagePool::Slab {
-  void* data = MAP_FAILED;
+  void* data = nullptr;
   std::size_t bytes = 0;
+  ComputeMemory* memory;
 
-  explicit Slab(std::size_t size) : bytes(size) {
-    data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  Slab(std::size_t size, ComputeMemory* from) : bytes(size), memory(from) {
+    if (memory != nullptr) {
+      const Result<void*> given = memory->allocate(static_cast<std::int64_t>(bytes));
+      if (given.ok()) data = *given;
+      return;
+    }
+    void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) return;
+    data = mapped;
     // Attention walks pages of many tokens: fewer address translations. A refusal costs only speed.
-    if (data != MAP_FAILED && bytes >= kHugePage) (void)::madvise(data, bytes, MADV_HUGEPAGE);
+    if (bytes >= kHugePage) (void)::madvise(data, bytes, MADV_HUGEPAGE);
   }
   ~Slab() {
-    if (data != MAP_FAILED) ::munmap(data, bytes);
+    if (data == nullptr) return;
+    if (memory != nullptr) memory->release(data);
+    else ::munmap(data, bytes);
   }
   Slab(const Slab&) = delete;
   Slab& operator=(const Slab&) = delete;
 };
 
-PagePool::PagePool(PageFormat format, std::int64_t max_bytes) : format_(format), max_bytes_(max_bytes) {
+PagePool::PagePool(PageFormat format, std::int64_t max_bytes, std::shared_ptr<ComputeMemory> memory) : format_(format), max_bytes_(max_bytes), memory_(std::move(memory)) {
   QUIRE_CHECK(format.num_kv_heads > 0 && format.head_dim > 0 && format.head_dim % 8 == 0, "page format without a shape");
   QUIRE_CHECK(format.page_bytes() % 64 == 0, "pages must stay 64-byte aligned");
 }
@@ -47,9 +57,9 @@ Result<void*> PagePool::allocate() {
       return Status::exhausted("the working caches already hold " + std::to_string(pages_in_use_ * page) + " of " +
                                std::to_string(max_bytes_) + " bytes");
     }
-    auto slab = std::make_unique<Slab>(static_cast<std::size_t>(pages * page));
-    if (slab->data == MAP_FAILED) {
-      return Status::exhausted("the system gives no more memory for working caches (" + std::to_string(pages * page) + " bytes asked)");
+    auto slab = std::make_unique<Slab>(static_cast<std::size_t>(pages * page), memory_.get());
+    if (slab->data == nullptr) {
+      return Status::exhausted((memory_ != nullptr ? std::string("the device") : std::string("the system")) + " gives no more memory for working caches (" + std::to_string(pages * page) + " bytes asked)");
     }
     // Room for every page, so that release() never allocates.
     free_.reserve(static_cast<std::size_t>(pages_owned_ + pages));

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/cache/compute_memory.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/status.h"
 #include "kernels/kv.h"
@@ -29,13 +30,15 @@ struct PageFormat {
 /// Threads: every method may be called concurrently. The pool must outlive its pages.
 class PagePool {
  public:
-  /// max_bytes 0: no limit.
-  PagePool(PageFormat format, std::int64_t max_bytes);
+  /// max_bytes 0: no limit. `memory`: what pages are made of; null: ordinary memory.
+  PagePool(PageFormat format, std::int64_t max_bytes, std::shared_ptr<ComputeMemory> memory = nullptr);
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
   const PageFormat& format() const { return format_; }
+  /// Before the host reads or writes pages. Threads: the one that computes. Errors: those of ComputeMemory::settle.
+  Status settle() const { return quire::settle(memory_.get()); }
   /// Uninitialised memory. Errors: kResourceExhausted (budget or system memory; nothing changes).
   Result<void*> allocate();
   /// One more holder of a page in use.
@@ -53,6 +56,7 @@ class PagePool {
   struct Slab;
   const PageFormat format_;
   const std::int64_t max_bytes_;
+  const std::shared_ptr<ComputeMemory> memory_;
   mutable std::mutex mu_;
   std::vector<std::unique_ptr<Slab>> slabs_;  // guarded by mu_
   std::vector<void*> free_;                   // guarded by mu_

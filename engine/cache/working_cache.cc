@@ -92,6 +92,7 @@ void WorkingCache::truncate(std::int32_t layer_idx, std::int64_t num_rows) {
 /// Before rows of the page are written: gives the layer a copy of its own if others hold it.
 Status WorkingCache::own_page(Layer& layer, std::size_t page) {
   if (page >= layer.shared || !pool_->shared(layer.pages[page])) return {};
+  QUIRE_RETURN_IF_ERROR(pool_->settle());
   QUIRE_ASSIGN_OR_RETURN(void* copy, pool_->allocate());
   std::memcpy(copy, layer.pages[page], static_cast<std::size_t>(pool_->format().page_bytes()));
   pool_->release(layer.pages[page]);
@@ -127,6 +128,7 @@ std::vector<void*> WorkingCache::share_page(std::int64_t page) {
 
 void WorkingCache::move_out() {
   const auto page_bytes = static_cast<std::size_t>(pool_->format().page_bytes());
+  (void)pool_->settle();  // a lost device is reported by the next step of whoever computes
   std::vector<std::byte> moved(static_cast<std::size_t>(bytes()));
   std::byte* to = moved.data();
   for (Layer& layer : layers_) {
@@ -144,6 +146,7 @@ void WorkingCache::move_out() {
 Status WorkingCache::move_in() {
   const auto page_bytes = static_cast<std::size_t>(pool_->format().page_bytes());
   const std::byte* from = moved_.data();
+  QUIRE_RETURN_IF_ERROR(pool_->settle());  // pages that were given back may still be read
   for (Layer& layer : layers_) {
     const auto count = static_cast<std::size_t>(pages_for(static_cast<std::int64_t>(layer.positions.size())));
     layer.pages.reserve(count);
@@ -179,6 +182,7 @@ Status WorkingCache::place(std::int32_t layer_idx, const RopeTable& rope, const 
   for (std::int64_t page = first_row / kPageTokens; page * kPageTokens < first_row + raw.num_rows; ++page) {
     QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(page)));
   }
+  QUIRE_RETURN_IF_ERROR(pool_->settle());
   return kv_place(rope, KvPlaceArgs{.src = raw, .dst = mutable_view(layer_idx), .positions = layer.positions.data() + first_row,
                                     .dst_rows = nullptr, .first_dst_row = first_row});
 }
@@ -188,16 +192,27 @@ Status WorkingCache::place_rows(std::int32_t layer_idx, const RopeTable& rope, c
   if (static_cast<std::int64_t>(rows.size()) != raw.num_rows) {
     return Status::invalid("rows", std::to_string(rows.size()) + " rows for " + std::to_string(raw.num_rows) + " raw rows");
   }
+  QUIRE_RETURN_IF_ERROR(own_rows(layer, rows));
   std::vector<std::int32_t> positions(rows.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] < 0 || static_cast<std::size_t>(rows[i]) >= layer.positions.size()) {
-      return Status::invalid("rows", "row " + std::to_string(rows[i]) + " is not among the cache's " + std::to_string(layer.positions.size()));
-    }
-    positions[i] = layer.positions[static_cast<std::size_t>(rows[i])];
-    QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(rows[i] / kPageTokens)));
-  }
+  for (std::size_t i = 0; i < rows.size(); ++i) positions[i] = layer.positions[static_cast<std::size_t>(rows[i])];
+  QUIRE_RETURN_IF_ERROR(pool_->settle());
   return kv_place(rope, KvPlaceArgs{.src = raw, .dst = mutable_view(layer_idx), .positions = positions.data(), .dst_rows = rows.data(),
                                     .first_dst_row = 0});
+}
+
+Status WorkingCache::own_rows(Layer& layer, std::span<const std::int32_t> rows) {
+  for (const std::int32_t row : rows) {
+    if (row < 0 || static_cast<std::size_t>(row) >= layer.positions.size()) {
+      return Status::invalid("rows", "row " + std::to_string(row) + " is not among the cache's " + std::to_string(layer.positions.size()));
+    }
+    QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(row / kPageTokens)));
+  }
+  return {};
+}
+
+Result<MutableKvView> WorkingCache::writable(std::int32_t layer, std::span<const std::int32_t> rows) {
+  QUIRE_RETURN_IF_ERROR(own_rows(layers_.at(static_cast<std::size_t>(layer)), rows));
+  return mutable_view(layer);
 }
 
 Status WorkingCache::keep_rows(std::int32_t layer_idx, std::span<const std::vector<std::int32_t>> rows) {
@@ -215,6 +230,7 @@ Status WorkingCache::keep_rows(std::int32_t layer_idx, std::span<const std::vect
     most = std::max(most, list.size());
   }
   for (std::size_t page = 0; page * kPageTokens < most; ++page) QUIRE_RETURN_IF_ERROR(own_page(layer, page));
+  QUIRE_RETURN_IF_ERROR(pool_->settle());
   const Strides strides(format);
   std::vector<std::int32_t> positions(most, std::numeric_limits<std::int32_t>::min());
   for (std::size_t head = 0; head < rows.size(); ++head) {

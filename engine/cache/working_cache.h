@@ -16,6 +16,7 @@
 
 namespace quire {
 
+/// Where the pool's pages lie in a device's memory, calls that copy or write rows themselves settle it first, so that nothing enqueued uses the rows.
 /// Threads: one at a time (the engine thread); read-only views may be read by kernel threads meanwhile.
 class WorkingCache {
  public:
@@ -60,6 +61,10 @@ class WorkingCache {
   /// The same for scattered rows.
   Status place_rows(std::int32_t layer, const RopeTable& rope, const RawKvView& raw, std::span<const std::int32_t> rows);
 
+  /// The layer's pages for writing these rows to, each within the layer: pages that others hold have become copies. Valid until the cache changes.
+  /// Errors: kInvalidArgument, kResourceExhausted (some pages may have become copies).
+  Result<MutableKvView> writable(std::int32_t layer, std::span<const std::int32_t> rows);
+
   /// Keeps of the layer only these rows, a list for each KV head, [num_kv_heads], each ascending, not empty and within the layer, and returns the
   /// pages that are free then. Afterwards row r holds every head's r-th kept row and stands at the largest of their positions, so that nobody sees it too
   /// early. Where lists differ in length the layer is ragged: the rows behind a shorter list hold nothing for that head. Rows added later are
@@ -84,6 +89,7 @@ class WorkingCache {
     std::int64_t ragged_rows = 0;
   };
   MutableKvView mutable_view(std::int32_t layer);
+  Status own_rows(Layer& layer, std::span<const std::int32_t> rows);
   Status own_page(Layer& layer, std::size_t page);
   PagePool* pool_;
   std::vector<Layer> layers_;

@@ -7,16 +7,13 @@
 #include <numeric>
 #include <string>
 
-#include "kernels/attention.h"
-#include "kernels/kv.h"
+#include "engine/model/compute.h"
 
 namespace quire {
 namespace {
 
-template <class T>
-void grow(std::vector<T>& v, std::int64_t n) {
-  if (v.size() < static_cast<std::size_t>(n)) v.resize(static_cast<std::size_t>(n));
-}
+/// Rows whose logits pass through memory of the device at once.
+constexpr std::int64_t kLogitRows = 64;
 
 Status check_request(const Model& model, const ForwardRequest& r) {
   const auto n = static_cast<std::int64_t>(r.token_ids.size());
@@ -44,19 +41,28 @@ Status check_request(const Model& model, const ForwardRequest& r) {
 class ForwardPass::Impl {
  public:
   Impl(Model& model, const ForwardRequest& request, ForwardWorkspace& w)
-      : model_(model), request_(request), w_(w), c_(model.config()), q_dim_(std::int64_t{c_.num_heads} * c_.head_dim),
-        kv_dim_(std::int64_t{c_.num_kv_heads} * c_.head_dim) {}
+      : model_(model), compute_(model.compute()), memory_(compute_.memory()), request_(request), w_(w), c_(model.config()),
+        q_dim_(std::int64_t{c_.num_heads} * c_.head_dim) {}
+  /// What is enqueued uses the cache and the workspace.
+  ~Impl() {
+    if (begun_ && !done_) (void)compute_.settle();
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   bool done() const { return done_; }
   Status step() {
-    const Status status = step_unchecked();
-    done_ = done_ || !status.ok();
-    return status;
+    Status status = step_unchecked();
+    if (!done_ && status.ok()) return status;
+    done_ = true;
+    const Status settled = compute_.settle();
+    return status.ok() ? settled : status;
   }
 
  private:
   Status step_unchecked() {
     QUIRE_CHECK(!done_, "a pass goes on after its end");
+    begun_ = true;
     if (next_layer_ == 0) QUIRE_RETURN_IF_ERROR(begin());
     if (next_layer_ < c_.num_layers && !w_.rows.empty()) QUIRE_RETURN_IF_ERROR(run_layer(next_layer_++));
     if (next_layer_ < c_.num_layers && !w_.rows.empty()) return {};
@@ -67,7 +73,7 @@ class ForwardPass::Impl {
   Status begin() {
     QUIRE_RETURN_IF_ERROR(check_request(model_, request_));
     const auto n = static_cast<std::int64_t>(request_.token_ids.size());
-    grow(w_.x, n * c_.hidden_size);
+    QUIRE_RETURN_IF_ERROR(w_.x.reserve(memory_, n * c_.hidden_size));
     QUIRE_RETURN_IF_ERROR(model_.embed(request_.token_ids, w_.x.data()));
     w_.rows.resize(static_cast<std::size_t>(n));
     std::iota(w_.rows.begin(), w_.rows.end(), 0);
@@ -77,7 +83,10 @@ class ForwardPass::Impl {
 
   Status run_layer(std::int32_t layer) {
     const auto m = static_cast<std::int64_t>(w_.rows.size());
-    if (request_.tap != nullptr && std::ranges::find(request_.tap->layers(), layer) != request_.tap->layers().end()) request_.tap->take(layer, w_.rows, w_.x.data());
+    if (request_.tap != nullptr && std::ranges::find(request_.tap->layers(), layer) != request_.tap->layers().end()) {
+      QUIRE_RETURN_IF_ERROR(compute_.settle());
+      request_.tap->take(layer, w_.rows, w_.x.data());
+    }
     QUIRE_ASSIGN_OR_RETURN(const QkvRows qkv, model_.project_qkv(layer, w_.x.data(), m));
     QUIRE_RETURN_IF_ERROR(plan_rows(layer));
     w_.write.assign(w_.rows.size(), 1);
@@ -89,6 +98,7 @@ class ForwardPass::Impl {
     LayerPass pass{.layer = layer, .rows = w_.rows, .positions = w_.positions, .qkv = qkv, .lse = nullptr, .cache = request_.cache,
                    .write = &w_.write, .carry_on = &w_.carry_on, .cache_rows = &w_.cache_rows};
     if (request_.hook) {
+      QUIRE_RETURN_IF_ERROR(compute_.settle());
       QUIRE_RETURN_IF_ERROR(request_.hook->after_projection(pass));
       QUIRE_RETURN_IF_ERROR(check_decisions());
     }
@@ -97,6 +107,8 @@ class ForwardPass::Impl {
     if (request_.hook) {
       // Which rows attended is decided; dropping more of them is still possible.
       attended_.assign(w_.carry_on.begin(), w_.carry_on.end());
+      QUIRE_RETURN_IF_ERROR(compute_.settle());
+      spread_lse();
       pass.lse = w_.lse.data();
       QUIRE_RETURN_IF_ERROR(request_.hook->after_attention(pass));
       QUIRE_RETURN_IF_ERROR(check_decisions());
@@ -150,32 +162,12 @@ class ForwardPass::Impl {
       written_.push_back(static_cast<std::int32_t>(i));
       write_rows_.push_back(static_cast<std::int32_t>(row));
     }
-    const auto n = static_cast<std::int64_t>(written_.size());
-    if (n == 0) return {};
-
-    const float *k = qkv.k, *v = qkv.v;
-    std::int64_t ld = qkv.ld;
-    if (n < qkv.rows) {  // scattered: bring the written rows together
-      grow(w_.kv_gather, n * 2 * kv_dim_);
-      ld = 2 * kv_dim_;
-      const auto bytes = static_cast<std::size_t>(kv_dim_) * sizeof(float);
-      for (std::int64_t i = 0; i < n; ++i) {
-        const std::int64_t from = written_[static_cast<std::size_t>(i)] * qkv.ld;
-        std::memcpy(w_.kv_gather.data() + i * ld, qkv.k + from, bytes);
-        std::memcpy(w_.kv_gather.data() + i * ld + kv_dim_, qkv.v + from, bytes);
-      }
-      k = w_.kv_gather.data();
-      v = k + kv_dim_;
-    }
-    const DType dtype = model_.options().kv_dtype;
-    const auto size = static_cast<std::int64_t>(dtype_bytes(dtype));
-    grow(w_.kv_raw, n * 2 * kv_dim_ * size);
-    QUIRE_RETURN_IF_ERROR(kv_pack({.k = k, .v = v, .rows = n, .ldk = ld, .ldv = ld, .num_kv_heads = c_.num_kv_heads,
-                                   .head_dim = c_.head_dim, .dtype = dtype, .out = w_.kv_raw.data()}));
-    const std::int64_t row_stride = c_.head_dim * size;
-    const RawKvView raw{.data = w_.kv_raw.data(), .num_rows = n, .dtype = dtype, .head_stride = 2 * n * row_stride,
-                        .kv_stride = n * row_stride, .row_stride = row_stride};
-    return request_.cache->place_rows(layer, model_.rope(), raw, write_rows_);
+    if (written_.empty()) return {};
+    written_positions_.resize(written_.size());
+    for (std::size_t i = 0; i < written_.size(); ++i) written_positions_[i] = w_.positions[static_cast<std::size_t>(written_[i])];
+    QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages, request_.cache->writable(layer, write_rows_));
+    return compute_.write_rows(model_.rope(), {.k = qkv.k, .v = qkv.v, .ld = qkv.ld, .from = written_, .positions = written_positions_, .dst_rows = write_rows_,
+                                               .raw_dtype = model_.options().kv_dtype, .dst = pages});
   }
 
   /// Attention of the rows that are carried on; their outputs and inputs x come to lie together in front.
@@ -186,37 +178,36 @@ class ForwardPass::Impl {
       if (w_.carry_on[static_cast<std::size_t>(i)]) attending_.push_back(static_cast<std::int32_t>(i));
     }
     const auto n = static_cast<std::int64_t>(attending_.size());
-    grow(w_.attention, n * q_dim_);
-    grow(w_.q_rotated, n * q_dim_);
-    if (request_.hook) grow(w_.lse, m * c_.num_heads);
-    if (n < m) {
-      const std::int64_t h = c_.hidden_size;
-      for (std::int64_t i = 0; i < n; ++i) {
-        const std::int64_t from = attending_[static_cast<std::size_t>(i)];
-        std::memcpy(w_.q_rotated.data() + i * q_dim_, qkv.q + from * qkv.ld, static_cast<std::size_t>(q_dim_) * sizeof(float));
-        if (from != i) std::memcpy(w_.x.data() + i * h, w_.x.data() + from * h, static_cast<std::size_t>(h) * sizeof(float));
-      }
-    }
+    if (request_.hook) QUIRE_RETURN_IF_ERROR(w_.lse.reserve(memory_, m * c_.num_heads));
+    if (n < m) QUIRE_RETURN_IF_ERROR(keep(w_.x, c_.hidden_size, attending_));
+    if (n == 0) return {};
+    QUIRE_RETURN_IF_ERROR(w_.attention.reserve(memory_, m * q_dim_));
+    QUIRE_RETURN_IF_ERROR(w_.q.reserve(memory_, m * q_dim_));
     query_positions_.resize(attending_.size());
     for (std::size_t i = 0; i < attending_.size(); ++i) query_positions_[i] = w_.positions[static_cast<std::size_t>(attending_[i])];
-    if (n > 0) {
-      const bool whole = n == m;
-      QUIRE_RETURN_IF_ERROR(rope_rotate(model_.rope(), {.x = whole ? qkv.q : w_.q_rotated.data(), .out = w_.q_rotated.data(),
-                                                       .positions = query_positions_.data(), .rows = n, .num_heads = c_.num_heads,
-                                                       .ldx = whole ? qkv.ld : q_dim_, .ldo = q_dim_}));
-      const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
-      QUIRE_RETURN_IF_ERROR(attention({.q = w_.q_rotated.data(), .query_positions = query_positions_.data(), .rows = n, .ldq = q_dim_,
-                                       .num_heads = c_.num_heads, .scale = scale, .kv = request_.cache->view(layer),
-                                       .out = w_.attention.data(), .ldo = q_dim_, .lse = request_.hook ? w_.lse.data() : nullptr}));
-    }
-    if (request_.hook && n < m) spread_lse(m, n);
+    const bool whole = n == m;
+    if (!whole) QUIRE_RETURN_IF_ERROR(compute_.take_rows(qkv.q, qkv.ld, attending_, q_dim_, w_.q.data()));
+    QUIRE_RETURN_IF_ERROR(compute_.rotate(model_.rope(), {.x = whole ? qkv.q : w_.q.data(), .out = w_.q.data(), .positions = query_positions_.data(), .rows = n,
+                                                         .num_heads = c_.num_heads, .ldx = whole ? qkv.ld : q_dim_, .ldo = q_dim_}));
+    const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
+    return compute_.attend({.q = w_.q.data(), .query_positions = query_positions_.data(), .rows = n, .ldq = q_dim_, .num_heads = c_.num_heads, .scale = scale,
+                            .kv = request_.cache->view(layer), .out = w_.attention.data(), .ldo = q_dim_, .lse = request_.hook ? w_.lse.data() : nullptr});
+  }
+
+  /// Of the rows of `values`, only these, together in front.
+  Status keep(ComputeBuffer<float>& values, std::int64_t dim, std::span<const std::int32_t> rows) {
+    QUIRE_RETURN_IF_ERROR(w_.kept.reserve(memory_, std::max<std::int64_t>(1, static_cast<std::int64_t>(rows.size())) * dim));
+    QUIRE_RETURN_IF_ERROR(compute_.take_rows(values.data(), dim, rows, dim, w_.kept.data()));
+    values.swap(w_.kept);
     return {};
   }
 
   /// lse was written for the attending rows; moves each to its own row and marks the others.
-  void spread_lse(std::int64_t m, std::int64_t n) {
+  void spread_lse() {
     const auto heads = static_cast<std::size_t>(c_.num_heads);
-    std::int64_t from = n - 1;
+    const auto m = static_cast<std::int64_t>(w_.rows.size());
+    std::int64_t from = static_cast<std::int64_t>(attending_.size()) - 1;
+    if (from + 1 == m) return;
     for (std::int64_t to = m - 1; to >= 0; --to) {
       float* out = w_.lse.data() + static_cast<std::size_t>(to) * heads;
       if (from >= 0 && attending_[static_cast<std::size_t>(from)] == to) {
@@ -230,21 +221,19 @@ class ForwardPass::Impl {
 
   /// After a hook: rows dropped since they attended leave x and attention as well.
   Status drop_late() {
-    const std::int64_t h = c_.hidden_size;
-    std::int64_t from = 0, to = 0;
+    std::vector<std::int32_t> kept;
+    std::int32_t attended = 0;
     for (std::size_t i = 0; i < w_.rows.size(); ++i) {
       if (!attended_[i]) {
         if (w_.carry_on[i]) return Status::invalid("hook", "a hook carried on a row that it had dropped before attention");
         continue;
       }
-      if (w_.carry_on[i]) {
-        if (from != to) {
-          std::memcpy(w_.x.data() + to * h, w_.x.data() + from * h, static_cast<std::size_t>(h) * sizeof(float));
-          std::memcpy(w_.attention.data() + to * q_dim_, w_.attention.data() + from * q_dim_, static_cast<std::size_t>(q_dim_) * sizeof(float));
-        }
-        ++to;
-      }
-      ++from;
+      if (w_.carry_on[i]) kept.push_back(attended);
+      ++attended;
+    }
+    if (static_cast<std::int32_t>(kept.size()) < attended) {
+      QUIRE_RETURN_IF_ERROR(keep(w_.x, c_.hidden_size, kept));
+      QUIRE_RETURN_IF_ERROR(keep(w_.attention, q_dim_, kept));
     }
     compact_rows();
     return {};
@@ -269,18 +258,31 @@ class ForwardPass::Impl {
     }
     const auto n = static_cast<std::int64_t>(w_.rows.size());
     if (n == 0) return {};
-    if (request_.hidden) std::memcpy(request_.hidden, w_.x.data(), static_cast<std::size_t>(n * c_.hidden_size) * sizeof(float));
-    return request_.logits ? model_.logits(w_.x.data(), n, request_.logits) : Status();
+    if (request_.hidden) QUIRE_RETURN_IF_ERROR(compute_.read(w_.x.data(), n * c_.hidden_size, request_.hidden));
+    return request_.logits ? write_logits(n) : Status();
+  }
+
+  Status write_logits(std::int64_t n) {
+    if (memory_ == nullptr) return model_.logits(w_.x.data(), n, request_.logits);
+    for (std::int64_t begin = 0; begin < n; begin += kLogitRows) {
+      const std::int64_t rows = std::min(kLogitRows, n - begin);
+      QUIRE_RETURN_IF_ERROR(w_.logits.reserve(memory_, std::min(n, kLogitRows) * c_.vocab_size));
+      QUIRE_RETURN_IF_ERROR(model_.logits(w_.x.data() + begin * c_.hidden_size, rows, w_.logits.data()));
+      QUIRE_RETURN_IF_ERROR(compute_.read(w_.logits.data(), rows * c_.vocab_size, request_.logits + begin * c_.vocab_size));
+    }
+    return {};
   }
 
   Model& model_;
+  Compute& compute_;
+  const std::shared_ptr<ComputeMemory> memory_;
   const ForwardRequest request_;
   ForwardWorkspace& w_;
   const ModelConfig& c_;
-  const std::int64_t q_dim_, kv_dim_;
+  const std::int64_t q_dim_;
   std::int32_t next_layer_ = 0;
-  bool done_ = false;
-  std::vector<std::int32_t> written_, write_rows_, attending_, query_positions_;
+  bool begun_ = false, done_ = false;
+  std::vector<std::int32_t> written_, write_rows_, written_positions_, attending_, query_positions_;
   std::vector<std::uint8_t> attended_;
 };
 

@@ -10,13 +10,14 @@
 #include <span>
 #include <vector>
 
+#include "engine/cache/compute_memory.h"
 #include "engine/cache/working_cache.h"
 #include "engine/model/model.h"
 #include "kernels/base/status.h"
 
 namespace quire {
 
-/// One layer of a pass, as a hook sees it. `rows` are the pass rows still active in this layer, ascending.
+/// One layer of a pass, as a hook sees it. A hook computes on the host: all that was enqueued has run, and it may read and write what it is shown. `rows` are the pass rows still active in this layer, ascending.
 struct LayerPass {
   std::int32_t layer;
   std::span<const std::int32_t> rows;       ///< indices into the pass's token_ids
@@ -71,8 +72,7 @@ struct ForwardRequest {
 /// Buffers of a pass, reused between calls by the engine thread.
 class ForwardWorkspace {
  public:
-  std::vector<float> x, q_rotated, attention, lse, kv_gather;
-  std::vector<std::uint8_t> kv_raw;
+  ComputeBuffer<float> x, q, attention, lse, kept, logits;  ///< kept: rows that go on, before they take the place of all rows
   std::vector<std::int32_t> rows, positions;
   std::vector<std::uint8_t> write, carry_on;
   std::vector<std::int64_t> cache_rows;
@@ -81,7 +81,8 @@ class ForwardWorkspace {
 /// Runs the pass. Without a hook, only logit_rows attend in the last layer. Rows attend to every cache row of their layer whose position is <= their own, their own new rows included.
 /// New raw K and V are rounded to the KV dtype *before* RoPE, exactly as a store round trip rounds them, so recomputed and reused
 /// rows have the same bits. On error the cache may hold extra rows: the caller truncates.
-/// Errors: kInvalidArgument, kResourceExhausted.
+/// Where the model computes on a device, layers are enqueued one behind the other; a pass waits for them before it calls a hook or a tap, and at its end.
+/// Errors: kInvalidArgument, kResourceExhausted, kDeviceLost.
 Status forward(Model& model, const ForwardRequest& request, ForwardWorkspace& workspace);
 
 /// The same pass, left between layers and taken up again: other passes of the model may run meanwhile, with workspaces of their own.

@@ -1,11 +1,6 @@
 #include "engine/model/llama_model.h"
 
 #include <algorithm>
-#include <cstring>
-
-#include "kernels/activation.h"
-#include "kernels/norm.h"
-#include "kernels/parallel.h"
 
 namespace quire {
 namespace {
@@ -13,12 +8,12 @@ namespace {
 /// Rows the feed-forward part handles at once: its activations are the widest of the model.
 constexpr std::int64_t kChunkRows = 512;
 
-const float* bias_or_null(const std::vector<float>& bias) { return bias.empty() ? nullptr : bias.data(); }
-
 class LlamaModel final : public Model {
  public:
-  LlamaModel(ModelConfig config, ModelOptions options, std::shared_ptr<const RopeTable> rope, std::shared_ptr<const LlamaWeights> weights)
-      : config_(std::move(config)), options_(options), shared_rope_(std::move(rope)), shared_weights_(std::move(weights)) {}
+  LlamaModel(ModelConfig config, ModelOptions options, std::shared_ptr<Compute> compute, std::shared_ptr<const RopeTable> rope,
+             std::shared_ptr<const void> known_rope, std::shared_ptr<const LlamaWeights> weights)
+      : config_(std::move(config)), options_(options), compute_(std::move(compute)), memory_(compute_->memory()), shared_rope_(std::move(rope)),
+        known_rope_(std::move(known_rope)), shared_weights_(std::move(weights)) {}
 
   const ModelConfig& config() const override { return config_; }
   const ModelOptions& options() const override { return options_; }
@@ -26,11 +21,11 @@ class LlamaModel final : public Model {
   const std::array<std::uint8_t, 32>& weights_digest() const override { return w_.digest; }
 
   std::int64_t decode_weight_bytes() const override {
-    std::int64_t bytes = w_.head->bytes() + float_bytes(w_.final_norm);
+    std::int64_t bytes = w_.head->bytes() + w_.final_norm.bytes;
     for (const LlamaLayer& l : w_.layers) {
       for (const auto* m : {&l.qkv, &l.output, &l.gate_up, &l.down}) bytes += (*m)->bytes();
       for (const auto* v : {&l.input_norm, &l.post_norm, &l.q_norm, &l.k_norm, &l.qkv_bias, &l.output_bias, &l.gate_up_bias, &l.down_bias}) {
-        bytes += float_bytes(*v);
+        bytes += v->bytes;
       }
     }
     return bytes;
@@ -41,7 +36,10 @@ class LlamaModel final : public Model {
     return decode_weight_bytes() + static_cast<std::int64_t>(w_.embedding.bytes().size()) + rope;
   }
 
-  std::unique_ptr<Model> twin() const override { return std::make_unique<LlamaModel>(config_, options_, shared_rope_, shared_weights_); }
+  std::unique_ptr<Model> twin() const override {
+    return std::make_unique<LlamaModel>(config_, options_, compute_->twin(), shared_rope_, known_rope_, shared_weights_);
+  }
+  Compute& compute() const override { return *compute_; }
 
   Status embed(std::span<const std::int32_t> ids, float* x) const override {
     for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -50,11 +48,7 @@ class LlamaModel final : public Model {
                                                 " is outside the model's vocabulary of " + std::to_string(config_.vocab_size));
       }
     }
-    const std::int64_t h = config_.hidden_size;
-    parallel_for(static_cast<std::int64_t>(ids.size()), 64, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r) embed_row(ids[static_cast<std::size_t>(r)], x + r * h);
-    });
-    return {};
+    return compute_->embed(w_.embedding.data, w_.embedding.dtype, config_.vocab_size, config_.hidden_size, ids, x);
   }
 
   Result<QkvRows> project_qkv(std::int32_t layer_idx, const float* x, std::int64_t rows) override {
@@ -62,13 +56,14 @@ class LlamaModel final : public Model {
     const ModelConfig& c = config_;
     const std::int64_t q_dim = std::int64_t{c.num_heads} * c.head_dim, kv_dim = std::int64_t{c.num_kv_heads} * c.head_dim;
     const std::int64_t ld = q_dim + 2 * kv_dim;
-    grow(qkv_, rows * ld);
+    QUIRE_RETURN_IF_ERROR(qkv_.reserve(memory_, rows * ld));
     for (std::int64_t begin = 0; begin < rows; begin += kChunkRows) {
       const std::int64_t n = std::min(kChunkRows, rows - begin);
       float* out = qkv_.data() + begin * ld;
       QUIRE_RETURN_IF_ERROR(norm(x + begin * c.hidden_size, l.input_norm, n));
-      QUIRE_RETURN_IF_ERROR(l.qkv->multiply(normed_.data(), n, c.hidden_size, bias_or_null(l.qkv_bias), out, ld));
-      if (c.qk_norm) QUIRE_RETURN_IF_ERROR(norm_heads(l, out, n, ld, q_dim));
+      QUIRE_RETURN_IF_ERROR(compute_->product({l.qkv.get(), normed_.data(), n, c.hidden_size, l.qkv_bias.floats(), out, ld}));
+      if (!c.qk_norm) continue;
+      QUIRE_RETURN_IF_ERROR(compute_->norm_heads({out, n, ld, c.num_heads, c.num_kv_heads, c.head_dim, l.q_norm.floats(), l.k_norm.floats(), c.rms_norm_eps}));
     }
     return QkvRows{qkv_.data(), qkv_.data() + q_dim, qkv_.data() + q_dim + kv_dim, rows, ld};
   }
@@ -80,89 +75,75 @@ class LlamaModel final : public Model {
     for (std::int64_t begin = 0; begin < rows; begin += kChunkRows) {
       const std::int64_t n = std::min(kChunkRows, rows - begin);
       float* xs = x + begin * h;
-      grow(branch_, n * h);
-      grow(gate_up_, n * 2 * f);
-      grow(activated_, n * f);
-      QUIRE_RETURN_IF_ERROR(l.output->multiply(attention + begin * q_dim, n, q_dim, bias_or_null(l.output_bias), branch_.data(), h));
-      add_inplace(xs, branch_.data(), n * h);
+      QUIRE_RETURN_IF_ERROR(branch_.reserve(memory_, std::min(rows, kChunkRows) * h));
+      QUIRE_RETURN_IF_ERROR(gate_up_.reserve(memory_, std::min(rows, kChunkRows) * 2 * f));
+      QUIRE_RETURN_IF_ERROR(activated_.reserve(memory_, std::min(rows, kChunkRows) * f));
+      QUIRE_RETURN_IF_ERROR(compute_->add_product({l.output.get(), attention + begin * q_dim, n, q_dim, l.output_bias.floats(), xs, h}, branch_.data()));
       QUIRE_RETURN_IF_ERROR(norm(xs, l.post_norm, n));
-      QUIRE_RETURN_IF_ERROR(l.gate_up->multiply(normed_.data(), n, h, bias_or_null(l.gate_up_bias), gate_up_.data(), 2 * f));
-      QUIRE_RETURN_IF_ERROR(swiglu({.gate_up = gate_up_.data(), .out = activated_.data(), .rows = n, .dim = f}));
-      QUIRE_RETURN_IF_ERROR(l.down->multiply(activated_.data(), n, f, bias_or_null(l.down_bias), branch_.data(), h));
-      add_inplace(xs, branch_.data(), n * h);
+      QUIRE_RETURN_IF_ERROR(compute_->product({l.gate_up.get(), normed_.data(), n, h, l.gate_up_bias.floats(), gate_up_.data(), 2 * f}));
+      QUIRE_RETURN_IF_ERROR(compute_->swiglu({.gate_up = gate_up_.data(), .out = activated_.data(), .rows = n, .dim = f}));
+      QUIRE_RETURN_IF_ERROR(compute_->add_product({l.down.get(), activated_.data(), n, f, l.down_bias.floats(), xs, h}, branch_.data()));
     }
     return {};
   }
 
   Status final_norm(const float* x, std::int64_t rows, float* out) override {
-    return rms_norm({.x = x, .weight = w_.final_norm.data(), .out = out, .rows = rows, .dim = config_.hidden_size, .eps = config_.rms_norm_eps});
+    const std::int64_t h = config_.hidden_size;
+    if (memory_ == nullptr) return norm_into(x, w_.final_norm, rows, out);
+    for (std::int64_t begin = 0; begin < rows; begin += kChunkRows) {
+      const std::int64_t n = std::min(kChunkRows, rows - begin);
+      QUIRE_RETURN_IF_ERROR(branch_.reserve(memory_, std::min(rows, kChunkRows) * h));
+      QUIRE_RETURN_IF_ERROR(memory_->settle());
+      std::copy_n(x + begin * h, n * h, branch_.data());
+      QUIRE_RETURN_IF_ERROR(norm(branch_.data(), w_.final_norm, n));
+      QUIRE_RETURN_IF_ERROR(compute_->read(normed_.data(), n * h, out + begin * h));
+    }
+    return {};
   }
 
   Status logits(const float* x, std::int64_t rows, float* out) override {
+    const std::int64_t h = config_.hidden_size, vocab = config_.vocab_size;
     for (std::int64_t begin = 0; begin < rows; begin += kChunkRows) {
       const std::int64_t n = std::min(kChunkRows, rows - begin);
-      QUIRE_RETURN_IF_ERROR(norm(x + begin * config_.hidden_size, w_.final_norm, n));
-      QUIRE_RETURN_IF_ERROR(w_.head->multiply(normed_.data(), n, config_.hidden_size, nullptr, out + begin * config_.vocab_size, config_.vocab_size));
+      QUIRE_RETURN_IF_ERROR(norm(x + begin * h, w_.final_norm, n));
+      QUIRE_RETURN_IF_ERROR(compute_->product({w_.head.get(), normed_.data(), n, h, nullptr, out + begin * vocab, vocab}));
     }
     return {};
   }
 
  private:
-  static std::int64_t float_bytes(const std::vector<float>& v) { return static_cast<std::int64_t>(v.size() * sizeof(float)); }
-  static void grow(std::vector<float>& v, std::int64_t n) {
-    if (v.size() < static_cast<std::size_t>(n)) v.resize(static_cast<std::size_t>(n));
-  }
-
   const LlamaLayer& layer(std::int32_t i) const { return w_.layers.at(static_cast<std::size_t>(i)); }
 
-  void embed_row(std::int32_t id, float* out) const {
-    const std::int64_t h = config_.hidden_size, base = id * h;
-    if (w_.embedding.dtype == DType::kF32) {
-      std::memcpy(out, static_cast<const float*>(w_.embedding.data) + base, static_cast<std::size_t>(h) * sizeof(float));
-    } else {
-      for (std::int64_t c = 0; c < h; ++c) out[c] = load_f32(w_.embedding.data, w_.embedding.dtype, base + c);
-    }
+  Status norm_into(const float* x, const ComputeValues& weight, std::int64_t rows, float* out) {
+    return compute_->norm({.x = x, .weight = weight.floats(), .out = out, .rows = rows, .dim = config_.hidden_size, .eps = config_.rms_norm_eps});
   }
-
   /// normed_ = RMSNorm(x).
-  Status norm(const float* x, const std::vector<float>& weight, std::int64_t rows) {
-    grow(normed_, rows * config_.hidden_size);
-    return rms_norm({.x = x, .weight = weight.data(), .out = normed_.data(), .rows = rows, .dim = config_.hidden_size, .eps = config_.rms_norm_eps});
-  }
-
-  /// RMSNorm over each q and k head, in place. rms_norm() wants dense rows: the heads of one token are.
-  Status norm_heads(const LlamaLayer& l, float* qkv, std::int64_t rows, std::int64_t ld, std::int64_t q_dim) const {
-    const std::int64_t d = config_.head_dim;
-    std::vector<Status> failed(static_cast<std::size_t>(rows));
-    parallel_for(rows, 16, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r) {
-        float* q = qkv + r * ld;
-        float* k = q + q_dim;
-        Status s = rms_norm({.x = q, .weight = l.q_norm.data(), .out = q, .rows = config_.num_heads, .dim = d, .eps = config_.rms_norm_eps});
-        if (s.ok()) s = rms_norm({.x = k, .weight = l.k_norm.data(), .out = k, .rows = config_.num_kv_heads, .dim = d, .eps = config_.rms_norm_eps});
-        failed[static_cast<std::size_t>(r)] = std::move(s);
-      }
-    });
-    for (const Status& s : failed) QUIRE_RETURN_IF_ERROR(s);
-    return {};
+  Status norm(const float* x, const ComputeValues& weight, std::int64_t rows) {
+    QUIRE_RETURN_IF_ERROR(normed_.reserve(memory_, rows * config_.hidden_size));
+    return norm_into(x, weight, rows, normed_.data());
   }
 
   const ModelConfig config_;
   const ModelOptions options_;
+  const std::shared_ptr<Compute> compute_;  // first to come, last to go: weights, table and buffers are its
+  const std::shared_ptr<ComputeMemory> memory_;
   const std::shared_ptr<const RopeTable> shared_rope_;
+  const std::shared_ptr<const void> known_rope_;
   const std::shared_ptr<const LlamaWeights> shared_weights_;
   const RopeTable& rope_ = *shared_rope_;
   const LlamaWeights& w_ = *shared_weights_;
-  std::vector<float> normed_, qkv_, branch_, gate_up_, activated_;  // scratch of the compute methods
+  ComputeBuffer<float> normed_, qkv_, branch_, gate_up_, activated_;  // scratch of the compute methods
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> make_llama_model(ModelConfig config, const ModelOptions& options, LlamaWeights weights) {
+Result<std::unique_ptr<Model>> make_llama_model(ModelConfig config, const ModelOptions& options, LlamaWeights weights, std::shared_ptr<Compute> compute) {
   ModelOptions effective = options;
   if (effective.max_positions == 0) effective.max_positions = config.max_position_embeddings;
-  QUIRE_ASSIGN_OR_RETURN(RopeTable rope, RopeTable::build(config.rope, effective.max_positions));
-  return std::unique_ptr<Model>(std::make_unique<LlamaModel>(std::move(config), effective, std::make_shared<const RopeTable>(std::move(rope)),
+  QUIRE_ASSIGN_OR_RETURN(RopeTable built, RopeTable::build(config.rope, effective.max_positions));
+  auto rope = std::make_shared<const RopeTable>(std::move(built));
+  QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> known, compute->know(*rope));
+  return std::unique_ptr<Model>(std::make_unique<LlamaModel>(std::move(config), effective, std::move(compute), std::move(rope), std::move(known),
                                                              std::make_shared<const LlamaWeights>(std::move(weights))));
 }
 

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 
 #include "engine/model/llama_model.h"
 #include "kernels/base/log.h"
@@ -9,7 +10,7 @@
 namespace quire {
 namespace {
 
-/// Embeddings up to this size are copied; larger ones are read from the mapped file, a few rows a call.
+/// Embeddings up to this size are copied; larger ones are read from the mapped file, a few rows a call, where the host computes.
 constexpr std::size_t kCopyEmbeddingBytes = 64 << 20;
 constexpr std::int64_t kProgressBytes = std::int64_t{1} << 30;
 
@@ -20,7 +21,7 @@ std::vector<float> to_f32(const WeightTensor& tensor) {
 }
 
 /// Matrices with the same inputs, stacked into one product. They usually share a dtype; if not, f32 holds them all.
-Result<std::unique_ptr<PackedMatrix>> pack(std::span<const WeightTensor* const> tensors, WeightFormat format) {
+Result<std::unique_ptr<ComputeMatrix>> pack(Compute& compute, std::span<const WeightTensor* const> tensors, WeightFormat format) {
   const DType dtype = tensors[0]->dtype;
   const bool same = std::all_of(tensors.begin(), tensors.end(), [&](const WeightTensor* t) { return t->dtype == dtype; });
   std::vector<std::vector<float>> widened;
@@ -30,7 +31,7 @@ Result<std::unique_ptr<PackedMatrix>> pack(std::span<const WeightTensor* const> 
     if (!same) widened.push_back(to_f32(*t));
     parts.push_back({same ? t->data : widened.back().data(), t->shape[0]});
   }
-  auto packed = pack_weights(parts, tensors[0]->shape[1], same ? dtype : DType::kF32, format);
+  auto packed = compute.pack(parts, tensors[0]->shape[1], same ? dtype : DType::kF32, format);
   if (!packed.ok()) return packed.status().with_context(tensors[0]->name);
   return packed;
 }
@@ -77,12 +78,17 @@ class TensorGroup {
   Status status_;
 };
 
-void append(std::vector<float>& out, const WeightTensor* tensor) {
-  const std::vector<float> values = to_f32(*tensor);
-  out.insert(out.end(), values.begin(), values.end());
+/// The tensors one behind the other, in f32.
+Result<ComputeValues> keep(Compute& compute, std::initializer_list<const WeightTensor*> tensors) {
+  std::vector<float> all;
+  for (const WeightTensor* tensor : tensors) {
+    const std::vector<float> values = to_f32(*tensor);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return compute.keep(std::as_bytes(std::span(all)));
 }
 
-Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightSource& source, WeightsDigest& digest, std::int32_t layer) {
+Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightSource& source, Compute& compute, WeightsDigest& digest, std::int32_t layer) {
   TensorGroup group(source, digest, "model.layers." + std::to_string(layer) + ".");
   const std::int64_t h = c.hidden_size, f = c.intermediate_size, d = c.head_dim;
   const std::int64_t q_dim = c.num_heads * d, kv_dim = c.num_kv_heads * d;
@@ -116,27 +122,30 @@ Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightS
   LlamaLayer out;
   const WeightTensor* qkv[] = {q, k, v};
   const WeightTensor* gate_up[] = {gate, up};
-  QUIRE_ASSIGN_OR_RETURN(out.qkv, pack(qkv, format));
-  QUIRE_ASSIGN_OR_RETURN(out.output, pack({&o, 1}, format));
-  QUIRE_ASSIGN_OR_RETURN(out.gate_up, pack(gate_up, format));
-  QUIRE_ASSIGN_OR_RETURN(out.down, pack({&down, 1}, format));
-  append(out.input_norm, input_norm);
-  append(out.post_norm, post_norm);
+  QUIRE_ASSIGN_OR_RETURN(out.qkv, pack(compute, qkv, format));
+  QUIRE_ASSIGN_OR_RETURN(out.output, pack(compute, {&o, 1}, format));
+  QUIRE_ASSIGN_OR_RETURN(out.gate_up, pack(compute, gate_up, format));
+  QUIRE_ASSIGN_OR_RETURN(out.down, pack(compute, {&down, 1}, format));
+  QUIRE_ASSIGN_OR_RETURN(out.input_norm, keep(compute, {input_norm}));
+  QUIRE_ASSIGN_OR_RETURN(out.post_norm, keep(compute, {post_norm}));
   if (c.qk_norm) {
-    append(out.q_norm, q_norm);
-    append(out.k_norm, k_norm);
+    QUIRE_ASSIGN_OR_RETURN(out.q_norm, keep(compute, {q_norm}));
+    QUIRE_ASSIGN_OR_RETURN(out.k_norm, keep(compute, {k_norm}));
   }
-  if (c.qkv_bias) for (const WeightTensor* t : {q_bias, k_bias, v_bias}) append(out.qkv_bias, t);
-  if (c.attention_output_bias) append(out.output_bias, o_bias);
+  if (c.qkv_bias) {
+    QUIRE_ASSIGN_OR_RETURN(out.qkv_bias, keep(compute, {q_bias, k_bias, v_bias}));
+  }
+  if (c.attention_output_bias) {
+    QUIRE_ASSIGN_OR_RETURN(out.output_bias, keep(compute, {o_bias}));
+  }
   if (c.mlp_bias) {
-    append(out.gate_up_bias, gate_bias);
-    append(out.gate_up_bias, up_bias);
-    append(out.down_bias, down_bias);
+    QUIRE_ASSIGN_OR_RETURN(out.gate_up_bias, keep(compute, {gate_bias, up_bias}));
+    QUIRE_ASSIGN_OR_RETURN(out.down_bias, keep(compute, {down_bias}));
   }
   return out;
 }
 
-Status read_ends(const ModelConfig& c, WeightFormat format, WeightSource& source, WeightsDigest& digest, LlamaWeights& out) {
+Status read_ends(const ModelConfig& c, WeightFormat format, WeightSource& source, Compute& compute, WeightsDigest& digest, LlamaWeights& out) {
   const char* from = "vocab_size, hidden_size";
   {
     TensorGroup group(source, digest, "");
@@ -144,21 +153,21 @@ Status read_ends(const ModelConfig& c, WeightFormat format, WeightSource& source
     const WeightTensor* head = nullptr;
     if (!c.tie_word_embeddings) head = group.fetch("lm_head.weight", {c.vocab_size, c.hidden_size}, from);
     QUIRE_RETURN_IF_ERROR(group.check_and_hash());
-    append(out.final_norm, norm);
+    QUIRE_ASSIGN_OR_RETURN(out.final_norm, keep(compute, {norm}));
     if (head) {
-      QUIRE_ASSIGN_OR_RETURN(out.head, pack({&head, 1}, format));
+      QUIRE_ASSIGN_OR_RETURN(out.head, pack(compute, {&head, 1}, format));
     }
   }
   TensorGroup group(source, digest, "");
   const WeightTensor* embedding = group.fetch("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}, from);
   QUIRE_RETURN_IF_ERROR(group.check_and_hash());
   if (c.tie_word_embeddings) {
-    QUIRE_ASSIGN_OR_RETURN(out.head, pack({&embedding, 1}, format));
+    QUIRE_ASSIGN_OR_RETURN(out.head, pack(compute, {&embedding, 1}, format));
   }
   out.embedding = *embedding;
-  if (embedding->bytes().size() <= kCopyEmbeddingBytes || !embedding->mapped) {
-    out.embedding_copy.assign(embedding->bytes().begin(), embedding->bytes().end());
-    out.embedding.data = out.embedding_copy.data();
+  if (embedding->bytes().size() <= kCopyEmbeddingBytes || !embedding->mapped || compute.memory() != nullptr) {
+    QUIRE_ASSIGN_OR_RETURN(out.embedding_copy, compute.keep(embedding->bytes()));
+    out.embedding.data = out.embedding_copy.data.get();
   } else {
     group.keep_last();
   }
@@ -185,7 +194,7 @@ Status check_unused(const ModelConfig& c, const WeightSource& source) {
 
 }  // namespace
 
-Result<LlamaWeights> read_llama_weights(const ModelConfig& config, WeightFormat format, WeightSource& source) {
+Result<LlamaWeights> read_llama_weights(const ModelConfig& config, WeightFormat format, WeightSource& source, Compute& compute) {
   using Clock = std::chrono::steady_clock;
   const bool show = source.total_bytes() > kProgressBytes;
   auto last = Clock::now();
@@ -197,14 +206,14 @@ Result<LlamaWeights> read_llama_weights(const ModelConfig& config, WeightFormat 
                                  {"layers", std::to_string(config.num_layers)}});
   }
   for (std::int32_t layer = 0; layer < config.num_layers; ++layer) {
-    QUIRE_ASSIGN_OR_RETURN(LlamaLayer one, read_layer(config, format, source, digest, layer));
+    QUIRE_ASSIGN_OR_RETURN(LlamaLayer one, read_layer(config, format, source, compute, digest, layer));
     out.layers.push_back(std::move(one));
     if (show && Clock::now() - last > std::chrono::seconds(2)) {
       last = Clock::now();
       log_info("loading weights", {{"layer", std::to_string(layer + 1)}, {"of", std::to_string(config.num_layers)}});
     }
   }
-  QUIRE_RETURN_IF_ERROR(read_ends(config, format, source, digest, out));
+  QUIRE_RETURN_IF_ERROR(read_ends(config, format, source, compute, digest, out));
   QUIRE_RETURN_IF_ERROR(check_unused(config, source));
   out.digest = digest.finish();
   return out;

@@ -34,9 +34,14 @@ std::int64_t available_memory() {
 }
 
 /// Refuses a model that cannot fit before hours of swapping or a kill by the system say so.
-Status check_memory(const ModelConfig& config, const ModelOptions& options) {
-  const std::int64_t available = available_memory();
-  if (available == 0) return {};
+Status check_memory(const ModelConfig& config, const ModelOptions& options, const Compute& compute) {
+  std::int64_t available = 0;
+  if (const auto memory = compute.memory()) {
+    QUIRE_ASSIGN_OR_RETURN(available, memory->budget(0, "model"));
+  } else {
+    available = available_memory();
+    if (available == 0) return {};
+  }
   const double bytes_per_weight = options.weights == WeightFormat::kF32 ? 4 : options.weights == WeightFormat::kBF16 ? 2 : 1.0625;
   const std::int64_t window = options.max_positions > 0 ? options.max_positions : config.max_position_embeddings;
   const double table = static_cast<double>(window) * config.rope.rotary_dim * sizeof(float);
@@ -45,29 +50,33 @@ Status check_memory(const ModelConfig& config, const ModelOptions& options) {
   const auto mib = [](double bytes) { return std::to_string(static_cast<std::int64_t>(bytes / (1 << 20))); };
   return Status(Code::kResourceExhausted,
                 "the model needs " + mib(needed) + " MiB (" + mib(table) + " of them for " + std::to_string(window) + " positions), but only " +
-                    mib(static_cast<double>(available)) + " MiB of memory are free; use int8 weights, a smaller max_model_len or a smaller model",
+                    mib(static_cast<double>(available)) + " MiB of memory are free" +
+                    (compute.memory() != nullptr ? " on the device; use a smaller max_model_len, a smaller model or a larger device"
+                                                 : "; use int8 weights, a smaller max_model_len or a smaller model"),
                 "model");
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir, const ModelOptions& options) {
+Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir, const ModelOptions& options, std::shared_ptr<Compute> compute) {
+  if (compute == nullptr) compute = make_cpu_compute();
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, load_model_config(dir));
   QUIRE_RETURN_IF_ERROR(check_options(config, options));
-  QUIRE_RETURN_IF_ERROR(check_memory(config, options));
+  QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute));
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<TensorFolder> folder, TensorFolder::open(dir));
   const std::unique_ptr<WeightSource> source = file_weights(*folder, dir.string());
-  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights, read_llama_weights(config, options.weights, *source));
+  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights, read_llama_weights(config, options.weights, *source, *compute));
   if (weights.embedding_copy.empty()) weights.folder = std::move(folder);
-  return make_llama_model(std::move(config), options, std::move(weights));
+  return make_llama_model(std::move(config), options, std::move(weights), std::move(compute));
 }
 
-Result<std::unique_ptr<Model>> make_random_model(const ModelConfig& config, const ModelOptions& options, std::uint64_t seed) {
+Result<std::unique_ptr<Model>> make_random_model(const ModelConfig& config, const ModelOptions& options, std::uint64_t seed, std::shared_ptr<Compute> compute) {
+  if (compute == nullptr) compute = make_cpu_compute();
   QUIRE_RETURN_IF_ERROR(check_options(config, options));
-  QUIRE_RETURN_IF_ERROR(check_memory(config, options));
+  QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute));
   const std::unique_ptr<WeightSource> source = random_weights(seed);
-  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights, read_llama_weights(config, options.weights, *source));
-  return make_llama_model(config, options, std::move(weights));
+  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights, read_llama_weights(config, options.weights, *source, *compute));
+  return make_llama_model(config, options, std::move(weights), std::move(compute));
 }
 
 }  // namespace quire

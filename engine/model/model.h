@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "engine/model/compute.h"
 #include "engine/model/config.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/status.h"
@@ -30,7 +31,7 @@ struct QkvRows {
 };
 
 /// Immutable after load. Threads: the compute methods from one thread at a time (the engine thread); the rest from any.
-/// Activations are f32 [rows, hidden_size] row-major.
+/// Activations are f32 [rows, hidden_size] row-major, in the memory of compute() where it has one; calls return as its calls do.
 class Model {
  public:
   virtual ~Model() = default;
@@ -44,6 +45,8 @@ class Model {
   virtual std::int64_t memory_bytes() const = 0;
   /// The same weights and RoPE table, not copied, with buffers of its own: its compute methods may run beside those of this one, with the same results.
   virtual std::unique_ptr<Model> twin() const = 0;
+  /// Who computes the methods below, for what a pass needs besides.
+  virtual Compute& compute() const = 0;
 
   /// x[i] = embedding(ids[i]). Errors: kInvalidArgument (id outside the vocabulary).
   virtual Status embed(std::span<const std::int32_t> ids, float* x) const = 0;
@@ -51,7 +54,7 @@ class Model {
   virtual Result<QkvRows> project_qkv(std::int32_t layer, const float* x, std::int64_t rows) = 0;
   /// x += o_proj(attention); x += mlp(norm(x)). attention: [rows, num_heads * head_dim].
   virtual Status finish_layer(std::int32_t layer, float* x, const float* attention, std::int64_t rows) = 0;
-  /// Final norm: out [rows, hidden_size]. `x` is not changed.
+  /// Final norm: out [rows, hidden_size]. `x` is not changed. Both lie in ordinary memory, and it has run when the call returns.
   virtual Status final_norm(const float* x, std::int64_t rows, float* out) = 0;
   /// Final norm and head: logits [rows, vocab_size]. `x` is not changed.
   virtual Status logits(const float* x, std::int64_t rows, float* out) = 0;
@@ -60,9 +63,11 @@ class Model {
 /// Reads a Hugging Face folder (config.json, *.safetensors single or sharded). A wrong, lying or truncated file is refused with
 /// its name and the reason; nothing is read past its end. Logs progress for large models. Errors: kNotFound (no such file),
 /// kInvalidArgument (field() is the config key, file or tensor), kUnimplemented, kResourceExhausted (it does not fit in memory), kIo.
-Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir, const ModelOptions& options);
+/// `compute` keeps the weights and runs the model; null: the CPU.
+Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir, const ModelOptions& options, std::shared_ptr<Compute> compute = nullptr);
 
 /// Random weights of a given shape, for speed measurements: the same code path, no files. Deterministic in `seed`.
-Result<std::unique_ptr<Model>> make_random_model(const ModelConfig& config, const ModelOptions& options, std::uint64_t seed);
+Result<std::unique_ptr<Model>> make_random_model(const ModelConfig& config, const ModelOptions& options, std::uint64_t seed,
+                                                 std::shared_ptr<Compute> compute = nullptr);
 
 }  // namespace quire

@@ -1,9 +1,7 @@
 #include "engine/pipeline/decode_batch.h"
 
 #include <algorithm>
-
-#include "kernels/kv.h"
-#include "kernels/rope.h"
+#include <cmath>
 
 namespace quire {
 namespace {
@@ -33,7 +31,9 @@ Status DecodeBatch::step(std::span<DecodeRow> rows) {
     if (row.status.ok()) active.push_back(&row);
   }
   if (active.empty()) return {};
-  const Status status = run(active);
+  Status status = run(active);
+  const Status settled = compute_.settle();
+  if (status.ok()) status = settled;
   for (DecodeRow* row : active) {
     if (!status.ok() || !row->status.ok()) drop_row(*row->cache);
   }
@@ -50,55 +50,102 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
     ids_.push_back(row->token_id);
     positions_.push_back(row->position);
   }
-  x_.resize(n * static_cast<std::size_t>(config.hidden_size));
-  query_.resize(n * heads);
-  attention_.resize(n * heads);
+  QUIRE_RETURN_IF_ERROR(x_.reserve(memory_, static_cast<std::int64_t>(n) * config.hidden_size));
+  QUIRE_RETURN_IF_ERROR(query_.reserve(memory_, static_cast<std::int64_t>(n * heads)));
+  QUIRE_RETURN_IF_ERROR(attention_.reserve(memory_, static_cast<std::int64_t>(n * heads)));
   QUIRE_RETURN_IF_ERROR(model_.embed(ids_, x_.data()));
   for (std::int32_t layer = 0; layer < config.num_layers; ++layer) QUIRE_RETURN_IF_ERROR(run_layer(layer, rows));
   const auto vocab = static_cast<std::size_t>(config.vocab_size);
-  logits_.resize(n * vocab);
+  QUIRE_RETURN_IF_ERROR(logits_.reserve(memory_, static_cast<std::int64_t>(n * vocab)));
   QUIRE_RETURN_IF_ERROR(model_.logits(x_.data(), static_cast<std::int64_t>(n), logits_.data()));
-  for (std::size_t i = 0; i < n; ++i) rows[i]->logits = std::span<const float>(logits_).subspan(i * vocab, vocab);
+  const float* logits = logits_.data();
+  if (memory_ != nullptr) {
+    read_.resize(n * vocab);
+    QUIRE_RETURN_IF_ERROR(compute_.read(logits, static_cast<std::int64_t>(n * vocab), read_.data()));
+    logits = read_.data();
+  }
+  for (std::size_t i = 0; i < n; ++i) rows[i]->logits = std::span<const float>(logits + i * vocab, vocab);
   return {};
 }
 
 Status DecodeBatch::run_layer(std::int32_t layer, std::span<DecodeRow*> rows) {
   const ModelConfig& config = model_.config();
-  const DType dtype = model_.options().kv_dtype;
   const auto n = static_cast<std::int64_t>(rows.size());
   const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
-  for (std::int64_t i = 0; i < n; ++i) {
-    Retriever& retriever = *rows[static_cast<std::size_t>(i)]->retriever;
-    if (std::ranges::find(retriever.hidden_layers(), layer) != retriever.hidden_layers().end()) retriever.take_hidden(layer, x_.data() + i * config.hidden_size);
-  }
+  QUIRE_RETURN_IF_ERROR(show_hidden(layer, rows));
   QUIRE_ASSIGN_OR_RETURN(const QkvRows qkv, model_.project_qkv(layer, x_.data(), n));
-  RopeRotateArgs rotate{};
-  rotate.x = qkv.q;
-  rotate.out = query_.data();
-  rotate.positions = positions_.data();
-  rotate.rows = n;
-  rotate.num_heads = config.num_heads;
-  rotate.ldx = qkv.ld;
-  rotate.ldo = heads;
-  QUIRE_RETURN_IF_ERROR(rope_rotate(model_.rope(), rotate));
-  const std::int64_t head_bytes = config.head_dim * static_cast<std::int64_t>(dtype_bytes(dtype));
-  raw_.resize(static_cast<std::size_t>(2 * config.num_kv_heads * head_bytes));
-  for (std::int64_t i = 0; i < n; ++i) {
-    DecodeRow& row = *rows[static_cast<std::size_t>(i)];
+  QUIRE_RETURN_IF_ERROR(compute_.rotate(model_.rope(), {.x = qkv.q, .out = query_.data(), .positions = positions_.data(), .rows = n, .num_heads = config.num_heads,
+                                                       .ldx = qkv.ld, .ldo = heads}));
+  QUIRE_RETURN_IF_ERROR(write_rows(layer, rows, qkv));
+  QUIRE_RETURN_IF_ERROR(attend(layer, rows));
+  return model_.finish_layer(layer, x_.data(), attention_.data(), n);
+}
+
+Status DecodeBatch::show_hidden(std::int32_t layer, std::span<DecodeRow*> rows) {
+  bool settled = false;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    Retriever& retriever = *rows[i]->retriever;
+    if (std::ranges::find(retriever.hidden_layers(), layer) == retriever.hidden_layers().end()) continue;
+    if (!settled) QUIRE_RETURN_IF_ERROR(compute_.settle());
+    settled = true;
+    retriever.take_hidden(layer, x_.data() + static_cast<std::int64_t>(i) * model_.config().hidden_size);
+  }
+  return {};
+}
+
+/// The step's rows go to the last pages of their caches, which together look like one.
+Status DecodeBatch::write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv) {
+  from_.clear();
+  dst_rows_.clear();
+  write_positions_.clear();
+  pages_.clear();
+  MutableKvView all{};
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const DecodeRow& row = *rows[i];
     if (!row.status.ok()) continue;
-    // Rounded before RoPE, exactly as stored KV is.
-    KvPackArgs pack{};
-    pack.k = qkv.k + i * qkv.ld;
-    pack.v = qkv.v + i * qkv.ld;
-    pack.rows = 1;
-    pack.ldk = pack.ldv = qkv.ld;
-    pack.num_kv_heads = config.num_kv_heads;
-    pack.head_dim = config.head_dim;
-    pack.dtype = dtype;
-    pack.out = raw_.data();
-    QUIRE_RETURN_IF_ERROR(kv_pack(pack));
-    const RawKvView raw{.data = raw_.data(), .num_rows = 1, .dtype = dtype, .head_stride = 2 * head_bytes, .kv_stride = head_bytes, .row_stride = head_bytes};
-    QUIRE_RETURN_IF_ERROR(row.cache->place(layer, model_.rope(), raw, row.cache->num_rows(layer) - 1));
+    const auto last = static_cast<std::int32_t>(row.cache->num_rows(layer) - 1);
+    QUIRE_ASSIGN_OR_RETURN(all, row.cache->writable(layer, std::span(&last, 1)));
+    from_.push_back(static_cast<std::int32_t>(i));
+    dst_rows_.push_back(static_cast<std::int32_t>(pages_.size()) * kPageTokens + last % kPageTokens);
+    write_positions_.push_back(row.position);
+    pages_.push_back(all.pages[last / kPageTokens]);
+  }
+  if (from_.empty()) return {};
+  all.pages = pages_.data();
+  all.num_rows = static_cast<std::int64_t>(pages_.size()) * kPageTokens;
+  // Rounded before RoPE, exactly as stored KV is.
+  return compute_.write_rows(model_.rope(), {.k = qkv.k, .v = qkv.v, .ld = qkv.ld, .from = from_, .positions = write_positions_, .dst_rows = dst_rows_,
+                                             .raw_dtype = model_.options().kv_dtype, .dst = all});
+}
+
+AttentionArgs DecodeBatch::attention_args(std::int64_t first, std::int64_t rows) {
+  const ModelConfig& config = model_.config();
+  const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
+  AttentionArgs args{};
+  args.q = query_.data() + first * heads;
+  args.rows = rows;
+  args.ldq = args.ldo = heads;
+  args.num_heads = config.num_heads;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  args.out = attention_.data() + first * heads;
+  return args;
+}
+
+Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
+  const ModelConfig& config = model_.config();
+  const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
+  const auto n = static_cast<std::int64_t>(rows.size());
+  const auto to_all = [](const DecodeRow* row) { return row->status.ok() && row->retriever->brings_all(); };
+  for (std::int64_t i = 0; i < n;) {
+    std::int64_t end = i;  // a stretch of rows that attend in one call
+    while (end < n && to_all(rows[static_cast<std::size_t>(end)])) ++end;
+    if (end > i) {
+      QUIRE_RETURN_IF_ERROR(attend_to_all(layer, rows.subspan(static_cast<std::size_t>(i), static_cast<std::size_t>(end - i)), i));
+      i = end;
+      continue;
+    }
+    QUIRE_RETURN_IF_ERROR(compute_.settle());
+    DecodeRow& row = *rows[static_cast<std::size_t>(i)];
     RetrieveStep step;
     step.layer = layer;
     step.query = query_.data() + i * heads;
@@ -107,10 +154,34 @@ Status DecodeBatch::run_layer(std::int32_t layer, std::span<DecodeRow*> rows) {
     step.num_heads = config.num_heads;
     step.head_dim = config.head_dim;
     step.out = attention_.data() + i * heads;
-    row.status = row.retriever->attend(step);
+    if (row.status.ok()) row.status = row.retriever->attend(step);
     if (!row.status.ok()) std::fill_n(step.out, heads, 0.0f);
+    ++i;
   }
-  return model_.finish_layer(layer, x_.data(), attention_.data(), n);
+  return {};
+}
+
+/// `rows` begin at row `first` of the step.
+Status DecodeBatch::attend_to_all(std::int32_t layer, std::span<DecodeRow*> rows, std::int64_t first) {
+  const auto kv_heads = static_cast<std::size_t>(model_.config().num_kv_heads);
+  sequences_.assign(rows.size(), {});
+  head_rows_.resize(rows.size() * kv_heads);
+  lists_.resize(rows.size() * kv_heads);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const WorkingCache& cache = *rows[i]->cache;
+    sequences_[i].kv = cache.view(layer);
+    sequences_[i].position = rows[i]->position;
+    if (!cache.ragged(layer)) continue;
+    for (std::size_t m = 0; m < kv_heads; ++m) {
+      auto& list = head_rows_[i * kv_heads + m];
+      cache.head_rows(layer, static_cast<std::int32_t>(m), list);
+      lists_[i * kv_heads + m] = {list.data(), static_cast<std::int64_t>(list.size())};
+    }
+    sequences_[i].lists = lists_.data() + i * kv_heads;
+  }
+  AttentionArgs args = attention_args(first, static_cast<std::int64_t>(rows.size()));
+  args.kv = sequences_.front().kv;
+  return compute_.attend_each(args, sequences_);
 }
 
 }  // namespace quire

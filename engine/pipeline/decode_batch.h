@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/cache/working_cache.h"
+#include "engine/model/compute.h"
 #include "engine/model/model.h"
 #include "engine/retrieve/retriever.h"
 #include "kernels/base/status.h"
@@ -20,21 +21,35 @@ struct DecodeRow {
   std::span<const float> logits;  ///< out: [vocab_size], valid until the next step
 };
 
-/// Up to 16 rows take about as long as one (the weights are read once). A row's numbers do not depend on the other rows:
+/// Up to 16 rows take about as long as one (the weights are read once). On the CPU a row's numbers do not depend on the other rows:
 /// they are those of forward() on this sequence alone. Threads: the engine thread.
+/// Rows whose retriever brings every row attend in one call of the Compute; on a device a step of such rows alone waits once, for its logits. The other
+/// retrievers compute on the host, which waits for each layer.
 class DecodeBatch {
  public:
-  explicit DecodeBatch(Model& model) : model_(model) {}
+  explicit DecodeBatch(Model& model) : model_(model), compute_(model.compute()), memory_(compute_.memory()) {}
   /// Errors of one sequence stay in its row; what is returned concerns them all (and leaves their caches as they were).
   Status step(std::span<DecodeRow> rows);
 
  private:
   Status run(std::span<DecodeRow*> rows);
   Status run_layer(std::int32_t layer, std::span<DecodeRow*> rows);
+  Status write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv);
+  Status attend(std::int32_t layer, std::span<DecodeRow*> rows);
+  Status attend_to_all(std::int32_t layer, std::span<DecodeRow*> rows, std::int64_t first);
+  Status show_hidden(std::int32_t layer, std::span<DecodeRow*> rows);
+  AttentionArgs attention_args(std::int64_t first, std::int64_t rows);
+
   Model& model_;
-  std::vector<float> x_, query_, attention_, logits_;
-  std::vector<std::int32_t> ids_, positions_;
-  std::vector<std::uint8_t> raw_;
+  Compute& compute_;
+  const std::shared_ptr<ComputeMemory> memory_;
+  ComputeBuffer<float> x_, query_, attention_, logits_;
+  std::vector<std::int32_t> ids_, positions_, from_, dst_rows_, write_positions_;
+  std::vector<void*> pages_;
+  std::vector<float> read_;                     ///< logits, where those of a device are copied
+  std::vector<SequenceAttention> sequences_;
+  std::vector<std::vector<std::int32_t>> head_rows_;
+  std::vector<RowList> lists_;
 };
 
 }  // namespace quire

@@ -78,6 +78,7 @@ Status Placement::step() {
       part.placed[at(g)] = 1;
       for (std::int32_t l = 0; l < layout.layers_in(g); ++l) layers.push_back(g * layout.layers_per_group() + l);
     }
+    QUIRE_RETURN_IF_ERROR(run_.core.pool->settle());  // the threads below must find nothing enqueued
     // Layers write different pages; nobody changes the lists of pages meanwhile.
     std::mutex mu;
     Status status;

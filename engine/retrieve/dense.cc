@@ -12,6 +12,8 @@ class DenseRetriever final : public Retriever {
  public:
   std::string_view name() const override { return "dense"; }
 
+  bool brings_all() const override { return true; }
+
   Status attend(const RetrieveStep& step) override {
     const KvView kv = step.cache->view(step.layer);
     return step.cache->ragged(step.layer) ? attend_held(step, kv) : dense_attention(step, kv);

@@ -100,7 +100,7 @@ class LoadedHead final : public RetrievalHead {
   /// input [n, width] = [RMS(emb); RMS(g)].
   Status make_input(std::span<const std::int32_t> ids, const float* features, std::vector<float>& part, std::vector<float>& input) const {
     const auto n = static_cast<std::int64_t>(ids.size());
-    QUIRE_RETURN_IF_ERROR(target_.embed(ids, part.data()));
+    QUIRE_RETURN_IF_ERROR(read_embeddings(ids, part.data()));
     QUIRE_RETURN_IF_ERROR(put_half(part, w_.input_norm, n, 0, input));
     if (!w_.fuse) return {};
     if (features == nullptr) {
@@ -109,6 +109,17 @@ class LoadedHead final : public RetrievalHead {
       QUIRE_RETURN_IF_ERROR(w_.fuse->multiply(features, n, feature_dim(), nullptr, part.data(), config_.hidden_size));
     }
     return put_half(part, w_.hidden_norm, n, config_.hidden_size, input);
+  }
+
+  /// The head computes on the host, wherever the model does.
+  Status read_embeddings(std::span<const std::int32_t> ids, float* out) const {
+    Compute& compute = target_.compute();
+    if (compute.memory() == nullptr) return target_.embed(ids, out);
+    const std::int64_t values = static_cast<std::int64_t>(ids.size()) * config_.hidden_size;
+    ComputeBuffer<float> rows;
+    QUIRE_RETURN_IF_ERROR(rows.reserve(compute.memory(), values));
+    QUIRE_RETURN_IF_ERROR(target_.embed(ids, rows.data()));
+    return compute.read(rows.data(), values, out);
   }
 
   Status put_half(std::vector<float>& part, const std::vector<float>& norm, std::int64_t rows, std::int64_t column, std::vector<float>& input) const {

@@ -74,6 +74,8 @@ class Retriever {
   virtual std::span<const std::int32_t> hidden_layers() const { return {}; }
   /// x: [hidden_size] f32, the step's residual stream entering `layer`; for this call only.
   virtual void take_hidden(std::int32_t /*layer*/, const float* /*x*/) {}
+  /// attend() is attention over every row that the cache holds, so that whoever computes the step may do it for several queries at once instead of calling it.
+  virtual bool brings_all() const { return false; }
   /// softmax attention of the step's query over the rows this retriever brings.
   virtual Status attend(const RetrieveStep& step) = 0;
   /// Returns when nothing reads the cache any more: before its pages move or go.

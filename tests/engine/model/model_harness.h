@@ -20,7 +20,7 @@ class Runner {
  public:
   explicit Runner(std::unique_ptr<Model> model, std::int64_t max_bytes = 0)
       : model_(std::move(model)),
-        pool_({model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype}, max_bytes),
+        pool_({model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype}, max_bytes, model_->compute().memory()),
         cache_(pool_, model_->config().num_layers) {}
 
   Model& model() { return *model_; }

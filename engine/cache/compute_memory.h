@@ -1,0 +1,91 @@
+/// Memory that the host and whoever computes both address.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/status.h"
+
+namespace quire {
+
+/// Memory of a device whose work is enqueued and runs later. The host may read and write it too, but only while nothing enqueued uses it: after
+/// settle(), until the next call that enqueues. Without one (a null pointer wherever one is asked for) everything has run when a call returns, and
+/// any memory will do.
+///
+/// Threads: allocate() and release() from any; settle() from the thread that computes.
+class ComputeMemory {
+ public:
+  virtual ~ComputeMemory() = default;
+  /// `bytes` > 0, aligned to 64 at least, contents undefined. Errors: kResourceExhausted (nothing changes), kDeviceLost.
+  virtual Result<void*> allocate(std::int64_t bytes) = 0;
+  /// What is enqueued may still use it.
+  virtual void release(void* p) = 0;
+  /// Returns once everything enqueued has run. Errors: kDeviceLost, kInternal (also those of work enqueued earlier).
+  virtual Status settle() = 0;
+  /// Bytes that a pool of this memory may have: `wanted`, or with 0 what is free but for a reserve. Errors: kResourceExhausted (more than there is;
+  /// field `setting`), kDeviceLost.
+  virtual Result<std::int64_t> budget(std::int64_t wanted, const char* setting) = 0;
+};
+
+inline Status settle(ComputeMemory* memory) { return memory != nullptr ? memory->settle() : Status(); }
+
+/// An array of plain values that grows and is reused, in such memory or, without one, in ordinary memory. Contents are undefined after it grew.
+template <class T>
+class ComputeBuffer {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  ComputeBuffer() = default;
+  ComputeBuffer(ComputeBuffer&& other) noexcept { swap(other); }
+  ComputeBuffer& operator=(ComputeBuffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ComputeBuffer(const ComputeBuffer&) = delete;
+  ComputeBuffer& operator=(const ComputeBuffer&) = delete;
+  ~ComputeBuffer() { drop(); }
+
+  /// At least n values in `memory`, which stays alive as long as they do. Errors: kResourceExhausted (it is empty then), those of the memory.
+  Status reserve(const std::shared_ptr<ComputeMemory>& memory, std::int64_t n) {
+    if (n <= size_ && memory == memory_) return {};
+    drop();
+    memory_ = memory;
+    if (memory_ == nullptr) {
+      host_.resize(static_cast<std::size_t>(n));
+      data_ = host_.data();
+    } else {
+      QUIRE_ASSIGN_OR_RETURN(void* p, memory_->allocate(n * static_cast<std::int64_t>(sizeof(T))));
+      data_ = static_cast<T*>(p);
+    }
+    size_ = n;
+    return {};
+  }
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  void swap(ComputeBuffer& other) noexcept {
+    std::swap(memory_, other.memory_);
+    std::swap(host_, other.host_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+  }
+
+ private:
+  void drop() {
+    if (memory_ != nullptr && data_ != nullptr) memory_->release(data_);
+    host_ = {};
+    data_ = nullptr;
+    size_ = 0;
+  }
+  std::shared_ptr<ComputeMemory> memory_;
+  std::vector<T> host_;
+  T* data_ = nullptr;
+  std::int64_t size_ = 0;
+};
+
+}  // namespace quire

@@ -1,0 +1,126 @@
+/// Who computes: the operations a forward pass and a decode step are made of, over memory of their own.
+///
+/// Two implementations: the CPU (make_cpu_compute), and a device behind engine/device. The graph (llama_model.h), the pass (forward.h) and the decode
+/// step (pipeline/decode_batch.h) are the same for both.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/cache/compute_memory.h"
+#include "kernels/activation.h"
+#include "kernels/attention.h"
+#include "kernels/attention_rows.h"
+#include "kernels/base/dtype.h"
+#include "kernels/base/status.h"
+#include "kernels/matmul.h"
+#include "kernels/norm.h"
+#include "kernels/rope.h"
+
+namespace quire {
+
+/// A weight matrix W [n, k] where its Compute reads it. Immutable.
+class ComputeMatrix {
+ public:
+  virtual ~ComputeMatrix() = default;
+  virtual std::int64_t n() const = 0;
+  virtual std::int64_t k() const = 0;
+  /// That a decode step has to read.
+  virtual std::int64_t bytes() const = 0;
+};
+
+/// Plain values where their Compute reads them. Immutable, shared.
+struct ComputeValues {
+  std::shared_ptr<const void> data;
+  std::int64_t bytes = 0;
+  bool empty() const { return data == nullptr; }
+  const float* floats() const { return static_cast<const float*>(data.get()); }
+};
+
+/// y[rows, n] = x[rows, k] * W^T (+ bias[n]); row strides ldx, ldy.
+struct ProductArgs {
+  const ComputeMatrix* weights;
+  const float* x;
+  std::int64_t rows, ldx;
+  const float* bias;  ///< or null
+  float* y;
+  std::int64_t ldy;
+};
+
+/// RMS norm with weights [head_dim] of every q and k head of stacked projections [rows, q heads, k heads, v heads], in place.
+struct HeadNormArgs {
+  float* qkv;
+  std::int64_t rows, ld;
+  std::int32_t num_heads, num_kv_heads, head_dim;
+  const float *q_norm, *k_norm;
+  float eps;
+};
+
+/// New rows of KV: each is rounded to raw_dtype, as a store round trip would, and placed in `dst` with K rotated to its position.
+struct WriteRowsArgs {
+  const float *k, *v;                     ///< raw rows, row stride ld
+  std::int64_t ld;
+  std::span<const std::int32_t> from;     ///< rows of k and v, ascending
+  std::span<const std::int32_t> positions, dst_rows;  ///< of the same length; each destination once
+  DType raw_dtype;
+  MutableKvView dst;
+};
+
+/// One query row of a decode step over a cache of its own.
+struct SequenceAttention {
+  KvView kv;                          ///< of the same shape in all sequences of a call
+  const RowList* lists = nullptr;     ///< [num_kv_heads], or null: every row
+  std::int32_t position = 0;
+};
+
+/// Memory. What is called x, y, q, out, lse, k, v, weight, bias below, and pages of KV, lies in memory() where there is one, weights in what pack() and keep() gave.
+/// Ids, positions, row indices, lists and arrays of pages are ordinary memory of the host and read before a call returns.
+///
+/// Order. Calls take effect in their order. With a memory() they may return before they have run: the host looks at results after settle().
+///
+/// Bits. On the CPU a row's result depends on nothing but the row (kernels/README.md). A device keeps to that within an operation whose kernel is the same;
+/// products of other numbers of rows may differ in the last bits.
+///
+/// Threads: one at a time, but for pack() and keep(). Errors: kInvalidArgument, kResourceExhausted, kDeviceLost.
+class Compute {
+ public:
+  virtual ~Compute() = default;
+  /// "cpu", "cuda".
+  virtual std::string name() const = 0;
+  virtual std::shared_ptr<ComputeMemory> memory() const = 0;
+  /// The same weights serve it; it may run beside this one.
+  virtual std::shared_ptr<Compute> twin() const = 0;
+  Status settle() const { return quire::settle(memory().get()); }
+
+  // Weights. What they are given may be dropped afterwards; what they return must not outlive the Compute or its twins.
+  virtual Result<std::unique_ptr<ComputeMatrix>> pack(std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format) = 0;
+  virtual Result<ComputeValues> keep(std::span<const std::byte> values) = 0;
+  /// Makes the table known to rotate() and write_rows() as long as what is returned lives. The table must live as long.
+  virtual Result<std::shared_ptr<const void>> know(const RopeTable& table) = 0;
+
+  /// x[i] = table[ids[i]], dim f32 each. Ids are within the table.
+  virtual Status embed(const void* table, DType dtype, std::int64_t vocab, std::int64_t dim, std::span<const std::int32_t> ids, float* x) = 0;
+  virtual Status norm(const RmsNormArgs& args) = 0;
+  virtual Status product(const ProductArgs& args) = 0;
+  /// y += product. `scratch` [rows, n] without gaps is undefined before and after; y has no gaps either.
+  virtual Status add_product(const ProductArgs& args, float* scratch) = 0;
+  virtual Status swiglu(const SwigluArgs& args) = 0;
+  virtual Status norm_heads(const HeadNormArgs& args) = 0;
+  /// out[i, :dim] = x[rows[i], :dim]; x has row stride ldx, out none. They do not overlap.
+  virtual Status take_rows(const float* x, std::int64_t ldx, std::span<const std::int32_t> rows, std::int64_t dim, float* out) = 0;
+  virtual Status rotate(const RopeTable& table, const RopeRotateArgs& args) = 0;
+  virtual Status write_rows(const RopeTable& table, const WriteRowsArgs& args) = 0;
+  /// Rows of a pass; see kernels/attention.h.
+  virtual Status attend(const AttentionArgs& args) = 0;
+  /// Row i of `args` attends to sequences[i]; args.kv, args.query_positions and args.lse are not looked at.
+  virtual Status attend_each(const AttentionArgs& args, std::span<const SequenceAttention> sequences) = 0;
+  /// Copies `n` floats to ordinary memory, after all that was enqueued.
+  virtual Status read(const float* x, std::int64_t n, float* out) = 0;
+};
+
+std::shared_ptr<Compute> make_cpu_compute();
+
+}  // namespace quire
