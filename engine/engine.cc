@@ -191,11 +191,15 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   } else if (calibrated.code() != Code::kNotFound) {
     log_warning("the stored calibration is not readable: run 'quire model calibrate' again", {{"reason", calibrated.status().to_string()}});
   }
-  const std::int64_t budget = options.working_cache_bytes > 0 ? options.working_cache_bytes : available_memory() / 4;
-  // f32 weights are the exact path: nothing is rounded for speed.
-  const bool exact = model_->options().weights == WeightFormat::kF32;
+  const std::shared_ptr<ComputeMemory> memory = model_->compute().memory();
+  std::int64_t budget = options.working_cache_bytes > 0 ? options.working_cache_bytes : available_memory() / 4;
+  if (memory != nullptr) {
+    QUIRE_ASSIGN_OR_RETURN(budget, memory->budget(options.working_cache_bytes, "model.working_cache_bytes"));
+  }
+  // f32 weights are the exact path: nothing is rounded for speed. What is fastest for a CPU says nothing about a device.
+  const bool exact = model_->options().weights == WeightFormat::kF32 || memory != nullptr;
   const DType cached = exact ? facts.shape.dtype : cached_kv_dtype(facts.shape.dtype, config.head_dim);
-  pool_ = std::make_unique<PagePool>(PageFormat{config.num_kv_heads, config.head_dim, cached}, budget);
+  pool_ = std::make_unique<PagePool>(PageFormat{config.num_kv_heads, config.head_dim, cached}, budget, memory);
   const std::int64_t kept = options.prefix_cache_bytes < 0 ? budget / 4 : options.prefix_cache_bytes;
   if (kept > 0) prefixes_ = std::make_unique<PrefixCache>(*pool_, config.num_layers, kept);
   core_.prefixes = prefixes_.get();
@@ -299,7 +303,7 @@ Status EngineImpl::init(const EngineOptions& options) {
   info_.model_type = config.model_type;
   info_.weights_format = weight_format_name(model_->options().weights);
   info_.kv_dtype = dtype_name(model_->options().kv_dtype);
-  info_.isa = cpu_isa();
+  info_.isa = model_->compute().memory() == nullptr ? cpu_isa() : model_->compute().name();
   info_.fingerprint = core_.fingerprint_text;
   std::transform(core_.facts.fingerprint.bytes.begin(), core_.facts.fingerprint.bytes.end(), info_.fingerprint_digest.begin(),
                  [](std::byte b) { return static_cast<std::uint8_t>(b); });
@@ -384,12 +388,16 @@ void EngineImpl::stop(std::chrono::milliseconds grace) {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, Store& store) {
+Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, Store& store) { return create_engine_on(nullptr, options, store); }
+
+Result<std::unique_ptr<Engine>> create_engine_on(std::shared_ptr<Compute> compute, const EngineOptions& options, Store& store) {
   QUIRE_RETURN_IF_ERROR(check(options));
   if (options.model_path.empty()) return Status::invalid("model.path", "no model folder given");
   QUIRE_ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(options.model_path));
   ModelOptions model_options;
   QUIRE_ASSIGN_OR_RETURN(model_options.weights, parse_weights(options.weights));
+  // Every device multiplies bf16.
+  if (compute != nullptr && compute->memory() != nullptr && options.weights == "auto") model_options.weights = WeightFormat::kBF16;
   const auto kv_dtype = parse_dtype(options.kv_dtype);
   if (!kv_dtype.ok() || *kv_dtype == DType::kI8) {
     return Status::invalid("model.kv_dtype", "'" + options.kv_dtype + "' is not a KV dtype; use f16, bf16 or f32");
@@ -405,7 +413,7 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, Stor
   const std::shared_ptr<const Tokenizer> shared(std::move(tokenizer));
   QUIRE_ASSIGN_OR_RETURN(PromptFormat format, PromptFormat::load(options.model_path, shared));
   QUIRE_RETURN_IF_ERROR(check_tokenizer(config, *shared, format));
-  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, load_model(options.model_path, model_options));
+  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, load_model(options.model_path, model_options, std::move(compute)));
   return create_engine_from_parts({std::move(model), shared, std::move(format)}, options, store);
 }
 

@@ -33,6 +33,33 @@ struct EmbeddingArgs {
   const std::int32_t* ids;  ///< [rows]
   std::int64_t rows, dim, vocab;
   float* out;  ///< [rows, dim]
+  std::int64_t ld = 0;  ///< row stride of table in elements; 0: dim
+};
+
+/// out[r, :] = x[r, :] rounded to dtype.
+struct ConvertArgs {
+  const float* x;  ///< [rows, dim], row stride ldx
+  std::int64_t rows, dim, ldx;
+  DType dtype;     ///< f32, f16 or bf16
+  void* out;       ///< [rows, dim] without gaps
+};
+
+/// x[r, :] += bias.
+struct AddBiasArgs {
+  float* x;           ///< [rows, dim], row stride ldx
+  const float* bias;  ///< [dim]
+  std::int64_t rows, dim, ldx;
+};
+
+/// y = x * W^T, or y += x * W^T, with sums in f32. Both operands are of dtype, f32 or bf16.
+struct MatmulArgs {
+  const void* x;       ///< [rows, k]
+  const void* weight;  ///< [n, k]
+  DType dtype;
+  std::int64_t rows, n, k;
+  float* y;            ///< [rows, n], row stride ldy
+  std::int64_t ldy;
+  bool accumulate;
 };
 
 /// block_summary() of consecutive blocks: block b has raw rows [b * block_tokens, (b + 1) * block_tokens), the last one what is left;
@@ -102,7 +129,8 @@ struct QkvSplitArgs {
   float eps;
   std::int64_t rows, ldqkv;
   std::int32_t num_heads, num_kv_heads, head_dim;
-  float *q, *k, *v;               ///< [rows, heads, head_dim] without gaps
+  float *q, *k, *v;               ///< [rows, heads, head_dim]; they may lie where they come from in qkv
+  std::int64_t ldq = 0, ldkv = 0; ///< row strides of q, and of k and v; 0: no gaps
 };
 
 enum class KvOrder : std::uint8_t { kHeadsFirst, kRowsFirst };

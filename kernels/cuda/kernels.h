@@ -19,6 +19,8 @@ namespace quire::cuda {
 Status rms_norm(const ResidualRmsNormArgs& args, StreamHandle stream);
 Status swiglu(const SwigluArgs& args, StreamHandle stream);
 Status embedding(const EmbeddingArgs& args, StreamHandle stream);
+Status convert(const ConvertArgs& args, StreamHandle stream);
+Status add_bias(const AddBiasArgs& args, StreamHandle stream);
 Status rope_rotate(const DeviceRopeTable& table, const RopeRotateArgs& args, StreamHandle stream);
 Status kv_place(const DeviceRopeTable& table, const KvPlaceArgs& args, StreamHandle stream);
 Status kv_pack(const KvPackArgs& args, StreamHandle stream);

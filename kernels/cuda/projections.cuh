@@ -31,8 +31,8 @@ struct QkvSplitKernel {
     }
     squares = warp_sum(device, squares);
     const float inverse = norm == nullptr ? 1.0f : 1.0f / sqrtf(squares / static_cast<float>(a.head_dim) + a.eps);
-    float* out = is_query ? a.q + (row * a.num_heads + head) * a.head_dim
-                          : (is_value ? a.v : a.k) + (row * a.num_kv_heads + (head - a.num_heads) % a.num_kv_heads) * a.head_dim;
+    float* out = is_query ? a.q + row * a.ldq + head * a.head_dim
+                          : (is_value ? a.v : a.k) + row * a.ldkv + (head - a.num_heads) % a.num_kv_heads * a.head_dim;
     QUIRE_UNROLL
     for (int i = 0; i < kPerLane; ++i) {
       const std::int64_t c = i * 32 + device.lane();
@@ -49,7 +49,11 @@ Status launch_qkv_split(Launcher& launcher, const QkvSplitArgs& a) {
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
   if (a.ldqkv < heads * a.head_dim) return Status::invalid("ldqkv", "must be at least (num_heads + 2 * num_kv_heads) * head_dim");
   if ((a.q_norm == nullptr) != (a.k_norm == nullptr)) return Status::invalid("k_norm", "q_norm and k_norm come together");
-  return launcher.launch({{(a.rows * heads + QkvSplitKernel::kWarps - 1) / QkvSplitKernel::kWarps, 1, 1}, QkvSplitKernel::kThreads, 0}, QkvSplitKernel{a});
+  QkvSplitArgs strided = a;
+  if (a.ldq == 0) strided.ldq = a.num_heads * a.head_dim;
+  if (a.ldkv == 0) strided.ldkv = a.num_kv_heads * a.head_dim;
+  if (strided.ldq < a.num_heads * a.head_dim || strided.ldkv < a.num_kv_heads * a.head_dim) return Status::invalid("ldq", "row strides must be at least heads * head_dim");
+  return launcher.launch({{(a.rows * heads + QkvSplitKernel::kWarps - 1) / QkvSplitKernel::kWarps, 1, 1}, QkvSplitKernel::kThreads, 0}, QkvSplitKernel{strided});
 }
 
 /// kThreads / 32 warps of a block, `a.warps` of them for an output: each takes every a.warps-th stretch of 512 inputs, 16 a lane; their sums meet in order.

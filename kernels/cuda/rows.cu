@@ -20,4 +20,14 @@ Status embedding(const EmbeddingArgs& args, StreamHandle stream) {
   return launch_embedding(launcher, args);
 }
 
+Status convert(const ConvertArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_convert(launcher, args);
+}
+
+Status add_bias(const AddBiasArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_add_bias(launcher, args);
+}
+
 }  // namespace quire::cuda

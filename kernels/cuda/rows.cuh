@@ -1,4 +1,4 @@
-/// Kernels over rows of activations: RMS norm with residual, SwiGLU, embedding.
+/// Kernels over rows of activations: RMS norm with residual, SwiGLU, embedding, rounding, bias.
 #pragma once
 
 #include "kernels/activation.h"
@@ -84,7 +84,7 @@ struct EmbeddingKernel {
     const std::int64_t id = device.load(a.ids + row);
     const bool known = id >= 0 && id < a.vocab;
     for (std::int64_t c = device.thread_idx(); c < a.dim; c += kThreads) {
-      device.store(a.out + row * a.dim + c, known ? device.to_float(device.load(static_cast<const E*>(a.table) + id * a.dim + c)) : 0.0f);
+      device.store(a.out + row * a.dim + c, known ? device.to_float(device.load(static_cast<const E*>(a.table) + id * a.ld + c)) : 0.0f);
     }
   }
 };
@@ -93,7 +93,51 @@ template <class Launcher>
 Status launch_embedding(Launcher& launcher, const EmbeddingArgs& a) {
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
   if (a.dim <= 0) return Status::invalid("dim", "must be at least 1");
-  return with_element(a.dtype, "dtype", [&]<class E>(E) { return launcher.launch({{a.rows, 1, 1}, EmbeddingKernel<E>::kThreads, 0}, EmbeddingKernel<E>{a}); });
+  if (a.ld != 0 && a.ld < a.dim) return Status::invalid("ld", "must be at least dim");
+  EmbeddingArgs strided = a;
+  if (a.ld == 0) strided.ld = a.dim;
+  return with_element(a.dtype, "dtype", [&]<class E>(E) { return launcher.launch({{a.rows, 1, 1}, EmbeddingKernel<E>::kThreads, 0}, EmbeddingKernel<E>{strided}); });
+}
+
+/// One block a row.
+template <class E>
+struct ConvertKernel {
+  static constexpr int kThreads = 128;
+  ConvertArgs a;
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    const std::int64_t row = device.block_idx().x;
+    for (std::int64_t c = device.thread_idx(); c < a.dim; c += kThreads) {
+      device.store(static_cast<E*>(a.out) + row * a.dim + c, device.template from_float<E>(device.load(a.x + row * a.ldx + c)));
+    }
+  }
+};
+
+template <class Launcher>
+Status launch_convert(Launcher& launcher, const ConvertArgs& a) {
+  if (a.rows < 0) return Status::invalid("rows", "must not be negative");
+  if (a.dim <= 0 || a.ldx < a.dim) return Status::invalid("ldx", "must be at least dim, which is at least 1");
+  return with_element(a.dtype, "dtype", [&]<class E>(E) { return launcher.launch({{a.rows, 1, 1}, ConvertKernel<E>::kThreads, 0}, ConvertKernel<E>{a}); });
+}
+
+/// One block a row.
+struct AddBiasKernel {
+  static constexpr int kThreads = 128;
+  AddBiasArgs a;
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    float* x = a.x + device.block_idx().x * a.ldx;
+    for (std::int64_t c = device.thread_idx(); c < a.dim; c += kThreads) device.store(x + c, device.load(x + c) + device.load(a.bias + c));
+  }
+};
+
+template <class Launcher>
+Status launch_add_bias(Launcher& launcher, const AddBiasArgs& a) {
+  if (a.rows < 0) return Status::invalid("rows", "must not be negative");
+  if (a.dim <= 0 || a.ldx < a.dim) return Status::invalid("ldx", "must be at least dim, which is at least 1");
+  return launcher.launch({{a.rows, 1, 1}, AddBiasKernel::kThreads, 0}, AddBiasKernel{a});
 }
 
 }  // namespace quire::cuda

@@ -13,6 +13,7 @@ namespace quire::cuda {
 enum class MemoryKind : std::uint8_t {
   kDevice,  ///< memory of the accelerator
   kPinned,  ///< memory of the host that the accelerator copies from and to by itself
+  kShared,  ///< addressed by both: lies on the device, and moves to the host and back where the host touches it
 };
 const char* memory_kind_name(MemoryKind kind);
 

@@ -7,7 +7,14 @@
 
 namespace quire::cuda {
 
-const char* memory_kind_name(MemoryKind kind) { return kind == MemoryKind::kDevice ? "device" : "pinned"; }
+const char* memory_kind_name(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::kDevice: return "device";
+    case MemoryKind::kPinned: return "pinned";
+    case MemoryKind::kShared: return "shared";
+  }
+  return "device";
+}
 
 std::string cuda_version_name(std::int32_t version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
 

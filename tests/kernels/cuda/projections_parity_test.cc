@@ -43,6 +43,25 @@ TEST(CudaParity, QkvSplitWithBiasAndNorm) {
     expect_close(device.download(args.q, s.rows * s.heads * s.dim), q, 1e-6, 3e-6, "q");
     expect_close(device.download(args.k, s.rows * s.kv_heads * s.dim), k, 1e-6, 3e-6, "k");
     EXPECT_EQ(device.download(args.v, s.rows * s.kv_heads * s.dim), v);
+    // Where it comes from, rows as far apart.
+    float* in_place = device.output(qkv, "qkv and q, k, v");
+    QkvSplitArgs same = args;
+    same.qkv = same.q = in_place;
+    same.k = in_place + s.heads * s.dim;
+    same.v = same.k + s.kv_heads * s.dim;
+    same.ldq = same.ldkv = ld;
+    ASSERT_OK(launch_qkv_split(launcher, same));
+    const auto all = device.download(in_place, s.rows * ld);
+    const auto part = [&](std::int64_t first, std::int64_t count) {
+      std::vector<float> out;
+      for (std::int64_t r = 0; r < s.rows; ++r) out.insert(out.end(), all.begin() + r * ld + first * s.dim, all.begin() + r * ld + (first + count) * s.dim);
+      return out;
+    };
+    EXPECT_EQ(part(0, s.heads), device.download(args.q, s.rows * s.heads * s.dim));
+    EXPECT_EQ(part(s.heads, s.kv_heads), device.download(args.k, s.rows * s.kv_heads * s.dim));
+    EXPECT_EQ(part(s.heads + s.kv_heads, s.kv_heads), v);
+    same.ldkv = s.kv_heads * s.dim - 1;
+    EXPECT_EQ(launch_qkv_split(launcher, same).field(), "ldq");
     args.ldqkv = heads * s.dim - 1;
     EXPECT_EQ(launch_qkv_split(launcher, args).field(), "ldqkv");
     args.ldqkv = ld;

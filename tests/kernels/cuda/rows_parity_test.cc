@@ -95,6 +95,63 @@ TEST(CudaParity, EmbeddingTakesRowsAndZerosForUnknownIds) {
   EXPECT_EQ(launch_embedding(launcher, {nullptr, DType::kI8, nullptr, 0, dim, vocab, nullptr}).field(), "dtype");
 }
 
+TEST(CudaParity, EmbeddingTakesColumnsOfWiderRows) {
+  const std::int64_t rows = 5, dim = 7, ld = 12;
+  const auto table = random_floats(rows * ld, 4);
+  const std::vector<std::int32_t> ids = {4, 0, 2};
+  TestDevice device;
+  float* out = device.output(3 * dim, "out");
+  auto launcher = device.launcher();
+  EmbeddingArgs args{device.upload(table, "table"), DType::kF32, device.upload(ids, "ids"), 3, dim, rows, out, ld};
+  ASSERT_OK(launch_embedding(launcher, args));
+  const auto actual = device.download(out, 3 * dim);
+  for (std::int64_t r = 0; r < 3; ++r) {
+    for (std::int64_t c = 0; c < dim; ++c) EXPECT_EQ(actual[static_cast<std::size_t>(r * dim + c)], table[static_cast<std::size_t>(ids[static_cast<std::size_t>(r)] * ld + c)]);
+  }
+  args.ld = dim - 1;
+  EXPECT_EQ(launch_embedding(launcher, args).field(), "ld");
+}
+
+TEST(CudaParity, ConvertRoundsToNearestEven) {
+  for (const std::int64_t dim : {1, 31, 300}) {
+    for (const std::int64_t rows : {0, 1, 4}) {
+      const std::int64_t ldx = dim + 3;
+      const auto x = random_floats(rows * ldx, 5, 100.0f);
+      for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+        TestDevice device;
+        auto launcher = device.launcher();
+        auto* out = device.output(std::vector<std::uint8_t>(static_cast<std::size_t>(rows * dim) * dtype_bytes(dtype)), "out");
+        ASSERT_OK(launch_convert(launcher, {device.upload(x, "x"), rows, dim, ldx, dtype, out}));
+        const auto bytes = device.download(out, rows * dim * static_cast<std::int64_t>(dtype_bytes(dtype)));
+        const auto expected = rounded(x, dtype);
+        for (std::int64_t r = 0; r < rows; ++r) {
+          for (std::int64_t c = 0; c < dim; ++c) ASSERT_EQ(load_f32(bytes.data(), dtype, r * dim + c), expected[static_cast<std::size_t>(r * ldx + c)]);
+        }
+      }
+    }
+  }
+  TestDevice device;
+  auto launcher = device.launcher();
+  EXPECT_EQ(launch_convert(launcher, {nullptr, 1, 4, 3, DType::kF32, nullptr}).field(), "ldx");
+}
+
+TEST(CudaParity, AddBias) {
+  for (const std::int64_t dim : {1, 33, 300}) {
+    const std::int64_t rows = 3, ldx = dim + 2;
+    const auto x = random_floats(rows * ldx, 6), bias = random_floats(dim, 7);
+    auto expected = x;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < dim; ++c) expected[static_cast<std::size_t>(r * ldx + c)] += bias[static_cast<std::size_t>(c)];
+    }
+    TestDevice device;
+    auto launcher = device.launcher();
+    float* out = device.output(x, "x");
+    ASSERT_OK(launch_add_bias(launcher, {out, device.upload(bias, "bias"), rows, dim, ldx}));
+    EXPECT_EQ(device.download(out, rows * ldx), expected);
+    EXPECT_EQ(launch_add_bias(launcher, {out, nullptr, rows, dim, dim - 1}).field(), "ldx");
+  }
+}
+
 /// Scores with ties, both zeros, infinities and NaN, or plain ones.
 std::vector<float> scores_of(std::int64_t n, bool ties) {
   auto out = random_floats(n, 5);

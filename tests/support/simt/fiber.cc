@@ -3,6 +3,12 @@
 #include <cstdint>
 #include <utility>
 
+// A sanitizer follows swapcontext(), and takes jumps to another stack for errors.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define QUIRE_FIBER_JUMPS 0
+#else
+#define QUIRE_FIBER_JUMPS 1
+#endif
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
@@ -32,7 +38,12 @@ void Fiber::reset(std::function<void()> body) {
   own_shadow_ = nullptr;
 #endif
   body_ = std::move(body);
-  finished_ = false;
+  // One that waits behind its last body, for the next, keeps its context.
+  if (QUIRE_FIBER_JUMPS && entered_ && finished_) {
+    finished_ = false;
+    return;
+  }
+  finished_ = entered_ = false;
   getcontext(&own_);
   own_.uc_stack.ss_sp = stack_.get();
   own_.uc_stack.ss_size = kStackBytes;
@@ -46,10 +57,24 @@ void Fiber::enter(unsigned low, unsigned high) {
 }
 
 void Fiber::run() {
-  switched_in();
-  body_();
-  finished_ = true;
-  switch_out(/*for_good=*/true);
+  for (;;) {  // without jumps once
+    switched_in();
+    body_();
+    finished_ = true;
+    switch_out(/*for_good=*/true);
+  }
+}
+
+void Fiber::switch_in() {
+#if QUIRE_FIBER_JUMPS
+  if (_setjmp(caller_jump_) != 0) return;
+  if (entered_) _longjmp(own_jump_, 1);
+  entered_ = true;
+  setcontext(&own_);
+#else
+  entered_ = true;
+  swapcontext(&caller_, &own_);
+#endif
 }
 
 void Fiber::resume() {
@@ -59,7 +84,7 @@ void Fiber::resume() {
   caller_shadow_ = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(own_shadow_, 0);
 #endif
-  swapcontext(&caller_, &own_);
+  switch_in();
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(caller_shadow_, nullptr, nullptr);
 #endif
@@ -82,7 +107,11 @@ void Fiber::switch_out([[maybe_unused]] bool for_good) {
 #elif defined(__SANITIZE_THREAD__)
   __tsan_switch_to_fiber(caller_shadow_, 0);
 #endif
+#if QUIRE_FIBER_JUMPS
+  if (_setjmp(own_jump_) == 0) _longjmp(caller_jump_, 1);
+#else
   swapcontext(&own_, &caller_);
+#endif
 }
 
 }  // namespace quire::simt

@@ -1,6 +1,7 @@
 /// Stacks that a thread switches between: what the emulation runs GPU threads on.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstddef>
@@ -30,12 +31,14 @@ class Fiber {
   void run();
   void switched_in();
   void switch_out(bool for_good);
+  void switch_in();
 
   static constexpr std::size_t kStackBytes = 128 * 1024;
   std::unique_ptr<std::byte[]> stack_;
   std::function<void()> body_;
   ucontext_t own_{}, caller_{};
-  bool finished_ = true;
+  jmp_buf own_jump_, caller_jump_;  ///< where both go on, without asking the system for the signal mask at every switch
+  bool finished_ = true, entered_ = false;
   // What sanitizers must be told at every switch; null without one.
   void *own_shadow_ = nullptr, *caller_shadow_ = nullptr;
   const void* caller_stack_ = nullptr;

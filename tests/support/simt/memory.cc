@@ -15,6 +15,13 @@ void GlobalMemory::add(std::string name, const void* p, std::size_t bytes, Acces
   buffers_.insert(next, {begin, begin + bytes, access, std::move(name)});
 }
 
+void GlobalMemory::remove(const void* p) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(p);
+  const auto found = std::lower_bound(buffers_.begin(), buffers_.end(), begin, [](const Buffer& b, std::uintptr_t at) { return b.begin < at; });
+  QUIRE_CHECK(found != buffers_.end() && found->begin == begin, "a buffer is removed that was never added");
+  buffers_.erase(found);
+}
+
 std::string GlobalMemory::refuse(const void* p, std::size_t bytes, Access access) const {
   const auto at = reinterpret_cast<std::uintptr_t>(p);
   if (at % bytes != 0) return "address is not a multiple of " + std::to_string(bytes);

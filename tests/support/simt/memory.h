@@ -15,6 +15,8 @@ class GlobalMemory {
  public:
   /// `p` stays the caller's and must outlive the launches. Zero bytes register nothing. Buffers may not overlap.
   void add(std::string name, const void* p, std::size_t bytes, Access access);
+  /// Of a buffer that was added at `p`.
+  void remove(const void* p);
   /// Why these bytes may not be read (or written), or empty.
   std::string refuse(const void* p, std::size_t bytes, Access access) const;
 

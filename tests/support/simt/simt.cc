@@ -36,7 +36,8 @@ class Block {
     shared_.start_block(static_cast<std::size_t>(shape_.shared_bytes), shape_.threads / 32);
     waits_.assign(static_cast<std::size_t>(shape_.threads), Wait{});
     barrier_ = {};
-    copies_.assign(static_cast<std::size_t>(shape_.threads), Copies{});
+    copies_.resize(static_cast<std::size_t>(shape_.threads));
+    for (Copies& c : copies_) c.start();
     for (Warp& w : warps_) w = {};
     ready_.clear();
     for (int t = 0; t < shape_.threads; ++t) {
@@ -92,13 +93,17 @@ class Block {
   void commit_copies() { ++copies_[static_cast<std::size_t>(running_)].committed; }
   void finish_copies(int most_pending) {
     Copies& c = copies_[static_cast<std::size_t>(running_)];
-    while (!c.under_way.empty() && c.under_way.front().group < c.committed - most_pending) {
-      const Copy& copy = c.under_way.front();
+    while (c.arrived < c.under_way.size() && c.under_way[c.arrived].group < c.committed - most_pending) {
+      const Copy& copy = c.under_way[c.arrived];
       shared_.set_pending(copy.offset, kCopyBytes, false);
       std::memcpy(shared_.data() + copy.offset, copy.bytes.data(), kCopyBytes);
       const std::string why = shared_.access(copy.offset, kCopyBytes, running_, SharedMemory::Kind::kWrite);
       if (!why.empty()) fail(Fault::kSharedMemory, why);
-      c.under_way.pop_front();
+      ++c.arrived;
+    }
+    if (c.arrived == c.under_way.size()) {
+      c.under_way.clear();
+      c.arrived = 0;
     }
   }
 
@@ -134,7 +139,13 @@ class Block {
   };
   struct Copies {
     int committed = 0;
-    std::deque<Copy> under_way;
+    std::vector<Copy> under_way;  // from `arrived` on
+    std::size_t arrived = 0;
+    void start() {
+      committed = 0;
+      under_way.clear();
+      arrived = 0;
+    }
   };
   struct Barrier {
     int arrived = 0;

@@ -1,0 +1,250 @@
+#include "engine/device/device_compute.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "engine/device/device_memory.h"
+#include "engine/device/device_weights.h"
+
+namespace quire {
+namespace {
+
+using cuda::MemoryKind;
+
+/// Decode attention keeps partial results of so many bytes at once, if one query row needs no more.
+constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;
+
+/// What twins share.
+struct DeviceState {
+  explicit DeviceState(std::shared_ptr<cuda::DeviceOps> ops) : memory(std::make_shared<DeviceMemory>(std::move(ops))) {}
+  const std::shared_ptr<DeviceMemory> memory;
+  std::mutex mu;
+  std::map<const RopeTable*, cuda::DeviceRopeTable> tables;  // guarded by mu
+};
+
+class DeviceCompute final : public Compute {
+ public:
+  DeviceCompute(std::shared_ptr<DeviceState> state, std::string name)
+      : state_(std::move(state)), name_(std::move(name)), memory_(state_->memory), stage_(memory_), rounded_(memory_, MemoryKind::kDevice), rows_(memory_, MemoryKind::kDevice),
+        raw_(memory_, MemoryKind::kDevice), scratch_(memory_, MemoryKind::kDevice), pinned_(memory_, MemoryKind::kPinned) {}
+
+  std::string name() const override { return name_; }
+  std::shared_ptr<ComputeMemory> memory() const override { return memory_; }
+  std::shared_ptr<Compute> twin() const override { return std::make_shared<DeviceCompute>(state_, name_); }
+
+  Result<std::unique_ptr<ComputeMatrix>> pack(std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format) override {
+    return upload_matrix(memory_, parts, k, dtype, format);
+  }
+  Result<ComputeValues> keep(std::span<const std::byte> values) override {
+    QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> data, upload(memory_, values));
+    return ComputeValues{std::move(data), static_cast<std::int64_t>(values.size())};
+  }
+  Result<std::shared_ptr<const void>> know(const RopeTable& table) override;
+
+  Status embed(const void* table, DType dtype, std::int64_t vocab, std::int64_t dim, std::span<const std::int32_t> ids, float* x) override {
+    return gather({.table = table, .dtype = dtype, .ids = nullptr, .rows = static_cast<std::int64_t>(ids.size()), .dim = dim, .vocab = vocab, .out = x}, ids);
+  }
+  Status norm(const RmsNormArgs& args) override { return memory_->run(cuda::ResidualRmsNormArgs{args, nullptr}); }
+  Status product(const ProductArgs& args) override { return multiply(args, false); }
+  Status add_product(const ProductArgs& args, float*) override { return multiply(args, true); }
+  Status swiglu(const SwigluArgs& args) override { return memory_->run(args); }
+  Status norm_heads(const HeadNormArgs& a) override {
+    const std::int64_t q_dim = std::int64_t{a.num_heads} * a.head_dim, kv_dim = std::int64_t{a.num_kv_heads} * a.head_dim;
+    return memory_->run(cuda::QkvSplitArgs{.qkv = a.qkv, .bias = nullptr, .q_norm = a.q_norm, .k_norm = a.k_norm, .eps = a.eps, .rows = a.rows, .ldqkv = a.ld, .num_heads = a.num_heads,
+                                           .num_kv_heads = a.num_kv_heads, .head_dim = a.head_dim, .q = a.qkv, .k = a.qkv + q_dim, .v = a.qkv + q_dim + kv_dim, .ldq = a.ld, .ldkv = a.ld});
+  }
+  Status take_rows(const float* x, std::int64_t ldx, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override {
+    const std::int64_t n = rows.empty() ? 0 : *std::ranges::max_element(rows) + 1;
+    return gather({.table = x, .dtype = DType::kF32, .ids = nullptr, .rows = static_cast<std::int64_t>(rows.size()), .dim = dim, .vocab = n, .out = out, .ld = ldx}, rows);
+  }
+  Status rotate(const RopeTable& table, const RopeRotateArgs& args) override;
+  Status write_rows(const RopeTable& table, const WriteRowsArgs& args) override;
+  Status attend(const AttentionArgs& args) override;
+  Status attend_each(const AttentionArgs& args, std::span<const SequenceAttention> sequences) override;
+  Status read(const float* x, std::int64_t n, float* out) override {
+    const std::int64_t bytes = n * static_cast<std::int64_t>(sizeof(float));
+    if (bytes == 0) return {};
+    QUIRE_RETURN_IF_ERROR(pinned_.reserve(bytes));
+    QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyArgs{pinned_.data(), x, bytes}));
+    QUIRE_RETURN_IF_ERROR(memory_->settle());
+    std::memcpy(out, pinned_.data(), static_cast<std::size_t>(bytes));
+    return {};
+  }
+
+ private:
+  /// `args` but for its ids.
+  Status gather(cuda::EmbeddingArgs args, std::span<const std::int32_t> ids) {
+    if (ids.empty()) return {};
+    QUIRE_RETURN_IF_ERROR(stage_.begin());
+    QUIRE_ASSIGN_OR_RETURN(args.ids, stage_.put(ids));
+    QUIRE_RETURN_IF_ERROR(stage_.send());
+    return memory_->run(args);
+  }
+  Status multiply(const ProductArgs& a, bool accumulate);
+  /// Pages and positions of a view where kernels read them. Between stage_.begin() and stage_.send().
+  Result<KvView> staged(KvView kv);
+  Status few_rows(const AttentionArgs& args, std::int64_t first, std::int64_t rows);
+  cuda::DeviceRopeTable table_of(const RopeTable& table) {
+    std::lock_guard lock(state_->mu);
+    return state_->tables.at(&table);
+  }
+
+  const std::shared_ptr<DeviceState> state_;
+  const std::string name_;
+  const std::shared_ptr<DeviceMemory> memory_;
+  ArgumentStage stage_;
+  DeviceBuffer rounded_, rows_, raw_, scratch_, pinned_;  // inputs of products, gathered K and V, packed K and V, partial attention, what is read
+};
+
+Result<std::shared_ptr<const void>> DeviceCompute::know(const RopeTable& table) {
+  const RopeConfig& c = table.config();
+  const std::size_t n = static_cast<std::size_t>(table.max_positions()) * static_cast<std::size_t>(c.rotary_dim / 2);
+  using Halves = std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>;
+  Halves halves;
+  QUIRE_ASSIGN_OR_RETURN(halves.first, upload(memory_, std::as_bytes(std::span(table.cos_row(0), n))));
+  QUIRE_ASSIGN_OR_RETURN(halves.second, upload(memory_, std::as_bytes(std::span(table.sin_row(0), n))));
+  const auto* key = &table;
+  {
+    std::lock_guard lock(state_->mu);
+    state_->tables[key] = {static_cast<const float*>(halves.first.get()), static_cast<const float*>(halves.second.get()), table.max_positions(), c.head_dim, c.rotary_dim, c.interleaved};
+  }
+  return std::shared_ptr<const void>(new Halves(std::move(halves)), [state = state_, key](const void* p) {
+    {
+      std::lock_guard lock(state->mu);
+      state->tables.erase(key);
+    }
+    delete static_cast<const Halves*>(p);
+  });
+}
+
+Status DeviceCompute::multiply(const ProductArgs& a, bool accumulate) {
+  if (a.rows == 0) return {};
+  const auto& w = static_cast<const DeviceMatrix&>(*a.weights);
+  const void* x = a.x;
+  if (w.dtype() != DType::kF32 || a.ldx != w.k()) {
+    QUIRE_RETURN_IF_ERROR(rounded_.reserve(a.rows * w.k() * static_cast<std::int64_t>(dtype_bytes(w.dtype()))));
+    QUIRE_RETURN_IF_ERROR(memory_->run(cuda::ConvertArgs{a.x, a.rows, w.k(), a.ldx, w.dtype(), rounded_.data()}));
+    x = rounded_.data();
+  }
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::MatmulArgs{.x = x, .weight = w.data(), .dtype = w.dtype(), .rows = a.rows, .n = w.n(), .k = w.k(), .y = a.y, .ldy = a.ldy, .accumulate = accumulate}));
+  return a.bias == nullptr ? Status() : memory_->run(cuda::AddBiasArgs{a.y, a.bias, a.rows, w.n(), a.ldy});
+}
+
+Status DeviceCompute::rotate(const RopeTable& table, const RopeRotateArgs& args) {
+  if (args.rows == 0) return {};
+  RopeRotateArgs rows = args;
+  QUIRE_RETURN_IF_ERROR(stage_.begin());
+  QUIRE_ASSIGN_OR_RETURN(rows.positions, stage_.put(std::span(args.positions, static_cast<std::size_t>(args.rows))));
+  QUIRE_RETURN_IF_ERROR(stage_.send());
+  return memory_->run(cuda::RotateRowsArgs{table_of(table), rows});
+}
+
+Status DeviceCompute::write_rows(const RopeTable& table, const WriteRowsArgs& a) {
+  const auto n = static_cast<std::int64_t>(a.from.size());
+  if (n == 0) return {};
+  const std::int64_t kv_dim = std::int64_t{a.dst.num_kv_heads} * a.dst.head_dim, size = static_cast<std::int64_t>(dtype_bytes(a.raw_dtype)), row = a.dst.head_dim * size;
+  QUIRE_RETURN_IF_ERROR(raw_.reserve(n * 2 * kv_dim * size));
+  const float *k = a.k, *v = a.v;
+  std::int64_t ld = a.ld;
+  if (a.from.front() != 0 || a.from.back() + 1 != n) {
+    QUIRE_RETURN_IF_ERROR(rows_.reserve(n * 2 * kv_dim * static_cast<std::int64_t>(sizeof(float))));
+    auto* gathered = reinterpret_cast<float*>(rows_.data());
+    QUIRE_RETURN_IF_ERROR(take_rows(a.k, a.ld, a.from, kv_dim, gathered));
+    QUIRE_RETURN_IF_ERROR(take_rows(a.v, a.ld, a.from, kv_dim, gathered + n * kv_dim));
+    k = gathered;
+    v = gathered + n * kv_dim;
+    ld = kv_dim;
+  }
+  QUIRE_RETURN_IF_ERROR(memory_->run(KvPackArgs{.k = k, .v = v, .rows = n, .ldk = ld, .ldv = ld, .num_kv_heads = a.dst.num_kv_heads, .head_dim = a.dst.head_dim, .dtype = a.raw_dtype, .out = raw_.data()}));
+
+  // Only the pages that are written to.
+  const auto [least, most] = std::ranges::minmax(a.dst_rows);
+  const std::int32_t first_page = least / kPageTokens, last_page = most / kPageTokens;
+  std::vector<std::int32_t> dst_rows(a.dst_rows.begin(), a.dst_rows.end());
+  for (std::int32_t& r : dst_rows) r -= first_page * kPageTokens;
+  KvPlaceArgs place{.src = {.data = raw_.data(), .num_rows = n, .dtype = a.raw_dtype, .head_stride = 2 * n * row, .kv_stride = n * row, .row_stride = row}, .dst = a.dst, .positions = nullptr,
+                    .dst_rows = nullptr, .first_dst_row = 0};
+  QUIRE_RETURN_IF_ERROR(stage_.begin());
+  QUIRE_ASSIGN_OR_RETURN(place.dst.pages, stage_.put(std::span<void* const>(a.dst.pages + first_page, static_cast<std::size_t>(last_page - first_page + 1))));
+  QUIRE_ASSIGN_OR_RETURN(place.positions, stage_.put(a.positions));
+  QUIRE_ASSIGN_OR_RETURN(place.dst_rows, stage_.put(std::span<const std::int32_t>(dst_rows)));
+  QUIRE_RETURN_IF_ERROR(stage_.send());
+  return memory_->run(cuda::PlaceRowsArgs{table_of(table), place});
+}
+
+Result<KvView> DeviceCompute::staged(KvView kv) {
+  const std::int64_t pages = (kv.num_rows + kPageTokens - 1) / kPageTokens;
+  QUIRE_ASSIGN_OR_RETURN(kv.pages, stage_.put(std::span<const void* const>(kv.pages, static_cast<std::size_t>(pages))));
+  QUIRE_ASSIGN_OR_RETURN(kv.positions, stage_.put(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows))));
+  return kv;
+}
+
+Status DeviceCompute::attend(const AttentionArgs& args) {
+  if (args.rows == 0) return {};
+  QUIRE_RETURN_IF_ERROR(stage_.begin());
+  AttentionArgs a = args;
+  QUIRE_ASSIGN_OR_RETURN(a.kv, staged(args.kv));
+  QUIRE_ASSIGN_OR_RETURN(a.query_positions, stage_.put(std::span(args.query_positions, static_cast<std::size_t>(args.rows))));
+  QUIRE_RETURN_IF_ERROR(stage_.send());
+  if (args.kv.dtype != DType::kF32) return memory_->run(cuda::PrefillAttentionArgs{a});
+  // No tensor cores for f32: as many rows at once as their partial results have room.
+  cuda::DecodeAttentionArgs one{.attention = a, .lists = nullptr, .longest_list = 0, .scratch = nullptr};
+  one.attention.rows = 1;
+  const std::int64_t per_row = std::max<std::int64_t>(1, decode_attention_scratch_bytes(one));
+  const std::int64_t step = std::clamp<std::int64_t>(kScratchBytes / per_row, 1, 4096);
+  QUIRE_RETURN_IF_ERROR(scratch_.reserve(std::min(step, a.rows) * per_row));
+  for (std::int64_t first = 0; first < a.rows; first += step) {
+    cuda::DecodeAttentionArgs part{.attention = a, .lists = nullptr, .longest_list = 0, .scratch = reinterpret_cast<float*>(scratch_.data())};
+    part.attention.q += first * a.ldq;
+    part.attention.out += first * a.ldo;
+    part.attention.query_positions += first;
+    if (a.lse != nullptr) part.attention.lse += first * a.num_heads;
+    part.attention.rows = std::min(step, a.rows - first);
+    QUIRE_RETURN_IF_ERROR(memory_->run(part));
+  }
+  return {};
+}
+
+Status DeviceCompute::attend_each(const AttentionArgs& args, std::span<const SequenceAttention> sequences) {
+  if (args.rows == 0) return {};
+  QUIRE_RETURN_IF_ERROR(stage_.begin());
+  std::vector<cuda::SequenceKv> each;
+  std::vector<std::int32_t> positions;
+  std::int64_t longest = 0;
+  for (const SequenceAttention& s : sequences) {
+    QUIRE_ASSIGN_OR_RETURN(const KvView kv, staged(s.kv));
+    cuda::SequenceKv one{kv.pages, kv.positions, kv.num_rows, nullptr};
+    if (s.lists == nullptr) {
+      longest = std::max(longest, kv.num_rows);
+    } else {
+      std::vector<RowList> lists(s.lists, s.lists + kv.num_kv_heads);
+      for (RowList& list : lists) {
+        longest = std::max(longest, list.length);
+        QUIRE_ASSIGN_OR_RETURN(list.rows, stage_.put(std::span(list.rows, static_cast<std::size_t>(list.length))));
+      }
+      QUIRE_ASSIGN_OR_RETURN(one.lists, stage_.put(std::span<const RowList>(lists)));
+    }
+    each.push_back(one);
+    positions.push_back(s.position);
+  }
+  cuda::DecodeAttentionArgs decode{.attention = args, .lists = nullptr, .longest_list = longest, .scratch = nullptr};
+  decode.attention.kv = sequences.front().kv;
+  decode.attention.lse = nullptr;
+  QUIRE_ASSIGN_OR_RETURN(decode.sequences, stage_.put(std::span<const cuda::SequenceKv>(each)));
+  QUIRE_ASSIGN_OR_RETURN(decode.attention.query_positions, stage_.put(std::span<const std::int32_t>(positions)));
+  QUIRE_RETURN_IF_ERROR(stage_.send());
+  QUIRE_RETURN_IF_ERROR(scratch_.reserve(decode_attention_scratch_bytes(decode)));
+  decode.scratch = reinterpret_cast<float*>(scratch_.data());
+  return memory_->run(decode);
+}
+
+}  // namespace
+
+std::shared_ptr<Compute> make_device_compute(std::shared_ptr<cuda::DeviceOps> ops, std::string name) {
+  return std::make_shared<DeviceCompute>(std::make_shared<DeviceState>(std::move(ops)), std::move(name));
+}
+
+}  // namespace quire

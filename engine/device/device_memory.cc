@@ -1,0 +1,93 @@
+#include "engine/device/device_memory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "kernels/base/log.h"
+#include "kernels/cuda/runtime/memory_pool.h"
+
+namespace quire {
+namespace {
+
+constexpr std::int64_t kLeastChunk = std::int64_t{1} << 20;
+/// Arguments put since the device was last settled, from which on they wait for it.
+constexpr std::int64_t kMostPut = std::int64_t{64} << 20;
+constexpr std::int64_t kAlignment = 64;
+
+}  // namespace
+
+Status DeviceMemory::settle() {
+  if (!pending()) return {};
+  QUIRE_RETURN_IF_ERROR(ops_->settle());
+  pending_.store(false, std::memory_order_release);
+  return {};
+}
+
+Result<std::int64_t> DeviceMemory::budget(std::int64_t wanted, const char* setting) {
+  QUIRE_ASSIGN_OR_RETURN(const cuda::MemoryInfo info, ops_->memory());
+  return cuda::pool_budget(info, wanted, setting);
+}
+
+void DeviceMemory::give_back(cuda::MemoryKind kind, void* p) {
+  Status s = settle();
+  if (s.ok()) s = ops_->release(kind, p);
+  if (!s.ok()) log_warning("memory of the device could not be given back", {{"kind", cuda::memory_kind_name(kind)}, {"reason", s.to_string()}});
+}
+
+Status DeviceBuffer::reserve(std::int64_t bytes) {
+  if (bytes <= bytes_) return {};
+  drop();
+  QUIRE_ASSIGN_OR_RETURN(data_, memory_->ops().allocate(kind_, bytes));
+  bytes_ = bytes;
+  return {};
+}
+
+void DeviceBuffer::drop() {
+  if (data_ != nullptr) memory_->give_back(kind_, data_);
+  data_ = nullptr;
+  bytes_ = 0;
+}
+
+Status ArgumentStage::begin() {
+  std::int64_t used = 0;
+  for (const auto& chunk : chunks_) used += chunk->used;
+  if (used >= kMostPut) QUIRE_RETURN_IF_ERROR(memory_->settle());
+  if (memory_->pending()) return {};
+  if (chunks_.size() > 1) {  // one that holds it all, from now on
+    chunks_.clear();
+    QUIRE_RETURN_IF_ERROR(add_chunk(std::min(used * 2, kMostPut)));
+  }
+  for (const auto& chunk : chunks_) chunk->used = chunk->sent = 0;
+  return {};
+}
+
+Status ArgumentStage::add_chunk(std::int64_t bytes) {
+  auto chunk = std::make_unique<Chunk>(memory_);
+  const std::int64_t size = std::max(kLeastChunk, bytes);
+  QUIRE_RETURN_IF_ERROR(chunk->pinned.reserve(size));
+  QUIRE_RETURN_IF_ERROR(chunk->device.reserve(size));
+  chunks_.push_back(std::move(chunk));
+  return {};
+}
+
+Result<void*> ArgumentStage::put_bytes(const void* values, std::int64_t bytes) {
+  const std::int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (chunks_.empty() || chunks_.back()->used + rounded > chunks_.back()->pinned.bytes()) QUIRE_RETURN_IF_ERROR(add_chunk(rounded));
+  Chunk& chunk = *chunks_.back();
+  if (bytes > 0) std::memcpy(chunk.pinned.data() + chunk.used, values, static_cast<std::size_t>(bytes));
+  void* at = chunk.device.data() + chunk.used;
+  chunk.used += rounded;
+  return at;
+}
+
+Status ArgumentStage::send() {
+  for (const auto& chunk : chunks_) {
+    if (chunk->sent == chunk->used) continue;
+    QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyArgs{chunk->device.data() + chunk->sent, chunk->pinned.data() + chunk->sent, chunk->used - chunk->sent}));
+    chunk->sent = chunk->used;
+  }
+  return {};
+}
+
+}  // namespace quire

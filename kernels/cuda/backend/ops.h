@@ -1,0 +1,98 @@
+/// One opened device for whoever computes with it: memory, and operations enqueued in order on one stream.
+///
+/// An operation is a plain struct of arguments (kernels/cuda/args.h and the kernels' own headers) and the code of what to do with it, so that all of them pass
+/// through one call, also where that call is an entry of a C table in a loaded library (entry.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/activation.h"
+#include "kernels/attention.h"
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/runtime/driver.h"
+
+namespace quire::cuda {
+
+struct CopyArgs {
+  void* to;
+  const void* from;
+  std::int64_t bytes;
+};
+struct RotateRowsArgs {
+  DeviceRopeTable table;
+  RopeRotateArgs rows;
+};
+struct PlaceRowsArgs {
+  DeviceRopeTable table;
+  KvPlaceArgs rows;
+};
+/// prefill_attention(): many rows, f16 or bf16 KV.
+struct PrefillAttentionArgs {
+  AttentionArgs attention;
+};
+
+enum class OpCode : std::uint32_t { kCopy = 1, kRmsNorm, kSwiglu, kEmbedding, kConvert, kAddBias, kMatmul, kQkvSplit, kRotateRows, kKvPack, kPlaceRows, kDecodeAttention, kPrefillAttention };
+
+/// The code of what takes these arguments.
+constexpr OpCode op_code(const CopyArgs*) { return OpCode::kCopy; }
+constexpr OpCode op_code(const ResidualRmsNormArgs*) { return OpCode::kRmsNorm; }
+constexpr OpCode op_code(const SwigluArgs*) { return OpCode::kSwiglu; }
+constexpr OpCode op_code(const EmbeddingArgs*) { return OpCode::kEmbedding; }
+constexpr OpCode op_code(const ConvertArgs*) { return OpCode::kConvert; }
+constexpr OpCode op_code(const AddBiasArgs*) { return OpCode::kAddBias; }
+constexpr OpCode op_code(const MatmulArgs*) { return OpCode::kMatmul; }
+constexpr OpCode op_code(const QkvSplitArgs*) { return OpCode::kQkvSplit; }
+constexpr OpCode op_code(const RotateRowsArgs*) { return OpCode::kRotateRows; }
+constexpr OpCode op_code(const KvPackArgs*) { return OpCode::kKvPack; }
+constexpr OpCode op_code(const PlaceRowsArgs*) { return OpCode::kPlaceRows; }
+constexpr OpCode op_code(const DecodeAttentionArgs*) { return OpCode::kDecodeAttention; }
+constexpr OpCode op_code(const PrefillAttentionArgs*) { return OpCode::kPrefillAttention; }
+
+/// Calls visit(const Args&) with the arguments that belong to `code`. Errors: kInvalidArgument (an unknown code, or arguments of another size), those of visit.
+template <class Visit>
+Status visit_op(OpCode code, const void* args, std::int64_t bytes, Visit&& visit) {
+  const auto as = [&]<class Args>(const Args*) {
+    if (bytes != static_cast<std::int64_t>(sizeof(Args))) return Status::invalid("bytes", "arguments of operation " + std::to_string(static_cast<std::uint32_t>(code)) + " have another size");
+    return visit(*static_cast<const Args*>(args));
+  };
+  switch (code) {
+    case OpCode::kCopy: return as(static_cast<const CopyArgs*>(nullptr));
+    case OpCode::kRmsNorm: return as(static_cast<const ResidualRmsNormArgs*>(nullptr));
+    case OpCode::kSwiglu: return as(static_cast<const SwigluArgs*>(nullptr));
+    case OpCode::kEmbedding: return as(static_cast<const EmbeddingArgs*>(nullptr));
+    case OpCode::kConvert: return as(static_cast<const ConvertArgs*>(nullptr));
+    case OpCode::kAddBias: return as(static_cast<const AddBiasArgs*>(nullptr));
+    case OpCode::kMatmul: return as(static_cast<const MatmulArgs*>(nullptr));
+    case OpCode::kQkvSplit: return as(static_cast<const QkvSplitArgs*>(nullptr));
+    case OpCode::kRotateRows: return as(static_cast<const RotateRowsArgs*>(nullptr));
+    case OpCode::kKvPack: return as(static_cast<const KvPackArgs*>(nullptr));
+    case OpCode::kPlaceRows: return as(static_cast<const PlaceRowsArgs*>(nullptr));
+    case OpCode::kDecodeAttention: return as(static_cast<const DecodeAttentionArgs*>(nullptr));
+    case OpCode::kPrefillAttention: return as(static_cast<const PrefillAttentionArgs*>(nullptr));
+  }
+  return Status::invalid("code", "there is no operation " + std::to_string(static_cast<std::uint32_t>(code)));
+}
+
+/// Threads: any, one call at a time is made of them. Errors of every call: kDeviceLost (nothing works afterwards), kResourceExhausted (memory), kInternal; an error may be that
+/// of work enqueued earlier.
+class DeviceOps {
+ public:
+  virtual ~DeviceOps() = default;
+  /// For logs: the device.
+  virtual std::string description() const = 0;
+  virtual Result<MemoryInfo> memory() = 0;
+  /// `bytes` > 0, aligned to 64 at least, contents undefined. Errors: kResourceExhausted, after which the device is as before.
+  virtual Result<void*> allocate(MemoryKind kind, std::int64_t bytes) = 0;
+  /// Nothing enqueued may use it any more.
+  virtual Status release(MemoryKind kind, void* p) = 0;
+  /// Returns once everything enqueued has run.
+  virtual Status settle() = 0;
+
+  /// Enqueues; the arguments themselves are copied, what they point to is device or shared memory (of a copy one side may be pinned). Errors: kInvalidArgument too.
+  template <class Args>
+  Status run(const Args& args) { return enqueue(op_code(&args), &args, static_cast<std::int64_t>(sizeof args)); }
+  virtual Status enqueue(OpCode code, const void* args, std::int64_t bytes) = 0;
+};
+
+}  // namespace quire::cuda

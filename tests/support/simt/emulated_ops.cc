@@ -1,0 +1,222 @@
+#include "tests/support/simt/emulated_ops.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/attention_decode.cuh"
+#include "kernels/cuda/attention_prefill.cuh"
+#include "kernels/cuda/kv.cuh"
+#include "kernels/cuda/projections.cuh"
+#include "kernels/cuda/rows.cuh"
+#include "tests/support/simt/simt.h"
+
+namespace quire::simt {
+namespace {
+
+using namespace quire::cuda;
+
+constexpr std::size_t kAlignment = 256;
+constexpr int kNaNs = 0xff;
+
+/// Rows of x times rows of w, eight sums at a time.
+float dot(const float* a, const float* b, std::int64_t k) {
+  float sums[8] = {};
+  std::int64_t c = 0;
+  for (; c + 8 <= k; c += 8) {
+    for (int i = 0; i < 8; ++i) sums[i] += a[c + i] * b[c + i];
+  }
+  for (; c < k; ++c) sums[0] += a[c] * b[c];
+  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+}
+
+void widen(const void* from, DType dtype, std::int64_t n, std::vector<float>& out) {
+  out.resize(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) out[static_cast<std::size_t>(i)] = load_f32(from, dtype, i);
+}
+
+class EmulatedDevice final : public EmulatedOps {
+ public:
+  explicit EmulatedDevice(const EmulatedOpsOptions& options) : options_(options) {}
+  ~EmulatedDevice() override {
+    for (const auto& [p, block] : blocks_) std::free(p);
+  }
+
+  std::string description() const override { return "an emulated device"; }
+  Result<MemoryInfo> memory() override {
+    std::lock_guard lock(mu_);
+    if (lost_) return lost();
+    return MemoryInfo{options_.memory_bytes - in_use_, options_.memory_bytes};
+  }
+
+  Result<void*> allocate(MemoryKind kind, std::int64_t bytes) override {
+    std::lock_guard lock(mu_);
+    if (lost_) return lost();
+    const bool fails = failing_ == 0;
+    if (failing_ >= 0) --failing_;
+    const bool counts = kind != MemoryKind::kPinned;
+    if (fails || (counts && in_use_ + bytes > options_.memory_bytes)) return Status::exhausted("the emulated device has no " + std::to_string(bytes) + " bytes left");
+    const std::size_t size = (static_cast<std::size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+    void* p = std::aligned_alloc(kAlignment, size);
+    if (p == nullptr) return Status::exhausted("no memory");
+    std::memset(p, kNaNs, size);
+    blocks_[p] = {kind, bytes};
+    if (counts) {
+      in_use_ += bytes;
+      global_.add(memory_kind_name(kind), p, static_cast<std::size_t>(bytes), Access::kReadWrite);
+    }
+    return p;
+  }
+
+  Status release(MemoryKind kind, void* p) override {
+    std::lock_guard lock(mu_);
+    if (!queue_.empty()) return Status::internal("memory is released while work is enqueued");
+    const auto found = blocks_.find(p);
+    if (found == blocks_.end() || found->second.kind != kind) return Status::internal("memory is released that is not the device's, or of another kind");
+    if (kind != MemoryKind::kPinned) {
+      in_use_ -= found->second.bytes;
+      global_.remove(p);
+    }
+    std::memset(p, kNaNs, static_cast<std::size_t>(found->second.bytes));
+    std::free(p);
+    blocks_.erase(found);
+    return {};
+  }
+
+  Status settle() override {
+    std::lock_guard lock(mu_);
+    if (lost_) return lost();
+    if (!queue_.empty()) ++waits_;
+    Status status;
+    for (const Work& work : queue_) {
+      status = visit_op(work.code, work.args.data(), static_cast<std::int64_t>(work.args.size()), [this](const auto& args) { return execute(args); });
+      if (!status.ok()) break;
+    }
+    queue_.clear();
+    return status;
+  }
+
+  Status enqueue(OpCode code, const void* args, std::int64_t bytes) override {
+    std::lock_guard lock(mu_);
+    if (lost_) return lost();
+    Work work{code, std::vector<std::byte>(static_cast<std::size_t>(bytes))};
+    std::memcpy(work.args.data(), args, static_cast<std::size_t>(bytes));
+    QUIRE_RETURN_IF_ERROR(visit_op(code, args, bytes, [](const auto&) { return Status(); }));
+    queue_.push_back(std::move(work));
+    ++runs_[static_cast<std::size_t>(code)];
+    return {};
+  }
+
+  std::int64_t runs(OpCode code) const override {
+    std::lock_guard lock(mu_);
+    return runs_[static_cast<std::size_t>(code)];
+  }
+  std::int64_t waits() const override {
+    std::lock_guard lock(mu_);
+    return waits_;
+  }
+  std::int64_t bytes_in_use() const override {
+    std::lock_guard lock(mu_);
+    return in_use_;
+  }
+  void fail_allocation(std::int64_t n) override {
+    std::lock_guard lock(mu_);
+    failing_ = n;
+  }
+  void lose() override {
+    std::lock_guard lock(mu_);
+    lost_ = true;
+  }
+
+ private:
+  struct Block {
+    MemoryKind kind;
+    std::int64_t bytes;
+  };
+  struct Work {
+    OpCode code;
+    std::vector<std::byte> args;
+  };
+  static Status lost() { return Status(Code::kDeviceLost, "the emulated device is gone"); }
+
+  template <class Launch>
+  Status kernel(Launch launch) {
+    Launcher launcher(global_);
+    return launch(launcher);
+  }
+  Status execute(const ResidualRmsNormArgs& a) { return kernel([&](Launcher& l) { return launch_rms_norm(l, a); }); }
+  Status execute(const SwigluArgs& a) { return kernel([&](Launcher& l) { return launch_swiglu(l, a); }); }
+  Status execute(const EmbeddingArgs& a) { return kernel([&](Launcher& l) { return launch_embedding(l, a); }); }
+  Status execute(const ConvertArgs& a) { return kernel([&](Launcher& l) { return launch_convert(l, a); }); }
+  Status execute(const AddBiasArgs& a) { return kernel([&](Launcher& l) { return launch_add_bias(l, a); }); }
+  Status execute(const QkvSplitArgs& a) { return kernel([&](Launcher& l) { return launch_qkv_split(l, a); }); }
+  Status execute(const RotateRowsArgs& a) { return kernel([&](Launcher& l) { return launch_rope_rotate(l, a.table, a.rows); }); }
+  Status execute(const KvPackArgs& a) { return kernel([&](Launcher& l) { return launch_kv_pack(l, a); }); }
+  Status execute(const PlaceRowsArgs& a) { return kernel([&](Launcher& l) { return launch_kv_place(l, a.table, a.rows); }); }
+  Status execute(const DecodeAttentionArgs& a) {
+    return kernel([&](Launcher& l) { return with_element(a.attention.kv.dtype, "kv.dtype", [&]<class E>(E) { return launch_decode_attention<E>(l, a); }); });
+  }
+  Status execute(const PrefillAttentionArgs& a) {
+    return kernel([&](Launcher& l) {
+      return a.attention.kv.dtype == DType::kBF16 ? launch_prefill_attention<BF16>(l, a.attention)
+             : a.attention.kv.dtype == DType::kF16 ? launch_prefill_attention<F16>(l, a.attention)
+                                                   : Status::invalid("kv.dtype", "prefill attention takes f16 or bf16 KV");
+    });
+  }
+  Status execute(const CopyArgs& a) {
+    QUIRE_RETURN_IF_ERROR(owned(a.to, a.bytes, "the target of a copy"));
+    QUIRE_RETURN_IF_ERROR(owned(a.from, a.bytes, "the source of a copy"));
+    std::memcpy(a.to, a.from, static_cast<std::size_t>(a.bytes));
+    return {};
+  }
+  Status execute(const MatmulArgs& a) {
+    if (a.dtype != DType::kF32 && a.dtype != DType::kBF16) return Status::invalid("dtype", "products take f32 or bf16");
+    if (a.ldy < a.n) return Status::invalid("ldy", "must be at least n");
+    const auto size = static_cast<std::int64_t>(dtype_bytes(a.dtype));
+    QUIRE_RETURN_IF_ERROR(owned(a.x, a.rows * a.k * size, "x of a product"));
+    QUIRE_RETURN_IF_ERROR(owned(a.weight, a.n * a.k * size, "the weights of a product"));
+    QUIRE_RETURN_IF_ERROR(owned(a.y, ((a.rows - 1) * a.ldy + a.n) * 4, "y of a product"));
+    widen(a.x, a.dtype, a.rows * a.k, inputs_);
+    for (std::int64_t o = 0; o < a.n; ++o) {
+      widen(static_cast<const std::byte*>(a.weight) + o * a.k * size, a.dtype, a.k, weights_);
+      for (std::int64_t r = 0; r < a.rows; ++r) {
+        float& y = a.y[r * a.ldy + o];
+        const float sum = dot(inputs_.data() + r * a.k, weights_.data(), a.k);
+        y = a.accumulate ? y + sum : sum;
+      }
+    }
+    return {};
+  }
+
+  /// Whether the bytes lie in one block of any kind.
+  Status owned(const void* p, std::int64_t bytes, const char* what) const {
+    if (bytes <= 0) return {};
+    auto next = blocks_.upper_bound(const_cast<void*>(p));
+    if (next != blocks_.begin()) {
+      --next;
+      const auto* begin = static_cast<const std::byte*>(next->first);
+      if (static_cast<const std::byte*>(p) + bytes <= begin + next->second.bytes) return {};
+    }
+    return Status::internal(std::string(what) + " is not in the device's memory");
+  }
+
+  const EmulatedOpsOptions options_;
+  mutable std::mutex mu_;  // guards all below
+  std::map<void*, Block> blocks_;
+  GlobalMemory global_;
+  std::vector<Work> queue_;
+  std::array<std::int64_t, 32> runs_{};
+  std::int64_t waits_ = 0, in_use_ = 0, failing_ = -1;
+  bool lost_ = false;
+  std::vector<float> inputs_, weights_;
+};
+
+}  // namespace
+
+std::shared_ptr<EmulatedOps> make_emulated_ops(const EmulatedOpsOptions& options) { return std::make_shared<EmulatedDevice>(options); }
+
+}  // namespace quire::simt

@@ -1,0 +1,31 @@
+/// A device for engine tests: DeviceOps whose kernels run under the emulation, whose memory is registered buffer by buffer, and whose work really waits.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cuda/backend/ops.h"
+
+namespace quire::simt {
+
+struct EmulatedOpsOptions {
+  std::int64_t memory_bytes = std::int64_t{1} << 33;  ///< of the device; beyond, allocate() is kResourceExhausted
+};
+
+/// Nothing enqueued runs before settle(), so what the host reads or overwrites too early is wrong or stale, and what a kernel reads outside the device's memory is an error. Memory
+/// is filled with bytes that make NaNs when it is given out and when it is taken back. Matrix products are plain loops with f32 sums.
+class EmulatedOps : public cuda::DeviceOps {
+ public:
+  /// Operations run so far, by code; for tests of what runs where.
+  virtual std::int64_t runs(cuda::OpCode code) const = 0;
+  /// Times that the device was waited for while something was enqueued.
+  virtual std::int64_t waits() const = 0;
+  virtual std::int64_t bytes_in_use() const = 0;
+  /// The n-th allocation from now on fails, n = 0 the next one; a negative number: none.
+  virtual void fail_allocation(std::int64_t n) = 0;
+  /// Every call from now on is kDeviceLost.
+  virtual void lose() = 0;
+};
+
+std::shared_ptr<EmulatedOps> make_emulated_ops(const EmulatedOpsOptions& options = {});
+
+}  // namespace quire::simt
