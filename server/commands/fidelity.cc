@@ -14,6 +14,7 @@
 
 #include "cachestore/store.h"
 #include "engine/engine.h"
+#include "engine/engine_parts.h"
 #include "engine/model/config.h"
 #include "fidelity/certificate.h"
 #include "fidelity/html_report.h"
@@ -210,7 +211,7 @@ struct Bench {
   }
 };
 
-Status open_bench(const FidelityFlags& f, const Config& config, const std::string& model_path, Bench& b) {
+Status open_bench(const FidelityFlags& f, const Config& config, const cuda::BackendChoice& backend, const std::string& model_path, Bench& b) {
   QUIRE_ASSIGN_OR_RETURN(b.folder, WorkFolder::make(f.work));
   StoreOptions store = store_options(config);
   store.path = b.folder->path();
@@ -219,7 +220,8 @@ Status open_bench(const FidelityFlags& f, const Config& config, const std::strin
   EngineOptions engine = engine_options(config, model_path);
   QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
   if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;
-  QUIRE_ASSIGN_OR_RETURN(b.engine, create_engine(engine, *b.store));
+  QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Compute> compute, open_compute(backend));
+  QUIRE_ASSIGN_OR_RETURN(b.engine, create_engine_on(std::move(compute), engine, *b.store));
   IngestOptions ingest = ingest_options(config);
   ingest.max_document_tokens = std::max<std::int64_t>(ingest.max_document_tokens, 1 << 22);
   ingest.namespace_bytes = 0;
@@ -270,7 +272,8 @@ int fidelity(FidelityFlags f) {
   set_log_sink(nullptr, LogLevel::kWarning);
   auto config = load_config(f.config_file, f.settings);
   if (!config.ok()) return complain(config.status());
-  if (const auto backend = backend_choice(*config); !backend.ok()) return complain(backend.status());
+  const auto backend = backend_choice(*config);
+  if (!backend.ok()) return complain(backend.status());
   if (!f.store.empty()) config->disk.path = f.store;
   if (!f.model.empty()) config->model.path = f.model;
   if (f.limit < 0 || f.per_task < 1 || f.max_tokens < 1 || f.chunk_tokens < 16) return complain("--limit must not be negative, --per-task and --max-tokens at least 1, --chunk-tokens at least 16");
@@ -282,7 +285,7 @@ int fidelity(FidelityFlags f) {
     if (const auto store = open_certificate_store(*config); !store.ok()) return complain(store.status());
   }
   Bench bench;
-  if (const auto s = open_bench(f, *config, *model_path, bench); !s.ok()) return complain(s);
+  if (const auto s = open_bench(f, *config, *backend, *model_path, bench); !s.ok()) return complain(s);
   const auto suite = make_suite(f, *bench.engine, *model_path);
   if (!suite.ok()) return complain(suite.status());
   ReportContext context = describe(f, *config, *bench.engine, *suite);

@@ -3,12 +3,14 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
+#include "engine/engine_parts.h"
 #include "engine/model/config.h"
 #include "fidelity/certificate.h"
 #include "ingest/ingest_service.h"
@@ -65,7 +67,9 @@ Result<std::shared_ptr<const KeyRing>> configured_keys(const Config& c) {
 /// The objects of a running service, in order of construction; stop() in reverse.
 class Service {
  public:
-  Service(Config config, cuda::BackendChoice backend, ServeFlags flags) : flags_(std::move(flags)), services_(std::move(config)), routes_(all_routes()) {
+  /// `on_lost` is called once if the device that computes is lost.
+  Service(Config config, cuda::BackendChoice backend, ServeFlags flags, std::function<void(const Status&)> on_lost)
+      : flags_(std::move(flags)), on_lost_(std::move(on_lost)), services_(std::move(config)), routes_(all_routes()) {
     services_.routes = &routes_;
     services_.backend = std::move(backend);
     services_.reload = [this] { return reload(); };
@@ -89,8 +93,9 @@ class Service {
     EngineOptions engine = engine_options(*config, model_path);
     QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
     if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;  // the model's window is smaller
+    QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Compute> compute, open_compute(services_.backend, on_lost_));
     QUIRE_ASSIGN_OR_RETURN(store_, open_admin_store(store_options(*config)));
-    QUIRE_ASSIGN_OR_RETURN(engine_, create_engine(engine, *store_));
+    QUIRE_ASSIGN_OR_RETURN(engine_, create_engine_on(std::move(compute), engine, *store_));
     IngestOptions ingest = ingest_options(*config);
     ingest.may_pin = [store = store_.get(), ratio = config->cache.max_pinned_ratio](const PinBytes& more) { return check_pin_share(*store, ratio, more); };
     QUIRE_ASSIGN_OR_RETURN(ingest_, create_ingest_service(std::move(ingest), *store_, *engine_));
@@ -196,6 +201,7 @@ class Service {
   }
 
   const ServeFlags flags_;
+  const std::function<void(const Status&)> on_lost_;
   std::mutex reload_mu_;
   Services services_;
   RouteTable routes_;
@@ -224,11 +230,15 @@ int serve(const ServeFlags& flags) {
     return 0;
   }
   if (const auto s = install_log_sink(config->log.level, config->log.format); !s.ok()) return complain(s);
-  log_line(backend->idle_gpu ? LogLevel::kWarning : LogLevel::kInfo, "computing on the CPU", {{"backend", backend->name}, {"cuda", backend->cuda}});
+  log_line(backend->idle_gpu ? LogLevel::kWarning : LogLevel::kInfo, backend->library == nullptr ? "computing on the CPU" : "computing on the GPU", {{"backend", backend->name}, {"cuda", backend->cuda}});
   ProcessSignals signals;
-  Service service(std::move(*config), std::move(*backend), flags);
-  if (const auto s = service.listen(); !s.ok()) return complain(s);
   std::atomic<bool> failed{false}, loaded{false};
+  Service service(std::move(*config), std::move(*backend), flags, [&failed](const Status& lost) {
+    failed = true;
+    log_error("the GPU is lost: the service ends and has to be started again", {{"reason", lost.to_string()}});
+    kill(getpid(), SIGTERM);  // wakes the thread that waits for signals, which drains
+  });
+  if (const auto s = service.listen(); !s.ok()) return complain(s);
   std::thread loader([&] {
     const auto s = service.load();
     loaded = true;

@@ -1,5 +1,8 @@
 #include "server/commands/service_options.h"
 
+#include "engine/device/device_compute.h"
+#include "kernels/cuda/backend/watched_ops.h"
+
 namespace quire {
 
 StoreOptions store_options(const Config& c) {
@@ -36,6 +39,12 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
 
 Result<cuda::BackendChoice> backend_choice(const Config& c) {
   return cuda::choose_backend(c.model.backend, c.model.device, cuda::has_device_file(), cuda::backend_library_files());
+}
+
+Result<std::shared_ptr<Compute>> open_compute(const cuda::BackendChoice& choice, std::function<void(const Status&)> on_lost) {
+  if (choice.library == nullptr) return std::shared_ptr<Compute>();
+  QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceOps> ops, choice.library->open(choice.device));
+  return make_device_compute(cuda::watch(std::move(ops), std::move(on_lost)), choice.name);
 }
 
 RetrievalOptions retrieval_options(const Config& c) {

@@ -146,7 +146,7 @@ void info(std::shared_ptr<Call> call) {
   o["prompt_format"] = prompt_family_name(s.engine->prompt_format().family());
   o["tokenizer"] = s.engine->tokenizer().description();
   o["isa"] = s.engine->info().isa;
-  o["backend"] = json::object{{"name", s.backend.name}, {"device", s.engine->info().isa}, {"cuda", s.backend.cuda}};
+  o["backend"] = json::object{{"name", s.backend.name}, {"device", s.backend.library == nullptr ? s.engine->info().isa : cuda::describe(s.backend.device)}, {"cuda", s.backend.cuda}};
   json::array strategy_names{"auto"};
   for (const auto& known : strategies()) strategy_names.emplace_back(known.name);
   o["strategies"] = std::move(strategy_names);

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "kernels/cuda/backend/session.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/runtime/driver.h"
 #include "kernels/cuda/runtime/memory_pool.h"
@@ -78,10 +79,52 @@ std::int32_t self_test(std::int32_t device, char* message, std::int32_t message_
   return static_cast<std::int32_t>(status.code());
 }
 
+std::int32_t answer(const Status& status, QuireCudaMessage* message) {
+  if (!status.ok()) write_text(message->text, status.message());
+  return static_cast<std::int32_t>(status.code());
+}
+
+Session& session_of(QuireCudaSession* session) { return *reinterpret_cast<Session*>(session); }
+
+std::int32_t open(std::int32_t device, QuireCudaSession** session, QuireCudaMessage* message) {
+  auto opened = Session::open(device);
+  if (opened.ok()) *session = reinterpret_cast<QuireCudaSession*>(opened->release());
+  return answer(opened.ok() ? Status() : opened.status(), message);
+}
+
+void close(QuireCudaSession* session) { delete reinterpret_cast<Session*>(session); }
+
+std::int32_t memory(QuireCudaSession* session, std::int64_t* free_bytes, std::int64_t* total_bytes, QuireCudaMessage* message) {
+  const auto info = session_of(session).memory();
+  if (!info.ok()) return answer(info.status(), message);
+  *free_bytes = info->free_bytes;
+  *total_bytes = info->total_bytes;
+  return 0;
+}
+
+std::int32_t allocate(QuireCudaSession* session, std::uint32_t kind, std::int64_t bytes, void** p, QuireCudaMessage* message) {
+  const auto given = session_of(session).allocate(static_cast<MemoryKind>(kind), bytes);
+  if (!given.ok()) return answer(given.status(), message);
+  *p = *given;
+  return 0;
+}
+
+std::int32_t release(QuireCudaSession* session, std::uint32_t kind, void* p, QuireCudaMessage* message) {
+  return answer(session_of(session).release(static_cast<MemoryKind>(kind), p), message);
+}
+
+std::int32_t settle(QuireCudaSession* session, QuireCudaMessage* message) { return answer(session_of(session).settle(), message); }
+
+std::int32_t enqueue(QuireCudaSession* session, std::uint32_t op, const void* args, std::int64_t args_bytes, QuireCudaMessage* message) {
+  return answer(session_of(session).enqueue(static_cast<OpCode>(op), args, args_bytes), message);
+}
+
 }  // namespace
 }  // namespace quire::cuda
 
 extern "C" __attribute__((visibility("default"))) const QuireCudaEntry* quire_cuda_entry() {
-  static const QuireCudaEntry entry{QUIRE_CUDA_ENTRY_VERSION, sizeof(QuireCudaEntry), &quire::cuda::probe, &quire::cuda::self_test};
+  static const QuireCudaEntry entry{QUIRE_CUDA_ENTRY_VERSION, sizeof(QuireCudaEntry), &quire::cuda::probe,    &quire::cuda::self_test, &quire::cuda::open,
+                                    &quire::cuda::close,      &quire::cuda::memory,   &quire::cuda::allocate, &quire::cuda::release,   &quire::cuda::settle,
+                                    &quire::cuda::enqueue};
   return &entry;
 }

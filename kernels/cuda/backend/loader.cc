@@ -7,6 +7,7 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "kernels/cuda/backend/entry.h"
 
@@ -18,6 +19,55 @@ std::string text_of(const char (&chars)[kBytes]) { return std::string(chars, str
 
 struct CloseLibrary {
   void operator()(void* handle) const { dlclose(handle); }
+};
+
+Status status_of(std::int32_t code, const std::string& message) {
+  if (code == 0) return {};
+  return Status(code > 0 && code <= static_cast<std::int32_t>(Code::kInternal) ? static_cast<Code>(code) : Code::kInternal, message);
+}
+
+/// A session of the library.
+class LoadedOps final : public DeviceOps {
+ public:
+  LoadedOps(std::shared_ptr<BackendLibrary> library, const QuireCudaEntry* entry, QuireCudaSession* session, std::string description)
+      : library_(std::move(library)), entry_(entry), session_(session), description_(std::move(description)) {}
+  ~LoadedOps() override { entry_->close(session_); }
+
+  std::string description() const override { return description_; }
+  Result<MemoryInfo> memory() override {
+    MemoryInfo info;
+    QUIRE_RETURN_IF_ERROR(call([&](QuireCudaMessage* m) { return entry_->memory(session_, &info.free_bytes, &info.total_bytes, m); }));
+    return info;
+  }
+  Result<void*> allocate(MemoryKind kind, std::int64_t bytes) override {
+    void* p = nullptr;
+    QUIRE_RETURN_IF_ERROR(call([&](QuireCudaMessage* m) { return entry_->allocate(session_, static_cast<std::uint32_t>(kind), bytes, &p, m); }));
+    return p;
+  }
+  Status release(MemoryKind kind, void* p) override {
+    return call([&](QuireCudaMessage* m) { return entry_->release(session_, static_cast<std::uint32_t>(kind), p, m); });
+  }
+  Status settle() override {
+    return call([&](QuireCudaMessage* m) { return entry_->settle(session_, m); });
+  }
+  Status enqueue(OpCode code, const void* args, std::int64_t bytes) override {
+    return call([&](QuireCudaMessage* m) { return entry_->enqueue(session_, static_cast<std::uint32_t>(code), args, bytes, m); });
+  }
+
+ private:
+  template <class Call>
+  Status call(Call make) {
+    std::lock_guard lock(mu_);
+    QuireCudaMessage message;
+    message.text[0] = 0;
+    const std::int32_t code = make(&message);
+    return code == 0 ? Status() : status_of(code, text_of(message.text));
+  }
+  const std::shared_ptr<BackendLibrary> library_;
+  const QuireCudaEntry* const entry_;
+  QuireCudaSession* const session_;
+  const std::string description_;
+  std::mutex mu_;  // one call at a time
 };
 
 class LoadedLibrary final : public BackendLibrary {
@@ -45,8 +95,16 @@ class LoadedLibrary final : public BackendLibrary {
   Status self_test(const DeviceProperties& device) const override {
     char message[512] = {};
     const std::int32_t code = entry_->self_test(device.index, message, sizeof message);
-    if (code == 0) return {};
-    return Status(code > 0 && code <= static_cast<std::int32_t>(Code::kInternal) ? static_cast<Code>(code) : Code::kInternal, text_of(message));
+    return status_of(code, text_of(message));
+  }
+
+  Result<std::shared_ptr<DeviceOps>> open(const DeviceProperties& device) override {
+    QuireCudaMessage message;
+    message.text[0] = 0;
+    QuireCudaSession* session = nullptr;
+    const std::int32_t code = entry_->open(device.index, &session, &message);
+    QUIRE_RETURN_IF_ERROR(status_of(code, text_of(message.text)));
+    return std::shared_ptr<DeviceOps>(std::make_shared<LoadedOps>(shared_from_this(), entry_, session, describe(device)));
   }
 
  private:
@@ -55,16 +113,16 @@ class LoadedLibrary final : public BackendLibrary {
   const QuireCudaEntry* const entry_;
 };
 
-/// Never OK.
-Status why_not_cuda(std::int64_t device_idx, const std::vector<std::string>& library_files) {
-  QUIRE_ASSIGN_OR_RETURN(const auto library, BackendLibrary::load(library_files));
+Result<BackendChoice> cuda_choice(std::int64_t device_idx, const std::vector<std::string>& library_files) {
+  QUIRE_ASSIGN_OR_RETURN(auto library, BackendLibrary::load(library_files));
   QUIRE_ASSIGN_OR_RETURN(const DeviceProperties device, choose_device(library->probe(), device_idx));
-  return Status::unimplemented("this build has CUDA kernels but no CUDA engine, so models run on the CPU and " + describe(device) + " stays idle");
+  QUIRE_RETURN_IF_ERROR(library->self_test(device));
+  return BackendChoice{.name = "cuda", .cuda = describe(device), .library = std::move(library), .device = device};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<BackendLibrary>> BackendLibrary::load(const std::vector<std::string>& files) {
+Result<std::shared_ptr<BackendLibrary>> BackendLibrary::load(const std::vector<std::string>& files) {
   std::string looked;
   for (const std::string& file : files) {
     if (access(file.c_str(), F_OK) != 0) {
@@ -81,7 +139,7 @@ Result<std::unique_ptr<BackendLibrary>> BackendLibrary::load(const std::vector<s
       return Status::precondition(file + " is of another version of this program (its table is version " + std::to_string(entry == nullptr ? 0 : entry->version) + ", wanted is " +
                                   std::to_string(QUIRE_CUDA_ENTRY_VERSION) + "): install both from one build");
     }
-    return std::unique_ptr<BackendLibrary>(new LoadedLibrary(file, std::move(handle), entry));
+    return std::shared_ptr<BackendLibrary>(std::make_shared<LoadedLibrary>(file, std::move(handle), entry));
   }
   return Status::not_found("the CUDA backend is not installed (looked for " + looked + "): build with -DQUIRE_CUDA=ON, or name the file in QUIRE_CUDA_LIBRARY");
 }
@@ -106,8 +164,12 @@ bool has_device_file() {
 Result<BackendChoice> choose_backend(const std::string& asked, std::int64_t device_idx, bool device_present, const std::vector<std::string>& library_files) {
   if (asked == "cpu") return BackendChoice{.cuda = "model.backend is cpu"};
   if (asked == "auto" && !device_present) return BackendChoice{.cuda = "this machine shows no NVIDIA GPU"};
-  const Status why = why_not_cuda(device_idx, library_files);
-  if (asked == "auto") return BackendChoice{.cuda = why.message(), .idle_gpu = true};
+  auto chosen = cuda_choice(device_idx, library_files);
+  if (asked == "auto") {
+    return BackendChoice{.cuda = chosen.ok() ? chosen->cuda + " is there, and computes when model.backend is cuda" : chosen.status().message(), .idle_gpu = true};
+  }
+  if (chosen.ok()) return chosen;
+  const Status& why = chosen.status();
   return Status(why.code(), "model.backend is 'cuda', but " + why.message() + "; use cpu or auto", why.field().empty() ? "model.backend" : why.field());
 }
 

@@ -1,4 +1,5 @@
 #include "kernels/cuda/backend/loader.h"
+#include "kernels/cuda/backend/watched_ops.h"
 
 #include <gtest/gtest.h>
 
@@ -31,7 +32,7 @@ TEST(BackendLibrary, WhatCannotBeUsedSaysWhy) {
   EXPECT_NE(missing.status().message().find("looked for /nowhere/a.so, /nowhere/b.so): build with -DQUIRE_CUDA=ON"), std::string::npos) << missing.status().message();
   const auto other = BackendLibrary::load({library("other_version")});
   EXPECT_EQ(other.code(), Code::kFailedPrecondition);
-  EXPECT_NE(other.status().message().find("its table is version 7, wanted is 1): install both from one build"), std::string::npos) << other.status().message();
+  EXPECT_NE(other.status().message().find("its table is version 7, wanted is 2): install both from one build"), std::string::npos) << other.status().message();
   const std::string text = testing::TempDir() + "not_a_library.so";
   std::ofstream(text) << "text";
   const auto broken = BackendLibrary::load({text});
@@ -67,6 +68,55 @@ TEST(ChooseBackend, AutoLoadsNothingWithoutAGpu) {
   EXPECT_FALSE(chosen->idle_gpu);
 }
 
+TEST(ChooseBackend, CudaTakesAGpuThatComputesAndAutoNamesIt) {
+  const auto chosen = choose_backend("cuda", 0, false, {library("kernels")});
+  ASSERT_TRUE(chosen.ok()) << chosen.status().to_string();
+  EXPECT_EQ(chosen->name, "cuda");
+  EXPECT_EQ(chosen->cuda, "Made-up GPU (device 0, compute capability 9.0, 80.0 GiB)");
+  EXPECT_EQ(chosen->device.index, 0);
+  EXPECT_FALSE(chosen->idle_gpu);
+  ASSERT_NE(chosen->library, nullptr);
+  const auto found = choose_backend("auto", 0, true, {library("kernels")});
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->name, "cpu");
+  EXPECT_EQ(found->library, nullptr);
+  EXPECT_TRUE(found->idle_gpu);
+  EXPECT_EQ(found->cuda, "Made-up GPU (device 0, compute capability 9.0, 80.0 GiB) is there, and computes when model.backend is cuda");
+}
+
+TEST(BackendLibrary, ASessionPassesCallsAndTheirErrorsOnAndOutlivesWhoLoadedIt) {
+  auto library_of = std::move(*BackendLibrary::load({library("kernels")}));
+  const DeviceReport report = library_of->probe();
+  const auto refused = library_of->open(report.devices[1]);
+  EXPECT_EQ(refused.code(), Code::kUnavailable);
+  EXPECT_EQ(refused.status().message(), "the device is in exclusive use");
+  auto opened = library_of->open(report.devices[0]);
+  ASSERT_TRUE(opened.ok()) << opened.status().to_string();
+  library_of.reset();
+  Status lost;
+  int told = 0;
+  const std::shared_ptr<DeviceOps> ops = watch(std::move(*opened), [&](const Status& s) {
+    lost = s;
+    ++told;
+  });
+  EXPECT_EQ(ops->description(), "Made-up GPU (device 0, compute capability 9.0, 80.0 GiB)");
+  EXPECT_EQ(ops->memory()->free_bytes, std::int64_t{70} << 30);
+  const auto more = ops->allocate(MemoryKind::kShared, 2 << 20);
+  EXPECT_EQ(more.code(), Code::kResourceExhausted);
+  EXPECT_EQ(more.status().message(), "out of shared memory");
+  void* p = std::move(*ops->allocate(MemoryKind::kDevice, 8));
+  const std::int64_t value = 42;
+  ASSERT_TRUE(ops->run(CopyArgs{p, &value, 8}).ok());
+  ASSERT_TRUE(ops->settle().ok());
+  EXPECT_EQ(*static_cast<std::int64_t*>(p), 42);
+  EXPECT_EQ(ops->run(SwigluArgs{}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(told, 0);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(ops->run(CopyArgs{p, &value, 8}).code(), Code::kDeviceLost);
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(lost.message(), "an illegal memory access");
+  EXPECT_TRUE(ops->release(MemoryKind::kDevice, p).ok());
+}
+
 TEST(ChooseBackend, AutoFallsBackWithTheReasonAndCudaRefusesWithIt) {
   struct Case {
     std::string library;
@@ -79,7 +129,7 @@ TEST(ChooseBackend, AutoFallsBackWithTheReasonAndCudaRefusesWithIt) {
       {library("other_version"), 0, Code::kFailedPrecondition, "model.backend", "is of another version"},
       {library("kernels"), 5, Code::kInvalidArgument, "model.device", "there is no GPU number 5; there are: 0 = Made-up GPU, 1 = Made-up GPU"},
       {library("no_gpu"), 0, Code::kUnavailable, "model.backend", "no GPU it can use"},
-      {library("kernels"), 1, Code::kUnimplemented, "model.backend", "this build has CUDA kernels but no CUDA engine, so models run on the CPU and Made-up GPU (device 1, compute capability 9.0, 80.0 GiB) stays idle"},
+      {library("kernels"), 1, Code::kDeviceLost, "model.backend", "an illegal memory access"},
   };
   for (const Case& c : cases) {
     const auto fallback = choose_backend("auto", c.device, true, {c.library});

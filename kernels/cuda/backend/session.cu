@@ -1,0 +1,82 @@
+#include "kernels/cuda/backend/session.h"
+
+#include <utility>
+
+#include "kernels/cuda/hardware.cuh"
+#include "kernels/cuda/kernels.h"
+
+namespace quire::cuda {
+namespace {
+
+/// What each operation calls.
+struct Execute {
+  StreamHandle stream;
+  DeviceDriver& driver;
+  Matmul& matmul;
+  Status operator()(const CopyArgs& a) const { return driver.copy(a.to, a.from, a.bytes, stream); }
+  Status operator()(const ResidualRmsNormArgs& a) const { return rms_norm(a, stream); }
+  Status operator()(const SwigluArgs& a) const { return swiglu(a, stream); }
+  Status operator()(const EmbeddingArgs& a) const { return embedding(a, stream); }
+  Status operator()(const ConvertArgs& a) const { return convert(a, stream); }
+  Status operator()(const AddBiasArgs& a) const { return add_bias(a, stream); }
+  Status operator()(const MatmulArgs& a) const { return matmul.run(a, stream); }
+  Status operator()(const QkvSplitArgs& a) const { return qkv_split(a, stream); }
+  Status operator()(const RotateRowsArgs& a) const { return rope_rotate(a.table, a.rows, stream); }
+  Status operator()(const KvPackArgs& a) const { return kv_pack(a, stream); }
+  Status operator()(const PlaceRowsArgs& a) const { return kv_place(a.table, a.rows, stream); }
+  Status operator()(const DecodeAttentionArgs& a) const { return decode_attention(a, stream); }
+  Status operator()(const PrefillAttentionArgs& a) const { return prefill_attention(a.attention, stream); }
+};
+
+Status make_current(const DeviceProperties& device) { return cuda_status(cudaSetDevice(device.index), "choosing the device"); }
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> Session::open(std::int64_t device_idx) {
+  QUIRE_ASSIGN_OR_RETURN(DeviceProperties device, choose_device(probe_devices(), device_idx));
+  QUIRE_ASSIGN_OR_RETURN(auto driver, open_device(device));
+  std::unique_ptr<Session> session(new Session(std::move(device), std::move(driver)));
+  QUIRE_RETURN_IF_ERROR(session->start());
+  return Result<std::unique_ptr<Session>>(std::move(session));
+}
+
+Status Session::start() {
+  QUIRE_ASSIGN_OR_RETURN(stream_, create_stream(driver_));
+  QUIRE_ASSIGN_OR_RETURN(workspace_, driver_.allocate(MemoryKind::kDevice, Matmul::kWorkspaceBytes));
+  QUIRE_ASSIGN_OR_RETURN(matmul_, Matmul::create(workspace_));
+  return {};
+}
+
+Session::~Session() {
+  (void)make_current(device_);  // a lost device has nothing to give back
+  (void)driver_.wait_for(stream_.get());
+  matmul_.reset();
+  if (workspace_ != nullptr) (void)driver_.release(MemoryKind::kDevice, workspace_);
+}
+
+Result<MemoryInfo> Session::memory() {
+  QUIRE_RETURN_IF_ERROR(make_current(device_));
+  return driver_.memory();
+}
+
+Result<void*> Session::allocate(MemoryKind kind, std::int64_t bytes) {
+  QUIRE_RETURN_IF_ERROR(make_current(device_));
+  return driver_.allocate(kind, bytes);
+}
+
+Status Session::release(MemoryKind kind, void* p) {
+  QUIRE_RETURN_IF_ERROR(make_current(device_));
+  return driver_.release(kind, p);
+}
+
+Status Session::settle() {
+  QUIRE_RETURN_IF_ERROR(make_current(device_));
+  return driver_.wait_for(stream_.get());
+}
+
+Status Session::enqueue(OpCode code, const void* args, std::int64_t bytes) {
+  QUIRE_RETURN_IF_ERROR(make_current(device_));
+  return visit_op(code, args, bytes, Execute{stream_.get(), driver_, *matmul_});
+}
+
+}  // namespace quire::cuda

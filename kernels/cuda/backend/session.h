@@ -1,0 +1,39 @@
+/// DeviceOps on hardware. Built with QUIRE_CUDA alone.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cuda/backend/matmul.h"
+#include "kernels/cuda/backend/ops.h"
+#include "kernels/cuda/runtime/guarded_driver.h"
+#include "kernels/cuda/runtime/handles.h"
+
+namespace quire::cuda {
+
+/// One device, one stream, and the products on it. Every call makes the device current for its thread first.
+class Session final : public DeviceOps {
+ public:
+  /// Errors: those of choose_device() and open_device(), kResourceExhausted.
+  static Result<std::unique_ptr<Session>> open(std::int64_t device_idx);
+  ~Session() override;
+
+  std::string description() const override { return describe(device_); }
+  Result<MemoryInfo> memory() override;
+  Result<void*> allocate(MemoryKind kind, std::int64_t bytes) override;
+  Status release(MemoryKind kind, void* p) override;
+  Status settle() override;
+  Status enqueue(OpCode code, const void* args, std::int64_t bytes) override;
+
+ private:
+  Session(DeviceProperties device, std::unique_ptr<DeviceDriver> driver) : device_(std::move(device)), opened_(std::move(driver)), driver_(*opened_) {}
+  Status start();
+
+  const DeviceProperties device_;
+  const std::unique_ptr<DeviceDriver> opened_;
+  GuardedDriver driver_;
+  Stream stream_;
+  void* workspace_ = nullptr;
+  std::unique_ptr<Matmul> matmul_;
+};
+
+}  // namespace quire::cuda
