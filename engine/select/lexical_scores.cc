@@ -8,7 +8,7 @@ namespace quire {
 namespace {
 
 constexpr float kSaturation = 1.2f;  ///< BM25's k1; blocks are equally long, so lengths need no normalising
-constexpr float kFade = 0.8f, kFollowing = 0.5f;
+constexpr float kFollowing = 0.5f;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -89,18 +89,34 @@ std::vector<float> match(const std::vector<Block>& blocks, std::size_t num_terms
 
 }  // namespace
 
-std::vector<std::vector<float>> lexical_scores(std::span<const SelectableContext> contexts, std::span<const std::int32_t> question) {
-  std::vector<std::vector<float>> out;
+BlockScores lexical_matches(std::span<const SelectableContext> contexts, std::span<const std::int32_t> question) {
+  BlockScores out;
   for (const SelectableContext& c : contexts) out.emplace_back(at(c.num_blocks));
   const Terms terms(question);
   const std::vector<Block> blocks = count_terms(contexts, terms);
   const std::vector<float> own = match(blocks, terms.size());
+  for (std::size_t i = 0; i < blocks.size(); ++i) out[blocks[i].context][blocks[i].block] = own[i];
+  return out;
+}
+
+BlockScores spread(std::span<const SelectableContext> contexts, const BlockScores& matches, float fade) {
+  BlockScores out = matches;
+  std::vector<float*> blocks;
+  for (std::size_t c = 0; c < contexts.size(); ++c) {
+    if (contexts[c].token_ids.empty()) continue;
+    for (float& score : out[c]) blocks.push_back(&score);
+  }
   float before = 0;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    out[blocks[i].context][blocks[i].block] = own[i] + before + (i + 1 < blocks.size() ? kFollowing * own[i + 1] : 0);
-    before = kFade * std::max(before, own[i]);
+    const float own = *blocks[i];
+    *blocks[i] = own + before + (i + 1 < blocks.size() ? kFollowing * *blocks[i + 1] : 0);
+    before = fade * std::max(before, own);
   }
   return out;
+}
+
+BlockScores lexical_scores(std::span<const SelectableContext> contexts, std::span<const std::int32_t> question) {
+  return spread(contexts, lexical_matches(contexts, question));
 }
 
 }  // namespace quire

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "engine/select/lexical_scores.h"
+#include "engine/select/linked_scores.h"
 #include "engine/select/selector.h"
 
 namespace quire {
@@ -11,6 +11,8 @@ std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 const std::vector<PlugOption>& table() {
   static const std::vector<PlugOption> kTable = {
       {.name = "token_budget", .default_value = "0", .least = 0, .most = 1e9, .summary = "document tokens per layer; 0: from keep_ratio, else about a sixth"},
+      {.name = "link_share", .default_value = "0.3", .least = 0, .most = 0.9, .summary = "share of what is kept beside first blocks that goes to blocks found by names in the best matches"},
+      {.name = "fade", .default_value = "0.8", .least = 0, .most = 0.99, .summary = "what is left of a match one block further on"},
   };
   return kTable;
 }
@@ -48,7 +50,7 @@ struct Candidate {
   float score;
 };
 
-/// The first block of every context, small contexts whole, and of the rest the blocks that match the question's words best, in all layers. No run of the question
+/// The first block of every context, small contexts whole, and of the rest the blocks that match the question's words best, and some that are linked to these by a name, in all layers. No run of the question
 /// stands behind it, so it needs no more anchors than the beginnings, which hold titles and subjects; what SamKV spends on last blocks goes to
 /// matches. Without a question the documents decide, as in SamKV.
 class WordsSelector final : public Selector {
@@ -59,25 +61,26 @@ class WordsSelector final : public Selector {
 
   Result<Selection> select(const SelectionInput& input) const override {
     if (input.question.empty()) return samkv_->select(as_samkv(input));
-    auto scores = lexical_scores(input.contexts, input.question);
+    const auto fade = static_cast<float>(input.options.number(table(), "fade"));
+    const double link_share = input.options.number(table(), "link_share");
+    const BlockScores matches = lexical_matches(input.contexts, input.question);
+    BlockScores scores = spread(input.contexts, matches, fade);
     std::int64_t left = budget_of(input);
     Selection::ContextBlocks kept;
-    std::vector<Candidate> candidates;
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(input.contexts.size()); ++i) {
-      const SelectableContext& c = input.contexts[at(i)];
+      left -= always_kept_tokens(input.contexts[at(i)]);
       kept.emplace_back();
-      left -= always_kept_tokens(c);
-      for (std::int32_t b = 0; b < always_kept(c); ++b) kept.back().push_back(b);
-      for (std::int32_t b = always_kept(c); b < c.num_blocks; ++b) candidates.push_back({i, b, scores[at(i)][at(b)]});
+      for (std::int32_t b = 0; b < always_kept(input.contexts[at(i)]); ++b) kept.back().push_back(b);
     }
     std::string note;
     if (left < 0) note = "first blocks are always kept: " + std::to_string(-left) + " tokens more than the budget";
-    std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
-    for (const Candidate& c : candidates) {
-      left -= tokens_in(input.contexts[at(c.context)], c.block);
-      if (left < 0) break;
-      kept[at(c.context)].push_back(c.block);
+    if (left > 0 && link_share > 0) {
+      // Links get what the words leave; what they do not use goes back to the words.
+      const auto for_links = static_cast<std::int64_t>(link_share * static_cast<double>(left));
+      left = take(input, scores, left - for_links, false, kept) + for_links;
+      left = take(input, linked_scores(input.contexts, input.question, matches, fade), left, true, kept);
     }
+    take(input, scores, left, false, kept);
     for (auto& blocks : kept) std::sort(blocks.begin(), blocks.end());
     Selection out = Selection::shared(input.num_layers, std::move(kept));
     out.scores = std::move(scores);
@@ -86,6 +89,25 @@ class WordsSelector final : public Selector {
   }
 
  private:
+  /// Adds the best blocks that are not kept yet, with `scored_only` those above 0, until one does not fit; ties in prompt order. Returns the tokens left.
+  static std::int64_t take(const SelectionInput& input, const BlockScores& scores, std::int64_t left, bool scored_only, Selection::ContextBlocks& kept) {
+    std::vector<Candidate> candidates;
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(kept.size()); ++i) {
+      const auto& has = kept[at(i)];
+      for (std::int32_t b = 0; b < input.contexts[at(i)].num_blocks; ++b) {
+        if (std::find(has.begin(), has.end(), b) != has.end() || (scored_only && scores[at(i)][at(b)] <= 0)) continue;
+        candidates.push_back({i, b, scores[at(i)][at(b)]});
+      }
+    }
+    std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+    for (const Candidate& c : candidates) {
+      const std::int64_t tokens = tokens_in(input.contexts[at(c.context)], c.block);
+      if (tokens > left) break;
+      left -= tokens;
+      kept[at(c.context)].push_back(c.block);
+    }
+    return left;
+  }
   static SelectionInput as_samkv(const SelectionInput& input) {
     SelectionInput in = input;
     in.options = {};
