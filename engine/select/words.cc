@@ -18,7 +18,7 @@ const std::vector<PlugOption>& table() {
 }
 
 /// Shares of long contexts and of chunks, and what stays beside first blocks at least.
-constexpr double kLongShare = 0.16, kChunkShare = 0.19, kBesidesFirst = 0.05;
+constexpr double kLongShare = 0.16, kChunkShare = 0.17, kBesidesFirst = 0.05;
 constexpr std::int32_t kLongBlock = 64;
 
 std::int64_t tokens_in(const SelectableContext& c, std::int32_t block) {
