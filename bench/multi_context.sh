@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# SamKV and its competitors: scores on models/long in two geometries, chunks (16 documents of 300 to 500 tokens, blocks of 16) and long (5 of 1,500 to 2,000,
+# SamKV and its competitors: scores on models/long in two geometries, chunks (16 documents of 300 to 500 tokens, blocks of 16) and long (4 of 1,500 to 2,000,
 # blocks of 64), and speed over 8,000 cached tokens on random weights of published shapes.
 #   bench/multi_context.sh [--quick] [--per-kind N] [--scores FOLDER] [--speeds FILE] [options of quire_multi_context_bench: --shape qwen,llama --rounds N --strategies LIST]
 # --scores and --speeds take those of an earlier run: a folder of quire fidelity --json files and the output of quire_multi_context_bench. --scores-only FOLDER writes
@@ -27,7 +27,7 @@ strategies=recompute,reuse,reuse:positions=naive,multi_infllm,cacheblend:recompu
 strategies+=,samkv:select=off,recompute=none,samkv:select=off,samkv:bias=off,recompute=none,samkv:recompute=none,samkv:bias=off
 strategies+=,samkv:layer_mode=shared,samkv_words,samkv_words:link_share=0,samkv_words:keep_ratio=0.3
 kinds="single continuation alias two_hop comparison needle"
-declare -A shapes=([chunks]="--documents 16 --document-tokens 300:500" [long]="--documents 5 --document-tokens 1500:2000")
+declare -A shapes=([chunks]="--documents 16 --document-tokens 300:500" [long]="--documents 4 --document-tokens 1500:2000")
 if [ -z "$scores" ]; then
   scores="${only:-$work/scores}"
   mkdir -p "$scores" bench/results
