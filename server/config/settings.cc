@@ -25,7 +25,7 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(server, "ui", ui, 0, 0, "serve the dashboard under /ui/ where the build has one"),
       QUIRE_SETTING(model, "path", path, 0, 0, "Hugging Face model folder; empty: the embedded model"),
       QUIRE_SETTING(model, "name", name, 0, 0, "name of the model in the API"),
-      QUIRE_SETTING(model, "backend", backend, 0, 0, "where to compute; auto: a GPU where this build can use one, else the CPU", "auto", "cpu", "cuda"),
+      QUIRE_SETTING(model, "backend", backend, 0, 0, "where to compute; cuda: the GPU of that number; auto: the CPU, naming a GPU that could", "auto", "cpu", "cuda"),
       QUIRE_SETTING(model, "device", device, 0, 1024, "accelerator number"),
       QUIRE_SETTING(model, "max_model_len", max_model_len, 0, 1e7, "longest prompt and answer together, at most the model's own window; 0: that window"),
       QUIRE_SETTING(model, "kv_dtype", kv_dtype, 0, 0, "type of cached keys and values", "f16", "bf16", "f32"),

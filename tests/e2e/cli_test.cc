@@ -116,7 +116,7 @@ TEST(Cli, ModelTokenizeGenerateVersion) {
   EXPECT_NE(r.err.find("qk_"), std::string::npos);
 }
 
-TEST(Cli, CudaIsRefusedWithTheFixAsLongAsThereIsNoEngineForIt) {
+TEST(Cli, CudaIsRefusedWithTheFixWhereNoGpuComputes) {
   for (const std::vector<std::string>& flags : {std::vector<std::string>{"--backend", "cuda"}, {"--model.backend=cuda"}}) {
     std::vector<std::string> args{QUIRE_BINARY, "serve", "--check-config"};
     args.insert(args.end(), flags.begin(), flags.end());
