@@ -103,7 +103,7 @@ class ForwardPass::Impl {
       QUIRE_RETURN_IF_ERROR(check_decisions());
     }
     QUIRE_RETURN_IF_ERROR(write_kv(layer, qkv));
-    QUIRE_RETURN_IF_ERROR(attend(layer, qkv));
+    QUIRE_RETURN_IF_ERROR(attend(pass));
     if (request_.hook) {
       // Which rows attended is decided; dropping more of them is still possible.
       attended_.assign(w_.carry_on.begin(), w_.carry_on.end());
@@ -171,7 +171,8 @@ class ForwardPass::Impl {
   }
 
   /// Attention of the rows that are carried on; their outputs and inputs x come to lie together in front.
-  Status attend(std::int32_t layer, const QkvRows& qkv) {
+  Status attend(LayerPass& pass) {
+    const QkvRows& qkv = pass.qkv;
     const auto m = static_cast<std::int64_t>(w_.rows.size());
     attending_.clear();
     for (std::int64_t i = 0; i < m; ++i) {
@@ -190,8 +191,14 @@ class ForwardPass::Impl {
     QUIRE_RETURN_IF_ERROR(compute_.rotate(model_.rope(), {.x = whole ? qkv.q : w_.q.data(), .out = w_.q.data(), .positions = query_positions_.data(), .rows = n,
                                                          .num_heads = c_.num_heads, .ldx = whole ? qkv.ld : q_dim_, .ldo = q_dim_}));
     const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
-    return compute_.attend({.q = w_.q.data(), .query_positions = query_positions_.data(), .rows = n, .ldq = q_dim_, .num_heads = c_.num_heads, .scale = scale,
-                            .kv = request_.cache->view(layer), .out = w_.attention.data(), .ldo = q_dim_, .lse = request_.hook ? w_.lse.data() : nullptr});
+    const AttentionArgs dense{.q = w_.q.data(), .query_positions = query_positions_.data(), .rows = n, .ldq = q_dim_, .num_heads = c_.num_heads, .scale = scale,
+                              .kv = request_.cache->view(pass.layer), .out = w_.attention.data(), .ldo = q_dim_, .lse = request_.hook ? w_.lse.data() : nullptr};
+    if (request_.hook) {
+      QUIRE_RETURN_IF_ERROR(compute_.settle());
+      QUIRE_ASSIGN_OR_RETURN(const bool attended, request_.hook->attend(pass, dense));
+      if (attended) return {};
+    }
+    return compute_.attend(dense);
   }
 
   /// Of the rows of `values`, only these, together in front.

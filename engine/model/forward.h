@@ -13,6 +13,7 @@
 #include "engine/cache/compute_memory.h"
 #include "engine/cache/working_cache.h"
 #include "engine/model/model.h"
+#include "kernels/attention.h"
 #include "kernels/base/status.h"
 
 namespace quire {
@@ -39,6 +40,9 @@ class ForwardHook {
   /// After the raw projections, before K and V are written and before attention. May change the three decision vectors,
   /// add rows to the layer's cache and read stored KV.
   virtual Status after_projection(LayerPass&) { return {}; }
+  /// Once K and V are written. True: it has computed what `dense` says, out and lse of all of its rows, in a way of its own. False: the pass computes just
+  /// that. The rows are those still carried on, at ascending positions if the pass's are.
+  virtual Result<bool> attend(LayerPass&, const AttentionArgs& /*dense*/) { return false; }
   /// After attention of the layer. May rewrite cache rows (fusion), drop rows it added, and clear more of carry_on.
   virtual Status after_attention(LayerPass&) { return {}; }
 };
@@ -78,7 +82,8 @@ class ForwardWorkspace {
   std::vector<std::int64_t> cache_rows;
 };
 
-/// Runs the pass. Without a hook, only logit_rows attend in the last layer. Rows attend to every cache row of their layer whose position is <= their own, their own new rows included.
+/// Runs the pass. Without a hook, only logit_rows attend in the last layer. Rows attend to every cache row of their layer whose position is <= their own, their own new rows
+/// included, unless a hook attends for them.
 /// New raw K and V are rounded to the KV dtype *before* RoPE, exactly as a store round trip rounds them, so recomputed and reused
 /// rows have the same bits. On error the cache may hold extra rows: the caller truncates.
 /// Where the model computes on a device, layers are enqueued one behind the other; a pass waits for them before it calls a hook or a tap, and at its end.

@@ -18,6 +18,15 @@ class HookChain final : public ForwardHook {
     if (first_ != nullptr) QUIRE_RETURN_IF_ERROR(first_->after_attention(pass));
     return second_ != nullptr ? second_->after_attention(pass) : Status();
   }
+  /// The first that attends does.
+  Result<bool> attend(LayerPass& pass, const AttentionArgs& dense) override {
+    if (first_ != nullptr) {
+      QUIRE_ASSIGN_OR_RETURN(const bool attended, first_->attend(pass, dense));
+      if (attended) return true;
+    }
+    if (second_ == nullptr) return false;
+    return second_->attend(pass, dense);
+  }
   bool empty() const { return first_ == nullptr && second_ == nullptr; }
 
  private:
