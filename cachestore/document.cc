@@ -48,6 +48,18 @@ std::optional<std::int64_t> DocumentManifest::effective_expiry_ms() const {
   return anchor + static_cast<std::int64_t>(*ttl_seconds) * 1000;
 }
 
+std::vector<ContextKey> segment_keys(const DocumentManifest& m) {
+  std::vector<ContextKey> keys;
+  keys.reserve(m.chunks.size() + m.companions.size());
+  for (const auto& c : m.chunks) {
+    if (!c.key.is_zero()) keys.push_back(c.key);
+  }
+  for (const auto& key : m.companions) {
+    if (!key.is_zero()) keys.push_back(key);
+  }
+  return keys;
+}
+
 Status validate_manifest(const DocumentManifest& m) {
   QUIRE_RETURN_IF_ERROR(check_name("namespace", m.ns));
   QUIRE_RETURN_IF_ERROR(check_name("id", m.id));
@@ -61,6 +73,7 @@ Status validate_manifest(const DocumentManifest& m) {
   QUIRE_RETURN_IF_ERROR(check_size("error.message", m.error_message.size(), kMaxTitleBytes));
   QUIRE_RETURN_IF_ERROR(check_size("text", m.text_bytes, kMaxTextBytes));
   QUIRE_RETURN_IF_ERROR(check_size("chunks", m.chunks.size(), kMaxChunks));
+  QUIRE_RETURN_IF_ERROR(check_size("companions", m.companions.size(), kMaxCompanions));
   if (m.status > DocumentStatus::kDeleting) return Status::invalid("status", "unknown status");
   std::uint64_t tokens = 0;
   for (std::size_t i = 0; i < m.chunks.size(); ++i) {

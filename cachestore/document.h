@@ -63,6 +63,7 @@ struct DocumentManifest {
   Digest salt_digest;       ///< digest of cache_salt, never the salt; all zero without one
   std::string job_id;       ///< the job that made or is making it
   std::vector<DocumentChunk> chunks;
+  std::vector<ContextKey> companions;  ///< further segments that are kept with it, none of which it needs: KV of its chunks under another model
 
   /// When the document ends, by expires_at_ms or the TTL and its anchor (last commit; last use). Empty: never.
   std::optional<std::int64_t> effective_expiry_ms() const;
@@ -76,6 +77,10 @@ inline constexpr std::size_t kMaxMetadataBytes = 1 << 20;
 inline constexpr std::size_t kMaxTextBytes = 64u << 20;
 inline constexpr std::size_t kMaxDocumentTokens = 64u << 20;
 inline constexpr std::size_t kMaxChunks = 1u << 20;
+inline constexpr std::size_t kMaxCompanions = 1u << 20;
+
+/// Keys of all segments that the document names, zero ones left out.
+std::vector<ContextKey> segment_keys(const DocumentManifest& manifest);
 
 /// Names, lengths, ranges and order of chunks. Errors: kInvalidArgument with the field.
 Status validate_manifest(const DocumentManifest& manifest);

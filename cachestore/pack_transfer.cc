@@ -49,6 +49,7 @@ class Importer {
     pack_id_ = manifest_.id;
     manifest_.ns = options_.ns;
     manifest_.job_id.clear();
+    manifest_.companions.clear();
     for (auto& chunk : manifest_.chunks) {
       if (chunk.key.is_zero() || stale_) continue;
       const ContextKey here = options_.key_of(chunk.token_ids, manifest_.salt_digest);
@@ -167,10 +168,11 @@ Status export_documents(AdminStore& store, const std::string& ns, const std::vec
   QUIRE_RETURN_IF_ERROR(writer.header(header));
   std::unordered_set<ContextKey, DigestHash> written;
   for (const auto& id : ids) {
-    const auto manifest = store.get_document(ns, id);
+    auto manifest = store.get_document(ns, id);
     if (!manifest.ok() || manifest->status != DocumentStatus::kReady) continue;  // deleted or replaced since
     const auto text = store.get_text(ns, id);
     if (!text.ok()) continue;
+    manifest->companions.clear();  // they stay behind
     QUIRE_RETURN_IF_ERROR(writer.document(*manifest, *text));
     for (const auto& chunk : manifest->chunks) {
       if (chunk.key.is_zero() || written.contains(chunk.key)) continue;

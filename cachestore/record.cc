@@ -87,6 +87,9 @@ std::string encode_head(const DocumentManifest& m) {
     w.varint(c.block_tokens);
     w.digest(c.key);
   }
+  // Nothing where there are none: such a record is what it was before documents had any.
+  if (!m.companions.empty()) w.varint(m.companions.size());
+  for (const auto& key : m.companions) w.digest(key);
   return seal(w, Kind::kHead);
 }
 
@@ -130,6 +133,12 @@ Result<DocumentManifest> decode_head(std::string_view bytes) {
     c.num_tokens = static_cast<std::uint32_t>(r.varint(kMaxDocumentTokens));
     c.block_tokens = static_cast<std::uint32_t>(r.varint(4096));
     c.key = r.digest();
+  }
+  if (r.ok() && !r.at_end()) {
+    const std::uint64_t count = r.varint(kMaxCompanions);
+    if (!r.ok() || count == 0 || count > r.left() / 32) return damaged("document");
+    m.companions.resize(count);
+    for (auto& key : m.companions) key = r.digest();
   }
   if (!r.ok() || !r.at_end() || !validate_manifest(m).ok()) return damaged("document");
   return m;

@@ -74,7 +74,7 @@ class Store {
 
   // ---- documents ----
   /// Makes this the document's current state in one atomic, synced write: manifest, text (if given; otherwise the stored text
-  /// stays) and the records of `segments`. Takes references on the segments its chunks name and releases those of the
+  /// stays) and the records of `segments`. Takes references on the segments it names (segment_keys()) and releases those of the
   /// version it replaces (still readable through handles). The store sets version, created_ms (kept), updated_ms, num_tokens,
   /// text_bytes. Returns what was stored. Errors: kInvalidArgument, kFailedPrecondition (expected_version; no text at all).
   virtual Result<DocumentManifest> commit_document(DocumentManifest manifest, std::optional<std::string_view> text,

@@ -8,15 +8,6 @@
 namespace quire {
 namespace {
 
-std::vector<ContextKey> chunk_keys(const DocumentManifest& m) {
-  std::vector<ContextKey> keys;
-  keys.reserve(m.chunks.size());
-  for (const auto& c : m.chunks) {
-    if (!c.key.is_zero()) keys.push_back(c.key);
-  }
-  return keys;
-}
-
 std::string use_key(std::string_view ns, std::string_view id) { return catalog_key(kHeadKind, ns, id); }
 
 bool is_expired(const DocumentManifest& m, std::int64_t now_ms) {
@@ -149,7 +140,7 @@ Result<DocumentManifest> StoreImpl::commit_document(DocumentManifest m, std::opt
   QUIRE_RETURN_IF_ERROR(validate_manifest(m));
 
   // References before the write: from here no segment of ours can go for lack of them.
-  const auto keys = chunk_keys(m);
+  const auto keys = segment_keys(m);
   segments_->add_refs(keys, m.pinned);
   const auto fresh = segments_->uncommitted(keys);
   std::vector<RecordWrite> batch;
@@ -163,7 +154,7 @@ Result<DocumentManifest> StoreImpl::commit_document(DocumentManifest m, std::opt
   }
   for (const auto& info : fresh) segments_->set_committed(info->id);
   if (old.ok()) {
-    segments_->release_refs(chunk_keys(*old), old->pinned);
+    segments_->release_refs(segment_keys(*old), old->pinned);
     count_document(*old, -1);
   }
   count_document(m, 1);
@@ -236,7 +227,7 @@ Result<DocumentList> StoreImpl::list_documents(std::string_view ns, const ListOp
 }
 
 Status StoreImpl::store_update(const DocumentManifest& old, const DocumentManifest& next) {
-  const auto keys = chunk_keys(next);
+  const auto keys = segment_keys(next);
   segments_->add_refs(keys, next.pinned);
   const RecordWrite w{Family::kCatalog, catalog_key(kHeadKind, next.ns, next.id), record::encode_head(next)};
   if (Status s = write_with_room(std::span(&w, 1), "document '" + next.id + "'"); !s.ok()) {
@@ -289,7 +280,7 @@ Status StoreImpl::remove_document(std::string_view ns, std::string_view id, std:
   TakenUse(*this, catalog_key(kHeadKind, ns, id)).set_written();
   if (!old.ok()) return {};
   count_document(*old, -1);
-  segments_->release_refs(chunk_keys(*old), old->pinned);
+  segments_->release_refs(segment_keys(*old), old->pinned);
   return {};
 }
 

@@ -132,11 +132,7 @@ Status StoreImpl::recover() {
       log_error("a document record is damaged; the document cannot be read until it is posted again", {{"reason", quoted(m.status())}});
       return true;
     }
-    std::vector<ContextKey> keys;
-    for (const auto& c : m->chunks) {
-      if (!c.key.is_zero()) keys.push_back(c.key);
-    }
-    segments_->add_refs(keys, m->pinned, m->last_used_ms);
+    segments_->add_refs(segment_keys(*m), m->pinned, m->last_used_ms);
     count_document(*m, 1);
     return true;
   }));

@@ -43,6 +43,10 @@ TEST(Record, DocumentRoundTrip) {
   EXPECT_EQ(*back, head);
   ASSERT_OK(decode_tokens(encode_tokens(m), &*back));
   EXPECT_EQ(*back, m);
+  DocumentManifest accompanied = m;
+  accompanied.companions = {sha256("a"), sha256("b")};
+  EXPECT_EQ(decode_head(encode_head(accompanied))->companions, accompanied.companions);
+  EXPECT_EQ(encode_head(accompanied).size(), encode_head(m).size() + 1 + 64);
   DocumentManifest empty;
   empty.ns = empty.id = "x";
   EXPECT_EQ(*decode_head(encode_head(empty)), empty);
