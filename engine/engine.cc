@@ -9,6 +9,7 @@
 #include "engine/cache/page_pool.h"
 #include "engine/calibrate/stable_layers.h"
 #include "engine/draft/draft.h"
+#include "engine/pipeline/fingerprint.h"
 #include "engine/engine_parts.h"
 #include "engine/model/model.h"
 #include "engine/pipeline/core.h"
@@ -69,28 +70,6 @@ std::int64_t available_memory() {
   return 0;
 }
 
-void add_rope(const RopeConfig& rope, Sha256& hash) {
-  const auto f32 = [&hash](float x) { hash.update_u64(std::bit_cast<std::uint32_t>(x)); };
-  hash.update_u64(static_cast<std::uint64_t>(rope.head_dim)).update_u64(static_cast<std::uint64_t>(rope.rotary_dim));
-  hash.update_u64(rope.interleaved ? 1 : 0).update_u64(static_cast<std::uint64_t>(rope.scaling));
-  for (float x : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor, rope.beta_fast, rope.beta_slow, rope.attention_factor}) f32(x);
-  hash.update_u64(static_cast<std::uint64_t>(rope.original_max_position));
-}
-
-/// Everything that changes KV (architecture, "Block key").
-Digest fingerprint_of(const Model& model, const Tokenizer& tokenizer, std::span<const std::int32_t> ingest_prefix) {
-  Sha256 hash;
-  hash.update_field("quire-kv");
-  hash.update_u64(kKvLayoutVersion).update_u64(kKvNumericsVersion);
-  hash.update(std::as_bytes(std::span(model.weights_digest())));
-  hash.update_field(weight_format_name(model.options().weights));
-  hash.update_field(dtype_name(model.options().kv_dtype));
-  add_rope(model.config().rope, hash);
-  hash.update(std::as_bytes(std::span(tokenizer.digest())));
-  hash.update_u64(ingest_prefix.size()).update(std::as_bytes(ingest_prefix));
-  return hash.finish();
-}
-
 Status check_tokenizer(const ModelConfig& config, const Tokenizer& tokenizer, const PromptFormat& format) {
   if (tokenizer.vocab_size() > config.vocab_size) {
     return Status::invalid("tokenizer", "the tokenizer (" + std::string(tokenizer.description()) + ") has " + std::to_string(tokenizer.vocab_size()) +
@@ -120,7 +99,8 @@ class EngineImpl final : public Engine {
       : model_(std::move(model)), tokenizer_(std::move(tokenizer)), format_(std::move(format)), store_(store) {}
   ~EngineImpl() override { stop(std::chrono::milliseconds(0)); }
 
-  Status init(const EngineOptions& options);
+  /// draft: null, or a model that looks ahead, with its tokenizer.
+  Status init(const EngineOptions& options, std::unique_ptr<Model> draft, std::unique_ptr<Tokenizer> draft_tokenizer);
 
   const EngineInfo& info() const override { return info_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
@@ -150,7 +130,7 @@ class EngineImpl final : public Engine {
 
  private:
   Status make_core(const EngineOptions& options);
-  Status make_draft(const EngineOptions& options);
+  Status make_draft(const EngineOptions& options, std::unique_ptr<Model> model, std::unique_ptr<Tokenizer> tokenizer);
   Status make_head(const EngineOptions& options);
   Status warm_up();
   void measure_memory();
@@ -181,7 +161,7 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   facts.vocab_size = config.vocab_size;
   facts.window = model_->rope().max_positions();
   facts.ingest_prefix = ingest_prefix_of(*tokenizer_, format_);
-  facts.fingerprint = fingerprint_of(*model_, *tokenizer_, facts.ingest_prefix);
+  facts.fingerprint = kv_fingerprint("quire-kv", *model_, *tokenizer_, facts.ingest_prefix);
   facts.fixed_block_tokens = options.block_tokens;
   // The prompts a model with a small window is made for are to be answered from the cache too.
   facts.small_context_tokens = std::min(options.small_context_tokens, facts.window / 4);
@@ -226,18 +206,31 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   return {};
 }
 
-Status EngineImpl::make_draft(const EngineOptions& options) {
+Status EngineImpl::make_draft(const EngineOptions& options, std::unique_ptr<Model> model, std::unique_ptr<Tokenizer> tokenizer) {
   core_.draft_wait_ms = options.draft_wait_ms;
-  if (options.draft_path.empty()) return {};
+  if (!model && options.draft_path.empty()) {
+    return options.draft_document_kv ? Status::invalid("model.draft_document_kv", "needs a draft: set model.draft_path, or switch it off") : Status();
+  }
   DraftOptions draft;
   draft.path = options.draft_path;
   draft.model = model_->options();
   draft.model.max_positions = 0;
-  auto loaded = load_draft(draft, tokenizer_);
-  if (!loaded.ok()) return Status::invalid("model.draft_path", "the draft in " + options.draft_path + " cannot be used: " + loaded.status().to_string());
-  draft_ = std::move(*loaded);
+  if (options.draft_weights != "same") {
+    const auto weights = parse_weights(options.draft_weights);
+    if (!weights.ok()) return Status::invalid("model.draft_weights", "'" + options.draft_weights + "' is not a weight format; use same, auto, f32, bf16, int8 or w8a8");
+    draft.model.weights = *weights;
+  }
+  if (options.draft_document_kv) draft.store = &store_;
+  if (model) {
+    draft_ = quire::make_draft(draft, std::move(model), std::move(tokenizer), tokenizer_);
+  } else {
+    auto loaded = load_draft(draft, tokenizer_);
+    if (!loaded.ok()) return Status::invalid("model.draft_path", "the draft in " + options.draft_path + " cannot be used: " + loaded.status().to_string());
+    draft_ = std::move(*loaded);
+  }
   core_.draft = draft_.get();
   info_.draft_path = options.draft_path;
+  info_.draft_kv_bytes_per_token = draft_->document_bytes_per_token();
   return {};
 }
 
@@ -295,7 +288,7 @@ void EngineImpl::measure_memory() {
   }
 }
 
-Status EngineImpl::init(const EngineOptions& options) {
+Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> draft, std::unique_ptr<Tokenizer> draft_tokenizer) {
   QUIRE_RETURN_IF_ERROR(make_core(options));
   const ModelConfig& config = model_->config();
   info_.model_name = options.model_name;
@@ -317,7 +310,7 @@ Status EngineImpl::init(const EngineOptions& options) {
   set_num_threads(options.num_threads);
   QUIRE_RETURN_IF_ERROR(warm_up());
   measure_memory();
-  QUIRE_RETURN_IF_ERROR(make_draft(options));
+  QUIRE_RETURN_IF_ERROR(make_draft(options, std::move(draft), std::move(draft_tokenizer)));
   QUIRE_RETURN_IF_ERROR(make_head(options));
   writer_ = std::make_unique<KvWriter>(store_, model_->rope(), config.num_heads, core_.fingerprint_text);
   core_.writer = writer_.get();
@@ -414,14 +407,14 @@ Result<std::unique_ptr<Engine>> create_engine_on(std::shared_ptr<Compute> comput
   QUIRE_ASSIGN_OR_RETURN(PromptFormat format, PromptFormat::load(options.model_path, shared));
   QUIRE_RETURN_IF_ERROR(check_tokenizer(config, *shared, format));
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, load_model(options.model_path, model_options, std::move(compute)));
-  return create_engine_from_parts({std::move(model), shared, std::move(format)}, options, store);
+  return create_engine_from_parts({std::move(model), shared, std::move(format), nullptr, nullptr}, options, store);
 }
 
 Result<std::unique_ptr<Engine>> create_engine_from_parts(EngineParts parts, const EngineOptions& options, Store& store) {
   QUIRE_RETURN_IF_ERROR(check(options));
   QUIRE_RETURN_IF_ERROR(check_tokenizer(parts.model->config(), *parts.tokenizer, parts.format));
   auto engine = std::make_unique<EngineImpl>(std::move(parts.model), std::move(parts.tokenizer), std::move(parts.format), store);
-  QUIRE_RETURN_IF_ERROR(engine->init(options));
+  QUIRE_RETURN_IF_ERROR(engine->init(options, std::move(parts.draft), std::move(parts.draft_tokenizer)));
   return std::unique_ptr<Engine>(std::move(engine));
 }
 

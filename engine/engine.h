@@ -46,6 +46,8 @@ struct EngineOptions {
   /// A smaller model that looks ahead for compressors (engine/draft); empty: none.
   std::string draft_path;
   std::int32_t draft_wait_ms = 500;   ///< how long a question waits for its look-ahead, counted from when everything else was there
+  std::string draft_weights = "same"; ///< same (as the model's), or a format that `weights` may have
+  bool draft_document_kv = false;     ///< ingest has the draft read documents, too, and keeps its KV of them beside the target's
   /// A retrieval head for the decode policy specontext (engine/retrieve/retrieval_head.h); empty: none.
   std::string retrieval_head_path;
   std::int32_t device_requests = 2;   ///< requests that device_cache_bytes is shared out to: none takes more than its part
@@ -57,6 +59,7 @@ struct EngineInfo {
   std::string fingerprint;            ///< "m-" + 8 hex of fingerprint_digest
   std::array<std::uint8_t, 32> fingerprint_digest;  ///< everything that changes KV (architecture §4), seed of block keys
   std::int64_t num_parameters = 0, memory_bytes = 0, max_model_len = 0, kv_bytes_per_token = 0;
+  std::int64_t draft_kv_bytes_per_token = 0;  ///< of documents, beside that, where the draft's KV of them is kept; else 0
   ModelConfig config;
   StableLayers stable_layers;         ///< calibrated, or the default rule
   std::string draft_path;             ///< of the draft in use; empty: none
@@ -83,6 +86,7 @@ struct PrefillRequest {
 struct PrefillResult {
   ContextKey key;
   SegmentHandle segment;                   ///< keeps the blocks until a document that names `key` is committed
+  SegmentHandle companion;                 ///< KV of the same tokens under the draft, kept with a document that names its key; empty: there is none
   bool already_cached = false;             ///< equal content was in the store: nothing was computed
   std::int64_t tokens = 0, blocks = 0, kv_bytes = 0, sketch_bytes = 0;
   double prefill_ms = 0, store_ms = 0;

@@ -12,6 +12,8 @@ struct EngineParts {
   std::unique_ptr<Model> model;
   std::shared_ptr<const Tokenizer> tokenizer;
   PromptFormat format;
+  std::unique_ptr<Model> draft = nullptr;            ///< null: options.draft_path; else with its tokenizer
+  std::unique_ptr<Tokenizer> draft_tokenizer = nullptr;
 };
 
 /// As create_engine(), but nothing is loaded: of `options` model_path, weights, kv_dtype and max_model_len are not used.

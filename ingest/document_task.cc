@@ -7,6 +7,12 @@
 #include "kernels/base/log.h"
 
 namespace quire {
+namespace {
+
+/// KV that a document's tokens take of the store.
+std::uint64_t bytes_per_token(const EngineInfo& info) { return static_cast<std::uint64_t>(info.kv_bytes_per_token + info.draft_kv_bytes_per_token); }
+
+}  // namespace
 
 void DocumentTask::begin() {
   if (work_.cancelled->load()) return end_cancelled();
@@ -153,7 +159,7 @@ void DocumentTask::find_missing() {
 Status DocumentTask::check_quota() const {
   const std::uint64_t limit = context_.options.namespace_bytes;
   if (limit == 0) return {};
-  const auto per_token = static_cast<std::uint64_t>(context_.engine.info().kv_bytes_per_token);
+  const auto per_token = bytes_per_token(context_.engine.info());
   std::uint64_t used = 0, wanted = text_.text.size();
   for (const NamespaceStats& n : context_.store.namespaces()) {
     if (n.name == work_.ns) used = n.text_bytes + n.tokens * per_token;
@@ -170,7 +176,7 @@ Status DocumentTask::ask_for_pin(std::uint64_t num_tokens) {
   if (!work_.settings->pinned) return {};
   if (existing_ready_ && existing_->pinned) num_tokens -= std::min(num_tokens, existing_->num_tokens);
   if (num_tokens == 0) return {};
-  const std::uint64_t bytes = num_tokens * static_cast<std::uint64_t>(context_.engine.info().kv_bytes_per_token);
+  const std::uint64_t bytes = num_tokens * bytes_per_token(context_.engine.info());
   QUIRE_ASSIGN_OR_RETURN(pin_, context_.pins.grant({bytes, work_.settings->tier == "dram" ? bytes : 0}));
   return {};
 }
@@ -268,6 +274,7 @@ DocumentManifest DocumentTask::draft(DocumentStatus status) const {
     DocumentManifest m = *existing_;
     m.fingerprint = context_.engine.info().fingerprint;
     m.chunks.clear();
+    m.companions.clear();
     return m;
   }
   const JobSettings& s = *work_.settings;
@@ -306,6 +313,10 @@ void DocumentTask::commit() {
     c.token_ids = std::move(chunks_[i].token_ids);
     m.chunks.push_back(std::move(c));
     if (todo_[i].result->segment) segments.push_back(todo_[i].result->segment);
+    if (const SegmentHandle& companion = todo_[i].result->companion) {
+      m.companions.push_back(companion->key);
+      segments.push_back(companion);
+    }
   }
   CommitOptions options;
   if (work_.settings->if_match || work_.settings->if_none_match_any) options.expected_version = existing_ ? existing_->version : 0;
@@ -321,6 +332,7 @@ void DocumentTask::commit_missing() {
   std::vector<SegmentHandle> segments;
   for (const ChunkWork& c : todo_) {
     if (c.result && c.result->segment) segments.push_back(c.result->segment);
+    if (c.result && c.result->companion) segments.push_back(c.result->companion);
   }
   if (!segments.empty()) {
     const auto kept = context_.store.commit_segments(segments);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,19 @@ struct LayerRows {
   KvStretch question{0, 0};          ///< behind everything else
 };
 
+/// Attention of a prompt's own rows: each tile of 64 rows sees the `band` rows before it and, of those before the band, `columns` per KV head (vertical-slash,
+/// algorithms §5.3).
+struct SparseRule {
+  std::int64_t band = 0;             ///< multiple of 64
+  std::int64_t columns = 0;
+};
+
+/// What came of it.
+struct SparseReport {
+  std::int64_t rows = 0;             ///< that had rows before their band
+  double attended_share = 1;         ///< keys that rows before the window saw, of those that stand before them, over layers and KV heads
+};
+
 /// Known before the question runs. What it points to outlives the compressor.
 struct CompressSetup {
   const PlugOptions* options = nullptr;  ///< checked against options() and check()
@@ -33,6 +47,9 @@ struct CompressSetup {
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   /// Positions of the last prompt tokens that the question's pass runs: [question_begin, question_end).
   std::int32_t question_begin = 0, question_end = 0;
+  /// The whole prompt runs in one pass, at positions 0, 1, ..., and attends by sparse_prefill()'s rule, which the observer carries out. Else it is dense.
+  bool sparse = false;
+  std::vector<KvStretch> contexts;   ///< with `sparse`: where each context stands in that prompt, ascending
 };
 
 struct CompressInput {
@@ -66,6 +83,10 @@ class Compressor {
   virtual ForwardHook* observer() { return nullptr; }
   /// The observer sees every row that is computed in prompt order, not just the question's.
   virtual bool observes_prompt() const { return false; }
+  /// How the rows of a prompt that is computed from its beginning to its end may attend; none: to everything.
+  virtual std::optional<SparseRule> sparse_prefill(const PlugOptions&) const { return std::nullopt; }
+  /// After a sparse pass.
+  virtual SparseReport sparse_report() const { return {}; }
   /// Tokens of a draft's answer that should run behind the question for the observer to see, kMostLookAhead at most. Fewer, or none, may come.
   virtual std::int32_t lookahead_tokens(const PlugOptions&) const { return 0; }
   /// After the question's pass. A capacity that covers every layer's rows gives no heat.

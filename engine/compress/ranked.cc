@@ -5,6 +5,8 @@
 #include <limits>
 #include <string>
 
+#include "kernels/attention_vslash.h"
+
 namespace quire {
 namespace {
 
@@ -36,6 +38,14 @@ PlugOption lookahead_option() {
   return {.name = "lookahead", .default_value = "64", .least = 0, .most = kMostLookAhead, .summary = "tokens of the draft's answer whose attention ranks, too"};
 }
 
+std::vector<PlugOption> sparse_prefill_options() {
+  return {
+      {.name = "prefill", .default_value = "dense", .values = {"dense", "sparse"}, .summary = "attention of a prompt that is computed whole: to everything, or to a near band and the best columns"},
+      {.name = "prefill_band", .default_value = "2048", .least = 64, .most = 1e6, .summary = "rows before it that a row sees in a sparse prefill, a multiple of 64"},
+      {.name = "prefill_columns", .default_value = "2048", .least = 0, .most = 1e6, .summary = "rows before the band that it sees, per layer and KV head"},
+  };
+}
+
 std::vector<PlugOption> adaptive_options() {
   return {
       {.name = "floor", .default_value = "0.2", .least = 0, .most = 1, .summary = "share of the budget that every KV head has in any case"},
@@ -46,6 +56,13 @@ std::vector<PlugOption> adaptive_options() {
 std::int32_t RankedCompressor::lookahead_tokens(const PlugOptions& options) const {
   return has(table_, "lookahead") ? static_cast<std::int32_t>(options.number(table_, "lookahead")) : 0;
 }
+
+std::optional<SparseRule> RankedCompressor::sparse_prefill(const PlugOptions& options) const {
+  if (!has(table_, "prefill") || options.word(table_, "prefill") != "sparse") return std::nullopt;
+  return SparseRule{static_cast<std::int64_t>(options.number(table_, "prefill_band")), static_cast<std::int64_t>(options.number(table_, "prefill_columns"))};
+}
+
+SparseReport RankedCompressor::sparse_report() const { return sparse_ != nullptr ? sparse_->report() : SparseReport{}; }
 
 RankedSettings RankedCompressor::read(const PlugOptions& options) const {
   RankedSettings out;
@@ -61,7 +78,7 @@ RankedSettings RankedCompressor::read(const PlugOptions& options) const {
 }
 
 Status RankedCompressor::check(const PlugOptions& options) const {
-  for (const std::string_view name : {"capacity", "window", "kernel", "lookahead"}) {
+  for (const std::string_view name : {"capacity", "window", "kernel", "lookahead", "prefill_band", "prefill_columns"}) {
     if (!has(table_, name)) continue;
     const double x = options.number(table_, name);
     if (x != std::floor(x)) return Status::invalid("cache.options." + std::string(name), "must be a whole number");
@@ -72,6 +89,17 @@ Status RankedCompressor::check(const PlugOptions& options) const {
                                                          ": the window's rows always stay");
   }
   if (s.kernel % 2 == 0) return Status::invalid("cache.options.kernel", "must be odd, is " + std::to_string(s.kernel));
+  return check_sparse_prefill(options);
+}
+
+Status RankedCompressor::check_sparse_prefill(const PlugOptions& options) const {
+  const std::optional<SparseRule> rule = sparse_prefill(options);
+  for (const std::string_view name : {"prefill_band", "prefill_columns"}) {
+    if (!rule && options.given().contains(name)) return Status::invalid("cache.options." + std::string(name), "needs prefill=sparse");
+  }
+  if (rule && rule->band % kVslashTile != 0) {
+    return Status::invalid("cache.options.prefill_band", "must be a multiple of " + std::to_string(kVslashTile) + ", is " + std::to_string(rule->band));
+  }
   return {};
 }
 
@@ -81,6 +109,17 @@ Status RankedCompressor::begin(const CompressSetup& setup) {
   if (watch_ == Watch::kNothing) return {};
   const std::int64_t window_begin = std::max<std::int64_t>(setup.question_begin, setup.question_end - settings_.window);
   const auto first = watch_ == Watch::kPrompt ? std::numeric_limits<std::int32_t>::min() : static_cast<std::int32_t>(window_begin);
+  if (setup.sparse) {
+    SparsePrefillScores::Settings sparse;
+    sparse.rule = *sparse_prefill(*setup.options);
+    sparse.pooling = settings_.pooling;
+    sparse.kernel = settings_.kernel;
+    sparse.reduction = settings_.reduction;
+    auto observed = std::make_unique<SparsePrefillScores>(setup, first, sparse);
+    sparse_ = observed.get();
+    observed_ = std::move(observed);
+    return {};
+  }
   observed_ = std::make_unique<WindowScores>(setup, first, settings_.reduction);
   return {};
 }

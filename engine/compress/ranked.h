@@ -8,6 +8,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/compress/ranking.h"
+#include "engine/compress/sparse_prefill.h"
 #include "engine/compress/window_scores.h"
 
 namespace quire {
@@ -28,6 +29,8 @@ std::vector<PlugOption> ranked_options();
 std::vector<PlugOption> window_options(std::string_view reduce);
 /// An option of compressors that have the draft look ahead.
 PlugOption lookahead_option();
+/// Options of compressors whose ranking may lead the prompt's own attention: `prefill`, `prefill_band` and `prefill_columns`.
+std::vector<PlugOption> sparse_prefill_options();
 /// Options of compressors that deal a layer's budget out to its KV heads.
 std::vector<PlugOption> adaptive_options();
 
@@ -45,6 +48,8 @@ class RankedCompressor : public Compressor {
   ForwardHook* observer() override { return observed_.get(); }
   bool observes_prompt() const override { return watch_ == Watch::kPrompt; }
   std::int32_t lookahead_tokens(const PlugOptions& options) const override;
+  std::optional<SparseRule> sparse_prefill(const PlugOptions& options) const override;
+  SparseReport sparse_report() const override;
   Result<Heat> compress(const CompressInput& input) override;
 
  protected:
@@ -62,6 +67,7 @@ class RankedCompressor : public Compressor {
 
  private:
   RankedSettings read(const PlugOptions& options) const;
+  Status check_sparse_prefill(const PlugOptions& options) const;
   std::vector<std::vector<std::int32_t>> rank_layer(std::int32_t layer, const LayerRows& rows) const;
 
   const std::vector<PlugOption>& table_;
@@ -69,6 +75,7 @@ class RankedCompressor : public Compressor {
   CompressSetup setup_;
   RankedSettings settings_;
   std::unique_ptr<WindowScores> observed_;
+  SparsePrefillScores* sparse_ = nullptr;  ///< the same, where the prompt attends by it
 };
 
 }  // namespace quire

@@ -39,7 +39,7 @@ Status RowScorer::add(const LayerPass& pass, std::int64_t first, const float* ls
 }
 
 WindowScores::WindowScores(const CompressSetup& setup, std::int32_t first_position, ScoreReduction reduction)
-    : setup_(setup), first_position_(first_position), scores_(at(setup.num_layers)), scorer_({setup.rope, setup.num_heads, setup.head_dim, reduction}) {}
+    : setup_(setup), first_position_(first_position), reduction_(reduction), scores_(at(setup.num_layers)), scorer_({setup.rope, setup.num_heads, setup.head_dim, reduction}) {}
 
 /// To rows of `num_rows` per KV head, what is new zero.
 void WindowScores::grow(std::vector<float>& scores, std::int64_t num_rows) const {
@@ -50,12 +50,17 @@ void WindowScores::grow(std::vector<float>& scores, std::int64_t num_rows) const
   scores = std::move(grown);
 }
 
+std::vector<float>& WindowScores::layer_scores(std::int32_t layer, std::int64_t num_rows) {
+  std::vector<float>& scores = scores_[at(layer)];
+  grow(scores, num_rows);
+  return scores;
+}
+
 Status WindowScores::after_attention(LayerPass& pass) {
   const auto found = std::find_if(pass.positions.begin(), pass.positions.end(), [this](std::int32_t p) { return p >= first_position_; });
   const std::int64_t first = found - pass.positions.begin(), rows = pass.qkv.rows - first;
   if (rows <= 0) return {};
-  std::vector<float>& scores = scores_[at(pass.layer)];
-  grow(scores, pass.cache->num_rows(pass.layer));
+  std::vector<float>& scores = layer_scores(pass.layer, pass.cache->num_rows(pass.layer));
   return scorer_.add(pass, first, pass.lse + first * setup_.num_heads, scores.data(), static_cast<std::int64_t>(scores.size()) / setup_.num_kv_heads);
 }
 

@@ -31,7 +31,7 @@ class RowScorer {
 
 /// Sees the rows whose position is at least `first_position`, in as many passes as they come; rows must only be appended to the cache between them.
 /// Costs one more product of those rows with all keys. Threads: the engine thread.
-class WindowScores final : public ForwardHook {
+class WindowScores : public ForwardHook {
  public:
   WindowScores(const CompressSetup& setup, std::int32_t first_position, ScoreReduction reduction);
 
@@ -40,11 +40,19 @@ class WindowScores final : public ForwardHook {
   /// [num_rows] of the layer; zeros where no window row was seen or rows came later.
   std::vector<float> scores(std::int32_t layer, std::int32_t kv_head, std::int64_t num_rows) const;
 
+ protected:
+  const CompressSetup& setup() const { return setup_; }
+  std::int32_t first_position() const { return first_position_; }
+  ScoreReduction reduction() const { return reduction_; }
+  /// Of the layer, [num_kv_heads, num_rows] at least; what is new is zero.
+  std::vector<float>& layer_scores(std::int32_t layer, std::int64_t num_rows);
+
  private:
   void grow(std::vector<float>& scores, std::int64_t num_rows) const;
 
   const CompressSetup setup_;
   const std::int32_t first_position_;
+  const ScoreReduction reduction_;
   std::vector<std::vector<float>> scores_;  ///< [layer]: [num_kv_heads, rows seen]
   RowScorer scorer_;
 };

@@ -4,22 +4,39 @@
 #include <condition_variable>
 #include <deque>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <thread>
 
 #include "engine/cache/page_pool.h"
 #include "engine/cache/working_cache.h"
+#include "engine/draft/draft_documents.h"
+#include "engine/draft/draft_prompt.h"
 #include "engine/model/forward.h"
+#include "engine/prompt/prompt_scores.h"
 #include "kernels/base/log.h"
 #include "kernels/parallel.h"
 #include "kernels/topk.h"
 
 namespace quire {
 
+void LookAhead::give_scores(std::vector<float> scores) {
+  scores_ = std::move(scores);
+  scored_.store(true, std::memory_order_release);
+}
+
 void LookAhead::finish(std::vector<std::int32_t> token_ids, std::string reason) {
   token_ids_ = std::move(token_ids);
   reason_ = std::move(reason);
   done_.store(true, std::memory_order_release);
+  scored_.store(true, std::memory_order_release);
+}
+
+bool LookAhead::join() {
+  int askers = askers_.load();
+  while (askers > 0 && !askers_.compare_exchange_weak(askers, askers + 1)) {
+  }
+  return askers > 0;
 }
 
 namespace {
@@ -29,25 +46,60 @@ class ModelDraft final : public Draft {
   ModelDraft(const DraftOptions& options, std::unique_ptr<Model> model, std::unique_ptr<Tokenizer> tokenizer, std::shared_ptr<const Tokenizer> target)
       : options_(options), model_(std::move(model)), reader_(model_->twin()), tokenizer_(std::move(tokenizer)), target_(std::move(target)),
         same_ids_(tokenizer_->digest() == target_->digest()),
-        pool_(PageFormat{model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype}, 0), thread_([this] { run(); }) {}
+        pool_(PageFormat{model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype}, 0) {
+    if (options.store != nullptr) documents_.emplace(*options.store, *model_, *tokenizer_, pool_, options.chunk_tokens);
+    thread_ = std::thread([this] { run(); });
+  }
   ~ModelDraft() override { stop(); }
 
   std::shared_ptr<LookAhead> ask(DraftRequest request) override {
-    auto job = std::make_shared<LookAhead>();
+    auto answer = std::make_shared<LookAhead>();
     std::string refused;
+    bool queued = false;
     {
       std::lock_guard lock(mu_);
-      if (stopping_) refused = "the draft is stopping";
-      else if (jobs_.size() >= static_cast<std::size_t>(options_.max_queue)) refused = "the draft's queue is full";
-      else jobs_.push_back({std::move(request), job});
+      if (const auto same = find_same(request, answer)) {
+        if (!answer->done()) {
+          same->askers.push_back(std::move(request.on_progress));
+          return answer;
+        }
+      } else if (stopping_) {
+        refused = "the draft is stopping";
+      } else if (jobs_.size() >= static_cast<std::size_t>(options_.max_queue)) {
+        refused = "the draft's queue is full";
+      } else {
+        auto job = std::make_shared<Job>();
+        job->askers.push_back(std::move(request.on_progress));
+        job->request = std::move(request);
+        job->answer = answer;
+        job->asked = answer;
+        jobs_.push_back(job);
+        known_.push_back(std::move(job));
+        queued = true;
+      }
     }
-    if (!refused.empty()) {
-      job->finish({}, std::move(refused));
-      if (request.on_done) request.on_done();
-      return job;
+    if (queued) {
+      changed_.notify_one();
+      return answer;
     }
+    if (!refused.empty()) answer->finish({}, std::move(refused));
+    if (request.on_progress) request.on_progress();
+    return answer;
+  }
+
+  bool keeps_documents() const override { return documents_.has_value(); }
+  std::int64_t document_bytes_per_token() const override { return documents_ ? documents_->bytes_per_token() : 0; }
+
+  void keep(DraftContext context, std::function<void(Result<SegmentHandle>)> done) override {
+    Status refused;
+    {
+      std::lock_guard lock(mu_);
+      if (!documents_) refused = Status::unimplemented("this draft keeps no KV of documents (model.draft_document_kv)");
+      else if (stopping_) refused = Status::unavailable("the draft is stopping");
+      else keeps_.push_back({std::move(context), done});
+    }
+    if (!refused.ok()) return done(std::move(refused));
     changed_.notify_one();
-    return job;
   }
 
   void stop() override {
@@ -69,23 +121,91 @@ class ModelDraft final : public Draft {
  private:
   struct Job {
     DraftRequest request;
-    std::shared_ptr<LookAhead> answer;
+    std::shared_ptr<LookAhead> answer;          // until it is done
+    std::weak_ptr<LookAhead> asked;             // the same, as long as somebody holds it
+    std::vector<std::function<void()>> askers;  // guarded by mu_
+  };
+
+  struct Keep {
+    DraftContext context;
+    std::function<void(Result<SegmentHandle>)> done;
   };
 
   void run() {
     set_num_threads(1);  // the other cores are the engine's
     for (;;) {
-      Job job;
-      bool stopping = false;
+      std::optional<Keep> keep;
       {
         std::unique_lock lock(mu_);
-        changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
-        if (jobs_.empty()) return;
-        stopping = stopping_;
-        job = std::move(jobs_.front());
-        jobs_.pop_front();
+        changed_.wait(lock, [this] { return stopping_ || !jobs_.empty() || !keeps_.empty(); });
+        if (jobs_.empty() && keeps_.empty()) return;
+        if (jobs_.empty()) {
+          keep.emplace(std::move(keeps_.front()));
+          keeps_.pop_front();
+        }
       }
-      serve(job, stopping);
+      if (keep) keep_document(*keep);
+      else serve_next();
+    }
+  }
+
+  /// A look-ahead, if one waits: somebody's question waits with it.
+  bool serve_next() {
+    std::shared_ptr<Job> job;
+    bool stopping = false;
+    {
+      std::lock_guard lock(mu_);
+      if (jobs_.empty()) return false;
+      stopping = stopping_;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    serve(*job, stopping);
+    return true;
+  }
+
+  void keep_document(Keep& keep) {
+    const auto between = [&]() -> Status {
+      while (serve_next()) {
+      }
+      if (keep.context.cancelled && keep.context.cancelled->load()) return Status::cancelled("nobody wants the context any more");
+      std::lock_guard lock(mu_);
+      return stopping_ ? Status::unavailable("the draft is stopping") : Status();
+    };
+    Result<SegmentHandle> kept = Status::internal("the draft's KV of a document was not computed");
+    try {
+      const auto& ids = keep.context.token_ids;
+      kept = documents_->keep(same_ids_ ? ids : spell_document(ids, *target_, *tokenizer_), {keep.context.tenant, keep.context.salt_digest}, between);
+    } catch (const std::exception& e) {
+      kept = Status::exhausted(e.what());
+    }
+    keep.done(std::move(kept));
+  }
+
+  /// A job with the same reading that somebody still holds, joined, and its answer. Forgets those whose answers are gone.
+  std::shared_ptr<Job> find_same(const DraftRequest& request, std::shared_ptr<LookAhead>& answer) {
+    std::erase_if(known_, [](const std::shared_ptr<Job>& job) { return job->asked.expired(); });
+    for (const std::shared_ptr<Job>& job : known_) {
+      const DraftRequest& other = job->request;
+      const bool same_reading = other.max_tokens == request.max_tokens && other.score_window == request.score_window && other.prompt_ids == request.prompt_ids;
+      if (!same_reading || other.tenant != request.tenant || other.salt_digest != request.salt_digest) continue;
+      auto asked = job->asked.lock();
+      if (!asked || !(asked->done() ? asked->reason().empty() : asked->join())) continue;
+      answer = std::move(asked);
+      return job;
+    }
+    return nullptr;
+  }
+
+  void tell(Job& job, bool last) {
+    std::vector<std::function<void()>> askers;
+    {
+      std::lock_guard lock(mu_);
+      if (last) askers.swap(job.askers);
+      else askers = job.askers;
+    }
+    for (const auto& call : askers) {
+      if (call) call();
     }
   }
 
@@ -104,9 +224,10 @@ class ModelDraft final : public Draft {
         log_warning("the draft failed", {{"reason", reason}});
       }
     }
-    if (ids.empty() && reason.empty()) reason = "the draft had nothing to say";
+    if (ids.empty() && reason.empty() && job.request.max_tokens > 0) reason = "the draft had nothing to say";
     job.answer->finish(std::move(ids), std::move(reason));
-    if (job.request.on_done) job.request.on_done();
+    job.answer.reset();
+    tell(job, /*last=*/true);
   }
 
   bool unwanted(const Job& job) {
@@ -114,19 +235,16 @@ class ModelDraft final : public Draft {
     return stopping_ || job.answer->cancelled();
   }
 
-  std::vector<std::int32_t> to_draft(const std::vector<std::int32_t>& ids) const {
-    if (same_ids_) return ids;
-    std::vector<std::int32_t> out;
-    if (tokenizer_->add_bos() && tokenizer_->bos_id()) out.push_back(*tokenizer_->bos_id());
-    const auto text = tokenizer_->encode(target_->decode(ids));
-    out.insert(out.end(), text.begin(), text.end());
-    return out;
+  /// Where nothing goes by token the whole prompt is one text.
+  DraftPrompt spelled(const DraftRequest& request) const {
+    const std::vector<KvStretch> none;
+    return DraftPrompt(request.prompt_ids, documents_ ? request.documents : none, *target_, *tokenizer_, same_ids_);
   }
 
   /// Greedy, up to the token that ends the answer and that one, too.
-  Result<std::vector<std::int32_t>> answer(const Job& job) {
-    const std::vector<std::int32_t> prompt = to_draft(job.request.prompt_ids);
-    const auto length = static_cast<std::int64_t>(prompt.size());
+  Result<std::vector<std::int32_t>> answer(Job& job) {
+    const DraftPrompt prompt = spelled(job.request);
+    const std::int64_t length = prompt.num_tokens();
     if (length == 0) return Status::invalid("prompt", "the prompt is empty for the draft");
     if (length + job.request.max_tokens > model_->rope().max_positions()) {
       return Status::invalid("prompt", "the prompt has " + std::to_string(length) + " tokens for the draft, whose window holds " +
@@ -134,24 +252,58 @@ class ModelDraft final : public Draft {
     }
     WorkingCache cache(pool_, model_->config().num_layers);
     std::vector<float> logits(static_cast<std::size_t>(model_->config().vocab_size));
-    const auto chunk = static_cast<std::size_t>(options_.chunk_tokens);
-    for (std::size_t at = 0; at < prompt.size(); at += chunk) {
-      if (unwanted(job)) return Status::cancelled("the look-ahead is not wanted any more");
-      const std::size_t n = std::min(chunk, prompt.size() - at);
-      QUIRE_RETURN_IF_ERROR(pass(std::span(prompt).subspan(at, n), static_cast<std::int32_t>(at), cache, at + n == prompt.size() ? logits.data() : nullptr));
+    QUIRE_RETURN_IF_ERROR(read(job, prompt, cache, logits.data()));
+    if (job.request.max_tokens == 0) return std::vector<std::int32_t>();
+    return write(job, length, cache, logits);
+  }
+
+  /// The prompt's KV, its scores, and logits of its last token.
+  Status read(Job& job, const DraftPrompt& prompt, WorkingCache& cache, float* logits) {
+    std::optional<PromptScores> scores;
+    if (job.request.score_window > 0) {
+      PromptScores::Settings settings;
+      settings.window = job.request.score_window;
+      scores.emplace(model_->config(), model_->rope(), prompt.num_tokens(), 0, settings);
     }
+    std::int64_t position = 0;
+    for (const DraftPrompt::Piece& piece : prompt.pieces()) {
+      const bool last = &piece == &prompt.pieces().back();
+      // The answer begins with the last token's logits: that one is read in any case.
+      const bool placed = piece.document && !last && documents_->place(piece.ids, {job.request.tenant, job.request.salt_digest}, static_cast<std::int32_t>(position), cache);
+      if (!placed) QUIRE_RETURN_IF_ERROR(read_piece(job, piece.ids, position, cache, last ? logits : nullptr, scores ? &*scores : nullptr));
+      position += static_cast<std::int64_t>(piece.ids.size());
+    }
+    if (!scores) return {};
+    job.answer->give_scores(prompt.bring_back(scores->scores()));
+    tell(job, /*last=*/false);
+    return {};
+  }
+
+  Status read_piece(const Job& job, std::span<const std::int32_t> ids, std::int64_t position, WorkingCache& cache, float* logits, PromptScores* scores) {
+    const auto chunk = static_cast<std::size_t>(options_.chunk_tokens);
+    for (std::size_t at = 0; at < ids.size(); at += chunk) {
+      if (unwanted(job)) return Status::cancelled("the look-ahead is not wanted any more");
+      const std::size_t n = std::min(chunk, ids.size() - at);
+      const std::int64_t first = position + static_cast<std::int64_t>(at), end = first + static_cast<std::int64_t>(n);
+      const bool scoring = scores != nullptr && end > scores->first_position();
+      QUIRE_RETURN_IF_ERROR(pass(ids.subspan(at, n), static_cast<std::int32_t>(first), cache, at + n == ids.size() ? logits : nullptr, scoring ? scores : nullptr));
+    }
+    return {};
+  }
+
+  Result<std::vector<std::int32_t>> write(const Job& job, std::int64_t length, WorkingCache& cache, std::vector<float>& logits) {
     std::vector<std::int32_t> out;
     const auto& ends = tokenizer_->eos_ids();
     for (;;) {
       out.push_back(static_cast<std::int32_t>(argmax(logits.data(), std::min<std::int64_t>(tokenizer_->vocab_size(), model_->config().vocab_size))));
       if (static_cast<std::int32_t>(out.size()) >= job.request.max_tokens || std::binary_search(ends.begin(), ends.end(), out.back())) break;
       if (unwanted(job)) return Status::cancelled("the look-ahead is not wanted any more");
-      QUIRE_RETURN_IF_ERROR(pass(std::span(out).last(1), static_cast<std::int32_t>(prompt.size() + out.size()) - 1, cache, logits.data()));
+      QUIRE_RETURN_IF_ERROR(pass(std::span(out).last(1), static_cast<std::int32_t>(length + static_cast<std::int64_t>(out.size())) - 1, cache, logits.data(), nullptr));
     }
     return to_target(std::move(out));
   }
 
-  Status pass(std::span<const std::int32_t> ids, std::int32_t first_position, WorkingCache& cache, float* logits) {
+  Status pass(std::span<const std::int32_t> ids, std::int32_t first_position, WorkingCache& cache, float* logits, ForwardHook* hook) {
     std::vector<std::int32_t> positions(ids.size());
     std::iota(positions.begin(), positions.end(), first_position);
     const auto last = static_cast<std::int32_t>(ids.size()) - 1;
@@ -159,6 +311,7 @@ class ModelDraft final : public Draft {
     request.token_ids = ids;
     request.positions = positions;
     request.cache = &cache;
+    request.hook = hook;
     if (logits != nullptr) request.logit_rows = std::span(&last, 1);
     request.logits = logits;
     return forward(*model_, request, workspace_);
@@ -171,15 +324,22 @@ class ModelDraft final : public Draft {
   const std::shared_ptr<const Tokenizer> target_;
   const bool same_ids_;
   PagePool pool_;
+  std::optional<DraftDocuments> documents_;  // the thread's; set before it begins
   ForwardWorkspace workspace_;   // the thread's
   std::mutex mu_;
   std::condition_variable changed_;
-  std::deque<Job> jobs_;         // guarded by mu_
+  std::deque<std::shared_ptr<Job>> jobs_;    // guarded by mu_
+  std::vector<std::shared_ptr<Job>> known_;  // guarded by mu_; those in jobs_, the one that runs, and those whose answers are still held
+  std::deque<Keep> keeps_;       // guarded by mu_; whoever asks waits for it, so there are no more than contexts in ingest's queue
   bool stopping_ = false;        // guarded by mu_
   std::thread thread_;           // last: it uses everything above
 };
 
 }  // namespace
+
+std::unique_ptr<Draft> make_draft(const DraftOptions& options, std::unique_ptr<Model> model, std::unique_ptr<Tokenizer> tokenizer, std::shared_ptr<const Tokenizer> target) {
+  return std::make_unique<ModelDraft>(options, std::move(model), std::move(tokenizer), std::move(target));
+}
 
 Result<std::unique_ptr<Draft>> load_draft(const DraftOptions& options, std::shared_ptr<const Tokenizer> target) {
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, load_tokenizer(options.path));
@@ -187,7 +347,7 @@ Result<std::unique_ptr<Draft>> load_draft(const DraftOptions& options, std::shar
   if (tokenizer->vocab_size() > model->config().vocab_size) {
     return Status::invalid("tokenizer", "the tokenizer of " + options.path + " has more ids than its model: these files do not belong together");
   }
-  return std::unique_ptr<Draft>(std::make_unique<ModelDraft>(options, std::move(model), std::move(tokenizer), std::move(target)));
+  return make_draft(options, std::move(model), std::move(tokenizer), std::move(target));
 }
 
 }  // namespace quire

@@ -50,7 +50,7 @@ void Assembly::add_contexts() {
 
 void Assembly::add_question() {
   const auto& suffix = run_.request.suffix_ids;
-  const bool apart = run_.recomputer->has_pass() || run_.compressor->observer() != nullptr;
+  const bool apart = run_.recomputer->has_pass() || (run_.compressor->observer() != nullptr && !run_.sparse_prefill());
   const bool after_run = !items_.empty() && items_.back().contexts.empty();
   next_position_ = run_.plan.suffix_position + static_cast<std::int32_t>(suffix.size());
   if (suffix.empty() && !after_run) {
@@ -91,7 +91,7 @@ bool Assembly::ready() {
 
 Status Assembly::step() {
   Item& item = items_[next_];
-  if (item.contexts.empty()) return run_chunk(item);
+  if (item.contexts.empty()) return run_.sparse_prefill() ? run_sparse(item) : run_chunk(item);
   if (!placing_) {
     QUIRE_RETURN_IF_ERROR(placement_.begin(item.contexts));
     placing_ = true;
@@ -137,6 +137,7 @@ Status Assembly::take_last_row_out(const Item& item) {
 }
 
 bool Assembly::last_chunk() const {
+  if (run_.sparse_prefill()) return !done() && !sparse_;
   return !done() && items_[next_].question && items_[next_].ids.size() - done_tokens_ <= at(run_.core.chunk_tokens);
 }
 
@@ -144,6 +145,21 @@ bool Assembly::last_chunk() const {
 std::span<const std::int32_t> Assembly::look_ahead() const {
   if (!run_.look_ahead) return {};
   return run_.look_ahead->tokens(run_.core.model->rope().max_positions() - next_position_);
+}
+
+Status Assembly::run_sparse(Item& item) {
+  const auto started = Clock::now();
+  if (compute_started_ == Clock::time_point{}) compute_started_ = started;
+  if (!sparse_) {
+    logits_.resize(at(run_.core.model->config().vocab_size));
+    sparse_ = std::make_unique<SparsePass>(run_, item.ids, item.positions, look_ahead(), logits_.data());
+  }
+  QUIRE_RETURN_IF_ERROR(sparse_->step());
+  run_.stats.prefill_ms += ms_between(started, Clock::now());
+  if (!sparse_->done()) return {};
+  sparse_.reset();
+  ++next_;
+  return {};
 }
 
 Status Assembly::run_chunk(Item& item) {

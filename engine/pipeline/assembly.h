@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/pipeline/kv_supply.h"
 #include "engine/pipeline/placement.h"
 #include "engine/pipeline/query_run.h"
+#include "engine/pipeline/sparse_pass.h"
 
 namespace quire {
 
@@ -49,6 +51,7 @@ class Assembly {
   void add_question();
   Status begin_placing(const Item& item);
   Status run_chunk(Item& item);
+  Status run_sparse(Item& item);
   Status track_placed(const Item& item);
   Status take_last_row_out(const Item& item);
   std::span<const std::int32_t> look_ahead() const;
@@ -60,6 +63,7 @@ class Assembly {
   std::size_t next_ = 0;
   std::size_t done_tokens_ = 0;  ///< of the present item
   bool placing_ = false;
+  std::unique_ptr<SparsePass> sparse_;  ///< while the prompt runs whole
   std::vector<float> logits_;
   std::int32_t next_position_ = 0;
   Clock::time_point compute_started_;

@@ -47,6 +47,33 @@ Status drop_rows(WorkingCache& cache, const Heat& heat) {
   return {};
 }
 
+/// Whether the prompt attends by the rule that the compressor has for it; entered into the plan with the reason against it.
+bool plan_sparse_prefill(QueryRun& run) {
+  Plan& plan = run.plan.plan;
+  const std::optional<SparseRule> rule = run.compressor->sparse_prefill(plan.options);
+  if (!rule) return false;
+  SparsePrefill& sparse = plan.sparse_prefill.emplace();
+  sparse.band = rule->band;
+  sparse.columns = rule->columns;
+  const CausalFront front = causal_front(run.request, run.plan);
+  const auto tokens = static_cast<std::int64_t>(front.token_ids.size());
+  if (!front.whole || run.recomputer->has_pass()) {
+    sparse.note = "strategy " + plan.strategy + " places stored KV: only a prompt that is computed from its beginning to its end is sparse";
+  } else if (tokens <= sparse.band + sparse.columns) {
+    sparse.note = "the prompt has no more tokens than prefill_band and prefill_columns cover";
+  }
+  return sparse.note.empty();
+}
+
+/// Contexts of a prompt computed in order.
+std::vector<KvStretch> context_stretches(const QueryRun& run) {
+  std::vector<KvStretch> out;
+  for (const PlannedContext& c : run.plan.plan.contexts) {
+    if (c.num_tokens > 0 && !c.duplicate) out.push_back({c.offset, c.offset + c.num_tokens});
+  }
+  return out;
+}
+
 }  // namespace
 
 Status begin_compress(QueryRun& run) {
@@ -63,6 +90,8 @@ Status begin_compress(QueryRun& run) {
   setup.question_end = run.plan.suffix_position + static_cast<std::int32_t>(run.request.suffix_ids.size());
   // No question: the last document token runs once more, wherever it stands.
   if (run.request.suffix_ids.empty()) setup.question_begin = 0;
+  setup.sparse = plan_sparse_prefill(run);
+  if (setup.sparse) setup.contexts = context_stretches(run);
   return run.compressor->begin(setup);
 }
 

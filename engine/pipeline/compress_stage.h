@@ -6,7 +6,7 @@
 
 namespace quire {
 
-/// Gets the query's compressor ready for the question's pass. The plan is complete.
+/// Gets the query's compressor ready for the question's pass, and says in the plan whether the prompt attends sparsely. The plan is complete.
 Status begin_compress(QueryRun& run);
 
 /// Lets it rank the assembled cache, drops what it says and enters all that into plan and statistics. The heat is for the retriever; it

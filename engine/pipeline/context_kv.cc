@@ -13,7 +13,7 @@ namespace quire {
 class ContextPrefill::Capture final : public ForwardHook {
  public:
   /// The chunk's first `skip` rows are the ingest prefix; the others begin at `first_token` of the context.
-  Capture(const EngineCore& core, ContextKv& kv, AttentionStatistics& statistics, std::int64_t skip, std::int64_t first_token)
+  Capture(const EngineCore& core, ContextKv& kv, AttentionStatistics* statistics, std::int64_t skip, std::int64_t first_token)
       : core_(core), kv_(kv), statistics_(statistics), skip_(skip), first_token_(first_token) {}
 
   Status after_projection(LayerPass& pass) override {
@@ -44,6 +44,16 @@ class ContextPrefill::Capture final : public ForwardHook {
   }
 
   Status after_attention(LayerPass& pass) override {
+    if (statistics_ != nullptr) QUIRE_RETURN_IF_ERROR(add_statistics(pass));
+    // Nothing reads the last layer's output here: its MLP need not run.
+    if (pass.layer == kv_.layout.shape().num_layers - 1) std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
+    return {};
+  }
+
+  double statistics_ms() const { return statistics_ms_; }
+
+ private:
+  Status add_statistics(const LayerPass& pass) {
     const auto started = Clock::now();
     AttentionStatistics::Chunk chunk;
     chunk.layer = pass.layer;
@@ -54,16 +64,11 @@ class ContextPrefill::Capture final : public ForwardHook {
     chunk.first_token = first_token_;
     chunk.prefix_rows = static_cast<std::int64_t>(core_.facts.ingest_prefix.size());
     chunk.kv = pass.cache->view(pass.layer);
-    QUIRE_RETURN_IF_ERROR(statistics_.add(core_.model->rope(), chunk));
-    // Nothing reads the last layer's output here: its MLP need not run.
-    if (pass.layer == kv_.layout.shape().num_layers - 1) std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
+    QUIRE_RETURN_IF_ERROR(statistics_->add(core_.model->rope(), chunk));
     statistics_ms_ += ms_between(started, Clock::now());
     return {};
   }
 
-  double statistics_ms() const { return statistics_ms_; }
-
- private:
   void add_local_query(std::int32_t layer, const float* q, std::int64_t rows, std::int64_t ld) {
     const auto dim = static_cast<std::size_t>(core_.facts.num_heads) * static_cast<std::size_t>(core_.facts.shape.head_dim);
     float* sum = kv_.local_query.data() + static_cast<std::size_t>(layer) * dim;
@@ -74,14 +79,14 @@ class ContextPrefill::Capture final : public ForwardHook {
 
   const EngineCore& core_;
   ContextKv& kv_;
-  AttentionStatistics& statistics_;
+  AttentionStatistics* const statistics_;  ///< null: not wanted
   std::int64_t skip_, first_token_;
   double statistics_ms_ = 0;
 };
 
-ContextPrefill::ContextPrefill(EngineCore& core, std::span<const std::int32_t> token_ids)
+ContextPrefill::ContextPrefill(EngineCore& core, std::span<const std::int32_t> token_ids, PrefillStatistics statistics)
     : core_(core), token_ids_(token_ids), kv_(std::make_shared<ContextKv>()), cache_(*core.pool, core.facts.shape.num_layers),
-      statistics_(kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size())), core.facts.num_heads) {
+      keep_statistics_(statistics), statistics_(kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size())), core.facts.num_heads) {
   QUIRE_CHECK(!token_ids.empty(), "a context needs a token");
   if (core.head != nullptr && core.head->uses_features()) head_track_ = std::make_unique<HeadTrack>(*core.head, HeadInput::kFeature);
   kv_->layout = kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size()));
@@ -120,7 +125,7 @@ void ContextPrefill::begin_chunk(std::int32_t max_tokens) {
           std::make_shared<ValueBuffer>(static_cast<std::size_t>(layout.value_bytes(static_cast<std::int32_t>(b), g)));
     }
   }
-  chunk_->capture.emplace(core_, *kv_, statistics_, prefix, next_);
+  chunk_->capture.emplace(core_, *kv_, keep_statistics_ == PrefillStatistics::kKeep ? &statistics_ : nullptr, prefix, next_);
   ForwardRequest request{};
   request.token_ids = ids;
   request.positions = chunk_->positions;
@@ -159,7 +164,7 @@ Status ContextPrefill::end_chunk() {
     const std::int32_t first = std::max(0, layout.num_blocks() - 2);
     const auto local = static_cast<float>(layout.num_tokens() - layout.first_token(first));
     for (float& x : kv_->local_query) x /= local;
-    kv_->stats = statistics_.finish();
+    if (keep_statistics_ == PrefillStatistics::kKeep) kv_->stats = statistics_.finish();
     if (head_track_) {
       const RetrievalHeadConfig& head = core_.head->config();
       // What stands before the context is no part of it.

@@ -39,12 +39,15 @@ struct PieceLimit {
   double max_ms = std::numeric_limits<double>::infinity();             ///< ends behind the layer after which another would pass it; one always runs
 };
 
+/// Whether it is seen who attends to whom (attention_statistics.h): a second product of queries and keys. Without them there is no sketch either.
+enum class PrefillStatistics : std::uint8_t { kKeep, kSkip };
+
 /// Runs [ingest prefix] + tokens chunk by chunk through a working cache of its own. The result is, bit for bit, what a store
 /// gives back. Threads: the engine thread.
 class ContextPrefill {
  public:
   /// `core` and `token_ids` must outlive it. At least one token.
-  ContextPrefill(EngineCore& core, std::span<const std::int32_t> token_ids);
+  ContextPrefill(EngineCore& core, std::span<const std::int32_t> token_ids, PrefillStatistics statistics = PrefillStatistics::kKeep);
   ~ContextPrefill();
 
   bool done() const { return next_ == static_cast<std::int64_t>(token_ids_.size()); }
@@ -67,6 +70,7 @@ class ContextPrefill {
   std::span<const std::int32_t> token_ids_;
   std::shared_ptr<ContextKv> kv_;
   WorkingCache cache_;
+  const PrefillStatistics keep_statistics_;
   AttentionStatistics statistics_;
   std::unique_ptr<HeadTrack> head_track_;   ///< null: no head that uses features
   ForwardWorkspace workspace_;              ///< its own: other passes run between the layers of a chunk

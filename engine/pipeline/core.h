@@ -17,6 +17,7 @@
 #include "engine/model/model.h"
 #include "engine/pipeline/facts.h"
 #include "engine/pipeline/plan_builder.h"
+#include "engine/prompt/read_prompts.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace quire {
@@ -68,6 +69,7 @@ struct EngineCore {
   Draft* draft = nullptr;                    ///< null: none
   std::int32_t draft_wait_ms = 0;
   const void* prompt_reader = nullptr;       ///< the query whose prompt the draft's reader reads now: one at a time, so its KV has a bound; null: none
+  ReadPrompts read_prompts;                  ///< so that equal prompts are read once
   const TokenTrie* token_trie = nullptr;     ///< of the tokenizer, for answers with a grammar
   PagePool* pool = nullptr;
   PrefixCache* prefixes = nullptr;           ///< null: nothing is kept

@@ -107,6 +107,14 @@ struct Compression {
   double ratio() const { return rows ? static_cast<double>(hot_rows) / static_cast<double>(rows) : 1; }
 };
 
+/// Of a prompt that was computed in one pass with its attention to far rows left out (algorithms §5.3). Its KV is that request's alone.
+struct SparsePrefill {
+  std::int64_t band = 0, columns = 0;             ///< rows before it that a row saw; far rows besides, per layer and KV head
+  std::int64_t tokens = 0;                        ///< rows that attended so; 0: none did, and the note says why
+  double attended_share = 1;                      ///< keys they saw, of those that stand before them
+  std::string note;
+};
+
 /// What a prompt compressor made of the uncached text.
 struct PromptCut {
   enum class Part : std::uint8_t { kPrefix, kContext, kQuestion };
@@ -119,6 +127,7 @@ struct PromptCut {
   std::int64_t tokens = 0, kept_tokens = 0;       ///< of the uncached text, copies of a context counted once
   std::int64_t removed_tokens = 0;                ///< what the prompt lost, in copies too
   std::int64_t lookahead_tokens = 0;              ///< of the draft's answer that ranked with the prompt
+  bool read_before = false;                       ///< the draft had just read this prompt: its scores and answer serve again
   std::string note;                               ///< why the text stayed as it was
   std::vector<Kept> parts;                        ///< uncached parts in prompt order
   double ratio() const { return tokens ? static_cast<double>(kept_tokens) / static_cast<double>(tokens) : 1; }
@@ -148,6 +157,7 @@ struct Plan {
   std::vector<PlannedContext> contexts;
   FateCounts fates;                               ///< how each token's KV came about; compression happens afterwards
   std::optional<PromptCut> prompt_cut;            ///< where compression of the prompt was asked for
+  std::optional<SparsePrefill> sparse_prefill;    ///< where it was asked for
   std::optional<Compression> compression;         ///< once the question has run; none: everything stayed hot
   double keep_ratio = 1, recompute_ratio = 0;     ///< api.md §1
   double predicted_load_ms = 0, predicted_prefill_ms = 0;

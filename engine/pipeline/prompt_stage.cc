@@ -124,6 +124,20 @@ void PromptStage::leave_whole(std::string why) {
 
 bool PromptStage::ready() const { return run_.core.prompt_reader == nullptr || run_.core.prompt_reader == this; }
 
+/// All that a reading depends on, and who may know that there was one.
+Digest PromptStage::reading_key() const {
+  const QueryRequest& request = run_.request;
+  Sha256 hash;
+  hash.update_field("quire-prompt-reading");
+  hash.update_field(request.tenant);
+  hash.update(std::as_bytes(std::span(request.salt_digest)));
+  hash.update_field(request.cache.prompt_compression);
+  for (const auto& [name, value] : request.cache.prompt_options.given()) hash.update_field(name).update_field(value);
+  hash.update_u64(static_cast<std::uint64_t>(answer_tokens_));
+  hash.update(std::as_bytes(std::span(prompt_)));
+  return hash.finish();
+}
+
 Status PromptStage::begin_reading() {
   Draft& draft = *run_.core.draft;
   run_.core.prompt_reader = this;
@@ -143,6 +157,11 @@ Status PromptStage::begin_reading() {
   setup.num_tokens = count(read);
   setup.num_ahead = ahead;
   compressor_->begin(setup);
+  if (const ReadPrompt* known = run_.core.read_prompts.find(reading_key())) {
+    cut_.read_before = true;
+    cut_by(*known);
+    return {};
+  }
   reading_ = std::make_unique<PromptReading>(draft, *compressor_, read, rows_ahead, answer_tokens_);
   return {};
 }
@@ -151,16 +170,16 @@ void PromptStage::step() {
   Status status;
   try {
     if (!reading_) status = begin_reading();
-    if (status.ok()) status = reading_->step(run_.core.chunk_tokens);
+    if (status.ok() && reading_) status = reading_->step(run_.core.chunk_tokens);
   } catch (const std::exception& e) {
     status = Status::internal(e.what());
   }
   if (!status.ok()) {
     reading_.reset();
     leave_whole(status.message());
-  } else if (reading_->done()) {
+  } else if (reading_ && reading_->done()) {
     end_reading();
-  } else {
+  } else if (reading_) {
     return;
   }
   run_.core.prompt_reader = nullptr;
@@ -170,15 +189,22 @@ void PromptStage::step() {
 }
 
 void PromptStage::end_reading() {
-  answer_ = reading_->answer();
+  ReadPrompt read;
+  read.answer = reading_->answer();
+  read.scores = respelling_ ? respelling_->bring_back(compressor_->scores()) : compressor_->scores();
   reading_.reset();
-  const std::vector<float> scores = respelling_ ? respelling_->bring_back(compressor_->scores()) : compressor_->scores();
+  cut_by(read);
+  run_.core.read_prompts.add(reading_key(), std::move(read));
+}
+
+void PromptStage::cut_by(const ReadPrompt& read) {
+  answer_ = read.answer;
   std::vector<std::uint8_t> cuttable(prompt_.size(), 0);
   for (const Part& p : parts_) {
     if (p.cuttable) std::fill(cuttable.begin() + p.tokens.begin, cuttable.begin() + p.tokens.end, std::uint8_t{1});
   }
   const std::vector<KvStretch> stay = stays();
-  take_out(compressor_->kept({scores, cuttable, stay}));
+  take_out(compressor_->kept({read.scores, cuttable, stay}));
   done_ = true;
 }
 

@@ -55,8 +55,10 @@ class PromptStage {
   void add_part(PromptCut::Part part, std::int32_t context, const std::vector<std::int32_t>& ids, bool cuttable);
   std::int64_t cuttable_tokens() const;
   std::vector<KvStretch> stays() const;
+  Digest reading_key() const;
   Status begin_reading();
   void end_reading();
+  void cut_by(const ReadPrompt& read);
   void leave_whole(std::string why);
   void take_out(std::span<const std::int32_t> kept);
   std::vector<std::int32_t>& ids_of(const Part& part);

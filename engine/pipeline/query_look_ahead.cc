@@ -5,40 +5,58 @@
 namespace quire {
 namespace {
 
-/// As the target sees it: no context twice.
-std::vector<std::int32_t> whole_prompt(const QueryRequest& request, const QueryPlan& plan) {
+/// As the target sees it: no context twice. contexts: where each of them stands.
+std::vector<std::int32_t> whole_prompt(const QueryRequest& request, const QueryPlan& plan, std::vector<KvStretch>& contexts) {
   std::vector<std::int32_t> ids = request.prefix_ids;
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
-    if (plan.plan.contexts[i].duplicate) continue;
-    ids.insert(ids.end(), request.contexts[i].token_ids.begin(), request.contexts[i].token_ids.end());
+    const auto begin = static_cast<std::int64_t>(ids.size());
+    if (!plan.plan.contexts[i].duplicate) ids.insert(ids.end(), request.contexts[i].token_ids.begin(), request.contexts[i].token_ids.end());
+    contexts.push_back({begin, static_cast<std::int64_t>(ids.size())});
   }
   ids.insert(ids.end(), request.suffix_ids.begin(), request.suffix_ids.end());
   return ids;
 }
 
+constexpr const char* kNoDraft = "no draft model is loaded (model.draft_path)";
+constexpr const char* kTooLate = "the draft took longer than model.draft_wait_ms";
+
 }  // namespace
 
-QueryLookAhead::QueryLookAhead(EngineCore& core, const QueryRequest& request, const QueryPlan& plan, std::int32_t num_tokens)
-    : patience_(core.draft_wait_ms), asked_(Clock::now()) {
+QueryLookAhead::QueryLookAhead(EngineCore& core, const QueryRequest& request, const QueryPlan& plan, const Wish& wish)
+    : wants_tokens_(wish.tokens > 0), patience_(core.draft_wait_ms), asked_(Clock::now()) {
+  if (!wants_tokens_) settle(asked_, {});
   if (core.draft == nullptr) {
-    settle(asked_, "no draft model is loaded (model.draft_path)");
+    if (wants_tokens_) settle(asked_, kNoDraft);
+    scores_settled_ = true;
+    score_reason_ = kNoDraft;
     return;
   }
   DraftRequest asked;
-  asked.prompt_ids = whole_prompt(request, plan);
-  asked.max_tokens = num_tokens;
-  asked.on_done = [waker = core.waker] { waker->wake(); };
+  asked.prompt_ids = whole_prompt(request, plan, contexts_);
+  asked.max_tokens = wish.tokens;
+  asked.score_window = wish.score_window;
+  asked.tenant = request.tenant;
+  asked.salt_digest = request.salt_digest;
+  for (std::size_t i = 0; i < contexts_.size(); ++i) {
+    if (request.contexts[i].key && contexts_[i].end > contexts_[i].begin) asked.documents.push_back(contexts_[i]);
+  }
+  asked.on_progress = [waker = core.waker] { waker->wake(); };
   answer_ = core.draft->ask(std::move(asked));
 }
 
-QueryLookAhead::QueryLookAhead(std::vector<std::int32_t> token_ids, double draft_ms) : patience_(0), asked_(Clock::now()), earlier_ms_(draft_ms) {
+QueryLookAhead::QueryLookAhead(std::vector<std::int32_t> token_ids, double draft_ms) : wants_tokens_(true), patience_(0), asked_(Clock::now()), earlier_ms_(draft_ms) {
   answer_ = std::make_shared<LookAhead>();
   answer_->finish(std::move(token_ids), {});
   settle(asked_, {});
+  scores_settled_ = true;
 }
 
-QueryLookAhead::~QueryLookAhead() {
-  if (answer_) answer_->cancel();
+QueryLookAhead::~QueryLookAhead() { give_up(); }
+
+/// Others may have asked for the same: each gives it up once.
+void QueryLookAhead::give_up() {
+  if (answer_ && !given_up_) answer_->cancel();
+  given_up_ = true;
 }
 
 void QueryLookAhead::settle(Clock::time_point now, std::string reason) {
@@ -53,14 +71,36 @@ bool QueryLookAhead::settled(Clock::time_point now) {
   if (answer_->done()) {
     settle(now, answer_->reason());
   } else if (now - *waited_since_ >= patience_) {
-    answer_->cancel();
-    settle(now, "the draft took longer than model.draft_wait_ms");
+    give_up();
+    settle(now, kTooLate);
   }
   return settled_;
 }
 
+bool QueryLookAhead::scored(Clock::time_point now) {
+  if (scores_settled_) return true;
+  if (!waited_for_scores_since_) waited_for_scores_since_ = now;
+  if (answer_->scored()) {
+    scores_settled_ = true;
+    if (answer_->scores().empty()) score_reason_ = answer_->done() ? answer_->reason() : "the draft gave no scores";
+  } else if (now - *waited_for_scores_since_ >= patience_) {
+    scores_settled_ = true;
+    score_reason_ = kTooLate;
+  }
+  if (scores_settled_ && !wants_tokens_) settled_at_ = now;
+  return scores_settled_;
+}
+
+std::vector<std::span<const float>> QueryLookAhead::scores() const {
+  if (!scores_settled_ || !score_reason_.empty() || !answer_) return {};
+  const std::span<const float> all = answer_->scores();
+  std::vector<std::span<const float>> out;
+  for (const KvStretch& c : contexts_) out.push_back(all.subspan(static_cast<std::size_t>(c.begin), static_cast<std::size_t>(c.end - c.begin)));
+  return all.empty() ? std::vector<std::span<const float>>() : out;
+}
+
 std::span<const std::int32_t> QueryLookAhead::tokens(std::int64_t most) const {
-  if (!settled_ || !reason_.empty()) return {};
+  if (!wants_tokens_ || !settled_ || !reason_.empty()) return {};
   const std::span<const std::int32_t> ids = answer_->token_ids();
   return ids.first(std::min(ids.size(), static_cast<std::size_t>(std::max<std::int64_t>(0, most))));
 }

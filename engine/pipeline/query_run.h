@@ -40,6 +40,8 @@ struct QueryRun {
   PlannedContext& planned(std::int32_t context) { return plan.plan.contexts[static_cast<std::size_t>(context)]; }
   const std::vector<std::int32_t>& ids(std::int32_t context) const { return request.contexts[static_cast<std::size_t>(context)].token_ids; }
 
+  /// The whole prompt runs in one sparse pass. Once the plan is complete.
+  bool sparse_prefill() const { return plan.plan.sparse_prefill && plan.plan.sparse_prefill->note.empty(); }
   /// Many small pieces of one name become one span from the first to the last.
   void add_span(std::string name, Clock::time_point from, Clock::time_point to);
 };

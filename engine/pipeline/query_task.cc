@@ -11,6 +11,12 @@
 #include "kernels/base/log.h"
 
 namespace quire {
+namespace {
+
+/// Rows of the draft that score blocks: SpecPC's window.
+constexpr std::int32_t kBoostWindow = 64;
+
+}  // namespace
 
 QueryTask::QueryTask(EngineCore& core, QueryRequest request, std::shared_ptr<QuerySink> sink, std::shared_ptr<std::atomic<bool>> cancelled,
                      Clock::time_point received)
@@ -163,13 +169,24 @@ Status QueryTask::plan() {
   return {};
 }
 
+bool QueryTask::wants_draft_scores() const {
+  return run_.plan.plan.selection_pending && run_.selector->wants_draft_scores(PlugInputs(run_.core.facts, run_.request, run_.plan).selection());
+}
+
 void QueryTask::begin_look_ahead() {
+  QueryLookAhead::Wish wish;
+  if (wants_draft_scores()) wish.score_window = kBoostWindow;
   // No further than the answer may go: that many rows have pages.
-  const std::int32_t ahead = std::min<std::int32_t>(run_.compressor->lookahead_tokens(run_.plan.plan.options), run_.request.sampling.max_tokens);
-  if (ahead <= 0 || run_.request.plan_only) return;
-  std::vector<std::int32_t> written = prompt_ ? prompt_->answer() : std::vector<std::int32_t>();
-  if (written.empty()) run_.look_ahead = std::make_unique<QueryLookAhead>(run_.core, run_.request, run_.plan, ahead);
-  else run_.look_ahead = std::make_unique<QueryLookAhead>(std::move(written), prompt_->ms());
+  if (!run_.request.plan_only) wish.tokens = std::min<std::int32_t>(run_.compressor->lookahead_tokens(run_.plan.plan.options), run_.request.sampling.max_tokens);
+  std::vector<std::int32_t> written = prompt_ && wish.tokens > 0 ? prompt_->answer() : std::vector<std::int32_t>();
+  if (!written.empty()) {
+    run_.look_ahead = std::make_unique<QueryLookAhead>(std::move(written), prompt_->ms());
+    wish.tokens = 0;
+  }
+  if (wish.tokens == 0 && wish.score_window == 0) return;
+  auto asked = std::make_unique<QueryLookAhead>(run_.core, run_.request, run_.plan, wish);
+  if (wish.score_window > 0) scores_ = asked.get();
+  (wish.tokens > 0 ? run_.look_ahead : own_scores_) = std::move(asked);
 }
 
 /// The draft reads the next piece of the prompt; behind the last one what stays is planned.
@@ -185,12 +202,15 @@ bool QueryTask::waits_for_draft() const {
   return run_.look_ahead && recompute_done_ && assembly_->last_chunk() && !run_.look_ahead->settled(Clock::now());
 }
 
+/// Everything but the draft's scores is there to select.
+bool QueryTask::waits_for_scores() const { return scores_ != nullptr && !scores_->scored(Clock::now()); }
+
 /// Work that waits for nobody.
 bool QueryTask::has_own_work() const {
   switch (stage_) {
     case Stage::kCutPrompt: return prompt_->ready();
-    case Stage::kSketches: return !supply_->missing_left() && (!sketches_wanted_ || supply_->sketches_ready()) && (!head_keys_wanted_ || supply_->head_keys_ready());
-    case Stage::kQueryPass: return pass_->ready();
+    case Stage::kSketches: return !supply_->missing_left() && (!sketches_wanted_ || supply_->sketches_ready()) && (!head_keys_wanted_ || supply_->head_keys_ready()) && (run_.plan.needs_query_pass || !waits_for_scores());
+    case Stage::kQueryPass: return pass_->done() ? !waits_for_scores() : pass_->ready();
     case Stage::kAssemble: return assembly_->ready() && !waits_for_draft();
     case Stage::kDecode:
     case Stage::kAttribute:
@@ -220,6 +240,10 @@ void QueryTask::step() {
 std::int64_t QueryTask::tokens_to_share() const {
   const auto front = static_cast<std::int64_t>(front_.token_ids.size()), question = static_cast<std::int64_t>(run_.request.suffix_ids.size());
   if (run_.head_track && run_.head_track->input() == HeadInput::kFeature) return 0;  // pages hold no states of the tokens in them
+  if (run_.sparse_prefill()) {
+    const std::int64_t unseen = !run_.queries ? front : run_.queries->needs_whole_prompt() ? 0 : run_.plan.plan.prompt_tokens - run_.queries->wish().count;
+    return std::clamp<std::int64_t>(unseen, 0, front);
+  }
   std::int64_t most = front;
   if (front_.whole) most -= run_.compressor->observer() == nullptr ? 1 : question;
   if (run_.compressor->observer() != nullptr && run_.compressor->observes_prompt()) return 0;
@@ -236,6 +260,11 @@ Status QueryTask::take_shared_prefix() {
   PrefixCache* prefixes = run_.core.prefixes;
   if (prefixes == nullptr || (stage_ != Stage::kAssemble && stage_ != Stage::kQueryPass)) return {};
   front_ = causal_front(run_.request, run_.plan);
+  if (run_.sparse_prefill()) {
+    // Rows within the band are exact; those behind it are this request's alone.
+    front_.token_ids.resize(static_cast<std::size_t>(run_.plan.plan.sparse_prefill->band));
+    front_.whole = false;
+  }
   prefix_seed_ = key_seed(run_.core.facts, run_.request.tenant, run_.request.salt_digest);
   if (run_.plan.plan.strategy_asked == "recompute") return {};
   const std::int64_t most = tokens_to_share();
@@ -261,8 +290,8 @@ Status QueryTask::step_stage() {
   switch (stage_) {
     case Stage::kSketches: return begin_selecting();
     case Stage::kQueryPass: {
-      QUIRE_RETURN_IF_ERROR(pass_->step());
-      return pass_->done() ? select() : Status();
+      if (!pass_->done()) QUIRE_RETURN_IF_ERROR(pass_->step());
+      return pass_->done() && !waits_for_scores() ? select() : Status();
     }
     case Stage::kAssemble: return step_assembly();
     case Stage::kCutPrompt:
@@ -290,7 +319,13 @@ Status QueryTask::select() {
   input.rope = &run_.core.model->rope();
   input.sketch = sketch;
   input.query_pass = pass_ ? &pass_->result() : nullptr;
+  std::vector<std::span<const float>> scores;
+  if (scores_ != nullptr) scores = scores_->scores();
+  input.draft_scores = scores;
   QUIRE_ASSIGN_OR_RETURN(Selection selection, run_.selector->select(input));
+  if (scores_ != nullptr && !scores_->score_reason().empty()) {
+    selection.note += (selection.note.empty() ? "blocks are chosen without boost: " : "; blocks are chosen without boost: ") + scores_->score_reason();
+  }
   QUIRE_RETURN_IF_ERROR(complete_plan(run_.core.facts, run_.request, run_.core.meter->speeds(), std::move(selection), sketch, run_.plan));
   const auto now = Clock::now();
   run_.stats.select_ms = ms_between(started, now);
@@ -438,6 +473,8 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   if (supply_) supply_->report();
   finish_plan(run_.core.facts, run_.request, run_.core.meter->speeds(), run_.plan);
   if (run_.look_ahead) stats.draft_ms = run_.look_ahead->draft_ms();
+  scores_ = nullptr;
+  own_scores_.reset();
   run_.look_ahead.reset();
   // Memory and segments go back before anybody is told, not when the last reference to the task goes.
   prompt_.reset();

@@ -106,6 +106,8 @@ class QueryTask {
   bool has_own_work() const;
   bool may_use_device() const;
   bool waits_for_draft() const;
+  bool wants_draft_scores() const;
+  bool waits_for_scores() const;
 
   QueryRun run_;
   std::shared_ptr<QuerySink> sink_;
@@ -114,6 +116,8 @@ class QueryTask {
   std::atomic<std::int64_t>* running_ = nullptr;
   Stage stage_ = Stage::kAssemble;
   std::unique_ptr<PromptStage> prompt_;
+  QueryLookAhead* scores_ = nullptr;             ///< where the draft's scores come from; null: the selector wants none
+  std::unique_ptr<QueryLookAhead> own_scores_;   ///< the same, where the look-ahead was written before the plan
   std::unique_ptr<KvSupply> supply_;
   std::unique_ptr<QueryPass> pass_;
   std::unique_ptr<Assembly> assembly_;

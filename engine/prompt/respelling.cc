@@ -12,6 +12,11 @@ Respelling::Respelling(const Tokenizer& from, std::span<const std::int32_t> ids,
     if (!from.is_special(id)) text += from.token_bytes(id);
     from_spans_.push_back({begin, static_cast<std::uint32_t>(text.size())});
   }
+  if (from.strips_first_space() && text.starts_with(' ')) {
+    // Not of the text: encoding puts it there.
+    text.erase(0, 1);
+    for (TokenSpan& span : from_spans_) span = {span.begin - std::min(span.begin, 1u), span.end - std::min(span.end, 1u)};
+  }
   if (to.add_bos() && to.bos_id()) {
     ids_.push_back(*to.bos_id());
     to_spans_.push_back({0, 0});

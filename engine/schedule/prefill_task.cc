@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <iterator>
 
+#include "engine/draft/draft.h"
 #include "engine/pipeline/kv_writer.h"
+#include "kernels/base/log.h"
 
 namespace quire {
 
 PrefillTask::PrefillTask(EngineCore& core, ContextKey key, PrefillRequest request, Done done)
-    : core_(core), key_(key), token_ids_(std::move(request.token_ids)), tenant_(std::move(request.tenant)), priority_(request.priority) {
+    : core_(core), key_(key), token_ids_(std::move(request.token_ids)), tenant_(std::move(request.tenant)), salt_digest_(request.salt_digest), priority_(request.priority) {
   waiters_.push_back({std::move(request.cancelled), std::move(request.on_progress), std::move(done)});
 }
 
@@ -42,6 +44,7 @@ bool PrefillTask::drop_cancelled() {
     left = !waiters_.empty();
     completed_ = completed_ || !left;
   }
+  if (!left) draft_unwanted_->store(true);
   for (const Waiter& w : gone) w.done(Status::cancelled("the prefill was cancelled"));
   return left;
 }
@@ -59,6 +62,7 @@ PrefillResult PrefillTask::result_so_far() const {
 bool PrefillTask::step(const PieceLimit& limit) {
   if (!drop_cancelled()) return true;
   if (!prefill_) {
+    ask_draft();
     if (auto segment = core_.store->find_segment(key_)) {
       PrefillResult r = result_so_far();
       r.sketch_bytes = static_cast<std::int64_t>((*segment)->sketch_bytes);
@@ -116,13 +120,46 @@ void PrefillTask::hand_over() {
   core_.writer->submit(std::move(job));
 }
 
-void PrefillTask::complete(const Result<PrefillResult>& result) {
+/// It reads on a thread of its own while this one computes.
+void PrefillTask::ask_draft() {
+  if (core_.draft == nullptr || !core_.draft->keeps_documents()) return;
+  {
+    std::lock_guard lock(mu_);
+    draft_reads_ = true;
+  }
+  core_.draft->keep({token_ids_, tenant_, salt_digest_, draft_unwanted_}, [self = shared_from_this(), waker = core_.waker](Result<SegmentHandle> kept) {
+    self->draft_done(std::move(kept));
+    waker->wake();
+  });
+}
+
+void PrefillTask::draft_done(Result<SegmentHandle> kept) {
+  if (!kept.ok() && kept.status().code() != Code::kCancelled && kept.status().code() != Code::kUnavailable) {
+    log_warning("the draft's KV of a document could not be kept", {{"reason", kept.status().to_string()}});
+  }
+  std::optional<Result<PrefillResult>> result;
+  {
+    std::lock_guard lock(mu_);
+    draft_reads_ = false;
+    if (kept.ok() && !completed_) companion_ = std::move(*kept);
+    result.swap(result_);
+  }
+  if (result) complete(std::move(*result));
+}
+
+void PrefillTask::complete(Result<PrefillResult> result) {
   std::vector<Waiter> waiters;
   {
     std::lock_guard lock(mu_);
+    if (result.ok() && draft_reads_) {
+      result_ = std::move(result);
+      return;
+    }
+    if (result.ok()) result->companion = std::move(companion_);
     completed_ = true;
     waiters.swap(waiters_);
   }
+  if (!result.ok()) draft_unwanted_->store(true);
   for (const Waiter& w : waiters) w.done(result);
 }
 

@@ -1,11 +1,13 @@
 /// Prefill of one context for ingest, shared by everybody who asks for the same content meanwhile.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +17,7 @@
 
 namespace quire {
 
-/// Threads: the engine thread; the last callback comes from the writer's.
+/// Where the draft keeps KV of documents it reads the context meanwhile. Threads: the engine thread; the last callback comes from the writer's or the draft's.
 class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
  public:
   using Done = std::function<void(Result<PrefillResult>)>;
@@ -46,17 +48,24 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   };
   bool drop_cancelled();
   void hand_over();
-  void complete(const Result<PrefillResult>& result);
+  void ask_draft();
+  void draft_done(Result<SegmentHandle> kept);
+  void complete(Result<PrefillResult> result);
   PrefillResult result_so_far() const;
 
   EngineCore& core_;
   const ContextKey key_;
   const std::vector<std::int32_t> token_ids_;
   const std::string tenant_;
+  const std::array<std::uint8_t, 32> salt_digest_;
   const PrefillPriority priority_;
   mutable std::mutex mu_;
   std::vector<Waiter> waiters_;   // guarded by mu_
   bool completed_ = false;        // guarded by mu_
+  bool draft_reads_ = false;      // guarded by mu_; the result waits for it
+  SegmentHandle companion_;       // guarded by mu_
+  std::optional<Result<PrefillResult>> result_;  // guarded by mu_; while it waits
+  std::shared_ptr<std::atomic<bool>> draft_unwanted_ = std::make_shared<std::atomic<bool>>(false);
   std::unique_ptr<ContextPrefill> prefill_;
   std::int64_t reported_tokens_ = 0;
   double prefill_ms_ = 0;

@@ -44,6 +44,11 @@ const std::vector<PlugOption>& table() {
        .default_value = "rotated",
        .values = {"rotated", "raw"},
        .summary = "compare query and blocks at their distance, or without positions"},
+      {.name = "boost",
+       .default_value = "0",
+       .least = 0,
+       .most = 100,
+       .summary = "weight of what a draft's reading pays to a block's tokens, beside its score, both standardised; 0: none"},
   };
   return kTable;
 }
@@ -171,6 +176,34 @@ void add_words(const SelectionInput& input, std::vector<SamkvScores::Document>& 
   }
 }
 
+/// ŝ' = z(ŝ) + boost * z(largest token score in the block) (algorithms §9, item 2), standardised within a layer over the middle blocks of all documents. A block that the
+/// draft looks at becomes a candidate, too.
+void add_boost(const SelectionInput& input, float boost, std::vector<SamkvScores::Document>& documents) {
+  std::vector<std::vector<float>> largest;
+  std::vector<std::vector<float>*> pointers;
+  for (const auto& doc : documents) {
+    const SelectableContext& context = input.contexts[at(doc.context)];
+    const std::span<const float> tokens = input.draft_scores[at(doc.context)];
+    std::vector<float>& blocks = largest.emplace_back(at(context.num_blocks), 0.0f);
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      float& block = blocks[t / at(context.block_tokens)];
+      block = std::max(block, tokens[t]);
+    }
+  }
+  for (auto& blocks : largest) pointers.push_back(&blocks);
+  standardise(documents, pointers);
+  for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+    pointers.clear();
+    for (auto& doc : documents) pointers.push_back(&doc.comparable[at(layer)]);
+    standardise(documents, pointers);
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      std::vector<float>& comparable = documents[i].comparable[at(layer)];
+      for (std::size_t b = 0; b < comparable.size(); ++b) comparable[b] += boost * largest[i][b];
+      documents[i].score[at(layer)] = comparable;
+    }
+  }
+}
+
 /// SamKV: anchors of every document, and of the rest what the question, seen with the other documents, asks for (algorithms
 /// §4.4-§4.6).
 class SamkvSelector final : public Selector {
@@ -184,6 +217,8 @@ class SamkvSelector final : public Selector {
     return anchors(input);
   }
 
+  bool wants_draft_scores(const SelectionInput& input) const override { return boost_of(input) > 0 && decides(input) && !input.question.empty(); }
+
   Result<Selection> select(const SelectionInput& input) const override {
     if (keeps_all(input)) return everything(input);
     if (!decides(input)) return anchors(input);
@@ -194,6 +229,7 @@ class SamkvSelector final : public Selector {
     if (input.options.word(table(), "score_frame") == "raw") options.frame = SamkvScoreOptions::Frame::kRaw;
     QUIRE_ASSIGN_OR_RETURN(SamkvScores scores, samkv_scores(input, options));
     if (ranking(input) != Ranking::kKeys) add_words(input, scores.documents);
+    if (wants_draft_scores(input) && !input.draft_scores.empty()) add_boost(input, boost_of(input), scores.documents);
     const auto& documents = scores.documents;
     const Filter filter(input, documents.size());
     const std::vector<std::vector<float>> stable = stable_scores(input, documents);
@@ -232,6 +268,7 @@ class SamkvSelector final : public Selector {
   }
 
  private:
+  static float boost_of(const SelectionInput& input) { return static_cast<float>(input.options.number(table(), "boost")); }
   static bool keeps_all(const SelectionInput& input) {
     const auto budget = budget_of(input);
     return budget && *budget >= total_tokens(input) && input.options.on(table(), "select");

@@ -46,6 +46,8 @@ struct SelectionInput {
   std::function<const SketchView*(std::int32_t context)> sketch;
   const QueryPassResult* query_pass = nullptr;   ///< null unless query_pass_blocks() asked for one, and where there is no question
   StableLayers stable_layers;                    ///< N* of the model
+  /// [context][token] what a draft's last rows pay to it; empty: there is no draft, or it did not answer in time. A context's may be empty.
+  std::span<const std::span<const float>> draft_scores = {};
 };
 
 /// Stateless and deterministic: the same input gives the same selection. Threads: any.
@@ -60,6 +62,8 @@ class Selector {
   /// Blocks over which the pipeline runs the question before select(); nothing: no such pass. Static selectors (neither
   /// sketches nor a pass) are evaluated while planning, without the model.
   virtual std::optional<Selection> query_pass_blocks(const SelectionInput&) const { return std::nullopt; }
+  /// True: select() uses draft_scores, so the pipeline has the draft read the prompt.
+  virtual bool wants_draft_scores(const SelectionInput&) const { return false; }
   virtual Result<Selection> select(const SelectionInput& input) const = 0;
 };
 

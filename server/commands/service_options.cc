@@ -28,6 +28,8 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
   o.device_requests = static_cast<std::int32_t>(c.model.device_requests);
   o.draft_path = c.model.draft_path;
   o.retrieval_head_path = c.model.retrieval_head_path;
+  o.draft_weights = c.model.draft_weights;
+  o.draft_document_kv = c.model.draft_document_kv;
   o.draft_wait_ms = static_cast<std::int32_t>(c.model.draft_wait_ms);
   o.block_tokens = static_cast<std::int32_t>(c.cache.block_tokens);
   o.max_queue = static_cast<std::int32_t>(c.server.max_queue);

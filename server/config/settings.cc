@@ -38,6 +38,8 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(model, "draft_path", draft_path, 0, 0, "folder of a smaller model that looks ahead for compressors and cuts prompts; empty: none"),
       QUIRE_SETTING(model, "device_cache_bytes", device_cache_bytes, 0, kBig, "most memory for what retrievers keep on the device; 0: no limit"),
       QUIRE_SETTING(model, "device_requests", device_requests, 1, 1024, "requests that device_cache_bytes is shared out to; none takes more than its part"),
+      QUIRE_SETTING(model, "draft_weights", draft_weights, 0, 0, "type of the draft's weights in memory; same: as weights", "same", "auto", "f32", "bf16", "int8", "w8a8"),
+      QUIRE_SETTING(model, "draft_document_kv", draft_document_kv, 0, 0, "ingest has the draft read documents, too, and keeps its KV of them in the store; true or false"),
       QUIRE_SETTING(model, "draft_wait_ms", draft_wait_ms, 0, 600000, "how long a question waits for its look-ahead"),
       QUIRE_SETTING(auth, "keys_file", keys_file, 0, 0, "TOML file with API keys (see configs/keys.example.toml); empty: no keys"),
       QUIRE_SETTING(auth, "allow_insecure", allow_insecure, 0, 0, "listen beyond loopback without keys"),

@@ -38,6 +38,7 @@ json::object model_json(const Services& services) {
   meta["kv_heads"] = info.config.num_kv_heads;
   meta["vocab_size"] = info.config.vocab_size;
   meta["draft"] = !info.draft_path.empty();
+  meta["draft_kv_bytes_per_token"] = info.draft_kv_bytes_per_token;
   meta["retrieval_head"] = !info.retrieval_head_path.empty();
   o["meta"] = std::move(meta);
   return o;

@@ -107,9 +107,13 @@ json::object options_json(const PlugOptions& options) {
   return o;
 }
 
+json::object sparse_prefill_json(const SparsePrefill& s) {
+  return {{"band", s.band}, {"columns", s.columns}, {"tokens", s.tokens}, {"attended_share", rounded(s.attended_share, 4)}, {"note", text_or_null(s.note)}};
+}
+
 json::object prompt_compression_json(const PromptCut& cut) {
   return json::object{{"by", cut.by}, {"tokens", cut.tokens}, {"kept_tokens", cut.kept_tokens}, {"removed_tokens", cut.removed_tokens}, {"ratio", rounded(cut.ratio(), 4)},
-                      {"lookahead_tokens", cut.lookahead_tokens}, {"note", text_or_null(cut.note)}};
+                      {"lookahead_tokens", cut.lookahead_tokens}, {"read_before", cut.read_before}, {"note", text_or_null(cut.note)}};
 }
 
 /// Which tokens of each uncached part of the prompt stayed.
@@ -246,6 +250,7 @@ json::object cache_json(const QueryRecord& r) {
     o["sketches"] = json::object{{"bytes", r.stats.sketch_bytes}, {"misses", r.stats.sketch_misses}};
   }
   if (p.prompt_cut) o["prompt_compression"] = prompt_compression_json(*p.prompt_cut);
+  if (p.sparse_prefill) o["sparse_prefill"] = sparse_prefill_json(*p.sparse_prefill);
   if (p.compression) {
     const Compression& c = *p.compression;
     o["compression"] = json::object{{"by", c.by}, {"mode", c.dropped ? "drop" : "demote"}, {"rows", c.rows}, {"hot_rows", c.hot_rows}, {"ratio", rounded(c.ratio(), 4)},
@@ -431,6 +436,7 @@ json::object explain_json(const QueryRecord& r, const std::vector<BlockChars>& c
   o["blocks"] = std::move(blocks);
   o["documents"] = query_documents_json(r);
   if (p.prompt_cut && !p.prompt_cut->parts.empty()) o["prompt_compression"] = kept_parts_json(*p.prompt_cut);
+  if (p.sparse_prefill) o["sparse_prefill"] = sparse_prefill_json(*p.sparse_prefill);
   o["prefix_tokens"] = p.prefix_tokens;
   o["suffix_tokens"] = p.suffix_tokens;
   o["spans"] = spans_json(p);

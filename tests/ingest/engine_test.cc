@@ -62,5 +62,60 @@ TEST(IngestWithEngineTest, DocumentsAreCachedAndSurviveARestart) {
   std::filesystem::remove_all(root, ignored);
 }
 
+TEST(IngestWithEngineTest, TheDraftsKvOfADocumentComesAndGoesWithIt) {
+  std::string root = (std::filesystem::temp_directory_path() / "quire_ingest_XXXXXX").string();
+  ASSERT_NE(::mkdtemp(root.data()), nullptr);
+  EngineOptions eo;
+  eo.model_path = eo.draft_path = std::string(QUIRE_SOURCE_DIR) + "/models/demo";
+  eo.draft_document_kv = true;
+  eo.num_threads = 1;
+  std::vector<ContextKey> companions;
+  for (int round = 0; round < 2; ++round) {
+    StoreOptions so;
+    so.path = root + "/store";
+    so.dram_bytes = 64 << 20;
+    auto store = open_store(std::move(so));
+    ASSERT_OK(store);
+    auto engine = create_engine(eo, **store);
+    ASSERT_OK(engine);
+    auto service = create_ingest_service({}, **store, **engine);
+    ASSERT_OK(service);
+    ASSERT_OK((*service)->start());
+    if (round == 0) {
+      std::vector<DocumentInput> batch;
+      batch.push_back(doc("a", prose(300, 1)));
+      const auto job = (*service)->submit("default", std::move(batch), {});
+      ASSERT_OK(job);
+      std::promise<JobSnapshot> done;
+      const auto s = (*service)->subscribe("default", job->id, [&](JobEvent event, const JobSnapshot& snapshot) {
+        if (event == JobEvent::kDone) done.set_value(snapshot);
+      });
+      EXPECT_EQ(done.get_future().get().status, JobStatus::kSucceeded);
+    }
+    const auto manifest = (*store)->get_document("default", "a");
+    ASSERT_OK(manifest);
+    ASSERT_EQ(manifest->companions.size(), manifest->chunks.size());
+    if (round == 1) {
+      EXPECT_EQ(manifest->companions, companions);
+    }
+    companions = manifest->companions;
+    for (const ContextKey& key : companions) {
+      EXPECT_NE(key, manifest->chunks[0].key);
+      EXPECT_TRUE((*store)->peek_segment(key).has_value());
+    }
+    const auto d = (*service)->get("default", "a");
+    ASSERT_OK(d);
+    EXPECT_EQ(d->cache.state, "resident");
+    if (round == 1) {
+      ASSERT_OK((*store)->delete_document("default", "a"));
+      for (const ContextKey& key : companions) EXPECT_FALSE((*store)->peek_segment(key).has_value());
+    }
+    (*service)->stop();
+    (*engine)->stop(std::chrono::milliseconds(0));
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(root, ignored);
+}
+
 }  // namespace
 }  // namespace quire

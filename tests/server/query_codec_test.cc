@@ -229,6 +229,19 @@ TEST(QueryCodec, CompressionSaysByWhomAndHowMuch) {
   EXPECT_TRUE(timings_json(r).contains("compress_ms") && timings_json(r).contains("draft_ms"));
 }
 
+TEST(QueryCodec, ASparsePrefillSaysHowMuchItSaw) {
+  auto r = record();
+  EXPECT_FALSE(cache_json(r).contains("sparse_prefill"));
+  r.plan.sparse_prefill = SparsePrefill{.band = 2048, .columns = 1024, .tokens = 5000, .attended_share = 0.25, .note = ""};
+  for (const auto& o : {cache_json(r).at("sparse_prefill").as_object(), explain_json(r, {}).at("sparse_prefill").as_object()}) {
+    EXPECT_EQ(o.at("band").as_int64(), 2048);
+    EXPECT_EQ(o.at("columns").as_int64(), 1024);
+    EXPECT_EQ(o.at("tokens").as_int64(), 5000);
+    EXPECT_EQ(o.at("attended_share").as_double(), 0.25);
+    EXPECT_TRUE(o.at("note").is_null());
+  }
+}
+
 TEST(QueryCodec, PromptCompressionIsANameOrAMethodWithSettings) {
   QueryBody named, set;
   ASSERT_FALSE(read_query(*parse_json(R"({"query":"q","cache":{"prompt_compression":"specpc"}})"), defaults(), named));

@@ -137,6 +137,68 @@ TEST_F(DraftTest, AFullQueueHasNoLookAheadAndEveryAskIsAnsweredOnce) {
   EXPECT_EQ(calls.load(), 3);
 }
 
+TEST_F(DraftTest, AsksForTheSameShareOneReadingAsLongAsSomebodyWantsIt) {
+  auto draft = load(tokenizer_, model_.path());
+  Gate gate;
+  std::promise<void> held;
+  std::atomic<int> calls{0};
+  auto first = draft->ask({random_ids(rng_, 5), 2, [&] {
+                             held.set_value();
+                             gate.pass();
+                           }});
+  held.get_future().wait();
+  const std::vector<std::int32_t> prompt = random_ids(rng_, 90);
+  const auto request = [&](const std::string& scope) {
+    DraftRequest r{prompt, 6, [&calls] { calls.fetch_add(1); }};
+    r.tenant = scope;
+    return r;
+  };
+  auto one = draft->ask(request("a")), two = draft->ask(request("a")), stranger = draft->ask(request("b"));
+  DraftRequest longer = request("a");
+  longer.max_tokens = 7;
+  auto other = draft->ask(longer);
+  EXPECT_EQ(one, two);
+  EXPECT_NE(one, stranger);
+  EXPECT_NE(one, other);
+  one->cancel();
+  EXPECT_FALSE(one->cancelled());
+  two->cancel();
+  EXPECT_TRUE(one->cancelled());
+  // Given up by all: the next has one of its own.
+  auto fresh = draft->ask(request("a"));
+  EXPECT_NE(fresh, one);
+  gate.open();
+  while (!fresh->done() || !stranger->done()) std::this_thread::yield();
+  EXPECT_TRUE(one->done());
+  EXPECT_TRUE(one->token_ids().empty());
+  ASSERT_FALSE(fresh->token_ids().empty());
+  EXPECT_EQ(fresh->token_ids(), stranger->token_ids());
+  // Done, and still held: known at once.
+  auto late = draft->ask(request("a"));
+  EXPECT_EQ(late, fresh);
+  draft->stop();
+  // one, two, stranger, other, fresh, late.
+  EXPECT_EQ(calls.load(), 6);
+}
+
+TEST_F(DraftTest, ScoresArePaidToEveryTokenOfThePrompt) {
+  auto draft = load(tokenizer_, model_.path());
+  const std::vector<std::int32_t> prompt = random_ids(rng_, 150);
+  std::promise<void> done;
+  std::atomic<int> calls{0};
+  DraftRequest request{prompt, 0, [&] {
+                         if (calls.fetch_add(1) == 1) done.set_value();
+                       }};
+  request.score_window = 20;
+  auto alone = draft->ask(request);
+  done.get_future().wait();
+  EXPECT_TRUE(alone->token_ids().empty());
+  EXPECT_EQ(alone->reason(), "");
+  ASSERT_EQ(alone->scores().size(), prompt.size());
+  EXPECT_TRUE(std::all_of(alone->scores().begin(), alone->scores().end(), [](float s) { return s >= 0 && s <= 1.001f; }));
+  EXPECT_GT(*std::max_element(alone->scores().begin(), alone->scores().end()), 0);
+}
+
 TEST_F(DraftTest, StoppingAnswersWhoStillWaits) {
   auto draft = load(tokenizer_, model_.path());
   Gate gate;

@@ -132,6 +132,42 @@ TEST_F(LookAheadQueryTest, NobodyWaitsForADraftLongerThanAsked) {
   EXPECT_EQ(o.stats.lookahead_tokens > 0, o.plan.compression->note.empty());
 }
 
+std::vector<std::vector<std::int32_t>> kept_blocks(const Outcome& o) {
+  std::vector<std::vector<std::int32_t>> out;
+  for (const auto& c : o.plan.contexts) {
+    for (const auto& b : c.blocks) out.push_back({c.index, b.first_token, b.kept_layers});
+  }
+  return out;
+}
+
+TEST_F(LookAheadQueryTest, ABoostWithoutADraftSelectsAsBeforeAndSaysWhy) {
+  const Outcome plain = ask("samkv", "none"), boosted = ask("samkv", "none", {{"boost", "2"}});
+  EXPECT_EQ(boosted.ids, plain.ids);
+  EXPECT_EQ(kept_blocks(boosted), kept_blocks(plain));
+  EXPECT_FALSE(plain.plan.fallback.has_value());
+  ASSERT_TRUE(boosted.plan.fallback.has_value());
+  EXPECT_NE(boosted.plan.fallback->find("model.draft_path"), std::string::npos);
+}
+
+TEST_F(LookAheadQueryTest, TheDraftsReadingBoostsBlocksAloneOrWithALookAhead) {
+  const Outcome plain = ask("samkv", "none");
+  start(model_.path().string());
+  EXPECT_EQ(kept_blocks(ask("samkv", "none", {{"boost", "0"}})), kept_blocks(plain));
+  const Outcome alone = ask("samkv", "none", {{"boost", "50"}});
+  EXPECT_FALSE(alone.plan.fallback.has_value()) << *alone.plan.fallback;
+  EXPECT_NE(kept_blocks(alone), kept_blocks(plain));
+  EXPECT_EQ(alone.stats.lookahead_tokens, 0);
+  const Outcome both = ask("samkv", "speckv", {{"boost", "50"}, {"capacity", "60"}, {"lookahead", "8"}});
+  EXPECT_EQ(kept_blocks(both), kept_blocks(alone));
+  EXPECT_GT(both.stats.lookahead_tokens, 0);
+  // A draft that cannot read the prompt is done without.
+  const RandomModelFolder small(7, 64);
+  start(small.path().string());
+  const Outcome without = ask("samkv", "none", {{"boost", "50"}});
+  EXPECT_EQ(kept_blocks(without), kept_blocks(plain));
+  EXPECT_NE(without.plan.fallback->find("window"), std::string::npos);
+}
+
 TEST_F(LookAheadQueryTest, ADraftFolderThatIsNoneStopsTheStart) {
   EngineOptions options;
   options.model_path = model_.path().string();

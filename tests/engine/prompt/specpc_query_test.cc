@@ -336,6 +336,74 @@ TEST_F(SpecPcQueryTest, OneReadingServesTheLookAheadOfSpecKv) {
   EXPECT_EQ(ask(r).ids, o.ids);
 }
 
+TEST_F(SpecPcQueryTest, AShortReadingThatLeavesNothingOutKeepsTheSame) {
+  const auto ids = random_ids(rng_, 331);
+  const auto kept = [&](Options options) {
+    options["capacity"] = "60";
+    options["window"] = "9";
+    options["skip_layers"] = "0";
+    options["kernel"] = options["neighbors"] = "1";
+    QueryRequest r = plain(ids);
+    compress(r, options);
+    const Outcome o = ask(std::move(r));
+    EXPECT_EQ(o.plan.prompt_cut->note, "");
+    const auto out = kept_of(o.plan, PromptCut::Part::kQuestion);
+    EXPECT_EQ(out.size(), 60u);
+    return out;
+  };
+  const auto whole = kept({});
+  EXPECT_EQ(kept({{"band", "384"}}), whole);
+  EXPECT_EQ(kept({{"layers", "3"}}), whole);
+  EXPECT_EQ(kept({{"layers", "9"}, {"band", "1024"}}), whole);
+  // What leaves something out still keeps as many.
+  for (const Options& options : {Options{{"band", "64"}}, Options{{"layers", "2"}}, Options{{"band", "64"}, {"layers", "1"}}, Options{{"band", "64"}, {"lookahead", "4"}}}) {
+    EXPECT_NE(kept(options), whole);
+  }
+  // Where the draft writes, too, all layers run.
+  EXPECT_EQ(kept({{"layers", "1"}, {"lookahead", "4"}}), kept({{"lookahead", "4"}}));
+  const auto refused = [&](const Options& options) {
+    QueryRequest r = plain(ids);
+    compress(r, options);
+    return run_query(*engine_, std::move(r)).status.field();
+  };
+  EXPECT_EQ(refused({{"band", "65"}}), "cache.prompt_compression.band");
+  EXPECT_EQ(refused({{"band", "64.5"}}), "cache.prompt_compression.band");
+  EXPECT_EQ(refused({{"layers", "8"}}), "cache.prompt_compression.layers");
+  EXPECT_EQ(refused({{"layers", "1.5"}, {"skip_layers", "0"}}), "cache.prompt_compression.layers");
+}
+
+TEST_F(SpecPcQueryTest, ChoicesOfOneRequestShareOneReading) {
+  const auto ids = random_ids(rng_, 260);
+  QueryRequest r = plain(ids);
+  r.cache.compress = "speckv";
+  r.cache.options = PlugOptions(Options{{"capacity", "50"}, {"window", "6"}, {"lookahead", "7"}});
+  compress(r, {{"capacity", "120"}, {"window", "10"}});
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int i = 0; i < 4; ++i) {
+    r.id = "qry_" + std::to_string(i);
+    sinks.push_back(std::make_shared<CollectingSink>());
+    ASSERT_TRUE(engine_->query(r, sinks.back()).ok());
+  }
+  int read = 0;
+  for (const auto& sink : sinks) {
+    const Outcome& o = sink->wait();
+    ASSERT_TRUE(o.status.ok()) << o.status.to_string();
+    read += o.plan.prompt_cut->read_before ? 0 : 1;
+    EXPECT_EQ(o.ids, sinks[0]->wait().ids);
+    EXPECT_EQ(kept_of(o.plan, PromptCut::Part::kQuestion), kept_of(sinks[0]->wait().plan, PromptCut::Part::kQuestion));
+    EXPECT_EQ(o.stats.lookahead_tokens, sinks[0]->wait().stats.lookahead_tokens);
+  }
+  EXPECT_EQ(read, 1);
+  // Another way of reading, another tenant: each reads for itself.
+  const auto read_before = [&](const QueryRequest& request) { return ask(request).plan.prompt_cut->read_before; };
+  EXPECT_TRUE(read_before(r));
+  QueryRequest settings = r, tenant = r, salt = r;
+  compress(settings, {{"capacity", "120"}, {"window", "11"}});
+  tenant.tenant = "another";
+  salt.salt_digest[3] = 1;
+  for (const QueryRequest* other : {&settings, &tenant, &salt}) EXPECT_FALSE(read_before(*other));
+}
+
 TEST_F(SpecPcQueryTest, RowsOfTheDraftsAnswerScoreWhereAsked) {
   const auto ids = random_ids(rng_, 260);
   const auto kept = [&](const char* lookahead) {

@@ -133,6 +133,76 @@ TEST_F(SamkvSelectorTest, KeepRules) {
   EXPECT_EQ(count(select(options_of({{"keep_rule", "retrieved_over_D"}}), true, 0.9)), 7u);
 }
 
+/// What a draft pays to tokens raises the scores of their blocks (algorithms §9, item 2).
+class BoostTest : public SamkvSelectorTest {
+ protected:
+  BoostTest() {
+    for (int i = 0; i < 4; ++i) {
+      add_document({{4, 1, 0}, {4, 2, 0}});
+      scores_.emplace_back(20 * 16, 0.001f);
+    }
+  }
+  Selection select_with(const char* boost, bool draft, std::optional<double> keep_ratio = std::nullopt) {
+    SelectionInput in = documents_.input();
+    in.options = options_of({{"boost", boost}});
+    in.keep_ratio = keep_ratio;
+    in.question = question_;
+    std::vector<float> query(16);
+    query[kChannel] = query[8 + kChannel] = 1;
+    const QueryPassResult pass = documents_.question(query);
+    in.query_pass = &pass;
+    std::vector<std::span<const float>> views(scores_.begin(), scores_.end());
+    if (draft) in.draft_scores = views;
+    EXPECT_EQ(selector_->wants_draft_scores(in), std::string(boost) != "0");
+    auto s = selector_->select(in);
+    EXPECT_TRUE(s.ok()) << s.status().to_string();
+    return s.ok() ? std::move(*s) : Selection();
+  }
+  static std::vector<Blocks> blocks(const Selection& s) {
+    std::vector<Blocks> out;
+    for (std::int32_t layer : {0, 1}) {
+      for (std::int32_t i = 0; i < 4; ++i) out.push_back(kept(s, layer, i));
+    }
+    return out;
+  }
+  std::vector<std::vector<float>> scores_;  ///< [document][token]
+  const std::vector<std::int32_t> question_ = {5, 6, 7};
+};
+
+TEST_F(BoostTest, WeightZeroOrNoDraftSelectsAsBefore) {
+  scores_[2][5 * 16 + 3] = 0.9f;
+  const auto before = blocks(select_with("0", false));
+  EXPECT_EQ(blocks(select_with("0", true)), before);
+  EXPECT_EQ(blocks(select_with("3", false)), before);
+  EXPECT_EQ(select_with("0", true).scores, select_with("3", false).scores);
+}
+
+TEST_F(BoostTest, FindsABlockThatTheDraftLooksAt) {
+  // Among the least important of its document by keys.
+  scores_[2][4 * 16 + 7] = 0.9f;
+  for (const auto& keep_ratio : {std::optional<double>(), std::optional<double>(0.25)}) {
+    const Selection plain = select_with("0", true, keep_ratio), boosted = select_with("4", true, keep_ratio);
+    for (std::int32_t layer : {0, 1}) {
+      const auto has = [&](const Selection& s) {
+        const Blocks b = kept(s, layer, 2);
+        return std::find(b.begin(), b.end(), 4) != b.end();
+      };
+      EXPECT_FALSE(has(plain)) << layer;
+      EXPECT_TRUE(has(boosted)) << layer;
+    }
+    // As many blocks as without.
+    std::size_t n = 0, m = 0;
+    for (const Blocks& b : blocks(plain)) n += b.size();
+    for (const Blocks& b : blocks(boosted)) m += b.size();
+    EXPECT_EQ(n, m);
+  }
+}
+
+TEST_F(BoostTest, TheSameScoreEverywhereChangesNoOrder) {
+  const auto before = blocks(select_with("0", true));
+  EXPECT_EQ(blocks(select_with("5", true)), before);
+}
+
 TEST_F(SamkvSelectorTest, ABudgetOverEverythingKeepsEverythingAndAsksForNothing) {
   add_document({{4, 1, 0}, {4, 5, 0}});
   SelectionInput in = documents_.input();

@@ -1,0 +1,115 @@
+#include "engine/draft/draft_documents.h"
+
+#include <numeric>
+#include <vector>
+
+#include "engine/pipeline/context_kv.h"
+#include "engine/pipeline/fingerprint.h"
+#include "kernels/base/log.h"
+
+namespace quire {
+namespace {
+
+SegmentLayout without_sketches(const KvLayout& layout) {
+  SegmentLayout out = layout.segment();
+  out.num_sketches = 0;
+  return out;
+}
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// All values of the segment, [block * num_groups + group].
+Result<std::vector<PinnedBytes>> read_all(Store& store, const SegmentHandle& segment, const KvLayout& layout) {
+  std::vector<PinnedBytes> values;
+  for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
+    for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
+      QUIRE_ASSIGN_OR_RETURN(PinnedBytes value, store.read_value(segment, static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(g)));
+      if (static_cast<std::int64_t>(value.size()) != layout.value_bytes(b, g)) return Status::corruption("a value of the draft's KV has another length than its layout says");
+      values.push_back(std::move(value));
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+DraftDocuments::DraftDocuments(Store& store, Model& model, const Tokenizer& tokenizer, PagePool& pool, std::int32_t chunk_tokens) : store_(store), rope_(model.rope()) {
+  const ModelConfig& config = model.config();
+  EngineFacts& facts = core_.facts;
+  facts.shape = {config.num_layers, config.num_kv_heads, config.head_dim, model.options().kv_dtype};
+  facts.num_heads = config.num_heads;
+  facts.vocab_size = config.vocab_size;
+  facts.window = rope_.max_positions();
+  if (tokenizer.add_bos() && tokenizer.bos_id()) facts.ingest_prefix = {*tokenizer.bos_id()};
+  facts.fingerprint = kv_fingerprint("quire-draft-kv", model, tokenizer, facts.ingest_prefix);
+  core_.fingerprint_text = "d-" + facts.fingerprint.hex().substr(0, 8);
+  core_.model = &model;
+  core_.pool = &pool;
+  core_.meter = &meter_;
+  core_.chunk_tokens = chunk_tokens;
+}
+
+std::int64_t DraftDocuments::bytes_per_token() const { return kv_layout(core_.facts, 1).total_bytes(); }
+
+Result<SegmentHandle> DraftDocuments::keep(std::span<const std::int32_t> token_ids, const Owner& owner, const std::function<Status()>& between) {
+  const auto tokens = static_cast<std::int64_t>(token_ids.size() + core_.facts.ingest_prefix.size());
+  if (token_ids.empty() || tokens > core_.facts.window) {
+    return Status::invalid("text", "the context has " + std::to_string(tokens) + " tokens for the draft, whose window holds " + std::to_string(core_.facts.window));
+  }
+  const ContextKey key = context_key(core_.facts, token_ids, owner.tenant, owner.salt_digest);
+  const auto found = [&]() -> std::optional<SegmentHandle> {
+    auto segment = store_.peek_segment(key);
+    return segment && (*segment)->layout == without_sketches(kv_layout(core_.facts, static_cast<std::int64_t>(token_ids.size()))) ? segment : std::nullopt;
+  };
+  if (auto segment = found()) return std::move(*segment);
+  Result<SegmentHandle> written = write(key, token_ids, owner.tenant, between);
+  if (written.ok() || written.code() != Code::kAlreadyExists) return written;
+  if (auto segment = found()) return std::move(*segment);
+  return written;
+}
+
+Result<SegmentHandle> DraftDocuments::write(const ContextKey& key, std::span<const std::int32_t> token_ids, const std::string& tenant, const std::function<Status()>& between) {
+  ContextPrefill prefill(core_, token_ids, PrefillStatistics::kSkip);
+  while (!prefill.done()) {
+    QUIRE_RETURN_IF_ERROR(between());
+    QUIRE_RETURN_IF_ERROR(prefill.step());
+  }
+  const auto kv = prefill.take();
+  const KvLayout& layout = kv->layout;
+  QUIRE_ASSIGN_OR_RETURN(auto writer, store_.begin_segment(key, without_sketches(layout), static_cast<std::uint64_t>(layout.total_bytes()), tenant, core_.fingerprint_text));
+  for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
+    for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
+      QUIRE_RETURN_IF_ERROR(writer->take_value(static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(g), kv->values[at(b * layout.num_groups() + g)]));
+    }
+  }
+  return writer->finish();
+}
+
+bool DraftDocuments::place(std::span<const std::int32_t> token_ids, const Owner& owner, std::int32_t first_position, WorkingCache& cache) {
+  const KvLayout layout = kv_layout(core_.facts, static_cast<std::int64_t>(token_ids.size()));
+  const auto segment = store_.find_segment(context_key(core_.facts, token_ids, owner.tenant, owner.salt_digest));
+  if (!segment || (*segment)->layout != without_sketches(layout)) return false;
+  const auto values = read_all(store_, *segment, layout);
+  if (!values.ok()) {
+    log_warning("the draft's KV of a document is not readable; it reads the tokens", {{"reason", values.status().to_string()}});
+    return false;
+  }
+  std::vector<std::int32_t> positions(token_ids.size());
+  std::iota(positions.begin(), positions.end(), first_position);
+  const std::int64_t before = cache.num_rows(0);
+  for (std::int32_t layer = 0; layer < layout.shape().num_layers; ++layer) {
+    const auto first_row = cache.add_rows(layer, positions);
+    Status status = first_row.status();
+    for (std::int32_t b = 0; b < layout.num_blocks() && status.ok(); ++b) {
+      const PinnedBytes& value = (*values)[at(b * layout.num_groups() + layout.group_of(layer))];
+      status = cache.place(layer, rope_, layout.view(value.bytes(), b, layer), *first_row + layout.first_token(b));
+    }
+    if (status.ok()) continue;
+    log_warning("the draft's KV of a document could not be placed", {{"reason", status.to_string()}});
+    cache.truncate_all(before);
+    return false;
+  }
+  return true;
+}
+
+}  // namespace quire
