@@ -100,7 +100,17 @@ void CachedDocuments::open(std::unique_ptr<Model> model) {
   EngineOptions engine;
   engine.prefix_cache_bytes = options_.prefix_cache_bytes;
   auto format = take(PromptFormat::load(options_.tokenizer_dir, tokenizer_));
-  engine_ = take(create_engine_from_parts({std::move(model), tokenizer_, std::move(format)}, engine, *store_));
+  EngineParts parts{std::move(model), tokenizer_, std::move(format), nullptr, nullptr};
+  if (options_.draft) {
+    WeightFormat weights = cpu_has_bf16() ? WeightFormat::kBF16 : WeightFormat::kF32;
+    if (options_.draft_weights == "w8a8") weights = WeightFormat::kW8A8;
+    if (options_.draft_weights == "int8") weights = WeightFormat::kInt8;
+    parts.draft = take(make_random_model(take(parse_model_config(options_.draft->config)), {.weights = weights, .kv_dtype = DType::kF16, .max_positions = options_.max_positions}, 2));
+    parts.draft_tokenizer = take(load_tokenizer(options_.tokenizer_dir));
+    engine.draft_wait_ms = 600000;
+    engine.draft_document_kv = options_.draft_document_kv;
+  }
+  engine_ = take(create_engine_from_parts(std::move(parts), engine, *store_));
 }
 
 void CachedDocuments::close() {
@@ -120,28 +130,29 @@ void CachedDocuments::reopen_without_dram() {
 double CachedDocuments::ingest(std::vector<TokenIds> documents) {
   documents_ = std::move(documents);
   keys_.resize(documents_.size());
-  std::vector<SegmentHandle> segments(documents_.size());
+  std::vector<SegmentHandle> segments(documents_.size()), companions(documents_.size());
   std::vector<std::promise<void>> done(documents_.size());
   const auto start = Clock::now();
   for (std::size_t i = 0; i < documents_.size(); ++i) {
     PrefillRequest request;
     request.token_ids = documents_[i];
     request.tenant = kNamespace;
-    engine_->prefill(std::move(request), [this, i, &done, &segments](Result<PrefillResult> result) {
+    engine_->prefill(std::move(request), [this, i, &done, &segments, &companions](Result<PrefillResult> result) {
       auto prefilled = take(std::move(result));
       keys_[i] = prefilled.key;
       segments[i] = prefilled.segment;
+      companions[i] = prefilled.companion;
       done[i].set_value();
     });
   }
   for (auto& d : done) d.get_future().wait();
   const double ms = ms_since(start);
-  commit_documents(std::move(segments));
+  commit_documents(segments, companions);
   return ms;
 }
 
 /// Documents must name the contexts, or the store forgets them at the next start.
-void CachedDocuments::commit_documents(std::vector<SegmentHandle> segments) {
+void CachedDocuments::commit_documents(const std::vector<SegmentHandle>& segments, const std::vector<SegmentHandle>& companions) {
   for (std::size_t i = 0; i < documents_.size(); ++i) {
     DocumentManifest manifest;
     manifest.ns = kNamespace;
@@ -154,7 +165,12 @@ void CachedDocuments::commit_documents(std::vector<SegmentHandle> segments) {
     chunk.block_tokens = static_cast<std::uint32_t>(engine_->block_tokens_for(static_cast<std::int64_t>(documents_[i].size())));
     chunk.key = keys_[i];
     manifest.chunks.push_back(std::move(chunk));
-    check(store_->commit_document(std::move(manifest), "x", std::span(&segments[i], 1)).status());
+    std::vector<SegmentHandle> own = {segments[i]};
+    if (companions[i]) {
+      manifest.companions.push_back(companions[i]->key);
+      own.push_back(companions[i]);
+    }
+    check(store_->commit_document(std::move(manifest), "x", own).status());
   }
 }
 
@@ -174,7 +190,7 @@ Answered CachedDocuments::ask(std::span<const std::size_t> documents, const Toke
   }
   request.suffix_ids = question;
   request.cache = cache;
-  request.sampling.max_tokens = 1;
+  request.sampling.max_tokens = options_.answer_tokens;
   request.sampling.ignore_eos = true;
   auto waiter = std::make_shared<Waiter>();
   take(engine_->query(std::move(request), waiter));

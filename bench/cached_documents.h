@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -56,6 +57,10 @@ struct DocumentsOptions {
   std::int64_t max_positions = 16384;
   std::uint64_t dram_bytes = std::uint64_t{4} << 30;
   std::int64_t prefix_cache_bytes = 0;     ///< EngineOptions::prefix_cache_bytes
+  std::optional<ModelShape> draft = std::nullopt;  ///< random weights, too
+  std::string draft_weights = "same";      ///< EngineOptions::draft_weights
+  bool draft_document_kv = false;          ///< EngineOptions::draft_document_kv
+  std::int32_t answer_tokens = 1;
 };
 
 struct Answered {
@@ -82,6 +87,8 @@ class CachedDocuments {
   std::size_t size() const { return documents_.size(); }
   const TokenIds& document(std::size_t i) const { return documents_[i]; }
 
+  /// Of the questions from now on.
+  void set_answer_tokens(std::int32_t tokens) { options_.answer_tokens = tokens; }
   /// The question over these documents in this order; one token is answered. kText: documents come as text, nothing of the store is used.
   enum class From : std::uint8_t { kStore, kText };
   Answered ask(std::span<const std::size_t> documents, const TokenIds& question, const CacheOptions& cache, From from = From::kStore);
@@ -94,7 +101,7 @@ class CachedDocuments {
  private:
   void open(std::unique_ptr<Model> model);
   void close();
-  void commit_documents(std::vector<SegmentHandle> segments);
+  void commit_documents(const std::vector<SegmentHandle>& segments, const std::vector<SegmentHandle>& companions);
 
   DocumentsOptions options_;
   ModelConfig config_;
