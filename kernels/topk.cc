@@ -1,11 +1,12 @@
 #include "kernels/topk.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <functional>
 #include <numeric>
 
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/top_marks.h"
 
 namespace quire {
 namespace {
@@ -43,24 +44,24 @@ std::vector<std::int32_t> top_k(std::span<const float> scores, std::int64_t k) {
   return index;
 }
 
+std::int64_t mark_top_k(std::span<const float> scores, std::int64_t k, std::uint64_t* bits) { return cpu::mark_top_k(scores.data(), static_cast<std::int64_t>(scores.size()), k, bits); }
+
 std::vector<std::int32_t> top_k_sorted(std::span<const float> scores, std::int64_t k) {
   const auto n = static_cast<std::int64_t>(scores.size());
-  if (k <= 0 || k >= n || std::any_of(scores.begin(), scores.end(), [](float x) { return std::isnan(x); })) {
-    auto index = select(scores, k);
-    std::sort(index.begin(), index.end());
-    return index;
-  }
-  // By value alone: what is above the k-th value, and of its equals the first.
-  std::vector<float> values(scores.begin(), scores.end());
-  std::nth_element(values.begin(), values.begin() + (k - 1), values.end(), std::greater<>());
-  const float least = values[static_cast<std::size_t>(k - 1)];
-  std::int64_t equals = k - std::count_if(values.begin(), values.begin() + k, [least](float x) { return x > least; });
   std::vector<std::int32_t> index;
-  index.reserve(static_cast<std::size_t>(k));
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float x = scores[static_cast<std::size_t>(i)];
-    if (x > least || (x == least && equals-- > 0)) index.push_back(static_cast<std::int32_t>(i));
+  if (k > 0 && k < n) {
+    thread_local std::vector<std::uint64_t> bits;
+    bits.resize(static_cast<std::size_t>((n + 63) / 64));
+    if (mark_top_k(scores, k, bits.data()) == k) {
+      index.reserve(static_cast<std::size_t>(k));
+      for (std::size_t word = 0; word < bits.size(); ++word) {
+        for (std::uint64_t rest = bits[word]; rest != 0; rest &= rest - 1) index.push_back(static_cast<std::int32_t>(word * 64) + std::countr_zero(rest));
+      }
+      return index;
+    }
   }
+  index = select(scores, k);
+  std::sort(index.begin(), index.end());
   return index;
 }
 

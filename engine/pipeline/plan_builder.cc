@@ -133,7 +133,12 @@ Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, Q
   Plan& plan = qp.plan;
   plan.decode = request.cache.decode;
   if (plan.decode != "auto") return {};
-  const std::vector<std::string> names = retriever_names();
+  std::vector<std::string> names;
+  for (const std::string& name : retriever_names()) {
+    // Sinks and windows differ: some can do nothing with a small budget, or with one that is no whole number of their pages.
+    QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(name));
+    if (retriever->check(plan.options).ok()) names.push_back(name);
+  }
   DecodeInput input;
   const double kept = static_cast<double>(plan.document_tokens) * qp.strategy.typical_load;
   input.rows = plan.prefix_tokens + plan.suffix_tokens + static_cast<std::int64_t>(kept) + request.sampling.max_tokens;
@@ -145,8 +150,7 @@ Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, Q
   DecodeChoice choice = choose_decode(input);
   plan.decode = std::move(choice.decode);
   plan.decode_reason = std::move(choice.reason);
-  QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(plan.decode));
-  return retriever->check(plan.options);
+  return {};
 }
 
 Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, QueryPlan& qp) {

@@ -4,18 +4,19 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <memory>
 
-#include "engine/retrieve/top_rows.h"
 #include "kernels/attention.h"
 #include "kernels/base/dtype.h"
 #include "kernels/parallel.h"
 #include "kernels/row_products.h"
+#include "kernels/row_votes.h"
 #include "kernels/topk.h"
 
 namespace quire {
 namespace {
 
-constexpr std::int64_t kCentroidsAtOnce = 16, kKeysAtOnce = 512;
+constexpr std::int64_t kCentroidsAtOnce = 16;  ///< they share a tile of keys; their votes for every row are in memory together
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -32,19 +33,6 @@ float inverse_length(const float* x, std::int64_t n) {
   double sum = 0;
   for (std::int64_t c = 0; c < n; ++c) sum += double{x[c]} * x[c];
   return sum > 0 ? static_cast<float>(1.0 / std::sqrt(sum)) : 0.0f;
-}
-
-/// Offers one row to each centroid's list: by the logarithm of the largest weight that one of its query heads gave, so that large and small ones alike stay apart. `products` and
-/// `lse` are [query head][centroid].
-void offer_row(std::int32_t position, std::int32_t row, float* products, std::span<const float> lse, std::span<const std::int32_t> positions, std::span<TopRows> best) {
-  const std::size_t n = best.size();
-  for (std::size_t i = 0; i < lse.size(); ++i) products[i] -= lse[i];
-  for (std::size_t first = n; first < lse.size(); first += n) {
-    for (std::size_t i = 0; i < n; ++i) products[i] = std::max(products[i], products[first + i]);
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    if (products[i] > best[i].least() && position <= positions[i]) best[i].offer(products[i], row);
-  }
 }
 
 }  // namespace
@@ -127,33 +115,37 @@ Status CentroidIndex::complete_lse(const CentroidInput& input, std::vector<float
 /// Centroids [first, end) of a KV head: its queries and its lists.
 Status CentroidIndex::fill_lists(const CentroidInput& input, std::span<const float> lse, std::int32_t kv_head, std::int64_t first, std::int64_t end) {
   const std::int64_t group = num_heads_ / num_kv_heads_, n = end - first, row0 = input.queries->num_rows(input.layer) - num_centroids_;
-  // By query head, then centroid: what belongs to neighbouring centroids lies side by side.
-  std::vector<float> queries(at(group * n * head_dim_)), products(at(group * n * kKeysAtOnce)), lse_of(at(group * n));
+  std::vector<float> queries(at(n * group * head_dim_)), lse_of(at(n * group));
   std::vector<std::int32_t> positions(at(n));
   for (std::int64_t i = 0; i < n; ++i) {
     const auto query = input.queries->query(input.layer, row0 + first + i).subspan(at(kv_head * group * head_dim_), at(group * head_dim_));
     positions[at(i)] = input.queries->position(input.layer, row0 + first + i);
+    float* out = queries.data() + i * group * head_dim_;
+    std::transform(query.begin(), query.end(), out, bf16_to_f32);
     for (std::int64_t g = 0; g < group; ++g) {
-      float* out = queries.data() + (g * n + i) * head_dim_;
-      std::transform(query.begin() + g * head_dim_, query.begin() + (g + 1) * head_dim_, out, bf16_to_f32);
-      store_centroid(static_cast<std::int32_t>(kv_head * group + g), first + i, out);
-      lse_of[at(g * n + i)] = lse[at((first + i) * num_heads_ + kv_head * group + g)];
+      store_centroid(static_cast<std::int32_t>(kv_head * group + g), first + i, out + g * head_dim_);
+      lse_of[at(i * group + g)] = lse[at((first + i) * num_heads_ + kv_head * group + g)];
     }
   }
-  std::vector<TopRows> best(at(n), TopRows(input.list_rows));
-  RowScoresArgs args{};
+  // Votes begin with a word of the lists; what lies before the host rows gets none.
+  const std::int64_t base = input.host.begin / 64 * 64, stride = input.host.end - base, skipped = input.host.begin - base;
+  const auto votes = std::make_unique_for_overwrite<float[]>(at(n * stride));
+  for (std::int64_t i = 0; i < n; ++i) std::fill_n(votes.get() + i * stride, skipped, -std::numeric_limits<float>::infinity());
+  RowVotesArgs args{};
   args.q = queries.data();
-  args.num_queries = args.ld_scores = group * n;
-  args.ldq = head_dim_;
+  args.lse = lse_of.data();
+  args.limits = positions.data();
+  args.num_groups = n;
+  args.group = static_cast<std::int32_t>(group);
   args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
-  args.scores = products.data();
-  for (std::int64_t row = input.host.begin; row < input.host.end; row += kKeysAtOnce) {
-    const std::int64_t keys = std::min(kKeysAtOnce, input.host.end - row);
-    args.keys = {input.kv, kv_head, nullptr, row, keys};
-    QUIRE_RETURN_IF_ERROR(row_scores_by_row(args));
-    for (std::int64_t j = 0; j < keys; ++j) offer_row(input.kv.positions[row + j], static_cast<std::int32_t>(row + j), products.data() + j * group * n, lse_of, positions, best);
-  }
-  for (std::int64_t i = 0; i < n; ++i) mark(best[at(i)].take(), list_at(kv_head, first + i));
+  args.kv = input.kv;
+  args.kv_head = kv_head;
+  args.first_row = input.host.begin;
+  args.num_rows = input.host.end - input.host.begin;
+  args.votes = votes.get() + skipped;
+  args.ld_votes = stride;
+  QUIRE_RETURN_IF_ERROR(row_votes(args));
+  for (std::int64_t i = 0; i < n; ++i) mark_top_k({votes.get() + i * stride, at(stride)}, input.list_rows, list_at(kv_head, first + i) + base / 64);
   return {};
 }
 

@@ -40,7 +40,9 @@ DecodeChoice choose_decode(const DecodeInput& in) {
   if (in.head && has(in, "specontext")) return {"specontext", why + "; the retrieval head chooses once for all layers"};
   const double copy_ms = d.is_host || d.copy_bytes_per_ms <= 0 ? 0 : kMovedShare * static_cast<double>(in.budget) * layer_row / d.copy_bytes_per_ms;
   if (has(in, "ctkvr") && copy_ms > kCopiesOfStep * sparse_ms) return {"ctkvr", why + "; bringing pages would take " + in_ms(copy_ms) + " of a step"};
-  return {"freekv", why};
+  if (has(in, "freekv")) return {"freekv", why};
+  if (has(in, "ctkvr")) return {"ctkvr", why + "; freekv cannot work with " + std::to_string(in.budget)};
+  return {"dense", why + "; no retriever can work with a budget of " + std::to_string(in.budget)};
 }
 
 }  // namespace quire

@@ -14,7 +14,7 @@ struct DecodeInput {
   std::int64_t budget = 2048;          ///< rows a step would attend to
   std::string dense_because;           ///< not empty: nothing may be left out, for this reason
   bool head = false;                   ///< a retrieval head is loaded
-  std::span<const std::string> names;  ///< of the retrievers of this build
+  std::span<const std::string> names;  ///< of the retrievers that can work with the budget
   DeviceFacts device;
 };
 struct DecodeChoice {
@@ -23,7 +23,7 @@ struct DecodeChoice {
 
 /// `dense` where nothing may be left out, where the context fits the budget, where speeds are not known, and where attending to the budget alone would save less than a third of a step
 /// (unless dense would not fit a device of its own). Else `specontext` with a head; `ctkvr`, which moves no rows, where the copies of `freekv` would take longer than half a step;
-/// else `freekv`.
+/// else `freekv`; of these only what is among the names, and `dense` where none is.
 DecodeChoice choose_decode(const DecodeInput& input);
 
 }  // namespace quire

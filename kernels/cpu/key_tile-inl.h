@@ -36,24 +36,27 @@ HWY_INLINE const float* RowAsF32(Tag tag, const void* row, std::int64_t dim, flo
   }
 }
 
-/// Turns `valid` keys from cache row first_key on around: out [num_kv_heads][head_dim][keys], zeros behind the valid ones.
-HWY_INLINE void TurnKeys(const KvView& kv, std::int64_t first_key, std::int64_t keys, std::int64_t valid, float* out) {
+/// Turns `valid` keys of one KV head from cache row first_key on around: out [head_dim][keys], zeros behind the valid ones.
+HWY_INLINE void TurnHeadKeys(const KvView& kv, std::int64_t head, std::int64_t first_key, std::int64_t keys, std::int64_t valid, float* out) {
   const std::int64_t dim = kv.head_dim;
   HWY_ALIGN float work[256];
-  for (std::int64_t h = 0; h < kv.num_kv_heads; ++h, out += dim * keys) {
-    for (std::int64_t j = 0; j < keys; ++j) {
-      if (j >= valid) {
-        for (std::int64_t c = 0; c < dim; ++c) out[c * keys + j] = 0.0f;
-        continue;
-      }
-      const std::int64_t row = first_key + j;
-      const void* at = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + h * kv.head_stride + row % kPageTokens * kv.token_stride;
-      with_dtype(kv.dtype, [&](auto tag) HWY_ATTR {
-        const float* k = RowAsF32(tag, at, dim, work);
-        for (std::int64_t c = 0; c < dim; ++c) out[c * keys + j] = k[c];
-      });
+  for (std::int64_t j = 0; j < keys; ++j) {
+    if (j >= valid) {
+      for (std::int64_t c = 0; c < dim; ++c) out[c * keys + j] = 0.0f;
+      continue;
     }
+    const std::int64_t row = first_key + j;
+    const void* at = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + head * kv.head_stride + row % kPageTokens * kv.token_stride;
+    with_dtype(kv.dtype, [&](auto tag) HWY_ATTR {
+      const float* k = RowAsF32(tag, at, dim, work);
+      for (std::int64_t c = 0; c < dim; ++c) out[c * keys + j] = k[c];
+    });
   }
+}
+
+/// The same for all KV heads: out [num_kv_heads][head_dim][keys].
+HWY_INLINE void TurnKeys(const KvView& kv, std::int64_t first_key, std::int64_t keys, std::int64_t valid, float* out) {
+  for (std::int64_t h = 0; h < kv.num_kv_heads; ++h) TurnHeadKeys(kv, h, first_key, keys, valid, out + h * kv.head_dim * keys);
 }
 
 /// attention[r][lane] += exp(q[r] . k[lane] - lse[r]) for kRegisterRows rows and two vectors of keys. `ld`: keys of the tile and of a row of attention.

@@ -26,7 +26,7 @@ class AlignedBuffer {
 
 /// One buffer per thread and slot, grown as needed and kept. The content is lost when it grows. Slots keep kernels that call
 /// each other apart.
-enum class ScratchSlot : unsigned char { kMatmulInput = 0, kMatmulPanel, kAttention, kAttentionSplit, kAttentionRows, kRowValues, kRowScores, kCount };
+enum class ScratchSlot : unsigned char { kMatmulInput = 0, kMatmulPanel, kAttention, kAttentionSplit, kAttentionRows, kRowValues, kRowScores, kTopMarks, kCount };
 void* thread_scratch(ScratchSlot slot, std::size_t bytes);
 
 template <class T>

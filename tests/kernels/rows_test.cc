@@ -78,6 +78,41 @@ TEST(TopKTest, TiesGoToTheSmallerIndexAndNanLast) {
   EXPECT_EQ(top_k_sorted(scores, 4), (std::vector<std::int32_t>{2, 3, 4, 5}));
 }
 
+TEST(TopKTest, ManyScoresAreMarkedExactly) {
+  // Long enough for a guess from a sample, which some of these mislead: waves of its stride, a few outliers, whole stretches without a score, one value for all.
+  const std::int64_t n = 20011;
+  std::mt19937 rng(8);
+  for (int kind = 0; kind < 6; ++kind) {
+    std::vector<float> scores = random_floats(n, 9);
+    for (std::int64_t i = 0; i < n; ++i) {
+      float& s = scores[i];
+      if (kind == 1) s = static_cast<float>(i % 39 == 0 ? 100 : 0) + s;
+      if (kind == 2) s = i < n - 7 ? static_cast<float>(i % 3) : 9.0f;
+      if (kind == 3 && i % 500 > 3) s = -kInfinity;
+      if (kind == 4) s = 2.0f;
+      if (kind == 5) s = rng() % 7 == 0 ? kNan : std::round(s * 4);
+    }
+    std::vector<std::int32_t> order(n);
+    for (std::int64_t i = 0; i < n; ++i) order[i] = static_cast<std::int32_t>(i);
+    const auto key = [&](std::int32_t i) { return std::isnan(scores[i]) ? -kInfinity : scores[i]; };
+    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return key(a) > key(b); });
+    const std::int64_t finite = std::count_if(scores.begin(), scores.end(), [](float s) { return s > -kInfinity; });
+    for (const std::int64_t k : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, std::int64_t{130}, std::int64_t{2560}, n / 2, n - 1, n, n + 5}) {
+      std::vector<std::uint64_t> bits((n + 63) / 64, ~std::uint64_t{0});
+      const std::int64_t expected = std::min(k, finite);
+      ASSERT_EQ(mark_top_k(scores, k, bits.data()), expected) << "kind " << kind << " k " << k;
+      std::vector<std::uint64_t> plain((n + 63) / 64, 0);
+      for (std::int64_t i = 0; i < expected; ++i) plain[order[i] / 64] |= std::uint64_t{1} << (order[i] % 64);
+      ASSERT_EQ(bits, plain) << "kind " << kind << " k " << k;
+      if (k > 0 && k <= finite) {
+        std::vector<std::int32_t> best(order.begin(), order.begin() + k);
+        std::sort(best.begin(), best.end());
+        ASSERT_EQ(top_k_sorted(scores, k), best);
+      }
+    }
+  }
+}
+
 TEST(ArgmaxTest, FirstOfTheLargest) {
   for (const std::int64_t n : {1, 5, 16, 33, 1000}) {
     auto x = random_floats(n, 4);

@@ -74,5 +74,19 @@ TEST_F(DecodeChoiceTest, ASlowBusLeavesRowsWhereTheyAre) {
   EXPECT_EQ(choose().decode, "freekv") << "this build has no ctkvr";
 }
 
+TEST_F(DecodeChoiceTest, WhatCannotWorkWithTheBudgetIsNotTaken) {
+  input_.budget = 1000;
+  const auto with = [&](std::vector<std::string> names, const std::string& name, std::string_view reason) {
+    names_ = std::move(names);
+    input_.names = names_;
+    expect(name, reason);
+  };
+  with({"dense", "ctkvr"}, "ctkvr", "freekv cannot work with 1000");
+  with({"dense", "quest"}, "dense", "no retriever can work with a budget of 1000");
+  input_.head = true;
+  with({"dense", "ctkvr", "specontext"}, "specontext", "chooses once");
+  with({"dense"}, "dense", "no retriever");
+}
+
 }  // namespace
 }  // namespace quire

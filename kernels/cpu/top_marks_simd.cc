@@ -1,0 +1,154 @@
+#include "kernels/cpu/top_marks.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "kernels/cpu/cpu_features.h"
+#include "kernels/cpu/scratch.h"
+
+#ifndef QUIRE_KERNELS_CPU_TOP_MARKS_ONCE
+#define QUIRE_KERNELS_CPU_TOP_MARKS_ONCE
+namespace quire::cpu {
+
+struct Gathered {
+  std::int64_t above = 0, between = 0;
+};
+
+}  // namespace quire::cpu
+#endif
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/top_marks_simd.cc"
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#include "hwy/foreach_target.h"
+
+#include "hwy/highway.h"
+#include "kernels/cpu/simd-inl.h"
+
+// A sample says between which two values the k-th largest lies; one pass counts what is above and gathers what is between, few values, of which the k-th is then picked out.
+// Where the sample was wrong, everything is gathered. A last pass compares and keeps a bit of each value.
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::cpu {
+namespace HWY_NAMESPACE {
+
+/// Counts values > high and appends those in [low, high] to `out`, which has room for n values and a vector.
+Gathered GatherBetween(const float* x, std::int64_t n, float low, float high, float* out) {
+  Gathered sum;
+  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR {
+    const auto v = hn::LoadU(d, x + i);
+    const auto above = hn::Gt(v, hn::Set(d, high));
+    sum.above += static_cast<std::int64_t>(hn::CountTrue(d, above));
+    const auto between = hn::AndNot(above, hn::Ge(v, hn::Set(d, low)));
+    if (hn::AllFalse(d, between)) return;
+    // Packed in a register: packing while storing is slow on some CPUs.
+    hn::StoreU(hn::Compress(v, between), d, out + sum.between);
+    sum.between += static_cast<std::int64_t>(hn::CountTrue(d, between));
+  });
+  return sum;
+}
+
+/// Sets the bit of every value >= least; returns their number.
+std::int64_t MarkAtLeast(const float* x, std::int64_t n, float least, std::uint64_t* bits) {
+  std::fill_n(bits, (n + 63) / 64, std::uint64_t{0});
+  std::int64_t marked = 0;
+  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR {
+    const auto mask = hn::Ge(hn::LoadU(d, x + i), hn::Set(d, least));
+    // Vectors begin at multiples of their length: none straddles a word.
+    std::uint8_t bytes[sizeof(std::uint64_t)] = {};
+    hn::StoreMaskBits(d, mask, bytes);
+    std::uint64_t lanes = 0;
+    std::memcpy(&lanes, bytes, sizeof lanes);
+    bits[i / 64] |= lanes << (i % 64);
+    marked += std::popcount(lanes);
+  });
+  return marked;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace quire::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace quire::cpu {
+namespace {
+
+[[maybe_unused]] const Isa kIsa = isa();  // before the first dispatch
+
+HWY_EXPORT(GatherBetween);
+HWY_EXPORT(MarkAtLeast);
+
+constexpr std::int64_t kSample = 512, kVector = 16;
+constexpr float kLowest = std::numeric_limits<float>::lowest(), kHighest = std::numeric_limits<float>::infinity();
+
+struct Bounds {
+  float low = kLowest, high = kHighest;
+};
+
+/// Between which values the k-th largest of x should lie, by every (n / kSample)-th value: four deviations of its rank among them to either side.
+Bounds guess(const float* x, std::int64_t n, std::int64_t k) {
+  if (n < 4 * kSample) return {};
+  std::array<float, kSample> sample{};
+  const std::int64_t stride = n / kSample;
+  // Places wander within their stretch, so that no regular pattern of x meets them.
+  for (std::int64_t i = 0; i < kSample; ++i) {
+    const float v = x[i * stride + i * 2654435761 % stride];
+    sample[static_cast<std::size_t>(i)] = std::isnan(v) ? -kHighest : v;
+  }
+  const double share = static_cast<double>(k) / static_cast<double>(n), rank = share * kSample, spread = 4 * std::sqrt(kSample * share * (1 - share)) + 2;
+  const auto first = static_cast<std::int64_t>(rank - spread), last = static_cast<std::int64_t>(rank + spread);
+  Bounds bounds;
+  if (first >= 0) {
+    std::nth_element(sample.begin(), sample.begin() + first, sample.end(), std::greater<>());
+    bounds.high = sample[static_cast<std::size_t>(first)];
+  }
+  if (last < kSample) {
+    std::nth_element(sample.begin() + std::max<std::int64_t>(first, 0), sample.begin() + last, sample.end(), std::greater<>());
+    bounds.low = std::max(kLowest, sample[static_cast<std::size_t>(last)]);
+  }
+  return bounds;
+}
+
+/// Takes the last `surplus` marks of values equal to `least` away: ties go to the smaller index.
+void drop_last_equals(const float* x, std::int64_t n, float least, std::int64_t surplus, std::uint64_t* bits) {
+  for (std::int64_t i = n - 1; surplus > 0; --i) {
+    if (x[i] != least) continue;
+    bits[i / 64] &= ~(std::uint64_t{1} << (i % 64));
+    --surplus;
+  }
+}
+
+}  // namespace
+
+std::int64_t mark_top_k(const float* x, std::int64_t n, std::int64_t k, std::uint64_t* bits) {
+  if (k <= 0 || n <= 0) {
+    std::fill_n(bits, (std::max<std::int64_t>(n, 0) + 63) / 64, std::uint64_t{0});
+    return 0;
+  }
+  float least = kLowest;
+  if (k < n) {
+    auto* gathered = thread_scratch<float>(ScratchSlot::kTopMarks, n + kVector);
+    Bounds bounds = guess(x, n, k);
+    Gathered found = HWY_DYNAMIC_DISPATCH(GatherBetween)(x, n, bounds.low, bounds.high, gathered);
+    if (found.above >= k || found.above + found.between < k) {
+      bounds = {};
+      found = HWY_DYNAMIC_DISPATCH(GatherBetween)(x, n, bounds.low, bounds.high, gathered);
+    }
+    if (found.between >= k - found.above) {
+      std::nth_element(gathered, gathered + (k - found.above - 1), gathered + found.between, std::greater<>());
+      least = gathered[k - found.above - 1];
+    }
+  }
+  const std::int64_t marked = HWY_DYNAMIC_DISPATCH(MarkAtLeast)(x, n, least, bits);
+  if (marked <= k) return marked;
+  drop_last_equals(x, n, least, marked - k, bits);
+  return k;
+}
+
+}  // namespace quire::cpu
+#endif
