@@ -1,6 +1,7 @@
 // Time of a decode step against the length of the context, for dense decoding and every retriever, on random weights of the 1B shape over a cache of random rows. Each
 // retriever decodes over the same cache, once with every layer on the device and once with none where it knows the difference. Prints {"settings": ..., "rows": [...]}.
-//   quire_decode_bench [--quick] [--contexts N,N,...] [--steps N] [--budget N] [--threads N]
+//   quire_decode_bench [--quick] [--contexts N,N,...] [--steps N] [--budget N] [--batch N] [--weights bf16|int8] [--retrievers NAME,NAME,...] [--threads N]
+// --batch: sequences that decode together, each over rows of its own. of_dense compares with `dense` of the same run, and with what it would take at the speed of memory: `ceiling_ms`.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -25,8 +26,17 @@ namespace {
 
 struct Options {
   std::vector<std::int64_t> contexts = {8192, 16384, 32768, 65536};
-  std::int64_t steps = 32, budget = 2048;
+  std::vector<std::string> retrievers;  ///< empty: all of them
+  std::int64_t steps = 32, budget = 2048, batch = 1;
+  WeightFormat weights = WeightFormat::kBF16;
   bool quick = false;
+};
+
+/// One sequence: the rows of its context, and its tokens as the retrieval head sees them.
+struct Sequence {
+  Sequence(PagePool& pool, std::int32_t num_layers, const RetrievalHead& head) : cache(pool, num_layers), track(head, HeadInput::kFeature) {}
+  WorkingCache cache;
+  HeadTrack track;
 };
 
 void check(const Status& status) {
@@ -45,10 +55,10 @@ struct Variant {
   std::string name, resident;  ///< resident: auto, none, or empty where there is no such option
 };
 
-std::vector<Variant> variants() {
+std::vector<Variant> variants(const std::vector<std::string>& wanted) {
   std::vector<Variant> out = {{"dense", ""}};
   for (const std::string& name : retriever_names()) {
-    if (name == "dense") continue;
+    if (name == "dense" || (!wanted.empty() && std::ranges::find(wanted, name) == wanted.end())) continue;
     const auto table = (*make_retriever(name))->options();
     const bool knows = std::any_of(table.begin(), table.end(), [](const PlugOption& o) { return o.name == "decode_resident"; });
     if (!knows) out.push_back({name, ""});
@@ -62,7 +72,7 @@ class Bench {
   explicit Bench(const Options& options) : options_(options) {
     auto config = parse_model_config(kLlama1B.config);
     check(config.status());
-    auto model = make_random_model(*config, {.weights = WeightFormat::kBF16, .kv_dtype = DType::kF16, .max_positions = options.contexts.back() + 1024}, 1);
+    auto model = make_random_model(*config, {.weights = options.weights, .kv_dtype = DType::kF16, .max_positions = options.contexts.back() + 1024}, 1);
     check(model.status());
     model_ = std::move(*model);
     RetrievalHeadConfig shape;
@@ -77,19 +87,21 @@ class Bench {
 
   std::string run() {
     const ModelConfig& c = model_->config();
+    read_bytes_per_ms_ = ReadRate(std::int64_t{512} << 20).measure() / 1e3;
     PagePool pool({c.num_kv_heads, c.head_dim, cached_kv_dtype(DType::kF16, c.head_dim)}, 0);
-    WorkingCache cache(pool, c.num_layers);
-    HeadTrack track(*head_, HeadInput::kFeature);
+    for (std::int64_t i = 0; i < options_.batch; ++i) sequences_.push_back(std::make_unique<Sequence>(pool, c.num_layers, *head_));
     std::string rows;
     for (const std::int64_t context : options_.contexts) {
       std::fprintf(stderr, "%ld tokens\n", static_cast<long>(context));
-      fill(cache, track, context);
+      for (const auto& sequence : sequences_) fill(sequence->cache, sequence->track, context);
       double dense_ms = 0;
-      for (const Variant& variant : variants()) {
-        const std::string row = measure(variant, cache, track, context, dense_ms);
+      for (const Variant& variant : variants(options_.retrievers)) {
+        const std::string row = measure(variant, context, dense_ms);
+        std::fprintf(stderr, "%s\n", row.c_str());
         rows += (rows.empty() ? "\n  " : ",\n  ") + row;
       }
     }
+    sequences_.clear();
     return rows;
   }
 
@@ -115,24 +127,22 @@ class Bench {
     }
   }
 
-  std::string measure(const Variant& variant, WorkingCache& cache, const HeadTrack& track, std::int64_t context, double& dense_ms) {
+  std::unique_ptr<Retriever> prepare(const Variant& variant, Sequence& sequence, std::int64_t context, DevicePool& device, TransferLane& lane) {
     const ModelConfig& c = model_->config();
     std::map<std::string, std::string, std::less<>> given;
-    if (variant.name != "dense") given["decode_budget"] = std::to_string(options_.budget);
+    if (variant.name != "dense" && variant.name != "magicpig") given["decode_budget"] = std::to_string(options_.budget);
     if (!variant.resident.empty()) given["decode_resident"] = variant.resident;
     const PlugOptions options(given);
-    DevicePool device(0);
-    TransferLane lane;
     auto retriever = std::move(*make_retriever(variant.name));
     const ContextRows whole{0, context};
     RetrieveInput input;
-    input.cache = &cache;
+    input.cache = &sequence.cache;
     input.contexts = std::span(&whole, 1);
     input.options = &options;
     input.device = &device;
     input.transfers = &lane;
     input.head = head_.get();
-    input.prompt = &track;
+    input.prompt = &sequence.track;
     input.prompt_tokens = context;
     input.num_layers = c.num_layers;
     input.num_heads = c.num_heads;
@@ -140,40 +150,62 @@ class Bench {
     input.head_dim = c.head_dim;
     const auto queries = prompt_queries(retriever->queries_wanted(options, context), context);
     input.queries = queries.get();
-    const double prepare_start = now_seconds();
+    const double start = now_seconds();
     check(retriever->prepare(input));
-    const double prepare_ms = (now_seconds() - prepare_start) * 1e3;
+    prepare_ms_ += (now_seconds() - start) * 1e3;
+    return retriever;
+  }
+
+  /// Bytes that a step has to read at least: the weights once, and of each sequence the rows it attends to.
+  double ceiling_ms(const Variant& variant, std::int64_t context) const {
+    const ModelConfig& c = model_->config();
+    const std::int64_t row_bytes = std::int64_t{2} * 2 * c.num_kv_heads * c.head_dim * c.num_layers;
+    const std::int64_t rows = variant.name == "dense" ? context : std::min(options_.budget, context);
+    return static_cast<double>(model_->decode_weight_bytes() + options_.batch * rows * row_bytes) / read_bytes_per_ms_;
+  }
+
+  std::string measure(const Variant& variant, std::int64_t context, double& dense_ms) {
+    DevicePool device(0);
+    TransferLane lane;
+    prepare_ms_ = 0;
+    std::vector<std::unique_ptr<Retriever>> retrievers;
+    for (const auto& sequence : sequences_) retrievers.push_back(prepare(variant, *sequence, context, device, lane));
     DecodeBatch batch(*model_);
     std::vector<double> times;
     RetrieveStats before;
     constexpr std::int64_t kWarm = 2;  // the first step brings everything
     for (std::int64_t step = 0; step < options_.steps + kWarm; ++step) {
-      if (step == kWarm) before = retriever->stats();
-      DecodeRow row;
-      row.token_id = static_cast<std::int32_t>((step * 7919 + 5) % c.vocab_size);
-      row.position = static_cast<std::int32_t>(context + step);
-      row.cache = &cache;
-      row.retriever = retriever.get();
+      if (step == kWarm) before = retrievers.front()->stats();
+      std::vector<DecodeRow> rows(sequences_.size());
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        rows[i].token_id = static_cast<std::int32_t>((step * 7919 + 5 + static_cast<std::int64_t>(i) * 131) % model_->config().vocab_size);
+        rows[i].position = static_cast<std::int32_t>(context + step);
+        rows[i].cache = &sequences_[i]->cache;
+        rows[i].retriever = retrievers[i].get();
+      }
       const double start = now_seconds();
-      check(batch.step(std::span(&row, 1)));
-      check(row.status);
+      check(batch.step(rows));
+      for (const DecodeRow& row : rows) check(row.status);
       if (step >= kWarm) times.push_back((now_seconds() - start) * 1e3);
     }
-    retriever->settle();
-    const RetrieveStats s = retriever->stats();
-    retriever.reset();
-    cache.truncate_all(context);
+    for (const auto& retriever : retrievers) retriever->settle();
+    const RetrieveStats s = retrievers.front()->stats();
+    retrievers.clear();
+    for (const auto& sequence : sequences_) sequence->cache.truncate_all(context);
     const double ms = percentile(times, 50), steps = static_cast<double>(options_.steps);
     if (variant.name == "dense") dense_ms = ms;
     const auto share = [](std::int64_t part, std::int64_t of) { return of > 0 ? static_cast<double>(part) / static_cast<double>(of) : 0; };
     const std::int64_t wanted = s.pages_wanted + s.rows_wanted - before.pages_wanted - before.rows_wanted, copied = s.pages_copied + s.rows_copied - before.pages_copied - before.rows_copied;
-    char text[640];
+    char text[768];
     std::snprintf(text, sizeof text,
-                  "{\"model\": \"%s\", \"context\": %ld, \"decode\": \"%s\", \"resident\": \"%s\", \"budget\": %ld, \"step_ms_median\": %.2f, \"step_ms_p99\": %.2f, \"tokens_per_s\": %.2f, "
-                  "\"of_dense\": %.3f, \"prepare_ms\": %.1f, \"copied_bytes_per_step\": %.0f, \"moved_share\": %.4f, \"waits_per_step\": %.2f, \"overlap\": %.3f, \"device_bytes\": %ld}",
-                  kLlama1B.name, static_cast<long>(context), variant.name.c_str(), variant.resident.empty() ? "-" : variant.resident.c_str(), static_cast<long>(options_.budget), ms,
-                  percentile(times, 99), 1e3 / ms, ms / dense_ms, prepare_ms, static_cast<double>(s.bytes_copied - before.bytes_copied) / steps, share(copied, wanted),
-                  static_cast<double>(s.waits - before.waits) / steps, s.overlap(), static_cast<long>(s.device_bytes));
+                  "{\"model\": \"%s\", \"context\": %ld, \"batch\": %ld, \"decode\": \"%s\", \"resident\": \"%s\", \"budget\": %ld, \"step_ms_median\": %.2f, \"step_ms_p99\": %.2f, "
+                  "\"tokens_per_s\": %.2f, \"of_dense\": %.3f, \"ceiling_ms\": %.2f, \"ceiling_of_dense\": %.3f, \"prepare_ms\": %.1f, \"copied_bytes_per_step\": %.0f, \"moved_share\": %.4f, "
+                  "\"waits_per_step\": %.2f, \"overlap\": %.3f, \"device_bytes\": %ld}",
+                  kLlama1B.name, static_cast<long>(context), static_cast<long>(options_.batch), variant.name.c_str(), variant.resident.empty() ? "-" : variant.resident.c_str(),
+                  static_cast<long>(options_.budget), ms, percentile(times, 99), 1e3 * static_cast<double>(options_.batch) / ms, ms / dense_ms, ceiling_ms(variant, context),
+                  ceiling_ms(variant, context) / ceiling_ms({"dense", ""}, context), prepare_ms_ / static_cast<double>(options_.batch),
+                  static_cast<double>(s.bytes_copied - before.bytes_copied) / steps, share(copied, wanted), static_cast<double>(s.waits - before.waits) / steps, s.overlap(),
+                  static_cast<long>(s.device_bytes));
     return text;
   }
 
@@ -207,6 +239,8 @@ class Bench {
   const Options options_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<RetrievalHead> head_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  double read_bytes_per_ms_ = 0, prepare_ms_ = 0;
   std::uint64_t seed_ = 1;
 };
 
@@ -221,7 +255,7 @@ bool parse_contexts(const char* text, std::vector<std::int64_t>& out) {
 }
 
 int usage() {
-  std::fprintf(stderr, "usage: quire_decode_bench [--quick] [--contexts N,N,... (1024..130000)] [--steps N] [--budget N] [--threads N]\n");
+  std::fprintf(stderr, "usage: quire_decode_bench [--quick] [--contexts N,N,... (1024..130000)] [--steps N] [--budget N] [--batch N] [--weights bf16|int8] [--retrievers NAME,...] [--threads N]\n");
   return 2;
 }
 
@@ -244,6 +278,15 @@ int run(int argc, char** argv) {
       options.steps = std::clamp(std::atol(value), 1l, 900l);
     } else if (arg == "--budget") {
       options.budget = std::clamp(std::atol(value), 1280l, 65536l) / 64 * 64;
+    } else if (arg == "--batch") {
+      options.batch = std::clamp(std::atol(value), 1l, 16l);
+    } else if (arg == "--weights" && (std::string_view(value) == "bf16" || std::string_view(value) == "int8")) {
+      options.weights = std::string_view(value) == "int8" ? WeightFormat::kInt8 : WeightFormat::kBF16;
+    } else if (arg == "--retrievers") {
+      for (std::string_view rest = value; !rest.empty(); rest.remove_prefix(std::min(rest.size(), rest.find(',') == rest.npos ? rest.size() : rest.find(',') + 1))) {
+        options.retrievers.emplace_back(rest.substr(0, rest.find(',')));
+        if (!make_retriever(options.retrievers.back()).ok()) return usage();
+      }
     } else if (arg == "--threads") {
       set_num_threads(std::atoi(value));
     } else {
@@ -251,9 +294,9 @@ int run(int argc, char** argv) {
     }
   }
   const std::string rows = Bench(options).run();
-  std::printf("{\"settings\": {\"threads\": %d, \"isa\": \"%s\", \"steps\": %ld, \"quick\": %s, \"note\": \"random weights and rows; moved_share: of what a step wants, what it brings\"},\n"
+  std::printf("{\"settings\": {\"threads\": %d, \"isa\": \"%s\", \"weights\": \"%s\", \"steps\": %ld, \"quick\": %s, \"note\": \"random weights and rows; moved_share: of what a step wants, what it brings\"},\n"
               " \"rows\": [%s\n]}\n",
-              num_threads(), cpu_isa(), static_cast<long>(options.steps), options.quick ? "true" : "false", rows.c_str());
+              num_threads(), cpu_isa(), std::string(weight_format_name(options.weights)).c_str(), static_cast<long>(options.steps), options.quick ? "true" : "false", rows.c_str());
   return 0;
 }
 
