@@ -83,7 +83,7 @@ Status PagedRetriever::prepare(const RetrieveInput& input) {
     layers_.emplace_back(RetrievalPages(policy_.page_tokens, contexts));
     if (layer >= policy_.dense_layers && policy_.tau) layers_.back().last_query.assign(static_cast<std::size_t>(input.num_heads) * static_cast<std::size_t>(input.head_dim), 0.0f);
   }
-  return {};
+  return policy_.device && input.heat != nullptr && !input.heat->hot.empty() ? warm_start(*input.heat) : Status();
 }
 
 Status PagedRetriever::wait(Layer& layer) {
@@ -231,6 +231,10 @@ void PagedRetriever::bring(Layer& layer, const KvView& kv, bool in_background) {
     if (!in_background) stats_.pages_wanted += static_cast<std::int64_t>(pages.size());  // what the next step wants is counted there
     layer.resident->want(m, pages, layer.pages, positions, layer.copies);
   }
+  start_copies(layer, kv, in_background);
+}
+
+void PagedRetriever::start_copies(Layer& layer, const KvView& kv, bool in_background) {
   stats_.pages_copied += static_cast<std::int64_t>(layer.copies.size());
   for (const PageCopy& c : layer.copies) stats_.bytes_copied += layer.resident->copy_bytes(layer.pages[c.page]);
   if (layer.copies.empty()) return;

@@ -50,7 +50,8 @@ Result<PagedPolicy> read_policy(PagedPolicy defaults, const PlugOptions& options
 /// One sequence. A layer attends to everything as long as it has no more rows than the budget; after that to its first pages (sinks), its last
 /// ones (window), the page being filled, and for each KV head to the pages with the best scores among the rest. A page that leaves the window
 /// stays until a selection has had it among its candidates, so that every row is always sink, window, candidate or resident. Layers that fit stay on the device: their pages
-/// are chosen in the same way and read where they are.
+/// are chosen in the same way and read where they are. Where a compressor ranked rows, the pages of the hottest are brought before the first step: it finds more of what it chooses
+/// there already, and chooses the same.
 class PagedRetriever : public Retriever {
  public:
   /// `table` is static: the options a request may give, of those that read_policy() knows.
@@ -67,6 +68,8 @@ class PagedRetriever : public Retriever {
   void settle() override;
   RetrieveStats stats() const override { return stats_; }
 
+  /// The pages of a layer that KV head `head` has on the device in slots, ascending; empty where it has none (tests).
+  std::vector<std::int32_t> resident_pages(std::int32_t layer, std::int32_t head) const;
   /// The pages KV head `head` attends to at this moment, ascending; empty while the layer is dense (tests).
   std::vector<std::int32_t> attended_pages(std::int32_t layer, std::int32_t head) const;
 
@@ -106,7 +109,10 @@ class PagedRetriever : public Retriever {
   Status select(Layer& layer, const RetrieveStep& step, std::vector<HeadChoice>& choices);
   std::vector<bool> moved_heads(const Layer& layer, const RetrieveStep& step) const;
   std::vector<std::int32_t> wanted(const Layer& layer, std::int32_t head) const;
+  Status warm_start(const Heat& heat);
+  std::vector<std::int32_t> hot_pages(const Layer& layer, std::span<const std::int32_t> hot) const;
   void bring(Layer& layer, const KvView& kv, bool in_background);
+  void start_copies(Layer& layer, const KvView& kv, bool in_background);
   void submit(Layer& layer, const KvView& kv);
   Status wait(Layer& layer);
   Status attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv);

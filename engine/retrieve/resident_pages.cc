@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace quire {
 
@@ -38,6 +39,21 @@ void ResidentPages::set_positions(Head& head, std::int32_t slot, const KvStretch
   std::fill(std::copy(positions.begin() + rows.begin, positions.begin() + rows.end, begin), begin + page_tokens_, kNowhere);
 }
 
+void ResidentPages::order(Head& head) const {
+  const std::int64_t parts = page_tokens_ / kPageTokens;
+  std::vector<std::pair<std::int32_t, std::int64_t>> used;  // page, slot
+  for (std::int64_t slot = 0; slot < num_slots_; ++slot) {
+    if (const std::int32_t page = head.page_of[static_cast<std::size_t>(slot)]; page >= 0) used.emplace_back(page, slot);
+  }
+  std::sort(used.begin(), used.end());
+  head.ordered_pages.clear();
+  head.ordered_positions.clear();
+  for (const auto& [page, slot] : used) {
+    head.ordered_pages.insert(head.ordered_pages.end(), head.pages.begin() + slot * parts, head.pages.begin() + (slot + 1) * parts);
+    head.ordered_positions.insert(head.ordered_positions.end(), head.positions.begin() + slot * page_tokens_, head.positions.begin() + (slot + 1) * page_tokens_);
+  }
+}
+
 void ResidentPages::want(std::int32_t head_index, std::span<const std::int32_t> wanted, const RetrievalPages& pages, std::span<const std::int32_t> positions,
                          std::vector<PageCopy>& copies) {
   Head& head = heads_[static_cast<std::size_t>(head_index)];
@@ -66,6 +82,7 @@ void ResidentPages::want(std::int32_t head_index, std::span<const std::int32_t> 
     holds = -1;
     set_positions(head, slot, {0, 0}, positions);
   }
+  order(head);
 }
 
 /// Rows that follow each other in one page of the host and in one part of the slot.
@@ -109,6 +126,7 @@ std::int64_t ResidentPages::append(const KvView& host, const RetrievalPages& pag
     if (slot < 0) continue;
     copy_run(host, row, 1, m, slot, at);
     heads_[static_cast<std::size_t>(m)].positions[static_cast<std::size_t>(std::int64_t{slot} * page_tokens_ + at)] = host.positions[row];
+    order(heads_[static_cast<std::size_t>(m)]);
     bytes += copy_bytes({row, row + 1});
   }
   return bytes;
@@ -117,7 +135,7 @@ std::int64_t ResidentPages::append(const KvView& host, const RetrievalPages& pag
 KvView ResidentPages::view(std::int32_t head_index) const {
   const Head& head = heads_[static_cast<std::size_t>(head_index)];
   const auto row_bytes = static_cast<std::int64_t>(head_dim_) * static_cast<std::int64_t>(dtype_bytes(dtype_));
-  return KvView{.pages = head.pages.data(), .positions = head.positions.data(), .num_rows = std::int64_t{num_slots_} * page_tokens_, .num_kv_heads = 1, .head_dim = head_dim_,
+  return KvView{.pages = head.ordered_pages.data(), .positions = head.ordered_positions.data(), .num_rows = static_cast<std::int64_t>(head.ordered_positions.size()), .num_kv_heads = 1, .head_dim = head_dim_,
                 .dtype = dtype_, .kv_stride = kPageTokens * row_bytes, .head_stride = 0, .token_stride = row_bytes, .sorted = false};
 }
 

@@ -42,7 +42,8 @@ class ResidentPages {
   /// What copying a page of these rows moves.
   std::int64_t copy_bytes(const KvStretch& rows) const;
   bool resident(std::int32_t head, std::int32_t page) const { return slot_of(head, page) >= 0; }
-  /// What is resident of one head, as a cache of one KV head.
+  /// What is resident of one head, as a cache of one KV head: pages ascend, whatever slots they are in, so that attention to the same pages gives the same bits. Valid until the head's
+  /// pages change.
   KvView view(std::int32_t head) const;
   std::int64_t bytes() const { return memory_.size(); }
 
@@ -53,9 +54,12 @@ class ResidentPages {
     std::vector<std::int32_t> slot_of;    ///< by page, -1 or past the end: none
     std::vector<std::int32_t> positions;  ///< [num_slots * page_tokens]
     std::vector<const void*> pages;       ///< [num_slots * page_tokens / kPageTokens]
+    std::vector<const void*> ordered_pages;        ///< of slots in use, by page
+    std::vector<std::int32_t> ordered_positions;   ///< the same
   };
   std::int32_t slot_of(std::int32_t head, std::int32_t page) const;
   void copy_run(const KvView& host, std::int64_t row, std::int64_t rows, std::int32_t head, std::int32_t slot, std::int64_t at) const;
+  void order(Head& head) const;
   void set_positions(Head& head, std::int32_t slot, const KvStretch& rows, std::span<const std::int32_t> positions) const;
 
   DeviceBuffer memory_;

@@ -100,6 +100,33 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
   const auto last = input.prompt->last_feature();
   feature_.assign(at(input.head->feature_dim()), 0.0f);
   std::copy(last.begin(), last.end(), feature_.begin());
+  return input.heat != nullptr && !input.heat->hot.empty() ? warm_start(*input.heat) : Status();
+}
+
+/// The budget of the first step, as far as a compressor's ranking foretells it: of layers with the same rows, the rows that come first in all their lists together (algorithms §9, item
+/// 3). The step moves what it wants instead.
+Status SpeContextRetriever::warm_start(const Heat& heat) {
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    group.sparse = static_cast<std::int64_t>(group.token_of_row.size()) + 1 > budget_.tokens;
+    if (!group.sparse) continue;
+    group.maps.assign(at(input_.num_kv_heads), SlotMap(budget_.tokens));
+    for (std::size_t m = 0; m < group.rows.size(); ++m) {
+      row_scores_.assign(group.token_of_row.size(), 0.0f);
+      for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+        const auto& hot = heat.hot[layer][m];
+        for (std::size_t i = 0; layers_[layer].group == g && i < hot.size(); ++i) row_scores_[at(hot[i])] += static_cast<float>(hot.size() - i);
+      }
+      group.rows[m] = select_tokens(row_scores_, budget_);
+      group.maps[m].want(group.rows[m], group.loads[m]);
+    }
+  }
+  if (std::none_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.sparse; })) return {};
+  QUIRE_RETURN_IF_ERROR(begin_device());
+  for (std::int32_t layer = 0; layer < input_.num_layers; ++layer) {
+    layers_[at(layer)].empty_slots = false;  // all of the maps is in the loads
+    QUIRE_RETURN_IF_ERROR(bring(layer));
+  }
   return {};
 }
 

@@ -24,7 +24,7 @@ HeadInput head_input(const PlugOptions& options, const RetrievalHead& head);
 
 /// One sequence. begin_step() scores every cached token with the head, chooses for each KV head, and asks for the rows that are not on the device yet, layer by layer from below;
 /// attend() waits for those of its layer. Layers that fit stay on the device and are read where they are. A layer attends to everything while its rows fit the budget. Layers with the same rows share one choice and one map of slots; a
-/// layer that lacks rows (selection per layer) chooses among its own by the same scores.
+/// layer that lacks rows (selection per layer) chooses among its own by the same scores. Where a compressor ranked rows, the hottest are brought before the first step.
 class SpeContextRetriever final : public Retriever {
  public:
   ~SpeContextRetriever() override { settle(); }
@@ -66,6 +66,7 @@ class SpeContextRetriever final : public Retriever {
   Status match_rows(const RetrieveInput& input);
   Status score(std::int32_t position);
   void choose(Group& group);
+  Status warm_start(const Heat& heat);
   Status begin_device();
   Status bring(std::int32_t layer);
   Status wait(Layer& layer);

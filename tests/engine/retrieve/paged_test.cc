@@ -65,11 +65,12 @@ class Sequence {
 
 /// A retriever over a sequence of its own.
 struct Decoding {
-  explicit Decoding(std::string_view name, std::map<std::string, std::string, std::less<>> given, TransferLane* lane = nullptr, std::int64_t device_bytes = 0)
+  explicit Decoding(std::string_view name, std::map<std::string, std::string, std::less<>> given, TransferLane* lane = nullptr, std::int64_t device_bytes = 0, const Heat* heat = nullptr)
       : device(device_bytes), retriever(std::move(*make_retriever(name))), options(std::move(given)) {
     EXPECT_TRUE(check_options(options, std::vector<std::span<const PlugOption>>{retriever->options()}).ok());
     RetrieveInput input;
     input.cache = &sequence.cache();
+    input.heat = heat;
     input.contexts = contexts;
     input.options = &options;
     input.device = &device;
@@ -315,6 +316,60 @@ TEST(FreeKv, AFullDeviceFailsThisRequestOnly) {
   EXPECT_EQ(s.code(), Code::kResourceExhausted);
   EXPECT_NE(s.message().find("device memory"), std::string::npos) << s.message();
   EXPECT_EQ(tiny.bytes_in_use(), (1 << 16) - 1000);
+}
+
+/// Hot rows of every layer and KV head: those of these pages, the first page's before the second's.
+Heat heat_of(const RetrievalPages& cut, const std::vector<std::vector<std::vector<std::int32_t>>>& pages) {
+  Heat heat;
+  for (const auto& layer : pages) {
+    heat.hot.emplace_back();
+    for (const auto& list : layer) {
+      auto& rows = heat.hot.back().emplace_back();
+      for (const std::int32_t page : list) {
+        for (std::int64_t row = cut[page].end - 1; row >= cut[page].begin; --row) rows.push_back(static_cast<std::int32_t>(row));
+      }
+    }
+  }
+  return heat;
+}
+
+TEST(Paged, HotRowsAreThereWhenTheFirstStepBegins) {
+  TransferLane lane;
+  Decoding cold("freekv", small(), &lane);
+  RetrievalPages cut(16, cold.contexts);
+  cut.extend(cold.sequence.cache().positions(0));
+  // One sink, three chosen pages, two of window (and what is being filled).
+  const std::vector<std::vector<std::vector<std::int32_t>>> hot(kLayers, {{9, 4, 6, 2, 3}, {5, 0, 8, 7, 1}});
+  const Heat heat = heat_of(cut, hot);
+  Decoding warm("freekv", small(), &lane, 0, &heat);
+  std::vector<std::int32_t> window;
+  for (std::int32_t page = cut.complete() - 2; page < cut.size(); ++page) window.push_back(page);
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    for (std::int32_t m = 0; m < kKvHeads; ++m) {
+      std::vector<std::int32_t> pages = m == 0 ? std::vector<std::int32_t>{0, 4, 6, 9} : std::vector<std::int32_t>{0, 5, 7, 8};
+      pages.insert(pages.end(), window.begin(), window.end());
+      EXPECT_EQ(warm.paged().resident_pages(layer, m), layer == 0 ? std::vector<std::int32_t>() : pages) << "layer " << layer << " head " << m;
+    }
+  }
+  for (int n = 0; n < 60; ++n) EXPECT_EQ(warm.token(n), cold.token(n)) << "token " << n;
+}
+
+TEST(Paged, AGoodRankingLeavesTheFirstStepNothingToBring) {
+  Decoding cold("freekv", small("1.5"));  // always chooses anew: nothing is brought beside the steps
+  (void)cold.token(0);
+  RetrievalPages cut(16, cold.contexts);
+  cut.extend(cold.sequence.cache().positions(0));
+  std::vector<std::vector<std::vector<std::int32_t>>> chosen(kLayers);
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    for (std::int32_t m = 0; m < kKvHeads; ++m) chosen[static_cast<std::size_t>(layer)].push_back(cold.paged().attended_pages(layer, m));
+  }
+  const Heat heat = heat_of(cut, chosen);
+  Decoding warm("freekv", small("1.5"), nullptr, 0, &heat);
+  const std::int64_t before = warm.retriever->stats().pages_copied, first_step = cold.retriever->stats().pages_copied;
+  (void)warm.token(0);
+  EXPECT_GT(before, 0);
+  EXPECT_LE(warm.retriever->stats().pages_copied - before, (kLayers - 1) * kKvHeads) << "a page that the step itself began, at most";
+  EXPECT_GE(first_step, (kLayers - 1) * kKvHeads * 6);
 }
 
 TEST(Paged, OptionsThatDoNotFitAreNamed) {

@@ -112,7 +112,7 @@ class RowSequence {
   static RopeTable make_rope() {
     RopeConfig config;
     config.head_dim = config.rotary_dim = kDim;
-    return std::move(*RopeTable::build(config, 2048));
+    return std::move(*RopeTable::build(config, 20480));
   }
   /// Rotating back what query() gives makes it the raw query that a pass would have had.
   void show(PromptQueries& out, std::int32_t layer, std::int32_t position) {

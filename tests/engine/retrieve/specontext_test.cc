@@ -43,7 +43,7 @@ class SpeContextTest : public ::testing::Test {
   /// A retriever over a sequence of its own; the same queries, keys and states for all.
   class Decoding {
    public:
-    explicit Decoding(std::string_view name, Options given, TransferLane* lane = nullptr, std::int64_t device_bytes = 0, std::int32_t lacking_layer = -1)
+    explicit Decoding(std::string_view name, Options given, TransferLane* lane = nullptr, std::int64_t device_bytes = 0, std::int32_t lacking_layer = -1, const Heat* heat = nullptr)
         : device(device_bytes), retriever(std::move(*make_retriever(name))), pool_(PageFormat{kKvHeads, kDim, DType::kF16}, 0), cache_(pool_, kLayers), options_(std::move(given)),
           lacking_layer_(lacking_layer) {
       for (std::int32_t p = 0; p < kPrompt; ++p) add_row(p);
@@ -56,6 +56,7 @@ class SpeContextTest : public ::testing::Test {
       EXPECT_TRUE(track.add_embedded(ids, positions).ok());
       RetrieveInput input;
       input.cache = &cache_;
+      input.heat = heat;
       input.options = &options_;
       input.device = &device;
       input.transfers = lane;
@@ -313,6 +314,69 @@ TEST_F(SpeContextTest, ADeviceThatCanNeverHoldTheBudgetIsTheCallersError) {
   EXPECT_EQ(run.status.code(), Code::kInvalidArgument);
   EXPECT_EQ(run.status.field(), "cache.options.decode_budget");
   EXPECT_NE(run.status.message().find("30000"), std::string::npos) << run.status.message();
+}
+
+TEST_F(SpeContextTest, HotRowsAreThereWhenTheFirstStepBegins) {
+  constexpr std::int32_t kBudget = 40, kLacking = 1;
+  // Each layer ranks on its own; rows that two layers agree on come before those that one has first.
+  Heat heat;
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    heat.hot.emplace_back();
+    for (std::int32_t m = 0; m < kKvHeads; ++m) {
+      auto& rows = heat.hot.back().emplace_back();
+      for (std::int32_t i = 0; i < 60; ++i) rows.push_back((layer * 7 + m * 31 + i) % 110);
+    }
+  }
+  TransferLane lane;
+  Decoding cold("specontext", budget(kBudget), &lane, 0, kLacking), warm("specontext", budget(kBudget), &lane, 0, kLacking, &heat);
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    const auto rows = static_cast<std::int32_t>(warm.cache().num_rows(layer));
+    for (std::int32_t m = 0; m < kKvHeads; ++m) {
+      std::vector<std::pair<int, std::int32_t>> ranked;  // - points, row
+      for (std::int32_t row = 2; row < rows - 6; ++row) {
+        int points = 0;
+        for (std::int32_t l = 0; l < kLayers; ++l) {
+          if ((l == kLacking) != (layer == kLacking)) continue;
+          const auto& hot = heat.hot[static_cast<std::size_t>(l)][static_cast<std::size_t>(m)];
+          points += static_cast<int>(hot.end() - std::find(hot.begin(), hot.end(), row));
+        }
+        ranked.emplace_back(-points, row);
+      }
+      std::sort(ranked.begin(), ranked.end());
+      std::vector<std::int32_t> expected = {0, 1};
+      for (std::int32_t i = 0; i < kBudget - 8; ++i) expected.push_back(ranked[static_cast<std::size_t>(i)].second);
+      for (std::int32_t row = rows - 6; row < rows; ++row) expected.push_back(row);
+      auto held = warm.plug().slot_rows(layer, m);
+      std::sort(expected.begin(), expected.end());
+      std::sort(held.begin(), held.end());
+      EXPECT_EQ(held, expected) << "layer " << layer << " head " << m;
+      EXPECT_TRUE(cold.plug().slot_rows(layer, m).empty());
+    }
+  }
+  for (int n = 0; n < 40; ++n) {
+    EXPECT_EQ(warm.next(), cold.next()) << "token " << n;
+    ASSERT_TRUE(warm.status.ok()) << warm.status.to_string();
+  }
+}
+
+TEST_F(SpeContextTest, AGoodRankingLeavesTheFirstStepLessToBring) {
+  Decoding cold("specontext", budget(40));
+  (void)cold.next();
+  Heat heat;
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    heat.hot.emplace_back();
+    for (std::int32_t m = 0; m < kKvHeads; ++m) {
+      auto rows = cold.plug().attended_rows(layer, m);
+      rows.pop_back();  // the step's own
+      heat.hot.back().push_back(std::move(rows));
+    }
+  }
+  Decoding warm("specontext", budget(40), nullptr, 0, -1, &heat);
+  const std::int64_t before = warm.retriever->stats().rows_copied;
+  (void)warm.next();
+  EXPECT_EQ(before, kLayers * kKvHeads * 40);
+  EXPECT_EQ(cold.retriever->stats().rows_copied, kLayers * kKvHeads * 39);
+  EXPECT_EQ(warm.retriever->stats().rows_copied - before, 0) << "what is wanted was all ranked";
 }
 
 TEST_F(SpeContextTest, OptionsThatDoNotFitAreNamed) {

@@ -1,0 +1,100 @@
+// Answers far longer than their prompt: what is attended to, what lies on the device and what is counted stay what plain loops say.
+#include "engine/retrieve/ctkvr.h"
+#include "engine/retrieve/paged.h"
+#include "tests/engine/retrieve/row_harness.h"
+
+namespace quire::testing {
+namespace {
+
+constexpr std::int32_t kPage = 16;
+
+/// Rows of these pages: without contexts, pages are cut from the first row on.
+std::vector<std::int32_t> rows_of(const std::vector<std::int32_t>& pages, std::int32_t num_rows) {
+  std::vector<std::int32_t> out;
+  for (const std::int32_t page : pages) {
+    for (std::int32_t row = page * kPage; row < std::min(num_rows, (page + 1) * kPage); ++row) out.push_back(row);
+  }
+  return out;
+}
+
+TEST(LongGeneration, PagesStayExactOverSixteenThousandTokens) {
+  constexpr int kTokens = 16384, kLookEvery = 1024;
+  const auto options = [](const char* resident) {
+    return RetrieverOptions{{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_tau", "1.5"}, {"decode_dense_layers", "0"}, {"decode_resident", resident}};
+  };
+  RowDecoding run("freekv", options("none"));
+  ASSERT_TRUE(run.prepared.ok()) << run.prepared.to_string();
+  auto& paged = static_cast<PagedRetriever&>(*run.retriever);
+  std::int64_t device_bytes = 0, appended_pages = 0;
+  for (int n = 0; n < kTokens; ++n) {
+    const bool look = n % kLookEvery == kLookEvery - 1;
+    std::vector<std::vector<float>> expected(RowSequence::kLayers);
+    const auto outs = run.token([&](std::int32_t layer, const std::vector<float>& q) {
+      if (!look) return;
+      std::vector<std::vector<std::int32_t>> rows;
+      for (std::int32_t m = 0; m < RowSequence::kKvHeads; ++m) {
+        const auto pages = paged.attended_pages(layer, m), held = paged.resident_pages(layer, m);
+        // One sink, three chosen, two of window, and what is being filled.
+        EXPECT_GE(pages.size(), 6u) << "token " << n;
+        EXPECT_LE(pages.size(), 7u) << "token " << n;
+        EXPECT_TRUE(std::includes(held.begin(), held.end(), pages.begin(), pages.end())) << "what is attended to is on the device";
+        EXPECT_LE(held.size(), 8u) << "and little else";
+        rows.push_back(rows_of(pages, run.sequence.num_rows()));
+      }
+      expected[static_cast<std::size_t>(layer)] = run.sequence.attention_to(layer, q, rows);
+    });
+    if (n == 0) device_bytes = run.device.bytes_in_use();
+    ASSERT_EQ(run.device.bytes_in_use(), device_bytes) << "token " << n;
+    appended_pages += run.sequence.num_rows() % kPage == 1 ? 1 : 0;
+    for (std::size_t layer = 0; look && layer < outs.size(); ++layer) expect_near(outs[layer], expected[layer], 1e-4, "token " + std::to_string(n));
+  }
+  const RetrieveStats s = run.retriever->stats();
+  constexpr std::int64_t kHeadPage = std::int64_t{2} * kPage * RowSequence::kDim * 4;
+  EXPECT_EQ(s.sparse_steps, std::int64_t{kTokens} * RowSequence::kLayers);
+  EXPECT_EQ(s.selections, s.sparse_steps) << "each step chooses for itself";
+  EXPECT_EQ(s.device_bytes, device_bytes);
+  EXPECT_LE(s.bytes_copied, s.pages_copied * kHeadPage);
+  EXPECT_GE(s.pages_copied, appended_pages * RowSequence::kLayers * RowSequence::kKvHeads) << "each page of the answer came once at least";
+}
+
+TEST(LongGeneration, RowsStayExactWhileTheAnswerLeavesTheLocalRange) {
+  constexpr int kTokens = 4096, kLookEvery = 256;
+  const RetrieverOptions options = {{"decode_budget", "80"},    {"decode_sink", "10"}, {"decode_window", "40"},   {"decode_centroids", "24"},
+                                    {"decode_least_centroids", "1"}, {"decode_list", "50"}, {"decode_generated", "64"}};
+  RowDecoding run("ctkvr", options);
+  ASSERT_TRUE(run.prepared.ok()) << run.prepared.to_string();
+  auto& ctkvr = static_cast<CtkvrRetriever&>(*run.retriever);
+  const std::int64_t device_bytes = run.device.bytes_in_use();
+  std::int64_t attended = 0;
+  for (int n = 0; n < kTokens; ++n) {
+    const bool look = n % kLookEvery == kLookEvery - 1;
+    std::vector<std::vector<float>> expected(RowSequence::kLayers);
+    const auto outs = run.token([&](std::int32_t layer, const std::vector<float>& q) {
+      std::vector<std::vector<std::int32_t>> rows;
+      for (std::int32_t m = 0; m < RowSequence::kKvHeads; ++m) {
+        const auto named = ctkvr.attended_rows(m), candidates = ctkvr.candidate_rows(m);
+        attended += static_cast<std::int64_t>(named.size());
+        if (!look) continue;
+        // All rows of the answer that left the local range are candidates, so the last of them says where it begins.
+        const std::int32_t host_end = std::max(candidates.back() + 1, 288);
+        const std::int32_t local = run.sequence.num_rows() - host_end;
+        EXPECT_GE(local, 40);
+        EXPECT_LE(local, 40 + 64 + kPageTokens);
+        for (std::int32_t row = 288; row < host_end; ++row) ASSERT_TRUE(std::binary_search(candidates.begin(), candidates.end(), row)) << "row " << row << " is out of reach";
+        std::vector<std::int32_t> list = rows_between(0, 10);
+        list.insert(list.end(), named.begin(), named.end());
+        for (const std::int32_t row : rows_between(host_end, run.sequence.num_rows())) list.push_back(row);
+        rows.push_back(std::move(list));
+      }
+      if (look) expected[static_cast<std::size_t>(layer)] = run.sequence.attention_to(layer, q, rows);
+    });
+    ASSERT_EQ(run.device.bytes_in_use(), device_bytes) << "token " << n;
+    for (std::size_t layer = 0; look && layer < outs.size(); ++layer) expect_near(outs[layer], expected[layer], 1e-4, "token " + std::to_string(n));
+  }
+  EXPECT_EQ(run.retriever->stats().rows_attended, attended);
+  EXPECT_EQ(run.retriever->stats().sparse_steps, std::int64_t{kTokens} * RowSequence::kLayers);
+  for (std::int32_t layer = 0; layer < RowSequence::kLayers; ++layer) EXPECT_EQ(ctkvr.index_of(layer)->num_replaced(), kTokens);
+}
+
+}  // namespace
+}  // namespace quire::testing
