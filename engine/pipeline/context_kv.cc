@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "engine/pipeline/head_record.h"
+#include "engine/pipeline/tail_record.h"
 #include "kernels/kv.h"
 
 namespace quire {
@@ -14,7 +15,14 @@ class ContextPrefill::Capture final : public ForwardHook {
  public:
   /// The chunk's first `skip` rows are the ingest prefix; the others begin at `first_token` of the context.
   Capture(const EngineCore& core, ContextKv& kv, AttentionStatistics* statistics, std::int64_t skip, std::int64_t first_token)
-      : core_(core), kv_(kv), statistics_(statistics), skip_(skip), first_token_(first_token) {}
+      : core_(core), kv_(kv), statistics_(statistics), tail_(kv.tail_record.empty() ? TailRecordShape{} : tail_shape(core.facts, kv.layout)), skip_(skip), first_token_(first_token) {}
+
+  /// Of the record that a context of this layout has; without rows: none.
+  static TailRecordShape tail_shape(const EngineFacts& facts, const KvLayout& layout) {
+    TailRecordShape shape{facts.shape.num_layers, facts.num_heads, facts.shape.head_dim, 0, layout.num_tokens()};
+    shape.num_rows = tail_rows(shape, layout.total_bytes());
+    return shape;
+  }
 
   Status after_projection(LayerPass& pass) override {
     const KvLayout& layout = kv_.layout;
@@ -37,6 +45,9 @@ class ContextPrefill::Capture final : public ForwardHook {
       args.out = value->payload().data() + layout.layer_offset(block, pass.layer);
       QUIRE_RETURN_IF_ERROR(kv_pack(args));
       if (block >= layout.num_blocks() - 2) add_local_query(pass.layer, qkv.q + row * qkv.ld, rows, qkv.ld);
+      for (std::int64_t r = std::max<std::int64_t>(0, tail_.num_tokens - tail_.num_rows - token); r < rows && tail_.num_rows > 0; ++r) {
+        put_tail_query(kv_.tail_record, tail_, pass.layer, token + r - (tail_.num_tokens - tail_.num_rows), qkv.q + (row + r) * qkv.ld);
+      }
       row += rows;
       token += rows;
     }
@@ -80,6 +91,7 @@ class ContextPrefill::Capture final : public ForwardHook {
   const EngineCore& core_;
   ContextKv& kv_;
   AttentionStatistics* const statistics_;  ///< null: not wanted
+  const TailRecordShape tail_;             ///< without rows: not wanted
   std::int64_t skip_, first_token_;
   double statistics_ms_ = 0;
 };
@@ -94,6 +106,7 @@ ContextPrefill::ContextPrefill(EngineCore& core, std::span<const std::int32_t> t
   kv_->values.resize(static_cast<std::size_t>(layout.num_blocks() * layout.num_groups()));
   kv_->local_query.resize(static_cast<std::size_t>(layout.shape().num_layers) * static_cast<std::size_t>(core.facts.num_heads) *
                           static_cast<std::size_t>(layout.shape().head_dim));
+  if (const TailRecordShape tail = Capture::tail_shape(core.facts, layout); statistics == PrefillStatistics::kKeep && tail.num_rows > 0) kv_->tail_record = begin_tail_record(tail);
 }
 
 ContextPrefill::~ContextPrefill() = default;

@@ -28,6 +28,8 @@ struct ContextKv {
   std::vector<BlockStats> stats;               ///< [num_layers, num_blocks]
   std::vector<std::byte> head_record;          ///< keys of the retrieval head (head_record.h); empty: there is none that uses features
 
+  std::vector<std::byte> tail_record;          ///< queries of its last tokens (tail_record.h); empty: it is too short for one
+
   std::span<const std::byte> value(std::int32_t block, std::int32_t group) const {
     return values[static_cast<std::size_t>(block * layout.num_groups() + group)]->payload();
   }

@@ -78,6 +78,19 @@ void KvSupply::ask_head_keys() {
   poll();
 }
 
+void KvSupply::ask_tail_queries() {
+  tail_queries_wanted_ = true;
+  begin_round();
+  std::vector<FetchItem> wanted;
+  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
+    if (run_.work(i).source != ContextSource::kStored || run_.work(i).segment->layout.num_sketches <= kTailRecordIndex) continue;
+    entry(i).tail_asked = true;
+    wanted.push_back({i, static_cast<std::int32_t>(kTailRecordIndex), FetchItem::kSketch});
+  }
+  fetch_.start(std::move(wanted));
+  poll();
+}
+
 void KvSupply::ask_blocks(const Selection& selection) {
   begin_round();
   std::vector<FetchItem> wanted;
@@ -104,6 +117,7 @@ void KvSupply::make_miss(std::int32_t context, MissReason reason) {
   Entry& e = entry(context);
   std::fill(e.values.begin(), e.values.end(), std::span<const std::byte>());
   e.owners.clear();
+  e.tail_queries.reset();  // of whatever was stored
   ++e.generation;
 }
 
@@ -127,6 +141,7 @@ void KvSupply::poll() {
     if (!rounds_.empty()) rounds_.back().end_ms = std::max(rounds_.back().end_ms, arrived.ms);
     if (run_.work(arrived.item.context).source != ContextSource::kStored) continue;
     if (arrived.item.group == FetchItem::kSketch && arrived.item.block == static_cast<std::int32_t>(kHeadRecordIndex)) take_head_keys(std::move(arrived));
+    else if (arrived.item.group == FetchItem::kSketch && arrived.item.block == static_cast<std::int32_t>(kTailRecordIndex)) take_tail_queries(std::move(arrived));
     else if (arrived.item.group == FetchItem::kSketch) take_sketch(std::move(arrived));
     else take_value(arrived);
   }
@@ -182,6 +197,37 @@ void KvSupply::take_head_keys(Fetch::Arrived arrived) {
   run_.stats.sketch_bytes += static_cast<std::int64_t>(arrived.bytes.size());
   entry(context).head_bytes = std::move(arrived.bytes);
   entry(context).head_keys = *view;
+}
+
+bool KvSupply::fits(std::int32_t context, const TailRecordView& tail) const {
+  const EngineFacts& facts = run_.core.facts;
+  const TailRecordShape& s = tail.shape();
+  return s.num_layers == facts.shape.num_layers && s.num_heads == facts.num_heads && s.head_dim == facts.shape.head_dim && s.num_tokens == run_.work(context).layout.num_tokens();
+}
+
+void KvSupply::take_tail_queries(Fetch::Arrived arrived) {
+  Entry& e = entry(arrived.item.context);
+  e.tail_taken = true;
+  auto view = TailRecordView::parse(arrived.bytes.bytes());
+  if (!view.ok() || !fits(arrived.item.context, *view)) {
+    ++run_.stats.sketch_misses;
+    return log_warning("stored queries of a cached document are of no use, doing without", {{"reason", view.ok() ? "they are those of another context" : view.status().to_string()}});
+  }
+  run_.stats.sketch_bytes += static_cast<std::int64_t>(arrived.bytes.size());
+  e.tail_bytes = std::move(arrived.bytes);
+  e.tail_queries = *view;
+}
+
+bool KvSupply::tail_queries_ready() const {
+  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
+    if (run_.work(i).source == ContextSource::kStored && entry(i).tail_asked && !entry(i).tail_taken) return false;
+  }
+  return true;
+}
+
+const TailRecordView* KvSupply::tail_queries(std::int32_t context) const {
+  const auto& tail = entry(context).tail_queries;
+  return tail ? &*tail : nullptr;
 }
 
 bool KvSupply::head_keys_ready() const {
@@ -286,6 +332,10 @@ Status KvSupply::keep_computed(std::int32_t context, const std::shared_ptr<const
   if (head_keys_wanted_) {
     e.own_head_record = kv->head_record;
     QUIRE_ASSIGN_OR_RETURN(e.head_keys, HeadRecordView::parse(e.own_head_record));
+  }
+  if (tail_queries_wanted_ && !e.tail_queries && !kv->tail_record.empty()) {
+    e.own_tail_record = kv->tail_record;
+    QUIRE_ASSIGN_OR_RETURN(e.tail_queries, TailRecordView::parse(e.own_tail_record));
   }
   if (!sketches_wanted_ || e.sketch) return {};
   QUIRE_ASSIGN_OR_RETURN(e.own_sketch, context_sketch(*kv, run_.core.facts.num_heads, run_.core.model->rope()));

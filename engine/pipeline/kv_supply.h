@@ -9,6 +9,7 @@
 #include "engine/pipeline/context_kv.h"
 #include "engine/pipeline/fetch.h"
 #include "engine/pipeline/head_record.h"
+#include "engine/pipeline/tail_record.h"
 #include "engine/pipeline/query_run.h"
 
 namespace quire {
@@ -24,6 +25,8 @@ class KvSupply final : public StoredKv {
   void ask_sketches();
   /// Reads the head keys of all stored contexts. A context without keys of the head in use is computed anew.
   void ask_head_keys();
+  /// Reads the queries that are stored of contexts' last tokens. A context without such a record, or with one that is of no use, does without.
+  void ask_tail_queries();
   /// Reads the blocks of stored contexts that `selection` keeps and that were not asked for before: groups of layers ascending, so that
   /// what the lowest layers need comes first.
   void ask_blocks(const Selection& selection);
@@ -38,6 +41,10 @@ class KvSupply final : public StoredKv {
   bool head_keys_ready() const;
   /// Null until they are there.
   const HeadRecordView* head_keys(std::int32_t context) const;
+  /// Every context that has rows and such a record has it here, or has found it of no use.
+  bool tail_queries_ready() const;
+  /// Null: none.
+  const TailRecordView* tail_queries(std::int32_t context) const;
   /// The values of this context and group that were asked for are here.
   bool ready(std::int32_t context, std::int32_t group) const;
   /// Changes when the context's values were replaced (it became a miss): what was placed of it must be placed again.
@@ -76,6 +83,10 @@ class KvSupply final : public StoredKv {
     PinnedBytes head_bytes;
     std::vector<std::byte> own_head_record;
     std::optional<HeadRecordView> head_keys;
+    PinnedBytes tail_bytes;
+    std::vector<std::byte> own_tail_record;
+    std::optional<TailRecordView> tail_queries;
+    bool tail_asked = false, tail_taken = false;
     std::int32_t generation = 0;
     bool released = false;
   };
@@ -92,6 +103,8 @@ class KvSupply final : public StoredKv {
   void take_value(const Fetch::Arrived& arrived);
   void take_sketch(Fetch::Arrived arrived);
   void take_head_keys(Fetch::Arrived arrived);
+  void take_tail_queries(Fetch::Arrived arrived);
+  bool fits(std::int32_t context, const TailRecordView& tail) const;
   void make_useless(std::int32_t context, const char* what, const std::string& why);
   bool fits(std::int32_t context, const SketchView& sketch) const;
   Status keep_computed(std::int32_t context, const std::shared_ptr<const ContextKv>& kv);
@@ -102,7 +115,7 @@ class KvSupply final : public StoredKv {
   Fetch fetch_;
   std::vector<Entry> entries_;
   std::vector<Round> rounds_;
-  bool sketches_wanted_ = false, head_keys_wanted_ = false;
+  bool sketches_wanted_ = false, head_keys_wanted_ = false, tail_queries_wanted_ = false;
   std::unique_ptr<ContextPrefill> missing_;  ///< being computed alone now
   std::int32_t missing_context_ = -1;
   std::int64_t read_bytes_[5] = {};

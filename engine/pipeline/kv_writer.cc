@@ -2,6 +2,7 @@
 
 #include "engine/pipeline/context_kv.h"
 #include "engine/pipeline/head_record.h"
+#include "engine/pipeline/tail_record.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -59,10 +60,18 @@ Result<WrittenContext> KvWriter::write(const Job& job) {
   const KvLayout& layout = job.kv->layout;
   WrittenContext out;
   QUIRE_ASSIGN_OR_RETURN(const std::vector<std::byte> sketch, context_sketch(*job.kv, num_heads_, rope_));
-  const std::vector<std::byte>& head_record = job.kv->head_record;
-  out.sketch_bytes = static_cast<std::int64_t>(sketch.size() + head_record.size());
-  const auto bytes = static_cast<std::uint64_t>(layout.total_bytes()) + sketch.size() + head_record.size();
-  auto writer = store_.begin_segment(job.key, layout.segment(head_record.empty() ? 0 : 1), bytes, job.tenant, fingerprint_);
+  const std::vector<std::byte> nothing(1);
+  std::vector<std::span<const std::byte>> records = {sketch};  // by their index in the segment
+  const auto put_at = [&](std::uint32_t index, const std::vector<std::byte>& record) {
+    if (record.empty()) return;
+    records.resize(index + 1, nothing);
+    records[index] = record;
+  };
+  put_at(kHeadRecordIndex, job.kv->head_record);
+  put_at(kTailRecordIndex, job.kv->tail_record);
+  for (const auto& record : records) out.sketch_bytes += static_cast<std::int64_t>(record.size());
+  const auto bytes = static_cast<std::uint64_t>(layout.total_bytes() + out.sketch_bytes);
+  auto writer = store_.begin_segment(job.key, layout.segment(static_cast<std::uint32_t>(records.size()) - 1), bytes, job.tenant, fingerprint_);
   if (!writer.ok()) {
     if (writer.code() != Code::kAlreadyExists) return writer.status();
     auto found = store_.find_segment(job.key);
@@ -78,8 +87,7 @@ Result<WrittenContext> KvWriter::write(const Job& job) {
                                                  job.kv->values[static_cast<std::size_t>(b * layout.num_groups() + g)]));
     }
   }
-  QUIRE_RETURN_IF_ERROR((*writer)->put_sketch(0, sketch));
-  if (!head_record.empty()) QUIRE_RETURN_IF_ERROR((*writer)->put_sketch(kHeadRecordIndex, head_record));
+  for (std::uint32_t i = 0; i < records.size(); ++i) QUIRE_RETURN_IF_ERROR((*writer)->put_sketch(i, records[i]));
   QUIRE_ASSIGN_OR_RETURN(out.segment, (*writer)->finish());
   out.ms = ms_between(started, Clock::now());
   return out;

@@ -6,6 +6,7 @@
 
 #include "engine/pipeline/compress_stage.h"
 #include "engine/pipeline/plug_inputs.h"
+#include "engine/pipeline/stored_queries.h"
 #include "engine/retrieve/device_pool.h"
 #include "engine/retrieve/specontext.h"
 #include "kernels/base/log.h"
@@ -164,7 +165,9 @@ Status QueryTask::plan() {
   if (sketches_wanted_) supply_->ask_sketches();
   head_keys_wanted_ = !run_.request.plan_only && run_.head_track && run_.head_track->input() == HeadInput::kFeature;
   if (head_keys_wanted_) supply_->ask_head_keys();
-  if (!sketches_wanted_ && !head_keys_wanted_ && !run_.plan.plan.selection_pending) return begin_assembly();
+  tail_queries_wanted_ = !run_.request.plan_only && run_.queries && run_.queries->wish().stored;
+  if (tail_queries_wanted_) supply_->ask_tail_queries();
+  if (!sketches_wanted_ && !head_keys_wanted_ && !tail_queries_wanted_ && !run_.plan.plan.selection_pending) return begin_assembly();
   stage_ = Stage::kSketches;
   return {};
 }
@@ -209,7 +212,9 @@ bool QueryTask::waits_for_scores() const { return scores_ != nullptr && !scores_
 bool QueryTask::has_own_work() const {
   switch (stage_) {
     case Stage::kCutPrompt: return prompt_->ready();
-    case Stage::kSketches: return !supply_->missing_left() && (!sketches_wanted_ || supply_->sketches_ready()) && (!head_keys_wanted_ || supply_->head_keys_ready()) && (run_.plan.needs_query_pass || !waits_for_scores());
+    case Stage::kSketches:
+      return !supply_->missing_left() && (!sketches_wanted_ || supply_->sketches_ready()) && (!head_keys_wanted_ || supply_->head_keys_ready()) && supply_->tail_queries_ready() &&
+             (run_.plan.needs_query_pass || !waits_for_scores());
     case Stage::kQueryPass: return pass_->done() ? !waits_for_scores() : pass_->ready();
     case Stage::kAssemble: return assembly_->ready() && !waits_for_draft();
     case Stage::kDecode:
@@ -390,6 +395,7 @@ Status QueryTask::begin_decode() {
     if (run_.work(i).source != ContextSource::kNothing) contexts.push_back({run_.planned(i).offset, run_.planned(i).num_tokens});
   }
   QUIRE_ASSIGN_OR_RETURN(const Heat heat, compress(run_));
+  if (tail_queries_wanted_) QUIRE_RETURN_IF_ERROR(add_stored_queries(run_, *supply_));
   RetrieveInput retrieve;
   retrieve.cache = &*run_.cache;
   retrieve.heat = &heat;

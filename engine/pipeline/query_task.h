@@ -122,7 +122,7 @@ class QueryTask {
   std::unique_ptr<QueryPass> pass_;
   std::unique_ptr<Assembly> assembly_;
   std::unique_ptr<RecomputeStage> recompute_;
-  bool sketches_wanted_ = false, head_keys_wanted_ = false, recompute_done_ = false, prefix_asked_ = false, suspended_ = false;
+  bool sketches_wanted_ = false, head_keys_wanted_ = false, tail_queries_wanted_ = false, recompute_done_ = false, prefix_asked_ = false, suspended_ = false;
   CausalFront front_;              ///< what the cache holds of it others may share; grows with the answer if it is the whole prompt
   Digest prefix_seed_;
   std::unique_ptr<Answer> answer_;

@@ -17,6 +17,7 @@ namespace quire {
 namespace {
 
 constexpr std::int64_t kCentroidsAtOnce = 16;  ///< they share a tile of keys; their votes for every row are in memory together
+constexpr std::size_t kRowsAtOnce = 64;         ///< whose attention is made up for
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -89,25 +90,37 @@ Status CentroidIndex::build_lists(const CentroidInput& input) {
 Status CentroidIndex::complete_lse(const CentroidInput& input, std::vector<float>& lse) const {
   const std::int64_t row0 = input.queries->num_rows(input.layer) - num_centroids_, width = std::int64_t{num_heads_} * head_dim_;
   lse.resize(at(num_centroids_ * num_heads_));
-  std::vector<float> query(at(width)), out(at(width));
+  std::vector<std::int64_t> missing;
   for (std::int64_t i = 0; i < num_centroids_; ++i) {
     const auto known = input.queries->lse(input.layer, row0 + i);
     std::copy(known.begin(), known.end(), lse.begin() + i * num_heads_);
-    if (!std::isnan(known[0])) continue;
-    const auto rounded = input.queries->query(input.layer, row0 + i);
-    std::transform(rounded.begin(), rounded.end(), query.begin(), bf16_to_f32);
-    const std::int32_t position = input.queries->position(input.layer, row0 + i);
+    if (std::isnan(known[0])) missing.push_back(i);
+  }
+  std::vector<float> queries, out, part;
+  std::vector<std::int32_t> positions;
+  for (std::size_t first = 0; first < missing.size(); first += kRowsAtOnce) {
+    const std::span<const std::int64_t> rows = std::span(missing).subspan(first, std::min(kRowsAtOnce, missing.size() - first));
+    queries.resize(rows.size() * at(width));
+    out.resize(queries.size());
+    part.resize(rows.size() * at(num_heads_));
+    positions.clear();
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      const auto rounded = input.queries->query(input.layer, row0 + rows[r]);
+      std::transform(rounded.begin(), rounded.end(), queries.begin() + static_cast<std::ptrdiff_t>(r) * width, bf16_to_f32);
+      positions.push_back(input.queries->position(input.layer, row0 + rows[r]));
+    }
     AttentionArgs args{};
-    args.q = query.data();
-    args.query_positions = &position;
-    args.rows = 1;
+    args.q = queries.data();
+    args.query_positions = positions.data();
+    args.rows = static_cast<std::int64_t>(rows.size());
     args.ldq = args.ldo = width;
     args.num_heads = num_heads_;
     args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
     args.kv = input.kv;
     args.out = out.data();
-    args.lse = lse.data() + i * num_heads_;
+    args.lse = part.data();
     QUIRE_RETURN_IF_ERROR(attention(args));
+    for (std::size_t r = 0; r < rows.size(); ++r) std::copy_n(part.begin() + static_cast<std::ptrdiff_t>(r) * num_heads_, num_heads_, lse.begin() + rows[r] * num_heads_);
   }
   return {};
 }

@@ -9,18 +9,20 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-constexpr std::int64_t kMostCentroids = 2048, kRowsPerCentroid = 16;
+constexpr std::int64_t kLeastCentroids = 256, kMostCentroids = 2048, kRowsPerCentroid = 16;
+constexpr std::int64_t kShortList = 1280;
 constexpr std::int32_t kFallbackPage = 32;
 
 const std::vector<PlugOption>& table() {
   static const std::vector<PlugOption> options = [] {
     std::vector<PlugOption> all = row_options("1600");
     all.insert(all.end(), {
-        {"decode_centroids", "0", {}, 0, 1 << 16, "prompt queries that index the cache; 0: one for 16 tokens, 2048 at most"},
+        {"decode_centroids", "0", {}, 0, 1 << 16, "prompt queries that index the cache; 0: one for 16 tokens, 256 at least and 2048 at most"},
         {"decode_least_centroids", "64", {}, 1, 1 << 16, "with fewer queries of the prompt at hand freekv decodes"},
         {"decode_probes", "4", {}, 1, 1 << 16, "nearest centroids whose lists are looked through"},
-        {"decode_list", "0", {}, 0, 1 << 20, "tokens in a list; 0: two and a half times those chosen"},
+        {"decode_list", "0", {}, 0, 1 << 20, "tokens in a list; 0: two and a half times those chosen, twice that up to 1280 tokens"},
         {"decode_centroid_rows", "final", {"final", "equi", "random", "init"}, 0, 0, "which prompt tokens' queries: the last, evenly spread, random, the first"},
+        {"decode_stored_queries", "on", {"on", "off"}, 0, 0, "where too few tokens ran, queries that ingest stored of documents' last tokens index, too (final only)"},
         {"decode_updates", "on", {"on", "off"}, 0, 0, "the answer's queries replace the oldest centroids"},
         {"decode_rerank", "on", {"on", "off"}, 0, 0, "the best of what lists name are attended to; off: all of it"},
     });
@@ -28,6 +30,9 @@ const std::vector<PlugOption>& table() {
   }();
   return options;
 }
+
+/// Two and a half times what a step chooses, as published. Few rows are easily missed by as short a list: theirs are longer.
+std::int64_t usual_list(std::int64_t chosen) { return std::max((chosen * 5 + 1) / 2, std::min(chosen * 5, kShortList)); }
 
 std::int32_t whole_pages(std::int32_t rows) { return (rows + kFallbackPage - 1) / kFallbackPage * kFallbackPage; }
 
@@ -41,7 +46,7 @@ Result<RowPolicy> CtkvrRetriever::read(const PlugOptions& options) {
   QUIRE_ASSIGN_OR_RETURN(const RowPolicy policy, read_row_policy(options, table()));
   const auto number = [&](std::string_view name) { return static_cast<std::int64_t>(options.number(table(), name)); };
   const auto list = number("decode_list");
-  settings_.list_rows = list > 0 ? list : std::max<std::int64_t>(1, std::int64_t{policy.chosen} * 5 / 2);
+  settings_.list_rows = list > 0 ? list : usual_list(policy.chosen);
   settings_.probes = number("decode_probes");
   settings_.updates = options.on(table(), "decode_updates");
   settings_.rerank = options.on(table(), "decode_rerank");
@@ -55,7 +60,7 @@ Result<RowPolicy> CtkvrRetriever::read(const PlugOptions& options) {
 
 std::int64_t CtkvrRetriever::wished(const PlugOptions& options, std::int64_t prompt_tokens) const {
   const auto number = static_cast<std::int64_t>(options.number(table(), "decode_centroids"));
-  return number > 0 ? number : std::min(kMostCentroids, prompt_tokens / kRowsPerCentroid);
+  return number > 0 ? number : std::min(prompt_tokens, std::clamp(prompt_tokens / kRowsPerCentroid, kLeastCentroids, kMostCentroids));
 }
 
 QueryWish CtkvrRetriever::queries_wanted(const PlugOptions& options, std::int64_t prompt_tokens) const {
@@ -63,7 +68,8 @@ QueryWish CtkvrRetriever::queries_wanted(const PlugOptions& options, std::int64_
   if (static_cast<double>(prompt_tokens) <= options.number(table(), "decode_budget")) return {};
   const std::string_view rows = options.word(table(), "decode_centroid_rows");
   using Rows = QueryWish::Rows;
-  return {wished(options, prompt_tokens), rows == "final" ? Rows::kLast : rows == "equi" ? Rows::kSpread : rows == "random" ? Rows::kRandom : Rows::kFirst};
+  return {wished(options, prompt_tokens), rows == "final" ? Rows::kLast : rows == "equi" ? Rows::kSpread : rows == "random" ? Rows::kRandom : Rows::kFirst,
+          rows == "final" && options.on(table(), "decode_stored_queries")};
 }
 
 Status CtkvrRetriever::index(const RetrieveInput& input) {

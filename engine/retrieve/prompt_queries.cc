@@ -1,6 +1,7 @@
 #include "engine/retrieve/prompt_queries.h"
 
 #include <algorithm>
+#include <limits>
 #include <random>
 
 #include "kernels/base/dtype.h"
@@ -62,6 +63,23 @@ std::int32_t PromptQueries::slot_for(Layer& layer, std::int32_t position) const 
   return slot;
 }
 
+/// Rotates a raw query to where it stands; null lse: not known.
+Status PromptQueries::keep(Layer& layer, std::int32_t slot, std::int32_t position, const float* raw, const float* lse) {
+  RopeRotateArgs rotate{};
+  rotate.x = raw;
+  rotate.out = rotated_.data();
+  rotate.positions = &position;
+  rotate.rows = 1;
+  rotate.num_heads = shape_.num_heads;
+  rotate.ldx = rotate.ldo = static_cast<std::int64_t>(rotated_.size());
+  QUIRE_RETURN_IF_ERROR(rope_rotate(rope_, rotate));
+  std::transform(rotated_.begin(), rotated_.end(), layer.queries.begin() + slot * static_cast<std::ptrdiff_t>(rotated_.size()), f32_to_bf16);
+  const auto out = layer.lse.begin() + std::ptrdiff_t{slot} * shape_.num_heads;
+  if (lse != nullptr) std::copy_n(lse, shape_.num_heads, out);
+  else std::fill_n(out, shape_.num_heads, std::numeric_limits<float>::quiet_NaN());
+  return {};
+}
+
 Status PromptQueries::after_attention(LayerPass& pass) {
   Layer& layer = layers_[at(pass.layer)];
   const auto n = static_cast<std::int64_t>(pass.positions.size());
@@ -69,22 +87,20 @@ Status PromptQueries::after_attention(LayerPass& pass) {
   const std::int64_t first = wish_.rows == QueryWish::Rows::kLast ? std::max<std::int64_t>(0, n - wish_.count) : 0;
   for (std::int64_t i = first; i < n; ++i) {
     const std::int32_t position = pass.positions[at(i)];
-    const float* lse = pass.lse + i * shape_.num_heads;
     if (!wanted(position)) continue;
     const std::int32_t slot = slot_for(layer, position);
     if (slot < 0) continue;
-    RopeRotateArgs rotate{};
-    rotate.x = pass.qkv.q + i * pass.qkv.ld;
-    rotate.out = rotated_.data();
-    rotate.positions = &position;
-    rotate.rows = 1;
-    rotate.num_heads = shape_.num_heads;
-    rotate.ldx = rotate.ldo = static_cast<std::int64_t>(rotated_.size());
-    QUIRE_RETURN_IF_ERROR(rope_rotate(rope_, rotate));
-    std::transform(rotated_.begin(), rotated_.end(), layer.queries.begin() + slot * static_cast<std::ptrdiff_t>(rotated_.size()), f32_to_bf16);
-    std::copy_n(lse, shape_.num_heads, layer.lse.begin() + std::ptrdiff_t{slot} * shape_.num_heads);
+    QUIRE_RETURN_IF_ERROR(keep(layer, slot, position, pass.qkv.q + i * pass.qkv.ld, pass.lse + i * shape_.num_heads));
   }
   return {};
+}
+
+Status PromptQueries::add_stored(std::int32_t layer_index, std::int32_t position, std::span<const float> raw) {
+  QUIRE_CHECK(raw.size() == rotated_.size(), "one query of the model");
+  Layer& layer = layers_[at(layer_index)];
+  const bool there = std::binary_search(layer.rows.begin(), layer.rows.end(), Row{position, 0}, [](const Row& a, const Row& b) { return a.position < b.position; });
+  if (there || !has_room(layer_index) || !wanted(position)) return {};
+  return keep(layer, slot_for(layer, position), position, raw.data(), nullptr);
 }
 
 std::span<const std::uint16_t> PromptQueries::query(std::int32_t layer, std::int64_t i) const {

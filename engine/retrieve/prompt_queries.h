@@ -20,10 +20,11 @@ struct QueryWish {
   };
   std::int64_t count = 0;  ///< at most; 0: none
   Rows rows = Rows::kLast;
+  bool stored = false;     ///< where fewer ran, those that ingest stored of documents' last tokens fill up; of kLast
 };
 
 /// Hung into the passes that put a prompt together: its computed tokens, recomputed tokens of documents, the question and a look-ahead. Tokens that only
-/// were placed have no query and are not here, so layers may hold fewer rows than were wished for, and different ones. A row that runs twice
+/// were placed have no query but what ingest stored of a few, so layers may hold fewer rows than were wished for, and different ones. A row that runs twice
 /// counts with the later query. Memory: count * num_heads * head_dim * 2 bytes a layer. Threads: the engine thread.
 class PromptQueries final : public ForwardHook {
  public:
@@ -34,6 +35,11 @@ class PromptQueries final : public ForwardHook {
   PromptQueries(const RopeTable& rope, Shape shape, QueryWish wish, std::int64_t prompt_tokens);
 
   Status after_attention(LayerPass& pass) override;
+
+  /// The layer has fewer rows than were wished for.
+  bool has_room(std::int32_t layer) const { return num_rows(layer) < wish_.count; }
+  /// A query of a token that was only placed: [num_heads * head_dim] f32 before RoPE. Without effect where the layer has no room or a row at that position that ran.
+  Status add_stored(std::int32_t layer, std::int32_t position, std::span<const float> raw);
 
   /// Whether the rows kept depend on those at the front of the prompt that come before its last wish().count computed ones.
   bool needs_whole_prompt() const { return wish_.rows != QueryWish::Rows::kLast; }
@@ -58,6 +64,7 @@ class PromptQueries final : public ForwardHook {
     std::vector<std::uint16_t> queries;  ///< [slot][num_heads, head_dim]
     std::vector<float> lse;              ///< [slot][num_heads]
   };
+  Status keep(Layer& layer, std::int32_t slot, std::int32_t position, const float* raw, const float* lse);
   const Row& row(std::int32_t layer, std::int64_t i) const { return layers_[static_cast<std::size_t>(layer)].rows[static_cast<std::size_t>(i)]; }
   bool wanted(std::int32_t position) const;
   std::int32_t slot_for(Layer& layer, std::int32_t position) const;

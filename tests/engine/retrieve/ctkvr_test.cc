@@ -14,7 +14,7 @@ constexpr std::int32_t kSink = 10, kHostEnd = 288, kChosen = 30;
 
 RetrieverOptions small(const RetrieverOptions& more = {}) {
   RetrieverOptions all = {{"decode_budget", std::to_string(kSink + 40 + kChosen)}, {"decode_sink", "10"}, {"decode_window", "40"}};
-  all.insert(more.begin(), more.end());
+  for (const auto& [name, value] : more) all[name] = value;
   return all;
 }
 RetrieverOptions indexed(const RetrieverOptions& more = {}) {
@@ -362,7 +362,9 @@ TEST(Ctkvr, SaysWhichQueriesItWants) {
   const CtkvrRetriever retriever;
   const auto wish = [&](const RetrieverOptions& options, std::int64_t prompt) { return retriever.queries_wanted(PlugOptions(options), prompt); };
   EXPECT_EQ(wish({}, 1600).count, 0) << "within the budget";
-  EXPECT_EQ(wish({}, 3200).count, 200);
+  EXPECT_EQ(wish({}, 3200).count, 256) << "where lists are few, each counts";
+  EXPECT_EQ(wish({}, 8000).count, 500);
+  EXPECT_EQ(wish({{"decode_budget", "600"}}, 200).count, 0);
   EXPECT_EQ(wish({}, 100000).count, 2048);
   EXPECT_EQ(wish({{"decode_centroids", "7"}}, 3200).count, 7);
   using Rows = QueryWish::Rows;
@@ -370,6 +372,16 @@ TEST(Ctkvr, SaysWhichQueriesItWants) {
   EXPECT_EQ(wish({{"decode_centroid_rows", "equi"}}, 3200).rows, Rows::kSpread);
   EXPECT_EQ(wish({{"decode_centroid_rows", "random"}}, 3200).rows, Rows::kRandom);
   EXPECT_EQ(wish({{"decode_centroid_rows", "init"}}, 3200).rows, Rows::kFirst);
+}
+
+TEST(Ctkvr, ListsAreLongerWhereFewRowsAreChosen) {
+  // Host rows [10, 288): what a list leaves out shows.
+  for (const auto& [chosen, list] : {std::pair{8, 40}, std::pair{30, 150}, std::pair{60, 278}}) {
+    RowDecoding run("ctkvr", small({{"decode_budget", std::to_string(kSink + 40 + chosen)}, {"decode_centroids", "24"}, {"decode_least_centroids", "1"}}));
+    EXPECT_EQ(ctkvr(run).index_of(0)->list(0, 23).size(), static_cast<std::size_t>(list)) << chosen;
+  }
+  RowDecoding published("ctkvr", indexed({{"decode_list", "75"}}));
+  EXPECT_EQ(ctkvr(published).index_of(0)->list(0, 23).size(), 75u);
 }
 
 TEST(Ctkvr, OptionsThatDoNotFitAreNamed) {

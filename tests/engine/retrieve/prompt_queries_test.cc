@@ -55,6 +55,28 @@ class PromptQueriesTest : public ::testing::Test {
   RopeTable rope_;
 };
 
+TEST_F(PromptQueriesTest, StoredRowsFillUpBesideThoseThatRan) {
+  PromptQueries queries = make({6, Rows::kLast, true});
+  show(queries, {20, 36, 37}, 1);
+  const std::vector<float> raw(kHeads * kDim, 5.0f);
+  // The nearest to the question are offered first; what ran, and what there is no room for, is not touched.
+  for (const std::int32_t position : {30, 20, 29, 28, 27, 26}) ASSERT_TRUE(queries.add_stored(0, position, raw).ok());
+  EXPECT_FALSE(queries.has_room(0));
+  EXPECT_EQ(positions(queries), (std::vector<std::int32_t>{20, 28, 29, 30, 36, 37}));
+  for (std::int64_t i = 0; i < 6; ++i) {
+    const bool stored = i >= 1 && i <= 3;
+    EXPECT_EQ(std::isnan(queries.lse(0, i)[0]), stored) << i;
+    // Rotation keeps lengths.
+    double length = 0;
+    for (const std::uint16_t x : queries.query(0, i)) length += double{bf16_to_f32(x)} * bf16_to_f32(x);
+    const double exact = kHeads * kDim * (stored ? 25.0 : 1.0);
+    EXPECT_NEAR(length, exact, exact * 2 * 0.00391) << i << ": twice what bf16 rounds";
+  }
+  // A token that runs after all makes way for nobody: it takes the place of the first.
+  show(queries, {38}, 2);
+  EXPECT_EQ(positions(queries), (std::vector<std::int32_t>{28, 29, 30, 36, 37, 38}));
+}
+
 TEST_F(PromptQueriesTest, TheLastRowsStayHoweverTheyCome) {
   PromptQueries whole = make({6, Rows::kLast}), pieces = make({6, Rows::kLast});
   show(whole, range(0, 40), 1);

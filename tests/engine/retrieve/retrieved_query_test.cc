@@ -192,6 +192,7 @@ TEST_F(RetrievedQueryTest, PromptQueriesAreSeenHoweverTheyCome) {
   const auto ask = [&](const std::string& strategy, const std::string& least) {
     QueryRequest r = request(strategy, "ctkvr");
     auto options = small_budget();
+    options["decode_stored_queries"] = "off";
     options["decode_centroids"] = "100";
     options["decode_least_centroids"] = least;
     r.cache.options = PlugOptions(options_of("ctkvr", options));
@@ -215,6 +216,39 @@ TEST_F(RetrievedQueryTest, PromptQueriesAreSeenHoweverTheyCome) {
   EXPECT_NE(few.stats.retrieve.note.find("22 queries of the prompt were at hand and 23 are needed"), std::string::npos) << few.stats.retrieve.note;
   EXPECT_EQ(few.stats.retrieve.rows_scored, 0);
   EXPECT_GT(few.stats.retrieve.selections, 0);
+}
+
+/// Documents whose tokens do not run again bring the queries that ingest kept of their last ones.
+TEST_F(RetrievedQueryTest, StoredQueriesStandInForTokensThatWerePlaced) {
+  const auto ask = [&](const char* stored, const std::string& least) {
+    QueryRequest r = request("reuse", "ctkvr");
+    auto options = small_budget();
+    options["decode_centroids"] = "100";
+    options["decode_least_centroids"] = least;
+    options["decode_stored_queries"] = stored;
+    r.cache.options = PlugOptions(options_of("ctkvr", options));
+    return run_query(*engine_, std::move(r));
+  };
+  const Outcome without = ask("off", "100"), few = ask("on", "100");
+  ASSERT_TRUE(without.status.ok()) << without.status.to_string();
+  ASSERT_TRUE(few.status.ok()) << few.status.to_string();
+  EXPECT_NE(without.stats.retrieve.note.find("22 queries"), std::string::npos) << without.stats.retrieve.note;
+  const int at_hand = std::atoi(few.stats.retrieve.note.c_str());
+  EXPECT_GT(at_hand, 22 + 2) << few.stats.retrieve.note;
+  const Outcome with = ask("on", std::to_string(at_hand)), again = ask("on", std::to_string(at_hand));
+  ASSERT_TRUE(with.status.ok()) << with.status.to_string();
+  EXPECT_EQ(with.stats.retrieve.note, "");
+  EXPECT_GT(with.stats.retrieve.rows_scored, 0);
+  EXPECT_EQ(again.ids, with.ids);
+  EXPECT_EQ(again.stats.retrieve.rows_scored, with.stats.retrieve.rows_scored);
+  // A document that the store has lost is computed alone, and has the same queries then.
+  const auto segment = store_->find_segment(*docs_.back().key);
+  ASSERT_TRUE(segment.has_value());
+  ASSERT_TRUE(store_->discard_segment(*segment).ok());
+  const Outcome computed = ask("on", std::to_string(at_hand));
+  ASSERT_TRUE(computed.status.ok()) << computed.status.to_string();
+  EXPECT_EQ(computed.ids, with.ids);
+  EXPECT_EQ(computed.stats.retrieve.rows_scored, with.stats.retrieve.rows_scored);
 }
 
 /// A whole prompt without documents is shared with whoever asks it again, but for what the retriever looks at.
