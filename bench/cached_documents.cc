@@ -165,7 +165,9 @@ void CachedDocuments::commit_documents(const std::vector<SegmentHandle>& segment
     chunk.block_tokens = static_cast<std::uint32_t>(engine_->block_tokens_for(static_cast<std::int64_t>(documents_[i].size())));
     chunk.key = keys_[i];
     manifest.chunks.push_back(std::move(chunk));
-    std::vector<SegmentHandle> own = {segments[i]};
+    std::vector<SegmentHandle> own;
+    own.reserve(2);
+    own.push_back(segments[i]);
     if (companions[i]) {
       manifest.companions.push_back(companions[i]->key);
       own.push_back(companions[i]);

@@ -31,7 +31,9 @@ TEST(MemoryModel, AThresholdIsTheLastLengthThatFits) {
       const std::int64_t most = thresholds[static_cast<std::size_t>(i)];
       EXPECT_LE(model.bytes(most, i), model.device_bytes) << i;
       EXPECT_GT(model.bytes(most + 1, i), model.device_bytes) << i;
-      if (i > 0 && most >= model.budget_rows) EXPECT_GE(most, thresholds[static_cast<std::size_t>(i) - 1]) << i;
+      if (i > 0 && most >= model.budget_rows) {
+        EXPECT_GE(most, thresholds[static_cast<std::size_t>(i) - 1]) << i;
+      }
     }
   }
 }

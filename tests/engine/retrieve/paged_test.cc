@@ -347,7 +347,7 @@ TEST(Paged, HotRowsAreThereWhenTheFirstStepBegins) {
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
     for (std::int32_t m = 0; m < kKvHeads; ++m) {
       std::vector<std::int32_t> pages = m == 0 ? std::vector<std::int32_t>{0, 4, 6, 9} : std::vector<std::int32_t>{0, 5, 7, 8};
-      pages.insert(pages.end(), window.begin(), window.end());
+      for (const std::int32_t page : window) pages.push_back(page);
       EXPECT_EQ(warm.paged().resident_pages(layer, m), layer == 0 ? std::vector<std::int32_t>() : pages) << "layer " << layer << " head " << m;
     }
   }

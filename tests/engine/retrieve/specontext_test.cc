@@ -239,7 +239,9 @@ TEST_F(SpeContextTest, ALayerThatLacksRowsChoosesAmongItsOwn) {
       std::vector<std::int32_t> positions;
       for (const std::int32_t row : rows) positions.push_back(run.cache().positions(1)[static_cast<std::size_t>(row)]);
       for (const std::int32_t p : whole.plug().attended_rows(0, m)) {
-        if (p >= kPrompt || p % 5 != 3) EXPECT_TRUE(std::ranges::binary_search(positions, p)) << "token " << n << " position " << p;
+        if (p >= kPrompt || p % 5 != 3) {
+          EXPECT_TRUE(std::ranges::binary_search(positions, p)) << "token " << n << " position " << p;
+        }
       }
     }
   }
