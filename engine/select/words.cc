@@ -19,7 +19,7 @@ const std::vector<PlugOption>& table() {
 
 /// Shares of long contexts and of chunks, and what stays beside first blocks at least.
 constexpr double kLongShare = 0.16, kChunkShare = 0.17, kBesidesFirst = 0.05;
-constexpr std::int32_t kLongBlock = 64;
+constexpr std::int32_t kLongBlock = 32;  ///< documents in blocks of this or more are long
 
 std::int64_t tokens_in(const SelectableContext& c, std::int32_t block) {
   return std::min<std::int64_t>(c.block_tokens, c.num_tokens - std::int64_t{block} * c.block_tokens);
