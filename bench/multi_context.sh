@@ -27,7 +27,7 @@ strategies=recompute,reuse,reuse:positions=naive,multi_infllm,cacheblend:recompu
 strategies+=,samkv:select=off,recompute=none,samkv:select=off,samkv:bias=off,recompute=none,samkv:recompute=none,samkv:bias=off
 strategies+=,samkv:layer_mode=shared,samkv_words,samkv_words:link_share=0,samkv_words:keep_ratio=0.3
 kinds="single continuation alias two_hop comparison needle"
-declare -A shapes=([chunks]="--documents 16 --document-tokens 300:500" [long]="--documents 4 --document-tokens 1500:2000")
+declare -A shapes=([chunks]="--documents 16 --document-tokens 300:500" [long]="--documents 4 --document-tokens 1500:2000") chunk_tokens=([chunks]=512 [long]=2304)
 if [ -z "$scores" ]; then
   scores="${only:-$work/scores}"
   mkdir -p "$scores" bench/results
@@ -42,7 +42,7 @@ if [ -z "$scores" ]; then
       done >"$suite.part"
       mv "$suite.part" "$suite"
     fi
-    build/release/quire fidelity -m models/long --suite "$suite" --limit 0 --strategies "$strategies" --json "$scores/$geometry.json" --svg "bench/results/multi_context-$geometry.svg" >&2
+    build/release/quire fidelity -m models/long --suite "$suite" --limit 0 --chunk-tokens "${chunk_tokens[$geometry]}" --strategies "$strategies" --json "$scores/$geometry.json" --svg "bench/results/multi_context-$geometry.svg" >&2
   done
   [ -z "$only" ] || exit 0
 fi
