@@ -109,10 +109,10 @@ class Bench {
                   "{\"shape\": \"%s\", \"strategy\": \"%s\", \"tier\": \"%s\", \"ttft_ms\": %.1f, \"min_ms\": %.1f, \"max_ms\": %.1f, \"of_recompute\": %.4f, "
                   "\"cpu_ms\": %.1f, \"cpu_of_recompute\": %.4f, \"sequence_ratio\": %.4f, \"recompute_ratio\": %.4f, \"bytes_read\": %.0f, \"bytes_read_ratio\": %.4f, "
                   "\"sketch_bytes\": %lld, \"kv_bytes_attended\": %.0f, \"most_kv_bytes\": %lld, \"selection_of_ttft\": %.4f, \"query_pass_ms\": %.1f, \"select_ms\": %.2f, \"load_ms\": %.1f, "
-                  "\"place_ms\": %.1f, \"recompute_ms\": %.1f, \"question_ms\": %.1f}",
+                  "\"place_ms\": %.1f, \"recompute_ms\": %.1f, \"question_ms\": %.1f, \"overlapped_ms\": %.1f}",
                   shape_.name, name.c_str(), tier, ttft, *least, *most, ttft / whole_ms, median(m.cpu_ms), median(m.cpu_ms) / whole_cpu, m.last.plan.keep_ratio,
                   m.last.plan.recompute_ratio, read, all > 0 ? read / all : 0, static_cast<long long>(s.sketch_bytes), kept, static_cast<long long>(s.most_cache_bytes), s.select_ms / s.ttft_ms, s.query_pass_ms,
-                  s.select_ms, s.load_ms, span_ms(m.last.plan, "place"), s.recompute_ms, s.prefill_ms);
+                  s.select_ms, s.load_ms, span_ms(m.last.plan, "place"), s.recompute_ms, s.prefill_ms, s.overlapped_ms);
     std::fprintf(stderr, "%s\n", text);
     return std::string(text) + ",\n  ";
   }

@@ -132,6 +132,7 @@ struct QueryStats {
   double queue_ms = 0, lookup_ms = 0, load_ms = 0, prefill_ms = 0, recompute_ms = 0, ttft_ms = 0, decode_ms = 0, total_ms = 0;
   std::int64_t completion_tokens = 0;
   std::int64_t written_tokens = 0;         ///< tokens of missing contexts whose new KV was handed to the store
+  double overlapped_ms = 0;                ///< of prefill_ms and recompute_ms: layers that ran while stored KV of higher ones was still on its way
   double query_pass_ms = 0, select_ms = 0; ///< the question's first run and the choice of blocks; both lie before ttft_ms
   double compress_ms = 0;                  ///< ranking the working cache's rows, and dropping them; before ttft_ms
   double prompt_ms = 0;                    ///< reading the prompt with the draft and cutting it; before ttft_ms

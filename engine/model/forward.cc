@@ -51,6 +51,7 @@ class ForwardPass::Impl {
   Impl& operator=(const Impl&) = delete;
 
   bool done() const { return done_; }
+  std::int32_t layer() const { return next_layer_; }
   Status step() {
     Status status = step_unchecked();
     if (!done_ && status.ok()) return status;
@@ -299,6 +300,7 @@ ForwardPass::~ForwardPass() = default;
 
 Status ForwardPass::step() { return impl_->step(); }
 bool ForwardPass::done() const { return impl_->done(); }
+std::int32_t ForwardPass::layer() const { return impl_->layer(); }
 
 Status forward(Model& model, const ForwardRequest& request, ForwardWorkspace& workspace) {
   ForwardPass pass(model, request, workspace);

@@ -102,6 +102,8 @@ class ForwardPass {
   /// Runs the next layer; the last one also writes logits and hidden states. Errors as forward(); the pass is over then.
   Status step();
   bool done() const;
+  /// The layer that step() runs next.
+  std::int32_t layer() const;
 
  private:
   class Impl;

@@ -1,6 +1,7 @@
 #include "engine/pipeline/assembly.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/model/hook_chain.h"
 
@@ -15,6 +16,20 @@ void append(std::vector<std::int32_t>& ids, std::vector<std::int32_t>& positions
 }
 
 }  // namespace
+
+/// Of one item; what its pass points to stays in place.
+struct Assembly::Chunk {
+  std::vector<std::int32_t> ids, positions;  ///< `size` tokens of the item, and `ahead` of the look-ahead behind them
+  std::size_t size = 0, ahead = 0;
+  std::int32_t last_row = 0;
+  bool last = false;  ///< of the item
+  double ms = 0;
+  ForwardWorkspace own_workspace;
+  std::optional<HookChain> hooks;
+  std::optional<ForwardPass> pass;
+};
+
+Assembly::~Assembly() = default;
 
 Assembly::Assembly(QueryRun& run, KvSupply& supply, bool prefix_done)
     : run_(run), supply_(supply), placement_(run, supply, run.recomputer->has_pass() ? Placement::Values::kKeep : Placement::Values::kRelease) {
@@ -82,12 +97,21 @@ void Assembly::skip(std::int64_t tokens) {
   }
 }
 
-bool Assembly::ready() {
+/// The question need not wait for the last layer of the contexts in front of it. Where a retrieval head follows the prompt, or the last placed row is
+/// taken out again, it does.
+bool Assembly::overlaps(const Item& item) const {
+  const Item& next = items_[next_ + 1];
+  return &item == &items_[next_] && next.question && !next.replaces_last_row && !run_.head_track;
+}
+
+bool Assembly::ready() const {
   if (done()) return false;
   const Item& item = items_[next_];
-  if (item.question) return placement_.done() || placement_.ready();
-  return item.contexts.empty() || !placing_ || placement_.ready() || placement_.done();
+  if (!item.contexts.empty()) return !placing_ || placement_.done();
+  return placement_.placed(chunk_ ? chunk_->pass->layer() : 0);
 }
+
+Status Assembly::place() { return placement_.step(); }
 
 Status Assembly::step() {
   Item& item = items_[next_];
@@ -95,9 +119,9 @@ Status Assembly::step() {
   if (!placing_) {
     QUIRE_RETURN_IF_ERROR(placement_.begin(item.contexts));
     placing_ = true;
+    if (!placement_.done() && !overlaps(item)) return {};
   }
-  QUIRE_RETURN_IF_ERROR(placement_.step());
-  if (!placement_.done()) return {};
+  if (!placement_.done() && !overlaps(item)) return {};
   placing_ = false;
   ++next_;
   return run_.head_track ? track_placed(item) : Status();
@@ -162,6 +186,37 @@ Status Assembly::run_sparse(Item& item) {
   return {};
 }
 
+void Assembly::begin_chunk(Item& item) {
+  chunk_ = std::make_unique<Chunk>();
+  Chunk& c = *chunk_;
+  c.size = std::min(at(run_.core.chunk_tokens), item.ids.size() - done_tokens_);
+  c.last = done_tokens_ + c.size == item.ids.size();
+  c.last_row = static_cast<std::int32_t>(c.size) - 1;
+  const auto part = [&](const std::vector<std::int32_t>& all) { return std::span(all).subspan(done_tokens_, c.size); };
+  c.ids.assign(part(item.ids).begin(), part(item.ids).end());
+  c.positions.assign(part(item.positions).begin(), part(item.positions).end());
+  if (c.last && item.question) {
+    // Rows in front do not see them: the answer begins with the same bits.
+    const std::span<const std::int32_t> ahead = look_ahead();
+    append(c.ids, c.positions, ahead, next_position_);
+    c.ahead = ahead.size();
+  }
+  c.hooks.emplace(item.question || run_.compressor->observes_prompt() ? run_.compressor->observer() : nullptr, run_.queries.get());
+  ForwardRequest request{};
+  request.token_ids = c.ids;
+  request.positions = c.positions;
+  request.cache = &*run_.cache;
+  request.tap = run_.head_track.get();
+  if (!c.hooks->empty()) request.hook = &*c.hooks;
+  if (c.last && item.question) {
+    logits_.resize(at(run_.core.model->config().vocab_size));
+    request.logit_rows = std::span(&c.last_row, 1);
+    request.logits = logits_.data();
+  }
+  // Between layers others run, in the engine's workspace.
+  c.pass.emplace(*run_.core.model, request, placement_.done() ? run_.core.workspace : c.own_workspace);
+}
+
 Status Assembly::run_chunk(Item& item) {
   const auto started = Clock::now();
   if (compute_started_ == Clock::time_point{}) compute_started_ = started;
@@ -169,41 +224,26 @@ Status Assembly::run_chunk(Item& item) {
     QUIRE_RETURN_IF_ERROR(take_last_row_out(item));
     item.replaces_last_row = false;
   }
-  const std::size_t n = std::min(at(run_.core.chunk_tokens), item.ids.size() - done_tokens_);
-  const bool last = done_tokens_ + n == item.ids.size();
-  const auto last_row = static_cast<std::int32_t>(n) - 1;
-  ForwardRequest request{};
-  request.token_ids = std::span(item.ids).subspan(done_tokens_, n);
-  request.positions = std::span(item.positions).subspan(done_tokens_, n);
-  const std::span<const std::int32_t> ahead = last && item.question ? look_ahead() : std::span<const std::int32_t>();
-  std::vector<std::int32_t> ids, positions;
-  if (!ahead.empty()) {
-    // Rows in front do not see them: the answer begins with the same bits.
-    ids.assign(request.token_ids.begin(), request.token_ids.end());
-    positions.assign(request.positions.begin(), request.positions.end());
-    append(ids, positions, ahead, next_position_);
-    request.token_ids = ids;
-    request.positions = positions;
-  }
-  request.cache = &*run_.cache;
-  request.tap = run_.head_track.get();
-  HookChain hooks(item.question || run_.compressor->observes_prompt() ? run_.compressor->observer() : nullptr, run_.queries.get());
-  if (!hooks.empty()) request.hook = &hooks;
-  if (last && item.question) {
-    logits_.resize(at(run_.core.model->config().vocab_size));
-    request.logit_rows = std::span(&last_row, 1);
-    request.logits = logits_.data();
-  }
-  QUIRE_RETURN_IF_ERROR(forward(*run_.core.model, request, run_.core.workspace));
-  if (run_.head_track) QUIRE_RETURN_IF_ERROR(run_.head_track->add_computed(request.token_ids.first(n), request.positions.first(n)));
-  for (std::int32_t layer = 0; layer < run_.cache->num_layers() && !ahead.empty(); ++layer) {
-    run_.cache->truncate(layer, run_.cache->num_rows(layer) - static_cast<std::int64_t>(ahead.size()));
-  }
-  run_.stats.lookahead_tokens += static_cast<std::int64_t>(ahead.size());
+  if (!chunk_) begin_chunk(item);
+  while (!chunk_->pass->done() && placement_.placed(chunk_->pass->layer())) QUIRE_RETURN_IF_ERROR(chunk_->pass->step());
   const double ms = ms_between(started, Clock::now());
   run_.stats.prefill_ms += ms;
-  run_.core.meter->add_prefill(static_cast<std::int64_t>(n + ahead.size()), ms);
-  done_tokens_ += n;
+  if (!placement_.done()) run_.stats.overlapped_ms += ms;
+  chunk_->ms += ms;
+  return chunk_->pass->done() ? end_chunk(item) : Status();
+}
+
+Status Assembly::end_chunk(Item& item) {
+  const Chunk& c = *chunk_;
+  if (run_.head_track) QUIRE_RETURN_IF_ERROR(run_.head_track->add_computed(std::span(c.ids).first(c.size), std::span(c.positions).first(c.size)));
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers() && c.ahead > 0; ++layer) {
+    run_.cache->truncate(layer, run_.cache->num_rows(layer) - static_cast<std::int64_t>(c.ahead));
+  }
+  run_.stats.lookahead_tokens += static_cast<std::int64_t>(c.ahead);
+  run_.core.meter->add_prefill(static_cast<std::int64_t>(c.ids.size()), c.ms);
+  done_tokens_ += c.size;
+  const bool last = c.last;
+  chunk_.reset();
   if (!last) return {};
   done_tokens_ = 0;
   ++next_;

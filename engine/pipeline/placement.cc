@@ -50,6 +50,12 @@ bool Placement::done() const {
   return std::all_of(parts_.begin(), parts_.end(), [this](const Part& p) { return p.done() && p.generation == supply_.generation(p.context); });
 }
 
+bool Placement::placed(std::int32_t layer) const {
+  return std::all_of(parts_.begin(), parts_.end(), [&](const Part& p) {
+    return p.generation == supply_.generation(p.context) && p.placed[at(run_.work(p.context).layout.group_of(layer))] != 0;
+  });
+}
+
 std::vector<std::int32_t> Placement::groups_ready(const Part& part) const {
   std::vector<std::int32_t> groups;
   const bool again = part.generation != supply_.generation(part.context);

@@ -6,13 +6,14 @@
 
 #include "engine/pipeline/kv_supply.h"
 #include "engine/pipeline/query_run.h"
+#include "engine/recompute/recompute_pass.h"
 #include "kernels/base/status.h"
 
 namespace quire {
 
 /// Rows of all contexts stand in the cache from begin() on, in prompt order in every layer; their contents are filled in group by group
 /// of layers, in whatever order the values arrive. Keys are rotated to the plan's positions. Threads: the engine thread.
-class Placement {
+class Placement final : public LayerGate {
  public:
   /// What becomes of the values of a context that is placed whole.
   enum class Values : std::uint8_t { kKeep, kRelease };
@@ -22,6 +23,9 @@ class Placement {
   /// Errors: kResourceExhausted.
   Status begin(std::vector<std::int32_t> contexts);
   bool done() const;
+  /// The rows of this layer are: a pass may run through it.
+  bool placed(std::int32_t layer) const override;
+  bool all_placed() const override { return done(); }
   /// Some values are here that are not placed.
   bool ready() const;
   /// Places what is here of one context.

@@ -216,7 +216,7 @@ bool QueryTask::has_own_work() const {
       return !supply_->missing_left() && (!sketches_wanted_ || supply_->sketches_ready()) && (!head_keys_wanted_ || supply_->head_keys_ready()) && supply_->tail_queries_ready() &&
              (run_.plan.needs_query_pass || !waits_for_scores());
     case Stage::kQueryPass: return pass_->done() ? !waits_for_scores() : pass_->ready();
-    case Stage::kAssemble: return assembly_->ready() && !waits_for_draft();
+    case Stage::kAssemble: return can_assemble();
     case Stage::kDecode:
     case Stage::kAttribute:
     case Stage::kDone: break;
@@ -369,13 +369,21 @@ void QueryTask::wish_for_queries() {
   run_.queries = std::make_unique<PromptQueries>(run_.core.model->rope(), PromptQueries::Shape{facts.shape.num_layers, facts.num_heads, facts.shape.head_dim}, wish, plan.prompt_tokens);
 }
 
+bool QueryTask::can_assemble() const {
+  if (assembly_->can_place()) return true;
+  if (!recomputes_next()) return assembly_->ready() && !waits_for_draft();
+  if (!recompute_) return true;
+  return recompute_->done() ? assembly_->placed().all_placed() : recompute_->ready();
+}
+
 Status QueryTask::step_assembly() {
-  if (assembly_->before_question() && !recompute_done_) {
-    if (!assembly_->placed()) return assembly_->place_again();
+  if (assembly_->can_place()) return assembly_->place();
+  if (recomputes_next()) {
     if (run_.recomputer->has_pass()) {
-      if (!recompute_) recompute_ = std::make_unique<RecomputeStage>(run_, *supply_);
-      QUIRE_RETURN_IF_ERROR(recompute_->step());
-      if (!recompute_->done()) return {};
+      if (!recompute_) recompute_ = std::make_unique<RecomputeStage>(run_, *supply_, assembly_->placed());
+      if (!recompute_->done()) QUIRE_RETURN_IF_ERROR(recompute_->step());
+      // Layers above the highest that the pass ran through may still be on their way.
+      if (!recompute_->done() || !assembly_->placed().all_placed()) return {};
       recompute_.reset();
       for (std::int32_t i = 0; i < run_.num_contexts(); ++i) supply_->release(i);
     }

@@ -106,6 +106,9 @@ class QueryTask {
   bool has_own_work() const;
   bool may_use_device() const;
   bool waits_for_draft() const;
+  /// The rows in front of the question are yet to be computed again, if the strategy does so.
+  bool recomputes_next() const { return assembly_->before_question() && !recompute_done_; }
+  bool can_assemble() const;
   bool wants_draft_scores() const;
   bool waits_for_scores() const;
 

@@ -13,30 +13,55 @@ Status RecomputeStage::prepare() {
   input.rope = &run_.core.model->rope();
   input.sketch = [this](std::int32_t context) { return supply_.sketch(context); };
   QUIRE_ASSIGN_OR_RETURN(pass_, run_.recomputer->prepare(input));
-  if (pass_) pass_->observe(run_.queries.get());
+  num_rows_.clear();
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer) num_rows_.push_back(run_.cache->num_rows(layer));
+  generations_ = generations();
+  prepared_ = true;
+  if (!pass_) return {};
+  pass_->observe(run_.queries.get());
+  pass_->wait_on(&placed_);
   return {};
 }
 
+std::int32_t RecomputeStage::generations() const {
+  std::int32_t sum = 0;
+  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) sum += supply_.generation(i);
+  return sum;
+}
+
+void RecomputeStage::give_up() {
+  pass_.reset();
+  prepared_ = done_ = false;
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer) run_.cache->truncate(layer, num_rows_[static_cast<std::size_t>(layer)]);
+}
+
 Status RecomputeStage::step() {
-  const auto started = Clock::now();
-  if (started_ == Clock::time_point{}) started_ = started;
-  if (!pass_) QUIRE_RETURN_IF_ERROR(prepare());
+  if (started_ == Clock::time_point{}) started_ = Clock::now();
+  if (outdated()) give_up();
+  if (!prepared_) QUIRE_RETURN_IF_ERROR(prepare());
   if (pass_) {
-    const Status status = pass_->step(*run_.core.model, *run_.cache, run_.core.workspace, run_.core.chunk_tokens);
-    run_.stats.recompute_ms += ms_between(started, Clock::now());
-    if (status.code() == Code::kCorruption) {
-      const std::int32_t wrong = pass_->report().wrong_context;
-      pass_.reset();
-      return supply_.distrust(wrong);
-    }
-    QUIRE_RETURN_IF_ERROR(status);
-    if (!pass_->done()) return {};
+    if (!pass_->ready()) return {};
+    QUIRE_RETURN_IF_ERROR(run_pass());
+    if (!pass_ || !pass_->done()) return {};
     report();
   }
   pass_.reset();
   done_ = true;
   run_.add_span("recompute", started_, Clock::now());
   return {};
+}
+
+Status RecomputeStage::run_pass() {
+  const auto started = Clock::now();
+  const bool all = placed_.all_placed();
+  const Status status = pass_->step(*run_.core.model, *run_.cache, all ? run_.core.workspace : own_workspace_, run_.core.chunk_tokens);
+  const double ms = ms_between(started, Clock::now());
+  run_.stats.recompute_ms += ms;
+  if (!all) run_.stats.overlapped_ms += ms;
+  if (status.code() != Code::kCorruption) return status;
+  const std::int32_t wrong = pass_->report().wrong_context;
+  pass_.reset();
+  return supply_.distrust(wrong);
 }
 
 void RecomputeStage::report() {

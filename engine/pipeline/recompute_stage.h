@@ -1,7 +1,9 @@
 /// The recomputer's pass over the placed rows of one query.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "engine/pipeline/kv_supply.h"
 #include "engine/pipeline/query_run.h"
@@ -12,21 +14,34 @@ namespace quire {
 /// a new pass. Threads: the engine thread.
 class RecomputeStage {
  public:
-  RecomputeStage(QueryRun& run, KvSupply& supply) : run_(run), supply_(supply) {}
+  /// `placed` must outlive it: what the pass waits for, layer by layer.
+  RecomputeStage(QueryRun& run, KvSupply& supply, const LayerGate& placed) : run_(run), supply_(supply), placed_(placed) {}
 
-  bool done() const { return done_; }
-  /// Everything the supply has is placed. Errors: of prepare() and the pass, but for kCorruption.
+  /// Undone when a value fails that the pass had no need to wait for.
+  bool done() const { return done_ && !outdated(); }
+  /// Whether step() has work; else it waits for values.
+  bool ready() const { return !pass_ || outdated() || pass_->ready(); }
+  /// Errors: of prepare() and the pass, but for kCorruption.
   Status step();
 
  private:
   Status prepare();
+  Status run_pass();
+  std::int32_t generations() const;
+  /// Values of some context were replaced meanwhile, so its rows are written again, those that the pass has written included.
+  bool outdated() const { return prepared_ && generations() != generations_; }
+  void give_up();
   void report();
 
   QueryRun& run_;
   KvSupply& supply_;
+  const LayerGate& placed_;
+  ForwardWorkspace own_workspace_;  ///< of a pass that waits between layers, where others run in the engine's
   std::unique_ptr<RecomputePass> pass_;
+  std::vector<std::int64_t> num_rows_;  ///< [layer] before the pass
+  std::int32_t generations_ = 0;
   Clock::time_point started_;
-  bool done_ = false;
+  bool prepared_ = false, done_ = false;
 };
 
 }  // namespace quire

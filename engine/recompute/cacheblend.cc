@@ -48,8 +48,9 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
 
  private:
   Status scan(Model& model, WorkingCache& cache, ForwardWorkspace& workspace, std::int64_t max_rows) {
-    QUIRE_ASSIGN_OR_RETURN(const std::size_t n, chunk_.run(candidates_, next_, max_rows, model, cache, *this, workspace));
-    next_ += n;
+    chunk_.begin(candidates_, next_, max_rows, model, cache, *this, workspace);
+    QUIRE_RETURN_IF_ERROR(chunk_.advance(nullptr));
+    next_ += chunk_.num_rows();
     return next_ == candidates_.size() ? choose(cache) : Status();
   }
 

@@ -11,6 +11,14 @@
 
 namespace quire {
 
+/// Says which layers of the working cache hold the stored rows already: values arrive while lower layers run.
+class LayerGate {
+ public:
+  virtual ~LayerGate() = default;
+  virtual bool placed(std::int32_t layer) const = 0;
+  virtual bool all_placed() const = 0;
+};
+
 /// What a pass did.
 struct RecomputeReport {
   std::vector<std::vector<std::int32_t>> tokens;  ///< [context] tokens carried through the pass and replaced in a layer, ascending
@@ -26,7 +34,10 @@ class RecomputePass {
  public:
   virtual ~RecomputePass() = default;
   virtual bool done() const = 0;
-  /// One forward call of at most max_rows rows (>= 1); with the last rows also what is written at the end. Not called once done().
+  /// step() can go on; else it waits for rows to be placed.
+  virtual bool ready() const { return gate_ == nullptr || gate_->all_placed(); }
+  /// One forward call of at most max_rows rows (>= 1), as far as layers are placed; with the last rows also what is written at the end. Not called once
+  /// done(). Until a call is through all layers, the next step() goes on with it in the workspace it began with.
   ///
   /// Layer 0 of a token depends on nothing but the token, so there new KV must equal the stored one (SAM-4) within rounding between
   /// machines. A context that fails is not what its key says: kCorruption, and report().wrong_context names it. Its rows may then be
@@ -37,8 +48,11 @@ class RecomputePass {
   /// `hook` sees the rows that are replaced while they run, after what the pass decided on them, and decides nothing. Before the first step(); it must outlive
   /// the pass. Null: nobody.
   void observe(ForwardHook* hook) { observer_ = hook; }
+  /// Before the first step(); it must outlive the pass. Null: all layers are placed.
+  void wait_on(const LayerGate* gate) { gate_ = gate; }
 
  protected:
+  const LayerGate* gate_ = nullptr;
   ForwardHook* observer_ = nullptr;
   RecomputeReport report_;
 };

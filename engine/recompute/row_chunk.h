@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/model/forward.h"
+#include "engine/recompute/recompute_pass.h"
 #include "engine/recompute/row_set.h"
 
 namespace quire {
@@ -13,11 +15,12 @@ namespace quire {
 /// Keeps its buffers from chunk to chunk. Threads: one at a time.
 class RowChunk {
  public:
-  /// Runs rows first .. of `rows`, at most `max_rows`, and returns how many. They start with no row in the cache: `hook` finds theirs
-  /// after each projection. Errors: those of forward() and of the hook.
-  Result<std::size_t> run(const RowSet& rows, std::size_t first, std::int64_t max_rows, Model& model, WorkingCache& cache, ForwardHook& hook,
+  /// Begins with rows first .. of `rows`, at most `max_rows`. They start with no row in the cache: `hook` finds theirs after each projection.
+  /// All that is passed must stay until the chunk is done.
+  void begin(const RowSet& rows, std::size_t first, std::int64_t max_rows, Model& model, WorkingCache& cache, ForwardHook& hook,
                           ForwardWorkspace& workspace) {
     const std::size_t n = std::min(rows.size() - first, static_cast<std::size_t>(max_rows));
+    num_rows_ = n;
     token_ids_.resize(n);
     positions_.resize(n);
     for (std::size_t i = 0; i < n; ++i) {
@@ -31,11 +34,23 @@ class RowChunk {
     request.cache_rows = nowhere_;
     request.cache = &cache;
     request.hook = &hook;
-    QUIRE_RETURN_IF_ERROR(forward(model, request, workspace));
-    return n;
+    pass_ = std::make_unique<ForwardPass>(model, request, workspace);
+  }
+  /// Between begin() and the end.
+  bool running() const { return pass_ != nullptr; }
+  bool ready(const LayerGate* gate) const { return gate == nullptr || gate->placed(pass_->layer()); }
+  std::size_t num_rows() const { return num_rows_; }
+  /// Runs layers as far as they are placed. Errors: those of forward() and of the hook; the chunk is over then.
+  Status advance(const LayerGate* gate) {
+    Status status;
+    while (status.ok() && !pass_->done() && ready(gate)) status = pass_->step();
+    if (!status.ok() || pass_->done()) pass_.reset();
+    return status;
   }
 
  private:
+  std::unique_ptr<ForwardPass> pass_;
+  std::size_t num_rows_ = 0;
   std::vector<std::int32_t> token_ids_, positions_;
   std::vector<std::int64_t> nowhere_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "engine/model/hook_chain.h"
@@ -26,9 +27,11 @@ class RowPass final : public RecomputePass, private ForwardHook {
 
   bool done() const override { return done_; }
 
+  bool ready() const override { return chunk_.running() ? chunk_.ready(gate_) : gate_ == nullptr || gate_->placed(0); }
+
   Status step(Model& model, WorkingCache& cache, ForwardWorkspace& workspace, std::int64_t max_rows) override {
     Status status = run_chunk(model, cache, workspace, max_rows);
-    if (status.ok() && next_ < rows_.size()) return {};
+    if (status.ok() && (chunk_.running() || next_ < rows_.size())) return {};
     for (std::int32_t layer = 0; layer < input_.num_layers; ++layer) cache.truncate(layer, finder_.num_rows(layer));
     if (status.ok()) status = write_fused(cache);
     fused_.clear();
@@ -46,9 +49,12 @@ class RowPass final : public RecomputePass, private ForwardHook {
 
   Status run_chunk(Model& model, WorkingCache& cache, ForwardWorkspace& workspace, std::int64_t max_rows) {
     kv_dtype_ = model.options().kv_dtype;
-    HookChain hooks(this, observer_);
-    QUIRE_ASSIGN_OR_RETURN(const std::size_t n, chunk_.run(rows_, next_, max_rows, model, cache, hooks, workspace));
-    next_ += n;
+    if (!chunk_.running()) {
+      hooks_.emplace(static_cast<ForwardHook*>(this), observer_);
+      chunk_.begin(rows_, next_, max_rows, model, cache, *hooks_, workspace);
+    }
+    QUIRE_RETURN_IF_ERROR(chunk_.advance(gate_));
+    if (!chunk_.running()) next_ += chunk_.num_rows();
     return {};
   }
 
@@ -162,6 +168,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
   std::size_t next_ = 0;  ///< first row of the present chunk
   bool done_ = false;
   std::vector<Fused> fused_;
+  std::optional<HookChain> hooks_;
   RowChunk chunk_;
   std::vector<std::int32_t> written_, padding_positions_;
   std::vector<std::size_t> padding_;  ///< rows that this layer does not keep

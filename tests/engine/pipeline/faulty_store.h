@@ -1,6 +1,10 @@
 /// A store whose reads fail, wait or are refused when a test says so; everything else goes through.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -30,11 +34,23 @@ class FaultyStore final : public Store {
     std::lock_guard lock(mu_);
     holding_ = true;
   }
+  /// The same for values of this group of layers and those above it, but for the first `calls` calls that ask for any; others go through.
+  void hold_from(std::uint32_t group, int calls = 0) {
+    std::lock_guard lock(mu_);
+    hold_from_ = group;
+    calls_let_through_ = calls;
+  }
+  /// Until something is held, and everything that went through has been answered.
+  void wait_for_others() {
+    std::unique_lock lock(mu_);
+    changed_.wait(lock, [this] { return !held_.empty() && on_their_way_ == 0; });
+  }
   void release() {
     std::vector<std::function<void()>> held;
     {
       std::lock_guard lock(mu_);
       holding_ = false;
+      hold_from_ = kNoGroup;
       held.swap(held_);
     }
     for (auto& f : held) f();
@@ -58,8 +74,28 @@ class FaultyStore final : public Store {
       held_.push_back([this, requests = std::move(requests), faulty, stop]() mutable { (void)behind_->fetch_async(std::move(requests), faulty, stop); });
       return {};
     }
+    const bool upper = std::any_of(requests.begin(), requests.end(), [this](const ReadRequest& r) { return above(r); });
+    if (!upper || calls_let_through_-- > 0) {
+      lock.unlock();
+      return behind_->fetch_async(std::move(requests), std::move(faulty), stop);
+    }
+    Part now, later;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      Part& part = above(requests[i]) ? later : now;
+      part.requests.push_back(requests[i]);
+      part.index.push_back(i);
+    }
+    if (!later.requests.empty()) held_.push_back([this, later, faulty, stop] { (void)behind_->fetch_async(later.requests, at_places(later.index, faulty), stop); });
+    on_their_way_ += now.requests.size();
     lock.unlock();
-    return behind_->fetch_async(std::move(requests), std::move(faulty), stop);
+    changed_.notify_all();
+    if (now.requests.empty()) return {};
+    return behind_->fetch_async(now.requests, [this, answer = at_places(now.index, faulty)](std::size_t i, Result<PinnedBytes> bytes, Tier tier) {
+      answer(i, std::move(bytes), tier);
+      std::lock_guard counted(mu_);
+      --on_their_way_;
+      changed_.notify_all();
+    }, stop);
   }
   Result<std::unique_ptr<SegmentWriter>> begin_segment(const ContextKey& key, const SegmentLayout& layout, std::uint64_t bytes,
                                                        std::string_view tenant, std::string_view fingerprint) override {
@@ -107,9 +143,23 @@ class FaultyStore final : public Store {
   Status flush() override { return behind_->flush(); }
 
  private:
+  static constexpr std::uint32_t kNoGroup = ~0u;
+  struct Part {
+    std::vector<ReadRequest> requests;
+    std::vector<std::size_t> index;  ///< in the call they come from
+  };
+  bool above(const ReadRequest& r) const { return r.kind == ReadKind::kValue && r.group >= hold_from_; }
+  static FetchDone at_places(std::vector<std::size_t> index, FetchDone done) {
+    return [index = std::move(index), done = std::move(done)](std::size_t i, Result<PinnedBytes> bytes, Tier tier) { done(index[i], std::move(bytes), tier); };
+  }
+
   std::unique_ptr<Store>& behind_;
   std::mutex mu_;
+  std::condition_variable changed_;
   bool holding_ = false;                      // guarded by mu_
+  std::uint32_t hold_from_ = kNoGroup;        // guarded by mu_
+  int calls_let_through_ = 0;                 // guarded by mu_: of those that ask above hold_from_
+  std::size_t on_their_way_ = 0;              // guarded by mu_: past hold_from(), not answered
   std::vector<std::function<void()>> held_;   // guarded by mu_
   std::atomic<int> begun_{0};
 };

@@ -87,6 +87,47 @@ TEST_P(RecomputePassConformance, AStepRunsNoMoreRowsThanAsked) {
   EXPECT_LE(bed_.finish(**pass, 5).projected, 106 * bed_.num_layers() * 2);
 }
 
+/// Opens when told, from below.
+struct OpenedLayers final : LayerGate {
+  explicit OpenedLayers(std::int32_t layers) : num_layers(layers) {}
+  bool placed(std::int32_t layer) const override { return layer < open; }
+  bool all_placed() const override { return open >= num_layers; }
+  const std::int32_t num_layers;
+  std::int32_t open = 0;
+};
+
+// Stored rows of a layer come while the layers below it run, and others use the model meanwhile.
+TEST_P(RecomputePassConformance, WaitsForLayersAndComesToTheSame) {
+  const Selection selection = bed_.random_selection(rng_, 0.4);
+  const auto want = bed_.recompute(*plug_, selection, 6);
+  const CacheContent whole = content(bed_.cache());
+  bed_.place(selection);
+  const RecomputeInput input = bed_.input(selection);
+  if (const auto more = plug_->blocks_to_load(input)) bed_.stored().load(*more, bed_.num_contexts());
+  auto pass = plug_->prepare(input);
+  ASSERT_TRUE(pass.ok());
+  if (*pass == nullptr) return;
+  OpenedLayers gate(bed_.num_layers());
+  (*pass)->wait_on(&gate);
+  EXPECT_FALSE((*pass)->ready());
+  ForwardWorkspace workspace;
+  for (; !gate.all_placed(); ++gate.open) {
+    while ((*pass)->ready() && !(*pass)->done()) ASSERT_TRUE((*pass)->step(bed_.model(), bed_.cache(), workspace, 6).ok());
+    const CacheContent now = content(bed_.cache());
+    for (std::int32_t layer = gate.open; layer < bed_.num_layers(); ++layer) {
+      const auto l = static_cast<std::size_t>(layer);
+      EXPECT_EQ(now[l].size(), whole[l].size()) << "a layer that is not placed was touched";
+    }
+    (void)bed_.ask_full({5, 9, 4});
+  }
+  EXPECT_TRUE((*pass)->ready() || (*pass)->done());
+  const RecomputeReport report = bed_.finish(**pass, 6);
+  EXPECT_EQ(content(bed_.cache()), whole);
+  EXPECT_EQ(report.tokens, want->tokens);
+  EXPECT_EQ(report.replaced, want->replaced);
+  EXPECT_EQ(report.projected, want->projected);
+}
+
 TEST_P(RecomputePassConformance, AcceptsNoContextsEmptyOnesAndASingleLayer) {
   for (const std::vector<Ids>& docs : {std::vector<Ids>{}, std::vector<Ids>{{}, {}}, std::vector<Ids>{{7}}, std::vector<Ids>{{7}, {8}}}) {
     Bed bed(family_model(families()[0]), docs);

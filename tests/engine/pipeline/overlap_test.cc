@@ -1,0 +1,119 @@
+/// Values of lower layers are computed with while those of higher ones are still on their way.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <string>
+
+#include "engine/pipeline/kv_layout.h"
+#include "tests/engine/pipeline/faulty_store.h"
+#include "tests/engine/pipeline/harness.h"
+
+namespace quire::testing {
+namespace {
+
+/// Four layers, the values of a block in two groups of two: heads so wide that no more fit into a value.
+const char* const kWideConfig = R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","num_hidden_layers":4,"hidden_size":48,"intermediate_size":80,
+  "num_attention_heads":8,"num_key_value_heads":8,"head_dim":128,"vocab_size":4096,"max_position_embeddings":2048,"rms_norm_eps":1e-5,"rope_theta":10000.0,
+  "tie_word_embeddings":false,"bos_token_id":1,"eos_token_id":[2]})";
+
+struct Way {
+  std::string name, strategy;
+  std::map<std::string, std::string, std::less<>> options;
+  int calls_before = 0;  ///< reads of values before those that are held back
+  bool overlaps = true;
+};
+
+class OverlapTest : public ::testing::TestWithParam<Way> {
+ protected:
+  OverlapTest() : real_(open_test_store(folder_.path() / "store")), store_(real_) {
+    for (const char* name : {"tokenizer.model", "tokenizer_config.json"}) fs::copy_file(demo_model() / name, model_.path() / name);
+    write_file(model_.path() / "config.json", kWideConfig);
+    const auto config = load_model_config(model_.path());
+    write_file(model_.path() / "model.safetensors", safetensors_bytes(llama_tensors(*config, 5)));
+    engine_ = make_test_engine(model_.path(), store_, [](EngineOptions& o) {
+      o.kv_dtype = "f32";
+      o.block_tokens = 64;
+      o.working_cache_bytes = 512 << 20;
+      o.prefix_cache_bytes = 0;
+    });
+    std::mt19937 rng(3);
+    for (const std::size_t n : {500u, 330u, 420u}) {
+      Doc d{"d" + std::to_string(docs_.size()), random_ids(rng, n), std::nullopt};
+      d.key = ingest(*engine_, store_, d.id, d.ids);
+      docs_.push_back(std::move(d));
+    }
+    question_ = random_ids(rng, 9);
+  }
+  ~OverlapTest() override {
+    store_.release();
+    engine_->stop(std::chrono::milliseconds(0));
+  }
+  QueryRequest request() {
+    QueryRequest r = make_request(*engine_, docs_, question_, GetParam().strategy);
+    r.cache.options = PlugOptions(GetParam().options);
+    r.cache.write = false;
+    r.sampling.max_tokens = 5;
+    return r;
+  }
+  /// Lets the query come as far as it can while its upper layers are held back.
+  std::shared_ptr<CollectingSink> ask_held_back() {
+    store_.hold_from(1, GetParam().calls_before);
+    auto sink = std::make_shared<CollectingSink>();
+    EXPECT_TRUE(engine_->query(request(), sink).ok());
+    store_.wait_for_others();
+    // Nobody waits for it, and it has had its turns when others are done that came later.
+    QueryRequest other = make_request(*engine_, {}, docs_[0].ids, "recompute");
+    other.sampling.max_tokens = 3;
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(run_query(*engine_, other).status.ok());
+    EXPECT_FALSE(sink->done());
+    return sink;
+  }
+
+  TempFolder folder_, model_;
+  std::unique_ptr<Store> real_;
+  FaultyStore store_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<Doc> docs_;
+  std::vector<std::int32_t> question_;
+};
+
+TEST_P(OverlapTest, LowerLayersRunBeforeTheUpperOnesAreThere) {
+  ASSERT_EQ(KvLayout({4, 8, 128, DType::kF32}, 500, 64).num_groups(), 2);
+  const Outcome want = run_query(*engine_, request());
+  ASSERT_TRUE(want.status.ok()) << want.status.to_string();
+  const auto sink = ask_held_back();
+  store_.release();
+  const Outcome& got = sink->wait();
+  EXPECT_TRUE(got.status.ok()) << got.status.to_string();
+  EXPECT_EQ(got.ids, want.ids);
+  EXPECT_EQ(got.plan.recompute_ratio, want.plan.recompute_ratio);
+  EXPECT_EQ(got.stats.overlapped_ms > 0, GetParam().overlaps);
+  expect_fates_sum(got.plan);
+}
+
+// What was computed with the lower layers is not lost on the upper ones: the document is computed alone and everything comes to the same.
+TEST_P(OverlapTest, AnUpperLayerThatCannotBeReadIsAMissAndTheAnswerStays) {
+  const Outcome want = run_query(*engine_, request());
+  std::atomic<bool> lost{false};
+  std::atomic<int> failures{0};
+  store_.read_fault = [&](std::size_t) { return lost && failures++ == 1 ? Status::corruption("flipped bits") : Status(); };
+  const auto sink = ask_held_back();
+  lost = true;
+  store_.release();
+  const Outcome& got = sink->wait();
+  EXPECT_TRUE(got.status.ok()) << got.status.to_string();
+  EXPECT_EQ(got.ids, want.ids);
+  EXPECT_TRUE(std::any_of(got.plan.contexts.begin(), got.plan.contexts.end(), [](const PlannedContext& c) { return c.miss == MissReason::kCorrupt; }));
+  store_.read_fault = {};
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, OverlapTest,
+                         ::testing::Values(Way{"reuse", "reuse", {}}, Way{"epic", "epic", {}}, Way{"cacheblend", "cacheblend", {}, 0, false}, Way{"words", "samkv_words", {}},
+                                           Way{"samkv", "samkv", {{"keep_rule", "total_over_D"}}, 1}, Way{"samkv_overwrite", "samkv_overwrite", {{"keep_rule", "total_over_D"}}, 1},
+                                           Way{"samkv_shared", "samkv_overwrite", {{"layer_mode", "shared"}, {"keep_rule", "total_over_D"}}, 1},
+                                           Way{"samkv_none", "samkv", {{"recompute", "none"}, {"keep_rule", "total_over_D"}}, 1}),
+                         [](const auto& way) { return way.param.name; });
+
+}  // namespace
+}  // namespace quire::testing
