@@ -28,6 +28,14 @@ Result<std::string> find_model_path(const std::string& asked) {
   return Status::not_found("the embedded model was not found; set model.path (or QUIRE_MODEL_DIR) to a Hugging Face model folder. Looked at:" + looked).with_field("model.path");
 }
 
+std::string find_model_part(const std::string& asked, const std::string& model_path, const std::string& part) {
+  if (asked == "none") return "";
+  if (!asked.empty()) return asked;
+  const fs::path folder = fs::path(model_path) / part;
+  std::error_code ec;
+  return fs::is_regular_file(folder / "config.json", ec) ? folder.string() : "";
+}
+
 int complain(const std::string& message) {
   std::fprintf(stderr, "quire: %s\n", message.c_str());
   return 1;

@@ -11,6 +11,9 @@ namespace quire {
 /// ../share/quire/models/demo from an installed binary. Errors: kNotFound naming where was looked.
 Result<std::string> find_model_path(const std::string& asked);
 
+/// The folder of a model that goes with another: `asked`, or where that is empty `part` within `model_path`, if it is there. Empty: none; so is "none".
+std::string find_model_part(const std::string& asked, const std::string& model_path, const std::string& part);
+
 /// "quire: message" on standard error; returns the exit code 1.
 int complain(const Status& status);
 int complain(const std::string& message);

@@ -2,6 +2,7 @@
 
 #include "engine/device/device_compute.h"
 #include "kernels/cuda/backend/watched_ops.h"
+#include "server/commands/model_path.h"
 
 namespace quire {
 
@@ -26,8 +27,8 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
   o.working_cache_bytes = c.model.working_cache_bytes;
   o.device_cache_bytes = c.model.device_cache_bytes;
   o.device_requests = static_cast<std::int32_t>(c.model.device_requests);
-  o.draft_path = c.model.draft_path;
-  o.retrieval_head_path = c.model.retrieval_head_path;
+  o.draft_path = find_model_part(c.model.draft_path, model_path, "draft");
+  o.retrieval_head_path = find_model_part(c.model.retrieval_head_path, model_path, "head");
   o.draft_weights = c.model.draft_weights;
   o.draft_document_kv = c.model.draft_document_kv;
   o.draft_wait_ms = static_cast<std::int32_t>(c.model.draft_wait_ms);
