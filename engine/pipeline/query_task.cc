@@ -241,57 +241,19 @@ void QueryTask::step() {
   if (!status.ok()) finish(status, FinishReason::kError);
 }
 
-/// Of the front, how many tokens need not run: the answer begins with the logits of the last, and compressor and retriever see the rows they watch.
-std::int64_t QueryTask::tokens_to_share() const {
-  const auto front = static_cast<std::int64_t>(front_.token_ids.size()), question = static_cast<std::int64_t>(run_.request.suffix_ids.size());
-  if (run_.head_track && run_.head_track->input() == HeadInput::kFeature) return 0;  // pages hold no states of the tokens in them
-  if (run_.sparse_prefill()) {
-    const std::int64_t unseen = !run_.queries ? front : run_.queries->needs_whole_prompt() ? 0 : run_.plan.plan.prompt_tokens - run_.queries->wish().count;
-    return std::clamp<std::int64_t>(unseen, 0, front);
-  }
-  std::int64_t most = front;
-  if (front_.whole) most -= run_.compressor->observer() == nullptr ? 1 : question;
-  if (run_.compressor->observer() != nullptr && run_.compressor->observes_prompt()) return 0;
-  if (!run_.queries) return most;
-  // What a retriever sees must not depend on what others have left behind.
-  if (run_.queries->needs_whole_prompt()) return 0;
-  return std::clamp<std::int64_t>(front - run_.queries->wish().count + (front_.whole ? 0 : question), 0, most);
-}
-
-/// Begins with pages that an earlier request computed, if the strategy may reuse anything. Later than the plan: a query that waits for
-/// its turn holds no pages.
-Status QueryTask::take_shared_prefix() {
-  prefix_asked_ = true;
-  PrefixCache* prefixes = run_.core.prefixes;
-  if (prefixes == nullptr || (stage_ != Stage::kAssemble && stage_ != Stage::kQueryPass)) return {};
-  front_ = causal_front(run_.request, run_.plan);
-  if (run_.sparse_prefill()) {
-    // Rows within the band are exact; those behind it are this request's alone.
-    front_.token_ids.resize(static_cast<std::size_t>(run_.plan.plan.sparse_prefill->band));
-    front_.whole = false;
-  }
-  prefix_seed_ = key_seed(run_.core.facts, run_.request.tenant, run_.request.salt_digest);
-  if (run_.plan.plan.strategy_asked == "recompute") return {};
-  const std::int64_t most = tokens_to_share();
-  if (most == 0) return {};
-  const std::int64_t taken = prefixes->take(prefix_seed_, front_.token_ids, most, *run_.cache);
-  run_.plan.shared_tokens = run_.stats.shared_tokens = taken;
+/// Later than the plan: a query that waits for its turn holds no pages.
+Status QueryTask::take_shared_front() {
+  shared_front_.emplace(run_);
+  if (stage_ != Stage::kAssemble && stage_ != Stage::kQueryPass) return {};
+  QUIRE_ASSIGN_OR_RETURN(const std::int64_t taken, shared_front_->take());
+  if (taken == 0) return {};
   if (pass_) pass_->skip(taken);
   else assembly_->skip(taken);
-  if (!run_.head_track) return {};
-  std::vector<std::int32_t> positions(static_cast<std::size_t>(taken));
-  std::iota(positions.begin(), positions.end(), 0);
-  return run_.head_track->add_computed(std::span(front_.token_ids).first(positions.size()), positions);
-}
-
-/// Leaves the rows computed causally so far to later requests. Rows that a compressor has moved together are no beginning of anything.
-void QueryTask::keep_prefix() {
-  if (rows_dropped()) return;
-  if (run_.core.prefixes != nullptr && prefix_asked_ && run_.cache) run_.core.prefixes->add(prefix_seed_, front_.token_ids, *run_.cache);
+  return {};
 }
 
 Status QueryTask::step_stage() {
-  if (!prefix_asked_ && stage_ != Stage::kSketches) QUIRE_RETURN_IF_ERROR(take_shared_prefix());
+  if (!shared_front_ && stage_ != Stage::kSketches) QUIRE_RETURN_IF_ERROR(take_shared_front());
   switch (stage_) {
     case Stage::kSketches: return begin_selecting();
     case Stage::kQueryPass: {
@@ -397,7 +359,7 @@ Status QueryTask::step_assembly() {
 Status QueryTask::begin_decode() {
   const EngineFacts& facts = run_.core.facts;
   run_.add_span("prefill", assembly_->compute_started(), Clock::now());
-  keep_prefix();
+  if (shared_front_) shared_front_->keep();
   std::vector<ContextRows> contexts;
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
     if (run_.work(i).source != ContextSource::kNothing) contexts.push_back({run_.planned(i).offset, run_.planned(i).num_tokens});
@@ -434,7 +396,7 @@ Status QueryTask::begin_decode() {
 
 void QueryTask::decoded(const DecodeRow& row) {
   // The row is in the cache now.
-  if (front_.whole && row.status.ok()) front_.token_ids.push_back(row.token_id);
+  if (shared_front_ && row.status.ok()) shared_front_->add_answered(row.token_id);
   end_answer(answer_->decoded(row));
 }
 
@@ -483,7 +445,7 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   }
   stats.total_ms = ms_between(run_.received, now);
   if (run_.cache) stats.most_cache_bytes = run_.cache->most_bytes();
-  if (answer_ && !suspended_) keep_prefix();
+  if (answer_ && !suspended_ && shared_front_ && run_.cache) shared_front_->keep();
   if (supply_) supply_->report();
   finish_plan(run_.core.facts, run_.request, run_.core.meter->speeds(), run_.plan);
   if (run_.look_ahead) stats.draft_ms = run_.look_ahead->draft_ms();
@@ -495,6 +457,7 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   pass_.reset();
   attribution_.reset();
   recompute_.reset();
+  assembly_.reset();  // a pass between two layers still uses the cache
   supply_.reset();
   if (run_.retriever) {
     run_.retriever->settle();

@@ -19,6 +19,7 @@
 #include "engine/pipeline/query_pass.h"
 #include "engine/pipeline/query_run.h"
 #include "engine/pipeline/recompute_stage.h"
+#include "engine/pipeline/shared_front.h"
 
 namespace quire {
 
@@ -100,9 +101,7 @@ class QueryTask {
   void step_attribution();
   void end_answer(const std::optional<Answer::End>& end);
   bool rows_dropped() const { return run_.plan.plan.compression && run_.plan.plan.compression->dropped; }
-  std::int64_t tokens_to_share() const;
-  Status take_shared_prefix();
-  void keep_prefix();
+  Status take_shared_front();
   bool has_own_work() const;
   bool may_use_device() const;
   bool waits_for_draft() const;
@@ -125,9 +124,8 @@ class QueryTask {
   std::unique_ptr<QueryPass> pass_;
   std::unique_ptr<Assembly> assembly_;
   std::unique_ptr<RecomputeStage> recompute_;
-  bool sketches_wanted_ = false, head_keys_wanted_ = false, tail_queries_wanted_ = false, recompute_done_ = false, prefix_asked_ = false, suspended_ = false;
-  CausalFront front_;              ///< what the cache holds of it others may share; grows with the answer if it is the whole prompt
-  Digest prefix_seed_;
+  bool sketches_wanted_ = false, head_keys_wanted_ = false, tail_queries_wanted_ = false, recompute_done_ = false, suspended_ = false;
+  std::optional<SharedFront> shared_front_;  ///< once pages may be taken
   std::unique_ptr<Answer> answer_;
   Clock::time_point decode_started_;
   std::unique_ptr<AttributionPass> attribution_;

@@ -108,6 +108,15 @@ TEST_P(OverlapTest, AnUpperLayerThatCannotBeReadIsAMissAndTheAnswerStays) {
   store_.read_fault = {};
 }
 
+TEST_P(OverlapTest, CancelledBetweenTwoLayers) {
+  const auto sink = ask_held_back();
+  EXPECT_TRUE(engine_->cancel(request().id));
+  EXPECT_EQ(sink->wait().status.code(), Code::kCancelled);
+  store_.release();
+  const Outcome again = run_query(*engine_, request());
+  EXPECT_TRUE(again.status.ok()) << again.status.to_string();
+}
+
 INSTANTIATE_TEST_SUITE_P(Ways, OverlapTest,
                          ::testing::Values(Way{"reuse", "reuse", {}}, Way{"epic", "epic", {}}, Way{"cacheblend", "cacheblend", {}, 0, false}, Way{"words", "samkv_words", {}},
                                            Way{"samkv", "samkv", {{"keep_rule", "total_over_D"}}, 1}, Way{"samkv_overwrite", "samkv_overwrite", {{"keep_rule", "total_over_D"}}, 1},
