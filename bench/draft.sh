@@ -8,7 +8,7 @@
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 model="$ROOT/models/demo"; draft=; suite=encyclopedia; per_kind=40
-kv_capacities="64 128 256 512 1024"; prompt_capacities="256 512 1024"; lookaheads="0 1 4 16 64"
+kv_capacities="64 128 256 512 1024"; prompt_capacities="256 512 1024"; lookaheads="0 1 2 4 8 64"
 while [ $# -gt 0 ]; do
   case "$1" in
     --quick) per_kind=6; kv_capacities="64 128"; prompt_capacities="256"; lookaheads="0 16"; shift;;
