@@ -220,7 +220,9 @@ TEST_F(SpecPcQueryTest, KeepsWhatTheSpecificationKeepsAndAnswersItAsAnOrdinaryPr
       {{{"capacity", "90"}, {"window", "70"}, {"skip_layers", "1"}, {"weighted", "off"}, {"pool", "avg"}, {"reduce", "mean"}},
        {.capacity = 90, .window = 70, .skip_layers = 1, .weighted = false, .mean = true, .average = true}},
   };
-  for (const auto& [options, settings] : cases) {
+  for (const auto& [given, settings] : cases) {
+    Options options = given;
+    options["lookahead"] = "1";  // as published
     QueryRequest r = plain(ids);
     compress(r, options);
     const Outcome o = ask(std::move(r));
@@ -343,6 +345,7 @@ TEST_F(SpecPcQueryTest, AShortReadingThatLeavesNothingOutKeepsTheSame) {
     options["window"] = "9";
     options["skip_layers"] = "0";
     options["kernel"] = options["neighbors"] = "1";
+    options.try_emplace("lookahead", "1");
     QueryRequest r = plain(ids);
     compress(r, options);
     const Outcome o = ask(std::move(r));
