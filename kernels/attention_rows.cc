@@ -6,6 +6,7 @@
 #include "kernels/cpu/scratch.h"
 #include "kernels/gathered_rows.h"
 #include "kernels/kv_checks.h"
+#include "kernels/parallel.h"
 
 namespace quire {
 namespace {
@@ -18,26 +19,37 @@ Status check(const AttentionRowsArgs& args) {
   return check_row_lists(args.lists, a.kv, "lists", args.order);
 }
 
+Status attend_head(const AttentionRowsArgs& args, std::int32_t m) {
+  const AttentionArgs& a = args.attention;
+  const std::int32_t group = a.num_heads / a.kv.num_kv_heads;
+  const RowList& list = args.lists[m];
+  thread_local GatheredRows gathered;
+  gathered.gather(a.kv, m, list, args.order, cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttentionRows, gathered_bytes(a.kv, list.length)));
+  std::vector<float> lse(a.lse != nullptr ? static_cast<std::size_t>(a.rows * group) : 0);
+  AttentionArgs head = a;
+  head.q = a.q + std::int64_t{m} * group * a.kv.head_dim;
+  head.out = a.out + std::int64_t{m} * group * a.kv.head_dim;
+  head.num_heads = group;
+  head.kv = gathered.view(list.length);
+  head.lse = a.lse != nullptr ? lse.data() : nullptr;
+  QUIRE_RETURN_IF_ERROR(attention(head));
+  for (std::int64_t t = 0; a.lse != nullptr && t < a.rows; ++t) std::copy_n(lse.data() + t * group, group, a.lse + t * a.num_heads + m * group);
+  return {};
+}
+
 }  // namespace
 
 Status attention_rows(const AttentionRowsArgs& args) {
   QUIRE_RETURN_IF_ERROR(check(args));
-  const AttentionArgs& a = args.attention;
-  const std::int32_t group = a.num_heads / a.kv.num_kv_heads;
-  GatheredRows gathered;
-  std::vector<float> lse(a.lse != nullptr ? static_cast<std::size_t>(a.rows * group) : 0);
-  for (std::int32_t m = 0; m < a.kv.num_kv_heads; ++m) {
-    const RowList& list = args.lists[m];
-    gathered.gather(a.kv, m, list, args.order, cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttentionRows, gathered_bytes(a.kv, list.length)));
-    AttentionArgs head = a;
-    head.q = a.q + std::int64_t{m} * group * a.kv.head_dim;
-    head.out = a.out + std::int64_t{m} * group * a.kv.head_dim;
-    head.num_heads = group;
-    head.kv = gathered.view(list.length);
-    head.lse = a.lse != nullptr ? lse.data() : nullptr;
-    QUIRE_RETURN_IF_ERROR(attention(head));
-    for (std::int64_t t = 0; a.lse != nullptr && t < a.rows; ++t) std::copy_n(lse.data() + t * group, group, a.lse + t * a.num_heads + m * group);
+  const std::int32_t kv_heads = args.attention.kv.num_kv_heads;
+  if (kv_heads < num_threads()) {
+    for (std::int32_t m = 0; m < kv_heads; ++m) QUIRE_RETURN_IF_ERROR(attend_head(args, m));
+    return {};
   }
+  // A head's rows are gathered and read by one thread, out of its own cache.
+  std::vector<Status> status(static_cast<std::size_t>(kv_heads));
+  parallel_tasks(kv_heads, [&](std::int64_t m) { status[static_cast<std::size_t>(m)] = attend_head(args, static_cast<std::int32_t>(m)); });
+  for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   return {};
 }
 

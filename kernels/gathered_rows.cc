@@ -9,7 +9,37 @@
 namespace quire {
 namespace {
 
+constexpr std::int64_t kFetchAhead = 16;  ///< rows: they lie anywhere, so nothing foretells them but the list
+
 std::int64_t row_bytes_of(const KvView& kv) { return kv.head_dim * static_cast<std::int64_t>(dtype_bytes(kv.dtype)); }
+
+const std::byte* row_at(const KvView& kv, std::int32_t head, std::int64_t row) {
+  return static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + head * kv.head_stride + row % kPageTokens * kv.token_stride;
+}
+
+void fetch(const KvView& kv, std::int32_t head, std::int64_t row, std::int64_t row_bytes) {
+  const std::byte* from = row_at(kv, head, row);
+  for (std::int64_t i = 0; i < row_bytes; i += 64) {
+    __builtin_prefetch(from + i);
+    __builtin_prefetch(from + kv.kv_stride + i);
+  }
+}
+
+/// head_dim is a multiple of 8 and an element has two bytes at least, so a row is whole pieces of 16 bytes.
+void copy_row(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  std::int64_t i = 0;
+  for (; i + 64 <= bytes; i += 64) std::memcpy(to + i, from + i, 64);
+  for (; i < bytes; i += 16) std::memcpy(to + i, from + i, 16);
+}
+
+/// kPageTokens rows are those of one page, in order.
+bool is_page(const std::int32_t* rows) {
+  if (rows[0] % kPageTokens != 0) return false;
+  for (std::int64_t i = 1; i < kPageTokens; ++i) {
+    if (rows[i] != rows[0] + i) return false;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -18,18 +48,29 @@ std::int64_t gathered_bytes(const KvView& kv, std::int64_t num_rows) {
 }
 
 void GatheredRows::gather(const KvView& kv, std::int32_t head, const RowList& list, RowOrder order, std::byte* memory) {
-  const std::int64_t row_bytes = row_bytes_of(kv), page_bytes = 2 * kPageTokens * row_bytes;
-  pages_.resize(static_cast<std::size_t>((list.length + kPageTokens - 1) / kPageTokens));
+  const std::int64_t row_bytes = row_bytes_of(kv), page_bytes = 2 * kPageTokens * row_bytes, pages = (list.length + kPageTokens - 1) / kPageTokens;
+  // A page of the cache that is listed whole is read where it is, if it looks like one of ours.
+  const bool alike = kv.token_stride == row_bytes && kv.kv_stride == kPageTokens * row_bytes;
+  pages_.resize(static_cast<std::size_t>(pages));
   positions_.resize(static_cast<std::size_t>(list.length));
-  for (std::size_t p = 0; p < pages_.size(); ++p) pages_[p] = memory + static_cast<std::int64_t>(p) * page_bytes;
-  parallel_for(list.length, std::max<std::int64_t>(1, 65536 / row_bytes), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t row = list.rows[i];
-      const auto* from = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + head * kv.head_stride + row % kPageTokens * kv.token_stride;
-      std::byte* to = memory + i / kPageTokens * page_bytes + i % kPageTokens * row_bytes;
-      std::memcpy(to, from, static_cast<std::size_t>(row_bytes));
-      std::memcpy(to + page_bytes / 2, from + kv.kv_stride, static_cast<std::size_t>(row_bytes));
-      positions_[static_cast<std::size_t>(i)] = kv.positions[row];
+  parallel_for(pages, std::max<std::int64_t>(1, 65536 / (row_bytes * kPageTokens)), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t page = begin; page < end; ++page) {
+      const std::int64_t at = page * kPageTokens, n = std::min<std::int64_t>(kPageTokens, list.length - at);
+      const std::int32_t* rows = list.rows + at;
+      if (alike && n == kPageTokens && is_page(rows)) {
+        pages_[static_cast<std::size_t>(page)] = static_cast<const std::byte*>(kv.pages[rows[0] / kPageTokens]) + head * kv.head_stride;
+        std::copy_n(kv.positions + rows[0], kPageTokens, positions_.data() + at);
+        continue;
+      }
+      std::byte* to = memory + page * page_bytes;
+      pages_[static_cast<std::size_t>(page)] = to;
+      for (std::int64_t i = 0; i < n; ++i) {
+        if (at + i + kFetchAhead < list.length) fetch(kv, head, rows[i + kFetchAhead], row_bytes);
+        const std::byte* from = row_at(kv, head, rows[i]);
+        copy_row(to + i * row_bytes, from, row_bytes);
+        copy_row(to + page_bytes / 2 + i * row_bytes, from + kv.kv_stride, row_bytes);
+        positions_[static_cast<std::size_t>(at + i)] = kv.positions[rows[i]];
+      }
     }
   });
   all_ = KvView{.pages = pages_.data(), .positions = positions_.data(), .num_rows = list.length, .num_kv_heads = 1, .head_dim = kv.head_dim, .dtype = kv.dtype,

@@ -1,4 +1,4 @@
-/// Rows of one KV head brought together, as a cache of one head.
+/// Rows of one KV head brought together, as a cache of one head. Pages of the cache that are listed whole stay where they are, so that cache must live as long as the view.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ std::int64_t gathered_bytes(const KvView& kv, std::int64_t num_rows);
 
 class GatheredRows {
  public:
-  /// Copies the list's rows of `head` into `memory`, which holds gathered_bytes() and stays the caller's. The list is valid.
+  /// Copies the list's rows of `head`, but for whole pages, into `memory`, which holds gathered_bytes() and stays the caller's. The list is valid.
   void gather(const KvView& kv, std::int32_t head, const RowList& list, RowOrder order, std::byte* memory);
   /// The first `num_rows` of them; until the next gather().
   KvView view(std::int64_t num_rows) const;

@@ -96,31 +96,65 @@ void BoundPages(const PageBoundsArgs& a, std::int64_t begin, std::int64_t end) {
   });
 }
 
-HWY_INLINE float ScorePage(const float* q, const std::uint16_t* low, std::int64_t dim) {
+constexpr std::int64_t kPagesAtOnce = 64;  ///< whose bounds stay in the second-level cache while all heads go over them
+constexpr int kQueriesAtOnce = 4;
+constexpr std::int64_t kFetchAhead = 12;   ///< pages
+
+/// Four queries of one KV head, what is above zero and what is below: a product with the larger bound, and one with the smaller.
+struct SignedQueries {
+  HWY_ALIGN float above[kQueriesAtOnce][kMaxHeadDim];
+  HWY_ALIGN float below[kQueriesAtOnce][kMaxHeadDim];
+};
+
+HWY_INLINE void SplitQueries(const float* q, std::int64_t num_queries, std::int64_t dim, SignedQueries& out) {
+  for (std::int64_t i = 0; i < kQueriesAtOnce; ++i) {
+    for (std::int64_t c = 0; c < dim; ++c) {
+      const float x = i < num_queries ? q[i * dim + c] : 0.0f;
+      out.above[i][c] = std::max(x, 0.0f);
+      out.below[i][c] = std::min(x, 0.0f);
+    }
+  }
+}
+
+/// out[i] = sum_c max(q[i][c] * low[c], q[i][c] * high[c])
+HWY_INLINE void ScorePage(const SignedQueries& q, const std::uint16_t* low, std::int64_t dim, float* out) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::uint16_t* high = low + dim;
-  auto sum = hn::Zero(d);
+  hn::Vec<decltype(d)> sum[kQueriesAtOnce];
+#pragma GCC unroll 4
+  for (int i = 0; i < kQueriesAtOnce; ++i) sum[i] = hn::Zero(d);
   std::int64_t c = 0;
   for (; c + lanes <= dim; c += lanes) {
-    const auto x = hn::LoadU(d, q + c);
-    sum = hn::Add(sum, hn::Max(hn::Mul(x, load_as_f32(d, BF16Tag{}, low + c)), hn::Mul(x, load_as_f32(d, BF16Tag{}, high + c))));
+    const auto least = load_as_f32(d, BF16Tag{}, low + c), most = load_as_f32(d, BF16Tag{}, high + c);
+#pragma GCC unroll 4
+    for (int i = 0; i < kQueriesAtOnce; ++i) sum[i] = hn::MulAdd(hn::Load(d, q.above[i] + c), most, hn::MulAdd(hn::Load(d, q.below[i] + c), least, sum[i]));
   }
-  float total = hn::GetLane(hn::SumOfLanes(d, sum));
-  const hn::CappedTag<float, 1> one;
+  store_four_sums(d, sum[0], sum[1], sum[2], sum[3], out);
   for (; c < dim; ++c) {
-    const auto x = hn::LoadU(one, q + c);
-    total += hn::GetLane(hn::Max(hn::Mul(x, load_as_f32(one, BF16Tag{}, low + c)), hn::Mul(x, load_as_f32(one, BF16Tag{}, high + c))));
+    const float least = bf16_to_f32(low[c]), most = bf16_to_f32(high[c]);
+    for (int i = 0; i < kQueriesAtOnce; ++i) out[i] += q.above[i][c] * most + q.below[i][c] * least;
   }
-  return total;
 }
 
 void ScorePages(const PageScoresArgs& a, std::int64_t begin, std::int64_t end) {
-  const std::int64_t dim = a.head_dim, group = a.num_heads / a.num_kv_heads;
-  for (std::int64_t page = begin; page < end; ++page) {
-    for (std::int64_t head = 0; head < a.num_heads; ++head) {
-      const std::uint16_t* bounds = a.bounds + (page * a.num_kv_heads + head / group) * 2 * dim;
-      a.scores[head * a.ld_scores + page] = a.scale * ScorePage(a.q + head * dim, bounds, dim);
+  const std::int64_t dim = a.head_dim, group = a.num_heads / a.num_kv_heads, page_values = a.num_kv_heads * 2 * dim;
+  SignedQueries queries;
+  float scores[kQueriesAtOnce];
+  for (; begin < end; begin += kPagesAtOnce) {
+    const std::int64_t stop = std::min(end, begin + kPagesAtOnce);
+    for (std::int64_t head = 0, n = 0; head < a.num_heads; head += n) {
+      // Blocks of queries end with their group.
+      n = std::min<std::int64_t>(kQueriesAtOnce, group - head % group);
+      SplitQueries(a.q + head * dim, n, dim, queries);
+      const std::uint16_t* bounds = a.bounds + head / group * 2 * dim;
+      for (std::int64_t page = begin; page < stop; ++page) {
+        // A head's bounds lie a page's apart: what comes next is not foretold by what came.
+        const auto* next = reinterpret_cast<const std::byte*>(bounds + std::min(page + kFetchAhead, end - 1) * page_values);
+        for (std::int64_t i = 0; i < 4 * dim; i += 64) __builtin_prefetch(next + i);
+        ScorePage(queries, bounds + page * page_values, dim, scores);
+        for (std::int64_t i = 0; i < n; ++i) a.scores[(head + i) * a.ld_scores + page] = a.scale * scores[i];
+      }
     }
   }
 }

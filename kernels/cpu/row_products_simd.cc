@@ -58,17 +58,50 @@ HWY_INLINE void ScoreRow(Tag tag, const RowScoresArgs& a, const float* q, const 
 #pragma GCC unroll 8
     for (int i = 0; i < NQ; ++i) rest[i] += hn::GetLane(hn::SumOfLanes(d8, hn::Mul(hn::LoadU(d8, q + i * a.ldq + c), k)));
   }
+  float total[NQ + 3];
+#pragma GCC unroll 2
+  for (int i = 0; i < NQ; i += 4) store_four_sums(d, sum[i], sum[std::min(i + 1, NQ - 1)], sum[std::min(i + 2, NQ - 1)], sum[std::min(i + 3, NQ - 1)], total + i);
 #pragma GCC unroll 8
-  for (int i = 0; i < NQ; ++i) scores[i * a.ld_scores] = a.scale * (hn::GetLane(hn::SumOfLanes(d, sum[i])) + rest[i]);
+  for (int i = 0; i < NQ; ++i) scores[i * a.ld_scores] = a.scale * (total[i] + rest[i]);
 }
 
 template <int NQ, class Tag>
-HWY_INLINE void ScoreQueries(Tag tag, const RowScoresArgs& a, std::int64_t first, std::int64_t begin, std::int64_t end) {
+HWY_INLINE void ScoreQueries(Tag tag, const RowScoresArgs& a, std::int64_t first, std::int64_t begin, std::int64_t end, std::int64_t last) {
   const std::int64_t row_bytes = a.keys.kv.head_dim * static_cast<std::int64_t>(sizeof(typename Tag::Type));
   for (std::int64_t j = begin; j < end; ++j) {
-    if (first == 0 && a.keys.rows != nullptr) Fetch(a.keys, j + kFetchAhead, end, 0, row_bytes);
+    if (first == 0) Fetch(a.keys, j + kFetchAhead, last, 0, row_bytes);
     ScoreRow<NQ>(tag, a, a.q + first * a.ldq, reinterpret_cast<const typename Tag::Type*>(RowAt(a.keys, j, 0)), a.scores + first * a.ld_scores + j);
   }
+}
+
+/// One query with four keys at a time, which share the way from vectors to sums.
+template <class Tag>
+HWY_INLINE void ScoreQuery(Tag tag, const RowScoresArgs& a, std::int64_t index, std::int64_t begin, std::int64_t end, std::int64_t last) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t dim = a.keys.kv.head_dim, row_bytes = dim * static_cast<std::int64_t>(sizeof(typename Tag::Type));
+  const float* q = a.q + index * a.ldq;
+  float* scores = a.scores + index * a.ld_scores;
+  std::int64_t j = begin;
+  for (; dim % lanes == 0 && j + 4 <= end; j += 4) {
+    hn::Vec<decltype(d)> sum[4];
+    const typename Tag::Type* key[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      if (index == 0) Fetch(a.keys, j + r + kFetchAhead, last, 0, row_bytes);
+      key[r] = reinterpret_cast<const typename Tag::Type*>(RowAt(a.keys, j + r, 0));
+      sum[r] = hn::Zero(d);
+    }
+    for (std::int64_t c = 0; c < dim; c += lanes) {
+      const auto x = hn::LoadU(d, q + c);
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) sum[r] = hn::MulAdd(x, load_as_f32(d, tag, key[r] + c), sum[r]);
+    }
+    float total[4];
+    store_four_sums(d, sum[0], sum[1], sum[2], sum[3], total);
+    for (int r = 0; r < 4; ++r) scores[j + r] = a.scale * total[r];
+  }
+  for (; j < end; ++j) ScoreRow<1>(tag, a, q, reinterpret_cast<const typename Tag::Type*>(RowAt(a.keys, j, 0)), scores + j);
 }
 
 void ScoreRows(const RowScoresArgs& a, std::int64_t begin, std::int64_t end) {
@@ -78,9 +111,9 @@ void ScoreRows(const RowScoresArgs& a, std::int64_t begin, std::int64_t end) {
     for (; begin < end; begin += kBlock) {
       const std::int64_t stop = std::min(end, begin + kBlock);
       std::int64_t i = 0;
-      for (; i + 8 <= a.num_queries; i += 8) ScoreQueries<8>(tag, a, i, begin, stop);
-      for (; i + 4 <= a.num_queries; i += 4) ScoreQueries<4>(tag, a, i, begin, stop);
-      for (; i < a.num_queries; ++i) ScoreQueries<1>(tag, a, i, begin, stop);
+      for (; i + 8 <= a.num_queries; i += 8) ScoreQueries<8>(tag, a, i, begin, stop, end);
+      for (; i + 4 <= a.num_queries; i += 4) ScoreQueries<4>(tag, a, i, begin, stop, end);
+      for (; i < a.num_queries; ++i) ScoreQuery(tag, a, i, begin, stop, end);
     }
   });
 }
@@ -204,11 +237,26 @@ void ValueRows(const RowValuesArgs& a, std::int64_t begin, std::int64_t end, flo
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 float LogSumExp(const float* x, std::int64_t n) {
-  float largest = kNothing;
-  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR { largest = std::max(largest, hn::GetLane(hn::MaxOfLanes(d, hn::LoadU(d, x + i)))); });
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t whole = n / (2 * lanes) * 2 * lanes;
+  auto m0 = hn::Set(d, kNothing), m1 = m0;
+  for (std::int64_t i = 0; i < whole; i += 2 * lanes) {
+    m0 = hn::Max(m0, hn::LoadU(d, x + i));
+    m1 = hn::Max(m1, hn::LoadU(d, x + i + lanes));
+  }
+  float largest = hn::GetLane(hn::MaxOfLanes(d, hn::Max(m0, m1)));
+  for (std::int64_t i = whole; i < n; ++i) largest = std::max(largest, x[i]);
   if (largest == kNothing) return kNothing;
-  float sum = 0;
-  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR { sum += hn::GetLane(hn::SumOfLanes(d, fast_exp(d, hn::Sub(hn::LoadU(d, x + i), hn::Set(d, largest))))); });
+  const auto top = hn::Set(d, largest);
+  auto s0 = hn::Zero(d), s1 = s0;
+  for (std::int64_t i = 0; i < whole; i += 2 * lanes) {
+    s0 = hn::Add(s0, fast_exp(d, hn::Sub(hn::LoadU(d, x + i), top)));
+    s1 = hn::Add(s1, fast_exp(d, hn::Sub(hn::LoadU(d, x + i + lanes), top)));
+  }
+  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(s0, s1)));
+  const hn::CappedTag<float, 1> one;
+  for (std::int64_t i = whole; i < n; ++i) sum += hn::GetLane(fast_exp(one, hn::Set(one, x[i] - largest)));
   return largest + std::log(sum);
 }
 

@@ -96,6 +96,36 @@ HWY_INLINE void with_dtype(DType t, F&& f) {
   else f(BF16Tag{});
 }
 
+#if HWY_TARGET != HWY_SCALAR
+/// Adds the upper half of v to its lower half until four lanes are left.
+template <class D>
+HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> fold_to_four(D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(d) > 4) {
+    const hn::Half<D> half;
+    return fold_to_four(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  } else {
+    return v;
+  }
+}
+#endif
+
+/// out[0..4) = the sums of the lanes of four vectors, all added up in the same order: a sum depends on its vector alone.
+template <class D>
+HWY_INLINE void store_four_sums([[maybe_unused]] D d, hn::Vec<D> a, hn::Vec<D> b, hn::Vec<D> c, hn::Vec<D> e, float* out) {
+#if HWY_TARGET == HWY_SCALAR
+  out[0] = hn::GetLane(a);
+  out[1] = hn::GetLane(b);
+  out[2] = hn::GetLane(c);
+  out[3] = hn::GetLane(e);
+#else
+  const hn::Repartition<double, D> pairs;
+  const auto first = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  const auto second = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
+  const auto sums = hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, first, second)), hn::BitCast(d, hn::InterleaveUpper(pairs, first, second)));
+  hn::StoreU(fold_to_four(d, sums), hn::CappedTag<float, 4>(), out);
+#endif
+}
+
 /// exp(x) for x <= 88: within 2 ulp, exp(0) == 1 exactly, 0 below -87.3 (so also for -inf). NaN stays NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> fast_exp(D d, hn::Vec<D> x) {
