@@ -84,8 +84,16 @@ double recompute_ratio(const Plan& plan) {
   return static_cast<double>(plan.fates.recomputed + std::max<std::int64_t>(0, plan.fates.computed - outside)) / static_cast<double>(plan.document_tokens);
 }
 
-std::string question_text(const Suite& suite, const SuiteRecord& record) {
-  return suite.instruction.empty() ? record.question : suite.instruction + "\n\n" + record.question;
+/// Everything behind the documents: the conversation so far, the instruction before its first question, and the question.
+Result<std::vector<std::int32_t>> suffix_ids(const PromptFormat& format, const std::string& instruction, const SuiteRecord& record) {
+  std::vector<ChatMessage> messages;
+  for (const SuiteTurn& turn : record.turns) {
+    messages.push_back({"user", turn.question});
+    messages.push_back({"assistant", turn.answer});
+  }
+  messages.push_back({"user", record.question});
+  if (!instruction.empty()) messages.front().content = instruction + "\n\n" + messages.front().content;
+  return format.suffix(messages);
 }
 
 std::string document_id(const SuiteDocument& d) { return "f" + sha256(std::to_string(d.title.size()) + ":" + d.title + d.text).hex().substr(0, 39); }
@@ -270,7 +278,7 @@ class Runner {
   Status prepare(const SuiteRecord& record, QueryRequest& request) {
     const PromptFormat& format = engine_.prompt_format();
     QUIRE_ASSIGN_OR_RETURN(request.prefix_ids, format.prefix());
-    QUIRE_ASSIGN_OR_RETURN(request.suffix_ids, format.suffix(question_text(suite_, record)));
+    QUIRE_ASSIGN_OR_RETURN(request.suffix_ids, suffix_ids(format, suite_.instruction, record));
     request.attribute = !record.supporting_ids.empty();
     request.sampling.max_tokens = record.max_tokens > 0 ? record.max_tokens : options_.max_tokens;
     for (const auto& s : format.stop_strings()) request.sampling.stop.push_back(s);
@@ -372,7 +380,7 @@ Result<RunResult> run_suite(Engine& engine, IngestService& ingest, const std::st
 Result<std::int64_t> prompt_tokens(const Engine& engine, const SuiteRecord& record, std::int32_t chunk_tokens) {
   const PromptFormat& format = engine.prompt_format();
   QUIRE_ASSIGN_OR_RETURN(const auto prefix, format.prefix());
-  QUIRE_ASSIGN_OR_RETURN(const auto suffix, format.suffix(record.question));
+  QUIRE_ASSIGN_OR_RETURN(const auto suffix, suffix_ids(format, "", record));
   std::int64_t total = static_cast<std::int64_t>(prefix.size() + suffix.size());
   for (const auto& d : *record.documents) {
     QUIRE_ASSIGN_OR_RETURN(const auto whole, format.document(d.title, d.text));

@@ -17,6 +17,7 @@ Digest record_hash(const SuiteRecord& r) {
   hash.update_u64(r.answers.size());
   for (const auto& a : r.answers) hash.update_field(a);
   hash.update_u64(static_cast<std::uint64_t>(r.rule)).update_u64(static_cast<std::uint64_t>(r.max_tokens)).update_u64(r.first_line ? 1 : 0);
+  for (const auto& t : r.turns) hash.update_field(t.question).update_field(t.answer);
   return hash.finish();
 }
 

@@ -24,8 +24,15 @@ enum class ScoreRule : std::uint8_t {
   kRulerAny,   ///< any reference found in the answer
 };
 
+/// What was asked and answered before, in the same conversation.
+struct SuiteTurn {
+  std::string question, answer;
+  friend bool operator==(const SuiteTurn&, const SuiteTurn&) = default;
+};
+
 struct SuiteRecord {
   std::shared_ptr<const std::vector<SuiteDocument>> documents;  ///< prompt order; shared by questions over the same documents
+  std::vector<SuiteTurn> turns;             ///< between the documents and the question; first one first
   std::string question;
   std::vector<std::string> answers;         ///< any of them is right; empty: not known, only agreement and KL are measured
   std::string kind;                         ///< the task of the report's rows

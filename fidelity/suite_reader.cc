@@ -270,6 +270,13 @@ class Reader {
       } else {
         documents = own_documents(m);
       }
+      if (m.has("turns")) {
+        read_objects(m, "turns", *checked(m.array("turns", true)), [&](Members& t, std::size_t) {
+          SuiteTurn turn{t.text("question", true), t.text("answer", true)};
+          if (t.status().ok() && (trimmed(turn.question).empty() || trimmed(turn.answer).empty())) t.fail("question", "and answer must not be empty");
+          record.turns.push_back(std::move(turn));
+        });
+      }
       record.question = m.text("question", true);
       record.answers = m.texts("answers", false);
       record.kind = m.text("kind", false);
@@ -397,6 +404,7 @@ class Reader {
       if (trimmed(a).empty()) return wrong(line, "answers holds an empty answer");
     record.line = line;
     bytes_ += record.question.size();
+    for (const auto& t : record.turns) bytes_ += t.question.size() + t.answer.size();
     if (suite_.records.empty() || suite_.records.back().documents != record.documents) {
       for (const auto& d : *record.documents) bytes_ += d.text.size() + d.title.size();
     }

@@ -2,7 +2,7 @@
 ///
 /// | layout | told by | documents | answers |
 /// | --- | --- | --- | --- |
-/// | own | `documents` | `documents[]` of id, title, text; "previous": those of the line before | `answers` (may be missing) |
+/// | own | `documents` | `documents[]` of id, title, text; "previous": those of the line before | `answers` (may be missing); `turns[]` of question, answer: asked before |
 /// | HotpotQA, 2WikiMultihopQA | `context` of pairs | one a pair [title, sentences] | `answer`; kind `type` |
 /// | MuSiQue | `paragraphs` | one a paragraph | `answer`, `answer_aliases`; kind: hops |
 /// | SQuAD | `data` | the paragraph | `answers[].text` |

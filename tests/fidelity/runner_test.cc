@@ -192,6 +192,24 @@ TEST(FidelityRun, EstimatedPromptLengthIsNearTheRealOne) {
   EXPECT_NEAR(static_cast<double>(*estimate), real, real * 0.05);
 }
 
+TEST(FidelityRun, EarlierTurnsStandBetweenTheDocumentsAndTheQuestion) {
+  Service s(demo());
+  ASSERT_TRUE(s.ingest);
+  Suite suite = demo_suite({"single"});
+  suite.records.resize(1);
+  suite.records.push_back(suite.records[0]);
+  suite.records[1].turns = {{"Who was first?", "Ada"}, {"And then?", "Grace"}};
+  StateFile state;
+  const auto run = run_suite(*s.engine, *s.ingest, "f", suite, options_for("recompute", 0), state);
+  ASSERT_TRUE(run.ok()) << run.status().to_string();
+  const PromptFormat& format = s.engine->prompt_format();
+  const std::string& question = suite.records[0].question;
+  const ChatMessage talk[] = {{"user", "Who was first?"}, {"assistant", "Ada"}, {"user", "And then?"}, {"assistant", "Grace"}, {"user", question}};
+  const auto longer = static_cast<std::int64_t>(format.suffix(talk)->size() - format.suffix(question)->size());
+  EXPECT_GT(longer, 6);
+  EXPECT_EQ(run->rows[1][0].prompt_tokens, run->rows[0][0].prompt_tokens + longer);
+}
+
 TEST(FidelityRun, ARealModelWithoutAnswersGivesAgreementAndDivergence) {
   const auto source = std::filesystem::path(QUIRE_SHARED_DATA_DIR) / "weights/stories260K";
   if (!std::filesystem::exists(source / "stories260K.bin")) GTEST_SKIP() << source << " is not here";

@@ -66,6 +66,17 @@ TEST(SuiteReader, PublicLayouts) {
   EXPECT_EQ(from_text(cases[0].text)->instruction, kAnswerInstruction);
 }
 
+TEST(SuiteReader, ARecordMayStandInAConversation) {
+  const auto s = from_text(R"({"documents":[{"text":"a"}],"turns":[{"question":"P","answer":"p"},{"question":"Q","answer":"q"}],"question":"R","answers":["r"]})");
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  EXPECT_EQ(s->records[0].turns, (std::vector<SuiteTurn>{{"P", "p"}, {"Q", "q"}}));
+  SuiteRecord alone = s->records[0], other = s->records[0];
+  alone.turns.clear();
+  other.turns[0].answer = "x";
+  EXPECT_NE(record_hash(alone).hex(), record_hash(s->records[0]).hex());
+  EXPECT_NE(record_hash(other).hex(), record_hash(s->records[0]).hex());
+}
+
 TEST(SuiteReader, AnArrayOfRecordsIsReadToo) {
   const auto s = from_text("[\n{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\"},\n{\"documents\":[{\"text\":\"b\"}],\"question\":\"R\"}\n]\n");
   ASSERT_TRUE(s.ok()) << s.status().to_string();
@@ -87,6 +98,8 @@ TEST(SuiteReader, WhatIsWrongIsNamedWithItsLine) {
       {good + "{\"documents\":[],\"question\":\"Q\"}\n", "line 2: the record has no document"},
       {good + "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\",\"answers\":\"x\"}\n", "line 2: answers must be an array"},
       {good + "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\",\"answers\":[\"\"]}\n", "line 2: answers holds an empty answer"},
+      {good + "{\"documents\":[{\"text\":\"a\"}],\"turns\":[{\"question\":\"P\"}],\"question\":\"Q\"}\n", "line 2: turns[0].answer is missing"},
+      {good + "{\"documents\":[{\"text\":\"a\"}],\"turns\":[{\"question\":\"P\",\"answer\":\" \"}],\"question\":\"Q\"}\n", "line 2: turns[0].question and answer"},
       {good + "nonsense\n", "line 2: not valid JSON"},
       {good + "{\"documents\":[{\"text\":\"\xFF\"}],\"question\":\"Q\"}\n", "line 2: not valid JSON"},
       {"{\"documents\":\"previous\",\"question\":\"Q\"}\n", "line 1: documents is \"previous\""},
