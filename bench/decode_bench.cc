@@ -1,11 +1,12 @@
 // Time of a decode step against the length of the context, for dense decoding and every retriever, on random weights of the 1B shape over a cache of random rows. Each
 // retriever decodes over the same cache, once with every layer on the device and once with none where it knows the difference. Prints {"settings": ..., "rows": [...]}.
 //   quire_decode_bench [--quick] [--contexts N,N,...] [--steps N] [--budget N] [--batch N] [--weights bf16|int8] [--retrievers NAME,NAME,...] [--threads N]
-// --batch: sequences that decode together, each over rows of its own. of_dense compares with `dense` of the same run, and with what it would take at the speed of memory: `ceiling_ms`.
+// cpu_ms: processor time of a step, mean; retrieval_ms: what choosing rows and having them brought takes of a step, over the batch, mean. --batch: sequences that decode together, each over rows of its own. of_dense compares with `dense` of the same run, and with what it would take at the speed of memory: `ceiling_ms`.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -43,6 +44,13 @@ void check(const Status& status) {
   if (status.ok()) return;
   std::fprintf(stderr, "error: %s\n", status.to_string().c_str());
   std::exit(1);
+}
+
+/// Of all threads of the process.
+double cpu_ms() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_nsec) / 1e6;
 }
 
 double percentile(std::vector<double> values, std::size_t percent) {
@@ -173,9 +181,19 @@ class Bench {
     DecodeBatch batch(*model_);
     std::vector<double> times;
     RetrieveStats before;
+    double cpu_before = 0, choose_before = 0;
+    const auto choose_ms = [&] {
+      double sum = 0;
+      for (const auto& retriever : retrievers) sum += retriever->stats().choose_ms;
+      return sum;
+    };
     constexpr std::int64_t kWarm = 2;  // the first step brings everything
     for (std::int64_t step = 0; step < options_.steps + kWarm; ++step) {
-      if (step == kWarm) before = retrievers.front()->stats();
+      if (step == kWarm) {
+        before = retrievers.front()->stats();
+        choose_before = choose_ms();
+        cpu_before = cpu_ms();
+      }
       std::vector<DecodeRow> rows(sequences_.size());
       for (std::size_t i = 0; i < rows.size(); ++i) {
         rows[i].token_id = static_cast<std::int32_t>((step * 7919 + 5 + static_cast<std::int64_t>(i) * 131) % model_->config().vocab_size);
@@ -188,6 +206,7 @@ class Bench {
       for (const DecodeRow& row : rows) check(row.status);
       if (step >= kWarm) times.push_back((now_seconds() - start) * 1e3);
     }
+    const double cpu = cpu_ms() - cpu_before, choosing = choose_ms() - choose_before;
     for (const auto& retriever : retrievers) retriever->settle();
     const RetrieveStats s = retrievers.front()->stats();
     retrievers.clear();
@@ -196,13 +215,13 @@ class Bench {
     if (variant.name == "dense") dense_ms = ms;
     const auto share = [](std::int64_t part, std::int64_t of) { return of > 0 ? static_cast<double>(part) / static_cast<double>(of) : 0; };
     const std::int64_t wanted = s.pages_wanted + s.rows_wanted - before.pages_wanted - before.rows_wanted, copied = s.pages_copied + s.rows_copied - before.pages_copied - before.rows_copied;
-    char text[768];
+    char text[1024];
     std::snprintf(text, sizeof text,
-                  "{\"model\": \"%s\", \"context\": %ld, \"batch\": %ld, \"decode\": \"%s\", \"resident\": \"%s\", \"budget\": %ld, \"step_ms_median\": %.2f, \"step_ms_p99\": %.2f, "
+                  "{\"model\": \"%s\", \"context\": %ld, \"batch\": %ld, \"decode\": \"%s\", \"resident\": \"%s\", \"budget\": %ld, \"step_ms_median\": %.2f, \"step_ms_p99\": %.2f, \"cpu_ms\": %.2f, \"retrieval_ms\": %.2f, \"retrieval_share\": %.3f, "
                   "\"tokens_per_s\": %.2f, \"of_dense\": %.3f, \"ceiling_ms\": %.2f, \"ceiling_of_dense\": %.3f, \"prepare_ms\": %.1f, \"copied_bytes_per_step\": %.0f, \"moved_share\": %.4f, "
                   "\"waits_per_step\": %.2f, \"overlap\": %.3f, \"device_bytes\": %ld}",
                   kLlama1B.name, static_cast<long>(context), static_cast<long>(options_.batch), variant.name.c_str(), variant.resident.empty() ? "-" : variant.resident.c_str(),
-                  static_cast<long>(options_.budget), ms, percentile(times, 99), 1e3 * static_cast<double>(options_.batch) / ms, ms / dense_ms, ceiling_ms(variant, context),
+                  static_cast<long>(options_.budget), ms, percentile(times, 99), cpu / steps, choosing / steps, choosing / std::accumulate(times.begin(), times.end(), 0.0), 1e3 * static_cast<double>(options_.batch) / ms, ms / dense_ms, ceiling_ms(variant, context),
                   ceiling_ms(variant, context) / ceiling_ms({"dense", ""}, context), prepare_ms_ / static_cast<double>(options_.batch),
                   static_cast<double>(s.bytes_copied - before.bytes_copied) / steps, share(copied, wanted), static_cast<double>(s.waits - before.waits) / steps, s.overlap(),
                   static_cast<long>(s.device_bytes));
