@@ -229,6 +229,7 @@ Status EngineImpl::make_draft(const EngineOptions& options, std::unique_ptr<Mode
     draft_ = std::move(*loaded);
   }
   core_.draft = draft_.get();
+  if (draft_->same_tokens() && draft_->reader().compute().memory() == nullptr) core_.facts.draft_window = draft_->reader().rope().max_positions();
   info_.draft_path = options.draft_path;
   info_.draft_kv_bytes_per_token = draft_->document_bytes_per_token();
   return {};

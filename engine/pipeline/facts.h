@@ -30,6 +30,7 @@ struct EngineFacts {
   std::int64_t small_context_tokens = 1024;
   StableLayers stable_layers;                  ///< calibrated, or the default
   bool retrieval_head = false;                 ///< one is loaded
+  std::int64_t draft_window = 0;               ///< of a draft that can choose rows in place of a head: the model's tokens, on the host; 0: there is none
   DeviceFacts device;                          ///< for cache.decode `auto`
 };
 

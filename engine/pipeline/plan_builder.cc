@@ -351,7 +351,15 @@ Status check_head(const EngineFacts& facts, const QueryRequest& request) {
   if (request.cache.decode == "auto" || facts.retrieval_head) return {};
   QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(request.cache.decode));
   if (!retriever->wants_head()) return {};
-  return Status::invalid("cache.decode", request.cache.decode + " chooses by a retrieval head and this service has none: name its folder in model.retrieval_head_path, or take freekv or auto");
+  if (facts.draft_window == 0) {
+    return Status::invalid("cache.decode", request.cache.decode + " chooses by a retrieval head and this service has none: name its folder in model.retrieval_head_path, or in model.draft_path that of a draft "
+                                                                  "with the model's tokens, or take freekv or auto");
+  }
+  std::int64_t tokens = static_cast<std::int64_t>(request.prefix_ids.size() + request.suffix_ids.size()) + request.sampling.max_tokens;
+  for (const QueryContext& c : request.contexts) tokens += static_cast<std::int64_t>(c.token_ids.size());
+  if (tokens <= facts.draft_window) return {};
+  return Status::invalid("cache.decode", "without a retrieval head " + request.cache.decode + " chooses by the draft, whose window holds " + std::to_string(facts.draft_window) +
+                                             " tokens; the prompt and its answer have " + std::to_string(tokens) + ": take freekv, or name a head in model.retrieval_head_path");
 }
 
 }  // namespace

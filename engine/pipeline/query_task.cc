@@ -4,6 +4,7 @@
 #include <new>
 #include <numeric>
 
+#include "engine/draft/draft.h"
 #include "engine/pipeline/compress_stage.h"
 #include "engine/pipeline/plug_inputs.h"
 #include "engine/pipeline/stored_queries.h"
@@ -70,7 +71,9 @@ Status QueryTask::make_plugs() {
   QUIRE_ASSIGN_OR_RETURN(run_.recomputer, make_recomputer(run_.plan.plan.recomputer));
   QUIRE_ASSIGN_OR_RETURN(run_.compressor, make_compressor(run_.plan.plan.compress));
   QUIRE_ASSIGN_OR_RETURN(run_.retriever, make_retriever(run_.plan.plan.decode));
-  if (run_.retriever->wants_head()) run_.head_track = std::make_unique<HeadTrack>(*run_.core.head, head_input(run_.plan.plan.options, *run_.core.head));
+  if (!run_.retriever->wants_head()) return {};
+  const RetrievalHead* head = run_.core.head;
+  run_.head_track = head != nullptr ? std::make_unique<HeadTrack>(*head, head_input(run_.plan.plan.options, *head)) : std::make_unique<HeadTrack>();
   return {};
 }
 
@@ -382,6 +385,7 @@ Status QueryTask::begin_decode() {
   retrieve.num_kv_heads = facts.shape.num_kv_heads;
   retrieve.head_dim = facts.shape.head_dim;
   retrieve.head = run_.core.head;
+  if (retrieve.head == nullptr && facts.draft_window > 0) retrieve.draft = &run_.core.draft->reader();
   retrieve.prompt = run_.head_track.get();
   QUIRE_RETURN_IF_ERROR(run_.retriever->prepare(retrieve));
   run_.head_track.reset();

@@ -175,7 +175,7 @@ Status CentroidIndex::recall(std::int32_t kv_head, const float* query, std::int6
     for (std::size_t c = 0; c < cosines.size(); ++c) nearest[c] = std::max(nearest[c], cosines[c]);
   }
   std::rotate(nearest.begin(), nearest.begin() + oldest_, nearest.end());  // by age, which ties go by
-  for (const std::int32_t i : top_k(nearest, probes)) {
+  for (const std::int32_t i : top_k_sorted(nearest, probes)) {
     const std::uint64_t* bits = list_at(kv_head, slot_of(i));
     for (std::int64_t w = 0; w < list_words_; ++w) seen[at(w)] |= bits[w];
   }

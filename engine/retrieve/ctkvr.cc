@@ -4,6 +4,8 @@
 #include <numeric>
 #include <string>
 
+#include "engine/retrieve/stopwatch.h"
+
 namespace quire {
 namespace {
 
@@ -162,12 +164,15 @@ Status CtkvrRetriever::candidates(const HostStep& step, Head& head) const {
 }
 
 Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
+  const Stopwatch watch;
   Head& head = heads_[at(step.kv_head)];
   QUIRE_RETURN_IF_ERROR(candidates(step, head));
   QUIRE_RETURN_IF_ERROR(head.choice.score(step, head.rows));
   const auto n = static_cast<std::int64_t>(head.rows.size());
   const auto chosen = head.choice.best(settings_.rerank ? policy().chosen : n);
+  const Stopwatch attention;
   QUIRE_RETURN_IF_ERROR(head.choice.attend(step, chosen));
+  const double attention_ms = attention.ms();
   if (settings_.updates && index_of(step.layer) != nullptr) {
     // Rows of the answer are always looked at; a list is for those that are not.
     std::vector<std::int32_t> list = head.choice.rows_at(head.choice.best(settings_.list_rows));
@@ -175,7 +180,7 @@ Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
     indexes_[at(step.layer)]->replace_oldest(step.kv_head, step.query, list);
   }
   head.attended = head.choice.rows_at(chosen);
-  return HostCounts{n, static_cast<std::int64_t>(chosen.size())};
+  return HostCounts{n, static_cast<std::int64_t>(chosen.size()), watch.ms() - attention_ms};
 }
 
 void CtkvrRetriever::end_step(std::int32_t layer) {

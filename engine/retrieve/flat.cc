@@ -3,6 +3,7 @@
 
 #include "engine/retrieve/row_choice.h"
 #include "engine/retrieve/row_retriever.h"
+#include "engine/retrieve/stopwatch.h"
 
 namespace quire {
 namespace {
@@ -25,13 +26,15 @@ class FlatRetriever final : public RowRetriever {
   }
 
   Result<HostCounts> attend_host(const HostStep& step) override {
+    const Stopwatch watch;
     Head& head = choices_[static_cast<std::size_t>(step.kv_head)];
     head.rows.resize(static_cast<std::size_t>(step.host.end - step.host.begin));
     std::iota(head.rows.begin(), head.rows.end(), static_cast<std::int32_t>(step.host.begin));
     QUIRE_RETURN_IF_ERROR(head.choice.score(step, head.rows));
     const auto chosen = head.choice.best(policy().chosen);
+    const double choose_ms = watch.ms();
     QUIRE_RETURN_IF_ERROR(head.choice.attend(step, chosen));
-    return HostCounts{static_cast<std::int64_t>(head.rows.size()), static_cast<std::int64_t>(chosen.size())};
+    return HostCounts{static_cast<std::int64_t>(head.rows.size()), static_cast<std::int64_t>(chosen.size()), choose_ms};
   }
 
  private:

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
-#include "kernels/attention.h"
-#include "kernels/attention_scores.h"
+#include "kernels/parallel.h"
+#include "kernels/row_products.h"
 #include "kernels/topk.h"
 
 namespace quire {
@@ -31,38 +32,42 @@ std::vector<float> to_target(std::vector<float> from, std::size_t n, std::size_t
   return out;
 }
 
+/// out [keys.num_rows]: of KV head m of the head, the logarithm of the largest weight that one of its query heads gives.
+Status score_head(const HeadScoresArgs& a, std::int32_t m, float* out) {
+  const std::int64_t n = a.keys.num_rows, dim = a.keys.head_dim, group = a.num_heads / a.keys.num_kv_heads;
+  constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  thread_local std::vector<float> products;
+  products.resize(static_cast<std::size_t>(group * n));
+  QUIRE_RETURN_IF_ERROR(row_scores({a.query + m * group * dim, group, dim, 1.0f / std::sqrt(static_cast<float>(dim)), {a.keys, m, nullptr, 0, n}, products.data(), n}));
+  const bool some_behind = std::any_of(a.keys.positions, a.keys.positions + n, [&](std::int32_t position) { return position > a.position; });
+  std::fill_n(out, n, kNothing);
+  for (std::int64_t g = 0; g < group; ++g) {
+    float* z = products.data() + g * n;
+    for (std::int64_t j = 0; some_behind && j < n; ++j) {
+      if (a.keys.positions[j] > a.position) z[j] = kNothing;
+    }
+    const float lse = log_sum_exp(z, n);
+    if (lse == kNothing) continue;
+    for (std::int64_t j = 0; j < n; ++j) out[j] = std::max(out[j], z[j] - lse);
+  }
+  return {};
+}
+
 }  // namespace
 
 Status head_scores(const HeadScoresArgs& a, std::vector<float>& scores) {
-  const auto heads = static_cast<std::size_t>(a.num_heads), dim = static_cast<std::size_t>(a.keys.head_dim), n = static_cast<std::size_t>(a.keys.num_rows);
-  std::vector<float> unused(heads * dim), lse(heads);
-  AttentionArgs attend{};
-  attend.q = a.query;
-  attend.query_positions = &a.position;
-  attend.rows = 1;
-  attend.ldq = attend.ldo = static_cast<std::int64_t>(heads * dim);
-  attend.num_heads = a.num_heads;
-  attend.scale = 1.0f / std::sqrt(static_cast<float>(a.keys.head_dim));
-  attend.kv = a.keys;
-  attend.out = unused.data();
-  attend.lse = lse.data();
-  QUIRE_RETURN_IF_ERROR(attention(attend));
-  std::vector<float> weights(static_cast<std::size_t>(a.keys.num_kv_heads) * n, 0.0f);
-  AttentionScoresArgs score{};
-  score.q = a.query;
-  score.query_positions = &a.position;
-  score.lse = lse.data();
-  score.rows = 1;
-  score.ldq = attend.ldq;
-  score.ld_lse = a.num_heads;
-  score.num_heads = a.num_heads;
-  score.scale = attend.scale;
-  score.kv = a.keys;
-  score.reduction = ScoreReduction::kMax;
-  score.scores = weights.data();
-  score.ld_scores = static_cast<std::int64_t>(n);
-  QUIRE_RETURN_IF_ERROR(attention_scores(score));
-  scores = to_target(std::move(weights), n, static_cast<std::size_t>(a.keys.num_kv_heads), static_cast<std::size_t>(a.target_kv_heads));
+  const auto n = static_cast<std::size_t>(a.keys.num_rows);
+  const std::int32_t kv_heads = a.keys.num_kv_heads;
+  std::vector<float> best(static_cast<std::size_t>(kv_heads) * n);
+  std::vector<Status> status(static_cast<std::size_t>(kv_heads));
+  const auto score = [&](std::int64_t m) { status[static_cast<std::size_t>(m)] = score_head(a, static_cast<std::int32_t>(m), best.data() + m * a.keys.num_rows); };
+  if (kv_heads < num_threads()) {
+    for (std::int32_t m = 0; m < kv_heads; ++m) score(m);
+  } else {
+    parallel_tasks(kv_heads, score);
+  }
+  for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
+  scores = to_target(std::move(best), n, static_cast<std::size_t>(kv_heads), static_cast<std::size_t>(a.target_kv_heads));
   return {};
 }
 

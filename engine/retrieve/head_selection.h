@@ -1,4 +1,4 @@
-/// What a retrieval head chooses (algorithms §6.2): attention weights of its heads, brought to the target's KV heads, and the tokens with the largest ones.
+/// What a retrieval head chooses (algorithms §6.2): logarithms of its heads' attention weights, brought to the target's KV heads, and the tokens with the largest ones.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 namespace quire {
 
 /// E [num_kv_heads, keys.num_rows] of the target's KV heads, from the head's rotated queries q [num_heads, head_dim] at `position`:
-///   A[h, j] = softmax_j(q_h . k_{h's KV head, j} / sqrt(head_dim)) over rows j with positions[j] <= position
+///   A[h, j] = log softmax_j(q_h . k_{h's KV head, j} / sqrt(head_dim)) over rows j with positions[j] <= position, -inf elsewhere: the order of the weights, and none underflows
 ///   a KV head of the head has the largest A of its query heads, and the target's KV head m has
 ///     as many KV heads: its own;  fewer than the head has, and a divisor: the largest of the consecutive ones that stand for it;
 ///     more, and a multiple: that of the head's KV head m / (target's / head's);  else, and with one KV head (MQA, MLA's shared latent): the largest of all.
-/// `values` of `keys` are not looked at beyond being finite. Errors: kInvalidArgument.
+/// `values` of `keys` are not looked at. Errors: kInvalidArgument.
 struct HeadScoresArgs {
   const float* query;
   std::int32_t position, num_heads;

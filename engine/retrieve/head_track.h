@@ -20,9 +20,11 @@ enum class HeadInput : std::uint8_t { kEmbedding, kFeature };
 class HeadTrack final : public HiddenTap {
  public:
   /// `head` must outlive it. kFeature needs a head that uses them.
-  HeadTrack(const RetrievalHead& head, HeadInput input) : head_(head), input_(input) {}
+  HeadTrack(const RetrievalHead& head, HeadInput input) : head_(&head), input_(input) {}
+  /// Of whoever chooses without a head: tokens, and no keys.
+  HeadTrack() : head_(nullptr), input_(HeadInput::kEmbedding) {}
 
-  std::span<const std::int32_t> layers() const override { return input_ == HeadInput::kFeature ? head_.feature_layers() : std::span<const std::int32_t>(); }
+  std::span<const std::int32_t> layers() const override { return input_ == HeadInput::kFeature ? head_->feature_layers() : std::span<const std::int32_t>(); }
   void take(std::int32_t layer, std::span<const std::int32_t> rows, const float* x) override;
 
   /// The first rows of the pass that ran since the last call: these tokens. In embedding mode no pass is needed.
@@ -43,7 +45,7 @@ class HeadTrack final : public HiddenTap {
  private:
   void append(std::span<const std::int32_t> token_ids, std::span<const std::int32_t> positions);
 
-  const RetrievalHead& head_;
+  const RetrievalHead* const head_;
   const HeadInput input_;
   std::vector<std::int32_t> token_ids_, positions_;
   std::vector<float> keys_;

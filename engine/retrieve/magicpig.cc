@@ -7,6 +7,7 @@
 
 #include "engine/retrieve/row_retriever.h"
 #include "engine/retrieve/sim_hash.h"
+#include "engine/retrieve/stopwatch.h"
 #include "kernels/parallel.h"
 #include "kernels/row_products.h"
 
@@ -68,7 +69,9 @@ class MagicPigRetriever final : public RowRetriever {
       const float* query = step.query + std::int64_t{g} * step.kv.head_dim;
       const HashedKeys* keys = at(step.layer) < keys_.size() && !keys_[at(step.layer)].empty() ? &keys_[at(step.layer)][at(step.kv_head)] : nullptr;
       rows.clear();
+      const Stopwatch watch;
       if (keys != nullptr) QUIRE_RETURN_IF_ERROR(keys->sample(query, rows));
+      counts.choose_ms += watch.ms();
       const std::size_t sampled = rows.size();
       // Without an index the prompt had no host rows; those of the answer are all attended to.
       for (std::int64_t row = step.prompt_end; row < step.host.end; ++row) rows.push_back(static_cast<std::int32_t>(row));

@@ -8,18 +8,19 @@
 #include <type_traits>
 
 #include "engine/retrieve/step_attention.h"
+#include "engine/retrieve/stopwatch.h"
 #include "kernels/attention_rows.h"
 #include "kernels/page_bounds.h"
+#include "kernels/parallel.h"
+#include "kernels/row_products.h"
 #include "kernels/topk.h"
 
 namespace quire {
 namespace {
 
 void softmax(std::span<float> x) {
-  const float largest = *std::max_element(x.begin(), x.end());
-  float sum = 0;
-  for (float& v : x) sum += v = std::exp(v - largest);
-  for (float& v : x) v /= sum;
+  const auto n = static_cast<std::int64_t>(x.size());
+  exp_minus(x.data(), n, log_sum_exp(x.data(), n));
 }
 
 }  // namespace
@@ -34,6 +35,7 @@ Result<PagedPolicy> read_policy(PagedPolicy policy, const PlugOptions& options, 
   number("decode_sink", policy.sink);
   number("decode_window", policy.window);
   number("decode_dense_layers", policy.dense_layers);
+  number("decode_rerank", policy.rerank);
   if (has("decode_tau")) policy.tau = options.number(table, "decode_tau");
   if (has("decode_resident") && options.word(table, "decode_resident") == "none") policy.residency = Residency::kNothing;
   if (has("decode_scale")) policy.scale = options.word(table, "decode_scale") == "sqrt_d";
@@ -123,7 +125,6 @@ Status PagedRetriever::attend(const RetrieveStep& step) {
   if (step.layer < policy_.dense_layers || kv.num_rows <= policy_.budget) {
     QUIRE_RETURN_IF_ERROR(dense_attention(step, kv));
   } else {
-    QUIRE_RETURN_IF_ERROR(refresh(layer, kv));
     QUIRE_RETURN_IF_ERROR(attend_sparse(layer, step, kv));
   }
   if (!layer.last_query.empty()) std::copy_n(step.query, layer.last_query.size(), layer.last_query.begin());
@@ -149,7 +150,7 @@ Status PagedRetriever::refresh(Layer& layer, const KvView& kv) {
 }
 
 /// Chooses with this step's query for every KV head.
-Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, std::vector<HeadChoice>& choices) {
+Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvView& kv, std::vector<HeadChoice>& choices) {
   const std::int32_t first = policy_.sink_pages(), last = std::max(first, layer.bounded - policy_.window_pages()), n = last - first;
   const std::int32_t kv_heads = input_.num_kv_heads, group = step.num_heads / kv_heads;
   ++stats_.selections;
@@ -167,28 +168,62 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, std::vecto
   args.scores = scores_.data();
   QUIRE_RETURN_IF_ERROR(page_scores(args));
   const std::size_t of_group = static_cast<std::size_t>(group) * static_cast<std::size_t>(n);
-  for (std::int32_t m = 0; m < kv_heads; ++m) {
-    const Candidates candidates{step.layer, m, first, n, group, std::span(scores_).subspan(static_cast<std::size_t>(m) * of_group, of_group)};
-    auto& chosen = choices[static_cast<std::size_t>(m)].pages;
-    QUIRE_ASSIGN_OR_RETURN(chosen, choose(candidates));
-    for (std::int32_t& page : chosen) page += first;
-  }
+  votes_.resize(static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(n));
+  std::vector<Status> status(static_cast<std::size_t>(kv_heads));
+  parallel_tasks(kv_heads, [&](std::int64_t head) {
+    const auto m = static_cast<std::size_t>(head);
+    auto chosen = choose({step.layer, static_cast<std::int32_t>(head), first, n, group, std::span(scores_).subspan(m * of_group, of_group),
+                          step.query + head * group * step.head_dim, &kv, layer.pages.all().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n))});
+    status[m] = chosen.status();
+    if (!chosen.ok()) return;
+    for (std::int32_t& page : *chosen) page += first;
+    choices[m].pages = std::move(*chosen);
+  });
+  for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   return {};
 }
 
 std::span<const float> PagedRetriever::votes(const Candidates& candidates) {
   const bool largest_counts = policy_.vote == PageVote::kMaxScore || policy_.vote == PageVote::kMaxSoftmax;
   const auto n = static_cast<std::size_t>(candidates.count);
-  votes_.assign(n, largest_counts ? -std::numeric_limits<float>::infinity() : 0.0f);
+  const std::span<float> sums = std::span(votes_).subspan(static_cast<std::size_t>(candidates.kv_head) * n, n);
+  std::ranges::fill(sums, largest_counts ? -std::numeric_limits<float>::infinity() : 0.0f);
   for (std::size_t h = 0; h < static_cast<std::size_t>(candidates.group); ++h) {
     const std::span<float> p = candidates.scores.subspan(h * n, n);
     if (policy_.vote == PageVote::kMeanSoftmax || policy_.vote == PageVote::kMaxSoftmax) softmax(p);
-    for (std::size_t j = 0; j < n; ++j) votes_[j] = largest_counts ? std::max(votes_[j], p[j]) : votes_[j] + p[j];
+    for (std::size_t j = 0; j < n; ++j) sums[j] = largest_counts ? std::max(sums[j], p[j]) : sums[j] + p[j];
   }
-  return votes_;
+  return sums;
 }
 
-Result<std::vector<std::int32_t>> PagedRetriever::choose(const Candidates& candidates) { return top_k_sorted(votes(candidates), policy_.selected_pages()); }
+Result<std::vector<std::int32_t>> PagedRetriever::choose(const Candidates& candidates) {
+  const std::int64_t selected = policy_.selected_pages();
+  if (policy_.rerank <= 1 || selected >= candidates.count) return top_k_sorted(votes(candidates), selected);
+  return by_attention(candidates, top_k_sorted(votes(candidates), selected * policy_.rerank));
+}
+
+Result<std::vector<std::int32_t>> PagedRetriever::by_attention(const Candidates& candidates, std::span<const std::int32_t> near) const {
+  const std::int64_t dim = candidates.kv->head_dim;
+  std::vector<std::int32_t> rows;
+  for (const std::int32_t page : near) {
+    const KvStretch& stretch = candidates.rows[static_cast<std::size_t>(page)];
+    for (std::int64_t row = stretch.begin; row < stretch.end; ++row) rows.push_back(static_cast<std::int32_t>(row));
+  }
+  const auto n = static_cast<std::int64_t>(rows.size());
+  std::vector<float> weights(static_cast<std::size_t>(candidates.group * n)), shares(near.size(), 0.0f);
+  QUIRE_RETURN_IF_ERROR(row_scores({candidates.query, candidates.group, dim, 1.0f / std::sqrt(static_cast<float>(dim)), {*candidates.kv, candidates.kv_head, rows.data(), 0, n}, weights.data(), n}));
+  for (std::int64_t h = 0; h < candidates.group; ++h) {
+    const float* weight = weights.data() + h * n;
+    exp_minus(weights.data() + h * n, n, log_sum_exp(weight, n));
+    for (std::size_t i = 0; i < near.size(); ++i) {
+      const KvStretch& stretch = candidates.rows[static_cast<std::size_t>(near[i])];
+      for (std::int64_t row = stretch.begin; row < stretch.end; ++row) shares[i] += *weight++;
+    }
+  }
+  std::vector<std::int32_t> chosen = top_k_sorted(shares, policy_.selected_pages());
+  for (std::int32_t& i : chosen) i = near[static_cast<std::size_t>(i)];
+  return chosen;
+}
 
 /// KV heads whose queries turned too far since the step before.
 std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const RetrieveStep& step) const {
@@ -293,7 +328,16 @@ Status PagedRetriever::attend_brought(Layer& layer, const RetrieveStep& step, co
 }
 
 Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv) {
+  const Stopwatch watch;
+  attention_ms_ = 0;
+  const Status status = choose_and_attend(layer, step, kv);
+  stats_.choose_ms += watch.ms() - attention_ms_;
+  return status;
+}
+
+Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step, const KvView& kv) {
   ++stats_.sparse_steps;
+  QUIRE_RETURN_IF_ERROR(refresh(layer, kv));
   QUIRE_RETURN_IF_ERROR(wait(layer));
   const std::int32_t kv_heads = input_.num_kv_heads;
   const bool first = layer.choices.empty(), in_place = !policy_.device || memory_.resident(step.layer - policy_.dense_layers);
@@ -302,7 +346,7 @@ Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, con
   std::vector<bool> corrected(static_cast<std::size_t>(kv_heads), true);
   if (!first) corrected = moved_heads(layer, step);
   const bool any = std::find(corrected.begin(), corrected.end(), true) != corrected.end();
-  if (any) QUIRE_RETURN_IF_ERROR(select(layer, step, fresh));
+  if (any) QUIRE_RETURN_IF_ERROR(select(layer, step, kv, fresh));
   layer.choices.resize(static_cast<std::size_t>(kv_heads));
   for (std::size_t m = 0; m < corrected.size(); ++m) {
     if (corrected[m]) layer.choices[m] = fresh[m];
@@ -311,7 +355,7 @@ Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, con
   QUIRE_RETURN_IF_ERROR(in_place ? attend_in_place(layer, step, kv) : attend_brought(layer, step, kv));
   if (!policy_.tau) return {};
   // For the next step: the heads that were not corrected go by this step's query, while other layers compute.
-  if (!any) QUIRE_RETURN_IF_ERROR(select(layer, step, fresh));
+  if (!any) QUIRE_RETURN_IF_ERROR(select(layer, step, kv, fresh));
   for (std::size_t m = 0; m < corrected.size(); ++m) {
     if (!corrected[m]) layer.choices[m] = fresh[m];
   }
@@ -319,29 +363,43 @@ Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, con
   return {};
 }
 
-Status PagedRetriever::attend_resident(const Layer& layer, const RetrieveStep& step) const {
-  const std::int32_t group = step.num_heads / input_.num_kv_heads;
-  for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
+Status PagedRetriever::attend_resident(const Layer& layer, const RetrieveStep& step) {
+  const Stopwatch watch;
+  const std::int64_t kv_heads = input_.num_kv_heads, group = step.num_heads / kv_heads;
+  std::vector<Status> status(static_cast<std::size_t>(kv_heads));
+  const auto attend_head = [&](std::int64_t m) {
     RetrieveStep head = step;
-    head.query = step.query + std::int64_t{m} * group * step.head_dim;
-    head.out = step.out + std::int64_t{m} * group * step.head_dim;
-    head.num_heads = group;
-    QUIRE_RETURN_IF_ERROR(dense_attention(head, layer.resident->view(m)));
+    head.query = step.query + m * group * step.head_dim;
+    head.out = step.out + m * group * step.head_dim;
+    head.num_heads = static_cast<std::int32_t>(group);
+    status[static_cast<std::size_t>(m)] = dense_attention(head, layer.resident->view(static_cast<std::int32_t>(m)));
+  };
+  if (kv_heads < num_threads()) {
+    for (std::int64_t m = 0; m < kv_heads; ++m) attend_head(m);
+  } else {
+    parallel_tasks(kv_heads, attend_head);
   }
+  attention_ms_ = watch.ms();
+  for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   return {};
 }
 
-Status PagedRetriever::attend_in_place(const Layer& layer, const RetrieveStep& step, const KvView& kv) const {
+Status PagedRetriever::attend_in_place(const Layer& layer, const RetrieveStep& step, const KvView& kv) {
   std::vector<std::vector<std::int32_t>> rows(static_cast<std::size_t>(input_.num_kv_heads));
-  std::vector<RowList> lists;
-  for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
+  std::vector<RowList> lists(rows.size());
+  parallel_tasks(input_.num_kv_heads, [&](std::int64_t m) {
     auto& list = rows[static_cast<std::size_t>(m)];
-    for (const std::int32_t page : wanted(layer, m)) {
-      for (std::int64_t row = layer.pages[page].begin; row < layer.pages[page].end; ++row) list.push_back(static_cast<std::int32_t>(row));
+    for (const std::int32_t page : wanted(layer, static_cast<std::int32_t>(m))) {
+      const std::size_t before = list.size();
+      list.resize(before + static_cast<std::size_t>(layer.pages[page].end - layer.pages[page].begin));
+      std::iota(list.begin() + static_cast<std::ptrdiff_t>(before), list.end(), static_cast<std::int32_t>(layer.pages[page].begin));
     }
-    lists.push_back({list.data(), static_cast<std::int64_t>(list.size())});
-  }
-  return attention_rows({attention_args(step, kv), lists.data()});
+    lists[static_cast<std::size_t>(m)] = {list.data(), static_cast<std::int64_t>(list.size())};
+  });
+  const Stopwatch watch;
+  const Status status = attention_rows({attention_args(step, kv), lists.data()});
+  attention_ms_ = watch.ms();
+  return status;
 }
 
 std::vector<std::int32_t> PagedRetriever::attended_pages(std::int32_t layer_index, std::int32_t head) const {

@@ -36,6 +36,8 @@ struct PagedPolicy {
   std::optional<double> tau;
   bool device = true;               ///< pages are brought to the device; else they are read where they are
   Residency residency = Residency::kWhatFits;  ///< of layers, on the device
+  /// Of this many times the pages that may be chosen the keys themselves are looked at; 1: what stands for the pages decides.
+  std::int32_t rerank = 1;
 
   std::int32_t sink_pages() const { return sink / page_tokens; }
   std::int32_t window_pages() const { return window / page_tokens; }
@@ -78,8 +80,11 @@ class PagedRetriever : public Retriever {
   struct Candidates {
     std::int32_t layer = 0, kv_head = 0, first = 0, count = 0, group = 0;
     std::span<float> scores;  ///< [group, count], of the KV head's query heads; may be overwritten
+    const float* query = nullptr;                   ///< [group, head_dim]
+    const KvView* kv = nullptr;
+    std::span<const KvStretch> rows;                ///< [count], of each candidate
   };
-  /// Candidates to attend to, counted from the first, ascending and no more than policy().selected_pages() of them where pages are brought to the device. Here: those with the most votes.
+  /// Called for all KV heads of a layer at once, on several threads. Candidates to attend to, counted from the first, ascending and no more than policy().selected_pages() of them where pages are brought to the device. Here: those with the most votes.
   virtual Result<std::vector<std::int32_t>> choose(const Candidates& candidates);
   /// How good each candidate is to its KV head, by policy().vote.
   std::span<const float> votes(const Candidates& candidates);
@@ -106,7 +111,9 @@ class PagedRetriever : public Retriever {
     std::vector<PageCopy> copies;             ///< of the last call of bring()
   };
   Status refresh(Layer& layer, const KvView& kv);
-  Status select(Layer& layer, const RetrieveStep& step, std::vector<HeadChoice>& choices);
+  Status select(Layer& layer, const RetrieveStep& step, const KvView& kv, std::vector<HeadChoice>& choices);
+  /// Of `near`, ascending, those that the KV head's query heads attend to most.
+  Result<std::vector<std::int32_t>> by_attention(const Candidates& candidates, std::span<const std::int32_t> near) const;
   std::vector<bool> moved_heads(const Layer& layer, const RetrieveStep& step) const;
   std::vector<std::int32_t> wanted(const Layer& layer, std::int32_t head) const;
   Status warm_start(const Heat& heat);
@@ -116,10 +123,11 @@ class PagedRetriever : public Retriever {
   void submit(Layer& layer, const KvView& kv);
   Status wait(Layer& layer);
   Status attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv);
+  Status choose_and_attend(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status leave_device(Layer& layer, const KvView& kv);
   Status attend_brought(Layer& layer, const RetrieveStep& step, const KvView& kv);
-  Status attend_resident(const Layer& layer, const RetrieveStep& step) const;
-  Status attend_in_place(const Layer& layer, const RetrieveStep& step, const KvView& kv) const;
+  Status attend_resident(const Layer& layer, const RetrieveStep& step);
+  Status attend_in_place(const Layer& layer, const RetrieveStep& step, const KvView& kv);
 
   const std::string name_;
   const std::span<const PlugOption> table_;
@@ -130,6 +138,7 @@ class PagedRetriever : public Retriever {
   std::vector<Layer> layers_;
   std::vector<float> scores_, votes_;
   RetrieveStats stats_;
+  double attention_ms_ = 0;                   ///< of the layer step under way
   Status failed_;                             ///< a copy that settle() found failed: the next step says so
 };
 

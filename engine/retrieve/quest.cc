@@ -12,6 +12,7 @@ std::span<const PlugOption> table() {
       {"decode_sink", "0", {}, 0, 1 << 20, "first tokens that are always attended to"},
       {"decode_window", "0", {}, 0, 1 << 20, "last tokens that are always attended to, beside the page being filled"},
       {"decode_dense_layers", "2", {}, 0, 1024, "first layers that attend to everything"},
+      {"decode_rerank", "1", {}, 1, 64, "of this many times the pages to be chosen the keys themselves are looked at, and the pages attended to most are taken; 1: their bounds decide"},
       {"decode_pool", "max_score", {"avg_softmax", "max_score", "avg_score"}, 0, 0, "how query heads of a KV head vote for pages"},
   };
   return options;

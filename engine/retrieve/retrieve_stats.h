@@ -17,6 +17,7 @@ struct RetrieveStats {
   std::int64_t copies = 0;                   ///< pieces of work given to the lane of copies
   std::int64_t waits = 0;                    ///< of them, those that a layer step had to wait for
   double copy_ms = 0, wait_ms = 0;           ///< the lane's time for them, and the steps' waiting
+  double choose_ms = 0;                      ///< of the steps' time: choosing rows or pages and having them brought, attention to them apart
   std::int64_t device_bytes = 0;             ///< held on the device at most
   std::int64_t layers_offloaded = 0;         ///< whose rows had left the device by the end of the answer
   std::string note;                          ///< why it did not work as its name says; empty: it did

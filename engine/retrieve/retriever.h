@@ -19,6 +19,7 @@ namespace quire {
 
 class DevicePool;
 class HeadTrack;
+class Model;
 class RetrievalHead;
 class TransferLane;
 
@@ -37,6 +38,7 @@ struct RetrieveInput {
   TransferLane* transfers = nullptr;         ///< for copies beside the computation; null: they are made at once. Outlives the retriever
   std::int32_t device_requests = 1;          ///< that share the device: the retriever takes no more than one's part
   const RetrievalHead* head = nullptr;       ///< for retrievers with wants_head(); outlives the retriever
+  Model* draft = nullptr;                    ///< chooses where there is no head: a small model with the target's tokens, that computes on the host; outlives the retriever
   const HeadTrack* prompt = nullptr;         ///< the prompt's tokens as the head sees them; for wants_head() and this call only
   std::int64_t prompt_tokens = 0;
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;

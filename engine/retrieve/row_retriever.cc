@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 
 #include "engine/retrieve/step_attention.h"
+#include "engine/retrieve/stopwatch.h"
 #include "kernels/attention.h"
 #include "kernels/parallel.h"
 
@@ -102,6 +104,8 @@ Status RowRetriever::attend(const RetrieveStep& step) {
   part_lse_.resize(at(step.num_heads));
   QUIRE_RETURN_IF_ERROR(attend_local(step, kv, layer));
   std::vector<Result<HostCounts>> done(at(kv_heads), HostCounts{});
+  std::vector<double> took_ms(at(kv_heads));
+  const Stopwatch watch;
   parallel_tasks(kv_heads, [&](std::int64_t m) {
     HostStep host;
     host.layer = step.layer;
@@ -114,12 +118,16 @@ Status RowRetriever::attend(const RetrieveStep& step) {
     host.scale = 1.0f / std::sqrt(static_cast<float>(step.head_dim));
     host.out = out_.data() + m * group * step.head_dim;
     host.lse = part_lse_.data() + m * group;
+    const Stopwatch head_watch;
     done[at(m)] = attend_host(host);
+    took_ms[at(m)] = head_watch.ms();
   });
+  const double wall_ms = watch.ms(), all_ms = std::accumulate(took_ms.begin(), took_ms.end(), 0.0);
   for (const auto& head : done) {
     QUIRE_RETURN_IF_ERROR(head.status());
     stats_.rows_scored += head->scored;
     stats_.rows_attended += head->attended;
+    if (all_ms > 0) stats_.choose_ms += wall_ms * head->choose_ms / all_ms;
   }
   merge_attention(step.out, lse_.data(), out_.data(), part_lse_.data(), step.num_heads, step.head_dim);
   end_step(step.layer);

@@ -42,6 +42,7 @@ struct HostStep {
 /// What attend_host() did.
 struct HostCounts {
   std::int64_t scored = 0, attended = 0;
+  double choose_ms = 0;                 ///< of its time; the rest is attention to what was chosen
 };
 
 /// One sequence. A step attends to the first rows (sink), the prompt's last rows with the answer's behind them (the local range), and of the host rows between them to those that

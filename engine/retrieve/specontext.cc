@@ -4,7 +4,9 @@
 #include <string>
 
 #include "engine/retrieve/step_attention.h"
+#include "engine/retrieve/stopwatch.h"
 #include "kernels/attention_rows.h"
+#include "kernels/parallel.h"
 #include "kernels/rope.h"
 
 namespace quire {
@@ -19,6 +21,7 @@ std::span<const PlugOption> table() {
       {"decode_window", "64", {}, 0, 1 << 20, "last tokens that are always attended to, the newest among them"},
       {"decode_resident", "auto", {"auto", "none"}, 0, 0, "layers that stay on the device: those that fit, or none"},
       {"decode_head", "auto", {"auto", "feature", "embed"}, 0, 0, "what the retrieval head sees of a token: its embedding and the model's states at the one before, or its embedding; auto: what the head was made for"},
+      {"decode_draft_layer", "0", {}, 0, 1024, "where no retrieval head is loaded: the layer of the draft whose attention chooses, from 1; 0: two thirds of the way up"},
   };
   return options;
 }
@@ -69,9 +72,9 @@ Status SpeContextRetriever::check(const PlugOptions& options) const {
 Status SpeContextRetriever::prepare(const RetrieveInput& input) {
   const PlugOptions none, &options = input.options == nullptr ? none : *input.options;
   QUIRE_RETURN_IF_ERROR(check(options));
-  QUIRE_CHECK(input.head != nullptr && input.prompt != nullptr && input.device != nullptr, "specontext needs a head, a prompt and a device");
-  if (options.word(table(), "decode_head") == "feature" && !input.head->uses_features()) {
-    return Status::invalid("cache.options.decode_head", "the retrieval head of this service knows embeddings only; use embed or auto");
+  QUIRE_CHECK((input.head != nullptr || input.draft != nullptr) && input.prompt != nullptr && input.device != nullptr, "specontext needs a head or a draft, a prompt and a device");
+  if (options.word(table(), "decode_head") == "feature" && (input.head == nullptr || !input.head->uses_features())) {
+    return Status::invalid("cache.options.decode_head", input.head == nullptr ? "a draft chooses in this service, which sees tokens; use auto" : "the retrieval head of this service knows embeddings only; use embed or auto");
   }
   budget_ = budget_of(options);
   mode_ = input.prompt->input();
@@ -82,8 +85,7 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
   groups_.clear();
   layers_.clear();
   QUIRE_RETURN_IF_ERROR(match_rows(input));
-  keys_.emplace(*input.device, *input.head, input.cache->view(0).dtype);
-  QUIRE_RETURN_IF_ERROR(keys_->append(input.prompt->keys().data(), input.prompt->positions()));
+  QUIRE_RETURN_IF_ERROR(read_prompt(input));
   input_.prompt = nullptr;
   const KvView kv = input.cache->view(0);
   RequestMemory memory;
@@ -91,16 +93,32 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
   memory.requests = input.device_requests;
   memory.num_layers = input.num_layers;
   memory.row_bytes = TokenSlots::bytes_for(kv.num_kv_heads, kv.head_dim, kv.dtype, kPageTokens) / kPageTokens;
-  memory.retrieval_row_bytes = HeadKeys::bytes_for(input.head->config(), kv.dtype, kPageTokens) / kPageTokens;
+  memory.retrieval_row_bytes = input.head != nullptr ? HeadKeys::bytes_for(input.head->config(), kv.dtype, kPageTokens) / kPageTokens : scorer_row_bytes_;
   memory.budget_rows = (budget_.tokens + kPageTokens - 1) / kPageTokens * kPageTokens;
   memory_ = LayerMemory(*input.device, memory, options.word(table(), "decode_resident") == "none" ? Residency::kNothing : Residency::kWhatFits);
-  stats_.device_bytes = keys_->bytes();
+  stats_.device_bytes = scorer_bytes();
+  return input.heat != nullptr && !input.heat->hot.empty() ? warm_start(*input.heat) : Status();
+}
+
+Status SpeContextRetriever::read_prompt(const RetrieveInput& input) {
+  keys_.reset();
+  draft_.reset();
+  if (input.head == nullptr) {
+    const PlugOptions none, &options = input.options == nullptr ? none : *input.options;
+    const std::int32_t layers = input.draft->config().num_layers, asked = static_cast<std::int32_t>(options.number(table(), "decode_draft_layer"));
+    if (asked > layers) return Status::invalid("cache.options.decode_draft_layer", "the draft has " + std::to_string(layers) + " layers");
+    const std::int32_t layer = asked > 0 ? asked - 1 : std::min(layers - 1, layers * 2 / 3);
+    draft_ = std::make_unique<DraftScorer>(*input.draft, layer);
+    scorer_row_bytes_ = DraftScorer::row_bytes(*input.draft, layer);
+    return draft_->read(input.prompt->token_ids());
+  }
+  keys_.emplace(*input.device, *input.head, input.cache->view(0).dtype);
   query_.resize(at(input.head->config().query_dim()));
   key_.resize(at(input.head->config().key_dim()));
   const auto last = input.prompt->last_feature();
   feature_.assign(at(input.head->feature_dim()), 0.0f);
   std::copy(last.begin(), last.end(), feature_.begin());
-  return input.heat != nullptr && !input.heat->hot.empty() ? warm_start(*input.heat) : Status();
+  return keys_->append(input.prompt->keys().data(), input.prompt->positions());
 }
 
 /// The budget of the first step, as far as a compressor's ranking foretells it: of layers with the same rows, the rows that come first in all their lists together (algorithms §9, item
@@ -162,19 +180,23 @@ void SpeContextRetriever::take_hidden(std::int32_t layer, const float* x) {
 }
 
 Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t position) {
+  const Stopwatch watch;
+  const Status status = choose_and_bring(token_id, position);
+  stats_.choose_ms += watch.ms();
+  return status;
+}
+
+Status SpeContextRetriever::choose_and_bring(std::int32_t token_id, std::int32_t position) {
   settle();
   QUIRE_RETURN_IF_ERROR(failed_);
-  const bool featured = mode_ == HeadInput::kFeature;
-  QUIRE_RETURN_IF_ERROR(input_.head->project(std::span(&token_id, 1), featured ? feature_.data() : nullptr, query_.data(), key_.data()));
-  QUIRE_RETURN_IF_ERROR(keys_->append(key_.data(), std::span(&position, 1)));
   bool any = false;
   for (Group& group : groups_) {
-    group.token_of_row.push_back(static_cast<std::int32_t>(keys_->num_rows()) - 1);
+    group.token_of_row.push_back(static_cast<std::int32_t>(num_tokens()));
     group.sparse = static_cast<std::int64_t>(group.token_of_row.size()) > budget_.tokens;
     any = any || group.sparse;
   }
-  if (!any) return {};
-  QUIRE_RETURN_IF_ERROR(score(position));
+  if (!any) return take_in(token_id, position);
+  QUIRE_RETURN_IF_ERROR(score(token_id, position));
   ++stats_.selections;
   for (Group& group : groups_) {
     if (group.sparse) choose(group);
@@ -184,8 +206,18 @@ Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t posit
   return {};
 }
 
-/// scores_ [num_kv_heads, tokens] of the token whose query and key were projected last.
-Status SpeContextRetriever::score(std::int32_t position) {
+/// The step's token joins those that are scored.
+Status SpeContextRetriever::take_in(std::int32_t token_id, std::int32_t position) {
+  if (draft_) return draft_->read(std::span(&token_id, 1));
+  const bool featured = mode_ == HeadInput::kFeature;
+  QUIRE_RETURN_IF_ERROR(input_.head->project(std::span(&token_id, 1), featured ? feature_.data() : nullptr, query_.data(), key_.data()));
+  return keys_->append(key_.data(), std::span(&position, 1));
+}
+
+/// The same, and scores_ [num_kv_heads, tokens] by it.
+Status SpeContextRetriever::score(std::int32_t token_id, std::int32_t position) {
+  if (draft_) return draft_->step(token_id, input_.num_kv_heads, scores_);
+  QUIRE_RETURN_IF_ERROR(take_in(token_id, position));
   const RetrievalHeadConfig& c = input_.head->config();
   QUIRE_RETURN_IF_ERROR(rope_rotate(input_.head->rope(), {.x = query_.data(), .out = query_.data(), .positions = &position, .rows = 1, .num_heads = c.num_heads,
                                                           .ldx = c.query_dim(), .ldo = c.query_dim()}));
@@ -193,21 +225,23 @@ Status SpeContextRetriever::score(std::int32_t position) {
 }
 
 void SpeContextRetriever::choose(Group& group) {
-  const std::size_t tokens = at(keys_->num_rows()), rows = group.token_of_row.size();
+  const std::size_t tokens = num_tokens(), rows = group.token_of_row.size();
   if (group.maps.empty()) group.maps.assign(at(input_.num_kv_heads), SlotMap(budget_.tokens));
-  for (std::size_t m = 0; m < group.rows.size(); ++m) {
+  parallel_tasks(static_cast<std::int64_t>(group.rows.size()), [&](std::int64_t head) {
+    const std::size_t m = at(head);
     std::span<const float> scores = std::span(scores_).subspan(m * tokens, tokens);
+    std::vector<float> of_rows;
     if (!group.every_token) {
-      row_scores_.resize(rows);
-      for (std::size_t r = 0; r < rows; ++r) row_scores_[r] = scores[at(group.token_of_row[r])];
-      scores = row_scores_;
+      of_rows.resize(rows);
+      for (std::size_t r = 0; r < rows; ++r) of_rows[r] = scores[at(group.token_of_row[r])];
+      scores = of_rows;
     }
     group.rows[m] = select_tokens(scores, budget_);
     group.loads[m].clear();
     group.maps[m].want(group.rows[m], group.loads[m]);
     // The step's own row comes once the layer has computed it: it is the last, and never there before.
     group.loads[m].pop_back();
-  }
+  });
 }
 
 /// Layers leave the device until the rest fits; those that have left get slots.
@@ -216,7 +250,7 @@ Status SpeContextRetriever::begin_device() {
   for (const Group& group : groups_) rows = std::max(rows, group.token_of_row.size());
   QUIRE_RETURN_IF_ERROR(memory_.grow(static_cast<std::int64_t>(rows)));
   const KvView kv = input_.cache->view(0);
-  std::int64_t held = keys_->bytes() + memory_.bytes();
+  std::int64_t held = scorer_bytes() + memory_.bytes();
   for (std::int32_t l = 0; l < input_.num_layers; ++l) {
     Layer& layer = layers_[at(l)];
     if (groups_[layer.group].sparse && !memory_.resident(l) && !layer.slots) {
@@ -295,6 +329,7 @@ Status SpeContextRetriever::attend_in_place(const Group& group, const RetrieveSt
 }
 
 Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group, const RetrieveStep& step, const KvView& kv) {
+  const Stopwatch watch;
   QUIRE_RETURN_IF_ERROR(wait(layer));
   std::vector<RowList> lists;
   for (std::size_t m = 0; m < group.maps.size(); ++m) {
@@ -303,6 +338,7 @@ Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group, co
     stats_.bytes_appended += layer.slots->row_bytes();
     lists.push_back({slots.data(), static_cast<std::int64_t>(slots.size())});
   }
+  stats_.choose_ms += watch.ms();
   return attention_rows({attention_args(step, layer.slots->view()), lists.data(), RowOrder::kAny});
 }
 

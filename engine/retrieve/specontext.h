@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/pipeline/plug_options.h"
+#include "engine/retrieve/draft_scorer.h"
 #include "engine/retrieve/head_keys.h"
 #include "engine/retrieve/head_selection.h"
 #include "engine/retrieve/head_track.h"
@@ -19,10 +20,10 @@
 
 namespace quire {
 
-/// What `cache.options.decode_head` and service decide of the head's input; `head` null: none is loaded.
+/// What `cache.options.decode_head` and service decide of the head's input.
 HeadInput head_input(const PlugOptions& options, const RetrievalHead& head);
 
-/// One sequence. begin_step() scores every cached token with the head, chooses for each KV head, and asks for the rows that are not on the device yet, layer by layer from below;
+/// One sequence. Without a head the attention of a draft's layer chooses, which reads the prompt in prepare(). begin_step() scores every cached token with the head, chooses for each KV head, and asks for the rows that are not on the device yet, layer by layer from below;
 /// attend() waits for those of its layer. Layers that fit stay on the device and are read where they are. A layer attends to everything while its rows fit the budget. Layers with the same rows share one choice and one map of slots; a
 /// layer that lacks rows (selection per layer) chooses among its own by the same scores. Where a compressor ranked rows, the hottest are brought before the first step.
 class SpeContextRetriever final : public Retriever {
@@ -50,7 +51,7 @@ class SpeContextRetriever final : public Retriever {
  private:
   /// Layers with the same rows.
   struct Group {
-    std::vector<std::int32_t> token_of_row;          ///< index of the token in keys_
+    std::vector<std::int32_t> token_of_row;          ///< index of the token in what is scored
     bool every_token = true;                         ///< row r is token r
     bool sparse = false;                             ///< in this step
     std::vector<std::vector<std::int32_t>> rows;     ///< [num_kv_heads] chosen for this step
@@ -64,7 +65,13 @@ class SpeContextRetriever final : public Retriever {
     TransferLane::Ticket pending;
   };
   Status match_rows(const RetrieveInput& input);
-  Status score(std::int32_t position);
+  Status choose_and_bring(std::int32_t token_id, std::int32_t position);
+  /// Keys of the prompt's tokens, or the draft's KV of them.
+  Status read_prompt(const RetrieveInput& input);
+  Status take_in(std::int32_t token_id, std::int32_t position);
+  Status score(std::int32_t token_id, std::int32_t position);
+  std::size_t num_tokens() const { return static_cast<std::size_t>(draft_ ? draft_->num_tokens() : keys_->num_rows()); }
+  std::int64_t scorer_bytes() const { return draft_ ? draft_->bytes() : keys_->bytes(); }
   void choose(Group& group);
   Status warm_start(const Heat& heat);
   Status begin_device();
@@ -77,7 +84,9 @@ class SpeContextRetriever final : public Retriever {
   RetrieveInput input_;
   LayerMemory memory_;
   HeadInput mode_ = HeadInput::kEmbedding;
-  std::optional<HeadKeys> keys_;
+  std::optional<HeadKeys> keys_;           ///< where a head chooses
+  std::unique_ptr<DraftScorer> draft_;     ///< where a draft does
+  std::int64_t scorer_row_bytes_ = 0;      ///< of the draft, for each token
   std::vector<Group> groups_;
   std::vector<Layer> layers_;
   std::vector<float> feature_, next_feature_;  ///< of the token before, and of the one that runs; [feature_dim]

@@ -1,8 +1,10 @@
 // FreeKV and Quest over a cache that grows: what they attend to, what they move, and that time changes nothing (algorithms §11, FK-1..5, GL-1).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -110,6 +112,57 @@ struct Decoding {
 
 std::map<std::string, std::string, std::less<>> small(std::string_view tau = "0.8") {
   return {{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_tau", std::string(tau)}, {"decode_resident", "none"}};
+}
+
+/// Mean softmax weight, over candidate rows, that the KV head's query heads give to each of pages [first, last).
+std::vector<double> attention_to(std::span<const KvStretch> pages, std::int32_t first, std::int32_t last, const KvView& kv, std::int32_t m, const std::vector<float>& q) {
+  std::vector<double> shares(static_cast<std::size_t>(last - first));
+  for (std::int32_t h = m * 3; h < (m + 1) * 3; ++h) {
+    std::vector<double> weights;
+    double sum = 0;
+    for (std::int64_t row = pages[static_cast<std::size_t>(first)].begin; row < pages[static_cast<std::size_t>(last - 1)].end; ++row) {
+      const auto* key = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + m * kv.head_stride + row % kPageTokens * kv.token_stride;
+      double dot = 0;
+      for (std::int32_t c = 0; c < kDim; ++c) dot += double{q[static_cast<std::size_t>(h * kDim + c)]} * load_f32(key, kv.dtype, c);
+      sum += weights.emplace_back(std::exp(dot / std::sqrt(double{kDim})));
+    }
+    for (std::int32_t page = first; page < last; ++page) {
+      for (std::int64_t row = pages[static_cast<std::size_t>(page)].begin; row < pages[static_cast<std::size_t>(page)].end; ++row) {
+        shares[static_cast<std::size_t>(page - first)] += weights[static_cast<std::size_t>(row - pages[static_cast<std::size_t>(first)].begin)] / sum / 3;
+      }
+    }
+  }
+  return shares;
+}
+
+TEST(Paged, LookedAtKeysDecideBetweenPages) {
+  for (const char* name : {"freekv", "quest"}) {
+    auto options = small("1.1");
+    if (std::string_view(name) == "quest") options = {{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_dense_layers", "1"}};
+    options["decode_rerank"] = "64";  // of all candidates
+    Decoding run(name, options);
+    for (int n = 0; n < 30; ++n) {
+      (void)run.token(n);
+      for (std::int32_t layer = 1; layer < kLayers; ++layer) {
+        const KvView kv = run.sequence.cache().view(layer);
+        RetrievalPages pages(16, run.contexts);
+        pages.extend(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows)));
+        const std::int32_t first = 1, last = pages.complete() - 2;
+        for (std::int32_t m = 0; m < kKvHeads; ++m) {
+          const auto shares = attention_to(pages.all(), first, last, kv, m, Sequence::query(layer, n));
+          std::vector<std::int32_t> best(shares.size());
+          std::iota(best.begin(), best.end(), 0);
+          std::ranges::sort(best, [&](std::int32_t a, std::int32_t b) { return shares[static_cast<std::size_t>(a)] > shares[static_cast<std::size_t>(b)]; });
+          best.resize(3);
+          std::ranges::sort(best);
+          std::vector<std::int32_t> want = {0};
+          for (const std::int32_t page : best) want.push_back(page + first);
+          for (std::int32_t page = last; page < pages.size(); ++page) want.push_back(page);
+          EXPECT_EQ(run.paged().attended_pages(layer, m), want) << name << " token " << n << " layer " << layer << " head " << m;
+        }
+      }
+    }
+  }
 }
 
 TEST(Paged, ABudgetOverTheContextIsDense) {
