@@ -1,12 +1,14 @@
 // Time of a decode step against the length of the context, for dense decoding and every retriever, on random weights of the 1B shape over a cache of random rows. Each
 // retriever decodes over the same cache, once with every layer on the device and once with none where it knows the difference. Prints {"settings": ..., "rows": [...]}.
-//   quire_decode_bench [--quick] [--contexts N,N,...] [--steps N] [--budget N] [--batch N] [--weights bf16|int8] [--retrievers NAME,NAME,...] [--threads N]
+//   quire_decode_bench [--quick] [--contexts N,N,...] [--steps N] [--budget N] [--batch N] [--weights bf16|int8] [--retrievers NAME,NAME,...] [--options KEY=VALUE,...] [--threads N]
+// --options go to the retrievers that know them: what a method owes to one of its parts (decode_tau=1.1: no speculation; decode_updates=off, decode_rerank=off ...).
 // cpu_ms: processor time of a step, mean; retrieval_ms: what choosing rows and having them brought takes of a step, over the batch, mean. --batch: sequences that decode together, each over rows of its own. of_dense compares with `dense` of the same run, and with what it would take at the speed of memory: `ceiling_ms`.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -28,6 +30,7 @@ namespace {
 struct Options {
   std::vector<std::int64_t> contexts = {8192, 16384, 32768, 65536};
   std::vector<std::string> retrievers;  ///< empty: all of them
+  std::map<std::string, std::string, std::less<>> given;  ///< options of retrievers
   std::int64_t steps = 32, budget = 2048, batch = 1;
   WeightFormat weights = WeightFormat::kBF16;
   bool quick = false;
@@ -140,8 +143,14 @@ class Bench {
     std::map<std::string, std::string, std::less<>> given;
     if (variant.name != "dense" && variant.name != "magicpig") given["decode_budget"] = std::to_string(options_.budget);
     if (!variant.resident.empty()) given["decode_resident"] = variant.resident;
-    const PlugOptions options(given);
     auto retriever = std::move(*make_retriever(variant.name));
+    const auto table = retriever->options();
+    for (const auto& [key, value] : options_.given) {
+      if (std::ranges::any_of(table, [&](const PlugOption& o) { return o.name == key; })) given[key] = value;
+    }
+    const PlugOptions options(given);
+    check(check_options(options, std::vector<std::span<const PlugOption>>{table}));
+    check(retriever->check(options));
     const ContextRows whole{0, context};
     RetrieveInput input;
     input.cache = &sequence.cache;
@@ -273,8 +282,20 @@ bool parse_contexts(const char* text, std::vector<std::int64_t>& out) {
   return !out.empty();
 }
 
+/// key=value,key=value
+bool parse_options(std::string_view text, std::map<std::string, std::string, std::less<>>& out) {
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), part.size() + 1));
+    const auto equals = part.find('=');
+    if (equals == part.npos || equals == 0) return false;
+    out[std::string(part.substr(0, equals))] = part.substr(equals + 1);
+  }
+  return true;
+}
+
 int usage() {
-  std::fprintf(stderr, "usage: quire_decode_bench [--quick] [--contexts N,N,... (1024..130000)] [--steps N] [--budget N] [--batch N] [--weights bf16|int8] [--retrievers NAME,...] [--threads N]\n");
+  std::fprintf(stderr, "usage: quire_decode_bench [--quick] [--contexts N,N,... (1024..130000)] [--steps N] [--budget N] [--batch N] [--weights bf16|int8] [--retrievers NAME,...] [--options KEY=VALUE,...] [--threads N]\n");
   return 2;
 }
 
@@ -306,6 +327,8 @@ int run(int argc, char** argv) {
         options.retrievers.emplace_back(rest.substr(0, rest.find(',')));
         if (!make_retriever(options.retrievers.back()).ok()) return usage();
       }
+    } else if (arg == "--options") {
+      if (!parse_options(value, options.given)) return usage();
     } else if (arg == "--threads") {
       set_num_threads(std::atoi(value));
     } else {
@@ -313,9 +336,11 @@ int run(int argc, char** argv) {
     }
   }
   const std::string rows = Bench(options).run();
-  std::printf("{\"settings\": {\"threads\": %d, \"isa\": \"%s\", \"weights\": \"%s\", \"steps\": %ld, \"quick\": %s, \"note\": \"random weights and rows; moved_share: of what a step wants, what it brings\"},\n"
+  std::string given;
+  for (const auto& [key, value] : options.given) given += (given.empty() ? "" : ",") + key + "=" + value;
+  std::printf("{\"settings\": {\"threads\": %d, \"isa\": \"%s\", \"weights\": \"%s\", \"options\": \"%s\", \"steps\": %ld, \"quick\": %s, \"note\": \"random weights and rows; moved_share: of what a step wants, what it brings\"},\n"
               " \"rows\": [%s\n]}\n",
-              num_threads(), cpu_isa(), std::string(weight_format_name(options.weights)).c_str(), static_cast<long>(options.steps), options.quick ? "true" : "false", rows.c_str());
+              num_threads(), cpu_isa(), std::string(weight_format_name(options.weights)).c_str(), given.c_str(), static_cast<long>(options.steps), options.quick ? "true" : "false", rows.c_str());
   return 0;
 }
 

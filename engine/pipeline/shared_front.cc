@@ -46,7 +46,8 @@ Result<std::int64_t> SharedFront::take() {
 }
 
 void SharedFront::add_answered(std::int32_t token_id) {
-  if (front_.whole) front_.token_ids.push_back(token_id);
+  // From the first row on that attended to a part of the context the answer's rows are this request's alone.
+  if (front_.whole && run_.retriever->stats().sparse_steps == 0) front_.token_ids.push_back(token_id);
 }
 
 void SharedFront::keep() {

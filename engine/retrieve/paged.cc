@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <string>
 #include <type_traits>
@@ -12,18 +11,8 @@
 #include "kernels/attention_rows.h"
 #include "kernels/page_bounds.h"
 #include "kernels/parallel.h"
-#include "kernels/row_products.h"
-#include "kernels/topk.h"
 
 namespace quire {
-namespace {
-
-void softmax(std::span<float> x) {
-  const auto n = static_cast<std::int64_t>(x.size());
-  exp_minus(x.data(), n, log_sum_exp(x.data(), n));
-}
-
-}  // namespace
 
 Result<PagedPolicy> read_policy(PagedPolicy policy, const PlugOptions& options, std::span<const PlugOption> table) {
   const auto has = [&](std::string_view name) { return std::any_of(table.begin(), table.end(), [&](const PlugOption& o) { return o.name == name; }); };
@@ -181,48 +170,6 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
   });
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   return {};
-}
-
-std::span<const float> PagedRetriever::votes(const Candidates& candidates) {
-  const bool largest_counts = policy_.vote == PageVote::kMaxScore || policy_.vote == PageVote::kMaxSoftmax;
-  const auto n = static_cast<std::size_t>(candidates.count);
-  const std::span<float> sums = std::span(votes_).subspan(static_cast<std::size_t>(candidates.kv_head) * n, n);
-  std::ranges::fill(sums, largest_counts ? -std::numeric_limits<float>::infinity() : 0.0f);
-  for (std::size_t h = 0; h < static_cast<std::size_t>(candidates.group); ++h) {
-    const std::span<float> p = candidates.scores.subspan(h * n, n);
-    if (policy_.vote == PageVote::kMeanSoftmax || policy_.vote == PageVote::kMaxSoftmax) softmax(p);
-    for (std::size_t j = 0; j < n; ++j) sums[j] = largest_counts ? std::max(sums[j], p[j]) : sums[j] + p[j];
-  }
-  return sums;
-}
-
-Result<std::vector<std::int32_t>> PagedRetriever::choose(const Candidates& candidates) {
-  const std::int64_t selected = policy_.selected_pages();
-  if (policy_.rerank <= 1 || selected >= candidates.count) return top_k_sorted(votes(candidates), selected);
-  return by_attention(candidates, top_k_sorted(votes(candidates), selected * policy_.rerank));
-}
-
-Result<std::vector<std::int32_t>> PagedRetriever::by_attention(const Candidates& candidates, std::span<const std::int32_t> near) const {
-  const std::int64_t dim = candidates.kv->head_dim;
-  std::vector<std::int32_t> rows;
-  for (const std::int32_t page : near) {
-    const KvStretch& stretch = candidates.rows[static_cast<std::size_t>(page)];
-    for (std::int64_t row = stretch.begin; row < stretch.end; ++row) rows.push_back(static_cast<std::int32_t>(row));
-  }
-  const auto n = static_cast<std::int64_t>(rows.size());
-  std::vector<float> weights(static_cast<std::size_t>(candidates.group * n)), shares(near.size(), 0.0f);
-  QUIRE_RETURN_IF_ERROR(row_scores({candidates.query, candidates.group, dim, 1.0f / std::sqrt(static_cast<float>(dim)), {*candidates.kv, candidates.kv_head, rows.data(), 0, n}, weights.data(), n}));
-  for (std::int64_t h = 0; h < candidates.group; ++h) {
-    const float* weight = weights.data() + h * n;
-    exp_minus(weights.data() + h * n, n, log_sum_exp(weight, n));
-    for (std::size_t i = 0; i < near.size(); ++i) {
-      const KvStretch& stretch = candidates.rows[static_cast<std::size_t>(near[i])];
-      for (std::int64_t row = stretch.begin; row < stretch.end; ++row) shares[i] += *weight++;
-    }
-  }
-  std::vector<std::int32_t> chosen = top_k_sorted(shares, policy_.selected_pages());
-  for (std::int32_t& i : chosen) i = near[static_cast<std::size_t>(i)];
-  return chosen;
 }
 
 /// KV heads whose queries turned too far since the step before.

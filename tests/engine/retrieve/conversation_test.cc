@@ -27,17 +27,18 @@ class ConversationTest : public ::testing::Test {
     }
     ~Side() { engine->stop(std::chrono::milliseconds(0)); }
 
-    /// What is asked next follows what was answered.
-    std::vector<Outcome> talk(const std::string& strategy, const std::string& retriever) {
+    /// What is asked next follows what was answered. Over the documents, or over a long opening without any.
+    std::vector<Outcome> talk(bool over_documents, const std::string& retriever) {
       std::mt19937 rng(31);
       std::vector<Outcome> turns;
       std::vector<std::int32_t> said;
+      if (!over_documents) said = random_ids(rng, 240);
       auto options = options_of(retriever, small_budget());
       if (retriever == "specontext") options["decode_head"] = "embed";  // states of tokens are not kept with pages
       for (int turn = 0; turn < kTurns; ++turn) {
         const auto question = random_ids(rng, 21);
         said.insert(said.end(), question.begin(), question.end());
-        QueryRequest r = make_request(*engine, docs, said, strategy);
+        QueryRequest r = make_request(*engine, over_documents ? docs : std::vector<Doc>(), said, over_documents ? "reuse" : "auto");
         r.cache.decode = retriever;
         r.cache.options = PlugOptions(options);
         r.sampling.max_tokens = 20;
@@ -59,12 +60,12 @@ class ConversationTest : public ::testing::Test {
 
 TEST_F(ConversationTest, LaterTurnsGoOnOverWhatIsThere) {
   Side keeping(*this, -1), forgetting(*this, 0);
-  for (const char* strategy : {"recompute", "reuse"}) {
+  for (const bool over_documents : {true, false}) {
     for (const std::string& name : retriever_names()) {
-      const auto kept = keeping.talk(strategy, name), anew = forgetting.talk(strategy, name);
+      const auto kept = keeping.talk(over_documents, name), anew = forgetting.talk(over_documents, name);
       for (int turn = 0; turn < kTurns; ++turn) {
         const auto &a = kept[static_cast<std::size_t>(turn)], &b = anew[static_cast<std::size_t>(turn)];
-        const std::string what = std::string(strategy) + " " + name + " turn " + std::to_string(turn);
+        const std::string what = name + (over_documents ? " over documents" : "") + " turn " + std::to_string(turn);
         ASSERT_TRUE(a.status.ok()) << what << a.status.to_string();
         ASSERT_TRUE(b.status.ok()) << what << b.status.to_string();
         EXPECT_EQ(a.ids, b.ids) << what;
@@ -76,7 +77,7 @@ TEST_F(ConversationTest, LaterTurnsGoOnOverWhatIsThere) {
         if (name != "dense") {
           EXPECT_GT(a.stats.retrieve.sparse_steps, 0) << what;
         }
-        if (turn > 0 && std::string_view(strategy) == "recompute") {
+        if (turn > 0 && !over_documents) {
           EXPECT_GT(a.stats.shared_tokens, 0) << what;
         }
       }
