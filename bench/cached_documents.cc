@@ -86,6 +86,9 @@ CachedDocuments::CachedDocuments(const DocumentsOptions& options)
 CachedDocuments::~CachedDocuments() { close(); }
 
 std::unique_ptr<Model> CachedDocuments::make_model() const {
+  if (options_.compute != nullptr) {
+    return take(make_random_model(config_, {.weights = WeightFormat::kBF16, .kv_dtype = DType::kBF16, .max_positions = options_.max_positions}, 1, options_.compute));
+  }
   const WeightFormat weights = cpu_has_bf16() ? WeightFormat::kBF16 : WeightFormat::kF32;
   return take(make_random_model(config_, {.weights = weights, .kv_dtype = DType::kF16, .max_positions = options_.max_positions}, 1));
 }

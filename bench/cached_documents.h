@@ -61,6 +61,7 @@ struct DocumentsOptions {
   std::string draft_weights = "same";      ///< EngineOptions::draft_weights
   bool draft_document_kv = false;          ///< EngineOptions::draft_document_kv
   std::int32_t answer_tokens = 1;
+  std::shared_ptr<Compute> compute = nullptr;  ///< who runs the model, with bf16 weights and KV; null: the CPU
 };
 
 struct Answered {

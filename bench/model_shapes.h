@@ -22,5 +22,11 @@ inline constexpr ModelShape kLlama1B = {
       "rms_norm_eps": 1e-5, "max_position_embeddings": 131072, "rope_theta": 500000.0, "tie_word_embeddings": true,
       "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                        "original_max_position_embeddings": 8192}})"};
+inline constexpr ModelShape kLlama8B = {
+    "Llama-3.1-8B", R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
+      "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256,
+      "rms_norm_eps": 1e-5, "max_position_embeddings": 131072, "rope_theta": 500000.0, "tie_word_embeddings": false,
+      "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                       "original_max_position_embeddings": 8192}})"};
 
 }  // namespace quire::bench

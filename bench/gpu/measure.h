@@ -7,20 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "bench/gpu/row.h"
 #include "kernels/base/dtype.h"
 #include "kernels/cuda/runtime/memory_pool.h"
 #include "kernels/kv.h"
 
 namespace quire::cuda::bench {
-
-/// One thing measured. Of bytes and flops, what bounds it is set, the other is 0.
-struct Row {
-  std::string name, shape;
-  double bytes = 0, flops = 0;  ///< that it must move, or compute
-  double median_us = 0, fastest_us = 0, p90_us = 0;
-  double gb_per_s() const { return bytes / median_us / 1e3; }
-  double tflop_per_s() const { return flops / median_us / 1e6; }
-};
 
 /// What a kernel can reach on this device, measured in this run.
 struct Ceilings {

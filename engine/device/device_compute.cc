@@ -8,6 +8,7 @@
 
 #include "engine/device/device_memory.h"
 #include "engine/device/device_weights.h"
+#include "engine/device/stored_rows_feed.h"
 
 namespace quire {
 namespace {
@@ -16,6 +17,9 @@ using cuda::MemoryKind;
 
 /// Decode attention keeps partial results of so many bytes at once, if one query row needs no more.
 constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;
+
+/// Arrays that grow with a cache have room for so many of its rows more, so that most decode steps look like the one before (step_recording.h).
+constexpr std::int64_t kRowsRoom = cuda::kDecodeChunk;
 
 /// What twins share.
 struct DeviceState {
@@ -29,7 +33,7 @@ class DeviceCompute final : public Compute {
  public:
   DeviceCompute(std::shared_ptr<DeviceState> state, std::string name)
       : state_(std::move(state)), name_(std::move(name)), memory_(state_->memory), stage_(memory_), rounded_(memory_, MemoryKind::kDevice), rows_(memory_, MemoryKind::kDevice),
-        raw_(memory_, MemoryKind::kDevice), scratch_(memory_, MemoryKind::kDevice), pinned_(memory_, MemoryKind::kPinned) {}
+        raw_(memory_, MemoryKind::kDevice), scratch_(memory_, MemoryKind::kDevice), pinned_(memory_, MemoryKind::kPinned), feed_(memory_) {}
 
   std::string name() const override { return name_; }
   std::shared_ptr<ComputeMemory> memory() const override { return memory_; }
@@ -62,6 +66,7 @@ class DeviceCompute final : public Compute {
   }
   Status rotate(const RopeTable& table, const RopeRotateArgs& args) override;
   Status write_rows(const RopeTable& table, const WriteRowsArgs& args) override;
+  Status place(const RopeTable& table, const MutableKvView& dst, std::span<const StoredRows> rows) override;
   Status attend(const AttentionArgs& args) override;
   Status attend_each(const AttentionArgs& args, std::span<const SequenceAttention> sequences) override;
   Status read(const float* x, std::int64_t n, float* out) override {
@@ -73,6 +78,8 @@ class DeviceCompute final : public Compute {
     std::memcpy(out, pinned_.data(), static_cast<std::size_t>(bytes));
     return {};
   }
+  void begin_step(std::int64_t rows) override { memory_->begin_step(rows); }
+  Status end_step() override { return memory_->end_step(); }
 
  private:
   /// `args` but for its ids.
@@ -84,6 +91,8 @@ class DeviceCompute final : public Compute {
     return memory_->run(args);
   }
   Status multiply(const ProductArgs& a, bool accumulate);
+  /// Raw rows on the device go to dst_rows of dst. Only the pages that are written to are sent.
+  Status place_rows(const RopeTable& table, const RawKvView& raw, const MutableKvView& dst, std::span<const std::int32_t> positions, std::span<const std::int32_t> dst_rows);
   /// Pages and positions of a view where kernels read them. Between stage_.begin() and stage_.send().
   Result<KvView> staged(KvView kv);
   Status few_rows(const AttentionArgs& args, std::int64_t first, std::int64_t rows);
@@ -97,6 +106,7 @@ class DeviceCompute final : public Compute {
   const std::shared_ptr<DeviceMemory> memory_;
   ArgumentStage stage_;
   DeviceBuffer rounded_, rows_, raw_, scratch_, pinned_;  // inputs of products, gathered K and V, packed K and V, partial attention, what is read
+  StoredRowsFeed feed_;
 };
 
 Result<std::shared_ptr<const void>> DeviceCompute::know(const RopeTable& table) {
@@ -160,25 +170,41 @@ Status DeviceCompute::write_rows(const RopeTable& table, const WriteRowsArgs& a)
   }
   QUIRE_RETURN_IF_ERROR(memory_->run(KvPackArgs{.k = k, .v = v, .rows = n, .ldk = ld, .ldv = ld, .num_kv_heads = a.dst.num_kv_heads, .head_dim = a.dst.head_dim, .dtype = a.raw_dtype, .out = raw_.data()}));
 
-  // Only the pages that are written to.
-  const auto [least, most] = std::ranges::minmax(a.dst_rows);
+  return place_rows(table, {.data = raw_.data(), .num_rows = n, .dtype = a.raw_dtype, .head_stride = 2 * n * row, .kv_stride = n * row, .row_stride = row}, a.dst, a.positions, a.dst_rows);
+}
+
+Status DeviceCompute::place_rows(const RopeTable& table, const RawKvView& raw, const MutableKvView& dst, std::span<const std::int32_t> positions, std::span<const std::int32_t> dst_rows) {
+  const auto [least, most] = std::ranges::minmax(dst_rows);
   const std::int32_t first_page = least / kPageTokens, last_page = most / kPageTokens;
-  std::vector<std::int32_t> dst_rows(a.dst_rows.begin(), a.dst_rows.end());
-  for (std::int32_t& r : dst_rows) r -= first_page * kPageTokens;
-  KvPlaceArgs place{.src = {.data = raw_.data(), .num_rows = n, .dtype = a.raw_dtype, .head_stride = 2 * n * row, .kv_stride = n * row, .row_stride = row}, .dst = a.dst, .positions = nullptr,
-                    .dst_rows = nullptr, .first_dst_row = 0};
+  std::vector<std::int32_t> rows(dst_rows.begin(), dst_rows.end());
+  for (std::int32_t& r : rows) r -= first_page * kPageTokens;
+  KvPlaceArgs place{.src = raw, .dst = dst, .positions = nullptr, .dst_rows = nullptr, .first_dst_row = 0};
+  place.dst.num_rows = dst.num_rows - first_page * kPageTokens;
   QUIRE_RETURN_IF_ERROR(stage_.begin());
-  QUIRE_ASSIGN_OR_RETURN(place.dst.pages, stage_.put(std::span<void* const>(a.dst.pages + first_page, static_cast<std::size_t>(last_page - first_page + 1))));
-  QUIRE_ASSIGN_OR_RETURN(place.positions, stage_.put(a.positions));
-  QUIRE_ASSIGN_OR_RETURN(place.dst_rows, stage_.put(std::span<const std::int32_t>(dst_rows)));
+  QUIRE_ASSIGN_OR_RETURN(place.dst.pages, stage_.put(std::span<void* const>(dst.pages + first_page, static_cast<std::size_t>(last_page - first_page + 1))));
+  QUIRE_ASSIGN_OR_RETURN(place.positions, stage_.put(positions));
+  QUIRE_ASSIGN_OR_RETURN(place.dst_rows, stage_.put(std::span<const std::int32_t>(rows)));
   QUIRE_RETURN_IF_ERROR(stage_.send());
   return memory_->run(cuda::PlaceRowsArgs{table_of(table), place});
 }
 
+Status DeviceCompute::place(const RopeTable& table, const MutableKvView& dst, std::span<const StoredRows> rows) {
+  std::vector<std::int32_t> positions, dst_rows;
+  for (const StoredRows& piece : rows) {
+    positions.insert(positions.end(), piece.positions.begin(), piece.positions.end());
+    dst_rows.insert(dst_rows.end(), piece.dst_rows.begin(), piece.dst_rows.end());
+  }
+  if (positions.empty()) return {};
+  QUIRE_ASSIGN_OR_RETURN(const RawKvView raw, feed_.bring(rows, dst.num_kv_heads, dst.head_dim));
+  const Status placed = place_rows(table, raw, dst, positions, dst_rows);
+  QUIRE_RETURN_IF_ERROR(feed_.placed());  // also after an error: the slot's turn is over
+  return placed;
+}
+
 Result<KvView> DeviceCompute::staged(KvView kv) {
   const std::int64_t pages = (kv.num_rows + kPageTokens - 1) / kPageTokens;
-  QUIRE_ASSIGN_OR_RETURN(kv.pages, stage_.put(std::span<const void* const>(kv.pages, static_cast<std::size_t>(pages))));
-  QUIRE_ASSIGN_OR_RETURN(kv.positions, stage_.put(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows))));
+  QUIRE_ASSIGN_OR_RETURN(kv.pages, stage_.put(std::span<const void* const>(kv.pages, static_cast<std::size_t>(pages)), kRowsRoom / kPageTokens * static_cast<std::int64_t>(sizeof(void*))));
+  QUIRE_ASSIGN_OR_RETURN(kv.positions, stage_.put(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows)), kRowsRoom * static_cast<std::int64_t>(sizeof(std::int32_t))));
   return kv;
 }
 
@@ -223,15 +249,20 @@ Status DeviceCompute::attend_each(const AttentionArgs& args, std::span<const Seq
       std::vector<RowList> lists(s.lists, s.lists + kv.num_kv_heads);
       for (RowList& list : lists) {
         longest = std::max(longest, list.length);
-        QUIRE_ASSIGN_OR_RETURN(list.rows, stage_.put(std::span(list.rows, static_cast<std::size_t>(list.length))));
+        QUIRE_ASSIGN_OR_RETURN(list.rows, stage_.put(std::span(list.rows, static_cast<std::size_t>(list.length)), kRowsRoom * static_cast<std::int64_t>(sizeof(std::int32_t))));
       }
       QUIRE_ASSIGN_OR_RETURN(one.lists, stage_.put(std::span<const RowList>(lists)));
     }
     each.push_back(one);
     positions.push_back(s.position);
   }
+  longest = (longest + kRowsRoom - 1) / kRowsRoom * kRowsRoom;  // as many chunks as without
   cuda::DecodeAttentionArgs decode{.attention = args, .lists = nullptr, .longest_list = longest, .scratch = nullptr};
-  decode.attention.kv = sequences.front().kv;
+  decode.attention.kv = sequences.front().kv;  // of which kernels take the shape alone
+  decode.attention.kv.pages = each.front().pages;
+  decode.attention.kv.positions = each.front().positions;
+  decode.attention.kv.num_rows = longest;
+  decode.attention.kv.sorted = false;
   decode.attention.lse = nullptr;
   QUIRE_ASSIGN_OR_RETURN(decode.sequences, stage_.put(std::span<const cuda::SequenceKv>(each)));
   QUIRE_ASSIGN_OR_RETURN(decode.attention.query_positions, stage_.put(std::span<const std::int32_t>(positions)));

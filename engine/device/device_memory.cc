@@ -13,15 +13,31 @@ namespace {
 constexpr std::int64_t kLeastChunk = std::int64_t{1} << 20;
 /// Arguments put since the device was last settled, from which on they wait for it.
 constexpr std::int64_t kMostPut = std::int64_t{64} << 20;
-constexpr std::int64_t kAlignment = 64;
 
 }  // namespace
 
 Status DeviceMemory::settle() {
   if (!pending()) return {};
+  if (steps()) {
+    stepping_.store({}, std::memory_order_release);
+    QUIRE_RETURN_IF_ERROR(step_.interrupt(*ops_));
+  }
   QUIRE_RETURN_IF_ERROR(ops_->settle());
   pending_.store(false, std::memory_order_release);
   return {};
+}
+
+void DeviceMemory::begin_step(std::int64_t rows) {
+  std::thread::id nobody{};
+  if (!stepping_.compare_exchange_strong(nobody, std::this_thread::get_id())) return;
+  step_.begin(rows);
+  if (!step_.active()) stepping_.store({}, std::memory_order_release);
+}
+
+Status DeviceMemory::end_step() {
+  if (!steps()) return {};
+  stepping_.store({}, std::memory_order_release);
+  return step_.end(*ops_);
 }
 
 Result<std::int64_t> DeviceMemory::budget(std::int64_t wanted, const char* setting) {
@@ -71,8 +87,8 @@ Status ArgumentStage::add_chunk(std::int64_t bytes) {
   return {};
 }
 
-Result<void*> ArgumentStage::put_bytes(const void* values, std::int64_t bytes) {
-  const std::int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+Result<void*> ArgumentStage::put_bytes(const void* values, std::int64_t bytes, std::int64_t room) {
+  const std::int64_t rounded = (bytes + room - 1) / room * room;
   if (chunks_.empty() || chunks_.back()->used + rounded > chunks_.back()->pinned.bytes()) QUIRE_RETURN_IF_ERROR(add_chunk(rounded));
   Chunk& chunk = *chunks_.back();
   if (bytes > 0) std::memcpy(chunk.pinned.data() + chunk.used, values, static_cast<std::size_t>(bytes));

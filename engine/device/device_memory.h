@@ -6,9 +6,11 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "engine/cache/compute_memory.h"
+#include "engine/device/step_recording.h"
 #include "kernels/base/status.h"
 #include "kernels/cuda/backend/ops.h"
 
@@ -26,18 +28,38 @@ class DeviceMemory final : public ComputeMemory {
   Result<std::int64_t> budget(std::int64_t wanted, const char* setting) override;
 
   cuda::DeviceOps& ops() { return *ops_; }
+  /// One of the device's marks for as long as the device is open; they are shared when they run out, which costs waiting and nothing else.
+  std::int32_t new_mark() { return marks_.fetch_add(1) % cuda::kMarks; }
   bool pending() const { return pending_.load(std::memory_order_acquire); }
+  /// Enqueued, or collected where the calling thread is within a step.
   template <class Args>
   Status run(const Args& args) {
     pending_.store(true, std::memory_order_release);
-    return ops_->run(args);
+    if (!steps()) return ops_->run(args);
+    Args whole = args;
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+    __builtin_clear_padding(&whole);  // undefined bytes would make equal operations differ
+#endif
+#endif
+    step_.add(cuda::op_code(&args), &whole, static_cast<std::int64_t>(sizeof whole));
+    return {};
   }
+  /// See Compute::begin_step(). One thread at a time has a step; another's is run as it comes.
+  void begin_step(std::int64_t rows);
+  Status end_step();
+  const StepStats& step_stats() const { return step_.stats(); }
   /// After what is enqueued. A failure is logged: the memory stays with the device.
   void give_back(cuda::MemoryKind kind, void* p);
 
  private:
+  bool steps() const { return stepping_.load(std::memory_order_acquire) == std::this_thread::get_id(); }
+
   const std::shared_ptr<cuda::DeviceOps> ops_;
+  StepRecording step_;                       // of the thread that steps
+  std::atomic<std::thread::id> stepping_{};  // none: nobody does
   std::atomic<bool> pending_{false};
+  std::atomic<std::int32_t> marks_{0};
 };
 
 /// A buffer of one kind of memory that grows; contents are undefined after it grew.
@@ -68,10 +90,11 @@ class ArgumentStage {
 
   /// Before the arrays of an operation: makes room for the next ones, waiting for the device when much has been put since it was last settled.
   Status begin();
-  /// The values' address for kernels. Errors: kResourceExhausted, kDeviceLost.
+  /// The values' address for kernels. What is put behind them begins at a multiple of `room` bytes: arrays that grow a little from call to call leave it where it was.
+  /// Errors: kResourceExhausted, kDeviceLost.
   template <class T>
-  Result<const T*> put(std::span<const T> values) {
-    QUIRE_ASSIGN_OR_RETURN(void* at, put_bytes(values.data(), static_cast<std::int64_t>(values.size_bytes())));
+  Result<const T*> put(std::span<const T> values, std::int64_t room = kAlignment) {
+    QUIRE_ASSIGN_OR_RETURN(void* at, put_bytes(values.data(), static_cast<std::int64_t>(values.size_bytes()), room));
     return static_cast<const T*>(at);
   }
   /// Enqueues the copies of what was put. Call before the operation that reads it.
@@ -83,7 +106,8 @@ class ArgumentStage {
     DeviceBuffer pinned, device;
     std::int64_t used = 0, sent = 0;
   };
-  Result<void*> put_bytes(const void* values, std::int64_t bytes);
+  static constexpr std::int64_t kAlignment = 64;
+  Result<void*> put_bytes(const void* values, std::int64_t bytes, std::int64_t room);
   Status add_chunk(std::int64_t bytes);
 
   const std::shared_ptr<DeviceMemory> memory_;

@@ -69,6 +69,12 @@ struct WriteRowsArgs {
   MutableKvView dst;
 };
 
+/// Rows of raw KV as they are stored, in ordinary memory.
+struct StoredRows {
+  RawKvView raw;
+  std::span<const std::int32_t> positions, dst_rows;  ///< [raw.num_rows]; each destination once
+};
+
 /// One query row of a decode step over a cache of its own.
 struct SequenceAttention {
   KvView kv;                          ///< of the same shape in all sequences of a call
@@ -113,12 +119,20 @@ class Compute {
   virtual Status take_rows(const float* x, std::int64_t ldx, std::span<const std::int32_t> rows, std::int64_t dim, float* out) = 0;
   virtual Status rotate(const RopeTable& table, const RopeRotateArgs& args) = 0;
   virtual Status write_rows(const RopeTable& table, const WriteRowsArgs& args) = 0;
+  /// Places stored rows of one layer in `dst`, K rotated to its positions. With a memory() they come by a stream of copies of their own, two calls deep, so that they arrive while what
+  /// was called before still computes; what is called afterwards finds them there.
+  virtual Status place(const RopeTable& table, const MutableKvView& dst, std::span<const StoredRows> rows) = 0;
   /// Rows of a pass; see kernels/attention.h.
   virtual Status attend(const AttentionArgs& args) = 0;
   /// Row i of `args` attends to sequences[i]; args.kv, args.query_positions and args.lse are not looked at.
   virtual Status attend_each(const AttentionArgs& args, std::span<const SequenceAttention> sequences) = 0;
   /// Copies `n` floats to ordinary memory, after all that was enqueued.
   virtual Status read(const float* x, std::int64_t n, float* out) = 0;
+
+  /// What is called from here to end_step() is a decode step of `rows` rows: it may be recorded, and be run in one piece when the same calls come again. Results are the same. A step
+  /// that is given up, as after an error, ends as well.
+  virtual void begin_step(std::int64_t /*rows*/) {}
+  virtual Status end_step() { return {}; }
 };
 
 std::shared_ptr<Compute> make_cpu_compute();

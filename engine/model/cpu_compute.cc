@@ -110,6 +110,11 @@ class CpuCompute final : public Compute {
     return kv_place(table, {.src = raw, .dst = a.dst, .positions = a.positions.data(), .dst_rows = a.dst_rows.data(), .first_dst_row = 0});
   }
 
+  Status place(const RopeTable& table, const MutableKvView& dst, std::span<const StoredRows> rows) override {
+    for (const StoredRows& r : rows) QUIRE_RETURN_IF_ERROR(kv_place(table, {.src = r.raw, .dst = dst, .positions = r.positions.data(), .dst_rows = r.dst_rows.data(), .first_dst_row = 0}));
+    return {};
+  }
+
   Status attend(const AttentionArgs& args) override { return attention(args); }
 
   Status attend_each(const AttentionArgs& args, std::span<const SequenceAttention> sequences) override {

@@ -53,11 +53,13 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   QUIRE_RETURN_IF_ERROR(x_.reserve(memory_, static_cast<std::int64_t>(n) * config.hidden_size));
   QUIRE_RETURN_IF_ERROR(query_.reserve(memory_, static_cast<std::int64_t>(n * heads)));
   QUIRE_RETURN_IF_ERROR(attention_.reserve(memory_, static_cast<std::int64_t>(n * heads)));
-  QUIRE_RETURN_IF_ERROR(model_.embed(ids_, x_.data()));
-  for (std::int32_t layer = 0; layer < config.num_layers; ++layer) QUIRE_RETURN_IF_ERROR(run_layer(layer, rows));
   const auto vocab = static_cast<std::size_t>(config.vocab_size);
   QUIRE_RETURN_IF_ERROR(logits_.reserve(memory_, static_cast<std::int64_t>(n * vocab)));
-  QUIRE_RETURN_IF_ERROR(model_.logits(x_.data(), static_cast<std::int64_t>(n), logits_.data()));
+  compute_.begin_step(static_cast<std::int64_t>(n));
+  const Status run = run_layers(rows);
+  const Status ended = compute_.end_step();
+  QUIRE_RETURN_IF_ERROR(run);
+  QUIRE_RETURN_IF_ERROR(ended);
   const float* logits = logits_.data();
   if (memory_ != nullptr) {
     read_.resize(n * vocab);
@@ -66,6 +68,12 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   }
   for (std::size_t i = 0; i < n; ++i) rows[i]->logits = std::span<const float>(logits + i * vocab, vocab);
   return {};
+}
+
+Status DecodeBatch::run_layers(std::span<DecodeRow*> rows) {
+  QUIRE_RETURN_IF_ERROR(model_.embed(ids_, x_.data()));
+  for (std::int32_t layer = 0; layer < model_.config().num_layers; ++layer) QUIRE_RETURN_IF_ERROR(run_layer(layer, rows));
+  return model_.logits(x_.data(), static_cast<std::int64_t>(rows.size()), logits_.data());
 }
 
 Status DecodeBatch::run_layer(std::int32_t layer, std::span<DecodeRow*> rows) {

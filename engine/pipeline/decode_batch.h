@@ -33,6 +33,7 @@ class DecodeBatch {
 
  private:
   Status run(std::span<DecodeRow*> rows);
+  Status run_layers(std::span<DecodeRow*> rows);
   Status run_layer(std::int32_t layer, std::span<DecodeRow*> rows);
   Status write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv);
   Status attend(std::int32_t layer, std::span<DecodeRow*> rows);

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "engine/model/compute.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -84,24 +85,55 @@ Status Placement::step() {
       part.placed[at(g)] = 1;
       for (std::int32_t l = 0; l < layout.layers_in(g); ++l) layers.push_back(g * layout.layers_per_group() + l);
     }
-    QUIRE_RETURN_IF_ERROR(run_.core.pool->settle());  // the threads below must find nothing enqueued
-    // Layers write different pages; nobody changes the lists of pages meanwhile.
-    std::mutex mu;
-    Status status;
-    parallel_for(static_cast<std::int64_t>(layers.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        Status placed = place_layer(part, layers[static_cast<std::size_t>(i)]);
-        if (placed.ok()) continue;
-        std::lock_guard lock(mu);
-        status = std::move(placed);
-        return;
-      }
-    });
+    const Status status = run_.core.model->compute().memory() == nullptr ? place_by_threads(part, layers) : place_in_order(part, layers);
     if (values_ == Values::kRelease && part.done()) supply_.release(part.context);
     const auto now = Clock::now();
     run_.place_ms += ms_between(started, now);
     run_.add_span("place", started, now);
     return status;
+  }
+  return {};
+}
+
+Status Placement::place_by_threads(const Part& part, std::span<const std::int32_t> layers) {
+  // Layers write different pages; nobody changes the lists of pages meanwhile.
+  std::mutex mu;
+  Status status;
+  parallel_for(static_cast<std::int64_t>(layers.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      Status placed = place_layer(part, layers[static_cast<std::size_t>(i)]);
+      if (placed.ok()) continue;
+      std::lock_guard lock(mu);
+      status = std::move(placed);
+      return;
+    }
+  });
+  return status;
+}
+
+/// Layer by layer, lowest first: a device copies one while it places the one before.
+Status Placement::place_in_order(const Part& part, std::span<const std::int32_t> layers) {
+  const KvLayout& layout = run_.work(part.context).layout;
+  std::vector<std::int32_t> rows;
+  std::vector<StoredRows> stored;
+  for (const std::int32_t layer : layers) {
+    stored.clear();
+    const std::span<const std::int32_t> blocks = run_.plan.selection.kept(layer, part.context);
+    std::int64_t count = 0;
+    for (const std::int32_t block : blocks) count += layout.tokens_in(block);
+    rows.resize(at(static_cast<std::int32_t>(count)));
+    std::iota(rows.begin(), rows.end(), static_cast<std::int32_t>(part.first_row[at(layer)]));
+    const std::span<const std::int32_t> positions = run_.cache->positions(layer).subspan(at(static_cast<std::int32_t>(part.first_row[at(layer)])));
+    std::size_t done = 0;
+    for (const std::int32_t block : blocks) {
+      const auto bytes = supply_.value(part.context, block, layout.group_of(layer));
+      if (bytes.empty()) return Status::internal("a kept block was not loaded");
+      const std::size_t n = at(layout.tokens_in(block));
+      stored.push_back({layout.view(bytes, block, layer), positions.subspan(done, n), std::span<const std::int32_t>(rows).subspan(done, n)});
+      done += n;
+    }
+    QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages, run_.cache->writable(layer, rows));
+    QUIRE_RETURN_IF_ERROR(run_.core.model->compute().place(run_.core.model->rope(), pages, stored));
   }
   return {};
 }

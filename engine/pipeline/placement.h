@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/pipeline/kv_supply.h"
@@ -40,6 +41,8 @@ class Placement final : public LayerGate {
   };
   void add_positions(std::int32_t context, std::int32_t layer, std::vector<std::int32_t>& out) const;
   std::vector<std::int32_t> groups_ready(const Part& part) const;
+  Status place_by_threads(const Part& part, std::span<const std::int32_t> layers);
+  Status place_in_order(const Part& part, std::span<const std::int32_t> layers);
   Status place_layer(const Part& part, std::int32_t layer);
 
   QueryRun& run_;

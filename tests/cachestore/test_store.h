@@ -1,4 +1,4 @@
-/// Helpers of the store's tests: folders, documents, segments, and a disk tier in memory with faults.
+/// Helpers of the store's tests: folders, documents, segments.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,6 +19,7 @@
 #include "cachestore/disk_tier.h"
 #include "cachestore/store.h"
 #include "cachestore/store_impl.h"
+#include "tests/cachestore/memory_tier.h"
 
 #define ASSERT_OK(expr) ASSERT_TRUE(::quire::test::is_ok(expr))
 #define EXPECT_OK(expr) EXPECT_TRUE(::quire::test::is_ok(expr))
@@ -158,119 +159,5 @@ inline Status put_document(Store& store, const std::string& id, const std::vecto
   m.pinned = pinned;
   return store.commit_document(m, text_of(id), handles).status();
 }
-
-/// What a disk keeps, so that a tier can be "reopened" over it.
-struct MemoryDisk {
-  std::mutex mu;
-  std::map<std::pair<Family, std::string>, std::string> records;                    // guarded by mu
-  std::map<SegmentId, std::map<std::tuple<int, std::uint32_t, std::uint32_t>, std::vector<std::byte>>> segments;  // guarded by mu
-  std::atomic<std::uint64_t> free{1ull << 40};
-  std::atomic<int> calls{0};
-  std::atomic<int> fail_at{-1};  ///< this call fails ...
-  std::atomic<bool> fail_on{false};  ///< ... and all behind it
-  Status failure = Status::io("injected failure");
-};
-
-/// The disk tier's contract in memory, failing its n-th call on request.
-class MemoryTier final : public DiskTier {
- public:
-  explicit MemoryTier(std::shared_ptr<MemoryDisk> disk) : d_(std::move(disk)) {}
-
-  Status write(std::span<const RecordWrite> writes, Sync) override {
-    QUIRE_RETURN_IF_ERROR(call());
-    std::lock_guard lock(d_->mu);
-    for (const auto& w : writes) {
-      if (w.value) {
-        d_->records[{w.family, w.key}] = *w.value;
-      } else {
-        d_->records.erase({w.family, w.key});
-      }
-    }
-    return {};
-  }
-  Result<std::string> get(Family family, std::string_view key) override {
-    QUIRE_RETURN_IF_ERROR(call());
-    std::lock_guard lock(d_->mu);
-    auto it = d_->records.find({family, std::string(key)});
-    if (it == d_->records.end()) return Status::not_found("no record");
-    return it->second;
-  }
-  Status scan(Family family, std::string_view begin, std::string_view end, bool descending, const ScanFn& fn) override {
-    QUIRE_RETURN_IF_ERROR(call());
-    std::vector<std::pair<std::string, std::string>> rows;
-    {
-      std::lock_guard lock(d_->mu);
-      for (const auto& [k, v] : d_->records) {
-        if (k.first == family && k.second >= begin && (end.empty() || k.second < end)) rows.emplace_back(k.second, v);
-      }
-    }
-    if (descending) std::reverse(rows.begin(), rows.end());
-    for (const auto& [k, v] : rows) {
-      if (!fn(k, v)) break;
-    }
-    return {};
-  }
-  Result<Written> write_segment(SegmentId id, std::span<const Value> values) override {
-    QUIRE_RETURN_IF_ERROR(call());
-    std::lock_guard lock(d_->mu);
-    for (const auto& v : values) {
-      EXPECT_EQ(v.name.segment, id);
-      d_->segments[id][{static_cast<int>(v.name.part), v.name.block, v.name.group}].assign(v.buffer->stored().begin(), v.buffer->stored().end());
-    }
-    return Written{bytes_of(id), ""};
-  }
-  Result<std::shared_ptr<ValueBuffer>> read(const record::ValueName& n, std::string_view, std::size_t) override {
-    QUIRE_RETURN_IF_ERROR(call());
-    std::lock_guard lock(d_->mu);
-    auto seg = d_->segments.find(n.segment);
-    if (seg == d_->segments.end()) return Status::not_found("no segment");
-    auto it = seg->second.find({static_cast<int>(n.part), n.block, n.group});
-    if (it == seg->second.end()) return Status::not_found("no value");
-    auto out = std::make_shared<ValueBuffer>(it->second.size() - record::kValueHeaderBytes);
-    std::memcpy(out->stored().data(), it->second.data(), it->second.size());
-    return out;
-  }
-  Status delete_segment(SegmentId id) override {
-    QUIRE_RETURN_IF_ERROR(call());
-    std::lock_guard lock(d_->mu);
-    d_->segments.erase(id);
-    return {};
-  }
-  Result<std::vector<StoredSegment>> list_segments() override {
-    QUIRE_RETURN_IF_ERROR(call());
-    std::lock_guard lock(d_->mu);
-    std::vector<StoredSegment> out;
-    for (const auto& [id, values] : d_->segments) {
-      StoredSegment s{id, false, false, bytes_of(id)};
-      for (const auto& [name, bytes] : values) (std::get<0>(name) == 0 ? s.has_values : s.has_sketches) = true;
-      out.push_back(s);
-    }
-    return out;
-  }
-  DiskUsage usage() override {
-    std::lock_guard lock(d_->mu);
-    DiskUsage u;
-    for (const auto& [id, values] : d_->segments) u.segment_bytes += bytes_of(id);
-    for (const auto& [k, v] : d_->records) u.catalog_bytes += v.size();
-    return u;
-  }
-  bool wait_for_deletes(std::chrono::milliseconds) override { return false; }
-  std::uint64_t free_bytes() override { return d_->free; }
-  Status flush_records() override { return call(); }
-  Status compact_records() override { return call(); }
-
- private:
-  std::uint64_t bytes_of(SegmentId id) const {  // mu held
-    std::uint64_t n = 0;
-    for (const auto& [name, bytes] : d_->segments.at(id)) n += bytes.size();
-    return n;
-  }
-  Status call() {
-    const int n = d_->calls++;
-    const int at = d_->fail_at;
-    return at >= 0 && (n == at || (d_->fail_on && n > at)) ? d_->failure : Status();
-  }
-  std::shared_ptr<MemoryDisk> d_;
-};
 
 }  // namespace quire::test

@@ -9,7 +9,7 @@ need_gpu() {
   fi
 }
 
-# build_gpu TARGET: configures for QUIRE_CUDA_ARCHITECTURES, else for the GPU of this machine, else for sm_80 and sm_90, and builds with QUIRE_BUILD_JOBS or all cores.
+# build_gpu TARGET...: configures for QUIRE_CUDA_ARCHITECTURES, else for the GPU of this machine, else for sm_80 and sm_90, and builds with QUIRE_BUILD_JOBS or all cores.
 build_gpu() {
   command -v cmake >/dev/null || { echo "error: CMake 3.22 or newer is needed" >&2; return 1; }
   local options=(-S "$ROOT/tests/gpu" -B "$BUILD" -DCMAKE_BUILD_TYPE=Release) capability
@@ -18,5 +18,5 @@ build_gpu() {
   [[ "$capability" =~ ^[0-9]+(\;[0-9]+)*$ ]] && options+=(-DCMAKE_CUDA_ARCHITECTURES="$capability")
   mkdir -p "$BUILD"
   cmake "${options[@]}" >"$BUILD/configure.log" 2>&1 || { cat "$BUILD/configure.log" >&2; echo "error: CMake could not configure" >&2; return 1; }
-  cmake --build "$BUILD" -j "${QUIRE_BUILD_JOBS:-$(nproc)}" --target "$1" >"$BUILD/build.log" 2>&1 || { tail -n 60 "$BUILD/build.log" >&2; echo "error: the build failed; see $BUILD/build.log" >&2; return 1; }
+  cmake --build "$BUILD" -j "${QUIRE_BUILD_JOBS:-$(nproc)}" --target "$@" >"$BUILD/build.log" 2>&1 || { tail -n 60 "$BUILD/build.log" >&2; echo "error: the build failed; see $BUILD/build.log" >&2; return 1; }
 }

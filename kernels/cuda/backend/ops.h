@@ -1,4 +1,4 @@
-/// One opened device for whoever computes with it: memory, and operations enqueued in order on one stream.
+/// One opened device for whoever computes with it: memory, operations enqueued in order on one stream, and copies beside them on another.
 ///
 /// An operation is a plain struct of arguments (kernels/cuda/args.h and the kernels' own headers) and the code of what to do with it, so that all of them pass
 /// through one call, also where that call is an entry of a C table in a loaded library (entry.h).
@@ -32,7 +32,48 @@ struct PrefillAttentionArgs {
   AttentionArgs attention;
 };
 
-enum class OpCode : std::uint32_t { kCopy = 1, kRmsNorm, kSwiglu, kEmbedding, kConvert, kAddBias, kMatmul, kQkvSplit, kRotateRows, kKvPack, kPlaceRows, kDecodeAttention, kPrefillAttention };
+/// Two streams of a device: what computes, in order, and copies that run beside it, in order among themselves.
+enum class Lane : std::uint32_t { kCompute, kCopies };
+/// Marks order the lanes. A mark is one of kMarks numbers; it stands for what was enqueued on a lane when it was last set, and one never set has passed.
+inline constexpr std::int32_t kMarks = 64;
+
+/// A copy from pinned memory on Lane::kCopies.
+struct CopyBesideArgs {
+  void* to;
+  const void* from;
+  std::int64_t bytes;
+};
+struct SetMarkArgs {
+  std::int32_t mark;
+  Lane lane;
+};
+/// What is enqueued on `lane` from now on runs after the mark has passed.
+struct HoldArgs {
+  std::int32_t mark;
+  Lane lane;
+};
+/// The call returns when the mark has passed.
+struct AwaitMarkArgs {
+  std::int32_t mark;
+};
+
+enum class OpCode : std::uint32_t;
+struct StepOp {
+  OpCode code;
+  const void* args;
+  std::int64_t bytes;
+};
+/// Many operations of Lane::kCompute as one graph, recorded when `version` differs from the one that this `bucket` was recorded for and launched as it is else: the same version
+/// stands for the same operations, arguments and addresses, which must have run one by one before. An error but kDeviceLost enqueues nothing: run them one by one.
+struct StepArgs {
+  std::int64_t bucket;
+  std::uint64_t version;
+  const StepOp* ops;
+  std::int64_t num_ops;
+};
+
+enum class OpCode : std::uint32_t { kCopy = 1, kRmsNorm, kSwiglu, kEmbedding, kConvert, kAddBias, kMatmul, kQkvSplit, kRotateRows, kKvPack, kPlaceRows, kDecodeAttention, kPrefillAttention,
+                                    kCopyBeside, kSetMark, kHold, kAwaitMark, kStep };
 
 /// The code of what takes these arguments.
 constexpr OpCode op_code(const CopyArgs*) { return OpCode::kCopy; }
@@ -48,6 +89,11 @@ constexpr OpCode op_code(const KvPackArgs*) { return OpCode::kKvPack; }
 constexpr OpCode op_code(const PlaceRowsArgs*) { return OpCode::kPlaceRows; }
 constexpr OpCode op_code(const DecodeAttentionArgs*) { return OpCode::kDecodeAttention; }
 constexpr OpCode op_code(const PrefillAttentionArgs*) { return OpCode::kPrefillAttention; }
+constexpr OpCode op_code(const CopyBesideArgs*) { return OpCode::kCopyBeside; }
+constexpr OpCode op_code(const SetMarkArgs*) { return OpCode::kSetMark; }
+constexpr OpCode op_code(const HoldArgs*) { return OpCode::kHold; }
+constexpr OpCode op_code(const AwaitMarkArgs*) { return OpCode::kAwaitMark; }
+constexpr OpCode op_code(const StepArgs*) { return OpCode::kStep; }
 
 /// Calls visit(const Args&) with the arguments that belong to `code`. Errors: kInvalidArgument (an unknown code, or arguments of another size), those of visit.
 template <class Visit>
@@ -70,6 +116,11 @@ Status visit_op(OpCode code, const void* args, std::int64_t bytes, Visit&& visit
     case OpCode::kPlaceRows: return as(static_cast<const PlaceRowsArgs*>(nullptr));
     case OpCode::kDecodeAttention: return as(static_cast<const DecodeAttentionArgs*>(nullptr));
     case OpCode::kPrefillAttention: return as(static_cast<const PrefillAttentionArgs*>(nullptr));
+    case OpCode::kCopyBeside: return as(static_cast<const CopyBesideArgs*>(nullptr));
+    case OpCode::kSetMark: return as(static_cast<const SetMarkArgs*>(nullptr));
+    case OpCode::kHold: return as(static_cast<const HoldArgs*>(nullptr));
+    case OpCode::kAwaitMark: return as(static_cast<const AwaitMarkArgs*>(nullptr));
+    case OpCode::kStep: return as(static_cast<const StepArgs*>(nullptr));
   }
   return Status::invalid("code", "there is no operation " + std::to_string(static_cast<std::uint32_t>(code)));
 }
@@ -86,7 +137,7 @@ class DeviceOps {
   virtual Result<void*> allocate(MemoryKind kind, std::int64_t bytes) = 0;
   /// Nothing enqueued may use it any more.
   virtual Status release(MemoryKind kind, void* p) = 0;
-  /// Returns once everything enqueued has run.
+  /// Returns once everything enqueued has run, on both lanes.
   virtual Status settle() = 0;
 
   /// Enqueues; the arguments themselves are copied, what they point to is device or shared memory (of a copy one side may be pinned). Errors: kInvalidArgument too.

@@ -1,5 +1,6 @@
 #include "kernels/cuda/backend/session.h"
 
+#include <string>
 #include <utility>
 
 #include "kernels/cuda/hardware.cuh"
@@ -10,9 +11,36 @@ namespace {
 
 /// What each operation calls.
 struct Execute {
-  StreamHandle stream;
+  StreamHandle stream, copies;
   DeviceDriver& driver;
   Matmul& matmul;
+  std::array<Event, kMarks>& marks;
+  GraphCache& graphs;
+
+  StreamHandle of(Lane lane) const { return lane == Lane::kCopies ? copies : stream; }
+  Result<EventHandle> mark(std::int32_t i) const {
+    if (i < 0 || i >= kMarks) return Status::invalid("mark", "there is no mark " + std::to_string(i));
+    return marks[static_cast<std::size_t>(i)].get();
+  }
+  Status operator()(const CopyBesideArgs& a) const { return driver.copy(a.to, a.from, a.bytes, copies); }
+  Status operator()(const SetMarkArgs& a) const {
+    QUIRE_ASSIGN_OR_RETURN(const EventHandle event, mark(a.mark));
+    return driver.record(event, of(a.lane));
+  }
+  Status operator()(const HoldArgs& a) const {
+    QUIRE_ASSIGN_OR_RETURN(const EventHandle event, mark(a.mark));
+    return driver.hold(of(a.lane), event);
+  }
+  Status operator()(const AwaitMarkArgs& a) const {
+    QUIRE_ASSIGN_OR_RETURN(const EventHandle event, mark(a.mark));
+    return driver.wait_for(event);
+  }
+  Status operator()(const StepArgs& a) const {
+    return graphs.run(a.bucket, a.version, stream, [&](StreamHandle) {
+      for (const StepOp* op = a.ops; op != a.ops + a.num_ops; ++op) QUIRE_RETURN_IF_ERROR(visit_op(op->code, op->args, op->bytes, *this));
+      return Status();
+    });
+  }
   Status operator()(const CopyArgs& a) const { return driver.copy(a.to, a.from, a.bytes, stream); }
   Status operator()(const ResidualRmsNormArgs& a) const { return rms_norm(a, stream); }
   Status operator()(const SwigluArgs& a) const { return swiglu(a, stream); }
@@ -42,6 +70,10 @@ Result<std::unique_ptr<Session>> Session::open(std::int64_t device_idx) {
 
 Status Session::start() {
   QUIRE_ASSIGN_OR_RETURN(stream_, create_stream(driver_));
+  QUIRE_ASSIGN_OR_RETURN(copies_, create_stream(driver_));
+  for (Event& mark : marks_) {
+    QUIRE_ASSIGN_OR_RETURN(mark, create_event(driver_));
+  }
   QUIRE_ASSIGN_OR_RETURN(workspace_, driver_.allocate(MemoryKind::kDevice, Matmul::kWorkspaceBytes));
   QUIRE_ASSIGN_OR_RETURN(matmul_, Matmul::create(workspace_));
   return {};
@@ -49,7 +81,9 @@ Status Session::start() {
 
 Session::~Session() {
   (void)make_current(device_);  // a lost device has nothing to give back
+  (void)driver_.wait_for(copies_.get());
   (void)driver_.wait_for(stream_.get());
+  graphs_.clear();
   matmul_.reset();
   if (workspace_ != nullptr) (void)driver_.release(MemoryKind::kDevice, workspace_);
 }
@@ -71,12 +105,13 @@ Status Session::release(MemoryKind kind, void* p) {
 
 Status Session::settle() {
   QUIRE_RETURN_IF_ERROR(make_current(device_));
+  QUIRE_RETURN_IF_ERROR(driver_.wait_for(copies_.get()));
   return driver_.wait_for(stream_.get());
 }
 
 Status Session::enqueue(OpCode code, const void* args, std::int64_t bytes) {
   QUIRE_RETURN_IF_ERROR(make_current(device_));
-  return visit_op(code, args, bytes, Execute{stream_.get(), driver_, *matmul_});
+  return visit_op(code, args, bytes, Execute{stream_.get(), copies_.get(), driver_, *matmul_, marks_, graphs_});
 }
 
 }  // namespace quire::cuda

@@ -1,16 +1,18 @@
 /// DeviceOps on hardware. Built with QUIRE_CUDA alone.
 #pragma once
 
+#include <array>
 #include <memory>
 
 #include "kernels/cuda/backend/matmul.h"
 #include "kernels/cuda/backend/ops.h"
+#include "kernels/cuda/runtime/graph_cache.h"
 #include "kernels/cuda/runtime/guarded_driver.h"
 #include "kernels/cuda/runtime/handles.h"
 
 namespace quire::cuda {
 
-/// One device, one stream, and the products on it. Every call makes the device current for its thread first.
+/// One device, a stream for each lane, and the products on the first. Every call makes the device current for its thread first.
 class Session final : public DeviceOps {
  public:
   /// Errors: those of choose_device() and open_device(), kResourceExhausted.
@@ -25,13 +27,16 @@ class Session final : public DeviceOps {
   Status enqueue(OpCode code, const void* args, std::int64_t bytes) override;
 
  private:
+  static constexpr std::size_t kMostGraphs = 16;
   Session(DeviceProperties device, std::unique_ptr<DeviceDriver> driver) : device_(std::move(device)), opened_(std::move(driver)), driver_(*opened_) {}
   Status start();
 
   const DeviceProperties device_;
   const std::unique_ptr<DeviceDriver> opened_;
   GuardedDriver driver_;
-  Stream stream_;
+  Stream stream_, copies_;
+  std::array<Event, kMarks> marks_;
+  GraphCache graphs_{driver_, kMostGraphs};
   void* workspace_ = nullptr;
   std::unique_ptr<Matmul> matmul_;
 };

@@ -170,6 +170,19 @@ TEST_F(DeviceEngineTest, AnAllocationThatFailsWithinARequestFailsThatRequestAlon
   EXPECT_EQ(after.ids, expected.ids);
 }
 
+TEST_F(DeviceEngineTest, ACopyThatFailsFailsThatRequestAlone) {
+  const Outcome expected = ask(device_, "reuse");
+  ASSERT_TRUE(expected.status.ok());
+  const std::int64_t copies = ops_->runs(cuda::OpCode::kCopyBeside);
+  EXPECT_GE(copies, 2 * 3) << "two documents in three layers";
+  ops_->fail_copy(2);
+  EXPECT_EQ(ask(device_, "reuse").status.code(), Code::kInternal);
+  ops_->fail_copy(-1);
+  const Outcome after = ask(device_, "reuse");
+  ASSERT_TRUE(after.status.ok()) << after.status.to_string();
+  EXPECT_EQ(after.ids, expected.ids);
+}
+
 TEST_F(DeviceEngineTest, APoolLargerThanTheDeviceIsRefusedBeforeServing) {
   EngineOptions options;
   options.model_path = model_.path();

@@ -32,4 +32,14 @@ TEST(Framework, EveryCheckFails) {
   std::cout << "an assertion goes on" << std::endl;
 }
 
+class Fixture : public testing::Test {
+ protected:
+  const int one_ = 1;
+};
+TEST_F(Fixture, IsMadeForEveryTest) {
+  SCOPED_TRACE("not shown");
+  EXPECT_EQ(one_, 1);
+  ASSERT_LT(one_, 2);
+}
+
 TEST(Framework, GoesOnAfterAFailedTest) { ASSERT_TRUE(true); }

@@ -6,7 +6,7 @@ int main(int argc, char** argv) {
   const std::string part = argc > 1 ? argv[1] : "";
   int run = 0;
   std::vector<std::string> failed;
-  for (const testing::Test& test : testing::tests()) {
+  for (const testing::Case& test : testing::cases()) {
     if (test.name.find(part) == std::string::npos) continue;
     ++run;
     testing::failures() = 0;

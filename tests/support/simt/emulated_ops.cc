@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -74,7 +76,7 @@ class EmulatedDevice final : public EmulatedOps {
 
   Status release(MemoryKind kind, void* p) override {
     std::lock_guard lock(mu_);
-    if (!queue_.empty()) return Status::internal("memory is released while work is enqueued");
+    if (!lanes_[0].empty() || !lanes_[1].empty()) return Status::internal("memory is released while work is enqueued");
     const auto found = blocks_.find(p);
     if (found == blocks_.end() || found->second.kind != kind) return Status::internal("memory is released that is not the device's, or of another kind");
     if (kind != MemoryKind::kPinned) {
@@ -90,25 +92,16 @@ class EmulatedDevice final : public EmulatedOps {
   Status settle() override {
     std::lock_guard lock(mu_);
     if (lost_) return lost();
-    if (!queue_.empty()) ++waits_;
-    Status status;
-    for (const Work& work : queue_) {
-      status = visit_op(work.code, work.args.data(), static_cast<std::int64_t>(work.args.size()), [this](const auto& args) { return execute(args); });
-      if (!status.ok()) break;
-    }
-    queue_.clear();
-    return status;
+    const auto idle = [this] { return of(Lane::kCompute).empty() && of(Lane::kCopies).empty(); };
+    if (!idle()) ++waits_;
+    return run_until(idle);
   }
 
   Status enqueue(OpCode code, const void* args, std::int64_t bytes) override {
     std::lock_guard lock(mu_);
     if (lost_) return lost();
-    Work work{code, std::vector<std::byte>(static_cast<std::size_t>(bytes))};
-    std::memcpy(work.args.data(), args, static_cast<std::size_t>(bytes));
-    QUIRE_RETURN_IF_ERROR(visit_op(code, args, bytes, [](const auto&) { return Status(); }));
-    queue_.push_back(std::move(work));
     ++runs_[static_cast<std::size_t>(code)];
-    return {};
+    return visit_op(code, args, bytes, [&](const auto& a) { return take(a, code, args, bytes); });
   }
 
   std::int64_t runs(OpCode code) const override {
@@ -127,6 +120,18 @@ class EmulatedDevice final : public EmulatedOps {
     std::lock_guard lock(mu_);
     failing_ = n;
   }
+  void fail_copy(std::int64_t n) override {
+    std::lock_guard lock(mu_);
+    failing_copy_ = n;
+  }
+  void fail_recording(bool fails) override {
+    std::lock_guard lock(mu_);
+    no_recording_ = fails;
+  }
+  std::int64_t recordings() const override {
+    std::lock_guard lock(mu_);
+    return recordings_;
+  }
   void lose() override {
     std::lock_guard lock(mu_);
     lost_ = true;
@@ -140,8 +145,96 @@ class EmulatedDevice final : public EmulatedOps {
   struct Work {
     OpCode code;
     std::vector<std::byte> args;
+    std::int64_t mark = 0;  ///< which setting of a mark this is, or waits for
+  };
+  struct Recorded {
+    std::uint64_t version;
+    std::vector<Work> ops;
   };
   static Status lost() { return Status(Code::kDeviceLost, "the emulated device is gone"); }
+
+  std::deque<Work>& of(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
+  static Work work(OpCode code, const void* args, std::int64_t bytes) {
+    Work out{code, std::vector<std::byte>(static_cast<std::size_t>(bytes))};
+    std::memcpy(out.args.data(), args, out.args.size());
+    return out;
+  }
+
+  // What happens when an operation is enqueued.
+  template <class Args>
+  Status take(const Args&, OpCode code, const void* args, std::int64_t bytes) {
+    of(Lane::kCompute).push_back(work(code, args, bytes));
+    return {};
+  }
+  Status take(const CopyBesideArgs&, OpCode code, const void* args, std::int64_t bytes) {
+    const bool fails = failing_copy_ == 0;
+    if (failing_copy_ >= 0) --failing_copy_;
+    if (fails) return Status::internal("a copy failed");
+    of(Lane::kCopies).push_back(work(code, args, bytes));
+    return {};
+  }
+  Status take(const SetMarkArgs& a, OpCode code, const void* args, std::int64_t bytes) {
+    of(a.lane).push_back(work(code, args, bytes));
+    of(a.lane).back().mark = marks_.at(static_cast<std::size_t>(a.mark)) = ++settings_;
+    return {};
+  }
+  Status take(const HoldArgs& a, OpCode code, const void* args, std::int64_t bytes) {
+    of(a.lane).push_back(work(code, args, bytes));
+    of(a.lane).back().mark = marks_.at(static_cast<std::size_t>(a.mark));
+    return {};
+  }
+  Status take(const AwaitMarkArgs& a, OpCode, const void*, std::int64_t) {
+    const std::int64_t setting = marks_.at(static_cast<std::size_t>(a.mark));
+    return run_until([this, setting] { return passed(setting); });
+  }
+  Status take(const StepArgs& a, OpCode, const void*, std::int64_t) {
+    auto found = graphs_.find(a.bucket);
+    if (found == graphs_.end() || found->second.version != a.version) {
+      if (found != graphs_.end()) graphs_.erase(found);
+      if (no_recording_) return Status::internal("the recording was invalidated");
+      Recorded recorded{a.version, {}};
+      for (const StepOp* op = a.ops; op != a.ops + a.num_ops; ++op) recorded.ops.push_back(work(op->code, op->args, op->bytes));
+      found = graphs_.emplace(a.bucket, std::move(recorded)).first;
+      ++recordings_;
+    }
+    for (const Work& op : found->second.ops) {
+      ++runs_[static_cast<std::size_t>(op.code)];
+      of(Lane::kCompute).push_back(op);
+    }
+    return {};
+  }
+
+  bool passed(std::int64_t setting) const { return setting == 0 || settings_passed_.contains(setting); }
+  /// Whether the lane's next operation may run.
+  bool ready(Lane lane) {
+    const std::deque<Work>& queue = of(lane);
+    return !queue.empty() && (queue.front().code != OpCode::kHold || passed(queue.front().mark));
+  }
+  /// One operation after the other, of the lane that goes first as long as it can, until `done`.
+  template <class Done>
+  Status run_until(Done done) {
+    const Lane first = options_.copies == Copies::kEarly ? Lane::kCopies : Lane::kCompute, second = first == Lane::kCopies ? Lane::kCompute : Lane::kCopies;
+    while (!done()) {
+      const Lane lane = ready(first) ? first : second;
+      if (!ready(lane)) return Status::internal("the lanes wait for each other");
+      const Work next = std::move(of(lane).front());
+      of(lane).pop_front();
+      if (next.code == OpCode::kSetMark) settings_passed_.insert(next.mark);
+      if (next.code == OpCode::kSetMark || next.code == OpCode::kHold) continue;
+      const Status status = visit_op(next.code, next.args.data(), static_cast<std::int64_t>(next.args.size()), [this](const auto& args) { return execute(args); });
+      if (status.ok()) continue;
+      for (auto& queue : lanes_) drop(queue);
+      return status;
+    }
+    return {};
+  }
+  /// What was enqueued before an error does not run; its marks pass.
+  void drop(std::deque<Work>& queue) {
+    for (const Work& one : queue) {
+      if (one.code == OpCode::kSetMark) settings_passed_.insert(one.mark);
+    }
+    queue.clear();
+  }
 
   template <class Launch>
   Status kernel(Launch launch) {
@@ -167,6 +260,11 @@ class EmulatedDevice final : public EmulatedOps {
                                                    : Status::invalid("kv.dtype", "prefill attention takes f16 or bf16 KV");
     });
   }
+  Status execute(const CopyBesideArgs& a) { return execute(CopyArgs{a.to, a.from, a.bytes}); }
+  Status execute(const SetMarkArgs&) { return {}; }
+  Status execute(const HoldArgs&) { return {}; }
+  Status execute(const AwaitMarkArgs&) { return {}; }
+  Status execute(const StepArgs&) { return Status::internal("a step within a step"); }
   Status execute(const CopyArgs& a) {
     QUIRE_RETURN_IF_ERROR(owned(a.to, a.bytes, "the target of a copy"));
     QUIRE_RETURN_IF_ERROR(owned(a.from, a.bytes, "the source of a copy"));
@@ -208,7 +306,13 @@ class EmulatedDevice final : public EmulatedOps {
   mutable std::mutex mu_;  // guards all below
   std::map<void*, Block> blocks_;
   GlobalMemory global_;
-  std::vector<Work> queue_;
+  std::array<std::deque<Work>, 2> lanes_;
+  std::array<std::int64_t, kMarks> marks_{};  // the last setting of each, counted from 1
+  std::int64_t settings_ = 0;
+  std::set<std::int64_t> settings_passed_;
+  std::map<std::int64_t, Recorded> graphs_;
+  std::int64_t recordings_ = 0, failing_copy_ = -1;
+  bool no_recording_ = false;
   std::array<std::int64_t, 32> runs_{};
   std::int64_t waits_ = 0, in_use_ = 0, failing_ = -1;
   bool lost_ = false;

@@ -9,13 +9,24 @@
 
 namespace testing {
 
-struct Test {
+/// The base of fixtures.
+class Test {
+ public:
+  virtual ~Test() = default;
+};
+
+struct Case {
   std::string name;
   void (*body)();
 };
 /// In the order of their definitions, file by file.
-inline std::vector<Test>& tests() {
-  static std::vector<Test> all;
+inline std::vector<Case>& cases() {
+  static std::vector<Case> all;
+  return all;
+}
+/// What SCOPED_TRACE says, outermost first.
+inline std::vector<std::string>& traces() {
+  static std::vector<std::string> all;
   return all;
 }
 /// Failures of the test that runs.
@@ -27,7 +38,7 @@ inline int& failures() {
 namespace internal {
 
 struct Registration {
-  Registration(const char* name, void (*body)()) { tests().push_back({name, body}); }
+  Registration(const char* name, void (*body)()) { cases().push_back({name, body}); }
 };
 
 /// What stands behind a failed check, printed when it ends.
@@ -52,7 +63,20 @@ struct Report {
   void operator=(const Message& message) const {
     ++failures();
     std::cout << file << ":" << line << ": " << what << " " << message.text() << std::endl;
+    for (const std::string& trace : traces()) std::cout << "  in: " << trace << std::endl;
   }
+};
+
+/// A trace as long as it lives.
+class Trace {
+ public:
+  template <class T>
+  explicit Trace(const T& text) {
+    traces().push_back((std::ostringstream() << text).str());
+  }
+  ~Trace() { traces().pop_back(); }
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
 };
 
 template <class T, class = void>
@@ -84,6 +108,20 @@ std::string compare(const A& a, const B& b, Compare holds, const char* text) {
   static const ::testing::internal::Registration suite##_##name##_registration(#suite "." #name, &QUIRE_TEST_NAME(suite, name)); \
   static void QUIRE_TEST_NAME(suite, name)()
 
+#define TEST_F(fixture, name) \
+  namespace { \
+  class QUIRE_TEST_NAME(fixture, name) final : public fixture { \
+   public: \
+    void run(); \
+  }; \
+  } \
+  static const ::testing::internal::Registration fixture##_##name##_registration(#fixture "." #name, [] { QUIRE_TEST_NAME(fixture, name)().run(); }); \
+  void QUIRE_TEST_NAME(fixture, name)::run()
+
+#define QUIRE_JOINED_(a, b) a##b
+#define QUIRE_JOINED(a, b) QUIRE_JOINED_(a, b)
+#define SCOPED_TRACE(text) const ::testing::internal::Trace QUIRE_JOINED(quire_trace_, __LINE__)(text)
+
 #define QUIRE_CHECK_TRUE(on_failure, value, text) \
   if (value) ; \
   else on_failure ::testing::internal::Report{__FILE__, __LINE__, text} = ::testing::internal::Message()
@@ -103,6 +141,7 @@ std::string compare(const A& a, const B& b, Compare holds, const char* text) {
 #define ASSERT_TRUE(value) QUIRE_CHECK_TRUE(return, value, #value " is false")
 #define ASSERT_EQ(a, b) QUIRE_CHECK_COMPARED(return, a, b, ==)
 #define ASSERT_NE(a, b) QUIRE_CHECK_COMPARED(return, a, b, !=)
+#define ASSERT_LT(a, b) QUIRE_CHECK_COMPARED(return, a, b, <)
 #define ASSERT_LE(a, b) QUIRE_CHECK_COMPARED(return, a, b, <=)
 #define ASSERT_NEAR(a, b, most) QUIRE_CHECK_TRUE(return, std::abs((a) - (b)) <= (most), #a " is not near " #b)
 #define ADD_FAILURE() QUIRE_CHECK_TRUE(, false, "failed:")

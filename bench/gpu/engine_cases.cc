@@ -1,0 +1,187 @@
+#include "bench/gpu/engine_cases.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <numeric>
+
+#include "bench/cached_documents.h"
+#include "engine/cache/working_cache.h"
+#include "engine/device/device_compute.h"
+#include "engine/model/forward.h"
+#include "engine/pipeline/decode_batch.h"
+#include "engine/retrieve/retriever.h"
+#include "kernels/cuda/backend/loader.h"
+#include "kernels/matmul.h"
+
+namespace quire::cuda::bench {
+namespace {
+
+using quire::bench::check;
+using quire::bench::Clock;
+using quire::bench::ms_since;
+using quire::bench::take;
+
+constexpr std::int64_t kPrefillRows = 2048;
+
+std::shared_ptr<Compute> open_compute(const EngineCaseOptions& options) {
+  const auto library = take(BackendLibrary::load({options.library}));
+  return make_device_compute(take(library->open(take(choose_device(library->probe(), options.device_idx)))));
+}
+
+Row row_of(std::string name, std::string shape, double bytes, double flops, std::vector<double> us) {
+  std::sort(us.begin(), us.end());
+  Row row{std::move(name), std::move(shape), bytes, flops, us[us.size() / 2], us.front(), us[us.size() * 9 / 10]};
+  std::fprintf(stderr, "%-24s %-44s %10.1f us\n", row.name.c_str(), row.shape.c_str(), row.median_us);
+  return row;
+}
+
+/// A model alone: forward passes and decode steps.
+class ModelBench {
+ public:
+  ModelBench(const ModelConfig& config, std::shared_ptr<Compute> compute, std::int64_t max_positions, bool quick)
+      : config_(config), quick_(quick),
+        model_(take(make_random_model(config, {.weights = WeightFormat::kBF16, .kv_dtype = DType::kBF16, .max_positions = max_positions}, 1, std::move(compute)))),
+        pool_({config.num_kv_heads, config.head_dim, DType::kBF16}, 0, model_->compute().memory()), batch_(*model_), retriever_(take(make_retriever("dense"))) {}
+
+  double kv_bytes_per_token() const { return static_cast<double>(pool_.format().page_bytes()) / kPageTokens * config_.num_layers; }
+  bool fits(std::int64_t tokens) {
+    const double need = kv_bytes_per_token() * static_cast<double>(tokens);
+    return model_->compute().memory()->budget(static_cast<std::int64_t>(need), "kv").ok();
+  }
+
+  Row prefill(std::int64_t tokens) {
+    std::vector<double> us;
+    for (int round = 0; round < (quick_ ? 3 : 4); ++round) {
+      WorkingCache cache(pool_, config_.num_layers);
+      const auto start = Clock::now();
+      fill(cache, tokens);
+      if (round > 0) us.push_back(ms_since(start) * 1e3);
+    }
+    Row row = row_of("engine prefill", std::to_string(tokens) + " tokens", 0, prefill_flops(tokens), std::move(us));
+    row.more = {{"tokens_per_s", static_cast<double>(tokens) / row.median_us * 1e6}};
+    return row;
+  }
+
+  Row decode(std::int64_t sequences, std::int64_t context) {
+    std::vector<std::unique_ptr<WorkingCache>> caches;
+    for (std::int64_t s = 0; s < sequences; ++s) {
+      caches.push_back(std::make_unique<WorkingCache>(pool_, config_.num_layers));
+      fill(*caches.back(), context);
+    }
+    std::vector<double> us;
+    for (int step = 0; step < (quick_ ? 16 : 48); ++step) {
+      std::vector<DecodeRow> rows(caches.size());
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        rows[i].token_id = 100 + step;
+        rows[i].position = static_cast<std::int32_t>(context) + step;
+        rows[i].cache = caches[i].get();
+        rows[i].retriever = retriever_.get();
+      }
+      const auto start = Clock::now();
+      check(batch_.step(rows));
+      if (step >= 8) us.push_back(ms_since(start) * 1e3);  // the first ones size buffers and record the graph
+    }
+    const double bytes = static_cast<double>(model_->decode_weight_bytes()) + static_cast<double>(sequences * context) * kv_bytes_per_token();
+    Row row = row_of("engine decode", std::to_string(sequences) + " sequences of " + std::to_string(context) + " tokens", bytes, 0, std::move(us));
+    row.more = {{"tokens_per_s", static_cast<double>(sequences) / row.median_us * 1e6}};
+    return row;
+  }
+
+ private:
+  void fill(WorkingCache& cache, std::int64_t tokens) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens)), positions(ids.size());
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(100 + i * 7919 % 3000);
+    std::iota(positions.begin(), positions.end(), 0);
+    std::vector<float> logits(static_cast<std::size_t>(config_.vocab_size));
+    for (std::int64_t first = 0; first < tokens; first += kPrefillRows) {
+      const std::int64_t n = std::min(kPrefillRows, tokens - first);
+      const auto last = static_cast<std::int32_t>(n - 1);
+      ForwardRequest r;
+      r.token_ids = std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n));
+      r.positions = std::span(positions).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n));
+      r.cache = &cache;
+      if (first + n == tokens) {
+        r.logit_rows = std::span(&last, 1);
+        r.logits = logits.data();
+      }
+      check(forward(*model_, r, workspace_));
+    }
+  }
+  /// Of the model: products of every layer, and attention to what each token sees.
+  double prefill_flops(std::int64_t tokens) const {
+    const auto n = static_cast<double>(tokens);
+    const double h = config_.hidden_size, q = static_cast<double>(config_.num_heads) * config_.head_dim, kv = static_cast<double>(config_.num_kv_heads) * config_.head_dim;
+    const double weights = h * (q + 2 * kv) + q * h + 3 * h * config_.intermediate_size;
+    return config_.num_layers * (2 * n * weights + 4 * n * (n + 1) / 2 * q);
+  }
+
+  const ModelConfig config_;
+  const bool quick_;
+  const std::unique_ptr<Model> model_;
+  PagePool pool_;
+  ForwardWorkspace workspace_;
+  DecodeBatch batch_;
+  const std::unique_ptr<Retriever> retriever_;
+};
+
+void model_rows(const EngineCaseOptions& options, const ModelConfig& config, std::vector<Row>& rows) {
+  const std::vector<std::int64_t> prefills = options.quick ? std::vector<std::int64_t>{2048} : std::vector<std::int64_t>{8192, 32768};
+  const std::vector<std::pair<std::int64_t, std::int64_t>> decodes = {{1, 1024}, {32, options.quick ? 1024 : 8192}};
+  ModelBench bench(config, open_compute(options), prefills.back() + 64, options.quick);
+  const auto skip = [](const char* what, std::int64_t tokens) { std::fprintf(stderr, "%s of %lld tokens of KV skipped: the device has no room\n", what, static_cast<long long>(tokens)); };
+  for (const std::int64_t n : prefills) {
+    if (bench.fits(n)) rows.push_back(bench.prefill(n));
+    else skip("prefill", n);
+  }
+  for (const auto& [sequences, context] : decodes) {
+    if (bench.fits(sequences * (context + 64))) rows.push_back(bench.decode(sequences, context));
+    else skip("decode", sequences * context);
+  }
+}
+
+/// Milliseconds until the first token of a question over cached documents, all KV in the memory tier.
+void question_rows(const EngineCaseOptions& options, const quire::bench::ModelShape& shape, std::vector<Row>& rows) {
+  if (std::string(cpu_isa()) == "reference") {
+    std::fprintf(stderr, "questions over cached documents skipped: what the host does for them would be plain loops (Highway was not found)\n");
+    return;
+  }
+  const std::int64_t documents = options.quick ? 4 : 32, tokens = options.quick ? 512 : 1024;
+  const quire::bench::TempFolder folder("quire-gpu-bench");
+  quire::bench::CachedDocuments cached({.shape = shape, .tokenizer_dir = options.model_dir, .store_path = folder.path() / "store", .max_positions = documents * tokens + 1024,
+                                        .dram_bytes = std::uint64_t{12} << 30, .compute = open_compute(options)});
+  std::vector<quire::bench::TokenIds> texts;
+  for (std::int64_t d = 0; d < documents; ++d) texts.push_back(quire::bench::random_ids(tokens, cached.vocab_size(), static_cast<std::uint32_t>(d) + 7));
+  std::fprintf(stderr, "documents prefilled and stored in %.0f ms\n", cached.ingest(std::move(texts)));
+  const quire::bench::TokenIds question = quire::bench::random_ids(24, cached.vocab_size(), 3);
+  std::vector<std::size_t> order(static_cast<std::size_t>(documents));
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  double whole = 0, blend = 0;
+  for (const char* strategy : {"recompute", "cacheblend", "samkv"}) {
+    CacheOptions cache;
+    cache.strategy = strategy;
+    std::vector<double> us;
+    for (int round = 0; round < (options.quick ? 3 : 4); ++round) {
+      const double ms = cached.ask(order, question, cache).stats.ttft_ms;
+      if (round > 0) us.push_back(ms * 1e3);
+    }
+    Row row = row_of(std::string("ttft ") + strategy, std::to_string(documents) + " cached documents of " + std::to_string(tokens) + " tokens", 0, 0, std::move(us));
+    if (whole > 0) row.more.emplace_back("share_of_recompute", row.median_us / whole);
+    if (blend > 0) row.more.emplace_back("share_of_cacheblend", row.median_us / blend);
+    (whole > 0 ? blend : whole) = row.median_us;
+    rows.push_back(std::move(row));
+  }
+}
+
+}  // namespace
+
+std::vector<Row> engine_cases(const EngineCaseOptions& options) {
+  const quire::bench::ModelShape& shape = options.quick ? quire::bench::kLlama1B : quire::bench::kLlama8B;
+  std::vector<Row> rows;
+  model_rows(options, take(parse_model_config(shape.config)), rows);
+  question_rows(options, shape, rows);
+  return rows;
+}
+
+}  // namespace quire::cuda::bench

@@ -1,0 +1,75 @@
+/// Decode steps that repeat: collected operation by operation, run as one graph once the same step came again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "kernels/cuda/backend/ops.h"
+
+namespace quire {
+
+/// Operations and the bytes of their arguments, in order.
+class OpList {
+ public:
+  /// `args` without holes of undefined bytes, so that equal operations have equal bytes.
+  void add(cuda::OpCode code, const void* args, std::int64_t bytes);
+  void clear();
+  bool empty() const { return ops_.empty(); }
+  bool operator==(const OpList& other) const = default;
+  /// Valid until the list changes.
+  std::vector<cuda::StepOp> view() const;
+
+ private:
+  struct Op {
+    cuda::OpCode code;
+    std::size_t begin;
+    std::int64_t bytes;
+    bool operator==(const Op&) const = default;
+  };
+  std::vector<Op> ops_;
+  std::vector<std::byte> args_;
+};
+
+/// What became of steps so far.
+struct StepStats {
+  std::int64_t graphs = 0;    ///< run as a graph
+  std::int64_t singly = 0;    ///< run operation by operation: new, interrupted, or no graph could be made
+  std::int64_t failures = 0;  ///< graphs that could not be made or launched
+};
+
+/// The last step of each number of rows. A step that comes again as it was becomes a graph, and is one until it differs. After kMostFailures in a row no more graphs are tried.
+/// Threads: the one that computes.
+class StepRecording {
+ public:
+  static constexpr int kMostFailures = 3;
+  static constexpr std::size_t kMostSizes = 16;  ///< numbers of rows remembered
+
+  bool active() const { return active_; }
+  void begin(std::int64_t rows);
+  void add(cuda::OpCode code, const void* args, std::int64_t bytes) { list_.add(code, args, bytes); }
+  /// Enqueues what was collected. Errors: those of the operations.
+  Status end(cuda::DeviceOps& ops);
+  /// The step goes on, but what was collected is enqueued now and the rest as it comes: somebody has to wait within it.
+  Status interrupt(cuda::DeviceOps& ops);
+  const StepStats& stats() const { return stats_; }
+
+ private:
+  struct Known {
+    OpList list;
+    std::uint64_t version = 0;
+  };
+  static Status run_singly(cuda::DeviceOps& ops, const OpList& list);
+  Status run_graph(cuda::DeviceOps& ops, const Known& known);
+
+  bool active_ = false;
+  std::int64_t rows_ = 0;
+  int failures_in_a_row_ = 0;
+  std::uint64_t versions_ = 0;
+  OpList list_;
+  std::map<std::int64_t, Known> known_;
+  StepStats stats_;
+};
+
+}  // namespace quire

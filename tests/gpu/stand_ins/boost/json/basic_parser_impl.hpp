@@ -1,0 +1,3 @@
+// The stand-in has it all in one header.
+#pragma once
+#include <boost/json.hpp>
