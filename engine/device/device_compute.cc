@@ -21,6 +21,9 @@ constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;
 /// Arrays that grow with a cache have room for so many of its rows more, so that most decode steps look like the one before (step_recording.h).
 constexpr std::int64_t kRowsRoom = cuda::kDecodeChunk;
 
+/// Up to so many rows of a product read int8 weights as they are, kGemvRows at a time; more are multiplied by tiles of them that were expanded to bf16, of so many bytes.
+constexpr std::int64_t kFewRows = 16, kTileBytes = std::int64_t{64} << 20;
+
 /// What twins share.
 struct DeviceState {
   explicit DeviceState(std::shared_ptr<cuda::DeviceOps> ops) : memory(std::make_shared<DeviceMemory>(std::move(ops))) {}
@@ -33,7 +36,7 @@ class DeviceCompute final : public Compute {
  public:
   DeviceCompute(std::shared_ptr<DeviceState> state, std::string name)
       : state_(std::move(state)), name_(std::move(name)), memory_(state_->memory), stage_(memory_), rounded_(memory_, MemoryKind::kDevice), rows_(memory_, MemoryKind::kDevice),
-        raw_(memory_, MemoryKind::kDevice), scratch_(memory_, MemoryKind::kDevice), pinned_(memory_, MemoryKind::kPinned), feed_(memory_) {}
+        raw_(memory_, MemoryKind::kDevice), expanded_(memory_, MemoryKind::kDevice), scratch_(memory_, MemoryKind::kDevice), pinned_(memory_, MemoryKind::kPinned), feed_(memory_) {}
 
   std::string name() const override { return name_; }
   std::shared_ptr<ComputeMemory> memory() const override { return memory_; }
@@ -91,6 +94,15 @@ class DeviceCompute final : public Compute {
     return memory_->run(args);
   }
   Status multiply(const ProductArgs& a, bool accumulate);
+  Status multiply_int8(const ProductArgs& a, const DeviceMatrix& w, bool accumulate);
+  /// Inputs of a product without gaps, in `dtype`.
+  Result<const void*> inputs(const ProductArgs& a, DType dtype) {
+    const std::int64_t k = a.weights->k();
+    if (dtype == DType::kF32 && a.ldx == k) return static_cast<const void*>(a.x);
+    QUIRE_RETURN_IF_ERROR(rounded_.reserve(a.rows * k * static_cast<std::int64_t>(dtype_bytes(dtype))));
+    QUIRE_RETURN_IF_ERROR(memory_->run(cuda::ConvertArgs{a.x, a.rows, k, a.ldx, dtype, rounded_.data()}));
+    return static_cast<const void*>(rounded_.data());
+  }
   /// Raw rows on the device go to dst_rows of dst. Only the pages that are written to are sent.
   Status place_rows(const RopeTable& table, const RawKvView& raw, const MutableKvView& dst, std::span<const std::int32_t> positions, std::span<const std::int32_t> dst_rows);
   /// Pages and positions of a view where kernels read them. Between stage_.begin() and stage_.send().
@@ -105,7 +117,7 @@ class DeviceCompute final : public Compute {
   const std::string name_;
   const std::shared_ptr<DeviceMemory> memory_;
   ArgumentStage stage_;
-  DeviceBuffer rounded_, rows_, raw_, scratch_, pinned_;  // inputs of products, gathered K and V, packed K and V, partial attention, what is read
+  DeviceBuffer rounded_, rows_, raw_, expanded_, scratch_, pinned_;  // inputs of products, gathered K and V, packed K and V, a tile of weights, partial attention, what is read
   StoredRowsFeed feed_;
 };
 
@@ -133,13 +145,27 @@ Result<std::shared_ptr<const void>> DeviceCompute::know(const RopeTable& table) 
 Status DeviceCompute::multiply(const ProductArgs& a, bool accumulate) {
   if (a.rows == 0) return {};
   const auto& w = static_cast<const DeviceMatrix&>(*a.weights);
-  const void* x = a.x;
-  if (w.dtype() != DType::kF32 || a.ldx != w.k()) {
-    QUIRE_RETURN_IF_ERROR(rounded_.reserve(a.rows * w.k() * static_cast<std::int64_t>(dtype_bytes(w.dtype()))));
-    QUIRE_RETURN_IF_ERROR(memory_->run(cuda::ConvertArgs{a.x, a.rows, w.k(), a.ldx, w.dtype(), rounded_.data()}));
-    x = rounded_.data();
-  }
+  if (w.dtype() == DType::kI8) return multiply_int8(a, w, accumulate);
+  QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a, w.dtype()));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::MatmulArgs{.x = x, .weight = w.data(), .dtype = w.dtype(), .rows = a.rows, .n = w.n(), .k = w.k(), .y = a.y, .ldy = a.ldy, .accumulate = accumulate}));
+  return a.bias == nullptr ? Status() : memory_->run(cuda::AddBiasArgs{a.y, a.bias, a.rows, w.n(), a.ldy});
+}
+
+Status DeviceCompute::multiply_int8(const ProductArgs& a, const DeviceMatrix& w, bool accumulate) {
+  const auto* codes = static_cast<const std::int8_t*>(w.data());
+  if (a.rows <= kFewRows) {
+    QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a, DType::kF32));
+    return memory_->run(cuda::Int8GemvArgs{.x = static_cast<const float*>(x), .weight = codes, .scale = w.scales(), .bias = a.bias, .rows = a.rows, .n = w.n(), .k = w.k(), .warps = 0, .y = a.y,
+                                           .ldy = a.ldy, .accumulate = accumulate});
+  }
+  QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a, DType::kBF16));
+  const std::int64_t bytes = w.k() * 2, tile = std::max<std::int64_t>(64, kTileBytes / bytes / 64 * 64);
+  QUIRE_RETURN_IF_ERROR(expanded_.reserve(std::min(tile, w.n()) * bytes));
+  for (std::int64_t first = 0; first < w.n(); first += tile) {
+    const std::int64_t n = std::min(tile, w.n() - first);
+    QUIRE_RETURN_IF_ERROR(memory_->run(cuda::Int8ExpandArgs{codes + first * w.k(), w.scales() + first * (w.k() / cuda::kGemvGroup), n, w.k(), expanded_.data()}));
+    QUIRE_RETURN_IF_ERROR(memory_->run(cuda::MatmulArgs{.x = x, .weight = expanded_.data(), .dtype = DType::kBF16, .rows = a.rows, .n = n, .k = w.k(), .y = a.y + first, .ldy = a.ldy, .accumulate = accumulate}));
+  }
   return a.bias == nullptr ? Status() : memory_->run(cuda::AddBiasArgs{a.y, a.bias, a.rows, w.n(), a.ldy});
 }
 

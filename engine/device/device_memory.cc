@@ -37,6 +37,7 @@ void DeviceMemory::begin_step(std::int64_t rows) {
 Status DeviceMemory::end_step() {
   if (!steps()) return {};
   stepping_.store({}, std::memory_order_release);
+  pending_.store(true, std::memory_order_release);
   return step_.end(*ops_);
 }
 

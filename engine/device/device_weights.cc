@@ -1,6 +1,7 @@
 #include "engine/device/device_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -27,6 +28,32 @@ std::vector<std::byte> converted(std::span<const WeightPart> parts, std::int64_t
   return out;
 }
 
+struct Int8Values {
+  std::vector<std::int8_t> codes;  ///< [n, k]
+  std::vector<float> scales;       ///< [n, k / cuda::kGemvGroup]: the largest of a group is 127
+};
+
+Int8Values quantised(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k, DType dtype) {
+  const std::int64_t groups = k / cuda::kGemvGroup;
+  Int8Values out{std::vector<std::int8_t>(static_cast<std::size_t>(n * k)), std::vector<float>(static_cast<std::size_t>(n * groups))};
+  std::int64_t done = 0;
+  for (const WeightPart& part : parts) {
+    parallel_for(part.n * groups, 64, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t g = begin; g < end; ++g) {
+        float largest = 0;
+        for (std::int64_t i = g * cuda::kGemvGroup; i < (g + 1) * cuda::kGemvGroup; ++i) largest = std::max(largest, std::abs(load_f32(part.data, dtype, i)));
+        const float scale = largest / 127.0f;
+        out.scales[static_cast<std::size_t>(done / cuda::kGemvGroup + g)] = scale;
+        for (std::int64_t i = g * cuda::kGemvGroup; i < (g + 1) * cuda::kGemvGroup; ++i) {
+          out.codes[static_cast<std::size_t>(done + i)] = scale > 0 ? static_cast<std::int8_t>(std::lround(load_f32(part.data, dtype, i) / scale)) : std::int8_t{0};
+        }
+      }
+    });
+    done += part.n * k;
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const void>> upload(const std::shared_ptr<DeviceMemory>& memory, std::span<const std::byte> bytes) {
@@ -46,12 +73,20 @@ Result<std::shared_ptr<const void>> upload(const std::shared_ptr<DeviceMemory>& 
 }
 
 Result<std::unique_ptr<ComputeMatrix>> upload_matrix(const std::shared_ptr<DeviceMemory>& memory, std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format) {
-  if (format != WeightFormat::kBF16 && format != WeightFormat::kF32) {
-    return Status(Code::kUnimplemented, "weights are " + std::string(weight_format_name(format)) + ", which the CUDA engine does not multiply; use bf16 or f32, or model.backend = cpu", "model.weights");
+  const bool int8 = format == WeightFormat::kInt8 || format == WeightFormat::kW8A8;
+  if (int8 && k % cuda::kGemvGroup != 0) {
+    return Status(Code::kUnimplemented, "weights are " + std::string(weight_format_name(format)) + ", of which the CUDA engine multiplies matrices with a multiple of " +
+                                            std::to_string(cuda::kGemvGroup) + " columns, not " + std::to_string(k) + "; use bf16 or f32, or model.backend = cpu", "model.weights");
   }
   if (k <= 0 || parts.empty()) return Status::invalid("parts", "every matrix needs rows and columns");
   std::int64_t n = 0;
   for (const WeightPart& part : parts) n += part.n;
+  if (int8) {
+    const Int8Values values = quantised(parts, n, k, dtype);
+    QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> codes, upload(memory, std::as_bytes(std::span(values.codes))));
+    QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> scales, upload(memory, std::as_bytes(std::span(values.scales))));
+    return std::unique_ptr<ComputeMatrix>(std::make_unique<DeviceMatrix>(std::move(codes), DType::kI8, n, k, std::move(scales)));
+  }
   const DType kept = format == WeightFormat::kBF16 ? DType::kBF16 : DType::kF32;
   std::shared_ptr<const void> data;
   if (dtype == kept && parts.size() == 1) {

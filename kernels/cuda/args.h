@@ -186,6 +186,14 @@ struct SampleArgs {
   std::int32_t* out;         ///< [rows]
 };
 
+/// out[o, c] = scale[o, c / kGemvGroup] * w[o, c], rounded to bf16: int8 weights for products of many rows, a tile of outputs at a time.
+struct Int8ExpandArgs {
+  const std::int8_t* weight;  ///< [n, k], 16-byte aligned
+  const float* scale;         ///< [n, k / kGemvGroup]
+  std::int64_t n, k;          ///< k a multiple of kGemvGroup
+  void* out;                  ///< [n, k] bf16, 16-byte aligned
+};
+
 /// y[r, o] = bias[o] + sum over groups g of scale[o, g] * sum over the group of w[o, c] * x[r, c], sums in f32. For decode: few rows, weights are read once per kGemvRows of them.
 struct Int8GemvArgs {
   const float* x;             ///< [rows, k], 16-byte aligned
@@ -194,7 +202,9 @@ struct Int8GemvArgs {
   const float* bias;          ///< [n] or null
   std::int64_t rows, n, k;    ///< k a multiple of kGemvGroup
   std::int32_t warps;         ///< that share an output: 1, 2 or 4; see int8_gemv_warps(). Other values, other last bits
-  float* y;                   ///< [rows, n]
+  float* y;                   ///< [rows, n], row stride ldy
+  std::int64_t ldy = 0;       ///< 0: n
+  bool accumulate = false;    ///< added to what y holds
 };
 inline constexpr std::int64_t kGemvGroup = 64, kGemvRows = 4;
 

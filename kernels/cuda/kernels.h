@@ -37,6 +37,7 @@ Status attention_mass(const AttentionMassArgs& args, StreamHandle stream);
 Status attention_stats(const AttentionStatsArgs& args, StreamHandle stream);
 Status qkv_split(const QkvSplitArgs& args, StreamHandle stream);
 Status int8_gemv(const Int8GemvArgs& args, StreamHandle stream);
+Status int8_expand(const Int8ExpandArgs& args, StreamHandle stream);
 /// What Int8GemvArgs::warps should be for n outputs of k inputs on this device: more than one where whole outputs leave it idle.
 std::int32_t int8_gemv_warps(const DeviceProperties& device, std::int64_t n, std::int64_t k);
 Status kv_gather(const KvGatherArgs& args, StreamHandle stream);

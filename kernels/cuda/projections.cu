@@ -15,6 +15,11 @@ Status int8_gemv(const Int8GemvArgs& args, StreamHandle stream) {
   return launch_int8_gemv(launcher, args);
 }
 
+Status int8_expand(const Int8ExpandArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_int8_expand(launcher, args);
+}
+
 std::int32_t int8_gemv_warps(const DeviceProperties& device, std::int64_t n, std::int64_t k) {
   constexpr std::int64_t kStretch = 512;  // inputs a warp takes at a time
   const std::int32_t resident = resident_blocks(device, Int8GemvKernel::kThreads, Int8GemvKernel::kSharedBytes);

@@ -87,7 +87,9 @@ struct Int8GemvKernel {
       sum += part;
     }
     if (a.bias != nullptr) sum += device.load(a.bias + output);
-    device.store(a.y + (first_row + r) * a.n + output, sum);
+    float* y = a.y + (first_row + r) * (a.ldy > 0 ? a.ldy : a.n) + output;
+    if (a.accumulate) sum += device.load(y);
+    device.store(y, sum);
   }
 
  private:
@@ -111,10 +113,46 @@ struct Int8GemvKernel {
   }
 };
 
+/// Sixteen weights a thread.
+struct Int8ExpandKernel {
+  static constexpr int kThreads = 256;
+  Int8ExpandArgs a;
+
+  struct alignas(16) Weights {
+    std::int8_t q[16];
+  };
+  struct alignas(16) Halves {
+    BF16 e[8];
+  };
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    const std::int64_t at = (device.block_idx().x * kThreads + device.thread_idx()) * 16;
+    if (at >= a.n * a.k) return;
+    const Weights w = device.load(reinterpret_cast<const Weights*>(a.weight + at));
+    const float scale = device.load(a.scale + at / kGemvGroup);
+    QUIRE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      Halves out;
+      QUIRE_UNROLL
+      for (int i = 0; i < 8; ++i) out.e[i] = device.template from_float<BF16>(scale * static_cast<float>(w.q[half * 8 + i]));
+      device.store(reinterpret_cast<Halves*>(static_cast<BF16*>(a.out) + at) + half, out);
+    }
+  }
+};
+
+template <class Launcher>
+Status launch_int8_expand(Launcher& launcher, const Int8ExpandArgs& a) {
+  if (a.n < 0 || a.k <= 0 || a.k % kGemvGroup != 0) return Status::invalid("k", "must be a multiple of " + std::to_string(kGemvGroup) + ", is " + std::to_string(a.k));
+  constexpr std::int64_t kPerBlock = Int8ExpandKernel::kThreads * 16;
+  return launcher.launch({{(a.n * a.k + kPerBlock - 1) / kPerBlock, 1, 1}, Int8ExpandKernel::kThreads, 0}, Int8ExpandKernel{a});
+}
+
 template <class Launcher>
 Status launch_int8_gemv(Launcher& launcher, const Int8GemvArgs& a) {
   if (a.rows < 0 || a.rows > 65535 * kGemvRows) return Status::invalid("rows", "0 to " + std::to_string(65535 * kGemvRows) + " rows a call");
   if (a.n < 0 || a.k <= 0 || a.k % kGemvGroup != 0) return Status::invalid("k", "must be a multiple of " + std::to_string(kGemvGroup) + ", is " + std::to_string(a.k));
+  if (a.ldy != 0 && a.ldy < a.n) return Status::invalid("ldy", "must be at least n, or 0");
   if (a.warps != 1 && a.warps != 2 && a.warps != 4) return Status::invalid("warps", "must be 1, 2 or 4, is " + std::to_string(a.warps));
   const std::int64_t per_block = Int8GemvKernel::kWarps / a.warps;
   return launcher.launch({{(a.n + per_block - 1) / per_block, (a.rows + kGemvRows - 1) / kGemvRows, 1}, Int8GemvKernel::kThreads, Int8GemvKernel::kSharedBytes}, Int8GemvKernel{a});

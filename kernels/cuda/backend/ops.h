@@ -73,7 +73,7 @@ struct StepArgs {
 };
 
 enum class OpCode : std::uint32_t { kCopy = 1, kRmsNorm, kSwiglu, kEmbedding, kConvert, kAddBias, kMatmul, kQkvSplit, kRotateRows, kKvPack, kPlaceRows, kDecodeAttention, kPrefillAttention,
-                                    kCopyBeside, kSetMark, kHold, kAwaitMark, kStep };
+                                    kCopyBeside, kSetMark, kHold, kAwaitMark, kStep, kInt8Gemv, kInt8Expand };
 
 /// The code of what takes these arguments.
 constexpr OpCode op_code(const CopyArgs*) { return OpCode::kCopy; }
@@ -94,6 +94,9 @@ constexpr OpCode op_code(const SetMarkArgs*) { return OpCode::kSetMark; }
 constexpr OpCode op_code(const HoldArgs*) { return OpCode::kHold; }
 constexpr OpCode op_code(const AwaitMarkArgs*) { return OpCode::kAwaitMark; }
 constexpr OpCode op_code(const StepArgs*) { return OpCode::kStep; }
+/// Its warps may be 0: as many as suit the device.
+constexpr OpCode op_code(const Int8GemvArgs*) { return OpCode::kInt8Gemv; }
+constexpr OpCode op_code(const Int8ExpandArgs*) { return OpCode::kInt8Expand; }
 
 /// Calls visit(const Args&) with the arguments that belong to `code`. Errors: kInvalidArgument (an unknown code, or arguments of another size), those of visit.
 template <class Visit>
@@ -121,6 +124,8 @@ Status visit_op(OpCode code, const void* args, std::int64_t bytes, Visit&& visit
     case OpCode::kHold: return as(static_cast<const HoldArgs*>(nullptr));
     case OpCode::kAwaitMark: return as(static_cast<const AwaitMarkArgs*>(nullptr));
     case OpCode::kStep: return as(static_cast<const StepArgs*>(nullptr));
+    case OpCode::kInt8Gemv: return as(static_cast<const Int8GemvArgs*>(nullptr));
+    case OpCode::kInt8Expand: return as(static_cast<const Int8ExpandArgs*>(nullptr));
   }
   return Status::invalid("code", "there is no operation " + std::to_string(static_cast<std::uint32_t>(code)));
 }

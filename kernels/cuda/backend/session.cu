@@ -16,6 +16,7 @@ struct Execute {
   Matmul& matmul;
   std::array<Event, kMarks>& marks;
   GraphCache& graphs;
+  const DeviceProperties& device;
 
   StreamHandle of(Lane lane) const { return lane == Lane::kCopies ? copies : stream; }
   Result<EventHandle> mark(std::int32_t i) const {
@@ -48,6 +49,12 @@ struct Execute {
   Status operator()(const ConvertArgs& a) const { return convert(a, stream); }
   Status operator()(const AddBiasArgs& a) const { return add_bias(a, stream); }
   Status operator()(const MatmulArgs& a) const { return matmul.run(a, stream); }
+  Status operator()(const Int8GemvArgs& a) const {
+    Int8GemvArgs chosen = a;
+    if (a.warps == 0) chosen.warps = int8_gemv_warps(device, a.n, a.k);
+    return int8_gemv(chosen, stream);
+  }
+  Status operator()(const Int8ExpandArgs& a) const { return int8_expand(a, stream); }
   Status operator()(const QkvSplitArgs& a) const { return qkv_split(a, stream); }
   Status operator()(const RotateRowsArgs& a) const { return rope_rotate(a.table, a.rows, stream); }
   Status operator()(const KvPackArgs& a) const { return kv_pack(a, stream); }
@@ -111,7 +118,7 @@ Status Session::settle() {
 
 Status Session::enqueue(OpCode code, const void* args, std::int64_t bytes) {
   QUIRE_RETURN_IF_ERROR(make_current(device_));
-  return visit_op(code, args, bytes, Execute{stream_.get(), copies_.get(), driver_, *matmul_, marks_, graphs_});
+  return visit_op(code, args, bytes, Execute{stream_.get(), copies_.get(), driver_, *matmul_, marks_, graphs_, device_});
 }
 
 }  // namespace quire::cuda

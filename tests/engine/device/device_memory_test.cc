@@ -36,6 +36,16 @@ TEST(ArgumentStageTest, WhatWasPutStaysUntilTheDeviceIsSettled) {
   }
 }
 
+TEST(DeviceMemoryTest, ADeviceThatOthersFilledHasNoBudgetAndSaysSo) {
+  DeviceMemory memory(simt::make_emulated_ops({.memory_bytes = 4096}));
+  for (const std::int64_t wanted : {std::int64_t{0}, std::int64_t{1} << 20}) {
+    const auto budget = memory.budget(wanted, "model.working_cache_bytes");
+    EXPECT_EQ(budget.code(), Code::kResourceExhausted);
+    EXPECT_EQ(budget.status().field(), "model.working_cache_bytes");
+    EXPECT_NE(budget.status().message().find("free"), std::string::npos) << budget.status().message();
+  }
+}
+
 TEST(DeviceMemoryTest, SettlingAnIdleDeviceCostsNothing) {
   const auto ops = simt::make_emulated_ops();
   const auto memory = std::make_shared<DeviceMemory>(ops);

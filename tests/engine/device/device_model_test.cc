@@ -77,6 +77,27 @@ TEST_F(DeviceModelTest, LogitsOfEveryFamilyAgreeWithTheCpu) {
   }
 }
 
+/// Few rows read int8 weights as they are, in f32; many are multiplied by weights expanded to bf16. The CPU rounds both, so all are compared with f32 weights.
+TEST_F(DeviceModelTest, Int8WeightsErrAsLittleAsOnTheCpu) {
+  const std::string config = tiny_config_json("\"hidden_size\": 64, \"intermediate_size\": 128", {"hidden_size", "intermediate_size"});
+  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kW8A8}) {
+    SCOPED_TRACE(weight_format_name(format));
+    const Numerics numerics{format, DType::kF16, 0};
+    Runner truth(model_of(config, kNumerics[0], nullptr)), cpu(model_of(config, numerics, nullptr)), device(on_device(config, numerics));
+    const auto ids = random_ids(45, 3);
+    for (const std::size_t chunk : {std::size_t{37}, std::size_t{1}, std::size_t{7}}) {
+      const std::span<const std::int32_t> part = std::span(ids).subspan(static_cast<std::size_t>(cpu.size()), chunk);
+      const auto rows = static_cast<std::int64_t>(chunk);
+      const auto expected = truth.append(part, rows);
+      const double cpu_error = relative_frobenius(cpu.append(part, rows), expected), device_error = relative_frobenius(device.append(part, rows), expected);
+      EXPECT_LE(device_error, 3e-2) << "chunk of " << chunk;
+      EXPECT_LE(device_error, 1.5 * cpu_error + 2e-3) << "chunk of " << chunk;
+    }
+  }
+  EXPECT_GT(ops_->runs(OpCode::kInt8Gemv), 0);
+  EXPECT_GT(ops_->runs(OpCode::kInt8Expand), 0);
+}
+
 TEST_F(DeviceModelTest, APassWithoutHooksWaitsOnceAndComputesInKernels) {
   Runner run(on_device(tiny_config_json("\"num_hidden_layers\": 5", {"num_hidden_layers"})));
   const auto ids = random_ids(40, 1);

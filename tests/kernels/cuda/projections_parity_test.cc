@@ -100,12 +100,43 @@ TEST(CudaParity, Int8GemvIsTheProductOfWhatTheWeightsMean) {
       args.rows = 1;
       ASSERT_OK(launch_int8_gemv(launcher, args));
       EXPECT_EQ(device.download(y, s.n), std::vector<float>(all.end() - s.n, all.end()));
+      // On top of what is there, with a gap behind each row.
+      std::vector<float> before = random_floats(s.rows * (s.n + 3), 5), sums = before;
+      args.x -= (s.rows - 1) * s.k;
+      args.rows = s.rows;
+      args.y = device.output(before, "sums");
+      args.ldy = s.n + 3;
+      args.accumulate = true;
+      ASSERT_OK(launch_int8_gemv(launcher, args));
+      for (std::int64_t r = 0; r < s.rows; ++r) {
+        for (std::int64_t o = 0; o < s.n; ++o) sums[static_cast<std::size_t>(r * (s.n + 3) + o)] += all[static_cast<std::size_t>(r * s.n + o)];
+      }
+      EXPECT_EQ(device.download(args.y, s.rows * (s.n + 3)), sums);
     }
   }
   TestDevice device;
   auto launcher = device.launcher();
   EXPECT_EQ(launch_int8_gemv(launcher, {nullptr, nullptr, nullptr, nullptr, 1, 1, 65, 1, nullptr}).field(), "k");
   EXPECT_EQ(launch_int8_gemv(launcher, {nullptr, nullptr, nullptr, nullptr, 1, 1, 64, 3, nullptr}).field(), "warps");
+}
+
+TEST(CudaParity, Int8WeightsExpandToWhatTheyMean) {
+  for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{1, 64}, {7, 576}, {130, 64}, {0, 64}}) {
+    std::vector<std::int8_t> weight(static_cast<std::size_t>(n * k));
+    std::mt19937 rng(4);
+    for (auto& w : weight) w = static_cast<std::int8_t>(static_cast<int>(rng() % 255) - 127);
+    const std::vector<float> scale = random_floats(n * (k / kGemvGroup), 3, 0.01f);
+    std::vector<std::uint16_t> expected(weight.size());
+    for (std::size_t i = 0; i < weight.size(); ++i) expected[i] = f32_to_bf16(scale[i / static_cast<std::size_t>(kGemvGroup)] * static_cast<float>(weight[i]));
+    TestDevice device;
+    auto launcher = device.launcher();
+    std::uint16_t* out = device.output(std::vector<std::uint16_t>(weight.size(), 0x7fff), "out");
+    ASSERT_OK(launch_int8_expand(launcher, {device.upload(weight, "weight"), device.upload(scale, "scale"), n, k, out}));
+    EXPECT_EQ(device.download(out, n * k), expected);
+  }
+  TestDevice device;
+  auto launcher = device.launcher();
+  EXPECT_EQ(launch_int8_expand(launcher, {nullptr, nullptr, 1, 65, nullptr}).field(), "k");
 }
 
 }  // namespace

@@ -246,6 +246,12 @@ class EmulatedDevice final : public EmulatedOps {
   Status execute(const EmbeddingArgs& a) { return kernel([&](Launcher& l) { return launch_embedding(l, a); }); }
   Status execute(const ConvertArgs& a) { return kernel([&](Launcher& l) { return launch_convert(l, a); }); }
   Status execute(const AddBiasArgs& a) { return kernel([&](Launcher& l) { return launch_add_bias(l, a); }); }
+  Status execute(const Int8GemvArgs& a) {
+    Int8GemvArgs chosen = a;
+    if (a.warps == 0) chosen.warps = 2;
+    return kernel([&](Launcher& l) { return launch_int8_gemv(l, chosen); });
+  }
+  Status execute(const Int8ExpandArgs& a) { return kernel([&](Launcher& l) { return launch_int8_expand(l, a); }); }
   Status execute(const QkvSplitArgs& a) { return kernel([&](Launcher& l) { return launch_qkv_split(l, a); }); }
   Status execute(const RotateRowsArgs& a) { return kernel([&](Launcher& l) { return launch_rope_rotate(l, a.table, a.rows); }); }
   Status execute(const KvPackArgs& a) { return kernel([&](Launcher& l) { return launch_kv_pack(l, a); }); }
