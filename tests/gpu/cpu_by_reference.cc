@@ -29,13 +29,15 @@
 namespace quire {
 namespace {
 
-/// Weights as floats; inputs rounded to bf16 where the format says so.
+/// Weights as the floats that they mean; inputs rounded to bf16 where the format says so.
 class PlainMatrix final : public PackedMatrix {
  public:
   PlainMatrix(std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format) : k_(k), format_(format) {
     for (const WeightPart& part : parts) {
-      for (std::int64_t i = 0; i < part.n * k; ++i) weights_.push_back(rounded(load_f32(part.data, dtype, i)));
+      for (std::int64_t i = 0; i < part.n * k; ++i) weights_.push_back(load_f32(part.data, dtype, i));
     }
+    if (format != WeightFormat::kF32 && format != WeightFormat::kBF16) quantise();
+    for (float& w : weights_) w = rounded(w);
   }
   std::int64_t n() const override { return static_cast<std::int64_t>(weights_.size()) / k_; }
   std::int64_t k() const override { return k_; }
@@ -55,6 +57,18 @@ class PlainMatrix final : public PackedMatrix {
   }
 
  private:
+  /// To 127 steps of the largest in every group of a row.
+  void quantise() {
+    constexpr std::int64_t kGroup = 64;
+    for (std::int64_t row = 0; row < n(); ++row) {
+      for (std::int64_t first = 0; first < k_; first += kGroup) {
+        const std::span<float> group(weights_.data() + row * k_ + first, static_cast<std::size_t>(std::min(kGroup, k_ - first)));
+        float largest = 0;
+        for (const float w : group) largest = std::max(largest, std::abs(w));
+        for (float& w : group) w = largest > 0 ? std::round(w / largest * 127.0f) * (largest / 127.0f) : 0.0f;
+      }
+    }
+  }
   float rounded(float x) const { return format_ == WeightFormat::kF32 ? x : bf16_to_f32(f32_to_bf16(x)); }
   /// Eight sums, which a compiler makes one vector of.
   float dot(const float* a, const float* b) const {
@@ -78,7 +92,6 @@ std::string_view weight_format_name(WeightFormat format) {
   return kNames[static_cast<std::size_t>(format)];
 }
 Result<std::unique_ptr<PackedMatrix>> pack_weights(std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format) {
-  if (format != WeightFormat::kF32 && format != WeightFormat::kBF16) return Status(Code::kUnimplemented, "plain loops multiply f32 and bf16 weights", "weights");
   return std::unique_ptr<PackedMatrix>(std::make_unique<PlainMatrix>(parts, k, dtype, format));
 }
 bool cpu_has_bf16() { return false; }
