@@ -40,7 +40,7 @@ PRESETS = {
                           num_key_value_heads=2, rope_theta=100000.0),
     "draft": ModelConfig(hidden_size=192, intermediate_size=384, num_hidden_layers=3, num_attention_heads=3,
                          num_key_value_heads=1, rope_theta=100000.0),
-    "demo_draft": ModelConfig(hidden_size=128, intermediate_size=384, num_hidden_layers=3, num_attention_heads=2,
+    "demo_draft": ModelConfig(hidden_size=128, intermediate_size=256, num_hidden_layers=4, num_attention_heads=2,
                               num_key_value_heads=1, rope_theta=100000.0),
     "tiny": ModelConfig(hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=2,
                         num_key_value_heads=1, rope_theta=100000.0),

@@ -100,5 +100,31 @@ TEST_F(PromptCompressionTest, MetricsCountByMethod) {
   EXPECT_NE(metrics.find("quire_request_prompt_compression_time_seconds_count"), std::string::npos);
 }
 
+/// The embedded model brings its draft.
+class EmbeddedDraftTest : public ServiceTest {
+ public:
+  static void SetUpTestSuite() { start({"--model.draft_wait_ms=600000"}); }
+
+ protected:
+  static json::value compressed() {
+    int status = 0;
+    const auto r = service->json("POST", "/v1/query", R"({"query":"What was built?","documents":[{"text":)" + quoted(sample_text(8, 300)) +
+                                                          R"(}],"max_tokens":6,"cache":{"compress":"speckv","options":{"capacity":64}}})", {}, &status);
+    EXPECT_EQ(status, 200) << json::serialize(r);
+    return r;
+  }
+};
+
+TEST_F(EmbeddedDraftTest, LooksAheadUnlessItIsLeftOut) {
+  const auto with = compressed();
+  EXPECT_GT(int_at(with, "cache.compression.lookahead_tokens"), 0) << json::serialize(with);
+  EXPECT_EQ(text_at(with, "cache.compression.note"), "null");
+  TearDownTestSuite();
+  start({"--model.draft_path=none"});
+  const auto without = compressed();
+  EXPECT_EQ(int_at(without, "cache.compression.lookahead_tokens"), 0);
+  EXPECT_NE(text_at(without, "cache.compression.note").find("model.draft_path"), std::string::npos) << json::serialize(without);
+}
+
 }  // namespace
 }  // namespace quire::testing
