@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Score, times and KV memory of what a draft leads, and of its competitors, against their capacity: compressors of KV, compressors of prompts, the two together
 # and the length of the look-ahead, through quire fidelity.
+# Writes bench/results/draft-capacity.svg and draft-prompts.svg.
 #   bench/draft.sh [--quick] [--draft FOLDER] [--model FOLDER] [--suite NAME] [--per-kind N]
 # Rows drop what does not fit the capacity (drop_mode=drop), so that nothing but it is attended to after the first token. --draft: the model that looks
-# ahead and reads prompts; the default is the target itself, the best draft there can be. --model: the target, the embedded model by default. --suite: of
+# ahead and reads prompts; the default is the one in the target's folder, else the target itself, the best draft there can be. --model: the target, the embedded model by default. --suite: of
 # quire fidelity, encyclopedia by default, or ruler@4096, ruler@8192 where the target's window holds them. Drafts are compared by running it once for each.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -19,7 +20,7 @@ while [ $# -gt 0 ]; do
     *) echo "error: unknown option '$1'" >&2; exit 2;;
   esac
 done
-draft="${draft:-$model}"
+[ -n "$draft" ] || { draft="$model/draft"; [ -d "$draft" ] || draft="$model"; }
 QUIRE="$ROOT/build/release/quire"
 [ -x "$QUIRE" ] || { echo "error: $QUIRE is missing; build the release preset first" >&2; exit 1; }
 for folder in "$model" "$draft"; do [ -d "$folder" ] || { echo "error: no model folder at $folder" >&2; exit 1; }; done
@@ -52,4 +53,9 @@ jq --argjson kv_bytes "$kv_bytes" --arg draft "${draft#"$ROOT/"}" --arg model "$
                prompt_method: (.strategy | setting("prompt_compression") // "none"),
                prompt_capacity: (.strategy | count("prompt_compression\\.capacity")), task: .task, n: .n, em: .em.value, em_low: .em.low, em_high: .em.high,
                kl: .kl.value, agreement: .agreement.value, ttft_ms: .ttft_ms.value, decode_ms: $d.decode_ms.value}
-            | . + {kv_bytes_most: ([.capacity, .prompt_capacity] | map(select(. != null)) | min | if . then . * $kv_bytes else null end)}]}' "$work/r.json"
+            | . + {kv_bytes_most: ([.capacity, .prompt_capacity] | map(select(. != null)) | min | if . then . * $kv_bytes else null end)}]}' "$work/r.json" >"$work/rows.json"
+mkdir -p "$ROOT/bench/results"
+plot() { python3 "$ROOT/bench/line_plot.py" "$work/rows.json" --y em --where task=all "$@" >&2; }
+plot --x capacity --series method --where lookahead=None --where prompt_method=none --title "Exact match against KV rows a head" --out "$ROOT/bench/results/draft-capacity.svg"
+plot --x prompt_capacity --series prompt_method,method --title "Exact match against tokens of the prompt" --out "$ROOT/bench/results/draft-prompts.svg"
+cat "$work/rows.json"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws rows of bench/decode as an SVG: one line for each retriever.
+"""Draws rows of a benchmark as an SVG: a line for each method.
 
-    python3 bench/decode_plot.py FILE.json --x context --y step_ms_median --title "..." --out plot.svg
+    python3 bench/line_plot.py FILE.json --x context --y step_ms_median --title "..." --out plot.svg
 
 FILE holds {"rows": [...]}; --where key=value keeps rows with that value, --series names the members that tell lines apart.
 """
