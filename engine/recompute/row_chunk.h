@@ -18,7 +18,7 @@ class RowChunk {
   /// Begins with rows first .. of `rows`, at most `max_rows`. They start with no row in the cache: `hook` finds theirs after each projection.
   /// All that is passed must stay until the chunk is done.
   void begin(const RowSet& rows, std::size_t first, std::int64_t max_rows, Model& model, WorkingCache& cache, ForwardHook& hook,
-                          ForwardWorkspace& workspace) {
+             ForwardWorkspace& workspace) {
     const std::size_t n = std::min(rows.size() - first, static_cast<std::size_t>(max_rows));
     num_rows_ = n;
     token_ids_.resize(n);
@@ -49,10 +49,10 @@ class RowChunk {
   }
 
  private:
-  std::unique_ptr<ForwardPass> pass_;
   std::size_t num_rows_ = 0;
   std::vector<std::int32_t> token_ids_, positions_;
   std::vector<std::int64_t> nowhere_;
+  std::unique_ptr<ForwardPass> pass_;  ///< uses the others until it is gone
 };
 
 }  // namespace quire
