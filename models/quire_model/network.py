@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from . import cpu_attention
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -36,6 +38,7 @@ class ModelConfig:
 
 PRESETS = {
     "demo": ModelConfig(),
+    "long": ModelConfig(rope_theta=100000.0),
     "target": ModelConfig(hidden_size=384, intermediate_size=1024, num_hidden_layers=8, num_attention_heads=6,
                           num_key_value_heads=2, rope_theta=100000.0),
     "draft": ModelConfig(hidden_size=192, intermediate_size=384, num_hidden_layers=3, num_attention_heads=3,
@@ -188,12 +191,16 @@ class LanguageModel(nn.Module):
         rows, length = ids.shape
         cos, sin = cos[positions.flatten()], sin[positions.flatten()]
         split = length - segments.shape[1]
-        mask = question_mask(segments, documents, length)
+        mask = None
         before, after = self._compiled if self.training else (project, finish)
         x = self.model.embed_tokens(ids).flatten(0, 1)
         for layer in self.model.layers:
             q, k, v = (t.unflatten(0, (rows, length)) for t in layer.project(x, cos, sin, self.compute_dtype, before))
-            y = torch.cat([attend(q[:, :split], k[:, :split], v[:, :split]), attend(q[:, split:], k, v, mask)], 1)
+            if self.training and cpu_attention.available(q):
+                y = cpu_attention.attend_rows(q, k, v, segments, documents)
+            else:
+                mask = question_mask(segments, documents, length) if mask is None else mask
+                y = torch.cat([attend(q[:, :split], k[:, :split], v[:, :split]), attend(q[:, split:], k, v, mask)], 1)
             x = layer.finish(x, y.flatten(0, 1), self.compute_dtype, after)
         return self.logits(x[wanted])
 

@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load_file
 
 import evaluate
-from quire_model import heldout, hf_folder, mixture, muon, retrieval_head, scoring
-from quire_model.network import PRESETS, LanguageModel, rope_table
+from quire_model import cpu_attention, heldout, hf_folder, mixture, muon, retrieval_head, scoring
+from quire_model.network import PRESETS, LanguageModel, attend, question_mask, rope_table
 from quire_model.prompt import Codec
 from quire_model.trainer import Trainer, TrainOptions
 
@@ -41,6 +41,70 @@ class HeldOutTest(unittest.TestCase):
             for context in itertools.islice(heldout.contexts(3, codec, length), 3):
                 size = len(codec.documents(d.text for d in context.documents)[0])
                 self.assertTrue(0.85 * length <= size <= length)
+
+
+class AttentionTest(unittest.TestCase):
+    """The kernels for CPUs against masks in float32: values, gradients, filling."""
+
+    def setUp(self):
+        if cpu_attention.kernels() is None:
+            self.skipTest("needs AVX-512 BF16, a C++ compiler and ninja")
+
+    def masked(self, q, k, v, segments, documents):
+        split = q.shape[1] - segments.shape[1]
+        mask = question_mask(segments, documents, q.shape[1])
+        return torch.cat([attend(q[:, :split], k[:, :split], v[:, :split]), attend(q[:, split:], k, v, mask)], 1)
+
+    def compare(self, length, room, documents, questions, heads, kv_heads):
+        """documents[row]: tokens; questions[row]: sizes."""
+        torch.manual_seed(length)
+        rows, split = len(documents), length - room
+        segments = torch.full((rows, room), -1)
+        real = torch.zeros(rows, length, 1)
+        for row, (size, asked) in enumerate(zip(documents, questions)):
+            numbers = [n for n, count in enumerate(asked) for _ in range(count)]
+            segments[row, :len(numbers)] = torch.tensor(numbers)
+            real[row, :size] = real[row, split:split + len(numbers)] = 1.0
+        q, k, v = (torch.randn(rows, length, n, 64).bfloat16() for n in (heads, kv_heads, kv_heads))
+        gradient = (torch.randn(rows, length, heads * 64) * real).bfloat16()
+
+        def results(function, dtype):
+            given = [t.to(dtype).clone().requires_grad_() for t in (q, k, v)]
+            y = function(*given, segments, torch.tensor(documents))
+            y.backward(gradient.to(dtype))
+            return [y.detach().float()] + [t.grad.float() for t in given]
+
+        wanted, got = results(self.masked, torch.float32), results(cpu_attention.attend_rows, torch.bfloat16)
+        self.assertTrue((got[0] * (1 - real) == 0).all())
+        for a, b in zip([wanted[0] * real] + wanted[1:], got):
+            self.assertLess(float((a - b).norm() / a.norm()), 0.006)
+
+    def test_as_masks_on_odd_sizes(self):
+        self.compare(96, 40, [56, 1, 33], [[40], [7, 3, 11], [1, 1]], 2, 1)
+        self.compare(193, 65, [127, 65], [[64, 1], [13, 13, 13, 13]], 4, 2)
+        self.compare(331, 130, [200], [[63, 2, 65]], 3, 3)
+
+    def test_training_takes_it(self):
+        batch = mixture.make_batch("seed", 2, 192, Codec(TOKENIZER), SHORT)
+        losses = []
+        for training in (True, False):
+            torch.manual_seed(0)
+            model = LanguageModel(TINY, torch.bfloat16).train(training)
+            losses.append(torch.nn.functional.cross_entropy(forward(model, batch), torch.from_numpy(batch.targets)))
+        self.assertAlmostEqual(losses[0].item(), losses[1].item(), delta=0.01)
+        names = {f.name().split("Backward")[0] for f in ancestors(losses[0].grad_fn)}
+        self.assertIn("_Attention", names)
+
+
+def ancestors(node):
+    """All nodes of an autograd graph."""
+    found, left = set(), [node]
+    while left:
+        node = left.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            left += [n for n, _ in node.next_functions]
+    return found
 
 
 class BatchTest(unittest.TestCase):
