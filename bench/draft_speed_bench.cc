@@ -85,8 +85,10 @@ class Bench {
     Measured out;
     cached_->set_answer_tokens(64);
     for (int round = 0; round < options_.rounds; ++round) {
+      const double before = cpu_ms();
       out.last = cached_->ask(order, random_ids(24, cached_->vocab_size(), ++seed_), cache);
       out.ttft.push_back(out.last.stats.ttft_ms);
+      out.cpu.push_back(cpu_ms() - before);
     }
     return out;
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/cpu_features.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -12,6 +13,7 @@
 #include "hwy/foreach_target.h"
 
 #include "hwy/highway.h"
+#include "kernels/cpu/attention_few-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
 // Query lanes lie in vector lanes and keys are broadcast, so nothing is ever transposed or summed across lanes: scores are
@@ -25,6 +27,7 @@ namespace HWY_NAMESPACE {
 
 constexpr float kEmptyMax = -std::numeric_limits<float>::infinity();
 constexpr int kRows = 8;  // keys (or channels) per register block; head_dim is a multiple of it
+static_assert(kRows == kSumChains);
 
 struct Tile {
   const float* k[kTileKeys];  // rows in f32
@@ -167,14 +170,20 @@ HWY_INLINE void SoftmaxTile(const Tile& t, bool all_visible, const std::int32_t*
     const auto m_new = hn::Max(m_old, largest);
     const auto m_safe = hn::IfThenElse(hn::Eq(m_new, none), hn::Zero(d), m_new);  // a lane that has seen no key
     const auto a = fast_exp(d, hn::Sub(m_old, m_safe));
-    auto sum = hn::Zero(d);
-    for (std::int64_t j = 0; j < t.keys_padded; ++j) {
-      const auto p = fast_exp(d, hn::Sub(hn::LoadU(d, s + j * ld + i), m_safe));
-      hn::StoreU(p, d, s + j * ld + i);
-      sum = hn::Add(sum, p);
+    hn::Vec<decltype(d)> sum[kSumChains];
+    for (auto& chain : sum) chain = hn::Zero(d);
+    for (std::int64_t j = 0; j < t.keys_padded; j += kSumChains) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kSumChains; ++r) {
+        const auto p = fast_exp(d, hn::Sub(hn::LoadU(d, s + (j + r) * ld + i), m_safe));
+        hn::StoreU(p, d, s + (j + r) * ld + i);
+        sum[r] = hn::Add(sum[r], p);
+      }
     }
+    for (int r = 0; r < 4; ++r) sum[r] = hn::Add(sum[r], sum[r + 4]);
+    const auto total = hn::Add(hn::Add(sum[0], sum[2]), hn::Add(sum[1], sum[3]));
     hn::StoreU(m_new, d, m + i);
-    hn::StoreU(hn::MulAdd(hn::LoadU(d, l + i), a, sum), d, l + i);
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, l + i), a, total), d, l + i);
     hn::StoreU(a, d, alpha + i);
   }
 }
@@ -200,6 +209,9 @@ void SimdChunk(const AttentionCall& call, const AttentionUnit& u, const void* qu
   std::fill(m, m + ld, kEmptyMax);
   std::fill(l, l + (1 + dim) * ld, 0.0f);
   if (begin >= end) return;
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  if (IsFew(call, u)) return FewChunk(call, u, static_cast<const float*>(query), begin, end, static_cast<float*>(work), m, l, o);
+#endif
   auto* query_positions = static_cast<std::int32_t*>(work);
   float *alpha = static_cast<float*>(work) + ld, *s = alpha + ld, *k_work = s + kTileKeys * ld, *v_work = k_work + kTileKeys * dim;
   for (std::int64_t i = 0; i < ld; ++i) {
@@ -265,7 +277,8 @@ class SimdBackend final : public AttentionBackend {
   std::int64_t query_bytes(const AttentionCall& c) const override { return c.args->kv.head_dim * c.max_lanes * 4; }
   std::int64_t partial_bytes(const AttentionCall& c) const override { return (2 + c.args->kv.head_dim) * c.max_lanes * 4; }
   std::int64_t work_bytes(const AttentionCall& c) const override {
-    return ((2 + kTileKeys) * c.max_lanes + 2 * kTileKeys * c.args->kv.head_dim) * 4;
+    const std::int64_t dim = c.args->kv.head_dim, many = (2 + kTileKeys) * c.max_lanes + 2 * kTileKeys * dim;
+    return std::max(many, (kTileKeys + 2 * kFewLanes) * dim + kTileKeys * kFewLanes) * 4;
   }
   void pack(const AttentionCall& c, const AttentionUnit& u, void* query) const override { HWY_DYNAMIC_DISPATCH(SimdPack)(c, u, query); }
   void chunk(const AttentionCall& c, const AttentionUnit& u, const void* query, std::int64_t begin, std::int64_t end, void* work,

@@ -134,23 +134,30 @@ TEST(AttentionMaskTest, KeysWithLargerPositionsAreNeverSeen) {
 }
 
 TEST(AttentionRowsTest, ARowHasTheSameBitsAloneAndInAnyBatch) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    constexpr std::int64_t kRows = 75, kKv = 1300;
-    PagedKv kv(kKv, 2, 64, dtype, PageLayout::kTokenMajor, 8);
-    const auto q = queries(kRows, 14, 64, kKv - kRows, 9);
-    Output all;
-    ASSERT_OK(attention(arguments(q, kv.view(true), all)));
-    for (const int threads : {1, 2, 5}) {
-      set_num_threads(threads);
-      for (const std::int64_t row : {0, 1, 8, 9, 10, 40, 74}) {
-        Output one;  // as decoding would see it: later keys are not there yet
-        ASSERT_OK(attention(arguments(q, kv.view(kKv - kRows + row + 1, true), one, row, 1)));
-        ASSERT_EQ(std::memcmp(one.o.data(), all.o.data() + row * 14 * 64, one.o.size() * sizeof(float)), 0)
-            << "row " << row << " dtype " << dtype_name(dtype) << " threads " << threads;
-        ASSERT_EQ(std::memcmp(one.lse.data(), all.lse.data() + row * 14, one.lse.size() * sizeof(float)), 0);
+  struct Case {
+    std::int32_t group, dim;
+  };
+  // Few lanes and many go different ways: 1 to 9 query heads a KV head, head dimensions that fill registers and that do not.
+  for (const Case c : {Case{7, 64}, Case{1, 64}, Case{3, 80}, Case{4, 128}, Case{8, 24}, Case{9, 64}}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      constexpr std::int64_t kRows = 75, kKv = 1300;
+      PagedKv kv(kKv, 2, c.dim, dtype, PageLayout::kTokenMajor, 8);
+      const auto q = queries(kRows, 2 * c.group, c.dim, kKv - kRows, 9);
+      const std::int64_t width = 2 * c.group * c.dim;
+      Output all;
+      ASSERT_OK(attention(arguments(q, kv.view(true), all)));
+      for (const int threads : {1, 2, 5}) {
+        set_num_threads(threads);
+        for (const std::int64_t row : {0, 1, 8, 9, 10, 40, 74}) {
+          Output one;  // as decoding would see it: later keys are not there yet
+          ASSERT_OK(attention(arguments(q, kv.view(kKv - kRows + row + 1, true), one, row, 1)));
+          ASSERT_EQ(std::memcmp(one.o.data(), all.o.data() + row * width, one.o.size() * sizeof(float)), 0)
+              << "row " << row << " dtype " << dtype_name(dtype) << " threads " << threads << " group " << c.group << " dim " << c.dim;
+          ASSERT_EQ(std::memcmp(one.lse.data(), all.lse.data() + row * 2 * c.group, one.lse.size() * sizeof(float)), 0);
+        }
       }
+      set_num_threads(0);
     }
-    set_num_threads(0);
   }
 }
 
