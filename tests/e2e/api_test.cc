@@ -262,12 +262,17 @@ TEST_F(ApiTest, DocumentsPostedAndAskedAtOnceAreWaitedForOrComputed) {
   }
 }
 
-TEST_F(ApiTest, AutoCallsNoPromptSmallThatTakesMoreThanAQuarterOfTheWindow) {
-  const std::int64_t quarter = int_at(service->json("GET", "/v1/models/default"), "max_model_len") / 4;
+TEST(SmallWindowTest, AutoCallsNoPromptSmallThatTakesMoreThanAQuarterOfTheWindow) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path(), {"--model.max_model_len=2048"});
+  const std::int64_t quarter = int_at(service.json("GET", "/v1/models/default"), "max_model_len") / 4;
   ASSERT_LT(quarter, 1024) << "else the setting alone would count";
   const auto plan = [&](const std::string& id, int words) {
-    (void)post(id, sample_text(41, words));
-    return service->json("POST", "/v1/query/plan", R"({"query":"q","document_ids":[")" + id + R"("]})");
+    int status = 0;
+    const auto posted = service.json("POST", "/v1/documents?wait=true", R"({"id":)" + quoted(id) + R"(,"text":)" + quoted(sample_text(41, words)) + "}", {}, &status);
+    EXPECT_EQ(status, 200) << json::serialize(posted);
+    return service.json("POST", "/v1/query/plan", R"({"query":"q","document_ids":[)" + quoted(id) + "]}");
   };
   const auto small = plan("small-prompt", 60), large = plan("large-prompt", 330);
   ASSERT_LE(int_at(small, "usage.prompt_tokens"), quarter);

@@ -155,7 +155,8 @@ TEST(FidelityRun, APromptBeyondTheWindowIsSkippedWithItsLength) {
   Suite suite = demo_suite({"single"});
   suite.records.resize(1);
   auto documents = *suite.records[0].documents;
-  while (documents.size() < 60) {
+  const auto enough = static_cast<std::size_t>(s.engine->info().max_model_len / 60);
+  while (documents.size() < enough) {
     documents.push_back(documents[documents.size() % 5]);
     documents.back().text += " Number " + std::to_string(documents.size()) + ".";
   }
