@@ -137,12 +137,17 @@ std::vector<AttentionUnit> cut_into_units(const AttentionArgs& a, std::int64_t g
   return units;
 }
 
-bool amx_attends(std::int32_t head_dim) { return cpu::isa() == cpu::Isa::kAmx && head_dim % 32 == 0; }
+bool bf16_attends(std::int32_t head_dim) { return cpu::isa() >= cpu::Isa::kAvx512Bf16 && head_dim % 32 == 0; }
+
+const AttentionBackend& backend_for(const KvView& kv) {
+  if (kv.dtype != DType::kBF16 || !bf16_attends(kv.head_dim)) return cpu::attention_simd();
+  return cpu::isa() == cpu::Isa::kAmx ? cpu::attention_amx() : cpu::attention_dot();
+}
 
 }  // namespace
 
 DType cached_kv_dtype(DType stored, std::int32_t head_dim) {
-  return stored == DType::kF16 && amx_attends(head_dim) ? DType::kBF16 : stored;
+  return stored == DType::kF16 && bf16_attends(head_dim) ? DType::kBF16 : stored;
 }
 
 Status attention(const AttentionArgs& args) {
@@ -156,8 +161,7 @@ Status attention(const AttentionArgs& args) {
     tile_min[t] = args.kv.sorted ? *begin : *std::min_element(begin, end);
     tile_max[t] = args.kv.sorted ? end[-1] : *std::max_element(begin, end);
   }
-  const bool amx = args.kv.dtype == DType::kBF16 && amx_attends(args.kv.head_dim);
-  Driver driver{amx ? cpu::attention_amx() : cpu::attention_simd(), {}, {}, 0, 0, 0};
+  Driver driver{backend_for(args.kv), {}, {}, 0, 0, 0};
   driver.call = AttentionCall{&args, args.num_heads / args.kv.num_kv_heads, 0, tile_min.data(), tile_max.data()};
   driver.units = cut_into_units(args, driver.call.group);
   for (const AttentionUnit& u : driver.units) driver.call.max_lanes = std::max(driver.call.max_lanes, (u.num_lanes + 15) / 16 * 16);

@@ -54,5 +54,7 @@ class AttentionBackend {
 const AttentionBackend& attention_simd();
 /// AMX: bf16 KV with head_dim a multiple of 32, on CPUs that have it.
 const AttentionBackend& attention_amx();
+/// The same on AVX512-BF16.
+const AttentionBackend& attention_dot();
 
 }  // namespace quire::cpu

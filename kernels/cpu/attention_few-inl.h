@@ -16,6 +16,7 @@
 #include "kernels/cpu/attention_backend.h"
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/turn_words.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {
@@ -29,38 +30,13 @@ constexpr int kFewRows = 4;  // lanes per register block: 4 x 4 vectors of sums
 using FewTag = hn::FixedTag<float, 16>;
 using FewVec = hn::Vec<FewTag>;
 
-/// 16 x 16 floats, in registers.
 HWY_INLINE void Turn(FewVec (&v)[kVector]) {
-  __m512 r[16], t[16];
+  __m512i words[16];
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) r[i] = v[i].raw;
+  for (int i = 0; i < 16; ++i) words[i] = _mm512_castps_si512(v[i].raw);
+  turn_words(words);
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-  }
-  const auto pairs = [](__m512 x) { return _mm512_castps_pd(x); };
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(pairs(t[i]), pairs(t[i + 2])));
-    r[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(pairs(t[i]), pairs(t[i + 2])));
-    r[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(pairs(t[i + 1]), pairs(t[i + 3])));
-    r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(pairs(t[i + 1]), pairs(t[i + 3])));
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 4; ++i) {
-    v[i] = FewVec{_mm512_shuffle_f32x4(t[i], t[i + 8], 0x88)};
-    v[i + 8] = FewVec{_mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd)};
-    v[i + 4] = FewVec{_mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88)};
-    v[i + 12] = FewVec{_mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd)};
-  }
+  for (int i = 0; i < 16; ++i) v[i] = FewVec{_mm512_castsi512_ps(words[i])};
 }
 
 /// Rows of KV of a tile, wherever they lie; rows behind `keys` repeat the last one and nobody may see them.

@@ -1,4 +1,4 @@
-// Attention over bf16 KV on AMX: queries and softmax weights are rounded to bf16, everything else is f32.
+// Attention over bf16 KV on AMX or AVX512-BF16: queries and softmax weights are rounded to bf16, everything else is f32.
 //
 // Lanes (queries of one KV head) come in groups of 16. S[key][lane] = K * Q^T takes 16 keys, a page, straight from the cache
 // as the first operand; the softmax runs down the keys with a group in one register; weights are turned around 32 keys at a time to
@@ -15,12 +15,13 @@
 
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/attention_backend.h"
+#include "kernels/cpu/attention_bf16_dots.h"
+#include "kernels/cpu/attention_bf16_tiles.h"
+#include "kernels/cpu/turn_words.h"
 
 namespace quire::cpu {
 namespace {
 
-constexpr std::int64_t kGroup = 16;
-constexpr std::int64_t kKeyBlocks = kTileKeys / 16;
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 constexpr float kEmptyMax = -std::numeric_limits<float>::infinity();
 
@@ -75,37 +76,6 @@ QUIRE_TARGET_AVX512 inline __m512 exp2_negative(__m512 x) {
   return _mm512_scalef_ps(p, n);
 }
 
-/// 16 x 16 words turned around.
-QUIRE_TARGET_AVX512 inline void transpose(__m512i (&r)[16]) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-    r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-  }
-}
-
 const std::byte* page_head(const KvView& kv, std::int64_t row, std::int64_t head) {
   return static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + head * kv.head_stride;
 }
@@ -125,18 +95,12 @@ QUIRE_TARGET_AVX512 void pack_queries(const AttentionCall& call, const Attention
         const __m512 low = _mm512_mul_ps(_mm512_loadu_ps(q), scale), high = _mm512_mul_ps(_mm512_loadu_ps(q + 16), scale);
         rows[i] = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
       }
-      transpose(rows);
+      turn_words(rows);
       std::uint16_t* tile = out + (g * dim + c) / 32 * kTileElements;
       for (int p = 0; p < 16; ++p) _mm512_store_si512(tile + p * 32, rows[p]);
     }
   }
 }
-
-struct KeyBlocks {
-  const std::byte* at[kKeyBlocks];
-  std::int64_t stride[kKeyBlocks];
-  std::int64_t count;
-};
 
 /// Where each 16 keys of the tile lie; a page that is not full is copied and filled up with zeros.
 KeyBlocks find_keys(const AttentionCall& call, const AttentionUnit& u, std::int64_t begin, std::int64_t keys, Work& w) {
@@ -177,60 +141,6 @@ struct Fetcher {
     }
   }
 };
-
-/// Scores of one group: up to four blocks of keys at once.
-void score_group(const KeyBlocks& k, const std::uint16_t* query, std::int64_t dim, float* scores) {
-  compiler_barrier();
-  QUIRE_TILE_ZERO(0);
-  QUIRE_TILE_ZERO(1);
-  QUIRE_TILE_ZERO(2);
-  QUIRE_TILE_ZERO(3);
-  for (std::int64_t c = 0; c < dim; c += 32) {
-    QUIRE_TILE_LOAD(4, query + c / 32 * kTileElements, 64);
-    QUIRE_TILE_LOAD(5, k.at[0] + c * 2, k.stride[0]);
-    QUIRE_TILE_DOT(0, 5, 4);
-    if (k.count > 1) {
-      QUIRE_TILE_LOAD(6, k.at[1] + c * 2, k.stride[1]);
-      QUIRE_TILE_DOT(1, 6, 4);
-    }
-    if (k.count > 2) {
-      QUIRE_TILE_LOAD(7, k.at[2] + c * 2, k.stride[2]);
-      QUIRE_TILE_DOT(2, 7, 4);
-    }
-    if (k.count > 3) {
-      QUIRE_TILE_LOAD(5, k.at[3] + c * 2, k.stride[3]);
-      QUIRE_TILE_DOT(3, 5, 4);
-    }
-  }
-  QUIRE_TILE_STORE(0, scores, 64);
-  QUIRE_TILE_STORE(1, scores + 256, 64);
-  QUIRE_TILE_STORE(2, scores + 512, 64);
-  QUIRE_TILE_STORE(3, scores + 768, 64);
-}
-
-/// Scores of two groups with two blocks of keys, so that every loaded tile is used twice.
-void score_two_groups(const KeyBlocks& k, std::int64_t block, const std::uint16_t* query, std::int64_t dim, float* scores) {
-  compiler_barrier();
-  const std::uint16_t* second = query + dim / 32 * kTileElements;
-  QUIRE_TILE_ZERO(0);
-  QUIRE_TILE_ZERO(1);
-  QUIRE_TILE_ZERO(2);
-  QUIRE_TILE_ZERO(3);
-  for (std::int64_t c = 0; c < dim; c += 32) {
-    QUIRE_TILE_LOAD(4, query + c / 32 * kTileElements, 64);
-    QUIRE_TILE_LOAD(6, k.at[block] + c * 2, k.stride[block]);
-    QUIRE_TILE_DOT(0, 6, 4);
-    QUIRE_TILE_LOAD(5, second + c / 32 * kTileElements, 64);
-    QUIRE_TILE_DOT(1, 6, 5);
-    QUIRE_TILE_LOAD(7, k.at[block + 1] + c * 2, k.stride[block + 1]);
-    QUIRE_TILE_DOT(2, 7, 4);
-    QUIRE_TILE_DOT(3, 7, 5);
-  }
-  QUIRE_TILE_STORE(0, scores + block * 256, 64);
-  QUIRE_TILE_STORE(1, scores + kTileKeys * kGroup + block * 256, 64);
-  QUIRE_TILE_STORE(2, scores + block * 256 + 256, 64);
-  QUIRE_TILE_STORE(3, scores + kTileKeys * kGroup + block * 256 + 256, 64);
-}
 
 /// The tile's values as second operands: rows of two keys interleaved, zeros past the last key.
 QUIRE_TARGET_AVX512 void pack_values(const AttentionCall& call, const AttentionUnit& u, std::int64_t begin, std::int64_t keys, Fetcher& fetch,
@@ -293,7 +203,7 @@ QUIRE_TARGET_AVX512 bool softmax_group(const float* scores, std::int64_t keys, b
       const __m512i b1 = _mm512_add_epi32(_mm512_castps_si512(p1), half);
       words[p] = _mm512_ternarylogic_epi32(b0, b1, high, 0xf8);  // b0 | (b1 & high)
     }
-    transpose(words);
+    turn_words(words);
     for (int i = 0; i < 16; ++i) _mm512_store_si512(weights + first / 32 * kTileElements + i * 32, words[i]);
   }
   _mm512_store_ps(m, m_new);
@@ -309,32 +219,9 @@ QUIRE_TARGET_AVX512 void scale_rows(float* o, std::int64_t dim, const float* alp
   }
 }
 
-/// o += weights * values, two blocks of 16 channels at a time.
-void weigh_group(const std::uint16_t* weights, const std::uint16_t* values, std::int64_t key_steps, std::int64_t dim, float* o) {
-  compiler_barrier();
-  const std::int64_t step = dim / 16 * kTileElements;
-  QUIRE_TILE_LOAD(4, weights, 64);
-  if (key_steps > 1) QUIRE_TILE_LOAD(5, weights + kTileElements, 64);
-  for (std::int64_t c = 0; c < dim; c += 32) {
-    const std::uint16_t* v = values + c / 16 * kTileElements;
-    QUIRE_TILE_LOAD(0, o + c, dim * 4);
-    QUIRE_TILE_LOAD(6, v, 64);
-    QUIRE_TILE_DOT(0, 4, 6);
-    QUIRE_TILE_LOAD(1, o + c + 16, dim * 4);
-    QUIRE_TILE_LOAD(7, v + kTileElements, 64);
-    QUIRE_TILE_DOT(1, 4, 7);
-    if (key_steps > 1) {
-      QUIRE_TILE_LOAD(6, v + step, 64);
-      QUIRE_TILE_DOT(0, 5, 6);
-      QUIRE_TILE_LOAD(7, v + step + kTileElements, 64);
-      QUIRE_TILE_DOT(1, 5, 7);
-    }
-    QUIRE_TILE_STORE(0, o + c, dim * 4);
-    QUIRE_TILE_STORE(1, o + c + 16, dim * 4);
-  }
-}
-
-class AmxBackend final : public AttentionBackend {
+/// Arithmetic: who computes the products of a tile (attention_bf16_blocks.h).
+template <class Arithmetic>
+class Bf16Backend final : public AttentionBackend {
  public:
   std::int64_t query_bytes(const AttentionCall& c) const override { return c.max_lanes * c.args->kv.head_dim * 2; }
   std::int64_t partial_bytes(const AttentionCall& c) const override {
@@ -361,7 +248,7 @@ class AmxBackend final : public AttentionBackend {
       w.lane_positions[i] = i < u.num_lanes ? call.args->query_positions[u.first_row + i / call.group] : std::numeric_limits<std::int32_t>::min();
     }
     const auto* q = static_cast<const std::uint16_t*>(query);
-    const TileScope tiles_on;
+    [[maybe_unused]] const typename Arithmetic::Scope scope;
     for (std::int64_t tile = begin; tile < end; tile += kTileKeys) {
       if (call.tile_min[tile / kTileKeys] > u.max_position) continue;
       one_tile(call, u, q, tile, std::min(kTileKeys, end - tile), w, part);
@@ -399,13 +286,13 @@ class AmxBackend final : public AttentionBackend {
     std::int64_t g = 0;
     if (blocks.count == kKeyBlocks) {
       for (; g + 2 <= groups; g += 2) {
-        for (std::int64_t b = 0; b < kKeyBlocks; b += 2) score_two_groups(blocks, b, query + g * query_step, dim, w.scores + g * kTileKeys * kGroup);
+        for (std::int64_t b = 0; b < kKeyBlocks; b += 2) Arithmetic::score_two_groups(blocks, b, query + g * query_step, dim, w.scores + g * kTileKeys * kGroup);
       }
     }
     // A single group streams the keys by once: memory is the limit. With more, tiles are used often enough to wait for them.
     Fetcher fetch{&call.args->kv, u.kv_head, begin + kTileKeys, groups == 1 ? std::min(begin + 2 * kTileKeys, call.args->kv.num_rows) : 0};
     fetch.rows(16);
-    for (; g < groups; ++g) score_group(blocks, query + g * query_step, dim, w.scores + g * kTileKeys * kGroup);
+    for (; g < groups; ++g) Arithmetic::score_group(blocks, query + g * query_step, dim, w.scores + g * kTileKeys * kGroup);
     pack_values(call, u, begin, keys, fetch, w);
     const bool all_visible = call.tile_max[begin / kTileKeys] <= u.min_position;
     for (g = 0; g < groups; ++g) {
@@ -416,7 +303,7 @@ class AmxBackend final : public AttentionBackend {
       const bool moved = softmax_group(w.scores + g * kTileKeys * kGroup, keys, plain, w.key_positions, w.lane_positions + g * kGroup, m,
                                        m + kGroup, alpha, fetch, w.weights);
       if (moved) scale_rows(o, dim, alpha);
-      weigh_group(w.weights, w.values, (keys + 31) / 32, dim, o);
+      Arithmetic::weigh_group(w.weights, w.values, (keys + 31) / 32, std::min(kGroup, u.num_lanes - g * kGroup), dim, o);
     }
   }
 
@@ -444,7 +331,12 @@ class AmxBackend final : public AttentionBackend {
 }  // namespace
 
 const AttentionBackend& attention_amx() {
-  static const AmxBackend backend;
+  static const Bf16Backend<Bf16Tiles> backend;
+  return backend;
+}
+
+const AttentionBackend& attention_dot() {
+  static const Bf16Backend<Bf16Dots> backend;
   return backend;
 }
 
