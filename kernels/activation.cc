@@ -18,4 +18,14 @@ void add_inplace(float* x, const float* y, std::int64_t n) {
   parallel_for(n, 65536, [&](std::int64_t begin, std::int64_t end) { cpu::add_range(x, y, begin, end); });
 }
 
+Status column_sums(const ColumnSumsArgs& a) {
+  if (a.rows < 0) return Status::invalid("rows", "must not be negative");
+  if (a.dim <= 0 || a.ldx < a.dim) return Status::invalid("ldx", "must be at least dim, which is at least 1");
+  for (std::int64_t r = 0; r < a.rows; ++r) {
+    const float* x = a.x + r * a.ldx;
+    for (std::int64_t c = 0; c < a.dim; ++c) a.sums[c] += x[c];
+  }
+  return {};
+}
+
 }  // namespace quire

@@ -1,4 +1,4 @@
-/// Gated feed-forward activation and residual sums.
+/// Gated feed-forward activation, residual sums and sums of columns.
 #pragma once
 
 #include <cstdint>
@@ -18,5 +18,15 @@ Status swiglu_reference(const SwigluArgs& args);
 
 /// x[i] += y[i], i < n.
 void add_inplace(float* x, const float* y, std::int64_t n);
+
+/// sums[c] += x[0, c] + x[1, c] + ..., one row after the other in f32, so that CPU and device give the same bits.
+struct ColumnSumsArgs {
+  const float* x;  ///< [rows, dim], row stride ldx
+  std::int64_t rows, dim, ldx;
+  float* sums;     ///< [dim], overlaps nothing
+};
+Status column_sums(const ColumnSumsArgs& args);
+/// The same in f64, rounded once.
+Status column_sums_reference(const ColumnSumsArgs& args);
 
 }  // namespace quire

@@ -158,16 +158,17 @@ struct RecomputedRowsArgs {
   MutableKvView dst;
 };
 
-/// One document for SamKV's selection in one layer.
+/// One document for SamKV's selection in one layer. A call may have documents of several layers.
 struct SamkvDocument {
   const float* means;     ///< [num_blocks, num_kv_heads, head_dim] of keys in the document's own frame
   std::int64_t num_blocks;
   std::int32_t distance;  ///< from the document's start to the query; the query is turned by it into the document's frame
   float *scores;          ///< [num_blocks] <query, mean>, the query averaged over the heads that share a KV head
   float *comparable;      ///< [num_blocks] the same divided by the query's length, 0 without one
+  const float* query = nullptr;  ///< [num_heads, head_dim] raw, of this document alone; null: the call's
 };
 struct SamkvScoresArgs {
-  const float* query;     ///< [num_heads, head_dim] raw
+  const float* query;     ///< [num_heads, head_dim] raw, of documents without their own
   std::int32_t num_heads, num_kv_heads, head_dim;
   const SamkvDocument* documents;  ///< [num_documents]
   std::int64_t num_documents, most_blocks;
@@ -182,7 +183,7 @@ struct SampleArgs {
   const float* temperature;  ///< [rows]; 0: the largest logit
   const std::int32_t* top_k; ///< [rows]; 0: all
   const float *top_p, *min_p;  ///< [rows], in (0, 1] and [0, 1]
-  const float* uniform;      ///< [rows], in [0, 1)
+  const double* uniform;     ///< [rows], in [0, 1)
   std::int32_t* out;         ///< [rows]
 };
 

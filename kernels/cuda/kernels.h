@@ -21,6 +21,7 @@ Status swiglu(const SwigluArgs& args, StreamHandle stream);
 Status embedding(const EmbeddingArgs& args, StreamHandle stream);
 Status convert(const ConvertArgs& args, StreamHandle stream);
 Status add_bias(const AddBiasArgs& args, StreamHandle stream);
+Status column_sums(const ColumnSumsArgs& args, StreamHandle stream);
 Status rope_rotate(const DeviceRopeTable& table, const RopeRotateArgs& args, StreamHandle stream);
 Status kv_place(const DeviceRopeTable& table, const KvPlaceArgs& args, StreamHandle stream);
 Status kv_pack(const KvPackArgs& args, StreamHandle stream);

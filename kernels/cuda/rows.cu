@@ -30,4 +30,9 @@ Status add_bias(const AddBiasArgs& args, StreamHandle stream) {
   return launch_add_bias(launcher, args);
 }
 
+Status column_sums(const ColumnSumsArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_column_sums(launcher, args);
+}
+
 }  // namespace quire::cuda

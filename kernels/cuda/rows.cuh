@@ -140,4 +140,33 @@ Status launch_add_bias(Launcher& launcher, const AddBiasArgs& a) {
   return launcher.launch({{a.rows, 1, 1}, AddBiasKernel::kThreads, 0}, AddBiasKernel{a});
 }
 
+/// One thread a column, rows in order. Loads of kAhead rows are on their way at once.
+struct ColumnSumsKernel {
+  static constexpr int kThreads = 64, kAhead = 8;
+  ColumnSumsArgs a;
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    const std::int64_t c = device.block_idx().x * kThreads + device.thread_idx();
+    if (c >= a.dim) return;
+    float sum = device.load(a.sums + c);
+    std::int64_t row = 0;
+    for (; row + kAhead <= a.rows; row += kAhead) {
+      float x[kAhead];
+      for (int i = 0; i < kAhead; ++i) x[i] = device.load(a.x + (row + i) * a.ldx + c);
+      for (int i = 0; i < kAhead; ++i) sum += x[i];
+    }
+    for (; row < a.rows; ++row) sum += device.load(a.x + row * a.ldx + c);
+    device.store(a.sums + c, sum);
+  }
+};
+
+template <class Launcher>
+Status launch_column_sums(Launcher& launcher, const ColumnSumsArgs& a) {
+  if (a.rows < 0) return Status::invalid("rows", "must not be negative");
+  if (a.dim <= 0 || a.ldx < a.dim) return Status::invalid("ldx", "must be at least dim, which is at least 1");
+  if (a.rows == 0) return {};
+  return launcher.launch({{(a.dim + ColumnSumsKernel::kThreads - 1) / ColumnSumsKernel::kThreads, 1, 1}, ColumnSumsKernel::kThreads, 0}, ColumnSumsKernel{a});
+}
+
 }  // namespace quire::cuda

@@ -22,7 +22,8 @@ struct SamkvScoresKernel {
     const int width = a.num_kv_heads * a.head_dim;
     auto scratch = device.template shared<float>(0, kWarps);
     auto pooled = device.template shared<float>(kWarps * 4, width);
-    pool(device, device.load(&document->distance), pooled);
+    const float* own = device.load(&document->query);
+    pool(device, own != nullptr ? own : a.query, device.load(&document->distance), pooled);
     device.sync_threads();
     float squares = 0;
     for (int c = device.thread_idx(); c < width; c += kThreads) {
@@ -46,14 +47,14 @@ struct SamkvScoresKernel {
 
  private:
   template <class Device, class SharedFloats>
-  QUIRE_DEVICE void pool(Device& device, std::int32_t distance, SharedFloats pooled) const {
+  QUIRE_DEVICE void pool(Device& device, const float* query, std::int32_t distance, SharedFloats pooled) const {
     const std::int32_t items = rotary_items(table), group = a.num_heads / a.num_kv_heads;
     for (int i = device.thread_idx(); i < a.num_kv_heads * items; i += kThreads) {
       const int kv_head = i / items;
       const RotaryItem item = rotary_item(table, i % items);
       float sums[2] = {0, 0};
       for (int g = 0; g < group; ++g) {
-        const float* head = a.query + (std::int64_t{kv_head} * group + g) * a.head_dim;
+        const float* head = query + (std::int64_t{kv_head} * group + g) * a.head_dim;
         float x = device.load(head + item.a), y = 0;
         if (!item.passes) {
           y = device.load(head + item.b);

@@ -165,7 +165,7 @@ struct SampleKernel {
   template <class Device>
   QUIRE_DEVICE void draw(Device& device, const Row& r, std::int64_t row) const {
     const Weight total = sum_of_candidates(device, r);
-    Weight point = static_cast<Weight>(static_cast<double>(device.load(a.uniform + row)) * static_cast<double>(total));
+    Weight point = static_cast<Weight>(device.load(a.uniform + row) * static_cast<double>(total));
     if (point >= total) point = total - 1;  // the product may round up
     Weight passed = 0;
     auto sums = device.template shared<Weight>(kSums, kWarps);

@@ -14,4 +14,13 @@ Status swiglu_reference(const SwigluArgs& a) {
   return {};
 }
 
+Status column_sums_reference(const ColumnSumsArgs& a) {
+  for (std::int64_t c = 0; c < a.dim; ++c) {
+    double sum = a.sums[c];
+    for (std::int64_t r = 0; r < a.rows; ++r) sum += a.x[r * a.ldx + c];
+    a.sums[c] = static_cast<float>(sum);
+  }
+  return {};
+}
+
 }  // namespace quire

@@ -32,6 +32,15 @@ struct PrefillAttentionArgs {
   AttentionArgs attention;
 };
 
+struct ScoreDocumentsArgs {
+  DeviceRopeTable table;
+  SamkvScoresArgs scores;
+};
+struct PlaceRecomputedArgs {
+  DeviceRopeTable table;
+  RecomputedRowsArgs rows;
+};
+
 /// Two streams of a device: what computes, in order, and copies that run beside it, in order among themselves.
 enum class Lane : std::uint32_t { kCompute, kCopies };
 /// Marks order the lanes. A mark is one of kMarks numbers; it stands for what was enqueued on a lane when it was last set, and one never set has passed.
@@ -73,7 +82,8 @@ struct StepArgs {
 };
 
 enum class OpCode : std::uint32_t { kCopy = 1, kRmsNorm, kSwiglu, kEmbedding, kConvert, kAddBias, kMatmul, kQkvSplit, kRotateRows, kKvPack, kPlaceRows, kDecodeAttention, kPrefillAttention,
-                                    kCopyBeside, kSetMark, kHold, kAwaitMark, kStep, kInt8Gemv, kInt8Expand };
+                                    kCopyBeside, kSetMark, kHold, kAwaitMark, kStep, kInt8Gemv, kInt8Expand, kArgmax,
+                                    kSample, kColumnSums, kSamkvScores, kRecomputedRows };
 
 /// The code of what takes these arguments.
 constexpr OpCode op_code(const CopyArgs*) { return OpCode::kCopy; }
@@ -97,6 +107,11 @@ constexpr OpCode op_code(const StepArgs*) { return OpCode::kStep; }
 /// Its warps may be 0: as many as suit the device.
 constexpr OpCode op_code(const Int8GemvArgs*) { return OpCode::kInt8Gemv; }
 constexpr OpCode op_code(const Int8ExpandArgs*) { return OpCode::kInt8Expand; }
+constexpr OpCode op_code(const ArgmaxArgs*) { return OpCode::kArgmax; }
+constexpr OpCode op_code(const SampleArgs*) { return OpCode::kSample; }
+constexpr OpCode op_code(const ColumnSumsArgs*) { return OpCode::kColumnSums; }
+constexpr OpCode op_code(const ScoreDocumentsArgs*) { return OpCode::kSamkvScores; }
+constexpr OpCode op_code(const PlaceRecomputedArgs*) { return OpCode::kRecomputedRows; }
 
 /// Calls visit(const Args&) with the arguments that belong to `code`. Errors: kInvalidArgument (an unknown code, or arguments of another size), those of visit.
 template <class Visit>
@@ -126,6 +141,11 @@ Status visit_op(OpCode code, const void* args, std::int64_t bytes, Visit&& visit
     case OpCode::kStep: return as(static_cast<const StepArgs*>(nullptr));
     case OpCode::kInt8Gemv: return as(static_cast<const Int8GemvArgs*>(nullptr));
     case OpCode::kInt8Expand: return as(static_cast<const Int8ExpandArgs*>(nullptr));
+    case OpCode::kArgmax: return as(static_cast<const ArgmaxArgs*>(nullptr));
+    case OpCode::kSample: return as(static_cast<const SampleArgs*>(nullptr));
+    case OpCode::kColumnSums: return as(static_cast<const ColumnSumsArgs*>(nullptr));
+    case OpCode::kSamkvScores: return as(static_cast<const ScoreDocumentsArgs*>(nullptr));
+    case OpCode::kRecomputedRows: return as(static_cast<const PlaceRecomputedArgs*>(nullptr));
   }
   return Status::invalid("code", "there is no operation " + std::to_string(static_cast<std::uint32_t>(code)));
 }

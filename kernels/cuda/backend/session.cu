@@ -60,6 +60,11 @@ struct Execute {
   Status operator()(const KvPackArgs& a) const { return kv_pack(a, stream); }
   Status operator()(const PlaceRowsArgs& a) const { return kv_place(a.table, a.rows, stream); }
   Status operator()(const DecodeAttentionArgs& a) const { return decode_attention(a, stream); }
+  Status operator()(const ArgmaxArgs& a) const { return argmax(a, stream); }
+  Status operator()(const SampleArgs& a) const { return sample(a, stream); }
+  Status operator()(const ColumnSumsArgs& a) const { return column_sums(a, stream); }
+  Status operator()(const ScoreDocumentsArgs& a) const { return samkv_scores(a.table, a.scores, stream); }
+  Status operator()(const PlaceRecomputedArgs& a) const { return recomputed_rows(a.table, a.rows, stream); }
   Status operator()(const PrefillAttentionArgs& a) const { return prefill_attention(a.attention, stream); }
 };
 

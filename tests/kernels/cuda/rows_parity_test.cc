@@ -54,6 +54,28 @@ TEST(CudaParity, RmsNormInPlaceAndWithAResidual) {
   EXPECT_EQ(launch_rms_norm(launcher, {{summed, w, out, rows, 0, 1e-5f}, nullptr}).field(), "dim");
 }
 
+TEST(CudaParity, SumsOfColumnsHaveTheBitsOfTheCpu) {
+  for (const std::int64_t dim : {1, 7, 129, 1000}) {
+    for (const std::int64_t rows : {0, 1, 5, 8, 19}) {
+      const std::int64_t ld = dim + 3;
+      const auto x = random_floats(rows * ld, 1, 3.0f), before = random_floats(dim, 2);
+      std::vector<float> expected = before, cpu = before;
+      ASSERT_OK(column_sums_reference({x.data(), rows, dim, ld, expected.data()}));
+      ASSERT_OK(column_sums({x.data(), rows, dim, ld, cpu.data()}));
+      TestDevice device;
+      auto launcher = device.launcher();
+      float* sums = device.output(before, "sums");
+      ASSERT_OK(launch_column_sums(launcher, {device.upload(x, "x"), rows, dim, ld, sums}));
+      expect_close(cpu, expected, 1e-5, 1e-5, "cpu");
+      EXPECT_EQ(device.download(sums, dim), cpu);
+    }
+  }
+  TestDevice device;
+  auto launcher = device.launcher();
+  EXPECT_EQ(launch_column_sums(launcher, {nullptr, 1, 4, 3, nullptr}).field(), "ldx");
+  EXPECT_EQ(column_sums({nullptr, 1, 4, 3, nullptr}).field(), "ldx");
+}
+
 TEST(CudaParity, SwigluAlsoFarOut) {
   for (const std::int64_t dim : {1, 7, 129, 1000}) {
     for (const std::int64_t rows : {0, 1, 5}) {

@@ -27,7 +27,7 @@ TEST(CudaParity, SamkvScoresOfSeveralDocuments) {
     const RopeTable table = table_of(s.dim, s.rotary, s.interleaved);
     const std::int32_t heads = s.kv_heads * s.group;
     const std::int64_t width = std::int64_t{s.kv_heads} * s.dim;
-    const auto query = random_floats(heads * s.dim, 1);
+    const auto query = random_floats(heads * s.dim, 1), own = random_floats(heads * s.dim, 9);
     const std::int64_t blocks[] = {1, 0, 67, 5};
     const std::int32_t distances[] = {0, 17, 299, 41};
     TestDevice device;
@@ -37,7 +37,8 @@ TEST(CudaParity, SamkvScoresOfSeveralDocuments) {
     for (int d = 0; d < 4; ++d) {
       const auto means = random_floats(blocks[d] * width, static_cast<std::uint32_t>(2 + d));
       std::vector<float> turned(query.size());
-      ASSERT_OK(rope_rotate_reference(table, {query.data(), turned.data(), &distances[d], 1, heads, heads * s.dim, heads * s.dim}));
+      const bool has_own = d % 2 == 0;
+      ASSERT_OK(rope_rotate_reference(table, {has_own ? own.data() : query.data(), turned.data(), &distances[d], 1, heads, heads * s.dim, heads * s.dim}));
       std::vector<double> pooled(static_cast<std::size_t>(width));
       double squares = 0;
       for (std::int64_t c = 0; c < width; ++c) {
@@ -52,7 +53,8 @@ TEST(CudaParity, SamkvScoresOfSeveralDocuments) {
         expected.back().push_back(static_cast<float>(sum));
         comparable.back().push_back(static_cast<float>(sum / std::sqrt(squares)));
       }
-      documents.push_back({device.upload(means, "means"), blocks[d], distances[d], device.output(blocks[d], "scores"), device.output(blocks[d], "comparable")});
+      documents.push_back({device.upload(means, "means"), blocks[d], distances[d], device.output(blocks[d], "scores"), device.output(blocks[d], "comparable"),
+                           has_own ? device.upload(own, "a query of its own") : nullptr});
     }
     const DeviceRopeTable on_device = device.upload(table);
     SamkvScoresArgs args{device.upload(query, "query"), heads, s.kv_heads, s.dim, device.upload(documents, "documents"), 4, 67};

@@ -15,7 +15,8 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 struct Draw {
   float temperature;
   std::int32_t top_k;
-  float top_p, min_p, uniform;
+  float top_p, min_p;
+  double uniform;
 };
 
 /// The probability of every id under what args.h says, in f64; empty where the largest logit is taken as it is.
@@ -43,7 +44,8 @@ std::vector<double> distribution(const std::vector<float>& logits, const Draw& d
 }
 
 std::vector<std::int32_t> on_device(const std::vector<float>& logits, std::int64_t n, const std::vector<Draw>& draws) {
-  std::vector<float> temperature, top_p, min_p, uniform;
+  std::vector<float> temperature, top_p, min_p;
+  std::vector<double> uniform;
   std::vector<std::int32_t> top_k;
   for (const Draw& d : draws) {
     temperature.push_back(d.temperature);
@@ -70,7 +72,7 @@ TEST(CudaParity, ATokenIsDrawnWhereTheRunningSumPassesTheUniformNumber) {
     for (const float temperature : {0.3f, 1.0f, 4.0f}) {
       for (const std::int32_t top_k : {0, 1, 5, 1000}) {
         for (const float top_p : {1.0f, 0.9f, 0.2f, 1e-6f}) {
-          draws.push_back({temperature, top_k, top_p, rng() % 3 == 0 ? 0.3f : 0.0f, static_cast<float>(rng() % 1000) / 1000.0f});
+          draws.push_back({temperature, top_k, top_p, rng() % 3 == 0 ? 0.3f : 0.0f, static_cast<double>(rng() % 1000) / 1000});
           const auto row = random_floats(n, static_cast<std::uint32_t>(draws.size()), 2.0f);
           for (std::int64_t i = 0; i < n; ++i) logits.push_back(i > 0 && rng() % 17 == 0 ? (rng() % 2 == 0 ? kNan : -kInfinity) : rng() % 9 == 0 ? 1.0f : row[static_cast<std::size_t>(i)]);
         }
@@ -101,7 +103,7 @@ TEST(CudaParity, SharesOfManyDrawsAreThoseOfTheDistribution) {
   for (std::int64_t i = 0; i < count; ++i) {
     logits.insert(logits.end(), one.begin(), one.end());
     draws.push_back(shape);
-    draws.back().uniform = (static_cast<float>(i) + 0.5f) / static_cast<float>(count);  // evenly: counts are exact to one
+    draws.back().uniform = (static_cast<double>(i) + 0.5) / static_cast<double>(count);  // evenly: counts are exact to one
   }
   std::vector<int> seen(static_cast<std::size_t>(n));
   for (const std::int32_t id : on_device(logits, n, draws)) ++seen[static_cast<std::size_t>(id)];

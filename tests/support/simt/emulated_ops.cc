@@ -15,6 +15,8 @@
 #include "kernels/cuda/kv.cuh"
 #include "kernels/cuda/projections.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/samkv.cuh"
+#include "kernels/cuda/sampling.cuh"
 #include "tests/support/simt/simt.h"
 
 namespace quire::simt {
@@ -256,6 +258,11 @@ class EmulatedDevice final : public EmulatedOps {
   Status execute(const RotateRowsArgs& a) { return kernel([&](Launcher& l) { return launch_rope_rotate(l, a.table, a.rows); }); }
   Status execute(const KvPackArgs& a) { return kernel([&](Launcher& l) { return launch_kv_pack(l, a); }); }
   Status execute(const PlaceRowsArgs& a) { return kernel([&](Launcher& l) { return launch_kv_place(l, a.table, a.rows); }); }
+  Status execute(const ArgmaxArgs& a) { return kernel([&](Launcher& l) { return launch_argmax(l, a); }); }
+  Status execute(const SampleArgs& a) { return kernel([&](Launcher& l) { return launch_sample(l, a); }); }
+  Status execute(const ColumnSumsArgs& a) { return kernel([&](Launcher& l) { return launch_column_sums(l, a); }); }
+  Status execute(const ScoreDocumentsArgs& a) { return kernel([&](Launcher& l) { return launch_samkv_scores(l, a.table, a.scores); }); }
+  Status execute(const PlaceRecomputedArgs& a) { return kernel([&](Launcher& l) { return launch_recomputed_rows(l, a.table, a.rows); }); }
   Status execute(const DecodeAttentionArgs& a) {
     return kernel([&](Launcher& l) { return with_element(a.attention.kv.dtype, "kv.dtype", [&]<class E>(E) { return launch_decode_attention<E>(l, a); }); });
   }
