@@ -16,6 +16,7 @@
 #include "engine/pipeline/kv_writer.h"
 #include "engine/pipeline/plan_builder.h"
 #include "engine/pipeline/prompt_stage.h"
+#include "engine/pipeline/resident_means.h"
 #include "engine/retrieve/device_pool.h"
 #include "engine/retrieve/retrieval_head.h"
 #include "engine/retrieve/transfer_lane.h"
@@ -30,6 +31,7 @@ namespace quire {
 namespace {
 
 constexpr std::int32_t kCopyStreams = 2;  ///< one brings what the next step needs while another's copy is under way
+constexpr std::int32_t kCpuChunk = 512;   ///< prompt tokens of a piece: as many rows as weights have to be read for on a CPU
 constexpr std::int32_t kChunkStep = 64;  ///< prefill chunks end at block borders of every block size
 
 Result<WeightFormat> parse_weights(const std::string& name) {
@@ -46,8 +48,8 @@ Status check(const EngineOptions& o) {
     return Status::invalid("cache.block_tokens", "must be 16, 32, 64, or 0 for a choice by length");
   }
   if (o.max_queue < 1) return Status::invalid("server.max_queue", "must be at least 1");
-  if (o.prefill_chunk_tokens < kChunkStep || o.prefill_chunk_tokens % kChunkStep != 0) {
-    return Status::invalid("model.prefill_chunk_tokens", "must be a multiple of 64");
+  if (o.prefill_chunk_tokens < 0 || o.prefill_chunk_tokens % kChunkStep != 0) {
+    return Status::invalid("model.prefill_chunk_tokens", "must be a multiple of 64; 0 for a choice");
   }
   if (o.max_model_len < 0) return Status::invalid("model.max_model_len", "must not be negative; 0 means the model's own window");
   if (o.working_cache_bytes < 0) return Status::invalid("model.working_cache_bytes", "must not be negative");
@@ -130,6 +132,7 @@ class EngineImpl final : public Engine {
 
  private:
   Status make_core(const EngineOptions& options);
+  Status plan_device(const EngineOptions& options, const PageFormat& page);
   Status make_draft(const EngineOptions& options, std::unique_ptr<Model> model, std::unique_ptr<Tokenizer> tokenizer);
   Status make_head(const EngineOptions& options);
   Status warm_up();
@@ -143,6 +146,7 @@ class EngineImpl final : public Engine {
   EngineInfo info_;
   SpeedMeter meter_;
   std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<ResidentMeans> means_;
   std::unique_ptr<PrefixCache> prefixes_;
   std::unique_ptr<KvWriter> writer_;
   std::unique_ptr<Draft> draft_;
@@ -173,13 +177,15 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   }
   const std::shared_ptr<ComputeMemory> memory = model_->compute().memory();
   std::int64_t budget = options.working_cache_bytes > 0 ? options.working_cache_bytes : available_memory() / 4;
-  if (memory != nullptr) {
-    QUIRE_ASSIGN_OR_RETURN(budget, memory->budget(options.working_cache_bytes, "model.working_cache_bytes"));
-  }
   // f32 weights are the exact path: nothing is rounded for speed. What is fastest for a CPU says nothing about a device.
   const bool exact = model_->options().weights == WeightFormat::kF32 || memory != nullptr;
   const DType cached = exact ? facts.shape.dtype : cached_kv_dtype(facts.shape.dtype, config.head_dim);
-  pool_ = std::make_unique<PagePool>(PageFormat{config.num_kv_heads, config.head_dim, cached}, budget, memory);
+  const PageFormat page{config.num_kv_heads, config.head_dim, cached};
+  if (memory != nullptr) {
+    QUIRE_RETURN_IF_ERROR(plan_device(options, page));
+    budget = info_.device_memory->cache_bytes;
+  }
+  pool_ = std::make_unique<PagePool>(page, budget, memory);
   const std::int64_t kept = options.prefix_cache_bytes < 0 ? budget / 4 : options.prefix_cache_bytes;
   if (kept > 0) prefixes_ = std::make_unique<PrefixCache>(*pool_, config.num_layers, kept);
   core_.prefixes = prefixes_.get();
@@ -201,8 +207,25 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   core_.transfers = &transfers_;
   core_.stop_ids = format_.stop_ids();
   core_.stop_strings = format_.stop_strings();
-  core_.chunk_tokens = options.prefill_chunk_tokens;
+  core_.chunk_tokens = info_.device_memory ? info_.device_memory->chunk_tokens : options.prefill_chunk_tokens > 0 ? options.prefill_chunk_tokens : kCpuChunk;
   core_.fingerprint_text = "m-" + facts.fingerprint.hex().substr(0, 8);
+  return {};
+}
+
+/// The weights are loaded: what the device has left is shared out.
+Status EngineImpl::plan_device(const EngineOptions& options, const PageFormat& page) {
+  ComputeMemory& memory = *model_->compute().memory();
+  constexpr const char* kSetting = "model.working_cache_bytes";
+  QUIRE_RETURN_IF_ERROR(memory.budget(options.working_cache_bytes, kSetting).status());
+  QUIRE_ASSIGN_OR_RETURN(const std::int64_t left, memory.budget(0, kSetting));
+  const MemoryWishes wishes{.model = model_->config(), .window = core_.facts.window, .kv_row_bytes = page.page_bytes() / kPageTokens, .cache_bytes = options.working_cache_bytes,
+                            .chunk_tokens = options.prefill_chunk_tokens};
+  QUIRE_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_memory(left, wishes));
+  info_.device_memory = plan;
+  if (plan.means_bytes > 0) means_ = std::make_unique<ResidentMeans>(model_->compute(), model_->rope(), plan.means_bytes);
+  core_.means = means_.get();
+  log_info("memory of the device", {{"left_bytes", std::to_string(plan.left_bytes)}, {"cache_bytes", std::to_string(plan.cache_bytes)}, {"compute_bytes", std::to_string(plan.compute_bytes)},
+                                    {"means_bytes", std::to_string(plan.means_bytes)}, {"chunk_tokens", std::to_string(plan.chunk_tokens)}, {"decode_rows", std::to_string(plan.decode_rows)}});
   return {};
 }
 
@@ -317,6 +340,7 @@ Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> dra
   core_.writer = writer_.get();
   SchedulerLimits limits;
   limits.max_queue = options.max_queue;
+  if (info_.device_memory) limits.max_running = info_.device_memory->decode_rows;
   limits.num_threads = options.num_threads;
   scheduler_ = std::make_unique<Scheduler>(core_, limits);
   log_info("engine ready", {{"model", info_.model_name}, {"fingerprint", info_.fingerprint}, {"weights", info_.weights_format},

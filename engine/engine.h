@@ -17,6 +17,7 @@
 
 #include "cachestore/store.h"
 #include "engine/model/config.h"
+#include "engine/pipeline/memory_plan.h"
 #include "engine/pipeline/plan.h"
 #include "engine/retrieve/retrieve_stats.h"
 #include "engine/sample/sampler.h"
@@ -33,11 +34,11 @@ struct EngineOptions {
   std::string weights = "auto";       ///< auto, f32, bf16, int8
   std::string kv_dtype = "f16";       ///< f16, bf16, f32
   std::int64_t max_model_len = 0;     ///< 0: the model's own window
-  std::int64_t working_cache_bytes = 0;  ///< budget of all working caches; 0: a quarter of the memory free at start
+  std::int64_t working_cache_bytes = 0;  ///< budget of all working caches; 0: a quarter of the memory free at start, on a device what computing leaves
   std::int64_t device_cache_bytes = std::int64_t{1} << 30;  ///< most memory for what retrievers keep on the device; 0: no limit
   std::int32_t block_tokens = 0;      ///< 0: by context length (16, 32 or 64), architecture §4
   std::int32_t max_queue = 256;       ///< waiting queries; one more is kResourceExhausted
-  std::int32_t prefill_chunk_tokens = 512;
+  std::int32_t prefill_chunk_tokens = 0;     ///< of a prompt's piece, a multiple of 64; 0: 512, or on a device what its memory has room for (pipeline/memory_plan.h)
   std::int64_t small_context_tokens = 1024;  ///< `auto` recomputes at or below this many prompt tokens
   std::int32_t num_threads = 0;       ///< kernel threads, 0: all cores
   /// Most bytes of computed prompts kept for later requests that begin alike; part of working_cache_bytes, and given up first when
@@ -64,6 +65,7 @@ struct EngineInfo {
   StableLayers stable_layers;         ///< calibrated, or the default rule
   std::string draft_path;             ///< of the draft in use; empty: none
   std::string retrieval_head_path;    ///< of the head in use; empty: none
+  std::optional<MemoryPlan> device_memory;  ///< of the device that computes; none: the CPU does
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

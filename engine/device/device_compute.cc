@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "engine/device/block_scoring.h"
 #include "engine/device/device_memory.h"
 #include "engine/device/device_weights.h"
 #include "engine/device/stored_rows_feed.h"
@@ -24,6 +25,14 @@ constexpr std::int64_t kRowsRoom = cuda::kDecodeChunk;
 /// Up to so many rows of a product read int8 weights as they are, kGemvRows at a time; more are multiplied by tiles of them that were expanded to bf16, of so many bytes.
 constexpr std::int64_t kFewRows = 16, kTileBytes = std::int64_t{64} << 20;
 
+/// Positions and destinations of all pieces.
+void join(std::span<const StoredRows> rows, std::vector<std::int32_t>& positions, std::vector<std::int32_t>& dst_rows) {
+  for (const StoredRows& piece : rows) {
+    positions.insert(positions.end(), piece.positions.begin(), piece.positions.end());
+    dst_rows.insert(dst_rows.end(), piece.dst_rows.begin(), piece.dst_rows.end());
+  }
+}
+
 /// What twins share.
 struct DeviceState {
   explicit DeviceState(std::shared_ptr<cuda::DeviceOps> ops) : memory(std::make_shared<DeviceMemory>(std::move(ops))) {}
@@ -36,7 +45,7 @@ class DeviceCompute final : public Compute {
  public:
   DeviceCompute(std::shared_ptr<DeviceState> state, std::string name)
       : state_(std::move(state)), name_(std::move(name)), memory_(state_->memory), stage_(memory_), rounded_(memory_, MemoryKind::kDevice), rows_(memory_, MemoryKind::kDevice),
-        raw_(memory_, MemoryKind::kDevice), expanded_(memory_, MemoryKind::kDevice), scratch_(memory_, MemoryKind::kDevice), pinned_(memory_, MemoryKind::kPinned), feed_(memory_) {}
+        raw_(memory_, MemoryKind::kDevice), expanded_(memory_, MemoryKind::kDevice), scratch_(memory_, MemoryKind::kDevice), pinned_(memory_, MemoryKind::kPinned), feed_(memory_), scoring_(memory_) {}
 
   std::string name() const override { return name_; }
   std::shared_ptr<ComputeMemory> memory() const override { return memory_; }
@@ -58,6 +67,7 @@ class DeviceCompute final : public Compute {
   Status product(const ProductArgs& args) override { return multiply(args, false); }
   Status add_product(const ProductArgs& args, float*) override { return multiply(args, true); }
   Status swiglu(const SwigluArgs& args) override { return memory_->run(args); }
+  Status sum_columns(const ColumnSumsArgs& args) override { return memory_->run(args); }
   Status norm_heads(const HeadNormArgs& a) override {
     const std::int64_t q_dim = std::int64_t{a.num_heads} * a.head_dim, kv_dim = std::int64_t{a.num_kv_heads} * a.head_dim;
     return memory_->run(cuda::QkvSplitArgs{.qkv = a.qkv, .bias = nullptr, .q_norm = a.q_norm, .k_norm = a.k_norm, .eps = a.eps, .rows = a.rows, .ldqkv = a.ld, .num_heads = a.num_heads,
@@ -72,14 +82,19 @@ class DeviceCompute final : public Compute {
   Status place(const RopeTable& table, const MutableKvView& dst, std::span<const StoredRows> rows) override;
   Status attend(const AttentionArgs& args) override;
   Status attend_each(const AttentionArgs& args, std::span<const SequenceAttention> sequences) override;
-  Status read(const float* x, std::int64_t n, float* out) override {
-    const std::int64_t bytes = n * static_cast<std::int64_t>(sizeof(float));
+  bool draws() const override { return true; }
+  Status draw(const float* logits, std::int64_t vocab, std::span<const DrawRule> rules, std::int32_t* tokens) override;
+  Status read_bytes(const void* x, std::int64_t bytes, void* out) override {
     if (bytes == 0) return {};
     QUIRE_RETURN_IF_ERROR(pinned_.reserve(bytes));
     QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyArgs{pinned_.data(), x, bytes}));
     QUIRE_RETURN_IF_ERROR(memory_->settle());
     std::memcpy(out, pinned_.data(), static_cast<std::size_t>(bytes));
     return {};
+  }
+  Status meet_stored(const RopeTable& table, const MeetStoredArgs& args) override;
+  Status score_blocks(const RopeTable& table, std::int32_t num_heads, std::int32_t num_kv_heads, std::span<const ScoredBlocks> documents) override {
+    return scoring_.run(table_of(table), num_heads, num_kv_heads, documents);
   }
   void begin_step(std::int64_t rows) override { memory_->begin_step(rows); }
   Status end_step() override { return memory_->end_step(); }
@@ -103,7 +118,14 @@ class DeviceCompute final : public Compute {
     QUIRE_RETURN_IF_ERROR(memory_->run(cuda::ConvertArgs{a.x, a.rows, k, a.ldx, dtype, rounded_.data()}));
     return static_cast<const void*>(rounded_.data());
   }
-  /// Raw rows on the device go to dst_rows of dst. Only the pages that are written to are sent.
+  /// Where rows go: pages, positions and rows as kernels read them. Only the pages that are written to are sent.
+  struct Target {
+    MutableKvView dst;
+    const std::int32_t *positions, *dst_rows;
+  };
+  /// Between stage_.begin() and stage_.send().
+  Result<Target> target(const MutableKvView& dst, std::span<const std::int32_t> positions, std::span<const std::int32_t> dst_rows);
+  /// Raw rows on the device go to dst_rows of dst.
   Status place_rows(const RopeTable& table, const RawKvView& raw, const MutableKvView& dst, std::span<const std::int32_t> positions, std::span<const std::int32_t> dst_rows);
   /// Pages and positions of a view where kernels read them. Between stage_.begin() and stage_.send().
   Result<KvView> staged(KvView kv);
@@ -119,6 +141,7 @@ class DeviceCompute final : public Compute {
   ArgumentStage stage_;
   DeviceBuffer rounded_, rows_, raw_, expanded_, scratch_, pinned_;  // inputs of products, gathered K and V, packed K and V, a tile of weights, partial attention, what is read
   StoredRowsFeed feed_;
+  BlockScoring scoring_;
 };
 
 Result<std::shared_ptr<const void>> DeviceCompute::know(const RopeTable& table) {
@@ -199,32 +222,79 @@ Status DeviceCompute::write_rows(const RopeTable& table, const WriteRowsArgs& a)
   return place_rows(table, {.data = raw_.data(), .num_rows = n, .dtype = a.raw_dtype, .head_stride = 2 * n * row, .kv_stride = n * row, .row_stride = row}, a.dst, a.positions, a.dst_rows);
 }
 
-Status DeviceCompute::place_rows(const RopeTable& table, const RawKvView& raw, const MutableKvView& dst, std::span<const std::int32_t> positions, std::span<const std::int32_t> dst_rows) {
+Result<DeviceCompute::Target> DeviceCompute::target(const MutableKvView& dst, std::span<const std::int32_t> positions, std::span<const std::int32_t> dst_rows) {
   const auto [least, most] = std::ranges::minmax(dst_rows);
   const std::int32_t first_page = least / kPageTokens, last_page = most / kPageTokens;
   std::vector<std::int32_t> rows(dst_rows.begin(), dst_rows.end());
   for (std::int32_t& r : rows) r -= first_page * kPageTokens;
-  KvPlaceArgs place{.src = raw, .dst = dst, .positions = nullptr, .dst_rows = nullptr, .first_dst_row = 0};
-  place.dst.num_rows = dst.num_rows - first_page * kPageTokens;
+  Target out{dst, nullptr, nullptr};
+  out.dst.num_rows = dst.num_rows - first_page * kPageTokens;
+  QUIRE_ASSIGN_OR_RETURN(out.dst.pages, stage_.put(std::span<void* const>(dst.pages + first_page, static_cast<std::size_t>(last_page - first_page + 1))));
+  QUIRE_ASSIGN_OR_RETURN(out.positions, stage_.put(positions));
+  QUIRE_ASSIGN_OR_RETURN(out.dst_rows, stage_.put(std::span<const std::int32_t>(rows)));
+  return out;
+}
+
+Status DeviceCompute::place_rows(const RopeTable& table, const RawKvView& raw, const MutableKvView& dst, std::span<const std::int32_t> positions, std::span<const std::int32_t> dst_rows) {
   QUIRE_RETURN_IF_ERROR(stage_.begin());
-  QUIRE_ASSIGN_OR_RETURN(place.dst.pages, stage_.put(std::span<void* const>(dst.pages + first_page, static_cast<std::size_t>(last_page - first_page + 1))));
-  QUIRE_ASSIGN_OR_RETURN(place.positions, stage_.put(positions));
-  QUIRE_ASSIGN_OR_RETURN(place.dst_rows, stage_.put(std::span<const std::int32_t>(rows)));
+  QUIRE_ASSIGN_OR_RETURN(const Target to, target(dst, positions, dst_rows));
   QUIRE_RETURN_IF_ERROR(stage_.send());
-  return memory_->run(cuda::PlaceRowsArgs{table_of(table), place});
+  return memory_->run(cuda::PlaceRowsArgs{table_of(table), {.src = raw, .dst = to.dst, .positions = to.positions, .dst_rows = to.dst_rows, .first_dst_row = 0}});
 }
 
 Status DeviceCompute::place(const RopeTable& table, const MutableKvView& dst, std::span<const StoredRows> rows) {
   std::vector<std::int32_t> positions, dst_rows;
-  for (const StoredRows& piece : rows) {
-    positions.insert(positions.end(), piece.positions.begin(), piece.positions.end());
-    dst_rows.insert(dst_rows.end(), piece.dst_rows.begin(), piece.dst_rows.end());
-  }
+  join(rows, positions, dst_rows);
   if (positions.empty()) return {};
   QUIRE_ASSIGN_OR_RETURN(const RawKvView raw, feed_.bring(rows, dst.num_kv_heads, dst.head_dim));
   const Status placed = place_rows(table, raw, dst, positions, dst_rows);
   QUIRE_RETURN_IF_ERROR(feed_.placed());  // also after an error: the slot's turn is over
   return placed;
+}
+
+Status DeviceCompute::meet_stored(const RopeTable& table, const MeetStoredArgs& a) {
+  std::vector<std::int32_t> positions, dst_rows;
+  join(a.stored, positions, dst_rows);
+  if (positions.empty()) return {};
+  QUIRE_ASSIGN_OR_RETURN(const RawKvView raw, feed_.bring(a.stored, a.dst.num_kv_heads, a.dst.head_dim));
+  const auto enqueue = [&]() -> Status {
+    std::vector<const void*> stored(positions.size());
+    for (std::size_t i = 0; i < stored.size(); ++i) stored[i] = static_cast<const std::byte*>(raw.data) + static_cast<std::int64_t>(i) * raw.row_stride;
+    QUIRE_RETURN_IF_ERROR(stage_.begin());
+    QUIRE_ASSIGN_OR_RETURN(const Target to, target(a.dst, positions, dst_rows));
+    QUIRE_ASSIGN_OR_RETURN(const void* const* each, stage_.put(std::span<const void* const>(stored)));
+    QUIRE_RETURN_IF_ERROR(stage_.send());
+    return memory_->run(cuda::PlaceRecomputedArgs{table_of(table), {.k = a.k, .v = a.v, .rows = raw.num_rows, .ld = a.ld, .stored = each, .stored_head_stride = raw.head_stride,
+                                                                    .stored_kv_stride = raw.kv_stride, .raw_dtype = raw.dtype, .positions = to.positions, .dst_rows = to.dst_rows, .dst = to.dst}});
+  };
+  const Status met = enqueue();
+  QUIRE_RETURN_IF_ERROR(feed_.placed());
+  return met;
+}
+
+Status DeviceCompute::draw(const float* logits, std::int64_t vocab, std::span<const DrawRule> rules, std::int32_t* tokens) {
+  const auto rows = static_cast<std::int64_t>(rules.size());
+  if (rows == 0) return {};
+  if (std::ranges::all_of(rules, [](const DrawRule& r) { return !(r.temperature > 0); })) return memory_->run(cuda::ArgmaxArgs{logits, rows, vocab, tokens});
+  std::vector<float> temperature, top_p, min_p;
+  std::vector<double> uniform;
+  std::vector<std::int32_t> top_k;
+  for (const DrawRule& r : rules) {
+    temperature.push_back(r.temperature);
+    top_k.push_back(r.top_k);
+    top_p.push_back(r.top_p);
+    min_p.push_back(r.min_p);
+    uniform.push_back(r.uniform);
+  }
+  cuda::SampleArgs args{.logits = logits, .rows = rows, .n = vocab, .temperature = nullptr, .top_k = nullptr, .top_p = nullptr, .min_p = nullptr, .uniform = nullptr, .out = tokens};
+  QUIRE_RETURN_IF_ERROR(stage_.begin());
+  QUIRE_ASSIGN_OR_RETURN(args.temperature, stage_.put(std::span<const float>(temperature)));
+  QUIRE_ASSIGN_OR_RETURN(args.top_k, stage_.put(std::span<const std::int32_t>(top_k)));
+  QUIRE_ASSIGN_OR_RETURN(args.top_p, stage_.put(std::span<const float>(top_p)));
+  QUIRE_ASSIGN_OR_RETURN(args.min_p, stage_.put(std::span<const float>(min_p)));
+  QUIRE_ASSIGN_OR_RETURN(args.uniform, stage_.put(std::span<const double>(uniform)));
+  QUIRE_RETURN_IF_ERROR(stage_.send());
+  return memory_->run(args);
 }
 
 Result<KvView> DeviceCompute::staged(KvView kv) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/cache/compute_memory.h"
+#include "engine/sample/draw.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/attention_rows.h"
@@ -82,6 +83,24 @@ struct SequenceAttention {
   std::int32_t position = 0;
 };
 
+/// Stored rows that recomputed ones meet: each new K (raw) and V is blended with the stored one (SamKV, Eq. 4; kernels/cuda/args.h, RecomputedRowsArgs), rounded to raw_dtype and
+/// placed with K rotated to its position.
+struct MeetStoredArgs {
+  const float *k, *v;                  ///< raw rows, as many as `stored` has, row stride ld
+  std::int64_t ld;
+  std::span<const StoredRows> stored;  ///< in order; where the rows go
+  MutableKvView dst;
+};
+
+/// Blocks of one document in one layer for SamKV's selection (kernels/cuda/args.h, SamkvDocument). Ordinary memory but for `means`.
+struct ScoredBlocks {
+  const float* means;      ///< [num_blocks, num_kv_heads * head_dim], of keep()
+  std::int64_t num_blocks;
+  const float* query;      ///< [num_heads * head_dim] raw
+  std::int32_t distance;   ///< from the document's start to the query
+  float *score, *comparable;  ///< [num_blocks], written when the call returns
+};
+
 /// Memory. What is called x, y, q, out, lse, k, v, weight, bias below, and pages of KV, lies in memory() where there is one, weights in what pack() and keep() gave.
 /// Ids, positions, row indices, lists and arrays of pages are ordinary memory of the host and read before a call returns.
 ///
@@ -114,6 +133,8 @@ class Compute {
   /// y += product. `scratch` [rows, n] without gaps is undefined before and after; y has no gaps either.
   virtual Status add_product(const ProductArgs& args, float* scratch) = 0;
   virtual Status swiglu(const SwigluArgs& args) = 0;
+  /// See kernels/activation.h.
+  virtual Status sum_columns(const ColumnSumsArgs& args) = 0;
   virtual Status norm_heads(const HeadNormArgs& args) = 0;
   /// out[i, :dim] = x[rows[i], :dim]; x has row stride ldx, out none. They do not overlap.
   virtual Status take_rows(const float* x, std::int64_t ldx, std::span<const std::int32_t> rows, std::int64_t dim, float* out) = 0;
@@ -126,8 +147,18 @@ class Compute {
   virtual Status attend(const AttentionArgs& args) = 0;
   /// Row i of `args` attends to sequences[i]; args.kv, args.query_positions and args.lse are not looked at.
   virtual Status attend_each(const AttentionArgs& args, std::span<const SequenceAttention> sequences) = 0;
-  /// Copies `n` floats to ordinary memory, after all that was enqueued.
-  virtual Status read(const float* x, std::int64_t n, float* out) = 0;
+  /// Copies to ordinary memory, after all that was enqueued.
+  virtual Status read_bytes(const void* x, std::int64_t bytes, void* out) = 0;
+  Status read(const float* x, std::int64_t n, float* out) { return read_bytes(x, n * static_cast<std::int64_t>(sizeof(float)), out); }
+  /// Whether draw() works; else whoever wants tokens reads the logits.
+  virtual bool draws() const { return false; }
+  /// tokens[i], in memory(), is drawn from logits[i, :vocab] by rules[i] as draw_token() does. Errors: kInvalidArgument (vocab of 2^22 or more), kUnimplemented (without draws()).
+  virtual Status draw(const float* logits, std::int64_t vocab, std::span<const DrawRule> rules, std::int32_t* tokens);
+
+  // With a memory() alone, for hooks and selectors that would have to wait for what they look at; kUnimplemented without.
+  virtual Status meet_stored(const RopeTable& table, const MeetStoredArgs& args);
+  /// Scores all blocks of all documents; waits once.
+  virtual Status score_blocks(const RopeTable& table, std::int32_t num_heads, std::int32_t num_kv_heads, std::span<const ScoredBlocks> documents);
 
   /// What is called from here to end_step() is a decode step of `rows` rows: it may be recorded, and be run in one piece when the same calls come again. Results are the same. A step
   /// that is given up, as after an error, ends as well.

@@ -63,6 +63,7 @@ class CpuCompute final : public Compute {
     return {};
   }
   Status swiglu(const SwigluArgs& args) override { return quire::swiglu(args); }
+  Status sum_columns(const ColumnSumsArgs& args) override { return column_sums(args); }
 
   /// rms_norm() wants dense rows: the heads of one token are.
   Status norm_heads(const HeadNormArgs& a) override {
@@ -132,8 +133,8 @@ class CpuCompute final : public Compute {
     return {};
   }
 
-  Status read(const float* x, std::int64_t n, float* out) override {
-    std::memcpy(out, x, static_cast<std::size_t>(n) * sizeof(float));
+  Status read_bytes(const void* x, std::int64_t bytes, void* out) override {
+    if (bytes > 0) std::memcpy(out, x, static_cast<std::size_t>(bytes));
     return {};
   }
 
@@ -153,6 +154,11 @@ class CpuCompute final : public Compute {
 };
 
 }  // namespace
+
+Status Compute::draw(const float*, std::int64_t, std::span<const DrawRule>, std::int32_t*) { return Status::unimplemented("tokens are drawn where their logits are read"); }
+
+Status Compute::meet_stored(const RopeTable&, const MeetStoredArgs&) { return Status::unimplemented("recomputed rows meet stored ones in ordinary memory"); }
+Status Compute::score_blocks(const RopeTable&, std::int32_t, std::int32_t, std::span<const ScoredBlocks>) { return Status::unimplemented("blocks are scored in ordinary memory"); }
 
 std::shared_ptr<Compute> make_cpu_compute() { return std::make_shared<CpuCompute>(); }
 

@@ -97,9 +97,9 @@ class ForwardPass::Impl {
     if (last && !request_.hook) keep_wanted();
 
     LayerPass pass{.layer = layer, .rows = w_.rows, .positions = w_.positions, .qkv = qkv, .lse = nullptr, .cache = request_.cache,
-                   .write = &w_.write, .carry_on = &w_.carry_on, .cache_rows = &w_.cache_rows};
+                   .write = &w_.write, .carry_on = &w_.carry_on, .cache_rows = &w_.cache_rows, .compute = &compute_};
     if (request_.hook) {
-      QUIRE_RETURN_IF_ERROR(compute_.settle());
+      QUIRE_RETURN_IF_ERROR(settle_for(layer, HookPoint::kProjection));
       QUIRE_RETURN_IF_ERROR(request_.hook->after_projection(pass));
       QUIRE_RETURN_IF_ERROR(check_decisions());
     }
@@ -108,9 +108,11 @@ class ForwardPass::Impl {
     if (request_.hook) {
       // Which rows attended is decided; dropping more of them is still possible.
       attended_.assign(w_.carry_on.begin(), w_.carry_on.end());
-      QUIRE_RETURN_IF_ERROR(compute_.settle());
-      spread_lse();
-      pass.lse = w_.lse.data();
+      if (looks(layer, HookPoint::kAttention)) {
+        QUIRE_RETURN_IF_ERROR(compute_.settle());
+        spread_lse();
+        pass.lse = w_.lse.data();
+      }
       QUIRE_RETURN_IF_ERROR(request_.hook->after_attention(pass));
       QUIRE_RETURN_IF_ERROR(check_decisions());
       if (last) keep_wanted();
@@ -120,6 +122,9 @@ class ForwardPass::Impl {
     }
     return model_.finish_layer(layer, w_.x.data(), w_.attention.data(), static_cast<std::int64_t>(w_.rows.size()));
   }
+
+  bool looks(std::int32_t layer, HookPoint point) const { return request_.hook != nullptr && request_.hook->looks_at(layer, point); }
+  Status settle_for(std::int32_t layer, HookPoint point) { return looks(layer, point) ? compute_.settle() : Status(); }
 
   /// Where each active row goes in this layer: appended rows, or the caller's.
   Status plan_rows(std::int32_t layer) {
@@ -180,7 +185,8 @@ class ForwardPass::Impl {
       if (w_.carry_on[static_cast<std::size_t>(i)]) attending_.push_back(static_cast<std::int32_t>(i));
     }
     const auto n = static_cast<std::int64_t>(attending_.size());
-    if (request_.hook) QUIRE_RETURN_IF_ERROR(w_.lse.reserve(memory_, m * c_.num_heads));
+    const bool wants_lse = looks(pass.layer, HookPoint::kAttend) || looks(pass.layer, HookPoint::kAttention);
+    if (wants_lse) QUIRE_RETURN_IF_ERROR(w_.lse.reserve(memory_, m * c_.num_heads));
     if (n < m) QUIRE_RETURN_IF_ERROR(keep(w_.x, c_.hidden_size, attending_));
     if (n == 0) return {};
     QUIRE_RETURN_IF_ERROR(w_.attention.reserve(memory_, m * q_dim_));
@@ -193,9 +199,9 @@ class ForwardPass::Impl {
                                                          .num_heads = c_.num_heads, .ldx = whole ? qkv.ld : q_dim_, .ldo = q_dim_}));
     const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
     const AttentionArgs dense{.q = w_.q.data(), .query_positions = query_positions_.data(), .rows = n, .ldq = q_dim_, .num_heads = c_.num_heads, .scale = scale,
-                              .kv = request_.cache->view(pass.layer), .out = w_.attention.data(), .ldo = q_dim_, .lse = request_.hook ? w_.lse.data() : nullptr};
+                              .kv = request_.cache->view(pass.layer), .out = w_.attention.data(), .ldo = q_dim_, .lse = wants_lse ? w_.lse.data() : nullptr};
     if (request_.hook) {
-      QUIRE_RETURN_IF_ERROR(compute_.settle());
+      QUIRE_RETURN_IF_ERROR(settle_for(pass.layer, HookPoint::kAttend));
       QUIRE_ASSIGN_OR_RETURN(const bool attended, request_.hook->attend(pass, dense));
       if (attended) return {};
     }

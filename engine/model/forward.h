@@ -18,13 +18,14 @@
 
 namespace quire {
 
-/// One layer of a pass, as a hook sees it. A hook computes on the host: all that was enqueued has run, and it may read and write what it is shown. `rows` are the pass rows still active in this layer, ascending.
+/// One layer of a pass, as a hook sees it. Where a hook looks (ForwardHook::looks_at) all that was enqueued has run, and it may read and write what it is shown; elsewhere it decides
+/// by rows and positions, and enqueues. `rows` are the pass rows still active in this layer, ascending.
 struct LayerPass {
   std::int32_t layer;
   std::span<const std::int32_t> rows;       ///< indices into the pass's token_ids
   std::span<const std::int32_t> positions;  ///< of those rows
   QkvRows qkv;                              ///< raw (before RoPE), one row per active row
-  const float* lse;                         ///< [rows.size(), num_heads]; null before attention, NaN in rows that did not attend
+  const float* lse;                         ///< [rows.size(), num_heads]; null before attention and where the hook does not look, NaN in rows that did not attend
   WorkingCache* cache;
   /// Decisions, preset to: write every row to its planned cache row, and carry every row on.
   std::vector<std::uint8_t>* write;         ///< per active row: write new K, V into the cache (else the cache keeps what it has;
@@ -32,11 +33,17 @@ struct LayerPass {
   std::vector<std::uint8_t>* carry_on;      ///< per active row: its output is needed by the next layer; a row dropped before
                                             ///< attention does not attend (but is written), and cannot come back
   std::vector<std::int64_t>* cache_rows;    ///< per active row: destination row in this layer, of the same position; -1: none
+  Compute* compute;                         ///< whose memory qkv and lse lie in
 };
+
+/// When a hook is called within a layer.
+enum class HookPoint : std::uint8_t { kProjection, kAttend, kAttention };
 
 class ForwardHook {
  public:
   virtual ~ForwardHook() = default;
+  /// Whether the hook itself reads or writes what the pass computes when it is called there. Where it does not, nobody waits for a device before the call.
+  virtual bool looks_at(std::int32_t /*layer*/, HookPoint) const { return true; }
   /// After the raw projections, before K and V are written and before attention. May change the three decision vectors,
   /// add rows to the layer's cache and read stored KV.
   virtual Status after_projection(LayerPass&) { return {}; }
@@ -86,7 +93,7 @@ class ForwardWorkspace {
 /// included, unless a hook attends for them.
 /// New raw K and V are rounded to the KV dtype *before* RoPE, exactly as a store round trip rounds them, so recomputed and reused
 /// rows have the same bits. On error the cache may hold extra rows: the caller truncates.
-/// Where the model computes on a device, layers are enqueued one behind the other; a pass waits for them before it calls a hook or a tap, and at its end.
+/// Where the model computes on a device, layers are enqueued one behind the other; a pass waits for them before it calls a hook that looks or a tap, and at its end.
 /// Errors: kInvalidArgument, kResourceExhausted, kDeviceLost.
 Status forward(Model& model, const ForwardRequest& request, ForwardWorkspace& workspace);
 

@@ -5,8 +5,8 @@
 namespace quire {
 namespace {
 
-/// Rows the feed-forward part handles at once: its activations are the widest of the model.
-constexpr std::int64_t kChunkRows = 512;
+/// Rows that the projections and the feed-forward part handle at once: their activations are the widest of the model.
+constexpr std::int64_t kPieceRows = 512;
 
 class LlamaModel final : public Model {
  public:
@@ -57,8 +57,8 @@ class LlamaModel final : public Model {
     const std::int64_t q_dim = std::int64_t{c.num_heads} * c.head_dim, kv_dim = std::int64_t{c.num_kv_heads} * c.head_dim;
     const std::int64_t ld = q_dim + 2 * kv_dim;
     QUIRE_RETURN_IF_ERROR(qkv_.reserve(memory_, rows * ld));
-    for (std::int64_t begin = 0; begin < rows; begin += kChunkRows) {
-      const std::int64_t n = std::min(kChunkRows, rows - begin);
+    for (std::int64_t begin = 0; begin < rows; begin += piece_rows_) {
+      const std::int64_t n = std::min(piece_rows_, rows - begin);
       float* out = qkv_.data() + begin * ld;
       QUIRE_RETURN_IF_ERROR(norm(x + begin * c.hidden_size, l.input_norm, n));
       QUIRE_RETURN_IF_ERROR(compute_->product({l.qkv.get(), normed_.data(), n, c.hidden_size, l.qkv_bias.floats(), out, ld}));
@@ -72,12 +72,12 @@ class LlamaModel final : public Model {
     const LlamaLayer& l = layer(layer_idx);
     const std::int64_t h = config_.hidden_size, f = config_.intermediate_size;
     const std::int64_t q_dim = std::int64_t{config_.num_heads} * config_.head_dim;
-    for (std::int64_t begin = 0; begin < rows; begin += kChunkRows) {
-      const std::int64_t n = std::min(kChunkRows, rows - begin);
+    for (std::int64_t begin = 0; begin < rows; begin += piece_rows_) {
+      const std::int64_t n = std::min(piece_rows_, rows - begin);
       float* xs = x + begin * h;
-      QUIRE_RETURN_IF_ERROR(branch_.reserve(memory_, std::min(rows, kChunkRows) * h));
-      QUIRE_RETURN_IF_ERROR(gate_up_.reserve(memory_, std::min(rows, kChunkRows) * 2 * f));
-      QUIRE_RETURN_IF_ERROR(activated_.reserve(memory_, std::min(rows, kChunkRows) * f));
+      QUIRE_RETURN_IF_ERROR(branch_.reserve(memory_, std::min(rows, piece_rows_) * h));
+      QUIRE_RETURN_IF_ERROR(gate_up_.reserve(memory_, std::min(rows, piece_rows_) * 2 * f));
+      QUIRE_RETURN_IF_ERROR(activated_.reserve(memory_, std::min(rows, piece_rows_) * f));
       QUIRE_RETURN_IF_ERROR(compute_->add_product({l.output.get(), attention + begin * q_dim, n, q_dim, l.output_bias.floats(), xs, h}, branch_.data()));
       QUIRE_RETURN_IF_ERROR(norm(xs, l.post_norm, n));
       QUIRE_RETURN_IF_ERROR(compute_->product({l.gate_up.get(), normed_.data(), n, h, l.gate_up_bias.floats(), gate_up_.data(), 2 * f}));
@@ -90,9 +90,9 @@ class LlamaModel final : public Model {
   Status final_norm(const float* x, std::int64_t rows, float* out) override {
     const std::int64_t h = config_.hidden_size;
     if (memory_ == nullptr) return norm_into(x, w_.final_norm, rows, out);
-    for (std::int64_t begin = 0; begin < rows; begin += kChunkRows) {
-      const std::int64_t n = std::min(kChunkRows, rows - begin);
-      QUIRE_RETURN_IF_ERROR(branch_.reserve(memory_, std::min(rows, kChunkRows) * h));
+    for (std::int64_t begin = 0; begin < rows; begin += piece_rows_) {
+      const std::int64_t n = std::min(piece_rows_, rows - begin);
+      QUIRE_RETURN_IF_ERROR(branch_.reserve(memory_, std::min(rows, piece_rows_) * h));
       QUIRE_RETURN_IF_ERROR(memory_->settle());
       std::copy_n(x + begin * h, n * h, branch_.data());
       QUIRE_RETURN_IF_ERROR(norm(branch_.data(), w_.final_norm, n));
@@ -103,8 +103,8 @@ class LlamaModel final : public Model {
 
   Status logits(const float* x, std::int64_t rows, float* out) override {
     const std::int64_t h = config_.hidden_size, vocab = config_.vocab_size;
-    for (std::int64_t begin = 0; begin < rows; begin += kChunkRows) {
-      const std::int64_t n = std::min(kChunkRows, rows - begin);
+    for (std::int64_t begin = 0; begin < rows; begin += piece_rows_) {
+      const std::int64_t n = std::min(piece_rows_, rows - begin);
       QUIRE_RETURN_IF_ERROR(norm(x + begin * h, w_.final_norm, n));
       QUIRE_RETURN_IF_ERROR(compute_->product({w_.head.get(), normed_.data(), n, h, nullptr, out + begin * vocab, vocab}));
     }
@@ -127,6 +127,7 @@ class LlamaModel final : public Model {
   const ModelOptions options_;
   const std::shared_ptr<Compute> compute_;  // first to come, last to go: weights, table and buffers are its
   const std::shared_ptr<ComputeMemory> memory_;
+  const std::int64_t piece_rows_ = memory_ == nullptr ? kPieceRows : kDevicePieceRows;
   const std::shared_ptr<const RopeTable> shared_rope_;
   const std::shared_ptr<const void> known_rope_;
   const std::shared_ptr<const LlamaWeights> shared_weights_;

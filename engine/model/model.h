@@ -30,6 +30,9 @@ struct QkvRows {
   std::int64_t rows, ld;
 };
 
+/// On a device the widest parts of a layer handle so many rows at once.
+inline constexpr std::int64_t kDevicePieceRows = 2048;
+
 /// Immutable after load. Threads: the compute methods from one thread at a time (the engine thread); the rest from any.
 /// Activations are f32 [rows, hidden_size] row-major, in the memory of compute() where it has one; calls return as its calls do.
 class Model {

@@ -72,13 +72,21 @@ DecodeRow Answer::row() {
   row.position = next_position_;
   row.cache = &*run_.cache;
   row.retriever = run_.retriever.get();
+  row.rule = rule();
   return row;
+}
+
+std::optional<DrawRule> Answer::rule() {
+  const SamplingOptions& o = run_.request.sampling;
+  const bool forced = static_cast<std::size_t>(run_.stats.completion_tokens) < o.forced_tokens.size();
+  if (matcher_ || forced || o.top_logprobs || sink_.wants_logits()) return std::nullopt;
+  return sampler_.next_rule();
 }
 
 std::optional<Answer::End> Answer::decoded(const DecodeRow& row) {
   if (!row.status.ok()) return End{row.status, FinishReason::kError};
   ++next_position_;
-  return advance(row.logits);
+  return row.drawn >= 0 ? accept(row.drawn, {}) : advance(row.logits);
 }
 
 std::optional<Answer::End> Answer::accept(std::int32_t token_id, std::span<const float> logits) {

@@ -35,6 +35,8 @@ class Answer {
 
  private:
   std::int32_t choose(std::span<const float> logits);
+  /// The next token may be drawn by whoever has the logits: nobody else looks at them.
+  std::optional<DrawRule> rule();
   std::int64_t room() const;
   bool prefers_withheld(std::span<const float> logits) const;
   std::optional<End> accept(std::int32_t token_id, std::span<const float> logits);

@@ -57,6 +57,7 @@ class SpeedMeter {
 class Draft;
 class DevicePool;
 class KvWriter;
+class ResidentMeans;
 class RetrievalHead;
 class TokenTrie;
 class TransferLane;
@@ -78,6 +79,7 @@ struct EngineCore {
   std::int32_t device_requests = 1;          ///< that share it
   TransferLane* transfers = nullptr;         ///< for their copies
   const RetrievalHead* head = nullptr;       ///< null: none
+  ResidentMeans* means = nullptr;            ///< null: blocks are scored on the host
   std::shared_ptr<Waker> waker = std::make_shared<Waker>();
   SpeedMeter* meter = nullptr;
   ForwardWorkspace workspace;

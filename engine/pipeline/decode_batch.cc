@@ -55,18 +55,40 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   QUIRE_RETURN_IF_ERROR(attention_.reserve(memory_, static_cast<std::int64_t>(n * heads)));
   const auto vocab = static_cast<std::size_t>(config.vocab_size);
   QUIRE_RETURN_IF_ERROR(logits_.reserve(memory_, static_cast<std::int64_t>(n * vocab)));
+  rules_.clear();
+  if (compute_.draws() && vocab < std::size_t{1} << 22 && std::ranges::any_of(rows, [](const DecodeRow* row) { return row->rule.has_value(); })) {
+    for (const DecodeRow* row : rows) rules_.push_back(row->rule.value_or(DrawRule{}));
+    QUIRE_RETURN_IF_ERROR(tokens_.reserve(memory_, static_cast<std::int64_t>(n)));
+  }
   compute_.begin_step(static_cast<std::int64_t>(n));
-  const Status run = run_layers(rows);
+  Status run = run_layers(rows);
+  if (run.ok() && !rules_.empty()) run = compute_.draw(logits_.data(), static_cast<std::int64_t>(vocab), rules_, tokens_.data());
   const Status ended = compute_.end_step();
   QUIRE_RETURN_IF_ERROR(run);
   QUIRE_RETURN_IF_ERROR(ended);
+  return read_results(rows);
+}
+
+/// Tokens where they were drawn, logits of the other rows.
+Status DecodeBatch::read_results(std::span<DecodeRow*> rows) {
+  const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
+  const std::size_t n = rows.size();
+  if (!rules_.empty()) {
+    ids_.resize(n);
+    QUIRE_RETURN_IF_ERROR(compute_.read_bytes(tokens_.data(), static_cast<std::int64_t>(n * sizeof(std::int32_t)), ids_.data()));
+  }
+  const auto drawn = [&](std::size_t i) { return !rules_.empty() && rows[i]->rule.has_value(); };
+  for (std::size_t i = 0; i < n; ++i) rows[i]->drawn = drawn(i) ? ids_[i] : -1;
   const float* logits = logits_.data();
   if (memory_ != nullptr) {
     read_.resize(n * vocab);
-    QUIRE_RETURN_IF_ERROR(compute_.read(logits, static_cast<std::int64_t>(n * vocab), read_.data()));
+    for (std::size_t i = 0, end = 0; i < n; i = end + 1) {  // a stretch of rows that are wanted
+      for (end = i; end < n && !drawn(end);) ++end;
+      if (end > i) QUIRE_RETURN_IF_ERROR(compute_.read(logits_.data() + i * vocab, static_cast<std::int64_t>((end - i) * vocab), read_.data() + i * vocab));
+    }
     logits = read_.data();
   }
-  for (std::size_t i = 0; i < n; ++i) rows[i]->logits = std::span<const float>(logits + i * vocab, vocab);
+  for (std::size_t i = 0; i < n; ++i) rows[i]->logits = drawn(i) ? std::span<const float>() : std::span<const float>(logits + i * vocab, vocab);
   return {};
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,13 +18,15 @@ struct DecodeRow {
   std::int32_t token_id = 0, position = 0;
   WorkingCache* cache = nullptr;
   Retriever* retriever = nullptr;
+  std::optional<DrawRule> rule;  ///< how its next token may be drawn where the logits lie; none: they are wanted
   Status status;               ///< out: not OK means this row has no logits and its cache is as before
-  std::span<const float> logits;  ///< out: [vocab_size], valid until the next step
+  std::span<const float> logits;  ///< out: [vocab_size], valid until the next step; none where the token was drawn
+  std::int32_t drawn = -1;     ///< out: the token drawn by `rule`; -1: whoever computes does not draw
 };
 
 /// Up to 16 rows take about as long as one (the weights are read once). On the CPU a row's numbers do not depend on the other rows:
 /// they are those of forward() on this sequence alone. Threads: the engine thread.
-/// Rows whose retriever brings every row attend in one call of the Compute; on a device a step of such rows alone waits once, for its logits. The other
+/// Rows whose retriever brings every row attend in one call of the Compute; on a device a step of such rows alone waits once, for its tokens, or logits. The other
 /// retrievers compute on the host, which waits for each layer.
 class DecodeBatch {
  public:
@@ -34,6 +37,7 @@ class DecodeBatch {
  private:
   Status run(std::span<DecodeRow*> rows);
   Status run_layers(std::span<DecodeRow*> rows);
+  Status read_results(std::span<DecodeRow*> rows);
   Status run_layer(std::int32_t layer, std::span<DecodeRow*> rows);
   Status write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv);
   Status attend(std::int32_t layer, std::span<DecodeRow*> rows);
@@ -45,6 +49,8 @@ class DecodeBatch {
   Compute& compute_;
   const std::shared_ptr<ComputeMemory> memory_;
   ComputeBuffer<float> x_, query_, attention_, logits_;
+  ComputeBuffer<std::int32_t> tokens_;          ///< drawn
+  std::vector<DrawRule> rules_;                 ///< of all rows; empty: none is drawn
   std::vector<std::int32_t> ids_, positions_, from_, dst_rows_, write_positions_;
   std::vector<void*> pages_;
   std::vector<float> read_;                     ///< logits, where those of a device are copied

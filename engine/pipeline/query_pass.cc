@@ -5,26 +5,33 @@
 
 namespace quire {
 
-/// Sums the raw queries of all rows, layer by layer.
+/// Sums the raw queries of all rows, layer by layer, where they lie: no layer waits for it.
 class QueryPass::Capture final : public ForwardHook {
  public:
-  Capture(std::vector<float>& sums, std::int64_t dim, std::int32_t num_layers) : sums_(sums), dim_(dim), num_layers_(num_layers) {}
+  Capture(std::int64_t dim, std::int32_t num_layers) : dim_(dim), num_layers_(num_layers) {}
 
+  /// Before the first row. Errors: kResourceExhausted.
+  Status begin(const std::shared_ptr<ComputeMemory>& memory) {
+    if (begun_) return {};
+    QUIRE_RETURN_IF_ERROR(sums_.reserve(memory, num_layers_ * dim_));
+    std::fill_n(sums_.data(), num_layers_ * dim_, 0.0f);
+    begun_ = true;
+    return {};
+  }
+  bool looks_at(std::int32_t, HookPoint) const override { return false; }
   Status after_projection(LayerPass& pass) override {
-    float* sum = sums_.data() + pass.layer * dim_;
-    for (std::int64_t r = 0; r < pass.qkv.rows; ++r) {
-      const float* q = pass.qkv.q + r * pass.qkv.ld;
-      for (std::int64_t c = 0; c < dim_; ++c) sum[c] += q[c];
-    }
+    QUIRE_RETURN_IF_ERROR(pass.compute->sum_columns({.x = pass.qkv.q, .rows = pass.qkv.rows, .dim = dim_, .ldx = pass.qkv.ld, .sums = sums_.data() + pass.layer * dim_}));
     // Nobody reads the last layer's output.
     if (pass.layer == num_layers_ - 1) std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
     return {};
   }
+  Status read(Compute& compute, std::vector<float>& out) const { return compute.read(sums_.data(), static_cast<std::int64_t>(out.size()), out.data()); }
 
  private:
-  std::vector<float>& sums_;
   const std::int64_t dim_;
   const std::int32_t num_layers_;
+  bool begun_ = false;
+  ComputeBuffer<float> sums_;  ///< [num_layers, dim]
 };
 
 QueryPass::QueryPass(QueryRun& run, KvSupply& supply) : run_(run), placement_(run, supply, Placement::Values::kKeep) {
@@ -33,7 +40,7 @@ QueryPass::QueryPass(QueryRun& run, KvSupply& supply) : run_(run), placement_(ru
   result_.mean_query.resize(static_cast<std::size_t>(facts.shape.num_layers * dim));
   result_.last_position = run.plan.suffix_position + static_cast<std::int64_t>(run.request.suffix_ids.size()) - 1;
   for (std::int32_t i = 0; i < run.num_contexts(); ++i) result_.context_position.push_back(run.plan.first_position(i));
-  capture_ = std::make_unique<Capture>(result_.mean_query, dim, facts.shape.num_layers);
+  capture_ = std::make_unique<Capture>(dim, facts.shape.num_layers);
 }
 
 QueryPass::~QueryPass() = default;
@@ -51,6 +58,7 @@ Status QueryPass::step() {
       computed_ = 0;
       return {};
     case Stage::kQuestion:
+      QUIRE_RETURN_IF_ERROR(capture_->begin(run_.core.model->compute().memory()));
       QUIRE_RETURN_IF_ERROR(compute(run_.request.suffix_ids, run_.plan.suffix_position, capture_.get()));
       return computed_ == run_.request.suffix_ids.size() ? end() : Status();
     case Stage::kDone: break;
@@ -96,6 +104,7 @@ Status QueryPass::compute(const std::vector<std::int32_t>& ids, std::int32_t fir
 
 Status QueryPass::end() {
   const auto n = static_cast<float>(run_.request.suffix_ids.size());
+  QUIRE_RETURN_IF_ERROR(capture_->read(run_.core.model->compute(), result_.mean_query));
   for (float& x : result_.mean_query) x /= n;
   run_.cache->truncate_all(prefix_rows_);
   stage_ = Stage::kDone;

@@ -7,6 +7,7 @@
 #include "engine/draft/draft.h"
 #include "engine/pipeline/compress_stage.h"
 #include "engine/pipeline/plug_inputs.h"
+#include "engine/pipeline/resident_means.h"
 #include "engine/pipeline/stored_queries.h"
 #include "engine/retrieve/device_pool.h"
 #include "engine/retrieve/specontext.h"
@@ -289,6 +290,10 @@ Status QueryTask::select() {
   input.rope = &run_.core.model->rope();
   input.sketch = sketch;
   input.query_pass = pass_ ? &pass_->result() : nullptr;
+  std::vector<std::optional<ContextKey>> keys;
+  for (const QueryContext& c : run_.request.contexts) keys.push_back(c.key);
+  std::optional<ResidentScorer> scorer;
+  if (run_.core.means != nullptr) input.scorer = &scorer.emplace(*run_.core.means, keys);
   std::vector<std::span<const float>> scores;
   if (scores_ != nullptr) scores = scores_->scores();
   input.draft_scores = scores;

@@ -54,6 +54,8 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
     return next_ == candidates_.size() ? choose(cache) : Status();
   }
 
+  bool looks_at(std::int32_t layer, HookPoint point) const override { return point == HookPoint::kProjection && (layer == 0 || layer == options_.check_layer); }
+
   Status after_projection(LayerPass& pass) override {
     if (pass.layer == 0) {
       QUIRE_ASSIGN_OR_RETURN(const std::int64_t wrong, find_wrong_row(input_, candidates_, next_, pass.qkv));

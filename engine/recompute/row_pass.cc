@@ -1,16 +1,15 @@
 #include "engine/recompute/row_pass.h"
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 #include <optional>
 #include <string>
 
 #include "engine/model/hook_chain.h"
-#include "engine/recompute/fusion.h"
+#include "engine/recompute/fused_rows.h"
 #include "engine/recompute/row_chunk.h"
 #include "engine/recompute/stored_row.h"
 #include "kernels/kv.h"
-#include "kernels/parallel.h"
 
 namespace quire {
 namespace {
@@ -21,7 +20,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
  public:
   RowPass(const RecomputeInput& input, RowSet rows, WriteBack write_back, RowFinder finder)
       : input_(input.without_request()), rows_(std::move(rows)), write_back_(write_back), finder_(std::move(finder)),
-        kv_dim_(std::int64_t{input.num_kv_heads} * input.head_dim) {
+        num_replaced_(write_back == WriteBack::kFusion ? count_replaced(rows_, input.num_layers) : 0), fused_(*input.rope, input.num_kv_heads, input.head_dim) {
     report_.tokens = rows_.tokens();
   }
 
@@ -33,20 +32,13 @@ class RowPass final : public RecomputePass, private ForwardHook {
     Status status = run_chunk(model, cache, workspace, max_rows);
     if (status.ok() && (chunk_.running() || next_ < rows_.size())) return {};
     for (std::int32_t layer = 0; layer < input_.num_layers; ++layer) cache.truncate(layer, finder_.num_rows(layer));
-    if (status.ok()) status = write_fused(cache);
+    if (status.ok()) status = fused_.write(cache, model.compute());
     fused_.clear();
     done_ = true;
     return status;
   }
 
  private:
-  /// Blended KV of some rows of one layer, [num_kv_heads][2][rows][head_dim] of the KV dtype.
-  struct Fused {
-    std::int32_t layer = 0;
-    std::vector<std::int32_t> rows;
-    std::vector<std::byte> raw;
-  };
-
   Status run_chunk(Model& model, WorkingCache& cache, ForwardWorkspace& workspace, std::int64_t max_rows) {
     kv_dtype_ = model.options().kv_dtype;
     if (!chunk_.running()) {
@@ -57,6 +49,9 @@ class RowPass final : public RecomputePass, private ForwardHook {
     if (!chunk_.running()) next_ += chunk_.num_rows();
     return {};
   }
+
+  /// Layer 0 is compared with what is stored; above it the pass goes by positions.
+  bool looks_at(std::int32_t layer, HookPoint point) const override { return layer == 0 && point == HookPoint::kProjection; }
 
   Status after_projection(LayerPass& pass) override {
     if (pass.layer == 0) QUIRE_RETURN_IF_ERROR(check_stored(pass));
@@ -78,7 +73,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
     }
     report_.replaced += static_cast<std::int64_t>(written_.size());
     QUIRE_RETURN_IF_ERROR(add_padding(pass));
-    return write_back_ == WriteBack::kFusion ? blend(pass) : Status();
+    return write_back_ == WriteBack::kFusion ? keep_fresh(pass) : Status();
   }
 
   Status check_stored(const LayerPass& pass) {
@@ -93,68 +88,44 @@ class RowPass final : public RecomputePass, private ForwardHook {
     if (padding_.empty()) return {};
     padding_positions_.clear();
     for (const std::size_t r : padding_) padding_positions_.push_back(rows_[r].position);
-    QUIRE_ASSIGN_OR_RETURN(std::int64_t to, pass.cache->add_rows(pass.layer, padding_positions_));
+    QUIRE_ASSIGN_OR_RETURN(const std::int64_t first_row, pass.cache->add_rows(pass.layer, padding_positions_));
+    padding_rows_.resize(padding_.size());
+    std::iota(padding_rows_.begin(), padding_rows_.end(), static_cast<std::int32_t>(first_row));
+    std::vector<StoredRows> pieces;
     for (std::size_t i = 0; i < padding_.size();) {
       const RecomputeRow& first = rows_[padding_[i]];
-      std::int64_t n = 1;
-      while (i + idx(n) < padding_.size()) {
-        const RecomputeRow& row = rows_[padding_[i + idx(n)]];
-        if (row.context != first.context || row.block != first.block || row.block_row != first.block_row + n) break;
+      std::size_t n = 1;
+      while (i + n < padding_.size()) {
+        const RecomputeRow& row = rows_[padding_[i + n]];
+        if (row.context != first.context || row.block != first.block || row.block_row != first.block_row + static_cast<std::int32_t>(n)) break;
         ++n;
       }
       QUIRE_ASSIGN_OR_RETURN(const RawKvView block, stored(first, pass.layer));
-      QUIRE_RETURN_IF_ERROR(pass.cache->place(pass.layer, *input_.rope, stored_rows(block, first.block_row, n), to));
-      to += n;
-      i += idx(n);
+      pieces.push_back({stored_rows(block, first.block_row, static_cast<std::int64_t>(n)), std::span<const std::int32_t>(padding_positions_).subspan(i, n),
+                        std::span<const std::int32_t>(padding_rows_).subspan(i, n)});
+      i += n;
     }
-    return {};
+    QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages, pass.cache->writable(pass.layer, padding_rows_));
+    return pass.compute->place(*input_.rope, pages, pieces);
   }
 
-  /// Keeps the blend of this layer's written rows for the end of the pass.
-  Status blend(const LayerPass& pass) {
-    const auto n = static_cast<std::int64_t>(written_.size());
-    if (n == 0) return {};
-    std::vector<RawKvView> blocks;
-    Fused fused;
-    fused.layer = pass.layer;
+  /// Keeps this layer's written rows for the end of the pass.
+  Status keep_fresh(const LayerPass& pass) {
+    std::vector<FusedRows::Row> rows;
     for (const std::int32_t i : written_) {
-      QUIRE_ASSIGN_OR_RETURN(const RawKvView block, stored(rows_[next_ + idx(pass.rows[idx(i)])], pass.layer));
-      blocks.push_back(block);
-      fused.rows.push_back(static_cast<std::int32_t>((*pass.cache_rows)[idx(i)]));
+      const RecomputeRow& row = rows_[next_ + idx(pass.rows[idx(i)])];
+      QUIRE_ASSIGN_OR_RETURN(const RawKvView block, stored(row, pass.layer));
+      rows.push_back({block, row.block_row, i, static_cast<std::int32_t>((*pass.cache_rows)[idx(i)]), row.position});
     }
-    blended_.resize(idx(n * 2 * kv_dim_));
-    parallel_for(n, 8, [&](std::int64_t begin, std::int64_t end) {
-      std::vector<float> old(idx(2 * kv_dim_));
-      const std::size_t dim = idx(kv_dim_);
-      for (std::int64_t w = begin; w < end; ++w) {
-        const std::int32_t i = written_[idx(w)];
-        load_stored_row(blocks[idx(w)], rows_[next_ + idx(pass.rows[idx(i)])].block_row, input_.num_kv_heads, input_.head_dim, old.data(), old.data() + dim);
-        float* out = blended_.data() + w * 2 * kv_dim_;
-        std::memcpy(out, pass.qkv.k + i * pass.qkv.ld, dim * sizeof(float));
-        std::memcpy(out + dim, pass.qkv.v + i * pass.qkv.ld, dim * sizeof(float));
-        for (const std::size_t at : {std::size_t{0}, dim}) {
-          const std::span<float> fresh(out + at, dim);
-          const std::span<const float> before(old.data() + at, dim);
-          fuse(fresh, before, fusion_weight(fresh, before));
-        }
-      }
-    });
-    fused.raw.resize(idx(n * 2 * kv_dim_) * dtype_bytes(kv_dtype_));
-    QUIRE_RETURN_IF_ERROR(kv_pack({.k = blended_.data(), .v = blended_.data() + kv_dim_, .rows = n, .ldk = 2 * kv_dim_, .ldv = 2 * kv_dim_,
-                                   .num_kv_heads = input_.num_kv_heads, .head_dim = input_.head_dim, .dtype = kv_dtype_,
-                                   .out = fused.raw.data()}));
-    fused_.push_back(std::move(fused));
-    return {};
+    return fused_.add(pass, kv_dtype_, num_replaced_, std::move(rows));
   }
 
-  Status write_fused(WorkingCache& cache) {
-    for (const Fused& f : fused_) {
-      const auto n = static_cast<std::int64_t>(f.rows.size());
-      const std::int64_t row = input_.head_dim * static_cast<std::int64_t>(dtype_bytes(kv_dtype_));
-      const RawKvView raw{.data = f.raw.data(), .num_rows = n, .dtype = kv_dtype_, .head_stride = 2 * n * row, .kv_stride = n * row, .row_stride = row};
-      QUIRE_RETURN_IF_ERROR(cache.place_rows(f.layer, *input_.rope, raw, f.rows));
+  static std::int64_t count_replaced(const RowSet& rows, std::int32_t num_layers) {
+    std::int64_t count = 0;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      for (std::int32_t layer = 0; layer < num_layers; ++layer) count += rows.replaced(r, layer) ? 1 : 0;
     }
-    return {};
+    return count;
   }
 
   Result<RawKvView> stored(const RecomputeRow& row, std::int32_t layer) const { return stored_block(*input_.stored, row, layer); }
@@ -163,16 +134,15 @@ class RowPass final : public RecomputePass, private ForwardHook {
   const RowSet rows_;
   const WriteBack write_back_;
   RowFinder finder_;
-  const std::int64_t kv_dim_;
+  const std::int64_t num_replaced_;  ///< (row, layer) pairs, with fusion
   DType kv_dtype_ = DType::kF16;
   std::size_t next_ = 0;  ///< first row of the present chunk
   bool done_ = false;
-  std::vector<Fused> fused_;
+  FusedRows fused_;
   std::optional<HookChain> hooks_;
   RowChunk chunk_;
-  std::vector<std::int32_t> written_, padding_positions_;
+  std::vector<std::int32_t> written_, padding_positions_, padding_rows_;
   std::vector<std::size_t> padding_;  ///< rows that this layer does not keep
-  std::vector<float> blended_;        ///< [written][K, V][kv_dim]
 };
 
 }  // namespace

@@ -40,7 +40,7 @@ class RowFinder {
 };
 
 /// input.stored, selection, cache and rope must be set; `input.stored` and `rope` must outlive the pass. Memory: with fusion the new
-/// KV of all replaced rows, in the KV dtype, until the end. Errors: kInternal (the cache's rows do not ascend).
+/// KV of all replaced rows until the end, in the KV dtype or, on a device, in f32 there. Errors: kInternal (the cache's rows do not ascend).
 Result<std::unique_ptr<RecomputePass>> make_row_pass(const RecomputeInput& input, RowSet rows, WriteBack write_back);
 
 /// The stored block a row lies in. Errors: kInternal, it was not loaded.

@@ -5,8 +5,6 @@
 #include <limits>
 #include <random>
 
-#include "kernels/topk.h"
-
 namespace quire {
 namespace {
 
@@ -136,6 +134,7 @@ std::span<const float> Sampler::adjusted(std::span<const float> logits) {
 }
 
 void Sampler::record(std::int32_t token_id) {
+  uniform_.reset();
   if (options_.frequency_penalty != 0 || options_.presence_penalty != 0) ++counts_[token_id];
 }
 
@@ -154,51 +153,21 @@ std::int32_t Sampler::sample(std::span<const float> logits, std::span<const std:
   return any ? draw(adjusted_) : -1;
 }
 
+DrawRule Sampler::rule() {
+  const bool greedy = options_.temperature <= 0;
+  if (!uniform_ && !greedy) uniform_ = uniform(state_);
+  return {options_.temperature, options_.top_k, options_.top_p, options_.min_p, uniform_.value_or(0)};
+}
+
+std::optional<DrawRule> Sampler::next_rule() {
+  if (!options_.logit_bias.empty() || options_.frequency_penalty != 0 || options_.presence_penalty != 0) return std::nullopt;
+  return rule();
+}
+
 std::int32_t Sampler::draw(std::span<const float> logits) {
-  if (options_.temperature <= 0) return static_cast<std::int32_t>(argmax(logits.data(), static_cast<std::int64_t>(logits.size())));
-  // Candidates as (logit / temperature, id), the most likely first as far as they are needed.
-  scratch_.clear();
-  const float scale = 1.0f / options_.temperature;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] != -std::numeric_limits<float>::infinity() && !std::isnan(logits[i])) scratch_.emplace_back(logits[i] * scale, static_cast<std::int32_t>(i));
-  }
-  if (scratch_.empty()) return 0;
-  const auto best = std::min_element(scratch_.begin(), scratch_.end(), before);
-  const float top = best->first;
-  if (!std::isfinite(top)) return best->second;
-  if (options_.top_k > 0 && static_cast<std::size_t>(options_.top_k) < scratch_.size()) {
-    std::nth_element(scratch_.begin(), scratch_.begin() + options_.top_k, scratch_.end(), before);
-    scratch_.resize(static_cast<std::size_t>(options_.top_k));
-  }
-  double total = 0;
-  for (auto& [x, id] : scratch_) {
-    x = std::exp(x - top);
-    total += x;
-  }
-  if (options_.top_p < 1) {
-    // Smallest set of most likely tokens that reaches top_p.
-    const double wanted = total * options_.top_p;
-    const auto heap = [](const auto& a, const auto& b) { return before(b, a); };
-    std::make_heap(scratch_.begin(), scratch_.end(), heap);
-    auto end = scratch_.end();
-    double reached = 0;
-    while (end != scratch_.begin() && reached < wanted) {
-      std::pop_heap(scratch_.begin(), end, heap);
-      reached += (--end)->first;
-    }
-    scratch_.erase(scratch_.begin(), end);
-  }
-  if (options_.min_p > 0) std::erase_if(scratch_, [&](const auto& c) { return c.first < options_.min_p; });
-  // A fixed order makes a seed reproducible whatever the selection above left behind.
-  std::sort(scratch_.begin(), scratch_.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  total = 0;
-  for (const auto& c : scratch_) total += c.first;
-  double point = uniform(state_) * total;
-  for (const auto& [weight, id] : scratch_) {
-    point -= weight;
-    if (point < 0) return id;
-  }
-  return scratch_.back().second;
+  const DrawRule next = rule();
+  uniform_.reset();
+  return draw_token(logits, next, scratch_);
 }
 
 }  // namespace quire

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/sample/draw.h"
 #include "kernels/base/status.h"
 
 namespace quire {
@@ -64,6 +65,9 @@ class Sampler {
   std::int32_t sample(std::span<const float> logits);
   /// Of the tokens in `allowed` (token t is bit t % 64 of word t / 64; those behind its end are not) only. -1: there is none.
   std::int32_t sample(std::span<const float> logits, std::span<const std::uint64_t> allowed);
+  /// How sample() would draw the next token, for somebody who has its logits elsewhere; the same until a token is sampled or recorded. Nothing: the logits are changed first
+  /// (penalties, bias).
+  std::optional<DrawRule> next_rule();
   /// The answer goes on with this token: what penalties count.
   void record(std::int32_t token_id);
 
@@ -71,10 +75,12 @@ class Sampler {
   /// The logits after penalties and bias; the argument itself where there are none.
   std::span<const float> adjusted(std::span<const float> logits);
   std::int32_t draw(std::span<const float> logits);
+  DrawRule rule();
 
   SamplingOptions options_;
   std::uint64_t state_[4];
-  std::vector<std::pair<float, std::int32_t>> scratch_;
+  std::optional<double> uniform_;  ///< drawn for the next token
+  DrawScratch scratch_;
   std::vector<float> adjusted_;
   std::unordered_map<std::int32_t, std::int32_t> counts_;  ///< of the answer's tokens, where penalties want them
 };

@@ -109,6 +109,43 @@ std::optional<Extremes> extremes(const SamkvScores::Document& doc, std::int32_t 
   return e;
 }
 
+/// Queries of all layers and documents, scored in one call where there is a scorer.
+class Together {
+ public:
+  Together(const SelectionInput& input, std::size_t num_documents) : input_(input), count_(num_documents) {}
+
+  /// The queries [document] of one layer, all of which may be one.
+  void add(std::vector<std::vector<float>> queries) { queries_.push_back(std::move(queries)); }
+
+  Status score(const SamkvScoreOptions& options, std::vector<SamkvScores::Document>& documents, QueryFrame& frame) {
+    std::vector<BlockScorer::Item> items;
+    for (std::size_t layer = 0; layer < queries_.size(); ++layer) {
+      for (std::size_t i = 0; i < count_; ++i) {
+        SamkvScores::Document& doc = documents[i];
+        const std::size_t blocks = at(doc.sketch->num_blocks());
+        doc.score[layer].resize(blocks);
+        doc.comparable[layer].resize(blocks);
+        const std::int64_t distance = input_.query_pass->last_position - input_.query_pass->context_position[at(doc.context)];
+        if (distance < 0 || distance >= input_.rope->max_positions()) return Status::invalid("positions", "a document lies further from the question than the model's window");
+        items.push_back({.context = doc.context, .layer = static_cast<std::int32_t>(layer), .sketch = doc.sketch, .query = queries_[layer][std::min(i, queries_[layer].size() - 1)],
+                         .distance = static_cast<std::int32_t>(distance), .score = doc.score[layer], .comparable = doc.comparable[layer]});
+      }
+    }
+    QUIRE_ASSIGN_OR_RETURN(const bool scored, input_.scorer->score({input_.num_heads, input_.num_kv_heads}, items));
+    if (scored) return {};
+    std::vector<float> means;
+    for (std::size_t n = 0; n < items.size(); ++n) {
+      QUIRE_RETURN_IF_ERROR(score_layer(input_, options, items[n].layer, items[n].query, frame, means, documents[n % count_]));
+    }
+    return {};
+  }
+
+ private:
+  const SelectionInput& input_;
+  const std::size_t count_;
+  std::vector<std::vector<std::vector<float>>> queries_;  ///< [layer][document or one]
+};
+
 double keep_share_of(const SelectionInput& input, const SamkvScores::Document& doc) {
   if (doc.middle.size() < 2 || !doc.sketch->has(kSketchStats)) return 0;
   const std::vector<std::int32_t> anchors = anchor_blocks(doc.sketch->num_blocks());
@@ -182,6 +219,8 @@ Result<SamkvScores> samkv_scores(const SelectionInput& input, const SamkvScoreOp
   std::vector<std::vector<float>> locals(count, std::vector<float>(dim));
   std::vector<float> weights(count), means;
   QueryFrame frame(input);
+  const bool scorer = input.scorer != nullptr && options.frame == SamkvScoreOptions::Frame::kRotated && count > 0;
+  Together together(input, count);
   for (auto& doc : out.documents) {
     doc.score.resize(at(input.num_layers));
     doc.comparable.resize(at(input.num_layers));
@@ -194,11 +233,15 @@ Result<SamkvScores> samkv_scores(const SelectionInput& input, const SamkvScoreOp
       weights[i] = bias_weight(query, locals[i], input.head_dim, options.bias_cos);
       out.documents[i].bias_weight += weights[i] / static_cast<float>(input.num_layers);
     }
-    const auto queries = biased ? personalised_queries(query, locals, weights)
-                                : std::vector<std::vector<float>>(count, {query.begin(), query.end()});
+    auto queries = biased ? personalised_queries(query, locals, weights) : std::vector<std::vector<float>>(scorer ? 1 : count, {query.begin(), query.end()});
+    if (scorer) {
+      together.add(std::move(queries));
+      continue;
+    }
     for (std::size_t i = 0; i < count; ++i)
       QUIRE_RETURN_IF_ERROR(score_layer(input, options, layer, queries[i], frame, means, out.documents[i]));
   }
+  if (scorer) QUIRE_RETURN_IF_ERROR(together.score(options, out.documents, frame));
   for (auto& doc : out.documents) doc.keep_share = keep_share_of(input, doc);
   return out;
 }

@@ -35,6 +35,25 @@ struct QueryPassResult {
   std::vector<std::int64_t> context_position;  ///< [context] where each context's first token stood
 };
 
+/// Scores blocks where the model computes: out of the way of the host, which waits once for all layers.
+class BlockScorer {
+ public:
+  struct Shape {
+    std::int32_t num_heads = 0, num_kv_heads = 0;
+  };
+  /// The blocks of one context in one layer against a query at a distance from the context's start, as SamkvScores has them.
+  struct Item {
+    std::int32_t context = 0, layer = 0;
+    const SketchView* sketch = nullptr;
+    std::span<const float> query;          ///< [num_heads * head_dim] raw
+    std::int32_t distance = 0;
+    std::span<float> score, comparable;    ///< [num_blocks], overwritten
+  };
+  virtual ~BlockScorer() = default;
+  /// False: it has no room for the contexts' means; nothing was scored, and the caller does it itself. Errors: kDeviceLost, kInternal.
+  virtual Result<bool> score(const Shape& shape, std::span<const Item> items) = 0;
+};
+
 struct SelectionInput {
   std::span<const SelectableContext> contexts;   ///< only those that can be selected from; may be empty
   std::span<const std::int32_t> question;        ///< token ids behind the documents; may be empty
@@ -45,6 +64,7 @@ struct SelectionInput {
   /// The context's sketch. Null: lost, or this selector did not ask for sketches (needs_sketches).
   std::function<const SketchView*(std::int32_t context)> sketch;
   const QueryPassResult* query_pass = nullptr;   ///< null unless query_pass_blocks() asked for one, and where there is no question
+  BlockScorer* scorer = nullptr;                 ///< null: blocks are scored on the host
   StableLayers stable_layers;                    ///< N* of the model
   /// [context][token] what a draft's last rows pay to it; empty: there is no draft, or it did not answer in time. A context's may be empty.
   std::span<const std::span<const float>> draft_scores = {};

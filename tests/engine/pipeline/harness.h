@@ -27,10 +27,11 @@ inline fs::path demo_model() { return fs::path(QUIRE_SOURCE_DIR) / "models" / "d
 /// A random f32 model over the embedded model's vocabulary, written as a Hugging Face folder.
 class RandomModelFolder {
  public:
-  explicit RandomModelFolder(std::uint32_t seed = 7, std::int32_t window = 512) {
+  explicit RandomModelFolder(std::uint32_t seed = 7, std::int32_t window = 512, std::int32_t num_layers = 3) {
     for (const char* name : {"tokenizer.model", "tokenizer_config.json"}) fs::copy_file(demo_model() / name, folder_.path() / name);
     write_file(folder_.path() / "config.json",
-               R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","num_hidden_layers":3,"hidden_size":48,"intermediate_size":80,
+               R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","num_hidden_layers":)" +
+                   std::to_string(num_layers) + R"(,"hidden_size":48,"intermediate_size":80,
                    "num_attention_heads":6,"num_key_value_heads":2,"head_dim":16,"vocab_size":4096,"max_position_embeddings":)" +
                    std::to_string(window) +
                    R"(,"rms_norm_eps":1e-5,"rope_theta":10000.0,"tie_word_embeddings":false,"bos_token_id":1,"eos_token_id":[2]})");

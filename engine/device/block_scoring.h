@@ -1,0 +1,25 @@
+/// SamKV's scores of the blocks of many documents and layers in one launch. Internal to engine/device.
+#pragma once
+
+#include <span>
+
+#include "engine/device/device_memory.h"
+#include "engine/model/compute.h"
+
+namespace quire {
+
+/// Queries go up, scores come down; the means are on the device. Threads: the one that computes.
+class BlockScoring {
+ public:
+  explicit BlockScoring(const std::shared_ptr<DeviceMemory>& memory)
+      : memory_(memory), stage_(memory), scores_(memory, cuda::MemoryKind::kDevice), pinned_(memory, cuda::MemoryKind::kPinned) {}
+  /// See Compute::score_blocks(). A query that several documents have by the same address goes up once.
+  Status run(const cuda::DeviceRopeTable& table, std::int32_t num_heads, std::int32_t num_kv_heads, std::span<const ScoredBlocks> documents);
+
+ private:
+  const std::shared_ptr<DeviceMemory> memory_;
+  ArgumentStage stage_;
+  DeviceBuffer scores_, pinned_;  ///< of all documents in order: scores, then comparable ones
+};
+
+}  // namespace quire

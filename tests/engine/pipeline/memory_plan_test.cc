@@ -1,0 +1,78 @@
+#include "engine/pipeline/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace quire {
+namespace {
+
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+
+/// Shape of Llama-3.1-8B at a window of 32K.
+MemoryWishes large() {
+  MemoryWishes w;
+  w.model.num_layers = 32;
+  w.model.hidden_size = 4096;
+  w.model.intermediate_size = 14336;
+  w.model.num_heads = 32;
+  w.model.num_kv_heads = 8;
+  w.model.head_dim = 128;
+  w.model.vocab_size = 128256;
+  w.window = 32768;
+  w.kv_row_bytes = 2 * 8 * 128 * 2;
+  return w;
+}
+
+MemoryPlan plan(std::int64_t left, const MemoryWishes& wishes) {
+  const auto got = plan_memory(left, wishes);
+  EXPECT_TRUE(got.ok()) << got.status().to_string();
+  return got.ok() ? *got : MemoryPlan{};
+}
+
+TEST(MemoryPlanTest, LargerDevicesGetLargerPiecesStepsAndCaches) {
+  MemoryPlan before{};
+  for (const std::int64_t gib : {2, 4, 8, 20, 60, 120}) {
+    const MemoryPlan p = plan(gib * kGiB, large());
+    EXPECT_GE(p.chunk_tokens, before.chunk_tokens) << gib;
+    EXPECT_GE(p.decode_rows, before.decode_rows) << gib;
+    EXPECT_GT(p.cache_bytes, before.cache_bytes) << gib;
+    EXPECT_EQ(p.cache_bytes + p.compute_bytes + p.means_bytes, p.left_bytes) << gib;
+    EXPECT_EQ(p.compute_bytes, compute_bytes(large(), p.chunk_tokens, p.decode_rows)) << gib;
+    EXPECT_EQ(p.chunk_tokens % 64, 0) << gib;
+    before = p;
+  }
+  EXPECT_EQ(before.chunk_tokens, 4096);
+  EXPECT_EQ(before.decode_rows, 64);
+  EXPECT_EQ(before.means_bytes, kGiB);
+}
+
+TEST(MemoryPlanTest, CachesThatAreAskedForMakePiecesAndStepsSmaller) {
+  MemoryWishes asked = large();
+  const MemoryPlan free = plan(60 * kGiB, asked);
+  asked.cache_bytes = 60 * kGiB - compute_bytes(asked, 256, 2);
+  const MemoryPlan tight = plan(60 * kGiB, asked);
+  EXPECT_EQ(tight.cache_bytes, asked.cache_bytes);
+  EXPECT_EQ(tight.chunk_tokens, 256);
+  EXPECT_GE(tight.decode_rows, 2);
+  EXPECT_LT(tight.decode_rows, free.decode_rows);
+  EXPECT_LE(tight.cache_bytes + tight.compute_bytes + tight.means_bytes, tight.left_bytes);
+}
+
+TEST(MemoryPlanTest, APieceThatIsAskedForIsTakenAsItIs) {
+  MemoryWishes asked = large();
+  asked.chunk_tokens = 192;
+  EXPECT_EQ(plan(60 * kGiB, asked).chunk_tokens, 192);
+}
+
+TEST(MemoryPlanTest, WhatDoesNotFitIsRefusedWithTheSettingToChange) {
+  const auto small = plan_memory(kGiB / 8, large());
+  EXPECT_EQ(small.code(), Code::kResourceExhausted);
+  EXPECT_EQ(small.status().field(), "model.working_cache_bytes");
+  MemoryWishes asked = large();
+  asked.cache_bytes = 60 * kGiB;
+  const auto full = plan_memory(60 * kGiB, asked);
+  EXPECT_EQ(full.code(), Code::kResourceExhausted);
+  EXPECT_NE(full.status().message().find("lower it"), std::string::npos) << full.status().to_string();
+}
+
+}  // namespace
+}  // namespace quire
