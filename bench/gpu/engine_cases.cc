@@ -23,7 +23,7 @@ using quire::bench::Clock;
 using quire::bench::ms_since;
 using quire::bench::take;
 
-constexpr std::int64_t kPrefillRows = 2048;
+constexpr std::int64_t kPrefillRows = 4096;  // as the engine takes on a device with room (pipeline/memory_plan.h)
 
 std::shared_ptr<Compute> open_compute(const EngineCaseOptions& options) {
   const auto library = take(BackendLibrary::load({options.library}));
@@ -35,6 +35,14 @@ Row row_of(std::string name, std::string shape, double bytes, double flops, std:
   Row row{std::move(name), std::move(shape), bytes, flops, us[us.size() / 2], us.front(), us[us.size() * 9 / 10]};
   std::fprintf(stderr, "%-24s %-44s %10.1f us\n", row.name.c_str(), row.shape.c_str(), row.median_us);
   return row;
+}
+
+/// Of the model: products of every layer, and attention to what each token sees.
+double prefill_flops(const ModelConfig& config, std::int64_t tokens) {
+  const auto n = static_cast<double>(tokens);
+  const double h = config.hidden_size, q = static_cast<double>(config.num_heads) * config.head_dim, kv = static_cast<double>(config.num_kv_heads) * config.head_dim;
+  const double weights = h * (q + 2 * kv) + q * h + 3 * h * config.intermediate_size;
+  return config.num_layers * (2 * n * weights + 4 * n * (n + 1) / 2 * q);
 }
 
 /// A model alone: forward passes and decode steps.
@@ -59,7 +67,7 @@ class ModelBench {
       fill(cache, tokens);
       if (round > 0) us.push_back(ms_since(start) * 1e3);
     }
-    Row row = row_of("engine prefill", std::to_string(tokens) + " tokens", 0, prefill_flops(tokens), std::move(us));
+    Row row = row_of("engine prefill", std::to_string(tokens) + " tokens", 0, prefill_flops(config_, tokens), std::move(us));
     row.more = {{"tokens_per_s", static_cast<double>(tokens) / row.median_us * 1e6}};
     return row;
   }
@@ -78,6 +86,7 @@ class ModelBench {
         rows[i].position = static_cast<std::int32_t>(context) + step;
         rows[i].cache = caches[i].get();
         rows[i].retriever = retriever_.get();
+        rows[i].rule = DrawRule{};  // greedy
       }
       const auto start = Clock::now();
       check(batch_.step(rows));
@@ -109,14 +118,6 @@ class ModelBench {
       check(forward(*model_, r, workspace_));
     }
   }
-  /// Of the model: products of every layer, and attention to what each token sees.
-  double prefill_flops(std::int64_t tokens) const {
-    const auto n = static_cast<double>(tokens);
-    const double h = config_.hidden_size, q = static_cast<double>(config_.num_heads) * config_.head_dim, kv = static_cast<double>(config_.num_kv_heads) * config_.head_dim;
-    const double weights = h * (q + 2 * kv) + q * h + 3 * h * config_.intermediate_size;
-    return config_.num_layers * (2 * n * weights + 4 * n * (n + 1) / 2 * q);
-  }
-
   const ModelConfig config_;
   const bool quick_;
   const std::unique_ptr<Model> model_;
@@ -162,11 +163,17 @@ void question_rows(const EngineCaseOptions& options, const quire::bench::ModelSh
     CacheOptions cache;
     cache.strategy = strategy;
     std::vector<double> us;
-    for (int round = 0; round < (options.quick ? 3 : 4); ++round) {
-      const double ms = cached.ask(order, question, cache).stats.ttft_ms;
-      if (round > 0) us.push_back(ms * 1e3);
+    std::int64_t read = 0, prompt = 0;
+    for (int round = 0; round < (options.quick ? 3 : 6); ++round) {
+      const quire::bench::Answered answered = cached.ask(order, question, cache);
+      if (round > 0) us.push_back(answered.stats.ttft_ms * 1e3);
+      read = answered.bytes_read();
+      prompt = answered.plan.prompt_tokens;
     }
-    Row row = row_of(std::string("ttft ") + strategy, std::to_string(documents) + " cached documents of " + std::to_string(tokens) + " tokens", 0, 0, std::move(us));
+    // What recompute cannot do without is the prompt's arithmetic; the others cannot do without the KV that they place.
+    Row row = row_of(std::string("ttft ") + strategy, std::to_string(documents) + " cached documents of " + std::to_string(tokens) + " tokens", 0,
+                     whole > 0 ? 0 : prefill_flops(cached.config(), prompt), std::move(us));
+    if (whole > 0) row.host_bytes = static_cast<double>(read);
     if (whole > 0) row.more.emplace_back("share_of_recompute", row.median_us / whole);
     if (blend > 0) row.more.emplace_back("share_of_cacheblend", row.median_us / blend);
     (whole > 0 ? blend : whole) = row.median_us;

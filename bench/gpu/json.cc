@@ -20,28 +20,49 @@ std::string number(double x) {
   return out;
 }
 
-std::string row_json(const Row& row, const Row* ceiling) {
+std::string row_json(const Row& row, const Least& least) {
   std::string out = "    {\"name\": " + quoted(row.name) + ", \"shape\": " + quoted(row.shape) + ", \"median_us\": " + number(row.median_us) + ", \"fastest_us\": " + number(row.fastest_us) +
                     ", \"p90_us\": " + number(row.p90_us);
   if (row.bytes > 0) out += ", \"gb_per_s\": " + number(row.gb_per_s());
   if (row.flops > 0) out += ", \"tflop_per_s\": " + number(row.tflop_per_s());
   for (const auto& [name, value] : row.more) out += ", " + quoted(name) + ": " + number(value);
-  if (ceiling != nullptr && row.bytes + row.flops > 0) {
-    const double share = row.flops > 0 ? row.tflop_per_s() / ceiling->tflop_per_s() : row.gb_per_s() / ceiling->gb_per_s();
-    out += ", \"ceiling\": " + quoted(ceiling->name) + ", \"share_of_ceiling\": " + number(share);
+  if (row.host_bytes > 0) out += ", \"host_bytes\": " + number(row.host_bytes);
+  if (least.ceiling != nullptr) {
+    out += ", \"ceiling\": " + quoted(least.ceiling->name) + ", \"least_us\": " + number(least.us) + ", \"share_of_ceiling\": " + number(least.us / row.median_us);
   }
   return out + "}";
 }
 
 }  // namespace
 
+Least least_time(const Row& row, const Ceilings& c) {
+  Least least;
+  const auto take = [&](double us, const Row& ceiling) {
+    if (us > least.us) least = {us, &ceiling};
+  };
+  if (row.bytes > 0) take(row.bytes / c.copy.gb_per_s() / 1e3, c.copy);
+  if (row.flops > 0) take(row.flops / c.matmul.tflop_per_s() / 1e6, c.matmul);
+  if (row.host_bytes > 0) take(row.host_bytes / c.host_to_device.gb_per_s() / 1e3, c.host_to_device);
+  return least;
+}
+
+void print_shares(const std::vector<Row>& rows, const Ceilings& ceilings) {
+  std::fprintf(stderr, "%-24s %-44s %13s %13s %6s  %s\n", "", "", "median us", "least us", "share", "bound by");
+  for (const Row& row : rows) {
+    const Least least = least_time(row, ceilings);
+    std::fprintf(stderr, "%-24s %-44s %13.1f ", row.name.c_str(), row.shape.c_str(), row.median_us);
+    if (least.ceiling == nullptr) std::fprintf(stderr, "%13s\n", "-");
+    else std::fprintf(stderr, "%13.1f %5.0f%%  %s\n", least.us, 100 * least.us / row.median_us, least.ceiling->name.c_str());
+  }
+}
+
 std::string result_json(const DeviceProperties& device, std::int32_t driver_version, std::int32_t toolkit_version, const std::string& commit, const std::string& date, const Ceilings& ceilings,
                         const std::vector<Row>& rows) {
   std::string out = "{\n  \"name\": \"gpu\", \"commit\": " + quoted(commit) + ", \"date\": " + quoted(date) + ",\n  \"machine\": {\"device\": " + quoted(describe(device)) +
                     ", \"driver_runs_cuda\": " + quoted(cuda_version_name(driver_version)) + ", \"toolkit\": " + quoted(cuda_version_name(toolkit_version)) +
                     ", \"multiprocessors\": " + std::to_string(device.multiprocessors) + "},\n  \"rows\": [\n";
-  for (const Row* ceiling : {&ceilings.copy, &ceilings.read, &ceilings.host_to_device, &ceilings.matmul}) out += row_json(*ceiling, nullptr) + ",\n";
-  for (std::size_t i = 0; i < rows.size(); ++i) out += row_json(rows[i], rows[i].flops > 0 ? &ceilings.matmul : &ceilings.copy) + (i + 1 < rows.size() ? ",\n" : "\n");
+  for (const Row* ceiling : {&ceilings.copy, &ceilings.read, &ceilings.host_to_device, &ceilings.matmul}) out += row_json(*ceiling, {}) + ",\n";
+  for (std::size_t i = 0; i < rows.size(); ++i) out += row_json(rows[i], least_time(rows[i], ceilings)) + (i + 1 < rows.size() ? ",\n" : "\n");
   return out + "  ]\n}\n";
 }
 

@@ -31,6 +31,7 @@ int run(const Settings& s) {
   if (!s.kernels_only) {
     for (Row& row : engine_cases({QUIRE_CUDA_LIBRARY_FILE, s.device_idx, s.quick, s.model_dir})) rows.push_back(std::move(row));
   }
+  print_shares(rows, ceilings);
   std::ofstream out(s.file);
   out << result_json(device, report.driver_version, report.toolkit_version, s.commit, s.date, ceilings, rows);
   out.close();

@@ -19,6 +19,15 @@ struct Ceilings {
   Row copy, read, host_to_device, matmul;
 };
 
+/// The least time that a row can take on this device, and the ceiling that says so; null where there is none to compare with.
+struct Least {
+  double us = 0;
+  const Row* ceiling = nullptr;
+};
+Least least_time(const Row& row, const Ceilings& ceilings);
+/// Every row's median beside its least time, to stderr.
+void print_shares(const std::vector<Row>& rows, const Ceilings& ceilings);
+
 /// The device, a stream, and memory that lives as long as it. Any failure ends the program with its message.
 class Bench {
  public:
