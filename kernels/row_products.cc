@@ -61,6 +61,8 @@ float log_sum_exp(const float* x, std::int64_t n) { return cpu::log_sum_exp(x, n
 
 void exp_minus(float* x, std::int64_t n, float lse) { cpu::exp_minus(x, n, lse); }
 
+void keep_larger(const float* x, std::int64_t n, float lse, float* out) { cpu::keep_larger(x, n, lse, out); }
+
 Status row_values(const RowValuesArgs& args) {
   QUIRE_RETURN_IF_ERROR(check(args.values));
   if (args.num_queries < 0) return Status::invalid("num_queries", "must not be negative");

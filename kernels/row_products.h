@@ -38,6 +38,9 @@ float log_sum_exp(const float* x, std::int64_t n);
 /// x[i] <- exp(x[i] - lse), lse that of x or larger. -inf gives zeros.
 void exp_minus(float* x, std::int64_t n, float lse);
 
+/// out[i] <- max(out[i], x[i] - lse), n values.
+void keep_larger(const float* x, std::int64_t n, float lse, float* out);
+
 /// out[i * ldo + c] = sum_j weights[i * ld_weights + j] * V[row j, c]. No rows give zeros. Sums in f32, in an order that depends on num_rows alone. Errors:
 /// kInvalidArgument. Allocates only thread-local scratch.
 struct RowValuesArgs {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <mutex>
 
 #include "kernels/attention.h"
 #include "kernels/base/dtype.h"
@@ -16,7 +17,7 @@
 namespace quire {
 namespace {
 
-constexpr std::int64_t kCentroidsAtOnce = 16;  ///< they share a tile of keys; their votes for every row are in memory together
+constexpr std::int64_t kCentroidsAtOnce = 32;  ///< they share a tile of keys; their votes for every row are in memory together
 constexpr std::size_t kRowsAtOnce = 64;         ///< whose attention is made up for
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -28,6 +29,28 @@ std::int64_t words_for(std::int64_t rows) { return (rows + 63) / 64; }
 void mark(std::span<const std::int32_t> rows, std::uint64_t* bits) {
   for (const std::int32_t row : rows) bits[row / 64] |= std::uint64_t{1} << (row % 64);
 }
+
+/// Buffers of a build, handed from task to task: memory that is new to the process costs as much as what is written to it.
+class VoteBuffers {
+ public:
+  explicit VoteBuffers(std::int64_t floats) : floats_(at(floats)) {}
+  std::unique_ptr<float[]> take() {
+    const std::lock_guard lock(mu_);
+    if (spare_.empty()) return std::make_unique_for_overwrite<float[]>(floats_);
+    auto buffer = std::move(spare_.back());
+    spare_.pop_back();
+    return buffer;
+  }
+  void give_back(std::unique_ptr<float[]> buffer) {
+    const std::lock_guard lock(mu_);
+    spare_.push_back(std::move(buffer));
+  }
+
+ private:
+  const std::size_t floats_;
+  std::mutex mu_;
+  std::vector<std::unique_ptr<float[]>> spare_;  // guarded by mu_
+};
 
 /// 1 / length, or 0: nothing is near to no query.
 float inverse_length(const float* x, std::int64_t n) {
@@ -77,10 +100,13 @@ Status CentroidIndex::build_lists(const CentroidInput& input) {
   lists_.assign(at(num_kv_heads_ * num_centroids_ * list_words_), 0);
   std::vector<float> lse;
   QUIRE_RETURN_IF_ERROR(complete_lse(input, lse));
+  VoteBuffers buffers(kCentroidsAtOnce * (input.host.end - input.host.begin / 64 * 64));
   std::vector<Status> status(at(num_kv_heads_ * blocks));
   parallel_tasks(num_kv_heads_ * blocks, [&](std::int64_t task) {
     const std::int64_t first = task % blocks * kCentroidsAtOnce;
-    status[at(task)] = fill_lists(input, lse, static_cast<std::int32_t>(task / blocks), first, std::min(num_centroids_, first + kCentroidsAtOnce));
+    auto votes = buffers.take();
+    status[at(task)] = fill_lists(input, lse, static_cast<std::int32_t>(task / blocks), first, std::min(num_centroids_, first + kCentroidsAtOnce), votes.get());
+    buffers.give_back(std::move(votes));
   });
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   return {};
@@ -125,8 +151,8 @@ Status CentroidIndex::complete_lse(const CentroidInput& input, std::vector<float
   return {};
 }
 
-/// Centroids [first, end) of a KV head: its queries and its lists.
-Status CentroidIndex::fill_lists(const CentroidInput& input, std::span<const float> lse, std::int32_t kv_head, std::int64_t first, std::int64_t end) {
+/// Centroids [first, end) of a KV head: its queries and its lists. `votes` has room for those of kCentroidsAtOnce for every host row and what shares its word.
+Status CentroidIndex::fill_lists(const CentroidInput& input, std::span<const float> lse, std::int32_t kv_head, std::int64_t first, std::int64_t end, float* votes) {
   const std::int64_t group = num_heads_ / num_kv_heads_, n = end - first, row0 = input.queries->num_rows(input.layer) - num_centroids_;
   std::vector<float> queries(at(n * group * head_dim_)), lse_of(at(n * group));
   std::vector<std::int32_t> positions(at(n));
@@ -142,8 +168,7 @@ Status CentroidIndex::fill_lists(const CentroidInput& input, std::span<const flo
   }
   // Votes begin with a word of the lists; what lies before the host rows gets none.
   const std::int64_t base = input.host.begin / 64 * 64, stride = input.host.end - base, skipped = input.host.begin - base;
-  const auto votes = std::make_unique_for_overwrite<float[]>(at(n * stride));
-  for (std::int64_t i = 0; i < n; ++i) std::fill_n(votes.get() + i * stride, skipped, -std::numeric_limits<float>::infinity());
+  for (std::int64_t i = 0; i < n; ++i) std::fill_n(votes + i * stride, skipped, -std::numeric_limits<float>::infinity());
   RowVotesArgs args{};
   args.q = queries.data();
   args.lse = lse_of.data();
@@ -155,10 +180,10 @@ Status CentroidIndex::fill_lists(const CentroidInput& input, std::span<const flo
   args.kv_head = kv_head;
   args.first_row = input.host.begin;
   args.num_rows = input.host.end - input.host.begin;
-  args.votes = votes.get() + skipped;
+  args.votes = votes + skipped;
   args.ld_votes = stride;
   QUIRE_RETURN_IF_ERROR(row_votes(args));
-  for (std::int64_t i = 0; i < n; ++i) mark_top_k({votes.get() + i * stride, at(stride)}, input.list_rows, list_at(kv_head, first + i) + base / 64);
+  for (std::int64_t i = 0; i < n; ++i) mark_top_k({votes + i * stride, at(stride)}, input.list_rows, list_at(kv_head, first + i) + base / 64);
   return {};
 }
 

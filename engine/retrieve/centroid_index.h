@@ -53,7 +53,7 @@ class CentroidIndex {
   CentroidIndex() = default;
   Status build_lists(const CentroidInput& input);
   Status complete_lse(const CentroidInput& input, std::vector<float>& lse) const;
-  Status fill_lists(const CentroidInput& input, std::span<const float> lse, std::int32_t kv_head, std::int64_t first, std::int64_t end);
+  Status fill_lists(const CentroidInput& input, std::span<const float> lse, std::int32_t kv_head, std::int64_t first, std::int64_t end, float* votes);
   void store_centroid(std::int32_t head, std::int64_t slot, const float* query);
   std::int64_t slot_of(std::int64_t i) const { return (oldest_ + i) % num_centroids_; }
   std::uint64_t* list_at(std::int32_t kv_head, std::int64_t slot) { return lists_.data() + (kv_head * num_centroids_ + slot) * list_words_; }

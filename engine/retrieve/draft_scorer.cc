@@ -61,7 +61,7 @@ Status DraftScorer::step(std::int32_t token_id, std::int32_t target_kv_heads, st
   std::vector<float>& query = ending_.query();
   const std::int64_t width = std::int64_t{c.num_heads} * c.head_dim;
   QUIRE_RETURN_IF_ERROR(rope_rotate(draft_.rope(), {.x = query.data(), .out = query.data(), .positions = &position, .rows = 1, .num_heads = c.num_heads, .ldx = width, .ldo = width}));
-  return head_scores({.query = query.data(), .position = position, .num_heads = c.num_heads, .keys = cache_.view(layer_), .target_kv_heads = target_kv_heads}, scores);
+  return head_scores(HeadScoresArgs{.query = query.data(), .position = position, .num_heads = c.num_heads, .keys = cache_.view(layer_), .target_kv_heads = target_kv_heads}, scores);
 }
 
 }  // namespace quire

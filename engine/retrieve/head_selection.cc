@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -22,7 +23,6 @@ void largest(std::span<const float> from, std::size_t n, std::size_t begin, std:
 
 /// From the head's KV heads to the target's.
 std::vector<float> to_target(std::vector<float> from, std::size_t n, std::size_t head, std::size_t target) {
-  if (head == target) return from;
   std::vector<float> out(target * n);
   for (std::size_t m = 0; m < target; ++m) {
     const bool fewer = head % target == 0, more = target % head == 0;
@@ -32,43 +32,69 @@ std::vector<float> to_target(std::vector<float> from, std::size_t n, std::size_t
   return out;
 }
 
-/// out [keys.num_rows]: of KV head m of the head, the logarithm of the largest weight that one of its query heads gives.
-Status score_head(const HeadScoresArgs& a, std::int32_t m, float* out) {
-  const std::int64_t n = a.keys.num_rows, dim = a.keys.head_dim, group = a.num_heads / a.keys.num_kv_heads;
+/// Keys of a head and how its queries are multiplied with them.
+struct Keys {
+  std::int32_t num_kv_heads;
+  std::int64_t num_rows;
+  const std::int32_t* positions;
+  bool sorted;
+  std::int64_t group;
+  /// products [group, num_rows] of KV head m, over sqrt(head_dim)
+  std::function<Status(std::int32_t m, float* products)> multiply;
+};
+
+/// out [num_rows]: of KV head m of the head, the logarithm of the largest weight that one of its query heads gives.
+Status score_head(const Keys& keys, std::int32_t position, std::int32_t m, float* out) {
+  const std::int64_t n = keys.num_rows;
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
   thread_local std::vector<float> products;
-  products.resize(static_cast<std::size_t>(group * n));
-  QUIRE_RETURN_IF_ERROR(row_scores({a.query + m * group * dim, group, dim, 1.0f / std::sqrt(static_cast<float>(dim)), {a.keys, m, nullptr, 0, n}, products.data(), n}));
-  const bool some_behind = std::any_of(a.keys.positions, a.keys.positions + n, [&](std::int32_t position) { return position > a.position; });
+  products.resize(static_cast<std::size_t>(keys.group * n));
+  QUIRE_RETURN_IF_ERROR(keys.multiply(m, products.data()));
+  const bool some_behind = keys.sorted ? n > 0 && keys.positions[n - 1] > position : std::any_of(keys.positions, keys.positions + n, [&](std::int32_t p) { return p > position; });
   std::fill_n(out, n, kNothing);
-  for (std::int64_t g = 0; g < group; ++g) {
+  for (std::int64_t g = 0; g < keys.group; ++g) {
     float* z = products.data() + g * n;
     for (std::int64_t j = 0; some_behind && j < n; ++j) {
-      if (a.keys.positions[j] > a.position) z[j] = kNothing;
+      if (keys.positions[j] > position) z[j] = kNothing;
     }
-    const float lse = log_sum_exp(z, n);
-    if (lse == kNothing) continue;
-    for (std::int64_t j = 0; j < n; ++j) out[j] = std::max(out[j], z[j] - lse);
+    if (const float lse = log_sum_exp(z, n); lse != kNothing) keep_larger(z, n, lse, out);
   }
   return {};
 }
 
-}  // namespace
-
-Status head_scores(const HeadScoresArgs& a, std::vector<float>& scores) {
-  const auto n = static_cast<std::size_t>(a.keys.num_rows);
-  const std::int32_t kv_heads = a.keys.num_kv_heads;
-  std::vector<float> best(static_cast<std::size_t>(kv_heads) * n);
+Status score_heads(const Keys& keys, std::int32_t position, std::int32_t target_kv_heads, std::vector<float>& scores) {
+  const auto n = static_cast<std::size_t>(keys.num_rows);
+  const std::int32_t kv_heads = keys.num_kv_heads;
+  scores.resize(static_cast<std::size_t>(kv_heads) * n);
   std::vector<Status> status(static_cast<std::size_t>(kv_heads));
-  const auto score = [&](std::int64_t m) { status[static_cast<std::size_t>(m)] = score_head(a, static_cast<std::int32_t>(m), best.data() + m * a.keys.num_rows); };
+  const auto score = [&](std::int64_t m) { status[static_cast<std::size_t>(m)] = score_head(keys, position, static_cast<std::int32_t>(m), scores.data() + m * keys.num_rows); };
   if (kv_heads < num_threads()) {
     for (std::int32_t m = 0; m < kv_heads; ++m) score(m);
   } else {
     parallel_tasks(kv_heads, score);
   }
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
-  scores = to_target(std::move(best), n, static_cast<std::size_t>(kv_heads), static_cast<std::size_t>(a.target_kv_heads));
+  if (kv_heads != target_kv_heads) scores = to_target(std::move(scores), n, static_cast<std::size_t>(kv_heads), static_cast<std::size_t>(target_kv_heads));
   return {};
+}
+
+}  // namespace
+
+Status head_scores(const HeadScoresArgs& a, std::vector<float>& scores) {
+  const std::int64_t group = a.num_heads / a.keys.num_kv_heads, dim = a.keys.head_dim, n = a.keys.num_rows;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  const auto multiply = [&](std::int32_t m, float* products) { return row_scores({a.query + m * group * dim, group, dim, scale, {a.keys, m, nullptr, 0, n}, products, n}); };
+  return score_heads({a.keys.num_kv_heads, n, a.keys.positions, a.keys.sorted, group, multiply}, a.position, a.target_kv_heads, scores);
+}
+
+Status head_scores(const TurnedHeadScoresArgs& a, std::vector<float>& scores) {
+  const TurnedRows& rows = a.keys.rows;
+  const std::int32_t group = a.num_heads / rows.num_kv_heads, dim = 2 * rows.num_pairs;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  const auto multiply = [&](std::int32_t m, float* products) {
+    return turned_scores({a.query + std::int64_t{m} * group * dim, rows, 0, rows.num_rows, m, 1, group, scale, products, rows.num_rows});
+  };
+  return score_heads({rows.num_kv_heads, rows.num_rows, a.keys.positions, a.keys.sorted, group, multiply}, a.position, a.target_kv_heads, scores);
 }
 
 std::vector<std::int32_t> select_tokens(std::span<const float> scores, const SelectionBudget& budget) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/retrieve/head_keys.h"
 #include "kernels/base/status.h"
 #include "kernels/kv.h"
 
@@ -23,6 +24,15 @@ struct HeadScoresArgs {
   std::int32_t target_kv_heads;
 };
 Status head_scores(const HeadScoresArgs& args, std::vector<float>& scores);
+
+/// The same over keys that lie turned around.
+struct TurnedHeadScoresArgs {
+  const float* query;
+  std::int32_t position, num_heads;
+  TurnedKeys keys;
+  std::int32_t target_kv_heads;
+};
+Status head_scores(const TurnedHeadScoresArgs& args, std::vector<float>& scores);
 
 struct SelectionBudget {
   std::int32_t tokens = 2048, sink = 4, window = 64;  ///< sink and window are counted inside `tokens`

@@ -9,7 +9,6 @@
 #include "engine/retrieve/step_attention.h"
 #include "engine/retrieve/stopwatch.h"
 #include "kernels/attention_rows.h"
-#include "kernels/page_bounds.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -123,39 +122,21 @@ Status PagedRetriever::attend(const RetrieveStep& step) {
 /// Takes in what is new in the cache: rows, and bounds of pages that are complete now.
 Status PagedRetriever::refresh(Layer& layer, const KvView& kv) {
   layer.pages.extend(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows)));
-  const std::int32_t complete = layer.pages.complete();
-  if (complete == layer.bounded) return {};
-  const std::size_t each = std::size_t{2} * static_cast<std::size_t>(kv.num_kv_heads) * static_cast<std::size_t>(kv.head_dim);
-  layer.bounds.resize(static_cast<std::size_t>(complete) * each);
-  PageBoundsArgs args{};
-  args.kv = kv;
-  args.pages = layer.pages.all().data() + layer.bounded;
-  args.num_pages = complete - layer.bounded;
-  args.bounds = layer.bounds.data() + static_cast<std::size_t>(layer.bounded) * each;
-  args.summary = policy_.summary;
-  QUIRE_RETURN_IF_ERROR(page_bounds(args));
-  layer.bounded = complete;
-  return {};
+  const std::int32_t complete = layer.pages.complete(), known = layer.summaries.num_pages();
+  if (complete == known) return {};
+  return layer.summaries.append(kv, layer.pages.all().subspan(static_cast<std::size_t>(known), static_cast<std::size_t>(complete - known)), policy_.summary);
 }
 
 /// Chooses with this step's query for every KV head.
 Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvView& kv, std::vector<HeadChoice>& choices) {
-  const std::int32_t first = policy_.sink_pages(), last = std::max(first, layer.bounded - policy_.window_pages()), n = last - first;
+  const std::int32_t first = policy_.sink_pages(), last = std::max(first, layer.summaries.num_pages() - policy_.window_pages()), n = last - first;
   const std::int32_t kv_heads = input_.num_kv_heads, group = step.num_heads / kv_heads;
   ++stats_.selections;
   choices.assign(static_cast<std::size_t>(kv_heads), {{}, last});
   if (n == 0) return {};
   scores_.resize(static_cast<std::size_t>(step.num_heads) * static_cast<std::size_t>(n));
-  PageScoresArgs args{};
-  args.q = step.query;
-  args.bounds = layer.bounds.data() + static_cast<std::size_t>(first) * 2 * static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(step.head_dim);
-  args.num_pages = args.ld_scores = n;
-  args.num_heads = step.num_heads;
-  args.num_kv_heads = kv_heads;
-  args.head_dim = step.head_dim;
-  args.scale = policy_.scale ? 1.0f / std::sqrt(static_cast<float>(step.head_dim)) : 1.0f;
-  args.scores = scores_.data();
-  QUIRE_RETURN_IF_ERROR(page_scores(args));
+  const float scale = policy_.scale ? 1.0f / std::sqrt(static_cast<float>(step.head_dim)) : 1.0f;
+  QUIRE_RETURN_IF_ERROR(layer.summaries.score(step.query, step.num_heads, first, last, scale, scores_.data()));
   const std::size_t of_group = static_cast<std::size_t>(group) * static_cast<std::size_t>(n);
   votes_.resize(static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(n));
   std::vector<Status> status(static_cast<std::size_t>(kv_heads));

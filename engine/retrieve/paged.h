@@ -9,6 +9,7 @@
 
 #include "engine/pipeline/plug_options.h"
 #include "engine/retrieve/memory_manager.h"
+#include "engine/retrieve/page_summaries.h"
 #include "engine/retrieve/resident_pages.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/retrieve/transfer_lane.h"
@@ -102,8 +103,7 @@ class PagedRetriever : public Retriever {
   struct Layer {
     explicit Layer(RetrievalPages cut) : pages(std::move(cut)) {}
     RetrievalPages pages;
-    std::vector<std::uint16_t> bounds;        ///< of the complete pages
-    std::int32_t bounded = 0;                 ///< pages in `bounds`
+    PageSummaries summaries;                  ///< of the complete pages
     std::vector<HeadChoice> choices;          ///< [num_kv_heads], empty before the first selection
     std::optional<ResidentPages> resident;    ///< once the layer has left the device
     std::vector<float> last_query;            ///< [num_heads, head_dim]

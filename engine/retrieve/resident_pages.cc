@@ -39,7 +39,9 @@ void ResidentPages::set_positions(Head& head, std::int32_t slot, const KvStretch
   std::fill(std::copy(positions.begin() + rows.begin, positions.begin() + rows.end, begin), begin + page_tokens_, kNowhere);
 }
 
-void ResidentPages::order(Head& head) const {
+void ResidentPages::order(const Head& head) const {
+  if (head.ordered) return;
+  head.ordered = true;
   const std::int64_t parts = page_tokens_ / kPageTokens;
   std::vector<std::pair<std::int32_t, std::int64_t>> used;  // page, slot
   for (std::int64_t slot = 0; slot < num_slots_; ++slot) {
@@ -82,7 +84,7 @@ void ResidentPages::want(std::int32_t head_index, std::span<const std::int32_t> 
     holds = -1;
     set_positions(head, slot, {0, 0}, positions);
   }
-  order(head);
+  head.ordered = false;
 }
 
 /// Rows that follow each other in one page of the host and in one part of the slot.
@@ -126,7 +128,7 @@ std::int64_t ResidentPages::append(const KvView& host, const RetrievalPages& pag
     if (slot < 0) continue;
     copy_run(host, row, 1, m, slot, at);
     heads_[static_cast<std::size_t>(m)].positions[static_cast<std::size_t>(std::int64_t{slot} * page_tokens_ + at)] = host.positions[row];
-    order(heads_[static_cast<std::size_t>(m)]);
+    heads_[static_cast<std::size_t>(m)].ordered = false;
     bytes += copy_bytes({row, row + 1});
   }
   return bytes;
@@ -134,6 +136,7 @@ std::int64_t ResidentPages::append(const KvView& host, const RetrievalPages& pag
 
 KvView ResidentPages::view(std::int32_t head_index) const {
   const Head& head = heads_[static_cast<std::size_t>(head_index)];
+  order(head);
   const auto row_bytes = static_cast<std::int64_t>(head_dim_) * static_cast<std::int64_t>(dtype_bytes(dtype_));
   return KvView{.pages = head.ordered_pages.data(), .positions = head.ordered_positions.data(), .num_rows = static_cast<std::int64_t>(head.ordered_positions.size()), .num_kv_heads = 1, .head_dim = head_dim_,
                 .dtype = dtype_, .kv_stride = kPageTokens * row_bytes, .head_stride = 0, .token_stride = row_bytes, .sorted = false};

@@ -54,12 +54,14 @@ class ResidentPages {
     std::vector<std::int32_t> slot_of;    ///< by page, -1 or past the end: none
     std::vector<std::int32_t> positions;  ///< [num_slots * page_tokens]
     std::vector<const void*> pages;       ///< [num_slots * page_tokens / kPageTokens]
-    std::vector<const void*> ordered_pages;        ///< of slots in use, by page
-    std::vector<std::int32_t> ordered_positions;   ///< the same
+    // What view() shows; made when it is asked for after a change.
+    mutable std::vector<const void*> ordered_pages;        ///< of slots in use, by page
+    mutable std::vector<std::int32_t> ordered_positions;   ///< the same
+    mutable bool ordered = false;
   };
   std::int32_t slot_of(std::int32_t head, std::int32_t page) const;
   void copy_run(const KvView& host, std::int64_t row, std::int64_t rows, std::int32_t head, std::int32_t slot, std::int64_t at) const;
-  void order(Head& head) const;
+  void order(const Head& head) const;
   void set_positions(Head& head, std::int32_t slot, const KvStretch& rows, std::span<const std::int32_t> positions) const;
 
   DeviceBuffer memory_;

@@ -29,8 +29,7 @@ Status RowChoice::score(const HostStep& step, std::span<const std::int32_t> rows
   votes_.assign(rows.size(), -std::numeric_limits<float>::infinity());
   for (std::int64_t g = 0; g < step.group; ++g) {
     const float* z = products_.data() + g * n;
-    const float lse = log_sum_exp(z, n);
-    for (std::int64_t j = 0; j < n; ++j) votes_[at(j)] = std::max(votes_[at(j)], z[j] - lse);
+    keep_larger(z, n, log_sum_exp(z, n), votes_.data());
   }
   return {};
 }

@@ -93,7 +93,7 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
   memory.requests = input.device_requests;
   memory.num_layers = input.num_layers;
   memory.row_bytes = TokenSlots::bytes_for(kv.num_kv_heads, kv.head_dim, kv.dtype, kPageTokens) / kPageTokens;
-  memory.retrieval_row_bytes = input.head != nullptr ? HeadKeys::bytes_for(input.head->config(), kv.dtype, kPageTokens) / kPageTokens : scorer_row_bytes_;
+  memory.retrieval_row_bytes = input.head != nullptr ? HeadKeys::bytes_for(input.head->config(), kPageTokens) / kPageTokens : scorer_row_bytes_;
   memory.budget_rows = (budget_.tokens + kPageTokens - 1) / kPageTokens * kPageTokens;
   memory_ = LayerMemory(*input.device, memory, options.word(table(), "decode_resident") == "none" ? Residency::kNothing : Residency::kWhatFits);
   stats_.device_bytes = scorer_bytes();
@@ -112,7 +112,7 @@ Status SpeContextRetriever::read_prompt(const RetrieveInput& input) {
     scorer_row_bytes_ = DraftScorer::row_bytes(*input.draft, layer);
     return draft_->read(input.prompt->token_ids());
   }
-  keys_.emplace(*input.device, *input.head, input.cache->view(0).dtype);
+  keys_.emplace(*input.device, *input.head);
   query_.resize(at(input.head->config().query_dim()));
   key_.resize(at(input.head->config().key_dim()));
   const auto last = input.prompt->last_feature();
@@ -221,7 +221,7 @@ Status SpeContextRetriever::score(std::int32_t token_id, std::int32_t position) 
   const RetrievalHeadConfig& c = input_.head->config();
   QUIRE_RETURN_IF_ERROR(rope_rotate(input_.head->rope(), {.x = query_.data(), .out = query_.data(), .positions = &position, .rows = 1, .num_heads = c.num_heads,
                                                           .ldx = c.query_dim(), .ldo = c.query_dim()}));
-  return head_scores({.query = query_.data(), .position = position, .num_heads = c.num_heads, .keys = keys_->view(), .target_kv_heads = input_.num_kv_heads}, scores_);
+  return head_scores(TurnedHeadScoresArgs{.query = query_.data(), .position = position, .num_heads = c.num_heads, .keys = keys_->view(), .target_kv_heads = input_.num_kv_heads}, scores_);
 }
 
 void SpeContextRetriever::choose(Group& group) {
@@ -285,9 +285,7 @@ Status SpeContextRetriever::bring(std::int32_t index) {
   auto copy = [kv, pages = std::move(pages), loads = std::move(loads), slots = &*layer.slots] {
     KvView host = kv;
     host.pages = pages.data();
-    for (std::size_t m = 0; m < loads.size(); ++m) {
-      for (const SlotLoad& load : loads[m]) slots->copy(host, static_cast<std::int32_t>(m), load);
-    }
+    for (std::size_t m = 0; m < loads.size(); ++m) slots->copy_all(host, static_cast<std::int32_t>(m), loads[m]);
     return Status();
   };
   if (input_.transfers == nullptr) return copy();

@@ -45,6 +45,8 @@ class TokenSlots {
   static std::int64_t bytes_for(std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype, std::int32_t num_slots);
 
   void copy(const KvView& host, std::int32_t head, const SlotLoad& load) const;
+  /// All of them. Rows lie anywhere on the host: those that come next are fetched meanwhile.
+  void copy_all(const KvView& host, std::int32_t head, std::span<const SlotLoad> loads) const;
   /// What copying one row of one KV head moves.
   std::int64_t row_bytes() const { return 2 * half_row_bytes_; }
   /// A slot is a row. All stand at position 0: what is in a slot and listed was chosen for the query.
@@ -52,6 +54,8 @@ class TokenSlots {
   std::int64_t bytes() const { return memory_.size(); }
 
  private:
+  std::byte* slot_at(std::int32_t head, std::int64_t slot) const;
+
   DeviceBuffer memory_;
   std::vector<const void*> pages_;
   std::vector<std::int32_t> positions_;

@@ -16,5 +16,6 @@ void row_values_rows(const RowValuesArgs& args, std::int64_t begin, std::int64_t
 
 float log_sum_exp(const float* x, std::int64_t n);
 void exp_minus(float* x, std::int64_t n, float lse);
+void keep_larger(const float* x, std::int64_t n, float lse, float* out);
 
 }  // namespace quire::cpu

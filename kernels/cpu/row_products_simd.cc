@@ -268,6 +268,10 @@ void ExpMinus(float* x, std::int64_t n, float lse) {
   for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR { hn::StoreU(fast_exp(d, hn::Sub(hn::LoadU(d, x + i), hn::Set(d, lse))), d, x + i); });
 }
 
+void KeepLarger(const float* x, std::int64_t n, float lse, float* out) {
+  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR { hn::StoreU(hn::Max(hn::LoadU(d, out + i), hn::Sub(hn::LoadU(d, x + i), hn::Set(d, lse))), d, out + i); });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace quire::cpu
 HWY_AFTER_NAMESPACE();
@@ -284,6 +288,7 @@ HWY_EXPORT(ByRowScratch);
 HWY_EXPORT(ValueRows);
 HWY_EXPORT(LogSumExp);
 HWY_EXPORT(ExpMinus);
+HWY_EXPORT(KeepLarger);
 
 }  // namespace
 
@@ -295,6 +300,7 @@ void row_scores_by_row_rows(const RowScoresArgs& args, std::int64_t begin, std::
 void row_values_rows(const RowValuesArgs& args, std::int64_t begin, std::int64_t end, float* out) { HWY_DYNAMIC_DISPATCH(ValueRows)(args, begin, end, out); }
 float log_sum_exp(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(LogSumExp)(x, n); }
 void exp_minus(float* x, std::int64_t n, float lse) { HWY_DYNAMIC_DISPATCH(ExpMinus)(x, n, lse); }
+void keep_larger(const float* x, std::int64_t n, float lse, float* out) { HWY_DYNAMIC_DISPATCH(KeepLarger)(x, n, lse, out); }
 
 }  // namespace quire::cpu
 #endif

@@ -1,6 +1,7 @@
 #include "kernels/cpu/row_votes_tiles.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 
 #include "kernels/cpu/cpu_features.h"
@@ -64,6 +65,15 @@ HWY_INLINE void VoteOfGroup(const RowVotesArgs& a, std::int64_t i, const float* 
   for (std::int64_t lane = valid / lanes * lanes; lane < valid; ++lane) out[lane] = votes[lane];
 }
 
+/// Fetches the keys of kVoteRows rows from `first` on, the part-th of `parts`: a head's rows lie apart, so nothing foretells them.
+HWY_INLINE void FetchTile(const RowVotesArgs& a, std::int64_t first, std::int64_t part, std::int64_t parts) {
+  const std::int64_t row_bytes = a.kv.head_dim * static_cast<std::int64_t>(dtype_bytes(a.kv.dtype)), end = std::min(first + kVoteRows, a.first_row + a.num_rows);
+  for (std::int64_t row = first + kVoteRows * part / parts; row < std::min(first + kVoteRows * (part + 1) / parts, end); ++row) {
+    const auto* at = static_cast<const std::byte*>(a.kv.pages[row / kPageTokens]) + a.kv_head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
+    for (std::int64_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(at + i);
+  }
+}
+
 void VoteTiles(const RowVotesArgs& a, std::int64_t begin, std::int64_t end, float* scratch) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -76,6 +86,7 @@ void VoteTiles(const RowVotesArgs& a, std::int64_t begin, std::int64_t end, floa
     for (std::int64_t j = 0; j < kVoteRows; ++j) positions[j] = j < valid ? a.kv.positions[a.first_row + first + j] : std::numeric_limits<std::int32_t>::max();
     TurnHeadKeys(a.kv, a.kv_head, a.first_row + first, kVoteRows, valid, keys);
     for (std::int64_t r = 0; r < padded; r += kRegisterRows) {
+      FetchTile(a, a.first_row + first + kVoteRows, r / kRegisterRows, padded / kRegisterRows);
       for (std::int64_t lane = 0; lane < kVoteRows; lane += 2 * lanes) MultiplyTile(q + r * dim, keys + lane, dim, products + r * kVoteRows + lane);
     }
     for (std::int64_t i = 0; i < a.num_groups; ++i) VoteOfGroup(a, i, products + i * a.group * kVoteRows, positions, valid, a.votes + i * a.ld_votes + first);

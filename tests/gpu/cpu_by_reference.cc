@@ -24,6 +24,7 @@
 #include "kernels/rope.h"
 #include "kernels/row_products.h"
 #include "kernels/row_votes.h"
+#include "kernels/turned_rows.h"
 #include "kernels/topk.h"
 
 namespace quire {
@@ -153,6 +154,10 @@ float log_sum_exp(const float* x, std::int64_t n) {
 void exp_minus(float* x, std::int64_t n, float lse) {
   for (std::int64_t i = 0; i < n; ++i) x[i] = x[i] > -INFINITY ? std::exp(x[i] - lse) : 0.0f;
 }
+void keep_larger(const float* x, std::int64_t n, float lse, float* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = std::max(out[i], x[i] - lse);
+}
+Status turned_scores(const TurnedScoresArgs& args) { return turned_scores_reference(args); }
 Status row_values(const RowValuesArgs& args) { return row_values_reference(args); }
 Status row_votes(const RowVotesArgs& args) { return row_votes_reference(args); }
 std::int64_t argmax(const float* x, std::int64_t n) { return top_k_reference(std::span(x, static_cast<std::size_t>(n)), 1)[0]; }

@@ -121,6 +121,9 @@ TEST(RowProducts, SoftmaxIsThatOfTheDefinition) {
     } else {
       EXPECT_NEAR(lse, std::log(sum), 1e-5);
     }
+    std::vector<float> most(x.size(), -1.0f);
+    keep_larger(x.data(), n, lse, most.data());
+    for (std::size_t i = 0; i < most.size(); ++i) EXPECT_EQ(most[i], std::max(-1.0f, x[i] - lse)) << "n " << n << " at " << i;
     std::vector<float> weights = x;
     exp_minus(weights.data(), n, lse);
     for (std::size_t i = 0; i < weights.size(); ++i) EXPECT_NEAR(weights[i], std::exp(double{x[i]}) / sum, 1e-5) << "n " << n << " at " << i;

@@ -49,7 +49,7 @@ TEST_P(HeadScoresTest, AreTheLargestWeightsOfTheHeadsThatStandForAKvHead) {
   PagedKv keys(kRows, kv_heads, kDim, DType::kF32, PageLayout::kTokenMajor, 5);
   const auto query = random_floats(heads * kDim, 6);
   std::vector<float> scores;
-  ASSERT_TRUE(head_scores({.query = query.data(), .position = kRows, .num_heads = heads, .keys = keys.view(true), .target_kv_heads = target}, scores).ok());
+  ASSERT_TRUE(head_scores(HeadScoresArgs{.query = query.data(), .position = kRows, .num_heads = heads, .keys = keys.view(true), .target_kv_heads = target}, scores).ok());
   ASSERT_EQ(scores.size(), static_cast<std::size_t>(target * kRows));
   const auto a = weights(query, keys, heads, kv_heads);
   for (std::int32_t m = 0; m < target; ++m) {
@@ -69,7 +69,7 @@ TEST(HeadScores, RowsBehindTheQueryCountForNothing) {
   PagedKv keys(kRows, 2, kDim, DType::kF32, PageLayout::kTokenMajor, 5);
   const auto query = random_floats(4 * kDim, 6);
   std::vector<float> scores;
-  ASSERT_TRUE(head_scores({.query = query.data(), .position = 10, .num_heads = 4, .keys = keys.view(true), .target_kv_heads = 2}, scores).ok());
+  ASSERT_TRUE(head_scores(HeadScoresArgs{.query = query.data(), .position = 10, .num_heads = 4, .keys = keys.view(true), .target_kv_heads = 2}, scores).ok());
   for (std::size_t j = 11; j < kRows; ++j) EXPECT_EQ(scores[j], -std::numeric_limits<float>::infinity()) << j;
   EXPECT_TRUE(std::isfinite(scores[10]));
 }

@@ -161,19 +161,20 @@ TEST_F(RetrievalHeadTest, KeysAreKeptRotated) {
   std::vector<float> raw(3 * 32);
   ASSERT_TRUE(head->project(ids, nullptr, nullptr, raw.data()).ok());
   DevicePool pool(0);
-  HeadKeys keys(pool, *head, DType::kF32);
+  HeadKeys keys(pool, *head);
   ASSERT_TRUE(keys.append(raw.data(), std::span(positions).first(1)).ok());
   ASSERT_TRUE(keys.append(raw.data() + 32, std::span(positions).subspan(1)).ok());
   EXPECT_EQ(pool.bytes_in_use(), keys.bytes());
-  EXPECT_EQ(keys.bytes(), HeadKeys::bytes_for(head->config(), DType::kF32, 3));
+  EXPECT_EQ(keys.bytes(), HeadKeys::bytes_for(head->config(), 3));
   ASSERT_TRUE(rope_rotate(head->rope(), {.x = raw.data(), .out = raw.data(), .positions = positions.data(), .rows = 3, .num_heads = 2, .ldx = 32, .ldo = 32}).ok());
-  const KvView view = keys.view();
-  ASSERT_EQ(view.num_rows, 3);
+  const TurnedKeys view = keys.view();
+  ASSERT_EQ(view.rows.num_rows, 3);
   EXPECT_FALSE(view.sorted) << "300, 2, 511";
   for (std::int64_t row = 0; row < 3; ++row) {
     for (std::int64_t m = 0; m < 2; ++m) {
-      const auto* at = static_cast<const std::byte*>(view.pages[0]) + m * view.head_stride + row * view.token_stride;
-      EXPECT_EQ(std::memcmp(at, raw.data() + row * 32 + m * 16, 64), 0) << "row " << row << " head " << m;
+      for (std::int64_t c = 0; c < 16; ++c) {
+        EXPECT_EQ(view.rows.blocks[0][turned_at(8, m, c / 2, row) + c % 2], f32_to_bf16(raw[static_cast<std::size_t>(row * 32 + m * 16 + c)])) << "row " << row << " head " << m << " channel " << c;
+      }
     }
     EXPECT_EQ(view.positions[row], positions[static_cast<std::size_t>(row)]);
   }
@@ -183,7 +184,7 @@ TEST_F(RetrievalHeadTest, APoolWithoutRoomTakesNoKeys) {
   const HeadFolder files;
   const auto head = load(files);
   DevicePool pool(1000);
-  HeadKeys keys(pool, *head, DType::kF32);
+  HeadKeys keys(pool, *head);
   const std::vector<float> raw(32);
   const std::int32_t position = 0;
   EXPECT_EQ(keys.append(raw.data(), std::span(&position, 1)).code(), Code::kResourceExhausted);

@@ -183,12 +183,12 @@ TEST_F(SpeContextTest, ChoosesByTheHeadOverTheTokensBefore) {
   }
   ASSERT_TRUE(track.add_embedded(ids, positions).ok());
   DevicePool pool(0);
-  HeadKeys all(pool, *head_, DType::kF16);
+  HeadKeys all(pool, *head_);
   ASSERT_TRUE(all.append(track.keys().data(), positions).ok());
   std::vector<float> q(kQuery), scores;
   ASSERT_TRUE(head_->project(std::span(ids).last(1), nullptr, q.data(), nullptr).ok());
   ASSERT_TRUE(rope_rotate(head_->rope(), {.x = q.data(), .out = q.data(), .positions = &positions.back(), .rows = 1, .num_heads = kHeads, .ldx = kQuery, .ldo = kQuery}).ok());
-  ASSERT_TRUE(head_scores({.query = q.data(), .position = positions.back(), .num_heads = kHeads, .keys = all.view(), .target_kv_heads = kKvHeads}, scores).ok());
+  ASSERT_TRUE(head_scores(TurnedHeadScoresArgs{.query = q.data(), .position = positions.back(), .num_heads = kHeads, .keys = all.view(), .target_kv_heads = kKvHeads}, scores).ok());
   for (std::size_t m = 0; m < kKvHeads; ++m) {
     EXPECT_EQ(run.plug().attended_rows(0, static_cast<std::int32_t>(m)), select_tokens(std::span(scores).subspan(m * ids.size(), ids.size()), {48, 2, 6}));
   }
@@ -280,7 +280,7 @@ TEST_F(SpeContextTest, HoldsWhatItSaysAndNoMore) {
   Decoding run("specontext", budget(40));
   (void)run.next();
   const std::int64_t slots = kLayers * 48 * kKvHeads * 2 * kDim * 2;  // 40 in pages of 16
-  EXPECT_EQ(run.device.bytes_in_use(), slots + HeadKeys::bytes_for(head_->config(), DType::kF16, kPrompt + 1));
+  EXPECT_EQ(run.device.bytes_in_use(), slots + HeadKeys::bytes_for(head_->config(), kPrompt + 1));
   EXPECT_EQ(run.retriever->stats().device_bytes, run.device.bytes_in_use());
   run.retriever->settle();
   run.retriever = std::move(*make_retriever("dense"));
