@@ -1,23 +1,25 @@
 #!/usr/bin/env bash
-# What decoding over a part of the context loses: models/long on contexts of about 8,000 tokens, budgets of 1,024 (--budget), every layer within it (no dense layers). Questions: a hidden
+# What decoding over a part of the context loses: models/long (--model) on contexts of about 8,000 tokens, budgets of 1,024 (--budget), every layer within it (no dense layers). Questions: a hidden
 # number (needle), a fact whose passage does not name its subject (continuation), and hidden numbers asked one after the other in one conversation (multi_turn; the first of
 # each conversation is left out, it is a needle).
-#   bench/decode_accuracy.sh [--quick] [--per-kind N] [--limit N] [--budget N,N,...] [--retrievers LIST] [--state FOLDER]
+#   bench/decode_accuracy.sh [--quick] [--model FOLDER] [--per-kind N] [--limit N] [--budget N,N,...] [--retrievers LIST] [--state FOLDER]
 # --limit: ask N of each kind only. LIST: retrievers, or retriever,option=value,...; separated by spaces. --state keeps suite and finished rows: the same command goes on after an interruption, and another LIST measures
-# only what is missing. Prints {"settings", "rows"}: the columns of docs/fidelity.md, retriever and budget, and em_difference, paired with dense decoding.
+# only what is missing. Prints {"settings", "rows"}: the columns of docs/fidelity.md, retriever and budget, and of its details em_difference (paired with dense decoding), moved
+# (share of what steps want that is not on the device yet: one less the overlap of a step's choice with the one before) and corrected (share of KV heads that chose anew first): retrievers with slots have no layer stay on the device.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-per_kind=100; limit=0; budget=1024; state=
-retrievers="freekv,decode_sink=128,decode_window=128 specontext ctkvr,decode_window=128 flat,decode_window=128 quest shadowkv arkvale raas"
+per_kind=100; limit=0; budget=1024; state=; model=models/long
+retrievers="freekv specontext ctkvr flat quest shadowkv arkvale raas"
 while [ $# -gt 0 ]; do
   case "$1" in
     --quick) per_kind=2 ;;
+    --model) model="${2:?--model needs a folder}"; shift ;;
     --per-kind) per_kind="${2:?--per-kind needs a number}"; shift ;;
     --limit) limit="${2:?--limit needs a number}"; shift ;;
     --budget) budget="${2:?--budget needs numbers of tokens}"; shift ;;
     --retrievers) retrievers="${2:?--retrievers needs a list}"; shift ;;
     --state) state="$(realpath -m "${2:?--state needs a folder}")"; shift ;;
-    *) echo "usage: bench/decode_accuracy.sh [--quick] [--per-kind N] [--limit N] [--budget N] [--retrievers LIST] [--state FOLDER]" >&2; exit 2 ;;
+    *) echo "usage: bench/decode_accuracy.sh [--quick] [--model FOLDER] [--per-kind N] [--limit N] [--budget N] [--retrievers LIST] [--state FOLDER]" >&2; exit 2 ;;
   esac
   shift
 done
@@ -44,11 +46,13 @@ for tokens in ${budget//,/ }; do
   for retriever in $retrievers; do
     name="${retriever%%,*}"; options="${retriever#"$name"}"
     case "$name" in specontext) dense= ;; *) dense=,decode_dense_layers=0 ;; esac
+    case "$name" in freekv|specontext|arkvale) dense+=,decode_resident=none ;; esac
     strategies+=",recompute:decode=$name,decode_budget=$tokens$dense$options"
   done
 done
-build/release/quire fidelity -m models/long --model.retrieval_head_path=models/long/head --suite "$suite" --limit "$limit" --strategies "$strategies" --json "$state/accuracy.json" >&2
+head=none; [ ! -d "$model/head" ] || head="$model/head"
+build/release/quire fidelity -m "$model" --model.retrieval_head_path="$head" --suite "$suite" --limit "$limit" --strategies "$strategies" --json "$state/accuracy.json" >&2
 jq '
   def choice: {decode: (capture("decode=(?<name>[a-z]+)").name // "dense"), budget: (capture("decode_budget=(?<tokens>[0-9]+)").tokens | tonumber)} // {decode: "dense", budget: null};
   . as $r | {settings: ($r.settings + {model: $r.model.name, commit: $r.commit, skipped: ($r.skipped | length)}),
-   rows: [range($r.rows | length) | . as $i | $r.rows[$i] + ($r.rows[$i].strategy | choice) + {em_difference: $r.details[$i].em_difference}]}' "$state/accuracy.json"
+   rows: [range($r.rows | length) | . as $i | $r.rows[$i] + ($r.rows[$i].strategy | choice) + ($r.details[$i] | {em_difference, moved, corrected})]}' "$state/accuracy.json"

@@ -1,7 +1,9 @@
 // Time of a decode step against the length of the context, for dense decoding and every retriever, on random weights of the 1B shape over a cache of random rows. Each
 // retriever decodes over the same cache, once with every layer on the device and once with none where it knows the difference. Prints {"settings": ..., "rows": [...]}.
-//   quire_decode_bench [--quick] [--contexts N,N,...] [--steps N] [--budget N] [--batch N] [--weights bf16|int8] [--retrievers NAME,NAME,...] [--options KEY=VALUE,...] [--threads N]
+//   quire_decode_bench [--quick] [--contexts N,N,...] [--steps N] [--budget N] [--batch N] [--hold N] [--ablations] [--weights bf16|int8] [--retrievers NAME,NAME,...] [--options KEY=VALUE,...] [--threads N]
 // --options go to the retrievers that know them: what a method owes to one of its parts (decode_tau=1.1: no speculation; decode_updates=off, decode_rerank=off ...).
+// --ablations: FreeKV, CTkvr and SpeContext whole and without one of their parts each (`without`). --hold: steps that take the same token one after the other: random tokens, a new one in each step, have a retrieval
+// head choose almost everything anew.
 // cpu_ms: processor time of a step, mean; retrieval_ms: what choosing rows and having them brought takes of a step, over the batch, mean. --batch: sequences that decode together, each over rows of its own. of_dense compares with `dense` of the same run, and with what it would take at the speed of memory: `ceiling_ms`.
 #include <algorithm>
 #include <cmath>
@@ -14,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/decode_variants.h"
 #include "bench/machine_rates.h"
 #include "bench/model_shapes.h"
 #include "engine/pipeline/decode_batch.h"
@@ -31,9 +34,9 @@ struct Options {
   std::vector<std::int64_t> contexts = {8192, 16384, 32768, 65536};
   std::vector<std::string> retrievers;  ///< empty: all of them
   std::map<std::string, std::string, std::less<>> given;  ///< options of retrievers
-  std::int64_t steps = 32, budget = 2048, batch = 1;
+  std::int64_t steps = 32, budget = 2048, batch = 1, hold = 1;
   WeightFormat weights = WeightFormat::kBF16;
-  bool quick = false;
+  bool quick = false, ablations = false;
 };
 
 /// One sequence: the rows of its context, and its tokens as the retrieval head sees them.
@@ -59,23 +62,6 @@ double cpu_ms() {
 double percentile(std::vector<double> values, std::size_t percent) {
   std::sort(values.begin(), values.end());
   return values[std::min(values.size() - 1, values.size() * percent / 100)];
-}
-
-/// A retriever with its options.
-struct Variant {
-  std::string name, resident;  ///< resident: auto, none, or empty where there is no such option
-};
-
-std::vector<Variant> variants(const std::vector<std::string>& wanted) {
-  std::vector<Variant> out = {{"dense", ""}};
-  for (const std::string& name : retriever_names()) {
-    if (name == "dense" || (!wanted.empty() && std::ranges::find(wanted, name) == wanted.end())) continue;
-    const auto table = (*make_retriever(name))->options();
-    const bool knows = std::any_of(table.begin(), table.end(), [](const PlugOption& o) { return o.name == "decode_resident"; });
-    if (!knows) out.push_back({name, ""});
-    else for (const char* resident : {"auto", "none"}) out.push_back({name, resident});
-  }
-  return out;
 }
 
 class Bench {
@@ -106,7 +92,7 @@ class Bench {
       std::fprintf(stderr, "%ld tokens\n", static_cast<long>(context));
       for (const auto& sequence : sequences_) fill(sequence->cache, sequence->track, context);
       double dense_ms = 0;
-      for (const Variant& variant : variants(options_.retrievers)) {
+      for (const Variant& variant : options_.ablations ? ablations(options_.retrievers) : variants(options_.retrievers)) {
         const std::string row = measure(variant, context, dense_ms);
         std::fprintf(stderr, "%s\n", row.c_str());
         rows += (rows.empty() ? "\n  " : ",\n  ") + row;
@@ -138,13 +124,14 @@ class Bench {
     }
   }
 
-  std::unique_ptr<Retriever> prepare(const Variant& variant, Sequence& sequence, std::int64_t context, DevicePool& device, TransferLane& lane) {
+  std::unique_ptr<Retriever> prepare(const Variant& variant, Sequence& sequence, std::int64_t context, DevicePool& device, TransferLane* lane) {
     const ModelConfig& c = model_->config();
     std::map<std::string, std::string, std::less<>> given;
     if (variant.name != "dense" && variant.name != "magicpig") given["decode_budget"] = std::to_string(options_.budget);
     if (!variant.resident.empty()) given["decode_resident"] = variant.resident;
     auto retriever = std::move(*make_retriever(variant.name));
     const auto table = retriever->options();
+    for (const auto& [key, value] : variant.options) given[key] = value;
     for (const auto& [key, value] : options_.given) {
       if (std::ranges::any_of(table, [&](const PlugOption& o) { return o.name == key; })) given[key] = value;
     }
@@ -157,7 +144,8 @@ class Bench {
     input.contexts = std::span(&whole, 1);
     input.options = &options;
     input.device = &device;
-    input.transfers = &lane;
+    input.transfers = lane;
+    input.device_requests = static_cast<std::int32_t>(options_.batch);
     input.head = head_.get();
     input.prompt = &sequence.track;
     input.prompt_tokens = context;
@@ -181,12 +169,19 @@ class Bench {
     return static_cast<double>(model_->decode_weight_bytes() + options_.batch * rows * row_bytes) / read_bytes_per_ms_;
   }
 
+  /// Of the pool; 0: no limit.
+  std::int64_t device_bytes(const Variant& variant, std::int64_t context) const {
+    const ModelConfig& c = model_->config();
+    const auto layer_bytes = static_cast<double>(options_.batch * (context + options_.steps + 64) * 2 * 2 * c.num_kv_heads * c.head_dim);
+    return static_cast<std::int64_t>(variant.device_layers * layer_bytes);
+  }
+
   std::string measure(const Variant& variant, std::int64_t context, double& dense_ms) {
-    DevicePool device(0);
-    TransferLane lane;
+    DevicePool device(device_bytes(variant, context));
+    TransferLane lane({}, variant.streams);
     prepare_ms_ = 0;
     std::vector<std::unique_ptr<Retriever>> retrievers;
-    for (const auto& sequence : sequences_) retrievers.push_back(prepare(variant, *sequence, context, device, lane));
+    for (const auto& sequence : sequences_) retrievers.push_back(prepare(variant, *sequence, context, device, variant.streams > 0 ? &lane : nullptr));
     DecodeBatch batch(*model_);
     std::vector<double> times;
     RetrieveStats before;
@@ -205,7 +200,7 @@ class Bench {
       }
       std::vector<DecodeRow> rows(sequences_.size());
       for (std::size_t i = 0; i < rows.size(); ++i) {
-        rows[i].token_id = static_cast<std::int32_t>((step * 7919 + 5 + static_cast<std::int64_t>(i) * 131) % model_->config().vocab_size);
+        rows[i].token_id = static_cast<std::int32_t>((step / options_.hold * 7919 + 5 + static_cast<std::int64_t>(i) * 131) % model_->config().vocab_size);
         rows[i].position = static_cast<std::int32_t>(context + step);
         rows[i].cache = &sequences_[i]->cache;
         rows[i].retriever = retrievers[i].get();
@@ -224,15 +219,16 @@ class Bench {
     if (variant.name == "dense") dense_ms = ms;
     const auto share = [](std::int64_t part, std::int64_t of) { return of > 0 ? static_cast<double>(part) / static_cast<double>(of) : 0; };
     const std::int64_t wanted = s.pages_wanted + s.rows_wanted - before.pages_wanted - before.rows_wanted, copied = s.pages_copied + s.rows_copied - before.pages_copied - before.rows_copied;
-    char text[1024];
+    char text[1280];
     std::snprintf(text, sizeof text,
-                  "{\"model\": \"%s\", \"context\": %ld, \"batch\": %ld, \"decode\": \"%s\", \"resident\": \"%s\", \"budget\": %ld, \"step_ms_median\": %.2f, \"step_ms_p99\": %.2f, \"cpu_ms\": %.2f, \"retrieval_ms\": %.2f, \"retrieval_share\": %.3f, "
+                  "{\"model\": \"%s\", \"context\": %ld, \"batch\": %ld, \"decode\": \"%s\", \"resident\": \"%s\", \"without\": \"%s\", \"budget\": %ld, \"step_ms_median\": %.2f, \"step_ms_p99\": %.2f, \"cpu_ms\": %.2f, \"retrieval_ms\": %.2f, \"retrieval_share\": %.3f, "
                   "\"tokens_per_s\": %.2f, \"of_dense\": %.3f, \"ceiling_ms\": %.2f, \"ceiling_of_dense\": %.3f, \"prepare_ms\": %.1f, \"copied_bytes_per_step\": %.0f, \"moved_share\": %.4f, "
-                  "\"waits_per_step\": %.2f, \"overlap\": %.3f, \"device_bytes\": %ld}",
-                  kLlama1B.name, static_cast<long>(context), static_cast<long>(options_.batch), variant.name.c_str(), variant.resident.empty() ? "-" : variant.resident.c_str(),
+                  "\"waits_per_step\": %.2f, \"overlap\": %.3f, \"corrected_share\": %.3f, \"rows_scored_per_step\": %.0f, \"device_bytes\": %ld}",
+                  kLlama1B.name, static_cast<long>(context), static_cast<long>(options_.batch), variant.name.c_str(), variant.resident.empty() ? "-" : variant.resident.c_str(), variant.without.c_str(),
                   static_cast<long>(options_.budget), ms, percentile(times, 99), cpu / steps, choosing / steps, choosing / std::accumulate(times.begin(), times.end(), 0.0), 1e3 * static_cast<double>(options_.batch) / ms, ms / dense_ms, ceiling_ms(variant, context),
-                  ceiling_ms(variant, context) / ceiling_ms({"dense", ""}, context), prepare_ms_ / static_cast<double>(options_.batch),
+                  ceiling_ms(variant, context) / ceiling_ms({.name = "dense"}, context), prepare_ms_ / static_cast<double>(options_.batch),
                   static_cast<double>(s.bytes_copied - before.bytes_copied) / steps, share(copied, wanted), static_cast<double>(s.waits - before.waits) / steps, s.overlap(),
+                  share(s.heads_corrected - before.heads_corrected, s.heads_corrected + s.heads_kept - before.heads_corrected - before.heads_kept), static_cast<double>(s.rows_scored - before.rows_scored) / steps,
                   static_cast<long>(s.device_bytes));
     return text;
   }
@@ -295,7 +291,7 @@ bool parse_options(std::string_view text, std::map<std::string, std::string, std
 }
 
 int usage() {
-  std::fprintf(stderr, "usage: quire_decode_bench [--quick] [--contexts N,N,... (1024..130000)] [--steps N] [--budget N] [--batch N] [--weights bf16|int8] [--retrievers NAME,...] [--options KEY=VALUE,...] [--threads N]\n");
+  std::fprintf(stderr, "usage: quire_decode_bench [--quick] [--contexts N,N,... (1024..130000)] [--steps N] [--budget N] [--batch N] [--hold N] [--ablations] [--weights bf16|int8] [--retrievers NAME,...] [--options KEY=VALUE,...] [--threads N]\n");
   return 2;
 }
 
@@ -304,6 +300,10 @@ int run(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
+    if (arg == "--ablations") {
+      options.ablations = true;
+      continue;
+    }
     if (arg == "--quick") {
       options.quick = true;
       options.contexts = {4096, 8192};
@@ -320,6 +320,8 @@ int run(int argc, char** argv) {
       options.budget = std::clamp(std::atol(value), 1280l, 65536l) / 64 * 64;
     } else if (arg == "--batch") {
       options.batch = std::clamp(std::atol(value), 1l, 16l);
+    } else if (arg == "--hold") {
+      options.hold = std::clamp(std::atol(value), 1l, 900l);
     } else if (arg == "--weights" && (std::string_view(value) == "bf16" || std::string_view(value) == "int8")) {
       options.weights = std::string_view(value) == "int8" ? WeightFormat::kInt8 : WeightFormat::kBF16;
     } else if (arg == "--retrievers") {
@@ -338,9 +340,9 @@ int run(int argc, char** argv) {
   const std::string rows = Bench(options).run();
   std::string given;
   for (const auto& [key, value] : options.given) given += (given.empty() ? "" : ",") + key + "=" + value;
-  std::printf("{\"settings\": {\"threads\": %d, \"isa\": \"%s\", \"weights\": \"%s\", \"options\": \"%s\", \"steps\": %ld, \"quick\": %s, \"note\": \"random weights and rows; moved_share: of what a step wants, what it brings\"},\n"
+  std::printf("{\"settings\": {\"threads\": %d, \"isa\": \"%s\", \"weights\": \"%s\", \"options\": \"%s\", \"steps\": %ld, \"hold\": %ld, \"quick\": %s, \"note\": \"random weights and rows; moved_share: of what a step wants, what it brings\"},\n"
               " \"rows\": [%s\n]}\n",
-              num_threads(), cpu_isa(), std::string(weight_format_name(options.weights)).c_str(), given.c_str(), static_cast<long>(options.steps), options.quick ? "true" : "false", rows.c_str());
+              num_threads(), cpu_isa(), std::string(weight_format_name(options.weights)).c_str(), given.c_str(), static_cast<long>(options.steps), static_cast<long>(options.hold), options.quick ? "true" : "false", rows.c_str());
   return 0;
 }
 

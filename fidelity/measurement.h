@@ -18,6 +18,8 @@ struct Measurement {
   double bytes_loaded = 0;         ///< KV read from any tier
   double ttft_ms = 0, decode_ms = 0;
   std::int64_t prompt_tokens = 0, answer_tokens = 0;
+  std::optional<double> moved;     ///< of the rows or pages that steps wanted, the share that was not on the device yet; none: nothing was to move
+  std::optional<double> corrected; ///< of the KV heads that may go by the query before, the share that chose anew first; none: there were no such
   std::optional<bool> cited;       ///< of a right answer with known supporting documents: its first citation names one
   std::string answer;
   friend bool operator==(const Measurement&, const Measurement&) = default;

@@ -30,7 +30,7 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.task = task;
   row.approximate = spec.approximate;
   row.default_settings = spec.default_settings();
-  Values em, f1, em_difference, f1_difference, agreement, kl, sequence, recompute, bytes, ttft, decode, cited;
+  Values em, f1, em_difference, f1_difference, agreement, kl, sequence, recompute, bytes, ttft, decode, cited, moved, corrected;
   for (const std::size_t q : questions) {
     const Measurement& m = run.rows[q][strategy];
     const Measurement& reference = run.rows[q][0];
@@ -43,6 +43,8 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
     bytes.push_back(m.bytes_loaded);
     ttft.push_back(m.ttft_ms);
     decode.push_back(m.decode_ms);
+    if (m.moved) moved.push_back(*m.moved);
+    if (m.corrected) corrected.push_back(*m.corrected);
     if (m.cited) cited.push_back(*m.cited ? 1 : 0);
     if (!m.has_answers) continue;
     ++row.n_answers;
@@ -66,6 +68,8 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.ttft_ms = mean(ttft, "ttft_ms");
   row.decode_ms = mean(decode, "decode_ms");
   row.cited = mean(cited, "cited");
+  row.moved = mean(moved, "moved");
+  row.corrected = mean(corrected, "corrected");
   return row;
 }
 
@@ -195,6 +199,8 @@ std::string report_json(const Report& r) {
     d["n_answers"] = row.n_answers;
     d["decode_ms"] = interval_json(row.decode_ms, 3);
     d["cited"] = interval_json(row.cited);
+    d["moved"] = interval_json(row.moved);
+    d["corrected"] = interval_json(row.corrected);
     d["em_difference"] = interval_json(row.em_difference);
     d["f1_difference"] = interval_json(row.f1_difference);
     details.push_back(std::move(d));

@@ -20,6 +20,7 @@ struct ReportRow {
   std::int64_t n_answers = 0;      ///< of them with known answers
   Interval em, f1, agreement, kl, sequence_ratio, recompute_ratio, bytes_loaded, ttft_ms, decode_ms;
   Interval cited;                          ///< share of right answers with known supporting documents whose first citation names one
+  Interval moved, corrected;               ///< of the questions that have them
   Interval em_difference, f1_difference;   ///< paired: this strategy minus recompute, question by question
 };
 
@@ -48,7 +49,7 @@ Report make_report(const Suite& suite, const RunResult& run, ReportContext conte
 
 /// {"name": "fidelity", "commit", "date", "machine", "model", "suite", "settings", "rows", "details", "skipped"}. Each score is
 /// {"value", "low", "high"}, null where it means nothing. A row has exactly: strategy, task, n, em, f1, agreement, kl, sequence_ratio,
-/// recompute_ratio, bytes_loaded, ttft_ms; `details` holds decode_ms, cited and the differences to recompute for the same rows.
+/// recompute_ratio, bytes_loaded, ttft_ms; `details` holds decode_ms, cited, moved, corrected and the differences to recompute for the same rows.
 std::string report_json(const Report& report);
 /// For a terminal: one line a strategy, then exact match by task.
 std::string report_table(const Report& report);

@@ -235,6 +235,11 @@ class Runner {
     });
   }
 
+  static std::optional<double> share(std::int64_t part, std::int64_t of) {
+    if (of == 0) return std::nullopt;
+    return static_cast<double>(part) / static_cast<double>(of);
+  }
+
   Measurement measured(const SuiteRecord& record, const AnswerSink& run, const AnswerSink& reference, const std::string& text) const {
     Measurement m;
     score(record, text, m);
@@ -245,6 +250,9 @@ class Runner {
     for (const std::int64_t bytes : run.stats.tier_bytes) m.bytes_loaded += static_cast<double>(bytes);
     m.ttft_ms = run.stats.ttft_ms;
     m.decode_ms = run.stats.decode_ms;
+    const RetrieveStats& moving = run.stats.retrieve;
+    m.moved = share(moving.pages_copied + moving.rows_copied, moving.pages_wanted + moving.rows_wanted);
+    m.corrected = share(moving.heads_corrected, moving.heads_corrected + moving.heads_kept);
     m.prompt_tokens = run.plan.prompt_tokens;
     m.answer_tokens = run.stats.completion_tokens;
     return m;

@@ -33,6 +33,8 @@ std::string row_text(const std::string& question, const std::string& strategy, c
   o["decode_ms"] = m.decode_ms;
   o["prompt_tokens"] = m.prompt_tokens;
   o["answer_tokens"] = m.answer_tokens;
+  if (m.moved) o["moved"] = *m.moved;
+  if (m.corrected) o["corrected"] = *m.corrected;
   o["cited"] = m.cited ? json::value(*m.cited) : json::value(nullptr);
   o["answer"] = m.answer;
   return json::serialize(o) + "\n";
@@ -69,6 +71,9 @@ std::optional<Row> parse_row(std::string_view line) {
   const auto* cited = o.if_contains("cited");
   if (cited && cited->is_bool()) row.m.cited = cited->get_bool();
   else ok = ok && cited && cited->is_null();
+  for (const auto& [name, out] : {std::pair{"moved", &row.m.moved}, {"corrected", &row.m.corrected}}) {
+    if (const auto* v = o.if_contains(name); v && v->is_number()) *out = fidelity_json::to_double(*v);
+  }
   double prompt = 0, answer = 0;
   for (const auto& [name, out] : {std::pair{"em", &row.m.em}, {"f1", &row.m.f1}, {"agreement", &row.m.agreement}, {"kl", &row.m.kl},
                                   {"sequence_ratio", &row.m.sequence_ratio}, {"recompute_ratio", &row.m.recompute_ratio},

@@ -221,6 +221,7 @@ bool QueryTask::has_own_work() const {
              (run_.plan.needs_query_pass || !waits_for_scores());
     case Stage::kQueryPass: return pass_->done() ? !waits_for_scores() : pass_->ready();
     case Stage::kAssemble: return can_assemble();
+    case Stage::kPrepare: return true;
     case Stage::kDecode:
     case Stage::kAttribute:
     case Stage::kDone: break;
@@ -265,6 +266,7 @@ Status QueryTask::step_stage() {
       return pass_->done() && !waits_for_scores() ? select() : Status();
     }
     case Stage::kAssemble: return step_assembly();
+    case Stage::kPrepare: return step_prepare();
     case Stage::kCutPrompt:
     case Stage::kDecode:
     case Stage::kAttribute:
@@ -361,10 +363,10 @@ Status QueryTask::step_assembly() {
     return {};
   }
   QUIRE_RETURN_IF_ERROR(assembly_->step());
-  return assembly_->done() ? begin_decode() : Status();
+  return assembly_->done() ? prepare_retriever() : Status();
 }
 
-Status QueryTask::begin_decode() {
+Status QueryTask::prepare_retriever() {
   const EngineFacts& facts = run_.core.facts;
   run_.add_span("prefill", assembly_->compute_started(), Clock::now());
   if (shared_front_) shared_front_->keep();
@@ -395,6 +397,16 @@ Status QueryTask::begin_decode() {
   QUIRE_RETURN_IF_ERROR(run_.retriever->prepare(retrieve));
   run_.head_track.reset();
   run_.queries.reset();
+  stage_ = Stage::kPrepare;
+  return run_.retriever->prepared() ? begin_decode() : Status();
+}
+
+Status QueryTask::step_prepare() {
+  QUIRE_RETURN_IF_ERROR(run_.retriever->prepare_more());
+  return run_.retriever->prepared() ? begin_decode() : Status();
+}
+
+Status QueryTask::begin_decode() {
   answer_ = std::make_unique<Answer>(run_, *sink_, assembly_->next_position());
   stage_ = Stage::kDecode;
   decode_started_ = Clock::now();

@@ -62,7 +62,7 @@ class QueryTask {
   /// Also takes notice of what the store answered.
   State state();
   /// Its next step runs the draft, not the model.
-  bool reads_prompt() const { return stage_ == Stage::kCutPrompt; }
+  bool reads_prompt() const { return stage_ == Stage::kCutPrompt || stage_ == Stage::kPrepare; }
   /// One chunk of computing, or the placing of one context.
   void step();
   /// The row of the next decode step, and what came of it.
@@ -84,7 +84,7 @@ class QueryTask {
   std::int64_t work_tokens() const;
 
  private:
-  enum class Stage : std::uint8_t { kCutPrompt, kSketches, kQueryPass, kAssemble, kDecode, kAttribute, kDone };
+  enum class Stage : std::uint8_t { kCutPrompt, kSketches, kQueryPass, kAssemble, kPrepare, kDecode, kAttribute, kDone };
 
   Status plan();
   Status make_plugs();
@@ -96,6 +96,8 @@ class QueryTask {
   Status select();
   Status begin_assembly();
   Status step_assembly();
+  Status prepare_retriever();
+  Status step_prepare();
   Status begin_decode();
   bool begin_attribution(FinishReason reason);
   void step_attribution();

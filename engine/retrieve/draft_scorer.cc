@@ -10,9 +10,6 @@
 namespace quire {
 namespace {
 
-/// Tokens of a pass.
-constexpr std::size_t kChunkTokens = 256;
-
 PageFormat format_of(const Model& draft) {
   const ModelConfig& c = draft.config();
   return {c.num_kv_heads, c.head_dim, cached_kv_dtype(draft.options().kv_dtype, c.head_dim)};
@@ -34,11 +31,14 @@ Status DraftScorer::Ending::after_projection(LayerPass& pass) {
   return {};
 }
 
+Status DraftScorer::check_room(std::int64_t tokens) const {
+  const std::int64_t window = draft_.rope().max_positions();
+  if (num_tokens() + tokens <= window) return {};
+  return Status::invalid("cache.decode", "the draft chooses, and its window of " + std::to_string(window) + " tokens is full; take freekv, or name a retrieval head in model.retrieval_head_path");
+}
+
 Status DraftScorer::read(std::span<const std::int32_t> token_ids) {
-  const std::int64_t window = draft_.rope().max_positions(), before = num_tokens();
-  if (before + static_cast<std::int64_t>(token_ids.size()) > window) {
-    return Status::invalid("cache.decode", "the draft chooses, and its window of " + std::to_string(window) + " tokens is full; take freekv, or name a retrieval head in model.retrieval_head_path");
-  }
+  QUIRE_RETURN_IF_ERROR(check_room(static_cast<std::int64_t>(token_ids.size())));
   std::vector<std::int32_t> positions;
   for (std::size_t at = 0; at < token_ids.size(); at += kChunkTokens) {
     const auto ids = token_ids.subspan(at, std::min(kChunkTokens, token_ids.size() - at));

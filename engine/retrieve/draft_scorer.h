@@ -21,6 +21,10 @@ class DraftScorer {
   /// `draft` computes on the host and must outlive it; `layer` is one of its layers.
   DraftScorer(Model& draft, std::int32_t layer);
 
+  /// Of a pass.
+  static constexpr std::size_t kChunkTokens = 256;
+  /// Errors: kInvalidArgument, field cache.decode (so many more tokens are more than the draft's window).
+  Status check_room(std::int64_t tokens) const;
   /// Tokens of the draft's vocabulary, behind those before. Errors: kInvalidArgument (an id outside the vocabulary, more tokens than the draft's window), kResourceExhausted.
   Status read(std::span<const std::int32_t> token_ids);
   /// One more token. `scores` [target_kv_heads, num_tokens()]: how much it attends to each token read, itself among them (head_scores()).

@@ -15,6 +15,17 @@ void softmax(std::span<float> x) {
   exp_minus(x.data(), n, log_sum_exp(x.data(), n));
 }
 
+/// Of values that do not wait for each other.
+float sum_of(const float* x, std::int64_t n) {
+  float sums[8] = {};
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    for (std::int64_t k = 0; k < 8; ++k) sums[k] += x[i + k];
+  }
+  for (; i < n; ++i) sums[0] += x[i];
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
 }  // namespace
 
 std::span<const float> PagedRetriever::votes(const Candidates& candidates) {
@@ -38,20 +49,24 @@ Result<std::vector<std::int32_t>> PagedRetriever::choose(const Candidates& candi
 
 Result<std::vector<std::int32_t>> PagedRetriever::by_attention(const Candidates& candidates, std::span<const std::int32_t> near) const {
   const std::int64_t dim = candidates.kv->head_dim;
-  std::vector<std::int32_t> rows;
+  thread_local std::vector<std::int32_t> rows;
+  thread_local std::vector<float> weights;
+  rows.clear();
   for (const std::int32_t page : near) {
     const KvStretch& stretch = candidates.rows[static_cast<std::size_t>(page)];
     for (std::int64_t row = stretch.begin; row < stretch.end; ++row) rows.push_back(static_cast<std::int32_t>(row));
   }
   const auto n = static_cast<std::int64_t>(rows.size());
-  std::vector<float> weights(static_cast<std::size_t>(candidates.group * n)), shares(near.size(), 0.0f);
+  weights.resize(static_cast<std::size_t>(candidates.group * n));
+  std::vector<float> shares(near.size(), 0.0f);
   QUIRE_RETURN_IF_ERROR(row_scores({candidates.query, candidates.group, dim, 1.0f / std::sqrt(static_cast<float>(dim)), {*candidates.kv, candidates.kv_head, rows.data(), 0, n}, weights.data(), n}));
   for (std::int64_t h = 0; h < candidates.group; ++h) {
     const float* weight = weights.data() + h * n;
     exp_minus(weights.data() + h * n, n, log_sum_exp(weight, n));
     for (std::size_t i = 0; i < near.size(); ++i) {
       const KvStretch& stretch = candidates.rows[static_cast<std::size_t>(near[i])];
-      for (std::int64_t row = stretch.begin; row < stretch.end; ++row) shares[i] += *weight++;
+      shares[i] += sum_of(weight, stretch.end - stretch.begin);
+      weight += stretch.end - stretch.begin;
     }
   }
   std::vector<std::int32_t> chosen = top_k_sorted(shares, policy_.selected_pages());

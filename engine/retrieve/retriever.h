@@ -70,6 +70,9 @@ class Retriever {
   virtual QueryWish queries_wanted(const PlugOptions&, std::int64_t /*prompt_tokens*/) const { return {}; }
   /// Once, before the first decode step.
   virtual Status prepare(const RetrieveInput&) { return {}; }
+  /// prepare() may leave work over, so that others get their turns in between: prepare_more() does a piece of it, until prepared(). No step before that.
+  virtual bool prepared() const { return true; }
+  virtual Status prepare_more() { return {}; }
   /// Before the layers of a step run: a retriever that chooses by token id alone brings its rows in now.
   virtual Status begin_step(std::int32_t /*token_id*/, std::int32_t /*position*/) { return {}; }
   /// Layers whose input take_hidden() gets in every decode step; any order, may repeat. From prepare() on.

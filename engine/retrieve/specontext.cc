@@ -20,6 +20,7 @@ std::span<const PlugOption> table() {
       {"decode_sink", "4", {}, 0, 1 << 20, "first tokens that are always attended to"},
       {"decode_window", "64", {}, 0, 1 << 20, "last tokens that are always attended to, the newest among them"},
       {"decode_resident", "auto", {"auto", "none"}, 0, 0, "layers that stay on the device: those that fit, or none"},
+      {"decode_elastic", "on", {"on", "off"}, 0, 0, "only what the step before did not want moves to the device; off: all that a step wants (for comparison)"},
       {"decode_head", "auto", {"auto", "feature", "embed"}, 0, 0, "what the retrieval head sees of a token: its embedding and the model's states at the one before, or its embedding; auto: what the head was made for"},
       {"decode_draft_layer", "0", {}, 0, 1024, "where no retrieval head is loaded: the layer of the draft whose attention chooses, from 1; 0: two thirds of the way up"},
   };
@@ -77,6 +78,7 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
     return Status::invalid("cache.options.decode_head", input.head == nullptr ? "a draft chooses in this service, which sees tokens; use auto" : "the retrieval head of this service knows embeddings only; use embed or auto");
   }
   budget_ = budget_of(options);
+  elastic_ = options.on(table(), "decode_elastic");
   mode_ = input.prompt->input();
   input_ = input;
   input_.options = nullptr;
@@ -103,6 +105,7 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
 Status SpeContextRetriever::read_prompt(const RetrieveInput& input) {
   keys_.reset();
   draft_.reset();
+  unread_.clear();
   if (input.head == nullptr) {
     const PlugOptions none, &options = input.options == nullptr ? none : *input.options;
     const std::int32_t layers = input.draft->config().num_layers, asked = static_cast<std::int32_t>(options.number(table(), "decode_draft_layer"));
@@ -110,7 +113,10 @@ Status SpeContextRetriever::read_prompt(const RetrieveInput& input) {
     const std::int32_t layer = asked > 0 ? asked - 1 : std::min(layers - 1, layers * 2 / 3);
     draft_ = std::make_unique<DraftScorer>(*input.draft, layer);
     scorer_row_bytes_ = DraftScorer::row_bytes(*input.draft, layer);
-    return draft_->read(input.prompt->token_ids());
+    const auto prompt = input.prompt->token_ids();
+    QUIRE_RETURN_IF_ERROR(draft_->check_room(static_cast<std::int64_t>(prompt.size())));
+    unread_.assign(prompt.rbegin(), prompt.rend());
+    return {};
   }
   keys_.emplace(*input.device, *input.head);
   query_.resize(at(input.head->config().query_dim()));
@@ -119,6 +125,15 @@ Status SpeContextRetriever::read_prompt(const RetrieveInput& input) {
   feature_.assign(at(input.head->feature_dim()), 0.0f);
   std::copy(last.begin(), last.end(), feature_.begin());
   return keys_->append(input.prompt->keys().data(), input.prompt->positions());
+}
+
+Status SpeContextRetriever::prepare_more() {
+  const std::size_t n = std::min(unread_.size(), DraftScorer::kChunkTokens);
+  const std::vector<std::int32_t> piece(unread_.rbegin(), unread_.rbegin() + static_cast<std::ptrdiff_t>(n));
+  unread_.resize(unread_.size() - n);
+  QUIRE_RETURN_IF_ERROR(draft_->read(piece));
+  stats_.device_bytes = std::max(stats_.device_bytes, scorer_bytes());
+  return {};
 }
 
 /// The budget of the first step, as far as a compressor's ranking foretells it: of layers with the same rows, the rows that come first in all their lists together (algorithms §9, item
@@ -269,7 +284,7 @@ Status SpeContextRetriever::bring(std::int32_t index) {
   Layer& layer = layers_[at(index)];
   const Group& group = groups_[layer.group];
   if (!group.sparse || !layer.slots) return {};
-  std::vector<std::vector<SlotLoad>> loads = layer.empty_slots ? everything(group.rows, group.maps) : group.loads;
+  std::vector<std::vector<SlotLoad>> loads = layer.empty_slots || !elastic_ ? everything(group.rows, group.maps) : group.loads;
   layer.empty_slots = false;
   std::int64_t rows = 0;
   for (std::size_t m = 0; m < loads.size(); ++m) {

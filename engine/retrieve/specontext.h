@@ -23,7 +23,7 @@ namespace quire {
 /// What `cache.options.decode_head` and service decide of the head's input.
 HeadInput head_input(const PlugOptions& options, const RetrievalHead& head);
 
-/// One sequence. Without a head the attention of a draft's layer chooses, which reads the prompt in prepare(). begin_step() scores every cached token with the head, chooses for each KV head, and asks for the rows that are not on the device yet, layer by layer from below;
+/// One sequence. Without a head the attention of a draft's layer chooses, which reads the prompt in prepare_more(). begin_step() scores every cached token with the head, chooses for each KV head, and asks for the rows that are not on the device yet, layer by layer from below;
 /// attend() waits for those of its layer. Layers that fit stay on the device and are read where they are. A layer attends to everything while its rows fit the budget. Layers with the same rows share one choice and one map of slots; a
 /// layer that lacks rows (selection per layer) chooses among its own by the same scores. Where a compressor ranked rows, the hottest are brought before the first step.
 class SpeContextRetriever final : public Retriever {
@@ -36,6 +36,8 @@ class SpeContextRetriever final : public Retriever {
   bool uses_device() const override { return true; }
   bool wants_head() const override { return true; }
   Status prepare(const RetrieveInput& input) override;
+  bool prepared() const override { return unread_.empty(); }
+  Status prepare_more() override;
   std::span<const std::int32_t> hidden_layers() const override;
   void take_hidden(std::int32_t layer, const float* x) override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
@@ -66,7 +68,7 @@ class SpeContextRetriever final : public Retriever {
   };
   Status match_rows(const RetrieveInput& input);
   Status choose_and_bring(std::int32_t token_id, std::int32_t position);
-  /// Keys of the prompt's tokens, or the draft's KV of them.
+  /// Keys of the prompt's tokens, or what a draft is to read piece by piece.
   Status read_prompt(const RetrieveInput& input);
   Status take_in(std::int32_t token_id, std::int32_t position);
   Status score(std::int32_t token_id, std::int32_t position);
@@ -81,11 +83,13 @@ class SpeContextRetriever final : public Retriever {
   static Status attend_in_place(const Group& group, const RetrieveStep& step, const KvView& kv);
 
   SelectionBudget budget_;
+  bool elastic_ = true;                    ///< only what the slots lack is brought
   RetrieveInput input_;
   LayerMemory memory_;
   HeadInput mode_ = HeadInput::kEmbedding;
   std::optional<HeadKeys> keys_;           ///< where a head chooses
   std::unique_ptr<DraftScorer> draft_;     ///< where a draft does
+  std::vector<std::int32_t> unread_;       ///< of the prompt, from the back: what the draft has yet to read
   std::int64_t scorer_row_bytes_ = 0;      ///< of the draft, for each token
   std::vector<Group> groups_;
   std::vector<Layer> layers_;

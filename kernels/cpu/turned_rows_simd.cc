@@ -1,7 +1,6 @@
 #include "kernels/cpu/turned_rows_blocks.h"
 
 #include <algorithm>
-#include <cstddef>
 
 #include "kernels/cpu/cpu_features.h"
 
@@ -20,10 +19,12 @@ namespace quire::cpu {
 namespace HWY_NAMESPACE {
 
 constexpr int kQueriesAtOnce = 4;
+constexpr std::int64_t kFetchAhead = 128;  ///< pairs, of two blocks each
 
-/// Scores of NQ queries for two vectors of rows, which begin at x0 and x1.
+/// Scores of NQ queries for two vectors of rows, which begin at x0 and x1, while what lies behind fetch0 and fetch1 comes nearer, as many pairs.
 template <int NQ>
-HWY_INLINE void ScoreVectors(const float* const* q, const std::uint16_t* x0, const std::uint16_t* x1, std::int64_t pairs, float scale, float* const* out0, float* const* out1) {
+HWY_INLINE void ScoreVectors(const float* const* q, const std::uint16_t* x0, const std::uint16_t* x1, const std::uint16_t* fetch0, const std::uint16_t* fetch1, std::int64_t pairs, float scale,
+                             float* const* out0, float* const* out1) {
   const hn::ScalableTag<float> d;
   const hn::RebindToUnsigned<decltype(d)> du;
   const auto high_half = hn::Set(du, 0xffff0000u);
@@ -31,6 +32,9 @@ HWY_INLINE void ScoreVectors(const float* const* q, const std::uint16_t* x0, con
 #pragma GCC unroll 4
   for (int i = 0; i < NQ; ++i) sum[i][0] = sum[i][1] = hn::Zero(d);
   for (std::int64_t p = 0; p < pairs; ++p) {
+    // A pair of a block is a cache line.
+    __builtin_prefetch(fetch0 + p * kTurnedRows * 2);
+    __builtin_prefetch(fetch1 + p * kTurnedRows * 2);
     const auto v0 = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(x0 + p * kTurnedRows * 2)), v1 = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(x1 + p * kTurnedRows * 2));
     const auto a0 = hn::BitCast(d, hn::ShiftLeft<16>(v0)), b0 = hn::BitCast(d, hn::And(v0, high_half)), a1 = hn::BitCast(d, hn::ShiftLeft<16>(v1)), b1 = hn::BitCast(d, hn::And(v1, high_half));
 #pragma GCC unroll 4
@@ -49,7 +53,7 @@ HWY_INLINE void ScoreVectors(const float* const* q, const std::uint16_t* x0, con
 
 /// The same for queries [h, h + NQ) of one KV head, rows from..from + 2 lanes of the blocks; those that are not asked for are left out.
 template <int NQ>
-HWY_INLINE void ScoreRows(const TurnedScoresArgs& a, std::int64_t h, std::int64_t from) {
+HWY_INLINE void ScoreRows(const TurnedScoresArgs& a, std::int64_t h, std::int64_t from, const std::uint16_t* fetch0, const std::uint16_t* fetch1) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t head = a.first_kv_head + h / a.group, pairs = a.rows.num_pairs, end = a.first_row + a.num_rows, last = (end - 1) / kTurnedRows;
@@ -64,7 +68,7 @@ HWY_INLINE void ScoreRows(const TurnedScoresArgs& a, std::int64_t h, std::int64_
     out0[i] = whole ? a.scores + (h + i) * a.ld_scores + from - a.first_row : spare[i];
     out1[i] = out0[i] + lanes;
   }
-  ScoreVectors<NQ>(q, at(from), at(from + lanes), pairs, a.scale, out0, out1);
+  ScoreVectors<NQ>(q, at(from), at(from + lanes), fetch0, fetch1, pairs, a.scale, out0, out1);
   if (whole) return;
   const std::int64_t begin = std::max(from, a.first_row), stop = std::min(from + 2 * lanes, end);
   for (int i = 0; i < NQ && begin < stop; ++i) std::copy_n(spare[i] + begin - from, stop - begin, a.scores + (h + i) * a.ld_scores + begin - a.first_row);
@@ -72,22 +76,21 @@ HWY_INLINE void ScoreRows(const TurnedScoresArgs& a, std::int64_t h, std::int64_
 
 void ScoreBlocks(const TurnedScoresArgs& a, std::int64_t begin, std::int64_t end) {
   const hn::ScalableTag<float> d;
-  const std::int64_t step = 2 * static_cast<std::int64_t>(hn::Lanes(d)), head_bytes = std::int64_t{a.rows.num_pairs} * kTurnedRows * 2 * static_cast<std::int64_t>(sizeof(std::uint16_t));
+  const std::int64_t step = 2 * static_cast<std::int64_t>(hn::Lanes(d));
   // Two blocks stay in the first-level cache while vectors that are shorter than a block go over them.
   for (std::int64_t block = begin; block < end; block += 2) {
     const std::int64_t stop = std::min(end, block + 2) * kTurnedRows;
     for (std::int64_t head = 0; head < a.num_kv_heads; ++head) {
-      // Of one KV head alone, blocks lie apart: what comes next is not foretold by what came.
-      for (std::int64_t next = block + 2; a.num_kv_heads < a.rows.num_kv_heads && next < std::min(end, block + 4); ++next) {
-        const auto* at = reinterpret_cast<const std::byte*>(a.rows.blocks[next] + turned_at(a.rows.num_pairs, a.first_kv_head + head, 0, 0));
-        for (std::int64_t i = 0; i < head_bytes; i += 64) __builtin_prefetch(at + i);
-      }
+      // Blocks lie anywhere: what comes next is not foretold by what came.
+      const std::int64_t ahead = head + std::max<std::int64_t>(1, kFetchAhead / a.rows.num_pairs), fetch_block = std::min(block + ahead / a.num_kv_heads * 2, end - 1);
+      const std::int64_t fetch_at = turned_at(a.rows.num_pairs, a.first_kv_head + ahead % a.num_kv_heads, 0, 0);
+      const std::uint16_t *fetch0 = a.rows.blocks[fetch_block] + fetch_at, *fetch1 = a.rows.blocks[std::min(fetch_block + 1, end - 1)] + fetch_at;
       for (std::int64_t from = block * kTurnedRows; from < stop; from += step) {
         std::int64_t h = head * a.group;
         const std::int64_t last = h + a.group;
-        for (; h + kQueriesAtOnce <= last; h += kQueriesAtOnce) ScoreRows<kQueriesAtOnce>(a, h, from);
-        for (; h + 2 <= last; h += 2) ScoreRows<2>(a, h, from);
-        for (; h < last; ++h) ScoreRows<1>(a, h, from);
+        for (; h + kQueriesAtOnce <= last; h += kQueriesAtOnce) ScoreRows<kQueriesAtOnce>(a, h, from, fetch0, fetch1);
+        for (; h + 2 <= last; h += 2) ScoreRows<2>(a, h, from, fetch0, fetch1);
+        for (; h < last; ++h) ScoreRows<1>(a, h, from, fetch0, fetch1);
       }
     }
   }

@@ -1,7 +1,10 @@
 // CTkvr and its exact counterpart against plain loops (algorithms §11, CT-1..4, GL-1).
 #include "engine/retrieve/ctkvr.h"
 
+#include <atomic>
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "tests/engine/retrieve/row_harness.h"
 
@@ -297,6 +300,37 @@ TEST(Ctkvr, WithTooFewQueriesPagesAreRetrieved) {
   (void)enough.token();
   EXPECT_EQ(enough.retriever->stats().note, "");
   EXPECT_EQ(ctkvr(enough).index_of(0)->num_centroids(), 31);
+}
+
+/// What copies at all of it: its pages, where queries are too few. A device with room for their slots and no layer.
+TEST(Ctkvr, DelayedAndFailingCopiesOfPagesChangeNothingElse) {
+  const RetrieverOptions few = small({{"decode_centroids", "60"}, {"decode_least_centroids", "50"}});
+  const std::int64_t room = RowSequence::kLayers * std::int64_t{220} * 2 * RowSequence::kKvHeads * RowSequence::kDim * 4;
+  std::atomic<int> number = 0;
+  TransferLane slow([&number] {
+    std::this_thread::sleep_for(std::chrono::microseconds(++number * 131 % 400));
+    return Status();
+  }, 2);
+  RowDecoding at_once("ctkvr", few, room, kPrompt - 31), delayed("ctkvr", few, room, kPrompt - 31, &slow);
+  ASSERT_TRUE(at_once.prepared.ok()) << at_once.prepared.to_string();
+  for (int n = 0; n < 30; ++n) EXPECT_EQ(delayed.token(), at_once.token()) << "token " << n;
+  EXPECT_GT(delayed.retriever->stats().copies, 0);
+  EXPECT_EQ(delayed.retriever->stats().bytes_copied, at_once.retriever->stats().bytes_copied);
+
+  TransferLane broken([] { return Status::io("the bus is down"); });
+  RowDecoding failing("ctkvr", few, room, kPrompt - 31, &broken);
+  Status failed;
+  std::vector<float> out;
+  for (int n = 0; n < 30 && failed.ok(); ++n) {
+    failed = failing.retriever->begin_step(7, failing.sequence.num_rows());
+    failing.sequence.add_row(failing.sequence.num_rows());
+    for (std::int32_t layer = 0; layer < RowSequence::kLayers && failed.ok(); ++layer) {
+      const auto q = failing.sequence.query(layer, failing.sequence.num_rows() - 1);
+      failed = failing.retriever->attend(failing.sequence.step(layer, q, out));
+    }
+  }
+  EXPECT_EQ(failed.code(), Code::kIo);
+  failing.retriever->settle();
 }
 
 TEST(Ctkvr, AFullDeviceFailsThisRequestOnly) {

@@ -4,7 +4,10 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/retrieve/device_pool.h"
 #include "engine/retrieve/draft_scorer.h"
+#include "engine/retrieve/head_track.h"
+#include "engine/retrieve/retriever.h"
 #include "kernels/rope.h"
 #include "tests/engine/pipeline/harness.h"
 #include "tests/engine/retrieve/head_files.h"
@@ -118,6 +121,38 @@ TEST_F(DraftScorerTest, AFullWindowIsAnError) {
   EXPECT_EQ(full.code(), Code::kInvalidArgument);
   EXPECT_EQ(full.field(), "cache.decode");
   EXPECT_EQ(scorer.num_tokens(), static_cast<std::int64_t>(many.size()));
+}
+
+TEST_F(DraftScorerTest, APromptIsReadInPiecesSoThatOthersGetTheirTurns) {
+  constexpr std::int32_t kPrompt = 300;
+  std::mt19937 rng(5);
+  const auto ids = random_ids(rng, kPrompt);
+  std::vector<std::int32_t> positions(kPrompt);
+  std::iota(positions.begin(), positions.end(), 0);
+  HeadTrack prompt;
+  ASSERT_TRUE(prompt.add_embedded(ids, positions).ok());
+  PagePool pool({kKvHeads, kDim, DType::kF32}, 0);
+  WorkingCache cache(pool, 3);
+  for (std::int32_t layer = 0; layer < 3; ++layer) ASSERT_TRUE(cache.add_rows(layer, positions).ok());
+  DevicePool device(0);
+  RetrieveInput input;
+  input.cache = &cache;
+  input.device = &device;
+  input.draft = model_.get();
+  input.prompt = &prompt;
+  input.prompt_tokens = kPrompt;
+  input.num_layers = 3;
+  input.num_heads = kHeads;
+  input.num_kv_heads = kKvHeads;
+  input.head_dim = kDim;
+  auto retriever = std::move(*make_retriever("specontext"));
+  ASSERT_TRUE(retriever->prepare(input).ok());
+  int pieces = 0;
+  for (; !retriever->prepared() && pieces < 10; ++pieces) ASSERT_TRUE(retriever->prepare_more().ok());
+  EXPECT_EQ(pieces, 2) << "256 tokens, and 44";
+  DraftScorer whole(*model_, 2);
+  ASSERT_TRUE(whole.read(ids).ok());
+  EXPECT_EQ(retriever->stats().device_bytes, whole.bytes());
 }
 
 class DraftChoiceTest : public ::testing::Test {

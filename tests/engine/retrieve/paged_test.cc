@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -111,7 +112,7 @@ struct Decoding {
 };
 
 std::map<std::string, std::string, std::less<>> small(std::string_view tau = "0.8") {
-  return {{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_tau", std::string(tau)}, {"decode_resident", "none"}};
+  return {{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_tau", std::string(tau)}, {"decode_resident", "none"}, {"decode_rerank", "1"}};
 }
 
 /// Mean softmax weight, over candidate rows, that the KV head's query heads give to each of pages [first, last).
@@ -304,6 +305,38 @@ TEST(FreeKv, DelaysChangeNothing) {
   EXPECT_LT(a.pages_copied, a.pages_wanted / 2) << "most pages stay from step to step";
 }
 
+/// The first error of up to so many tokens.
+Status first_error(Decoding& run, int tokens) {
+  std::vector<float> out;
+  for (int n = 0; n < tokens; ++n) {
+    if (const Status s = run.retriever->begin_step(0, run.sequence.next_position()); !s.ok()) return s;
+    run.sequence.add_row(run.sequence.next_position());
+    for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+      const auto q = Sequence::query(layer, n);
+      if (const Status s = run.retriever->attend(run.sequence.step(layer, q, out)); !s.ok()) return s;
+    }
+  }
+  return {};
+}
+
+TEST(FreeKv, ACopyThatFailsEndsThisRequestOnly) {
+  for (const int failing_copy : {1, 2, 3, 8, 21}) {
+    std::atomic<int> number = 0;
+    TransferLane lane([&number, failing_copy] {
+      const int at = ++number;
+      std::this_thread::sleep_for(std::chrono::microseconds(at * 131 % 300));
+      return at == failing_copy ? Status::io("the bus is down") : Status();
+    }, 2);
+    Decoding failing("freekv", small(), &lane);
+    const Status failed = first_error(failing, 60);
+    EXPECT_EQ(failed.code(), Code::kIo) << "copy " << failing_copy;
+    EXPECT_NE(failed.message().find("the bus is down"), std::string::npos);
+    failing.retriever->settle();
+    Decoding other("freekv", small(), &lane), plain("freekv", small());
+    for (int n = 0; n < 10; ++n) EXPECT_EQ(other.token(n), plain.token(n)) << "copy " << failing_copy << " token " << n;
+  }
+}
+
 TEST(FreeKv, HoldsWhatItSaysAndNoMore) {
   DevicePool* pool = nullptr;
   Decoding run("freekv", small());
@@ -435,7 +468,8 @@ TEST(Paged, OptionsThatDoNotFitAreNamed) {
   EXPECT_EQ(field("freekv", {{"decode_budget", "1000"}}), "cache.options.decode_budget");
   EXPECT_EQ(field("freekv", {{"decode_sink", "40"}}), "cache.options.decode_sink");
   EXPECT_EQ(field("freekv", {{"decode_window", "33"}}), "cache.options.decode_window");
-  EXPECT_EQ(field("freekv", {{"decode_budget", "1024"}}), "cache.options.decode_budget") << "sinks and window take all of it";
+  EXPECT_EQ(field("freekv", {{"decode_budget", "256"}}), "cache.options.decode_budget") << "sinks and window take all of it";
+  EXPECT_EQ(field("freekv", {{"decode_budget", "1024"}}), "");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "engine/retrieve/device_pool.h"
 #include "engine/retrieve/prompt_queries.h"
 #include "engine/retrieve/step_attention.h"
+#include "engine/retrieve/transfer_lane.h"
 #include "kernels/attention_rows.h"
 
 namespace quire::testing {
@@ -160,8 +161,8 @@ class RowSequence {
 
 /// A retriever over a sequence of its own.
 struct RowDecoding {
-  explicit RowDecoding(std::string_view name, RetrieverOptions given, std::int64_t device_bytes = 0, std::int32_t first_seen = 0)
-      : device(device_bytes), retriever(std::move(*make_retriever(name))), options(std::move(given)) {
+  explicit RowDecoding(std::string_view name, RetrieverOptions given, std::int64_t device_bytes = 0, std::int32_t first_seen = 0, TransferLane* copies = nullptr)
+      : device(device_bytes), retriever(std::move(*make_retriever(name))), options(std::move(given)), lane(copies) {
     EXPECT_TRUE(check_options(options, std::vector<std::span<const PlugOption>>{retriever->options()}).ok());
     prepared = prepare(first_seen);
   }
@@ -175,6 +176,7 @@ struct RowDecoding {
     input.options = &options;
     input.queries = queries.get();
     input.device = &device;
+    input.transfers = lane;
     input.prompt_tokens = RowSequence::kPrompt;
     input.num_layers = RowSequence::kLayers;
     input.num_heads = RowSequence::kHeads;
@@ -206,6 +208,7 @@ struct RowDecoding {
   std::unique_ptr<PromptQueries> queries;
   std::unique_ptr<Retriever> retriever;
   PlugOptions options;
+  TransferLane* const lane;  ///< null: copies are made at once
   Status prepared;
 };
 

@@ -225,6 +225,20 @@ TEST_F(SpeContextTest, MovesWhatWasNotThereAndNothingElse) {
   EXPECT_LT(s.rows_copied, s.rows_wanted);
 }
 
+TEST_F(SpeContextTest, WithoutElasticLoadingEverythingMovesAndNothingElseChanges) {
+  Options off = budget(48);
+  off["decode_elastic"] = "off";
+  Decoding run("specontext", off), elastic("specontext", budget(48));
+  for (int n = 0; n < 12; ++n) {
+    const auto want = elastic.next();
+    EXPECT_EQ(run.next(), want) << "token " << n;
+  }
+  const RetrieveStats all = run.retriever->stats(), some = elastic.retriever->stats();
+  EXPECT_EQ(all.rows_copied, all.rows_wanted);
+  EXPECT_EQ(all.rows_wanted, some.rows_wanted);
+  EXPECT_LT(some.rows_copied, all.rows_copied);
+}
+
 TEST_F(SpeContextTest, ALayerThatLacksRowsChoosesAmongItsOwn) {
   Decoding run("specontext", budget(48, "embed"), nullptr, 0, /*lacking_layer=*/1), whole("specontext", budget(48, "embed"));
   for (int n = 0; n < 20; ++n) {
