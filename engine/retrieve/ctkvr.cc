@@ -21,7 +21,7 @@ const std::vector<PlugOption>& table() {
     all.insert(all.end(), {
         {"decode_centroids", "0", {}, 0, 1 << 16, "prompt queries that index the cache; 0: one for 16 tokens, 256 at least and 2048 at most"},
         {"decode_least_centroids", "64", {}, 1, 1 << 16, "with fewer queries of the prompt at hand freekv decodes"},
-        {"decode_probes", "8", {}, 1, 1 << 16, "nearest centroids whose lists are looked through"},
+        {"decode_probes", "16", {}, 1, 1 << 16, "nearest centroids whose lists are looked through"},
         {"decode_list", "0", {}, 0, 1 << 20, "tokens in a list; 0: two and a half times those chosen, twice that up to 1280 tokens"},
         {"decode_centroid_rows", "final", {"final", "equi", "random", "init"}, 0, 0, "which prompt tokens' queries: the last, evenly spread, random, the first"},
         {"decode_stored_queries", "on", {"on", "off"}, 0, 0, "where too few tokens ran, queries that ingest stored of documents' last tokens index, too (final only)"},
