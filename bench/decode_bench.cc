@@ -131,10 +131,10 @@ class Bench {
     if (!variant.resident.empty()) given["decode_resident"] = variant.resident;
     auto retriever = std::move(*make_retriever(variant.name));
     const auto table = retriever->options();
-    for (const auto& [key, value] : variant.options) given[key] = value;
     for (const auto& [key, value] : options_.given) {
       if (std::ranges::any_of(table, [&](const PlugOption& o) { return o.name == key; })) given[key] = value;
     }
+    for (const auto& [key, value] : variant.options) given[key] = value;
     const PlugOptions options(given);
     check(check_options(options, std::vector<std::span<const PlugOption>>{table}));
     check(retriever->check(options));
@@ -169,11 +169,12 @@ class Bench {
     return static_cast<double>(model_->decode_weight_bytes() + options_.batch * rows * row_bytes) / read_bytes_per_ms_;
   }
 
-  /// Of the pool; 0: no limit.
+  /// Of the pool; 0: no limit. Layers that leave keep their budget, and a layer's worth is for what is chosen by.
   std::int64_t device_bytes(const Variant& variant, std::int64_t context) const {
+    if (variant.device_layers == 0) return 0;
     const ModelConfig& c = model_->config();
-    const auto layer_bytes = static_cast<double>(options_.batch * (context + options_.steps + 64) * 2 * 2 * c.num_kv_heads * c.head_dim);
-    return static_cast<std::int64_t>(variant.device_layers * layer_bytes);
+    const std::int64_t rows = (c.num_layers - variant.device_layers) * options_.budget + (variant.device_layers + 1) * (context + options_.steps + 64);
+    return options_.batch * rows * 2 * 2 * c.num_kv_heads * c.head_dim;
   }
 
   std::string measure(const Variant& variant, std::int64_t context, double& dense_ms) {

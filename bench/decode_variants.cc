@@ -37,7 +37,7 @@ std::vector<Variant> ablations(const std::vector<std::string>& wanted) {
       {.name = "ctkvr"},
       {.name = "ctkvr", .without = "rerank", .options = {{"decode_rerank", "off"}}},
       {.name = "ctkvr", .without = "updates", .options = {{"decode_updates", "off"}}},
-      {.name = "ctkvr", .without = "three quarters of the centroids", .options = {{"decode_centroids", "256"}}},
+      {.name = "ctkvr", .without = "more than 256 centroids", .options = {{"decode_centroids", "256"}}},
   };
   std::vector<Variant> out = {{.name = "dense"}};
   std::ranges::copy_if(parts, std::back_inserter(out), [&](const Variant& v) { return is_wanted(wanted, v.name); });

@@ -14,7 +14,7 @@ struct Variant {
   std::string without = "";         ///< the part of the method that this variant lacks, or what it has instead; empty: nothing
   std::map<std::string, std::string, std::less<>> options = {};
   std::int32_t streams = 2;         ///< of copies beside the computation; 0: copies are made at once
-  double device_layers = 0;         ///< the device has room for the rows of so many layers; 0: no limit
+  std::int32_t device_layers = 0;   ///< the device has room for the rows of so many layers; 0: no limit
 };
 
 /// Dense, and every retriever of `wanted` (empty: all), with layers on the device and with none where it knows the difference.
