@@ -22,7 +22,7 @@ const std::vector<PlugOption>& table() {
         {"decode_centroids", "0", {}, 0, 1 << 16, "prompt queries that index the cache; 0: one for 16 tokens, 256 at least and 2048 at most"},
         {"decode_least_centroids", "64", {}, 1, 1 << 16, "with fewer queries of the prompt at hand freekv decodes"},
         {"decode_probes", "16", {}, 1, 1 << 16, "nearest centroids whose lists are looked through"},
-        {"decode_list", "0", {}, 0, 1 << 20, "tokens in a list; 0: two and a half times those chosen, twice that up to 1280 tokens"},
+        {"decode_list", "0", {}, 0, 1 << 20, "tokens in a list; 0: as many as are chosen, and five times those up to 1280 tokens"},
         {"decode_centroid_rows", "final", {"final", "equi", "random", "init"}, 0, 0, "which prompt tokens' queries: the last, evenly spread, random, the first"},
         {"decode_stored_queries", "on", {"on", "off"}, 0, 0, "where too few tokens ran, queries that ingest stored of documents' last tokens index, too (final only)"},
         {"decode_updates", "on", {"on", "off"}, 0, 0, "the answer's queries replace the oldest centroids"},
@@ -33,8 +33,8 @@ const std::vector<PlugOption>& table() {
   return options;
 }
 
-/// Two and a half times what a step chooses, as published. Few rows are easily missed by as short a list: theirs are longer.
-std::int64_t usual_list(std::int64_t chosen) { return std::max((chosen * 5 + 1) / 2, std::min(chosen * 5, kShortList)); }
+/// As many rows as a step chooses: many lists together name enough. Few rows are easily missed by as short a list: theirs are longer.
+std::int64_t usual_list(std::int64_t chosen) { return std::max(chosen, std::min(chosen * 5, kShortList)); }
 
 std::int32_t whole_pages(std::int32_t rows) { return (rows + kFallbackPage - 1) / kFallbackPage * kFallbackPage; }
 
