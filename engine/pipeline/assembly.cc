@@ -230,10 +230,10 @@ Status Assembly::run_chunk(Item& item) {
   run_.stats.prefill_ms += ms;
   if (!placement_.done()) run_.stats.overlapped_ms += ms;
   chunk_->ms += ms;
-  return chunk_->pass->done() ? end_chunk(item) : Status();
+  return chunk_->pass->done() ? end_chunk() : Status();
 }
 
-Status Assembly::end_chunk(Item& item) {
+Status Assembly::end_chunk() {
   const Chunk& c = *chunk_;
   if (run_.head_track) QUIRE_RETURN_IF_ERROR(run_.head_track->add_computed(std::span(c.ids).first(c.size), std::span(c.positions).first(c.size)));
   for (std::int32_t layer = 0; layer < run_.cache->num_layers() && c.ahead > 0; ++layer) {

@@ -57,7 +57,7 @@ class Assembly {
   Status begin_placing(const Item& item);
   void begin_chunk(Item& item);
   Status run_chunk(Item& item);
-  Status end_chunk(Item& item);
+  Status end_chunk();
   bool overlaps(const Item& item) const;
   Status run_sparse(Item& item);
   Status track_placed(const Item& item);
