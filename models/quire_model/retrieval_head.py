@@ -16,6 +16,7 @@ predict answer tokens, and a sample of the question's other tokens.
 """
 import dataclasses
 import json
+import math
 import random
 import types
 from pathlib import Path
@@ -201,7 +202,7 @@ def train(target, head, codec, steps, length, part, seed, lr=1e-3, rows=2, log=p
     log({"step": first, **before})
     for step in range(first, steps):
         for group in optimiser.param_groups:
-            group["lr"] = lr * min(1.0, (step + 1) / 20) * 0.5 * (1 + np.cos(np.pi * step / steps))
+            group["lr"] = lr * min(1.0, (step + 1) / 20) * 0.5 * (1 + math.cos(math.pi * step / steps))
         losses = []
         for row in range(rows):
             example = to_device(make(step, row), device)

@@ -355,6 +355,14 @@ class RetrievalHeadTest(unittest.TestCase):
                                              log=lambda line: None)
         self.assertLess(after["kl"], before["kl"])
 
+    def test_a_checkpoint_of_its_optimiser_can_be_read_again(self):
+        optimiser = torch.optim.AdamW(self.head.parameters(), lr=1e-3)
+        retrieval_head.train(self.target, self.head, Codec(TOKENIZER), steps=2, length=256, part=SHORT, seed=1, log=lambda line: None, optimiser=optimiser)
+        saved = io.BytesIO()
+        torch.save(optimiser.state_dict(), saved)
+        saved.seek(0)
+        self.assertEqual(torch.load(saved, weights_only=True)["param_groups"][0]["lr"], optimiser.param_groups[0]["lr"])
+
 
 class EvaluateTest(unittest.TestCase):
     def test_bars_are_judged_against_the_table(self):
