@@ -9,11 +9,9 @@ import random
 
 import numpy as np
 
-from . import names
+from . import exercises, names
 from .encyclopedia import Encyclopedia, Style, tokens_per_entity
-from .pages import Context, Document, Passage, Question
 from .prompt import PAD
-from .relations import COLOURS, GOODS, HOBBIES, MATERIALS, PROFESSIONS
 
 TINY = Style(facts=(1, 2), filler=0.05, aside=0.0, shared_relations=(1, 2))
 SHORT = Style(facts=(2, 4), filler=0.1)
@@ -24,6 +22,7 @@ LM_SHARE = 0.15    # share of the documents' positions that also count, as langu
 LM_WEIGHT = 0.25
 WANTED_SHARE = 6   # a batch predicts at most 1 / WANTED_SHARE of its positions
 MAX_TRIES = 200
+LONGEST_EXERCISE = 512  # tokens of a row
 # How often kinds are asked relative to each other, where the context has them.
 WEIGHTS = {"single": 1.0, "continuation": 2.0, "alias": 0.8, "update": 0.9, "two_hop": 1.8, "three_hop": 1.0, "comparison": 1.6,
            "count": 0.8, "list": 0.8, "needle": 0.5, "needle_multi_key": 0.6, "needle_multi_value": 0.6,
@@ -35,7 +34,8 @@ class Part:
     """The mixture from a share of the training on."""
     start: float
     lengths: dict            # length -> weight
-    cards: float = 0.0       # share of rows that are "key: value" cards
+    cards: float = 0.0       # share of rows up to LONGEST_EXERCISE that are "key: value" cards
+    exercises: float = 0.0   # share of those rows that drill one skill of exercises.ALL
     listing: float = 0.04
     plans: tuple = (0.25, 0.40, 0.22, 0.13)
     wide_share: float = names.WIDE_SHARE
@@ -44,10 +44,10 @@ class Part:
 CURRICULA = {
     # From random weights: copying from prose first, binding by cards, then length (design: what is learnt in which order).
     "full": (
-        Part(0.00, {96: 0.4, 128: 0.4, 192: 0.2}, 0.3, 0.3, (0.3, 0.6, 0.1, 0.0), 0.1),
-        Part(0.08, {128: 0.3, 192: 0.3, 256: 0.4}, 0.25, 0.2, (0.1, 0.8, 0.1, 0.0), 0.15),
-        Part(0.18, {256: 0.5, 512: 0.5}, 0.1, 0.1, (0.2, 0.45, 0.22, 0.13), 0.25),
-        Part(0.35, {256: 0.15, 512: 0.45, 1024: 0.4}, 0.03, 0.05),
+        Part(0.00, {96: 0.4, 128: 0.4, 192: 0.2}, 0.3, 0.0, 0.3, (0.3, 0.6, 0.1, 0.0), 0.1),
+        Part(0.08, {128: 0.3, 192: 0.3, 256: 0.4}, 0.25, 0.0, 0.2, (0.1, 0.8, 0.1, 0.0), 0.15),
+        Part(0.18, {256: 0.5, 512: 0.5}, 0.1, 0.0, 0.1, (0.2, 0.45, 0.22, 0.13), 0.25),
+        Part(0.35, {256: 0.15, 512: 0.45, 1024: 0.4}, 0.03, 0.0, 0.05),
         Part(0.55, {512: 0.25, 1024: 0.35, 2048: 0.4}),
         Part(0.72, {512: 0.15, 1024: 0.2, 2048: 0.3, 4096: 0.2, 8192: 0.15}),
         Part(0.90, {1024: 0.1, 2048: 0.2, 4096: 0.2, 8192: 0.3, 16384: 0.2}),
@@ -64,6 +64,13 @@ CURRICULA = {
         Part(0.15, {256: 0.1, 512: 0.35, 1024: 0.35, 2048: 0.2}),
         Part(0.50, {512: 0.2, 1024: 0.3, 2048: 0.3, 4096: 0.2}),
         Part(0.80, {1024: 0.25, 2048: 0.3, 4096: 0.25, 8192: 0.2}),
+    ),
+    # For weights that answer at every length but lack skills: drilled in short rows first, then taken to long ones.
+    "drill": (
+        Part(0.00, {128: 0.25, 256: 0.35, 512: 0.25, 1024: 0.15}, 0.05, 0.45),
+        Part(0.20, {256: 0.30, 512: 0.35, 1024: 0.2, 2048: 0.15}, 0.0, 0.40),
+        Part(0.50, {256: 0.15, 512: 0.25, 1024: 0.25, 2048: 0.2, 4096: 0.15}, 0.0, 0.30),
+        Part(0.78, {256: 0.05, 512: 0.15, 1024: 0.25, 2048: 0.25, 4096: 0.15, 8192: 0.15}, 0.0, 0.20),
     ),
 }
 
@@ -94,25 +101,13 @@ def style_for(length, part, rng):
     return dataclasses.replace(style, **changes)
 
 
-def cards(rng, count, split):
-    """Keys and values without prose: what taught the model to bind a value to its key."""
-    namer, items, documents = names.Namer(rng, split), {}, []
-    while len(items) < count:
-        key = rng.choice((namer.city, namer.company, namer.alias, lambda: namer.person(True), lambda: namer.person(False)))()
-        items[key] = (rng.choice(rng.choice((PROFESSIONS, COLOURS, MATERIALS, GOODS, HOBBIES))) if rng.random() < 0.7
-                      else rng.choice((namer.city, namer.country))())
-    mark, size = rng.choice((": ", " is ", " has ", " likes ", " = ")), rng.randint(1, 4)
-    keys, questions = list(items), []
-    for start in range(0, count, size):
-        passage = Passage("Cards", [f"{k}{mark}{items[k]}." for k in keys[start:start + size]])
-        documents.append(Document("Cards", [passage]))
-        questions += [Question("card", k + "?", items[k], [documents[-1]], ("value", k, "card")) for k in keys[start:start + size]]
-    return Context(documents, questions, [], {}, [], [])
-
-
 def draw_context(rng, length, part, split, scale):
-    if rng.random() < (part.cards if length <= 512 else 0.0):
-        return cards(rng, max(2, int(scale * length / rng.uniform(15, 26))), split)
+    drawn = rng.random()
+    lines = max(2, int(scale * length / rng.uniform(15, 26)))
+    if length <= LONGEST_EXERCISE and drawn < part.cards:
+        return exercises.cards(rng, lines, split)
+    if length <= LONGEST_EXERCISE and drawn < part.cards + part.exercises:
+        return exercises.draw(rng, lines, split)
     style = style_for(length, part, rng)
     entities = max(2, round(scale * (length - question_room(length)) * rng.uniform(0.72, 0.98) / tokens_per_entity(style)))
     return Encyclopedia(rng, entities, style, split).build(max_questions=max(4, length // 100))
