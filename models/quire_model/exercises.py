@@ -16,6 +16,10 @@ from .world import draw_value
 
 MARKS = (": ", " is ", " has ", " likes ", " = ")
 LISTS = (PROFESSIONS, COLOURS, MATERIALS, GOODS, HOBBIES)
+# Half of the exercises ask in few words, so that a row holds many questions; the others as the encyclopedia does.
+SHORT_COMPARISON = ("{a} or {b}, less?", "{a} or {b}, more?")
+SHORT_CHAIN = {2: "{e}, twice?", 3: "{e}, three times?"}
+SHORT_GROUP = {"list": "{v}: who?", "count": "{v}: how many?"}
 
 
 def _documents(rng, lines):
@@ -77,13 +81,13 @@ def chains(rng, count, split):
     lines = [(name, f"{name}{mark}{step[name]}.") for here, step in zip(levels, follow) for name in here]
     rng.shuffle(lines)
     home = {name: i for i, (name, _) in enumerate(lines)}
-    questions = []
+    questions, short = [], rng.random() < 0.5
     for name in levels[0]:
         way = [name]
         for step in follow:
             way.append(step[way[-1]])
-        questions.append(("two_hop" if hops == 2 else "three_hop", chain_question(rng, name, path[0][0], tuple(r for _, r in path)),
-                          way[-1], [home[n] for n in way[:-1]]))
+        text = SHORT_CHAIN[hops].format(e=name) if short else chain_question(rng, name, path[0][0], tuple(r for _, r in path))
+        questions.append(("two_hop" if hops == 2 else "three_hop", text, way[-1], [home[n] for n in way[:-1]]))
     return _context(rng, [text for _, text in lines], questions)
 
 
@@ -106,9 +110,12 @@ def comparisons(rng, count, split):
     namer, mark = names.Namer(rng, split), rng.choice(MARKS)
     (type_, relation), wording = rng.choice(list(COMPARISONS.items()))
     kind = RELATIONS[type_][relation].value
-    draw = rng.choice((lambda: str(rng.randint(1, 9)), lambda: str(rng.randint(10, 99)), lambda: str(rng.randint(100, 9999)),
-                       lambda: draw_value(rng, kind, namer, type_), lambda: draw_value(rng, kind, namer, type_)))
-    items = [(_name(rng, namer, type_), draw()) for _ in range(count)]
+    one, two, more = (lambda: str(rng.randint(1, 9))), (lambda: str(rng.randint(10, 99))), (lambda: str(rng.randint(100, 9999)))
+    draw = rng.choice((one, one, one, two, two, more, *[lambda: draw_value(rng, kind, namer, type_)] * 3))
+    short = rng.random() < 0.5
+    if short:
+        wording = SHORT_COMPARISON
+    items = [(namer.alias() if short else _name(rng, namer, type_), draw()) for _ in range(count)]
     pairs = [(i, j) for i in range(count) for j in range(count) if int(items[i][1]) < int(items[j][1])]
     questions = []
     for low, high in rng.sample(pairs, min(len(pairs), 40)):
@@ -143,13 +150,13 @@ def groups(rng, count, split):
     value = (lambda: _name(rng, namer, kind)) if kind in RELATIONS else (lambda: draw_value(rng, kind, namer, type_))
     values = list(dict.fromkeys(value() for _ in range(max(2, count // rng.choice((1, 2, 3))))))
     items = [(_name(rng, namer, type_), rng.choice(values)) for _ in range(count)]
-    questions = []
+    questions, short = [], rng.random() < 0.5
     for v in values:
         same = [i for i, item in enumerate(items) if item[1] == v]
-        if 0 < len(same) <= MAX_LISTED:
-            questions.append(("list", f"Which {things} {said.format(v=v)}?", ", ".join(items[i][0] for i in same), same))
-        if 0 < len(same) <= MAX_COUNTED:
-            questions.append(("count", f"How many {things} {said.format(v=v)}?", str(len(same)), same))
+        for kind, start, most in (("list", "Which", MAX_LISTED), ("count", "How many", MAX_COUNTED)):
+            if 0 < len(same) <= most:
+                text = SHORT_GROUP[kind].format(v=v) if short else f"{start} {things} {said.format(v=v)}?"
+                questions.append((kind, text, str(len(same)) if kind == "count" else ", ".join(items[i][0] for i in same), same))
     return _context(rng, [f"{k}{mark}{v}." for k, v in items], questions)
 
 
@@ -160,11 +167,12 @@ def several_values(rng, count, split):
     mark, digits = rng.choice(MARKS), rng.choice((1, 2, 4, 7))
     items = [(k, str(rng.randint(10 ** (digits - 1), 10 ** digits - 1))) for k in keys[:max(2, count // 2)] for _ in range(rng.randint(1, 4))][:count]
     rng.shuffle(items)
-    questions = []
+    questions, short = [], rng.random() < 0.5
     for key in dict.fromkeys(k for k, _ in items):
         same = [i for i, item in enumerate(items) if item[0] == key]
         kind, forms = ("needle", NEEDLE_QUESTIONS) if len(same) == 1 else ("needle_multi_value", MANY_VALUES)
-        questions.append((kind, rng.choice(forms).format(k=key), ", ".join(items[i][1] for i in same), same))
+        text = key + "?" if short else rng.choice(forms).format(k=key)
+        questions.append((kind, text, ", ".join(items[i][1] for i in same), same))
     return _context(rng, [f"{k}{mark}{v}." for k, v in items], questions)
 
 
@@ -188,12 +196,13 @@ def variables(rng, count, split):
         source = numbers[c] if waiting[c] == 0 else f"VAR {chains[c][waiting[c] - 1]}"
         lines.append((c, f"VAR {chains[c][waiting[c]]} = {source}."))
         waiting[c] += 1
+    forms = ("{v}?",) if rng.random() < 0.5 else VARIABLES
     return _context(rng, [text for _, text in lines],
-                    [("variable_tracking", rng.choice(VARIABLES).format(v=n), ", ".join(chain), [i for i, (c, _) in enumerate(lines) if c == at])
+                    [("variable_tracking", rng.choice(forms).format(v=n), ", ".join(chain), [i for i, (c, _) in enumerate(lines) if c == at])
                      for at, (n, chain) in enumerate(zip(numbers, chains))])
 
 
-ALL = ((cards_or_none, 0.2), (chains, 0.15), (comparisons, 0.3), (other_names, 0.13), (groups, 0.08), (several_values, 0.07), (variables, 0.07))
+ALL = ((cards_or_none, 0.1), (chains, 0.2), (comparisons, 0.3), (other_names, 0.15), (groups, 0.09), (several_values, 0.08), (variables, 0.08))
 
 
 def draw(rng, count, split):

@@ -125,7 +125,7 @@ def pack(rng, length, codec, part, split="train"):
         if len(ids) < 0.5 * (length - room):
             scale = min(1.5, scale * 1.1)
             continue
-        asked = balanced(rng, context.questions)[:room // 10]
+        asked = balanced(rng, context.questions)[:room // 6]
         taken, left = [], room
         for (question, answer), q in zip(codec.questions(asked), asked):
             if len(question) + len(answer) <= left:

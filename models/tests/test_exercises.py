@@ -70,7 +70,7 @@ class ExercisesTest(unittest.TestCase):
             for q in context.questions:
                 pair = [k for k in values if k in q.text]
                 self.assertEqual(len(pair), 2)
-                larger = any(q.text == wording[1].format(a=a, b=b) for wording in asking.COMPARISONS.values()
+                larger = any(q.text == wording[1].format(a=a, b=b) for wording in (*asking.COMPARISONS.values(), exercises.SHORT_COMPARISON)
                              for a, b in (pair, pair[::-1]))
                 self.assertEqual(q.answer, (max if larger else min)(pair, key=values.get))
                 self.assert_support(q, pair)
@@ -101,7 +101,7 @@ class ExercisesTest(unittest.TestCase):
             for k, v, _ in lines_of(context):
                 by_value[v].append(k)
             for q in context.questions:
-                same = [keys for v, keys in by_value.items() if any(
+                same = [keys for v, keys in by_value.items() if q.text == exercises.SHORT_GROUP[q.kind].format(v=v) or any(
                     q.text.endswith(said.format(v=v) + "?") for _, said in asking.GROUPS.values())]
                 self.assertEqual(len(same), 1, q.text)
                 self.assertEqual(q.answer, str(len(same[0])) if q.kind == "count" else ", ".join(same[0]))
