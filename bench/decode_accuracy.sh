@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What decoding over a part of the context loses: models/long (--model) on contexts of about 8,000 tokens, budgets of 1,024 (--budget), every layer within it (no dense layers). Questions: a hidden
+# What decoding over a part of the context loses: models/demo (--model) on contexts of about 8,000 tokens, budgets of 1,024 (--budget), every layer within it (no dense layers). Questions: a hidden
 # number (needle), a fact whose passage does not name its subject (continuation), and hidden numbers asked one after the other in one conversation (multi_turn; the first of
 # each conversation is left out, it is a needle).
 #   bench/decode_accuracy.sh [--quick] [--model FOLDER] [--per-kind N] [--limit N] [--budget N,N,...] [--retrievers LIST] [--state FOLDER]
@@ -8,7 +8,7 @@
 # (share of what steps want that is not on the device yet: one less the overlap of a step's choice with the one before) and corrected (share of KV heads that chose anew first): retrievers with slots have no layer stay on the device.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-per_kind=100; limit=0; budget=1024; state=; model=models/long
+per_kind=100; limit=0; budget=1024; state=; model=models/demo
 retrievers="freekv specontext ctkvr flat quest shadowkv arkvale raas"
 while [ $# -gt 0 ]; do
   case "$1" in

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# SamKV and its competitors: scores on models/long in two geometries, chunks (16 documents of 300 to 500 tokens, blocks of 16) and long (4 of 1,500 to 2,000,
+# SamKV and its competitors: scores on models/demo in two geometries, chunks (16 documents of 300 to 500 tokens, blocks of 16) and long (4 of 1,500 to 2,000,
 # blocks of 64), and speed over 8,000 cached tokens on random weights of published shapes.
 #   bench/multi_context.sh [--quick] [--per-kind N] [--scores FOLDER] [--speeds FILE] [options of quire_multi_context_bench: --shape qwen,llama --rounds N --strategies LIST]
 # --scores and --speeds take those of an earlier run: a folder of quire fidelity --json files and the output of quire_multi_context_bench. --scores-only FOLDER writes
@@ -42,7 +42,7 @@ if [ -z "$scores" ]; then
       done >"$suite.part"
       mv "$suite.part" "$suite"
     fi
-    build/release/quire fidelity -m models/long --suite "$suite" --limit 0 --chunk-tokens "${chunk_tokens[$geometry]}" --strategies "$strategies" --json "$scores/$geometry.json" --svg "bench/results/multi_context-$geometry.svg" >&2
+    build/release/quire fidelity -m models/demo --suite "$suite" --limit 0 --chunk-tokens "${chunk_tokens[$geometry]}" --strategies "$strategies" --json "$scores/$geometry.json" --svg "bench/results/multi_context-$geometry.svg" >&2
   done
   [ -z "$only" ] || exit 0
 fi
