@@ -11,12 +11,14 @@ from .asking import COMPARISONS, GROUPS, PHRASES, chain_question, next_type
 from .hidden import ADJECTIVES, NOUNS
 from .pages import Context, Document, Passage, Question
 from .questions import MANY_VALUES, MAX_COUNTED, MAX_LISTED, NEEDLE_QUESTIONS, NOT_STATED, VARIABLES
-from .relations import COLOURS, GOODS, HOBBIES, MATERIALS, PROFESSIONS, RELATIONS
+from .relations import ANIMALS, COLOURS, GOODS, HOBBIES, INDUSTRIES, MATERIALS, PROFESSIONS, RELATIONS
 from .world import draw_value
 
 MARKS = (": ", " is ", " has ", " likes ", " = ")
 LISTS = (PROFESSIONS, COLOURS, MATERIALS, GOODS, HOBBIES)
-# Half of the exercises ask in few words, so that a row holds many questions; the others as the encyclopedia does.
+WORDS = sorted({*ANIMALS, *COLOURS, *GOODS, *HOBBIES, *INDUSTRIES, *MATERIALS, *PROFESSIONS})  # one token each, most of them
+# Half of the exercises ask in few words, so that a row holds many questions; the others as the encyclopedia does. Half of the
+# short ones use plain words for names: a skill forms on single tokens first.
 SHORT_COMPARISON = ("{a} or {b}, less?", "{a} or {b}, more?")
 SHORT_CHAIN = {2: "{e}, twice?", 3: "{e}, three times?"}
 SHORT_GROUP = {"list": "{v}: who?", "count": "{v}: how many?"}
@@ -69,19 +71,33 @@ def cards_or_none(rng, count, split):
     return context
 
 
+def _plain_chains(rng, count, hops):
+    """Levels of words, each leading to one of the next: [[word]], and the step from each level."""
+    words = rng.sample(WORDS, min(len(WORDS), max(2, count // hops) * (hops + 1)))
+    size = len(words) // (hops + 1)
+    levels = [words[i * size:(i + 1) * size] for i in range(hops + 1)]
+    return levels[:-1], [dict(zip(here, rng.sample(there, size))) for here, there in zip(levels, levels[1:])]
+
+
+def _named_chains(rng, namer, count, path):
+    levels = [[_name(rng, namer, type_) for _ in range(max(2, count // len(path)))] for type_, _ in path]
+    last = RELATIONS[path[-1][0]][path[-1][1]].value
+    end = {n: _name(rng, namer, last) if last in RELATIONS else draw_value(rng, last, namer, path[-1][0]) for n in levels[-1]}
+    return levels, [dict(zip(here, rng.sample(there, len(there)))) for here, there in zip(levels, levels[1:])] + [end]
+
+
 def chains(rng, count, split):
     """Names that lead to names that have a value, two or three steps away from the first."""
     namer, mark = names.Namer(rng, split), rng.choice(MARKS)
-    hops = rng.choice((2, 2, 3))
+    hops = rng.choice((2, 2, 2, 3))
     path = _path(rng, hops)
-    levels = [[_name(rng, namer, type_) for _ in range(max(2, count // hops))] for type_, _ in path]
-    last = RELATIONS[path[-1][0]][path[-1][1]].value
-    end = {n: _name(rng, namer, last) if last in RELATIONS else draw_value(rng, last, namer, path[-1][0]) for n in levels[-1]}
-    follow = [dict(zip(here, rng.sample(there, len(there)))) for here, there in zip(levels, levels[1:])] + [end]
+    short = rng.random() < 0.6
+    plain = short and rng.random() < 0.6
+    levels, follow = _plain_chains(rng, count, hops) if plain else _named_chains(rng, namer, count, path)
     lines = [(name, f"{name}{mark}{step[name]}.") for here, step in zip(levels, follow) for name in here]
     rng.shuffle(lines)
     home = {name: i for i, (name, _) in enumerate(lines)}
-    questions, short = [], rng.random() < 0.5
+    questions = []
     for name in levels[0]:
         way = [name]
         for step in follow:
@@ -112,11 +128,16 @@ def comparisons(rng, count, split):
     kind = RELATIONS[type_][relation].value
     one, two, more = (lambda: str(rng.randint(1, 9))), (lambda: str(rng.randint(10, 99))), (lambda: str(rng.randint(100, 9999)))
     draw = rng.choice((one, one, one, two, two, more, *[lambda: draw_value(rng, kind, namer, type_)] * 3))
-    short = rng.random() < 0.5
+    short = rng.random() < 0.6
+    plain = short and rng.random() < 0.6
     if short:
         wording = SHORT_COMPARISON
-    items = [(namer.alias() if short else _name(rng, namer, type_), draw()) for _ in range(count)]
-    pairs = [(i, j) for i in range(count) for j in range(count) if int(items[i][1]) < int(items[j][1])]
+    if plain:
+        keys = rng.sample(WORDS, min(len(WORDS), count))
+    else:
+        keys = [namer.alias() if short else _name(rng, namer, type_) for _ in range(count)]
+    items = [(key, draw()) for key in keys]
+    pairs = [(i, j) for i in range(len(items)) for j in range(len(items)) if int(items[i][1]) < int(items[j][1])]
     questions = []
     for low, high in rng.sample(pairs, min(len(pairs), 40)):
         a, b = rng.sample((low, high), 2)
@@ -129,8 +150,11 @@ def other_names(rng, count, split):
     """Every second key has another name, under which its value is given."""
     namer, mark = names.Namer(rng, split), rng.choice(MARKS)
     explained, given, questions = [], [], []
-    for i in range(max(2, count * 2 // 3)):
-        key, value, other = _any_name(rng, namer), _word(rng, namer), namer.alias()
+    plain = rng.random() < 0.3
+    words = rng.sample(WORDS, len(WORDS)) if plain else []
+    for i in range(max(2, min(count * 2 // 3, len(WORDS) // 3))):
+        key, value, other = ((words.pop(), words.pop(), words.pop()) if plain else
+                             (_any_name(rng, namer), _word(rng, namer), namer.alias()))
         if i % 2 == 0:
             explained.append((i, rng.choice(prose.ALIASES).format(n=key, a=other)))
         given.append((i, f"{other if i % 2 == 0 else key}{mark}{value}."))
@@ -202,7 +226,7 @@ def variables(rng, count, split):
                      for at, (n, chain) in enumerate(zip(numbers, chains))])
 
 
-ALL = ((cards_or_none, 0.1), (chains, 0.2), (comparisons, 0.3), (other_names, 0.15), (groups, 0.09), (several_values, 0.08), (variables, 0.08))
+ALL = ((cards_or_none, 0.15), (chains, 0.25), (comparisons, 0.33), (other_names, 0.12), (groups, 0.05), (several_values, 0.05), (variables, 0.05))
 
 
 def draw(rng, count, split):
