@@ -1,8 +1,10 @@
 #include "fidelity/state_file.h"
 
+#include <array>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -14,7 +16,22 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-constexpr std::string_view kFormat = "quire-fidelity-state-2";
+constexpr std::string_view kFormat = "quire-fidelity-state-3";
+
+/// Numbers are kept as text: the JSON library's reader may be off by the last bit, and rows must come back as they were measured.
+std::string exact(double value) {
+  std::array<char, 32> digits;
+  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
+}
+
+std::optional<double> from_exact(const json::value* value) {
+  if (value == nullptr || !value->is_string()) return std::nullopt;
+  const std::string_view text(value->get_string().data(), value->get_string().size());
+  double out = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return out;
+}
 
 std::string row_text(const std::string& question, const std::string& strategy, const Measurement& m) {
   json::object o;
@@ -22,19 +39,19 @@ std::string row_text(const std::string& question, const std::string& strategy, c
   o["strategy"] = strategy;
   o["skipped"] = m.skipped;
   o["has_answers"] = m.has_answers;
-  o["em"] = m.em;
-  o["f1"] = m.f1;
-  o["agreement"] = m.agreement;
-  o["kl"] = fidelity_json::number(m.kl);
-  o["sequence_ratio"] = m.sequence_ratio;
-  o["recompute_ratio"] = m.recompute_ratio;
-  o["bytes_loaded"] = m.bytes_loaded;
-  o["ttft_ms"] = m.ttft_ms;
-  o["decode_ms"] = m.decode_ms;
-  o["prompt_tokens"] = m.prompt_tokens;
-  o["answer_tokens"] = m.answer_tokens;
-  if (m.moved) o["moved"] = *m.moved;
-  if (m.corrected) o["corrected"] = *m.corrected;
+  o["em"] = exact(m.em);
+  o["f1"] = exact(m.f1);
+  o["agreement"] = exact(m.agreement);
+  o["kl"] = exact(m.kl);
+  o["sequence_ratio"] = exact(m.sequence_ratio);
+  o["recompute_ratio"] = exact(m.recompute_ratio);
+  o["bytes_loaded"] = exact(m.bytes_loaded);
+  o["ttft_ms"] = exact(m.ttft_ms);
+  o["decode_ms"] = exact(m.decode_ms);
+  o["prompt_tokens"] = exact(static_cast<double>(m.prompt_tokens));
+  o["answer_tokens"] = exact(static_cast<double>(m.answer_tokens));
+  if (m.moved) o["moved"] = exact(*m.moved);
+  if (m.corrected) o["corrected"] = exact(*m.corrected);
   o["cited"] = m.cited ? json::value(*m.cited) : json::value(nullptr);
   o["answer"] = m.answer;
   return json::serialize(o) + "\n";
@@ -57,8 +74,7 @@ std::optional<Row> parse_row(std::string_view line) {
     else ok = false;
   };
   const auto number = [&](const char* name, double& out) {
-    const auto* v = o.if_contains(name);
-    if (v && (v->is_number() || v->is_null())) out = fidelity_json::to_double(*v);
+    if (const auto v = from_exact(o.if_contains(name))) out = *v;
     else ok = false;
   };
   text("question", row.question);
@@ -72,7 +88,7 @@ std::optional<Row> parse_row(std::string_view line) {
   if (cited && cited->is_bool()) row.m.cited = cited->get_bool();
   else ok = ok && cited && cited->is_null();
   for (const auto& [name, out] : {std::pair{"moved", &row.m.moved}, {"corrected", &row.m.corrected}}) {
-    if (const auto* v = o.if_contains(name); v && v->is_number()) *out = fidelity_json::to_double(*v);
+    *out = from_exact(o.if_contains(name));
   }
   double prompt = 0, answer = 0;
   for (const auto& [name, out] : {std::pair{"em", &row.m.em}, {"f1", &row.m.f1}, {"agreement", &row.m.agreement}, {"kl", &row.m.kl},
