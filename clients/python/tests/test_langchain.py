@@ -206,7 +206,9 @@ def test_the_indexing_api_adds_skips_and_deletes(service: Service, namespace: st
     assert run(plain, "full") == (len(plain), 0, 0, 0)
     assert run(plain, "full") == (0, 0, len(plain), 0)
     assert run(plain[:10], "full") == (0, 0, 10, len(plain) - 10)
-    changed = [Document(page_content=plain[0].page_content + " Changed.", metadata=plain[0].metadata)]
+    sources = [d.metadata["source"] for d in plain[:10]]
+    alone = next(d for d in plain[:10] if sources.count(d.metadata["source"]) == 1)
+    changed = [Document(page_content=alone.page_content + " Changed.", metadata=alone.metadata)]
     assert run(changed, "incremental") == (1, 0, 0, 1)
     assert client.documents.list(counts=True).counts == client.documents.list(counts=True, limit=1).counts
     assert len(list(client.documents.iter())) == 10

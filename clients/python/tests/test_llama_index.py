@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from llama_index.core.base.response.schema import AsyncStreamingResponse, Respon
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import NodeWithScore, TextNode
 from rag_llamaindex import WordEmbedding
-from service import Service
+from service import SAMPLE, Service
 
 from quire_client import ConfigurationError, DocumentNotFoundError, QuireClient
 from quire_client.llama_index import QuireLLM, QuireNodePostprocessor, QuireSynthesizer
@@ -58,7 +59,7 @@ async def test_every_way_of_asking_gives_the_same_answer(llm: QuireLLM, client: 
 
 
 def test_what_the_model_is_told_and_tells(llm: QuireLLM) -> None:
-    assert llm.metadata.context_window == 2048
+    assert llm.metadata.context_window == json.loads((SAMPLE.parent / "config.json").read_text())["max_position_embeddings"]
     assert llm.metadata.is_chat_model
     assert QuireLLM.class_name() == "QuireLLM"
     with pytest.raises(ConfigurationError, match="role 'tool'"):
