@@ -25,14 +25,19 @@ constexpr const char* kStrangers = "bench-texts";
 class Waiter final : public QuerySink {
  public:
   void on_plan(const Plan&) override {}
-  bool on_token(std::int32_t, std::string_view) override { return true; }
+  bool on_token(std::int32_t, std::string_view) override {
+    if (first_token_cpu_ms_ == 0) first_token_cpu_ms_ = cpu_ms() - started_cpu_ms_;
+    return true;
+  }
   void on_done(const Status& status, const Plan& plan, const QueryStats& stats, FinishReason) override {
     check(status);
-    done_.set_value({stats, plan});
+    done_.set_value({stats, plan, first_token_cpu_ms_});
   }
   Answered wait() { return done_.get_future().get(); }
 
  private:
+  const double started_cpu_ms_ = cpu_ms();
+  double first_token_cpu_ms_ = 0;
   std::promise<Answered> done_;
 };
 

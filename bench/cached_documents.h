@@ -67,6 +67,7 @@ struct DocumentsOptions {
 struct Answered {
   QueryStats stats;
   Plan plan;
+  double first_token_cpu_ms = 0;           ///< of all threads of this process, from the question to the first token
   std::int64_t bytes_read() const;         ///< KV, from any tier
 };
 

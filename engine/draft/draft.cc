@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <thread>
@@ -126,6 +125,9 @@ class ModelDraft final : public Draft {
     std::vector<std::function<void()>> askers;  // guarded by mu_
   };
 
+  /// Where tokens of the prompt are left out: whether those behind stand where they did.
+  enum class Gaps : std::uint8_t { kStay, kClose };
+
   struct Keep {
     DraftContext context;
     std::function<void(Result<SegmentHandle>)> done;
@@ -187,7 +189,8 @@ class ModelDraft final : public Draft {
     std::erase_if(known_, [](const std::shared_ptr<Job>& job) { return job->asked.expired(); });
     for (const std::shared_ptr<Job>& job : known_) {
       const DraftRequest& other = job->request;
-      const bool same_reading = other.max_tokens == request.max_tokens && other.score_window == request.score_window && other.prompt_ids == request.prompt_ids;
+      const bool same_reading = other.max_tokens == request.max_tokens && other.score_window == request.score_window && other.prompt_ids == request.prompt_ids &&
+                                std::ranges::equal(other.kept, request.kept, [](const KvStretch& a, const KvStretch& b) { return a.begin == b.begin && a.end == b.end; });
       if (!same_reading || other.tenant != request.tenant || other.salt_digest != request.salt_digest) continue;
       auto asked = job->asked.lock();
       if (!asked || !(asked->done() ? asked->reason().empty() : asked->join())) continue;
@@ -238,27 +241,28 @@ class ModelDraft final : public Draft {
   /// Where nothing goes by token the whole prompt is one text.
   DraftPrompt spelled(const DraftRequest& request) const {
     const std::vector<KvStretch> none;
-    return DraftPrompt(request.prompt_ids, documents_ ? request.documents : none, *target_, *tokenizer_, same_ids_);
+    return DraftPrompt(request.prompt_ids, {documents_ ? request.documents : none, request.score_window > 0 ? none : request.kept}, *target_, *tokenizer_, same_ids_);
   }
 
   /// Greedy, up to the token that ends the answer and that one, too.
   Result<std::vector<std::int32_t>> answer(Job& job) {
     const DraftPrompt prompt = spelled(job.request);
-    const std::int64_t length = prompt.num_tokens();
-    if (length == 0) return Status::invalid("prompt", "the prompt is empty for the draft");
-    if (length + job.request.max_tokens > model_->rope().max_positions()) {
-      return Status::invalid("prompt", "the prompt has " + std::to_string(length) + " tokens for the draft, whose window holds " +
-                                           std::to_string(model_->rope().max_positions()));
+    if (prompt.num_kept() == 0) return Status::invalid("prompt", "the prompt is empty for the draft");
+    const std::int64_t window = model_->rope().max_positions(), room = window - job.request.max_tokens;
+    if (prompt.num_kept() > room) {
+      return Status::invalid("prompt", "the prompt has " + std::to_string(prompt.num_kept()) + " tokens for the draft, whose window holds " + std::to_string(window));
     }
+    // What is left out leaves gaps, as in the target, unless the window ends before the prompt does.
+    const Gaps gaps = prompt.num_tokens() <= room ? Gaps::kStay : Gaps::kClose;
     WorkingCache cache(pool_, model_->config().num_layers);
     std::vector<float> logits(static_cast<std::size_t>(model_->config().vocab_size));
-    QUIRE_RETURN_IF_ERROR(read(job, prompt, cache, logits.data()));
+    QUIRE_ASSIGN_OR_RETURN(const std::int64_t end, read(job, prompt, gaps, cache, logits.data()));
     if (job.request.max_tokens == 0) return std::vector<std::int32_t>();
-    return write(job, length, cache, logits);
+    return write(job, end, cache, logits);
   }
 
-  /// The prompt's KV, its scores, and logits of its last token.
-  Status read(Job& job, const DraftPrompt& prompt, WorkingCache& cache, float* logits) {
+  /// The prompt's KV, its scores, and logits of its last token. Returns the position behind it.
+  Result<std::int64_t> read(Job& job, const DraftPrompt& prompt, Gaps gaps, WorkingCache& cache, float* logits) {
     std::optional<PromptScores> scores;
     if (job.request.score_window > 0) {
       PromptScores::Settings settings;
@@ -267,45 +271,57 @@ class ModelDraft final : public Draft {
     }
     std::int64_t position = 0;
     for (const DraftPrompt::Piece& piece : prompt.pieces()) {
-      const bool last = &piece == &prompt.pieces().back();
+      const bool last = &piece == prompt.last_kept();
+      const std::vector<std::int32_t> positions = positions_of(piece, gaps, position);
       // The answer begins with the last token's logits: that one is read in any case.
-      const bool placed = piece.document && !last && documents_->place(piece.ids, {job.request.tenant, job.request.salt_digest}, static_cast<std::int32_t>(position), cache);
-      if (!placed) QUIRE_RETURN_IF_ERROR(read_piece(job, piece.ids, position, cache, last ? logits : nullptr, scores ? &*scores : nullptr));
-      position += static_cast<std::int64_t>(piece.ids.size());
+      const bool placed = piece.document && !last && documents_->place(piece.ids, piece.kept, {job.request.tenant, job.request.salt_digest}, positions, cache);
+      if (!placed) QUIRE_RETURN_IF_ERROR(read_piece(job, piece, positions, cache, last ? logits : nullptr, scores ? &*scores : nullptr));
+      position += gaps == Gaps::kStay ? static_cast<std::int64_t>(piece.ids.size()) : static_cast<std::int64_t>(positions.size());
     }
-    if (!scores) return {};
+    if (!scores) return position;
     job.answer->give_scores(prompt.bring_back(scores->scores()));
     tell(job, /*last=*/false);
-    return {};
+    return position;
   }
 
-  Status read_piece(const Job& job, std::span<const std::int32_t> ids, std::int64_t position, WorkingCache& cache, float* logits, PromptScores* scores) {
+  /// Of the kept tokens of a piece that begins at `begin`.
+  static std::vector<std::int32_t> positions_of(const DraftPrompt::Piece& piece, Gaps gaps, std::int64_t begin) {
+    std::vector<std::int32_t> out;
+    for (const KvStretch& s : piece.kept) {
+      const std::int64_t first = begin + (gaps == Gaps::kStay ? s.begin : static_cast<std::int64_t>(out.size()));
+      for (std::int64_t i = 0; i < s.end - s.begin; ++i) out.push_back(static_cast<std::int32_t>(first + i));
+    }
+    return out;
+  }
+
+  Status read_piece(const Job& job, const DraftPrompt::Piece& piece, std::span<const std::int32_t> positions, WorkingCache& cache, float* logits, PromptScores* scores) {
+    std::vector<std::int32_t> ids;
+    for (const KvStretch& s : piece.kept) ids.insert(ids.end(), piece.ids.begin() + s.begin, piece.ids.begin() + s.end);
     const auto chunk = static_cast<std::size_t>(options_.chunk_tokens);
     for (std::size_t at = 0; at < ids.size(); at += chunk) {
       if (unwanted(job)) return Status::cancelled("the look-ahead is not wanted any more");
       const std::size_t n = std::min(chunk, ids.size() - at);
-      const std::int64_t first = position + static_cast<std::int64_t>(at), end = first + static_cast<std::int64_t>(n);
-      const bool scoring = scores != nullptr && end > scores->first_position();
-      QUIRE_RETURN_IF_ERROR(pass(ids.subspan(at, n), static_cast<std::int32_t>(first), cache, at + n == ids.size() ? logits : nullptr, scoring ? scores : nullptr));
+      const auto part = positions.subspan(at, n);
+      const bool scoring = scores != nullptr && part.back() >= scores->first_position();
+      QUIRE_RETURN_IF_ERROR(pass(std::span(ids).subspan(at, n), part, cache, at + n == ids.size() ? logits : nullptr, scoring ? scores : nullptr));
     }
     return {};
   }
 
-  Result<std::vector<std::int32_t>> write(const Job& job, std::int64_t length, WorkingCache& cache, std::vector<float>& logits) {
+  Result<std::vector<std::int32_t>> write(const Job& job, std::int64_t begin, WorkingCache& cache, std::vector<float>& logits) {
     std::vector<std::int32_t> out;
     const auto& ends = tokenizer_->eos_ids();
     for (;;) {
       out.push_back(static_cast<std::int32_t>(argmax(logits.data(), std::min<std::int64_t>(tokenizer_->vocab_size(), model_->config().vocab_size))));
       if (static_cast<std::int32_t>(out.size()) >= job.request.max_tokens || std::binary_search(ends.begin(), ends.end(), out.back())) break;
       if (unwanted(job)) return Status::cancelled("the look-ahead is not wanted any more");
-      QUIRE_RETURN_IF_ERROR(pass(std::span(out).last(1), static_cast<std::int32_t>(length + static_cast<std::int64_t>(out.size())) - 1, cache, logits.data(), nullptr));
+      const auto position = static_cast<std::int32_t>(begin + static_cast<std::int64_t>(out.size()) - 1);
+      QUIRE_RETURN_IF_ERROR(pass(std::span(out).last(1), std::span(&position, 1), cache, logits.data(), nullptr));
     }
     return to_target(std::move(out));
   }
 
-  Status pass(std::span<const std::int32_t> ids, std::int32_t first_position, WorkingCache& cache, float* logits, ForwardHook* hook) {
-    std::vector<std::int32_t> positions(ids.size());
-    std::iota(positions.begin(), positions.end(), first_position);
+  Status pass(std::span<const std::int32_t> ids, std::span<const std::int32_t> positions, WorkingCache& cache, float* logits, ForwardHook* hook) {
     const auto last = static_cast<std::int32_t>(ids.size()) - 1;
     ForwardRequest request{};
     request.token_ids = ids;

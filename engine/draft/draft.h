@@ -58,6 +58,7 @@ struct DraftRequest {
   std::string tenant;                    ///< asks of one tenant and salt with the same prompt share one reading
   std::array<std::uint8_t, 32> salt_digest{};
   std::vector<KvStretch> documents;      ///< of prompt_ids, ascending: contexts whose KV the draft may have kept (keep()); it reads what it does not find
+  std::vector<KvStretch> kept;           ///< of prompt_ids, ascending: what the answer is written from, the last token included; empty: all of it. Scores are of whole prompts: with score_window everything is
 };
 
 /// A context that ingest prefills alone.

@@ -1,6 +1,6 @@
 #include "engine/draft/draft_documents.h"
 
-#include <numeric>
+#include <algorithm>
 #include <vector>
 
 #include "engine/pipeline/context_kv.h"
@@ -18,17 +18,47 @@ SegmentLayout without_sketches(const KvLayout& layout) {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// All values of the segment, [block * num_groups + group].
-Result<std::vector<PinnedBytes>> read_all(Store& store, const SegmentHandle& segment, const KvLayout& layout) {
+/// Rows of one stored block that are placed.
+struct BlockPart {
+  std::int32_t block = 0;
+  std::int64_t begin = 0, end = 0;  ///< within the block
+  std::size_t values = 0;           ///< of which its own begin, in read_parts()
+};
+
+std::vector<BlockPart> parts_of(std::span<const KvStretch> kept, const KvLayout& layout) {
+  std::vector<BlockPart> parts;
+  for (const KvStretch& s : kept) {
+    for (std::int64_t from = s.begin; from < s.end;) {
+      const auto block = static_cast<std::int32_t>(from / layout.block_tokens());
+      const std::int64_t first = layout.first_token(block), to = std::min(s.end, first + layout.tokens_in(block));
+      const bool again = !parts.empty() && parts.back().block == block;
+      const std::size_t values = parts.empty() ? 0 : parts.back().values + (again ? 0 : at(layout.num_groups()));
+      parts.push_back({block, from - first, to - first, values});
+      from = to;
+    }
+  }
+  return parts;
+}
+
+/// The values that hold the parts, all groups of one block after the other.
+Result<std::vector<PinnedBytes>> read_parts(Store& store, const SegmentHandle& segment, const KvLayout& layout, std::span<const BlockPart> parts) {
   std::vector<PinnedBytes> values;
-  for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
+  for (const BlockPart& part : parts) {
+    if (part.values < values.size()) continue;
     for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
-      QUIRE_ASSIGN_OR_RETURN(PinnedBytes value, store.read_value(segment, static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(g)));
-      if (static_cast<std::int64_t>(value.size()) != layout.value_bytes(b, g)) return Status::corruption("a value of the draft's KV has another length than its layout says");
+      QUIRE_ASSIGN_OR_RETURN(PinnedBytes value, store.read_value(segment, static_cast<std::uint32_t>(part.block), static_cast<std::uint32_t>(g)));
+      if (static_cast<std::int64_t>(value.size()) != layout.value_bytes(part.block, g)) return Status::corruption("a value of the draft's KV has another length than its layout says");
       values.push_back(std::move(value));
     }
   }
   return values;
+}
+
+/// Rows [begin, end) of it.
+RawKvView rows_of(RawKvView view, const BlockPart& part) {
+  view.data = static_cast<const std::byte*>(view.data) + part.begin * view.row_stride;
+  view.num_rows = part.end - part.begin;
+  return view;
 }
 
 }  // namespace
@@ -85,24 +115,25 @@ Result<SegmentHandle> DraftDocuments::write(const ContextKey& key, std::span<con
   return writer->finish();
 }
 
-bool DraftDocuments::place(std::span<const std::int32_t> token_ids, const Owner& owner, std::int32_t first_position, WorkingCache& cache) {
+bool DraftDocuments::place(std::span<const std::int32_t> token_ids, std::span<const KvStretch> kept, const Owner& owner, std::span<const std::int32_t> positions, WorkingCache& cache) {
   const KvLayout layout = kv_layout(core_.facts, static_cast<std::int64_t>(token_ids.size()));
   const auto segment = store_.find_segment(context_key(core_.facts, token_ids, owner.tenant, owner.salt_digest));
   if (!segment || (*segment)->layout != without_sketches(layout)) return false;
-  const auto values = read_all(store_, *segment, layout);
+  const std::vector<BlockPart> parts = parts_of(kept, layout);
+  const auto values = read_parts(store_, *segment, layout, parts);
   if (!values.ok()) {
     log_warning("the draft's KV of a document is not readable; it reads the tokens", {{"reason", values.status().to_string()}});
     return false;
   }
-  std::vector<std::int32_t> positions(token_ids.size());
-  std::iota(positions.begin(), positions.end(), first_position);
   const std::int64_t before = cache.num_rows(0);
   for (std::int32_t layer = 0; layer < layout.shape().num_layers; ++layer) {
     const auto first_row = cache.add_rows(layer, positions);
     Status status = first_row.status();
-    for (std::int32_t b = 0; b < layout.num_blocks() && status.ok(); ++b) {
-      const PinnedBytes& value = (*values)[at(b * layout.num_groups() + layout.group_of(layer))];
-      status = cache.place(layer, rope_, layout.view(value.bytes(), b, layer), *first_row + layout.first_token(b));
+    std::int64_t row = status.ok() ? *first_row : 0;
+    for (std::size_t p = 0; p < parts.size() && status.ok(); ++p) {
+      const PinnedBytes& value = (*values)[parts[p].values + at(layout.group_of(layer))];
+      status = cache.place(layer, rope_, rows_of(layout.view(value.bytes(), parts[p].block, layer), parts[p]), row);
+      row += parts[p].end - parts[p].begin;
     }
     if (status.ok()) continue;
     log_warning("the draft's KV of a document could not be placed", {{"reason", status.to_string()}});

@@ -13,6 +13,7 @@
 #include "engine/model/model.h"
 #include "engine/pipeline/core.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "kernels/attention_mass.h"
 
 namespace quire {
 
@@ -33,8 +34,9 @@ class DraftDocuments {
   /// Computes KV of a context alone, or finds it, and keeps it. `between` is called between chunks; its error ends the work. token_ids: the draft's, at least one.
   /// The segment stays while the handle lives and a document names its key. Errors: those of `between`, of a pass and of the store.
   Result<SegmentHandle> keep(std::span<const std::int32_t> token_ids, const Owner& owner, const std::function<Status()>& between);
-  /// Appends the context's rows at positions from `first_position` on. False: some of it is missing or damaged, and the cache is as it was. Waits for the disk.
-  bool place(std::span<const std::int32_t> token_ids, const Owner& owner, std::int32_t first_position, WorkingCache& cache);
+  /// Appends the context's rows in `kept` (of token_ids, ascending and apart) at these positions, one each. Reads the blocks that they lie in alone. False: some of
+  /// it is missing or damaged, and the cache is as it was. Waits for the disk.
+  bool place(std::span<const std::int32_t> token_ids, std::span<const KvStretch> kept, const Owner& owner, std::span<const std::int32_t> positions, WorkingCache& cache);
 
  private:
   Result<SegmentHandle> write(const ContextKey& key, std::span<const std::int32_t> token_ids, const std::string& tenant, const std::function<Status()>& between);

@@ -1,7 +1,29 @@
 #include "engine/draft/draft_prompt.h"
 
+#include <algorithm>
+
 namespace quire {
 namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// What of the stretches lies in one, counted from its beginning; touching ones joined.
+std::vector<KvStretch> within(std::span<const KvStretch> stretches, const KvStretch& piece) {
+  std::vector<KvStretch> out;
+  for (const KvStretch& s : stretches) {
+    const KvStretch part{std::max(s.begin, piece.begin) - piece.begin, std::min(s.end, piece.end) - piece.begin};
+    if (part.end <= part.begin) continue;
+    if (!out.empty() && out.back().end >= part.begin) out.back().end = std::max(out.back().end, part.end);
+    else out.push_back(part);
+  }
+  return out;
+}
+
+std::int64_t total(std::span<const KvStretch> stretches) {
+  std::int64_t n = 0;
+  for (const KvStretch& s : stretches) n += s.end - s.begin;
+  return n;
+}
 
 std::int64_t leading_bos(const Respelling& spelled, const Tokenizer& draft) {
   return draft.add_bos() && draft.bos_id() && !spelled.ids().empty() && spelled.ids().front() == *draft.bos_id() ? 1 : 0;
@@ -14,28 +36,39 @@ std::vector<std::int32_t> spell_document(std::span<const std::int32_t> token_ids
   return {spelled.ids().begin() + leading_bos(spelled, draft), spelled.ids().end()};
 }
 
-DraftPrompt::DraftPrompt(std::span<const std::int32_t> token_ids, std::span<const KvStretch> documents, const Tokenizer& target, const Tokenizer& draft, bool spelled_alike) {
+DraftPrompt::DraftPrompt(std::span<const std::int32_t> token_ids, const Stretches& stretches, const Tokenizer& target, const Tokenizer& draft, bool spelled_alike) {
+  const KvStretch all{0, static_cast<std::int64_t>(token_ids.size())};
+  const std::span<const KvStretch> kept = stretches.kept.empty() ? std::span(&all, 1) : stretches.kept;
   std::int64_t done = 0;
   const auto take = [&](std::int64_t end, bool document) {
-    if (end > done) add(token_ids.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(end - done)), document, target, draft, spelled_alike);
+    const KvStretch piece{done, end};
+    if (end > done) add(token_ids.subspan(at(done), at(end - done)), within(kept, piece), document, target, draft, spelled_alike);
     done = std::max(done, end);
   };
-  for (const KvStretch& d : documents) {
+  for (const KvStretch& d : stretches.documents) {
     take(d.begin, false);
     take(d.end, true);
   }
-  take(static_cast<std::int64_t>(token_ids.size()), false);
+  take(all.end, false);
 }
 
-void DraftPrompt::add(std::span<const std::int32_t> ids, bool document, const Tokenizer& target, const Tokenizer& draft, bool spelled_alike) {
+void DraftPrompt::add(std::span<const std::int32_t> ids, std::vector<KvStretch> kept, bool document, const Tokenizer& target, const Tokenizer& draft, bool spelled_alike) {
   Piece piece;
   piece.document = document;
   if (spelled_alike) {
     piece.ids.assign(ids.begin(), ids.end());
+    piece.kept = std::move(kept);
   } else {
     piece.respelling.emplace(target, ids, draft);
     piece.own_begin = pieces_.empty() && !document ? 0 : leading_bos(*piece.respelling, draft);
     piece.ids.assign(piece.respelling->ids().begin() + piece.own_begin, piece.respelling->ids().end());
+    std::vector<KvStretch> spelled = {{0, leading_bos(*piece.respelling, draft)}};
+    if (total(kept) == static_cast<std::int64_t>(ids.size())) {
+      spelled.back().end = static_cast<std::int64_t>(piece.respelling->ids().size());
+    } else {
+      for (const KvStretch& s : piece.respelling->bring_over(kept)) spelled.push_back(s);
+    }
+    piece.kept = within(spelled, {piece.own_begin, static_cast<std::int64_t>(piece.respelling->ids().size())});
   }
   pieces_.push_back(std::move(piece));
 }
@@ -44,6 +77,17 @@ std::int64_t DraftPrompt::num_tokens() const {
   std::int64_t n = 0;
   for (const Piece& p : pieces_) n += static_cast<std::int64_t>(p.ids.size());
   return n;
+}
+
+std::int64_t DraftPrompt::num_kept() const {
+  std::int64_t n = 0;
+  for (const Piece& p : pieces_) n += total(p.kept);
+  return n;
+}
+
+const DraftPrompt::Piece* DraftPrompt::last_kept() const {
+  const auto found = std::find_if(pieces_.rbegin(), pieces_.rend(), [](const Piece& p) { return !p.kept.empty(); });
+  return found == pieces_.rend() ? nullptr : &*found;
 }
 
 std::vector<float> DraftPrompt::bring_back(std::span<const float> scores) const {

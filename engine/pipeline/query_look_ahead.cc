@@ -17,6 +17,65 @@ std::vector<std::int32_t> whole_prompt(const QueryRequest& request, const QueryP
   return ids;
 }
 
+void add_stretch(std::vector<KvStretch>& out, const KvStretch& s) {
+  if (s.end <= s.begin) return;
+  if (!out.empty() && out.back().end == s.begin) out.back().end = s.end;
+  else out.push_back(s);
+}
+
+/// Which blocks of documents the draft reads, [context][block]: where layers of the target hold different ones, those that most layers hold, as many tokens as one holds on
+/// average. Empty: all.
+std::vector<std::vector<std::uint8_t>> blocks_read(const Plan& plan) {
+  struct Block {
+    std::int32_t layers;
+    std::size_t context, block;
+  };
+  std::vector<Block> held;
+  std::vector<std::vector<std::uint8_t>> read;
+  std::int64_t layer_tokens = 0;
+  bool all = true;
+  for (std::size_t i = 0; i < plan.contexts.size(); ++i) {
+    const PlannedContext& c = plan.contexts[i];
+    read.emplace_back(c.blocks.size());
+    for (std::size_t b = 0; b < c.blocks.size() && !c.duplicate; ++b) {
+      const std::int32_t layers = c.blocks[b].kept_layers;
+      all = all && layers == plan.num_layers;
+      layer_tokens += std::int64_t{layers} * c.blocks[b].num_tokens;
+      if (layers > 0) held.push_back({layers, i, b});
+    }
+  }
+  if (all) return {};
+  std::stable_sort(held.begin(), held.end(), [](const Block& x, const Block& y) { return x.layers > y.layers; });
+  std::int64_t tokens = 0;
+  for (const Block& h : held) {
+    if (tokens * plan.num_layers >= layer_tokens) break;
+    read[h.context][h.block] = 1;
+    tokens += plan.contexts[h.context].blocks[h.block].num_tokens;
+  }
+  return read;
+}
+
+/// Of whole_prompt(), where `contexts` stand in it: what the target attends to. Empty: all of it.
+std::vector<KvStretch> attended(const QueryPlan& plan, std::span<const KvStretch> contexts, std::int64_t prompt_tokens) {
+  if (plan.plan.selection_pending) return {};
+  const auto read = blocks_read(plan.plan);
+  if (read.empty()) return {};
+  std::vector<KvStretch> out;
+  add_stretch(out, {0, plan.plan.prefix_tokens});
+  for (std::size_t i = 0; i < contexts.size(); ++i) {
+    const std::vector<PlannedBlock>& blocks = plan.plan.contexts[i].blocks;
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      const std::int64_t begin = contexts[i].begin + blocks[b].first_token;
+      if (read[i][b]) add_stretch(out, {begin, begin + blocks[b].num_tokens});
+    }
+  }
+  // Without a question the answer begins behind the last document's last token.
+  const std::int64_t question = std::min(prompt_tokens - plan.plan.suffix_tokens, prompt_tokens - 1);
+  if (!out.empty() && out.back().end > question) out.back().end = question;
+  add_stretch(out, {question, prompt_tokens});
+  return out;
+}
+
 constexpr const char* kNoDraft = "no draft model is loaded (model.draft_path)";
 constexpr const char* kTooLate = "the draft took longer than model.draft_wait_ms";
 
@@ -40,6 +99,7 @@ QueryLookAhead::QueryLookAhead(EngineCore& core, const QueryRequest& request, co
   for (std::size_t i = 0; i < contexts_.size(); ++i) {
     if (request.contexts[i].key && contexts_[i].end > contexts_[i].begin) asked.documents.push_back(contexts_[i]);
   }
+  if (wish.score_window == 0) asked.kept = attended(plan, contexts_, static_cast<std::int64_t>(asked.prompt_ids.size()));
   asked.on_progress = [waker = core.waker] { waker->wake(); };
   answer_ = core.draft->ask(std::move(asked));
 }

@@ -21,7 +21,8 @@ class QueryLookAhead {
     std::int32_t tokens = 0;        ///< behind the whole prompt
     std::int32_t score_window = 0;  ///< last tokens whose rows score the prompt's tokens; 0: no scores
   };
-  /// Asks the draft. Without one everything is settled at once, with a reason.
+  /// Asks the draft. Without one everything is settled at once, with a reason. Once the plan is complete the draft writes from what the target attends to; before
+  /// that, and for scores, from the whole prompt.
   QueryLookAhead(EngineCore& core, const QueryRequest& request, const QueryPlan& plan, const Wish& wish);
   /// Settled: the draft wrote these tokens, of the target's vocabulary, when it read the prompt; it took so long.
   QueryLookAhead(std::vector<std::int32_t> token_ids, double draft_ms);

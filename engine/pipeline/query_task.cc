@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 #include <numeric>
+#include <utility>
 
 #include "engine/draft/draft.h"
 #include "engine/pipeline/compress_stage.h"
@@ -190,6 +191,15 @@ void QueryTask::begin_look_ahead() {
     run_.look_ahead = std::make_unique<QueryLookAhead>(std::move(written), prompt_->ms());
     wish.tokens = 0;
   }
+  // The draft reads what the target will attend to, which the selection is yet to say; the long work comes behind it. Scores are what the selection waits for.
+  if (run_.plan.plan.selection_pending && wish.score_window == 0) {
+    look_ahead_tokens_ = wish.tokens;
+    return;
+  }
+  ask_draft(wish);
+}
+
+void QueryTask::ask_draft(const QueryLookAhead::Wish& wish) {
   if (wish.tokens == 0 && wish.score_window == 0) return;
   auto asked = std::make_unique<QueryLookAhead>(run_.core, run_.request, run_.plan, wish);
   if (wish.score_window > 0) scores_ = asked.get();
@@ -317,6 +327,7 @@ Status QueryTask::begin_assembly() {
     return {};
   }
   supply_->ask_blocks(run_.plan.selection);
+  ask_draft({.tokens = std::exchange(look_ahead_tokens_, 0)});
   if (run_.recomputer->has_pass()) {
     const PlugInputs inputs(run_.core.facts, run_.request, run_.plan);
     RecomputeInput input = inputs.recompute();

@@ -90,6 +90,7 @@ class QueryTask {
   Status make_plugs();
   Status step_prompt();
   void begin_look_ahead();
+  void ask_draft(const QueryLookAhead::Wish& wish);
   void wish_for_queries();
   Status step_stage();
   Status begin_selecting();
@@ -120,6 +121,7 @@ class QueryTask {
   std::atomic<std::int64_t>* running_ = nullptr;
   Stage stage_ = Stage::kAssemble;
   std::unique_ptr<PromptStage> prompt_;
+  std::int32_t look_ahead_tokens_ = 0;           ///< that the draft is asked for once the selection is complete
   QueryLookAhead* scores_ = nullptr;             ///< where the draft's scores come from; null: the selector wants none
   std::unique_ptr<QueryLookAhead> own_scores_;   ///< the same, where the look-ahead was written before the plan
   std::unique_ptr<KvSupply> supply_;

@@ -39,4 +39,23 @@ std::vector<float> Respelling::bring_back(std::span<const float> scores) const {
   return out;
 }
 
+std::vector<KvStretch> Respelling::bring_over(std::span<const KvStretch> stretches) const {
+  std::vector<KvStretch> out;
+  std::size_t first = 0;
+  for (const KvStretch& s : stretches) {
+    if (s.end <= s.begin) continue;
+    const TokenSpan bytes{from_spans_[static_cast<std::size_t>(s.begin)].begin, from_spans_[static_cast<std::size_t>(s.end - 1)].end};
+    if (bytes.end <= bytes.begin) continue;
+    while (first < to_spans_.size() && to_spans_[first].end <= bytes.begin) ++first;
+    std::size_t end = first;
+    while (end < to_spans_.size() && to_spans_[end].begin < bytes.end) ++end;
+    if (end == first) continue;
+    const KvStretch own{static_cast<std::int64_t>(first), static_cast<std::int64_t>(end)};
+    // Two stretches may end and begin within one token.
+    if (!out.empty() && out.back().end >= own.begin) out.back().end = std::max(out.back().end, own.end);
+    else out.push_back(own);
+  }
+  return out;
+}
+
 }  // namespace quire

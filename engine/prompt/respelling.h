@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "kernels/attention_mass.h"
 
 namespace quire {
 
@@ -18,6 +19,8 @@ class Respelling {
   const std::vector<std::int32_t>& ids() const { return ids_; }
   /// scores: of ids(). For each of the first spelling's tokens the largest score of those that share a byte with it; 0 where none does.
   std::vector<float> bring_back(std::span<const float> scores) const;
+  /// stretches: of the first spelling's tokens, ascending. Those of ids() that share a byte with a token in them; ascending and apart.
+  std::vector<KvStretch> bring_over(std::span<const KvStretch> stretches) const;
 
  private:
   std::vector<TokenSpan> from_spans_;  ///< bytes of the text

@@ -61,6 +61,19 @@ class DraftDocumentsTest : public ::testing::Test {
     EXPECT_EQ(answer->reason(), "");
     return answer;
   }
+  /// The same without scores.
+  static DraftRequest look_ahead(DraftRequest request) {
+    request.score_window = 0;
+    return request;
+  }
+  static std::shared_ptr<LookAhead> ask_once(Draft& draft, DraftRequest request) {
+    std::promise<void> done;
+    request.on_progress = [&done] { done.set_value(); };
+    auto answer = draft.ask(std::move(request));
+    done.get_future().wait();
+    EXPECT_EQ(answer->reason(), "");
+    return answer;
+  }
   /// As ingest does: the document names the companion only.
   void commit(const std::string& id, const std::vector<SegmentHandle>& segments) {
     DocumentManifest manifest;
@@ -106,6 +119,43 @@ TEST_F(DraftDocumentsTest, LaterDocumentsAreReadWithoutThoseBeforeThem) {
   const auto tokens = ask(*plain, request(2)), kept = ask(*keeping, request(2));
   EXPECT_NE(kept->scores(), tokens->scores());
   EXPECT_EQ(kept->scores().size(), tokens->scores().size());
+}
+
+TEST_F(DraftDocumentsTest, OfAKeptDocumentOnlyWhatStaysIsPlaced) {
+  auto plain = load(nullptr), keeping = load(store_.get());
+  const auto segment = keep(*keeping, documents_[0]);
+  ASSERT_TRUE(segment.ok());
+  const DraftRequest whole = request(1);
+  const auto end = static_cast<std::int64_t>(whole.prompt_ids.size());
+  // The beginning of a document that comes first, up to within its second block: KV of rows that saw nothing else.
+  DraftRequest front = look_ahead(whole);
+  front.kept = {{0, 1 + 101}, {1 + 150, end}};
+  const auto placed = ask_once(*keeping, front);
+  EXPECT_EQ(placed->token_ids(), ask_once(*plain, front)->token_ids());
+  EXPECT_NE(placed, ask_once(*keeping, look_ahead(whole)));
+  // All of it, in two stretches that touch: as if nothing had been said.
+  DraftRequest all = look_ahead(whole);
+  all.kept = {{0, 40}, {40, end}};
+  EXPECT_EQ(ask_once(*keeping, all)->token_ids(), ask_once(*keeping, look_ahead(whole))->token_ids());
+}
+
+TEST_F(DraftDocumentsTest, StretchesOfSeveralBlocksAndDocumentsArePlacedWhereTheyStood) {
+  auto keeping = load(store_.get());
+  const auto one = keep(*keeping, documents_[0]), two = keep(*keeping, documents_[1]);
+  ASSERT_TRUE(one.ok() && two.ok());
+  DraftRequest few = look_ahead(request(2));
+  const auto end = static_cast<std::int64_t>(few.prompt_ids.size());
+  few.kept = {{0, 4}, {9, 12}, {60, 71}, {130, 140}, {151, 152}, {170, 200}, {241, end}};
+  const auto hits = store_->stats().segment_hits;
+  const auto first = ask_once(*keeping, few);
+  EXPECT_EQ(store_->stats().segment_hits, hits + 2);
+  EXPECT_FALSE(first->token_ids().empty());
+  auto again = load(store_.get());
+  EXPECT_EQ(ask_once(*again, few)->token_ids(), first->token_ids());
+  // Lost: its tokens are read.
+  ASSERT_TRUE(store_->discard_segment(*two).ok());
+  auto missing = load(store_.get());
+  EXPECT_EQ(ask_once(*missing, few)->reason(), "");
 }
 
 TEST_F(DraftDocumentsTest, WhatIsMissingIsReadAndKeepingTwiceKeepsOnce) {

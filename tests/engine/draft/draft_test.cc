@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <future>
+#include <iterator>
 #include <thread>
 
 #include "tests/engine/pipeline/harness.h"
@@ -108,6 +110,58 @@ TEST_F(DraftTest, APromptBeyondItsWindowHasNoLookAhead) {
   EXPECT_NE(none->reason().find("64"), std::string::npos) << none->reason();
   EXPECT_FALSE(ask_and_wait(*draft, random_ids(rng_, 59), 5)->token_ids().empty());
   EXPECT_FALSE(ask_and_wait(*draft, {}, 5)->reason().empty());
+}
+
+TEST_F(DraftTest, AnAnswerIsWrittenFromWhatIsKeptOfThePrompt) {
+  auto draft = load(tokenizer_, model_.path());
+  const std::vector<std::int32_t> prompt = random_ids(rng_, 200);
+  const auto ask = [&](Draft& d, const std::vector<std::int32_t>& ids, std::vector<KvStretch> kept) {
+    std::promise<void> done;
+    DraftRequest r{ids, 6, [&done] { done.set_value(); }};
+    r.kept = std::move(kept);
+    auto answer = d.ask(std::move(r));
+    done.get_future().wait();
+    return answer;
+  };
+  const auto whole = ask(*draft, prompt, {});
+  EXPECT_EQ(ask(*draft, prompt, {{0, 77}, {77, 200}})->token_ids(), whole->token_ids());
+  // Another reading, not shared with that of the whole prompt.
+  const std::vector<KvStretch> kept = {{0, 10}, {50, 81}, {190, 200}};
+  const auto part = ask(*draft, prompt, kept), same = ask(*draft, prompt, kept);
+  EXPECT_EQ(part, same);
+  EXPECT_NE(part, whole);
+  EXPECT_FALSE(part->token_ids().empty());
+  // Where the window ends before the prompt does, what stays moves together: it is the prompt.
+  const RandomModelFolder small(7, 64);
+  auto narrow = load(tokenizer_, small.path());
+  std::vector<std::int32_t> short_prompt;
+  for (const KvStretch& s : kept) short_prompt.insert(short_prompt.end(), prompt.begin() + s.begin, prompt.begin() + s.end);
+  const auto moved = ask(*narrow, prompt, kept);
+  EXPECT_EQ(moved->reason(), "");
+  EXPECT_EQ(moved->token_ids(), ask(*narrow, short_prompt, {})->token_ids());
+  EXPECT_NE(ask(*narrow, prompt, {{0, 10}, {50, 101}})->reason().find("61"), std::string::npos);
+}
+
+TEST_F(DraftTest, AnotherTokenizerKeepsWhatSharesItsText) {
+  const std::shared_ptr<const Tokenizer> own(std::move(*load_tokenizer(demo_model())));
+  const std::vector<std::int32_t> prompt = own->encode("The mayor of the city was born in another town.");
+  const auto end = static_cast<std::int64_t>(prompt.size());
+  auto by_text = load(std::make_shared<OtherTokenizer>(own), demo_model()), direct = load(own, demo_model());
+  const auto ask = [&](Draft& d, std::vector<std::int32_t> ids, std::vector<KvStretch> kept) {
+    std::promise<void> done;
+    DraftRequest r{std::move(ids), 6, [&done] { done.set_value(); }};
+    r.kept = std::move(kept);
+    auto answer = d.ask(std::move(r));
+    done.get_future().wait();
+    EXPECT_EQ(answer->reason(), "");
+    return answer->token_ids();
+  };
+  std::vector<std::int32_t> with_bos = prompt;
+  const std::int64_t bos = own->add_bos() ? 1 : 0;
+  if (bos > 0) with_bos.insert(with_bos.begin(), *own->bos_id());
+  // The text begins with the draft's BOS, which stands for none of the target's tokens.
+  const auto expected = ask(*direct, with_bos, {{0, bos + 3}, {bos + end - 4, bos + end}});
+  EXPECT_EQ(ask(*by_text, prompt, {{0, 3}, {end - 4, end}}), own->encode(own->decode(expected), Special::kNone, Start::kMiddle));
 }
 
 TEST_F(DraftTest, AFullQueueHasNoLookAheadAndEveryAskIsAnsweredOnce) {
@@ -226,6 +280,23 @@ TEST_F(DraftTest, AFolderWithoutAModelIsRefused) {
   DraftOptions options;
   options.path = empty.path().string();
   EXPECT_FALSE(load_draft(options, tokenizer_).ok());
+}
+
+TEST_F(DraftTest, ATokenizerWithMoreIdsThanItsModelIsRefused) {
+  const RandomModelFolder folder(5);
+  std::ifstream file(folder.path() / "config.json");
+  std::string config((std::istreambuf_iterator<char>(file)), {});
+  const std::string whole = "\"vocab_size\":4096";
+  ASSERT_NE(config.find(whole), std::string::npos);
+  write_file(folder.path() / "config.json", config.replace(config.find(whole), whole.size(), "\"vocab_size\":4000"));
+  const auto parsed = load_model_config(folder.path());
+  ASSERT_TRUE(parsed.ok());
+  write_file(folder.path() / "model.safetensors", safetensors_bytes(llama_tensors(*parsed, 5)));
+  DraftOptions options;
+  options.path = folder.path().string();
+  const auto draft = load_draft(options, tokenizer_);
+  EXPECT_EQ(draft.status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(draft.status().field(), "vocab_size");
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ class LookAheadQueryTest : public ::testing::Test {
 
   std::mt19937 rng_{29};
   TempFolder folder_;
-  RandomModelFolder model_;
+  RandomModelFolder model_, other_{11};
   std::unique_ptr<Store> store_;
   std::unique_ptr<Engine> engine_;
   std::vector<Doc> docs_;
@@ -119,6 +119,41 @@ TEST_F(LookAheadQueryTest, ADraftThatCannotServeThePromptIsDoneWithout) {
   EXPECT_NE(o.plan.compression->note.find("window"), std::string::npos) << o.plan.compression->note;
   EXPECT_EQ(o.ids, without.ids);
   EXPECT_EQ(hot_shares(o), hot_shares(without));
+}
+
+TEST_F(LookAheadQueryTest, TheDraftReadsNoMoreThanTheTargetAttendsTo) {
+  Doc longer{"longer", random_ids(rng_, 400), std::nullopt};
+  longer.key = ingest(*engine_, *store_, longer.id, longer.ids);
+  docs_ = {longer, docs_[1]};
+  // All of the prompt is beyond the draft's window.
+  const RandomModelFolder small(7, 350);
+  const Options options = {{"capacity", "60"}, {"window", "9"}, {"lookahead", "6"}};
+  start(small.path().string());
+  const Outcome part = ask("samkv", "speckv", options), whole = ask("reuse", "speckv", options);
+  EXPECT_EQ(part.plan.compression->note, "");
+  EXPECT_GT(part.stats.lookahead_tokens, 0);
+  EXPECT_EQ(whole.stats.lookahead_tokens, 0);
+  EXPECT_NE(whole.plan.compression->note.find("window"), std::string::npos) << whole.plan.compression->note;
+  EXPECT_EQ(ask("samkv", "speckv", options).ids, part.ids);
+}
+
+TEST_F(LookAheadQueryTest, ADraftOfAnotherVocabularyLooksAheadThroughText) {
+  const Options options = {{"capacity", "60"}, {"window", "9"}, {"lookahead", "6"}};
+  std::vector<Outcome> without;
+  for (const char* strategy : {"recompute", "samkv"}) without.push_back(ask(strategy, "speckv", options));
+  // Other settings make it another tokenizer, whose ids mean nothing to the target.
+  write_file(other_.path() / "tokenizer_config.json", R"({"add_bos_token":false})");
+  start(other_.path().string());
+  const auto own = load_tokenizer(other_.path());
+  ASSERT_TRUE(own.ok());
+  ASSERT_NE((*own)->digest(), engine_->tokenizer().digest());
+  for (const Outcome& w : without) {
+    const Outcome o = ask(w.plan.strategy, "speckv", options);
+    EXPECT_EQ(o.stats.lookahead_tokens > 0, o.plan.compression->note.empty()) << o.plan.compression->note;
+    EXPECT_GT(o.stats.lookahead_tokens, 0) << o.plan.compression->note;
+    // Demoted rows are still there: nothing of the answer depends on the draft.
+    EXPECT_EQ(o.ids, w.ids) << w.plan.strategy;
+  }
 }
 
 TEST_F(LookAheadQueryTest, NobodyWaitsForADraftLongerThanAsked) {

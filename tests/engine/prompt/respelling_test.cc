@@ -78,6 +78,28 @@ TEST(Respelling, ControlTokensAloneStandForNothing) {
   EXPECT_THAT(spelled.bring_back({}), ElementsAre(0, 0));
 }
 
+std::vector<std::pair<std::int64_t, std::int64_t>> pairs(const std::vector<KvStretch>& stretches) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> out;
+  for (const KvStretch& s : stretches) out.emplace_back(s.begin, s.end);
+  return out;
+}
+
+TEST(Respelling, StretchesGoOverToWhateverSharesAByte) {
+  using ::testing::Pair;
+  const StepTokenizer target(2, true), draft(3, true);
+  std::vector<std::int32_t> ids = {0};
+  for (const std::int32_t id : target.encode("abcdefghijkl", Special::kNone, Start::kText)) ids.push_back(id);  // ab cd ef gh ij kl
+  const Respelling spelled(target, ids, draft);                                                                  // <s> abc def ghi jkl
+  const auto over = [&](std::vector<KvStretch> stretches) { return pairs(spelled.bring_over(stretches)); };
+  EXPECT_THAT(over({{1, 2}}), ElementsAre(Pair(1, 2)));           // ab: abc
+  EXPECT_THAT(over({{2, 3}}), ElementsAre(Pair(1, 3)));           // cd: abc def
+  EXPECT_THAT(over({{1, 2}, {4, 5}}), ElementsAre(Pair(1, 2), Pair(3, 4)));
+  EXPECT_THAT(over({{1, 2}, {2, 3}, {6, 7}}), ElementsAre(Pair(1, 3), Pair(4, 5)));  // abc is of both
+  EXPECT_THAT(over({{0, 1}}), ElementsAre());                     // a control token
+  EXPECT_THAT(over({{3, 3}}), ElementsAre());
+  EXPECT_THAT(over({{0, 7}}), ElementsAre(Pair(1, 5)));
+}
+
 TEST(Respelling, ADraftWithItsOwnTokenizerCutsPrompts) {
   TempFolder folder;
   const RandomModelFolder model, draft(11, 2048);
