@@ -22,7 +22,7 @@ const std::vector<PlugOption>& table() {
     t.push_back({.name = "reduce", .default_value = "max", .values = {"max", "mean"}, .summary = "over layers, heads and the window's rows"});
     t.push_back({.name = "weighted", .default_value = "on", .values = {"on", "off"}, .summary = "later rows of the window count more, the first one not at all"});
     t.push_back({.name = "lookahead", .default_value = "8", .least = 1, .most = 64, .summary = "rows of the draft's answer that score, too; 1: none, the prompt's alone"});
-    t.push_back({.name = "band", .default_value = "0", .least = 0, .most = 1e6, .summary = "rows before it that a row of the draft sees, besides the prompt's first 64, a multiple of 64; 0: all"});
+    t.push_back({.name = "band", .default_value = "256", .least = 0, .most = 1e6, .summary = "rows before it that a row of the draft sees, besides the prompt's first 64, a multiple of 64; 0: all, as published"});
     t.push_back({.name = "layers", .default_value = "0", .least = 0, .most = 1024, .summary = "layers of the draft that are run; 0: all; more than skip_layers; all where the draft writes, too"});
     return t;
   }();

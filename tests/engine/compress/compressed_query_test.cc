@@ -174,7 +174,9 @@ TEST_F(CompressedQueryTest, BadSettingsNameTheirField) {
     const auto handle = engine_->query(std::move(r), std::make_shared<CollectingSink>());
     return handle.ok() ? std::string() : handle.status().field();
   };
-  for (const char* capacity : {"0", "-3", "32", "100.5", "many"}) EXPECT_EQ(field("snapkv", {{"capacity", capacity}}), "cache.options.capacity") << capacity;
+  for (const std::string& name : compressors()) {
+    for (const char* capacity : {"0", "-3", "32", "100.5", "many"}) EXPECT_EQ(field(name, {{"capacity", capacity}}), "cache.options.capacity") << name << capacity;
+  }
   EXPECT_EQ(field("snapkv", {{"kernel", "4"}}), "cache.options.kernel");
   EXPECT_EQ(field("snapkv", {{"drop_mode", "forget"}}), "cache.options.drop_mode");
   EXPECT_EQ(field("snapkv", {{"beta", "3"}}), "cache.options.beta");

@@ -223,6 +223,7 @@ TEST_F(SpecPcQueryTest, KeepsWhatTheSpecificationKeepsAndAnswersItAsAnOrdinaryPr
   for (const auto& [given, settings] : cases) {
     Options options = given;
     options["lookahead"] = "1";  // as published
+    options["band"] = "0";
     QueryRequest r = plain(ids);
     compress(r, options);
     const Outcome o = ask(std::move(r));
@@ -346,6 +347,7 @@ TEST_F(SpecPcQueryTest, AShortReadingThatLeavesNothingOutKeepsTheSame) {
     options["skip_layers"] = "0";
     options["kernel"] = options["neighbors"] = "1";
     options.try_emplace("lookahead", "1");
+    options.try_emplace("band", "0");
     QueryRequest r = plain(ids);
     compress(r, options);
     const Outcome o = ask(std::move(r));
@@ -428,7 +430,9 @@ TEST_F(SpecPcQueryTest, WhatCannotBeIsRefusedByName) {
   };
   EXPECT_EQ(field("shorter", {}), "cache.prompt_compression");
   EXPECT_EQ(field("none", {{"capacity", "70"}}), "cache.prompt_compression.capacity");
-  for (const char* capacity : {"0", "-4", "64", "70.5", "many"}) EXPECT_EQ(field("specpc", {{"capacity", capacity}}), "cache.prompt_compression.capacity") << capacity;
+  for (const char* method : {"specpc", "surprisal"}) {
+    for (const char* capacity : {"0", "-4", "64", "70.5", "many"}) EXPECT_EQ(field(method, {{"capacity", capacity}}), "cache.prompt_compression.capacity") << method << capacity;
+  }
   EXPECT_EQ(field("specpc", {{"window", "0"}}), "cache.prompt_compression.window");
   EXPECT_EQ(field("specpc", {{"pool", "median"}}), "cache.prompt_compression.pool");
   EXPECT_EQ(field("specpc", {{"drop_mode", "drop"}}), "cache.prompt_compression.drop_mode");
