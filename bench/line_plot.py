@@ -51,8 +51,9 @@ def ticks(low, high):
 def svg(lines, args):
     xs = [x for points in lines.values() for x, _ in points]
     top = max(y for points in lines.values() for _, y in points) * 1.05
-    low, high = math.log2(min(xs)), math.log2(max(xs))
-    across = lambda x: LEFT + (math.log2(x) - low) / max(high - low, 1e-9) * (WIDTH - LEFT - RIGHT)
+    place = lambda x: math.log2(max(x, 0.5))  # 0 lies as far before 1 as 1 before 2
+    low, high = place(min(xs)), place(max(xs))
+    across = lambda x: LEFT + (place(x) - low) / max(high - low, 1e-9) * (WIDTH - LEFT - RIGHT)
     up = lambda y: HEIGHT - BOTTOM - y / top * (HEIGHT - TOP - BOTTOM)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/><text x="{LEFT}" y="22" font-size="14">{escape(args.title)}</text>']
