@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/attention_listed.h"
 #include "kernels/cpu/attention_backend.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/scratch.h"
@@ -144,15 +145,8 @@ const AttentionBackend& backend_for(const KvView& kv) {
   return cpu::isa() == cpu::Isa::kAmx ? cpu::attention_amx() : cpu::attention_dot();
 }
 
-}  // namespace
-
-DType cached_kv_dtype(DType stored, std::int32_t head_dim) {
-  return stored == DType::kF16 && bf16_attends(head_dim) ? DType::kBF16 : stored;
-}
-
-Status attention(const AttentionArgs& args) {
-  QUIRE_RETURN_IF_ERROR(check(args));
-  if (args.rows == 0) return {};
+/// `listed`: as AttentionCall has it.
+Status attend(const AttentionArgs& args, const AttentionBackend& backend, const ListedRows& listed) {
   const std::int64_t num_tiles = (args.kv.num_rows + kTileKeys - 1) / kTileKeys;
   std::vector<std::int32_t> tile_min(static_cast<std::size_t>(num_tiles)), tile_max(tile_min.size());
   for (std::int64_t t = 0; t < num_tiles; ++t) {
@@ -161,8 +155,8 @@ Status attention(const AttentionArgs& args) {
     tile_min[t] = args.kv.sorted ? *begin : *std::min_element(begin, end);
     tile_max[t] = args.kv.sorted ? end[-1] : *std::max_element(begin, end);
   }
-  Driver driver{backend_for(args.kv), {}, {}, 0, 0, 0};
-  driver.call = AttentionCall{&args, args.num_heads / args.kv.num_kv_heads, 0, tile_min.data(), tile_max.data()};
+  Driver driver{backend, {}, {}, 0, 0, 0};
+  driver.call = AttentionCall{&args, args.num_heads / args.kv.num_kv_heads, 0, tile_min.data(), tile_max.data(), listed};
   driver.units = cut_into_units(args, driver.call.group);
   for (const AttentionUnit& u : driver.units) driver.call.max_lanes = std::max(driver.call.max_lanes, (u.num_lanes + 15) / 16 * 16);
   round_up_bytes(driver.query_bytes = driver.backend.query_bytes(driver.call));
@@ -179,6 +173,27 @@ Status attention(const AttentionArgs& args) {
     parallel_tasks(num_units, [&](std::int64_t i) { driver.run_unit(driver.units[i]); });
   }
   return {};
+}
+
+}  // namespace
+
+DType cached_kv_dtype(DType stored, std::int32_t head_dim) {
+  return stored == DType::kF16 && bf16_attends(head_dim) ? DType::kBF16 : stored;
+}
+
+Status attention(const AttentionArgs& args) {
+  QUIRE_RETURN_IF_ERROR(check(args));
+  return args.rows == 0 ? Status() : attend(args, backend_for(args.kv), {});
+}
+
+bool reads_listed_rows(const AttentionArgs& args) {
+  return args.kv.num_kv_heads > 0 && backend_for(args.kv).reads_listed(args.rows * (args.num_heads / args.kv.num_kv_heads));
+}
+
+Status attention_listed(const AttentionArgs& args, const ListedRows& listed) {
+  QUIRE_RETURN_IF_ERROR(check(args));
+  QUIRE_CHECK(reads_listed_rows(args), "rows have to be brought together first");
+  return args.rows == 0 ? Status() : attend(args, backend_for(args.kv), listed);
 }
 
 }  // namespace quire

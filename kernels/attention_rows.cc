@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/attention_listed.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/gathered_rows.h"
 #include "kernels/kv_checks.h"
@@ -19,20 +20,36 @@ Status check(const AttentionRowsArgs& args) {
   return check_row_lists(args.lists, a.kv, "lists", args.order);
 }
 
+/// `head` but for its KV: rows of KV head `m` where they lie, or brought together.
+Status attend_listed(AttentionArgs head, std::int32_t m, const RowList& list, RowOrder order) {
+  const KvView kv = head.kv;
+  thread_local GatheredRows gathered;
+  thread_local std::vector<std::int32_t> positions;
+  head.kv.num_kv_heads = 1;
+  if (!reads_listed_rows(head)) {
+    gathered.gather(kv, m, list, order, cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttentionRows, gathered_bytes(kv, list.length)));
+    head.kv = gathered.view(list.length);
+    return attention(head);
+  }
+  positions.resize(static_cast<std::size_t>(list.length));
+  for (std::int64_t i = 0; i < list.length; ++i) positions[static_cast<std::size_t>(i)] = kv.positions[list.rows[i]];
+  head.kv.positions = positions.data();
+  head.kv.num_rows = list.length;
+  head.kv.sorted = kv.sorted && order == RowOrder::kAscending;
+  return attention_listed(head, {list.rows, m});
+}
+
 Status attend_head(const AttentionRowsArgs& args, std::int32_t m) {
   const AttentionArgs& a = args.attention;
   const std::int32_t group = a.num_heads / a.kv.num_kv_heads;
   const RowList& list = args.lists[m];
-  thread_local GatheredRows gathered;
-  gathered.gather(a.kv, m, list, args.order, cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttentionRows, gathered_bytes(a.kv, list.length)));
   std::vector<float> lse(a.lse != nullptr ? static_cast<std::size_t>(a.rows * group) : 0);
   AttentionArgs head = a;
   head.q = a.q + std::int64_t{m} * group * a.kv.head_dim;
   head.out = a.out + std::int64_t{m} * group * a.kv.head_dim;
   head.num_heads = group;
-  head.kv = gathered.view(list.length);
   head.lse = a.lse != nullptr ? lse.data() : nullptr;
-  QUIRE_RETURN_IF_ERROR(attention(head));
+  QUIRE_RETURN_IF_ERROR(attend_listed(head, m, list, args.order));
   for (std::int64_t t = 0; a.lse != nullptr && t < a.rows; ++t) std::copy_n(lse.data() + t * group, group, a.lse + t * a.num_heads + m * group);
   return {};
 }

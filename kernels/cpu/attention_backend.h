@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "kernels/attention.h"
+#include "kernels/attention_listed.h"
 
 namespace quire::cpu {
 
@@ -30,6 +31,7 @@ struct AttentionCall {
   std::int64_t max_lanes;         ///< largest num_lanes, rounded up to 16
   const std::int32_t* tile_min;   ///< smallest and largest position in each tile of kTileKeys rows
   const std::int32_t* tile_max;
+  ListedRows listed;              ///< where the rows of `args` lie in its pages, and of which KV head; none: as they come. For backends with reads_listed() alone
 };
 
 /// Buffers are opaque to the driver, 64-byte aligned and uninitialised. Methods are pure; any thread may call them.
@@ -39,6 +41,8 @@ class AttentionBackend {
   virtual std::int64_t query_bytes(const AttentionCall&) const = 0;
   virtual std::int64_t partial_bytes(const AttentionCall&) const = 0;
   virtual std::int64_t work_bytes(const AttentionCall&) const = 0;
+  /// Whether chunk() reads rows that are listed, in units of so many lanes.
+  virtual bool reads_listed(std::int64_t /*num_lanes*/) const { return false; }
   /// Lays out a unit's queries.
   virtual void pack(const AttentionCall&, const AttentionUnit&, void* query) const = 0;
   /// Attention of a unit to the rows [begin, end) alone, begin a multiple of kTileKeys.

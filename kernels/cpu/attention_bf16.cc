@@ -16,6 +16,7 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/attention_backend.h"
 #include "kernels/cpu/attention_bf16_dots.h"
+#include "kernels/cpu/attention_bf16_few.h"
 #include "kernels/cpu/attention_bf16_tiles.h"
 #include "kernels/cpu/turn_words.h"
 
@@ -219,6 +220,39 @@ QUIRE_TARGET_AVX512 void scale_rows(float* o, std::int64_t dim, const float* alp
   }
 }
 
+/// 2^x as a function object, so that it is inlined.
+struct Exp2 {
+  QUIRE_TARGET_AVX512 __m512 operator()(__m512 x) const { return exp2_negative(x); }
+};
+
+/// chunk() of a unit with few lanes. The values' memory takes the keys of a tile turned around, which are as many.
+QUIRE_TARGET_AVX512 void few_chunk(const AttentionCall& call, const AttentionUnit& u, const std::uint16_t* query, std::int64_t begin, std::int64_t end, Work& w, float* part) {
+  const std::int64_t dim = call.args->kv.head_dim;
+  alignas(64) float alpha[kGroup];
+  float *m = part, *l = m + kGroup, *o = l + kGroup;
+  Bf16Rows tiles[2];
+  tiles[0].find(call, u.kv_head, begin, end);
+  for (std::int64_t tile = begin, at = 0; tile < end; tile += kTileKeys, at ^= 1) {
+    const Bf16Rows& rows = tiles[at];
+    const Bf16Rows* next = nullptr;
+    if (tile + kTileKeys < end) {
+      tiles[at ^ 1].find(call, u.kv_head, tile + kTileKeys, end);
+      next = &tiles[at ^ 1];
+    }
+    if (call.tile_min[tile / kTileKeys] > u.max_position) continue;
+    turn_keys(rows.k, next == nullptr ? nullptr : next->k, dim, w.values);
+    const bool all_visible = call.tile_max[tile / kTileKeys] <= u.min_position;
+    for (std::int64_t i = 0; i < u.num_lanes; i += kFewBf16Lanes) {
+      score_turned_keys<kFewBf16Lanes>(w.values, query + i * 2, 32, dim, w.scores, kTileKeys);
+      // Lanes past the last one have the lowest position and see nothing.
+      few_softmax(rows, all_visible && i + kFewBf16Lanes <= u.num_lanes, w.lane_positions + i, w.scores, m + i, l + i, alpha, w.weights, Exp2{});
+      std::int64_t c = 0;
+      for (; c + 64 <= dim; c += 64) few_values<4>(rows, i == 0 ? next : nullptr, w.weights, alpha, dim, c, o + i * dim);
+      for (; c < dim; c += 32) few_values<2>(rows, i == 0 ? next : nullptr, w.weights, alpha, dim, c, o + i * dim);
+    }
+  }
+}
+
 /// Arithmetic: who computes the products of a tile (attention_bf16_blocks.h).
 template <class Arithmetic>
 class Bf16Backend final : public AttentionBackend {
@@ -228,6 +262,8 @@ class Bf16Backend final : public AttentionBackend {
     return c.max_lanes / kGroup * partial_floats(c.args->kv.head_dim) * static_cast<std::int64_t>(sizeof(float));
   }
   std::int64_t work_bytes(const AttentionCall& c) const override { return Work::bytes(c.max_lanes, c.args->kv.head_dim); }
+
+  bool reads_listed(std::int64_t num_lanes) const override { return num_lanes <= Arithmetic::kFewLanes; }
 
   void pack(const AttentionCall& call, const AttentionUnit& u, void* query) const override {
     pack_queries(call, u, static_cast<std::uint16_t*>(query));
@@ -248,6 +284,7 @@ class Bf16Backend final : public AttentionBackend {
       w.lane_positions[i] = i < u.num_lanes ? call.args->query_positions[u.first_row + i / call.group] : std::numeric_limits<std::int32_t>::min();
     }
     const auto* q = static_cast<const std::uint16_t*>(query);
+    if (u.num_lanes <= Arithmetic::kFewLanes) return few_chunk(call, u, q, begin, end, w, part);
     [[maybe_unused]] const typename Arithmetic::Scope scope;
     for (std::int64_t tile = begin; tile < end; tile += kTileKeys) {
       if (call.tile_min[tile / kTileKeys] > u.max_position) continue;

@@ -16,6 +16,8 @@ struct Bf16Dots {
     Scope() {}
   };
 
+  static constexpr std::int64_t kFewLanes = 8;  ///< so many are served by attention_bf16_few.h
+
   static void score_two_groups(const KeyBlocks& k, std::int64_t block, const std::uint16_t* query, std::int64_t dim, float* scores) {
     for (std::int64_t b = block; b < block + 2; ++b) {
       for (std::int64_t j = 0; j < 16; j += 8) score<8, 2>(k.at[b] + j * k.stride[b], k.stride[b], query, dim, scores + (b * 16 + j) * kGroup);

@@ -8,6 +8,7 @@ namespace quire::cpu {
 
 struct Bf16Tiles {
   using Scope = TileScope;
+  static constexpr std::int64_t kFewLanes = 0;
 
   /// Scores of one group: up to four blocks of keys at once.
   static void score_group(const KeyBlocks& k, const std::uint16_t* query, std::int64_t dim, float* scores) {

@@ -100,10 +100,44 @@ TEST_P(AttentionRowsTest, AHeadDoesNotDependOnTheListsOfOthers) {
   }
 }
 
+TEST_P(AttentionRowsTest, RowsInAnyOrderGiveTheBitsOfACacheThatHoldsThemSo) {
+  const Scene s = scene();
+  // Every third row from the back, then every third of what is left.
+  std::vector<std::int32_t> order;
+  for (std::int32_t first = 0; first < 2; ++first) {
+    for (auto row = static_cast<std::int32_t>(s.rows) - 1 - first; row >= 0; row -= 3) order.push_back(row);
+  }
+  const std::vector<std::vector<std::int32_t>> lists(static_cast<std::size_t>(s.kv_heads), order);
+  const auto list_views = views(lists);
+  std::vector<float> expected, expected_lse, actual, actual_lse;
+  ASSERT_OK(attention_rows({s.arguments(actual, actual_lse), list_views.data(), RowOrder::kAny}));
+  // The same rows one after the other in pages of their own.
+  const KvView kv = s.kv.view(true);
+  const std::int64_t row_bytes = s.dim * static_cast<std::int64_t>(dtype_bytes(kv.dtype)), parts = std::int64_t{2} * s.kv_heads, n = static_cast<std::int64_t>(order.size());
+  std::vector<std::vector<std::byte>> pages(static_cast<std::size_t>((n + kPageTokens - 1) / kPageTokens), std::vector<std::byte>(static_cast<std::size_t>(parts * kPageTokens * row_bytes)));
+  std::vector<const void*> at;
+  for (const auto& page : pages) at.push_back(page.data());
+  std::vector<std::int32_t> positions;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int64_t row = order[static_cast<std::size_t>(i)];
+    positions.push_back(kv.positions[row]);
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const auto* from = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + part / 2 * kv.head_stride + part % 2 * kv.kv_stride + row % kPageTokens * kv.token_stride;
+      std::copy_n(from, row_bytes, pages[static_cast<std::size_t>(i / kPageTokens)].data() + (part * kPageTokens + i % kPageTokens) * row_bytes);
+    }
+  }
+  AttentionArgs args = s.arguments(expected, expected_lse);
+  args.kv = {at.data(), positions.data(), n, s.kv_heads, s.dim, kv.dtype, kPageTokens * row_bytes, 2 * kPageTokens * row_bytes, row_bytes, false};
+  ASSERT_OK(attention(args));
+  EXPECT_EQ(actual, expected);
+  EXPECT_EQ(actual_lse, expected_lse);
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionRowsTest,
                          ::testing::Values(Shape{1, 1, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor}, Shape{35, 1, 2, 3, 24, DType::kF16, PageLayout::kHeadMajor},
                                            Shape{1300, 1, 2, 7, 64, DType::kF16, PageLayout::kHeadMajor}, Shape{131, 3, 3, 2, 128, DType::kBF16, PageLayout::kTokenMajor},
-                                           Shape{70, 5, 1, 16, 256, DType::kF32, PageLayout::kTokenMajor}));
+                                           Shape{1100, 1, 2, 4, 64, DType::kBF16, PageLayout::kHeadMajor}, Shape{77, 1, 3, 7, 96, DType::kBF16, PageLayout::kTokenMajor},
+                                           Shape{530, 2, 1, 3, 32, DType::kBF16, PageLayout::kHeadMajor}, Shape{70, 5, 1, 16, 256, DType::kF32, PageLayout::kTokenMajor}));
 
 TEST(AttentionRows, EmptyListsGiveZerosAndFutureRowsAreHidden) {
   Scene s(20, 2, 2, 2, 16, DType::kF32, PageLayout::kHeadMajor);
