@@ -43,7 +43,8 @@ Status row_scores(const RowScoresArgs& args) {
   QUIRE_RETURN_IF_ERROR(check(args, args.keys.num_rows));
   const std::int64_t n = args.keys.num_rows, each = args.num_queries * args.keys.kv.head_dim;
   if (args.num_queries == 0 || n == 0) return {};
-  parallel_for(n, 1 + kLeastProducts / each, [&](std::int64_t begin, std::int64_t end) { cpu::row_scores_rows(args, begin, end); });
+  const bool rounded = args.rounding == QueryRounding::kAllowed && cpu::multiplies_rounded(args.keys.kv);
+  parallel_for(n, 1 + kLeastProducts / each, [&](std::int64_t begin, std::int64_t end) { (rounded ? cpu::row_scores_rounded : cpu::row_scores_rows)(args, begin, end); });
   return {};
 }
 

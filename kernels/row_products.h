@@ -16,6 +16,12 @@ struct ChosenRows {
   std::int64_t first_row, num_rows;
 };
 
+/// What may be done to queries before they are multiplied.
+enum class QueryRounding : std::uint8_t {
+  kNone,
+  kAllowed  ///< scaled queries are rounded to bf16 where products with bf16 keys are faster so, as in attention(): for choosing rows
+};
+
 /// scores[i * ld_scores + j] = scale * q[i] . K[row j]. A score depends on its query and its key alone, bit for bit. Sums in f32; head_dim a multiple of 8 in
 /// 8..256. Errors: kInvalidArgument. Allocates nothing.
 struct RowScoresArgs {
@@ -25,6 +31,7 @@ struct RowScoresArgs {
   ChosenRows keys;
   float* scores;                ///< [num_queries, num_rows], row stride ld_scores elements, overwritten
   std::int64_t ld_scores;
+  QueryRounding rounding = QueryRounding::kNone;
 };
 Status row_scores(const RowScoresArgs& args);
 Status row_scores_reference(const RowScoresArgs& args);

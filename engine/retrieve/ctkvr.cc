@@ -26,6 +26,7 @@ const std::vector<PlugOption>& table() {
         {"decode_centroid_rows", "final", {"final", "equi", "random", "init"}, 0, 0, "which prompt tokens' queries: the last, evenly spread, random, the first"},
         {"decode_stored_queries", "on", {"on", "off"}, 0, 0, "where too few tokens ran, queries that ingest stored of documents' last tokens index, too (final only)"},
         {"decode_updates", "on", {"on", "off"}, 0, 0, "the answer's queries replace the oldest centroids"},
+        {"decode_reuse", "1", {}, 1, 64, "steps that a choice of rows serves; layers take turns in choosing anew"},
         {"decode_rerank", "on", {"on", "off"}, 0, 0, "the best of what lists name are attended to; off: all of it"},
     });
     return all;
@@ -50,6 +51,7 @@ Result<RowPolicy> CtkvrRetriever::read(const PlugOptions& options) {
   const auto list = number("decode_list");
   settings_.list_rows = list > 0 ? list : usual_list(policy.chosen);
   settings_.probes = number("decode_probes");
+  settings_.reuse = static_cast<std::int64_t>(number("decode_reuse"));
   settings_.updates = options.on(table(), "decode_updates");
   settings_.rerank = options.on(table(), "decode_rerank");
   settings_.centroids = wished(options, input().prompt_tokens);
@@ -57,6 +59,8 @@ Result<RowPolicy> CtkvrRetriever::read(const PlugOptions& options) {
   fallback_.reset();
   indexes_.clear();
   heads_ = std::vector<Head>(at(input().num_kv_heads));
+  choices_.assign(at(input().num_layers), {});
+  for (Choice& choice : choices_) choice.rows.resize(heads_.size());
   return policy;
 }
 
@@ -163,7 +167,21 @@ Status CtkvrRetriever::candidates(const HostStep& step, Head& head) const {
   return {};
 }
 
+/// Attends to what the layer chose some steps ago; products with those rows are part of the attention.
+Result<HostCounts> CtkvrRetriever::attend_again(const HostStep& step, std::span<const std::int32_t> rows) {
+  Head& head = heads_[at(step.kv_head)];
+  QUIRE_RETURN_IF_ERROR(head.choice.score(step, rows));
+  std::vector<std::int32_t> all(rows.size());
+  std::iota(all.begin(), all.end(), 0);
+  QUIRE_RETURN_IF_ERROR(head.choice.attend(step, all));
+  head.rows = head.attended = head.choice.rows_at(all);
+  const auto n = static_cast<std::int64_t>(rows.size());
+  return HostCounts{n, n, 0};
+}
+
 Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
+  Choice& made = choices_[at(step.layer)];
+  if (made.serves > 0 && made.host_end == step.host.end) return attend_again(step, made.rows[at(step.kv_head)]);
   const Stopwatch watch;
   Head& head = heads_[at(step.kv_head)];
   QUIRE_RETURN_IF_ERROR(candidates(step, head));
@@ -180,11 +198,20 @@ Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
     indexes_[at(step.layer)]->replace_oldest(step.kv_head, step.query, list);
   }
   head.attended = head.choice.rows_at(chosen);
+  if (settings_.reuse > 1) made.rows[at(step.kv_head)] = head.attended;
   return HostCounts{n, static_cast<std::int64_t>(chosen.size()), watch.ms() - attention_ms};
 }
 
-void CtkvrRetriever::end_step(std::int32_t layer) {
-  if (settings_.updates && index_of(layer) != nullptr) indexes_[at(layer)]->advance();
+void CtkvrRetriever::end_step(const HostStep& step) {
+  Choice& made = choices_[at(step.layer)];
+  if (made.serves > 0 && made.host_end == step.host.end) {
+    --made.serves;
+    return;
+  }
+  // Layers take turns from the second time on.
+  made.serves = made.host_end < 0 ? settings_.reuse - 1 - step.layer % settings_.reuse : settings_.reuse - 1;
+  made.host_end = step.host.end;
+  if (settings_.updates && index_of(step.layer) != nullptr) indexes_[at(step.layer)]->advance();
 }
 
 std::unique_ptr<Retriever> make_ctkvr_retriever() { return std::make_unique<CtkvrRetriever>(); }

@@ -43,11 +43,11 @@ class CtkvrRetriever final : public RowRetriever {
   Result<RowPolicy> read(const PlugOptions& options) override;
   Status index(const RetrieveInput& input) override;
   Result<HostCounts> attend_host(const HostStep& step) override;
-  void end_step(std::int32_t layer) override;
+  void end_step(const HostStep& step) override;
 
  private:
   struct Settings {
-    std::int64_t centroids = 0, least_centroids = 0, probes = 0, list_rows = 0;
+    std::int64_t centroids = 0, least_centroids = 0, probes = 0, list_rows = 0, reuse = 1;
     bool updates = true, rerank = true;
   };
   struct Head {
@@ -55,13 +55,21 @@ class CtkvrRetriever final : public RowRetriever {
     std::vector<std::int32_t> rows, attended;
     RowChoice choice;
   };
+  /// What a layer chose last, for the steps that it serves.
+  struct Choice {
+    std::vector<std::vector<std::int32_t>> rows;  ///< [num_kv_heads], where a choice serves several steps
+    std::int64_t serves = 0;                      ///< steps to come, unless rows join the host
+    std::int64_t host_end = -1;                   ///< that it was chosen from; -1: there is none
+  };
   std::int64_t wished(const PlugOptions& options, std::int64_t prompt_tokens) const;
   Status check_memory(const RetrieveInput& input) const;
   Status fall_back(const RetrieveInput& input, std::int64_t available);
   Status candidates(const HostStep& step, Head& head) const;
+  Result<HostCounts> attend_again(const HostStep& step, std::span<const std::int32_t> rows);
 
   Settings settings_;
   std::vector<std::optional<CentroidIndex>> indexes_;  ///< [num_layers], or none at all
+  std::vector<Choice> choices_;                        ///< [num_layers]
   std::vector<Head> heads_;                            ///< [num_kv_heads]
   std::unique_ptr<PagedRetriever> fallback_;
   std::string note_;

@@ -27,15 +27,15 @@ Status PageSummaries::append(const KvView& kv, std::span<const KvStretch> pages,
   return {};
 }
 
-Status PageSummaries::score(const float* query, std::int32_t num_heads, std::int32_t begin, std::int32_t end, float scale, float* scores) const {
+Status PageSummaries::score(std::int32_t kv_head, const float* query, std::int32_t group, std::int32_t begin, std::int32_t end, float scale, float* scores) const {
   // What is above zero meets the high values, what is below the low ones.
   thread_local std::vector<float> pairs;
-  pairs.resize(static_cast<std::size_t>(num_heads) * static_cast<std::size_t>(head_dim_) * 2);
+  pairs.resize(static_cast<std::size_t>(group) * static_cast<std::size_t>(head_dim_) * 2);
   for (std::size_t i = 0; i < pairs.size() / 2; ++i) {
     pairs[2 * i] = std::min(query[i], 0.0f);
     pairs[2 * i + 1] = std::max(query[i], 0.0f);
   }
-  return turned_scores({pairs.data(), {blocks_.data(), num_pages_, num_kv_heads_, head_dim_}, begin, end - begin, 0, num_kv_heads_, num_heads / num_kv_heads_, scale, scores, end - begin});
+  return turned_scores({pairs.data(), {blocks_.data(), num_pages_, num_kv_heads_, head_dim_}, begin, end - begin, kv_head, 1, group, scale, scores, end - begin});
 }
 
 }  // namespace quire

@@ -24,6 +24,7 @@ Result<PagedPolicy> read_policy(PagedPolicy policy, const PlugOptions& options, 
   number("decode_window", policy.window);
   number("decode_dense_layers", policy.dense_layers);
   number("decode_rerank", policy.rerank);
+  number("decode_reuse", policy.reuse);
   if (has("decode_tau")) policy.tau = options.number(table, "decode_tau");
   if (has("decode_resident") && options.word(table, "decode_resident") == "none") policy.residency = Residency::kNothing;
   if (has("decode_scale")) policy.scale = options.word(table, "decode_scale") == "sqrt_d";
@@ -71,7 +72,7 @@ Status PagedRetriever::prepare(const RetrieveInput& input) {
   }
   for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
     layers_.emplace_back(RetrievalPages(policy_.page_tokens, contexts));
-    if (layer >= policy_.dense_layers && policy_.tau) layers_.back().last_query.assign(static_cast<std::size_t>(input.num_heads) * static_cast<std::size_t>(input.head_dim), 0.0f);
+    if (layer >= policy_.dense_layers && policy_.tau) layers_.back().chosen_by.assign(static_cast<std::size_t>(input.num_heads) * static_cast<std::size_t>(input.head_dim), 0.0f);
   }
   return policy_.device && input.heat != nullptr && !input.heat->hot.empty() ? warm_start(*input.heat) : Status();
 }
@@ -110,13 +111,7 @@ Status PagedRetriever::attend(const RetrieveStep& step) {
   QUIRE_RETURN_IF_ERROR(failed_);
   Layer& layer = layers_[static_cast<std::size_t>(step.layer)];
   const KvView kv = step.cache->view(step.layer);
-  if (step.layer < policy_.dense_layers || kv.num_rows <= policy_.budget) {
-    QUIRE_RETURN_IF_ERROR(dense_attention(step, kv));
-  } else {
-    QUIRE_RETURN_IF_ERROR(attend_sparse(layer, step, kv));
-  }
-  if (!layer.last_query.empty()) std::copy_n(step.query, layer.last_query.size(), layer.last_query.begin());
-  return {};
+  return step.layer < policy_.dense_layers || kv.num_rows <= policy_.budget ? dense_attention(step, kv) : attend_sparse(layer, step, kv);
 }
 
 /// Takes in what is new in the cache: rows, and bounds of pages that are complete now.
@@ -127,8 +122,8 @@ Status PagedRetriever::refresh(Layer& layer, const KvView& kv) {
   return layer.summaries.append(kv, layer.pages.all().subspan(static_cast<std::size_t>(known), static_cast<std::size_t>(complete - known)), policy_.summary);
 }
 
-/// Chooses with this step's query for every KV head.
-Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvView& kv, std::vector<HeadChoice>& choices) {
+/// Chooses with this step's query for these KV heads; the choices of others are left empty.
+Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvView& kv, const std::vector<bool>& heads, std::vector<HeadChoice>& choices) {
   const std::int32_t first = policy_.sink_pages(), last = std::max(first, layer.summaries.num_pages() - policy_.window_pages()), n = last - first;
   const std::int32_t kv_heads = input_.num_kv_heads, group = step.num_heads / kv_heads;
   ++stats_.selections;
@@ -136,31 +131,44 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
   if (n == 0) return {};
   scores_.resize(static_cast<std::size_t>(step.num_heads) * static_cast<std::size_t>(n));
   const float scale = policy_.scale ? 1.0f / std::sqrt(static_cast<float>(step.head_dim)) : 1.0f;
-  QUIRE_RETURN_IF_ERROR(layer.summaries.score(step.query, step.num_heads, first, last, scale, scores_.data()));
   const std::size_t of_group = static_cast<std::size_t>(group) * static_cast<std::size_t>(n);
   votes_.resize(static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(n));
   std::vector<Status> status(static_cast<std::size_t>(kv_heads));
-  parallel_tasks(kv_heads, [&](std::int64_t head) {
+  const auto choose_head = [&](std::int64_t head) -> Status {
     const auto m = static_cast<std::size_t>(head);
-    auto chosen = choose({step.layer, static_cast<std::int32_t>(head), first, n, group, std::span(scores_).subspan(m * of_group, of_group),
-                          step.query + head * group * step.head_dim, &kv, layer.pages.all().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n))});
-    status[m] = chosen.status();
-    if (!chosen.ok()) return;
-    for (std::int32_t& page : *chosen) page += first;
-    choices[m].pages = std::move(*chosen);
-  });
+    if (!heads[m]) return {};
+    const auto scores = std::span(scores_).subspan(m * of_group, of_group);
+    const float* query = step.query + head * group * step.head_dim;
+    QUIRE_RETURN_IF_ERROR(layer.summaries.score(static_cast<std::int32_t>(head), query, group, first, last, scale, scores.data()));
+    QUIRE_ASSIGN_OR_RETURN(choices[m].pages, choose({step.layer, static_cast<std::int32_t>(head), first, n, group, scores, query, &kv,
+                                                     layer.pages.all().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n))}));
+    for (std::int32_t& page : choices[m].pages) page += first;
+    return {};
+  };
+  parallel_tasks(kv_heads, [&](std::int64_t head) { status[static_cast<std::size_t>(head)] = choose_head(head); });
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   return {};
 }
 
-/// KV heads whose queries turned too far since the step before.
+/// Takes the choices of these heads over.
+void PagedRetriever::keep(Layer& layer, const RetrieveStep& step, const std::vector<bool>& heads, std::vector<HeadChoice>& choices) const {
+  const std::int64_t width = std::int64_t{step.num_heads / input_.num_kv_heads} * step.head_dim;
+  layer.choices.resize(heads.size());
+  for (std::size_t m = 0; m < heads.size(); ++m) {
+    if (!heads[m]) continue;
+    layer.choices[m] = std::move(choices[m]);
+    if (!layer.chosen_by.empty()) std::copy_n(step.query + static_cast<std::int64_t>(m) * width, width, layer.chosen_by.begin() + static_cast<std::ptrdiff_t>(m) * width);
+  }
+}
+
+/// KV heads whose queries turned too far away from those that their choices go by.
 std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const RetrieveStep& step) const {
   const std::int32_t group = step.num_heads / input_.num_kv_heads;
-  std::vector<bool> moved(static_cast<std::size_t>(input_.num_kv_heads), !policy_.tau);
-  for (std::int32_t m = 0; policy_.tau && m < input_.num_kv_heads; ++m) {
+  std::vector<bool> moved(static_cast<std::size_t>(input_.num_kv_heads));
+  for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
     double sum = 0;
     for (std::int32_t h = m * group; h < (m + 1) * group; ++h) {
-      const float *q = step.query + std::int64_t{h} * step.head_dim, *p = layer.last_query.data() + std::int64_t{h} * step.head_dim;
+      const float *q = step.query + std::int64_t{h} * step.head_dim, *p = layer.chosen_by.data() + std::int64_t{h} * step.head_dim;
       double dot = 0, qq = 0, pp = 0;
       for (std::int32_t c = 0; c < step.head_dim; ++c) {
         dot += double{q[c]} * p[c];
@@ -173,6 +181,12 @@ std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const Retrieve
     moved[static_cast<std::size_t>(m)] = sum / group < *policy_.tau;
   }
   return moved;
+}
+
+/// KV heads that choose before they attend.
+std::vector<bool> PagedRetriever::heads_to_choose(const Layer& layer, const RetrieveStep& step, bool due) const {
+  if (!layer.choices.empty() && policy_.tau) return moved_heads(layer, step);
+  return std::vector<bool>(static_cast<std::size_t>(input_.num_kv_heads), layer.choices.empty() || due);
 }
 
 /// Sinks, selection, pages that no selection has seen yet (among them the window), and the page being filled; ascending.
@@ -267,26 +281,25 @@ Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step,
   ++stats_.sparse_steps;
   QUIRE_RETURN_IF_ERROR(refresh(layer, kv));
   QUIRE_RETURN_IF_ERROR(wait(layer));
-  const std::int32_t kv_heads = input_.num_kv_heads;
   const bool first = layer.choices.empty(), in_place = !policy_.device || memory_.resident(step.layer - policy_.dense_layers);
   if (first) QUIRE_RETURN_IF_ERROR(begin_layer(step.layer, layer.pages, kv));
+  const bool due = first || ++layer.served >= policy_.reuse;
+  // Layers take turns from the second time on.
+  if (due) layer.served = first ? step.layer % policy_.reuse : 0;
   std::vector<HeadChoice> fresh;
-  std::vector<bool> corrected(static_cast<std::size_t>(kv_heads), true);
-  if (!first) corrected = moved_heads(layer, step);
-  const bool any = std::find(corrected.begin(), corrected.end(), true) != corrected.end();
-  if (any) QUIRE_RETURN_IF_ERROR(select(layer, step, kv, fresh));
-  layer.choices.resize(static_cast<std::size_t>(kv_heads));
-  for (std::size_t m = 0; m < corrected.size(); ++m) {
-    if (corrected[m]) layer.choices[m] = fresh[m];
-    if (!first && policy_.tau) ++(corrected[m] ? stats_.heads_corrected : stats_.heads_kept);
-  }
+  const std::vector<bool> corrected = heads_to_choose(layer, step, due), all(corrected.size(), true);
+  const bool any = std::ranges::find(corrected, true) != corrected.end();
+  // Where the next step's choice is due, all heads choose at once.
+  if (any) QUIRE_RETURN_IF_ERROR(select(layer, step, kv, due ? all : corrected, fresh));
+  if (any) keep(layer, step, corrected, fresh);
+  for (std::size_t m = 0; !first && policy_.tau && m < corrected.size(); ++m) ++(corrected[m] ? stats_.heads_corrected : stats_.heads_kept);
   QUIRE_RETURN_IF_ERROR(in_place ? attend_in_place(layer, step, kv) : attend_brought(layer, step, kv));
-  if (!policy_.tau) return {};
+  if (!policy_.tau || !due) return {};
   // For the next step: the heads that were not corrected go by this step's query, while other layers compute.
-  if (!any) QUIRE_RETURN_IF_ERROR(select(layer, step, kv, fresh));
-  for (std::size_t m = 0; m < corrected.size(); ++m) {
-    if (!corrected[m]) layer.choices[m] = fresh[m];
-  }
+  if (!any) QUIRE_RETURN_IF_ERROR(select(layer, step, kv, all, fresh));
+  std::vector<bool> others = corrected;
+  others.flip();
+  keep(layer, step, others, fresh);
   if (!in_place) bring(layer, kv, /*in_background=*/true);
   return {};
 }

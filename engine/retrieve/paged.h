@@ -39,6 +39,8 @@ struct PagedPolicy {
   Residency residency = Residency::kWhatFits;  ///< of layers, on the device
   /// Of this many times the pages that may be chosen the keys themselves are looked at; 1: what stands for the pages decides.
   std::int32_t rerank = 1;
+  /// Steps that a choice serves, no more than page_tokens - 1: layers take turns in choosing anew. With tau, heads that turned away from the query they were chosen by do not wait for that.
+  std::int32_t reuse = 1;
 
   std::int32_t sink_pages() const { return sink / page_tokens; }
   std::int32_t window_pages() const { return window / page_tokens; }
@@ -106,15 +108,18 @@ class PagedRetriever : public Retriever {
     PageSummaries summaries;                  ///< of the complete pages
     std::vector<HeadChoice> choices;          ///< [num_kv_heads], empty before the first selection
     std::optional<ResidentPages> resident;    ///< once the layer has left the device
-    std::vector<float> last_query;            ///< [num_heads, head_dim]
+    std::vector<float> chosen_by;             ///< [num_heads, head_dim] with tau: the query that each head's choice goes by
+    std::int32_t served = 0;                  ///< steps that the choices have served
     std::vector<TransferLane::Ticket> pending;  ///< copies to wait for before the next step, one of each stream in use
     std::vector<PageCopy> copies;             ///< of the last call of bring()
   };
   Status refresh(Layer& layer, const KvView& kv);
-  Status select(Layer& layer, const RetrieveStep& step, const KvView& kv, std::vector<HeadChoice>& choices);
+  Status select(Layer& layer, const RetrieveStep& step, const KvView& kv, const std::vector<bool>& heads, std::vector<HeadChoice>& choices);
+  void keep(Layer& layer, const RetrieveStep& step, const std::vector<bool>& heads, std::vector<HeadChoice>& choices) const;
   /// Of `near`, ascending, those that the KV head's query heads attend to most.
   Result<std::vector<std::int32_t>> by_attention(const Candidates& candidates, std::span<const std::int32_t> near) const;
   std::vector<bool> moved_heads(const Layer& layer, const RetrieveStep& step) const;
+  std::vector<bool> heads_to_choose(const Layer& layer, const RetrieveStep& step, bool due) const;
   std::vector<std::int32_t> wanted(const Layer& layer, std::int32_t head) const;
   Status warm_start(const Heat& heat);
   std::vector<std::int32_t> hot_pages(const Layer& layer, std::span<const std::int32_t> hot) const;

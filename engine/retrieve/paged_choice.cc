@@ -59,7 +59,7 @@ Result<std::vector<std::int32_t>> PagedRetriever::by_attention(const Candidates&
   const auto n = static_cast<std::int64_t>(rows.size());
   weights.resize(static_cast<std::size_t>(candidates.group * n));
   std::vector<float> shares(near.size(), 0.0f);
-  QUIRE_RETURN_IF_ERROR(row_scores({candidates.query, candidates.group, dim, 1.0f / std::sqrt(static_cast<float>(dim)), {*candidates.kv, candidates.kv_head, rows.data(), 0, n}, weights.data(), n}));
+  QUIRE_RETURN_IF_ERROR(row_scores({candidates.query, candidates.group, dim, 1.0f / std::sqrt(static_cast<float>(dim)), {*candidates.kv, candidates.kv_head, rows.data(), 0, n}, weights.data(), n, QueryRounding::kAllowed}));
   for (std::int64_t h = 0; h < candidates.group; ++h) {
     const float* weight = weights.data() + h * n;
     exp_minus(weights.data() + h * n, n, log_sum_exp(weight, n));

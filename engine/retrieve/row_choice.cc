@@ -25,6 +25,7 @@ Status RowChoice::score(const HostStep& step, std::span<const std::int32_t> rows
   args.keys = {step.kv, step.kv_head, rows_.data(), 0, n};
   args.scores = products_.data();
   args.ld_scores = n;
+  args.rounding = QueryRounding::kAllowed;
   QUIRE_RETURN_IF_ERROR(row_scores(args));
   votes_.assign(rows.size(), -std::numeric_limits<float>::infinity());
   for (std::int64_t g = 0; g < step.group; ++g) {

@@ -106,7 +106,7 @@ Status RowRetriever::attend(const RetrieveStep& step) {
   std::vector<Result<HostCounts>> done(at(kv_heads), HostCounts{});
   std::vector<double> took_ms(at(kv_heads));
   const Stopwatch watch;
-  parallel_tasks(kv_heads, [&](std::int64_t m) {
+  const auto host_step = [&](std::int64_t m) {
     HostStep host;
     host.layer = step.layer;
     host.kv_head = static_cast<std::int32_t>(m);
@@ -118,8 +118,11 @@ Status RowRetriever::attend(const RetrieveStep& step) {
     host.scale = 1.0f / std::sqrt(static_cast<float>(step.head_dim));
     host.out = out_.data() + m * group * step.head_dim;
     host.lse = part_lse_.data() + m * group;
+    return host;
+  };
+  parallel_tasks(kv_heads, [&](std::int64_t m) {
     const Stopwatch head_watch;
-    done[at(m)] = attend_host(host);
+    done[at(m)] = attend_host(host_step(m));
     took_ms[at(m)] = head_watch.ms();
   });
   const double wall_ms = watch.ms(), all_ms = std::accumulate(took_ms.begin(), took_ms.end(), 0.0);
@@ -130,7 +133,7 @@ Status RowRetriever::attend(const RetrieveStep& step) {
     if (all_ms > 0) stats_.choose_ms += wall_ms * head->choose_ms / all_ms;
   }
   merge_attention(step.out, lse_.data(), out_.data(), part_lse_.data(), step.num_heads, step.head_dim);
-  end_step(step.layer);
+  end_step(host_step(kv_heads - 1));
   return {};
 }
 

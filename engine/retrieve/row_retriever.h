@@ -62,7 +62,7 @@ class RowRetriever : public Retriever {
   /// Attention of the query to rows of step.host. For several KV heads at once, in different threads.
   virtual Result<HostCounts> attend_host(const HostStep& step) = 0;
   /// The step was attended to for every KV head.
-  virtual void end_step(std::int32_t /*layer*/) {}
+  virtual void end_step(const HostStep& /*of the last KV head*/) {}
 
   const RowPolicy& policy() const { return policy_; }
   const RetrieveInput& input() const { return input_; }   ///< its spans and what was for prepare() alone are gone

@@ -21,6 +21,7 @@ std::span<const PlugOption> table() {
       {"decode_window", "64", {}, 0, 1 << 20, "last tokens that are always attended to, the newest among them"},
       {"decode_resident", "auto", {"auto", "none"}, 0, 0, "layers that stay on the device: those that fit, or none"},
       {"decode_elastic", "on", {"on", "off"}, 0, 0, "only what the step before did not want moves to the device; off: all that a step wants (for comparison)"},
+      {"decode_reuse", "1", {}, 1, 64, "steps that a choice of rows serves; the window moves on meanwhile"},
       {"decode_head", "auto", {"auto", "feature", "embed"}, 0, 0, "what the retrieval head sees of a token: its embedding and the model's states at the one before, or its embedding; auto: what the head was made for"},
       {"decode_draft_layer", "0", {}, 0, 1024, "where no retrieval head is loaded: the layer of the draft whose attention chooses, from 1; 0: two thirds of the way up"},
   };
@@ -79,6 +80,8 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
   }
   budget_ = budget_of(options);
   elastic_ = options.on(table(), "decode_elastic");
+  reuse_ = static_cast<std::int32_t>(options.number(table(), "decode_reuse"));
+  serves_ = 0;
   mode_ = input.prompt->input();
   input_ = input;
   input_.options = nullptr;
@@ -204,17 +207,23 @@ Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t posit
 Status SpeContextRetriever::choose_and_bring(std::int32_t token_id, std::int32_t position) {
   settle();
   QUIRE_RETURN_IF_ERROR(failed_);
-  bool any = false;
+  bool any = false, chosen = true;
   for (Group& group : groups_) {
     group.token_of_row.push_back(static_cast<std::int32_t>(num_tokens()));
     group.sparse = static_cast<std::int64_t>(group.token_of_row.size()) > budget_.tokens;
     any = any || group.sparse;
+    chosen = chosen && (!group.sparse || !group.maps.empty());
   }
   if (!any) return take_in(token_id, position);
-  QUIRE_RETURN_IF_ERROR(score(token_id, position));
-  ++stats_.selections;
+  const bool again = chosen && serves_ > 0;
+  serves_ = again ? serves_ - 1 : reuse_ - 1;
+  QUIRE_RETURN_IF_ERROR(again ? take_in(token_id, position) : score(token_id, position));
+  stats_.selections += again ? 0 : 1;
   for (Group& group : groups_) {
-    if (group.sparse) choose(group);
+    if (!group.sparse) continue;
+    if (again) move_window(group);
+    else choose(group);
+    place(group);
   }
   QUIRE_RETURN_IF_ERROR(begin_device());
   for (std::int32_t layer = 0; layer < input_.num_layers; ++layer) QUIRE_RETURN_IF_ERROR(bring(layer));
@@ -252,6 +261,22 @@ void SpeContextRetriever::choose(Group& group) {
       scores = of_rows;
     }
     group.rows[m] = select_tokens(scores, budget_);
+  });
+}
+
+/// What was chosen, with a window that ends at the step's own row.
+void SpeContextRetriever::move_window(Group& group) const {
+  const auto last = static_cast<std::int32_t>(group.token_of_row.size()) - 1;
+  for (auto& rows : group.rows) {
+    rows.erase(rows.end() - std::max(budget_.window, 1));
+    rows.push_back(last);
+  }
+}
+
+/// Slots for the group's rows.
+void SpeContextRetriever::place(Group& group) {
+  parallel_tasks(static_cast<std::int64_t>(group.rows.size()), [&](std::int64_t head) {
+    const std::size_t m = at(head);
     group.loads[m].clear();
     group.maps[m].want(group.rows[m], group.loads[m]);
     // The step's own row comes once the layer has computed it: it is the last, and never there before.

@@ -75,6 +75,8 @@ class SpeContextRetriever final : public Retriever {
   std::size_t num_tokens() const { return static_cast<std::size_t>(draft_ ? draft_->num_tokens() : keys_->num_rows()); }
   std::int64_t scorer_bytes() const { return draft_ ? draft_->bytes() : keys_->bytes(); }
   void choose(Group& group);
+  void move_window(Group& group) const;
+  static void place(Group& group);
   Status warm_start(const Heat& heat);
   Status begin_device();
   Status bring(std::int32_t layer);
@@ -83,6 +85,7 @@ class SpeContextRetriever final : public Retriever {
   static Status attend_in_place(const Group& group, const RetrieveStep& step, const KvView& kv);
 
   SelectionBudget budget_;
+  std::int32_t reuse_ = 1, serves_ = 0;    ///< steps that a choice serves, and how many more the last one does
   bool elastic_ = true;                    ///< only what the slots lack is brought
   RetrieveInput input_;
   LayerMemory memory_;

@@ -7,6 +7,9 @@
 
 namespace quire::cpu {
 
+/// Whether row_scores_rounded() serves such keys: bf16, head_dim a multiple of 32, AVX512-BF16.
+bool multiplies_rounded(const KvView& kv);
+void row_scores_rounded(const RowScoresArgs& args, std::int64_t begin, std::int64_t end);
 void row_scores_rows(const RowScoresArgs& args, std::int64_t begin, std::int64_t end);
 /// Floats of scratch, 64-byte aligned, that row_scores_by_row_rows() wants.
 std::int64_t row_scores_by_row_scratch(const RowScoresArgs& args);

@@ -44,6 +44,22 @@ TEST_P(RowProductsTest, AgreesWithTheReference) {
     ASSERT_OK(row_scores_reference(scores_args(rows, expected)));
     ASSERT_OK(row_scores(scores_args(rows, actual)));
     expect_close(actual, expected, 1e-4, 1e-5, "scores");
+    // Rounding a query to bf16 moves each of its values by 2^-9 of it at most, and so a product of dim values of about 1.
+    RowScoresArgs rounded = scores_args(rows, actual);
+    rounded.rounding = QueryRounding::kAllowed;
+    ASSERT_OK(row_scores(rounded));
+    expect_close(actual, expected, 0.3 / 512 * 4 * std::sqrt(static_cast<double>(dim_)), 1e-5, "rounded scores");
+    const std::vector<float> together = actual;
+    for (std::int64_t j = 0; j < rows.num_rows; j += 7) {
+      ChosenRows one_row = rows;
+      one_row.rows = rows.rows == nullptr ? nullptr : rows.rows + j;
+      one_row.first_row += rows.rows == nullptr ? j : 0;
+      one_row.num_rows = 1;
+      rounded.keys = one_row;
+      rounded.scores = actual.data() + j;
+      ASSERT_OK(row_scores(rounded));
+    }
+    EXPECT_EQ(actual, together) << "a score depends on its query and its key alone";
     RowScoresArgs by_row = scores_args(rows, actual);
     std::vector<float> turned(static_cast<std::size_t>(rows.num_rows * (queries_ + 3)), 7.0f), turned_one = turned;
     by_row.scores = turned.data();
@@ -106,7 +122,7 @@ TEST_P(RowProductsTest, NoRowsGiveZeros) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, RowProductsTest,
                          ::testing::Values(Shape{1, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor}, Shape{37, 2, 3, 24, DType::kF16, PageLayout::kTokenMajor},
-                                           Shape{130, 3, 4, 64, DType::kBF16, PageLayout::kHeadMajor}, Shape{2100, 2, 7, 128, DType::kF16, PageLayout::kHeadMajor},
+                                           Shape{130, 3, 4, 64, DType::kBF16, PageLayout::kHeadMajor}, Shape{77, 2, 5, 96, DType::kBF16, PageLayout::kTokenMajor}, Shape{2100, 2, 7, 128, DType::kF16, PageLayout::kHeadMajor},
                                            Shape{90, 1, 16, 256, DType::kF32, PageLayout::kTokenMajor}, Shape{65, 2, 9, 80, DType::kF16, PageLayout::kHeadMajor}));
 
 TEST(RowProducts, SoftmaxIsThatOfTheDefinition) {

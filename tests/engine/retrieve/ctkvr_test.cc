@@ -192,6 +192,34 @@ TEST(Ctkvr, AttendsToTheBestOfWhatListsName) {
   }
 }
 
+TEST(Ctkvr, AChoiceServesAsManySteps) {
+  constexpr int kReuse = 4;
+  RowDecoding run("ctkvr", indexed({{"decode_reuse", std::to_string(kReuse)}})), all("ctkvr", indexed({{"decode_reuse", "4"}, {"decode_rerank", "off"}}));
+  std::vector<std::vector<std::vector<std::int32_t>>> chosen(RowSequence::kLayers, std::vector<std::vector<std::int32_t>>(kKvHeads));
+  for (int n = 0; n < 20; ++n) {
+    std::vector<std::vector<float>> expected(RowSequence::kLayers);
+    const auto outs = run.token([&](std::int32_t layer, const std::vector<float>& q) {
+      std::vector<std::vector<std::int32_t>> rows;
+      // Layer 1 is one step ahead of its turn after the first choice.
+      const bool anew = n == 0 || (n + layer) % kReuse == 0;
+      for (std::int32_t m = 0; m < kKvHeads; ++m) {
+        auto& list = chosen[static_cast<std::size_t>(layer)][static_cast<std::size_t>(m)];
+        const auto attended = joined({}, ctkvr(run).attended_rows(m));
+        ASSERT_EQ(attended.size(), static_cast<std::size_t>(kChosen));
+        if (anew) list = attended;
+        EXPECT_EQ(attended, list) << "token " << n << " layer " << layer;
+        EXPECT_EQ(ctkvr(run).candidate_rows(m).size() > attended.size(), anew) << "the others are not looked at";
+        rows.push_back(joined(joined(rows_between(0, kSink), attended), rows_between(kHostEnd, run.sequence.num_rows())));
+      }
+      expected[static_cast<std::size_t>(layer)] = run.sequence.attention_to(layer, q, rows);
+    });
+    for (std::size_t layer = 0; layer < outs.size(); ++layer) expect_near(outs[layer], expected[layer], 1e-4, "token " + std::to_string(n));
+    (void)all.token();
+  }
+  EXPECT_EQ(ctkvr(run).index_of(0)->num_replaced(), 5) << "only queries that chose become centroids";
+  EXPECT_EQ(ctkvr(all).index_of(0)->num_replaced(), 5);
+}
+
 TEST(Ctkvr, TheAnswersQueriesReplaceTheOldestCentroids) {
   const auto lists = [](RowDecoding& run) {
     std::vector<std::vector<std::int32_t>> out;

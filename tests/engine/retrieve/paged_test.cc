@@ -198,31 +198,66 @@ std::vector<float> expected(Decoding& run, std::int32_t layer, const std::vector
   return out;
 }
 
-TEST(FreeKv, AttendsWithTheChoiceOfTheQueryBefore) {
-  Decoding run("freekv", small("-1"));
-  RetrievalPages cut(16, run.contexts);
-  (void)run.token(0);
-  for (int n = 1; n < 60; ++n) {
-    std::vector<std::vector<std::vector<std::int32_t>>> chosen(kLayers);
-    for (std::int32_t layer = 1; layer < kLayers; ++layer) {
-      for (std::int32_t m = 0; m < kKvHeads; ++m) chosen[static_cast<std::size_t>(layer)].push_back(run.paged().attended_pages(layer, m));
-    }
-    const std::int32_t before = cut.size();
-    const auto outs = run.token(n);
-    cut.extend(run.sequence.cache().positions(1));
-    for (std::int32_t layer = 1; layer < kLayers; ++layer) {
-      auto& pages = chosen[static_cast<std::size_t>(layer)];
-      for (auto& list : pages) {
-        EXPECT_EQ(list[0], 0) << "the sink";
-        for (std::int32_t page = std::max(before, list.back() + 1); page < cut.size(); ++page) list.push_back(page);
-        EXPECT_EQ(list.back(), cut.size() - 1) << "the row of this token";
+TEST(FreeKv, AttendsWithTheChoiceOfAQueryBefore) {
+  for (const std::int64_t reuse : {1, 2, 5, 15}) {
+    auto options = small("-1");
+    options["decode_reuse"] = std::to_string(reuse);
+    Decoding run("freekv", options);
+    RetrievalPages cut(16, run.contexts);
+    (void)run.token(0);
+    for (int n = 1; n < 60; ++n) {
+      std::vector<std::vector<std::vector<std::int32_t>>> chosen(kLayers);
+      for (std::int32_t layer = 1; layer < kLayers; ++layer) {
+        for (std::int32_t m = 0; m < kKvHeads; ++m) chosen[static_cast<std::size_t>(layer)].push_back(run.paged().attended_pages(layer, m));
       }
-      const auto want = expected(run, layer, Sequence::query(layer, n), pages, cut);
-      for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(outs[static_cast<std::size_t>(layer)][i], want[i], 2e-3) << "token " << n << " layer " << layer << " at " << i;
+      const std::int32_t before = cut.size();
+      const auto outs = run.token(n);
+      cut.extend(run.sequence.cache().positions(1));
+      for (std::int32_t layer = 1; layer < kLayers; ++layer) {
+        auto& pages = chosen[static_cast<std::size_t>(layer)];
+        for (auto& list : pages) {
+          EXPECT_EQ(list[0], 0) << "the sink";
+          for (std::int32_t page = std::max(before, list.back() + 1); page < cut.size(); ++page) list.push_back(page);
+          EXPECT_EQ(list.back(), cut.size() - 1) << "the row of this token";
+        }
+        const auto want = expected(run, layer, Sequence::query(layer, n), pages, cut);
+        for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(outs[static_cast<std::size_t>(layer)][i], want[i], 2e-3) << "token " << n << " layer " << layer << " at " << i;
+      }
+    }
+    EXPECT_EQ(run.retriever->stats().heads_corrected, 0);
+    EXPECT_GT(run.retriever->stats().heads_kept, 0);
+    // Layers 1 and 2 choose in the first step, take turns for the second choice, and go on by the length of their turns.
+    EXPECT_EQ(run.retriever->stats().selections, 2 + (59 + 1 % reuse) / reuse + (59 + 2 % reuse) / reuse);
+  }
+}
+
+TEST(FreeKv, AChoiceStaysAsLongAsItServes) {
+  auto options = small("-1");
+  options["decode_reuse"] = "5";
+  Decoding kept("freekv", options), anew("freekv", small("-1"));
+  std::vector<std::vector<std::int32_t>> chosen(kKvHeads);
+  for (int n = 0; n < 60; ++n) {
+    (void)kept.token(n);
+    (void)anew.token(n);
+    for (std::int32_t m = 0; m < kKvHeads; ++m) {
+      // Of the sink and the three pages that were chosen: the rest is what no choice has seen.
+      const auto of = [&](Decoding& run) {
+        auto pages = run.paged().attended_pages(1, m);
+        pages.resize(4);
+        return pages;
+      };
+      auto& list = chosen[static_cast<std::size_t>(m)];
+      if (n == 0 || n % 5 == 4) list = of(anew);  // layer 1 is one step ahead of its turn after the first
+      EXPECT_EQ(of(kept), list) << "token " << n << " head " << m;
     }
   }
-  EXPECT_EQ(run.retriever->stats().heads_corrected, 0);
-  EXPECT_GT(run.retriever->stats().heads_kept, 0);
+}
+
+TEST(FreeKv, HeadsThatTurnedDoNotWaitForTheirTurn) {
+  auto options = small("2");
+  options["decode_reuse"] = "7";
+  Decoding kept("freekv", options), anew("freekv", small("2"));
+  for (int n = 0; n < 40; ++n) EXPECT_EQ(kept.token(n), anew.token(n)) << "token " << n;
 }
 
 TEST(FreeKv, AlwaysCorrectingIsChoosingWithTheQueryItself) {
@@ -258,18 +293,22 @@ TEST(FreeKv, ASteadyQueryCorrectsNothingAndMovesNothing) {
 }
 
 TEST(FreeKv, NoPageIsEverOutOfSight) {
-  Decoding run("freekv", small());
-  RetrievalPages cut(16, run.contexts);
-  for (int n = 0; n < 120; ++n) {
-    (void)run.token(n);
-    cut.extend(run.sequence.cache().positions(1));
-    for (std::int32_t m = 0; m < kKvHeads; ++m) {
-      const auto pages = run.paged().attended_pages(1, m);
-      // One sink, three selected, and from there to the end without a gap: at least the window and what is being filled.
-      ASSERT_TRUE(std::is_sorted(pages.begin(), pages.end()));
-      ASSERT_EQ(std::adjacent_find(pages.begin(), pages.end()), pages.end());
-      ASSERT_GE(pages.size(), 1u + 3u + 2u);
-      for (std::int32_t page = cut.complete() - 2; page < cut.size(); ++page) EXPECT_NE(std::find(pages.begin(), pages.end(), page), pages.end()) << "token " << n << " page " << page;
+  for (const char* reuse : {"1", "15"}) {
+    auto options = small(*reuse == '1' && reuse[1] == 0 ? "0.8" : "-1");
+    options["decode_reuse"] = reuse;
+    Decoding run("freekv", options);
+    RetrievalPages cut(16, run.contexts);
+    for (int n = 0; n < 120; ++n) {
+      (void)run.token(n);
+      cut.extend(run.sequence.cache().positions(1));
+      for (std::int32_t m = 0; m < kKvHeads; ++m) {
+        const auto pages = run.paged().attended_pages(1, m);
+        // One sink, three selected, and from there to the end without a gap: at least the window and what is being filled.
+        ASSERT_TRUE(std::is_sorted(pages.begin(), pages.end()));
+        ASSERT_EQ(std::adjacent_find(pages.begin(), pages.end()), pages.end());
+        ASSERT_GE(pages.size(), 1u + 3u + 2u);
+        for (std::int32_t page = cut.complete() - 2; page < cut.size(); ++page) EXPECT_NE(std::find(pages.begin(), pages.end(), page), pages.end()) << "token " << n << " page " << page;
+      }
     }
   }
 }
@@ -298,6 +337,10 @@ TEST(FreeKv, DelaysChangeNothing) {
   EXPECT_EQ(double_buffered.retriever->stats().bytes_copied, a.bytes_copied);
   EXPECT_GT(double_buffered.retriever->stats().copies, b.copies) << "a piece for each stream";
   EXPECT_EQ(a.bytes_copied, b.bytes_copied);
+  auto reused = small("0.5");
+  reused["decode_reuse"] = "4";
+  Decoding reused_at_once("freekv", reused), reused_delayed("freekv", reused, &slow);
+  for (int n = 0; n < 60; ++n) EXPECT_EQ(reused_at_once.token(n), reused_delayed.token(n)) << "token " << n;
   EXPECT_EQ(a.pages_copied, b.pages_copied);
   EXPECT_EQ(a.heads_corrected, b.heads_corrected);
   EXPECT_GT(a.heads_corrected, 0);

@@ -141,10 +141,20 @@ TEST_F(SpeContextTest, ABudgetOverTheContextIsDense) {
 }
 
 TEST_F(SpeContextTest, AttendsToExactlyWhatItChose) {
-  for (const char* input : {"embed", "feature"}) {
-    Decoding run("specontext", budget(48, input));
+  for (const auto& [input, reuse] : {std::pair{"embed", 1}, {"feature", 1}, {"feature", 4}}) {
+    Options options = budget(48, input);
+    options["decode_reuse"] = std::to_string(reuse);
+    Decoding run("specontext", options), anew("specontext", budget(48, input));
+    std::vector<std::int32_t> chosen;
     for (int n = 0; n < 30; ++n) {
       const auto outs = run.next();
+      (void)anew.next();
+      auto before_window = run.plug().attended_rows(0, 1);
+      before_window.resize(42);
+      if (n % reuse == 0) chosen = anew.plug().attended_rows(0, 1);
+      chosen.resize(42);
+      EXPECT_EQ(before_window, chosen) << "the choice of step " << n / reuse * reuse;
+      EXPECT_EQ(run.retriever->stats().selections, n / reuse + 1);
       ASSERT_TRUE(run.status.ok()) << run.status.to_string();
       for (std::int32_t layer = 0; layer < kLayers; ++layer) {
         std::vector<std::vector<std::int32_t>> rows;
