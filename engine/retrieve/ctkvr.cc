@@ -4,6 +4,7 @@
 #include <numeric>
 #include <string>
 
+#include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/stopwatch.h"
 
 namespace quire {
@@ -27,6 +28,7 @@ const std::vector<PlugOption>& table() {
         {"decode_stored_queries", "on", {"on", "off"}, 0, 0, "where too few tokens ran, queries that ingest stored of documents' last tokens index, too (final only)"},
         {"decode_updates", "on", {"on", "off"}, 0, 0, "the answer's queries replace the oldest centroids"},
         {"decode_reuse", "1", {}, 1, 64, "steps that a choice of rows serves; layers take turns in choosing anew"},
+        {"decode_tau", "0.8", {}, -1, 2, "least mean cosine to the query that a choice goes by, for a head to go by it, too; above 1: never"},
         {"decode_rerank", "on", {"on", "off"}, 0, 0, "the best of what lists name are attended to; off: all of it"},
     });
     return all;
@@ -52,6 +54,7 @@ Result<RowPolicy> CtkvrRetriever::read(const PlugOptions& options) {
   settings_.list_rows = list > 0 ? list : usual_list(policy.chosen);
   settings_.probes = number("decode_probes");
   settings_.reuse = static_cast<std::int64_t>(number("decode_reuse"));
+  settings_.tau = options.number(table(), "decode_tau");
   settings_.updates = options.on(table(), "decode_updates");
   settings_.rerank = options.on(table(), "decode_rerank");
   settings_.centroids = wished(options, input().prompt_tokens);
@@ -60,7 +63,10 @@ Result<RowPolicy> CtkvrRetriever::read(const PlugOptions& options) {
   indexes_.clear();
   heads_ = std::vector<Head>(at(input().num_kv_heads));
   choices_.assign(at(input().num_layers), {});
-  for (Choice& choice : choices_) choice.rows.resize(heads_.size());
+  for (Choice& choice : choices_) {
+    choice.rows.resize(heads_.size());
+    choice.by.resize(at(std::int64_t{input().num_heads} * input().head_dim));
+  }
   return policy;
 }
 
@@ -176,12 +182,15 @@ Result<HostCounts> CtkvrRetriever::attend_again(const HostStep& step, std::span<
   QUIRE_RETURN_IF_ERROR(head.choice.attend(step, all));
   head.rows = head.attended = head.choice.rows_at(all);
   const auto n = static_cast<std::int64_t>(rows.size());
-  return HostCounts{n, n, 0};
+  return HostCounts{n, n, 0, 0, 1};
 }
 
 Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
   Choice& made = choices_[at(step.layer)];
-  if (made.serves > 0 && made.host_end == step.host.end) return attend_again(step, made.rows[at(step.kv_head)]);
+  const bool due = made.serves == 0 || made.host_end != step.host.end;
+  const std::int64_t width = step.group * std::int64_t{step.kv.head_dim};
+  float* by = made.by.data() + step.kv_head * width;
+  if (!due && mean_cosine(step.query, by, step.group, step.kv.head_dim) >= settings_.tau) return attend_again(step, made.rows[at(step.kv_head)]);
   const Stopwatch watch;
   Head& head = heads_[at(step.kv_head)];
   QUIRE_RETURN_IF_ERROR(candidates(step, head));
@@ -191,15 +200,18 @@ Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
   const Stopwatch attention;
   QUIRE_RETURN_IF_ERROR(head.choice.attend(step, chosen));
   const double attention_ms = attention.ms();
-  if (settings_.updates && index_of(step.layer) != nullptr) {
-    // Rows of the answer are always looked at; a list is for those that are not.
+  if (due && settings_.updates && index_of(step.layer) != nullptr) {
+    // Centroids of all heads make way together. Rows of the answer are always looked at; a list is for those that are not.
     std::vector<std::int32_t> list = head.choice.rows_at(head.choice.best(settings_.list_rows));
     list.erase(std::lower_bound(list.begin(), list.end(), static_cast<std::int32_t>(step.prompt_end)), list.end());
     indexes_[at(step.layer)]->replace_oldest(step.kv_head, step.query, list);
   }
   head.attended = head.choice.rows_at(chosen);
-  if (settings_.reuse > 1) made.rows[at(step.kv_head)] = head.attended;
-  return HostCounts{n, static_cast<std::int64_t>(chosen.size()), watch.ms() - attention_ms};
+  if (settings_.reuse > 1) {
+    made.rows[at(step.kv_head)] = head.attended;
+    std::copy_n(step.query, width, by);
+  }
+  return HostCounts{n, static_cast<std::int64_t>(chosen.size()), watch.ms() - attention_ms, due ? 0 : 1, 0};
 }
 
 void CtkvrRetriever::end_step(const HostStep& step) {

@@ -48,6 +48,7 @@ class CtkvrRetriever final : public RowRetriever {
  private:
   struct Settings {
     std::int64_t centroids = 0, least_centroids = 0, probes = 0, list_rows = 0, reuse = 1;
+    double tau = 0;
     bool updates = true, rerank = true;
   };
   struct Head {
@@ -58,6 +59,7 @@ class CtkvrRetriever final : public RowRetriever {
   /// What a layer chose last, for the steps that it serves.
   struct Choice {
     std::vector<std::vector<std::int32_t>> rows;  ///< [num_kv_heads], where a choice serves several steps
+    std::vector<float> by;                        ///< the same: [num_heads, head_dim] the queries that they go by
     std::int64_t serves = 0;                      ///< steps to come, unless rows join the host
     std::int64_t host_end = -1;                   ///< that it was chosen from; -1: there is none
   };

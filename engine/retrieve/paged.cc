@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/step_attention.h"
 #include "engine/retrieve/stopwatch.h"
 #include "kernels/attention_rows.h"
@@ -165,20 +166,9 @@ void PagedRetriever::keep(Layer& layer, const RetrieveStep& step, const std::vec
 std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const RetrieveStep& step) const {
   const std::int32_t group = step.num_heads / input_.num_kv_heads;
   std::vector<bool> moved(static_cast<std::size_t>(input_.num_kv_heads));
-  for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
-    double sum = 0;
-    for (std::int32_t h = m * group; h < (m + 1) * group; ++h) {
-      const float *q = step.query + std::int64_t{h} * step.head_dim, *p = layer.chosen_by.data() + std::int64_t{h} * step.head_dim;
-      double dot = 0, qq = 0, pp = 0;
-      for (std::int32_t c = 0; c < step.head_dim; ++c) {
-        dot += double{q[c]} * p[c];
-        qq += double{q[c]} * q[c];
-        pp += double{p[c]} * p[c];
-      }
-      const double length = std::sqrt(qq * pp);
-      sum += length > 0 ? std::min(1.0, dot / length) : 1.0;
-    }
-    moved[static_cast<std::size_t>(m)] = sum / group < *policy_.tau;
+  const std::int64_t width = std::int64_t{group} * step.head_dim;
+  for (std::int64_t m = 0; m < input_.num_kv_heads; ++m) {
+    moved[static_cast<std::size_t>(m)] = mean_cosine(step.query + m * width, layer.chosen_by.data() + m * width, group, step.head_dim) < *policy_.tau;
   }
   return moved;
 }

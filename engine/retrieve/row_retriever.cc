@@ -130,6 +130,8 @@ Status RowRetriever::attend(const RetrieveStep& step) {
     QUIRE_RETURN_IF_ERROR(head.status());
     stats_.rows_scored += head->scored;
     stats_.rows_attended += head->attended;
+    stats_.heads_corrected += head->corrected;
+    stats_.heads_kept += head->kept;
     if (all_ms > 0) stats_.choose_ms += wall_ms * head->choose_ms / all_ms;
   }
   merge_attention(step.out, lse_.data(), out_.data(), part_lse_.data(), step.num_heads, step.head_dim);

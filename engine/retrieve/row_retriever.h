@@ -43,6 +43,7 @@ struct HostStep {
 struct HostCounts {
   std::int64_t scored = 0, attended = 0;
   double choose_ms = 0;                 ///< of its time; the rest is attention to what was chosen
+  std::int64_t corrected = 0, kept = 0; ///< heads that chose anew before their turn, and those that went by an earlier choice
 };
 
 /// One sequence. A step attends to the first rows (sink), the prompt's last rows with the answer's behind them (the local range), and of the host rows between them to those that

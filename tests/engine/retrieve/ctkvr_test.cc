@@ -194,7 +194,7 @@ TEST(Ctkvr, AttendsToTheBestOfWhatListsName) {
 
 TEST(Ctkvr, AChoiceServesAsManySteps) {
   constexpr int kReuse = 4;
-  RowDecoding run("ctkvr", indexed({{"decode_reuse", std::to_string(kReuse)}})), all("ctkvr", indexed({{"decode_reuse", "4"}, {"decode_rerank", "off"}}));
+  RowDecoding run("ctkvr", indexed({{"decode_reuse", std::to_string(kReuse)}, {"decode_tau", "-1"}})), all("ctkvr", indexed({{"decode_reuse", "4"}, {"decode_tau", "-1"}, {"decode_rerank", "off"}}));
   std::vector<std::vector<std::vector<std::int32_t>>> chosen(RowSequence::kLayers, std::vector<std::vector<std::int32_t>>(kKvHeads));
   for (int n = 0; n < 20; ++n) {
     std::vector<std::vector<float>> expected(RowSequence::kLayers);
@@ -218,6 +218,18 @@ TEST(Ctkvr, AChoiceServesAsManySteps) {
   }
   EXPECT_EQ(ctkvr(run).index_of(0)->num_replaced(), 5) << "only queries that chose become centroids";
   EXPECT_EQ(ctkvr(all).index_of(0)->num_replaced(), 5);
+}
+
+TEST(Ctkvr, HeadsThatTurnedDoNotWaitForTheirTurn) {
+  RowDecoding kept("ctkvr", indexed({{"decode_reuse", "6"}, {"decode_tau", "2"}, {"decode_updates", "off"}})), anew("ctkvr", indexed({{"decode_updates", "off"}}));
+  RowDecoding some("ctkvr", indexed({{"decode_reuse", "6"}}));
+  for (int n = 0; n < 20; ++n) {
+    EXPECT_EQ(kept.token(), anew.token()) << "token " << n;
+    (void)some.token();
+  }
+  EXPECT_EQ(kept.retriever->stats().heads_kept, 0);
+  EXPECT_GT(some.retriever->stats().heads_kept, 0) << "queries that drift";
+  EXPECT_GT(some.retriever->stats().heads_corrected, 0) << "and now and then turn";
 }
 
 TEST(Ctkvr, TheAnswersQueriesReplaceTheOldestCentroids) {
