@@ -2,7 +2,7 @@
 // retriever decodes over the same cache, once with every layer on the device and once with none where it knows the difference. Prints {"settings": ..., "rows": [...]}.
 //   quire_decode_bench [--quick] [--contexts N,N,...] [--steps N] [--budget N] [--batch N] [--hold N] [--ablations] [--weights bf16|int8] [--retrievers NAME,NAME,...] [--options KEY=VALUE,...] [--threads N]
 // --options go to the retrievers that know them: what a method owes to one of its parts (decode_tau=1.1: no speculation; decode_updates=off, decode_rerank=off ...).
-// --ablations: FreeKV, CTkvr and SpeContext whole and without one of their parts each (`without`). --hold: steps that take the same token one after the other: random tokens, a new one in each step, have a retrieval
+// --ablations: FreeKV, CTkvr and SpeContext whole and without one of their parts each (`without`), and what a recall of pages takes from either layout of the host's pages (`decode` is recall). --hold: steps that take the same token one after the other: random tokens, a new one in each step, have a retrieval
 // head choose almost everything anew.
 // cpu_ms: processor time of a step, mean; retrieval_ms: what choosing rows and having them brought takes of a step, over the batch, mean. --batch: sequences that decode together, each over rows of its own. of_dense compares with `dense` of the same run, and with what it would take at the speed of memory: `ceiling_ms`.
 #include <algorithm>
@@ -19,6 +19,7 @@
 #include "bench/decode_variants.h"
 #include "bench/machine_rates.h"
 #include "bench/model_shapes.h"
+#include "bench/recall_layouts.h"
 #include "engine/pipeline/decode_batch.h"
 #include "engine/retrieve/device_pool.h"
 #include "engine/retrieve/head_track.h"
@@ -96,6 +97,9 @@ class Bench {
         const std::string row = measure(variant, context, dense_ms);
         std::fprintf(stderr, "%s\n", row.c_str());
         rows += (rows.empty() ? "\n  " : ",\n  ") + row;
+      }
+      if (options_.ablations && (options_.retrievers.empty() || std::ranges::find(options_.retrievers, "freekv") != options_.retrievers.end())) {
+        rows += ",\n  " + recall_layouts({.context = context, .num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim, .num_layers = c.num_layers}, kLlama1B.name);
       }
     }
     sequences_.clear();

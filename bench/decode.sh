@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Decode steps over a part of the context on random weights of the 1B shape (quire_decode_bench): what the methods take at 65,536 tokens, at their defaults and with options that cost less; over contexts of
+# 8,192 to 65,536 tokens and batches of 1 to 16; and without one of their parts each. Draws bench/results/decode-*.svg.
+#   bench/decode.sh [--quick] [--part long|lengths|batches|parts] [--steps N]
+# Prints {"settings", "rows"}: rows of the program, and of each the part, options and steps held. About 10 minutes and 11 GB on two quiet cores; --part runs one part alone, several times: several of them.
+set -euo pipefail
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+steps=8; parts=; quick=
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --quick) quick=--quick ;;
+    --part) parts+=" ${2:?--part needs a name}"; shift ;;
+    --steps) steps="${2:?--steps needs a number}"; shift ;;
+    *) echo "usage: bench/decode.sh [--quick] [--part long|lengths|batches|parts] [--steps N]" >&2; exit 2 ;;
+  esac
+  shift
+done
+parts="${parts:- long lengths batches parts}"
+cd "$ROOT"; cmake --preset release >/dev/null && cmake --build --preset release --target quire_decode_bench >&2
+work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT
+count=0
+
+# measure PART OPTIONS ARGUMENT...: one run of the program.
+measure() {
+  local part="$1" options="$2"; shift 2
+  echo "$part: $* ${options:+--options $options}" >&2
+  count=$((count + 1))
+  if [ -n "$quick" ]; then set -- "$@" --contexts 4096 --batch 1 --steps 2; fi
+  build/release/bench/quire_decode_bench --weights int8 "$@" ${options:+--options "$options"} >"$work/run.json"
+  jq --arg part "$part" --arg options "$options" '{settings: (.settings | del(.options, .hold, .steps)), rows: [.settings.hold as $hold | .rows[] | . + {part: $part, options: $options, hold: $hold}]}' \
+    "$work/run.json" >"$work/$(printf %03d "$count").part"
+}
+
+for part in $parts; do
+  case "$part" in
+    long)
+      measure long "" --contexts 65536 --batch 4 --steps "$steps" --retrievers freekv,specontext
+      measure long decode_reuse=4,decode_dense_layers=0,decode_centroids=512 --contexts 65536 --batch 4 --steps "$steps" --retrievers freekv,specontext,ctkvr ;;
+    lengths) measure lengths decode_reuse=4,decode_dense_layers=0,decode_centroids=256 --contexts 8192,16384,32768,65536 --batch 1 --steps "$steps" --retrievers freekv,specontext,ctkvr ;;
+    batches) for batch in 1 4 16; do measure batches decode_reuse=4,decode_dense_layers=0,decode_centroids=256 --contexts 8192 --batch "$batch" --steps "$steps" --retrievers freekv,specontext,ctkvr; done ;;
+    parts) measure parts "" --contexts 16384 --batch 1 --steps $((steps * 2)) --ablations --hold 4 ;;
+    *) echo "error: there is no part $part" >&2; exit 2 ;;
+  esac
+done
+jq -s '{settings: (.[0].settings + {weights: "int8"}), rows: (map(.rows) | add)}' "$work"/*.part >"$work/all.json"
+draw() { python3 bench/line_plot.py "$work/all.json" --where "part=$1" --x "$2" --title "$3" --out "bench/results/decode-$1.svg"; }
+if [ -z "$quick" ]; then
+  case "$parts" in *lengths*) draw lengths context "Decode step, 1B shape, one sequence, int8 weights, budget 2,048 (ms)" ;; esac
+  case "$parts" in *batches*) draw batches batch "Decode step, 1B shape, 8,192 tokens, int8 weights, budget 2,048 (ms)" ;; esac
+fi
+cat "$work/all.json"
