@@ -2,7 +2,7 @@
 # Decode steps over a part of the context on random weights of the 1B shape (quire_decode_bench): what the methods take at 65,536 tokens, at their defaults and with options that cost less; over contexts of
 # 8,192 to 65,536 tokens and batches of 1 to 16; and without one of their parts each. Draws bench/results/decode-*.svg.
 #   bench/decode.sh [--quick] [--part long|lengths|batches|parts] [--steps N]
-# Prints {"settings", "rows"}: rows of the program, and of each the part, options and steps held. About 10 minutes and 11 GB on two quiet cores; --part runs one part alone, several times: several of them.
+# Prints {"settings", "rows"}: rows of the program, and of each the part, options and steps held. It takes 11 GB of memory. --part runs one part alone, several times: several of them.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 steps=8; parts=; quick=
@@ -42,7 +42,7 @@ for part in $parts; do
     *) echo "error: there is no part $part" >&2; exit 2 ;;
   esac
 done
-jq -s '{settings: (.[0].settings + {weights: "int8"}), rows: (map(.rows) | add)}' "$work"/*.part >"$work/all.json"
+jq -s --argjson quick "$([ -n "$quick" ] && echo true || echo false)" '{settings: (.[0].settings + {quick: $quick}), rows: (map(.rows) | add)}' "$work"/*.part >"$work/all.json"
 draw() { python3 bench/line_plot.py "$work/all.json" --where "part=$1" --x "$2" --title "$3" --out "bench/results/decode-$1.svg"; }
 if [ -z "$quick" ]; then
   case "$parts" in *lengths*) draw lengths context "Decode step, 1B shape, one sequence, int8 weights, budget 2,048 (ms)" ;; esac
