@@ -13,6 +13,7 @@
 #include "kernels/cuda/runtime/properties.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/page_bounds.h"
+#include "kernels/turned_rows.h"
 
 namespace quire::cuda {
 
