@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "bench/cached_documents.h"
+#include "bench/gpu/plan.h"
 #include "engine/cache/working_cache.h"
 #include "engine/device/device_compute.h"
 #include "engine/model/forward.h"
@@ -37,21 +38,13 @@ Row row_of(std::string name, std::string shape, double bytes, double flops, std:
   return row;
 }
 
-/// Of the model: products of every layer, and attention to what each token sees.
-double prefill_flops(const ModelConfig& config, std::int64_t tokens) {
-  const auto n = static_cast<double>(tokens);
-  const double h = config.hidden_size, q = static_cast<double>(config.num_heads) * config.head_dim, kv = static_cast<double>(config.num_kv_heads) * config.head_dim;
-  const double weights = h * (q + 2 * kv) + q * h + 3 * h * config.intermediate_size;
-  return config.num_layers * (2 * n * weights + 4 * n * (n + 1) / 2 * q);
-}
-
 /// A model alone: forward passes and decode steps.
 class ModelBench {
  public:
-  ModelBench(const ModelConfig& config, std::shared_ptr<Compute> compute, std::int64_t max_positions, bool quick)
-      : config_(config), quick_(quick),
-        model_(take(make_random_model(config, {.weights = WeightFormat::kBF16, .kv_dtype = DType::kBF16, .max_positions = max_positions}, 1, std::move(compute)))),
-        pool_({config.num_kv_heads, config.head_dim, DType::kBF16}, 0, model_->compute().memory()), batch_(*model_), retriever_(take(make_retriever("dense"))) {}
+  ModelBench(const EngineCases& cases, std::shared_ptr<Compute> compute, std::int64_t max_positions)
+      : cases_(cases), config_(cases_.config),
+        model_(take(make_random_model(config_, {.weights = WeightFormat::kBF16, .kv_dtype = DType::kBF16, .max_positions = max_positions}, 1, std::move(compute)))),
+        pool_({config_.num_kv_heads, config_.head_dim, DType::kBF16}, 0, model_->compute().memory()), batch_(*model_), retriever_(take(make_retriever("dense"))) {}
 
   double kv_bytes_per_token() const { return static_cast<double>(pool_.format().page_bytes()) / kPageTokens * config_.num_layers; }
   bool fits(std::int64_t tokens) {
@@ -61,7 +54,7 @@ class ModelBench {
 
   Row prefill(std::int64_t tokens) {
     std::vector<double> us;
-    for (int round = 0; round < (quick_ ? 3 : 4); ++round) {
+    for (int round = 0; round < cases_.prefill_rounds; ++round) {
       WorkingCache cache(pool_, config_.num_layers);
       const auto start = Clock::now();
       fill(cache, tokens);
@@ -79,7 +72,7 @@ class ModelBench {
       fill(*caches.back(), context);
     }
     std::vector<double> us;
-    for (int step = 0; step < (quick_ ? 16 : 48); ++step) {
+    for (int step = 0; step < cases_.decode_steps; ++step) {
       std::vector<DecodeRow> rows(caches.size());
       for (std::size_t i = 0; i < rows.size(); ++i) {
         rows[i].token_id = 100 + step;
@@ -118,8 +111,8 @@ class ModelBench {
       check(forward(*model_, r, workspace_));
     }
   }
-  const ModelConfig config_;
-  const bool quick_;
+  const EngineCases cases_;
+  const ModelConfig& config_;
   const std::unique_ptr<Model> model_;
   PagePool pool_;
   ForwardWorkspace workspace_;
@@ -127,30 +120,36 @@ class ModelBench {
   const std::unique_ptr<Retriever> retriever_;
 };
 
-void model_rows(const EngineCaseOptions& options, const ModelConfig& config, std::vector<Row>& rows) {
-  const std::vector<std::int64_t> prefills = options.quick ? std::vector<std::int64_t>{2048} : std::vector<std::int64_t>{8192, 32768};
-  const std::vector<std::pair<std::int64_t, std::int64_t>> decodes = {{1, 1024}, {32, options.quick ? 1024 : 8192}};
-  ModelBench bench(config, open_compute(options), prefills.back() + 64, options.quick);
-  const auto skip = [](const char* what, std::int64_t tokens) { std::fprintf(stderr, "%s of %lld tokens of KV skipped: the device has no room\n", what, static_cast<long long>(tokens)); };
-  for (const std::int64_t n : prefills) {
-    if (bench.fits(n)) rows.push_back(bench.prefill(n));
+void skip(const char* what, std::int64_t tokens) { std::fprintf(stderr, "%s of %lld tokens of KV skipped: the device has no room\n", what, static_cast<long long>(tokens)); }
+
+void prefill_rows(const EngineCaseOptions& options, const SectionOutput& out) {
+  const EngineCases cases = engine_cases(options.quick);
+  ModelBench bench(cases, open_compute(options), cases.prefills.back() + 64);
+  for (const std::int64_t n : cases.prefills) {
+    if (bench.fits(n)) out.row(bench.prefill(n));
     else skip("prefill", n);
   }
-  for (const auto& [sequences, context] : decodes) {
-    if (bench.fits(sequences * (context + 64))) rows.push_back(bench.decode(sequences, context));
+}
+
+void decode_rows(const EngineCaseOptions& options, const SectionOutput& out) {
+  const EngineCases cases = engine_cases(options.quick);
+  ModelBench bench(cases, open_compute(options), cases.decodes.back().second + 64);
+  for (const auto& [sequences, context] : cases.decodes) {
+    if (bench.fits(sequences * (context + 64))) out.row(bench.decode(sequences, context));
     else skip("decode", sequences * context);
   }
 }
 
 /// Milliseconds until the first token of a question over cached documents, all KV in the memory tier.
-void question_rows(const EngineCaseOptions& options, const quire::bench::ModelShape& shape, std::vector<Row>& rows) {
+void question_rows(const EngineCaseOptions& options, const SectionOutput& out) {
   if (std::string(cpu_isa()) == "reference") {
     std::fprintf(stderr, "questions over cached documents skipped: what the host does for them would be plain loops (Highway was not found)\n");
     return;
   }
-  const std::int64_t documents = options.quick ? 4 : 32, tokens = options.quick ? 512 : 1024;
+  const EngineCases cases = engine_cases(options.quick);
+  const std::int64_t documents = cases.documents, tokens = cases.document_tokens;
   const quire::bench::TempFolder folder("quire-gpu-bench");
-  quire::bench::CachedDocuments cached({.shape = shape, .tokenizer_dir = options.model_dir, .store_path = folder.path() / "store", .max_positions = documents * tokens + 1024,
+  quire::bench::CachedDocuments cached({.shape = options.quick ? quire::bench::kLlama1B : quire::bench::kLlama8B, .tokenizer_dir = options.model_dir, .store_path = folder.path() / "store", .max_positions = documents * tokens + 1024,
                                         .dram_bytes = std::uint64_t{12} << 30, .compute = open_compute(options)});
   std::vector<quire::bench::TokenIds> texts;
   for (std::int64_t d = 0; d < documents; ++d) texts.push_back(quire::bench::random_ids(tokens, cached.vocab_size(), static_cast<std::uint32_t>(d) + 7));
@@ -164,7 +163,7 @@ void question_rows(const EngineCaseOptions& options, const quire::bench::ModelSh
     cache.strategy = strategy;
     std::vector<double> us;
     std::int64_t read = 0, prompt = 0;
-    for (int round = 0; round < (options.quick ? 3 : 6); ++round) {
+    for (int round = 0; round < cases.question_rounds; ++round) {
       const quire::bench::Answered answered = cached.ask(order, question, cache);
       if (round > 0) us.push_back(answered.stats.ttft_ms * 1e3);
       read = answered.bytes_read();
@@ -177,18 +176,16 @@ void question_rows(const EngineCaseOptions& options, const quire::bench::ModelSh
     if (whole > 0) row.more.emplace_back("share_of_recompute", row.median_us / whole);
     if (blend > 0) row.more.emplace_back("share_of_cacheblend", row.median_us / blend);
     (whole > 0 ? blend : whole) = row.median_us;
-    rows.push_back(std::move(row));
+    out.row(row);
   }
 }
 
 }  // namespace
 
-std::vector<Row> engine_cases(const EngineCaseOptions& options) {
-  const quire::bench::ModelShape& shape = options.quick ? quire::bench::kLlama1B : quire::bench::kLlama8B;
-  std::vector<Row> rows;
-  model_rows(options, take(parse_model_config(shape.config)), rows);
-  question_rows(options, shape, rows);
-  return rows;
+std::vector<Section> engine_sections(const EngineCaseOptions& options) {
+  return {{"prefill", 110, [options](const SectionOutput& out) { prefill_rows(options, out); }},
+          {"decode", 110, [options](const SectionOutput& out) { decode_rows(options, out); }},
+          {"questions", 200, [options](const SectionOutput& out) { question_rows(options, out); }}};
 }
 
 }  // namespace quire::cuda::bench

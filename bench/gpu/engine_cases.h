@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/gpu/row.h"
+#include "bench/gpu/sections.h"
 
 namespace quire::cuda::bench {
 
@@ -16,8 +16,8 @@ struct EngineCaseOptions {
   std::string model_dir;        ///< where a tokenizer's files may lie
 };
 
-/// Prefill, decode and questions over cached documents on random bf16 weights of Llama-3.1-8B's shape. What does not fit the device is left out, and said so. A failure ends the program
-/// with its message.
-std::vector<Row> engine_cases(const EngineCaseOptions& options);
+/// Prefill, decode and questions over cached documents on random bf16 weights of Llama-3.1-8B's shape, each with a model of its own. What does not fit the device is left out, and said so.
+/// A failure ends the process with its message. Making the list touches no device.
+std::vector<Section> engine_sections(const EngineCaseOptions& options);
 
 }  // namespace quire::cuda::bench

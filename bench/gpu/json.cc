@@ -38,7 +38,7 @@ std::string row_json(const Row& row, const Least& least) {
 Least least_time(const Row& row, const Ceilings& c) {
   Least least;
   const auto take = [&](double us, const Row& ceiling) {
-    if (us > least.us) least = {us, &ceiling};
+    if (ceiling.median_us > 0 && us > least.us) least = {us, &ceiling};
   };
   if (row.bytes > 0) take(row.bytes / c.copy.gb_per_s() / 1e3, c.copy);
   if (row.flops > 0) take(row.flops / c.matmul.tflop_per_s() / 1e6, c.matmul);
@@ -56,13 +56,27 @@ void print_shares(const std::vector<Row>& rows, const Ceilings& ceilings) {
   }
 }
 
-std::string result_json(const DeviceProperties& device, std::int32_t driver_version, std::int32_t toolkit_version, const std::string& commit, const std::string& date, const Ceilings& ceilings,
-                        const std::vector<Row>& rows) {
-  std::string out = "{\n  \"name\": \"gpu\", \"commit\": " + quoted(commit) + ", \"date\": " + quoted(date) + ",\n  \"machine\": {\"device\": " + quoted(describe(device)) +
-                    ", \"driver_runs_cuda\": " + quoted(cuda_version_name(driver_version)) + ", \"toolkit\": " + quoted(cuda_version_name(toolkit_version)) +
-                    ", \"multiprocessors\": " + std::to_string(device.multiprocessors) + "},\n  \"rows\": [\n";
-  for (const Row* ceiling : {&ceilings.copy, &ceilings.read, &ceilings.host_to_device, &ceilings.matmul}) out += row_json(*ceiling, {}) + ",\n";
-  for (std::size_t i = 0; i < rows.size(); ++i) out += row_json(rows[i], least_time(rows[i], ceilings)) + (i + 1 < rows.size() ? ",\n" : "\n");
+std::string result_json(const std::vector<SectionResult>& sections, const std::string& commit, const std::string& date, const Ceilings& ceilings, const std::vector<Row>& rows) {
+  std::string out = "{\n  \"name\": \"gpu\", \"commit\": " + quoted(commit) + ", \"date\": " + quoted(date) + ",\n  \"machine\": {";
+  std::string between;
+  for (const SectionResult& section : sections) {
+    for (const auto& [name, value] : section.texts) {
+      out += between + quoted(name) + ": " + quoted(value);
+      between = ", ";
+    }
+  }
+  out += "},\n  \"sections\": [\n";
+  for (std::size_t i = 0; i < sections.size(); ++i) {
+    const SectionResult& section = sections[i];
+    out += "    {\"name\": " + quoted(section.name) + ", \"seconds\": " + number(section.seconds) + (section.error.empty() ? "" : ", \"error\": " + quoted(section.error)) + (i + 1 < sections.size() ? "},\n" : "}\n");
+  }
+  out += "  ],\n  \"rows\": [\n";
+  std::vector<std::string> lines;
+  for (const Row* ceiling : {&ceilings.copy, &ceilings.read, &ceilings.host_to_device, &ceilings.matmul}) {
+    if (ceiling->median_us > 0) lines.push_back(row_json(*ceiling, {}));
+  }
+  for (const Row& row : rows) lines.push_back(row_json(row, least_time(row, ceilings)));
+  for (std::size_t i = 0; i < lines.size(); ++i) out += lines[i] + (i + 1 < lines.size() ? ",\n" : "\n");
   return out + "  ]\n}\n";
 }
 

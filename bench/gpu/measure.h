@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/gpu/row.h"
+#include "bench/gpu/sections.h"
 #include "kernels/base/dtype.h"
 #include "kernels/cuda/runtime/memory_pool.h"
 #include "kernels/kv.h"
@@ -67,8 +68,7 @@ Ceilings measure_ceilings(Bench& bench);
 std::vector<Row> attention_cases(Bench& bench);
 std::vector<Row> row_cases(Bench& bench);
 
-/// The result file: settings (device, driver, commit), ceilings and rows with their share of the ceiling that bounds them.
-std::string result_json(const DeviceProperties& device, std::int32_t driver_version, std::int32_t toolkit_version, const std::string& commit, const std::string& date, const Ceilings& ceilings,
-                        const std::vector<Row>& rows);
+/// The result file: device, driver, commit, what became of each section, ceilings and rows with their share of the ceiling that bounds them. Of ceilings not measured there is none.
+std::string result_json(const std::vector<SectionResult>& sections, const std::string& commit, const std::string& date, const Ceilings& ceilings, const std::vector<Row>& rows);
 
 }  // namespace quire::cuda::bench
