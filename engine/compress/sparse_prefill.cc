@@ -67,7 +67,7 @@ Result<bool> SparsePrefillScores::attend(LayerPass& pass, const AttentionArgs& d
 }
 
 Status SparsePrefillScores::score(const LayerPass& pass, const AttentionArgs& rows) {
-  std::vector<float>& scores = layer_scores(pass.layer, rows.kv.num_rows);
+  QUIRE_ASSIGN_OR_RETURN(LayerScores* const scores, layer_scores(pass.layer, rows.kv.num_rows, nullptr));
   AttentionScoresArgs args{};
   args.q = rows.q;
   args.query_positions = rows.query_positions;
@@ -79,8 +79,8 @@ Status SparsePrefillScores::score(const LayerPass& pass, const AttentionArgs& ro
   args.scale = rows.scale;
   args.kv = rows.kv;
   args.reduction = reduction();
-  args.scores = scores.data();
-  args.ld_scores = static_cast<std::int64_t>(scores.size()) / setup().num_kv_heads;
+  args.scores = scores->scores.data();
+  args.ld_scores = scores->capacity;
   return attention_scores(args);
 }
 

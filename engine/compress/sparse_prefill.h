@@ -24,6 +24,8 @@ class SparsePrefillScores final : public WindowScores {
   /// setup.sparse. Rows from `first_position` on score.
   SparsePrefillScores(const CompressSetup& setup, std::int32_t first_position, const Settings& settings);
 
+  /// It attends itself, on the host.
+  bool looks_at(std::int32_t, HookPoint, Compute&) const override { return true; }
   Status after_projection(LayerPass& pass) override;
   Result<bool> attend(LayerPass& pass, const AttentionArgs& dense) override;
   /// attend() has scored.

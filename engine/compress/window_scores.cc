@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/model/hook_compute.h"
+
 namespace quire {
 namespace {
 
@@ -12,7 +14,8 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 Status RowScorer::add(const LayerPass& pass, std::int64_t first, const float* lse, float* scores, std::int64_t ld_scores) {
   const std::int64_t rows = pass.qkv.rows - first, width = std::int64_t{shape_.num_heads} * shape_.head_dim;
-  query_.resize(at(rows * width));
+  HookCompute* const hooks = hooks_of(pass);
+  QUIRE_RETURN_IF_ERROR(query_.reserve(hooks != nullptr ? pass.compute->memory() : nullptr, rows * width));
   RopeRotateArgs rotate{};
   rotate.x = pass.qkv.q + first * pass.qkv.ld;
   rotate.out = query_.data();
@@ -21,7 +24,7 @@ Status RowScorer::add(const LayerPass& pass, std::int64_t first, const float* ls
   rotate.num_heads = shape_.num_heads;
   rotate.ldx = pass.qkv.ld;
   rotate.ldo = width;
-  QUIRE_RETURN_IF_ERROR(rope_rotate(*shape_.rope, rotate));
+  QUIRE_RETURN_IF_ERROR(hooks != nullptr ? pass.compute->rotate(*shape_.rope, rotate) : rope_rotate(*shape_.rope, rotate));
   AttentionScoresArgs args{};
   args.q = query_.data();
   args.query_positions = pass.positions.data() + first;
@@ -35,40 +38,48 @@ Status RowScorer::add(const LayerPass& pass, std::int64_t first, const float* ls
   args.reduction = shape_.reduction;
   args.scores = scores;
   args.ld_scores = ld_scores;
-  return attention_scores(args);
+  return hooks != nullptr ? hooks->attention_scores(args) : attention_scores(args);
 }
 
 WindowScores::WindowScores(const CompressSetup& setup, std::int32_t first_position, ScoreReduction reduction)
     : setup_(setup), first_position_(first_position), reduction_(reduction), scores_(at(setup.num_layers)), scorer_({setup.rope, setup.num_heads, setup.head_dim, reduction}) {}
 
-/// To rows of `num_rows` per KV head, what is new zero.
-void WindowScores::grow(std::vector<float>& scores, std::int64_t num_rows) const {
-  const std::int64_t heads = setup_.num_kv_heads, old = static_cast<std::int64_t>(scores.size()) / heads;
-  if (old >= num_rows) return;
-  std::vector<float> grown(at(heads * num_rows), 0.0f);
-  for (std::int64_t m = 0; m < heads; ++m) std::copy_n(scores.begin() + m * old, old, grown.begin() + m * num_rows);
-  scores = std::move(grown);
+Result<WindowScores::LayerScores*> WindowScores::layer_scores(std::int32_t layer, std::int64_t num_rows, const std::shared_ptr<ComputeMemory>& memory) {
+  LayerScores& old = scores_[at(layer)];
+  if (old.capacity >= num_rows) return &old;
+  const std::int64_t heads = setup_.num_kv_heads;
+  LayerScores grown;
+  QUIRE_RETURN_IF_ERROR(grown.scores.reserve(memory, heads * num_rows));
+  grown.capacity = num_rows;
+  std::fill_n(grown.scores.data(), heads * num_rows, 0.0f);
+  if (old.capacity > 0) QUIRE_RETURN_IF_ERROR(settle(memory.get()));
+  for (std::int64_t m = 0; m < heads; ++m) std::copy_n(old.scores.data() + m * old.capacity, old.capacity, grown.scores.data() + m * num_rows);
+  old = std::move(grown);
+  return &old;
 }
 
-std::vector<float>& WindowScores::layer_scores(std::int32_t layer, std::int64_t num_rows) {
-  std::vector<float>& scores = scores_[at(layer)];
-  grow(scores, num_rows);
-  return scores;
+/// Rows that the layer has once the prompt and a look-ahead have run, if what is missing is appended: growing on a device is waiting.
+std::int64_t WindowScores::most_rows(const LayerPass& pass) const {
+  const std::int64_t rows = pass.cache->num_rows(pass.layer);
+  if (hooks_of(pass) == nullptr) return rows;
+  return rows + std::max<std::int64_t>(0, std::int64_t{setup_.question_end} + kMostLookAhead - 1 - pass.positions.back());
 }
 
 Status WindowScores::after_attention(LayerPass& pass) {
   const auto found = std::find_if(pass.positions.begin(), pass.positions.end(), [this](std::int32_t p) { return p >= first_position_; });
   const std::int64_t first = found - pass.positions.begin(), rows = pass.qkv.rows - first;
   if (rows <= 0) return {};
-  std::vector<float>& scores = layer_scores(pass.layer, pass.cache->num_rows(pass.layer));
-  return scorer_.add(pass, first, pass.lse + first * setup_.num_heads, scores.data(), static_cast<std::int64_t>(scores.size()) / setup_.num_kv_heads);
+  LayerScores* scores = &scores_[at(pass.layer)];
+  if (scores->capacity < pass.cache->num_rows(pass.layer)) {
+    QUIRE_ASSIGN_OR_RETURN(scores, layer_scores(pass.layer, most_rows(pass), hooks_of(pass) != nullptr ? pass.compute->memory() : nullptr));
+  }
+  return scorer_.add(pass, first, pass.lse + first * setup_.num_heads, scores->scores.data(), scores->capacity);
 }
 
 std::vector<float> WindowScores::scores(std::int32_t layer, std::int32_t kv_head, std::int64_t num_rows) const {
-  const std::vector<float>& seen = scores_[at(layer)];
-  const std::int64_t rows = static_cast<std::int64_t>(seen.size()) / setup_.num_kv_heads;
+  const LayerScores& seen = scores_[at(layer)];
   std::vector<float> out(at(num_rows), 0.0f);
-  std::copy_n(seen.begin() + kv_head * rows, std::min(rows, num_rows), out.begin());
+  if (seen.capacity > 0) std::copy_n(seen.scores.data() + kv_head * seen.capacity, std::min(seen.capacity, num_rows), out.begin());
   return out;
 }
 

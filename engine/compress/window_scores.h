@@ -21,39 +21,47 @@ class RowScorer {
   explicit RowScorer(const Shape& shape) : shape_(shape) {}
 
   std::int64_t num_heads() const { return shape_.num_heads; }
-  /// The pass's rows from `first` on, after attention. lse: of those rows, [rows, num_heads]. scores: [num_kv_heads, rows of the layer], row stride ld_scores.
+  /// The pass's rows from `first` on, after attention. lse: of those rows, [rows, num_heads]. scores: [num_kv_heads, rows of the layer], row stride ld_scores. Where the pass's Compute
+  /// has hooks() it is enqueued, and all lies in its memory.
   Status add(const LayerPass& pass, std::int64_t first, const float* lse, float* scores, std::int64_t ld_scores);
 
  private:
   const Shape shape_;
-  std::vector<float> query_;
+  ComputeBuffer<float> query_;
 };
 
 /// Sees the rows whose position is at least `first_position`, in as many passes as they come; rows must only be appended to the cache between them.
-/// Costs one more product of those rows with all keys. Threads: the engine thread.
+/// Costs one more product of those rows with all keys. On a device the scores lie there until they are asked for, and no layer waits. Threads: the engine thread.
 class WindowScores : public ForwardHook {
  public:
   WindowScores(const CompressSetup& setup, std::int32_t first_position, ScoreReduction reduction);
 
+  bool looks_at(std::int32_t, HookPoint, Compute& compute) const override { return compute.hooks() == nullptr; }
+  bool wants_lse(std::int32_t) const override { return true; }
   Status after_attention(LayerPass& pass) override;
 
-  /// [num_rows] of the layer; zeros where no window row was seen or rows came later.
+  /// [num_rows] of the layer; zeros where no window row was seen or rows came later. After a pass's end.
   std::vector<float> scores(std::int32_t layer, std::int32_t kv_head, std::int64_t num_rows) const;
 
  protected:
   const CompressSetup& setup() const { return setup_; }
   std::int32_t first_position() const { return first_position_; }
   ScoreReduction reduction() const { return reduction_; }
-  /// Of the layer, [num_kv_heads, num_rows] at least; what is new is zero.
-  std::vector<float>& layer_scores(std::int32_t layer, std::int64_t num_rows);
+  /// Of a layer; head m's begin at m * capacity.
+  struct LayerScores {
+    ComputeBuffer<float> scores;
+    std::int64_t capacity = 0;  ///< rows
+  };
+  /// With room for `num_rows`; what is new is zero. `memory` is that of the pass. Errors: kResourceExhausted, those of settling a device.
+  Result<LayerScores*> layer_scores(std::int32_t layer, std::int64_t num_rows, const std::shared_ptr<ComputeMemory>& memory);
 
  private:
-  void grow(std::vector<float>& scores, std::int64_t num_rows) const;
+  std::int64_t most_rows(const LayerPass& pass) const;
 
   const CompressSetup setup_;
   const std::int32_t first_position_;
   const ScoreReduction reduction_;
-  std::vector<std::vector<float>> scores_;  ///< [layer]: [num_kv_heads, rows seen]
+  std::vector<LayerScores> scores_;  ///< [layer]
   RowScorer scorer_;
 };
 

@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "engine/device/block_scoring.h"
+#include "engine/device/device_hooks.h"
 #include "engine/device/device_memory.h"
 #include "engine/device/device_weights.h"
+#include "engine/device/staged_view.h"
 #include "engine/device/stored_rows_feed.h"
 
 namespace quire {
@@ -18,9 +20,6 @@ using cuda::MemoryKind;
 
 /// Decode attention keeps partial results of so many bytes at once, if one query row needs no more.
 constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;
-
-/// Arrays that grow with a cache have room for so many of its rows more, so that most decode steps look like the one before (step_recording.h).
-constexpr std::int64_t kRowsRoom = cuda::kDecodeChunk;
 
 /// Up to so many rows of a product read int8 weights as they are, kGemvRows at a time; more are multiplied by tiles of them that were expanded to bf16, of so many bytes.
 constexpr std::int64_t kFewRows = 16, kTileBytes = std::int64_t{64} << 20;
@@ -45,7 +44,8 @@ class DeviceCompute final : public Compute {
  public:
   DeviceCompute(std::shared_ptr<DeviceState> state, std::string name)
       : state_(std::move(state)), name_(std::move(name)), memory_(state_->memory), stage_(memory_), rounded_(memory_, MemoryKind::kDevice), rows_(memory_, MemoryKind::kDevice),
-        raw_(memory_, MemoryKind::kDevice), expanded_(memory_, MemoryKind::kDevice), scratch_(memory_, MemoryKind::kDevice), pinned_(memory_, MemoryKind::kPinned), feed_(memory_), scoring_(memory_) {}
+        raw_(memory_, MemoryKind::kDevice), expanded_(memory_, MemoryKind::kDevice), scratch_(memory_, MemoryKind::kDevice), pinned_(memory_, MemoryKind::kPinned), feed_(memory_), scoring_(memory_),
+        hooks_(memory_, [this](const RopeTable& table) { return table_of(table); }) {}
 
   std::string name() const override { return name_; }
   std::shared_ptr<ComputeMemory> memory() const override { return memory_; }
@@ -96,6 +96,7 @@ class DeviceCompute final : public Compute {
   Status score_blocks(const RopeTable& table, std::int32_t num_heads, std::int32_t num_kv_heads, std::span<const ScoredBlocks> documents) override {
     return scoring_.run(table_of(table), num_heads, num_kv_heads, documents);
   }
+  HookCompute* hooks() override { return &hooks_; }
   void begin_step(std::int64_t rows) override { memory_->begin_step(rows); }
   Status end_step() override { return memory_->end_step(); }
 
@@ -127,8 +128,6 @@ class DeviceCompute final : public Compute {
   Result<Target> target(const MutableKvView& dst, std::span<const std::int32_t> positions, std::span<const std::int32_t> dst_rows);
   /// Raw rows on the device go to dst_rows of dst.
   Status place_rows(const RopeTable& table, const RawKvView& raw, const MutableKvView& dst, std::span<const std::int32_t> positions, std::span<const std::int32_t> dst_rows);
-  /// Pages and positions of a view where kernels read them. Between stage_.begin() and stage_.send().
-  Result<KvView> staged(KvView kv);
   Status few_rows(const AttentionArgs& args, std::int64_t first, std::int64_t rows);
   cuda::DeviceRopeTable table_of(const RopeTable& table) {
     std::lock_guard lock(state_->mu);
@@ -142,6 +141,7 @@ class DeviceCompute final : public Compute {
   DeviceBuffer rounded_, rows_, raw_, expanded_, scratch_, pinned_;  // inputs of products, gathered K and V, packed K and V, a tile of weights, partial attention, what is read
   StoredRowsFeed feed_;
   BlockScoring scoring_;
+  DeviceHooks hooks_;
 };
 
 Result<std::shared_ptr<const void>> DeviceCompute::know(const RopeTable& table) {
@@ -297,18 +297,11 @@ Status DeviceCompute::draw(const float* logits, std::int64_t vocab, std::span<co
   return memory_->run(args);
 }
 
-Result<KvView> DeviceCompute::staged(KvView kv) {
-  const std::int64_t pages = (kv.num_rows + kPageTokens - 1) / kPageTokens;
-  QUIRE_ASSIGN_OR_RETURN(kv.pages, stage_.put(std::span<const void* const>(kv.pages, static_cast<std::size_t>(pages)), kRowsRoom / kPageTokens * static_cast<std::int64_t>(sizeof(void*))));
-  QUIRE_ASSIGN_OR_RETURN(kv.positions, stage_.put(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows)), kRowsRoom * static_cast<std::int64_t>(sizeof(std::int32_t))));
-  return kv;
-}
-
 Status DeviceCompute::attend(const AttentionArgs& args) {
   if (args.rows == 0) return {};
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   AttentionArgs a = args;
-  QUIRE_ASSIGN_OR_RETURN(a.kv, staged(args.kv));
+  QUIRE_ASSIGN_OR_RETURN(a.kv, staged_view(stage_, args.kv));
   QUIRE_ASSIGN_OR_RETURN(a.query_positions, stage_.put(std::span(args.query_positions, static_cast<std::size_t>(args.rows))));
   QUIRE_RETURN_IF_ERROR(stage_.send());
   if (args.kv.dtype != DType::kF32) return memory_->run(cuda::PrefillAttentionArgs{a});
@@ -337,7 +330,7 @@ Status DeviceCompute::attend_each(const AttentionArgs& args, std::span<const Seq
   std::vector<std::int32_t> positions;
   std::int64_t longest = 0;
   for (const SequenceAttention& s : sequences) {
-    QUIRE_ASSIGN_OR_RETURN(const KvView kv, staged(s.kv));
+    QUIRE_ASSIGN_OR_RETURN(const KvView kv, staged_view(stage_, s.kv));
     cuda::SequenceKv one{kv.pages, kv.positions, kv.num_rows, nullptr};
     if (s.lists == nullptr) {
       longest = std::max(longest, kv.num_rows);

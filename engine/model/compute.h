@@ -23,6 +23,8 @@
 
 namespace quire {
 
+class HookCompute;
+
 /// A weight matrix W [n, k] where its Compute reads it. Immutable.
 class ComputeMatrix {
  public:
@@ -154,6 +156,9 @@ class Compute {
   virtual bool draws() const { return false; }
   /// tokens[i], in memory(), is drawn from logits[i, :vocab] by rules[i] as draw_token() does. Errors: kInvalidArgument (vocab of 2^22 or more), kUnimplemented (without draws()).
   virtual Status draw(const float* logits, std::int64_t vocab, std::span<const DrawRule> rules, std::int32_t* tokens);
+
+  /// What hooks enqueue (hook_compute.h). Null without a memory(): everything has run when a call returns, and hooks look at results themselves.
+  virtual HookCompute* hooks() { return nullptr; }
 
   // With a memory() alone, for hooks and selectors that would have to wait for what they look at; kUnimplemented without.
   virtual Status meet_stored(const RopeTable& table, const MeetStoredArgs& args);

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <string>
 
-#include "engine/model/compute.h"
+#include "engine/model/hook_compute.h"
 
 namespace quire {
 namespace {
@@ -45,7 +45,7 @@ class ForwardPass::Impl {
         q_dim_(std::int64_t{c_.num_heads} * c_.head_dim) {}
   /// What is enqueued uses the cache and the workspace.
   ~Impl() {
-    if (begun_ && !done_) (void)compute_.settle();
+    if (begun_ && !done_) (void)finish_enqueued();
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -56,11 +56,16 @@ class ForwardPass::Impl {
     Status status = step_unchecked();
     if (!done_ && status.ok()) return status;
     done_ = true;
-    const Status settled = compute_.settle();
+    const Status settled = finish_enqueued();
     return status.ok() ? settled : status;
   }
 
  private:
+  /// Hooks are there as long as the pass: they get what they fetched.
+  Status finish_enqueued() {
+    HookCompute* hooks = compute_.hooks();
+    return hooks != nullptr ? hooks->deliver() : compute_.settle();
+  }
   Status step_unchecked() {
     QUIRE_CHECK(!done_, "a pass goes on after its end");
     begun_ = true;
@@ -108,9 +113,12 @@ class ForwardPass::Impl {
     if (request_.hook) {
       // Which rows attended is decided; dropping more of them is still possible.
       attended_.assign(w_.carry_on.begin(), w_.carry_on.end());
-      if (looks(layer, HookPoint::kAttention)) {
-        QUIRE_RETURN_IF_ERROR(compute_.settle());
-        spread_lse();
+      const bool looked_at = looks(layer, HookPoint::kAttention);
+      if (looked_at || request_.hook->wants_lse(layer)) {
+        if (looked_at || attending_.size() < w_.rows.size()) {  // the host moves lse to its rows
+          QUIRE_RETURN_IF_ERROR(compute_.settle());
+          spread_lse();
+        }
         pass.lse = w_.lse.data();
       }
       QUIRE_RETURN_IF_ERROR(request_.hook->after_attention(pass));
@@ -123,7 +131,7 @@ class ForwardPass::Impl {
     return model_.finish_layer(layer, w_.x.data(), w_.attention.data(), static_cast<std::int64_t>(w_.rows.size()));
   }
 
-  bool looks(std::int32_t layer, HookPoint point) const { return request_.hook != nullptr && request_.hook->looks_at(layer, point); }
+  bool looks(std::int32_t layer, HookPoint point) const { return request_.hook != nullptr && request_.hook->looks_at(layer, point, compute_); }
   Status settle_for(std::int32_t layer, HookPoint point) { return looks(layer, point) ? compute_.settle() : Status(); }
 
   /// Where each active row goes in this layer: appended rows, or the caller's.
@@ -185,7 +193,7 @@ class ForwardPass::Impl {
       if (w_.carry_on[static_cast<std::size_t>(i)]) attending_.push_back(static_cast<std::int32_t>(i));
     }
     const auto n = static_cast<std::int64_t>(attending_.size());
-    const bool wants_lse = looks(pass.layer, HookPoint::kAttend) || looks(pass.layer, HookPoint::kAttention);
+    const bool wants_lse = looks(pass.layer, HookPoint::kAttend) || looks(pass.layer, HookPoint::kAttention) || (request_.hook != nullptr && request_.hook->wants_lse(pass.layer));
     if (wants_lse) QUIRE_RETURN_IF_ERROR(w_.lse.reserve(memory_, m * c_.num_heads));
     if (n < m) QUIRE_RETURN_IF_ERROR(keep(w_.x, c_.hidden_size, attending_));
     if (n == 0) return {};

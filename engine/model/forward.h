@@ -12,6 +12,7 @@
 
 #include "engine/cache/compute_memory.h"
 #include "engine/cache/working_cache.h"
+#include "engine/model/compute.h"
 #include "engine/model/model.h"
 #include "kernels/attention.h"
 #include "kernels/base/status.h"
@@ -25,7 +26,7 @@ struct LayerPass {
   std::span<const std::int32_t> rows;       ///< indices into the pass's token_ids
   std::span<const std::int32_t> positions;  ///< of those rows
   QkvRows qkv;                              ///< raw (before RoPE), one row per active row
-  const float* lse;                         ///< [rows.size(), num_heads]; null before attention and where the hook does not look, NaN in rows that did not attend
+  const float* lse;                         ///< [rows.size(), num_heads]; null before attention and where no hook looks or wants it, NaN in rows that did not attend
   WorkingCache* cache;
   /// Decisions, preset to: write every row to its planned cache row, and carry every row on.
   std::vector<std::uint8_t>* write;         ///< per active row: write new K, V into the cache (else the cache keeps what it has;
@@ -42,8 +43,11 @@ enum class HookPoint : std::uint8_t { kProjection, kAttend, kAttention };
 class ForwardHook {
  public:
   virtual ~ForwardHook() = default;
-  /// Whether the hook itself reads or writes what the pass computes when it is called there. Where it does not, nobody waits for a device before the call.
-  virtual bool looks_at(std::int32_t /*layer*/, HookPoint) const { return true; }
+  /// Whether the hook itself reads or writes what the pass computes when it is called there. Where it does not, nobody waits for a device before the call; it may enqueue (`compute`
+  /// is the pass's, its hooks() what can be enqueued), and what it fetches is handed to it before the pass ends. The same answer throughout a pass.
+  virtual bool looks_at(std::int32_t /*layer*/, HookPoint, Compute& /*compute*/) const { return true; }
+  /// LayerPass::lse is needed after attention though the hook does not look.
+  virtual bool wants_lse(std::int32_t /*layer*/) const { return false; }
   /// After the raw projections, before K and V are written and before attention. May change the three decision vectors,
   /// add rows to the layer's cache and read stored KV.
   virtual Status after_projection(LayerPass&) { return {}; }
@@ -93,7 +97,8 @@ class ForwardWorkspace {
 /// included, unless a hook attends for them.
 /// New raw K and V are rounded to the KV dtype *before* RoPE, exactly as a store round trip rounds them, so recomputed and reused
 /// rows have the same bits. On error the cache may hold extra rows: the caller truncates.
-/// Where the model computes on a device, layers are enqueued one behind the other; a pass waits for them before it calls a hook that looks or a tap, and at its end.
+/// Where the model computes on a device, layers are enqueued one behind the other; a pass waits for them before it calls a hook that looks or a tap, and at its end, where hooks get
+/// what they fetched (HookCompute::deliver), also where it is given up.
 /// Errors: kInvalidArgument, kResourceExhausted, kDeviceLost.
 Status forward(Model& model, const ForwardRequest& request, ForwardWorkspace& workspace);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/model/hook_compute.h"
 #include "kernels/attention_stats.h"
 
 namespace quire {
@@ -25,14 +26,18 @@ double power_law_alpha(const PowerLawSums& s) {
 }
 
 AttentionStatistics::AttentionStatistics(const KvLayout& layout, std::int32_t num_heads)
-    : layout_(layout), num_heads_(num_heads), step_(std::max<std::int64_t>(1, (layout.num_tokens() + kMostRows - 1) / kMostRows)) {
-  const std::int64_t tokens = layout.num_tokens();
-  const std::size_t sums = index(tokens) * index(layout.shape().num_layers);
-  sum_log_.resize(sums);
-  sum_x_log_.resize(sums);
-  sum_late_.resize(sums);
-  late_distance_.resize(index(tokens));
-  for (std::int64_t j = 0; j < tokens; ++j) late_distance_[index(j)] = late_distance(j);
+    : layout_(layout), num_heads_(num_heads), step_(std::max<std::int64_t>(1, (layout.num_tokens() + kMostRows - 1) / kMostRows)) {}
+
+Status AttentionStatistics::begin(const std::shared_ptr<ComputeMemory>& memory, std::int64_t prefix_rows) {
+  const std::int64_t tokens = layout_.num_tokens();
+  QUIRE_RETURN_IF_ERROR(sums_.reserve(memory, 3 * num_sums()));
+  QUIRE_RETURN_IF_ERROR(late_distance_.reserve(memory, tokens));
+  QUIRE_RETURN_IF_ERROR(log_distance_.reserve(memory, prefix_rows + tokens));
+  std::fill_n(sums_.data(), 3 * num_sums(), 0.0);
+  for (std::int64_t j = 0; j < tokens; ++j) late_distance_.data()[j] = late_distance(j);
+  for (std::int64_t i = 0; i < prefix_rows + tokens; ++i) log_distance_.data()[i] = i > 0 ? static_cast<float>(std::log(static_cast<double>(i))) : 0.0f;
+  begun_ = true;
+  return {};
 }
 
 std::int64_t AttentionStatistics::rows_at_least(std::int64_t token, std::int64_t nearest) const {
@@ -52,16 +57,17 @@ Status AttentionStatistics::add(const RopeTable& rope, const Chunk& chunk) {
   const std::int64_t skip = (tokens - 1 - chunk.first_token) % step_;
   if (skip >= chunk.rows) return {};
   const std::int64_t rows = (chunk.rows - skip - 1) / step_ + 1, first = chunk.first_token + skip;
-  for (auto i = static_cast<std::int64_t>(log_distance_.size()); i < chunk.kv.num_rows; ++i) {
-    log_distance_.push_back(i > 0 ? static_cast<float>(std::log(static_cast<double>(i))) : 0.0f);
-  }
+  HookCompute* const hooks = chunk.compute != nullptr ? chunk.compute->hooks() : nullptr;
+  const std::shared_ptr<ComputeMemory> memory = hooks != nullptr ? chunk.compute->memory() : nullptr;
+  if (!begun_) QUIRE_RETURN_IF_ERROR(begin(memory, chunk.prefix_rows));
   positions_.resize(index(rows));
   for (std::int64_t r = 0; r < rows; ++r) positions_[index(r)] = chunk.kv.positions[chunk.prefix_rows + first + r * step_];
   const std::int64_t width = std::int64_t{num_heads_} * shape.head_dim;
-  q_rotated_.resize(index(rows * width));
-  QUIRE_RETURN_IF_ERROR(rope_rotate(rope, {.x = chunk.q + skip * chunk.ldq, .out = q_rotated_.data(), .positions = positions_.data(), .rows = rows,
-                                           .num_heads = num_heads_, .ldx = step_ * chunk.ldq, .ldo = width}));
-  const std::size_t sums = index(chunk.layer) * index(tokens);
+  QUIRE_RETURN_IF_ERROR(q_rotated_.reserve(memory, rows * width));
+  const RopeRotateArgs rotate{.x = chunk.q + skip * chunk.ldq, .out = q_rotated_.data(), .positions = positions_.data(), .rows = rows,
+                              .num_heads = num_heads_, .ldx = step_ * chunk.ldq, .ldo = width};
+  QUIRE_RETURN_IF_ERROR(hooks != nullptr ? chunk.compute->rotate(rope, rotate) : rope_rotate(rope, rotate));
+  const std::int64_t sums = chunk.layer * tokens;
   AttentionStatsArgs args{};
   args.q = q_rotated_.data();
   args.lse = chunk.lse + skip * num_heads_;
@@ -77,10 +83,10 @@ Status AttentionStatistics::add(const RopeTable& rope, const Chunk& chunk) {
   args.num_columns = end;
   args.late_distance = late_distance_.data();
   args.log_distance = log_distance_.data();
-  args.sum_log = sum_log_.data() + sums;
-  args.sum_x_log = sum_x_log_.data() + sums;
-  args.sum_late = sum_late_.data() + sums;
-  return attention_stats(args);
+  args.sum_log = sums_.data() + sums;
+  args.sum_x_log = args.sum_log + num_sums();
+  args.sum_late = args.sum_x_log + num_sums();
+  return hooks != nullptr ? hooks->attention_stats(args) : attention_stats(args);
 }
 
 std::vector<BlockStats> AttentionStatistics::finish() const {
@@ -101,8 +107,8 @@ std::vector<BlockStats> AttentionStatistics::finish() const {
       std::int64_t best = begin;
       double most = -1;
       for (std::int64_t j = begin; j < end; ++j) {
-        const std::int64_t rows = rows_at_least(j, late_distance_[index(j)]);
-        const double sustained = rows > 0 ? sum_late_[sums + index(j)] / static_cast<double>(rows) : 0.0;
+        const std::int64_t rows = rows_at_least(j, late_distance_.data()[j]);
+        const double sustained = rows > 0 ? sum_late()[sums + index(j)] / static_cast<double>(rows) : 0.0;
         if (sustained > most) {
           most = sustained;
           best = j;
@@ -110,7 +116,7 @@ std::vector<BlockStats> AttentionStatistics::finish() const {
       }
       const std::int64_t last = tokens - 1 - best;
       const double alpha = power_law_alpha({static_cast<double>(rows_at_least(best, 1)), log_x[index(last)], log_x_squared[index(last)],
-                                            sum_log_[sums + index(best)], sum_x_log_[sums + index(best)]});
+                                            sum_log()[sums + index(best)], sum_x_log()[sums + index(best)]});
       out.push_back({static_cast<float>(alpha), static_cast<float>(std::max(most, 0.0)), static_cast<std::int32_t>(best)});
     }
   }

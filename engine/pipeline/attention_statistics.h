@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/cache/compute_memory.h"
 #include "engine/pipeline/kv_layout.h"
 #include "engine/pipeline/sketch.h"
 #include "kernels/base/status.h"
@@ -12,6 +13,8 @@
 #include "kernels/rope.h"
 
 namespace quire {
+
+class Compute;
 
 /// Decay of attention with distance: y ~ x^-alpha, least squares of ln y on ln x.
 struct PowerLawSums {
@@ -25,7 +28,7 @@ double power_law_alpha(const PowerLawSums& sums);
 /// Threads: one at a time (the engine thread).
 class AttentionStatistics {
  public:
-  /// 24 bytes per token and layer.
+  /// 24 bytes per token and layer, from the first chunk on.
   AttentionStatistics(const KvLayout& layout, std::int32_t num_heads);
 
   /// A chunk after its attention. Context tokens first_token .. first_token + rows - 1 lie in cache rows prefix_rows + first_token and on; rows of
@@ -37,10 +40,11 @@ class AttentionStatistics {
     const float* lse = nullptr;  ///< [rows, num_heads]
     std::int64_t rows = 0, ldq = 0, first_token = 0, prefix_rows = 0;
     KvView kv{};                 ///< of the layer, ends with the chunk's rows
+    Compute* compute = nullptr;  ///< with hooks(): q and lse lie in its memory, and the sums do, too; the same in all chunks
   };
   Status add(const RopeTable& rope, const Chunk& chunk);
 
-  /// [num_layers, num_blocks], after the last chunk of every layer.
+  /// [num_layers, num_blocks], after the last chunk of every layer, and once all that was enqueued has run.
   std::vector<BlockStats> finish() const;
 
   std::int64_t row_step() const { return step_; }
@@ -50,13 +54,21 @@ class AttentionStatistics {
   std::int64_t rows_at_least(std::int64_t token, std::int64_t nearest) const;
   std::int32_t late_distance(std::int64_t token) const;
 
+  /// Errors: kResourceExhausted.
+  Status begin(const std::shared_ptr<ComputeMemory>& memory, std::int64_t prefix_rows);
+  std::int64_t num_sums() const { return layout_.num_tokens() * layout_.shape().num_layers; }
+  const double* sum_log() const { return sums_.data(); }
+  const double* sum_x_log() const { return sums_.data() + num_sums(); }
+  const double* sum_late() const { return sums_.data() + 2 * num_sums(); }
+
   KvLayout layout_;
   std::int32_t num_heads_;
   std::int64_t step_;
-  std::vector<float> log_distance_;                   ///< ln i
-  std::vector<std::int32_t> late_distance_;           ///< [num_tokens]
-  std::vector<double> sum_log_, sum_x_log_, sum_late_;  ///< [num_layers, num_tokens]
-  std::vector<float> q_rotated_;
+  bool begun_ = false;
+  ComputeBuffer<float> log_distance_;            ///< ln i
+  ComputeBuffer<std::int32_t> late_distance_;    ///< [num_tokens]
+  ComputeBuffer<double> sums_;                   ///< [3, num_layers, num_tokens]
+  ComputeBuffer<float> q_rotated_;
   std::vector<std::int32_t> positions_;
 };
 

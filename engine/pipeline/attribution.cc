@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "engine/model/hook_compute.h"
 #include "engine/pipeline/block_rows.h"
 
 namespace quire {
@@ -25,6 +26,10 @@ class AttributionPass::Hook final : public ForwardHook {
  public:
   Hook(AttributionPass& pass, std::int32_t num_layers) : pass_(pass), num_layers_(num_layers) {}
 
+  /// On a device masses are fetched when the pass is over.
+  bool looks_at(std::int32_t, HookPoint, Compute& compute) const override { return compute.hooks() == nullptr; }
+  bool wants_lse(std::int32_t) const override { return true; }
+
   Status after_projection(LayerPass& pass) override {
     std::fill(pass.write->begin(), pass.write->end(), std::uint8_t{0});
     return {};
@@ -36,10 +41,10 @@ class AttributionPass::Hook final : public ForwardHook {
     const std::int64_t rows = pass.qkv.rows, stretches = static_cast<std::int64_t>(map.stretches.size());
     const std::int64_t width = std::int64_t{facts.num_heads} * facts.shape.head_dim;
     const RopeTable& rope = pass_.run_.core.model->rope();
-    q_.resize(at(rows * width));
-    mass_.resize(at(rows * facts.num_heads * stretches));
-    QUIRE_RETURN_IF_ERROR(rope_rotate(rope, {.x = pass.qkv.q, .out = q_.data(), .positions = pass.positions.data(), .rows = rows,
-                                             .num_heads = facts.num_heads, .ldx = pass.qkv.ld, .ldo = width}));
+    HookCompute* const hooks = hooks_of(pass);
+    QUIRE_RETURN_IF_ERROR(q_.reserve(hooks != nullptr ? pass.compute->memory() : nullptr, rows * width));
+    const RopeRotateArgs rotate{.x = pass.qkv.q, .out = q_.data(), .positions = pass.positions.data(), .rows = rows, .num_heads = facts.num_heads, .ldx = pass.qkv.ld, .ldo = width};
+    QUIRE_RETURN_IF_ERROR(hooks != nullptr ? pass.compute->rotate(rope, rotate) : rope_rotate(rope, rotate));
     AttentionMassArgs args{};
     args.q = q_.data();
     args.query_positions = pass.positions.data();
@@ -52,18 +57,36 @@ class AttributionPass::Hook final : public ForwardHook {
     args.kv = pass.cache->view(pass.layer);
     args.stretches = map.stretches.data();
     args.num_stretches = stretches;
-    args.mass = mass_.data();
-    QUIRE_RETURN_IF_ERROR(attention_mass(args));
-    pass_.add(pass.layer, mass_, rows);
+    QUIRE_RETURN_IF_ERROR(hooks != nullptr ? fetch_mass(*hooks, args, pass.layer) : add_mass(args, pass.layer));
     // Nobody reads the last layer's output.
     if (pass.layer == num_layers_ - 1) std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
     return {};
   }
 
  private:
+  static std::int64_t num_masses(const AttentionMassArgs& args) { return args.rows * args.num_heads * args.num_stretches; }
+
+  Status add_mass(AttentionMassArgs args, std::int32_t layer) {
+    mass_.resize(at(num_masses(args)));
+    args.mass = mass_.data();
+    QUIRE_RETURN_IF_ERROR(attention_mass(args));
+    pass_.add(layer, mass_, args.rows);
+    return {};
+  }
+
+  Status fetch_mass(HookCompute& hooks, AttentionMassArgs args, std::int32_t layer) {
+    const std::int64_t rows = args.rows, masses = num_masses(args), bytes = masses * static_cast<std::int64_t>(sizeof(float));
+    if (masses == 0) return {};
+    QUIRE_ASSIGN_OR_RETURN(std::byte* const to, hooks.place(bytes));
+    args.mass = reinterpret_cast<float*>(to);
+    QUIRE_RETURN_IF_ERROR(hooks.attention_mass(args));
+    return hooks.fetch(bytes, [this, layer, rows, masses](const std::byte* mass) { pass_.add(layer, std::span(reinterpret_cast<const float*>(mass), at(masses)), rows); });
+  }
+
   AttributionPass& pass_;
   const std::int32_t num_layers_;
-  std::vector<float> q_, mass_;
+  ComputeBuffer<float> q_;
+  std::vector<float> mass_;
 };
 
 bool AttributionPass::possible(const QueryRun& run, std::span<const std::int32_t> answer) {

@@ -4,97 +4,11 @@
 #include <numeric>
 #include <optional>
 
+#include "engine/pipeline/context_capture.h"
 #include "engine/pipeline/head_record.h"
 #include "engine/pipeline/tail_record.h"
-#include "kernels/kv.h"
 
 namespace quire {
-
-/// Packs raw K and V of a chunk into the values it covers, and looks at what attends to what. Chunks begin and end at block borders.
-class ContextPrefill::Capture final : public ForwardHook {
- public:
-  /// The chunk's first `skip` rows are the ingest prefix; the others begin at `first_token` of the context.
-  Capture(const EngineCore& core, ContextKv& kv, AttentionStatistics* statistics, std::int64_t skip, std::int64_t first_token)
-      : core_(core), kv_(kv), statistics_(statistics), tail_(kv.tail_record.empty() ? TailRecordShape{} : tail_shape(core.facts, kv.layout)), skip_(skip), first_token_(first_token) {}
-
-  /// Of the record that a context of this layout has; without rows: none.
-  static TailRecordShape tail_shape(const EngineFacts& facts, const KvLayout& layout) {
-    TailRecordShape shape{facts.shape.num_layers, facts.num_heads, facts.shape.head_dim, 0, layout.num_tokens()};
-    shape.num_rows = tail_rows(shape, layout.total_bytes());
-    return shape;
-  }
-
-  Status after_projection(LayerPass& pass) override {
-    const KvLayout& layout = kv_.layout;
-    const KvShape& shape = layout.shape();
-    const QkvRows& qkv = pass.qkv;
-    std::int64_t token = first_token_;
-    for (std::int64_t row = skip_; row < qkv.rows;) {
-      const auto block = static_cast<std::int32_t>(token / layout.block_tokens());
-      const std::int64_t rows = layout.tokens_in(block);
-      QUIRE_CHECK(token == layout.first_token(block) && row + rows <= qkv.rows, "chunk not at a block border");
-      auto& value = kv_.values[static_cast<std::size_t>(block * layout.num_groups() + layout.group_of(pass.layer))];
-      KvPackArgs args{};
-      args.k = qkv.k + row * qkv.ld;
-      args.v = qkv.v + row * qkv.ld;
-      args.rows = rows;
-      args.ldk = args.ldv = qkv.ld;
-      args.num_kv_heads = shape.num_kv_heads;
-      args.head_dim = shape.head_dim;
-      args.dtype = shape.dtype;
-      args.out = value->payload().data() + layout.layer_offset(block, pass.layer);
-      QUIRE_RETURN_IF_ERROR(kv_pack(args));
-      if (block >= layout.num_blocks() - 2) add_local_query(pass.layer, qkv.q + row * qkv.ld, rows, qkv.ld);
-      for (std::int64_t r = std::max<std::int64_t>(0, tail_.num_tokens - tail_.num_rows - token); r < rows && tail_.num_rows > 0; ++r) {
-        put_tail_query(kv_.tail_record, tail_, pass.layer, token + r - (tail_.num_tokens - tail_.num_rows), qkv.q + (row + r) * qkv.ld);
-      }
-      row += rows;
-      token += rows;
-    }
-    return {};
-  }
-
-  Status after_attention(LayerPass& pass) override {
-    if (statistics_ != nullptr) QUIRE_RETURN_IF_ERROR(add_statistics(pass));
-    // Nothing reads the last layer's output here: its MLP need not run.
-    if (pass.layer == kv_.layout.shape().num_layers - 1) std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
-    return {};
-  }
-
-  double statistics_ms() const { return statistics_ms_; }
-
- private:
-  Status add_statistics(const LayerPass& pass) {
-    const auto started = Clock::now();
-    AttentionStatistics::Chunk chunk;
-    chunk.layer = pass.layer;
-    chunk.q = pass.qkv.q + skip_ * pass.qkv.ld;
-    chunk.lse = pass.lse + skip_ * core_.facts.num_heads;
-    chunk.rows = pass.qkv.rows - skip_;
-    chunk.ldq = pass.qkv.ld;
-    chunk.first_token = first_token_;
-    chunk.prefix_rows = static_cast<std::int64_t>(core_.facts.ingest_prefix.size());
-    chunk.kv = pass.cache->view(pass.layer);
-    QUIRE_RETURN_IF_ERROR(statistics_->add(core_.model->rope(), chunk));
-    statistics_ms_ += ms_between(started, Clock::now());
-    return {};
-  }
-
-  void add_local_query(std::int32_t layer, const float* q, std::int64_t rows, std::int64_t ld) {
-    const auto dim = static_cast<std::size_t>(core_.facts.num_heads) * static_cast<std::size_t>(core_.facts.shape.head_dim);
-    float* sum = kv_.local_query.data() + static_cast<std::size_t>(layer) * dim;
-    for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::size_t c = 0; c < dim; ++c) sum[c] += q[r * ld + static_cast<std::int64_t>(c)];
-    }
-  }
-
-  const EngineCore& core_;
-  ContextKv& kv_;
-  AttentionStatistics* const statistics_;  ///< null: not wanted
-  const TailRecordShape tail_;             ///< without rows: not wanted
-  std::int64_t skip_, first_token_;
-  double statistics_ms_ = 0;
-};
 
 ContextPrefill::ContextPrefill(EngineCore& core, std::span<const std::int32_t> token_ids, PrefillStatistics statistics)
     : core_(core), token_ids_(token_ids), kv_(std::make_shared<ContextKv>()), cache_(*core.pool, core.facts.shape.num_layers),
@@ -106,7 +20,7 @@ ContextPrefill::ContextPrefill(EngineCore& core, std::span<const std::int32_t> t
   kv_->values.resize(static_cast<std::size_t>(layout.num_blocks() * layout.num_groups()));
   kv_->local_query.resize(static_cast<std::size_t>(layout.shape().num_layers) * static_cast<std::size_t>(core.facts.num_heads) *
                           static_cast<std::size_t>(layout.shape().head_dim));
-  if (const TailRecordShape tail = Capture::tail_shape(core.facts, layout); statistics == PrefillStatistics::kKeep && tail.num_rows > 0) kv_->tail_record = begin_tail_record(tail);
+  if (const TailRecordShape tail = ContextCapture::tail_shape(core.facts, layout); statistics == PrefillStatistics::kKeep && tail.num_rows > 0) kv_->tail_record = begin_tail_record(tail);
 }
 
 ContextPrefill::~ContextPrefill() = default;
@@ -115,7 +29,7 @@ struct ContextPrefill::Chunk {
   std::vector<std::int32_t> ids, positions;
   std::int64_t tokens = 0;   ///< of the context: ids without the ingest prefix
   double ms = 0, slowest_layer_ms = 0;
-  std::optional<Capture> capture;
+  std::optional<ContextCapture> capture;  ///< outlives the pass
   std::optional<ForwardPass> pass;
 };
 
@@ -138,7 +52,7 @@ void ContextPrefill::begin_chunk(std::int32_t max_tokens) {
           std::make_shared<ValueBuffer>(static_cast<std::size_t>(layout.value_bytes(static_cast<std::int32_t>(b), g)));
     }
   }
-  chunk_->capture.emplace(core_, *kv_, keep_statistics_ == PrefillStatistics::kKeep ? &statistics_ : nullptr, prefix, next_);
+  chunk_->capture.emplace(core_, kv_, keep_statistics_ == PrefillStatistics::kKeep ? &statistics_ : nullptr, prefix, next_);
   ForwardRequest request{};
   request.token_ids = ids;
   request.positions = chunk_->positions;
@@ -195,7 +109,7 @@ std::shared_ptr<const ContextKv> ContextPrefill::take() {
 }
 
 Result<std::vector<std::byte>> context_sketch(const ContextKv& kv, std::int32_t num_heads, const RopeTable& rope) {
-  return build_sketch({.layout = &kv.layout, .num_heads = num_heads, .values = kv.values, .local_query = kv.local_query, .stats = kv.stats, .rope = &rope});
+  return build_sketch({.layout = &kv.layout, .num_heads = num_heads, .values = kv.values, .local_query = kv.local_query, .stats = kv.stats, .means = kv.means, .rope = &rope});
 }
 
 }  // namespace quire

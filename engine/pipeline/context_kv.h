@@ -26,6 +26,7 @@ struct ContextKv {
   std::vector<std::shared_ptr<ValueBuffer>> values;
   std::vector<float> local_query;              ///< [num_layers, num_heads * head_dim], mean raw q over the last two blocks
   std::vector<BlockStats> stats;               ///< [num_layers, num_blocks]
+  std::vector<float> means;                    ///< [num_layers, num_blocks, num_kv_heads * head_dim] of keys, where a device made them; else empty
   std::vector<std::byte> head_record;          ///< keys of the retrieval head (head_record.h); empty: there is none that uses features
 
   std::vector<std::byte> tail_record;          ///< queries of its last tokens (tail_record.h); empty: it is too short for one
@@ -63,7 +64,6 @@ class ContextPrefill {
   std::shared_ptr<const ContextKv> take();
 
  private:
-  class Capture;
   /// The chunk that is being computed.
   struct Chunk;
   void begin_chunk(std::int32_t max_tokens);

@@ -174,18 +174,22 @@ Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
       i = end;
       continue;
     }
-    QUIRE_RETURN_IF_ERROR(compute_.settle());
     DecodeRow& row = *rows[static_cast<std::size_t>(i)];
     RetrieveStep step;
     step.layer = layer;
-    step.query = query_.data() + i * heads;
     step.position = row.position;
     step.cache = row.cache;
     step.num_heads = config.num_heads;
     step.head_dim = config.head_dim;
+    step.compute = memory_ != nullptr ? &compute_ : nullptr;
+    if (!row.status.ok() || row.retriever->looks_at(step)) QUIRE_RETURN_IF_ERROR(compute_.settle());
+    step.query = query_.data() + i * heads;
     step.out = attention_.data() + i * heads;
     if (row.status.ok()) row.status = row.retriever->attend(step);
-    if (!row.status.ok()) std::fill_n(step.out, heads, 0.0f);
+    if (!row.status.ok()) {
+      QUIRE_RETURN_IF_ERROR(compute_.settle());
+      std::fill_n(step.out, heads, 0.0f);
+    }
     ++i;
   }
   return {};

@@ -18,7 +18,7 @@ class QueryPass::Capture final : public ForwardHook {
     begun_ = true;
     return {};
   }
-  bool looks_at(std::int32_t, HookPoint) const override { return false; }
+  bool looks_at(std::int32_t, HookPoint, Compute&) const override { return false; }
   Status after_projection(LayerPass& pass) override {
     QUIRE_RETURN_IF_ERROR(pass.compute->sum_columns({.x = pass.qkv.q, .rows = pass.qkv.rows, .dim = dim_, .ldx = pass.qkv.ld, .sums = sums_.data() + pass.layer * dim_}));
     // Nobody reads the last layer's output.

@@ -158,6 +158,9 @@ Status check_shapes(const SketchInput& input) {
       input.local_query.size() != layers * static_cast<std::size_t>(input.num_heads) * static_cast<std::size_t>(s.head_dim)) {
     return Status::invalid("local_query", "must be [num_layers, num_heads * head_dim]");
   }
+  if (!input.means.empty() && input.means.size() != layers * static_cast<std::size_t>(input.layout->num_blocks()) * static_cast<std::size_t>(s.num_kv_heads) * static_cast<std::size_t>(s.head_dim)) {
+    return Status::invalid("means", "must be [num_layers, num_blocks, num_kv_heads * head_dim]");
+  }
   if ((input.parts & kSketchStats) && input.stats.size() != layers * static_cast<std::size_t>(input.layout->num_blocks())) {
     return Status::invalid("stats", "must be [num_layers, num_blocks]");
   }
@@ -344,15 +347,17 @@ Result<std::vector<std::byte>> build_sketch(const SketchInput& input) {
   std::byte* queries = query_scales + sizes.query_scales;
   std::byte* stats = queries + sizes.queries;
   std::vector<float> means(blocks * n), lo(n), hi(n);
+  const bool known = !input.means.empty();
   for (std::int32_t layer = 0; layer < s.num_layers && (input.parts & (kSketchMeans | kSketchMinMax)); ++layer) {
-    for (std::int32_t block = 0; block < layout.num_blocks(); ++block) {
+    if (known) std::copy_n(input.means.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(layer) * means.size()), means.size(), means.begin());
+    for (std::int32_t block = 0; block < layout.num_blocks() && (!known || (input.parts & kSketchMinMax)); ++block) {
       const auto value = input.values[static_cast<std::size_t>(block * layout.num_groups() + layout.group_of(layer))];
       BlockSummaryArgs args{};
       args.raw = layout.view(value, block, layer);
       args.num_kv_heads = s.num_kv_heads;
       args.head_dim = s.head_dim;
       args.first_position = static_cast<std::int32_t>(layout.first_token(block));
-      args.mean = (input.parts & kSketchMeans) ? means.data() + static_cast<std::size_t>(block) * n : nullptr;
+      args.mean = (input.parts & kSketchMeans) && !known ? means.data() + static_cast<std::size_t>(block) * n : nullptr;
       args.min = (input.parts & kSketchMinMax) ? lo.data() : nullptr;
       args.max = (input.parts & kSketchMinMax) ? hi.data() : nullptr;
       QUIRE_RETURN_IF_ERROR(block_summary(*input.rope, args));

@@ -118,6 +118,7 @@ struct SketchInput {
   ValueList values;  ///< [block * num_groups + group]
   std::span<const float> local_query;              ///< [num_layers, num_heads * head_dim]
   std::span<const BlockStats> stats;               ///< [num_layers, num_blocks]
+  std::span<const float> means{};                  ///< [num_layers, num_blocks, num_kv_heads * head_dim], where they are known; empty: they are made from the values
   const RopeTable* rope = nullptr;                 ///< at least num_tokens positions
   std::uint16_t parts = kSketchDefault;
 };

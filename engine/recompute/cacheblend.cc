@@ -54,7 +54,7 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
     return next_ == candidates_.size() ? choose(cache) : Status();
   }
 
-  bool looks_at(std::int32_t layer, HookPoint point) const override { return point == HookPoint::kProjection && (layer == 0 || layer == options_.check_layer); }
+  bool looks_at(std::int32_t layer, HookPoint point, Compute&) const override { return point == HookPoint::kProjection && (layer == 0 || layer == options_.check_layer); }
 
   Status after_projection(LayerPass& pass) override {
     if (pass.layer == 0) {

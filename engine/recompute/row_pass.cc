@@ -51,7 +51,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
   }
 
   /// Layer 0 is compared with what is stored; above it the pass goes by positions.
-  bool looks_at(std::int32_t layer, HookPoint point) const override { return layer == 0 && point == HookPoint::kProjection; }
+  bool looks_at(std::int32_t layer, HookPoint point, Compute&) const override { return layer == 0 && point == HookPoint::kProjection; }
 
   Status after_projection(LayerPass& pass) override {
     if (pass.layer == 0) QUIRE_RETURN_IF_ERROR(check_stored(pass));

@@ -112,7 +112,10 @@ Status PagedRetriever::attend(const RetrieveStep& step) {
   QUIRE_RETURN_IF_ERROR(failed_);
   Layer& layer = layers_[static_cast<std::size_t>(step.layer)];
   const KvView kv = step.cache->view(step.layer);
-  return step.layer < policy_.dense_layers || kv.num_rows <= policy_.budget ? dense_attention(step, kv) : attend_sparse(layer, step, kv);
+  RetrieveStep here = step;
+  if (looks_at(step)) here.compute = nullptr;
+  if (!attends_to_all(step)) return attend_sparse(layer, here, kv);
+  return here.compute != nullptr ? attend_there(here, kv, nullptr) : dense_attention(here, kv);
 }
 
 /// Takes in what is new in the cache: rows, and bounds of pages that are complete now.
@@ -125,13 +128,13 @@ Status PagedRetriever::refresh(Layer& layer, const KvView& kv) {
 
 /// Chooses with this step's query for these KV heads; the choices of others are left empty.
 Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvView& kv, const std::vector<bool>& heads, std::vector<HeadChoice>& choices) {
-  const std::int32_t first = policy_.sink_pages(), last = std::max(first, layer.summaries.num_pages() - policy_.window_pages()), n = last - first;
+  const auto [begin, last] = candidates(layer);
+  const std::int32_t first = begin, end = last, n = end - first;
   const std::int32_t kv_heads = input_.num_kv_heads, group = step.num_heads / kv_heads;
   ++stats_.selections;
   choices.assign(static_cast<std::size_t>(kv_heads), {{}, last});
   if (n == 0) return {};
-  scores_.resize(static_cast<std::size_t>(step.num_heads) * static_cast<std::size_t>(n));
-  const float scale = policy_.scale ? 1.0f / std::sqrt(static_cast<float>(step.head_dim)) : 1.0f;
+  if (step.compute == nullptr) scores_.resize(static_cast<std::size_t>(step.num_heads) * static_cast<std::size_t>(n));
   const std::size_t of_group = static_cast<std::size_t>(group) * static_cast<std::size_t>(n);
   votes_.resize(static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(n));
   std::vector<Status> status(static_cast<std::size_t>(kv_heads));
@@ -140,7 +143,7 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
     if (!heads[m]) return {};
     const auto scores = std::span(scores_).subspan(m * of_group, of_group);
     const float* query = step.query + head * group * step.head_dim;
-    QUIRE_RETURN_IF_ERROR(layer.summaries.score(static_cast<std::int32_t>(head), query, group, first, last, scale, scores.data()));
+    if (step.compute == nullptr) QUIRE_RETURN_IF_ERROR(layer.summaries.score(static_cast<std::int32_t>(head), query, group, first, end, score_scale(step), scores.data()));
     QUIRE_ASSIGN_OR_RETURN(choices[m].pages, choose({step.layer, static_cast<std::int32_t>(head), first, n, group, scores, query, &kv,
                                                      layer.pages.all().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n))}));
     for (std::int32_t& page : choices[m].pages) page += first;
@@ -269,28 +272,33 @@ Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, con
 
 Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step, const KvView& kv) {
   ++stats_.sparse_steps;
-  QUIRE_RETURN_IF_ERROR(refresh(layer, kv));
+  QUIRE_RETURN_IF_ERROR(step.compute != nullptr ? refresh_there(layer, step, kv) : refresh(layer, kv));
   QUIRE_RETURN_IF_ERROR(wait(layer));
-  const bool first = layer.choices.empty(), in_place = !policy_.device || memory_.resident(step.layer - policy_.dense_layers);
+  RetrieveStep seen = step;  // by what chooses
+  if (step.compute != nullptr) {
+    QUIRE_RETURN_IF_ERROR(fetch_scores(layer, step));
+    seen.query = query_.data();
+  }
+  const bool first = layer.choices.empty(), stays = reads_in_place(step.layer);
   if (first) QUIRE_RETURN_IF_ERROR(begin_layer(step.layer, layer.pages, kv));
   const bool due = first || ++layer.served >= policy_.reuse;
   // Layers take turns from the second time on.
   if (due) layer.served = first ? step.layer % policy_.reuse : 0;
   std::vector<HeadChoice> fresh;
-  const std::vector<bool> corrected = heads_to_choose(layer, step, due), all(corrected.size(), true);
+  const std::vector<bool> corrected = heads_to_choose(layer, seen, due), all(corrected.size(), true);
   const bool any = std::ranges::find(corrected, true) != corrected.end();
   // Where the next step's choice is due, all heads choose at once.
-  if (any) QUIRE_RETURN_IF_ERROR(select(layer, step, kv, due ? all : corrected, fresh));
-  if (any) keep(layer, step, corrected, fresh);
+  if (any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, due ? all : corrected, fresh));
+  if (any) keep(layer, seen, corrected, fresh);
   for (std::size_t m = 0; !first && policy_.tau && m < corrected.size(); ++m) ++(corrected[m] ? stats_.heads_corrected : stats_.heads_kept);
-  QUIRE_RETURN_IF_ERROR(in_place ? attend_in_place(layer, step, kv) : attend_brought(layer, step, kv));
+  QUIRE_RETURN_IF_ERROR(stays ? attend_in_place(layer, step, kv) : attend_brought(layer, step, kv));
   if (!policy_.tau || !due) return {};
   // For the next step: the heads that were not corrected go by this step's query, while other layers compute.
-  if (!any) QUIRE_RETURN_IF_ERROR(select(layer, step, kv, all, fresh));
+  if (!any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, all, fresh));
   std::vector<bool> others = corrected;
   others.flip();
-  keep(layer, step, others, fresh);
-  if (!in_place) bring(layer, kv, /*in_background=*/true);
+  keep(layer, seen, others, fresh);
+  if (!stays) bring(layer, kv, /*in_background=*/true);
   return {};
 }
 
@@ -328,7 +336,7 @@ Status PagedRetriever::attend_in_place(const Layer& layer, const RetrieveStep& s
     lists[static_cast<std::size_t>(m)] = {list.data(), static_cast<std::int64_t>(list.size())};
   });
   const Stopwatch watch;
-  const Status status = attention_rows({attention_args(step, kv), lists.data()});
+  const Status status = step.compute != nullptr ? attend_there(step, kv, lists.data()) : attention_rows({attention_args(step, kv), lists.data()});
   attention_ms_ = watch.ms();
   return status;
 }

@@ -5,8 +5,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/cache/compute_memory.h"
 #include "engine/pipeline/plug_options.h"
 #include "engine/retrieve/memory_manager.h"
 #include "engine/retrieve/page_summaries.h"
@@ -69,6 +71,8 @@ class PagedRetriever : public Retriever {
   bool uses_device() const override { return defaults_.device; }
   Status prepare(const RetrieveInput& input) override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
+  /// What is brought to slots is attended to on the host.
+  bool looks_at(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
   void settle() override;
   RetrieveStats stats() const override { return stats_; }
@@ -106,6 +110,8 @@ class PagedRetriever : public Retriever {
     explicit Layer(RetrievalPages cut) : pages(std::move(cut)) {}
     RetrievalPages pages;
     PageSummaries summaries;                  ///< of the complete pages
+    ComputeBuffer<std::uint16_t> bounds;      ///< the same as page_bounds() writes it, where a device computes; of the first num_bounds
+    std::int32_t num_bounds = 0, most_bounds = 0;
     std::vector<HeadChoice> choices;          ///< [num_kv_heads], empty before the first selection
     std::optional<ResidentPages> resident;    ///< once the layer has left the device
     std::vector<float> chosen_by;             ///< [num_heads, head_dim] with tau: the query that each head's choice goes by
@@ -113,7 +119,19 @@ class PagedRetriever : public Retriever {
     std::vector<TransferLane::Ticket> pending;  ///< copies to wait for before the next step, one of each stream in use
     std::vector<PageCopy> copies;             ///< of the last call of bring()
   };
+  bool attends_to_all(const RetrieveStep& step) const { return step.layer < policy_.dense_layers || step.cache->num_rows(step.layer) <= policy_.budget; }
+  bool reads_in_place(std::int32_t layer) const { return !policy_.device || memory_.resident(layer - policy_.dense_layers); }
+  /// The candidates of a step: pages [first, last).
+  std::pair<std::int32_t, std::int32_t> candidates(const Layer& layer) const {
+    const std::int32_t first = policy_.sink_pages();
+    return {first, std::max(first, layer.pages.complete() - policy_.window_pages())};
+  }
+  float score_scale(const RetrieveStep& step) const;
   Status refresh(Layer& layer, const KvView& kv);
+  // Where a device computes (paged_device.cc): what stands for the keys and the scores of pages are made there, and so is attention in place; the choice is the host's.
+  Status refresh_there(Layer& layer, const RetrieveStep& step, const KvView& kv);
+  Status fetch_scores(const Layer& layer, const RetrieveStep& step);
+  Status attend_there(const RetrieveStep& step, const KvView& kv, const RowList* lists) const;
   Status select(Layer& layer, const RetrieveStep& step, const KvView& kv, const std::vector<bool>& heads, std::vector<HeadChoice>& choices);
   void keep(Layer& layer, const RetrieveStep& step, const std::vector<bool>& heads, std::vector<HeadChoice>& choices) const;
   /// Of `near`, ascending, those that the KV head's query heads attend to most.
@@ -142,6 +160,7 @@ class PagedRetriever : public Retriever {
   LayerMemory memory_;                        ///< of the layers that are not dense
   std::vector<Layer> layers_;
   std::vector<float> scores_, votes_;
+  std::vector<float> query_;                  ///< the step's, where a device has it
   RetrieveStats stats_;
   double attention_ms_ = 0;                   ///< of the layer step under way
   Status failed_;                             ///< a copy that settle() found failed: the next step says so

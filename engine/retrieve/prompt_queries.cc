@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <utility>
 
+#include "engine/model/hook_compute.h"
 #include "kernels/base/dtype.h"
 
 namespace quire {
@@ -81,18 +83,40 @@ Status PromptQueries::keep(Layer& layer, std::int32_t slot, std::int32_t positio
 }
 
 Status PromptQueries::after_attention(LayerPass& pass) {
-  Layer& layer = layers_[at(pass.layer)];
+  QUIRE_RETURN_IF_ERROR(failed_);
   const auto n = static_cast<std::int64_t>(pass.positions.size());
   // Positions ascend within a pass: of the last rows, no more than count can stay.
   const std::int64_t first = wish_.rows == QueryWish::Rows::kLast ? std::max<std::int64_t>(0, n - wish_.count) : 0;
+  std::vector<std::int32_t> rows;
   for (std::int64_t i = first; i < n; ++i) {
-    const std::int32_t position = pass.positions[at(i)];
-    if (!wanted(position)) continue;
-    const std::int32_t slot = slot_for(layer, position);
-    if (slot < 0) continue;
-    QUIRE_RETURN_IF_ERROR(keep(layer, slot, position, pass.qkv.q + i * pass.qkv.ld, pass.lse + i * shape_.num_heads));
+    if (wanted(pass.positions[at(i)])) rows.push_back(static_cast<std::int32_t>(i));
   }
+  if (rows.empty()) return {};
+  if (hooks_of(pass) != nullptr) return fetch_rows(pass, rows);
+  for (const std::int32_t i : rows) QUIRE_RETURN_IF_ERROR(take_row(pass.layer, pass.positions[at(i)], pass.qkv.q + i * pass.qkv.ld, pass.lse + std::int64_t{i} * shape_.num_heads));
   return {};
+}
+
+Status PromptQueries::take_row(std::int32_t layer_index, std::int32_t position, const float* raw, const float* lse) {
+  Layer& layer = layers_[at(layer_index)];
+  const std::int32_t slot = slot_for(layer, position);
+  return slot < 0 ? Status() : keep(layer, slot, position, raw, lse);
+}
+
+Status PromptQueries::fetch_rows(const LayerPass& pass, std::span<const std::int32_t> rows) {
+  HookCompute& hooks = *hooks_of(pass);
+  const auto n = static_cast<std::int64_t>(rows.size()), width = static_cast<std::int64_t>(rotated_.size()), heads = std::int64_t{shape_.num_heads};
+  const std::int64_t bytes = n * (width + heads) * static_cast<std::int64_t>(sizeof(float));
+  QUIRE_ASSIGN_OR_RETURN(std::byte* const to, hooks.place(bytes));
+  auto* const queries = reinterpret_cast<float*>(to);
+  QUIRE_RETURN_IF_ERROR(pass.compute->take_rows(pass.qkv.q, pass.qkv.ld, rows, width, queries));
+  QUIRE_RETURN_IF_ERROR(pass.compute->take_rows(pass.lse, heads, rows, heads, queries + n * width));
+  std::vector<std::int32_t> positions;
+  for (const std::int32_t i : rows) positions.push_back(pass.positions[at(i)]);
+  return hooks.fetch(bytes, [this, layer = pass.layer, positions = std::move(positions), n, width, heads](const std::byte* fetched) {
+    const auto* raw = reinterpret_cast<const float*>(fetched);
+    for (std::int64_t i = 0; i < n && failed_.ok(); ++i) failed_ = take_row(layer, positions[at(i)], raw + i * width, raw + n * width + i * heads);
+  });
 }
 
 Status PromptQueries::add_stored(std::int32_t layer_index, std::int32_t position, std::span<const float> raw) {

@@ -34,6 +34,9 @@ class PromptQueries final : public ForwardHook {
   /// `rope` must outlive it.
   PromptQueries(const RopeTable& rope, Shape shape, QueryWish wish, std::int64_t prompt_tokens);
 
+  /// On a device queries are fetched when a pass is over.
+  bool looks_at(std::int32_t, HookPoint, Compute& compute) const override { return compute.hooks() == nullptr; }
+  bool wants_lse(std::int32_t) const override { return true; }
   Status after_attention(LayerPass& pass) override;
 
   /// The layer has fewer rows than were wished for.
@@ -64,6 +67,8 @@ class PromptQueries final : public ForwardHook {
     std::vector<std::uint16_t> queries;  ///< [slot][num_heads, head_dim]
     std::vector<float> lse;              ///< [slot][num_heads]
   };
+  Status take_row(std::int32_t layer, std::int32_t position, const float* raw, const float* lse);
+  Status fetch_rows(const LayerPass& pass, std::span<const std::int32_t> rows);
   Status keep(Layer& layer, std::int32_t slot, std::int32_t position, const float* raw, const float* lse);
   const Row& row(std::int32_t layer, std::int64_t i) const { return layers_[static_cast<std::size_t>(layer)].rows[static_cast<std::size_t>(i)]; }
   bool wanted(std::int32_t position) const;
@@ -75,6 +80,7 @@ class PromptQueries final : public ForwardHook {
   std::vector<std::int32_t> positions_;  ///< wanted, ascending; not of kLast
   std::vector<Layer> layers_;
   std::vector<float> rotated_;           ///< [num_heads, head_dim]
+  Status failed_;                        ///< of a row that was fetched
 };
 
 }  // namespace quire

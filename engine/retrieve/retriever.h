@@ -17,6 +17,7 @@
 
 namespace quire {
 
+class Compute;
 class DevicePool;
 class HeadTrack;
 class Model;
@@ -52,6 +53,7 @@ struct RetrieveStep {
   const WorkingCache* cache = nullptr;
   std::int32_t num_heads = 0, head_dim = 0;
   float* out = nullptr;                      ///< [num_heads, head_dim]
+  Compute* compute = nullptr;                ///< who runs the step, where it has a memory that query and out lie in; null: ordinary memory
 };
 
 /// One object per query. Threads: the engine thread.
@@ -81,6 +83,8 @@ class Retriever {
   virtual void take_hidden(std::int32_t /*layer*/, const float* /*x*/) {}
   /// attend() is attention over every row that the cache holds, so that whoever computes the step may do it for several queries at once instead of calling it.
   virtual bool brings_all() const { return false; }
+  /// Whether attend() of this layer reads or writes what the step computed. Where it does not it enqueues on RetrieveStep::compute, and nobody waits for a device before the call.
+  virtual bool looks_at(const RetrieveStep& /*without query and out*/) const { return true; }
   /// softmax attention of the step's query over the rows this retriever brings.
   virtual Status attend(const RetrieveStep& step) = 0;
   /// Returns when nothing reads the cache any more: before its pages move or go.

@@ -69,16 +69,38 @@ struct PageBoundsKernel {
     const std::int64_t page = device.block_idx().x, head = device.block_idx().y, begin = device.load(&a.pages[page].begin), end = device.load(&a.pages[page].end);
     std::uint16_t* out = a.bounds + (page * a.kv.num_kv_heads + head) * 2 * a.kv.head_dim;
     for (int c = device.thread_idx(); c < a.kv.head_dim; c += kThreads) {
-      float low = kInfinity, high = -kInfinity;
+      float low = kInfinity, high = -kInfinity, sum = 0;
       for (std::int64_t row = begin; row < end; ++row) {
-        const char* key = static_cast<const char*>(device.load(a.kv.pages + row / kPageTokens)) + head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
-        const float x = device.to_float(device.load(reinterpret_cast<const E*>(key) + c));
+        const float x = key(device, row, head, c);
         low = fminf(low, x);
         high = fmaxf(high, x);
+        sum += x;
       }
-      device.store(out + c, bf16_outwards(low, false));
-      device.store(out + a.kv.head_dim + c, bf16_outwards(high, true));
+      if (a.summary == PageSummary::kExtremes) {
+        device.store(out + c, bf16_outwards(low, false));
+        device.store(out + a.kv.head_dim + c, bf16_outwards(high, true));
+      } else {
+        store_center(device, begin, end, head, c, sum / static_cast<float>(end - begin), reinterpret_cast<BF16*>(out));
+      }
     }
+  }
+
+ private:
+  template <class Device>
+  QUIRE_DEVICE float key(Device& device, std::int64_t row, std::int64_t head, int c) const {
+    const char* at = static_cast<const char*>(device.load(a.kv.pages + row / kPageTokens)) + head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
+    return device.to_float(device.load(reinterpret_cast<const E*>(at) + c));
+  }
+
+  template <class Device>
+  QUIRE_DEVICE void store_center(Device& device, std::int64_t begin, std::int64_t end, std::int64_t head, int c, float mean, BF16* out) const {
+    float deviation = 0;
+    if (a.summary == PageSummary::kDeviation) {
+      for (std::int64_t row = begin; row < end; ++row) deviation += fabsf(key(device, row, head, c) - mean);
+      deviation /= static_cast<float>(end - begin);
+    }
+    device.store(out + c, device.template from_float<BF16>(mean - deviation));
+    device.store(out + a.kv.head_dim + c, device.template from_float<BF16>(mean + deviation));
   }
 };
 

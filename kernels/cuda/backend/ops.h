@@ -9,8 +9,12 @@
 
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/attention_mass.h"
+#include "kernels/attention_scores.h"
+#include "kernels/attention_stats.h"
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/runtime/driver.h"
+#include "kernels/page_bounds.h"
 
 namespace quire::cuda {
 
@@ -40,13 +44,17 @@ struct PlaceRecomputedArgs {
   DeviceRopeTable table;
   RecomputedRowsArgs rows;
 };
+struct SummariseBlocksArgs {
+  DeviceRopeTable table;
+  BlockSummariesArgs blocks;
+};
 
 /// Two streams of a device: what computes, in order, and copies that run beside it, in order among themselves.
 enum class Lane : std::uint32_t { kCompute, kCopies };
 /// Marks order the lanes. A mark is one of kMarks numbers; it stands for what was enqueued on a lane when it was last set, and one never set has passed.
 inline constexpr std::int32_t kMarks = 64;
 
-/// A copy from pinned memory on Lane::kCopies.
+/// A copy from or to pinned memory on Lane::kCopies.
 struct CopyBesideArgs {
   void* to;
   const void* from;
@@ -83,7 +91,8 @@ struct StepArgs {
 
 enum class OpCode : std::uint32_t { kCopy = 1, kRmsNorm, kSwiglu, kEmbedding, kConvert, kAddBias, kMatmul, kQkvSplit, kRotateRows, kKvPack, kPlaceRows, kDecodeAttention, kPrefillAttention,
                                     kCopyBeside, kSetMark, kHold, kAwaitMark, kStep, kInt8Gemv, kInt8Expand, kArgmax,
-                                    kSample, kColumnSums, kSamkvScores, kRecomputedRows };
+                                    kSample, kColumnSums, kSamkvScores, kRecomputedRows,
+                                    kAttentionScores, kAttentionMass, kAttentionStats, kBlockSummaries, kPageBounds, kPageScores };
 
 /// The code of what takes these arguments.
 constexpr OpCode op_code(const CopyArgs*) { return OpCode::kCopy; }
@@ -112,6 +121,12 @@ constexpr OpCode op_code(const SampleArgs*) { return OpCode::kSample; }
 constexpr OpCode op_code(const ColumnSumsArgs*) { return OpCode::kColumnSums; }
 constexpr OpCode op_code(const ScoreDocumentsArgs*) { return OpCode::kSamkvScores; }
 constexpr OpCode op_code(const PlaceRecomputedArgs*) { return OpCode::kRecomputedRows; }
+constexpr OpCode op_code(const AttentionScoresArgs*) { return OpCode::kAttentionScores; }
+constexpr OpCode op_code(const AttentionMassArgs*) { return OpCode::kAttentionMass; }
+constexpr OpCode op_code(const AttentionStatsArgs*) { return OpCode::kAttentionStats; }
+constexpr OpCode op_code(const SummariseBlocksArgs*) { return OpCode::kBlockSummaries; }
+constexpr OpCode op_code(const PageBoundsArgs*) { return OpCode::kPageBounds; }
+constexpr OpCode op_code(const PageScoresArgs*) { return OpCode::kPageScores; }
 
 /// Calls visit(const Args&) with the arguments that belong to `code`. Errors: kInvalidArgument (an unknown code, or arguments of another size), those of visit.
 template <class Visit>
@@ -146,6 +161,12 @@ Status visit_op(OpCode code, const void* args, std::int64_t bytes, Visit&& visit
     case OpCode::kColumnSums: return as(static_cast<const ColumnSumsArgs*>(nullptr));
     case OpCode::kSamkvScores: return as(static_cast<const ScoreDocumentsArgs*>(nullptr));
     case OpCode::kRecomputedRows: return as(static_cast<const PlaceRecomputedArgs*>(nullptr));
+    case OpCode::kAttentionScores: return as(static_cast<const AttentionScoresArgs*>(nullptr));
+    case OpCode::kAttentionMass: return as(static_cast<const AttentionMassArgs*>(nullptr));
+    case OpCode::kAttentionStats: return as(static_cast<const AttentionStatsArgs*>(nullptr));
+    case OpCode::kBlockSummaries: return as(static_cast<const SummariseBlocksArgs*>(nullptr));
+    case OpCode::kPageBounds: return as(static_cast<const PageBoundsArgs*>(nullptr));
+    case OpCode::kPageScores: return as(static_cast<const PageScoresArgs*>(nullptr));
   }
   return Status::invalid("code", "there is no operation " + std::to_string(static_cast<std::uint32_t>(code)));
 }

@@ -65,6 +65,12 @@ struct Execute {
   Status operator()(const ColumnSumsArgs& a) const { return column_sums(a, stream); }
   Status operator()(const ScoreDocumentsArgs& a) const { return samkv_scores(a.table, a.scores, stream); }
   Status operator()(const PlaceRecomputedArgs& a) const { return recomputed_rows(a.table, a.rows, stream); }
+  Status operator()(const AttentionScoresArgs& a) const { return attention_scores(a, stream); }
+  Status operator()(const AttentionMassArgs& a) const { return attention_mass(a, stream); }
+  Status operator()(const AttentionStatsArgs& a) const { return attention_stats(a, stream); }
+  Status operator()(const SummariseBlocksArgs& a) const { return block_summaries(a.table, a.blocks, stream); }
+  Status operator()(const PageBoundsArgs& a) const { return page_bounds(a, stream); }
+  Status operator()(const PageScoresArgs& a) const { return page_scores(a, stream); }
   Status operator()(const PrefillAttentionArgs& a) const { return prefill_attention(a.attention, stream); }
 };
 

@@ -83,6 +83,32 @@ TEST(CudaParity, PageBoundsAndScores) {
   }
 }
 
+/// Means are rounded to bf16: where sums differ in their last bits, by a step of it.
+TEST(CudaParity, CentersOfPages) {
+  for (const Shape& s : kShapes) {
+    PagedKv kv(s.rows, s.kv_heads, s.dim, s.dtype, s.layout, 8);
+    std::vector<KvStretch> pages;
+    for (std::int64_t begin = 0; begin < s.rows; begin += 13) pages.push_back({begin, std::min(begin + 13, s.rows)});
+    const auto n = static_cast<std::int64_t>(pages.size());
+    const auto widened = [](const std::vector<std::uint16_t>& bounds) {
+      std::vector<float> out;
+      for (const std::uint16_t x : bounds) out.push_back(bf16_to_f32(x));
+      return out;
+    };
+    for (const PageSummary summary : {PageSummary::kDeviation, PageSummary::kMean}) {
+      std::vector<std::uint16_t> expected(static_cast<std::size_t>(n * s.kv_heads * 2 * s.dim)), cpu(expected);
+      ASSERT_OK(page_bounds_reference({kv.view(true), pages.data(), n, expected.data(), summary}));
+      ASSERT_OK(page_bounds({kv.view(true), pages.data(), n, cpu.data(), summary}));
+      TestDevice device;
+      auto launcher = device.launcher();
+      std::uint16_t* bounds = device.output(std::vector<std::uint16_t>(expected.size()), "bounds");
+      ASSERT_OK(launch_page_bounds(launcher, {device.upload(kv.view(true)), device.upload(pages, "pages"), n, bounds, summary}));
+      expect_close(widened(cpu), widened(expected), 2e-6, 1.0 / 128, "cpu");
+      expect_close(widened(device.download(bounds, static_cast<std::int64_t>(expected.size()))), widened(expected), 2e-6, 1.0 / 128, "cuda");
+    }
+  }
+}
+
 TEST(CudaParity, TurnedScores) {
   struct Turned {
     std::int64_t rows, first;

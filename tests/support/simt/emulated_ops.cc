@@ -12,7 +12,10 @@
 
 #include "kernels/cuda/attention_decode.cuh"
 #include "kernels/cuda/attention_prefill.cuh"
+#include "kernels/cuda/attention_scores.cuh"
+#include "kernels/cuda/attention_statistics.cuh"
 #include "kernels/cuda/kv.cuh"
+#include "kernels/cuda/pages.cuh"
 #include "kernels/cuda/projections.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/samkv.cuh"
@@ -263,6 +266,12 @@ class EmulatedDevice final : public EmulatedOps {
   Status execute(const ColumnSumsArgs& a) { return kernel([&](Launcher& l) { return launch_column_sums(l, a); }); }
   Status execute(const ScoreDocumentsArgs& a) { return kernel([&](Launcher& l) { return launch_samkv_scores(l, a.table, a.scores); }); }
   Status execute(const PlaceRecomputedArgs& a) { return kernel([&](Launcher& l) { return launch_recomputed_rows(l, a.table, a.rows); }); }
+  Status execute(const AttentionScoresArgs& a) { return kernel([&](Launcher& l) { return launch_attention_scores(l, a); }); }
+  Status execute(const AttentionMassArgs& a) { return kernel([&](Launcher& l) { return launch_attention_mass(l, a); }); }
+  Status execute(const AttentionStatsArgs& a) { return kernel([&](Launcher& l) { return launch_attention_stats(l, a); }); }
+  Status execute(const SummariseBlocksArgs& a) { return kernel([&](Launcher& l) { return launch_block_summaries(l, a.table, a.blocks); }); }
+  Status execute(const PageBoundsArgs& a) { return kernel([&](Launcher& l) { return launch_page_bounds(l, a); }); }
+  Status execute(const PageScoresArgs& a) { return kernel([&](Launcher& l) { return launch_page_scores(l, a); }); }
   Status execute(const DecodeAttentionArgs& a) {
     return kernel([&](Launcher& l) { return with_element(a.attention.kv.dtype, "kv.dtype", [&]<class E>(E) { return launch_decode_attention<E>(l, a); }); });
   }
@@ -326,7 +335,7 @@ class EmulatedDevice final : public EmulatedOps {
   std::map<std::int64_t, Recorded> graphs_;
   std::int64_t recordings_ = 0, failing_copy_ = -1;
   bool no_recording_ = false;
-  std::array<std::int64_t, 32> runs_{};
+  std::array<std::int64_t, 64> runs_{};
   std::int64_t waits_ = 0, in_use_ = 0, failing_ = -1;
   bool lost_ = false;
   std::vector<float> inputs_, weights_;

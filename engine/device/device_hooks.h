@@ -1,0 +1,40 @@
+/// HookCompute on an accelerator. Internal to engine/device.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "engine/device/device_memory.h"
+#include "engine/device/fetch_lane.h"
+#include "engine/model/hook_compute.h"
+
+namespace quire {
+
+class DeviceHooks final : public HookCompute {
+ public:
+  using FindTable = std::function<cuda::DeviceRopeTable(const RopeTable&)>;
+  DeviceHooks(const std::shared_ptr<DeviceMemory>& memory, FindTable table) : memory_(memory), table_of_(std::move(table)), stage_(memory), lane_(memory) {}
+
+  Status attention_scores(const AttentionScoresArgs& args) override;
+  Status attention_mass(const AttentionMassArgs& args) override;
+  Status attention_stats(const AttentionStatsArgs& args) override;
+  Status pack_rows(const KvPackArgs& args) override { return memory_->run(args); }
+  Status block_means(const RopeTable& table, const BlockMeansArgs& args) override;
+  Status page_bounds(const PageBoundsArgs& args) override;
+  Status page_scores(const PageScoresArgs& args) override { return memory_->run(args); }
+  Status copy_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx, float* out) override {
+    return memory_->run(cuda::ConvertArgs{x, rows, dim, ldx, DType::kF32, out});
+  }
+  Status sum_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx, float* out) override;
+  Result<std::byte*> place(std::int64_t bytes) override { return lane_.place(bytes); }
+  Status fetch(std::int64_t bytes, Fetched then) override { return lane_.fetch(bytes, std::move(then)); }
+  Status deliver() override { return lane_.deliver(); }
+
+ private:
+  const std::shared_ptr<DeviceMemory> memory_;
+  const FindTable table_of_;
+  ArgumentStage stage_;
+  FetchLane lane_;
+};
+
+}  // namespace quire

@@ -1,0 +1,363 @@
+/// What hooks of a pass compute on a device: ingest, compressors, attribution and pages of a decode step give what the CPU gives, and no layer waits for the host.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "engine/device/device_compute.h"
+#include "engine/engine_parts.h"
+#include "engine/model/hook_compute.h"
+#include "engine/pipeline/context_kv.h"
+#include "engine/pipeline/tail_record.h"
+#include "kernels/block_summary.h"
+#include "tests/engine/model/model_harness.h"
+#include "tests/engine/pipeline/harness.h"
+#include "tests/support/simt/emulated_ops.h"
+
+namespace quire::testing {
+namespace {
+
+using cuda::OpCode;
+using simt::Copies;
+
+constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+
+/// One model whose contexts are prefilled alone, on the CPU (no ops) or on a device.
+struct Ingest {
+  Ingest(std::shared_ptr<simt::EmulatedOps> ops, std::int32_t layers, DType dtype) {
+    const auto config = parse_model_config(tiny_config_json("\"num_hidden_layers\": " + std::to_string(layers), {"num_hidden_layers"}));
+    model = std::move(*make_random_model(*config, {.weights = WeightFormat::kF32, .kv_dtype = dtype}, 5, ops != nullptr ? make_device_compute(ops) : nullptr));
+    pool = std::make_unique<PagePool>(PageFormat{config->num_kv_heads, config->head_dim, dtype}, 0, model->compute().memory());
+    core.facts.shape = {layers, config->num_kv_heads, config->head_dim, dtype};
+    core.facts.num_heads = config->num_heads;
+    core.facts.vocab_size = static_cast<std::int32_t>(config->vocab_size);
+    core.facts.ingest_prefix = {1, 7, 9};
+    core.facts.fixed_block_tokens = 16;
+    core.model = model.get();
+    core.pool = pool.get();
+    core.meter = &meter;
+    core.chunk_tokens = 32;
+  }
+  static std::vector<std::int32_t> tokens(std::int32_t n) {
+    std::vector<std::int32_t> ids;
+    for (std::int32_t i = 0; i < n; ++i) ids.push_back(3 + i * 11 % 37);
+    return ids;
+  }
+  std::shared_ptr<const ContextKv> run(std::int32_t num_tokens, const std::function<void()>& after_chunk = {}) {
+    const std::vector<std::int32_t> ids = tokens(num_tokens);
+    ContextPrefill prefill(core, ids);
+    while (!prefill.done()) {
+      const Status status = prefill.step();
+      EXPECT_TRUE(status.ok()) << status.to_string();
+      if (!status.ok()) return nullptr;
+      if (after_chunk) after_chunk();
+    }
+    return prefill.take();
+  }
+  std::unique_ptr<Model> model;
+  std::unique_ptr<PagePool> pool;
+  SpeedMeter meter;
+  EngineCore core;
+};
+
+void expect_near(std::span<const float> got, std::span<const float> expected, double bound, const char* what) {
+  ASSERT_EQ(got.size(), expected.size()) << what;
+  for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], bound * (1 + std::abs(expected[i]))) << what << " " << i;
+}
+
+std::vector<float> widened(const ContextKv& kv) {
+  std::vector<float> out;
+  for (const auto& value : kv.values) {
+    const auto n = static_cast<std::int64_t>(value->payload().size() / dtype_bytes(kv.layout.shape().dtype));
+    for (std::int64_t i = 0; i < n; ++i) out.push_back(load_f32(value->payload().data(), kv.layout.shape().dtype, i));
+  }
+  return out;
+}
+
+TEST(DeviceHooksTest, IngestKeepsWhatItKeepsOnTheCpu) {
+  for (const DType dtype : kTypes) {
+    const double bound = dtype == DType::kF32 ? 2e-5 : dtype == DType::kF16 ? 4e-3 : 3e-2;
+    for (const Copies copies : {Copies::kEarly, Copies::kLate}) {
+      for (const std::int32_t n : {1, 16, 75}) {
+        SCOPED_TRACE(std::to_string(n) + " tokens, dtype " + std::to_string(static_cast<int>(dtype)));
+        const auto ops = simt::make_emulated_ops({.copies = copies});
+        Ingest there(ops, 3, dtype), here(nullptr, 3, dtype);
+        const auto got = there.run(n), expected = here.run(n);
+        ASSERT_TRUE(got != nullptr && expected != nullptr);
+        expect_near(widened(*got), widened(*expected), bound, "values");
+        expect_near(got->local_query, expected->local_query, bound, "local query");
+        ASSERT_EQ(got->stats.size(), expected->stats.size());
+        for (std::size_t i = 0; i < got->stats.size(); ++i) {
+          EXPECT_NEAR(got->stats[i].sustained, expected->stats[i].sustained, bound);
+          EXPECT_EQ(std::isnan(got->stats[i].alpha), std::isnan(expected->stats[i].alpha));
+          if (dtype != DType::kF32) continue;  // roundings move the largest of nearly equal columns
+          EXPECT_EQ(got->stats[i].representative, expected->stats[i].representative);
+          EXPECT_TRUE(std::isnan(expected->stats[i].alpha) || std::abs(got->stats[i].alpha - expected->stats[i].alpha) < 1e-3);
+        }
+        ASSERT_EQ(got->tail_record.size(), expected->tail_record.size());
+        if (n == 75) {
+          EXPECT_GT(ops->runs(OpCode::kAttentionStats), 0);
+          EXPECT_EQ(ops->runs(OpCode::kBlockSummaries), 3 * 3) << "once a layer and chunk";
+        }
+      }
+    }
+  }
+}
+
+TEST(DeviceHooksTest, TailQueriesArriveInTheirRows) {
+  const auto ops = simt::make_emulated_ops();
+  Ingest there(ops, 3, DType::kF32), here(nullptr, 3, DType::kF32);
+  const auto got = there.run(103), expected = here.run(103);
+  ASSERT_FALSE(expected->tail_record.empty());
+  const auto a = TailRecordView::parse(got->tail_record), b = TailRecordView::parse(expected->tail_record);
+  ASSERT_TRUE(a.ok() && b.ok());
+  ASSERT_EQ(a->shape(), b->shape());
+  std::vector<float> x(static_cast<std::size_t>(b->shape().num_heads * b->shape().head_dim)), y(x);
+  for (std::int32_t layer = 0; layer < 3; ++layer) {
+    for (std::int64_t row = 0; row < b->shape().num_rows; ++row) {
+      a->query(layer, row, x);
+      b->query(layer, row, y);
+      expect_near(x, y, 2e-2, "a query, in steps of its scale");
+    }
+  }
+}
+
+/// The means that the device makes are those that a sketch is built from.
+TEST(DeviceHooksTest, MeansAreThoseOfTheKeptKeys) {
+  for (const DType dtype : kTypes) {
+    Ingest there(simt::make_emulated_ops(), 2, dtype);
+    const auto kv = there.run(75);
+    const KvShape& s = kv->layout.shape();
+    const auto width = static_cast<std::size_t>(s.num_kv_heads * s.head_dim);
+    std::vector<float> expected;
+    for (std::int32_t layer = 0; layer < s.num_layers; ++layer) {
+      for (std::int32_t b = 0; b < kv->layout.num_blocks(); ++b) {
+        std::vector<float> mean(width);
+        ASSERT_TRUE(block_summary(there.model->rope(), {.raw = kv->layout.view(kv->value(b, kv->layout.group_of(layer)), b, layer), .num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim,
+                                                        .first_position = static_cast<std::int32_t>(kv->layout.first_token(b)), .mean = mean.data(), .min = nullptr, .max = nullptr}).ok());
+        expected.insert(expected.end(), mean.begin(), mean.end());
+      }
+    }
+    expect_near(kv->means, expected, 1e-5, "means");
+  }
+}
+
+TEST(DeviceHooksTest, AChunkOfIngestWaitsOnce) {
+  std::vector<std::int64_t> waits[2];
+  for (const int i : {0, 1}) {
+    const auto ops = simt::make_emulated_ops();
+    Ingest there(ops, i == 0 ? 3 : 7, DType::kF16);
+    (void)there.run(75);  // what is kept between contexts grows
+    std::int64_t before = ops->waits();
+    (void)there.run(75, [&] {
+      waits[i].push_back(ops->waits() - before);
+      before = ops->waits();
+    });
+    ASSERT_EQ(waits[i].size(), 3u);
+    EXPECT_EQ(waits[i][1], 1);
+    EXPECT_EQ(waits[i][2], 1);
+  }
+  EXPECT_EQ(waits[0], waits[1]);
+}
+
+TEST(DeviceHooksTest, AFailureDuringIngestFailsThatContextAlone) {
+  const auto ops = simt::make_emulated_ops();
+  Ingest there(ops, 2, DType::kF32);
+  const auto expected = there.run(40);
+  const std::vector<std::int32_t> ids = Ingest::tokens(40);
+  int failed = 0;
+  for (const std::int64_t n : {0, 1, 2, 3, 5, 8}) {
+    for (const bool copy : {false, true}) {
+      copy ? ops->fail_copy(n) : ops->fail_allocation(n);
+      {
+        ContextPrefill prefill(there.core, ids);
+        Status status;
+        while (status.ok() && !prefill.done()) status = prefill.step();
+        failed += status.ok() ? 0 : 1;
+        EXPECT_TRUE(status.ok() || status.code() == Code::kResourceExhausted || status.code() == Code::kInternal) << status.to_string();
+      }
+      ops->fail_copy(-1);
+      ops->fail_allocation(-1);
+    }
+  }
+  EXPECT_GT(failed, 3);
+  const auto again = there.run(40);
+  ASSERT_TRUE(again != nullptr);
+  EXPECT_EQ(widened(*again), widened(*expected));
+  EXPECT_EQ(again->means, expected->means);
+}
+
+/// A hook that leaves values at a place and fetches them, several times in a layer.
+class FetchingHook final : public ForwardHook {
+ public:
+  bool looks_at(std::int32_t, HookPoint, Compute&) const override { return false; }
+  Status after_projection(LayerPass& pass) override {
+    HookCompute& hooks = *hooks_of(pass);
+    const std::int64_t width = 8;
+    for (int i = 0; i < 3; ++i) {
+      QUIRE_ASSIGN_OR_RETURN(std::byte* const to, hooks.place(width * 4));
+      QUIRE_RETURN_IF_ERROR(hooks.copy_rows(pass.qkv.q + i * width, 1, width, pass.qkv.ld, reinterpret_cast<float*>(to)));
+      QUIRE_RETURN_IF_ERROR(hooks.fetch(width * 4, [this, layer = pass.layer, i](const std::byte* from) {
+        order.push_back(layer * 3 + i);
+        const auto* values = reinterpret_cast<const float*>(from);
+        fetched.insert(fetched.end(), values, values + 8);
+      }));
+      EXPECT_TRUE(order.empty()) << "nothing comes before the pass ends";
+    }
+    return {};
+  }
+  std::vector<int> order;
+  std::vector<float> fetched;
+};
+
+TEST(DeviceHooksTest, WhatIsFetchedComesInOrderAtThePassesEnd) {
+  std::vector<float> first;
+  for (const Copies copies : {Copies::kEarly, Copies::kLate}) {
+    const auto ops = simt::make_emulated_ops({.copies = copies});
+    Runner runner(std::move(*make_random_model(*parse_model_config(tiny_config_json()), {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, 5, make_device_compute(ops))));
+    FetchingHook hook;
+    const std::int64_t waits = ops->waits();
+    runner.append(Ingest::tokens(5), 1, &hook);
+    EXPECT_LE(ops->waits() - waits, 2);
+    EXPECT_EQ(hook.order, (std::vector<int>{0, 1, 2, 3, 4, 5}));
+    for (const float x : hook.fetched) EXPECT_TRUE(std::isfinite(x));
+    if (first.empty()) first = hook.fetched;
+    EXPECT_EQ(hook.fetched, first);
+  }
+}
+
+/// Whole queries over ingested documents, with as many layers as asked for.
+class DeviceHooksQueryTest : public ::testing::Test {
+ protected:
+  struct Side {
+    std::unique_ptr<Store> store;
+    std::unique_ptr<Engine> engine;
+    std::vector<Doc> docs;
+    ~Side() {
+      if (engine) engine->stop(std::chrono::milliseconds(0));
+    }
+  };
+  std::unique_ptr<Side> side(const fs::path& model, const std::string& name, std::shared_ptr<Compute> compute) {
+    auto s = std::make_unique<Side>();
+    s->store = open_test_store(folder_.path() / name);
+    const std::shared_ptr<const Tokenizer> tokenizer = std::move(*load_tokenizer(model));
+    EngineParts parts{.model = std::move(*load_model(model, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, std::move(compute))), .tokenizer = tokenizer,
+                      .format = std::move(*PromptFormat::load(model, tokenizer))};
+    EngineOptions options;
+    options.model_path = model;
+    options.working_cache_bytes = 32 << 20;
+    options.num_threads = 1;
+    options.block_tokens = 16;
+    options.prefix_cache_bytes = 0;
+    s->engine = std::move(*create_engine_from_parts(std::move(parts), options, *s->store));
+    std::mt19937 rng(3);
+    for (const std::size_t n : {75u, 70u}) {
+      Doc d{"d" + std::to_string(s->docs.size()), random_ids(rng, n), std::nullopt};
+      d.key = ingest(*s->engine, *s->store, d.id, d.ids);
+      s->docs.push_back(std::move(d));
+    }
+    return s;
+  }
+  struct Answer {
+    std::vector<std::int32_t> ids;
+    std::vector<float> shares;
+  };
+  Answer ask(Side& s, std::int32_t tokens, const std::function<void(QueryRequest&)>& edit) {
+    struct Sink final : CollectingSink {
+      void on_attribution(const Attribution& a) override { shares = a.share; }
+      std::vector<float> shares;
+    };
+    std::mt19937 rng(17);
+    QueryRequest r = make_request(*s.engine, s.docs, random_ids(rng, 11), "reuse");
+    r.cache.write = false;
+    r.sampling.max_tokens = tokens;
+    edit(r);
+    const auto sink = std::make_shared<Sink>();
+    const auto handle = s.engine->query(std::move(r), sink);
+    EXPECT_TRUE(handle.ok()) << handle.status().to_string();
+    if (!handle.ok()) return {};
+    const Outcome& o = sink->wait();
+    EXPECT_TRUE(o.status.ok()) << o.status.to_string();
+    return {o.ids, sink->shares};
+  }
+  /// Of a query like one before, with three layers and with six.
+  void expect_no_wait_for_a_layer(std::int32_t tokens, OpCode used, const std::function<void(QueryRequest&, std::int32_t layers)>& edit) {
+    std::int64_t waits[2] = {};
+    for (const int i : {0, 1}) {
+      const std::int32_t layers = i == 0 ? 3 : 6;
+      const RandomModelFolder model(7, 512, layers);
+      const auto ops = simt::make_emulated_ops();
+      const auto device = side(model.path(), "waits" + std::to_string(layers), make_device_compute(ops));
+      const auto set = [&](QueryRequest& r) { edit(r, layers); };
+      (void)ask(*device, tokens, set);
+      const std::int64_t before = ops->waits(), uses = ops->runs(used);
+      (void)ask(*device, tokens, set);
+      waits[i] = ops->waits() - before;
+      EXPECT_GT(ops->runs(used), uses);
+    }
+    EXPECT_EQ(waits[0], waits[1]);
+  }
+  TempFolder folder_;
+};
+
+TEST_F(DeviceHooksQueryTest, CompressorsWatchWithoutWaiting) {
+  for (const char* name : {"snapkv", "h2o"}) {
+    SCOPED_TRACE(name);
+    expect_no_wait_for_a_layer(1, OpCode::kAttentionScores, [&](QueryRequest& r, std::int32_t) {
+      r.cache.compress = name;
+      r.cache.options = PlugOptions({{"capacity", "40"}, {"window", "5"}, {"drop_mode", "demote"}});
+    });
+  }
+}
+
+TEST_F(DeviceHooksQueryTest, AnswersAreAttributedWithoutWaiting) {
+  const auto edit = [](QueryRequest& r) { r.attribute = true; };
+  expect_no_wait_for_a_layer(3, OpCode::kAttentionMass, [&](QueryRequest& r, std::int32_t) { edit(r); });
+  const RandomModelFolder model;
+  const auto cpu = side(model.path(), "cpu", nullptr), device = side(model.path(), "device", make_device_compute(simt::make_emulated_ops()));
+  const Answer expected = ask(*cpu, 4, edit), got = ask(*device, 4, edit);
+  EXPECT_EQ(got.ids, expected.ids);
+  ASSERT_FALSE(expected.shares.empty());
+  expect_near(got.shares, expected.shares, 1e-4, "shares");
+}
+
+/// Pages are chosen in the last layer alone: the others attend to everything and wait for nobody.
+TEST_F(DeviceHooksQueryTest, PagesAreScoredWhereTheyLie) {
+  expect_no_wait_for_a_layer(4, OpCode::kPageScores, [](QueryRequest& r, std::int32_t layers) {
+    r.cache.decode = "quest";
+    auto options = small_budget("64");
+    options["decode_dense_layers"] = std::to_string(layers - 1);
+    r.cache.options = PlugOptions(options_of("quest", options));
+  });
+}
+
+TEST_F(DeviceHooksQueryTest, QueriesOfThePromptAreFetchedWithoutWaiting) {
+  expect_no_wait_for_a_layer(1, OpCode::kCopyBeside, [](QueryRequest& r, std::int32_t) {
+    r.cache.decode = "ctkvr";
+    r.cache.options = PlugOptions(options_of("ctkvr", small_budget("64")));
+  });
+}
+
+TEST_F(DeviceHooksQueryTest, EveryKindOfPagesAnswersAsOnTheCpu) {
+  const RandomModelFolder model;
+  const auto ops = simt::make_emulated_ops();
+  const auto cpu = side(model.path(), "cpu", nullptr), device = side(model.path(), "device", make_device_compute(ops));
+  for (const char* retriever : {"quest", "freekv", "arkvale", "shadowkv", "raas"}) {
+    for (const char* residency : {"fit", "none"}) {
+      SCOPED_TRACE(std::string(retriever) + " " + residency);
+      const std::int64_t scores = ops->runs(OpCode::kPageScores);
+      const auto edit = [&](QueryRequest& r) {
+        r.cache.decode = retriever;
+        auto options = small_budget("64");
+        if (residency == std::string("fit")) options.erase("decode_resident");
+        options["decode_rerank"] = "2";
+        r.cache.options = PlugOptions(options_of(retriever, options));
+      };
+      EXPECT_EQ(ask(*device, 9, edit).ids, ask(*cpu, 9, edit).ids);
+      EXPECT_TRUE(residency == std::string("none") || ops->runs(OpCode::kPageScores) > scores);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire::testing
