@@ -103,6 +103,13 @@ Status swiglu(const SwigluArgs& args) { return swiglu_reference(args); }
 void add_inplace(float* x, const float* y, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) x[i] += y[i];
 }
+/// In f32: CPU and device promise the same bits.
+Status column_sums(const ColumnSumsArgs& a) {
+  for (std::int64_t r = 0; r < a.rows; ++r) {
+    for (std::int64_t c = 0; c < a.dim; ++c) a.sums[c] += a.x[r * a.ldx + c];
+  }
+  return {};
+}
 Status rope_rotate(const RopeTable& table, const RopeRotateArgs& args) { return rope_rotate_reference(table, args); }
 Status kv_place(const RopeTable& table, const KvPlaceArgs& args) { return kv_place_reference(table, args); }
 Status kv_pack(const KvPackArgs& args) { return kv_pack_reference(args); }

@@ -108,7 +108,7 @@ TEST(DeviceHooksTest, TailQueriesArriveInTheirRows) {
   const auto ops = simt::make_emulated_ops();
   Ingest there(ops, 3, DType::kF32), here(nullptr, 3, DType::kF32);
   const auto got = there.run(103), expected = here.run(103);
-  ASSERT_FALSE(expected->tail_record.empty());
+  ASSERT_NE(expected->tail_record.size(), 0u);
   const auto a = TailRecordView::parse(got->tail_record), b = TailRecordView::parse(expected->tail_record);
   ASSERT_TRUE(a.ok() && b.ok());
   ASSERT_EQ(a->shape(), b->shape());
@@ -317,7 +317,7 @@ TEST_F(DeviceHooksQueryTest, AnswersAreAttributedWithoutWaiting) {
   const auto cpu = side(model.path(), "cpu", nullptr), device = side(model.path(), "device", make_device_compute(simt::make_emulated_ops()));
   const Answer expected = ask(*cpu, 4, edit), got = ask(*device, 4, edit);
   EXPECT_EQ(got.ids, expected.ids);
-  ASSERT_FALSE(expected.shares.empty());
+  ASSERT_NE(expected.shares.size(), 0u);
   expect_near(got.shares, expected.shares, 1e-4, "shares");
 }
 
