@@ -13,7 +13,6 @@
 #include "kernels/cuda/runtime/properties.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/page_bounds.h"
-#include "kernels/turned_rows.h"
 
 namespace quire::cuda {
 
@@ -45,7 +44,6 @@ std::int32_t int8_gemv_warps(const DeviceProperties& device, std::int64_t n, std
 Status kv_gather(const KvGatherArgs& args, StreamHandle stream);
 Status page_bounds(const PageBoundsArgs& args, StreamHandle stream);
 Status page_scores(const PageScoresArgs& args, StreamHandle stream);
-Status turned_scores(const TurnedScoresArgs& args, StreamHandle stream);
 Status recomputed_rows(const DeviceRopeTable& table, const RecomputedRowsArgs& args, StreamHandle stream);
 Status samkv_scores(const DeviceRopeTable& table, const SamkvScoresArgs& args, StreamHandle stream);
 Status sample(const SampleArgs& args, StreamHandle stream);

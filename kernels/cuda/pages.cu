@@ -20,9 +20,4 @@ Status page_scores(const PageScoresArgs& args, StreamHandle stream) {
   return launch_page_scores(launcher, args);
 }
 
-Status turned_scores(const TurnedScoresArgs& args, StreamHandle stream) {
-  HardwareLauncher launcher(stream);
-  return launch_turned_scores(launcher, args);
-}
-
 }  // namespace quire::cuda

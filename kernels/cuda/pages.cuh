@@ -1,11 +1,10 @@
-/// Kernels over pages of cached rows: gathering them, bounds of their keys, and what a page can matter to a query (kernels/page_bounds.h); scores of rows that lie turned around (kernels/turned_rows.h).
+/// Kernels over pages of cached rows: gathering them, bounds of their keys, and what a page can matter to a query (kernels/page_bounds.h).
 #pragma once
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/device.h"
 #include "kernels/kv_checks.h"
 #include "kernels/page_bounds.h"
-#include "kernels/turned_rows.h"
 
 namespace quire::cuda {
 
@@ -140,37 +139,6 @@ Status launch_page_scores(Launcher& launcher, const PageScoresArgs& a) {
   if (a.num_heads <= 0 || a.num_heads % a.num_kv_heads != 0) return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
   if (a.num_pages < 0 || a.ld_scores < a.num_pages) return Status::invalid("ld_scores", "must be at least num_pages, which must not be negative");
   return launcher.launch({{(a.num_pages + PageScoresKernel::kWarps - 1) / PageScoresKernel::kWarps, a.num_heads, 1}, PageScoresKernel::kThreads, 0}, PageScoresKernel{a});
-}
-
-/// One thread a row, so that a warp reads what lies together; one row of blocks a KV head.
-struct TurnedScoresKernel {
-  static constexpr int kThreads = 128, kQueries = 4;  ///< queries that share what was read of a row
-  TurnedScoresArgs a;
-
-  template <class Device>
-  QUIRE_DEVICE void operator()(Device& device) const {
-    const std::int64_t j = device.block_idx().x * kThreads + device.thread_idx(), m = device.block_idx().y, row = a.first_row + j;
-    if (j >= a.num_rows) return;
-    const auto* x = reinterpret_cast<const BF16*>(device.load(a.rows.blocks + row / kTurnedRows)) + turned_at(a.rows.num_pairs, a.first_kv_head + m, 0, row);
-    for (std::int64_t first = m * a.group; first < (m + 1) * a.group; first += kQueries) {
-      float sums[kQueries] = {};
-      for (std::int64_t p = 0; p < a.rows.num_pairs; ++p) {
-        const float low = device.to_float(device.load(x + p * kTurnedRows * 2)), high = device.to_float(device.load(x + p * kTurnedRows * 2 + 1));
-        for (int i = 0; i < kQueries; ++i) {
-          const float* q = a.q + ((first + i < (m + 1) * a.group ? first + i : first) * a.rows.num_pairs + p) * 2;
-          sums[i] += device.load(q) * low + device.load(q + 1) * high;
-        }
-      }
-      for (int i = 0; i < kQueries && first + i < (m + 1) * a.group; ++i) device.store(a.scores + (first + i) * a.ld_scores + j, a.scale * sums[i]);
-    }
-  }
-};
-
-template <class Launcher>
-Status launch_turned_scores(Launcher& launcher, const TurnedScoresArgs& a) {
-  QUIRE_RETURN_IF_ERROR(check_turned_scores(a));
-  if (a.num_rows == 0) return {};
-  return launcher.launch({{(a.num_rows + TurnedScoresKernel::kThreads - 1) / TurnedScoresKernel::kThreads, a.num_kv_heads, 1}, TurnedScoresKernel::kThreads, 0}, TurnedScoresKernel{a});
 }
 
 }  // namespace quire::cuda

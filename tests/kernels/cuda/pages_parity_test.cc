@@ -109,41 +109,6 @@ TEST(CudaParity, CentersOfPages) {
   }
 }
 
-TEST(CudaParity, TurnedScores) {
-  struct Turned {
-    std::int64_t rows, first;
-    std::int32_t kv_heads, group, pairs;
-  };
-  for (const Turned& t : {Turned{1, 0, 1, 1, 1}, Turned{35, 3, 2, 3, 12}, Turned{300, 17, 3, 6, 32}, Turned{16, 16, 1, 1, 4}}) {
-    const std::int64_t blocks = (t.rows + kTurnedRows - 1) / kTurnedRows, values = TurnedRows{nullptr, t.rows, t.kv_heads, t.pairs}.block_values();
-    std::vector<std::uint16_t> memory;
-    for (const float x : random_floats(blocks * values, 4)) memory.push_back(f32_to_bf16(x));
-    TestDevice device;
-    auto launcher = device.launcher();
-    const std::uint16_t* on_device = device.upload(memory, "rows");
-    std::vector<const std::uint16_t*> host_blocks, device_blocks;
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      host_blocks.push_back(memory.data() + b * values);
-      device_blocks.push_back(on_device + b * values);
-    }
-    // All KV heads but the first, where there are more.
-    const std::int32_t first_head = t.kv_heads > 1 ? 1 : 0, heads = t.kv_heads - first_head;
-    const std::int64_t n = t.rows - t.first, ld = n + 2;
-    const auto q = random_floats(std::int64_t{heads} * t.group * t.pairs * 2, 5);
-    std::vector<float> expected(static_cast<std::size_t>(heads * t.group * ld), -1.0f), cpu(expected);
-    ASSERT_OK(turned_scores_reference({q.data(), {host_blocks.data(), t.rows, t.kv_heads, t.pairs}, t.first, n, first_head, heads, t.group, 0.25f, expected.data(), ld}));
-    ASSERT_OK(turned_scores({q.data(), {host_blocks.data(), t.rows, t.kv_heads, t.pairs}, t.first, n, first_head, heads, t.group, 0.25f, cpu.data(), ld}));
-    float* scores = device.output(std::vector<float>(expected.size(), -1.0f), "scores");
-    const TurnedScoresArgs args{device.upload(q, "q"), {device.upload(device_blocks, "blocks"), t.rows, t.kv_heads, t.pairs}, t.first, n, first_head, heads, t.group, 0.25f, scores, ld};
-    ASSERT_OK(launch_turned_scores(launcher, args));
-    expect_close(cpu, expected, 2e-5, 2e-6, "cpu");
-    expect_close(device.download(scores, static_cast<std::int64_t>(expected.size())), expected, 2e-5, 2e-6, "cuda");
-    TurnedScoresArgs bad = args;
-    bad.ld_scores = n - 1;
-    EXPECT_EQ(launch_turned_scores(launcher, bad).field(), "ld_scores");
-  }
-}
-
 TEST(CudaParity, BoundsAreRoundedOutwards) {
   for (const float x : {1.0f, -1.0f, 1.001f, -1.001f, 3e-30f, -3e-30f, 0.0f, 65504.0f}) {
     const float low = bf16_to_f32(bf16_outwards(x, false)), high = bf16_to_f32(bf16_outwards(x, true));
