@@ -154,8 +154,8 @@ std::vector<Row> selections(Bench& bench) {
   rows.push_back(bench.measure("argmax", rows_of(kBatch, kVocab), 4.0 * kBatch * kVocab, 0, [&] { return argmax({logits, kBatch, kVocab, out}, bench.stream()); }));
   rows.push_back(bench.measure("top_k 64", rows_of(kBatch, kVocab), 4.0 * kBatch * kVocab, 0,
                                [&] { return top_k({logits, kBatch, kVocab, 64, TopKOrder::kDescendingScore, out}, bench.stream()); }));
-  const float *temperature = bench.upload(std::vector<float>(kBatch, 0.8f)), *top_p = bench.upload(std::vector<float>(kBatch, 0.95f)), *min_p = bench.upload(std::vector<float>(kBatch, 0.0f)),
-              *uniform = bench.upload(std::vector<float>(kBatch, 0.5f));
+  const float *temperature = bench.upload(std::vector<float>(kBatch, 0.8f)), *top_p = bench.upload(std::vector<float>(kBatch, 0.95f)), *min_p = bench.upload(std::vector<float>(kBatch, 0.0f));
+  const double* uniform = bench.upload(std::vector<double>(kBatch, 0.5));
   const std::int32_t* top_k = bench.upload(std::vector<std::int32_t>(kBatch, 50));
   rows.push_back(bench.measure("sample", rows_of(kBatch, kVocab), 4.0 * kBatch * kVocab, 0,
                                [&] { return sample({logits, kBatch, kVocab, temperature, top_k, top_p, min_p, uniform, out}, bench.stream()); }));
