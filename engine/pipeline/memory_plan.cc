@@ -13,6 +13,8 @@ constexpr std::int32_t kLeastChunk = 64, kMostChunk = 4096, kMostRows = 64;
 constexpr std::int64_t kMostMeans = 1024 * kMiB;
 /// Rows of a pass that logits are computed of at once, keys of a chunk of decode attention, rows of a document that one copy brings.
 constexpr std::int64_t kLogitRows = 64, kDecodeKeys = 256, kCopiedRows = 8192;
+/// Statistics of a context's column in one layer.
+constexpr std::int64_t kColumnBytes = 3 * static_cast<std::int64_t>(sizeof(double));
 /// Partial results of attention, and a tile of expanded weights.
 constexpr std::int64_t kScratch = 128 * kMiB;
 /// Passes that may lie between two layers at the same time, each with buffers of its own: a query's, one that waits for its documents, and ingest's.
@@ -29,7 +31,9 @@ std::int64_t compute_bytes(const MemoryWishes& w, std::int32_t chunk_tokens, std
   const std::int64_t logits = (kLogitRows + decode_rows) * c.vocab_size;
   const std::int64_t partial = decode_rows * c.num_heads * ((w.window + kDecodeKeys - 1) / kDecodeKeys) * (c.head_dim + 1);
   const std::int64_t copies = 2 * std::min(w.window, kCopiedRows) * w.kv_row_bytes;
-  return (of_pass + of_model + logits + partial) * static_cast<std::int64_t>(sizeof(float)) + copies + kScratch;
+  // Of hooks (hook_compute.h): rotated queries, two places for a layer's rows, sums of a context's columns and a compressor's scores in every layer.
+  const std::int64_t hooks = rows * (q * static_cast<std::int64_t>(sizeof(float)) + 2 * w.kv_row_bytes) + c.num_layers * w.window * (kColumnBytes + c.num_kv_heads * static_cast<std::int64_t>(sizeof(float)));
+  return (of_pass + of_model + logits + partial) * static_cast<std::int64_t>(sizeof(float)) + copies + hooks + kScratch;
 }
 
 Result<MemoryPlan> plan_memory(std::int64_t left, const MemoryWishes& w) {

@@ -63,6 +63,13 @@ TEST(MemoryPlanTest, APieceThatIsAskedForIsTakenAsItIs) {
   EXPECT_EQ(plan(60 * kGiB, asked).chunk_tokens, 192);
 }
 
+TEST(MemoryPlanTest, SumsOfHooksGrowWithTheWindow) {
+  MemoryWishes wide = large();
+  wide.window += 1024;
+  const std::int64_t statistics = std::int64_t{1024} * 32 * 3 * 8, scores = std::int64_t{1024} * 32 * 8 * 4;
+  EXPECT_GE(compute_bytes(wide, 64, 1) - compute_bytes(large(), 64, 1), statistics + scores);
+}
+
 TEST(MemoryPlanTest, WhatDoesNotFitIsRefusedWithTheSettingToChange) {
   const auto small = plan_memory(kGiB / 8, large());
   EXPECT_EQ(small.code(), Code::kResourceExhausted);
