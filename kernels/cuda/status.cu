@@ -1,6 +1,12 @@
 #include "kernels/cuda/hardware.cuh"
 
 namespace quire::cuda {
+namespace {
+
+/// cudaErrorContained, which the headers of CUDA 12.4 do not name yet.
+constexpr auto kErrorContained = static_cast<cudaError_t>(226);
+
+}  // namespace
 
 Status cuda_status(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
@@ -21,7 +27,7 @@ Status cuda_status(cudaError_t error, const char* what) {
     case cudaErrorAssert:
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:
-    case cudaErrorContained:
+    case kErrorContained:
     case cudaErrorDevicesUnavailable: return Status(Code::kDeviceLost, message);
     default: return Status::internal(message);
   }
