@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/cpu/row_products_rows.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/kv_checks.h"
 #include "kernels/parallel.h"
@@ -57,6 +58,8 @@ Status row_scores_by_row(const RowScoresArgs& args) {
   });
   return {};
 }
+
+float largest(const float* x, std::int64_t n) { return cpu::max_value(x, n); }
 
 float log_sum_exp(const float* x, std::int64_t n) { return cpu::log_sum_exp(x, n); }
 

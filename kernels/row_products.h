@@ -40,9 +40,11 @@ Status row_scores_reference(const RowScoresArgs& args);
 /// alone, bit for bit, though its last bits are not those of row_scores(). Allocates only thread-local scratch.
 Status row_scores_by_row(const RowScoresArgs& args);
 
+/// The largest of n values, ignoring NaN; -inf if there are none.
+float largest(const float* x, std::int64_t n);
 /// log sum_i exp(x[i]) over n values, none of them NaN or +inf; -inf if there are none.
 float log_sum_exp(const float* x, std::int64_t n);
-/// x[i] <- exp(x[i] - lse), lse that of x or larger. -inf gives zeros.
+/// x[i] <- exp(x[i] - lse), lse no less than the largest of x. -inf gives zeros.
 void exp_minus(float* x, std::int64_t n, float lse);
 
 /// out[i] <- max(out[i], x[i] - lse), n values.
