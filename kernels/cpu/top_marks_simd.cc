@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <span>
 
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/scratch.h"
@@ -83,31 +84,33 @@ namespace {
 HWY_EXPORT(GatherBetween);
 HWY_EXPORT(MarkAtLeast);
 
-constexpr std::int64_t kSample = 512, kVector = 16;
+constexpr std::int64_t kSample = 512, kLeastSample = 64, kVector = 16;
 constexpr float kLowest = std::numeric_limits<float>::lowest(), kHighest = std::numeric_limits<float>::infinity();
 
 struct Bounds {
   float low = kLowest, high = kHighest;
 };
 
-/// Between which values the k-th largest of x should lie, by every (n / kSample)-th value: four deviations of its rank among them to either side.
+/// Between which values the k-th largest of x should lie, by a sample of an eighth of them, kSample at most: four deviations of its rank among them to either side.
 Bounds guess(const float* x, std::int64_t n, std::int64_t k) {
-  if (n < 4 * kSample) return {};
-  std::array<float, kSample> sample{};
-  const std::int64_t stride = n / kSample;
+  const std::int64_t size = std::min(kSample, n / 8);
+  if (size < kLeastSample) return {};
+  std::array<float, kSample> values{};
+  const std::span sample(values.data(), static_cast<std::size_t>(size));
+  const std::int64_t stride = n / size;
   // Places wander within their stretch, so that no regular pattern of x meets them.
-  for (std::int64_t i = 0; i < kSample; ++i) {
+  for (std::int64_t i = 0; i < size; ++i) {
     const float v = x[i * stride + i * 2654435761 % stride];
     sample[static_cast<std::size_t>(i)] = std::isnan(v) ? -kHighest : v;
   }
-  const double share = static_cast<double>(k) / static_cast<double>(n), rank = share * kSample, spread = 4 * std::sqrt(kSample * share * (1 - share)) + 2;
+  const double share = static_cast<double>(k) / static_cast<double>(n), rank = share * static_cast<double>(size), spread = 4 * std::sqrt(rank * (1 - share)) + 2;
   const auto first = static_cast<std::int64_t>(rank - spread), last = static_cast<std::int64_t>(rank + spread);
   Bounds bounds;
   if (first >= 0) {
     std::nth_element(sample.begin(), sample.begin() + first, sample.end(), std::greater<>());
     bounds.high = sample[static_cast<std::size_t>(first)];
   }
-  if (last < kSample) {
+  if (last < size) {
     std::nth_element(sample.begin() + std::max<std::int64_t>(first, 0), sample.begin() + last, sample.end(), std::greater<>());
     bounds.low = std::max(kLowest, sample[static_cast<std::size_t>(last)]);
   }
