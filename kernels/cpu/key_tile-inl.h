@@ -59,8 +59,9 @@ HWY_INLINE void TurnKeys(const KvView& kv, std::int64_t first_key, std::int64_t 
   for (std::int64_t h = 0; h < kv.num_kv_heads; ++h) TurnHeadKeys(kv, h, first_key, keys, valid, out + h * kv.head_dim * keys);
 }
 
-/// attention[r][lane] += exp(q[r] . k[lane] - lse[r]) for kRegisterRows rows and two vectors of keys. `ld`: keys of the tile and of a row of attention.
-HWY_INLINE void AddProbabilities(const float* query, const float* keys, const float* lse, std::int64_t dim, std::int64_t ld, float* attention) {
+/// q[r] . k[lane] for kRegisterRows rows and two vectors of keys, `ld` keys apart from channel to channel: each(r, first vector, second vector).
+template <class Each>
+HWY_INLINE void MultiplyKeys(const float* query, const float* keys, std::int64_t dim, std::int64_t ld, Each&& each) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   hn::Vec<decltype(d)> sum[kRegisterRows][2];
@@ -76,12 +77,20 @@ HWY_INLINE void AddProbabilities(const float* query, const float* keys, const fl
     }
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < kRegisterRows; ++r) {
+  for (int r = 0; r < kRegisterRows; ++r) each(r, sum[r][0], sum[r][1]);
+}
+
+/// attention[r][lane] += exp(q[r] . k[lane] - lse[r]) for kRegisterRows rows and two vectors of keys. `ld`: keys of the tile and of a row of attention.
+HWY_INLINE void AddProbabilities(const float* query, const float* keys, const float* lse, std::int64_t dim, std::int64_t ld, float* attention) {
+  const hn::ScalableTag<float> d;
+  using V = hn::Vec<decltype(d)>;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  MultiplyKeys(query, keys, dim, ld, [&](int r, V first, V second) HWY_ATTR {
     const auto l = hn::Set(d, lse[r]);
     float* out = attention + r * ld;
-    hn::Store(hn::Add(hn::Load(d, out), fast_exp(d, hn::Sub(sum[r][0], l))), d, out);
-    hn::Store(hn::Add(hn::Load(d, out + lanes), fast_exp(d, hn::Sub(sum[r][1], l))), d, out + lanes);
-  }
+    hn::Store(hn::Add(hn::Load(d, out), fast_exp(d, hn::Sub(first, l))), d, out);
+    hn::Store(hn::Add(hn::Load(d, out + lanes), fast_exp(d, hn::Sub(second, l))), d, out + lanes);
+  });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -27,24 +27,12 @@ std::int64_t QueriesPadded(const RowVotesArgs& a) { return (a.num_groups * a.gro
 /// products[r][lane] = q[r] . k[lane] for kRegisterRows queries and two vectors of keys.
 HWY_INLINE void MultiplyTile(const float* query, const float* keys, std::int64_t dim, float* products) {
   const hn::ScalableTag<float> d;
+  using V = hn::Vec<decltype(d)>;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  hn::Vec<decltype(d)> sum[kRegisterRows][2];
-#pragma GCC unroll 8
-  for (int r = 0; r < kRegisterRows; ++r) sum[r][0] = sum[r][1] = hn::Zero(d);
-  for (std::int64_t c = 0; c < dim; ++c) {
-    const auto k0 = hn::Load(d, keys + c * kVoteRows), k1 = hn::Load(d, keys + c * kVoteRows + lanes);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRegisterRows; ++r) {
-      const auto q = hn::Set(d, query[r * dim + c]);
-      sum[r][0] = hn::MulAdd(q, k0, sum[r][0]);
-      sum[r][1] = hn::MulAdd(q, k1, sum[r][1]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < kRegisterRows; ++r) {
-    hn::Store(sum[r][0], d, products + r * kVoteRows);
-    hn::Store(sum[r][1], d, products + r * kVoteRows + lanes);
-  }
+  MultiplyKeys(query, keys, dim, kVoteRows, [&](int r, V first, V second) HWY_ATTR {
+    hn::Store(first, d, products + r * kVoteRows);
+    hn::Store(second, d, products + r * kVoteRows + lanes);
+  });
 }
 
 /// The largest of a group's products, each less its query's lse.
