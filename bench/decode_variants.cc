@@ -29,7 +29,7 @@ std::vector<Variant> ablations(const std::vector<std::string>& wanted) {
       {.name = "freekv", .resident = "none", .without = "second stream", .streams = 1},
       {.name = "freekv", .resident = "none", .without = "copies beside the computation", .streams = 0},
       {.name = "freekv", .resident = "none", .without = "rerank", .options = {{"decode_rerank", "1"}}},
-      {.name = "freekv", .resident = "none", .without = "a choice in every step", .options = {{"decode_reuse", "4"}}},
+      {.name = "freekv", .resident = "none", .without = "choices for several steps", .options = {{"decode_reuse", "1"}}},
       {.name = "specontext", .resident = "none"},
       {.name = "specontext", .resident = "none", .without = "elastic loading", .options = {{"decode_elastic", "off"}}},
       {.name = "specontext", .resident = "none", .without = "prefetch", .streams = 0},
@@ -38,7 +38,7 @@ std::vector<Variant> ablations(const std::vector<std::string>& wanted) {
       {.name = "specontext", .resident = "none", .without = "a choice in every step", .options = {{"decode_reuse", "4"}}},
       {.name = "ctkvr"},
       {.name = "ctkvr", .without = "rerank", .options = {{"decode_rerank", "off"}}},
-      {.name = "ctkvr", .without = "a choice in every step", .options = {{"decode_reuse", "4"}}},
+      {.name = "ctkvr", .without = "choices for several steps", .options = {{"decode_reuse", "1"}}},
       {.name = "ctkvr", .without = "updates", .options = {{"decode_updates", "off"}}},
       {.name = "ctkvr", .without = "more than 256 centroids", .options = {{"decode_centroids", "256"}}},
   };

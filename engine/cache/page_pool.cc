@@ -1,40 +1,33 @@
 #include "engine/cache/page_pool.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
+#include <optional>
 #include <string>
+
+#include "engine/cache/host_slab.h"
 
 namespace quire {
 namespace {
 
 constexpr std::int64_t kSlabBytes = 8 << 20;
-constexpr std::size_t kHugePage = 2 << 20;
 
 }  // namespace
 
 /// A range of fresh memory cut into pages.
 struct PagePool::Slab {
   void* data = nullptr;
-  std::size_t bytes = 0;
   ComputeMemory* memory;
+  std::optional<HostSlab> host;
 
-  Slab(std::size_t size, ComputeMemory* from) : bytes(size), memory(from) {
-    if (memory != nullptr) {
-      const Result<void*> given = memory->allocate(static_cast<std::int64_t>(bytes));
-      if (given.ok()) data = *given;
-      return;
+  Slab(std::size_t bytes, ComputeMemory* from) : memory(from) {
+    if (memory == nullptr) {
+      data = host.emplace(bytes).data();
+    } else if (const Result<void*> given = memory->allocate(static_cast<std::int64_t>(bytes)); given.ok()) {
+      data = *given;
     }
-    void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) return;
-    data = mapped;
-    // Attention walks pages of many tokens: fewer address translations. A refusal costs only speed.
-    if (bytes >= kHugePage) (void)::madvise(data, bytes, MADV_HUGEPAGE);
   }
   ~Slab() {
-    if (data == nullptr) return;
-    if (memory != nullptr) memory->release(data);
-    else ::munmap(data, bytes);
+    if (memory != nullptr && data != nullptr) memory->release(data);
   }
   Slab(const Slab&) = delete;
   Slab& operator=(const Slab&) = delete;

@@ -12,22 +12,23 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-constexpr std::int64_t kLeastCentroids = 256, kMostCentroids = 2048, kRowsPerCentroid = 16;
+constexpr std::int64_t kLeastCentroids = 256, kMostCentroids = 512, kRowsPerCentroid = 16;
 constexpr std::int64_t kShortList = 1280;
 constexpr std::int32_t kFallbackPage = 32;
+constexpr std::int64_t kSpareRows = 64;  ///< beyond a quarter, that codes may rank wrong
 
 const std::vector<PlugOption>& table() {
   static const std::vector<PlugOption> options = [] {
     std::vector<PlugOption> all = row_options("1600");
     all.insert(all.end(), {
-        {"decode_centroids", "0", {}, 0, 1 << 16, "prompt queries that index the cache; 0: one for 16 tokens, 256 at least and 2048 at most"},
+        {"decode_centroids", "0", {}, 0, 1 << 16, "prompt queries that index the cache; 0: one for 16 tokens, 256 at least and 512 at most"},
         {"decode_least_centroids", "64", {}, 1, 1 << 16, "with fewer queries of the prompt at hand freekv decodes"},
         {"decode_probes", "16", {}, 1, 1 << 16, "nearest centroids whose lists are looked through"},
         {"decode_list", "0", {}, 0, 1 << 20, "tokens in a list; 0: as many as are chosen, and five times those up to 1280 tokens"},
         {"decode_centroid_rows", "final", {"final", "equi", "random", "init"}, 0, 0, "which prompt tokens' queries: the last, evenly spread, random, the first"},
         {"decode_stored_queries", "on", {"on", "off"}, 0, 0, "where too few tokens ran, queries that ingest stored of documents' last tokens index, too (final only)"},
         {"decode_updates", "on", {"on", "off"}, 0, 0, "the answer's queries replace the oldest centroids"},
-        {"decode_reuse", "1", {}, 1, 64, "steps that a choice of rows serves; layers take turns in choosing anew"},
+        {"decode_reuse", "8", {}, 1, 64, "steps that a choice of rows serves, for heads that do not turn away from it (decode_tau); layers take turns in choosing anew"},
         {"decode_tau", "0.8", {}, -1, 2, "least mean cosine to the query that a choice goes by, for a head to go by it, too; above 1: never"},
         {"decode_rerank", "on", {"on", "off"}, 0, 0, "the best of what lists name are attended to; off: all of it"},
     });
@@ -92,6 +93,7 @@ Status CtkvrRetriever::index(const RetrieveInput& input) {
   if (available < settings_.least_centroids) return fall_back(input, available);
   QUIRE_RETURN_IF_ERROR(check_memory(input));
   indexes_.resize(at(input.num_layers));
+  codes_ = std::vector<KeyCodes>(at(input.num_layers));
   for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
     if (!sparse(layer)) continue;
     CentroidInput build;
@@ -104,6 +106,7 @@ Status CtkvrRetriever::index(const RetrieveInput& input) {
     build.num_centroids = settings_.centroids;
     QUIRE_ASSIGN_OR_RETURN(indexes_[at(layer)], CentroidIndex::build(*input.device, build));
     stats_.device_bytes += indexes_[at(layer)]->device_bytes();
+    if (settings_.rerank && KeyCodes::pay(build.kv)) QUIRE_RETURN_IF_ERROR(codes_[at(layer)].extend(build.kv, build.host.end));
     input.queries->release(layer);
   }
   return {};
@@ -173,6 +176,14 @@ Status CtkvrRetriever::candidates(const HostStep& step, Head& head) const {
   return {};
 }
 
+/// Most of what lists name is out of reach of the best: keys in eight bits tell that, and the keys themselves decide among the rest.
+Status CtkvrRetriever::score(const HostStep& step, bool due, Head& head) const {
+  const KeyCodes* codes = at(step.layer) < codes_.size() ? &codes_[at(step.layer)] : nullptr;
+  if (codes == nullptr || codes->num_rows() == 0) return head.choice.score(step, head.rows);
+  const std::int64_t wanted = std::max<std::int64_t>(policy().chosen, due && settings_.updates ? settings_.list_rows : 0);
+  return head.choice.score_best(step, *codes, wanted + wanted / 4 + kSpareRows, head.rows);
+}
+
 /// Attends to what the layer chose some steps ago; products with those rows are part of the attention.
 Result<HostCounts> CtkvrRetriever::attend_again(const HostStep& step, std::span<const std::int32_t> rows) {
   Head& head = heads_[at(step.kv_head)];
@@ -194,7 +205,8 @@ Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
   const Stopwatch watch;
   Head& head = heads_[at(step.kv_head)];
   QUIRE_RETURN_IF_ERROR(candidates(step, head));
-  QUIRE_RETURN_IF_ERROR(head.choice.score(step, head.rows));
+  const auto named = static_cast<std::int64_t>(head.rows.size());
+  QUIRE_RETURN_IF_ERROR(score(step, due, head));
   const auto n = static_cast<std::int64_t>(head.rows.size());
   const auto chosen = head.choice.best(settings_.rerank ? policy().chosen : n);
   const Stopwatch attention;
@@ -211,7 +223,7 @@ Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
     made.rows[at(step.kv_head)] = head.attended;
     std::copy_n(step.query, width, by);
   }
-  return HostCounts{n, static_cast<std::int64_t>(chosen.size()), watch.ms() - attention_ms, due ? 0 : 1, 0};
+  return HostCounts{named, static_cast<std::int64_t>(chosen.size()), watch.ms() - attention_ms, due ? 0 : 1, 0};
 }
 
 void CtkvrRetriever::end_step(const HostStep& step) {

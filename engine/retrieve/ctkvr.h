@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/retrieve/centroid_index.h"
+#include "engine/retrieve/key_codes.h"
 #include "engine/retrieve/paged.h"
 #include "engine/retrieve/row_choice.h"
 #include "engine/retrieve/row_retriever.h"
@@ -67,10 +68,12 @@ class CtkvrRetriever final : public RowRetriever {
   Status check_memory(const RetrieveInput& input) const;
   Status fall_back(const RetrieveInput& input, std::int64_t available);
   Status candidates(const HostStep& step, Head& head) const;
+  Status score(const HostStep& step, bool due, Head& head) const;
   Result<HostCounts> attend_again(const HostStep& step, std::span<const std::int32_t> rows);
 
   Settings settings_;
   std::vector<std::optional<CentroidIndex>> indexes_;  ///< [num_layers], or none at all
+  std::vector<KeyCodes> codes_;                        ///< [num_layers], of host rows; empty where they would not pay
   std::vector<Choice> choices_;                        ///< [num_layers]
   std::vector<Head> heads_;                            ///< [num_kv_heads]
   std::unique_ptr<PagedRetriever> fallback_;

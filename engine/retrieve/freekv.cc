@@ -13,9 +13,9 @@ std::span<const PlugOption> table() {
       {"decode_window", "128", {}, 0, 1 << 20, "last tokens that are always attended to"},
       {"decode_tau", "0.8", {}, -1, 2, "least mean cosine to the query before, for a head to go by that query's choice; above 1: never"},
       {"decode_resident", "auto", {"auto", "none"}, 0, 0, "layers that stay on the device: those that fit, or none"},
-      {"decode_dense_layers", "1", {}, 0, 1024, "first layers that attend to everything"},
+      {"decode_dense_layers", "0", {}, 0, 1024, "first layers that attend to everything"},
       {"decode_rerank", "8", {}, 1, 64, "of this many times the pages to be chosen the keys themselves are looked at, and the pages attended to most are taken; 1: their bounds decide"},
-      {"decode_reuse", "1", {}, 1, 15, "steps that a choice of pages serves; layers take turns in choosing anew"},
+      {"decode_reuse", "8", {}, 1, 15, "steps that a choice of pages serves, for heads that do not turn away from it (decode_tau); layers take turns in choosing anew"},
       {"decode_pool", "avg_softmax", {"avg_softmax", "max_score", "avg_score"}, 0, 0, "how query heads of a KV head vote for pages"},
       {"decode_scale", "sqrt_d", {"sqrt_d", "none"}, 0, 0, "what page scores are divided by"},
   };

@@ -119,10 +119,11 @@ Status PagedRetriever::attend(const RetrieveStep& step) {
 }
 
 /// Takes in what is new in the cache: rows, and bounds of pages that are complete now.
-Status PagedRetriever::refresh(Layer& layer, const KvView& kv) {
+Status PagedRetriever::refresh(Layer& layer, const KvView& kv) const {
   layer.pages.extend(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows)));
   const std::int32_t complete = layer.pages.complete(), known = layer.summaries.num_pages();
   if (complete == known) return {};
+  if (policy_.rerank > 1 && KeyCodes::pay(kv)) QUIRE_RETURN_IF_ERROR(layer.codes.extend(kv, layer.pages[complete - 1].end));
   return layer.summaries.append(kv, layer.pages.all().subspan(static_cast<std::size_t>(known), static_cast<std::size_t>(complete - known)), policy_.summary);
 }
 
@@ -145,7 +146,7 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
     const float* query = step.query + head * group * step.head_dim;
     if (step.compute == nullptr) QUIRE_RETURN_IF_ERROR(layer.summaries.score(static_cast<std::int32_t>(head), query, group, first, end, score_scale(step), scores.data()));
     QUIRE_ASSIGN_OR_RETURN(choices[m].pages, choose({step.layer, static_cast<std::int32_t>(head), first, n, group, scores, query, &kv,
-                                                     layer.pages.all().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n))}));
+                                                     layer.pages.all().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n)), layer.codes.num_rows() > 0 ? &layer.codes : nullptr}));
     for (std::int32_t& page : choices[m].pages) page += first;
     return {};
   };

@@ -10,6 +10,7 @@
 
 #include "engine/cache/compute_memory.h"
 #include "engine/pipeline/plug_options.h"
+#include "engine/retrieve/key_codes.h"
 #include "engine/retrieve/memory_manager.h"
 #include "engine/retrieve/page_summaries.h"
 #include "engine/retrieve/resident_pages.h"
@@ -90,6 +91,7 @@ class PagedRetriever : public Retriever {
     const float* query = nullptr;                   ///< [group, head_dim]
     const KvView* kv = nullptr;
     std::span<const KvStretch> rows;                ///< [count], of each candidate
+    const KeyCodes* codes = nullptr;                ///< of all their rows; null: there are none
   };
   /// Called for all KV heads of a layer at once, on several threads. Candidates to attend to, counted from the first, ascending and no more than policy().selected_pages() of them where pages are brought to the device. Here: those with the most votes.
   virtual Result<std::vector<std::int32_t>> choose(const Candidates& candidates);
@@ -110,6 +112,7 @@ class PagedRetriever : public Retriever {
     explicit Layer(RetrievalPages cut) : pages(std::move(cut)) {}
     RetrievalPages pages;
     PageSummaries summaries;                  ///< of the complete pages
+    KeyCodes codes;                           ///< of their rows, where keys are looked at and codes of them pay
     ComputeBuffer<std::uint16_t> bounds;      ///< the same as page_bounds() writes it, where a device computes; of the first num_bounds
     std::int32_t num_bounds = 0, most_bounds = 0;
     std::vector<HeadChoice> choices;          ///< [num_kv_heads], empty before the first selection
@@ -127,7 +130,7 @@ class PagedRetriever : public Retriever {
     return {first, std::max(first, layer.pages.complete() - policy_.window_pages())};
   }
   float score_scale(const RetrieveStep& step) const;
-  Status refresh(Layer& layer, const KvView& kv);
+  Status refresh(Layer& layer, const KvView& kv) const;
   // Where a device computes (paged_device.cc): what stands for the keys and the scores of pages are made there, and so is attention in place; the choice is the host's.
   Status refresh_there(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status fetch_scores(const Layer& layer, const RetrieveStep& step);

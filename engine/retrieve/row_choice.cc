@@ -13,7 +13,7 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
-Status RowChoice::score(const HostStep& step, std::span<const std::int32_t> rows) {
+Status RowChoice::multiply(const HostStep& step, std::span<const std::int32_t> rows) {
   const auto n = static_cast<std::int64_t>(rows.size());
   rows_.assign(rows.begin(), rows.end());
   products_.resize(at(step.group * n));
@@ -26,12 +26,42 @@ Status RowChoice::score(const HostStep& step, std::span<const std::int32_t> rows
   args.scores = products_.data();
   args.ld_scores = n;
   args.rounding = QueryRounding::kAllowed;
-  QUIRE_RETURN_IF_ERROR(row_scores(args));
-  votes_.assign(rows.size(), -std::numeric_limits<float>::infinity());
+  return row_scores(args);
+}
+
+void RowChoice::vote(std::span<const float> lse, std::int64_t n) {
+  votes_.assign(at(n), -std::numeric_limits<float>::infinity());
+  for (std::size_t g = 0; g < lse.size(); ++g) keep_larger(products_.data() + static_cast<std::int64_t>(g) * n, n, lse[g], votes_.data());
+}
+
+Status RowChoice::score(const HostStep& step, std::span<const std::int32_t> rows) {
+  QUIRE_RETURN_IF_ERROR(multiply(step, rows));
+  const auto n = static_cast<std::int64_t>(rows.size());
+  lse_.clear();
+  for (std::int64_t g = 0; g < step.group; ++g) lse_.push_back(log_sum_exp(products_.data() + g * n, n));
+  vote(lse_, n);
+  return {};
+}
+
+Status RowChoice::score_best(const HostStep& step, const KeyCodes& codes, std::int64_t most, std::vector<std::int32_t>& rows) {
+  const auto behind = std::lower_bound(rows.begin(), rows.end(), static_cast<std::int32_t>(codes.num_rows()));
+  const std::int64_t n = behind - rows.begin();
+  if (n <= 2 * most) return score(step, rows);
+  products_.resize(at(step.group * n));
+  QUIRE_RETURN_IF_ERROR(codes.score(step.kv_head, step.query, step.group, step.scale, std::span(rows).first(at(n)), products_.data()));
+  lse_.clear();
+  for (std::int64_t g = 0; g < step.group; ++g) lse_.push_back(log_sum_exp(products_.data() + g * n, n));
+  vote(lse_, n);
+  auto to = rows.begin();
+  for (const std::int32_t i : top_k_sorted(votes_, most)) *to++ = rows[at(i)];
+  rows.erase(std::copy(behind, rows.end(), to), rows.end());
+  QUIRE_RETURN_IF_ERROR(multiply(step, rows));
+  const auto left = static_cast<std::int64_t>(rows.size());
   for (std::int64_t g = 0; g < step.group; ++g) {
-    const float* z = products_.data() + g * n;
-    keep_larger(z, n, log_sum_exp(z, n), votes_.data());
+    const float both[] = {lse_[at(g)] + codes.constant(step.kv_head, step.query + g * step.kv.head_dim, step.scale), log_sum_exp(products_.data() + g * left + most, left - most)};
+    lse_[at(g)] = log_sum_exp(both, 2);
   }
+  vote(lse_, left);
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/retrieve/key_codes.h"
 #include "engine/retrieve/row_retriever.h"
 
 namespace quire {
@@ -15,6 +16,9 @@ class RowChoice {
   /// Products of the step's queries with the keys of `rows` (ascending), and from them each row's vote: the logarithm of the largest softmax weight, over these rows, that a query head
   /// gives it. Errors: kInvalidArgument.
   Status score(const HostStep& step, std::span<const std::int32_t> rows);
+  /// The same of many rows: by the codes of their keys `rows` (ascending) becomes the `most` with the largest votes and those that have no codes, and only keys of these are looked at; softmaxes are over all of them.
+  /// Where few would go none does.
+  Status score_best(const HostStep& step, const KeyCodes& codes, std::int64_t most, std::vector<std::int32_t>& rows);
   /// The k rows with the largest votes, as indices into `rows`, ascending; ties go to the smaller row.
   std::vector<std::int32_t> best(std::int64_t k) const;
   /// Attention of the step's queries to rows[i] for i in `chosen`, with the products there are: step.out and step.lse.
@@ -25,9 +29,12 @@ class RowChoice {
   std::vector<std::int32_t> rows_at(std::span<const std::int32_t> indices) const;
 
  private:
+  Status multiply(const HostStep& step, std::span<const std::int32_t> rows);
+  /// Of products [group, n], with the log-sum-exp of each query's.
+  void vote(std::span<const float> lse, std::int64_t n);
   std::vector<std::int32_t> rows_, attended_;
   std::vector<float> products_;  ///< [group, rows]
-  std::vector<float> votes_, weights_;
+  std::vector<float> votes_, weights_, lse_;
 };
 
 }  // namespace quire

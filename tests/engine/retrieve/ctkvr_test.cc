@@ -21,7 +21,7 @@ RetrieverOptions small(const RetrieverOptions& more = {}) {
   return all;
 }
 RetrieverOptions indexed(const RetrieverOptions& more = {}) {
-  RetrieverOptions all = small({{"decode_centroids", "24"}, {"decode_least_centroids", "1"}, {"decode_list", "50"}});
+  RetrieverOptions all = small({{"decode_centroids", "24"}, {"decode_least_centroids", "1"}, {"decode_list", "50"}, {"decode_reuse", "1"}});
   for (const auto& [name, value] : more) all[name] = value;
   return all;
 }
@@ -322,7 +322,9 @@ TEST(Ctkvr, LongAnswersMoveToTheHostAndStayInReach) {
 /// The prompt fits, the answer does not: what is on the host then is looked at whole.
 TEST(Ctkvr, APromptWithinTheBudgetNeedsNoIndex) {
   const RetrieverOptions options = {{"decode_budget", "340"}, {"decode_sink", "10"}, {"decode_window", "40"}, {"decode_generated", "0"}};
-  RowDecoding run("ctkvr", options), flat("flat", options);
+  RetrieverOptions anew = options;
+  anew["decode_reuse"] = "1";
+  RowDecoding run("ctkvr", anew), flat("flat", options);
   for (int n = 0; n < 60; ++n) EXPECT_EQ(run.token(), flat.token()) << "token " << n;
   EXPECT_GT(run.retriever->stats().sparse_steps, 0);
   EXPECT_EQ(ctkvr(run).index_of(1), nullptr);
@@ -439,7 +441,7 @@ TEST(Ctkvr, SaysWhichQueriesItWants) {
   EXPECT_EQ(wish({}, 3200).count, 256) << "where lists are few, each counts";
   EXPECT_EQ(wish({}, 8000).count, 500);
   EXPECT_EQ(wish({{"decode_budget", "600"}}, 200).count, 0);
-  EXPECT_EQ(wish({}, 100000).count, 2048);
+  EXPECT_EQ(wish({}, 100000).count, 512);
   EXPECT_EQ(wish({{"decode_centroids", "7"}}, 3200).count, 7);
   using Rows = QueryWish::Rows;
   EXPECT_EQ(wish({}, 3200).rows, Rows::kLast);

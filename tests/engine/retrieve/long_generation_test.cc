@@ -60,7 +60,7 @@ TEST(LongGeneration, PagesStayExactOverSixteenThousandTokens) {
 TEST(LongGeneration, RowsStayExactWhileTheAnswerLeavesTheLocalRange) {
   constexpr int kTokens = 4096, kLookEvery = 256;
   const RetrieverOptions options = {{"decode_budget", "80"},    {"decode_sink", "10"}, {"decode_window", "40"},   {"decode_centroids", "24"},
-                                    {"decode_least_centroids", "1"}, {"decode_list", "50"}, {"decode_generated", "64"}};
+                                    {"decode_least_centroids", "1"}, {"decode_list", "50"}, {"decode_generated", "64"}, {"decode_reuse", "1"}};
   RowDecoding run("ctkvr", options);
   ASSERT_TRUE(run.prepared.ok()) << run.prepared.to_string();
   auto& ctkvr = static_cast<CtkvrRetriever&>(*run.retriever);

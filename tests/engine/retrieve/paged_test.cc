@@ -112,7 +112,7 @@ struct Decoding {
 };
 
 std::map<std::string, std::string, std::less<>> small(std::string_view tau = "0.8") {
-  return {{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_tau", std::string(tau)}, {"decode_resident", "none"}, {"decode_rerank", "1"}};
+  return {{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_tau", std::string(tau)}, {"decode_resident", "none"}, {"decode_rerank", "1"}, {"decode_reuse", "1"}, {"decode_dense_layers", "1"}};
 }
 
 /// Mean softmax weight, over candidate rows, that the KV head's query heads give to each of pages [first, last).
@@ -263,8 +263,7 @@ TEST(FreeKv, HeadsThatTurnedDoNotWaitForTheirTurn) {
 TEST(FreeKv, AlwaysCorrectingIsChoosingWithTheQueryItself) {
   Decoding corrected("freekv", small("2"));
   auto options = small();
-  options.erase("decode_tau");
-  options.erase("decode_resident");
+  for (const char* name : {"decode_tau", "decode_resident", "decode_reuse"}) options.erase(name);
   options["decode_pool"] = "avg_softmax";
   options["decode_dense_layers"] = "1";
   Decoding quest("quest", options);  // chooses in every step, and reads the cache where it is

@@ -75,9 +75,9 @@ TEST_F(RetrievedQueryTest, SaysWhatItDid) {
   const Outcome o = run_query(*engine_, request("reuse", "freekv", budget("96")));
   ASSERT_TRUE(o.status.ok()) << o.status.to_string();
   const RetrieveStats& s = o.stats.retrieve;
-  // The first token comes of the prefill; layer 0 of the three is dense.
-  EXPECT_EQ(s.sparse_steps, (o.stats.completion_tokens - 1) * 2);
-  EXPECT_EQ(s.heads_corrected + s.heads_kept, (s.sparse_steps - 2) * 2) << "two KV heads, in all steps but the first";
+  // The first token comes of the prefill.
+  EXPECT_EQ(s.sparse_steps, (o.stats.completion_tokens - 1) * 3);
+  EXPECT_EQ(s.heads_corrected + s.heads_kept, (s.sparse_steps - 3) * 2) << "two KV heads of three layers, in all steps but the first";
   EXPECT_GT(s.bytes_copied, 0);
   EXPECT_GT(s.bytes_appended, 0);
   EXPECT_GT(s.pages_wanted, s.pages_copied);

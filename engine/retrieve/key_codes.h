@@ -1,0 +1,42 @@
+/// Keys of one layer in eight bits, kept beside the cache by retrievers that look at many rows to choose few.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/cache/host_slab.h"
+#include "kernels/base/status.h"
+#include "kernels/key_codes.h"
+
+namespace quire {
+
+/// Half the bytes of bf16 keys, on the host. Ranges are those of the rows that extend() took in first; later keys beyond them are held to them. Threads: extend() alone; score() of several at once.
+class KeyCodes {
+ public:
+  /// Whether choosing by codes is faster than by such keys.
+  static bool pay(const KvView& kv) { return coded_keys_pay(kv); }
+  /// Takes in rows [num_rows(), end). Errors: kInvalidArgument, kResourceExhausted (nothing changes).
+  Status extend(const KvView& kv, std::int64_t end);
+  /// scores [group, rows.size()]: products of query [group, head_dim] with the keys of `rows`, below num_rows(), times scale, but for a constant of each query. Errors: kInvalidArgument.
+  Status score(std::int32_t kv_head, const float* query, std::int32_t group, float scale, std::span<const std::int32_t> rows, float* scores) const;
+
+  /// What a product of this query [head_dim] with any key is larger than its score.
+  float constant(std::int32_t kv_head, const float* query, float scale) const;
+
+  std::int64_t num_rows() const { return num_rows_; }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(blocks_.size()) * block_bytes(); }
+
+ private:
+  Status find_ranges(const KvView& kv, std::int64_t end);
+  Status make_room(std::int64_t rows);
+  std::int64_t block_bytes() const { return kCodeRows * num_kv_heads_ * std::int64_t{head_dim_}; }
+
+  std::vector<HostSlab> memory_;
+  std::vector<std::uint8_t*> blocks_;
+  std::vector<float> lows_, steps_;  ///< [num_kv_heads][head_dim]
+  std::int64_t num_rows_ = 0;
+  std::int32_t num_kv_heads_ = 0, head_dim_ = 0;
+};
+
+}  // namespace quire
