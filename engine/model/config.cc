@@ -36,6 +36,13 @@ constexpr const char* kSupported =
     "supported are LlamaForCausalLM (Llama, Yi, TinyLlama, DeepSeek-R1-Distill-Llama), MistralForCausalLM, Qwen2ForCausalLM and "
     "Qwen3ForCausalLM";
 
+/// Before the family is looked at: such models go by many names, and this is what all of them lack here.
+void refuse_latents(JsonFields& in) {
+  if (in.find("kv_lora_rank") != nullptr) {
+    in.unsupported("kv_lora_rank", "multi-head latent attention (MLA: one compressed KV of each token for all heads) is not supported; use a model with MHA, GQA or MQA");
+  }
+}
+
 void read_family(JsonFields& in, ModelConfig& c) {
   const json::value* list = in.find("architectures");
   std::string architecture;
@@ -237,7 +244,7 @@ Result<ModelConfig> parse_config_object(const json::object& object) {
   ModelConfig c;
   JsonFields in(object, "");
   using Step = void (*)(JsonFields&, ModelConfig&);
-  constexpr Step kSteps[] = {read_family, [](JsonFields& r, ModelConfig&) { refuse_unsupported(r); },
+  constexpr Step kSteps[] = {[](JsonFields& r, ModelConfig&) { refuse_latents(r); }, read_family, [](JsonFields& r, ModelConfig&) { refuse_unsupported(r); },
                              read_shape,  read_switches, read_sliding_window, read_rope};
   for (Step step : kSteps) {
     step(in, c);

@@ -25,9 +25,8 @@ void largest(std::span<const float> from, std::size_t n, std::size_t begin, std:
 std::vector<float> to_target(std::vector<float> from, std::size_t n, std::size_t head, std::size_t target) {
   std::vector<float> out(target * n);
   for (std::size_t m = 0; m < target; ++m) {
-    const bool fewer = head % target == 0, more = target % head == 0;
-    const std::size_t begin = fewer ? m * (head / target) : more ? m / (target / head) : 0;
-    largest(from, n, begin, fewer ? begin + head / target : more ? begin + 1 : head, out.data() + m * n);
+    const auto [begin, end] = heads_that_stand_for(static_cast<std::int32_t>(m), static_cast<std::int32_t>(head), static_cast<std::int32_t>(target));
+    largest(from, n, static_cast<std::size_t>(begin), static_cast<std::size_t>(end), out.data() + m * n);
   }
   return out;
 }
@@ -62,12 +61,16 @@ Status score_head(const Keys& keys, std::int32_t position, std::int32_t m, float
   return {};
 }
 
-Status score_heads(const Keys& keys, std::int32_t position, std::int32_t target_kv_heads, std::vector<float>& scores) {
+/// `wanted`: of the target's KV heads; null: all.
+Status score_heads(const Keys& keys, std::int32_t position, std::int32_t target_kv_heads, const std::vector<bool>* wanted, std::vector<float>& scores) {
   const auto n = static_cast<std::size_t>(keys.num_rows);
   const std::int32_t kv_heads = keys.num_kv_heads;
   scores.resize(static_cast<std::size_t>(kv_heads) * n);
   std::vector<Status> status(static_cast<std::size_t>(kv_heads));
-  const auto score = [&](std::int64_t m) { status[static_cast<std::size_t>(m)] = score_head(keys, position, static_cast<std::int32_t>(m), scores.data() + m * keys.num_rows); };
+  const auto score = [&](std::int64_t m) {
+    if (wanted != nullptr && kv_heads == target_kv_heads && !(*wanted)[static_cast<std::size_t>(m)]) return;
+    status[static_cast<std::size_t>(m)] = score_head(keys, position, static_cast<std::int32_t>(m), scores.data() + m * keys.num_rows);
+  };
   if (kv_heads < num_threads()) {
     for (std::int32_t m = 0; m < kv_heads; ++m) score(m);
   } else {
@@ -80,11 +83,17 @@ Status score_heads(const Keys& keys, std::int32_t position, std::int32_t target_
 
 }  // namespace
 
+std::pair<std::int32_t, std::int32_t> heads_that_stand_for(std::int32_t m, std::int32_t head_kv_heads, std::int32_t target_kv_heads) {
+  if (head_kv_heads % target_kv_heads == 0) return {m * (head_kv_heads / target_kv_heads), (m + 1) * (head_kv_heads / target_kv_heads)};
+  if (target_kv_heads % head_kv_heads == 0) return {m / (target_kv_heads / head_kv_heads), m / (target_kv_heads / head_kv_heads) + 1};
+  return {0, head_kv_heads};
+}
+
 Status head_scores(const HeadScoresArgs& a, std::vector<float>& scores) {
   const std::int64_t group = a.num_heads / a.keys.num_kv_heads, dim = a.keys.head_dim, n = a.keys.num_rows;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   const auto multiply = [&](std::int32_t m, float* products) { return row_scores({a.query + m * group * dim, group, dim, scale, {a.keys, m, nullptr, 0, n}, products, n}); };
-  return score_heads({a.keys.num_kv_heads, n, a.keys.positions, a.keys.sorted, group, multiply}, a.position, a.target_kv_heads, scores);
+  return score_heads({a.keys.num_kv_heads, n, a.keys.positions, a.keys.sorted, group, multiply}, a.position, a.target_kv_heads, nullptr, scores);
 }
 
 Status head_scores(const TurnedHeadScoresArgs& a, std::vector<float>& scores) {
@@ -94,7 +103,7 @@ Status head_scores(const TurnedHeadScoresArgs& a, std::vector<float>& scores) {
   const auto multiply = [&](std::int32_t m, float* products) {
     return turned_scores({a.query + std::int64_t{m} * group * dim, rows, 0, rows.num_rows, m, 1, group, scale, products, rows.num_rows});
   };
-  return score_heads({rows.num_kv_heads, rows.num_rows, a.keys.positions, a.keys.sorted, group, multiply}, a.position, a.target_kv_heads, scores);
+  return score_heads({rows.num_kv_heads, rows.num_rows, a.keys.positions, a.keys.sorted, group, multiply}, a.position, a.target_kv_heads, a.heads, scores);
 }
 
 std::vector<std::int32_t> select_tokens(std::span<const float> scores, const SelectionBudget& budget) {
@@ -109,6 +118,31 @@ std::vector<std::int32_t> select_tokens(std::span<const float> scores, const Sel
   const auto best = top_k_sorted(scores.subspan(static_cast<std::size_t>(sink), static_cast<std::size_t>(n - sink - window)), chosen);
   std::transform(best.begin(), best.end(), out.begin() + sink, [sink](std::int32_t i) { return i + sink; });
   std::iota(out.end() - window, out.end(), n - window);
+  return out;
+}
+
+HeadSelection select_for_heads(CacheShape shape, std::span<const float> scores, std::int32_t num_heads, const SelectionBudget& budget, const std::vector<bool>* wanted) {
+  const auto heads = static_cast<std::size_t>(num_heads);
+  const std::size_t n = scores.size() / heads;
+  HeadSelection out;
+  if (shape == CacheShape::kLatent) {
+    std::vector<float> of_all(n);
+    largest(scores, n, 0, heads, of_all.data());
+    out.rows = select_tokens(of_all, budget);
+    return out;
+  }
+  out.heads.resize(heads);
+  parallel_tasks(num_heads, [&](std::int64_t head) {
+    const auto h = static_cast<std::size_t>(head);
+    if (wanted == nullptr || (*wanted)[h]) out.heads[h] = select_tokens(scores.subspan(h * n, n), budget);
+  });
+  if (shape == CacheShape::kKvHeads) return out;
+  for (const auto& rows : out.heads) out.rows.insert(out.rows.end(), rows.begin(), rows.end());
+  std::ranges::sort(out.rows);
+  out.rows.erase(std::unique(out.rows.begin(), out.rows.end()), out.rows.end());
+  for (auto& rows : out.heads) {
+    for (std::int32_t& row : rows) row = static_cast<std::int32_t>(std::ranges::lower_bound(out.rows, row) - out.rows.begin());
+  }
   return out;
 }
 

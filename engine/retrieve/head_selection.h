@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/retrieve/head_keys.h"
@@ -31,8 +32,12 @@ struct TurnedHeadScoresArgs {
   std::int32_t position, num_heads;
   TurnedKeys keys;
   std::int32_t target_kv_heads;
+  const std::vector<bool>* heads = nullptr;  ///< [target_kv_heads] whose scores are wanted, those of others are of no matter; null: all
 };
 Status head_scores(const TurnedHeadScoresArgs& args, std::vector<float>& scores);
+
+/// The KV heads of the head that stand for KV head m of the target: [first, second).
+std::pair<std::int32_t, std::int32_t> heads_that_stand_for(std::int32_t m, std::int32_t head_kv_heads, std::int32_t target_kv_heads);
 
 struct SelectionBudget {
   std::int32_t tokens = 2048, sink = 4, window = 64;  ///< sink and window are counted inside `tokens`
@@ -40,5 +45,21 @@ struct SelectionBudget {
 /// The tokens to attend to, ascending: all while there are no more than the budget; else the first `sink`, the last `window` (the newest in any case) and the best of
 /// the rest: score descending, then index ascending.
 std::vector<std::int32_t> select_tokens(std::span<const float> scores, const SelectionBudget& budget);
+
+/// What the heads of a target read.
+enum class CacheShape : std::uint8_t {
+  kKvHeads,        ///< KV heads of their own rows (MHA, GQA, MQA)
+  kLatent,         ///< a latent of each token for all heads (MLA): one set for all of them, by the largest weight that a head gives
+  kLatentPerHead   ///< the same; a set for each head, which are loaded together, and each head sees its own
+};
+
+struct HeadSelection {
+  std::vector<std::int32_t> rows;                ///< of latents: to be loaded and projected up, ascending; else empty
+  std::vector<std::vector<std::int32_t>> heads;  ///< [num_heads], ascending: rows of each KV head, or with kLatentPerHead indices into `rows`; with kLatent empty: every head sees all
+};
+
+/// scores [num_heads, n], n = scores.size() / num_heads: what head_scores() gives for as many heads of the target. Each set is that of select_tokens(): no more than the budget is loaded of a KV head,
+/// and with kLatent; with kLatentPerHead num_heads times as much at most. Heads of kKvHeads that are not in `wanted` (null: all are) stay empty.
+HeadSelection select_for_heads(CacheShape shape, std::span<const float> scores, std::int32_t num_heads, const SelectionBudget& budget, const std::vector<bool>* wanted = nullptr);
 
 }  // namespace quire

@@ -6,8 +6,6 @@
 #include "engine/retrieve/step_attention.h"
 #include "engine/retrieve/stopwatch.h"
 #include "kernels/attention_rows.h"
-#include "kernels/parallel.h"
-#include "kernels/rope.h"
 
 namespace quire {
 namespace {
@@ -22,6 +20,7 @@ std::span<const PlugOption> table() {
       {"decode_resident", "auto", {"auto", "none"}, 0, 0, "layers that stay on the device: those that fit, or none"},
       {"decode_elastic", "on", {"on", "off"}, 0, 0, "only what the step before did not want moves to the device; off: all that a step wants (for comparison)"},
       {"decode_reuse", "1", {}, 1, 64, "steps that a choice of rows serves; the window moves on meanwhile"},
+      {"decode_tau", "0.8", {}, -1, 2, "with decode_reuse: least mean cosine of the retrieval head's queries to those that a choice goes by, for a KV head to go by it, too; above 1: never"},
       {"decode_head", "auto", {"auto", "feature", "embed"}, 0, 0, "what the retrieval head sees of a token: its embedding and the model's states at the one before, or its embedding; auto: what the head was made for"},
       {"decode_draft_layer", "0", {}, 0, 1024, "where no retrieval head is loaded: the layer of the draft whose attention chooses, from 1; 0: two thirds of the way up"},
   };
@@ -79,9 +78,14 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
     return Status::invalid("cache.options.decode_head", input.head == nullptr ? "a draft chooses in this service, which sees tokens; use auto" : "the retrieval head of this service knows embeddings only; use embed or auto");
   }
   budget_ = budget_of(options);
+  if (const double reuse = options.number(table(), "decode_reuse"); input.head == nullptr && reuse > 1 && options.number(table(), "decode_tau") > -1) {
+    return Status::invalid("cache.options.decode_reuse", "a draft chooses in this service, and how far its queries turn is not seen, so that a choice for several steps would miss what they ask for; use 1");
+  }
   elastic_ = options.on(table(), "decode_elastic");
   reuse_ = static_cast<std::int32_t>(options.number(table(), "decode_reuse"));
+  tau_ = options.number(table(), "decode_tau");
   serves_ = 0;
+  chosen_by_.assign(at(input.num_kv_heads), {});
   mode_ = input.prompt->input();
   input_ = input;
   input_.options = nullptr;
@@ -202,86 +206,6 @@ Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t posit
   const Status status = choose_and_bring(token_id, position);
   stats_.choose_ms += watch.ms();
   return status;
-}
-
-Status SpeContextRetriever::choose_and_bring(std::int32_t token_id, std::int32_t position) {
-  settle();
-  QUIRE_RETURN_IF_ERROR(failed_);
-  bool any = false, chosen = true;
-  for (Group& group : groups_) {
-    group.token_of_row.push_back(static_cast<std::int32_t>(num_tokens()));
-    group.sparse = static_cast<std::int64_t>(group.token_of_row.size()) > budget_.tokens;
-    any = any || group.sparse;
-    chosen = chosen && (!group.sparse || !group.maps.empty());
-  }
-  if (!any) return take_in(token_id, position);
-  const bool again = chosen && serves_ > 0;
-  serves_ = again ? serves_ - 1 : reuse_ - 1;
-  QUIRE_RETURN_IF_ERROR(again ? take_in(token_id, position) : score(token_id, position));
-  stats_.selections += again ? 0 : 1;
-  for (Group& group : groups_) {
-    if (!group.sparse) continue;
-    if (again) move_window(group);
-    else choose(group);
-    place(group);
-  }
-  QUIRE_RETURN_IF_ERROR(begin_device());
-  for (std::int32_t layer = 0; layer < input_.num_layers; ++layer) QUIRE_RETURN_IF_ERROR(bring(layer));
-  return {};
-}
-
-/// The step's token joins those that are scored.
-Status SpeContextRetriever::take_in(std::int32_t token_id, std::int32_t position) {
-  if (draft_) return draft_->read(std::span(&token_id, 1));
-  const bool featured = mode_ == HeadInput::kFeature;
-  QUIRE_RETURN_IF_ERROR(input_.head->project(std::span(&token_id, 1), featured ? feature_.data() : nullptr, query_.data(), key_.data()));
-  return keys_->append(key_.data(), std::span(&position, 1));
-}
-
-/// The same, and scores_ [num_kv_heads, tokens] by it.
-Status SpeContextRetriever::score(std::int32_t token_id, std::int32_t position) {
-  if (draft_) return draft_->step(token_id, input_.num_kv_heads, scores_);
-  QUIRE_RETURN_IF_ERROR(take_in(token_id, position));
-  const RetrievalHeadConfig& c = input_.head->config();
-  QUIRE_RETURN_IF_ERROR(rope_rotate(input_.head->rope(), {.x = query_.data(), .out = query_.data(), .positions = &position, .rows = 1, .num_heads = c.num_heads,
-                                                          .ldx = c.query_dim(), .ldo = c.query_dim()}));
-  return head_scores(TurnedHeadScoresArgs{.query = query_.data(), .position = position, .num_heads = c.num_heads, .keys = keys_->view(), .target_kv_heads = input_.num_kv_heads}, scores_);
-}
-
-void SpeContextRetriever::choose(Group& group) {
-  const std::size_t tokens = num_tokens(), rows = group.token_of_row.size();
-  if (group.maps.empty()) group.maps.assign(at(input_.num_kv_heads), SlotMap(budget_.tokens));
-  parallel_tasks(static_cast<std::int64_t>(group.rows.size()), [&](std::int64_t head) {
-    const std::size_t m = at(head);
-    std::span<const float> scores = std::span(scores_).subspan(m * tokens, tokens);
-    std::vector<float> of_rows;
-    if (!group.every_token) {
-      of_rows.resize(rows);
-      for (std::size_t r = 0; r < rows; ++r) of_rows[r] = scores[at(group.token_of_row[r])];
-      scores = of_rows;
-    }
-    group.rows[m] = select_tokens(scores, budget_);
-  });
-}
-
-/// What was chosen, with a window that ends at the step's own row.
-void SpeContextRetriever::move_window(Group& group) const {
-  const auto last = static_cast<std::int32_t>(group.token_of_row.size()) - 1;
-  for (auto& rows : group.rows) {
-    rows.erase(rows.end() - std::max(budget_.window, 1));
-    rows.push_back(last);
-  }
-}
-
-/// Slots for the group's rows.
-void SpeContextRetriever::place(Group& group) {
-  parallel_tasks(static_cast<std::int64_t>(group.rows.size()), [&](std::int64_t head) {
-    const std::size_t m = at(head);
-    group.loads[m].clear();
-    group.maps[m].want(group.rows[m], group.loads[m]);
-    // The step's own row comes once the layer has computed it: it is the last, and never there before.
-    group.loads[m].pop_back();
-  });
 }
 
 /// Layers leave the device until the rest fits; those that have left get slots.

@@ -71,7 +71,8 @@ class SpeContextRetriever final : public Retriever {
   /// Keys of the prompt's tokens, or what a draft is to read piece by piece.
   Status read_prompt(const RetrieveInput& input);
   Status take_in(std::int32_t token_id, std::int32_t position);
-  Status score(std::int32_t token_id, std::int32_t position);
+  Status score(std::int32_t token_id, std::int32_t position, bool again);
+  void turn_heads(bool again);
   std::size_t num_tokens() const { return static_cast<std::size_t>(draft_ ? draft_->num_tokens() : keys_->num_rows()); }
   std::int64_t scorer_bytes() const { return draft_ ? draft_->bytes() : keys_->bytes(); }
   void choose(Group& group);
@@ -86,6 +87,7 @@ class SpeContextRetriever final : public Retriever {
 
   SelectionBudget budget_;
   std::int32_t reuse_ = 1, serves_ = 0;    ///< steps that a choice serves, and how many more the last one does
+  double tau_ = 0;                         ///< heads whose queries keep that cosine to those of their choice go by it
   bool elastic_ = true;                    ///< only what the slots lack is brought
   RetrieveInput input_;
   LayerMemory memory_;
@@ -98,6 +100,8 @@ class SpeContextRetriever final : public Retriever {
   std::vector<Layer> layers_;
   std::vector<float> feature_, next_feature_;  ///< of the token before, and of the one that runs; [feature_dim]
   std::vector<float> scores_, query_, key_, row_scores_;
+  std::vector<bool> anew_;                     ///< [num_kv_heads] that choose in this step
+  std::vector<std::vector<float>> chosen_by_;  ///< [num_kv_heads] rotated queries of the head's KV heads that stand for it, where a choice serves several steps
   RetrieveStats stats_;
   Status failed_;                              ///< a copy that settle() found failed: the next step says so
 };

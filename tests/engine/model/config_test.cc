@@ -57,6 +57,7 @@ TEST(ModelConfigTest, UnsupportedModelsAreNamed) {
                {"architectures", "[\"LlamaForCausalLMEagle3\"]"},
                {"num_local_experts", "8"},
                {"num_experts", "64"},
+               {"kv_lora_rank", "512"},
                {"quantization_config", "{\"quant_method\": \"gptq\"}"},
                {"hidden_act", "\"gelu\""},
                {"partial_rotary_factor", "0.5"},

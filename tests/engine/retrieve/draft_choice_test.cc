@@ -244,6 +244,18 @@ TEST_F(DraftChoiceTest, AnyLayerMayChoose) {
   EXPECT_EQ(o.status.field(), "cache.options.decode_draft_layer");
 }
 
+TEST_F(DraftChoiceTest, AChoiceOfADraftServesOneStep) {
+  start(draft_.path());
+  Options options = budget();
+  options["decode_reuse"] = "4";
+  const Outcome refused = run_query(*engine_, request("reuse", options));
+  EXPECT_EQ(refused.status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.status.field(), "cache.options.decode_reuse");
+  EXPECT_NE(refused.status.message().find("use 1"), std::string::npos) << refused.status.message();
+  options["decode_tau"] = "-1";  // asked for all the same
+  EXPECT_TRUE(run_query(*engine_, request("reuse", options)).status.ok());
+}
+
 TEST_F(DraftChoiceTest, WhatCannotWorkIsSaidAtOnce) {
   const auto refused = [&](Options options) {
     const auto handle = engine_->query(request("reuse", std::move(options)), std::make_shared<CollectingSink>());

@@ -1,5 +1,5 @@
 // Selection over a cache of latents that all heads share (algorithms §6.2, MLA; SC-1, SC-3).
-#include "engine/retrieve/latent_selection.h"
+#include "engine/retrieve/head_selection.h"
 
 #include <gtest/gtest.h>
 
@@ -27,14 +27,14 @@ TEST(LatentSelection, OneSetGoesByTheLargestWeightOfAnyHead) {
     ASSERT_TRUE(head_scores(HeadScoresArgs{query.data() + h * 32, kRows - 1, 1, keys.view(true), 1}, of_head).ok());
     std::ranges::copy(of_head, each.begin() + h * kRows);
   }
-  const LatentSelection selection = select_latents(each, kHeads, kBudget, LatentSets::kShared);
+  const HeadSelection selection = select_for_heads(CacheShape::kLatent, each, kHeads, kBudget);
   EXPECT_EQ(selection.rows, select_tokens(one, kBudget));
   EXPECT_TRUE(selection.heads.empty());
 }
 
 TEST(LatentSelection, SetsOfTheirOwnAreLoadedTogether) {
   const auto scores = random_floats(kHeads * kRows, 9);
-  const LatentSelection selection = select_latents(scores, kHeads, kBudget, LatentSets::kPerHead);
+  const HeadSelection selection = select_for_heads(CacheShape::kLatentPerHead, scores, kHeads, kBudget);
   ASSERT_EQ(selection.heads.size(), static_cast<std::size_t>(kHeads));
   EXPECT_TRUE(std::ranges::is_sorted(selection.rows));
   EXPECT_EQ(std::ranges::adjacent_find(selection.rows), selection.rows.end()) << "a latent is loaded once";
@@ -53,7 +53,7 @@ TEST(LatentSelection, SetsOfTheirOwnAreLoadedTogether) {
 
 TEST(LatentSelection, OneHeadHasOneSetEitherWay) {
   const auto scores = random_floats(kRows, 10);
-  const LatentSelection shared = select_latents(scores, 1, kBudget, LatentSets::kShared), own = select_latents(scores, 1, kBudget, LatentSets::kPerHead);
+  const HeadSelection shared = select_for_heads(CacheShape::kLatent, scores, 1, kBudget), own = select_for_heads(CacheShape::kLatentPerHead, scores, 1, kBudget);
   EXPECT_EQ(shared.rows, own.rows);
   EXPECT_EQ(own.heads.at(0).size(), own.rows.size());
 }
@@ -62,12 +62,24 @@ TEST(LatentSelection, ABudgetOverTheContextTakesAll) {
   const auto scores = random_floats(kHeads * kRows, 11);
   std::vector<std::int32_t> all(kRows);
   std::iota(all.begin(), all.end(), 0);
-  for (const LatentSets sets : {LatentSets::kShared, LatentSets::kPerHead}) {
-    const LatentSelection selection = select_latents(scores, kHeads, {kRows, 3, 7}, sets);
+  for (const CacheShape shape : {CacheShape::kLatent, CacheShape::kLatentPerHead}) {
+    const HeadSelection selection = select_for_heads(shape, scores, kHeads, {kRows, 3, 7});
     EXPECT_EQ(selection.rows, all);
     for (const auto& head : selection.heads) EXPECT_EQ(head, all);
   }
-  EXPECT_TRUE(select_latents({}, kHeads, kBudget, LatentSets::kShared).rows.empty());
+  EXPECT_TRUE(select_for_heads(CacheShape::kLatent, {}, kHeads, kBudget).rows.empty());
+}
+
+TEST(LatentSelection, KvHeadsLoadTheirOwnAndNobodyElses) {
+  const auto scores = random_floats(kHeads * kRows, 12);
+  const std::vector<bool> wanted = {true, false, true, true, false};
+  const HeadSelection all = select_for_heads(CacheShape::kKvHeads, scores, kHeads, kBudget), some = select_for_heads(CacheShape::kKvHeads, scores, kHeads, kBudget, &wanted);
+  EXPECT_TRUE(all.rows.empty());
+  for (std::int32_t h = 0; h < kHeads; ++h) {
+    const auto i = static_cast<std::size_t>(h);
+    EXPECT_EQ(all.heads.at(i), select_tokens(scores_of(scores, h), kBudget));
+    EXPECT_EQ(some.heads.at(i), wanted[i] ? all.heads[i] : std::vector<std::int32_t>());
+  }
 }
 
 }  // namespace

@@ -140,10 +140,48 @@ TEST_F(SpeContextTest, ABudgetOverTheContextIsDense) {
   EXPECT_EQ(run.retriever->stats().bytes_copied, 0);
 }
 
+TEST_F(SpeContextTest, HeadsWhoseQueriesTurnedChooseAnew) {
+  const auto with_tau = [](const char* tau) {
+    Options options = budget(48, "embed");
+    options["decode_reuse"] = "6";
+    options["decode_tau"] = tau;
+    return options;
+  };
+  Decoding never("specontext", with_tau("2")), some("specontext", with_tau("0")), anew("specontext", budget(48, "embed"));
+  std::vector<std::vector<std::int32_t>> chosen(kKvHeads);
+  std::int64_t changed = 0;
+  for (int n = 0; n < 30; ++n) {
+    const auto outs = anew.next();
+    EXPECT_EQ(never.next(), outs) << "token " << n;
+    (void)some.next();
+    for (std::int32_t m = 0; m < kKvHeads; ++m) {
+      const auto of = [&](Decoding& run) {
+        auto rows = run.plug().attended_rows(0, m);
+        EXPECT_EQ(rows.back(), run.last_position());
+        rows.resize(42);  // before the window
+        return rows;
+      };
+      const auto now = of(some);
+      auto& kept = chosen[static_cast<std::size_t>(m)];
+      if (n % 6 != 0 && now == kept) continue;
+      EXPECT_EQ(now, of(anew)) << "token " << n << " head " << m << " has neither its old choice nor a new one";
+      changed += n % 6 != 0 ? 1 : 0;
+      kept = now;
+    }
+  }
+  const RetrieveStats stats = some.retriever->stats();
+  EXPECT_EQ(stats.heads_corrected + stats.heads_kept, 25 * kKvHeads);
+  EXPECT_GE(stats.heads_corrected, changed);
+  EXPECT_GT(changed, 0);
+  EXPECT_GT(stats.heads_kept, 0);
+  EXPECT_EQ(never.retriever->stats().heads_kept, 0);
+}
+
 TEST_F(SpeContextTest, AttendsToExactlyWhatItChose) {
   for (const auto& [input, reuse] : {std::pair{"embed", 1}, {"feature", 1}, {"feature", 4}}) {
     Options options = budget(48, input);
     options["decode_reuse"] = std::to_string(reuse);
+    options["decode_tau"] = "-1";  // no head chooses before its turn
     Decoding run("specontext", options), anew("specontext", budget(48, input));
     std::vector<std::int32_t> chosen;
     for (int n = 0; n < 30; ++n) {
