@@ -214,7 +214,7 @@ Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
   const double attention_ms = attention.ms();
   if (due && settings_.updates && index_of(step.layer) != nullptr) {
     // Centroids of all heads make way together. Rows of the answer are always looked at; a list is for those that are not.
-    std::vector<std::int32_t> list = head.choice.rows_at(head.choice.best(settings_.list_rows));
+    std::vector<std::int32_t> list = head.choice.rows_at(static_cast<std::int64_t>(chosen.size()) == settings_.list_rows ? chosen : head.choice.best(settings_.list_rows));
     list.erase(std::lower_bound(list.begin(), list.end(), static_cast<std::int32_t>(step.prompt_end)), list.end());
     indexes_[at(step.layer)]->replace_oldest(step.kv_head, step.query, list);
   }
