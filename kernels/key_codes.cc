@@ -55,7 +55,10 @@ void round_queries(const CodeScoresArgs& a, std::int64_t first, std::int64_t cou
     float largest = 0;
     for (std::int64_t c = 0; c < dim; ++c) largest = std::max(largest, std::abs(q[c] * steps[c]));
     const float part = largest > 0 ? 127.0f / largest : 0.0f;
-    for (std::int64_t c = 0; c < dim; ++c) out.q[i][c] = static_cast<std::int8_t>(std::nearbyint(std::clamp(q[c] * steps[c] * part, -127.0f, 127.0f)));
+    for (std::int64_t c = 0; c < dim; ++c) {
+      const float x = q[c] * steps[c] * part;
+      out.q[i][c] = std::isnan(x) ? std::int8_t{0} : static_cast<std::int8_t>(std::nearbyint(std::clamp(x, -127.0f, 127.0f)));
+    }
     out.scales[i] = a.scale * largest / 127.0f;
   }
 }

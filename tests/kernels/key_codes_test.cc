@@ -145,6 +145,14 @@ TEST(KeyCodes, BadArgumentsAreNamed) {
   args.num_rows = 1;
   ASSERT_OK(code_scores(args));
   EXPECT_EQ(scores[0], 0.0f) << "channels without width";
+  // Nothing to go by, but nothing undefined either.
+  const std::vector<float> ones(128, 1.0f), not_finite = {NAN, INFINITY, -INFINITY};
+  std::vector<float> broken = q;
+  std::copy(not_finite.begin(), not_finite.end(), broken.begin());
+  args.keys.steps = ones.data();
+  args.q = broken.data();
+  ASSERT_OK(code_scores(args));
+  args.q = q.data();
   args.kv_head = 2;
   EXPECT_EQ(code_scores(args).field(), "kv_head");
   args.kv_head = 0;
