@@ -27,6 +27,8 @@ struct MemoryDisk {
   std::atomic<int> fail_at{-1};  ///< this call fails ...
   std::atomic<bool> fail_on{false};  ///< ... and all behind it
   Status failure = Status::io("injected failure");
+  std::atomic<int> writes{0};
+  std::atomic<int> full_from{-1};  ///< the disk is full for this writing call and all behind it, as a file system finds out
 };
 
 /// The disk tier's contract in memory, failing its n-th call on request.
@@ -35,7 +37,7 @@ class MemoryTier final : public DiskTier {
   explicit MemoryTier(std::shared_ptr<MemoryDisk> disk) : d_(std::move(disk)) {}
 
   Status write(std::span<const RecordWrite> writes, Sync) override {
-    QUIRE_RETURN_IF_ERROR(call());
+    QUIRE_RETURN_IF_ERROR(writing_call());
     std::lock_guard lock(d_->mu);
     for (const auto& w : writes) {
       if (w.value) {
@@ -69,7 +71,7 @@ class MemoryTier final : public DiskTier {
     return {};
   }
   Result<Written> write_segment(SegmentId id, std::span<const Value> values) override {
-    QUIRE_RETURN_IF_ERROR(call());
+    QUIRE_RETURN_IF_ERROR(writing_call());
     std::lock_guard lock(d_->mu);
     for (const auto& v : values) {
       if (v.name.segment != id) return Status::internal("a value of another segment");
@@ -114,8 +116,8 @@ class MemoryTier final : public DiskTier {
   }
   bool wait_for_deletes(std::chrono::milliseconds) override { return false; }
   std::uint64_t free_bytes() override { return d_->free; }
-  Status flush_records() override { return call(); }
-  Status compact_records() override { return call(); }
+  Status flush_records() override { return writing_call(); }
+  Status compact_records() override { return writing_call(); }
 
  private:
   std::uint64_t bytes_of(SegmentId id) const {  // mu held
@@ -127,6 +129,11 @@ class MemoryTier final : public DiskTier {
     const int n = d_->calls++;
     const int at = d_->fail_at;
     return at >= 0 && (n == at || (d_->fail_on && n > at)) ? d_->failure : Status();
+  }
+  Status writing_call() {
+    QUIRE_RETURN_IF_ERROR(call());
+    const int n = d_->writes++, from = d_->full_from;
+    return from >= 0 && n >= from ? Status::exhausted("cannot write to the store: the disk is full") : Status();
   }
   std::shared_ptr<MemoryDisk> d_;
 };

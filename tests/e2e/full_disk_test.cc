@@ -1,0 +1,136 @@
+// A real file system that runs full under the store: the service says so, goes on answering, loses nothing, and takes documents again once there is room.
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <boost/json/serialize.hpp>
+
+#include "tests/support/service_process.h"
+
+namespace quire::testing {
+namespace {
+
+namespace json = boost::json;
+namespace fs = std::filesystem;
+
+/// A small file system of our own: needs the right to mount.
+class FullDiskTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs::create_directory(small());
+    if (::mount("quire-test", small().c_str(), "tmpfs", 0, "size=96m") != 0) GTEST_SKIP() << "cannot mount a small file system here";
+    mounted_ = true;
+    service_.start(small() / "store");
+  }
+  void TearDown() override {
+    if (!mounted_) return;
+    if (service_.running()) service_.kill();
+    ::umount2(small().c_str(), MNT_DETACH);
+  }
+
+  fs::path small() const { return folder_.path() / "small"; }
+  fs::path hog() const { return small() / "hog"; }
+  /// Takes every byte that is left.
+  void fill_disk() const {
+    const int fd = ::open(hog().c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
+    ASSERT_GE(fd, 0);
+    for (std::size_t piece = 1 << 20; piece >= 1; piece /= 2) {
+      const std::string bytes(piece, 'h');
+      while (::write(fd, bytes.data(), bytes.size()) > 0) {
+      }
+    }
+    ::close(fd);
+  }
+  RawResponse post(const std::string& id, unsigned seed) const {
+    return service_.call("POST", "/v1/documents?wait=true", R"({"id":")" + id + R"(","text":)" + quoted(sample_text(seed, 300)) + "}");
+  }
+  std::string answer(const std::string& ids) const {
+    int status = 0;
+    const auto r = service_.json("POST", "/v1/query", R"({"query":"What was built by the guild?","document_ids":)" + ids + R"(,"max_tokens":12,"cache":{"strategy":"reuse"}})", {}, &status);
+    EXPECT_EQ(status, 200) << json::serialize(r);
+    return text_at(r, "answer");
+  }
+
+  TempFolder folder_;
+  ServiceProcess service_;
+  bool mounted_ = false;
+};
+
+TEST_F(FullDiskTest, DocumentsAreRefusedWithOneClearErrorAndWhatIsStoredGoesOnAnswering) {
+  for (const auto& [id, seed] : {std::pair{"a", 1u}, {"b", 2u}}) {
+    const auto r = post(id, seed);
+    ASSERT_EQ(r.status, 200) << r.body;
+  }
+  const std::string before = answer(R"(["a","b"])");
+  fill_disk();
+  for (unsigned i = 0; i < 3; ++i) {
+    const auto refused = post("new", 10 + i);
+    EXPECT_EQ(refused.status, 503) << refused.body;
+    const auto problem = parse(refused.body);
+    EXPECT_EQ(text_at(problem, "error.code"), "overloaded");  // room may come back, unlike in a cache full of pins
+    EXPECT_NE(text_at(problem, "detail").find("disk is full"), std::string::npos) << refused.body;
+    EXPECT_EQ(service_.call("GET", "/readyz").status, 200);
+  }
+  EXPECT_EQ(service_.call("GET", "/v1/documents/new").status, 404);
+  EXPECT_EQ(answer(R"(["a","b"])"), before);
+  // Also from the disk, and where KV is missing and cannot be kept.
+  EXPECT_EQ(service_.call("POST", "/v1/admin/cache/evict", R"({"tier":"dram"})").status, 200);
+  EXPECT_EQ(answer(R"(["a","b"])"), before);
+  EXPECT_EQ(service_.call("GET", "/v1/documents/a/content").body, sample_text(1, 300));
+
+  ASSERT_TRUE(fs::remove(hog()));
+  const auto taken = post("new", 10);
+  EXPECT_EQ(taken.status, 200) << taken.body;
+  const std::string with_new = answer(R"(["a","new"])");
+  service_.kill();
+  service_.start(small() / "store");
+  EXPECT_EQ(answer(R"(["a","b"])"), before);
+  EXPECT_EQ(answer(R"(["a","new"])"), with_new);
+  EXPECT_EQ(service_.stop(), 0);
+  const auto verify = run_process({QUIRE_BINARY, "store", "verify", "--path", (small() / "store").string()});
+  EXPECT_EQ(verify.exit_code, 0) << verify.out << verify.err;
+}
+
+TEST_F(FullDiskTest, AJobThatRunsIntoAFullDiskEndsAndEveryDocumentIsThereOrFailed) {
+  const auto r = post("a", 1);
+  ASSERT_EQ(r.status, 200) << r.body;
+  const std::string before = answer(R"(["a"])");
+  constexpr int kDocuments = 12;
+  std::string documents;
+  for (int i = 0; i < kDocuments; ++i) {
+    documents += std::string(i ? "," : "") + R"({"id":"d)" + std::to_string(i) + R"(","text":)" + quoted(sample_text(static_cast<unsigned>(100 + i), 300)) + "}";
+  }
+  const auto accepted = service_.call("POST", "/v1/documents", R"({"documents":[)" + documents + "]}");
+  ASSERT_EQ(accepted.status, 202) << accepted.body;
+  const std::string job = text_at(parse(accepted.body), "job_id");
+  fill_disk();  // somewhere within the job: whatever it has reached, the following holds
+  // The events of a job end with it.
+  LoopbackClient events(service_.port(), 600);
+  ASSERT_TRUE(events.send("GET /v1/jobs/" + job + "/events HTTP/1.1\r\nHost: x\r\n\r\n"));
+  ASSERT_NE(events.read_until("event: done").find("event: done"), std::string::npos);
+  EXPECT_EQ(service_.call("GET", "/readyz").status, 200);
+  EXPECT_EQ(answer(R"(["a"])"), before);
+  std::vector<std::string> failed;
+  for (int i = 0; i < kDocuments; ++i) {
+    const std::string id = "d" + std::to_string(i);
+    const auto document = service_.call("GET", "/v1/documents/" + id);
+    if (document.status == 200 && text_at(parse(document.body), "status") == "ready") {
+      (void)answer("[\"" + id + "\"]");
+    } else {
+      EXPECT_TRUE(document.status == 404 || document.body.find("disk is full") != std::string::npos) << document.body;
+      failed.push_back(id);
+    }
+  }
+  ASSERT_TRUE(fs::remove(hog()));
+  for (const std::string& id : failed) {
+    const auto again = post(id, 500);
+    EXPECT_EQ(again.status, 200) << again.body;
+    (void)answer("[\"" + id + "\"]");
+  }
+  EXPECT_EQ(service_.stop(), 0);
+  const auto verify = run_process({QUIRE_BINARY, "store", "verify", "--path", (small() / "store").string()});
+  EXPECT_EQ(verify.exit_code, 0) << verify.out << verify.err;
+}
+
+}  // namespace
+}  // namespace quire::testing
