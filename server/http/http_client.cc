@@ -196,6 +196,10 @@ Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest&
     taken = send_all(fd, size + piece + "\r\n");
     if (piece.empty()) break;
   }
+  return read_reply(fd, server, request.method, on_piece);
+}
+
+Result<HttpResponse> read_reply(int fd, const ServerAddress& server, const std::string& method, const std::function<bool(std::string_view)>& on_piece) {
   Reader reader(fd);
   HttpResponse response;
   for (;;) {
@@ -215,7 +219,7 @@ Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest&
     response.headers = Headers();
   }
   response.content_type = std::string(response.headers.get("content-type"));
-  if (request.method == "HEAD" || response.status == 204) return response;
+  if (method == "HEAD" || response.status == 204) return response;
   const bool piecewise = on_piece && response.status < 300;
   const Status s = read_body(reader, response.headers, [&](std::string_view piece) {
     if (piecewise) return on_piece(piece);

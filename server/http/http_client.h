@@ -32,6 +32,10 @@ struct ClientRequest {
 Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest& request,
                                const std::function<bool(std::string_view)>& on_piece = {});
 
+/// What http_call() does once it has sent: reads the reply to `method` from a connected socket, which stays the caller's. `server` is named in messages.
+/// Errors: kIo (not well formed, or closed too early), kDeadlineExceeded.
+Result<HttpResponse> read_reply(int fd, const ServerAddress& server, const std::string& method, const std::function<bool(std::string_view)>& on_piece = {});
+
 /// Splits a text/event-stream into events.
 class SseReader {
  public:

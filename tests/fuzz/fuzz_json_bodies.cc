@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "server/json/admin_codec.h"
 #include "server/json/document_codec.h"
 #include "server/json/embedding_codec.h"
 #include "server/json/parse.h"
@@ -39,6 +40,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       (void)read_bulk_delete(*value, bulk);
       RetrieveRequest retrieve;
       if (!read_retrieve(*value, retrieve) && (retrieve.query.empty() || retrieve.k < 1 || retrieve.k > static_cast<std::size_t>(kMostPassages))) std::abort();
+      EvictBody evict;
+      if (!read_evict(*value, evict) && evict.older_than_seconds.value_or(0) < 0) std::abort();
+      PinBody pin;
+      if (!read_pin(*value, pin) && pin.document_ids.empty()) std::abort();
+      std::vector<std::string> exported;
+      (void)read_export(*value, exported);
       EmbeddingBody embedding;
       if (!read_embedding(*value, embedding) && (embedding.inputs.empty() || embedding.inputs.size() > kMostEmbeddingInputs)) std::abort();
       break;
