@@ -11,6 +11,7 @@ std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 const std::vector<PlugOption>& table() {
   static const std::vector<PlugOption> kTable = {
       {.name = "token_budget", .default_value = "0", .least = 0, .most = 1e9, .summary = "document tokens per layer; 0: from keep_ratio, else about a sixth"},
+      {.name = "least_tokens", .default_value = "1024", .least = 0, .most = 1e9, .summary = "document tokens per layer that stay in any case, unless keep_ratio or token_budget say how many: short contexts hold nothing to leave out"},
       {.name = "link_share", .default_value = "0.3", .least = 0, .most = 0.9, .summary = "share of what is kept beside first blocks that goes to blocks found by names in the best matches"},
       {.name = "fade", .default_value = "0.8", .least = 0, .most = 0.99, .summary = "what is left of a match one block further on"},
   };
@@ -42,7 +43,7 @@ std::int64_t budget_of(const SelectionInput& input) {
     first += static_cast<double>(always_kept_tokens(c));
   }
   if (input.keep_ratio) return static_cast<std::int64_t>(*input.keep_ratio * all + 1e-6);
-  return static_cast<std::int64_t>(std::max(share, first + kBesidesFirst * all));
+  return static_cast<std::int64_t>(std::max({share, first + kBesidesFirst * all, input.options.number(table(), "least_tokens")}));
 }
 
 struct Candidate {

@@ -159,12 +159,24 @@ std::vector<std::int32_t> words_keep(std::int64_t n, std::int32_t block, std::si
 }
 
 TEST(WordsSelectorTest, TheBudgetIsASixthOfLongContextsAndAFifthOfChunks) {
-  EXPECT_EQ(words_keep(6400, 64, 3000, {}, {}).size(), 16u);  // 0.16 of 100 blocks
-  EXPECT_EQ(words_keep(1600, 16, 800, {}, {}).size(), 17u);   // 0.17 of 100 blocks
-  EXPECT_EQ(words_keep(320, 16, 150, {}, {}), (Ids{0, 9, 10}));
+  const std::map<std::string, std::string, std::less<>> no_least = {{"least_tokens", "0"}};
+  EXPECT_EQ(words_keep(6400, 64, 3000, {}, no_least).size(), 16u);  // 0.16 of 100 blocks
+  EXPECT_EQ(words_keep(1600, 16, 800, {}, no_least).size(), 17u);   // 0.17 of 100 blocks
+  EXPECT_EQ(words_keep(320, 16, 150, {}, no_least), (Ids{0, 9, 10}));
   // Three blocks are kept whole; of four a budget below two leaves the first.
-  EXPECT_EQ(words_keep(48, 16, 5, {}, {}), (Ids{0, 1, 2}));
-  EXPECT_EQ(words_keep(64, 16, 40, {}, {}), (Ids{0}));
+  EXPECT_EQ(words_keep(48, 16, 5, {}, no_least), (Ids{0, 1, 2}));
+  EXPECT_EQ(words_keep(64, 16, 40, {}, no_least), (Ids{0}));
+}
+
+TEST(WordsSelectorTest, ShortContextsKeepALeastNumberOfTokens) {
+  EXPECT_EQ(words_keep(12800, 64, 3000, {}, {}).size(), 32u);  // 0.16 of 200 blocks are more
+  EXPECT_EQ(words_keep(1600, 16, 800, {}, {}).size(), 64u);
+  EXPECT_EQ(words_keep(320, 16, 150, {}, {}).size(), 20u);
+  EXPECT_EQ(words_keep(1030, 16, 150, {}, {}).size(), 64u);
+  EXPECT_EQ(words_keep(1600, 16, 800, {}, {{"least_tokens", "320"}}).size(), 20u);
+  // Who says how many means it.
+  EXPECT_EQ(words_keep(1600, 16, 800, 0.1, {}).size(), 10u);
+  EXPECT_EQ(words_keep(1600, 16, 800, {}, {{"token_budget", "80"}}).size(), 5u);
 }
 
 TEST(WordsSelectorTest, ABudgetThatIsAskedForComesFirst) {
