@@ -11,6 +11,7 @@
 #include "engine/cache/working_cache.h"
 #include "engine/draft/draft_documents.h"
 #include "engine/draft/draft_prompt.h"
+#include "engine/draft/short_head.h"
 #include "engine/model/forward.h"
 #include "engine/prompt/prompt_scores.h"
 #include "kernels/base/log.h"
@@ -42,10 +43,10 @@ namespace {
 
 class ModelDraft final : public Draft {
  public:
-  ModelDraft(const DraftOptions& options, std::unique_ptr<Model> model, std::unique_ptr<Tokenizer> tokenizer, std::shared_ptr<const Tokenizer> target)
+  ModelDraft(const DraftOptions& options, std::unique_ptr<Model> model, std::unique_ptr<Tokenizer> tokenizer, std::shared_ptr<const Tokenizer> target, std::unique_ptr<ShortHead> head)
       : options_(options), model_(std::move(model)), reader_(model_->twin()), tokenizer_(std::move(tokenizer)), target_(std::move(target)),
         same_ids_(tokenizer_->digest() == target_->digest()),
-        pool_(PageFormat{model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype}, 0) {
+        pool_(PageFormat{model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype}, 0), head_(std::move(head)) {
     if (options.store != nullptr) documents_.emplace(*options.store, *model_, *tokenizer_, pool_, options.chunk_tokens);
     thread_ = std::thread([this] { run(); });
   }
@@ -255,14 +256,14 @@ class ModelDraft final : public Draft {
     // What is left out leaves gaps, as in the target, unless the window ends before the prompt does.
     const Gaps gaps = prompt.num_tokens() <= room ? Gaps::kStay : Gaps::kClose;
     WorkingCache cache(pool_, model_->config().num_layers);
-    std::vector<float> logits(static_cast<std::size_t>(model_->config().vocab_size));
-    QUIRE_ASSIGN_OR_RETURN(const std::int64_t end, read(job, prompt, gaps, cache, logits.data()));
+    QUIRE_ASSIGN_OR_RETURN(const std::int64_t end, read(job, prompt, gaps, cache));
     if (job.request.max_tokens == 0) return std::vector<std::int32_t>();
-    return write(job, end, cache, logits);
+    if (head_) QUIRE_RETURN_IF_ERROR(head_->add_only(kept_ids(prompt)));
+    return write(job, end, cache);
   }
 
-  /// The prompt's KV, its scores, and logits of its last token. Returns the position behind it.
-  Result<std::int64_t> read(Job& job, const DraftPrompt& prompt, Gaps gaps, WorkingCache& cache, float* logits) {
+  /// The prompt's KV, its scores, and what its last token says of the next (result_). Returns the position behind it.
+  Result<std::int64_t> read(Job& job, const DraftPrompt& prompt, Gaps gaps, WorkingCache& cache) {
     std::optional<PromptScores> scores;
     if (job.request.score_window > 0) {
       PromptScores::Settings settings;
@@ -275,13 +276,27 @@ class ModelDraft final : public Draft {
       const std::vector<std::int32_t> positions = positions_of(piece, gaps, position);
       // The answer begins with the last token's logits: that one is read in any case.
       const bool placed = piece.document && !last && documents_->place(piece.ids, piece.kept, {job.request.tenant, job.request.salt_digest}, positions, cache);
-      if (!placed) QUIRE_RETURN_IF_ERROR(read_piece(job, piece, positions, cache, last ? logits : nullptr, scores ? &*scores : nullptr));
+      if (!placed) QUIRE_RETURN_IF_ERROR(read_piece(job, piece, positions, cache, last, scores ? &*scores : nullptr));
       position += gaps == Gaps::kStay ? static_cast<std::int64_t>(piece.ids.size()) : static_cast<std::int64_t>(positions.size());
     }
     if (!scores) return position;
     job.answer->give_scores(prompt.bring_back(scores->scores()));
     tell(job, /*last=*/false);
     return position;
+  }
+
+  static std::vector<std::int32_t> kept_ids(const DraftPrompt::Piece& piece) {
+    std::vector<std::int32_t> out;
+    for (const KvStretch& s : piece.kept) out.insert(out.end(), piece.ids.begin() + s.begin, piece.ids.begin() + s.end);
+    return out;
+  }
+  static std::vector<std::int32_t> kept_ids(const DraftPrompt& prompt) {
+    std::vector<std::int32_t> out;
+    for (const DraftPrompt::Piece& piece : prompt.pieces()) {
+      const std::vector<std::int32_t> ids = kept_ids(piece);
+      out.insert(out.end(), ids.begin(), ids.end());
+    }
+    return out;
   }
 
   /// Of the kept tokens of a piece that begins at `begin`.
@@ -294,42 +309,51 @@ class ModelDraft final : public Draft {
     return out;
   }
 
-  Status read_piece(const Job& job, const DraftPrompt::Piece& piece, std::span<const std::int32_t> positions, WorkingCache& cache, float* logits, PromptScores* scores) {
-    std::vector<std::int32_t> ids;
-    for (const KvStretch& s : piece.kept) ids.insert(ids.end(), piece.ids.begin() + s.begin, piece.ids.begin() + s.end);
+  Status read_piece(const Job& job, const DraftPrompt::Piece& piece, std::span<const std::int32_t> positions, WorkingCache& cache, bool last, PromptScores* scores) {
+    const std::vector<std::int32_t> ids = kept_ids(piece);
     const auto chunk = static_cast<std::size_t>(options_.chunk_tokens);
     for (std::size_t at = 0; at < ids.size(); at += chunk) {
       if (unwanted(job)) return Status::cancelled("the look-ahead is not wanted any more");
       const std::size_t n = std::min(chunk, ids.size() - at);
       const auto part = positions.subspan(at, n);
       const bool scoring = scores != nullptr && part.back() >= scores->first_position();
-      QUIRE_RETURN_IF_ERROR(pass(std::span(ids).subspan(at, n), part, cache, at + n == ids.size() ? logits : nullptr, scoring ? scores : nullptr));
+      QUIRE_RETURN_IF_ERROR(pass(std::span(ids).subspan(at, n), part, cache, last && at + n == ids.size(), scoring ? scores : nullptr));
     }
     return {};
   }
 
-  Result<std::vector<std::int32_t>> write(const Job& job, std::int64_t begin, WorkingCache& cache, std::vector<float>& logits) {
+  Result<std::vector<std::int32_t>> write(const Job& job, std::int64_t begin, WorkingCache& cache) {
     std::vector<std::int32_t> out;
     const auto& ends = tokenizer_->eos_ids();
     for (;;) {
-      out.push_back(static_cast<std::int32_t>(argmax(logits.data(), std::min<std::int64_t>(tokenizer_->vocab_size(), model_->config().vocab_size))));
+      QUIRE_ASSIGN_OR_RETURN(const std::int32_t next, best_token());
+      out.push_back(next);
       if (static_cast<std::int32_t>(out.size()) >= job.request.max_tokens || std::binary_search(ends.begin(), ends.end(), out.back())) break;
       if (unwanted(job)) return Status::cancelled("the look-ahead is not wanted any more");
       const auto position = static_cast<std::int32_t>(begin + static_cast<std::int64_t>(out.size()) - 1);
-      QUIRE_RETURN_IF_ERROR(pass(std::span(out).last(1), std::span(&position, 1), cache, logits.data(), nullptr));
+      QUIRE_RETURN_IF_ERROR(pass(std::span(out).last(1), std::span(&position, 1), cache, true, nullptr));
     }
     return to_target(std::move(out));
   }
 
-  Status pass(std::span<const std::int32_t> ids, std::span<const std::int32_t> positions, WorkingCache& cache, float* logits, ForwardHook* hook) {
+  /// The last row's.
+  Result<std::int32_t> best_token() {
+    if (head_) return head_->best(result_.data());
+    return static_cast<std::int32_t>(argmax(result_.data(), std::min(tokenizer_->vocab_size(), model_->config().vocab_size)));
+  }
+
+  Status pass(std::span<const std::int32_t> ids, std::span<const std::int32_t> positions, WorkingCache& cache, bool result, ForwardHook* hook) {
     const auto last = static_cast<std::int32_t>(ids.size()) - 1;
     ForwardRequest request{};
     request.token_ids = ids;
     request.positions = positions;
     request.cache = &cache;
     request.hook = hook;
-    if (logits != nullptr) request.logit_rows = std::span(&last, 1);
-    request.logits = logits;
+    if (result) {
+      request.logit_rows = std::span(&last, 1);
+      result_.resize(static_cast<std::size_t>(head_ ? model_->config().hidden_size : model_->config().vocab_size));
+      (head_ ? request.hidden : request.logits) = result_.data();
+    }
     return forward(*model_, request, workspace_);
   }
 
@@ -341,6 +365,8 @@ class ModelDraft final : public Draft {
   const bool same_ids_;
   PagePool pool_;
   std::optional<DraftDocuments> documents_;  // the thread's; set before it begins
+  const std::unique_ptr<ShortHead> head_;    // the thread's; null: the whole head
+  std::vector<float> result_;    // the thread's: the last row's hidden state with head_, else its logits
   ForwardWorkspace workspace_;   // the thread's
   std::mutex mu_;
   std::condition_variable changed_;
@@ -354,7 +380,9 @@ class ModelDraft final : public Draft {
 }  // namespace
 
 std::unique_ptr<Draft> make_draft(const DraftOptions& options, std::unique_ptr<Model> model, std::unique_ptr<Tokenizer> tokenizer, std::shared_ptr<const Tokenizer> target) {
-  return std::make_unique<ModelDraft>(options, std::move(model), std::move(tokenizer), std::move(target));
+  auto head = ShortHead::make(*model, std::min(tokenizer->vocab_size(), model->config().vocab_size), options.common_tokens, tokenizer->eos_ids());
+  if (!head.ok()) log_warning("the draft writes with its whole head", {{"reason", head.status().message()}});
+  return std::make_unique<ModelDraft>(options, std::move(model), std::move(tokenizer), std::move(target), head.ok() ? std::move(*head) : nullptr);
 }
 
 Result<std::unique_ptr<Draft>> load_draft(const DraftOptions& options, std::shared_ptr<const Tokenizer> target) {

@@ -99,6 +99,7 @@ struct DraftOptions {
   ModelOptions model;
   std::int32_t max_queue = 8;     ///< waiting jobs; one more has no look-ahead
   std::int32_t chunk_tokens = 256;
+  std::int32_t common_tokens = 16384;  ///< of a large vocabulary, the first that a look-ahead chooses among beside the prompt's own (ShortHead); 0: all
   Store* store = nullptr;         ///< where KV of documents is kept; null: none is. Must outlive the draft
 };
 

@@ -41,13 +41,21 @@ class LlamaModel final : public Model {
   }
   Compute& compute() const override { return *compute_; }
 
-  Status embed(std::span<const std::int32_t> ids, float* x) const override {
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      if (ids[i] < 0 || ids[i] >= config_.vocab_size) {
-        return Status::invalid("token_ids", "token " + std::to_string(ids[i]) + " at index " + std::to_string(i) +
-                                                " is outside the model's vocabulary of " + std::to_string(config_.vocab_size));
-      }
+  Result<std::unique_ptr<ComputeMatrix>> head_rows(std::span<const std::int32_t> token_ids) const override {
+    if (!config_.tie_word_embeddings || memory_ != nullptr) return std::unique_ptr<ComputeMatrix>();
+    QUIRE_RETURN_IF_ERROR(check(token_ids));
+    const std::size_t row_bytes = static_cast<std::size_t>(config_.hidden_size) * dtype_bytes(w_.embedding.dtype);
+    std::vector<std::byte> rows(token_ids.size() * row_bytes);
+    for (std::size_t i = 0; i < token_ids.size(); ++i) {
+      const auto row = w_.embedding.bytes().subspan(static_cast<std::size_t>(token_ids[i]) * row_bytes, row_bytes);
+      std::copy(row.begin(), row.end(), rows.begin() + static_cast<std::ptrdiff_t>(i * row_bytes));
     }
+    const WeightPart part{rows.data(), static_cast<std::int64_t>(token_ids.size())};
+    return compute_->pack(std::span(&part, 1), config_.hidden_size, w_.embedding.dtype, options_.weights);
+  }
+
+  Status embed(std::span<const std::int32_t> ids, float* x) const override {
+    QUIRE_RETURN_IF_ERROR(check(ids));
     return compute_->embed(w_.embedding.data, w_.embedding.dtype, config_.vocab_size, config_.hidden_size, ids, x);
   }
 
@@ -112,6 +120,15 @@ class LlamaModel final : public Model {
   }
 
  private:
+  Status check(std::span<const std::int32_t> ids) const {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] < 0 || ids[i] >= config_.vocab_size) {
+        return Status::invalid("token_ids", "token " + std::to_string(ids[i]) + " at index " + std::to_string(i) +
+                                                " is outside the model's vocabulary of " + std::to_string(config_.vocab_size));
+      }
+    }
+    return {};
+  }
   const LlamaLayer& layer(std::int32_t i) const { return w_.layers.at(static_cast<std::size_t>(i)); }
 
   Status norm_into(const float* x, const ComputeValues& weight, std::int64_t rows, float* out) {

@@ -48,6 +48,9 @@ class Model {
   virtual std::int64_t memory_bytes() const = 0;
   /// The same weights and RoPE table, not copied, with buffers of its own: its compute methods may run beside those of this one, with the same results.
   virtual std::unique_ptr<Model> twin() const = 0;
+  /// Rows of the head, packed as it is: a product with them gives the logits of these tokens alone, with the same bits. Null where they are not at hand: a head that is not the embedding
+  /// table, or a device that keeps that. Errors: kInvalidArgument (id outside the vocabulary), those of Compute::pack().
+  virtual Result<std::unique_ptr<ComputeMatrix>> head_rows(std::span<const std::int32_t> token_ids) const = 0;
   /// Who computes the methods below, for what a pass needs besides.
   virtual Compute& compute() const = 0;
 
