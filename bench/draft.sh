@@ -17,7 +17,7 @@ set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 model="$ROOT/models/demo"; draft=; early=; suites=encyclopedia; per_kind=12; per_task=2; state=
 parts=kv,prompt,lookahead,drafts,reading,sparse,samkv
-kv_capacities="64 128 256 512 1024"; prompt_capacities="256 512 1024"; lookaheads="0 1 2 4 8 16 64"; hot_rows="216 432"
+kv_capacities="64 128 256 512 1024"; prompt_capacities="256 512 1024"; lookaheads="0 1 2 4 8 12 16 64"; hot_rows="216 432"
 while [ $# -gt 0 ]; do
   case "$1" in
     --quick) per_kind=2; per_task=1; kv_capacities="64 128"; prompt_capacities="256"; lookaheads="0 16" ;;

@@ -108,7 +108,7 @@ class Bench {
     const Measured alone = over_documents(cache);
     row("samkv", alone, "");
     cache.compress = "speckv";
-    for (const char* tokens : {"0", "8", "16", "64"}) {
+    for (const char* tokens : {"0", "8", "12", "16", "64"}) {
       cache.options = PlugOptions(Given{{"capacity", "512"}, {"drop_mode", "drop"}, {"lookahead", tokens}});
       const Measured m = over_documents(cache);
       row(std::string("samkv, speckv, look-ahead ") + tokens, m,

@@ -35,7 +35,7 @@ std::vector<PlugOption> window_options(std::string_view reduce) {
 }
 
 PlugOption lookahead_option() {
-  return {.name = "lookahead", .default_value = "16", .least = 0, .most = kMostLookAhead, .summary = "tokens of the draft's answer whose attention ranks, too"};
+  return {.name = "lookahead", .default_value = "12", .least = 0, .most = kMostLookAhead, .summary = "tokens of the draft's answer whose attention ranks, too"};
 }
 
 std::vector<PlugOption> sparse_prefill_options() {
