@@ -22,6 +22,8 @@ WORDS = sorted({*ANIMALS, *COLOURS, *GOODS, *HOBBIES, *INDUSTRIES, *MATERIALS, *
 SHORT_COMPARISON = ("{a} or {b}, less?", "{a} or {b}, more?")
 SHORT_CHAIN = {2: "{e}, twice?", 3: "{e}, three times?"}
 SHORT_GROUP = {"list": "{v}: who?", "count": "{v}: how many?"}
+PLAIN_SHARE = 0.6
+MOST_PLAIN = 60  # lines: beyond, there are too few plain words for names
 
 
 def _documents(rng, lines):
@@ -91,8 +93,8 @@ def chains(rng, count, split):
     namer, mark = names.Namer(rng, split), rng.choice(MARKS)
     hops = rng.choice((2, 2, 2, 3))
     path = _path(rng, hops)
-    short = rng.random() < 0.6
-    plain = short and rng.random() < 0.6
+    short = rng.random() < 0.4
+    plain = short and count <= MOST_PLAIN and rng.random() < PLAIN_SHARE
     levels, follow = _plain_chains(rng, count, hops) if plain else _named_chains(rng, namer, count, path)
     lines = [(name, f"{name}{mark}{step[name]}.") for here, step in zip(levels, follow) for name in here]
     rng.shuffle(lines)
@@ -122,14 +124,16 @@ def _path(rng, hops):
 
 
 def comparisons(rng, count, split):
-    """A number for every name, of one digit up to what the encyclopedia holds; every pair may be asked about."""
+    """A number for every name, of one digit up to what the encyclopedia holds; every pair may be asked about. A question may
+    repeat the numbers of both names or of one: to compare forms before looking up two at once does."""
     namer, mark = names.Namer(rng, split), rng.choice(MARKS)
     (type_, relation), wording = rng.choice(list(COMPARISONS.items()))
     kind = RELATIONS[type_][relation].value
     one, two, more = (lambda: str(rng.randint(1, 9))), (lambda: str(rng.randint(10, 99))), (lambda: str(rng.randint(100, 9999)))
     draw = rng.choice((one, one, one, two, two, more, *[lambda: draw_value(rng, kind, namer, type_)] * 3))
     short = rng.random() < 0.6
-    plain = short and rng.random() < 0.6
+    plain = short and count <= MOST_PLAIN and rng.random() < PLAIN_SHARE
+    told = rng.choice((0, 1, 2))  # numbers that a question repeats
     if short:
         wording = SHORT_COMPARISON
     if plain:
@@ -142,7 +146,9 @@ def comparisons(rng, count, split):
     for low, high in rng.sample(pairs, min(len(pairs), 40)):
         a, b = rng.sample((low, high), 2)
         larger = rng.random() < 0.5
-        questions.append(("comparison", wording[larger].format(a=items[a][0], b=items[b][0]), items[high if larger else low][0], [a, b]))
+        hints = rng.sample((told > 0, told > 1), 2)
+        first, second = (f"{items[i][0]} ({items[i][1]})" if hint else items[i][0] for i, hint in zip((a, b), hints))
+        questions.append(("comparison", wording[larger].format(a=first, b=second), items[high if larger else low][0], [a, b]))
     return _context(rng, [f"{k}{mark}{v}." for k, v in items], questions)
 
 
@@ -150,9 +156,9 @@ def other_names(rng, count, split):
     """Every second key has another name, under which its value is given."""
     namer, mark = names.Namer(rng, split), rng.choice(MARKS)
     explained, given, questions = [], [], []
-    plain = rng.random() < 0.3
+    plain = count <= MOST_PLAIN and rng.random() < 0.3
     words = rng.sample(WORDS, len(WORDS)) if plain else []
-    for i in range(max(2, min(count * 2 // 3, len(WORDS) // 3))):
+    for i in range(max(2, min(count * 2 // 3, len(WORDS) // 3 if plain else count))):
         key, value, other = ((words.pop(), words.pop(), words.pop()) if plain else
                              (_any_name(rng, namer), _word(rng, namer), namer.alias()))
         if i % 2 == 0:
@@ -187,7 +193,8 @@ def groups(rng, count, split):
 def several_values(rng, count, split):
     """Keys with one to four numbers, all asked for at once."""
     del split  # its keys are words that every split uses
-    keys = [f"{a} {n}" for a, n in zip(rng.sample(ADJECTIVES, min(count, len(ADJECTIVES))), rng.sample(NOUNS, min(count, len(NOUNS))))]
+    keys = [f"{a} {n}" for a in ADJECTIVES for n in NOUNS]
+    rng.shuffle(keys)
     mark, digits = rng.choice(MARKS), rng.choice((1, 2, 4, 7))
     items = [(k, str(rng.randint(10 ** (digits - 1), 10 ** digits - 1))) for k in keys[:max(2, count // 2)] for _ in range(rng.randint(1, 4))][:count]
     rng.shuffle(items)
@@ -228,7 +235,7 @@ def variables(rng, count, split):
 
 # Cards and absent keys gain from the first million tokens on, other names and several values slowly; the rest did not form at the
 # size of demo (models/README.md) and is kept for larger models.
-ALL = ((cards_or_none, 0.35), (other_names, 0.25), (several_values, 0.15), (chains, 0.1), (comparisons, 0.05), (groups, 0.05), (variables, 0.05))
+ALL = ((cards_or_none, 0.3), (other_names, 0.15), (several_values, 0.2), (chains, 0.1), (comparisons, 0.2), (groups, 0.03), (variables, 0.02))
 
 
 def draw(rng, count, split):

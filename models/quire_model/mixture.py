@@ -9,7 +9,7 @@ import random
 
 import numpy as np
 
-from . import exercises, names
+from . import exercises, haystack, names
 from .encyclopedia import Encyclopedia, Style, tokens_per_entity
 from .prompt import PAD
 
@@ -22,11 +22,12 @@ LM_SHARE = 0.15    # share of the documents' positions that also count, as langu
 LM_WEIGHT = 0.25
 WANTED_SHARE = 6   # a batch predicts at most 1 / WANTED_SHARE of its positions
 MAX_TRIES = 200
-LONGEST_EXERCISE = 512  # tokens of a row
+SHORTEST_HAYSTACK = 512  # tokens of a row
+LONGEST_EXERCISE = 512  # tokens of a row, unless a part says otherwise
 # How often kinds are asked relative to each other, where the context has them.
-WEIGHTS = {"single": 1.0, "continuation": 2.0, "alias": 0.8, "update": 0.9, "two_hop": 1.8, "three_hop": 1.0, "comparison": 1.6,
-           "count": 0.8, "list": 0.8, "needle": 0.5, "needle_multi_key": 0.6, "needle_multi_value": 0.6,
-           "needle_multi_query": 0.6, "variable_tracking": 0.6, "few_shot": 0.6, "absent": 1.0, "card": 1.0}
+WEIGHTS = {"single": 1.0, "continuation": 2.0, "alias": 0.8, "update": 0.9, "two_hop": 1.8, "three_hop": 1.0, "comparison": 1.0,
+           "count": 0.6, "list": 0.6, "needle": 0.5, "needle_multi_key": 0.6, "needle_multi_value": 1.2,
+           "needle_multi_query": 0.6, "variable_tracking": 0.3, "few_shot": 0.6, "absent": 1.0, "card": 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,13 +35,16 @@ class Part:
     """The mixture from a share of the training on."""
     start: float
     lengths: dict            # length -> weight
-    cards: float = 0.0       # share of rows up to LONGEST_EXERCISE that are "key: value" cards
+    cards: float = 0.0       # share of rows up to `longest` that are "key: value" cards
     exercises: float = 0.0   # share of those rows that drill one skill of exercises.ALL
+    longest: int = LONGEST_EXERCISE
+    haystacks: float = 0.0   # share of rows from SHORTEST_HAYSTACK on that hide numbers as RULER does
     listing: float = 0.04
     plans: tuple = (0.25, 0.40, 0.22, 0.13)
     wide_share: float = names.WIDE_SHARE
 
 
+HOPS = (0.24, 0.40, 0.28, 0.08)  # plans of worlds: more chains, less to count
 CURRICULA = {
     # From random weights: copying from prose first, binding by cards, then length (design: what is learnt in which order).
     "full": (
@@ -71,6 +75,12 @@ CURRICULA = {
         Part(0.30, {256: 0.1, 512: 0.2, 1024: 0.3, 2048: 0.3, 4096: 0.1}, 0.0, 0.20),
         Part(0.60, {512: 0.15, 1024: 0.25, 2048: 0.3, 4096: 0.2, 8192: 0.1}, 0.0, 0.15),
         Part(0.85, {512: 0.1, 1024: 0.2, 2048: 0.35, 4096: 0.2, 8192: 0.15}, 0.0, 0.10),
+    ),
+    # For weights with skills in short rows: long rows, drilled too, and fewer worlds for what does not form.
+    "lengthen": (
+        Part(0.00, {256: 0.1, 512: 0.25, 1024: 0.25, 2048: 0.25, 4096: 0.15}, 0.0, 0.25, 8192, 0.12, plans=HOPS),
+        Part(0.30, {512: 0.15, 1024: 0.25, 2048: 0.25, 4096: 0.2, 8192: 0.15}, 0.0, 0.2, 8192, 0.12, plans=HOPS),
+        Part(0.65, {512: 0.1, 1024: 0.2, 2048: 0.25, 4096: 0.2, 8192: 0.25}, 0.0, 0.15, 8192, 0.12, plans=HOPS),
     ),
 }
 
@@ -104,10 +114,12 @@ def style_for(length, part, rng):
 def draw_context(rng, length, part, split, scale):
     drawn = rng.random()
     lines = max(2, int(scale * length / rng.uniform(15, 26)))
-    if length <= LONGEST_EXERCISE and drawn < part.cards:
+    if length <= part.longest and drawn < part.cards:
         return exercises.cards(rng, lines, split)
-    if length <= LONGEST_EXERCISE and drawn < part.cards + part.exercises:
+    if length <= part.longest and drawn < part.cards + part.exercises:
         return exercises.draw(rng, lines, split)
+    if length >= SHORTEST_HAYSTACK and drawn > 1 - part.haystacks:
+        return haystack.draw(rng, lines, split)
     style = style_for(length, part, rng)
     entities = max(2, round(scale * (length - question_room(length)) * rng.uniform(0.72, 0.98) / tokens_per_entity(style)))
     return Encyclopedia(rng, entities, style, split).build(max_questions=max(4, length // 100))

@@ -1,6 +1,7 @@
 """python -m unittest discover -s models/tests   (the standard library is enough for this file)"""
 import collections
 import random
+import re
 import sys
 import unittest
 from pathlib import Path
@@ -63,18 +64,24 @@ class ExercisesTest(unittest.TestCase):
         self.assertGreater(min(hops["two_hop"], hops["three_hop"]), 50)
 
     def test_comparisons_name_the_smaller_or_larger(self):
-        digits = set()
+        digits, repeated = set(), collections.Counter()
         for context in contexts(exercises.comparisons):
             values = {k: int(v) for k, v, _ in lines_of(context)}
             digits |= {len(str(v)) for v in values.values()}
             for q in context.questions:
                 pair = [k for k in values if k in q.text]
                 self.assertEqual(len(pair), 2)
-                larger = any(q.text == wording[1].format(a=a, b=b) for wording in (*asking.COMPARISONS.values(), exercises.SHORT_COMPARISON)
+                hints = re.findall(r" \((\d+)\)", q.text)
+                repeated[len(hints)] += 1
+                for key in pair:
+                    self.assertIn(f"{key} (" in q.text, (False, f"{key} ({values[key]})" in q.text))
+                plain = re.sub(r" \(\d+\)", "", q.text)
+                larger = any(plain == wording[1].format(a=a, b=b) for wording in (*asking.COMPARISONS.values(), exercises.SHORT_COMPARISON)
                              for a, b in (pair, pair[::-1]))
                 self.assertEqual(q.answer, (max if larger else min)(pair, key=values.get))
                 self.assert_support(q, pair)
         self.assertLessEqual({1, 2, 4}, digits)
+        self.assertGreater(min(repeated[n] for n in (0, 1, 2)), 50)
 
     def test_other_names_lead_to_the_value(self):
         asked = 0
@@ -135,7 +142,7 @@ class ExercisesTest(unittest.TestCase):
 
     def test_the_same_for_the_same_seed_and_any_size(self):
         for make, _ in exercises.ALL:
-            for count in (1, 2, 3, 60):
+            for count in (1, 2, 3, 60, 300):
                 first, second = (make(random.Random(count), count, "train") for _ in range(2))
                 self.assertEqual([d.text for d in first.documents], [d.text for d in second.documents])
                 self.assertEqual([(q.text, q.answer) for q in first.questions], [(q.text, q.answer) for q in second.questions])
