@@ -162,6 +162,7 @@ struct Plan {
   double keep_ratio = 1, recompute_ratio = 0;     ///< api.md §1
   double predicted_load_ms = 0, predicted_prefill_ms = 0;
   std::vector<Span> spans;
+  void add_fallback(const std::string& why) { fallback = fallback ? *fallback + "; " + why : why; }
   double hit_ratio() const { return prompt_tokens ? static_cast<double>(fates.cached()) / static_cast<double>(prompt_tokens) : 0; }
 };
 

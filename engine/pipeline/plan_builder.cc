@@ -4,24 +4,14 @@
 #include <limits>
 #include <map>
 
-#include "engine/compress/compressor.h"
+#include "engine/pipeline/plan_choices.h"
 #include "engine/pipeline/plug_inputs.h"
-#include "engine/retrieve/decode_choice.h"
-#include "engine/retrieve/retriever.h"
+#include "engine/pipeline/request_checks.h"
 
 namespace quire {
 namespace {
 
 std::int64_t count(const std::vector<std::int32_t>& ids) { return static_cast<std::int64_t>(ids.size()); }
-
-Status check_ids(const EngineFacts& facts, std::span<const std::int32_t> ids, const std::string& field) {
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] >= 0 && ids[i] < facts.vocab_size) continue;
-    return Status::invalid(field, "token id " + std::to_string(ids[i]) + " at " + std::to_string(i) + " is outside the vocabulary of " +
-                                      std::to_string(facts.vocab_size));
-  }
-  return {};
-}
 
 MissReason reason_of_miss(const EngineFacts& facts, const QueryRequest& request, const QueryContext& context, const ContextKey& expected) {
   if (!context.key) return MissReason::kNotCached;
@@ -71,115 +61,6 @@ void describe_contexts(const EngineFacts& facts, const QueryRequest& request, co
     qp.plan.contexts.push_back(std::move(planned));
     qp.work.push_back(std::move(work));
   }
-}
-
-void add_fallback(Plan& plan, const std::string& why) { plan.fallback = plan.fallback ? *plan.fallback + "; " + why : why; }
-
-/// Predicted ms until the first token if `strategy` served the documents: its usual share of their stored KV is read, and of their tokens
-/// computed again; what is not stored is computed. 0 when speeds are not known.
-double predicted_ms(const EngineFacts& facts, const Speeds& speeds, const QueryRequest& request, const Strategy& strategy, const QueryPlan& qp) {
-  if (speeds.prefill_tokens_per_ms <= 0) return 0;
-  const bool first_exact = request.prefix_ids == facts.ingest_prefix;
-  double dram = 0, disk = 0;
-  auto computed = static_cast<double>(qp.plan.prefix_tokens + qp.plan.suffix_tokens);
-  bool first = true;
-  for (std::size_t i = 0; i < qp.plan.contexts.size(); ++i) {
-    const PlannedContext& c = qp.plan.contexts[i];
-    if (c.num_tokens == 0 || c.duplicate) continue;
-    const bool exact = first && first_exact;
-    first = false;
-    if (!c.cached || (strategy.same_as_recompute && (strategy.name == "recompute" || !exact))) {
-      computed += static_cast<double>(c.num_tokens);
-      continue;
-    }
-    if (!exact) computed += strategy.typical_recompute * static_cast<double>(c.num_tokens);
-    const double bytes = strategy.typical_load * static_cast<double>(qp.work[i].layout.total_bytes());
-    (c.blocks.front().tier == Tier::kDram ? dram : disk) += bytes;
-  }
-  if ((dram > 0 && speeds.dram_bytes_per_ms <= 0) || (disk > 0 && speeds.disk_bytes_per_ms <= 0)) return 0;
-  return computed / speeds.prefill_tokens_per_ms + (dram > 0 ? dram / speeds.dram_bytes_per_ms : 0) + (disk > 0 ? disk / speeds.disk_bytes_per_ms : 0);
-}
-
-AutoChoice choose(const EngineFacts& facts, const Speeds& speeds, const QueryRequest& request, const QueryPlan& qp) {
-  AutoInput input;
-  input.prompt_tokens = qp.plan.prompt_tokens;
-  input.small_context_tokens = facts.small_context_tokens;
-  for (const PlannedContext& c : qp.plan.contexts) input.cached_tokens += c.cached ? c.num_tokens : 0;
-  const auto predicted = [&](std::string_view name) {
-    const auto strategy = find_strategy(name);
-    return strategy.ok() ? predicted_ms(facts, speeds, request, *strategy, qp) : 0;
-  };
-  input.recompute_ms = predicted("recompute");
-  input.exact_ms = predicted("exact");
-  if (request.certified_strategy && find_strategy(*request.certified_strategy).ok()) {
-    input.certified_strategy = request.certified_strategy;
-    input.certified_ms = predicted(*request.certified_strategy);
-  }
-  return choose_strategy(input);
-}
-
-/// Why `auto` may leave nothing out, if that is so.
-std::string dense_because(const QueryPlan& qp) {
-  const Plan& plan = qp.plan;
-  const auto drop = plan.options.given().find("drop_mode");
-  if (drop != plan.options.given().end() && drop->second == "drop") return "compression drops rows, there is nothing to choose from";
-  if (qp.strategy.same_as_recompute) return "strategy " + plan.strategy + " promises the answer of a full prefill";
-  if (plan.strategy_asked == "auto") return "the fidelity test that strategy " + plan.strategy + " passed is one of dense decoding; name a strategy or a retriever to leave rows out";
-  return {};
-}
-
-/// What a decode step attends to, where the request leaves that to the service.
-Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
-  Plan& plan = qp.plan;
-  plan.decode = request.cache.decode;
-  if (plan.decode != "auto") return {};
-  std::vector<std::string> names;
-  for (const std::string& name : retriever_names()) {
-    // Sinks and windows differ: some can do nothing with a small budget, or with one that is no whole number of their pages.
-    QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(name));
-    if (retriever->check(plan.options).ok()) names.push_back(name);
-  }
-  DecodeInput input;
-  const double kept = static_cast<double>(plan.document_tokens) * qp.strategy.typical_load;
-  input.rows = plan.prefix_tokens + plan.suffix_tokens + static_cast<std::int64_t>(kept) + request.sampling.max_tokens;
-  input.budget = static_cast<std::int64_t>(plan.options.number(auto_decode_options(), "decode_budget"));
-  input.dense_because = dense_because(qp);
-  input.head = facts.retrieval_head;
-  input.names = names;
-  input.device = facts.device;
-  DecodeChoice choice = choose_decode(input);
-  plan.decode = std::move(choice.decode);
-  plan.decode_reason = std::move(choice.reason);
-  return {};
-}
-
-Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, QueryPlan& qp) {
-  Plan& plan = qp.plan;
-  plan.strategy_asked = request.cache.strategy;
-  std::string name = request.cache.strategy;
-  if (name == "auto") {
-    AutoChoice choice = choose(facts, speeds, request, qp);
-    name = std::move(choice.strategy);
-    plan.reason = std::move(choice.reason);
-  }
-  QUIRE_ASSIGN_OR_RETURN(qp.strategy, find_strategy(name));
-  plan.strategy = qp.strategy.name;
-  plan.selector = qp.strategy.selector;
-  plan.options = request.cache.options;
-  plan.prompt_compression = request.cache.prompt_compression;
-  plan.prompt_options = request.cache.prompt_options;
-  plan.recomputer = recomputer_of(qp.strategy, request.cache.options);
-  plan.compress = request.cache.compress == "auto" ? "none" : request.cache.compress;
-  QUIRE_RETURN_IF_ERROR(choose_retriever(facts, request, qp));
-  std::string unused;
-  const auto note = [&unused](bool asked, bool taken, const char* what) {
-    if (!asked || taken) return;
-    unused += unused.empty() ? what : std::string(" and ") + what;
-  };
-  note(request.cache.keep_ratio.has_value(), qp.strategy.takes_keep_ratio, "keep_ratio");
-  note(request.cache.recompute_ratio.has_value(), qp.strategy.takes_recompute_ratio, "recompute_ratio");
-  if (!unused.empty()) add_fallback(plan, "strategy " + plan.strategy + " does not take " + unused);
-  return {};
 }
 
 /// Offsets in the concatenation; empty contexts and dropped duplicates take no room.
@@ -312,54 +193,7 @@ void fit_window(const EngineFacts& facts, const Selection& fixed, Selection& sel
     over -= c->tokens;
   }
   selection.drop(dropped);
-  add_fallback(plan, std::to_string(dropped.size()) + " blocks less than chosen, so that the rest fits the window");
-}
-
-void predict(const EngineFacts& facts, const Speeds& speeds, QueryPlan& qp) {
-  Plan& plan = qp.plan;
-  double dram = 0, disk = 0;
-  std::int64_t computed = plan.prefix_tokens + plan.suffix_tokens - qp.shared_tokens;
-  for (std::size_t i = 0; i < qp.work.size(); ++i) {
-    const PlannedContext& c = plan.contexts[i];
-    const ContextWork& w = qp.work[i];
-    if (w.source == ContextSource::kAlone || w.source == ContextSource::kInPlace) computed += c.num_tokens;
-    if (w.source == ContextSource::kAlone) computed += count(facts.ingest_prefix);
-    if (w.source != ContextSource::kStored) continue;
-    for (std::size_t b = 0; b < c.blocks.size(); ++b) {
-      if (c.blocks[b].kept_layers == 0) continue;
-      const auto bytes = static_cast<double>(w.layout.layer_bytes(static_cast<std::int32_t>(b)) * facts.shape.num_layers);
-      (c.blocks[b].tier == Tier::kDram ? dram : disk) += bytes;
-    }
-  }
-  plan.predicted_load_ms = (speeds.dram_bytes_per_ms > 0 ? dram / speeds.dram_bytes_per_ms : 0) +
-                           (speeds.disk_bytes_per_ms > 0 ? disk / speeds.disk_bytes_per_ms : 0);
-  plan.predicted_prefill_ms = speeds.prefill_tokens_per_ms > 0 ? static_cast<double>(computed) / speeds.prefill_tokens_per_ms : 0;
-}
-
-Fate fate_of(const ContextWork& work, const PlannedContext& context, const PlannedBlock& block) {
-  switch (work.source) {
-    case ContextSource::kNothing: return Fate::kDropped;
-    case ContextSource::kInPlace: return context.cached ? Fate::kRecomputed : Fate::kComputed;
-    case ContextSource::kAlone: return Fate::kComputed;
-    case ContextSource::kStored: break;
-  }
-  if (block.kept_layers == 0) return Fate::kDropped;
-  return block.recomputed_tokens > 0 ? Fate::kRecomputed : Fate::kReused;
-}
-
-Status check_head(const EngineFacts& facts, const QueryRequest& request) {
-  if (request.cache.decode == "auto" || facts.retrieval_head) return {};
-  QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(request.cache.decode));
-  if (!retriever->wants_head()) return {};
-  if (facts.draft_window == 0) {
-    return Status::invalid("cache.decode", request.cache.decode + " chooses by a retrieval head and this service has none: name its folder in model.retrieval_head_path, or in model.draft_path that of a draft "
-                                                                  "with the model's tokens, or take freekv or auto");
-  }
-  std::int64_t tokens = static_cast<std::int64_t>(request.prefix_ids.size() + request.suffix_ids.size()) + request.sampling.max_tokens;
-  for (const QueryContext& c : request.contexts) tokens += static_cast<std::int64_t>(c.token_ids.size());
-  if (tokens <= facts.draft_window) return {};
-  return Status::invalid("cache.decode", "without a retrieval head " + request.cache.decode + " chooses by the draft, whose window holds " + std::to_string(facts.draft_window) +
-                                             " tokens; the prompt and its answer have " + std::to_string(tokens) + ": take freekv, or name a head in model.retrieval_head_path");
+  plan.add_fallback(std::to_string(dropped.size()) + " blocks less than chosen, so that the rest fits the window");
 }
 
 }  // namespace
@@ -374,84 +208,6 @@ std::vector<std::size_t> first_equal_contexts(const QueryRequest& request) {
   return first;
 }
 
-Status validate_uncut(const EngineFacts& facts, const QueryRequest& request) {
-  QUIRE_RETURN_IF_ERROR(validate(request.cache));
-  QUIRE_RETURN_IF_ERROR(check_head(facts, request));
-  QUIRE_RETURN_IF_ERROR(validate(request.sampling, facts.vocab_size));
-  QUIRE_RETURN_IF_ERROR(check_ids(facts, request.prefix_ids, "system"));
-  QUIRE_RETURN_IF_ERROR(check_ids(facts, request.suffix_ids, "query"));
-  QUIRE_RETURN_IF_ERROR(check_ids(facts, request.sampling.forced_tokens, "forced_tokens"));
-  std::int64_t total = count(request.prefix_ids) + count(request.suffix_ids);
-  for (std::size_t i = 0; i < request.contexts.size(); ++i) {
-    QUIRE_RETURN_IF_ERROR(check_ids(facts, request.contexts[i].token_ids, "documents[" + std::to_string(i) + "]"));
-    total += count(request.contexts[i].token_ids);
-  }
-  if (total == 0) return Status::invalid("query", "the prompt is empty: give a question");
-  return {};
-}
-
-Status validate_query(const EngineFacts& facts, const QueryRequest& request) {
-  QUIRE_RETURN_IF_ERROR(validate_uncut(facts, request));
-  for (std::size_t i = 0; i < request.contexts.size(); ++i) {
-    const std::int64_t alone = count(facts.ingest_prefix) + count(request.contexts[i].token_ids);
-    if (alone > facts.window) return window_exceeded_status({facts.window, alone}, "documents[" + std::to_string(i) + "]");
-  }
-  return {};
-}
-
-void finish_plan(const EngineFacts& facts, const QueryRequest&, const Speeds& speeds, QueryPlan& qp) {
-  Plan& plan = qp.plan;
-  plan.fates = FateCounts{};
-  if (plan.prompt_cut) plan.fates.dropped = plan.prompt_cut->removed_tokens;
-  // The front of the prompt, as causal_front() has it: prefix, contexts in place, question.
-  std::int64_t shared = qp.shared_tokens;
-  const auto share = [&](std::int64_t tokens) {
-    const std::int64_t taken = std::min(shared, tokens);
-    shared -= taken;
-    plan.fates.reused += taken;
-    return taken;
-  };
-  plan.fates.computed = plan.prefix_tokens - share(plan.prefix_tokens);
-  std::int64_t pairs = 0, kept = 0, recomputed = 0;
-  for (std::size_t i = 0; i < qp.work.size(); ++i) {
-    for (PlannedBlock& block : plan.contexts[i].blocks) {
-      block.action = fate_of(qp.work[i], plan.contexts[i], block);
-      if (qp.work[i].source == ContextSource::kInPlace) {
-        const std::int64_t taken = share(block.num_tokens), rest = block.num_tokens - taken;
-        block.recomputed_tokens = plan.contexts[i].cached ? static_cast<std::int32_t>(rest) : 0;
-        (plan.contexts[i].cached ? plan.fates.recomputed : plan.fates.computed) += rest;
-        if (rest == 0) {
-          block.action = Fate::kReused;
-          block.tier = Tier::kDram;
-        }
-      } else if (block.action == Fate::kDropped) {
-        plan.fates.dropped += block.num_tokens;
-      } else if (block.action == Fate::kComputed) {
-        plan.fates.computed += block.num_tokens;
-      } else {
-        plan.fates.recomputed += block.recomputed_tokens;
-        plan.fates.reused += block.num_tokens - block.recomputed_tokens;
-      }
-      if (block.action == Fate::kRecomputed) recomputed += block.recomputed_tokens;
-      pairs += facts.shape.num_layers;
-      kept += block.kept_layers;
-    }
-  }
-  plan.fates.computed += plan.suffix_tokens - share(plan.suffix_tokens);
-  plan.keep_ratio = pairs > 0 ? static_cast<double>(kept) / static_cast<double>(pairs) : 1;
-  plan.recompute_ratio = plan.document_tokens > 0 ? static_cast<double>(recomputed) / static_cast<double>(plan.document_tokens) : 0;
-  predict(facts, speeds, qp);
-}
-
-void enter_cut(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, PromptCut cut,
-               std::span<const std::optional<CutText>> contexts, QueryPlan& qp) {
-  Plan& plan = qp.plan;
-  plan.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens + cut.removed_tokens;
-  plan.prompt_cut = std::move(cut);
-  for (std::size_t i = 0; i < plan.contexts.size() && i < contexts.size(); ++i) plan.contexts[i].cut = contexts[i];
-  finish_plan(facts, request, speeds, qp);
-}
-
 Status complete_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, Selection selection, const SketchLookup& sketch,
                      QueryPlan& qp) {
   if (qp.plan.positions == PositionMode::kCompact) fit_window(facts, qp.selection, selection, qp.plan);
@@ -462,7 +218,7 @@ Status complete_plan(const EngineFacts& facts, const QueryRequest& request, cons
     qp.plan.contexts[i].keep_share = qp.selection.contexts[i].keep_share;
     qp.plan.contexts[i].bias_weight = qp.selection.contexts[i].bias_weight;
   }
-  if (!qp.selection.note.empty()) add_fallback(qp.plan, qp.selection.note);
+  if (!qp.selection.note.empty()) qp.plan.add_fallback(qp.selection.note);
   QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
   QUIRE_RETURN_IF_ERROR(plan_recompute(facts, request, sketch, qp));
   finish_plan(facts, request, speeds, qp);
@@ -512,7 +268,7 @@ Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& reque
   plan.positions = request.cache.positions.value_or(PositionMode::kGlobal);
   if (plan.positions == PositionMode::kGlobal && too_long && qp.strategy.sparse) {
     plan.positions = PositionMode::kCompact;
-    add_fallback(plan, "the documents exceed the model's window: kept tokens are numbered without gaps");
+    plan.add_fallback("the documents exceed the model's window: kept tokens are numbered without gaps");
   }
   assign_positions(facts, qp);
   QUIRE_RETURN_IF_ERROR(check_window(facts, qp));

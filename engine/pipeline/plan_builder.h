@@ -68,12 +68,6 @@ struct Speeds {
 /// Of each context the first one that has its tokens: itself, unless the request wants copies dropped.
 std::vector<std::size_t> first_equal_contexts(const QueryRequest& request);
 
-/// Everything about a request that needs neither store nor model: option names and ranges, token ids, the window.
-/// Errors: kInvalidArgument with the field; window_exceeded_status().
-Status validate_query(const EngineFacts& facts, const QueryRequest& request);
-/// The same without the window: for a prompt that will be cut first.
-Status validate_uncut(const EngineFacts& facts, const QueryRequest& request);
-
 /// Everything that is known before the model runs. Where the selection depends on the question or on sketches the plan is pending
 /// (plan.selection_pending) until complete_plan(). Errors: as validate_query.
 Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& request, const LookupContext& lookup, const Speeds& speeds);

@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "engine/compress/compressor.h"
+#include "engine/pipeline/request_checks.h"
 
 namespace quire {
 namespace {

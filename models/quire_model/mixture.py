@@ -23,7 +23,7 @@ LM_WEIGHT = 0.25
 WANTED_SHARE = 6   # a batch predicts at most 1 / WANTED_SHARE of its positions
 MAX_TRIES = 200
 SHORTEST_HAYSTACK = 512  # tokens of a row
-LONGEST_EXERCISE = 512  # tokens of a row, unless a part says otherwise
+LONGEST_EXERCISE = 512  # tokens of a row, where a part says nothing else
 # How often kinds are asked relative to each other, where the context has them.
 WEIGHTS = {"single": 1.0, "continuation": 2.0, "alias": 0.8, "update": 0.9, "two_hop": 1.8, "three_hop": 1.0, "comparison": 1.0,
            "count": 0.6, "list": 0.6, "needle": 0.5, "needle_multi_key": 0.6, "needle_multi_value": 1.2,
@@ -37,7 +37,7 @@ class Part:
     lengths: dict            # length -> weight
     cards: float = 0.0       # share of rows up to `longest` that are "key: value" cards
     exercises: float = 0.0   # share of those rows that drill one skill of exercises.ALL
-    longest: int = LONGEST_EXERCISE
+    longest: int = LONGEST_EXERCISE  # tokens of a row with cards or exercises
     haystacks: float = 0.0   # share of rows from SHORTEST_HAYSTACK on that hide numbers as RULER does
     listing: float = 0.04
     plans: tuple = (0.25, 0.40, 0.22, 0.13)
