@@ -92,7 +92,9 @@ Status Session::start() {
   for (Event& mark : marks_) {
     QUIRE_ASSIGN_OR_RETURN(mark, create_event(driver_));
   }
-  QUIRE_ASSIGN_OR_RETURN(workspace_, driver_.allocate(MemoryKind::kDevice, Matmul::kWorkspaceBytes));
+  QUIRE_ASSIGN_OR_RETURN(auto memory, SessionMemory::create(driver_, stream_.get()));
+  memory_.emplace(std::move(memory));
+  QUIRE_ASSIGN_OR_RETURN(workspace_, memory_->allocate(MemoryKind::kDevice, Matmul::kWorkspaceBytes));
   QUIRE_ASSIGN_OR_RETURN(matmul_, Matmul::create(workspace_));
   return {};
 }
@@ -103,22 +105,22 @@ Session::~Session() {
   (void)driver_.wait_for(stream_.get());
   graphs_.clear();
   matmul_.reset();
-  if (workspace_ != nullptr) (void)driver_.release(MemoryKind::kDevice, workspace_);
+  memory_.reset();
 }
 
 Result<MemoryInfo> Session::memory() {
   QUIRE_RETURN_IF_ERROR(make_current(device_));
-  return driver_.memory();
+  return memory_->memory();
 }
 
 Result<void*> Session::allocate(MemoryKind kind, std::int64_t bytes) {
   QUIRE_RETURN_IF_ERROR(make_current(device_));
-  return driver_.allocate(kind, bytes);
+  return memory_->allocate(kind, bytes);
 }
 
 Status Session::release(MemoryKind kind, void* p) {
   QUIRE_RETURN_IF_ERROR(make_current(device_));
-  return driver_.release(kind, p);
+  return memory_->release(kind, p);
 }
 
 Status Session::settle() {

@@ -3,16 +3,18 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 
 #include "kernels/cuda/backend/matmul.h"
 #include "kernels/cuda/backend/ops.h"
 #include "kernels/cuda/runtime/graph_cache.h"
 #include "kernels/cuda/runtime/guarded_driver.h"
 #include "kernels/cuda/runtime/handles.h"
+#include "kernels/cuda/runtime/session_memory.h"
 
 namespace quire::cuda {
 
-/// One device, a stream for each lane, and the products on the first. Every call makes the device current for its thread first.
+/// One device, a stream for each lane, memory out of pools (SessionMemory), and the products on the first stream. Every call makes the device current for its thread first.
 class Session final : public DeviceOps {
  public:
   /// Errors: those of choose_device() and open_device(), kResourceExhausted.
@@ -37,6 +39,7 @@ class Session final : public DeviceOps {
   Stream stream_, copies_;
   std::array<Event, kMarks> marks_;
   GraphCache graphs_{driver_, kMostGraphs};
+  std::optional<SessionMemory> memory_;
   void* workspace_ = nullptr;
   std::unique_ptr<Matmul> matmul_;
 };

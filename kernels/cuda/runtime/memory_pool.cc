@@ -35,7 +35,7 @@ MemoryPool::~MemoryPool() {
 std::int64_t MemoryPool::block_bytes(std::int64_t bytes) {
   if (bytes <= kLeastBlock) return kLeastBlock;
   const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(bytes)));
-  const std::int64_t step = std::max(power / 8, kLeastBlock / 8);
+  const std::int64_t step = std::clamp(power / 8, kLeastBlock / 8, kMostRounding);
   return (bytes + step - 1) / step * step;
 }
 

@@ -55,13 +55,14 @@ struct PoolStats {
   std::int64_t held_bytes() const { return in_use_bytes + cached_bytes + stranded_bytes; }
 };
 
-/// Blocks are rounded up to eighths of a power of two, at least kLeastBlock, and kept when they come back. A kept block serves the next allocation of its size
+/// Blocks are rounded up to eighths of a power of two, at least kLeastBlock and by less than kMostRounding, and kept when they come back. A kept block serves the next allocation of its size
 /// on its stream at once, since work on a stream runs in order, and others once what used it is over. held_bytes() never exceeds max_bytes.
 ///
 /// Threads: those of the driver.
 class MemoryPool {
  public:
   static constexpr std::int64_t kLeastBlock = 512;
+  static constexpr std::int64_t kMostRounding = std::int64_t{2} << 20;  ///< what drivers give memory out by; weights and caches are hardly larger than asked for
   /// `driver` must outlive it. max_bytes >= 0.
   MemoryPool(DeviceDriver& driver, MemoryKind kind, std::int64_t max_bytes);
   /// Every buffer must be dead.

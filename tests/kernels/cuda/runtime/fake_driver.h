@@ -29,7 +29,11 @@ class FakeDriver : public DeviceDriver {
     for (const auto& [p, a] : allocations_) sum += a.kind == kind ? a.bytes : 0;
     return sum;
   }
+  /// Of the card, in any kind of memory that lies on it.
+  std::int64_t card_bytes() const { return given_bytes(MemoryKind::kDevice) + given_bytes(MemoryKind::kShared); }
   std::int64_t num_handles() const { return static_cast<std::int64_t>(handles_.size()); }
+  /// Memory that could not be given back goes with the device.
+  void forget_memory() { allocations_.clear(); }
   /// A loss takes everything with it.
   void forget_everything() {
     handles_.clear();
@@ -40,11 +44,11 @@ class FakeDriver : public DeviceDriver {
 
   Result<MemoryInfo> memory() override {
     QUIRE_RETURN_IF_ERROR(enter("memory"));
-    return MemoryInfo{capacity_ - given_bytes(MemoryKind::kDevice), capacity_};
+    return MemoryInfo{capacity_ - card_bytes(), capacity_};
   }
   Result<void*> allocate(MemoryKind kind, std::int64_t bytes) override {
     QUIRE_RETURN_IF_ERROR(enter("allocate"));
-    if (given_bytes(kind) + bytes > capacity_) return Status::exhausted("the fake device is full");
+    if ((kind == MemoryKind::kPinned ? given_bytes(kind) : card_bytes()) + bytes > capacity_) return Status::exhausted("the fake device is full");
     Allocation a{kind, bytes, std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes))};
     void* p = a.data.get();
     allocations_.emplace(p, std::move(a));

@@ -34,6 +34,7 @@ TEST_F(PoolTest, BlocksAreRoundedByAtMostAnEighth) {
     const std::int64_t block = MemoryPool::block_bytes(bytes);
     EXPECT_GE(block, bytes);
     EXPECT_LE(block - bytes, bytes / 8) << bytes;
+    EXPECT_LT(block - bytes, MemoryPool::kMostRounding) << bytes;
     EXPECT_EQ(MemoryPool::block_bytes(block), block) << "a size is its own";
   }
 }

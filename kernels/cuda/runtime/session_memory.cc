@@ -1,0 +1,59 @@
+#include "kernels/cuda/runtime/session_memory.h"
+
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace quire::cuda {
+
+SessionMemory::SessionMemory(DeviceDriver& driver, StreamHandle stream, std::int64_t device_bytes) : driver_(&driver), stream_(stream) {
+  for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kPinned, MemoryKind::kShared}) {
+    // How much memory the host can lock is known to its operating system alone.
+    const std::int64_t most = kind == MemoryKind::kPinned ? std::numeric_limits<std::int64_t>::max() / 2 : device_bytes;
+    pools_[static_cast<std::size_t>(kind)] = std::make_unique<MemoryPool>(driver, kind, most);
+  }
+}
+
+Result<SessionMemory> SessionMemory::create(DeviceDriver& driver, StreamHandle stream) {
+  QUIRE_ASSIGN_OR_RETURN(const MemoryInfo info, driver.memory());
+  return SessionMemory(driver, stream, info.total_bytes);
+}
+
+Status SessionMemory::trim_others(MemoryKind kind, bool& some) {
+  some = false;
+  for (const MemoryKind other : {MemoryKind::kDevice, MemoryKind::kPinned, MemoryKind::kShared}) {
+    if (other == kind || pool(other).stats().cached_bytes == 0) continue;
+    some = true;
+    QUIRE_RETURN_IF_ERROR(pool(other).trim());
+  }
+  return {};
+}
+
+Result<void*> SessionMemory::allocate(MemoryKind kind, std::int64_t bytes) {
+  if (bytes <= 0) return Status::invalid("bytes", "must be positive, is " + std::to_string(bytes));
+  auto buffer = pool(kind).allocate(bytes, stream_);
+  if (buffer.code() == Code::kResourceExhausted) {
+    bool some = false;
+    QUIRE_RETURN_IF_ERROR(trim_others(kind, some));
+    if (some) buffer = pool(kind).allocate(bytes, stream_);
+  }
+  QUIRE_RETURN_IF_ERROR(buffer.status());
+  void* const p = buffer->data();
+  given_.emplace(p, Given{kind, std::move(*buffer)});
+  return p;
+}
+
+Status SessionMemory::release(MemoryKind kind, void* p) {
+  const auto found = given_.find(p);
+  if (found == given_.end() || found->second.kind != kind) return Status::invalid("p", std::string("no ") + memory_kind_name(kind) + " memory was given out there");
+  given_.erase(found);
+  return {};
+}
+
+Result<MemoryInfo> SessionMemory::memory() {
+  for (const auto& pool : pools_) QUIRE_RETURN_IF_ERROR(pool->trim());
+  return driver_->memory();
+}
+
+}  // namespace quire::cuda
