@@ -49,6 +49,16 @@ Status row_scores(const RowScoresArgs& args) {
   return {};
 }
 
+Status key_products(const KeyProductsArgs& a) {
+  if (a.kv.num_kv_heads <= 0 || a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0) return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
+  const std::int64_t group = a.num_heads / a.kv.num_kv_heads;
+  for (std::int32_t m = 0; m < a.kv.num_kv_heads; ++m) {
+    const ChosenRows keys{a.kv, m, nullptr, a.first_row, a.num_rows};
+    QUIRE_RETURN_IF_ERROR(row_scores({a.q + m * group * a.kv.head_dim, group, a.kv.head_dim, a.scale, keys, a.scores + m * group * a.ld_scores, a.ld_scores}));
+  }
+  return {};
+}
+
 Status row_scores_by_row(const RowScoresArgs& args) {
   QUIRE_RETURN_IF_ERROR(check(args, args.num_queries));
   const std::int64_t n = args.keys.num_rows, each = args.num_queries * args.keys.kv.head_dim;

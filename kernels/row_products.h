@@ -40,6 +40,19 @@ Status row_scores_reference(const RowScoresArgs& args);
 /// alone, bit for bit, though its last bits are not those of row_scores(). Allocates only thread-local scratch.
 Status row_scores_by_row(const RowScoresArgs& args);
 
+/// Of all KV heads at once, over neighbouring rows: scores[h * ld_scores + j] = scale * q[h] . K[first_row + j], K of KV head h / (num_heads / kv.num_kv_heads). As row_scores() of each.
+struct KeyProductsArgs {
+  const float* q;               ///< [num_heads, head_dim] f32
+  std::int32_t num_heads;
+  float scale;
+  KvView kv;                    ///< positions are not looked at
+  std::int64_t first_row, num_rows;
+  float* scores;                ///< [num_heads, num_rows], row stride ld_scores, overwritten
+  std::int64_t ld_scores;
+};
+Status key_products(const KeyProductsArgs& args);
+Status key_products_reference(const KeyProductsArgs& args);
+
 /// The largest of n values, ignoring NaN; -inf if there are none.
 float largest(const float* x, std::int64_t n);
 /// log sum_i exp(x[i]) over n values, none of them NaN or +inf; -inf if there are none.

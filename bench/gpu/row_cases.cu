@@ -108,9 +108,6 @@ std::vector<Row> pages(Bench& bench) {
   std::vector<Row> rows;
   constexpr std::int64_t kCached = 65536;
   const KvView kv = bench.paged_kv(kCached, kKvHeads, kDim, DType::kBF16);
-  void *keys = bench.elements(kCached * kKvWidth, DType::kBF16), *values = bench.elements(kCached * kKvWidth, DType::kBF16);
-  rows.push_back(bench.measure("kv_gather", rows_of(kCached, kKvWidth), 8.0 * kCached * kKvWidth, 0,
-                               [&] { return kv_gather({kv, nullptr, 0, kCached, KvOrder::kHeadsFirst, keys, values}, bench.stream()); }));
   std::vector<KvStretch> stretches;
   for (std::int64_t begin = 0; begin < kCached; begin += 32) stretches.push_back({begin, begin + 32});
   const auto n = static_cast<std::int64_t>(stretches.size());
@@ -121,6 +118,16 @@ std::vector<Row> pages(Bench& bench) {
   float* scores = bench.floats(kHeads * n);
   rows.push_back(bench.measure("page_scores", std::to_string(n) + " pages", 4.0 * static_cast<double>(n) * kKvWidth, 0,
                                [&] { return page_scores({q, bounds, n, n, kHeads, kKvHeads, kDim, 0.088f, scores}, bench.stream()); }));
+  float* products = bench.floats(kHeads * kCached);
+  rows.push_back(bench.measure("key_products", rows_of(kCached, kKvWidth), 2.0 * kCached * kKvWidth + 4.0 * kCached * kHeads, 0,
+                               [&] { return key_products({q, kHeads, 0.088f, kv, 0, kCached, products, kCached}, bench.stream()); }));
+  float* votes = bench.floats(kKvHeads * kCached);
+  rows.push_back(bench.measure("candidate_votes", std::to_string(kCached) + " rows", 4.0 * kCached * (3 * kHeads + 2 * kHeads), 0,
+                               [&] { return candidate_votes({products, kCached, kCached, kKvHeads, kHeads / kKvHeads, CandidateVote::kMaxLogSoftmax, votes}, bench.stream()); }));
+  constexpr std::int64_t kChosen = 2048;
+  auto* chosen = static_cast<std::int32_t*>(bench.elements(kKvHeads * kChosen, DType::kF32));
+  rows.push_back(bench.measure("top_k", std::to_string(kKvHeads) + " rows of " + std::to_string(kCached), 4.0 * kCached * kKvHeads * 6, 0,
+                               [&] { return top_k({votes, kKvHeads, kCached, kChosen, TopKOrder::kAscendingIndex, chosen}, bench.stream()); }));
   bench.release();
   return rows;
 }

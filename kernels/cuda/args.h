@@ -133,17 +133,6 @@ struct QkvSplitArgs {
   std::int64_t ldq = 0, ldkv = 0; ///< row strides of q, and of k and v; 0: no gaps
 };
 
-enum class KvOrder : std::uint8_t { kHeadsFirst, kRowsFirst };
-
-/// Copies cached rows out of their pages: keys and values [num_kv_heads, num_rows, head_dim], or [num_rows, num_kv_heads, head_dim], of kv.dtype, 16-byte aligned.
-struct KvGatherArgs {
-  KvView kv;                 ///< strides and pages are multiples of 16 bytes
-  const std::int32_t* rows;  ///< [num_rows] of the cache, or null: first_row + i
-  std::int64_t first_row, num_rows;
-  KvOrder order;
-  void *keys, *values;
-};
-
 /// Recomputed rows meet stored ones and go into pages: K and V are `fresh`, or with `stored` each is theta * fresh + (1 - theta) * stored, where theta is the cosine of
 /// the two rows over all heads, between 0 and 1, and 0 where there is none (SamKV, Eq. 4). What comes out is rounded to raw_dtype, K is rotated to its
 /// position and both are rounded to dst.dtype.

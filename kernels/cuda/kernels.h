@@ -9,10 +9,12 @@
 #include "kernels/attention_mass.h"
 #include "kernels/attention_scores.h"
 #include "kernels/attention_stats.h"
+#include "kernels/candidates.h"
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/runtime/properties.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/page_bounds.h"
+#include "kernels/row_products.h"
 
 namespace quire::cuda {
 
@@ -41,7 +43,9 @@ Status int8_gemv(const Int8GemvArgs& args, StreamHandle stream);
 Status int8_expand(const Int8ExpandArgs& args, StreamHandle stream);
 /// What Int8GemvArgs::warps should be for n outputs of k inputs on this device: more than one where whole outputs leave it idle.
 std::int32_t int8_gemv_warps(const DeviceProperties& device, std::int64_t n, std::int64_t k);
-Status kv_gather(const KvGatherArgs& args, StreamHandle stream);
+Status key_products(const KeyProductsArgs& args, StreamHandle stream);
+Status candidate_votes(const CandidateVotesArgs& args, StreamHandle stream);
+Status candidate_rows(const CandidateRowsArgs& args, StreamHandle stream);
 Status page_bounds(const PageBoundsArgs& args, StreamHandle stream);
 Status page_scores(const PageScoresArgs& args, StreamHandle stream);
 Status recomputed_rows(const DeviceRopeTable& table, const RecomputedRowsArgs& args, StreamHandle stream);

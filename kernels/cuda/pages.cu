@@ -5,11 +5,6 @@
 
 namespace quire::cuda {
 
-Status kv_gather(const KvGatherArgs& args, StreamHandle stream) {
-  HardwareLauncher launcher(stream);
-  return launch_kv_gather(launcher, args);
-}
-
 Status page_bounds(const PageBoundsArgs& args, StreamHandle stream) {
   HardwareLauncher launcher(stream);
   return launch_page_bounds(launcher, args);

@@ -1,4 +1,4 @@
-/// Kernels over pages of cached rows: gathering them, bounds of their keys, and what a page can matter to a query (kernels/page_bounds.h).
+/// Kernels over pages of cached rows: bounds of their keys, and what a page can matter to a query (kernels/page_bounds.h).
 #pragma once
 
 #include "kernels/cuda/args.h"
@@ -7,45 +7,6 @@
 #include "kernels/page_bounds.h"
 
 namespace quire::cuda {
-
-/// Sixteen bytes a thread.
-template <class E>
-struct KvGatherKernel {
-  static constexpr int kThreads = 256;
-  KvGatherArgs a;
-
-  template <class Device>
-  QUIRE_DEVICE void operator()(Device& device) const {
-    const std::int64_t packs = a.kv.head_dim / Pack<E>::kCount, heads = a.kv.num_kv_heads;
-    const std::int64_t at = device.block_idx().x * kThreads + device.thread_idx(), part_size = a.num_rows * heads * packs;  // in the order of the output
-    if (at >= 2 * part_size) return;
-    const std::int64_t part = at / part_size, within = at % part_size, pack = within % packs, outer = within / packs;
-    const bool heads_first = a.order == KvOrder::kHeadsFirst;
-    const std::int64_t head = heads_first ? outer / a.num_rows : outer % heads, i = heads_first ? outer % a.num_rows : outer / heads;
-    const std::int64_t row = a.rows != nullptr ? device.load(a.rows + i) : a.first_row + i;
-    const char* from = static_cast<const char*>(device.load(a.kv.pages + row / kPageTokens)) + part * a.kv.kv_stride + head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
-    auto* to = static_cast<Pack<E>*>(part == 0 ? a.keys : a.values);
-    device.store(to + within, device.load(reinterpret_cast<const Pack<E>*>(from) + pack));
-  }
-};
-
-inline Status check_aligned(const KvView& kv) {
-  if (kv.kv_stride % 16 != 0 || kv.head_stride % 16 != 0 || kv.token_stride % 16 != 0) return Status::invalid("kv", "strides must be multiples of 16 bytes");
-  return {};
-}
-
-/// Errors: kInvalidArgument (shapes; rows are not looked at, but for first_row).
-template <class Launcher>
-Status launch_kv_gather(Launcher& launcher, const KvGatherArgs& a) {
-  QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
-  QUIRE_RETURN_IF_ERROR(check_aligned(a.kv));
-  if (a.num_rows < 0) return Status::invalid("num_rows", "must not be negative");
-  if (a.rows == nullptr && (a.first_row < 0 || a.first_row + a.num_rows > a.kv.num_rows)) return Status::invalid("first_row", "the rows are not all in the cache");
-  return with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
-    const std::int64_t packs = 2 * a.num_rows * a.kv.num_kv_heads * (a.kv.head_dim / Pack<E>::kCount);
-    return launcher.launch({{(packs + 255) / 256, 1, 1}, KvGatherKernel<E>::kThreads, 0}, KvGatherKernel<E>{a});
-  });
-}
 
 /// The bf16 next to x on the side of `up`, x itself where it is one. Finite x.
 QUIRE_HOST_DEVICE std::uint16_t bf16_outwards(float x, bool up) {

@@ -25,6 +25,15 @@ Status row_scores_reference(const RowScoresArgs& a) {
   return {};
 }
 
+Status key_products_reference(const KeyProductsArgs& a) {
+  const std::int64_t group = a.num_heads / a.kv.num_kv_heads;
+  for (std::int64_t h = 0; h < a.num_heads; ++h) {
+    const ChosenRows keys{a.kv, static_cast<std::int32_t>(h / group), nullptr, a.first_row, a.num_rows};
+    QUIRE_RETURN_IF_ERROR(row_scores_reference({a.q + h * a.kv.head_dim, 1, a.kv.head_dim, a.scale, keys, a.scores + h * a.ld_scores, a.ld_scores}));
+  }
+  return {};
+}
+
 Status row_values_reference(const RowValuesArgs& a) {
   for (std::int64_t i = 0; i < a.num_queries; ++i) {
     for (std::int64_t c = 0; c < a.values.kv.head_dim; ++c) {

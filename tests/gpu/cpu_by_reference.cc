@@ -140,6 +140,7 @@ std::int64_t mark_top_k(std::span<const float> scores, std::int64_t k, std::uint
 }
 Status attention_vslash(const AttentionVslashArgs& args) { return attention_vslash_reference(args); }
 Status row_scores(const RowScoresArgs& args) { return row_scores_reference(args); }
+Status key_products(const KeyProductsArgs& args) { return key_products_reference(args); }
 Status row_scores_by_row(const RowScoresArgs& args) {
   std::vector<float> across(static_cast<std::size_t>(args.num_queries * args.keys.num_rows));
   RowScoresArgs a = args;

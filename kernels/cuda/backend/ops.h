@@ -12,9 +12,11 @@
 #include "kernels/attention_mass.h"
 #include "kernels/attention_scores.h"
 #include "kernels/attention_stats.h"
+#include "kernels/candidates.h"
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/runtime/driver.h"
 #include "kernels/page_bounds.h"
+#include "kernels/row_products.h"
 
 namespace quire::cuda {
 
@@ -92,7 +94,8 @@ struct StepArgs {
 enum class OpCode : std::uint32_t { kCopy = 1, kRmsNorm, kSwiglu, kEmbedding, kConvert, kAddBias, kMatmul, kQkvSplit, kRotateRows, kKvPack, kPlaceRows, kDecodeAttention, kPrefillAttention,
                                     kCopyBeside, kSetMark, kHold, kAwaitMark, kStep, kInt8Gemv, kInt8Expand, kArgmax,
                                     kSample, kColumnSums, kSamkvScores, kRecomputedRows,
-                                    kAttentionScores, kAttentionMass, kAttentionStats, kBlockSummaries, kPageBounds, kPageScores };
+                                    kAttentionScores, kAttentionMass, kAttentionStats, kBlockSummaries, kPageBounds, kPageScores,
+                                    kKeyProducts, kCandidateVotes, kTopK, kCandidateRows };
 
 /// The code of what takes these arguments.
 constexpr OpCode op_code(const CopyArgs*) { return OpCode::kCopy; }
@@ -127,6 +130,10 @@ constexpr OpCode op_code(const AttentionStatsArgs*) { return OpCode::kAttentionS
 constexpr OpCode op_code(const SummariseBlocksArgs*) { return OpCode::kBlockSummaries; }
 constexpr OpCode op_code(const PageBoundsArgs*) { return OpCode::kPageBounds; }
 constexpr OpCode op_code(const PageScoresArgs*) { return OpCode::kPageScores; }
+constexpr OpCode op_code(const KeyProductsArgs*) { return OpCode::kKeyProducts; }
+constexpr OpCode op_code(const CandidateVotesArgs*) { return OpCode::kCandidateVotes; }
+constexpr OpCode op_code(const TopKArgs*) { return OpCode::kTopK; }
+constexpr OpCode op_code(const CandidateRowsArgs*) { return OpCode::kCandidateRows; }
 
 /// Calls visit(const Args&) with the arguments that belong to `code`. Errors: kInvalidArgument (an unknown code, or arguments of another size), those of visit.
 template <class Visit>
@@ -167,6 +174,10 @@ Status visit_op(OpCode code, const void* args, std::int64_t bytes, Visit&& visit
     case OpCode::kBlockSummaries: return as(static_cast<const SummariseBlocksArgs*>(nullptr));
     case OpCode::kPageBounds: return as(static_cast<const PageBoundsArgs*>(nullptr));
     case OpCode::kPageScores: return as(static_cast<const PageScoresArgs*>(nullptr));
+    case OpCode::kKeyProducts: return as(static_cast<const KeyProductsArgs*>(nullptr));
+    case OpCode::kCandidateVotes: return as(static_cast<const CandidateVotesArgs*>(nullptr));
+    case OpCode::kTopK: return as(static_cast<const TopKArgs*>(nullptr));
+    case OpCode::kCandidateRows: return as(static_cast<const CandidateRowsArgs*>(nullptr));
   }
   return Status::invalid("code", "there is no operation " + std::to_string(static_cast<std::uint32_t>(code)));
 }

@@ -71,6 +71,10 @@ struct Execute {
   Status operator()(const SummariseBlocksArgs& a) const { return block_summaries(a.table, a.blocks, stream); }
   Status operator()(const PageBoundsArgs& a) const { return page_bounds(a, stream); }
   Status operator()(const PageScoresArgs& a) const { return page_scores(a, stream); }
+  Status operator()(const KeyProductsArgs& a) const { return key_products(a, stream); }
+  Status operator()(const CandidateVotesArgs& a) const { return candidate_votes(a, stream); }
+  Status operator()(const TopKArgs& a) const { return top_k(a, stream); }
+  Status operator()(const CandidateRowsArgs& a) const { return candidate_rows(a, stream); }
   Status operator()(const PrefillAttentionArgs& a) const { return prefill_attention(a.attention, stream); }
 };
 

@@ -1,4 +1,4 @@
-// Reference, CPU and CUDA (emulated): gathering cached rows, bounds of pages and what a page can matter.
+// Reference, CPU and CUDA (emulated): bounds of pages and what a page can matter.
 #include "kernels/cuda/pages.cuh"
 
 #include <limits>
@@ -16,39 +16,6 @@ struct Shape {
 };
 const Shape kShapes[] = {{1, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor},   {35, 2, 3, 24, DType::kF16, PageLayout::kTokenMajor},
                          {70, 1, 16, 128, DType::kBF16, PageLayout::kHeadMajor}, {33, 3, 2, 256, DType::kF32, PageLayout::kTokenMajor}};
-
-TEST(CudaParity, GatheredRowsAreThoseOfTheCacheInBothOrders) {
-  for (const Shape& s : kShapes) {
-    PagedKv kv(s.rows, s.kv_heads, s.dim, s.dtype, s.layout, 7);
-    const auto row_bytes = static_cast<std::int64_t>(dtype_bytes(s.dtype)) * s.dim;
-    std::vector<std::int32_t> picked;
-    for (std::int64_t r = s.rows - 1; r >= 0; r -= 3) picked.push_back(static_cast<std::int32_t>(r));
-    for (const bool listed : {false, true}) {
-      const std::int64_t first = listed ? 0 : s.rows / 3, n = listed ? static_cast<std::int64_t>(picked.size()) : s.rows - first;
-      for (const KvOrder order : {KvOrder::kHeadsFirst, KvOrder::kRowsFirst}) {
-        std::vector<std::byte> expected[2];
-        for (std::int64_t outer = 0; outer < n * s.kv_heads; ++outer) {
-          const bool heads_first = order == KvOrder::kHeadsFirst;
-          const std::int64_t head = heads_first ? outer / n : outer % s.kv_heads, i = heads_first ? outer % n : outer / s.kv_heads;
-          for (int part = 0; part < 2; ++part) {
-            const std::byte* row = kv.row(listed ? picked[static_cast<std::size_t>(i)] : first + i, part, static_cast<std::int32_t>(head));
-            expected[part].insert(expected[part].end(), row, row + row_bytes);
-          }
-        }
-        TestDevice device;
-        auto launcher = device.launcher();
-        const auto bytes = static_cast<std::size_t>(n * s.kv_heads * row_bytes);
-        std::byte *keys = device.output(std::vector<std::byte>(bytes), "keys"), *values = device.output(std::vector<std::byte>(bytes), "values");
-        ASSERT_OK(launch_kv_gather(launcher, {device.upload(kv.view(true)), listed ? device.upload(picked, "rows") : nullptr, first, n, order, keys, values}));
-        EXPECT_TRUE(device.download(keys, static_cast<std::int64_t>(bytes)) == expected[0]);
-        EXPECT_TRUE(device.download(values, static_cast<std::int64_t>(bytes)) == expected[1]);
-      }
-    }
-    TestDevice device;
-    auto launcher = device.launcher();
-    EXPECT_EQ(launch_kv_gather(launcher, {kv.view(true), nullptr, 1, s.rows, KvOrder::kRowsFirst, nullptr, nullptr}).field(), "first_row");
-  }
-}
 
 TEST(CudaParity, PageBoundsAndScores) {
   for (const Shape& s : kShapes) {

@@ -14,6 +14,7 @@
 #include "kernels/cuda/attention_prefill.cuh"
 #include "kernels/cuda/attention_scores.cuh"
 #include "kernels/cuda/attention_statistics.cuh"
+#include "kernels/cuda/candidates.cuh"
 #include "kernels/cuda/kv.cuh"
 #include "kernels/cuda/pages.cuh"
 #include "kernels/cuda/projections.cuh"
@@ -272,6 +273,10 @@ class EmulatedDevice final : public EmulatedOps {
   Status execute(const SummariseBlocksArgs& a) { return kernel([&](Launcher& l) { return launch_block_summaries(l, a.table, a.blocks); }); }
   Status execute(const PageBoundsArgs& a) { return kernel([&](Launcher& l) { return launch_page_bounds(l, a); }); }
   Status execute(const PageScoresArgs& a) { return kernel([&](Launcher& l) { return launch_page_scores(l, a); }); }
+  Status execute(const KeyProductsArgs& a) { return kernel([&](Launcher& l) { return launch_key_products(l, a); }); }
+  Status execute(const CandidateVotesArgs& a) { return kernel([&](Launcher& l) { return launch_candidate_votes(l, a); }); }
+  Status execute(const TopKArgs& a) { return kernel([&](Launcher& l) { return launch_top_k(l, a); }); }
+  Status execute(const CandidateRowsArgs& a) { return kernel([&](Launcher& l) { return launch_candidate_rows(l, a); }); }
   Status execute(const DecodeAttentionArgs& a) {
     return kernel([&](Launcher& l) { return with_element(a.attention.kv.dtype, "kv.dtype", [&]<class E>(E) { return launch_decode_attention<E>(l, a); }); });
   }

@@ -1,0 +1,48 @@
+#include "kernels/candidates.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/row_products.h"
+
+namespace quire {
+
+Status candidate_votes(const CandidateVotesArgs& a) {
+  QUIRE_RETURN_IF_ERROR(internal::check_votes(a));
+  constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  const bool summed = a.vote == CandidateVote::kMeanSoftmax || a.vote == CandidateVote::kMeanScore, softmax = a.vote == CandidateVote::kMeanSoftmax || a.vote == CandidateVote::kMaxSoftmax;
+  for (std::int64_t m = 0; m < a.num_kv_heads; ++m) {
+    float* const votes = a.votes + m * a.n;
+    std::fill_n(votes, a.n, summed ? 0.0f : kNothing);
+    for (std::int64_t g = 0; g < a.group; ++g) {
+      float* const p = a.scores + (m * a.group + g) * a.ld_scores;
+      if (a.vote == CandidateVote::kMaxLogSoftmax) {
+        keep_larger(p, a.n, log_sum_exp(p, a.n), votes);
+        continue;
+      }
+      if (softmax) exp_minus(p, a.n, log_sum_exp(p, a.n));
+      for (std::int64_t j = 0; j < a.n; ++j) votes[j] = summed ? votes[j] + p[j] : std::max(votes[j], p[j]);
+    }
+  }
+  return {};
+}
+
+Status candidate_rows(const CandidateRowsArgs& a) {
+  QUIRE_RETURN_IF_ERROR(internal::check_rows(a));
+  for (std::int64_t m = 0; m < a.num_kv_heads; ++m) {
+    std::int32_t* const rows = a.rows + m * a.most_rows;
+    std::int64_t length = 0;
+    const auto append = [&](std::int64_t unit) {
+      const KvStretch stretch = a.units != nullptr ? a.units[unit] : KvStretch{unit, unit + 1};
+      const std::int64_t end = std::min(stretch.end, stretch.begin + a.most_rows - length);
+      for (std::int64_t row = stretch.begin; row < end; ++row) rows[length++] = static_cast<std::int32_t>(row);
+    };
+    for (std::int64_t u = 0; u < a.num_first; ++u) append(u);
+    for (std::int64_t i = 0; i < a.num_chosen; ++i) append(a.first_candidate + a.chosen[m * a.num_chosen + i]);
+    for (std::int64_t u = a.last_from; u < a.num_units; ++u) append(u);
+    a.lists[m] = {rows, length};
+  }
+  return {};
+}
+
+}  // namespace quire
