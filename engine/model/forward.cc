@@ -115,10 +115,8 @@ class ForwardPass::Impl {
       attended_.assign(w_.carry_on.begin(), w_.carry_on.end());
       const bool looked_at = looks(layer, HookPoint::kAttention);
       if (looked_at || request_.hook->wants_lse(layer)) {
-        if (looked_at || attending_.size() < w_.rows.size()) {  // the host moves lse to its rows
-          QUIRE_RETURN_IF_ERROR(compute_.settle());
-          spread_lse();
-        }
+        if (attending_.size() < w_.rows.size()) QUIRE_RETURN_IF_ERROR(spread_lse());
+        if (looked_at) QUIRE_RETURN_IF_ERROR(compute_.settle());
         pass.lse = w_.lse.data();
       }
       QUIRE_RETURN_IF_ERROR(request_.hook->after_attention(pass));
@@ -225,11 +223,11 @@ class ForwardPass::Impl {
   }
 
   /// lse was written for the attending rows; moves each to its own row and marks the others.
-  void spread_lse() {
+  Status spread_lse() {
     const auto heads = static_cast<std::size_t>(c_.num_heads);
     const auto m = static_cast<std::int64_t>(w_.rows.size());
+    if (memory_ != nullptr) return spread_lse_there(m);
     std::int64_t from = static_cast<std::int64_t>(attending_.size()) - 1;
-    if (from + 1 == m) return;
     for (std::int64_t to = m - 1; to >= 0; --to) {
       float* out = w_.lse.data() + static_cast<std::size_t>(to) * heads;
       if (from >= 0 && attending_[static_cast<std::size_t>(from)] == to) {
@@ -239,6 +237,25 @@ class ForwardPass::Impl {
         std::fill(out, out + heads, std::numeric_limits<float>::quiet_NaN());
       }
     }
+    return {};
+  }
+
+  /// The same, enqueued: a row of NaNs behind those that attended is what all others take.
+  Status spread_lse_there(std::int64_t m) {
+    const std::int64_t heads = c_.num_heads;
+    const auto n = static_cast<std::int32_t>(attending_.size());
+    if (w_.no_lse.data() == nullptr) {  // fresh memory: nothing that is enqueued uses it
+      QUIRE_RETURN_IF_ERROR(w_.no_lse.reserve(memory_, heads));
+      std::fill_n(w_.no_lse.data(), heads, std::numeric_limits<float>::quiet_NaN());
+    }
+    std::vector<std::int32_t> from(static_cast<std::size_t>(m), n);
+    for (std::int32_t i = 0; i < n; ++i) from[static_cast<std::size_t>(attending_[static_cast<std::size_t>(i)])] = i;
+    const std::int32_t first = 0;
+    QUIRE_RETURN_IF_ERROR(compute_.take_rows(w_.no_lse.data(), heads, std::span(&first, 1), heads, w_.lse.data() + n * heads));
+    QUIRE_RETURN_IF_ERROR(w_.spread_lse.reserve(memory_, m * heads));
+    QUIRE_RETURN_IF_ERROR(compute_.take_rows(w_.lse.data(), heads, from, heads, w_.spread_lse.data()));
+    w_.lse.swap(w_.spread_lse);
+    return {};
   }
 
   /// After a hook: rows dropped since they attended leave x and attention as well.

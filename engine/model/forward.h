@@ -88,6 +88,7 @@ struct ForwardRequest {
 class ForwardWorkspace {
  public:
   ComputeBuffer<float> x, q, attention, lse, kept, logits;  ///< kept: rows that go on, before they take the place of all rows
+  ComputeBuffer<float> spread_lse, no_lse;                  ///< on a device: lse moved to its rows, and one row of NaNs
   std::vector<std::int32_t> rows, positions;
   std::vector<std::uint8_t> write, carry_on;
   std::vector<std::int64_t> cache_rows;

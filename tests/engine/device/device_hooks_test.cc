@@ -1,18 +1,16 @@
-/// What hooks of a pass compute on a device: ingest, compressors, attribution and pages of a decode step give what the CPU gives, and no layer waits for the host.
+/// What hooks of a pass compute on a device: ingest, compressors and attribution give what the CPU gives, and no layer waits for the host.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
-#include "engine/device/device_compute.h"
-#include "engine/engine_parts.h"
+#include "engine/compress/compressor.h"
 #include "engine/model/hook_compute.h"
 #include "engine/pipeline/context_kv.h"
 #include "engine/pipeline/tail_record.h"
 #include "kernels/block_summary.h"
+#include "tests/engine/device/device_side.h"
 #include "tests/engine/model/model_harness.h"
-#include "tests/engine/pipeline/harness.h"
-#include "tests/support/simt/emulated_ops.h"
 
 namespace quire::testing {
 namespace {
@@ -226,137 +224,71 @@ TEST(DeviceHooksTest, WhatIsFetchedComesInOrderAtThePassesEnd) {
   }
 }
 
-/// Whole queries over ingested documents, with as many layers as asked for.
-class DeviceHooksQueryTest : public ::testing::Test {
- protected:
-  struct Side {
-    std::unique_ptr<Store> store;
-    std::unique_ptr<Engine> engine;
-    std::vector<Doc> docs;
-    ~Side() {
-      if (engine) engine->stop(std::chrono::milliseconds(0));
-    }
-  };
-  std::unique_ptr<Side> side(const fs::path& model, const std::string& name, std::shared_ptr<Compute> compute) {
-    auto s = std::make_unique<Side>();
-    s->store = open_test_store(folder_.path() / name);
-    const std::shared_ptr<const Tokenizer> tokenizer = std::move(*load_tokenizer(model));
-    EngineParts parts{.model = std::move(*load_model(model, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, std::move(compute))), .tokenizer = tokenizer,
-                      .format = std::move(*PromptFormat::load(model, tokenizer))};
-    EngineOptions options;
-    options.model_path = model;
-    options.working_cache_bytes = 32 << 20;
-    options.num_threads = 1;
-    options.block_tokens = 16;
-    options.prefix_cache_bytes = 0;
-    s->engine = std::move(*create_engine_from_parts(std::move(parts), options, *s->store));
-    std::mt19937 rng(3);
-    for (const std::size_t n : {75u, 70u}) {
-      Doc d{"d" + std::to_string(s->docs.size()), random_ids(rng, n), std::nullopt};
-      d.key = ingest(*s->engine, *s->store, d.id, d.ids);
-      s->docs.push_back(std::move(d));
-    }
-    return s;
-  }
-  struct Answer {
-    std::vector<std::int32_t> ids;
-    std::vector<float> shares;
-  };
-  Answer ask(Side& s, std::int32_t tokens, const std::function<void(QueryRequest&)>& edit) {
-    struct Sink final : CollectingSink {
-      void on_attribution(const Attribution& a) override { shares = a.share; }
-      std::vector<float> shares;
-    };
-    std::mt19937 rng(17);
-    QueryRequest r = make_request(*s.engine, s.docs, random_ids(rng, 11), "reuse");
-    r.cache.write = false;
-    r.sampling.max_tokens = tokens;
-    edit(r);
-    const auto sink = std::make_shared<Sink>();
-    const auto handle = s.engine->query(std::move(r), sink);
-    EXPECT_TRUE(handle.ok()) << handle.status().to_string();
-    if (!handle.ok()) return {};
-    const Outcome& o = sink->wait();
-    EXPECT_TRUE(o.status.ok()) << o.status.to_string();
-    return {o.ids, sink->shares};
-  }
-  /// Of a query like one before, with three layers and with six.
-  void expect_no_wait_for_a_layer(std::int32_t tokens, OpCode used, const std::function<void(QueryRequest&, std::int32_t layers)>& edit) {
-    std::int64_t waits[2] = {};
-    for (const int i : {0, 1}) {
-      const std::int32_t layers = i == 0 ? 3 : 6;
-      const RandomModelFolder model(7, 512, layers);
-      const auto ops = simt::make_emulated_ops();
-      const auto device = side(model.path(), "waits" + std::to_string(layers), make_device_compute(ops));
-      const auto set = [&](QueryRequest& r) { edit(r, layers); };
-      (void)ask(*device, tokens, set);
-      const std::int64_t before = ops->waits(), uses = ops->runs(used);
-      (void)ask(*device, tokens, set);
-      waits[i] = ops->waits() - before;
-      EXPECT_GT(ops->runs(used), uses);
-    }
-    EXPECT_EQ(waits[0], waits[1]);
-  }
-  TempFolder folder_;
-};
+class DeviceHooksQueryTest : public DeviceSideTest {};
 
+/// Under samkv rows leave the pass in every layer, and what is watched moves to its rows without the host.
 TEST_F(DeviceHooksQueryTest, CompressorsWatchWithoutWaiting) {
-  for (const char* name : {"snapkv", "h2o"}) {
-    SCOPED_TRACE(name);
-    expect_no_wait_for_a_layer(1, OpCode::kAttentionScores, [&](QueryRequest& r, std::int32_t) {
+  TwoDepths depths = two_depths();
+  for (const auto& [strategy, name] : std::vector<std::pair<std::string, std::string>>{{"reuse", "snapkv"}, {"reuse", "h2o"}, {"samkv", "h2o"}}) {
+    SCOPED_TRACE(name + " under " + strategy);
+    expect_no_wait_for_a_layer(depths, strategy, 1, OpCode::kAttentionScores, [&, name = name](QueryRequest& r, std::int32_t) {
       r.cache.compress = name;
       r.cache.options = PlugOptions({{"capacity", "40"}, {"window", "5"}, {"drop_mode", "demote"}});
     });
   }
 }
 
-TEST_F(DeviceHooksQueryTest, AnswersAreAttributedWithoutWaiting) {
-  const auto edit = [](QueryRequest& r) { r.attribute = true; };
-  expect_no_wait_for_a_layer(3, OpCode::kAttentionMass, [&](QueryRequest& r, std::int32_t) { edit(r); });
+TEST_F(DeviceHooksQueryTest, CompressorsBesideRecomputationAnswerAsOnTheCpu) {
   const RandomModelFolder model;
   const auto cpu = side(model.path(), "cpu", nullptr), device = side(model.path(), "device", make_device_compute(simt::make_emulated_ops()));
-  const Answer expected = ask(*cpu, 4, edit), got = ask(*device, 4, edit);
-  EXPECT_EQ(got.ids, expected.ids);
-  ASSERT_NE(expected.shares.size(), 0u);
-  expect_near(got.shares, expected.shares, 1e-4, "shares");
+  for (const std::string& name : compressor_names()) {
+    SCOPED_TRACE(name);
+    const auto edit = [&](QueryRequest& r) {
+      r.cache.compress = name;
+      if (name != "none") r.cache.options = PlugOptions({{"capacity", "40"}, {"window", "5"}, {"drop_mode", "demote"}});
+    };
+    EXPECT_EQ(ask(*device, "samkv", 3, edit).ids, ask(*cpu, "samkv", 3, edit).ids);
+  }
 }
 
-/// Pages are chosen in the last layer alone: the others attend to everything and wait for nobody.
-TEST_F(DeviceHooksQueryTest, PagesAreScoredWhereTheyLie) {
-  expect_no_wait_for_a_layer(4, OpCode::kPageScores, [](QueryRequest& r, std::int32_t layers) {
-    r.cache.decode = "quest";
-    auto options = small_budget("64");
-    options["decode_dense_layers"] = std::to_string(layers - 1);
-    r.cache.options = PlugOptions(options_of("quest", options));
-  });
+std::vector<float> shares_of(DeviceSide& s, QueryRequest request, std::vector<std::int32_t>& ids) {
+  struct Sink final : CollectingSink {
+    void on_attribution(const Attribution& a) override { shares = a.share; }
+    std::vector<float> shares;
+  };
+  const auto sink = std::make_shared<Sink>();
+  const auto handle = s.engine->query(std::move(request), sink);
+  EXPECT_TRUE(handle.ok()) << handle.status().to_string();
+  if (!handle.ok()) return {};
+  const Outcome& o = sink->wait();
+  EXPECT_TRUE(o.status.ok()) << o.status.to_string();
+  ids = o.ids;
+  return sink->shares;
+}
+
+TEST_F(DeviceHooksQueryTest, AnswersAreAttributedWithoutWaiting) {
+  TwoDepths depths = two_depths();
+  expect_no_wait_for_a_layer(depths, "reuse", 3, OpCode::kAttentionMass, [&](QueryRequest& r, std::int32_t) { r.attribute = true; });
+  const RandomModelFolder model;
+  const auto cpu = side(model.path(), "cpu", nullptr), device = side(model.path(), "device", make_device_compute(simt::make_emulated_ops()));
+  std::vector<float> shares[2];
+  std::vector<std::int32_t> ids[2];
+  for (const int i : {0, 1}) {
+    QueryRequest r = request(i == 0 ? *cpu : *device, "reuse", 4);
+    r.attribute = true;
+    shares[i] = shares_of(i == 0 ? *cpu : *device, std::move(r), ids[i]);
+  }
+  EXPECT_EQ(ids[1], ids[0]);
+  ASSERT_NE(shares[0].size(), 0u);
+  expect_near(shares[1], shares[0], 1e-4, "shares");
 }
 
 TEST_F(DeviceHooksQueryTest, QueriesOfThePromptAreFetchedWithoutWaiting) {
-  expect_no_wait_for_a_layer(1, OpCode::kCopyBeside, [](QueryRequest& r, std::int32_t) {
+  TwoDepths depths = two_depths();
+  expect_no_wait_for_a_layer(depths, "reuse", 1, OpCode::kCopyBeside, [](QueryRequest& r, std::int32_t) {
     r.cache.decode = "ctkvr";
     r.cache.options = PlugOptions(options_of("ctkvr", small_budget("64")));
   });
-}
-
-TEST_F(DeviceHooksQueryTest, EveryKindOfPagesAnswersAsOnTheCpu) {
-  const RandomModelFolder model;
-  const auto ops = simt::make_emulated_ops();
-  const auto cpu = side(model.path(), "cpu", nullptr), device = side(model.path(), "device", make_device_compute(ops));
-  for (const char* retriever : {"quest", "freekv", "arkvale", "shadowkv", "raas"}) {
-    for (const char* residency : {"fit", "none"}) {
-      SCOPED_TRACE(std::string(retriever) + " " + residency);
-      const std::int64_t scores = ops->runs(OpCode::kPageScores);
-      const auto edit = [&](QueryRequest& r) {
-        r.cache.decode = retriever;
-        auto options = small_budget("64");
-        if (residency == std::string("fit")) options.erase("decode_resident");
-        options["decode_rerank"] = "2";
-        r.cache.options = PlugOptions(options_of(retriever, options));
-      };
-      EXPECT_EQ(ask(*device, 9, edit).ids, ask(*cpu, 9, edit).ids);
-      EXPECT_TRUE(residency == std::string("none") || ops->runs(OpCode::kPageScores) > scores);
-    }
-  }
 }
 
 }  // namespace

@@ -1,13 +1,10 @@
 /// SamKV's way to an answer on a device: blocks are chosen as on the CPU, and no layer waits for the host.
 #include <gtest/gtest.h>
 
-#include "engine/device/device_compute.h"
-#include "engine/engine_parts.h"
 #include "engine/pipeline/resident_means.h"
 #include "engine/select/samkv_scores.h"
-#include "tests/engine/pipeline/harness.h"
+#include "tests/engine/device/device_side.h"
 #include "tests/engine/select/sketch_maker.h"
-#include "tests/support/simt/emulated_ops.h"
 
 namespace quire::testing {
 namespace {
@@ -125,55 +122,13 @@ TEST_F(ResidentMeansTest, ALostDeviceIsAnError) {
   EXPECT_EQ(samkv_scores(in, {}).code(), Code::kDeviceLost);
 }
 
-/// Whole queries, in f32, over documents with something to choose from.
-class DeviceSamkvTest : public ::testing::Test {
- protected:
-  struct Side {
-    std::unique_ptr<Store> store;
-    std::unique_ptr<Engine> engine;
-    std::vector<Doc> docs;
-    ~Side() {
-      if (engine) engine->stop(std::chrono::milliseconds(0));
-    }
-  };
-  std::unique_ptr<Side> side(const fs::path& model, const std::string& name, std::shared_ptr<Compute> compute, std::initializer_list<std::size_t> lengths = {130, 101, 90}) {
-    auto s = std::make_unique<Side>();
-    s->store = open_test_store(folder_.path() / name);
-    const std::shared_ptr<const Tokenizer> tokenizer = std::move(*load_tokenizer(model));
-    EngineParts parts{.model = std::move(*load_model(model, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, std::move(compute))), .tokenizer = tokenizer,
-                      .format = std::move(*PromptFormat::load(model, tokenizer))};
-    EngineOptions options;
-    options.model_path = model;
-    options.working_cache_bytes = 32 << 20;
-    options.num_threads = 1;
-    options.block_tokens = 16;
-    options.prefix_cache_bytes = 0;
-    s->engine = std::move(*create_engine_from_parts(std::move(parts), options, *s->store));
-    std::mt19937 rng(3);
-    for (const std::size_t n : lengths) {
-      Doc d{"d" + std::to_string(s->docs.size()), random_ids(rng, n), std::nullopt};
-      d.key = ingest(*s->engine, *s->store, d.id, d.ids);
-      s->docs.push_back(std::move(d));
-    }
-    return s;
-  }
-  Outcome ask(Side& s, const std::string& strategy, std::int32_t tokens = 5, const std::function<void(QueryRequest&)>& edit = {}) {
-    std::mt19937 rng(17);
-    QueryRequest r = make_request(*s.engine, s.docs, random_ids(rng, 11), strategy);
-    r.cache.write = false;
-    r.sampling.max_tokens = tokens;
-    if (edit) edit(r);
-    Outcome o = run_query(*s.engine, std::move(r));
-    EXPECT_TRUE(o.status.ok()) << o.status.to_string();
-    return o;
-  }
-  TempFolder folder_;
-};
+/// Over documents with something to choose from.
+class DeviceSamkvTest : public DeviceSideTest {};
 
 TEST_F(DeviceSamkvTest, BlocksAndTextAreTheCpus) {
   const RandomModelFolder model;
   const auto ops = simt::make_emulated_ops();
-  const auto cpu = side(model.path(), "cpu", nullptr), device = side(model.path(), "device", make_device_compute(ops));
+  const auto cpu = side(model.path(), "cpu", nullptr, {130, 101, 90}), device = side(model.path(), "device", make_device_compute(ops), {130, 101, 90});
   for (const char* strategy : {"samkv", "samkv_overwrite"}) {
     for (const char* bias : {"on", "off"}) {
       if (strategy == std::string("samkv_overwrite") && bias == std::string("off")) continue;  // recomputation knows nothing of the bias
@@ -204,7 +159,7 @@ TEST_F(DeviceSamkvTest, NoLayerWaitsForTheHost) {
   for (const int i : {0, 1}) {
     const RandomModelFolder model(7, 512, i == 0 ? 3 : 6);
     const auto ops = simt::make_emulated_ops();
-    const auto device = side(model.path(), "device" + std::to_string(i), make_device_compute(ops), {75, 70});
+    const auto device = side(model.path(), "device" + std::to_string(i), make_device_compute(ops));
     (void)ask(*device, "samkv", 1);  // buffers grow, and means go up
     for (const char* strategy : {"samkv", "samkv_overwrite"}) {
       const std::int64_t before = ops->waits();
@@ -219,15 +174,11 @@ TEST_F(DeviceSamkvTest, NoLayerWaitsForTheHost) {
 TEST_F(DeviceSamkvTest, AnAllocationThatFailsAnywhereFailsThatQueryAlone) {
   const RandomModelFolder model;
   const auto ops = simt::make_emulated_ops();
-  const auto device = side(model.path(), "device", make_device_compute(ops), {75, 70});
+  const auto device = side(model.path(), "device", make_device_compute(ops));
   const std::vector<std::int32_t> expected = ask(*device, "samkv").ids;
   for (const std::int64_t n : {0, 1, 2, 4, 7}) {
     ops->fail_allocation(n);
-    std::mt19937 rng(17);
-    QueryRequest r = make_request(*device->engine, device->docs, random_ids(rng, 11), "samkv");
-    r.cache.write = false;
-    r.sampling.max_tokens = 5;
-    const Outcome o = run_query(*device->engine, std::move(r));
+    const Outcome o = run_query(*device->engine, request(*device, "samkv", 5));
     ops->fail_allocation(-1);
     if (o.status.ok()) {
       EXPECT_EQ(o.ids, expected) << n;
