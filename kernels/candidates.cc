@@ -6,6 +6,16 @@
 #include "kernels/row_products.h"
 
 namespace quire {
+namespace {
+
+/// Scores become softmax weights but for a common factor, which is returned.
+float weigh(float* x, std::int64_t n) {
+  exp_minus(x, n, largest(x, n));
+  const float sum = sum_of_values(x, n);
+  return sum > 0 ? 1.0f / sum : 0.0f;
+}
+
+}  // namespace
 
 Status candidate_votes(const CandidateVotesArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_votes(a));
@@ -20,8 +30,8 @@ Status candidate_votes(const CandidateVotesArgs& a) {
         keep_larger(p, a.n, log_sum_exp(p, a.n), votes);
         continue;
       }
-      if (softmax) exp_minus(p, a.n, log_sum_exp(p, a.n));
-      for (std::int64_t j = 0; j < a.n; ++j) votes[j] = summed ? votes[j] + p[j] : std::max(votes[j], p[j]);
+      const float part = softmax ? weigh(p, a.n) : 1.0f;
+      for (std::int64_t j = 0; j < a.n; ++j) votes[j] = summed ? votes[j] + p[j] * part : std::max(votes[j], p[j] * part);
     }
   }
   return {};

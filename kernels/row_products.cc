@@ -69,6 +69,15 @@ Status row_scores_by_row(const RowScoresArgs& args) {
   return {};
 }
 
+float sum_of_values(const float* x, std::int64_t n) {
+  float sums[8] = {};
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    for (std::int64_t k = 0; k < 8; ++k) sums[k] += x[i + k];
+  }
+  for (; i < n; ++i) sums[0] += x[i];
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
 float largest(const float* x, std::int64_t n) { return cpu::max_value(x, n); }
 
 float log_sum_exp(const float* x, std::int64_t n) { return cpu::log_sum_exp(x, n); }

@@ -55,6 +55,8 @@ Status key_products_reference(const KeyProductsArgs& args);
 
 /// The largest of n values, ignoring NaN; -inf if there are none.
 float largest(const float* x, std::int64_t n);
+/// Of n values, in eight partial sums that do not wait for each other; 0 if there are none.
+float sum_of_values(const float* x, std::int64_t n);
 /// log sum_i exp(x[i]) over n values, none of them NaN or +inf; -inf if there are none.
 float log_sum_exp(const float* x, std::int64_t n);
 /// x[i] <- exp(x[i] - lse), lse no less than the largest of x. -inf gives zeros.

@@ -332,7 +332,10 @@ Status DeviceCompute::attend_each(const AttentionArgs& args, std::span<const Seq
   for (const SequenceAttention& s : sequences) {
     QUIRE_ASSIGN_OR_RETURN(const KvView kv, staged_view(stage_, s.kv));
     cuda::SequenceKv one{kv.pages, kv.positions, kv.num_rows, nullptr};
-    if (s.lists == nullptr) {
+    if (s.lists_there != nullptr) {
+      longest = std::max(longest, s.longest_list);
+      one.lists = s.lists_there;
+    } else if (s.lists == nullptr) {
       longest = std::max(longest, kv.num_rows);
     } else {
       std::vector<RowList> lists(s.lists, s.lists + kv.num_kv_heads);

@@ -3,6 +3,11 @@
 #include "engine/device/staged_view.h"
 
 namespace quire {
+namespace {
+
+constexpr std::int64_t kUnitsRoom = 64;  // pages come one by one: most steps' arrays lie where those of the step before lay
+
+}  // namespace
 
 Status DeviceHooks::attention_scores(const AttentionScoresArgs& args) {
   if (args.rows == 0) return {};
@@ -46,6 +51,31 @@ Status DeviceHooks::page_bounds(const PageBoundsArgs& args) {
   QUIRE_ASSIGN_OR_RETURN(a.kv, staged_view(stage_, args.kv));
   QUIRE_ASSIGN_OR_RETURN(a.pages, stage_.put(std::span(args.pages, static_cast<std::size_t>(args.num_pages))));
   QUIRE_RETURN_IF_ERROR(stage_.send());
+  return memory_->run(a);
+}
+
+Status DeviceHooks::key_products(const KeyProductsArgs& args) {
+  if (args.num_rows == 0) return {};
+  KeyProductsArgs a = args;
+  const std::int64_t pages = (args.first_row + args.num_rows + kPageTokens - 1) / kPageTokens;
+  QUIRE_RETURN_IF_ERROR(stage_.begin());
+  QUIRE_ASSIGN_OR_RETURN(a.kv.pages, stage_.put(std::span(args.kv.pages, static_cast<std::size_t>(pages)), kRowsRoom / kPageTokens * static_cast<std::int64_t>(sizeof(void*))));
+  a.kv.positions = nullptr;
+  QUIRE_RETURN_IF_ERROR(stage_.send());
+  return memory_->run(a);
+}
+
+Status DeviceHooks::best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k, std::int32_t* chosen) {
+  return memory_->run(cuda::TopKArgs{.scores = scores, .rows = rows, .n = n, .k = k, .order = cuda::TopKOrder::kAscendingIndex, .out = chosen});
+}
+
+Status DeviceHooks::candidate_rows(const CandidateRowsArgs& args) {
+  CandidateRowsArgs a = args;
+  if (args.units != nullptr) {
+    QUIRE_RETURN_IF_ERROR(stage_.begin());
+    QUIRE_ASSIGN_OR_RETURN(a.units, stage_.put(std::span(args.units, static_cast<std::size_t>(args.num_units)), kUnitsRoom * static_cast<std::int64_t>(sizeof(KvStretch))));
+    QUIRE_RETURN_IF_ERROR(stage_.send());
+  }
   return memory_->run(a);
 }
 

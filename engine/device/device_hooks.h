@@ -21,6 +21,10 @@ class DeviceHooks final : public HookCompute {
   Status pack_rows(const KvPackArgs& args) override { return memory_->run(args); }
   Status block_means(const RopeTable& table, const BlockMeansArgs& args) override;
   Status page_bounds(const PageBoundsArgs& args) override;
+  Status key_products(const KeyProductsArgs& args) override;
+  Status candidate_votes(const CandidateVotesArgs& args) override { return memory_->run(args); }
+  Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k, std::int32_t* chosen) override;
+  Status candidate_rows(const CandidateRowsArgs& args) override;
   Status page_scores(const PageScoresArgs& args) override { return memory_->run(args); }
   Status copy_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx, float* out) override {
     return memory_->run(cuda::ConvertArgs{x, rows, dim, ldx, DType::kF32, out});

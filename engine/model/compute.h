@@ -83,6 +83,9 @@ struct SequenceAttention {
   KvView kv;                          ///< of the same shape in all sequences of a call
   const RowList* lists = nullptr;     ///< [num_kv_heads], or null: every row
   std::int32_t position = 0;
+  /// With a memory() alone, instead of `lists`: [num_kv_heads] lists that lie there, of no more than longest_list rows each.
+  const RowList* lists_there = nullptr;
+  std::int64_t longest_list = 0;
 };
 
 /// Stored rows that recomputed ones meet: each new K (raw) and V is blended with the stored one (SamKV, Eq. 4; kernels/cuda/args.h, RecomputedRowsArgs), rounded to raw_dtype and

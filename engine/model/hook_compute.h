@@ -11,8 +11,10 @@
 #include "kernels/attention_scores.h"
 #include "kernels/attention_stats.h"
 #include "kernels/base/status.h"
+#include "kernels/candidates.h"
 #include "kernels/kv.h"
 #include "kernels/page_bounds.h"
+#include "kernels/row_products.h"
 #include "kernels/rope.h"
 
 namespace quire {
@@ -42,6 +44,12 @@ class HookCompute {
   virtual Status block_means(const RopeTable& table, const BlockMeansArgs& args) = 0;
   virtual Status page_bounds(const PageBoundsArgs& args) = 0;
   virtual Status page_scores(const PageScoresArgs& args) = 0;
+  /// The next four choose what each KV head attends to. Scores, votes, what is chosen, rows and lists lie in that memory; units and pages of KV are the host's.
+  virtual Status key_products(const KeyProductsArgs& args) = 0;
+  virtual Status candidate_votes(const CandidateVotesArgs& args) = 0;
+  /// Row by row of scores [rows, n] top_k_sorted(): chosen [rows, min(k, n)].
+  virtual Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k, std::int32_t* chosen) = 0;
+  virtual Status candidate_rows(const CandidateRowsArgs& args) = 0;
   /// out[r, :dim] = x[r, :dim]; x has row stride ldx, out none.
   virtual Status copy_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx, float* out) = 0;
   /// out[c] = x[0, c] + x[1, c] + ..., as column_sums() adds.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/model/hook_compute.h"
+
 namespace quire {
 namespace {
 
@@ -34,6 +36,7 @@ Status DecodeBatch::step(std::span<DecodeRow> rows) {
   Status status = run(active);
   const Status settled = compute_.settle();
   if (status.ok()) status = settled;
+  if (status.ok()) hand_out_hidden();
   for (DecodeRow* row : active) {
     if (!status.ok() || !row->status.ok()) drop_row(*row->cache);
   }
@@ -59,6 +62,12 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   if (compute_.draws() && vocab < std::size_t{1} << 22 && std::ranges::any_of(rows, [](const DecodeRow* row) { return row->rule.has_value(); })) {
     for (const DecodeRow* row : rows) rules_.push_back(row->rule.value_or(DrawRule{}));
     QUIRE_RETURN_IF_ERROR(tokens_.reserve(memory_, static_cast<std::int64_t>(n)));
+  }
+  shown_.clear();
+  if (compute_.hooks() != nullptr) {
+    std::size_t most = 0;
+    for (const DecodeRow* row : rows) most += row->retriever->hidden_layers().size();
+    if (most > 0) QUIRE_RETURN_IF_ERROR(hidden_.reserve(memory_, static_cast<std::int64_t>(most) * config.hidden_size));
   }
   compute_.begin_step(static_cast<std::int64_t>(n));
   Status run = run_layers(rows);
@@ -111,16 +120,28 @@ Status DecodeBatch::run_layer(std::int32_t layer, std::span<DecodeRow*> rows) {
   return model_.finish_layer(layer, x_.data(), attention_.data(), n);
 }
 
+/// On a device states are set aside there until the step is over: nobody needs them before.
 Status DecodeBatch::show_hidden(std::int32_t layer, std::span<DecodeRow*> rows) {
+  const std::int64_t size = model_.config().hidden_size;
   bool settled = false;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     Retriever& retriever = *rows[i]->retriever;
     if (std::ranges::find(retriever.hidden_layers(), layer) == retriever.hidden_layers().end()) continue;
+    const float* const x = x_.data() + static_cast<std::int64_t>(i) * size;
+    if (HookCompute* const hooks = compute_.hooks(); hooks != nullptr) {
+      QUIRE_RETURN_IF_ERROR(hooks->copy_rows(x, 1, size, size, hidden_.data() + static_cast<std::int64_t>(shown_.size()) * size));
+      shown_.push_back({&retriever, layer});
+      continue;
+    }
     if (!settled) QUIRE_RETURN_IF_ERROR(compute_.settle());
     settled = true;
-    retriever.take_hidden(layer, x_.data() + static_cast<std::int64_t>(i) * model_.config().hidden_size);
+    retriever.take_hidden(layer, x);
   }
   return {};
+}
+
+void DecodeBatch::hand_out_hidden() {
+  for (std::size_t i = 0; i < shown_.size(); ++i) shown_[i].retriever->take_hidden(shown_[i].layer, hidden_.data() + static_cast<std::int64_t>(i) * model_.config().hidden_size);
 }
 
 /// The step's rows go to the last pages of their caches, which together look like one.

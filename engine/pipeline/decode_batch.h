@@ -43,12 +43,20 @@ class DecodeBatch {
   Status attend(std::int32_t layer, std::span<DecodeRow*> rows);
   Status attend_to_all(std::int32_t layer, std::span<DecodeRow*> rows, std::int64_t first);
   Status show_hidden(std::int32_t layer, std::span<DecodeRow*> rows);
+  void hand_out_hidden();
   AttentionArgs attention_args(std::int64_t first, std::int64_t rows);
 
   Model& model_;
   Compute& compute_;
   const std::shared_ptr<ComputeMemory> memory_;
+  /// A row's state that a retriever gets at the end of a step.
+  struct Hidden {
+    Retriever* retriever;
+    std::int32_t layer;
+  };
   ComputeBuffer<float> x_, query_, attention_, logits_;
+  ComputeBuffer<float> hidden_;                 ///< [shown_.size(), hidden_size], on a device
+  std::vector<Hidden> shown_;                   ///< in the order of hidden_
   ComputeBuffer<std::int32_t> tokens_;          ///< drawn
   std::vector<DrawRule> rules_;                 ///< of all rows; empty: none is drawn
   std::vector<std::int32_t> ids_, positions_, from_, dst_rows_, write_positions_;

@@ -326,6 +326,7 @@ Status QueryTask::prepare_retriever() {
   retrieve.device = run_.core.device;
   retrieve.device_requests = run_.core.device_requests;
   retrieve.transfers = run_.core.transfers;
+  if (Compute& compute = run_.core.model->compute(); compute.hooks() != nullptr) retrieve.compute = &compute;
   const Plan& plan = run_.plan.plan;
   retrieve.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;
   retrieve.num_layers = facts.shape.num_layers;

@@ -82,15 +82,22 @@ Result<CentroidIndex> CentroidIndex::build(DevicePool& device, const CentroidInp
   index.head_dim_ = input.kv.head_dim;
   index.num_centroids_ = std::min(input.num_centroids, input.queries->num_rows(input.layer));
   QUIRE_CHECK(index.num_centroids_ > 0 && input.list_rows > 0, "an index needs centroids and lists");
-  QUIRE_ASSIGN_OR_RETURN(index.memory_, device.allocate(device_bytes_for(input.num_heads, input.kv.head_dim, index.num_centroids_)));
-  for (std::int64_t row = 0; row < index.num_centroids_; row += kPageTokens) index.pages_.push_back(index.memory_.data() + row * input.kv.head_dim * static_cast<std::int64_t>(dtype_bytes(DType::kF16)));
+  index.in_compute_memory_ = input.memory != nullptr;
+  if (index.in_compute_memory_) {
+    QUIRE_RETURN_IF_ERROR(index.compute_memory_.reserve(input.memory, index.device_bytes() / static_cast<std::int64_t>(sizeof(std::uint16_t))));
+    index.values_ = index.compute_memory_.data();
+  } else {
+    QUIRE_ASSIGN_OR_RETURN(index.memory_, device.allocate(index.device_bytes()));
+    index.values_ = reinterpret_cast<std::uint16_t*>(index.memory_.data());
+  }
+  for (std::int64_t row = 0; row < index.num_centroids_; row += kPageTokens) index.pages_.push_back(index.values_ + row * input.kv.head_dim);
   QUIRE_RETURN_IF_ERROR(index.build_lists(input));
   return index;
 }
 
 void CentroidIndex::store_centroid(std::int32_t head, std::int64_t slot, const float* query) {
   const float inverse = inverse_length(query, head_dim_);
-  auto* out = reinterpret_cast<std::uint16_t*>(memory_.data()) + (head * padded(num_centroids_) + slot) * head_dim_;
+  auto* out = values_ + (head * padded(num_centroids_) + slot) * head_dim_;
   for (std::int32_t c = 0; c < head_dim_; ++c) out[c] = f32_to_f16(query[c] * inverse);
 }
 
@@ -189,22 +196,41 @@ Status CentroidIndex::fill_lists(const CentroidInput& input, std::span<const flo
 
 Status CentroidIndex::recall(std::int32_t kv_head, const float* query, std::int64_t probes, std::vector<std::uint64_t>& seen) const {
   const std::int64_t group = num_heads_ / num_kv_heads_;
-  const std::int64_t row_bytes = head_dim_ * static_cast<std::int64_t>(dtype_bytes(DType::kF16));
-  const KvView centroids{.pages = pages_.data(), .positions = nullptr, .num_rows = num_centroids_, .num_kv_heads = num_heads_, .head_dim = head_dim_, .dtype = DType::kF16,
-                         .kv_stride = 0, .head_stride = padded(num_centroids_) * row_bytes, .token_stride = row_bytes, .sorted = false};
+  const KvView keys = centroids();
   std::vector<float> cosines(at(num_centroids_)), nearest(at(num_centroids_), -std::numeric_limits<float>::infinity());
   for (std::int64_t g = 0; g < group; ++g) {
     const float* q = query + g * head_dim_;
-    QUIRE_RETURN_IF_ERROR(row_scores({q, 1, head_dim_, inverse_length(q, head_dim_), {centroids, static_cast<std::int32_t>(kv_head * group + g), nullptr, 0, num_centroids_},
+    QUIRE_RETURN_IF_ERROR(row_scores({q, 1, head_dim_, inverse_length(q, head_dim_), {keys, static_cast<std::int32_t>(kv_head * group + g), nullptr, 0, num_centroids_},
                                       cosines.data(), num_centroids_}));
     for (std::size_t c = 0; c < cosines.size(); ++c) nearest[c] = std::max(nearest[c], cosines[c]);
   }
+  mark_nearest(kv_head, std::move(nearest), probes, seen);
+  return {};
+}
+
+KvView CentroidIndex::centroids() const {
+  const std::int64_t row_bytes = head_dim_ * static_cast<std::int64_t>(dtype_bytes(DType::kF16));
+  return {.pages = pages_.data(), .positions = nullptr, .num_rows = num_centroids_, .num_kv_heads = num_heads_, .head_dim = head_dim_, .dtype = DType::kF16,
+          .kv_stride = 0, .head_stride = padded(num_centroids_) * row_bytes, .token_stride = row_bytes, .sorted = false};
+}
+
+void CentroidIndex::recall(std::int32_t kv_head, const float* query, std::span<const float> products, std::int64_t probes, std::vector<std::uint64_t>& seen) const {
+  const std::int64_t group = num_heads_ / num_kv_heads_;
+  std::vector<float> nearest(at(num_centroids_), -std::numeric_limits<float>::infinity());
+  for (std::int64_t g = 0; g < group; ++g) {
+    const float inverse = inverse_length(query + g * head_dim_, head_dim_);
+    const float* product = products.data() + g * num_centroids_;
+    for (std::size_t c = 0; c < nearest.size(); ++c) nearest[c] = std::max(nearest[c], inverse * product[c]);
+  }
+  mark_nearest(kv_head, std::move(nearest), probes, seen);
+}
+
+void CentroidIndex::mark_nearest(std::int32_t kv_head, std::vector<float> nearest, std::int64_t probes, std::vector<std::uint64_t>& seen) const {
   std::rotate(nearest.begin(), nearest.begin() + oldest_, nearest.end());  // by age, which ties go by
   for (const std::int32_t i : top_k_sorted(nearest, probes)) {
     const std::uint64_t* bits = list_at(kv_head, slot_of(i));
     for (std::int64_t w = 0; w < list_words_; ++w) seen[at(w)] |= bits[w];
   }
-  return {};
 }
 
 void CentroidIndex::replace_oldest(std::int32_t kv_head, const float* query, std::span<const std::int32_t> rows) {

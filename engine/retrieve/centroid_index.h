@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "engine/cache/compute_memory.h"
 #include "engine/retrieve/device_pool.h"
 #include "engine/retrieve/prompt_queries.h"
 #include "kernels/attention_mass.h"
@@ -24,6 +26,7 @@ struct CentroidInput {
   KvStretch host{0, 0};                    ///< the only rows that lists name
   std::int64_t list_rows = 0;              ///< at most in a list
   std::int64_t num_centroids = 0;          ///< at most: those of the last rows
+  std::shared_ptr<ComputeMemory> memory;   ///< of whoever multiplies queries with centroids; null: recall() does
 };
 
 /// Of one layer. For each KV head and centroid a list of rows: the largest, over the KV head's query heads, of the softmax weights that the centroid's row gave to rows at its position or
@@ -39,13 +42,18 @@ class CentroidIndex {
   /// Marks in `seen` (a bit per row up to host.end) the rows in the lists of the `probes` centroids nearest to the queries: by the largest cosine over the KV head's query heads, ties
   /// go to the older one. `query` is [group, head_dim].
   Status recall(std::int32_t kv_head, const float* query, std::int64_t probes, std::vector<std::uint64_t>& seen) const;
+  /// The centroids as keys of num_heads KV heads of f16, in CentroidInput::memory where there is one: key_products() of a step's queries with them is what the next one takes.
+  KvView centroids() const;
+  bool in_compute_memory() const { return in_compute_memory_; }
+  /// recall() with the products [group, num_centroids()] of the queries with the centroids of their heads.
+  void recall(std::int32_t kv_head, const float* query, std::span<const float> products, std::int64_t probes, std::vector<std::uint64_t>& seen) const;
   /// The oldest centroid of the KV head makes way for this query and its list. Every KV head, then advance().
   void replace_oldest(std::int32_t kv_head, const float* query, std::span<const std::int32_t> rows);
   void advance();
 
   std::int64_t num_centroids() const { return num_centroids_; }
   std::int64_t num_replaced() const { return num_replaced_; }
-  std::int64_t device_bytes() const { return memory_.size(); }
+  std::int64_t device_bytes() const { return device_bytes_for(num_heads_, head_dim_, num_centroids_); }
   /// Rows in the i-th oldest centroid's list, ascending.
   std::vector<std::int32_t> list(std::int32_t kv_head, std::int64_t i) const;
 
@@ -61,8 +69,12 @@ class CentroidIndex {
 
   std::int32_t num_heads_ = 0, num_kv_heads_ = 0, head_dim_ = 0;
   std::int64_t num_centroids_ = 0, oldest_ = 0, num_replaced_ = 0, list_words_ = 0;
-  DeviceBuffer memory_;
-  std::vector<const void*> pages_;                ///< of memory_, so that it is a cache of num_heads KV heads
+  void mark_nearest(std::int32_t kv_head, std::vector<float> cosines, std::int64_t probes, std::vector<std::uint64_t>& seen) const;
+  DeviceBuffer memory_;                           ///< of the centroids, or
+  ComputeBuffer<std::uint16_t> compute_memory_;
+  bool in_compute_memory_ = false;
+  std::uint16_t* values_ = nullptr;               ///< the centroids
+  std::vector<const void*> pages_;                ///< of values_, so that it is a cache of num_heads KV heads
   std::vector<std::uint64_t> lists_;              ///< [num_kv_heads][slot][list_words_]
 };
 

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <string>
 
+#include "engine/model/hook_compute.h"
 #include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/stopwatch.h"
 
@@ -104,6 +105,7 @@ Status CtkvrRetriever::index(const RetrieveInput& input) {
     build.host = prompt_host(layer);
     build.list_rows = std::min(settings_.list_rows, build.host.end - build.host.begin);
     build.num_centroids = settings_.centroids;
+    if (input.compute != nullptr) build.memory = input.compute->memory();
     QUIRE_ASSIGN_OR_RETURN(indexes_[at(layer)], CentroidIndex::build(*input.device, build));
     stats_.device_bytes += indexes_[at(layer)]->device_bytes();
     if (settings_.rerank && KeyCodes::pay(build.kv)) QUIRE_RETURN_IF_ERROR(codes_[at(layer)].extend(build.kv, build.host.end));
@@ -148,7 +150,27 @@ Status CtkvrRetriever::fall_back(const RetrieveInput& input, std::int64_t availa
 
 Status CtkvrRetriever::begin_step(std::int32_t token_id, std::int32_t position) { return fallback_ ? fallback_->begin_step(token_id, position) : Status(); }
 
-Status CtkvrRetriever::attend(const RetrieveStep& step) { return fallback_ ? fallback_->attend(step) : RowRetriever::attend(step); }
+Status CtkvrRetriever::attend(const RetrieveStep& step) {
+  if (fallback_) return fallback_->attend(step);
+  products_.clear();
+  if (scores_there(step)) QUIRE_RETURN_IF_ERROR(fetch_products(step));
+  return RowRetriever::attend(step);
+}
+
+/// Products of the step's queries with the layer's centroids, made on the device; everything enqueued has run then. What lists name is ranked on the host, where the rows are attended to.
+Status CtkvrRetriever::fetch_products(const RetrieveStep& step) {
+  const CentroidIndex& index = *index_of(step.layer);
+  HookCompute& hooks = *step.compute->hooks();
+  const std::int64_t n = index.num_centroids(), products = step.num_heads * n, bytes = products * static_cast<std::int64_t>(sizeof(float));
+  QUIRE_ASSIGN_OR_RETURN(std::byte* const place, hooks.place(bytes));
+  QUIRE_RETURN_IF_ERROR(hooks.key_products({.q = step.query, .num_heads = step.num_heads, .scale = 1.0f, .kv = index.centroids(), .first_row = 0, .num_rows = n,
+                                            .scores = reinterpret_cast<float*>(place), .ld_scores = n}));
+  QUIRE_RETURN_IF_ERROR(hooks.fetch(bytes, [this, products](const std::byte* from) {
+    const auto* values = reinterpret_cast<const float*>(from);
+    products_.assign(values, values + products);
+  }));
+  return hooks.deliver();
+}
 
 void CtkvrRetriever::settle() {
   if (fallback_) fallback_->settle();
@@ -170,7 +192,9 @@ Status CtkvrRetriever::candidates(const HostStep& step, Head& head) const {
     return {};
   }
   head.seen.assign(at((step.prompt_end + 63) / 64), 0);
-  QUIRE_RETURN_IF_ERROR(index->recall(step.kv_head, step.query, settings_.probes, head.seen));
+  const std::size_t products = at(step.group * index->num_centroids());
+  if (products_.empty()) QUIRE_RETURN_IF_ERROR(index->recall(step.kv_head, step.query, settings_.probes, head.seen));
+  else index->recall(step.kv_head, step.query, std::span<const float>(products_).subspan(at(step.kv_head) * products, products), settings_.probes, head.seen);
   append_marked(head.seen, head.rows);
   for (std::int64_t row = step.prompt_end; row < step.host.end; ++row) head.rows.push_back(static_cast<std::int32_t>(row));
   return {};

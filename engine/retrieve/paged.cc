@@ -115,7 +115,7 @@ Status PagedRetriever::attend(const RetrieveStep& step) {
   RetrieveStep here = step;
   if (looks_at(step)) here.compute = nullptr;
   if (!attends_to_all(step)) return attend_sparse(layer, here, kv);
-  return here.compute != nullptr ? attend_there(here, kv, nullptr) : dense_attention(here, kv);
+  return here.compute != nullptr ? attend_enqueued(here, kv, nullptr) : dense_attention(here, kv);
 }
 
 /// Takes in what is new in the cache: rows, and bounds of pages that are complete now.
@@ -275,19 +275,22 @@ Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step,
   ++stats_.sparse_steps;
   QUIRE_RETURN_IF_ERROR(step.compute != nullptr ? refresh_there(layer, step, kv) : refresh(layer, kv));
   QUIRE_RETURN_IF_ERROR(wait(layer));
+  if (chooses_there(step)) return choose_there(layer, step, kv);
+  const bool first = layer.choices.empty(), stays = reads_in_place(step.layer);
+  const bool due = first || ++layer.served >= policy_.reuse;
   RetrieveStep seen = step;  // by what chooses
   if (step.compute != nullptr) {
-    QUIRE_RETURN_IF_ERROR(fetch_scores(layer, step));
+    // Between two choices there is nothing to look at but whether the query turned.
+    if (due || policy_.tau) QUIRE_RETURN_IF_ERROR(fetch(layer, step, due ? Fetch::kQueryAndScores : Fetch::kQuery));
     seen.query = query_.data();
   }
-  const bool first = layer.choices.empty(), stays = reads_in_place(step.layer);
   if (first) QUIRE_RETURN_IF_ERROR(begin_layer(step.layer, layer.pages, kv));
-  const bool due = first || ++layer.served >= policy_.reuse;
   // Layers take turns from the second time on.
   if (due) layer.served = first ? step.layer % policy_.reuse : 0;
   std::vector<HeadChoice> fresh;
   const std::vector<bool> corrected = heads_to_choose(layer, seen, due), all(corrected.size(), true);
   const bool any = std::ranges::find(corrected, true) != corrected.end();
+  if (any && !due && step.compute != nullptr) QUIRE_RETURN_IF_ERROR(fetch(layer, step, Fetch::kQueryAndScores));
   // Where the next step's choice is due, all heads choose at once.
   if (any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, due ? all : corrected, fresh));
   if (any) keep(layer, seen, corrected, fresh);
@@ -327,24 +330,36 @@ Status PagedRetriever::attend_resident(const Layer& layer, const RetrieveStep& s
 Status PagedRetriever::attend_in_place(const Layer& layer, const RetrieveStep& step, const KvView& kv) {
   std::vector<std::vector<std::int32_t>> rows(static_cast<std::size_t>(input_.num_kv_heads));
   std::vector<RowList> lists(rows.size());
+  std::vector<Status> status(rows.size());
   parallel_tasks(input_.num_kv_heads, [&](std::int64_t m) {
-    auto& list = rows[static_cast<std::size_t>(m)];
-    for (const std::int32_t page : wanted(layer, static_cast<std::int32_t>(m))) {
-      const std::size_t before = list.size();
-      list.resize(before + static_cast<std::size_t>(layer.pages[page].end - layer.pages[page].begin));
-      std::iota(list.begin() + static_cast<std::ptrdiff_t>(before), list.end(), static_cast<std::int32_t>(layer.pages[page].begin));
-    }
-    lists[static_cast<std::size_t>(m)] = {list.data(), static_cast<std::int64_t>(list.size())};
+    const auto head = static_cast<std::size_t>(m);
+    const HeadChoice& choice = layer.choices[head];
+    CandidateRowsArgs args = rows_wanted(layer, choice.seen);
+    args.chosen = choice.pages.data();
+    args.num_chosen = static_cast<std::int64_t>(choice.pages.size());
+    args.num_kv_heads = 1;
+    args.most_rows += args.num_chosen * policy_.page_tokens;
+    rows[head].resize(static_cast<std::size_t>(args.most_rows));
+    args.rows = rows[head].data();
+    args.lists = &lists[head];
+    status[head] = candidate_rows(args);
   });
+  for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   const Stopwatch watch;
-  const Status status = step.compute != nullptr ? attend_there(step, kv, lists.data()) : attention_rows({attention_args(step, kv), lists.data()});
+  const Status attended = step.compute != nullptr ? attend_enqueued(step, kv, lists.data()) : attention_rows({attention_args(step, kv), lists.data()});
   attention_ms_ = watch.ms();
-  return status;
+  return attended;
 }
 
 std::vector<std::int32_t> PagedRetriever::attended_pages(std::int32_t layer_index, std::int32_t head) const {
   const Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
-  return layer.choices.empty() ? std::vector<std::int32_t>() : wanted(layer, head);
+  if (layer.num_chosen < 0) return layer.choices.empty() ? std::vector<std::int32_t>() : wanted(layer, head);
+  const CandidateRowsArgs rows = rows_wanted(layer, layer.seen_there);
+  std::vector<std::int32_t> pages(static_cast<std::size_t>(rows.num_first));
+  std::iota(pages.begin(), pages.end(), 0);
+  for (std::int64_t i = 0; i < layer.num_chosen; ++i) pages.push_back(policy_.sink_pages() + layer.chosen_there.data()[head * layer.num_chosen + i]);
+  for (std::int64_t page = rows.last_from; page < rows.num_units; ++page) pages.push_back(static_cast<std::int32_t>(page));
+  return pages;
 }
 
 }  // namespace quire

@@ -10,23 +10,20 @@
 
 #include "engine/cache/compute_memory.h"
 #include "engine/pipeline/plug_options.h"
+#include "engine/retrieve/device_choice.h"
 #include "engine/retrieve/key_codes.h"
 #include "engine/retrieve/memory_manager.h"
 #include "engine/retrieve/page_summaries.h"
 #include "engine/retrieve/resident_pages.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/retrieve/transfer_lane.h"
+#include "kernels/candidates.h"
 #include "kernels/page_bounds.h"
 
 namespace quire {
 
 /// How page scores of the query heads of one KV head become one.
-enum class PageVote : std::uint8_t {
-  kMeanSoftmax,  ///< mean of each head's softmax over the candidates
-  kMaxSoftmax,   ///< the largest of them
-  kMaxScore,
-  kMeanScore
-};
+using PageVote = CandidateVote;
 
 /// Lengths in tokens, multiples of page_tokens. Where pages are brought to the device, page_tokens is a multiple of kPageTokens.
 struct PagedPolicy {
@@ -80,7 +77,7 @@ class PagedRetriever : public Retriever {
 
   /// The pages of a layer that KV head `head` has on the device in slots, ascending; empty where it has none (tests).
   std::vector<std::int32_t> resident_pages(std::int32_t layer, std::int32_t head) const;
-  /// The pages KV head `head` attends to at this moment, ascending; empty while the layer is dense (tests).
+  /// The pages KV head `head` attends to at this moment, ascending; empty while the layer is dense (tests, of a device that is settled).
   std::vector<std::int32_t> attended_pages(std::int32_t layer, std::int32_t head) const;
 
  protected:
@@ -95,6 +92,8 @@ class PagedRetriever : public Retriever {
   };
   /// Called for all KV heads of a layer at once, on several threads. Candidates to attend to, counted from the first, ascending and no more than policy().selected_pages() of them where pages are brought to the device. Here: those with the most votes.
   virtual Result<std::vector<std::int32_t>> choose(const Candidates& candidates);
+  /// Whether choose() takes the candidates with the most votes and nothing else: then a device that has the scores chooses by itself.
+  virtual bool chooses_by_votes() const { return true; }
   /// How good each candidate is to its KV head, by policy().vote.
   std::span<const float> votes(const Candidates& candidates);
   /// Before a layer's first choose().
@@ -116,6 +115,9 @@ class PagedRetriever : public Retriever {
     ComputeBuffer<std::uint16_t> bounds;      ///< the same as page_bounds() writes it, where a device computes; of the first num_bounds
     std::int32_t num_bounds = 0, most_bounds = 0;
     std::vector<HeadChoice> choices;          ///< [num_kv_heads], empty before the first selection
+    ComputeBuffer<std::int32_t> chosen_there; ///< where a device chooses: [num_kv_heads, num_chosen], counted from the first candidate
+    std::int64_t num_chosen = -1;             ///< the same; -1 before the first selection
+    std::int32_t seen_there = 0;              ///< HeadChoice::seen, of all heads
     std::optional<ResidentPages> resident;    ///< once the layer has left the device
     std::vector<float> chosen_by;             ///< [num_heads, head_dim] with tau: the query that each head's choice goes by
     std::int32_t served = 0;                  ///< steps that the choices have served
@@ -130,11 +132,17 @@ class PagedRetriever : public Retriever {
     return {first, std::max(first, layer.pages.complete() - policy_.window_pages())};
   }
   float score_scale(const RetrieveStep& step) const;
-  Status refresh(Layer& layer, const KvView& kv) const;
-  // Where a device computes (paged_device.cc): what stands for the keys and the scores of pages are made there, and so is attention in place; the choice is the host's.
+  Status refresh(Layer& layer, const KvView& kv);
+  // Where a device computes (paged_device.cc): what stands for the keys and the scores of pages are made there, and so is attention in place. Where votes alone decide the device chooses, too;
+  // else the choice is the host's.
+  bool chooses_there(const RetrieveStep& step) const { return step.compute != nullptr && !policy_.tau && policy_.rerank <= 1 && chooses_by_votes(); }
   Status refresh_there(Layer& layer, const RetrieveStep& step, const KvView& kv);
-  Status fetch_scores(const Layer& layer, const RetrieveStep& step);
-  Status attend_there(const RetrieveStep& step, const KvView& kv, const RowList* lists) const;
+  Status score_there(const Layer& layer, const RetrieveStep& step, float* scores) const;
+  Status choose_there(Layer& layer, const RetrieveStep& step, const KvView& kv);
+  Status select_there(Layer& layer, const RetrieveStep& step);
+  CandidateRowsArgs rows_wanted(const Layer& layer, std::int32_t seen) const;
+  enum class Fetch : std::uint8_t { kQuery, kQueryAndScores };
+  Status fetch(const Layer& layer, const RetrieveStep& step, Fetch what);
   Status select(Layer& layer, const RetrieveStep& step, const KvView& kv, const std::vector<bool>& heads, std::vector<HeadChoice>& choices);
   void keep(Layer& layer, const RetrieveStep& step, const std::vector<bool>& heads, std::vector<HeadChoice>& choices) const;
   /// Of `near`, ascending, those that the KV head's query heads attend to most.
@@ -164,6 +172,7 @@ class PagedRetriever : public Retriever {
   std::vector<Layer> layers_;
   std::vector<float> scores_, votes_;
   std::vector<float> query_;                  ///< the step's, where a device has it
+  DeviceChoice there_;
   RetrieveStats stats_;
   double attention_ms_ = 0;                   ///< of the layer step under way
   Status failed_;                             ///< a copy that settle() found failed: the next step says so

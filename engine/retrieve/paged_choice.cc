@@ -1,47 +1,20 @@
 // Which pages of its candidates a KV head attends to.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "engine/retrieve/paged.h"
 #include "kernels/row_products.h"
 #include "kernels/topk.h"
 
 namespace quire {
-namespace {
-
-/// Of values that do not wait for each other.
-float sum_of(const float* x, std::int64_t n) {
-  float sums[8] = {};
-  std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    for (std::int64_t k = 0; k < 8; ++k) sums[k] += x[i + k];
-  }
-  for (; i < n; ++i) sums[0] += x[i];
-  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-}
-
-/// Scores become softmax weights but for a common factor, which is returned.
-float weigh(float* x, std::int64_t n) {
-  exp_minus(x, n, largest(x, n));
-  const float sum = sum_of(x, n);
-  return sum > 0 ? 1.0f / sum : 0.0f;
-}
-
-}  // namespace
 
 std::span<const float> PagedRetriever::votes(const Candidates& candidates) {
-  const bool largest_counts = policy_.vote == PageVote::kMaxScore || policy_.vote == PageVote::kMaxSoftmax;
   const auto n = static_cast<std::size_t>(candidates.count);
-  const std::span<float> sums = std::span(votes_).subspan(static_cast<std::size_t>(candidates.kv_head) * n, n);
-  std::ranges::fill(sums, largest_counts ? -std::numeric_limits<float>::infinity() : 0.0f);
-  for (std::size_t h = 0; h < static_cast<std::size_t>(candidates.group); ++h) {
-    const std::span<float> p = candidates.scores.subspan(h * n, n);
-    float part = 1.0f;
-    if (policy_.vote == PageVote::kMeanSoftmax || policy_.vote == PageVote::kMaxSoftmax) part = weigh(p.data(), candidates.count);
-    for (std::size_t j = 0; j < n; ++j) sums[j] = largest_counts ? std::max(sums[j], p[j] * part) : sums[j] + p[j] * part;
-  }
-  return sums;
+  const std::span<float> of_head = std::span(votes_).subspan(static_cast<std::size_t>(candidates.kv_head) * n, n);
+  const Status voted = candidate_votes({.scores = candidates.scores.data(), .n = candidates.count, .ld_scores = candidates.count, .num_kv_heads = 1, .group = candidates.group, .vote = policy_.vote,
+                                        .votes = of_head.data()});
+  QUIRE_CHECK(voted.ok(), "candidates of a KV head have scores");
+  return of_head;
 }
 
 Result<std::vector<std::int32_t>> PagedRetriever::choose(const Candidates& candidates) {
@@ -72,7 +45,7 @@ Result<std::vector<std::int32_t>> PagedRetriever::by_attention(const Candidates&
     float all = 0;
     for (std::size_t i = 0; i < near.size(); ++i) {
       const KvStretch& stretch = candidates.rows[static_cast<std::size_t>(near[i])];
-      of_pages[i] = sum_of(weight, stretch.end - stretch.begin);
+      of_pages[i] = sum_of_values(weight, stretch.end - stretch.begin);
       all += of_pages[i];
       weight += stretch.end - stretch.begin;
     }

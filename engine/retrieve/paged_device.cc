@@ -1,4 +1,4 @@
-// Pages that are chosen where a device computes: bounds and scores are made there, one wait brings the scores, and attention is enqueued.
+// Pages that are chosen where a device computes: bounds and scores are made there and attention is enqueued; one wait brings the scores where the host chooses.
 #include <algorithm>
 #include <cmath>
 
@@ -33,18 +33,23 @@ Status PagedRetriever::refresh_there(Layer& layer, const RetrieveStep& step, con
   return {};
 }
 
-/// Scores of the candidates and the query come to scores_ and query_; everything enqueued has run then.
-Status PagedRetriever::fetch_scores(const Layer& layer, const RetrieveStep& step) {
+/// scores [num_heads, candidates], of which there are some.
+Status PagedRetriever::score_there(const Layer& layer, const RetrieveStep& step, float* scores) const {
+  const auto [first, last] = candidates(layer);
+  const std::int64_t pages = last - first;
+  const std::uint16_t* bounds = layer.bounds.data() + std::int64_t{first} * input_.num_kv_heads * 2 * step.head_dim;
+  return step.compute->hooks()->page_scores({step.query, bounds, pages, pages, step.num_heads, input_.num_kv_heads, step.head_dim, score_scale(step), scores});
+}
+
+/// The query, and scores of the candidates, come to query_ and scores_; everything enqueued has run then.
+Status PagedRetriever::fetch(const Layer& layer, const RetrieveStep& step, Fetch what) {
   HookCompute& hooks = *step.compute->hooks();
   const auto [first, last] = candidates(layer);
-  const std::int64_t pages = last - first, scores = pages * step.num_heads, width = std::int64_t{step.num_heads} * step.head_dim;
+  const std::int64_t scores = what == Fetch::kQuery ? 0 : std::int64_t{last - first} * step.num_heads, width = std::int64_t{step.num_heads} * step.head_dim;
   const std::int64_t bytes = (scores + width) * static_cast<std::int64_t>(sizeof(float));
   QUIRE_ASSIGN_OR_RETURN(std::byte* const place, hooks.place(bytes));
   auto* const to = reinterpret_cast<float*>(place);
-  if (pages > 0) {
-    const std::uint16_t* bounds = layer.bounds.data() + std::int64_t{first} * input_.num_kv_heads * 2 * step.head_dim;
-    QUIRE_RETURN_IF_ERROR(hooks.page_scores({step.query, bounds, pages, pages, step.num_heads, input_.num_kv_heads, step.head_dim, score_scale(step), to}));
-  }
+  if (scores > 0) QUIRE_RETURN_IF_ERROR(score_there(layer, step, to));
   QUIRE_RETURN_IF_ERROR(hooks.copy_rows(step.query, 1, width, width, to + scores));
   QUIRE_RETURN_IF_ERROR(hooks.fetch(bytes, [this, scores, width](const std::byte* from) {
     const auto* values = reinterpret_cast<const float*>(from);
@@ -54,10 +59,46 @@ Status PagedRetriever::fetch_scores(const Layer& layer, const RetrieveStep& step
   return hooks.deliver();
 }
 
-/// Over these rows of each KV head, or with null over all.
-Status PagedRetriever::attend_there(const RetrieveStep& step, const KvView& kv, const RowList* lists) const {
-  const SequenceAttention sequence{kv, lists, step.position};
-  return step.compute->attend_each(attention_args(step, kv), std::span(&sequence, 1));
+/// The device chooses with this step's query, for all KV heads.
+Status PagedRetriever::select_there(Layer& layer, const RetrieveStep& step) {
+  const auto [first, last] = candidates(layer);
+  const std::int64_t pages = last - first, selected = policy_.selected_pages();
+  ++stats_.selections;
+  layer.seen_there = last;
+  layer.num_chosen = std::min(pages, selected);
+  if (pages == 0) return {};
+  QUIRE_RETURN_IF_ERROR(layer.chosen_there.reserve(step.compute->memory(), input_.num_kv_heads * selected));
+  QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(*step.compute, step.num_heads, pages));
+  QUIRE_RETURN_IF_ERROR(score_there(layer, step, scores));
+  return there_.choose(*step.compute, input_.num_kv_heads, step.num_heads / input_.num_kv_heads, pages, policy_.vote, selected, layer.chosen_there.data());
+}
+
+/// Nobody waits: what was chosen becomes lists of rows there.
+Status PagedRetriever::choose_there(Layer& layer, const RetrieveStep& step, const KvView& kv) {
+  const bool first = layer.num_chosen < 0;
+  if (first || ++layer.served >= policy_.reuse) {
+    layer.served = first ? step.layer % policy_.reuse : 0;
+    QUIRE_RETURN_IF_ERROR(select_there(layer, step));
+  }
+  CandidateRowsArgs args = rows_wanted(layer, layer.seen_there);
+  args.chosen = layer.chosen_there.data();
+  args.num_chosen = layer.num_chosen;
+  args.first_candidate = policy_.sink_pages();
+  args.num_kv_heads = input_.num_kv_heads;
+  args.most_rows += args.num_chosen * policy_.page_tokens;
+  QUIRE_ASSIGN_OR_RETURN(const DeviceLists lists, there_.lists(*step.compute, args));
+  return attend_to_lists(step, kv, lists);
+}
+
+/// Sinks and pages that no selection has seen, with room for their rows; what was chosen comes on top.
+CandidateRowsArgs PagedRetriever::rows_wanted(const Layer& layer, std::int32_t seen) const {
+  CandidateRowsArgs args{};
+  args.units = layer.pages.all().data();
+  args.num_units = layer.pages.size();
+  args.num_first = std::min<std::int64_t>(policy_.sink_pages(), args.num_units);
+  args.last_from = std::clamp<std::int64_t>(seen, args.num_first, args.num_units);
+  args.most_rows = (args.num_first + args.num_units - args.last_from) * policy_.page_tokens;
+  return args;
 }
 
 }  // namespace quire

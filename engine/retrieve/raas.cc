@@ -41,6 +41,7 @@ class RaasRetriever final : public PagedRetriever {
   }
 
  protected:
+  bool chooses_by_votes() const override { return false; }
   Result<std::vector<std::int32_t>> choose(const Candidates& candidates) override {
     Head& head = heads_[at(std::int64_t{candidates.layer} * input().num_kv_heads + candidates.kv_head)];
     ++head.step;

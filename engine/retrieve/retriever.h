@@ -36,6 +36,7 @@ struct RetrieveInput {
   const PlugOptions* options = nullptr;      ///< checked by check(); null: defaults. For this call only
   PromptQueries* queries = nullptr;          ///< those of queries_wanted(), as far as there are; null: none. For this call only, which may take them out
   DevicePool* device = nullptr;              ///< for what is brought to the device; outlives the retriever
+  Compute* compute = nullptr;                ///< who runs the steps, where that has a memory and hooks(); null: the host. Outlives the retriever
   TransferLane* transfers = nullptr;         ///< for copies beside the computation; null: they are made at once. Outlives the retriever
   std::int32_t device_requests = 1;          ///< that share the device: the retriever takes no more than one's part
   const RetrievalHead* head = nullptr;       ///< for retrievers with wants_head(); outlives the retriever

@@ -90,15 +90,32 @@ Status RowRetriever::attend_local(const RetrieveStep& step, const KvView& kv, co
   return {};
 }
 
+/// Where the host rows of a layer with so many rows end: the oldest pages of a local range that has grown too long join them.
+std::int64_t RowRetriever::host_end(std::int32_t layer, std::int64_t num_rows) const {
+  std::int64_t end = layers_[at(layer)].host_end;
+  while (num_rows - end > std::int64_t{policy_.window} + policy_.generated + kPageTokens) end = (end / kPageTokens + 1) * kPageTokens;
+  return end;
+}
+
+bool RowRetriever::looks_at(const RetrieveStep& step) const {
+  if (step.compute == nullptr || step.compute->hooks() == nullptr) return true;
+  return !attends_to_all(step.layer, host_end(step.layer, step.cache->num_rows(step.layer))) && !chooses_there();
+}
+
 Status RowRetriever::attend(const RetrieveStep& step) {
+  const bool here = RowRetriever::looks_at(step);  // a derived one that says otherwise has waited itself
   Layer& layer = layers_[at(step.layer)];
   const KvView kv = step.cache->view(step.layer);
-  while (kv.num_rows - layer.host_end > std::int64_t{policy_.window} + policy_.generated + kPageTokens) layer.host_end = (layer.host_end / kPageTokens + 1) * kPageTokens;
-  const std::int64_t host_rows = layer.host_end - policy_.sink;
-  if (step.layer < policy_.dense_layers || host_rows <= policy_.chosen) return dense_attention(step, kv);
+  layer.host_end = host_end(step.layer, kv.num_rows);
+  if (attends_to_all(step.layer, layer.host_end)) return here ? dense_attention(step, kv) : attend_enqueued(step, kv, nullptr);
   ++stats_.sparse_steps;
   ++stats_.selections;
   const std::int32_t kv_heads = input_.num_kv_heads, group = step.num_heads / kv_heads;
+  if (!here) {
+    stats_.rows_scored += kv_heads * (layer.host_end - policy_.sink);
+    stats_.rows_attended += std::int64_t{kv_heads} * policy_.chosen;
+    return attend_there(step, kv, {policy_.sink, layer.host_end});
+  }
   out_.resize(at(std::int64_t{step.num_heads} * step.head_dim));
   lse_.resize(at(step.num_heads));
   part_lse_.resize(at(step.num_heads));

@@ -52,6 +52,8 @@ struct HostCounts {
 class RowRetriever : public Retriever {
  public:
   Status prepare(const RetrieveInput& input) override;
+  /// A device attends to everything by itself, and where attend_there() is, to what is chosen, too.
+  bool looks_at(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
   RetrieveStats stats() const override { return stats_; }
 
@@ -62,6 +64,10 @@ class RowRetriever : public Retriever {
   virtual Status index(const RetrieveInput&) { return {}; }
   /// Attention of the query to rows of step.host. For several KV heads at once, in different threads.
   virtual Result<HostCounts> attend_host(const HostStep& step) = 0;
+  /// attend_there() is to be called where a device computes.
+  virtual bool chooses_there() const { return false; }
+  /// Enqueues on step.compute, for all KV heads, attention to all rows outside `host` and to the policy().chosen best of those within, which are more.
+  virtual Status attend_there(const RetrieveStep& /*step*/, const KvView& /*kv*/, KvStretch /*host*/) { return Status::unimplemented("the host attends"); }
   /// The step was attended to for every KV head.
   virtual void end_step(const HostStep& /*of the last KV head*/) {}
 
@@ -78,6 +84,8 @@ class RowRetriever : public Retriever {
     std::int64_t host_end = 0;
   };
   Status attend_local(const RetrieveStep& step, const KvView& kv, const Layer& layer);
+  std::int64_t host_end(std::int32_t layer, std::int64_t num_rows) const;
+  bool attends_to_all(std::int32_t layer, std::int64_t host_end) const { return layer < policy_.dense_layers || host_end - policy_.sink <= policy_.chosen; }
 
   RowPolicy policy_;
   RetrieveInput input_;

@@ -89,6 +89,7 @@ class ShadowKvRetriever final : public PagedRetriever {
     return {};
   }
 
+  bool chooses_by_votes() const override { return false; }
   Result<std::vector<std::int32_t>> choose(const Candidates& candidates) override {
     std::vector<std::int32_t> chosen = outliers_[at(std::int64_t{candidates.layer} * input().num_kv_heads + candidates.kv_head)];
     const std::span<const float> all = votes(candidates);

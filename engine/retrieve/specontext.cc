@@ -111,6 +111,7 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
 
 Status SpeContextRetriever::read_prompt(const RetrieveInput& input) {
   keys_.reset();
+  keys_there_.reset();
   draft_.reset();
   unread_.clear();
   if (input.head == nullptr) {
@@ -125,13 +126,14 @@ Status SpeContextRetriever::read_prompt(const RetrieveInput& input) {
     unread_.assign(prompt.rbegin(), prompt.rend());
     return {};
   }
-  keys_.emplace(*input.device, *input.head);
+  if (input.compute != nullptr) keys_there_.emplace(*input.compute, *input.head);
+  else keys_.emplace(*input.device, *input.head);
   query_.resize(at(input.head->config().query_dim()));
   key_.resize(at(input.head->config().key_dim()));
   const auto last = input.prompt->last_feature();
   feature_.assign(at(input.head->feature_dim()), 0.0f);
   std::copy(last.begin(), last.end(), feature_.begin());
-  return keys_->append(input.prompt->keys().data(), input.prompt->positions());
+  return keys_there_ ? keys_there_->append(input.prompt->keys().data(), input.prompt->positions()) : keys_->append(input.prompt->keys().data(), input.prompt->positions());
 }
 
 Status SpeContextRetriever::prepare_more() {
@@ -275,11 +277,17 @@ void SpeContextRetriever::settle() {
   }
 }
 
+bool SpeContextRetriever::looks_at(const RetrieveStep& step) const {
+  if (step.compute == nullptr || step.compute->hooks() == nullptr) return true;
+  const Layer& layer = layers_[at(step.layer)];
+  return groups_[layer.group].sparse && layer.slots.has_value();
+}
+
 Status SpeContextRetriever::attend(const RetrieveStep& step) {
   Layer& layer = layers_[at(step.layer)];
   const Group& group = groups_[layer.group];
   const KvView kv = step.cache->view(step.layer);
-  if (!group.sparse) return dense_attention(step, kv);
+  if (!group.sparse) return looks_at(step) ? dense_attention(step, kv) : attend_enqueued(step, kv, nullptr);
   ++stats_.sparse_steps;
   return layer.slots ? attend_in_slots(layer, group, step, kv) : attend_in_place(group, step, kv);
 }
@@ -287,7 +295,7 @@ Status SpeContextRetriever::attend(const RetrieveStep& step) {
 Status SpeContextRetriever::attend_in_place(const Group& group, const RetrieveStep& step, const KvView& kv) {
   std::vector<RowList> lists;
   for (const auto& rows : group.rows) lists.push_back({rows.data(), static_cast<std::int64_t>(rows.size())});
-  return attention_rows({attention_args(step, kv), lists.data()});
+  return step.compute != nullptr ? attend_enqueued(step, kv, lists.data()) : attention_rows({attention_args(step, kv), lists.data()});
 }
 
 Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group, const RetrieveStep& step, const KvView& kv) {

@@ -11,6 +11,7 @@
 #include "engine/pipeline/plug_options.h"
 #include "engine/retrieve/draft_scorer.h"
 #include "engine/retrieve/head_keys.h"
+#include "engine/retrieve/head_keys_there.h"
 #include "engine/retrieve/head_selection.h"
 #include "engine/retrieve/head_track.h"
 #include "engine/retrieve/memory_manager.h"
@@ -41,6 +42,8 @@ class SpeContextRetriever final : public Retriever {
   std::span<const std::int32_t> hidden_layers() const override;
   void take_hidden(std::int32_t layer, const float* x) override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
+  /// What is chosen is known before the layers run: where rows are read in place a device attends by itself.
+  bool looks_at(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
   void settle() override;
   RetrieveStats stats() const override { return stats_; }
@@ -73,8 +76,8 @@ class SpeContextRetriever final : public Retriever {
   Status take_in(std::int32_t token_id, std::int32_t position);
   Status score(std::int32_t token_id, std::int32_t position, bool again);
   void turn_heads(bool again);
-  std::size_t num_tokens() const { return static_cast<std::size_t>(draft_ ? draft_->num_tokens() : keys_->num_rows()); }
-  std::int64_t scorer_bytes() const { return draft_ ? draft_->bytes() : keys_->bytes(); }
+  std::size_t num_tokens() const { return static_cast<std::size_t>(draft_ ? draft_->num_tokens() : keys_there_ ? keys_there_->num_rows() : keys_->num_rows()); }
+  std::int64_t scorer_bytes() const { return draft_ ? draft_->bytes() : keys_there_ ? keys_there_->bytes() : keys_->bytes(); }
   void choose(Group& group);
   void move_window(Group& group) const;
   static void place(Group& group);
@@ -92,7 +95,8 @@ class SpeContextRetriever final : public Retriever {
   RetrieveInput input_;
   LayerMemory memory_;
   HeadInput mode_ = HeadInput::kEmbedding;
-  std::optional<HeadKeys> keys_;           ///< where a head chooses
+  std::optional<HeadKeys> keys_;           ///< where a head chooses and the host computes
+  std::optional<HeadKeysThere> keys_there_;  ///< where a head chooses and a device computes
   std::unique_ptr<DraftScorer> draft_;     ///< where a draft does
   std::vector<std::int32_t> unread_;       ///< of the prompt, from the back: what the draft has yet to read
   std::int64_t scorer_row_bytes_ = 0;      ///< of the draft, for each token

@@ -43,7 +43,7 @@ Status SpeContextRetriever::take_in(std::int32_t token_id, std::int32_t position
   if (draft_) return draft_->read(std::span(&token_id, 1));
   const bool featured = mode_ == HeadInput::kFeature;
   QUIRE_RETURN_IF_ERROR(input_.head->project(std::span(&token_id, 1), featured ? feature_.data() : nullptr, query_.data(), key_.data()));
-  return keys_->append(key_.data(), std::span(&position, 1));
+  return keys_there_ ? keys_there_->append(key_.data(), std::span(&position, 1)) : keys_->append(key_.data(), std::span(&position, 1));
 }
 
 /// The same; then the KV heads that choose anew (anew_), all of them but where a choice may serve `again`, and of those scores_ [num_kv_heads, tokens].
@@ -56,6 +56,7 @@ Status SpeContextRetriever::score(std::int32_t token_id, std::int32_t position, 
                                                           .ldx = c.query_dim(), .ldo = c.query_dim()}));
   if (reuse_ > 1) turn_heads(again);
   if (std::ranges::find(anew_, true) == anew_.end()) return {};
+  if (keys_there_) return keys_there_->score(query_.data(), input_.num_kv_heads, scores_);
   return head_scores(TurnedHeadScoresArgs{.query = query_.data(), .position = position, .num_heads = c.num_heads, .keys = keys_->view(), .target_kv_heads = input_.num_kv_heads, .heads = &anew_}, scores_);
 }
 

@@ -1,0 +1,34 @@
+#include "engine/retrieve/device_choice.h"
+
+#include "engine/model/hook_compute.h"
+
+namespace quire {
+namespace {
+
+constexpr std::int64_t kRowsRoom = 256;
+
+}  // namespace
+
+Result<float*> DeviceChoice::scores(Compute& compute, std::int64_t num_heads, std::int64_t n) {
+  QUIRE_RETURN_IF_ERROR(scores_.reserve(compute, num_heads * n));
+  return scores_.buffer.data();
+}
+
+Status DeviceChoice::choose(Compute& compute, std::int32_t num_kv_heads, std::int32_t group, std::int64_t n, CandidateVote vote, std::int64_t k, std::int32_t* chosen) {
+  QUIRE_RETURN_IF_ERROR(votes_.reserve(compute, num_kv_heads * n));
+  HookCompute& hooks = *compute.hooks();
+  QUIRE_RETURN_IF_ERROR(hooks.candidate_votes({.scores = scores_.buffer.data(), .n = n, .ld_scores = n, .num_kv_heads = num_kv_heads, .group = group, .vote = vote, .votes = votes_.buffer.data()}));
+  return hooks.best_candidates(votes_.buffer.data(), num_kv_heads, n, k, chosen);
+}
+
+Result<DeviceLists> DeviceChoice::lists(Compute& compute, CandidateRowsArgs args) {
+  args.most_rows = (args.most_rows + kRowsRoom - 1) / kRowsRoom * kRowsRoom;  // most steps look like the one before
+  QUIRE_RETURN_IF_ERROR(rows_.reserve(compute, args.num_kv_heads * args.most_rows));
+  QUIRE_RETURN_IF_ERROR(lists_.reserve(compute, args.num_kv_heads));
+  args.rows = rows_.buffer.data();
+  args.lists = lists_.buffer.data();
+  QUIRE_RETURN_IF_ERROR(compute.hooks()->candidate_rows(args));
+  return DeviceLists{args.lists, args.most_rows};
+}
+
+}  // namespace quire
