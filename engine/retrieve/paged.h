@@ -132,7 +132,7 @@ class PagedRetriever : public Retriever {
     return {first, std::max(first, layer.pages.complete() - policy_.window_pages())};
   }
   float score_scale(const RetrieveStep& step) const;
-  Status refresh(Layer& layer, const KvView& kv);
+  Status refresh(Layer& layer, const KvView& kv) const;
   // Where a device computes (paged_device.cc): what stands for the keys and the scores of pages are made there, and so is attention in place. Where votes alone decide the device chooses, too;
   // else the choice is the host's.
   bool chooses_there(const RetrieveStep& step) const { return step.compute != nullptr && !policy_.tau && policy_.rerank <= 1 && chooses_by_votes(); }
