@@ -100,7 +100,7 @@ TEST_P(ShortHeadTest, WithoutGainOrRowsThereIsNone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, ShortHeadTest, ::testing::Values(WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kW8A8),
-                         [](const auto& info) { return std::string(weight_format_name(info.param)); });
+                         [](const auto& format) { return std::string(weight_format_name(format.param)); });
 
 }  // namespace
 }  // namespace quire::testing
