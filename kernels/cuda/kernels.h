@@ -13,6 +13,7 @@
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/runtime/properties.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/kv_gather.h"
 #include "kernels/page_bounds.h"
 #include "kernels/row_products.h"
 
@@ -27,6 +28,7 @@ Status column_sums(const ColumnSumsArgs& args, StreamHandle stream);
 Status rope_rotate(const DeviceRopeTable& table, const RopeRotateArgs& args, StreamHandle stream);
 Status kv_place(const DeviceRopeTable& table, const KvPlaceArgs& args, StreamHandle stream);
 Status kv_pack(const KvPackArgs& args, StreamHandle stream);
+Status kv_gather(const KvGatherArgs& args, StreamHandle stream);
 Status block_summaries(const DeviceRopeTable& table, const BlockSummariesArgs& args, StreamHandle stream);
 Status top_k(const TopKArgs& args, StreamHandle stream);
 Status argmax(const ArgmaxArgs& args, StreamHandle stream);

@@ -56,14 +56,14 @@ class TestDevice {
   }
   KvView upload(const KvView& kv) {
     KvView out = kv;
-    out.pages = upload(std::vector<const void*>(copy_pages(kv.pages, kv.num_rows, kv.kv_stride)), "pages");
+    out.pages = upload(std::vector<const void*>(copy_pages(kv.pages, kv.num_rows, page_bytes(kv))), "pages");
     out.positions = upload(std::vector<std::int32_t>(kv.positions, kv.positions + kv.num_rows), "positions");
     return out;
   }
   MutableKvView attach(const MutableKvView& kv) {
     MutableKvView out = kv;
     std::vector<void*> pages;
-    for (const void* p : copy_pages(kv.pages, kv.num_rows, kv.kv_stride)) pages.push_back(const_cast<void*>(p));
+    for (const void* p : copy_pages(kv.pages, kv.num_rows, page_bytes(kv))) pages.push_back(const_cast<void*>(p));
     out.pages = upload(pages, "pages");
     return out;
   }
@@ -71,7 +71,7 @@ class TestDevice {
     const std::int64_t num_pages = (host.num_rows + kPageTokens - 1) / kPageTokens;
     const auto pages = download(device.pages, num_pages);
     for (std::int64_t p = 0; p < num_pages; ++p) {
-      expect_cuda(cudaMemcpy(host.pages[p], pages[static_cast<std::size_t>(p)], static_cast<std::size_t>(2 * host.kv_stride), cudaMemcpyDeviceToHost), "copying a page");
+      expect_cuda(cudaMemcpy(host.pages[p], pages[static_cast<std::size_t>(p)], page_bytes(host), cudaMemcpyDeviceToHost), "copying a page");
     }
   }
   HardwareLauncher launcher() const { return HardwareLauncher(StreamHandle{}); }
@@ -83,13 +83,14 @@ class TestDevice {
     buffers_.push_back(p);
     return p;
   }
-  /// Pages hold keys and values one after the other: twice kv_stride bytes.
+  template <class View>
+  static std::size_t page_bytes(const View& kv) { return std::size_t{2} * kPageTokens * static_cast<std::size_t>(kv.num_kv_heads * kv.head_dim) * dtype_bytes(kv.dtype); }
   template <class Page>
-  std::vector<const void*> copy_pages(Page* const* pages, std::int64_t num_rows, std::int64_t kv_stride) {
+  std::vector<const void*> copy_pages(Page* const* pages, std::int64_t num_rows, std::size_t bytes) {
     std::vector<const void*> out;
     for (std::int64_t p = 0; p < (num_rows + kPageTokens - 1) / kPageTokens; ++p) {
-      void* page = allocate(static_cast<std::size_t>(2 * kv_stride));
-      expect_cuda(cudaMemcpy(page, pages[p], static_cast<std::size_t>(2 * kv_stride), cudaMemcpyHostToDevice), "copying a page");
+      void* page = allocate(bytes);
+      expect_cuda(cudaMemcpy(page, pages[p], bytes, cudaMemcpyHostToDevice), "copying a page");
       out.push_back(page);
     }
     return out;

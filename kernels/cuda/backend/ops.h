@@ -15,6 +15,7 @@
 #include "kernels/candidates.h"
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/runtime/driver.h"
+#include "kernels/kv_gather.h"
 #include "kernels/page_bounds.h"
 #include "kernels/row_products.h"
 
@@ -62,6 +63,11 @@ struct CopyBesideArgs {
   const void* from;
   std::int64_t bytes;
 };
+/// Rows copied between caches, on either lane: pages of one side may be pinned memory, which kernels read and write across the bus.
+struct GatherRowsArgs {
+  KvGatherArgs rows;
+  Lane lane;
+};
 struct SetMarkArgs {
   std::int32_t mark;
   Lane lane;
@@ -95,7 +101,7 @@ enum class OpCode : std::uint32_t { kCopy = 1, kRmsNorm, kSwiglu, kEmbedding, kC
                                     kCopyBeside, kSetMark, kHold, kAwaitMark, kStep, kInt8Gemv, kInt8Expand, kArgmax,
                                     kSample, kColumnSums, kSamkvScores, kRecomputedRows,
                                     kAttentionScores, kAttentionMass, kAttentionStats, kBlockSummaries, kPageBounds, kPageScores,
-                                    kKeyProducts, kCandidateVotes, kTopK, kCandidateRows };
+                                    kKeyProducts, kCandidateVotes, kTopK, kCandidateRows, kGatherRows };
 
 /// The code of what takes these arguments.
 constexpr OpCode op_code(const CopyArgs*) { return OpCode::kCopy; }
@@ -134,6 +140,7 @@ constexpr OpCode op_code(const KeyProductsArgs*) { return OpCode::kKeyProducts; 
 constexpr OpCode op_code(const CandidateVotesArgs*) { return OpCode::kCandidateVotes; }
 constexpr OpCode op_code(const TopKArgs*) { return OpCode::kTopK; }
 constexpr OpCode op_code(const CandidateRowsArgs*) { return OpCode::kCandidateRows; }
+constexpr OpCode op_code(const GatherRowsArgs*) { return OpCode::kGatherRows; }
 
 /// Calls visit(const Args&) with the arguments that belong to `code`. Errors: kInvalidArgument (an unknown code, or arguments of another size), those of visit.
 template <class Visit>
@@ -178,6 +185,7 @@ Status visit_op(OpCode code, const void* args, std::int64_t bytes, Visit&& visit
     case OpCode::kCandidateVotes: return as(static_cast<const CandidateVotesArgs*>(nullptr));
     case OpCode::kTopK: return as(static_cast<const TopKArgs*>(nullptr));
     case OpCode::kCandidateRows: return as(static_cast<const CandidateRowsArgs*>(nullptr));
+    case OpCode::kGatherRows: return as(static_cast<const GatherRowsArgs*>(nullptr));
   }
   return Status::invalid("code", "there is no operation " + std::to_string(static_cast<std::uint32_t>(code)));
 }
@@ -197,7 +205,7 @@ class DeviceOps {
   /// Returns once everything enqueued has run, on both lanes.
   virtual Status settle() = 0;
 
-  /// Enqueues; the arguments themselves are copied, what they point to is device or shared memory (of a copy one side may be pinned). Errors: kInvalidArgument too.
+  /// Enqueues; the arguments themselves are copied, what they point to is device or shared memory (of a copy, and of KV pages, pinned memory too). Errors: kInvalidArgument too.
   template <class Args>
   Status run(const Args& args) { return enqueue(op_code(&args), &args, static_cast<std::int64_t>(sizeof args)); }
   virtual Status enqueue(OpCode code, const void* args, std::int64_t bytes) = 0;

@@ -65,7 +65,7 @@ class TestDevice {
     MutableKvView out = kv;
     const std::int64_t num_pages = (kv.num_rows + kPageTokens - 1) / kPageTokens;
     out.pages = upload(std::vector<void*>(kv.pages, kv.pages + num_pages), "pages");
-    for (std::int64_t p = 0; p < num_pages; ++p) memory_.add("a page", kv.pages[p], static_cast<std::size_t>(2 * kv.kv_stride), simt::Access::kReadWrite);
+    for (std::int64_t p = 0; p < num_pages; ++p) memory_.add("a page", kv.pages[p], page_bytes(kv), simt::Access::kReadWrite);
     return out;
   }
   /// What kernels wrote into attached pages is in `kv` afterwards.
@@ -73,6 +73,7 @@ class TestDevice {
   simt::Launcher launcher() const { return simt::Launcher(memory_); }
 
  private:
+  static std::size_t page_bytes(const MutableKvView& kv) { return std::size_t{2} * kPageTokens * static_cast<std::size_t>(kv.num_kv_heads * kv.head_dim) * dtype_bytes(kv.dtype); }
   void* keep(std::size_t bytes) {
     buffers_.emplace_back((bytes + sizeof(Pack<float>) - 1) / sizeof(Pack<float>));
     return buffers_.back().data();

@@ -16,6 +16,7 @@
 #include "kernels/cuda/attention_statistics.cuh"
 #include "kernels/cuda/candidates.cuh"
 #include "kernels/cuda/kv.cuh"
+#include "kernels/cuda/kv_gather.cuh"
 #include "kernels/cuda/pages.cuh"
 #include "kernels/cuda/projections.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -73,10 +74,8 @@ class EmulatedDevice final : public EmulatedOps {
     if (p == nullptr) return Status::exhausted("no memory");
     std::memset(p, kNaNs, size);
     blocks_[p] = {kind, bytes};
-    if (counts) {
-      in_use_ += bytes;
-      global_.add(memory_kind_name(kind), p, static_cast<std::size_t>(bytes), Access::kReadWrite);
-    }
+    if (counts) in_use_ += bytes;
+    global_.add(memory_kind_name(kind), p, static_cast<std::size_t>(bytes), Access::kReadWrite);  // pinned memory is mapped
     return p;
   }
 
@@ -85,10 +84,8 @@ class EmulatedDevice final : public EmulatedOps {
     if (!lanes_[0].empty() || !lanes_[1].empty()) return Status::internal("memory is released while work is enqueued");
     const auto found = blocks_.find(p);
     if (found == blocks_.end() || found->second.kind != kind) return Status::internal("memory is released that is not the device's, or of another kind");
-    if (kind != MemoryKind::kPinned) {
-      in_use_ -= found->second.bytes;
-      global_.remove(p);
-    }
+    if (kind != MemoryKind::kPinned) in_use_ -= found->second.bytes;
+    global_.remove(p);
     std::memset(p, kNaNs, static_cast<std::size_t>(found->second.bytes));
     std::free(p);
     blocks_.erase(found);
@@ -178,6 +175,13 @@ class EmulatedDevice final : public EmulatedOps {
     if (fails) return Status::internal("a copy failed");
     of(Lane::kCopies).push_back(work(code, args, bytes));
     return {};
+  }
+  Status take(const GatherRowsArgs& a, OpCode code, const void* args, std::int64_t bytes) {
+    if (a.lane == Lane::kCompute) {
+      of(Lane::kCompute).push_back(work(code, args, bytes));
+      return {};
+    }
+    return take(CopyBesideArgs{}, code, args, bytes);
   }
   Status take(const SetMarkArgs& a, OpCode code, const void* args, std::int64_t bytes) {
     of(a.lane).push_back(work(code, args, bytes));
@@ -277,6 +281,7 @@ class EmulatedDevice final : public EmulatedOps {
   Status execute(const CandidateVotesArgs& a) { return kernel([&](Launcher& l) { return launch_candidate_votes(l, a); }); }
   Status execute(const TopKArgs& a) { return kernel([&](Launcher& l) { return launch_top_k(l, a); }); }
   Status execute(const CandidateRowsArgs& a) { return kernel([&](Launcher& l) { return launch_candidate_rows(l, a); }); }
+  Status execute(const GatherRowsArgs& a) { return kernel([&](Launcher& l) { return launch_kv_gather(l, a.rows); }); }
   Status execute(const DecodeAttentionArgs& a) {
     return kernel([&](Launcher& l) { return with_element(a.attention.kv.dtype, "kv.dtype", [&]<class E>(E) { return launch_decode_attention<E>(l, a); }); });
   }
