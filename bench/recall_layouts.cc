@@ -59,8 +59,10 @@ double measure(const RecallShape& shape, const HostRows& host, std::int64_t& byt
         std::ranges::sort(wanted);
         resident.want(m, wanted, pages, host.positions(), copies);
       }
+      std::vector<KvMove> moves;
+      for (const PageCopy& copy : copies) moves.push_back(resident.move(copy, pages[copy.page]));
       const double start = now_seconds();
-      for (const PageCopy& copy : copies) resident.copy(host.view(), pages[copy.page], copy);
+      (void)kv_gather({host.view(), resident.slots(), moves.data(), static_cast<std::int64_t>(moves.size()), shape.page_tokens});
       ms += (now_seconds() - start) * 1e3;
       for (const PageCopy& copy : copies) bytes += resident.copy_bytes(pages[copy.page]);
     }

@@ -43,6 +43,9 @@ Result<WeightFormat> parse_weights(const std::string& name) {
   return Status::invalid("model.weights", "'" + name + "' is not a weight format; use auto, f32, bf16, int8 or w8a8");
 }
 
+/// What retrievers may keep on a device that is the host's memory, where nobody says.
+constexpr std::int64_t kRetrievedBytes = std::int64_t{1} << 30;
+
 Status check(const EngineOptions& o) {
   if (o.block_tokens != 0 && o.block_tokens != 16 && o.block_tokens != 32 && o.block_tokens != 64) {
     return Status::invalid("cache.block_tokens", "must be 16, 32, 64, or 0 for a choice by length");
@@ -53,7 +56,8 @@ Status check(const EngineOptions& o) {
   }
   if (o.max_model_len < 0) return Status::invalid("model.max_model_len", "must not be negative; 0 means the model's own window");
   if (o.working_cache_bytes < 0) return Status::invalid("model.working_cache_bytes", "must not be negative");
-  if (o.device_cache_bytes < 0) return Status::invalid("model.device_cache_bytes", "must not be negative");
+  if (o.device_cache_bytes < -1) return Status::invalid("model.device_cache_bytes", "must not be negative; -1 for a choice");
+  if (o.host_cache_bytes < -1) return Status::invalid("model.host_cache_bytes", "must not be negative; -1 for a choice");
   if (o.device_requests < 1) return Status::invalid("model.device_requests", "must be at least 1");
   if (o.draft_wait_ms < 0) return Status::invalid("model.draft_wait_ms", "must not be negative");
   if (o.num_threads < 0) return Status::invalid("model.threads", "must not be negative; 0 means all cores");
@@ -185,7 +189,12 @@ Status EngineImpl::make_core(const EngineOptions& options) {
     QUIRE_RETURN_IF_ERROR(plan_device(options, page));
     budget = info_.device_memory->cache_bytes;
   }
-  pool_ = std::make_unique<PagePool>(page, budget, memory);
+  std::int64_t retrieved = options.device_cache_bytes < 0 ? kRetrievedBytes : options.device_cache_bytes, host = 0;
+  if (memory != nullptr) {
+    retrieved = info_.device_memory->retrieved_bytes;
+    host = options.host_cache_bytes < 0 ? available_memory() / 4 : options.host_cache_bytes;
+  }
+  pool_ = std::make_unique<PagePool>(page, budget, memory, host);
   const std::int64_t kept = options.prefix_cache_bytes < 0 ? budget / 4 : options.prefix_cache_bytes;
   if (kept > 0) prefixes_ = std::make_unique<PrefixCache>(*pool_, config.num_layers, kept);
   core_.prefixes = prefixes_.get();
@@ -196,10 +205,10 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   core_.token_trie = token_trie_.get();
   core_.pool = pool_.get();
   core_.meter = &meter_;
-  device_ = std::make_unique<DevicePool>(options.device_cache_bytes);
+  device_ = std::make_unique<DevicePool>(retrieved, memory);
   core_.device = device_.get();
   core_.device_requests = options.device_requests;
-  facts.device.cache_bytes = options.device_cache_bytes;
+  facts.device.cache_bytes = retrieved;
   facts.device.requests = options.device_requests;
   facts.device.weight_bytes = model_->decode_weight_bytes();
   facts.device.row_bytes = pool_->format().page_bytes() / kPageTokens;
@@ -218,14 +227,14 @@ Status EngineImpl::plan_device(const EngineOptions& options, const PageFormat& p
   constexpr const char* kSetting = "model.working_cache_bytes";
   QUIRE_RETURN_IF_ERROR(memory.budget(options.working_cache_bytes, kSetting).status());
   QUIRE_ASSIGN_OR_RETURN(const std::int64_t left, memory.budget(0, kSetting));
-  const MemoryWishes wishes{.model = model_->config(), .window = core_.facts.window, .kv_row_bytes = page.page_bytes() / kPageTokens, .cache_bytes = options.working_cache_bytes,
+  const MemoryWishes wishes{.model = model_->config(), .window = core_.facts.window, .kv_row_bytes = page.page_bytes() / kPageTokens, .cache_bytes = options.working_cache_bytes, .retrieved_bytes = options.device_cache_bytes,
                             .chunk_tokens = options.prefill_chunk_tokens};
   QUIRE_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_memory(left, wishes));
   info_.device_memory = plan;
   if (plan.means_bytes > 0) means_ = std::make_unique<ResidentMeans>(model_->compute(), model_->rope(), plan.means_bytes);
   core_.means = means_.get();
   log_info("memory of the device", {{"left_bytes", std::to_string(plan.left_bytes)}, {"cache_bytes", std::to_string(plan.cache_bytes)}, {"compute_bytes", std::to_string(plan.compute_bytes)},
-                                    {"means_bytes", std::to_string(plan.means_bytes)}, {"chunk_tokens", std::to_string(plan.chunk_tokens)}, {"decode_rows", std::to_string(plan.decode_rows)}});
+                                    {"means_bytes", std::to_string(plan.means_bytes)}, {"retrieved_bytes", std::to_string(plan.retrieved_bytes)}, {"chunk_tokens", std::to_string(plan.chunk_tokens)}, {"decode_rows", std::to_string(plan.decode_rows)}});
   return {};
 }
 

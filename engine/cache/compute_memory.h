@@ -14,7 +14,14 @@
 
 namespace quire {
 
-/// Memory of a device whose work is enqueued and runs later. The host may read and write it too, but only while nothing enqueued uses it: after
+/// Which memory of a device.
+enum class MemoryPlace : std::uint8_t {
+  kShared,  ///< the device's, addressed by the host, too
+  kDevice,  ///< the device's alone
+  kPinned,  ///< the host's, addressed by the device across a bus
+};
+
+/// Memory of a device whose work is enqueued and runs later. The host may read and write it too (but for kDevice), but only while nothing enqueued uses it: after
 /// settle(), until the next call that enqueues. Without one (a null pointer wherever one is asked for) everything has run when a call returns, and
 /// any memory will do.
 ///
@@ -23,9 +30,9 @@ class ComputeMemory {
  public:
   virtual ~ComputeMemory() = default;
   /// `bytes` > 0, aligned to 64 at least, contents undefined. Errors: kResourceExhausted (nothing changes), kDeviceLost.
-  virtual Result<void*> allocate(std::int64_t bytes) = 0;
-  /// What is enqueued may still use it.
-  virtual void release(void* p) = 0;
+  virtual Result<void*> allocate(std::int64_t bytes, MemoryPlace place = MemoryPlace::kShared) = 0;
+  /// What is enqueued may still use it. `place` as it was allocated.
+  virtual void release(void* p, MemoryPlace place = MemoryPlace::kShared) = 0;
   /// Returns once everything enqueued has run. Errors: kDeviceLost, kInternal (also those of work enqueued earlier).
   virtual Status settle() = 0;
   /// Bytes that a pool of this memory may have: `wanted`, or with 0 what is free but for a reserve. Errors: kResourceExhausted (more than there is;

@@ -60,7 +60,7 @@ void PrefixCache::add(const Digest& seed, std::span<const std::int32_t> tokens, 
     const Digest key = chain.append(ids);
     auto found = by_key_.find(key);
     if (found == by_key_.end()) {
-      if (!holds_page(cache, page)) break;
+      if (!cache.shareable() || !holds_page(cache, page)) break;
       entries_.push_front({key, {ids.begin(), ids.end()}, cache.share_page(page)});
       found = by_key_.emplace(key, entries_.begin()).first;
     }

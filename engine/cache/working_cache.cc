@@ -14,11 +14,14 @@ bool ascends_strictly(std::span<const std::int32_t> positions) {
   return std::adjacent_find(positions.begin(), positions.end(), [](std::int32_t a, std::int32_t b) { return a >= b; }) == positions.end();
 }
 
-/// Byte strides of a page laid out as PageFormat says.
+/// Byte strides of a page.
 struct Strides {
-  std::int64_t token, kv, head;
-  explicit Strides(const PageFormat& f)
-      : token(std::int64_t{f.head_dim} * static_cast<std::int64_t>(dtype_bytes(f.dtype))), kv(kPageTokens * token), head(2 * kv) {}
+  std::int64_t row, token, kv, head;
+  Strides(const PageFormat& f, PageLayout layout)
+      : row(std::int64_t{f.head_dim} * static_cast<std::int64_t>(dtype_bytes(f.dtype))),
+        token(layout == PageLayout::kTokenGranules ? 2 * row : row),
+        kv(layout == PageLayout::kTokenGranules ? row : layout == PageLayout::kSplit ? f.num_kv_heads * kPageTokens * row : kPageTokens * row),
+        head((layout == PageLayout::kSplit ? 1 : 2) * kPageTokens * row) {}
 };
 
 }  // namespace
@@ -61,7 +64,7 @@ Result<std::int64_t> WorkingCache::add_rows(std::int32_t layer_idx, std::span<co
     layer.positions.reserve(std::max(need, 2 * layer.positions.capacity()));
   }
   while (layer.pages.size() < new_pages) {
-    Result<void*> page = pool_->allocate();
+    Result<void*> page = new_page(layer);
     if (!page.ok()) {
       for (; layer.pages.size() > old_pages; layer.pages.pop_back()) pool_->release(layer.pages.back());
       return page.status();
@@ -93,7 +96,7 @@ void WorkingCache::truncate(std::int32_t layer_idx, std::int64_t num_rows) {
 Status WorkingCache::own_page(Layer& layer, std::size_t page) {
   if (page >= layer.shared || !pool_->shared(layer.pages[page])) return {};
   QUIRE_RETURN_IF_ERROR(pool_->settle());
-  QUIRE_ASSIGN_OR_RETURN(void* copy, pool_->allocate());
+  QUIRE_ASSIGN_OR_RETURN(void* copy, new_page(layer));
   std::memcpy(copy, layer.pages[page], static_cast<std::size_t>(pool_->format().page_bytes()));
   pool_->release(layer.pages[page]);
   layer.pages[page] = copy;
@@ -114,7 +117,12 @@ void WorkingCache::append_shared(std::span<void* const> pages, std::span<const s
   most_bytes_ = std::max(most_bytes_, bytes());
 }
 
+bool WorkingCache::shareable() const {
+  return std::ranges::all_of(layers_, [](const Layer& layer) { return layer.layout == PageLayout::kHeadPages; });
+}
+
 std::vector<void*> WorkingCache::share_page(std::int64_t page) {
+  QUIRE_CHECK(shareable(), "pages of a request's own layout are not shared");
   std::vector<void*> out;
   out.reserve(layers_.size());
   for (Layer& layer : layers_) {
@@ -151,7 +159,7 @@ Status WorkingCache::move_in() {
     const auto count = static_cast<std::size_t>(pages_for(static_cast<std::int64_t>(layer.positions.size())));
     layer.pages.reserve(count);
     while (layer.pages.size() < count) {
-      Result<void*> page = pool_->allocate();
+      Result<void*> page = new_page(layer);
       if (!page.ok()) {
         for (Layer& l : layers_) {
           for (void* taken : l.pages) pool_->release(taken);
@@ -231,7 +239,7 @@ Status WorkingCache::keep_rows(std::int32_t layer_idx, std::span<const std::vect
   }
   for (std::size_t page = 0; page * kPageTokens < most; ++page) QUIRE_RETURN_IF_ERROR(own_page(layer, page));
   QUIRE_RETURN_IF_ERROR(pool_->settle());
-  const Strides strides(format);
+  const Strides strides(format, layer.layout);
   std::vector<std::int32_t> positions(most, std::numeric_limits<std::int32_t>::min());
   for (std::size_t head = 0; head < rows.size(); ++head) {
     const auto at = [&](std::size_t row, std::int64_t kv) {
@@ -242,7 +250,7 @@ Status WorkingCache::keep_rows(std::int32_t layer_idx, std::span<const std::vect
       const auto from = static_cast<std::size_t>(rows[head][i]);  // never before i: lists ascend
       positions[i] = std::max(positions[i], layer.positions[from]);
       if (from == i) continue;
-      for (const std::int64_t kv : {0, 1}) std::memcpy(at(i, kv), at(from, kv), static_cast<std::size_t>(strides.token));
+      for (const std::int64_t kv : {0, 1}) std::memcpy(at(i, kv), at(from, kv), static_cast<std::size_t>(strides.row));
     }
   }
   truncate(layer_idx, static_cast<std::int64_t>(most));
@@ -267,7 +275,7 @@ void WorkingCache::head_rows(std::int32_t layer_idx, std::int32_t kv_head, std::
 KvView WorkingCache::view(std::int32_t layer_idx) const {
   const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
   const PageFormat& format = pool_->format();
-  const Strides strides(format);
+  const Strides strides(format, layer.layout);
   return KvView{.pages = layer.pages.data(),
                 .positions = layer.positions.data(),
                 .num_rows = static_cast<std::int64_t>(layer.positions.size()),
@@ -282,16 +290,49 @@ KvView WorkingCache::view(std::int32_t layer_idx) const {
 
 MutableKvView WorkingCache::mutable_view(std::int32_t layer_idx) {
   const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  return mutable_view(layer.pages, static_cast<std::int64_t>(layer.positions.size()), layer.layout);
+}
+
+MutableKvView WorkingCache::mutable_view(std::span<void* const> pages, std::int64_t rows, PageLayout layout) const {
   const PageFormat& format = pool_->format();
-  const Strides strides(format);
-  return MutableKvView{.pages = layer.pages.data(),
-                       .num_rows = static_cast<std::int64_t>(layer.positions.size()),
+  const Strides strides(format, layout);
+  return MutableKvView{.pages = pages.data(),
+                       .num_rows = rows,
                        .num_kv_heads = format.num_kv_heads,
                        .head_dim = format.head_dim,
                        .dtype = format.dtype,
                        .kv_stride = strides.kv,
                        .head_stride = strides.head,
                        .token_stride = strides.token};
+}
+
+Status WorkingCache::leave_device(std::int32_t layer_idx, PageLayout layout, const CopyRows& copy) {
+  Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  if (!pool_->has_host_tier() || layer.on_host) return {};
+  std::vector<void*> pages;
+  const auto drop = [this](std::vector<void*>& held) {
+    for (void* page : held) pool_->release(page);
+    held.clear();
+  };
+  while (pages.size() < layer.pages.size()) {
+    Result<void*> page = pool_->allocate_of(PageTier::kHost);
+    if (!page.ok()) {
+      drop(pages);
+      return page.status();
+    }
+    pages.push_back(*page);
+  }
+  if (const Status copied = copy(view(layer_idx), mutable_view(pages, static_cast<std::int64_t>(layer.positions.size()), layout)); !copied.ok()) {
+    (void)pool_->settle();  // what was enqueued before the error
+    drop(pages);
+    return copied;
+  }
+  std::swap(layer.pages, pages);
+  drop(pages);
+  layer.shared = 0;
+  layer.on_host = true;
+  layer.layout = layout;
+  return {};
 }
 
 std::int64_t WorkingCache::find_row(std::int32_t layer_idx, std::int32_t position) const {

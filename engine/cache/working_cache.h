@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -75,6 +76,16 @@ class WorkingCache {
   /// The rows that the head holds, ascending.
   void head_rows(std::int32_t layer, std::int32_t kv_head, std::vector<std::int32_t>& out) const;
 
+  /// The layer's rows leave the device: `copy` copies every row of every KV head from the old pages to new ones in the host's tier of the pool, laid out as said, enqueued with what the device
+  /// computes or done when it returns. Rows that are added later go there, too. Nothing happens where the pool has no such tier, or the layer has left. Views of the layer change.
+  /// Errors: kResourceExhausted (the host's tier is full), those of copy; nothing changes then.
+  using CopyRows = std::function<Status(const KvView& from, const MutableKvView& to)>;
+  Status leave_device(std::int32_t layer, PageLayout layout, const CopyRows& copy);
+  bool on_host(std::int32_t layer) const { return layers_.at(static_cast<std::size_t>(layer)).on_host; }
+  PageLayout layout(std::int32_t layer) const { return layers_.at(static_cast<std::size_t>(layer)).layout; }
+  /// Every layer's pages are laid out as others expect pages that they share.
+  bool shareable() const;
+
   KvView view(std::int32_t layer) const;
   /// The row of `position` in `layer`, or -1. O(log n) while positions ascend, else O(n). Not after keep_rows().
   std::int64_t find_row(std::int32_t layer, std::int32_t position) const;
@@ -85,10 +96,14 @@ class WorkingCache {
     std::vector<std::int32_t> positions;
     std::size_t shared = 0;  ///< pages from here on have no other holder
     bool sorted = true;
+    bool on_host = false;   ///< it has left the device
+    PageLayout layout = PageLayout::kHeadPages;
     std::vector<std::int64_t> head_rows;  ///< [num_kv_heads], of the first `ragged_rows`; empty: every head holds every row
     std::int64_t ragged_rows = 0;
   };
   MutableKvView mutable_view(std::int32_t layer);
+  MutableKvView mutable_view(std::span<void* const> pages, std::int64_t rows, PageLayout layout) const;
+  Result<void*> new_page(const Layer& layer) const { return pool_->allocate(layer.on_host ? PageTier::kHost : PageTier::kDevice); }
   Status own_rows(Layer& layer, std::span<const std::int32_t> rows);
   Status own_page(Layer& layer, std::size_t page);
   PagePool* pool_;

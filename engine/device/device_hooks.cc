@@ -1,5 +1,7 @@
 #include "engine/device/device_hooks.h"
 
+#include <vector>
+
 #include "engine/device/staged_view.h"
 
 namespace quire {
@@ -63,6 +65,57 @@ Status DeviceHooks::key_products(const KeyProductsArgs& args) {
   a.kv.positions = nullptr;
   QUIRE_RETURN_IF_ERROR(stage_.send());
   return memory_->run(a);
+}
+
+/// Only pages that moves touch are sent: a list of their own for each side, in the order of the moves.
+Result<KvGatherArgs> DeviceHooks::staged(const KvGatherArgs& args) {
+  QUIRE_RETURN_IF_ERROR(internal::check_gather(args));
+  std::vector<const void*> sources;
+  std::vector<void*> targets;
+  std::vector<KvMove> moves(args.moves, args.moves + args.num_moves);
+  const auto pages_of = [](auto* const* pages, std::int32_t& row, std::int32_t rows, auto& out) {
+    const std::int32_t first = row / kPageTokens, last = (row + rows - 1) / kPageTokens;
+    row = static_cast<std::int32_t>(out.size()) * kPageTokens + row % kPageTokens;
+    out.insert(out.end(), pages + first, pages + last + 1);
+  };
+  for (KvMove& move : moves) {
+    if (move.rows == 0) continue;
+    pages_of(args.src.pages, move.from, move.rows, sources);
+    pages_of(args.dst.pages, move.to, move.rows, targets);
+  }
+  KvGatherArgs a = args;
+  a.src.num_rows = static_cast<std::int64_t>(sources.size()) * kPageTokens;
+  a.dst.num_rows = static_cast<std::int64_t>(targets.size()) * kPageTokens;
+  a.src.positions = nullptr;
+  QUIRE_RETURN_IF_ERROR(stage_.begin());
+  QUIRE_ASSIGN_OR_RETURN(a.src.pages, stage_.put(std::span<const void* const>(sources)));
+  QUIRE_ASSIGN_OR_RETURN(a.dst.pages, stage_.put(std::span<void* const>(targets)));
+  QUIRE_ASSIGN_OR_RETURN(a.moves, stage_.put(std::span<const KvMove>(moves)));
+  QUIRE_RETURN_IF_ERROR(stage_.send());
+  return a;
+}
+
+Status DeviceHooks::gather_rows(const KvGatherArgs& args) {
+  if (args.num_moves == 0) return {};
+  QUIRE_ASSIGN_OR_RETURN(const KvGatherArgs there, staged(args));
+  return memory_->run(cuda::GatherRowsArgs{there, cuda::Lane::kCompute});
+}
+
+Result<std::int64_t> DeviceHooks::gather_beside(const KvGatherArgs& args) {
+  QUIRE_RETURN_IF_ERROR(memory_->leave_step());
+  QUIRE_ASSIGN_OR_RETURN(const KvGatherArgs there, staged(args));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::SetMarkArgs{ready_, cuda::Lane::kCompute}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{ready_, cuda::Lane::kCopies}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::GatherRowsArgs{there, cuda::Lane::kCopies}));
+  const std::int64_t copy = copies_++;
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::SetMarkArgs{copied_[static_cast<std::size_t>(copy) % copied_.size()], cuda::Lane::kCopies}));
+  return copy;
+}
+
+/// A mark that stands for a later copy by now passes later: right, and no copy waits long enough for it to matter.
+Status DeviceHooks::hold_for(std::int64_t copy) {
+  QUIRE_RETURN_IF_ERROR(memory_->leave_step());
+  return memory_->run(cuda::HoldArgs{copied_[static_cast<std::size_t>(copy) % copied_.size()], cuda::Lane::kCompute});
 }
 
 Status DeviceHooks::best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k, std::int32_t* chosen) {

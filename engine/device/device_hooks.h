@@ -1,6 +1,7 @@
 /// HookCompute on an accelerator. Internal to engine/device.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 
@@ -13,7 +14,9 @@ namespace quire {
 class DeviceHooks final : public HookCompute {
  public:
   using FindTable = std::function<cuda::DeviceRopeTable(const RopeTable&)>;
-  DeviceHooks(const std::shared_ptr<DeviceMemory>& memory, FindTable table) : memory_(memory), table_of_(std::move(table)), stage_(memory), lane_(memory) {}
+  DeviceHooks(const std::shared_ptr<DeviceMemory>& memory, FindTable table) : memory_(memory), table_of_(std::move(table)), stage_(memory), lane_(memory), ready_(memory->new_mark()) {
+    for (std::int32_t& mark : copied_) mark = memory->new_mark();
+  }
 
   Status attention_scores(const AttentionScoresArgs& args) override;
   Status attention_mass(const AttentionMassArgs& args) override;
@@ -25,6 +28,9 @@ class DeviceHooks final : public HookCompute {
   Status candidate_votes(const CandidateVotesArgs& args) override { return memory_->run(args); }
   Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k, std::int32_t* chosen) override;
   Status candidate_rows(const CandidateRowsArgs& args) override;
+  Status gather_rows(const KvGatherArgs& args) override;
+  Result<std::int64_t> gather_beside(const KvGatherArgs& args) override;
+  Status hold_for(std::int64_t copy) override;
   Status page_scores(const PageScoresArgs& args) override { return memory_->run(args); }
   Status copy_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx, float* out) override {
     return memory_->run(cuda::ConvertArgs{x, rows, dim, ldx, DType::kF32, out});
@@ -37,8 +43,12 @@ class DeviceHooks final : public HookCompute {
  private:
   const std::shared_ptr<DeviceMemory> memory_;
   const FindTable table_of_;
+  Result<KvGatherArgs> staged(const KvGatherArgs& args);
   ArgumentStage stage_;
   FetchLane lane_;
+  std::int32_t ready_;                       ///< mark of the computing lane: what a copy beside it waits for
+  std::array<std::int32_t, 64> copied_{};    ///< marks of the copies' lane, which are set in turn: by the number of the copy
+  std::int64_t copies_ = 0;
 };
 
 }  // namespace quire

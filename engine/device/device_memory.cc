@@ -18,10 +18,7 @@ constexpr std::int64_t kMostPut = std::int64_t{64} << 20;
 
 Status DeviceMemory::settle() {
   if (!pending()) return {};
-  if (steps()) {
-    stepping_.store({}, std::memory_order_release);
-    QUIRE_RETURN_IF_ERROR(step_.interrupt(*ops_));
-  }
+  QUIRE_RETURN_IF_ERROR(leave_step());
   QUIRE_RETURN_IF_ERROR(ops_->settle());
   pending_.store(false, std::memory_order_release);
   return {};
@@ -39,6 +36,12 @@ Status DeviceMemory::end_step() {
   stepping_.store({}, std::memory_order_release);
   pending_.store(true, std::memory_order_release);
   return step_.end(*ops_);
+}
+
+Status DeviceMemory::leave_step() {
+  if (!steps()) return {};
+  stepping_.store({}, std::memory_order_release);
+  return step_.interrupt(*ops_);
 }
 
 Result<std::int64_t> DeviceMemory::budget(std::int64_t wanted, const char* setting) {

@@ -22,8 +22,8 @@ class DeviceMemory final : public ComputeMemory {
  public:
   explicit DeviceMemory(std::shared_ptr<cuda::DeviceOps> ops) : ops_(std::move(ops)) {}
 
-  Result<void*> allocate(std::int64_t bytes) override { return ops_->allocate(cuda::MemoryKind::kShared, bytes); }
-  void release(void* p) override { give_back(cuda::MemoryKind::kShared, p); }
+  Result<void*> allocate(std::int64_t bytes, MemoryPlace place) override { return ops_->allocate(kind_of(place), bytes); }
+  void release(void* p, MemoryPlace place) override { give_back(kind_of(place), p); }
   Status settle() override;
   Result<std::int64_t> budget(std::int64_t wanted, const char* setting) override;
 
@@ -48,11 +48,16 @@ class DeviceMemory final : public ComputeMemory {
   /// See Compute::begin_step(). One thread at a time has a step; another's is run as it comes.
   void begin_step(std::int64_t rows);
   Status end_step();
+  /// Within a step: what was collected is enqueued, and the rest of the step as it comes. For what a graph cannot hold: other lanes and their marks.
+  Status leave_step();
   const StepStats& step_stats() const { return step_.stats(); }
   /// After what is enqueued. A failure is logged: the memory stays with the device.
   void give_back(cuda::MemoryKind kind, void* p);
 
  private:
+  static cuda::MemoryKind kind_of(MemoryPlace place) {
+    return place == MemoryPlace::kShared ? cuda::MemoryKind::kShared : place == MemoryPlace::kDevice ? cuda::MemoryKind::kDevice : cuda::MemoryKind::kPinned;
+  }
   bool steps() const { return stepping_.load(std::memory_order_acquire) == std::this_thread::get_id(); }
 
   const std::shared_ptr<cuda::DeviceOps> ops_;

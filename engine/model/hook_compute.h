@@ -13,6 +13,7 @@
 #include "kernels/base/status.h"
 #include "kernels/candidates.h"
 #include "kernels/kv.h"
+#include "kernels/kv_gather.h"
 #include "kernels/page_bounds.h"
 #include "kernels/row_products.h"
 #include "kernels/rope.h"
@@ -50,6 +51,12 @@ class HookCompute {
   /// Row by row of scores [rows, n] top_k_sorted(): chosen [rows, min(k, n)].
   virtual Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k, std::int32_t* chosen) = 0;
   virtual Status candidate_rows(const CandidateRowsArgs& args) = 0;
+  /// Rows copied between caches. Lists of pages and moves are the host's; the pages lie in memory(), on the device or in pinned memory.
+  virtual Status gather_rows(const KvGatherArgs& args) = 0;
+  /// The same on a stream of its own: after all that was enqueued before, beside what is enqueued afterwards. Returns the number of that copy, for hold_for().
+  virtual Result<std::int64_t> gather_beside(const KvGatherArgs& args) = 0;
+  /// What is enqueued from now on runs after that copy.
+  virtual Status hold_for(std::int64_t copy) = 0;
   /// out[r, :dim] = x[r, :dim]; x has row stride ldx, out none.
   virtual Status copy_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx, float* out) = 0;
   /// out[c] = x[0, c] + x[1, c] + ..., as column_sums() adds.

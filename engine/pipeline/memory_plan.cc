@@ -59,7 +59,15 @@ Result<MemoryPlan> plan_memory(std::int64_t left, const MemoryWishes& w) {
   }
   plan.compute_bytes = compute_bytes(w, plan.chunk_tokens, plan.decode_rows);
   plan.means_bytes = std::clamp<std::int64_t>(beside - plan.compute_bytes, 0, std::min(left / 64, kMostMeans));
-  plan.cache_bytes = w.cache_bytes > 0 ? w.cache_bytes : left - plan.compute_bytes - plan.means_bytes;
+  const std::int64_t rest = beside - plan.compute_bytes - plan.means_bytes;
+  if (w.retrieved_bytes > (w.cache_bytes > 0 ? rest : rest / 2)) {
+    return Status(Code::kResourceExhausted,
+                  "of the " + std::to_string(left) + " bytes that the device has left, computing takes " + std::to_string(plan.compute_bytes) + " and model.device_cache_bytes asks for " +
+                      std::to_string(w.retrieved_bytes) + ", which leaves too little for working caches; lower it",
+                  "model.device_cache_bytes");
+  }
+  plan.retrieved_bytes = w.retrieved_bytes >= 0 ? w.retrieved_bytes : std::clamp<std::int64_t>(rest, 1, std::max<std::int64_t>(1, left / 4));
+  plan.cache_bytes = w.cache_bytes > 0 ? w.cache_bytes : rest - plan.retrieved_bytes;
   return plan;
 }
 

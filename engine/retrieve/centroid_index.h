@@ -70,7 +70,7 @@ class CentroidIndex {
   std::int32_t num_heads_ = 0, num_kv_heads_ = 0, head_dim_ = 0;
   std::int64_t num_centroids_ = 0, oldest_ = 0, num_replaced_ = 0, list_words_ = 0;
   void mark_nearest(std::int32_t kv_head, std::vector<float> cosines, std::int64_t probes, std::vector<std::uint64_t>& seen) const;
-  DeviceBuffer memory_;                           ///< of the centroids, or
+  PoolMemory memory_;                           ///< of the centroids, or
   ComputeBuffer<std::uint16_t> compute_memory_;
   bool in_compute_memory_ = false;
   std::uint16_t* values_ = nullptr;               ///< the centroids

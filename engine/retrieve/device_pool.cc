@@ -11,19 +11,20 @@ namespace {
 constexpr std::align_val_t kAlignment{64};
 }
 
-DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
+PoolMemory::PoolMemory(PoolMemory&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
-DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+PoolMemory& PoolMemory::operator=(PoolMemory&& other) noexcept {
   std::swap(pool_, other.pool_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
 }
 
-DeviceBuffer::~DeviceBuffer() {
+PoolMemory::~PoolMemory() {
   if (pool_ == nullptr) return;
-  ::operator delete(data_, kAlignment);
+  if (pool_->memory_ != nullptr) pool_->memory_->release(data_, MemoryPlace::kDevice);
+  else ::operator delete(data_, kAlignment);
   pool_->give_back(size_);
 }
 
@@ -57,9 +58,20 @@ Status DevicePool::take(std::int64_t bytes) {
   return {};
 }
 
-Result<DeviceBuffer> DevicePool::allocate(std::int64_t bytes) {
+Result<PoolMemory> DevicePool::allocate(std::int64_t bytes) {
   QUIRE_RETURN_IF_ERROR(take(bytes));
-  DeviceBuffer buffer;
+  PoolMemory buffer;
+  if (memory_ != nullptr) {
+    const Result<void*> given = memory_->allocate(bytes, MemoryPlace::kDevice);
+    if (!given.ok()) {
+      give_back(bytes);
+      return given.status();
+    }
+    buffer.data_ = static_cast<std::byte*>(*given);
+    buffer.pool_ = this;
+    buffer.size_ = bytes;
+    return buffer;
+  }
   buffer.data_ = static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow));
   if (buffer.data_ == nullptr) {
     give_back(bytes);

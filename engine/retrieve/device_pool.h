@@ -6,19 +6,20 @@
 #include <memory>
 #include <mutex>
 
+#include "engine/cache/compute_memory.h"
 #include "kernels/base/status.h"
 
 namespace quire {
 
 class DevicePool;
 
-/// Zeroed memory of a pool, 64-byte aligned; goes back with the object. The pool must outlive it.
-class DeviceBuffer {
+/// Memory of a pool, 64-byte aligned, zeroed where it is the host's; goes back with the object. The pool must outlive it.
+class PoolMemory {
  public:
-  DeviceBuffer() = default;
-  DeviceBuffer(DeviceBuffer&& other) noexcept;
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
-  ~DeviceBuffer();
+  PoolMemory() = default;
+  PoolMemory(PoolMemory&& other) noexcept;
+  PoolMemory& operator=(PoolMemory&& other) noexcept;
+  ~PoolMemory();
   std::byte* data() const { return data_; }
   std::int64_t size() const { return size_; }
 
@@ -47,26 +48,27 @@ class DeviceClaim {
 };
 
 /// On the CPU backend the device is the same memory, but bounded and copied to as a device's would be, so that every policy, limit and
-/// counter is what it is elsewhere. Threads: every method may be called concurrently.
+/// counter is what it is elsewhere. Threads: every method may be called concurrently, the end of a PoolMemory of a device from the thread that computes.
 class DevicePool {
  public:
-  /// max_bytes 0: no limit.
-  explicit DevicePool(std::int64_t max_bytes) : max_bytes_(max_bytes) {}
+  /// max_bytes 0: no limit. `memory`: of the device that computes; null: the host does.
+  explicit DevicePool(std::int64_t max_bytes, std::shared_ptr<ComputeMemory> memory = nullptr) : max_bytes_(max_bytes), memory_(std::move(memory)) {}
   DevicePool(const DevicePool&) = delete;
   DevicePool& operator=(const DevicePool&) = delete;
 
   /// Errors: kResourceExhausted, naming what is in use and the limit (nothing changes).
-  Result<DeviceBuffer> allocate(std::int64_t bytes);
+  Result<PoolMemory> allocate(std::int64_t bytes);
   std::int64_t bytes_in_use() const;
   std::int64_t peak_bytes() const;
   std::int64_t max_bytes() const { return max_bytes_; }
 
  private:
-  friend class DeviceBuffer;
+  friend class PoolMemory;
   friend class DeviceClaim;
   Status take(std::int64_t bytes);
   void give_back(std::int64_t bytes);
   const std::int64_t max_bytes_;
+  const std::shared_ptr<ComputeMemory> memory_;
   mutable std::mutex mu_;
   std::int64_t in_use_ = 0, peak_ = 0;  // guarded by mu_
 };

@@ -20,7 +20,7 @@ Status HeadKeys::append(const float* raw, std::span<const std::int32_t> position
   rotated_.resize(static_cast<std::size_t>(n * c.key_dim()));
   QUIRE_RETURN_IF_ERROR(rope_rotate(head_.rope(), {.x = raw, .out = rotated_.data(), .positions = positions.data(), .rows = n, .num_heads = c.num_kv_heads, .ldx = c.key_dim(), .ldo = c.key_dim()}));
   while (static_cast<std::int64_t>(memory_.size()) * kTurnedRows < num_rows() + n) {
-    QUIRE_ASSIGN_OR_RETURN(DeviceBuffer block, device_.allocate(block_bytes(c)));
+    QUIRE_ASSIGN_OR_RETURN(PoolMemory block, device_.allocate(block_bytes(c)));
     blocks_.push_back(reinterpret_cast<const std::uint16_t*>(block.data()));
     memory_.push_back(std::move(block));
   }

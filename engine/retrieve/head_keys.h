@@ -37,7 +37,7 @@ class HeadKeys {
  private:
   DevicePool& device_;
   const RetrievalHead& head_;
-  std::vector<DeviceBuffer> memory_;  ///< a block each
+  std::vector<PoolMemory> memory_;  ///< a block each
   std::vector<const std::uint16_t*> blocks_;
   std::vector<std::int32_t> positions_;
   bool sorted_ = true;          ///< positions ascend strictly

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <type_traits>
@@ -76,19 +77,6 @@ Status PagedRetriever::prepare(const RetrieveInput& input) {
     if (layer >= policy_.dense_layers && policy_.tau) layers_.back().chosen_by.assign(static_cast<std::size_t>(input.num_heads) * static_cast<std::size_t>(input.head_dim), 0.0f);
   }
   return policy_.device && input.heat != nullptr && !input.heat->hot.empty() ? warm_start(*input.heat) : Status();
-}
-
-Status PagedRetriever::wait(Layer& layer) {
-  Status failed;
-  for (const TransferLane::Ticket& ticket : layer.pending) {
-    const TransferLane::Outcome outcome = input_.transfers->wait(ticket);
-    stats_.waits += outcome.waited ? 1 : 0;
-    stats_.wait_ms += outcome.wait_ms;
-    stats_.copy_ms += outcome.copy_ms;
-    if (!outcome.status.ok()) failed = outcome.status;
-  }
-  layer.pending.clear();
-  return failed;
 }
 
 void PagedRetriever::settle() {
@@ -193,8 +181,8 @@ std::vector<std::int32_t> PagedRetriever::wanted(const Layer& layer, std::int32_
   return pages;
 }
 
-/// Makes what every head wants resident: by the time this returns, or before the layer's next step.
-void PagedRetriever::bring(Layer& layer, const KvView& kv, bool in_background) {
+/// Makes what every head wants resident, and copies `moves`, too: by the time this returns, or before the layer's next step.
+Status PagedRetriever::bring(Layer& layer, const KvView& kv, std::vector<KvMove> moves, bool in_background) {
   layer.copies.clear();
   const std::span<const std::int32_t> positions(kv.positions, static_cast<std::size_t>(kv.num_rows));
   for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
@@ -202,50 +190,25 @@ void PagedRetriever::bring(Layer& layer, const KvView& kv, bool in_background) {
     if (!in_background) stats_.pages_wanted += static_cast<std::int64_t>(pages.size());  // what the next step wants is counted there
     layer.resident->want(m, pages, layer.pages, positions, layer.copies);
   }
-  start_copies(layer, kv, in_background);
+  return start_copies(layer, kv, std::move(moves), in_background);
 }
 
-void PagedRetriever::start_copies(Layer& layer, const KvView& kv, bool in_background) {
+/// KV heads take turns in the streams, so that one head's pages arrive while the next one's are under way.
+Status PagedRetriever::start_copies(Layer& layer, const KvView& kv, std::vector<KvMove> moves, bool in_background) {
   stats_.pages_copied += static_cast<std::int64_t>(layer.copies.size());
-  for (const PageCopy& c : layer.copies) stats_.bytes_copied += layer.resident->copy_bytes(layer.pages[c.page]);
-  if (layer.copies.empty()) return;
-  if (!in_background || input_.transfers == nullptr) {
-    for (const PageCopy& c : layer.copies) layer.resident->copy(kv, layer.pages[c.page], c);
-    return;
+  for (const PageCopy& c : layer.copies) {
+    stats_.bytes_copied += layer.resident->copy_bytes(layer.pages[c.page]);
+    moves.push_back(layer.resident->move(c, layer.pages[c.page]));
   }
-  submit(layer, kv);
-}
-
-/// The copies of a layer beside the computation: KV heads take turns in the streams, so that one head's pages arrive while the next one's are under way.
-void PagedRetriever::submit(Layer& layer, const KvView& kv) {
-  // Pages of the cache stay where they are while rows are added behind them; lists of pages may not.
-  struct Copying {
-    std::vector<KvStretch> rows;
-    std::vector<PageCopy> copies;
-  };
-  const auto host_pages = std::make_shared<const std::vector<const void*>>(kv.pages, kv.pages + (kv.num_rows + kPageTokens - 1) / kPageTokens);
-  const std::int32_t streams = input_.transfers->num_streams();
-  for (std::int32_t stream = 0; stream < streams; ++stream) {
-    Copying copying;
-    for (const PageCopy& c : layer.copies) {
-      if (c.head % streams != stream) continue;
-      copying.copies.push_back(c);
-      copying.rows.push_back(layer.pages[c.page]);
-    }
-    if (copying.copies.empty()) continue;
-    auto copy = [copying = std::move(copying), kv, host_pages, resident = &*layer.resident] {
-      KvView host = kv;
-      host.pages = host_pages->data();
-      for (std::size_t i = 0; i < copying.copies.size(); ++i) resident->copy(host, copying.rows[i], copying.copies[i]);
-      return Status();
-    };
-    layer.pending.push_back(input_.transfers->submit(std::move(copy), stream));
-    ++stats_.copies;
-  }
+  const CopyLanes lanes = copy_lanes(input_);
+  if (!in_background) return SlotCopies::bring(lanes, kv, layer.resident->slots(), moves);
+  return layer.lane.bring_beside(lanes, kv, layer.resident->slots(), moves, std::numeric_limits<std::int32_t>::max(), stats_);
 }
 
 /// Gives the layer slots; all that it wants is brought then.
-Status PagedRetriever::leave_device(Layer& layer, const KvView& kv) {
+Status PagedRetriever::leave_device(Layer& layer, std::int32_t index) {
+  QUIRE_RETURN_IF_ERROR(quire::leave_device(input_, index, PageLayout::kHeadPages, stats_));
+  const KvView kv = input_.cache->view(index);
   QUIRE_ASSIGN_OR_RETURN(layer.resident, ResidentPages::create(*input_.device, kv.num_kv_heads, kv.head_dim, kv.dtype, policy_.page_tokens, policy_.slots()));
   std::int64_t held = memory_.bytes();
   for (const Layer& l : layers_) held += l.resident ? l.resident->bytes() : 0;
@@ -253,14 +216,17 @@ Status PagedRetriever::leave_device(Layer& layer, const KvView& kv) {
   return {};
 }
 
-Status PagedRetriever::attend_brought(Layer& layer, const RetrieveStep& step, const KvView& kv) {
-  if (!layer.resident) {
-    QUIRE_RETURN_IF_ERROR(leave_device(layer, kv));
-  } else {
-    stats_.bytes_appended += layer.resident->append(kv, layer.pages, layer.pages.size() - 1);
+Status PagedRetriever::attend_brought(Layer& layer, const RetrieveStep& step) {
+  const bool leaves = !layer.resident;
+  if (leaves) QUIRE_RETURN_IF_ERROR(leave_device(layer, step.layer));
+  const KvView kv = step.cache->view(step.layer);
+  std::vector<KvMove> moves;
+  if (!leaves) {
+    layer.resident->append(layer.pages, layer.pages.size() - 1, kv.positions[kv.num_rows - 1], moves);
+    stats_.bytes_appended += static_cast<std::int64_t>(moves.size()) * layer.resident->copy_bytes({0, 1});
   }
-  bring(layer, kv, /*in_background=*/false);
-  return attend_resident(layer, step);
+  QUIRE_RETURN_IF_ERROR(bring(layer, kv, std::move(moves), /*in_background=*/false));
+  return step.compute != nullptr ? attend_slots_there(layer, step) : attend_resident(layer, step);
 }
 
 Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv) {
@@ -295,15 +261,14 @@ Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step,
   if (any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, due ? all : corrected, fresh));
   if (any) keep(layer, seen, corrected, fresh);
   for (std::size_t m = 0; !first && policy_.tau && m < corrected.size(); ++m) ++(corrected[m] ? stats_.heads_corrected : stats_.heads_kept);
-  QUIRE_RETURN_IF_ERROR(stays ? attend_in_place(layer, step, kv) : attend_brought(layer, step, kv));
+  QUIRE_RETURN_IF_ERROR(stays ? attend_in_place(layer, step, kv) : attend_brought(layer, step));
   if (!policy_.tau || !due) return {};
   // For the next step: the heads that were not corrected go by this step's query, while other layers compute.
   if (!any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, all, fresh));
   std::vector<bool> others = corrected;
   others.flip();
   keep(layer, seen, others, fresh);
-  if (!stays) bring(layer, kv, /*in_background=*/true);
-  return {};
+  return stays ? Status() : bring(layer, step.cache->view(step.layer), {}, /*in_background=*/true);
 }
 
 Status PagedRetriever::attend_resident(const Layer& layer, const RetrieveStep& step) {

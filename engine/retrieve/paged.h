@@ -16,7 +16,7 @@
 #include "engine/retrieve/page_summaries.h"
 #include "engine/retrieve/resident_pages.h"
 #include "engine/retrieve/retriever.h"
-#include "engine/retrieve/transfer_lane.h"
+#include "engine/retrieve/slot_copies.h"
 #include "kernels/candidates.h"
 #include "kernels/page_bounds.h"
 
@@ -69,7 +69,6 @@ class PagedRetriever : public Retriever {
   bool uses_device() const override { return defaults_.device; }
   Status prepare(const RetrieveInput& input) override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
-  /// What is brought to slots is attended to on the host.
   bool looks_at(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
   void settle() override;
@@ -121,7 +120,7 @@ class PagedRetriever : public Retriever {
     std::optional<ResidentPages> resident;    ///< once the layer has left the device
     std::vector<float> chosen_by;             ///< [num_heads, head_dim] with tau: the query that each head's choice goes by
     std::int32_t served = 0;                  ///< steps that the choices have served
-    std::vector<TransferLane::Ticket> pending;  ///< copies to wait for before the next step, one of each stream in use
+    SlotCopies lane;                          ///< copies to wait for before the next step
     std::vector<PageCopy> copies;             ///< of the last call of bring()
   };
   bool attends_to_all(const RetrieveStep& step) const { return step.layer < policy_.dense_layers || step.cache->num_rows(step.layer) <= policy_.budget; }
@@ -135,7 +134,7 @@ class PagedRetriever : public Retriever {
   Status refresh(Layer& layer, const KvView& kv) const;
   // Where a device computes (paged_device.cc): what stands for the keys and the scores of pages are made there, and so is attention in place. Where votes alone decide the device chooses, too;
   // else the choice is the host's.
-  bool chooses_there(const RetrieveStep& step) const { return step.compute != nullptr && !policy_.tau && policy_.rerank <= 1 && chooses_by_votes(); }
+  bool chooses_there(const RetrieveStep& step) const { return step.compute != nullptr && reads_in_place(step.layer) && !policy_.tau && policy_.rerank <= 1 && chooses_by_votes(); }
   Status refresh_there(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status score_there(const Layer& layer, const RetrieveStep& step, float* scores) const;
   Status choose_there(Layer& layer, const RetrieveStep& step, const KvView& kv);
@@ -152,15 +151,15 @@ class PagedRetriever : public Retriever {
   std::vector<std::int32_t> wanted(const Layer& layer, std::int32_t head) const;
   Status warm_start(const Heat& heat);
   std::vector<std::int32_t> hot_pages(const Layer& layer, std::span<const std::int32_t> hot) const;
-  void bring(Layer& layer, const KvView& kv, bool in_background);
-  void start_copies(Layer& layer, const KvView& kv, bool in_background);
-  void submit(Layer& layer, const KvView& kv);
-  Status wait(Layer& layer);
+  Status bring(Layer& layer, const KvView& kv, std::vector<KvMove> moves, bool in_background);
+  Status start_copies(Layer& layer, const KvView& kv, std::vector<KvMove> moves, bool in_background);
+  Status wait(Layer& layer) { return layer.lane.wait(copy_lanes(input_), stats_); }
   Status attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status choose_and_attend(Layer& layer, const RetrieveStep& step, const KvView& kv);
-  Status leave_device(Layer& layer, const KvView& kv);
-  Status attend_brought(Layer& layer, const RetrieveStep& step, const KvView& kv);
+  Status leave_device(Layer& layer, std::int32_t index);
+  Status attend_brought(Layer& layer, const RetrieveStep& step);
   Status attend_resident(const Layer& layer, const RetrieveStep& step);
+  Status attend_slots_there(const Layer& layer, const RetrieveStep& step) const;
   Status attend_in_place(const Layer& layer, const RetrieveStep& step, const KvView& kv);
 
   const std::string name_;

@@ -9,8 +9,7 @@
 namespace quire {
 
 bool PagedRetriever::looks_at(const RetrieveStep& step) const {
-  if (step.compute == nullptr || step.compute->hooks() == nullptr) return true;
-  return !attends_to_all(step) && !reads_in_place(step.layer);
+  return step.compute == nullptr || step.compute->hooks() == nullptr;
 }
 
 float PagedRetriever::score_scale(const RetrieveStep& step) const { return policy_.scale ? 1.0f / std::sqrt(static_cast<float>(step.head_dim)) : 1.0f; }
@@ -88,6 +87,17 @@ Status PagedRetriever::choose_there(Layer& layer, const RetrieveStep& step, cons
   args.most_rows += args.num_chosen * policy_.page_tokens;
   QUIRE_ASSIGN_OR_RETURN(const DeviceLists lists, there_.lists(*step.compute, args));
   return attend_to_lists(step, kv, lists);
+}
+
+Status PagedRetriever::attend_slots_there(const Layer& layer, const RetrieveStep& step) const {
+  std::vector<std::vector<std::int32_t>> rows(static_cast<std::size_t>(input_.num_kv_heads));
+  std::vector<RowList> lists;
+  for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
+    std::vector<std::int32_t>& of_head = rows[static_cast<std::size_t>(m)];
+    layer.resident->append_rows(m, of_head);
+    lists.push_back({of_head.data(), static_cast<std::int64_t>(of_head.size())});
+  }
+  return attend_enqueued(step, layer.resident->listed(), lists.data());
 }
 
 /// Sinks and pages that no selection has seen, with room for their rows; what was chosen comes on top.

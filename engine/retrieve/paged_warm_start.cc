@@ -14,16 +14,19 @@ Status PagedRetriever::warm_start(const Heat& heat) {
   stats_.layers_offloaded = memory_.offloaded();
   for (std::int32_t index = policy_.dense_layers; index < input_.num_layers; ++index) {
     Layer& layer = layers_[static_cast<std::size_t>(index)];
-    const KvView kv = input_.cache->view(index);
+    KvView kv = input_.cache->view(index);
     if (memory_.resident(index - policy_.dense_layers) || kv.num_rows + 1 <= policy_.budget) continue;
-    QUIRE_RETURN_IF_ERROR(refresh(layer, kv));
-    QUIRE_RETURN_IF_ERROR(leave_device(layer, kv));
+    RetrieveStep step;
+    step.compute = input_.compute;
+    QUIRE_RETURN_IF_ERROR(step.compute != nullptr ? refresh_there(layer, step, kv) : refresh(layer, kv));
+    QUIRE_RETURN_IF_ERROR(leave_device(layer, index));
+    kv = input_.cache->view(index);
     layer.copies.clear();
     const std::span<const std::int32_t> positions(kv.positions, static_cast<std::size_t>(kv.num_rows));
     for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
       layer.resident->want(m, hot_pages(layer, heat.hot[static_cast<std::size_t>(index)][static_cast<std::size_t>(m)]), layer.pages, positions, layer.copies);
     }
-    start_copies(layer, kv, /*in_background=*/true);
+    QUIRE_RETURN_IF_ERROR(start_copies(layer, kv, {}, /*in_background=*/true));
   }
   return {};
 }

@@ -1,7 +1,6 @@
 #include "engine/retrieve/resident_pages.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace quire {
@@ -19,6 +18,8 @@ Result<ResidentPages> ResidentPages::create(DevicePool& pool, std::int32_t num_k
   const std::int64_t part_bytes = std::int64_t{2} * kPageTokens * head_dim * static_cast<std::int64_t>(dtype_bytes(dtype));
   const std::int64_t parts = std::int64_t{num_slots} * page_tokens / kPageTokens;
   QUIRE_ASSIGN_OR_RETURN(r.memory_, pool.allocate(bytes_for(num_kv_heads, head_dim, dtype, page_tokens, num_slots)));
+  for (std::int64_t p = 0; p < parts; ++p) r.parts_.push_back(r.memory_.data() + p * part_bytes);
+  r.no_positions_.assign(static_cast<std::size_t>(num_slots) * static_cast<std::size_t>(page_tokens), 0);
   r.heads_.resize(static_cast<std::size_t>(num_kv_heads));
   for (std::int32_t m = 0; m < num_kv_heads; ++m) {
     Head& head = r.heads_[static_cast<std::size_t>(m)];
@@ -39,15 +40,20 @@ void ResidentPages::set_positions(Head& head, std::int32_t slot, const KvStretch
   std::fill(std::copy(positions.begin() + rows.begin, positions.begin() + rows.end, begin), begin + page_tokens_, kNowhere);
 }
 
-void ResidentPages::order(const Head& head) const {
-  if (head.ordered) return;
-  head.ordered = true;
-  const std::int64_t parts = page_tokens_ / kPageTokens;
+std::vector<std::pair<std::int32_t, std::int64_t>> ResidentPages::in_use(const Head& head) const {
   std::vector<std::pair<std::int32_t, std::int64_t>> used;  // page, slot
   for (std::int64_t slot = 0; slot < num_slots_; ++slot) {
     if (const std::int32_t page = head.page_of[static_cast<std::size_t>(slot)]; page >= 0) used.emplace_back(page, slot);
   }
   std::sort(used.begin(), used.end());
+  return used;
+}
+
+void ResidentPages::order(const Head& head) const {
+  if (head.ordered) return;
+  head.ordered = true;
+  const std::int64_t parts = page_tokens_ / kPageTokens;
+  const auto used = in_use(head);
   head.ordered_pages.clear();
   head.ordered_positions.clear();
   for (const auto& [page, slot] : used) {
@@ -87,51 +93,46 @@ void ResidentPages::want(std::int32_t head_index, std::span<const std::int32_t> 
   head.ordered = false;
 }
 
-/// Rows that follow each other in one page of the host and in one part of the slot.
-void ResidentPages::copy_run(const KvView& host, std::int64_t row, std::int64_t rows, std::int32_t head, std::int32_t slot, std::int64_t at) const {
-  const auto row_bytes = static_cast<std::int64_t>(head_dim_) * static_cast<std::int64_t>(dtype_bytes(dtype_));
-  const std::int64_t to_row = std::int64_t{slot} * page_tokens_ + at;
-  const auto* part = static_cast<const std::byte*>(heads_[static_cast<std::size_t>(head)].pages[static_cast<std::size_t>(to_row / kPageTokens)]);
-  std::byte* to = memory_.data() + (part - memory_.data()) + to_row % kPageTokens * row_bytes;
-  const auto* from = static_cast<const std::byte*>(host.pages[row / kPageTokens]) + head * host.head_stride + row % kPageTokens * host.token_stride;
-  if (host.token_stride != row_bytes) {
-    for (std::int64_t r = 0; r < rows; ++r) {
-      std::memcpy(to + r * row_bytes, from + r * host.token_stride, static_cast<std::size_t>(row_bytes));
-      std::memcpy(to + (kPageTokens + r) * row_bytes, from + host.kv_stride + r * host.token_stride, static_cast<std::size_t>(row_bytes));
-    }
-  } else if (rows == kPageTokens && host.kv_stride == kPageTokens * row_bytes) {
-    std::memcpy(to, from, static_cast<std::size_t>(2 * kPageTokens * row_bytes));
-  } else {
-    std::memcpy(to, from, static_cast<std::size_t>(rows * row_bytes));
-    std::memcpy(to + kPageTokens * row_bytes, from + host.kv_stride, static_cast<std::size_t>(rows * row_bytes));
-  }
-}
-
-void ResidentPages::copy(const KvView& host, const KvStretch& rows, const PageCopy& what) const {
-  for (std::int64_t row = rows.begin; row < rows.end;) {
-    const std::int64_t at = row - rows.begin, n = std::min({rows.end - row, kPageTokens - row % kPageTokens, kPageTokens - at % kPageTokens});
-    copy_run(host, row, n, what.head, what.slot, at);
-    row += n;
-  }
+KvMove ResidentPages::move(const PageCopy& what, const KvStretch& rows) const {
+  return {what.head, static_cast<std::int32_t>(rows.begin), what.slot * page_tokens_, static_cast<std::int32_t>(rows.end - rows.begin)};
 }
 
 std::int64_t ResidentPages::copy_bytes(const KvStretch& rows) const {
   return (rows.end - rows.begin) * 2 * head_dim_ * static_cast<std::int64_t>(dtype_bytes(dtype_));
 }
 
-std::int64_t ResidentPages::append(const KvView& host, const RetrievalPages& pages, std::int32_t page) {
+void ResidentPages::append(const RetrievalPages& pages, std::int32_t page, std::int32_t position, std::vector<KvMove>& moves) {
   const KvStretch& rows = pages[page];
-  const std::int64_t row = rows.end - 1, at = row - rows.begin;
-  std::int64_t bytes = 0;
+  const auto row = static_cast<std::int32_t>(rows.end - 1), at = static_cast<std::int32_t>(row - rows.begin);
   for (std::int32_t m = 0; m < static_cast<std::int32_t>(heads_.size()); ++m) {
     const std::int32_t slot = slot_of(m, page);
     if (slot < 0) continue;
-    copy_run(host, row, 1, m, slot, at);
-    heads_[static_cast<std::size_t>(m)].positions[static_cast<std::size_t>(std::int64_t{slot} * page_tokens_ + at)] = host.positions[row];
+    const std::int32_t to = slot * page_tokens_ + at;
+    moves.push_back({m, row, to, 1});
+    heads_[static_cast<std::size_t>(m)].positions[static_cast<std::size_t>(to)] = position;
     heads_[static_cast<std::size_t>(m)].ordered = false;
-    bytes += copy_bytes({row, row + 1});
   }
-  return bytes;
+}
+
+MutableKvView ResidentPages::slots() const {
+  const auto row_bytes = static_cast<std::int64_t>(head_dim_) * static_cast<std::int64_t>(dtype_bytes(dtype_));
+  const auto parts = static_cast<std::int64_t>(parts_.size());
+  return MutableKvView{.pages = parts_.data(), .num_rows = parts * kPageTokens, .num_kv_heads = static_cast<std::int32_t>(heads_.size()), .head_dim = head_dim_, .dtype = dtype_,
+                       .kv_stride = kPageTokens * row_bytes, .head_stride = parts * 2 * kPageTokens * row_bytes, .token_stride = row_bytes};
+}
+
+KvView ResidentPages::listed() const {
+  const MutableKvView all = slots();
+  return KvView{.pages = all.pages, .positions = no_positions_.data(), .num_rows = all.num_rows, .num_kv_heads = all.num_kv_heads, .head_dim = head_dim_, .dtype = dtype_,
+                .kv_stride = all.kv_stride, .head_stride = all.head_stride, .token_stride = all.token_stride, .sorted = false};
+}
+
+void ResidentPages::append_rows(std::int32_t head_index, std::vector<std::int32_t>& rows) const {
+  const Head& head = heads_[static_cast<std::size_t>(head_index)];
+  for (const auto& [page, slot] : in_use(head)) {
+    const std::int64_t first = slot * page_tokens_;
+    for (std::int64_t row = first; row < first + page_tokens_ && head.positions[static_cast<std::size_t>(row)] != kNowhere; ++row) rows.push_back(static_cast<std::int32_t>(row));
+  }
 }
 
 KvView ResidentPages::view(std::int32_t head_index) const {

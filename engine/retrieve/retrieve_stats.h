@@ -14,6 +14,7 @@ struct RetrieveStats {
   std::int64_t rows_wanted = 0, rows_copied = 0;     ///< the same of retrievers that bring single rows
   std::int64_t rows_scored = 0, rows_attended = 0;   ///< per KV head, of retrievers that choose single rows by a step's query: multiplied with it, and chosen
   std::int64_t bytes_copied = 0, bytes_appended = 0; ///< to the device: pages or rows brought, and rows of new tokens
+  std::int64_t bytes_offloaded = 0;          ///< to the host: of layers that left a device of its own memory
   std::int64_t copies = 0;                   ///< pieces of work given to the lane of copies
   std::int64_t waits = 0;                    ///< of them, those that a layer step had to wait for
   double copy_ms = 0, wait_ms = 0;           ///< the lane's time for them, and the steps' waiting

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "engine/retrieve/slot_copies.h"
 #include "engine/retrieve/step_attention.h"
 #include "engine/retrieve/stopwatch.h"
 #include "kernels/attention.h"
@@ -67,10 +68,16 @@ Status RowRetriever::prepare(const RetrieveInput& input) {
     const std::int64_t end = std::max<std::int64_t>(0, layer.prompt_rows - policy_.window) / kPageTokens * kPageTokens;
     layer.prompt_end = layer.host_end = std::max<std::int64_t>(end, policy_.sink);
   }
+  bool any = false;
   for (std::int32_t l = 0; l < input.num_layers; ++l) {
-    if (sparse(l)) return index(input);
+    if (!sparse(l)) continue;
+    any = true;
+    // The host attends: it wants keys, and values, in its own memory.
+    if (!chooses_there()) QUIRE_RETURN_IF_ERROR(leave_device(input_, l, PageLayout::kSplit, stats_));
   }
-  return {};
+  if (!any) return {};
+  if (input.compute != nullptr) QUIRE_RETURN_IF_ERROR(input.compute->settle());
+  return index(input);
 }
 
 KvStretch RowRetriever::prompt_host(std::int32_t layer) const { return {policy_.sink, layers_[at(layer)].prompt_end}; }

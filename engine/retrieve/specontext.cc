@@ -220,6 +220,7 @@ Status SpeContextRetriever::begin_device() {
   for (std::int32_t l = 0; l < input_.num_layers; ++l) {
     Layer& layer = layers_[at(l)];
     if (groups_[layer.group].sparse && !memory_.resident(l) && !layer.slots) {
+      QUIRE_RETURN_IF_ERROR(leave_device(input_, l, PageLayout::kTokenGranules, stats_));
       QUIRE_ASSIGN_OR_RETURN(layer.slots, TokenSlots::create(*input_.device, kv.num_kv_heads, kv.head_dim, kv.dtype, budget_.tokens));
       layer.empty_slots = true;
     }
@@ -244,30 +245,11 @@ Status SpeContextRetriever::bring(std::int32_t index) {
   }
   stats_.rows_copied += rows;
   stats_.bytes_copied += rows * layer.slots->row_bytes();
-  if (rows == 0) return {};
-  const KvView kv = input_.cache->view(index);
-  // Pages of the cache stay where they are while a row is added behind them; their list may not.
-  std::vector<const void*> pages(kv.pages, kv.pages + (kv.num_rows + kPageTokens - 1) / kPageTokens);
-  auto copy = [kv, pages = std::move(pages), loads = std::move(loads), slots = &*layer.slots] {
-    KvView host = kv;
-    host.pages = pages.data();
-    for (std::size_t m = 0; m < loads.size(); ++m) slots->copy_all(host, static_cast<std::int32_t>(m), loads[m]);
-    return Status();
-  };
-  if (input_.transfers == nullptr) return copy();
-  layer.pending = input_.transfers->submit(std::move(copy));
-  ++stats_.copies;
-  return {};
-}
-
-Status SpeContextRetriever::wait(Layer& layer) {
-  if (!layer.pending) return {};
-  const TransferLane::Outcome outcome = input_.transfers->wait(layer.pending);
-  layer.pending.reset();
-  stats_.waits += outcome.waited ? 1 : 0;
-  stats_.wait_ms += outcome.wait_ms;
-  stats_.copy_ms += outcome.copy_ms;
-  return outcome.status;
+  std::vector<KvMove> moves;
+  for (std::size_t m = 0; m < loads.size(); ++m) {
+    for (const SlotLoad& load : loads[m]) moves.push_back({static_cast<std::int32_t>(m), load.row, load.slot, 1});
+  }
+  return layer.lane.bring_beside(copy_lanes(input_), input_.cache->view(index), layer.slots->slots(), moves, 1, stats_);
 }
 
 void SpeContextRetriever::settle() {
@@ -278,9 +260,7 @@ void SpeContextRetriever::settle() {
 }
 
 bool SpeContextRetriever::looks_at(const RetrieveStep& step) const {
-  if (step.compute == nullptr || step.compute->hooks() == nullptr) return true;
-  const Layer& layer = layers_[at(step.layer)];
-  return groups_[layer.group].sparse && layer.slots.has_value();
+  return step.compute == nullptr || step.compute->hooks() == nullptr;
 }
 
 Status SpeContextRetriever::attend(const RetrieveStep& step) {
@@ -302,13 +282,16 @@ Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group, co
   const Stopwatch watch;
   QUIRE_RETURN_IF_ERROR(wait(layer));
   std::vector<RowList> lists;
+  std::vector<KvMove> newest;
   for (std::size_t m = 0; m < group.maps.size(); ++m) {
     const auto slots = group.maps[m].slots();
-    layer.slots->copy(kv, static_cast<std::int32_t>(m), {group.rows[m].back(), slots.back()});
-    stats_.bytes_appended += layer.slots->row_bytes();
+    newest.push_back({static_cast<std::int32_t>(m), group.rows[m].back(), slots.back(), 1});
     lists.push_back({slots.data(), static_cast<std::int64_t>(slots.size())});
   }
+  QUIRE_RETURN_IF_ERROR(SlotCopies::bring(copy_lanes(input_), kv, layer.slots->slots(), newest));
+  stats_.bytes_appended += static_cast<std::int64_t>(newest.size()) * layer.slots->row_bytes();
   stats_.choose_ms += watch.ms();
+  if (step.compute != nullptr) return attend_enqueued(step, layer.slots->view(), lists.data());
   return attention_rows({attention_args(step, layer.slots->view()), lists.data(), RowOrder::kAny});
 }
 

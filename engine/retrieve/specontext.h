@@ -16,8 +16,8 @@
 #include "engine/retrieve/head_track.h"
 #include "engine/retrieve/memory_manager.h"
 #include "engine/retrieve/retriever.h"
+#include "engine/retrieve/slot_copies.h"
 #include "engine/retrieve/token_slots.h"
-#include "engine/retrieve/transfer_lane.h"
 
 namespace quire {
 
@@ -42,7 +42,7 @@ class SpeContextRetriever final : public Retriever {
   std::span<const std::int32_t> hidden_layers() const override;
   void take_hidden(std::int32_t layer, const float* x) override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
-  /// What is chosen is known before the layers run: where rows are read in place a device attends by itself.
+  /// What is chosen is known before the layers run: a device attends by itself.
   bool looks_at(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
   void settle() override;
@@ -67,7 +67,7 @@ class SpeContextRetriever final : public Retriever {
     std::size_t group = 0;
     std::optional<TokenSlots> slots;                 ///< once it has left the device
     bool empty_slots = false;                        ///< it has left with this step: its slots hold nothing of what the maps say
-    TransferLane::Ticket pending;
+    SlotCopies lane;
   };
   Status match_rows(const RetrieveInput& input);
   Status choose_and_bring(std::int32_t token_id, std::int32_t position);
@@ -84,7 +84,7 @@ class SpeContextRetriever final : public Retriever {
   Status warm_start(const Heat& heat);
   Status begin_device();
   Status bring(std::int32_t layer);
-  Status wait(Layer& layer);
+  Status wait(Layer& layer) { return layer.lane.wait(copy_lanes(input_), stats_); }
   Status attend_in_slots(Layer& layer, const Group& group, const RetrieveStep& step, const KvView& kv);
   static Status attend_in_place(const Group& group, const RetrieveStep& step, const KvView& kv);
 

@@ -1,23 +1,11 @@
 #include "engine/retrieve/token_slots.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace quire {
 namespace {
 
 std::int64_t num_pages(std::int32_t num_slots) { return (num_slots + kPageTokens - 1) / kPageTokens; }
-
-const std::byte* host_row(const KvView& host, std::int32_t head, std::int64_t row) {
-  return static_cast<const std::byte*>(host.pages[row / kPageTokens]) + head * host.head_stride + row % kPageTokens * host.token_stride;
-}
-
-/// head_dim is a multiple of 8 and an element has two bytes at least, so half a row is whole pieces of 16 bytes.
-void copy_half(std::byte* to, const std::byte* from, std::int64_t bytes) {
-  std::int64_t i = 0;
-  for (; i + 64 <= bytes; i += 64) std::memcpy(to + i, from + i, 64);
-  for (; i < bytes; i += 16) std::memcpy(to + i, from + i, 16);
-}
 
 }  // namespace
 
@@ -68,29 +56,10 @@ KvView TokenSlots::view() const {
                 .dtype = dtype_, .kv_stride = num_kv_heads_ * kPageTokens * half_row_bytes_, .head_stride = kPageTokens * half_row_bytes_, .token_stride = half_row_bytes_, .sorted = false};
 }
 
-std::byte* TokenSlots::slot_at(std::int32_t head, std::int64_t slot) const {
-  return memory_.data() + ((slot / kPageTokens * 2 * num_kv_heads_ + head) * kPageTokens + slot % kPageTokens) * half_row_bytes_;
-}
-
-void TokenSlots::copy(const KvView& host, std::int32_t head, const SlotLoad& load) const {
-  std::byte* to = slot_at(head, load.slot);
-  const std::byte* from = host_row(host, head, load.row);
-  copy_half(to, from, half_row_bytes_);
-  copy_half(to + num_kv_heads_ * kPageTokens * half_row_bytes_, from + host.kv_stride, half_row_bytes_);
-}
-
-void TokenSlots::copy_all(const KvView& host, std::int32_t head, std::span<const SlotLoad> loads) const {
-  constexpr std::size_t kFetchAhead = 16;
-  for (std::size_t i = 0; i < loads.size(); ++i) {
-    if (i + kFetchAhead < loads.size()) {
-      const std::byte* next = host_row(host, head, loads[i + kFetchAhead].row);
-      for (std::int64_t at = 0; at < half_row_bytes_; at += 64) {
-        __builtin_prefetch(next + at);
-        __builtin_prefetch(next + host.kv_stride + at);
-      }
-    }
-    copy(host, head, loads[i]);
-  }
+MutableKvView TokenSlots::slots() const {
+  const KvView all = view();
+  return MutableKvView{.pages = pages_.data(), .num_rows = all.num_rows, .num_kv_heads = num_kv_heads_, .head_dim = head_dim_, .dtype = dtype_, .kv_stride = all.kv_stride,
+                       .head_stride = all.head_stride, .token_stride = all.token_stride};
 }
 
 }  // namespace quire

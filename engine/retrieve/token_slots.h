@@ -37,27 +37,24 @@ class SlotMap {
 };
 
 /// The memory behind the slots of one layer: [slots / kPageTokens][2 (K, V)][num_kv_heads][kPageTokens][head_dim].
-/// Threads: copy() of different slots may run on another thread.
+/// Threads: the engine thread; what is copied to slots may be copied on another one.
 class TokenSlots {
  public:
   /// Errors: kResourceExhausted.
   static Result<TokenSlots> create(DevicePool& pool, std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype, std::int32_t num_slots);
   static std::int64_t bytes_for(std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype, std::int32_t num_slots);
 
-  void copy(const KvView& host, std::int32_t head, const SlotLoad& load) const;
-  /// All of them. Rows lie anywhere on the host: those that come next are fetched meanwhile.
-  void copy_all(const KvView& host, std::int32_t head, std::span<const SlotLoad> loads) const;
+  /// A slot is a row, for kv_gather().
+  MutableKvView slots() const;
   /// What copying one row of one KV head moves.
   std::int64_t row_bytes() const { return 2 * half_row_bytes_; }
-  /// A slot is a row. All stand at position 0: what is in a slot and listed was chosen for the query.
+  /// The same to attend to. All stand at position 0: what is in a slot and listed was chosen for the query.
   KvView view() const;
   std::int64_t bytes() const { return memory_.size(); }
 
  private:
-  std::byte* slot_at(std::int32_t head, std::int64_t slot) const;
-
-  DeviceBuffer memory_;
-  std::vector<const void*> pages_;
+  PoolMemory memory_;
+  std::vector<void*> pages_;
   std::vector<std::int32_t> positions_;
   std::int32_t num_kv_heads_ = 0, head_dim_ = 0;
   std::int64_t half_row_bytes_ = 0;

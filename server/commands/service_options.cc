@@ -26,6 +26,7 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
   o.max_model_len = c.model.max_model_len;
   o.working_cache_bytes = c.model.working_cache_bytes;
   o.device_cache_bytes = c.model.device_cache_bytes;
+  o.host_cache_bytes = c.model.host_cache_bytes;
   o.device_requests = static_cast<std::int32_t>(c.model.device_requests);
   o.draft_path = find_model_part(c.model.draft_path, model_path, "draft");
   o.retrieval_head_path = find_model_part(c.model.retrieval_head_path, model_path, "head");

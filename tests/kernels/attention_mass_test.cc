@@ -15,7 +15,7 @@ namespace {
 /// The last `queries` of `rows` tokens look at all of them.
 struct Look {
   Look(std::int64_t num_rows, std::int64_t num_queries, std::int32_t kv_heads, std::int32_t group, std::int32_t head_dim, DType dtype)
-      : rows(num_rows), queries(num_queries), heads(kv_heads * group), dim(head_dim), kv(rows, kv_heads, dim, dtype, PageLayout::kHeadMajor, 5),
+      : rows(num_rows), queries(num_queries), heads(kv_heads * group), dim(head_dim), kv(rows, kv_heads, dim, dtype, TestLayout::kHeadMajor, 5),
         q(random_floats(queries * heads * dim, 6)), positions(kv.positions().end() - queries, kv.positions().end()),
         lse(static_cast<std::size_t>(queries * heads)) {
     std::vector<float> out(q.size());

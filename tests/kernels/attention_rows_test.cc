@@ -12,7 +12,7 @@ namespace {
 
 /// Query rows over a cache, and what attention() gives them.
 struct Scene {
-  Scene(std::int64_t num_rows, std::int64_t num_queries, std::int32_t num_kv_heads, std::int32_t group, std::int32_t head_dim, DType dtype, PageLayout layout)
+  Scene(std::int64_t num_rows, std::int64_t num_queries, std::int32_t num_kv_heads, std::int32_t group, std::int32_t head_dim, DType dtype, TestLayout layout)
       : rows(num_rows), queries(num_queries), kv_heads(num_kv_heads), heads(num_kv_heads * group), dim(head_dim), kv(rows, kv_heads, dim, dtype, layout, 25),
         q(random_floats(queries * heads * dim, 26)), positions(static_cast<std::size_t>(queries)) {
     for (std::int64_t t = 0; t < queries; ++t) positions[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(rows - queries + t);
@@ -36,7 +36,7 @@ std::vector<RowList> views(const std::vector<std::vector<std::int32_t>>& lists) 
   return out;
 }
 
-using Shape = std::tuple<std::int64_t, std::int64_t, std::int32_t, std::int32_t, std::int32_t, DType, PageLayout>;
+using Shape = std::tuple<std::int64_t, std::int64_t, std::int32_t, std::int32_t, std::int32_t, DType, TestLayout>;
 class AttentionRowsTest : public ::testing::TestWithParam<Shape> {
  protected:
   Scene scene() const {
@@ -134,13 +134,13 @@ TEST_P(AttentionRowsTest, RowsInAnyOrderGiveTheBitsOfACacheThatHoldsThemSo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionRowsTest,
-                         ::testing::Values(Shape{1, 1, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor}, Shape{35, 1, 2, 3, 24, DType::kF16, PageLayout::kHeadMajor},
-                                           Shape{1300, 1, 2, 7, 64, DType::kF16, PageLayout::kHeadMajor}, Shape{131, 3, 3, 2, 128, DType::kBF16, PageLayout::kTokenMajor},
-                                           Shape{1100, 1, 2, 4, 64, DType::kBF16, PageLayout::kHeadMajor}, Shape{77, 1, 3, 7, 96, DType::kBF16, PageLayout::kTokenMajor},
-                                           Shape{530, 2, 1, 3, 32, DType::kBF16, PageLayout::kHeadMajor}, Shape{70, 5, 1, 16, 256, DType::kF32, PageLayout::kTokenMajor}));
+                         ::testing::Values(Shape{1, 1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor}, Shape{35, 1, 2, 3, 24, DType::kF16, TestLayout::kHeadMajor},
+                                           Shape{1300, 1, 2, 7, 64, DType::kF16, TestLayout::kHeadMajor}, Shape{131, 3, 3, 2, 128, DType::kBF16, TestLayout::kTokenMajor},
+                                           Shape{1100, 1, 2, 4, 64, DType::kBF16, TestLayout::kHeadMajor}, Shape{77, 1, 3, 7, 96, DType::kBF16, TestLayout::kTokenMajor},
+                                           Shape{530, 2, 1, 3, 32, DType::kBF16, TestLayout::kHeadMajor}, Shape{70, 5, 1, 16, 256, DType::kF32, TestLayout::kTokenMajor}));
 
 TEST(AttentionRows, EmptyListsGiveZerosAndFutureRowsAreHidden) {
-  Scene s(20, 2, 2, 2, 16, DType::kF32, PageLayout::kHeadMajor);
+  Scene s(20, 2, 2, 2, 16, DType::kF32, TestLayout::kHeadMajor);
   s.positions = {3, 19};
   const std::vector<std::vector<std::int32_t>> lists = {{}, {5, 9, 19}};
   const auto list_views = views(lists);
@@ -154,7 +154,7 @@ TEST(AttentionRows, EmptyListsGiveZerosAndFutureRowsAreHidden) {
 }
 
 TEST(AttentionRows, RefusesListsThatDoNotAscendOrLeaveTheCache) {
-  const Scene s(20, 1, 1, 2, 16, DType::kF32, PageLayout::kHeadMajor);
+  const Scene s(20, 1, 1, 2, 16, DType::kF32, TestLayout::kHeadMajor);
   std::vector<float> out, lse;
   for (const std::vector<std::int32_t>& bad : {std::vector<std::int32_t>{3, 3}, {4, 2}, {-1, 2}, {0, 20}}) {
     const auto list_views = views({bad});

@@ -15,7 +15,7 @@ namespace {
 struct Window {
   Window(std::int64_t num_rows, std::int64_t num_queries, std::int32_t num_kv_heads, std::int32_t group, std::int32_t head_dim, DType dtype)
       : rows(num_rows), queries(num_queries), kv_heads(num_kv_heads), heads(num_kv_heads * group), dim(head_dim),
-        kv(rows, kv_heads, dim, dtype, PageLayout::kHeadMajor, 15), q(random_floats(queries * heads * dim, 16, 2.0f)),
+        kv(rows, kv_heads, dim, dtype, TestLayout::kHeadMajor, 15), q(random_floats(queries * heads * dim, 16, 2.0f)),
         positions(kv.positions().end() - queries, kv.positions().end()), lse(static_cast<std::size_t>(queries * heads)) {
     std::vector<float> out(q.size());
     AttentionArgs a{q.data(), positions.data(), queries, std::int64_t{heads} * dim, heads, scale(), kv.view(true), out.data(),

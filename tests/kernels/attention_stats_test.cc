@@ -20,7 +20,7 @@ struct Sums {
 struct Prefill {
   Prefill(std::int64_t num_rows, std::int64_t num_prefix, std::int32_t kv_heads, std::int32_t group, std::int32_t head_dim, DType dtype)
       : rows(num_rows), prefix(num_prefix), heads(kv_heads * group), dim(head_dim),
-        kv(rows, kv_heads, dim, dtype, PageLayout::kHeadMajor, 5), q(random_floats(rows * heads * dim, 6)),
+        kv(rows, kv_heads, dim, dtype, TestLayout::kHeadMajor, 5), q(random_floats(rows * heads * dim, 6)),
         lse(static_cast<std::size_t>(rows * heads)) {
     std::vector<float> out(q.size());
     AttentionArgs a{q.data(), kv.positions().data(), rows, std::int64_t{heads} * dim, heads, scale(), kv.view(true), out.data(),

@@ -56,7 +56,7 @@ class AttentionTest : public ::testing::TestWithParam<Shape> {};
 TEST_P(AttentionTest, MatchesTheReferenceForEveryDtypeAndLayout) {
   const auto [rows, kv_rows, kv_heads, group, dim] = GetParam();
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const PageLayout layout : {PageLayout::kTokenMajor, PageLayout::kHeadMajor}) {
+    for (const TestLayout layout : {TestLayout::kTokenMajor, TestLayout::kHeadMajor}) {
       PagedKv kv(kv_rows, kv_heads, dim, dtype, layout, 5);
       const auto q = queries(rows, kv_heads * group, dim, std::max(0, kv_rows - rows), 6);
       Output actual, expected;
@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest,
                                            Shape{129, 129, 1, 1, 40}, Shape{20, 600, 2, 8, 256}, Shape{40, 40, 3, 2, 24}, Shape{5, 0, 1, 4, 64}));
 
 TEST(AttentionMaskTest, RowsBeforeEveryKeySeeNothing) {
-  PagedKv kv(20, 1, 64, DType::kBF16, PageLayout::kHeadMajor, 1);
+  PagedKv kv(20, 1, 64, DType::kBF16, TestLayout::kHeadMajor, 1);
   for (auto& p : kv.positions()) p += 10;
   const auto q = queries(12, 2, 64, 0, 2);
   Output out;
@@ -89,7 +89,7 @@ TEST(AttentionMaskTest, RowsBeforeEveryKeySeeNothing) {
 TEST(AttentionMaskTest, UnsortedPositionsGiveTheSameAsSortedOnes) {
   constexpr int kRows = 900, kDim = 64;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    PagedKv sorted(kRows, 2, kDim, dtype, PageLayout::kHeadMajor, 3), shuffled(kRows, 2, kDim, dtype, PageLayout::kHeadMajor, 3);
+    PagedKv sorted(kRows, 2, kDim, dtype, TestLayout::kHeadMajor, 3), shuffled(kRows, 2, kDim, dtype, TestLayout::kHeadMajor, 3);
     std::vector<int> order(kRows);
     std::iota(order.begin(), order.end(), 0);
     std::mt19937 rng(9);
@@ -116,7 +116,7 @@ TEST(AttentionMaskTest, UnsortedPositionsGiveTheSameAsSortedOnes) {
 // AT-2
 TEST(AttentionMaskTest, KeysWithLargerPositionsAreNeverSeen) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    PagedKv kv(640, 1, 64, dtype, PageLayout::kHeadMajor, 3);
+    PagedKv kv(640, 1, 64, dtype, TestLayout::kHeadMajor, 3);
     const auto q = queries(40, 4, 64, 300, 4);
     Output before, after;
     ASSERT_OK(attention(arguments(q, kv.view(true), before)));
@@ -141,7 +141,7 @@ TEST(AttentionRowsTest, ARowHasTheSameBitsAloneAndInAnyBatch) {
   for (const Case c : {Case{7, 64}, Case{1, 64}, Case{3, 80}, Case{4, 128}, Case{8, 24}, Case{9, 64}}) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       constexpr std::int64_t kRows = 75, kKv = 1300;
-      PagedKv kv(kKv, 2, c.dim, dtype, PageLayout::kTokenMajor, 8);
+      PagedKv kv(kKv, 2, c.dim, dtype, TestLayout::kTokenMajor, 8);
       const auto q = queries(kRows, 2 * c.group, c.dim, kKv - kRows, 9);
       const std::int64_t width = 2 * c.group * c.dim;
       Output all;
@@ -162,7 +162,7 @@ TEST(AttentionRowsTest, ARowHasTheSameBitsAloneAndInAnyBatch) {
 }
 
 TEST(AttentionRowsTest, LargeScoresDoNotOverflow) {
-  PagedKv kv(200, 1, 64, DType::kF32, PageLayout::kHeadMajor, 8);
+  PagedKv kv(200, 1, 64, DType::kF32, TestLayout::kHeadMajor, 8);
   auto q = queries(2, 2, 64, 198, 9);
   for (float& x : q.q) x *= 1000.0f;
   Output actual, expected;
@@ -173,7 +173,7 @@ TEST(AttentionRowsTest, LargeScoresDoNotOverflow) {
 }
 
 TEST(AttentionArgsTest, WrongArgumentsAreNamed) {
-  PagedKv kv(20, 2, 64, DType::kBF16, PageLayout::kHeadMajor, 1);
+  PagedKv kv(20, 2, 64, DType::kBF16, TestLayout::kHeadMajor, 1);
   auto q = queries(1, 4, 64, 0, 2);
   Output out;
   AttentionArgs a = arguments(q, kv.view(true), out);
@@ -223,7 +223,7 @@ TEST(MergeTest, EmptyIsTheIdentity) {
 
 TEST(MergeTest, AnyDisjointPartitionEqualsOneSoftmax) {
   constexpr int kKeys = 400, kDim = 64;
-  PagedKv kv(kKeys, 1, kDim, DType::kF32, PageLayout::kHeadMajor, 4);
+  PagedKv kv(kKeys, 1, kDim, DType::kF32, TestLayout::kHeadMajor, 4);
   const auto q = queries(1, 3, kDim, kKeys, 5);
   Output whole;
   ASSERT_OK(attention(arguments(q, kv.view(true), whole)));

@@ -12,7 +12,7 @@ namespace {
 
 /// The last `queries` rows of a prompt over its cache.
 struct Scene {
-  Scene(std::int64_t num_rows, std::int64_t num_queries, std::int32_t num_kv_heads, std::int32_t group, std::int32_t head_dim, DType dtype, PageLayout layout)
+  Scene(std::int64_t num_rows, std::int64_t num_queries, std::int32_t num_kv_heads, std::int32_t group, std::int32_t head_dim, DType dtype, TestLayout layout)
       : rows(num_rows), queries(num_queries), kv_heads(num_kv_heads), heads(num_kv_heads * group), dim(head_dim), kv(rows, kv_heads, dim, dtype, layout, 35),
         q(random_floats(queries * heads * dim, 36)), positions(static_cast<std::size_t>(queries)) {
     std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(rows - queries));
@@ -47,7 +47,7 @@ Lists scattered(const Scene& s) {
   return lists;
 }
 
-using Shape = std::tuple<std::int64_t, std::int64_t, std::int32_t, std::int32_t, std::int32_t, DType, PageLayout, std::int64_t>;
+using Shape = std::tuple<std::int64_t, std::int64_t, std::int32_t, std::int32_t, std::int32_t, DType, TestLayout, std::int64_t>;
 class AttentionVslashTest : public ::testing::TestWithParam<Shape> {
  protected:
   Scene scene() const {
@@ -149,13 +149,13 @@ TEST_P(AttentionVslashTest, HowRowsAreCutIntoCallsChangesNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionVslashTest,
-                         ::testing::Values(Shape{1, 1, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor, 64}, Shape{65, 65, 1, 2, 16, DType::kF32, PageLayout::kTokenMajor, 64},
-                                           Shape{333, 333, 2, 3, 24, DType::kF16, PageLayout::kHeadMajor, 64}, Shape{391, 91, 3, 7, 64, DType::kF16, PageLayout::kHeadMajor, 128},
-                                           Shape{301, 77, 2, 2, 128, DType::kBF16, PageLayout::kTokenMajor, 64}, Shape{257, 257, 1, 16, 256, DType::kF32, PageLayout::kHeadMajor, 192}));
+                         ::testing::Values(Shape{1, 1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor, 64}, Shape{65, 65, 1, 2, 16, DType::kF32, TestLayout::kTokenMajor, 64},
+                                           Shape{333, 333, 2, 3, 24, DType::kF16, TestLayout::kHeadMajor, 64}, Shape{391, 91, 3, 7, 64, DType::kF16, TestLayout::kHeadMajor, 128},
+                                           Shape{301, 77, 2, 2, 128, DType::kBF16, TestLayout::kTokenMajor, 64}, Shape{257, 257, 1, 16, 256, DType::kF32, TestLayout::kHeadMajor, 192}));
 
 /// algorithms §11.1: band 64, tile at 192, columns {3, 100, 130, 200}: keys 128 to 255 and the columns 3 and 100.
 TEST(AttentionVslash, TheGoldenTileOfTheSpecification) {
-  Scene s(256, 1, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor);
+  Scene s(256, 1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor);
   s.positions = {255};
   const Lists lists = {{3, 100, 130, 200}};
   const auto columns = views(lists);
@@ -170,7 +170,7 @@ TEST(AttentionVslash, TheGoldenTileOfTheSpecification) {
 }
 
 TEST(AttentionVslash, ArgumentsThatCannotBeAreRefused) {
-  Scene s(40, 4, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor);
+  Scene s(40, 4, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor);
   const Lists lists = {{1, 5}}, backwards = {{5, 1}}, outside = {{40}};
   const auto columns = views(lists);
   std::vector<float> out, lse;

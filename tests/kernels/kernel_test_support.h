@@ -62,7 +62,7 @@ inline void expect_close(const std::vector<float>& actual, const std::vector<flo
   }
 }
 
-enum class PageLayout {
+enum class TestLayout {
   kTokenMajor,  ///< [2][rows][heads] (NHD)
   kHeadMajor,   ///< [2][heads][rows]: keys apart from values
   kHeadPages,   ///< [heads][2][rows] (HND), as working caches have it
@@ -72,14 +72,14 @@ enum class PageLayout {
 /// A paged KV cache, pages in shuffled memory order.
 class PagedKv {
  public:
-  PagedKv(std::int64_t rows, std::int32_t heads, std::int32_t dim, DType dtype, PageLayout layout, std::uint32_t seed)
+  PagedKv(std::int64_t rows, std::int32_t heads, std::int32_t dim, DType dtype, TestLayout layout, std::uint32_t seed)
       : rows_(rows), heads_(heads), dim_(dim), dtype_(dtype) {
     const auto e = static_cast<std::int64_t>(dtype_bytes(dtype));
     const std::int64_t page_bytes = 2 * kPageTokens * heads * dim * e;
     const std::int64_t row_bytes = dim * e;
-    kv_stride_ = layout == PageLayout::kHeadPages ? kPageTokens * row_bytes : layout == PageLayout::kGranules ? row_bytes : page_bytes / 2;
-    token_stride_ = layout == PageLayout::kTokenMajor ? heads * row_bytes : layout == PageLayout::kGranules ? 2 * row_bytes : row_bytes;
-    head_stride_ = layout == PageLayout::kTokenMajor ? row_bytes : layout == PageLayout::kHeadMajor ? kPageTokens * row_bytes : 2 * kPageTokens * row_bytes;
+    kv_stride_ = layout == TestLayout::kHeadPages ? kPageTokens * row_bytes : layout == TestLayout::kGranules ? row_bytes : page_bytes / 2;
+    token_stride_ = layout == TestLayout::kTokenMajor ? heads * row_bytes : layout == TestLayout::kGranules ? 2 * row_bytes : row_bytes;
+    head_stride_ = layout == TestLayout::kTokenMajor ? row_bytes : layout == TestLayout::kHeadMajor ? kPageTokens * row_bytes : 2 * kPageTokens * row_bytes;
     const std::int64_t num_pages = (rows + kPageTokens - 1) / kPageTokens;
     // Slots past the last row hold NaN: nobody may read them.
     memory_.assign(static_cast<std::size_t>(num_pages * page_bytes + 64), std::byte{0xff});

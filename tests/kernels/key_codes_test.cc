@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-using Shape = std::tuple<std::int64_t, std::int32_t, std::int64_t, std::int32_t, DType, PageLayout>;  // rows, KV heads, queries, head_dim
+using Shape = std::tuple<std::int64_t, std::int32_t, std::int64_t, std::int32_t, DType, TestLayout>;  // rows, KV heads, queries, head_dim
 
 /// Blocks of codes, aligned, over one allocation.
 struct Blocks {
@@ -105,13 +105,13 @@ TEST_P(KeyCodesTest, ScoresAgreeWithTheReferenceButForRoundedQueries) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OddShapes, KeyCodesTest,
-                         ::testing::Values(Shape{1, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor}, Shape{67, 3, 5, 24, DType::kF16, PageLayout::kTokenMajor},
-                                           Shape{130, 2, 4, 64, DType::kBF16, PageLayout::kHeadMajor}, Shape{301, 2, 11, 128, DType::kBF16, PageLayout::kTokenMajor},
-                                           Shape{64, 1, 3, 256, DType::kBF16, PageLayout::kHeadMajor}));
+                         ::testing::Values(Shape{1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor}, Shape{67, 3, 5, 24, DType::kF16, TestLayout::kTokenMajor},
+                                           Shape{130, 2, 4, 64, DType::kBF16, TestLayout::kHeadMajor}, Shape{301, 2, 11, 128, DType::kBF16, TestLayout::kTokenMajor},
+                                           Shape{64, 1, 3, 256, DType::kBF16, TestLayout::kHeadMajor}));
 
 TEST(KeyCodes, WithinTheRangeAKeyIsHalfAStepAway) {
   const std::int64_t rows = 90, dim = 64;
-  const PagedKv kv(rows, 1, dim, DType::kBF16, PageLayout::kHeadMajor, 74);
+  const PagedKv kv(rows, 1, dim, DType::kBF16, TestLayout::kHeadMajor, 74);
   const KvView view = kv.view(false);
   std::vector<float> lows(dim, 1e30f), steps(dim, -1e30f);
   const auto key = [&](std::int64_t row, std::int64_t c) { return load_f32(static_cast<const std::byte*>(view.pages[row / kPageTokens]) + row % kPageTokens * view.token_stride, view.dtype, c); };
@@ -133,7 +133,7 @@ TEST(KeyCodes, WithinTheRangeAKeyIsHalfAStepAway) {
 }
 
 TEST(KeyCodes, BadArgumentsAreNamed) {
-  const PagedKv kv(40, 2, 64, DType::kBF16, PageLayout::kHeadMajor, 75);
+  const PagedKv kv(40, 2, 64, DType::kBF16, TestLayout::kHeadMajor, 75);
   Blocks codes(40, 2, 64);
   const std::vector<float> zeros(128, 0.0f), q(64, 1.0f);
   std::vector<float> scores(4);

@@ -37,7 +37,7 @@ TEST(KvPlaceTest, MatchesTheReference) {
       for (const DType to : kDtypes) {
         for (const std::int64_t rows : {0, 1, 7, 33}) {
           const RawBlock raw(rows, 2, dim, from, 3);
-          PagedKv actual(50, 2, dim, to, PageLayout::kHeadMajor, 4), expected(50, 2, dim, to, PageLayout::kHeadMajor, 4);
+          PagedKv actual(50, 2, dim, to, TestLayout::kHeadMajor, 4), expected(50, 2, dim, to, TestLayout::kHeadMajor, 4);
           std::vector<std::int32_t> positions, scattered;
           for (std::int64_t r = 0; r < rows; ++r) {
             positions.push_back(static_cast<std::int32_t>(4000 - 13 * r));
@@ -66,7 +66,7 @@ TEST(KvPlaceTest, MatchesTheReference) {
 TEST(KvPlaceTest, RotatingRawOnceEqualsRotatingStoredKeysByTheDelta) {
   const RopeTable table = table_of(64);
   const RawBlock raw(20, 1, 64, DType::kBF16, 6);
-  PagedKv once(32, 1, 64, DType::kBF16, PageLayout::kHeadMajor, 1), local(32, 1, 64, DType::kBF16, PageLayout::kHeadMajor, 1);
+  PagedKv once(32, 1, 64, DType::kBF16, TestLayout::kHeadMajor, 1), local(32, 1, 64, DType::kBF16, TestLayout::kHeadMajor, 1);
   std::vector<std::int32_t> here(20), there(20);
   for (int r = 0; r < 20; ++r) {
     here[r] = r;
@@ -88,7 +88,7 @@ TEST(KvPlaceTest, RotatingRawOnceEqualsRotatingStoredKeysByTheDelta) {
 TEST(KvPlaceTest, RowsAndPositionsOutsideAreRefused) {
   const RopeTable table = table_of(64, 100);
   const RawBlock raw(4, 1, 64, DType::kBF16, 6);
-  PagedKv kv(16, 1, 64, DType::kBF16, PageLayout::kHeadMajor, 1);
+  PagedKv kv(16, 1, 64, DType::kBF16, TestLayout::kHeadMajor, 1);
   std::int32_t positions[4] = {0, 1, 2, 100};
   EXPECT_EQ(kv_place(table, {raw.view(), kv.mutable_view(), positions, nullptr, 0}).field(), "positions");
   positions[3] = 3;
@@ -115,7 +115,7 @@ TEST(KvPackTest, PackedRowsPlacedAreTheRowsRotated) {
   const auto k = random_floats(10 * 128, 1), v = random_floats(10 * 128, 2);
   std::vector<std::byte> record(10 * 2 * 128 * 4);
   ASSERT_OK(kv_pack({k.data(), v.data(), 10, 128, 128, 2, 64, DType::kF32, record.data()}));
-  PagedKv kv(10, 2, 64, DType::kF32, PageLayout::kTokenMajor, 1);
+  PagedKv kv(10, 2, 64, DType::kF32, TestLayout::kTokenMajor, 1);
   std::vector<std::int32_t> positions(10);
   for (int r = 0; r < 10; ++r) positions[r] = 50 + r;
   ASSERT_OK(kv_place(table, {{record.data(), 10, DType::kF32, 2 * 10 * 256, 10 * 256, 256}, kv.mutable_view(), positions.data(), nullptr, 0}));

@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-using Shape = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t, DType, PageLayout>;
+using Shape = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t, DType, TestLayout>;
 
 /// A cache cut into pages of uneven length, one query, and what the kernels make of them.
 class PageBoundsTest : public ::testing::TestWithParam<Shape> {
@@ -113,12 +113,12 @@ TEST_P(PageBoundsTest, APageOfOneRowIsBoundedByItsKey) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, PageBoundsTest,
-                         ::testing::Values(Shape{1, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor}, Shape{97, 2, 3, 72, DType::kF16, PageLayout::kHeadMajor},
-                                           Shape{130, 3, 4, 64, DType::kBF16, PageLayout::kTokenMajor}, Shape{61, 1, 16, 256, DType::kF32, PageLayout::kTokenMajor},
-                                           Shape{300, 8, 1, 128, DType::kF16, PageLayout::kHeadMajor}));
+                         ::testing::Values(Shape{1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor}, Shape{97, 2, 3, 72, DType::kF16, TestLayout::kHeadMajor},
+                                           Shape{130, 3, 4, 64, DType::kBF16, TestLayout::kTokenMajor}, Shape{61, 1, 16, 256, DType::kF32, TestLayout::kTokenMajor},
+                                           Shape{300, 8, 1, 128, DType::kF16, TestLayout::kHeadMajor}));
 
 TEST(PageBounds, RefusesPagesOutsideTheCache) {
-  PagedKv kv(20, 1, 8, DType::kF32, PageLayout::kHeadMajor, 1);
+  PagedKv kv(20, 1, 8, DType::kF32, TestLayout::kHeadMajor, 1);
   std::vector<std::uint16_t> bounds(16);
   for (const KvStretch page : {KvStretch{-1, 3}, KvStretch{4, 4}, KvStretch{10, 21}}) {
     EXPECT_EQ(page_bounds({kv.view(true), &page, 1, bounds.data()}).code(), Code::kInvalidArgument);

@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-using Shape = std::tuple<std::int64_t, std::int32_t, std::int64_t, std::int32_t, DType, PageLayout>;
+using Shape = std::tuple<std::int64_t, std::int32_t, std::int64_t, std::int32_t, DType, TestLayout>;
 
 class RowProductsTest : public ::testing::TestWithParam<Shape> {
  protected:
@@ -121,9 +121,9 @@ TEST_P(RowProductsTest, NoRowsGiveZeros) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, RowProductsTest,
-                         ::testing::Values(Shape{1, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor}, Shape{37, 2, 3, 24, DType::kF16, PageLayout::kTokenMajor},
-                                           Shape{130, 3, 4, 64, DType::kBF16, PageLayout::kHeadMajor}, Shape{77, 2, 5, 96, DType::kBF16, PageLayout::kTokenMajor}, Shape{2100, 2, 7, 128, DType::kF16, PageLayout::kHeadMajor},
-                                           Shape{90, 1, 16, 256, DType::kF32, PageLayout::kTokenMajor}, Shape{65, 2, 9, 80, DType::kF16, PageLayout::kHeadMajor}));
+                         ::testing::Values(Shape{1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor}, Shape{37, 2, 3, 24, DType::kF16, TestLayout::kTokenMajor},
+                                           Shape{130, 3, 4, 64, DType::kBF16, TestLayout::kHeadMajor}, Shape{77, 2, 5, 96, DType::kBF16, TestLayout::kTokenMajor}, Shape{2100, 2, 7, 128, DType::kF16, TestLayout::kHeadMajor},
+                                           Shape{90, 1, 16, 256, DType::kF32, TestLayout::kTokenMajor}, Shape{65, 2, 9, 80, DType::kF16, TestLayout::kHeadMajor}));
 
 TEST(RowProducts, SoftmaxIsThatOfTheDefinition) {
   for (const std::int64_t n : {0, 1, 7, 8, 31, 500}) {
@@ -151,7 +151,7 @@ TEST(RowProducts, SoftmaxIsThatOfTheDefinition) {
 }
 
 TEST(RowProducts, BadArgumentsAreNamed) {
-  PagedKv kv(20, 2, 16, DType::kF16, PageLayout::kHeadMajor, 3);
+  PagedKv kv(20, 2, 16, DType::kF16, TestLayout::kHeadMajor, 3);
   std::vector<float> q(16), out(64);
   std::vector<std::int32_t> rows = {3, 19};
   const auto field = [&](ChosenRows chosen, std::int64_t ld) {

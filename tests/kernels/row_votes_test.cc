@@ -10,7 +10,7 @@ namespace quire {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-using Shape = std::tuple<std::int64_t, std::int32_t, std::int64_t, std::int32_t, std::int32_t, DType, PageLayout>;
+using Shape = std::tuple<std::int64_t, std::int32_t, std::int64_t, std::int32_t, std::int32_t, DType, TestLayout>;
 
 class RowVotesTest : public ::testing::TestWithParam<Shape> {
  protected:
@@ -70,12 +70,12 @@ TEST_P(RowVotesTest, AVoteDependsOnItsGroupAndRowAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, RowVotesTest,
-                         ::testing::Values(Shape{1, 1, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor}, Shape{37, 2, 3, 5, 24, DType::kF16, PageLayout::kTokenMajor},
-                                           Shape{131, 3, 16, 4, 64, DType::kBF16, PageLayout::kHeadMajor}, Shape{700, 2, 9, 7, 128, DType::kF16, PageLayout::kHeadMajor},
-                                           Shape{65, 1, 2, 16, 256, DType::kF32, PageLayout::kTokenMajor}, Shape{96, 2, 33, 3, 80, DType::kF16, PageLayout::kHeadMajor}));
+                         ::testing::Values(Shape{1, 1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor}, Shape{37, 2, 3, 5, 24, DType::kF16, TestLayout::kTokenMajor},
+                                           Shape{131, 3, 16, 4, 64, DType::kBF16, TestLayout::kHeadMajor}, Shape{700, 2, 9, 7, 128, DType::kF16, TestLayout::kHeadMajor},
+                                           Shape{65, 1, 2, 16, 256, DType::kF32, TestLayout::kTokenMajor}, Shape{96, 2, 33, 3, 80, DType::kF16, TestLayout::kHeadMajor}));
 
 TEST(RowVotes, AQueryThatGivesNothingLeavesTheVoteToOthers) {
-  PagedKv kv(40, 1, 16, DType::kF32, PageLayout::kHeadMajor, 54);
+  PagedKv kv(40, 1, 16, DType::kF32, TestLayout::kHeadMajor, 54);
   const auto q = random_floats(2 * 16, 55);
   const std::int32_t limit = 100;
   std::vector<float> both(40), second(40);
@@ -86,7 +86,7 @@ TEST(RowVotes, AQueryThatGivesNothingLeavesTheVoteToOthers) {
 }
 
 TEST(RowVotes, BadArgumentsAreNamed) {
-  PagedKv kv(20, 2, 16, DType::kF16, PageLayout::kHeadMajor, 3);
+  PagedKv kv(20, 2, 16, DType::kF16, TestLayout::kHeadMajor, 3);
   std::vector<float> q(32), votes(40), lse(2);
   const std::vector<std::int32_t> limits = {5, 6};
   const RowVotesArgs good{q.data(), lse.data(), limits.data(), 2, 1, 1.0f, kv.view(true), 1, 0, 20, votes.data(), 20};

@@ -55,7 +55,7 @@ struct SummariseBlocksArgs {
 /// Two streams of a device: what computes, in order, and copies that run beside it, in order among themselves.
 enum class Lane : std::uint32_t { kCompute, kCopies };
 /// Marks order the lanes. A mark is one of kMarks numbers; it stands for what was enqueued on a lane when it was last set, and one never set has passed.
-inline constexpr std::int32_t kMarks = 64;
+inline constexpr std::int32_t kMarks = 512;
 
 /// A copy from or to pinned memory on Lane::kCopies.
 struct CopyBesideArgs {

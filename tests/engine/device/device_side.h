@@ -43,6 +43,7 @@ class DeviceSideTest : public ::testing::Test {
     options.block_tokens = 16;
     options.prefix_cache_bytes = 0;
     options.retrieval_head_path = head_path_;
+    if (edit_options_) edit_options_(options);
     s->engine = std::move(*create_engine_from_parts(std::move(parts), options, *s->store));
     std::mt19937 rng(3);
     for (const std::size_t n : lengths) {
@@ -99,6 +100,7 @@ class DeviceSideTest : public ::testing::Test {
 
   TempFolder folder_;
   fs::path head_path_;  ///< of a retrieval head; empty: none
+  std::function<void(EngineOptions&)> edit_options_;  ///< of sides made from then on
 };
 
 }  // namespace quire::testing

@@ -62,7 +62,7 @@ struct Layer {
   Layer(std::int64_t num_tokens, std::int64_t num_prefix, std::int32_t kv_heads, std::int32_t group, std::int32_t head_dim, std::int32_t block)
       : tokens(num_tokens), prefix(num_prefix), heads(kv_heads * group), dim(head_dim),
         layout({1, kv_heads, head_dim, DType::kF32}, num_tokens, block), rope(rope_of(head_dim, num_tokens + num_prefix)),
-        kv(num_tokens + num_prefix, kv_heads, head_dim, DType::kF32, PageLayout::kHeadMajor, 3), q(random_floats(tokens * heads * dim, 4)),
+        kv(num_tokens + num_prefix, kv_heads, head_dim, DType::kF32, TestLayout::kHeadMajor, 3), q(random_floats(tokens * heads * dim, 4)),
         lse(static_cast<std::size_t>(tokens * heads)) {}
 
   std::vector<BlockStats> run(std::int64_t chunk_tokens) {

@@ -15,6 +15,13 @@
 namespace quire {
 namespace {
 
+/// What the retrievers do with what want() asks for.
+void copy_page(const ResidentPages& resident, const KvView& host, const RetrievalPages& pages, const PageCopy& copy) {
+  const KvMove move = resident.move(copy, pages[copy.page]);
+  const Status s = kv_gather({host, resident.slots(), &move, 1, move.rows});
+  EXPECT_TRUE(s.ok()) << s.to_string();
+}
+
 TEST(DevicePoolTest, CountsEveryByteAndStopsAtItsLimit) {
   DevicePool pool(1000);
   {
@@ -25,7 +32,7 @@ TEST(DevicePoolTest, CountsEveryByteAndStopsAtItsLimit) {
     const auto b = pool.allocate(401);
     EXPECT_EQ(b.status().code(), Code::kResourceExhausted);
     EXPECT_NE(b.status().message().find("600 of 1000"), std::string::npos) << b.status().message();
-    DeviceBuffer moved = std::move(*a);
+    PoolMemory moved = std::move(*a);
     EXPECT_EQ(pool.bytes_in_use(), 600);
     EXPECT_TRUE(pool.allocate(400).ok());
   }
@@ -98,7 +105,7 @@ TEST(TransferLaneTest, ACopyThatFailsSaysSoToItsOwner) {
 
 /// A page of the host that begins anywhere, in either layout, against rows copied one by one.
 TEST(ResidentPagesCopy, PagesCutAnywhereArriveWhole) {
-  for (const PageLayout layout : {PageLayout::kTokenMajor, PageLayout::kHeadMajor}) {
+  for (const TestLayout layout : {TestLayout::kTokenMajor, TestLayout::kHeadMajor}) {
     PagedKv host(100, 2, 8, DType::kF16, layout, 3);
     for (const std::int64_t first : {0, 5, 16}) {
       DevicePool pool(0);
@@ -109,7 +116,7 @@ TEST(ResidentPagesCopy, PagesCutAnywhereArriveWhole) {
       std::iota(all.begin(), all.end(), 0);
       std::vector<PageCopy> copies;
       for (std::int32_t head = 0; head < 2; ++head) resident.want(head, all, pages, host.positions(), copies);
-      for (const PageCopy& c : copies) resident.copy(host.view(true), pages[c.page], c);
+      for (const PageCopy& c : copies) copy_page(resident, host.view(true), pages, c);
       for (std::int32_t head = 0; head < 2; ++head) {
         const KvView view = resident.view(head);
         int seen = 0;
@@ -129,13 +136,13 @@ TEST(ResidentPagesCopy, PagesCutAnywhereArriveWhole) {
 
 class ResidentPagesTest : public ::testing::Test {
  protected:
-  ResidentPagesTest() : host_(100, 2, 8, DType::kF16, PageLayout::kTokenMajor, 3), pages_(16, {}) { pages_.extend(host_.positions()); }
+  ResidentPagesTest() : host_(100, 2, 8, DType::kF16, TestLayout::kTokenMajor, 3), pages_(16, {}) { pages_.extend(host_.positions()); }
   ResidentPages make(std::int32_t slots) { return std::move(*ResidentPages::create(pool_, 2, 8, DType::kF16, 16, slots)); }
   void bring(ResidentPages& resident, std::int32_t head, std::vector<std::int32_t> wanted, std::size_t copies_expected) {
     std::vector<PageCopy> copies;
     resident.want(head, wanted, pages_, host_.positions(), copies);
     EXPECT_EQ(copies.size(), copies_expected);
-    for (const PageCopy& c : copies) resident.copy(host_.view(true), pages_[c.page], c);
+    for (const PageCopy& c : copies) copy_page(resident, host_.view(true), pages_, c);
     for (std::int32_t page = 0; page < pages_.size(); ++page) {
       EXPECT_EQ(resident.resident(head, page), std::find(wanted.begin(), wanted.end(), page) != wanted.end()) << page;
     }
@@ -154,6 +161,20 @@ class ResidentPagesTest : public ::testing::Test {
         EXPECT_EQ(std::memcmp(bytes, host_.row(position, kv, head), 16), 0) << "position " << position;
       }
     }
+    // The same rows, one after the other, in the view of all heads' slots.
+    std::vector<std::int32_t> listed;
+    resident.append_rows(head, listed);
+    const KvView all = resident.listed();
+    std::size_t next = 0;
+    for (std::int64_t r = 0; r < view.num_rows; ++r) {
+      if (view.positions[r] == std::numeric_limits<std::int32_t>::max()) continue;
+      ASSERT_LT(next, listed.size());
+      const std::int64_t row = listed[next++];
+      const auto* there = static_cast<const std::byte*>(all.pages[row / kPageTokens]) + head * all.head_stride + row % kPageTokens * all.token_stride;
+      const auto* here = static_cast<const std::byte*>(view.pages[r / kPageTokens]) + r % kPageTokens * view.token_stride;
+      EXPECT_EQ(there, here);
+    }
+    EXPECT_EQ(next, listed.size());
     for (std::int32_t page = 0; page < pages_.size(); ++page) {
       const int expected = std::find(wanted.begin(), wanted.end(), page) != wanted.end() ? 1 : 0;
       for (std::int64_t r = pages_[page].begin; r < pages_[page].end; ++r) EXPECT_EQ(seen[static_cast<std::size_t>(r)], expected) << "row " << r;
@@ -183,10 +204,14 @@ TEST_F(ResidentPagesTest, TheLastPageGrowsWhereItIs) {
   std::vector<PageCopy> copies;
   const std::vector<std::int32_t> wanted = {0, 6};
   resident.want(0, wanted, growing, host_.positions(), copies);
-  for (const PageCopy& c : copies) resident.copy(host_.view(98, true), growing[c.page], c);
+  for (const PageCopy& c : copies) copy_page(resident, host_.view(98, true), growing, c);
   for (std::int64_t rows : {99, 100}) {
     growing.extend(std::span(host_.positions()).first(static_cast<std::size_t>(rows)));
-    EXPECT_EQ(resident.append(host_.view(rows, true), growing, 6), 2 * 8 * 2) << "one head has it";
+    std::vector<KvMove> moves;
+    resident.append(growing, 6, host_.positions()[static_cast<std::size_t>(rows - 1)], moves);
+    ASSERT_EQ(moves.size(), 1u) << "one head has it";
+    EXPECT_EQ(moves[0], (KvMove{0, static_cast<std::int32_t>(rows - 1), 16 + static_cast<std::int32_t>(rows - 1 - 96), 1}));
+    ASSERT_TRUE(kv_gather({host_.view(rows, true), resident.slots(), moves.data(), 1, 1}).ok());
   }
   expect_holds(resident, 0, wanted);
 }

@@ -46,7 +46,7 @@ class HeadScoresTest : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(HeadScoresTest, AreTheLargestWeightsOfTheHeadsThatStandForAKvHead) {
   const auto [heads, kv_heads, target] = GetParam();
-  PagedKv keys(kRows, kv_heads, kDim, DType::kF32, PageLayout::kTokenMajor, 5);
+  PagedKv keys(kRows, kv_heads, kDim, DType::kF32, TestLayout::kTokenMajor, 5);
   const auto query = random_floats(heads * kDim, 6);
   std::vector<float> scores;
   ASSERT_TRUE(head_scores(HeadScoresArgs{.query = query.data(), .position = kRows, .num_heads = heads, .keys = keys.view(true), .target_kv_heads = target}, scores).ok());
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, HeadScoresTest,
                          ::testing::Values(Shape{4, 4, 4}, Shape{8, 2, 2}, Shape{6, 1, 1}, Shape{8, 8, 2}, Shape{8, 2, 4}, Shape{6, 3, 2}, Shape{8, 4, 1}));
 
 TEST(HeadScores, RowsBehindTheQueryCountForNothing) {
-  PagedKv keys(kRows, 2, kDim, DType::kF32, PageLayout::kTokenMajor, 5);
+  PagedKv keys(kRows, 2, kDim, DType::kF32, TestLayout::kTokenMajor, 5);
   const auto query = random_floats(4 * kDim, 6);
   std::vector<float> scores;
   ASSERT_TRUE(head_scores(HeadScoresArgs{.query = query.data(), .position = 10, .num_heads = 4, .keys = keys.view(true), .target_kv_heads = 2}, scores).ok());

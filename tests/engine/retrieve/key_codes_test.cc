@@ -25,7 +25,7 @@ constexpr float kErrorOfScore = 0.06f;
 
 class KeyCodesTest : public ::testing::Test {
  protected:
-  KeyCodesTest() : kv_(kRows, kHeads, kDim, DType::kBF16, PageLayout::kHeadMajor, 5), query_(random_floats(kGroup * kDim, 6)), all_(kRows) { std::iota(all_.begin(), all_.end(), 0); }
+  KeyCodesTest() : kv_(kRows, kHeads, kDim, DType::kBF16, TestLayout::kHeadMajor, 5), query_(random_floats(kGroup * kDim, 6)), all_(kRows) { std::iota(all_.begin(), all_.end(), 0); }
 
   std::vector<float> by_keys(std::span<const std::int32_t> rows) const {
     std::vector<float> out(kGroup * rows.size());

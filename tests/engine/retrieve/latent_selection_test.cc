@@ -18,7 +18,7 @@ std::vector<float> scores_of(std::span<const float> scores, std::int32_t head) {
 
 TEST(LatentSelection, OneSetGoesByTheLargestWeightOfAnyHead) {
   // An MLA cache is one KV head that every query head looks at: the set is that of head_scores() for such a target.
-  PagedKv keys(kRows, 1, 32, DType::kF32, PageLayout::kHeadMajor, 3);
+  PagedKv keys(kRows, 1, 32, DType::kF32, TestLayout::kHeadMajor, 3);
   const auto query = random_floats(kHeads * 32, 4);
   std::vector<float> one, each(kHeads * kRows);
   ASSERT_TRUE(head_scores(HeadScoresArgs{query.data(), kRows - 1, kHeads, keys.view(true), 1}, one).ok());

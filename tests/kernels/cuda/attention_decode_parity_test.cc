@@ -14,12 +14,12 @@ struct Shape {
   std::int64_t keys, queries;
   std::int32_t kv_heads, group, dim;
   DType dtype;
-  PageLayout layout;
+  TestLayout layout;
 };
 const Shape kShapes[] = {
-    {1, 1, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor},       {35, 2, 2, 3, 24, DType::kF16, PageLayout::kTokenMajor},
-    {300, 1, 1, 16, 64, DType::kBF16, PageLayout::kHeadMajor},  {257, 3, 2, 7, 128, DType::kBF16, PageLayout::kTokenMajor},
-    {530, 1, 2, 4, 96, DType::kF16, PageLayout::kHeadMajor},    {70, 2, 1, 5, 256, DType::kF32, PageLayout::kTokenMajor},
+    {1, 1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor},       {35, 2, 2, 3, 24, DType::kF16, TestLayout::kTokenMajor},
+    {300, 1, 1, 16, 64, DType::kBF16, TestLayout::kHeadMajor},  {257, 3, 2, 7, 128, DType::kBF16, TestLayout::kTokenMajor},
+    {530, 1, 2, 4, 96, DType::kF16, TestLayout::kHeadMajor},    {70, 2, 1, 5, 256, DType::kF32, TestLayout::kTokenMajor},
 };
 
 /// Query rows over a cache whose positions are shuffled, so that masks cut anywhere.
@@ -129,7 +129,7 @@ TEST(CudaParity, ARowThatSeesNothingIsZero) {
 
 TEST(CudaParity, SequencesOfABatchHaveTheBitsOfEachAlone) {
   // Caches of other lengths, one of them empty; the third attends to lists.
-  const Shape shapes[] = {{300, 1, 2, 3, 64, DType::kF16, PageLayout::kHeadMajor}, {17, 1, 2, 3, 64, DType::kF16, PageLayout::kHeadMajor}, {530, 1, 2, 3, 64, DType::kF16, PageLayout::kHeadMajor}};
+  const Shape shapes[] = {{300, 1, 2, 3, 64, DType::kF16, TestLayout::kHeadMajor}, {17, 1, 2, 3, 64, DType::kF16, TestLayout::kHeadMajor}, {530, 1, 2, 3, 64, DType::kF16, TestLayout::kHeadMajor}};
   const std::vector<std::vector<std::int32_t>> lists = {{1, 2, 300, 529}, {0}};
   const std::int64_t heads = 6, width = heads * 64;
   std::vector<float> expected, expected_lse, q, out, lse;

@@ -12,13 +12,13 @@ struct Shape {
   std::int64_t keys, queries;
   std::int32_t kv_heads, group, dim;
   DType dtype;
-  PageLayout layout;
+  TestLayout layout;
   bool sorted;
 };
 const Shape kShapes[] = {
-    {1, 1, 1, 1, 8, DType::kF16, PageLayout::kHeadMajor, true},      {70, 33, 2, 3, 64, DType::kF16, PageLayout::kTokenMajor, true},
-    {150, 9, 1, 7, 96, DType::kBF16, PageLayout::kHeadMajor, false}, {129, 20, 2, 4, 128, DType::kBF16, PageLayout::kTokenMajor, true},
-    {65, 5, 1, 2, 256, DType::kF16, PageLayout::kHeadMajor, false},  {80, 16, 1, 5, 72, DType::kBF16, PageLayout::kHeadMajor, true},
+    {1, 1, 1, 1, 8, DType::kF16, TestLayout::kHeadMajor, true},      {70, 33, 2, 3, 64, DType::kF16, TestLayout::kTokenMajor, true},
+    {150, 9, 1, 7, 96, DType::kBF16, TestLayout::kHeadMajor, false}, {129, 20, 2, 4, 128, DType::kBF16, TestLayout::kTokenMajor, true},
+    {65, 5, 1, 2, 256, DType::kF16, TestLayout::kHeadMajor, false},  {80, 16, 1, 5, 72, DType::kBF16, TestLayout::kHeadMajor, true},
 };
 
 /// Query rows spread over the cache's positions, in no order when the cache has none.

@@ -17,7 +17,7 @@ const Shape kShapes[] = {{1, 1, 1, 1, 8, DType::kF32}, {35, 5, 2, 3, 24, DType::
 /// The last query rows of a cache, one of which sees nothing when there are several, and the lse of their attention.
 struct Window {
   explicit Window(const Shape& shape)
-      : s(shape), heads(s.kv_heads * s.group), kv(s.keys, s.kv_heads, s.dim, s.dtype, PageLayout::kHeadMajor, 45), q(random_floats(s.queries * heads * s.dim, 46)),
+      : s(shape), heads(s.kv_heads * s.group), kv(s.keys, s.kv_heads, s.dim, s.dtype, TestLayout::kHeadMajor, 45), q(random_floats(s.queries * heads * s.dim, 46)),
         positions(kv.positions().end() - s.queries, kv.positions().end()), lse(static_cast<std::size_t>(s.queries * heads)) {
     if (s.queries > 1) positions[1] = -1;
     std::vector<float> out(q.size());

@@ -16,7 +16,7 @@ struct Shape {
 /// The last query rows of a cache and the lse of their attention.
 struct Window {
   explicit Window(const Shape& shape)
-      : s(shape), heads(s.kv_heads * s.group), kv(s.keys, s.kv_heads, s.dim, s.dtype, PageLayout::kHeadMajor, 55), q(random_floats(s.queries * heads * s.dim, 56)),
+      : s(shape), heads(s.kv_heads * s.group), kv(s.keys, s.kv_heads, s.dim, s.dtype, TestLayout::kHeadMajor, 55), q(random_floats(s.queries * heads * s.dim, 56)),
         positions(kv.positions().end() - s.queries, kv.positions().end()), lse(static_cast<std::size_t>(s.queries * heads)) {}
   void attend() {
     std::vector<float> out(q.size());

@@ -16,10 +16,10 @@ TEST(CudaParity, KeyProductsOfAllHeads) {
     std::int64_t rows;
     std::int32_t kv_heads, group, dim;
     DType dtype;
-    PageLayout layout;
+    TestLayout layout;
   };
-  for (const Shape& s : {Shape{1, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor}, Shape{35, 2, 3, 24, DType::kF16, PageLayout::kTokenMajor}, Shape{70, 1, 16, 128, DType::kBF16, PageLayout::kHeadMajor},
-                         Shape{33, 3, 2, 256, DType::kF32, PageLayout::kTokenMajor}}) {
+  for (const Shape& s : {Shape{1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor}, Shape{35, 2, 3, 24, DType::kF16, TestLayout::kTokenMajor}, Shape{70, 1, 16, 128, DType::kBF16, TestLayout::kHeadMajor},
+                         Shape{33, 3, 2, 256, DType::kF32, TestLayout::kTokenMajor}}) {
     PagedKv kv(s.rows, s.kv_heads, s.dim, s.dtype, s.layout, 7);
     const std::int32_t heads = s.kv_heads * s.group;
     const auto q = random_floats(heads * s.dim, 9);

@@ -11,7 +11,7 @@
 namespace quire::cuda {
 namespace {
 
-constexpr PageLayout kLayouts[] = {PageLayout::kTokenMajor, PageLayout::kHeadMajor, PageLayout::kHeadPages, PageLayout::kGranules};
+constexpr TestLayout kLayouts[] = {TestLayout::kTokenMajor, TestLayout::kHeadMajor, TestLayout::kHeadPages, TestLayout::kGranules};
 
 struct Shape {
   std::int64_t from_rows, to_rows;
@@ -37,8 +37,8 @@ std::vector<KvMove> random_moves(const Shape& s, std::uint32_t seed) {
 
 TEST(CudaParity, RowsBetweenCachesOfAnyTwoLayouts) {
   for (const Shape& s : {Shape{1, 1, 1, 8, DType::kF32, 1}, Shape{35, 50, 3, 24, DType::kF16, 7}, Shape{130, 70, 2, 128, DType::kBF16, 40}, Shape{40, 33, 5, 64, DType::kF16, 1}, Shape{17, 90, 1, 256, DType::kF32, 32}}) {
-    for (const PageLayout source : kLayouts) {
-      for (const PageLayout target : kLayouts) {
+    for (const TestLayout source : kLayouts) {
+      for (const TestLayout target : kLayouts) {
         SCOPED_TRACE(std::to_string(s.from_rows) + " rows of " + std::to_string(s.dim) + ", layout " + std::to_string(static_cast<int>(source)) + " to " + std::to_string(static_cast<int>(target)));
         const std::vector<KvMove> moves = random_moves(s, 3);
         PagedKv from(s.from_rows, s.heads, s.dim, s.dtype, source, 11), expected(s.to_rows, s.heads, s.dim, s.dtype, target, 12), cpu(s.to_rows, s.heads, s.dim, s.dtype, target, 12),
@@ -69,8 +69,8 @@ TEST(CudaParity, ThereAndBackIsTheIdentity) {
   for (std::int32_t head = 0; head < kHeads; ++head) {
     for (std::int32_t row = 0; row < kRows; row += kPageTokens) pages.push_back({head, row, row, std::min(kPageTokens, kRows - row)});
   }
-  for (const PageLayout layout : kLayouts) {
-    PagedKv there(kRows, kHeads, kDim, DType::kBF16, layout, 4), host(kRows, kHeads, kDim, DType::kBF16, PageLayout::kHeadPages, 5);
+  for (const TestLayout layout : kLayouts) {
+    PagedKv there(kRows, kHeads, kDim, DType::kBF16, layout, 4), host(kRows, kHeads, kDim, DType::kBF16, TestLayout::kHeadPages, 5);
     const std::vector<std::byte> before = host.memory();
     const auto n = static_cast<std::int64_t>(pages.size());
     ASSERT_OK(kv_gather({host.view(true), there.mutable_view(), pages.data(), n, kPageTokens}));
@@ -85,7 +85,7 @@ TEST(CudaParity, ThereAndBackIsTheIdentity) {
 }
 
 TEST(CudaParity, GatherSaysWhatIsWrong) {
-  PagedKv from(20, 2, 16, DType::kF16, PageLayout::kHeadPages, 1), to(20, 2, 16, DType::kF16, PageLayout::kTokenMajor, 2), wider(20, 2, 24, DType::kF16, PageLayout::kTokenMajor, 2), other(20, 2, 16, DType::kBF16, PageLayout::kTokenMajor, 2);
+  PagedKv from(20, 2, 16, DType::kF16, TestLayout::kHeadPages, 1), to(20, 2, 16, DType::kF16, TestLayout::kTokenMajor, 2), wider(20, 2, 24, DType::kF16, TestLayout::kTokenMajor, 2), other(20, 2, 16, DType::kBF16, TestLayout::kTokenMajor, 2);
   const KvMove good{1, 3, 4, 5};
   const KvGatherArgs args{from.view(true), to.mutable_view(), &good, 1, 5};
   ASSERT_OK(kv_gather(args));

@@ -65,7 +65,7 @@ TEST(CudaParity, KvPlace) {
     for (const auto& [from, to] : {std::pair{DType::kF32, DType::kF16}, {DType::kF16, DType::kBF16}, {DType::kBF16, DType::kF32}, {DType::kF16, DType::kF16}}) {
       for (const bool scatter : {false, true}) {
         const auto raw = to_bytes(random_floats(heads * 2 * rows * r.head_dim, 8), from);
-        const auto layout = scatter ? PageLayout::kHeadMajor : PageLayout::kTokenMajor;
+        const auto layout = scatter ? TestLayout::kHeadMajor : TestLayout::kTokenMajor;
         PagedKv expected(cache_rows, heads, r.head_dim, to, layout, 9), cpu(cache_rows, heads, r.head_dim, to, layout, 9), cuda(cache_rows, heads, r.head_dim, to, layout, 9);
         const auto args = [&](PagedKv& kv) { return KvPlaceArgs{raw_view(raw.data(), rows, r.head_dim, from), kv.mutable_view(), positions.data(), scatter ? scattered.data() : nullptr, 11}; };
         ASSERT_OK(kv_place_reference(table, args(expected)));

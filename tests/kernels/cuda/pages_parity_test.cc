@@ -12,10 +12,10 @@ struct Shape {
   std::int64_t rows;
   std::int32_t kv_heads, group, dim;
   DType dtype;
-  PageLayout layout;
+  TestLayout layout;
 };
-const Shape kShapes[] = {{1, 1, 1, 8, DType::kF32, PageLayout::kHeadMajor},   {35, 2, 3, 24, DType::kF16, PageLayout::kTokenMajor},
-                         {70, 1, 16, 128, DType::kBF16, PageLayout::kHeadMajor}, {33, 3, 2, 256, DType::kF32, PageLayout::kTokenMajor}};
+const Shape kShapes[] = {{1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor},   {35, 2, 3, 24, DType::kF16, TestLayout::kTokenMajor},
+                         {70, 1, 16, 128, DType::kBF16, TestLayout::kHeadMajor}, {33, 3, 2, 256, DType::kF32, TestLayout::kTokenMajor}};
 
 TEST(CudaParity, PageBoundsAndScores) {
   for (const Shape& s : kShapes) {

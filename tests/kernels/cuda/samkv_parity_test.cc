@@ -128,7 +128,7 @@ TEST(CudaParity, RecomputedRowsOverwriteOrBlend) {
     for (const auto& [raw, target] : {std::pair{DType::kF16, DType::kBF16}, std::pair{DType::kF32, DType::kF32}, std::pair{DType::kBF16, DType::kF16}}) {
       const Recomputed scene(s, raw, target);
       for (const bool fuse : {false, true}) {
-        PagedKv expected(34, s.kv_heads, s.dim, target, PageLayout::kHeadMajor, 4), actual(34, s.kv_heads, s.dim, target, PageLayout::kHeadMajor, 4);
+        PagedKv expected(34, s.kv_heads, s.dim, target, TestLayout::kHeadMajor, 4), actual(34, s.kv_heads, s.dim, target, TestLayout::kHeadMajor, 4);
         std::vector<float> k, v;
         for (std::int64_t r = 0; r < Recomputed::kRows; ++r) {
           for (const float x : scene.meaning(scene.k, scene.old_k, r, fuse)) k.push_back(x);

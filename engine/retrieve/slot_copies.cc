@@ -1,0 +1,82 @@
+#include "engine/retrieve/slot_copies.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "engine/model/compute.h"
+#include "engine/model/hook_compute.h"
+
+namespace quire {
+namespace {
+
+KvGatherArgs gather(const KvView& cache, const MutableKvView& slots, const std::vector<KvMove>& moves) {
+  KvGatherArgs args{cache, slots, moves.data(), static_cast<std::int64_t>(moves.size()), 0};
+  for (const KvMove& move : moves) args.most_rows = std::max(args.most_rows, move.rows);
+  return args;
+}
+
+}  // namespace
+
+CopyLanes copy_lanes(const RetrieveInput& input) { return {input.compute != nullptr ? input.compute->hooks() : nullptr, input.transfers}; }
+
+Status SlotCopies::bring(const CopyLanes& lanes, const KvView& cache, const MutableKvView& slots, const std::vector<KvMove>& moves) {
+  if (moves.empty()) return {};
+  const KvGatherArgs args = gather(cache, slots, moves);
+  return lanes.hooks != nullptr ? lanes.hooks->gather_rows(args) : kv_gather(args);
+}
+
+Status SlotCopies::bring_beside(const CopyLanes& lanes, const KvView& cache, const MutableKvView& slots, const std::vector<KvMove>& moves, std::int32_t streams, RetrieveStats& stats) {
+  if (moves.empty()) return {};
+  if (lanes.hooks != nullptr) {
+    QUIRE_ASSIGN_OR_RETURN(beside_, lanes.hooks->gather_beside(gather(cache, slots, moves)));
+    ++stats.copies;
+    return {};
+  }
+  if (lanes.transfers == nullptr) return bring(lanes, cache, slots, moves);
+  const auto pages = std::make_shared<const std::vector<const void*>>(cache.pages, cache.pages + (cache.num_rows + kPageTokens - 1) / kPageTokens);
+  streams = std::min(streams, lanes.transfers->num_streams());
+  for (std::int32_t stream = 0; stream < streams; ++stream) {
+    std::vector<KvMove> mine;
+    std::ranges::copy_if(moves, std::back_inserter(mine), [&](const KvMove& move) { return move.head % streams == stream; });
+    if (mine.empty()) continue;
+    auto copy = [mine = std::move(mine), cache, slots, pages] {
+      KvView from = cache;
+      from.pages = pages->data();
+      return kv_gather(gather(from, slots, mine));
+    };
+    pending_.push_back(lanes.transfers->submit(std::move(copy), stream));
+    ++stats.copies;
+  }
+  return {};
+}
+
+Status SlotCopies::wait(const CopyLanes& lanes, RetrieveStats& stats) {
+  if (const std::int64_t copy = std::exchange(beside_, -1); copy >= 0) return lanes.hooks->hold_for(copy);
+  Status failed;
+  for (const TransferLane::Ticket& ticket : pending_) {
+    const TransferLane::Outcome outcome = lanes.transfers->wait(ticket);
+    stats.waits += outcome.waited ? 1 : 0;
+    stats.wait_ms += outcome.wait_ms;
+    stats.copy_ms += outcome.copy_ms;
+    if (!outcome.status.ok()) failed = outcome.status;
+  }
+  pending_.clear();
+  return failed;
+}
+
+Status leave_device(const RetrieveInput& input, std::int32_t layer, PageLayout layout, RetrieveStats& stats) {
+  HookCompute* const hooks = copy_lanes(input).hooks;
+  if (hooks == nullptr) return {};
+  return input.cache->leave_device(layer, layout, [&](const KvView& from, const MutableKvView& to) {
+    std::vector<KvMove> moves;
+    for (std::int64_t row = 0; row < from.num_rows; row += kPageTokens) {
+      const auto first = static_cast<std::int32_t>(row), rows = static_cast<std::int32_t>(std::min<std::int64_t>(kPageTokens, from.num_rows - row));
+      for (std::int32_t head = 0; head < from.num_kv_heads; ++head) moves.push_back({head, first, first, rows});
+    }
+    stats.bytes_offloaded += 2 * from.num_rows * from.num_kv_heads * from.head_dim * static_cast<std::int64_t>(dtype_bytes(from.dtype));
+    return hooks->gather_rows(gather(from, to, moves));
+  });
+}
+
+}  // namespace quire

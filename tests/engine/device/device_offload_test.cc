@@ -1,0 +1,224 @@
+/// Layers that leave an emulated device: their rows lie in pinned memory of the host, what a step attends to is brought to slots by copies of the device's own, and answers stay.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/cache/working_cache.h"
+#include "engine/model/hook_compute.h"
+#include "engine/retrieve/slot_copies.h"
+#include "tests/engine/device/device_side.h"
+#include "tests/engine/retrieve/head_files.h"
+
+namespace quire::testing {
+namespace {
+
+using cuda::OpCode;
+using Options = std::map<std::string, std::string, std::less<>>;
+
+constexpr std::initializer_list<std::size_t> kShort = {45, 40};
+/// Retrievers whose layers leave, and where their rows go.
+struct Leaving {
+  const char* name;
+  bool slots;  ///< the device attends to slots; else the host attends
+};
+constexpr Leaving kLeaving[] = {{"freekv", true}, {"arkvale", true}, {"specontext", true}, {"ctkvr", false}, {"magicpig", false}};
+
+class DeviceOffloadTest : public DeviceSideTest {
+ protected:
+  DeviceOffloadTest() { head_path_ = head_.path(); }
+  static std::function<void(QueryRequest&)> by(const std::string& name) {
+    return [name](QueryRequest& r) {
+      r.cache.decode = name;
+      r.cache.options = PlugOptions(options_of(name, small_budget("64")));  // nothing stays
+    };
+  }
+  const HeadFolder head_;
+  const RandomModelFolder model_;
+};
+
+TEST_F(DeviceOffloadTest, AnswersAreThoseOfTheCpuWheneverCopiesArrive) {
+  const auto cpu = side(model_.path(), "cpu", nullptr, kShort);
+  for (const simt::Copies copies : {simt::Copies::kEarly, simt::Copies::kLate}) {
+    const auto ops = simt::make_emulated_ops({.copies = copies});
+    const auto device = side(model_.path(), copies == simt::Copies::kEarly ? "early" : "late", make_device_compute(ops), kShort);
+    for (const Leaving& one : kLeaving) {
+      SCOPED_TRACE(one.name);
+      const std::int64_t gathered = ops->runs(OpCode::kGatherRows);
+      const Outcome got = ask(*device, "reuse", 7, by(one.name)), expected = ask(*cpu, "reuse", 7, by(one.name));
+      EXPECT_EQ(got.ids, expected.ids);
+      const RetrieveStats &there = got.stats.retrieve, &here = expected.stats.retrieve;
+      EXPECT_GT(ops->runs(OpCode::kGatherRows), gathered);
+      EXPECT_GT(there.bytes_offloaded, 0);
+      EXPECT_EQ(here.bytes_offloaded, 0) << "on the CPU the host has every row anyway";
+      EXPECT_EQ(there.sparse_steps, here.sparse_steps);
+      EXPECT_EQ(there.pages_copied, here.pages_copied);
+      EXPECT_EQ(there.rows_copied, here.rows_copied);
+      EXPECT_EQ(there.bytes_copied, here.bytes_copied);
+      EXPECT_EQ(there.bytes_appended, here.bytes_appended);
+      EXPECT_EQ(there.bytes_copied > 0, one.slots);
+      if (one.name != std::string("specontext")) { EXPECT_EQ(there.device_bytes, here.device_bytes) << "a device keeps room for keys of the head that come"; }
+    }
+  }
+}
+
+/// What specontext chose before the layers run is brought and attended to without a wait in any of them.
+TEST_F(DeviceOffloadTest, NoLayerWaitsForWhatIsBroughtToIt) {
+  TwoDepths depths = two_depths(kShort);
+  const auto edit = [&](QueryRequest& r, std::int32_t) {
+    Options options = small_budget("64");
+    options["decode_head"] = "embed";
+    r.cache.decode = "specontext";
+    r.cache.options = PlugOptions(options_of("specontext", options));
+  };
+  expect_no_wait_for_a_layer(depths, "reuse", 3, OpCode::kGatherRows, edit);
+}
+
+TEST_F(DeviceOffloadTest, ACopyThatFailsEndsItsRequestAlone) {
+  const auto ops = simt::make_emulated_ops();
+  const auto device = side(model_.path(), "device", make_device_compute(ops), kShort);
+  const Outcome before = ask(*device, "reuse", 6, by("specontext"));
+  QueryRequest r = request(*device, "reuse", 6);
+  by("specontext")(r);
+  ops->fail_copy(12);
+  const Outcome failed = run_query(*device->engine, std::move(r));
+  ops->fail_copy(-1);
+  EXPECT_EQ(failed.status.code(), Code::kInternal) << failed.status.to_string();
+  EXPECT_EQ(ask(*device, "reuse", 6, by("specontext")).ids, before.ids);
+}
+
+TEST_F(DeviceOffloadTest, NothingOfARequestIsLeftBehind) {
+  const auto ops = simt::make_emulated_ops();
+  const auto device = side(model_.path(), "device", make_device_compute(ops), kShort);
+  (void)ask(*device, "reuse", 6, by("freekv"));
+  const std::int64_t bytes = ops->bytes_in_use();
+  for (int n = 0; n < 3; ++n) {
+    (void)ask(*device, "reuse", 6, by("freekv"));
+    EXPECT_EQ(ops->bytes_in_use(), bytes);
+  }
+}
+
+TEST_F(DeviceOffloadTest, WhereTheHostHasNoRoomItIsSaidAndNamed) {
+  edit_options_ = [](EngineOptions& o) { o.host_cache_bytes = 3 << 10; };
+  const auto device = side(model_.path(), "small", make_device_compute(simt::make_emulated_ops()), kShort);
+  QueryRequest r = request(*device, "reuse", 4);
+  by("freekv")(r);
+  const Outcome refused = run_query(*device->engine, std::move(r));
+  EXPECT_EQ(refused.status.code(), Code::kResourceExhausted) << refused.status.to_string();
+  EXPECT_NE(refused.status.message().find("model.host_cache_bytes"), std::string::npos) << refused.status.to_string();
+  EXPECT_TRUE(ask(*device, "reuse", 4).status.ok()) << "others go on";
+}
+
+TEST_F(DeviceOffloadTest, WithoutATierOfTheHostLayersKeepTheirPages) {
+  const auto cpu = side(model_.path(), "cpu", nullptr, kShort);
+  edit_options_ = [](EngineOptions& o) { o.host_cache_bytes = 0; };
+  const auto device = side(model_.path(), "none", make_device_compute(simt::make_emulated_ops()), kShort);
+  for (const Leaving& one : kLeaving) {
+    SCOPED_TRACE(one.name);
+    const Outcome got = ask(*device, "reuse", 5, by(one.name));
+    EXPECT_EQ(got.ids, ask(*cpu, "reuse", 5, by(one.name)).ids);
+    EXPECT_EQ(got.stats.retrieve.bytes_offloaded, 0);
+  }
+}
+
+/// A prompt that the device has no room for: its pages go on in the host's memory.
+TEST_F(DeviceOffloadTest, APromptLargerThanTheDevicesPartIsAnswered) {
+  const auto cpu = side(model_.path(), "cpu", nullptr);
+  edit_options_ = [](EngineOptions& o) { o.working_cache_bytes = 24 << 10; };
+  const auto device = side(model_.path(), "device", make_device_compute(simt::make_emulated_ops()));
+  for (const char* name : {"dense", "freekv", "specontext"}) {
+    SCOPED_TRACE(name);
+    const auto edit = name == std::string("dense") ? std::function<void(QueryRequest&)>() : by(name);
+    EXPECT_EQ(ask(*device, "recompute", 5, edit).ids, ask(*cpu, "recompute", 5, edit).ids);
+  }
+}
+
+/// The cache alone: rows, whatever the layout, and to whom the pages belong.
+class LeavingCacheTest : public ::testing::TestWithParam<PageLayout> {
+ protected:
+  static constexpr PageFormat kFormat{2, 16, DType::kF32};
+  static constexpr std::int32_t kRows = 37;
+  LeavingCacheTest() : ops_(simt::make_emulated_ops()), compute_(make_device_compute(ops_)), pool_(kFormat, 64 * kFormat.page_bytes(), compute_->memory(), 8 * kFormat.page_bytes()) {}
+  static void write(WorkingCache& cache, std::int32_t layer, std::int64_t first) {
+    std::vector<std::int32_t> rows(static_cast<std::size_t>(cache.num_rows(layer) - first));
+    std::iota(rows.begin(), rows.end(), static_cast<std::int32_t>(first));
+    const MutableKvView kv = *cache.writable(layer, rows);
+    each(kv, first, cache.num_rows(layer), [&](float* at, float value) { *at = value; });
+  }
+  template <class Visit>
+  static void each(const MutableKvView& kv, std::int64_t first, std::int64_t end, Visit visit) {
+    for (std::int64_t row = first; row < end; ++row) {
+      for (int part = 0; part < 2; ++part) {
+        for (std::int32_t head = 0; head < kv.num_kv_heads; ++head) {
+          auto* at = reinterpret_cast<float*>(static_cast<std::byte*>(kv.pages[row / kPageTokens]) + part * kv.kv_stride + head * kv.head_stride + row % kPageTokens * kv.token_stride);
+          for (std::int32_t c = 0; c < kv.head_dim; ++c) visit(at + c, static_cast<float>(((row * 2 + part) * kv.num_kv_heads + head) * kv.head_dim + c));
+        }
+      }
+    }
+  }
+  static void expect_rows(WorkingCache& cache, std::int32_t layer) {
+    std::vector<std::int32_t> none;
+    each(*cache.writable(layer, none), 0, cache.num_rows(layer), [](const float* at, float value) { ASSERT_EQ(*at, value); });
+  }
+  Status leave(WorkingCache& cache, std::int32_t layer) {
+    RetrieveInput input;
+    input.cache = &cache;
+    input.compute = compute_.get();
+    const Status s = leave_device(input, layer, GetParam(), stats_);
+    EXPECT_TRUE(compute_->settle().ok());
+    return s;
+  }
+  std::shared_ptr<simt::EmulatedOps> ops_;
+  std::shared_ptr<Compute> compute_;
+  PagePool pool_;
+  RetrieveStats stats_;
+};
+
+TEST_P(LeavingCacheTest, RowsStayAndPagesMove) {
+  WorkingCache cache(pool_, 2);
+  std::vector<std::int32_t> positions(kRows);
+  std::iota(positions.begin(), positions.end(), 0);
+  for (const int layer : {0, 1}) {
+    ASSERT_TRUE(cache.add_rows(layer, positions).ok());
+    write(cache, layer, 0);
+  }
+  EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 0);
+  ASSERT_TRUE(leave(cache, 1).ok());
+  EXPECT_EQ(stats_.bytes_offloaded, std::int64_t{kRows} * 2 * 2 * 16 * 4);
+  EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 3 * kFormat.page_bytes());
+  EXPECT_EQ(pool_.bytes_in_use(PageTier::kDevice), 3 * kFormat.page_bytes());
+  EXPECT_TRUE(cache.on_host(1));
+  EXPECT_FALSE(cache.on_host(0));
+  EXPECT_EQ(cache.shareable(), GetParam() == PageLayout::kHeadPages);
+  for (const int layer : {0, 1}) expect_rows(cache, layer);
+  // Rows that come later go there, too; a second leaving changes nothing.
+  ASSERT_TRUE(leave(cache, 1).ok());
+  const std::vector<std::int32_t> more = {37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48};
+  ASSERT_TRUE(cache.add_rows(1, more).ok());
+  write(cache, 1, kRows);
+  expect_rows(cache, 1);
+  EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 4 * kFormat.page_bytes());
+  // Out to ordinary memory and in again.
+  cache.move_out();
+  EXPECT_EQ(pool_.bytes_in_use(), 0);
+  ASSERT_TRUE(cache.move_in().ok());
+  for (const int layer : {0, 1}) expect_rows(cache, layer);
+  EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 4 * kFormat.page_bytes());
+}
+
+TEST_P(LeavingCacheTest, WithoutRoomNothingChanges) {
+  WorkingCache cache(pool_, 1);
+  std::vector<std::int32_t> positions(9 * kPageTokens);  // a page more than the host has
+  std::iota(positions.begin(), positions.end(), 0);
+  ASSERT_TRUE(cache.add_rows(0, positions).ok());
+  write(cache, 0, 0);
+  EXPECT_EQ(leave(cache, 0).code(), Code::kResourceExhausted);
+  EXPECT_FALSE(cache.on_host(0));
+  EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 0);
+  expect_rows(cache, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LeavingCacheTest, ::testing::Values(PageLayout::kHeadPages, PageLayout::kTokenGranules, PageLayout::kSplit));
+
+}  // namespace
+}  // namespace quire::testing
