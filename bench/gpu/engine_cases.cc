@@ -4,7 +4,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <numeric>
+#include <string>
+#include <utility>
 
 #include "bench/cached_documents.h"
 #include "bench/gpu/plan.h"
@@ -12,6 +15,7 @@
 #include "engine/device/device_compute.h"
 #include "engine/model/forward.h"
 #include "engine/pipeline/decode_batch.h"
+#include "engine/retrieve/device_pool.h"
 #include "engine/retrieve/retriever.h"
 #include "kernels/cuda/backend/loader.h"
 #include "kernels/matmul.h"
@@ -41,10 +45,11 @@ Row row_of(std::string name, std::string shape, double bytes, double flops, std:
 /// A model alone: forward passes and decode steps.
 class ModelBench {
  public:
-  ModelBench(const EngineCases& cases, std::shared_ptr<Compute> compute, std::int64_t max_positions)
+  /// host_tokens: of KV that may leave the device.
+  ModelBench(const EngineCases& cases, std::shared_ptr<Compute> compute, std::int64_t max_positions, std::int64_t host_tokens = 0)
       : cases_(cases), config_(cases_.config),
         model_(take(make_random_model(config_, {.weights = WeightFormat::kBF16, .kv_dtype = DType::kBF16, .max_positions = max_positions}, 1, std::move(compute)))),
-        pool_({config_.num_kv_heads, config_.head_dim, DType::kBF16}, 0, model_->compute().memory()), batch_(*model_), retriever_(take(make_retriever("dense"))) {}
+        pool_({config_.num_kv_heads, config_.head_dim, DType::kBF16}, 0, model_->compute().memory(), host_tokens * PageFormat{config_.num_kv_heads, config_.head_dim, DType::kBF16}.page_bytes() / kPageTokens * config_.num_layers), batch_(*model_), retriever_(take(make_retriever("dense"))) {}
 
   double kv_bytes_per_token() const { return static_cast<double>(pool_.format().page_bytes()) / kPageTokens * config_.num_layers; }
   bool fits(std::int64_t tokens) {
@@ -66,11 +71,75 @@ class ModelBench {
   }
 
   Row decode(std::int64_t sequences, std::int64_t context) {
-    std::vector<std::unique_ptr<WorkingCache>> caches;
+    const Caches caches = filled(sequences, context);
+    const std::vector<Retriever*> dense(caches.size(), retriever_.get());
+    std::vector<double> us = steps(caches, dense, context);
+    const double bytes = static_cast<double>(model_->decode_weight_bytes()) + static_cast<double>(sequences * context) * kv_bytes_per_token();
+    Row row = row_of("engine decode", std::to_string(sequences) + " sequences of " + std::to_string(context) + " tokens", bytes, 0, std::move(us));
+    row.more = {{"tokens_per_s", static_cast<double>(sequences) / row.median_us * 1e6}};
+    return row;
+  }
+
+  /// Dense steps, the budget of pages read where they lie, and the same with every layer in the host's memory: what pages have to be brought is what they cost.
+  void retrieve(std::int64_t sequences, std::int64_t context, const SectionOutput& out) {
+    const Caches caches = filled(sequences, context);
+    double in_place = 0, freekv = 0;
+    for (const auto& [name, resident] : std::vector<std::pair<std::string, std::string>>{{"dense", ""}, {"freekv", "auto"}, {"freekv", "none"}, {"arkvale", "none"}}) {
+      DevicePool slots(0, model_->compute().memory());
+      std::vector<std::unique_ptr<Retriever>> retrievers;
+      std::vector<Retriever*> each;
+      for (const auto& cache : caches) {
+        cache->truncate_all(context);
+        retrievers.push_back(take(make_retriever(name)));
+        each.push_back(retrievers.back().get());
+        const ContextRows whole{0, context};
+        std::map<std::string, std::string, std::less<>> given;
+        if (!resident.empty()) given = {{"decode_budget", "2048"}, {"decode_resident", resident}};
+        const PlugOptions options(given);
+        RetrieveInput input;
+        input.cache = cache.get();
+        input.contexts = std::span(&whole, 1);
+        input.options = &options;
+        input.device = &slots;
+        input.compute = &model_->compute();
+        input.prompt_tokens = context;
+        input.num_layers = config_.num_layers;
+        input.num_heads = config_.num_heads;
+        input.num_kv_heads = config_.num_kv_heads;
+        input.head_dim = config_.head_dim;
+        check(each.back()->prepare(input));
+      }
+      std::vector<double> us = steps(caches, each, context);
+      std::int64_t moved = 0;
+      for (Retriever* one : each) {
+        one->settle();
+        moved += one->stats().bytes_copied;
+      }
+      const std::string where = resident == "none" ? " in slots" : resident == "auto" ? " in place" : "";
+      const double rows = static_cast<double>(sequences) * kv_bytes_per_token() * (name == "dense" ? static_cast<double>(context) : 2048.0);
+      Row row = row_of("engine " + name + where, std::to_string(sequences) + " sequences of " + std::to_string(context) + " tokens, budget 2048", static_cast<double>(model_->decode_weight_bytes()) + rows, 0, std::move(us));
+      row.more = {{"tokens_per_s", static_cast<double>(sequences) / row.median_us * 1e6}, {"moved_bytes_per_step", static_cast<double>(moved) / cases_.decode_steps}};
+      if (resident == "auto") in_place = row.median_us;
+      if (name == "freekv" && resident == "none") freekv = row.median_us;
+      if (resident == "none" && in_place > 0) row.more.emplace_back("of_in_place", row.median_us / in_place);
+      if (name == "arkvale" && freekv > 0) row.more.emplace_back("of_freekv", row.median_us / freekv);
+      out.row(row);
+      retrievers.clear();
+    }
+  }
+
+ private:
+  using Caches = std::vector<std::unique_ptr<WorkingCache>>;
+  Caches filled(std::int64_t sequences, std::int64_t context) {
+    Caches caches;
     for (std::int64_t s = 0; s < sequences; ++s) {
       caches.push_back(std::make_unique<WorkingCache>(pool_, config_.num_layers));
       fill(*caches.back(), context);
     }
+    return caches;
+  }
+  /// Microseconds of each.
+  std::vector<double> steps(const Caches& caches, std::span<Retriever* const> retrievers, std::int64_t context) {
     std::vector<double> us;
     for (int step = 0; step < cases_.decode_steps; ++step) {
       std::vector<DecodeRow> rows(caches.size());
@@ -78,20 +147,16 @@ class ModelBench {
         rows[i].token_id = 100 + step;
         rows[i].position = static_cast<std::int32_t>(context) + step;
         rows[i].cache = caches[i].get();
-        rows[i].retriever = retriever_.get();
+        rows[i].retriever = retrievers[i];
         rows[i].rule = DrawRule{};  // greedy
       }
       const auto start = Clock::now();
       check(batch_.step(rows));
-      if (step >= 8) us.push_back(ms_since(start) * 1e3);  // the first ones size buffers and record the graph
+      for (const DecodeRow& row : rows) check(row.status);
+      if (step >= 8) us.push_back(ms_since(start) * 1e3);  // the first ones size buffers, record the graph, and let layers leave
     }
-    const double bytes = static_cast<double>(model_->decode_weight_bytes()) + static_cast<double>(sequences * context) * kv_bytes_per_token();
-    Row row = row_of("engine decode", std::to_string(sequences) + " sequences of " + std::to_string(context) + " tokens", bytes, 0, std::move(us));
-    row.more = {{"tokens_per_s", static_cast<double>(sequences) / row.median_us * 1e6}};
-    return row;
+    return us;
   }
-
- private:
   void fill(WorkingCache& cache, std::int64_t tokens) {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens)), positions(ids.size());
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(100 + i * 7919 % 3000);
@@ -133,11 +198,14 @@ void prefill_rows(const EngineCaseOptions& options, const SectionOutput& out) {
 
 void decode_rows(const EngineCaseOptions& options, const SectionOutput& out) {
   const EngineCases cases = engine_cases(options.quick);
-  ModelBench bench(cases, open_compute(options), cases.decodes.back().second + 64);
+  const std::int64_t retrieved = cases.retrieve_sequences * (cases.retrieve_tokens + 64);
+  ModelBench bench(cases, open_compute(options), std::max(cases.decodes.back().second, cases.retrieve_tokens) + 64, retrieved);
   for (const auto& [sequences, context] : cases.decodes) {
     if (bench.fits(sequences * (context + 64))) out.row(bench.decode(sequences, context));
     else skip("decode", sequences * context);
   }
+  if (bench.fits(retrieved)) bench.retrieve(cases.retrieve_sequences, cases.retrieve_tokens, out);
+  else skip("decode over a part of the rows", retrieved);
 }
 
 /// Milliseconds until the first token of a question over cached documents, all KV in the memory tier.

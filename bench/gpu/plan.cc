@@ -29,8 +29,8 @@ EngineCases engine_cases(bool quick) {
     std::fprintf(stderr, "error: %s\n", config.status().to_string().c_str());
     std::exit(1);
   }
-  if (quick) return {*config, {2048}, {{1, 1024}, {32, 1024}}, 4, 512, 3, 16, 3};
-  return {*config, {8192, 32768}, {{1, 1024}, {32, 8192}}, 32, 1024, 4, 48, 6};
+  if (quick) return {*config, {2048}, {{1, 1024}, {32, 1024}}, 2, 4096, 4, 512, 3, 16, 3};
+  return {*config, {8192, 32768}, {{1, 1024}, {32, 8192}}, 4, 32768, 32, 1024, 4, 48, 6};
 }
 
 double prefill_flops(const ModelConfig& config, std::int64_t tokens) {
@@ -56,6 +56,11 @@ std::vector<PlannedCase> planned_cases(bool quick, bool kernels_only) {
     plan.push_back({"decode", std::to_string(sequences) + " sequences of " + std::to_string(context) + " tokens, filled, " + std::to_string(cases.decode_steps) + " steps", s * prefill_flops(c, context),
                     cases.decode_steps * (weights + s * static_cast<double>(context) * kv_bytes(c)), 0});
   }
+  const auto retrieving = static_cast<double>(cases.retrieve_sequences), rows = retrieving * static_cast<double>(cases.retrieve_tokens) * kv_bytes(c);
+  plan.push_back({"decode", std::to_string(cases.retrieve_sequences) + " sequences of " + std::to_string(cases.retrieve_tokens) + " tokens, filled, dense and in place, " + std::to_string(cases.decode_steps) + " steps each",
+                  retrieving * prefill_flops(c, cases.retrieve_tokens), cases.decode_steps * (2 * weights + rows), 0});
+  // Pages that a step wants anew are a part of the budget, on a bus of 25 GB/s; the rows leave once.
+  plan.push_back({"decode", "the same with all KV in the host's memory, freekv and arkvale", 0, 2 * cases.decode_steps * weights, rows / 25e9 + 2 * cases.decode_steps * retrieving * 2048 * kv_bytes(c) / 25e9});
   const std::int64_t prompt = cases.documents * cases.document_tokens;
   const auto documents = static_cast<double>(cases.documents), cached = static_cast<double>(prompt) * kv_bytes(c);
   plan.push_back({"questions", "random weights", 0, 0, weights_s});

@@ -15,6 +15,7 @@ struct EngineCases {
   ModelConfig config;
   std::vector<std::int64_t> prefills;                            ///< tokens
   std::vector<std::pair<std::int64_t, std::int64_t>> decodes;    ///< sequences, and tokens of each
+  std::int64_t retrieve_sequences = 0, retrieve_tokens = 0;      ///< that decode over a part of their rows, all KV in the host's memory
   std::int64_t documents = 0, document_tokens = 0;
   int prefill_rounds = 0, decode_steps = 0, question_rounds = 0;
 };
