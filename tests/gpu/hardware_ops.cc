@@ -54,7 +54,8 @@ class HardwareOps final : public EmulatedOps {
   }
   Status enqueue(OpCode code, const void* args, std::int64_t bytes) override {
     if (lost_) return lost();
-    if (code == OpCode::kCopyBeside && copies_until_failure_.fetch_sub(1) == 0) return Status::internal("a copy failed");
+    const bool beside = code == OpCode::kCopyBeside || (code == OpCode::kGatherRows && static_cast<const GatherRowsArgs*>(args)->lane == Lane::kCopies);
+    if (beside && copies_until_failure_.fetch_sub(1) == 0) return Status::internal("a copy failed");
     if (code == OpCode::kStep) {
       QUIRE_RETURN_IF_ERROR(look_at_step(*static_cast<const StepArgs*>(args)));
     } else {

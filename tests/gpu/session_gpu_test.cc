@@ -89,6 +89,52 @@ TEST(GpuSession, HostAndDeviceTakeTurnsWithSharedMemory) {
   }
 }
 
+/// Rows recalled from pinned memory on the lane of copies, and a layer that leaves: kernels read and write the host's memory across the bus, in the order that marks keep.
+TEST(GpuSession, RowsAreGatheredFromPinnedMemoryAndBack) {
+  auto opened = open_ops();
+  ASSERT_OK(opened.status());
+  const std::shared_ptr<DeviceOps> ops = *opened;
+  constexpr std::int32_t kPages = 64, kHeads = 4, kDim = 128;
+  constexpr std::int64_t kRowBytes = kDim * 2, kPageBytes = 2 * kHeads * kPageTokens * kRowBytes, kBytes = kPages * kPageBytes;
+  auto pinned = ops->allocate(MemoryKind::kPinned, kBytes), back = ops->allocate(MemoryKind::kPinned, kBytes), slots = ops->allocate(MemoryKind::kDevice, kBytes);
+  ASSERT_OK(pinned.status());
+  ASSERT_OK(back.status());
+  ASSERT_OK(slots.status());
+  for (std::int64_t i = 0; i < kBytes; ++i) static_cast<unsigned char*>(*pinned)[i] = static_cast<unsigned char>(i * 2654435761u >> 13);
+  std::memset(*back, 0, kBytes);
+  const auto pages_of = [](void* base) {
+    std::vector<void*> pages;
+    for (std::int32_t p = 0; p < kPages; ++p) pages.push_back(static_cast<std::byte*>(base) + p * kPageBytes);
+    return pages;
+  };
+  Shared<void*> from(ops, pages_of(*pinned)), between(ops, pages_of(*slots)), to(ops, pages_of(*back));
+  std::vector<KvMove> rows, whole;
+  for (std::int32_t head = 0; head < kHeads; ++head) {
+    for (std::int32_t row = 0; row < kPages * kPageTokens; ++row) rows.push_back({head, row, (row * 37 + head) % (kPages * kPageTokens), 1});  // 37 has no factor in common with that
+    for (std::int32_t page = 0; page < kPages; ++page) whole.push_back({head, page * kPageTokens, page * kPageTokens, kPageTokens});
+  }
+  Shared<KvMove> row_moves(ops, rows), page_moves(ops, whole);
+  const auto view = [&](void** pages, bool by_head) {
+    return MutableKvView{pages, kPages * kPageTokens, kHeads, kDim, DType::kBF16, by_head ? kPageTokens * kRowBytes : kPageBytes / 2, by_head ? 2 * kPageTokens * kRowBytes : kRowBytes, by_head ? kRowBytes : kHeads * kRowBytes};
+  };
+  const auto source = [](const MutableKvView& v) { return KvView{v.pages, nullptr, v.num_rows, v.num_kv_heads, v.head_dim, v.dtype, v.kv_stride, v.head_stride, v.token_stride, false}; };
+  const MutableKvView host = view(from.data(), true), device = view(between.data(), false), returned = view(to.data(), true);
+  ASSERT_OK(ops->run(GatherRowsArgs{{source(host), device, row_moves.data(), static_cast<std::int64_t>(rows.size()), 1}, Lane::kCopies}));
+  ASSERT_OK(ops->run(SetMarkArgs{3, Lane::kCopies}));
+  ASSERT_OK(ops->run(HoldArgs{3, Lane::kCompute}));
+  ASSERT_OK(ops->run(GatherRowsArgs{{source(device), returned, page_moves.data(), static_cast<std::int64_t>(whole.size()), kPageTokens}, Lane::kCompute}));
+  ASSERT_OK(ops->settle());
+  const auto row_at = [&](void* base, std::int32_t head, std::int32_t row, int kv) {
+    return static_cast<const std::byte*>(base) + row / kPageTokens * kPageBytes + head * 2 * kPageTokens * kRowBytes + kv * kPageTokens * kRowBytes + row % kPageTokens * kRowBytes;
+  };
+  for (const KvMove& move : rows) {
+    for (int kv = 0; kv < 2; ++kv) ASSERT_EQ(std::memcmp(row_at(*back, move.head, move.to, kv), row_at(*pinned, move.head, move.from, kv), kRowBytes), 0) << "head " << move.head << " row " << move.from;
+  }
+  ASSERT_OK(ops->release(MemoryKind::kPinned, *pinned));
+  ASSERT_OK(ops->release(MemoryKind::kPinned, *back));
+  ASSERT_OK(ops->release(MemoryKind::kDevice, *slots));
+}
+
 TEST(GpuSession, MoreThanTheDeviceHasIsRefusedAndTheSessionGoesOn) {
   auto opened = open_ops();
   ASSERT_OK(opened.status());

@@ -134,10 +134,11 @@ TEST_F(DeviceOffloadTest, APromptLargerThanTheDevicesPartIsAnswered) {
 }
 
 /// The cache alone: rows, whatever the layout, and to whom the pages belong.
-class LeavingCacheTest : public ::testing::TestWithParam<PageLayout> {
+class LeavingCacheTest : public ::testing::Test {
  protected:
   static constexpr PageFormat kFormat{2, 16, DType::kF32};
   static constexpr std::int32_t kRows = 37;
+  static constexpr PageLayout kLayouts[] = {PageLayout::kHeadPages, PageLayout::kTokenGranules, PageLayout::kSplit};
   LeavingCacheTest() : ops_(simt::make_emulated_ops()), compute_(make_device_compute(ops_)), pool_(kFormat, 64 * kFormat.page_bytes(), compute_->memory(), 8 * kFormat.page_bytes()) {}
   static void write(WorkingCache& cache, std::int32_t layer, std::int64_t first) {
     std::vector<std::int32_t> rows(static_cast<std::size_t>(cache.num_rows(layer) - first));
@@ -160,11 +161,12 @@ class LeavingCacheTest : public ::testing::TestWithParam<PageLayout> {
     std::vector<std::int32_t> none;
     each(*cache.writable(layer, none), 0, cache.num_rows(layer), [](const float* at, float value) { ASSERT_EQ(*at, value); });
   }
-  Status leave(WorkingCache& cache, std::int32_t layer) {
+  Status leave(WorkingCache& cache, std::int32_t layer, PageLayout layout) {
+    stats_ = {};
     RetrieveInput input;
     input.cache = &cache;
     input.compute = compute_.get();
-    const Status s = leave_device(input, layer, GetParam(), stats_);
+    const Status s = leave_device(input, layer, layout, stats_);
     EXPECT_TRUE(compute_->settle().ok());
     return s;
   }
@@ -174,51 +176,52 @@ class LeavingCacheTest : public ::testing::TestWithParam<PageLayout> {
   RetrieveStats stats_;
 };
 
-TEST_P(LeavingCacheTest, RowsStayAndPagesMove) {
-  WorkingCache cache(pool_, 2);
-  std::vector<std::int32_t> positions(kRows);
-  std::iota(positions.begin(), positions.end(), 0);
-  for (const int layer : {0, 1}) {
-    ASSERT_TRUE(cache.add_rows(layer, positions).ok());
-    write(cache, layer, 0);
+TEST_F(LeavingCacheTest, RowsStayAndPagesMove) {
+  for (const PageLayout layout : kLayouts) {
+    SCOPED_TRACE(std::string(page_layout_name(layout)));
+    WorkingCache cache(pool_, 2);
+    std::vector<std::int32_t> positions(kRows);
+    std::iota(positions.begin(), positions.end(), 0);
+    for (const int layer : {0, 1}) {
+      ASSERT_TRUE(cache.add_rows(layer, positions).ok());
+      write(cache, layer, 0);
+    }
+    EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 0);
+    ASSERT_TRUE(leave(cache, 1, layout).ok());
+    EXPECT_EQ(stats_.bytes_offloaded, std::int64_t{kRows} * 2 * 2 * 16 * 4);
+    EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 3 * kFormat.page_bytes());
+    EXPECT_EQ(pool_.bytes_in_use(PageTier::kDevice), 3 * kFormat.page_bytes());
+    EXPECT_TRUE(cache.on_host(1));
+    EXPECT_FALSE(cache.on_host(0));
+    EXPECT_EQ(cache.shareable(), layout == PageLayout::kHeadPages);
+    for (const int layer : {0, 1}) expect_rows(cache, layer);
+    // Rows that come later go there, too; a second leaving changes nothing.
+    ASSERT_TRUE(leave(cache, 1, layout).ok());
+    const std::vector<std::int32_t> more = {37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48};
+    ASSERT_TRUE(cache.add_rows(1, more).ok());
+    write(cache, 1, kRows);
+    expect_rows(cache, 1);
+    EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 4 * kFormat.page_bytes());
+    // Out to ordinary memory and in again.
+    cache.move_out();
+    EXPECT_EQ(pool_.bytes_in_use(), 0);
+    ASSERT_TRUE(cache.move_in().ok());
+    for (const int layer : {0, 1}) expect_rows(cache, layer);
+    EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 4 * kFormat.page_bytes());
   }
-  EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 0);
-  ASSERT_TRUE(leave(cache, 1).ok());
-  EXPECT_EQ(stats_.bytes_offloaded, std::int64_t{kRows} * 2 * 2 * 16 * 4);
-  EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 3 * kFormat.page_bytes());
-  EXPECT_EQ(pool_.bytes_in_use(PageTier::kDevice), 3 * kFormat.page_bytes());
-  EXPECT_TRUE(cache.on_host(1));
-  EXPECT_FALSE(cache.on_host(0));
-  EXPECT_EQ(cache.shareable(), GetParam() == PageLayout::kHeadPages);
-  for (const int layer : {0, 1}) expect_rows(cache, layer);
-  // Rows that come later go there, too; a second leaving changes nothing.
-  ASSERT_TRUE(leave(cache, 1).ok());
-  const std::vector<std::int32_t> more = {37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48};
-  ASSERT_TRUE(cache.add_rows(1, more).ok());
-  write(cache, 1, kRows);
-  expect_rows(cache, 1);
-  EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 4 * kFormat.page_bytes());
-  // Out to ordinary memory and in again.
-  cache.move_out();
-  EXPECT_EQ(pool_.bytes_in_use(), 0);
-  ASSERT_TRUE(cache.move_in().ok());
-  for (const int layer : {0, 1}) expect_rows(cache, layer);
-  EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 4 * kFormat.page_bytes());
 }
 
-TEST_P(LeavingCacheTest, WithoutRoomNothingChanges) {
+TEST_F(LeavingCacheTest, WithoutRoomNothingChanges) {
   WorkingCache cache(pool_, 1);
   std::vector<std::int32_t> positions(9 * kPageTokens);  // a page more than the host has
   std::iota(positions.begin(), positions.end(), 0);
   ASSERT_TRUE(cache.add_rows(0, positions).ok());
   write(cache, 0, 0);
-  EXPECT_EQ(leave(cache, 0).code(), Code::kResourceExhausted);
+  EXPECT_EQ(leave(cache, 0, PageLayout::kSplit).code(), Code::kResourceExhausted);
   EXPECT_FALSE(cache.on_host(0));
   EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 0);
   expect_rows(cache, 0);
 }
-
-INSTANTIATE_TEST_SUITE_P(Layouts, LeavingCacheTest, ::testing::Values(PageLayout::kHeadPages, PageLayout::kTokenGranules, PageLayout::kSplit));
 
 }  // namespace
 }  // namespace quire::testing
