@@ -9,11 +9,12 @@
 #include "engine/cache/page_pool.h"
 #include "engine/calibrate/stable_layers.h"
 #include "engine/draft/draft.h"
-#include "engine/pipeline/fingerprint.h"
 #include "engine/engine_parts.h"
 #include "engine/model/model.h"
 #include "engine/pipeline/core.h"
+#include "engine/pipeline/fingerprint.h"
 #include "engine/pipeline/kv_writer.h"
+#include "engine/pipeline/memory_speed.h"
 #include "engine/pipeline/plan_builder.h"
 #include "engine/pipeline/prompt_stage.h"
 #include "engine/pipeline/resident_means.h"
@@ -140,7 +141,7 @@ class EngineImpl final : public Engine {
   Status make_draft(const EngineOptions& options, std::unique_ptr<Model> model, std::unique_ptr<Tokenizer> tokenizer);
   Status make_head(const EngineOptions& options);
   Status warm_up();
-  void measure_memory();
+  Status measure_memory();
 
   std::unique_ptr<Model> model_;
   std::shared_ptr<const Tokenizer> tokenizer_;
@@ -303,22 +304,19 @@ Status EngineImpl::warm_up() {
   return {};
 }
 
-/// How fast memory is read by all cores together, and copied to the device by the lane that does it.
-void EngineImpl::measure_memory() {
-  constexpr std::int64_t kBytes = std::int64_t{16} << 20, kPiece = std::int64_t{1} << 20;
-  const std::vector<std::byte> from(kBytes);
-  std::vector<std::byte> to(kBytes);
+/// What `auto` decides by. Without it, it decides for dense decoding.
+Status EngineImpl::measure_memory() {
   DeviceFacts& device = core_.facts.device;
-  for (int round = 0; round < 2; ++round) {  // the first maps the pages
-    auto started = Clock::now();
-    parallel_for(kBytes, kPiece, [&](std::int64_t begin, std::int64_t end) { std::memcpy(to.data() + begin, from.data() + begin, static_cast<std::size_t>(end - begin)); });
-    device.read_bytes_per_ms = 2 * kBytes / std::max(1e-3, ms_between(started, Clock::now()));
-    const auto copied = transfers_.wait(transfers_.submit([&] {
-      std::memcpy(to.data(), from.data(), kBytes);
-      return Status();
-    }));
-    device.copy_bytes_per_ms = kBytes / std::max(1e-3, copied.copy_ms);
+  device.is_host = model_->compute().memory() == nullptr;
+  const Result<MemorySpeed> speed = measure_memory_speed(model_->compute(), transfers_);
+  if (speed.code() == Code::kDeviceLost) return speed.status();
+  if (!speed.ok()) {
+    log_warning("the speed of the device's memory could not be measured: decode = auto is dense", {{"reason", speed.status().to_string()}});
+    return {};
   }
+  device.read_bytes_per_ms = speed->read_bytes_per_ms;
+  device.copy_bytes_per_ms = speed->copy_bytes_per_ms;
+  return {};
 }
 
 Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> draft, std::unique_ptr<Tokenizer> draft_tokenizer) {
@@ -342,7 +340,7 @@ Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> dra
   // The warm-up runs on the calling thread; its team must be as large as the engine thread's will be.
   set_num_threads(options.num_threads);
   QUIRE_RETURN_IF_ERROR(warm_up());
-  measure_memory();
+  QUIRE_RETURN_IF_ERROR(measure_memory());
   QUIRE_RETURN_IF_ERROR(make_draft(options, std::move(draft), std::move(draft_tokenizer)));
   QUIRE_RETURN_IF_ERROR(make_head(options));
   writer_ = std::make_unique<KvWriter>(store_, model_->rope(), config.num_heads, core_.fingerprint_text);

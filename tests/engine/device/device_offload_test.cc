@@ -6,6 +6,7 @@
 
 #include "engine/cache/working_cache.h"
 #include "engine/model/hook_compute.h"
+#include "engine/pipeline/memory_speed.h"
 #include "engine/retrieve/slot_copies.h"
 #include "tests/engine/device/device_side.h"
 #include "tests/engine/retrieve/head_files.h"
@@ -131,6 +132,34 @@ TEST_F(DeviceOffloadTest, APromptLargerThanTheDevicesPartIsAnswered) {
     const auto edit = name == std::string("dense") ? std::function<void(QueryRequest&)>() : by(name);
     EXPECT_EQ(ask(*device, "recompute", 5, edit).ids, ask(*cpu, "recompute", 5, edit).ids);
   }
+}
+
+/// What is a copy away is not what lies there: the same prompt that a host would attend to whole does not fit.
+TEST_F(DeviceOffloadTest, AutoLeavesRowsOutWhereTheyDoNotFit) {
+  const auto decode_auto = [](QueryRequest& r) {
+    r.cache.decode = "auto";
+    r.cache.options = PlugOptions(Options{{"decode_budget", "80"}});
+  };
+  edit_options_ = [](EngineOptions& o) { o.device_cache_bytes = 200 << 10; };
+  const auto device = side(model_.path(), "small", make_device_compute(simt::make_emulated_ops()));
+  const Outcome got = ask(*device, "reuse", 4, decode_auto);
+  EXPECT_GT(got.stats.retrieve.sparse_steps, 0);
+  EXPECT_GT(got.stats.retrieve.bytes_offloaded, 0);
+}
+
+TEST_F(DeviceOffloadTest, TheSpeedOfADevicesMemoryIsMeasuredThere) {
+  const auto ops = simt::make_emulated_ops();
+  const auto compute = make_device_compute(ops);
+  TransferLane lane;
+  const auto speed = measure_memory_speed(*compute, lane);
+  ASSERT_TRUE(speed.ok()) << speed.status().to_string();
+  EXPECT_GT(speed->read_bytes_per_ms, 0);
+  EXPECT_GT(speed->copy_bytes_per_ms, 0);
+  EXPECT_GT(ops->runs(OpCode::kGatherRows), 0);
+  ops->fail_allocation(0);
+  EXPECT_EQ(measure_memory_speed(*compute, lane).code(), Code::kResourceExhausted);
+  ops->lose();
+  EXPECT_EQ(measure_memory_speed(*compute, lane).code(), Code::kDeviceLost);
 }
 
 /// The cache alone: rows, whatever the layout, and to whom the pages belong.
