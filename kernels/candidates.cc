@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 
 #include "kernels/row_products.h"
 
@@ -51,6 +52,21 @@ Status candidate_rows(const CandidateRowsArgs& a) {
     for (std::int64_t i = 0; i < a.num_chosen; ++i) append(a.first_candidate + a.chosen[m * a.num_chosen + i]);
     for (std::int64_t u = a.last_from; u < a.num_units; ++u) append(u);
     a.lists[m] = {rows, length};
+  }
+  return {};
+}
+
+Status list_union(const ListUnionArgs& a) {
+  QUIRE_RETURN_IF_ERROR(internal::check_union(a));
+  for (std::int64_t m = 0; m < a.num_kv_heads; ++m) {
+    std::uint64_t* const rows = a.rows + m * a.words;
+    std::fill_n(rows, a.words, std::uint64_t{0});
+    for (std::int64_t i = 0; i < a.num_chosen; ++i) {
+      const std::int64_t list = a.chosen[m * a.num_chosen + i];
+      if (list < 0 || list >= a.num_lists) return Status::invalid("chosen", "KV head " + std::to_string(m) + " has no list " + std::to_string(list));
+      const std::uint64_t* const bits = a.lists + (m * a.num_lists + list) * a.words;
+      for (std::int64_t w = 0; w < a.words; ++w) rows[w] |= bits[w];
+    }
   }
   return {};
 }

@@ -45,8 +45,26 @@ struct CandidateRowsArgs {
 Status candidate_rows(const CandidateRowsArgs& args);
 Status candidate_rows_reference(const CandidateRowsArgs& args);
 
+/// Rows that any of the lists names that a KV head chose; a list is a bit for each row.
+struct ListUnionArgs {
+  const std::uint64_t* lists;   ///< [num_kv_heads, num_lists, words]
+  const std::int32_t* chosen;   ///< [num_kv_heads, num_chosen], each one of the head's lists
+  std::int64_t num_lists, words, num_chosen;
+  std::int32_t num_kv_heads;
+  std::uint64_t* rows;          ///< [num_kv_heads, words], overwritten
+};
+/// Errors: kInvalidArgument. Allocates nothing.
+Status list_union(const ListUnionArgs& args);
+Status list_union_reference(const ListUnionArgs& args);
+
 namespace internal {
 
+inline Status check_union(const ListUnionArgs& a) {
+  if (a.num_kv_heads <= 0) return Status::invalid("num_kv_heads", "must be positive");
+  if (a.num_lists < 0 || a.words < 0) return Status::invalid("num_lists", "lists, and their words, must not be negative");
+  if (a.num_chosen < 0 || (a.num_chosen > 0 && a.chosen == nullptr)) return Status::invalid("chosen", "must not be null where lists are chosen");
+  return {};
+}
 inline Status check_votes(const CandidateVotesArgs& a) {
   if (a.num_kv_heads <= 0 || a.group <= 0) return Status::invalid("num_kv_heads", "KV heads, and query heads of each, must be positive");
   if (a.n < 0 || a.ld_scores < a.n) return Status::invalid("ld_scores", "must be at least n, which must not be negative");

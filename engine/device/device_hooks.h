@@ -28,6 +28,7 @@ class DeviceHooks final : public HookCompute {
   Status candidate_votes(const CandidateVotesArgs& args) override { return memory_->run(args); }
   Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k, std::int32_t* chosen) override;
   Status candidate_rows(const CandidateRowsArgs& args) override;
+  Status list_union(const ListUnionArgs& args) override { return memory_->run(args); }
   Status gather_rows(const KvGatherArgs& args) override;
   Result<std::int64_t> gather_beside(const KvGatherArgs& args) override;
   Status hold_for(std::int64_t copy) override;

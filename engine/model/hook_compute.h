@@ -51,6 +51,8 @@ class HookCompute {
   /// Row by row of scores [rows, n] top_k_sorted(): chosen [rows, min(k, n)].
   virtual Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k, std::int32_t* chosen) = 0;
   virtual Status candidate_rows(const CandidateRowsArgs& args) = 0;
+  /// lists, chosen and rows lie in that memory.
+  virtual Status list_union(const ListUnionArgs& args) = 0;
   /// Rows copied between caches. Lists of pages and moves are the host's; the pages lie in memory(), on the device or in pinned memory.
   virtual Status gather_rows(const KvGatherArgs& args) = 0;
   /// The same on a stream of its own: after all that was enqueued before, beside what is enqueued afterwards. Returns the number of that copy, for hold_for().

@@ -104,7 +104,10 @@ void CentroidIndex::store_centroid(std::int32_t head, std::int64_t slot, const f
 Status CentroidIndex::build_lists(const CentroidInput& input) {
   const std::int64_t blocks = (num_centroids_ + kCentroidsAtOnce - 1) / kCentroidsAtOnce;
   list_words_ = words_for(input.host.end);
-  lists_.assign(at(num_kv_heads_ * num_centroids_ * list_words_), 0);
+  const std::int64_t words = num_kv_heads_ * num_centroids_ * list_words_;
+  QUIRE_RETURN_IF_ERROR(lists_.reserve(input.memory, words));
+  if (input.memory != nullptr) QUIRE_RETURN_IF_ERROR(input.memory->settle());
+  std::fill_n(lists_.data(), words, std::uint64_t{0});
   std::vector<float> lse;
   QUIRE_RETURN_IF_ERROR(complete_lse(input, lse));
   VoteBuffers buffers(kCentroidsAtOnce * (input.host.end - input.host.begin / 64 * 64));
@@ -212,17 +215,6 @@ KvView CentroidIndex::centroids() const {
   const std::int64_t row_bytes = head_dim_ * static_cast<std::int64_t>(dtype_bytes(DType::kF16));
   return {.pages = pages_.data(), .positions = nullptr, .num_rows = num_centroids_, .num_kv_heads = num_heads_, .head_dim = head_dim_, .dtype = DType::kF16,
           .kv_stride = 0, .head_stride = padded(num_centroids_) * row_bytes, .token_stride = row_bytes, .sorted = false};
-}
-
-void CentroidIndex::recall(std::int32_t kv_head, const float* query, std::span<const float> products, std::int64_t probes, std::vector<std::uint64_t>& seen) const {
-  const std::int64_t group = num_heads_ / num_kv_heads_;
-  std::vector<float> nearest(at(num_centroids_), -std::numeric_limits<float>::infinity());
-  for (std::int64_t g = 0; g < group; ++g) {
-    const float inverse = inverse_length(query + g * head_dim_, head_dim_);
-    const float* product = products.data() + g * num_centroids_;
-    for (std::size_t c = 0; c < nearest.size(); ++c) nearest[c] = std::max(nearest[c], inverse * product[c]);
-  }
-  mark_nearest(kv_head, std::move(nearest), probes, seen);
 }
 
 void CentroidIndex::mark_nearest(std::int32_t kv_head, std::vector<float> nearest, std::int64_t probes, std::vector<std::uint64_t>& seen) const {

@@ -30,7 +30,7 @@ struct CentroidInput {
 };
 
 /// Of one layer. For each KV head and centroid a list of rows: the largest, over the KV head's query heads, of the softmax weights that the centroid's row gave to rows at its position or
-/// before decides, ties go to the smaller row. Centroids are kept normalised in f16, [num_heads][num_centroids][head_dim], on the device; lists on the host, a bit for each row up to host.end.
+/// before decides, ties go to the smaller row. Centroids are kept normalised in f16, [num_heads][num_centroids][head_dim], on the device; lists beside them where a device multiplies, else on the host, a bit for each row up to host.end.
 /// Threads: the engine thread; recall() and replace_oldest() of different KV heads may run at once.
 class CentroidIndex {
  public:
@@ -45,8 +45,9 @@ class CentroidIndex {
   /// The centroids as keys of num_heads KV heads of f16, in CentroidInput::memory where there is one: key_products() of a step's queries with them is what the next one takes.
   KvView centroids() const;
   bool in_compute_memory() const { return in_compute_memory_; }
-  /// recall() with the products [group, num_centroids()] of the queries with the centroids of their heads.
-  void recall(std::int32_t kv_head, const float* query, std::span<const float> products, std::int64_t probes, std::vector<std::uint64_t>& seen) const;
+  /// The lists as list_union() takes them, in CentroidInput::memory where there is one, by the numbers of the centroids: recall() is the union of the lists of the nearest ones.
+  const std::uint64_t* lists() const { return lists_.data(); }
+  std::int64_t list_words() const { return list_words_; }
   /// The oldest centroid of the KV head makes way for this query and its list. Every KV head, then advance().
   void replace_oldest(std::int32_t kv_head, const float* query, std::span<const std::int32_t> rows);
   void advance();
@@ -75,7 +76,7 @@ class CentroidIndex {
   bool in_compute_memory_ = false;
   std::uint16_t* values_ = nullptr;               ///< the centroids
   std::vector<const void*> pages_;                ///< of values_, so that it is a cache of num_heads KV heads
-  std::vector<std::uint64_t> lists_;              ///< [num_kv_heads][slot][list_words_]
+  ComputeBuffer<std::uint64_t> lists_;            ///< [num_kv_heads][slot][list_words_]
 };
 
 }  // namespace quire

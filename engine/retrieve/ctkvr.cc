@@ -95,6 +95,11 @@ Status CtkvrRetriever::index(const RetrieveInput& input) {
   QUIRE_RETURN_IF_ERROR(check_memory(input));
   indexes_.resize(at(input.num_layers));
   codes_ = std::vector<KeyCodes>(at(input.num_layers));
+  if (input.compute != nullptr) {
+    QUIRE_RETURN_IF_ERROR(ones_.reserve(input.compute->memory(), input.head_dim));
+    QUIRE_RETURN_IF_ERROR(input.compute->settle());
+    std::fill_n(ones_.data(), input.head_dim, 1.0f);
+  }
   for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
     if (!sparse(layer)) continue;
     CentroidInput build;
@@ -152,22 +157,32 @@ Status CtkvrRetriever::begin_step(std::int32_t token_id, std::int32_t position) 
 
 Status CtkvrRetriever::attend(const RetrieveStep& step) {
   if (fallback_) return fallback_->attend(step);
-  products_.clear();
-  if (scores_there(step)) QUIRE_RETURN_IF_ERROR(fetch_products(step));
+  named_.clear();
+  if (scores_there(step)) QUIRE_RETURN_IF_ERROR(fetch_named(step));
   return RowRetriever::attend(step);
 }
 
-/// Products of the step's queries with the layer's centroids, made on the device; everything enqueued has run then. What lists name is ranked on the host, where the rows are attended to.
-Status CtkvrRetriever::fetch_products(const RetrieveStep& step) {
+/// The device finds the centroids nearest to the step's queries and joins their lists; everything enqueued has run then. What is named is ranked on the host, where the rows are attended to.
+Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
+  constexpr float kLeastSquare = 1e-30f;  // nothing is near to no query
   const CentroidIndex& index = *index_of(step.layer);
-  HookCompute& hooks = *step.compute->hooks();
-  const std::int64_t n = index.num_centroids(), products = step.num_heads * n, bytes = products * static_cast<std::int64_t>(sizeof(float));
+  Compute& compute = *step.compute;
+  HookCompute& hooks = *compute.hooks();
+  const std::int32_t kv_heads = input().num_kv_heads;
+  const std::int64_t n = index.num_centroids(), probes = std::min(settings_.probes, n), values = kv_heads * index.list_words(), bytes = values * static_cast<std::int64_t>(sizeof(std::uint64_t));
+  QUIRE_RETURN_IF_ERROR(normalised_.reserve(compute.memory(), std::int64_t{step.num_heads} * step.head_dim));
+  QUIRE_RETURN_IF_ERROR(nearest_.reserve(compute.memory(), kv_heads * probes));
+  QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(compute, step.num_heads, n));
+  // Cosines but for a factor that all heads have in common.
+  QUIRE_RETURN_IF_ERROR(compute.norm({.x = step.query, .weight = ones_.data(), .out = normalised_.data(), .rows = step.num_heads, .dim = step.head_dim, .eps = kLeastSquare}));
+  QUIRE_RETURN_IF_ERROR(hooks.key_products({.q = normalised_.data(), .num_heads = step.num_heads, .scale = 1.0f, .kv = index.centroids(), .first_row = 0, .num_rows = n, .scores = scores, .ld_scores = n}));
+  QUIRE_RETURN_IF_ERROR(there_.choose(compute, kv_heads, step.num_heads / kv_heads, n, CandidateVote::kMaxScore, probes, nearest_.data()));
   QUIRE_ASSIGN_OR_RETURN(std::byte* const place, hooks.place(bytes));
-  QUIRE_RETURN_IF_ERROR(hooks.key_products({.q = step.query, .num_heads = step.num_heads, .scale = 1.0f, .kv = index.centroids(), .first_row = 0, .num_rows = n,
-                                            .scores = reinterpret_cast<float*>(place), .ld_scores = n}));
-  QUIRE_RETURN_IF_ERROR(hooks.fetch(bytes, [this, products](const std::byte* from) {
-    const auto* values = reinterpret_cast<const float*>(from);
-    products_.assign(values, values + products);
+  QUIRE_RETURN_IF_ERROR(hooks.list_union({.lists = index.lists(), .chosen = nearest_.data(), .num_lists = n, .words = index.list_words(), .num_chosen = probes, .num_kv_heads = kv_heads,
+                                          .rows = reinterpret_cast<std::uint64_t*>(place)}));
+  QUIRE_RETURN_IF_ERROR(hooks.fetch(bytes, [this, values](const std::byte* from) {
+    const auto* words = reinterpret_cast<const std::uint64_t*>(from);
+    named_.assign(words, words + values);
   }));
   return hooks.deliver();
 }
@@ -191,10 +206,13 @@ Status CtkvrRetriever::candidates(const HostStep& step, Head& head) const {
     std::iota(head.rows.begin(), head.rows.end(), static_cast<std::int32_t>(step.host.begin));
     return {};
   }
-  head.seen.assign(at((step.prompt_end + 63) / 64), 0);
-  const std::size_t products = at(step.group * index->num_centroids());
-  if (products_.empty()) QUIRE_RETURN_IF_ERROR(index->recall(step.kv_head, step.query, settings_.probes, head.seen));
-  else index->recall(step.kv_head, step.query, std::span<const float>(products_).subspan(at(step.kv_head) * products, products), settings_.probes, head.seen);
+  if (named_.empty()) {
+    head.seen.assign(at((step.prompt_end + 63) / 64), 0);
+    QUIRE_RETURN_IF_ERROR(index->recall(step.kv_head, step.query, settings_.probes, head.seen));
+  } else {
+    const auto words = named_.begin() + step.kv_head * index->list_words();
+    head.seen.assign(words, words + index->list_words());
+  }
   append_marked(head.seen, head.rows);
   for (std::int64_t row = step.prompt_end; row < step.host.end; ++row) head.rows.push_back(static_cast<std::int32_t>(row));
   return {};

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/retrieve/centroid_index.h"
+#include "engine/retrieve/device_choice.h"
 #include "engine/retrieve/key_codes.h"
 #include "engine/retrieve/paged.h"
 #include "engine/retrieve/row_choice.h"
@@ -28,7 +29,7 @@ class CtkvrRetriever final : public RowRetriever {
   bool uses_device() const override { return true; }
   QueryWish queries_wanted(const PlugOptions& options, std::int64_t prompt_tokens) const override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
-  /// Where centroids lie on a device attend() waits itself, once, for the products with them and for the query.
+  /// Where centroids lie on a device attend() waits itself, once, for the rows that lists name and for the query.
   bool looks_at(const RetrieveStep& step) const override { return fallback_ ? fallback_->looks_at(step) : !scores_there(step) && RowRetriever::looks_at(step); }
   Status attend(const RetrieveStep& step) override;
   void settle() override;
@@ -72,7 +73,7 @@ class CtkvrRetriever final : public RowRetriever {
   Status candidates(const HostStep& step, Head& head) const;
   Status score(const HostStep& step, bool due, Head& head) const;
   bool scores_there(const RetrieveStep& step) const { return step.compute != nullptr && index_of(step.layer) != nullptr && index_of(step.layer)->in_compute_memory(); }
-  Status fetch_products(const RetrieveStep& step);
+  Status fetch_named(const RetrieveStep& step);
   Result<HostCounts> attend_again(const HostStep& step, std::span<const std::int32_t> rows);
 
   Settings settings_;
@@ -80,7 +81,11 @@ class CtkvrRetriever final : public RowRetriever {
   std::vector<KeyCodes> codes_;                        ///< [num_layers], of host rows; empty where they would not pay
   std::vector<Choice> choices_;                        ///< [num_layers]
   std::vector<Head> heads_;                            ///< [num_kv_heads]
-  std::vector<float> products_;                        ///< [num_heads, centroids] of the layer under way; empty where the host multiplies
+  std::vector<std::uint64_t> named_;                   ///< [num_kv_heads, words of a list] rows that a device found in lists, of the layer under way; empty where the host looks them up
+  // Of a device: what queries are normalised with, the queries, and the centroids that are nearest to them.
+  ComputeBuffer<float> ones_, normalised_;
+  ComputeBuffer<std::int32_t> nearest_;
+  DeviceChoice there_;
   std::unique_ptr<PagedRetriever> fallback_;
   std::string note_;
 };

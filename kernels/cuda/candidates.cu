@@ -20,4 +20,9 @@ Status candidate_rows(const CandidateRowsArgs& args, StreamHandle stream) {
   return launch_candidate_rows(launcher, args);
 }
 
+Status list_union(const ListUnionArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_list_union(launcher, args);
+}
+
 }  // namespace quire::cuda

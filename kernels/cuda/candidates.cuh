@@ -153,4 +153,26 @@ Status launch_candidate_rows(Launcher& launcher, const CandidateRowsArgs& a) {
   return launcher.launch({{a.num_kv_heads, 1, 1}, CandidateRowsKernel::kThreads, CandidateRowsKernel::kSharedBytes}, CandidateRowsKernel{a});
 }
 
+/// A thread a word of a KV head.
+struct ListUnionKernel {
+  static constexpr int kThreads = 128;
+  ListUnionArgs a;
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    const std::int64_t m = device.block_idx().y, word = device.block_idx().x * kThreads + device.thread_idx();
+    if (word >= a.words) return;
+    std::uint64_t rows = 0;
+    for (std::int64_t i = 0; i < a.num_chosen; ++i) rows |= device.load(a.lists + (m * a.num_lists + device.load(a.chosen + m * a.num_chosen + i)) * a.words + word);
+    device.store(a.rows + m * a.words + word, rows);
+  }
+};
+
+/// Errors: kInvalidArgument (shapes; which lists are chosen is not looked at).
+template <class Launcher>
+Status launch_list_union(Launcher& launcher, const ListUnionArgs& a) {
+  QUIRE_RETURN_IF_ERROR(internal::check_union(a));
+  return launcher.launch({{(a.words + ListUnionKernel::kThreads - 1) / ListUnionKernel::kThreads, a.num_kv_heads, 1}, ListUnionKernel::kThreads, 0}, ListUnionKernel{a});
+}
+
 }  // namespace quire::cuda

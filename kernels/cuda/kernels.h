@@ -48,6 +48,7 @@ std::int32_t int8_gemv_warps(const DeviceProperties& device, std::int64_t n, std
 Status key_products(const KeyProductsArgs& args, StreamHandle stream);
 Status candidate_votes(const CandidateVotesArgs& args, StreamHandle stream);
 Status candidate_rows(const CandidateRowsArgs& args, StreamHandle stream);
+Status list_union(const ListUnionArgs& args, StreamHandle stream);
 Status page_bounds(const PageBoundsArgs& args, StreamHandle stream);
 Status page_scores(const PageScoresArgs& args, StreamHandle stream);
 Status recomputed_rows(const DeviceRopeTable& table, const RecomputedRowsArgs& args, StreamHandle stream);

@@ -46,4 +46,17 @@ Status candidate_rows_reference(const CandidateRowsArgs& a) {
   return {};
 }
 
+Status list_union_reference(const ListUnionArgs& a) {
+  for (std::int64_t m = 0; m < a.num_kv_heads; ++m) {
+    for (std::int64_t row = 0; row < 64 * a.words; ++row) {
+      bool named = false;
+      for (std::int64_t i = 0; i < a.num_chosen; ++i) named = named || (a.lists[(m * a.num_lists + a.chosen[m * a.num_chosen + i]) * a.words + row / 64] >> row % 64 & 1) != 0;
+      std::uint64_t& word = a.rows[m * a.words + row / 64];
+      const std::uint64_t bit = std::uint64_t{1} << row % 64;
+      word = named ? word | bit : word & ~bit;
+    }
+  }
+  return {};
+}
+
 }  // namespace quire

@@ -101,7 +101,7 @@ enum class OpCode : std::uint32_t { kCopy = 1, kRmsNorm, kSwiglu, kEmbedding, kC
                                     kCopyBeside, kSetMark, kHold, kAwaitMark, kStep, kInt8Gemv, kInt8Expand, kArgmax,
                                     kSample, kColumnSums, kSamkvScores, kRecomputedRows,
                                     kAttentionScores, kAttentionMass, kAttentionStats, kBlockSummaries, kPageBounds, kPageScores,
-                                    kKeyProducts, kCandidateVotes, kTopK, kCandidateRows, kGatherRows };
+                                    kKeyProducts, kCandidateVotes, kTopK, kCandidateRows, kGatherRows, kListUnion };
 
 /// The code of what takes these arguments.
 constexpr OpCode op_code(const CopyArgs*) { return OpCode::kCopy; }
@@ -141,6 +141,7 @@ constexpr OpCode op_code(const CandidateVotesArgs*) { return OpCode::kCandidateV
 constexpr OpCode op_code(const TopKArgs*) { return OpCode::kTopK; }
 constexpr OpCode op_code(const CandidateRowsArgs*) { return OpCode::kCandidateRows; }
 constexpr OpCode op_code(const GatherRowsArgs*) { return OpCode::kGatherRows; }
+constexpr OpCode op_code(const ListUnionArgs*) { return OpCode::kListUnion; }
 
 /// Calls visit(const Args&) with the arguments that belong to `code`. Errors: kInvalidArgument (an unknown code, or arguments of another size), those of visit.
 template <class Visit>
@@ -186,6 +187,7 @@ Status visit_op(OpCode code, const void* args, std::int64_t bytes, Visit&& visit
     case OpCode::kTopK: return as(static_cast<const TopKArgs*>(nullptr));
     case OpCode::kCandidateRows: return as(static_cast<const CandidateRowsArgs*>(nullptr));
     case OpCode::kGatherRows: return as(static_cast<const GatherRowsArgs*>(nullptr));
+    case OpCode::kListUnion: return as(static_cast<const ListUnionArgs*>(nullptr));
   }
   return Status::invalid("code", "there is no operation " + std::to_string(static_cast<std::uint32_t>(code)));
 }

@@ -75,6 +75,7 @@ struct Execute {
   Status operator()(const CandidateVotesArgs& a) const { return candidate_votes(a, stream); }
   Status operator()(const TopKArgs& a) const { return top_k(a, stream); }
   Status operator()(const CandidateRowsArgs& a) const { return candidate_rows(a, stream); }
+  Status operator()(const ListUnionArgs& a) const { return list_union(a, stream); }
   Status operator()(const GatherRowsArgs& a) const { return kv_gather(a.rows, of(a.lane)); }
   Status operator()(const PrefillAttentionArgs& a) const { return prefill_attention(a.attention, stream); }
 };

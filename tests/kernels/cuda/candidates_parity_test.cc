@@ -1,6 +1,7 @@
 // Reference, CPU and CUDA (emulated): what candidates are worth to KV heads, and the rows of those that were chosen.
 #include "kernels/cuda/candidates.cuh"
 
+#include <random>
 #include <string>
 
 #include "kernels/topk.h"
@@ -68,6 +69,41 @@ TEST(CudaParity, VotesOfTheHeadsOfAGroup) {
       expect_close(device.download(votes, s.kv_heads * s.n), expected, 2e-5, 2e-5, "cuda");
       EXPECT_EQ(launch_candidate_votes(launcher, {nullptr, s.n, s.n - 1, s.kv_heads, s.group, vote, votes}).field(), "ld_scores");
     }
+  }
+}
+
+TEST(CudaParity, RowsThatAnyChosenListNames) {
+  struct Shape {
+    std::int32_t kv_heads;
+    std::int64_t lists, words, chosen;
+  };
+  for (const Shape& s : {Shape{1, 1, 1, 1}, Shape{3, 7, 5, 0}, Shape{2, 40, 129, 16}, Shape{5, 3, 1, 3}, Shape{1, 9, 300, 2}}) {
+    SCOPED_TRACE(std::to_string(s.lists) + " lists of " + std::to_string(s.words) + " words");
+    std::mt19937_64 random(static_cast<std::uint64_t>(s.words));
+    std::vector<std::uint64_t> lists(static_cast<std::size_t>(s.kv_heads * s.lists * s.words));
+    for (std::uint64_t& word : lists) word = random() & random() & random();
+    std::vector<std::int32_t> chosen(static_cast<std::size_t>(s.kv_heads * s.chosen));
+    for (std::int32_t& list : chosen) list = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(s.lists));
+    const std::vector<std::uint64_t> before(static_cast<std::size_t>(s.kv_heads * s.words), 0x5555555555555555u);
+    std::vector<std::uint64_t> expected = before, cpu = before;
+    ASSERT_OK(list_union_reference({lists.data(), chosen.data(), s.lists, s.words, s.chosen, s.kv_heads, expected.data()}));
+    ASSERT_OK(list_union({lists.data(), chosen.data(), s.lists, s.words, s.chosen, s.kv_heads, cpu.data()}));
+    EXPECT_EQ(cpu, expected);
+    TestDevice device;
+    auto launcher = device.launcher();
+    std::uint64_t* const rows = device.output(before, "rows");
+    const ListUnionArgs args{device.upload(lists, "lists"), device.upload(chosen, "chosen"), s.lists, s.words, s.chosen, s.kv_heads, rows};
+    ASSERT_OK(launch_list_union(launcher, args));
+    EXPECT_EQ(device.download(rows, s.kv_heads * s.words), expected);
+    ListUnionArgs bad = args;
+    bad.num_kv_heads = 0;
+    EXPECT_EQ(launch_list_union(launcher, bad).field(), "num_kv_heads");
+    bad = args;
+    bad.num_chosen = 1;
+    bad.chosen = nullptr;
+    EXPECT_EQ(launch_list_union(launcher, bad).field(), "chosen");
+    const std::int32_t none = static_cast<std::int32_t>(s.lists);
+    EXPECT_EQ(list_union({lists.data(), &none, s.lists, s.words, 1, 1, cpu.data()}).field(), "chosen");
   }
 }
 

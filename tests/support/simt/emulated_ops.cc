@@ -281,6 +281,7 @@ class EmulatedDevice final : public EmulatedOps {
   Status execute(const CandidateVotesArgs& a) { return kernel([&](Launcher& l) { return launch_candidate_votes(l, a); }); }
   Status execute(const TopKArgs& a) { return kernel([&](Launcher& l) { return launch_top_k(l, a); }); }
   Status execute(const CandidateRowsArgs& a) { return kernel([&](Launcher& l) { return launch_candidate_rows(l, a); }); }
+  Status execute(const ListUnionArgs& a) { return kernel([&](Launcher& l) { return launch_list_union(l, a); }); }
   Status execute(const GatherRowsArgs& a) { return kernel([&](Launcher& l) { return launch_kv_gather(l, a.rows); }); }
   Status execute(const DecodeAttentionArgs& a) {
     return kernel([&](Launcher& l) { return with_element(a.attention.kv.dtype, "kv.dtype", [&]<class E>(E) { return launch_decode_attention<E>(l, a); }); });
