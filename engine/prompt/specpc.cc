@@ -46,18 +46,17 @@ class SpecPcCompressor final : public PromptCompressor {
     }
     return {};
   }
-  std::int64_t capacity(const PlugOptions& options) const override { return whole(options, "capacity"); }
+  std::int64_t capacity(const PlugOptions& options, std::int64_t tokens) const override { return cut_capacity(table(), options, tokens); }
   std::int32_t rows_ahead(const PlugOptions& options) const override { return static_cast<std::int32_t>(whole(options, "lookahead")) - 1; }
 
   void begin(const PromptReadSetup& setup) override {
-    const PlugOptions& o = *setup.options;
+    const PlugOptions& o = options_ = *setup.options;
     const std::int32_t around = setup.draft->model_type.starts_with("qwen") ? 64 : 32;
     const auto given_or = [&](std::string_view option, std::int32_t otherwise) {
       const auto given = static_cast<std::int32_t>(whole(o, option));
       return given > 0 ? given : otherwise;
     };
     const std::string_view pool = o.word(table(), "pool");
-    settings_.capacity = capacity(o);
     settings_.window = whole(o, "window");
     settings_.pooling = pool == "max" ? Pooling::kMax : pool == "avg" ? Pooling::kAverage : Pooling::kNone;
     settings_.kernel = given_or("kernel", around);
@@ -81,12 +80,17 @@ class SpecPcCompressor final : public PromptCompressor {
   ForwardHook* observer() override { return both_ ? static_cast<ForwardHook*>(both_.get()) : scores_.get(); }
   std::int64_t observed_from() const override { return short_ ? 0 : scores_->first_position(); }
   std::vector<float> scores() const override { return scores_->scores(); }
-  std::vector<std::int32_t> kept(const CuttablePrompt& prompt) const override { return kept_tokens(prompt, settings_); }
+  std::vector<std::int32_t> kept(const CuttablePrompt& prompt) const override {
+    CutSettings settings = settings_;
+    settings.capacity = capacity(options_, std::count(prompt.cuttable.begin(), prompt.cuttable.end(), std::uint8_t{1}));
+    return kept_tokens(prompt, settings);
+  }
 
  private:
   static std::int64_t whole(const PlugOptions& options, std::string_view name) { return static_cast<std::int64_t>(options.number(table(), name)); }
 
-  CutSettings settings_;
+  PlugOptions options_;
+  CutSettings settings_;   // its capacity depends on the prompt
   std::unique_ptr<PromptScores> scores_;
   std::unique_ptr<ShortReading> short_;   ///< null: the draft reads in full
   std::unique_ptr<HookChain> both_;
