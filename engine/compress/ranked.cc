@@ -38,7 +38,7 @@ std::vector<PlugOption> window_options(std::string_view reduce) {
 std::vector<PlugOption> lookahead_options() {
   return {
       {.name = "lookahead", .default_value = "12", .least = 0, .most = kMostLookAhead, .summary = "tokens of the draft's answer whose attention ranks, too"},
-      {.name = "window_share", .default_value = "0", .least = 0, .most = 1, .summary = "share of the ranked rows that the window chooses without them; 0: as published"},
+      {.name = "window_share", .default_value = "0.25", .least = 0, .most = 1, .summary = "share of the ranked rows that the window chooses without them; 0: as published"},
   };
 }
 
