@@ -19,7 +19,7 @@ const std::vector<PlugOption>& table() {
     t.push_back({.name = "kernel", .default_value = "0", .least = 0, .most = 4096, .summary = "tokens smoothed over; 0: 64 for drafts of the Qwen family, else 32"});
     t.push_back({.name = "neighbors", .default_value = "0", .least = 0, .most = 4096, .summary = "tokens that stay with each best one; 0: as kernel's 0"});
     t.push_back({.name = "skip_layers", .default_value = "8", .least = 0, .most = 1024, .summary = "first layers of the draft that do not score; its last one always does"});
-    t.push_back({.name = "reduce", .default_value = "max", .values = {"max", "mean"}, .summary = "over layers, heads and the window's rows"});
+    t.push_back({.name = "reduce", .default_value = "auto", .values = {"auto", "max", "mean"}, .summary = "over layers, heads and the window's rows; auto: max, as published, but mean where a third of the prompt or more stays"});
     t.push_back({.name = "weighted", .default_value = "on", .values = {"on", "off"}, .summary = "later rows of the window count more, the first one not at all"});
     t.push_back({.name = "lookahead", .default_value = "8", .least = 1, .most = 64, .summary = "rows of the draft's answer that score, too; 1: none, the prompt's alone"});
     t.push_back({.name = "band", .default_value = "256", .least = 0, .most = 1e6, .summary = "rows before it that a row of the draft sees, besides the prompt's first 64, a multiple of 64; 0: all, as published"});
@@ -64,7 +64,7 @@ class SpecPcCompressor final : public PromptCompressor {
     PromptScores::Settings scoring;
     scoring.window = settings_.window;
     scoring.skip_layers = static_cast<std::int32_t>(whole(o, "skip_layers"));
-    scoring.reduction = o.word(table(), "reduce") == "max" ? ScoreReduction::kMax : ScoreReduction::kSum;
+    scoring.reduction = reduction(setup);
     scoring.weighted = o.on(table(), "weighted");
     ShortReading::Settings reading;
     reading.band = whole(o, "band");
@@ -87,6 +87,12 @@ class SpecPcCompressor final : public PromptCompressor {
   }
 
  private:
+  /// A maximum finds what one row looks at, a mean what many come back to: the first is what a tight cut must not lose, the second fills a wide one better.
+  ScoreReduction reduction(const PromptReadSetup& setup) const {
+    const std::string_view word = setup.options->word(table(), "reduce");
+    const bool wide = 3 * capacity(*setup.options, setup.num_tokens) >= setup.num_tokens;
+    return word == "mean" || (word == "auto" && wide) ? ScoreReduction::kSum : ScoreReduction::kMax;
+  }
   static std::int64_t whole(const PlugOptions& options, std::string_view name) { return static_cast<std::int64_t>(options.number(table(), name)); }
 
   PlugOptions options_;

@@ -271,6 +271,18 @@ TEST_F(SpecPcQueryTest, AShareOfThePromptIsACapacityOfThatMany) {
   }
 }
 
+TEST_F(SpecPcQueryTest, AWideCutGoesByTheMeanAndATightOneByTheMaximum) {
+  const auto ids = random_ids(rng_, 301);
+  const auto kept = [&](const char* capacity, const char* reduce) {
+    QueryRequest r = plain(ids);
+    compress(r, {{"capacity", capacity}, {"reduce", reduce}});
+    return kept_of(ask(std::move(r)).plan, PromptCut::Part::kQuestion);
+  };
+  for (const char* capacity : {"100", "101"}) ASSERT_NE(kept(capacity, "max"), kept(capacity, "mean")) << capacity;
+  EXPECT_EQ(kept("100", "auto"), kept("100", "max"));
+  EXPECT_EQ(kept("101", "auto"), kept("101", "mean"));
+}
+
 TEST_F(SpecPcQueryTest, ADraftThatCannotReadThePromptLeavesItAsItIs) {
   const auto ids = random_ids(rng_, 200);
   const Outcome whole = ask(plain(ids));
