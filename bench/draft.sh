@@ -5,7 +5,7 @@
 # --suites: of quire fidelity, with commas: encyclopedia (the default), ruler@4096, ruler@8192 where the target's window holds them. --per-kind, --per-task: questions of each
 # kind of the encyclopedia (12) and of each of RULER's tasks (2; of ruler@8192 half as many). --parts, with commas, all by default:
 #   kv         compressors of KV over capacities, every suite
-#   prompt     compressors of prompts over capacities, alone and before speckv, every suite
+#   prompt     compressors of prompts over capacities and at half of the prompt, alone and before speckv, every suite
 #   lookahead  its length, at the smallest capacity, first suite
 #   drafts     the draft, --early (a checkpoint of it from early training) where it is given, and the target itself; first suite
 #   reading    what SpecPC's band, look-ahead and layers leave out of the draft's reading, longest suite
@@ -68,6 +68,7 @@ prompt_specs() {
     # The cascade: one reading cuts the prompt and writes the look-ahead.
     add "prompt_compression=specpc,prompt_compression.capacity=$c,compress=speckv,capacity=128,drop_mode=drop"
   done
+  for method in specpc surprisal; do add "prompt_compression=$method,prompt_compression.keep_ratio=0.5"; done
 }
 for suite in "${suite_list[@]}"; do
   if wants kv; then kv_specs; measure kv "$draft" "$suite"; fi
@@ -128,6 +129,7 @@ jq -s --argjson kv_bytes "$kv_bytes" --arg draft "${draft#"$ROOT/"}" --arg model
           | {part: $m.part, suite: $f.suite.name, draft: $m.draft, strategy: $row.strategy,
              method: ($row.strategy | setting("compress") // "dense"), capacity: ($row.strategy | count("capacity")), lookahead: ($row.strategy | count("lookahead")),
              prompt_method: ($row.strategy | setting("prompt_compression") // "none"), prompt_capacity: ($row.strategy | count("prompt_compression\\.capacity")),
+             prompt_share: ($row.strategy | count("prompt_compression\\.keep_ratio")),
              band: ($row.strategy | count("prompt_compression\\.band") // count("prefill_band")), task: $row.task, n: $row.n,
              em: $row.em.value, em_low: $row.em.low, em_high: $row.em.high, kl: $row.kl.value, agreement: $row.agreement.value,
              sequence_ratio: $row.sequence_ratio.value, ttft_ms: $row.ttft_ms.value, decode_ms: $d.decode_ms.value}

@@ -6,7 +6,7 @@ namespace {
 const std::vector<PlugOption>& table() {
   static const std::vector<PlugOption> kTable = [] {
     std::vector<PlugOption> t = window_options("max");
-    t.push_back(lookahead_option());
+    for (PlugOption& o : lookahead_options()) t.push_back(std::move(o));
     for (PlugOption& o : sparse_prefill_options()) t.push_back(std::move(o));
     for (PlugOption& o : adaptive_options()) t.push_back(std::move(o));
     return t;

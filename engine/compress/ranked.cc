@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
 
@@ -34,8 +35,11 @@ std::vector<PlugOption> window_options(std::string_view reduce) {
   return table;
 }
 
-PlugOption lookahead_option() {
-  return {.name = "lookahead", .default_value = "12", .least = 0, .most = kMostLookAhead, .summary = "tokens of the draft's answer whose attention ranks, too"};
+std::vector<PlugOption> lookahead_options() {
+  return {
+      {.name = "lookahead", .default_value = "12", .least = 0, .most = kMostLookAhead, .summary = "tokens of the draft's answer whose attention ranks, too"},
+      {.name = "window_share", .default_value = "0.25", .least = 0, .most = 1, .summary = "share of the ranked rows that the window chooses without them; 0: as published"},
+  };
 }
 
 std::vector<PlugOption> sparse_prefill_options() {
@@ -69,6 +73,7 @@ RankedSettings RankedCompressor::read(const PlugOptions& options) const {
   out.capacity = static_cast<std::int64_t>(options.number(table_, "capacity"));
   out.window = static_cast<std::int64_t>(options.number(table_, "window"));
   out.drop = options.word(table_, "drop_mode") == "drop";
+  if (has(table_, "window_share")) out.window_share = options.number(table_, "window_share");
   if (!has(table_, "pool")) return out;
   const std::string_view pool = options.word(table_, "pool");
   out.pooling = pool == "max" ? Pooling::kMax : pool == "avg" ? Pooling::kAverage : Pooling::kNone;
@@ -140,10 +145,26 @@ std::vector<std::vector<std::int32_t>> RankedCompressor::rank_layer(std::int32_t
   const std::vector<std::int64_t> budgets = head_budgets(competing, layer_budget(layer, c));
   std::vector<std::vector<std::int32_t>> hot(at(setup_.num_kv_heads), c.kept);
   for (std::size_t m = 0; m < hot.size(); ++m) {
-    const std::vector<std::int32_t> best = best_rows(all[m], c.ranked, budgets[m]);
+    const std::vector<std::int32_t> best = best_of_head(layer, static_cast<std::int32_t>(m), rows, c, all[m], budgets[m]);
     hot[m].insert(hot[m].end(), best.begin(), best.end());
   }
   return hot;
+}
+
+/// A look-ahead that goes astray fills a ranking with what it looks at: the window has a share of the rows that it cannot take away.
+std::vector<std::int32_t> RankedCompressor::best_of_head(std::int32_t layer, std::int32_t kv_head, const LayerRows& rows, const Candidates& c, std::span<const float> scores,
+                                                         std::int64_t budget) const {
+  if (settings_.window_share == 0 || observed_ == nullptr || !observed_->saw_ahead()) return best_rows(scores, c.ranked, budget);
+  budget = std::min(budget, static_cast<std::int64_t>(c.ranked.size()));
+  const auto of_window = static_cast<std::int64_t>(settings_.window_share * static_cast<double>(budget));
+  std::vector<std::int32_t> best = best_rows(scores, c.ranked, budget - of_window), left, ordered = best;
+  std::sort(ordered.begin(), ordered.end());
+  std::set_difference(c.ranked.begin(), c.ranked.end(), ordered.begin(), ordered.end(), std::back_inserter(left));
+  std::vector<float> window = observed_->scores(layer, kv_head, rows.num_rows, WindowScores::From::kPrompt);
+  pool_scores(window, c.pooled, settings_.pooling, settings_.kernel);
+  const std::vector<std::int32_t> more = best_rows(window, left, of_window);
+  best.insert(best.end(), more.begin(), more.end());
+  return best;
 }
 
 Result<Heat> RankedCompressor::compress(const CompressInput& input) {

@@ -21,14 +21,15 @@ struct RankedSettings {
   Pooling pooling = Pooling::kNone;
   std::int32_t kernel = 1;
   ScoreReduction reduction = ScoreReduction::kSum;
+  double window_share = 0;        ///< of the rows that compete, how many the prompt's rows choose alone where a look-ahead scores, too
 };
 
 /// `capacity`, `window` and `drop_mode`.
 std::vector<PlugOption> ranked_options();
 /// Those, `pool`, `kernel` and `reduce`, with this default.
 std::vector<PlugOption> window_options(std::string_view reduce);
-/// An option of compressors that have the draft look ahead.
-PlugOption lookahead_option();
+/// Options of compressors that have the draft look ahead: `lookahead` and `window_share`.
+std::vector<PlugOption> lookahead_options();
 /// Options of compressors whose ranking may lead the prompt's own attention: `prefill`, `prefill_band` and `prefill_columns`.
 std::vector<PlugOption> sparse_prefill_options();
 /// Options of compressors that deal a layer's budget out to its KV heads.
@@ -69,6 +70,7 @@ class RankedCompressor : public Compressor {
   RankedSettings read(const PlugOptions& options) const;
   Status check_sparse_prefill(const PlugOptions& options) const;
   std::vector<std::vector<std::int32_t>> rank_layer(std::int32_t layer, const LayerRows& rows) const;
+  std::vector<std::int32_t> best_of_head(std::int32_t layer, std::int32_t kv_head, const LayerRows& rows, const Candidates& c, std::span<const float> scores, std::int64_t budget) const;
 
   const std::vector<PlugOption>& table_;
   const Watch watch_;

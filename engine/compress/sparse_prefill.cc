@@ -54,7 +54,9 @@ Result<bool> SparsePrefillScores::attend(LayerPass& pass, const AttentionArgs& d
   const std::int64_t first = std::lower_bound(dense.query_positions, dense.query_positions + dense.rows, first_position()) - dense.query_positions;
   const AttentionArgs last = rows_from(dense, first, dense.rows - first);
   QUIRE_RETURN_IF_ERROR(attention(last));
-  QUIRE_RETURN_IF_ERROR(score(pass, last));
+  QUIRE_RETURN_IF_ERROR(for_scoring(std::span(dense.query_positions, static_cast<std::size_t>(dense.rows)), [&](Scoring kind, std::int64_t begin, std::int64_t end) {
+    return score(kind, pass.layer, rows_from(dense, begin, end - begin));
+  }));
   if (first == 0) return true;
   const AttentionArgs sparse = rows_from(dense, 0, first);
   std::vector<std::vector<std::int32_t>> chosen;
@@ -66,8 +68,8 @@ Result<bool> SparsePrefillScores::attend(LayerPass& pass, const AttentionArgs& d
   return true;
 }
 
-Status SparsePrefillScores::score(const LayerPass& pass, const AttentionArgs& rows) {
-  QUIRE_ASSIGN_OR_RETURN(LayerScores* const scores, layer_scores(pass.layer, rows.kv.num_rows, nullptr));
+Status SparsePrefillScores::score(Scoring kind, std::int32_t layer, const AttentionArgs& rows) {
+  QUIRE_ASSIGN_OR_RETURN(LayerScores* const scores, layer_scores(kind, layer, rows.kv.num_rows, nullptr));
   AttentionScoresArgs args{};
   args.q = rows.q;
   args.query_positions = rows.query_positions;

@@ -34,7 +34,7 @@ class SparsePrefillScores final : public WindowScores {
   SparseReport report() const;
 
  private:
-  Status score(const LayerPass& pass, const AttentionArgs& rows);
+  Status score(Scoring kind, std::int32_t layer, const AttentionArgs& rows);
   std::vector<std::int32_t> columns(std::int32_t layer, std::int32_t kv_head, std::int64_t num_rows) const;
   void count(const AttentionArgs& rows, std::span<const std::vector<std::int32_t>> columns);
 

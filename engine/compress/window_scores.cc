@@ -12,8 +12,8 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
-Status RowScorer::add(const LayerPass& pass, std::int64_t first, const float* lse, float* scores, std::int64_t ld_scores) {
-  const std::int64_t rows = pass.qkv.rows - first, width = std::int64_t{shape_.num_heads} * shape_.head_dim;
+Status RowScorer::add(const LayerPass& pass, std::int64_t first, std::int64_t end, const float* lse, float* scores, std::int64_t ld_scores) {
+  const std::int64_t rows = end - first, width = std::int64_t{shape_.num_heads} * shape_.head_dim;
   HookCompute* const hooks = hooks_of(pass);
   QUIRE_RETURN_IF_ERROR(query_.reserve(hooks != nullptr ? pass.compute->memory() : nullptr, rows * width));
   RopeRotateArgs rotate{};
@@ -42,10 +42,11 @@ Status RowScorer::add(const LayerPass& pass, std::int64_t first, const float* ls
 }
 
 WindowScores::WindowScores(const CompressSetup& setup, std::int32_t first_position, ScoreReduction reduction)
-    : setup_(setup), first_position_(first_position), reduction_(reduction), scores_(at(setup.num_layers)), scorer_({setup.rope, setup.num_heads, setup.head_dim, reduction}) {}
+    : setup_(setup), first_position_(first_position), reduction_(reduction), prompt_scores_(at(setup.num_layers)), ahead_scores_(at(setup.num_layers)), scorer_({setup.rope, setup.num_heads, setup.head_dim, reduction}) {}
 
-Result<WindowScores::LayerScores*> WindowScores::layer_scores(std::int32_t layer, std::int64_t num_rows, const std::shared_ptr<ComputeMemory>& memory) {
-  LayerScores& old = scores_[at(layer)];
+Result<WindowScores::LayerScores*> WindowScores::layer_scores(Scoring rows, std::int32_t layer, std::int64_t num_rows,
+                                                                  const std::shared_ptr<ComputeMemory>& memory) {
+  LayerScores& old = (rows == Scoring::kPrompt ? prompt_scores_ : ahead_scores_)[at(layer)];
   if (old.capacity >= num_rows) return &old;
   const std::int64_t heads = setup_.num_kv_heads;
   LayerScores grown;
@@ -66,20 +67,25 @@ std::int64_t WindowScores::most_rows(const LayerPass& pass) const {
 }
 
 Status WindowScores::after_attention(LayerPass& pass) {
-  const auto found = std::find_if(pass.positions.begin(), pass.positions.end(), [this](std::int32_t p) { return p >= first_position_; });
-  const std::int64_t first = found - pass.positions.begin(), rows = pass.qkv.rows - first;
-  if (rows <= 0) return {};
-  LayerScores* scores = &scores_[at(pass.layer)];
-  if (scores->capacity < pass.cache->num_rows(pass.layer)) {
-    QUIRE_ASSIGN_OR_RETURN(scores, layer_scores(pass.layer, most_rows(pass), hooks_of(pass) != nullptr ? pass.compute->memory() : nullptr));
-  }
-  return scorer_.add(pass, first, pass.lse + first * setup_.num_heads, scores->scores.data(), scores->capacity);
+  return for_scoring(pass.positions, [&](Scoring kind, std::int64_t first, std::int64_t end) -> Status {
+    LayerScores* scores = &(kind == Scoring::kPrompt ? prompt_scores_ : ahead_scores_)[at(pass.layer)];
+    if (scores->capacity < pass.cache->num_rows(pass.layer)) {
+      QUIRE_ASSIGN_OR_RETURN(scores, layer_scores(kind, pass.layer, most_rows(pass), hooks_of(pass) != nullptr ? pass.compute->memory() : nullptr));
+    }
+    return scorer_.add(pass, first, end, pass.lse + first * setup_.num_heads, scores->scores.data(), scores->capacity);
+  });
 }
 
-std::vector<float> WindowScores::scores(std::int32_t layer, std::int32_t kv_head, std::int64_t num_rows) const {
-  const LayerScores& seen = scores_[at(layer)];
+std::vector<float> WindowScores::scores(std::int32_t layer, std::int32_t kv_head, std::int64_t num_rows, From from) const {
   std::vector<float> out(at(num_rows), 0.0f);
-  if (seen.capacity > 0) std::copy_n(seen.scores.data() + kv_head * seen.capacity, std::min(seen.capacity, num_rows), out.begin());
+  const auto add = [&](const LayerScores& seen) {
+    const float* head = seen.scores.data() + kv_head * seen.capacity;
+    for (std::int64_t row = 0; row < std::min(seen.capacity, num_rows); ++row) {
+      out[at(row)] = reduction_ == ScoreReduction::kMax ? std::max(out[at(row)], head[row]) : out[at(row)] + head[row];
+    }
+  };
+  add(prompt_scores_[at(layer)]);
+  if (from == From::kAll) add(ahead_scores_[at(layer)]);
   return out;
 }
 

@@ -5,8 +5,9 @@
 namespace quire {
 namespace {
 
-/// Rows that the projections and the feed-forward part handle at once: their activations are the widest of the model.
-constexpr std::int64_t kPieceRows = 512;
+/// Rows that the projections and the feed-forward part handle at once: their activations are the widest of the model, and go from product to product through the caches. Products
+/// read their weights once for so many rows in any case (kBlockRows of kernels/cpu/packed_matrix.cc).
+constexpr std::int64_t kPieceRows = 256;
 
 class LlamaModel final : public Model {
  public:

@@ -45,7 +45,8 @@ Result<bool> cuts_prompt(const EngineCore& core, const QueryRequest& request) {
   QUIRE_ASSIGN_OR_RETURN(const auto compressor, make_prompt_compressor(request.cache.prompt_compression));
   if (compressor->keeps_everything() || core.draft == nullptr) return false;
   QUIRE_RETURN_IF_ERROR(validate_uncut(core.facts, request));
-  return uncached_tokens(request) > compressor->capacity(request.cache.prompt_options);
+  const std::int64_t tokens = uncached_tokens(request);
+  return tokens > compressor->capacity(request.cache.prompt_options, tokens);
 }
 
 PromptStage::PromptStage(QueryRun& run) : run_(run), started_(Clock::now()) {
@@ -56,7 +57,7 @@ PromptStage::PromptStage(QueryRun& run) : run_(run), started_(Clock::now()) {
   auto compressor = make_prompt_compressor(asked.prompt_compression);
   QUIRE_CHECK(compressor.ok(), "a prompt compressor was not checked");
   compressor_ = std::move(*compressor);
-  const std::int64_t capacity = compressor_->capacity(asked.prompt_options);
+  const std::int64_t capacity = compressor_->capacity(asked.prompt_options, cut_.tokens);
   if (cut_.tokens <= capacity) leave_whole("the uncached text has no more than " + std::to_string(capacity) + " tokens");
   else if (run.core.draft == nullptr) leave_whole("no draft model is loaded (model.draft_path)");
   // One reading serves both (algorithms §5.5).

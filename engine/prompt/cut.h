@@ -18,10 +18,12 @@ struct CutSettings {
   std::int32_t neighbors = 1;      ///< nu: tokens that stay with a peak, the peak among them
 };
 
-/// `capacity` and `window`.
+/// `capacity`, `keep_ratio` and `window`.
 std::vector<PlugOption> cut_options();
-/// The two of them in order. Errors: kInvalidArgument, field "cache.prompt_compression.<name>".
+/// The three of them in order. Errors: kInvalidArgument, field "cache.prompt_compression.<name>".
 Status check_cut(std::span<const PlugOption> table, const PlugOptions& options);
+/// How many of `tokens` cuttable ones stay: `capacity`, or with a `keep_ratio` that share of them, rounded down, and one more than the window at least.
+std::int64_t cut_capacity(std::span<const PlugOption> table, const PlugOptions& options, std::int64_t tokens);
 
 /// Pools over [j - (kernel - 1) / 2, j + kernel / 2] (algorithms §5.4); what lies outside counts as zero.
 std::vector<float> smoothed(std::span<const float> scores, Pooling pooling, std::int32_t kernel);

@@ -43,8 +43,8 @@ class PromptCompressor {
   virtual Status check(const PlugOptions&) const { return {}; }
   /// Leaves every prompt as it is: nothing below need be called.
   virtual bool keeps_everything() const { return false; }
-  /// Cuttable tokens that stay; a prompt with no more of them is left as it is and need not be read.
-  virtual std::int64_t capacity(const PlugOptions&) const { return 0; }
+  /// How many of `tokens` cuttable ones stay; a prompt with no more of them is left as it is and need not be read.
+  virtual std::int64_t capacity(const PlugOptions&, std::int64_t /*tokens*/) const { return 0; }
   /// Rows of the draft's answer that the observer should see, on top of what others ask for.
   virtual std::int32_t rows_ahead(const PlugOptions&) const { return 0; }
 
@@ -59,7 +59,7 @@ class PromptCompressor {
   virtual void on_logits(std::int64_t /*first_position*/, std::span<const float> /*logits*/, std::span<const std::int32_t> /*next_ids*/) {}
   /// [num_tokens] of the draft's prompt, once all of it ran.
   virtual std::vector<float> scores() const { return {}; }
-  /// Indices of the cuttable tokens that stay, ascending: exactly capacity of them, or all there are.
+  /// Indices of the cuttable tokens that stay, ascending: exactly capacity() of them, or all there are.
   virtual std::vector<std::int32_t> kept(const CuttablePrompt&) const { return {}; }
 };
 

@@ -22,7 +22,7 @@ Status PromptScores::after_attention(LayerPass& pass) {
     const float shift = std::log(weight(pass.positions[static_cast<std::size_t>(first + r)]));
     for (std::int64_t h = 0; h < heads; ++h) lse_[static_cast<std::size_t>(r * heads + h)] -= shift;
   }
-  return scorer_.add(pass, first, lse_.data(), scores_.data(), width_);
+  return scorer_.add(pass, first, pass.qkv.rows, lse_.data(), scores_.data(), width_);
 }
 
 std::vector<float> PromptScores::scores() const {

@@ -19,7 +19,7 @@ const std::vector<PlugOption>& table() {
     t.push_back({.name = "kernel", .default_value = "0", .least = 0, .most = 4096, .summary = "tokens smoothed over; 0: 64 for drafts of the Qwen family, else 32"});
     t.push_back({.name = "neighbors", .default_value = "0", .least = 0, .most = 4096, .summary = "tokens that stay with each best one; 0: as kernel's 0"});
     t.push_back({.name = "skip_layers", .default_value = "8", .least = 0, .most = 1024, .summary = "first layers of the draft that do not score; its last one always does"});
-    t.push_back({.name = "reduce", .default_value = "max", .values = {"max", "mean"}, .summary = "over layers, heads and the window's rows"});
+    t.push_back({.name = "reduce", .default_value = "auto", .values = {"auto", "max", "mean"}, .summary = "over layers, heads and the window's rows; auto: max, as published, but mean where a third of the prompt or more stays"});
     t.push_back({.name = "weighted", .default_value = "on", .values = {"on", "off"}, .summary = "later rows of the window count more, the first one not at all"});
     t.push_back({.name = "lookahead", .default_value = "8", .least = 1, .most = 64, .summary = "rows of the draft's answer that score, too; 1: none, the prompt's alone"});
     t.push_back({.name = "band", .default_value = "256", .least = 0, .most = 1e6, .summary = "rows before it that a row of the draft sees, besides the prompt's first 64, a multiple of 64; 0: all, as published"});
@@ -46,18 +46,17 @@ class SpecPcCompressor final : public PromptCompressor {
     }
     return {};
   }
-  std::int64_t capacity(const PlugOptions& options) const override { return whole(options, "capacity"); }
+  std::int64_t capacity(const PlugOptions& options, std::int64_t tokens) const override { return cut_capacity(table(), options, tokens); }
   std::int32_t rows_ahead(const PlugOptions& options) const override { return static_cast<std::int32_t>(whole(options, "lookahead")) - 1; }
 
   void begin(const PromptReadSetup& setup) override {
-    const PlugOptions& o = *setup.options;
+    const PlugOptions& o = options_ = *setup.options;
     const std::int32_t around = setup.draft->model_type.starts_with("qwen") ? 64 : 32;
     const auto given_or = [&](std::string_view option, std::int32_t otherwise) {
       const auto given = static_cast<std::int32_t>(whole(o, option));
       return given > 0 ? given : otherwise;
     };
     const std::string_view pool = o.word(table(), "pool");
-    settings_.capacity = capacity(o);
     settings_.window = whole(o, "window");
     settings_.pooling = pool == "max" ? Pooling::kMax : pool == "avg" ? Pooling::kAverage : Pooling::kNone;
     settings_.kernel = given_or("kernel", around);
@@ -65,7 +64,7 @@ class SpecPcCompressor final : public PromptCompressor {
     PromptScores::Settings scoring;
     scoring.window = settings_.window;
     scoring.skip_layers = static_cast<std::int32_t>(whole(o, "skip_layers"));
-    scoring.reduction = o.word(table(), "reduce") == "max" ? ScoreReduction::kMax : ScoreReduction::kSum;
+    scoring.reduction = reduction(setup);
     scoring.weighted = o.on(table(), "weighted");
     ShortReading::Settings reading;
     reading.band = whole(o, "band");
@@ -81,12 +80,23 @@ class SpecPcCompressor final : public PromptCompressor {
   ForwardHook* observer() override { return both_ ? static_cast<ForwardHook*>(both_.get()) : scores_.get(); }
   std::int64_t observed_from() const override { return short_ ? 0 : scores_->first_position(); }
   std::vector<float> scores() const override { return scores_->scores(); }
-  std::vector<std::int32_t> kept(const CuttablePrompt& prompt) const override { return kept_tokens(prompt, settings_); }
+  std::vector<std::int32_t> kept(const CuttablePrompt& prompt) const override {
+    CutSettings settings = settings_;
+    settings.capacity = capacity(options_, std::count(prompt.cuttable.begin(), prompt.cuttable.end(), std::uint8_t{1}));
+    return kept_tokens(prompt, settings);
+  }
 
  private:
+  /// A maximum finds what one row looks at, a mean what many come back to: the first is what a tight cut must not lose, the second fills a wide one better.
+  ScoreReduction reduction(const PromptReadSetup& setup) const {
+    const std::string_view word = setup.options->word(table(), "reduce");
+    const bool wide = 3 * capacity(*setup.options, setup.num_tokens) >= setup.num_tokens;
+    return word == "mean" || (word == "auto" && wide) ? ScoreReduction::kSum : ScoreReduction::kMax;
+  }
   static std::int64_t whole(const PlugOptions& options, std::string_view name) { return static_cast<std::int64_t>(options.number(table(), name)); }
 
-  CutSettings settings_;
+  PlugOptions options_;
+  CutSettings settings_;   // its capacity depends on the prompt
   std::unique_ptr<PromptScores> scores_;
   std::unique_ptr<ShortReading> short_;   ///< null: the draft reads in full
   std::unique_ptr<HookChain> both_;

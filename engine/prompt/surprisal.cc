@@ -19,10 +19,10 @@ class SurprisalCompressor final : public PromptCompressor {
   std::string_view name() const override { return "surprisal"; }
   std::span<const PlugOption> options() const override { return table(); }
   Status check(const PlugOptions& options) const override { return check_cut(table(), options); }
-  std::int64_t capacity(const PlugOptions& options) const override { return static_cast<std::int64_t>(options.number(table(), "capacity")); }
+  std::int64_t capacity(const PlugOptions& options, std::int64_t tokens) const override { return cut_capacity(table(), options, tokens); }
 
   void begin(const PromptReadSetup& setup) override {
-    settings_.capacity = capacity(*setup.options);
+    options_ = *setup.options;
     settings_.window = static_cast<std::int64_t>(setup.options->number(table(), "window"));
     vocab_ = setup.draft->vocab_size;
     scores_.assign(static_cast<std::size_t>(setup.num_tokens), 0.0f);
@@ -40,7 +40,11 @@ class SurprisalCompressor final : public PromptCompressor {
     });
   }
   std::vector<float> scores() const override { return scores_; }
-  std::vector<std::int32_t> kept(const CuttablePrompt& prompt) const override { return kept_tokens(prompt, settings_); }
+  std::vector<std::int32_t> kept(const CuttablePrompt& prompt) const override {
+    CutSettings settings = settings_;
+    settings.capacity = capacity(options_, std::count(prompt.cuttable.begin(), prompt.cuttable.end(), std::uint8_t{1}));
+    return kept_tokens(prompt, settings);
+  }
 
  private:
   static float surprisal(std::span<const float> logits, std::int32_t id) {
@@ -50,7 +54,8 @@ class SurprisalCompressor final : public PromptCompressor {
     return static_cast<float>(std::log(sum)) - (logits[static_cast<std::size_t>(id)] - most);
   }
 
-  CutSettings settings_;
+  PlugOptions options_;
+  CutSettings settings_;   // its capacity depends on the prompt
   std::int64_t vocab_ = 0;
   std::vector<float> scores_;
 };

@@ -98,6 +98,28 @@ TEST_F(LookAheadQueryTest, LookAheadChangesTheRankingAndZeroTurnsItOff) {
   EXPECT_NE(hot_shares(ask("recompute", "speckv", on)), hot_shares(none));
 }
 
+TEST_F(LookAheadQueryTest, TheWindowsShareIsItsOwn) {
+  const auto options = [](const char* lookahead, const char* share, const char* capacity = "60") {
+    return Options{{"capacity", capacity}, {"window", "4"}, {"lookahead", lookahead}, {"window_share", share}, {"drop_mode", "drop"}};
+  };
+  start(model_.path().string());
+  for (const char* name : {"speckv", "ada_speckv"}) {
+    const Outcome window = ask("recompute", name, options("0", "0")), joint = ask("recompute", name, options("12", "0"));
+    ASSERT_NE(hot_shares(joint), hot_shares(window)) << name;
+    // Where nothing was written ahead there is nothing to share with.
+    for (const char* share : {"0.5", "1"}) EXPECT_EQ(hot_shares(ask("recompute", name, options("0", share))), hot_shares(window)) << name << share;
+    const Outcome mixed = ask("recompute", name, options("12", "0.5"));
+    EXPECT_GT(mixed.stats.lookahead_tokens, 0);
+    EXPECT_EQ(mixed.plan.compression->hot_rows, 3 * 2 * 60) << name;
+    EXPECT_NE(hot_shares(mixed), hot_shares(joint)) << name;
+    EXPECT_NE(hot_shares(mixed), hot_shares(window)) << name;
+    EXPECT_EQ(ask("recompute", name, options("12", "0.5", "5000")).ids, ask("recompute", "none").ids) << name;
+  }
+  // All of it: the look-ahead says nothing but how a layer's rows are dealt out to its heads.
+  EXPECT_EQ(hot_shares(ask("recompute", "speckv", options("12", "1"))), hot_shares(ask("recompute", "speckv", options("0", "0"))));
+  EXPECT_EQ(ask("recompute", "ada_speckv", options("12", "1")).plan.compression->hot_rows, 3 * 2 * 60);
+}
+
 TEST_F(LookAheadQueryTest, ComposesWithEveryStrategyAndAnswersTheSameTwice) {
   start(model_.path().string());
   for (const char* strategy : {"recompute", "exact", "reuse", "epic", "cacheblend", "samkv", "multi_infllm"}) {

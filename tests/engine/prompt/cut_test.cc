@@ -89,6 +89,18 @@ TEST(PromptCut, SmoothingPoolsOverTheSpecifiedWindowWithZeroesOutside) {
   EXPECT_THAT(smoothed(scores, Pooling::kNone, 3), ElementsAre(4, 0, 0, 2, 0));
 }
 
+TEST(PromptCut, AShareIsOfTheTokensThatCanBeCutAndHoldsTheWindow) {
+  const std::vector<PlugOption> table = cut_options();
+  const auto capacity = [&](const Options& given, std::int64_t tokens) { return cut_capacity(table, PlugOptions(given), tokens); };
+  EXPECT_EQ(capacity({}, 9), 2048);
+  EXPECT_EQ(capacity({{"capacity", "70"}}, 9), 70);
+  EXPECT_EQ(capacity({{"keep_ratio", "0.5"}}, 1001), 500);
+  EXPECT_EQ(capacity({{"keep_ratio", "0.1"}}, 1000), 100);
+  EXPECT_EQ(capacity({{"keep_ratio", "0.1"}}, 100), 65);
+  EXPECT_EQ(capacity({{"keep_ratio", "0.1"}, {"window", "3"}}, 0), 4);
+  EXPECT_EQ(capacity({{"keep_ratio", "1"}}, 300), 300);
+}
+
 TEST(PromptCut, SettingsThatCannotBeAreRefusedByName) {
   const std::vector<PlugOption> table = cut_options();
   const auto field = [&](const Options& given) { return check_cut(table, PlugOptions(given)).field(); };
@@ -97,6 +109,9 @@ TEST(PromptCut, SettingsThatCannotBeAreRefusedByName) {
   EXPECT_EQ(field({{"capacity", "64"}}), "cache.prompt_compression.capacity");
   EXPECT_EQ(field({{"capacity", "100.5"}}), "cache.prompt_compression.capacity");
   EXPECT_EQ(field({{"window", "2048"}}), "cache.prompt_compression.capacity");
+  EXPECT_EQ(field({{"keep_ratio", "0.5"}}), "");
+  EXPECT_EQ(field({{"keep_ratio", "0"}, {"capacity", "65"}}), "");
+  EXPECT_EQ(field({{"keep_ratio", "0.5"}, {"capacity", "65"}}), "cache.prompt_compression.keep_ratio");
 }
 
 }  // namespace

@@ -255,6 +255,34 @@ TEST_F(SpecPcQueryTest, APromptThatFitsIsLeftAsItIs) {
   }
 }
 
+TEST_F(SpecPcQueryTest, AShareOfThePromptIsACapacityOfThatMany) {
+  const auto ids = random_ids(rng_, 301);
+  for (const char* method : {"specpc", "surprisal"}) {
+    const auto kept = [&](const Options& options) {
+      QueryRequest r = plain(ids);
+      compress(r, options, method);
+      return kept_of(ask(std::move(r)).plan, PromptCut::Part::kQuestion);
+    };
+    EXPECT_EQ(kept({{"keep_ratio", "0.5"}}), kept({{"capacity", "150"}})) << method;
+    EXPECT_EQ(kept({{"keep_ratio", "0.01"}, {"window", "20"}}), kept({{"capacity", "21"}, {"window", "20"}})) << method;
+    QueryRequest all = plain(ids);
+    compress(all, {{"keep_ratio", "1"}}, method);
+    EXPECT_EQ(ask(std::move(all)).plan.prompt_cut->kept_tokens, 301) << method;
+  }
+}
+
+TEST_F(SpecPcQueryTest, AWideCutGoesByTheMeanAndATightOneByTheMaximum) {
+  const auto ids = random_ids(rng_, 301);
+  const auto kept = [&](const char* capacity, const char* reduce) {
+    QueryRequest r = plain(ids);
+    compress(r, {{"capacity", capacity}, {"reduce", reduce}});
+    return kept_of(ask(std::move(r)).plan, PromptCut::Part::kQuestion);
+  };
+  for (const char* capacity : {"100", "101"}) ASSERT_NE(kept(capacity, "max"), kept(capacity, "mean")) << capacity;
+  EXPECT_EQ(kept("100", "auto"), kept("100", "max"));
+  EXPECT_EQ(kept("101", "auto"), kept("101", "mean"));
+}
+
 TEST_F(SpecPcQueryTest, ADraftThatCannotReadThePromptLeavesItAsItIs) {
   const auto ids = random_ids(rng_, 200);
   const Outcome whole = ask(plain(ids));
