@@ -505,7 +505,8 @@ TEST(Paged, OptionsThatDoNotFitAreNamed) {
   EXPECT_EQ(field("freekv", {{"decode_budget", "1000"}}), "cache.options.decode_budget");
   EXPECT_EQ(field("freekv", {{"decode_sink", "40"}}), "cache.options.decode_sink");
   EXPECT_EQ(field("freekv", {{"decode_window", "33"}}), "cache.options.decode_window");
-  EXPECT_EQ(field("freekv", {{"decode_budget", "256"}}), "cache.options.decode_budget") << "sinks and window take all of it";
+  EXPECT_EQ(field("freekv", {{"decode_budget", "256"}, {"decode_sink", "128"}, {"decode_window", "128"}}), "cache.options.decode_budget") << "sinks and window take all of it";
+  EXPECT_EQ(field("freekv", {{"decode_budget", "256"}}), "") << "what is not given leaves something to choose";
   EXPECT_EQ(field("freekv", {{"decode_budget", "1024"}}), "");
 }
 
