@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# What decoding over a part of the context loses: models/demo (--model) on contexts of about 8,000 tokens, budgets of 1,024 (--budget), every layer within it (no dense layers). Questions: a hidden
+# What decoding over a part of the context loses: models/demo (--model) on contexts of about 7,100 tokens, several budgets (--budgets), every layer within them (no dense layers). Questions: a hidden
 # number (needle), a fact whose passage does not name its subject (continuation), and hidden numbers asked one after the other in one conversation (multi_turn; the first of
 # each conversation is left out, it is a needle).
-#   bench/decode_accuracy.sh [--quick] [--model FOLDER] [--per-kind N] [--limit N] [--budget N,N,...] [--retrievers LIST] [--state FOLDER]
-# --limit: ask N of each kind only. LIST: retrievers, or retriever,option=value,...; separated by spaces. --state keeps suite and finished rows: the same command goes on after an interruption, and another LIST measures
+#   bench/decode_accuracy.sh [--quick] [--model FOLDER] [--per-kind N] [--limit N] [--budgets N,N,...] [--retrievers LIST] [--state FOLDER]
+# --limit: ask N of each kind only. LIST: retrievers, or retriever,option=value,...; separated by spaces. Several budgets are drawn, too (bench/results/decode_accuracy-*.svg). --state keeps suite and finished rows: the same command goes on after an interruption, and another LIST measures
 # only what is missing. Prints {"settings", "rows"}: the columns of docs/fidelity.md, retriever and budget, and of its details em_difference (paired with dense decoding), moved
 # (share of what steps want that is not on the device yet: one less the overlap of a step's choice with the one before) and corrected (share of KV heads that chose anew first): retrievers with slots have no layer stay on the device.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-per_kind=100; limit=0; budget=1024; state=; model=models/demo
+per_kind=100; limit=0; budgets=256,512,1024; quick=; state=; model=models/demo
 retrievers="freekv specontext ctkvr flat quest shadowkv arkvale raas"
 while [ $# -gt 0 ]; do
   case "$1" in
-    --quick) per_kind=2 ;;
+    --quick) per_kind=2; quick=yes ;;
     --model) model="${2:?--model needs a folder}"; shift ;;
     --per-kind) per_kind="${2:?--per-kind needs a number}"; shift ;;
     --limit) limit="${2:?--limit needs a number}"; shift ;;
-    --budget) budget="${2:?--budget needs numbers of tokens}"; shift ;;
+    --budgets) budgets="${2:?--budgets needs numbers of tokens}"; shift ;;
     --retrievers) retrievers="${2:?--retrievers needs a list}"; shift ;;
     --state) state="$(realpath -m "${2:?--state needs a folder}")"; shift ;;
-    *) echo "usage: bench/decode_accuracy.sh [--quick] [--model FOLDER] [--per-kind N] [--limit N] [--budget N] [--retrievers LIST] [--state FOLDER]" >&2; exit 2 ;;
+    *) echo "usage: bench/decode_accuracy.sh [--quick] [--model FOLDER] [--per-kind N] [--limit N] [--budgets N,N,...] [--retrievers LIST] [--state FOLDER]" >&2; exit 2 ;;
   esac
   shift
 done
@@ -42,7 +42,7 @@ if [ ! -s "$suite" ]; then
 fi
 
 strategies=recompute
-for tokens in ${budget//,/ }; do
+for tokens in ${budgets//,/ }; do
   for retriever in $retrievers; do
     name="${retriever%%,*}"; options="${retriever#"$name"}"
     case "$name" in specontext) dense= ;; *) dense=,decode_dense_layers=0 ;; esac
@@ -55,4 +55,9 @@ build/release/quire fidelity -m "$model" --model.retrieval_head_path="$head" --s
 jq '
   def choice: {decode: (capture("decode=(?<name>[a-z]+)").name // "dense"), budget: (capture("decode_budget=(?<tokens>[0-9]+)").tokens | tonumber)} // {decode: "dense", budget: null};
   . as $r | {settings: ($r.settings + {model: $r.model.name, commit: $r.commit, skipped: ($r.skipped | length)}),
-   rows: [range($r.rows | length) | . as $i | $r.rows[$i] + ($r.rows[$i].strategy | choice) + ($r.details[$i] | {em_difference, moved, corrected})]}' "$state/accuracy.json"
+   rows: [range($r.rows | length) | . as $i | $r.rows[$i] + ($r.rows[$i].strategy | choice) + ($r.details[$i] | {em_difference, moved, corrected})]}' "$state/accuracy.json" >"$work/all.json"
+if [ -z "$quick" ] && [ "$budgets" != "${budgets/,/}" ]; then
+    python3 bench/line_plot.py "$work/all.json" --where task=all --x budget --y em --series decode --title "Exact match against the budget, contexts of 7,100 tokens" --out bench/results/decode_accuracy-em.svg
+    python3 bench/line_plot.py "$work/all.json" --where task=all --x budget --y kl --series decode --title "KL to dense decoding against the budget, nats" --out bench/results/decode_accuracy-kl.svg
+fi
+cat "$work/all.json"

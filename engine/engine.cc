@@ -9,6 +9,7 @@
 #include "engine/cache/page_pool.h"
 #include "engine/calibrate/stable_layers.h"
 #include "engine/draft/draft.h"
+#include "engine/engine_checks.h"
 #include "engine/engine_parts.h"
 #include "engine/model/model.h"
 #include "engine/pipeline/core.h"
@@ -33,37 +34,8 @@ namespace {
 
 constexpr std::int32_t kCopyStreams = 2;  ///< one brings what the next step needs while another's copy is under way
 constexpr std::int32_t kCpuChunk = 512;   ///< prompt tokens of a piece: as many rows as weights have to be read for on a CPU
-constexpr std::int32_t kChunkStep = 64;  ///< prefill chunks end at block borders of every block size
-
-Result<WeightFormat> parse_weights(const std::string& name) {
-  if (name == "auto") return cpu_has_bf16() ? WeightFormat::kBF16 : WeightFormat::kF32;
-  if (name == "bf16") return WeightFormat::kBF16;
-  if (name == "f32") return WeightFormat::kF32;
-  if (name == "int8") return WeightFormat::kInt8;
-  if (name == "w8a8") return WeightFormat::kW8A8;
-  return Status::invalid("model.weights", "'" + name + "' is not a weight format; use auto, f32, bf16, int8 or w8a8");
-}
-
 /// What retrievers may keep on a device that is the host's memory, where nobody says.
 constexpr std::int64_t kRetrievedBytes = std::int64_t{1} << 30;
-
-Status check(const EngineOptions& o) {
-  if (o.block_tokens != 0 && o.block_tokens != 16 && o.block_tokens != 32 && o.block_tokens != 64) {
-    return Status::invalid("cache.block_tokens", "must be 16, 32, 64, or 0 for a choice by length");
-  }
-  if (o.max_queue < 1) return Status::invalid("server.max_queue", "must be at least 1");
-  if (o.prefill_chunk_tokens < 0 || o.prefill_chunk_tokens % kChunkStep != 0) {
-    return Status::invalid("model.prefill_chunk_tokens", "must be a multiple of 64; 0 for a choice");
-  }
-  if (o.max_model_len < 0) return Status::invalid("model.max_model_len", "must not be negative; 0 means the model's own window");
-  if (o.working_cache_bytes < 0) return Status::invalid("model.working_cache_bytes", "must not be negative");
-  if (o.device_cache_bytes < -1) return Status::invalid("model.device_cache_bytes", "must not be negative; -1 for a choice");
-  if (o.host_cache_bytes < -1) return Status::invalid("model.host_cache_bytes", "must not be negative; -1 for a choice");
-  if (o.device_requests < 1) return Status::invalid("model.device_requests", "must be at least 1");
-  if (o.draft_wait_ms < 0) return Status::invalid("model.draft_wait_ms", "must not be negative");
-  if (o.num_threads < 0) return Status::invalid("model.threads", "must not be negative; 0 means all cores");
-  return {};
-}
 
 /// MemAvailable of the system; 0 if unknown.
 std::int64_t available_memory() {
@@ -75,29 +47,6 @@ std::int64_t available_memory() {
     if (key == "MemAvailable:") return kib * 1024;
   }
   return 0;
-}
-
-Status check_tokenizer(const ModelConfig& config, const Tokenizer& tokenizer, const PromptFormat& format) {
-  if (tokenizer.vocab_size() > config.vocab_size) {
-    return Status::invalid("tokenizer", "the tokenizer (" + std::string(tokenizer.description()) + ") has " + std::to_string(tokenizer.vocab_size()) +
-                                            " ids, the model's config.json says vocab_size " + std::to_string(config.vocab_size) +
-                                            ": these files do not belong together");
-  }
-  const auto fits = [&config](std::int32_t id) { return id >= 0 && id < config.vocab_size; };
-  if (tokenizer.bos_id() && !fits(*tokenizer.bos_id())) return Status::invalid("tokenizer", "its BOS id is outside the model's vocabulary");
-  for (std::int32_t id : format.stop_ids()) {
-    if (!fits(id)) return Status::invalid("tokenizer", "end-of-text id " + std::to_string(id) + " is outside the model's vocabulary");
-  }
-  return {};
-}
-
-/// One BOS where prompts of this model begin with one (algorithms §2, ingest_prefix = bos).
-std::vector<std::int32_t> ingest_prefix_of(const Tokenizer& tokenizer, const PromptFormat& format) {
-  const auto bos = tokenizer.bos_id();
-  if (!bos) return {};
-  const auto prefix = format.prefix();
-  const bool begins = prefix.ok() ? !prefix->empty() && prefix->front() == *bos : tokenizer.add_bos();
-  return begins ? std::vector<std::int32_t>{*bos} : std::vector<std::int32_t>{};
 }
 
 class EngineImpl final : public Engine {
@@ -416,7 +365,7 @@ void EngineImpl::stop(std::chrono::milliseconds grace) {
 Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, Store& store) { return create_engine_on(nullptr, options, store); }
 
 Result<std::unique_ptr<Engine>> create_engine_on(std::shared_ptr<Compute> compute, const EngineOptions& options, Store& store) {
-  QUIRE_RETURN_IF_ERROR(check(options));
+  QUIRE_RETURN_IF_ERROR(check_engine_options(options));
   if (options.model_path.empty()) return Status::invalid("model.path", "no model folder given");
   QUIRE_ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(options.model_path));
   ModelOptions model_options;
@@ -443,7 +392,7 @@ Result<std::unique_ptr<Engine>> create_engine_on(std::shared_ptr<Compute> comput
 }
 
 Result<std::unique_ptr<Engine>> create_engine_from_parts(EngineParts parts, const EngineOptions& options, Store& store) {
-  QUIRE_RETURN_IF_ERROR(check(options));
+  QUIRE_RETURN_IF_ERROR(check_engine_options(options));
   QUIRE_RETURN_IF_ERROR(check_tokenizer(parts.model->config(), *parts.tokenizer, parts.format));
   auto engine = std::make_unique<EngineImpl>(std::move(parts.model), std::move(parts.tokenizer), std::move(parts.format), store);
   QUIRE_RETURN_IF_ERROR(engine->init(options, std::move(parts.draft), std::move(parts.draft_tokenizer)));

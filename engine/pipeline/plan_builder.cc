@@ -221,7 +221,7 @@ Status complete_plan(const EngineFacts& facts, const QueryRequest& request, cons
   if (!qp.selection.note.empty()) qp.plan.add_fallback(qp.selection.note);
   QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
   QUIRE_RETURN_IF_ERROR(plan_recompute(facts, request, sketch, qp));
-  finish_plan(facts, request, speeds, qp);
+  finish_plan(facts, speeds, qp);
   return {};
 }
 
@@ -273,7 +273,7 @@ Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& reque
   assign_positions(facts, qp);
   QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
   if (!plan.selection_pending) QUIRE_RETURN_IF_ERROR(plan_recompute(facts, request, {}, qp));
-  finish_plan(facts, request, speeds, qp);
+  finish_plan(facts, speeds, qp);
   return qp;
 }
 

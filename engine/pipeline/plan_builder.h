@@ -73,11 +73,11 @@ std::vector<std::size_t> first_equal_contexts(const QueryRequest& request);
 Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& request, const LookupContext& lookup, const Speeds& speeds);
 
 /// Enters what was cut out of the request before its plan was built, and sums up again. contexts: as the request's; none: it is whole.
-void enter_cut(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, PromptCut cut,
+void enter_cut(const EngineFacts& facts, const Speeds& speeds, PromptCut cut,
                std::span<const std::optional<CutText>> contexts, QueryPlan& query_plan);
 
 /// Sums blocks and contexts into fates, ratios and predictions. Called again when faults changed the sources.
-void finish_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, QueryPlan& query_plan);
+void finish_plan(const EngineFacts& facts, const Speeds& speeds, QueryPlan& query_plan);
 
 using SketchLookup = std::function<const SketchView*(std::int32_t context)>;
 /// Puts the selection into a pending plan: final positions, recomputed tokens, fates. Errors: window_exceeded_status().

@@ -40,7 +40,7 @@ Fate fate_of(const ContextWork& work, const PlannedContext& context, const Plann
 
 }  // namespace
 
-void finish_plan(const EngineFacts& facts, const QueryRequest&, const Speeds& speeds, QueryPlan& qp) {
+void finish_plan(const EngineFacts& facts, const Speeds& speeds, QueryPlan& qp) {
   Plan& plan = qp.plan;
   plan.fates = FateCounts{};
   if (plan.prompt_cut) plan.fates.dropped = plan.prompt_cut->removed_tokens;
@@ -84,13 +84,13 @@ void finish_plan(const EngineFacts& facts, const QueryRequest&, const Speeds& sp
   predict(facts, speeds, qp);
 }
 
-void enter_cut(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, PromptCut cut,
+void enter_cut(const EngineFacts& facts, const Speeds& speeds, PromptCut cut,
                std::span<const std::optional<CutText>> contexts, QueryPlan& qp) {
   Plan& plan = qp.plan;
   plan.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens + cut.removed_tokens;
   plan.prompt_cut = std::move(cut);
   for (std::size_t i = 0; i < plan.contexts.size() && i < contexts.size(); ++i) plan.contexts[i].cut = contexts[i];
-  finish_plan(facts, request, speeds, qp);
+  finish_plan(facts, speeds, qp);
 }
 
 }  // namespace quire

@@ -233,7 +233,7 @@ void PromptStage::take_out(std::span<const std::int32_t> kept) {
 }
 
 void PromptStage::enter(QueryPlan& plan) {
-  enter_cut(run_.core.facts, run_.request, run_.core.meter->speeds(), cut_, contexts_, plan);
+  enter_cut(run_.core.facts, run_.core.meter->speeds(), cut_, contexts_, plan);
 }
 
 std::vector<std::int32_t> PromptStage::answer() const {

@@ -410,7 +410,7 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   if (run_.cache) stats.most_cache_bytes = run_.cache->most_bytes();
   if (answer_ && !suspended_ && shared_front_ && run_.cache) shared_front_->keep();
   if (supply_) supply_->report();
-  finish_plan(run_.core.facts, run_.request, run_.core.meter->speeds(), run_.plan);
+  finish_plan(run_.core.facts, run_.core.meter->speeds(), run_.plan);
   if (run_.look_ahead) stats.draft_ms = run_.look_ahead->draft_ms();
   scores_ = nullptr;
   own_scores_.reset();

@@ -24,6 +24,6 @@ std::span<const PlugOption> table() {
 
 }  // namespace
 
-std::unique_ptr<Retriever> make_freekv_retriever() { return std::make_unique<PagedRetriever>("freekv", PagedPolicy{}, table()); }
+std::unique_ptr<Retriever> make_freekv_retriever() { return std::make_unique<PagedRetriever>("freekv", PagedPolicy{.follow_budget = true}, table()); }
 
 }  // namespace quire

@@ -6,7 +6,9 @@
 #include <numeric>
 #include <string>
 #include <type_traits>
+#include <utility>
 
+#include "engine/retrieve/fixed_rows.h"
 #include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/step_attention.h"
 #include "engine/retrieve/stopwatch.h"
@@ -22,8 +24,11 @@ Result<PagedPolicy> read_policy(PagedPolicy policy, const PlugOptions& options, 
   };
   number("decode_page", policy.page_tokens);
   number("decode_budget", policy.budget);
-  number("decode_sink", policy.sink);
-  number("decode_window", policy.window);
+  if (policy.follow_budget && policy.budget < kSmallBudget && !options.given().contains("decode_page")) policy.page_tokens = kSmallPage;
+  for (const auto& [name, rows] : {std::pair{"decode_sink", &policy.sink}, std::pair{"decode_window", &policy.window}}) {
+    number(name, *rows);
+    if (has(name) && policy.follow_budget) *rows = fixed_rows(options, table, name, policy.page_tokens);
+  }
   number("decode_dense_layers", policy.dense_layers);
   number("decode_rerank", policy.rerank);
   number("decode_reuse", policy.reuse);
@@ -129,7 +134,6 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
   std::vector<Status> status(static_cast<std::size_t>(kv_heads));
   const auto choose_head = [&](std::int64_t head) -> Status {
     const auto m = static_cast<std::size_t>(head);
-    if (!heads[m]) return {};
     const auto scores = std::span(scores_).subspan(m * of_group, of_group);
     const float* query = step.query + head * group * step.head_dim;
     if (step.compute == nullptr) QUIRE_RETURN_IF_ERROR(layer.summaries.score(static_cast<std::int32_t>(head), query, group, first, end, score_scale(step), scores.data()));
@@ -138,7 +142,15 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
     for (std::int32_t& page : choices[m].pages) page += first;
     return {};
   };
-  parallel_tasks(kv_heads, [&](std::int64_t head) { status[static_cast<std::size_t>(head)] = choose_head(head); });
+  std::vector<std::int64_t> choosing;
+  for (std::int64_t m = 0; m < kv_heads; ++m) {
+    if (heads[static_cast<std::size_t>(m)]) choosing.push_back(m);
+  }
+  const auto run = [&](std::int64_t i) { status[static_cast<std::size_t>(choosing[static_cast<std::size_t>(i)])] = choose_head(choosing[static_cast<std::size_t>(i)]); };
+  // A head for each thread, as long as there are so many; what is left, often one that turned, has all threads to itself.
+  const auto count = static_cast<std::int64_t>(choosing.size()), together = count - count % num_threads();
+  parallel_tasks(together, run);
+  for (std::int64_t i = together; i < count; ++i) run(i);
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   return {};
 }

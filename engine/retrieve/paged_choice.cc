@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine/retrieve/paged.h"
+#include "kernels/parallel.h"
 #include "kernels/row_products.h"
 #include "kernels/topk.h"
 
@@ -34,14 +35,15 @@ Result<std::vector<std::int32_t>> PagedRetriever::by_attention(const Candidates&
   }
   const auto n = static_cast<std::int64_t>(rows.size());
   weights.resize(static_cast<std::size_t>(candidates.group * n));
-  std::vector<float> shares(near.size(), 0.0f), of_pages(near.size());
+  std::vector<float> shares(near.size(), 0.0f), of_heads(static_cast<std::size_t>(candidates.group) * near.size());
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   QUIRE_RETURN_IF_ERROR(candidates.codes != nullptr
                             ? candidates.codes->score(candidates.kv_head, candidates.query, candidates.group, scale, rows, weights.data())
                             : row_scores({candidates.query, candidates.group, dim, scale, {*candidates.kv, candidates.kv_head, rows.data(), 0, n}, weights.data(), n, QueryRounding::kAllowed}));
-  for (std::int64_t h = 0; h < candidates.group; ++h) {
-    const float* weight = weights.data() + h * n;
-    exp_minus(weights.data() + h * n, n, largest(weight, n));
+  parallel_tasks(candidates.group, [&, of_group = weights.data()](std::int64_t h) {
+    float* weight = of_group + h * n;
+    float* of_pages = of_heads.data() + h * static_cast<std::int64_t>(near.size());
+    exp_minus(weight, n, largest(weight, n));
     float all = 0;
     for (std::size_t i = 0; i < near.size(); ++i) {
       const KvStretch& stretch = candidates.rows[static_cast<std::size_t>(near[i])];
@@ -49,8 +51,9 @@ Result<std::vector<std::int32_t>> PagedRetriever::by_attention(const Candidates&
       all += of_pages[i];
       weight += stretch.end - stretch.begin;
     }
-    for (std::size_t i = 0; all > 0 && i < near.size(); ++i) shares[i] += of_pages[i] / all;
-  }
+    for (std::size_t i = 0; i < near.size(); ++i) of_pages[i] = all > 0 ? of_pages[i] / all : 0.0f;
+  });
+  for (std::size_t i = 0; i < of_heads.size(); ++i) shares[i % near.size()] += of_heads[i];
   std::vector<std::int32_t> chosen = top_k_sorted(shares, policy_.selected_pages());
   for (std::int32_t& i : chosen) i = near[static_cast<std::size_t>(i)];
   return chosen;

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "engine/retrieve/fixed_rows.h"
 #include "engine/retrieve/slot_copies.h"
 #include "engine/retrieve/step_attention.h"
 #include "engine/retrieve/stopwatch.h"
@@ -40,8 +41,8 @@ std::vector<PlugOption> row_options(std::string_view budget) {
 Result<RowPolicy> read_row_policy(const PlugOptions& options, std::span<const PlugOption> table) {
   const auto number = [&](std::string_view name) { return static_cast<std::int32_t>(options.number(table, name)); };
   RowPolicy policy;
-  policy.sink = number("decode_sink");
-  policy.window = number("decode_window");
+  policy.sink = fixed_rows(options, table, "decode_sink", 1);
+  policy.window = fixed_rows(options, table, "decode_window", 1);
   policy.generated = number("decode_generated");
   policy.dense_layers = number("decode_dense_layers");
   const std::int32_t budget = number("decode_budget");

@@ -9,6 +9,7 @@
 #include "engine/retrieve/paged.h"
 #include "tests/engine/device/device_side.h"
 #include "tests/engine/retrieve/head_files.h"
+#include "tests/engine/retrieve/random_row.h"
 
 namespace quire::testing {
 namespace {
@@ -131,13 +132,6 @@ class ChosenPagesTest : public ::testing::Test {
  protected:
   static constexpr std::int32_t kLayers = 2, kHeads = 6, kKvHeads = 2, kDim = 16, kPrompt = 203;
 
-  static std::vector<float> random_row(std::uint32_t seed, std::size_t n) {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal(0, 1);
-    std::vector<float> out(n);
-    for (float& x : out) x = normal(random);
-    return out;
-  }
   static const RopeTable& rope() {
     static const RopeTable table = [] {
       RopeConfig config;

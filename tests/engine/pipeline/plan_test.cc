@@ -371,7 +371,7 @@ TEST_F(PlanTest, AFaultTurnsAContextIntoComputedTokens) {
   auto p = build("reuse");
   ASSERT_TRUE(p.ok());
   turn_into_miss(*p, 1, MissReason::kCorrupt);
-  finish_plan(facts, request, {}, *p);
+  finish_plan(facts, {}, *p);
   EXPECT_EQ(p->plan.fates.reused, 40);
   EXPECT_EQ(p->plan.fates.computed, 24);
   EXPECT_EQ(p->plan.contexts[1].miss, MissReason::kCorrupt);

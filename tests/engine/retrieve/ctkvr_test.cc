@@ -464,7 +464,7 @@ TEST(Ctkvr, OptionsThatDoNotFitAreNamed) {
   for (const char* name : {"ctkvr", "flat"}) {
     const auto retriever = std::move(*make_retriever(name));
     EXPECT_TRUE(retriever->check(PlugOptions()).ok());
-    const Status s = retriever->check(PlugOptions(RetrieverOptions{{"decode_budget", "576"}}));
+    const Status s = retriever->check(PlugOptions(RetrieverOptions{{"decode_budget", "576"}, {"decode_sink", "64"}, {"decode_window", "512"}}));
     EXPECT_EQ(s.field(), "cache.options.decode_budget");
     EXPECT_NE(s.message().find("64 of sinks and 512 of window"), std::string::npos) << s.message();
   }

@@ -1,4 +1,9 @@
 // Answers far longer than their prompt: what is attended to, what lies on the device and what is counted stay what plain loops say.
+#include <cmath>
+#include <iterator>
+#include <set>
+#include <string_view>
+
 #include "engine/retrieve/ctkvr.h"
 #include "engine/retrieve/paged.h"
 #include "tests/engine/retrieve/row_harness.h"
@@ -55,6 +60,58 @@ TEST(LongGeneration, PagesStayExactOverSixteenThousandTokens) {
   EXPECT_EQ(s.device_bytes, device_bytes);
   EXPECT_LE(s.bytes_copied, s.pages_copied * kHeadPage);
   EXPECT_GE(s.pages_copied, appended_pages * RowSequence::kLayers * RowSequence::kKvHeads) << "each page of the answer came once at least";
+}
+
+/// Of each retriever of pages: what it attends to is what it says, and no more than its budget and the pages that no choice has seen, however long the answer becomes.
+TEST(LongGeneration, PoliciesOfPagesStayWithinTheirBudget) {
+  constexpr int kTokens = 4096, kLookEvery = 256;
+  constexpr std::size_t kBudgetPages = 6, kUnseenPages = 2;
+  for (const char* name : {"quest", "arkvale", "shadowkv", "raas", "freekv"}) {
+    SCOPED_TRACE(name);
+    RowDecoding run(name, {{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "16"}, {"decode_dense_layers", "0"}});
+    ASSERT_TRUE(run.prepared.ok()) << run.prepared.to_string();
+    auto& paged = static_cast<PagedRetriever&>(*run.retriever);
+    for (int n = 0; n < kTokens; ++n) {
+      const bool look = n % kLookEvery == kLookEvery - 1;
+      std::vector<std::vector<float>> queries(RowSequence::kLayers);
+      const auto outs = run.token([&](std::int32_t layer, const std::vector<float>& q) { queries[static_cast<std::size_t>(layer)] = q; });
+      for (std::int32_t layer = 0; look && layer < RowSequence::kLayers; ++layer) {
+        const std::vector<float>& out = outs[static_cast<std::size_t>(layer)];
+        EXPECT_TRUE(std::ranges::all_of(out, [](float x) { return std::isfinite(x); })) << "token " << n;
+        std::vector<std::vector<std::int32_t>> rows;
+        for (std::int32_t m = 0; m < RowSequence::kKvHeads; ++m) {
+          const auto pages = paged.attended_pages(layer, m);
+          EXPECT_LE(pages.size(), kBudgetPages + kUnseenPages) << "token " << n;
+          EXPECT_EQ(pages.back(), (run.sequence.num_rows() - 1) / kPage) << "the page being filled";
+          rows.push_back(rows_of(pages, run.sequence.num_rows()));
+        }
+        // Those that choose with the step's own query attend to just these; freekv has chosen for the next step meanwhile.
+        if (name != std::string_view("freekv")) expect_near(out, run.sequence.attention_to(layer, queries[static_cast<std::size_t>(layer)], rows), 1e-4, "token " + std::to_string(n));
+      }
+    }
+    EXPECT_EQ(run.retriever->stats().sparse_steps, std::int64_t{kTokens} * RowSequence::kLayers);
+  }
+}
+
+TEST(LongGeneration, RaasNeverBringsBackWhatItEvicted) {
+  constexpr int kTokens = 2048;
+  RowDecoding run("raas", {{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "16"}, {"decode_dense_layers", "0"}});
+  ASSERT_TRUE(run.prepared.ok()) << run.prepared.to_string();
+  auto& paged = static_cast<PagedRetriever&>(*run.retriever);
+  std::vector<std::set<std::int32_t>> gone(RowSequence::kLayers * RowSequence::kKvHeads);
+  std::vector<std::vector<std::int32_t>> before(gone.size());
+  std::size_t evicted = 0;
+  for (int n = 0; n < kTokens; ++n) {
+    run.token([](std::int32_t, const std::vector<float>&) {});
+    for (std::size_t i = 0; i < gone.size(); ++i) {
+      const auto pages = paged.attended_pages(static_cast<std::int32_t>(i) / RowSequence::kKvHeads, static_cast<std::int32_t>(i) % RowSequence::kKvHeads);
+      std::ranges::set_difference(before[i], pages, std::inserter(gone[i], gone[i].end()));
+      for (const std::int32_t page : pages) ASSERT_FALSE(gone[i].contains(page)) << "page " << page << " at token " << n;
+      before[i] = pages;
+    }
+  }
+  for (const auto& pages : gone) evicted += pages.size();
+  EXPECT_GT(evicted, gone.size() * kTokens / kPage / 2) << "the answer is many times the budget";
 }
 
 TEST(LongGeneration, RowsStayExactWhileTheAnswerLeavesTheLocalRange) {

@@ -92,8 +92,8 @@ TEST(SimHashTest, ChancesAreThoseOfTheSample) {
   int collided = 0;
   constexpr int kPairs = 4000;
   for (int n = 0; n < kPairs; ++n) {
-    const auto a = RowSequence::random_row(static_cast<std::uint32_t>(2 * n), kDim);
-    auto b = RowSequence::random_row(static_cast<std::uint32_t>(2 * n + 1), kDim);
+    const auto a = random_row(static_cast<std::uint32_t>(2 * n), kDim);
+    auto b = random_row(static_cast<std::uint32_t>(2 * n + 1), kDim);
     double ab = 0, aa = 0;
     for (std::size_t c = 0; c < kDim; ++c) {
       ab += double{a[c]} * b[c];

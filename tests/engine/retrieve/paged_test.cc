@@ -13,6 +13,7 @@
 #include "engine/retrieve/paged.h"
 #include "engine/retrieve/step_attention.h"
 #include "kernels/attention_rows.h"
+#include "tests/engine/retrieve/random_row.h"
 
 namespace quire {
 namespace {
@@ -20,13 +21,7 @@ namespace {
 constexpr std::int32_t kLayers = 3, kHeads = 6, kKvHeads = 2, kDim = 16, kPrompt = 203;
 constexpr std::size_t kQuery = kHeads * kDim;
 
-std::vector<float> random_row(std::uint32_t seed, std::size_t n) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, 1);
-  std::vector<float> out(n);
-  for (float& x : out) x = normal(random);
-  return out;
-}
+using testing::random_row;
 
 /// Queries of one answer, and the cache it grows. The same for every retriever: random keys, queries that turn slowly and now and then at once.
 class Sequence {
@@ -510,7 +505,8 @@ TEST(Paged, OptionsThatDoNotFitAreNamed) {
   EXPECT_EQ(field("freekv", {{"decode_budget", "1000"}}), "cache.options.decode_budget");
   EXPECT_EQ(field("freekv", {{"decode_sink", "40"}}), "cache.options.decode_sink");
   EXPECT_EQ(field("freekv", {{"decode_window", "33"}}), "cache.options.decode_window");
-  EXPECT_EQ(field("freekv", {{"decode_budget", "256"}}), "cache.options.decode_budget") << "sinks and window take all of it";
+  EXPECT_EQ(field("freekv", {{"decode_budget", "256"}, {"decode_sink", "128"}, {"decode_window", "128"}}), "cache.options.decode_budget") << "sinks and window take all of it";
+  EXPECT_EQ(field("freekv", {{"decode_budget", "256"}}), "") << "what is not given leaves something to choose";
   EXPECT_EQ(field("freekv", {{"decode_budget", "1024"}}), "");
 }
 

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <map>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "engine/retrieve/step_attention.h"
 #include "engine/retrieve/transfer_lane.h"
 #include "kernels/attention_rows.h"
+#include "tests/engine/retrieve/random_row.h"
 
 namespace quire::testing {
 
@@ -98,14 +98,6 @@ class RowSequence {
     }
     const RetrieveStep s = step(layer, query, out);
     EXPECT_TRUE(attention_rows_reference({attention_args(s, s.cache->view(layer)), lists.data()}).ok());
-    return out;
-  }
-
-  static std::vector<float> random_row(std::uint32_t seed, std::size_t n) {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal(0, 1);
-    std::vector<float> out(n);
-    for (float& x : out) x = normal(random);
     return out;
   }
 

@@ -1,0 +1,59 @@
+#include "engine/engine_checks.h"
+
+namespace quire {
+namespace {
+
+constexpr std::int32_t kChunkStep = 64;  ///< prefill chunks end at block borders of every block size
+
+}  // namespace
+
+Result<WeightFormat> parse_weights(const std::string& name) {
+  if (name == "auto") return cpu_has_bf16() ? WeightFormat::kBF16 : WeightFormat::kF32;
+  if (name == "bf16") return WeightFormat::kBF16;
+  if (name == "f32") return WeightFormat::kF32;
+  if (name == "int8") return WeightFormat::kInt8;
+  if (name == "w8a8") return WeightFormat::kW8A8;
+  return Status::invalid("model.weights", "'" + name + "' is not a weight format; use auto, f32, bf16, int8 or w8a8");
+}
+
+Status check_engine_options(const EngineOptions& o) {
+  if (o.block_tokens != 0 && o.block_tokens != 16 && o.block_tokens != 32 && o.block_tokens != 64) {
+    return Status::invalid("cache.block_tokens", "must be 16, 32, 64, or 0 for a choice by length");
+  }
+  if (o.max_queue < 1) return Status::invalid("server.max_queue", "must be at least 1");
+  if (o.prefill_chunk_tokens < 0 || o.prefill_chunk_tokens % kChunkStep != 0) {
+    return Status::invalid("model.prefill_chunk_tokens", "must be a multiple of 64; 0 for a choice");
+  }
+  if (o.max_model_len < 0) return Status::invalid("model.max_model_len", "must not be negative; 0 means the model's own window");
+  if (o.working_cache_bytes < 0) return Status::invalid("model.working_cache_bytes", "must not be negative");
+  if (o.device_cache_bytes < -1) return Status::invalid("model.device_cache_bytes", "must not be negative; -1 for a choice");
+  if (o.host_cache_bytes < -1) return Status::invalid("model.host_cache_bytes", "must not be negative; -1 for a choice");
+  if (o.device_requests < 1) return Status::invalid("model.device_requests", "must be at least 1");
+  if (o.draft_wait_ms < 0) return Status::invalid("model.draft_wait_ms", "must not be negative");
+  if (o.num_threads < 0) return Status::invalid("model.threads", "must not be negative; 0 means all cores");
+  return {};
+}
+
+Status check_tokenizer(const ModelConfig& config, const Tokenizer& tokenizer, const PromptFormat& format) {
+  if (tokenizer.vocab_size() > config.vocab_size) {
+    return Status::invalid("tokenizer", "the tokenizer (" + std::string(tokenizer.description()) + ") has " + std::to_string(tokenizer.vocab_size()) +
+                                            " ids, the model's config.json says vocab_size " + std::to_string(config.vocab_size) +
+                                            ": these files do not belong together");
+  }
+  const auto fits = [&config](std::int32_t id) { return id >= 0 && id < config.vocab_size; };
+  if (tokenizer.bos_id() && !fits(*tokenizer.bos_id())) return Status::invalid("tokenizer", "its BOS id is outside the model's vocabulary");
+  for (std::int32_t id : format.stop_ids()) {
+    if (!fits(id)) return Status::invalid("tokenizer", "end-of-text id " + std::to_string(id) + " is outside the model's vocabulary");
+  }
+  return {};
+}
+
+std::vector<std::int32_t> ingest_prefix_of(const Tokenizer& tokenizer, const PromptFormat& format) {
+  const auto bos = tokenizer.bos_id();
+  if (!bos) return {};
+  const auto prefix = format.prefix();
+  const bool begins = prefix.ok() ? !prefix->empty() && prefix->front() == *bos : tokenizer.add_bos();
+  return begins ? std::vector<std::int32_t>{*bos} : std::vector<std::int32_t>{};
+}
+
+}  // namespace quire
