@@ -62,6 +62,12 @@ CURRICULA = {
         Part(0.30, {512: 0.3, 1024: 0.4, 2048: 0.3}),
         Part(0.65, {512: 0.15, 1024: 0.3, 2048: 0.45, 4096: 0.1}),
     ),
+    # For small weights that do not bind: cards in short rows until they do, then prose beside them.
+    "bind": (
+        Part(0.00, {96: 0.5, 128: 0.3, 192: 0.2}, 0.7, 0.1),
+        Part(0.40, {96: 0.2, 128: 0.3, 192: 0.3, 256: 0.2}, 0.5, 0.2),
+        Part(0.70, {128: 0.2, 256: 0.4, 512: 0.4}, 0.25, 0.2, plans=HOPS),
+    ),
     # For weights of a short window: the same to longer rows, with time for another RoPE base before they come.
     "extend": (
         Part(0.00, {256: 0.3, 512: 0.5, 1024: 0.2}),
