@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "kernels/parallel.h"
+
 namespace quire {
 namespace {
 
@@ -60,6 +62,7 @@ TransferLane::Outcome TransferLane::wait(const Ticket& ticket) {
 }
 
 void TransferLane::run(Stream& stream) {
+  set_num_threads(1);  // the cores, and the one team of helpers, are the computation's
   std::unique_lock lock(mu_);
   while (true) {
     stream.work.wait(lock, [&] { return stopping_ || !stream.queue.empty(); });
