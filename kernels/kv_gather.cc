@@ -12,8 +12,8 @@
 namespace quire {
 namespace {
 
-constexpr std::int64_t kFetchAhead = 16;           // moves
-constexpr std::int64_t kBytesEach = 64 << 10;      // of a piece of work for one core
+constexpr std::int64_t kFetchAhead = 16;       // moves
+constexpr std::int64_t kBytesEach = 64 << 10;  // of a piece of work for one core
 
 template <class View>
 auto* row_of(const View& kv, std::int32_t head, std::int64_t row) {
@@ -48,19 +48,37 @@ void copy_run(const KvGatherArgs& a, std::int32_t head, std::int64_t from, std::
   }
 }
 
-/// Rows lie anywhere: those that come next are fetched meanwhile.
-void prefetch(const KvGatherArgs& a, const KvMove& next, std::int64_t row_bytes) {
-  const std::byte* const row = row_of(a.src, next.head, next.from);
-  for (std::int64_t at = 0; at < row_bytes; at += 64) {
-    __builtin_prefetch(row + at);
-    __builtin_prefetch(row + a.src.kv_stride + at);
+/// One row of K and V on each side.
+template <std::int64_t kRowBytes>
+void copy_row(const std::byte* from, std::int64_t from_kv, std::byte* to, std::int64_t to_kv, std::int64_t row_bytes) {
+  const std::int64_t bytes = kRowBytes > 0 ? kRowBytes : row_bytes;
+  copy_pieces(to, from, bytes);
+  copy_pieces(to + to_kv, from + from_kv, bytes);
+}
+
+/// Moves of single rows. They lie anywhere: those that come next are fetched meanwhile. The arguments are copies: what is stored through bytes may be anything to the compiler.
+template <std::int64_t kRowBytes>
+void copy_single_rows(const KvView src, const MutableKvView dst, const KvMove* moves, std::int64_t n, std::int64_t row_bytes) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (i + kFetchAhead < n) {
+      const std::byte* const next = row_of(src, moves[i + kFetchAhead].head, moves[i + kFetchAhead].from);
+      for (std::int64_t at = 0; at < (kRowBytes > 0 ? kRowBytes : row_bytes); at += 64) {
+        __builtin_prefetch(next + at);
+        __builtin_prefetch(next + src.kv_stride + at);
+      }
+    }
+    copy_row<kRowBytes>(row_of(src, moves[i].head, moves[i].from), src.kv_stride, row_of(dst, moves[i].head, moves[i].to), dst.kv_stride, row_bytes);
   }
 }
 
 void copy_moves(const KvGatherArgs& a, std::int64_t begin, std::int64_t end) {
   const std::int64_t row_bytes = a.src.head_dim * static_cast<std::int64_t>(dtype_bytes(a.src.dtype));
+  if (a.most_rows == 1) {
+    const auto copy = row_bytes == 128 ? copy_single_rows<128> : row_bytes == 256 ? copy_single_rows<256> : copy_single_rows<0>;
+    copy(a.src, a.dst, a.moves + begin, end - begin, row_bytes);
+    return;
+  }
   for (std::int64_t i = begin; i < end; ++i) {
-    if (i + kFetchAhead < end) prefetch(a, a.moves[i + kFetchAhead], row_bytes);
     const KvMove& move = a.moves[i];
     for (std::int64_t done = 0; done < move.rows;) {
       const std::int64_t from = move.from + done, to = move.to + done;
@@ -94,7 +112,7 @@ Status kv_gather(const KvGatherArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_gather(a));
   for (std::int64_t i = 0; i < a.num_moves; ++i) {
     const KvMove& m = a.moves[i];
-    const bool fits = m.head >= 0 && m.head < a.src.num_kv_heads && m.rows >= 0 && m.rows <= a.most_rows && m.from >= 0 && m.to >= 0 && m.from <= a.src.num_rows - m.rows && m.to <= a.dst.num_rows - m.rows;
+    const bool fits = m.head >= 0 && m.head < a.src.num_kv_heads && m.rows >= 1 && m.rows <= a.most_rows && m.from >= 0 && m.to >= 0 && m.from <= a.src.num_rows - m.rows && m.to <= a.dst.num_rows - m.rows;
     if (!fits) return Status::invalid("moves", "move " + std::to_string(i) + " of " + std::to_string(m.rows) + " rows from " + std::to_string(m.from) + " to " + std::to_string(m.to) + " of KV head " + std::to_string(m.head) + " is outside the caches");
   }
   const std::int64_t move_bytes = 2 * std::int64_t{a.most_rows} * a.src.head_dim * static_cast<std::int64_t>(dtype_bytes(a.src.dtype));

@@ -8,7 +8,7 @@
 
 namespace quire {
 
-/// Rows [from, from + rows) of one KV head become rows [to, to + rows).
+/// Rows [from, from + rows) of one KV head become rows [to, to + rows); one row at least.
 struct KvMove {
   std::int32_t head, from, to, rows;
   bool operator==(const KvMove&) const = default;

@@ -79,7 +79,6 @@ Result<KvGatherArgs> DeviceHooks::staged(const KvGatherArgs& args) {
     out.insert(out.end(), pages + first, pages + last + 1);
   };
   for (KvMove& move : moves) {
-    if (move.rows == 0) continue;
     pages_of(args.src.pages, move.from, move.rows, sources);
     pages_of(args.dst.pages, move.to, move.rows, targets);
   }

@@ -214,7 +214,7 @@ Status PagedRetriever::start_copies(Layer& layer, const KvView& kv, std::vector<
   }
   const CopyLanes lanes = copy_lanes(input_);
   if (!in_background) return SlotCopies::bring(lanes, kv, layer.resident->slots(), moves);
-  return layer.lane.bring_beside(lanes, kv, layer.resident->slots(), moves, std::numeric_limits<std::int32_t>::max(), stats_);
+  return layer.lane.bring_beside(lanes, kv, layer.resident->slots(), std::make_shared<const std::vector<KvMove>>(std::move(moves)), std::numeric_limits<std::int32_t>::max(), stats_);
 }
 
 /// Gives the layer slots; all that it wants is brought then.

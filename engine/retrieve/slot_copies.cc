@@ -26,24 +26,28 @@ Status SlotCopies::bring(const CopyLanes& lanes, const KvView& cache, const Muta
   return lanes.hooks != nullptr ? lanes.hooks->gather_rows(args) : kv_gather(args);
 }
 
-Status SlotCopies::bring_beside(const CopyLanes& lanes, const KvView& cache, const MutableKvView& slots, const std::vector<KvMove>& moves, std::int32_t streams, RetrieveStats& stats) {
-  if (moves.empty()) return {};
+Status SlotCopies::bring_beside(const CopyLanes& lanes, const KvView& cache, const MutableKvView& slots, MoveList moves, std::int32_t streams, RetrieveStats& stats) {
+  if (moves->empty()) return {};
   if (lanes.hooks != nullptr) {
-    QUIRE_ASSIGN_OR_RETURN(beside_, lanes.hooks->gather_beside(gather(cache, slots, moves)));
+    QUIRE_ASSIGN_OR_RETURN(beside_, lanes.hooks->gather_beside(gather(cache, slots, *moves)));
     ++stats.copies;
     return {};
   }
-  if (lanes.transfers == nullptr) return bring(lanes, cache, slots, moves);
+  if (lanes.transfers == nullptr) return bring(lanes, cache, slots, *moves);
   const auto pages = std::make_shared<const std::vector<const void*>>(cache.pages, cache.pages + (cache.num_rows + kPageTokens - 1) / kPageTokens);
   streams = std::min(streams, lanes.transfers->num_streams());
   for (std::int32_t stream = 0; stream < streams; ++stream) {
-    std::vector<KvMove> mine;
-    std::ranges::copy_if(moves, std::back_inserter(mine), [&](const KvMove& move) { return move.head % streams == stream; });
-    if (mine.empty()) continue;
+    MoveList mine = moves;
+    if (streams > 1) {
+      auto some = std::make_shared<std::vector<KvMove>>();
+      std::ranges::copy_if(*moves, std::back_inserter(*some), [&](const KvMove& move) { return move.head % streams == stream; });
+      mine = std::move(some);
+    }
+    if (mine->empty()) continue;
     auto copy = [mine = std::move(mine), cache, slots, pages] {
       KvView from = cache;
       from.pages = pages->data();
-      return kv_gather(gather(from, slots, mine));
+      return kv_gather(gather(from, slots, *mine));
     };
     pending_.push_back(lanes.transfers->submit(std::move(copy), stream));
     ++stats.copies;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/cache/working_cache.h"
@@ -22,6 +23,9 @@ struct CopyLanes {
 };
 CopyLanes copy_lanes(const RetrieveInput& input);
 
+/// What a layer's copies are; layers that want the same share one.
+using MoveList = std::shared_ptr<const std::vector<KvMove>>;
+
 /// Of one layer. Threads: the engine thread.
 class SlotCopies {
  public:
@@ -29,7 +33,7 @@ class SlotCopies {
   static Status bring(const CopyLanes& lanes, const KvView& cache, const MutableKvView& slots, const std::vector<KvMove>& moves);
   /// Beside the computation: wait() comes before the next use of the slots, of what they are copied from, and of this object's bring_beside(). On the host heads take turns in `streams` of the lane's streams. Pages of the cache stay where
   /// they are while rows are added behind them; their list may not.
-  Status bring_beside(const CopyLanes& lanes, const KvView& cache, const MutableKvView& slots, const std::vector<KvMove>& moves, std::int32_t streams, RetrieveStats& stats);
+  Status bring_beside(const CopyLanes& lanes, const KvView& cache, const MutableKvView& slots, MoveList moves, std::int32_t streams, RetrieveStats& stats);
   /// The host waits for copies of lanes; on a device what is enqueued from now on runs after them, and nobody waits.
   Status wait(const CopyLanes& lanes, RetrieveStats& stats);
 

@@ -45,6 +45,17 @@ Result<std::vector<std::int32_t>> tokens_of_rows(std::span<const std::int32_t> r
   return out;
 }
 
+MoveList moves_of(const std::vector<std::vector<SlotLoad>>& loads) {
+  auto moves = std::make_shared<std::vector<KvMove>>();
+  std::size_t rows = 0;
+  for (const auto& of_head : loads) rows += of_head.size();
+  moves->reserve(rows);
+  for (std::size_t m = 0; m < loads.size(); ++m) {
+    for (const SlotLoad& load : loads[m]) moves->push_back({static_cast<std::int32_t>(m), load.row, load.slot, 1});
+  }
+  return moves;
+}
+
 /// All rows wanted but the last, which is the step's own, and their slots.
 std::vector<std::vector<SlotLoad>> everything(std::span<const std::vector<std::int32_t>> rows, std::span<const SlotMap> maps) {
   std::vector<std::vector<SlotLoad>> loads(rows.size());
@@ -234,21 +245,20 @@ Status SpeContextRetriever::begin_device() {
 /// What the layer's slots lack, by the time its attend() runs.
 Status SpeContextRetriever::bring(std::int32_t index) {
   Layer& layer = layers_[at(index)];
-  const Group& group = groups_[layer.group];
+  Group& group = groups_[layer.group];
   if (!group.sparse || !layer.slots) return {};
-  std::vector<std::vector<SlotLoad>> loads = layer.empty_slots || !elastic_ ? everything(group.rows, group.maps) : group.loads;
-  layer.empty_slots = false;
-  std::int64_t rows = 0;
-  for (std::size_t m = 0; m < loads.size(); ++m) {
-    rows += static_cast<std::int64_t>(loads[m].size());
-    stats_.rows_wanted += static_cast<std::int64_t>(group.rows[m].size()) - 1;  // the step's own row is appended
+  MoveList moves;
+  if (layer.empty_slots || !elastic_) {
+    moves = moves_of(everything(group.rows, group.maps));
+  } else {
+    if (group.moves == nullptr) group.moves = moves_of(group.loads);
+    moves = group.moves;
   }
+  layer.empty_slots = false;
+  const auto rows = static_cast<std::int64_t>(moves->size());
+  for (const auto& of_head : group.rows) stats_.rows_wanted += static_cast<std::int64_t>(of_head.size()) - 1;  // the step's own row is appended
   stats_.rows_copied += rows;
   stats_.bytes_copied += rows * layer.slots->row_bytes();
-  std::vector<KvMove> moves;
-  for (std::size_t m = 0; m < loads.size(); ++m) {
-    for (const SlotLoad& load : loads[m]) moves.push_back({static_cast<std::int32_t>(m), load.row, load.slot, 1});
-  }
   return layer.lane.bring_beside(copy_lanes(input_), input_.cache->view(index), layer.slots->slots(), moves, 1, stats_);
 }
 

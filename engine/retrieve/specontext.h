@@ -62,6 +62,7 @@ class SpeContextRetriever final : public Retriever {
     std::vector<std::vector<std::int32_t>> rows;     ///< [num_kv_heads] chosen for this step
     std::vector<SlotMap> maps;                       ///< [num_kv_heads], empty before the first sparse step
     std::vector<std::vector<SlotLoad>> loads;        ///< [num_kv_heads] of this step, without the row of the step itself
+    MoveList moves;                                  ///< the same for all layers that were there before; null: none has asked yet
   };
   struct Layer {
     std::size_t group = 0;

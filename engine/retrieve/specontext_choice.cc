@@ -108,6 +108,7 @@ void SpeContextRetriever::move_window(Group& group) const {
 
 /// Slots for the group's rows.
 void SpeContextRetriever::place(Group& group) {
+  group.moves.reset();
   parallel_tasks(static_cast<std::int64_t>(group.rows.size()), [&](std::int64_t head) {
     const std::size_t m = at(head);
     group.loads[m].clear();

@@ -103,7 +103,7 @@ TEST(CudaParity, GatherSaysWhatIsWrong) {
   EXPECT_EQ(field([&](KvGatherArgs& a) { a.num_moves = -1; }), "num_moves");
   EXPECT_EQ(field([&](KvGatherArgs& a) { a.most_rows = 0; }), "most_rows");
   EXPECT_EQ(field([&](KvGatherArgs& a) { a.src.token_stride += 2; }), "strides");
-  for (const KvMove& wrong : {KvMove{2, 0, 0, 1}, KvMove{-1, 0, 0, 1}, KvMove{0, 17, 0, 4}, KvMove{0, 0, 18, 3}, KvMove{0, 0, 0, 6}, KvMove{0, -1, 0, 1}}) {
+  for (const KvMove& wrong : {KvMove{2, 0, 0, 1}, KvMove{-1, 0, 0, 1}, KvMove{0, 17, 0, 4}, KvMove{0, 0, 18, 3}, KvMove{0, 0, 0, 6}, KvMove{0, -1, 0, 1}, KvMove{0, 0, 0, 0}}) {
     const std::vector<std::byte> before = to.memory();
     EXPECT_EQ(field([&](KvGatherArgs& a) { a.moves = &wrong; }), "moves");
     EXPECT_EQ(to.memory(), before);
