@@ -145,28 +145,32 @@ void DecodeBatch::hand_out_hidden() {
 }
 
 /// The step's rows go to the last pages of their caches, which together look like one.
+/// One call for each layout of pages in use: layers that have left a device lie as their request's retriever wants them.
 Status DecodeBatch::write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv) {
-  from_.clear();
-  dst_rows_.clear();
-  write_positions_.clear();
-  pages_.clear();
-  MutableKvView all{};
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const DecodeRow& row = *rows[i];
-    if (!row.status.ok()) continue;
-    const auto last = static_cast<std::int32_t>(row.cache->num_rows(layer) - 1);
-    QUIRE_ASSIGN_OR_RETURN(all, row.cache->writable(layer, std::span(&last, 1)));
-    from_.push_back(static_cast<std::int32_t>(i));
-    dst_rows_.push_back(static_cast<std::int32_t>(pages_.size()) * kPageTokens + last % kPageTokens);
-    write_positions_.push_back(row.position);
-    pages_.push_back(all.pages[last / kPageTokens]);
+  for (const PageLayout layout : {PageLayout::kHeadPages, PageLayout::kTokenGranules, PageLayout::kSplit}) {
+    from_.clear();
+    dst_rows_.clear();
+    write_positions_.clear();
+    pages_.clear();
+    MutableKvView all{};
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const DecodeRow& row = *rows[i];
+      if (!row.status.ok() || row.cache->layout(layer) != layout) continue;
+      const auto last = static_cast<std::int32_t>(row.cache->num_rows(layer) - 1);
+      QUIRE_ASSIGN_OR_RETURN(all, row.cache->writable(layer, std::span(&last, 1)));
+      from_.push_back(static_cast<std::int32_t>(i));
+      dst_rows_.push_back(static_cast<std::int32_t>(pages_.size()) * kPageTokens + last % kPageTokens);
+      write_positions_.push_back(row.position);
+      pages_.push_back(all.pages[last / kPageTokens]);
+    }
+    if (from_.empty()) continue;
+    all.pages = pages_.data();
+    all.num_rows = static_cast<std::int64_t>(pages_.size()) * kPageTokens;
+    // Rounded before RoPE, exactly as stored KV is.
+    QUIRE_RETURN_IF_ERROR(compute_.write_rows(model_.rope(), {.k = qkv.k, .v = qkv.v, .ld = qkv.ld, .from = from_, .positions = write_positions_, .dst_rows = dst_rows_,
+                                                              .raw_dtype = model_.options().kv_dtype, .dst = all}));
   }
-  if (from_.empty()) return {};
-  all.pages = pages_.data();
-  all.num_rows = static_cast<std::int64_t>(pages_.size()) * kPageTokens;
-  // Rounded before RoPE, exactly as stored KV is.
-  return compute_.write_rows(model_.rope(), {.k = qkv.k, .v = qkv.v, .ld = qkv.ld, .from = from_, .positions = write_positions_, .dst_rows = dst_rows_,
-                                             .raw_dtype = model_.options().kv_dtype, .dst = all});
+  return {};
 }
 
 AttentionArgs DecodeBatch::attention_args(std::int64_t first, std::int64_t rows) {
