@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <thread>
 
 #include "engine/cache/working_cache.h"
 #include "engine/model/hook_compute.h"
@@ -131,6 +132,26 @@ TEST_F(DeviceOffloadTest, APromptLargerThanTheDevicesPartIsAnswered) {
     SCOPED_TRACE(name);
     const auto edit = name == std::string("dense") ? std::function<void(QueryRequest&)>() : by(name);
     EXPECT_EQ(ask(*device, "recompute", 5, edit).ids, ask(*cpu, "recompute", 5, edit).ids);
+  }
+}
+
+/// Sequences of one batch whose layers lie in different layouts, and one whose layers stay.
+TEST_F(DeviceOffloadTest, ABatchMayHoldEveryLayout) {
+  const auto device = side(model_.path(), "device", make_device_compute(simt::make_emulated_ops()), kShort);
+  const std::vector<std::string> names = {"dense", "specontext", "freekv", "ctkvr"};
+  std::vector<Outcome> alone(names.size()), together(names.size());
+  const auto asked = [&](std::size_t i) {
+    QueryRequest r = request(*device, "reuse", 8);
+    if (names[i] != "dense") by(names[i])(r);
+    return r;
+  };
+  for (std::size_t i = 0; i < names.size(); ++i) alone[i] = run_query(*device->engine, asked(i));
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < names.size(); ++i) threads.emplace_back([&, i] { together[i] = run_query(*device->engine, asked(i)); });
+  for (std::thread& t : threads) t.join();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    EXPECT_TRUE(together[i].status.ok()) << together[i].status.to_string();
+    EXPECT_EQ(together[i].ids, alone[i].ids) << names[i];
   }
 }
 
