@@ -163,6 +163,7 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   facts.device.weight_bytes = model_->decode_weight_bytes();
   facts.device.row_bytes = pool_->format().page_bytes() / kPageTokens;
   facts.device.num_layers = config.num_layers;
+  if (memory != nullptr) facts.choosing = RetrieveShape{.num_layers = config.num_layers, .num_heads = config.num_heads, .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim};
   core_.transfers = &transfers_;
   core_.stop_ids = format_.stop_ids();
   core_.stop_strings = format_.stop_strings();
@@ -226,6 +227,7 @@ Status EngineImpl::make_head(const EngineOptions& options) {
   head_ = std::move(*loaded);
   core_.head = head_.get();
   core_.facts.retrieval_head = true;
+  if (core_.facts.choosing) core_.facts.choosing->head = head_.get();
   info_.retrieval_head_path = options.retrieval_head_path;
   return {};
 }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 
 #include "cachestore/key.h"
 #include "engine/pipeline/kv_layout.h"
+#include "engine/retrieve/choosing_need.h"
 #include "engine/retrieve/device_facts.h"
 #include "engine/select/stable_layers.h"
 #include "kernels/base/dtype.h"
@@ -32,6 +34,10 @@ struct EngineFacts {
   bool retrieval_head = false;                 ///< one is loaded
   std::int64_t draft_window = 0;               ///< of a draft that can choose rows in place of a head: the model's tokens, on the host; 0: there is none
   DeviceFacts device;                          ///< for cache.decode `auto`
+  std::optional<RetrieveShape> choosing;       ///< of a device that computes; none: the host does
+
+  /// Of the device: for one of the requests that share it; 0: no limit.
+  std::int64_t device_part() const { return device.cache_bytes / device.requests; }
 };
 
 /// Three anchor blocks should stay near an eighth of the context: 16 up to 575 tokens, 32 up to 1151, then 64.

@@ -62,25 +62,32 @@ std::string dense_because(const QueryPlan& qp) {
   return {};
 }
 
+/// Whether a request's part of the device holds what the retriever needs with every layer on the host: the budget, and what it is chosen by.
+bool has_room(const EngineFacts& facts, const Retriever& retriever, const PlugOptions& options, std::int64_t num_contexts, const DecodeInput& input) {
+  constexpr std::int64_t kRoundedUp = 64;  // to whole pages, and those that are being filled
+  const std::int64_t part = facts.device_part(), budget = retriever.uses_device() ? (input.budget + kRoundedUp) * facts.device.num_layers * facts.device.row_bytes : 0;
+  return part == 0 || budget + choosing_bytes(facts.choosing, retriever, options, num_contexts, input.rows) <= part;
+}
+
 /// What a decode step attends to, where the request leaves that to the service.
 Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
   Plan& plan = qp.plan;
   plan.decode = request.cache.decode;
   if (plan.decode != "auto") return {};
-  std::vector<std::string> names;
-  for (const std::string& name : retriever_names()) {
-    // Sinks and windows differ: some can do nothing with a small budget, or with one that is no whole number of their pages.
-    QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(name));
-    if (retriever->check(plan.options).ok()) names.push_back(name);
-  }
   DecodeInput input;
   const double kept = static_cast<double>(plan.document_tokens) * qp.strategy.typical_load;
   input.rows = plan.prefix_tokens + plan.suffix_tokens + static_cast<std::int64_t>(kept) + request.sampling.max_tokens;
   input.budget = static_cast<std::int64_t>(plan.options.number(auto_decode_options(), "decode_budget"));
   input.dense_because = dense_because(qp);
   input.head = facts.retrieval_head;
-  input.names = names;
   input.device = facts.device;
+  std::vector<std::string> names;
+  for (const std::string& name : retriever_names()) {
+    // Sinks and windows differ: some can do nothing with a small budget, or with one that is no whole number of their pages.
+    QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(name));
+    if (has_room(facts, *retriever, plan.options, std::ssize(request.contexts), input) && retriever->check(plan.options).ok()) names.push_back(name);
+  }
+  input.names = names;
   DecodeChoice choice = choose_decode(input);
   plan.decode = std::move(choice.decode);
   plan.decode_reason = std::move(choice.reason);

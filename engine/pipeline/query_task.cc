@@ -336,6 +336,7 @@ Status QueryTask::prepare_retriever() {
   retrieve.head = run_.core.head;
   if (retrieve.head == nullptr && facts.draft_window > 0) retrieve.draft = &run_.core.draft->reader();
   retrieve.prompt = run_.head_track.get();
+  QUIRE_RETURN_IF_ERROR(check_choosing());
   QUIRE_RETURN_IF_ERROR(run_.retriever->prepare(retrieve));
   run_.head_track.reset();
   run_.queries.reset();

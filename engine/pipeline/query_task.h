@@ -107,6 +107,9 @@ class QueryTask {
   Status take_shared_front();
   bool has_own_work() const;
   bool may_use_device() const;
+  std::int64_t most_rows() const;
+  std::int64_t choosing_bytes() const;
+  Status check_choosing() const;
   bool waits_for_draft() const;
   /// The rows in front of the question are yet to be computed again, if the strategy does so.
   bool recomputes_next() const { return assembly_->before_question() && !recompute_done_; }

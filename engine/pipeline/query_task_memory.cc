@@ -1,5 +1,6 @@
 // What a query holds and may come to hold, and how it makes room for others.
 #include <algorithm>
+#include <string>
 
 #include "engine/pipeline/query_task.h"
 #include "engine/retrieve/device_pool.h"
@@ -54,17 +55,38 @@ std::int64_t QueryTask::next_row_bytes() const {
   return pages * run_.core.pool->format().page_bytes();
 }
 
-std::int64_t QueryTask::device_bytes() const {
-  const std::int64_t most = run_.core.device->max_bytes();
-  if (most == 0 || stage_ == Stage::kDone || !may_use_device()) return 0;
-  const std::int64_t part = most / run_.core.device_requests;
-  // Never more than everything on the device, and what is chosen by beside it; a few pages for what is rounded up.
-  const KvShape& shape = run_.core.facts.shape;
+/// Of the cache at the answer's end.
+std::int64_t QueryTask::most_rows() const {
   std::size_t prompt = run_.request.prefix_ids.size() + run_.request.suffix_ids.size();
   for (const QueryContext& c : run_.request.contexts) prompt += c.token_ids.size();
-  const std::int64_t rows = static_cast<std::int64_t>(prompt) + run_.request.sampling.max_tokens + 64 * kPageTokens;
+  return static_cast<std::int64_t>(prompt) + run_.request.sampling.max_tokens;
+}
+
+/// Of a device that computes; once the plan is made.
+std::int64_t QueryTask::choosing_bytes() const {
+  return quire::choosing_bytes(run_.core.facts.choosing, *run_.retriever, run_.plan.plan.options, std::ssize(run_.request.contexts), most_rows());
+}
+
+std::int64_t QueryTask::device_bytes() const {
+  const EngineFacts& facts = run_.core.facts;
+  if (run_.core.device->max_bytes() == 0 || stage_ == Stage::kDone) return 0;
+  const std::int64_t part = facts.device_part();
+  if (!run_.retriever && facts.choosing) return part;
+  const std::int64_t choosing = run_.retriever ? choosing_bytes() : 0;
+  if (!may_use_device()) return std::min(part, choosing);
+  // Never more than everything on the device, and what is chosen by beside it; a few pages for what is rounded up.
   const std::int64_t keys = run_.core.head != nullptr ? run_.core.head->config().key_dim() * static_cast<std::int64_t>(sizeof(float)) : 0;
-  return std::min(part, rows * (shape.num_layers * run_.core.pool->format().page_bytes() / kPageTokens + keys));
+  return std::min(part, choosing + (most_rows() + 64 * kPageTokens) * (facts.shape.num_layers * run_.core.pool->format().page_bytes() / kPageTokens + keys));
+}
+
+/// Waiting would not help a request whose choosing needs more than its part of the device.
+Status QueryTask::check_choosing() const {
+  const EngineFacts& facts = run_.core.facts;
+  const std::int64_t needed = choosing_bytes(), part = facts.device_part();
+  if (part == 0 || needed <= part) return {};
+  return Status::invalid("cache.decode", "what " + std::string(run_.retriever->name()) + " chooses by needs up to " + std::to_string(needed) + " bytes of device memory for " + std::to_string(most_rows()) +
+                                             " tokens, a request has one of " + std::to_string(facts.device.requests) + " parts (model.device_requests) of " +
+                                             std::to_string(facts.device.cache_bytes) + " (model.device_cache_bytes); raise the part, or use dense");
 }
 
 /// Before the plan is made, as far as the request says.

@@ -43,6 +43,18 @@ std::int64_t usual_list(std::int64_t chosen) { return std::max(chosen, std::min(
 
 std::int32_t whole_pages(std::int32_t rows) { return (rows + kFallbackPage - 1) / kFallbackPage * kFallbackPage; }
 
+/// freekv for as many tokens a step.
+std::unique_ptr<PagedRetriever> pages_instead(const RowPolicy& policy) {
+  PagedPolicy pages;
+  pages.page_tokens = kFallbackPage;
+  pages.sink = whole_pages(policy.sink);
+  pages.window = whole_pages(policy.window);
+  pages.budget = pages.sink + pages.window + whole_pages(policy.chosen);
+  pages.dense_layers = policy.dense_layers;
+  pages.tau = 0.8;
+  return std::make_unique<PagedRetriever>("freekv", pages, std::span<const PlugOption>());
+}
+
 }  // namespace
 
 std::span<const PlugOption> CtkvrRetriever::options() const { return table(); }
@@ -62,6 +74,7 @@ Result<RowPolicy> CtkvrRetriever::read(const PlugOptions& options) {
   settings_.centroids = wished(options, input().prompt_tokens);
   settings_.least_centroids = std::min(number("decode_least_centroids"), number("decode_centroids") > 0 ? number("decode_centroids") : kMostCentroids);
   fallback_.reset();
+  there_ = DeviceChoice(memory_there());
   indexes_.clear();
   heads_ = std::vector<Head>(at(input().num_kv_heads));
   choices_.assign(at(input().num_layers), {});
@@ -96,7 +109,7 @@ Status CtkvrRetriever::index(const RetrieveInput& input) {
   indexes_.resize(at(input.num_layers));
   codes_ = std::vector<KeyCodes>(at(input.num_layers));
   if (input.compute != nullptr) {
-    QUIRE_RETURN_IF_ERROR(ones_.reserve(input.compute->memory(), input.head_dim));
+    QUIRE_RETURN_IF_ERROR(ones_.reserve(memory_there(), input.head_dim));
     QUIRE_RETURN_IF_ERROR(input.compute->settle());
     std::fill_n(ones_.data(), input.head_dim, 1.0f);
   }
@@ -110,13 +123,27 @@ Status CtkvrRetriever::index(const RetrieveInput& input) {
     build.host = prompt_host(layer);
     build.list_rows = std::min(settings_.list_rows, build.host.end - build.host.begin);
     build.num_centroids = settings_.centroids;
-    if (input.compute != nullptr) build.memory = input.compute->memory();
+    if (input.compute != nullptr) build.memory = memory_there();
     QUIRE_ASSIGN_OR_RETURN(indexes_[at(layer)], CentroidIndex::build(*input.device, build));
     stats_.device_bytes += indexes_[at(layer)]->device_bytes();
     if (settings_.rerank && KeyCodes::pay(build.kv)) QUIRE_RETURN_IF_ERROR(codes_[at(layer)].extend(build.kv, build.host.end));
     input.queries->release(layer);
   }
   return {};
+}
+
+ChoosingNeed CtkvrRetriever::choosing_need(const PlugOptions& options, const RetrieveShape& shape) const {
+  const auto policy = read_row_policy(options, table());
+  if (!policy.ok()) return {};
+  const auto bytes = [](std::int64_t n, std::size_t size) { return n * static_cast<std::int64_t>(size); };
+  const auto asked = static_cast<std::int64_t>(options.number(table(), "decode_centroids")), probes = static_cast<std::int64_t>(options.number(table(), "decode_probes"));
+  const std::int64_t n = asked > 0 ? asked : kMostCentroids, layers = std::max(0, shape.num_layers - policy->dense_layers), lists = layers * shape.num_kv_heads * n;
+  // A bit for each row in each list, in whole words.
+  ChoosingNeed need{layers * CentroidIndex::device_bytes_for(shape.num_heads, shape.head_dim, n) + bytes(lists, sizeof(std::uint64_t)), (lists + 7) / 8};
+  need += DeviceChoice::need(shape, 0, n, 0);
+  need.fixed_bytes += bytes(shape.head_dim + std::int64_t{shape.num_heads} * shape.head_dim, sizeof(float)) + bytes(shape.num_kv_heads * probes, sizeof(std::int32_t));
+  const ChoosingNeed instead = pages_instead(*policy)->choosing_need(PlugOptions(), shape);
+  return {std::max(need.fixed_bytes, instead.fixed_bytes), std::max(need.row_bytes, instead.row_bytes)};
 }
 
 /// Waiting would not help a request whose centroids its part of the device can never hold. An index may be as large as what it indexes, twice over.
@@ -141,14 +168,7 @@ Status CtkvrRetriever::check_memory(const RetrieveInput& input) const {
 
 /// With too few centroids lists would miss what matters: pages, for as many tokens a step.
 Status CtkvrRetriever::fall_back(const RetrieveInput& input, std::int64_t available) {
-  PagedPolicy pages;
-  pages.page_tokens = kFallbackPage;
-  pages.sink = whole_pages(policy().sink);
-  pages.window = whole_pages(policy().window);
-  pages.budget = pages.sink + pages.window + whole_pages(policy().chosen);
-  pages.dense_layers = policy().dense_layers;
-  pages.tau = 0.8;
-  fallback_ = std::make_unique<PagedRetriever>("freekv", pages, std::span<const PlugOption>());
+  fallback_ = pages_instead(policy());
   note_ = std::to_string(available) + " queries of the prompt were at hand and " + std::to_string(settings_.least_centroids) + " are needed (decode_least_centroids): freekv decoded";
   return fallback_->prepare(input);
 }
@@ -170,9 +190,9 @@ Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
   HookCompute& hooks = *compute.hooks();
   const std::int32_t kv_heads = input().num_kv_heads;
   const std::int64_t n = index.num_centroids(), probes = std::min(settings_.probes, n), values = kv_heads * index.list_words(), bytes = values * static_cast<std::int64_t>(sizeof(std::uint64_t));
-  QUIRE_RETURN_IF_ERROR(normalised_.reserve(compute.memory(), std::int64_t{step.num_heads} * step.head_dim));
-  QUIRE_RETURN_IF_ERROR(nearest_.reserve(compute.memory(), kv_heads * probes));
-  QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(compute, step.num_heads, n));
+  QUIRE_RETURN_IF_ERROR(normalised_.reserve(memory_there(), std::int64_t{step.num_heads} * step.head_dim));
+  QUIRE_RETURN_IF_ERROR(nearest_.reserve(memory_there(), kv_heads * probes));
+  QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(step.num_heads, n));
   // Cosines but for a factor that all heads have in common.
   QUIRE_RETURN_IF_ERROR(compute.norm({.x = step.query, .weight = ones_.data(), .out = normalised_.data(), .rows = step.num_heads, .dim = step.head_dim, .eps = kLeastSquare}));
   QUIRE_RETURN_IF_ERROR(hooks.key_products({.q = normalised_.data(), .num_heads = step.num_heads, .scale = 1.0f, .kv = index.centroids(), .first_row = 0, .num_rows = n, .scores = scores, .ld_scores = n}));
@@ -192,7 +212,7 @@ void CtkvrRetriever::settle() {
 }
 
 RetrieveStats CtkvrRetriever::stats() const {
-  RetrieveStats stats = fallback_ ? fallback_->stats() : stats_;
+  RetrieveStats stats = fallback_ ? fallback_->stats() : RowRetriever::stats();
   stats.note = note_;
   return stats;
 }

@@ -27,6 +27,7 @@ class CtkvrRetriever final : public RowRetriever {
   std::span<const PlugOption> options() const override;
   Status check(const PlugOptions& options) const override;
   bool uses_device() const override { return true; }
+  ChoosingNeed choosing_need(const PlugOptions& options, const RetrieveShape& shape) const override;
   QueryWish queries_wanted(const PlugOptions& options, std::int64_t prompt_tokens) const override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
   /// Where centroids lie on a device attend() waits itself, once, for the rows that lists name and for the query.

@@ -22,9 +22,17 @@ class FlatRetriever final : public RowRetriever {
   std::string_view name() const override { return "flat"; }
   std::span<const PlugOption> options() const override { return table(); }
   Status check(const PlugOptions& options) const override { return read_row_policy(options, table()).status(); }
+  ChoosingNeed choosing_need(const PlugOptions& options, const RetrieveShape& shape) const override {
+    const auto policy = read_row_policy(options, table());
+    if (!policy.ok()) return {};
+    ChoosingNeed need = DeviceChoice::need(shape, 1, 0, policy->sink + policy->chosen + most_local(*policy));
+    need.fixed_bytes += shape.num_kv_heads * std::int64_t{policy->chosen} * static_cast<std::int64_t>(sizeof(std::int32_t));
+    return need;
+  }
 
  protected:
   Result<RowPolicy> read(const PlugOptions& options) override {
+    there_ = DeviceChoice(memory_there());
     choices_ = std::vector<Head>(static_cast<std::size_t>(input().num_kv_heads));
     return read_row_policy(options, table());
   }
@@ -46,8 +54,8 @@ class FlatRetriever final : public RowRetriever {
     Compute& compute = *step.compute;
     const std::int32_t kv_heads = input().num_kv_heads;
     const std::int64_t rows = host.end - host.begin, chosen = policy().chosen;
-    QUIRE_RETURN_IF_ERROR(chosen_there_.reserve(compute.memory(), kv_heads * chosen));
-    QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(compute, step.num_heads, rows));
+    QUIRE_RETURN_IF_ERROR(chosen_there_.reserve(memory_there(), kv_heads * chosen));
+    QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(step.num_heads, rows));
     QUIRE_RETURN_IF_ERROR(compute.hooks()->key_products({.q = step.query, .num_heads = step.num_heads, .scale = 1.0f / std::sqrt(static_cast<float>(step.head_dim)), .kv = kv, .first_row = host.begin,
                                                          .num_rows = rows, .scores = scores, .ld_scores = rows}));
     QUIRE_RETURN_IF_ERROR(there_.choose(compute, kv_heads, step.num_heads / kv_heads, rows, CandidateVote::kMaxLogSoftmax, chosen, chosen_there_.data()));

@@ -9,6 +9,13 @@
 
 namespace quire {
 
+ChoosingNeed HeadKeysThere::need(const RetrievalHead& head) {
+  const RetrievalHeadConfig& c = head.config();
+  const std::int64_t key_bytes = c.key_dim() * static_cast<std::int64_t>(sizeof(std::uint16_t));
+  ChoosingNeed need{kBlockRows * key_bytes + c.query_dim() * static_cast<std::int64_t>(sizeof(float)), key_bytes};
+  return need += need_with_room(c.num_heads, 0, sizeof(float));
+}
+
 Status HeadKeysThere::append(const float* raw, std::span<const std::int32_t> positions) {
   const RetrievalHeadConfig& c = head_.config();
   const auto n = static_cast<std::int64_t>(positions.size());
@@ -16,7 +23,7 @@ Status HeadKeysThere::append(const float* raw, std::span<const std::int32_t> pos
   QUIRE_RETURN_IF_ERROR(rope_rotate(head_.rope(), {.x = raw, .out = rotated_.data(), .positions = positions.data(), .rows = n, .num_heads = c.num_kv_heads, .ldx = c.key_dim(), .ldo = c.key_dim()}));
   while (static_cast<std::int64_t>(blocks_.size()) * kBlockRows < num_rows_ + n) {
     ComputeBuffer<std::uint16_t> block;
-    QUIRE_RETURN_IF_ERROR(block.reserve(compute_.memory(), kBlockRows * row_values()));
+    QUIRE_RETURN_IF_ERROR(block.reserve(memory_, kBlockRows * row_values()));
     std::fill_n(block.data(), kBlockRows * row_values(), std::uint16_t{0});
     for (std::int64_t row = 0; row < kBlockRows; row += kPageTokens) pages_.push_back(block.data() + row * row_values());
     blocks_.push_back(std::move(block));
@@ -38,9 +45,9 @@ Status HeadKeysThere::score(const float* query, std::int32_t target_kv_heads, st
   const std::int64_t n = num_rows_, row_bytes = row_values() * static_cast<std::int64_t>(sizeof(std::uint16_t)), dim = c.head_dim;
   const KvView keys{.pages = pages_.data(), .positions = nullptr, .num_rows = n, .num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim, .dtype = DType::kBF16, .kv_stride = 0,
                     .head_stride = dim * static_cast<std::int64_t>(sizeof(std::uint16_t)), .token_stride = row_bytes, .sorted = true};
-  QUIRE_RETURN_IF_ERROR(query_.reserve(compute_.memory(), c.query_dim()));
+  QUIRE_RETURN_IF_ERROR(query_.reserve(memory_, c.query_dim()));
   std::copy_n(query, c.query_dim(), query_.data());
-  QUIRE_ASSIGN_OR_RETURN(float* const products, choice_.scores(compute_, c.num_heads, n));
+  QUIRE_ASSIGN_OR_RETURN(float* const products, choice_.scores(c.num_heads, n));
   HookCompute& hooks = *compute_.hooks();
   QUIRE_RETURN_IF_ERROR(hooks.key_products({.q = query_.data(), .num_heads = c.num_heads, .scale = 1.0f / std::sqrt(static_cast<float>(dim)), .kv = keys, .first_row = 0, .num_rows = n,
                                             .scores = products, .ld_scores = n}));

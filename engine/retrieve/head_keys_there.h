@@ -16,8 +16,10 @@ namespace quire {
 /// Rows are tokens in the order they were added; keys are rotated and bf16. Threads: the one that computes, between steps: nothing enqueued uses the keys then.
 class HeadKeysThere {
  public:
-  /// Both must outlive it; `compute` has hooks().
-  HeadKeysThere(Compute& compute, const RetrievalHead& head) : compute_(compute), head_(head) {}
+  /// Compute and head must outlive it; `compute` has hooks(), `memory` is of it.
+  HeadKeysThere(Compute& compute, std::shared_ptr<ChoosingMemory> memory, const RetrievalHead& head) : compute_(compute), memory_(memory), head_(head), choice_(std::move(memory)) {}
+  /// What keys, a query and its scores take at most.
+  static ChoosingNeed need(const RetrievalHead& head);
 
   /// raw: [positions.size(), key_dim()] f32 before rotation. Errors: kResourceExhausted, kInvalidArgument (a position past the head's table); nothing is added then.
   Status append(const float* raw, std::span<const std::int32_t> positions);
@@ -32,6 +34,7 @@ class HeadKeysThere {
   std::int64_t row_values() const { return head_.config().key_dim(); }
 
   Compute& compute_;
+  const std::shared_ptr<ChoosingMemory> memory_;
   const RetrievalHead& head_;
   std::vector<ComputeBuffer<std::uint16_t>> blocks_;
   std::vector<const void*> pages_;

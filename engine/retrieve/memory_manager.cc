@@ -49,10 +49,10 @@ MemoryModel memory_model(const RequestMemory& r) {
   MemoryModel model;
   model.device_bytes = r.device_bytes > 0 ? static_cast<double>(r.device_bytes) : 1e18;
   model.row_bytes = static_cast<double>(r.row_bytes) * r.requests;
-  model.retrieval_layers = static_cast<double>(r.retrieval_row_bytes) / static_cast<double>(r.row_bytes);
+  model.retrieval_layers = static_cast<double>(r.retrieval_row_bytes + r.choosing.row_bytes) / static_cast<double>(r.row_bytes);
   model.num_layers = r.num_layers;
   model.budget_rows = r.budget_rows;
-  model.fixed_bytes = model.row_bytes * kPageTokens * (r.num_layers + model.retrieval_layers);
+  model.fixed_bytes = model.row_bytes * kPageTokens * (r.num_layers + model.retrieval_layers) + static_cast<double>(r.choosing.fixed_bytes) * r.requests;
   return model;
 }
 
@@ -64,7 +64,7 @@ LayerMemory::LayerMemory(DevicePool& pool, const RequestMemory& request, Residen
 
 Status LayerMemory::grow(std::int64_t rows) {
   if (const Status s = manager_.grow(rows); !s.ok()) {
-    const std::int64_t needed = request_.num_layers * request_.budget_rows * request_.row_bytes + rows * request_.retrieval_row_bytes;
+    const std::int64_t needed = request_.num_layers * request_.budget_rows * request_.row_bytes + rows * request_.retrieval_row_bytes + request_.choosing.bytes(rows);
     return Status::invalid("cache.options.decode_budget", "the budget and what it is chosen by need " + std::to_string(needed) + " bytes of device memory at " + std::to_string(rows) +
                                                               " tokens, a request has one of " + std::to_string(request_.requests) + " parts (model.device_requests) of " +
                                                               std::to_string(request_.device_bytes) + " (model.device_cache_bytes); lower the budget or raise the part");

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "engine/retrieve/choosing_need.h"
 #include "engine/retrieve/device_pool.h"
 #include "kernels/base/status.h"
 
@@ -57,6 +58,7 @@ struct RequestMemory {
   std::int64_t row_bytes = 0;            ///< K and V of one row of one layer
   std::int64_t retrieval_row_bytes = 0;  ///< kept on the device for each row, to choose by
   std::int64_t budget_rows = 0;          ///< slots of a layer that has left
+  ChoosingNeed choosing;                 ///< beside all that
 };
 /// With room for what is rounded up to whole pages.
 MemoryModel memory_model(const RequestMemory& request);

@@ -66,6 +66,8 @@ Status PagedRetriever::prepare(const RetrieveInput& input) {
   const std::vector<ContextRows> contexts(input.contexts.begin(), input.contexts.end());
   input_.contexts = {};
   layers_.clear();
+  memory_there_ = choosing_memory(input);
+  there_ = DeviceChoice(memory_there_);
   if (policy_.device) {
     QUIRE_CHECK(input.device != nullptr, "pages are brought to a device");
     const DType dtype = input.cache->view(0).dtype;
@@ -75,6 +77,7 @@ Status PagedRetriever::prepare(const RetrieveInput& input) {
     memory.num_layers = std::max(0, input.num_layers - policy_.dense_layers);
     memory.row_bytes = ResidentPages::bytes_for(input.num_kv_heads, input.head_dim, dtype, 1, 1);
     memory.budget_rows = std::int64_t{policy_.slots()} * policy_.page_tokens;
+    if (memory_there_ != nullptr) memory.choosing = choosing_need(input.options == nullptr ? PlugOptions() : *input.options, shape_of(input));
     memory_ = LayerMemory(*input.device, memory, policy_.residency);
   }
   for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {

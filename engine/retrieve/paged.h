@@ -71,12 +71,13 @@ class PagedRetriever : public Retriever {
   std::span<const PlugOption> options() const override { return table_; }
   Status check(const PlugOptions& options) const override;
   bool uses_device() const override { return defaults_.device; }
+  ChoosingNeed choosing_need(const PlugOptions& options, const RetrieveShape& shape) const override;
   Status prepare(const RetrieveInput& input) override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
   bool looks_at(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
   void settle() override;
-  RetrieveStats stats() const override { return stats_; }
+  RetrieveStats stats() const override;
 
   /// The pages of a layer that KV head `head` has on the device in slots, ascending; empty where it has none (tests).
   std::vector<std::int32_t> resident_pages(std::int32_t layer, std::int32_t head) const;
@@ -175,6 +176,7 @@ class PagedRetriever : public Retriever {
   std::vector<Layer> layers_;
   std::vector<float> scores_, votes_;
   std::vector<float> query_;                  ///< the step's, where a device has it
+  std::shared_ptr<ChoosingMemory> memory_there_;  ///< null where the host computes
   DeviceChoice there_;
   RetrieveStats stats_;
   double attention_ms_ = 0;                   ///< of the layer step under way

@@ -14,17 +14,36 @@ bool PagedRetriever::looks_at(const RetrieveStep& step) const {
 
 float PagedRetriever::score_scale(const RetrieveStep& step) const { return policy_.scale ? 1.0f / std::sqrt(static_cast<float>(step.head_dim)) : 1.0f; }
 
+ChoosingNeed PagedRetriever::choosing_need(const PlugOptions& options, const RetrieveShape& shape) const {
+  const auto read = read_policy(defaults_, options, table_);
+  if (!read.ok()) return {};
+  const PagedPolicy& policy = *read;
+  const std::int64_t page = policy.page_tokens, layers = std::max(0, shape.num_layers - policy.dense_layers);
+  const std::int64_t cut = shape.num_contexts + 2;  // pages are cut within documents: each may end with one that is not whole
+  const std::int64_t bound_values = layers * shape.num_kv_heads * 2 * shape.head_dim;
+  ChoosingNeed need{bound_values * with_room(cut) * static_cast<std::int64_t>(sizeof(std::uint16_t)),
+                    (need_with_room(bound_values, 0, sizeof(std::uint16_t)).row_bytes + page - 1) / page};
+  // Listed are sinks, what was chosen, and what no selection has seen: the window, and what has left it since.
+  need += DeviceChoice::need(shape, page, cut, policy.budget + policy.reuse + 2 * page);
+  need.fixed_bytes += layers * shape.num_kv_heads * policy.selected_pages() * static_cast<std::int64_t>(sizeof(std::int32_t));
+  return need;
+}
+
+RetrieveStats PagedRetriever::stats() const {
+  RetrieveStats stats = stats_;
+  if (memory_there_ != nullptr) stats.choosing_bytes = memory_there_->peak_bytes();
+  return stats;
+}
+
 Status PagedRetriever::refresh_there(Layer& layer, const RetrieveStep& step, const KvView& kv) {
   layer.pages.extend(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows)));
   const std::int32_t complete = layer.pages.complete();
   if (complete == layer.num_bounds) return {};
   const std::int64_t page_values = std::int64_t{kv.num_kv_heads} * 2 * kv.head_dim;
   if (complete > layer.most_bounds) {  // all anew: reading keys is cheaper than knowing where they went
-    layer.most_bounds = std::max(complete + 64, layer.most_bounds * 2);
-    layer.num_bounds = 0;
-    ComputeBuffer<std::uint16_t> larger;
-    QUIRE_RETURN_IF_ERROR(larger.reserve(step.compute->memory(), layer.most_bounds * page_values));
-    layer.bounds = std::move(larger);
+    layer.most_bounds = layer.num_bounds = 0;
+    QUIRE_RETURN_IF_ERROR(layer.bounds.reserve(memory_there_, with_room(complete) * page_values));
+    layer.most_bounds = static_cast<std::int32_t>(with_room(complete));
   }
   const std::span<const KvStretch> fresh = layer.pages.all().subspan(static_cast<std::size_t>(layer.num_bounds), static_cast<std::size_t>(complete - layer.num_bounds));
   QUIRE_RETURN_IF_ERROR(step.compute->hooks()->page_bounds({kv, fresh.data(), static_cast<std::int64_t>(fresh.size()), layer.bounds.data() + layer.num_bounds * page_values, policy_.summary}));
@@ -66,8 +85,8 @@ Status PagedRetriever::select_there(Layer& layer, const RetrieveStep& step) {
   layer.seen_there = last;
   layer.num_chosen = std::min(pages, selected);
   if (pages == 0) return {};
-  QUIRE_RETURN_IF_ERROR(layer.chosen_there.reserve(step.compute->memory(), input_.num_kv_heads * selected));
-  QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(*step.compute, step.num_heads, pages));
+  QUIRE_RETURN_IF_ERROR(layer.chosen_there.reserve(memory_there_, input_.num_kv_heads * selected));
+  QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(step.num_heads, pages));
   QUIRE_RETURN_IF_ERROR(score_there(layer, step, scores));
   return there_.choose(*step.compute, input_.num_kv_heads, step.num_heads / input_.num_kv_heads, pages, policy_.vote, selected, layer.chosen_there.data());
 }

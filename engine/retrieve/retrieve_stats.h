@@ -19,7 +19,8 @@ struct RetrieveStats {
   std::int64_t waits = 0;                    ///< of them, those that a layer step had to wait for
   double copy_ms = 0, wait_ms = 0;           ///< the lane's time for them, and the steps' waiting
   double choose_ms = 0;                      ///< of the steps' time: choosing rows or pages and having them brought, attention to them apart
-  std::int64_t device_bytes = 0;             ///< held on the device at most
+  std::int64_t device_bytes = 0;             ///< held on the device at most: rows, and what stands for them
+  std::int64_t choosing_bytes = 0;           ///< where a device computes: of its memory, taken at most to choose, the centroids of device_bytes and keys of a head among them
   std::int64_t layers_offloaded = 0;         ///< whose rows had left the device by the end of the answer
   std::string note;                          ///< why it did not work as its name says; empty: it did
 

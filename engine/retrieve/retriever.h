@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "engine/cache/working_cache.h"
 #include "engine/compress/compressor.h"
 #include "engine/pipeline/plug_options.h"
+#include "engine/retrieve/choosing_need.h"
 #include "engine/retrieve/prompt_queries.h"
 #include "engine/retrieve/retrieve_stats.h"
 #include "kernels/base/status.h"
@@ -67,6 +69,8 @@ class Retriever {
   virtual Status check(const PlugOptions&) const { return {}; }
   /// It keeps rows on the device.
   virtual bool uses_device() const { return false; }
+  /// Where a device computes: the most that choosing takes of its memory, beside rows. What prepare() and steps keep there stays below.
+  virtual ChoosingNeed choosing_need(const PlugOptions&, const RetrieveShape&) const { return {}; }
   /// It chooses by the service's retrieval head.
   virtual bool wants_head() const { return false; }
   /// Prompt rows whose queries prepare() reads.
@@ -92,6 +96,14 @@ class Retriever {
   virtual void settle() {}
   virtual RetrieveStats stats() const { return {}; }
 };
+
+/// What choosing takes at most of the device that computes; `on` none: the host does.
+inline std::int64_t choosing_bytes(const std::optional<RetrieveShape>& on, const Retriever& retriever, const PlugOptions& options, std::int64_t num_contexts, std::int64_t rows) {
+  if (!on) return 0;
+  RetrieveShape shape = *on;
+  shape.num_contexts = num_contexts;
+  return retriever.choosing_need(options, shape).bytes(rows);
+}
 
 std::vector<std::string> retriever_names();
 /// Errors: kInvalidArgument (field cache.decode) naming the known ones.

@@ -60,6 +60,7 @@ Status RowRetriever::prepare(const RetrieveInput& input) {
   input_.heat = nullptr;
   input_.queries = nullptr;
   input_.contexts = {};
+  memory_there_ = choosing_memory(input);
   QUIRE_ASSIGN_OR_RETURN(policy_, read(input.options == nullptr ? PlugOptions() : *input.options));
   layers_.assign(at(input.num_layers), {});
   for (std::int32_t l = 0; l < input.num_layers; ++l) {
@@ -79,6 +80,12 @@ Status RowRetriever::prepare(const RetrieveInput& input) {
   if (!any) return {};
   if (input.compute != nullptr) QUIRE_RETURN_IF_ERROR(input.compute->settle());
   return index(input);
+}
+
+RetrieveStats RowRetriever::stats() const {
+  RetrieveStats stats = stats_;
+  if (memory_there_ != nullptr) stats.choosing_bytes = memory_there_->peak_bytes();
+  return stats;
 }
 
 KvStretch RowRetriever::prompt_host(std::int32_t layer) const { return {policy_.sink, layers_[at(layer)].prompt_end}; }

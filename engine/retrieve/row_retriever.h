@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/pipeline/plug_options.h"
+#include "engine/retrieve/choosing_memory.h"
 #include "engine/retrieve/retriever.h"
 #include "kernels/attention_mass.h"
 
@@ -20,6 +22,9 @@ struct RowPolicy {
   std::int32_t chosen = 1024;            ///< of the rest, for each KV head
   std::int32_t dense_layers = 0;         ///< of the first layers: they attend to everything
 };
+
+/// Rows of the prompt's end and of the answer that are attended to at most before the oldest may be left out.
+inline std::int64_t most_local(const RowPolicy& policy) { return std::int64_t{policy.window} + policy.generated + 2 * kPageTokens; }
 
 /// `decode_budget` with this default, `decode_sink`, `decode_window`, `decode_generated` and `decode_dense_layers`.
 std::vector<PlugOption> row_options(std::string_view budget);
@@ -55,7 +60,7 @@ class RowRetriever : public Retriever {
   /// A device attends to everything by itself, and where attend_there() is, to what is chosen, too.
   bool looks_at(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
-  RetrieveStats stats() const override { return stats_; }
+  RetrieveStats stats() const override;
 
  protected:
   /// Of the request's options; input() is there already.
@@ -76,6 +81,8 @@ class RowRetriever : public Retriever {
   /// Whether steps of the layer begin sparse, and which prompt rows are on the host then.
   bool sparse(std::int32_t layer) const;
   KvStretch prompt_host(std::int32_t layer) const;
+  /// Of what choosing takes there; null where the host computes. From before read() on.
+  const std::shared_ptr<ChoosingMemory>& memory_there() const { return memory_there_; }
   RetrieveStats stats_;
 
  private:
@@ -89,6 +96,7 @@ class RowRetriever : public Retriever {
 
   RowPolicy policy_;
   RetrieveInput input_;
+  std::shared_ptr<ChoosingMemory> memory_there_;
   std::vector<Layer> layers_;
   std::vector<float> out_, lse_, part_lse_;  ///< [num_heads, head_dim], [num_heads]
 };

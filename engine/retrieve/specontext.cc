@@ -102,6 +102,7 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
   input_.options = nullptr;
   input_.heat = nullptr;
   input_.contexts = {};
+  memory_there_ = choosing_memory(input);
   groups_.clear();
   layers_.clear();
   QUIRE_RETURN_IF_ERROR(match_rows(input));
@@ -113,7 +114,8 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
   memory.requests = input.device_requests;
   memory.num_layers = input.num_layers;
   memory.row_bytes = TokenSlots::bytes_for(kv.num_kv_heads, kv.head_dim, kv.dtype, kPageTokens) / kPageTokens;
-  memory.retrieval_row_bytes = input.head != nullptr ? HeadKeys::bytes_for(input.head->config(), kPageTokens) / kPageTokens : scorer_row_bytes_;
+  if (memory_there_ != nullptr) memory.choosing = choosing_need(options, shape_of(input));
+  memory.retrieval_row_bytes = input.head != nullptr && memory_there_ != nullptr ? 0 : input.head != nullptr ? HeadKeys::bytes_for(input.head->config(), kPageTokens) / kPageTokens : scorer_row_bytes_;
   memory.budget_rows = (budget_.tokens + kPageTokens - 1) / kPageTokens * kPageTokens;
   memory_ = LayerMemory(*input.device, memory, options.word(table(), "decode_resident") == "none" ? Residency::kNothing : Residency::kWhatFits);
   stats_.device_bytes = scorer_bytes();
@@ -137,7 +139,7 @@ Status SpeContextRetriever::read_prompt(const RetrieveInput& input) {
     unread_.assign(prompt.rbegin(), prompt.rend());
     return {};
   }
-  if (input.compute != nullptr) keys_there_.emplace(*input.compute, *input.head);
+  if (input.compute != nullptr) keys_there_.emplace(*input.compute, memory_there_, *input.head);
   else keys_.emplace(*input.device, *input.head);
   query_.resize(at(input.head->config().query_dim()));
   key_.resize(at(input.head->config().key_dim()));
@@ -260,6 +262,12 @@ Status SpeContextRetriever::bring(std::int32_t index) {
   stats_.rows_copied += rows;
   stats_.bytes_copied += rows * layer.slots->row_bytes();
   return layer.lane.bring_beside(copy_lanes(input_), input_.cache->view(index), layer.slots->slots(), moves, 1, stats_);
+}
+
+RetrieveStats SpeContextRetriever::stats() const {
+  RetrieveStats stats = stats_;
+  if (memory_there_ != nullptr) stats.choosing_bytes = memory_there_->peak_bytes();
+  return stats;
 }
 
 void SpeContextRetriever::settle() {

@@ -36,6 +36,7 @@ class SpeContextRetriever final : public Retriever {
   Status check(const PlugOptions& options) const override;
   bool uses_device() const override { return true; }
   bool wants_head() const override { return true; }
+  ChoosingNeed choosing_need(const PlugOptions&, const RetrieveShape& shape) const override { return shape.head != nullptr ? HeadKeysThere::need(*shape.head) : ChoosingNeed(); }
   Status prepare(const RetrieveInput& input) override;
   bool prepared() const override { return unread_.empty(); }
   Status prepare_more() override;
@@ -46,7 +47,7 @@ class SpeContextRetriever final : public Retriever {
   bool looks_at(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
   void settle() override;
-  RetrieveStats stats() const override { return stats_; }
+  RetrieveStats stats() const override;
 
   /// Rows of `layer` that KV head `head` attends to in the step that began last, ascending; empty while the layer is dense (tests).
   std::vector<std::int32_t> attended_rows(std::int32_t layer, std::int32_t head) const;
@@ -96,6 +97,7 @@ class SpeContextRetriever final : public Retriever {
   RetrieveInput input_;
   LayerMemory memory_;
   HeadInput mode_ = HeadInput::kEmbedding;
+  std::shared_ptr<ChoosingMemory> memory_there_;  ///< null where the host computes
   std::optional<HeadKeys> keys_;           ///< where a head chooses and the host computes
   std::optional<HeadKeysThere> keys_there_;  ///< where a head chooses and a device computes
   std::unique_ptr<DraftScorer> draft_;     ///< where a draft does

@@ -261,7 +261,7 @@ json::object cache_json(const QueryRecord& r) {
                                   {"pages_wanted", t.pages_wanted}, {"pages_copied", t.pages_copied}, {"bytes_copied", t.bytes_copied},
                                   {"rows_wanted", t.rows_wanted}, {"rows_copied", t.rows_copied}, {"bytes_appended", t.bytes_appended}, {"bytes_offloaded", t.bytes_offloaded}, {"copies", t.copies}, {"waits", t.waits},
                                   {"choose_ms", rounded(t.choose_ms)}, {"copy_ms", rounded(t.copy_ms)}, {"wait_ms", rounded(t.wait_ms)}, {"overlap", rounded(t.overlap(), 4)},
-                                  {"layers_offloaded", t.layers_offloaded}, {"device_bytes", t.device_bytes}, {"rows_scored", t.rows_scored},
+                                  {"layers_offloaded", t.layers_offloaded}, {"device_bytes", t.device_bytes}, {"choosing_bytes", t.choosing_bytes}, {"rows_scored", t.rows_scored},
                                   {"rows_attended", t.rows_attended}, {"note", text_or_null(t.note)}};
   }
   o["misses"] = misses_json(r);

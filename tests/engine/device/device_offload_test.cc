@@ -161,8 +161,8 @@ TEST_F(DeviceOffloadTest, AutoLeavesRowsOutWhereTheyDoNotFit) {
     r.cache.decode = "auto";
     r.cache.options = PlugOptions(Options{{"decode_budget", "80"}});
   };
-  edit_options_ = [](EngineOptions& o) { o.device_cache_bytes = 200 << 10; };
-  const auto device = side(model_.path(), "small", make_device_compute(simt::make_emulated_ops()));
+  edit_options_ = [](EngineOptions& o) { o.device_cache_bytes = 600 << 10; };
+  const auto device = side(model_.path(), "small", make_device_compute(simt::make_emulated_ops()), {200, 190});
   const Outcome got = ask(*device, "reuse", 4, decode_auto);
   EXPECT_GT(got.stats.retrieve.sparse_steps, 0);
   EXPECT_GT(got.stats.retrieve.bytes_offloaded, 0);
