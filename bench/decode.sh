@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Decode steps over a part of the context on random weights of the 1B shape (quire_decode_bench): what the methods take at 65,536 tokens, at their defaults and with a choice in every step; over contexts of
-# 8,192 to 65,536 tokens and batches of 1 to 16; and without one of their parts each. Draws bench/results/decode-*.svg.
+# 8,192 to 130,000 tokens and batches of 1 to 16; and without one of their parts each. Draws bench/results/decode-*.svg.
 #   bench/decode.sh [--quick] [--part long|lengths|batches|parts] [--steps N]
 # Prints {"settings", "rows"}: rows of the program, and of each the part, options and steps held. It takes 11 GB of memory. --part runs one part alone, several times: several of them.
 set -euo pipefail
@@ -37,7 +37,7 @@ for part in $parts; do
       measure long "" --contexts 65536 --batch 4 --steps "$steps" --retrievers freekv,specontext,ctkvr
       measure long decode_reuse=1 --contexts 65536 --batch 4 --steps "$steps" --retrievers freekv,ctkvr
       measure long "" --contexts 65536 --batch 1 --steps "$steps" --retrievers freekv,specontext,ctkvr ;;
-    lengths) measure lengths decode_centroids=256 --contexts 8192,16384,32768,65536 --batch 1 --steps "$steps" --retrievers freekv,specontext,ctkvr ;;
+    lengths) measure lengths decode_centroids=256 --contexts 8192,16384,32768,65536,130000 --batch 1 --steps "$steps" --retrievers freekv,specontext,ctkvr ;;
     batches) for batch in 1 4 16; do measure batches decode_centroids=256 --contexts 8192 --batch "$batch" --steps "$steps" --retrievers freekv,specontext,ctkvr; done ;;
     parts) measure parts "" --contexts 16384 --batch 1 --steps $((steps * 2)) --ablations --hold 4 ;;
     *) echo "error: there is no part $part" >&2; exit 2 ;;

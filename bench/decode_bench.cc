@@ -233,11 +233,11 @@ class Bench {
     std::snprintf(text, sizeof text,
                   "{\"model\": \"%s\", \"context\": %ld, \"batch\": %ld, \"decode\": \"%s\", \"resident\": \"%s\", \"without\": \"%s\", \"budget\": %ld, \"step_ms_median\": %.2f, \"step_ms_p99\": %.2f, \"cpu_ms\": %.2f, \"retrieval_ms\": %.2f, \"retrieval_share\": %.3f, "
                   "\"tokens_per_s\": %.2f, \"of_dense\": %.3f, \"ceiling_ms\": %.2f, \"ceiling_of_dense\": %.3f, \"prepare_ms\": %.1f, \"copied_bytes_per_step\": %.0f, \"moved_share\": %.4f, "
-                  "\"waits_per_step\": %.2f, \"overlap\": %.3f, \"corrected_share\": %.3f, \"rows_scored_per_step\": %.0f, \"device_bytes\": %ld}",
+                  "\"waits_per_step\": %.2f, \"overlap\": %s, \"corrected_share\": %.3f, \"rows_scored_per_step\": %.0f, \"device_bytes\": %ld}",
                   kLlama1B.name, static_cast<long>(context), static_cast<long>(options_.batch), variant.name.c_str(), variant.resident.empty() ? "-" : variant.resident.c_str(), variant.without.c_str(),
                   static_cast<long>(options_.budget), ms, percentile(times, 99), cpu / steps, choosing / steps, choosing / wall_ms, 1e3 * static_cast<double>(options_.batch) / ms, ms / dense_ms, ceiling_ms(variant, context),
                   ceiling_ms(variant, context) / ceiling_ms({.name = "dense"}, context), prepare_ms_ / static_cast<double>(options_.batch),
-                  static_cast<double>(s.bytes_copied - before.bytes_copied) / steps, share(copied, wanted), static_cast<double>(s.waits - before.waits) / steps, s.overlap(),
+                  static_cast<double>(s.bytes_copied - before.bytes_copied) / steps, share(copied, wanted), static_cast<double>(s.waits - before.waits) / steps, s.overlap() ? std::to_string(*s.overlap()).c_str() : "null",
                   share(s.heads_corrected - before.heads_corrected, s.heads_corrected + s.heads_kept - before.heads_corrected - before.heads_kept), static_cast<double>(s.rows_scored - before.rows_scored) / steps,
                   static_cast<long>(s.device_bytes));
     return text;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace quire {
@@ -24,8 +25,11 @@ struct RetrieveStats {
   std::int64_t layers_offloaded = 0;         ///< whose rows had left the device by the end of the answer
   std::string note;                          ///< why it did not work as its name says; empty: it did
 
-  /// Share of the copying that no step waited for.
-  double overlap() const { return copy_ms <= 0 ? 1 : wait_ms >= copy_ms ? 0 : 1 - wait_ms / copy_ms; }
+  /// Share of the copying that no step waited for. None: nothing was copied beside the computation, or it was by a device, whose copies are not timed.
+  std::optional<double> overlap() const {
+    if (copy_ms <= 0) return std::nullopt;
+    return wait_ms >= copy_ms ? 0 : 1 - wait_ms / copy_ms;
+  }
 };
 
 }  // namespace quire

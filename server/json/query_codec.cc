@@ -260,7 +260,7 @@ json::object cache_json(const QueryRecord& r) {
     o["retrieval"] = json::object{{"by", p.decode}, {"steps", t.sparse_steps}, {"selections", t.selections}, {"heads_corrected", t.heads_corrected}, {"heads_kept", t.heads_kept},
                                   {"pages_wanted", t.pages_wanted}, {"pages_copied", t.pages_copied}, {"bytes_copied", t.bytes_copied},
                                   {"rows_wanted", t.rows_wanted}, {"rows_copied", t.rows_copied}, {"bytes_appended", t.bytes_appended}, {"bytes_offloaded", t.bytes_offloaded}, {"copies", t.copies}, {"waits", t.waits},
-                                  {"choose_ms", rounded(t.choose_ms)}, {"copy_ms", rounded(t.copy_ms)}, {"wait_ms", rounded(t.wait_ms)}, {"overlap", rounded(t.overlap(), 4)},
+                                  {"choose_ms", rounded(t.choose_ms)}, {"copy_ms", rounded(t.copy_ms)}, {"wait_ms", rounded(t.wait_ms)}, {"overlap", t.overlap() ? json::value(rounded(*t.overlap(), 4)) : json::value(nullptr)},
                                   {"layers_offloaded", t.layers_offloaded}, {"device_bytes", t.device_bytes}, {"choosing_bytes", t.choosing_bytes}, {"rows_scored", t.rows_scored},
                                   {"rows_attended", t.rows_attended}, {"note", text_or_null(t.note)}};
   }
