@@ -58,6 +58,7 @@ Status QueryTask::make_plugs() {
   QUIRE_ASSIGN_OR_RETURN(run_.recomputer, make_recomputer(run_.plan.plan.recomputer));
   QUIRE_ASSIGN_OR_RETURN(run_.compressor, make_compressor(run_.plan.plan.compress));
   QUIRE_ASSIGN_OR_RETURN(run_.retriever, make_retriever(run_.plan.plan.decode));
+  QUIRE_RETURN_IF_ERROR(check_choosing());
   if (!run_.retriever->wants_head()) return {};
   const RetrievalHead* head = run_.core.head;
   run_.head_track = head != nullptr ? std::make_unique<HeadTrack>(*head, head_input(run_.plan.plan.options, *head)) : std::make_unique<HeadTrack>();
@@ -336,7 +337,6 @@ Status QueryTask::prepare_retriever() {
   retrieve.head = run_.core.head;
   if (retrieve.head == nullptr && facts.draft_window > 0) retrieve.draft = &run_.core.draft->reader();
   retrieve.prompt = run_.head_track.get();
-  QUIRE_RETURN_IF_ERROR(check_choosing());
   QUIRE_RETURN_IF_ERROR(run_.retriever->prepare(retrieve));
   run_.head_track.reset();
   run_.queries.reset();

@@ -99,6 +99,7 @@ TEST_F(DeviceChoosingTest, WhatAPartCannotHoldIsRefusedByNameAndAutoDoesNotTakeI
     QueryRequest r = request(*device, "reuse", 4);
     by(name)(r);
     const Outcome refused = run_query(*device->engine, std::move(r));
+    EXPECT_EQ(refused.stats.most_cache_bytes, 0) << "before anything is computed";
     EXPECT_EQ(refused.status.code(), Code::kInvalidArgument) << refused.status.to_string();
     EXPECT_EQ(refused.status.field(), "cache.decode");
     EXPECT_NE(refused.status.message().find("model.device_cache_bytes"), std::string::npos) << refused.status.to_string();
