@@ -75,6 +75,12 @@ class EngineImpl final : public Engine {
   Result<QueryHandle> query(QueryRequest request, std::shared_ptr<QuerySink> sink) override;
   void embed(EmbedRequest request, std::function<void(Result<std::vector<float>>)> done) override;
   Result<Plan> plan(const QueryRequest& request) override;
+  std::vector<PoolUse> memory() const override {
+    std::vector<PoolUse> out = {{"working_cache", pool_->bytes_in_use(PageTier::kDevice), pool_->max_bytes(PageTier::kDevice)}};
+    if (pool_->has_host_tier()) out.push_back({"host_cache", pool_->bytes_in_use(PageTier::kHost), pool_->max_bytes(PageTier::kHost)});
+    out.push_back({"device_cache", device_->bytes_in_use(), device_->max_bytes()});
+    return out;
+  }
   std::int64_t queries_running() const override { return scheduler_->queries_running(); }
   std::int64_t queries_waiting() const override { return scheduler_->queries_waiting(); }
   std::vector<RequestInfo> requests() const override { return scheduler_->requests(); }

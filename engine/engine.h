@@ -212,6 +212,12 @@ struct RequestInfo {
   std::int32_t queue_position = -1;        ///< 0: next; -1: it runs
 };
 
+/// Memory that requests share, at this moment.
+struct PoolUse {
+  std::string_view pool;                   ///< working_cache, host_cache (of layers that left a device) or device_cache (of retrievers)
+  std::int64_t bytes = 0, limit_bytes = 0; ///< limit 0: none
+};
+
 /// Threads: every method may be called from any thread. stop() before destruction.
 class Engine {
  public:
@@ -243,6 +249,7 @@ class Engine {
   /// (Plan::selection_pending): a query with plan_only completes it.
   virtual Result<Plan> plan(const QueryRequest& request) = 0;
 
+  virtual std::vector<PoolUse> memory() const { return {}; }
   virtual std::int64_t queries_running() const = 0;
   virtual std::int64_t queries_waiting() const = 0;
   /// Queries that have not ended, oldest first.

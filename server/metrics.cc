@@ -9,6 +9,7 @@
 #include <atomic>
 
 #include "engine/pipeline/strategy.h"
+#include "engine/retrieve/retriever.h"
 #include "server/metrics_scrape.h"
 
 namespace quire {
@@ -58,6 +59,12 @@ struct Metrics::Impl {
   prometheus::Family<Histogram>& prompt_time = histogram("quire_request_prompt_compression_time_seconds", "Reading the prompt with the draft and cutting it");
   prometheus::Family<Histogram>& draft = histogram("quire_request_draft_time_seconds", "From asking the draft to its look-ahead, most of it beside other work");
   prometheus::Family<Histogram>& lookahead = histogram("quire_request_lookahead_tokens", "Tokens of the draft's answer that ranked cached rows");
+  prometheus::Family<prometheus::Counter>& decoded = counter("quire_decode_queries_total", "Queries by what their decode steps attended to");
+  prometheus::Family<prometheus::Counter>& moved = counter("quire_decode_moved_bytes_total", "KV that decode steps brought to the device, and that left it");
+  prometheus::Family<prometheus::Counter>& heads = counter("quire_decode_heads_total", "KV heads of layer steps that went by an earlier choice, by whether it still served");
+  prometheus::Family<prometheus::Counter>& choosing = counter("quire_decode_choose_seconds_total", "Choosing what to attend to, and having it brought");
+  prometheus::Family<prometheus::Counter>& waiting = counter("quire_decode_wait_seconds_total", "Steps that waited for copies beside the computation");
+  prometheus::Family<prometheus::Counter>& instead = counter("quire_decode_fallbacks_total", "Queries of which another retriever than the named one decoded");
   prometheus::Family<Histogram>& ingest_duration = histogram("quire_ingest_duration_seconds", "Whole ingest jobs");
 
   prometheus::Family<prometheus::Counter>& shadow_checks = counter("quire_shadow_checks_total", "Approximate answers drawn for a check, by what became of it");
@@ -84,6 +91,10 @@ Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
     impl_->shadow_kl.Add({{"strategy", std::string(s.name)}}, kNats);
   }
   for (const auto reason : {"not_cached", "evicted", "model_changed", "salt_mismatch", "corrupt"}) impl_->misses.Add({{"reason", reason}});
+  for (const std::string& name : retriever_names()) {
+    impl_->decoded.Add({{"decode", name}});
+    impl_->instead.Add({{"decode", name}});
+  }
   impl_->ingest_duration.Add({}, kSeconds);
   for (const auto outcome : {"checked", "dropped", "failed"}) impl_->shadow_checks.Add({{"outcome", outcome}});
 }
@@ -99,6 +110,22 @@ void Metrics::request_finished(std::string_view endpoint, int status, double sec
 }
 
 void Metrics::rejected(std::string_view reason) { impl_->refused.Add({{"reason", std::string(reason)}}).Increment(); }
+
+/// `decode` is a retriever's name, or empty for a query that was not planned.
+void Metrics::decode_finished(std::string_view decode, const RetrieveStats& s) {
+  if (decode.empty()) return;
+  Impl& m = *impl_;
+  const std::string name(decode);
+  m.decoded.Add({{"decode", name}}).Increment();
+  if (!s.note.empty()) m.instead.Add({{"decode", name}}).Increment();
+  if (s.sparse_steps == 0) return;
+  m.moved.Add({{"decode", name}, {"to", "device"}}).Increment(static_cast<double>(s.bytes_copied + s.bytes_appended));
+  m.moved.Add({{"decode", name}, {"to", "host"}}).Increment(static_cast<double>(s.bytes_offloaded));
+  m.heads.Add({{"decode", name}, {"choice", "kept"}}).Increment(static_cast<double>(s.heads_kept));
+  m.heads.Add({{"decode", name}, {"choice", "corrected"}}).Increment(static_cast<double>(s.heads_corrected));
+  m.choosing.Add({{"decode", name}}).Increment(s.choose_ms / 1000);
+  m.waiting.Add({{"decode", name}}).Increment(s.wait_ms / 1000);
+}
 
 void Metrics::query_finished(const QueryRecord& r) {
   Impl& m = *impl_;
@@ -137,6 +164,7 @@ void Metrics::query_finished(const QueryRecord& r) {
     m.hot_ratio.Add(by_compressor, kRatios).Observe(p.compression->ratio());
     m.compress.Add(by_compressor, kSeconds).Observe(r.stats.compress_ms / 1000);
   }
+  decode_finished(p.decode, r.stats.retrieve);
   if (r.stats.draft_ms > 0) {
     m.draft.Add({}, kSeconds).Observe(r.stats.draft_ms / 1000);
     m.lookahead.Add({}, kLookAheadTokens).Observe(static_cast<double>(r.stats.lookahead_tokens));

@@ -1,4 +1,4 @@
-/// What the service counts, as Prometheus text. Names and labels are those of docs/api.md section 9.
+/// What the service counts, as Prometheus text. What is worth watching: docs/operations.md.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cachestore/store_admin.h"
+#include "engine/engine.h"
 #include "ingest/ingest_service.h"
 #include "server/json/query_codec.h"
 
@@ -21,6 +22,7 @@ struct MetricsSnapshot {
   StoreStats store;
   StoreAdminStats admin;
   IngestStats ingest;
+  std::vector<PoolUse> memory;
   std::vector<std::pair<std::string, std::uint64_t>> documents_by_status;
   std::string version, backend, model, fingerprint;
   std::string device;  ///< that computes: of the CPU, its instruction set
@@ -50,6 +52,7 @@ class Metrics {
   std::string text(const MetricsSnapshot& snapshot) const;
 
  private:
+  void decode_finished(std::string_view decode, const RetrieveStats& stats);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -151,6 +151,8 @@ std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
     out.gauge("quire_auto_fallback", "1: shadow checks keep auto on exact", s.auto_fallback ? 1 : 0);
     out.gauge("quire_device_info", "What computes", 1, {{"backend", s.backend}, {"device", s.device}});
     out.gauge("quire_model_info", "The model served", 1, {{"model", s.model}, {"fingerprint", s.fingerprint}});
+    for (const PoolUse& p : s.memory) out.gauge("quire_memory_bytes", "Held by the queries at work, and by what is kept of earlier prompts", static_cast<double>(p.bytes), {{"pool", std::string(p.pool)}});
+    for (const PoolUse& p : s.memory) out.gauge("quire_memory_limit_bytes", "Most that they may hold; 0: no limit", static_cast<double>(p.limit_bytes), {{"pool", std::string(p.pool)}});
     tier_metrics(out, s.store, s.admin);
     for (const auto& [status, n] : s.documents_by_status) out.gauge("quire_documents", "Documents by status", static_cast<double>(n), {{"status", status}});
     out.gauge("quire_ingest_jobs", "Jobs by status", static_cast<double>(s.ingest.jobs_queued), {{"status", "queued"}});

@@ -69,6 +69,8 @@ class PagePool {
   std::int64_t bytes_in_use() const;
   std::int64_t bytes_in_use(PageTier tier) const;
   std::int64_t peak_bytes() const;
+  /// 0: no limit of the first tier, or no second one.
+  std::int64_t max_bytes(PageTier tier) const { return tiers_[static_cast<std::size_t>(tier)].max_bytes; }
   std::int64_t max_bytes() const { return tiers_[0].max_bytes > 0 ? tiers_[0].max_bytes + tiers_[1].max_bytes : 0; }
 
  private:

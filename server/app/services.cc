@@ -48,6 +48,7 @@ MetricsSnapshot metrics_snapshot(Services& s) {
   if (!m.ready) return m;
   m.queries_running = s.engine->queries_running();
   m.queries_waiting = s.engine->queries_waiting();
+  m.memory = s.engine->memory();
   m.store = s.store->stats();
   m.admin = s.store->admin_stats();
   m.ingest = s.ingest->stats();

@@ -46,6 +46,8 @@ class MetricsTest : public ServiceTest {
     EXPECT_EQ(service->call("POST", "/v1/documents?wait=true", R"({"id":"d","text":)" + quoted(sample_text(1, 200)) + "}").status, 200);
     for (const auto* strategy : {"reuse", "recompute"})
       EXPECT_EQ(service->call("POST", "/v1/query", std::string(R"({"query":"q","document_ids":["d"],"max_tokens":4,"temperature":1.5,"seed":1,"cache":{"strategy":")") + strategy + "\"}}").status, 200);
+    const std::string few = R"({"query":"q","document_ids":["d"],"max_tokens":4,"cache":{"strategy":"recompute","decode":"freekv","options":{"decode_budget":96,"decode_page":16,"decode_sink":16,"decode_window":16,"decode_resident":"none"}}})";
+    EXPECT_EQ(service->call("POST", "/v1/query", few).status, 200);
     EXPECT_EQ(service->call("GET", "/nothing").status, 404);
     text = service->call("GET", "/metrics").body;
   }
@@ -89,6 +91,13 @@ TEST_F(MetricsTest, TheScrapeHasTheNamesTypesAndLabelsOfTheContract) {
       {"request_hit_ratio", {"histogram", {}}},
       {"request_keep_ratio", {"histogram", {}}},
       {"request_recompute_ratio", {"histogram", {}}},
+      {"decode_queries_total", {"counter", {"decode"}}},
+      {"decode_moved_bytes_total", {"counter", {"decode", "to"}}},
+      {"decode_heads_total", {"counter", {"decode", "choice"}}},
+      {"decode_choose_seconds_total", {"counter", {"decode"}}},
+      {"decode_wait_seconds_total", {"counter", {"decode"}}},
+      {"memory_bytes", {"gauge", {"pool"}}},
+      {"memory_limit_bytes", {"gauge", {"pool"}}},
       {"tier_bytes", {"gauge", {"tier"}}},
       {"tier_capacity_bytes", {"gauge", {"tier"}}},
       {"tier_pinned_bytes", {"gauge", {"tier"}}},
@@ -129,6 +138,18 @@ TEST_F(MetricsTest, TokensBetweenTokensAreObserved) {
   EXPECT_GE(std::stoi(found[1]), 1);
   EXPECT_LE(std::stoi(found[1]), 3);
   EXPECT_TRUE(std::regex_search(text, std::regex("quire_ingest_duration_seconds_count 1")));
+}
+
+TEST_F(MetricsTest, WhatDecodingBroughtIsCounted) {
+  const auto value = [](const std::string& series) {
+    std::smatch found;
+    return std::regex_search(text, found, std::regex(series + " ([0-9.e+]+)")) ? std::stod(found[1]) : -1;
+  };
+  EXPECT_EQ(value("quire_decode_queries_total\\{decode=\"freekv\"\\}"), 1);
+  EXPECT_EQ(value("quire_decode_queries_total\\{decode=\"ctkvr\"\\}"), 0) << "series exist from the start";
+  EXPECT_GT(value("quire_decode_moved_bytes_total\\{decode=\"freekv\",to=\"device\"\\}"), 0);
+  EXPECT_GT(value("quire_memory_limit_bytes\\{pool=\"working_cache\"\\}"), 0);
+  EXPECT_EQ(value("quire_memory_bytes\\{pool=\"device_cache\"\\}"), 0) << "nothing decodes";
 }
 
 TEST_F(MetricsTest, TheBoardAndTheAlertsAskForWhatThereIs) {
