@@ -8,6 +8,7 @@
 #include "engine/retrieve/retrieval_head.h"
 #include "tests/engine/pipeline/harness.h"
 #include "tests/engine/retrieve/head_files.h"
+#include "tests/engine/retrieve/random_row.h"
 
 namespace quire::testing {
 namespace {
@@ -31,13 +32,6 @@ class RetrievalHeadTest : public ::testing::Test {
     std::vector<float> x(48);
     EXPECT_TRUE(model_->embed(std::span(&id, 1), x.data()).ok());
     return x;
-  }
-  static std::vector<float> random(std::size_t n, std::uint32_t seed) {
-    std::mt19937 rng(seed);
-    std::normal_distribution<float> normal(0, 1);
-    std::vector<float> out(n);
-    for (float& x : out) x = normal(rng);
-    return out;
   }
   /// Queries and keys of `ids` against the loops.
   void expect_projects(const HeadFolder& files, const RetrievalHead& head, const std::vector<std::int32_t>& ids, const std::vector<float>& features) {
@@ -64,7 +58,7 @@ TEST_F(RetrievalHeadTest, ComputesWhatItsTensorsSay) {
     ASSERT_TRUE(head->uses_features());
     EXPECT_TRUE(std::ranges::equal(head->feature_layers(), std::vector<std::int32_t>{2, 1, 0})) << "of a model with three layers";
     const std::vector<std::int32_t> ids = {5, 4000, 5, 17};
-    expect_projects(files, *head, ids, random(ids.size() * 144, 3));
+    expect_projects(files, *head, ids, random_row(3, ids.size() * 144));
     expect_projects(files, *head, ids, {});
     EXPECT_GT(head->memory_bytes(), 0);
   }
@@ -77,7 +71,7 @@ TEST_F(RetrievalHeadTest, WithoutFcItKnowsEmbeddingsOnly) {
     ASSERT_NE(head, nullptr);
     EXPECT_FALSE(head->uses_features());
     expect_projects(*files, *head, {1, 2, 3}, {});
-    std::vector<float> features = random(144, 1), with(32), without(32);
+    std::vector<float> features = random_row(1, 144), with(32), without(32);
     const std::int32_t id = 9;
     ASSERT_TRUE(head->project(std::span(&id, 1), features.data(), nullptr, with.data()).ok());
     ASSERT_TRUE(head->project(std::span(&id, 1), nullptr, nullptr, without.data()).ok());
@@ -90,7 +84,7 @@ TEST_F(RetrievalHeadTest, TokensDoNotDependOnTheirCompany) {
   const auto head = load(files);
   std::vector<std::int32_t> ids;
   for (std::int32_t i = 0; i < 700; ++i) ids.push_back(i * 5);
-  const auto features = random(ids.size() * 144, 4);
+  const auto features = random_row(4, ids.size() * 144);
   std::vector<float> all(ids.size() * 32), one(32);
   ASSERT_TRUE(head->project(ids, features.data(), nullptr, all.data()).ok());
   for (const std::size_t i : {std::size_t{0}, std::size_t{511}, std::size_t{512}, std::size_t{699}}) {

@@ -2,136 +2,36 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <thread>
 
-#include "engine/retrieve/device_pool.h"
-#include "engine/retrieve/specontext.h"
 #include "engine/retrieve/step_attention.h"
 #include "kernels/attention_rows.h"
-#include "tests/engine/pipeline/harness.h"
-#include "tests/engine/retrieve/head_files.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/engine/retrieve/specontext_harness.h"
 
 namespace quire::testing {
 namespace {
 
-constexpr std::int32_t kLayers = 3, kHeads = 6, kKvHeads = 2, kDim = 16, kPrompt = 150;
-constexpr std::size_t kQuery = kHeads * kDim;
-using Options = std::map<std::string, std::string, std::less<>>;
+using Options = HeadDecoding::Options;
+constexpr std::int32_t kLayers = HeadDecoding::kLayers, kHeads = HeadDecoding::kHeads, kKvHeads = HeadDecoding::kKvHeads, kDim = HeadDecoding::kDim, kPrompt = HeadDecoding::kPrompt;
+constexpr std::size_t kQuery = HeadDecoding::kQuery;
 
 /// The model and the head all tests share.
 class SpeContextTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    folder_ = std::make_unique<RandomModelFolder>();
-    files_ = std::make_unique<HeadFolder>();
-    ModelOptions options;
-    options.weights = WeightFormat::kF32;
-    model_ = std::move(*load_model(folder_->path(), options));
-    head_ = std::move(*RetrievalHead::load(files_->path(), *model_));
-  }
-  static void TearDownTestSuite() {
-    head_.reset();
-    model_.reset();
-    files_.reset();
-    folder_.reset();
-  }
-  static std::int32_t token(std::int32_t position) { return 300 + position * 37 % 3000; }
+  static void SetUpTestSuite() { shared_ = std::make_unique<HeadedModel>(); }
+  static void TearDownTestSuite() { shared_.reset(); }
+  static std::int32_t token(std::int32_t position) { return HeadDecoding::token(position); }
+  static Options budget(int tokens, const char* head = "auto") { return HeadDecoding::budget(tokens, head); }
 
-  /// A retriever over a sequence of its own; the same queries, keys and states for all.
-  class Decoding {
-   public:
-    explicit Decoding(std::string_view name, Options given, TransferLane* lane = nullptr, std::int64_t device_bytes = 0, std::int32_t lacking_layer = -1, const Heat* heat = nullptr)
-        : device(device_bytes), retriever(std::move(*make_retriever(name))), pool_(PageFormat{kKvHeads, kDim, DType::kF16}, 0), cache_(pool_, kLayers), options_(std::move(given)),
-          lacking_layer_(lacking_layer) {
-      for (std::int32_t p = 0; p < kPrompt; ++p) add_row(p);
-      HeadTrack track(*head_, head_input(options_, *head_));
-      std::vector<std::int32_t> ids, positions;
-      for (std::int32_t p = 0; p < kPrompt; ++p) {
-        ids.push_back(token(p));
-        positions.push_back(p);
-      }
-      EXPECT_TRUE(track.add_embedded(ids, positions).ok());
-      RetrieveInput input;
-      input.cache = &cache_;
-      input.heat = heat;
-      input.options = &options_;
-      input.device = &device;
-      input.transfers = lane;
-      input.head = head_.get();
-      input.prompt = &track;
-      input.prompt_tokens = kPrompt;
-      input.num_layers = kLayers;
-      input.num_heads = kHeads;
-      input.num_kv_heads = kKvHeads;
-      input.head_dim = kDim;
-      const Status s = retriever->prepare(input);
-      EXPECT_TRUE(s.ok()) << s.to_string();
-    }
-    ~Decoding() { retriever->settle(); }
-    SpeContextRetriever& plug() { return static_cast<SpeContextRetriever&>(*retriever); }
-
-    /// One token: what DecodeBatch does. The layers' outputs; empty where a layer failed, which is in `status`.
-    std::vector<std::vector<float>> next() {
-      const std::int32_t position = next_position_++;
-      std::vector<std::vector<float>> outs(kLayers);
-      status = retriever->begin_step(token(position), position);
-      if (!status.ok()) return outs;
-      add_row(position);
-      for (std::int32_t layer = 0; layer < kLayers && status.ok(); ++layer) {
-        const auto wanted = retriever->hidden_layers();
-        const auto state = random_floats(48, static_cast<std::uint32_t>(7000 + position * kLayers + layer));
-        if (std::find(wanted.begin(), wanted.end(), layer) != wanted.end()) retriever->take_hidden(layer, state.data());
-        outs[static_cast<std::size_t>(layer)].assign(kQuery, NAN);
-        const auto q = query(layer, position);
-        status = retriever->attend(step(layer, q, position, outs[static_cast<std::size_t>(layer)]));
-        if (!status.ok()) outs[static_cast<std::size_t>(layer)].clear();
-      }
-      return outs;
-    }
-    static std::vector<float> query(std::int32_t layer, std::int32_t position) { return random_floats(kQuery, static_cast<std::uint32_t>(900 + position * kLayers + layer)); }
-    RetrieveStep step(std::int32_t layer, const std::vector<float>& q, std::int32_t position, std::vector<float>& out) const {
-      return {layer, q.data(), position, &cache_, kHeads, kDim, out.data()};
-    }
-    std::int32_t last_position() const { return next_position_ - 1; }
-    const WorkingCache& cache() const { return cache_; }
-
-    DevicePool device;
-    std::unique_ptr<Retriever> retriever;
-    Status status;
-
-   private:
-    void add_row(std::int32_t position) {
-      for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-        // As after a selection per layer: one layer lacks every fifth token of the prompt.
-        if (layer == lacking_layer_ && position < kPrompt && position % 5 == 3) continue;
-        ASSERT_TRUE(cache_.add_rows(layer, std::span(&position, 1)).ok());
-        const auto raw = random_floats(kKvHeads * 2 * kDim, static_cast<std::uint32_t>(position * kLayers + layer));
-        ASSERT_TRUE(cache_.place(layer, model_->rope(), {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4}, cache_.num_rows(layer) - 1).ok());
-      }
-    }
-    PagePool pool_;
-    WorkingCache cache_;
-    PlugOptions options_;
-    const std::int32_t lacking_layer_;
-    std::int32_t next_position_ = kPrompt;
+  struct Decoding : HeadDecoding {
+    template <class... More>
+    explicit Decoding(std::string_view name, Options given, More... more) : HeadDecoding(*shared_, name, std::move(given), more...) {}
   };
 
-  static Options budget(int tokens, const char* head = "auto") {
-    return {{"decode_budget", std::to_string(tokens)}, {"decode_sink", "2"}, {"decode_window", "6"}, {"decode_head", head}, {"decode_resident", "none"}};
-  }
-
-  static std::unique_ptr<RandomModelFolder> folder_;
-  static std::unique_ptr<HeadFolder> files_;
-  static std::unique_ptr<Model> model_;
-  static std::unique_ptr<RetrievalHead> head_;
+  static std::unique_ptr<HeadedModel> shared_;
 };
-std::unique_ptr<RandomModelFolder> SpeContextTest::folder_;
-std::unique_ptr<HeadFolder> SpeContextTest::files_;
-std::unique_ptr<Model> SpeContextTest::model_;
-std::unique_ptr<RetrievalHead> SpeContextTest::head_;
+std::unique_ptr<HeadedModel> SpeContextTest::shared_;
 
 TEST_F(SpeContextTest, ABudgetOverTheContextIsDense) {
   Decoding run("specontext", budget(300)), dense("dense", {});
@@ -223,7 +123,7 @@ TEST_F(SpeContextTest, AttendsToExactlyWhatItChose) {
 TEST_F(SpeContextTest, ChoosesByTheHeadOverTheTokensBefore) {
   Decoding run("specontext", budget(48, "embed"));
   for (int n = 0; n < 3; ++n) (void)run.next();
-  HeadTrack track(*head_, HeadInput::kEmbedding);
+  HeadTrack track(*shared_->head, HeadInput::kEmbedding);
   std::vector<std::int32_t> ids, positions;
   for (std::int32_t p = 0; p <= run.last_position(); ++p) {
     ids.push_back(token(p));
@@ -231,11 +131,11 @@ TEST_F(SpeContextTest, ChoosesByTheHeadOverTheTokensBefore) {
   }
   ASSERT_TRUE(track.add_embedded(ids, positions).ok());
   DevicePool pool(0);
-  HeadKeys all(pool, *head_);
+  HeadKeys all(pool, *shared_->head);
   ASSERT_TRUE(all.append(track.keys().data(), positions).ok());
   std::vector<float> q(kQuery), scores;
-  ASSERT_TRUE(head_->project(std::span(ids).last(1), nullptr, q.data(), nullptr).ok());
-  ASSERT_TRUE(rope_rotate(head_->rope(), {.x = q.data(), .out = q.data(), .positions = &positions.back(), .rows = 1, .num_heads = kHeads, .ldx = kQuery, .ldo = kQuery}).ok());
+  ASSERT_TRUE(shared_->head->project(std::span(ids).last(1), nullptr, q.data(), nullptr).ok());
+  ASSERT_TRUE(rope_rotate(shared_->head->rope(), {.x = q.data(), .out = q.data(), .positions = &positions.back(), .rows = 1, .num_heads = kHeads, .ldx = kQuery, .ldo = kQuery}).ok());
   ASSERT_TRUE(head_scores(TurnedHeadScoresArgs{.query = q.data(), .position = positions.back(), .num_heads = kHeads, .keys = all.view(), .target_kv_heads = kKvHeads}, scores).ok());
   for (std::size_t m = 0; m < kKvHeads; ++m) {
     EXPECT_EQ(run.plug().attended_rows(0, static_cast<std::int32_t>(m)), select_tokens(std::span(scores).subspan(m * ids.size(), ids.size()), {48, 2, 6}));
@@ -342,7 +242,7 @@ TEST_F(SpeContextTest, HoldsWhatItSaysAndNoMore) {
   Decoding run("specontext", budget(40));
   (void)run.next();
   const std::int64_t slots = kLayers * 48 * kKvHeads * 2 * kDim * 2;  // 40 in pages of 16
-  EXPECT_EQ(run.device.bytes_in_use(), slots + HeadKeys::bytes_for(head_->config(), kPrompt + 1));
+  EXPECT_EQ(run.device.bytes_in_use(), slots + HeadKeys::bytes_for(shared_->head->config(), kPrompt + 1));
   EXPECT_EQ(run.retriever->stats().device_bytes, run.device.bytes_in_use());
   run.retriever->settle();
   run.retriever = std::move(*make_retriever("dense"));
