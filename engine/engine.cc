@@ -220,6 +220,7 @@ Status EngineImpl::make_draft(const EngineOptions& options, std::unique_ptr<Mode
   core_.draft = draft_.get();
   if (draft_->same_tokens() && draft_->reader().compute().memory() == nullptr) core_.facts.draft_window = draft_->reader().rope().max_positions();
   info_.draft_path = options.draft_path;
+  info_.draft_fingerprint = kv_fingerprint("quire-draft", draft_->reader(), draft_->tokenizer(), {}).hex();
   info_.draft_kv_bytes_per_token = draft_->document_bytes_per_token();
   return {};
 }
@@ -235,6 +236,9 @@ Status EngineImpl::make_head(const EngineOptions& options) {
   core_.facts.retrieval_head = true;
   if (core_.facts.choosing) core_.facts.choosing->head = head_.get();
   info_.retrieval_head_path = options.retrieval_head_path;
+  Sha256 head;
+  head.update(std::as_bytes(std::span(head_->digest()))).update_u64(static_cast<std::uint64_t>(head_->config().trained_positions)).update_u64(head_->config().embeds_only ? 1 : 0);
+  info_.retrieval_head_fingerprint = head.finish().hex();
   return {};
 }
 

@@ -65,7 +65,9 @@ struct EngineInfo {
   ModelConfig config;
   StableLayers stable_layers;         ///< calibrated, or the default rule
   std::string draft_path;             ///< of the draft in use; empty: none
+  std::string draft_fingerprint;      ///< hex, of what its weights, their format, its RoPE and its tokenizer are; empty: none
   std::string retrieval_head_path;    ///< of the head in use; empty: none
+  std::string retrieval_head_fingerprint;  ///< hex, of its tensors and what its config says; empty: none
   std::optional<MemoryPlan> device_memory;  ///< of the device that computes; none: the CPU does
 };
 

@@ -4,8 +4,16 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace quire {
+
+/// A stretch of a long answer.
+struct AnswerSpan {
+  double agreement = 1;            ///< share of its positions at which the likeliest token is recompute's
+  double kl = 0;                   ///< mean over all its positions, nats
+  friend bool operator==(const AnswerSpan&, const AnswerSpan&) = default;
+};
 
 struct Measurement {
   std::string skipped;             ///< why it could not be asked; the numbers are then meaningless
@@ -21,6 +29,7 @@ struct Measurement {
   std::optional<double> moved;     ///< of the rows or pages that steps wanted, the share that was not on the device yet; none: nothing was to move
   std::optional<double> corrected; ///< of the KV heads that may go by the query before, the share that chose anew first; none: there were no such
   std::optional<bool> cited;       ///< of a right answer with known supporting documents: its first citation names one
+  std::vector<AnswerSpan> spans;   ///< of RunOptions::span_tokens each, the last one maybe shorter; empty unless answers are long ones
   std::string answer;
   friend bool operator==(const Measurement&, const Measurement&) = default;
 };

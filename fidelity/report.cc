@@ -15,6 +15,9 @@ namespace json = boost::json;
 namespace {
 
 using Values = std::vector<double>;
+struct SpanValues {
+  Values agreement, kl;
+};
 
 /// Every measure of every row gets a stream of its own, so that rows do not depend on which others were asked for.
 Interval mean_of(const Values& values, const BootstrapOptions& base, const std::string& name) {
@@ -31,6 +34,7 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.approximate = spec.approximate;
   row.default_settings = spec.default_settings();
   Values em, f1, em_difference, f1_difference, agreement, kl, sequence, recompute, bytes, ttft, decode, cited, moved, corrected;
+  std::vector<SpanValues> spans;
   for (const std::size_t q : questions) {
     const Measurement& m = run.rows[q][strategy];
     const Measurement& reference = run.rows[q][0];
@@ -45,6 +49,11 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
     decode.push_back(m.decode_ms);
     if (m.moved) moved.push_back(*m.moved);
     if (m.corrected) corrected.push_back(*m.corrected);
+    spans.resize(std::max(spans.size(), m.spans.size()));
+    for (std::size_t i = 0; i < m.spans.size(); ++i) {
+      spans[i].agreement.push_back(m.spans[i].agreement);
+      if (std::isfinite(m.spans[i].kl)) spans[i].kl.push_back(m.spans[i].kl);
+    }
     if (m.cited) cited.push_back(*m.cited ? 1 : 0);
     if (!m.has_answers) continue;
     ++row.n_answers;
@@ -68,6 +77,10 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.ttft_ms = mean(ttft, "ttft_ms");
   row.decode_ms = mean(decode, "decode_ms");
   row.cited = mean(cited, "cited");
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const std::string name = "span " + std::to_string(i) + " ";
+    row.spans.push_back({mean(spans[i].agreement, (name + "agreement").c_str()), mean(spans[i].kl, (name + "kl").c_str())});
+  }
   row.moved = mean(moved, "moved");
   row.corrected = mean(corrected, "corrected");
   return row;
@@ -113,6 +126,27 @@ std::string bytes_text(double v) {
   int u = 0;
   for (; v >= 1024 && u < 3; ++u) v /= 1024;
   return fixed(v, u == 0 ? 0 : 1) + " " + units[u];
+}
+
+/// Of long answers: agreement and KL of every stretch; empty where there are none.
+std::string span_table(const Report& r, std::size_t name) {
+  std::size_t most = 0;
+  for (const auto& s : r.strategies) {
+    if (const ReportRow* row = r.find(s, "all")) most = std::max(most, row->spans.size());
+  }
+  if (most == 0) return {};
+  constexpr std::size_t kWidth = 19;
+  std::string out = "\n" + cell("agree, KL from token", name, false);
+  for (std::size_t i = 0; i < most; ++i) out += cell(std::to_string(static_cast<std::int64_t>(i) * r.context.span_tokens), kWidth);
+  out += "\n";
+  for (const auto& s : r.strategies) {
+    const ReportRow* row = r.find(s, "all");
+    if (!row) continue;
+    out += cell(s, name, false);
+    for (const auto& span : row->spans) out += cell(percent(span.agreement.value) + ", " + fixed(span.kl.value, 4), kWidth);
+    out += "\n";
+  }
+  return out;
 }
 
 }  // namespace
@@ -172,12 +206,18 @@ std::string report_json(const Report& r) {
   o["date"] = c.date;
   o["machine"] = json::object{{"cpu", c.cpu}, {"isa", c.isa}, {"cores", c.cores}, {"memory_bytes", c.memory_bytes}, {"kernel", c.kernel}};
   o["model"] = json::object{{"name", c.model_name}, {"fingerprint", c.fingerprint}, {"fingerprint_sha256", c.fingerprint_hex}, {"parameters", c.parameters},
-                            {"weights", c.weights}, {"kv_dtype", c.kv_dtype}, {"max_model_len", c.max_model_len}};
+                            {"weights", c.weights}, {"kv_dtype", c.kv_dtype}, {"max_model_len", c.max_model_len}, {"draft_fingerprint", c.draft_fingerprint}, {"retrieval_head_fingerprint", c.retrieval_head_fingerprint}};
   const ReportRow* all = r.find("recompute", "all");
   o["suite"] = json::object{{"name", c.suite}, {"hash", c.suite_hash}, {"questions", all ? all->n : 0}};
   json::array strategies(r.strategies.begin(), r.strategies.end());
   o["settings"] = json::object{{"strategies", std::move(strategies)}, {"limit", c.per_kind}, {"seed", c.seed}, {"max_tokens", c.max_tokens}, {"chunk_tokens", c.chunk_tokens},
                                {"block_tokens", c.block_tokens}, {"instruction", c.instruction}, {"kl_positions", kKlPositions}, {"confidence", 0.95}};
+  if (c.span_tokens > 0) {
+    auto& settings = o["settings"].as_object();
+    settings["span_tokens"] = c.span_tokens;
+    settings["temperature"] = c.temperature;
+    settings["kl_positions"] = nullptr;  // all of them
+  }
   json::array rows, details, skipped;
   for (const auto& row : r.rows) {
     json::object a;
@@ -203,6 +243,11 @@ std::string report_json(const Report& r) {
     d["corrected"] = interval_json(row.corrected);
     d["em_difference"] = interval_json(row.em_difference);
     d["f1_difference"] = interval_json(row.f1_difference);
+    if (!row.spans.empty()) {
+      json::array spans;
+      for (const auto& s : row.spans) spans.push_back(json::object{{"agreement", interval_json(s.agreement)}, {"kl", interval_json(s.kl, 9)}});
+      d["spans"] = std::move(spans);
+    }
     details.push_back(std::move(d));
   }
   for (const auto& s : r.skipped) skipped.push_back(json::object{{"task", s.task}, {"reason", s.reason}});
@@ -242,6 +287,7 @@ std::string report_table(const Report& r) {
     }
     out += "\n";
   }
+  out += span_table(r, name);
   for (const auto& s : r.skipped) out += "skipped " + s.task + ": " + s.reason + "\n";
   return out;
 }

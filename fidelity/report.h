@@ -21,6 +21,10 @@ struct ReportRow {
   Interval em, f1, agreement, kl, sequence_ratio, recompute_ratio, bytes_loaded, ttft_ms, decode_ms;
   Interval cited;                          ///< share of right answers with known supporting documents whose first citation names one
   Interval moved, corrected;               ///< of the questions that have them
+  struct Span {
+    Interval agreement, kl;
+  };
+  std::vector<Span> spans;                 ///< of long answers: every stretch of ReportContext::span_tokens; as many as the longest answer has
   Interval em_difference, f1_difference;   ///< paired: this strategy minus recompute, question by question
 };
 
@@ -29,9 +33,11 @@ struct ReportContext {
   std::string commit, date, cpu, isa, kernel;
   std::int64_t cores = 0, memory_bytes = 0;
   std::string model_name, model_path, fingerprint, fingerprint_hex, weights, kv_dtype;
+  std::string draft_fingerprint, retrieval_head_fingerprint;  ///< hex; empty: none was there
   std::int64_t parameters = 0, max_model_len = 0;
   std::string suite, suite_hash;
-  std::int64_t per_kind = 0, max_tokens = 0, chunk_tokens = 0, block_tokens = 0;
+  std::int64_t per_kind = 0, max_tokens = 0, chunk_tokens = 0, block_tokens = 0, span_tokens = 0;
+  double temperature = 0;
   std::uint64_t seed = 1;
   std::string instruction;
 };
@@ -49,7 +55,8 @@ Report make_report(const Suite& suite, const RunResult& run, ReportContext conte
 
 /// {"name": "fidelity", "commit", "date", "machine", "model", "suite", "settings", "rows", "details", "skipped"}. Each score is
 /// {"value", "low", "high"}, null where it means nothing. A row has exactly: strategy, task, n, em, f1, agreement, kl, sequence_ratio,
-/// recompute_ratio, bytes_loaded, ttft_ms; `details` holds decode_ms, cited, moved, corrected and the differences to recompute for the same rows.
+/// recompute_ratio, bytes_loaded, ttft_ms; `details` holds decode_ms, cited, moved, corrected and the differences to recompute for the same rows, and of long answers
+/// `spans`: [{"agreement", "kl"}], one for each settings.span_tokens tokens.
 std::string report_json(const Report& report);
 /// For a terminal: one line a strategy, then exact match by task.
 std::string report_table(const Report& report);

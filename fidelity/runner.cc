@@ -2,65 +2,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <future>
 #include <memory>
-#include <mutex>
 #include <set>
 
 #include "engine/pipeline/cited_blocks.h"
+#include "fidelity/answer_sink.h"
 #include "fidelity/score.h"
-#include "kernels/topk.h"
 
 namespace quire {
 namespace {
-
-/// One answer: its greedy choices, the first logits, the text.
-class AnswerSink final : public QuerySink {
- public:
-  void on_plan(const Plan&) override {}
-  bool wants_logits() const override { return true; }
-  void on_logits(std::span<const float> logits) override {
-    choices.push_back(static_cast<std::int32_t>(argmax(logits.data(), static_cast<std::int64_t>(logits.size()))));
-    if (first_logits.size() < kKlPositions) first_logits.emplace_back(logits.begin(), logits.end());
-  }
-  bool on_token(std::int32_t, std::string_view piece) override {
-    text.append(piece);
-    token_ends.push_back(text.size());
-    return true;
-  }
-  void on_attribution(const Attribution& a) override { attribution = a; }
-  void on_done(const Status& s, const Plan& p, const QueryStats& st, FinishReason) override {
-    std::lock_guard lock(mu_);
-    status = s;
-    plan = p;
-    stats = st;
-    done_ = true;
-    changed_.notify_all();
-  }
-  /// Cancels the query once `stop` is set.
-  void wait(QueryHandle& handle, const std::atomic<bool>* stop) {
-    std::unique_lock lock(mu_);
-    while (!changed_.wait_for(lock, std::chrono::milliseconds(100), [this] { return done_; })) {
-      if (stop != nullptr && *stop) handle.cancel();
-    }
-  }
-
-  // Written by the engine thread until done.
-  std::vector<std::int32_t> choices;              ///< the likeliest token at each position, also at the last, which ends the answer
-  std::vector<std::vector<float>> first_logits;
-  std::string text;
-  std::vector<std::size_t> token_ends;            ///< bytes of the text after each token
-  Attribution attribution;                        ///< empty: not asked for
-  Status status;
-  Plan plan;
-  QueryStats stats;
-
- private:
-  std::mutex mu_;
-  std::condition_variable changed_;
-  bool done_ = false;
-};
 
 using Answer = std::shared_ptr<AnswerSink>;
 
@@ -136,6 +87,7 @@ class Runner {
   }
 
  private:
+  bool long_answers() const { return options_.span_tokens > 0; }
   bool stopped() const { return options_.stop != nullptr && *options_.stop; }
   static Status stop_status() { return Status::cancelled("the run was interrupted"); }
 
@@ -170,6 +122,7 @@ class Runner {
       if (skipped.empty() && i == 0) {
         QUIRE_ASSIGN_OR_RETURN(reference, answer(request, spec, {}, skipped));
         if (skipped.empty()) m = measured(record, *reference, *reference, reference->text);
+        if (skipped.empty() && long_answers()) m.spans = spans_of(*reference, *reference, options_.span_tokens);
       } else if (skipped.empty()) {
         QUIRE_ASSIGN_OR_RETURN(m, compared(record, request, spec, *reference));
       }
@@ -183,7 +136,7 @@ class Runner {
   Result<Measurement> compared(const SuiteRecord& record, const QueryRequest& request, const StrategySpec& spec, const AnswerSink& reference) {
     std::string skipped;
     Measurement m;
-    QUIRE_ASSIGN_OR_RETURN(const Answer forced, answer(request, spec, reference.choices, skipped));
+    QUIRE_ASSIGN_OR_RETURN(const Answer forced, answer(request, spec, long_answers() ? reference.tokens : reference.choices, skipped));
     if (!skipped.empty()) {
       m.skipped = skipped;
       return m;
@@ -198,6 +151,10 @@ class Runner {
       sum += kl_divergence(log_p, log_q);
     }
     m.kl = positions > 0 ? sum / static_cast<double>(positions) : 0;
+    if (long_answers()) {
+      m.spans = spans_of(reference, *forced, options_.span_tokens);
+      return m;
+    }
     if (forced->choices == reference.choices) return m;  // left alone it says the same, token for token
     QUIRE_ASSIGN_OR_RETURN(const Answer own, answer(request, spec, {}, skipped));
     score(record, own->text, m);
@@ -214,7 +171,7 @@ class Runner {
     }
     const auto begin = text.find_first_not_of(" \t\r\n");
     m.answer = begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
-    m.has_answers = !record.answers.empty();
+    m.has_answers = !record.answers.empty() && !long_answers();
     if (!m.has_answers) return;
     switch (record.rule) {
       case ScoreRule::kExactMatch: m.em = exact_match(m.answer, record.answers); break;
@@ -267,7 +224,7 @@ class Runner {
       for (QueryContext& c : request.contexts) c.key.reset();
     }
     request.sampling.forced_tokens = forced;
-    auto sink = std::make_shared<AnswerSink>();
+    auto sink = std::make_shared<AnswerSink>(long_answers() ? static_cast<std::size_t>(request.sampling.max_tokens) : kKlPositions);
     auto handle = engine_.query(std::move(request), sink);
     Status status = handle.status();
     if (status.ok()) {
@@ -289,8 +246,15 @@ class Runner {
     QUIRE_ASSIGN_OR_RETURN(request.suffix_ids, suffix_ids(format, suite_.instruction, record));
     request.attribute = !record.supporting_ids.empty();
     request.sampling.max_tokens = record.max_tokens > 0 ? record.max_tokens : options_.max_tokens;
-    for (const auto& s : format.stop_strings()) request.sampling.stop.push_back(s);
-    request.sampling.stop_token_ids = format.stop_ids();
+    if (long_answers()) {
+      request.sampling.max_tokens = options_.max_tokens;
+      request.sampling.ignore_eos = true;
+      request.sampling.temperature = static_cast<float>(options_.temperature);
+      request.sampling.seed = options_.seed;
+    } else {
+      for (const auto& s : format.stop_strings()) request.sampling.stop.push_back(s);
+      request.sampling.stop_token_ids = format.stop_ids();
+    }
     QUIRE_RETURN_IF_ERROR(ingest_documents(record));
     std::vector<std::string> ids;
     for (const auto& d : *record.documents) ids.push_back(document_id(d));
@@ -380,6 +344,8 @@ class Runner {
 Result<RunResult> run_suite(Engine& engine, IngestService& ingest, const std::string& ns, const Suite& suite, const RunOptions& options, StateFile& state,
                             const std::function<void(const RunProgress&)>& on_progress) {
   if (options.max_tokens < 1) return Status::invalid("max_tokens", "must be at least 1");
+  if (options.span_tokens < 0) return Status::invalid("span_tokens", "must not be negative; 0: answers end where the model ends them");
+  if (options.temperature < 0 || (options.temperature > 0 && options.span_tokens == 0)) return Status::invalid("temperature", "must not be negative, and is for long answers (span_tokens)");
   if (options.chunk_tokens < 16) return Status::invalid("chunk_tokens", "must be at least 16");
   Runner runner(engine, ingest, ns, suite, options, state);
   return runner.run(on_progress);

@@ -25,6 +25,10 @@ struct RunOptions {
   std::uint64_t seed = 1;                   ///< of that choice
   std::int32_t max_tokens = 32;             ///< of answers whose record names no limit
   std::int32_t chunk_tokens = 512;          ///< documents are cut as POST /v1/documents cuts them
+  /// 0: answers end where the model ends them. Else they go on to max_tokens whatever would end them, are not scored, and every strategy is held to recompute's tokens: agreement and
+  /// KL are of all positions, and of each stretch of so many (Measurement::spans). Holds two answers' logits meanwhile: max_tokens * vocabulary * 8 bytes.
+  std::int32_t span_tokens = 0;
+  double temperature = 0;                   ///< of recompute's tokens where answers are long, drawn by `seed`; 0: greedy
   const std::atomic<bool>* stop = nullptr;  ///< becomes true: the run ends with kCancelled; finished rows are kept
 };
 
@@ -42,7 +46,7 @@ struct RunResult {
 
 /// For each question: the documents are ingested (and those no later question wants are removed again), recompute answers greedily, then
 /// every other strategy runs once with recompute's tokens forced (KL, times, bytes) and, if its own choice differs anywhere, once freely
-/// (answer, agreement). A prompt beyond the window is a skipped row. Rows come from and go to `state`.
+/// (answer, agreement; not where answers are long). A prompt beyond the window is a skipped row. Rows come from and go to `state`.
 /// `ns` is the namespace the documents live in meanwhile. Errors: kCancelled; kInvalidArgument (no question, options); those of the
 /// engine and the document service.
 Result<RunResult> run_suite(Engine& engine, IngestService& ingest, const std::string& ns, const Suite& suite, const RunOptions& options, StateFile& state,

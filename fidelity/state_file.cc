@@ -1,6 +1,7 @@
 #include "fidelity/state_file.h"
 
 #include <array>
+#include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 #include <cerrno>
@@ -53,8 +54,25 @@ std::string row_text(const std::string& question, const std::string& strategy, c
   if (m.moved) o["moved"] = exact(*m.moved);
   if (m.corrected) o["corrected"] = exact(*m.corrected);
   o["cited"] = m.cited ? json::value(*m.cited) : json::value(nullptr);
+  if (!m.spans.empty()) {
+    json::array spans;
+    for (const AnswerSpan& s : m.spans) spans.push_back(json::array{exact(s.agreement), exact(s.kl)});
+    o["spans"] = std::move(spans);
+  }
   o["answer"] = m.answer;
   return json::serialize(o) + "\n";
+}
+
+/// False: it is not a list of pairs of numbers.
+bool parse_spans(const json::value& value, std::vector<AnswerSpan>& out) {
+  if (!value.is_array()) return false;
+  for (const json::value& pair : value.get_array()) {
+    if (!pair.is_array() || pair.get_array().size() != 2) return false;
+    const auto agreement = from_exact(&pair.get_array()[0]), kl = from_exact(&pair.get_array()[1]);
+    if (!agreement || !kl) return false;
+    out.push_back({*agreement, *kl});
+  }
+  return true;
 }
 
 struct Row {
@@ -90,6 +108,7 @@ std::optional<Row> parse_row(std::string_view line) {
   for (const auto& [name, out] : {std::pair{"moved", &row.m.moved}, {"corrected", &row.m.corrected}}) {
     *out = from_exact(o.if_contains(name));
   }
+  if (const auto* spans = o.if_contains("spans")) ok = parse_spans(*spans, row.m.spans) && ok;
   double prompt = 0, answer = 0;
   for (const auto& [name, out] : {std::pair{"em", &row.m.em}, {"f1", &row.m.f1}, {"agreement", &row.m.agreement}, {"kl", &row.m.kl},
                                   {"sequence_ratio", &row.m.sequence_ratio}, {"recompute_ratio", &row.m.recompute_ratio},

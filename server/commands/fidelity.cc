@@ -25,6 +25,7 @@
 #include "ingest/ingest_service.h"
 #include "kernels/base/log.h"
 #include "server/commands/commands.h"
+#include "server/commands/fidelity_identity.h"
 #include "server/commands/model_path.h"
 #include "server/commands/service_options.h"
 #include "server/config/config.h"
@@ -39,7 +40,8 @@ namespace fs = std::filesystem;
 struct FidelityFlags {
   std::string model, config_file, suite = "encyclopedia", strategies = "recompute,exact,reuse", source, json, html, svg, work, store;
   std::string instruction = "auto";
-  std::int64_t limit = 40, max_tokens = 32, chunk_tokens = 512, per_task = 20;
+  std::int64_t limit = 40, max_tokens = 32, chunk_tokens = 512, per_task = 20, span_tokens = 0;
+  double temperature = 0;
   std::uint64_t seed = 1;
   bool certify = false, fresh = false, quiet = false;
   std::vector<std::string> settings;
@@ -249,6 +251,8 @@ ReportContext describe(const FidelityFlags& f, const Config& config, const Engin
   c.fingerprint_hex = fingerprint_hex(info);
   c.weights = info.weights_format;
   c.kv_dtype = info.kv_dtype;
+  c.draft_fingerprint = info.draft_fingerprint;
+  c.retrieval_head_fingerprint = info.retrieval_head_fingerprint;
   c.parameters = info.num_parameters;
   c.max_model_len = info.max_model_len;
   c.suite = suite.name;
@@ -256,16 +260,12 @@ ReportContext describe(const FidelityFlags& f, const Config& config, const Engin
   c.per_kind = f.limit;
   c.max_tokens = f.max_tokens;
   c.chunk_tokens = f.chunk_tokens;
+  c.span_tokens = f.span_tokens;
+  c.temperature = f.temperature;
   c.block_tokens = config.cache.block_tokens;
   c.seed = f.seed;
   c.instruction = suite.instruction;
   return c;
-}
-
-/// What rows of a state file belong to. Which questions and strategies are asked may change: each row names its own.
-std::string identity(const ReportContext& c) {
-  return c.fingerprint_hex + " " + c.suite_hash + " max_tokens=" + std::to_string(c.max_tokens) + " chunk_tokens=" + std::to_string(c.chunk_tokens) +
-         " block_tokens=" + std::to_string(c.block_tokens) + " window=" + std::to_string(c.max_model_len) + " isa=" + c.isa + " commit=" + c.commit;
 }
 
 int fidelity(FidelityFlags f) {
@@ -277,6 +277,9 @@ int fidelity(FidelityFlags f) {
   if (!f.store.empty()) config->disk.path = f.store;
   if (!f.model.empty()) config->model.path = f.model;
   if (f.limit < 0 || f.per_task < 1 || f.max_tokens < 1 || f.chunk_tokens < 16) return complain("--limit must not be negative, --per-task and --max-tokens at least 1, --chunk-tokens at least 16");
+  if (f.span_tokens < 0 || f.temperature < 0) return complain("--span-tokens and --temperature must not be negative");
+  if (f.span_tokens == 0 && f.temperature > 0) return complain("--temperature is of long answers: give --span-tokens, too");
+  if (f.span_tokens > 0 && f.certify) return complain("--certify needs answers that end by themselves: leave --span-tokens out");
   const auto strategies = parse_strategy_list(f.strategies);
   if (!strategies.ok()) return complain(strategies.status());
   const auto model_path = find_model_path(config->model.path);
@@ -295,10 +298,10 @@ int fidelity(FidelityFlags f) {
     const std::string path = f.json + ".state";
     std::error_code ec;
     if (f.fresh) fs::remove(path, ec);
-    auto opened = StateFile::open(path, identity(context));
+    auto opened = StateFile::open(path, fidelity_identity(context, bench.engine->info(), *config));
     if (!opened.ok()) return complain(opened.status());
     state = std::move(*opened);
-    if (state->restarted()) std::fprintf(stderr, "%s is of another model, suite, setting or build: starting anew\n", path.c_str());
+    if (state->restarted()) std::fprintf(stderr, "%s is of another model, draft, retrieval head, suite, setting or build: starting anew\n", path.c_str());
     else if (state->size() > 0 && !f.quiet) std::fprintf(stderr, "%zu rows are measured already (%s; --fresh measures them again)\n", state->size(), path.c_str());
   }
   std::signal(SIGINT, on_interrupt);
@@ -309,6 +312,8 @@ int fidelity(FidelityFlags f) {
   options.seed = f.seed;
   options.max_tokens = static_cast<std::int32_t>(f.max_tokens);
   options.chunk_tokens = static_cast<std::int32_t>(f.chunk_tokens);
+  options.span_tokens = static_cast<std::int32_t>(f.span_tokens);
+  options.temperature = f.temperature;
   options.stop = &interrupted;
   ProgressLine line(f.quiet);
   // When no task fits the model, the report says so and holds no rows.
@@ -365,6 +370,8 @@ void add_fidelity_command(CLI::App& app, CommandRun& run) {
   c->add_option("--store", f->store, "That store (default: disk.path)")->type_name("DIR");
   c->add_option("--work", f->work, "Where documents are cached while measuring (default: a temporary folder)")->type_name("DIR");
   c->add_option("--max-tokens", f->max_tokens, "Longest answer where the suite sets none")->capture_default_str();
+  c->add_option("--span-tokens", f->span_tokens, "Long answers: they go on to --max-tokens whatever would end them, each strategy is held to recompute's tokens, and agreement and KL are given for every so many of them")->capture_default_str();
+  c->add_option("--temperature", f->temperature, "Of recompute's tokens in long answers, drawn by --seed; 0: the likeliest")->capture_default_str();
   c->add_option("--chunk-tokens", f->chunk_tokens, "Longest chunk of a document, as at ingest")->capture_default_str();
   c->add_option("--instruction", f->instruction, "Put before each question; auto: by the file's layout, none for the embedded model")->capture_default_str();
   c->add_option("--source", f->source, "RULER: file its running text and questions come from (default: encyclopedia)")->type_name("FILE");

@@ -39,6 +39,41 @@ TEST(Fidelity, WritesItsFilesAndDoesNotMeasureTwice) {
   EXPECT_EQ(json::serialize(at(read_json(folder.path() / "f.json"), "rows")), json::serialize(at(first, "rows")));
 }
 
+/// A copy of a folder of weights, whose last weight differs.
+void copy_changed(const std::filesystem::path& from, const std::filesystem::path& to) {
+  std::filesystem::copy(from, to);
+  std::fstream weights(to / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  weights.seekg(-2, std::ios::end);
+  const auto byte = static_cast<char>(weights.get() ^ 1);
+  weights.seekp(-2, std::ios::end);
+  weights.put(byte);
+  ASSERT_TRUE(weights.good());
+}
+
+TEST(Fidelity, RowsOfAnotherDraftHeadOrSettingAreMeasuredAgain) {
+  TempFolder folder;
+  std::ofstream(folder.path() / "q.jsonl") << R"({"documents":[{"text":"The ferry leaves at nine."}],"question":"When does the ferry leave?","answers":["nine"]})" << "\n";
+  const std::filesystem::path model = std::string(QUIRE_SOURCE_DIR) + "/models/demo";
+  for (const char* part : {"draft", "head"}) copy_changed(model / part, folder.path() / part);
+  const std::vector<std::string> base = {"--suite", (folder.path() / "q.jsonl").string(), "--strategies", "recompute"};
+  const auto rows_after = [&](const std::vector<std::string>& settings) {
+    auto more = base;
+    more.insert(more.end(), settings.begin(), settings.end());
+    const auto r = measure(folder, more);
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    return std::pair(r.err.find("starting anew") != std::string::npos, json::serialize(at(read_json(folder.path() / "f.json"), "rows")));
+  };
+  const std::string head = "--model.retrieval_head_path=", draft = "--model.draft_path=";
+  std::string before = rows_after({}).second;
+  EXPECT_EQ(rows_after({}), std::pair(false, before));
+  EXPECT_EQ(rows_after({head + (model / "head").string(), draft + (model / "draft").string()}), std::pair(false, before)) << "the same files, named";
+  for (const std::string& setting : {head + (folder.path() / "head").string(), head + "none", draft + (folder.path() / "draft").string(), draft + "none", std::string("--model.draft_weights=f32"),
+                                     std::string("--model.device_requests=3"), std::string("--policy.small_ctx=64")}) {
+    EXPECT_TRUE(rows_after({setting}).first) << setting;
+    EXPECT_FALSE(rows_after({setting}).first) << setting;
+  }
+}
+
 TEST(Fidelity, WrongAsksAreRefusedWithAReason) {
   TempFolder folder;
   std::ofstream(folder.path() / "half.jsonl") << "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\"}\n{\"documents\":[{\"te";

@@ -47,6 +47,40 @@ Made made() {
   return m;
 }
 
+TEST(Report, StretchesOfLongAnswersHaveMeansOfTheAnswersThatReachThem) {
+  Made m = made();
+  for (std::size_t q = 0; q < 2; ++q) {
+    for (Measurement& one : m.run.rows[q]) one.spans = {{1, 0}};
+  }
+  m.run.rows[0][1].spans = {{0.5, 0.25}, {0.25, 2}};
+  ReportContext context;
+  context.span_tokens = 1000;
+  context.temperature = 0.5;
+  const Report r = make_report(m.suite, m.run, context);
+  const ReportRow* row = r.find("reuse", "a");
+  ASSERT_EQ(row->spans.size(), 2u);
+  EXPECT_DOUBLE_EQ(row->spans[0].agreement.value, 0.75);
+  EXPECT_DOUBLE_EQ(row->spans[0].kl.value, 0.125);
+  EXPECT_DOUBLE_EQ(row->spans[1].agreement.value, 0.25);
+  EXPECT_DOUBLE_EQ(row->spans[1].kl.value, 2);
+  EXPECT_EQ(r.find("recompute", "all")->spans.size(), 1u);
+  EXPECT_TRUE(r.find("reuse", "b")->spans.empty());
+  const auto parsed = fidelity_json::parse(report_json(r));
+  ASSERT_TRUE(parsed.ok());
+  const json::object& o = parsed->as_object();
+  EXPECT_EQ(o.at("settings").at("span_tokens").to_number<int>(), 1000);
+  bool found = false;
+  for (const json::value& d : o.at("details").as_array()) {
+    const json::object& detail = d.as_object();
+    EXPECT_TRUE(detail.at("task") != "b" || !detail.contains("spans"));
+    if (detail.at("strategy") != "reuse" || detail.at("task") != "a") continue;
+    found = true;
+    EXPECT_EQ(detail.at("spans").as_array().at(1).at("kl").at("value").to_number<double>(), 2);
+  }
+  EXPECT_TRUE(found);
+  EXPECT_NE(report_table(r).find("75.0 %, 0.1250"), std::string::npos) << report_table(r);
+}
+
 TEST(Report, MeansAndPairedDifferences) {
   const Made m = made();
   const Report r = make_report(m.suite, m.run, {});

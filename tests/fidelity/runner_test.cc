@@ -149,6 +149,49 @@ TEST(FidelityRun, AnInterruptedRunGoesOnAndEndsWithTheSameNumbers) {
   EXPECT_TRUE(run_suite(*s.engine, *s.ingest, "f", suite, o, **state).ok());
 }
 
+TEST(FidelityRun, LongAnswersGoOnPastTheirEndAndAreComparedStretchByStretch) {
+  Service s(demo());
+  ASSERT_TRUE(s.ingest);
+  Suite suite = demo_suite({"single"});
+  suite.records.resize(1);
+  auto o = options_for("recompute,exact,recompute:decode=quest,decode_budget=4096,recompute:decode=quest,decode_budget=32,decode_dense_layers=0", 0);
+  o.max_tokens = 60;
+  std::string greedy, drawn;
+  for (const double temperature : {0.0, 1.0}) {
+    o.span_tokens = 16;
+    o.temperature = temperature;
+    StateFile state, again;
+    const auto run = run_suite(*s.engine, *s.ingest, "f", suite, o, state);
+    ASSERT_TRUE(run.ok()) << run.status().to_string();
+    for (std::size_t i = 0; i < run->rows[0].size(); ++i) {
+      const Measurement& m = run->rows[0][i];
+      EXPECT_EQ(m.answer_tokens, 60) << "the model would have stopped after a few";
+      EXPECT_FALSE(m.has_answers);
+      ASSERT_EQ(m.spans.size(), 4u);
+      double agreement = 0, kl = 0;
+      for (std::size_t j = 0; j < 4; ++j) {
+        agreement += m.spans[j].agreement * (j < 3 ? 16 : 12) / 60;
+        kl += m.spans[j].kl * (j < 3 ? 16 : 12) / 60;
+        // Everything within the budget is dense decoding; a few rows are not.
+        EXPECT_TRUE(i == 3 || m.spans[j] == AnswerSpan()) << i << " " << j;
+      }
+      EXPECT_NEAR(m.agreement, agreement, 1e-12);
+      EXPECT_NEAR(m.kl, kl, 1e-12);
+      EXPECT_TRUE(i < 3 || m.kl > 0.001) << m.kl;
+      EXPECT_EQ(m.answer, run->rows[0][0].answer) << "all are held to the same tokens";
+    }
+    (temperature > 0 ? drawn : greedy) = run->rows[0][0].answer;
+    const auto repeated = run_suite(*s.engine, *s.ingest, "f", suite, o, again);
+    ASSERT_TRUE(repeated.ok());
+    EXPECT_EQ(repeated->rows[0][3].spans, run->rows[0][3].spans);
+    EXPECT_EQ(repeated->rows[0][3].answer, run->rows[0][3].answer);
+  }
+  EXPECT_NE(greedy, drawn);
+  o.span_tokens = 0;
+  StateFile state;
+  EXPECT_EQ(run_suite(*s.engine, *s.ingest, "f", suite, o, state).code(), Code::kInvalidArgument) << "a temperature is of long answers";
+}
+
 TEST(FidelityRun, APromptBeyondTheWindowIsSkippedWithItsLength) {
   Service s(demo());
   ASSERT_TRUE(s.ingest);

@@ -18,6 +18,7 @@ Measurement row(double em) {
   m.em = em;
   m.kl = 0.0030376018345101286;  // a reader that rounds carelessly makes ...1290 of it
   m.prompt_tokens = 12;
+  m.spans = {{0.75, 0.1}, {1, 0.0030376018345101286}};
   m.answer = "a \"quoted\"\nline";
   return m;
 }
