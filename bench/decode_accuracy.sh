@@ -3,7 +3,7 @@
 # number (needle), a fact whose passage does not name its subject (continuation), and hidden numbers asked one after the other in one conversation (multi_turn; the first of
 # each conversation is left out, it is a needle).
 #   bench/decode_accuracy.sh [--quick] [--model FOLDER] [--per-kind N] [--limit N] [--budgets N,N,...] [--retrievers LIST] [--ruler N,N,...] [--per-task N] [--state FOLDER]
-# --ruler: RULER's tasks at these lengths, too (4096,8192 with a window of 8,192), --per-task questions of each (2), by its own score. --limit: ask N of each kind only. LIST: retrievers, or retriever,option=value,...; separated by spaces. Several budgets are drawn, too (bench/results/decode_accuracy-*.svg). --state keeps suite and finished rows: the same command goes on after an interruption, and another LIST measures
+# --ruler: RULER's tasks at these lengths, too (4096,8192 with a window of 8,192), each at a budget of an eighth of it, --per-task questions of each (2), by its own score. --limit: ask N of each kind only. LIST: retrievers, or retriever,option=value,...; separated by spaces. Several budgets are drawn, too (bench/results/decode_accuracy-*.svg). --state keeps suite and finished rows: the same command goes on after an interruption, and another LIST measures
 # only what is missing. Prints {"settings", "rows"}: the columns of docs/fidelity.md, retriever and budget, and of its details em_difference (paired with dense decoding), moved
 # (share of what steps want that is not on the device yet: one less the overlap of a step's choice with the one before) and corrected (share of KV heads that chose anew first): retrievers with slots have no layer stay on the device.
 set -euo pipefail
@@ -43,19 +43,23 @@ if [ ! -s "$suite" ]; then
   mv "$suite.part" "$suite"
 fi
 
-strategies=recompute
-for tokens in ${budgets//,/ }; do
-  for retriever in $retrievers; do
-    name="${retriever%%,*}"; options="${retriever#"$name"}"
-    case "$name" in specontext) dense= ;; *) dense=,decode_dense_layers=0 ;; esac
-    case "$name" in freekv|specontext|arkvale) dense+=,decode_resident=none ;; esac
-    strategies+=",recompute:decode=$name,decode_budget=$tokens$dense$options"
+# Every retriever at every budget of a list.
+strategies_of() {
+  local out=recompute tokens retriever name options dense
+  for tokens in ${1//,/ }; do
+    for retriever in $retrievers; do
+      name="${retriever%%,*}"; options="${retriever#"$name"}"
+      case "$name" in specontext) dense= ;; *) dense=,decode_dense_layers=0 ;; esac
+      case "$name" in freekv|specontext|arkvale) dense+=,decode_resident=none ;; esac
+      out+=",recompute:decode=$name,decode_budget=$tokens$dense$options"
+    done
   done
-done
+  echo "$out"
+}
 head=none; [ ! -d "$model/head" ] || head="$model/head"
 # Rows of one suite: what `quire fidelity` says, and which retriever and budget it was.
 measure() {
-  local name="$1"; shift
+  local name="$1" strategies; strategies="$(strategies_of "$2")"; shift 2
   build/release/quire fidelity -m "$model" --model.retrieval_head_path="$head" --strategies "$strategies" --json "$state/$name.json" "$@" >&2
   jq --arg suite "$name" '
     def choice: {decode: (capture("decode=(?<name>[a-z]+)").name // "dense"), budget: (capture("decode_budget=(?<tokens>[0-9]+)").tokens | tonumber)} // {decode: "dense", budget: null};
@@ -64,8 +68,8 @@ measure() {
   parts+=("$work/$name.part")
 }
 parts=()
-measure accuracy --suite "$suite" --limit "$limit"
-for length in ${ruler//,/ }; do measure "ruler@$length" --suite "ruler@$length" --per-task "$per_task" --source models/demo/encyclopedia.jsonl; done
+measure accuracy "$budgets" --suite "$suite" --limit "$limit"
+for length in ${ruler//,/ }; do measure "ruler@$length" "$((length / 8))" --suite "ruler@$length" --per-task "$per_task" --source models/demo/encyclopedia.jsonl; done
 jq -s '{settings: .[0].settings, rows: (map(.rows) | add)}' "${parts[@]}" >"$work/all.json"
 if [ -z "$quick" ] && [ "$budgets" != "${budgets/,/}" ]; then
     python3 bench/line_plot.py "$work/all.json" --where suite=accuracy --where task=all --x budget --y em --series decode --title "Exact match against the budget, contexts of 7,100 tokens" --out bench/results/decode_accuracy-em.svg
