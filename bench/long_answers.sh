@@ -8,7 +8,9 @@
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 shapes=4096+4000,1024+7000; questions=2; budgets=256,512; span=1000; temperature=0.8; state=; model=models/demo
-retrievers="freekv ctkvr ctkvr,decode_generated=512 specontext flat flat,decode_generated=512 quest shadowkv arkvale raas magicpig"
+# Some besides their defaults: choosing anew in every step, among the keys of all pages; without the answer's last tokens beside the budget; by embeddings alone.
+retrievers="freekv freekv,decode_tau=1.1,decode_reuse=1 freekv,decode_rerank=64 ctkvr ctkvr,decode_generated=512 ctkvr,decode_generated=0 specontext specontext,decode_head=embed"
+retrievers+=" flat flat,decode_generated=512 flat,decode_generated=0 quest shadowkv arkvale raas magicpig"
 while [ $# -gt 0 ]; do
   case "$1" in
     --quick) shapes=1024+300; questions=1; budgets=256; span=100 ;;
@@ -51,7 +53,7 @@ for shape in ${shapes//,/ }; do
     --max-tokens "$answer" --span-tokens "$span" --temperature "$temperature" >&2
   jq --arg shape "$shape" '
     def choice: {decode: ((capture("decode=(?<name>[a-z]+)").name) // "dense"), budget: ((capture("decode_budget=(?<tokens>[0-9]+)").tokens | tonumber) // null)};
-    def options: [scan("decode_generated=[0-9]+")] | join(",");
+    def options: [scan("decode_(?:generated|tau|reuse|rerank|head|page|probes)=[^,]+")] | join(",");
     . as $r | {settings: ($r.settings + {model: $r.model.name, commit: $r.commit, skipped: $r.skipped}),
      rows: [range($r.rows | length) | . as $i | $r.rows[$i] as $row | $r.details[$i] as $detail | select($row.task == "all")
        | {shape: $shape, strategy: $row.strategy} + ($row.strategy | choice) + {options: ($row.strategy | options), n: $row.n, agreement: $row.agreement, kl: $row.kl, moved: $detail.moved,
