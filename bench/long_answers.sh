@@ -8,8 +8,8 @@
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 shapes=4096+4000,1024+7000; questions=2; budgets=256,512; span=1000; temperature=0.8; state=; model=models/demo
-# Some besides their defaults: choosing anew in every step, among the keys of all pages; without the answer's last tokens beside the budget; by embeddings alone.
-retrievers="freekv freekv,decode_tau=1.1,decode_reuse=1 freekv,decode_rerank=64 ctkvr ctkvr,decode_generated=512 ctkvr,decode_generated=0 specontext specontext,decode_head=embed"
+# Some besides their defaults: going by the step before alone, choosing anew in every step, among the keys of all pages; without the answer's last tokens beside the budget; by embeddings alone.
+retrievers="freekv freekv,decode_reuse=1 freekv,decode_reuse=1,decode_tau=0.9 freekv,decode_tau=1.1,decode_reuse=1 freekv,decode_rerank=64 ctkvr ctkvr,decode_generated=512 ctkvr,decode_generated=0 specontext specontext,decode_head=embed"
 retrievers+=" flat flat,decode_generated=512 flat,decode_generated=0 quest shadowkv arkvale raas magicpig"
 while [ $# -gt 0 ]; do
   case "$1" in
