@@ -13,6 +13,7 @@ namespace quire {
 namespace {
 
 constexpr std::int64_t kLeastProducts = 65536;
+constexpr float kWhole = 1.5f * (1 << 23);  ///< added and taken away again leaves the nearest whole number, half-way the even one
 
 bool has_vnni() { return cpu::isa() >= cpu::Isa::kAvx512Bf16; }
 
@@ -40,9 +41,10 @@ Status check(const CodeScoresArgs& a) {
   if (a.kv_head < 0 || a.kv_head >= a.keys.num_kv_heads) return Status::invalid("kv_head", "there is no KV head " + std::to_string(a.kv_head));
   if (a.num_queries < 0 || a.num_rows < 0) return Status::invalid("num_rows", "must not be negative");
   if (a.num_queries == 0 || a.num_rows == 0) return {};
-  if (a.q == nullptr || a.scores == nullptr || a.rows == nullptr || a.keys.blocks == nullptr || a.keys.steps == nullptr) return Status::invalid("q", "code_scores needs all of its arrays");
+  if (a.q == nullptr || a.scores == nullptr || a.keys.blocks == nullptr || a.keys.steps == nullptr) return Status::invalid("q", "code_scores needs all of its arrays");
   if (a.ldq < a.keys.head_dim || a.ld_scores < a.num_rows) return Status::invalid("ldq", "row strides are too small");
-  if (largest_row(a.rows, a.num_rows) >= static_cast<std::uint64_t>(a.keys.num_rows)) return Status::invalid("rows", "must lie within the " + std::to_string(a.keys.num_rows) + " coded rows");
+  const bool in_range = a.rows == nullptr ? a.first_row >= 0 && a.first_row + a.num_rows <= a.keys.num_rows : largest_row(a.rows, a.num_rows) < static_cast<std::uint64_t>(a.keys.num_rows);
+  if (!in_range) return Status::invalid("rows", "must lie within the " + std::to_string(a.keys.num_rows) + " coded rows");
   return {};
 }
 
@@ -57,7 +59,7 @@ void round_queries(const CodeScoresArgs& a, std::int64_t first, std::int64_t cou
     const float part = largest > 0 ? 127.0f / largest : 0.0f;
     for (std::int64_t c = 0; c < dim; ++c) {
       const float x = q[c] * steps[c] * part;
-      out.q[i][c] = std::isnan(x) ? std::int8_t{0} : static_cast<std::int8_t>(std::nearbyint(std::clamp(x, -127.0f, 127.0f)));
+      out.q[i][c] = std::isnan(x) ? std::int8_t{0} : static_cast<std::int8_t>((std::clamp(x, -127.0f, 127.0f) + kWhole) - kWhole);
     }
     out.scales[i] = a.scale * largest / 127.0f;
   }

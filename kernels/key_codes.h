@@ -36,7 +36,7 @@ struct KeyCodesArgs {
 Status key_codes(const KeyCodesArgs& args);
 Status key_codes_reference(const KeyCodesArgs& args);
 
-/// scores[i * ld_scores + j] = scale * sum_c q[i, c] * step[c] * code[rows[j], c]: the product with the key but for what the lows give, which is the same for every row, so that softmaxes over rows
+/// scores[i * ld_scores + j] = scale * sum_c q[i, c] * step[c] * code[rows[j], c], rows[j] being first_row + j where `rows` is null: the product with the key but for what the lows give, which is the same for every row, so that softmaxes over rows
 /// are those of the keys. Queries times steps are rounded to 127 parts of their largest; the sums are exact, so a score depends on its query and its row alone, bit for bit. Errors: kInvalidArgument.
 /// Allocates nothing.
 struct CodeScoresArgs {
@@ -45,10 +45,11 @@ struct CodeScoresArgs {
   float scale;
   CodedKeys keys;
   std::int32_t kv_head;
-  const std::int32_t* rows;           ///< [num_rows], in any order
+  const std::int32_t* rows;           ///< [num_rows], in any order, or null
   std::int64_t num_rows;
   float* scores;                      ///< [num_queries, num_rows], row stride ld_scores elements, overwritten
   std::int64_t ld_scores;
+  std::int64_t first_row = 0;
 };
 Status code_scores(const CodeScoresArgs& args);
 Status code_scores_reference(const CodeScoresArgs& args);

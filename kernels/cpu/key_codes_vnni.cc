@@ -16,14 +16,16 @@ namespace quire::cpu {
 namespace {
 
 constexpr std::int64_t kTile = 16;        ///< rows
-constexpr std::int64_t kFetchAhead = 80;  ///< rows: listed ones lie anywhere
+constexpr std::int64_t kFetchAhead = 160; ///< rows, whole tiles: listed ones lie anywhere
+constexpr std::int64_t kPlaces = 256;     ///< of rows that were found and not read yet, and a tile's more
+static_assert(kPlaces >= kFetchAhead + kTile && kPlaces % kTile == 0 && kFetchAhead % kTile == 0 && kTile == sizeof(__m512i) / sizeof(std::int32_t));
 
 const std::byte* key_at(const KvView& kv, std::int64_t head, std::int64_t row) {
   return static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + head * kv.head_stride + row % kPageTokens * kv.token_stride;
 }
 
 inline const std::uint8_t* codes_at(const CodeScoresArgs& a, std::int64_t j) {
-  const auto row = static_cast<std::uint64_t>(a.rows[j]);
+  const auto row = static_cast<std::uint64_t>(a.rows != nullptr ? a.rows[j] : a.first_row + j);
   return a.keys.blocks[row / kCodeRows] + (a.kv_head * kCodeRows + static_cast<std::int64_t>(row % kCodeRows)) * a.keys.head_dim;
 }
 
@@ -41,14 +43,41 @@ QUIRE_TARGET_CODES inline void add_words(const __m512i (&words)[16], const Coded
   }
 }
 
-/// Rows j .. j + 15 of the list, those behind `end` standing in for by the last, for queries [first, first + Queries) of those at hand.
+/// Whether rows j .. j + 15 of the list, all of which there are, follow each other in one block.
+QUIRE_TARGET_CODES inline bool is_run(const CodeScoresArgs& a, std::int64_t j) {
+  const std::int64_t first = a.rows != nullptr ? a.rows[j] : a.first_row + j;
+  if (first % kCodeRows + kTile > kCodeRows) return false;
+  if (a.rows == nullptr) return true;
+  const __m512i steps = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  return _mm512_cmpneq_epi32_mask(_mm512_loadu_si512(a.rows + j), _mm512_add_epi32(_mm512_set1_epi32(static_cast<std::int32_t>(first)), steps)) == 0;
+}
+
+/// Where the codes of rows j .. j + 15 of the list lie, those behind `end` standing in for by the last; they are fetched meanwhile.
+QUIRE_TARGET_CODES inline void find_tile(const CodeScoresArgs& a, std::int64_t j, std::int64_t end, const std::uint8_t** at) {
+  const std::int64_t dim = a.keys.head_dim;
+  if (j + kTile <= end && is_run(a, j)) {
+    const std::uint8_t* const first = codes_at(a, j);
+#pragma GCC unroll 16
+    for (std::int64_t r = 0; r < kTile; ++r) at[r] = first + r * dim;
+  } else if (j + kTile <= end) {
+#pragma GCC unroll 16
+    for (std::int64_t r = 0; r < kTile; ++r) at[r] = codes_at(a, j + r);
+  } else {
+    for (std::int64_t r = 0; r < kTile; ++r) at[r] = codes_at(a, std::min(j + r, end - 1));
+  }
+  // In no order that a CPU would go on with beyond a run's end, into rows that nobody asked for.
+  for (std::int64_t c = 0; c < dim; c += 64) {
+#pragma GCC unroll 16
+    for (std::int64_t r = 0; r < kTile; ++r) __builtin_prefetch(at[(r * 7 + 3) % kTile] + c);
+  }
+}
+
+/// Rows j .. j + 15 of the list, whose codes lie `at`, those behind `end` standing in for by the last, for queries [first, first + Queries) of those at hand.
 template <int Queries>
-QUIRE_TARGET_CODES void score_tile(const CodeScoresArgs& a, const CodedQueries& queries, std::int64_t first, std::int64_t to, std::int64_t j, std::int64_t end) {
+QUIRE_TARGET_CODES inline void score_tile(const CodeScoresArgs& a, const CodedQueries& queries, std::int64_t first, std::int64_t to, const std::uint8_t* const* at, std::int64_t j, std::int64_t end) {
   __m512i sums[Queries];
 #pragma GCC unroll 8
   for (int i = 0; i < Queries; ++i) sums[i] = _mm512_setzero_si512();
-  const std::uint8_t* at[kTile];
-  for (std::int64_t r = 0; r < kTile; ++r) at[r] = codes_at(a, std::min(j + r, end - 1));
   for (std::int64_t c = 0; c < a.keys.head_dim; c += 64) {
     __m512i words[16];
 #pragma GCC unroll 16
@@ -110,14 +139,14 @@ QUIRE_TARGET_CODES void vnni_key_codes_rows(const KeyCodesArgs& a, std::int64_t 
 }
 
 QUIRE_TARGET_CODES void vnni_code_scores_rows(const CodeScoresArgs& a, const CodedQueries& queries, std::int64_t first, std::int64_t count, std::int64_t begin, std::int64_t end) {
+  const std::uint8_t* places[kPlaces];
+  for (std::int64_t j = begin; j < std::min(end, begin + kFetchAhead); j += kTile) find_tile(a, j, end, places + j - begin);
   for (std::int64_t j = begin; j < end; j += kTile) {
-    for (std::int64_t r = j + kFetchAhead; r < std::min(end, j + kFetchAhead + kTile); ++r) {
-      const std::uint8_t* next = codes_at(a, r);
-      for (std::int64_t c = 0; c < a.keys.head_dim; c += 64) __builtin_prefetch(next + c);
-    }
+    if (j + kFetchAhead < end) find_tile(a, j + kFetchAhead, end, places + (j + kFetchAhead - begin) % kPlaces);
+    const std::uint8_t* const* at = places + (j - begin) % kPlaces;
     std::int64_t i = 0;
-    for (; i + 4 <= count; i += 4) score_tile<4>(a, queries, i, first + i, j, end);
-    for (; i < count; ++i) score_tile<1>(a, queries, i, first + i, j, end);
+    for (; i + 4 <= count; i += 4) score_tile<4>(a, queries, i, first + i, at, j, end);
+    for (; i < count; ++i) score_tile<1>(a, queries, i, first + i, at, j, end);
   }
 }
 

@@ -27,7 +27,8 @@ Status code_scores_reference(const CodeScoresArgs& a) {
   const std::int64_t dim = a.keys.head_dim;
   for (std::int64_t i = 0; i < a.num_queries; ++i) {
     for (std::int64_t j = 0; j < a.num_rows; ++j) {
-      const std::uint8_t* code = a.keys.blocks[a.rows[j] / kCodeRows] + code_at(a.keys.head_dim, a.kv_head, a.rows[j]);
+      const std::int64_t row = a.rows != nullptr ? a.rows[j] : a.first_row + j;
+      const std::uint8_t* code = a.keys.blocks[row / kCodeRows] + code_at(a.keys.head_dim, a.kv_head, row);
       double sum = 0;
       for (std::int64_t c = 0; c < dim; ++c) sum += double{a.q[i * a.ldq + c]} * a.keys.steps[a.kv_head * dim + c] * code[c];
       a.scores[i * a.ld_scores + j] = static_cast<float>(a.scale * sum);

@@ -1,6 +1,8 @@
 #include "kernels/key_codes.h"
 
+#include <algorithm>
 #include <numeric>
+#include <random>
 #include <tuple>
 
 #include "kernels/parallel.h"
@@ -104,6 +106,47 @@ TEST_P(KeyCodesTest, ScoresAgreeWithTheReferenceButForRoundedQueries) {
   }
 }
 
+TEST_P(KeyCodesTest, NeighboursNeedNoListAndRunsOfAListScoreAsSingleRows) {
+  ASSERT_OK(key_codes(codes_args(codes_)));
+  // Every row, wherever a piece begins and ends.
+  std::vector<float> singly, expected, together;
+  CodeScoresArgs args = scores_args(singly);
+  std::vector<std::int32_t> every(static_cast<std::size_t>(rows_));
+  std::iota(every.begin(), every.end(), 0);
+  std::shuffle(every.begin(), every.end(), std::mt19937(76));
+  const auto n = static_cast<std::size_t>(rows_);
+  singly.assign(static_cast<std::size_t>(queries_) * n, 7.0f);
+  args.rows = every.data();
+  args.num_rows = args.ld_scores = rows_;
+  args.scores = singly.data();
+  ASSERT_OK(code_scores(args));
+  for (std::int64_t first = 0; first < rows_; first += 1 + first / 3) {
+    const std::int64_t count = rows_ - first;
+    expected.assign(static_cast<std::size_t>(queries_ * count), 7.0f);
+    together.assign(expected.size(), 7.0f);
+    args.rows = nullptr;
+    args.first_row = first;
+    args.num_rows = args.ld_scores = count;
+    args.scores = together.data();
+    ASSERT_OK(code_scores(args));
+    for (std::size_t j = 0; j < n; ++j) {
+      if (every[j] < first) continue;
+      for (std::size_t i = 0; i < static_cast<std::size_t>(queries_); ++i) ASSERT_EQ(together[i * static_cast<std::size_t>(count) + static_cast<std::size_t>(every[j] - first)], singly[i * n + j]) << "row " << every[j];
+    }
+    std::vector<std::int32_t> listed(static_cast<std::size_t>(count));
+    std::iota(listed.begin(), listed.end(), static_cast<std::int32_t>(first));
+    args.rows = listed.data();
+    args.scores = expected.data();
+    ASSERT_OK(code_scores(args));
+    ASSERT_EQ(expected, together) << "from row " << first;
+    ASSERT_OK(code_scores_reference(args));
+    args.rows = nullptr;
+    args.scores = together.data();
+    ASSERT_OK(code_scores_reference(args));
+    ASSERT_EQ(expected, together) << "from row " << first;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(OddShapes, KeyCodesTest,
                          ::testing::Values(Shape{1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor}, Shape{67, 3, 5, 24, DType::kF16, TestLayout::kTokenMajor},
                                            Shape{130, 2, 4, 64, DType::kBF16, TestLayout::kHeadMajor}, Shape{301, 2, 11, 128, DType::kBF16, TestLayout::kTokenMajor},
@@ -142,6 +185,10 @@ TEST(KeyCodes, BadArgumentsAreNamed) {
   EXPECT_EQ(key_codes({kv.view(false), 0, 4, zeros.data(), zeros.data(), nullptr}).field(), "kv");
   CodeScoresArgs args{q.data(), 1, 64, 1.0f, {codes.list.data(), zeros.data(), 40, 2, 64}, 1, rows.data(), 2, scores.data(), 2};
   EXPECT_EQ(code_scores(args).field(), "rows");
+  args.rows = nullptr;
+  args.first_row = 39;
+  EXPECT_EQ(code_scores(args).field(), "rows");
+  args.rows = rows.data();
   args.num_rows = 1;
   ASSERT_OK(code_scores(args));
   EXPECT_EQ(scores[0], 0.0f) << "channels without width";
