@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <span>
+#include <utility>
 
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/scratch.h"
@@ -32,7 +33,7 @@ struct Gathered {
 #include "kernels/cpu/simd-inl.h"
 
 // A sample says between which two values the k-th largest lies; one pass counts what is above and gathers what is between, few values, of which the k-th is then picked out.
-// Where the sample was wrong, everything is gathered. A last pass compares and keeps a bit of each value.
+// Where the sample was wrong, everything is gathered; what is still many is gathered again. A last pass compares and keeps a bit of each value.
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {
@@ -85,6 +86,7 @@ HWY_EXPORT(GatherBetween);
 HWY_EXPORT(MarkAtLeast);
 
 constexpr std::int64_t kSample = 512, kLeastSample = 64, kVector = 16;
+constexpr std::int64_t kFew = 1024;  ///< values that are not worth another sample
 constexpr float kLowest = std::numeric_limits<float>::lowest(), kHighest = std::numeric_limits<float>::infinity();
 
 struct Bounds {
@@ -117,6 +119,19 @@ Bounds guess(const float* x, std::int64_t n, std::int64_t k) {
   return bounds;
 }
 
+/// Values of which one is looked for: the rank-th largest of `count`.
+struct Remaining {
+  std::int64_t count, rank;
+};
+
+/// Gathers in `out` those of n values among which the k-th largest is, without NaN and -inf: few, unless a sample guesses wrong.
+Remaining narrow(const float* x, std::int64_t n, std::int64_t k, float* out) {
+  const Bounds bounds = guess(x, n, k);
+  Gathered found = HWY_DYNAMIC_DISPATCH(GatherBetween)(x, n, bounds.low, bounds.high, out);
+  if (found.above >= k || found.above + found.between < k) found = HWY_DYNAMIC_DISPATCH(GatherBetween)(x, n, kLowest, kHighest, out);
+  return {found.between, k - found.above};
+}
+
 /// Takes the last `surplus` marks of values equal to `least` away: ties go to the smaller index.
 void drop_last_equals(const float* x, std::int64_t n, float least, std::int64_t surplus, std::uint64_t* bits) {
   for (std::int64_t i = n - 1; surplus > 0; --i) {
@@ -135,16 +150,18 @@ std::int64_t mark_top_k(const float* x, std::int64_t n, std::int64_t k, std::uin
   }
   float least = kLowest;
   if (k < n) {
-    auto* gathered = thread_scratch<float>(ScratchSlot::kTopMarks, n + kVector);
-    Bounds bounds = guess(x, n, k);
-    Gathered found = HWY_DYNAMIC_DISPATCH(GatherBetween)(x, n, bounds.low, bounds.high, gathered);
-    if (found.above >= k || found.above + found.between < k) {
-      bounds = {};
-      found = HWY_DYNAMIC_DISPATCH(GatherBetween)(x, n, bounds.low, bounds.high, gathered);
+    auto* gathered = thread_scratch<float>(ScratchSlot::kTopMarks, 2 * (n + kVector));
+    float* spare = gathered + n + kVector;
+    Remaining left = narrow(x, n, k, gathered);
+    while (left.count > kFew && left.count >= left.rank) {
+      const Remaining fewer = narrow(gathered, left.count, left.rank, spare);
+      if (fewer.count > left.count / 2) break;  // many equals, or a guess that was wrong
+      left = fewer;
+      std::swap(gathered, spare);
     }
-    if (found.between >= k - found.above) {
-      std::nth_element(gathered, gathered + (k - found.above - 1), gathered + found.between, std::greater<>());
-      least = gathered[k - found.above - 1];
+    if (left.count >= left.rank) {
+      std::nth_element(gathered, gathered + (left.rank - 1), gathered + left.count, std::greater<>());
+      least = gathered[left.rank - 1];
     }
   }
   const std::int64_t marked = HWY_DYNAMIC_DISPATCH(MarkAtLeast)(x, n, least, bits);
