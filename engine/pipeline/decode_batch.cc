@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "engine/model/hook_compute.h"
+#include "engine/retrieve/retrieval_head.h"
+#include "engine/retrieve/stopwatch.h"
+#include "kernels/parallel.h"
 
 namespace quire {
 namespace {
@@ -26,9 +30,9 @@ void drop_row(WorkingCache& cache) {
 }  // namespace
 
 Status DecodeBatch::step(std::span<DecodeRow> rows) {
+  begin_rows(rows);
   std::vector<DecodeRow*> active;
   for (DecodeRow& row : rows) {
-    row.status = row.retriever->begin_step(row.token_id, row.position);
     if (row.status.ok()) row.status = add_row(*row.cache, row.position);
     if (row.status.ok()) active.push_back(&row);
   }
@@ -41,6 +45,61 @@ Status DecodeBatch::step(std::span<DecodeRow> rows) {
     if (!status.ok() || !row->status.ok()) drop_row(*row->cache);
   }
   return status;
+}
+
+/// A retrieval head's weights are read once for all rows that want them.
+void DecodeBatch::project_heads(std::span<DecodeRow> rows) {
+  const auto same = [](const Retriever::HeadRow& a, const Retriever::HeadRow& b) { return a.head == b.head && (a.feature == nullptr) == (b.feature == nullptr); };
+  std::vector<bool> done(rows.size());
+  for (std::size_t first = 0; first < rows.size(); ++first) {
+    const Retriever::HeadRow one = rows[first].retriever->head_row();
+    if (one.head == nullptr || done[first]) continue;
+    const Stopwatch watch;
+    const auto features = static_cast<std::size_t>(one.head->feature_dim()), queries = static_cast<std::size_t>(one.head->config().query_dim()), keys = static_cast<std::size_t>(one.head->config().key_dim());
+    std::vector<std::size_t> members;
+    std::vector<std::int32_t> ids;
+    head_features_.clear();
+    for (std::size_t i = first; i < rows.size(); ++i) {
+      const Retriever::HeadRow row = rows[i].retriever->head_row();
+      if (done[i] || !same(row, one)) continue;
+      done[i] = true;
+      members.push_back(i);
+      ids.push_back(rows[i].token_id);
+      if (row.feature != nullptr) head_features_.insert(head_features_.end(), row.feature, row.feature + features);
+    }
+    if (members.size() < 2) continue;
+    head_queries_.resize(members.size() * queries);
+    head_keys_.resize(members.size() * keys);
+    // Whose token it is that cannot be projected begin_step() says.
+    if (!one.head->project(ids, one.feature != nullptr ? head_features_.data() : nullptr, head_queries_.data(), head_keys_.data()).ok()) continue;
+    for (std::size_t i = 0; i < members.size(); ++i) rows[members[i]].retriever->take_head_row(head_queries_.data() + i * queries, head_keys_.data() + i * keys);
+    const double each_ms = watch.ms() / static_cast<double>(members.size());
+    for (const std::size_t i : members) rows[i].retriever->begin_took(each_ms);
+  }
+}
+
+/// As many as there are threads at once, of those that may; what is left has all threads to itself, one after the other.
+void DecodeBatch::begin_rows(std::span<DecodeRow> rows) {
+  project_heads(rows);
+  std::vector<DecodeRow*> beside, singly;
+  for (DecodeRow& row : rows) (row.retriever->begins_beside() ? beside : singly).push_back(&row);
+  const auto count = static_cast<std::int64_t>(beside.size()), together = num_threads() > 1 ? count - count % num_threads() : 0;
+  singly.insert(singly.end(), beside.begin() + together, beside.end());
+  std::vector<double> took_ms(static_cast<std::size_t>(together));
+  const Stopwatch all;
+  parallel_tasks(together, [&](std::int64_t i) {
+    const Stopwatch watch;
+    DecodeRow& row = *beside[static_cast<std::size_t>(i)];
+    row.status = row.retriever->begin_step(row.token_id, row.position);
+    took_ms[static_cast<std::size_t>(i)] = watch.ms();
+  });
+  const double wall_ms = all.ms(), sum_ms = std::accumulate(took_ms.begin(), took_ms.end(), 0.0);
+  for (std::size_t i = 0; i < took_ms.size(); ++i) beside[i]->retriever->begin_took(sum_ms > 0 ? wall_ms * took_ms[i] / sum_ms : 0);
+  for (DecodeRow* row : singly) {
+    const Stopwatch watch;
+    row->status = row->retriever->begin_step(row->token_id, row->position);
+    row->retriever->begin_took(watch.ms());
+  }
 }
 
 Status DecodeBatch::run(std::span<DecodeRow*> rows) {

@@ -35,6 +35,8 @@ class DecodeBatch {
   Status step(std::span<DecodeRow> rows);
 
  private:
+  void begin_rows(std::span<DecodeRow> rows);
+  void project_heads(std::span<DecodeRow> rows);
   Status run(std::span<DecodeRow*> rows);
   Status run_layers(std::span<DecodeRow*> rows);
   Status read_results(std::span<DecodeRow*> rows);
@@ -54,6 +56,7 @@ class DecodeBatch {
     Retriever* retriever;
     std::int32_t layer;
   };
+  std::vector<float> head_features_, head_queries_, head_keys_;  ///< of rows that a retrieval head projects together
   ComputeBuffer<float> x_, query_, attention_, logits_;
   ComputeBuffer<float> hidden_;                 ///< [shown_.size(), hidden_size], on a device
   std::vector<Hidden> shown_;                   ///< in the order of hidden_

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/base/dtype.h"
 #include "kernels/parallel.h"
 #include "kernels/row_products.h"
 #include "kernels/topk.h"
@@ -40,6 +41,12 @@ struct Keys {
   std::int64_t group;
   /// products [group, num_rows] of KV head m, over sqrt(head_dim)
   std::function<Status(std::int32_t m, float* products)> multiply;
+  /// Betters out [num_rows], from the products and the log-sum-exp of those of each query [group]; null: it is as good as can be.
+  std::function<Status(std::int32_t m, const float* products, std::span<const float> lse, float* out)> better = nullptr;
+
+  bool any_behind(std::int32_t position) const {
+    return sorted ? num_rows > 0 && positions[num_rows - 1] > position : std::any_of(positions, positions + num_rows, [&](std::int32_t p) { return p > position; });
+  }
 };
 
 /// out [num_rows]: of KV head m of the head, the logarithm of the largest weight that one of its query heads gives.
@@ -49,16 +56,18 @@ Status score_head(const Keys& keys, std::int32_t position, std::int32_t m, float
   thread_local std::vector<float> products;
   products.resize(static_cast<std::size_t>(keys.group * n));
   QUIRE_RETURN_IF_ERROR(keys.multiply(m, products.data()));
-  const bool some_behind = keys.sorted ? n > 0 && keys.positions[n - 1] > position : std::any_of(keys.positions, keys.positions + n, [&](std::int32_t p) { return p > position; });
+  const bool some_behind = keys.any_behind(position);
+  thread_local std::vector<float> sums;
+  sums.assign(static_cast<std::size_t>(keys.group), kNothing);
   std::fill_n(out, n, kNothing);
   for (std::int64_t g = 0; g < keys.group; ++g) {
     float* z = products.data() + g * n;
     for (std::int64_t j = 0; some_behind && j < n; ++j) {
       if (keys.positions[j] > position) z[j] = kNothing;
     }
-    if (const float lse = log_sum_exp(z, n); lse != kNothing) keep_larger(z, n, lse, out);
+    if (const float lse = sums[static_cast<std::size_t>(g)] = log_sum_exp(z, n); lse != kNothing) keep_larger(z, n, lse, out);
   }
-  return {};
+  return keys.better ? keys.better(m, products.data(), sums, out) : Status();
 }
 
 /// `wanted`: of the target's KV heads; null: all.
@@ -79,6 +88,33 @@ Status score_heads(const Keys& keys, std::int32_t position, std::int32_t target_
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   if (kv_heads != target_kv_heads) scores = to_target(std::move(scores), n, static_cast<std::size_t>(kv_heads), static_cast<std::size_t>(target_kv_heads));
   return {};
+}
+
+/// products [group, rows.size()] of queries and listed bf16 keys times scale. A query is the sum of two of bf16 but for 1 / 2^17 of it: products of those take a quarter of the time.
+Status key_products_of(const KvView& keys, std::int32_t kv_head, const float* query, std::int32_t group, float scale, std::span<const std::int32_t> rows, std::vector<float>& products) {
+  const auto values = static_cast<std::size_t>(group) * static_cast<std::size_t>(keys.head_dim), sums = static_cast<std::size_t>(group) * rows.size();
+  thread_local std::vector<float> halves;
+  halves.resize(2 * values);
+  for (std::size_t i = 0; i < values; ++i) {
+    halves[i] = bf16_to_f32(f32_to_bf16(scale * query[i]));
+    halves[values + i] = scale * query[i] - halves[i];
+  }
+  products.resize(2 * sums);
+  const auto n = static_cast<std::int64_t>(rows.size());
+  QUIRE_RETURN_IF_ERROR(row_scores({halves.data(), 2 * group, keys.head_dim, 1.0f, {keys, kv_head, rows.data(), 0, n}, products.data(), n, QueryRounding::kAllowed}));
+  for (std::size_t i = 0; i < sums; ++i) products[i] += products[sums + i];
+  return {};
+}
+
+/// The log-sum-exp of a query's products with all keys, where codes give `lse` and for some rows both are known. Products by codes lack what the lows and the rounding of the query give, which is nearly the same for every row.
+float with_keys_of(float lse, std::span<const float> coded, std::span<const float> exact) {
+  const auto n = static_cast<std::int64_t>(coded.size());
+  if (n == 0) return lse;
+  const float others = 1.0f - std::exp(log_sum_exp(coded.data(), n) - lse), of_some = log_sum_exp(exact.data(), n);
+  if (!(others > 0)) return of_some;
+  const float lacking = (sum_of_values(exact.data(), n) - sum_of_values(coded.data(), n)) / static_cast<float>(n);
+  const float both[] = {lse + lacking + std::log(others), of_some};
+  return log_sum_exp(both, 2);
 }
 
 }  // namespace
@@ -104,6 +140,32 @@ Status head_scores(const TurnedHeadScoresArgs& a, std::vector<float>& scores) {
     return turned_scores({a.query + std::int64_t{m} * group * dim, rows, 0, rows.num_rows, m, 1, group, scale, products, rows.num_rows});
   };
   return score_heads({rows.num_kv_heads, rows.num_rows, a.keys.positions, a.keys.sorted, group, multiply}, a.position, a.target_kv_heads, a.heads, scores);
+}
+
+Status head_scores(const CodedHeadScoresArgs& a, std::vector<float>& scores) {
+  const std::int32_t group = a.num_heads / a.keys.num_kv_heads, dim = a.keys.head_dim;
+  const std::int64_t n = a.keys.num_rows;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  const auto query = [&](std::int32_t m) { return a.query + std::int64_t{m} * group * dim; };
+  const auto multiply = [&](std::int32_t m, float* products) { return a.codes.score_all(m, query(m), group, scale, products); };
+  const auto look = [&](std::int32_t m, const float* by_codes, std::span<const float> lse, float* out) -> Status {
+    thread_local std::vector<float> products, coded, best;
+    const std::vector<std::int32_t> near = top_k_sorted({out, static_cast<std::size_t>(n)}, a.most);
+    const auto count = static_cast<std::int64_t>(near.size());
+    QUIRE_RETURN_IF_ERROR(key_products_of(a.keys, m, query(m), group, scale, near, products));
+    coded.resize(near.size());
+    best.assign(near.size(), -std::numeric_limits<float>::infinity());
+    for (std::int32_t g = 0; g < group; ++g) {
+      for (std::size_t i = 0; i < near.size(); ++i) coded[i] = by_codes[g * n + near[i]];
+      const float* exact = products.data() + g * count;
+      keep_larger(exact, count, with_keys_of(lse[static_cast<std::size_t>(g)], coded, {exact, near.size()}), best.data());
+    }
+    for (std::size_t i = 0; i < near.size(); ++i) out[near[i]] = best[i];
+    return {};
+  };
+  const Keys keys{a.keys.num_kv_heads, n, a.keys.positions, a.keys.sorted, group, multiply, look};
+  if (a.codes.num_rows() != n || keys.any_behind(a.position)) return head_scores(HeadScoresArgs{a.query, a.position, a.num_heads, a.keys, a.target_kv_heads}, scores);
+  return score_heads(keys, a.position, a.target_kv_heads, a.heads, scores);
 }
 
 std::vector<std::int32_t> select_tokens(std::span<const float> scores, const SelectionBudget& budget) {

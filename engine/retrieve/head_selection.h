@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/retrieve/head_keys.h"
+#include "engine/retrieve/key_codes.h"
 #include "kernels/base/status.h"
 #include "kernels/kv.h"
 
@@ -35,6 +36,19 @@ struct TurnedHeadScoresArgs {
   const std::vector<bool>* heads = nullptr;  ///< [target_kv_heads] whose scores are wanted, those of others are of no matter; null: all
 };
 Status head_scores(const TurnedHeadScoresArgs& args, std::vector<float>& scores);
+
+/// The same over keys that have codes: of each KV head of the head the keys of the `most` rows that codes put first are looked at, the others have the scores that codes give, of keys and queries in eight
+/// bits; so have they in the softmaxes. All rows are at `position` or before, or no code is used.
+struct CodedHeadScoresArgs {
+  const float* query;
+  std::int32_t position, num_heads;
+  KvView keys;
+  const KeyCodes& codes;  ///< of all rows
+  std::int64_t most;
+  std::int32_t target_kv_heads;
+  const std::vector<bool>* heads = nullptr;  ///< as of TurnedHeadScoresArgs
+};
+Status head_scores(const CodedHeadScoresArgs& args, std::vector<float>& scores);
 
 /// The KV heads of the head that stand for KV head m of the target: [first, second).
 std::pair<std::int32_t, std::int32_t> heads_that_stand_for(std::int32_t m, std::int32_t head_kv_heads, std::int32_t target_kv_heads);

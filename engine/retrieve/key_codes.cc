@@ -73,4 +73,8 @@ Status KeyCodes::score(std::int32_t kv_head, const float* query, std::int32_t gr
   return code_scores({query, group, head_dim_, scale, {blocks_.data(), steps_.data(), num_rows_, num_kv_heads_, head_dim_}, kv_head, rows.data(), n, scores, n});
 }
 
+Status KeyCodes::score_all(std::int32_t kv_head, const float* query, std::int32_t group, float scale, float* scores) const {
+  return code_scores({query, group, head_dim_, scale, {blocks_.data(), steps_.data(), num_rows_, num_kv_heads_, head_dim_}, kv_head, nullptr, num_rows_, scores, num_rows_});
+}
+
 }  // namespace quire

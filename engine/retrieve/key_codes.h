@@ -21,6 +21,9 @@ class KeyCodes {
   /// scores [group, rows.size()]: products of query [group, head_dim] with the keys of `rows`, below num_rows(), times scale, but for a constant of each query. Errors: kInvalidArgument.
   Status score(std::int32_t kv_head, const float* query, std::int32_t group, float scale, std::span<const std::int32_t> rows, float* scores) const;
 
+  /// The same of rows [0, num_rows()): scores [group, num_rows()].
+  Status score_all(std::int32_t kv_head, const float* query, std::int32_t group, float scale, float* scores) const;
+
   /// What a product of this query [head_dim] with any key is larger than its score.
   float constant(std::int32_t kv_head, const float* query, float scale) const;
 

@@ -62,6 +62,11 @@ struct RetrieveStep {
 /// One object per query. Threads: the engine thread.
 class Retriever {
  public:
+  /// What a retrieval head projects for a step's token beside the token itself.
+  struct HeadRow {
+    const RetrievalHead* head = nullptr;  ///< null: nothing is to be projected
+    const float* feature = nullptr;       ///< [feature_dim()] of the token before; null: none is used
+  };
   virtual ~Retriever() = default;
   virtual std::string_view name() const = 0;
   virtual std::span<const PlugOption> options() const { return {}; }
@@ -80,8 +85,16 @@ class Retriever {
   /// prepare() may leave work over, so that others get their turns in between: prepare_more() does a piece of it, until prepared(). No step before that.
   virtual bool prepared() const { return true; }
   virtual Status prepare_more() { return {}; }
+  /// Of the next begin_step(). Whoever runs steps may project the tokens of several requests together and give each its row; begin_step() projects by itself where that was not done.
+  virtual HeadRow head_row() const { return {}; }
+  /// Raw query [query_dim()] and key [key_dim()] of the token that begin_step() comes with; for this call only.
+  virtual void take_head_row(const float* /*query*/, const float* /*key*/) {}
   /// Before the layers of a step run: a retriever that chooses by token id alone brings its rows in now.
   virtual Status begin_step(std::int32_t /*token_id*/, std::int32_t /*position*/) { return {}; }
+  /// begin_step() may run in one of the team's threads (kernels/parallel.h) while those of other retrievers do.
+  virtual bool begins_beside() const { return false; }
+  /// What begin_step() took of the step's wall time, less than the call itself where several ran at once; or what was done for it before. For stats().
+  virtual void begin_took(double /*ms*/) {}
   /// Layers whose input take_hidden() gets in every decode step; any order, may repeat. From prepare() on.
   virtual std::span<const std::int32_t> hidden_layers() const { return {}; }
   /// x: [hidden_size] f32, the step's residual stream entering `layer`; for this call only.

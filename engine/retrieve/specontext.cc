@@ -216,13 +216,6 @@ void SpeContextRetriever::take_hidden(std::int32_t layer, const float* x) {
   }
 }
 
-Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t position) {
-  const Stopwatch watch;
-  const Status status = choose_and_bring(token_id, position);
-  stats_.choose_ms += watch.ms();
-  return status;
-}
-
 /// Layers leave the device until the rest fits; those that have left get slots.
 Status SpeContextRetriever::begin_device() {
   std::size_t rows = 0;

@@ -42,7 +42,12 @@ class SpeContextRetriever final : public Retriever {
   Status prepare_more() override;
   std::span<const std::int32_t> hidden_layers() const override;
   void take_hidden(std::int32_t layer, const float* x) override;
+  HeadRow head_row() const override;
+  void take_head_row(const float* query, const float* key) override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
+  /// Where a head chooses on the host: its weights are all that requests share.
+  bool begins_beside() const override { return keys_.has_value(); }
+  void begin_took(double ms) override { stats_.choose_ms += ms; }
   /// What is chosen is known before the layers run: a device attends by itself.
   bool looks_at(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
@@ -72,7 +77,6 @@ class SpeContextRetriever final : public Retriever {
     SlotCopies lane;
   };
   Status match_rows(const RetrieveInput& input);
-  Status choose_and_bring(std::int32_t token_id, std::int32_t position);
   /// Keys of the prompt's tokens, or what a draft is to read piece by piece.
   Status read_prompt(const RetrieveInput& input);
   Status take_in(std::int32_t token_id, std::int32_t position);
@@ -107,6 +111,7 @@ class SpeContextRetriever final : public Retriever {
   std::vector<Layer> layers_;
   std::vector<float> feature_, next_feature_;  ///< of the token before, and of the one that runs; [feature_dim]
   std::vector<float> scores_, query_, key_, row_scores_;
+  bool projected_ = false;                     ///< query_ and key_ are there for the step to begin
   std::vector<bool> anew_;                     ///< [num_kv_heads] that choose in this step
   std::vector<std::vector<float>> chosen_by_;  ///< [num_kv_heads] rotated queries of the head's KV heads that stand for it, where a choice serves several steps
   RetrieveStats stats_;

@@ -1,5 +1,6 @@
 // Which rows a step of SpeContext attends to: chosen anew, or as some steps ago where the retrieval head still asks for the same.
 #include <algorithm>
+#include <utility>
 
 #include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/specontext.h"
@@ -13,7 +14,7 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
-Status SpeContextRetriever::choose_and_bring(std::int32_t token_id, std::int32_t position) {
+Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t position) {
   settle();
   QUIRE_RETURN_IF_ERROR(failed_);
   bool any = false, chosen = true;
@@ -38,11 +39,22 @@ Status SpeContextRetriever::choose_and_bring(std::int32_t token_id, std::int32_t
   return {};
 }
 
+Retriever::HeadRow SpeContextRetriever::head_row() const {
+  if (!keys_) return {};
+  return {input_.head, mode_ == HeadInput::kFeature ? feature_.data() : nullptr};
+}
+
+void SpeContextRetriever::take_head_row(const float* query, const float* key) {
+  std::copy_n(query, query_.size(), query_.begin());
+  std::copy_n(key, key_.size(), key_.begin());
+  projected_ = true;
+}
+
 /// The step's token joins those that are scored.
 Status SpeContextRetriever::take_in(std::int32_t token_id, std::int32_t position) {
   if (draft_) return draft_->read(std::span(&token_id, 1));
   const bool featured = mode_ == HeadInput::kFeature;
-  QUIRE_RETURN_IF_ERROR(input_.head->project(std::span(&token_id, 1), featured ? feature_.data() : nullptr, query_.data(), key_.data()));
+  if (!std::exchange(projected_, false)) QUIRE_RETURN_IF_ERROR(input_.head->project(std::span(&token_id, 1), featured ? feature_.data() : nullptr, query_.data(), key_.data()));
   return keys_there_ ? keys_there_->append(key_.data(), std::span(&position, 1)) : keys_->append(key_.data(), std::span(&position, 1));
 }
 
@@ -57,7 +69,7 @@ Status SpeContextRetriever::score(std::int32_t token_id, std::int32_t position, 
   if (reuse_ > 1) turn_heads(again);
   if (std::ranges::find(anew_, true) == anew_.end()) return {};
   if (keys_there_) return keys_there_->score(query_.data(), input_.num_kv_heads, scores_);
-  return head_scores(TurnedHeadScoresArgs{.query = query_.data(), .position = position, .num_heads = c.num_heads, .keys = keys_->view(), .target_kv_heads = input_.num_kv_heads, .heads = &anew_}, scores_);
+  return keys_->score(query_.data(), position, input_.num_kv_heads, budget_.tokens, &anew_, scores_);
 }
 
 /// Heads whose queries turned away from those that their choices go by choose anew; the queries of those that do are what the next steps are compared with.

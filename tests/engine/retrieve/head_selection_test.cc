@@ -4,9 +4,11 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include "engine/retrieve/head_selection.h"
 #include "engine/retrieve/token_slots.h"
+#include "kernels/base/dtype.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace quire {
@@ -73,6 +75,100 @@ TEST(HeadScores, RowsBehindTheQueryCountForNothing) {
   for (std::size_t j = 11; j < kRows; ++j) EXPECT_EQ(scores[j], -std::numeric_limits<float>::infinity()) << j;
   EXPECT_TRUE(std::isfinite(scores[10]));
 }
+
+/// Keys of 64 channels as a cache has them, with codes.
+class CodedHeadScoresTest : public ::testing::TestWithParam<std::tuple<Shape, bool>> {
+ protected:
+  static constexpr std::int32_t kCodedDim = 64, kCodedRows = 2500;
+  static constexpr std::int64_t kChosen = 160, kMost = kChosen + kChosen / 4 + 16;
+
+  CodedHeadScoresTest() : shape_(std::get<0>(GetParam())), keys_(kCodedRows, shape_.kv_heads, kCodedDim, DType::kBF16, TestLayout::kHeadMajor, 15), query_(random_floats(shape_.heads * kCodedDim, 16)) {
+    if (!std::get<1>(GetParam())) return;
+    // As keys of models are: a few channels are much larger than the others and far from zero, rows keep to what was before them, and the first ones stand apart.
+    for (std::int32_t m = 0; m < shape_.kv_heads; ++m) {
+      for (std::int32_t c = 0; c < kCodedDim; ++c) {
+        float drift = 0;
+        for (std::int32_t j = 0; j < kCodedRows; ++j) {
+          const float noise = load_f32(keys_.row(j, 0, m), DType::kBF16, c);
+          drift = j % 40 == 0 ? noise : 0.9f * drift + 0.4f * noise;
+          store_f32(keys_.row(j, 0, m), DType::kBF16, c, (j < 3 ? 3.0f : 1.0f) * (c % 16 == 5 ? 4 * drift + 8 : drift));
+        }
+      }
+    }
+  }
+  std::vector<float> exact() {
+    std::vector<float> scores;
+    EXPECT_TRUE(head_scores(HeadScoresArgs{query_.data(), kCodedRows, shape_.heads, keys_.view(true), shape_.target}, scores).ok());
+    return scores;
+  }
+  std::vector<float> coded(const KeyCodes& codes, std::int64_t most, std::int32_t position = kCodedRows) {
+    std::vector<float> scores;
+    EXPECT_TRUE(head_scores(CodedHeadScoresArgs{query_.data(), position, shape_.heads, keys_.view(true), codes, most, shape_.target}, scores).ok());
+    return scores;
+  }
+
+  const Shape shape_;
+  PagedKv keys_;
+  std::vector<float> query_;
+};
+
+TEST_P(CodedHeadScoresTest, ChooseWhatTheKeysChoose) {
+  KeyCodes codes;
+  ASSERT_TRUE(codes.extend(keys_.view(true), kCodedRows).ok());
+  const auto want = exact(), got = coded(codes, kMost);
+  ASSERT_EQ(got.size(), want.size());
+  const SelectionBudget budget{.tokens = kChosen + 12, .sink = 4, .window = 8};
+  std::int64_t missed = 0, of = 0;
+  for (std::int32_t m = 0; m < shape_.target; ++m) {
+    const auto by_keys = std::span(want).subspan(static_cast<std::size_t>(m) * kCodedRows, kCodedRows), by_codes = std::span(got).subspan(static_cast<std::size_t>(m) * kCodedRows, kCodedRows);
+    const auto chosen = select_tokens(by_codes, budget), best = select_tokens(by_keys, budget);
+    ASSERT_EQ(chosen.size(), best.size());
+    std::vector<std::int32_t> wrong;
+    std::ranges::set_difference(best, chosen, std::back_inserter(wrong));
+    missed += static_cast<std::int64_t>(wrong.size());
+    of += kChosen;
+    // What was taken instead is hardly worse than the last of the best.
+    float least = INFINITY;
+    for (const std::int32_t row : best) {
+      if (row >= budget.sink && row < kCodedRows - budget.window) least = std::min(least, by_keys[static_cast<std::size_t>(row)]);
+    }
+    for (const std::int32_t row : chosen) {
+      if (row >= budget.sink && row < kCodedRows - budget.window) {
+        EXPECT_GE(by_keys[static_cast<std::size_t>(row)], least - 0.05f) << "KV head " << m << " row " << row;
+      }
+    }
+  }
+  EXPECT_LE(missed, of / 100) << "of " << of;
+}
+
+TEST_P(CodedHeadScoresTest, KeysDecideAmongTheFirst) {
+  KeyCodes codes;
+  ASSERT_TRUE(codes.extend(keys_.view(true), kCodedRows).ok());
+  const auto want = exact(), all = coded(codes, kCodedRows);
+  for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(all[i], want[i], 0.002) << i;
+  // Of some: those that codes put first, and what the others add to a softmax is off as codes are.
+  if (shape_.kv_heads > shape_.target) return;  // a score of several KV heads, of some of which the row was not looked at
+  const auto some = coded(codes, kMost), none = coded(codes, 0);
+  std::int64_t looked_at = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    if (some[i] == none[i]) continue;
+    ++looked_at;
+    ASSERT_NEAR(some[i], want[i], 0.02) << i;
+  }
+  EXPECT_LE(looked_at, kMost * shape_.target);
+  EXPECT_GE(looked_at, kMost * shape_.target * 9 / 10) << "hardly one has the same score by its code";
+}
+
+TEST_P(CodedHeadScoresTest, WithoutCodesOfEveryRowAndBehindTheQueryKeysAreMultiplied) {
+  KeyCodes some, codes;
+  ASSERT_TRUE(some.extend(keys_.view(true), kCodedRows - 1).ok());
+  EXPECT_EQ(coded(some, kMost), exact());
+  ASSERT_TRUE(codes.extend(keys_.view(true), kCodedRows).ok());
+  const auto behind = coded(codes, kMost, kCodedRows - 2);
+  for (std::size_t m = 0; m < static_cast<std::size_t>(shape_.target); ++m) EXPECT_EQ(behind[(m + 1) * kCodedRows - 1], -std::numeric_limits<float>::infinity());
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CodedHeadScoresTest, ::testing::Combine(::testing::Values(Shape{4, 4, 4}, Shape{8, 2, 2}, Shape{6, 1, 1}, Shape{8, 4, 2}, Shape{8, 2, 4}, Shape{6, 3, 2}), ::testing::Bool()));
 
 TEST(SelectTokens, TakesFirstLastAndBest) {
   const std::vector<float> scores = {0, 0, 0.3f, 0.9f, 0.1f, 0.3f, 0.3f, 0, 0, 0};

@@ -1,9 +1,12 @@
 // Retrieval heads: what is read, what they compute against plain loops, and what is said of files that do not fit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "engine/retrieve/head_keys.h"
+#include "engine/retrieve/head_selection.h"
 #include "engine/retrieve/head_track.h"
 #include "engine/retrieve/retrieval_head.h"
 #include "tests/engine/pipeline/harness.h"
@@ -171,6 +174,50 @@ TEST_F(RetrievalHeadTest, KeysAreKeptRotated) {
       }
     }
     EXPECT_EQ(view.positions[row], positions[static_cast<std::size_t>(row)]);
+  }
+}
+
+TEST_F(RetrievalHeadTest, KeysWithCodesChooseAsKeysWithout) {
+  const HeadFolder files({.head_dim = 64});
+  const auto head = load(files);
+  constexpr std::int32_t kRows = 480, kChosen = 60;
+  const std::int64_t width = head->config().key_dim();
+  std::mt19937 rng(5);
+  std::vector<std::int32_t> ids = random_ids(rng, kRows), positions(kRows);
+  std::iota(positions.begin(), positions.end(), 0);
+  std::vector<float> raw(static_cast<std::size_t>(kRows * width)), query(static_cast<std::size_t>(head->config().query_dim())), scores, few, want;
+  ASSERT_TRUE(head->project(ids, nullptr, nullptr, raw.data()).ok());
+  ASSERT_TRUE(head->project(std::span(ids).last(1), nullptr, query.data(), nullptr).ok());
+  DevicePool pool(0);
+  HeadKeys keys(pool, *head);
+  EXPECT_EQ(keys.has_codes(), KeyCodes::pay(KvView{.head_dim = 64, .dtype = DType::kBF16}));
+  if (!keys.has_codes()) GTEST_SKIP() << "keys of this CPU lie turned around";
+  // Scored in between, so that codes are made in pieces.
+  ASSERT_TRUE(keys.append(raw.data(), std::span(positions).first(400)).ok());
+  ASSERT_TRUE(keys.score(query.data(), 399, 2, kChosen, nullptr, scores).ok());
+  for (std::int32_t row = 400; row < kRows; ++row) ASSERT_TRUE(keys.append(raw.data() + row * width, std::span(positions).subspan(static_cast<std::size_t>(row), 1)).ok());
+  EXPECT_EQ(keys.bytes(), HeadKeys::bytes_for(head->config(), kRows));
+  EXPECT_EQ(pool.bytes_in_use(), keys.bytes());
+  ASSERT_TRUE(keys.score(query.data(), kRows - 1, 2, kChosen, nullptr, scores).ok());
+  ASSERT_TRUE(rope_rotate(head->rope(), {.x = raw.data(), .out = raw.data(), .positions = positions.data(), .rows = kRows, .num_heads = 2, .ldx = width, .ldo = width}).ok());
+  const KvView rows = keys.rows();
+  ASSERT_EQ(rows.num_rows, kRows);
+  EXPECT_TRUE(rows.sorted);
+  for (std::int64_t row = 0; row < kRows; row += 7) {
+    for (std::int64_t m = 0; m < 2; ++m) {
+      const auto* key = static_cast<const std::byte*>(rows.pages[row / kPageTokens]) + m * rows.head_stride + row % kPageTokens * rows.token_stride;
+      for (std::int64_t c = 0; c < 64; ++c) ASSERT_EQ(load_f32(key, rows.dtype, c), bf16_to_f32(f32_to_bf16(raw[static_cast<std::size_t>(row * width + m * 64 + c)]))) << "row " << row << " channel " << c;
+    }
+  }
+  // Few rows are multiplied as they are; of many a choice is the same.
+  ASSERT_TRUE(keys.score(query.data(), kRows - 1, 2, kRows, nullptr, few).ok());
+  ASSERT_TRUE(head_scores(HeadScoresArgs{.query = query.data(), .position = kRows - 1, .num_heads = 6, .keys = rows, .target_kv_heads = 2}, want).ok());
+  EXPECT_EQ(few, want);
+  for (std::size_t m = 0; m < 2; ++m) {
+    const auto by_codes = select_tokens(std::span(scores).subspan(m * kRows, kRows), {kChosen, 2, 6}), by_keys = select_tokens(std::span(want).subspan(m * kRows, kRows), {kChosen, 2, 6});
+    std::vector<std::int32_t> missed;
+    std::ranges::set_difference(by_keys, by_codes, std::back_inserter(missed));
+    EXPECT_LE(missed.size(), 1u);
   }
 }
 

@@ -327,6 +327,44 @@ TEST_F(RetrievedQueryTest, TheDeviceIsSharedOutAndNobodyFailsForIt) {
   }
 }
 
+/// Tokens of all requests are projected together and chosen for at the same time; keys of 64 channels are ranked by codes, where the CPU is made for that.
+TEST_F(RetrievedQueryTest, RequestsThatChooseByTheHeadTogetherAnswerAsAlone) {
+  const HeadFolder wide({.head_dim = 64});
+  used_head_ = &wide;
+  start(0);
+  std::vector<Options> given;
+  for (const char* head : {"auto", "embed"}) {
+    for (const char* resident : {"none", "auto"}) {
+      Options options = options_of("specontext", budget("56"));
+      options["decode_head"] = head;
+      options["decode_resident"] = resident;
+      given.push_back(options);
+    }
+  }
+  given.push_back(given.front());
+  given.back()["decode_reuse"] = "3";
+  std::vector<Outcome> alone;
+  for (const Options& options : given) {
+    alone.push_back(run_query(*engine_, request("reuse", "specontext", options)));
+    ASSERT_TRUE(alone.back().status.ok()) << alone.back().status.to_string();
+    EXPECT_GT(alone.back().stats.retrieve.sparse_steps, 0);
+  }
+  EXPECT_EQ(alone[0].ids, alone[1].ids) << "in slots and in place";
+  EXPECT_EQ(alone[2].ids, alone[3].ids) << "in slots and in place";
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const Options& options : given) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    ASSERT_TRUE(engine_->query(request("reuse", "specontext", options), sinks.back()).ok());
+  }
+  for (std::size_t i = 0; i < sinks.size(); ++i) {
+    const Outcome& o = sinks[i]->wait();
+    ASSERT_TRUE(o.status.ok()) << o.status.to_string();
+    EXPECT_EQ(o.ids, alone[i].ids) << i;
+    EXPECT_EQ(o.stats.retrieve.rows_copied, alone[i].stats.retrieve.rows_copied) << i;
+    EXPECT_GT(o.stats.retrieve.choose_ms, 0) << i;
+  }
+}
+
 TEST_F(RetrievedQueryTest, AutoSaysWhatItTookAndWhy) {
   const Outcome fits = run_query(*engine_, request("reuse", "auto"));
   ASSERT_TRUE(fits.status.ok());
