@@ -249,21 +249,23 @@ Status CtkvrRetriever::score(const HostStep& step, bool due, Head& head) const {
 /// Attends to what the layer chose some steps ago; products with those rows are part of the attention.
 Result<HostCounts> CtkvrRetriever::attend_again(const HostStep& step, std::span<const std::int32_t> rows) {
   Head& head = heads_[at(step.kv_head)];
-  QUIRE_RETURN_IF_ERROR(head.choice.score(step, rows));
-  std::vector<std::int32_t> all(rows.size());
-  std::iota(all.begin(), all.end(), 0);
-  QUIRE_RETURN_IF_ERROR(head.choice.attend(step, all));
-  head.rows = head.attended = head.choice.rows_at(all);
+  QUIRE_RETURN_IF_ERROR(head.choice.attend_to(step, rows));
+  head.rows.assign(rows.begin(), rows.end());
+  head.attended = head.rows;
   const auto n = static_cast<std::int64_t>(rows.size());
   return HostCounts{n, n, 0, 0, 1};
 }
 
+bool CtkvrRetriever::chooses(const HostStep& step) const {
+  const Choice& made = choices_[at(step.layer)];
+  const float* by = made.by.data() + std::int64_t{step.kv_head} * step.group * step.kv.head_dim;
+  return made.due(step.host) || mean_cosine(step.query, by, step.group, step.kv.head_dim) < settings_.tau;
+}
+
 Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
   Choice& made = choices_[at(step.layer)];
-  const bool due = made.serves == 0 || made.host_end != step.host.end;
-  const std::int64_t width = step.group * std::int64_t{step.kv.head_dim};
-  float* by = made.by.data() + step.kv_head * width;
-  if (!due && mean_cosine(step.query, by, step.group, step.kv.head_dim) >= settings_.tau) return attend_again(step, made.rows[at(step.kv_head)]);
+  if (!chooses(step)) return attend_again(step, made.rows[at(step.kv_head)]);
+  const bool due = made.due(step.host);
   const Stopwatch watch;
   Head& head = heads_[at(step.kv_head)];
   QUIRE_RETURN_IF_ERROR(candidates(step, head));
@@ -283,14 +285,15 @@ Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
   head.attended = head.choice.rows_at(chosen);
   if (settings_.reuse > 1) {
     made.rows[at(step.kv_head)] = head.attended;
-    std::copy_n(step.query, width, by);
+    const std::int64_t width = step.group * std::int64_t{step.kv.head_dim};
+    std::copy_n(step.query, width, made.by.data() + step.kv_head * width);
   }
   return HostCounts{named, static_cast<std::int64_t>(chosen.size()), watch.ms() - attention_ms, due ? 0 : 1, 0};
 }
 
 void CtkvrRetriever::end_step(const HostStep& step) {
   Choice& made = choices_[at(step.layer)];
-  if (made.serves > 0 && made.host_end == step.host.end) {
+  if (!made.due(step.host)) {
     --made.serves;
     return;
   }

@@ -47,6 +47,7 @@ class CtkvrRetriever final : public RowRetriever {
  protected:
   Result<RowPolicy> read(const PlugOptions& options) override;
   Status index(const RetrieveInput& input) override;
+  bool chooses(const HostStep& step) const override;
   Result<HostCounts> attend_host(const HostStep& step) override;
   void end_step(const HostStep& step) override;
 
@@ -67,6 +68,7 @@ class CtkvrRetriever final : public RowRetriever {
     std::vector<float> by;                        ///< the same: [num_heads, head_dim] the queries that they go by
     std::int64_t serves = 0;                      ///< steps to come, unless rows join the host
     std::int64_t host_end = -1;                   ///< that it was chosen from; -1: there is none
+    bool due(const KvStretch& host) const { return serves == 0 || host_end != host.end; }
   };
   std::int64_t wished(const PlugOptions& options, std::int64_t prompt_tokens) const;
   Status check_memory(const RetrieveInput& input) const;

@@ -81,14 +81,27 @@ Status RowChoice::attend(const HostStep& step, std::span<const std::int32_t> cho
   for (std::int64_t g = 0; g < step.group; ++g) {
     float* w = weights_.data() + g * k;
     for (std::int64_t i = 0; i < k; ++i) w[i] = products_[at(g * n + chosen[at(i)])];
-    step.lse[g] = log_sum_exp(w, k);
-    exp_minus(w, k, step.lse[g]);
+  }
+  return weigh(step, attended_, weights_.data());
+}
+
+Status RowChoice::attend_to(const HostStep& step, std::span<const std::int32_t> rows) {
+  QUIRE_RETURN_IF_ERROR(multiply(step, rows));
+  votes_.clear();
+  return weigh(step, rows_, products_.data());
+}
+
+Status RowChoice::weigh(const HostStep& step, std::span<const std::int32_t> rows, float* weights) {
+  const auto k = static_cast<std::int64_t>(rows.size());
+  for (std::int64_t g = 0; g < step.group; ++g) {
+    step.lse[g] = log_sum_exp(weights + g * k, k);
+    exp_minus(weights + g * k, k, step.lse[g]);
   }
   RowValuesArgs args{};
-  args.weights = weights_.data();
+  args.weights = weights;
   args.num_queries = step.group;
   args.ld_weights = k;
-  args.values = {step.kv, step.kv_head, attended_.data(), 0, k};
+  args.values = {step.kv, step.kv_head, rows.data(), 0, k};
   args.out = step.out;
   args.ldo = step.kv.head_dim;
   return row_values(args);

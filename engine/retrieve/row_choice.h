@@ -23,6 +23,8 @@ class RowChoice {
   std::vector<std::int32_t> best(std::int64_t k) const;
   /// Attention of the step's queries to rows[i] for i in `chosen`, with the products there are: step.out and step.lse.
   Status attend(const HostStep& step, std::span<const std::int32_t> chosen);
+  /// Attention to these rows (ascending), all of them: what score() and attend() of each would give. Then there are no votes.
+  Status attend_to(const HostStep& step, std::span<const std::int32_t> rows);
 
   std::span<const std::int32_t> rows() const { return rows_; }
   /// The rows that these indices stand for.
@@ -30,6 +32,8 @@ class RowChoice {
 
  private:
   Status multiply(const HostStep& step, std::span<const std::int32_t> rows);
+  /// Of products [group, n] in `weights` with `rows`: softmaxes, and values by them.
+  static Status weigh(const HostStep& step, std::span<const std::int32_t> rows, float* weights);
   /// Of products [group, n], with the log-sum-exp of each query's.
   void vote(std::span<const float> lse, std::int64_t n);
   std::vector<std::int32_t> rows_, attended_;

@@ -137,7 +137,6 @@ Status RowRetriever::attend(const RetrieveStep& step) {
   QUIRE_RETURN_IF_ERROR(attend_local(step, kv, layer));
   std::vector<Result<HostCounts>> done(at(kv_heads), HostCounts{});
   std::vector<double> took_ms(at(kv_heads));
-  const Stopwatch watch;
   const auto host_step = [&](std::int64_t m) {
     HostStep host;
     host.layer = step.layer;
@@ -152,7 +151,12 @@ Status RowRetriever::attend(const RetrieveStep& step) {
     host.lse = part_lse_.data() + m * group;
     return host;
   };
-  parallel_tasks(kv_heads, [&](std::int64_t m) {
+  order_.resize(at(kv_heads));
+  std::iota(order_.begin(), order_.end(), std::int64_t{0});
+  std::ranges::stable_partition(order_, [&](std::int64_t m) { return chooses(host_step(m)); });
+  const Stopwatch watch;
+  parallel_tasks(kv_heads, [&](std::int64_t i) {
+    const std::int64_t m = order_[at(i)];
     const Stopwatch head_watch;
     done[at(m)] = attend_host(host_step(m));
     took_ms[at(m)] = head_watch.ms();

@@ -69,6 +69,8 @@ class RowRetriever : public Retriever {
   virtual Status index(const RetrieveInput&) { return {}; }
   /// Attention of the query to rows of step.host. For several KV heads at once, in different threads.
   virtual Result<HostCounts> attend_host(const HostStep& step) = 0;
+  /// attend_host() of the step takes much longer than of those of which this says no: it comes first, so that threads are done at about the same time.
+  virtual bool chooses(const HostStep&) const { return true; }
   /// attend_there() is to be called where a device computes.
   virtual bool chooses_there() const { return false; }
   /// Enqueues on step.compute, for all KV heads, attention to all rows outside `host` and to the policy().chosen best of those within, which are more.
@@ -99,6 +101,7 @@ class RowRetriever : public Retriever {
   std::shared_ptr<ChoosingMemory> memory_there_;
   std::vector<Layer> layers_;
   std::vector<float> out_, lse_, part_lse_;  ///< [num_heads, head_dim], [num_heads]
+  std::vector<std::int64_t> order_;          ///< of KV heads in a step
 };
 
 }  // namespace quire
