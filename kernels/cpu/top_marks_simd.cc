@@ -5,9 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
-#include <span>
 #include <utility>
 
 #include "kernels/cpu/cpu_features.h"
@@ -55,6 +53,28 @@ Gathered GatherBetween(const float* x, std::int64_t n, float low, float high, fl
   return sum;
 }
 
+/// The k-th largest of n values, none of them NaN, 1 <= k <= n. It is found bit by bit, by counting what is not below: nothing is moved, and no branch depends on a value. x holds something else then.
+float KthLargest(float* x, std::int64_t n, std::int64_t k) {
+  // Bits of a float as a number with a sign: in the order of the floats.
+  const auto keys = [](auto d, auto v) HWY_ATTR {
+    const hn::RebindToSigned<decltype(d)> di;
+    const auto bits = hn::BitCast(di, v);
+    return hn::Xor(bits, hn::And(hn::ShiftRight<31>(bits), hn::Set(di, 0x7fffffff)));
+  };
+  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR { hn::StoreU(hn::BitCast(d, keys(d, hn::LoadU(d, x + i))), d, x + i); });
+  std::uint32_t found = 0x80000000u;
+  for (int bit = 31; bit >= 0; --bit) {
+    const std::uint32_t more = found + (1u << bit);
+    std::int64_t count = 0;
+    for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR {
+      const hn::RebindToSigned<decltype(d)> di;
+      count += static_cast<std::int64_t>(hn::CountTrue(di, hn::Gt(hn::BitCast(di, hn::LoadU(d, x + i)), hn::Set(di, static_cast<std::int32_t>(more - 1)))));
+    });
+    if (count >= k) found = more;
+  }
+  return std::bit_cast<float>((found >> 31) != 0 ? found ^ 0x7fffffffu : found);
+}
+
 /// Sets the bit of every value >= least; returns their number.
 std::int64_t MarkAtLeast(const float* x, std::int64_t n, float least, std::uint64_t* bits) {
   std::fill_n(bits, (n + 63) / 64, std::uint64_t{0});
@@ -83,10 +103,11 @@ namespace {
 [[maybe_unused]] const Isa kIsa = isa();  // before the first dispatch
 
 HWY_EXPORT(GatherBetween);
+HWY_EXPORT(KthLargest);
 HWY_EXPORT(MarkAtLeast);
 
 constexpr std::int64_t kSample = 512, kLeastSample = 64, kVector = 16;
-constexpr std::int64_t kFew = 1024;  ///< values that are not worth another sample
+constexpr std::int64_t kFew = 2048;  ///< values that are not worth another sample
 constexpr float kLowest = std::numeric_limits<float>::lowest(), kHighest = std::numeric_limits<float>::infinity();
 
 struct Bounds {
@@ -97,8 +118,7 @@ struct Bounds {
 Bounds guess(const float* x, std::int64_t n, std::int64_t k) {
   const std::int64_t size = std::min(kSample, n / 8);
   if (size < kLeastSample) return {};
-  std::array<float, kSample> values{};
-  const std::span sample(values.data(), static_cast<std::size_t>(size));
+  std::array<float, kSample> sample;
   const std::int64_t stride = n / size;
   // Places wander within their stretch, so that no regular pattern of x meets them.
   for (std::int64_t i = 0; i < size; ++i) {
@@ -107,15 +127,11 @@ Bounds guess(const float* x, std::int64_t n, std::int64_t k) {
   }
   const double share = static_cast<double>(k) / static_cast<double>(n), rank = share * static_cast<double>(size), spread = 4 * std::sqrt(rank * (1 - share)) + 2;
   const auto first = static_cast<std::int64_t>(rank - spread), last = static_cast<std::int64_t>(rank + spread);
+  std::array<float, kSample> copy;
+  std::copy_n(sample.begin(), size, copy.begin());
   Bounds bounds;
-  if (first >= 0) {
-    std::nth_element(sample.begin(), sample.begin() + first, sample.end(), std::greater<>());
-    bounds.high = sample[static_cast<std::size_t>(first)];
-  }
-  if (last < size) {
-    std::nth_element(sample.begin() + std::max<std::int64_t>(first, 0), sample.begin() + last, sample.end(), std::greater<>());
-    bounds.low = std::max(kLowest, sample[static_cast<std::size_t>(last)]);
-  }
+  if (first >= 0) bounds.high = HWY_DYNAMIC_DISPATCH(KthLargest)(copy.data(), size, first + 1);
+  if (last < size) bounds.low = std::max(kLowest, HWY_DYNAMIC_DISPATCH(KthLargest)(sample.data(), size, last + 1));
   return bounds;
 }
 
@@ -159,10 +175,7 @@ std::int64_t mark_top_k(const float* x, std::int64_t n, std::int64_t k, std::uin
       left = fewer;
       std::swap(gathered, spare);
     }
-    if (left.count >= left.rank) {
-      std::nth_element(gathered, gathered + (left.rank - 1), gathered + left.count, std::greater<>());
-      least = gathered[left.rank - 1];
-    }
+    if (left.count >= left.rank) least = HWY_DYNAMIC_DISPATCH(KthLargest)(gathered, left.count, left.rank);
   }
   const std::int64_t marked = HWY_DYNAMIC_DISPATCH(MarkAtLeast)(x, n, least, bits);
   if (marked <= k) return marked;
