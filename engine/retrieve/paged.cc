@@ -180,10 +180,24 @@ std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const Retrieve
   return moved;
 }
 
+/// KV heads whose choices have served as many steps as they may. Layers take turns from the second time on.
+std::vector<bool> PagedRetriever::count_step(Layer& layer, std::int32_t index) const {
+  const auto heads = static_cast<std::size_t>(input_.num_kv_heads);
+  if (layer.head_served.empty()) {
+    layer.head_served.assign(heads, index % policy_.reuse);
+    return std::vector<bool>(heads, true);
+  }
+  std::vector<bool> due(heads);
+  for (std::size_t m = 0; m < heads; ++m) {
+    due[m] = ++layer.head_served[m] >= policy_.reuse;
+    if (due[m]) layer.head_served[m] = 0;
+  }
+  return due;
+}
+
 /// KV heads that choose before they attend.
-std::vector<bool> PagedRetriever::heads_to_choose(const Layer& layer, const RetrieveStep& step, bool due) const {
-  if (!layer.choices.empty() && policy_.tau) return moved_heads(layer, step);
-  return std::vector<bool>(static_cast<std::size_t>(input_.num_kv_heads), layer.choices.empty() || due);
+std::vector<bool> PagedRetriever::heads_to_choose(const Layer& layer, const RetrieveStep& step, const std::vector<bool>& due) const {
+  return layer.choices.empty() || !policy_.tau ? due : moved_heads(layer, step);
 }
 
 /// Sinks, selection, pages that no selection has seen yet (among them the window), and the page being filled; ascending.
@@ -258,31 +272,34 @@ Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step,
   QUIRE_RETURN_IF_ERROR(wait(layer));
   if (chooses_there(step)) return choose_there(layer, step, kv);
   const bool first = layer.choices.empty(), stays = reads_in_place(step.layer);
-  const bool due = first || ++layer.served >= policy_.reuse;
+  const std::vector<bool> due = count_step(layer, step.layer);
+  const bool any_due = std::ranges::find(due, true) != due.end();
   RetrieveStep seen = step;  // by what chooses
   if (step.compute != nullptr) {
     // Between two choices there is nothing to look at but whether the query turned.
-    if (due || policy_.tau) QUIRE_RETURN_IF_ERROR(fetch(layer, step, due ? Fetch::kQueryAndScores : Fetch::kQuery));
+    if (any_due || policy_.tau) QUIRE_RETURN_IF_ERROR(fetch(layer, step, any_due ? Fetch::kQueryAndScores : Fetch::kQuery));
     seen.query = query_.data();
   }
   if (first) QUIRE_RETURN_IF_ERROR(begin_layer(step.layer, layer.pages, kv));
-  // Layers take turns from the second time on.
-  if (due) layer.served = first ? step.layer % policy_.reuse : 0;
   std::vector<HeadChoice> fresh;
-  const std::vector<bool> corrected = heads_to_choose(layer, seen, due), all(corrected.size(), true);
+  const std::vector<bool> corrected = heads_to_choose(layer, seen, due);
+  std::vector<bool> choosing = corrected, later = due;  // for this step; of what the next ones go by, after it
+  for (std::size_t m = 0; m < corrected.size(); ++m) {
+    choosing[m] = corrected[m] || due[m];
+    later[m] = due[m] && !corrected[m];
+    if (corrected[m] && !first) layer.head_served[m] = 0;
+  }
   const bool any = std::ranges::find(corrected, true) != corrected.end();
-  if (any && !due && step.compute != nullptr) QUIRE_RETURN_IF_ERROR(fetch(layer, step, Fetch::kQueryAndScores));
-  // Where the next step's choice is due, all heads choose at once.
-  if (any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, due ? all : corrected, fresh));
+  if (any && !any_due && step.compute != nullptr) QUIRE_RETURN_IF_ERROR(fetch(layer, step, Fetch::kQueryAndScores));
+  // All heads that choose do so at once.
+  if (any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, choosing, fresh));
   if (any) keep(layer, seen, corrected, fresh);
   for (std::size_t m = 0; !first && policy_.tau && m < corrected.size(); ++m) ++(corrected[m] ? stats_.heads_corrected : stats_.heads_kept);
   QUIRE_RETURN_IF_ERROR(stays ? attend_in_place(layer, step, kv) : attend_brought(layer, step));
-  if (!policy_.tau || !due) return {};
+  if (!policy_.tau || std::ranges::find(later, true) == later.end()) return {};
   // For the next step: the heads that were not corrected go by this step's query, while other layers compute.
-  if (!any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, all, fresh));
-  std::vector<bool> others = corrected;
-  others.flip();
-  keep(layer, seen, others, fresh);
+  if (!any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, later, fresh));
+  keep(layer, seen, later, fresh);
   return stays ? Status() : bring(layer, step.cache->view(step.layer), {}, /*in_background=*/true);
 }
 

@@ -43,7 +43,7 @@ struct PagedPolicy {
   Residency residency = Residency::kWhatFits;  ///< of layers, on the device
   /// Of this many times the pages that may be chosen the keys themselves are looked at; 1: what stands for the pages decides.
   std::int32_t rerank = 1;
-  /// Steps that a choice serves, no more than page_tokens - 1: layers take turns in choosing anew. With tau, heads that turned away from the query they were chosen by do not wait for that.
+  /// Steps that a KV head's choice serves, no more than page_tokens - 1: layers take turns in choosing anew. With tau, heads that turned away from the query they were chosen by do not wait for that, and their turns come as much later.
   std::int32_t reuse = 1;
 
   std::int32_t sink_pages() const { return sink / page_tokens; }
@@ -124,7 +124,8 @@ class PagedRetriever : public Retriever {
     std::int32_t seen_there = 0;              ///< HeadChoice::seen, of all heads
     std::optional<ResidentPages> resident;    ///< once the layer has left the device
     std::vector<float> chosen_by;             ///< [num_heads, head_dim] with tau: the query that each head's choice goes by
-    std::int32_t served = 0;                  ///< steps that the choices have served
+    std::vector<std::int32_t> head_served;    ///< [num_kv_heads] steps that each choice has served, empty before the first
+    std::int32_t served = 0;                  ///< the same where a device chooses, for all heads
     SlotCopies lane;                          ///< copies to wait for before the next step
     std::vector<PageCopy> copies;             ///< of the last call of bring()
   };
@@ -152,7 +153,8 @@ class PagedRetriever : public Retriever {
   /// Of `near`, ascending, those that the KV head's query heads attend to most.
   Result<std::vector<std::int32_t>> by_attention(const Candidates& candidates, std::span<const std::int32_t> near) const;
   std::vector<bool> moved_heads(const Layer& layer, const RetrieveStep& step) const;
-  std::vector<bool> heads_to_choose(const Layer& layer, const RetrieveStep& step, bool due) const;
+  std::vector<bool> count_step(Layer& layer, std::int32_t index) const;
+  std::vector<bool> heads_to_choose(const Layer& layer, const RetrieveStep& step, const std::vector<bool>& due) const;
   std::vector<std::int32_t> wanted(const Layer& layer, std::int32_t head) const;
   Status warm_start(const Heat& heat);
   std::vector<std::int32_t> hot_pages(const Layer& layer, std::span<const std::int32_t> hot) const;

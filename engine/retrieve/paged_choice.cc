@@ -1,6 +1,7 @@
 // Which pages of its candidates a KV head attends to.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "engine/retrieve/paged.h"
 #include "kernels/parallel.h"
@@ -28,10 +29,15 @@ Result<std::vector<std::int32_t>> PagedRetriever::by_attention(const Candidates&
   const std::int64_t dim = candidates.kv->head_dim;
   thread_local std::vector<std::int32_t> rows;
   thread_local std::vector<float> weights;
-  rows.clear();
+  std::int64_t num_rows = 0;
+  for (const std::int32_t page : near) num_rows += candidates.rows[static_cast<std::size_t>(page)].end - candidates.rows[static_cast<std::size_t>(page)].begin;
+  rows.resize(static_cast<std::size_t>(num_rows));
+  auto to = rows.begin();
   for (const std::int32_t page : near) {
     const KvStretch& stretch = candidates.rows[static_cast<std::size_t>(page)];
-    for (std::int64_t row = stretch.begin; row < stretch.end; ++row) rows.push_back(static_cast<std::int32_t>(row));
+    const auto end = to + (stretch.end - stretch.begin);
+    std::iota(to, end, static_cast<std::int32_t>(stretch.begin));
+    to = end;
   }
   const auto n = static_cast<std::int64_t>(rows.size());
   weights.resize(static_cast<std::size_t>(candidates.group * n));
@@ -53,7 +59,10 @@ Result<std::vector<std::int32_t>> PagedRetriever::by_attention(const Candidates&
     }
     for (std::size_t i = 0; i < near.size(); ++i) of_pages[i] = all > 0 ? of_pages[i] / all : 0.0f;
   });
-  for (std::size_t i = 0; i < of_heads.size(); ++i) shares[i % near.size()] += of_heads[i];
+  for (std::int32_t h = 0; h < candidates.group; ++h) {
+    const float* of_head = of_heads.data() + static_cast<std::size_t>(h) * near.size();
+    for (std::size_t i = 0; i < near.size(); ++i) shares[i] += of_head[i];
+  }
   std::vector<std::int32_t> chosen = top_k_sorted(shares, policy_.selected_pages());
   for (std::int32_t& i : chosen) i = near[static_cast<std::size_t>(i)];
   return chosen;

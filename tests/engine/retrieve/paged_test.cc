@@ -11,6 +11,7 @@
 
 #include "engine/retrieve/device_pool.h"
 #include "engine/retrieve/paged.h"
+#include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/step_attention.h"
 #include "kernels/attention_rows.h"
 #include "tests/engine/retrieve/random_row.h"
@@ -253,6 +254,50 @@ TEST(FreeKv, HeadsThatTurnedDoNotWaitForTheirTurn) {
   options["decode_reuse"] = "7";
   Decoding kept("freekv", options), anew("freekv", small("2"));
   for (int n = 0; n < 40; ++n) EXPECT_EQ(kept.token(n), anew.token(n)) << "token " << n;
+}
+
+TEST(FreeKv, AHeadThatTurnedGoesByItsNewChoiceForAsManySteps) {
+  constexpr int kReuse = 4;
+  constexpr double kTau = 0.7;
+  auto options = small("0.7");
+  options["decode_reuse"] = std::to_string(kReuse);
+  Decoding kept("freekv", options), anew("freekv", small("2"));
+  struct Head {
+    std::vector<std::int32_t> pages;
+    std::vector<float> by;
+    int served = 1 % kReuse;  // layer 1
+  };
+  std::vector<Head> heads(kKvHeads);
+  int turned = 0, due = 0, late = 0;
+  for (int n = 0; n < 80; ++n) {
+    (void)kept.token(n);
+    (void)anew.token(n);
+    const auto query = Sequence::query(1, n);
+    for (std::int32_t m = 0; m < kKvHeads; ++m) {
+      Head& head = heads[static_cast<std::size_t>(m)];
+      constexpr std::int64_t kWidth = kQuery / kKvHeads;
+      const std::vector<float> own(query.begin() + m * kWidth, query.begin() + (m + 1) * kWidth);
+      const bool turns = n > 0 && mean_cosine(own.data(), head.by.data(), kHeads / kKvHeads, kDim) < kTau, is_due = n > 0 && ++head.served >= kReuse;
+      // Of the sink and the three pages that were chosen: the rest is what no choice has seen.
+      const auto of = [&](Decoding& run) {
+        auto pages = run.paged().attended_pages(1, m);
+        pages.resize(4);
+        return pages;
+      };
+      if (turns || is_due) head.served = 0;
+      if (n == 0 || turns || is_due) {
+        head.pages = of(anew);
+        head.by = own;
+      }
+      turned += turns ? 1 : 0;
+      due += is_due && !turns ? 1 : 0;
+      late += is_due && !turns && (n + 1) % kReuse != 0 ? 1 : 0;  // than where no head turns
+      ASSERT_EQ(of(kept), head.pages) << "token " << n << " head " << m;
+    }
+  }
+  EXPECT_GT(turned, 0);
+  EXPECT_GT(due, 0);
+  EXPECT_GT(late, 0);
 }
 
 TEST(FreeKv, AlwaysCorrectingIsChoosingWithTheQueryItself) {
