@@ -62,8 +62,13 @@ float inverse_length(const float* x, std::int64_t n) {
 }  // namespace
 
 void append_marked(std::span<const std::uint64_t> bits, std::vector<std::int32_t>& rows) {
+  std::size_t count = rows.size();
+  for (const std::uint64_t word : bits) count += static_cast<std::size_t>(std::popcount(word));
+  const std::size_t had = rows.size();
+  rows.resize(count);
+  std::int32_t* to = rows.data() + had;
   for (std::size_t word = 0; word < bits.size(); ++word) {
-    for (std::uint64_t rest = bits[word]; rest != 0; rest &= rest - 1) rows.push_back(static_cast<std::int32_t>(word * 64) + std::countr_zero(rest));
+    for (std::uint64_t rest = bits[word]; rest != 0; rest &= rest - 1) *to++ = static_cast<std::int32_t>(word * 64) + std::countr_zero(rest);
   }
 }
 
@@ -219,9 +224,17 @@ KvView CentroidIndex::centroids() const {
 
 void CentroidIndex::mark_nearest(std::int32_t kv_head, std::vector<float> nearest, std::int64_t probes, std::vector<std::uint64_t>& seen) const {
   std::rotate(nearest.begin(), nearest.begin() + oldest_, nearest.end());  // by age, which ties go by
-  for (const std::int32_t i : top_k_sorted(nearest, probes)) {
-    const std::uint64_t* bits = list_at(kv_head, slot_of(i));
-    for (std::int64_t w = 0; w < list_words_; ++w) seen[at(w)] |= bits[w];
+  const std::vector<std::int32_t> chosen = top_k_sorted(nearest, probes);
+  // A piece of all lists after the other, so that what is marked stays near, and the lists' next pieces on their way.
+  constexpr std::int64_t kPiece = 64, kLine = 8;  // words
+  for (std::int64_t begin = 0; begin < list_words_; begin += kPiece) {
+    const std::int64_t end = std::min(list_words_, begin + kPiece), next_end = std::min(list_words_, end + kPiece);
+    for (const std::int32_t i : chosen) {
+      const std::uint64_t* bits = list_at(kv_head, slot_of(i));
+      for (std::int64_t w = end; w < next_end; w += kLine) __builtin_prefetch(bits + w);
+      std::uint64_t* to = seen.data();
+      for (std::int64_t w = begin; w < end; ++w) to[w] |= bits[w];
+    }
   }
 }
 

@@ -11,12 +11,17 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
+/// Room for n values, which are all going to be written: what a larger step needed before stays, so that nothing is cleared for it again.
+void make_room(std::vector<float>& values, std::int64_t n) {
+  if (values.size() < at(n)) values.resize(at(n));
+}
+
 }  // namespace
 
 Status RowChoice::multiply(const HostStep& step, std::span<const std::int32_t> rows) {
   const auto n = static_cast<std::int64_t>(rows.size());
   rows_.assign(rows.begin(), rows.end());
-  products_.resize(at(step.group * n));
+  make_room(products_, step.group * n);
   RowScoresArgs args{};
   args.q = step.query;
   args.num_queries = step.group;
@@ -47,7 +52,7 @@ Status RowChoice::score_best(const HostStep& step, const KeyCodes& codes, std::i
   const auto behind = std::lower_bound(rows.begin(), rows.end(), static_cast<std::int32_t>(codes.num_rows()));
   const std::int64_t n = behind - rows.begin();
   if (n <= 2 * most) return score(step, rows);
-  products_.resize(at(step.group * n));
+  make_room(products_, step.group * n);
   QUIRE_RETURN_IF_ERROR(codes.score(step.kv_head, step.query, step.group, step.scale, std::span(rows).first(at(n)), products_.data()));
   lse_.clear();
   for (std::int64_t g = 0; g < step.group; ++g) lse_.push_back(log_sum_exp(products_.data() + g * n, n));
@@ -77,7 +82,7 @@ std::vector<std::int32_t> RowChoice::rows_at(std::span<const std::int32_t> indic
 Status RowChoice::attend(const HostStep& step, std::span<const std::int32_t> chosen) {
   const auto n = static_cast<std::int64_t>(rows_.size()), k = static_cast<std::int64_t>(chosen.size());
   attended_ = rows_at(chosen);
-  weights_.resize(at(step.group * k));
+  make_room(weights_, step.group * k);
   for (std::int64_t g = 0; g < step.group; ++g) {
     float* w = weights_.data() + g * k;
     for (std::int64_t i = 0; i < k; ++i) w[i] = products_[at(g * n + chosen[at(i)])];

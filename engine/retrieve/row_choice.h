@@ -37,7 +37,7 @@ class RowChoice {
   /// Of products [group, n], with the log-sum-exp of each query's.
   void vote(std::span<const float> lse, std::int64_t n);
   std::vector<std::int32_t> rows_, attended_;
-  std::vector<float> products_;  ///< [group, rows]
+  std::vector<float> products_;  ///< [group, rows], and maybe room behind that
   std::vector<float> votes_, weights_, lse_;
 };
 
