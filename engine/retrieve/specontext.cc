@@ -105,6 +105,7 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
   memory_there_ = choosing_memory(input);
   groups_.clear();
   layers_.clear();
+  brought_ = input.num_layers;
   QUIRE_RETURN_IF_ERROR(match_rows(input));
   QUIRE_RETURN_IF_ERROR(read_prompt(input));
   input_.prompt = nullptr;
@@ -180,6 +181,7 @@ Status SpeContextRetriever::warm_start(const Heat& heat) {
   QUIRE_RETURN_IF_ERROR(begin_device());
   for (std::int32_t layer = 0; layer < input_.num_layers; ++layer) {
     layers_[at(layer)].empty_slots = false;  // all of the maps is in the loads
+    layers_[at(layer)].whole = true;
     QUIRE_RETURN_IF_ERROR(bring(layer));
   }
   return {};
@@ -229,6 +231,7 @@ Status SpeContextRetriever::begin_device() {
       QUIRE_RETURN_IF_ERROR(leave_device(input_, l, PageLayout::kTokenGranules, stats_));
       QUIRE_ASSIGN_OR_RETURN(layer.slots, TokenSlots::create(*input_.device, kv.num_kv_heads, kv.head_dim, kv.dtype, budget_.tokens));
       layer.empty_slots = true;
+      layer.whole = false;
     }
     if (layer.slots) held += layer.slots->bytes();
   }
@@ -278,6 +281,11 @@ Status SpeContextRetriever::attend(const RetrieveStep& step) {
   Layer& layer = layers_[at(step.layer)];
   const Group& group = groups_[layer.group];
   const KvView kv = step.cache->view(step.layer);
+  if (brought_ < input_.num_layers) {
+    const Stopwatch watch;
+    QUIRE_RETURN_IF_ERROR(bring_before(step.layer + 1 + kLayersAhead));
+    stats_.choose_ms += watch.ms();
+  }
   if (!group.sparse) return looks_at(step) ? dense_attention(step, kv) : attend_enqueued(step, kv, nullptr);
   ++stats_.sparse_steps;
   return layer.slots ? attend_in_slots(layer, group, step, kv) : attend_in_place(group, step, kv);
@@ -300,6 +308,7 @@ Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group, co
     lists.push_back({slots.data(), static_cast<std::int64_t>(slots.size())});
   }
   QUIRE_RETURN_IF_ERROR(SlotCopies::bring(copy_lanes(input_), kv, layer.slots->slots(), newest));
+  layer.whole = true;
   stats_.bytes_appended += static_cast<std::int64_t>(newest.size()) * layer.slots->row_bytes();
   stats_.choose_ms += watch.ms();
   if (step.compute != nullptr) return attend_enqueued(step, layer.slots->view(), lists.data());

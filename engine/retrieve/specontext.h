@@ -24,7 +24,7 @@ namespace quire {
 /// What `cache.options.decode_head` and service decide of the head's input.
 HeadInput head_input(const PlugOptions& options, const RetrievalHead& head);
 
-/// One sequence. Without a head the attention of a draft's layer chooses, which reads the prompt in prepare_more(). begin_step() scores every cached token with the head, chooses for each KV head, and asks for the rows that are not on the device yet, layer by layer from below;
+/// One sequence. Without a head the attention of a draft's layer chooses, which reads the prompt in prepare_more(). begin_step() scores every cached token with the head, chooses for each KV head, and asks for the rows that are not on the device yet, layer by layer from below, on the host a few layers ahead of the one that attends;
 /// attend() waits for those of its layer. Layers that fit stay on the device and are read where they are. A layer attends to everything while its rows fit the budget. Layers with the same rows share one choice and one map of slots; a
 /// layer that lacks rows (selection per layer) chooses among its own by the same scores. Where a compressor ranked rows, the hottest are brought before the first step.
 class SpeContextRetriever final : public Retriever {
@@ -70,10 +70,12 @@ class SpeContextRetriever final : public Retriever {
     std::vector<std::vector<SlotLoad>> loads;        ///< [num_kv_heads] of this step, without the row of the step itself
     MoveList moves;                                  ///< the same for all layers that were there before; null: none has asked yet
   };
+  static constexpr std::int32_t kLayersAhead = 2;    ///< that are being brought while one attends
   struct Layer {
     std::size_t group = 0;
     std::optional<TokenSlots> slots;                 ///< once it has left the device
-    bool empty_slots = false;                        ///< it has left with this step: its slots hold nothing of what the maps say
+    bool empty_slots = false;                        ///< it has left with this step, or the one before ended early: its slots hold nothing of what the maps say
+    bool whole = true;                               ///< since its last step the slots hold what the maps say, that step's own row among it
     SlotCopies lane;
   };
   Status match_rows(const RetrieveInput& input);
@@ -90,6 +92,8 @@ class SpeContextRetriever final : public Retriever {
   Status warm_start(const Heat& heat);
   Status begin_device();
   Status bring(std::int32_t layer);
+  /// bring() of the layers before `end` that this step has not brought yet.
+  Status bring_before(std::int32_t end);
   Status wait(Layer& layer) { return layer.lane.wait(copy_lanes(input_), stats_); }
   Status attend_in_slots(Layer& layer, const Group& group, const RetrieveStep& step, const KvView& kv);
   static Status attend_in_place(const Group& group, const RetrieveStep& step, const KvView& kv);
@@ -109,6 +113,7 @@ class SpeContextRetriever final : public Retriever {
   std::int64_t scorer_row_bytes_ = 0;      ///< of the draft, for each token
   std::vector<Group> groups_;
   std::vector<Layer> layers_;
+  std::int32_t brought_ = 0;               ///< layers that the step under way has brought
   std::vector<float> feature_, next_feature_;  ///< of the token before, and of the one that runs; [feature_dim]
   std::vector<float> scores_, query_, key_, row_scores_;
   bool projected_ = false;                     ///< query_ and key_ are there for the step to begin

@@ -24,6 +24,11 @@ Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t posit
     any = any || group.sparse;
     chosen = chosen && (!group.sparse || !group.maps.empty());
   }
+  for (Layer& layer : layers_) {
+    // A step that ended early left slots without what the maps say.
+    if (layer.slots && !std::exchange(layer.whole, false)) layer.empty_slots = true;
+  }
+  brought_ = input_.num_layers;
   if (!any) return take_in(token_id, position);
   const bool again = chosen && serves_ > 0;
   serves_ = again ? serves_ - 1 : reuse_ - 1;
@@ -35,8 +40,9 @@ Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t posit
     place(group);
   }
   QUIRE_RETURN_IF_ERROR(begin_device());
-  for (std::int32_t layer = 0; layer < input_.num_layers; ++layer) QUIRE_RETURN_IF_ERROR(bring(layer));
-  return {};
+  brought_ = 0;
+  // A device knows the order of its copies. Threads take them as they come: so that a request does not wait for the upper layers of another one, its own come as the step goes up.
+  return bring_before(copy_lanes(input_).hooks != nullptr ? input_.num_layers : kLayersAhead);
 }
 
 Retriever::HeadRow SpeContextRetriever::head_row() const {
@@ -48,6 +54,11 @@ void SpeContextRetriever::take_head_row(const float* query, const float* key) {
   std::copy_n(query, query_.size(), query_.begin());
   std::copy_n(key, key_.size(), key_.begin());
   projected_ = true;
+}
+
+Status SpeContextRetriever::bring_before(std::int32_t end) {
+  while (brought_ < std::min(end, input_.num_layers)) QUIRE_RETURN_IF_ERROR(bring(brought_++));
+  return {};
 }
 
 /// The step's token joins those that are scored.

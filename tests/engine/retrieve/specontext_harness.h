@@ -75,14 +75,14 @@ class HeadDecoding {
   ~HeadDecoding() { retriever->settle(); }
   SpeContextRetriever& plug() { return static_cast<SpeContextRetriever&>(*retriever); }
 
-  /// One token: what DecodeBatch does. The layers' outputs; empty where a layer failed, which is in `status`.
-  std::vector<std::vector<float>> next() {
+  /// One token: what DecodeBatch does, in the first `layers`. The layers' outputs; empty where a layer failed, which is in `status`.
+  std::vector<std::vector<float>> next(std::int32_t layers = kLayers) {
     const std::int32_t position = next_position_++;
     std::vector<std::vector<float>> outs(kLayers);
     status = retriever->begin_step(token(position), position);
     if (!status.ok()) return outs;
     add_row(position);
-    for (std::int32_t layer = 0; layer < kLayers && status.ok(); ++layer) {
+    for (std::int32_t layer = 0; layer < layers && status.ok(); ++layer) {
       const auto wanted = retriever->hidden_layers();
       const auto state = random_floats(48, static_cast<std::uint32_t>(7000 + position * kLayers + layer));
       if (std::find(wanted.begin(), wanted.end(), layer) != wanted.end()) retriever->take_hidden(layer, state.data());

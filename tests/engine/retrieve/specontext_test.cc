@@ -173,6 +173,20 @@ TEST_F(SpeContextTest, MovesWhatWasNotThereAndNothingElse) {
   EXPECT_LT(s.rows_copied, s.rows_wanted);
 }
 
+TEST_F(SpeContextTest, AStepThatEndedEarlyCostsTheNextOneNoRow) {
+  TransferLane lane;
+  Options in_place = budget(40, "embed");
+  in_place["decode_resident"] = "auto";
+  Decoding slots("specontext", budget(40, "embed"), &lane), place("specontext", in_place);
+  for (int n = 0; n < 20; ++n) {
+    const std::int32_t layers = n % 4 == 2 ? 0 : n % 4 == 3 ? 1 : kLayers;
+    EXPECT_EQ(slots.next(layers), place.next(layers)) << "token " << n;
+    ASSERT_TRUE(slots.status.ok()) << slots.status.to_string();
+  }
+  EXPECT_EQ(slots.retriever->stats().layers_offloaded, kLayers);
+  EXPECT_EQ(place.retriever->stats().rows_copied, 0);
+}
+
 TEST_F(SpeContextTest, WithoutElasticLoadingEverythingMovesAndNothingElseChanges) {
   Options off = budget(48);
   off["decode_elastic"] = "off";
