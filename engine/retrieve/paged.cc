@@ -215,8 +215,13 @@ Status PagedRetriever::bring(Layer& layer, const KvView& kv, std::vector<KvMove>
   layer.copies.clear();
   const std::span<const std::int32_t> positions(kv.positions, static_cast<std::size_t>(kv.num_rows));
   for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
+    std::int32_t& resident_of = layer.choices[static_cast<std::size_t>(m)].resident_of;
+    const bool there = resident_of == layer.pages.size();
+    if (there && in_background) continue;
     const auto pages = wanted(layer, m);
     if (!in_background) stats_.pages_wanted += static_cast<std::int64_t>(pages.size());  // what the next step wants is counted there
+    if (there) continue;
+    resident_of = layer.pages.size();
     layer.resident->want(m, pages, layer.pages, positions, layer.copies);
   }
   return start_copies(layer, kv, std::move(moves), in_background);
@@ -324,22 +329,34 @@ Status PagedRetriever::attend_resident(const Layer& layer, const RetrieveStep& s
   return {};
 }
 
-Status PagedRetriever::attend_in_place(const Layer& layer, const RetrieveStep& step, const KvView& kv) {
-  std::vector<std::vector<std::int32_t>> rows(static_cast<std::size_t>(input_.num_kv_heads));
-  std::vector<RowList> lists(rows.size());
-  std::vector<Status> status(rows.size());
+/// The rows of the head's choice.rows, of a cache that has so many. They end with those that no choice has seen: a step adds its own to what the one before attended to.
+Status PagedRetriever::list_rows(Layer& layer, std::size_t head, std::int64_t num_rows) const {
+  HeadChoice& choice = layer.choices[head];
+  if (!choice.rows.empty() && choice.rows.back() + 2 == num_rows) {
+    choice.rows.push_back(static_cast<std::int32_t>(num_rows - 1));
+    return {};
+  }
+  CandidateRowsArgs args = rows_wanted(layer, choice.seen);
+  RowList list{};
+  args.chosen = choice.pages.data();
+  args.num_chosen = static_cast<std::int64_t>(choice.pages.size());
+  args.num_kv_heads = 1;
+  args.most_rows += args.num_chosen * policy_.page_tokens;
+  choice.rows.resize(static_cast<std::size_t>(args.most_rows));
+  args.rows = choice.rows.data();
+  args.lists = &list;
+  QUIRE_RETURN_IF_ERROR(candidate_rows(args));
+  choice.rows.resize(static_cast<std::size_t>(list.length));
+  return {};
+}
+
+Status PagedRetriever::attend_in_place(Layer& layer, const RetrieveStep& step, const KvView& kv) {
+  std::vector<RowList> lists(layer.choices.size());
+  std::vector<Status> status(lists.size());
   parallel_tasks(input_.num_kv_heads, [&](std::int64_t m) {
     const auto head = static_cast<std::size_t>(m);
-    const HeadChoice& choice = layer.choices[head];
-    CandidateRowsArgs args = rows_wanted(layer, choice.seen);
-    args.chosen = choice.pages.data();
-    args.num_chosen = static_cast<std::int64_t>(choice.pages.size());
-    args.num_kv_heads = 1;
-    args.most_rows += args.num_chosen * policy_.page_tokens;
-    rows[head].resize(static_cast<std::size_t>(args.most_rows));
-    args.rows = rows[head].data();
-    args.lists = &lists[head];
-    status[head] = candidate_rows(args);
+    status[head] = list_rows(layer, head, kv.num_rows);
+    lists[head] = {layer.choices[head].rows.data(), static_cast<std::int64_t>(layer.choices[head].rows.size())};
   });
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   const Stopwatch watch;

@@ -110,6 +110,8 @@ class PagedRetriever : public Retriever {
   struct HeadChoice {
     std::vector<std::int32_t> pages;  ///< selected, ascending
     std::int32_t seen = 0;            ///< pages before this one were candidates of the selection, or sinks
+    std::vector<std::int32_t> rows;   ///< of all that the head attends to where it is read in place, as of the last step that did; empty: none has
+    std::int32_t resident_of = -1;    ///< what is wanted of the first so many pages is in slots; -1: not yet
   };
   struct Layer {
     explicit Layer(RetrievalPages cut) : pages(std::move(cut)) {}
@@ -167,7 +169,8 @@ class PagedRetriever : public Retriever {
   Status attend_brought(Layer& layer, const RetrieveStep& step);
   Status attend_resident(const Layer& layer, const RetrieveStep& step);
   Status attend_slots_there(const Layer& layer, const RetrieveStep& step) const;
-  Status attend_in_place(const Layer& layer, const RetrieveStep& step, const KvView& kv);
+  Status attend_in_place(Layer& layer, const RetrieveStep& step, const KvView& kv);
+  Status list_rows(Layer& layer, std::size_t head, std::int64_t num_rows) const;
 
   const std::string name_;
   const std::span<const PlugOption> table_;
