@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
 #include <numeric>
 
 #include "engine/model/hook_compute.h"
@@ -25,6 +27,27 @@ Status add_row(WorkingCache& cache, std::int32_t position) {
 
 void drop_row(WorkingCache& cache) {
   for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) cache.truncate(layer, cache.num_rows(layer) - 1);
+}
+
+struct Took {
+  double ms = 0, wall_ms = 0;  ///< a call, and its part of the time that passed
+};
+
+/// fn(i) for every i in [0, n): as many as there are threads at once, each on one of them; what is left has all threads to itself, one after the other.
+std::vector<Took> beside_each_other(std::int64_t n, const std::function<void(std::int64_t)>& fn) {
+  std::vector<Took> took(static_cast<std::size_t>(n));
+  const std::int64_t together = num_threads() > 1 ? n - n % num_threads() : 0;
+  const auto timed = [&](std::int64_t i) {
+    const Stopwatch watch;
+    fn(i);
+    took[static_cast<std::size_t>(i)].ms = took[static_cast<std::size_t>(i)].wall_ms = watch.ms();
+  };
+  const Stopwatch all;
+  parallel_tasks(together, timed);
+  const double passed = all.ms(), sum = std::accumulate(took.begin(), took.end(), 0.0, [](double ms, const Took& t) { return ms + t.ms; });
+  for (std::int64_t i = 0; i < together; ++i) took[static_cast<std::size_t>(i)].wall_ms *= sum > 0 ? passed / sum : 1;
+  for (std::int64_t i = together; i < n; ++i) timed(i);
+  return took;
 }
 
 }  // namespace
@@ -74,32 +97,25 @@ void DecodeBatch::project_heads(std::span<DecodeRow> rows) {
     if (!one.head->project(ids, one.feature != nullptr ? head_features_.data() : nullptr, head_queries_.data(), head_keys_.data()).ok()) continue;
     for (std::size_t i = 0; i < members.size(); ++i) rows[members[i]].retriever->take_head_row(head_queries_.data() + i * queries, head_keys_.data() + i * keys);
     const double each_ms = watch.ms() / static_cast<double>(members.size());
-    for (const std::size_t i : members) rows[i].retriever->begin_took(each_ms);
+    for (const std::size_t i : members) rows[i].retriever->took_to_choose(each_ms);
   }
 }
 
-/// As many as there are threads at once, of those that may; what is left has all threads to itself, one after the other.
 void DecodeBatch::begin_rows(std::span<DecodeRow> rows) {
   project_heads(rows);
-  std::vector<DecodeRow*> beside, singly;
-  for (DecodeRow& row : rows) (row.retriever->begins_beside() ? beside : singly).push_back(&row);
-  const auto count = static_cast<std::int64_t>(beside.size()), together = num_threads() > 1 ? count - count % num_threads() : 0;
-  singly.insert(singly.end(), beside.begin() + together, beside.end());
-  std::vector<double> took_ms(static_cast<std::size_t>(together));
-  const Stopwatch all;
-  parallel_tasks(together, [&](std::int64_t i) {
+  const auto begin = [](DecodeRow& row) { row.status = row.retriever->begin_step(row.token_id, row.position); };
+  std::vector<DecodeRow*> beside;
+  for (DecodeRow& row : rows) {
+    if (row.retriever->begins_beside()) {
+      beside.push_back(&row);
+      continue;
+    }
     const Stopwatch watch;
-    DecodeRow& row = *beside[static_cast<std::size_t>(i)];
-    row.status = row.retriever->begin_step(row.token_id, row.position);
-    took_ms[static_cast<std::size_t>(i)] = watch.ms();
-  });
-  const double wall_ms = all.ms(), sum_ms = std::accumulate(took_ms.begin(), took_ms.end(), 0.0);
-  for (std::size_t i = 0; i < took_ms.size(); ++i) beside[i]->retriever->begin_took(sum_ms > 0 ? wall_ms * took_ms[i] / sum_ms : 0);
-  for (DecodeRow* row : singly) {
-    const Stopwatch watch;
-    row->status = row->retriever->begin_step(row->token_id, row->position);
-    row->retriever->begin_took(watch.ms());
+    begin(row);
+    row.retriever->took_to_choose(watch.ms());
   }
+  const auto took = beside_each_other(static_cast<std::int64_t>(beside.size()), [&](std::int64_t i) { begin(*beside[static_cast<std::size_t>(i)]); });
+  for (std::size_t i = 0; i < beside.size(); ++i) beside[i]->retriever->took_to_choose(took[i].wall_ms);
 }
 
 Status DecodeBatch::run(std::span<DecodeRow*> rows) {
@@ -246,10 +262,9 @@ AttentionArgs DecodeBatch::attention_args(std::int64_t first, std::int64_t rows)
 }
 
 Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
-  const ModelConfig& config = model_.config();
-  const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
   const auto n = static_cast<std::int64_t>(rows.size());
   const auto to_all = [](const DecodeRow* row) { return row->status.ok() && row->retriever->brings_all(); };
+  std::vector<std::int64_t> beside;  // where the host computes: one retriever has nothing to do with another
   for (std::int64_t i = 0; i < n;) {
     std::int64_t end = i;  // a stretch of rows that attend in one call
     while (end < n && to_all(rows[static_cast<std::size_t>(end)])) ++end;
@@ -258,24 +273,42 @@ Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
       i = end;
       continue;
     }
-    DecodeRow& row = *rows[static_cast<std::size_t>(i)];
-    RetrieveStep step;
-    step.layer = layer;
-    step.position = row.position;
-    step.cache = row.cache;
-    step.num_heads = config.num_heads;
-    step.head_dim = config.head_dim;
-    step.compute = memory_ != nullptr ? &compute_ : nullptr;
-    if (!row.status.ok() || row.retriever->looks_at(step)) QUIRE_RETURN_IF_ERROR(compute_.settle());
-    step.query = query_.data() + i * heads;
-    step.out = attention_.data() + i * heads;
-    if (row.status.ok()) row.status = row.retriever->attend(step);
-    if (!row.status.ok()) {
-      QUIRE_RETURN_IF_ERROR(compute_.settle());
-      std::fill_n(step.out, heads, 0.0f);
-    }
+    if (memory_ == nullptr) beside.push_back(i);
+    else QUIRE_RETURN_IF_ERROR(attend_to_some(layer, *rows[static_cast<std::size_t>(i)], i, nullptr));
     ++i;
   }
+  std::vector<double> choose_ms(beside.size());
+  std::vector<Status> status(beside.size());
+  const auto took = beside_each_other(std::ssize(beside), [&](std::int64_t k) {
+    const auto at = static_cast<std::size_t>(k);
+    status[at] = attend_to_some(layer, *rows[static_cast<std::size_t>(beside[at])], beside[at], &choose_ms[at]);
+  });
+  for (std::size_t k = 0; k < beside.size(); ++k) {
+    QUIRE_RETURN_IF_ERROR(status[k]);
+    if (took[k].ms > 0) rows[static_cast<std::size_t>(beside[k])]->retriever->took_to_choose(choose_ms[k] * took[k].wall_ms / took[k].ms);
+  }
+  return {};
+}
+
+/// By its retriever. `row` is the step's row `index`. Errors: those of the Compute; the retriever's are the row's own.
+Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int64_t index, double* choose_ms) {
+  const ModelConfig& config = model_.config();
+  const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
+  RetrieveStep step;
+  step.layer = layer;
+  step.position = row.position;
+  step.cache = row.cache;
+  step.num_heads = config.num_heads;
+  step.head_dim = config.head_dim;
+  step.compute = memory_ != nullptr ? &compute_ : nullptr;
+  step.choose_ms = choose_ms;
+  if (!row.status.ok() || row.retriever->looks_at(step)) QUIRE_RETURN_IF_ERROR(compute_.settle());
+  step.query = query_.data() + index * heads;
+  step.out = attention_.data() + index * heads;
+  if (row.status.ok()) row.status = row.retriever->attend(step);
+  if (row.status.ok()) return {};
+  QUIRE_RETURN_IF_ERROR(compute_.settle());
+  std::fill_n(step.out, heads, 0.0f);
   return {};
 }
 

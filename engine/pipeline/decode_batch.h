@@ -43,6 +43,7 @@ class DecodeBatch {
   Status run_layer(std::int32_t layer, std::span<DecodeRow*> rows);
   Status write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv);
   Status attend(std::int32_t layer, std::span<DecodeRow*> rows);
+  Status attend_to_some(std::int32_t layer, DecodeRow& row, std::int64_t index, double* choose_ms);
   Status attend_to_all(std::int32_t layer, std::span<DecodeRow*> rows, std::int64_t first);
   Status show_hidden(std::int32_t layer, std::span<DecodeRow*> rows);
   void hand_out_hidden();

@@ -34,6 +34,7 @@ class CtkvrRetriever final : public RowRetriever {
   bool looks_at(const RetrieveStep& step) const override { return fallback_ ? fallback_->looks_at(step) : !scores_there(step) && RowRetriever::looks_at(step); }
   Status attend(const RetrieveStep& step) override;
   void settle() override;
+  void took_to_choose(double ms) override { fallback_ ? fallback_->took_to_choose(ms) : RowRetriever::took_to_choose(ms); }
   RetrieveStats stats() const override;
 
   /// Host rows that KV head `kv_head` attended to in the last sparse step of any layer, and those they were chosen from; ascending (tests).

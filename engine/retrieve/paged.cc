@@ -267,7 +267,7 @@ Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, con
   const Stopwatch watch;
   attention_ms_ = 0;
   const Status status = choose_and_attend(layer, step, kv);
-  stats_.choose_ms += watch.ms() - attention_ms_;
+  count_choosing(step, stats_, watch.ms() - attention_ms_);
   return status;
 }
 

@@ -77,6 +77,7 @@ class PagedRetriever : public Retriever {
   bool looks_at(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
   void settle() override;
+  void took_to_choose(double ms) override { stats_.choose_ms += ms; }
   RetrieveStats stats() const override;
 
   /// The pages of a layer that KV head `head` has on the device in slots, ascending; empty where it has none (tests).

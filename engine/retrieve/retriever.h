@@ -57,9 +57,10 @@ struct RetrieveStep {
   std::int32_t num_heads = 0, head_dim = 0;
   float* out = nullptr;                      ///< [num_heads, head_dim]
   Compute* compute = nullptr;                ///< who runs the step, where it has a memory that query and out lie in; null: ordinary memory
+  double* choose_ms = nullptr;               ///< gets what choosing takes in place of stats(): the step may run beside those of others; null: stats() does
 };
 
-/// One object per query. Threads: the engine thread.
+/// One object per query. Threads: one at a time, the engine thread; where the host computes attend() may run in one of the team's threads (kernels/parallel.h) while those of other retrievers do.
 class Retriever {
  public:
   /// What a retrieval head projects for a step's token beside the token itself.
@@ -93,8 +94,8 @@ class Retriever {
   virtual Status begin_step(std::int32_t /*token_id*/, std::int32_t /*position*/) { return {}; }
   /// begin_step() may run in one of the team's threads (kernels/parallel.h) while those of other retrievers do.
   virtual bool begins_beside() const { return false; }
-  /// What begin_step() took of the step's wall time, less than the call itself where several ran at once; or what was done for it before. For stats().
-  virtual void begin_took(double /*ms*/) {}
+  /// What begin_step(), what was done for it before, or an attend() with RetrieveStep::choose_ms took of the step's wall time to choose: less than the call itself where several ran at once. For stats().
+  virtual void took_to_choose(double /*ms*/) {}
   /// Layers whose input take_hidden() gets in every decode step; any order, may repeat. From prepare() on.
   virtual std::span<const std::int32_t> hidden_layers() const { return {}; }
   /// x: [hidden_size] f32, the step's residual stream entering `layer`; for this call only.

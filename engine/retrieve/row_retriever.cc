@@ -168,7 +168,7 @@ Status RowRetriever::attend(const RetrieveStep& step) {
     stats_.rows_attended += head->attended;
     stats_.heads_corrected += head->corrected;
     stats_.heads_kept += head->kept;
-    if (all_ms > 0) stats_.choose_ms += wall_ms * head->choose_ms / all_ms;
+    if (all_ms > 0) count_choosing(step, stats_, wall_ms * head->choose_ms / all_ms);
   }
   merge_attention(step.out, lse_.data(), out_.data(), part_lse_.data(), step.num_heads, step.head_dim);
   end_step(host_step(kv_heads - 1));

@@ -60,6 +60,7 @@ class RowRetriever : public Retriever {
   /// A device attends to everything by itself, and where attend_there() is, to what is chosen, too.
   bool looks_at(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
+  void took_to_choose(double ms) override { stats_.choose_ms += ms; }
   RetrieveStats stats() const override;
 
  protected:

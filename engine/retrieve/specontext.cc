@@ -284,7 +284,7 @@ Status SpeContextRetriever::attend(const RetrieveStep& step) {
   if (brought_ < input_.num_layers) {
     const Stopwatch watch;
     QUIRE_RETURN_IF_ERROR(bring_before(step.layer + 1 + kLayersAhead));
-    stats_.choose_ms += watch.ms();
+    count_choosing(step, stats_, watch.ms());
   }
   if (!group.sparse) return looks_at(step) ? dense_attention(step, kv) : attend_enqueued(step, kv, nullptr);
   ++stats_.sparse_steps;
@@ -310,7 +310,7 @@ Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group, co
   QUIRE_RETURN_IF_ERROR(SlotCopies::bring(copy_lanes(input_), kv, layer.slots->slots(), newest));
   layer.whole = true;
   stats_.bytes_appended += static_cast<std::int64_t>(newest.size()) * layer.slots->row_bytes();
-  stats_.choose_ms += watch.ms();
+  count_choosing(step, stats_, watch.ms());
   if (step.compute != nullptr) return attend_enqueued(step, layer.slots->view(), lists.data());
   return attention_rows({attention_args(step, layer.slots->view()), lists.data(), RowOrder::kAny});
 }

@@ -47,7 +47,7 @@ class SpeContextRetriever final : public Retriever {
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
   /// Where a head chooses on the host: its weights are all that requests share.
   bool begins_beside() const override { return keys_.has_value(); }
-  void begin_took(double ms) override { stats_.choose_ms += ms; }
+  void took_to_choose(double ms) override { stats_.choose_ms += ms; }
   /// What is chosen is known before the layers run: a device attends by itself.
   bool looks_at(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;

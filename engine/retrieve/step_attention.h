@@ -23,6 +23,9 @@ inline AttentionArgs attention_args(const RetrieveStep& step, const KvView& kv) 
   return args;
 }
 
+/// Part of attend(): ms that choosing took.
+inline void count_choosing(const RetrieveStep& step, RetrieveStats& stats, double ms) { (step.choose_ms != nullptr ? *step.choose_ms : stats.choose_ms) += ms; }
+
 /// Over every row of `kv`.
 inline Status dense_attention(const RetrieveStep& step, const KvView& kv) { return attention(attention_args(step, kv)); }
 

@@ -21,6 +21,7 @@ class RetrievedQueryTest : public ::testing::Test {
     if (engine_) engine_->stop(std::chrono::milliseconds(0));
     engine_ = make_test_engine(model_.path(), *store_, [&](EngineOptions& o) {
       o.device_cache_bytes = device_bytes;
+      if (num_threads_ > 0) o.num_threads = num_threads_;
       if (used_head_ != nullptr) o.retrieval_head_path = used_head_->path();
     });
     if (!docs_.empty()) return;
@@ -50,6 +51,7 @@ class RetrievedQueryTest : public ::testing::Test {
   RandomModelFolder model_;
   HeadFolder head_;
   const HeadFolder* used_head_ = &head_;
+  std::int32_t num_threads_ = 0;  ///< 0: as make_test_engine() has it
   std::unique_ptr<Store> store_;
   std::unique_ptr<Engine> engine_;
   std::vector<Doc> docs_;
@@ -362,6 +364,38 @@ TEST_F(RetrievedQueryTest, RequestsThatChooseByTheHeadTogetherAnswerAsAlone) {
     EXPECT_EQ(o.ids, alone[i].ids) << i;
     EXPECT_EQ(o.stats.retrieve.rows_copied, alone[i].stats.retrieve.rows_copied) << i;
     EXPECT_GT(o.stats.retrieve.choose_ms, 0) << i;
+  }
+}
+
+/// On the host several requests of a step attend at once, each in one thread of the team: what they choose, bring and answer is what they do alone.
+TEST_F(RetrievedQueryTest, EveryRetrieverAttendsBesideOthersAsAlone) {
+  for (const std::int32_t threads : {2, 3}) {
+    num_threads_ = threads;
+    start(0);
+    std::vector<Outcome> alone;
+    for (const std::string& name : retrievers()) {
+      alone.push_back(run_query(*engine_, request("reuse", name, options_of(name, budget("96")))));
+      ASSERT_TRUE(alone.back().status.ok()) << name << ": " << alone.back().status.to_string();
+    }
+    std::vector<std::shared_ptr<CollectingSink>> sinks;
+    for (const std::string& name : retrievers()) {
+      sinks.push_back(std::make_shared<CollectingSink>());
+      ASSERT_TRUE(engine_->query(request("reuse", name, options_of(name, budget("96"))), sinks.back()).ok());
+    }
+    for (std::size_t i = 0; i < sinks.size(); ++i) {
+      SCOPED_TRACE(retrievers()[i] + ", " + std::to_string(threads) + " threads");
+      const Outcome& together = sinks[i]->wait();
+      ASSERT_TRUE(together.status.ok()) << together.status.to_string();
+      const RetrieveStats &got = together.stats.retrieve, &expected = alone[i].stats.retrieve;
+      EXPECT_EQ(together.ids, alone[i].ids);
+      EXPECT_EQ(got.sparse_steps, expected.sparse_steps);
+      EXPECT_EQ(got.selections, expected.selections);
+      EXPECT_EQ(got.heads_corrected, expected.heads_corrected);
+      EXPECT_EQ(got.rows_scored, expected.rows_scored);
+      EXPECT_EQ(got.bytes_copied, expected.bytes_copied);
+      EXPECT_GT(got.choose_ms, 0);
+      EXPECT_GT(expected.choose_ms, 0);
+    }
   }
 }
 
