@@ -36,6 +36,7 @@ for part in $parts; do
     long)
       measure long "" --contexts 65536 --batch 4 --steps "$steps" --retrievers freekv,specontext,ctkvr
       measure long decode_reuse=1 --contexts 65536 --batch 4 --steps "$steps" --retrievers freekv,ctkvr
+      measure long "" --contexts 65536 --batch 2 --steps $((steps * 2)) --retrievers freekv,specontext,ctkvr
       measure long "" --contexts 65536 --batch 1 --steps "$steps" --retrievers freekv,specontext,ctkvr ;;
     lengths) measure lengths decode_centroids=256 --contexts 8192,16384,32768,65536,130000 --batch 1 --steps "$steps" --retrievers freekv,specontext,ctkvr ;;
     batches) for batch in 1 4 16; do measure batches decode_centroids=256 --contexts 8192 --batch "$batch" --steps "$steps" --retrievers freekv,specontext,ctkvr; done ;;
