@@ -34,8 +34,6 @@ namespace {
 
 constexpr std::int32_t kCopyStreams = 2;  ///< one brings what the next step needs while another's copy is under way
 constexpr std::int32_t kCpuChunk = 512;   ///< prompt tokens of a piece: as many rows as weights have to be read for on a CPU
-/// What retrievers may keep on a device that is the host's memory, where nobody says.
-constexpr std::int64_t kRetrievedBytes = std::int64_t{1} << 30;
 
 /// MemAvailable of the system; 0 if unknown.
 std::int64_t available_memory() {
@@ -145,7 +143,8 @@ Status EngineImpl::make_core(const EngineOptions& options) {
     QUIRE_RETURN_IF_ERROR(plan_device(options, page));
     budget = info_.device_memory->cache_bytes;
   }
-  std::int64_t retrieved = options.device_cache_bytes < 0 ? kRetrievedBytes : options.device_cache_bytes, host = 0;
+  // What stays "on the device" of a CPU is where it was: a limit would only make requests wait for each other.
+  std::int64_t retrieved = std::max<std::int64_t>(0, options.device_cache_bytes), host = 0;
   if (memory != nullptr) {
     retrieved = info_.device_memory->retrieved_bytes;
     host = options.host_cache_bytes < 0 ? available_memory() / 4 : options.host_cache_bytes;

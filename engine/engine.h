@@ -35,7 +35,7 @@ struct EngineOptions {
   std::string kv_dtype = "f16";       ///< f16, bf16, f32
   std::int64_t max_model_len = 0;     ///< 0: the model's own window
   std::int64_t working_cache_bytes = 0;  ///< budget of all working caches; 0: a quarter of the memory free at start, on a device what computing leaves
-  std::int64_t device_cache_bytes = -1;   ///< most memory for what retrievers keep on the device; 0: no limit; -1: 1 GiB, on a device of its own memory a quarter of what computing leaves
+  std::int64_t device_cache_bytes = -1;   ///< most memory for what retrievers keep on the device; 0: no limit; -1: on a device of its own memory a quarter of what computing leaves, else no limit
   std::int64_t host_cache_bytes = -1;     ///< of a device of its own memory: pinned memory of the host for layers of working caches that leave it; 0: none leave; -1: a quarter of the memory free at start
   std::int32_t block_tokens = 0;      ///< 0: by context length (16, 32 or 64), architecture §4
   std::int32_t max_queue = 256;       ///< waiting queries; one more is kResourceExhausted

@@ -36,7 +36,7 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(model, "prefix_cache_bytes", prefix_cache_bytes, -1, kBig, "of that, for computed prompts kept for requests that begin alike; 0: none; -1: a quarter"),
       QUIRE_SETTING(model, "retrieval_head_path", retrieval_head_path, 0, 0, "folder of a retrieval head for cache.decode specontext; empty: head/ in the model's folder, if there; none: none"),
       QUIRE_SETTING(model, "draft_path", draft_path, 0, 0, "folder of a smaller model that looks ahead for compressors and cuts prompts; empty: draft/ in the model's folder, if there; none: none"),
-      QUIRE_SETTING(model, "device_cache_bytes", device_cache_bytes, -1, kBig, "most memory for what retrievers keep on the device; 0: no limit; -1: 1 GiB, on a GPU a quarter of what computing leaves"),
+      QUIRE_SETTING(model, "device_cache_bytes", device_cache_bytes, -1, kBig, "most memory for what retrievers keep on the device; 0: no limit; -1: on a GPU a quarter of what computing leaves, else no limit"),
       QUIRE_SETTING(model, "host_cache_bytes", host_cache_bytes, -1, kBig, "with a GPU, pinned memory of the host for layers of working caches that leave it; 0: none leave; -1: a quarter of what is free"),
       QUIRE_SETTING(model, "device_requests", device_requests, 1, 1024, "requests that device_cache_bytes is shared out to; none takes more than its part"),
       QUIRE_SETTING(model, "draft_weights", draft_weights, 0, 0, "type of the draft's weights in memory; same: as weights", "same", "auto", "f32", "bf16", "int8", "w8a8"),

@@ -367,6 +367,23 @@ TEST_F(RetrievedQueryTest, RequestsThatChooseByTheHeadTogetherAnswerAsAlone) {
   }
 }
 
+/// Where the host computes nothing is gained by a limit, and there is none unless it is asked for.
+TEST_F(RetrievedQueryTest, ByDefaultEveryLayerStaysWhereItIs) {
+  start(-1);
+  for (const char* name : {"freekv", "specontext", "arkvale"}) {
+    Options options = options_of(name, budget("96"));
+    options.erase("decode_resident");
+    const Outcome got = run_query(*engine_, request("reuse", name, options));
+    ASSERT_TRUE(got.status.ok()) << got.status.to_string();
+    EXPECT_GT(got.stats.retrieve.sparse_steps, 0) << name;
+    EXPECT_EQ(got.stats.retrieve.layers_offloaded, 0) << name;
+    EXPECT_EQ(got.stats.retrieve.bytes_copied, 0) << name;
+  }
+  for (const PoolUse& pool : engine_->memory()) {
+    EXPECT_TRUE(pool.pool != "device_cache" || pool.limit_bytes == 0);
+  }
+}
+
 /// On the host several requests of a step attend at once, each in one thread of the team: what they choose, bring and answer is what they do alone.
 TEST_F(RetrievedQueryTest, EveryRetrieverAttendsBesideOthersAsAlone) {
   for (const std::int32_t threads : {2, 3}) {
