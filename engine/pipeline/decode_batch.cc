@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <new>
 #include <numeric>
 
 #include "engine/model/hook_compute.h"
@@ -27,6 +28,16 @@ Status add_row(WorkingCache& cache, std::int32_t position) {
 
 void drop_row(WorkingCache& cache) {
   for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) cache.truncate(layer, cache.num_rows(layer) - 1);
+}
+
+/// Threads of the team let no exception out: memory that is used up ends the request it was asked for, and no other.
+template <class Fn>
+Status caught(const Fn& fn) {
+  try {
+    return fn();
+  } catch (const std::bad_alloc&) {
+    return Status::exhausted("out of memory");
+  }
 }
 
 struct Took {
@@ -103,7 +114,7 @@ void DecodeBatch::project_heads(std::span<DecodeRow> rows) {
 
 void DecodeBatch::begin_rows(std::span<DecodeRow> rows) {
   project_heads(rows);
-  const auto begin = [](DecodeRow& row) { row.status = row.retriever->begin_step(row.token_id, row.position); };
+  const auto begin = [](DecodeRow& row) { row.status = caught([&row] { return row.retriever->begin_step(row.token_id, row.position); }); };
   std::vector<DecodeRow*> beside;
   for (DecodeRow& row : rows) {
     if (row.retriever->begins_beside()) {
@@ -305,7 +316,7 @@ Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int6
   if (!row.status.ok() || row.retriever->looks_at(step)) QUIRE_RETURN_IF_ERROR(compute_.settle());
   step.query = query_.data() + index * heads;
   step.out = attention_.data() + index * heads;
-  if (row.status.ok()) row.status = row.retriever->attend(step);
+  if (row.status.ok()) row.status = caught([&row, &step] { return row.retriever->attend(step); });
   if (row.status.ok()) return {};
   QUIRE_RETURN_IF_ERROR(compute_.settle());
   std::fill_n(step.out, heads, 0.0f);

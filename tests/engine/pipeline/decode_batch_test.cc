@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
 #include <numeric>
 
 #include "engine/model/forward.h"
+#include "kernels/parallel.h"
 #include "tests/engine/pipeline/harness.h"
 
 namespace quire::testing {
@@ -99,6 +101,44 @@ TEST(DecodeBatchTest, OneFailingRowLeavesTheOthersAlone) {
   const std::vector<float> logits(rows[1].logits.begin(), rows[1].logits.end());
   ASSERT_TRUE(batch.step(single).ok());
   EXPECT_TRUE(std::equal(logits.begin(), logits.end(), single[0].logits.begin()));
+}
+
+/// Out of memory, before the layers run or in one of them.
+class ThrowingRetriever : public Retriever {
+ public:
+  explicit ThrowingRetriever(bool at_begin) : at_begin_(at_begin) {}
+  std::string_view name() const override { return "throwing"; }
+  bool begins_beside() const override { return true; }
+  Status begin_step(std::int32_t, std::int32_t) override { return at_begin_ ? throw std::bad_alloc() : Status(); }
+  Status attend(const RetrieveStep&) override { throw std::bad_alloc(); }
+
+ private:
+  const bool at_begin_;
+};
+
+TEST(DecodeBatchTest, MemoryThatIsUsedUpInAThreadEndsItsRowAlone) {
+  const RandomModelFolder folder;
+  const auto model = std::move(*load_model(folder.path(), {.weights = WeightFormat::kF32}));
+  const ModelConfig& config = model->config();
+  PagePool pool({config.num_kv_heads, config.head_dim, ModelOptions().kv_dtype}, 0);
+  set_num_threads(2);
+  for (const bool at_begin : {true, false}) {
+    DecodeBatch batch(*model);
+    std::vector<std::unique_ptr<WorkingCache>> caches;
+    std::vector<std::unique_ptr<Retriever>> retrievers;
+    std::vector<DecodeRow> rows(5);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      caches.push_back(std::make_unique<WorkingCache>(pool, config.num_layers));
+      retrievers.push_back(i == 4 ? std::move(*make_retriever("dense")) : std::make_unique<ThrowingRetriever>(at_begin));
+      rows[i].token_id = 777;
+      rows[i].cache = caches[i].get();
+      rows[i].retriever = retrievers[i].get();
+    }
+    ASSERT_TRUE(batch.step(rows).ok());
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(rows[i].status.code(), Code::kResourceExhausted) << i;
+    EXPECT_TRUE(rows[4].status.ok()) << rows[4].status.to_string();
+  }
+  set_num_threads(0);
 }
 
 TEST(DecodeBatchTest, AFullPoolFailsTheRowThatNeedsAPage) {
