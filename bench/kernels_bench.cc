@@ -166,7 +166,7 @@ class OneDnn {
 };
 
 std::unique_ptr<PackedMatrix> packed(const std::vector<std::uint16_t>& w, std::int64_t n, std::int64_t k, WeightFormat format) {
-  const WeightPart part{w.data(), n};
+  const WeightPart part{w.data(), n, std::nullopt};
   auto result = pack_weights({&part, 1}, k, DType::kBF16, format);
   if (!result.ok()) std::abort();
   return std::move(result).value();
@@ -185,7 +185,7 @@ void bench_memory_and_decode(Runner& runner, const Options& options) {
   const auto pool = some_bf16(kN * kK * matrices, 0.02f);
   const auto w = some_bf16(kN * kK, 0.02f);
   std::map<WeightFormat, std::vector<std::unique_ptr<PackedMatrix>>> all;
-  for (const auto format : {WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kF32}) {
+  for (const auto format : {WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kF32, WeightFormat::kW4, WeightFormat::kW8}) {
     for (int i = 0; i < matrices; ++i) all[format].push_back(packed(w, kN, kK, format));
   }
   std::vector<std::unique_ptr<OneDnn>> libs;
@@ -206,6 +206,8 @@ void bench_memory_and_decode(Runner& runner, const Options& options) {
   };
   for (const std::int64_t m : {1, 4, 16}) decode(WeightFormat::kBF16, "bf16", m);
   for (const std::int64_t m : {1, 16}) decode(WeightFormat::kInt8, "int8", m);
+  for (const std::int64_t m : {1, 4, 16}) decode(WeightFormat::kW4, "w4", m);
+  for (const std::int64_t m : {1, 16}) decode(WeightFormat::kW8, "w8", m);
   decode(WeightFormat::kF32, "f32", 1);
   rows.push_back({"decode oneDNN bf16 m=1", "GB/s", 2.0 * kN * kK * matrices,
                   [&] {
@@ -230,7 +232,7 @@ void bench_products(Runner& runner) {
     std::vector<float> y(static_cast<std::size_t>(s.m * s.n));
     const double flops = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
     const auto bf16 = packed(w, s.n, s.k, WeightFormat::kBF16), int8 = packed(w, s.n, s.k, WeightFormat::kInt8),
-               f32 = packed(w, s.n, s.k, WeightFormat::kF32);
+               f32 = packed(w, s.n, s.k, WeightFormat::kF32), w4 = packed(w, s.n, s.k, WeightFormat::kW4), w8 = packed(w, s.n, s.k, WeightFormat::kW8);
     OneDnn lib(s.m, s.n, s.k, w);
     const std::string tail = std::string(" ") + s.name + " m=" + std::to_string(s.m);
     const auto ours = [&](const PackedMatrix& matrix) {
@@ -239,6 +241,8 @@ void bench_products(Runner& runner) {
     runner.group({{"product bf16" + tail, "GFLOP/s", flops, ours(*bf16), {}},
                   {"product oneDNN bf16" + tail, "GFLOP/s", flops, [&] { lib.run(); }, {}},
                   {"product int8" + tail, "GFLOP/s", flops, ours(*int8), {}},
+                  {"product w4" + tail, "GFLOP/s", flops, ours(*w4), {}},
+                  {"product w8" + tail, "GFLOP/s", flops, ours(*w8), {}},
                   {"product f32" + tail, "GFLOP/s", flops, ours(*f32), {}}});
   }
 }

@@ -15,6 +15,10 @@ Result<std::unique_ptr<PackedMatrix>> pack_weights(std::span<const WeightPart> p
   for (const WeightPart& part : parts) {
     if (part.n <= 0 || part.data == nullptr) return Status::invalid("parts", "every part needs data and at least one row");
     n += part.n;
+    if (part.blocks && k % block_weights(*part.blocks) != 0) {
+      return Status::invalid("k", "must be a multiple of " + std::to_string(block_weights(*part.blocks)) + " for blocks of " +
+                                      std::string(block_type_name(*part.blocks)) + ", is " + std::to_string(k));
+    }
   }
   if (n == 0) return Status::invalid("parts", "at least one part is needed");
   try {
@@ -23,6 +27,8 @@ Result<std::unique_ptr<PackedMatrix>> pack_weights(std::span<const WeightPart> p
       case WeightFormat::kBF16: return cpu::pack_bf16(parts, n, k, dtype);
       case WeightFormat::kInt8:
       case WeightFormat::kW8A8: return cpu::pack_int8(parts, n, k, dtype, format == WeightFormat::kW8A8);
+      case WeightFormat::kW4:
+      case WeightFormat::kW8: return cpu::pack_grouped(parts, n, k, dtype, format);
     }
   } catch (const std::bad_alloc&) {
     return Status::exhausted("no memory to pack weights [" + std::to_string(n) + ", " + std::to_string(k) + "]");
@@ -36,6 +42,8 @@ std::string_view weight_format_name(WeightFormat format) {
     case WeightFormat::kBF16: return "bf16";
     case WeightFormat::kInt8: return "int8";
     case WeightFormat::kW8A8: return "w8a8";
+    case WeightFormat::kW4: return "w4";
+    case WeightFormat::kW8: return "w8";
   }
   return "f32";
 }

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
 #include "kernels/base/dtype.h"
 #include "kernels/base/status.h"
+#include "kernels/quant_blocks.h"
 
 namespace quire {
 
@@ -19,9 +21,13 @@ enum class WeightFormat : std::uint8_t {
               ///< on AVX512-BF16, which scales the sum of a group), the rest is kBF16
   kW8A8,      ///< weights as kInt8; where vector units multiply bytes ("avx512_bf16"), inputs are rounded to int8, too, with a scale for each row and group: batches
               ///< decode up to twice as fast, logits lose half as much again. Elsewhere the rest is kInt8's
+  kW4,        ///< four bits: groups of 32 inputs with a f16 scale and, where the source has one, a f16 minimum for each output. Inputs are rounded to int8 in the same
+              ///< groups. Blocks of four bits are kept as they are (Q4_0, Q4_1; scales of Q4_K are rounded to f16), Q8_0 in eight bits; other blocks are rounded to
+              ///< eight bits, and f32, f16 and bf16 to four, with the scale that fits a group best
+  kW8,        ///< like kW4, but whatever has more than four bits is kept in eight: for matrices that lose too much in four, such as the head
 };
 
-/// "f32", "bf16", "int8", "w8a8".
+/// "f32", "bf16", "int8", "w8a8", "w4", "w8".
 std::string_view weight_format_name(WeightFormat format);
 
 /// A weight matrix W [n, k], packed once for this CPU. Immutable; shared freely between threads.
@@ -41,12 +47,16 @@ class PackedMatrix {
   virtual Status multiply(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const = 0;
 };
 
-/// Packs row-major weights [n, k] of dtype f32, f16 or bf16. `weights` is not kept. Several matrices with the same k may be
-/// stacked (rows of all of them, in order) so that one product serves them: pass each as one part.
+/// Rows of weights to pack.
 struct WeightPart {
-  const void* data;  ///< [n, k] row-major
+  const void* data;                 ///< [n, k] row-major: values, or blocks without gaps
   std::int64_t n;
+  std::optional<BlockType> blocks;  ///< none: values of the dtype that pack_weights() is given
 };
+
+/// Packs row-major weights [n, k] of dtype f32, f16 or bf16, or blocks. `parts` are not kept. Several matrices with the same k may be
+/// stacked (rows of all of them, in order) so that one product serves them: pass each as one part. Errors: kInvalidArgument (field k: not a multiple of a block; weights: one is
+/// not finite or a scale is outside f16, where the format has scales), kResourceExhausted.
 Result<std::unique_ptr<PackedMatrix>> pack_weights(std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format);
 
 /// What multiply() means: plain f64 loops over W [n, k] f32.

@@ -31,6 +31,7 @@ class TileScope {
     if (rows > 16) config.rows[2] = config.rows[3] = config.rows[5] = static_cast<std::uint8_t>(rows - 16);
     load(config);
   }
+  explicit TileScope(const TileConfig& config) { load(config); }
   ~TileScope() { __asm__ volatile("tilerelease" ::); }
   TileScope(const TileScope&) = delete;
   TileScope& operator=(const TileScope&) = delete;
@@ -53,3 +54,5 @@ inline void compiler_barrier() { __asm__ volatile("" ::: "memory"); }
 #define QUIRE_TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
 /// c += a * b, a [16 rows][32], b [16 pairs of rows][16 columns][2].
 #define QUIRE_TILE_DOT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+/// c += a * b in whole numbers, a [rows][32 signed bytes], b [8][16 columns][4 unsigned bytes].
+#define QUIRE_TILE_DOT_BYTES(c, a, b) __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)

@@ -8,90 +8,32 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/matmul_kernels.h"
+#include "kernels/cpu/panel_matrix.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/parallel.h"
 
 namespace quire::cpu {
 namespace {
 
-constexpr std::int64_t kFewRows = 32;          // a panel is streamed once from memory, uncut
-constexpr std::int64_t kBlockRows = 256;       // rows whose inputs stay in the second-level cache
 constexpr std::int64_t kBlockSteps = 64;       // 2048 inputs
 constexpr std::int64_t kVectorBlockSteps = 32;    // 1024 inputs: half a megabyte of rows beside the panel
 constexpr double kLeastWorkF32 = 4e6, kLeastWorkBf16 = 1e7;  // below this, waking a second thread costs more than it saves
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-/// Rows of several matrices as one.
-struct StackedRows {
-  std::span<const WeightPart> parts;
-  std::int64_t k;
-  DType dtype;
-
-  /// Row n as f32.
-  void read(std::int64_t n, float* out) const {
-    for (const WeightPart& part : parts) {
-      if (n < part.n) {
-        for (std::int64_t i = 0; i < k; ++i) out[i] = load_f32(part.data, dtype, n * k + i);
-        return;
-      }
-      n -= part.n;
-    }
-  }
-};
-
-/// What the formats share: shape, argument checks, panels over threads.
-class PanelMatrix : public PackedMatrix {
+/// Panels of 32 outputs, one behind the other.
+class EvenPanels : public PanelMatrix {
  public:
-  PanelMatrix(std::int64_t n, std::int64_t k) : n_(n), k_(k), panels_(ceil_div(n, kPanelColumns)) {}
-  std::int64_t n() const override { return n_; }
-  std::int64_t k() const override { return k_; }
-
-  Status multiply(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const override {
-    if (m < 0) return Status::invalid("m", "must not be negative");
-    if (m == 0) return {};
-    if (x == nullptr || y == nullptr) return Status::invalid("x", "multiply needs non-null x and y");
-    if (ldx < k_) return Status::invalid("ldx", "must be at least k = " + std::to_string(k_) + ", is " + std::to_string(ldx));
-    if (ldy < n_) return Status::invalid("ldy", "must be at least n = " + std::to_string(n_) + ", is " + std::to_string(ldy));
-    run(x, m, ldx, bias, y, ldy);
-    return {};
-  }
+  EvenPanels(std::int64_t n, std::int64_t k) : PanelMatrix(n, k, ceil_div(n, kPanelColumns)) {}
 
  protected:
-  virtual void run(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const = 0;
-
-  /// Calls fn(first panel, last panel), inline below `least_work` operations; large work in several pieces a thread, so that
-  /// a disturbed core is helped by the others.
-  template <class F>
-  void over_panels(std::int64_t m, double least_work, F&& fn) const {
-    const double work = 2.0 * static_cast<double>(std::max<std::int64_t>(m, 16)) * static_cast<double>(k_) * static_cast<double>(n_);
-    const std::int64_t threads = num_threads();
-    if (threads == 1 || work < least_work) return fn(std::int64_t{0}, panels_);
-    const std::int64_t pieces = std::min<std::int64_t>(panels_, threads * (work > 1e8 ? 4 : 1));
-    parallel_tasks(pieces, [&](std::int64_t i) {
-      const std::int64_t begin = panels_ * i / pieces, end = panels_ * (i + 1) / pieces;
-      if (begin < end) fn(begin, end);
-    });
-  }
-
   PanelOutput output(std::int64_t panel, std::int64_t row, std::int64_t rows, const float* bias, float* padded_bias, float* y, std::int64_t ldy,
                      bool first) const {
-    const std::int64_t column = panel * kPanelColumns, columns = std::min(kPanelColumns, n_ - column);
-    const float* from = bias == nullptr ? nullptr : bias + column;
-    if (from != nullptr && columns < kPanelColumns) {  // kernels read whole panels of bias
-      std::copy(from, from + columns, padded_bias);
-      std::fill(padded_bias + columns, padded_bias + kPanelColumns, 0.0f);
-      from = padded_bias;
-    }
-    return PanelOutput{y + row * ldy + column, ldy, rows, columns, from, first};
+    const std::int64_t column = panel * kPanelColumns;
+    return PanelMatrix::output(column, std::min(kPanelColumns, n_ - column), row, rows, bias, padded_bias, y, ldy, first);
   }
-
-  std::int64_t n_, k_, panels_;
 };
 
-class F32Matrix final : public PanelMatrix {
+class F32Matrix final : public EvenPanels {
  public:
-  F32Matrix(const StackedRows& rows, std::int64_t n) : PanelMatrix(n, rows.k), data_(sizeof(float) * panels_ * kPanelColumns * k_) {
+  F32Matrix(const StackedRows& rows, std::int64_t n) : EvenPanels(n, rows.k), data_(sizeof(float) * panels_ * kPanelColumns * k_) {
     parallel_for(panels_, 1, [&](std::int64_t begin, std::int64_t end) {
       std::vector<float> row(static_cast<std::size_t>(k_));
       for (std::int64_t c = begin * kPanelColumns; c < end * kPanelColumns; ++c) {
@@ -124,9 +66,9 @@ class F32Matrix final : public PanelMatrix {
 };
 
 /// bf16 arithmetic: inputs rounded once, panels of bf16 from where the format keeps them.
-class Bf16Arithmetic : public PanelMatrix {
+class Bf16Arithmetic : public EvenPanels {
  public:
-  Bf16Arithmetic(std::int64_t n, std::int64_t k, std::int64_t steps) : PanelMatrix(n, k), steps_(steps) {}
+  Bf16Arithmetic(std::int64_t n, std::int64_t k, std::int64_t steps) : EvenPanels(n, k), steps_(steps) {}
 
  protected:
   /// Steps [s, s + count) of a panel, in memory or expanded into `scratch` (kBlockSteps * kStepElements elements).

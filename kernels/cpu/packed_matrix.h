@@ -13,5 +13,7 @@ Result<std::unique_ptr<PackedMatrix>> pack_f32(std::span<const WeightPart> parts
 Result<std::unique_ptr<PackedMatrix>> pack_bf16(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k, DType dtype);
 /// bytes: kW8A8. Errors: kInvalidArgument (a weight is not finite).
 Result<std::unique_ptr<PackedMatrix>> pack_int8(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k, DType dtype, bool bytes);
+/// format: kW4 or kW8. Errors: kInvalidArgument (a weight is not finite, a scale does not fit f16).
+Result<std::unique_ptr<PackedMatrix>> pack_grouped(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k, DType dtype, WeightFormat format);
 
 }  // namespace quire::cpu

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "kernels/parallel.h"
+#include "kernels/round_weights.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace quire {
@@ -12,13 +13,46 @@ namespace {
 
 std::unique_ptr<PackedMatrix> pack(const std::vector<float>& w, std::int64_t n, std::int64_t k, WeightFormat format, DType dtype = DType::kF32) {
   const auto bytes = to_bytes(w, dtype);
-  const WeightPart part{bytes.data(), n};
+  const WeightPart part{bytes.data(), n, std::nullopt};
   auto packed = pack_weights({&part, 1}, k, dtype, format);
   EXPECT_TRUE(packed.ok()) << packed.status().to_string();
   return std::move(packed).value();
 }
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kW8A8};
+constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kW8A8, WeightFormat::kW4, WeightFormat::kW8};
+
+bool is_grouped(WeightFormat format) { return format == WeightFormat::kW4 || format == WeightFormat::kW8; }
+
+/// Values [rows, k] as groups of 32 in eight bits with a scale in f32 keep them.
+std::vector<float> rounded_inputs(const std::vector<float>& x, std::int64_t rows, std::int64_t k) {
+  std::vector<float> out = x;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t g = 0; g < k; g += 32) {
+      const std::int64_t end = std::min(k, g + 32);
+      float largest = 0;
+      for (std::int64_t i = g; i < end; ++i) largest = std::max(largest, std::abs(x[r * k + i]));
+      const float step = largest / 127.0f;
+      for (std::int64_t i = g; i < end; ++i) out[r * k + i] = step > 0 ? std::nearbyint(x[r * k + i] * (1.0f / step)) * step : 0.0f;
+    }
+  }
+  return out;
+}
+
+/// Weights [n, k] as kW4 or kW8 keep them.
+std::vector<float> grouped_values(const std::vector<float>& w, std::int64_t n, std::int64_t k, WeightFormat format) {
+  std::vector<float> out = w;
+  for (std::int64_t r = 0; r < n; ++r) {
+    for (std::int64_t g = 0; g < k; g += 32) {
+      float group[32] = {};
+      const std::int64_t count = std::min<std::int64_t>(32, k - g);
+      for (std::int64_t i = 0; i < count; ++i) group[i] = w[r * k + g + i];
+      RoundedGroup rounded;
+      EXPECT_TRUE((format == WeightFormat::kW4 ? round_to_four_bits : round_to_eight_bits)(group, rounded));
+      for (std::int64_t i = 0; i < count; ++i) out[r * k + g + i] = f16_to_f32(rounded.scale) * static_cast<float>(rounded.q[i]);
+    }
+  }
+  return out;
+}
 
 bool is_int8(WeightFormat format) { return format == WeightFormat::kInt8 || format == WeightFormat::kW8A8; }
 
@@ -60,8 +94,8 @@ TEST_P(MatmulTest, EveryFormatMatchesTheReference) {
       // The reference sees what the format sees: the error that is left is summation in f32.
       const bool exact = format == WeightFormat::kF32;
       const bool bytes = format == WeightFormat::kW8A8 && std::string(cpu_isa()) == "avx512_bf16";
-      const auto seen_x = exact ? dense_x : bytes ? int8_values(dense_x, m, k) : rounded(dense_x, DType::kBF16);
-      const auto seen_w = exact ? w : format == WeightFormat::kBF16 ? rounded(w, DType::kBF16) : int8_values(w, n, k);
+      const auto seen_x = exact ? dense_x : is_grouped(format) ? rounded_inputs(dense_x, m, k) : bytes ? int8_values(dense_x, m, k) : rounded(dense_x, DType::kBF16);
+      const auto seen_w = exact ? w : is_grouped(format) ? grouped_values(w, n, k, format) : format == WeightFormat::kBF16 ? rounded(w, DType::kBF16) : int8_values(w, n, k);
       std::vector<float> expected(static_cast<std::size_t>(m) * n), actual;
       matmul_reference(seen_x.data(), m, k, seen_w.data(), n, with_bias ? bias.data() : nullptr, expected.data());
       for (int r = 0; r < m; ++r) {

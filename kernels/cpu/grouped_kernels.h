@@ -1,0 +1,76 @@
+/// Inner kernels of products with weights in groups of 32 and inputs rounded to int8.
+///
+/// Weights come in panels of 32 outputs, a panel in records of 32 inputs. A record starts with one
+/// f16 scale for each output, then (kFourMin) one f16 minimum for each output, then the numbers:
+///  - four bits: [4 pairs of quads][32 outputs][4 inputs], one byte each. The low four bits belong
+///    to the even quad of the pair (inputs 0-3 of 8), the high four to the odd quad (inputs 4-7).
+///    A weight is scale * (q - 8), or scale * q + minimum.
+///  - eight bits: [8 quads][32 outputs][4 inputs], one byte q + 128 each. A weight is scale * q.
+///
+/// Inputs are rounded in the same groups of 32: x = x_scale * x_q, the largest magnitude at 127.
+/// The sum over a group is a whole number and exact. Then y = fma(sum, scale * x_scale, y), and for
+/// kFourMin y = fma(minimum, x_scale * sum of x_q, y), group by group from the bias on. Therefore
+/// every instruction set, batch and number of threads gives the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/matmul_kernels.h"
+
+namespace quire::cpu {
+
+inline constexpr std::int64_t kGroupInputs = 32;
+inline constexpr std::int64_t kGroupQuads = kGroupInputs / 4;
+
+enum class GroupKind : std::uint8_t { kFour, kFourMin, kEight };
+
+/// Bytes of a record in front of its numbers.
+constexpr std::int64_t group_head_bytes(GroupKind kind) {
+  return kPanelColumns * (kind == GroupKind::kFourMin ? 4 : 2);
+}
+constexpr std::int64_t group_bytes(GroupKind kind) {
+  return group_head_bytes(kind) + kPanelColumns * kGroupInputs / (kind == GroupKind::kEight ? 1 : 2);
+}
+
+/// Where the number of a weight lies behind the head of its record; four bits: the byte.
+constexpr std::int64_t group_offset(GroupKind kind, std::int64_t column, std::int64_t input) {
+  const std::int64_t row = kind == GroupKind::kEight ? input / 4 : input / 8;
+  return row * 4 * kPanelColumns + column * 4 + input % 4;
+}
+/// Four bits: how far its byte is shifted to the right for this input.
+constexpr int group_shift(std::int64_t input) { return input % 8 < 4 ? 0 : 4; }
+
+/// Rows of inputs rounded to int8. The rows of a group lie together.
+struct GroupedRows {
+  std::int64_t rows, groups;
+  std::int8_t* q;           ///< [groups][rows][32], zero past the last input
+  float* scales;            ///< [groups][rows]; NaN where an input is not finite
+  std::int32_t* sums;       ///< [groups][rows] sum of q
+  std::int32_t* half_sums;  ///< [groups][rows] two int16: -8 * sum of q over inputs 0 and 1 of
+                            ///< every quad (low half), and over inputs 2 and 3 (high half)
+
+  std::int64_t at(std::int64_t row, std::int64_t group) const { return group * rows + row; }
+  static constexpr std::int64_t bytes_per_group() { return kGroupInputs + 12; }
+};
+
+/// Rounds rows [begin, end) of x [..][ldx] with k inputs. The same numbers on every CPU.
+void quantise_grouped_rows(const float* x, std::int64_t ldx, std::int64_t k, std::int64_t begin,
+                           std::int64_t end, const GroupedRows& out);
+
+/// Multiplies out.rows rows from `row` on with `groups` records of one kind, inputs from group
+/// `group` on.
+using GroupedPanelProduct = void(const GroupedRows& x, std::int64_t row, std::int64_t group,
+                                 const std::byte* records, std::int64_t groups, GroupKind kind,
+                                 const PanelOutput& out);
+GroupedPanelProduct grouped_multiply_scalar;
+GroupedPanelProduct grouped_multiply_avx2;  ///< AVX2, FMA and F16C
+GroupedPanelProduct grouped_multiply_vnni;  ///< AVX-512 with VNNI
+GroupedPanelProduct grouped_multiply_amx;   ///< AMX with int8, inside a grouped TileScope
+
+void quantise_grouped_rows_scalar(const float* x, std::int64_t ldx, std::int64_t k,
+                                  std::int64_t begin, std::int64_t end, const GroupedRows& out);
+void quantise_grouped_rows_avx2(const float* x, std::int64_t ldx, std::int64_t k,
+                                std::int64_t begin, std::int64_t end, const GroupedRows& out);
+
+}  // namespace quire::cpu
