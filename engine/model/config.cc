@@ -7,6 +7,7 @@
 #include <optional>
 #include <system_error>
 
+#include "engine/model/gguf_model.h"
 #include "engine/model/json_fields.h"
 
 namespace quire {
@@ -295,6 +296,11 @@ Result<ModelConfig> parse_model_config(std::string_view text) {
 }
 
 Result<ModelConfig> load_model_config(const std::filesystem::path& dir) {
+  QUIRE_ASSIGN_OR_RETURN(const std::optional<std::filesystem::path> gguf, find_gguf(dir));
+  if (gguf) {
+    QUIRE_ASSIGN_OR_RETURN(const std::shared_ptr<const GgufFile> file, GgufFile::open(*gguf));
+    return gguf_model_config(*file);
+  }
   QUIRE_ASSIGN_OR_RETURN(std::string text, read_json_file(dir / "config.json"));
   Result<ModelConfig> config = parse_model_config(text);
   if (!config.ok()) return config.status().with_context((dir / "config.json").string());

@@ -43,7 +43,7 @@ struct ModelConfig {
 /// Parses the text of a config.json. Unknown architectures, impossible or missing shapes and unsupported features (mixture of
 /// experts, quantised weights, dynamic RoPE) are kInvalidArgument/kUnimplemented with field() = the JSON key. Never throws.
 Result<ModelConfig> parse_model_config(std::string_view json);
-/// Reads <dir>/config.json, and more end-of-text ids from <dir>/generation_config.json when there is one.
+/// `dir` may be a GGUF file, or a folder with one (engine/gguf/gguf.h, find_gguf): the file's metadata. Else reads <dir>/config.json, and more end-of-text ids from <dir>/generation_config.json when there is one.
 Result<ModelConfig> load_model_config(const std::filesystem::path& dir);
 
 }  // namespace quire

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/parallel.h"
+
 namespace quire {
 namespace {
 
@@ -45,18 +47,23 @@ class LlamaModel final : public Model {
   Result<std::unique_ptr<ComputeMatrix>> head_rows(std::span<const std::int32_t> token_ids) const override {
     if (!config_.tie_word_embeddings || memory_ != nullptr) return std::unique_ptr<ComputeMatrix>();
     QUIRE_RETURN_IF_ERROR(check(token_ids));
-    const std::size_t row_bytes = static_cast<std::size_t>(config_.hidden_size) * dtype_bytes(w_.embedding.dtype);
+    const std::size_t row_bytes = w_.embedding.bytes().size() / static_cast<std::size_t>(config_.vocab_size);
     std::vector<std::byte> rows(token_ids.size() * row_bytes);
     for (std::size_t i = 0; i < token_ids.size(); ++i) {
       const auto row = w_.embedding.bytes().subspan(static_cast<std::size_t>(token_ids[i]) * row_bytes, row_bytes);
       std::copy(row.begin(), row.end(), rows.begin() + static_cast<std::ptrdiff_t>(i * row_bytes));
     }
-    const WeightPart part{rows.data(), static_cast<std::int64_t>(token_ids.size())};
-    return compute_->pack(std::span(&part, 1), config_.hidden_size, w_.embedding.dtype, options_.weights);
+    WeightTensor some = w_.embedding;
+    some.data = rows.data();
+    some.shape[0] = static_cast<std::int64_t>(token_ids.size());
+    some.num_elements = some.shape[0] * config_.hidden_size;
+    const WeightTensor* one = &some;
+    return pack_stacked(*compute_, {&one, 1}, options_.weights);
   }
 
   Status embed(std::span<const std::int32_t> ids, float* x) const override {
     QUIRE_RETURN_IF_ERROR(check(ids));
+    if (w_.embedding.blocks) return embed_blocks(ids, x);
     return compute_->embed(w_.embedding.data, w_.embedding.dtype, config_.vocab_size, config_.hidden_size, ids, x);
   }
 
@@ -121,6 +128,20 @@ class LlamaModel final : public Model {
   }
 
  private:
+  /// A table of blocks is one of the host: its rows are expanded as they are looked up.
+  Status embed_blocks(std::span<const std::int32_t> ids, float* x) const {
+    const BlockType type = *w_.embedding.blocks;
+    const std::int64_t row_blocks = config_.hidden_size / block_weights(type);
+    const auto* table = static_cast<const std::byte*>(w_.embedding.data);
+    parallel_for(static_cast<std::int64_t>(ids.size()), 64, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        const std::int64_t row = ids[static_cast<std::size_t>(r)];
+        dequantise_blocks(type, table + row * row_blocks * block_bytes(type), row_blocks, x + r * config_.hidden_size);
+      }
+    });
+    return {};
+  }
+
   Status check(std::span<const std::int32_t> ids) const {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] < 0 || ids[i] >= config_.vocab_size) {

@@ -26,11 +26,14 @@ struct LlamaWeights {
   std::vector<LlamaLayer> layers;
   ComputeValues final_norm;
   std::unique_ptr<ComputeMatrix> head;             ///< [vocab, hidden]
-  WeightTensor embedding;                          ///< [vocab, hidden]: points into `folder` or `embedding_copy`
+  WeightTensor embedding;                          ///< [vocab, hidden]: points into `files` or `embedding_copy`; blocks only where the host computes
   ComputeValues embedding_copy;
-  std::unique_ptr<TensorFolder> folder;            ///< kept open only while the embedding lies in it
+  std::shared_ptr<const void> files;               ///< the mapped files, kept only while the embedding lies in them
   std::array<std::uint8_t, 32> digest{};
 };
+
+/// Matrices with the same inputs, stacked into one product.
+Result<std::unique_ptr<ComputeMatrix>> pack_stacked(Compute& compute, std::span<const WeightTensor* const> tensors, WeightFormat format);
 
 /// Reads and packs all weights, layer by layer. Errors: those of WeightSource and Compute::pack.
 Result<LlamaWeights> read_llama_weights(const ModelConfig& config, WeightFormat format, WeightSource& source, Compute& compute);

@@ -6,34 +6,25 @@
 
 #include "engine/model/llama_model.h"
 #include "kernels/base/log.h"
+#include "kernels/parallel.h"
 
 namespace quire {
 namespace {
 
-/// Embeddings up to this size are copied; larger ones are read from the mapped file, a few rows a call, where the host computes.
-constexpr std::size_t kCopyEmbeddingBytes = 64 << 20;
 constexpr std::int64_t kProgressBytes = std::int64_t{1} << 30;
 
 std::vector<float> to_f32(const WeightTensor& tensor) {
   std::vector<float> out(static_cast<std::size_t>(tensor.num_elements));
-  for (std::int64_t i = 0; i < tensor.num_elements; ++i) out[static_cast<std::size_t>(i)] = load_f32(tensor.data, tensor.dtype, i);
-  return out;
-}
-
-/// Matrices with the same inputs, stacked into one product. They usually share a dtype; if not, f32 holds them all.
-Result<std::unique_ptr<ComputeMatrix>> pack(Compute& compute, std::span<const WeightTensor* const> tensors, WeightFormat format) {
-  const DType dtype = tensors[0]->dtype;
-  const bool same = std::all_of(tensors.begin(), tensors.end(), [&](const WeightTensor* t) { return t->dtype == dtype; });
-  std::vector<std::vector<float>> widened;
-  std::vector<WeightPart> parts;
-  widened.reserve(tensors.size());
-  for (const WeightTensor* t : tensors) {
-    if (!same) widened.push_back(to_f32(*t));
-    parts.push_back({same ? t->data : widened.back().data(), t->shape[0]});
+  if (!tensor.blocks) {
+    for (std::int64_t i = 0; i < tensor.num_elements; ++i) out[static_cast<std::size_t>(i)] = load_f32(tensor.data, tensor.dtype, i);
+    return out;
   }
-  auto packed = compute.pack(parts, tensors[0]->shape[1], same ? dtype : DType::kF32, format);
-  if (!packed.ok()) return packed.status().with_context(tensors[0]->name);
-  return packed;
+  const BlockType type = *tensor.blocks;
+  const auto* blocks = static_cast<const std::byte*>(tensor.data);
+  parallel_for(tensor.num_elements / block_weights(type), 1024, [&](std::int64_t begin, std::int64_t end) {
+    dequantise_blocks(type, blocks + begin * block_bytes(type), end - begin, out.data() + begin * block_weights(type));
+  });
+  return out;
 }
 
 /// The tensors of one layer (or of the model's ends), fetched, hashed, packed and dropped together.
@@ -122,10 +113,10 @@ Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightS
   LlamaLayer out;
   const WeightTensor* qkv[] = {q, k, v};
   const WeightTensor* gate_up[] = {gate, up};
-  QUIRE_ASSIGN_OR_RETURN(out.qkv, pack(compute, qkv, format));
-  QUIRE_ASSIGN_OR_RETURN(out.output, pack(compute, {&o, 1}, format));
-  QUIRE_ASSIGN_OR_RETURN(out.gate_up, pack(compute, gate_up, format));
-  QUIRE_ASSIGN_OR_RETURN(out.down, pack(compute, {&down, 1}, format));
+  QUIRE_ASSIGN_OR_RETURN(out.qkv, pack_stacked(compute, qkv, format));
+  QUIRE_ASSIGN_OR_RETURN(out.output, pack_stacked(compute, {&o, 1}, format));
+  QUIRE_ASSIGN_OR_RETURN(out.gate_up, pack_stacked(compute, gate_up, format));
+  QUIRE_ASSIGN_OR_RETURN(out.down, pack_stacked(compute, {&down, 1}, format));
   QUIRE_ASSIGN_OR_RETURN(out.input_norm, keep(compute, {input_norm}));
   QUIRE_ASSIGN_OR_RETURN(out.post_norm, keep(compute, {post_norm}));
   if (c.qk_norm) {
@@ -145,6 +136,18 @@ Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightS
   return out;
 }
 
+/// A device looks rows up in a table of bf16.
+Status keep_expanded(Compute& compute, const WeightTensor& embedding, LlamaWeights& out) {
+  const std::vector<float> values = to_f32(embedding);
+  std::vector<std::uint16_t> rounded(values.size());
+  std::transform(values.begin(), values.end(), rounded.begin(), f32_to_bf16);
+  QUIRE_ASSIGN_OR_RETURN(out.embedding_copy, compute.keep(std::as_bytes(std::span(rounded))));
+  out.embedding.data = out.embedding_copy.data.get();
+  out.embedding.dtype = DType::kBF16;
+  out.embedding.blocks.reset();
+  return {};
+}
+
 Status read_ends(const ModelConfig& c, WeightFormat format, WeightSource& source, Compute& compute, WeightsDigest& digest, LlamaWeights& out) {
   const char* from = "vocab_size, hidden_size";
   {
@@ -155,16 +158,17 @@ Status read_ends(const ModelConfig& c, WeightFormat format, WeightSource& source
     QUIRE_RETURN_IF_ERROR(group.check_and_hash());
     QUIRE_ASSIGN_OR_RETURN(out.final_norm, keep(compute, {norm}));
     if (head) {
-      QUIRE_ASSIGN_OR_RETURN(out.head, pack(compute, {&head, 1}, format));
+      QUIRE_ASSIGN_OR_RETURN(out.head, pack_stacked(compute, {&head, 1}, format));
     }
   }
   TensorGroup group(source, digest, "");
   const WeightTensor* embedding = group.fetch("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}, from);
   QUIRE_RETURN_IF_ERROR(group.check_and_hash());
   if (c.tie_word_embeddings) {
-    QUIRE_ASSIGN_OR_RETURN(out.head, pack(compute, {&embedding, 1}, format));
+    QUIRE_ASSIGN_OR_RETURN(out.head, pack_stacked(compute, {&embedding, 1}, format));
   }
   out.embedding = *embedding;
+  if (embedding->blocks && compute.memory() != nullptr) return keep_expanded(compute, *embedding, out);
   if (embedding->bytes().size() <= kCopyEmbeddingBytes || !embedding->mapped || compute.memory() != nullptr) {
     QUIRE_ASSIGN_OR_RETURN(out.embedding_copy, compute.keep(embedding->bytes()));
     out.embedding.data = out.embedding_copy.data.get();
@@ -193,6 +197,22 @@ Status check_unused(const ModelConfig& c, const WeightSource& source) {
 }
 
 }  // namespace
+
+/// They usually share a dtype; if not, f32 holds them all. Blocks are expanded to f32 here, whatever the format.
+Result<std::unique_ptr<ComputeMatrix>> pack_stacked(Compute& compute, std::span<const WeightTensor* const> tensors, WeightFormat format) {
+  const DType dtype = tensors[0]->dtype;
+  const bool same = std::all_of(tensors.begin(), tensors.end(), [&](const WeightTensor* t) { return t->dtype == dtype && !t->blocks; });
+  std::vector<std::vector<float>> widened;
+  std::vector<WeightPart> parts;
+  widened.reserve(tensors.size());
+  for (const WeightTensor* t : tensors) {
+    if (!same) widened.push_back(to_f32(*t));
+    parts.push_back({same ? t->data : widened.back().data(), t->shape[0]});
+  }
+  auto packed = compute.pack(parts, tensors[0]->shape[1], same ? dtype : DType::kF32, format);
+  if (!packed.ok()) return packed.status().with_context(tensors[0]->name);
+  return packed;
+}
 
 Result<LlamaWeights> read_llama_weights(const ModelConfig& config, WeightFormat format, WeightSource& source, Compute& compute) {
   using Clock = std::chrono::steady_clock;

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <string>
 
+#include "engine/model/gguf_model.h"
 #include "engine/model/llama_model.h"
 #include "engine/model/weights.h"
 
@@ -33,8 +34,8 @@ std::int64_t available_memory() {
   return 0;
 }
 
-/// Refuses a model that cannot fit before hours of swapping or a kill by the system say so.
-Status check_memory(const ModelConfig& config, const ModelOptions& options, const Compute& compute) {
+/// Refuses a model that cannot fit before hours of swapping or a kill by the system say so. `file`: the GGUF file it is read from, if any.
+Status check_memory(const ModelConfig& config, const ModelOptions& options, const Compute& compute, const GgufFile* file = nullptr) {
   std::int64_t available = 0;
   if (const auto memory = compute.memory()) {
     QUIRE_ASSIGN_OR_RETURN(available, memory->budget(0, "model"));
@@ -45,7 +46,8 @@ Status check_memory(const ModelConfig& config, const ModelOptions& options, cons
   const double bytes_per_weight = options.weights == WeightFormat::kF32 ? 4 : options.weights == WeightFormat::kBF16 ? 2 : 1.0625;
   const std::int64_t window = options.max_positions > 0 ? options.max_positions : config.max_position_embeddings;
   const double table = static_cast<double>(window) * config.rope.rotary_dim * sizeof(float);
-  const double needed = static_cast<double>(config.num_parameters()) * bytes_per_weight + table;
+  double needed = static_cast<double>(config.num_parameters()) * bytes_per_weight + table;
+  if (file != nullptr && compute.memory() == nullptr) needed += static_cast<double>(gguf_extra_bytes(*file, config, bytes_per_weight));
   if (needed <= static_cast<double>(available)) return {};
   const auto mib = [](double bytes) { return std::to_string(static_cast<std::int64_t>(bytes / (1 << 20))); };
   return Status(Code::kResourceExhausted,
@@ -56,17 +58,35 @@ Status check_memory(const ModelConfig& config, const ModelOptions& options, cons
                 "model");
 }
 
+Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path, const ModelOptions& options, std::shared_ptr<Compute> compute) {
+  QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const GgufFile> file, GgufFile::open(path));
+  QUIRE_ASSIGN_OR_RETURN(ModelConfig config, gguf_model_config(*file));
+  QUIRE_RETURN_IF_ERROR(check_options(config, options));
+  QUIRE_RETURN_IF_ERROR(check_gguf_tensors(*file, config));
+  QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute, file.get()));
+  const std::unique_ptr<WeightSource> source = gguf_weights(file, config);
+  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights, read_llama_weights(config, options.weights, *source, *compute));
+  if (const std::vector<std::string> unused = source->unused(); !unused.empty()) {
+    return Status(Code::kUnimplemented, file->path() + ": tensor " + unused.front() + " has no place in a model of type " + config.model_type,
+                  unused.front());
+  }
+  if (weights.embedding_copy.empty()) weights.files = std::move(file);
+  return make_llama_model(std::move(config), options, std::move(weights), std::move(compute));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir, const ModelOptions& options, std::shared_ptr<Compute> compute) {
   if (compute == nullptr) compute = make_cpu_compute();
+  QUIRE_ASSIGN_OR_RETURN(const std::optional<std::filesystem::path> gguf, find_gguf(dir));
+  if (gguf) return load_gguf(*gguf, options, std::move(compute));
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, load_model_config(dir));
   QUIRE_RETURN_IF_ERROR(check_options(config, options));
   QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute));
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<TensorFolder> folder, TensorFolder::open(dir));
   const std::unique_ptr<WeightSource> source = file_weights(*folder, dir.string());
   QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights, read_llama_weights(config, options.weights, *source, *compute));
-  if (weights.embedding_copy.empty()) weights.folder = std::move(folder);
+  if (weights.embedding_copy.empty()) weights.files = std::move(folder);
   return make_llama_model(std::move(config), options, std::move(weights), std::move(compute));
 }
 

@@ -66,7 +66,7 @@ class Model {
   virtual Status logits(const float* x, std::int64_t rows, float* out) = 0;
 };
 
-/// Reads a Hugging Face folder (config.json, *.safetensors single or sharded). A wrong, lying or truncated file is refused with
+/// Reads a Hugging Face folder (config.json, *.safetensors single or sharded), or a GGUF file: `dir` is the file, or a folder with one (engine/gguf/gguf.h, find_gguf). A wrong, lying or truncated file is refused with
 /// its name and the reason; nothing is read past its end. Logs progress for large models. Errors: kNotFound (no such file),
 /// kInvalidArgument (field() is the config key, file or tensor), kUnimplemented, kResourceExhausted (it does not fit in memory), kIo.
 /// `compute` keeps the weights and runs the model; null: the CPU.

@@ -139,7 +139,23 @@ std::int64_t first_not_finite(const Word* words, std::int64_t n, Word exponent) 
   return -1;
 }
 
+/// First weight of the first block with a scale that is infinite or not a number, or -1.
+std::int64_t first_not_finite(BlockType type, const std::byte* blocks, std::int64_t num_blocks) {
+  constexpr std::int64_t kRun = 1024;
+  for (std::int64_t begin = 0; begin < num_blocks; begin += kRun) {
+    const std::int64_t end = std::min(num_blocks, begin + kRun);
+    if (blocks_are_finite(type, blocks + begin * block_bytes(type), end - begin)) continue;
+    for (std::int64_t i = begin; i < end; ++i) {
+      if (!blocks_are_finite(type, blocks + i * block_bytes(type), 1)) return i * block_weights(type);
+    }
+  }
+  return -1;
+}
+
 std::int64_t first_not_finite(const WeightTensor& t) {
+  if (t.blocks) {
+    return first_not_finite(*t.blocks, static_cast<const std::byte*>(t.data), t.num_elements / block_weights(*t.blocks));
+  }
   switch (t.dtype) {
     case DType::kF32: return first_not_finite(static_cast<const std::uint32_t*>(t.data), t.num_elements, std::uint32_t{0x7f800000});
     case DType::kF16: return first_not_finite(static_cast<const std::uint16_t*>(t.data), t.num_elements, std::uint16_t{0x7c00});
@@ -192,7 +208,7 @@ Status WeightsDigest::add(std::span<const WeightTensor> tensors) {
       return Status::invalid(t.name, "tensor " + t.name + " holds a value that is not a finite number (element " + std::to_string(bad[i]) +
                                          "); the weights are damaged");
     }
-    add_text(t.name + " " + std::string(dtype_name(t.dtype)) + " " + shape_text(t.shape) + "\n");
+    add_text(t.name + " " + std::string(t.type_name()) + " " + shape_text(t.shape) + "\n");
     state_->update(digests[i].data(), digests[i].size());
   }
   return {};

@@ -1,9 +1,10 @@
-/// Where a model's tensors come from: the files of a folder, or a random generator. Internal to engine/model and to those who load a part of a model.
+/// Where a model's tensors come from: the files of a folder, a GGUF file (gguf_model.h), or a random generator. Internal to engine/model and to those who load a part of a model.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "engine/model/safetensors.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/status.h"
+#include "kernels/quant_blocks.h"
 
 namespace quire {
 
@@ -22,12 +24,21 @@ struct WeightTensor {
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
   std::int64_t num_elements = 0;
-  bool mapped = false;  ///< lies in the mapped folder: valid as long as that, even after the source is gone
+  bool mapped = false;  ///< lies in a mapped file: valid as long as that, even after the source is gone
+  std::optional<BlockType> blocks;  ///< set: `data` are blocks of this type, row by row, at any address; dtype says nothing
 
   std::span<const std::byte> bytes() const {
-    return {static_cast<const std::byte*>(data), static_cast<std::size_t>(num_elements) * dtype_bytes(dtype)};
+    const auto elements = static_cast<std::size_t>(num_elements);
+    return {static_cast<const std::byte*>(data),
+            blocks ? elements / static_cast<std::size_t>(block_weights(*blocks)) * static_cast<std::size_t>(block_bytes(*blocks))
+                   : elements * dtype_bytes(dtype)};
   }
+  /// "f32", "Q4_K", ...
+  std::string_view type_name() const { return blocks ? block_type_name(*blocks) : dtype_name(dtype); }
 };
+
+/// Embedding tables up to this size are copied; larger ones are read from the mapped file, a few rows a call, where the host computes.
+inline constexpr std::size_t kCopyEmbeddingBytes = 64 << 20;
 
 class WeightSource {
  public:

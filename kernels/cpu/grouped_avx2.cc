@@ -36,6 +36,9 @@ QUIRE_INLINE_AVX2 __m256i broadcast_quad(const std::int8_t* at) {
   return _mm256_set1_epi32(quad);
 }
 
+/// GCC 12 turns chains of additions into trees, whose terms it spills.
+QUIRE_INLINE_AVX2 void keep_in_register(__m256i& sum) { __asm__("" : "+x"(sum)); }
+
 /// Adds the whole sums of a group to `sums` [R][32 outputs], for 16 outputs from `column` on.
 template <int R, bool kMin>
 QUIRE_INLINE_AVX2 void add_scaled(const GroupedRows& x, std::int64_t first, const std::byte* record,
@@ -88,6 +91,7 @@ struct ShortSums {
   }
   QUIRE_INLINE_AVX2 void add(int r, int v, __m256i weights, __m256i inputs) {
     of[r][v] = _mm256_add_epi16(of[r][v], _mm256_maddubs_epi16(weights, inputs));
+    keep_in_register(of[r][v]);
   }
   QUIRE_INLINE_AVX2 void widen() {
     const __m256i ones = _mm256_set1_epi16(1);
@@ -206,6 +210,7 @@ QUIRE_TARGET_AVX2 void add_eight(const GroupedRows& x, std::int64_t first, const
           const __m256i pairs =
               _mm256_maddubs_epi16(magnitude[v], _mm256_sign_epi8(in, weights[v]));
           whole[r][v] = _mm256_add_epi32(whole[r][v], _mm256_madd_epi16(pairs, ones));
+          keep_in_register(whole[r][v]);
         }
       }
     }

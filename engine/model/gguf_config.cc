@@ -1,0 +1,246 @@
+// The metadata of a GGUF file are turned into what a config.json would say, which config.cc checks.
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "engine/model/gguf_model.h"
+
+namespace quire {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::int64_t kBig = std::numeric_limits<std::int64_t>::max();
+constexpr const char* kArchitectures[] = {"llama", "qwen2", "qwen3"};
+
+std::string joined(std::span<const char* const> names) {
+  std::string out;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    out += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + std::string(names[i]);
+  }
+  return out;
+}
+
+/// Keys of the file's architecture: "block_count" is llama.block_count.
+class ArchitectureFields {
+ public:
+  ArchitectureFields(const GgufMetadata& metadata, std::string_view architecture)
+      : in_(metadata), prefix_(std::string(architecture) + ".") {}
+
+  std::string key(std::string_view name) const { return prefix_ + std::string(name); }
+  bool has(std::string_view name) const { return in_.has(key(name)); }
+  std::int64_t integer(std::string_view name, std::optional<std::int64_t> fallback = {}) {
+    if (in_.array(key(name)) != nullptr) {
+      in_.fail(key(name), "is a list: layers of different shapes are not supported");
+    }
+    return in_.integer(key(name), 0, kBig, fallback);
+  }
+  double number(std::string_view name, std::optional<double> fallback = {}) {
+    return in_.number(key(name), fallback);
+  }
+  GgufFields& all() { return in_; }
+  void fail(std::string_view name, const std::string& message) { in_.fail(key(name), message); }
+
+ private:
+  GgufFields in_;
+  std::string prefix_;
+};
+
+/// What Llama 3.1 divides a frequency by.
+double llama3_factor(double frequency, double factor, double original) {
+  constexpr double kLow = 1, kHigh = 4;
+  const double wavelength = 2 * std::numbers::pi / frequency;
+  if (wavelength < original / kHigh) return 1;
+  if (wavelength > original / kLow) return factor;
+  const double smooth = (original / wavelength - kLow) / (kHigh - kLow);
+  return 1 / ((1 - smooth) / factor + smooth);
+}
+
+/// The formula's parameters from the stored factors; false if no published ones give them.
+bool derive_llama3(const std::vector<float>& factors, double theta, std::int64_t said,
+                   json::object& scaling) {
+  const double factor = static_cast<double>(*std::max_element(factors.begin(), factors.end()));
+  if (!(factor >= 1)) return false;
+  for (const std::int64_t original :
+       {said, std::int64_t{8192}, std::int64_t{4096}, std::int64_t{16384}, std::int64_t{32768}}) {
+    bool all = original > 0;
+    for (std::size_t i = 0; all && i < factors.size(); ++i) {
+      const double exponent = static_cast<double>(i) / static_cast<double>(factors.size());
+      const double wanted =
+          llama3_factor(std::pow(theta, -exponent), factor, static_cast<double>(original));
+      all = std::abs(static_cast<double>(factors[i]) - wanted) <= 1e-4 * wanted;
+    }
+    if (!all) continue;
+    scaling = {{"rope_type", "llama3"},
+               {"factor", factor},
+               {"low_freq_factor", 1.0},
+               {"high_freq_factor", 4.0},
+               {"original_max_position_embeddings", original}};
+    return true;
+  }
+  return false;
+}
+
+/// rope_freqs.weight: a divisor for each frequency.
+Status read_factors(const GgufFile& file, std::int64_t head_dim, double theta, std::int64_t said,
+                    json::object& scaling) {
+  const GgufView view = file.find("rope_freqs.weight");
+  if (view.tensor == nullptr) return {};
+  const std::string name = "rope_freqs.weight";
+  if (view.tensor->type.dtype != DType::kF32 || view.bytes.empty() ||
+      view.bytes.size() != static_cast<std::size_t>(head_dim / 2) * sizeof(float)) {
+    return Status::invalid(
+        name, name + " must hold " + std::to_string(head_dim / 2) + " values of type F32");
+  }
+  std::vector<float> factors(view.bytes.size() / sizeof(float));
+  std::memcpy(factors.data(), view.bytes.data(), view.bytes.size());
+  if (std::all_of(factors.begin(), factors.end(), [](float f) { return f == 1.0f; })) return {};
+  if (!scaling.empty()) {
+    return Status(Code::kUnimplemented, name + " beside another RoPE scaling is not supported",
+                  name);
+  }
+  if (!derive_llama3(factors, theta, said, scaling)) {
+    return Status(Code::kUnimplemented,
+                  name +
+                      " does not follow the formula of Llama 3.1, the only one supported; use the "
+                      "model's folder of safetensors files",
+                  name);
+  }
+  return {};
+}
+
+Status read_scaling(const GgufFile& file, ArchitectureFields& in, std::int64_t head_dim,
+                    double theta, json::object& out) {
+  const std::string type(in.all().text(in.key("rope.scaling.type")).value_or("none"));
+  const std::int64_t original = in.integer("rope.scaling.original_context_length", 0);
+  json::object scaling;
+  if (type != "none" && type != "linear" && type != "yarn") {
+    return Status(Code::kUnimplemented,
+                  "RoPE scaling \"" + type + "\" is not supported; none, linear and yarn are",
+                  in.key("rope.scaling.type"));
+  }
+  if (type == "none" && in.has("rope.scale_linear")) {  // as older files say it
+    const double factor = in.number("rope.scale_linear");
+    if (factor != 1) scaling = {{"rope_type", "linear"}, {"factor", factor}};
+  } else if (type != "none") {
+    scaling = {{"rope_type", type}, {"factor", in.number("rope.scaling.factor")}};
+    if (original > 0) scaling["original_max_position_embeddings"] = original;
+  }
+  if (type == "yarn") {
+    // The file's factor stands beside the formula's, Hugging Face's in its place.
+    const double more =
+        in.number("rope.scaling.attn_factor", in.number("rope.scaling.yarn_attn_factor", 1.0));
+    const double factor = in.number("rope.scaling.factor");
+    if (more != 1 && factor > 0) scaling["attention_factor"] = more * (0.1 * std::log(factor) + 1);
+    if (in.has("rope.scaling.yarn_beta_fast"))
+      scaling["beta_fast"] = in.number("rope.scaling.yarn_beta_fast");
+    if (in.has("rope.scaling.yarn_beta_slow"))
+      scaling["beta_slow"] = in.number("rope.scaling.yarn_beta_slow");
+    if (in.number("rope.scaling.yarn_log_multiplier", 0.0) != 0)
+      in.fail("rope.scaling.yarn_log_multiplier", "is not supported");
+    if (in.number("rope.scaling.yarn_ext_factor", 1.0) != 1)
+      in.fail("rope.scaling.yarn_ext_factor", "is not supported");
+  }
+  QUIRE_RETURN_IF_ERROR(in.all().status());
+  QUIRE_RETURN_IF_ERROR(read_factors(file, head_dim, theta, original, scaling));
+  if (!scaling.empty()) out["rope_scaling"] = std::move(scaling);
+  return {};
+}
+
+/// Ids of tokens; converters write 2^32 - 1 for none.
+void read_ids(GgufFields& in, json::object& out) {
+  constexpr std::int64_t kNone = 0xffffffff;
+  const auto id = [&](const char* name) {
+    return in.integer(std::string("tokenizer.ggml.") + name + "_token_id", -1, kNone, kNone);
+  };
+  if (const std::int64_t bos = id("bos"); bos >= 0 && bos != kNone) out["bos_token_id"] = bos;
+  json::array ends;
+  for (const char* name : {"eos", "eot", "eom"}) {
+    if (const std::int64_t end = id(name); end >= 0 && end != kNone) ends.emplace_back(end);
+  }
+  if (!ends.empty()) out["eos_token_id"] = std::move(ends);
+}
+
+Status read_shape(const GgufFile& file, ArchitectureFields& in, json::object& out) {
+  const std::int64_t hidden = in.integer("embedding_length"),
+                     heads = in.integer("attention.head_count");
+  const std::int64_t kv_heads = in.integer("attention.head_count_kv", heads);
+  const GgufArray* tokens = in.all().array("tokenizer.ggml.tokens");
+  std::optional<std::int64_t> vocab;
+  if (tokens != nullptr) vocab = static_cast<std::int64_t>(tokens->size);
+  const std::int64_t head_dim = in.integer("attention.key_length", heads > 0 ? hidden / heads : 0);
+  out["num_hidden_layers"] = in.integer("block_count");
+  out["hidden_size"] = hidden;
+  out["intermediate_size"] = in.integer("feed_forward_length");
+  out["num_attention_heads"] = heads;
+  out["num_key_value_heads"] = kv_heads;
+  if (in.has("attention.key_length")) out["head_dim"] = head_dim;
+  out["vocab_size"] = in.integer("vocab_size", vocab);
+  out["max_position_embeddings"] = in.integer("context_length");
+  out["rms_norm_eps"] = in.number("attention.layer_norm_rms_epsilon");
+  out["tie_word_embeddings"] = file.find("output.weight").tensor == nullptr;
+  if (const std::int64_t experts = in.integer("expert_count", 0); experts > 0)
+    out["num_experts"] = experts;
+  if (in.integer("attention.value_length", head_dim) != head_dim) {
+    in.fail("attention.value_length", "differs from the length of keys, which is not supported");
+  }
+  if (in.integer("rope.dimension_count", head_dim) != head_dim) {
+    in.fail("rope.dimension_count",
+            "is not the length of a head: partly rotated heads are not supported");
+  }
+  const double theta = in.number("rope.freq_base", 10000.0);
+  out["rope_theta"] = theta;
+  QUIRE_RETURN_IF_ERROR(in.all().status());
+  return read_scaling(file, in, head_dim, theta, out);
+}
+
+Result<ModelConfig> read_config(const GgufFile& file) {
+  GgufFields general(file.metadata());
+  const auto architecture = general.text("general.architecture");
+  QUIRE_RETURN_IF_ERROR(general.status());
+  if (!architecture)
+    return Status::invalid("general.architecture",
+                           "general.architecture is missing: the file holds no model");
+  const bool known = std::find(std::begin(kArchitectures), std::end(kArchitectures),
+                               *architecture) != std::end(kArchitectures);
+  if (!known) {
+    return Status(Code::kUnimplemented,
+                  "the architecture \"" + std::string(architecture->substr(0, 100)) +
+                      "\" is not supported; supported are " + joined(kArchitectures) +
+                      " (llama is also what Mistral, SmolLM, Yi and TinyLlama are)",
+                  "general.architecture");
+  }
+  if (file.find("token_embd.weight").tensor == nullptr) {
+    return Status::invalid("token_embd.weight", "the file holds no weights, only a vocabulary");
+  }
+  ArchitectureFields in(file.metadata(), *architecture);
+  json::object out;
+  out["model_type"] = *architecture;
+  QUIRE_RETURN_IF_ERROR(read_shape(file, in, out));
+  read_ids(in.all(), out);
+  const std::int64_t window = in.integer("attention.sliding_window", 0);
+  QUIRE_RETURN_IF_ERROR(in.all().status());
+  QUIRE_ASSIGN_OR_RETURN(ModelConfig config, parse_model_config(json::serialize(out)));
+  // Files do not say these; their tensors do.
+  const auto has = [&](const char* name) { return file.find(name).tensor != nullptr; };
+  config.qkv_bias = has("blk.0.attn_q.bias") || config.family == ModelFamily::kQwen2;
+  config.attention_output_bias = has("blk.0.attn_output.bias");
+  config.mlp_bias = has("blk.0.ffn_gate.bias");
+  if (window < config.max_position_embeddings) config.sliding_window = window;
+  return config;
+}
+
+}  // namespace
+
+Result<ModelConfig> gguf_model_config(const GgufFile& file) {
+  Result<ModelConfig> config = read_config(file);
+  if (!config.ok()) return config.status().with_context(file.path());
+  return config;
+}
+
+}  // namespace quire
