@@ -204,8 +204,8 @@ Status EngineImpl::make_draft(const EngineOptions& options, std::unique_ptr<Mode
   draft.model = model_->options();
   draft.model.max_positions = 0;
   if (options.draft_weights != "same") {
-    const auto weights = parse_weights(options.draft_weights);
-    if (!weights.ok()) return Status::invalid("model.draft_weights", "'" + options.draft_weights + "' is not a weight format; use same, auto, f32, bf16, int8 or w8a8");
+    const auto weights = parse_weights(options.draft_weights, false);
+    if (!weights.ok()) return Status::invalid("model.draft_weights", "'" + options.draft_weights + "' is not a weight format; use same, auto, f32, bf16, int8, w8a8 or w4");
     draft.model.weights = *weights;
   }
   if (options.draft_document_kv) draft.store = &store_;
@@ -380,7 +380,7 @@ Result<std::unique_ptr<Engine>> create_engine_on(std::shared_ptr<Compute> comput
   if (options.model_path.empty()) return Status::invalid("model.path", "no model folder given");
   QUIRE_ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(options.model_path));
   ModelOptions model_options;
-  QUIRE_ASSIGN_OR_RETURN(model_options.weights, parse_weights(options.weights));
+  QUIRE_ASSIGN_OR_RETURN(model_options.weights, parse_weights(options.weights, config.quantised_weights));
   // Every device multiplies bf16.
   if (compute != nullptr && compute->memory() != nullptr && options.weights == "auto") model_options.weights = WeightFormat::kBF16;
   const auto kv_dtype = parse_dtype(options.kv_dtype);

@@ -31,7 +31,7 @@ namespace quire {
 struct EngineOptions {
   std::string model_path;
   std::string model_name = "default";
-  std::string weights = "auto";       ///< auto, f32, bf16, int8
+  std::string weights = "auto";       ///< auto, f32, bf16, int8, w8a8, w4
   std::string kv_dtype = "f16";       ///< f16, bf16, f32
   std::int64_t max_model_len = 0;     ///< 0: the model's own window
   std::int64_t working_cache_bytes = 0;  ///< budget of all working caches; 0: a quarter of the memory free at start, on a device what computing leaves

@@ -7,13 +7,13 @@ constexpr std::int32_t kChunkStep = 64;  ///< prefill chunks end at block border
 
 }  // namespace
 
-Result<WeightFormat> parse_weights(const std::string& name) {
+Result<WeightFormat> parse_weights(const std::string& name, bool quantised) {
+  if (name == "auto" && quantised) return WeightFormat::kW4;
   if (name == "auto") return cpu_has_bf16() ? WeightFormat::kBF16 : WeightFormat::kF32;
-  if (name == "bf16") return WeightFormat::kBF16;
-  if (name == "f32") return WeightFormat::kF32;
-  if (name == "int8") return WeightFormat::kInt8;
-  if (name == "w8a8") return WeightFormat::kW8A8;
-  return Status::invalid("model.weights", "'" + name + "' is not a weight format; use auto, f32, bf16, int8 or w8a8");
+  for (const WeightFormat format : {WeightFormat::kBF16, WeightFormat::kF32, WeightFormat::kInt8, WeightFormat::kW8A8, WeightFormat::kW4}) {
+    if (name == weight_format_name(format)) return format;
+  }
+  return Status::invalid("model.weights", "'" + name + "' is not a weight format; use auto, f32, bf16, int8, w8a8 or w4");
 }
 
 Status check_engine_options(const EngineOptions& o) {

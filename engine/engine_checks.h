@@ -14,8 +14,8 @@
 
 namespace quire {
 
-/// "auto" is bf16 where the CPU multiplies it, else f32. Errors: kInvalidArgument, field model.weights.
-Result<WeightFormat> parse_weights(const std::string& name);
+/// "auto" is w4 for a model whose weights are stored in blocks (`quantised`), else bf16 where the CPU multiplies it, else f32. Errors: kInvalidArgument, field model.weights.
+Result<WeightFormat> parse_weights(const std::string& name, bool quantised);
 
 /// Each number on its own. Errors: kInvalidArgument, naming the setting.
 Status check_engine_options(const EngineOptions& options);

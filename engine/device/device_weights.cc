@@ -87,7 +87,7 @@ Result<std::unique_ptr<ComputeMatrix>> upload_matrix(const std::shared_ptr<Devic
     QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> scales, upload(memory, std::as_bytes(std::span(values.scales))));
     return std::unique_ptr<ComputeMatrix>(std::make_unique<DeviceMatrix>(std::move(codes), DType::kI8, n, k, std::move(scales)));
   }
-  const DType kept = format == WeightFormat::kBF16 ? DType::kBF16 : DType::kF32;
+  const DType kept = format == WeightFormat::kBF16 || format == WeightFormat::kW4 || format == WeightFormat::kW8 ? DType::kBF16 : DType::kF32;
   std::shared_ptr<const void> data;
   if (dtype == kept && parts.size() == 1) {
     QUIRE_ASSIGN_OR_RETURN(data, upload(memory, {static_cast<const std::byte*>(parts[0].data), static_cast<std::size_t>(n * k) * dtype_bytes(kept)}));

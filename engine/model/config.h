@@ -30,6 +30,8 @@ struct ModelConfig {
   bool qk_norm = false;  ///< RMSNorm of each q and k head before RoPE (Qwen3)
   RopeConfig rope;
   std::vector<std::int32_t> bos_token_ids, eos_token_ids;
+  /// Most weights are stored in blocks of eight bits or fewer: model.weights = auto keeps them so.
+  bool quantised_weights = false;
 
   std::int32_t group_size() const { return num_heads / num_kv_heads; }
   /// Raw K and V of one token in one layer.

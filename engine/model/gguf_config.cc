@@ -232,6 +232,12 @@ Result<ModelConfig> read_config(const GgufFile& file) {
   config.attention_output_bias = has("blk.0.attn_output.bias");
   config.mlp_bias = has("blk.0.ffn_gate.bias");
   if (window < config.max_position_embeddings) config.sliding_window = window;
+  std::size_t in_blocks = 0, in_all = 0;
+  for (const auto& [name, view] : file.tensors()) {
+    in_all += view.bytes.size();
+    if (view.tensor->type.blocks) in_blocks += view.bytes.size();
+  }
+  config.quantised_weights = 2 * in_blocks > in_all;
   return config;
 }
 

@@ -58,7 +58,7 @@ class LlamaModel final : public Model {
     some.shape[0] = static_cast<std::int64_t>(token_ids.size());
     some.num_elements = some.shape[0] * config_.hidden_size;
     const WeightTensor* one = &some;
-    return pack_stacked(*compute_, {&one, 1}, options_.weights);
+    return pack_stacked(*compute_, {&one, 1}, matrix_format(config_, options_.weights, true));
   }
 
   Status embed(std::span<const std::int32_t> ids, float* x) const override {

@@ -32,6 +32,10 @@ struct LlamaWeights {
   std::array<std::uint8_t, 32> digest{};
 };
 
+/// How a matrix is kept in a model of weights `format`. Four bits (kW4) leave blocks as they are stored and round the layers of a folder; the head, and matrices that a file of blocks
+/// holds as values, are kept in eight, since they lose too much in four.
+WeightFormat matrix_format(const ModelConfig& config, WeightFormat format, bool head);
+
 /// Matrices with the same inputs, stacked into one product.
 Result<std::unique_ptr<ComputeMatrix>> pack_stacked(Compute& compute, std::span<const WeightTensor* const> tensors, WeightFormat format);
 

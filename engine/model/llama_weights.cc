@@ -110,13 +110,14 @@ Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightS
   const WeightTensor* down_bias = optional(c.mlp_bias, "mlp.down_proj.bias", h, "hidden_size");
   QUIRE_RETURN_IF_ERROR(group.check_and_hash());
 
+  const WeightFormat kept = matrix_format(c, format, false);
   LlamaLayer out;
   const WeightTensor* qkv[] = {q, k, v};
   const WeightTensor* gate_up[] = {gate, up};
-  QUIRE_ASSIGN_OR_RETURN(out.qkv, pack_stacked(compute, qkv, format));
-  QUIRE_ASSIGN_OR_RETURN(out.output, pack_stacked(compute, {&o, 1}, format));
-  QUIRE_ASSIGN_OR_RETURN(out.gate_up, pack_stacked(compute, gate_up, format));
-  QUIRE_ASSIGN_OR_RETURN(out.down, pack_stacked(compute, {&down, 1}, format));
+  QUIRE_ASSIGN_OR_RETURN(out.qkv, pack_stacked(compute, qkv, kept));
+  QUIRE_ASSIGN_OR_RETURN(out.output, pack_stacked(compute, {&o, 1}, kept));
+  QUIRE_ASSIGN_OR_RETURN(out.gate_up, pack_stacked(compute, gate_up, kept));
+  QUIRE_ASSIGN_OR_RETURN(out.down, pack_stacked(compute, {&down, 1}, kept));
   QUIRE_ASSIGN_OR_RETURN(out.input_norm, keep(compute, {input_norm}));
   QUIRE_ASSIGN_OR_RETURN(out.post_norm, keep(compute, {post_norm}));
   if (c.qk_norm) {
@@ -158,14 +159,14 @@ Status read_ends(const ModelConfig& c, WeightFormat format, WeightSource& source
     QUIRE_RETURN_IF_ERROR(group.check_and_hash());
     QUIRE_ASSIGN_OR_RETURN(out.final_norm, keep(compute, {norm}));
     if (head) {
-      QUIRE_ASSIGN_OR_RETURN(out.head, pack_stacked(compute, {&head, 1}, format));
+      QUIRE_ASSIGN_OR_RETURN(out.head, pack_stacked(compute, {&head, 1}, matrix_format(c, format, true)));
     }
   }
   TensorGroup group(source, digest, "");
   const WeightTensor* embedding = group.fetch("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}, from);
   QUIRE_RETURN_IF_ERROR(group.check_and_hash());
   if (c.tie_word_embeddings) {
-    QUIRE_ASSIGN_OR_RETURN(out.head, pack_stacked(compute, {&embedding, 1}, format));
+    QUIRE_ASSIGN_OR_RETURN(out.head, pack_stacked(compute, {&embedding, 1}, matrix_format(c, format, true)));
   }
   out.embedding = *embedding;
   if (embedding->blocks && compute.memory() != nullptr) return keep_expanded(compute, *embedding, out);
@@ -198,18 +199,35 @@ Status check_unused(const ModelConfig& c, const WeightSource& source) {
 
 }  // namespace
 
-/// They usually share a dtype; if not, f32 holds them all. Blocks are expanded to f32 here, whatever the format.
+WeightFormat matrix_format(const ModelConfig& config, WeightFormat format, bool head) {
+  if (format != WeightFormat::kW4) return format;
+  return head || config.quantised_weights ? WeightFormat::kW8 : WeightFormat::kW4;
+}
+
+/// Values usually share a dtype; if not, f32 holds them. The host packs blocks as they are; for a device f32 holds them, too.
 Result<std::unique_ptr<ComputeMatrix>> pack_stacked(Compute& compute, std::span<const WeightTensor* const> tensors, WeightFormat format) {
-  const DType dtype = tensors[0]->dtype;
-  const bool same = std::all_of(tensors.begin(), tensors.end(), [&](const WeightTensor* t) { return t->dtype == dtype && !t->blocks; });
+  const bool takes_blocks = compute.memory() == nullptr;
+  std::optional<DType> dtype;
+  bool same = true;
+  for (const WeightTensor* t : tensors) {
+    if (t->blocks && takes_blocks) continue;
+    same = same && !t->blocks && (!dtype || *dtype == t->dtype);
+    dtype = t->dtype;
+  }
   std::vector<std::vector<float>> widened;
   std::vector<WeightPart> parts;
   widened.reserve(tensors.size());
   for (const WeightTensor* t : tensors) {
-    if (!same) widened.push_back(to_f32(*t));
-    parts.push_back({same ? t->data : widened.back().data(), t->shape[0]});
+    if (t->blocks && takes_blocks) {
+      parts.push_back({t->data, t->shape[0], t->blocks});
+    } else if (same) {
+      parts.push_back({t->data, t->shape[0], std::nullopt});
+    } else {
+      widened.push_back(to_f32(*t));
+      parts.push_back({widened.back().data(), t->shape[0], std::nullopt});
+    }
   }
-  auto packed = compute.pack(parts, tensors[0]->shape[1], same ? dtype : DType::kF32, format);
+  auto packed = compute.pack(parts, tensors[0]->shape[1], same && dtype ? *dtype : DType::kF32, format);
   if (!packed.ok()) return packed.status().with_context(tensors[0]->name);
   return packed;
 }

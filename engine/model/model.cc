@@ -34,6 +34,19 @@ std::int64_t available_memory() {
   return 0;
 }
 
+/// About how many bytes a weight takes, scales and a head of more bits included.
+double bytes_of_weight(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32: return 4;
+    case WeightFormat::kBF16: return 2;
+    case WeightFormat::kInt8:
+    case WeightFormat::kW8A8:
+    case WeightFormat::kW8: return 1.0625;
+    case WeightFormat::kW4: return 0.7;
+  }
+  return 4;
+}
+
 /// Refuses a model that cannot fit before hours of swapping or a kill by the system say so. `file`: the GGUF file it is read from, if any.
 Status check_memory(const ModelConfig& config, const ModelOptions& options, const Compute& compute, const GgufFile* file = nullptr) {
   std::int64_t available = 0;
@@ -43,7 +56,7 @@ Status check_memory(const ModelConfig& config, const ModelOptions& options, cons
     available = available_memory();
     if (available == 0) return {};
   }
-  const double bytes_per_weight = options.weights == WeightFormat::kF32 ? 4 : options.weights == WeightFormat::kBF16 ? 2 : 1.0625;
+  const double bytes_per_weight = bytes_of_weight(options.weights);
   const std::int64_t window = options.max_positions > 0 ? options.max_positions : config.max_position_embeddings;
   const double table = static_cast<double>(window) * config.rope.rotary_dim * sizeof(float);
   double needed = static_cast<double>(config.num_parameters()) * bytes_per_weight + table;
@@ -54,7 +67,7 @@ Status check_memory(const ModelConfig& config, const ModelOptions& options, cons
                 "the model needs " + mib(needed) + " MiB (" + mib(table) + " of them for " + std::to_string(window) + " positions), but only " +
                     mib(static_cast<double>(available)) + " MiB of memory are free" +
                     (compute.memory() != nullptr ? " on the device; use a smaller max_model_len, a smaller model or a larger device"
-                                                 : "; use int8 weights, a smaller max_model_len or a smaller model"),
+                                                 : "; use int8 or w4 weights, a smaller max_model_len or a smaller model"),
                 "model");
 }
 

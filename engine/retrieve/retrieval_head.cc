@@ -200,7 +200,7 @@ class HeadTensors {
 Result<std::unique_ptr<RetrievalHead>> build(RetrievalHeadConfig c, const Model& target, HeadTensors tensors, bool features) {
   const std::int64_t h = c.hidden_size, width = features ? 2 * h : h;
   // A step reads both the model's weights and the head's; inputs stay as they are.
-  const WeightFormat format = target.options().weights == WeightFormat::kW8A8 ? WeightFormat::kInt8 : target.options().weights;
+  const WeightFormat format = target.options().weights == WeightFormat::kW8A8 || target.options().weights == WeightFormat::kW4 ? WeightFormat::kInt8 : target.options().weights;
   HeadWeights w;
   QUIRE_ASSIGN_OR_RETURN(const WeightTensor input_norm, tensors.layer("input_layernorm.weight", {h}, "hidden_size"));
   QUIRE_ASSIGN_OR_RETURN(const WeightTensor query, tensors.layer("self_attn.q_proj.weight", {c.query_dim(), 2 * h}, "num_attention_heads * head_dim, 2 * hidden_size"));

@@ -105,7 +105,7 @@ TEST_P(IdentityTest, SixtyFourMixedQueriesAnswerAsTheyDoAlone) {
   (void)blocker->wait();
 }
 
-INSTANTIATE_TEST_SUITE_P(Weights, IdentityTest, ::testing::Values("f32", "bf16", "int8", "w8a8"), [](const auto& weights) { return std::string(weights.param); });
+INSTANTIATE_TEST_SUITE_P(Weights, IdentityTest, ::testing::Values("f32", "bf16", "int8", "w8a8", "w4"), [](const auto& weights) { return std::string(weights.param); });
 
 }  // namespace
 }  // namespace quire::testing
