@@ -104,7 +104,8 @@ class BpeTokenizer final : public TokenizerBase {
       std::size_t broken = valid;
       char32_t cp = 0;
       while (broken < text.size() && decode_utf8(text.substr(broken), cp) == 0) {
-        out.put(byte_ids_[static_cast<unsigned char>(text[broken])], base + broken, base + broken + 1);
+        const std::int32_t id = byte_ids_[static_cast<unsigned char>(text[broken])];
+        if (id >= 0) out.put(id, base + broken, base + broken + 1);
         ++broken;
       }
       text.remove_prefix(broken);
@@ -129,6 +130,7 @@ class BpeTokenizer final : public TokenizerBase {
     for (int byte = 0; byte < 256; ++byte) {
       const auto it = plain_ids_.find(spec_.byte_fallback ? byte_piece(byte) : std::string(1, static_cast<char>(byte)));
       byte_ids_[static_cast<std::size_t>(byte)] = it == plain_ids_.end() ? spec_.unknown_id : it->second;
+      if (it == plain_ids_.end() && !spec_.byte_fallback) missing_.push_back(static_cast<char>(byte));
     }
     if (spec_.byte_fallback) {  // only single characters are looked up
       std::erase_if(plain_ids_, [](const auto& entry) {
@@ -184,6 +186,16 @@ class BpeTokenizer final : public TokenizerBase {
     pretokenizer_.split(text, scratch.words);
     std::size_t at = 0;
     for (const std::string_view word : scratch.words) {
+      if (!missing_.empty() && word.find_first_of(missing_) != std::string_view::npos) {
+        encode_incomplete(word, scratch);
+        std::size_t from = at;
+        for (const Symbol& symbol : scratch.symbols) {
+          out.put(symbol.id, place(from), place(from + symbol.num_bytes));
+          from += symbol.num_bytes;
+        }
+        at += word.size();
+        continue;
+      }
       encode_word(word, scratch);
       for (const std::int32_t id : scratch.ids) {
         const std::size_t end = at + pieces().bytes(id).size();
@@ -213,6 +225,24 @@ class BpeTokenizer final : public TokenizerBase {
     scratch.ids.clear();
     for (const Symbol& symbol : scratch.symbols) scratch.ids.push_back(symbol.id);
     if (cached) cache_.put(word, scratch.ids);
+  }
+
+  /// Leaves a word in scratch.symbols that has bytes no token stands for: they become the unknown token, or, without one, nothing, and what stands beside them
+  /// is merged as if they were not there. Their place goes to a neighbour.
+  void encode_incomplete(std::string_view word, Scratch& scratch) const {
+    scratch.symbols.clear();
+    std::uint32_t dropped = 0;
+    for (const char c : word) {
+      const std::int32_t id = byte_ids_[static_cast<unsigned char>(c)];
+      if (id >= 0) {
+        scratch.symbols.push_back({id, 1 + std::exchange(dropped, 0U)});
+      } else if (!scratch.symbols.empty()) {
+        ++scratch.symbols.back().num_bytes;
+      } else {
+        ++dropped;
+      }
+    }
+    model_.merge(scratch.symbols);
   }
 
   void encode_characters(std::string_view text, std::size_t base, bool space_first, EncodeSink& out) const {
@@ -260,7 +290,8 @@ class BpeTokenizer final : public TokenizerBase {
   BpeModel model_;
   Pretokenizer pretokenizer_;
   std::unordered_map<std::string, std::int32_t, Hash, std::equal_to<>> plain_ids_;
-  std::array<std::int32_t, 256> byte_ids_{};
+  std::array<std::int32_t, 256> byte_ids_{};  ///< -1: no token, and no unknown one
+  std::string missing_;                       ///< bytes without a token, over bytes
   WordCache cache_;
 };
 
@@ -277,6 +308,8 @@ Status check_bytes(const BpeSpec& spec, const PieceTable& table) {
     if (const auto it = names.find(spec.pieces[id]); it != names.end()) found[static_cast<std::size_t>(it->second)] = true;
   }
   for (std::size_t byte = 0; byte < 256; ++byte) {
+    // Some vocabularies over bytes were never taught control characters, or bytes UTF-8 has no use for.
+    if (!found[byte] && !spec.byte_fallback && !(byte >= 0x20 && byte < 0x7F) && byte != '\n') continue;
     if (!found[byte]) {
       return Status::invalid(spec.file,
                              spec.file + ": no token stands for byte " + std::to_string(byte) +

@@ -26,10 +26,11 @@ struct BpeSpec {
   bool whole_words = false;      ///< a word that is a token is taken before any merge (Llama-3, tiktoken)
   bool space_first = false;      ///< a text gets a space in front
   bool split_at_spaces = false;  ///< with fallback: merges do not cross the beginning of a word
-  std::int32_t unknown_id = -1;  ///< with fallback: for characters that have neither a piece nor byte pieces
+  std::int32_t unknown_id = -1;  ///< for what has no token: bytes, or with fallback characters that have neither a piece nor byte pieces
 };
 
-/// Errors: kInvalidArgument (field: spec.file) if a byte has no token, or an id appears twice.
+/// Over bytes, other bytes than printable ASCII and line ends may have no token (SmolLM lacks 21): they become the unknown token, or are dropped where there is none, as in
+/// Hugging Face's tokenizers. Errors: kInvalidArgument (field: spec.file) if another byte has no token, or an id appears twice.
 Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(BpeSpec spec, TokenizerSettings settings);
 
 /// The bytes a byte-level piece spells ("Ġthe" is " the"); the piece itself if it has a character outside that alphabet.

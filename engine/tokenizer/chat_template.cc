@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "engine/tokenizer/gguf_vocab.h"
 #include "engine/tokenizer/prompt_families.h"
 #include "engine/tokenizer/sha256.h"
 
@@ -252,9 +253,10 @@ PromptFormat::~PromptFormat() = default;
 
 Result<PromptFormat> PromptFormat::load(const std::filesystem::path& model_dir, std::shared_ptr<const Tokenizer> tokenizer,
                                         const PromptOptions& options) {
-  std::string contents[2];
+  QUIRE_ASSIGN_OR_RETURN(const std::optional<std::string> gguf, tokenizer_internal::gguf_tokenizer_config(model_dir));
+  std::string contents[2] = {gguf.value_or(""), ""};
   const char* names[2] = {"tokenizer_config.json", "chat_template.jinja"};
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 2 && !gguf; ++i) {
     std::ifstream in(model_dir / names[i], std::ios::binary);
     if (in) contents[i].assign(std::istreambuf_iterator<char>(in), {});
   }

@@ -34,7 +34,10 @@ void split_by(const pcre2_code* code, pcre2_match_data* match, std::string_view 
     }
     if (rc < 0) break;  // no match, or one that costs more than the library's limit: the rest stays one word
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match);
-    if (range[1] <= range[0] || range[0] < at) {  // empty: step over one character
+    if (range[1] <= range[0] || range[0] < at) {  // empty: cut here, and go on behind the next character
+      at = std::max(at, range[0]);
+      if (at > done) words.push_back(text.substr(done, at - done));
+      done = at;
       char32_t cp = 0;
       at += static_cast<std::size_t>(std::max(1, decode_utf8(text.substr(at), cp)));
       continue;

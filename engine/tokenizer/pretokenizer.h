@@ -18,7 +18,7 @@ inline constexpr std::string_view kQwenPattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 /// A list of patterns applied one after another: each match, and each stretch between matches, becomes a piece that the
-/// next pattern sees alone. No byte is ever lost. Immutable, any thread.
+/// next pattern sees alone. An empty match cuts where it stands. No byte is ever lost. Immutable, any thread.
 class Pretokenizer {
  public:
   /// Errors: kInvalidArgument with the pattern and the position of the mistake.

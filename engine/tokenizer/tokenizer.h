@@ -101,7 +101,8 @@ Result<TokenizerFiles> read_tokenizer_files(const std::filesystem::path& model_d
 /// with it, also when the vocabulary does not fit config.json's vocab_size; kUnimplemented for a kind not supported.
 Result<std::unique_ptr<Tokenizer>> make_tokenizer(const TokenizerFiles& files);
 
-/// read_tokenizer_files() and make_tokenizer().
+/// Of a GGUF file (`model_dir` is the file, or a folder with one: engine/gguf/gguf.h, find_gguf) the vocabulary in its metadata; else read_tokenizer_files() and
+/// make_tokenizer(). Errors are those, with the file's path.
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& model_dir);
 
 }  // namespace quire

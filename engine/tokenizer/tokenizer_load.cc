@@ -3,12 +3,15 @@
 #include <functional>
 #include <system_error>
 
+#include "engine/gguf/gguf.h"
 #include "engine/tokenizer/bpe_tokenizer.h"
 #include "engine/tokenizer/config_files.h"
+#include "engine/tokenizer/gguf_vocab.h"
 #include "engine/tokenizer/pretokenizer.h"
 #include "engine/tokenizer/spm_proto.h"
 #include "engine/tokenizer/spm_tokenizer.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/tokenizer_parts.h"
 #include "engine/tokenizer/vocab_files.h"
 
 namespace quire {
@@ -121,14 +124,6 @@ std::optional<std::int32_t> find_id(const std::optional<std::string>& text, cons
   return std::nullopt;
 }
 
-/// What a kind of vocabulary does where the configuration files are silent.
-struct KindDefaults {
-  std::optional<std::string> bos;  ///< used where no tokenizer_config.json speaks
-  std::vector<std::string> eos;    ///< used where no file names one
-  bool add_bos = false;
-  bool space_after_special = false;
-};
-
 Result<TokenizerSettings> settle(const ConfigFiles& config, const KindDefaults& kind, const std::vector<AddedToken>& added,
                                  std::size_t num_pieces, const std::function<std::string(std::size_t)>& piece) {
   const auto id_of_text = [&](const std::optional<std::string>& text) { return find_id(text, added, num_pieces, piece); };
@@ -155,7 +150,8 @@ Result<TokenizerSettings> settle(const ConfigFiles& config, const KindDefaults& 
   return settings;
 }
 
-/// A vocabulary must be no larger than the model, and a model not much larger than its vocabulary (rows are padded).
+}  // namespace
+
 Status check_fit(const ConfigFiles& config, const Tokenizer& tokenizer) {
   const std::int64_t size = tokenizer.vocab_size();
   for (const std::int32_t id : tokenizer.eos_ids()) {
@@ -181,6 +177,33 @@ Result<std::unique_ptr<Tokenizer>> finish_bpe(BpeSpec spec, const ConfigFiles& c
   settings.description = std::move(description);
   return make_bpe_tokenizer(std::move(spec), std::move(settings));
 }
+
+Result<std::unique_ptr<Tokenizer>> finish_spm(const std::string& file, const std::string& bytes, const ConfigFiles& config,
+                                              const KindDefaults& kind, std::string description) {
+  auto parsed = parse_spm_model(bytes);
+  if (!parsed.ok()) {
+    return Status(parsed.code(), file + ": " + parsed.status().message(), file);
+  }
+  SpmModel model = std::move(parsed).value();
+  std::vector<AddedToken> added;
+  QUIRE_RETURN_IF_ERROR(merge_added(config, /*replaceable=*/false, added));
+  const auto piece = [&model](std::size_t id) {
+    const SpmPieceType type = model.pieces[id].type;
+    const bool renameable = type == SpmPieceType::kControl || type == SpmPieceType::kUserDefined || type == SpmPieceType::kUnused;
+    return renameable ? std::string() : model.pieces[id].text;
+  };
+  QUIRE_RETURN_IF_ERROR(check_added(file, added, model.pieces.size(), piece));
+  for (const AddedToken& token : added) {  // some models rename the reserved pieces
+    const auto id = static_cast<std::size_t>(token.id);
+    if (id < model.pieces.size() && piece(id).empty()) model.pieces[id].text = token.text;
+  }
+  const auto text = [&model](std::size_t id) { return model.pieces[id].text; };
+  QUIRE_ASSIGN_OR_RETURN(TokenizerSettings settings, settle(config, kind, added, model.pieces.size(), text));
+  settings.description = std::move(description);
+  return make_spm_tokenizer(file, bytes, std::move(model), std::move(added), std::move(settings));
+}
+
+namespace {
 
 /// tokenizer.model as Llama-3 ships it.
 Result<std::unique_ptr<Tokenizer>> load_llama3_ranks(const std::string& text, const ConfigFiles& config) {
@@ -239,33 +262,12 @@ Result<std::unique_ptr<Tokenizer>> load_tokenizer_json(const std::string& text, 
 }
 
 Result<std::unique_ptr<Tokenizer>> load_sentencepiece(const TokenizerFiles& files, const ConfigFiles& config) {
-  const std::string file = "tokenizer.model";
-  auto parsed = parse_spm_model(*files.tokenizer_model);
-  if (!parsed.ok()) {
-    return Status(parsed.code(), file + ": " + parsed.status().message(), file);
-  }
-  SpmModel model = std::move(parsed).value();
-  std::vector<AddedToken> added;
-  QUIRE_RETURN_IF_ERROR(merge_added(config, /*replaceable=*/false, added));
-  const auto piece = [&model](std::size_t id) {
-    const SpmPieceType type = model.pieces[id].type;
-    const bool renameable = type == SpmPieceType::kControl || type == SpmPieceType::kUserDefined || type == SpmPieceType::kUnused;
-    return renameable ? std::string() : model.pieces[id].text;
-  };
-  QUIRE_RETURN_IF_ERROR(check_added(file, added, model.pieces.size(), piece));
-  for (const AddedToken& token : added) {  // some models rename the reserved pieces
-    const auto id = static_cast<std::size_t>(token.id);
-    if (id < model.pieces.size() && piece(id).empty()) model.pieces[id].text = token.text;
-  }
   KindDefaults kind{.bos = "<s>", .eos = {"</s>"}, .add_bos = true, .space_after_special = !(config.legacy == false)};
   if (files.tokenizer_json) {
     QUIRE_ASSIGN_OR_RETURN(const std::optional<bool> scheme, space_scheme_of_tokenizer_json(*files.tokenizer_json));
     kind.space_after_special = scheme.value_or(kind.space_after_special);
   }
-  const auto text = [&model](std::size_t id) { return model.pieces[id].text; };
-  QUIRE_ASSIGN_OR_RETURN(TokenizerSettings settings, settle(config, kind, added, model.pieces.size(), text));
-  settings.description = "sentencepiece (tokenizer.model)";
-  return make_spm_tokenizer(file, *files.tokenizer_model, std::move(model), std::move(added), std::move(settings));
+  return finish_spm("tokenizer.model", *files.tokenizer_model, config, kind, "sentencepiece (tokenizer.model)");
 }
 
 Result<std::unique_ptr<Tokenizer>> pick(const TokenizerFiles& files, const ConfigFiles& config) {
@@ -334,6 +336,13 @@ Result<std::unique_ptr<Tokenizer>> make_tokenizer(const TokenizerFiles& files) {
 }
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& model_dir) {
+  QUIRE_ASSIGN_OR_RETURN(const std::optional<std::filesystem::path> gguf, find_gguf(model_dir));
+  if (gguf) {
+    QUIRE_ASSIGN_OR_RETURN(const std::shared_ptr<const GgufFile> file, GgufFile::open(*gguf));
+    auto tokenizer = tokenizer_internal::make_gguf_tokenizer(file->metadata());
+    if (!tokenizer.ok()) return tokenizer.status().with_context(file->path());
+    return tokenizer;
+  }
   QUIRE_ASSIGN_OR_RETURN(const TokenizerFiles files, read_tokenizer_files(model_dir));
   return make_tokenizer(files);
 }

@@ -1,5 +1,7 @@
 #include "engine/tokenizer/vocab_files.h"
 
+#include <algorithm>
+#include <array>
 #include <boost/json.hpp>
 #include <charconv>
 #include <unordered_map>
@@ -344,6 +346,17 @@ void read_post_processor(const json::object& root, TokenizerJson& out) {
   }
 }
 
+/// The unknown token matters (and changes the digest) only where a byte has no token.
+void set_unknown(const json::object& model, const RawIds& raw, BpeSpec& spec) {
+  std::array<bool, 256> found{};
+  for (const std::string& piece : spec.pieces) {
+    if (piece.size() == 1) found[static_cast<unsigned char>(piece[0])] = true;
+  }
+  const auto unknown = raw.find(string_at(model, "unk_token").value_or(""));
+  const bool complete = std::all_of(found.begin(), found.end(), [](bool b) { return b; });
+  if (!complete && unknown != raw.end()) spec.unknown_id = unknown->second;
+}
+
 }  // namespace
 
 Result<TokenizerJson> parse_tokenizer_json(std::string_view text) {
@@ -374,6 +387,7 @@ Result<TokenizerJson> parse_tokenizer_json(std::string_view text) {
   QUIRE_RETURN_IF_ERROR(read_vocabulary(kJsonFile, *vocab, pipeline.byte_level, spec, raw));
   QUIRE_RETURN_IF_ERROR(read_merges(*merges, raw, spec));
   QUIRE_RETURN_IF_ERROR(read_added(root, spec));
+  if (pipeline.byte_level) set_unknown(*model, raw, spec);
   spec.patterns = std::move(pipeline.patterns);
   spec.nfc = pipeline.nfc;
   spec.whole_words = bool_at(*model, "ignore_merges").value_or(false);
