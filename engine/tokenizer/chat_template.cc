@@ -354,11 +354,16 @@ std::string_view prompt_family_name(PromptFamily family) {
 Status PromptFormat::Impl::read_templates(const tokenizer_internal::DetectedPrompt& found, const PromptOptions& options) {
   if (found.chat_template.empty()) return {};
   tokenizer_internal::TemplateContext context{.special_tokens = found.special_tokens,
+                                              .additional_special_tokens = found.additional_special_tokens,
                                               .enable_thinking = options.enable_thinking};
-  const bool named = std::any_of(found.special_tokens.begin(), found.special_tokens.end(),
-                                 [](const auto& token) { return token.first == "bos_token"; });
-  if (!named && !found.without_bos && bos) context.special_tokens.emplace_back("bos_token", tokenizer->token_bytes(*bos));
-  if (!found.eos_token && eos) context.special_tokens.emplace_back("eos_token", tokenizer->token_bytes(*eos));
+  // A token a model lacks is an empty text: templates add it to others without asking.
+  const auto add = [&](const char* name, const std::optional<std::int32_t>& id) {
+    const bool named = std::any_of(found.special_tokens.begin(), found.special_tokens.end(),
+                                   [&](const auto& token) { return token.first == name; });
+    if (!named) context.special_tokens.emplace_back(name, id ? tokenizer->token_bytes(*id) : std::string_view());
+  };
+  add("bos_token", found.without_bos ? std::nullopt : bos);
+  add("eos_token", eos);
   auto made = TemplatePrompt::make(found.chat_template, context);
   if (!made.ok()) {
     return Status::invalid(found.file, found.file + ": " + made.status().message() +
@@ -474,6 +479,7 @@ Result<PromptFormat> PromptFormat::parse(std::string_view tokenizer_config, std:
       hash.add(name);
       hash.add(text);
     }
+    for (const std::string& text : found.additional_special_tokens) hash.add(text);
     hash.add(static_cast<std::uint64_t>(options.enable_thinking | impl->cuts << 1));
   }
   const auto prefix = format.prefix();

@@ -294,6 +294,12 @@ Result<DetectedPrompt> detect_prompt(std::string_view tokenizer_config, std::str
   if (!tokenizer_config.empty()) {
     QUIRE_ASSIGN_OR_RETURN(config, parse_json_object("tokenizer_config.json", tokenizer_config));
   }
+  if (const json::array* more = array_at(config, "additional_special_tokens")) {
+    for (const json::value& item : *more) {
+      if (item.is_string()) found.additional_special_tokens.emplace_back(item.get_string());
+      if (item.is_object()) found.additional_special_tokens.push_back(string_at(item.get_object(), "content").value_or(""));
+    }
+  }
   if (const json::value* bos = config.if_contains("bos_token")) found.without_bos = bos->is_null();
   QUIRE_RETURN_IF_ERROR(detect(config, chat_template_file, options, found));
   for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"}) {

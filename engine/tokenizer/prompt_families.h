@@ -68,6 +68,7 @@ struct DetectedPrompt {
   std::optional<std::string> eos_token;
   /// bos_token, eos_token and the like as tokenizer_config.json spells them.
   std::vector<std::pair<std::string, std::string>> special_tokens;
+  std::vector<std::string> additional_special_tokens;
   bool without_bos = false;  ///< it says that there is no bos_token; else the vocabulary's stands in for one it leaves out
 };
 

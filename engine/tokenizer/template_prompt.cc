@@ -80,18 +80,14 @@ Status TemplatePrompt::probe() {
   const TemplateTurn user = turn("user", "Who?", kAskedMark);
   Status refused;
   bool shown = false;
-  for (const bool parts : {false, true}) {
-    parts_ = parts;
-    auto text = render_turns(std::span(&user, 1), true, {});
-    if (!text.ok()) {
-      if (!parts) refused = text.status();
-      continue;
-    }
-    shown = find_mark(*text, kAskedMark).pieces > 0;
-    if (shown) break;
+  for (int attempt = 0; attempt < 4 && !shown; ++attempt) {
+    parts_ = (attempt & 1) != 0;
+    empty_tools_ = (attempt & 2) != 0;
+    const auto text = render_turns(std::span(&user, 1), true, {});
+    if (!text.ok() && attempt == 0) refused = text.status();
+    shown = text.ok() && find_mark(*text, kAskedMark).pieces > 0;
   }
   if (!shown) {
-    parts_ = false;
     if (!refused.ok()) return refused;
     return Status::invalid("", "the chat template does not show what the user says");
   }
@@ -153,7 +149,7 @@ Result<jinja::Text> TemplatePrompt::render_turns(std::span<const TemplateTurn> t
     messages.emplace_back(std::move(dict));
   }
   JinjaTemplate::Inputs inputs;
-  inputs.emplace_back("tools", jinja::None{});
+  inputs.emplace_back("tools", empty_tools_ ? jinja::Value::list({}) : jinja::Value(jinja::None{}));
   if (!tools.empty()) {
     QUIRE_ASSIGN_OR_RETURN(inputs.back().second, jinja_value_of_json(tools, kContentMark, "tools"));
     if (inputs.back().second.as_list() == nullptr) {
@@ -164,6 +160,11 @@ Result<jinja::Text> TemplatePrompt::render_turns(std::span<const TemplateTurn> t
   inputs.emplace_back("documents", jinja::None{});
   inputs.emplace_back("add_generation_prompt", add_generation_prompt);
   inputs.emplace_back("enable_thinking", context_.enable_thinking);
+  std::vector<jinja::Value> additional;
+  for (const std::string& text : context_.additional_special_tokens) additional.push_back(text_value(text));
+  if (!additional.empty()) {
+    inputs.emplace_back("additional_special_tokens", jinja::Value::list(std::move(additional)));
+  }
   for (const auto& [name, text] : context_.special_tokens) {
     inputs.emplace_back(name, text_value(text));
   }

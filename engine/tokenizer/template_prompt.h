@@ -17,8 +17,9 @@ namespace quire::tokenizer_internal {
 
 /// What a template sees beside the conversation.
 struct TemplateContext {
-  /// bos_token, eos_token and their like, by name. Those a model lacks are undefined.
+  /// bos_token, eos_token and their like, by name. Names not given are undefined.
   std::vector<std::pair<std::string, std::string>> special_tokens;
+  std::vector<std::string> additional_special_tokens;
   bool enable_thinking = false;
 };
 
@@ -70,6 +71,7 @@ class TemplatePrompt {
   JinjaTemplate template_;
   TemplateContext context_;
   bool parts_ = false;  ///< contents are given as [{"type": "text", "text": ...}]
+  bool empty_tools_ = false;  ///< "no tools" is an empty list instead of none
   bool shows_system_ = false, shows_tools_ = false;
   std::string after_answer_;
 };
