@@ -396,7 +396,7 @@ Result<std::unique_ptr<Engine>> create_engine_on(std::shared_ptr<Compute> comput
   // Small files first: a wrong tokenizer is found before gigabytes are read.
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, load_tokenizer(options.model_path));
   const std::shared_ptr<const Tokenizer> shared(std::move(tokenizer));
-  QUIRE_ASSIGN_OR_RETURN(PromptFormat format, PromptFormat::load(options.model_path, shared));
+  QUIRE_ASSIGN_OR_RETURN(PromptFormat format, PromptFormat::load(options.model_path, shared, {.format = options.prompt_format}));
   QUIRE_RETURN_IF_ERROR(check_tokenizer(config, *shared, format));
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, load_model(options.model_path, model_options, std::move(compute)));
   return create_engine_from_parts({std::move(model), shared, std::move(format), nullptr, nullptr}, options, store);

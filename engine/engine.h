@@ -31,6 +31,7 @@ namespace quire {
 struct EngineOptions {
   std::string model_path;
   std::string model_name = "default";
+  std::string prompt_format = "auto"; ///< PromptOptions::format
   std::string weights = "auto";       ///< auto, f32, bf16, int8, w8a8, w4
   std::string kv_dtype = "f16";       ///< f16, bf16, f32
   std::int64_t max_model_len = 0;     ///< 0: the model's own window

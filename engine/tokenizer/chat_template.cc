@@ -7,11 +7,14 @@
 #include "engine/tokenizer/gguf_vocab.h"
 #include "engine/tokenizer/prompt_families.h"
 #include "engine/tokenizer/sha256.h"
+#include "engine/tokenizer/template_prompt.h"
+#include "kernels/base/log.h"
 
 namespace quire {
 
 using tokenizer_internal::PromptSyntax;
 using tokenizer_internal::SystemPlace;
+using tokenizer_internal::TemplatePrompt;
 using tokenizer_internal::Thinking;
 
 struct PromptFormat::Impl {
@@ -25,6 +28,14 @@ struct PromptFormat::Impl {
   std::optional<std::int32_t> bos, eos;
   std::vector<std::int32_t> stop_ids;
   std::array<std::uint8_t, 32> digest{};
+  std::optional<TemplatePrompt> own;        ///< the model's own template, if it decides
+  std::optional<TemplatePrompt> own_tools;  ///< another of its templates, for conversations with tools
+  bool cuts = false;                        ///< kTemplate: the place of documents within the user's turn is known
+
+  bool rendered() const { return syntax.family == PromptFamily::kTemplate; }
+  Status read_templates(const tokenizer_internal::DetectedPrompt& found, const PromptOptions& options);
+  void find_cuts();
+  void add_stop_ids();
 };
 
 namespace {
@@ -99,6 +110,26 @@ class Renderer {
 
   void content(std::string_view text) { pending_ += text; }
 
+  /// What a template rendered: only its own bytes can be control tokens.
+  void marked(const jinja::Text& text) {
+    for (std::size_t at = 0; at < text.size();) {
+      const bool own = text.mark_at(at) == jinja::kTemplateMark;
+      std::size_t end = at + 1;
+      while (end < text.size() && (text.mark_at(end) == jinja::kTemplateMark) == own) ++end;
+      const std::string_view part = std::string_view(text.bytes).substr(at, end - at);
+      std::size_t done = 0;
+      if (own) {
+        for (const ControlSpan& c : tokenizer_.find_controls(part)) {
+          content(part.substr(done, c.begin - done));
+          control(c.id);
+          done = c.end;
+        }
+      }
+      content(part.substr(done));
+      at = end;
+    }
+  }
+
   /// The text the spans speak of. Once.
   void document(std::string_view text) {
     text_begin_ = pending_.size();
@@ -155,6 +186,29 @@ void begin(const Impl& impl, Renderer& out) {
   if (!impl.syntax.template_has_bos) out.start(Start::kText);
 }
 
+/// The same where the text comes from a template, which may spell BOS itself.
+template <class Impl>
+void begin_rendered(const Impl& impl, const jinja::Text& text, Renderer& out) {
+  out.start(Start::kText);
+  if (!impl.bos || !impl.tokenizer->add_bos()) return;
+  std::size_t own = 0;
+  while (own < text.size() && text.mark_at(own) == jinja::kTemplateMark) ++own;
+  const auto controls = impl.tokenizer->find_controls(std::string_view(text.bytes).substr(0, own));
+  if (!controls.empty() && controls.front().begin == 0 && controls.front().id == *impl.bos) return;
+  out.control(*impl.bos);
+  out.start(Start::kText);
+}
+
+template <class Impl>
+std::vector<std::int32_t> whole_ids(const Impl& impl, const jinja::Text& text) {
+  std::vector<std::int32_t> ids;
+  Renderer out(impl, ids, nullptr);
+  begin_rendered(impl, text, out);
+  out.marked(text);
+  out.flush();
+  return ids;
+}
+
 void put_system(const PromptSyntax& s, std::string_view system, Renderer& out) {
   out.markup(s.system_open);
   out.content(trimmed(system, s.trim_system));
@@ -201,6 +255,38 @@ std::string one_line(std::string_view title) {
   return line;
 }
 
+/// What only a template can render.
+bool needs_template(std::span<const ChatMessage> messages) {
+  return std::any_of(messages.begin(), messages.end(), [](const ChatMessage& m) {
+    return m.role == "tool" || m.role == "developer" || !m.tool_calls.empty() || !m.reasoning_content.empty();
+  });
+}
+
+/// Conversations that show in what a family and a template may differ, and whether each opens an answer.
+struct Probe {
+  std::vector<ChatMessage> messages;
+  bool generation = true;
+};
+const std::vector<Probe>& probes() {
+  static const std::vector<Probe> kProbes = [] {
+    const ChatMessage hi{"user", "Hi there"}, hello{"assistant", "Hello."}, bye{"user", "Bye!"}, system{"system", "Be kind."};
+    const ChatMessage thought{"assistant", "<think>\nA greeting.\n</think>\n\nHello."};
+    return std::vector<Probe>{{{hi}},
+                              {{hi}, false},
+                              {{system, hi}},
+                              {{system, hi}, false},
+                              {{hi, hello, bye}},
+                              {{system, hi, hello, bye}},
+                              {{hi, hello}, false},
+                              {{hi, hello, bye, hello}, false},
+                              {{{"user", "  \n two\n\n lines \n"}, {"assistant", " ok \n"}, {"user", "\ttab"}}},
+                              {{{"system", " \n odd \n"}, {"user", " x "}}},
+                              {{hi, thought, bye}},
+                              {{hi, thought}, false}};
+  }();
+  return kProbes;
+}
+
 Status resolve_controls(const PromptSyntax& syntax, const Tokenizer& tokenizer, auto& controls) {
   for (const std::string& text : syntax.controls) {
     const auto id = tokenizer.token_id(text);
@@ -215,6 +301,26 @@ Status resolve_controls(const PromptSyntax& syntax, const Tokenizer& tokenizer, 
     if (const auto id = tokenizer.token_id(text)) controls.push_back({text, *id});
   }
   std::stable_sort(controls.begin(), controls.end(), [](const auto& a, const auto& b) { return a.text.size() > b.text.size(); });
+  return {};
+}
+
+/// Whether documents have one place in the user's turn: what stands before it depends on the system message alone, and what
+/// stands behind it does not depend on the system message.
+Status check_cuts(const TemplatePrompt& own, const PromptSyntax& s) {
+  const std::vector<ChatMessage> one = {{"user", "Why?"}}, other = {{"user", "When was that?"}},
+                                 turns = {{"user", "Why?"}, {"assistant", "So."}, {"user", "When was that?"}};
+  const auto cut = [&](std::optional<std::string_view> system, const std::vector<ChatMessage>& messages) {
+    return own.cut(system, s.intro, s.question_open, messages);
+  };
+  QUIRE_ASSIGN_OR_RETURN(const auto first, cut(std::nullopt, one));
+  QUIRE_ASSIGN_OR_RETURN(const auto second, cut(std::nullopt, other));
+  QUIRE_ASSIGN_OR_RETURN(const auto later, cut(std::nullopt, turns));
+  if (first.before.bytes != second.before.bytes || first.before.bytes != later.before.bytes)
+    return Status::invalid("", "what stands before the user's text depends on what follows");
+  if (!own.shows_system()) return {};
+  QUIRE_ASSIGN_OR_RETURN(const auto kind, cut("Be kind.", one));
+  if (kind.after.bytes != first.after.bytes)
+    return Status::invalid("", "what stands behind the user's text depends on the system message");
   return {};
 }
 
@@ -240,8 +346,67 @@ std::string_view prompt_family_name(PromptFamily family) {
       return "zephyr";
     case PromptFamily::kDeepSeekR1:
       return "deepseek-r1";
+    case PromptFamily::kTemplate:
+      return "template";
   }
   return "unknown";
+}
+
+Status PromptFormat::Impl::read_templates(const tokenizer_internal::DetectedPrompt& found, const PromptOptions& options) {
+  if (found.chat_template.empty()) return {};
+  tokenizer_internal::TemplateContext context{.special_tokens = found.special_tokens,
+                                              .additional_special_tokens = found.additional_special_tokens,
+                                              .enable_thinking = options.enable_thinking};
+  // A token a model lacks is an empty text: templates add it to others without asking.
+  const auto add = [&](const char* name, const std::optional<std::int32_t>& id) {
+    const bool named = std::any_of(found.special_tokens.begin(), found.special_tokens.end(),
+                                   [&](const auto& token) { return token.first == name; });
+    if (!named) context.special_tokens.emplace_back(name, id ? tokenizer->token_bytes(*id) : std::string_view());
+  };
+  add("bos_token", found.without_bos ? std::nullopt : bos);
+  add("eos_token", eos);
+  auto made = TemplatePrompt::make(found.chat_template, context);
+  if (!made.ok()) {
+    return Status::invalid(found.file, found.file + ": " + made.status().message() +
+                                           "; set model.prompt_format to one of: " +
+                                           std::string(tokenizer_internal::prompt_format_names()));
+  }
+  own = std::move(*made);
+  if (found.tool_template.empty()) return {};
+  auto with_tools = TemplatePrompt::make(found.tool_template, std::move(context));
+  if (with_tools.ok()) {
+    own_tools = std::move(*with_tools);
+  } else {
+    log_warning("the chat template for tools cannot be used", {{"reason", with_tools.status().message()}});
+  }
+  return {};
+}
+
+void PromptFormat::Impl::find_cuts() {
+  syntax = tokenizer_internal::template_syntax(/*documents_in_turn=*/true);
+  const Status known = check_cuts(*own, syntax);
+  cuts = known.ok();
+  if (cuts) return;
+  syntax = tokenizer_internal::template_syntax(/*documents_in_turn=*/false);
+  log_warning(
+      "documents get plain markup without turns: their place in the model's chat template cannot be told; "
+      "set model.prompt_format to a family that fits the model",
+      {{"reason", known.message()}});
+}
+
+void PromptFormat::Impl::add_stop_ids() {
+  for (const std::string& text : syntax.end_of_turn) {
+    if (const auto id = tokenizer->token_id(text)) stop_ids.push_back(*id);
+  }
+  if (rendered()) {
+    const std::string& after = own->after_answer();
+    const auto spelled = tokenizer->find_controls(after);
+    if (!spelled.empty() && trimmed(std::string_view(after).substr(0, spelled.front().begin)).empty()) {
+      stop_ids.push_back(spelled.front().id);
+    }
+  }
+  std::sort(stop_ids.begin(), stop_ids.end());
+  stop_ids.erase(std::unique(stop_ids.begin(), stop_ids.end()), stop_ids.end());
 }
 
 PromptFormat::PromptFormat(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
@@ -250,6 +415,15 @@ PromptFormat& PromptFormat::operator=(PromptFormat&&) noexcept = default;
 PromptFormat::PromptFormat(const PromptFormat&) = default;
 PromptFormat& PromptFormat::operator=(const PromptFormat&) = default;
 PromptFormat::~PromptFormat() = default;
+
+bool PromptFormat::same_prompts(const PromptFormat& native, const TemplatePrompt& own) {
+  return std::all_of(probes().begin(), probes().end(), [&](const Probe& probe) {
+    const auto ids = native.chat(probe.messages, probe.generation);
+    const auto text = own.render(probe.messages, probe.generation);
+    if (!ids.ok() || !text.ok()) return ids.ok() == text.ok();
+    return *ids == whole_ids(*native.impl_, *text);
+  });
+}
 
 Result<PromptFormat> PromptFormat::load(const std::filesystem::path& model_dir, std::shared_ptr<const Tokenizer> tokenizer,
                                         const PromptOptions& options) {
@@ -267,29 +441,49 @@ Result<PromptFormat> PromptFormat::load(const std::filesystem::path& model_dir, 
 
 Result<PromptFormat> PromptFormat::parse(std::string_view tokenizer_config, std::string_view chat_template_file,
                                          std::shared_ptr<const Tokenizer> tokenizer, const PromptOptions& options) {
+  QUIRE_ASSIGN_OR_RETURN(auto found, tokenizer_internal::detect_prompt(tokenizer_config, chat_template_file, options));
   auto impl = std::make_shared<Impl>();
-  QUIRE_ASSIGN_OR_RETURN(impl->syntax, tokenizer_internal::detect_syntax(tokenizer_config, chat_template_file, options));
-  const PromptSyntax& syntax = impl->syntax;
-  QUIRE_RETURN_IF_ERROR(resolve_controls(syntax, *tokenizer, impl->controls));
   impl->bos = tokenizer->bos_id();
   impl->stop_ids = tokenizer->eos_ids();
-  if (syntax.eos_token) impl->eos = tokenizer->token_id(*syntax.eos_token);
+  if (found.eos_token) impl->eos = tokenizer->token_id(*found.eos_token);
   if (!impl->eos && !impl->stop_ids.empty()) impl->eos = impl->stop_ids.front();
-  for (const std::string& text : syntax.end_of_turn) {
-    if (const auto id = tokenizer->token_id(text)) impl->stop_ids.push_back(*id);
-  }
-  std::sort(impl->stop_ids.begin(), impl->stop_ids.end());
-  impl->stop_ids.erase(std::unique(impl->stop_ids.begin(), impl->stop_ids.end()), impl->stop_ids.end());
   impl->tokenizer = std::move(tokenizer);
+  QUIRE_RETURN_IF_ERROR(impl->read_templates(found, options));
+  bool native = found.syntax.has_value();
+  if (native) {
+    impl->syntax = *found.syntax;
+    const Status resolved = resolve_controls(impl->syntax, *impl->tokenizer, impl->controls);
+    if (!resolved.ok() && !impl->own) return resolved;
+    native = resolved.ok() && (!impl->own || same_prompts(PromptFormat(impl), *impl->own));
+    if (!native) {
+      log_info("the chat template is rendered itself: it differs from the family it looks like",
+               {{"family", std::string(prompt_family_name(impl->syntax.family))}});
+    }
+  }
+  if (!native) {
+    impl->controls.clear();
+    impl->find_cuts();
+  }
+  impl->add_stop_ids();
   const PromptFormat format{impl};
   tokenizer_internal::Sha256 hash;
-  hash.add("prompt-format-1");
+  const PromptSyntax& syntax = impl->syntax;
+  hash.add(impl->rendered() ? "prompt-format-template-1" : "prompt-format-1");
   for (const std::string* part : {&syntax.system_open, &syntax.system_close, &syntax.user_open, &syntax.intro,
                                   &syntax.document_open, &syntax.title_close, &syntax.untitled_open, &syntax.document_close}) {
     hash.add(*part);
   }
   hash.add(static_cast<std::uint64_t>(syntax.titles));
   hash.add(static_cast<std::uint64_t>(syntax.title_once));
+  if (impl->rendered()) {
+    hash.add(found.chat_template);
+    for (const auto& [name, text] : found.special_tokens) {
+      hash.add(name);
+      hash.add(text);
+    }
+    for (const std::string& text : found.additional_special_tokens) hash.add(text);
+    hash.add(static_cast<std::uint64_t>(options.enable_thinking | impl->cuts << 1));
+  }
   const auto prefix = format.prefix();
   if (!prefix.ok()) return prefix.status();
   for (const std::int32_t id : *prefix) hash.add(static_cast<std::uint64_t>(id));
@@ -299,6 +493,14 @@ Result<PromptFormat> PromptFormat::parse(std::string_view tokenizer_config, std:
 
 Result<std::vector<std::int32_t>> PromptFormat::prefix(std::optional<std::string_view> system) const {
   const PromptSyntax& s = impl_->syntax;
+  if (impl_->cuts) {
+    const ChatMessage any{"user", "?"};
+    auto cut = impl_->own->cut(system, s.intro, s.question_open, std::span(&any, 1));
+    if (!cut.ok()) return cut.status().with_field(system ? "system" : "messages");
+    if (system && !impl_->own->shows_system())
+      return Status::invalid("system", "this model's chat template has no place for a system message");
+    return whole_ids(*impl_, cut->before);
+  }
   if (system && s.system_place == SystemPlace::kNowhere) {
     return Status::invalid("system",
                            "this model (prompt format " + std::string(prompt_family_name(s.family)) + ") has no system message");
@@ -345,6 +547,12 @@ Result<std::vector<std::int32_t>> PromptFormat::suffix(std::span<const ChatMessa
   if (messages.back().role != "user") return role_error(messages.size() - 1, "the last message must be the user's");
   std::vector<std::int32_t> ids;
   Renderer out(*impl_, ids, nullptr);
+  if (impl_->cuts) {
+    QUIRE_ASSIGN_OR_RETURN(const auto cut, impl_->own->cut(std::nullopt, s.intro, s.question_open, messages));
+    out.marked(cut.after);
+    out.flush();
+    return ids;
+  }
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& m = messages[i];
     if (m.role == "assistant") {
@@ -368,9 +576,23 @@ Result<std::vector<std::int32_t>> PromptFormat::suffix(std::span<const ChatMessa
   return ids;
 }
 
-Result<std::vector<std::int32_t>> PromptFormat::chat(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
+Result<std::vector<std::int32_t>> PromptFormat::chat(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                                                     std::string_view tools) const {
   const PromptSyntax& s = impl_->syntax;
   if (messages.empty()) return Status::invalid("messages", "at least one message is needed");
+  const bool more = !tools.empty() || (impl_->own && needs_template(messages));
+  if (more && !impl_->own) {
+    return Status::invalid("tools", "the prompt format " + std::string(prompt_family_name(s.family)) +
+                                        " has no tools; only a model's own chat template does (model.prompt_format = auto)");
+  }
+  if (more || impl_->rendered()) {
+    const bool other = impl_->own_tools && more;
+    const TemplatePrompt& own = other ? *impl_->own_tools : *impl_->own;
+    QUIRE_ASSIGN_OR_RETURN(const jinja::Text text, own.render(messages, add_generation_prompt, tools));
+    if (messages[0].role == "system" && !own.shows_system() && !messages[0].content.empty())
+      return role_error(0, "this model's chat template has no place for a system message");
+    return whole_ids(*impl_, text);
+  }
   std::optional<std::string_view> system;
   if (messages[0].role == "system") system = messages[0].content;
   const std::size_t first = system ? 1 : 0;
@@ -412,7 +634,12 @@ Result<std::vector<std::int32_t>> PromptFormat::chat(std::span<const ChatMessage
 
 const std::vector<std::string>& PromptFormat::stop_strings() const { return impl_->syntax.stop_strings; }
 const std::vector<std::int32_t>& PromptFormat::stop_ids() const { return impl_->stop_ids; }
-bool PromptFormat::supports_system() const { return impl_->syntax.system_place != SystemPlace::kNowhere; }
+bool PromptFormat::supports_system() const {
+  return impl_->rendered() ? impl_->own->shows_system() : impl_->syntax.system_place != SystemPlace::kNowhere;
+}
+bool PromptFormat::supports_tools() const {
+  return (impl_->own && impl_->own->shows_tools()) || (impl_->own_tools && impl_->own_tools->shows_tools());
+}
 PromptFamily PromptFormat::family() const { return impl_->syntax.family; }
 const std::array<std::uint8_t, 32>& PromptFormat::digest() const { return impl_->digest; }
 

@@ -8,7 +8,7 @@ namespace quire::tokenizer_internal {
 namespace {
 
 constexpr std::string_view kFormats =
-    "auto, plain, quire, llama2, llama3, llama3.1, mistral, mistral-v0.3, chatml, qwen2, qwen2.5, qwen3, zephyr, deepseek-r1";
+    "auto, template, plain, quire, llama2, llama3, llama3.1, mistral, mistral-v0.3, chatml, qwen2, qwen2.5, qwen3, zephyr, deepseek-r1";
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
@@ -224,19 +224,20 @@ Result<PromptSyntax> named(const std::string& name, const json::object& config, 
   return Status::invalid("model.prompt_format", "unknown prompt format '" + name + "'; one of: " + std::string(kFormats));
 }
 
-/// tokenizer_config.json's template: a string, or a list of named ones of which "default" counts.
-std::string template_of(const json::object& config) {
-  if (auto text = string_at(config, "chat_template")) return *text;
+/// tokenizer_config.json's template: a string, which is "default", or a list of named ones.
+std::string template_of(const json::object& config, std::string_view wanted) {
+  if (auto text = string_at(config, "chat_template")) return wanted == "default" ? *text : std::string();
   const json::array* list = array_at(config, "chat_template");
   if (list == nullptr) return {};
   for (const json::value& item : *list) {
     const json::object* entry = item.if_object();
-    if (entry != nullptr && string_at(*entry, "name") == "default") return string_at(*entry, "template").value_or("");
+    if (entry != nullptr && string_at(*entry, "name") == wanted) return string_at(*entry, "template").value_or("");
   }
   return {};
 }
 
-Result<PromptSyntax> recognised(std::string_view t, const std::string& file, const PromptOptions& options) {
+/// The family a template looks like. Only a guess: whether it is true is for the template to say.
+std::optional<PromptSyntax> resembled(std::string_view t, const PromptOptions& options) {
   if (has(t, "<|im_start|>"))
     return has(t, "reasoning_content") || has(t, "enable_thinking") ? qwen3(options.enable_thinking) : chatml_of(t);
   if (has(t, "<|start_header_id|>")) return llama3(has(t, "Cutting Knowledge Date"));
@@ -244,32 +245,70 @@ Result<PromptSyntax> recognised(std::string_view t, const std::string& file, con
   if (has(t, "<<SYS>>")) return llama2();
   if (has(t, "[INST]")) return has(t, " [/INST]") ? mistral(t) : mistral_v3(t);
   if (has(t, "<|user|>") && has(t, "<|assistant|>") && has(t, "eos_token")) return zephyr();
-  return Status::invalid(file,
-                         file + ": its chat template belongs to no family this build knows; set model.prompt_format to one of: " +
-                             std::string(kFormats.substr(6)));
+  return std::nullopt;
 }
 
-Result<PromptSyntax> detect(const json::object& config, std::string_view chat_template_file, const PromptOptions& options) {
-  if (options.format != "auto") return named(options.format, config, options);
-  if (config.contains("quire_prompt")) return quire_syntax(config);
-  if (!chat_template_file.empty()) return recognised(chat_template_file, "chat_template.jinja", options);
-  const std::string chat_template = template_of(config);
-  if (chat_template.empty()) return plain();
-  return recognised(chat_template, "tokenizer_config.json", options);
+/// Fills the family, the template and where it stands.
+Status detect(const json::object& config, std::string_view chat_template_file, const PromptOptions& options,
+              DetectedPrompt& found) {
+  if (options.format != "auto" && options.format != "template") {
+    QUIRE_ASSIGN_OR_RETURN(found.syntax, named(options.format, config, options));
+    return {};
+  }
+  if (options.format == "auto" && config.contains("quire_prompt")) {
+    QUIRE_ASSIGN_OR_RETURN(found.syntax, quire_syntax(config));
+    return {};
+  }
+  found.file = chat_template_file.empty() ? "tokenizer_config.json" : "chat_template.jinja";
+  found.chat_template = chat_template_file.empty() ? template_of(config, "default") : std::string(chat_template_file);
+  if (chat_template_file.empty()) found.tool_template = template_of(config, "tool_use");
+  if (options.format == "template") {
+    if (!found.chat_template.empty()) return {};
+    return Status::invalid("model.prompt_format", "the model folder has no chat template, which the format template needs");
+  }
+  found.syntax = found.chat_template.empty() ? plain() : resembled(found.chat_template, options);
+  return {};
 }
 
 }  // namespace
 
-Result<PromptSyntax> detect_syntax(std::string_view tokenizer_config, std::string_view chat_template_file,
-                                   const PromptOptions& options) {
+std::string_view prompt_format_names() { return kFormats.substr(kFormats.find("plain")); }
+
+PromptSyntax template_syntax(bool documents_in_turn) {
+  PromptSyntax s;
+  if (documents_in_turn) {
+    documents_in_user_turn(s);
+  } else {
+    s = plain();
+    s.stop_strings.clear();
+  }
+  s.family = PromptFamily::kTemplate;
+  s.template_has_bos = false;
+  return s;
+}
+
+Result<DetectedPrompt> detect_prompt(std::string_view tokenizer_config, std::string_view chat_template_file,
+                                     const PromptOptions& options) {
+  DetectedPrompt found;
   json::object config;
   if (!tokenizer_config.empty()) {
     QUIRE_ASSIGN_OR_RETURN(config, parse_json_object("tokenizer_config.json", tokenizer_config));
   }
-  QUIRE_ASSIGN_OR_RETURN(PromptSyntax syntax, detect(config, chat_template_file, options));
-  const json::object* eos = object_at(config, "eos_token");
-  syntax.eos_token = eos != nullptr ? string_at(*eos, "content") : string_at(config, "eos_token");
-  return syntax;
+  if (const json::array* more = array_at(config, "additional_special_tokens")) {
+    for (const json::value& item : *more) {
+      if (item.is_string()) found.additional_special_tokens.emplace_back(item.get_string());
+      if (item.is_object()) found.additional_special_tokens.push_back(string_at(item.get_object(), "content").value_or(""));
+    }
+  }
+  if (const json::value* bos = config.if_contains("bos_token")) found.without_bos = bos->is_null();
+  QUIRE_RETURN_IF_ERROR(detect(config, chat_template_file, options, found));
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"}) {
+    const json::object* token = object_at(config, name);
+    const auto text = token != nullptr ? string_at(*token, "content") : string_at(config, name);
+    if (text) found.special_tokens.emplace_back(name, *text);
+    if (text && std::string_view(name) == "eos_token") found.eos_token = text;
+  }
+  return found;
 }
 
 }  // namespace quire::tokenizer_internal

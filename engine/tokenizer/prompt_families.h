@@ -53,8 +53,30 @@ struct PromptSyntax {
   bool title_once = false;                    ///< no title where the text begins with it
 };
 
+/// Documents within the user's turn, or in plain text without turns, of a model whose own template is rendered. The rest of the
+/// markup is the template's.
+PromptSyntax template_syntax(bool documents_in_turn);
+
+/// What a model folder says about its prompts.
+struct DetectedPrompt {
+  /// The native family. Empty where the template looks like none of them, or has to be rendered.
+  std::optional<PromptSyntax> syntax;
+  /// The model's own chat template, which decides; empty where there is none or the family was named.
+  std::string chat_template;
+  std::string tool_template;  ///< used instead where tools are given; empty: the same
+  std::string file;           ///< where the template stands
+  std::optional<std::string> eos_token;
+  /// bos_token, eos_token and the like as tokenizer_config.json spells them.
+  std::vector<std::pair<std::string, std::string>> special_tokens;
+  std::vector<std::string> additional_special_tokens;
+  bool without_bos = false;  ///< it says that there is no bos_token; else the vocabulary's stands in for one it leaves out
+};
+
+/// The names model.prompt_format takes, but for "auto" and "template".
+std::string_view prompt_format_names();
+
 /// `tokenizer_config` may be empty. Errors as PromptFormat::parse().
-Result<PromptSyntax> detect_syntax(std::string_view tokenizer_config, std::string_view chat_template_file,
-                                   const PromptOptions& options);
+Result<DetectedPrompt> detect_prompt(std::string_view tokenizer_config, std::string_view chat_template_file,
+                                     const PromptOptions& options);
 
 }  // namespace quire::tokenizer_internal

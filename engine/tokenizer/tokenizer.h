@@ -42,6 +42,12 @@ struct Encoding {
   std::vector<TokenSpan> spans;
 };
 
+/// A control token's spelling within a text, with the white space the token takes from its neighbours.
+struct ControlSpan {
+  std::size_t begin = 0, end = 0;
+  std::int32_t id = 0;
+};
+
 /// One model's vocabulary. Immutable: every method may be called from any thread.
 class Tokenizer {
  public:
@@ -53,6 +59,9 @@ class Tokenizer {
   /// The same ids, with where each came from. Texts of 4 GiB and more are cut there.
   virtual Encoding encode_with_offsets(std::string_view text, Special special = Special::kNone,
                                        Start start = Start::kText) const = 0;
+
+  /// Every control token that Special::kParse would find in `text`, in order. For prompts of which only a part may be parsed.
+  virtual std::vector<ControlSpan> find_controls(std::string_view) const { return {}; }
 
   /// Always valid UTF-8: broken sequences become U+FFFD. Unknown ids add nothing. Special tokens are dropped unless
   /// `keep_special`. To decode while ids arrive use StreamDecoder, which gives the same text.

@@ -56,6 +56,17 @@ Encoding TokenizerBase::encode_with_offsets(std::string_view text, Special speci
   return encoding;
 }
 
+std::vector<ControlSpan> TokenizerBase::find_controls(std::string_view text) const {
+  std::vector<ControlSpan> found;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto match = added_.find(text, at, /*parse_control=*/true);
+    if (!match) break;
+    if (is_special(match->id)) found.push_back({match->begin, match->end, match->id});
+    at = match->end;
+  }
+  return found;
+}
+
 void TokenizerBase::run(std::string_view text, Special special, Start start, EncodeSink& out) const {
   text = text.substr(0, std::numeric_limits<std::uint32_t>::max());
   bool space_first = start == Start::kText;

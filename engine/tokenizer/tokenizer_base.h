@@ -70,6 +70,7 @@ class TokenizerBase : public Tokenizer {
  public:
   std::vector<std::int32_t> encode(std::string_view text, Special special, Start start) const override;
   Encoding encode_with_offsets(std::string_view text, Special special, Start start) const override;
+  std::vector<ControlSpan> find_controls(std::string_view text) const override;
   std::string_view token_bytes(std::int32_t id) const override { return pieces_.bytes(id); }
   bool is_special(std::int32_t id) const override { return pieces_.special(id); }
   std::optional<std::int32_t> token_id(std::string_view piece) const override { return pieces_.find(piece); }

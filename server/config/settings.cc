@@ -30,7 +30,7 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(model, "max_model_len", max_model_len, 0, 1e7, "longest prompt and answer together, at most the model's own window; 0: that window"),
       QUIRE_SETTING(model, "kv_dtype", kv_dtype, 0, 0, "type of cached keys and values", "f16", "bf16", "f32"),
       QUIRE_SETTING(model, "weights", weights, 0, 0, "type of the weights in memory; auto: as stored in a GGUF file of blocks (w4), else bf16 where the CPU multiplies it, else f32", "auto", "f32", "bf16", "int8", "w8a8", "w4"),
-      QUIRE_SETTING(model, "prompt_format", prompt_format, 0, 0, "prompt family; auto: from the model folder"),
+      QUIRE_SETTING(model, "prompt_format", prompt_format, 0, 0, "auto: the model's own chat template; template: that, never a native family; or a family: plain, quire, llama2, llama3, llama3.1, mistral, mistral-v0.3, chatml, qwen2, qwen2.5, qwen3, zephyr, deepseek-r1"),
       QUIRE_SETTING(model, "threads", threads, 0, 1024, "threads of the engine; 0: all cores"),
       QUIRE_SETTING(model, "working_cache_bytes", working_cache_bytes, 0, kBig, "memory for running requests; 0: a quarter of what is free"),
       QUIRE_SETTING(model, "prefix_cache_bytes", prefix_cache_bytes, -1, kBig, "of that, for computed prompts kept for requests that begin alike; 0: none; -1: a quarter"),
