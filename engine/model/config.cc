@@ -7,6 +7,7 @@
 #include <optional>
 #include <system_error>
 
+#include "engine/model/four_bit_folder.h"
 #include "engine/model/gguf_model.h"
 #include "engine/model/json_fields.h"
 
@@ -74,15 +75,18 @@ void read_family(JsonFields& in, ModelConfig& c) {
                  (by_type ? "model type " + c.model_type : "architecture " + architecture) + " is not supported; " + kSupported);
 }
 
-void refuse_unsupported(JsonFields& in) {
+void refuse_unsupported(JsonFields& in, ModelConfig& c) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     if (in.find(key) && in.integer(key, 0, kMaxWidth, 0) > 0) {
       in.unsupported(key, "mixture-of-experts models are not supported");
     }
   }
-  if (in.find("quantization_config")) {
-    in.unsupported("quantization_config",
-                   "the folder holds quantised weights; use the original f32, f16 or bf16 weights (they can be quantised at load)");
+  if (const json::value* quantised = in.find("quantization_config")) {
+    if (!quantised->is_object()) return in.fail("quantization_config", "must be an object or null, not " + JsonFields::shown(*quantised));
+    JsonFields inner(quantised->get_object(), "quantization_config.");
+    read_four_bit_layout(inner);
+    in.adopt(inner.status());
+    c.quantised_weights = true;
   }
   if (const std::string act = in.text("hidden_act"); !act.empty() && act != "silu" && act != "swish") {
     in.unsupported("hidden_act", "activation " + act + " is not supported, only silu");
@@ -245,7 +249,7 @@ Result<ModelConfig> parse_config_object(const json::object& object) {
   ModelConfig c;
   JsonFields in(object, "");
   using Step = void (*)(JsonFields&, ModelConfig&);
-  constexpr Step kSteps[] = {[](JsonFields& r, ModelConfig&) { refuse_latents(r); }, read_family, [](JsonFields& r, ModelConfig&) { refuse_unsupported(r); },
+  constexpr Step kSteps[] = {[](JsonFields& r, ModelConfig&) { refuse_latents(r); }, read_family, refuse_unsupported,
                              read_shape,  read_switches, read_sliding_window, read_rope};
   for (Step step : kSteps) {
     step(in, c);

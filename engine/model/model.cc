@@ -4,6 +4,7 @@
 #include <string>
 
 #include "engine/model/gguf_model.h"
+#include "engine/model/four_bit_folder.h"
 #include "engine/model/llama_model.h"
 #include "engine/model/weights.h"
 
@@ -97,7 +98,9 @@ Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir, cons
   QUIRE_RETURN_IF_ERROR(check_options(config, options));
   QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute));
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<TensorFolder> folder, TensorFolder::open(dir));
-  const std::unique_ptr<WeightSource> source = file_weights(*folder, dir.string());
+  QUIRE_ASSIGN_OR_RETURN(const std::string json, read_json_file(dir / "config.json"));
+  QUIRE_ASSIGN_OR_RETURN(const std::optional<FourBitLayout> four_bits, four_bit_layout(json));
+  const std::unique_ptr<WeightSource> source = four_bits ? four_bit_weights(*folder, dir.string(), *four_bits) : file_weights(*folder, dir.string());
   QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights, read_llama_weights(config, options.weights, *source, *compute));
   if (weights.embedding_copy.empty()) weights.files = std::move(folder);
   return make_llama_model(std::move(config), options, std::move(weights), std::move(compute));
