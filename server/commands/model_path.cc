@@ -4,19 +4,30 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "engine/gguf/gguf.h"
+
 namespace quire {
 namespace fs = std::filesystem;
+namespace {
+
+/// A folder, or a GGUF file.
+Result<std::string> check_model(const std::string& path, const std::string& says) {
+  std::error_code ec;
+  const auto gguf = find_gguf(path);
+  if (!gguf.ok()) return gguf.status().with_context(says).with_field("model.path");
+  if (*gguf || fs::is_directory(path, ec)) return path;
+  const bool hub = path.find('/') == path.rfind('/') && path.find('/') != std::string::npos && path.front() != '/' && path.front() != '.';
+  return Status::not_found(says + ": no model folder or GGUF file at " + path +
+                           (hub ? "; nothing is fetched from a hub: if this is a name there, download the model and give the path of its folder or .gguf file" : ""))
+      .with_field("model.path");
+}
+
+}  // namespace
 
 Result<std::string> find_model_path(const std::string& asked) {
   std::error_code ec;
-  if (!asked.empty()) {
-    if (!fs::is_directory(asked, ec)) return Status::not_found("no model folder at " + asked).with_field("model.path");
-    return asked;
-  }
-  if (const char* dir = std::getenv("QUIRE_MODEL_DIR"); dir && *dir) {
-    if (!fs::is_directory(dir, ec)) return Status::not_found("QUIRE_MODEL_DIR names " + std::string(dir) + ", which is no folder").with_field("model.path");
-    return std::string(dir);
-  }
+  if (!asked.empty()) return check_model(asked, "model.path");
+  if (const char* dir = std::getenv("QUIRE_MODEL_DIR"); dir && *dir) return check_model(dir, "QUIRE_MODEL_DIR");
   const fs::path binary = fs::read_symlink("/proc/self/exe", ec);
   const fs::path folder = binary.parent_path();
   std::string looked;
@@ -25,7 +36,7 @@ Result<std::string> find_model_path(const std::string& asked) {
     if (fs::is_regular_file(candidate / "config.json", ec)) return candidate.string();
     looked += "\n  " + candidate.string();
   }
-  return Status::not_found("the embedded model was not found; set model.path (or QUIRE_MODEL_DIR) to a Hugging Face model folder. Looked at:" + looked).with_field("model.path");
+  return Status::not_found("the embedded model was not found; set model.path (or QUIRE_MODEL_DIR) to a Hugging Face model folder or a GGUF file. Looked at:" + looked).with_field("model.path");
 }
 
 std::string find_model_part(const std::string& asked, const std::string& model_path, const std::string& part) {

@@ -8,7 +8,7 @@
 namespace quire {
 
 /// `asked` if not empty, else QUIRE_MODEL_DIR, else the embedded model: ../../models/demo from the build folder, or
-/// ../share/quire/models/demo from an installed binary. Errors: kNotFound naming where was looked.
+/// ../share/quire/models/demo from an installed binary. A folder, or a GGUF file. Errors: kNotFound naming where was looked, and those of find_gguf().
 Result<std::string> find_model_path(const std::string& asked);
 
 /// The folder of a model that goes with another: `asked`, or where that is empty `part` within `model_path`, if it is there. Empty: none; so is "none".

@@ -139,6 +139,45 @@ TEST(GgufVocabTest, TypesOfTokensAreHonoured) {
   EXPECT_FALSE(t.add_bos());
 }
 
+/// Merges see the bytes on either side of a dropped one as neighbours, as Hugging Face's tokenizers
+/// do.
+TEST(GgufVocabTest, BytesWithoutATokenAreDropped) {
+  std::vector<std::string> tokens = small_tokens();
+  tokens[0xF1].clear();
+  tokens[256] = "!" + test::byte_level_char(0x80);
+  GgufWriter out;
+  out.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "gpt-2");
+  out.texts("tokenizer.ggml.tokens", tokens);
+  out.numbers<std::int32_t>("tokenizer.ggml.token_type", 5, small_types());
+  out.texts("tokenizer.ggml.merges", {"! " + test::byte_level_char(0x80)});
+  const auto tokenizer = make(out);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
+  const Encoding encoding = (*tokenizer)->encode_with_offsets("!\xF1\x80\x80\x80");
+  EXPECT_EQ(encoding.ids, (std::vector<std::int32_t>{256, 0x80, 0x80}));
+  EXPECT_EQ(encoding.spans, (std::vector<TokenSpan>{{0, 3}, {3, 4}, {4, 5}}));
+  EXPECT_EQ((*tokenizer)->encode("\xF1"), std::vector<std::int32_t>()) << "broken UTF-8";
+}
+
+/// tokenizer.json may name what stands for bytes without a token.
+TEST(GgufVocabTest, BytesWithoutATokenBecomeTheUnknownOne) {
+  std::string vocab = "{\"<unk>\": 256";
+  for (int byte = 0; byte < 256; ++byte) {
+    if (byte == 4) continue;
+    vocab += "," + test::json_quoted(test::byte_level_char(byte)) + ":" + std::to_string(byte);
+  }
+  const auto tokenizer = make_tokenizer(
+      {.tokenizer_json = R"({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+      "model": {"type": "BPE", "unk_token": "<unk>", "merges": [], "vocab": )" +
+                         vocab + "}}}"});
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
+  const Encoding encoding = (*tokenizer)
+                                ->encode_with_offsets(
+                                    "a\x04\x04"
+                                    "b");
+  EXPECT_EQ(encoding.ids, (std::vector<std::int32_t>{'a', 256, 256, 'b'}));
+  EXPECT_EQ(encoding.spans, (std::vector<TokenSpan>{{0, 1}, {1, 2}, {2, 3}, {3, 4}}));
+}
+
 TEST(GgufVocabTest, WhoBeginsWithBosIsToldByTheFileOrThePretokenizer) {
   const auto adds = [](const std::string& pre, std::optional<bool> said) {
     GgufWriter out = small(pre);
