@@ -4,19 +4,39 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "server/commands/model_fetch.h"
+#include "server/hub/model_reference.h"
+
 namespace quire {
 namespace fs = std::filesystem;
 
-Result<std::string> find_model_path(const std::string& asked) {
+namespace {
+
+/// A model by a name someone gave: a folder, a GGUF file, or one of the hub. `what` is where the name stands.
+Result<std::string> named_model(const std::string& asked, const std::string& what, FromHub from_hub) {
   std::error_code ec;
-  if (!asked.empty()) {
-    if (!fs::is_directory(asked, ec)) return Status::not_found("no model folder at " + asked).with_field("model.path");
+  if (fs::is_directory(asked, ec) || (asked.ends_with(".gguf") && fs::is_regular_file(asked, ec))) return asked;
+  if (hub::is_reference(asked)) {
+    if (from_hub == FromHub::kFetch) {
+      auto path = fetch_model(asked, /*update=*/false);
+      if (!path.ok() && (path.status().field().empty() || path.status().field() == "model")) return path.status().with_field("model.path");
+      return path;
+    }
+    const auto reference = hub::parse_reference(asked);
+    if (!reference.ok()) return reference.status().with_field("model.path");
     return asked;
   }
-  if (const char* dir = std::getenv("QUIRE_MODEL_DIR"); dir && *dir) {
-    if (!fs::is_directory(dir, ec)) return Status::not_found("QUIRE_MODEL_DIR names " + std::string(dir) + ", which is no folder").with_field("model.path");
-    return std::string(dir);
-  }
+  std::string message = what + "no model folder at " + asked;
+  if (hub::looks_like_repo(asked)) message += "; did you mean hf:" + asked + "?";
+  return Status::not_found(message).with_field("model.path");
+}
+
+}  // namespace
+
+Result<std::string> find_model_path(const std::string& asked, FromHub from_hub) {
+  std::error_code ec;
+  if (!asked.empty()) return named_model(asked, "", from_hub);
+  if (const char* dir = std::getenv("QUIRE_MODEL_DIR"); dir && *dir) return named_model(dir, "QUIRE_MODEL_DIR: ", from_hub);
   const fs::path binary = fs::read_symlink("/proc/self/exe", ec);
   const fs::path folder = binary.parent_path();
   std::string looked;
@@ -25,7 +45,7 @@ Result<std::string> find_model_path(const std::string& asked) {
     if (fs::is_regular_file(candidate / "config.json", ec)) return candidate.string();
     looked += "\n  " + candidate.string();
   }
-  return Status::not_found("the embedded model was not found; set model.path (or QUIRE_MODEL_DIR) to a Hugging Face model folder. Looked at:" + looked).with_field("model.path");
+  return Status::not_found("the embedded model was not found; set model.path (or QUIRE_MODEL_DIR) to a Hugging Face model folder, or to hf:org/repo. Looked at:" + looked).with_field("model.path");
 }
 
 std::string find_model_part(const std::string& asked, const std::string& model_path, const std::string& part) {

@@ -225,7 +225,7 @@ int serve(const ServeFlags& flags) {
   if (!backend.ok()) return complain(backend.status());
   if (flags.check) {
     if (const auto keys = configured_keys(*config); !keys.ok()) return complain(keys.status());
-    if (const auto model = find_model_path(config->model.path); !model.ok()) return complain(model.status());
+    if (const auto model = find_model_path(config->model.path, FromHub::kName); !model.ok()) return complain(model.status());
     std::printf("the configuration is valid\n");
     return 0;
   }
