@@ -72,7 +72,7 @@ void add_model_command(CLI::App& app, CommandRun& run) {
   auto* c = app.add_subcommand("model", "Fetch models, look at them, calibrate one");
   c->require_subcommand(1);
   auto* i = c->add_subcommand("info", "Shapes, tokenizer and prompt format of a model");
-  i->add_option("-m,--model", *path, "Hugging Face model folder (default: the embedded model)");
+  i->add_option("-m,--model", *path, "A Hugging Face folder, a .gguf file, or hf:org/repo (default: the embedded model)");
   i->callback([path, &run] { run = [path] { return info(*path); }; });
   auto name = std::make_shared<std::string>();
   auto* g = c->add_subcommand("get",

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "server/commands/embedded_model.h"
 #include "server/commands/model_fetch.h"
 #include "server/hub/model_reference.h"
 
@@ -19,7 +20,7 @@ Result<std::string> named_model(const std::string& asked, const std::string& wha
   if (hub::is_reference(asked)) {
     if (from_hub == FromHub::kFetch) {
       auto path = fetch_model(asked, /*update=*/false);
-      if (!path.ok() && (path.status().field().empty() || path.status().field() == "model")) return path.status().with_field("model.path");
+      if (!path.ok() && path.status().field() != "HF_TOKEN" && path.status().field() != "HF_ENDPOINT") return path.status().with_field("model.path");
       return path;
     }
     const auto reference = hub::parse_reference(asked);
@@ -45,6 +46,8 @@ Result<std::string> find_model_path(const std::string& asked, FromHub from_hub) 
     if (fs::is_regular_file(candidate / "config.json", ec)) return candidate.string();
     looked += "\n  " + candidate.string();
   }
+  auto unpacked = unpack_embedded_model();
+  if (unpacked.ok() || unpacked.code() != Code::kNotFound) return unpacked;
   return Status::not_found("the embedded model was not found; set model.path (or QUIRE_MODEL_DIR) to a Hugging Face model folder, or to hf:org/repo. Looked at:" + looked).with_field("model.path");
 }
 

@@ -14,7 +14,7 @@ enum class FromHub : unsigned char {
 };
 
 /// `asked` if not empty, else QUIRE_MODEL_DIR, else the embedded model: ../../models/demo from the build folder, or
-/// ../share/quire/models/demo from an installed binary. The first two may be a Hugging Face folder, a .gguf file, or
+/// ../share/quire/models/demo from an installed binary, or as it is unpacked from the binary itself (embedded_model.h). The first two may be a Hugging Face folder, a .gguf file, or
 /// hf:org/repo[@revision][:file]. Errors: kNotFound naming where was looked; those of fetch_model().
 Result<std::string> find_model_path(const std::string& asked, FromHub from_hub = FromHub::kFetch);
 

@@ -214,7 +214,9 @@ class Fetch {
         left = options_.attempts;
         wait = options_.first_wait;
       }
-      if (--left <= 0) return s.with_context("giving up after " + std::to_string(options_.attempts) + " attempts");
+      // Nobody there at all is rarely worth much patience.
+      if (s.field() == "network" && !further) left = std::min(left, 3);
+      if (--left <= 0) return s;
       tell("trying again in " + std::to_string(std::max<std::int64_t>(1, wait.count() / 1000)) + " s: " + s.message());
       std::this_thread::sleep_for(wait);
       wait = std::min<std::chrono::milliseconds>(wait * 2, std::chrono::seconds(30));

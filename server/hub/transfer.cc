@@ -112,7 +112,8 @@ Status failure(CURLcode code, const char* detail, const std::string& url) {
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
     case CURLE_COULDNT_CONNECT:
-      return Status::unavailable("cannot reach " + host + ": " + why + "; is there a network, or should https_proxy be set?");
+      return Status::unavailable("cannot reach " + host + ": " + why + "; is there a network, or should https_proxy be set?")
+          .with_field("network");
     case CURLE_OPERATION_TIMEDOUT:
     case CURLE_PARTIAL_FILE:
     case CURLE_GOT_NOTHING:

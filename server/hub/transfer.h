@@ -36,7 +36,7 @@ struct TransferReply {
 /// Follows at most ten redirects, never from https to http. The certificate is checked against the system's authorities, or those in
 /// SSL_CERT_FILE; proxies are those of https_proxy and no_proxy. A status of 400 and above is a reply like others.
 ///
-/// Errors: kUnavailable (no connection, or it broke: worth another try), kIo (TLS or a malformed reply; another try will not
+/// Errors: kUnavailable (no connection: field "network"; or it broke: worth another try), kIo (TLS or a malformed reply; another try will not
 /// help), and whatever on_body or on_headers returned.
 Result<TransferReply> transfer(const TransferRequest& request);
 
