@@ -2,12 +2,43 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "kernels/cuda/backend/loader.h"
 #include "kernels/matmul.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
+#include "server/json/reader.h"
 #include "server/version.h"
+
+namespace {
+
+/// Where a word stands in place of a command and is none: what to say about it. Empty where all is well.
+std::string about_unknown_command(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* at = &app;
+  std::string line = "quire";
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    std::vector<std::string> names;
+    const CLI::App* next = nullptr;
+    for (const CLI::App* sub : at->get_subcommands([](const CLI::App*) { return true; })) {
+      names.push_back(sub->get_name());
+      if (sub->get_name() == word) next = sub;
+    }
+    if (names.empty() || word.starts_with('-')) return {};
+    if (next == nullptr) {
+      const std::string near = quire::nearest_name(word, names);
+      return "there is no command '" + line + " " + word + "'" + (near.empty() ? "" : "; did you mean '" + line + " " + near + "'?") + "\nRun with --help for the commands.";
+    }
+    line += " " + word;
+    at = next;
+  }
+  return {};
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
@@ -42,8 +73,18 @@ int main(int argc, char** argv) {
     };
   });
   app.set_version_flag("--version", std::string(quire::version()));
+  std::vector<char*> line(argv, argv + argc);
+  std::string help = "--help";
+  if (argc >= 2 && std::string_view(argv[1]) == "help") {  // quire help ingest
+    line.erase(line.begin() + 1);
+    line.push_back(help.data());
+  }
+  if (const std::string wrong = about_unknown_command(app, static_cast<int>(line.size()), line.data()); !wrong.empty()) {
+    (void)quire::complain(wrong);
+    return 2;
+  }
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(line.size()), line.data());
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;  // help and version end well; a wrong command line is 2, as everywhere
   }

@@ -493,13 +493,16 @@ Result<PromptFormat> PromptFormat::parse(std::string_view tokenizer_config, std:
 
 Result<std::vector<std::int32_t>> PromptFormat::prefix(std::optional<std::string_view> system) const {
   const PromptSyntax& s = impl_->syntax;
+  const ChatMessage any{"user", "?"};
+  if (impl_->rendered() && system && !impl_->own->shows_system()) {
+    const ChatMessage both[] = {{"system", std::string(*system)}, any};
+    const auto refused = impl_->own->render(both, true);  // in the template's own words, if it has some
+    if (!refused.ok()) return refused.status().with_field("system");
+    return Status::invalid("system", "this model's chat template has no place for a system message");
+  }
   if (impl_->cuts) {
-    const ChatMessage any{"user", "?"};
-    auto cut = impl_->own->cut(system, s.intro, s.question_open, std::span(&any, 1));
-    if (!cut.ok()) return cut.status().with_field(system ? "system" : "messages");
-    if (system && !impl_->own->shows_system())
-      return Status::invalid("system", "this model's chat template has no place for a system message");
-    return whole_ids(*impl_, cut->before);
+    QUIRE_ASSIGN_OR_RETURN(const auto cut, impl_->own->cut(system, s.intro, s.question_open, std::span(&any, 1)));
+    return whole_ids(*impl_, cut.before);
   }
   if (system && s.system_place == SystemPlace::kNowhere) {
     return Status::invalid("system",

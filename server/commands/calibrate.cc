@@ -163,7 +163,7 @@ void add_calibrate_command(CLI::App& model, CommandRun& run) {
   auto* c = model.add_subcommand("calibrate",
                                  "Find the layers from which selection reads how much of a document to keep, and keep the result in the store.\n"
                                  "The service must be stopped; it reads the result when it starts with the same model, weights and KV type");
-  c->add_option("-m,--model", f->model, "Hugging Face model folder (default: the embedded model)");
+  c->add_option("-m,--model", f->model, "A Hugging Face folder, a .gguf file, or hf:org/repo (default: the embedded model)");
   c->add_option("-p,--path", f->store, "Folder of the store (disk.path)")->envname("QUIRE_DISK__PATH")->capture_default_str();
   c->add_option("-d,--documents", f->documents, "JSON lines with a \"text\" each (default: the store's documents, else the bundled sample corpus)")->type_name("FILE");
   c->add_option("--weights", f->weights, "As model.weights of the service")->capture_default_str();

@@ -27,6 +27,7 @@
 #include "server/commands/commands.h"
 #include "server/commands/fidelity_identity.h"
 #include "server/commands/model_path.h"
+#include "server/commands/settings_flags.h"
 #include "server/commands/service_options.h"
 #include "server/config/config.h"
 #include "server/json/parse.h"
@@ -357,7 +358,7 @@ void add_fidelity_command(CLI::App& app, CommandRun& run) {
                                "\"kind\"}. HotpotQA, 2WikiMultihopQA, MuSiQue, SQuAD, LongBench and RULER files are read as they are, also .gz.\n"
                                "Runs under the settings of the service: --config FILE, QUIRE_<SECTION>__<KEY>, --section.key=value.\n"
                                "docs/fidelity.md explains every number and when a strategy is certified");
-  c->add_option("-m,--model", f->model, "Hugging Face model folder (default: model.path, else the embedded model)");
+  c->add_option("-m,--model", f->model, "A Hugging Face folder, a .gguf file, or hf:org/repo (default: model.path, else the embedded model)");
   c->add_option("-s,--suite", f->suite, "encyclopedia, ruler@TOKENS (13 tasks of that length), or a file")->capture_default_str();
   c->add_option("--strategies", f->strategies, "NAME or NAME:key=value,... separated by commas; keys: positions (aligned, naive), keep_ratio, recompute_ratio, compress, decode, prompt_compression, "
                                                "prompt_compression.SETTING, or an option of the strategy")->capture_default_str();
@@ -381,9 +382,9 @@ void add_fidelity_command(CLI::App& app, CommandRun& run) {
   c->add_option("-c,--config", f->config_file, "TOML file of the service")->type_name("FILE");
   c->allow_extras();
   c->callback([c, f, &run] {
-    for (const auto& extra : c->remaining()) {
-      if (!extra.starts_with("--") || extra.find('.') == std::string::npos) throw CLI::ExtrasError({extra});
-      f->settings.push_back(extra.substr(2));
+    f->settings = settings_from_flags(c->remaining());
+    for (const auto& setting : f->settings) {
+      if (setting.find('.') >= setting.find('=')) throw CLI::ExtrasError({"--" + setting});
     }
     run = [f] { return fidelity(*f); };
   });

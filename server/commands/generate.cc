@@ -166,7 +166,7 @@ int generate(GenerateFlags f) {
 void add_generate_command(CLI::App& app, CommandRun& run) {
   auto f = std::make_shared<GenerateFlags>();
   auto* c = app.add_subcommand("generate", "A prompt straight through the engine, without a server or a cache");
-  c->add_option("-m,--model", f->model, "Hugging Face model folder (default: the embedded model)");
+  c->add_option("-m,--model", f->model, "A Hugging Face folder, a .gguf file, or hf:org/repo (default: the embedded model)");
   c->add_option("-p,--prompt", f->prompt, "The prompt; default: standard input");
   c->add_flag("--chat", f->chat, "Put the prompt into the model's chat format as the user's turn");
   c->add_flag("--special", f->special, "Spellings of control tokens in the prompt mean the tokens");

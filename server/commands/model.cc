@@ -1,11 +1,14 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 
 #include "engine/model/config.h"
 #include "engine/tokenizer/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/commands/commands.h"
+#include "server/commands/model_fetch.h"
 #include "server/commands/model_path.h"
+#include "server/hub/model_cache.h"
 
 namespace quire {
 namespace {
@@ -34,15 +37,58 @@ int info(const std::string& asked) {
   return 0;
 }
 
+int get(const std::string& name) {
+  const bool bare = !hub::is_reference(name) && hub::looks_like_repo(name);
+  const auto path = fetch_model(bare ? "hf:" + name : name, /*update=*/true);  // here a bare org/repo can mean nothing else
+  if (!path.ok()) return complain(path.status());
+  std::printf("%s\n", path->c_str());
+  return 0;
+}
+
+int list() {
+  const auto models = hub::list_models(hub::HubOptions::from_environment().root);
+  std::size_t width = 5;
+  for (const auto& m : models) width = std::max(width, m.name.size());
+  for (const auto& m : models) {
+    std::printf("%-*s  %9.1f MiB  %s%s\n", static_cast<int>(width), m.name.c_str(), static_cast<double>(m.bytes) / (1 << 20), m.path.c_str(), m.whole ? "" : "  (not whole)");
+  }
+  if (models.empty()) std::fprintf(stderr, "no models in %s\n", hub::HubOptions::from_environment().root.c_str());
+  return 0;
+}
+
+int remove(const std::string& name) {
+  const auto reference = hub::parse_reference(!hub::is_reference(name) && hub::looks_like_repo(name) ? "hf:" + name : name);
+  if (!reference.ok()) return complain(reference.status());
+  const auto bytes = hub::remove_model(*reference, hub::HubOptions::from_environment().root);
+  if (!bytes.ok()) return complain(bytes.status());
+  std::printf("removed %s, %.1f MiB\n", reference->text().c_str(), static_cast<double>(*bytes) / (1 << 20));
+  return 0;
+}
+
 }  // namespace
 
 void add_model_command(CLI::App& app, CommandRun& run) {
   auto path = std::make_shared<std::string>();
-  auto* c = app.add_subcommand("model", "Look at model folders, calibrate a model");
+  auto* c = app.add_subcommand("model", "Fetch models, look at them, calibrate one");
   c->require_subcommand(1);
   auto* i = c->add_subcommand("info", "Shapes, tokenizer and prompt format of a model");
-  i->add_option("-m,--model", *path, "Hugging Face model folder (default: the embedded model)");
+  i->add_option("-m,--model", *path, "A Hugging Face folder, a .gguf file, or hf:org/repo (default: the embedded model)");
   i->callback([path, &run] { run = [path] { return info(*path); }; });
+  auto name = std::make_shared<std::string>();
+  auto* g = c->add_subcommand("get",
+                              "Fetch a model from a hub, or what changed of it, and print its path. Goes on where an earlier fetch ended; every file is checked.\n"
+                              "  quire model get hf:org/repo               the files of a model folder, or the usual GGUF file (Q4_K_M first)\n"
+                              "  quire model get hf:org/repo:Q8_0          that quantisation; also a file's path\n"
+                              "  quire model get hf:org/repo@revision      a branch, tag or commit\n"
+                              "The same names work wherever a model is asked for, as in --model hf:org/repo.\n"
+                              "HF_TOKEN: for gated models. HF_ENDPOINT: another hub. QUIRE_CACHE: where models are kept (default ~/.cache/quire/models)");
+  g->add_option("MODEL", *name, "hf:org/repo[@revision][:file]")->required();
+  g->callback([name, &run] { run = [name] { return get(*name); }; });
+  auto* l = c->add_subcommand("list", "Models fetched, their sizes and paths");
+  l->callback([&run] { run = list; });
+  auto* r = c->add_subcommand("rm", "Delete a fetched model");
+  r->add_option("MODEL", *name, "As quire model list names it")->required();
+  r->callback([name, &run] { run = [name] { return remove(*name); }; });
   add_calibrate_command(*c, run);
 }
 

@@ -5,29 +5,43 @@
 #include <filesystem>
 
 #include "engine/gguf/gguf.h"
+#include "server/commands/embedded_model.h"
+#include "server/commands/model_fetch.h"
+#include "server/hub/model_reference.h"
 
 namespace quire {
 namespace fs = std::filesystem;
 namespace {
 
-/// A folder, or a GGUF file.
-Result<std::string> check_model(const std::string& path, const std::string& says) {
+/// A model by a name someone gave: a folder, a GGUF file, or one of the hub. `what` is where the name stands.
+Result<std::string> named_model(const std::string& asked, const std::string& what, FromHub from_hub) {
   std::error_code ec;
-  const auto gguf = find_gguf(path);
-  if (!gguf.ok()) return gguf.status().with_context(says).with_field("model.path");
-  if (*gguf || fs::is_directory(path, ec)) return path;
-  const bool hub = path.find('/') == path.rfind('/') && path.find('/') != std::string::npos && path.front() != '/' && path.front() != '.';
-  return Status::not_found(says + ": no model folder or GGUF file at " + path +
-                           (hub ? "; nothing is fetched from a hub: if this is a name there, download the model and give the path of its folder or .gguf file" : ""))
-      .with_field("model.path");
+  if (!hub::is_reference(asked)) {
+    const auto gguf = find_gguf(asked);
+    if (!gguf.ok()) return gguf.status().with_context(what.empty() ? "model.path" : what).with_field("model.path");
+    if (*gguf || fs::is_directory(asked, ec)) return asked;
+  }
+  if (hub::is_reference(asked)) {
+    if (from_hub == FromHub::kFetch) {
+      auto path = fetch_model(asked, /*update=*/false);
+      if (!path.ok() && path.status().field() != "HF_TOKEN" && path.status().field() != "HF_ENDPOINT") return path.status().with_field("model.path");
+      return path;
+    }
+    const auto reference = hub::parse_reference(asked);
+    if (!reference.ok()) return reference.status().with_field("model.path");
+    return asked;
+  }
+  std::string message = what + "no model folder or GGUF file at " + asked;
+  if (hub::looks_like_repo(asked)) message += "; did you mean hf:" + asked + "?";
+  return Status::not_found(message).with_field("model.path");
 }
 
 }  // namespace
 
-Result<std::string> find_model_path(const std::string& asked) {
+Result<std::string> find_model_path(const std::string& asked, FromHub from_hub) {
   std::error_code ec;
-  if (!asked.empty()) return check_model(asked, "model.path");
-  if (const char* dir = std::getenv("QUIRE_MODEL_DIR"); dir && *dir) return check_model(dir, "QUIRE_MODEL_DIR");
+  if (!asked.empty()) return named_model(asked, "", from_hub);
+  if (const char* dir = std::getenv("QUIRE_MODEL_DIR"); dir && *dir) return named_model(dir, "QUIRE_MODEL_DIR: ", from_hub);
   const fs::path binary = fs::read_symlink("/proc/self/exe", ec);
   const fs::path folder = binary.parent_path();
   std::string looked;
@@ -36,7 +50,9 @@ Result<std::string> find_model_path(const std::string& asked) {
     if (fs::is_regular_file(candidate / "config.json", ec)) return candidate.string();
     looked += "\n  " + candidate.string();
   }
-  return Status::not_found("the embedded model was not found; set model.path (or QUIRE_MODEL_DIR) to a Hugging Face model folder or a GGUF file. Looked at:" + looked).with_field("model.path");
+  auto unpacked = unpack_embedded_model();
+  if (unpacked.ok() || unpacked.code() != Code::kNotFound) return unpacked;
+  return Status::not_found("the embedded model was not found; set model.path (or QUIRE_MODEL_DIR) to a Hugging Face model folder, a GGUF file, or hf:org/repo. Looked at:" + looked).with_field("model.path");
 }
 
 std::string find_model_part(const std::string& asked, const std::string& model_path, const std::string& part) {

@@ -22,6 +22,7 @@
 #include "server/app/services.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
+#include "server/commands/settings_flags.h"
 #include "server/commands/service_options.h"
 #include "server/config/config.h"
 #include "server/http/http_server.h"
@@ -38,6 +39,7 @@ struct ServeFlags {
   std::string config_file, backend;
   bool check = false, print = false;
   std::vector<std::string> settings;
+  std::string model;
 };
 
 HttpServerOptions http_options(const Config& c) {
@@ -225,7 +227,7 @@ int serve(const ServeFlags& flags) {
   if (!backend.ok()) return complain(backend.status());
   if (flags.check) {
     if (const auto keys = configured_keys(*config); !keys.ok()) return complain(keys.status());
-    if (const auto model = find_model_path(config->model.path); !model.ok()) return complain(model.status());
+    if (const auto model = find_model_path(config->model.path, FromHub::kName); !model.ok()) return complain(model.status());
     std::printf("the configuration is valid\n");
     return 0;
   }
@@ -276,15 +278,14 @@ void add_serve_command(CLI::App& app, CommandRun& run) {
                                "Start the service.\nSettings come from --config FILE (TOML), then QUIRE_<SECTION>__<KEY>, then flags\n"
                                "--section.key=value, for example --server.port=9000 --disk.path=/var/lib/quire");
   c->add_option("-c,--config", flags->config_file, "TOML file")->type_name("FILE");
+  c->add_option("-m,--model", flags->model, "Short for --model.path=MODEL: a folder, a .gguf file, or hf:org/repo")->type_name("MODEL");
   c->add_option("--backend", flags->backend, "Short for --model.backend=NAME")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   c->add_flag("--check-config", flags->check, "Say whether the settings are valid, and exit");
   c->add_flag("--print-config", flags->print, "Print all settings with help, as TOML, and exit");
   c->allow_extras();
   c->callback([c, flags, &run] {
-    for (const auto& extra : c->remaining()) {
-      if (!extra.starts_with("--")) throw CLI::ExtrasError({extra});
-      flags->settings.push_back(extra.substr(2));
-    }
+    flags->settings = settings_from_flags(c->remaining());
+    if (!flags->model.empty()) flags->settings.push_back("model.path=" + flags->model);
     if (!flags->backend.empty()) flags->settings.push_back("model.backend=" + flags->backend);
     run = [flags] { return serve(*flags); };
   });

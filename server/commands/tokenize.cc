@@ -33,7 +33,7 @@ void add_tokenize_command(CLI::App& app, CommandRun& run) {
   auto path = std::make_shared<std::string>();
   auto no_special = std::make_shared<bool>(false);
   auto* c = app.add_subcommand("tokenize", "Token ids of standard input, as a JSON array.\nStarts with the BOS where the model wants one");
-  c->add_option("-m,--model", *path, "Hugging Face model folder (default: the embedded model)");
+  c->add_option("-m,--model", *path, "A Hugging Face folder, a .gguf file, or hf:org/repo (default: the embedded model)");
   c->add_flag("--no-special", *no_special, "The ids of the text alone");
   c->callback([path, no_special, &run] { run = [path, no_special] { return tokenize(*path, *no_special); }; });
 }

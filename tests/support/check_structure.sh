@@ -42,6 +42,7 @@ cuda_|cublas kernels/cuda/
 boost/asio|boost/beast server/
 faiss/ ingest/vector_index
 zlib fidelity/line_source
+curl/ server/hub/transfer
 spdlog/ server/
 CLI/ server/
 toml server/

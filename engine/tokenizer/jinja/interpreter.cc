@@ -316,7 +316,8 @@ Value Interpreter::call_macro(const Statement& s, const std::string& name, Scope
   std::unique_ptr<Scope> inner = new_scope(scope);
   if (args.positional.size() > s.parameters.size()) throw Error("macro " + name + "() was given too many arguments");
   for (std::size_t i = 0; i < s.parameters.size(); ++i) {
-    const auto& [parameter, fallback] = s.parameters[i];
+    const std::string& parameter = s.parameters[i].first;
+    const ExpressionPtr& fallback = s.parameters[i].second;
     const auto given = std::find_if(args.named.begin(), args.named.end(),
                                     [&](const auto& item) { return item.first == parameter; });
     if (i < args.positional.size()) {
@@ -327,10 +328,11 @@ Value Interpreter::call_macro(const Statement& s, const std::string& name, Scope
       inner->set(parameter, fallback != nullptr ? evaluate(*fallback, *inner) : Value::undefined(parameter));
     }
   }
-  for (const auto& [key, value] : args.named) {
+  for (const auto& given : args.named) {
+    const std::string& key = given.first;
     const bool known = std::any_of(s.parameters.begin(), s.parameters.end(), [&](const auto& p) { return p.first == key; });
     if (!known && key != "caller") throw Error("macro " + name + "() has no argument '" + key.substr(0, 80) + "'");
-    if (key == "caller") inner->set(key, value);
+    if (key == "caller") inner->set(key, given.second);
   }
   const int line = line_;
   Value result = text(collect(s.body, *inner));

@@ -202,6 +202,12 @@ TEST(TemplatePromptTest, DocumentsGetPlainMarkupWhereTheyHaveNoPlace) {
   EXPECT_EQ(text_of(*tokenizer, twice->chat(Messages{{"user", "Hi"}})), "Hi again: Hi\n>");
   EXPECT_EQ(tokenizer->decode(joined({*twice->prefix(), twice->document("", "Text.")->ids, *twice->suffix("Why?")}), true),
             "Text.\n\nQuestion: Why?\nAnswer:");
+  const auto deaf = PromptFormat::parse(
+      "", "{% for m in messages if m.role != 'system' %}{{ m.content }} again: {{ m.content }}\n{% endfor %}>", tokenizer);
+  ASSERT_TRUE(deaf.ok()) << deaf.status().to_string();
+  EXPECT_FALSE(deaf->supports_system());
+  EXPECT_EQ(deaf->prefix("Be kind.").status().field(), "system");
+  EXPECT_EQ(deaf->chat(Messages{{"system", "Be kind."}, {"user", "x"}}).status().field(), "messages[0].role");
 }
 
 TEST(TemplatePromptTest, AContentThatIsAListOfPartsIsGivenAsOne) {
