@@ -24,7 +24,8 @@ jinja::Value value_of(const json::value& v, jinja::Mark mark) {
     case json::kind::double_:
       return v.get_double();
     case json::kind::string:
-      return jinja::Value::text(std::string_view(v.get_string().data(), v.get_string().size()), mark);
+      return jinja::Value::text(std::string_view(v.get_string().data(), v.get_string().size()),
+                                mark);
     case json::kind::array: {
       std::vector<jinja::Value> items;
       for (const json::value& item : v.get_array()) items.push_back(value_of(item, mark));
@@ -34,7 +35,8 @@ jinja::Value value_of(const json::value& v, jinja::Mark mark) {
       auto dict = std::make_shared<jinja::Dict>();
       for (const auto& item : v.get_object()) {
         // Not Dict::set(): the parser left each key once, and looking for it would cost squares.
-        jinja::Value key = jinja::Value::text(std::string_view(item.key().data(), item.key().size()), mark);
+        jinja::Value key =
+            jinja::Value::text(std::string_view(item.key().data(), item.key().size()), mark);
         jinja::Value value = value_of(item.value(), mark);
         dict->depth = std::max(dict->depth, value.depth() + 1);
         dict->weight += key.weight() + value.weight();
@@ -55,8 +57,8 @@ struct JinjaTemplate::Parsed {
 
 Result<JinjaTemplate> JinjaTemplate::parse(std::string_view source, const JinjaLimits& limits) {
   if (source.size() > limits.template_bytes) {
-    return Status::invalid("", "the chat template has " + std::to_string(source.size()) + " bytes, more than " +
-                                   std::to_string(limits.template_bytes));
+    return Status::invalid("", "the chat template has " + std::to_string(source.size()) +
+                                   " bytes, more than " + std::to_string(limits.template_bytes));
   }
   try {
     auto parsed = std::make_shared<Parsed>();
@@ -84,13 +86,16 @@ Result<jinja::Text> JinjaTemplate::render(Inputs inputs, std::size_t input_bytes
   } catch (const jinja::RaisedError& e) {
     return Status::invalid("", std::string("the model's chat template refuses it: ") + e.what());
   } catch (const jinja::LimitError& e) {
-    return Status::exhausted(std::string("the model's chat template asks for too much: ") + e.what() + at());
+    return Status::exhausted(std::string("the model's chat template asks for too much: ") +
+                             e.what() + at());
   } catch (const std::exception& e) {
-    return Status::invalid("", std::string("the model's chat template cannot render it: ") + e.what() + at());
+    return Status::invalid(
+        "", std::string("the model's chat template cannot render it: ") + e.what() + at());
   }
 }
 
-Result<jinja::Value> jinja_value_of_json(std::string_view text, jinja::Mark mark, const std::string& field) {
+Result<jinja::Value> jinja_value_of_json(std::string_view text, jinja::Mark mark,
+                                         const std::string& field) {
   boost::system::error_code error;
   const json::value parsed = json::parse({text.data(), text.size()}, error);
   if (error) return Status::invalid(field, "is not valid JSON: " + error.message());

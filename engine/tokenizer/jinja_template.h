@@ -19,7 +19,8 @@ namespace quire::tokenizer_internal {
 struct JinjaLimits {
   std::size_t template_bytes = std::size_t{1} << 20;
   std::uint64_t steps = 2'000'000;  ///< and 16 for each byte of input
-  std::uint64_t text_bytes = std::uint64_t{64} << 20;  ///< made on the way; and 64 for each byte of input
+  std::uint64_t text_bytes = std::uint64_t{64}
+                             << 20;  ///< made on the way; and 64 for each byte of input
   std::uint64_t output_bytes = std::uint64_t{4} << 20;  ///< and 8 for each byte of input
   int depth = 300;  ///< of statements, expressions and macros within each other
 };
@@ -55,6 +56,7 @@ class JinjaTemplate {
 
 /// JSON as a value of templates, every text in it with `mark`.
 /// Errors: kInvalidArgument (field) where it is not JSON, or nests deeper than 32.
-Result<jinja::Value> jinja_value_of_json(std::string_view json, jinja::Mark mark, const std::string& field);
+Result<jinja::Value> jinja_value_of_json(std::string_view json, jinja::Mark mark,
+                                         const std::string& field);
 
 }  // namespace quire::tokenizer_internal

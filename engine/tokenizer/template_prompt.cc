@@ -12,8 +12,8 @@ namespace json = boost::json;
 constexpr jinja::Mark kContentMark = 1, kAskedMark = 2, kCutMark = 3;
 /// A character for private use, so that no template trims or changes it.
 constexpr std::string_view kCutText = "\xEE\x80\x80";
-constexpr std::array<std::string_view, 6> kRoles = {"system", "developer", "user",
-                                                    "assistant", "tool", "function"};
+constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
+                                                    "assistant", "tool",      "function"};
 
 /// Bytes [begin, end) of the text with one mark; `pieces` counts how many runs of it there are.
 struct Found {
@@ -161,7 +161,8 @@ Result<jinja::Text> TemplatePrompt::render_turns(std::span<const TemplateTurn> t
   inputs.emplace_back("add_generation_prompt", add_generation_prompt);
   inputs.emplace_back("enable_thinking", context_.enable_thinking);
   std::vector<jinja::Value> additional;
-  for (const std::string& text : context_.additional_special_tokens) additional.push_back(text_value(text));
+  for (const std::string& text : context_.additional_special_tokens)
+    additional.push_back(text_value(text));
   if (!additional.empty()) {
     inputs.emplace_back("additional_special_tokens", jinja::Value::list(std::move(additional)));
   }
@@ -216,8 +217,9 @@ Result<TemplatePrompt::Cut> TemplatePrompt::cut(std::optional<std::string_view> 
   }
   const Found found = find_mark(*text, kCutMark);
   if (found.pieces != 1 || text->bytes.substr(found.begin, found.end - found.begin) != kCutText) {
-    return Status::invalid("messages", "the chat template shows the user's text " +
-                                           std::string(found.pieces == 0 ? "not at all" : "changed or several times"));
+    return Status::invalid(
+        "messages", "the chat template shows the user's text " +
+                        std::string(found.pieces == 0 ? "not at all" : "changed or several times"));
   }
   return Cut{text->substr(0, found.begin), text->substr(found.end)};
 }

@@ -70,7 +70,7 @@ class TemplatePrompt {
 
   JinjaTemplate template_;
   TemplateContext context_;
-  bool parts_ = false;  ///< contents are given as [{"type": "text", "text": ...}]
+  bool parts_ = false;        ///< contents are given as [{"type": "text", "text": ...}]
   bool empty_tools_ = false;  ///< "no tools" is an empty list instead of none
   bool shows_system_ = false, shows_tools_ = false;
   std::string after_answer_;

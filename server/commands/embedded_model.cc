@@ -34,7 +34,9 @@ Result<std::vector<Entry>> entries_of(std::string_view archive) {
   std::vector<Entry> all;
   while (archive.size() >= 512 && archive[0] != '\0') {
     const std::string_view head = archive.substr(0, 512);
-    const auto text = [&](std::size_t at, std::size_t size) { return std::string(head.substr(at, std::min(head.substr(at, size).find('\0'), size))); };
+    const auto text = [&](std::size_t at, std::size_t size) {
+      return std::string(head.substr(at, std::min(head.substr(at, size).find('\0'), size)));
+    };
     std::size_t size = 0;
     for (const char c : text(124, 12)) {
       if (c < '0' || c > '7') break;
@@ -57,7 +59,8 @@ Result<std::vector<Entry>> entries_of(std::string_view archive) {
 std::string short_hash(std::string_view bytes) {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned size = 0;
-  if (EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr) != 1) return "model";
+  if (EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr) != 1)
+    return "model";
   std::string out;
   char two[3];
   for (unsigned i = 0; i < 8; ++i) {
@@ -95,7 +98,8 @@ Status unpack(const fs::path& folder, const std::vector<Entry>& entries) {
     if (!out) return failed(file, errno);
   }
   fs::remove_all(folder, ec);  // what is there is not whole
-  if (::rename(fresh.c_str(), folder.c_str()) != 0 && !whole(folder, entries)) return failed(folder, errno);
+  if (::rename(fresh.c_str(), folder.c_str()) != 0 && !whole(folder, entries))
+    return failed(folder, errno);
   fs::remove_all(fresh, ec);
   return {};
 }
@@ -103,7 +107,8 @@ Status unpack(const fs::path& folder, const std::vector<Entry>& entries) {
 }  // namespace
 
 Result<std::string> unpack_embedded_model() {
-  const std::string_view archive(quire_embedded_begin, static_cast<std::size_t>(quire_embedded_end - quire_embedded_begin));
+  const std::string_view archive(
+      quire_embedded_begin, static_cast<std::size_t>(quire_embedded_end - quire_embedded_begin));
   if (archive.empty()) return Status::not_found("this build embeds no model");
   QUIRE_ASSIGN_OR_RETURN(const std::vector<Entry> entries, entries_of(archive));
   const std::string name = "embedded/" + short_hash(archive);
@@ -113,11 +118,15 @@ Result<std::string> unpack_embedded_model() {
   if (written.ok()) return home.string();
   std::error_code ec;
   // A name of the user's own: nobody else may put files there for us to load.
-  const fs::path other = fs::temp_directory_path(ec) / ("quire-" + std::to_string(::getuid())) / name;
+  const fs::path other =
+      fs::temp_directory_path(ec) / ("quire-" + std::to_string(::getuid())) / name;
   if (ec) return written;
   struct stat info {};
   const fs::path base = other.parent_path().parent_path();
-  if (::mkdir(base.c_str(), 0700) != 0 && (errno != EEXIST || ::lstat(base.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::getuid() || (info.st_mode & 022) != 0)) return written;
+  if (::mkdir(base.c_str(), 0700) != 0 &&
+      (errno != EEXIST || ::lstat(base.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) ||
+       info.st_uid != ::getuid() || (info.st_mode & 022) != 0))
+    return written;
   if (whole(other, entries)) return other.string();
   if (!unpack(other, entries).ok()) return written;
   return other.string();

@@ -27,7 +27,9 @@ std::vector<std::string> settings_from_flags(const std::vector<std::string>& arg
     const std::string name = setting.substr(0, setting.find('='));
     if (name.find('.') == std::string::npos) {
       const std::string meant = settings_called(name);
-      if (!meant.empty()) throw CLI::ValidationError("--" + name, "there is no such flag; did you mean " + meant + "?");
+      if (!meant.empty())
+        throw CLI::ValidationError("--" + name,
+                                   "there is no such flag; did you mean " + meant + "?");
     }
     const bool value_follows = i + 1 < arguments.size() && !arguments[i + 1].starts_with('-');
     if (setting.find('=') == std::string::npos && value_follows) setting += "=" + arguments[++i];

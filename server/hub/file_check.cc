@@ -4,11 +4,14 @@
 
 namespace quire::hub {
 
-void FileHash::Free::operator()(void* context) const { EVP_MD_CTX_free(static_cast<EVP_MD_CTX*>(context)); }
+void FileHash::Free::operator()(void* context) const {
+  EVP_MD_CTX_free(static_cast<EVP_MD_CTX*>(context));
+}
 
 FileHash::FileHash(const HubFile& file) : context_(EVP_MD_CTX_new()) {
   const bool large = !file.sha256.empty();
-  EVP_DigestInit_ex(static_cast<EVP_MD_CTX*>(context_.get()), large ? EVP_sha256() : EVP_sha1(), nullptr);
+  EVP_DigestInit_ex(static_cast<EVP_MD_CTX*>(context_.get()), large ? EVP_sha256() : EVP_sha1(),
+                    nullptr);
   if (!large) add(std::string_view("blob " + std::to_string(file.size) + std::string(1, '\0')));
 }
 
@@ -29,6 +32,8 @@ std::string FileHash::finish() {
   return out;
 }
 
-const std::string& promised_hash(const HubFile& file) { return file.sha256.empty() ? file.git_sha1 : file.sha256; }
+const std::string& promised_hash(const HubFile& file) {
+  return file.sha256.empty() ? file.git_sha1 : file.sha256;
+}
 
 }  // namespace quire::hub

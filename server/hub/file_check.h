@@ -10,7 +10,8 @@
 
 namespace quire::hub {
 
-/// SHA-256 of a large file; of a small one git's SHA-1, which counts a header in. Bytes come in order.
+/// SHA-256 of a large file; of a small one git's SHA-1, which counts a header in. Bytes come in
+/// order.
 class FileHash {
  public:
   explicit FileHash(const HubFile& file);

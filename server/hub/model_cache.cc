@@ -34,7 +34,8 @@ std::string variable(const char* name) {
 
 Status disk_error(const std::string& what, const fs::path& path, int error) {
   const std::string message = what + " '" + path.string() + "': " + std::strerror(error);
-  if (error == ENOSPC || error == EDQUOT) return Status::exhausted(message + "; QUIRE_CACHE may name a folder on another disk");
+  if (error == ENOSPC || error == EDQUOT)
+    return Status::exhausted(message + "; QUIRE_CACHE may name a folder on another disk");
   return Status::io(message);
 }
 
@@ -58,7 +59,9 @@ std::string folder_name(std::string_view text) {
   return out;
 }
 
-fs::path folder_of(const ModelReference& r, const fs::path& root) { return root / folder_name(r.repo) / folder_name(r.revision); }
+fs::path folder_of(const ModelReference& r, const fs::path& root) {
+  return root / folder_name(r.repo) / folder_name(r.revision);
+}
 
 std::string read_text(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -70,7 +73,8 @@ Status write_text(const fs::path& path, const std::string& text) {
   std::ofstream out(fresh, std::ios::binary | std::ios::trunc);
   out << text;
   out.close();
-  if (!out || ::rename(fresh.c_str(), path.c_str()) != 0) return disk_error("cannot write", path, errno);
+  if (!out || ::rename(fresh.c_str(), path.c_str()) != 0)
+    return disk_error("cannot write", path, errno);
   return {};
 }
 
@@ -78,10 +82,12 @@ Status write_text(const fs::path& path, const std::string& text) {
 struct Manifest {
   std::string repo, revision;
   std::vector<HubFile> files;
-  std::vector<std::pair<std::string, std::string>> models;  ///< what was asked (may be empty): path loaded (may be empty)
+  std::vector<std::pair<std::string, std::string>>
+      models;  ///< what was asked (may be empty): path loaded (may be empty)
 
   const HubFile* find(const std::string& path) const {
-    const auto it = std::find_if(files.begin(), files.end(), [&](const HubFile& f) { return f.path == path; });
+    const auto it =
+        std::find_if(files.begin(), files.end(), [&](const HubFile& f) { return f.path == path; });
     return it == files.end() ? nullptr : &*it;
   }
 };
@@ -98,10 +104,13 @@ Manifest read_manifest(const fs::path& folder) {
   if (error || !root.is_object()) return m;
   m.repo = text_of(root.get_object(), "repo");
   m.revision = text_of(root.get_object(), "revision");
-  if (const json::value* files = root.get_object().if_contains("files"); files != nullptr && files->is_array()) {
+  if (const json::value* files = root.get_object().if_contains("files");
+      files != nullptr && files->is_array()) {
     for (const json::value& item : files->get_array()) {
       if (!item.is_object()) continue;
-      HubFile f{.path = text_of(item.get_object(), "path"), .sha256 = text_of(item.get_object(), "sha256"), .git_sha1 = text_of(item.get_object(), "git_sha1")};
+      HubFile f{.path = text_of(item.get_object(), "path"),
+                .sha256 = text_of(item.get_object(), "sha256"),
+                .git_sha1 = text_of(item.get_object(), "git_sha1")};
       if (const json::value* size = item.get_object().if_contains("size")) {
         f.size = size->to_number<std::uint64_t>(error);
         if (error) continue;
@@ -109,7 +118,8 @@ Manifest read_manifest(const fs::path& folder) {
       m.files.push_back(std::move(f));
     }
   }
-  if (const json::value* models = root.get_object().if_contains("models"); models != nullptr && models->is_object()) {
+  if (const json::value* models = root.get_object().if_contains("models");
+      models != nullptr && models->is_object()) {
     for (const auto& item : models->get_object()) {
       if (item.value().is_string()) m.models.emplace_back(item.key(), item.value().get_string());
     }
@@ -119,10 +129,16 @@ Manifest read_manifest(const fs::path& folder) {
 
 Status write_manifest(const fs::path& folder, const Manifest& m) {
   json::array files;
-  for (const HubFile& f : m.files) files.push_back({{"path", f.path}, {"size", f.size}, {"sha256", f.sha256}, {"git_sha1", f.git_sha1}});
+  for (const HubFile& f : m.files)
+    files.push_back(
+        {{"path", f.path}, {"size", f.size}, {"sha256", f.sha256}, {"git_sha1", f.git_sha1}});
   json::object models;
   for (const auto& [asked, path] : m.models) models[asked] = path;
-  const json::object root{{"layout", 1}, {"repo", m.repo}, {"revision", m.revision}, {"files", std::move(files)}, {"models", std::move(models)}};
+  const json::object root{{"layout", 1},
+                          {"repo", m.repo},
+                          {"revision", m.revision},
+                          {"files", std::move(files)},
+                          {"models", std::move(models)}};
   return write_text(folder / kManifest, json::serialize(root) + "\n");
 }
 
@@ -132,7 +148,8 @@ bool whole_on_disk(const fs::path& folder, const HubFile& f) {
 }
 
 /// Waits for the lock of a folder, telling the caller once.
-Result<std::unique_ptr<File>> lock_folder(const fs::path& folder, bool wait, const HubOptions* options) {
+Result<std::unique_ptr<File>> lock_folder(const fs::path& folder, bool wait,
+                                          const HubOptions* options) {
   std::error_code ec;
   fs::create_directories(folder.parent_path(), ec);
   if (ec) return disk_error("cannot make the folder", folder.parent_path(), ec.value());
@@ -141,7 +158,8 @@ Result<std::unique_ptr<File>> lock_folder(const fs::path& folder, bool wait, con
   if (file->fd() < 0) return disk_error("cannot open", path, errno);
   if (::flock(file->fd(), LOCK_EX | LOCK_NB) == 0) return file;
   if (!wait) return Status::precondition("another process is fetching this model now");
-  if (options != nullptr && options->on_progress) options->on_progress({.note = "another process is fetching this model; waiting for it"});
+  if (options != nullptr && options->on_progress)
+    options->on_progress({.note = "another process is fetching this model; waiting for it"});
   while (::flock(file->fd(), LOCK_EX) != 0) {
     if (errno != EINTR) return disk_error("cannot lock", path, errno);
   }
@@ -151,7 +169,8 @@ Result<std::unique_ptr<File>> lock_folder(const fs::path& folder, bool wait, con
 /// One get_model().
 class Fetch {
  public:
-  Fetch(const ModelReference& r, const HubOptions& options) : r_(r), options_(options), client_(options), folder_(folder_of(r, options.root)) {}
+  Fetch(const ModelReference& r, const HubOptions& options)
+      : r_(r), options_(options), client_(options), folder_(folder_of(r, options.root)) {}
 
   Result<std::string> run() {
     QUIRE_ASSIGN_OR_RETURN(const std::unique_ptr<File> lock, lock_folder(folder_, true, &options_));
@@ -171,7 +190,8 @@ class Fetch {
     for (const HubFile& f : chosen.files) {
       const HubFile* known = manifest_.find(f.path);
       progress_.size += f.size;
-      if (known != nullptr && promised_hash(*known) == promised_hash(f) && whole_on_disk(folder_, f)) {
+      if (known != nullptr && promised_hash(*known) == promised_hash(f) &&
+          whole_on_disk(folder_, f)) {
         progress_.bytes += f.size;
       } else {
         missing.push_back(f);
@@ -186,7 +206,9 @@ class Fetch {
   }
 
  private:
-  fs::path part_of(const HubFile& f) const { return (folder_ / f.path).string() + "." + promised_hash(f).substr(0, 16) + ".part"; }
+  fs::path part_of(const HubFile& f) const {
+    return (folder_ / f.path).string() + "." + promised_hash(f).substr(0, 16) + ".part";
+  }
 
   Status check_room(const std::vector<HubFile>& missing) const {
     std::uint64_t needed = 0;
@@ -199,11 +221,14 @@ class Fetch {
     if (::statvfs(folder_.c_str(), &disk) != 0) return {};
     const std::uint64_t room = std::uint64_t{disk.f_bavail} * disk.f_frsize;
     if (room >= needed) return {};
-    return Status::exhausted("the disk is full: " + r_.text() + " needs " + std::to_string(needed >> 20) + " MiB more, and " + options_.root.string() + " has " +
-                             std::to_string(room >> 20) + " MiB left; QUIRE_CACHE may name a folder on another disk");
+    return Status::exhausted("the disk is full: " + r_.text() + " needs " +
+                             std::to_string(needed >> 20) + " MiB more, and " +
+                             options_.root.string() + " has " + std::to_string(room >> 20) +
+                             " MiB left; QUIRE_CACHE may name a folder on another disk");
   }
 
-  /// Calls until it works, a failure is final, or as many attempts in a row brought nothing. `call` sets its argument where it got further.
+  /// Calls until it works, a failure is final, or as many attempts in a row brought nothing. `call`
+  /// sets its argument where it got further.
   Status again(const std::function<Status(bool&)>& call) {
     auto wait = options_.first_wait;
     for (int left = options_.attempts;;) {
@@ -217,7 +242,8 @@ class Fetch {
       // Nobody there at all is rarely worth much patience.
       if (s.field() == "network" && !further) left = std::min(left, 3);
       if (--left <= 0) return s;
-      tell("trying again in " + std::to_string(std::max<std::int64_t>(1, wait.count() / 1000)) + " s: " + s.message());
+      tell("trying again in " + std::to_string(std::max<std::int64_t>(1, wait.count() / 1000)) +
+           " s: " + s.message());
       std::this_thread::sleep_for(wait);
       wait = std::min<std::chrono::milliseconds>(wait * 2, std::chrono::seconds(30));
     }
@@ -248,12 +274,15 @@ class Fetch {
       progress_.bytes -= progress_.file_bytes;
       progress_.file_bytes = 0;
       if (round > 0) {
-        return Status::corruption(r_.text() + ": " + f.path + " is not what the hub promises (" + (f.sha256.empty() ? "git SHA-1 " : "SHA-256 ") + promised_hash(f) +
-                                  "); the repository changed meanwhile, or something on the way changes files");
+        return Status::corruption(
+            r_.text() + ": " + f.path + " is not what the hub promises (" +
+            (f.sha256.empty() ? "git SHA-1 " : "SHA-256 ") + promised_hash(f) +
+            "); the repository changed meanwhile, or something on the way changes files");
       }
       tell(f.path + " has the wrong checksum; fetching it again from its beginning");
     }
-    if (::rename(part.c_str(), target.c_str()) != 0) return disk_error("cannot write", target, errno);
+    if (::rename(part.c_str(), target.c_str()) != 0)
+      return disk_error("cannot write", target, errno);
     fs::remove(part.string() + ".etag", ec);
     std::erase_if(manifest_.files, [&](const HubFile& old) { return old.path == f.path; });
     manifest_.files.push_back(f);
@@ -280,13 +309,17 @@ class Fetch {
     started_ = Clock::now();
     start_bytes_ = have;
     const auto on_start = [&](std::uint64_t from) -> Status {
-      if (::ftruncate(file.fd(), static_cast<off_t>(from)) != 0 || ::lseek(file.fd(), static_cast<off_t>(from), SEEK_SET) < 0) return disk_error("cannot write", part, errno);
+      if (::ftruncate(file.fd(), static_cast<off_t>(from)) != 0 ||
+          ::lseek(file.fd(), static_cast<off_t>(from), SEEK_SET) < 0)
+        return disk_error("cannot write", part, errno);
       have = start_bytes_ = from;
       place(have);
       return etag.empty() ? Status() : write_text(etag_file, etag);
     };
     const auto on_body = [&](std::string_view bytes) -> Status {
-      if (have + bytes.size() > f.size) return Status::corruption(r_.text() + ": the hub sends more than " + std::to_string(f.size) + " bytes of " + f.path);
+      if (have + bytes.size() > f.size)
+        return Status::corruption(r_.text() + ": the hub sends more than " +
+                                  std::to_string(f.size) + " bytes of " + f.path);
       for (std::size_t done = 0; done < bytes.size();) {
         const ssize_t n = ::write(file.fd(), bytes.data() + done, bytes.size() - done);
         if (n < 0 && errno == EINTR) continue;
@@ -301,7 +334,9 @@ class Fetch {
     };
     const Status s = client_.fetch(r_, f, have, etag, on_start, on_body);
     if (!s.ok()) return s;
-    if (have < f.size) return Status::unavailable("the hub sent only " + std::to_string(have) + " of " + std::to_string(f.size) + " bytes of " + f.path);
+    if (have < f.size)
+      return Status::unavailable("the hub sent only " + std::to_string(have) + " of " +
+                                 std::to_string(f.size) + " bytes of " + f.path);
     if (::fsync(file.fd()) != 0) return disk_error("cannot write", part, errno);
     return {};
   }
@@ -316,7 +351,8 @@ class Fetch {
     if (!options_.on_progress || now - shown_ < std::chrono::milliseconds(200)) return;
     shown_ = now;
     const double seconds = std::chrono::duration<double>(now - started_).count();
-    progress_.bytes_per_second = seconds > 0.05 ? static_cast<double>(progress_.file_bytes - start_bytes_) / seconds : 0;
+    progress_.bytes_per_second =
+        seconds > 0.05 ? static_cast<double>(progress_.file_bytes - start_bytes_) / seconds : 0;
     options_.on_progress(progress_);
   }
 
@@ -358,7 +394,8 @@ std::uint64_t bytes_in(const fs::path& folder) {
 
 HubOptions HubOptions::from_environment() {
   HubOptions o;
-  if (const std::string endpoint = variable("HF_ENDPOINT"); !endpoint.empty()) o.endpoint = endpoint;
+  if (const std::string endpoint = variable("HF_ENDPOINT"); !endpoint.empty())
+    o.endpoint = endpoint;
   while (o.endpoint.ends_with('/')) o.endpoint.pop_back();
   o.token = variable("HF_TOKEN");
   if (const std::string cache = variable("QUIRE_CACHE"); !cache.empty()) {
@@ -373,13 +410,15 @@ HubOptions HubOptions::from_environment() {
 }
 
 Result<std::string> get_model(const ModelReference& r, const HubOptions& options, bool update) {
-  if (options.token.find_first_of("\r\n") != std::string::npos) return Status::invalid("HF_TOKEN", "HF_TOKEN holds a line break");
+  if (options.token.find_first_of("\r\n") != std::string::npos)
+    return Status::invalid("HF_TOKEN", "HF_TOKEN holds a line break");
   if (!update) {
     const fs::path folder = folder_of(r, options.root);
     const Manifest m = read_manifest(folder);
     for (const auto& [asked, model] : m.models) {
       if (asked != r.file) continue;
-      const bool whole = std::all_of(m.files.begin(), m.files.end(), [&](const HubFile& f) { return whole_on_disk(folder, f); });
+      const bool whole = std::all_of(m.files.begin(), m.files.end(),
+                                     [&](const HubFile& f) { return whole_on_disk(folder, f); });
       if (whole) return model.empty() ? folder.string() : (folder / model).string();
     }
   }
@@ -391,37 +430,53 @@ std::vector<CachedModel> list_models(const fs::path& root) {
   std::error_code ec;
   for (fs::directory_iterator repo(root, ec), end; !ec && repo != end; repo.increment(ec)) {
     std::error_code inner;
-    for (fs::directory_iterator revision(repo->path(), inner); !inner && revision != end; revision.increment(inner)) {
+    for (fs::directory_iterator revision(repo->path(), inner); !inner && revision != end;
+         revision.increment(inner)) {
       std::error_code none;
       if (!revision->is_directory(none)) continue;
       const Manifest m = read_manifest(revision->path());
       const std::uint64_t bytes = bytes_in(revision->path());
       if (m.models.empty()) {
-        ModelReference r{.repo = m.repo.empty() ? repo->path().filename().string() : m.repo, .revision = m.revision.empty() ? revision->path().filename().string() : m.revision, .file = {}};
+        ModelReference r{
+            .repo = m.repo.empty() ? repo->path().filename().string() : m.repo,
+            .revision = m.revision.empty() ? revision->path().filename().string() : m.revision,
+            .file = {}};
         all.push_back({r.text(), revision->path().string(), bytes, false});
       }
       for (const auto& [asked, model] : m.models) {
         const ModelReference r{.repo = m.repo, .revision = m.revision, .file = asked};
         const HubFile* file = m.find(model);
-        const bool whole = std::all_of(m.files.begin(), m.files.end(), [&](const HubFile& f) { return whole_on_disk(revision->path(), f); });
-        all.push_back({r.text(), model.empty() ? revision->path().string() : (revision->path() / model).string(), file != nullptr ? file->size : bytes, whole});
+        const bool whole = std::all_of(m.files.begin(), m.files.end(), [&](const HubFile& f) {
+          return whole_on_disk(revision->path(), f);
+        });
+        all.push_back(
+            {r.text(),
+             model.empty() ? revision->path().string() : (revision->path() / model).string(),
+             file != nullptr ? file->size : bytes, whole});
       }
     }
   }
-  std::sort(all.begin(), all.end(), [](const CachedModel& a, const CachedModel& b) { return a.name < b.name; });
+  std::sort(all.begin(), all.end(),
+            [](const CachedModel& a, const CachedModel& b) { return a.name < b.name; });
   return all;
 }
 
 Result<std::uint64_t> remove_model(const ModelReference& r, const fs::path& root) {
   const fs::path folder = folder_of(r, root);
   std::error_code ec;
-  if (!fs::is_directory(folder, ec)) return Status::not_found("there is no " + r.text() + " in " + root.string() + "; quire model list shows what there is");
+  if (!fs::is_directory(folder, ec))
+    return Status::not_found("there is no " + r.text() + " in " + root.string() +
+                             "; quire model list shows what there is");
   QUIRE_ASSIGN_OR_RETURN(const std::unique_ptr<File> lock, lock_folder(folder, false, nullptr));
   const std::uint64_t before = bytes_in(folder);
   Manifest m = read_manifest(folder);
   if (!r.file.empty()) {
-    const auto model = std::find_if(m.models.begin(), m.models.end(), [&](const auto& row) { return row.first == r.file || row.second == r.file; });
-    if (model == m.models.end()) return Status::not_found("there is no " + r.text() + " in " + root.string() + "; quire model list shows what there is");
+    const auto model = std::find_if(m.models.begin(), m.models.end(), [&](const auto& row) {
+      return row.first == r.file || row.second == r.file;
+    });
+    if (model == m.models.end())
+      return Status::not_found("there is no " + r.text() + " in " + root.string() +
+                               "; quire model list shows what there is");
     const std::string path = model->second;
     std::erase_if(m.models, [&](const auto& row) { return row.second == path; });
     if (!m.models.empty()) {

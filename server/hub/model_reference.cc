@@ -10,18 +10,28 @@ namespace {
 constexpr std::string_view kScheme = "hf:";
 constexpr std::array<std::string_view, 9> kQuantisations = {
     "Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "F16", "BF16"};
-constexpr std::array<std::string_view, 14> kFolderFiles = {
-    "config.json",          "generation_config.json",  "tokenizer.json",    "tokenizer.model",
-    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt",           "qwen.tiktoken",           "chat_template.jinja", "chat_template.json",
-    "model.safetensors.index.json", "model.safetensors"};
+constexpr std::array<std::string_view, 14> kFolderFiles = {"config.json",
+                                                           "generation_config.json",
+                                                           "tokenizer.json",
+                                                           "tokenizer.model",
+                                                           "tokenizer_config.json",
+                                                           "special_tokens_map.json",
+                                                           "added_tokens.json",
+                                                           "vocab.json",
+                                                           "merges.txt",
+                                                           "qwen.tiktoken",
+                                                           "chat_template.jinja",
+                                                           "chat_template.json",
+                                                           "model.safetensors.index.json",
+                                                           "model.safetensors"};
 
 bool is_word(std::string_view s) {
   const auto good = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '-' || c == '_';
   };
-  return !s.empty() && s.size() <= 96 && s.front() != '.' && s.front() != '-' && std::all_of(s.begin(), s.end(), good) &&
-         s.find("..") == std::string_view::npos;
+  return !s.empty() && s.size() <= 96 && s.front() != '.' && s.front() != '-' &&
+         std::all_of(s.begin(), s.end(), good) && s.find("..") == std::string_view::npos;
 }
 
 bool is_repo(std::string_view s) {
@@ -39,32 +49,43 @@ bool is_path(std::string_view s) {
     if (part.empty() || part == "." || part == "..") return false;
     at = end + 1;
   }
-  return std::none_of(s.begin(), s.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\\' || c == 0x7F; });
+  return std::none_of(s.begin(), s.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == '\\' || c == 0x7F;
+  });
 }
 
 std::string upper(std::string_view s) {
   std::string out(s);
-  std::transform(out.begin(), out.end(), out.begin(), [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; });
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; });
   return out;
 }
 
 /// "name-00002-of-00003.gguf" without the number of its part, and all other names as they are.
 std::string group_of(std::string_view path) {
   const std::size_t of = path.rfind("-of-");
-  if (of == std::string_view::npos || of < 6 || path.size() != of + 4 + 5 + 5) return std::string(path);
+  if (of == std::string_view::npos || of < 6 || path.size() != of + 4 + 5 + 5)
+    return std::string(path);
   const std::string_view part = path.substr(of - 5, 5), all = path.substr(of + 4, 5);
-  const auto digits = [](std::string_view s) { return s.find_first_not_of("0123456789") == std::string_view::npos; };
+  const auto digits = [](std::string_view s) {
+    return s.find_first_not_of("0123456789") == std::string_view::npos;
+  };
   if (path[of - 6] != '-' || !digits(part) || !digits(all)) return std::string(path);
   return std::string(path.substr(0, of - 6)) + ".gguf";
 }
 
-/// Whether `name` stands in the path as a word of its own: "model-Q4_K_M.gguf", "Q4_K_M/model.gguf".
+/// Whether `name` stands in the path as a word of its own: "model-Q4_K_M.gguf",
+/// "Q4_K_M/model.gguf".
 bool has_quantisation(std::string_view group, std::string_view name) {
   const std::string text = upper(group), wanted = upper(name);
-  const auto inside = [](char c) { return (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; };
-  for (std::size_t at = text.find(wanted); at != std::string::npos; at = text.find(wanted, at + 1)) {
+  const auto inside = [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  for (std::size_t at = text.find(wanted); at != std::string::npos;
+       at = text.find(wanted, at + 1)) {
     const std::size_t end = at + wanted.size();
-    if ((at == 0 || !inside(text[at - 1])) && (end == text.size() || !inside(text[end]))) return true;
+    if ((at == 0 || !inside(text[at - 1])) && (end == text.size() || !inside(text[end])))
+      return true;
   }
   return false;
 }
@@ -78,7 +99,8 @@ Groups gguf_groups(std::span<const HubFile> files) {
     groups[group_of(f.path)].push_back(f);
   }
   for (auto& [name, parts] : groups) {
-    std::sort(parts.begin(), parts.end(), [](const HubFile& a, const HubFile& b) { return a.path < b.path; });
+    std::sort(parts.begin(), parts.end(),
+              [](const HubFile& a, const HubFile& b) { return a.path < b.path; });
   }
   return groups;
 }
@@ -90,9 +112,12 @@ std::string listed(std::vector<std::string> names) {
   return out;
 }
 
-ChosenFiles chosen(const std::vector<HubFile>& parts) { return {.files = parts, .model = parts.front().path}; }
+ChosenFiles chosen(const std::vector<HubFile>& parts) {
+  return {.files = parts, .model = parts.front().path};
+}
 
-Result<ChosenFiles> choose_gguf(const ModelReference& r, const Groups& groups, std::string_view wanted) {
+Result<ChosenFiles> choose_gguf(const ModelReference& r, const Groups& groups,
+                                std::string_view wanted) {
   std::vector<const std::vector<HubFile>*> fits;
   std::vector<std::string> names, all;
   for (const auto& [name, parts] : groups) {
@@ -103,10 +128,12 @@ Result<ChosenFiles> choose_gguf(const ModelReference& r, const Groups& groups, s
   }
   if (fits.size() == 1) return chosen(*fits.front());
   if (fits.empty()) {
-    return Status::not_found("hf:" + r.repo + " has no file and no quantisation '" + std::string(wanted) + "'" +
-                             (all.empty() ? std::string("; it holds no GGUF files") : "; it has:" + listed(all)));
+    return Status::not_found(
+        "hf:" + r.repo + " has no file and no quantisation '" + std::string(wanted) + "'" +
+        (all.empty() ? std::string("; it holds no GGUF files") : "; it has:" + listed(all)));
   }
-  return Status::not_found("'" + std::string(wanted) + "' fits several files of hf:" + r.repo + "; name one as hf:" + r.repo + ":FILE:" + listed(names));
+  return Status::not_found("'" + std::string(wanted) + "' fits several files of hf:" + r.repo +
+                           "; name one as hf:" + r.repo + ":FILE:" + listed(names));
 }
 
 }  // namespace
@@ -120,12 +147,15 @@ std::string ModelReference::text() const {
 
 bool is_reference(std::string_view text) { return text.starts_with(kScheme); }
 
-bool looks_like_repo(std::string_view text) { return std::count(text.begin(), text.end(), '/') == 1 && is_repo(text); }
+bool looks_like_repo(std::string_view text) {
+  return std::count(text.begin(), text.end(), '/') == 1 && is_repo(text);
+}
 
 Result<ModelReference> parse_reference(std::string_view text) {
   const auto bad = [&](const std::string& what) {
     return Status::invalid("model", "'" + std::string(text.substr(0, 200)) + "' " + what +
-                                        "; models of the hub are named hf:org/repo, hf:org/repo:FILE.gguf, hf:org/repo:Q4_K_M or "
+                                        "; models of the hub are named hf:org/repo, "
+                                        "hf:org/repo:FILE.gguf, hf:org/repo:Q4_K_M or "
                                         "hf:org/repo@revision");
   };
   if (!is_reference(text)) return bad("does not begin with hf:");
@@ -139,7 +169,8 @@ Result<ModelReference> parse_reference(std::string_view text) {
   if (const std::size_t at = rest.find('@'); at != std::string_view::npos) {
     r.revision = rest.substr(at + 1);
     rest = rest.substr(0, at);
-    if (!is_path(r.revision) || r.revision.find_first_of(" ?#%:@") != std::string::npos) return bad("names no revision behind the @");
+    if (!is_path(r.revision) || r.revision.find_first_of(" ?#%:@") != std::string::npos)
+      return bad("names no revision behind the @");
   }
   r.repo = rest;
   if (!is_repo(rest)) return bad("names no repository");
@@ -161,15 +192,18 @@ Result<ChosenFiles> choose_files(const ModelReference& r, std::span<const HubFil
     return choose_gguf(r, groups, r.file);
   }
   const auto in_root = [&](std::string_view name) {
-    return std::any_of(usable.begin(), usable.end(), [&](const HubFile& f) { return f.path == name; });
+    return std::any_of(usable.begin(), usable.end(),
+                       [&](const HubFile& f) { return f.path == name; });
   };
   const auto weights = [](const HubFile& f) {
-    return f.path.find('/') == std::string::npos && f.path.starts_with("model") && f.path.ends_with(".safetensors");
+    return f.path.find('/') == std::string::npos && f.path.starts_with("model") &&
+           f.path.ends_with(".safetensors");
   };
   if (in_root("config.json") && std::any_of(usable.begin(), usable.end(), weights)) {
     ChosenFiles out;
     for (const HubFile& f : usable) {
-      const bool named = std::find(kFolderFiles.begin(), kFolderFiles.end(), f.path) != kFolderFiles.end();
+      const bool named =
+          std::find(kFolderFiles.begin(), kFolderFiles.end(), f.path) != kFolderFiles.end();
       const bool licence = f.path.find('/') == std::string::npos && f.path.starts_with("LICENSE");
       if (named || licence || weights(f)) out.files.push_back(f);
     }
@@ -188,9 +222,11 @@ Result<ChosenFiles> choose_files(const ModelReference& r, std::span<const HubFil
   for (const auto& [name, parts] : groups) names.push_back(parts.front().path);
   if (names.empty()) {
     return Status::not_found("hf:" + r.repo + " at " + r.revision +
-                             " holds no model this build can read: neither config.json with model*.safetensors in its root, nor a .gguf file");
+                             " holds no model this build can read: neither config.json with "
+                             "model*.safetensors in its root, nor a .gguf file");
   }
-  return Status::not_found("hf:" + r.repo + " holds several models; name one as hf:" + r.repo + ":FILE:" + listed(names));
+  return Status::not_found("hf:" + r.repo + " holds several models; name one as hf:" + r.repo +
+                           ":FILE:" + listed(names));
 }
 
 }  // namespace quire::hub

@@ -15,7 +15,7 @@ namespace quire::hub {
 struct ModelReference {
   std::string repo;               ///< "org/repo", or one word for the oldest models
   std::string revision = "main";  ///< branch, tag or commit
-  std::string file;               ///< path of a file, or the name of a quantisation ("Q4_K_M"); empty: chosen
+  std::string file;  ///< path of a file, or the name of a quantisation ("Q4_K_M"); empty: chosen
 
   std::string text() const;
 };
@@ -42,11 +42,11 @@ struct ChosenFiles {
   std::string model;  ///< what is loaded: a GGUF file's path, or empty for the folder
 };
 
-/// The files to fetch. Without a file: where the repository has config.json and safetensors in its root, those with the
-/// tokenizer, chat template and licence; else of the GGUF files the first quantisation there is of Q4_K_M, Q4_K_S, Q4_0,
-/// Q5_K_M, Q5_K_S, Q6_K, Q8_0, F16, BF16, or the only one. With a file: that path, or the GGUF file of that quantisation. All
-/// parts of a GGUF file in parts.
-/// Errors: kNotFound naming the repository and listing what could be asked for.
+/// The files to fetch. Without a file: where the repository has config.json and safetensors in its
+/// root, those with the tokenizer, chat template and licence; else of the GGUF files the first
+/// quantisation there is of Q4_K_M, Q4_K_S, Q4_0, Q5_K_M, Q5_K_S, Q6_K, Q8_0, F16, BF16, or the
+/// only one. With a file: that path, or the GGUF file of that quantisation. All parts of a GGUF
+/// file in parts. Errors: kNotFound naming the repository and listing what could be asked for.
 Result<ChosenFiles> choose_files(const ModelReference& reference, std::span<const HubFile> files);
 
 }  // namespace quire::hub

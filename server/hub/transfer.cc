@@ -21,14 +21,16 @@ struct CurlDelete {
 
 std::string lower(std::string_view s) {
   std::string out(s);
-  std::transform(out.begin(), out.end(), out.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
   return out;
 }
 
 /// scheme://host:port of a URL, or empty where it is none.
 std::string origin_of(const std::string& url, std::string* scheme = nullptr) {
   const std::unique_ptr<CURLU, CurlDelete> parsed(curl_url());
-  if (parsed == nullptr || curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK) return {};
+  if (parsed == nullptr || curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK)
+    return {};
   std::string out;
   for (const CURLUPart part : {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT}) {
     char* text = nullptr;
@@ -42,7 +44,8 @@ std::string origin_of(const std::string& url, std::string* scheme = nullptr) {
 
 std::string joined_url(const std::string& base, const std::string& location) {
   const std::unique_ptr<CURLU, CurlDelete> parsed(curl_url());
-  if (parsed == nullptr || curl_url_set(parsed.get(), CURLUPART_URL, base.c_str(), 0) != CURLUE_OK ||
+  if (parsed == nullptr ||
+      curl_url_set(parsed.get(), CURLUPART_URL, base.c_str(), 0) != CURLUE_OK ||
       curl_url_set(parsed.get(), CURLUPART_URL, location.c_str(), 0) != CURLUE_OK) {
     return {};
   }
@@ -77,7 +80,8 @@ struct Exchange {
     }
     if (good() && request.on_body) return request.on_body(piece);
     const std::size_t most = good() ? kMaxBodyBytes : kMaxErrorBytes;
-    if (good() && reply.body.size() + piece.size() > most) return Status::io("the reply is too long");
+    if (good() && reply.body.size() + piece.size() > most)
+      return Status::io("the reply is too long");
     reply.body += piece.substr(0, most - std::min(most, reply.body.size()));
     return {};
   }
@@ -87,7 +91,8 @@ std::size_t on_header(char* data, std::size_t size, std::size_t count, void* use
   auto& exchange = *static_cast<Exchange*>(user);
   std::string_view line(data, size * count);
   while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
-  if (line.starts_with("HTTP/")) exchange.reply.headers.clear();  // after "100 Continue" another head follows
+  if (line.starts_with("HTTP/"))
+    exchange.reply.headers.clear();  // after "100 Continue" another head follows
   const std::size_t colon = line.find(':');
   if (colon != std::string_view::npos && exchange.reply.headers.size() < 200) {
     std::string_view value = line.substr(colon + 1);
@@ -105,14 +110,16 @@ std::size_t on_data(char* data, std::size_t size, std::size_t count, void* user)
 
 Status failure(CURLcode code, const char* detail, const std::string& url) {
   std::string host = url;
-  if (const std::size_t scheme = host.find("://"); scheme != std::string::npos) host = host.substr(scheme + 3);
+  if (const std::size_t scheme = host.find("://"); scheme != std::string::npos)
+    host = host.substr(scheme + 3);
   host = host.substr(0, host.find_first_of("/?"));
   const std::string why = detail[0] != '\0' ? detail : curl_easy_strerror(code);
   switch (code) {
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
     case CURLE_COULDNT_CONNECT:
-      return Status::unavailable("cannot reach " + host + ": " + why + "; is there a network, or should https_proxy be set?")
+      return Status::unavailable("cannot reach " + host + ": " + why +
+                                 "; is there a network, or should https_proxy be set?")
           .with_field("network");
     case CURLE_OPERATION_TIMEDOUT:
     case CURLE_PARTIAL_FILE:
@@ -124,7 +131,8 @@ Status failure(CURLcode code, const char* detail, const std::string& url) {
       return Status::unavailable("the connection to " + host + " broke: " + why);
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
-      return Status::io("the certificate of " + host + " is not trusted: " + why + "; SSL_CERT_FILE may name other authorities");
+      return Status::io("the certificate of " + host + " is not trusted: " + why +
+                        "; SSL_CERT_FILE may name other authorities");
     default:
       return Status::io("talking to " + host + " failed: " + why);
   }
@@ -141,7 +149,9 @@ Result<TransferReply> one(const TransferRequest& request, const std::string& url
   if (with_token) add("Authorization: Bearer " + request.token);
   const std::unique_ptr<curl_slist, CurlDelete> headers(list);
   char detail[CURL_ERROR_SIZE] = "";
-  const auto set = [&](CURLoption option, auto value) { curl_easy_setopt(curl.get(), option, value); };
+  const auto set = [&](CURLoption option, auto value) {
+    curl_easy_setopt(curl.get(), option, value);
+  };
   set(CURLOPT_URL, url.c_str());
   set(CURLOPT_PROTOCOLS_STR, "http,https");
   set(CURLOPT_HTTPHEADER, headers.get());
@@ -156,7 +166,8 @@ Result<TransferReply> one(const TransferRequest& request, const std::string& url
   set(CURLOPT_HEADERDATA, &exchange);
   set(CURLOPT_WRITEFUNCTION, on_data);
   set(CURLOPT_WRITEDATA, &exchange);
-  if (const char* file = std::getenv("SSL_CERT_FILE"); file != nullptr && *file != '\0') set(CURLOPT_CAINFO, file);
+  if (const char* file = std::getenv("SSL_CERT_FILE"); file != nullptr && *file != '\0')
+    set(CURLOPT_CAINFO, file);
   const CURLcode code = curl_easy_perform(curl.get());
   if (!exchange.stopped.ok()) return exchange.stopped;
   if (code != CURLE_OK) return failure(code, detail, url);
@@ -183,7 +194,8 @@ Result<TransferReply> transfer(const TransferRequest& request) {
   std::map<std::string, std::string> first_headers;
   for (int hop = 0; hop <= kMaxRedirects; ++hop) {
     const bool own_host = origin_of(url) == home;
-    QUIRE_ASSIGN_OR_RETURN(TransferReply reply, one(request, url, own_host && !request.token.empty()));
+    QUIRE_ASSIGN_OR_RETURN(TransferReply reply,
+                           one(request, url, own_host && !request.token.empty()));
     if (hop == 0) first_headers = reply.headers;
     const std::string location = reply.header("location");
     if (reply.status < 300 || reply.status >= 400 || location.empty()) {
@@ -192,8 +204,10 @@ Result<TransferReply> transfer(const TransferRequest& request) {
     }
     std::string scheme;
     const std::string next = joined_url(url, location);
-    if (next.empty() || origin_of(next, &scheme).empty()) return Status::io("the hub redirects to no address");
-    if (scheme != "https" && (scheme != "http" || first_scheme == "https")) return Status::io("the hub redirects from https to " + scheme);
+    if (next.empty() || origin_of(next, &scheme).empty())
+      return Status::io("the hub redirects to no address");
+    if (scheme != "https" && (scheme != "http" || first_scheme == "https"))
+      return Status::io("the hub redirects from https to " + scheme);
     url = next;
   }
   return Status::io("the hub redirects more than " + std::to_string(kMaxRedirects) + " times");
@@ -204,8 +218,8 @@ std::string url_path(std::string_view text) {
   std::string out;
   for (const char c : text) {
     const auto b = static_cast<unsigned char>(c);
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
-                       c == '.' || c == '~' || c == '/';
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '-' || c == '_' || c == '.' || c == '~' || c == '/';
     if (plain) {
       out += c;
     } else {

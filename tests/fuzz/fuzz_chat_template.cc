@@ -1,5 +1,5 @@
-// Chat templates of any bytes, over a small conversation: a text whose bytes each have a mark, or an error with a message. Never
-// a crash, and never longer than the bounds allow.
+// Chat templates of any bytes, over a small conversation: a text whose bytes each have a mark, or
+// an error with a message. Never a crash, and never longer than the bounds allow.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -29,21 +29,24 @@ void check(const quire::Status& status) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::string_view rest(reinterpret_cast<const char*>(data), size);
   const std::string source(take_part(rest)), content(take_part(rest)), tools(take_part(rest));
-  const auto parsed = JinjaTemplate::parse(source, {.steps = 50'000, .text_bytes = 1 << 20, .output_bytes = 1 << 18});
+  const auto parsed = JinjaTemplate::parse(
+      source, {.steps = 50'000, .text_bytes = 1 << 20, .output_bytes = 1 << 18});
   if (!parsed.ok()) {
     check(parsed.status());
     return 0;
   }
   const auto messages = quire::tokenizer_internal::jinja_value_of_json(
-      R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": " a "}, {"role": "user", "content": "b\n"}])", 1, "");
+      R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": " a "}, {"role": "user", "content": "b\n"}])",
+      1, "");
   auto given = quire::tokenizer_internal::jinja_value_of_json(tools, 1, "tools");
-  const auto text = parsed->render({{"messages", *messages},
-                                    {"tools", given.ok() ? *given : quire::jinja::Value(quire::jinja::None{})},
-                                    {"content", quire::jinja::Value::text(content, 1)},
-                                    {"add_generation_prompt", true},
-                                    {"bos_token", quire::jinja::Value::text("<s>")},
-                                    {"eos_token", quire::jinja::Value::text("</s>")}},
-                                   0);
+  const auto text =
+      parsed->render({{"messages", *messages},
+                      {"tools", given.ok() ? *given : quire::jinja::Value(quire::jinja::None{})},
+                      {"content", quire::jinja::Value::text(content, 1)},
+                      {"add_generation_prompt", true},
+                      {"bos_token", quire::jinja::Value::text("<s>")},
+                      {"eos_token", quire::jinja::Value::text("</s>")}},
+                     0);
   if (!text.ok()) {
     check(text.status());
     return 0;

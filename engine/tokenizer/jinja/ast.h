@@ -52,13 +52,13 @@ struct Expression {
 };
 
 enum class StatementKind : unsigned char {
-  kText,      ///< text
-  kOutput,    ///< {{ value }}
-  kIf,        ///< value: body, else other
-  kFor,       ///< names in value, filtered by condition: body, else other
-  kSet,       ///< names = value, or name.member = value
-  kSetBlock,  ///< names[0] = body, through the filters of `value` if there are any
-  kMacro,     ///< names[0](parameters): body
+  kText,       ///< text
+  kOutput,     ///< {{ value }}
+  kIf,         ///< value: body, else other
+  kFor,        ///< names in value, filtered by condition: body, else other
+  kSet,        ///< names = value, or name.member = value
+  kSetBlock,   ///< names[0] = body, through the filters of `value` if there are any
+  kMacro,      ///< names[0](parameters): body
   kCallBlock,  ///< value, a call, gets `caller`, a macro with `parameters` and `body`
   kFilter,     ///< body through the filters of `value`
   kScope,      ///< body, with names of its own (with)

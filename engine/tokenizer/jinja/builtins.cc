@@ -14,7 +14,6 @@ namespace {
 using Filter = Value (*)(Interpreter&, const Value&, Arguments&);
 using Test = bool (*)(Interpreter&, const Value&, Arguments&);
 
-
 bool flag(Arguments& args, std::size_t index, std::string_view name, bool fallback) {
   const Value v = args.take(index, name);
   return v.is_undefined() ? fallback : v.truthy();
@@ -31,7 +30,8 @@ Value member(Interpreter& run, Value value, std::string_view path) {
   while (!path.empty()) {
     const std::size_t dot = std::min(path.find('.'), path.size());
     const std::string_view part = path.substr(0, dot);
-    const bool number = !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string_view::npos;
+    const bool number = !part.empty() && part.size() < 10 &&
+                        part.find_first_not_of("0123456789") == std::string_view::npos;
     value = number ? run.item(value, Value(std::int64_t{std::stol(std::string(part))}))
                    : run.item(value, Value::text(part));
     path.remove_prefix(std::min(dot + 1, path.size()));
@@ -46,13 +46,21 @@ Value filter_trim(Interpreter& run, const Value& v, Arguments& args) {
   const Text* only = characters.as_text();
   return run.text(strip(run.str(v), true, true, only == nullptr ? nullptr : &only->bytes));
 }
-Value filter_upper(Interpreter& run, const Value& v, Arguments&) { return run.text(changed_case(run.str(v), Case::kUpper)); }
-Value filter_lower(Interpreter& run, const Value& v, Arguments&) { return run.text(changed_case(run.str(v), Case::kLower)); }
-Value filter_title(Interpreter& run, const Value& v, Arguments&) { return run.text(changed_case(run.str(v), Case::kWords)); }
+Value filter_upper(Interpreter& run, const Value& v, Arguments&) {
+  return run.text(changed_case(run.str(v), Case::kUpper));
+}
+Value filter_lower(Interpreter& run, const Value& v, Arguments&) {
+  return run.text(changed_case(run.str(v), Case::kLower));
+}
+Value filter_title(Interpreter& run, const Value& v, Arguments&) {
+  return run.text(changed_case(run.str(v), Case::kWords));
+}
 Value filter_capitalize(Interpreter& run, const Value& v, Arguments&) {
   return run.text(changed_case(run.str(v), Case::kCapitalize));
 }
-Value filter_string(Interpreter& run, const Value& v, Arguments&) { return v.as_text() != nullptr ? v : Value(run.str(v)); }
+Value filter_string(Interpreter& run, const Value& v, Arguments&) {
+  return v.as_text() != nullptr ? v : Value(run.str(v));
+}
 Value filter_same(Interpreter&, const Value& v, Arguments&) { return v; }
 
 Value filter_replace(Interpreter& run, const Value& v, Arguments& args) {
@@ -97,7 +105,8 @@ Value filter_indent(Interpreter& run, const Value& v, Arguments& args) {
   if (width.as_text() != nullptr) {
     margin = *width.as_text();
   } else {
-    const std::int64_t count = width.is_undefined() ? 4 : std::max<std::int64_t>(width.to_int("the width of indent"), 0);
+    const std::int64_t count =
+        width.is_undefined() ? 4 : std::max<std::int64_t>(width.to_int("the width of indent"), 0);
     run.charge(static_cast<std::uint64_t>(count));
     margin = Text(std::string(static_cast<std::size_t>(count), ' '));
   }
@@ -163,7 +172,8 @@ Value filter_abs(Interpreter&, const Value& v, Arguments&) {
 }
 Value filter_round(Interpreter&, const Value& v, Arguments& args) {
   const Value precision = args.take(0, "precision");
-  const std::int64_t digits = precision.is_undefined() ? 0 : precision.to_int("the precision of round");
+  const std::int64_t digits =
+      precision.is_undefined() ? 0 : precision.to_int("the precision of round");
   if (digits < 0 || digits > 15) throw Error("round takes 0 to 15 digits");
   const double scale = std::pow(10.0, static_cast<double>(digits));
   return std::nearbyint(v.to_double() * scale) / scale;
@@ -181,7 +191,9 @@ Value filter_length(Interpreter& run, const Value& v, Arguments&) {
   if (v.is_undefined()) return std::int64_t{0};
   throw Error("a value of type " + v.type_name() + " has no length");
 }
-Value filter_list(Interpreter& run, const Value& v, Arguments&) { return Value::list(run.items(v)); }
+Value filter_list(Interpreter& run, const Value& v, Arguments&) {
+  return Value::list(run.items(v));
+}
 Value filter_first(Interpreter& run, const Value& v, Arguments&) {
   const std::vector<Value> all = run.items(v);
   return all.empty() ? Value::undefined("first") : all.front();
@@ -202,7 +214,8 @@ Value filter_default(Interpreter&, const Value& v, Arguments& args) {
   const Value other = args.take(0, "default_value");
   const bool also_false = flag(args, 1, "boolean", false);
   args.done("default", 2);
-  if (v.is_undefined() || (also_false && !v.truthy())) return other.is_undefined() ? Value(Text()) : other;
+  if (v.is_undefined() || (also_false && !v.truthy()))
+    return other.is_undefined() ? Value(Text()) : other;
   return v;
 }
 Value filter_join(Interpreter& run, const Value& v, Arguments& args) {
@@ -249,7 +262,8 @@ void sort_by(Interpreter& run, std::vector<Value>& all, bool reverse, const Key&
 }
 
 Value filter_sort(Interpreter& run, const Value& v, Arguments& args) {
-  const bool reverse = flag(args, 0, "reverse", false), exact = flag(args, 1, "case_sensitive", false);
+  const bool reverse = flag(args, 0, "reverse", false),
+             exact = flag(args, 1, "case_sensitive", false);
   const Value by = args.take(2, "attribute");
   std::vector<Value> all = run.items(v);
   sort_by(run, all, reverse, [&](const Value& one) {
@@ -264,7 +278,8 @@ Value filter_dictsort(Interpreter& run, const Value& v, Arguments& args) {
   const std::size_t part = by.as_text() != nullptr && by.as_text()->bytes == "value" ? 1 : 0;
   Arguments none;
   std::vector<Value> all = filter_items(run, v, none).as_list()->items;
-  sort_by(run, all, reverse, [&](const Value& one) { return folded(one.as_list()->items[part], exact); });
+  sort_by(run, all, reverse,
+          [&](const Value& one) { return folded(one.as_list()->items[part], exact); });
   return Value::list(std::move(all));
 }
 Value filter_unique(Interpreter& run, const Value& v, Arguments& args) {
@@ -272,7 +287,8 @@ Value filter_unique(Interpreter& run, const Value& v, Arguments& args) {
   std::vector<Value> seen, all;
   for (const Value& one : run.items(v)) {
     const Value key = folded(one, exact);
-    if (std::any_of(seen.begin(), seen.end(), [&](const Value& old) { return run.same(old, key); })) continue;
+    if (std::any_of(seen.begin(), seen.end(), [&](const Value& old) { return run.same(old, key); }))
+      continue;
     seen.push_back(key);
     all.push_back(one);
   }
@@ -313,7 +329,8 @@ Value filter_map(Interpreter& run, const Value& v, Arguments& args) {
     }
     return Value::list(std::move(all));
   }
-  if (args.positional.empty() || args.positional[0].as_text() == nullptr) throw Error("map needs a filter or an attribute");
+  if (args.positional.empty() || args.positional[0].as_text() == nullptr)
+    throw Error("map needs a filter or an attribute");
   const std::string name = args.positional[0].as_text()->bytes;
   if (!is_filter(name)) throw Error("there is no filter '" + name.substr(0, 80) + "'");
   for (const Value& one : run.items(v)) {
@@ -331,12 +348,14 @@ Value chosen(Interpreter& run, const Value& v, Arguments& args, std::size_t firs
   std::string path;
   if (!v.truthy()) return Value::list({});  // also none
   if (first == 1) {
-    if (args.positional.empty() || args.positional[0].as_text() == nullptr) throw Error("selectattr needs an attribute");
+    if (args.positional.empty() || args.positional[0].as_text() == nullptr)
+      throw Error("selectattr needs an attribute");
     path = args.positional[0].as_text()->bytes;
   }
   std::string name;
   if (args.positional.size() > first) {
-    if (args.positional[first].as_text() == nullptr) throw Error("the name of a test must be a text");
+    if (args.positional[first].as_text() == nullptr)
+      throw Error("the name of a test must be a text");
     name = args.positional[first].as_text()->bytes;
     if (!is_test(name)) throw Error("there is no test '" + name.substr(0, 80) + "'");
   }
@@ -347,17 +366,26 @@ Value chosen(Interpreter& run, const Value& v, Arguments& args, std::size_t firs
     bool holds = asked.truthy();
     if (!name.empty()) {
       Arguments inner;
-      inner.positional.assign(args.positional.begin() + static_cast<std::ptrdiff_t>(first) + 1, args.positional.end());
+      inner.positional.assign(args.positional.begin() + static_cast<std::ptrdiff_t>(first) + 1,
+                              args.positional.end());
       holds = apply_test(run, name, asked, inner);
     }
     if (holds == wanted) all.push_back(one);
   }
   return Value::list(std::move(all));
 }
-Value filter_select(Interpreter& run, const Value& v, Arguments& args) { return chosen(run, v, args, 0, true); }
-Value filter_reject(Interpreter& run, const Value& v, Arguments& args) { return chosen(run, v, args, 0, false); }
-Value filter_selectattr(Interpreter& run, const Value& v, Arguments& args) { return chosen(run, v, args, 1, true); }
-Value filter_rejectattr(Interpreter& run, const Value& v, Arguments& args) { return chosen(run, v, args, 1, false); }
+Value filter_select(Interpreter& run, const Value& v, Arguments& args) {
+  return chosen(run, v, args, 0, true);
+}
+Value filter_reject(Interpreter& run, const Value& v, Arguments& args) {
+  return chosen(run, v, args, 0, false);
+}
+Value filter_selectattr(Interpreter& run, const Value& v, Arguments& args) {
+  return chosen(run, v, args, 1, true);
+}
+Value filter_rejectattr(Interpreter& run, const Value& v, Arguments& args) {
+  return chosen(run, v, args, 1, false);
+}
 
 Value filter_attr(Interpreter& run, const Value& v, Arguments& args) {
   const Value name = args.take(0, "name");
@@ -369,19 +397,19 @@ struct NamedFilter {
   Filter call;
 };
 constexpr NamedFilter kFilters[] = {
-    {"abs", filter_abs},         {"attr", filter_attr},         {"capitalize", filter_capitalize},
-    {"count", filter_length},    {"d", filter_default},         {"default", filter_default},
+    {"abs", filter_abs},           {"attr", filter_attr},       {"capitalize", filter_capitalize},
+    {"count", filter_length},      {"d", filter_default},       {"default", filter_default},
     {"dictsort", filter_dictsort}, {"e", filter_escape},        {"escape", filter_escape},
-    {"first", filter_first},     {"float", filter_float},       {"indent", filter_indent},
-    {"int", filter_int},         {"items", filter_items},       {"join", filter_join},
-    {"last", filter_last},       {"length", filter_length},     {"list", filter_list},
-    {"lower", filter_lower},     {"map", filter_map},           {"max", filter_max},
-    {"min", filter_min},         {"reject", filter_reject},     {"rejectattr", filter_rejectattr},
-    {"replace", filter_replace}, {"reverse", filter_reverse},   {"round", filter_round},
-    {"safe", filter_same},       {"select", filter_select},     {"selectattr", filter_selectattr},
-    {"sort", filter_sort},       {"string", filter_string},     {"sum", filter_sum},
-    {"title", filter_title},     {"tojson", filter_tojson},     {"trim", filter_trim},
-    {"unique", filter_unique},   {"upper", filter_upper},
+    {"first", filter_first},       {"float", filter_float},     {"indent", filter_indent},
+    {"int", filter_int},           {"items", filter_items},     {"join", filter_join},
+    {"last", filter_last},         {"length", filter_length},   {"list", filter_list},
+    {"lower", filter_lower},       {"map", filter_map},         {"max", filter_max},
+    {"min", filter_min},           {"reject", filter_reject},   {"rejectattr", filter_rejectattr},
+    {"replace", filter_replace},   {"reverse", filter_reverse}, {"round", filter_round},
+    {"safe", filter_same},         {"select", filter_select},   {"selectattr", filter_selectattr},
+    {"sort", filter_sort},         {"string", filter_string},   {"sum", filter_sum},
+    {"title", filter_title},       {"tojson", filter_tojson},   {"trim", filter_trim},
+    {"unique", filter_unique},     {"upper", filter_upper},
 };
 
 // ---- tests
@@ -396,57 +424,114 @@ bool test_float(Interpreter&, const Value& v, Arguments&) { return v.is_float();
 bool test_boolean(Interpreter&, const Value& v, Arguments&) { return v.is_bool(); }
 bool test_true(Interpreter&, const Value& v, Arguments&) { return v.is_bool() && v.truthy(); }
 bool test_false(Interpreter&, const Value& v, Arguments&) { return v.is_bool() && !v.truthy(); }
-bool test_mapping(Interpreter&, const Value& v, Arguments&) { return v.as_dict() != nullptr && !v.as_dict()->is_namespace; }
-bool test_iterable(Interpreter& run, const Value& v, Arguments& args) {
-  return v.as_text() != nullptr || v.as_list() != nullptr || v.is_undefined() || test_mapping(run, v, args);
+bool test_mapping(Interpreter&, const Value& v, Arguments&) {
+  return v.as_dict() != nullptr && !v.as_dict()->is_namespace;
 }
-bool test_sequence(Interpreter& run, const Value& v, Arguments& args) { return test_iterable(run, v, args); }
+bool test_iterable(Interpreter& run, const Value& v, Arguments& args) {
+  return v.as_text() != nullptr || v.as_list() != nullptr || v.is_undefined() ||
+         test_mapping(run, v, args);
+}
+bool test_sequence(Interpreter& run, const Value& v, Arguments& args) {
+  return test_iterable(run, v, args);
+}
 bool test_callable(Interpreter&, const Value& v, Arguments&) { return v.as_callable() != nullptr; }
-bool test_odd(Interpreter&, const Value& v, Arguments&) { return v.to_int("the value of the test odd") % 2 != 0; }
-bool test_even(Interpreter&, const Value& v, Arguments&) { return v.to_int("the value of the test even") % 2 == 0; }
+bool test_odd(Interpreter&, const Value& v, Arguments&) {
+  return v.to_int("the value of the test odd") % 2 != 0;
+}
+bool test_even(Interpreter&, const Value& v, Arguments&) {
+  return v.to_int("the value of the test even") % 2 == 0;
+}
 bool test_divisibleby(Interpreter&, const Value& v, Arguments& args) {
   const std::int64_t by = args.take(0, "num").to_int("the argument of divisibleby");
   if (by == 0 || by == -1) return by == -1;
   return v.to_int("the value of the test divisibleby") % by == 0;
 }
-bool test_in(Interpreter& run, const Value& v, Arguments& args) { return run.contains(args.take(0, "seq"), v); }
-bool test_equal(Interpreter& run, const Value& v, Arguments& args) { return run.same(v, args.take(0, "other")); }
-bool test_unequal(Interpreter& run, const Value& v, Arguments& args) { return !run.same(v, args.take(0, "other")); }
+bool test_in(Interpreter& run, const Value& v, Arguments& args) {
+  return run.contains(args.take(0, "seq"), v);
+}
+bool test_equal(Interpreter& run, const Value& v, Arguments& args) {
+  return run.same(v, args.take(0, "other"));
+}
+bool test_unequal(Interpreter& run, const Value& v, Arguments& args) {
+  return !run.same(v, args.take(0, "other"));
+}
 int ordered(Interpreter& run, const Value& v, Arguments& args) {
   const Value other = args.take(0, "other");
   run.step(1 + std::min(v.weight(), other.weight()));
   return compare(v, other);
 }
-bool test_less(Interpreter& run, const Value& v, Arguments& args) { return ordered(run, v, args) < 0; }
-bool test_greater(Interpreter& run, const Value& v, Arguments& args) { return ordered(run, v, args) > 0; }
-bool test_at_most(Interpreter& run, const Value& v, Arguments& args) { return ordered(run, v, args) <= 0; }
-bool test_at_least(Interpreter& run, const Value& v, Arguments& args) { return ordered(run, v, args) >= 0; }
+bool test_less(Interpreter& run, const Value& v, Arguments& args) {
+  return ordered(run, v, args) < 0;
+}
+bool test_greater(Interpreter& run, const Value& v, Arguments& args) {
+  return ordered(run, v, args) > 0;
+}
+bool test_at_most(Interpreter& run, const Value& v, Arguments& args) {
+  return ordered(run, v, args) <= 0;
+}
+bool test_at_least(Interpreter& run, const Value& v, Arguments& args) {
+  return ordered(run, v, args) >= 0;
+}
 bool test_lower(Interpreter& run, const Value& v, Arguments&) {
   const Text text = run.str(v);
-  return changed_case(text, Case::kLower).bytes == text.bytes && changed_case(text, Case::kUpper).bytes != text.bytes;
+  return changed_case(text, Case::kLower).bytes == text.bytes &&
+         changed_case(text, Case::kUpper).bytes != text.bytes;
 }
 bool test_upper(Interpreter& run, const Value& v, Arguments&) {
   const Text text = run.str(v);
-  return changed_case(text, Case::kUpper).bytes == text.bytes && changed_case(text, Case::kLower).bytes != text.bytes;
+  return changed_case(text, Case::kUpper).bytes == text.bytes &&
+         changed_case(text, Case::kLower).bytes != text.bytes;
 }
-bool test_filter(Interpreter&, const Value& v, Arguments&) { return v.as_text() != nullptr && is_filter(v.as_text()->bytes); }
-bool test_test(Interpreter&, const Value& v, Arguments&) { return v.as_text() != nullptr && is_test(v.as_text()->bytes); }
+bool test_filter(Interpreter&, const Value& v, Arguments&) {
+  return v.as_text() != nullptr && is_filter(v.as_text()->bytes);
+}
+bool test_test(Interpreter&, const Value& v, Arguments&) {
+  return v.as_text() != nullptr && is_test(v.as_text()->bytes);
+}
 
 struct NamedTest {
   std::string_view name;
   Test call;
 };
 constexpr NamedTest kTests[] = {
-    {"!=", test_unequal},        {"<", test_less},         {"<=", test_at_most},   {"==", test_equal},
-    {">", test_greater},         {">=", test_at_least},    {"boolean", test_boolean}, {"callable", test_callable},
-    {"defined", test_defined},   {"divisibleby", test_divisibleby}, {"eq", test_equal}, {"equalto", test_equal},
-    {"even", test_even},         {"false", test_false},    {"filter", test_filter}, {"float", test_float},
-    {"ge", test_at_least},       {"greaterthan", test_greater}, {"gt", test_greater}, {"in", test_in},
-    {"integer", test_integer},   {"iterable", test_iterable}, {"le", test_at_most}, {"lessthan", test_less},
-    {"lower", test_lower},       {"lt", test_less},        {"mapping", test_mapping}, {"ne", test_unequal},
-    {"none", test_none},         {"number", test_number},  {"odd", test_odd},      {"sameas", test_equal},
-    {"sequence", test_sequence}, {"string", test_string},  {"test", test_test},    {"true", test_true},
-    {"undefined", test_undefined}, {"upper", test_upper},
+    {"!=", test_unequal},
+    {"<", test_less},
+    {"<=", test_at_most},
+    {"==", test_equal},
+    {">", test_greater},
+    {">=", test_at_least},
+    {"boolean", test_boolean},
+    {"callable", test_callable},
+    {"defined", test_defined},
+    {"divisibleby", test_divisibleby},
+    {"eq", test_equal},
+    {"equalto", test_equal},
+    {"even", test_even},
+    {"false", test_false},
+    {"filter", test_filter},
+    {"float", test_float},
+    {"ge", test_at_least},
+    {"greaterthan", test_greater},
+    {"gt", test_greater},
+    {"in", test_in},
+    {"integer", test_integer},
+    {"iterable", test_iterable},
+    {"le", test_at_most},
+    {"lessthan", test_less},
+    {"lower", test_lower},
+    {"lt", test_less},
+    {"mapping", test_mapping},
+    {"ne", test_unequal},
+    {"none", test_none},
+    {"number", test_number},
+    {"odd", test_odd},
+    {"sameas", test_equal},
+    {"sequence", test_sequence},
+    {"string", test_string},
+    {"test", test_test},
+    {"true", test_true},
+    {"undefined", test_undefined},
+    {"upper", test_upper},
 };
 
 // ---- functions
@@ -456,15 +541,18 @@ Value function(std::string name, std::function<Value(Interpreter&, Arguments&)> 
 }
 
 Value call_range(Interpreter& run, Arguments& args) {
-  if (args.positional.empty() || args.positional.size() > 3 || !args.named.empty()) throw Error("range takes one to three numbers");
+  if (args.positional.empty() || args.positional.size() > 3 || !args.named.empty())
+    throw Error("range takes one to three numbers");
   std::int64_t bounds[3] = {0, 0, 1};
-  for (std::size_t i = 0; i < args.positional.size(); ++i) bounds[i] = args.positional[i].to_int("an argument of range");
+  for (std::size_t i = 0; i < args.positional.size(); ++i)
+    bounds[i] = args.positional[i].to_int("an argument of range");
   if (args.positional.size() == 1) std::swap(bounds[0], bounds[1]);
   const auto [from, to, by] = bounds;
   if (by == 0) throw Error("the step of range must not be 0");
   std::vector<Value> all;
   for (std::int64_t i = from; by > 0 ? i < to : i > to;) {
-    if (all.size() >= 100'000) throw LimitError("range gives more than 100000 numbers");  // as Jinja's sandbox
+    if (all.size() >= 100'000)
+      throw LimitError("range gives more than 100000 numbers");  // as Jinja's sandbox
     run.step();
     all.emplace_back(i);
     if (__builtin_add_overflow(i, by, &i)) break;
@@ -515,19 +603,22 @@ Value call_strftime(Interpreter& run, Arguments& args) {
 Value call_joiner(Interpreter& run, Arguments& args) {
   const Value sep = args.take(0, "sep");
   const Text between = sep.is_undefined() ? Text(", ") : run.str(sep);
-  return function("joiner", [between, used = std::make_shared<bool>(false)](Interpreter& r, Arguments&) {
-    if (std::exchange(*used, true)) return r.text(between);
-    return Value(Text());
-  });
+  return function("joiner",
+                  [between, used = std::make_shared<bool>(false)](Interpreter& r, Arguments&) {
+                    if (std::exchange(*used, true)) return r.text(between);
+                    return Value(Text());
+                  });
 }
 
 }  // namespace
 
 bool is_filter(std::string_view name) {
-  return std::any_of(std::begin(kFilters), std::end(kFilters), [&](const auto& f) { return f.name == name; });
+  return std::any_of(std::begin(kFilters), std::end(kFilters),
+                     [&](const auto& f) { return f.name == name; });
 }
 bool is_test(std::string_view name) {
-  return std::any_of(std::begin(kTests), std::end(kTests), [&](const auto& t) { return t.name == name; });
+  return std::any_of(std::begin(kTests), std::end(kTests),
+                     [&](const auto& t) { return t.name == name; });
 }
 
 Value apply_filter(Interpreter& run, std::string_view name, const Value& subject, Arguments& args) {
@@ -565,7 +656,8 @@ Value call_method(Interpreter& run, const Value& object, std::string_view name, 
     }
     if (name == "copy") return object;
     for (const auto& [key, value] : dict->items) {
-      all.push_back(name == "keys" ? key : (name == "values" ? value : Value::list({key, value}, true)));
+      all.push_back(name == "keys" ? key
+                                   : (name == "values" ? value : Value::list({key, value}, true)));
     }
     return Value::list(std::move(all));
   }
@@ -584,7 +676,8 @@ Value call_method(Interpreter& run, const Value& object, std::string_view name, 
 
 std::vector<std::pair<std::string, Value>> global_functions() {
   std::vector<std::pair<std::string, Value>> all;
-  for (const auto& [name, call] : std::initializer_list<std::pair<const char*, Value (*)(Interpreter&, Arguments&)>>{
+  for (const auto& [name, call] :
+       std::initializer_list<std::pair<const char*, Value (*)(Interpreter&, Arguments&)>>{
            {"range", call_range},
            {"namespace", call_namespace},
            {"dict", call_dict},
@@ -618,12 +711,14 @@ Value format_percent(Interpreter& run, const Text& format, const Value& values) 
     } else if (kind == 'r') {
       out.append(to_repr(value, run.room()));
     } else if (kind == 'd' || kind == 'i') {
-      out.append(std::to_string(value.is_float() ? static_cast<std::int64_t>(value.to_double()) : value.to_int("the value of %d")));
+      out.append(std::to_string(value.is_float() ? static_cast<std::int64_t>(value.to_double())
+                                                 : value.to_int("the value of %d")));
     } else {
       throw Error("a format may hold %s, %r, %d and %% only");
     }
   }
-  if (next < given.size() && values.as_list() != nullptr) throw Error("the format has fewer places than values");
+  if (next < given.size() && values.as_list() != nullptr)
+    throw Error("the format has fewer places than values");
   return run.text(std::move(out));
 }
 

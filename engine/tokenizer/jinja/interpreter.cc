@@ -11,7 +11,8 @@ namespace {
 
 [[noreturn]] void undefined(const Value& value) {
   const Undefined* u = value.as_undefined();
-  throw Error(u != nullptr && u->name != nullptr ? "'" + *u->name + "' is undefined" : "a value is undefined");
+  throw Error(u != nullptr && u->name != nullptr ? "'" + *u->name + "' is undefined"
+                                                 : "a value is undefined");
 }
 
 /// Python's // and %: rounded towards minus infinity.
@@ -24,8 +25,10 @@ Value integer_power(std::int64_t base, std::int64_t exponent) {
   if (exponent < 0) return std::pow(static_cast<double>(base), static_cast<double>(exponent));
   std::int64_t result = 1;
   for (; exponent > 0; exponent >>= 1) {
-    if ((exponent & 1) != 0 && __builtin_mul_overflow(result, base, &result)) throw Error("the number is too large");
-    if (exponent > 1 && __builtin_mul_overflow(base, base, &base)) throw Error("the number is too large");
+    if ((exponent & 1) != 0 && __builtin_mul_overflow(result, base, &result))
+      throw Error("the number is too large");
+    if (exponent > 1 && __builtin_mul_overflow(base, base, &base))
+      throw Error("the number is too large");
   }
   return result;
 }
@@ -33,14 +36,16 @@ Value integer_power(std::int64_t base, std::int64_t exponent) {
 Value integer_arithmetic(const std::string& op, std::int64_t a, std::int64_t b) {
   std::int64_t r = 0;
   if (op == "+" ? __builtin_add_overflow(a, b, &r)
-                : (op == "-" ? __builtin_sub_overflow(a, b, &r) : op == "*" && __builtin_mul_overflow(a, b, &r))) {
+                : (op == "-" ? __builtin_sub_overflow(a, b, &r)
+                             : op == "*" && __builtin_mul_overflow(a, b, &r))) {
     throw Error("the number is too large");
   }
   if (op == "+" || op == "-" || op == "*") return r;
   if (op == "**") return integer_power(a, b);
   if (b == 0) throw Error("division by zero");
   if (op == "/") return static_cast<double>(a) / static_cast<double>(b);
-  if (a == std::numeric_limits<std::int64_t>::min() && b == -1) throw Error("the number is too large");
+  if (a == std::numeric_limits<std::int64_t>::min() && b == -1)
+    throw Error("the number is too large");
   const std::int64_t q = floor_divide(a, b);
   return op == "//" ? q : a - q * b;
 }
@@ -82,7 +87,8 @@ struct Interpreter::Scope {
 class Interpreter::Deeper {
  public:
   explicit Deeper(Interpreter& run) : depth_(run.depth_) {
-    if (depth_ >= run.bounds_.depth) throw LimitError("macros or expressions call each other too deep");
+    if (depth_ >= run.bounds_.depth)
+      throw LimitError("macros or expressions call each other too deep");
     ++depth_;
   }
   ~Deeper() { --depth_; }
@@ -99,7 +105,8 @@ Interpreter::~Interpreter() {
   for (const auto& space : namespaces_) space->items.clear();
 }
 
-Text Interpreter::render(const Template& source, std::vector<std::pair<std::string, Value>> inputs) {
+Text Interpreter::render(const Template& source,
+                         std::vector<std::pair<std::string, Value>> inputs) {
   auto globals = std::make_unique<Scope>();
   globals->names = global_functions();
   for (auto& [name, value] : inputs) globals->set(name, std::move(value));
@@ -122,7 +129,8 @@ void Interpreter::step(std::uint64_t count) {
 
 void Interpreter::charge(std::uint64_t size) {
   if (left_.text_bytes < size) {
-    throw LimitError("it makes more than " + std::to_string(bounds_.text_bytes) + " bytes of text on the way");
+    throw LimitError("it makes more than " + std::to_string(bounds_.text_bytes) +
+                     " bytes of text on the way");
   }
   left_.text_bytes -= size;
 }
@@ -231,7 +239,8 @@ void Interpreter::bind(const std::vector<std::string>& names, const Value& value
   if (names.size() == 1) return scope.set(names.front(), value);
   const std::vector<Value> parts = items(value);
   if (parts.size() != names.size()) {
-    throw Error(std::to_string(names.size()) + " names cannot take " + std::to_string(parts.size()) + " values");
+    throw Error(std::to_string(names.size()) + " names cannot take " +
+                std::to_string(parts.size()) + " values");
   }
   for (std::size_t i = 0; i < names.size(); ++i) scope.set(names[i], parts[i]);
 }
@@ -311,10 +320,12 @@ Value Interpreter::macro(const Statement& s, std::string name, Scope& scope) {
   return Value(std::shared_ptr<const Callable>(std::move(callable)));
 }
 
-Value Interpreter::call_macro(const Statement& s, const std::string& name, Scope& scope, Arguments& args) {
+Value Interpreter::call_macro(const Statement& s, const std::string& name, Scope& scope,
+                              Arguments& args) {
   const Deeper deeper(*this);
   std::unique_ptr<Scope> inner = new_scope(scope);
-  if (args.positional.size() > s.parameters.size()) throw Error("macro " + name + "() was given too many arguments");
+  if (args.positional.size() > s.parameters.size())
+    throw Error("macro " + name + "() was given too many arguments");
   for (std::size_t i = 0; i < s.parameters.size(); ++i) {
     const std::string& parameter = s.parameters[i].first;
     const ExpressionPtr& fallback = s.parameters[i].second;
@@ -325,13 +336,16 @@ Value Interpreter::call_macro(const Statement& s, const std::string& name, Scope
     } else if (given != args.named.end()) {
       inner->set(parameter, given->second);
     } else {
-      inner->set(parameter, fallback != nullptr ? evaluate(*fallback, *inner) : Value::undefined(parameter));
+      inner->set(parameter,
+                 fallback != nullptr ? evaluate(*fallback, *inner) : Value::undefined(parameter));
     }
   }
   for (const auto& given : args.named) {
     const std::string& key = given.first;
-    const bool known = std::any_of(s.parameters.begin(), s.parameters.end(), [&](const auto& p) { return p.first == key; });
-    if (!known && key != "caller") throw Error("macro " + name + "() has no argument '" + key.substr(0, 80) + "'");
+    const bool known = std::any_of(s.parameters.begin(), s.parameters.end(),
+                                   [&](const auto& p) { return p.first == key; });
+    if (!known && key != "caller")
+      throw Error("macro " + name + "() has no argument '" + key.substr(0, 80) + "'");
     if (key == "caller") inner->set(key, given.second);
   }
   const int line = line_;
@@ -425,11 +439,13 @@ Arguments Interpreter::arguments(const Expression& e, std::size_t first, Scope& 
   for (std::size_t i = first; i < e.args.size(); ++i) {
     const Expression& arg = *e.args[i];
     if (arg.kind == ExpressionKind::kSpread) {
-      for (Value& value : items(evaluate(*arg.args[0], scope))) args.positional.push_back(std::move(value));
+      for (Value& value : items(evaluate(*arg.args[0], scope)))
+        args.positional.push_back(std::move(value));
     } else if (arg.kind == ExpressionKind::kSpreadDict) {
       const Value values = evaluate(*arg.args[0], scope);
       if (values.as_dict() == nullptr) throw Error("** needs a dictionary");
-      for (const auto& [key, value] : values.as_dict()->items) args.named.emplace_back(str(key).bytes, value);
+      for (const auto& [key, value] : values.as_dict()->items)
+        args.named.emplace_back(str(key).bytes, value);
     } else {
       args.positional.push_back(evaluate(arg, scope));
     }
@@ -454,7 +470,8 @@ Value Interpreter::evaluate_call(const Expression& e, Scope& scope) {
   const Value function = attribute(object, callee.name);
   if (function.as_callable() == nullptr && object.is_undefined()) undefined(object);
   if (function.as_callable() == nullptr) {
-    throw Error("'" + object.type_name() + "' has no method '" + callee.name.substr(0, 80) + "' for templates");
+    throw Error("'" + object.type_name() + "' has no method '" + callee.name.substr(0, 80) +
+                "' for templates");
   }
   Arguments args = arguments(e, 1, scope);
   return call(function, args);
@@ -463,7 +480,8 @@ Value Interpreter::evaluate_call(const Expression& e, Scope& scope) {
 Value Interpreter::call(const Value& function, Arguments& args) {
   const Callable* callable = function.as_callable();
   if (callable == nullptr && function.is_undefined()) undefined(function);
-  if (callable == nullptr) throw Error("a value of type " + function.type_name() + " cannot be called");
+  if (callable == nullptr)
+    throw Error("a value of type " + function.type_name() + " cannot be called");
   return callable->call(*this, args);
 }
 
@@ -493,7 +511,8 @@ bool Interpreter::same(const Value& a, const Value& b) {
 
 bool Interpreter::contains(const Value& container, const Value& value) {
   if (const Text* text = container.as_text()) {
-    if (value.as_text() == nullptr) throw Error("only a text can be in a text, not a value of type " + value.type_name());
+    if (value.as_text() == nullptr)
+      throw Error("only a text can be in a text, not a value of type " + value.type_name());
     step(container.weight());
     return text->bytes.find(value.as_text()->bytes) != std::string::npos;
   }
@@ -502,7 +521,8 @@ bool Interpreter::contains(const Value& container, const Value& value) {
     return dict->find(value) != nullptr;
   }
   if (const List* list = container.as_list()) {
-    return std::any_of(list->items.begin(), list->items.end(), [&](const Value& item) { return same(item, value); });
+    return std::any_of(list->items.begin(), list->items.end(),
+                       [&](const Value& item) { return same(item, value); });
   }
   if (container.is_undefined()) return false;
   throw Error("nothing can be in a value of type " + container.type_name());
@@ -523,7 +543,8 @@ Value Interpreter::evaluate_compare(const Expression& e, Scope& scope) {
       if (right.is_undefined()) undefined(right);
       step(1 + std::min(left.weight(), right.weight()));
       const int order = compare(left, right);
-      holds = op == "<" ? order < 0 : (op == ">" ? order > 0 : (op == "<=" ? order <= 0 : order >= 0));
+      holds =
+          op == "<" ? order < 0 : (op == ">" ? order > 0 : (op == "<=" ? order <= 0 : order >= 0));
     }
     if (!holds) return false;
     left = std::move(right);
@@ -561,7 +582,8 @@ Value Interpreter::repeat(const Value& sequence, std::int64_t count) {
   }
   const List& one = *sequence.as_list();
   std::vector<Value> all;
-  if (!one.items.empty() && times > left_.steps / one.items.size()) step(std::numeric_limits<std::uint64_t>::max());
+  if (!one.items.empty() && times > left_.steps / one.items.size())
+    step(std::numeric_limits<std::uint64_t>::max());
   step(times * one.items.size());
   for (std::uint64_t i = 0; i < times && !one.items.empty(); ++i) {
     all.insert(all.end(), one.items.begin(), one.items.end());
@@ -579,7 +601,9 @@ Value Interpreter::evaluate_binary(const Expression& e, Scope& scope) {
     return integer_arithmetic(e.name, a.to_int(""), b.to_int(""));
   }
   if (e.name == "+") return add(a, b);
-  const auto sequence = [](const Value& v) { return v.as_text() != nullptr || v.as_list() != nullptr; };
+  const auto sequence = [](const Value& v) {
+    return v.as_text() != nullptr || v.as_list() != nullptr;
+  };
   if (e.name == "*" && sequence(a) && (b.is_int() || b.is_bool())) return repeat(a, b.to_int(""));
   if (e.name == "*" && sequence(b) && (a.is_int() || a.is_bool())) return repeat(b, a.to_int(""));
   throw Error("'" + e.name + "' does not work between " + a.type_name() + " and " + b.type_name());
@@ -589,8 +613,10 @@ Value Interpreter::evaluate_negate(const Expression& e, Scope& scope) {
   const Value value = evaluate(*e.args[0], scope);
   if (value.is_undefined()) undefined(value);
   if (!value.is_number()) throw Error("a value of type " + value.type_name() + " has no sign");
-  if (e.kind == ExpressionKind::kPositive) return value.is_float() ? Value(value.to_double()) : Value(value.to_int(""));
-  return value.is_float() ? Value(-value.to_double()) : integer_arithmetic("-", 0, value.to_int(""));
+  if (e.kind == ExpressionKind::kPositive)
+    return value.is_float() ? Value(value.to_double()) : Value(value.to_int(""));
+  return value.is_float() ? Value(-value.to_double())
+                          : integer_arithmetic("-", 0, value.to_int(""));
 }
 
 Value Interpreter::evaluate_slice(const Expression& e, Scope& scope) {
@@ -605,27 +631,32 @@ Value Interpreter::evaluate_slice(const Expression& e, Scope& scope) {
   if (object.is_undefined()) undefined(object);
   const Text* text = object.as_text();
   const List* list = object.as_list();
-  if (text == nullptr && list == nullptr) throw Error("a value of type " + object.type_name() + " has no slices");
+  if (text == nullptr && list == nullptr)
+    throw Error("a value of type " + object.type_name() + " has no slices");
   step(1 + object.weight());
-  const auto size = static_cast<std::int64_t>(text != nullptr ? num_characters(text->bytes) : list->items.size());
+  const auto size =
+      static_cast<std::int64_t>(text != nullptr ? num_characters(text->bytes) : list->items.size());
   const std::int64_t by = parts[2].is_undefined() ? 1 : parts[2].to_int("the step of a slice");
   if (by == 0) throw Error("the step of a slice must not be 0");
   const auto place = [&](const Value& v, std::int64_t fallback) {
     if (v.is_undefined()) return fallback;
     std::int64_t i = v.to_int("the bound of a slice");
     if (i < 0) i = std::max(i, -size - 1) + size;
-    return by > 0 ? std::clamp<std::int64_t>(i, 0, size) : std::clamp<std::int64_t>(i, -1, size - 1);
+    return by > 0 ? std::clamp<std::int64_t>(i, 0, size)
+                  : std::clamp<std::int64_t>(i, -1, size - 1);
   };
-  const std::int64_t from = place(parts[0], by > 0 ? 0 : size - 1), to = place(parts[1], by > 0 ? size : -1);
+  const std::int64_t from = place(parts[0], by > 0 ? 0 : size - 1),
+                     to = place(parts[1], by > 0 ? size : -1);
   if (text != nullptr && by == 1) {
     if (to <= from) return Value(Text());
     const std::size_t begin = offset_of_character(text->bytes, static_cast<std::size_t>(from));
-    const std::size_t length = offset_of_character(std::string_view(text->bytes).substr(begin), static_cast<std::size_t>(to - from));
+    const std::size_t length = offset_of_character(std::string_view(text->bytes).substr(begin),
+                                                   static_cast<std::size_t>(to - from));
     return this->text(text->substr(begin, length));
   }
   const std::vector<Value> all = items(object);
   std::vector<Value> chosen;
-  for (std::int64_t i = from; by > 0 ? i < to : i > to; ) {
+  for (std::int64_t i = from; by > 0 ? i < to : i > to;) {
     chosen.push_back(all[static_cast<std::size_t>(i)]);
     if (__builtin_add_overflow(i, by, &i)) break;
   }
@@ -638,7 +669,8 @@ Value Interpreter::evaluate_slice(const Expression& e, Scope& scope) {
 Value Interpreter::attribute(const Value& object, std::string_view name) {
   if (object.is_undefined()) undefined(object);
   if (const LoopState* loop = object.as_loop()) {
-    const auto n = static_cast<std::int64_t>(loop->items.size()), i = static_cast<std::int64_t>(loop->index0);
+    const auto n = static_cast<std::int64_t>(loop->items.size()),
+               i = static_cast<std::int64_t>(loop->index0);
     if (name == "index") return i + 1;
     if (name == "index0") return i;
     if (name == "first") return i == 0;
@@ -648,8 +680,10 @@ Value Interpreter::attribute(const Value& object, std::string_view name) {
     if (name == "revindex0") return n - i - 1;
     if (name == "depth") return std::int64_t{1};  // Jinja counts recursive loops only
     if (name == "depth0") return std::int64_t{0};
-    if (name == "previtem") return i > 0 ? loop->items[loop->index0 - 1] : Value::undefined("previtem");
-    if (name == "nextitem") return i + 1 < n ? loop->items[loop->index0 + 1] : Value::undefined("nextitem");
+    if (name == "previtem")
+      return i > 0 ? loop->items[loop->index0 - 1] : Value::undefined("previtem");
+    if (name == "nextitem")
+      return i + 1 < n ? loop->items[loop->index0 + 1] : Value::undefined("nextitem");
     if (name == "cycle") {
       auto callable = std::make_shared<Callable>();
       callable->name = "cycle";
@@ -685,7 +719,8 @@ Value Interpreter::item(const Value& object, const Value& key) {
     if (const Value* value = dict->find(key)) return *value;
     return Value::undefined(key.as_text() != nullptr ? key.as_text()->bytes.substr(0, 80) : "item");
   }
-  if (key.as_text() != nullptr && object.as_loop() != nullptr) return attribute(object, key.as_text()->bytes);
+  if (key.as_text() != nullptr && object.as_loop() != nullptr)
+    return attribute(object, key.as_text()->bytes);
   if (!key.is_int() && !key.is_bool()) return Value::undefined("item");
   std::int64_t i = key.to_int("");
   if (const List* list = object.as_list()) {

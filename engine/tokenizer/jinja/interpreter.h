@@ -91,7 +91,7 @@ class Interpreter {
   Bounds left_;
   const Bounds bounds_;
   int depth_ = 0, line_ = 0;
-  std::vector<std::unique_ptr<Scope>> kept_;          ///< scopes a macro may still look into
+  std::vector<std::unique_ptr<Scope>> kept_;       ///< scopes a macro may still look into
   std::vector<std::shared_ptr<Dict>> namespaces_;  ///< emptied at the end: they may hold each other
 };
 

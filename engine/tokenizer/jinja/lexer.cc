@@ -12,7 +12,8 @@ namespace {
 bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (static_cast<unsigned char>(c) & 0x80) != 0;
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+         (static_cast<unsigned char>(c) & 0x80) != 0;
 }
 
 /// Line breaks as \n; one at the very end goes.
@@ -67,7 +68,8 @@ class Lexer {
 
   /// Where the next tag, output or comment begins; the end of the source if there is none.
   std::size_t next_open(std::size_t from) const {
-    for (std::size_t at = s_.find('{', from); at != std::string_view::npos && at + 1 < s_.size(); at = s_.find('{', at + 1)) {
+    for (std::size_t at = s_.find('{', from); at != std::string_view::npos && at + 1 < s_.size();
+         at = s_.find('{', at + 1)) {
       if (s_[at + 1] == '{' || s_[at + 1] == '%' || s_[at + 1] == '#') return at;
     }
     return s_.size();
@@ -83,7 +85,8 @@ class Lexer {
     } else if (open < s_.size() && sign != '+' && s_[open + 1] != '{') {
       const std::size_t line_begin = part.rfind('\n') + 1;  // 0 where there is no line break
       const bool own_line = line_begin > 0 || line_starts_;
-      if (own_line && std::all_of(part.begin() + static_cast<std::ptrdiff_t>(line_begin), part.end(), is_blank)) {
+      if (own_line && std::all_of(part.begin() + static_cast<std::ptrdiff_t>(line_begin),
+                                  part.end(), is_blank)) {
         part = part.substr(0, line_begin);
       }
     }
@@ -92,7 +95,9 @@ class Lexer {
     at_ = open;
   }
 
-  void count_lines(std::string_view text) { line_ += static_cast<int>(std::count(text.begin(), text.end(), '\n')); }
+  void count_lines(std::string_view text) {
+    line_ += static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+  }
 
   /// What follows a closing bracket whose sign is `sign`: all white space goes after '-'; after a
   /// tag or a comment without a sign one line break does.
@@ -132,7 +137,8 @@ class Lexer {
     if (s_.substr(at, 2) != "%}") return false;
     at_ = at + 2;
     after_close(sign, false);
-    for (std::size_t open = s_.find("{%", at_); open != std::string_view::npos; open = s_.find("{%", open + 2)) {
+    for (std::size_t open = s_.find("{%", at_); open != std::string_view::npos;
+         open = s_.find("{%", open + 2)) {
       at = open + 2;
       if (at < s_.size() && (s_[at] == '-' || s_[at] == '+')) ++at;
       blanks();
@@ -204,7 +210,8 @@ class Lexer {
   void number() {
     std::string digits;
     const auto take = [&] {
-      while (at_ < s_.size() && (is_digit(s_[at_]) || (s_[at_] == '_' && at_ + 1 < s_.size() && is_digit(s_[at_ + 1])))) {
+      while (at_ < s_.size() && (is_digit(s_[at_]) || (s_[at_] == '_' && at_ + 1 < s_.size() &&
+                                                       is_digit(s_[at_ + 1])))) {
         if (s_[at_] != '_') digits += s_[at_];
         ++at_;
       }
@@ -217,7 +224,8 @@ class Lexer {
       take();
     }
     if (at_ < s_.size() && (s_[at_] == 'e' || s_[at_] == 'E')) {
-      const std::size_t sign = at_ + 1 < s_.size() && (s_[at_ + 1] == '-' || s_[at_ + 1] == '+') ? 1 : 0;
+      const std::size_t sign =
+          at_ + 1 < s_.size() && (s_[at_ + 1] == '-' || s_[at_ + 1] == '+') ? 1 : 0;
       if (at_ + 1 + sign < s_.size() && is_digit(s_[at_ + 1 + sign])) {
         is_float = true;
         digits += s_.substr(at_, 1 + sign);
@@ -246,7 +254,8 @@ class Lexer {
 
   /// The character behind a backslash, with Python's meaning; unknown ones keep the backslash.
   void escape(std::string& out) {
-    static constexpr std::string_view kNames = "ntrbfva0\\'\"", kValues = std::string_view("\n\t\r\b\f\v\a\0\\'\"", 11);
+    static constexpr std::string_view kNames = "ntrbfva0\\'\"",
+                                      kValues = std::string_view("\n\t\r\b\f\v\a\0\\'\"", 11);
     const char c = s_[at_];
     if (c == '\n') {
       ++line_;
@@ -255,11 +264,13 @@ class Lexer {
     if (c == 'x' || c == 'u' || c == 'U') {
       const std::size_t count = c == 'x' ? 2 : (c == 'u' ? 4 : 8);
       const std::string digits(s_.substr(at_ + 1, count));
-      if (digits.size() != count || digits.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos) {
+      if (digits.size() != count ||
+          digits.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos) {
         fail("a string holds a broken escape \\" + std::string(1, c));
       }
       const auto code = static_cast<char32_t>(std::stoul(digits, nullptr, 16));
-      if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) fail("a string escapes no character");
+      if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
+        fail("a string escapes no character");
       tokenizer_internal::append_utf8(code, out);
       at_ += count;
       return;

@@ -30,8 +30,12 @@ class Parser {
   const Token& here() const { return tokens_[at_]; }
   const Token& ahead() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
   Token next() { return tokens_[at_ + 1 < tokens_.size() ? at_++ : at_]; }
-  bool is(std::string_view op) const { return here().kind == TokenKind::kOperator && here().text == op; }
-  bool is_word(std::string_view word) const { return here().kind == TokenKind::kName && here().text == word; }
+  bool is(std::string_view op) const {
+    return here().kind == TokenKind::kOperator && here().text == op;
+  }
+  bool is_word(std::string_view word) const {
+    return here().kind == TokenKind::kName && here().text == word;
+  }
   bool skip(std::string_view op) {
     if (!is(op)) return false;
     next();
@@ -68,7 +72,8 @@ class Parser {
     explicit Deeper(Parser& parser) : depth_(parser.depth_) {
       if (++depth_ > kMaxDepth) {
         --depth_;
-        throw LimitError("line " + std::to_string(parser.here().line) + ": the template nests too deep");
+        throw LimitError("line " + std::to_string(parser.here().line) +
+                         ": the template nests too deep");
       }
     }
     ~Deeper() { --depth_; }
@@ -92,7 +97,8 @@ class Parser {
     check_depth(parent);
   }
   void check_depth(const Expression& e) const {
-    if (e.depth > kMaxDepth) throw LimitError("line " + std::to_string(e.line) + ": an expression nests too deep");
+    if (e.depth > kMaxDepth)
+      throw LimitError("line " + std::to_string(e.line) + ": an expression nests too deep");
   }
   template <class... Children>
   ExpressionPtr join(Kind kind, std::string name, Children... children) {
@@ -222,14 +228,16 @@ class Parser {
       }
       case TokenKind::kInteger: {
         std::int64_t i = 0;
-        const auto [end, ec] = std::from_chars(token.text.data(), token.text.data() + token.text.size(), i);
+        const auto [end, ec] =
+            std::from_chars(token.text.data(), token.text.data() + token.text.size(), i);
         if (ec != std::errc()) fail("the number " + token.text.substr(0, 40) + " is too large");
         next();
         return constant(Value(i));
       }
       case TokenKind::kFloat: {
         double d = 0;
-        const auto [end, ec] = std::from_chars(token.text.data(), token.text.data() + token.text.size(), d);
+        const auto [end, ec] =
+            std::from_chars(token.text.data(), token.text.data() + token.text.size(), d);
         if (ec != std::errc()) fail("the number " + token.text.substr(0, 40) + " is out of range");
         next();
         return constant(Value(d));
@@ -264,7 +272,9 @@ class Parser {
     auto e = node(Kind::kTuple);
     adopt(*e, std::move(first));
     while (skip(",")) {
-      if (until_bracket ? is(")") : here().kind == TokenKind::kTagEnd || here().kind == TokenKind::kOutputEnd) break;
+      if (until_bracket ? is(")")
+                        : here().kind == TokenKind::kTagEnd || here().kind == TokenKind::kOutputEnd)
+        break;
       adopt(*e, expression());
     }
     return e;
@@ -328,7 +338,8 @@ class Parser {
       if (parts[0] == nullptr) fail("[] needs an index");
       return join(Kind::kItem, "", std::move(value), std::move(parts[0]));
     }
-    return join(Kind::kSlice, "", std::move(value), std::move(parts[0]), std::move(parts[1]), std::move(parts[2]));
+    return join(Kind::kSlice, "", std::move(value), std::move(parts[0]), std::move(parts[1]),
+                std::move(parts[2]));
   }
 
   ExpressionPtr call(Kind kind, std::string called, ExpressionPtr subject) {
@@ -349,7 +360,8 @@ class Parser {
   void argument(Expression& e) {
     if (skip("*")) return adopt(e, join(Kind::kSpread, "", expression()));
     if (skip("**")) return adopt(e, join(Kind::kSpreadDict, "", expression()));
-    if (here().kind == TokenKind::kName && ahead().kind == TokenKind::kOperator && ahead().text == "=") {
+    if (here().kind == TokenKind::kName && ahead().kind == TokenKind::kOperator &&
+        ahead().text == "=") {
       std::string key = next().text;
       next();
       ExpressionPtr value = expression();
@@ -388,11 +400,12 @@ class Parser {
     if (!is_test(called)) fail("there is no test '" + called.substr(0, 80) + "'");
     ExpressionPtr result;
     const Token& token = here();
-    const bool operand = token.kind == TokenKind::kString || token.kind == TokenKind::kInteger ||
-                         token.kind == TokenKind::kFloat || is("[") || is("{") ||
-                         (token.kind == TokenKind::kName && token.text != "else" && token.text != "or" &&
-                          token.text != "and" && token.text != "if" && token.text != "is" && token.text != "in" &&
-                          token.text != "not" && token.text != "recursive");
+    const bool operand =
+        token.kind == TokenKind::kString || token.kind == TokenKind::kInteger ||
+        token.kind == TokenKind::kFloat || is("[") || is("{") ||
+        (token.kind == TokenKind::kName && token.text != "else" && token.text != "or" &&
+         token.text != "and" && token.text != "if" && token.text != "is" && token.text != "in" &&
+         token.text != "not" && token.text != "recursive");
     if (is("(")) {
       result = call(Kind::kTest, std::move(called), std::move(value));
     } else if (operand) {
@@ -416,13 +429,17 @@ class Parser {
       }
       next();
       if (token.kind == TokenKind::kText) {
-        body.push_back(Statement{.kind = StatementKind::kText, .line = token.line, .text = Text(token.text)});
+        body.push_back(
+            Statement{.kind = StatementKind::kText, .line = token.line, .text = Text(token.text)});
       } else if (token.kind == TokenKind::kOutputBegin) {
-        body.push_back(Statement{.kind = StatementKind::kOutput, .line = token.line, .value = tuple(false)});
+        body.push_back(
+            Statement{.kind = StatementKind::kOutput, .line = token.line, .value = tuple(false)});
         if (here().kind != TokenKind::kOutputEnd) unexpected("'}}'");
         next();
       } else {
-        if (here().kind == TokenKind::kName && std::find(ends.begin(), ends.end(), here().text) != ends.end()) return body;
+        if (here().kind == TokenKind::kName &&
+            std::find(ends.begin(), ends.end(), here().text) != ends.end())
+          return body;
         body.push_back(tag(token.line));
       }
     }
@@ -465,7 +482,8 @@ class Parser {
       s.kind = word == "break" ? StatementKind::kBreak : StatementKind::kContinue;
       close_tag();
     } else {
-      fail("the tag {% " + word.substr(0, 80) + " %} is not available in chat templates, or nothing opened it");
+      fail("the tag {% " + word.substr(0, 80) +
+           " %} is not available in chat templates, or nothing opened it");
     }
     return s;
   }

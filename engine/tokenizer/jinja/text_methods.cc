@@ -13,14 +13,16 @@ namespace quire::jinja {
 namespace {
 
 constexpr std::string_view kMethods[] = {
-    "capitalize", "count",   "endswith",     "find",         "index",   "isalnum",    "isalpha",    "isdigit", "islower",
-    "isspace",    "isupper", "join",         "lower",        "lstrip",  "partition",  "removeprefix", "removesuffix",
-    "replace",    "rfind",   "rpartition",   "rsplit",       "rstrip",  "split",      "splitlines", "startswith",
-    "strip",      "title",   "upper"};
+    "capitalize", "count",        "endswith",     "find",       "index", "isalnum",    "isalpha",
+    "isdigit",    "islower",      "isspace",      "isupper",    "join",  "lower",      "lstrip",
+    "partition",  "removeprefix", "removesuffix", "replace",    "rfind", "rpartition", "rsplit",
+    "rstrip",     "split",        "splitlines",   "startswith", "strip", "title",      "upper"};
 
-Text text_argument(Arguments& args, std::size_t index, std::string_view name, std::string_view method) {
+Text text_argument(Arguments& args, std::size_t index, std::string_view name,
+                   std::string_view method) {
   const Value v = args.take(index, name);
-  if (v.as_text() == nullptr) throw Error(std::string(method) + "() needs a text, not a value of type " + v.type_name());
+  if (v.as_text() == nullptr)
+    throw Error(std::string(method) + "() needs a text, not a value of type " + v.type_name());
   return *v.as_text();
 }
 
@@ -28,7 +30,9 @@ bool is_letter(char32_t c) {
   const auto kind = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   return kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO;
 }
-bool is_number(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND; }
+bool is_number(char32_t c) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND;
+}
 
 /// Whether the text is not empty and every character of it is of the kind.
 template <class Kind>
@@ -64,7 +68,8 @@ std::vector<Value> split_at_space(const Text& text, std::int64_t most) {
   return parts;
 }
 
-std::vector<Value> split_at(const Text& text, const std::string& separator, std::int64_t most, bool from_right) {
+std::vector<Value> split_at(const Text& text, const std::string& separator, std::int64_t most,
+                            bool from_right) {
   if (separator.empty()) throw Error("the separator of split() is empty");
   std::vector<std::size_t> cuts;
   if (from_right) {
@@ -118,7 +123,8 @@ Value partition(Interpreter& run, const Text& text, bool from_right, Arguments& 
   const Text separator = text_argument(args, 0, "sep", "partition");
   if (separator.empty()) throw Error("the separator of partition() is empty");
   run.charge(text.size());
-  const std::size_t cut = from_right ? text.bytes.rfind(separator.bytes) : text.bytes.find(separator.bytes);
+  const std::size_t cut =
+      from_right ? text.bytes.rfind(separator.bytes) : text.bytes.find(separator.bytes);
   if (cut == std::string::npos) {
     if (from_right) return Value::list({Value(Text()), Value(Text()), Value(text)}, true);
     return Value::list({Value(text), Value(Text()), Value(Text())}, true);
@@ -133,16 +139,20 @@ bool has_end(const Text& text, bool front, Arguments& args) {
   const Value wanted = args.take(0, "prefix");
   const auto fits = [&](const Value& v) {
     if (v.as_text() == nullptr) throw Error("startswith() and endswith() need texts");
-    return front ? text.bytes.starts_with(v.as_text()->bytes) : text.bytes.ends_with(v.as_text()->bytes);
+    return front ? text.bytes.starts_with(v.as_text()->bytes)
+                 : text.bytes.ends_with(v.as_text()->bytes);
   };
-  if (const List* list = wanted.as_list()) return std::any_of(list->items.begin(), list->items.end(), fits);
+  if (const List* list = wanted.as_list())
+    return std::any_of(list->items.begin(), list->items.end(), fits);
   return fits(wanted);
 }
 
 Value find(const Text& text, std::string_view name, Arguments& args) {
   const Text wanted = text_argument(args, 0, "sub", name);
-  const std::size_t at = name == "rfind" ? text.bytes.rfind(wanted.bytes) : text.bytes.find(wanted.bytes);
-  if (at == std::string::npos && name == "index") throw Error("the text does not hold what index() looks for");
+  const std::size_t at =
+      name == "rfind" ? text.bytes.rfind(wanted.bytes) : text.bytes.find(wanted.bytes);
+  if (at == std::string::npos && name == "index")
+    throw Error("the text does not hold what index() looks for");
   if (at == std::string::npos) return std::int64_t{-1};
   return static_cast<std::int64_t>(num_characters(std::string_view(text.bytes).substr(0, at)));
 }
@@ -161,7 +171,8 @@ Value join(Interpreter& run, const Text& glue, Arguments& args) {
   Text out;
   bool first = true;
   for (const Value& one : run.items(args.take(0, "iterable"))) {
-    if (one.as_text() == nullptr) throw Error("join() needs texts, not a value of type " + one.type_name());
+    if (one.as_text() == nullptr)
+      throw Error("join() needs texts, not a value of type " + one.type_name());
     run.step();
     run.charge(glue.size() + one.as_text()->size());
     if (!first) out.append(glue);
@@ -174,16 +185,20 @@ Value join(Interpreter& run, const Text& glue, Arguments& args) {
 Value stripped(Interpreter& run, const Text& text, std::string_view name, Arguments& args) {
   const Value characters = args.take(0, "chars");
   const Text* only = characters.as_text();
-  return run.text(strip(text, name != "rstrip", name != "lstrip", only == nullptr ? nullptr : &only->bytes));
+  return run.text(
+      strip(text, name != "rstrip", name != "lstrip", only == nullptr ? nullptr : &only->bytes));
 }
 
 Value asked(const Text& text, std::string_view name) {
   if (name == "isspace") return all_of(text, is_space);
   if (name == "isdigit") return all_of(text, is_number);
   if (name == "isalpha") return all_of(text, is_letter);
-  if (name == "isalnum") return all_of(text, [](char32_t c) { return is_letter(c) || is_number(c); });
-  const Case other = name == "islower" ? Case::kUpper : Case::kLower, own = name == "islower" ? Case::kLower : Case::kUpper;
-  return changed_case(text, own).bytes == text.bytes && changed_case(text, other).bytes != text.bytes;
+  if (name == "isalnum")
+    return all_of(text, [](char32_t c) { return is_letter(c) || is_number(c); });
+  const Case other = name == "islower" ? Case::kUpper : Case::kLower,
+             own = name == "islower" ? Case::kLower : Case::kUpper;
+  return changed_case(text, own).bytes == text.bytes &&
+         changed_case(text, other).bytes != text.bytes;
 }
 
 }  // namespace
@@ -197,7 +212,8 @@ Text changed_case(const Text& text, Case to) {
     if (to == Case::kTitle || to == Case::kWords) upper = word_begins;
     if (to == Case::kCapitalize) upper = first;
     const auto code = static_cast<utf8proc_int32_t>(c.code_point);
-    const auto other = static_cast<char32_t>(upper ? utf8proc_toupper(code) : utf8proc_tolower(code));
+    const auto other =
+        static_cast<char32_t>(upper ? utf8proc_toupper(code) : utf8proc_tolower(code));
     if (other == c.code_point) {
       out.append(text, c.begin, c.end - c.begin);
     } else {
@@ -207,7 +223,8 @@ Text changed_case(const Text& text, Case to) {
     }
     word_begins = !is_letter(c.code_point);
     if (to == Case::kWords) {
-      word_begins = is_space(c.code_point) || std::u32string_view(U"-({[<").find(c.code_point) != std::u32string_view::npos;
+      word_begins = is_space(c.code_point) ||
+                    std::u32string_view(U"-({[<").find(c.code_point) != std::u32string_view::npos;
     }
     first = false;
     at = c.end;
@@ -221,7 +238,8 @@ std::vector<Text> split_lines(const Text& text, bool keep_ends) {
   for (std::size_t at = 0; at < text.size();) {
     const Character c = character_at(text.bytes, at);
     const char32_t p = c.code_point;
-    const bool ends = (p >= 0x0A && p <= 0x0D) || (p >= 0x1C && p <= 0x1E) || p == 0x85 || p == 0x2028 || p == 0x2029;
+    const bool ends = (p >= 0x0A && p <= 0x0D) || (p >= 0x1C && p <= 0x1E) || p == 0x85 ||
+                      p == 0x2028 || p == 0x2029;
     at = c.end;
     if (!ends) continue;
     if (p == '\r' && at < text.size() && text.bytes[at] == '\n') ++at;
@@ -232,7 +250,8 @@ std::vector<Text> split_lines(const Text& text, bool keep_ends) {
   return lines;
 }
 
-Text replaced(Interpreter& run, const Text& text, const Text& from, const Text& to, std::int64_t most) {
+Text replaced(Interpreter& run, const Text& text, const Text& from, const Text& to,
+              std::int64_t most) {
   Text out;
   run.step(1 + text.size() / 64);
   const auto put = [&](const Text& source, std::size_t begin, std::size_t size) {
@@ -285,9 +304,11 @@ bool is_text_method(std::string_view name) {
 
 Value call_text_method(Interpreter& run, const Text& text, std::string_view name, Arguments& args) {
   run.step(text.size() / 64);
-  if (name == "strip" || name == "lstrip" || name == "rstrip") return stripped(run, text, name, args);
+  if (name == "strip" || name == "lstrip" || name == "rstrip")
+    return stripped(run, text, name, args);
   if (name == "split" || name == "rsplit") return split(run, text, name, args);
-  if (name == "partition" || name == "rpartition") return partition(run, text, name == "rpartition", args);
+  if (name == "partition" || name == "rpartition")
+    return partition(run, text, name == "rpartition", args);
   if (name == "startswith" || name == "endswith") return has_end(text, name == "startswith", args);
   if (name == "find" || name == "rfind" || name == "index") return find(text, name, args);
   if (name == "count") return count(text, text_argument(args, 0, "sub", name));
@@ -311,7 +332,8 @@ Value call_text_method(Interpreter& run, const Text& text, std::string_view name
   if (name == "splitlines") {
     run.charge(text.size());
     std::vector<Value> lines;
-    for (Text& line : split_lines(text, args.take(0, "keepends").truthy())) lines.emplace_back(std::move(line));
+    for (Text& line : split_lines(text, args.take(0, "keepends").truthy()))
+      lines.emplace_back(std::move(line));
     run.step(lines.size());
     return Value::list(std::move(lines));
   }

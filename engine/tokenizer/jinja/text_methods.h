@@ -21,7 +21,8 @@ Text changed_case(const Text& text, Case to);
 /// As str.splitlines().
 std::vector<Text> split_lines(const Text& text, bool keep_ends);
 /// As str.replace(); `most` negative: all. The result is counted.
-Text replaced(Interpreter& run, const Text& text, const Text& from, const Text& to, std::int64_t most);
+Text replaced(Interpreter& run, const Text& text, const Text& from, const Text& to,
+              std::int64_t most);
 /// A number written in the text, or `fallback`.
 Value number_of(std::string_view text, bool integer, const Value& fallback);
 

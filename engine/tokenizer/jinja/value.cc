@@ -24,8 +24,9 @@ std::string float_text(double d) {
   char buffer[40];
   const double size = std::fabs(d);
   const bool plain = d == 0 || (size >= 1e-4 && size < 1e16);
-  const auto end = plain ? std::to_chars(buffer, buffer + sizeof buffer, d, std::chars_format::fixed).ptr
-                         : std::to_chars(buffer, buffer + sizeof buffer, d, std::chars_format::scientific).ptr;
+  const auto end =
+      plain ? std::to_chars(buffer, buffer + sizeof buffer, d, std::chars_format::fixed).ptr
+            : std::to_chars(buffer, buffer + sizeof buffer, d, std::chars_format::scientific).ptr;
   std::string text(buffer, end);
   if (plain && text.find('.') == std::string::npos) text += ".0";
   return text;
@@ -52,7 +53,8 @@ class Writer {
     if (v.is_bool()) return put(boolean(v.truthy()));
     if (v.is_int()) return put(std::to_string(v.to_int("")));
     if (v.is_float()) return number(v.to_double());
-    if (json_ != nullptr) throw Error("a value of type " + v.type_name() + " cannot be written as JSON");
+    if (json_ != nullptr)
+      throw Error("a value of type " + v.type_name() + " cannot be written as JSON");
     put(v.is_undefined() ? "Undefined" : "<" + v.type_name() + ">");
   }
 
@@ -148,8 +150,9 @@ class Writer {
     std::vector<const std::pair<Value, Value>*> order;
     for (const auto& item : dict.items) order.push_back(&item);
     if (json_ != nullptr && json_->sort_keys) {
-      std::stable_sort(order.begin(), order.end(),
-                       [](const auto* a, const auto* b) { return compare(a->first, b->first) < 0; });
+      std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+        return compare(a->first, b->first) < 0;
+      });
     }
     put("{");
     if (!order.empty()) line_break(level + 1);
@@ -312,7 +315,8 @@ Value Arguments::take(std::size_t index, std::string_view name) {
 }
 
 void Arguments::done(std::string_view function, std::size_t most) const {
-  if (positional.size() > most) throw Error(std::string(function) + "() was given too many arguments");
+  if (positional.size() > most)
+    throw Error(std::string(function) + "() was given too many arguments");
   for (const auto& [key, value] : named) {
     if (std::find(taken_.begin(), taken_.end(), key) == taken_.end()) {
       throw Error(std::string(function) + "() has no argument '" + key.substr(0, 80) + "'");
@@ -325,17 +329,20 @@ bool equal(const Value& a, const Value& b) {
     if (a.is_float() || b.is_float()) return a.to_double() == b.to_double();
     return a.to_int("") == b.to_int("");
   }
-  if (a.as_text() != nullptr && b.as_text() != nullptr) return a.as_text()->bytes == b.as_text()->bytes;
+  if (a.as_text() != nullptr && b.as_text() != nullptr)
+    return a.as_text()->bytes == b.as_text()->bytes;
   if (a.is_none() || b.is_none()) return a.is_none() && b.is_none();
   if (a.is_undefined() || b.is_undefined()) return a.is_undefined() && b.is_undefined();
   if (a.as_list() != nullptr && b.as_list() != nullptr) {
     const List &x = *a.as_list(), &y = *b.as_list();
-    return x.tuple == y.tuple && std::equal(x.items.begin(), x.items.end(), y.items.begin(), y.items.end(), equal);
+    return x.tuple == y.tuple &&
+           std::equal(x.items.begin(), x.items.end(), y.items.begin(), y.items.end(), equal);
   }
   if (a.as_dict() != nullptr && b.as_dict() != nullptr) {
     const Dict &x = *a.as_dict(), &y = *b.as_dict();
     if (x.is_namespace || y.is_namespace) return &x == &y;
-    return x.items.size() == y.items.size() && std::all_of(x.items.begin(), x.items.end(), [&](const auto& item) {
+    return x.items.size() == y.items.size() &&
+           std::all_of(x.items.begin(), x.items.end(), [&](const auto& item) {
              const Value* other = y.find(item.first);
              return other != nullptr && equal(item.second, *other);
            });
@@ -352,7 +359,8 @@ int compare(const Value& a, const Value& b) {
     return x < y ? -1 : (x > y ? 1 : 0);
   }
   // UTF-8 sorts as its code points do.
-  if (a.as_text() != nullptr && b.as_text() != nullptr) return a.as_text()->bytes.compare(b.as_text()->bytes);
+  if (a.as_text() != nullptr && b.as_text() != nullptr)
+    return a.as_text()->bytes.compare(b.as_text()->bytes);
   if (a.as_list() != nullptr && b.as_list() != nullptr) {
     const auto &x = a.as_list()->items, &y = b.as_list()->items;
     for (std::size_t i = 0; i < x.size() && i < y.size(); ++i) {

@@ -1,4 +1,5 @@
-// Templates as transformers renders them (template_golden.json, written by make_template_golden.py), and their bounds.
+// Templates as transformers renders them (template_golden.json, written by
+// make_template_golden.py), and their bounds.
 #include "engine/tokenizer/jinja_template.h"
 
 #include <boost/json.hpp>
@@ -25,7 +26,8 @@ jinja::Value value_of(const json::value& v, jinja::Mark mark = jinja::kTemplateM
   return *jinja_value_of_json(json::serialize(v), mark, "test");
 }
 
-Result<std::string> rendered(const std::string& source, JinjaTemplate::Inputs inputs, const JinjaLimits& limits = {}) {
+Result<std::string> rendered(const std::string& source, JinjaTemplate::Inputs inputs,
+                             const JinjaLimits& limits = {}) {
   auto parsed = JinjaTemplate::parse(source, limits);
   if (!parsed.ok()) return parsed.status();
   auto text = parsed->render(std::move(inputs), 0);
@@ -45,19 +47,22 @@ void expect_same(const Result<std::string>& ours, const json::value& theirs) {
 TEST(JinjaTemplateTest, PublishedTemplatesRenderAsTransformersRendersThem) {
   std::map<std::string, std::string> sources;
   for (const json::value& c : golden().at("cases").as_array()) {
-    const std::string name(c.at("template").as_string()), conversation(c.at("conversation").as_string());
+    const std::string name(c.at("template").as_string()),
+        conversation(c.at("conversation").as_string());
     SCOPED_TRACE(name + ", " + conversation);
     if (!sources.contains(name)) sources[name] = *test::slurp(kHere + "chat_templates/" + name);
     const json::value& messages = golden().at("conversations").at(conversation);
     const bool answered = messages.as_array().back().at("role").as_string() == "assistant";
     const bool tools = conversation.find("tool") != std::string::npos;
-    const auto ours = rendered(sources[name], {{"messages", value_of(messages)},
-                                               {"tools", tools ? value_of(golden().at("tools")) : jinja::Value(jinja::None{})},
-                                               {"documents", jinja::None{}},
-                                               {"add_generation_prompt", !answered},
-                                               {"enable_thinking", c.at("thinking").as_bool()},
-                                               {"bos_token", jinja::Value::text("<s>")},
-                                               {"eos_token", jinja::Value::text("</s>")}});
+    const auto ours =
+        rendered(sources[name],
+                 {{"messages", value_of(messages)},
+                  {"tools", tools ? value_of(golden().at("tools")) : jinja::Value(jinja::None{})},
+                  {"documents", jinja::None{}},
+                  {"add_generation_prompt", !answered},
+                  {"enable_thinking", c.at("thinking").as_bool()},
+                  {"bos_token", jinja::Value::text("<s>")},
+                  {"eos_token", jinja::Value::text("</s>")}});
     expect_same(ours, c.at("text"));
   }
 }
@@ -67,7 +72,8 @@ TEST(JinjaTemplateTest, FeaturesRenderAsTransformersRendersThem) {
     const std::string source(s.at("source").as_string());
     SCOPED_TRACE(source);
     JinjaTemplate::Inputs inputs;
-    for (const auto& item : golden().at("values").as_object()) inputs.emplace_back(item.key(), value_of(item.value()));
+    for (const auto& item : golden().at("values").as_object())
+      inputs.emplace_back(item.key(), value_of(item.value()));
     expect_same(rendered(source, std::move(inputs)), s.at("text"));
   }
 }
