@@ -86,12 +86,12 @@ start_server
 line="$(jq -nc 'first(inputs | select(.right_under | index("reuse")))' "$SAMPLE/questions.jsonl")"
 ask "$(jq -c '{query: .question, document_ids, max_tokens: 32, cache: {strategy: "reuse"}}' <<<"$line")" "$(jq -c .answers <<<"$line")" disk
 
-# ask_real <question> <word of the right answer>: prints the answer, where it comes from, and first-token times.
+# ask_real <question> <word of the right answer> <document ids as JSON>: prints the answer, where it comes from, and first-token times.
 ask_real() {
-  local question="$1" expected="$2" strategy reply
+  local question="$1" expected="$2" documents="$3" strategy reply
   printf '  Q  %s\n' "$question"
   for strategy in recompute reuse; do
-    reply="$(real_query "$question" "$strategy")"
+    reply="$(real_query "$question" "$strategy" "$documents")"
     if ! jq -e '.answer' >/dev/null 2>&1 <<<"$reply"; then
       printf '     %s\n' "${RED}$(jq -r '.detail // .' <<<"$reply")${PLAIN}"; wrong=$((wrong + 1)); return
     fi
@@ -106,8 +106,8 @@ ask_real() {
   done
   right=$((right + 1))
 }
-real_query() {  # <question> <strategy>
-  curl -sS -X POST "$URL/v1/query" -H 'Content-Type: application/json' -d "$(jq -nc --arg q "$1" --arg s "$2" --argjson d "$documents" \
+real_query() {  # <question> <strategy> <document ids>
+  curl -sS -X POST "$URL/v1/query" -H 'Content-Type: application/json' -d "$(jq -nc --arg q "$1" --arg s "$2" --argjson d "$3" \
     '{query: $q, document_ids: $d, max_tokens: 48, citations: true, cache: {strategy: $s}}')"
 }
 
@@ -124,18 +124,18 @@ if [ $real = 1 ]; then
   say "A real model: SmolLM2-135M-Instruct, in the four bits of its GGUF file, over the papers of a garden club (examples/garden)"
   start_server "$DATA/real" --model.path="$model" --model.name=smollm2
   "$QUIRE" ingest --server "$URL" "$ROOT"/examples/garden/*.md
-  documents="$(curl -fsS "$URL/v1/documents?limit=100" | jq -c '[.data[].id]')"
-  say "Asking over all of them: read anew (recompute), then from the cache (reuse)"
-  ask_real "How much is the yearly fee for a half plot?" "46"
-  ask_real "When are the taps off in winter?" "November"
-  ask_real "Who repairs the tools?" "Marek"
-  ask_real "What is the record for the heaviest marrow?" "41"
-  ask_real "When did the hut burn down?" "1976"
+  all="$(curl -fsS "$URL/v1/documents?limit=100" | jq -c '[.data[].id]')"
+  say "Asking: the documents read anew (recompute), then from the cache (reuse). A model of 135 million parameters is often wrong; its speed is what is shown"
+  ask_real "When was the borehole drilled?" "1998" '["history","water"]'
+  ask_real "When is the code of the lock changed?" "first day" '["rules","tools"]'
+  ask_real "How heavy was the heaviest marrow?" "41" '["openday","bees"]'
+  ask_real "How many hives are there?" "five" '["compost","bees"]'
+  ask_real "How much is the yearly fee for a half plot?" "46" "$all"
   say "Restarting the process; asking again, from disk"
   stop_server
   start_server "$DATA/real" --model.path="$model" --model.name=smollm2
-  reply="$(real_query "How deep was the flood of 2003?" reuse)"
-  printf '  Q  How deep was the flood of 2003?\n  A  %s\n' "${BOLD}$(jq -r '.answer // .detail | gsub("\\s+"; " ")' <<<"$reply")${PLAIN}"
+  reply="$(real_query "How heavy was the heaviest marrow?" reuse '["bees","openday"]')"
+  printf '  Q  How heavy was the heaviest marrow?\n  A  %s\n' "${BOLD}$(jq -r '.answer // .detail | gsub("\\s+"; " ")' <<<"$reply")${PLAIN}"
   jq -r '"     first token after \(.timings.ttft_ms | round) ms, \(.cache.tiers.disk.blocks) blocks from disk"' <<<"$reply"
   if [ "$(jq -r '.cache.tiers.disk.blocks // 0' <<<"$reply")" = 0 ]; then
     printf '     %s\n' "${RED}nothing came from disk${PLAIN}"; wrong=$((wrong + 1)); else right=$((right + 1)); fi
