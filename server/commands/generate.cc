@@ -179,7 +179,7 @@ void add_generate_command(CLI::App& app, CommandRun& run) {
   c->add_option("--seed", f->seed, "For repeatable sampling");
   c->add_option("--stop", f->sampling.stop, "Texts that end the answer");
   c->add_flag("--ignore-eos", f->ignore_eos, "Go on past the end of text");
-  c->add_option("--weights", f->weights, "auto, f32, bf16, int8 or w8a8")->capture_default_str();
+  c->add_option("--weights", f->weights, "auto, f32, bf16, int8, w8a8 or w4")->capture_default_str();
   c->add_flag("--ids", f->as_ids, "Print token ids instead of text");
   c->add_flag("--json", f->as_json, "Print text, ids and times as one JSON object");
   c->callback([f, &run] { run = [f] { return generate(*f); }; });

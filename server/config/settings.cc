@@ -23,7 +23,7 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(server, "idle_timeout_seconds", idle_timeout_seconds, 0.01, 86400, "how long an idle connection is kept"),
       QUIRE_SETTING(server, "cors_origins", cors_origins, 0, 0, "origins browsers may call from; \"*\" for any"),
       QUIRE_SETTING(server, "ui", ui, 0, 0, "serve the dashboard under /ui/ where the build has one"),
-      QUIRE_SETTING(model, "path", path, 0, 0, "Hugging Face model folder or GGUF file; empty: the embedded model"),
+      QUIRE_SETTING(model, "path", path, 0, 0, "GGUF file, Hugging Face model folder or hf:org/repo; empty: the embedded model"),
       QUIRE_SETTING(model, "name", name, 0, 0, "name of the model in the API"),
       QUIRE_SETTING(model, "backend", backend, 0, 0, "where to compute; cuda: the GPU of that number; auto: the CPU, naming a GPU that could", "auto", "cpu", "cuda"),
       QUIRE_SETTING(model, "device", device, 0, 1024, "accelerator number"),
