@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
   quire::add_fidelity_command(app, run);
   quire::add_admin_command(app, run);
   quire::add_keys_command(app, run);
+  quire::add_completion_command(app, run);
   app.add_subcommand("version", "Print version, build, and what computes")->callback([&run] {
     run = [] {
       std::printf("quire %s (%s)\n", std::string(quire::version()).c_str(), std::string(quire::build_description()).c_str());

@@ -27,5 +27,6 @@ void add_generate_command(CLI::App& app, CommandRun& run);
 void add_fidelity_command(CLI::App& app, CommandRun& run);
 void add_admin_command(CLI::App& app, CommandRun& run);
 void add_keys_command(CLI::App& app, CommandRun& run);
+void add_completion_command(CLI::App& app, CommandRun& run);  ///< the last: it lists the others
 
 }  // namespace quire

@@ -1,4 +1,6 @@
 #include <CLI/CLI.hpp>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -54,6 +56,14 @@ HttpServerOptions http_options(const Config& c) {
   o.body_timeout = ms(c.server.body_timeout_seconds);
   o.idle_timeout = ms(c.server.idle_timeout_seconds);
   return o;
+}
+
+/// For a person at a terminal, beside the log.
+void say_where(const Config& c, int port, const EngineInfo& info) {
+  const bool any = c.server.host == "0.0.0.0" || c.server.host == "::";
+  const std::string host = any ? "127.0.0.1" : c.server.host.find(':') != std::string::npos ? "[" + c.server.host + "]" : c.server.host;
+  std::fprintf(stderr, "\nquire %s is ready at http://%s:%d  (model %s, %s weights, window %ld; Ctrl-C stops it)\n\n", std::string(version()).c_str(), host.c_str(), port,
+               info.model_path.c_str(), info.weights_format.c_str(), static_cast<long>(info.max_model_len));
 }
 
 /// Keys as configured, and the rule that nothing but loopback is served without them.
@@ -118,6 +128,7 @@ class Service {
     const EngineInfo& info = engine_->info();
     log_info("ready", {{"version", std::string(version())}, {"model", info.model_path}, {"fingerprint", info.fingerprint}, {"isa", info.isa},
                        {"weights", info.weights_format}, {"max_model_len", std::to_string(info.max_model_len)}, {"store", config->disk.path}});
+    if (isatty(STDERR_FILENO) != 0) say_where(*config, http_->port(), info);
     return {};
   }
 

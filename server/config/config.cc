@@ -1,3 +1,4 @@
+#include "server/config/byte_size.h"
 #include "server/config/config.h"
 
 #include <unistd.h>
@@ -60,6 +61,17 @@ const Setting* find(std::string_view section, std::string_view key) {
   return nullptr;
 }
 
+/// A number of bytes, which may be written with a unit.
+bool is_size(const Setting& s) { return std::string_view(s.key).ends_with("_bytes"); }
+
+Status set_size(const Setting& s, std::string_view text, Config& config, const std::string& where) {
+  const auto v = parse_byte_size(text);
+  if (!v) return bad(s, "is '" + std::string(text) + "'; a number of bytes is wanted, such as 512MiB, 4GB or 4294967296", where);
+  QUIRE_RETURN_IF_ERROR(check_range(s, static_cast<double>(*v), where));
+  *std::get<std::int64_t*>(s.pointer(config)) = *v;
+  return {};
+}
+
 /// From the environment and flags everything comes as text.
 Status set_from_text(const Setting& s, std::string_view text, Config& config, const std::string& where) {
   const auto pointer = s.pointer(config);
@@ -79,6 +91,7 @@ Status set_from_text(const Setting& s, std::string_view text, Config& config, co
   }
   if (auto* const* i = std::get_if<std::int64_t*>(&pointer)) {
     std::int64_t v = 0;
+    if (is_size(s)) return set_size(s, text, config, where);
     const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
     if (ec != std::errc() || end != text.data() + text.size()) return bad(s, "is '" + std::string(text) + "'; an integer is wanted", where);
     QUIRE_RETURN_IF_ERROR(check_range(s, static_cast<double>(v), where));
@@ -118,6 +131,7 @@ Status set_from_node(const Setting& s, const toml::node& node, Config& config, c
     return {};
   }
   if (auto* const* i = std::get_if<std::int64_t*>(&pointer)) {
+    if (const auto* text = node.as_string(); text != nullptr && is_size(s)) return set_size(s, text->get(), config, where);
     const auto* v = node.as_integer();
     if (!v) return bad(s, "must be an integer", where);
     QUIRE_RETURN_IF_ERROR(check_range(s, static_cast<double>(v->get()), where));

@@ -1,3 +1,4 @@
+#include "server/config/byte_size.h"
 #include "server/config/config.h"
 
 #include <gtest/gtest.h>
@@ -90,6 +91,25 @@ TEST(Config, EmbeddingsNeedRetrieval) {
   ASSERT_TRUE(apply_flags({"retrieve.enabled=false"}, c).ok());
   EXPECT_EQ(check_config(c).field(), "retrieve.embeddings");
   EXPECT_FALSE(apply_flags({"model.prefix_cache_bytes=-2"}, c).ok());
+}
+
+TEST(ByteSizeTest, UnitsArePowersOfAThousandOrOf1024) {
+  const struct {
+    const char* text;
+    std::optional<std::int64_t> bytes;
+  } cases[] = {{"0", 0}, {"4096", 4096}, {"-1", -1}, {"1k", 1024}, {"4GiB", std::int64_t{4} << 30}, {"4 GiB", std::int64_t{4} << 30},
+               {"512MB", 512000000}, {"1.5g", 1610612736}, {"2tib", std::int64_t{2} << 40}, {"7B", 7}, {"", {}}, {"GiB", {}}, {"4Gi", {}},
+               {"4 G B", {}}, {"-4GiB", {}}, {"1e3", {}}, {"9999999TiB", {}}, {"0x10", {}}, {"nan", {}}, {"inf", {}}, {" 4", {}}};
+  for (const auto& c : cases) EXPECT_EQ(parse_byte_size(c.text), c.bytes) << c.text;
+}
+
+TEST(ConfigTest, SizesMayHaveUnitsInFlagsAndFiles) {
+  Config config;
+  ASSERT_TRUE(apply_flags({"cache.dram_bytes=4GiB"}, config).ok());
+  EXPECT_EQ(config.cache.dram_bytes, std::int64_t{4} << 30);
+  const auto wrong = apply_flags({"cache.dram_bytes=many"}, config);
+  EXPECT_NE(wrong.message().find("512MiB"), std::string::npos) << wrong.message();
+  EXPECT_FALSE(apply_flags({"server.port=4k"}, config).ok());
 }
 
 }  // namespace
