@@ -154,9 +154,9 @@ def quire_prompt(model, tokens):
     while low < high:
         middle = (low + high) // 2
         done = subprocess.run(
-            [QUIRE, "tokenize", "-m", model, "--json"], input=text[:middle], capture_output=True, text=True, check=True
+            [QUIRE, "tokenize", "-m", model], input=text[:middle], capture_output=True, text=True, check=True
         )
-        if len(json.loads(done.stdout)["ids"]) < tokens:
+        if len(json.loads(done.stdout)) < tokens:
             low = middle + 1
         else:
             high = middle
@@ -364,28 +364,32 @@ class Rows:
 
 
 def speed(rows, options, name, files, transformers_file):
-    """Prefill and decode rates: one process measures both behind the same context."""
-    lengths = sorted({512, 4096} | {1, 2048, 8192} if not options.quick else {1, 512})
-    for tokens in lengths:
+    """Prefill and decode rates: one process measures both behind the same context. llama.cpp runs
+    with and without flash attention up to 512 tokens; longer contexts take what was faster there."""
+    lengths = [1, 512] if options.quick else [int(n) for n in options.lengths.split(",")]
+    flashes = {kind: (False, True) for kind in files}
+    for tokens in sorted(lengths):
         prompt = quire_prompt(files["Q4_0"], tokens)
         runs = {}
         for _ in range(options.rounds):
             for kind, path in files.items():
-                for flash in (False, True):
+                for flash in flashes[kind]:
                     out = run_child("llama", model=path, tokens=tokens, flash=flash)
                     runs.setdefault(("llama.cpp", kind + (", flash attention" if flash else "")), []).append(out)
             for kind in [k for k in files if k in ("Q4_0", "Q4_1")]:
                 runs.setdefault(("quire", kind + " as w4"), []).append(quire_run(files[kind], "w4", prompt))
-            if transformers_file and tokens <= 4096:
+            if transformers_file and tokens <= 512:
                 out = run_child("transformers", model=transformers_file, tokens=tokens)
                 runs.setdefault(("transformers", "f32, eager"), []).append(out)
         for (program, weights), outs in runs.items():
             what = {"model": name, "program": program, "weights": weights, "unit": "tokens/s"}
-            if tokens in (512, 4096):
+            if tokens > 1:
                 rows.add([o["tokens"] / o["prefill_s"] for o in outs], part="prefill", tokens=tokens, **what)
-            if tokens in (1, 2048, 8192, 512) and (options.quick or tokens != 512):
-                context = 0 if tokens == 1 else tokens
-                rows.add([DECODE_TOKENS / o["decode_s"] for o in outs], part="decode", tokens=context, **what)
+            rows.add([DECODE_TOKENS / o["decode_s"] for o in outs], part="decode", tokens=0 if tokens == 1 else tokens, **what)
+        if tokens == 512:
+            for kind in files:
+                plain, flash = (min(o["prefill_s"] for o in runs[("llama.cpp", kind + more)]) for more in ("", ", flash attention"))
+                flashes[kind] = (flash < plain,)
 
 
 def documents(rows, options, name, path):
@@ -430,6 +434,8 @@ def main():
     p.add_argument("--models", default="135m,1b")
     p.add_argument("--parts", default="speed,documents,perplexity")
     p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--lengths", default="1,512,2048,4096,8192", help="tokens of prompts")
+    p.add_argument("--kinds", default="Q4_0,Q8_0,Q4_1", help="types of weights llama.cpp runs with")
     p.add_argument("--transformers", action="store_true")
     p.add_argument("--text", help="a file of real text for perplexity (default: the documentation)")
     p.add_argument("--folder", default=os.path.join(ROOT, "build/peers-models"))
@@ -454,6 +460,7 @@ def main():
         files = {k: rounded(source, k, options.folder) for k in ("Q4_0", "Q8_0")}
         if model == "135m":
             files["Q4_1"] = source
+        files = {k: v for k, v in files.items() if k in options.kinds.split(",")}
         if "speed" in parts:
             speed(rows, options, model, files, source if options.transformers and model == "135m" else None)
         if "documents" in parts:

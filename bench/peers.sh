@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Quire beside llama.cpp and transformers on the same weights, in turns: prefill, decode, and a question over ten documents.
-#   bench/peers.sh [--quick] [--models 135m,1b] [--parts prefill,decode,documents,perplexity] [--rounds N] [--without-transformers]
+#   bench/peers.sh [--quick] [--models 135m,1b] [--parts speed,documents,perplexity] [--lengths 1,512,4096] [--kinds Q4_0,Q8_0,Q4_1] [--rounds N] [--text FILE] [--without-transformers]
 # Installs llama-cpp-python (built from its source package), gguf and, unless left out, transformers with torch into build/peers from the package index; the first time takes
 # about ten minutes. The 135M model is SmolLM2 (scripts/get_model.sh smollm2); the 1B shape is Llama-3.2-1B's with random weights, rounded by llama.cpp itself.
 set -euo pipefail
