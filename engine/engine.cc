@@ -381,8 +381,8 @@ Result<std::unique_ptr<Engine>> create_engine_on(std::shared_ptr<Compute> comput
   QUIRE_ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(options.model_path));
   ModelOptions model_options;
   QUIRE_ASSIGN_OR_RETURN(model_options.weights, parse_weights(options.weights, config.quantised_weights));
-  // Every device multiplies bf16.
-  if (compute != nullptr && compute->memory() != nullptr && options.weights == "auto") model_options.weights = WeightFormat::kBF16;
+  // Every device multiplies bf16, and reads the four bits of a quantised model as they are.
+  if (compute != nullptr && compute->memory() != nullptr && options.weights == "auto" && !config.quantised_weights) model_options.weights = WeightFormat::kBF16;
   const auto kv_dtype = parse_dtype(options.kv_dtype);
   if (!kv_dtype.ok() || *kv_dtype == DType::kI8) {
     return Status::invalid("model.kv_dtype", "'" + options.kv_dtype + "' is not a KV dtype; use f16, bf16 or f32");

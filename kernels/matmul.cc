@@ -5,22 +5,13 @@
 
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/packed_matrix.h"
+#include "kernels/group_of_blocks.h"
 
 namespace quire {
 
 Result<std::unique_ptr<PackedMatrix>> pack_weights(std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format) {
-  if (k <= 0) return Status::invalid("k", "must be at least 1, is " + std::to_string(k));
   if (dtype == DType::kI8) return Status::invalid("dtype", "weights to pack are f32, f16 or bf16");
-  std::int64_t n = 0;
-  for (const WeightPart& part : parts) {
-    if (part.n <= 0 || part.data == nullptr) return Status::invalid("parts", "every part needs data and at least one row");
-    n += part.n;
-    if (part.blocks && k % block_weights(*part.blocks) != 0) {
-      return Status::invalid("k", "must be a multiple of " + std::to_string(block_weights(*part.blocks)) + " for blocks of " +
-                                      std::string(block_type_name(*part.blocks)) + ", is " + std::to_string(k));
-    }
-  }
-  if (n == 0) return Status::invalid("parts", "at least one part is needed");
+  QUIRE_ASSIGN_OR_RETURN(const std::int64_t n, count_weight_rows(parts, k));
   try {
     switch (format) {
       case WeightFormat::kF32: return cpu::pack_f32(parts, n, k, dtype);

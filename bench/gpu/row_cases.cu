@@ -78,6 +78,34 @@ std::vector<Row> kv_rows(Bench& bench) {
   return rows;
 }
 
+/// A decode step's products of several layers with weights in groups of 32.
+Row grouped_gemv_row(Bench& bench, GroupKind kind, const std::string& name, std::int64_t n,
+                     std::int64_t inputs) {
+  constexpr int kLayers = 4;
+  const std::int64_t numbers = grouped_number_bytes(kind, n, inputs);
+  const std::int64_t scales = grouped_scale_bytes(kind, n, inputs);
+  const bool minimum = kind == GroupKind::kFourMin;
+  const auto halves = [&] {
+    return static_cast<const std::uint16_t*>(bench.elements(scales / 2, DType::kF16));
+  };
+  std::vector<GroupedGemvArgs> layers;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const auto* bytes = static_cast<const std::byte*>(bench.elements(numbers, DType::kI8));
+    const std::uint16_t* scale = halves();
+    const GroupedWeights weight{bytes, scale, minimum ? halves() : nullptr, n, inputs, kind};
+    layers.push_back({bench.floats(inputs), weight, nullptr, 1,
+                      grouped_gemv_warps(bench.device(), kind, n, inputs), bench.floats(n)});
+  }
+  const auto bytes = static_cast<double>(numbers + scales * (minimum ? 2 : 1));
+  const std::string what = std::to_string(kLayers) + " of " + rows_of(n, inputs);
+  return bench.measure(name, what, kLayers * bytes, 0, [&] {
+    for (const GroupedGemvArgs& args : layers) {
+      QUIRE_RETURN_IF_ERROR(grouped_gemv(args, bench.stream()));
+    }
+    return Status();
+  });
+}
+
 std::vector<Row> projections(Bench& bench) {
   std::vector<Row> rows;
   constexpr std::int64_t kStacked = (kHeads + 2 * kKvHeads) * kDim;
@@ -100,6 +128,11 @@ std::vector<Row> projections(Bench& bench) {
       return Status();
     }));
     bench.release();
+    for (const auto& [kind, name] : {std::pair{GroupKind::kFour, "four_bits_gemv"}, std::pair{GroupKind::kFourMin, "four_bits_gemv minimum"},
+                                     std::pair{GroupKind::kEight, "eight_bits_gemv"}}) {
+      rows.push_back(grouped_gemv_row(bench, kind, name, n, inputs));
+      bench.release();
+    }
   }
   return rows;
 }

@@ -21,8 +21,16 @@ using cuda::MemoryKind;
 /// Decode attention keeps partial results of so many bytes at once, if one query row needs no more.
 constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;
 
-/// Up to so many rows of a product read int8 weights as they are, kGemvRows at a time; more are multiplied by tiles of them that were expanded to bf16, of so many bytes.
+/// Up to so many rows of a product read int8, w8 and w4 weights as they are, kGemvRows at a time; more are multiplied by tiles of them that were expanded to bf16, of so many bytes.
 constexpr std::int64_t kFewRows = 16, kTileBytes = std::int64_t{64} << 20;
+
+/// Outputs [first, first + n) of a matrix.
+cuda::GroupedWeights rows_of(const cuda::GroupedWeights& w, std::int64_t first, std::int64_t n) {
+  const std::int64_t segments = first * cuda::row_segments(w.kind, w.k);
+  const std::int64_t groups = segments * cuda::segment_groups(w.kind);
+  return {w.numbers + segments * cuda::kSegmentBytes, w.scales + groups,
+          w.minimums == nullptr ? nullptr : w.minimums + groups, n, w.k, w.kind};
+}
 
 /// Positions and destinations of all pieces.
 void join(std::span<const StoredRows> rows, std::vector<std::int32_t>& positions, std::vector<std::int32_t>& dst_rows) {
@@ -111,6 +119,14 @@ class DeviceCompute final : public Compute {
   }
   Status multiply(const ProductArgs& a, bool accumulate);
   Status multiply_int8(const ProductArgs& a, const DeviceMatrix& w, bool accumulate);
+  Status multiply_grouped(const ProductArgs& a, const DeviceMatrix& w, bool accumulate);
+  struct Outputs {
+    std::int64_t first, n;
+  };
+  /// These outputs of a product without bias, a tile at a time of weights that expand(begin, n)
+  /// writes to expanded_ in bf16; `begin` counts from the first of them.
+  template <class Expand>
+  Status by_tiles(const ProductArgs& a, const void* x, Outputs outputs, bool accumulate, Expand expand);
   /// Inputs of a product without gaps, in `dtype`.
   Result<const void*> inputs(const ProductArgs& a, DType dtype) {
     const std::int64_t k = a.weights->k();
@@ -168,6 +184,7 @@ Result<std::shared_ptr<const void>> DeviceCompute::know(const RopeTable& table) 
 Status DeviceCompute::multiply(const ProductArgs& a, bool accumulate) {
   if (a.rows == 0) return {};
   const auto& w = static_cast<const DeviceMatrix&>(*a.weights);
+  if (!w.grouped().empty()) return multiply_grouped(a, w, accumulate);
   if (w.dtype() == DType::kI8) return multiply_int8(a, w, accumulate);
   QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a, w.dtype()));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::MatmulArgs{.x = x, .weight = w.data(), .dtype = w.dtype(), .rows = a.rows, .n = w.n(), .k = w.k(), .y = a.y, .ldy = a.ldy, .accumulate = accumulate}));
@@ -182,14 +199,50 @@ Status DeviceCompute::multiply_int8(const ProductArgs& a, const DeviceMatrix& w,
                                            .ldy = a.ldy, .accumulate = accumulate});
   }
   QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a, DType::kBF16));
-  const std::int64_t bytes = w.k() * 2, tile = std::max<std::int64_t>(64, kTileBytes / bytes / 64 * 64);
-  QUIRE_RETURN_IF_ERROR(expanded_.reserve(std::min(tile, w.n()) * bytes));
-  for (std::int64_t first = 0; first < w.n(); first += tile) {
-    const std::int64_t n = std::min(tile, w.n() - first);
-    QUIRE_RETURN_IF_ERROR(memory_->run(cuda::Int8ExpandArgs{codes + first * w.k(), w.scales() + first * (w.k() / cuda::kGemvGroup), n, w.k(), expanded_.data()}));
-    QUIRE_RETURN_IF_ERROR(memory_->run(cuda::MatmulArgs{.x = x, .weight = expanded_.data(), .dtype = DType::kBF16, .rows = a.rows, .n = n, .k = w.k(), .y = a.y + first, .ldy = a.ldy, .accumulate = accumulate}));
-  }
+  QUIRE_RETURN_IF_ERROR(by_tiles(a, x, {0, w.n()}, accumulate, [&](std::int64_t first, std::int64_t n) {
+    const float* scales = w.scales() + first * (w.k() / cuda::kGemvGroup);
+    return memory_->run(cuda::Int8ExpandArgs{codes + first * w.k(), scales, n, w.k(), expanded_.data()});
+  }));
   return a.bias == nullptr ? Status() : memory_->run(cuda::AddBiasArgs{a.y, a.bias, a.rows, w.n(), a.ldy});
+}
+
+Status DeviceCompute::multiply_grouped(const ProductArgs& a, const DeviceMatrix& w,
+                                       bool accumulate) {
+  const bool few = a.rows <= kFewRows;
+  QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a, few ? DType::kF32 : DType::kBF16));
+  std::int64_t first = 0;
+  for (const cuda::GroupedWeights& part : w.grouped()) {
+    if (few) {
+      QUIRE_RETURN_IF_ERROR(memory_->run(cuda::GroupedGemvArgs{
+          .x = static_cast<const float*>(x), .weight = part,
+          .bias = a.bias == nullptr ? nullptr : a.bias + first, .rows = a.rows, .warps = 0,
+          .y = a.y + first, .ldy = a.ldy, .accumulate = accumulate}));
+    } else {
+      const auto expand = [&](std::int64_t begin, std::int64_t n) {
+        return memory_->run(cuda::GroupedExpandArgs{rows_of(part, begin, n), expanded_.data()});
+      };
+      QUIRE_RETURN_IF_ERROR(by_tiles(a, x, {first, part.n}, accumulate, expand));
+    }
+    first += part.n;
+  }
+  if (few || a.bias == nullptr) return {};
+  return memory_->run(cuda::AddBiasArgs{a.y, a.bias, a.rows, w.n(), a.ldy});
+}
+
+template <class Expand>
+Status DeviceCompute::by_tiles(const ProductArgs& a, const void* x, Outputs outputs,
+                               bool accumulate, Expand expand) {
+  const std::int64_t k = a.weights->k(), bytes = k * 2;
+  const std::int64_t tile = std::max<std::int64_t>(64, kTileBytes / bytes / 64 * 64);
+  QUIRE_RETURN_IF_ERROR(expanded_.reserve(std::min(tile, outputs.n) * bytes));
+  for (std::int64_t begin = 0; begin < outputs.n; begin += tile) {
+    const std::int64_t n = std::min(tile, outputs.n - begin);
+    QUIRE_RETURN_IF_ERROR(expand(begin, n));
+    QUIRE_RETURN_IF_ERROR(memory_->run(cuda::MatmulArgs{
+        .x = x, .weight = expanded_.data(), .dtype = DType::kBF16, .rows = a.rows, .n = n, .k = k,
+        .y = a.y + outputs.first + begin, .ldy = a.ldy, .accumulate = accumulate}));
+  }
+  return {};
 }
 
 Status DeviceCompute::rotate(const RopeTable& table, const RopeRotateArgs& args) {

@@ -1,30 +1,45 @@
 #include "engine/device/device_weights.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "kernels/group_of_blocks.h"
 #include "kernels/parallel.h"
 
 namespace quire {
 namespace {
 
 constexpr std::int64_t kPiece = std::int64_t{8} << 20;  // of an upload: pinned memory is dear
+constexpr std::int64_t kAlignment = 256;                // of what lies together in one allocation
+
+/// Calls take(row, values) with the k values of each row of the stacked parts, on many threads.
+template <class Take>
+void each_row(std::span<const WeightPart> parts, std::int64_t k, DType dtype, Take take) {
+  std::int64_t first = 0;
+  for (const WeightPart& part : parts) {
+    parallel_for(part.n, 1 + (1 << 16) / k, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<float> values(static_cast<std::size_t>(k));
+      for (std::int64_t row = begin; row < end; ++row) {
+        read_weight_row(part, row, k, dtype, values.data());
+        take(first + row, values.data());
+      }
+    });
+    first += part.n;
+  }
+}
 
 template <class T, class Round>
-std::vector<std::byte> converted(std::span<const WeightPart> parts, std::int64_t k, DType dtype, Round round) {
-  std::int64_t n = 0;
-  for (const WeightPart& part : parts) n += part.n;
+std::vector<std::byte> converted(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k,
+                                 DType dtype, Round round) {
   std::vector<std::byte> out(static_cast<std::size_t>(n * k) * sizeof(T));
   auto* to = reinterpret_cast<T*>(out.data());
-  for (const WeightPart& part : parts) {
-    parallel_for(part.n * k, 1 << 16, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) to[i] = round(load_f32(part.data, dtype, i));
-    });
-    to += part.n * k;
-  }
+  each_row(parts, k, dtype, [&](std::int64_t row, const float* values) {
+    std::transform(values, values + k, to + row * k, round);
+  });
   return out;
 }
 
@@ -33,25 +48,102 @@ struct Int8Values {
   std::vector<float> scales;       ///< [n, k / cuda::kGemvGroup]: the largest of a group is 127
 };
 
-Int8Values quantised(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k, DType dtype) {
-  const std::int64_t groups = k / cuda::kGemvGroup;
-  Int8Values out{std::vector<std::int8_t>(static_cast<std::size_t>(n * k)), std::vector<float>(static_cast<std::size_t>(n * groups))};
-  std::int64_t done = 0;
+Int8Values quantised(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k,
+                     DType dtype) {
+  constexpr std::int64_t kGroup = cuda::kGemvGroup;
+  Int8Values out{std::vector<std::int8_t>(static_cast<std::size_t>(n * k)),
+                 std::vector<float>(static_cast<std::size_t>(n * (k / kGroup)))};
+  each_row(parts, k, dtype, [&](std::int64_t row, const float* values) {
+    for (std::int64_t begin = 0; begin < k; begin += kGroup) {
+      const std::span group(values + begin, static_cast<std::size_t>(kGroup));
+      float largest = 0;
+      for (const float x : group) largest = std::max(largest, std::abs(x));
+      const float scale = largest / 127.0f;
+      out.scales[static_cast<std::size_t>((row * k + begin) / kGroup)] = scale;
+      std::int8_t* codes = out.codes.data() + row * k + begin;
+      for (const float x : group) {
+        *codes++ = scale > 0 ? static_cast<std::int8_t>(std::lround(x / scale)) : std::int8_t{0};
+      }
+    }
+  });
+  return out;
+}
+
+/// Matrices in groups of 32 and where they lie in `bytes`.
+struct GroupedValues {
+  struct Matrix {
+    GroupKind kind;
+    std::int64_t n, numbers, scales, minimums;  ///< outputs, and offsets
+  };
+  std::vector<Matrix> matrices;
+  std::vector<std::byte> bytes;
+  bool fits;  ///< every group has a scale
+};
+
+GroupedValues grouped_values(std::span<const WeightPart> parts, std::int64_t k, DType dtype,
+                             WeightFormat format) {
+  GroupedValues out{{}, {}, true};
   for (const WeightPart& part : parts) {
-    parallel_for(part.n * groups, 64, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t g = begin; g < end; ++g) {
-        float largest = 0;
-        for (std::int64_t i = g * cuda::kGemvGroup; i < (g + 1) * cuda::kGemvGroup; ++i) largest = std::max(largest, std::abs(load_f32(part.data, dtype, i)));
-        const float scale = largest / 127.0f;
-        out.scales[static_cast<std::size_t>(done / cuda::kGemvGroup + g)] = scale;
-        for (std::int64_t i = g * cuda::kGemvGroup; i < (g + 1) * cuda::kGemvGroup; ++i) {
-          out.codes[static_cast<std::size_t>(done + i)] = scale > 0 ? static_cast<std::int8_t>(std::lround(load_f32(part.data, dtype, i) / scale)) : std::int8_t{0};
-        }
+    const GroupKind kind = group_kind(part, format);
+    if (out.matrices.empty() || out.matrices.back().kind != kind) {
+      out.matrices.push_back({kind, 0, 0, 0, 0});
+    }
+    out.matrices.back().n += part.n;
+  }
+  std::int64_t size = 0;
+  const auto section = [&size](std::int64_t bytes) {
+    const std::int64_t at = size;
+    size += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return at;
+  };
+  for (GroupedValues::Matrix& m : out.matrices) {
+    m.numbers = section(cuda::grouped_number_bytes(m.kind, m.n, k));
+    m.scales = section(cuda::grouped_scale_bytes(m.kind, m.n, k));
+    if (m.kind != GroupKind::kFourMin) continue;
+    m.minimums = section(cuda::grouped_scale_bytes(m.kind, m.n, k));
+  }
+  out.bytes.resize(static_cast<std::size_t>(size));
+
+  std::atomic<bool> fits{true};
+  std::size_t at = 0;
+  std::int64_t first = 0;  // output of the part in its matrix
+  for (const WeightPart& part : parts) {
+    if (first == out.matrices[at].n) ++at, first = 0;
+    const GroupedValues::Matrix& m = out.matrices[at];
+    std::byte* numbers = out.bytes.data() + m.numbers;
+    auto* scales = reinterpret_cast<std::uint16_t*>(out.bytes.data() + m.scales);
+    auto* minimums = reinterpret_cast<std::uint16_t*>(out.bytes.data() + m.minimums);
+    parallel_for(part.n, 1 + (1 << 14) / k, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<float> values(static_cast<std::size_t>(k));
+      for (std::int64_t row = begin; row < end; ++row) {
+        const auto put = [&](std::int64_t g, const WeightGroup& group) {
+          cuda::put_group(m.kind, first + row, g, k, group, numbers, scales, minimums);
+        };
+        if (!each_group(part, row, k, dtype, m.kind, values.data(), put)) fits = false;
       }
     });
-    done += part.n * k;
+    first += part.n;
   }
+  out.fits = fits;
   return out;
+}
+
+Result<std::unique_ptr<ComputeMatrix>> upload_grouped(const std::shared_ptr<DeviceMemory>& memory,
+                                                      const GroupedValues& values, std::int64_t n,
+                                                      std::int64_t k) {
+  QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> data, upload(memory, values.bytes));
+  const auto* base = static_cast<const std::byte*>(data.get());
+  std::vector<cuda::GroupedWeights> grouped;
+  for (const GroupedValues::Matrix& m : values.matrices) {
+    const auto halves = [base](std::int64_t offset) {
+      return reinterpret_cast<const std::uint16_t*>(base + offset);
+    };
+    grouped.push_back({base + m.numbers, halves(m.scales),
+                       m.kind == GroupKind::kFourMin ? halves(m.minimums) : nullptr, m.n, k,
+                       m.kind});
+  }
+  return std::unique_ptr<ComputeMatrix>(
+      std::make_unique<DeviceMatrix>(std::move(data), std::move(grouped), n, k));
 }
 
 }  // namespace
@@ -72,31 +164,50 @@ Result<std::shared_ptr<const void>> upload(const std::shared_ptr<DeviceMemory>& 
   return owner;
 }
 
-Result<std::unique_ptr<ComputeMatrix>> upload_matrix(const std::shared_ptr<DeviceMemory>& memory, std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format) {
+Result<std::unique_ptr<ComputeMatrix>> upload_matrix(const std::shared_ptr<DeviceMemory>& memory,
+                                                     std::span<const WeightPart> parts,
+                                                     std::int64_t k, DType dtype,
+                                                     WeightFormat format) {
   const bool int8 = format == WeightFormat::kInt8 || format == WeightFormat::kW8A8;
   if (int8 && k % cuda::kGemvGroup != 0) {
-    return Status(Code::kUnimplemented, "weights are " + std::string(weight_format_name(format)) + ", of which the CUDA engine multiplies matrices with a multiple of " +
-                                            std::to_string(cuda::kGemvGroup) + " columns, not " + std::to_string(k) + "; use bf16 or f32, or model.backend = cpu", "model.weights");
+    return Status(Code::kUnimplemented,
+                  "weights are " + std::string(weight_format_name(format)) +
+                      ", of which the CUDA engine multiplies matrices with a multiple of " +
+                      std::to_string(cuda::kGemvGroup) + " columns, not " + std::to_string(k) +
+                      "; use bf16 or f32, or model.backend = cpu",
+                  "model.weights");
   }
-  if (k <= 0 || parts.empty()) return Status::invalid("parts", "every matrix needs rows and columns");
-  std::int64_t n = 0;
-  for (const WeightPart& part : parts) n += part.n;
+  QUIRE_ASSIGN_OR_RETURN(const std::int64_t n, count_weight_rows(parts, k));
   if (int8) {
     const Int8Values values = quantised(parts, n, k, dtype);
-    QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> codes, upload(memory, std::as_bytes(std::span(values.codes))));
-    QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> scales, upload(memory, std::as_bytes(std::span(values.scales))));
-    return std::unique_ptr<ComputeMatrix>(std::make_unique<DeviceMatrix>(std::move(codes), DType::kI8, n, k, std::move(scales)));
+    QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> codes,
+                           upload(memory, std::as_bytes(std::span(values.codes))));
+    QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> scales,
+                           upload(memory, std::as_bytes(std::span(values.scales))));
+    return std::unique_ptr<ComputeMatrix>(
+        std::make_unique<DeviceMatrix>(std::move(codes), DType::kI8, n, k, std::move(scales)));
   }
-  const DType kept = format == WeightFormat::kBF16 || format == WeightFormat::kW4 || format == WeightFormat::kW8 ? DType::kBF16 : DType::kF32;
+  const bool in_groups = format == WeightFormat::kW4 || format == WeightFormat::kW8;
+  if (in_groups && k % kGroupInputs == 0) {
+    const GroupedValues values = grouped_values(parts, k, dtype, format);
+    if (!values.fits) return no_such_groups();
+    return upload_grouped(memory, values, n, k);
+  }
+  const DType kept = format == WeightFormat::kF32 ? DType::kF32 : DType::kBF16;
   std::shared_ptr<const void> data;
-  if (dtype == kept && parts.size() == 1) {
-    QUIRE_ASSIGN_OR_RETURN(data, upload(memory, {static_cast<const std::byte*>(parts[0].data), static_cast<std::size_t>(n * k) * dtype_bytes(kept)}));
+  if (dtype == kept && parts.size() == 1 && !parts[0].blocks) {
+    const std::size_t bytes = static_cast<std::size_t>(n * k) * dtype_bytes(kept);
+    QUIRE_ASSIGN_OR_RETURN(data,
+                           upload(memory, {static_cast<const std::byte*>(parts[0].data), bytes}));
   } else if (kept == DType::kBF16) {
-    QUIRE_ASSIGN_OR_RETURN(data, upload(memory, converted<std::uint16_t>(parts, k, dtype, [](float x) { return f32_to_bf16(x); })));
+    QUIRE_ASSIGN_OR_RETURN(
+        data, upload(memory, converted<std::uint16_t>(parts, n, k, dtype, f32_to_bf16)));
   } else {
-    QUIRE_ASSIGN_OR_RETURN(data, upload(memory, converted<float>(parts, k, dtype, [](float x) { return x; })));
+    const auto same = [](float x) { return x; };
+    QUIRE_ASSIGN_OR_RETURN(data, upload(memory, converted<float>(parts, n, k, dtype, same)));
   }
-  return std::unique_ptr<ComputeMatrix>(std::make_unique<DeviceMatrix>(std::move(data), kept, n, k));
+  return std::unique_ptr<ComputeMatrix>(
+      std::make_unique<DeviceMatrix>(std::move(data), kept, n, k));
 }
 
 }  // namespace quire

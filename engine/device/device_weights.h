@@ -3,29 +3,48 @@
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "engine/device/device_memory.h"
 #include "engine/model/compute.h"
 
 namespace quire {
 
-/// Row-major W [n, k] in bf16 or f32, or in int8 with a f32 scale for every group of cuda::kGemvGroup inputs.
+/// W [n, k]: row-major in bf16 or f32, row-major in int8 with a f32 scale for every group of
+/// cuda::kGemvGroup inputs, or in groups of 32 (w4, w8).
 class DeviceMatrix final : public ComputeMatrix {
  public:
   /// `scales` [n, k / cuda::kGemvGroup] f32 with kI8, else null.
-  DeviceMatrix(std::shared_ptr<const void> data, DType dtype, std::int64_t n, std::int64_t k, std::shared_ptr<const void> scales = nullptr)
+  DeviceMatrix(std::shared_ptr<const void> data, DType dtype, std::int64_t n, std::int64_t k,
+               std::shared_ptr<const void> scales = nullptr)
       : data_(std::move(data)), scales_(std::move(scales)), dtype_(dtype), n_(n), k_(k) {}
+  /// In groups of 32: matrices that lie in `data` and have n outputs together.
+  DeviceMatrix(std::shared_ptr<const void> data, std::vector<cuda::GroupedWeights> grouped,
+               std::int64_t n, std::int64_t k)
+      : data_(std::move(data)), grouped_(std::move(grouped)), dtype_(DType::kI8), n_(n), k_(k) {}
   std::int64_t n() const override { return n_; }
   std::int64_t k() const override { return k_; }
   std::int64_t bytes() const override {
-    return n_ * k_ * static_cast<std::int64_t>(dtype_bytes(dtype_)) + (scales_ == nullptr ? 0 : n_ * (k_ / cuda::kGemvGroup) * static_cast<std::int64_t>(sizeof(float)));
+    std::int64_t grouped = 0;
+    for (const cuda::GroupedWeights& w : grouped_) {
+      grouped += cuda::grouped_number_bytes(w.kind, w.n, w.k) +
+                 cuda::grouped_scale_bytes(w.kind, w.n, w.k) * (w.minimums != nullptr ? 2 : 1);
+    }
+    if (!grouped_.empty()) return grouped;
+    const auto scale_bytes = static_cast<std::int64_t>(sizeof(float));
+    return n_ * k_ * static_cast<std::int64_t>(dtype_bytes(dtype_)) +
+           (scales_ == nullptr ? 0 : n_ * (k_ / cuda::kGemvGroup) * scale_bytes);
   }
+  /// The matrices in groups of 32, in the order of their outputs: neighbouring parts that are kept
+  /// alike are one. Empty: the weights are data(), of dtype().
+  std::span<const cuda::GroupedWeights> grouped() const { return grouped_; }
   DType dtype() const { return dtype_; }
   const void* data() const { return data_.get(); }
   const float* scales() const { return static_cast<const float*>(scales_.get()); }
 
  private:
   const std::shared_ptr<const void> data_, scales_;
+  const std::vector<cuda::GroupedWeights> grouped_;
   const DType dtype_;
   const std::int64_t n_, k_;
 };
@@ -33,7 +52,14 @@ class DeviceMatrix final : public ComputeMatrix {
 /// A copy in device memory, there when the call returns. Errors: kResourceExhausted, kDeviceLost.
 Result<std::shared_ptr<const void>> upload(const std::shared_ptr<DeviceMemory>& memory, std::span<const std::byte> bytes);
 
-/// Errors: kUnimplemented (field model.weights: int8 with a number of columns that is no multiple of cuda::kGemvGroup), kInvalidArgument, those of upload().
-Result<std::unique_ptr<ComputeMatrix>> upload_matrix(const std::shared_ptr<DeviceMemory>& memory, std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format);
+/// Copies weights to the device. w4 and w8 keep each part as group_kind() says, whichever kinds
+/// there are in one matrix, and in bf16 where k is no multiple of 32; other formats expand blocks.
+/// Errors: kUnimplemented (field model.weights: int8 with a number of columns that is no multiple
+/// of cuda::kGemvGroup), kInvalidArgument (parts, k; weights: one is not finite or a scale is
+/// outside f16, where the format has such scales), those of upload().
+Result<std::unique_ptr<ComputeMatrix>> upload_matrix(const std::shared_ptr<DeviceMemory>& memory,
+                                                     std::span<const WeightPart> parts,
+                                                     std::int64_t k, DType dtype,
+                                                     WeightFormat format);
 
 }  // namespace quire

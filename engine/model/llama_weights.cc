@@ -204,24 +204,21 @@ WeightFormat matrix_format(const ModelConfig& config, WeightFormat format, bool 
   return head || config.quantised_weights ? WeightFormat::kW8 : WeightFormat::kW4;
 }
 
-/// Values usually share a dtype; if not, f32 holds them. The host packs blocks as they are; for a device f32 holds them, too.
+/// Blocks are packed as they are. Values usually share a dtype; if not, f32 holds them.
 Result<std::unique_ptr<ComputeMatrix>> pack_stacked(Compute& compute, std::span<const WeightTensor* const> tensors, WeightFormat format) {
-  const bool takes_blocks = compute.memory() == nullptr;
   std::optional<DType> dtype;
   bool same = true;
   for (const WeightTensor* t : tensors) {
-    if (t->blocks && takes_blocks) continue;
-    same = same && !t->blocks && (!dtype || *dtype == t->dtype);
+    if (t->blocks) continue;
+    same = same && (!dtype || *dtype == t->dtype);
     dtype = t->dtype;
   }
   std::vector<std::vector<float>> widened;
   std::vector<WeightPart> parts;
   widened.reserve(tensors.size());
   for (const WeightTensor* t : tensors) {
-    if (t->blocks && takes_blocks) {
+    if (t->blocks || same) {
       parts.push_back({t->data, t->shape[0], t->blocks});
-    } else if (same) {
-      parts.push_back({t->data, t->shape[0], std::nullopt});
     } else {
       widened.push_back(to_f32(*t));
       parts.push_back({widened.back().data(), t->shape[0], std::nullopt});

@@ -62,6 +62,11 @@ Status check_memory(const ModelConfig& config, const ModelOptions& options, cons
   const double table = static_cast<double>(window) * config.rope.rotary_dim * sizeof(float);
   double needed = static_cast<double>(config.num_parameters()) * bytes_per_weight + table;
   if (file != nullptr && compute.memory() == nullptr) needed += static_cast<double>(gguf_extra_bytes(*file, config, bytes_per_weight));
+  if (file != nullptr && compute.memory() != nullptr) {
+    // The table that tokens are looked up in is bf16 there; a head of its own counts beside it.
+    const double rows = static_cast<double>(config.hidden_size) * static_cast<double>(config.vocab_size);
+    needed += rows * (config.tie_word_embeddings ? 2 : 2 - bytes_per_weight);
+  }
   if (needed <= static_cast<double>(available)) return {};
   const auto mib = [](double bytes) { return std::to_string(static_cast<std::int64_t>(bytes / (1 << 20))); };
   return Status(Code::kResourceExhausted,

@@ -17,13 +17,13 @@
 #include <cstdint>
 
 #include "kernels/cpu/matmul_kernels.h"
+#include "kernels/group_of_blocks.h"
 
 namespace quire::cpu {
 
-inline constexpr std::int64_t kGroupInputs = 32;
+using quire::GroupKind;
+using quire::kGroupInputs;
 inline constexpr std::int64_t kGroupQuads = kGroupInputs / 4;
-
-enum class GroupKind : std::uint8_t { kFour, kFourMin, kEight };
 
 /// Bytes of a record in front of its numbers.
 constexpr std::int64_t group_head_bytes(GroupKind kind) {

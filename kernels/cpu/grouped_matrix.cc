@@ -8,8 +8,7 @@
 #include "kernels/cpu/packed_matrix.h"
 #include "kernels/cpu/panel_matrix.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/quant_blocks.h"
-#include "kernels/round_weights.h"
+#include "kernels/group_of_blocks.h"
 
 namespace quire::cpu {
 namespace {
@@ -24,102 +23,13 @@ struct Panel {
   GroupKind kind;
 };
 
-/// How a part is kept.
-GroupKind kind_of(const WeightPart& part, WeightFormat format) {
-  if (!part.blocks) return format == WeightFormat::kW4 ? GroupKind::kFour : GroupKind::kEight;
-  switch (*part.blocks) {
-    case BlockType::kQ4_0: return GroupKind::kFour;
-    case BlockType::kQ4_1:
-    case BlockType::kQ4_K: return GroupKind::kFourMin;
-    default: return GroupKind::kEight;
-  }
-}
-
-/// A group of one output on its way into a record: numbers as they are stored.
-struct StoredGroup {
-  std::uint16_t scale = 0, minimum = 0;  // f16
-  std::uint8_t q[kGroupInputs] = {};
-};
-
-std::uint16_t read_u16(const std::byte* at) {
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, at, sizeof bits);
-  return bits;
-}
-int byte_of(const std::byte* at, std::int64_t i) { return std::to_integer<int>(at[i]); }
-
-/// The sixteen low halves of 16 bytes are weights 0 to 15, the high halves 16 to 31.
-void take_nibbles(const std::byte* at, StoredGroup& out) {
-  for (std::int64_t i = 0; i < kGroupInputs; ++i) {
-    out.q[i] = static_cast<std::uint8_t>(byte_of(at, i % 16) >> (i < 16 ? 0 : 4) & 15);
-  }
-}
-
-/// Scale and minimum number `i` of 8 of a Q4_K block, in six bits each, from its twelve bytes.
-void take_six_bits(const std::byte* packed, std::int64_t i, int& scale, int& minimum) {
-  if (i < 4) {
-    scale = byte_of(packed, i) & 63;
-    minimum = byte_of(packed, i + 4) & 63;
-  } else {
-    scale = (byte_of(packed, i + 4) & 15) | byte_of(packed, i - 4) >> 6 << 4;
-    minimum = byte_of(packed, i + 4) >> 4 | byte_of(packed, i) >> 6 << 4;
-  }
-}
-
-/// Group `group` of a row of blocks of four bits, or of Q8_0. False if a scale is outside f16.
-bool take_group(BlockType type, const std::byte* row, std::int64_t group, StoredGroup& out) {
-  const std::int64_t per_block = block_weights(type) / kGroupInputs;
-  const std::byte* block = row + group / per_block * block_bytes(type);
-  out = {};
-  out.scale = read_u16(block);
-  if (type == BlockType::kQ4_0) {
-    take_nibbles(block + 2, out);
-  } else if (type == BlockType::kQ4_1) {
-    out.minimum = read_u16(block + 2);
-    take_nibbles(block + 4, out);
-  } else if (type == BlockType::kQ8_0) {
-    for (std::int64_t i = 0; i < kGroupInputs; ++i) {
-      out.q[i] = static_cast<std::uint8_t>(byte_of(block, 2 + i) ^ 0x80);
-    }
-  } else {  // kQ4_K
-    const std::int64_t i = group % per_block;
-    int scale = 0, minimum = 0;
-    take_six_bits(block + 4, i, scale, minimum);
-    const float least = f16_to_f32(read_u16(block + 2)) * static_cast<float>(minimum);
-    out.scale = f32_to_f16(f16_to_f32(out.scale) * static_cast<float>(scale));
-    out.minimum = f32_to_f16(-least);
-    const std::byte* numbers = block + 16 + i / 2 * kGroupInputs;
-    for (std::int64_t j = 0; j < kGroupInputs; ++j) {
-      out.q[j] = static_cast<std::uint8_t>(byte_of(numbers, j) >> (i % 2 * 4) & 15);
-    }
-  }
-  constexpr std::uint16_t kExponent = 0x7c00;
-  return (out.scale & kExponent) != kExponent && (out.minimum & kExponent) != kExponent;
-}
-
-bool kept_as_is(const WeightPart& part) {
-  return part.blocks && (*part.blocks == BlockType::kQ4_0 || *part.blocks == BlockType::kQ4_1 ||
-                         *part.blocks == BlockType::kQ4_K || *part.blocks == BlockType::kQ8_0);
-}
-
-bool round_group(const float* w, GroupKind kind, StoredGroup& out) {
-  RoundedGroup rounded;
-  const bool four = kind == GroupKind::kFour;
-  if (!(four ? round_to_four_bits(w, rounded) : round_to_eight_bits(w, rounded))) return false;
-  out.scale = rounded.scale;
-  for (std::int64_t i = 0; i < kGroupInputs; ++i) {
-    out.q[i] = static_cast<std::uint8_t>(rounded.q[i] + (four ? 8 : 128));
-  }
-  return true;
-}
-
 class GroupedMatrix final : public PanelMatrix {
  public:
   GroupedMatrix(const StackedRows& rows, std::int64_t n, WeightFormat format, bool& fits)
       : PanelMatrix(n, rows.k, 0), format_(format), groups_(ceil_div(rows.k, kGroupInputs)) {
     std::int64_t column = 0, offset = 0;
     for (const WeightPart& part : rows.parts) {
-      const GroupKind kind = kind_of(part, format);
+      const GroupKind kind = group_kind(part, format);
       for (std::int64_t done = 0; done < part.n;) {
         // Parts of one layout share panels.
         if (!list_.empty() && list_.back().kind == kind && list_.back().columns < kPanelColumns) {
@@ -204,25 +114,18 @@ class GroupedMatrix final : public PanelMatrix {
   bool fill(const Panel& panel, const StackedRows& rows, std::vector<float>& values) const {
     std::memset(record(panel, 0), 0, static_cast<std::size_t>(groups_ * group_bytes(panel.kind)));
     bool fits = true;
-    StoredGroup group;
     for (std::int64_t c = 0; c < panel.columns; ++c) {
       std::int64_t n = panel.column + c;
       const WeightPart* part = rows.parts.data();
       while (n >= part->n) n -= (part++)->n;
-      const bool as_is = kept_as_is(*part);
-      if (!as_is) rows.read(*part, n, values.data());
-      for (std::int64_t g = 0; g < groups_; ++g) {
-        const bool ok = as_is ? take_group(*part->blocks, rows.row_blocks(*part, n), g, group)
-                              : round_group(values.data() + g * kGroupInputs, panel.kind, group);
-        if (ok) store(panel, g, c, group);
-        fits = fits && ok;
-      }
+      const auto put = [&](std::int64_t g, const WeightGroup& group) { store(panel, g, c, group); };
+      fits = each_group(*part, n, k_, rows.dtype, panel.kind, values.data(), put) && fits;
     }
     return fits;
   }
 
   void store(const Panel& panel, std::int64_t g, std::int64_t column,
-             const StoredGroup& group) const {
+             const WeightGroup& group) const {
     std::byte* to = record(panel, g);
     std::memcpy(to + 2 * column, &group.scale, 2);
     if (panel.kind == GroupKind::kFourMin) {
@@ -250,11 +153,7 @@ Result<std::unique_ptr<PackedMatrix>> pack_grouped(std::span<const WeightPart> p
   bool fits = true;
   std::unique_ptr<PackedMatrix> matrix =
       std::make_unique<GroupedMatrix>(StackedRows{parts, k, dtype}, n, format, fits);
-  if (!fits) {
-    return Status::invalid("weights",
-                           "a weight is NaN or infinite, or too large for the scale of a group "
-                           "(f16); use bf16 or f32");
-  }
+  if (!fits) return no_such_groups();
   return matrix;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cpu/matmul_kernels.h"
+#include "kernels/group_of_blocks.h"
 #include "kernels/matmul.h"
 #include "kernels/parallel.h"
 
@@ -28,17 +29,9 @@ struct StackedRows {
   /// Row n as f32.
   void read(std::int64_t n, float* out) const {
     for (const WeightPart& part : parts) {
-      if (n < part.n) return read(part, n, out);
+      if (n < part.n) return read_weight_row(part, n, k, dtype, out);
       n -= part.n;
     }
-  }
-  void read(const WeightPart& part, std::int64_t n, float* out) const {
-    if (part.blocks) return dequantise_blocks(*part.blocks, row_blocks(part, n), k / block_weights(*part.blocks), out);
-    for (std::int64_t i = 0; i < k; ++i) out[i] = load_f32(part.data, dtype, n * k + i);
-  }
-  /// The blocks of row n of a part that has blocks.
-  const std::byte* row_blocks(const WeightPart& part, std::int64_t n) const {
-    return static_cast<const std::byte*>(part.data) + n * (k / block_weights(*part.blocks)) * block_bytes(*part.blocks);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention_rows.h"
+#include "kernels/cuda/grouped_weights.h"
 #include "kernels/kv.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
@@ -197,6 +198,26 @@ struct Int8GemvArgs {
   bool accumulate = false;    ///< added to what y holds
 };
 inline constexpr std::int64_t kGemvGroup = 64, kGemvRows = 4;
+
+/// out[o, c] = w[o, c] rounded to bf16: weights in groups of 32 for products of many rows, a tile of
+/// outputs at a time.
+struct GroupedExpandArgs {
+  GroupedWeights weight;
+  void* out;  ///< [n, k] bf16, 16-byte aligned
+};
+
+/// y[r, o] = bias[o] + sum over c of w[o, c] * x[r, c], inputs and sums in f32: Int8GemvArgs for
+/// weights in groups of 32.
+struct GroupedGemvArgs {
+  const float* x;  ///< [rows, k], 16-byte aligned
+  GroupedWeights weight;
+  const float* bias;  ///< [n] or null
+  std::int64_t rows;
+  std::int32_t warps;       ///< that share outputs: 1, 2 or 4; see grouped_gemv_warps()
+  float* y;                 ///< [rows, n], row stride ldy
+  std::int64_t ldy = 0;     ///< 0: n
+  bool accumulate = false;  ///< added to what y holds
+};
 
 /// (o, l) <- merge of num_parts partial attentions over disjoint key sets, in order. An empty part has l = -inf.
 struct MergeAttentionArgs {

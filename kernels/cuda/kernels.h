@@ -45,6 +45,11 @@ Status int8_gemv(const Int8GemvArgs& args, StreamHandle stream);
 Status int8_expand(const Int8ExpandArgs& args, StreamHandle stream);
 /// What Int8GemvArgs::warps should be for n outputs of k inputs on this device: more than one where whole outputs leave it idle.
 std::int32_t int8_gemv_warps(const DeviceProperties& device, std::int64_t n, std::int64_t k);
+Status grouped_gemv(const GroupedGemvArgs& args, StreamHandle stream);
+Status grouped_expand(const GroupedExpandArgs& args, StreamHandle stream);
+/// The same for GroupedGemvArgs::warps.
+std::int32_t grouped_gemv_warps(const DeviceProperties& device, GroupKind kind, std::int64_t n,
+                                std::int64_t k);
 Status key_products(const KeyProductsArgs& args, StreamHandle stream);
 Status candidate_votes(const CandidateVotesArgs& args, StreamHandle stream);
 Status candidate_rows(const CandidateRowsArgs& args, StreamHandle stream);

@@ -7,7 +7,7 @@
 extern "C" {
 
 /// Raised with every change to this header and to the operations (ops.h).
-#define QUIRE_CUDA_ENTRY_VERSION 7u
+#define QUIRE_CUDA_ENTRY_VERSION 8u
 #define QUIRE_CUDA_ENTRY_SYMBOL "quire_cuda_entry"
 
 enum { QUIRE_CUDA_MOST_DEVICES = 64 };

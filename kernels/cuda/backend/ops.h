@@ -101,7 +101,7 @@ enum class OpCode : std::uint32_t { kCopy = 1, kRmsNorm, kSwiglu, kEmbedding, kC
                                     kCopyBeside, kSetMark, kHold, kAwaitMark, kStep, kInt8Gemv, kInt8Expand, kArgmax,
                                     kSample, kColumnSums, kSamkvScores, kRecomputedRows,
                                     kAttentionScores, kAttentionMass, kAttentionStats, kBlockSummaries, kPageBounds, kPageScores,
-                                    kKeyProducts, kCandidateVotes, kTopK, kCandidateRows, kGatherRows, kListUnion };
+                                    kKeyProducts, kCandidateVotes, kTopK, kCandidateRows, kGatherRows, kListUnion, kGroupedGemv, kGroupedExpand };
 
 /// The code of what takes these arguments.
 constexpr OpCode op_code(const CopyArgs*) { return OpCode::kCopy; }
@@ -142,6 +142,9 @@ constexpr OpCode op_code(const TopKArgs*) { return OpCode::kTopK; }
 constexpr OpCode op_code(const CandidateRowsArgs*) { return OpCode::kCandidateRows; }
 constexpr OpCode op_code(const GatherRowsArgs*) { return OpCode::kGatherRows; }
 constexpr OpCode op_code(const ListUnionArgs*) { return OpCode::kListUnion; }
+/// Its warps may be 0, too.
+constexpr OpCode op_code(const GroupedGemvArgs*) { return OpCode::kGroupedGemv; }
+constexpr OpCode op_code(const GroupedExpandArgs*) { return OpCode::kGroupedExpand; }
 
 /// Calls visit(const Args&) with the arguments that belong to `code`. Errors: kInvalidArgument (an unknown code, or arguments of another size), those of visit.
 template <class Visit>
@@ -188,6 +191,8 @@ Status visit_op(OpCode code, const void* args, std::int64_t bytes, Visit&& visit
     case OpCode::kCandidateRows: return as(static_cast<const CandidateRowsArgs*>(nullptr));
     case OpCode::kGatherRows: return as(static_cast<const GatherRowsArgs*>(nullptr));
     case OpCode::kListUnion: return as(static_cast<const ListUnionArgs*>(nullptr));
+    case OpCode::kGroupedGemv: return as(static_cast<const GroupedGemvArgs*>(nullptr));
+    case OpCode::kGroupedExpand: return as(static_cast<const GroupedExpandArgs*>(nullptr));
   }
   return Status::invalid("code", "there is no operation " + std::to_string(static_cast<std::uint32_t>(code)));
 }

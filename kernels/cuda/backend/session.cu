@@ -55,6 +55,13 @@ struct Execute {
     return int8_gemv(chosen, stream);
   }
   Status operator()(const Int8ExpandArgs& a) const { return int8_expand(a, stream); }
+  Status operator()(const GroupedGemvArgs& a) const {
+    GroupedGemvArgs chosen = a;
+    const GroupedWeights& w = a.weight;
+    if (a.warps == 0) chosen.warps = grouped_gemv_warps(device, w.kind, w.n, w.k);
+    return grouped_gemv(chosen, stream);
+  }
+  Status operator()(const GroupedExpandArgs& a) const { return grouped_expand(a, stream); }
   Status operator()(const QkvSplitArgs& a) const { return qkv_split(a, stream); }
   Status operator()(const RotateRowsArgs& a) const { return rope_rotate(a.table, a.rows, stream); }
   Status operator()(const KvPackArgs& a) const { return kv_pack(a, stream); }

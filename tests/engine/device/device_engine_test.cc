@@ -8,6 +8,7 @@
 #include "tests/engine/pipeline/harness.h"
 #include "tests/engine/retrieve/head_files.h"
 #include "tests/support/simt/emulated_ops.h"
+#include "tests/support/smollm2.h"
 
 namespace quire::testing {
 namespace {
@@ -192,6 +193,30 @@ TEST_F(DeviceEngineTest, APoolLargerThanTheDeviceIsRefusedBeforeServing) {
   const auto refused = create_engine_from_parts(std::move(parts), options, *cpu_.store);
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
   EXPECT_EQ(refused.status().field(), "model.working_cache_bytes");
+}
+
+/// What the engine on an emulated device keeps weights in when nobody says.
+std::string weights_by_default(const fs::path& model) {
+  TempFolder folder;
+  const std::unique_ptr<Store> store = open_test_store(folder.path());
+  EngineOptions options;
+  options.model_path = model;
+  options.max_model_len = 256;
+  options.working_cache_bytes = 16 << 20;
+  auto engine = create_engine_on(make_device_compute(simt::make_emulated_ops()), options, *store);
+  if (!engine.ok()) return engine.status().to_string();
+  const std::string weights((*engine)->info().weights_format);
+  (*engine)->stop(std::chrono::milliseconds(0));
+  return weights;
+}
+
+TEST(DeviceDefaultWeightsTest, AModelOfValuesIsKeptInBf16) {
+  EXPECT_EQ(weights_by_default(RandomModelFolder().path()), "bf16");
+}
+
+TEST(DeviceDefaultWeightsTest, AQuantisedModelIsKeptInFourBits) {
+  QUIRE_SMOLLM2_FILE(file);
+  EXPECT_EQ(weights_by_default(*file), "w4");
 }
 
 }  // namespace

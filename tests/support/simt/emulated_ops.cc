@@ -15,6 +15,7 @@
 #include "kernels/cuda/attention_scores.cuh"
 #include "kernels/cuda/attention_statistics.cuh"
 #include "kernels/cuda/candidates.cuh"
+#include "kernels/cuda/four_bits.cuh"
 #include "kernels/cuda/kv.cuh"
 #include "kernels/cuda/kv_gather.cuh"
 #include "kernels/cuda/pages.cuh"
@@ -262,6 +263,14 @@ class EmulatedDevice final : public EmulatedOps {
     return kernel([&](Launcher& l) { return launch_int8_gemv(l, chosen); });
   }
   Status execute(const Int8ExpandArgs& a) { return kernel([&](Launcher& l) { return launch_int8_expand(l, a); }); }
+  Status execute(const GroupedGemvArgs& a) {
+    GroupedGemvArgs chosen = a;
+    if (a.warps == 0) chosen.warps = 2;
+    return kernel([&](Launcher& l) { return launch_grouped_gemv(l, chosen); });
+  }
+  Status execute(const GroupedExpandArgs& a) {
+    return kernel([&](Launcher& l) { return launch_grouped_expand(l, a); });
+  }
   Status execute(const QkvSplitArgs& a) { return kernel([&](Launcher& l) { return launch_qkv_split(l, a); }); }
   Status execute(const RotateRowsArgs& a) { return kernel([&](Launcher& l) { return launch_rope_rotate(l, a.table, a.rows); }); }
   Status execute(const KvPackArgs& a) { return kernel([&](Launcher& l) { return launch_kv_pack(l, a); }); }

@@ -1,0 +1,33 @@
+#include <algorithm>
+
+#include "kernels/cuda/four_bits.cuh"
+#include "kernels/cuda/hardware.cuh"
+#include "kernels/cuda/kernels.h"
+
+namespace quire::cuda {
+
+Status grouped_gemv(const GroupedGemvArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_grouped_gemv(launcher, args);
+}
+
+Status grouped_expand(const GroupedExpandArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_grouped_expand(launcher, args);
+}
+
+std::int32_t grouped_gemv_warps(const DeviceProperties& device, GroupKind kind, std::int64_t n,
+                                std::int64_t k) {
+  using Kernel = GroupedGemvKernel<GroupKind::kFour, 1>;
+  constexpr std::int64_t kMostResident = 4;  // blocks that the registers of a multiprocessor hold
+  const std::int64_t stretch = 4 * segment_groups(kind) * kGroupInputs;  // a warp's at a time
+  const std::int64_t resident = std::min<std::int64_t>(
+      kMostResident, resident_blocks(device, Kernel::kThreads, Kernel::kSharedBytes));
+  constexpr std::int64_t kPerBlock = Kernel::kWarps * Kernel::kOutputs;
+  const std::int32_t parts =
+      split_parts(device, static_cast<std::int32_t>(resident), (n + kPerBlock - 1) / kPerBlock, k,
+                  stretch, Kernel::kWarps);
+  return parts >= 4 ? 4 : parts >= 2 ? 2 : 1;
+}
+
+}  // namespace quire::cuda

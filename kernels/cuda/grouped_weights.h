@@ -1,0 +1,75 @@
+/// How weights in groups of 32 inputs, of four and eight bits, lie in device memory.
+///
+/// A row is cut into segments of 256 inputs (four bits) or 128 (eight bits), the last one filled up
+/// with zeros. A segment is 128 bytes of numbers, 16 for each of eight lanes, and one f16 scale,
+/// with kFourMin one f16 minimum, too, for each of its 8 or 4 groups. Of every group a lane holds
+/// four neighbouring inputs, 4 * lane to 4 * lane + 3:
+///  - four bits: two bytes a group, the first input in the lowest bits,
+///  - eight bits: four bytes a group.
+/// So when a warp reads 16 bytes of numbers a lane, it reads 512 bytes in a row that belong to four
+/// segments, all scales of a lane come with one load, and the inputs that the eight lanes of a
+/// segment multiply with one of its groups are 128 bytes in a row, too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cuda/device.h"
+#include "kernels/group_of_blocks.h"
+
+namespace quire::cuda {
+
+inline constexpr std::int64_t kSegmentBytes = 128;
+
+/// Groups of a segment.
+QUIRE_HOST_DEVICE constexpr int segment_groups(GroupKind kind) {
+  return kind == GroupKind::kEight ? 4 : 8;
+}
+/// Segments of a row.
+QUIRE_HOST_DEVICE constexpr std::int64_t row_segments(GroupKind kind, std::int64_t k) {
+  const std::int64_t inputs = segment_groups(kind) * kGroupInputs;
+  return (k + inputs - 1) / inputs;
+}
+
+/// A matrix W [n, k] in device memory.
+struct GroupedWeights {
+  const std::byte* numbers;       ///< [n][segments][128], 16-byte aligned
+  const std::uint16_t* scales;    ///< f16 [n][segments][8 or 4], 16-byte aligned
+  const std::uint16_t* minimums;  ///< the same for kFourMin, else null
+  std::int64_t n, k;              ///< k a multiple of 32
+  GroupKind kind;
+};
+
+constexpr std::int64_t grouped_number_bytes(GroupKind kind, std::int64_t n, std::int64_t k) {
+  return n * row_segments(kind, k) * kSegmentBytes;
+}
+/// Of the scales, and of the minimums where there are any.
+constexpr std::int64_t grouped_scale_bytes(GroupKind kind, std::int64_t n, std::int64_t k) {
+  return n * row_segments(kind, k) * segment_groups(kind) * 2;
+}
+
+/// Puts group g of row `row` into host memory of this layout that was zero before. `minimums` may
+/// be null where the kind has none.
+inline void put_group(GroupKind kind, std::int64_t row, std::int64_t g, std::int64_t k,
+                      const WeightGroup& group, std::byte* numbers, std::uint16_t* scales,
+                      std::uint16_t* minimums) {
+  const std::int64_t segment = row * row_segments(kind, k) + g / segment_groups(kind);
+  const std::int64_t in_segment = g % segment_groups(kind);
+  scales[segment * segment_groups(kind) + in_segment] = group.scale;
+  if (kind == GroupKind::kFourMin) {
+    minimums[segment * segment_groups(kind) + in_segment] = group.minimum;
+  }
+  for (std::int64_t lane = 0; lane < 8; ++lane) {
+    std::byte* to = numbers + segment * kSegmentBytes + lane * 16;
+    const std::uint8_t* q = group.q + lane * 4;
+    if (kind == GroupKind::kEight) {
+      std::memcpy(to + in_segment * 4, q, 4);
+    } else {
+      to[in_segment * 2] = std::byte(q[0] | q[1] << 4);
+      to[in_segment * 2 + 1] = std::byte(q[2] | q[3] << 4);
+    }
+  }
+}
+
+}  // namespace quire::cuda
