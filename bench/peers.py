@@ -316,7 +316,7 @@ def one_billion(small, folder):
         if field.name == "tokenizer.ggml.tokens":
             value = value + [f"<|unused_{i}|>" for i in range(vocab - len(value))]
         if field.name == "tokenizer.ggml.token_type":
-            value = value + [5] * (vocab - len(value))  # unused
+            value = value + [1] * (vocab - len(value))
         kind = field.types[0]
         writer.add_key_value(field.name, value, kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
     random = np.random.default_rng(1)
@@ -435,6 +435,7 @@ def main():
     p.add_argument("--parts", default="speed,documents,perplexity")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--lengths", default="1,512,2048,4096,8192", help="tokens of prompts")
+    p.add_argument("--document-models", default="135m,1b", help="models of the part documents")
     p.add_argument("--kinds", default="Q4_0,Q8_0,Q4_1", help="types of weights llama.cpp runs with")
     p.add_argument("--transformers", action="store_true")
     p.add_argument("--text", help="a file of real text for perplexity (default: the documentation)")
@@ -463,7 +464,7 @@ def main():
         files = {k: v for k, v in files.items() if k in options.kinds.split(",")}
         if "speed" in parts:
             speed(rows, options, model, files, source if options.transformers and model == "135m" else None)
-        if "documents" in parts:
+        if "documents" in parts and model in options.document_models.split(","):
             documents(rows, options, model, files["Q4_0"])
     if "perplexity" in parts:
         perplexity(rows, options, options.folder, small)

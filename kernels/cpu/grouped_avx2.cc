@@ -25,7 +25,9 @@ namespace {
 constexpr int kMaxRows = 4;                // rows of a tile: 8 sums and what feeds them
 constexpr std::int64_t kExpandRows = 8;    // from here on, a record is taken apart once for all rows
 constexpr std::int64_t kFetchAhead = 4096; // bytes of weights
-constexpr int kVectors = 2;                // of 8 outputs, side by side
+/// Vectors of 8 outputs side by side: all of a panel for a single row, which is read as a stream.
+template <int R>
+constexpr int kVectors = R == 1 ? 4 : 2;
 
 QUIRE_INLINE_AVX2 __m256i load(const void* at) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(at));
@@ -39,19 +41,20 @@ QUIRE_INLINE_AVX2 __m256i broadcast_quad(const std::int8_t* at) {
 /// GCC 12 turns chains of additions into trees, whose terms it spills.
 QUIRE_INLINE_AVX2 void keep_in_register(__m256i& sum) { __asm__("" : "+x"(sum)); }
 
-/// Adds the whole sums of a group to `sums` [R][32 outputs], for 16 outputs from `column` on.
+/// Adds the whole sums of a group to `sums` [R][32 outputs], for the outputs from `column` on.
 template <int R, bool kMin>
 QUIRE_INLINE_AVX2 void add_scaled(const GroupedRows& x, std::int64_t first, const std::byte* record,
-                                  std::int64_t column, const __m256i (&whole)[R][kVectors],
+                                  std::int64_t column, const __m256i (&whole)[R][kVectors<R>],
                                   float* sums) {
   const auto* halves = reinterpret_cast<const __m128i*>(record + column * 2);
-  const __m256 scale[kVectors] = {_mm256_cvtph_ps(_mm_loadu_si128(halves)),
-                                  _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+  __m256 scale[kVectors<R>];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors<R>; ++v) scale[v] = _mm256_cvtph_ps(_mm_loadu_si128(halves + v));
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
     const __m256 x_scale = _mm256_set1_ps(x.scales[first + r]);
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors<R>; ++v) {
       float* to = sums + r * kPanelColumns + column + 8 * v;
       const __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r][v]),
                                          _mm256_mul_ps(scale[v], x_scale), _mm256_load_ps(to));
@@ -60,14 +63,15 @@ QUIRE_INLINE_AVX2 void add_scaled(const GroupedRows& x, std::int64_t first, cons
   }
   if constexpr (kMin) {
     const auto* minima = halves + kPanelColumns / 8;
-    const __m256 minimum[kVectors] = {_mm256_cvtph_ps(_mm_loadu_si128(minima)),
-                                      _mm256_cvtph_ps(_mm_loadu_si128(minima + 1))};
+    __m256 minimum[kVectors<R>];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors<R>; ++v) minimum[v] = _mm256_cvtph_ps(_mm_loadu_si128(minima + v));
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const __m256 weighted =
           _mm256_set1_ps(x.scales[first + r] * static_cast<float>(x.sums[first + r]));
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors<R>; ++v) {
         float* to = sums + r * kPanelColumns + column + 8 * v;
         _mm256_store_ps(to, _mm256_fmadd_ps(minimum[v], weighted, _mm256_load_ps(to)));
       }
@@ -78,15 +82,15 @@ QUIRE_INLINE_AVX2 void add_scaled(const GroupedRows& x, std::int64_t first, cons
 /// Sixteen-bit sums of a group, two for an output, and where they start.
 template <int R, bool kMin>
 struct ShortSums {
-  __m256i of[R][kVectors];
+  __m256i of[R][kVectors<R>];
 
   QUIRE_INLINE_AVX2 void begin(const GroupedRows& x, std::int64_t first) {
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const __m256i start =
           kMin ? _mm256_setzero_si256() : _mm256_set1_epi32(x.half_sums[first + r]);
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) of[r][v] = start;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors<R>; ++v) of[r][v] = start;
     }
   }
   QUIRE_INLINE_AVX2 void add(int r, int v, __m256i weights, __m256i inputs) {
@@ -97,8 +101,8 @@ struct ShortSums {
     const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) of[r][v] = _mm256_madd_epi16(of[r][v], ones);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors<R>; ++v) of[r][v] = _mm256_madd_epi16(of[r][v], ones);
     }
   }
 };
@@ -110,7 +114,7 @@ QUIRE_TARGET_AVX2 void add_packed(const GroupedRows& x, std::int64_t first, cons
   constexpr GroupKind kKind = kMin ? GroupKind::kFourMin : GroupKind::kFour;
   const __m256i mask = _mm256_set1_epi8(15);
 #pragma GCC unroll 1
-  for (std::int64_t column = 0; column < kPanelColumns; column += 8 * kVectors) {
+  for (std::int64_t column = 0; column < kPanelColumns; column += 8 * kVectors<R>) {
     const std::byte* w = record + group_head_bytes(kKind) + column * 4;
     const std::int8_t* inputs = x.q + first * kGroupInputs;
     ShortSums<R, kMin> whole;
@@ -118,9 +122,10 @@ QUIRE_TARGET_AVX2 void add_packed(const GroupedRows& x, std::int64_t first, cons
 #pragma GCC unroll 4
     for (int pair = 0; pair < 4; ++pair, w += 4 * kPanelColumns, inputs += 8) {
       __builtin_prefetch(w + kFetchAhead);
-      __m256i even[kVectors], odd[kVectors];
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
+      if constexpr (kVectors<R> == 4) __builtin_prefetch(w + kFetchAhead + 64);
+      __m256i even[kVectors<R>], odd[kVectors<R>];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors<R>; ++v) {
         const __m256i both = load(w + 32 * v);
         even[v] = _mm256_and_si256(both, mask);
         odd[v] = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
@@ -129,8 +134,8 @@ QUIRE_TARGET_AVX2 void add_packed(const GroupedRows& x, std::int64_t first, cons
       for (int r = 0; r < R; ++r) {
         const __m256i e = broadcast_quad(inputs + r * kGroupInputs);
         const __m256i o = broadcast_quad(inputs + r * kGroupInputs + 4);
-#pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors<R>; ++v) {
           whole.add(r, v, even[v], e);
           whole.add(r, v, odd[v], o);
         }
@@ -147,19 +152,21 @@ QUIRE_TARGET_AVX2 void add_expanded(const GroupedRows& x, std::int64_t first,
                                     const std::byte* record, const std::uint8_t* numbers,
                                     float* sums) {
 #pragma GCC unroll 1
-  for (std::int64_t column = 0; column < kPanelColumns; column += 8 * kVectors) {
+  for (std::int64_t column = 0; column < kPanelColumns; column += 8 * kVectors<R>) {
     const std::uint8_t* w = numbers + column * 4;
     const std::int8_t* inputs = x.q + first * kGroupInputs;
     ShortSums<R, kMin> whole;
     whole.begin(x, first);
 #pragma GCC unroll 8
     for (int quad = 0; quad < kGroupQuads; ++quad, w += 4 * kPanelColumns, inputs += 4) {
-      const __m256i w0 = load(w), w1 = load(w + 32);
+      __m256i weights[kVectors<R>];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors<R>; ++v) weights[v] = load(w + 32 * v);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) {
         const __m256i in = broadcast_quad(inputs + r * kGroupInputs);
-        whole.add(r, 0, w0, in);
-        whole.add(r, 1, w1, in);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors<R>; ++v) whole.add(r, v, weights[v], in);
       }
     }
     whole.widen();
@@ -187,26 +194,30 @@ QUIRE_TARGET_AVX2 void add_eight(const GroupedRows& x, std::int64_t first, const
   const __m256i zero_point = _mm256_set1_epi8(static_cast<char>(0x80));
   const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 1
-  for (std::int64_t column = 0; column < kPanelColumns; column += 8 * kVectors) {
+  for (std::int64_t column = 0; column < kPanelColumns; column += 8 * kVectors<R>) {
     const std::byte* w = record + group_head_bytes(GroupKind::kEight) + column * 4;
     const std::int8_t* inputs = x.q + first * kGroupInputs;
-    __m256i whole[R][kVectors];
+    __m256i whole[R][kVectors<R>];
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) whole[r][0] = whole[r][1] = _mm256_setzero_si256();
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors<R>; ++v) whole[r][v] = _mm256_setzero_si256();
+    }
 #pragma GCC unroll 4
     for (int quad = 0; quad < kGroupQuads; ++quad, w += 4 * kPanelColumns, inputs += 4) {
       __builtin_prefetch(w + kFetchAhead);
-      __m256i weights[kVectors], magnitude[kVectors];
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
+      if constexpr (kVectors<R> == 4) __builtin_prefetch(w + kFetchAhead + 64);
+      __m256i weights[kVectors<R>], magnitude[kVectors<R>];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors<R>; ++v) {
         weights[v] = _mm256_xor_si256(load(w + 32 * v), zero_point);
         magnitude[v] = _mm256_abs_epi8(weights[v]);
       }
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) {
         const __m256i in = broadcast_quad(inputs + r * kGroupInputs);
-#pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors<R>; ++v) {
           const __m256i pairs =
               _mm256_maddubs_epi16(magnitude[v], _mm256_sign_epi8(in, weights[v]));
           whole[r][v] = _mm256_add_epi32(whole[r][v], _mm256_madd_epi16(pairs, ones));
