@@ -136,7 +136,7 @@ def run_child(name, **options):
     for key, value in options.items():
         if value is True:
             command.append("--" + key)
-        elif value is not False:
+        elif value is not False and value is not None:
             command += ["--" + key, str(value)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:

@@ -20,7 +20,7 @@ if ! has llama_cpp; then
   CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" "$environment/bin/pip" install -q --no-binary llama-cpp-python llama-cpp-python==0.3.16 >&2
 fi
 if [ $transformers = 1 ] && ! has transformers; then
-  "$environment/bin/pip" install -q torch transformers >&2 || { echo "transformers could not be installed: its rows are left out" >&2; transformers=0; }
+  "$environment/bin/pip" install -q torch transformers accelerate >&2 || { echo "transformers could not be installed: its rows are left out" >&2; transformers=0; }
 fi
 [ $transformers = 1 ] && arguments+=(--transformers)
 ls models/smollm2/*.gguf >/dev/null 2>&1 || scripts/get_model.sh smollm2 >&2

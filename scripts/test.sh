@@ -9,6 +9,7 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then sed -n '2,3p' "$0" | sed 's/
 
 install_packages
 make_python_environment
+fetch_real_model
 configure_and_build "$preset"
 say "Running the tests"
 cd "$ROOT"
