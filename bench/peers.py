@@ -89,7 +89,7 @@ def child_transformers(a):
 
 def child_documents_llama(a):
     """Prefill until the first token over ten documents, by what llama.cpp keeps of the last prompt."""
-    llm = llama(a.model, 8192, flash_attn=True)
+    llm = llama(a.model, 8192, flash_attn=False)
     documents, question = ten_documents()
     out = {}
     for name, order in (("cold", documents), ("same_order", documents), ("reversed", documents[::-1])):
