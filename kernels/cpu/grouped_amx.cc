@@ -115,14 +115,9 @@ void QUIRE_EMULATED_NAME(grouped_multiply_amx)(const GroupedRows& x, std::int64_
                                                std::int64_t group, const std::byte* records,
                                                std::int64_t groups, GroupKind kind,
                                                const PanelOutput& out) {
-  switch (kind) {
-    case GroupKind::kFour:
-      return multiply<GroupKind::kFour>(x, row, group, records, groups, out);
-    case GroupKind::kFourMin:
-      return multiply<GroupKind::kFourMin>(x, row, group, records, groups, out);
-    case GroupKind::kEight:
-      return multiply<GroupKind::kEight>(x, row, group, records, groups, out);
-  }
+  with_kind(kind, [&]<GroupKind kKind>() {
+    multiply<kKind>(x, row, group, records, groups, out);
+  });
 }
 
 }  // namespace quire::cpu

@@ -9,12 +9,14 @@
 #define QUIRE_TARGET_512
 #define QUIRE_INLINE_512 inline
 #define QUIRE_EMULATED_NAME(name) name##_emulated
+#define QUIRE_VERSION_512 emulated_512
 #else
 #include <immintrin.h>
 #define QUIRE_FEATURES_512 "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c,avx2"
 #define QUIRE_TARGET_512 __attribute__((target(QUIRE_FEATURES_512)))
 #define QUIRE_INLINE_512 __attribute__((target(QUIRE_FEATURES_512), always_inline)) inline
 #define QUIRE_EMULATED_NAME(name) name
+#define QUIRE_VERSION_512 native_512
 #endif
 
 #include <cmath>
@@ -30,6 +32,19 @@ namespace quire::cpu {
 GroupedPanelProduct grouped_multiply_vnni_emulated;
 GroupedPanelProduct grouped_multiply_amx_emulated;
 #endif
+
+// A program may hold both versions: what is inline needs a name of its own in each.
+inline namespace QUIRE_VERSION_512 {
+
+/// Calls f.operator()<kind>().
+template <class F>
+void with_kind(GroupKind kind, F&& f) {
+  switch (kind) {
+    case GroupKind::kFour: return f.template operator()<GroupKind::kFour>();
+    case GroupKind::kFourMin: return f.template operator()<GroupKind::kFourMin>();
+    case GroupKind::kEight: return f.template operator()<GroupKind::kEight>();
+  }
+}
 
 QUIRE_INLINE_512 __m512i broadcast_quad(const std::int8_t* at) {
   std::int32_t quad;
@@ -110,4 +125,5 @@ struct GroupScales {
   }
 };
 
+}  // namespace QUIRE_VERSION_512
 }  // namespace quire::cpu

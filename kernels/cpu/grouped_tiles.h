@@ -7,9 +7,11 @@
 #include <cstring>
 
 #include "kernels/cpu/amx.h"
+#include "kernels/cpu/grouped_avx512-inl.h"
 #include "kernels/cpu/grouped_kernels.h"
 
 namespace quire::cpu {
+inline namespace QUIRE_VERSION_512 {
 
 /// How many bytes and rows tiles have for `rows` rows of inputs (1 to 32). No tile touches more
 /// rows than there are.
@@ -109,4 +111,5 @@ struct GroupedTileScope : TileScope {
 
 #endif
 
+}  // namespace QUIRE_VERSION_512
 }  // namespace quire::cpu
