@@ -11,6 +11,7 @@
 #include <random>
 #include <sstream>
 
+#include "base/clock.h"
 #include "engine/engine_parts.h"
 
 namespace quire::bench {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "bench/machine_rates.h"
-#include "engine/retrieve/device_pool.h"
-#include "engine/retrieve/resident_pages.h"
-#include "engine/retrieve/retrieval_pages.h"
+#include "engine/residency/device_pool.h"
+#include "engine/residency/resident_pages.h"
+#include "engine/residency/retrieval_pages.h"
 #include "kernels/kv_gather.h"
 
 namespace quire::bench {

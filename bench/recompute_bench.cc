@@ -19,7 +19,7 @@
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
 #include "engine/model/model.h"
-#include "engine/pipeline/kv_layout.h"
+#include "engine/record/kv_layout.h"
 #include "engine/recompute/recomputer.h"
 #include "engine/select/selector.h"
 #include "kernels/parallel.h"

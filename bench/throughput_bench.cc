@@ -21,7 +21,7 @@
 #include "cachestore/store.h"
 #include "engine/engine_parts.h"
 #include "engine/model/forward.h"
-#include "engine/pipeline/decode_batch.h"
+#include "engine/answer/decode_batch.h"
 #include "kernels/attention.h"
 #include "kernels/parallel.h"
 

@@ -14,7 +14,7 @@
 
 #include "cachestore/record.h"
 #include "cachestore/value_buffer.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

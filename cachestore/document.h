@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cachestore/key.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -12,7 +12,7 @@
 #include "cachestore/document.h"
 #include "cachestore/record.h"
 #include "cachestore/segment.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

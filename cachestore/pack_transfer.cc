@@ -5,7 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 namespace quire {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "cachestore/document.h"
 #include "cachestore/segment.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire::record {
 

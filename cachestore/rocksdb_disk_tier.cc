@@ -22,7 +22,7 @@
 #include "cachestore/rocksdb_options.h"
 #include "cachestore/rocksdb_segment_files.h"
 #include "cachestore/rocksdb_value_locator.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 #if defined(__SANITIZE_THREAD__)
 extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);

@@ -11,7 +11,7 @@
 #include <cstdio>
 
 #include "cachestore/rocksdb_value_locator.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 namespace quire::rocksdb_internal {
 namespace {

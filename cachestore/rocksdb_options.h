@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cachestore/rocksdb_disk_tier.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire::rocksdb_internal {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "cachestore/key.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

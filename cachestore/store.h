@@ -15,7 +15,7 @@
 #include "cachestore/document.h"
 #include "cachestore/segment.h"
 #include "cachestore/store_stats.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

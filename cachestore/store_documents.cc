@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "cachestore/store_impl.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 namespace quire {
 namespace {

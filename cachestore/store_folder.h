@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

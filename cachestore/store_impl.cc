@@ -6,7 +6,7 @@
 
 #include "cachestore/rocksdb_disk_tier.h"
 #include "cachestore/store_folder.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 namespace quire {
 namespace {

@@ -6,26 +6,29 @@
 #include <fstream>
 #include <numeric>
 
+#include "base/clock.h"
+#include "engine/api/speed_meter.h"
 #include "engine/cache/page_pool.h"
 #include "engine/calibrate/stable_layers.h"
 #include "engine/draft/draft.h"
 #include "engine/engine_checks.h"
 #include "engine/engine_parts.h"
 #include "engine/model/model.h"
-#include "engine/pipeline/core.h"
-#include "engine/pipeline/fingerprint.h"
-#include "engine/pipeline/kv_writer.h"
-#include "engine/pipeline/memory_speed.h"
-#include "engine/pipeline/plan_builder.h"
-#include "engine/pipeline/prompt_stage.h"
-#include "engine/pipeline/resident_means.h"
-#include "engine/retrieve/device_pool.h"
-#include "engine/retrieve/retrieval_head.h"
-#include "engine/retrieve/transfer_lane.h"
+#include "engine/plan/store_lookup.h"
+#include "engine/query/query_resources.h"
+#include "engine/record/fingerprint.h"
+#include "engine/prefill/kv_writer.h"
+#include "engine/residency/memory_speed.h"
+#include "engine/plan/plan_builder.h"
+#include "engine/stages/prompt_stage.h"
+#include "engine/select/resident_means.h"
+#include "engine/residency/device_pool.h"
+#include "engine/retrieve/head/retrieval_head.h"
+#include "engine/residency/transfer_lane.h"
 #include "engine/sample/token_mask.h"
 #include "engine/schedule/scheduler.h"
 #include "kernels/attention.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 #include "kernels/matmul.h"
 #include "kernels/parallel.h"
 
@@ -111,7 +114,8 @@ class EngineImpl final : public Engine {
   std::unique_ptr<RetrievalHead> head_;
   std::unique_ptr<DevicePool> device_;
   TransferLane transfers_{{}, kCopyStreams};
-  EngineCore core_;
+  QueryResources core_;
+  std::string fingerprint_text_;  ///< recorded with each segment
   std::unique_ptr<Scheduler> scheduler_;  // last: its thread uses everything above
 };
 
@@ -173,7 +177,7 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   core_.stop_ids = format_.stop_ids();
   core_.stop_strings = format_.stop_strings();
   core_.chunk_tokens = info_.device_memory ? info_.device_memory->chunk_tokens : options.prefill_chunk_tokens > 0 ? options.prefill_chunk_tokens : kCpuChunk;
-  core_.fingerprint_text = "m-" + facts.fingerprint.hex().substr(0, 8);
+  fingerprint_text_ = "m-" + facts.fingerprint.hex().substr(0, 8);
   return {};
 }
 
@@ -288,7 +292,7 @@ Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> dra
   info_.weights_format = weight_format_name(model_->options().weights);
   info_.kv_dtype = dtype_name(model_->options().kv_dtype);
   info_.isa = model_->compute().memory() == nullptr ? cpu_isa() : model_->compute().name();
-  info_.fingerprint = core_.fingerprint_text;
+  info_.fingerprint = fingerprint_text_;
   std::transform(core_.facts.fingerprint.bytes.begin(), core_.facts.fingerprint.bytes.end(), info_.fingerprint_digest.begin(),
                  [](std::byte b) { return static_cast<std::uint8_t>(b); });
   info_.num_parameters = config.num_parameters();
@@ -303,7 +307,7 @@ Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> dra
   QUIRE_RETURN_IF_ERROR(measure_memory());
   QUIRE_RETURN_IF_ERROR(make_draft(options, std::move(draft), std::move(draft_tokenizer)));
   QUIRE_RETURN_IF_ERROR(make_head(options));
-  writer_ = std::make_unique<KvWriter>(store_, model_->rope(), config.num_heads, core_.fingerprint_text);
+  writer_ = std::make_unique<KvWriter>(store_, model_->rope(), config.num_heads, fingerprint_text_);
   core_.writer = writer_.get();
   SchedulerLimits limits;
   limits.max_queue = options.max_queue;

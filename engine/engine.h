@@ -16,15 +16,18 @@
 #include <vector>
 
 #include "cachestore/store.h"
+#include "engine/api/query_sink.h"
+#include "engine/api/request_info.h"
+#include "engine/api/requests.h"
 #include "engine/model/config.h"
-#include "engine/pipeline/memory_plan.h"
-#include "engine/pipeline/plan.h"
-#include "engine/retrieve/retrieve_stats.h"
+#include "engine/residency/memory_plan.h"
+#include "engine/api/plan.h"
+#include "engine/api/retrieve_stats.h"
 #include "engine/sample/sampler.h"
-#include "engine/select/stable_layers.h"
-#include "engine/tokenizer/chat_template.h"
+#include "engine/record/stable_layers.h"
+#include "engine/chat/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 
@@ -51,7 +54,7 @@ struct EngineOptions {
   std::int32_t draft_wait_ms = 500;   ///< how long a question waits for its look-ahead, counted from when everything else was there
   std::string draft_weights = "same"; ///< same (as the model's), or a format that `weights` may have
   bool draft_document_kv = false;     ///< ingest has the draft read documents, too, and keeps its KV of them beside the target's
-  /// A retrieval head for the decode policy specontext (engine/retrieve/retrieval_head.h); empty: none.
+  /// A retrieval head for the decode policy specontext (engine/retrieve/head/retrieval_head.h); empty: none.
   std::string retrieval_head_path;
   std::int32_t device_requests = 2;   ///< requests that device_cache_bytes is shared out to: none takes more than its part
 };
@@ -70,149 +73,6 @@ struct EngineInfo {
   std::string retrieval_head_path;    ///< of the head in use; empty: none
   std::string retrieval_head_fingerprint;  ///< hex, of its tensors and what its config says; empty: none
   std::optional<MemoryPlan> device_memory;  ///< of the device that computes; none: the CPU does
-};
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Ingest
-
-/// Who waits for whom: queries for nobody; contexts that somebody wants back (kRecompute) come before new ones (kIngest), which
-/// still get a tenth of that time.
-enum class PrefillPriority : std::uint8_t { kRecompute, kIngest };
-
-/// Prefill one context alone and store its blocks and sketch. Token ids are those of the stored context (without the ingest
-/// prefix, which the engine puts in front: algorithms §2, ingest_prefix = bos).
-struct PrefillRequest {
-  std::vector<std::int32_t> token_ids;     ///< 1 .. max_model_len - 1
-  std::string tenant;                      ///< for quotas
-  std::array<std::uint8_t, 32> salt_digest{};  ///< zero: none; part of the key
-  PrefillPriority priority = PrefillPriority::kIngest;
-  std::shared_ptr<std::atomic<bool>> cancelled;  ///< may be null; checked between chunks
-  std::function<void(std::int64_t tokens_done)> on_progress;  ///< may be null; engine thread, must not block
-};
-struct PrefillResult {
-  ContextKey key;
-  SegmentHandle segment;                   ///< keeps the blocks until a document that names `key` is committed
-  SegmentHandle companion;                 ///< KV of the same tokens under the draft, kept with a document that names its key; empty: there is none
-  bool already_cached = false;             ///< equal content was in the store: nothing was computed
-  std::int64_t tokens = 0, blocks = 0, kv_bytes = 0, sketch_bytes = 0;
-  double prefill_ms = 0, store_ms = 0;
-};
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Embeddings
-
-struct EmbedRequest {
-  std::vector<std::int32_t> token_ids;     ///< 1 .. max_model_len; run as they are
-  std::shared_ptr<std::atomic<bool>> cancelled;  ///< may be null; checked between chunks
-};
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Queries
-
-/// One document part of a query, in prompt order.
-struct QueryContext {
-  std::string document_id;                 ///< as shown in replies; empty for inline text
-  std::int32_t chunk = 0;
-  std::vector<std::int32_t> token_ids;
-  std::optional<ContextKey> key;           ///< cached under this key if still there; none: inline text
-};
-
-struct QueryRequest {
-  std::string id;                          ///< "qry_..."
-  std::vector<std::int32_t> prefix_ids;    ///< BOS, system part
-  std::vector<QueryContext> contexts;
-  std::vector<std::int32_t> suffix_ids;    ///< question and opening of the answer
-  std::string tenant;
-  std::array<std::uint8_t, 32> salt_digest{};
-  CacheOptions cache;                      ///< strategy, ratios, positions, write (pipeline/plan.h)
-  /// An approximate strategy that `auto` may take: it passed the fidelity test of this model. None: `auto` stays exact.
-  std::optional<std::string> certified_strategy;
-  bool plan_only = false;                  ///< ends once the plan is complete: the question may be run over some blocks, nothing is answered
-  bool attribute = false;                  ///< QuerySink::on_attribution is wanted: one more pass over the answer's tokens at its end
-  SamplingOptions sampling;                ///< what picks the tokens and what ends the answer (sample/sampler.h)
-  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
-};
-
-/// What happened, at the end or so far.
-struct QueryStats {
-  double queue_ms = 0, lookup_ms = 0, load_ms = 0, prefill_ms = 0, recompute_ms = 0, ttft_ms = 0, decode_ms = 0, total_ms = 0;
-  std::int64_t completion_tokens = 0;
-  std::int64_t written_tokens = 0;         ///< tokens of missing contexts whose new KV was handed to the store
-  double overlapped_ms = 0;                ///< of prefill_ms and recompute_ms: layers that ran while stored KV of higher ones was still on its way
-  double query_pass_ms = 0, select_ms = 0; ///< the question's first run and the choice of blocks; both lie before ttft_ms
-  double compress_ms = 0;                  ///< ranking the working cache's rows, and dropping them; before ttft_ms
-  double prompt_ms = 0;                    ///< reading the prompt with the draft and cutting it; before ttft_ms
-  double draft_ms = 0;                     ///< from asking the draft to its answer, or to giving it up; most of it beside other work
-  std::int64_t lookahead_tokens = 0;       ///< of the draft's answer, run behind the question and taken out again
-  std::int64_t sketch_bytes = 0;           ///< read to choose blocks
-  std::int64_t most_cache_bytes = 0;       ///< the most KV the query held in its working cache, shared pages and rows of a recompute pass included
-  double attribution_ms = 0;               ///< after the last token; no part of decode_ms
-  std::int64_t sketch_misses = 0;          ///< sketches lost, corrupt or outdated: their contexts were computed again
-  std::int64_t shared_tokens = 0;          ///< prompt tokens whose KV an earlier request had computed: pages shared, nothing read
-  std::int64_t preemptions = 0;            ///< times the query gave its memory back and was resumed
-  RetrieveStats retrieve;                  ///< of the decode steps
-  /// Indexed by Tier: where the documents' blocks were found, and the bytes of KV really read.
-  std::int64_t tier_blocks[5] = {}, tier_tokens[5] = {}, tier_bytes[5] = {};
-};
-
-/// Which blocks the answer looked at: a pointer to evidence, not a proof (engine/pipeline/attribution.h says what is counted).
-struct Attribution {
-  std::int64_t num_tokens = 0;             ///< tokens given to on_token, in order, without the id that ended the answer
-  std::int64_t num_blocks = 0;             ///< blocks of Plan::contexts, in order
-  /// [num_tokens, num_blocks], not negative. A token's row sums to at most 1: what is missing went to no document. Blocks that no layer kept have 0.
-  std::vector<float> share;
-};
-
-/// Receives one query's events on the engine thread, in order: on_plan, (on_logprobs, on_token)*, on_attribution at most once, then on_done exactly once.
-/// Must not block. Cancel by returning false from on_token or through QueryHandle.
-class QuerySink {
- public:
-  virtual ~QuerySink() = default;
-  virtual void on_plan(const Plan& plan) = 0;
-  /// `text` is the piece that became final with this token (may be empty). False cancels. An id that ends the answer comes
-  /// only if text was held back until then.
-  virtual bool on_token(std::int32_t token_id, std::string_view text) = 0;
-  /// With SamplingOptions::top_logprobs: before the on_token of every token but the id that ends the answer.
-  virtual void on_logprobs(const TokenLogprobs& /*logprobs*/) {}
-  /// Whether on_logits() is wanted.
-  virtual bool wants_logits() const { return false; }
-  /// [vocab_size] f32 from which the next token (also the one that ends the answer) is taken, before its on_token; valid during
-  /// the call only.
-  virtual void on_logits(std::span<const float> /*logits*/) {}
-  /// Only for a request with `attribute`, right before an on_done with OK status; not called when the engine cannot attribute (no
-  /// documents, no tokens, out of memory).
-  virtual void on_attribution(const Attribution& /*attribution*/) {}
-  /// status not OK: the answer is incomplete. `plan` carries final fates, tiers and misses.
-  virtual void on_done(const Status& status, const Plan& plan, const QueryStats& stats, FinishReason reason) = 0;
-};
-
-/// Lets the caller cancel; safe to drop.
-class QueryHandle {
- public:
-  explicit QueryHandle(std::shared_ptr<std::atomic<bool>> cancelled) : cancelled_(std::move(cancelled)) {}
-  void cancel() { cancelled_->store(true); }
-
- private:
-  std::shared_ptr<std::atomic<bool>> cancelled_;
-};
-
-/// Where a query is between query() and its on_done.
-enum class RequestState : std::uint8_t {
-  kWaiting,    ///< for its turn
-  kPrefilling, ///< runs: fetching, placing or computing its prompt
-  kDecoding,   ///< runs: its answer is on the way
-  kPreempted,  ///< gave its memory back; goes on by itself when there is room
-};
-std::string_view request_state_name(RequestState state);
-
-/// One query that has not ended.
-struct RequestInfo {
-  std::string id, tenant;
-  std::string strategy;                    ///< asked for; once planned: the one in use
-  RequestState state = RequestState::kWaiting;
-  std::int64_t prompt_tokens = 0, completion_tokens = 0;
-  std::chrono::milliseconds age{0};        ///< since query()
-  std::int32_t queue_position = -1;        ///< 0: next; -1: it runs
 };
 
 /// Memory that requests share, at this moment.

@@ -7,9 +7,9 @@
 
 #include "engine/engine.h"
 #include "engine/model/config.h"
-#include "engine/tokenizer/chat_template.h"
+#include "engine/chat/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "kernels/matmul.h"
 
 namespace quire {

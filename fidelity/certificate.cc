@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "fidelity/json_util.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 namespace quire {
 namespace json = boost::json;

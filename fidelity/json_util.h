@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire::fidelity_json {
 

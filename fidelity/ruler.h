@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "fidelity/suite.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <set>
 
-#include "engine/pipeline/cited_blocks.h"
+#include "engine/answer/cited_blocks.h"
 #include "fidelity/answer_sink.h"
 #include "fidelity/score.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "fidelity/measurement.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

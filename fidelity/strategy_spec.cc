@@ -4,7 +4,7 @@
 #include <charconv>
 #include <map>
 
-#include "engine/pipeline/strategy.h"
+#include "engine/plan/strategy.h"
 
 namespace quire {
 namespace {

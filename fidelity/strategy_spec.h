@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/pipeline/plan.h"
-#include "kernels/base/status.h"
+#include "engine/api/plan.h"
+#include "base/status.h"
 
 namespace quire {
 

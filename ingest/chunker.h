@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/tokenizer/chat_template.h"
+#include "engine/chat/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "ingest/document_types.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -4,7 +4,7 @@
 
 #include "ingest/metadata.h"
 #include "ingest/names.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 namespace quire {
 namespace {

@@ -12,7 +12,7 @@
 #include "cachestore/document.h"
 #include "cachestore/segment.h"
 #include "engine/engine.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

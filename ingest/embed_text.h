@@ -11,7 +11,7 @@
 #include "cachestore/document.h"
 #include "engine/engine.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

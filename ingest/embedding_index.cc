@@ -5,8 +5,8 @@
 #include <tuple>
 
 #include "ingest/embed_text.h"
-#include "kernels/base/dtype.h"
-#include "kernels/base/log.h"
+#include "base/dtype.h"
+#include "base/log.h"
 
 namespace quire {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "cachestore/key.h"
 #include "cachestore/store.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -13,7 +13,7 @@
 #include "ingest/metadata.h"
 #include "ingest/names.h"
 #include "ingest/task_pool.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 namespace quire {
 namespace {

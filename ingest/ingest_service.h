@@ -18,7 +18,7 @@
 #include "ingest/document_types.h"
 #include "ingest/job.h"
 #include "ingest/pin_gate.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ingest/names.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 namespace quire {
 namespace {

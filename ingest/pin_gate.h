@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "cachestore/store.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -11,12 +11,12 @@
 #include <span>
 #include <thread>
 
-#include "engine/tokenizer/words.h"
+#include "ingest/words.h"
 #include "ingest/embedding_record.h"
 #include "ingest/lexical_index.h"
 #include "ingest/metadata.h"
 #include "ingest/utf8.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 namespace quire {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "cachestore/store.h"
 #include "ingest/embedding_index.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

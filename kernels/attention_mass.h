@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "kernels/kv.h"
 
 namespace quire {

@@ -5,7 +5,7 @@
 
 #include "kernels/attention_mass.h"
 #include "kernels/attention_rows.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

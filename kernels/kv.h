@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "kernels/base/dtype.h"
-#include "kernels/base/status.h"
+#include "base/dtype.h"
+#include "base/status.h"
 #include "kernels/rope.h"
 
 namespace quire {

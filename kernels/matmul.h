@@ -7,8 +7,8 @@
 #include <span>
 #include <string_view>
 
-#include "kernels/base/dtype.h"
-#include "kernels/base/status.h"
+#include "base/dtype.h"
+#include "base/status.h"
 #include "kernels/quant_blocks.h"
 
 namespace quire {

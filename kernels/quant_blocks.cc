@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 
 // Compiled without contraction: a product and a sum round twice, as they do in the reference
 // implementation.

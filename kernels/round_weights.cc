@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 
 // Compiled without contraction: the same bits with and without wider vectors.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)

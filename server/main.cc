@@ -11,7 +11,7 @@
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 #include "server/json/reader.h"
-#include "server/version.h"
+#include "server/support/version.h"
 
 namespace {
 

@@ -9,13 +9,14 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
 #include "bench/cached_documents.h"
 #include "bench/gpu/plan.h"
 #include "engine/cache/working_cache.h"
 #include "engine/device/device_compute.h"
 #include "engine/model/forward.h"
-#include "engine/pipeline/decode_batch.h"
-#include "engine/retrieve/device_pool.h"
+#include "engine/answer/decode_batch.h"
+#include "engine/residency/device_pool.h"
 #include "engine/retrieve/retriever.h"
 #include "kernels/cuda/backend/loader.h"
 #include "kernels/matmul.h"

@@ -9,7 +9,7 @@
 
 #include "bench/gpu/row.h"
 #include "bench/gpu/sections.h"
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 #include "kernels/cuda/runtime/memory_pool.h"
 #include "kernels/kv.h"
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "engine/cache/compute_memory.h"
-#include "kernels/base/dtype.h"
-#include "kernels/base/status.h"
+#include "base/dtype.h"
+#include "base/status.h"
 #include "kernels/kv.h"
 
 namespace quire {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/cache/page_pool.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "kernels/kv.h"
 #include "kernels/rope.h"
 

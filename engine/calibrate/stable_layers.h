@@ -9,9 +9,9 @@
 
 #include "cachestore/key.h"
 #include "cachestore/store.h"
-#include "engine/pipeline/sketch.h"
-#include "engine/select/stable_layers.h"
-#include "kernels/base/status.h"
+#include "engine/record/sketch.h"
+#include "engine/record/stable_layers.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -11,9 +11,9 @@
 
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
-#include "engine/pipeline/plug_options.h"
+#include "engine/plug/plug_options.h"
 #include "kernels/attention_mass.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "kernels/rope.h"
 
 namespace quire {

@@ -1,5 +1,5 @@
 #include "engine/compress/compressor.h"
-#include "engine/pipeline/plug_registry.h"
+#include "engine/plug/plug_registry.h"
 
 namespace quire {
 namespace {

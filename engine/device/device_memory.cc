@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "kernels/base/log.h"
+#include "base/log.h"
 #include "kernels/cuda/runtime/memory_pool.h"
 
 namespace quire {

@@ -11,7 +11,7 @@
 
 #include "engine/cache/compute_memory.h"
 #include "engine/device/step_recording.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "kernels/cuda/backend/ops.h"
 
 namespace quire {

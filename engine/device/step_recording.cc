@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 namespace quire {
 namespace {

@@ -14,7 +14,7 @@
 #include "engine/draft/short_head.h"
 #include "engine/model/forward.h"
 #include "engine/prompt/prompt_scores.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 #include "kernels/parallel.h"
 #include "kernels/topk.h"
 

@@ -15,7 +15,7 @@
 #include "engine/model/model.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "kernels/attention_mass.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

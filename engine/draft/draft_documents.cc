@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/pipeline/context_kv.h"
-#include "engine/pipeline/fingerprint.h"
-#include "kernels/base/log.h"
+#include "engine/prefill/context_kv.h"
+#include "engine/record/fingerprint.h"
+#include "base/log.h"
 
 namespace quire {
 namespace {
@@ -72,7 +72,7 @@ DraftDocuments::DraftDocuments(Store& store, Model& model, const Tokenizer& toke
   facts.window = rope_.max_positions();
   if (tokenizer.add_bos() && tokenizer.bos_id()) facts.ingest_prefix = {*tokenizer.bos_id()};
   facts.fingerprint = kv_fingerprint("quire-draft-kv", model, tokenizer, facts.ingest_prefix);
-  core_.fingerprint_text = "d-" + facts.fingerprint.hex().substr(0, 8);
+  fingerprint_text_ = "d-" + facts.fingerprint.hex().substr(0, 8);
   core_.model = &model;
   core_.pool = &pool;
   core_.meter = &meter_;
@@ -106,7 +106,7 @@ Result<SegmentHandle> DraftDocuments::write(const ContextKey& key, std::span<con
   }
   const auto kv = prefill.take();
   const KvLayout& layout = kv->layout;
-  QUIRE_ASSIGN_OR_RETURN(auto writer, store_.begin_segment(key, without_sketches(layout), static_cast<std::uint64_t>(layout.total_bytes()), tenant, core_.fingerprint_text));
+  QUIRE_ASSIGN_OR_RETURN(auto writer, store_.begin_segment(key, without_sketches(layout), static_cast<std::uint64_t>(layout.total_bytes()), tenant, fingerprint_text_));
   for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
     for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
       QUIRE_RETURN_IF_ERROR(writer->take_value(static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(g), kv->values[at(b * layout.num_groups() + g)]));

@@ -8,10 +8,11 @@
 #include <string>
 
 #include "cachestore/store.h"
+#include "engine/api/speed_meter.h"
 #include "engine/cache/page_pool.h"
 #include "engine/cache/working_cache.h"
 #include "engine/model/model.h"
-#include "engine/pipeline/core.h"
+#include "engine/prefill/pass_resources.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "kernels/attention_mass.h"
 
@@ -44,7 +45,8 @@ class DraftDocuments {
   Store& store_;
   const RopeTable& rope_;
   SpeedMeter meter_;
-  EngineCore core_;
+  PassResources core_;
+  std::string fingerprint_text_;  ///< recorded with each segment
 };
 
 }  // namespace quire

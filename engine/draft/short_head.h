@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/model/model.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

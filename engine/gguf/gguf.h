@@ -21,8 +21,8 @@
 #include <variant>
 #include <vector>
 
-#include "kernels/base/dtype.h"
-#include "kernels/base/status.h"
+#include "base/dtype.h"
+#include "base/status.h"
 #include "kernels/quant_blocks.h"
 
 namespace quire {

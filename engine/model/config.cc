@@ -267,8 +267,8 @@ Result<ModelConfig> parse_config_object(const json::object& object) {
 
 Status add_generation_eos(const std::filesystem::path& path, ModelConfig& config) {
   QUIRE_ASSIGN_OR_RETURN(std::string text, read_json_file(path));
-  QUIRE_ASSIGN_OR_RETURN(json::value value, parse_json_object(text, "generation_config.json"));
-  JsonFields in(value.get_object(), "");
+  QUIRE_ASSIGN_OR_RETURN(const json::object object, parse_json_object("generation_config.json", text));
+  JsonFields in(object, "");
   for (std::int32_t id : token_ids(in, "eos_token_id", config.vocab_size)) {
     auto& ids = config.eos_token_ids;
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
@@ -290,8 +290,8 @@ std::int64_t ModelConfig::num_parameters() const {
 
 Result<ModelConfig> parse_model_config(std::string_view text) {
   try {
-    QUIRE_ASSIGN_OR_RETURN(json::value value, parse_json_object(text, "config.json"));
-    return parse_config_object(value.get_object());
+    QUIRE_ASSIGN_OR_RETURN(const json::object object, parse_json_object("config.json", text));
+    return parse_config_object(object);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& e) {

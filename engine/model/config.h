@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/dtype.h"
-#include "kernels/base/status.h"
+#include "base/dtype.h"
+#include "base/status.h"
 #include "kernels/rope.h"
 
 namespace quire {

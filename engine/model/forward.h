@@ -15,7 +15,7 @@
 #include "engine/model/compute.h"
 #include "engine/model/model.h"
 #include "kernels/attention.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -233,8 +233,8 @@ FourBitLayout read_four_bit_layout(JsonFields& in) {
 }
 
 Result<std::optional<FourBitLayout>> four_bit_layout(std::string_view config_json) {
-  QUIRE_ASSIGN_OR_RETURN(const json::value root, parse_json_object(config_json, "config.json"));
-  const json::value* found = root.get_object().if_contains("quantization_config");
+  QUIRE_ASSIGN_OR_RETURN(const json::object root, parse_json_object("config.json", config_json));
+  const json::value* found = root.if_contains("quantization_config");
   if (found == nullptr || !found->is_object()) return std::optional<FourBitLayout>();
   JsonFields in(found->get_object(), "quantization_config.");
   const FourBitLayout layout = read_four_bit_layout(in);

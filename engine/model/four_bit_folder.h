@@ -9,7 +9,7 @@
 #include "engine/model/json_fields.h"
 #include "engine/model/safetensors.h"
 #include "engine/model/weights.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -7,7 +7,7 @@
 #include "engine/gguf/gguf.h"
 #include "engine/model/config.h"
 #include "engine/model/weights.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -10,7 +10,7 @@
 #include "kernels/attention_mass.h"
 #include "kernels/attention_scores.h"
 #include "kernels/attention_stats.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "kernels/candidates.h"
 #include "kernels/kv.h"
 #include "kernels/kv_gather.h"

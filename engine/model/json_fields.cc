@@ -116,26 +116,4 @@ std::optional<std::int64_t> JsonFields::whole_number(const json::value& v) {
   return std::nullopt;
 }
 
-Result<json::value> parse_json_object(std::string_view text, std::string_view file) {
-  boost::system::error_code error;
-  json::value value = json::parse(json::string_view(text.data(), text.size()), error);
-  if (error) return Status::invalid(std::string(file), std::string(file) + " is not valid JSON: " + error.message());
-  if (!value.is_object()) return Status::invalid(std::string(file), std::string(file) + " must hold one JSON object");
-  return value;
-}
-
-Result<std::string> read_json_file(const std::filesystem::path& path) {
-  constexpr std::uintmax_t kMaxBytes = 16 << 20;
-  const std::string name = path.filename().string();
-  std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) return Status(Code::kNotFound, "cannot read " + path.string() + ": " + error.message(), name);
-  if (size > kMaxBytes) return Status::invalid(name, path.string() + " is larger than any model configuration");
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<std::size_t>(size), '\0');
-  file.read(text.data(), static_cast<std::streamsize>(size));
-  if (!file) return Status(Code::kIo, "cannot read " + path.string(), name);
-  return text;
-}
-
 }  // namespace quire

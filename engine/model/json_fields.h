@@ -8,7 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/status.h"
+#include "base/json_object.h"
+#include "base/status.h"
 
 namespace boost::json {
 class value;
@@ -50,10 +51,5 @@ class JsonFields {
   std::string prefix_;
   Status status_;
 };
-
-/// Errors: kInvalidArgument, field `file`; also if the text is no JSON object.
-Result<boost::json::value> parse_json_object(std::string_view text, std::string_view file);
-/// A file no larger than any model configuration. Errors: kNotFound, kInvalidArgument (too large), kIo; field() is its name.
-Result<std::string> read_json_file(const std::filesystem::path& path);
 
 }  // namespace quire

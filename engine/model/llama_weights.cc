@@ -5,7 +5,7 @@
 #include <initializer_list>
 
 #include "engine/model/llama_model.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 #include "kernels/parallel.h"
 
 namespace quire {

@@ -10,8 +10,8 @@
 
 #include "engine/model/compute.h"
 #include "engine/model/config.h"
-#include "kernels/base/dtype.h"
-#include "kernels/base/status.h"
+#include "base/dtype.h"
+#include "base/status.h"
 #include "kernels/matmul.h"
 #include "kernels/rope.h"
 

@@ -11,8 +11,8 @@
 
 #include "engine/model/config.h"
 #include "engine/model/safetensors.h"
-#include "kernels/base/dtype.h"
-#include "kernels/base/status.h"
+#include "base/dtype.h"
+#include "base/status.h"
 #include "kernels/quant_blocks.h"
 
 namespace quire {

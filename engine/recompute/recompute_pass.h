@@ -7,7 +7,7 @@
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
 #include "engine/model/model.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "engine/cache/working_cache.h"
-#include "engine/pipeline/plug_options.h"
-#include "engine/pipeline/sketch.h"
+#include "engine/plug/plug_options.h"
+#include "engine/record/sketch.h"
 #include "engine/recompute/recompute_pass.h"
 #include "engine/select/selection.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstddef>
 
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 
 namespace quire {
 namespace {

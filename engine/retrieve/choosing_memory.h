@@ -7,9 +7,9 @@
 #include <unordered_map>
 
 #include "engine/cache/compute_memory.h"
-#include "engine/retrieve/choosing_need.h"
-#include "engine/retrieve/device_pool.h"
-#include "kernels/base/status.h"
+#include "engine/api/choosing_need.h"
+#include "engine/residency/device_pool.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "engine/pipeline/plug_options.h"
+#include "engine/plug/plug_options.h"
 
 namespace quire {
 

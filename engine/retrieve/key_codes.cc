@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 #include "kernels/page_bounds.h"
 
 namespace quire {

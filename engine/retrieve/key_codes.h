@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/cache/host_slab.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "kernels/key_codes.h"
 
 namespace quire {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/model/hook_compute.h"
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 
 namespace quire {
 namespace {

@@ -11,11 +11,12 @@
 
 #include "engine/cache/working_cache.h"
 #include "engine/compress/compressor.h"
-#include "engine/pipeline/plug_options.h"
-#include "engine/retrieve/choosing_need.h"
+#include "engine/plug/plug_options.h"
+#include "engine/api/choosing_need.h"
 #include "engine/retrieve/prompt_queries.h"
-#include "engine/retrieve/retrieve_stats.h"
-#include "kernels/base/status.h"
+#include "engine/residency/retrieval_pages.h"
+#include "engine/api/retrieve_stats.h"
+#include "base/status.h"
 
 namespace quire {
 
@@ -25,11 +26,6 @@ class HeadTrack;
 class Model;
 class RetrievalHead;
 class TransferLane;
-
-/// Where a context stands in the prompt.
-struct ContextRows {
-  std::int64_t first_position = 0, num_tokens = 0;
-};
 
 struct RetrieveInput {
   WorkingCache* cache = nullptr;             ///< after compression; the retriever may index it

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "engine/cache/working_cache.h"
-#include "engine/retrieve/retrieve_stats.h"
+#include "engine/api/retrieve_stats.h"
 #include "engine/retrieve/retriever.h"
-#include "engine/retrieve/transfer_lane.h"
-#include "kernels/base/status.h"
+#include "engine/residency/transfer_lane.h"
+#include "base/status.h"
 #include "kernels/kv_gather.h"
 
 namespace quire {

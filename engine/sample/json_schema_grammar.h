@@ -19,7 +19,7 @@
 #include <string_view>
 
 #include "engine/sample/grammar.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "engine/pipeline/core.h"
+#include "base/clock.h"
 
 namespace quire {
 

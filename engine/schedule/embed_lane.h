@@ -7,8 +7,8 @@
 #include <memory>
 #include <mutex>
 
-#include "engine/engine.h"
-#include "engine/pipeline/core.h"
+#include "engine/api/requests.h"
+#include "engine/query/query_resources.h"
 #include "engine/schedule/embed_task.h"
 
 namespace quire {
@@ -16,7 +16,7 @@ namespace quire {
 /// First come, first served. Threads: submit() from any; the rest from the engine thread.
 class EmbedLane {
  public:
-  EmbedLane(EngineCore& core, std::size_t max_waiting) : core_(core), max_waiting_(max_waiting) {}
+  EmbedLane(QueryResources& core, std::size_t max_waiting) : core_(core), max_waiting_(max_waiting) {}
 
   /// Refusals (queue full, text larger than the whole working cache: kInvalidArgument, closed) come through `done` on the calling thread.
   void submit(EmbedRequest request, EmbedTask::Done done);
@@ -32,7 +32,7 @@ class EmbedLane {
   void close(const Status& why);
 
  private:
-  EngineCore& core_;
+  QueryResources& core_;
   const std::size_t max_waiting_;
   mutable std::mutex mu_;
   std::deque<std::unique_ptr<EmbedTask>> waiting_;  // guarded by mu_; the engine thread alone takes away

@@ -1,5 +1,7 @@
 #include "engine/schedule/embed_task.h"
 
+#include "base/clock.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -7,7 +9,7 @@
 
 namespace quire {
 
-EmbedTask::EmbedTask(EngineCore& core, EmbedRequest request, Done done) : core_(core), request_(std::move(request)), done_(std::move(done)) {}
+EmbedTask::EmbedTask(QueryResources& core, EmbedRequest request, Done done) : core_(core), request_(std::move(request)), done_(std::move(done)) {}
 
 std::int64_t EmbedTask::working_bytes() const {
   const auto rows = static_cast<std::int64_t>(request_.token_ids.size());

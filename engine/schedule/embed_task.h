@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "engine/engine.h"
-#include "engine/pipeline/core.h"
+#include "engine/api/requests.h"
+#include "engine/query/query_resources.h"
 
 namespace quire {
 
@@ -17,7 +17,7 @@ class EmbedTask {
   using Done = std::function<void(Result<std::vector<float>>)>;
 
   /// The request was checked.
-  EmbedTask(EngineCore& core, EmbedRequest request, Done done);
+  EmbedTask(QueryResources& core, EmbedRequest request, Done done);
 
   /// Of its working cache, which is gone once the task is over.
   std::int64_t working_bytes() const;
@@ -34,7 +34,7 @@ class EmbedTask {
   Status run_chunk();
   std::vector<float> mean() const;
 
-  EngineCore& core_;
+  QueryResources& core_;
   const EmbedRequest request_;
   Done done_;
   std::optional<WorkingCache> cache_;

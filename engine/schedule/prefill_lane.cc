@@ -1,5 +1,7 @@
 #include "engine/schedule/prefill_lane.h"
 
+#include "base/clock.h"
+
 #include <exception>
 #include <string>
 
@@ -11,7 +13,7 @@ constexpr double kRecomputeShare = 9;
 
 }  // namespace
 
-PrefillLane::PrefillLane(EngineCore& core) : core_(core), sizer_(core.chunk_tokens) {}
+PrefillLane::PrefillLane(QueryResources& core) : core_(core), sizer_(core.chunk_tokens) {}
 
 bool PrefillLane::add(const ContextKey& key, PrefillRequest request, PrefillTask::Done done) {
   std::erase_if(in_flight_, [](const auto& entry) { return entry.second->completed(); });

@@ -5,8 +5,8 @@
 #include <memory>
 #include <unordered_map>
 
-#include "engine/engine.h"
-#include "engine/pipeline/core.h"
+#include "engine/api/requests.h"
+#include "engine/query/query_resources.h"
 #include "engine/schedule/chunk_sizer.h"
 #include "engine/schedule/fair_queue.h"
 #include "engine/schedule/prefill_task.h"
@@ -17,7 +17,7 @@ namespace quire {
 /// by tokens computed. Threads: the engine thread.
 class PrefillLane {
  public:
-  explicit PrefillLane(EngineCore& core);
+  explicit PrefillLane(QueryResources& core);
 
   /// Joins equal content in flight. True: it is a task of its own; false: it joined another or was refused (its callback was called).
   bool add(const ContextKey& key, PrefillRequest request, PrefillTask::Done done);
@@ -41,7 +41,7 @@ class PrefillLane {
   using Queue = FairQueue<std::shared_ptr<PrefillTask>>;
   Queue& queue_of(PrefillPriority priority) { return priority == PrefillPriority::kRecompute ? recompute_ : ingest_; }
 
-  EngineCore& core_;
+  QueryResources& core_;
   Queue recompute_, ingest_;
   std::shared_ptr<PrefillTask> current_;
   std::unordered_map<ContextKey, std::shared_ptr<PrefillTask>, DigestHash> in_flight_;

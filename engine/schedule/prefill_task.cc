@@ -4,12 +4,12 @@
 #include <iterator>
 
 #include "engine/draft/draft.h"
-#include "engine/pipeline/kv_writer.h"
-#include "kernels/base/log.h"
+#include "engine/prefill/kv_writer.h"
+#include "base/log.h"
 
 namespace quire {
 
-PrefillTask::PrefillTask(EngineCore& core, ContextKey key, PrefillRequest request, Done done)
+PrefillTask::PrefillTask(QueryResources& core, ContextKey key, PrefillRequest request, Done done)
     : core_(core), key_(key), token_ids_(std::move(request.token_ids)), tenant_(std::move(request.tenant)), salt_digest_(request.salt_digest), priority_(request.priority) {
   waiters_.push_back({std::move(request.cancelled), std::move(request.on_progress), std::move(done)});
 }

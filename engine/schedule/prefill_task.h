@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
-#include "engine/pipeline/context_kv.h"
-#include "engine/pipeline/core.h"
+#include "engine/api/requests.h"
+#include "engine/prefill/context_kv.h"
+#include "engine/query/query_resources.h"
 
 namespace quire {
 
@@ -22,7 +22,7 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
  public:
   using Done = std::function<void(Result<PrefillResult>)>;
 
-  PrefillTask(EngineCore& core, ContextKey key, PrefillRequest request, Done done);
+  PrefillTask(QueryResources& core, ContextKey key, PrefillRequest request, Done done);
 
   const ContextKey& key() const { return key_; }
   const std::string& tenant() const { return tenant_; }
@@ -53,7 +53,7 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   void complete(Result<PrefillResult> result);
   PrefillResult result_so_far() const;
 
-  EngineCore& core_;
+  QueryResources& core_;
   const ContextKey key_;
   const std::vector<std::int32_t> token_ids_;
   const std::string tenant_;

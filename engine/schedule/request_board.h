@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
-#include "engine/pipeline/core.h"
+#include "base/clock.h"
+#include "engine/api/requests.h"
+#include "engine/api/request_info.h"
+#include "engine/query/query_resources.h"
 
 namespace quire {
 

@@ -4,8 +4,9 @@
 #include <exception>
 #include <new>
 
-#include "engine/pipeline/kv_writer.h"
-#include "kernels/base/log.h"
+#include "base/clock.h"
+#include "engine/prefill/kv_writer.h"
+#include "base/log.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -29,7 +30,7 @@ Status stopping_status() { return Status::unavailable("the engine is stopping");
 
 }  // namespace
 
-Scheduler::Scheduler(EngineCore& core, const SchedulerLimits& limits)
+Scheduler::Scheduler(QueryResources& core, const SchedulerLimits& limits)
     : core_(core), limits_(limits), batch_(*core.model), embeds_(core, static_cast<std::size_t>(limits.max_embeds)), prefills_(core), largest_chunk_(core.chunk_tokens), query_chunks_(largest_chunk_), embed_chunks_(largest_chunk_), thread_([this] { run(); }) {}
 
 Scheduler::~Scheduler() { stop(std::chrono::milliseconds(0)); }

@@ -11,10 +11,13 @@
 #include <thread>
 #include <vector>
 
-#include "engine/engine.h"
-#include "engine/pipeline/core.h"
-#include "engine/pipeline/decode_batch.h"
-#include "engine/pipeline/query_task.h"
+#include "base/clock.h"
+#include "engine/api/requests.h"
+#include "engine/api/query_sink.h"
+#include "engine/api/request_info.h"
+#include "engine/query/query_resources.h"
+#include "engine/answer/decode_batch.h"
+#include "engine/stages/query_task.h"
 #include "engine/schedule/admission_pace.h"
 #include "engine/schedule/chunk_sizer.h"
 #include "engine/schedule/embed_lane.h"
@@ -48,7 +51,7 @@ struct SchedulerLimits {
 class Scheduler {
  public:
   /// `core` must outlive it and belongs to the engine thread from now on.
-  Scheduler(EngineCore& core, const SchedulerLimits& limits);
+  Scheduler(QueryResources& core, const SchedulerLimits& limits);
   ~Scheduler();
 
   /// Errors: kInvalidArgument (could never have enough pages), kResourceExhausted (queue full), kUnavailable (stopping).
@@ -119,7 +122,7 @@ class Scheduler {
   void guarded(QueryTask& task, const std::function<void()>& fn);
   static std::int64_t expected_work(const QueryRequest& request);
 
-  EngineCore& core_;
+  QueryResources& core_;
   const SchedulerLimits limits_;
   DecodeBatch batch_;
   RequestBoard board_;
@@ -143,7 +146,7 @@ class Scheduler {
   std::int64_t device_bytes_ = 0;          ///< of the device, the same
   PrefillLane prefills_;
   std::int64_t prefill_bytes_ = 0;         ///< reserved by the prefill that is being computed
-  const std::int32_t largest_chunk_;       ///< of EngineCore::chunk_tokens, which is less while others decode
+  const std::int32_t largest_chunk_;       ///< of QueryResources::chunk_tokens, which is less while others decode
   ChunkSizer query_chunks_, embed_chunks_;
   double decode_step_ms_ = 0;              ///< moving average
   bool embed_turn_ = false;

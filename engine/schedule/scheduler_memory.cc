@@ -1,9 +1,10 @@
 // Who runs and on how many pages: preparing, admission, growth, preemption.
 #include <algorithm>
 
-#include "engine/retrieve/device_pool.h"
+#include "base/clock.h"
+#include "engine/residency/device_pool.h"
 #include "engine/schedule/scheduler.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 namespace quire {
 namespace {
@@ -18,7 +19,7 @@ constexpr std::uint64_t kPreparedPart = 4;
 constexpr std::int64_t kMaxOvercommit = 2;
 
 /// Stored KV that the query may read.
-std::int64_t bytes_to_read(const EngineCore& core, const QueryRequest& request) {
+std::int64_t bytes_to_read(const QueryResources& core, const QueryRequest& request) {
   std::int64_t tokens = 0;
   for (const QueryContext& c : request.contexts) tokens += c.key ? static_cast<std::int64_t>(c.token_ids.size()) : 0;
   const KvShape& shape = core.facts.shape;

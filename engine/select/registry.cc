@@ -1,4 +1,4 @@
-#include "engine/pipeline/plug_registry.h"
+#include "engine/plug/plug_registry.h"
 #include "engine/select/selector.h"
 
 namespace quire {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

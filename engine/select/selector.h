@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/pipeline/plug_options.h"
-#include "engine/pipeline/sketch.h"
+#include "engine/plug/plug_options.h"
+#include "engine/record/sketch.h"
 #include "engine/select/selection.h"
-#include "engine/select/stable_layers.h"
-#include "kernels/base/status.h"
+#include "engine/record/stable_layers.h"
+#include "base/status.h"
 #include "kernels/rope.h"
 
 namespace quire {

@@ -8,7 +8,7 @@
 
 #include "engine/tokenizer/normalizer.h"
 #include "engine/tokenizer/pretokenizer.h"
-#include "engine/tokenizer/utf8.h"
+#include "base/utf8.h"
 
 namespace quire::tokenizer_internal {
 namespace {
@@ -142,15 +142,15 @@ class BpeTokenizer final : public TokenizerBase {
 
   void hash_everything() {
     Sha256 hash;
-    hash.add(spec_.byte_fallback ? "bpe-fallback-1" : "bpe-bytes-1");
-    hash.add(
+    hash.update_field(spec_.byte_fallback ? "bpe-fallback-1" : "bpe-bytes-1");
+    hash.update_u64(
         static_cast<std::uint64_t>(spec_.nfc | spec_.whole_words << 1 | spec_.space_first << 2 | spec_.split_at_spaces << 3));
-    hash.add(static_cast<std::uint64_t>(spec_.unknown_id));
-    for (const std::string& pattern : spec_.patterns) hash.add(pattern);
-    for (const std::string& piece : spec_.pieces) hash.add(piece);
+    hash.update_u64(static_cast<std::uint64_t>(spec_.unknown_id));
+    for (const std::string& pattern : spec_.patterns) hash.update_field(pattern);
+    for (const std::string& piece : spec_.pieces) hash.update_field(piece);
     for (const Merge& m : spec_.merges) {
-      hash.add(static_cast<std::uint64_t>(static_cast<std::uint32_t>(m.left)) << 32 | static_cast<std::uint32_t>(m.right));
-      hash.add(static_cast<std::uint64_t>(static_cast<std::uint32_t>(m.to)) << 32 | m.rank);
+      hash.update_u64(static_cast<std::uint64_t>(static_cast<std::uint32_t>(m.left)) << 32 | static_cast<std::uint32_t>(m.right));
+      hash.update_u64(static_cast<std::uint64_t>(static_cast<std::uint32_t>(m.to)) << 32 | m.rank);
     }
     finish_digest(hash);
   }

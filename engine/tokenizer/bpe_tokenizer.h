@@ -10,7 +10,7 @@
 #include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/bpe_model.h"
 #include "engine/tokenizer/tokenizer_base.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire::tokenizer_internal {
 

@@ -3,10 +3,11 @@
 #include <boost/json.hpp>
 #include <charconv>
 
-#include "engine/tokenizer/json_util.h"
+#include "base/json_object.h"
 #include "engine/tokenizer/tokenizer_base.h"
 
 namespace quire::tokenizer_internal {
+namespace json = boost::json;
 namespace {
 
 /// A token written as its spelling or as {"content": spelling, ...}.
@@ -123,6 +124,14 @@ Status parse_model_config(const std::string& text, ConfigFiles& out) {
 }
 
 }  // namespace
+
+std::optional<std::int32_t> id_of(const json::value& value) {
+  if (!value.is_int64() && !value.is_uint64()) return std::nullopt;
+  json::error_code error;
+  const auto id = value.to_number<std::int64_t>(error);
+  if (error || id < 0 || id >= kMaxVocabulary) return std::nullopt;
+  return static_cast<std::int32_t>(id);
+}
 
 Result<ConfigFiles> parse_config_files(const TokenizerFiles& files) {
   ConfigFiles out;

@@ -9,7 +9,11 @@
 
 #include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
+
+namespace boost::json {
+class value;
+}  // namespace boost::json
 
 namespace quire::tokenizer_internal {
 
@@ -24,6 +28,9 @@ struct ConfigFiles {
   std::optional<std::int32_t> bos_id;  ///< config.json
   std::optional<std::int32_t> model_vocab_size;
 };
+
+/// A token id: an integer in [0, kMaxVocabulary).
+std::optional<std::int32_t> id_of(const boost::json::value& value);
 
 /// Errors: kInvalidArgument naming the file and the key.
 Result<ConfigFiles> parse_config_files(const TokenizerFiles& files);

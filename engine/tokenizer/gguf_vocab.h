@@ -8,7 +8,7 @@
 
 #include "engine/gguf/gguf.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire::tokenizer_internal {
 

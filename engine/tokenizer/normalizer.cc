@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "engine/tokenizer/utf8.h"
+#include "base/utf8.h"
 
 namespace quire::tokenizer_internal {
 namespace {

@@ -7,7 +7,7 @@
 #include <new>
 #include <unordered_set>
 
-#include "engine/tokenizer/utf8.h"
+#include "base/utf8.h"
 
 namespace quire::tokenizer_internal {
 namespace {
@@ -52,9 +52,9 @@ class SpmTokenizer final : public TokenizerBase {
     is_byte_.resize(model.pieces.size());
     for (std::size_t id = 0; id < model.pieces.size(); ++id) is_byte_[id] = model.pieces[id].type == SpmPieceType::kByte;
     Sha256 hash;
-    hash.add("sentencepiece-1");
-    hash.add(model_bytes);
-    hash.add(static_cast<std::uint64_t>(own_prefix));
+    hash.update_field("sentencepiece-1");
+    hash.update_field(model_bytes);
+    hash.update_u64(static_cast<std::uint64_t>(own_prefix));
     finish_digest(hash);
   }
 

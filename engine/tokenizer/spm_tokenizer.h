@@ -9,7 +9,7 @@
 #include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/spm_proto.h"
 #include "engine/tokenizer/tokenizer_base.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire::tokenizer_internal {
 

@@ -1,5 +1,6 @@
 #include "engine/tokenizer/tokenizer_base.h"
 
+#include <bit>
 #include <algorithm>
 #include <limits>
 
@@ -82,20 +83,20 @@ void TokenizerBase::run(std::string_view text, Special special, Start start, Enc
 }
 
 void TokenizerBase::finish_digest(Sha256& hash) {
-  hash.add(static_cast<std::uint64_t>(pieces_.size()));
+  hash.update_u64(static_cast<std::uint64_t>(pieces_.size()));
   for (std::int32_t id = 0; id < pieces_.size(); ++id) {
-    hash.add(pieces_.bytes(id));
-    hash.add(static_cast<std::uint64_t>(pieces_.special(id)));
+    hash.update_field(pieces_.bytes(id));
+    hash.update_u64(static_cast<std::uint64_t>(pieces_.special(id)));
   }
   for (const AddedToken& token : added_.tokens()) {
-    hash.add(static_cast<std::uint64_t>(token.id));
-    hash.add(token.text);
-    hash.add(static_cast<std::uint64_t>(token.control() | token.lstrip << 1 | token.rstrip << 2 | token.single_word << 3));
+    hash.update_u64(static_cast<std::uint64_t>(token.id));
+    hash.update_field(token.text);
+    hash.update_u64(static_cast<std::uint64_t>(token.control() | token.lstrip << 1 | token.rstrip << 2 | token.single_word << 3));
   }
-  hash.add(static_cast<std::uint64_t>(settings_.bos_id.value_or(-1)));
-  hash.add(
+  hash.update_u64(static_cast<std::uint64_t>(settings_.bos_id.value_or(-1)));
+  hash.update_u64(
       static_cast<std::uint64_t>(settings_.add_bos | settings_.strips_first_space << 1 | settings_.space_after_special << 2));
-  digest_ = hash.finish();
+  digest_ = std::bit_cast<std::array<std::uint8_t, 32>>(hash.finish());
 }
 
 }  // namespace quire::tokenizer_internal

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/tokenizer/added_tokens.h"
-#include "engine/tokenizer/sha256.h"
+#include "base/sha256.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace quire::tokenizer_internal {

@@ -9,7 +9,7 @@
 #include "engine/tokenizer/bpe_tokenizer.h"
 #include "engine/tokenizer/config_files.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire::tokenizer_internal {
 

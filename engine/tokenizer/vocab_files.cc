@@ -6,10 +6,12 @@
 #include <charconv>
 #include <unordered_map>
 
-#include "engine/tokenizer/json_util.h"
+#include "base/json_object.h"
+#include "engine/tokenizer/config_files.h"
 #include "engine/tokenizer/pretokenizer.h"
 
 namespace quire::tokenizer_internal {
+namespace json = boost::json;
 namespace {
 
 Status at_line(const std::string& file, std::size_t line, const std::string& message) {

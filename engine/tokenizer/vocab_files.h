@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "engine/tokenizer/bpe_tokenizer.h"
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire::tokenizer_internal {
 

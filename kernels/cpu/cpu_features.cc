@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "hwy/highway.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 namespace quire::cpu {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/grouped_kernels.h"
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 #include "kernels/cpu/turn_words.h"
 
 #define QUIRE_TARGET_CODES __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))

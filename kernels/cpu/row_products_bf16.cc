@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/row_products_rows.h"
 #include "kernels/cpu/turned_keys_bf16.h"

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {

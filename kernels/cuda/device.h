@@ -24,8 +24,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/base/dtype.h"
-#include "kernels/base/status.h"
+#include "base/dtype.h"
+#include "base/status.h"
 
 #ifdef __CUDACC__
 #define QUIRE_DEVICE __device__ __forceinline__

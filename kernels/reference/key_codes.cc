@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 
 namespace quire {
 

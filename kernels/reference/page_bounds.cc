@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 
 namespace quire {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 
 namespace quire {
 namespace {

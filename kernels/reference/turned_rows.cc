@@ -1,6 +1,6 @@
 #include "kernels/turned_rows.h"
 
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 
 namespace quire {
 

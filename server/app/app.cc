@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "kernels/base/log.h"
-#include "server/app/call.h"
-#include "server/app/services.h"
+#include "base/log.h"
+#include "server/service/call.h"
+#include "server/service/services.h"
 #include "server/handlers/handlers.h"
-#include "server/request_id.h"
+#include "server/support/request_id.h"
 
 namespace quire {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "server/app/route_table.h"
+#include "server/service/route_table.h"
 #include "server/http/http_server.h"
 
 namespace quire {

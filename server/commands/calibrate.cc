@@ -11,7 +11,7 @@
 #include "cachestore/store.h"
 #include "engine/calibrate/stable_layers.h"
 #include "engine/engine.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 #include "server/config/config.h"

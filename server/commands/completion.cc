@@ -6,7 +6,7 @@
 
 #include "server/commands/commands.h"
 #include "server/config/config.h"
-#include "server/version.h"
+#include "server/support/version.h"
 
 namespace quire {
 namespace {

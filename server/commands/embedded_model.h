@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire {
 

@@ -23,7 +23,7 @@
 #include "fidelity/runner.h"
 #include "fidelity/suite_reader.h"
 #include "ingest/ingest_service.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 #include "server/commands/commands.h"
 #include "server/commands/fidelity_identity.h"
 #include "server/commands/model_path.h"
@@ -31,7 +31,7 @@
 #include "server/commands/service_options.h"
 #include "server/config/config.h"
 #include "server/json/parse.h"
-#include "server/version.h"
+#include "server/support/version.h"
 
 namespace quire {
 namespace {

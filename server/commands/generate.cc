@@ -13,7 +13,7 @@
 
 #include "cachestore/store.h"
 #include "engine/engine.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 #include "server/json/parse.h"

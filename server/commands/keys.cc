@@ -1,7 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "server/auth.h"
+#include "server/access/auth.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 

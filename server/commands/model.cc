@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "engine/model/config.h"
-#include "engine/tokenizer/chat_template.h"
+#include "engine/chat/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_fetch.h"

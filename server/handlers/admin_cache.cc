@@ -6,8 +6,8 @@
 
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
-#include "kernels/base/log.h"
-#include "server/app/pin_share.h"
+#include "base/log.h"
+#include "server/service/pin_share.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/admin_codec.h"

@@ -9,11 +9,11 @@
 #include "cachestore/pack_transfer.h"
 #include "engine/engine.h"
 #include "ingest/names.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/admin_codec.h"
-#include "server/version.h"
+#include "server/support/version.h"
 
 namespace quire {
 namespace json = boost::json;

@@ -7,7 +7,7 @@
 
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
-#include "kernels/base/log.h"
+#include "base/log.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/document_codec.h"

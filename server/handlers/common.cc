@@ -1,6 +1,6 @@
 #include "server/handlers/common.h"
 
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 namespace quire {
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "ingest/ingest_service.h"
-#include "server/app/call.h"
-#include "server/app/services.h"
+#include "server/service/call.h"
+#include "server/service/services.h"
 #include "server/json/parse.h"
 #include "server/json/reader.h"
 

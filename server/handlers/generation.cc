@@ -9,13 +9,13 @@
 #include <utility>
 
 #include "cachestore/key.h"
-#include "engine/pipeline/strategy.h"
-#include "kernels/base/log.h"
-#include "server/app/citations.h"
+#include "engine/plan/strategy.h"
+#include "base/log.h"
+#include "server/service/citations.h"
 #include "server/handlers/common.h"
 #include "server/handlers/prompt.h"
 #include "server/json/logprobs_json.h"
-#include "server/request_id.h"
+#include "server/support/request_id.h"
 
 namespace quire {
 namespace json = boost::json;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "server/app/call.h"
-#include "server/app/services.h"
+#include "server/service/call.h"
+#include "server/service/services.h"
 #include "server/handlers/retrieve.h"
 #include "server/json/query_codec.h"
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "server/app/call.h"
+#include "server/service/call.h"
 #include "server/http/http_server.h"
 
 namespace quire {

@@ -1,4 +1,4 @@
-#include "kernels/base/log.h"
+#include "base/log.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/openapi/openapi.h"

@@ -3,14 +3,14 @@
 #include "cachestore/store.h"
 #include "engine/compress/compressor.h"
 #include "engine/engine.h"
-#include "engine/pipeline/strategy.h"
+#include "engine/plan/strategy.h"
 #include "engine/prompt/prompt_compressor.h"
 #include "engine/retrieve/retriever.h"
 #include "ingest/retrieval.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/openai_codec.h"
-#include "server/version.h"
+#include "server/support/version.h"
 
 namespace quire {
 namespace json = boost::json;

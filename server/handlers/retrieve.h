@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "server/app/call.h"
+#include "server/service/call.h"
 #include "server/json/retrieve_codec.h"
-#include "server/problem.h"
+#include "server/support/problem.h"
 
 namespace quire {
 

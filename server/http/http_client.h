@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "server/http/http_message.h"
 
 namespace quire {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "kernels/base/log.h"
+#include "base/log.h"
 #include "server/http/session.h"
 
 namespace quire {

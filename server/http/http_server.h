@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "server/http/exchange.h"
 #include "server/http/http_message.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "server/http/http_message.h"
 
 namespace quire {

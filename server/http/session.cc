@@ -1,5 +1,6 @@
 #include "server/http/session.h"
 
+
 #include <sys/socket.h>
 
 #include <boost/asio/bind_cancellation_slot.hpp>

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "server/hub/model_cache.h"
 #include "server/hub/transfer.h"
 

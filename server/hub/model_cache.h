@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "server/hub/model_reference.h"
 
 namespace quire::hub {

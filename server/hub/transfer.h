@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire::hub {
 

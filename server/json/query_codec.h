@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/pipeline/plan.h"
+#include "engine/api/plan.h"
 #include "server/json/citation_codec.h"
 #include "server/json/reader.h"
 #include "server/json/retrieve_codec.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "server/json/parse.h"
-#include "server/version.h"
+#include "server/support/version.h"
 
 namespace quire {
 namespace json = boost::json;

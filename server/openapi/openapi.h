@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/status.h"
-#include "server/app/route_table.h"
+#include "base/status.h"
+#include "server/service/route_table.h"
 
 namespace quire {
 

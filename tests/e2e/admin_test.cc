@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "cachestore/key.h"
-#include "server/app/route_table.h"
+#include "server/service/route_table.h"
 #include "tests/support/service_process.h"
 
 namespace quire::testing {

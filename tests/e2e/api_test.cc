@@ -3,7 +3,7 @@
 #include <fstream>
 #include <set>
 
-#include "server/app/route_table.h"
+#include "server/service/route_table.h"
 #include "tests/support/service_process.h"
 
 namespace quire::testing {

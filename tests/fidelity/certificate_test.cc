@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "kernels/base/log.h"
+#include "base/log.h"
 #include "tests/support/model_files.h"
 
 namespace quire {

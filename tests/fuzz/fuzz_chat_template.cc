@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "engine/tokenizer/jinja_template.h"
-#include "engine/tokenizer/template_prompt.h"
+#include "engine/chat/jinja_template.h"
+#include "engine/chat/template_prompt.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "server/auth.h"
+#include "server/access/auth.h"
 #include "server/config/config.h"
 
 using namespace quire;

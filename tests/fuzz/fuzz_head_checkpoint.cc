@@ -13,7 +13,7 @@
 
 #include "engine/model/config.h"
 #include "engine/model/model.h"
-#include "engine/retrieve/retrieval_head.h"
+#include "engine/retrieve/head/retrieval_head.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "engine/retrieve/retrieval_head.h"
+#include "engine/retrieve/head/retrieval_head.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace quire;

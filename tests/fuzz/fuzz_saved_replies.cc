@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "server/idempotency.h"
+#include "server/access/idempotency.h"
 
 using namespace quire;
 

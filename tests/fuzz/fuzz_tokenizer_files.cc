@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/tokenizer/chat_template.h"
+#include "engine/chat/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "engine/tokenizer/words.h"
+#include "ingest/words.h"
 
 namespace quire {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 #include "kernels/kv.h"
 #include "kernels/rope.h"
 

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "server/app/services.h"
+#include "server/service/services.h"
 #include "server/json/parse.h"
 #include "tests/support/loopback_client.h"
 #include "tests/support/stub_app.h"

@@ -1,4 +1,4 @@
-#include "server/app/citations.h"
+#include "server/service/citations.h"
 
 #include <gtest/gtest.h>
 

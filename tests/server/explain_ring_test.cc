@@ -1,4 +1,4 @@
-#include "server/app/explain_ring.h"
+#include "server/service/explain_ring.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What `auto` may do: each transition of the gate, and the checker that feeds it.
-#include "server/app/fidelity_gate.h"
+#include "server/service/fidelity_gate.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "server/app/shadow.h"
+#include "server/service/shadow.h"
 #include "tests/support/stub_services.h"
 
 namespace quire {

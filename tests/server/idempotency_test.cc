@@ -1,4 +1,4 @@
-#include "server/idempotency.h"
+#include "server/access/idempotency.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/log_sink.h"
+#include "server/support/log_sink.h"
 
 #include <gtest/gtest.h>
 

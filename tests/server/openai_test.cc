@@ -6,7 +6,7 @@
 #include <boost/json/serialize.hpp>
 
 #include "server/app/app.h"
-#include "server/app/services.h"
+#include "server/service/services.h"
 #include "server/json/parse.h"
 #include "tests/support/loopback_client.h"
 #include "tests/support/stub_app.h"

@@ -1,10 +1,10 @@
-#include "server/problem.h"
+#include "server/support/problem.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "server/http_status.h"
+#include "server/support/http_status.h"
 #include "server/json/parse.h"
 
 namespace quire {

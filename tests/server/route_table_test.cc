@@ -1,4 +1,4 @@
-#include "server/app/route_table.h"
+#include "server/service/route_table.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/app/timer_queue.h"
+#include "server/service/timer_queue.h"
 
 #include <gtest/gtest.h>
 

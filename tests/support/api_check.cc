@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <boost/json/array.hpp>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "server/json/parse.h"
 #include "server/openapi/openapi.h"
 #include "tests/support/json_schema.h"

@@ -8,18 +8,17 @@ complain() { echo "structure: $*"; bad=$((bad + 1)); }
 
 # Which folders each folder may include.
 declare -A allowed=(
-  [kernels/base]="kernels/base"
-  [kernels]="kernels"
-  [cachestore]="cachestore kernels/base"
-  [engine]="engine kernels cachestore"
-  [ingest]="ingest engine cachestore kernels"
-  [fidelity]="fidelity ingest engine cachestore kernels"
-  [server]="server fidelity ingest engine cachestore kernels"
+  [base]="base"
+  [kernels]="kernels base"
+  [cachestore]="cachestore base"
+  [engine]="engine kernels cachestore base"
+  [ingest]="ingest engine cachestore kernels base"
+  [fidelity]="fidelity ingest engine cachestore kernels base"
+  [server]="server fidelity ingest engine cachestore kernels base"
 )
 sources() { find "$1" -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' | sort; }
 for folder in "${!allowed[@]}"; do
   while read -r file; do
-    [ "$folder" = kernels ] && case "$file" in kernels/base/*) continue;; esac
     while read -r include; do
       case "$include" in hwy/*) continue;; esac  # Highway's own headers want quotes; the doors below watch them
       ok=0
@@ -29,13 +28,15 @@ for folder in "${!allowed[@]}"; do
   done < <(sources "$folder")
 done
 
+"$(dirname "$(realpath "${BASH_SOURCE[0]}")")/check_floors.sh" . || bad=$((bad + 1))
+
 # Third-party doors: <header pattern> <where it may appear>.
 while read -r pattern door; do
-  while read -r hit; do complain "$hit is outside its door ($door)"; done < <(grep -rlE "^#include [<\"]($pattern)" --include='*.h' --include='*.cc' --include='*.cu' --include='*.cuh' kernels cachestore engine ingest fidelity server 2>/dev/null | grep -vE "^($door)")
+  while read -r hit; do complain "$hit is outside its door ($door)"; done < <(grep -rlE "^#include [<\"]($pattern)" --include='*.h' --include='*.cc' --include='*.cu' --include='*.cuh' base kernels cachestore engine ingest fidelity server 2>/dev/null | grep -vE "^($door)")
 done <<'DOORS'
 rocksdb/ cachestore/rocksdb_
 sentencepiece engine/tokenizer/
-pcre2|utf8proc engine/tokenizer/
+pcre2|utf8proc (engine/(tokenizer|jinja)/|ingest/words)
 oneapi/dnnl|dnnl kernels/cpu/
 hwy/ kernels/cpu/
 cuda_|cublas kernels/cuda/
@@ -52,7 +53,7 @@ DOORS
 # Headers that other folders include show no foreign types.
 while read -r header; do
   complain "$header (a public header) includes a third-party library"
-done < <(grep -lE '^#include <(rocksdb|sentencepiece|pcre2|utf8proc|oneapi|dnnl|boost|faiss|hwy|openssl|xxhash)' kernels/*.h kernels/base/*.h cachestore/{store,segment,document,key,store_stats}.h engine/*.h engine/*/*.h ingest/*.h 2>/dev/null)
+done < <(grep -lE '^#include <(rocksdb|sentencepiece|pcre2|utf8proc|oneapi|dnnl|boost|faiss|hwy|openssl|xxhash)' base/*.h kernels/*.h cachestore/{store,segment,document,key,store_stats}.h engine/*.h engine/*/*.h ingest/*.h 2>/dev/null)
 
 # Every source is compiled into something.
 while read -r file; do
@@ -64,14 +65,14 @@ while read -r file; do
     dir="$(dirname "$dir")"
   done
   [ $found = 1 ] || complain "$file is in no CMakeLists.txt"
-done < <(find kernels cachestore engine ingest fidelity server tests bench -name '*.cc' -o -name '*.cu' | sort)
+done < <(find base kernels cachestore engine ingest fidelity server tests bench -name '*.cc' -o -name '*.cu' | sort)
 
 # Every error code a client can meet is met by a test.
 while read -r code; do
-  grep -rqF "\"$code\"" --include='*.cc' tests/server tests/e2e || complain "no test reaches the error code $code of server/problem.cc"
-done < <(sed -n 's/^ *{"\([a-z_]*\)", [45][0-9][0-9], .*/\1/p' server/problem.cc)
+  grep -rqF "\"$code\"" --include='*.cc' tests/server tests/e2e || complain "no test reaches the error code $code of server/support/problem.cc"
+done < <(sed -n 's/^ *{"\([a-z_]*\)", [45][0-9][0-9], .*/\1/p' server/support/problem.cc)
 
-for folder in kernels cachestore engine ingest fidelity server clients tests configs models bench; do
+for folder in base kernels cachestore engine ingest fidelity server clients tests configs models bench; do
   [ -f "$folder/README.md" ] || complain "$folder/README.md is missing"
 done
 [ $bad = 0 ] && echo "structure: fine"

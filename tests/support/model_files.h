@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "engine/model/config.h"
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 
 namespace quire::testing {
 

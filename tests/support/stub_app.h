@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "server/app/app.h"
-#include "server/app/services.h"
+#include "server/service/services.h"
 #include "tests/support/api_check.h"
 #include "tests/support/loopback_client.h"
 #include "tests/support/stub_services.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <memory>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/stream.h"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "kernels/cuda/runtime/properties.h"
 #include "kernels/cuda/stream.h"
 

@@ -4,7 +4,7 @@
 #include <bit>
 #include <string>
 
-#include "kernels/base/log.h"
+#include "base/log.h"
 
 namespace quire::cuda {
 

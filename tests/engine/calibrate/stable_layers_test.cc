@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "engine/pipeline/context_kv.h"
+#include "engine/prefill/context_kv.h"
 #include "tests/engine/pipeline/harness.h"
 
 namespace quire::testing {

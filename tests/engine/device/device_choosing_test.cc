@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engine/retrieve/choosing_memory.h"
-#include "engine/retrieve/retrieval_head.h"
+#include "engine/retrieve/head/retrieval_head.h"
 #include "engine/retrieve/retriever.h"
 #include "tests/engine/device/device_side.h"
 #include "tests/engine/retrieve/head_files.h"

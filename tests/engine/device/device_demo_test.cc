@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "engine/device/device_compute.h"
-#include "engine/pipeline/decode_batch.h"
+#include "engine/answer/decode_batch.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/engine/model/model_harness.h"

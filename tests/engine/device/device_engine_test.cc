@@ -4,7 +4,7 @@
 #include "engine/compress/compressor.h"
 #include "engine/device/device_compute.h"
 #include "engine/engine_parts.h"
-#include "engine/pipeline/strategy.h"
+#include "engine/plan/strategy.h"
 #include "tests/engine/pipeline/harness.h"
 #include "tests/engine/retrieve/head_files.h"
 #include "tests/support/simt/emulated_ops.h"

@@ -6,8 +6,8 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/model/hook_compute.h"
-#include "engine/pipeline/context_kv.h"
-#include "engine/pipeline/tail_record.h"
+#include "engine/prefill/context_kv.h"
+#include "engine/record/tail_record.h"
 #include "kernels/block_summary.h"
 #include "tests/engine/device/device_side.h"
 #include "tests/engine/model/model_harness.h"
@@ -55,7 +55,7 @@ struct Ingest {
   std::unique_ptr<Model> model;
   std::unique_ptr<PagePool> pool;
   SpeedMeter meter;
-  EngineCore core;
+  PassResources core;
 };
 
 void expect_near(std::span<const float> got, std::span<const float> expected, double bound, const char* what) {

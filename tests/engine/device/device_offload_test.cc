@@ -7,7 +7,7 @@
 
 #include "engine/cache/working_cache.h"
 #include "engine/model/hook_compute.h"
-#include "engine/pipeline/memory_speed.h"
+#include "engine/residency/memory_speed.h"
 #include "engine/retrieve/slot_copies.h"
 #include "tests/engine/device/device_side.h"
 #include "tests/engine/retrieve/head_files.h"

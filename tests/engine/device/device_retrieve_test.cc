@@ -5,8 +5,8 @@
 #include <cmath>
 #include <random>
 
-#include "engine/retrieve/device_pool.h"
-#include "engine/retrieve/paged.h"
+#include "engine/residency/device_pool.h"
+#include "engine/retrieve/pages/paged.h"
 #include "tests/engine/device/device_side.h"
 #include "tests/engine/retrieve/head_files.h"
 #include "tests/engine/retrieve/random_row.h"

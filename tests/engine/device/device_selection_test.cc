@@ -1,7 +1,7 @@
 /// SamKV's way to an answer on a device: blocks are chosen as on the CPU, and no layer waits for the host.
 #include <gtest/gtest.h>
 
-#include "engine/pipeline/resident_means.h"
+#include "engine/select/resident_means.h"
 #include "engine/select/samkv_scores.h"
 #include "tests/engine/device/device_side.h"
 #include "tests/engine/select/sketch_maker.h"

@@ -5,7 +5,7 @@
 
 #include "engine/device/device_compute.h"
 #include "engine/device/step_recording.h"
-#include "engine/pipeline/decode_batch.h"
+#include "engine/answer/decode_batch.h"
 #include "engine/retrieve/retriever.h"
 #include "tests/engine/model/model_harness.h"
 #include "tests/support/model_files.h"

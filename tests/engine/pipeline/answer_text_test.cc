@@ -1,4 +1,4 @@
-#include "engine/pipeline/answer_text.h"
+#include "engine/answer/answer_text.h"
 
 #include <gtest/gtest.h>
 

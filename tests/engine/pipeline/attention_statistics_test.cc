@@ -1,4 +1,4 @@
-#include "engine/pipeline/attention_statistics.h"
+#include "engine/prefill/attention_statistics.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <limits>
 #include <random>
 
-#include "engine/pipeline/context_kv.h"
+#include "engine/prefill/context_kv.h"
 #include "tests/engine/pipeline/harness.h"
 #include "tests/kernels/kernel_test_support.h"
 

@@ -1,4 +1,4 @@
-#include "engine/pipeline/cited_blocks.h"
+#include "engine/answer/cited_blocks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/pipeline/decode_batch.h"
+#include "engine/answer/decode_batch.h"
 
 #include <gtest/gtest.h>
 

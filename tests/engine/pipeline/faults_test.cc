@@ -1,7 +1,7 @@
 /// A cache fault never fails a query: it becomes a miss with a reason, and the answer stays the same.
 #include <gtest/gtest.h>
 
-#include "engine/pipeline/kv_layout.h"
+#include "engine/record/kv_layout.h"
 #include "tests/engine/pipeline/faulty_store.h"
 #include "tests/engine/pipeline/harness.h"
 

@@ -1,4 +1,4 @@
-#include "engine/pipeline/memory_plan.h"
+#include "engine/residency/memory_plan.h"
 
 #include <gtest/gtest.h>
 

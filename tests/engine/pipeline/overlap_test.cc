@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "engine/pipeline/kv_layout.h"
+#include "engine/record/kv_layout.h"
 #include "tests/engine/pipeline/faulty_store.h"
 #include "tests/engine/pipeline/harness.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
-#include "engine/pipeline/sketch.h"
+#include "engine/record/sketch.h"
 #include "engine/sample/json_schema_grammar.h"
 #include "tests/engine/pipeline/harness.h"
 #include "tests/engine/pipeline/reference.h"

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "engine/pipeline/plan_builder.h"
+#include "engine/plan/plan_builder.h"
 
 namespace quire {
 namespace {

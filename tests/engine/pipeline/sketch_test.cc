@@ -1,4 +1,4 @@
-#include "engine/pipeline/sketch.h"
+#include "engine/record/sketch.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <string>
 
 #include "engine/model/config.h"
-#include "engine/pipeline/kv_layout.h"
+#include "engine/record/kv_layout.h"
 
 namespace quire {
 namespace {

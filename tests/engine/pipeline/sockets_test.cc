@@ -9,10 +9,10 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/model/model.h"
-#include "engine/pipeline/strategy.h"
+#include "engine/plan/strategy.h"
 #include "engine/recompute/recomputer.h"
-#include "engine/retrieve/device_pool.h"
-#include "engine/retrieve/head_track.h"
+#include "engine/residency/device_pool.h"
+#include "engine/retrieve/head/head_track.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/select/selector.h"
 #include "kernels/attention.h"

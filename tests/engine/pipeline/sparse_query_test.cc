@@ -6,7 +6,7 @@
 #include <numeric>
 #include <thread>
 
-#include "engine/pipeline/kv_layout.h"
+#include "engine/record/kv_layout.h"
 #include "engine/select/selector.h"
 #include "tests/engine/pipeline/faulty_store.h"
 #include "tests/engine/pipeline/harness.h"

@@ -1,6 +1,6 @@
 // The two SamKV recomputers as plugs: invariants SAM-1 to SAM-5 where they concern recomputation, degenerate and hostile inputs.
-#include "engine/pipeline/kv_layout.h"
-#include "engine/pipeline/sketch.h"
+#include "engine/record/kv_layout.h"
+#include "engine/record/sketch.h"
 #include "tests/engine/recompute/recompute_harness.h"
 
 namespace quire::testing {

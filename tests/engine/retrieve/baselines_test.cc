@@ -1,7 +1,7 @@
 // ArkVale, RaaS and ShadowKV over the pages of FreeKV and Quest: what they choose, against plain loops.
 #include <tuple>
 
-#include "engine/retrieve/paged.h"
+#include "engine/retrieve/pages/paged.h"
 #include "kernels/page_bounds.h"
 #include "kernels/topk.h"
 #include "tests/engine/retrieve/row_harness.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/retrieve/device_pool.h"
-#include "engine/retrieve/paged.h"
+#include "engine/residency/device_pool.h"
+#include "engine/retrieve/pages/paged.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace quire {

@@ -1,5 +1,5 @@
 // CTkvr and its exact counterpart against plain loops (algorithms §11, CT-1..4, GL-1).
-#include "engine/retrieve/ctkvr.h"
+#include "engine/retrieve/rows/ctkvr.h"
 
 #include <atomic>
 #include <chrono>

@@ -1,5 +1,5 @@
 // What cache.decode `auto` becomes, and the reasons it gives.
-#include "engine/retrieve/decode_choice.h"
+#include "engine/plan/decode_choice.h"
 
 #include <gtest/gtest.h>
 

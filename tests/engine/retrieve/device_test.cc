@@ -7,9 +7,9 @@
 #include <numeric>
 #include <thread>
 
-#include "engine/retrieve/device_pool.h"
-#include "engine/retrieve/resident_pages.h"
-#include "engine/retrieve/transfer_lane.h"
+#include "engine/residency/device_pool.h"
+#include "engine/residency/resident_pages.h"
+#include "engine/residency/transfer_lane.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace quire {

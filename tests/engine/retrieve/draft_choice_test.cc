@@ -4,9 +4,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "engine/retrieve/device_pool.h"
-#include "engine/retrieve/draft_scorer.h"
-#include "engine/retrieve/head_track.h"
+#include "engine/residency/device_pool.h"
+#include "engine/retrieve/head/draft_scorer.h"
+#include "engine/retrieve/head/head_track.h"
 #include "engine/retrieve/retriever.h"
 #include "kernels/rope.h"
 #include "tests/engine/pipeline/harness.h"

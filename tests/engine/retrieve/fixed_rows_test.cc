@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/retrieve/retriever.h"
-#include "engine/retrieve/row_retriever.h"
+#include "engine/retrieve/rows/row_retriever.h"
 
 namespace quire {
 namespace {

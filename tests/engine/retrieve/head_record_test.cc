@@ -1,5 +1,5 @@
 // Records of head keys: what goes in comes out, and nothing is read past the end of anything.
-#include "engine/pipeline/head_record.h"
+#include "engine/record/head_record.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace quire {

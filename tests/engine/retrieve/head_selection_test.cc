@@ -6,9 +6,9 @@
 #include <random>
 #include <tuple>
 
-#include "engine/retrieve/head_selection.h"
-#include "engine/retrieve/token_slots.h"
-#include "kernels/base/dtype.h"
+#include "engine/retrieve/head/head_selection.h"
+#include "engine/residency/token_slots.h"
+#include "base/dtype.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace quire {

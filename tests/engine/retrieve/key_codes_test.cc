@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-#include "engine/retrieve/row_choice.h"
+#include "engine/retrieve/rows/row_choice.h"
 #include "kernels/row_products.h"
 #include "kernels/topk.h"
 #include "tests/kernels/kernel_test_support.h"

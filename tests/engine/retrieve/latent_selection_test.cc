@@ -1,5 +1,5 @@
 // Selection over a cache of latents that all heads share (algorithms §6.2, MLA; SC-1, SC-3).
-#include "engine/retrieve/head_selection.h"
+#include "engine/retrieve/head/head_selection.h"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 #include <set>
 #include <string_view>
 
-#include "engine/retrieve/ctkvr.h"
-#include "engine/retrieve/paged.h"
+#include "engine/retrieve/rows/ctkvr.h"
+#include "engine/retrieve/pages/paged.h"
 #include "tests/engine/retrieve/row_harness.h"
 
 namespace quire::testing {

@@ -1,5 +1,5 @@
 // Sampling by hash codes: what is in the sample, and that the sample stands for everything.
-#include "engine/retrieve/sim_hash.h"
+#include "engine/retrieve/rows/sim_hash.h"
 #include "tests/engine/retrieve/row_harness.h"
 
 namespace quire::testing {

@@ -1,5 +1,5 @@
 // Thresholds of the adaptive memory model, and the order in which layers leave (algorithms §6.5, §11 SC-4).
-#include "engine/retrieve/memory_manager.h"
+#include "engine/residency/memory_manager.h"
 
 #include <gtest/gtest.h>
 

@@ -9,8 +9,8 @@
 #include <random>
 #include <thread>
 
-#include "engine/retrieve/device_pool.h"
-#include "engine/retrieve/paged.h"
+#include "engine/residency/device_pool.h"
+#include "engine/retrieve/pages/paged.h"
 #include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/step_attention.h"
 #include "kernels/attention_rows.h"

@@ -1,11 +1,11 @@
 // Pages on the device: what is copied, from whichever layout the host has (algorithms §7.4; FK-3).
-#include "engine/retrieve/resident_pages.h"
+#include "engine/residency/resident_pages.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-#include "engine/retrieve/device_pool.h"
+#include "engine/residency/device_pool.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace quire {

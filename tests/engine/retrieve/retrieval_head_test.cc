@@ -5,10 +5,10 @@
 #include <cstring>
 #include <numeric>
 
-#include "engine/retrieve/head_keys.h"
-#include "engine/retrieve/head_selection.h"
-#include "engine/retrieve/head_track.h"
-#include "engine/retrieve/retrieval_head.h"
+#include "engine/retrieve/head/head_keys.h"
+#include "engine/retrieve/head/head_selection.h"
+#include "engine/retrieve/head/head_track.h"
+#include "engine/retrieve/head/retrieval_head.h"
 #include "tests/engine/pipeline/harness.h"
 #include "tests/engine/retrieve/head_files.h"
 #include "tests/engine/retrieve/random_row.h"

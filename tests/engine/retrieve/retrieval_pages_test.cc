@@ -1,4 +1,4 @@
-#include "engine/retrieve/retrieval_pages.h"
+#include "engine/residency/retrieval_pages.h"
 
 #include <gtest/gtest.h>
 

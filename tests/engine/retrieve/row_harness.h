@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/retrieve/device_pool.h"
+#include "engine/residency/device_pool.h"
 #include "engine/retrieve/prompt_queries.h"
 #include "engine/retrieve/step_attention.h"
-#include "engine/retrieve/transfer_lane.h"
+#include "engine/residency/transfer_lane.h"
 #include "kernels/attention_rows.h"
 #include "tests/engine/retrieve/random_row.h"
 

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/retrieve/device_pool.h"
-#include "engine/retrieve/specontext.h"
+#include "engine/residency/device_pool.h"
+#include "engine/retrieve/head/specontext.h"
 #include "tests/engine/pipeline/harness.h"
 #include "tests/engine/retrieve/head_files.h"
 #include "tests/kernels/kernel_test_support.h"

@@ -1,5 +1,5 @@
 // Stored queries of a context's last tokens: what comes back, how large they may be, and what damaged bytes give.
-#include "engine/pipeline/tail_record.h"
+#include "engine/record/tail_record.h"
 
 #include <gtest/gtest.h>
 

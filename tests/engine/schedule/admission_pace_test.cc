@@ -1,3 +1,4 @@
+#include "base/clock.h"
 #include "engine/schedule/admission_pace.h"
 
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/pipeline/sketch.h"
+#include "engine/record/sketch.h"
 #include "engine/select/selector.h"
 
 namespace quire::testing {

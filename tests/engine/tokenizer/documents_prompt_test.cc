@@ -1,5 +1,5 @@
 // Prompts over documents: parts that are prefilled apart and joined as ids.
-#include "engine/tokenizer/chat_template.h"
+#include "engine/chat/chat_template.h"
 #include "tests/engine/tokenizer/tokenizer_files.h"
 
 namespace quire {

@@ -1,6 +1,6 @@
 // Templates as transformers renders them (template_golden.json, written by
 // make_template_golden.py), and their bounds.
-#include "engine/tokenizer/jinja_template.h"
+#include "engine/chat/jinja_template.h"
 
 #include <boost/json.hpp>
 #include <map>

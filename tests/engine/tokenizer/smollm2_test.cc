@@ -7,7 +7,7 @@
 
 #include <boost/json.hpp>
 
-#include "engine/tokenizer/chat_template.h"
+#include "engine/chat/chat_template.h"
 #include "tests/engine/tokenizer/tokenizer_files.h"
 
 namespace quire {

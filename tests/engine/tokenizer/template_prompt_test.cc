@@ -2,8 +2,8 @@
 // mean harm.
 #include <algorithm>
 
-#include "engine/tokenizer/chat_template.h"
-#include "engine/tokenizer/jinja_template.h"
+#include "engine/chat/chat_template.h"
+#include "engine/chat/jinja_template.h"
 #include "tests/engine/tokenizer/tokenizer_files.h"
 
 namespace quire {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 
 namespace quire::simt {
 

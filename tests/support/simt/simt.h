@@ -12,7 +12,7 @@
 #include <string>
 #include <type_traits>
 
-#include "kernels/base/dtype.h"
+#include "base/dtype.h"
 #include "kernels/cuda/device.h"
 #include "tests/support/simt/memory.h"
 

@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels/base/status.h"
+#include "base/status.h"
 #include "kernels/cuda/backend/entry.h"
 #include "kernels/cuda/backend/ops.h"
 

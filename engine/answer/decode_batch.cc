@@ -1,0 +1,349 @@
+#include "engine/answer/decode_batch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iterator>
+#include <new>
+#include <numeric>
+
+#include "engine/model/hook_compute.h"
+#include "engine/retrieve/head/retrieval_head.h"
+#include "base/stopwatch.h"
+#include "kernels/parallel.h"
+
+namespace quire {
+namespace {
+
+/// One new row in every layer, or none.
+Status add_row(WorkingCache& cache, std::int32_t position) {
+  for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) {
+    auto added = cache.add_rows(layer, std::span(&position, 1));
+    if (added.ok()) continue;
+    for (std::int32_t l = 0; l < layer; ++l) cache.truncate(l, cache.num_rows(l) - 1);
+    return added.status();
+  }
+  return {};
+}
+
+void drop_row(WorkingCache& cache) {
+  for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) cache.truncate(layer, cache.num_rows(layer) - 1);
+}
+
+/// Threads of the team let no exception out: memory that is used up ends the request it was asked for, and no other.
+template <class Fn>
+Status caught(const Fn& fn) {
+  try {
+    return fn();
+  } catch (const std::bad_alloc&) {
+    return Status::exhausted("out of memory");
+  }
+}
+
+struct Took {
+  double ms = 0, wall_ms = 0;  ///< a call, and its part of the time that passed
+};
+
+/// fn(i) for every i in [0, n): as many as there are threads at once, each on one of them; what is left has all threads to itself, one after the other.
+std::vector<Took> beside_each_other(std::int64_t n, const std::function<void(std::int64_t)>& fn) {
+  std::vector<Took> took(static_cast<std::size_t>(n));
+  const std::int64_t together = num_threads() > 1 ? n - n % num_threads() : 0;
+  const auto timed = [&](std::int64_t i) {
+    const Stopwatch watch;
+    fn(i);
+    took[static_cast<std::size_t>(i)].ms = took[static_cast<std::size_t>(i)].wall_ms = watch.ms();
+  };
+  const Stopwatch all;
+  parallel_tasks(together, timed);
+  const double passed = all.ms(), sum = std::accumulate(took.begin(), took.end(), 0.0, [](double ms, const Took& t) { return ms + t.ms; });
+  for (std::int64_t i = 0; i < together; ++i) took[static_cast<std::size_t>(i)].wall_ms *= sum > 0 ? passed / sum : 1;
+  for (std::int64_t i = together; i < n; ++i) timed(i);
+  return took;
+}
+
+}  // namespace
+
+Status DecodeBatch::step(std::span<DecodeRow> rows) {
+  begin_rows(rows);
+  std::vector<DecodeRow*> active;
+  for (DecodeRow& row : rows) {
+    if (row.status.ok()) row.status = add_row(*row.cache, row.position);
+    if (row.status.ok()) active.push_back(&row);
+  }
+  if (active.empty()) return {};
+  Status status = run(active);
+  const Status settled = compute_.settle();
+  if (status.ok()) status = settled;
+  if (status.ok()) hand_out_hidden();
+  for (DecodeRow* row : active) {
+    if (!status.ok() || !row->status.ok()) drop_row(*row->cache);
+  }
+  return status;
+}
+
+/// A retrieval head's weights are read once for all rows that want them.
+void DecodeBatch::project_heads(std::span<DecodeRow> rows) {
+  const auto same = [](const Retriever::HeadRow& a, const Retriever::HeadRow& b) { return a.head == b.head && (a.feature == nullptr) == (b.feature == nullptr); };
+  std::vector<bool> done(rows.size());
+  for (std::size_t first = 0; first < rows.size(); ++first) {
+    const Retriever::HeadRow one = rows[first].retriever->head_row();
+    if (one.head == nullptr || done[first]) continue;
+    const Stopwatch watch;
+    const auto features = static_cast<std::size_t>(one.head->feature_dim()), queries = static_cast<std::size_t>(one.head->config().query_dim()), keys = static_cast<std::size_t>(one.head->config().key_dim());
+    std::vector<std::size_t> members;
+    std::vector<std::int32_t> ids;
+    head_features_.clear();
+    for (std::size_t i = first; i < rows.size(); ++i) {
+      const Retriever::HeadRow row = rows[i].retriever->head_row();
+      if (done[i] || !same(row, one)) continue;
+      done[i] = true;
+      members.push_back(i);
+      ids.push_back(rows[i].token_id);
+      if (row.feature != nullptr) head_features_.insert(head_features_.end(), row.feature, row.feature + features);
+    }
+    if (members.size() < 2) continue;
+    head_queries_.resize(members.size() * queries);
+    head_keys_.resize(members.size() * keys);
+    // Whose token it is that cannot be projected begin_step() says.
+    if (!one.head->project(ids, one.feature != nullptr ? head_features_.data() : nullptr, head_queries_.data(), head_keys_.data()).ok()) continue;
+    for (std::size_t i = 0; i < members.size(); ++i) rows[members[i]].retriever->take_head_row(head_queries_.data() + i * queries, head_keys_.data() + i * keys);
+    const double each_ms = watch.ms() / static_cast<double>(members.size());
+    for (const std::size_t i : members) rows[i].retriever->took_to_choose(each_ms);
+  }
+}
+
+void DecodeBatch::begin_rows(std::span<DecodeRow> rows) {
+  project_heads(rows);
+  const auto begin = [](DecodeRow& row) { row.status = caught([&row] { return row.retriever->begin_step(row.token_id, row.position); }); };
+  std::vector<DecodeRow*> beside;
+  for (DecodeRow& row : rows) {
+    if (row.retriever->begins_beside()) {
+      beside.push_back(&row);
+      continue;
+    }
+    const Stopwatch watch;
+    begin(row);
+    row.retriever->took_to_choose(watch.ms());
+  }
+  const auto took = beside_each_other(static_cast<std::int64_t>(beside.size()), [&](std::int64_t i) { begin(*beside[static_cast<std::size_t>(i)]); });
+  for (std::size_t i = 0; i < beside.size(); ++i) beside[i]->retriever->took_to_choose(took[i].wall_ms);
+}
+
+Status DecodeBatch::run(std::span<DecodeRow*> rows) {
+  const ModelConfig& config = model_.config();
+  const std::size_t n = rows.size();
+  const auto heads = static_cast<std::size_t>(config.num_heads) * static_cast<std::size_t>(config.head_dim);
+  ids_.clear();
+  positions_.clear();
+  for (const DecodeRow* row : rows) {
+    ids_.push_back(row->token_id);
+    positions_.push_back(row->position);
+  }
+  QUIRE_RETURN_IF_ERROR(x_.reserve(memory_, static_cast<std::int64_t>(n) * config.hidden_size));
+  QUIRE_RETURN_IF_ERROR(query_.reserve(memory_, static_cast<std::int64_t>(n * heads)));
+  QUIRE_RETURN_IF_ERROR(attention_.reserve(memory_, static_cast<std::int64_t>(n * heads)));
+  const auto vocab = static_cast<std::size_t>(config.vocab_size);
+  QUIRE_RETURN_IF_ERROR(logits_.reserve(memory_, static_cast<std::int64_t>(n * vocab)));
+  rules_.clear();
+  if (compute_.draws() && vocab < std::size_t{1} << 22 && std::ranges::any_of(rows, [](const DecodeRow* row) { return row->rule.has_value(); })) {
+    for (const DecodeRow* row : rows) rules_.push_back(row->rule.value_or(DrawRule{}));
+    QUIRE_RETURN_IF_ERROR(tokens_.reserve(memory_, static_cast<std::int64_t>(n)));
+  }
+  shown_.clear();
+  if (compute_.hooks() != nullptr) {
+    std::size_t most = 0;
+    for (const DecodeRow* row : rows) most += row->retriever->hidden_layers().size();
+    if (most > 0) QUIRE_RETURN_IF_ERROR(hidden_.reserve(memory_, static_cast<std::int64_t>(most) * config.hidden_size));
+  }
+  compute_.begin_step(static_cast<std::int64_t>(n));
+  Status run = run_layers(rows);
+  if (run.ok() && !rules_.empty()) run = compute_.draw(logits_.data(), static_cast<std::int64_t>(vocab), rules_, tokens_.data());
+  const Status ended = compute_.end_step();
+  QUIRE_RETURN_IF_ERROR(run);
+  QUIRE_RETURN_IF_ERROR(ended);
+  return read_results(rows);
+}
+
+/// Tokens where they were drawn, logits of the other rows.
+Status DecodeBatch::read_results(std::span<DecodeRow*> rows) {
+  const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
+  const std::size_t n = rows.size();
+  if (!rules_.empty()) {
+    ids_.resize(n);
+    QUIRE_RETURN_IF_ERROR(compute_.read_bytes(tokens_.data(), static_cast<std::int64_t>(n * sizeof(std::int32_t)), ids_.data()));
+  }
+  const auto drawn = [&](std::size_t i) { return !rules_.empty() && rows[i]->rule.has_value(); };
+  for (std::size_t i = 0; i < n; ++i) rows[i]->drawn = drawn(i) ? ids_[i] : -1;
+  const float* logits = logits_.data();
+  if (memory_ != nullptr) {
+    read_.resize(n * vocab);
+    for (std::size_t i = 0, end = 0; i < n; i = end + 1) {  // a stretch of rows that are wanted
+      for (end = i; end < n && !drawn(end);) ++end;
+      if (end > i) QUIRE_RETURN_IF_ERROR(compute_.read(logits_.data() + i * vocab, static_cast<std::int64_t>((end - i) * vocab), read_.data() + i * vocab));
+    }
+    logits = read_.data();
+  }
+  for (std::size_t i = 0; i < n; ++i) rows[i]->logits = drawn(i) ? std::span<const float>() : std::span<const float>(logits + i * vocab, vocab);
+  return {};
+}
+
+Status DecodeBatch::run_layers(std::span<DecodeRow*> rows) {
+  QUIRE_RETURN_IF_ERROR(model_.embed(ids_, x_.data()));
+  for (std::int32_t layer = 0; layer < model_.config().num_layers; ++layer) QUIRE_RETURN_IF_ERROR(run_layer(layer, rows));
+  return model_.logits(x_.data(), static_cast<std::int64_t>(rows.size()), logits_.data());
+}
+
+Status DecodeBatch::run_layer(std::int32_t layer, std::span<DecodeRow*> rows) {
+  const ModelConfig& config = model_.config();
+  const auto n = static_cast<std::int64_t>(rows.size());
+  const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
+  QUIRE_RETURN_IF_ERROR(show_hidden(layer, rows));
+  QUIRE_ASSIGN_OR_RETURN(const QkvRows qkv, model_.project_qkv(layer, x_.data(), n));
+  QUIRE_RETURN_IF_ERROR(compute_.rotate(model_.rope(), {.x = qkv.q, .out = query_.data(), .positions = positions_.data(), .rows = n, .num_heads = config.num_heads,
+                                                       .ldx = qkv.ld, .ldo = heads}));
+  QUIRE_RETURN_IF_ERROR(write_rows(layer, rows, qkv));
+  QUIRE_RETURN_IF_ERROR(attend(layer, rows));
+  return model_.finish_layer(layer, x_.data(), attention_.data(), n);
+}
+
+/// On a device states are set aside there until the step is over: nobody needs them before.
+Status DecodeBatch::show_hidden(std::int32_t layer, std::span<DecodeRow*> rows) {
+  const std::int64_t size = model_.config().hidden_size;
+  bool settled = false;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    Retriever& retriever = *rows[i]->retriever;
+    if (std::ranges::find(retriever.hidden_layers(), layer) == retriever.hidden_layers().end()) continue;
+    const float* const x = x_.data() + static_cast<std::int64_t>(i) * size;
+    if (HookCompute* const hooks = compute_.hooks(); hooks != nullptr) {
+      QUIRE_RETURN_IF_ERROR(hooks->copy_rows(x, 1, size, size, hidden_.data() + static_cast<std::int64_t>(shown_.size()) * size));
+      shown_.push_back({&retriever, layer});
+      continue;
+    }
+    if (!settled) QUIRE_RETURN_IF_ERROR(compute_.settle());
+    settled = true;
+    retriever.take_hidden(layer, x);
+  }
+  return {};
+}
+
+void DecodeBatch::hand_out_hidden() {
+  for (std::size_t i = 0; i < shown_.size(); ++i) shown_[i].retriever->take_hidden(shown_[i].layer, hidden_.data() + static_cast<std::int64_t>(i) * model_.config().hidden_size);
+}
+
+/// The step's rows go to the last pages of their caches, which together look like one.
+/// One call for each layout of pages in use: layers that have left a device lie as their request's retriever wants them.
+Status DecodeBatch::write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv) {
+  for (const PageLayout layout : {PageLayout::kHeadPages, PageLayout::kTokenGranules, PageLayout::kSplit}) {
+    from_.clear();
+    dst_rows_.clear();
+    write_positions_.clear();
+    pages_.clear();
+    MutableKvView all{};
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const DecodeRow& row = *rows[i];
+      if (!row.status.ok() || row.cache->layout(layer) != layout) continue;
+      const auto last = static_cast<std::int32_t>(row.cache->num_rows(layer) - 1);
+      QUIRE_ASSIGN_OR_RETURN(all, row.cache->writable(layer, std::span(&last, 1)));
+      from_.push_back(static_cast<std::int32_t>(i));
+      dst_rows_.push_back(static_cast<std::int32_t>(pages_.size()) * kPageTokens + last % kPageTokens);
+      write_positions_.push_back(row.position);
+      pages_.push_back(all.pages[last / kPageTokens]);
+    }
+    if (from_.empty()) continue;
+    all.pages = pages_.data();
+    all.num_rows = static_cast<std::int64_t>(pages_.size()) * kPageTokens;
+    // Rounded before RoPE, exactly as stored KV is.
+    QUIRE_RETURN_IF_ERROR(compute_.write_rows(model_.rope(), {.k = qkv.k, .v = qkv.v, .ld = qkv.ld, .from = from_, .positions = write_positions_, .dst_rows = dst_rows_,
+                                                              .raw_dtype = model_.options().kv_dtype, .dst = all}));
+  }
+  return {};
+}
+
+AttentionArgs DecodeBatch::attention_args(std::int64_t first, std::int64_t rows) {
+  const ModelConfig& config = model_.config();
+  const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
+  AttentionArgs args{};
+  args.q = query_.data() + first * heads;
+  args.rows = rows;
+  args.ldq = args.ldo = heads;
+  args.num_heads = config.num_heads;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  args.out = attention_.data() + first * heads;
+  return args;
+}
+
+Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
+  const auto n = static_cast<std::int64_t>(rows.size());
+  const auto to_all = [](const DecodeRow* row) { return row->status.ok() && row->retriever->brings_all(); };
+  std::vector<std::int64_t> beside;  // where the host computes: one retriever has nothing to do with another
+  for (std::int64_t i = 0; i < n;) {
+    std::int64_t end = i;  // a stretch of rows that attend in one call
+    while (end < n && to_all(rows[static_cast<std::size_t>(end)])) ++end;
+    if (end > i) {
+      QUIRE_RETURN_IF_ERROR(attend_to_all(layer, rows.subspan(static_cast<std::size_t>(i), static_cast<std::size_t>(end - i)), i));
+      i = end;
+      continue;
+    }
+    if (memory_ == nullptr) beside.push_back(i);
+    else QUIRE_RETURN_IF_ERROR(attend_to_some(layer, *rows[static_cast<std::size_t>(i)], i, nullptr));
+    ++i;
+  }
+  std::vector<double> choose_ms(beside.size());
+  std::vector<Status> status(beside.size());
+  const auto took = beside_each_other(std::ssize(beside), [&](std::int64_t k) {
+    const auto at = static_cast<std::size_t>(k);
+    status[at] = attend_to_some(layer, *rows[static_cast<std::size_t>(beside[at])], beside[at], &choose_ms[at]);
+  });
+  for (std::size_t k = 0; k < beside.size(); ++k) {
+    QUIRE_RETURN_IF_ERROR(status[k]);
+    if (took[k].ms > 0) rows[static_cast<std::size_t>(beside[k])]->retriever->took_to_choose(choose_ms[k] * took[k].wall_ms / took[k].ms);
+  }
+  return {};
+}
+
+/// By its retriever. `row` is the step's row `index`. Errors: those of the Compute; the retriever's are the row's own.
+Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int64_t index, double* choose_ms) {
+  const ModelConfig& config = model_.config();
+  const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
+  RetrieveStep step;
+  step.layer = layer;
+  step.position = row.position;
+  step.cache = row.cache;
+  step.num_heads = config.num_heads;
+  step.head_dim = config.head_dim;
+  step.compute = memory_ != nullptr ? &compute_ : nullptr;
+  step.choose_ms = choose_ms;
+  if (!row.status.ok() || row.retriever->looks_at(step)) QUIRE_RETURN_IF_ERROR(compute_.settle());
+  step.query = query_.data() + index * heads;
+  step.out = attention_.data() + index * heads;
+  if (row.status.ok()) row.status = caught([&row, &step] { return row.retriever->attend(step); });
+  if (row.status.ok()) return {};
+  QUIRE_RETURN_IF_ERROR(compute_.settle());
+  std::fill_n(step.out, heads, 0.0f);
+  return {};
+}
+
+/// `rows` begin at row `first` of the step.
+Status DecodeBatch::attend_to_all(std::int32_t layer, std::span<DecodeRow*> rows, std::int64_t first) {
+  const auto kv_heads = static_cast<std::size_t>(model_.config().num_kv_heads);
+  sequences_.assign(rows.size(), {});
+  head_rows_.resize(rows.size() * kv_heads);
+  lists_.resize(rows.size() * kv_heads);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const WorkingCache& cache = *rows[i]->cache;
+    sequences_[i].kv = cache.view(layer);
+    sequences_[i].position = rows[i]->position;
+    if (!cache.ragged(layer)) continue;
+    for (std::size_t m = 0; m < kv_heads; ++m) {
+      auto& list = head_rows_[i * kv_heads + m];
+      cache.head_rows(layer, static_cast<std::int32_t>(m), list);
+      lists_[i * kv_heads + m] = {list.data(), static_cast<std::int64_t>(list.size())};
+    }
+    sequences_[i].lists = lists_.data() + i * kv_heads;
+  }
+  AttentionArgs args = attention_args(first, static_cast<std::int64_t>(rows.size()));
+  args.kv = sequences_.front().kv;
+  return compute_.attend_each(args, sequences_);
+}
+
+}  // namespace quire

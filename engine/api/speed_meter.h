@@ -1,0 +1,30 @@
+/// How fast this machine has been so far.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "cachestore/segment.h"
+
+namespace quire {
+
+/// Measured so far; 0: not yet.
+struct Speeds {
+  double dram_bytes_per_ms = 0, disk_bytes_per_ms = 0, prefill_tokens_per_ms = 0;
+};
+
+/// Moving averages of what was measured. Threads: any.
+class SpeedMeter {
+ public:
+  void add_prefill(std::int64_t tokens, double ms);
+  void add_decode(std::int64_t tokens, double ms);
+  void add_load(Tier tier, std::int64_t bytes, double ms);
+  Speeds speeds() const;
+  double decode_tokens_per_ms() const { return decode_.load(std::memory_order_relaxed); }
+
+ private:
+  static void blend(std::atomic<double>& average, double sample, double weight);
+  std::atomic<double> prefill_{0}, decode_{0}, dram_{0}, disk_{0};
+};
+
+}  // namespace quire

@@ -1,0 +1,280 @@
+#include "engine/plan/plan_builder.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "engine/plan/plan_choices.h"
+#include "engine/plan/plug_inputs.h"
+#include "engine/plan/request_checks.h"
+
+namespace quire {
+namespace {
+
+std::int64_t count(const std::vector<std::int32_t>& ids) { return static_cast<std::int64_t>(ids.size()); }
+
+MissReason reason_of_miss(const EngineFacts& facts, const QueryRequest& request, const QueryContext& context, const ContextKey& expected) {
+  if (!context.key) return MissReason::kNotCached;
+  if (context.key->is_zero()) return MissReason::kNotCached;
+  if (*context.key == expected) return MissReason::kEvicted;
+  const bool salted = request.salt_digest != SaltDigest{};
+  if (salted && *context.key == context_key(facts, context.token_ids, request.tenant, SaltDigest{})) return MissReason::kSaltMismatch;
+  return MissReason::kModelChanged;
+}
+
+void describe_contexts(const EngineFacts& facts, const QueryRequest& request, const LookupContext& lookup, QueryPlan& qp) {
+  const std::vector<std::size_t> first = first_equal_contexts(request);
+  for (std::size_t i = 0; i < request.contexts.size(); ++i) {
+    const QueryContext& context = request.contexts[i];
+    PlannedContext planned;
+    ContextWork work;
+    planned.index = static_cast<std::int32_t>(i);
+    planned.document_id = context.document_id;
+    planned.chunk = context.chunk;
+    planned.num_tokens = count(context.token_ids);
+    planned.duplicate = planned.num_tokens > 0 && first[i] != i;
+    if (planned.num_tokens > 0) {
+      work.layout = kv_layout(facts, planned.num_tokens);
+      planned.block_tokens = work.layout.block_tokens();
+      work.key = context_key(facts, context.token_ids, request.tenant, request.salt_digest);
+      work.writable = request.cache.write && context.key && *context.key == work.key;
+      ContextLookup found = lookup(work.key, work.layout);
+      planned.cached = found.segment.valid();
+      if (!planned.cached) planned.miss = reason_of_miss(facts, request, context, work.key);
+      if (planned.cached && !work.layout.fits(found.segment->layout)) {
+        // Same key, other shape: cannot happen by design, so the record lies.
+        planned.cached = false;
+        planned.miss = MissReason::kCorrupt;
+      }
+      if (planned.cached) work.segment = std::move(found.segment);
+      const auto ids = block_ids(facts, context.token_ids, request.tenant, request.salt_digest);
+      for (std::int32_t b = 0; b < work.layout.num_blocks(); ++b) {
+        PlannedBlock block;
+        block.first_token = static_cast<std::int32_t>(work.layout.first_token(b));
+        block.num_tokens = work.layout.tokens_in(b);
+        block.id = ids[static_cast<std::size_t>(b)];
+        const auto at = static_cast<std::size_t>(b);
+        block.tier = planned.cached && at < found.block_tiers.size() ? found.block_tiers[at] : Tier::kNone;
+        planned.blocks.push_back(block);
+      }
+    }
+    qp.plan.contexts.push_back(std::move(planned));
+    qp.work.push_back(std::move(work));
+  }
+}
+
+/// Offsets in the concatenation; empty contexts and dropped duplicates take no room.
+std::int64_t assign_offsets(QueryPlan& qp) {
+  std::int64_t at = qp.plan.prefix_tokens;
+  for (PlannedContext& c : qp.plan.contexts) {
+    c.offset = at;
+    if (!c.duplicate) at += c.num_tokens;
+  }
+  return at;
+}
+
+Status choose_sources(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
+  QUIRE_ASSIGN_OR_RETURN(const auto recomputer, make_recomputer(qp.plan.recomputer));
+  const PlugInputs inputs(facts, request, qp);
+  const RecomputeInput input = inputs.recompute();
+  for (std::size_t i = 0; i < qp.work.size(); ++i) {
+    PlannedContext& c = qp.plan.contexts[i];
+    qp.work[i].exact = inputs.contexts()[i].exact;
+    if (c.num_tokens == 0 || c.duplicate) continue;
+    if (recomputer->computes_in_place(input, static_cast<std::int32_t>(i))) {
+      qp.work[i].source = ContextSource::kInPlace;
+      if (c.cached) c.miss = MissReason::kPolicyOff;
+    } else {
+      qp.work[i].source = c.cached ? ContextSource::kStored : ContextSource::kAlone;
+    }
+  }
+  return {};
+}
+
+Selection nothing_selected(const EngineFacts& facts, std::size_t num_contexts) {
+  return Selection::shared(facts.shape.num_layers, Selection::ContextBlocks(num_contexts));
+}
+
+/// The selection, where it needs neither the question nor sketches; else what the question is to be run over.
+Status select_blocks(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
+  QUIRE_ASSIGN_OR_RETURN(const auto selector, make_selector(qp.strategy.selector));
+  const PlugInputs inputs(facts, request, qp);
+  const SelectionInput input = inputs.selection();
+  const bool any = std::any_of(input.contexts.begin(), input.contexts.end(), [](const SelectableContext& c) { return c.num_blocks > 0; });
+  std::optional<Selection> pass;
+  if (any && !request.suffix_ids.empty()) pass = selector->query_pass_blocks(input);
+  qp.needs_query_pass = pass.has_value();
+  qp.needs_sketches = any && selector->needs_sketches(input);
+  qp.plan.selection_pending = qp.needs_query_pass || qp.needs_sketches;
+  if (qp.plan.selection_pending) {
+    qp.selection = pass ? std::move(*pass) : nothing_selected(facts, qp.work.size());
+  } else {
+    QUIRE_ASSIGN_OR_RETURN(qp.selection, selector->select(input));
+  }
+  return {};
+}
+
+/// Tokens that will be recomputed, as far as the recomputer knows.
+Status plan_recompute(const EngineFacts& facts, const QueryRequest& request, const SketchLookup& sketch, QueryPlan& qp) {
+  QUIRE_ASSIGN_OR_RETURN(const auto recomputer, make_recomputer(qp.plan.recomputer));
+  const PlugInputs inputs(facts, request, qp);
+  RecomputeInput input = inputs.recompute();
+  input.selection = &qp.selection;
+  input.sketch = sketch;
+  const auto again = recomputer->planned_tokens(input);
+  for (std::size_t i = 0; i < qp.plan.contexts.size(); ++i) {
+    for (PlannedBlock& b : qp.plan.contexts[i].blocks) b.recomputed_tokens = 0;
+    if (i >= again.size()) continue;
+    for (const std::int32_t token : again[i]) ++qp.plan.contexts[i].blocks[static_cast<std::size_t>(token / qp.plan.contexts[i].block_tokens)].recomputed_tokens;
+  }
+  return {};
+}
+
+void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
+  Plan& plan = qp.plan;
+  std::int64_t rank = plan.prefix_tokens;
+  for (std::size_t i = 0; i < qp.work.size(); ++i) {
+    PlannedContext& c = plan.contexts[i];
+    ContextWork& w = qp.work[i];
+    w.block_position.assign(c.blocks.size(), -1);
+    if (w.source == ContextSource::kNothing) continue;
+    for (std::size_t b = 0; b < c.blocks.size(); ++b) {
+      PlannedBlock& block = c.blocks[b];
+      block.kept_layers = w.source == ContextSource::kInPlace ? facts.shape.num_layers
+                                                              : qp.selection.kept_layers(static_cast<std::int32_t>(i), static_cast<std::int32_t>(b));
+      if (i < qp.selection.scores.size() && b < qp.selection.scores[i].size()) block.score = qp.selection.scores[i][b];
+      if (block.kept_layers == 0) continue;
+      const std::int64_t local = block.first_token;
+      switch (plan.positions) {
+        case PositionMode::kGlobal: w.block_position[b] = static_cast<std::int32_t>(c.offset + local); break;
+        case PositionMode::kCompact: w.block_position[b] = static_cast<std::int32_t>(rank); break;
+        // The position it had at ingest, where the prefix stood before it.
+        case PositionMode::kLocalNaive: w.block_position[b] = static_cast<std::int32_t>(count(facts.ingest_prefix) + local); break;
+      }
+      rank += block.num_tokens;
+    }
+  }
+  qp.suffix_position = static_cast<std::int32_t>(plan.positions == PositionMode::kCompact ? rank : qp.end_of_documents);
+}
+
+Status check_window(const EngineFacts& facts, const QueryPlan& qp) {
+  const std::int64_t actual = qp.suffix_position + qp.plan.suffix_tokens + 1;
+  if (actual <= facts.window) return {};
+  return window_exceeded_status({facts.window, actual}, qp.plan.document_tokens > 0 ? "document_ids" : "query");
+}
+
+/// Takes out what a selection has over the window when its tokens are numbered without gaps: the blocks with the lowest scores first, of those that
+/// were chosen besides `fixed`. A position belongs to a block that any layer keeps.
+void fit_window(const EngineFacts& facts, const Selection& fixed, Selection& selection, Plan& plan) {
+  struct Chosen {
+    float score;
+    std::int32_t context, block;
+    std::int64_t tokens;
+  };
+  std::vector<Chosen> chosen;
+  std::int64_t over = plan.prefix_tokens + plan.suffix_tokens + 1 - facts.window;
+  for (std::size_t i = 0; i < plan.contexts.size(); ++i) {
+    const auto context = static_cast<std::int32_t>(i);
+    const auto stay = fixed.kept_in_any_layer(context);
+    for (const std::int32_t block : selection.kept_in_any_layer(context)) {
+      const std::int64_t tokens = plan.contexts[i].blocks[static_cast<std::size_t>(block)].num_tokens;
+      over += tokens;
+      if (std::binary_search(stay.begin(), stay.end(), block)) continue;
+      const bool scored = i < selection.scores.size() && static_cast<std::size_t>(block) < selection.scores[i].size();
+      const float score = scored ? selection.scores[i][static_cast<std::size_t>(block)] : 0;
+      chosen.push_back({score == score ? score : -std::numeric_limits<float>::infinity(), context, block, tokens});
+    }
+  }
+  if (over <= 0) return;
+  std::stable_sort(chosen.begin(), chosen.end(), [](const Chosen& a, const Chosen& b) { return a.score < b.score; });
+  std::vector<std::pair<std::int32_t, std::int32_t>> dropped;
+  for (auto c = chosen.begin(); c != chosen.end() && over > 0; ++c) {
+    dropped.emplace_back(c->context, c->block);
+    over -= c->tokens;
+  }
+  selection.drop(dropped);
+  plan.add_fallback(std::to_string(dropped.size()) + " blocks less than chosen, so that the rest fits the window");
+}
+
+}  // namespace
+
+std::vector<std::size_t> first_equal_contexts(const QueryRequest& request) {
+  std::vector<std::size_t> first(request.contexts.size());
+  std::map<std::span<const std::int32_t>, std::size_t, bool (*)(std::span<const std::int32_t>, std::span<const std::int32_t>)> seen(
+      [](std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
+        return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
+      });
+  for (std::size_t i = 0; i < first.size(); ++i) first[i] = request.cache.dedupe ? seen.try_emplace(request.contexts[i].token_ids, i).first->second : i;
+  return first;
+}
+
+Status complete_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, Selection selection, const SketchLookup& sketch,
+                     QueryPlan& qp) {
+  if (qp.plan.positions == PositionMode::kCompact) fit_window(facts, qp.selection, selection, qp.plan);
+  qp.selection = std::move(selection);
+  qp.plan.selection_pending = false;
+  assign_positions(facts, qp);
+  for (std::size_t i = 0; i < qp.plan.contexts.size() && i < qp.selection.contexts.size(); ++i) {
+    qp.plan.contexts[i].keep_share = qp.selection.contexts[i].keep_share;
+    qp.plan.contexts[i].bias_weight = qp.selection.contexts[i].bias_weight;
+  }
+  if (!qp.selection.note.empty()) qp.plan.add_fallback(qp.selection.note);
+  QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
+  QUIRE_RETURN_IF_ERROR(plan_recompute(facts, request, sketch, qp));
+  finish_plan(facts, speeds, qp);
+  return {};
+}
+
+CausalFront causal_front(const QueryRequest& request, const QueryPlan& qp) {
+  CausalFront front;
+  front.token_ids = request.prefix_ids;
+  for (std::size_t i = 0; i < qp.work.size(); ++i) {
+    if (qp.work[i].source == ContextSource::kNothing) continue;
+    if (qp.work[i].source != ContextSource::kInPlace || qp.plan.contexts[i].offset != count(front.token_ids)) return front;
+    front.token_ids.insert(front.token_ids.end(), request.contexts[i].token_ids.begin(), request.contexts[i].token_ids.end());
+  }
+  if (qp.suffix_position != count(front.token_ids)) return front;
+  front.token_ids.insert(front.token_ids.end(), request.suffix_ids.begin(), request.suffix_ids.end());
+  front.whole = true;
+  return front;
+}
+
+void turn_into_miss(QueryPlan& qp, std::int32_t context, MissReason reason) {
+  PlannedContext& c = qp.plan.contexts[static_cast<std::size_t>(context)];
+  ContextWork& w = qp.work[static_cast<std::size_t>(context)];
+  c.cached = false;
+  c.miss = reason;
+  for (PlannedBlock& b : c.blocks) b.tier = Tier::kNone;
+  w.segment = SegmentHandle();
+  w.source = ContextSource::kAlone;
+}
+
+Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& request, const LookupContext& lookup, const Speeds& speeds) {
+  QUIRE_RETURN_IF_ERROR(validate_query(facts, request));
+  QueryPlan qp;
+  Plan& plan = qp.plan;
+  plan.query_id = request.id;
+  plan.num_layers = facts.shape.num_layers;
+  plan.prefix_tokens = count(request.prefix_ids);
+  plan.suffix_tokens = count(request.suffix_ids);
+  for (const QueryContext& c : request.contexts) plan.document_tokens += count(c.token_ids);
+  plan.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;
+  describe_contexts(facts, request, lookup, qp);
+  qp.end_of_documents = assign_offsets(qp);
+  QUIRE_RETURN_IF_ERROR(pick_strategy(facts, request, speeds, qp));
+  QUIRE_RETURN_IF_ERROR(choose_sources(facts, request, qp));
+  QUIRE_RETURN_IF_ERROR(select_blocks(facts, request, qp));
+  const bool too_long = qp.end_of_documents + plan.suffix_tokens + 1 > facts.window;
+  plan.positions = request.cache.positions.value_or(PositionMode::kGlobal);
+  if (plan.positions == PositionMode::kGlobal && too_long && qp.strategy.sparse) {
+    plan.positions = PositionMode::kCompact;
+    plan.add_fallback("the documents exceed the model's window: kept tokens are numbered without gaps");
+  }
+  assign_positions(facts, qp);
+  QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
+  if (!plan.selection_pending) QUIRE_RETURN_IF_ERROR(plan_recompute(facts, request, {}, qp));
+  finish_plan(facts, speeds, qp);
+  return qp;
+}
+
+}  // namespace quire

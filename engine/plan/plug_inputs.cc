@@ -1,0 +1,56 @@
+#include "engine/plan/plug_inputs.h"
+
+namespace quire {
+
+PlugInputs::PlugInputs(const EngineFacts& facts, const QueryRequest& request, const QueryPlan& qp) : facts_(facts), request_(request) {
+  bool first = request.prefix_ids == facts.ingest_prefix;
+  for (std::size_t i = 0; i < qp.plan.contexts.size(); ++i) {
+    const PlannedContext& c = qp.plan.contexts[i];
+    const ContextWork& work = qp.work[i];
+    const bool has_tokens = c.num_tokens > 0 && !c.duplicate;
+    RecomputableContext r;
+    r.offset = c.offset;
+    r.block_tokens = c.block_tokens;
+    if (has_tokens) {
+      r.token_ids = request.contexts[i].token_ids;
+      r.num_blocks = static_cast<std::int32_t>(c.blocks.size());
+      r.block_position = work.block_position;
+      r.exact = first;
+      first = false;
+    }
+    recomputable_.push_back(r);
+    SelectableContext s;
+    if (has_tokens && work.source != ContextSource::kNothing) {
+      s = {c.num_tokens, c.offset, c.block_tokens, static_cast<std::int32_t>(c.blocks.size()), r.exact, r.token_ids};
+    }
+    selectable_.push_back(s);
+  }
+}
+
+SelectionInput PlugInputs::selection() const {
+  SelectionInput input;
+  input.contexts = selectable_;
+  input.question = request_.suffix_ids;
+  input.num_layers = facts_.shape.num_layers;
+  input.num_heads = facts_.num_heads;
+  input.num_kv_heads = facts_.shape.num_kv_heads;
+  input.head_dim = facts_.shape.head_dim;
+  input.keep_ratio = request_.cache.keep_ratio;
+  input.options = request_.cache.options;
+  input.stable_layers = facts_.stable_layers;
+  return input;
+}
+
+RecomputeInput PlugInputs::recompute() const {
+  RecomputeInput input;
+  input.contexts = recomputable_;
+  input.num_layers = facts_.shape.num_layers;
+  input.num_heads = facts_.num_heads;
+  input.num_kv_heads = facts_.shape.num_kv_heads;
+  input.head_dim = facts_.shape.head_dim;
+  input.recompute_ratio = request_.cache.recompute_ratio;
+  input.options = request_.cache.options;
+  return input;
+}
+
+}  // namespace quire

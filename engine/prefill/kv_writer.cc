@@ -1,0 +1,97 @@
+#include "engine/prefill/kv_writer.h"
+
+#include "base/clock.h"
+#include "engine/prefill/context_kv.h"
+#include "engine/record/head_record.h"
+#include "engine/record/tail_record.h"
+#include "kernels/parallel.h"
+
+namespace quire {
+
+KvWriter::KvWriter(Store& store, const RopeTable& rope, std::int32_t num_heads, std::string fingerprint)
+    : store_(store), rope_(rope), num_heads_(num_heads), fingerprint_(std::move(fingerprint)), thread_([this] { run(); }) {}
+
+KvWriter::~KvWriter() { stop(); }
+
+void KvWriter::submit(Job job) {
+  {
+    std::lock_guard lock(mu_);
+    jobs_.push_back(std::move(job));
+  }
+  cv_.notify_one();
+}
+
+std::size_t KvWriter::pending() const {
+  std::lock_guard lock(mu_);
+  return jobs_.size() + running_;
+}
+
+void KvWriter::stop() {
+  {
+    std::lock_guard lock(mu_);
+    stopping_ = true;
+  }
+  cv_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void KvWriter::run() {
+  // The kernels' team belongs to the engine thread.
+  set_num_threads(1);
+  std::unique_lock lock(mu_);
+  for (;;) {
+    cv_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    running_ = 1;
+    lock.unlock();
+    Result<WrittenContext> written = write(job);
+    lock.lock();
+    running_ = 0;
+    lock.unlock();
+    // Not counted as pending any more: whoever is told so may submit again.
+    job.done(std::move(written));
+    lock.lock();
+  }
+}
+
+Result<WrittenContext> KvWriter::write(const Job& job) {
+  const auto started = Clock::now();
+  const KvLayout& layout = job.kv->layout;
+  WrittenContext out;
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<std::byte> sketch, context_sketch(*job.kv, num_heads_, rope_));
+  const std::vector<std::byte> nothing(1);
+  std::vector<std::span<const std::byte>> records = {sketch};  // by their index in the segment
+  const auto put_at = [&](std::uint32_t index, const std::vector<std::byte>& record) {
+    if (record.empty()) return;
+    records.resize(index + 1, nothing);
+    records[index] = record;
+  };
+  put_at(kHeadRecordIndex, job.kv->head_record);
+  put_at(kTailRecordIndex, job.kv->tail_record);
+  for (const auto& record : records) out.sketch_bytes += static_cast<std::int64_t>(record.size());
+  const auto bytes = static_cast<std::uint64_t>(layout.total_bytes() + out.sketch_bytes);
+  auto writer = store_.begin_segment(job.key, layout.segment(static_cast<std::uint32_t>(records.size()) - 1), bytes, job.tenant, fingerprint_);
+  if (!writer.ok()) {
+    if (writer.code() != Code::kAlreadyExists) return writer.status();
+    auto found = store_.find_segment(job.key);
+    if (!found) return Status::unavailable("the stored copy of this context was evicted just now; try again");
+    out.segment = std::move(*found);
+    out.already_cached = true;
+    out.ms = ms_between(started, Clock::now());
+    return out;
+  }
+  for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
+    for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
+      QUIRE_RETURN_IF_ERROR((*writer)->take_value(static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(g),
+                                                 job.kv->values[static_cast<std::size_t>(b * layout.num_groups() + g)]));
+    }
+  }
+  for (std::uint32_t i = 0; i < records.size(); ++i) QUIRE_RETURN_IF_ERROR((*writer)->put_sketch(i, records[i]));
+  QUIRE_ASSIGN_OR_RETURN(out.segment, (*writer)->finish());
+  out.ms = ms_between(started, Clock::now());
+  return out;
+}
+
+}  // namespace quire

@@ -1,0 +1,60 @@
+/// Writes computed contexts to the store beside the engine thread: sketch, segment, files.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "cachestore/store.h"
+#include "engine/prefill/context_kv.h"
+#include "kernels/rope.h"
+
+namespace quire {
+
+struct WrittenContext {
+  SegmentHandle segment;
+  bool already_cached = false;     ///< the store had it: nothing was written
+  std::int64_t sketch_bytes = 0;
+  double ms = 0;
+};
+
+/// One thread, so two writes of equal content never meet in the store.
+/// Threads: submit and pending from any. stop() finishes what was submitted.
+class KvWriter {
+ public:
+  struct Job {
+    std::shared_ptr<const ContextKv> kv;
+    ContextKey key;
+    std::string tenant;
+    std::function<void(Result<WrittenContext>)> done;  ///< on the writer's thread; must not block
+  };
+  /// `store` and `rope` must outlive it.
+  KvWriter(Store& store, const RopeTable& rope, std::int32_t num_heads, std::string fingerprint);
+  ~KvWriter();
+
+  void submit(Job job);
+  std::size_t pending() const;
+  void stop();
+
+ private:
+  void run();
+  Result<WrittenContext> write(const Job& job);
+
+  Store& store_;
+  const RopeTable& rope_;
+  const std::int32_t num_heads_;
+  const std::string fingerprint_;
+  mutable std::mutex mu_;
+  std::condition_variable cv_;
+  std::deque<Job> jobs_;      // guarded by mu_
+  bool stopping_ = false;     // guarded by mu_
+  std::size_t running_ = 0;   // guarded by mu_
+  std::thread thread_;
+};
+
+}  // namespace quire

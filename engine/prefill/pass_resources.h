@@ -1,0 +1,27 @@
+/// What every pass of one engine thread runs with.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/api/speed_meter.h"
+#include "engine/cache/page_pool.h"
+#include "engine/model/forward.h"
+#include "engine/model/model.h"
+#include "engine/api/facts.h"
+
+namespace quire {
+
+class RetrievalHead;
+
+/// Pointers are never null unless said; what they point to outlives this. Threads: the engine thread.
+struct PassResources {
+  EngineFacts facts;
+  Model* model = nullptr;
+  PagePool* pool = nullptr;
+  SpeedMeter* meter = nullptr;
+  const RetrievalHead* head = nullptr;  ///< null: none is loaded
+  std::int32_t chunk_tokens = 512;      ///< rows of the next chunk of a prompt; multiple of 16
+  ForwardWorkspace workspace;
+};
+
+}  // namespace quire

@@ -1,0 +1,168 @@
+#include "engine/query/query_look_ahead.h"
+
+#include <algorithm>
+
+namespace quire {
+namespace {
+
+/// As the target sees it: no context twice. contexts: where each of them stands.
+std::vector<std::int32_t> whole_prompt(const QueryRequest& request, const QueryPlan& plan, std::vector<KvStretch>& contexts) {
+  std::vector<std::int32_t> ids = request.prefix_ids;
+  for (std::size_t i = 0; i < request.contexts.size(); ++i) {
+    const auto begin = static_cast<std::int64_t>(ids.size());
+    if (!plan.plan.contexts[i].duplicate) ids.insert(ids.end(), request.contexts[i].token_ids.begin(), request.contexts[i].token_ids.end());
+    contexts.push_back({begin, static_cast<std::int64_t>(ids.size())});
+  }
+  ids.insert(ids.end(), request.suffix_ids.begin(), request.suffix_ids.end());
+  return ids;
+}
+
+void add_stretch(std::vector<KvStretch>& out, const KvStretch& s) {
+  if (s.end <= s.begin) return;
+  if (!out.empty() && out.back().end == s.begin) out.back().end = s.end;
+  else out.push_back(s);
+}
+
+/// Which blocks of documents the draft reads, [context][block]: where layers of the target hold different ones, those that most layers hold, as many tokens as one holds on
+/// average. Empty: all.
+std::vector<std::vector<std::uint8_t>> blocks_read(const Plan& plan) {
+  struct Block {
+    std::int32_t layers;
+    std::size_t context, block;
+  };
+  std::vector<Block> held;
+  std::vector<std::vector<std::uint8_t>> read;
+  std::int64_t layer_tokens = 0;
+  bool all = true;
+  for (std::size_t i = 0; i < plan.contexts.size(); ++i) {
+    const PlannedContext& c = plan.contexts[i];
+    read.emplace_back(c.blocks.size());
+    for (std::size_t b = 0; b < c.blocks.size() && !c.duplicate; ++b) {
+      const std::int32_t layers = c.blocks[b].kept_layers;
+      all = all && layers == plan.num_layers;
+      layer_tokens += std::int64_t{layers} * c.blocks[b].num_tokens;
+      if (layers > 0) held.push_back({layers, i, b});
+    }
+  }
+  if (all) return {};
+  std::stable_sort(held.begin(), held.end(), [](const Block& x, const Block& y) { return x.layers > y.layers; });
+  std::int64_t tokens = 0;
+  for (const Block& h : held) {
+    if (tokens * plan.num_layers >= layer_tokens) break;
+    read[h.context][h.block] = 1;
+    tokens += plan.contexts[h.context].blocks[h.block].num_tokens;
+  }
+  return read;
+}
+
+/// Of whole_prompt(), where `contexts` stand in it: what the target attends to. Empty: all of it.
+std::vector<KvStretch> attended(const QueryPlan& plan, std::span<const KvStretch> contexts, std::int64_t prompt_tokens) {
+  if (plan.plan.selection_pending) return {};
+  const auto read = blocks_read(plan.plan);
+  if (read.empty()) return {};
+  std::vector<KvStretch> out;
+  add_stretch(out, {0, plan.plan.prefix_tokens});
+  for (std::size_t i = 0; i < contexts.size(); ++i) {
+    const std::vector<PlannedBlock>& blocks = plan.plan.contexts[i].blocks;
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      const std::int64_t begin = contexts[i].begin + blocks[b].first_token;
+      if (read[i][b]) add_stretch(out, {begin, begin + blocks[b].num_tokens});
+    }
+  }
+  // Without a question the answer begins behind the last document's last token.
+  const std::int64_t question = std::min(prompt_tokens - plan.plan.suffix_tokens, prompt_tokens - 1);
+  if (!out.empty() && out.back().end > question) out.back().end = question;
+  add_stretch(out, {question, prompt_tokens});
+  return out;
+}
+
+constexpr const char* kNoDraft = "no draft model is loaded (model.draft_path)";
+constexpr const char* kTooLate = "the draft took longer than model.draft_wait_ms";
+
+}  // namespace
+
+QueryLookAhead::QueryLookAhead(QueryResources& core, const QueryRequest& request, const QueryPlan& plan, const Wish& wish)
+    : wants_tokens_(wish.tokens > 0), patience_(core.draft_wait_ms), asked_(Clock::now()) {
+  if (!wants_tokens_) settle(asked_, {});
+  if (core.draft == nullptr) {
+    if (wants_tokens_) settle(asked_, kNoDraft);
+    scores_settled_ = true;
+    score_reason_ = kNoDraft;
+    return;
+  }
+  DraftRequest asked;
+  asked.prompt_ids = whole_prompt(request, plan, contexts_);
+  asked.max_tokens = wish.tokens;
+  asked.score_window = wish.score_window;
+  asked.tenant = request.tenant;
+  asked.salt_digest = request.salt_digest;
+  for (std::size_t i = 0; i < contexts_.size(); ++i) {
+    if (request.contexts[i].key && contexts_[i].end > contexts_[i].begin) asked.documents.push_back(contexts_[i]);
+  }
+  if (wish.score_window == 0) asked.kept = attended(plan, contexts_, static_cast<std::int64_t>(asked.prompt_ids.size()));
+  asked.on_progress = [waker = core.waker] { waker->wake(); };
+  answer_ = core.draft->ask(std::move(asked));
+}
+
+QueryLookAhead::QueryLookAhead(std::vector<std::int32_t> token_ids, double draft_ms) : wants_tokens_(true), patience_(0), asked_(Clock::now()), earlier_ms_(draft_ms) {
+  answer_ = std::make_shared<LookAhead>();
+  answer_->finish(std::move(token_ids), {});
+  settle(asked_, {});
+  scores_settled_ = true;
+}
+
+QueryLookAhead::~QueryLookAhead() { give_up(); }
+
+/// Others may have asked for the same: each gives it up once.
+void QueryLookAhead::give_up() {
+  if (answer_ && !given_up_) answer_->cancel();
+  given_up_ = true;
+}
+
+void QueryLookAhead::settle(Clock::time_point now, std::string reason) {
+  settled_ = true;
+  settled_at_ = now;
+  reason_ = std::move(reason);
+}
+
+bool QueryLookAhead::settled(Clock::time_point now) {
+  if (settled_) return true;
+  if (!waited_since_) waited_since_ = now;
+  if (answer_->done()) {
+    settle(now, answer_->reason());
+  } else if (now - *waited_since_ >= patience_) {
+    give_up();
+    settle(now, kTooLate);
+  }
+  return settled_;
+}
+
+bool QueryLookAhead::scored(Clock::time_point now) {
+  if (scores_settled_) return true;
+  if (!waited_for_scores_since_) waited_for_scores_since_ = now;
+  if (answer_->scored()) {
+    scores_settled_ = true;
+    if (answer_->scores().empty()) score_reason_ = answer_->done() ? answer_->reason() : "the draft gave no scores";
+  } else if (now - *waited_for_scores_since_ >= patience_) {
+    scores_settled_ = true;
+    score_reason_ = kTooLate;
+  }
+  if (scores_settled_ && !wants_tokens_) settled_at_ = now;
+  return scores_settled_;
+}
+
+std::vector<std::span<const float>> QueryLookAhead::scores() const {
+  if (!scores_settled_ || !score_reason_.empty() || !answer_) return {};
+  const std::span<const float> all = answer_->scores();
+  std::vector<std::span<const float>> out;
+  for (const KvStretch& c : contexts_) out.push_back(all.subspan(static_cast<std::size_t>(c.begin), static_cast<std::size_t>(c.end - c.begin)));
+  return all.empty() ? std::vector<std::span<const float>>() : out;
+}
+
+std::span<const std::int32_t> QueryLookAhead::tokens(std::int64_t most) const {
+  if (!wants_tokens_ || !settled_ || !reason_.empty()) return {};
+  const std::span<const std::int32_t> ids = answer_->token_ids();
+  return ids.first(std::min(ids.size(), static_cast<std::size_t>(std::max<std::int64_t>(0, most))));
+}
+
+}  // namespace quire

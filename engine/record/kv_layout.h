@@ -1,0 +1,55 @@
+/// How the raw KV of one context is cut into stored values (engine/README.md, "KV values").
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "cachestore/segment.h"
+#include "base/dtype.h"
+#include "kernels/kv.h"
+
+namespace quire {
+
+struct KvShape {
+  std::int32_t num_layers = 0, num_kv_heads = 0, head_dim = 0;
+  DType dtype = DType::kF16;
+};
+
+/// A value holds one block of a group of layers: [layers of the group][num_kv_heads][2 (K, V)][tokens of the block][head_dim]
+/// of the KV dtype. As many layers share a value as fit into 1 MiB, evenly spread.
+class KvLayout {
+ public:
+  KvLayout() = default;
+  KvLayout(const KvShape& shape, std::int64_t num_tokens, std::int32_t block_tokens);
+
+  const KvShape& shape() const { return shape_; }
+  std::int64_t num_tokens() const { return num_tokens_; }
+  std::int32_t block_tokens() const { return block_tokens_; }
+  std::int32_t num_blocks() const { return num_blocks_; }
+  std::int32_t num_groups() const { return num_groups_; }
+  std::int32_t layers_per_group() const { return layers_per_group_; }
+
+  std::int64_t first_token(std::int32_t block) const { return std::int64_t{block} * block_tokens_; }
+  std::int32_t tokens_in(std::int32_t block) const;
+  std::int32_t group_of(std::int32_t layer) const { return layer / layers_per_group_; }
+  std::int32_t layers_in(std::int32_t group) const;
+  std::int64_t layer_bytes(std::int32_t block) const;                        ///< one layer of one block
+  std::int64_t value_bytes(std::int32_t block, std::int32_t group) const { return layer_bytes(block) * layers_in(group); }
+  std::int64_t layer_offset(std::int32_t block, std::int32_t layer) const;   ///< within its value
+  std::int64_t total_bytes() const;
+
+  /// One layer inside a value of `block`; value.size() must be value_bytes(block, group_of(layer)).
+  RawKvView view(std::span<const std::byte> value, std::int32_t block, std::int32_t layer) const;
+  /// With a sketch, and so many more records beside it.
+  SegmentLayout segment(std::uint32_t more_records = 0) const;
+  /// Whether the values of a stored segment are cut in this way.
+  bool fits(const SegmentLayout& stored) const;
+
+ private:
+  KvShape shape_;
+  std::int64_t num_tokens_ = 0;
+  std::int32_t block_tokens_ = 0, num_blocks_ = 0, num_groups_ = 0, layers_per_group_ = 1;
+};
+
+}  // namespace quire

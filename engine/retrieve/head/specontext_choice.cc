@@ -1,0 +1,144 @@
+// Which rows a step of SpeContext attends to: chosen anew, or as some steps ago where the retrieval head still asks for the same.
+#include <algorithm>
+#include <utility>
+
+#include "engine/retrieve/query_turn.h"
+#include "engine/retrieve/head/specontext.h"
+#include "kernels/parallel.h"
+#include "kernels/rope.h"
+
+namespace quire {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t position) {
+  settle();
+  QUIRE_RETURN_IF_ERROR(failed_);
+  bool any = false, chosen = true;
+  for (Group& group : groups_) {
+    group.token_of_row.push_back(static_cast<std::int32_t>(num_tokens()));
+    group.sparse = static_cast<std::int64_t>(group.token_of_row.size()) > budget_.tokens;
+    any = any || group.sparse;
+    chosen = chosen && (!group.sparse || !group.maps.empty());
+  }
+  for (Layer& layer : layers_) {
+    // A step that ended early left slots without what the maps say.
+    if (layer.slots && !std::exchange(layer.whole, false)) layer.empty_slots = true;
+  }
+  brought_ = input_.num_layers;
+  if (!any) return take_in(token_id, position);
+  const bool again = chosen && serves_ > 0;
+  serves_ = again ? serves_ - 1 : reuse_ - 1;
+  QUIRE_RETURN_IF_ERROR(score(token_id, position, again));
+  stats_.selections += std::ranges::find(anew_, true) != anew_.end() ? 1 : 0;
+  for (Group& group : groups_) {
+    if (!group.sparse) continue;
+    choose(group);
+    place(group);
+  }
+  QUIRE_RETURN_IF_ERROR(begin_device());
+  brought_ = 0;
+  // A device knows the order of its copies. Threads take them as they come: so that a request does not wait for the upper layers of another one, its own come as the step goes up.
+  return bring_before(copy_lanes(input_).hooks != nullptr ? input_.num_layers : kLayersAhead);
+}
+
+Retriever::HeadRow SpeContextRetriever::head_row() const {
+  if (!keys_) return {};
+  return {input_.head, mode_ == HeadInput::kFeature ? feature_.data() : nullptr};
+}
+
+void SpeContextRetriever::take_head_row(const float* query, const float* key) {
+  std::copy_n(query, query_.size(), query_.begin());
+  std::copy_n(key, key_.size(), key_.begin());
+  projected_ = true;
+}
+
+Status SpeContextRetriever::bring_before(std::int32_t end) {
+  while (brought_ < std::min(end, input_.num_layers)) QUIRE_RETURN_IF_ERROR(bring(brought_++));
+  return {};
+}
+
+/// The step's token joins those that are scored.
+Status SpeContextRetriever::take_in(std::int32_t token_id, std::int32_t position) {
+  if (draft_) return draft_->read(std::span(&token_id, 1));
+  const bool featured = mode_ == HeadInput::kFeature;
+  if (!std::exchange(projected_, false)) QUIRE_RETURN_IF_ERROR(input_.head->project(std::span(&token_id, 1), featured ? feature_.data() : nullptr, query_.data(), key_.data()));
+  return keys_there_ ? keys_there_->append(key_.data(), std::span(&position, 1)) : keys_->append(key_.data(), std::span(&position, 1));
+}
+
+/// The same; then the KV heads that choose anew (anew_), all of them but where a choice may serve `again`, and of those scores_ [num_kv_heads, tokens].
+Status SpeContextRetriever::score(std::int32_t token_id, std::int32_t position, bool again) {
+  anew_.assign(at(input_.num_kv_heads), !again);
+  if (draft_) return again ? take_in(token_id, position) : draft_->step(token_id, input_.num_kv_heads, scores_);
+  QUIRE_RETURN_IF_ERROR(take_in(token_id, position));
+  const RetrievalHeadConfig& c = input_.head->config();
+  QUIRE_RETURN_IF_ERROR(rope_rotate(input_.head->rope(), {.x = query_.data(), .out = query_.data(), .positions = &position, .rows = 1, .num_heads = c.num_heads,
+                                                          .ldx = c.query_dim(), .ldo = c.query_dim()}));
+  if (reuse_ > 1) turn_heads(again);
+  if (std::ranges::find(anew_, true) == anew_.end()) return {};
+  if (keys_there_) return keys_there_->score(query_.data(), input_.num_kv_heads, scores_);
+  return keys_->score(query_.data(), position, input_.num_kv_heads, budget_.tokens, &anew_, scores_);
+}
+
+/// Heads whose queries turned away from those that their choices go by choose anew; the queries of those that do are what the next steps are compared with.
+void SpeContextRetriever::turn_heads(bool again) {
+  const RetrievalHeadConfig& c = input_.head->config();
+  const std::int64_t group = c.num_heads / c.num_kv_heads;
+  for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
+    const auto [begin, end] = heads_that_stand_for(m, c.num_kv_heads, input_.num_kv_heads);
+    const float* query = query_.data() + begin * group * c.head_dim;
+    const std::int64_t heads = (end - begin) * group;
+    if (again) {
+      anew_[at(m)] = mean_cosine(query, chosen_by_[at(m)].data(), heads, c.head_dim) < tau_;
+      ++(anew_[at(m)] ? stats_.heads_corrected : stats_.heads_kept);
+    }
+    if (anew_[at(m)]) chosen_by_[at(m)].assign(query, query + heads * c.head_dim);
+  }
+}
+
+void SpeContextRetriever::choose(Group& group) {
+  const std::size_t tokens = num_tokens(), rows = group.token_of_row.size(), heads = group.rows.size();
+  if (group.maps.empty()) group.maps.assign(heads, SlotMap(budget_.tokens));
+  std::span<const float> scores(scores_);
+  if (!group.every_token) {
+    row_scores_.resize(heads * rows);
+    for (std::size_t m = 0; m < heads; ++m) {
+      for (std::size_t r = 0; anew_[m] && r < rows; ++r) row_scores_[m * rows + r] = scores_[m * tokens + at(group.token_of_row[r])];
+    }
+    scores = row_scores_;
+  }
+  if (std::ranges::find(anew_, true) == anew_.end()) return move_window(group);
+  HeadSelection selection = select_for_heads(CacheShape::kKvHeads, scores.first(heads * rows), static_cast<std::int32_t>(heads), budget_, &anew_);
+  move_window(group);
+  for (std::size_t m = 0; m < heads; ++m) {
+    if (anew_[m]) group.rows[m] = std::move(selection.heads[m]);
+  }
+}
+
+/// Of heads that keep their choice: with a window that ends at the step's own row.
+void SpeContextRetriever::move_window(Group& group) const {
+  const auto last = static_cast<std::int32_t>(group.token_of_row.size()) - 1;
+  for (std::size_t m = 0; m < group.rows.size(); ++m) {
+    if (anew_[m]) continue;
+    auto& rows = group.rows[m];
+    rows.erase(rows.end() - std::max(budget_.window, 1));
+    rows.push_back(last);
+  }
+}
+
+/// Slots for the group's rows.
+void SpeContextRetriever::place(Group& group) {
+  group.moves.reset();
+  parallel_tasks(static_cast<std::int64_t>(group.rows.size()), [&](std::int64_t head) {
+    const std::size_t m = at(head);
+    group.loads[m].clear();
+    group.maps[m].want(group.rows[m], group.loads[m]);
+    // The step's own row comes once the layer has computed it: it is the last, and never there before.
+    group.loads[m].pop_back();
+  });
+}
+
+}  // namespace quire

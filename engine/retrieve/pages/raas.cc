@@ -1,0 +1,102 @@
+// RaaS-like eviction (arXiv 2502.11147; algorithms §10) on the pages of Quest: a bounded set of pages, each stamped with the last step in which it mattered; the page that has not mattered for the
+// longest time makes way for a new one, and is gone for good.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <tuple>
+
+#include "engine/retrieve/pages/paged.h"
+
+namespace quire {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+std::span<const PlugOption> table() {
+  static const std::vector<PlugOption> options = {
+      {"decode_page", "16", {}, 1, 256, "tokens of a page"},
+      {"decode_budget", "2048", {}, 16, 1 << 20, "tokens a step attends to in a layer"},
+      {"decode_sink", "0", {}, 0, 1 << 20, "first tokens that are always attended to"},
+      {"decode_window", "0", {}, 0, 1 << 20, "last tokens that are always attended to, beside the page being filled"},
+      {"decode_dense_layers", "1", {}, 0, 1024, "first layers that attend to everything"},
+      {"decode_alpha", "0.0001", {}, 0, 1, "share of the attention to pages, by their bounds, above which a page has mattered"},
+  };
+  return options;
+}
+
+PagedPolicy in_place() {
+  PagedPolicy policy;
+  policy.device = false;
+  return policy;
+}
+
+class RaasRetriever final : public PagedRetriever {
+ public:
+  RaasRetriever() : PagedRetriever("raas", in_place(), table()) {}
+
+  Status prepare(const RetrieveInput& input) override {
+    alpha_ = (input.options == nullptr ? PlugOptions() : *input.options).number(table(), "decode_alpha");
+    heads_.assign(at(std::int64_t{input.num_layers} * input.num_kv_heads), {});
+    return PagedRetriever::prepare(input);
+  }
+
+ protected:
+  bool chooses_by_votes() const override { return false; }
+  Result<std::vector<std::int32_t>> choose(const Candidates& candidates) override {
+    Head& head = heads_[at(std::int64_t{candidates.layer} * input().num_kv_heads + candidates.kv_head)];
+    ++head.step;
+    for (auto page = static_cast<std::int32_t>(head.stamps.size()); page < candidates.count; ++page) {
+      head.stamps.push_back(head.step);
+      head.alive.push_back(page);
+    }
+    const std::vector<double> shares = attention_shares(candidates, head.alive);
+    for (std::size_t i = 0; i < head.alive.size(); ++i) {
+      if (shares[i] > alpha_) head.stamps[at(head.alive[i])] = head.step;
+    }
+    if (const auto most = at(policy().selected_pages()); head.alive.size() > most) {
+      // Of pages that mattered last in the same step, the least wanted goes first.
+      std::vector<std::size_t> order(head.alive.size());
+      std::iota(order.begin(), order.end(), 0u);
+      const auto later = [&](std::size_t a, std::size_t b) {
+        return std::tuple(head.stamps[at(head.alive[a])], shares[a], head.alive[a]) > std::tuple(head.stamps[at(head.alive[b])], shares[b], head.alive[b]);
+      };
+      std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(most), order.end(), later);
+      order.resize(most);
+      std::sort(order.begin(), order.end());
+      std::vector<std::int32_t> kept;
+      for (const std::size_t i : order) kept.push_back(head.alive[i]);
+      head.alive = std::move(kept);
+    }
+    return head.alive;
+  }
+
+ private:
+  struct Head {
+    std::vector<std::int32_t> alive;     ///< candidates that were never evicted, ascending, counted from the first
+    std::vector<std::int64_t> stamps;    ///< of all candidates: the step in which it mattered last
+    std::int64_t step = 0;
+  };
+
+  /// Mean over the query heads of each one's softmax over the pages that are alive.
+  static std::vector<double> attention_shares(const Candidates& candidates, const std::vector<std::int32_t>& alive) {
+    std::vector<double> shares(alive.size(), 0.0), weights(alive.size());
+    for (std::int32_t h = 0; h < candidates.group; ++h) {
+      const auto scores = candidates.scores.subspan(at(std::int64_t{h} * candidates.count), at(candidates.count));
+      float largest = scores[at(alive.front())];
+      for (const std::int32_t page : alive) largest = std::max(largest, scores[at(page)]);
+      double sum = 0;
+      for (std::size_t i = 0; i < alive.size(); ++i) sum += weights[i] = std::exp(double{scores[at(alive[i])]} - largest);
+      for (std::size_t i = 0; i < alive.size(); ++i) shares[i] += weights[i] / sum / candidates.group;
+    }
+    return shares;
+  }
+
+  double alpha_ = 0;
+  std::vector<Head> heads_;  ///< [num_layers, num_kv_heads]
+};
+
+}  // namespace
+
+std::unique_ptr<Retriever> make_raas_retriever() { return std::make_unique<RaasRetriever>(); }
+
+}  // namespace quire

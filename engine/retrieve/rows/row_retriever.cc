@@ -1,0 +1,178 @@
+#include "engine/retrieve/rows/row_retriever.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+
+#include "engine/retrieve/fixed_rows.h"
+#include "engine/retrieve/slot_copies.h"
+#include "engine/retrieve/step_attention.h"
+#include "base/stopwatch.h"
+#include "kernels/attention.h"
+#include "kernels/parallel.h"
+
+namespace quire {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// Rows [begin, end) of a cache; begin is a multiple of kPageTokens.
+KvView part_of(const KvView& kv, std::int64_t begin, std::int64_t end) {
+  KvView part = kv;
+  part.pages += begin / kPageTokens;
+  part.positions += begin;
+  part.num_rows = end - begin;
+  return part;
+}
+
+}  // namespace
+
+std::vector<PlugOption> row_options(std::string_view budget) {
+  return {
+      {"decode_budget", budget, {}, 2, 1 << 20, "tokens a step attends to in a layer, sinks and window among them; tokens of the answer come on top"},
+      {"decode_sink", "64", {}, 0, 1 << 20, "first tokens that are always attended to"},
+      {"decode_window", "512", {}, 0, 1 << 20, "last tokens of the prompt, always attended to"},
+      {"decode_generated", "4096", {}, 0, 1 << 20, "tokens of the answer that join them, before the oldest may be left out, too"},
+      {"decode_dense_layers", "0", {}, 0, 1024, "first layers that attend to everything"},
+  };
+}
+
+Result<RowPolicy> read_row_policy(const PlugOptions& options, std::span<const PlugOption> table) {
+  const auto number = [&](std::string_view name) { return static_cast<std::int32_t>(options.number(table, name)); };
+  RowPolicy policy;
+  policy.sink = fixed_rows(options, table, "decode_sink", 1);
+  policy.window = fixed_rows(options, table, "decode_window", 1);
+  policy.generated = number("decode_generated");
+  policy.dense_layers = number("decode_dense_layers");
+  const std::int32_t budget = number("decode_budget");
+  policy.chosen = budget - policy.sink - policy.window;
+  if (policy.chosen < 1) {
+    return Status::invalid("cache.options.decode_budget", "a budget of " + std::to_string(budget) + " tokens leaves nothing to choose beside " + std::to_string(policy.sink) +
+                                                       " of sinks and " + std::to_string(policy.window) + " of window; raise it or lower those");
+  }
+  return policy;
+}
+
+Status RowRetriever::prepare(const RetrieveInput& input) {
+  input_ = input;
+  input_.options = nullptr;
+  input_.heat = nullptr;
+  input_.queries = nullptr;
+  input_.contexts = {};
+  memory_there_ = choosing_memory(input);
+  QUIRE_ASSIGN_OR_RETURN(policy_, read(input.options == nullptr ? PlugOptions() : *input.options));
+  layers_.assign(at(input.num_layers), {});
+  for (std::int32_t l = 0; l < input.num_layers; ++l) {
+    Layer& layer = layers_[at(l)];
+    layer.prompt_rows = input.cache->num_rows(l);
+    // Where there are host rows, the local range behind them begins with a page, so that it can be read as it lies; the window may be up to a page longer for it.
+    const std::int64_t end = std::max<std::int64_t>(0, layer.prompt_rows - policy_.window) / kPageTokens * kPageTokens;
+    layer.prompt_end = layer.host_end = std::max<std::int64_t>(end, policy_.sink);
+  }
+  bool any = false;
+  for (std::int32_t l = 0; l < input.num_layers; ++l) {
+    if (!sparse(l)) continue;
+    any = true;
+    // The host attends: it wants keys, and values, in its own memory.
+    if (!chooses_there()) QUIRE_RETURN_IF_ERROR(leave_device(input_, l, PageLayout::kSplit, stats_));
+  }
+  if (!any) return {};
+  if (input.compute != nullptr) QUIRE_RETURN_IF_ERROR(input.compute->settle());
+  return index(input);
+}
+
+RetrieveStats RowRetriever::stats() const {
+  RetrieveStats stats = stats_;
+  if (memory_there_ != nullptr) stats.choosing_bytes = memory_there_->peak_bytes();
+  return stats;
+}
+
+KvStretch RowRetriever::prompt_host(std::int32_t layer) const { return {policy_.sink, layers_[at(layer)].prompt_end}; }
+
+bool RowRetriever::sparse(std::int32_t layer) const { return layer >= policy_.dense_layers && layers_[at(layer)].prompt_end - policy_.sink > policy_.chosen; }
+
+/// The first rows and the local range, as the device has them: to step.out and lse_.
+Status RowRetriever::attend_local(const RetrieveStep& step, const KvView& kv, const Layer& layer) {
+  AttentionArgs args = attention_args(step, part_of(kv, 0, policy_.sink));
+  args.lse = lse_.data();
+  QUIRE_RETURN_IF_ERROR(attention(args));
+  args.kv = part_of(kv, layer.host_end, kv.num_rows);
+  args.out = out_.data();
+  args.lse = part_lse_.data();
+  QUIRE_RETURN_IF_ERROR(attention(args));
+  merge_attention(step.out, lse_.data(), out_.data(), part_lse_.data(), step.num_heads, step.head_dim);
+  return {};
+}
+
+/// Where the host rows of a layer with so many rows end: the oldest pages of a local range that has grown too long join them.
+std::int64_t RowRetriever::host_end(std::int32_t layer, std::int64_t num_rows) const {
+  std::int64_t end = layers_[at(layer)].host_end;
+  while (num_rows - end > std::int64_t{policy_.window} + policy_.generated + kPageTokens) end = (end / kPageTokens + 1) * kPageTokens;
+  return end;
+}
+
+bool RowRetriever::looks_at(const RetrieveStep& step) const {
+  if (step.compute == nullptr || step.compute->hooks() == nullptr) return true;
+  return !attends_to_all(step.layer, host_end(step.layer, step.cache->num_rows(step.layer))) && !chooses_there();
+}
+
+Status RowRetriever::attend(const RetrieveStep& step) {
+  const bool here = RowRetriever::looks_at(step);  // a derived one that says otherwise has waited itself
+  Layer& layer = layers_[at(step.layer)];
+  const KvView kv = step.cache->view(step.layer);
+  layer.host_end = host_end(step.layer, kv.num_rows);
+  if (attends_to_all(step.layer, layer.host_end)) return here ? dense_attention(step, kv) : attend_enqueued(step, kv, nullptr);
+  ++stats_.sparse_steps;
+  ++stats_.selections;
+  const std::int32_t kv_heads = input_.num_kv_heads, group = step.num_heads / kv_heads;
+  if (!here) {
+    stats_.rows_scored += kv_heads * (layer.host_end - policy_.sink);
+    stats_.rows_attended += std::int64_t{kv_heads} * policy_.chosen;
+    return attend_there(step, kv, {policy_.sink, layer.host_end});
+  }
+  out_.resize(at(std::int64_t{step.num_heads} * step.head_dim));
+  lse_.resize(at(step.num_heads));
+  part_lse_.resize(at(step.num_heads));
+  QUIRE_RETURN_IF_ERROR(attend_local(step, kv, layer));
+  std::vector<Result<HostCounts>> done(at(kv_heads), HostCounts{});
+  std::vector<double> took_ms(at(kv_heads));
+  const auto host_step = [&](std::int64_t m) {
+    HostStep host;
+    host.layer = step.layer;
+    host.kv_head = static_cast<std::int32_t>(m);
+    host.kv = kv;
+    host.host = {policy_.sink, layer.host_end};
+    host.prompt_end = layer.prompt_end;
+    host.query = step.query + m * group * step.head_dim;
+    host.group = group;
+    host.scale = 1.0f / std::sqrt(static_cast<float>(step.head_dim));
+    host.out = out_.data() + m * group * step.head_dim;
+    host.lse = part_lse_.data() + m * group;
+    return host;
+  };
+  order_.resize(at(kv_heads));
+  std::iota(order_.begin(), order_.end(), std::int64_t{0});
+  std::ranges::stable_partition(order_, [&](std::int64_t m) { return chooses(host_step(m)); });
+  const Stopwatch watch;
+  parallel_tasks(kv_heads, [&](std::int64_t i) {
+    const std::int64_t m = order_[at(i)];
+    const Stopwatch head_watch;
+    done[at(m)] = attend_host(host_step(m));
+    took_ms[at(m)] = head_watch.ms();
+  });
+  const double wall_ms = watch.ms(), all_ms = std::accumulate(took_ms.begin(), took_ms.end(), 0.0);
+  for (const auto& head : done) {
+    QUIRE_RETURN_IF_ERROR(head.status());
+    stats_.rows_scored += head->scored;
+    stats_.rows_attended += head->attended;
+    stats_.heads_corrected += head->corrected;
+    stats_.heads_kept += head->kept;
+    if (all_ms > 0) count_choosing(step, stats_, wall_ms * head->choose_ms / all_ms);
+  }
+  merge_attention(step.out, lse_.data(), out_.data(), part_lse_.data(), step.num_heads, step.head_dim);
+  end_step(host_step(kv_heads - 1));
+  return {};
+}
+
+}  // namespace quire

@@ -1,0 +1,138 @@
+#include "engine/stages/compress_stage.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "engine/answer/block_rows.h"
+
+namespace quire {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// Counts a layer's hot rows, of all KV heads, into the blocks that they belong to.
+void count_hot(std::span<const std::vector<std::int32_t>> hot, std::span<const BlockRows> blocks, std::vector<std::vector<std::int64_t>>& counts) {
+  for (const auto& rows : hot) {
+    for (const std::int32_t row : rows) {
+      const auto found = std::upper_bound(blocks.begin(), blocks.end(), row, [](std::int32_t r, const BlockRows& b) { return r < b.rows.end; });
+      if (found != blocks.end() && row >= found->rows.begin) ++counts[at(found->context)][at(found->block)];
+    }
+  }
+}
+
+/// Per context and block: rows that were there and rows that are hot, over layers and KV heads.
+struct BlockCounts {
+  explicit BlockCounts(const Plan& plan) {
+    for (const PlannedContext& c : plan.contexts) there.emplace_back(c.blocks.size());
+    hot = there;
+  }
+  std::vector<std::vector<std::int64_t>> there, hot;
+};
+
+void enter(const BlockCounts& counts, Plan& plan) {
+  for (std::size_t i = 0; i < plan.contexts.size(); ++i) {
+    for (std::size_t b = 0; b < plan.contexts[i].blocks.size(); ++b) {
+      const std::int64_t rows = counts.there[i][b];
+      if (rows > 0) plan.contexts[i].blocks[b].hot_share = static_cast<float>(counts.hot[i][b]) / static_cast<float>(rows);
+    }
+  }
+}
+
+/// Takes everything but the hot rows out of the cache.
+Status drop_rows(WorkingCache& cache, const Heat& heat) {
+  for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) {
+    std::vector<std::vector<std::int32_t>> rows = heat.hot[at(layer)];
+    for (auto& list : rows) std::sort(list.begin(), list.end());
+    QUIRE_RETURN_IF_ERROR(cache.keep_rows(layer, rows));
+  }
+  return {};
+}
+
+/// Whether the prompt attends by the rule that the compressor has for it; entered into the plan with the reason against it.
+bool plan_sparse_prefill(QueryRun& run) {
+  Plan& plan = run.plan.plan;
+  const std::optional<SparseRule> rule = run.compressor->sparse_prefill(plan.options);
+  if (!rule) return false;
+  SparsePrefill& sparse = plan.sparse_prefill.emplace();
+  sparse.band = rule->band;
+  sparse.columns = rule->columns;
+  const CausalFront front = causal_front(run.request, run.plan);
+  const auto tokens = static_cast<std::int64_t>(front.token_ids.size());
+  if (!front.whole || run.recomputer->has_pass()) {
+    sparse.note = "strategy " + plan.strategy + " places stored KV: only a prompt that is computed from its beginning to its end is sparse";
+  } else if (tokens <= sparse.band + sparse.columns) {
+    sparse.note = "the prompt has no more tokens than prefill_band and prefill_columns cover";
+  }
+  return sparse.note.empty();
+}
+
+/// Contexts of a prompt computed in order.
+std::vector<KvStretch> context_stretches(const QueryRun& run) {
+  std::vector<KvStretch> out;
+  for (const PlannedContext& c : run.plan.plan.contexts) {
+    if (c.num_tokens > 0 && !c.duplicate) out.push_back({c.offset, c.offset + c.num_tokens});
+  }
+  return out;
+}
+
+}  // namespace
+
+Status begin_compress(QueryRun& run) {
+  if (run.compressor->keeps_everything()) return {};
+  const EngineFacts& facts = run.core.facts;
+  CompressSetup setup;
+  setup.options = &run.plan.plan.options;
+  setup.rope = &run.core.model->rope();
+  setup.num_layers = facts.shape.num_layers;
+  setup.num_heads = facts.num_heads;
+  setup.num_kv_heads = facts.shape.num_kv_heads;
+  setup.head_dim = facts.shape.head_dim;
+  setup.question_begin = run.plan.suffix_position;
+  setup.question_end = run.plan.suffix_position + static_cast<std::int32_t>(run.request.suffix_ids.size());
+  // No question: the last document token runs once more, wherever it stands.
+  if (run.request.suffix_ids.empty()) setup.question_begin = 0;
+  setup.sparse = plan_sparse_prefill(run);
+  if (setup.sparse) setup.contexts = context_stretches(run);
+  return run.compressor->begin(setup);
+}
+
+Result<Heat> compress(QueryRun& run) {
+  if (run.compressor->keeps_everything()) return Heat{};
+  const auto started = Clock::now();
+  Plan& plan = run.plan.plan;
+  const std::int32_t layers = run.core.facts.shape.num_layers, kv_heads = run.core.facts.shape.num_kv_heads;
+  std::vector<std::vector<BlockRows>> blocks;
+  std::vector<LayerRows> rows;
+  for (std::int32_t layer = 0; layer < layers; ++layer) {
+    QUIRE_ASSIGN_OR_RETURN(std::vector<BlockRows> in_layer, block_rows(run, layer, plan.suffix_tokens));
+    rows.push_back(layer_rows(run, layer, in_layer));
+    blocks.push_back(std::move(in_layer));
+  }
+  QUIRE_ASSIGN_OR_RETURN(Heat heat, run.compressor->compress({&*run.cache, rows}));
+  if (!heat.hot.empty()) {
+    Compression result;
+    result.by = run.compressor->name();
+    result.dropped = heat.drop;
+    result.lookahead_tokens = run.stats.lookahead_tokens;
+    if (run.look_ahead) result.note = run.look_ahead->reason();
+    BlockCounts counts(plan);
+    for (std::int32_t layer = 0; layer < layers; ++layer) {
+      result.rows += rows[at(layer)].num_rows * kv_heads;
+      for (const auto& list : heat.hot[at(layer)]) result.hot_rows += static_cast<std::int64_t>(list.size());
+      for (const BlockRows& b : blocks[at(layer)]) counts.there[at(b.context)][at(b.block)] += (b.rows.end - b.rows.begin) * kv_heads;
+      count_hot(heat.hot[at(layer)], blocks[at(layer)], counts.hot);
+    }
+    enter(counts, plan);
+    if (heat.drop) {
+      QUIRE_RETURN_IF_ERROR(drop_rows(*run.cache, heat));
+      heat = Heat{};
+    }
+    plan.compression = std::move(result);
+  }
+  const auto now = Clock::now();
+  run.stats.compress_ms = ms_between(started, now);
+  run.add_span("compress", started, now);
+  return heat;
+}
+
+}  // namespace quire

@@ -1,0 +1,246 @@
+#include "engine/stages/prompt_stage.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "engine/compress/compressor.h"
+#include "engine/plan/request_checks.h"
+
+namespace quire {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+std::int64_t count(const std::vector<std::int32_t>& ids) { return static_cast<std::int64_t>(ids.size()); }
+
+/// Those of `kept` (ascending) within the stretch, as ranges counted from its beginning.
+std::vector<TokenRange> ranges_within(std::span<const std::int32_t> kept, const KvStretch& stretch) {
+  std::vector<TokenRange> out;
+  for (auto it = std::lower_bound(kept.begin(), kept.end(), stretch.begin); it != kept.end() && *it < stretch.end; ++it) {
+    const auto token = static_cast<std::int32_t>(*it - stretch.begin);
+    if (!out.empty() && out.back().end == token) ++out.back().end;
+    else out.push_back({token, token + 1});
+  }
+  return out;
+}
+
+void keep_ranges(std::vector<std::int32_t>& ids, std::span<const TokenRange> ranges) {
+  std::vector<std::int32_t> out;
+  for (const TokenRange& r : ranges) out.insert(out.end(), ids.begin() + r.begin, ids.begin() + r.end);
+  ids = std::move(out);
+}
+
+/// Tokens of the uncached text, copies of a context counted once.
+std::int64_t uncached_tokens(const QueryRequest& request) {
+  const std::vector<std::size_t> first = first_equal_contexts(request);
+  std::int64_t n = count(request.prefix_ids) + count(request.suffix_ids);
+  for (std::size_t i = 0; i < request.contexts.size(); ++i) {
+    if (!request.contexts[i].key && first[i] == i) n += count(request.contexts[i].token_ids);
+  }
+  return n;
+}
+
+}  // namespace
+
+Result<bool> cuts_prompt(const QueryResources& core, const QueryRequest& request) {
+  QUIRE_ASSIGN_OR_RETURN(const auto compressor, make_prompt_compressor(request.cache.prompt_compression));
+  if (compressor->keeps_everything() || core.draft == nullptr) return false;
+  QUIRE_RETURN_IF_ERROR(validate_uncut(core.facts, request));
+  const std::int64_t tokens = uncached_tokens(request);
+  return tokens > compressor->capacity(request.cache.prompt_options, tokens);
+}
+
+PromptStage::PromptStage(QueryRun& run) : run_(run), started_(Clock::now()) {
+  const CacheOptions& asked = run.request.cache;
+  cut_.by = asked.prompt_compression;
+  lay_out();
+  cut_.tokens = cut_.kept_tokens = cuttable_tokens();
+  auto compressor = make_prompt_compressor(asked.prompt_compression);
+  QUIRE_CHECK(compressor.ok(), "a prompt compressor was not checked");
+  compressor_ = std::move(*compressor);
+  const std::int64_t capacity = compressor_->capacity(asked.prompt_options, cut_.tokens);
+  if (cut_.tokens <= capacity) leave_whole("the uncached text has no more than " + std::to_string(capacity) + " tokens");
+  else if (run.core.draft == nullptr) leave_whole("no draft model is loaded (model.draft_path)");
+  // One reading serves both (algorithms §5.5).
+  if (const auto kv = make_compressor(asked.compress == "auto" ? "none" : asked.compress); kv.ok()) {
+    answer_tokens_ = std::min<std::int32_t>((*kv)->lookahead_tokens(asked.options), run.request.sampling.max_tokens);
+  }
+}
+
+PromptStage::~PromptStage() {
+  if (run_.core.prompt_reader == this) run_.core.prompt_reader = nullptr;
+}
+
+void PromptStage::add_part(PromptCut::Part part, std::int32_t context, const std::vector<std::int32_t>& ids, bool cuttable) {
+  const std::int64_t begin = count(prompt_);
+  prompt_.insert(prompt_.end(), ids.begin(), ids.end());
+  parts_.push_back({part, context, {begin, count(prompt_)}, cuttable});
+}
+
+/// The prompt in order, each context where the target meets it first.
+void PromptStage::lay_out() {
+  const QueryRequest& request = run_.request;
+  first_equal_ = first_equal_contexts(request);
+  contexts_.resize(request.contexts.size());
+  add_part(PromptCut::Part::kPrefix, -1, request.prefix_ids, true);
+  for (std::size_t i = 0; i < request.contexts.size(); ++i) {
+    if (first_equal_[i] == i) add_part(PromptCut::Part::kContext, static_cast<std::int32_t>(i), request.contexts[i].token_ids, !request.contexts[i].key);
+  }
+  add_part(PromptCut::Part::kQuestion, -1, request.suffix_ids, true);
+}
+
+std::int64_t PromptStage::cuttable_tokens() const {
+  std::int64_t n = 0;
+  for (const Part& p : parts_) n += p.cuttable ? p.tokens.end - p.tokens.begin : 0;
+  return n;
+}
+
+std::vector<std::int32_t>& PromptStage::ids_of(const Part& part) {
+  switch (part.part) {
+    case PromptCut::Part::kPrefix: return run_.request.prefix_ids;
+    case PromptCut::Part::kContext: return run_.request.contexts[at(part.context)].token_ids;
+    case PromptCut::Part::kQuestion: break;
+  }
+  return run_.request.suffix_ids;
+}
+
+/// Beside documents, the system part and the question; in a plain prompt, what every text of the model begins with. Of control tokens a draft of another
+/// vocabulary knows nothing: they all stay.
+std::vector<KvStretch> PromptStage::stays() const {
+  std::vector<KvStretch> out;
+  const auto& begin = run_.core.facts.ingest_prefix;
+  if (!run_.request.contexts.empty()) {
+    out = {parts_.front().tokens, parts_.back().tokens};
+  } else if (prompt_.size() >= begin.size() && std::equal(begin.begin(), begin.end(), prompt_.begin())) {
+    out = {{0, count(begin)}};
+  }
+  for (std::int64_t t = 0; respelling_ && t < count(prompt_); ++t) {
+    if (run_.core.tokenizer->is_special(prompt_[at(t)])) out.push_back({t, t + 1});
+  }
+  return out;
+}
+
+void PromptStage::leave_whole(std::string why) {
+  cut_.note = std::move(why);
+  done_ = true;
+}
+
+bool PromptStage::ready() const { return run_.core.prompt_reader == nullptr || run_.core.prompt_reader == this; }
+
+/// All that a reading depends on, and who may know that there was one.
+Digest PromptStage::reading_key() const {
+  const QueryRequest& request = run_.request;
+  Sha256 hash;
+  hash.update_field("quire-prompt-reading");
+  hash.update_field(request.tenant);
+  hash.update(std::as_bytes(std::span(request.salt_digest)));
+  hash.update_field(request.cache.prompt_compression);
+  for (const auto& [name, value] : request.cache.prompt_options.given()) hash.update_field(name).update_field(value);
+  hash.update_u64(static_cast<std::uint64_t>(answer_tokens_));
+  hash.update(std::as_bytes(std::span(prompt_)));
+  return hash.finish();
+}
+
+Status PromptStage::begin_reading() {
+  Draft& draft = *run_.core.draft;
+  run_.core.prompt_reader = this;
+  const std::int32_t rows_ahead = compressor_->rows_ahead(run_.request.cache.prompt_options);
+  const std::int64_t ahead = std::max(rows_ahead, answer_tokens_);
+  if (!draft.same_tokens()) respelling_.emplace(*run_.core.tokenizer, prompt_, draft.tokenizer());
+  const std::vector<std::int32_t>& read = respelling_ ? respelling_->ids() : prompt_;
+  if (read.empty()) return Status::invalid("prompt", "the prompt is empty for the draft");
+  if (PromptReading::tokens_over(draft, count(read), ahead) > 0) {
+    return Status::invalid("prompt", "the prompt has " + std::to_string(read.size()) + " tokens for the draft, whose window holds " +
+                                         std::to_string(draft.reader().rope().max_positions() - ahead) + " besides its answer");
+  }
+  PromptReadSetup setup;
+  setup.options = &run_.request.cache.prompt_options;
+  setup.draft = &draft.reader().config();
+  setup.rope = &draft.reader().rope();
+  setup.num_tokens = count(read);
+  setup.num_ahead = ahead;
+  compressor_->begin(setup);
+  if (const ReadPrompt* known = run_.core.read_prompts.find(reading_key())) {
+    cut_.read_before = true;
+    cut_by(*known);
+    return {};
+  }
+  reading_ = std::make_unique<PromptReading>(draft, *compressor_, read, rows_ahead, answer_tokens_);
+  return {};
+}
+
+void PromptStage::step() {
+  Status status;
+  try {
+    if (!reading_) status = begin_reading();
+    if (status.ok() && reading_) status = reading_->step(run_.core.chunk_tokens);
+  } catch (const std::exception& e) {
+    status = Status::internal(e.what());
+  }
+  if (!status.ok()) {
+    reading_.reset();
+    leave_whole(status.message());
+  } else if (reading_ && reading_->done()) {
+    end_reading();
+  } else if (reading_) {
+    return;
+  }
+  run_.core.prompt_reader = nullptr;
+  const auto now = Clock::now();
+  ms_ = ms_between(started_, now);
+  run_.add_span("cut_prompt", started_, now);
+}
+
+void PromptStage::end_reading() {
+  ReadPrompt read;
+  read.answer = reading_->answer();
+  read.scores = respelling_ ? respelling_->bring_back(compressor_->scores()) : compressor_->scores();
+  reading_.reset();
+  cut_by(read);
+  run_.core.read_prompts.add(reading_key(), std::move(read));
+}
+
+void PromptStage::cut_by(const ReadPrompt& read) {
+  answer_ = read.answer;
+  std::vector<std::uint8_t> cuttable(prompt_.size(), 0);
+  for (const Part& p : parts_) {
+    if (p.cuttable) std::fill(cuttable.begin() + p.tokens.begin, cuttable.begin() + p.tokens.end, std::uint8_t{1});
+  }
+  const std::vector<KvStretch> stay = stays();
+  take_out(compressor_->kept({read.scores, cuttable, stay}));
+  done_ = true;
+}
+
+void PromptStage::take_out(std::span<const std::int32_t> kept) {
+  cut_.kept_tokens = static_cast<std::int64_t>(kept.size());
+  cut_.lookahead_tokens = static_cast<std::int64_t>(answer_.size());
+  for (const Part& p : parts_) {
+    if (!p.cuttable) continue;
+    const CutText left{p.tokens.end - p.tokens.begin, ranges_within(kept, p.tokens)};
+    cut_.parts.push_back({p.part, p.context, left});
+    std::vector<std::int32_t>& ids = ids_of(p);
+    keep_ranges(ids, left.kept);
+    cut_.removed_tokens += left.uncut_tokens - count(ids);
+    if (p.context >= 0) contexts_[at(p.context)] = left;
+  }
+  for (std::size_t i = 0; i < contexts_.size(); ++i) {
+    const std::size_t first = first_equal_[i];
+    if (first == i || !contexts_[first]) continue;
+    // A copy stays a copy.
+    contexts_[i] = contexts_[first];
+    cut_.removed_tokens += contexts_[i]->uncut_tokens - count(run_.request.contexts[first].token_ids);
+    run_.request.contexts[i].token_ids = run_.request.contexts[first].token_ids;
+  }
+}
+
+void PromptStage::enter(QueryPlan& plan) {
+  enter_cut(run_.core.facts, run_.core.meter->speeds(), cut_, contexts_, plan);
+}
+
+std::vector<std::int32_t> PromptStage::answer() const {
+  if (answer_.empty() || answer_tokens_ == 0) return {};
+  std::vector<std::int32_t> ids = run_.core.draft->to_target(answer_);
+  if (ids.size() > at(answer_tokens_)) ids.resize(at(answer_tokens_));
+  return ids;
+}
+
+}  // namespace quire

@@ -1,0 +1,441 @@
+#include "engine/stages/query_task.h"
+
+#include <algorithm>
+#include <new>
+#include <numeric>
+#include <utility>
+
+#include "engine/api/query_stats.h"
+#include "engine/draft/draft.h"
+#include "engine/plan/store_lookup.h"
+#include "engine/stages/compress_stage.h"
+#include "engine/plan/plug_inputs.h"
+#include "engine/select/resident_means.h"
+#include "engine/supply/stored_queries.h"
+#include "engine/retrieve/head/specontext.h"
+#include "base/log.h"
+
+namespace quire {
+namespace {
+
+/// Rows of the draft that score blocks: SpecPC's window.
+constexpr std::int32_t kBoostWindow = 64;
+
+}  // namespace
+
+QueryTask::QueryTask(QueryResources& core, QueryRequest request, std::shared_ptr<QuerySink> sink, std::shared_ptr<std::atomic<bool>> cancelled,
+                     Clock::time_point received)
+    : run_(core, std::move(request), received), sink_(std::move(sink)), cancelled_(std::move(cancelled)) {
+  run_.plan.plan.query_id = run_.request.id;
+  run_.plan.plan.strategy_asked = run_.request.cache.strategy;
+}
+
+QueryTask::~QueryTask() = default;
+
+std::optional<Status> QueryTask::verdict(Clock::time_point now) const {
+  if (stage_ == Stage::kDone) return std::nullopt;
+  if (cancelled_->load(std::memory_order_relaxed)) return Status::cancelled("the query was cancelled");
+  // An answer that is complete is not thrown away for its attribution: that is left out instead.
+  if (now >= run_.request.deadline && stage_ != Stage::kAttribute) return Status::deadline("the query did not finish within its time limit");
+  return std::nullopt;
+}
+
+const std::string& QueryTask::strategy() const {
+  const Plan& plan = run_.plan.plan;
+  return plan.strategy.empty() ? run_.request.cache.strategy : plan.strategy;
+}
+
+std::int64_t QueryTask::work_tokens() const {
+  const FateCounts& fates = run_.plan.plan.fates;
+  return fates.computed + fates.recomputed + run_.stats.completion_tokens;
+}
+
+void QueryTask::count_in(std::atomic<std::int64_t>& running) {
+  running_ = &running;
+  running.fetch_add(1);
+}
+
+Status QueryTask::make_plugs() {
+  QUIRE_ASSIGN_OR_RETURN(run_.selector, make_selector(run_.plan.plan.selector));
+  QUIRE_ASSIGN_OR_RETURN(run_.recomputer, make_recomputer(run_.plan.plan.recomputer));
+  QUIRE_ASSIGN_OR_RETURN(run_.compressor, make_compressor(run_.plan.plan.compress));
+  QUIRE_ASSIGN_OR_RETURN(run_.retriever, make_retriever(run_.plan.plan.decode));
+  QUIRE_RETURN_IF_ERROR(check_choosing());
+  if (!run_.retriever->wants_head()) return {};
+  const RetrievalHead* head = run_.core.head;
+  run_.head_track = head != nullptr ? std::make_unique<HeadTrack>(*head, head_input(run_.plan.plan.options, *head)) : std::make_unique<HeadTrack>();
+  return {};
+}
+
+void QueryTask::start() {
+  const auto now = Clock::now();
+  run_.stats.queue_ms = ms_between(run_.received, now);
+  run_.add_span("queue", run_.received, now);
+}
+
+void QueryTask::prepare() {
+  run_.plan.plan.prompt_compression = run_.request.cache.prompt_compression;
+  if (run_.request.cache.prompt_compression != "none") prompt_ = std::make_unique<PromptStage>(run_);
+  if (prompt_ && !prompt_->done()) {
+    stage_ = Stage::kCutPrompt;
+    return;
+  }
+  if (const Status s = plan(); !s.ok()) finish(s, FinishReason::kError);
+}
+
+Status QueryTask::plan() {
+  const auto started = Clock::now();
+  QueryResources& core = run_.core;
+  auto planned = build_plan(core.facts, run_.request, store_lookup(*core.store, LookupKind::kUse), core.meter->speeds());
+  run_.stats.lookup_ms = ms_between(started, Clock::now());
+  if (!planned.ok()) return planned.status();
+  planned->plan.spans = std::move(run_.plan.plan.spans);
+  run_.plan = std::move(*planned);
+  if (prompt_) prompt_->enter(run_.plan);
+  run_.add_span("lookup", started, Clock::now());
+  QUIRE_RETURN_IF_ERROR(make_plugs());
+  wish_for_queries();
+  run_.cache.emplace(*core.pool, core.facts.shape.num_layers);
+  supply_ = std::make_unique<KvSupply>(run_);
+  begin_look_ahead();
+  prompt_.reset();
+  sketches_wanted_ = run_.plan.needs_sketches || run_.recomputer->needs_sketches();
+  if (sketches_wanted_) supply_->ask_sketches();
+  head_keys_wanted_ = !run_.request.plan_only && run_.head_track && run_.head_track->input() == HeadInput::kFeature;
+  if (head_keys_wanted_) supply_->ask_head_keys();
+  tail_queries_wanted_ = !run_.request.plan_only && run_.queries && run_.queries->wish().stored;
+  if (tail_queries_wanted_) supply_->ask_tail_queries();
+  if (!sketches_wanted_ && !head_keys_wanted_ && !tail_queries_wanted_ && !run_.plan.plan.selection_pending) return begin_assembly();
+  stage_ = Stage::kSketches;
+  return {};
+}
+
+bool QueryTask::wants_draft_scores() const {
+  return run_.plan.plan.selection_pending && run_.selector->wants_draft_scores(PlugInputs(run_.core.facts, run_.request, run_.plan).selection());
+}
+
+void QueryTask::begin_look_ahead() {
+  QueryLookAhead::Wish wish;
+  if (wants_draft_scores()) wish.score_window = kBoostWindow;
+  // No further than the answer may go: that many rows have pages.
+  if (!run_.request.plan_only) wish.tokens = std::min<std::int32_t>(run_.compressor->lookahead_tokens(run_.plan.plan.options), run_.request.sampling.max_tokens);
+  std::vector<std::int32_t> written = prompt_ && wish.tokens > 0 ? prompt_->answer() : std::vector<std::int32_t>();
+  if (!written.empty()) {
+    run_.look_ahead = std::make_unique<QueryLookAhead>(std::move(written), prompt_->ms());
+    wish.tokens = 0;
+  }
+  // The draft reads what the target will attend to, which the selection is yet to say; the long work comes behind it. Scores are what the selection waits for.
+  if (run_.plan.plan.selection_pending && wish.score_window == 0) {
+    look_ahead_tokens_ = wish.tokens;
+    return;
+  }
+  ask_draft(wish);
+}
+
+void QueryTask::ask_draft(const QueryLookAhead::Wish& wish) {
+  if (wish.tokens == 0 && wish.score_window == 0) return;
+  auto asked = std::make_unique<QueryLookAhead>(run_.core, run_.request, run_.plan, wish);
+  if (wish.score_window > 0) scores_ = asked.get();
+  (wish.tokens > 0 ? run_.look_ahead : own_scores_) = std::move(asked);
+}
+
+/// The draft reads the next piece of the prompt; behind the last one what stays is planned.
+Status QueryTask::step_prompt() {
+  prompt_->step();
+  if (!prompt_->done()) return {};
+  run_.stats.prompt_ms = prompt_->ms();
+  return plan();
+}
+
+/// Everything but the look-ahead is there for the question's last rows.
+bool QueryTask::waits_for_draft() const {
+  return run_.look_ahead && recompute_done_ && assembly_->last_chunk() && !run_.look_ahead->settled(Clock::now());
+}
+
+/// Everything but the draft's scores is there to select.
+bool QueryTask::waits_for_scores() const { return scores_ != nullptr && !scores_->scored(Clock::now()); }
+
+/// Work that waits for nobody.
+bool QueryTask::has_own_work() const {
+  switch (stage_) {
+    case Stage::kCutPrompt: return prompt_->ready();
+    case Stage::kSketches:
+      return !supply_->missing_left() && (!sketches_wanted_ || supply_->sketches_ready()) && (!head_keys_wanted_ || supply_->head_keys_ready()) && supply_->tail_queries_ready() &&
+             (run_.plan.needs_query_pass || !waits_for_scores());
+    case Stage::kQueryPass: return pass_->done() ? !waits_for_scores() : pass_->ready();
+    case Stage::kAssemble: return can_assemble();
+    case Stage::kPrepare: return true;
+    case Stage::kDecode:
+    case Stage::kAttribute:
+    case Stage::kDone: break;
+  }
+  return false;
+}
+
+QueryTask::State QueryTask::state() {
+  if (stage_ == Stage::kDone) return State::kDone;
+  if (suspended_) return State::kPreempted;
+  if (stage_ == Stage::kDecode) return State::kDecoding;
+  if (stage_ == Stage::kAttribute) return State::kRunnable;
+  if (stage_ == Stage::kCutPrompt) return has_own_work() ? State::kRunnable : State::kWaiting;
+  supply_->poll();
+  return has_own_work() || supply_->missing_left() ? State::kRunnable : State::kWaiting;
+}
+
+void QueryTask::step() {
+  if (stage_ == Stage::kAttribute) return step_attribution();
+  if (supply_) supply_->poll();
+  const Status status = stage_ == Stage::kCutPrompt ? step_prompt() : has_own_work() ? step_stage() : supply_->step_missing();
+  if (!status.ok()) finish(status, FinishReason::kError);
+}
+
+/// Later than the plan: a query that waits for its turn holds no pages.
+Status QueryTask::take_shared_front() {
+  shared_front_.emplace(run_);
+  if (stage_ != Stage::kAssemble && stage_ != Stage::kQueryPass) return {};
+  QUIRE_ASSIGN_OR_RETURN(const std::int64_t taken, shared_front_->take());
+  if (taken == 0) return {};
+  if (pass_) pass_->skip(taken);
+  else assembly_->skip(taken);
+  return {};
+}
+
+Status QueryTask::step_stage() {
+  if (!shared_front_ && stage_ != Stage::kSketches) QUIRE_RETURN_IF_ERROR(take_shared_front());
+  switch (stage_) {
+    case Stage::kSketches: return begin_selecting();
+    case Stage::kQueryPass: {
+      if (!pass_->done()) QUIRE_RETURN_IF_ERROR(pass_->step());
+      return pass_->done() && !waits_for_scores() ? select() : Status();
+    }
+    case Stage::kAssemble: return step_assembly();
+    case Stage::kPrepare: return step_prepare();
+    case Stage::kCutPrompt:
+    case Stage::kDecode:
+    case Stage::kAttribute:
+    case Stage::kDone: break;
+  }
+  return {};
+}
+
+Status QueryTask::begin_selecting() {
+  if (!run_.plan.plan.selection_pending) return begin_assembly();
+  if (!run_.plan.needs_query_pass) return select();
+  supply_->ask_blocks(run_.plan.selection);
+  pass_ = std::make_unique<QueryPass>(run_, *supply_);
+  stage_ = Stage::kQueryPass;
+  return {};
+}
+
+Status QueryTask::select() {
+  const auto started = Clock::now();
+  const PlugInputs inputs(run_.core.facts, run_.request, run_.plan);
+  const SketchLookup sketch = [this](std::int32_t context) { return supply_->sketch(context); };
+  SelectionInput input = inputs.selection();
+  input.rope = &run_.core.model->rope();
+  input.sketch = sketch;
+  input.query_pass = pass_ ? &pass_->result() : nullptr;
+  std::vector<std::optional<ContextKey>> keys;
+  for (const QueryContext& c : run_.request.contexts) keys.push_back(c.key);
+  std::optional<ResidentScorer> scorer;
+  if (run_.core.means != nullptr) input.scorer = &scorer.emplace(*run_.core.means, keys);
+  std::vector<std::span<const float>> scores;
+  if (scores_ != nullptr) scores = scores_->scores();
+  input.draft_scores = scores;
+  QUIRE_ASSIGN_OR_RETURN(Selection selection, run_.selector->select(input));
+  if (scores_ != nullptr && !scores_->score_reason().empty()) {
+    selection.note += (selection.note.empty() ? "blocks are chosen without boost: " : "; blocks are chosen without boost: ") + scores_->score_reason();
+  }
+  QUIRE_RETURN_IF_ERROR(complete_plan(run_.core.facts, run_.request, run_.core.meter->speeds(), std::move(selection), sketch, run_.plan));
+  const auto now = Clock::now();
+  run_.stats.select_ms = ms_between(started, now);
+  run_.add_span("select", started, now);
+  return begin_assembly();
+}
+
+Status QueryTask::begin_assembly() {
+  if (run_.request.plan_only) {
+    sink_->on_plan(run_.plan.plan);
+    finish({}, FinishReason::kStop);
+    return {};
+  }
+  supply_->ask_blocks(run_.plan.selection);
+  ask_draft({.tokens = std::exchange(look_ahead_tokens_, 0)});
+  if (run_.recomputer->has_pass()) {
+    const PlugInputs inputs(run_.core.facts, run_.request, run_.plan);
+    RecomputeInput input = inputs.recompute();
+    input.selection = &run_.plan.selection;
+    input.sketch = [this](std::int32_t context) { return supply_->sketch(context); };
+    if (const auto more = run_.recomputer->blocks_to_load(input)) supply_->ask_blocks(*more);
+  }
+  QUIRE_RETURN_IF_ERROR(begin_compress(run_));
+  assembly_ = std::make_unique<Assembly>(run_, *supply_, /*prefix_done=*/pass_ != nullptr);
+  pass_.reset();
+  stage_ = Stage::kAssemble;
+  sink_->on_plan(run_.plan.plan);
+  return {};
+}
+
+/// Before any row runs: how much of the prompt may be shared depends on it.
+void QueryTask::wish_for_queries() {
+  const Plan& plan = run_.plan.plan;
+  const QueryWish wish = run_.retriever->queries_wanted(plan.options, plan.prompt_tokens);
+  if (wish.count == 0) return;
+  const EngineFacts& facts = run_.core.facts;
+  run_.queries = std::make_unique<PromptQueries>(run_.core.model->rope(), PromptQueries::Shape{facts.shape.num_layers, facts.num_heads, facts.shape.head_dim}, wish, plan.prompt_tokens);
+}
+
+bool QueryTask::can_assemble() const {
+  if (assembly_->can_place()) return true;
+  if (!recomputes_next()) return assembly_->ready() && !waits_for_draft();
+  if (!recompute_) return true;
+  return recompute_->done() ? assembly_->placed().all_placed() : recompute_->ready();
+}
+
+Status QueryTask::step_assembly() {
+  if (assembly_->can_place()) return assembly_->place();
+  if (recomputes_next()) {
+    if (run_.recomputer->has_pass()) {
+      if (!recompute_) recompute_ = std::make_unique<RecomputeStage>(run_, *supply_, assembly_->placed());
+      if (!recompute_->done()) QUIRE_RETURN_IF_ERROR(recompute_->step());
+      // Layers above the highest that the pass ran through may still be on their way.
+      if (!recompute_->done() || !assembly_->placed().all_placed()) return {};
+      recompute_.reset();
+      for (std::int32_t i = 0; i < run_.num_contexts(); ++i) supply_->release(i);
+    }
+    recompute_done_ = true;
+    return {};
+  }
+  QUIRE_RETURN_IF_ERROR(assembly_->step());
+  return assembly_->done() ? prepare_retriever() : Status();
+}
+
+Status QueryTask::prepare_retriever() {
+  const EngineFacts& facts = run_.core.facts;
+  run_.add_span("prefill", assembly_->compute_started(), Clock::now());
+  if (shared_front_) shared_front_->keep();
+  std::vector<ContextRows> contexts;
+  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
+    if (run_.work(i).source != ContextSource::kNothing) contexts.push_back({run_.planned(i).offset, run_.planned(i).num_tokens});
+  }
+  QUIRE_ASSIGN_OR_RETURN(const Heat heat, compress(run_));
+  if (tail_queries_wanted_) QUIRE_RETURN_IF_ERROR(add_stored_queries(run_, *supply_));
+  RetrieveInput retrieve;
+  retrieve.cache = &*run_.cache;
+  retrieve.heat = &heat;
+  retrieve.contexts = contexts;
+  retrieve.options = &run_.plan.plan.options;
+  retrieve.queries = run_.queries.get();
+  retrieve.device = run_.core.device;
+  retrieve.device_requests = run_.core.device_requests;
+  retrieve.transfers = run_.core.transfers;
+  if (Compute& compute = run_.core.model->compute(); compute.hooks() != nullptr) retrieve.compute = &compute;
+  const Plan& plan = run_.plan.plan;
+  retrieve.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;
+  retrieve.num_layers = facts.shape.num_layers;
+  retrieve.num_heads = facts.num_heads;
+  retrieve.num_kv_heads = facts.shape.num_kv_heads;
+  retrieve.head_dim = facts.shape.head_dim;
+  retrieve.head = run_.core.head;
+  if (retrieve.head == nullptr && facts.draft_window > 0) retrieve.draft = &run_.core.draft->reader();
+  retrieve.prompt = run_.head_track.get();
+  QUIRE_RETURN_IF_ERROR(run_.retriever->prepare(retrieve));
+  run_.head_track.reset();
+  run_.queries.reset();
+  stage_ = Stage::kPrepare;
+  return run_.retriever->prepared() ? begin_decode() : Status();
+}
+
+Status QueryTask::step_prepare() {
+  QUIRE_RETURN_IF_ERROR(run_.retriever->prepare_more());
+  return run_.retriever->prepared() ? begin_decode() : Status();
+}
+
+Status QueryTask::begin_decode() {
+  answer_ = std::make_unique<Answer>(run_, *sink_, assembly_->next_position());
+  stage_ = Stage::kDecode;
+  decode_started_ = Clock::now();
+  run_.stats.ttft_ms = ms_between(run_.received, decode_started_);
+  end_answer(answer_->advance(assembly_->logits()));
+  return {};
+}
+
+void QueryTask::decoded(const DecodeRow& row) {
+  // The row is in the cache now.
+  if (shared_front_ && row.status.ok()) shared_front_->add_answered(row.token_id);
+  end_answer(answer_->decoded(row));
+}
+
+void QueryTask::end_answer(const std::optional<Answer::End>& end) {
+  if (!end) return;
+  const auto now = Clock::now();
+  run_.stats.decode_ms = ms_between(decode_started_, now);
+  run_.add_span("decode", decode_started_, now);
+  if (!end->status.ok() || !begin_attribution(end->reason)) finish(end->status, end->reason);
+}
+
+bool QueryTask::begin_attribution(FinishReason reason) {
+  if (!run_.request.attribute || rows_dropped() || !AttributionPass::possible(run_, answer_->tokens())) return false;
+  attribution_ = std::make_unique<AttributionPass>(run_, answer_->tokens(), assembly_->next_position());
+  answer_end_ = reason;
+  stage_ = Stage::kAttribute;
+  return true;
+}
+
+void QueryTask::step_attribution() {
+  if (Clock::now() >= run_.request.deadline) return finish({}, answer_end_);
+  Status status;
+  try {
+    status = attribution_->step();
+  } catch (const std::bad_alloc&) {  // the answer is there; only its attribution is lost
+    status = Status::exhausted("out of memory");
+  }
+  if (!status.ok()) {
+    log_warning("an answer could not be attributed to its documents", {{"query", run_.request.id}, {"reason", status.to_string()}});
+    return finish({}, answer_end_);
+  }
+  if (!attribution_->done()) return;
+  sink_->on_attribution(attribution_->result());
+  finish({}, answer_end_);
+}
+
+void QueryTask::finish(const Status& status, FinishReason reason) {
+  if (stage_ == Stage::kDone) return;
+  const bool interrupted = stage_ == Stage::kDecode && run_.stats.decode_ms == 0;
+  stage_ = Stage::kDone;
+  const auto now = Clock::now();
+  QueryStats& stats = run_.stats;
+  if (interrupted) {
+    stats.decode_ms = ms_between(decode_started_, now);
+    run_.add_span("decode", decode_started_, now);
+  }
+  stats.total_ms = ms_between(run_.received, now);
+  if (run_.cache) stats.most_cache_bytes = run_.cache->most_bytes();
+  if (answer_ && !suspended_ && shared_front_ && run_.cache) shared_front_->keep();
+  if (supply_) supply_->report();
+  finish_plan(run_.core.facts, run_.core.meter->speeds(), run_.plan);
+  if (run_.look_ahead) stats.draft_ms = run_.look_ahead->draft_ms();
+  scores_ = nullptr;
+  own_scores_.reset();
+  run_.look_ahead.reset();
+  // Memory and segments go back before anybody is told, not when the last reference to the task goes.
+  prompt_.reset();
+  pass_.reset();
+  attribution_.reset();
+  recompute_.reset();
+  assembly_.reset();  // a pass between two layers still uses the cache
+  supply_.reset();
+  if (run_.retriever) {
+    run_.retriever->settle();
+    stats.retrieve = run_.retriever->stats();
+    run_.retriever.reset();
+  }
+  run_.cache.reset();
+  run_.plan.work.clear();
+  if (running_ != nullptr) running_->fetch_sub(1);
+  if (before_end_) before_end_();
+  sink_->on_done(status, run_.plan.plan, stats, reason);
+  sink_.reset();
+}
+
+}  // namespace quire

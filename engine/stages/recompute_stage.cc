@@ -1,0 +1,78 @@
+#include "engine/stages/recompute_stage.h"
+
+#include "engine/plan/plug_inputs.h"
+
+namespace quire {
+
+Status RecomputeStage::prepare() {
+  const PlugInputs inputs(run_.core.facts, run_.request, run_.plan);
+  RecomputeInput input = inputs.recompute();
+  input.selection = &run_.plan.selection;
+  input.stored = &supply_;
+  input.cache = &*run_.cache;
+  input.rope = &run_.core.model->rope();
+  input.sketch = [this](std::int32_t context) { return supply_.sketch(context); };
+  QUIRE_ASSIGN_OR_RETURN(pass_, run_.recomputer->prepare(input));
+  num_rows_.clear();
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer) num_rows_.push_back(run_.cache->num_rows(layer));
+  generations_ = generations();
+  prepared_ = true;
+  if (!pass_) return {};
+  pass_->observe(run_.queries.get());
+  pass_->wait_on(&placed_);
+  return {};
+}
+
+std::int32_t RecomputeStage::generations() const {
+  std::int32_t sum = 0;
+  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) sum += supply_.generation(i);
+  return sum;
+}
+
+void RecomputeStage::give_up() {
+  pass_.reset();
+  prepared_ = done_ = false;
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer) run_.cache->truncate(layer, num_rows_[static_cast<std::size_t>(layer)]);
+}
+
+Status RecomputeStage::step() {
+  if (started_ == Clock::time_point{}) started_ = Clock::now();
+  if (outdated()) give_up();
+  if (!prepared_) QUIRE_RETURN_IF_ERROR(prepare());
+  if (pass_) {
+    if (!pass_->ready()) return {};
+    QUIRE_RETURN_IF_ERROR(run_pass());
+    if (!pass_ || !pass_->done()) return {};
+    report();
+  }
+  pass_.reset();
+  done_ = true;
+  run_.add_span("recompute", started_, Clock::now());
+  return {};
+}
+
+Status RecomputeStage::run_pass() {
+  const auto started = Clock::now();
+  const bool all = placed_.all_placed();
+  const Status status = pass_->step(*run_.core.model, *run_.cache, all ? run_.core.workspace : own_workspace_, run_.core.chunk_tokens);
+  const double ms = ms_between(started, Clock::now());
+  run_.stats.recompute_ms += ms;
+  if (!all) run_.stats.overlapped_ms += ms;
+  if (status.code() != Code::kCorruption) return status;
+  const std::int32_t wrong = pass_->report().wrong_context;
+  pass_.reset();
+  return supply_.distrust(wrong);
+}
+
+void RecomputeStage::report() {
+  const RecomputeReport& report = pass_->report();
+  for (std::int32_t i = 0; i < run_.num_contexts() && i < static_cast<std::int32_t>(report.tokens.size()); ++i) {
+    PlannedContext& c = run_.planned(i);
+    for (PlannedBlock& b : c.blocks) b.recomputed_tokens = 0;
+    for (const std::int32_t token : report.tokens[static_cast<std::size_t>(i)]) {
+      ++c.blocks[static_cast<std::size_t>(token / c.block_tokens)].recomputed_tokens;
+    }
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,54 @@
+/// Puts the kept blocks of contexts into a working cache.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/supply/kv_supply.h"
+#include "engine/query/query_run.h"
+#include "engine/recompute/recompute_pass.h"
+#include "base/status.h"
+
+namespace quire {
+
+/// Rows of all contexts stand in the cache from begin() on, in prompt order in every layer; their contents are filled in group by group
+/// of layers, in whatever order the values arrive. Keys are rotated to the plan's positions. Threads: the engine thread.
+class Placement final : public LayerGate {
+ public:
+  /// What becomes of the values of a context that is placed whole.
+  enum class Values : std::uint8_t { kKeep, kRelease };
+  Placement(QueryRun& run, KvSupply& supply, Values values) : run_(run), supply_(supply), values_(values) {}
+
+  /// Appends rows for what the plan's selection keeps of `contexts` (prompt order) to every layer. The one before must be done.
+  /// Errors: kResourceExhausted.
+  Status begin(std::vector<std::int32_t> contexts);
+  bool done() const;
+  /// The rows of this layer are: a pass may run through it.
+  bool placed(std::int32_t layer) const override;
+  bool all_placed() const override { return done(); }
+  /// Some values are here that are not placed.
+  bool ready() const;
+  /// Places what is here of one context.
+  Status step();
+
+ private:
+  struct Part {
+    std::int32_t context = 0, generation = 0;
+    std::vector<std::int64_t> first_row;  ///< [layer]
+    std::vector<std::uint8_t> placed;     ///< [group]
+    bool done() const;
+  };
+  void add_positions(std::int32_t context, std::int32_t layer, std::vector<std::int32_t>& out) const;
+  std::vector<std::int32_t> groups_ready(const Part& part) const;
+  Status place_by_threads(const Part& part, std::span<const std::int32_t> layers);
+  Status place_in_order(const Part& part, std::span<const std::int32_t> layers);
+  Status place_layer(const Part& part, std::int32_t layer);
+
+  QueryRun& run_;
+  KvSupply& supply_;
+  const Values values_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace quire

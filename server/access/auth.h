@@ -1,0 +1,64 @@
+/// API keys: who calls, what he may do, in which namespaces.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cachestore/key.h"
+#include "base/status.h"
+
+namespace quire {
+
+enum class Scope : unsigned char { kNone, kRead, kWrite, kQuery, kAdmin };
+std::string_view scope_name(Scope scope);
+
+/// One key. Only its SHA-256 is known. The namespace "*" stands for any.
+struct ApiKey {
+  std::string name;
+  Digest digest;
+  std::vector<Scope> scopes;
+  std::vector<std::string> namespaces;
+  std::int64_t requests_per_minute = -1, tokens_per_minute = -1;  ///< -1: the service's default
+
+  bool allows(Scope scope) const;       ///< admin allows everything
+  bool allows_namespace(std::string_view ns) const;
+};
+
+/// An immutable set of keys; a reload makes a new one.
+class KeyRing {
+ public:
+  /// No keys at all: everybody may do everything (only on loopback, or with auth.allow_insecure).
+  static std::shared_ptr<const KeyRing> open();
+  /// The file is TOML: [[keys]] with name, sha256 (64 hex digits), scopes, namespaces, and optionally requests_per_minute and
+  /// tokens_per_minute. Errors: kInvalidArgument naming the file, the key and the fix.
+  static Result<std::shared_ptr<const KeyRing>> parse(std::string_view toml, const std::string& file_name);
+  static Result<std::shared_ptr<const KeyRing>> load(const std::string& path);
+
+  bool is_open() const { return open_; }
+  std::size_t size() const { return keys_.size(); }
+  /// Null: not known. Compares every key in constant time.
+  const ApiKey* find(std::string_view secret) const;
+  const ApiKey& anonymous() const { return anonymous_; }
+
+ private:
+  bool open_ = false;
+  std::vector<ApiKey> keys_;
+  ApiKey anonymous_;
+};
+
+/// The key in `Authorization: Bearer`, `api-key` or `x-api-key`; empty when there is none.
+class Headers;
+std::string presented_key(const Headers& headers);
+
+/// 1 to 64 of [A-Za-z0-9._-], the first a letter or digit.
+bool valid_namespace(std::string_view ns);
+bool is_loopback(std::string_view host);
+
+/// A new random secret ("qk_" and 40 letters and digits) from the system's random source. Errors: kIo.
+Result<std::string> make_api_secret();
+
+}  // namespace quire

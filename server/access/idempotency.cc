@@ -1,0 +1,162 @@
+#include "server/access/idempotency.h"
+
+#include <vector>
+
+#include "cachestore/byte_io.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint8_t kVersion = 1;
+constexpr std::size_t kLeastEntryBytes = 4 + 32 + 8 + 2 + 4 + 2 + 4;
+
+std::size_t bytes_of(const HttpResponse& reply) { return reply.body.size() + 512; }
+
+void write_reply(ByteWriter& w, const HttpResponse& reply) {
+  w.number(static_cast<std::uint16_t>(reply.status));
+  w.text32(reply.content_type);
+  w.number(static_cast<std::uint16_t>(reply.headers.fields().size()));
+  for (const auto& [name, value] : reply.headers.fields()) {
+    w.text32(name);
+    w.text32(value);
+  }
+  w.text32(reply.body);
+}
+
+HttpResponse read_reply(ByteReader& r) {
+  HttpResponse reply;
+  reply.status = r.number<std::uint16_t>();
+  reply.content_type = r.text32();
+  const auto headers = r.number<std::uint16_t>();
+  for (std::uint16_t i = 0; i < headers && r.ok(); ++i) {
+    std::string name = r.text32();
+    reply.headers.add(std::move(name), r.text32());
+  }
+  reply.body = r.text32();
+  return reply;
+}
+
+}  // namespace
+
+IdempotencyStore::Lookup IdempotencyStore::begin(const std::string& slot, const Digest& body) {
+  const auto now = now_();
+  std::lock_guard lock(mu_);
+  shrink(now);
+  if (const auto it = entries_.find(slot); it != entries_.end()) {
+    const Entry& e = it->second;
+    if (e.body != body) return {Outcome::kMismatch, nullptr};
+    if (!e.reply) return {Outcome::kInProgress, nullptr};
+    return {Outcome::kReplay, e.reply};
+  }
+  Entry e;
+  e.body = body;
+  e.at = now;
+  (void)insert(slot, std::move(e));  // looked up above
+  return {Outcome::kFirst, nullptr};
+}
+
+/// As the newest. False: there is one.
+bool IdempotencyStore::insert(const std::string& slot, Entry entry) {
+  const auto [it, fresh] = entries_.try_emplace(slot, std::move(entry));
+  if (!fresh) return false;
+  ages_.push_back(slot);
+  it->second.age = std::prev(ages_.end());
+  it->second.bytes = slot.size() + 256 + (it->second.reply ? bytes_of(*it->second.reply) : 0);
+  bytes_ += it->second.bytes;
+  return true;
+}
+
+void IdempotencyStore::complete(const std::string& slot, HttpResponse reply, Keep keep) {
+  std::lock_guard lock(mu_);
+  const auto it = entries_.find(slot);
+  if (it == entries_.end()) return;
+  const std::size_t size = bytes_of(reply);
+  it->second.keep = keep;
+  it->second.bytes += size;
+  bytes_ += size;
+  it->second.reply = std::make_shared<const HttpResponse>(std::move(reply));
+  shrink(now_());
+}
+
+void IdempotencyStore::forget(const std::string& slot) {
+  std::lock_guard lock(mu_);
+  if (const auto it = entries_.find(slot); it != entries_.end() && !it->second.reply) erase(it);
+}
+
+std::size_t IdempotencyStore::size() const {
+  std::lock_guard lock(mu_);
+  return entries_.size();
+}
+
+std::string IdempotencyStore::save(std::int64_t unix_ms, std::size_t max_bytes) const {
+  std::lock_guard lock(mu_);
+  std::vector<const std::string*> slots;  // newest first
+  std::size_t bytes = 0;
+  for (auto age = ages_.rbegin(); age != ages_.rend(); ++age) {
+    const Entry& e = entries_.at(*age);
+    if (!e.reply || e.keep != Keep::kRestart) continue;
+    bytes += e.bytes;
+    if (bytes > max_bytes) break;
+    slots.push_back(&*age);
+  }
+  const auto now = now_();
+  ByteWriter w;
+  w.number(kVersion);
+  w.number(unix_ms);
+  w.number(static_cast<std::uint32_t>(slots.size()));
+  for (auto slot = slots.rbegin(); slot != slots.rend(); ++slot) {
+    const Entry& e = entries_.at(**slot);
+    w.text32(**slot);
+    w.digest(e.body);
+    w.number(static_cast<std::int64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now - e.at).count()));
+    write_reply(w, *e.reply);
+  }
+  return w.take();
+}
+
+Status IdempotencyStore::restore(std::string_view saved, std::int64_t unix_ms) {
+  ByteReader r(saved);
+  const bool known = r.number<std::uint8_t>() == kVersion;
+  const std::int64_t then_ms = r.number<std::int64_t>();
+  // A clock that was set back must not make replies younger than they are; one far ahead only makes them too old.
+  const std::int64_t passed_ms = then_ms >= 0 && unix_ms > then_ms ? unix_ms - then_ms : 0;
+  const std::int64_t keep_ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.keep).count();
+  const auto now = now_();
+  std::vector<std::pair<std::string, Entry>> entries;
+  const std::uint32_t count = r.count(kLeastEntryBytes);
+  for (std::uint32_t i = 0; i < count && r.ok(); ++i) {
+    std::string slot = r.text32();
+    Entry e;
+    e.body = r.digest();
+    const std::int64_t age_ms = r.number<std::int64_t>();
+    e.reply = std::make_shared<const HttpResponse>(read_reply(r));
+    e.keep = Keep::kRestart;
+    if (age_ms < 0 || age_ms > keep_ms || passed_ms > keep_ms - age_ms) continue;
+    e.at = now - std::chrono::milliseconds(age_ms + passed_ms);
+    entries.emplace_back(std::move(slot), std::move(e));
+  }
+  if (!known || !r.ok() || !r.at_end()) return Status(Code::kCorruption, "the saved idempotency records are damaged");
+  std::lock_guard lock(mu_);
+  for (auto& [slot, entry] : entries) (void)insert(slot, std::move(entry));  // a request that came meanwhile counts
+  shrink(now);
+  return {};
+}
+
+void IdempotencyStore::erase(std::unordered_map<std::string, Entry>::iterator it) {
+  bytes_ -= it->second.bytes;
+  ages_.erase(it->second.age);
+  entries_.erase(it);
+}
+
+void IdempotencyStore::shrink(Clock::time_point now) {
+  // Running entries are never dropped: dropping one would let its twin run beside it.
+  for (auto age = ages_.begin(); age != ages_.end();) {
+    const auto it = entries_.find(*age++);
+    if (!it->second.reply) continue;
+    const bool old = now - it->second.at > options_.keep;
+    if (!old && entries_.size() <= options_.max_entries && bytes_ <= options_.max_bytes) break;
+    erase(it);
+  }
+}
+
+}  // namespace quire

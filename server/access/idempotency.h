@@ -1,0 +1,77 @@
+/// Remembers the first reply to an Idempotency-Key and gives it again.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "cachestore/key.h"
+#include "base/status.h"
+#include "server/http/http_message.h"
+
+namespace quire {
+
+/// Bounded in replies and bytes: the oldest go first. Kept in memory; save() and restore() carry replies to requests that changed something
+/// over a restart.
+/// Threads: every method may be called concurrently.
+class IdempotencyStore {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct Options {
+    std::chrono::seconds keep{24 * 3600};
+    std::size_t max_entries = 10000;
+    std::size_t max_bytes = 64u << 20;
+  };
+  /// kRestart: also of save().
+  enum class Keep : unsigned char { kRunning, kRestart };
+  enum class Outcome : unsigned char { kFirst, kReplay, kInProgress, kMismatch };
+  struct Lookup {
+    Outcome outcome = Outcome::kFirst;
+    std::shared_ptr<const HttpResponse> reply;  ///< kReplay
+  };
+
+  explicit IdempotencyStore(Options options, std::function<Clock::time_point()> now = Clock::now) : options_(options), now_(std::move(now)) {}
+
+  /// `slot`: key + method + path + Idempotency-Key. kFirst: the caller works, and calls complete() or forget().
+  Lookup begin(const std::string& slot, const Digest& body);
+  void complete(const std::string& slot, HttpResponse reply, Keep keep = Keep::kRunning);
+  /// The work was not done: the next one with this key is the first again. A remembered reply stays.
+  void forget(const std::string& slot);
+  std::size_t size() const;
+
+  /// The replies that last over a restart, the newest of them up to `max_bytes`; `unix_ms`: now.
+  std::string save(std::int64_t unix_ms, std::size_t max_bytes) const;
+  /// Takes back what save() gave, but for what is too old or there already. Layout, little-endian: u8 version 1, i64 Unix ms, u32 count, then
+  /// oldest first: slot (u32 length), digest of the body, i64 age in ms, u16 status, content type, u16 headers (name, value), body.
+  /// Errors: kCorruption, and nothing was taken.
+  Status restore(std::string_view saved, std::int64_t unix_ms);
+
+ private:
+  struct Entry {
+    Digest body;
+    std::shared_ptr<const HttpResponse> reply;  ///< null: still running
+    Keep keep = Keep::kRunning;
+    Clock::time_point at;
+    std::list<std::string>::iterator age;
+    std::size_t bytes = 0;
+  };
+  bool insert(const std::string& slot, Entry entry);
+  void erase(std::unordered_map<std::string, Entry>::iterator it);
+  void shrink(Clock::time_point now);
+
+  const Options options_;
+  const std::function<Clock::time_point()> now_;
+  mutable std::mutex mu_;
+  std::unordered_map<std::string, Entry> entries_;  // guarded by mu_
+  std::list<std::string> ages_;                     // guarded by mu_: oldest first
+  std::size_t bytes_ = 0;                           // guarded by mu_
+};
+
+}  // namespace quire

@@ -1,0 +1,141 @@
+#include "server/service/fidelity_gate.h"
+
+#include <algorithm>
+#include <boost/json/array.hpp>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "engine/plan/strategy.h"
+#include "base/log.h"
+#include "server/json/parse.h"
+
+namespace quire {
+namespace json = boost::json;
+namespace {
+
+std::string percent_text(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f %%", share * 100);
+  return text;
+}
+
+json::value number_or_null(double v, int decimals) {
+  if (!std::isfinite(v)) return nullptr;
+  return rounded(v, decimals);
+}
+
+json::object difference_json(const Interval& i) { return {{"value", number_or_null(i.value, 4)}, {"low", number_or_null(i.low, 4)}, {"high", number_or_null(i.high, 4)}}; }
+
+json::object certificate_json(const Certificate& c) {
+  json::object o;
+  o["strategy"] = c.strategy;
+  o["settings"] = c.spec;
+  o["passed"] = c.passed;
+  o["reason"] = c.reason;
+  o["suite"] = c.suite;
+  o["suite_hash"] = c.suite_hash;
+  o["n"] = c.n;
+  o["em"] = number_or_null(c.em, 4);
+  o["f1"] = number_or_null(c.f1, 4);
+  o["recompute_em"] = number_or_null(c.recompute_em, 4);
+  o["recompute_f1"] = number_or_null(c.recompute_f1, 4);
+  o["em_difference"] = difference_json(c.em_difference);
+  o["f1_difference"] = difference_json(c.f1_difference);
+  o["agreement"] = number_or_null(c.agreement, 4);
+  o["kl"] = number_or_null(c.kl, 6);
+  o["sequence_ratio"] = number_or_null(c.sequence_ratio, 4);
+  o["recompute_ratio"] = number_or_null(c.recompute_ratio, 4);
+  o["ttft_ms"] = number_or_null(c.ttft_ms, 2);
+  o["max_drop"] = c.max_drop;
+  o["date"] = c.date;
+  o["commit"] = c.commit;
+  return o;
+}
+
+}  // namespace
+
+double FidelityGate::mean(const std::deque<double>& values) {
+  return values.empty() ? 1 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+void FidelityGate::set_certificates(std::vector<Certificate> certificates, std::string fingerprint_hex, double max_drop) {
+  std::lock_guard lock(mu_);
+  certificates_ = std::move(certificates);
+  usable_.clear();
+  for (const auto& c : certificates_)
+    if (find_strategy(c.strategy).ok()) usable_.push_back(c);
+  fingerprint_hex_ = std::move(fingerprint_hex);
+  max_drop_ = max_drop;
+}
+
+FidelityGate::Verdict FidelityGate::verdict() const {
+  std::lock_guard lock(mu_);
+  const Certificate* best = best_certificate(usable_, fingerprint_hex_, max_drop_);
+  if (!best) return {};
+  const auto state = states_.find(best->strategy);
+  if (state == states_.end() || !state->second.fallback) return {best->strategy, ""};
+  return {std::nullopt, "checked answers of strategy " + best->strategy + " agreed with recompute in " + percent_text(state->second.agreement_at_fall) +
+                            " of their tokens, below policy.shadow_min_agreement of " + percent_text(min_agreement_) + ": auto uses exact"};
+}
+
+bool FidelityGate::record(const std::string& strategy, double agreement) {
+  std::lock_guard lock(mu_);
+  State& s = states_[strategy];
+  ++s.checks;
+  s.recent.push_back(agreement);
+  if (s.recent.size() > kWindow) s.recent.pop_front();
+  if (s.recent.size() < kMinChecks) return false;
+  const double now = mean(s.recent);
+  if (s.fallback == (now < min_agreement_)) return false;
+  s.fallback = !s.fallback;
+  s.agreement_at_fall = s.fallback ? now : 0;
+  s.recent.clear();
+  if (s.fallback) log_warning("shadow checks fell below policy.shadow_min_agreement: auto stays exact", {{"strategy", strategy}, {"agreement", percent_text(now)}});
+  else log_info("shadow checks agree again: auto may use the strategy", {{"strategy", strategy}, {"agreement", percent_text(now)}});
+  return true;
+}
+
+void FidelityGate::count_dropped(Dropped why) {
+  std::lock_guard lock(mu_);
+  ++(why == Dropped::kBusy ? busy_ : failed_);
+}
+
+bool FidelityGate::in_fallback() const {
+  std::lock_guard lock(mu_);
+  return std::any_of(states_.begin(), states_.end(), [](const auto& s) { return s.second.fallback; });
+}
+
+json::object FidelityGate::info(double shadow_ratio) const {
+  const Verdict now = verdict();
+  std::lock_guard lock(mu_);
+  json::object o;
+  o["auto_strategy"] = now.strategy ? json::value(*now.strategy) : json::value(nullptr);
+  std::string reason = now.note;
+  if (now.strategy) reason = "strategy " + *now.strategy + " has a passing certificate of this model";
+  else if (reason.empty()) reason = certificates_.empty() ? "this model has no certificate; quire fidelity --certify makes them" : "no certificate of this model lets auto use an approximation";
+  o["reason"] = reason;
+  json::array list;
+  for (const auto& c : certificates_) list.push_back(certificate_json(c));
+  o["certificates"] = std::move(list);
+  json::object shadow;
+  shadow["ratio"] = shadow_ratio;
+  shadow["min_agreement"] = min_agreement_;
+  const bool fallback = std::any_of(states_.begin(), states_.end(), [](const auto& s) { return s.second.fallback; });
+  shadow["state"] = fallback ? "fallback" : shadow_ratio > 0 ? "watching" : "off";
+  std::int64_t checks = 0;
+  json::array strategies;
+  for (const auto& [name, s] : states_) {
+    checks += s.checks;
+    strategies.push_back(json::object{{"strategy", name}, {"state", s.fallback ? "fallback" : "trusted"}, {"checks", s.checks},
+                                      {"agreement", s.recent.empty() ? json::value(nullptr) : json::value(rounded(mean(s.recent), 4))}});
+  }
+  shadow["checks"] = checks;
+  shadow["dropped"] = busy_;
+  shadow["failed"] = failed_;
+  shadow["strategies"] = std::move(strategies);
+  o["shadow"] = std::move(shadow);
+  return o;
+}
+
+}  // namespace quire

@@ -1,0 +1,66 @@
+/// The one table of paths: it serves requests, names metrics, answers 405 and describes the API.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/access/auth.h"
+#include "server/support/problem.h"
+
+namespace quire {
+
+class Call;
+using Handler = void (*)(std::shared_ptr<Call>);
+
+/// Where a handler runs.
+enum class RunOn : std::uint8_t {
+  kIoThread,   ///< quick, never waits
+  kWorker,     ///< may wait on disk
+  kMaintenance,  ///< may take minutes
+};
+enum class BodyUse : std::uint8_t { kNone, kJson, kDocuments, kPack };
+
+struct Route {
+  std::string_view method, pattern;   ///< "/v1/documents/{id}": a segment in braces matches any one segment
+  std::string_view endpoint;          ///< fixed name in metrics and logs
+  Handler handler = nullptr;
+  Scope scope = Scope::kNone;
+  bool public_path = false;           ///< no key needed
+  bool needs_ready = true;            ///< 503 while loading
+  bool while_draining = false;        ///< served during a drain
+  RunOn run = RunOn::kWorker;
+  BodyUse body = BodyUse::kNone;
+  ErrorStyle style = ErrorStyle::kNative;
+  std::string_view summary;
+};
+
+/// Values of the pattern's braces, by name.
+using PathParams = std::vector<std::pair<std::string, std::string>>;
+
+struct RouteMatch {
+  const Route* route = nullptr;             ///< null: none with this path and method
+  PathParams params;
+  std::vector<std::string_view> allowed;    ///< methods the path has; empty: no such path
+  ErrorStyle style = ErrorStyle::kNative;
+};
+
+class RouteTable {
+ public:
+  explicit RouteTable(std::vector<Route> routes);
+  /// `/documents...`, `/query...` are read as `/v1/documents...`. HEAD finds the GET route.
+  RouteMatch match(std::string_view method, const std::vector<std::string>& path) const;
+  const std::vector<Route>& routes() const { return routes_; }
+
+ private:
+  const std::vector<Route> routes_;
+  std::vector<std::vector<std::string_view>> patterns_;  ///< split, same order
+};
+
+/// Every route of the service.
+std::vector<Route> all_routes();
+
+}  // namespace quire

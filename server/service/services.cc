@@ -1,0 +1,70 @@
+#include "server/service/services.h"
+
+#include "cachestore/store_admin.h"
+#include "engine/engine.h"
+#include "ingest/ingest_service.h"
+#include "server/support/version.h"
+
+namespace quire {
+
+std::int64_t unix_ms_now() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Services::Services(Config initial)
+    : started_ms(unix_ms_now()),
+      rate_limiter(std::make_unique<RateLimiter>()),
+      idempotency(std::make_unique<IdempotencyStore>(IdempotencyStore::Options{})),
+      explain(std::make_unique<ExplainRing>(static_cast<std::size_t>(initial.explain.retain))),
+      metrics(std::make_unique<Metrics>()),
+      fidelity(std::make_unique<FidelityGate>(initial.policy.shadow_min_agreement)),
+      timers(std::make_unique<TimerQueue>()),
+      workers(std::make_unique<WorkerPool>(4, 4096)),
+      maintenance(std::make_unique<WorkerPool>(2, 16)),
+      keys_(KeyRing::open()) {
+  metrics->set_per_namespace(initial.metrics.per_namespace);
+  set_config(std::move(initial));
+}
+
+void start_shadow(Services& s) {
+  s.shadow = std::make_unique<ShadowChecker>(*s.engine, [&s](ShadowChecker::Outcome outcome, const ShadowResult& result) {
+    using Outcome = ShadowChecker::Outcome;
+    s.metrics->shadow_check(outcome == Outcome::kChecked ? "checked" : outcome == Outcome::kDropped ? "dropped" : "failed");
+    if (outcome == Outcome::kDropped) return s.fidelity->count_dropped(FidelityGate::Dropped::kBusy);
+    if (outcome == Outcome::kFailed) return s.fidelity->count_dropped(FidelityGate::Dropped::kFailed);
+    s.metrics->shadow_result(result.strategy, result.agreement, result.kl);
+    (void)s.fidelity->record(result.strategy, result.agreement);
+  });
+}
+
+MetricsSnapshot metrics_snapshot(Services& s) {
+  MetricsSnapshot m;
+  m.ready = s.ready;
+  m.vllm_names = s.config()->metrics.vllm_names;
+  m.auto_fallback = s.fidelity->in_fallback();
+  m.requests_running = s.requests_running;
+  m.version = version();
+  m.backend = s.backend.name;
+  if (!m.ready) return m;
+  m.queries_running = s.engine->queries_running();
+  m.queries_waiting = s.engine->queries_waiting();
+  m.memory = s.engine->memory();
+  m.store = s.store->stats();
+  m.admin = s.store->admin_stats();
+  m.ingest = s.ingest->stats();
+  std::uint64_t ready = 0, failed = 0, busy = 0;
+  for (const auto& ns : s.store->namespaces()) {
+    const auto counts = s.ingest->counts(ns.name);
+    if (!counts.ok()) continue;  // a namespace that cannot be counted now is left out of this scrape
+    ready += counts->ready;
+    failed += counts->failed;
+    busy += counts->in_progress;
+  }
+  m.documents_by_status = {{"ready", ready}, {"failed", failed}, {"in_progress", busy}};
+  m.model = s.engine->info().model_name;
+  m.fingerprint = s.engine->info().fingerprint;
+  m.device = s.engine->info().isa;
+  return m;
+}
+
+}  // namespace quire

@@ -1,0 +1,56 @@
+#include "server/support/worker_pool.h"
+
+#include <exception>
+#include <string>
+
+#include "base/log.h"
+
+namespace quire {
+
+WorkerPool::WorkerPool(int threads, std::size_t max_queued) : max_queued_(max_queued) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+}
+
+bool WorkerPool::post(std::function<void()> work) {
+  std::lock_guard lock(mu_);
+  if (stopping_ || queue_.size() >= max_queued_) return false;
+  queue_.push_back(std::move(work));
+  changed_.notify_one();  // under the lock: the work may be what the owner waits for before the pool goes
+  return true;
+}
+
+void WorkerPool::run() {
+  for (;;) {
+    std::function<void()> work;
+    {
+      std::unique_lock lock(mu_);
+      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      work = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    try {
+      work();
+    } catch (const std::exception& e) {
+      log_error("work ended with an exception", {{"reason", e.what()}});
+    }
+  }
+}
+
+void WorkerPool::stop() {
+  {
+    std::lock_guard lock(mu_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (auto& t : threads_)
+    if (t.joinable()) t.join();
+  threads_.clear();
+}
+
+std::size_t WorkerPool::queued() const {
+  std::lock_guard lock(mu_);
+  return queue_.size();
+}
+
+}  // namespace quire

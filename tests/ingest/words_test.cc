@@ -1,0 +1,35 @@
+#include "ingest/words.h"
+
+#include <gtest/gtest.h>
+
+namespace quire {
+namespace {
+
+using Words = std::vector<std::string>;
+
+TEST(SplitWords, FoldsCaseAccentsAndCompatibilityForms) {
+  EXPECT_EQ(split_words("The CAF\xC3\x89s, caf\xC3\xA9s; cafe\xCC\x81s!"), (Words{"the", "cafes", "cafes", "cafes"}));
+  EXPECT_EQ(split_words("Stra\xC3\x9F" "e \xEF\xBC\xA1\xEF\xBC\xA2 \xEF\xAC\x81x"), (Words{"strasse", "ab", "fix"}));  // sharp s, full-width AB, ligature fi
+  EXPECT_EQ(split_words("\xD0\x81\xD0\xB6"), (Words{"\xD0\xB5\xD0\xB6"}));  // Cyrillic io: ie with an accent
+}
+
+TEST(SplitWords, KeepsNumbersAndCutsAtPunctuation) {
+  EXPECT_EQ(split_words("A-12 costs 3.50 (city's)"), (Words{"a", "12", "costs", "3", "50", "city", "s"}));
+  EXPECT_EQ(split_words(" \t,;--"), Words{});
+  EXPECT_EQ(split_words(""), Words{});
+}
+
+TEST(SplitWords, GivesPairsWhereWordsAreNotSetApart) {
+  EXPECT_EQ(split_words("\xE6\x9D\xB1\xE4\xBA\xAC\xE9\x83\xBD in \xE6\xB0\xB4"),
+            (Words{"\xE6\x9D\xB1\xE4\xBA\xAC", "\xE4\xBA\xAC\xE9\x83\xBD", "in", "\xE6\xB0\xB4"}));
+}
+
+TEST(SplitWords, LongWordsAreCutAndBadBytesHaveNone) {
+  const auto words = split_words(std::string(1000, 'x') + " y");
+  ASSERT_EQ(words.size(), 2u);
+  EXPECT_LE(words[0].size(), kMaxWordBytes);
+  EXPECT_EQ(split_words("ab\xFF\xFE"), Words{});
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Checks the order of folders in floors.txt: includes point only to earlier lines, every folder has a line, and no
+# folder holds more than 30 sources and headers.   check_floors.sh <repository root> [floors.txt]
+set -uo pipefail
+floors="${2:-$(dirname "$(realpath "${BASH_SOURCE[0]}")")/floors.txt}"
+cd "$1" || exit 2
+most=30
+{
+  sed -n 's/^\([a-z][^ ]*\)$/floor \1/p' "$floors"
+  find engine server base -name '*.h' -o -name '*.cc' | sort | sed 's/^/file /'
+  grep -rHE '^#include "(engine|server)/' engine server --include='*.h' --include='*.cc' |
+    sed -E 's/^([^:]*):#include "([^"]*)".*/include \1 \2/'
+} | awk -v most="$most" '
+  function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
+  function complain(what) { print "floors: " what; bad++ }
+  $1 == "floor" { rank[$2] = ++floors }
+  $1 == "file" { f = folder($2); if (!(f in count)) order[++folders] = f; count[f]++ }
+  $1 == "include" {
+    from = folder($2); to = folder($3)
+    if (from != to && rank[to] >= rank[from] && rank[from])
+      complain($2 " includes \"" $3 "\", but " to " stands above " from " in tests/support/floors.txt")
+  }
+  END {
+    for (i = 1; i <= folders; i++) {
+      f = order[i]
+      if (f != "base" && !(f in rank)) complain(f " has no line in tests/support/floors.txt")
+      if (count[f] > most) complain(f " holds " count[f] " sources and headers; " most " is the most: open a folder")
+    }
+    exit bad > 0
+  }'
