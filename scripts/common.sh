@@ -56,7 +56,7 @@ configure_and_build() {
   local preset="$1"; shift
   cd "$ROOT"
   say "Configuring build/$preset"
-  cmake --preset "$preset" >"/tmp/quire-configure-$preset.log" 2>&1 || { cat "/tmp/quire-configure-$preset.log" >&2; fail "CMake could not configure; see above"; }
+  cmake --preset "$preset" -DQUIRE_WERROR="${QUIRE_WERROR:-OFF}" >"/tmp/quire-configure-$preset.log" 2>&1 || { cat "/tmp/quire-configure-$preset.log" >&2; fail "CMake could not configure; see above"; }
   say "Building build/$preset ($(nproc) cores; the first build takes some minutes)"
   if [ -t 1 ]; then cmake --build --preset "$preset" ${1:+--target "$@"}
   else NINJA_STATUS='[%f/%t %es] ' cmake --build --preset "$preset" ${1:+--target "$@"} | awk 'NR % 20 == 0 || /error|warning|FAILED/ || /^ninja/ {print; fflush()}'; fi
