@@ -9,7 +9,8 @@ Result<DType> parse_dtype(std::string_view name) {
   if (name == "f16" || name == "float16" || name == "F16") return DType::kF16;
   if (name == "bf16" || name == "bfloat16" || name == "BF16") return DType::kBF16;
   if (name == "i8" || name == "int8" || name == "I8") return DType::kI8;
-  return Status::invalid("dtype", "unknown dtype '" + std::string(name) + "'; use f32, f16, bf16 or i8");
+  return Status::invalid("dtype",
+                         "unknown dtype '" + std::string(name) + "'; use f32, f16, bf16 or i8");
 }
 
 std::uint16_t f32_to_f16(float value) {
@@ -39,7 +40,10 @@ float f16_to_f32(std::uint16_t x) {
   if (exponent == 0) {
     if (mantissa == 0) return std::bit_cast<float>(sign);
     exponent = 113;
-    while (!(mantissa & 0x400u)) { mantissa <<= 1; --exponent; }
+    while (!(mantissa & 0x400u)) {
+      mantissa <<= 1;
+      --exponent;
+    }
     return std::bit_cast<float>(sign | (exponent << 23) | ((mantissa & 0x3ffu) << 13));
   }
   return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));

@@ -13,7 +13,9 @@ namespace quire {
 
 enum class DType : std::uint8_t { kF32 = 0, kF16 = 1, kBF16 = 2, kI8 = 3 };
 
-constexpr std::size_t dtype_bytes(DType t) { return t == DType::kF32 ? 4 : t == DType::kI8 ? 1 : 2; }
+constexpr std::size_t dtype_bytes(DType t) {
+  return t == DType::kF32 ? 4 : t == DType::kI8 ? 1 : 2;
+}
 constexpr std::string_view dtype_name(DType t) {
   return t == DType::kF32 ? "f32" : t == DType::kF16 ? "f16" : t == DType::kBF16 ? "bf16" : "i8";
 }
@@ -26,26 +28,40 @@ inline std::uint16_t f32_to_bf16(float x) {
   if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((u >> 16) | 0x40);
   return static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
-inline float bf16_to_f32(std::uint16_t x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16); }
+inline float bf16_to_f32(std::uint16_t x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
+}
 /// IEEE half. Values past 65504 become infinity.
 std::uint16_t f32_to_f16(float x);
 float f16_to_f32(std::uint16_t x);
 
 inline float load_f32(const void* base, DType t, std::int64_t i) {
   switch (t) {
-    case DType::kF32: return static_cast<const float*>(base)[i];
-    case DType::kF16: return f16_to_f32(static_cast<const std::uint16_t*>(base)[i]);
-    case DType::kBF16: return bf16_to_f32(static_cast<const std::uint16_t*>(base)[i]);
-    case DType::kI8: return static_cast<float>(static_cast<const std::int8_t*>(base)[i]);
+    case DType::kF32:
+      return static_cast<const float*>(base)[i];
+    case DType::kF16:
+      return f16_to_f32(static_cast<const std::uint16_t*>(base)[i]);
+    case DType::kBF16:
+      return bf16_to_f32(static_cast<const std::uint16_t*>(base)[i]);
+    case DType::kI8:
+      return static_cast<float>(static_cast<const std::int8_t*>(base)[i]);
   }
   return 0;
 }
 inline void store_f32(void* base, DType t, std::int64_t i, float x) {
   switch (t) {
-    case DType::kF32: static_cast<float*>(base)[i] = x; return;
-    case DType::kF16: static_cast<std::uint16_t*>(base)[i] = f32_to_f16(x); return;
-    case DType::kBF16: static_cast<std::uint16_t*>(base)[i] = f32_to_bf16(x); return;
-    case DType::kI8: static_cast<std::int8_t*>(base)[i] = static_cast<std::int8_t>(x); return;
+    case DType::kF32:
+      static_cast<float*>(base)[i] = x;
+      return;
+    case DType::kF16:
+      static_cast<std::uint16_t*>(base)[i] = f32_to_f16(x);
+      return;
+    case DType::kBF16:
+      static_cast<std::uint16_t*>(base)[i] = f32_to_bf16(x);
+      return;
+    case DType::kI8:
+      static_cast<std::int8_t*>(base)[i] = static_cast<std::int8_t>(x);
+      return;
   }
 }
 

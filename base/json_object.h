@@ -1,4 +1,5 @@
-/// The JSON objects of model folders, read without exceptions. Users include <boost/json.hpp> themselves, in .cc files only.
+/// The JSON objects of model folders, read without exceptions. Users include <boost/json.hpp>
+/// themselves, in .cc files only.
 #pragma once
 
 #include <filesystem>
@@ -15,10 +16,12 @@ class array;
 
 namespace quire {
 
-/// Errors: kInvalidArgument (field: file) with the byte it was found at; also if the text is no JSON object.
+/// Errors: kInvalidArgument (field: file) with the byte it was found at; also if the text is no
+/// JSON object.
 Result<boost::json::object> parse_json_object(std::string_view file, std::string_view text);
 
-/// A file no larger than any model configuration. Errors: kNotFound, kInvalidArgument (too large), kIo; field() is its name.
+/// A file no larger than any model configuration. Errors: kNotFound, kInvalidArgument (too large),
+/// kIo; field() is its name.
 Result<std::string> read_json_file(const std::filesystem::path& path);
 
 /// The member, or null where it is missing, null, or of another type.

@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::string_view kNames[] = {"debug", "info", "warning", "error"};
 
-void write_stderr(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
+void write_stderr(LogLevel level, std::string_view message,
+                  std::initializer_list<LogField> fields) {
   static std::mutex mu;  // keeps lines whole
   std::string line = "level=";
   line += kNames[static_cast<int>(level)];

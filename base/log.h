@@ -1,4 +1,5 @@
-/// Log lines as a message and key=value fields. The sink is chosen once by main(); the default writes to stderr.
+/// Log lines as a message and key=value fields. The sink is chosen once by main(); the default
+/// writes to stderr.
 #pragma once
 
 #include <functional>
@@ -16,17 +17,27 @@ struct LogField {
   std::string value;
 };
 
-using LogSink = std::function<void(LogLevel, std::string_view message, std::initializer_list<LogField>)>;
+using LogSink =
+    std::function<void(LogLevel, std::string_view message, std::initializer_list<LogField>)>;
 
 /// Replaces the sink and the threshold. Call before any thread is started.
 void set_log_sink(LogSink sink, LogLevel threshold);
 
 /// Threads: may be called from any thread; the sink serialises itself.
-void log_line(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
+void log_line(LogLevel level, std::string_view message,
+              std::initializer_list<LogField> fields = {});
 
-inline void log_debug(std::string_view m, std::initializer_list<LogField> f = {}) { log_line(LogLevel::kDebug, m, f); }
-inline void log_info(std::string_view m, std::initializer_list<LogField> f = {}) { log_line(LogLevel::kInfo, m, f); }
-inline void log_warning(std::string_view m, std::initializer_list<LogField> f = {}) { log_line(LogLevel::kWarning, m, f); }
-inline void log_error(std::string_view m, std::initializer_list<LogField> f = {}) { log_line(LogLevel::kError, m, f); }
+inline void log_debug(std::string_view m, std::initializer_list<LogField> f = {}) {
+  log_line(LogLevel::kDebug, m, f);
+}
+inline void log_info(std::string_view m, std::initializer_list<LogField> f = {}) {
+  log_line(LogLevel::kInfo, m, f);
+}
+inline void log_warning(std::string_view m, std::initializer_list<LogField> f = {}) {
+  log_line(LogLevel::kWarning, m, f);
+}
+inline void log_error(std::string_view m, std::initializer_list<LogField> f = {}) {
+  log_line(LogLevel::kError, m, f);
+}
 
 }  // namespace quire

@@ -14,7 +14,8 @@ int hex_digit(char c) {
 
 std::array<std::byte, 8> le64(std::uint64_t value) {
   std::array<std::byte, 8> out;
-  for (int i = 0; i < 8; ++i) out[static_cast<std::size_t>(i)] = static_cast<std::byte>(value >> (8 * i));
+  for (int i = 0; i < 8; ++i)
+    out[static_cast<std::size_t>(i)] = static_cast<std::byte>(value >> (8 * i));
   return out;
 }
 
@@ -32,11 +33,14 @@ std::string Digest::hex() const {
 }
 
 Result<Digest> Digest::from_hex(std::string_view text) {
-  if (text.size() != 64) return Status::invalid("digest", "expected 64 hex digits, got " + std::to_string(text.size()) + " characters");
+  if (text.size() != 64)
+    return Status::invalid(
+        "digest", "expected 64 hex digits, got " + std::to_string(text.size()) + " characters");
   Digest d;
   for (std::size_t i = 0; i < 32; ++i) {
     const int hi = hex_digit(text[2 * i]), lo = hex_digit(text[2 * i + 1]);
-    if (hi < 0 || lo < 0) return Status::invalid("digest", "not a hex digit near position " + std::to_string(2 * i));
+    if (hi < 0 || lo < 0)
+      return Status::invalid("digest", "not a hex digit near position " + std::to_string(2 * i));
     d.bytes[i] = static_cast<std::byte>(hi * 16 + lo);
   }
   return d;
@@ -48,7 +52,10 @@ struct Sha256::Impl {
   ~Impl() { EVP_MD_CTX_free(ctx); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
-  void restart() { QUIRE_CHECK(ctx != nullptr && EVP_DigestInit_ex(ctx, EVP_sha256(), nullptr) == 1, "SHA-256 is not available"); }
+  void restart() {
+    QUIRE_CHECK(ctx != nullptr && EVP_DigestInit_ex(ctx, EVP_sha256(), nullptr) == 1,
+                "SHA-256 is not available");
+  }
 };
 
 Sha256::Sha256() : impl_(std::make_unique<Impl>()) {}
@@ -60,8 +67,12 @@ Sha256& Sha256::update(std::span<const std::byte> bytes) {
   EVP_DigestUpdate(impl_->ctx, bytes.data(), bytes.size());
   return *this;
 }
-Sha256& Sha256::update(std::string_view text) { return update(std::as_bytes(std::span(text.data(), text.size()))); }
-Sha256& Sha256::update_u64(std::uint64_t value) { return update(std::span<const std::byte>(le64(value))); }
+Sha256& Sha256::update(std::string_view text) {
+  return update(std::as_bytes(std::span(text.data(), text.size())));
+}
+Sha256& Sha256::update_u64(std::uint64_t value) {
+  return update(std::span<const std::byte>(le64(value)));
+}
 Sha256& Sha256::update_field(std::string_view text) { return update_u64(text.size()).update(text); }
 
 Digest Sha256::finish() {

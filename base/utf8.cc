@@ -19,12 +19,14 @@ int decode_utf8(std::string_view text, char32_t& code_point) {
     return 2;
   }
   if (lead >= 0xE0 && lead <= 0xEF && continues(1) && continues(2)) {
-    code_point = static_cast<char32_t>((lead & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F));
+    code_point = static_cast<char32_t>((lead & 0x0F) << 12 | (byte(1) & 0x3F) << 6 |
+                                       (byte(2) & 0x3F));
     if (code_point < 0x800 || (code_point >= 0xD800 && code_point <= 0xDFFF)) return 0;
     return 3;
   }
   if (lead >= 0xF0 && lead <= 0xF4 && continues(1) && continues(2) && continues(3)) {
-    code_point = static_cast<char32_t>((lead & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F));
+    code_point = static_cast<char32_t>((lead & 0x07) << 18 | (byte(1) & 0x3F) << 12 |
+                                       (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F));
     if (code_point < 0x10000 || code_point > 0x10FFFF) return 0;
     return 4;
   }

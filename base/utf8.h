@@ -7,7 +7,8 @@
 
 namespace quire::tokenizer_internal {
 
-/// Length (1 to 4) of the character at the front of `text` and its code point, or 0 where the bytes are no character.
+/// Length (1 to 4) of the character at the front of `text` and its code point, or 0 where the bytes
+/// are no character.
 int decode_utf8(std::string_view text, char32_t& code_point);
 
 void append_utf8(char32_t code_point, std::string& out);

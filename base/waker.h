@@ -8,7 +8,8 @@
 
 namespace quire {
 
-/// A flag to wait for. Held by shared_ptr, so that a late callback never meets a dead waiter. Threads: any.
+/// A flag to wait for. Held by shared_ptr, so that a late callback never meets a dead waiter.
+/// Threads: any.
 class Waker {
  public:
   void wake();

@@ -30,7 +30,8 @@ class Waiter final : public QuerySink {
     if (first_token_cpu_ms_ == 0) first_token_cpu_ms_ = cpu_ms() - started_cpu_ms_;
     return true;
   }
-  void on_done(const Status& status, const Plan& plan, const QueryStats& stats, FinishReason) override {
+  void on_done(const Status& status, const Plan& plan, const QueryStats& stats,
+               FinishReason) override {
     check(status);
     done_.set_value({stats, plan, first_token_cpu_ms_});
   }
@@ -85,7 +86,9 @@ std::int64_t Answered::bytes_read() const {
 }
 
 CachedDocuments::CachedDocuments(const DocumentsOptions& options)
-    : options_(options), config_(take(parse_model_config(options.shape.config))), tokenizer_(take(load_tokenizer(options.tokenizer_dir))) {
+    : options_(options),
+      config_(take(parse_model_config(options.shape.config))),
+      tokenizer_(take(load_tokenizer(options.tokenizer_dir))) {
   open(make_model());
 }
 
@@ -93,13 +96,21 @@ CachedDocuments::~CachedDocuments() { close(); }
 
 std::unique_ptr<Model> CachedDocuments::make_model() const {
   if (options_.compute != nullptr) {
-    return take(make_random_model(config_, {.weights = WeightFormat::kBF16, .kv_dtype = DType::kBF16, .max_positions = options_.max_positions}, 1, options_.compute));
+    return take(make_random_model(config_,
+                                  {.weights = WeightFormat::kBF16,
+                                   .kv_dtype = DType::kBF16,
+                                   .max_positions = options_.max_positions},
+                                  1, options_.compute));
   }
   const WeightFormat weights = cpu_has_bf16() ? WeightFormat::kBF16 : WeightFormat::kF32;
-  return take(make_random_model(config_, {.weights = weights, .kv_dtype = DType::kF16, .max_positions = options_.max_positions}, 1));
+  return take(make_random_model(
+      config_,
+      {.weights = weights, .kv_dtype = DType::kF16, .max_positions = options_.max_positions}, 1));
 }
 
-std::int32_t CachedDocuments::vocab_size() const { return std::min(tokenizer_->vocab_size(), config_.vocab_size); }
+std::int32_t CachedDocuments::vocab_size() const {
+  return std::min(tokenizer_->vocab_size(), config_.vocab_size);
+}
 
 void CachedDocuments::open(std::unique_ptr<Model> model) {
   StoreOptions store;
@@ -114,7 +125,9 @@ void CachedDocuments::open(std::unique_ptr<Model> model) {
     WeightFormat weights = cpu_has_bf16() ? WeightFormat::kBF16 : WeightFormat::kF32;
     if (options_.draft_weights == "w8a8") weights = WeightFormat::kW8A8;
     if (options_.draft_weights == "int8") weights = WeightFormat::kInt8;
-    parts.draft = take(make_random_model(take(parse_model_config(options_.draft->config)), {.weights = weights, .kv_dtype = DType::kF16, .max_positions = options_.max_positions}, 2));
+    parts.draft = take(make_random_model(
+        take(parse_model_config(options_.draft->config)),
+        {.weights = weights, .kv_dtype = DType::kF16, .max_positions = options_.max_positions}, 2));
     parts.draft_tokenizer = take(load_tokenizer(options_.tokenizer_dir));
     engine.draft_wait_ms = 600000;
     engine.draft_document_kv = options_.draft_document_kv;
@@ -146,13 +159,14 @@ double CachedDocuments::ingest(std::vector<TokenIds> documents) {
     PrefillRequest request;
     request.token_ids = documents_[i];
     request.tenant = kNamespace;
-    engine_->prefill(std::move(request), [this, i, &done, &segments, &companions](Result<PrefillResult> result) {
-      auto prefilled = take(std::move(result));
-      keys_[i] = prefilled.key;
-      segments[i] = prefilled.segment;
-      companions[i] = prefilled.companion;
-      done[i].set_value();
-    });
+    engine_->prefill(std::move(request),
+                     [this, i, &done, &segments, &companions](Result<PrefillResult> result) {
+                       auto prefilled = take(std::move(result));
+                       keys_[i] = prefilled.key;
+                       segments[i] = prefilled.segment;
+                       companions[i] = prefilled.companion;
+                       done[i].set_value();
+                     });
   }
   for (auto& d : done) d.get_future().wait();
   const double ms = ms_since(start);
@@ -161,7 +175,8 @@ double CachedDocuments::ingest(std::vector<TokenIds> documents) {
 }
 
 /// Documents must name the contexts, or the store forgets them at the next start.
-void CachedDocuments::commit_documents(const std::vector<SegmentHandle>& segments, const std::vector<SegmentHandle>& companions) {
+void CachedDocuments::commit_documents(const std::vector<SegmentHandle>& segments,
+                                       const std::vector<SegmentHandle>& companions) {
   for (std::size_t i = 0; i < documents_.size(); ++i) {
     DocumentManifest manifest;
     manifest.ns = kNamespace;
@@ -171,7 +186,8 @@ void CachedDocuments::commit_documents(const std::vector<SegmentHandle>& segment
     chunk.byte_begin = 0;
     chunk.byte_end = 1;
     chunk.token_ids = documents_[i];
-    chunk.block_tokens = static_cast<std::uint32_t>(engine_->block_tokens_for(static_cast<std::int64_t>(documents_[i].size())));
+    chunk.block_tokens = static_cast<std::uint32_t>(
+        engine_->block_tokens_for(static_cast<std::int64_t>(documents_[i].size())));
     chunk.key = keys_[i];
     manifest.chunks.push_back(std::move(chunk));
     std::vector<SegmentHandle> own;
@@ -185,7 +201,8 @@ void CachedDocuments::commit_documents(const std::vector<SegmentHandle>& segment
   }
 }
 
-Answered CachedDocuments::ask(std::span<const std::size_t> documents, const TokenIds& question, const CacheOptions& cache, From from) {
+Answered CachedDocuments::ask(std::span<const std::size_t> documents, const TokenIds& question,
+                              const CacheOptions& cache, From from) {
   QueryRequest request;
   request.id = "bench";
   request.tenant = from == From::kStore ? kNamespace : kStrangers;
@@ -212,10 +229,14 @@ std::vector<ModelShape> shapes_named(const std::string& names) {
   std::vector<ModelShape> shapes;
   std::istringstream list(names);
   for (std::string name; std::getline(list, name, ',');) {
-    if (name == "tiny") shapes.push_back(kTiny);
-    else if (name == "qwen") shapes.push_back(kQwen05B);
-    else if (name == "llama") shapes.push_back(kLlama1B);
-    else check(Status::invalid("--shape", "'" + name + "' is not known: tiny, qwen or llama"));
+    if (name == "tiny")
+      shapes.push_back(kTiny);
+    else if (name == "qwen")
+      shapes.push_back(kQwen05B);
+    else if (name == "llama")
+      shapes.push_back(kLlama1B);
+    else
+      check(Status::invalid("--shape", "'" + name + "' is not known: tiny, qwen or llama"));
   }
   if (shapes.empty()) check(Status::invalid("--shape", "names none of tiny, qwen, llama"));
   return shapes;
@@ -229,6 +250,8 @@ TokenIds random_ids(std::int64_t n, std::int32_t vocab_size, std::uint32_t seed)
   return ids;
 }
 
-std::string default_tokenizer_dir() { return (fs::read_symlink("/proc/self/exe").parent_path() / "../../../models/demo").string(); }
+std::string default_tokenizer_dir() {
+  return (fs::read_symlink("/proc/self/exe").parent_path() / "../../../models/demo").string();
+}
 
 }  // namespace quire::bench

@@ -1,10 +1,20 @@
-// Time of a decode step against the length of the context, for dense decoding and every retriever, on random weights of the 1B shape over a cache of random rows. Each
-// retriever decodes over the same cache, once with every layer on the device and once with none where it knows the difference. Prints {"settings": ..., "rows": [...]}.
-//   quire_decode_bench [--quick] [--contexts N,N,...] [--steps N] [--budget N] [--batch N] [--hold N] [--ablations] [--weights bf16|int8] [--retrievers NAME,NAME,...] [--options KEY=VALUE,...] [--threads N]
-// --options go to the retrievers that know them: what a method owes to one of its parts (decode_tau=1.1: no speculation; decode_updates=off, decode_rerank=off ...).
-// --ablations: FreeKV, CTkvr and SpeContext whole and without one of their parts each (`without`), and what a recall of pages takes from either layout of the host's pages (`decode` is recall). --hold: steps that take the same token one after the other: random tokens, a new one in each step, have a retrieval
-// head choose almost everything anew.
-// cpu_ms: processor time of a step, mean; retrieval_ms: wall time that choosing rows and having them brought takes of a step, over the batch, mean; retrieval_share: of the wall time of steps. --batch: sequences that decode together, each over rows of its own. of_dense compares with `dense` of the same run, and with what it would take at the speed of memory: `ceiling_ms`.
+// Time of a decode step against the length of the context, for dense decoding and every retriever,
+// on random weights of the 1B shape over a cache of random rows. Each retriever decodes over the
+// same cache, once with every layer on the device and once with none where it knows the difference.
+// Prints {"settings": ..., "rows": [...]}.
+//   quire_decode_bench [--quick] [--contexts N,N,...] [--steps N] [--budget N] [--batch N] [--hold
+//   N] [--ablations] [--weights bf16|int8] [--retrievers NAME,NAME,...] [--options KEY=VALUE,...]
+//   [--threads N]
+// --options go to the retrievers that know them: what a method owes to one of its parts
+// (decode_tau=1.1: no speculation; decode_updates=off, decode_rerank=off ...).
+// --ablations: FreeKV, CTkvr and SpeContext whole and without one of their parts each (`without`),
+// and what a recall of pages takes from either layout of the host's pages (`decode` is recall).
+// --hold: steps that take the same token one after the other: random tokens, a new one in each
+// step, have a retrieval head choose almost everything anew. cpu_ms: processor time of a step,
+// mean; retrieval_ms: wall time that choosing rows and having them brought takes of a step, over
+// the batch, mean; retrieval_share: of the wall time of steps. --batch: sequences that decode
+// together, each over rows of its own. of_dense compares with `dense` of the same run, and with
+// what it would take at the speed of memory: `ceiling_ms`.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -16,16 +26,16 @@
 #include <string>
 #include <vector>
 
+#include "base/stopwatch.h"
 #include "bench/decode_variants.h"
 #include "bench/machine_rates.h"
 #include "bench/model_shapes.h"
 #include "bench/recall_layouts.h"
 #include "engine/answer/decode_batch.h"
 #include "engine/residency/device_pool.h"
+#include "engine/residency/transfer_lane.h"
 #include "engine/retrieve/head/head_track.h"
 #include "engine/retrieve/retriever.h"
-#include "base/stopwatch.h"
-#include "engine/residency/transfer_lane.h"
 #include "kernels/attention.h"
 #include "kernels/parallel.h"
 
@@ -34,7 +44,7 @@ namespace {
 
 struct Options {
   std::vector<std::int64_t> contexts = {8192, 16384, 32768, 65536};
-  std::vector<std::string> retrievers;  ///< empty: all of them
+  std::vector<std::string> retrievers;                    ///< empty: all of them
   std::map<std::string, std::string, std::less<>> given;  ///< options of retrievers
   std::int64_t steps = 32, budget = 2048, batch = 1, hold = 1;
   WeightFormat weights = WeightFormat::kBF16;
@@ -43,7 +53,8 @@ struct Options {
 
 /// One sequence: the rows of its context, and its tokens as the retrieval head sees them.
 struct Sequence {
-  Sequence(PagePool& pool, std::int32_t num_layers, const RetrievalHead& head) : cache(pool, num_layers), track(head, HeadInput::kFeature) {}
+  Sequence(PagePool& pool, std::int32_t num_layers, const RetrievalHead& head)
+      : cache(pool, num_layers), track(head, HeadInput::kFeature) {}
   WorkingCache cache;
   HeadTrack track;
 };
@@ -71,7 +82,11 @@ class Bench {
   explicit Bench(const Options& options) : options_(options) {
     auto config = parse_model_config(kLlama1B.config);
     check(config.status());
-    auto model = make_random_model(*config, {.weights = options.weights, .kv_dtype = DType::kF16, .max_positions = options.contexts.back() + 1024}, 1);
+    auto model = make_random_model(*config,
+                                   {.weights = options.weights,
+                                    .kv_dtype = DType::kF16,
+                                    .max_positions = options.contexts.back() + 1024},
+                                   1);
     check(model.status());
     model_ = std::move(*model);
     RetrievalHeadConfig shape;
@@ -88,19 +103,27 @@ class Bench {
     const ModelConfig& c = model_->config();
     read_bytes_per_ms_ = ReadRate(std::int64_t{512} << 20).measure() / 1e3;
     PagePool pool({c.num_kv_heads, c.head_dim, cached_kv_dtype(DType::kF16, c.head_dim)}, 0);
-    for (std::int64_t i = 0; i < options_.batch; ++i) sequences_.push_back(std::make_unique<Sequence>(pool, c.num_layers, *head_));
+    for (std::int64_t i = 0; i < options_.batch; ++i)
+      sequences_.push_back(std::make_unique<Sequence>(pool, c.num_layers, *head_));
     std::string rows;
     for (const std::int64_t context : options_.contexts) {
       std::fprintf(stderr, "%ld tokens\n", static_cast<long>(context));
       for (const auto& sequence : sequences_) fill(sequence->cache, sequence->track, context);
       double dense_ms = 0;
-      for (const Variant& variant : options_.ablations ? ablations(options_.retrievers) : variants(options_.retrievers)) {
+      for (const Variant& variant :
+           options_.ablations ? ablations(options_.retrievers) : variants(options_.retrievers)) {
         const std::string row = measure(variant, context, dense_ms);
         std::fprintf(stderr, "%s\n", row.c_str());
         rows += (rows.empty() ? "\n  " : ",\n  ") + row;
       }
-      if (options_.ablations && (options_.retrievers.empty() || std::ranges::find(options_.retrievers, "freekv") != options_.retrievers.end())) {
-        rows += ",\n  " + recall_layouts({.context = context, .num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim, .num_layers = c.num_layers}, kLlama1B.name);
+      if (options_.ablations &&
+          (options_.retrievers.empty() ||
+           std::ranges::find(options_.retrievers, "freekv") != options_.retrievers.end())) {
+        rows += ",\n  " + recall_layouts({.context = context,
+                                          .num_kv_heads = c.num_kv_heads,
+                                          .head_dim = c.head_dim,
+                                          .num_layers = c.num_layers},
+                                         kLlama1B.name);
       }
     }
     sequences_.clear();
@@ -118,26 +141,35 @@ class Bench {
       const auto n = static_cast<std::size_t>(std::min(kRows, context - at));
       std::vector<std::int32_t> positions(n), ids(n);
       std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(at));
-      for (auto& id : ids) id = static_cast<std::int32_t>(next() % static_cast<std::uint64_t>(c.vocab_size));
+      for (auto& id : ids)
+        id = static_cast<std::int32_t>(next() % static_cast<std::uint64_t>(c.vocab_size));
       for (std::int32_t layer = 0; layer < c.num_layers; ++layer) {
-        for (float& x : raw) x = static_cast<float>(static_cast<std::int16_t>(next() >> 48)) / 16384.0f;
+        for (float& x : raw)
+          x = static_cast<float>(static_cast<std::int16_t>(next() >> 48)) / 16384.0f;
         check(cache.add_rows(layer, positions).status());
-        const std::int64_t row_bytes = c.head_dim * std::int64_t{sizeof(float)}, head_bytes = 2 * static_cast<std::int64_t>(n) * row_bytes;
-        check(cache.place(layer, model_->rope(), {raw.data(), static_cast<std::int64_t>(n), DType::kF32, head_bytes, head_bytes / 2, row_bytes}, at));
+        const std::int64_t row_bytes = c.head_dim * std::int64_t{sizeof(float)},
+                           head_bytes = 2 * static_cast<std::int64_t>(n) * row_bytes;
+        check(cache.place(layer, model_->rope(),
+                          {raw.data(), static_cast<std::int64_t>(n), DType::kF32, head_bytes,
+                           head_bytes / 2, row_bytes},
+                          at));
       }
       check(track.add_embedded(ids, positions));
     }
   }
 
-  std::unique_ptr<Retriever> prepare(const Variant& variant, Sequence& sequence, std::int64_t context, DevicePool& device, TransferLane* lane) {
+  std::unique_ptr<Retriever> prepare(const Variant& variant, Sequence& sequence,
+                                     std::int64_t context, DevicePool& device, TransferLane* lane) {
     const ModelConfig& c = model_->config();
     std::map<std::string, std::string, std::less<>> given;
-    if (variant.name != "dense" && variant.name != "magicpig") given["decode_budget"] = std::to_string(options_.budget);
+    if (variant.name != "dense" && variant.name != "magicpig")
+      given["decode_budget"] = std::to_string(options_.budget);
     if (!variant.resident.empty()) given["decode_resident"] = variant.resident;
     auto retriever = std::move(*make_retriever(variant.name));
     const auto table = retriever->options();
     for (const auto& [key, value] : options_.given) {
-      if (std::ranges::any_of(table, [&](const PlugOption& o) { return o.name == key; })) given[key] = value;
+      if (std::ranges::any_of(table, [&](const PlugOption& o) { return o.name == key; }))
+        given[key] = value;
     }
     for (const auto& [key, value] : variant.options) given[key] = value;
     const PlugOptions options(given);
@@ -166,19 +198,24 @@ class Bench {
     return retriever;
   }
 
-  /// Bytes that a step has to read at least: the weights once, and of each sequence the rows it attends to.
+  /// Bytes that a step has to read at least: the weights once, and of each sequence the rows it
+  /// attends to.
   double ceiling_ms(const Variant& variant, std::int64_t context) const {
     const ModelConfig& c = model_->config();
     const std::int64_t row_bytes = std::int64_t{2} * 2 * c.num_kv_heads * c.head_dim * c.num_layers;
-    const std::int64_t rows = variant.name == "dense" ? context : std::min(options_.budget, context);
-    return static_cast<double>(model_->decode_weight_bytes() + options_.batch * rows * row_bytes) / read_bytes_per_ms_;
+    const std::int64_t rows = variant.name == "dense" ? context
+                                                      : std::min(options_.budget, context);
+    return static_cast<double>(model_->decode_weight_bytes() + options_.batch * rows * row_bytes) /
+           read_bytes_per_ms_;
   }
 
-  /// Of the pool; 0: no limit. Layers that leave keep their budget, and a layer's worth is for what is chosen by.
+  /// Of the pool; 0: no limit. Layers that leave keep their budget, and a layer's worth is for what
+  /// is chosen by.
   std::int64_t device_bytes(const Variant& variant, std::int64_t context) const {
     if (variant.device_layers == 0) return 0;
     const ModelConfig& c = model_->config();
-    const std::int64_t rows = (c.num_layers - variant.device_layers) * options_.budget + (variant.device_layers + 1) * (context + options_.steps + 64);
+    const std::int64_t rows = (c.num_layers - variant.device_layers) * options_.budget +
+                              (variant.device_layers + 1) * (context + options_.steps + 64);
     return options_.batch * rows * 2 * 2 * c.num_kv_heads * c.head_dim;
   }
 
@@ -187,10 +224,13 @@ class Bench {
     TransferLane lane({}, variant.streams);
     prepare_ms_ = 0;
     std::vector<std::unique_ptr<Retriever>> retrievers;
-    for (const auto& sequence : sequences_) retrievers.push_back(prepare(variant, *sequence, context, device, variant.streams > 0 ? &lane : nullptr));
+    for (const auto& sequence : sequences_)
+      retrievers.push_back(
+          prepare(variant, *sequence, context, device, variant.streams > 0 ? &lane : nullptr));
     DecodeBatch batch(*model_);
     std::vector<double> times;
-    double wall_ms = 0;  // what retrievers say of themselves is wall time, whatever now_seconds() counts
+    // What retrievers say of themselves is wall time, whatever now_seconds() counts
+    double wall_ms = 0;
     RetrieveStats before;
     double cpu_before = 0, choose_before = 0;
     const auto choose_ms = [&] {
@@ -207,7 +247,9 @@ class Bench {
       }
       std::vector<DecodeRow> rows(sequences_.size());
       for (std::size_t i = 0; i < rows.size(); ++i) {
-        rows[i].token_id = static_cast<std::int32_t>((step / options_.hold * 7919 + 5 + static_cast<std::int64_t>(i) * 131) % model_->config().vocab_size);
+        rows[i].token_id = static_cast<std::int32_t>(
+            (step / options_.hold * 7919 + 5 + static_cast<std::int64_t>(i) * 131) %
+            model_->config().vocab_size);
         rows[i].position = static_cast<std::int32_t>(context + step);
         rows[i].cache = &sequences_[i]->cache;
         rows[i].retriever = retrievers[i].get();
@@ -227,19 +269,37 @@ class Bench {
     for (const auto& sequence : sequences_) sequence->cache.truncate_all(context);
     const double ms = percentile(times, 50), steps = static_cast<double>(options_.steps);
     if (variant.name == "dense") dense_ms = ms;
-    const auto share = [](std::int64_t part, std::int64_t of) { return of > 0 ? static_cast<double>(part) / static_cast<double>(of) : 0; };
-    const std::int64_t wanted = s.pages_wanted + s.rows_wanted - before.pages_wanted - before.rows_wanted, copied = s.pages_copied + s.rows_copied - before.pages_copied - before.rows_copied;
+    const auto share = [](std::int64_t part, std::int64_t of) {
+      return of > 0 ? static_cast<double>(part) / static_cast<double>(of) : 0;
+    };
+    const std::int64_t wanted = s.pages_wanted + s.rows_wanted - before.pages_wanted -
+                                before.rows_wanted,
+                       copied = s.pages_copied + s.rows_copied - before.pages_copied -
+                                before.rows_copied;
     char text[1280];
-    std::snprintf(text, sizeof text,
-                  "{\"model\": \"%s\", \"context\": %ld, \"batch\": %ld, \"decode\": \"%s\", \"resident\": \"%s\", \"without\": \"%s\", \"budget\": %ld, \"step_ms_median\": %.2f, \"step_ms_p99\": %.2f, \"cpu_ms\": %.2f, \"retrieval_ms\": %.2f, \"retrieval_share\": %.3f, "
-                  "\"tokens_per_s\": %.2f, \"of_dense\": %.3f, \"ceiling_ms\": %.2f, \"ceiling_of_dense\": %.3f, \"prepare_ms\": %.1f, \"copied_bytes_per_step\": %.0f, \"moved_share\": %.4f, "
-                  "\"waits_per_step\": %.2f, \"overlap\": %s, \"corrected_share\": %.3f, \"rows_scored_per_step\": %.0f, \"device_bytes\": %ld}",
-                  kLlama1B.name, static_cast<long>(context), static_cast<long>(options_.batch), variant.name.c_str(), variant.resident.empty() ? "-" : variant.resident.c_str(), variant.without.c_str(),
-                  static_cast<long>(options_.budget), ms, percentile(times, 99), cpu / steps, choosing / steps, choosing / wall_ms, 1e3 * static_cast<double>(options_.batch) / ms, ms / dense_ms, ceiling_ms(variant, context),
-                  ceiling_ms(variant, context) / ceiling_ms({.name = "dense"}, context), prepare_ms_ / static_cast<double>(options_.batch),
-                  static_cast<double>(s.bytes_copied - before.bytes_copied) / steps, share(copied, wanted), static_cast<double>(s.waits - before.waits) / steps, s.overlap() ? std::to_string(*s.overlap()).c_str() : "null",
-                  share(s.heads_corrected - before.heads_corrected, s.heads_corrected + s.heads_kept - before.heads_corrected - before.heads_kept), static_cast<double>(s.rows_scored - before.rows_scored) / steps,
-                  static_cast<long>(s.device_bytes));
+    std::snprintf(
+        text, sizeof text,
+        "{\"model\": \"%s\", \"context\": %ld, \"batch\": %ld, \"decode\": \"%s\", \"resident\": "
+        "\"%s\", \"without\": \"%s\", \"budget\": %ld, \"step_ms_median\": %.2f, \"step_ms_p99\": "
+        "%.2f, \"cpu_ms\": %.2f, \"retrieval_ms\": %.2f, \"retrieval_share\": %.3f, "
+        "\"tokens_per_s\": %.2f, \"of_dense\": %.3f, \"ceiling_ms\": %.2f, \"ceiling_of_dense\": "
+        "%.3f, \"prepare_ms\": %.1f, \"copied_bytes_per_step\": %.0f, \"moved_share\": %.4f, "
+        "\"waits_per_step\": %.2f, \"overlap\": %s, \"corrected_share\": %.3f, "
+        "\"rows_scored_per_step\": %.0f, \"device_bytes\": %ld}",
+        kLlama1B.name, static_cast<long>(context), static_cast<long>(options_.batch),
+        variant.name.c_str(), variant.resident.empty() ? "-" : variant.resident.c_str(),
+        variant.without.c_str(), static_cast<long>(options_.budget), ms, percentile(times, 99),
+        cpu / steps, choosing / steps, choosing / wall_ms,
+        1e3 * static_cast<double>(options_.batch) / ms, ms / dense_ms, ceiling_ms(variant, context),
+        ceiling_ms(variant, context) / ceiling_ms({.name = "dense"}, context),
+        prepare_ms_ / static_cast<double>(options_.batch),
+        static_cast<double>(s.bytes_copied - before.bytes_copied) / steps, share(copied, wanted),
+        static_cast<double>(s.waits - before.waits) / steps,
+        s.overlap() ? std::to_string(*s.overlap()).c_str() : "null",
+        share(s.heads_corrected - before.heads_corrected,
+              s.heads_corrected + s.heads_kept - before.heads_corrected - before.heads_kept),
+        static_cast<double>(s.rows_scored - before.rows_scored) / steps,
+        static_cast<long>(s.device_bytes));
     return text;
   }
 
@@ -247,11 +307,16 @@ class Bench {
   std::unique_ptr<PromptQueries> prompt_queries(const QueryWish& wish, std::int64_t context) {
     if (wish.count == 0) return nullptr;
     const ModelConfig& c = model_->config();
-    auto queries = std::make_unique<PromptQueries>(model_->rope(), PromptQueries::Shape{c.num_layers, c.num_heads, c.head_dim}, wish, context);
-    std::vector<float> q(static_cast<std::size_t>(c.num_heads) * static_cast<std::size_t>(c.head_dim)), lse(static_cast<std::size_t>(c.num_heads), std::log(static_cast<float>(context)));
+    auto queries = std::make_unique<PromptQueries>(
+        model_->rope(), PromptQueries::Shape{c.num_layers, c.num_heads, c.head_dim}, wish, context);
+    std::vector<float> q(static_cast<std::size_t>(c.num_heads) *
+                         static_cast<std::size_t>(c.head_dim)),
+        lse(static_cast<std::size_t>(c.num_heads), std::log(static_cast<float>(context)));
     for (std::int32_t layer = 0; layer < c.num_layers; ++layer) {
-      for (auto position = static_cast<std::int32_t>(context - wish.count); position < context; ++position) {
-        for (float& x : q) x = static_cast<float>(static_cast<std::int16_t>(next() >> 48)) / 16384.0f;
+      for (auto position = static_cast<std::int32_t>(context - wish.count); position < context;
+           ++position) {
+        for (float& x : q)
+          x = static_cast<float>(static_cast<std::int16_t>(next() >> 48)) / 16384.0f;
         LayerPass pass{};
         pass.layer = layer;
         pass.positions = std::span(&position, 1);
@@ -301,7 +366,10 @@ bool parse_options(std::string_view text, std::map<std::string, std::string, std
 }
 
 int usage() {
-  std::fprintf(stderr, "usage: quire_decode_bench [--quick] [--contexts N,N,... (1024..130000)] [--steps N] [--budget N] [--batch N] [--hold N] [--ablations] [--weights bf16|int8] [--retrievers NAME,...] [--options KEY=VALUE,...] [--threads N]\n");
+  std::fprintf(stderr,
+               "usage: quire_decode_bench [--quick] [--contexts N,N,... (1024..130000)] [--steps "
+               "N] [--budget N] [--batch N] [--hold N] [--ablations] [--weights bf16|int8] "
+               "[--retrievers NAME,...] [--options KEY=VALUE,...] [--threads N]\n");
   return 2;
 }
 
@@ -332,10 +400,13 @@ int run(int argc, char** argv) {
       options.batch = std::clamp(std::atol(value), 1l, 16l);
     } else if (arg == "--hold") {
       options.hold = std::clamp(std::atol(value), 1l, 900l);
-    } else if (arg == "--weights" && (std::string_view(value) == "bf16" || std::string_view(value) == "int8")) {
-      options.weights = std::string_view(value) == "int8" ? WeightFormat::kInt8 : WeightFormat::kBF16;
+    } else if (arg == "--weights" &&
+               (std::string_view(value) == "bf16" || std::string_view(value) == "int8")) {
+      options.weights = std::string_view(value) == "int8" ? WeightFormat::kInt8
+                                                          : WeightFormat::kBF16;
     } else if (arg == "--retrievers") {
-      for (std::string_view rest = value; !rest.empty(); rest.remove_prefix(std::min(rest.size(), rest.find(',') == rest.npos ? rest.size() : rest.find(',') + 1))) {
+      for (std::string_view rest = value; !rest.empty(); rest.remove_prefix(std::min(
+               rest.size(), rest.find(',') == rest.npos ? rest.size() : rest.find(',') + 1))) {
         options.retrievers.emplace_back(rest.substr(0, rest.find(',')));
         if (!make_retriever(options.retrievers.back()).ok()) return usage();
       }
@@ -349,10 +420,16 @@ int run(int argc, char** argv) {
   }
   const std::string rows = Bench(options).run();
   std::string given;
-  for (const auto& [key, value] : options.given) given += (given.empty() ? "" : ",") + key + "=" + value;
-  std::printf("{\"settings\": {\"threads\": %d, \"isa\": \"%s\", \"weights\": \"%s\", \"options\": \"%s\", \"steps\": %ld, \"hold\": %ld, \"quick\": %s, \"note\": \"random weights and rows; moved_share: of what a step wants, what it brings\"},\n"
-              " \"rows\": [%s\n]}\n",
-              num_threads(), cpu_isa(), std::string(weight_format_name(options.weights)).c_str(), given.c_str(), static_cast<long>(options.steps), static_cast<long>(options.hold), options.quick ? "true" : "false", rows.c_str());
+  for (const auto& [key, value] : options.given)
+    given += (given.empty() ? "" : ",") + key + "=" + value;
+  std::printf(
+      "{\"settings\": {\"threads\": %d, \"isa\": \"%s\", \"weights\": \"%s\", \"options\": \"%s\", "
+      "\"steps\": %ld, \"hold\": %ld, \"quick\": %s, \"note\": \"random weights and rows; "
+      "moved_share: of what a step wants, what it brings\"},\n"
+      " \"rows\": [%s\n]}\n",
+      num_threads(), cpu_isa(), std::string(weight_format_name(options.weights)).c_str(),
+      given.c_str(), static_cast<long>(options.steps), static_cast<long>(options.hold),
+      options.quick ? "true" : "false", rows.c_str());
   return 0;
 }
 

@@ -1,6 +1,8 @@
-// Clients of a running service, many at a time: closed loops, Poisson arrivals, and clients that misbehave. In C++ on one thread, because it shares the
-// machine with what it measures. Prints {"settings": ..., "rows": [...]}.
-//   quire_load_generator --port N --pid N --corpus FILE.jsonl [--quick] [--streams N] [--misbehaving N]
+// Clients of a running service, many at a time: closed loops, Poisson arrivals, and clients that
+// misbehave. In C++ on one thread, because it shares the machine with what it measures. Prints
+// {"settings": ..., "rows": [...]}.
+//   quire_load_generator --port N --pid N --corpus FILE.jsonl [--quick] [--streams N]
+//   [--misbehaving N]
 #include <algorithm>
 #include <boost/asio.hpp>
 #include <boost/json.hpp>
@@ -26,14 +28,17 @@ using Task = asio::awaitable<void>;
 constexpr std::chrono::seconds kPatience{300};
 constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 
-double ms_between(Clock::time_point a, Clock::time_point b) { return std::chrono::duration<double, std::milli>(b - a).count(); }
+double ms_between(Clock::time_point a, Clock::time_point b) {
+  return std::chrono::duration<double, std::milli>(b - a).count();
+}
 double seconds_since(Clock::time_point start) { return ms_between(start, Clock::now()) / 1000; }
 double rounded(double v) { return std::round(v * 1000) / 1000; }
 
 json::value percentile(std::vector<double> values, double share) {
   if (values.empty()) return nullptr;
   std::sort(values.begin(), values.end());
-  return rounded(values[std::min(values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size())))]);
+  return rounded(values[std::min(
+      values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size())))]);
 }
 
 struct Flags {
@@ -55,7 +60,8 @@ struct Outcome {
 /// Waits until as many tasks have ended as were begun.
 class Gathering {
  public:
-  explicit Gathering(asio::any_io_executor executor) : executor_(executor), done_(executor, Clock::time_point::max()) {}
+  explicit Gathering(asio::any_io_executor executor)
+      : executor_(executor), done_(executor, Clock::time_point::max()) {}
   void add(Task task) {
     ++open_;
     asio::co_spawn(executor_, std::move(task), [this](std::exception_ptr) {
@@ -81,17 +87,26 @@ struct Load {
 
   tcp::endpoint service() const { return {asio::ip::address_v4::loopback(), flags.port}; }
 
-  std::string request(const std::string& method, const std::string& target, const std::string& type, const std::string& body) const {
+  std::string request(const std::string& method, const std::string& target, const std::string& type,
+                      const std::string& body) const {
     std::string out = method + " " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
-    if (!body.empty()) out += "Content-Type: " + type + "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
+    if (!body.empty())
+      out += "Content-Type: " + type + "\r\nContent-Length: " + std::to_string(body.size()) +
+             "\r\n";
     return out + "\r\n" + body;
   }
 
   /// So warm that answers seldom end before max_tokens.
   std::string query_body() {
     const std::size_t n = documents.size(), a = random() % n, b = (a + 1 + random() % (n - 1)) % n;
-    return json::serialize(json::object{{"query", "What does it say?"}, {"document_ids", {documents[a], documents[b]}}, {"stream", true}, {"temperature", 2.0},
-                                        {"seed", random() % (1u << 30)}, {"max_tokens", 8 + random() % 41}, {"explain", "none"}, {"timeout_ms", 600000}});
+    return json::serialize(json::object{{"query", "What does it say?"},
+                                        {"document_ids", {documents[a], documents[b]}},
+                                        {"stream", true},
+                                        {"temperature", 2.0},
+                                        {"seed", random() % (1u << 30)},
+                                        {"max_tokens", 8 + random() % 41},
+                                        {"explain", "none"},
+                                        {"timeout_ms", 600000}});
   }
 
   /// The whole reply of a request; throws.
@@ -110,7 +125,8 @@ Task read_events(tcp::socket& socket, std::string buffer, Clock::time_point begu
   Clock::time_point last;
   bool failed = false;
   for (;;) {
-    const auto [error, size] = co_await asio::async_read_until(socket, asio::dynamic_buffer(buffer), '\n', kNoThrow);
+    const auto [error, size] = co_await asio::async_read_until(socket, asio::dynamic_buffer(buffer),
+                                                               '\n', kNoThrow);
     if (error) {
       if (out.error.empty()) out.error = "the stream broke off: " + error.message();
       co_return;
@@ -122,8 +138,10 @@ Task read_events(tcp::socket& socket, std::string buffer, Clock::time_point begu
       co_return;
     }
     if (line.starts_with("event: delta")) {
-      if (!out.first) out.first = ms_between(begun, now);
-      else out.gaps.push_back(ms_between(last, now));
+      if (!out.first)
+        out.first = ms_between(begun, now);
+      else
+        out.gaps.push_back(ms_between(last, now));
       last = now;
     } else if (line.starts_with("event: error")) {
       failed = true;
@@ -146,14 +164,17 @@ Task query(Load& load, std::vector<Outcome>& outcomes) {
   const auto begun = Clock::now();
   try {
     co_await socket.async_connect(load.service(), asio::use_awaitable);
-    const std::string text = load.request("POST", "/v1/query", "application/json", load.query_body());
+    const std::string text = load.request("POST", "/v1/query", "application/json",
+                                          load.query_body());
     co_await asio::async_write(socket, asio::buffer(text), asio::use_awaitable);
     std::string buffer;
-    const std::size_t size = co_await asio::async_read_until(socket, asio::dynamic_buffer(buffer), "\r\n\r\n", asio::use_awaitable);
+    const std::size_t size = co_await asio::async_read_until(socket, asio::dynamic_buffer(buffer),
+                                                             "\r\n\r\n", asio::use_awaitable);
     std::string head = buffer.substr(0, size);
     buffer.erase(0, size);
     out.status = head.size() > 12 ? std::atoi(head.c_str() + 9) : 0;
-    std::transform(head.begin(), head.end(), head.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    std::transform(head.begin(), head.end(), head.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     out.retry_after = head.find("\r\nretry-after:") != std::string::npos;
     if (out.status == 200) co_await read_events(socket, std::move(buffer), begun, out);
   } catch (const std::exception& e) {
@@ -162,9 +183,11 @@ Task query(Load& load, std::vector<Outcome>& outcomes) {
   outcomes.push_back(std::move(out));
 }
 
-/// `streams` clients, each asking again as soon as it was answered. Requests begun in time are waited for.
+/// `streams` clients, each asking again as soon as it was answered. Requests begun in time are
+/// waited for.
 Task closed_loop(Load& load, int streams, double seconds, std::vector<Outcome>& outcomes) {
-  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(seconds));
   Gathering clients(load.io.get_executor());
   for (int i = 0; i < streams; ++i) {
     clients.add([](Load& l, Clock::time_point until, std::vector<Outcome>& all) -> Task {
@@ -180,12 +203,14 @@ Task open_loop(Load& load, double rate, double seconds, std::vector<Outcome>& ou
   asio::steady_timer timer(load.io);
   std::exponential_distribution<double> pause(rate);
   auto at = Clock::now();
-  const auto end = at + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  const auto end = at + std::chrono::duration_cast<Clock::duration>(
+                            std::chrono::duration<double>(seconds));
   while (at < end) {
     timer.expires_at(at);
     co_await timer.async_wait(asio::use_awaitable);
     clients.add(query(load, outcomes));
-    at += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(pause(load.random)));
+    at += std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(pause(load.random)));
   }
   co_await clients.all();
 }
@@ -210,9 +235,13 @@ Task watch_memory(Load& load, const bool& stop, std::vector<std::int64_t>& sampl
 
 constexpr const char* kBadKinds[] = {"connect", "stall", "trickle", "vanish"};
 
-/// A client that connects, stalls, sends a byte a second, or vanishes, over and over. `end` is cancelled when the measurement is over.
-Task misbehave(Load& load, std::string kind, const bool& stop, std::map<std::string, std::int64_t>& counts) {
-  const std::string request = "POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{\"query\":\"";
+/// A client that connects, stalls, sends a byte a second, or vanishes, over and over. `end` is
+/// cancelled when the measurement is over.
+Task misbehave(Load& load, std::string kind, const bool& stop,
+               std::map<std::string, std::int64_t>& counts) {
+  const std::string request =
+      "POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+      "500\r\n\r\n{\"query\":\"";
   asio::steady_timer timer(load.io);
   const auto wait = [&timer](int milliseconds) {
     timer.expires_after(std::chrono::milliseconds(milliseconds));
@@ -237,17 +266,23 @@ Task misbehave(Load& load, std::string kind, const bool& stop, std::map<std::str
     }
     // Until the service closes it, or the measurement is over.
     const auto sink = std::make_shared<char>();
-    asio::async_read(*socket, asio::buffer(sink.get(), 1), [closed, sink, socket](boost::system::error_code, std::size_t) { *closed = true; });
-    if (kind == "stall") co_await asio::async_write(*socket, asio::buffer(request.data(), 40), kNoThrow);
+    asio::async_read(
+        *socket, asio::buffer(sink.get(), 1),
+        [closed, sink, socket](boost::system::error_code, std::size_t) { *closed = true; });
+    if (kind == "stall")
+      co_await asio::async_write(*socket, asio::buffer(request.data(), 40), kNoThrow);
     for (std::size_t i = 0; !stop && !*closed; ++i) {
-      if (kind == "trickle") co_await asio::async_write(*socket, asio::buffer(request.data() + i % request.size(), 1), kNoThrow);
+      if (kind == "trickle")
+        co_await asio::async_write(*socket, asio::buffer(request.data() + i % request.size(), 1),
+                                   kNoThrow);
       co_await wait(1000);
     }
     socket->close();
   }
 }
 
-Task hostile(Load& load, int bad, double seconds, std::vector<Outcome>& outcomes, std::map<std::string, std::int64_t>& counts) {
+Task hostile(Load& load, int bad, double seconds, std::vector<Outcome>& outcomes,
+             std::map<std::string, std::int64_t>& counts) {
   bool stop = false;
   Gathering others(load.io.get_executor());
   for (int i = 0; i < bad; ++i) others.add(misbehave(load, kBadKinds[i % 4], stop, counts));
@@ -273,7 +308,11 @@ class Served {
     const double wanted = share * grown_.rbegin()->second;
     double below = 0, before = 0;
     for (const auto& [at, n] : grown_) {
-      if (n >= wanted) return std::isinf(at) ? json::value(nullptr) : json::value(rounded(1000 * (below + (at - below) * (wanted - before) / (n - before))));
+      if (n >= wanted)
+        return std::isinf(at)
+                   ? json::value(nullptr)
+                   : json::value(
+                         rounded(1000 * (below + (at - below) * (wanted - before) / (n - before))));
       below = at, before = n;
     }
     return nullptr;
@@ -281,12 +320,15 @@ class Served {
 
  private:
   asio::awaitable<std::map<double, double>> counts() {
-    constexpr std::string_view kName = "quire_inter_token_latency_seconds_bucket{", kBound = "le=\"";
+    constexpr std::string_view kName = "quire_inter_token_latency_seconds_bucket{",
+                               kBound = "le=\"";
     const std::string text = co_await load_.call(load_.request("GET", "/metrics", "", ""));
     std::map<double, double> out;
-    for (std::size_t at = text.find(kName); at != std::string::npos; at = text.find(kName, at + 1)) {
+    for (std::size_t at = text.find(kName); at != std::string::npos;
+         at = text.find(kName, at + 1)) {
       const std::string line = text.substr(at, text.find('\n', at) - at);
-      out[std::strtod(line.c_str() + line.find(kBound) + kBound.size(), nullptr)] += std::strtod(line.c_str() + line.rfind(' '), nullptr);
+      out[std::strtod(line.c_str() + line.find(kBound) + kBound.size(), nullptr)] += std::strtod(
+          line.c_str() + line.rfind(' '), nullptr);
     }
     co_return out;
   }
@@ -299,14 +341,17 @@ double number(const json::object& row, const char* key) {
   const json::value* v = row.if_contains(key);
   return v == nullptr || v->is_null() ? 0 : v->to_number<double>();
 }
-json::value ratio(double a, double b) { return a > 0 && b > 0 ? json::value(std::round(100 * a / b) / 100) : json::value(nullptr); }
+json::value ratio(double a, double b) {
+  return a > 0 && b > 0 ? json::value(std::round(100 * a / b) / 100) : json::value(nullptr);
+}
 
 struct Phase {
   std::vector<Outcome> outcomes;
   json::object row;
 };
 
-json::object summary(const std::string& name, const std::vector<Outcome>& outcomes, double seconds, const Served& served) {
+json::object summary(const std::string& name, const std::vector<Outcome>& outcomes, double seconds,
+                     const Served& served) {
   std::vector<double> first, gaps;
   std::int64_t answered = 0, refused = 0, without_retry = 0, errors = 0;
   for (const Outcome& o : outcomes) {
@@ -321,14 +366,25 @@ json::object summary(const std::string& name, const std::vector<Outcome>& outcom
       std::fprintf(stderr, "%s: status %d %s\n", name.c_str(), o.status, o.error.c_str());
     }
   }
-  return {{"name", name}, {"seconds", std::round(seconds * 10) / 10}, {"answered", answered}, {"answers_per_second", rounded(static_cast<double>(answered) / seconds)},
-          {"tokens_per_second", std::round(static_cast<double>(gaps.size() + first.size()) / seconds)}, {"errors", errors}, {"refused_503", refused},
-          {"refused_without_retry_after", without_retry}, {"ttft_p50_ms", percentile(first, 0.5)}, {"ttft_p99_ms", percentile(first, 0.99)},
-          {"inter_token_p50_ms", percentile(gaps, 0.5)}, {"inter_token_p99_ms", percentile(gaps, 0.99)},
-          {"served_inter_token_p50_ms", served.milliseconds(0.5)}, {"served_inter_token_p99_ms", served.milliseconds(0.99)}};
+  return {
+      {"name", name},
+      {"seconds", std::round(seconds * 10) / 10},
+      {"answered", answered},
+      {"answers_per_second", rounded(static_cast<double>(answered) / seconds)},
+      {"tokens_per_second", std::round(static_cast<double>(gaps.size() + first.size()) / seconds)},
+      {"errors", errors},
+      {"refused_503", refused},
+      {"refused_without_retry_after", without_retry},
+      {"ttft_p50_ms", percentile(first, 0.5)},
+      {"ttft_p99_ms", percentile(first, 0.99)},
+      {"inter_token_p50_ms", percentile(gaps, 0.5)},
+      {"inter_token_p99_ms", percentile(gaps, 0.99)},
+      {"served_inter_token_p50_ms", served.milliseconds(0.5)},
+      {"served_inter_token_p99_ms", served.milliseconds(0.99)}};
 }
 
-asio::awaitable<Phase> measured(Load& load, std::string name, std::function<Task(std::vector<Outcome>&)> work) {
+asio::awaitable<Phase> measured(Load& load, std::string name,
+                                std::function<Task(std::vector<Outcome>&)> work) {
   std::fprintf(stderr, "%s ...\n", name.c_str());
   Phase phase;
   Served served(load);
@@ -349,9 +405,12 @@ Task post_documents(Load& load) {
     load.documents.emplace_back(json::parse(line).at("id").as_string());
     body += line + "\n";
   }
-  if (load.documents.size() < 2) throw std::runtime_error("--corpus " + load.flags.corpus + ": needs two documents or more");
-  const std::string reply = co_await load.call(load.request("POST", "/v1/documents?wait=true", "application/x-ndjson", body));
-  if (!reply.starts_with("HTTP/1.1 200")) throw std::runtime_error("the documents were not taken: " + reply.substr(0, 500));
+  if (load.documents.size() < 2)
+    throw std::runtime_error("--corpus " + load.flags.corpus + ": needs two documents or more");
+  const std::string reply = co_await load.call(
+      load.request("POST", "/v1/documents?wait=true", "application/x-ndjson", body));
+  if (!reply.starts_with("HTTP/1.1 200"))
+    throw std::runtime_error("the documents were not taken: " + reply.substr(0, 500));
 }
 
 Task run(Load& load) {
@@ -361,46 +420,66 @@ Task run(Load& load) {
   co_await closed_loop(load, 4, 2, warm);
   json::array rows;
 
-  Phase capacity = co_await measured(load, "capacity", [&](auto& all) { return closed_loop(load, 16, brief, all); });
+  Phase capacity = co_await measured(load, "capacity",
+                                     [&](auto& all) { return closed_loop(load, 16, brief, all); });
   const double rate = std::max(1.0, number(capacity.row, "answers_per_second"));
-  Phase half = co_await measured(load, "half_load", [&](auto& all) { return open_loop(load, rate / 2, brief, all); });
+  Phase half = co_await measured(load, "half_load",
+                                 [&](auto& all) { return open_loop(load, rate / 2, brief, all); });
 
   std::vector<std::int64_t> samples;
   bool over = false;
   Gathering watch(load.io.get_executor());
   watch.add(watch_memory(load, over, samples));
-  Phase streams = co_await measured(load, "streams", [&](auto& all) { return closed_loop(load, load.flags.streams, lengthy, all); });
+  Phase streams = co_await measured(load, "streams", [&](auto& all) {
+    return closed_loop(load, load.flags.streams, lengthy, all);
+  });
   over = true;
   co_await watch.all();
-  // In a closed loop everybody is served as often as the others: who waits far longer than the middle one starves.
+  // In a closed loop everybody is served as often as the others: who waits far longer than the
+  // middle one starves.
   const double slow = 20 * std::max(1.0, number(streams.row, "ttft_p50_ms"));
-  const auto settled = static_cast<double>(samples[samples.size() / 5]), end = static_cast<double>(samples.back());
+  const auto settled = static_cast<double>(samples[samples.size() / 5]),
+             end = static_cast<double>(samples.back());
   streams.row["streams"] = load.flags.streams;
-  streams.row["starved"] = std::count_if(streams.outcomes.begin(), streams.outcomes.end(), [&](const Outcome& o) { return o.first && *o.first > slow; });
+  streams.row["starved"] = std::count_if(
+      streams.outcomes.begin(), streams.outcomes.end(),
+      [&](const Outcome& o) { return o.first && *o.first > slow; });
   streams.row["rss_begin_bytes"] = settled;
   streams.row["rss_end_bytes"] = end;
   streams.row["rss_growth"] = std::round(10000 * (end / settled - 1)) / 10000;
   streams.row["rss_most_bytes"] = *std::max_element(samples.begin(), samples.end());
 
   const double most = 2 * std::max(rate, number(streams.row, "answers_per_second"));
-  Phase overload = co_await measured(load, "overload", [&](auto& all) { return open_loop(load, most, 2 * brief, all); });
+  Phase overload = co_await measured(
+      load, "overload", [&](auto& all) { return open_loop(load, most, 2 * brief, all); });
   overload.row["arrivals_per_second"] = rounded(most);
   for (const std::string key : {"inter_token_p99", "served_inter_token_p99"}) {
-    overload.row[key + "_over_half_load"] = ratio(number(overload.row, (key + "_ms").c_str()), number(half.row, (key + "_ms").c_str()));
+    overload.row[key + "_over_half_load"] = ratio(number(overload.row, (key + "_ms").c_str()),
+                                                  number(half.row, (key + "_ms").c_str()));
   }
 
-  Phase alone = co_await measured(load, "eight_alone", [&](auto& all) { return closed_loop(load, 8, brief, all); });
+  Phase alone = co_await measured(load, "eight_alone",
+                                  [&](auto& all) { return closed_loop(load, 8, brief, all); });
   std::map<std::string, std::int64_t> counts;
-  Phase beside = co_await measured(load, "eight_beside_misbehaving", [&](auto& all) { return hostile(load, load.flags.misbehaving, 2 * brief, all, counts); });
+  Phase beside = co_await measured(load, "eight_beside_misbehaving", [&](auto& all) {
+    return hostile(load, load.flags.misbehaving, 2 * brief, all, counts);
+  });
   beside.row["misbehaving"] = load.flags.misbehaving;
   beside.row["connections"] = json::value_from(counts);
   // The time in which the misbehaving ones are told to stop is not the service's.
-  beside.row["answers_per_second_over_alone"] = ratio(number(beside.row, "answered") / (2 * brief), number(alone.row, "answered") / brief);
-  for (Phase* phase : {&capacity, &half, &streams, &overload, &alone, &beside}) rows.push_back(phase->row);
-  rows.push_back(json::object{{"name", "memory"}, {"rss_end_bytes", resident_bytes(load.flags.pid)}});
-  const json::object settings{{"quick", load.flags.quick}, {"documents", load.documents.size()}, {"documents_per_query", 2}, {"max_tokens", "8 to 48"},
+  beside.row["answers_per_second_over_alone"] = ratio(number(beside.row, "answered") / (2 * brief),
+                                                      number(alone.row, "answered") / brief);
+  for (Phase* phase : {&capacity, &half, &streams, &overload, &alone, &beside})
+    rows.push_back(phase->row);
+  rows.push_back(
+      json::object{{"name", "memory"}, {"rss_end_bytes", resident_bytes(load.flags.pid)}});
+  const json::object settings{{"quick", load.flags.quick},
+                              {"documents", load.documents.size()},
+                              {"documents_per_query", 2},
+                              {"max_tokens", "8 to 48"},
                               {"generator", "one thread of the same machine"}};
-  std::printf("%s\n", json::serialize(json::object{{"settings", settings}, {"rows", rows}}).c_str());
+  std::printf("%s\n",
+              json::serialize(json::object{{"settings", settings}, {"rows", rows}}).c_str());
 }
 
 bool read_flags(int argc, char** argv, Flags& flags) {
@@ -411,14 +490,21 @@ bool read_flags(int argc, char** argv, Flags& flags) {
       continue;
     }
     if (++i == argc) return false;
-    if (name == "--port") flags.port = static_cast<unsigned short>(std::atoi(argv[i]));
-    else if (name == "--pid") flags.pid = std::atoi(argv[i]);
-    else if (name == "--corpus") flags.corpus = argv[i];
-    else if (name == "--streams") flags.streams = std::atoi(argv[i]);
-    else if (name == "--misbehaving") flags.misbehaving = std::atoi(argv[i]);
-    else return false;
+    if (name == "--port")
+      flags.port = static_cast<unsigned short>(std::atoi(argv[i]));
+    else if (name == "--pid")
+      flags.pid = std::atoi(argv[i]);
+    else if (name == "--corpus")
+      flags.corpus = argv[i];
+    else if (name == "--streams")
+      flags.streams = std::atoi(argv[i]);
+    else if (name == "--misbehaving")
+      flags.misbehaving = std::atoi(argv[i]);
+    else
+      return false;
   }
-  return flags.port != 0 && flags.pid != 0 && !flags.corpus.empty() && flags.streams > 0 && flags.misbehaving >= 0;
+  return flags.port != 0 && flags.pid != 0 && !flags.corpus.empty() && flags.streams > 0 &&
+         flags.misbehaving >= 0;
 }
 
 }  // namespace
@@ -426,7 +512,9 @@ bool read_flags(int argc, char** argv, Flags& flags) {
 int main(int argc, char** argv) {
   Load load;
   if (!read_flags(argc, argv, load.flags)) {
-    std::fprintf(stderr, "usage: quire_load_generator --port N --pid N --corpus FILE.jsonl [--quick] [--streams N] [--misbehaving N]\n");
+    std::fprintf(stderr,
+                 "usage: quire_load_generator --port N --pid N --corpus FILE.jsonl [--quick] "
+                 "[--streams N] [--misbehaving N]\n");
     return 2;
   }
   int status = 0;

@@ -22,7 +22,8 @@ typedef std::uint64_t Lane __attribute__((vector_size(32)));
 #if defined(__x86_64__)
 __attribute__((target("avx2")))
 #endif
-std::uint64_t read_all(const std::byte* data, std::int64_t bytes, std::int64_t ahead) {
+std::uint64_t
+read_all(const std::byte* data, std::int64_t bytes, std::int64_t ahead) {
   Lane a{}, b{}, c{}, d{};
   for (std::int64_t i = 0; i + 128 <= bytes; i += 128) {
     __builtin_prefetch(data + i + ahead, 0, 3);
@@ -49,11 +50,14 @@ double now_seconds() {
 
 ReadRate::ReadRate(std::int64_t bytes) : part_(bytes / num_threads() / 4096 * 4096) {
   constexpr std::size_t kHuge = std::size_t{1} << 21;
-  buffer_ = static_cast<std::byte*>(std::aligned_alloc(kHuge, (static_cast<std::size_t>(bytes) / kHuge + 1) * kHuge));
+  buffer_ = static_cast<std::byte*>(
+      std::aligned_alloc(kHuge, (static_cast<std::size_t>(bytes) / kHuge + 1) * kHuge));
   if (!buffer_) throw std::bad_alloc();
-  (void)::madvise(buffer_, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);  // as weights are kept; a refusal costs only speed
+  // As weights are kept; a refusal costs only speed
+  (void)::madvise(buffer_, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
   parallel_for(num_threads(), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) std::memset(buffer_ + t * part_, static_cast<int>(t) + 1, static_cast<std::size_t>(part_));
+    for (std::int64_t t = begin; t < end; ++t)
+      std::memset(buffer_ + t * part_, static_cast<int>(t) + 1, static_cast<std::size_t>(part_));
   });
   double best = 0;
   for (std::int64_t ahead : {512, 1024, 2048, 4096}) {
@@ -71,7 +75,8 @@ double ReadRate::measure_at(std::int64_t ahead) const {
   std::vector<std::uint64_t> sums(static_cast<std::size_t>(num_threads()));
   const double start = now_seconds();
   parallel_for(num_threads(), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) sums[static_cast<std::size_t>(t)] = read_all(buffer_ + t * part_, part_, ahead);
+    for (std::int64_t t = begin; t < end; ++t)
+      sums[static_cast<std::size_t>(t)] = read_all(buffer_ + t * part_, part_, ahead);
   });
   const double seconds = (now_seconds() - start);
   for (volatile std::uint64_t sum : sums) (void)sum;  // the reads must happen
@@ -91,10 +96,12 @@ OneDnnRate::OneDnnRate(std::int64_t m, std::int64_t k, std::int64_t n, int num_w
   using dnnl::memory;
   using Tag = memory::format_tag;
   using Type = memory::data_type;
-  omp_set_num_threads(num_threads());  // oneDNN's own threads: as many as the kernels it is compared with
+  // oneDNN's own threads: as many as the kernels it is compared with
+  omp_set_num_threads(num_threads());
   try {
     auto s = std::make_unique<State>();
-    const memory::desc xd({m, k}, Type::bf16, Tag::ab), wd({k, n}, Type::bf16, Tag::any), yd({m, n}, Type::f32, Tag::ab);
+    const memory::desc xd({m, k}, Type::bf16, Tag::ab), wd({k, n}, Type::bf16, Tag::any),
+        yd({m, n}, Type::f32, Tag::ab);
     const dnnl::matmul::primitive_desc plan(dnnl::matmul::desc(xd, wd, yd), s->cpu);
     s->product = dnnl::matmul(plan);
     const auto zeroed = [&](const memory::desc& desc) {
@@ -105,7 +112,8 @@ OneDnnRate::OneDnnRate(std::int64_t m, std::int64_t k, std::int64_t n, int num_w
     s->x = zeroed(plan.src_desc());
     s->y = zeroed(plan.dst_desc());
     for (int i = 0; i < num_weights; ++i) s->weights.push_back(zeroed(plan.weights_desc()));
-    s->flops = 2.0 * static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n) * num_weights;
+    s->flops = 2.0 * static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n) *
+               num_weights;
     state_ = std::move(s);
     (void)measure();
   } catch (const dnnl::error&) {
@@ -119,7 +127,9 @@ double OneDnnRate::measure() const {
   if (!state_) return 0;
   const double start = now_seconds();
   for (dnnl::memory& weight : state_->weights) {
-    state_->product.execute(state_->stream, {{DNNL_ARG_SRC, state_->x}, {DNNL_ARG_WEIGHTS, weight}, {DNNL_ARG_DST, state_->y}});
+    state_->product.execute(
+        state_->stream,
+        {{DNNL_ARG_SRC, state_->x}, {DNNL_ARG_WEIGHTS, weight}, {DNNL_ARG_DST, state_->y}});
   }
   state_->stream.wait();
   return state_->flops / (now_seconds() - start);

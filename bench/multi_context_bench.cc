@@ -1,7 +1,9 @@
-// Speed of every strategy over 8,000 tokens of cached documents against a full prefill: time to first token, bytes read, KV attended to, and
-// where the time goes. From a warm DRAM tier and from a cold disk. Random weights of published shapes: which blocks `samkv` takes means nothing
-// here, how many it takes does. Prints {"settings", "rows"}.
-//   quire_multi_context_bench [--quick] [--shape qwen|llama|tiny] [--documents N] [--tokens N] [--rounds N] [--strategies LIST]
+// Speed of every strategy over 8,000 tokens of cached documents against a full prefill: time to
+// first token, bytes read, KV attended to, and where the time goes. From a warm DRAM tier and from
+// a cold disk. Random weights of published shapes: which blocks `samkv` takes means nothing here,
+// how many it takes does. Prints {"settings", "rows"}.
+//   quire_multi_context_bench [--quick] [--shape qwen|llama|tiny] [--documents N] [--tokens N]
+//   [--rounds N] [--strategies LIST]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -17,10 +19,13 @@
 namespace quire::bench {
 namespace {
 
-/// The published rows: all strategies, then samkv without selection, without bias, without recomputation and their combinations.
+/// The published rows: all strategies, then samkv without selection, without bias, without
+/// recomputation and their combinations.
 constexpr const char* kRows =
-    "recompute,reuse,multi_infllm,cacheblend:recompute_ratio=0.15,epic:recompute_ratio=0.15,samkv_overwrite,samkv,"
-    "samkv:select=off,recompute=none,samkv:select=off,samkv:bias=off,recompute=none,samkv:recompute=none,samkv:bias=off,samkv:layer_mode=shared,"
+    "recompute,reuse,multi_infllm,cacheblend:recompute_ratio=0.15,epic:recompute_ratio=0.15,samkv_"
+    "overwrite,samkv,"
+    "samkv:select=off,recompute=none,samkv:select=off,samkv:bias=off,recompute=none,samkv:"
+    "recompute=none,samkv:bias=off,samkv:layer_mode=shared,"
     "samkv_words";
 
 struct Options {
@@ -56,15 +61,23 @@ std::pair<double, double> kv_bytes(const Plan& plan, double bytes_per_token) {
 class Bench {
  public:
   Bench(const Options& options, const ModelShape& shape)
-      : options_(options), shape_(shape), folder_("quire-multi-context"), specs_(take(parse_strategy_list(options.strategies))),
-        cached_({.shape = shape, .tokenizer_dir = default_tokenizer_dir(), .store_path = folder_.path() / "store"}),
+      : options_(options),
+        shape_(shape),
+        folder_("quire-multi-context"),
+        specs_(take(parse_strategy_list(options.strategies))),
+        cached_({.shape = shape,
+                 .tokenizer_dir = default_tokenizer_dir(),
+                 .store_path = folder_.path() / "store"}),
         question_(random_ids(options.question_tokens, cached_.vocab_size(), 99)) {
     std::vector<TokenIds> documents;
-    for (int i = 0; i < options.documents; ++i) documents.push_back(random_ids(options.tokens, cached_.vocab_size(), static_cast<std::uint32_t>(i) + 1));
+    for (int i = 0; i < options.documents; ++i)
+      documents.push_back(
+          random_ids(options.tokens, cached_.vocab_size(), static_cast<std::uint32_t>(i) + 1));
     order_.resize(documents.size());
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     const double ms = cached_.ingest(std::move(documents));
-    std::fprintf(stderr, "%s: %d documents of %d tokens cached in %.1f s\n", shape.name, options.documents, options.tokens, ms / 1000);
+    std::fprintf(stderr, "%s: %d documents of %d tokens cached in %.1f s\n", shape.name,
+                 options.documents, options.tokens, ms / 1000);
   }
 
   std::string run() {
@@ -72,16 +85,19 @@ class Bench {
     std::vector<Measured> dram(specs_.size());
     for (int round = -1; round < options_.rounds; ++round) measure(dram, round, false);
     const double whole_ms = median(dram.front().ttft_ms), whole_cpu = median(dram.front().cpu_ms);
-    for (std::size_t i = 0; i < specs_.size(); ++i) rows += row(specs_[i].text, "dram", dram[i], whole_ms, whole_cpu);
+    for (std::size_t i = 0; i < specs_.size(); ++i)
+      rows += row(specs_[i].text, "dram", dram[i], whole_ms, whole_cpu);
     cached_.reopen_without_dram();
     std::vector<Measured> disk(specs_.size());
     for (int round = -1; round < options_.rounds; ++round) measure(disk, round, true);
-    for (std::size_t i = 1; i < specs_.size(); ++i) rows += row(specs_[i].text, "disk", disk[i], whole_ms, whole_cpu);
+    for (std::size_t i = 1; i < specs_.size(); ++i)
+      rows += row(specs_[i].text, "disk", disk[i], whole_ms, whole_cpu);
     return rows;
   }
 
  private:
-  /// One question for each strategy, in turn. Round -1 warms up; a full prefill reads nothing and is asked once.
+  /// One question for each strategy, in turn. Round -1 warms up; a full prefill reads nothing and
+  /// is asked once.
   void measure(std::vector<Measured>& out, int round, bool cold) {
     for (std::size_t i = 0; i < specs_.size(); ++i) {
       const bool whole = specs_[i].strategy == "recompute";
@@ -98,21 +114,32 @@ class Bench {
     }
   }
 
-  std::string row(const std::string& name, const char* tier, const Measured& m, double whole_ms, double whole_cpu) const {
+  std::string row(const std::string& name, const char* tier, const Measured& m, double whole_ms,
+                  double whole_cpu) const {
     const QueryStats& s = m.last.stats;
     const double ttft = median(m.ttft_ms);
-    const auto [kept, all] = kv_bytes(m.last.plan, static_cast<double>(cached_.info().kv_bytes_per_token));
+    const auto [kept, all] = kv_bytes(m.last.plan,
+                                      static_cast<double>(cached_.info().kv_bytes_per_token));
     const auto read = static_cast<double>(m.last.bytes_read());
     const auto [least, most] = std::minmax_element(m.ttft_ms.begin(), m.ttft_ms.end());
     char text[1200];
     std::snprintf(text, sizeof text,
-                  "{\"shape\": \"%s\", \"strategy\": \"%s\", \"tier\": \"%s\", \"ttft_ms\": %.1f, \"min_ms\": %.1f, \"max_ms\": %.1f, \"of_recompute\": %.4f, "
-                  "\"cpu_ms\": %.1f, \"cpu_of_recompute\": %.4f, \"sequence_ratio\": %.4f, \"recompute_ratio\": %.4f, \"bytes_read\": %.0f, \"bytes_read_ratio\": %.4f, "
-                  "\"sketch_bytes\": %lld, \"kv_bytes_attended\": %.0f, \"most_kv_bytes\": %lld, \"selection_of_ttft\": %.4f, \"query_pass_ms\": %.1f, \"select_ms\": %.2f, \"load_ms\": %.1f, "
-                  "\"place_ms\": %.1f, \"recompute_ms\": %.1f, \"question_ms\": %.1f, \"overlapped_ms\": %.1f}",
-                  shape_.name, name.c_str(), tier, ttft, *least, *most, ttft / whole_ms, median(m.cpu_ms), median(m.cpu_ms) / whole_cpu, m.last.plan.keep_ratio,
-                  m.last.plan.recompute_ratio, read, all > 0 ? read / all : 0, static_cast<long long>(s.sketch_bytes), kept, static_cast<long long>(s.most_cache_bytes), s.select_ms / s.ttft_ms, s.query_pass_ms,
-                  s.select_ms, s.load_ms, span_ms(m.last.plan, "place"), s.recompute_ms, s.prefill_ms, s.overlapped_ms);
+                  "{\"shape\": \"%s\", \"strategy\": \"%s\", \"tier\": \"%s\", \"ttft_ms\": %.1f, "
+                  "\"min_ms\": %.1f, \"max_ms\": %.1f, \"of_recompute\": %.4f, "
+                  "\"cpu_ms\": %.1f, \"cpu_of_recompute\": %.4f, \"sequence_ratio\": %.4f, "
+                  "\"recompute_ratio\": %.4f, \"bytes_read\": %.0f, \"bytes_read_ratio\": %.4f, "
+                  "\"sketch_bytes\": %lld, \"kv_bytes_attended\": %.0f, \"most_kv_bytes\": %lld, "
+                  "\"selection_of_ttft\": %.4f, \"query_pass_ms\": %.1f, \"select_ms\": %.2f, "
+                  "\"load_ms\": %.1f, "
+                  "\"place_ms\": %.1f, \"recompute_ms\": %.1f, \"question_ms\": %.1f, "
+                  "\"overlapped_ms\": %.1f}",
+                  shape_.name, name.c_str(), tier, ttft, *least, *most, ttft / whole_ms,
+                  median(m.cpu_ms), median(m.cpu_ms) / whole_cpu, m.last.plan.keep_ratio,
+                  m.last.plan.recompute_ratio, read, all > 0 ? read / all : 0,
+                  static_cast<long long>(s.sketch_bytes), kept,
+                  static_cast<long long>(s.most_cache_bytes), s.select_ms / s.ttft_ms,
+                  s.query_pass_ms, s.select_ms, s.load_ms, span_ms(m.last.plan, "place"),
+                  s.recompute_ms, s.prefill_ms, s.overlapped_ms);
     std::fprintf(stderr, "%s\n", text);
     return std::string(text) + ",\n  ";
   }
@@ -135,24 +162,37 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
-    int* number = arg == "--documents" ? &options.documents : arg == "--tokens" ? &options.tokens : arg == "--rounds" ? &options.rounds : nullptr;
-    std::string* word = arg == "--shape" ? &options.shapes : arg == "--strategies" ? &options.strategies : nullptr;
+    int* number = arg == "--documents" ? &options.documents
+                  : arg == "--tokens"  ? &options.tokens
+                  : arg == "--rounds"  ? &options.rounds
+                                       : nullptr;
+    std::string* word = arg == "--shape"        ? &options.shapes
+                        : arg == "--strategies" ? &options.strategies
+                                                : nullptr;
     if (arg == "--quick") {
       options.shapes = "tiny";
       options.rounds = 1;
       continue;
     }
-    if (value == nullptr || (number == nullptr && word == nullptr)) return std::fprintf(stderr, "error: unknown option or missing value: %s\n", argv[i]), 2;
-    if (number != nullptr) *number = std::clamp(std::atoi(value), 1, 16000);
-    else *word = value;
+    if (value == nullptr || (number == nullptr && word == nullptr))
+      return std::fprintf(stderr, "error: unknown option or missing value: %s\n", argv[i]), 2;
+    if (number != nullptr)
+      *number = std::clamp(std::atoi(value), 1, 16000);
+    else
+      *word = value;
     ++i;
   }
-  if (!options.strategies.starts_with("recompute")) options.strategies = "recompute," + options.strategies;
+  if (!options.strategies.starts_with("recompute"))
+    options.strategies = "recompute," + options.strategies;
   std::string rows;
-  for (const quire::bench::ModelShape& shape : shapes_named(options.shapes)) rows += Bench(options, shape).run();
+  for (const quire::bench::ModelShape& shape : shapes_named(options.shapes))
+    rows += Bench(options, shape).run();
   rows.erase(rows.rfind(','));
-  std::printf("{\"settings\": {\"weights\": \"random bf16\", \"kv_dtype\": \"f16\", \"documents\": %d, \"tokens_per_document\": %d, \"question_tokens\": %d, \"rounds\": %d, "
-              "\"threads\": %d}, \"rows\": [\n  %s\n]}\n",
-              options.documents, options.tokens, options.question_tokens, options.rounds, static_cast<int>(quire::num_threads()), rows.c_str());
+  std::printf(
+      "{\"settings\": {\"weights\": \"random bf16\", \"kv_dtype\": \"f16\", \"documents\": %d, "
+      "\"tokens_per_document\": %d, \"question_tokens\": %d, \"rounds\": %d, "
+      "\"threads\": %d}, \"rows\": [\n  %s\n]}\n",
+      options.documents, options.tokens, options.question_tokens, options.rounds,
+      static_cast<int>(quire::num_threads()), rows.c_str());
   return 0;
 }

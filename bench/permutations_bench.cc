@@ -1,7 +1,10 @@
-// The same documents in ever new subsets and orders: does a question stay as fast, and the store as small? Each question goes to `samkv` over
-// documents cached once, and to a peer: the engine as a server that caches prefixes only (a full prefill over documents that come as text,
-// beginnings that an earlier prompt had are taken over; as much memory for them as the cached documents take). Random weights. Prints {"settings", "rows"}.
-//   quire_permutations_bench [--quick] [--shape tiny|qwen|llama] [--documents N] [--queries N] [--subset N] [--strategy NAME]
+// The same documents in ever new subsets and orders: does a question stay as fast, and the store as
+// small? Each question goes to `samkv` over documents cached once, and to a peer: the engine as a
+// server that caches prefixes only (a full prefill over documents that come as text, beginnings
+// that an earlier prompt had are taken over; as much memory for them as the cached documents take).
+// Random weights. Prints {"settings", "rows"}.
+//   quire_permutations_bench [--quick] [--shape tiny|qwen|llama] [--documents N] [--queries N]
+//   [--subset N] [--strategy NAME]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -25,7 +28,8 @@ struct Options {
   int documents = 14, queries = 300, subset = 4, question_tokens = 24;
 };
 
-/// One strategy's queries, in order. Times are of this process's processors: on a busy machine they alone compare beginning and end.
+/// One strategy's queries, in order. Times are of this process's processors: on a busy machine they
+/// alone compare beginning and end.
 struct Series {
   std::string name;
   std::vector<double> ttft_ms, cpu_ms;  ///< for 1000 tokens of prompt
@@ -50,53 +54,73 @@ template <class T>
 std::vector<T> last(const std::vector<T>& v) {
   return {v.end() - static_cast<std::ptrdiff_t>(std::min(kEnd, v.size())), v.end()};
 }
-double mean(const std::vector<double>& v) { return v.empty() ? 0 : std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size()); }
+double mean(const std::vector<double>& v) {
+  return v.empty() ? 0 : std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size());
+}
 
 std::string row(const Series& s, const Series& recompute) {
-  const double begin = median(first(s.cpu_ms)), end = median(last(s.cpu_ms)), whole = median(recompute.cpu_ms);
+  const double begin = median(first(s.cpu_ms)), end = median(last(s.cpu_ms)),
+               whole = median(recompute.cpu_ms);
   char text[900];
   std::snprintf(text, sizeof text,
-                "{\"name\": \"%s\", \"queries\": %zu, \"ttft_ms_per_1000_first_20\": %.2f, \"ttft_ms_per_1000_last_20\": %.2f, \"cpu_ms_per_1000_first_20\": %.2f, "
-                "\"cpu_ms_per_1000_last_20\": %.2f, \"cpu_last_over_first\": %.3f, \"cpu_of_recompute_first_20\": %.3f, \"cpu_of_recompute_last_20\": %.3f, "
-                "\"cached_share_first_20\": %.4f, \"cached_share_last_20\": %.4f, \"store_bytes_first\": %llu, \"store_bytes_last\": %llu, "
+                "{\"name\": \"%s\", \"queries\": %zu, \"ttft_ms_per_1000_first_20\": %.2f, "
+                "\"ttft_ms_per_1000_last_20\": %.2f, \"cpu_ms_per_1000_first_20\": %.2f, "
+                "\"cpu_ms_per_1000_last_20\": %.2f, \"cpu_last_over_first\": %.3f, "
+                "\"cpu_of_recompute_first_20\": %.3f, \"cpu_of_recompute_last_20\": %.3f, "
+                "\"cached_share_first_20\": %.4f, \"cached_share_last_20\": %.4f, "
+                "\"store_bytes_first\": %llu, \"store_bytes_last\": %llu, "
                 "\"segments_first\": %llu, \"segments_last\": %llu}",
-                s.name.c_str(), s.ttft_ms.size(), median(first(s.ttft_ms)), median(last(s.ttft_ms)), begin, end, end / begin, begin / whole, end / whole,
-                mean(first(s.cached)), mean(last(s.cached)), static_cast<unsigned long long>(s.store_bytes.front()),
-                static_cast<unsigned long long>(s.store_bytes.back()), static_cast<unsigned long long>(s.segments.front()),
+                s.name.c_str(), s.ttft_ms.size(), median(first(s.ttft_ms)), median(last(s.ttft_ms)),
+                begin, end, end / begin, begin / whole, end / whole, mean(first(s.cached)),
+                mean(last(s.cached)), static_cast<unsigned long long>(s.store_bytes.front()),
+                static_cast<unsigned long long>(s.store_bytes.back()),
+                static_cast<unsigned long long>(s.segments.front()),
                 static_cast<unsigned long long>(s.segments.back()));
   return text;
 }
 
 class Bench {
  public:
-  explicit Bench(const Options& options) : options_(options), shape_(shapes_named(options.shape).front()), folder_("quire-permutations") {
-    DocumentsOptions documents{.shape = shape_, .tokenizer_dir = default_tokenizer_dir(), .store_path = folder_.path() / "store"};
+  explicit Bench(const Options& options)
+      : options_(options),
+        shape_(shapes_named(options.shape).front()),
+        folder_("quire-permutations") {
+    DocumentsOptions documents{.shape = shape_,
+                               .tokenizer_dir = default_tokenizer_dir(),
+                               .store_path = folder_.path() / "store"};
     // Lengths first: the peer's memory follows from them.
     std::uniform_int_distribution<int> length(kShortest, kLongest);
     std::vector<int> lengths(static_cast<std::size_t>(options.documents));
     for (int& n : lengths) n = length(random_);
     document_tokens_ = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
     const ModelConfig config = take(parse_model_config(shape_.config));
-    peer_bytes_ = document_tokens_ * std::int64_t{2} * config.num_layers * config.num_kv_heads * config.head_dim * 2;
+    peer_bytes_ = document_tokens_ * std::int64_t{2} * config.num_layers * config.num_kv_heads *
+                  config.head_dim * 2;
     documents.prefix_cache_bytes = peer_bytes_;
     cached_ = std::make_unique<CachedDocuments>(documents);
     std::vector<TokenIds> texts;
-    for (const int n : lengths) texts.push_back(random_ids(n, cached_->vocab_size(), static_cast<std::uint32_t>(texts.size()) + 1));
+    for (const int n : lengths)
+      texts.push_back(
+          random_ids(n, cached_->vocab_size(), static_cast<std::uint32_t>(texts.size()) + 1));
     cached_->ingest(std::move(texts));
   }
 
   std::string run() {
     CacheOptions ours, sharing, recompute;
     ours.strategy = options_.strategy;
-    sharing.strategy = "auto";  // nothing is cached, so a full prefill; one that is asked for by name shares nothing
+    // Nothing is cached, so a full prefill; one that is asked for by name shares nothing
+    sharing.strategy = "auto";
     recompute.strategy = "recompute";
-    Series cached{.name = options_.strategy + " over cached documents"}, prefixes{.name = "prefix cache only (full prefill over texts)"}, whole{.name = "recompute"};
+    Series cached{.name = options_.strategy + " over cached documents"},
+        prefixes{.name = "prefix cache only (full prefill over texts)"}, whole{.name = "recompute"};
     const int every = std::max(1, options_.queries / 20);
-    (void)cached_->ask(draw(), question(0), ours);  // every page touched once before anything counts
+    // Every page touched once before anything counts
+    (void)cached_->ask(draw(), question(0), ours);
     for (int q = 1; q <= options_.queries; ++q) {
       const auto chosen = draw();
       const TokenIds asked = question(q);
-      const auto measure = [&](Series& series, const CacheOptions& options, CachedDocuments::From from) {
+      const auto measure = [&](Series& series, const CacheOptions& options,
+                               CachedDocuments::From from) {
         const double started = cpu_ms();
         const Answered a = cached_->ask(chosen, asked, options, from);
         series.add(a, cpu_ms() - started, cached_->store().stats());
@@ -105,17 +129,22 @@ class Bench {
       measure(prefixes, sharing, CachedDocuments::From::kText);
       if (q % every == 0) {
         measure(whole, recompute, CachedDocuments::From::kStore);
-        std::fprintf(stderr, "%d of %d: %.1f and %.1f ms for 1000 tokens, recompute %.1f ms\n", q, options_.queries, cached.ttft_ms.back(), prefixes.ttft_ms.back(),
+        std::fprintf(stderr, "%d of %d: %.1f and %.1f ms for 1000 tokens, recompute %.1f ms\n", q,
+                     options_.queries, cached.ttft_ms.back(), prefixes.ttft_ms.back(),
                      whole.ttft_ms.back());
       }
     }
     char settings[700];
     std::snprintf(settings, sizeof settings,
-                  "{\"shape\": \"%s\", \"weights\": \"random\", \"documents\": %d, \"document_tokens\": \"%d to %d, %lld in all\", \"documents_per_query\": %d, "
+                  "{\"shape\": \"%s\", \"weights\": \"random\", \"documents\": %d, "
+                  "\"document_tokens\": \"%d to %d, %lld in all\", \"documents_per_query\": %d, "
                   "\"question_tokens\": %d, \"prefix_cache_bytes\": %lld, \"threads\": %d}",
-                  shape_.name, options_.documents, kShortest, kLongest, static_cast<long long>(document_tokens_), options_.subset, options_.question_tokens,
-                  static_cast<long long>(peer_bytes_), static_cast<int>(num_threads()));
-    return "{\"settings\": " + std::string(settings) + ", \"rows\": [\n  " + row(cached, whole) + ",\n  " + row(prefixes, whole) + ",\n  " + row(whole, whole) + "\n]}";
+                  shape_.name, options_.documents, kShortest, kLongest,
+                  static_cast<long long>(document_tokens_), options_.subset,
+                  options_.question_tokens, static_cast<long long>(peer_bytes_),
+                  static_cast<int>(num_threads()));
+    return "{\"settings\": " + std::string(settings) + ", \"rows\": [\n  " + row(cached, whole) +
+           ",\n  " + row(prefixes, whole) + ",\n  " + row(whole, whole) + "\n]}";
   }
 
  private:
@@ -127,7 +156,10 @@ class Bench {
     order.resize(std::min(order.size(), static_cast<std::size_t>(options_.subset)));
     return order;
   }
-  TokenIds question(int number) const { return random_ids(options_.question_tokens, cached_->vocab_size(), 1000 + static_cast<std::uint32_t>(number)); }
+  TokenIds question(int number) const {
+    return random_ids(options_.question_tokens, cached_->vocab_size(),
+                      1000 + static_cast<std::uint32_t>(number));
+  }
 
   const Options options_;
   const ModelShape shape_;
@@ -145,15 +177,23 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
-    int* number = arg == "--documents" ? &options.documents : arg == "--queries" ? &options.queries : arg == "--subset" ? &options.subset : nullptr;
-    std::string* word = arg == "--shape" ? &options.shape : arg == "--strategy" ? &options.strategy : nullptr;
+    int* number = arg == "--documents" ? &options.documents
+                  : arg == "--queries" ? &options.queries
+                  : arg == "--subset"  ? &options.subset
+                                       : nullptr;
+    std::string* word = arg == "--shape"      ? &options.shape
+                        : arg == "--strategy" ? &options.strategy
+                                              : nullptr;
     if (arg == "--quick") {
       options.queries = 40;
       continue;
     }
-    if (value == nullptr || (number == nullptr && word == nullptr)) return std::fprintf(stderr, "error: unknown option or missing value: %s\n", argv[i]), 2;
-    if (number != nullptr) *number = std::clamp(std::atoi(value), 1, 10000);
-    else *word = value;
+    if (value == nullptr || (number == nullptr && word == nullptr))
+      return std::fprintf(stderr, "error: unknown option or missing value: %s\n", argv[i]), 2;
+    if (number != nullptr)
+      *number = std::clamp(std::atoi(value), 1, 10000);
+    else
+      *word = value;
     ++i;
   }
   std::printf("%s\n", quire::bench::Bench(options).run().c_str());

@@ -1,7 +1,9 @@
-// Perplexity of a model over given token ids, for each weight format: what rounding of weights (and of their inputs) costs on text.
+// Perplexity of a model over given token ids, for each weight format: what rounding of weights (and
+// of their inputs) costs on text.
 //   quire_perplexity_bench --model PATH --ids FILE [--weights f32,bf16,w4] [--window 1024]
-// FILE holds whitespace-separated token ids. Each window of them is read on its own, behind the first id of the file; the first half of a window is context alone. KV is kept in f32, so
-// that weights are all that differs.
+// FILE holds whitespace-separated token ids. Each window of them is read on its own, behind the
+// first id of the file; the first half of a window is context alone. KV is kept in f32, so that
+// weights are all that differs.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -35,11 +37,16 @@ Options parse(int argc, char** argv) {
     const std::string name = argv[i];
     if (i + 1 == argc) stop(name + " needs a value");
     const std::string value = argv[++i];
-    if (name == "--model") o.model = value;
-    else if (name == "--ids") o.ids = value;
-    else if (name == "--weights") o.weights = value;
-    else if (name == "--window") o.window = std::atoll(value.c_str());
-    else stop("unknown option " + name);
+    if (name == "--model")
+      o.model = value;
+    else if (name == "--ids")
+      o.ids = value;
+    else if (name == "--weights")
+      o.weights = value;
+    else if (name == "--window")
+      o.window = std::atoll(value.c_str());
+    else
+      stop("unknown option " + name);
   }
   if (o.model.empty() || o.ids.empty() || o.window < 2) {
     stop("usage: --model PATH --ids FILE [--weights f32,bf16,w4] [--window N >= 2]");
@@ -59,7 +66,8 @@ WeightFormat format_of(const std::string& name) {
 double loss(const float* logits, std::int64_t vocab, std::int32_t target) {
   const float largest = *std::max_element(logits, logits + vocab);
   double sum = 0;
-  for (std::int64_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(logits[i] - largest));
+  for (std::int64_t i = 0; i < vocab; ++i)
+    sum += std::exp(static_cast<double>(logits[i] - largest));
   return std::log(sum) + largest - logits[target];
 }
 
@@ -88,7 +96,8 @@ Loss losses(Model& model, const std::vector<std::int32_t>& ids, std::int64_t win
         if (begin + r >= window / 2) rows.push_back(static_cast<std::int32_t>(r));
       }
       ForwardRequest request;
-      request.token_ids = std::span(text).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(n));
+      request.token_ids = std::span(text).subspan(static_cast<std::size_t>(begin),
+                                                  static_cast<std::size_t>(n));
       request.positions = positions;
       request.cache = &cache;
       request.logit_rows = rows;
@@ -113,7 +122,8 @@ int run(const Options& o) {
   std::ifstream in(o.ids);
   std::vector<std::int32_t> ids;
   for (std::int32_t id; in >> id;) ids.push_back(id);
-  if (static_cast<std::int64_t>(ids.size()) < o.window + 1) stop(o.ids + " holds fewer ids than a window");
+  if (static_cast<std::int64_t>(ids.size()) < o.window + 1)
+    stop(o.ids + " holds fewer ids than a window");
   std::printf("{\"settings\": {\"window\": %ld, \"ids\": %zu, \"isa\": \"%s\"}, \"rows\": [\n",
               static_cast<long>(o.window), ids.size(), cpu_isa());
   for (std::size_t at = 0; at < o.weights.size();) {
@@ -124,9 +134,11 @@ int run(const Options& o) {
     if (!model.ok()) stop(model.status().to_string());
     const Loss l = losses(**model, ids, o.window);
     const double nll = l.sum / static_cast<double>(l.tokens);
-    std::printf("{\"weights\": \"%s\", \"tokens\": %ld, \"nll\": %.5f, \"perplexity\": %.4f, \"decode_bytes\": %ld}%s\n",
-                name.c_str(), static_cast<long>(l.tokens), nll, std::exp(nll),
-                static_cast<long>((*model)->decode_weight_bytes()), at < o.weights.size() ? "," : "");
+    std::printf(
+        "{\"weights\": \"%s\", \"tokens\": %ld, \"nll\": %.5f, \"perplexity\": %.4f, "
+        "\"decode_bytes\": %ld}%s\n",
+        name.c_str(), static_cast<long>(l.tokens), nll, std::exp(nll),
+        static_cast<long>((*model)->decode_weight_bytes()), at < o.weights.size() ? "," : "");
     std::fflush(stdout);
   }
   std::printf("]}\n");

@@ -1,6 +1,7 @@
-// What computing a part of cached documents again costs against a full prefill of their concatenation, per recomputer, and how long the
-// longest step holds up others. Random weights of a published shape; stored KV is right in layer 0, where a pass checks it, and random
-// above. Prints {"settings", "rows"}.
+// What computing a part of cached documents again costs against a full prefill of their
+// concatenation, per recomputer, and how long the longest step holds up others. Random weights of a
+// published shape; stored KV is right in layer 0, where a pass checks it, and random above. Prints
+// {"settings", "rows"}.
 //   quire_recompute_bench [--quick] [--documents N] [--tokens N] [--rounds N]
 #include <ctime>
 
@@ -19,8 +20,8 @@
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
 #include "engine/model/model.h"
-#include "engine/record/kv_layout.h"
 #include "engine/recompute/recomputer.h"
+#include "engine/record/kv_layout.h"
 #include "engine/select/selector.h"
 #include "kernels/parallel.h"
 
@@ -53,7 +54,8 @@ struct Times {
 class Stopwatch {
  public:
   Times read() const {
-    return {std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_).count(), static_cast<double>(std::clock() - cpu_) / CLOCKS_PER_SEC};
+    return {std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_).count(),
+            static_cast<double>(std::clock() - cpu_) / CLOCKS_PER_SEC};
   }
 
  private:
@@ -64,18 +66,22 @@ class Stopwatch {
 /// Stored values of all documents.
 class Stored final : public StoredKv {
  public:
-  Stored(KvLayout layout, int documents) : layout_(std::move(layout)), values_(static_cast<std::size_t>(documents)) {
+  Stored(KvLayout layout, int documents)
+      : layout_(std::move(layout)), values_(static_cast<std::size_t>(documents)) {
     for (auto& document : values_) {
       for (std::int32_t b = 0; b < layout_.num_blocks(); ++b) {
-        for (std::int32_t g = 0; g < layout_.num_groups(); ++g) document.emplace_back(static_cast<std::size_t>(layout_.value_bytes(b, g)));
+        for (std::int32_t g = 0; g < layout_.num_groups(); ++g)
+          document.emplace_back(static_cast<std::size_t>(layout_.value_bytes(b, g)));
       }
     }
   }
   std::vector<std::byte>& value(std::int32_t context, std::int32_t block, std::int32_t layer) {
-    return values_[static_cast<std::size_t>(context)][static_cast<std::size_t>(block * layout_.num_groups() + layout_.group_of(layer))];
+    return values_[static_cast<std::size_t>(context)][static_cast<std::size_t>(
+        block * layout_.num_groups() + layout_.group_of(layer))];
   }
   const KvLayout& layout() const { return layout_; }
-  Result<RawKvView> block(std::int32_t context, std::int32_t block, std::int32_t layer) const override {
+  Result<RawKvView> block(std::int32_t context, std::int32_t block,
+                          std::int32_t layer) const override {
     return layout_.view(const_cast<Stored*>(this)->value(context, block, layer), block, layer);
   }
 
@@ -87,15 +93,22 @@ class Stored final : public StoredKv {
 /// Keeps layer 0 of a document and goes no further.
 class Layer0 final : public ForwardHook {
  public:
-  Layer0(Stored& stored, std::int32_t context, std::int64_t first) : stored_(stored), context_(context), first_(first) {}
+  Layer0(Stored& stored, std::int32_t context, std::int64_t first)
+      : stored_(stored), context_(context), first_(first) {}
   Status after_projection(LayerPass& pass) override {
     const KvLayout& layout = stored_.layout();
     for (std::int64_t row = 0; row < pass.qkv.rows; row += kBlock) {
       const auto block = static_cast<std::int32_t>((first_ + row) / kBlock);
-      QUIRE_RETURN_IF_ERROR(kv_pack({.k = pass.qkv.k + row * pass.qkv.ld, .v = pass.qkv.v + row * pass.qkv.ld, .rows = layout.tokens_in(block),
-                                     .ldk = pass.qkv.ld, .ldv = pass.qkv.ld, .num_kv_heads = layout.shape().num_kv_heads,
-                                     .head_dim = layout.shape().head_dim, .dtype = layout.shape().dtype,
-                                     .out = stored_.value(context_, block, 0).data() + layout.layer_offset(block, 0)}));
+      QUIRE_RETURN_IF_ERROR(kv_pack(
+          {.k = pass.qkv.k + row * pass.qkv.ld,
+           .v = pass.qkv.v + row * pass.qkv.ld,
+           .rows = layout.tokens_in(block),
+           .ldk = pass.qkv.ld,
+           .ldv = pass.qkv.ld,
+           .num_kv_heads = layout.shape().num_kv_heads,
+           .head_dim = layout.shape().head_dim,
+           .dtype = layout.shape().dtype,
+           .out = stored_.value(context_, block, 0).data() + layout.layer_offset(block, 0)}));
     }
     std::fill(pass.write->begin(), pass.write->end(), std::uint8_t{0});
     std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
@@ -110,21 +123,32 @@ class Layer0 final : public ForwardHook {
 
 class Bench {
  public:
-  explicit Bench(const Options& options) : options_(options), shape_(options.quick ? kQwen05B : kLlama1B) {
+  explicit Bench(const Options& options)
+      : options_(options), shape_(options.quick ? kQwen05B : kLlama1B) {
     const ModelConfig config = take(parse_model_config(shape_.config));
     const std::int64_t window = 16 + std::int64_t{options.documents} * options.tokens;
-    model_ = take(make_random_model(config, {.weights = WeightFormat::kBF16, .kv_dtype = DType::kF16, .max_positions = window}, 1));
+    model_ = take(make_random_model(
+        config, {.weights = WeightFormat::kBF16, .kv_dtype = DType::kF16, .max_positions = window},
+        1));
     const KvShape shape{config.num_layers, config.num_kv_heads, config.head_dim, DType::kF16};
     stored_ = std::make_unique<Stored>(KvLayout(shape, options.tokens, kBlock), options.documents);
-    pool_ = std::make_unique<PagePool>(PageFormat{config.num_kv_heads, config.head_dim, DType::kF16}, 0);
+    pool_ = std::make_unique<PagePool>(
+        PageFormat{config.num_kv_heads, config.head_dim, DType::kF16}, 0);
     std::mt19937 random(7);
     for (int d = 0; d < options.documents; ++d) {
       auto& ids = documents_.emplace_back(static_cast<std::size_t>(options.tokens));
-      for (auto& id : ids) id = static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(config.vocab_size));
-      contexts_.push_back({documents_.back(), 1 + std::int64_t{d} * options.tokens, kBlock, stored_->layout().num_blocks(), false, {}});
+      for (auto& id : ids)
+        id = static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(config.vocab_size));
+      contexts_.push_back({documents_.back(),
+                           1 + std::int64_t{d} * options.tokens,
+                           kBlock,
+                           stored_->layout().num_blocks(),
+                           false,
+                           {}});
       store(d, random);
     }
-    for (int d = 0; d < options.documents; ++d) contexts_[static_cast<std::size_t>(d)].token_ids = documents_[static_cast<std::size_t>(d)];
+    for (int d = 0; d < options.documents; ++d)
+      contexts_[static_cast<std::size_t>(d)].token_ids = documents_[static_cast<std::size_t>(d)];
   }
 
   std::string run() {
@@ -134,8 +158,10 @@ class Bench {
       const Selection* selection;
       std::optional<double> ratio;
     };
-    const Case cases[] = {
-        {"samkv_overwrite", &sparse, {}}, {"samkv_fusion", &sparse, {}}, {"epic", &everything, 0.143}, {"cacheblend", &everything, 0.143}};
+    const Case cases[] = {{"samkv_overwrite", &sparse, {}},
+                          {"samkv_fusion", &sparse, {}},
+                          {"epic", &everything, 0.143},
+                          {"cacheblend", &everything, 0.143}};
     std::string rows;
     for (int round = 0; round < options_.rounds; ++round) {
       const Times whole = prefill();
@@ -144,14 +170,19 @@ class Bench {
         double longest = 0;
         RecomputeReport report;
         const Times t = recompute(c.recomputer, *c.selection, c.ratio, longest, report);
-        const double pairs = static_cast<double>(model_->config().num_layers) * options_.documents * options_.tokens;
-        rows += row(c.recomputer, t, whole, longest, static_cast<double>(report.replaced) / pairs, static_cast<double>(report.projected) / pairs);
+        const double pairs = static_cast<double>(model_->config().num_layers) * options_.documents *
+                             options_.tokens;
+        rows += row(c.recomputer, t, whole, longest, static_cast<double>(report.replaced) / pairs,
+                    static_cast<double>(report.projected) / pairs);
       }
     }
     rows.erase(rows.rfind(','));
-    return "{\"settings\": {\"shape\": \"" + std::string(shape_.name) + "\", \"weights\": \"random bf16\", \"kv_dtype\": \"f16\", \"documents\": " +
-           std::to_string(options_.documents) + ", \"tokens_per_document\": " + std::to_string(options_.tokens) + ", \"block\": 64, \"chunk\": 512, \"threads\": " +
-           std::to_string(num_threads()) + ", \"isa\": \"" + cpu_isa() + "\"}, \"rows\": [\n  " + rows + "]}";
+    return "{\"settings\": {\"shape\": \"" + std::string(shape_.name) +
+           "\", \"weights\": \"random bf16\", \"kv_dtype\": \"f16\", \"documents\": " +
+           std::to_string(options_.documents) +
+           ", \"tokens_per_document\": " + std::to_string(options_.tokens) +
+           ", \"block\": 64, \"chunk\": 512, \"threads\": " + std::to_string(num_threads()) +
+           ", \"isa\": \"" + cpu_isa() + "\"}, \"rows\": [\n  " + rows + "]}";
   }
 
  private:
@@ -161,7 +192,9 @@ class Bench {
         auto& value = stored_->value(d, b, layer);
         auto* halves = reinterpret_cast<std::uint16_t*>(value.data());
         // Around one, either sign.
-        for (std::size_t i = 0; i < value.size() / 2; ++i) halves[i] = static_cast<std::uint16_t>((random() & 0x8000u) | 0x3800u | (random() & 0x7ffu));
+        for (std::size_t i = 0; i < value.size() / 2; ++i)
+          halves[i] = static_cast<std::uint16_t>((random() & 0x8000u) | 0x3800u |
+                                                 (random() & 0x7ffu));
       }
     }
     const auto& ids = documents_[static_cast<std::size_t>(d)];
@@ -169,10 +202,14 @@ class Bench {
       const std::int64_t n = std::min<std::int64_t>(kChunk, options_.tokens - first);
       WorkingCache cache(*pool_, model_->config().num_layers);
       Layer0 hook(*stored_, d, first);
-      forward_chunk(cache, std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n)), first, &hook);
+      forward_chunk(
+          cache,
+          std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n)),
+          first, &hook);
     }
   }
-  void forward_chunk(WorkingCache& cache, std::span<const std::int32_t> ids, std::int64_t first, ForwardHook* hook = nullptr) {
+  void forward_chunk(WorkingCache& cache, std::span<const std::int32_t> ids, std::int64_t first,
+                     ForwardHook* hook = nullptr) {
     std::vector<std::int32_t> positions(ids.size());
     std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(first));
     ForwardRequest request{};
@@ -184,7 +221,8 @@ class Bench {
   }
   Selection select(std::string_view name) const {
     std::vector<SelectableContext> contexts;
-    for (const auto& c : contexts_) contexts.push_back({options_.tokens, c.offset, kBlock, c.num_blocks, false});
+    for (const auto& c : contexts_)
+      contexts.push_back({options_.tokens, c.offset, kBlock, c.num_blocks, false});
     SelectionInput input;
     input.contexts = contexts;
     input.num_layers = model_->config().num_layers;
@@ -196,11 +234,14 @@ class Bench {
     for (const auto& d : documents_) ids.insert(ids.end(), d.begin(), d.end());
     const Stopwatch watch;
     for (std::size_t first = 0; first < ids.size(); first += kChunk) {
-      forward_chunk(cache, std::span(ids).subspan(first, std::min<std::size_t>(kChunk, ids.size() - first)), static_cast<std::int64_t>(first));
+      forward_chunk(
+          cache, std::span(ids).subspan(first, std::min<std::size_t>(kChunk, ids.size() - first)),
+          static_cast<std::int64_t>(first));
     }
     return watch.read();
   }
-  Times recompute(std::string_view name, const Selection& selection, std::optional<double> ratio, double& longest, RecomputeReport& report) {
+  Times recompute(std::string_view name, const Selection& selection, std::optional<double> ratio,
+                  double& longest, RecomputeReport& report) {
     const ModelConfig& c = model_->config();
     WorkingCache cache(*pool_, c.num_layers);
     forward_chunk(cache, std::vector<std::int32_t>{1}, 0);
@@ -209,7 +250,9 @@ class Bench {
         for (const std::int32_t b : selection.kept(layer, d)) {
           const RawKvView raw = take(stored_->block(d, b, layer));
           std::vector<std::int32_t> positions(static_cast<std::size_t>(raw.num_rows));
-          std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(contexts_[static_cast<std::size_t>(d)].offset) + b * kBlock);
+          std::iota(positions.begin(), positions.end(),
+                    static_cast<std::int32_t>(contexts_[static_cast<std::size_t>(d)].offset) +
+                        b * kBlock);
           check(cache.place(layer, model_->rope(), raw, take(cache.add_rows(layer, positions))));
         }
       }
@@ -236,12 +279,16 @@ class Bench {
     report = pass->report();
     return watch.read();
   }
-  static std::string row(const char* name, const Times& t, const Times& whole, double longest, double replaced, double projected) {
+  static std::string row(const char* name, const Times& t, const Times& whole, double longest,
+                         double replaced, double projected) {
     char text[400];
-    std::snprintf(text, sizeof text,
-                  "{\"recomputer\": \"%s\", \"recompute_ratio\": %.4f, \"projected_ratio\": %.4f, \"wall_s\": %.2f, \"cpu_s\": %.2f, "
-                  "\"of_prefill_wall\": %.4f, \"of_prefill_cpu\": %.4f, \"longest_step_s\": %.2f},\n  ",
-                  name, replaced, projected, t.wall_s, t.cpu_s, t.wall_s / whole.wall_s, t.cpu_s / whole.cpu_s, longest);
+    std::snprintf(
+        text, sizeof text,
+        "{\"recomputer\": \"%s\", \"recompute_ratio\": %.4f, \"projected_ratio\": %.4f, "
+        "\"wall_s\": %.2f, \"cpu_s\": %.2f, "
+        "\"of_prefill_wall\": %.4f, \"of_prefill_cpu\": %.4f, \"longest_step_s\": %.2f},\n  ",
+        name, replaced, projected, t.wall_s, t.cpu_s, t.wall_s / whole.wall_s,
+        t.cpu_s / whole.cpu_s, longest);
     std::fprintf(stderr, "%s", text);
     return text;
   }
@@ -264,7 +311,10 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
-    int* number = arg == "--documents" ? &options.documents : arg == "--tokens" ? &options.tokens : arg == "--rounds" ? &options.rounds : nullptr;
+    int* number = arg == "--documents" ? &options.documents
+                  : arg == "--tokens"  ? &options.tokens
+                  : arg == "--rounds"  ? &options.rounds
+                                       : nullptr;
     if (arg == "--quick") {
       options.quick = true;
       options.documents = 3;
@@ -272,7 +322,9 @@ int main(int argc, char** argv) {
       *number = std::clamp(std::atoi(value), 1, 8192);
       ++i;
     } else {
-      std::fprintf(stderr, "usage: quire_recompute_bench [--quick] [--documents N] [--tokens N] [--rounds N]\n");
+      std::fprintf(
+          stderr,
+          "usage: quire_recompute_bench [--quick] [--documents N] [--tokens N] [--rounds N]\n");
       return 2;
     }
   }

@@ -1,6 +1,7 @@
-// Cold block reads through the store against raw O_DIRECT reads of a flat file: same bytes, same order, same two threads,
-// same run, in alternating rounds.   quire_store_bench [--quick] [--dir FOLDER] [--mib N] [--threads N]
-// Also: writing a segment (checksum, file, sync) against a flat O_DIRECT write with fsync, and reads from the DRAM tier.
+// Cold block reads through the store against raw O_DIRECT reads of a flat file: same bytes, same
+// order, same two threads, same run, in alternating rounds.   quire_store_bench [--quick] [--dir
+// FOLDER] [--mib N] [--threads N] Also: writing a segment (checksum, file, sync) against a flat
+// O_DIRECT write with fsync, and reads from the DRAM tier.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -27,7 +28,9 @@ namespace quire {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+double seconds_since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
 
 struct Settings {
   std::string dir = std::filesystem::temp_directory_path();
@@ -57,7 +60,9 @@ std::vector<std::byte> random_bytes(std::size_t n) {
 double cpu_seconds() {
   rusage u{};
   ::getrusage(RUSAGE_SELF, &u);
-  const auto s = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  const auto s = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
   return s(u.ru_utime) + s(u.ru_stime);
 }
 
@@ -68,7 +73,8 @@ double median(std::vector<double> v) {
 
 class FlatFile {
  public:
-  FlatFile(std::string path, std::size_t value_bytes, std::size_t num_values) : path_(std::move(path)), value_bytes_(value_bytes), num_values_(num_values) {}
+  FlatFile(std::string path, std::size_t value_bytes, std::size_t num_values)
+      : path_(std::move(path)), value_bytes_(value_bytes), num_values_(num_values) {}
   ~FlatFile() { ::unlink(path_.c_str()); }
 
   double write(const std::vector<std::byte>& source) {
@@ -78,7 +84,8 @@ class FlatFile {
     const auto start = Clock::now();
     for (std::size_t i = 0; i < num_values_; ++i) {
       std::memcpy(buffer, source.data() + (i * 64) % value_bytes_, value_bytes_);
-      if (::write(fd, buffer, value_bytes_) != static_cast<ssize_t>(value_bytes_)) die("write failed");
+      if (::write(fd, buffer, value_bytes_) != static_cast<ssize_t>(value_bytes_))
+        die("write failed");
     }
     ::fsync(fd);
     const double s = seconds_since(start);
@@ -96,7 +103,9 @@ class FlatFile {
       pool.emplace_back([&] {
         auto* buffer = static_cast<std::byte*>(std::aligned_alloc(4096, value_bytes_));
         for (std::size_t i; (i = next++) < order.size();) {
-          if (::pread(fd, buffer, value_bytes_, static_cast<off_t>(order[i] * value_bytes_)) != static_cast<ssize_t>(value_bytes_)) die("read failed");
+          if (::pread(fd, buffer, value_bytes_, static_cast<off_t>(order[i] * value_bytes_)) !=
+              static_cast<ssize_t>(value_bytes_))
+            die("read failed");
         }
         std::free(buffer);
       });
@@ -114,18 +123,20 @@ class FlatFile {
 
 constexpr std::size_t kBlocksPerSegment = 32;
 
-double write_store(Store& store, const std::vector<std::byte>& source, std::size_t value_bytes, std::size_t num_values,
-                   std::vector<SegmentHandle>* handles) {
+double write_store(Store& store, const std::vector<std::byte>& source, std::size_t value_bytes,
+                   std::size_t num_values, std::vector<SegmentHandle>* handles) {
   DocumentManifest m;
   m.ns = "bench";
   m.id = "d";
   double seconds = 0;
   for (std::size_t first = 0; first < num_values; first += kBlocksPerSegment) {
     const ContextKey key = sha256("context " + std::to_string(first));
-    auto writer = store.begin_segment(key, {kBlocksPerSegment, 1, 0}, kBlocksPerSegment * value_bytes, "bench", "m");
+    auto writer = store.begin_segment(key, {kBlocksPerSegment, 1, 0},
+                                      kBlocksPerSegment * value_bytes, "bench", "m");
     must(writer.status());
     for (std::uint32_t b = 0; b < kBlocksPerSegment; ++b) {
-      must((*writer)->put_value(b, 0, {source.data() + ((first + b) * 64) % value_bytes, value_bytes}));
+      must((*writer)->put_value(b, 0,
+                                {source.data() + ((first + b) * 64) % value_bytes, value_bytes}));
     }
     const auto start = Clock::now();
     auto handle = (*writer)->finish();
@@ -141,9 +152,12 @@ double write_store(Store& store, const std::vector<std::byte>& source, std::size
   return seconds + seconds_since(start);
 }
 
-double read_store(Store& store, const std::vector<SegmentHandle>& handles, const std::vector<std::size_t>& order, Tier want) {
+double read_store(Store& store, const std::vector<SegmentHandle>& handles,
+                  const std::vector<std::size_t>& order, Tier want) {
   std::vector<ReadRequest> requests;
-  for (std::size_t i : order) requests.push_back({handles[i / kBlocksPerSegment], static_cast<std::uint32_t>(i % kBlocksPerSegment), 0});
+  for (std::size_t i : order)
+    requests.push_back(
+        {handles[i / kBlocksPerSegment], static_cast<std::uint32_t>(i % kBlocksPerSegment), 0});
   std::mutex mu;
   std::condition_variable done;
   std::size_t left = order.size();
@@ -160,7 +174,8 @@ double read_store(Store& store, const std::vector<SegmentHandle>& handles, const
 }
 
 std::string run(const Settings& set, std::size_t value_bytes) {
-  const std::size_t num_values = std::max<std::size_t>(kBlocksPerSegment, (set.mib << 20) / value_bytes / kBlocksPerSegment * kBlocksPerSegment);
+  const std::size_t num_values = std::max<std::size_t>(
+      kBlocksPerSegment, (set.mib << 20) / value_bytes / kBlocksPerSegment * kBlocksPerSegment);
   const double gb = static_cast<double>(num_values * value_bytes) / 1e9;
   const std::string path = set.dir + "/quire_store_bench." + std::to_string(::getpid());
   const auto source = random_bytes(2 * value_bytes);
@@ -180,7 +195,8 @@ std::string run(const Settings& set, std::size_t value_bytes) {
     std::vector<std::size_t> order(num_values);
     std::iota(order.begin(), order.end(), 0);
     std::mt19937_64 rng(7);
-    for (int round = -1; round < set.rounds; ++round) {  // one round to warm up: opens files, not their bytes
+    // One round to warm up: opens files, not their bytes
+    for (int round = -1; round < set.rounds; ++round) {
       std::shuffle(order.begin(), order.end(), rng);
       double f = 0, s = 0, f_cpu = 0, s_cpu = 0;
       for (int step = 0; step < 2; ++step) {
@@ -207,22 +223,28 @@ std::string run(const Settings& set, std::size_t value_bytes) {
     must(store.status());
     std::vector<SegmentHandle> handles;
     std::vector<std::size_t> order;
-    for (std::size_t first = 0; first < num_values && order.size() * value_bytes < (1ull << 30); first += kBlocksPerSegment) {
+    for (std::size_t first = 0; first < num_values && order.size() * value_bytes < (1ull << 30);
+         first += kBlocksPerSegment) {
       handles.push_back(*(*store)->find_segment(sha256("context " + std::to_string(first))));
       for (std::size_t b = 0; b < kBlocksPerSegment; ++b) order.push_back(first + b);
     }
     read_store(**store, handles, order, Tier::kDisk);
-    for (int round = 0; round < set.rounds; ++round) warm_s.push_back(read_store(**store, handles, order, Tier::kDram) / static_cast<double>(order.size()));
+    for (int round = 0; round < set.rounds; ++round)
+      warm_s.push_back(read_store(**store, handles, order, Tier::kDram) /
+                       static_cast<double>(order.size()));
   }
   std::error_code ignored;
   std::filesystem::remove_all(path, ignored);
   char row[640];
   std::snprintf(row, sizeof row,
-                "{\"value_bytes\": %zu, \"values\": %zu, \"threads\": %d, \"flat_read_gb_s\": %.3f, \"store_cold_read_gb_s\": %.3f, "
-                "\"cold_read_ratio\": %.3f, \"cold_read_ratio_worst\": %.3f, \"flat_cpu_s_per_gb\": %.3f, \"store_cpu_s_per_gb\": %.3f, "
+                "{\"value_bytes\": %zu, \"values\": %zu, \"threads\": %d, \"flat_read_gb_s\": "
+                "%.3f, \"store_cold_read_gb_s\": %.3f, "
+                "\"cold_read_ratio\": %.3f, \"cold_read_ratio_worst\": %.3f, "
+                "\"flat_cpu_s_per_gb\": %.3f, \"store_cpu_s_per_gb\": %.3f, "
                 "\"flat_write_gb_s\": %.3f, \"store_write_gb_s\": %.3f, \"dram_hit_us\": %.2f}",
-                value_bytes, num_values, set.threads, gb / median(flat_s), gb / median(store_s), median(ratios),
-                *std::min_element(ratios.begin(), ratios.end()), median(flat_cpu), median(store_cpu), gb / flat_write, gb / store_write, median(warm_s) * 1e6);
+                value_bytes, num_values, set.threads, gb / median(flat_s), gb / median(store_s),
+                median(ratios), *std::min_element(ratios.begin(), ratios.end()), median(flat_cpu),
+                median(store_cpu), gb / flat_write, gb / store_write, median(warm_s) * 1e6);
   return row;
 }
 
@@ -244,13 +266,18 @@ int main(int argc, char** argv) {
     } else if (a == "--threads") {
       set.threads = std::atoi(value().c_str());
     } else {
-      std::fprintf(stderr, "usage: quire_store_bench [--quick] [--dir FOLDER] [--mib N] [--threads N]\n");
+      std::fprintf(stderr,
+                   "usage: quire_store_bench [--quick] [--dir FOLDER] [--mib N] [--threads N]\n");
       return 2;
     }
   }
   std::string rows;
-  for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{512} << 10, std::size_t{256} << 10}) {
+  for (const std::size_t bytes :
+       {std::size_t{1} << 20, std::size_t{512} << 10, std::size_t{256} << 10}) {
     rows += (rows.empty() ? "" : ",\n  ") + quire::run(set, bytes);
   }
-  std::printf("{\"settings\": {\"mib\": %zu, \"threads\": %d, \"rounds\": %d, \"direct_io\": true},\n \"rows\": [\n  %s\n ]}\n", set.mib, set.threads, set.rounds, rows.c_str());
+  std::printf(
+      "{\"settings\": {\"mib\": %zu, \"threads\": %d, \"rounds\": %d, \"direct_io\": true},\n "
+      "\"rows\": [\n  %s\n ]}\n",
+      set.mib, set.threads, set.rounds, rows.c_str());
 }

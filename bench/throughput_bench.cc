@@ -1,6 +1,7 @@
-// Decode speed at batch sizes, and what an ingest running beside costs a query between two tokens. Random weights of a published shape.
-// Prints {"settings": ..., "rows": [...]}.
-//   quire_throughput_bench [--quick] [--model NAME] [--weights bf16|int8|w8a8] [--context N] [--steps N] [--answer N] [--ingest N] [--threads N]
+// Decode speed at batch sizes, and what an ingest running beside costs a query between two tokens.
+// Random weights of a published shape. Prints {"settings": ..., "rows": [...]}.
+//   quire_throughput_bench [--quick] [--model NAME] [--weights bf16|int8|w8a8] [--context N]
+//   [--steps N] [--answer N] [--ingest N] [--threads N]
 //     [--model-dir DIR with tokenizer]
 #include <algorithm>
 #include <atomic>
@@ -19,9 +20,9 @@
 #include "bench/machine_rates.h"
 #include "bench/model_shapes.h"
 #include "cachestore/store.h"
+#include "engine/answer/decode_batch.h"
 #include "engine/engine_parts.h"
 #include "engine/model/forward.h"
-#include "engine/answer/decode_batch.h"
 #include "kernels/attention.h"
 #include "kernels/parallel.h"
 
@@ -53,7 +54,9 @@ double percentile(std::vector<double> values, std::size_t percent) {
   std::sort(values.begin(), values.end());
   return values.empty() ? 0 : values[std::min(values.size() - 1, values.size() * percent / 100)];
 }
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
 
 std::vector<std::int32_t> random_ids(std::int64_t n, std::int32_t vocab, std::uint32_t seed) {
   std::mt19937 random(seed);
@@ -67,8 +70,13 @@ std::vector<std::int32_t> random_ids(std::int64_t n, std::int32_t vocab, std::ui
 class BatchBench {
  public:
   BatchBench(Model& model, const Options& options)
-      : model_(model), options_(options), config_(model.config()),
-        pool_({config_.num_kv_heads, config_.head_dim, cached_kv_dtype(DType::kF16, config_.head_dim)}, 0), batch_(model) {
+      : model_(model),
+        options_(options),
+        config_(model.config()),
+        pool_({config_.num_kv_heads, config_.head_dim,
+               cached_kv_dtype(DType::kF16, config_.head_dim)},
+              0),
+        batch_(model) {
     const auto ids = random_ids(options.context, 4000, 1);
     std::vector<std::int32_t> positions(ids.size());
     std::iota(positions.begin(), positions.end(), 0);
@@ -84,7 +92,8 @@ class BatchBench {
   }
 
   std::string run() {
-    // Sizes take turns, and each round has its own ratio: other work on the machine disturbs them alike.
+    // Sizes take turns, and each round has its own ratio: other work on the machine disturbs them
+    // alike.
     std::vector<double> ms[std::size(kBatches)], times[std::size(kBatches)];
     for (std::int64_t round = -1; round < options_.steps; ++round) {
       for (std::size_t i = 0; i < std::size(kBatches); ++i) {
@@ -100,9 +109,12 @@ class BatchBench {
       const double median = percentile(ms[i], 50);
       char text[400];
       std::snprintf(text, sizeof text,
-                    "{\"measure\": \"decode\", \"model\": \"%s\", \"weights\": \"%s\", \"batch\": %d, \"context_tokens\": %ld, \"step_ms_median\": %.2f, "
+                    "{\"measure\": \"decode\", \"model\": \"%s\", \"weights\": \"%s\", \"batch\": "
+                    "%d, \"context_tokens\": %ld, \"step_ms_median\": %.2f, "
                     "\"step_ms_p99\": %.2f, \"tokens_per_s\": %.2f, \"times_batch_1\": %.2f}",
-                    options_.model.c_str(), options_.weights.c_str(), batch, static_cast<long>(options_.context), median, percentile(ms[i], 99), 1000 * batch / median, percentile(times[i], 50));
+                    options_.model.c_str(), options_.weights.c_str(), batch,
+                    static_cast<long>(options_.context), median, percentile(ms[i], 99),
+                    1000 * batch / median, percentile(times[i], 50));
       std::fprintf(stderr, "%s\n", text);
       rows += (rows.empty() ? "" : ",\n  ") + std::string(text);
     }
@@ -141,7 +153,8 @@ class GapSink final : public QuerySink {
   void on_plan(const Plan&) override {}
   bool on_token(std::int32_t, std::string_view) override {
     const auto now = Clock::now();
-    if (tokens_++ > 0) gaps_.push_back(std::chrono::duration<double, std::milli>(now - last_).count());
+    if (tokens_++ > 0)
+      gaps_.push_back(std::chrono::duration<double, std::milli>(now - last_).count());
     last_ = now;
     return true;
   }
@@ -161,19 +174,23 @@ class GapSink final : public QuerySink {
   std::promise<void> done_;
 };
 
-/// One query's pauses between tokens, alone and while contexts of 512 tokens are computed for the store.
+/// One query's pauses between tokens, alone and while contexts of 512 tokens are computed for the
+/// store.
 class IngestBench {
  public:
-  IngestBench(std::unique_ptr<Model> model, const Options& options, const fs::path& folder) : options_(options) {
+  IngestBench(std::unique_ptr<Model> model, const Options& options, const fs::path& folder)
+      : options_(options) {
     StoreOptions store;
     store.path = (folder / "store").string();
     store_ = take(open_store(store));
-    const auto tokenizer = std::shared_ptr<const Tokenizer>(take(load_tokenizer(options.tokenizer_dir)));
+    const auto tokenizer = std::shared_ptr<const Tokenizer>(
+        take(load_tokenizer(options.tokenizer_dir)));
     auto format = take(PromptFormat::load(options.tokenizer_dir, tokenizer));
     vocab_ = tokenizer->vocab_size();
     EngineOptions engine;
     engine.num_threads = num_threads();
-    engine_ = take(create_engine_from_parts({std::move(model), tokenizer, std::move(format)}, engine, *store_));
+    engine_ = take(create_engine_from_parts({std::move(model), tokenizer, std::move(format)},
+                                            engine, *store_));
   }
   ~IngestBench() { engine_->stop(std::chrono::milliseconds(0)); }
 
@@ -203,10 +220,14 @@ class IngestBench {
     for (auto& e : ends) e.wait();
     char text[600];
     std::snprintf(text, sizeof text,
-                  "{\"measure\": \"beside ingest\", \"model\": \"%s\", \"weights\": \"%s\", \"answer_tokens\": %ld, \"alone_ms_median\": %.2f, \"alone_ms_p99\": %.2f, "
-                  "\"beside_ms_median\": %.2f, \"beside_ms_p99\": %.2f, \"beside_ms_max\": %.2f, \"p99_times\": %.2f, \"ingest_tokens_per_s\": %.1f}",
-                  options_.model.c_str(), options_.weights.c_str(), static_cast<long>(options_.answer_tokens), percentile(alone, 50), percentile(alone, 99),
-                  percentile(beside, 50), percentile(beside, 99), percentile(beside, 100), percentile(beside, 99) / percentile(alone, 99),
+                  "{\"measure\": \"beside ingest\", \"model\": \"%s\", \"weights\": \"%s\", "
+                  "\"answer_tokens\": %ld, \"alone_ms_median\": %.2f, \"alone_ms_p99\": %.2f, "
+                  "\"beside_ms_median\": %.2f, \"beside_ms_p99\": %.2f, \"beside_ms_max\": %.2f, "
+                  "\"p99_times\": %.2f, \"ingest_tokens_per_s\": %.1f}",
+                  options_.model.c_str(), options_.weights.c_str(),
+                  static_cast<long>(options_.answer_tokens), percentile(alone, 50),
+                  percentile(alone, 99), percentile(beside, 50), percentile(beside, 99),
+                  percentile(beside, 100), percentile(beside, 99) / percentile(alone, 99),
                   static_cast<double>(ingested) / seconds);
     std::fprintf(stderr, "%s\n", text);
     return text;
@@ -233,11 +254,14 @@ class IngestBench {
 
 std::string bench_model(const ModelShape& shape, WeightFormat format, const Options& options) {
   const ModelConfig config = take(parse_model_config(shape.config));
-  auto model = take(make_random_model(config, {.weights = format, .kv_dtype = DType::kF16, .max_positions = 4096}, 1));
+  auto model = take(make_random_model(
+      config, {.weights = format, .kv_dtype = DType::kF16, .max_positions = 4096}, 1));
   std::string rows = BatchBench(*model, options).run();
-  const fs::path folder = fs::temp_directory_path() / ("quire_throughput_" + std::to_string(std::random_device()()));
+  const fs::path folder = fs::temp_directory_path() /
+                          ("quire_throughput_" + std::to_string(std::random_device()()));
   fs::create_directories(folder);
-  if (options.ingest_tokens > 0) rows += ",\n  " + IngestBench(std::move(model), options, folder).run();
+  if (options.ingest_tokens > 0)
+    rows += ",\n  " + IngestBench(std::move(model), options, folder).run();
   fs::remove_all(folder);
   return rows;
 }
@@ -245,8 +269,10 @@ std::string bench_model(const ModelShape& shape, WeightFormat format, const Opti
 int run(const Options& given) {
   std::string rows;
   for (const ModelShape& shape : kShapes) {
-    if (given.model.empty() ? &shape != &kShapes[given.quick ? 0 : 1] : given.model != shape.name) continue;
-    for (const WeightFormat format : {WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kW8A8}) {
+    if (given.model.empty() ? &shape != &kShapes[given.quick ? 0 : 1] : given.model != shape.name)
+      continue;
+    for (const WeightFormat format :
+         {WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kW8A8}) {
       Options options = given;
       options.model = shape.name;
       options.weights = std::string(weight_format_name(format));
@@ -254,8 +280,11 @@ int run(const Options& given) {
       rows += (rows.empty() ? "\n  " : ",\n  ") + bench_model(shape, format, options);
     }
   }
-  std::printf("{\"settings\": {\"threads\": %d, \"isa\": \"%s\", \"decode_clock\": \"%s\", \"kv_dtype\": \"f16\", \"quick\": %s, \"note\": \"random weights\"},\n \"rows\": [%s\n]}\n", num_threads(),
-              cpu_isa(), uses_cpu_time() ? "cpu time" : "wall time", given.quick ? "true" : "false", rows.c_str());
+  std::printf(
+      "{\"settings\": {\"threads\": %d, \"isa\": \"%s\", \"decode_clock\": \"%s\", \"kv_dtype\": "
+      "\"f16\", \"quick\": %s, \"note\": \"random weights\"},\n \"rows\": [%s\n]}\n",
+      num_threads(), cpu_isa(), uses_cpu_time() ? "cpu time" : "wall time",
+      given.quick ? "true" : "false", rows.c_str());
   return 0;
 }
 
@@ -273,17 +302,29 @@ int main(int argc, char** argv) {
       continue;
     }
     bool known = value != nullptr;
-    if (arg == "--model") o.model = value ? value : "";
-    else if (arg == "--weights") o.weights = value ? value : "";
-    else if (arg == "--model-dir") o.tokenizer_dir = value ? value : "";
-    else if (arg == "--context" && value) o.context = std::clamp(std::atol(value), 1l, 3000l);
-    else if (arg == "--steps" && value) o.steps = std::clamp(std::atol(value), 3l, 1000l);
-    else if (arg == "--answer" && value) o.answer_tokens = std::clamp(std::atol(value), 10l, 2000l);
-    else if (arg == "--threads" && value) quire::set_num_threads(std::atoi(value));
-    else if (arg == "--ingest" && value) o.ingest_tokens = std::clamp(std::atol(value), 0l, 1'000'000l);
-    else known = false;
+    if (arg == "--model")
+      o.model = value ? value : "";
+    else if (arg == "--weights")
+      o.weights = value ? value : "";
+    else if (arg == "--model-dir")
+      o.tokenizer_dir = value ? value : "";
+    else if (arg == "--context" && value)
+      o.context = std::clamp(std::atol(value), 1l, 3000l);
+    else if (arg == "--steps" && value)
+      o.steps = std::clamp(std::atol(value), 3l, 1000l);
+    else if (arg == "--answer" && value)
+      o.answer_tokens = std::clamp(std::atol(value), 10l, 2000l);
+    else if (arg == "--threads" && value)
+      quire::set_num_threads(std::atoi(value));
+    else if (arg == "--ingest" && value)
+      o.ingest_tokens = std::clamp(std::atol(value), 0l, 1'000'000l);
+    else
+      known = false;
     if (!known) {
-      std::fprintf(stderr, "usage: quire_throughput_bench [--quick] [--model NAME] [--weights bf16|int8|w8a8] [--context N] [--steps N] [--answer N] [--ingest N] [--threads N] [--model-dir DIR]\n");
+      std::fprintf(
+          stderr,
+          "usage: quire_throughput_bench [--quick] [--model NAME] [--weights bf16|int8|w8a8] "
+          "[--context N] [--steps N] [--answer N] [--ingest N] [--threads N] [--model-dir DIR]\n");
       return 2;
     }
     ++i;

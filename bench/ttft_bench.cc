@@ -1,6 +1,8 @@
-// Time to first token of a question over cached documents: `reuse` from DRAM and from a cold disk against `recompute`, and what ingest
-// costs over a bare prefill. Random weights of a published shape, the engine as the service runs it. Prints {"settings", "rows"}.
-//   quire_ttft_bench [--quick] [--documents N] [--tokens N] [--rounds N] [--model-dir DIR with tokenizer]
+// Time to first token of a question over cached documents: `reuse` from DRAM and from a cold disk
+// against `recompute`, and what ingest costs over a bare prefill. Random weights of a published
+// shape, the engine as the service runs it. Prints {"settings", "rows"}.
+//   quire_ttft_bench [--quick] [--documents N] [--tokens N] [--rounds N] [--model-dir DIR with
+//   tokenizer]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -27,9 +29,15 @@ struct Options {
 class Bench {
  public:
   explicit Bench(const Options& options)
-      : options_(options), shape_(options.quick ? kQwen05B : kLlama1B), folder_("quire-ttft"),
-        cached_({.shape = shape_, .tokenizer_dir = options.tokenizer_dir, .store_path = folder_.path() / "store", .max_positions = 8192}),
-        question_(static_cast<std::size_t>(options.question_tokens)), order_(static_cast<std::size_t>(options.documents)) {
+      : options_(options),
+        shape_(options.quick ? kQwen05B : kLlama1B),
+        folder_("quire-ttft"),
+        cached_({.shape = shape_,
+                 .tokenizer_dir = options.tokenizer_dir,
+                 .store_path = folder_.path() / "store",
+                 .max_positions = 8192}),
+        question_(static_cast<std::size_t>(options.question_tokens)),
+        order_(static_cast<std::size_t>(options.documents)) {
     std::iota(question_.begin(), question_.end(), 10);
     std::iota(order_.begin(), order_.end(), std::size_t{0});
   }
@@ -52,19 +60,26 @@ class Bench {
     for (int i = 0; i < rounds; ++i) {
       cached_.drop_page_cache();
       disk.push_back(query("reuse"));
-      if (last_.stats.tier_blocks[static_cast<int>(Tier::kDisk)] == 0) check(Status::internal("nothing came from disk"));
+      if (last_.stats.tier_blocks[static_cast<int>(Tier::kDisk)] == 0)
+        check(Status::internal("nothing came from disk"));
     }
     row("reuse, cold disk", disk, whole);
-    return "{\"settings\": {\"shape\": \"" + std::string(shape_.name) + "\", \"weights\": \"random bf16\", \"kv_dtype\": \"f16\", \"documents\": " +
-           std::to_string(options_.documents) + ", \"tokens_per_document\": " + std::to_string(options_.tokens) + ", \"question_tokens\": " +
-           std::to_string(options_.question_tokens) + ", \"threads\": " + std::to_string(num_threads()) + "}, \"rows\": [" + rows_ + "]}";
+    return "{\"settings\": {\"shape\": \"" + std::string(shape_.name) +
+           "\", \"weights\": \"random bf16\", \"kv_dtype\": \"f16\", \"documents\": " +
+           std::to_string(options_.documents) +
+           ", \"tokens_per_document\": " + std::to_string(options_.tokens) +
+           ", \"question_tokens\": " + std::to_string(options_.question_tokens) +
+           ", \"threads\": " + std::to_string(num_threads()) + "}, \"rows\": [" + rows_ + "]}";
   }
 
  private:
-  /// The bare forward passes over the same documents, against Engine::prefill with capture, sketch and store.
+  /// The bare forward passes over the same documents, against Engine::prefill with capture, sketch
+  /// and store.
   void measure_ingest() {
     std::vector<TokenIds> documents;
-    for (int i = 0; i < options_.documents; ++i) documents.push_back(random_ids(options_.tokens, cached_.vocab_size(), static_cast<std::uint32_t>(i) + 7));
+    for (int i = 0; i < options_.documents; ++i)
+      documents.push_back(
+          random_ids(options_.tokens, cached_.vocab_size(), static_cast<std::uint32_t>(i) + 7));
     const int bare_rounds = options_.quick ? 1 : 2;
     std::vector<double> bare;
     auto model = cached_.make_model();
@@ -75,13 +90,15 @@ class Bench {
     }
     model.reset();
     const double ingest_ms = cached_.ingest(std::move(documents)), bare_ms = median(bare);
-    rows_ += "{\"name\": \"ingest over bare prefill\", \"bare_ms\": " + std::to_string(bare_ms) + ", \"ingest_ms\": " + std::to_string(ingest_ms) +
+    rows_ += "{\"name\": \"ingest over bare prefill\", \"bare_ms\": " + std::to_string(bare_ms) +
+             ", \"ingest_ms\": " + std::to_string(ingest_ms) +
              ", \"ratio\": " + std::to_string(ingest_ms / bare_ms) + ", \"tokens_per_second\": " +
              std::to_string(1000.0 * options_.documents * options_.tokens / ingest_ms) + "}";
   }
   void bare_prefill(Model& model, const TokenIds& tokens) {
     const ModelConfig& config = cached_.config();
-    PagePool pool({config.num_kv_heads, config.head_dim, cached_kv_dtype(DType::kF16, config.head_dim)}, 0);
+    PagePool pool(
+        {config.num_kv_heads, config.head_dim, cached_kv_dtype(DType::kF16, config.head_dim)}, 0);
     WorkingCache cache(pool, config.num_layers);
     TokenIds ids{1};
     ids.insert(ids.end(), tokens.begin(), tokens.end());
@@ -105,12 +122,17 @@ class Bench {
   }
 
   void row(const std::string& name, const std::vector<double>& ms, double recompute_ms) {
-    const auto tier = [&](Tier t) { return std::to_string(last_.stats.tier_bytes[static_cast<int>(t)]); };
+    const auto tier = [&](Tier t) {
+      return std::to_string(last_.stats.tier_bytes[static_cast<int>(t)]);
+    };
     const auto [least, most] = std::minmax_element(ms.begin(), ms.end());
-    rows_ += ", {\"name\": \"" + name + "\", \"ttft_ms\": " + std::to_string(median(ms)) + ", \"min_ms\": " + std::to_string(*least) +
-             ", \"max_ms\": " + std::to_string(*most) + ", \"speedup_over_recompute\": " + std::to_string(recompute_ms / median(ms)) +
-             ", \"load_ms\": " + std::to_string(last_.stats.load_ms) + ", \"prefill_ms\": " + std::to_string(last_.stats.prefill_ms) +
-             ", \"dram_bytes\": " + tier(Tier::kDram) + ", \"disk_bytes\": " + tier(Tier::kDisk) + "}";
+    rows_ += ", {\"name\": \"" + name + "\", \"ttft_ms\": " + std::to_string(median(ms)) +
+             ", \"min_ms\": " + std::to_string(*least) + ", \"max_ms\": " + std::to_string(*most) +
+             ", \"speedup_over_recompute\": " + std::to_string(recompute_ms / median(ms)) +
+             ", \"load_ms\": " + std::to_string(last_.stats.load_ms) +
+             ", \"prefill_ms\": " + std::to_string(last_.stats.prefill_ms) +
+             ", \"dram_bytes\": " + tier(Tier::kDram) + ", \"disk_bytes\": " + tier(Tier::kDisk) +
+             "}";
   }
 
   const Options options_;
@@ -131,12 +153,18 @@ int main(int argc, char** argv) {
   quire::bench::Options options;
   for (int i = 1; i < argc; ++i) {
     const auto number = [&] { return i + 1 < argc ? std::atoi(argv[++i]) : 0; };
-    if (!std::strcmp(argv[i], "--quick")) options.quick = true;
-    else if (!std::strcmp(argv[i], "--documents")) options.documents = number();
-    else if (!std::strcmp(argv[i], "--tokens")) options.tokens = number();
-    else if (!std::strcmp(argv[i], "--rounds")) options.rounds = number();
-    else if (!std::strcmp(argv[i], "--model-dir") && i + 1 < argc) options.tokenizer_dir = argv[++i];
-    else return std::fprintf(stderr, "unknown option %s\n", argv[i]), 2;
+    if (!std::strcmp(argv[i], "--quick"))
+      options.quick = true;
+    else if (!std::strcmp(argv[i], "--documents"))
+      options.documents = number();
+    else if (!std::strcmp(argv[i], "--tokens"))
+      options.tokens = number();
+    else if (!std::strcmp(argv[i], "--rounds"))
+      options.rounds = number();
+    else if (!std::strcmp(argv[i], "--model-dir") && i + 1 < argc)
+      options.tokenizer_dir = argv[++i];
+    else
+      return std::fprintf(stderr, "unknown option %s\n", argv[i]), 2;
   }
   std::printf("%s\n", quire::bench::Bench(options).run().c_str());
   return 0;

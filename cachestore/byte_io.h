@@ -1,4 +1,5 @@
-/// Writing and reading the fields of stored records, little-endian. The reader never reads past the end and bounds every length.
+/// Writing and reading the fields of stored records, little-endian. The reader never reads past the
+/// end and bounds every length.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,8 @@ class ByteWriter {
     if constexpr (std::is_enum_v<T>) {
       number(static_cast<std::underlying_type_t<T>>(value));
     } else {
-      for (std::size_t i = 0; i < sizeof(T); ++i) out_.push_back(static_cast<char>(static_cast<std::uint64_t>(value) >> (8 * i)));
+      for (std::size_t i = 0; i < sizeof(T); ++i)
+        out_.push_back(static_cast<char>(static_cast<std::uint64_t>(value) >> (8 * i)));
     }
   }
   void flag(bool value) { number<std::uint8_t>(value); }
@@ -48,7 +50,9 @@ class ByteWriter {
     out_.append(s);
   }
   void raw(std::string_view s) { out_.append(s); }
-  void digest(const Digest& d) { out_.append(reinterpret_cast<const char*>(d.bytes.data()), d.bytes.size()); }
+  void digest(const Digest& d) {
+    out_.append(reinterpret_cast<const char*>(d.bytes.data()), d.bytes.size());
+  }
   template <class T, class Put>
   void optional(const std::optional<T>& value, Put put) {
     flag(value.has_value());
@@ -76,7 +80,8 @@ class ByteReader {
     } else {
       const std::string_view bytes = view(sizeof(T));
       std::uint64_t value = 0;
-      for (std::size_t i = 0; i < bytes.size(); ++i) value |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
+      for (std::size_t i = 0; i < bytes.size(); ++i)
+        value |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
       return static_cast<T>(value);
     }
   }

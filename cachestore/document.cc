@@ -7,22 +7,25 @@
 namespace quire {
 namespace {
 
-constexpr std::array<std::string_view, 7> kStatusNames = {"queued", "tokenizing", "prefilling", "storing",
-                                                          "ready",  "failed",     "deleting"};
+constexpr std::array<std::string_view, 7> kStatusNames = {
+    "queued", "tokenizing", "prefilling", "storing", "ready", "failed", "deleting"};
 
 Status check_name(std::string_view field, std::string_view value) {
   if (value.empty()) return Status::invalid(std::string(field), "must not be empty");
   if (value.size() > kMaxIdBytes) {
-    return Status::invalid(std::string(field), "is " + std::to_string(value.size()) + " bytes long; at most " +
+    return Status::invalid(std::string(field), "is " + std::to_string(value.size()) +
+                                                   " bytes long; at most " +
                                                    std::to_string(kMaxIdBytes) + " are allowed");
   }
-  if (value.find('\0') != std::string_view::npos) return Status::invalid(std::string(field), "must not contain NUL bytes");
+  if (value.find('\0') != std::string_view::npos)
+    return Status::invalid(std::string(field), "must not contain NUL bytes");
   return {};
 }
 
 Status check_size(std::string_view field, std::size_t size, std::size_t limit) {
   if (size <= limit) return {};
-  return Status::invalid(std::string(field), "is " + std::to_string(size) + " long; at most " + std::to_string(limit) + " is allowed");
+  return Status::invalid(std::string(field), "is " + std::to_string(size) + " long; at most " +
+                                                 std::to_string(limit) + " is allowed");
 }
 
 }  // namespace
@@ -42,9 +45,11 @@ std::optional<std::int64_t> DocumentManifest::effective_expiry_ms() const {
   if (expires_at_ms) return expires_at_ms;
   if (!ttl_seconds) return std::nullopt;
   const std::int64_t made = std::max(created_ms, committed_ms);
-  const std::int64_t anchor = ttl_anchor == TtlAnchor::kLastUsed ? std::max(made, last_used_ms) : made;
+  const std::int64_t anchor = ttl_anchor == TtlAnchor::kLastUsed ? std::max(made, last_used_ms)
+                                                                 : made;
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-  if (*ttl_seconds > static_cast<std::uint64_t>((kMax - std::max<std::int64_t>(anchor, 0)) / 1000)) return kMax;
+  if (*ttl_seconds > static_cast<std::uint64_t>((kMax - std::max<std::int64_t>(anchor, 0)) / 1000))
+    return kMax;
   return anchor + static_cast<std::int64_t>(*ttl_seconds) * 1000;
 }
 
@@ -80,10 +85,12 @@ Status validate_manifest(const DocumentManifest& m) {
     const auto& c = m.chunks[i];
     const std::string field = "chunks[" + std::to_string(i) + "]";
     if (c.byte_begin > c.byte_end || c.byte_end > m.text_bytes) {
-      return Status::invalid(field, "covers bytes " + std::to_string(c.byte_begin) + " to " + std::to_string(c.byte_end) +
-                                        " of a text of " + std::to_string(m.text_bytes));
+      return Status::invalid(field, "covers bytes " + std::to_string(c.byte_begin) + " to " +
+                                        std::to_string(c.byte_end) + " of a text of " +
+                                        std::to_string(m.text_bytes));
     }
-    if (c.block_tokens > 4096) return Status::invalid(field + ".block_tokens", "must be at most 4096");
+    if (c.block_tokens > 4096)
+      return Status::invalid(field + ".block_tokens", "must be at most 4096");
     tokens += std::max<std::uint64_t>(c.num_tokens, c.token_ids.size());
   }
   return check_size("tokens", tokens, kMaxDocumentTokens);

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cachestore/key.h"
 #include "base/status.h"
+#include "cachestore/key.h"
 
 namespace quire {
 
@@ -29,23 +29,26 @@ enum class TtlAnchor : std::uint8_t { kCreated = 0, kLastUsed };
 
 /// One context of a document: a byte range of the text, its token ids, and the name of its KV.
 struct DocumentChunk {
-  std::uint64_t byte_begin = 0, byte_end = 0;  ///< half-open range of the document's text (UTF-8 bytes)
-  std::uint32_t num_tokens = 0;                ///< always set by the store from token_ids when a document is committed
-  std::uint32_t block_tokens = 0;              ///< tokens of one KV block: 16, 32 or 64
-  ContextKey key;                              ///< all zero: no KV was computed yet
-  std::vector<std::int32_t> token_ids;         ///< empty in heads and lists, whole in get_document
+  /// half-open range of the document's text (UTF-8 bytes)
+  std::uint64_t byte_begin = 0, byte_end = 0;
+  /// Always set by the store from token_ids when a document is committed
+  std::uint32_t num_tokens = 0;
+  std::uint32_t block_tokens = 0;       ///< tokens of one KV block: 16, 32 or 64
+  ContextKey key;                       ///< all zero: no KV was computed yet
+  std::vector<std::int32_t> token_ids;  ///< empty in heads and lists, whole in get_document
 
   friend bool operator==(const DocumentChunk&, const DocumentChunk&) = default;
 };
 
 /// The only source of truth about a document. The text is stored apart (Store::get_text).
 struct DocumentManifest {
-  std::string ns;            ///< namespace (tenant), 1 to 128 bytes without NUL
-  std::string id;            ///< unique in the namespace, 1 to 128 bytes without NUL
-  std::uint64_t version = 0; ///< set by the store: 1 when new, one more with each change of text, chunks or settings
+  std::string ns;  ///< namespace (tenant), 1 to 128 bytes without NUL
+  std::string id;  ///< unique in the namespace, 1 to 128 bytes without NUL
+  /// Set by the store: 1 when new, one more with each change of text, chunks or settings
+  std::uint64_t version = 0;
   std::string title;
-  std::string metadata_json; ///< a JSON object as text; empty means {}
-  std::string content_hash;  ///< "sha256:<hex>", made by ingest
+  std::string metadata_json;  ///< a JSON object as text; empty means {}
+  std::string content_hash;   ///< "sha256:<hex>", made by ingest
   std::uint64_t text_bytes = 0;
   std::uint64_t num_tokens = 0;  ///< sum over the chunks, set by the store
   DocumentStatus status = DocumentStatus::kQueued;
@@ -53,19 +56,24 @@ struct DocumentManifest {
   bool pinned = false;                    ///< its KV is not evicted by the byte budgets
   std::optional<std::uint64_t> ttl_seconds;
   TtlAnchor ttl_anchor = TtlAnchor::kCreated;
-  std::optional<std::int64_t> expires_at_ms;  ///< an explicit end; wins over ttl_seconds
+  std::optional<std::int64_t> expires_at_ms;    ///< an explicit end; wins over ttl_seconds
   std::int64_t created_ms = 0, updated_ms = 0;  ///< Unix milliseconds, set by the store
-  std::int64_t committed_ms = 0;                ///< last commit of text or chunks, set by the store: the TTL's anchor kCreated
-  std::int64_t last_used_ms = 0;                ///< 0: never used by a query
-  std::uint64_t hits = 0;                       ///< queries that used it
-  std::string chunking;     ///< settings text of ingest: equal text and settings mean nothing to recompute
+  /// Last commit of text or chunks, set by the store: the TTL's anchor kCreated
+  std::int64_t committed_ms = 0;
+  std::int64_t last_used_ms = 0;  ///< 0: never used by a query
+  std::uint64_t hits = 0;         ///< queries that used it
+  /// Settings text of ingest: equal text and settings mean nothing to recompute
+  std::string chunking;
   std::string fingerprint;  ///< model fingerprint of the KV named in the chunks
   Digest salt_digest;       ///< digest of cache_salt, never the salt; all zero without one
   std::string job_id;       ///< the job that made or is making it
   std::vector<DocumentChunk> chunks;
-  std::vector<ContextKey> companions;  ///< further segments that are kept with it, none of which it needs: KV of its chunks under another model
+  /// Further segments that are kept with it, none of which it needs: KV of its chunks under another
+  /// model
+  std::vector<ContextKey> companions;
 
-  /// When the document ends, by expires_at_ms or the TTL and its anchor (last commit; last use). Empty: never.
+  /// When the document ends, by expires_at_ms or the TTL and its anchor (last commit; last use).
+  /// Empty: never.
   std::optional<std::int64_t> effective_expiry_ms() const;
   friend bool operator==(const DocumentManifest&, const DocumentManifest&) = default;
 };

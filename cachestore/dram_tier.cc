@@ -4,7 +4,8 @@
 
 namespace quire {
 
-DramTier::DramTier(std::uint64_t capacity_bytes, StorePolicy policy, std::function<bool(SegmentId)> is_pinned)
+DramTier::DramTier(std::uint64_t capacity_bytes, StorePolicy policy,
+                   std::function<bool(SegmentId)> is_pinned)
     : capacity_(capacity_bytes), is_pinned_(std::move(is_pinned)) {
   if (policy == StorePolicy::kLru) {
     policy_ = std::make_unique<LruPolicy<record::ValueName, ValueNameHash>>();

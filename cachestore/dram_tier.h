@@ -20,30 +20,35 @@ namespace quire {
 struct ValueNameHash {
   std::size_t operator()(const record::ValueName& n) const {
     std::uint64_t h = n.segment * 0x9e3779b97f4a7c15ull;
-    h ^= (std::uint64_t{n.block} << 34) ^ (std::uint64_t{n.group} << 2) ^ static_cast<std::uint64_t>(n.part);
+    h ^= (std::uint64_t{n.block} << 34) ^ (std::uint64_t{n.group} << 2) ^
+         static_cast<std::uint64_t>(n.part);
     h *= 0xff51afd7ed558ccdull;
     return static_cast<std::size_t>(h ^ (h >> 32));
   }
 };
 
-/// A value held by a reader (its buffer has other owners) or of a pinned segment is never evicted; when those leave no room a
-/// new value is simply not kept. Threads: all methods concurrently; none waits on disk.
+/// A value held by a reader (its buffer has other owners) or of a pinned segment is never evicted;
+/// when those leave no room a new value is simply not kept. Threads: all methods concurrently; none
+/// waits on disk.
 class DramTier {
  public:
   /// `is_pinned` is called under this tier's lock and must not call back into it.
-  DramTier(std::uint64_t capacity_bytes, StorePolicy policy, std::function<bool(SegmentId)> is_pinned);
+  DramTier(std::uint64_t capacity_bytes, StorePolicy policy,
+           std::function<bool(SegmentId)> is_pinned);
 
   /// The value, counted as a use; null when it is not here.
   std::shared_ptr<const ValueBuffer> find(const record::ValueName& name);
   /// The value, not counted; null when it is not here.
   std::shared_ptr<const ValueBuffer> peek(const record::ValueName& name) const;
   bool contains(const record::ValueName& name) const;
-  /// Keeps the buffer if there is or can be made room. False: not kept. A name already here keeps its buffer.
+  /// Keeps the buffer if there is or can be made room. False: not kept. A name already here keeps
+  /// its buffer.
   bool insert(const record::ValueName& name, std::shared_ptr<const ValueBuffer> buffer);
   void erase_segment(SegmentId segment);
   struct Held {
-    std::uint64_t blocks = 0, bytes = 0;  ///< blocks with a value here; allocated bytes, sketches included
-    bool in_use = false;                  ///< a reader holds some of it
+    /// Blocks with a value here; allocated bytes, sketches included
+    std::uint64_t blocks = 0, bytes = 0;
+    bool in_use = false;  ///< a reader holds some of it
   };
   Held held(SegmentId segment) const;
   /// erase_segment() on request: counted as evictions, and what a reader holds stays.
@@ -55,17 +60,18 @@ class DramTier {
  private:
   using NameSet = std::unordered_set<record::ValueName, ValueNameHash>;
 
-  void evict_for(std::uint64_t bytes);            // mu_ held
-  void remove(const record::ValueName& name);     // mu_ held; not from the policy
+  void evict_for(std::uint64_t bytes);         // mu_ held
+  void remove(const record::ValueName& name);  // mu_ held; not from the policy
 
   const std::uint64_t capacity_;
   const std::function<bool(SegmentId)> is_pinned_;
   mutable std::mutex mu_;
-  std::unordered_map<record::ValueName, std::shared_ptr<const ValueBuffer>, ValueNameHash> values_;      // guarded by mu_
-  std::unordered_map<SegmentId, NameSet> of_segment_;                                                    // guarded by mu_
-  std::unique_ptr<EvictionPolicy<record::ValueName>> policy_;                                            // guarded by mu_
-  std::uint64_t requested_evictions_ = 0, requested_bytes_ = 0;                                          // guarded by mu_
-  TierStats stats_;                                                                                      // guarded by mu_
+  // Guarded by mu_
+  std::unordered_map<record::ValueName, std::shared_ptr<const ValueBuffer>, ValueNameHash> values_;
+  std::unordered_map<SegmentId, NameSet> of_segment_;            // guarded by mu_
+  std::unique_ptr<EvictionPolicy<record::ValueName>> policy_;    // guarded by mu_
+  std::uint64_t requested_evictions_ = 0, requested_bytes_ = 0;  // guarded by mu_
+  TierStats stats_;                                              // guarded by mu_
 };
 
 }  // namespace quire

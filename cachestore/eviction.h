@@ -20,8 +20,8 @@ class EvictionPolicy {
 
   virtual ~EvictionPolicy() = default;
   virtual void insert(const Key& key, std::uint64_t bytes) = 0;  ///< a key that is not in it
-  virtual void touch(const Key& key) = 0;                        ///< a use; unknown keys are ignored
-  virtual void erase(const Key& key) = 0;                        ///< removed for other reasons; unknown keys are ignored
+  virtual void touch(const Key& key) = 0;  ///< a use; unknown keys are ignored
+  virtual void erase(const Key& key) = 0;  ///< removed for other reasons; unknown keys are ignored
   /// Removes and returns the next victim; empty when no key may go.
   virtual std::optional<Key> evict(const Evictable& evictable) = 0;
 };
@@ -35,7 +35,8 @@ class LruPolicy final : public EvictionPolicy<Key> {
     where_[key] = order_.begin();
   }
   void touch(const Key& key) override {
-    if (auto it = where_.find(key); it != where_.end()) order_.splice(order_.begin(), order_, it->second);
+    if (auto it = where_.find(key); it != where_.end())
+      order_.splice(order_.begin(), order_, it->second);
   }
   void erase(const Key& key) override {
     auto it = where_.find(key);
@@ -59,10 +60,11 @@ class LruPolicy final : public EvictionPolicy<Key> {
   std::unordered_map<Key, typename std::list<Key>::iterator, Hash> where_;
 };
 
-/// S3-FIFO (Yang et al., "FIFO Queues are All You Need for Cache Eviction", SOSP 2023): new keys enter a small queue of a tenth
-/// of the bytes, those used more than once there move to the main queue (FIFO with reinsertion), the others leave and are
-/// remembered in a ghost queue; a key that comes back while remembered enters the main queue. One-time scans pass through
-/// the small queue without pushing out what is used.
+/// S3-FIFO (Yang et al., "FIFO Queues are All You Need for Cache Eviction", SOSP 2023): new keys
+/// enter a small queue of a tenth of the bytes, those used more than once there move to the main
+/// queue (FIFO with reinsertion), the others leave and are remembered in a ghost queue; a key that
+/// comes back while remembered enters the main queue. One-time scans pass through the small queue
+/// without pushing out what is used.
 template <class Key, class Hash>
 class S3FifoPolicy final : public EvictionPolicy<Key> {
  public:
@@ -127,7 +129,8 @@ class S3FifoPolicy final : public EvictionPolicy<Key> {
     return std::nullopt;
   }
   std::optional<Key> evict_main(const typename EvictionPolicy<Key>::Evictable& evictable) {
-    // A used key goes round with one use less, so at most four rounds pass; one more finds only pinned keys.
+    // A used key goes round with one use less, so at most four rounds pass; one more finds only
+    // pinned keys.
     for (std::size_t steps = 5 * queues_[kMain].size(); steps > 0; --steps) {
       auto it = std::prev(queues_[kMain].end());
       const bool may_go = it->uses == 0 && evictable(it->key);
@@ -164,7 +167,8 @@ class S3FifoPolicy final : public EvictionPolicy<Key> {
   std::uint64_t bytes_[2] = {0, 0};
   std::unordered_map<Key, Iterator, Hash> where_;
   std::list<std::pair<Key, std::uint64_t>> ghosts_;
-  std::unordered_map<Key, typename std::list<std::pair<Key, std::uint64_t>>::iterator, Hash> ghost_where_;
+  std::unordered_map<Key, typename std::list<std::pair<Key, std::uint64_t>>::iterator, Hash>
+      ghost_where_;
   std::uint64_t ghost_bytes_ = 0;
 };
 

@@ -14,8 +14,8 @@ Status IoPool::post_all(std::vector<Task> tasks) {
     std::lock_guard lock(mu_);
     if (stopping_) return Status::unavailable("the store is closing");
     if (queue_.size() + tasks.size() > max_queued_) {
-      return Status::exhausted("the store's read queue is full: " + std::to_string(queue_.size()) + " reads wait, at most " +
-                               std::to_string(max_queued_) + " may");
+      return Status::exhausted("the store's read queue is full: " + std::to_string(queue_.size()) +
+                               " reads wait, at most " + std::to_string(max_queued_) + " may");
     }
     for (auto& t : tasks) queue_.push_back(std::move(t));
   }

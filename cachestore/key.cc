@@ -22,14 +22,20 @@ Digest BlockKeyChain::append(std::span<const std::int32_t> token_ids) {
 }
 
 ContextKey BlockKeyChain::context_key(std::int32_t block_tokens) const {
-  return Sha256().update("quire context").update(last_.bytes).update_u64(static_cast<std::uint64_t>(num_tokens_))
-      .update_u64(static_cast<std::uint64_t>(block_tokens)).finish();
+  return Sha256()
+      .update("quire context")
+      .update(last_.bytes)
+      .update_u64(static_cast<std::uint64_t>(num_tokens_))
+      .update_u64(static_cast<std::uint64_t>(block_tokens))
+      .finish();
 }
 
-ContextKey BlockKeyChain::context_key(const Digest& seed, std::span<const std::int32_t> token_ids, std::int32_t block_tokens) {
+ContextKey BlockKeyChain::context_key(const Digest& seed, std::span<const std::int32_t> token_ids,
+                                      std::int32_t block_tokens) {
   BlockKeyChain chain(seed);
   const auto step = static_cast<std::size_t>(block_tokens > 0 ? block_tokens : 1);
-  for (std::size_t i = 0; i < token_ids.size(); i += step) chain.append(token_ids.subspan(i, std::min(step, token_ids.size() - i)));
+  for (std::size_t i = 0; i < token_ids.size(); i += step)
+    chain.append(token_ids.subspan(i, std::min(step, token_ids.size() - i)));
   return chain.context_key(block_tokens);
 }
 

@@ -17,8 +17,10 @@ constexpr std::size_t kFrameBytes = 13;  ///< kind, u32 length, u64 checksum
 constexpr std::size_t kReadStepBytes = 1u << 20;
 constexpr std::size_t kMaxFingerprintBytes = 4096;
 
-/// The place in the pack is part of the checksum: records that are moved, doubled or left out do not pass.
-std::uint64_t checksum(char kind, std::uint64_t index, std::string_view front, std::string_view back) {
+/// The place in the pack is part of the checksum: records that are moved, doubled or left out do
+/// not pass.
+std::uint64_t checksum(char kind, std::uint64_t index, std::string_view front,
+                       std::string_view back) {
   XXH3_state_t* state = XXH3_createState();
   XXH3_64bits_reset_withSeed(state, index << 8 | static_cast<unsigned char>(kind));
   XXH3_64bits_update(state, front.data(), front.size());
@@ -28,12 +30,15 @@ std::uint64_t checksum(char kind, std::uint64_t index, std::string_view front, s
   return hash;
 }
 
-Status damaged(const std::string& what) { return Status::corruption("the pack is damaged: " + what); }
+Status damaged(const std::string& what) {
+  return Status::corruption("the pack is damaged: " + what);
+}
 
 }  // namespace
 
 Status PackWriter::put(char kind, std::string_view front, std::string_view back) {
-  if (front.size() + back.size() > kMaxPackRecordBytes) return Status::invalid("pack", "a record is larger than a pack can hold");
+  if (front.size() + back.size() > kMaxPackRecordBytes)
+    return Status::invalid("pack", "a record is larger than a pack can hold");
   ByteWriter w;
   if (index_ == 0) {
     w.raw(kMagic);
@@ -44,7 +49,8 @@ Status PackWriter::put(char kind, std::string_view front, std::string_view back)
   w.number(checksum(kind, index_, front, back));
   ++index_;
   w.raw(front);
-  if (!sink_(w.take()) || (!back.empty() && !sink_(back))) return Status::cancelled("the pack is no longer wanted");
+  if (!sink_(w.take()) || (!back.empty() && !sink_(back)))
+    return Status::cancelled("the pack is no longer wanted");
   return {};
 }
 
@@ -77,7 +83,8 @@ Status PackWriter::segment(const PackSegment& s) {
   return put(kSegment, w.take());
 }
 
-Status PackWriter::value(record::Part part, std::uint32_t block, std::uint32_t group, std::span<const std::byte> bytes) {
+Status PackWriter::value(record::Part part, std::uint32_t block, std::uint32_t group,
+                         std::span<const std::byte> bytes) {
   ++counts_.values;
   ByteWriter w;
   w.number(part);
@@ -109,7 +116,8 @@ Status PackReader::fill(std::string& out, std::size_t bytes) {
 }
 
 Status PackReader::check_order(char kind) const {
-  if (kind != kHeader && kind != kDocument && kind != kSegment && kind != kValue && kind != kEnd) return damaged("a record of an unknown kind");
+  if (kind != kHeader && kind != kDocument && kind != kSegment && kind != kValue && kind != kEnd)
+    return damaged("a record of an unknown kind");
   if ((kind == kHeader) != (index_ == 0)) return damaged("its header is not its first record");
   if (kind == kSegment && counts_.documents == 0) return damaged("KV without a document");
   if (kind == kValue && !layout_) return damaged("a value without its segment");
@@ -126,7 +134,8 @@ Result<std::optional<PackRecord>> PackReader::next() {
     }
     ByteReader r(std::string_view(bytes).substr(kMagic.size()));
     if (const auto version = r.number<std::uint32_t>(); version != kVersion)
-      return Status::precondition("the pack has version " + std::to_string(version) + "; this program reads version " + std::to_string(kVersion));
+      return Status::precondition("the pack has version " + std::to_string(version) +
+                                  "; this program reads version " + std::to_string(kVersion));
     begun_ = true;
   }
   QUIRE_RETURN_IF_ERROR(fill(bytes, kFrameBytes));
@@ -137,7 +146,8 @@ Result<std::optional<PackRecord>> PackReader::next() {
   QUIRE_RETURN_IF_ERROR(check_order(kind));
   if (size > kMaxPackRecordBytes) return damaged("a record is too long");
   QUIRE_RETURN_IF_ERROR(fill(bytes, size));
-  if (checksum(kind, index_, bytes, {}) != hash) return damaged("record " + std::to_string(index_) + " fails its checksum");
+  if (checksum(kind, index_, bytes, {}) != hash)
+    return damaged("record " + std::to_string(index_) + " fails its checksum");
   ++index_;
   QUIRE_ASSIGN_OR_RETURN(auto record, decode(kind, bytes));
   if (kind != kEnd) return std::optional<PackRecord>(std::move(record));
@@ -188,7 +198,9 @@ Result<PackRecord> PackReader::decode(char kind, std::string_view payload) {
     v.part = r.choice(record::Part::kSketch);
     v.block = r.number<std::uint32_t>();
     v.group = r.number<std::uint32_t>();
-    const bool inside = v.part == record::Part::kSketch ? v.block < layout_->num_sketches && v.group == 0 : v.block < layout_->num_blocks && v.group < layout_->values_per_block;
+    const bool inside = v.part == record::Part::kSketch
+                            ? v.block < layout_->num_sketches && v.group == 0
+                            : v.block < layout_->num_blocks && v.group < layout_->values_per_block;
     if (!r.ok() || !inside) return damaged("a value outside its segment");
     v.bytes = r.rest();
     ++counts_.values;
@@ -198,7 +210,9 @@ Result<PackRecord> PackReader::decode(char kind, std::string_view payload) {
   end.documents = r.number<std::uint64_t>();
   end.segments = r.number<std::uint64_t>();
   end.values = r.number<std::uint64_t>();
-  if (!r.ok() || !r.at_end() || end.documents != counts_.documents || end.segments != counts_.segments || end.values != counts_.values) return damaged("its counts");
+  if (!r.ok() || !r.at_end() || end.documents != counts_.documents ||
+      end.segments != counts_.segments || end.values != counts_.values)
+    return damaged("its counts");
   return PackRecord(end);
 }
 

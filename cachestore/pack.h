@@ -1,4 +1,5 @@
-/// Documents with their texts and KV as one stream of bytes: for backups and for moving a cache to another store. Byte layout: README.md.
+/// Documents with their texts and KV as one stream of bytes: for backups and for moving a cache to
+/// another store. Byte layout: README.md.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +10,10 @@
 #include <string_view>
 #include <variant>
 
+#include "base/status.h"
 #include "cachestore/document.h"
 #include "cachestore/record.h"
 #include "cachestore/segment.h"
-#include "base/status.h"
 
 namespace quire {
 
@@ -20,13 +21,13 @@ namespace quire {
 inline constexpr std::size_t kMaxPackRecordBytes = 320u << 20;
 
 struct PackHeader {
-  std::int64_t created_ms = 0;   ///< Unix milliseconds
-  std::string fingerprint;       ///< of the model that was loaded
-  std::string writer;            ///< program and version
+  std::int64_t created_ms = 0;  ///< Unix milliseconds
+  std::string fingerprint;      ///< of the model that was loaded
+  std::string writer;           ///< program and version
 };
 /// A document; the segments of its contexts that the store had follow it.
 struct PackDocument {
-  DocumentManifest manifest;     ///< whole, token ids included
+  DocumentManifest manifest;  ///< whole, token ids included
   std::string text;
 };
 /// KV of one context of the document before it; its values follow, each once.
@@ -57,7 +58,8 @@ class PackWriter {
   Status header(const PackHeader& header);
   Status document(const DocumentManifest& manifest, std::string_view text);
   Status segment(const PackSegment& segment);
-  Status value(record::Part part, std::uint32_t block, std::uint32_t group, std::span<const std::byte> bytes);
+  Status value(record::Part part, std::uint32_t block, std::uint32_t group,
+               std::span<const std::byte> bytes);
   Status end();
   const PackEnd& written() const { return counts_; }
 
@@ -75,8 +77,9 @@ class PackReader {
   using Source = std::function<Result<std::size_t>(std::span<char>)>;
   explicit PackReader(Source source) : source_(std::move(source)) {}
 
-  /// Header first, end last; values only inside their segment's layout and each segment behind a document. Nothing: the pack is over and whole.
-  /// Errors: kCorruption (not a pack, cut off, damaged, records out of order), kFailedPrecondition (a newer version), those of the source.
+  /// Header first, end last; values only inside their segment's layout and each segment behind a
+  /// document. Nothing: the pack is over and whole. Errors: kCorruption (not a pack, cut off,
+  /// damaged, records out of order), kFailedPrecondition (a newer version), those of the source.
   Result<std::optional<PackRecord>> next();
 
  private:
@@ -87,7 +90,7 @@ class PackReader {
   const Source source_;
   std::uint64_t index_ = 0;
   PackEnd counts_;
-  std::optional<SegmentLayout> layout_;   ///< of the segment values now belong to
+  std::optional<SegmentLayout> layout_;  ///< of the segment values now belong to
   bool begun_ = false, ended_ = false;
 };
 

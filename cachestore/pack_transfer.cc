@@ -15,13 +15,16 @@ std::vector<ReadRequest> all_values(const SegmentHandle& segment) {
   std::vector<ReadRequest> out;
   const SegmentLayout& layout = segment->layout;
   for (std::uint32_t block = 0; block < layout.num_blocks; ++block)
-    for (std::uint32_t group = 0; group < layout.values_per_block; ++group) out.push_back({segment, block, group, ReadKind::kValue});
-  for (std::uint32_t i = 0; i < layout.num_sketches; ++i) out.push_back({segment, i, 0, ReadKind::kSketch});
+    for (std::uint32_t group = 0; group < layout.values_per_block; ++group)
+      out.push_back({segment, block, group, ReadKind::kValue});
+  for (std::uint32_t i = 0; i < layout.num_sketches; ++i)
+    out.push_back({segment, i, 0, ReadKind::kSketch});
   return out;
 }
 
 Status write_segment(AdminStore& store, const SegmentHandle& segment, PackWriter& writer) {
-  PackSegment head{segment->key, segment->layout, segment->value_bytes, segment->sketch_bytes, segment->fingerprint};
+  PackSegment head{segment->key, segment->layout, segment->value_bytes, segment->sketch_bytes,
+                   segment->fingerprint};
   QUIRE_RETURN_IF_ERROR(writer.segment(head));
   for (const auto& request : all_values(segment)) {
     const auto bytes = store.peek_value(request);
@@ -30,7 +33,8 @@ Status write_segment(AdminStore& store, const SegmentHandle& segment, PackWriter
       log_warning("KV was left out of an export", {{"reason", bytes.status().to_string()}});
       return {};
     }
-    const auto part = request.kind == ReadKind::kSketch ? record::Part::kSketch : record::Part::kValue;
+    const auto part = request.kind == ReadKind::kSketch ? record::Part::kSketch
+                                                        : record::Part::kValue;
     QUIRE_RETURN_IF_ERROR(writer.value(part, request.block, request.group, bytes->bytes()));
   }
   return {};
@@ -61,12 +65,15 @@ class Importer {
   Status segment(const PackSegment& s) {
     QUIRE_RETURN_IF_ERROR(close_segment());
     const auto here = keys_.find(s.key);
-    if (here == keys_.end() || s.value_bytes > UINT64_MAX / 8 || s.sketch_bytes > UINT64_MAX / 8) return {};  // of another model, or of no chunk: not wanted
+    // Of another model, or of no chunk: not wanted
+    if (here == keys_.end() || s.value_bytes > UINT64_MAX / 8 || s.sketch_bytes > UINT64_MAX / 8)
+      return {};
     if (auto there = store_.peek_segment(here->second)) {
       handles_.push_back(std::move(*there));
       return {};
     }
-    auto writer = store_.begin_segment(here->second, s.layout, s.value_bytes + s.sketch_bytes, options_.tenant, s.fingerprint);
+    auto writer = store_.begin_segment(here->second, s.layout, s.value_bytes + s.sketch_bytes,
+                                       options_.tenant, s.fingerprint);
     if (writer.ok()) {
       writer_ = std::move(*writer);
       blocks_of_writer_ = s.layout.num_blocks;
@@ -78,7 +85,8 @@ class Importer {
   Status value(const PackValue& v) {
     if (!writer_) return {};
     const auto bytes = std::as_bytes(std::span(v.bytes.data(), v.bytes.size()));
-    const Status s = v.part == record::Part::kSketch ? writer_->put_sketch(v.block, bytes) : writer_->put_value(v.block, v.group, bytes);
+    const Status s = v.part == record::Part::kSketch ? writer_->put_sketch(v.block, bytes)
+                                                     : writer_->put_value(v.block, v.group, bytes);
     if (s.ok()) return {};
     writer_.reset();
     return without_kv(s);
@@ -95,7 +103,8 @@ class Importer {
       return {};
     }
     const auto there = store_.get_document_head(options_.ns, manifest_.id);
-    if (there.ok() && there->content_hash == manifest_.content_hash && there->fingerprint == manifest_.fingerprint && there->status == DocumentStatus::kReady) {
+    if (there.ok() && there->content_hash == manifest_.content_hash &&
+        there->fingerprint == manifest_.fingerprint && there->status == DocumentStatus::kReady) {
       QUIRE_RETURN_IF_ERROR(store_.commit_segments(handles).status());
       ++report_.skipped;
       report_.blocks += blocks;
@@ -103,7 +112,8 @@ class Importer {
     }
     const auto stored = store_.commit_document(std::move(manifest_), text_, handles);
     if (!stored.ok()) {
-      if (stored.code() == Code::kIo || stored.code() == Code::kFailedPrecondition) return stored.status();
+      if (stored.code() == Code::kIo || stored.code() == Code::kFailedPrecondition)
+        return stored.status();
       report_.rejected.push_back({pack_id_, stored.status().message()});
       return {};
     }
@@ -131,7 +141,8 @@ class Importer {
       blocks_ += blocks_of_writer_;
       return {};
     }
-    return handle.code() == Code::kIo ? handle.status() : Status();  // incomplete in the pack, or no room
+    // Incomplete in the pack, or no room
+    return handle.code() == Code::kIo ? handle.status() : Status();
   }
 
   Store& store_;
@@ -140,7 +151,7 @@ class Importer {
   DocumentManifest manifest_;
   std::string text_, pack_id_;
   bool open_ = false, stale_ = false;
-  std::map<ContextKey, ContextKey> keys_;   // of the pack -> here
+  std::map<ContextKey, ContextKey> keys_;  // of the pack -> here
   std::vector<SegmentHandle> handles_;
   std::unique_ptr<SegmentWriter> writer_;
   std::uint64_t blocks_of_writer_ = 0, blocks_ = 0;
@@ -161,15 +172,19 @@ Result<std::vector<std::string>> ready_documents(Store& store, const std::string
   }
 }
 
-Status export_documents(AdminStore& store, const std::string& ns, const std::vector<std::string>& ids, const PackHeader& header, const PackWriter::Sink& sink) {
+Status export_documents(AdminStore& store, const std::string& ns,
+                        const std::vector<std::string>& ids, const PackHeader& header,
+                        const PackWriter::Sink& sink) {
   for (const auto& id : ids)
-    if (const auto head = store.get_document_head(ns, id); !head.ok()) return head.status().with_field(id);
+    if (const auto head = store.get_document_head(ns, id); !head.ok())
+      return head.status().with_field(id);
   PackWriter writer(sink);
   QUIRE_RETURN_IF_ERROR(writer.header(header));
   std::unordered_set<ContextKey, DigestHash> written;
   for (const auto& id : ids) {
     auto manifest = store.get_document(ns, id);
-    if (!manifest.ok() || manifest->status != DocumentStatus::kReady) continue;  // deleted or replaced since
+    // Deleted or replaced since
+    if (!manifest.ok() || manifest->status != DocumentStatus::kReady) continue;
     const auto text = store.get_text(ns, id);
     if (!text.ok()) continue;
     manifest->companions.clear();  // they stay behind

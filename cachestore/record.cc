@@ -24,7 +24,8 @@ ByteWriter begin_record(std::size_t reserve = 256) { return ByteWriter(kEnvelope
 
 std::string seal(ByteWriter& w, Kind kind) {
   std::string out = w.take();
-  const std::uint64_t h = envelope_hash(kind, kVersion, std::string_view(out).substr(kEnvelopeBytes));
+  const std::uint64_t h = envelope_hash(kind, kVersion,
+                                        std::string_view(out).substr(kEnvelopeBytes));
   out[0] = 'Q';
   out[1] = 'R';
   out[2] = static_cast<char>(kind);
@@ -33,16 +34,22 @@ std::string seal(ByteWriter& w, Kind kind) {
   return out;
 }
 
-Status damaged(const char* what) { return Status::corruption(std::string("a stored ") + what + " record is damaged"); }
+Status damaged(const char* what) {
+  return Status::corruption(std::string("a stored ") + what + " record is damaged");
+}
 
 Result<ByteReader> open_envelope(std::string_view bytes, Kind kind, const char* what) {
-  if (bytes.size() < kEnvelopeBytes || bytes[0] != 'Q' || bytes[1] != 'R' || bytes[2] != static_cast<char>(kind)) return damaged(what);
+  if (bytes.size() < kEnvelopeBytes || bytes[0] != 'Q' || bytes[1] != 'R' ||
+      bytes[2] != static_cast<char>(kind))
+    return damaged(what);
   const auto version = static_cast<std::uint8_t>(bytes[3]);
   ByteReader header(bytes.substr(4, 8));
   const std::uint64_t want = header.number<std::uint64_t>();
   const std::string_view payload = bytes.substr(kEnvelopeBytes);
   if (envelope_hash(kind, version, payload) != want) return damaged(what);
-  if (version != kVersion) return Status::corruption(std::string("a stored ") + what + " record has version " + std::to_string(version) + ", newer than this program knows");
+  if (version != kVersion)
+    return Status::corruption(std::string("a stored ") + what + " record has version " +
+                              std::to_string(version) + ", newer than this program knows");
   return ByteReader(payload);
 }
 
@@ -69,7 +76,8 @@ std::string encode_head(const DocumentManifest& m) {
   w.number<std::uint8_t>(m.pinned ? 1 : 0);
   write_optional(w, m.ttl_seconds.has_value(), m.ttl_seconds.value_or(0));
   w.number<std::uint8_t>(static_cast<std::uint8_t>(m.ttl_anchor));
-  write_optional(w, m.expires_at_ms.has_value(), static_cast<std::uint64_t>(m.expires_at_ms.value_or(0)));
+  write_optional(w, m.expires_at_ms.has_value(),
+                 static_cast<std::uint64_t>(m.expires_at_ms.value_or(0)));
   w.number<std::uint64_t>(static_cast<std::uint64_t>(m.created_ms));
   w.number<std::uint64_t>(static_cast<std::uint64_t>(m.updated_ms));
   w.number<std::uint64_t>(static_cast<std::uint64_t>(m.committed_ms));
@@ -125,7 +133,9 @@ Result<DocumentManifest> decode_head(std::string_view bytes) {
   m.salt_digest = r.digest();
   m.job_id = r.text(kMaxTitleBytes);
   const std::uint64_t num_chunks = r.varint(kMaxChunks);
-  if (!r.ok() || num_chunks > r.left() / 36 || pinned > 1 || has_ttl > 1 || has_expiry > 1 || anchor > 1) return damaged("document");
+  if (!r.ok() || num_chunks > r.left() / 36 || pinned > 1 || has_ttl > 1 || has_expiry > 1 ||
+      anchor > 1)
+    return damaged("document");
   m.chunks.resize(num_chunks);
   for (auto& c : m.chunks) {
     c.byte_begin = r.varint(kMaxTextBytes);
@@ -165,7 +175,8 @@ Status decode_tokens(std::string_view bytes, DocumentManifest* m) {
     const std::uint64_t n = r.varint(kMaxDocumentTokens);
     if (!r.ok() || n != c.num_tokens || n > r.left()) return damaged("token");
     c.token_ids.resize(n);
-    for (auto& id : c.token_ids) id = static_cast<std::int32_t>(static_cast<std::uint32_t>(r.varint(UINT32_MAX)));
+    for (auto& id : c.token_ids)
+      id = static_cast<std::int32_t>(static_cast<std::uint32_t>(r.varint(UINT32_MAX)));
   }
   if (!r.ok() || !r.at_end()) return damaged("token");
   return {};
@@ -229,7 +240,8 @@ Result<SegmentInfo> decode_segment(std::string_view bytes) {
   s.tenant = r.text(kMaxIdBytes);
   s.fingerprint = r.text(kMaxTitleBytes);
   s.locator = r.text(kMaxLocatorBytes);
-  if (!r.ok() || !r.at_end() || s.layout.num_blocks == 0 || s.layout.values_per_block == 0) return damaged("segment");
+  if (!r.ok() || !r.at_end() || s.layout.num_blocks == 0 || s.layout.values_per_block == 0)
+    return damaged("segment");
   return s;
 }
 
@@ -245,7 +257,8 @@ Hash128 value_hash(const ValueName& name, std::span<const std::byte> payload) {
 
 }  // namespace
 
-void write_value_header(const ValueName& name, std::span<const std::byte> payload, std::byte* header) {
+void write_value_header(const ValueName& name, std::span<const std::byte> payload,
+                        std::byte* header) {
   const auto size = static_cast<std::uint32_t>(payload.size());
   const Hash128 hash = value_hash(name, payload);
   std::memset(header, 0, kValueHeaderBytes);
@@ -259,8 +272,9 @@ Status check_value(const ValueName& name, std::span<const std::byte> stored) {
   alignas(8) std::byte want[kValueHeaderBytes];
   write_value_header(name, stored.subspan(kValueHeaderBytes), want);
   if (std::memcmp(want, stored.data(), kValueHeaderBytes) != 0) {
-    return Status::corruption("the checksum of a stored value does not match (segment " + std::to_string(name.segment) + ", block " +
-                              std::to_string(name.block) + ", group " + std::to_string(name.group) + ")");
+    return Status::corruption(
+        "the checksum of a stored value does not match (segment " + std::to_string(name.segment) +
+        ", block " + std::to_string(name.block) + ", group " + std::to_string(name.group) + ")");
   }
   return {};
 }

@@ -1,6 +1,7 @@
-/// Bytes of the catalog's records and of stored values. Every record: "QR", kind, version (one byte each), XXH3-64 of kind,
-/// version and payload (little-endian), payload. Decoders never read past the end, bound every length, and return
-/// kCorruption for anything that was not written by the encoder. Layout: README.md.
+/// Bytes of the catalog's records and of stored values. Every record: "QR", kind, version (one byte
+/// each), XXH3-64 of kind, version and payload (little-endian), payload. Decoders never read past
+/// the end, bound every length, and return kCorruption for anything that was not written by the
+/// encoder. Layout: README.md.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +10,9 @@
 #include <string>
 #include <string_view>
 
+#include "base/status.h"
 #include "cachestore/document.h"
 #include "cachestore/segment.h"
-#include "base/status.h"
 
 namespace quire::record {
 
@@ -52,7 +53,8 @@ inline constexpr std::size_t kValueHeaderBytes = 32;
 inline constexpr std::size_t kMaxValueBytes = 64u << 20;
 
 /// Writes the header of `payload` to 32 bytes at `header`.
-void write_value_header(const ValueName& name, std::span<const std::byte> payload, std::byte* header);
+void write_value_header(const ValueName& name, std::span<const std::byte> payload,
+                        std::byte* header);
 /// `stored` is header and payload. Errors: kCorruption.
 Status check_value(const ValueName& name, std::span<const std::byte> stored);
 

@@ -1,14 +1,14 @@
 #include "cachestore/rocksdb_disk_tier.h"
 
+#include <fcntl.h>
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
-#include <rocksdb/metadata.h>
 #include <rocksdb/ldb_tool.h>
+#include <rocksdb/metadata.h>
 #include <rocksdb/sst_file_reader.h>
 #include <rocksdb/sst_file_writer.h>
 #include <rocksdb/utilities/ldb_cmd.h>
 #include <rocksdb/write_batch.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,10 +19,10 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/log.h"
 #include "cachestore/rocksdb_options.h"
 #include "cachestore/rocksdb_segment_files.h"
 #include "cachestore/rocksdb_value_locator.h"
-#include "base/log.h"
 
 #if defined(__SANITIZE_THREAD__)
 extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
@@ -34,7 +34,8 @@ extern "C" void AnnotateIgnoreWritesEnd(const char* file, int line);
 namespace quire {
 namespace {
 
-/// The thread sanitizer does not see how RocksDB, which is not built for it, hands one thread's write to another.
+/// The thread sanitizer does not see how RocksDB, which is not built for it, hands one thread's
+/// write to another.
 class ForeignSection {
  public:
 #if defined(__SANITIZE_THREAD__)
@@ -54,14 +55,25 @@ class ForeignSection {
 };
 
 using namespace rocksdb_internal;  // NOLINT: the settings of this very tier
-using ::rocksdb::Slice;
 using record::Part;
 using record::ValueName;
+using ::rocksdb::Slice;
 
-enum Cf : std::size_t { kDefaultCf = 0, kCatalogCf, kJobsCf, kMetaCf, kBlocksCf, kSketchesCf, kNumCfs };
-constexpr std::array<const char*, kNumCfs> kCfNames = {"default", "catalog", "jobs", "meta", kBlocksFamily, kSketchesFamily};
+enum Cf : std::size_t {
+  kDefaultCf = 0,
+  kCatalogCf,
+  kJobsCf,
+  kMetaCf,
+  kBlocksCf,
+  kSketchesCf,
+  kNumCfs
+};
+constexpr std::array<const char*, kNumCfs> kCfNames = {"default", "catalog",     "jobs",
+                                                       "meta",    kBlocksFamily, kSketchesFamily};
 
-Cf family_cf(Family f) { return f == Family::kCatalog ? kCatalogCf : f == Family::kJobs ? kJobsCf : kMetaCf; }
+Cf family_cf(Family f) {
+  return f == Family::kCatalog ? kCatalogCf : f == Family::kJobs ? kJobsCf : kMetaCf;
+}
 Cf part_cf(Part p) { return p == Part::kValue ? kBlocksCf : kSketchesCf; }
 Slice slice(std::string_view s) { return {s.data(), s.size()}; }
 std::string_view view(const Slice& s) { return {s.data(), s.size()}; }
@@ -74,7 +86,8 @@ std::uint64_t get_be64(std::string_view s) {
   for (std::size_t i = 0; i < 8; ++i) v = (v << 8) | static_cast<unsigned char>(s[i]);
   return v;
 }
-/// Big-endian segment, block (or sketch index), group: one segment's keys are one range, hence one file.
+/// Big-endian segment, block (or sketch index), group: one segment's keys are one range, hence one
+/// file.
 struct ValueKey {
   std::array<char, 16> bytes;
   explicit ValueKey(const ValueName& n) {
@@ -85,11 +98,13 @@ struct ValueKey {
   Slice slice() const { return {bytes.data(), bytes.size()}; }
 };
 
-/// Damaged properties are dropped with a warning by a reader, but refused by the database. The sequence number (always zero
-/// here) is the one thing in a file that its checksums leave out.
+/// Damaged properties are dropped with a warning by a reader, but refused by the database. The
+/// sequence number (always zero here) is the one thing in a file that its checksums leave out.
 bool has_properties(const ::rocksdb::SstFileReader& reader) {
   const auto p = reader.GetTableProperties();
-  if (!p || p->num_entries == 0 || !p->user_collected_properties.contains("rocksdb.external_sst_file.version")) return false;
+  if (!p || p->num_entries == 0 ||
+      !p->user_collected_properties.contains("rocksdb.external_sst_file.version"))
+    return false;
   const auto number = p->user_collected_properties.find("rocksdb.external_sst_file.global_seqno");
   return number != p->user_collected_properties.end() && number->second == std::string(8, '\0');
 }
@@ -100,8 +115,9 @@ class RocksDbTier final : public DiskTier {
       : folder_(std::move(folder)), options_(options), files_(std::make_shared<SegmentFiles>()) {}
   ~RocksDbTier() override {
     if (!db_) return;
-    for (auto* h : handles_) (void)db_->DestroyColumnFamilyHandle(h);  // nothing can be done about a failure here
-    (void)db_->Close();                                                // everything acknowledged is synced already
+    // Nothing can be done about a failure here
+    for (auto* h : handles_) (void)db_->DestroyColumnFamilyHandle(h);
+    (void)db_->Close();  // everything acknowledged is synced already
     db_.reset();
     if (!options_.read_only) folder_.seal();
   }
@@ -110,13 +126,17 @@ class RocksDbTier final : public DiskTier {
 
   Status write(std::span<const RecordWrite> writes, Sync sync) override;
   Result<std::string> get(Family family, std::string_view key) override;
-  Status scan(Family family, std::string_view begin, std::string_view end, bool descending, const ScanFn& fn) override;
+  Status scan(Family family, std::string_view begin, std::string_view end, bool descending,
+              const ScanFn& fn) override;
   Result<Written> write_segment(SegmentId id, std::span<const Value> values) override;
-  Result<std::shared_ptr<ValueBuffer>> read(const ValueName& name, std::string_view locator, std::size_t position) override;
+  Result<std::shared_ptr<ValueBuffer>> read(const ValueName& name, std::string_view locator,
+                                            std::size_t position) override;
   Status delete_segment(SegmentId id) override;
   Result<std::vector<StoredSegment>> list_segments() override { return files_->list(); }
   DiskUsage usage() override;
-  bool wait_for_deletes(std::chrono::milliseconds at_most) override { return files_->wait(at_most); }
+  bool wait_for_deletes(std::chrono::milliseconds at_most) override {
+    return files_->wait(at_most);
+  }
   std::uint64_t free_bytes() override { return folder_.free_bytes(); }
   Status flush_records() override;
   Status compact_records() override;
@@ -128,9 +148,11 @@ class RocksDbTier final : public DiskTier {
   void find_files();
   void resume_after_failure();
   Status check_written(const ::rocksdb::Status& status, std::string_view what);
-  Result<std::string> write_file(SegmentId id, Part part, std::span<const Value> values, std::string* locator);
+  Result<std::string> write_file(SegmentId id, Part part, std::span<const Value> values,
+                                 std::string* locator);
   std::string staging_path(SegmentId id, Part part) const {
-    return folder_.staging() + "/" + std::to_string(id) + (part == Part::kValue ? ".values" : ".sketches");
+    return folder_.staging() + "/" + std::to_string(id) +
+           (part == Part::kValue ? ".values" : ".sketches");
   }
 
   StoreFolder folder_;  // holds the lock: outlives db_
@@ -138,7 +160,7 @@ class RocksDbTier final : public DiskTier {
   std::shared_ptr<SegmentFiles> files_;
   std::unique_ptr<::rocksdb::DB> db_;
   std::vector<::rocksdb::ColumnFamilyHandle*> handles_;  // by Cf
-  std::atomic<bool> failed_{false};                      // a write failed: RocksDB may refuse more until resumed
+  std::atomic<bool> failed_{false};  // a write failed: RocksDB may refuse more until resumed
 };
 
 Status RocksDbTier::open() {
@@ -148,29 +170,38 @@ Status RocksDbTier::open() {
   const auto cache = record_cache();
   for (std::size_t i = 0; i < kNumCfs; ++i) {
     const bool segments = i == kBlocksCf || i == kSketchesCf;
-    const auto cf = segments ? segment_options(i == kBlocksCf ? folder_.values() : folder_.sketches()) : record_options(cache);
+    const auto cf = segments
+                        ? segment_options(i == kBlocksCf ? folder_.values() : folder_.sketches())
+                        : record_options(cache);
     families.emplace_back(kCfNames[i], cf);
   }
   for (;;) {
     ::rocksdb::DB* db = nullptr;
-    const auto status = options_.read_only ? ::rocksdb::DB::OpenForReadOnly(db_opts, folder_.db(), families, &handles_, &db)
-                                           : ::rocksdb::DB::Open(db_opts, folder_.db(), families, &handles_, &db);
+    const auto status = options_.read_only
+                            ? ::rocksdb::DB::OpenForReadOnly(db_opts, folder_.db(), families,
+                                                             &handles_, &db)
+                            : ::rocksdb::DB::Open(db_opts, folder_.db(), families, &handles_, &db);
     db_.reset(db);
     if (status.ok()) break;
     handles_.clear();
-    // RocksDB opens some files right away and gives up on the first bad one. KV is only cache: leave that segment out.
+    // RocksDB opens some files right away and gives up on the first bad one. KV is only cache:
+    // leave that segment out.
     std::vector<std::string> bad;
-    if (!options_.read_only && (status.IsCorruption() || status.IsPathNotFound())) bad = damaged_segment_files(status.ToString());
+    if (!options_.read_only && (status.IsCorruption() || status.IsPathNotFound()))
+      bad = damaged_segment_files(status.ToString());
     bool dropped = false;
     for (const auto& path : bad) {
       // A file that no manifest names is only in the way.
-      const bool forgotten = forget_file(file_number(path), db_opts, families), removed = ::unlink(path.c_str()) == 0;
+      const bool forgotten = forget_file(file_number(path), db_opts, families),
+                 removed = ::unlink(path.c_str()) == 0;
       if (!forgotten && !removed) continue;
       dropped = true;
       log_error("a segment file is damaged and was dropped: its context will be computed again",
                 {{"file", path}, {"reason", '"' + status.ToString() + '"'}});
     }
-    if (!dropped) return to_status(status, "open the store in '" + folder_.root() + "'").with_field("store.path");
+    if (!dropped)
+      return to_status(status, "open the store in '" + folder_.root() + "'")
+          .with_field("store.path");
   }
   find_files();
   return {};
@@ -195,13 +226,16 @@ std::vector<std::string> RocksDbTier::damaged_segment_files(const std::string& f
 }
 
 /// Takes a file out of the manifest of the closed database, by RocksDB's own tool for it.
-bool RocksDbTier::forget_file(std::uint64_t number, const ::rocksdb::DBOptions& db_opts,
-                              const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) const {
+bool RocksDbTier::forget_file(
+    std::uint64_t number, const ::rocksdb::DBOptions& db_opts,
+    const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) const {
   const std::string db_arg = "--db=" + folder_.db(), number_arg = std::to_string(number);
-  const char* argv[] = {"store", db_arg.c_str(), "--ignore_unknown_options", "unsafe_remove_sst_file", number_arg.c_str()};
+  const char* argv[] = {"store", db_arg.c_str(), "--ignore_unknown_options",
+                        "unsafe_remove_sst_file", number_arg.c_str()};
   ::rocksdb::Options o(db_opts, ::rocksdb::ColumnFamilyOptions());
   o.listeners.clear();
-  return ::rocksdb::LDBCommandRunner::RunCommand(5, argv, o, ::rocksdb::LDBOptions(), &families) == 0;
+  return ::rocksdb::LDBCommandRunner::RunCommand(5, argv, o, ::rocksdb::LDBOptions(), &families) ==
+         0;
 }
 
 void RocksDbTier::find_files() {
@@ -211,9 +245,11 @@ void RocksDbTier::find_files() {
     const bool values = f.column_family_name == kCfNames[kBlocksCf];
     if (!values && f.column_family_name != kCfNames[kSketchesCf]) continue;
     if (f.smallestkey.size() < 8) continue;
-    const std::string path = (f.directory.empty() ? f.db_path : f.directory) + "/" + f.relative_filename;
+    const std::string path = (f.directory.empty() ? f.db_path : f.directory) + "/" +
+                             f.relative_filename;
     const std::uint64_t bytes = allocated_bytes(path);
-    files_->add(f.file_number, get_be64(f.smallestkey), values ? Part::kValue : Part::kSketch, bytes ? bytes : f.size);
+    files_->add(f.file_number, get_be64(f.smallestkey), values ? Part::kValue : Part::kSketch,
+                bytes ? bytes : f.size);
   }
 }
 
@@ -232,7 +268,8 @@ Status RocksDbTier::write(std::span<const RecordWrite> writes, Sync sync) {
   ::rocksdb::WriteBatch batch;
   for (const auto& w : writes) {
     auto* cf = handles_[family_cf(w.family)];
-    const auto s = w.value ? batch.Put(cf, slice(w.key), slice(*w.value)) : batch.Delete(cf, slice(w.key));
+    const auto s = w.value ? batch.Put(cf, slice(w.key), slice(*w.value))
+                           : batch.Delete(cf, slice(w.key));
     QUIRE_RETURN_IF_ERROR(to_status(s, "prepare a write"));
   }
   ::rocksdb::WriteOptions o;
@@ -243,13 +280,15 @@ Status RocksDbTier::write(std::span<const RecordWrite> writes, Sync sync) {
 
 Result<std::string> RocksDbTier::get(Family family, std::string_view key) {
   std::string value;
-  const auto s = db_->Get(::rocksdb::ReadOptions(), handles_[family_cf(family)], slice(key), &value);
+  const auto s = db_->Get(::rocksdb::ReadOptions(), handles_[family_cf(family)], slice(key),
+                          &value);
   if (s.IsNotFound()) return Status::not_found("no such record");
   QUIRE_RETURN_IF_ERROR(to_status(s, "read a record"));
   return value;
 }
 
-Status RocksDbTier::scan(Family family, std::string_view begin, std::string_view end, bool descending, const ScanFn& fn) {
+Status RocksDbTier::scan(Family family, std::string_view begin, std::string_view end,
+                         bool descending, const ScanFn& fn) {
   ::rocksdb::ReadOptions o;
   const Slice lower = slice(begin), upper = slice(end);
   if (!begin.empty()) o.iterate_lower_bound = &lower;
@@ -262,7 +301,8 @@ Status RocksDbTier::scan(Family family, std::string_view begin, std::string_view
   return to_status(it->status(), "read the catalog");
 }
 
-Result<std::string> RocksDbTier::write_file(SegmentId id, Part part, std::span<const Value> values, std::string* locator) {
+Result<std::string> RocksDbTier::write_file(SegmentId id, Part part, std::span<const Value> values,
+                                            std::string* locator) {
   const std::string path = staging_path(id, part);
   ::rocksdb::EnvOptions env;
   env.use_direct_writes = options_.direct_io;
@@ -274,7 +314,9 @@ Result<std::string> RocksDbTier::write_file(SegmentId id, Part part, std::span<c
     const auto stored = values[i].buffer->stored();
     const std::size_t filler = part == Part::kValue ? placer.add(stored.size()) : 0;
     write_filler(stored.data() - filler, filler);
-    s = writer.Put(ValueKey(values[i].name).slice(), Slice(reinterpret_cast<const char*>(stored.data()) - filler, stored.size() + filler));
+    s = writer.Put(
+        ValueKey(values[i].name).slice(),
+        Slice(reinterpret_cast<const char*>(stored.data()) - filler, stored.size() + filler));
   }
   if (s.ok()) s = writer.Finish();
   if (!s.ok()) {
@@ -286,8 +328,12 @@ Result<std::string> RocksDbTier::write_file(SegmentId id, Part part, std::span<c
   if (!locator->empty()) {
     std::array<std::byte, record::kValueHeaderBytes> header{};
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    const bool right = fd >= 0 && ::pread(fd, header.data(), header.size(), static_cast<off_t>(placer.last_header_offset())) == ssize_t{header.size()} &&
-                       std::memcmp(header.data(), values.back().buffer->stored().data(), header.size()) == 0;
+    const bool right = fd >= 0 &&
+                       ::pread(fd, header.data(), header.size(),
+                               static_cast<off_t>(placer.last_header_offset())) ==
+                           ssize_t{header.size()} &&
+                       std::memcmp(header.data(), values.back().buffer->stored().data(),
+                                   header.size()) == 0;
     if (fd >= 0) ::close(fd);
     if (!right) locator->clear();
   }
@@ -296,16 +342,19 @@ Result<std::string> RocksDbTier::write_file(SegmentId id, Part part, std::span<c
 
 Result<DiskTier::Written> RocksDbTier::write_segment(SegmentId id, std::span<const Value> values) {
   resume_after_failure();
-  const auto split = std::find_if(values.begin(), values.end(), [](const Value& v) { return v.name.part == Part::kSketch; });
+  const auto split = std::find_if(values.begin(), values.end(),
+                                  [](const Value& v) { return v.name.part == Part::kSketch; });
   const auto num_values = static_cast<std::size_t>(split - values.begin());
   std::vector<::rocksdb::IngestExternalFileArg> args;
   Status failure;
   Written written;
   std::string no_locator;
   for (Part part : {Part::kValue, Part::kSketch}) {
-    const auto of_part = part == Part::kValue ? values.first(num_values) : values.subspan(num_values);
+    const auto of_part = part == Part::kValue ? values.first(num_values)
+                                              : values.subspan(num_values);
     if (of_part.empty()) continue;
-    auto path = write_file(id, part, of_part, part == Part::kValue ? &written.locator : &no_locator);
+    auto path = write_file(id, part, of_part,
+                           part == Part::kValue ? &written.locator : &no_locator);
     if (!path.ok()) {
       failure = path.status();
       break;
@@ -329,7 +378,9 @@ Result<DiskTier::Written> RocksDbTier::write_segment(SegmentId id, std::span<con
   return written;
 }
 
-Result<std::shared_ptr<ValueBuffer>> RocksDbTier::read(const ValueName& name, std::string_view locator, std::size_t position) {
+Result<std::shared_ptr<ValueBuffer>> RocksDbTier::read(const ValueName& name,
+                                                       std::string_view locator,
+                                                       std::size_t position) {
   if (!locator.empty()) {
     const std::uint64_t number = files_->value_file(name.segment);
     if (number == 0) return Status::not_found("no file");
@@ -337,7 +388,8 @@ Result<std::shared_ptr<ValueBuffer>> RocksDbTier::read(const ValueName& name, st
     std::snprintf(base, sizeof base, "/%06llu.sst", static_cast<unsigned long long>(number));
     return read_located(folder_.values() + base, locator, position, options_.direct_io);
   }
-  // Reused: fresh memory for each value costs more than reading it. Reset before returning, so it never outlives the database.
+  // Reused: fresh memory for each value costs more than reading it. Reset before returning, so it
+  // never outlives the database.
   thread_local ::rocksdb::PinnableSlice value;
   ::rocksdb::ReadOptions o;
   o.verify_checksums = true;  // before RocksDB trusts what a block says about itself
@@ -347,17 +399,21 @@ Result<std::shared_ptr<ValueBuffer>> RocksDbTier::read(const ValueName& name, st
     s = db_->Get(o, handles_[part_cf(name.part)], ValueKey(name).slice(), &value);
   } catch (const std::exception&) {  // a damaged index asks for impossible sizes
     value.Reset();
-    return Status::corruption("the index of segment " + std::to_string(name.segment) + " is damaged");
+    return Status::corruption("the index of segment " + std::to_string(name.segment) +
+                              " is damaged");
   }
   if (!s.ok()) {
     value.Reset();
-    if (s.IsNotFound()) return Status::not_found("value missing in segment " + std::to_string(name.segment));
+    if (s.IsNotFound())
+      return Status::not_found("value missing in segment " + std::to_string(name.segment));
     return to_status(s, "read segment " + std::to_string(name.segment));
   }
   const auto stored = skip_filler(std::as_bytes(std::span(value.data(), value.size())));
-  if (stored.size() < record::kValueHeaderBytes || stored.size() > record::kValueHeaderBytes + record::kMaxValueBytes) {
+  if (stored.size() < record::kValueHeaderBytes ||
+      stored.size() > record::kValueHeaderBytes + record::kMaxValueBytes) {
     value.Reset();
-    return Status::corruption("a value of segment " + std::to_string(name.segment) + " has an impossible size");
+    return Status::corruption("a value of segment " + std::to_string(name.segment) +
+                              " has an impossible size");
   }
   auto out = std::make_shared<ValueBuffer>(stored.size() - record::kValueHeaderBytes);
   std::memcpy(out->stored().data(), stored.data(), stored.size());
@@ -396,7 +452,8 @@ DiskUsage RocksDbTier::usage() {
 }
 
 Status RocksDbTier::flush_records() {
-  return check_written(db_->Flush(::rocksdb::FlushOptions(), {handles_[kCatalogCf], handles_[kJobsCf], handles_[kMetaCf]}),
+  return check_written(db_->Flush(::rocksdb::FlushOptions(),
+                                  {handles_[kCatalogCf], handles_[kJobsCf], handles_[kMetaCf]}),
                        "flush the catalog");
 }
 
@@ -404,14 +461,16 @@ Status RocksDbTier::compact_records() {
   ::rocksdb::CompactRangeOptions o;
   o.bottommost_level_compaction = ::rocksdb::BottommostLevelCompaction::kForceOptimized;
   for (Cf cf : {kCatalogCf, kJobsCf, kMetaCf}) {
-    QUIRE_RETURN_IF_ERROR(check_written(db_->CompactRange(o, handles_[cf], nullptr, nullptr), "compact the catalog"));
+    QUIRE_RETURN_IF_ERROR(
+        check_written(db_->CompactRange(o, handles_[cf], nullptr, nullptr), "compact the catalog"));
   }
   return {};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<DiskTier>> open_rocksdb_tier(StoreFolder folder, const RocksDbTierOptions& options) {
+Result<std::unique_ptr<DiskTier>> open_rocksdb_tier(StoreFolder folder,
+                                                    const RocksDbTierOptions& options) {
   auto tier = std::make_unique<RocksDbTier>(std::move(folder), options);
   QUIRE_RETURN_IF_ERROR(tier->open());
   return std::unique_ptr<DiskTier>(std::move(tier));

@@ -10,8 +10,8 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "cachestore/rocksdb_value_locator.h"
 #include "base/log.h"
+#include "cachestore/rocksdb_value_locator.h"
 
 namespace quire::rocksdb_internal {
 namespace {
@@ -49,7 +49,8 @@ std::uint64_t manifest_limit(const RocksDbTierOptions& options) {
   ::rocksdb::DBOptions o;
   o.create_if_missing = true;
   o.create_missing_column_families = true;
-  // A torn last record of the log is an unacknowledged write; anything else wrong in it must be seen.
+  // A torn last record of the log is an unacknowledged write; anything else wrong in it must be
+  // seen.
   o.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
   o.track_and_verify_wals_in_manifest = true;
   o.max_total_wal_size = kMaxWalBytes;
@@ -99,8 +100,8 @@ std::shared_ptr<::rocksdb::Cache> record_cache() { return ::rocksdb::NewLRUCache
   ::rocksdb::BlockBasedTableOptions t;
   t.no_block_cache = true;
   t.block_size = kBlockBytes;
-  // The values carry their own checksum and are read without this one; it protects the index and the properties, which
-  // RocksDB trusts when it opens the file.
+  // The values carry their own checksum and are read without this one; it protects the index and
+  // the properties, which RocksDB trusts when it opens the file.
   t.checksum = ::rocksdb::kXXH3;
   t.format_version = 5;
   o.table_factory.reset(::rocksdb::NewBlockBasedTableFactory(t));
@@ -121,7 +122,8 @@ Status to_status(const ::rocksdb::Status& s, std::string_view what) {
   const std::string message = "cannot " + std::string(what) + ": " + s.ToString();
   if (s.IsNotFound()) return Status::not_found(message);
   if (s.IsNoSpace() || s.subcode() == ::rocksdb::Status::kSpaceLimit) {
-    return Status::exhausted("cannot " + std::string(what) + ": the disk is full; free some space or lower store.max_bytes");
+    return Status::exhausted("cannot " + std::string(what) +
+                             ": the disk is full; free some space or lower store.max_bytes");
   }
   if (s.IsCorruption()) return Status::corruption(message);
   if (s.IsShutdownInProgress()) return Status::unavailable(message);

@@ -9,14 +9,15 @@
 #include <string_view>
 #include <vector>
 
-#include "cachestore/rocksdb_disk_tier.h"
 #include "base/status.h"
+#include "cachestore/rocksdb_disk_tier.h"
 
 namespace quire::rocksdb_internal {
 
 inline constexpr std::uint64_t kWriteBufferBytes = 1u << 20;
 inline constexpr std::uint64_t kMaxWalBytes = 4u << 20;
-inline constexpr std::uint64_t kCompactionBytes = 16u << 20;  ///< largest planned rewrite beyond levels 0 and 1
+/// Largest planned rewrite beyond levels 0 and 1
+inline constexpr std::uint64_t kCompactionBytes = 16u << 20;
 
 std::uint64_t manifest_limit(const RocksDbTierOptions& options);
 ::rocksdb::DBOptions db_options(const RocksDbTierOptions& options);

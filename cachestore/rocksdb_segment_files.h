@@ -26,7 +26,8 @@ inline std::uint64_t file_number(const std::string& path) {
   return std::strtoull(path.c_str() + (slash == std::string::npos ? 0 : slash + 1), nullptr, 10);
 }
 
-/// Files of live and deleted segments and what each takes on disk, told by RocksDB as it happens. Threads: all methods concurrently.
+/// Files of live and deleted segments and what each takes on disk, told by RocksDB as it happens.
+/// Threads: all methods concurrently.
 class SegmentFiles final : public ::rocksdb::EventListener {
  public:
   void add(std::uint64_t number, SegmentId id, record::Part part, std::uint64_t bytes) {
@@ -108,9 +109,12 @@ class SegmentFiles final : public ::rocksdb::EventListener {
     return true;
   }
 
-  void OnExternalFileIngested(::rocksdb::DB*, const ::rocksdb::ExternalFileIngestionInfo& info) override {
-    const record::Part part = info.cf_name == kBlocksFamily ? record::Part::kValue : record::Part::kSketch;
-    add(file_number(info.internal_file_path), file_number(info.external_file_path), part, allocated_bytes(info.internal_file_path));
+  void OnExternalFileIngested(::rocksdb::DB*,
+                              const ::rocksdb::ExternalFileIngestionInfo& info) override {
+    const record::Part part = info.cf_name == kBlocksFamily ? record::Part::kValue
+                                                            : record::Part::kSketch;
+    add(file_number(info.internal_file_path), file_number(info.external_file_path), part,
+        allocated_bytes(info.internal_file_path));
   }
   void OnTableFileDeleted(const ::rocksdb::TableFileDeletionInfo& info) override {
     {
@@ -132,9 +136,10 @@ class SegmentFiles final : public ::rocksdb::EventListener {
   };
   mutable std::mutex mu_;
   std::condition_variable gone_;
-  std::unordered_map<std::uint64_t, File> live_, pending_;                     // by file number; guarded by mu_
-  std::unordered_map<SegmentId, std::vector<std::uint64_t>> of_segment_;       // live files; guarded by mu_
-  std::uint64_t live_bytes_ = 0, pending_bytes_ = 0, num_deleted_ = 0;         // guarded by mu_
+  std::unordered_map<std::uint64_t, File> live_, pending_;  // by file number; guarded by mu_
+  // Live files; guarded by mu_
+  std::unordered_map<SegmentId, std::vector<std::uint64_t>> of_segment_;
+  std::uint64_t live_bytes_ = 0, pending_bytes_ = 0, num_deleted_ = 0;  // guarded by mu_
 };
 
 }  // namespace quire::rocksdb_internal

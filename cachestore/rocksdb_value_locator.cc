@@ -35,9 +35,11 @@ class OpenFile {
 }  // namespace
 
 std::size_t ValuePlacer::add(std::size_t stored_bytes) {
-  fits_ = fits_ && stored_bytes >= kBlockBytes && entries_.size() + kEntryBytes < record::kMaxLocatorBytes;
+  fits_ = fits_ && stored_bytes >= kBlockBytes &&
+          entries_.size() + kEntryBytes < record::kMaxLocatorBytes;
   if (!fits_) return 0;
-  // The filler is part of the value, so it may lengthen the varint that says how long the value is: settle on a fixed point.
+  // The filler is part of the value, so it may lengthen the varint that says how long the value is:
+  // settle on a fixed point.
   std::size_t filler = 0, start = 0;
   for (int i = 0; i < 3; ++i) {
     start = 2 + varint_bytes(filler + stored_bytes) + key_bytes_ + 8;
@@ -53,7 +55,9 @@ std::size_t ValuePlacer::add(std::size_t stored_bytes) {
   return filler;
 }
 
-std::string ValuePlacer::locator() const { return fits_ && !entries_.empty() ? kLocatorVersion + entries_ : std::string(); }
+std::string ValuePlacer::locator() const {
+  return fits_ && !entries_.empty() ? kLocatorVersion + entries_ : std::string();
+}
 
 void write_filler(std::byte* begin, std::size_t length) {
   if (length == 0) return;
@@ -69,23 +73,31 @@ std::span<const std::byte> skip_filler(std::span<const std::byte> entry) {
   return entry.subspan(first);
 }
 
-Result<std::shared_ptr<ValueBuffer>> read_located(const std::string& path, std::string_view locator, std::size_t position, bool direct_io) {
-  if (locator.size() < 1 + kEntryBytes || locator[0] != kLocatorVersion || position >= (locator.size() - 1) / kEntryBytes) {
+Result<std::shared_ptr<ValueBuffer>> read_located(const std::string& path, std::string_view locator,
+                                                  std::size_t position, bool direct_io) {
+  if (locator.size() < 1 + kEntryBytes || locator[0] != kLocatorVersion ||
+      position >= (locator.size() - 1) / kEntryBytes) {
     return Status::not_found("no position known");
   }
   std::uint64_t header = 0;
   std::uint32_t payload = 0;
   std::memcpy(&header, locator.data() + 1 + position * kEntryBytes, 8);
   std::memcpy(&payload, locator.data() + 1 + position * kEntryBytes + 8, 4);
-  if (payload > record::kMaxValueBytes || (header + record::kValueHeaderBytes) % ValueBuffer::kAlign != 0) return Status::not_found("odd position");
+  if (payload > record::kMaxValueBytes ||
+      (header + record::kValueHeaderBytes) % ValueBuffer::kAlign != 0)
+    return Status::not_found("odd position");
   const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | (direct_io ? O_DIRECT : 0)));
   if (file.fd() < 0) return Status::not_found("no file");
-  const std::uint64_t begin = header / ValueBuffer::kPage * ValueBuffer::kPage, end = header + record::kValueHeaderBytes + payload;
+  const std::uint64_t begin = header / ValueBuffer::kPage * ValueBuffer::kPage,
+                      end = header + record::kValueHeaderBytes + payload;
   const std::size_t lead = static_cast<std::size_t>(header + record::kValueHeaderBytes - begin);
-  const std::size_t total = (static_cast<std::size_t>(end - begin) + ValueBuffer::kPage - 1) / ValueBuffer::kPage * ValueBuffer::kPage;
+  const std::size_t total = (static_cast<std::size_t>(end - begin) + ValueBuffer::kPage - 1) /
+                            ValueBuffer::kPage * ValueBuffer::kPage;
   auto out = ValueBuffer::for_pages(lead, payload, total);
-  for (std::size_t got = 0; got < end - begin;) {  // the last page may be cut short by the file's end
-    const ssize_t n = ::pread(file.fd(), out->memory() + got, total - got, static_cast<off_t>(begin + got));
+  // The last page may be cut short by the file's end
+  for (std::size_t got = 0; got < end - begin;) {
+    const ssize_t n = ::pread(file.fd(), out->memory() + got, total - got,
+                              static_cast<off_t>(begin + got));
     if (n <= 0) return Status::io("short read");
     got += static_cast<std::size_t>(n);
   }

@@ -19,7 +19,8 @@ void SegmentTable::set_callback(std::function<void()> on_reapable) {
 }
 void SegmentTable::clear_callback() { set_callback(nullptr); }
 void SegmentTable::notify() {
-  std::lock_guard lock(callback_mu_);  // only queues a task: never waits on disk, never comes back here
+  // Only queues a task: never waits on disk, never comes back here
+  std::lock_guard lock(callback_mu_);
   if (on_reapable_) on_reapable_();
 }
 
@@ -57,7 +58,8 @@ bool SegmentTable::is_referenced(const ContextKey& key) const {
 Result<SegmentId> SegmentTable::begin(const ContextKey& key) {
   std::lock_guard lock(mu_);
   auto& state = keys_[key];
-  if (state.live != 0) return Status(Code::kAlreadyExists, "the KV of this context is stored already");
+  if (state.live != 0)
+    return Status(Code::kAlreadyExists, "the KV of this context is stored already");
   if (state.writing) return Status::unavailable("the KV of this context is being written");
   state.writing = true;
   const SegmentId id = next_id_++;
@@ -110,7 +112,8 @@ bool SegmentTable::is_known(SegmentId id) const {
   return entries_.contains(id) || writing_.contains(id);
 }
 
-std::optional<SegmentHandle> SegmentTable::find(const ContextKey& key, std::optional<std::int64_t> used_ms) {
+std::optional<SegmentHandle> SegmentTable::find(const ContextKey& key,
+                                                std::optional<std::int64_t> used_ms) {
   std::lock_guard lock(mu_);
   auto it = keys_.find(key);
   if (it == keys_.end() || it->second.live == 0) return std::nullopt;
@@ -121,7 +124,8 @@ std::optional<SegmentHandle> SegmentTable::find(const ContextKey& key, std::opti
   return pin(entries_.at(it->second.live));
 }
 
-std::vector<std::shared_ptr<const SegmentInfo>> SegmentTable::uncommitted(std::span<const ContextKey> keys) const {
+std::vector<std::shared_ptr<const SegmentInfo>> SegmentTable::uncommitted(
+    std::span<const ContextKey> keys) const {
   std::vector<std::shared_ptr<const SegmentInfo>> out;
   std::lock_guard lock(mu_);
   for (const auto& key : keys) {
@@ -239,7 +243,9 @@ std::uint64_t SegmentTable::size() const {
 
 SegmentHandle SegmentTable::pin(Entry& entry) {
   ++entry.pins;
-  auto unpin_it = [table = shared_from_this(), keep = entry.info](const SegmentInfo* info) { table->unpin(info->id); };
+  auto unpin_it = [table = shared_from_this(), keep = entry.info](const SegmentInfo* info) {
+    table->unpin(info->id);
+  };
   return SegmentHandle(std::shared_ptr<const SegmentInfo>(entry.info.get(), std::move(unpin_it)));
 }
 

@@ -1,4 +1,5 @@
-/// Which segments exist, who references and reads them, and who goes next. Memory only; the store does the disk work.
+/// Which segments exist, who references and reads them, and who goes next. Memory only; the store
+/// does the disk work.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +20,18 @@
 namespace quire {
 
 /// Why a segment was freed.
-enum class FreeReason : std::uint8_t { kUnreferenced = 0, kBudget, kQuarantine, kOutdated, kRequested };
+enum class FreeReason : std::uint8_t {
+  kUnreferenced = 0,
+  kBudget,
+  kQuarantine,
+  kOutdated,
+  kRequested
+};
 
-/// A segment lives while a document references its key or a handle pins it; it can be found by its key from publish() until it
-/// is doomed. A doomed segment waits for its last pin, then take_reapable() gives it to the store, which deletes record and files.
-/// Threads: all methods concurrently; none waits or calls out, but for `on_reapable`, called without locks.
+/// A segment lives while a document references its key or a handle pins it; it can be found by its
+/// key from publish() until it is doomed. A doomed segment waits for its last pin, then
+/// take_reapable() gives it to the store, which deletes record and files. Threads: all methods
+/// concurrently; none waits or calls out, but for `on_reapable`, called without locks.
 class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
  public:
   struct Reapable {
@@ -33,8 +41,8 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   };
 
   explicit SegmentTable(StorePolicy policy);
-  /// Called (on any thread) when take_reapable() will give something. Set once, before handles exist; clear_callback() ends it
-  /// and waits for a call in progress.
+  /// Called (on any thread) when take_reapable() will give something. Set once, before handles
+  /// exist; clear_callback() ends it and waits for a call in progress.
   void set_callback(std::function<void()> on_reapable);
   void clear_callback();
 
@@ -58,7 +66,8 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   /// With `used_ms` it counts as a use at that time.
   std::optional<SegmentHandle> find(const ContextKey& key, std::optional<std::int64_t> used_ms);
   /// Live segments of these keys that have no record yet.
-  std::vector<std::shared_ptr<const SegmentInfo>> uncommitted(std::span<const ContextKey> keys) const;
+  std::vector<std::shared_ptr<const SegmentInfo>> uncommitted(
+      std::span<const ContextKey> keys) const;
   void set_committed(SegmentId id);
 
   /// Dooms the next victim that no handle and no pinned document holds. False: there is none.
@@ -69,12 +78,13 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   bool discard(SegmentId id) { return doom_one(id, FreeReason::kOutdated); }
   struct Candidate {
     std::shared_ptr<const SegmentInfo> info;
-    std::int64_t used_ms = 0;       ///< written or used last
+    std::int64_t used_ms = 0;  ///< written or used last
     bool pinned = false, in_use = false;
   };
   /// Every live segment.
   std::vector<Candidate> candidates() const;
-  /// Dooms it on request unless a handle holds it or, without `force`, a document pins it. False: it stays, or is gone already.
+  /// Dooms it on request unless a handle holds it or, without `force`, a document pins it. False:
+  /// it stays, or is gone already.
   bool evict(SegmentId id, bool force);
   /// Dooms segments nobody references or pins (after open and for gc); returns how many.
   std::uint64_t doom_unreferenced();
@@ -99,25 +109,25 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
     std::optional<FreeReason> doomed;
   };
 
-  SegmentHandle pin(Entry& entry);                         // mu_ held
+  SegmentHandle pin(Entry& entry);  // mu_ held
   void unpin(SegmentId id);
   bool doom_one(SegmentId id, FreeReason reason);
-  bool doom(Entry& entry, FreeReason reason);              // mu_ held; true: reapable now
-  bool settle(const ContextKey& key);                      // mu_ held; frees what nobody wants; true: reapable now
-  void drop_if_empty(const ContextKey& key);               // mu_ held
-  void notify();                                           // no lock held
+  bool doom(Entry& entry, FreeReason reason);  // mu_ held; true: reapable now
+  bool settle(const ContextKey& key);  // mu_ held; frees what nobody wants; true: reapable now
+  void drop_if_empty(const ContextKey& key);  // mu_ held
+  void notify();                              // no lock held
 
   mutable std::mutex mu_;
-  std::unordered_map<ContextKey, KeyState, DigestHash> keys_;             // guarded by mu_
-  std::unordered_map<SegmentId, Entry> entries_;                          // guarded by mu_; live and doomed
-  std::unordered_set<SegmentId> writing_;                                 // guarded by mu_
-  std::unordered_map<ContextKey, SegmentId, DigestHash> writing_ids_;     // guarded by mu_
-  std::vector<SegmentId> reapable_;                                       // guarded by mu_
-  std::unique_ptr<EvictionPolicy<ContextKey>> policy_;                    // guarded by mu_; live segments
-  std::uint64_t num_live_ = 0;                                            // guarded by mu_
-  SegmentId next_id_ = 1;                                                 // guarded by mu_ once threads run
-  std::mutex callback_mu_;                                                // held while calling on_reapable_
-  std::function<void()> on_reapable_;                                     // guarded by callback_mu_
+  std::unordered_map<ContextKey, KeyState, DigestHash> keys_;  // guarded by mu_
+  std::unordered_map<SegmentId, Entry> entries_;               // guarded by mu_; live and doomed
+  std::unordered_set<SegmentId> writing_;                      // guarded by mu_
+  std::unordered_map<ContextKey, SegmentId, DigestHash> writing_ids_;  // guarded by mu_
+  std::vector<SegmentId> reapable_;                                    // guarded by mu_
+  std::unique_ptr<EvictionPolicy<ContextKey>> policy_;  // guarded by mu_; live segments
+  std::uint64_t num_live_ = 0;                          // guarded by mu_
+  SegmentId next_id_ = 1;                               // guarded by mu_ once threads run
+  std::mutex callback_mu_;                              // held while calling on_reapable_
+  std::function<void()> on_reapable_;                   // guarded by callback_mu_
 };
 
 }  // namespace quire

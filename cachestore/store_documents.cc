@@ -2,13 +2,15 @@
 #include <algorithm>
 #include <utility>
 
-#include "cachestore/store_impl.h"
 #include "base/log.h"
+#include "cachestore/store_impl.h"
 
 namespace quire {
 namespace {
 
-std::string use_key(std::string_view ns, std::string_view id) { return catalog_key(kHeadKind, ns, id); }
+std::string use_key(std::string_view ns, std::string_view id) {
+  return catalog_key(kHeadKind, ns, id);
+}
 
 bool is_expired(const DocumentManifest& m, std::int64_t now_ms) {
   const auto end = m.effective_expiry_ms();
@@ -16,13 +18,17 @@ bool is_expired(const DocumentManifest& m, std::int64_t now_ms) {
 }
 
 Status no_document(std::string_view ns, std::string_view id) {
-  return Status::not_found("there is no document '" + std::string(id) + "' in namespace '" + std::string(ns) + "'");
+  return Status::not_found("there is no document '" + std::string(id) + "' in namespace '" +
+                           std::string(ns) + "'");
 }
 
 Status check_version(const CommitOptions& options, std::uint64_t version) {
   if (!options.expected_version || *options.expected_version == version) return {};
-  if (*options.expected_version == 0) return Status::precondition("the document exists already (version " + std::to_string(version) + ")");
-  return Status::precondition("the document has version " + std::to_string(version) + ", not " + std::to_string(*options.expected_version));
+  if (*options.expected_version == 0)
+    return Status::precondition("the document exists already (version " + std::to_string(version) +
+                                ")");
+  return Status::precondition("the document has version " + std::to_string(version) + ", not " +
+                              std::to_string(*options.expected_version));
 }
 
 constexpr std::size_t kMaxPendingUses = 4096;
@@ -75,7 +81,8 @@ Result<DocumentManifest> StoreImpl::read_stored_head(std::string_view ns, std::s
   if (bytes.code() == Code::kNotFound) return no_document(ns, id);
   if (!bytes.ok()) return bytes.status();
   auto m = record::decode_head(*bytes);
-  if (m.ok() && (m->ns != ns || m->id != id)) m = Status::corruption("a stored document record is under the wrong key");
+  if (m.ok() && (m->ns != ns || m->id != id))
+    m = Status::corruption("a stored document record is under the wrong key");
   if (!m.ok()) {
     ++integrity_failures_;
     return m.status().with_context("document '" + std::string(id) + "'");
@@ -110,9 +117,10 @@ StoreImpl::TakenUse::~TakenUse() {
   now.last_ms = std::max(now.last_ms, use_.last_ms);
 }
 
-Result<DocumentManifest> StoreImpl::commit_document(DocumentManifest m, std::optional<std::string_view> text,
-                                                    std::span<const SegmentHandle> /*held by the caller: they stay findable*/,
-                                                    const CommitOptions& options) {
+Result<DocumentManifest> StoreImpl::commit_document(
+    DocumentManifest m, std::optional<std::string_view> text,
+    std::span<const SegmentHandle> /*held by the caller: they stay findable*/,
+    const CommitOptions& options) {
   QUIRE_RETURN_IF_ERROR(check_writable());
   if (text) m.text_bytes = text->size();
   const std::string key = catalog_key(kHeadKind, m.ns, m.id);
@@ -120,11 +128,14 @@ Result<DocumentManifest> StoreImpl::commit_document(DocumentManifest m, std::opt
   TakenUse use(*this, key);
   auto old = read_stored_head(m.ns, m.id);
   if (old.ok()) use.add_to(&*old);
-  if (!old.ok() && old.code() != Code::kNotFound && old.code() != Code::kCorruption) return old.status();
+  if (!old.ok() && old.code() != Code::kNotFound && old.code() != Code::kCorruption)
+    return old.status();
   const std::int64_t now = now_ms();
   const bool visible = old.ok() && !is_expired(*old, now);
   QUIRE_RETURN_IF_ERROR(check_version(options, visible ? old->version : 0));
-  if (!text && !visible) return Status::precondition("document '" + m.id + "' has no stored text: commit it with its text");
+  if (!text && !visible)
+    return Status::precondition("document '" + m.id +
+                                "' has no stored text: commit it with its text");
   if (!text) m.text_bytes = old->text_bytes;
 
   m.version = old.ok() ? old->version + 1 : 1;
@@ -145,9 +156,14 @@ Result<DocumentManifest> StoreImpl::commit_document(DocumentManifest m, std::opt
   const auto fresh = segments_->uncommitted(keys);
   std::vector<RecordWrite> batch;
   batch.push_back({Family::kCatalog, catalog_key(kHeadKind, m.ns, m.id), record::encode_head(m)});
-  batch.push_back({Family::kCatalog, catalog_key(kTokensKind, m.ns, m.id), record::encode_tokens(m)});
-  if (text) batch.push_back({Family::kCatalog, catalog_key(kTextKind, m.ns, m.id), record::encode_text(*text)});
-  for (const auto& info : fresh) batch.push_back({Family::kCatalog, segment_record_key(info->id), record::encode_segment(*info)});
+  batch.push_back(
+      {Family::kCatalog, catalog_key(kTokensKind, m.ns, m.id), record::encode_tokens(m)});
+  if (text)
+    batch.push_back(
+        {Family::kCatalog, catalog_key(kTextKind, m.ns, m.id), record::encode_text(*text)});
+  for (const auto& info : fresh)
+    batch.push_back(
+        {Family::kCatalog, segment_record_key(info->id), record::encode_segment(*info)});
   if (Status s = write_with_room(batch, "document '" + m.id + "'"); !s.ok()) {
     segments_->release_refs(keys, m.pinned);
     return s;
@@ -184,7 +200,8 @@ Result<DocumentManifest> StoreImpl::get_document(std::string_view ns, std::strin
     if (s.code() == Code::kCorruption) ++integrity_failures_;
     return s.with_context("document '" + std::string(id) + "'");
   }
-  return Status::unavailable("document '" + std::string(id) + "' changes faster than it can be read");
+  return Status::unavailable("document '" + std::string(id) +
+                             "' changes faster than it can be read");
 }
 
 Result<std::string> StoreImpl::get_text(std::string_view ns, std::string_view id) {
@@ -204,32 +221,38 @@ Result<DocumentList> StoreImpl::list_documents(std::string_view ns, const ListOp
   const std::string prefix = catalog_key(kHeadKind, ns, "");
   std::string begin = prefix, end = prefix;
   end.back() = '\1';
-  if (!options.after.empty()) (options.descending ? end : begin) = prefix + options.after + (options.descending ? "" : std::string(1, '\0'));
+  if (!options.after.empty())
+    (options.descending ? end : begin) = prefix + options.after +
+                                         (options.descending ? "" : std::string(1, '\0'));
   DocumentList list;
   const std::int64_t now = now_ms();
-  QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kCatalog, begin, end, options.descending, [&](std::string_view key, std::string_view value) {
-    auto m = record::decode_head(value);
-    if (!m.ok()) {
-      ++integrity_failures_;
-      log_error("a document record is damaged and left out of the list", {{"namespace", std::string(ns)}});
-      return true;
-    }
-    add_pending_use(key, &*m);
-    if (is_expired(*m, now) || (options.filter && !options.filter(*m))) return true;
-    if (list.documents.size() >= options.limit) {
-      list.has_more = true;
-      return false;
-    }
-    list.documents.push_back(std::move(*m));
-    return true;
-  }));
+  QUIRE_RETURN_IF_ERROR(
+      disk_->scan(Family::kCatalog, begin, end, options.descending,
+                  [&](std::string_view key, std::string_view value) {
+                    auto m = record::decode_head(value);
+                    if (!m.ok()) {
+                      ++integrity_failures_;
+                      log_error("a document record is damaged and left out of the list",
+                                {{"namespace", std::string(ns)}});
+                      return true;
+                    }
+                    add_pending_use(key, &*m);
+                    if (is_expired(*m, now) || (options.filter && !options.filter(*m))) return true;
+                    if (list.documents.size() >= options.limit) {
+                      list.has_more = true;
+                      return false;
+                    }
+                    list.documents.push_back(std::move(*m));
+                    return true;
+                  }));
   return list;
 }
 
 Status StoreImpl::store_update(const DocumentManifest& old, const DocumentManifest& next) {
   const auto keys = segment_keys(next);
   segments_->add_refs(keys, next.pinned);
-  const RecordWrite w{Family::kCatalog, catalog_key(kHeadKind, next.ns, next.id), record::encode_head(next)};
+  const RecordWrite w{Family::kCatalog, catalog_key(kHeadKind, next.ns, next.id),
+                      record::encode_head(next)};
   if (Status s = write_with_room(std::span(&w, 1), "document '" + next.id + "'"); !s.ok()) {
     segments_->release_refs(keys, next.pinned);
     return s;
@@ -238,8 +261,9 @@ Status StoreImpl::store_update(const DocumentManifest& old, const DocumentManife
   return {};
 }
 
-Result<DocumentManifest> StoreImpl::update_document(std::string_view ns, std::string_view id,
-                                                    const std::function<Status(DocumentManifest&)>& edit, const CommitOptions& options) {
+Result<DocumentManifest> StoreImpl::update_document(
+    std::string_view ns, std::string_view id, const std::function<Status(DocumentManifest&)>& edit,
+    const CommitOptions& options) {
   QUIRE_RETURN_IF_ERROR(check_writable());
   const std::string key = catalog_key(kHeadKind, ns, id);
   const DocumentLock lock(*this, ns, id);
@@ -269,13 +293,16 @@ Result<DocumentManifest> StoreImpl::update_document(std::string_view ns, std::st
   return next;
 }
 
-Status StoreImpl::remove_document(std::string_view ns, std::string_view id, std::optional<std::int64_t> if_expired_at) {
+Status StoreImpl::remove_document(std::string_view ns, std::string_view id,
+                                  std::optional<std::int64_t> if_expired_at) {
   const DocumentLock lock(*this, ns, id);
   auto old = read_head(ns, id);
-  if (!old.ok() && old.code() != Code::kCorruption) return old.status();  // a damaged one can still be deleted
+  // A damaged one can still be deleted
+  if (!old.ok() && old.code() != Code::kCorruption) return old.status();
   if (if_expired_at && (!old.ok() || !is_expired(*old, *if_expired_at))) return no_document(ns, id);
   std::vector<RecordWrite> batch;
-  for (char kind : {kHeadKind, kTokensKind, kTextKind}) batch.push_back({Family::kCatalog, catalog_key(kind, ns, id), std::nullopt});
+  for (char kind : {kHeadKind, kTokensKind, kTextKind})
+    batch.push_back({Family::kCatalog, catalog_key(kind, ns, id), std::nullopt});
   QUIRE_RETURN_IF_ERROR(disk_->write(batch, Sync::kYes));
   TakenUse(*this, catalog_key(kHeadKind, ns, id)).set_written();
   if (!old.ok()) return {};
@@ -292,14 +319,16 @@ Status StoreImpl::delete_document(std::string_view ns, std::string_view id) {
 Result<std::uint64_t> StoreImpl::expire(std::int64_t now) {
   QUIRE_RETURN_IF_ERROR(check_writable());
   std::vector<std::pair<std::string, std::string>> over;
-  QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kCatalog, std::string(1, kHeadKind), std::string(1, kHeadKind + 1), false,
+  QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kCatalog, std::string(1, kHeadKind),
+                                    std::string(1, kHeadKind + 1), false,
                                     [&](std::string_view key, std::string_view value) {
-    auto m = record::decode_head(value);
-    if (!m.ok()) return true;  // counted where it is read or verified
-    add_pending_use(key, &*m);
-    if (is_expired(*m, now)) over.emplace_back(m->ns, m->id);
-    return true;
-  }));
+                                      auto m = record::decode_head(value);
+                                      if (!m.ok())
+                                        return true;  // counted where it is read or verified
+                                      add_pending_use(key, &*m);
+                                      if (is_expired(*m, now)) over.emplace_back(m->ns, m->id);
+                                      return true;
+                                    }));
   std::uint64_t n = 0;
   for (const auto& [ns, id] : over) {
     const Status s = remove_document(ns, id, now);
@@ -322,7 +351,8 @@ void StoreImpl::touch_document(std::string_view ns, std::string_view id) {
   }
   if (!flush_now) return;
   pool_->post_background([this] {
-    if (Status s = flush_uses(); !s.ok()) log_warning("usage counts were not written", {{"reason", quoted(s)}});
+    if (Status s = flush_uses(); !s.ok())
+      log_warning("usage counts were not written", {{"reason", quoted(s)}});
     std::lock_guard lock(mu_);
     flushing_uses_ = false;
   });

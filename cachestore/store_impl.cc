@@ -4,9 +4,9 @@
 #include <thread>
 #include <utility>
 
+#include "base/log.h"
 #include "cachestore/rocksdb_disk_tier.h"
 #include "cachestore/store_folder.h"
-#include "base/log.h"
 
 namespace quire {
 namespace {
@@ -20,14 +20,18 @@ std::int64_t system_clock_ms() {
 }
 
 std::string mib(std::uint64_t bytes) {
-  return bytes >= 10u << 20 ? std::to_string(bytes >> 20) + " MiB" : std::to_string((bytes + 1023) >> 10) + " KiB";
+  return bytes >= 10u << 20 ? std::to_string(bytes >> 20) + " MiB"
+                            : std::to_string((bytes + 1023) >> 10) + " KiB";
 }
 
 Status check_options(const StoreOptions& o) {
   if (o.max_bytes != 0 && o.max_bytes < kMinStoreBytes) {
-    return Status::invalid("store.max_bytes", "is " + mib(o.max_bytes) + "; at least " + mib(kMinStoreBytes) + " are needed, or 0 for no limit");
+    return Status::invalid("store.max_bytes", "is " + mib(o.max_bytes) + "; at least " +
+                                                  mib(kMinStoreBytes) +
+                                                  " are needed, or 0 for no limit");
   }
-  if (o.io_threads < 1 || o.io_threads > 64) return Status::invalid("store.io_threads", "must be 1 to 64");
+  if (o.io_threads < 1 || o.io_threads > 64)
+    return Status::invalid("store.io_threads", "must be 1 to 64");
   return {};
 }
 
@@ -36,16 +40,22 @@ Status check_options(const StoreOptions& o) {
 Result<StorePolicy> parse_store_policy(std::string_view name) {
   if (name == "lru") return StorePolicy::kLru;
   if (name == "s3fifo") return StorePolicy::kS3Fifo;
-  return Status::invalid("policy", "unknown eviction policy '" + std::string(name) + "'; use lru or s3fifo");
+  return Status::invalid("policy",
+                         "unknown eviction policy '" + std::string(name) + "'; use lru or s3fifo");
 }
 
 std::string_view tier_name(Tier tier) {
   switch (tier) {
-    case Tier::kNone: return "none";
-    case Tier::kGpu: return "gpu";
-    case Tier::kDram: return "dram";
-    case Tier::kDisk: return "disk";
-    case Tier::kRemote: return "remote";
+    case Tier::kNone:
+      return "none";
+    case Tier::kGpu:
+      return "gpu";
+    case Tier::kDram:
+      return "dram";
+    case Tier::kDisk:
+      return "disk";
+    case Tier::kRemote:
+      return "remote";
   }
   return "none";
 }
@@ -76,18 +86,22 @@ Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
   QUIRE_ASSIGN_OR_RETURN(StoreFolder folder, StoreFolder::open(options.path, options.read_only));
   RocksDbTierOptions tier_options{options.direct_io, options.read_only, options.max_bytes};
   if (options.direct_io && !folder.supports_direct_io()) {
-    log_info("the file system has no direct I/O: the store reads through the page cache", {{"path", options.path}});
+    log_info("the file system has no direct I/O: the store reads through the page cache",
+             {{"path", options.path}});
     tier_options.direct_io = options.direct_io = false;
   }
   if (!options.read_only && folder.free_bytes() < kFreeMarginBytes) {
-    return Status(Code::kResourceExhausted, "the disk of '" + options.path + "' is full: " + mib(folder.free_bytes()) +
-                                                " are free, at least " + mib(kFreeMarginBytes) + " are needed", "store.path");
+    return Status(Code::kResourceExhausted,
+                  "the disk of '" + options.path + "' is full: " + mib(folder.free_bytes()) +
+                      " are free, at least " + mib(kFreeMarginBytes) + " are needed",
+                  "store.path");
   }
   QUIRE_ASSIGN_OR_RETURN(auto disk, open_rocksdb_tier(std::move(folder), tier_options));
   return open_store_on(std::move(options), std::move(disk));
 }
 
-Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options, std::unique_ptr<DiskTier> disk) {
+Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options,
+                                                  std::unique_ptr<DiskTier> disk) {
   QUIRE_RETURN_IF_ERROR(check_options(options));
   if (!options.clock_ms) options.clock_ms = system_clock_ms;
   auto store = std::make_unique<StoreImpl>(std::move(options), std::move(disk));
@@ -96,9 +110,12 @@ Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options, std::uni
 }
 
 StoreImpl::StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk)
-    : options_(std::move(options)), disk_(std::move(disk)), segments_(std::make_shared<SegmentTable>(options_.disk_policy)) {
-  dram_ = std::make_unique<DramTier>(options_.dram_bytes, options_.dram_policy,
-                                     [table = segments_](SegmentId id) { return table->is_pinned_by_document(id); });
+    : options_(std::move(options)),
+      disk_(std::move(disk)),
+      segments_(std::make_shared<SegmentTable>(options_.disk_policy)) {
+  dram_ = std::make_unique<DramTier>(
+      options_.dram_bytes, options_.dram_policy,
+      [table = segments_](SegmentId id) { return table->is_pinned_by_document(id); });
   pool_ = std::make_unique<IoPool>(options_.io_threads, options_.max_queued_reads);
   if (!options_.read_only) {
     segments_->set_callback([this] { pool_->post_background([this] { reap(); }); });
@@ -109,10 +126,12 @@ StoreImpl::~StoreImpl() {
   pool_->stop();
   segments_->clear_callback();
   if (options_.read_only) return;
-  if (Status s = flush_uses(); !s.ok()) log_warning("usage counts were not written", {{"reason", quoted(s)}});
+  if (Status s = flush_uses(); !s.ok())
+    log_warning("usage counts were not written", {{"reason", quoted(s)}});
   reap();
   // An empty log: the next open is quick, and a torn log tail then always means a crash.
-  if (Status s = disk_->flush_records(); !s.ok()) log_warning("the catalog was not flushed", {{"reason", quoted(s)}});
+  if (Status s = disk_->flush_records(); !s.ok())
+    log_warning("the catalog was not flushed", {{"reason", quoted(s)}});
 }
 
 Status StoreImpl::recover() {
@@ -124,46 +143,55 @@ Status StoreImpl::recover() {
     next = std::max(next, s.id + 1);
   }
   // References first: they decide which segments stay.
-  QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kCatalog, std::string(1, kHeadKind), std::string(1, kHeadKind + 1), false,
-                                    [&](std::string_view, std::string_view value) {
-    auto m = record::decode_head(value);
-    if (!m.ok()) {
-      ++integrity_failures_;
-      log_error("a document record is damaged; the document cannot be read until it is posted again", {{"reason", quoted(m.status())}});
-      return true;
-    }
-    segments_->add_refs(segment_keys(*m), m->pinned, m->last_used_ms);
-    count_document(*m, 1);
-    return true;
-  }));
+  QUIRE_RETURN_IF_ERROR(disk_->scan(
+      Family::kCatalog, std::string(1, kHeadKind), std::string(1, kHeadKind + 1), false,
+      [&](std::string_view, std::string_view value) {
+        auto m = record::decode_head(value);
+        if (!m.ok()) {
+          ++integrity_failures_;
+          log_error(
+              "a document record is damaged; the document cannot be read until it is posted again",
+              {{"reason", quoted(m.status())}});
+          return true;
+        }
+        segments_->add_refs(segment_keys(*m), m->pinned, m->last_used_ms);
+        count_document(*m, 1);
+        return true;
+      }));
   std::vector<RecordWrite> stale;
-  QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kCatalog, std::string(1, kSegmentKind), std::string(1, kSegmentKind + 1), false,
-                                    [&](std::string_view key, std::string_view value) {
-    auto info = record::decode_segment(value);
-    bool keep = info.ok() && segment_record_key(info->id) == key;
-    if (!keep) ++integrity_failures_;
-    if (keep) {
-      next = std::max(next, info->id + 1);
-      auto it = files.find(info->id);
-      keep = it != files.end() && it->second.has_values && (it->second.has_sketches || info->layout.num_sketches == 0);
-      if (keep) {
-        info->disk_bytes = it->second.disk_bytes;
-        const SegmentId id = info->id;
-        keep = segments_->is_referenced(info->key) && segments_->restore(std::move(*info));
-        if (keep) files.erase(id);
-      }
-    }
-    if (!keep) stale.push_back({Family::kCatalog, std::string(key), std::nullopt});
-    return true;
-  }));
+  QUIRE_RETURN_IF_ERROR(disk_->scan(
+      Family::kCatalog, std::string(1, kSegmentKind), std::string(1, kSegmentKind + 1), false,
+      [&](std::string_view key, std::string_view value) {
+        auto info = record::decode_segment(value);
+        bool keep = info.ok() && segment_record_key(info->id) == key;
+        if (!keep) ++integrity_failures_;
+        if (keep) {
+          next = std::max(next, info->id + 1);
+          auto it = files.find(info->id);
+          keep = it != files.end() && it->second.has_values &&
+                 (it->second.has_sketches || info->layout.num_sketches == 0);
+          if (keep) {
+            info->disk_bytes = it->second.disk_bytes;
+            const SegmentId id = info->id;
+            keep = segments_->is_referenced(info->key) && segments_->restore(std::move(*info));
+            if (keep) files.erase(id);
+          }
+        }
+        if (!keep) stale.push_back({Family::kCatalog, std::string(key), std::nullopt});
+        return true;
+      }));
   segments_->set_next_id(next);
   if (options_.read_only) return {};
   // What a crash or an unfinished delete left behind.
   if (!stale.empty()) QUIRE_RETURN_IF_ERROR(disk_->write(stale, Sync::kNo));
   for (const auto& [id, s] : files) QUIRE_RETURN_IF_ERROR(disk_->delete_segment(id));
-  if (!files.empty()) log_info("freed segments that no document references", {{"segments", std::to_string(files.size())}});
-  if (auto room = reserve(0, "the store's folder"); !room.ok()) {  // the budget may be smaller than last time
-    log_warning("the store is over its byte budget: only reads and deletes work", {{"reason", quoted(room.status())}});
+  if (!files.empty())
+    log_info("freed segments that no document references",
+             {{"segments", std::to_string(files.size())}});
+  // The budget may be smaller than last time
+  if (auto room = reserve(0, "the store's folder"); !room.ok()) {
+    log_warning("the store is over its byte budget: only reads and deletes work",
+                {{"reason", quoted(room.status())}});
   }
   return {};
 }
@@ -177,7 +205,8 @@ void IoClock::add(double seconds) {
 
 IoTimes IoClock::times() const {
   IoTimes t;
-  for (std::size_t i = 0; i < counts_.size(); ++i) t.counts[i] = counts_[i].load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < counts_.size(); ++i)
+    t.counts[i] = counts_[i].load(std::memory_order_relaxed);
   t.sum_seconds = static_cast<double>(sum_ns_.load(std::memory_order_relaxed)) * 1e-9;
   return t;
 }
@@ -195,8 +224,9 @@ Result<StoreImpl::Reservation> StoreImpl::reserve(std::uint64_t bytes, std::stri
     promised = reserved_bytes_;
   }
   if (bytes > 0 && free < bytes + promised + kFreeMarginBytes) {
-    return Status::exhausted("the disk is full: " + std::string(what) + " needs " + mib(bytes) + ", " + mib(free) + " are free at '" +
-                             options_.path + "' and " + mib(kFreeMarginBytes) + " stay reserved; free some disk space");
+    return Status::exhausted("the disk is full: " + std::string(what) + " needs " + mib(bytes) +
+                             ", " + mib(free) + " are free at '" + options_.path + "' and " +
+                             mib(kFreeMarginBytes) + " stay reserved; free some disk space");
   }
   for (int waits = 0;;) {
     std::uint64_t epoch;
@@ -208,7 +238,8 @@ Result<StoreImpl::Reservation> StoreImpl::reserve(std::uint64_t bytes, std::stri
     const std::uint64_t used = usage.total() + usage.headroom_bytes;
     {
       std::unique_lock lock(mu_);
-      if (release_epoch_ != epoch) continue;  // a promise became a file while we measured: measure again
+      // A promise became a file while we measured: measure again
+      if (release_epoch_ != epoch) continue;
       if (options_.max_bytes == 0 || used + reserved_bytes_ + bytes <= options_.max_bytes) {
         reserved_bytes_ += bytes;
         return Reservation(this, bytes);
@@ -220,19 +251,22 @@ Result<StoreImpl::Reservation> StoreImpl::reserve(std::uint64_t bytes, std::stri
     {
       std::unique_lock lock(mu_);
       may_wait = reaping_ > 0;
-      if (may_wait) changed_.wait_for(lock, std::chrono::milliseconds(200), [this] { return reaping_ == 0; });
+      if (may_wait)
+        changed_.wait_for(lock, std::chrono::milliseconds(200), [this] { return reaping_ == 0; });
     }
     if (may_wait && ++waits < 100) continue;
-    if (usage.pending_delete_bytes > 0 && ++waits < 100) {  // readers still hold files that are deleted already
+    // Readers still hold files that are deleted already
+    if (usage.pending_delete_bytes > 0 && ++waits < 100) {
       disk_->wait_for_deletes(std::chrono::milliseconds(100));
       continue;
     }
     if (segments_->evict_one()) continue;
-    return Status::exhausted("the store's byte budget is used up: " + std::string(what) + " needs " + mib(bytes) + ", but " +
-                             mib(usage.catalog_bytes) + " of texts and catalog, " + mib(usage.segment_bytes) + " of KV in use or pinned, " +
-                             mib(promised) + " promised to writers and " + mib(usage.headroom_bytes) +
-                             " of working room leave too little of " + mib(options_.max_bytes) +
-                             "; delete or unpin documents, or raise store.max_bytes");
+    return Status::exhausted(
+        "the store's byte budget is used up: " + std::string(what) + " needs " + mib(bytes) +
+        ", but " + mib(usage.catalog_bytes) + " of texts and catalog, " + mib(usage.segment_bytes) +
+        " of KV in use or pinned, " + mib(promised) + " promised to writers and " +
+        mib(usage.headroom_bytes) + " of working room leave too little of " +
+        mib(options_.max_bytes) + "; delete or unpin documents, or raise store.max_bytes");
   }
 }
 
@@ -251,19 +285,24 @@ std::size_t StoreImpl::reap() {
   std::vector<RecordWrite> records;
   for (const auto& item : items) {
     dram_->erase_segment(item.info->id);
-    if (item.committed) records.push_back({Family::kCatalog, segment_record_key(item.info->id), std::nullopt});
+    if (item.committed)
+      records.push_back({Family::kCatalog, segment_record_key(item.info->id), std::nullopt});
   }
-  // The record goes first: files without a record are collected at the next open, a record without files is a lie.
+  // The record goes first: files without a record are collected at the next open, a record without
+  // files is a lie.
   if (!records.empty()) {
     if (Status s = disk_->write(records, Sync::kNo); !s.ok()) {
       ++delete_errors_;
-      log_warning("segment records were not deleted; the next open collects them", {{"reason", quoted(s)}});
+      log_warning("segment records were not deleted; the next open collects them",
+                  {{"reason", quoted(s)}});
     }
   }
   for (const auto& item : items) {
-    if (Status s = delete_clock_.time([&] { return disk_->delete_segment(item.info->id); }); !s.ok()) {
+    if (Status s = delete_clock_.time([&] { return disk_->delete_segment(item.info->id); });
+        !s.ok()) {
       ++delete_errors_;
-      log_warning("a segment's files were not deleted; the next gc collects them", {{"reason", quoted(s)}});
+      log_warning("a segment's files were not deleted; the next gc collects them",
+                  {{"reason", quoted(s)}});
     }
     if (item.reason == FreeReason::kBudget) {
       ++evicted_budget_;
@@ -290,15 +329,18 @@ Status StoreImpl::write_with_room(std::span<const RecordWrite> writes, std::stri
   QUIRE_ASSIGN_OR_RETURN(const Reservation room, reserve(3 * payload + (64u << 10), what));
   QUIRE_RETURN_IF_ERROR(disk_->write(writes, Sync::kYes));
   if (payload > 1u << 20) {  // the log's copy goes before its room is given back
-    if (Status s = disk_->flush_records(); !s.ok()) log_warning("the catalog was not flushed", {{"reason", quoted(s)}});
+    if (Status s = disk_->flush_records(); !s.ok())
+      log_warning("the catalog was not flushed", {{"reason", quoted(s)}});
   }
   return {};
 }
 
 Status StoreImpl::put_record(Family family, std::string_view name, std::string_view value) {
   QUIRE_RETURN_IF_ERROR(check_writable());
-  if (name.empty() || name.size() > 1024) return Status::invalid("name", "must have 1 to 1024 bytes");
-  if (value.size() > 2 * kMaxTextBytes) return Status::invalid("value", "is longer than " + mib(2 * kMaxTextBytes));
+  if (name.empty() || name.size() > 1024)
+    return Status::invalid("name", "must have 1 to 1024 bytes");
+  if (value.size() > 2 * kMaxTextBytes)
+    return Status::invalid("value", "is longer than " + mib(2 * kMaxTextBytes));
   const RecordWrite w{family, std::string(name), record::encode_opaque(value)};
   return write_with_room(std::span(&w, 1), "a record");
 }
@@ -318,17 +360,18 @@ Result<std::vector<NamedRecord>> StoreImpl::list_jobs(std::string_view after, st
   std::vector<NamedRecord> out;
   std::string begin(after);
   if (!after.empty()) begin += '\0';
-  QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kJobs, begin, {}, false, [&](std::string_view key, std::string_view value) {
-    if (out.size() >= limit) return false;
-    auto decoded = record::decode_opaque(value);
-    if (decoded.ok()) {
-      out.push_back({std::string(key), std::move(*decoded)});
-    } else {
-      ++integrity_failures_;
-      log_error("a job record is damaged and left out", {{"job", std::string(key)}});
-    }
-    return true;
-  }));
+  QUIRE_RETURN_IF_ERROR(disk_->scan(
+      Family::kJobs, begin, {}, false, [&](std::string_view key, std::string_view value) {
+        if (out.size() >= limit) return false;
+        auto decoded = record::decode_opaque(value);
+        if (decoded.ok()) {
+          out.push_back({std::string(key), std::move(*decoded)});
+        } else {
+          ++integrity_failures_;
+          log_error("a job record is damaged and left out", {{"job", std::string(key)}});
+        }
+        return true;
+      }));
   return out;
 }
 

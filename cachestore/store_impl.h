@@ -42,7 +42,8 @@ class IoClock {
 };
 
 /// Checks options and reads the catalog of `disk`.
-Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options, std::unique_ptr<DiskTier> disk);
+Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options,
+                                                  std::unique_ptr<DiskTier> disk);
 
 class StoreImpl final : public AdminStore {
  public:
@@ -52,14 +53,17 @@ class StoreImpl final : public AdminStore {
 
   const StoreOptions& options() const override { return options_; }
 
-  Result<DocumentManifest> commit_document(DocumentManifest manifest, std::optional<std::string_view> text,
-                                           std::span<const SegmentHandle> segments, const CommitOptions& options) override;
+  Result<DocumentManifest> commit_document(DocumentManifest manifest,
+                                           std::optional<std::string_view> text,
+                                           std::span<const SegmentHandle> segments,
+                                           const CommitOptions& options) override;
   Result<DocumentManifest> get_document(std::string_view ns, std::string_view id) override;
   Result<DocumentManifest> get_document_head(std::string_view ns, std::string_view id) override;
   Result<std::string> get_text(std::string_view ns, std::string_view id) override;
   Result<DocumentList> list_documents(std::string_view ns, const ListOptions& options) override;
   Result<DocumentManifest> update_document(std::string_view ns, std::string_view id,
-                                           const std::function<Status(DocumentManifest&)>& edit, const CommitOptions& options) override;
+                                           const std::function<Status(DocumentManifest&)>& edit,
+                                           const CommitOptions& options) override;
   Status delete_document(std::string_view ns, std::string_view id) override;
   void touch_document(std::string_view ns, std::string_view id) override;
   std::vector<NamespaceStats> namespaces() override;
@@ -68,27 +72,43 @@ class StoreImpl final : public AdminStore {
 
   std::optional<SegmentHandle> find_segment(const ContextKey& key) override;
   std::optional<SegmentHandle> peek_segment(const ContextKey& key) override;
-  Result<std::unique_ptr<SegmentWriter>> begin_segment(const ContextKey& key, const SegmentLayout& layout, std::uint64_t expected_bytes,
-                                                       std::string_view tenant, std::string_view fingerprint) override;
+  Result<std::unique_ptr<SegmentWriter>> begin_segment(const ContextKey& key,
+                                                       const SegmentLayout& layout,
+                                                       std::uint64_t expected_bytes,
+                                                       std::string_view tenant,
+                                                       std::string_view fingerprint) override;
   Result<std::uint64_t> commit_segments(std::span<const SegmentHandle> segments) override;
   Status discard_segment(const SegmentHandle& segment) override;
 
-  Result<PinnedBytes> read_value(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group, Tier* tier) override;
-  Result<PinnedBytes> read_sketch(const SegmentHandle& segment, std::uint32_t index, Tier* tier) override;
-  Status fetch_async(std::vector<ReadRequest> requests, FetchDone done, std::stop_token stop) override;
+  Result<PinnedBytes> read_value(const SegmentHandle& segment, std::uint32_t block,
+                                 std::uint32_t group, Tier* tier) override;
+  Result<PinnedBytes> read_sketch(const SegmentHandle& segment, std::uint32_t index,
+                                  Tier* tier) override;
+  Status fetch_async(std::vector<ReadRequest> requests, FetchDone done,
+                     std::stop_token stop) override;
   Tier tier_of(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group) override;
   Result<PinnedBytes> peek_value(const ReadRequest& request) override;
 
-  Status put_job(std::string_view name, std::string_view value) override { return put_record(Family::kJobs, name, value); }
-  Result<std::string> get_job(std::string_view name) override { return get_record(Family::kJobs, name); }
+  Status put_job(std::string_view name, std::string_view value) override {
+    return put_record(Family::kJobs, name, value);
+  }
+  Result<std::string> get_job(std::string_view name) override {
+    return get_record(Family::kJobs, name);
+  }
   Status delete_job(std::string_view name) override { return delete_record(Family::kJobs, name); }
   Result<std::vector<NamedRecord>> list_jobs(std::string_view after, std::size_t limit) override;
-  Status put_meta(std::string_view name, std::string_view value) override { return put_record(Family::kMeta, name, value); }
-  Result<std::string> get_meta(std::string_view name) override { return get_record(Family::kMeta, name); }
+  Status put_meta(std::string_view name, std::string_view value) override {
+    return put_record(Family::kMeta, name, value);
+  }
+  Result<std::string> get_meta(std::string_view name) override {
+    return get_record(Family::kMeta, name);
+  }
   Status delete_meta(std::string_view name) override { return delete_record(Family::kMeta, name); }
 
   Result<EvictReport> evict(const EvictRequest& request) override;
-  Result<VerifyReport> verify_contexts(std::vector<ContextKey>& bad, const std::function<bool(const VerifyReport&)>& progress) override;
+  Result<VerifyReport> verify_contexts(
+      std::vector<ContextKey>& bad,
+      const std::function<bool(const VerifyReport&)>& progress) override;
   StoreAdminStats admin_stats() override;
   Result<VerifyReport> verify(const std::function<bool(const VerifyReport&)>& progress) override;
   Result<GcReport> gc() override;
@@ -101,7 +121,8 @@ class StoreImpl final : public AdminStore {
    public:
     Reservation() = default;
     Reservation(StoreImpl* store, std::uint64_t bytes) : store_(store), bytes_(bytes) {}
-    Reservation(Reservation&& o) noexcept : store_(std::exchange(o.store_, nullptr)), bytes_(o.bytes_) {}
+    Reservation(Reservation&& o) noexcept
+        : store_(std::exchange(o.store_, nullptr)), bytes_(o.bytes_) {}
     Reservation& operator=(Reservation&& o) noexcept {
       std::swap(store_, o.store_);
       std::swap(bytes_, o.bytes_);
@@ -138,7 +159,8 @@ class StoreImpl final : public AdminStore {
     const std::string ns_, id_, key_;
   };
 
-  /// The pending uses of a document, on their way into its head; they go back unless they were written.
+  /// The pending uses of a document, on their way into its head; they go back unless they were
+  /// written.
   class TakenUse {
    public:
     TakenUse(StoreImpl& store, const std::string& key);
@@ -162,24 +184,29 @@ class StoreImpl final : public AdminStore {
   Status write_with_room(std::span<const RecordWrite> writes, std::string_view what);
 
   Result<DocumentManifest> read_stored_head(std::string_view ns, std::string_view id);
-  Result<DocumentManifest> read_head(std::string_view ns, std::string_view id);  ///< with pending uses, also expired ones
+  /// With pending uses, also expired ones
+  Result<DocumentManifest> read_head(std::string_view ns, std::string_view id);
   Status store_update(const DocumentManifest& old, const DocumentManifest& next);
   /// Deletes if `if_expired_at` is empty or the document's time is over then.
-  Status remove_document(std::string_view ns, std::string_view id, std::optional<std::int64_t> if_expired_at);
+  Status remove_document(std::string_view ns, std::string_view id,
+                         std::optional<std::int64_t> if_expired_at);
   void add_pending_use(std::string_view key, DocumentManifest* manifest);
   void count_document(const DocumentManifest& manifest, int sign);
   Status flush_uses();
 
-  Result<PinnedBytes> read_named(const SegmentHandle& segment, const record::ValueName& name, Tier* tier);
+  Result<PinnedBytes> read_named(const SegmentHandle& segment, const record::ValueName& name,
+                                 Tier* tier);
   Result<PinnedBytes> read_from_disk(const SegmentHandle& segment, const record::ValueName& name);
   /// By the short way, else by the long one; kCorruption only when both fail.
-  Result<std::shared_ptr<ValueBuffer>> read_checked(const SegmentInfo& info, const record::ValueName& name);
+  Result<std::shared_ptr<ValueBuffer>> read_checked(const SegmentInfo& info,
+                                                    const record::ValueName& name);
   void quarantine(const SegmentHandle& segment, const Status& why);
 
   Status put_record(Family family, std::string_view name, std::string_view value);
   Result<std::string> get_record(Family family, std::string_view name);
   Status delete_record(Family family, std::string_view name);
-  Status verify_segments(VerifyReport* report, std::vector<ContextKey>* bad, const std::function<bool(const VerifyReport&)>& progress, bool* go_on);
+  Status verify_segments(VerifyReport* report, std::vector<ContextKey>* bad,
+                         const std::function<bool(const VerifyReport&)>& progress, bool* go_on);
   Status verify_records(VerifyReport* report);
 
   StoreOptions options_;
@@ -188,20 +215,22 @@ class StoreImpl final : public AdminStore {
   std::unique_ptr<DramTier> dram_;
 
   std::shared_mutex watcher_mu_;
-  DocumentWatcher watcher_;                                         // guarded by watcher_mu_
+  DocumentWatcher watcher_;  // guarded by watcher_mu_
 
   std::mutex mu_;
-  std::condition_variable changed_;                                 // busy_ or reaping_ went down
-  std::unordered_set<std::string> busy_;                            // documents being written; guarded by mu_
-  std::map<std::string, NamespaceStats, std::less<>> namespaces_;   // guarded by mu_
-  std::unordered_map<std::string, Use> uses_;                       // not yet written; guarded by mu_
-  bool flushing_uses_ = false;                                      // guarded by mu_
-  std::uint64_t reserved_bytes_ = 0, release_epoch_ = 0;            // guarded by mu_
-  int reaping_ = 0;                                                 // guarded by mu_
+  std::condition_variable changed_;       // busy_ or reaping_ went down
+  std::unordered_set<std::string> busy_;  // documents being written; guarded by mu_
+  std::map<std::string, NamespaceStats, std::less<>> namespaces_;  // guarded by mu_
+  std::unordered_map<std::string, Use> uses_;             // not yet written; guarded by mu_
+  bool flushing_uses_ = false;                            // guarded by mu_
+  std::uint64_t reserved_bytes_ = 0, release_epoch_ = 0;  // guarded by mu_
+  int reaping_ = 0;                                       // guarded by mu_
 
-  std::atomic<std::uint64_t> segment_hits_{0}, segment_misses_{0}, evicted_budget_{0}, evicted_bytes_{0}, freed_delete_{0},
-      quarantined_{0}, documents_expired_{0}, integrity_failures_{0}, unpooled_bytes_{0}, disk_reads_{0}, disk_read_bytes_{0},
-      disk_written_bytes_{0}, evicted_request_{0}, evicted_request_bytes_{0}, read_errors_{0}, write_errors_{0}, delete_errors_{0};
+  std::atomic<std::uint64_t> segment_hits_{0}, segment_misses_{0}, evicted_budget_{0},
+      evicted_bytes_{0}, freed_delete_{0}, quarantined_{0}, documents_expired_{0},
+      integrity_failures_{0}, unpooled_bytes_{0}, disk_reads_{0}, disk_read_bytes_{0},
+      disk_written_bytes_{0}, evicted_request_{0}, evicted_request_bytes_{0}, read_errors_{0},
+      write_errors_{0}, delete_errors_{0};
   IoClock read_clock_, write_clock_, delete_clock_;
   std::unique_ptr<IoPool> pool_;  // last: its threads use all of the above
 };

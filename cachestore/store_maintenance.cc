@@ -4,8 +4,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "cachestore/store_impl.h"
 #include "base/log.h"
+#include "cachestore/store_impl.h"
 
 namespace quire {
 namespace {
@@ -18,32 +18,36 @@ void add_problem(VerifyReport* report, std::string line) {
 
 Status StoreImpl::verify_records(VerifyReport* report) {
   for (const Family family : {Family::kCatalog, Family::kJobs, Family::kMeta}) {
-    QUIRE_RETURN_IF_ERROR(disk_->scan(family, {}, {}, false, [&](std::string_view key, std::string_view value) {
-      report->bytes += value.size();
-      Status s = record::check_envelope(value);
-      const bool is_head = family == Family::kCatalog && key.starts_with(kHeadKind);
-      if (is_head) {
-        ++report->documents;
-        auto m = record::decode_head(value);
-        s = m.status();
-        if (s.ok() && catalog_key(kHeadKind, m->ns, m->id) != key) s = Status::corruption("a document record is under the wrong key");
-      }
-      if (s.ok()) return true;
-      ++integrity_failures_;
-      if (family == Family::kCatalog) ++report->bad_documents;
-      std::string name(key.substr(family == Family::kCatalog ? 1 : 0));
-      for (char& c : name) c = static_cast<unsigned char>(c) < 32 ? '/' : c;
-      add_problem(report, "record '" + name + "': " + s.message());
-      return true;
-    }));
+    QUIRE_RETURN_IF_ERROR(
+        disk_->scan(family, {}, {}, false, [&](std::string_view key, std::string_view value) {
+          report->bytes += value.size();
+          Status s = record::check_envelope(value);
+          const bool is_head = family == Family::kCatalog && key.starts_with(kHeadKind);
+          if (is_head) {
+            ++report->documents;
+            auto m = record::decode_head(value);
+            s = m.status();
+            if (s.ok() && catalog_key(kHeadKind, m->ns, m->id) != key)
+              s = Status::corruption("a document record is under the wrong key");
+          }
+          if (s.ok()) return true;
+          ++integrity_failures_;
+          if (family == Family::kCatalog) ++report->bad_documents;
+          std::string name(key.substr(family == Family::kCatalog ? 1 : 0));
+          for (char& c : name) c = static_cast<unsigned char>(c) < 32 ? '/' : c;
+          add_problem(report, "record '" + name + "': " + s.message());
+          return true;
+        }));
   }
   // A document needs its three records together.
   std::vector<std::pair<std::string, std::string>> names;
-  QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kCatalog, std::string(1, kHeadKind), std::string(1, kHeadKind + 1), false,
+  QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kCatalog, std::string(1, kHeadKind),
+                                    std::string(1, kHeadKind + 1), false,
                                     [&](std::string_view, std::string_view value) {
-    if (auto m = record::decode_head(value); m.ok()) names.emplace_back(m->ns, m->id);
-    return true;
-  }));
+                                      if (auto m = record::decode_head(value); m.ok())
+                                        names.emplace_back(m->ns, m->id);
+                                      return true;
+                                    }));
   for (const auto& [ns, id] : names) {
     Status s = get_document(ns, id).status();
     if (s.ok()) s = get_text(ns, id).status();
@@ -54,7 +58,9 @@ Status StoreImpl::verify_records(VerifyReport* report) {
   return {};
 }
 
-Status StoreImpl::verify_segments(VerifyReport* report, std::vector<ContextKey>* bad, const std::function<bool(const VerifyReport&)>& progress, bool* go_on) {
+Status StoreImpl::verify_segments(VerifyReport* report, std::vector<ContextKey>* bad,
+                                  const std::function<bool(const VerifyReport&)>& progress,
+                                  bool* go_on) {
   const auto all = segments_->all();
   report->total_segments = all.size();
   for (const auto& info : all) {
@@ -65,8 +71,11 @@ Status StoreImpl::verify_segments(VerifyReport* report, std::vector<ContextKey>*
     const std::uint64_t num_values = std::uint64_t{l.num_blocks} * l.values_per_block;
     for (std::uint64_t i = 0; i < num_values + l.num_sketches; ++i) {
       const auto v = static_cast<std::uint32_t>(i < num_values ? i : i - num_values);
-      const record::ValueName name = i < num_values ? record::ValueName{info->id, record::Part::kValue, v / l.values_per_block, v % l.values_per_block}
-                                                    : record::ValueName{info->id, record::Part::kSketch, v, 0};
+      const record::ValueName name = i < num_values
+                                         ? record::ValueName{info->id, record::Part::kValue,
+                                                             v / l.values_per_block,
+                                                             v % l.values_per_block}
+                                         : record::ValueName{info->id, record::Part::kSketch, v, 0};
       auto read = read_checked(*info, name);
       const Status s = read.status();
       if (s.ok()) {
@@ -93,7 +102,8 @@ Result<VerifyReport> StoreImpl::verify(const std::function<bool(const VerifyRepo
   return verify_contexts(bad, progress);
 }
 
-Result<VerifyReport> StoreImpl::verify_contexts(std::vector<ContextKey>& bad, const std::function<bool(const VerifyReport&)>& progress) {
+Result<VerifyReport> StoreImpl::verify_contexts(
+    std::vector<ContextKey>& bad, const std::function<bool(const VerifyReport&)>& progress) {
   VerifyReport report;
   bool go_on = true;
   QUIRE_RETURN_IF_ERROR(verify_records(&report));
@@ -105,16 +115,23 @@ Result<VerifyReport> StoreImpl::verify_contexts(std::vector<ContextKey>& bad, co
 
 Result<EvictReport> StoreImpl::evict(const EvictRequest& request) {
   if (request.tier != Tier::kDram && request.tier != Tier::kDisk)
-    return Status::invalid("tier", "this store has no tier '" + std::string(tier_name(request.tier)) + "'; use dram or disk");
+    return Status::invalid(
+        "tier",
+        "this store has no tier '" + std::string(tier_name(request.tier)) + "'; use dram or disk");
   if (request.tier == Tier::kDisk) QUIRE_RETURN_IF_ERROR(check_writable());
-  const std::unordered_set<ContextKey, DigestHash> keys = request.keys ? std::unordered_set<ContextKey, DigestHash>(request.keys->begin(), request.keys->end())
-                                                                       : std::unordered_set<ContextKey, DigestHash>();
+  const std::unordered_set<ContextKey, DigestHash> keys =
+      request.keys
+          ? std::unordered_set<ContextKey, DigestHash>(request.keys->begin(), request.keys->end())
+          : std::unordered_set<ContextKey, DigestHash>();
   auto candidates = segments_->candidates();
   std::erase_if(candidates, [&](const auto& c) {
-    return (request.keys && !keys.contains(c.info->key)) || (request.tenant && c.info->tenant != *request.tenant) ||
+    return (request.keys && !keys.contains(c.info->key)) ||
+           (request.tenant && c.info->tenant != *request.tenant) ||
            (request.unused_since_ms && c.used_ms > *request.unused_since_ms);
   });
-  std::sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) { return std::pair(a.used_ms, a.info->id) < std::pair(b.used_ms, b.info->id); });
+  std::sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.used_ms, a.info->id) < std::pair(b.used_ms, b.info->id);
+  });
   EvictReport report;
   for (const auto& c : candidates) {
     if (request.target_bytes > 0 && report.bytes >= request.target_bytes) break;
@@ -152,7 +169,8 @@ Result<GcReport> StoreImpl::gc() {
   segments_->doom_unreferenced();
   report.segments_freed = reap();
   {
-    std::unique_lock lock(mu_);  // others may be freeing some too: the report and the numbers after it are about all
+    // Others may be freeing some too: the report and the numbers after it are about all
+    std::unique_lock lock(mu_);
     changed_.wait(lock, [this] { return reaping_ == 0; });
   }
   QUIRE_ASSIGN_OR_RETURN(const auto stored, disk_->list_segments());

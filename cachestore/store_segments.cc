@@ -4,54 +4,69 @@
 #include <new>
 #include <utility>
 
-#include "cachestore/store_impl.h"
 #include "base/log.h"
+#include "cachestore/store_impl.h"
 
 namespace quire {
 namespace {
 
 constexpr std::uint64_t kMaxValues = 1u << 24;
-/// What a file takes beyond its payloads: per value header, key, index entry and block trailer; per file properties, footer and
-/// the rounding to whole file system blocks.
+/// What a file takes beyond its payloads: per value header, key, index entry and block trailer; per
+/// file properties, footer and the rounding to whole file system blocks.
 constexpr std::uint64_t kBytesPerValue = 160, kBytesPerFile = 24u << 10;
 
 using record::Part;
 using record::ValueName;
 
 Status check_layout(const SegmentLayout& l) {
-  if (l.num_blocks < 1 || l.num_blocks > (1u << 24)) return Status::invalid("num_blocks", "must be 1 to 16777216");
-  if (l.values_per_block < 1 || l.values_per_block > 4096) return Status::invalid("values_per_block", "must be 1 to 4096");
-  if (l.num_sketches > (1u << 20)) return Status::invalid("num_sketches", "must be at most 1048576");
-  if (std::uint64_t{l.num_blocks} * l.values_per_block > kMaxValues) return Status::invalid("num_blocks", "the segment has more than 16777216 values");
+  if (l.num_blocks < 1 || l.num_blocks > (1u << 24))
+    return Status::invalid("num_blocks", "must be 1 to 16777216");
+  if (l.values_per_block < 1 || l.values_per_block > 4096)
+    return Status::invalid("values_per_block", "must be 1 to 4096");
+  if (l.num_sketches > (1u << 20))
+    return Status::invalid("num_sketches", "must be at most 1048576");
+  if (std::uint64_t{l.num_blocks} * l.values_per_block > kMaxValues)
+    return Status::invalid("num_blocks", "the segment has more than 16777216 values");
   return {};
 }
 
 class Writer final : public SegmentWriter {
  public:
-  Writer(StoreImpl& store, StoreImpl::Reservation room, SegmentInfo info, std::uint64_t expected_bytes)
-      : store_(store), room_(std::move(room)), info_(std::move(info)), bytes_left_(expected_bytes),
-        values_(std::size_t{info_.layout.num_blocks} * info_.layout.values_per_block), sketches_(info_.layout.num_sketches) {}
+  Writer(StoreImpl& store, StoreImpl::Reservation room, SegmentInfo info,
+         std::uint64_t expected_bytes)
+      : store_(store),
+        room_(std::move(room)),
+        info_(std::move(info)),
+        bytes_left_(expected_bytes),
+        values_(std::size_t{info_.layout.num_blocks} * info_.layout.values_per_block),
+        sketches_(info_.layout.num_sketches) {}
   ~Writer() override {
     if (open_) store_.abandon(info_.key);
   }
   const SegmentLayout& layout() const override { return info_.layout; }
 
-  Status put_value(std::uint32_t block, std::uint32_t group, std::span<const std::byte> bytes) override {
+  Status put_value(std::uint32_t block, std::uint32_t group,
+                   std::span<const std::byte> bytes) override {
     QUIRE_RETURN_IF_ERROR(check_place(block, group));
-    QUIRE_RETURN_IF_ERROR(put(values_[std::size_t{block} * info_.layout.values_per_block + group], bytes));
+    QUIRE_RETURN_IF_ERROR(
+        put(values_[std::size_t{block} * info_.layout.values_per_block + group], bytes));
     info_.value_bytes += bytes.size();
     return {};
   }
-  Status take_value(std::uint32_t block, std::uint32_t group, std::shared_ptr<ValueBuffer> value) override {
+  Status take_value(std::uint32_t block, std::uint32_t group,
+                    std::shared_ptr<ValueBuffer> value) override {
     if (!value) return Status::invalid("value", "must not be null");
     QUIRE_RETURN_IF_ERROR(check_place(block, group));
     const std::size_t size = value->payload().size();
-    QUIRE_RETURN_IF_ERROR(take(values_[std::size_t{block} * info_.layout.values_per_block + group], size, [&] { return std::move(value); }));
+    QUIRE_RETURN_IF_ERROR(take(values_[std::size_t{block} * info_.layout.values_per_block + group],
+                               size, [&] { return std::move(value); }));
     info_.value_bytes += size;
     return {};
   }
   Status put_sketch(std::uint32_t index, std::span<const std::byte> bytes) override {
-    if (index >= info_.layout.num_sketches) return Status::invalid("index", "is " + std::to_string(index) + " of " + std::to_string(info_.layout.num_sketches));
+    if (index >= info_.layout.num_sketches)
+      return Status::invalid("index", "is " + std::to_string(index) + " of " +
+                                          std::to_string(info_.layout.num_sketches));
     QUIRE_RETURN_IF_ERROR(put(sketches_[index], bytes));
     info_.sketch_bytes += bytes.size();
     return {};
@@ -67,10 +82,14 @@ class Writer final : public SegmentWriter {
       const auto v = static_cast<std::uint32_t>(is_value ? i : i - values_.size());
       const auto& buffer = is_value ? values_[v] : sketches_[v];
       if (!buffer) {
-        return Status::precondition(is_value ? "the value of block " + std::to_string(v / per_block) + ", group " + std::to_string(v % per_block) + " was never put"
+        return Status::precondition(is_value ? "the value of block " +
+                                                   std::to_string(v / per_block) + ", group " +
+                                                   std::to_string(v % per_block) + " was never put"
                                              : "sketch " + std::to_string(v) + " was never put");
       }
-      const ValueName name = is_value ? ValueName{info_.id, Part::kValue, v / per_block, v % per_block} : ValueName{info_.id, Part::kSketch, v, 0};
+      const ValueName name = is_value
+                                 ? ValueName{info_.id, Part::kValue, v / per_block, v % per_block}
+                                 : ValueName{info_.id, Part::kSketch, v, 0};
       record::write_value_header(name, buffer->payload(), buffer->stored().data());
       values.push_back({name, buffer});
     }
@@ -86,9 +105,12 @@ class Writer final : public SegmentWriter {
 
  private:
   Status check_place(std::uint32_t block, std::uint32_t group) const {
-    if (block >= info_.layout.num_blocks) return Status::invalid("block", "is " + std::to_string(block) + " of " + std::to_string(info_.layout.num_blocks));
+    if (block >= info_.layout.num_blocks)
+      return Status::invalid("block", "is " + std::to_string(block) + " of " +
+                                          std::to_string(info_.layout.num_blocks));
     if (group >= info_.layout.values_per_block) {
-      return Status::invalid("group", "is " + std::to_string(group) + " of " + std::to_string(info_.layout.values_per_block));
+      return Status::invalid("group", "is " + std::to_string(group) + " of " +
+                                          std::to_string(info_.layout.values_per_block));
     }
     return {};
   }
@@ -97,8 +119,10 @@ class Writer final : public SegmentWriter {
   Status take(std::shared_ptr<ValueBuffer>& slot, std::size_t size, Make&& make) {
     if (!open_) return Status::precondition("the writer is finished already");
     if (slot) return Status::invalid("value", "was put already");
-    if (size == 0 || size > record::kMaxValueBytes) return Status::invalid("value", "must have 1 byte to 64 MiB");
-    if (size > bytes_left_) return Status::exhausted("the segment has more bytes than were reserved for it");
+    if (size == 0 || size > record::kMaxValueBytes)
+      return Status::invalid("value", "must have 1 byte to 64 MiB");
+    if (size > bytes_left_)
+      return Status::exhausted("the segment has more bytes than were reserved for it");
     slot = make();
     bytes_left_ -= size;
     return {};
@@ -127,20 +151,28 @@ std::optional<SegmentHandle> StoreImpl::find_segment(const ContextKey& key) {
   return handle;
 }
 
-std::optional<SegmentHandle> StoreImpl::peek_segment(const ContextKey& key) { return segments_->find(key, std::nullopt); }
+std::optional<SegmentHandle> StoreImpl::peek_segment(const ContextKey& key) {
+  return segments_->find(key, std::nullopt);
+}
 
-Result<std::unique_ptr<SegmentWriter>> StoreImpl::begin_segment(const ContextKey& key, const SegmentLayout& layout, std::uint64_t expected_bytes,
-                                                                std::string_view tenant, std::string_view fingerprint) {
+Result<std::unique_ptr<SegmentWriter>> StoreImpl::begin_segment(const ContextKey& key,
+                                                                const SegmentLayout& layout,
+                                                                std::uint64_t expected_bytes,
+                                                                std::string_view tenant,
+                                                                std::string_view fingerprint) {
   QUIRE_RETURN_IF_ERROR(check_writable());
   QUIRE_RETURN_IF_ERROR(check_layout(layout));
   if (key.is_zero()) return Status::invalid("key", "must not be zero");
-  if (tenant.size() > kMaxIdBytes) return Status::invalid("tenant", "is longer than " + std::to_string(kMaxIdBytes) + " bytes");
+  if (tenant.size() > kMaxIdBytes)
+    return Status::invalid("tenant", "is longer than " + std::to_string(kMaxIdBytes) + " bytes");
   if (fingerprint.size() > kMaxTitleBytes) return Status::invalid("fingerprint", "is too long");
   if (expected_bytes > UINT64_MAX / 4) return Status::invalid("expected_bytes", "is too large");
   SegmentInfo info;
   QUIRE_ASSIGN_OR_RETURN(info.id, segments_->begin(key));
-  const std::uint64_t num_values = std::uint64_t{layout.num_blocks} * layout.values_per_block + layout.num_sketches;
-  auto room = reserve(expected_bytes + num_values * kBytesPerValue + 2 * kBytesPerFile, "a context's KV");
+  const std::uint64_t num_values = std::uint64_t{layout.num_blocks} * layout.values_per_block +
+                                   layout.num_sketches;
+  auto room = reserve(expected_bytes + num_values * kBytesPerValue + 2 * kBytesPerFile,
+                      "a context's KV");
   if (!room.ok()) {
     segments_->abandon(key);
     return room.status();
@@ -150,10 +182,12 @@ Result<std::unique_ptr<SegmentWriter>> StoreImpl::begin_segment(const ContextKey
   info.created_ms = now_ms();
   info.tenant = tenant;
   info.fingerprint = fingerprint;
-  return std::unique_ptr<SegmentWriter>(std::make_unique<Writer>(*this, std::move(*room), std::move(info), expected_bytes));
+  return std::unique_ptr<SegmentWriter>(
+      std::make_unique<Writer>(*this, std::move(*room), std::move(info), expected_bytes));
 }
 
-Result<SegmentHandle> StoreImpl::publish(SegmentInfo info, std::span<const DiskTier::Value> values) {
+Result<SegmentHandle> StoreImpl::publish(SegmentInfo info,
+                                         std::span<const DiskTier::Value> values) {
   auto written = write_clock_.time([&] { return disk_->write_segment(info.id, values); });
   if (!written.ok()) {
     if (written.code() != Code::kResourceExhausted) ++write_errors_;
@@ -179,7 +213,9 @@ Result<std::uint64_t> StoreImpl::commit_segments(std::span<const SegmentHandle> 
   const auto fresh = segments_->uncommitted(keys);
   if (fresh.empty()) return kept;
   std::vector<RecordWrite> batch;
-  for (const auto& info : fresh) batch.push_back({Family::kCatalog, segment_record_key(info->id), record::encode_segment(*info)});
+  for (const auto& info : fresh)
+    batch.push_back(
+        {Family::kCatalog, segment_record_key(info->id), record::encode_segment(*info)});
   QUIRE_RETURN_IF_ERROR(write_with_room(batch, "segment records"));
   for (const auto& info : fresh) segments_->set_committed(info->id);
   return kept;
@@ -192,21 +228,26 @@ Status StoreImpl::discard_segment(const SegmentHandle& segment) {
   return {};
 }
 
-Result<PinnedBytes> StoreImpl::read_value(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group, Tier* tier) {
+Result<PinnedBytes> StoreImpl::read_value(const SegmentHandle& segment, std::uint32_t block,
+                                          std::uint32_t group, Tier* tier) {
   if (!segment) return Status::invalid("segment", "the handle is empty");
   if (block >= segment->layout.num_blocks || group >= segment->layout.values_per_block) {
-    return Status::invalid("block", "block " + std::to_string(block) + ", group " + std::to_string(group) + " is outside the segment");
+    return Status::invalid("block", "block " + std::to_string(block) + ", group " +
+                                        std::to_string(group) + " is outside the segment");
   }
   return read_named(segment, {segment->id, Part::kValue, block, group}, tier);
 }
 
-Result<PinnedBytes> StoreImpl::read_sketch(const SegmentHandle& segment, std::uint32_t index, Tier* tier) {
+Result<PinnedBytes> StoreImpl::read_sketch(const SegmentHandle& segment, std::uint32_t index,
+                                           Tier* tier) {
   if (!segment) return Status::invalid("segment", "the handle is empty");
-  if (index >= segment->layout.num_sketches) return Status::invalid("index", "sketch " + std::to_string(index) + " is outside the segment");
+  if (index >= segment->layout.num_sketches)
+    return Status::invalid("index", "sketch " + std::to_string(index) + " is outside the segment");
   return read_named(segment, {segment->id, Part::kSketch, index, 0}, tier);
 }
 
-Result<PinnedBytes> StoreImpl::read_named(const SegmentHandle& segment, const ValueName& name, Tier* tier) {
+Result<PinnedBytes> StoreImpl::read_named(const SegmentHandle& segment, const ValueName& name,
+                                          Tier* tier) {
   if (auto buffer = dram_->find(name)) {
     if (tier) *tier = Tier::kDram;
     const auto bytes = buffer->payload();
@@ -218,7 +259,8 @@ Result<PinnedBytes> StoreImpl::read_named(const SegmentHandle& segment, const Va
 }
 
 Result<PinnedBytes> StoreImpl::read_from_disk(const SegmentHandle& segment, const ValueName& name) {
-  Result<std::shared_ptr<ValueBuffer>> read = Status::exhausted("not enough memory to read a value");
+  Result<std::shared_ptr<ValueBuffer>> read = Status::exhausted(
+      "not enough memory to read a value");
   Status s;
   try {
     read = read_clock_.time([&] { return read_checked(segment.info(), name); });
@@ -245,8 +287,11 @@ Result<PinnedBytes> StoreImpl::read_from_disk(const SegmentHandle& segment, cons
 Result<PinnedBytes> StoreImpl::peek_value(const ReadRequest& r) {
   const bool sketch = r.kind == ReadKind::kSketch;
   if (!r.segment) return Status::invalid("segment", "the handle is empty");
-  if (sketch ? r.block >= r.segment->layout.num_sketches || r.group != 0 : r.block >= r.segment->layout.num_blocks || r.group >= r.segment->layout.values_per_block)
-    return Status::invalid("block", "block " + std::to_string(r.block) + ", group " + std::to_string(r.group) + " is outside the segment");
+  if (sketch ? r.block >= r.segment->layout.num_sketches || r.group != 0
+             : r.block >= r.segment->layout.num_blocks ||
+                   r.group >= r.segment->layout.values_per_block)
+    return Status::invalid("block", "block " + std::to_string(r.block) + ", group " +
+                                        std::to_string(r.group) + " is outside the segment");
   const ValueName name{r.segment->id, sketch ? Part::kSketch : Part::kValue, r.block, r.group};
   std::shared_ptr<const ValueBuffer> buffer = dram_->peek(name);
   if (!buffer) {
@@ -262,9 +307,11 @@ Result<PinnedBytes> StoreImpl::peek_value(const ReadRequest& r) {
   return PinnedBytes(std::move(buffer), bytes);
 }
 
-Result<std::shared_ptr<ValueBuffer>> StoreImpl::read_checked(const SegmentInfo& info, const ValueName& name) {
+Result<std::shared_ptr<ValueBuffer>> StoreImpl::read_checked(const SegmentInfo& info,
+                                                             const ValueName& name) {
   if (!info.locator.empty() && name.part == Part::kValue) {
-    auto read = disk_->read(name, info.locator, std::size_t{name.block} * info.layout.values_per_block + name.group);
+    auto read = disk_->read(name, info.locator,
+                            std::size_t{name.block} * info.layout.values_per_block + name.group);
     if (read.ok() && record::check_value(name, (*read)->stored()).ok()) return read;
   }
   QUIRE_ASSIGN_OR_RETURN(auto read, disk_->read(name));
@@ -276,24 +323,30 @@ void StoreImpl::quarantine(const SegmentHandle& segment, const Status& why) {
   ++integrity_failures_;
   if (options_.read_only || !segments_->quarantine(segment->id)) return;
   ++quarantined_;
-  log_error("bad KV in the store: its context will be computed again", {{"segment", std::to_string(segment->id)}, {"reason", quoted(why)}});
+  log_error("bad KV in the store: its context will be computed again",
+            {{"segment", std::to_string(segment->id)}, {"reason", quoted(why)}});
 }
 
-Status StoreImpl::fetch_async(std::vector<ReadRequest> requests, FetchDone done, std::stop_token stop) {
+Status StoreImpl::fetch_async(std::vector<ReadRequest> requests, FetchDone done,
+                              std::stop_token stop) {
   struct Fetch {
     std::vector<ReadRequest> requests;
     FetchDone done;
     std::stop_token stop;
   };
   for (const auto& r : requests) {
-    const bool inside = r.segment && (r.kind == ReadKind::kSketch ? r.block < r.segment->layout.num_sketches && r.group == 0
-                                                                  : r.block < r.segment->layout.num_blocks && r.group < r.segment->layout.values_per_block);
+    const bool inside = r.segment && (r.kind == ReadKind::kSketch
+                                          ? r.block < r.segment->layout.num_sketches && r.group == 0
+                                          : r.block < r.segment->layout.num_blocks &&
+                                                r.group < r.segment->layout.values_per_block);
     if (!inside) return Status::invalid("requests", "a read is outside its segment");
   }
   const auto name_of = [](const ReadRequest& r) {
-    return ValueName{r.segment->id, r.kind == ReadKind::kSketch ? Part::kSketch : Part::kValue, r.block, r.group};
+    return ValueName{r.segment->id, r.kind == ReadKind::kSketch ? Part::kSketch : Part::kValue,
+                     r.block, r.group};
   };
-  auto fetch = std::make_shared<Fetch>(Fetch{std::move(requests), std::move(done), std::move(stop)});
+  auto fetch = std::make_shared<Fetch>(
+      Fetch{std::move(requests), std::move(done), std::move(stop)});
   std::vector<std::pair<std::size_t, std::shared_ptr<const ValueBuffer>>> hits;
   std::vector<IoPool::Task> tasks;
   for (std::size_t i = 0; i < fetch->requests.size(); ++i) {
@@ -304,7 +357,8 @@ Status StoreImpl::fetch_async(std::vector<ReadRequest> requests, FetchDone done,
     tasks.push_back([this, fetch, i, name_of] {
       // The handle goes when the read is answered, not when the last one is.
       const ReadRequest request = std::exchange(fetch->requests[i], {});
-      if (fetch->stop.stop_requested()) return fetch->done(i, Status::cancelled("the read was cancelled"), Tier::kNone);
+      if (fetch->stop.stop_requested())
+        return fetch->done(i, Status::cancelled("the read was cancelled"), Tier::kNone);
       auto bytes = read_from_disk(request.segment, name_of(request));
       const Tier tier = bytes.ok() ? Tier::kDisk : Tier::kNone;
       fetch->done(i, std::move(bytes), tier);
@@ -319,7 +373,8 @@ Status StoreImpl::fetch_async(std::vector<ReadRequest> requests, FetchDone done,
 }
 
 Tier StoreImpl::tier_of(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group) {
-  if (!segment || block >= segment->layout.num_blocks || group >= segment->layout.values_per_block) return Tier::kNone;
+  if (!segment || block >= segment->layout.num_blocks || group >= segment->layout.values_per_block)
+    return Tier::kNone;
   return dram_->contains({segment->id, Part::kValue, block, group}) ? Tier::kDram : Tier::kDisk;
 }
 

@@ -10,20 +10,21 @@ namespace quire {
 struct TierStats {
   std::uint64_t capacity_bytes = 0;  ///< 0: no limit
   std::uint64_t used_bytes = 0;
-  std::uint64_t num_values = 0;      ///< values (DRAM) or segments (disk) held
-  std::uint64_t hits = 0, misses = 0;          ///< values asked for
+  std::uint64_t num_values = 0;        ///< values (DRAM) or segments (disk) held
+  std::uint64_t hits = 0, misses = 0;  ///< values asked for
   std::uint64_t read_bytes = 0, written_bytes = 0;
   std::uint64_t evictions = 0, evicted_bytes = 0;  ///< by the byte budget
 };
 
 struct StoreStats {
   TierStats dram, disk;
-  std::uint64_t dram_unpooled_bytes = 0;   ///< handed out beside the DRAM budget, because pins left no room, since start
+  /// Handed out beside the DRAM budget, because pins left no room, since start
+  std::uint64_t dram_unpooled_bytes = 0;
   std::uint64_t documents = 0, segments = 0;
-  std::uint64_t segment_bytes = 0;         ///< KV and sketch files on disk
-  std::uint64_t catalog_bytes = 0;         ///< everything else in the folder
-  std::uint64_t reserved_bytes = 0;        ///< promised to writers
-  std::uint64_t pending_delete_bytes = 0;  ///< files deleted but still held by readers
+  std::uint64_t segment_bytes = 0;                     ///< KV and sketch files on disk
+  std::uint64_t catalog_bytes = 0;                     ///< everything else in the folder
+  std::uint64_t reserved_bytes = 0;                    ///< promised to writers
+  std::uint64_t pending_delete_bytes = 0;              ///< files deleted but still held by readers
   std::uint64_t segment_hits = 0, segment_misses = 0;  ///< find_segment
   std::uint64_t segments_evicted_budget = 0, segments_freed_delete = 0, segments_quarantined = 0;
   std::uint64_t documents_expired = 0;

@@ -1,5 +1,5 @@
-/// One value in memory: its stored form (header and payload, contiguous) with the payload on a 64-byte boundary, so that the
-/// same buffer is what the disk gets and what the engine reads.
+/// One value in memory: its stored form (header and payload, contiguous) with the payload on a
+/// 64-byte boundary, so that the same buffer is what the disk gets and what the engine reads.
 #pragma once
 
 #include <cstddef>
@@ -20,24 +20,32 @@ class ValueBuffer {
   static constexpr std::size_t kPage = 4096;
 
   /// Throws std::bad_alloc.
-  explicit ValueBuffer(std::size_t payload_bytes) : ValueBuffer(kAlign, kLead, payload_bytes, kLead + payload_bytes) {}
-  /// For reading whole file pages straight into it: `memory()` begins on a page, the payload lies `lead` bytes in (a multiple
-  /// of 64, at least the header's 32), and there are `total` bytes.
-  static std::shared_ptr<ValueBuffer> for_pages(std::size_t lead, std::size_t payload_bytes, std::size_t total) {
+  explicit ValueBuffer(std::size_t payload_bytes)
+      : ValueBuffer(kAlign, kLead, payload_bytes, kLead + payload_bytes) {}
+  /// For reading whole file pages straight into it: `memory()` begins on a page, the payload lies
+  /// `lead` bytes in (a multiple of 64, at least the header's 32), and there are `total` bytes.
+  static std::shared_ptr<ValueBuffer> for_pages(std::size_t lead, std::size_t payload_bytes,
+                                                std::size_t total) {
     return std::shared_ptr<ValueBuffer>(new ValueBuffer(kPage, lead, payload_bytes, total));
   }
-  static constexpr std::size_t allocated_bytes(std::size_t payload_bytes) { return rounded(kLead + payload_bytes, kAlign); }
+  static constexpr std::size_t allocated_bytes(std::size_t payload_bytes) {
+    return rounded(kLead + payload_bytes, kAlign);
+  }
 
   std::size_t allocated_bytes() const { return allocated_; }
   std::byte* memory() { return data_.get(); }
   std::span<std::byte> payload() { return {data_.get() + lead_, size_}; }
   std::span<const std::byte> payload() const { return {data_.get() + lead_, size_}; }
   /// 32 bytes of header, then the payload.
-  std::span<std::byte> stored() { return {data_.get() + lead_ - record::kValueHeaderBytes, record::kValueHeaderBytes + size_}; }
+  std::span<std::byte> stored() {
+    return {data_.get() + lead_ - record::kValueHeaderBytes, record::kValueHeaderBytes + size_};
+  }
   std::span<const std::byte> stored() const { return const_cast<ValueBuffer*>(this)->stored(); }
 
  private:
-  static constexpr std::size_t rounded(std::size_t n, std::size_t unit) { return (n + unit - 1) / unit * unit; }
+  static constexpr std::size_t rounded(std::size_t n, std::size_t unit) {
+    return (n + unit - 1) / unit * unit;
+  }
   ValueBuffer(std::size_t align, std::size_t lead, std::size_t payload_bytes, std::size_t total)
       : lead_(lead), size_(payload_bytes), allocated_(rounded(total, align)) {
     data_.reset(static_cast<std::byte*>(std::aligned_alloc(align, allocated_)));

@@ -11,7 +11,8 @@ using Hash128 = std::array<std::byte, 16>;  ///< canonical (big-endian) form
 
 Hash128 value_hash128(const void* data, std::size_t bytes, std::uint64_t seed);
 
-/// The variants; the wide ones only where the processor has the instructions. For value_hash.cc and its test.
+/// The variants; the wide ones only where the processor has the instructions. For value_hash.cc and
+/// its test.
 Hash128 value_hash128_base(const void* data, std::size_t bytes, std::uint64_t seed);
 Hash128 value_hash128_avx2(const void* data, std::size_t bytes, std::uint64_t seed);
 Hash128 value_hash128_avx512(const void* data, std::size_t bytes, std::uint64_t seed);

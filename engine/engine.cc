@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "engine/api/speed_meter.h"
 #include "engine/cache/page_pool.h"
 #include "engine/calibrate/stable_layers.h"
@@ -14,29 +15,30 @@
 #include "engine/engine_checks.h"
 #include "engine/engine_parts.h"
 #include "engine/model/model.h"
+#include "engine/plan/plan_builder.h"
 #include "engine/plan/store_lookup.h"
+#include "engine/prefill/kv_writer.h"
 #include "engine/query/query_resources.h"
 #include "engine/record/fingerprint.h"
-#include "engine/prefill/kv_writer.h"
-#include "engine/residency/memory_speed.h"
-#include "engine/plan/plan_builder.h"
-#include "engine/stages/prompt_stage.h"
-#include "engine/select/resident_means.h"
 #include "engine/residency/device_pool.h"
-#include "engine/retrieve/head/retrieval_head.h"
+#include "engine/residency/memory_speed.h"
 #include "engine/residency/transfer_lane.h"
+#include "engine/retrieve/head/retrieval_head.h"
 #include "engine/sample/token_mask.h"
 #include "engine/schedule/scheduler.h"
+#include "engine/select/resident_means.h"
+#include "engine/stages/prompt_stage.h"
 #include "kernels/attention.h"
-#include "base/log.h"
 #include "kernels/matmul.h"
 #include "kernels/parallel.h"
 
 namespace quire {
 namespace {
 
-constexpr std::int32_t kCopyStreams = 2;  ///< one brings what the next step needs while another's copy is under way
-constexpr std::int32_t kCpuChunk = 512;   ///< prompt tokens of a piece: as many rows as weights have to be read for on a CPU
+/// One brings what the next step needs while another's copy is under way
+constexpr std::int32_t kCopyStreams = 2;
+/// Prompt tokens of a piece: as many rows as weights have to be read for on a CPU
+constexpr std::int32_t kCpuChunk = 512;
 
 /// MemAvailable of the system; 0 if unknown.
 std::int64_t available_memory() {
@@ -52,23 +54,31 @@ std::int64_t available_memory() {
 
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(std::unique_ptr<Model> model, std::shared_ptr<const Tokenizer> tokenizer, PromptFormat format, Store& store)
-      : model_(std::move(model)), tokenizer_(std::move(tokenizer)), format_(std::move(format)), store_(store) {}
+  EngineImpl(std::unique_ptr<Model> model, std::shared_ptr<const Tokenizer> tokenizer,
+             PromptFormat format, Store& store)
+      : model_(std::move(model)),
+        tokenizer_(std::move(tokenizer)),
+        format_(std::move(format)),
+        store_(store) {}
   ~EngineImpl() override { stop(std::chrono::milliseconds(0)); }
 
   /// draft: null, or a model that looks ahead, with its tokenizer.
-  Status init(const EngineOptions& options, std::unique_ptr<Model> draft, std::unique_ptr<Tokenizer> draft_tokenizer);
+  Status init(const EngineOptions& options, std::unique_ptr<Model> draft,
+              std::unique_ptr<Tokenizer> draft_tokenizer);
 
   const EngineInfo& info() const override { return info_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   const PromptFormat& prompt_format() const override { return format_; }
-  std::int32_t block_tokens_for(std::int64_t num_tokens) const override { return quire::block_tokens_for(core_.facts, num_tokens); }
+  std::int32_t block_tokens_for(std::int64_t num_tokens) const override {
+    return quire::block_tokens_for(core_.facts, num_tokens);
+  }
   ContextKey context_key(std::span<const std::int32_t> token_ids, const std::string& tenant,
                          const std::array<std::uint8_t, 32>& salt_digest) const override {
     return quire::context_key(core_.facts, token_ids, tenant, salt_digest);
   }
-  std::vector<std::array<std::uint8_t, 16>> block_ids(std::span<const std::int32_t> token_ids, const std::string& tenant,
-                                                      const std::array<std::uint8_t, 32>& salt_digest) const override {
+  std::vector<std::array<std::uint8_t, 16>> block_ids(
+      std::span<const std::int32_t> token_ids, const std::string& tenant,
+      const std::array<std::uint8_t, 32>& salt_digest) const override {
     return quire::block_ids(core_.facts, token_ids, tenant, salt_digest);
   }
 
@@ -77,8 +87,11 @@ class EngineImpl final : public Engine {
   void embed(EmbedRequest request, std::function<void(Result<std::vector<float>>)> done) override;
   Result<Plan> plan(const QueryRequest& request) override;
   std::vector<PoolUse> memory() const override {
-    std::vector<PoolUse> out = {{"working_cache", pool_->bytes_in_use(PageTier::kDevice), pool_->max_bytes(PageTier::kDevice)}};
-    if (pool_->has_host_tier()) out.push_back({"host_cache", pool_->bytes_in_use(PageTier::kHost), pool_->max_bytes(PageTier::kHost)});
+    std::vector<PoolUse> out = {{"working_cache", pool_->bytes_in_use(PageTier::kDevice),
+                                 pool_->max_bytes(PageTier::kDevice)}};
+    if (pool_->has_host_tier())
+      out.push_back(
+          {"host_cache", pool_->bytes_in_use(PageTier::kHost), pool_->max_bytes(PageTier::kHost)});
     out.push_back({"device_cache", device_->bytes_in_use(), device_->max_bytes()});
     return out;
   }
@@ -87,14 +100,17 @@ class EngineImpl final : public Engine {
   std::vector<RequestInfo> requests() const override { return scheduler_->requests(); }
   bool cancel(const std::string& id) override { return scheduler_->cancel(id); }
   std::chrono::milliseconds expected_wait() const override { return scheduler_->expected_wait(); }
-  double prefill_tokens_per_second() const override { return 1000 * meter_.speeds().prefill_tokens_per_ms; }
+  double prefill_tokens_per_second() const override {
+    return 1000 * meter_.speeds().prefill_tokens_per_ms;
+  }
   double decode_tokens_per_second() const override { return 1000 * meter_.decode_tokens_per_ms(); }
   void stop(std::chrono::milliseconds grace) override;
 
  private:
   Status make_core(const EngineOptions& options);
   Status plan_device(const EngineOptions& options, const PageFormat& page);
-  Status make_draft(const EngineOptions& options, std::unique_ptr<Model> model, std::unique_ptr<Tokenizer> tokenizer);
+  Status make_draft(const EngineOptions& options, std::unique_ptr<Model> model,
+                    std::unique_ptr<Tokenizer> tokenizer);
   Status make_head(const EngineOptions& options);
   Status warm_up();
   Status measure_memory();
@@ -115,14 +131,15 @@ class EngineImpl final : public Engine {
   std::unique_ptr<DevicePool> device_;
   TransferLane transfers_{{}, kCopyStreams};
   QueryResources core_;
-  std::string fingerprint_text_;  ///< recorded with each segment
+  std::string fingerprint_text_;          ///< recorded with each segment
   std::unique_ptr<Scheduler> scheduler_;  // last: its thread uses everything above
 };
 
 Status EngineImpl::make_core(const EngineOptions& options) {
   const ModelConfig& config = model_->config();
   EngineFacts& facts = core_.facts;
-  facts.shape = {config.num_layers, config.num_kv_heads, config.head_dim, model_->options().kv_dtype};
+  facts.shape = {config.num_layers, config.num_kv_heads, config.head_dim,
+                 model_->options().kv_dtype};
   facts.num_heads = config.num_heads;
   facts.vocab_size = config.vocab_size;
   facts.window = model_->rope().max_positions();
@@ -132,29 +149,36 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   // The prompts a model with a small window is made for are to be answered from the cache too.
   facts.small_context_tokens = std::min(options.small_context_tokens, facts.window / 4);
   facts.stable_layers = default_stable_layers(config.model_type, config.num_layers);
-  if (const auto calibrated = load_stable_layers(store_, facts.fingerprint, config.num_layers); calibrated.ok()) {
+  if (const auto calibrated = load_stable_layers(store_, facts.fingerprint, config.num_layers);
+      calibrated.ok()) {
     facts.stable_layers = *calibrated;
   } else if (calibrated.code() != Code::kNotFound) {
-    log_warning("the stored calibration is not readable: run 'quire model calibrate' again", {{"reason", calibrated.status().to_string()}});
+    log_warning("the stored calibration is not readable: run 'quire model calibrate' again",
+                {{"reason", calibrated.status().to_string()}});
   }
   const std::shared_ptr<ComputeMemory> memory = model_->compute().memory();
-  std::int64_t budget = options.working_cache_bytes > 0 ? options.working_cache_bytes : available_memory() / 4;
-  // f32 weights are the exact path: nothing is rounded for speed. What is fastest for a CPU says nothing about a device.
+  std::int64_t budget = options.working_cache_bytes > 0 ? options.working_cache_bytes
+                                                        : available_memory() / 4;
+  // f32 weights are the exact path: nothing is rounded for speed. What is fastest for a CPU says
+  // nothing about a device.
   const bool exact = model_->options().weights == WeightFormat::kF32 || memory != nullptr;
-  const DType cached = exact ? facts.shape.dtype : cached_kv_dtype(facts.shape.dtype, config.head_dim);
+  const DType cached = exact ? facts.shape.dtype
+                             : cached_kv_dtype(facts.shape.dtype, config.head_dim);
   const PageFormat page{config.num_kv_heads, config.head_dim, cached};
   if (memory != nullptr) {
     QUIRE_RETURN_IF_ERROR(plan_device(options, page));
     budget = info_.device_memory->cache_bytes;
   }
-  // What stays "on the device" of a CPU is where it was: a limit would only make requests wait for each other.
+  // What stays "on the device" of a CPU is where it was: a limit would only make requests wait for
+  // each other.
   std::int64_t retrieved = std::max<std::int64_t>(0, options.device_cache_bytes), host = 0;
   if (memory != nullptr) {
     retrieved = info_.device_memory->retrieved_bytes;
     host = options.host_cache_bytes < 0 ? available_memory() / 4 : options.host_cache_bytes;
   }
   pool_ = std::make_unique<PagePool>(page, budget, memory, host);
-  const std::int64_t kept = options.prefix_cache_bytes < 0 ? budget / 4 : options.prefix_cache_bytes;
+  const std::int64_t kept = options.prefix_cache_bytes < 0 ? budget / 4
+                                                           : options.prefix_cache_bytes;
   if (kept > 0) prefixes_ = std::make_unique<PrefixCache>(*pool_, config.num_layers, kept);
   core_.prefixes = prefixes_.get();
   core_.model = model_.get();
@@ -172,11 +196,17 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   facts.device.weight_bytes = model_->decode_weight_bytes();
   facts.device.row_bytes = pool_->format().page_bytes() / kPageTokens;
   facts.device.num_layers = config.num_layers;
-  if (memory != nullptr) facts.choosing = RetrieveShape{.num_layers = config.num_layers, .num_heads = config.num_heads, .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim};
+  if (memory != nullptr)
+    facts.choosing = RetrieveShape{.num_layers = config.num_layers,
+                                   .num_heads = config.num_heads,
+                                   .num_kv_heads = config.num_kv_heads,
+                                   .head_dim = config.head_dim};
   core_.transfers = &transfers_;
   core_.stop_ids = format_.stop_ids();
   core_.stop_strings = format_.stop_strings();
-  core_.chunk_tokens = info_.device_memory ? info_.device_memory->chunk_tokens : options.prefill_chunk_tokens > 0 ? options.prefill_chunk_tokens : kCpuChunk;
+  core_.chunk_tokens = info_.device_memory                ? info_.device_memory->chunk_tokens
+                       : options.prefill_chunk_tokens > 0 ? options.prefill_chunk_tokens
+                                                          : kCpuChunk;
   fingerprint_text_ = "m-" + facts.fingerprint.hex().substr(0, 8);
   return {};
 }
@@ -187,21 +217,35 @@ Status EngineImpl::plan_device(const EngineOptions& options, const PageFormat& p
   constexpr const char* kSetting = "model.working_cache_bytes";
   QUIRE_RETURN_IF_ERROR(memory.budget(options.working_cache_bytes, kSetting).status());
   QUIRE_ASSIGN_OR_RETURN(const std::int64_t left, memory.budget(0, kSetting));
-  const MemoryWishes wishes{.model = model_->config(), .window = core_.facts.window, .kv_row_bytes = page.page_bytes() / kPageTokens, .cache_bytes = options.working_cache_bytes, .retrieved_bytes = options.device_cache_bytes,
+  const MemoryWishes wishes{.model = model_->config(),
+                            .window = core_.facts.window,
+                            .kv_row_bytes = page.page_bytes() / kPageTokens,
+                            .cache_bytes = options.working_cache_bytes,
+                            .retrieved_bytes = options.device_cache_bytes,
                             .chunk_tokens = options.prefill_chunk_tokens};
   QUIRE_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_memory(left, wishes));
   info_.device_memory = plan;
-  if (plan.means_bytes > 0) means_ = std::make_unique<ResidentMeans>(model_->compute(), model_->rope(), plan.means_bytes);
+  if (plan.means_bytes > 0)
+    means_ = std::make_unique<ResidentMeans>(model_->compute(), model_->rope(), plan.means_bytes);
   core_.means = means_.get();
-  log_info("memory of the device", {{"left_bytes", std::to_string(plan.left_bytes)}, {"cache_bytes", std::to_string(plan.cache_bytes)}, {"compute_bytes", std::to_string(plan.compute_bytes)},
-                                    {"means_bytes", std::to_string(plan.means_bytes)}, {"retrieved_bytes", std::to_string(plan.retrieved_bytes)}, {"chunk_tokens", std::to_string(plan.chunk_tokens)}, {"decode_rows", std::to_string(plan.decode_rows)}});
+  log_info("memory of the device", {{"left_bytes", std::to_string(plan.left_bytes)},
+                                    {"cache_bytes", std::to_string(plan.cache_bytes)},
+                                    {"compute_bytes", std::to_string(plan.compute_bytes)},
+                                    {"means_bytes", std::to_string(plan.means_bytes)},
+                                    {"retrieved_bytes", std::to_string(plan.retrieved_bytes)},
+                                    {"chunk_tokens", std::to_string(plan.chunk_tokens)},
+                                    {"decode_rows", std::to_string(plan.decode_rows)}});
   return {};
 }
 
-Status EngineImpl::make_draft(const EngineOptions& options, std::unique_ptr<Model> model, std::unique_ptr<Tokenizer> tokenizer) {
+Status EngineImpl::make_draft(const EngineOptions& options, std::unique_ptr<Model> model,
+                              std::unique_ptr<Tokenizer> tokenizer) {
   core_.draft_wait_ms = options.draft_wait_ms;
   if (!model && options.draft_path.empty()) {
-    return options.draft_document_kv ? Status::invalid("model.draft_document_kv", "needs a draft: set model.draft_path, or switch it off") : Status();
+    return options.draft_document_kv
+               ? Status::invalid("model.draft_document_kv",
+                                 "needs a draft: set model.draft_path, or switch it off")
+               : Status();
   }
   DraftOptions draft;
   draft.path = options.draft_path;
@@ -209,7 +253,11 @@ Status EngineImpl::make_draft(const EngineOptions& options, std::unique_ptr<Mode
   draft.model.max_positions = 0;
   if (options.draft_weights != "same") {
     const auto weights = parse_weights(options.draft_weights, false);
-    if (!weights.ok()) return Status::invalid("model.draft_weights", "'" + options.draft_weights + "' is not a weight format; use same, auto, f32, bf16, int8, w8a8 or w4");
+    if (!weights.ok())
+      return Status::invalid(
+          "model.draft_weights",
+          "'" + options.draft_weights +
+              "' is not a weight format; use same, auto, f32, bf16, int8, w8a8 or w4");
     draft.model.weights = *weights;
   }
   if (options.draft_document_kv) draft.store = &store_;
@@ -217,13 +265,18 @@ Status EngineImpl::make_draft(const EngineOptions& options, std::unique_ptr<Mode
     draft_ = quire::make_draft(draft, std::move(model), std::move(tokenizer), tokenizer_);
   } else {
     auto loaded = load_draft(draft, tokenizer_);
-    if (!loaded.ok()) return Status::invalid("model.draft_path", "the draft in " + options.draft_path + " cannot be used: " + loaded.status().to_string());
+    if (!loaded.ok())
+      return Status::invalid(
+          "model.draft_path",
+          "the draft in " + options.draft_path + " cannot be used: " + loaded.status().to_string());
     draft_ = std::move(*loaded);
   }
   core_.draft = draft_.get();
-  if (draft_->same_tokens() && draft_->reader().compute().memory() == nullptr) core_.facts.draft_window = draft_->reader().rope().max_positions();
+  if (draft_->same_tokens() && draft_->reader().compute().memory() == nullptr)
+    core_.facts.draft_window = draft_->reader().rope().max_positions();
   info_.draft_path = options.draft_path;
-  info_.draft_fingerprint = kv_fingerprint("quire-draft", draft_->reader(), draft_->tokenizer(), {}).hex();
+  info_.draft_fingerprint = kv_fingerprint("quire-draft", draft_->reader(), draft_->tokenizer(), {})
+                                .hex();
   info_.draft_kv_bytes_per_token = draft_->document_bytes_per_token();
   return {};
 }
@@ -232,7 +285,9 @@ Status EngineImpl::make_head(const EngineOptions& options) {
   if (options.retrieval_head_path.empty()) return {};
   auto loaded = RetrievalHead::load(options.retrieval_head_path, *model_);
   if (!loaded.ok()) {
-    return Status::invalid("model.retrieval_head_path", "the retrieval head in " + options.retrieval_head_path + " cannot be used: " + loaded.status().to_string());
+    return Status::invalid("model.retrieval_head_path",
+                           "the retrieval head in " + options.retrieval_head_path +
+                               " cannot be used: " + loaded.status().to_string());
   }
   head_ = std::move(*loaded);
   core_.head = head_.get();
@@ -240,12 +295,15 @@ Status EngineImpl::make_head(const EngineOptions& options) {
   if (core_.facts.choosing) core_.facts.choosing->head = head_.get();
   info_.retrieval_head_path = options.retrieval_head_path;
   Sha256 head;
-  head.update(std::as_bytes(std::span(head_->digest()))).update_u64(static_cast<std::uint64_t>(head_->config().trained_positions)).update_u64(head_->config().embeds_only ? 1 : 0);
+  head.update(std::as_bytes(std::span(head_->digest())))
+      .update_u64(static_cast<std::uint64_t>(head_->config().trained_positions))
+      .update_u64(head_->config().embeds_only ? 1 : 0);
   info_.retrieval_head_fingerprint = head.finish().hex();
   return {};
 }
 
-/// One pass before the first request: kernels prepare their buffers, and predictions have a speed to start from.
+/// One pass before the first request: kernels prepare their buffers, and predictions have a speed
+/// to start from.
 Status EngineImpl::warm_up() {
   const auto n = static_cast<std::size_t>(std::min<std::int64_t>(64, core_.facts.window));
   const std::vector<std::int32_t> ids(n, 0);
@@ -263,7 +321,8 @@ Status EngineImpl::warm_up() {
     request.logits = logits.data();
     const auto started = Clock::now();
     QUIRE_RETURN_IF_ERROR(forward(*model_, request, core_.workspace));
-    if (round > 0) meter_.add_prefill(static_cast<std::int64_t>(n), ms_between(started, Clock::now()));
+    if (round > 0)
+      meter_.add_prefill(static_cast<std::int64_t>(n), ms_between(started, Clock::now()));
   }
   return {};
 }
@@ -275,7 +334,8 @@ Status EngineImpl::measure_memory() {
   const Result<MemorySpeed> speed = measure_memory_speed(model_->compute(), transfers_);
   if (speed.code() == Code::kDeviceLost) return speed.status();
   if (!speed.ok()) {
-    log_warning("the speed of the device's memory could not be measured: decode = auto is dense", {{"reason", speed.status().to_string()}});
+    log_warning("the speed of the device's memory could not be measured: decode = auto is dense",
+                {{"reason", speed.status().to_string()}});
     return {};
   }
   device.read_bytes_per_ms = speed->read_bytes_per_ms;
@@ -283,7 +343,8 @@ Status EngineImpl::measure_memory() {
   return {};
 }
 
-Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> draft, std::unique_ptr<Tokenizer> draft_tokenizer) {
+Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> draft,
+                        std::unique_ptr<Tokenizer> draft_tokenizer) {
   QUIRE_RETURN_IF_ERROR(make_core(options));
   const ModelConfig& config = model_->config();
   info_.model_name = options.model_name;
@@ -293,15 +354,18 @@ Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> dra
   info_.kv_dtype = dtype_name(model_->options().kv_dtype);
   info_.isa = model_->compute().memory() == nullptr ? cpu_isa() : model_->compute().name();
   info_.fingerprint = fingerprint_text_;
-  std::transform(core_.facts.fingerprint.bytes.begin(), core_.facts.fingerprint.bytes.end(), info_.fingerprint_digest.begin(),
+  std::transform(core_.facts.fingerprint.bytes.begin(), core_.facts.fingerprint.bytes.end(),
+                 info_.fingerprint_digest.begin(),
                  [](std::byte b) { return static_cast<std::uint8_t>(b); });
   info_.num_parameters = config.num_parameters();
   info_.memory_bytes = model_->memory_bytes();
   info_.max_model_len = core_.facts.window;
-  info_.kv_bytes_per_token = config.kv_bytes_per_token_layer(model_->options().kv_dtype) * config.num_layers;
+  info_.kv_bytes_per_token = config.kv_bytes_per_token_layer(model_->options().kv_dtype) *
+                             config.num_layers;
   info_.config = config;
   info_.stable_layers = core_.facts.stable_layers;
-  // The warm-up runs on the calling thread; its team must be as large as the engine thread's will be.
+  // The warm-up runs on the calling thread; its team must be as large as the engine thread's will
+  // be.
   set_num_threads(options.num_threads);
   QUIRE_RETURN_IF_ERROR(warm_up());
   QUIRE_RETURN_IF_ERROR(measure_memory());
@@ -314,24 +378,36 @@ Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> dra
   if (info_.device_memory) limits.max_running = info_.device_memory->decode_rows;
   limits.num_threads = options.num_threads;
   scheduler_ = std::make_unique<Scheduler>(core_, limits);
-  log_info("engine ready", {{"model", info_.model_name}, {"fingerprint", info_.fingerprint}, {"weights", info_.weights_format},
-                            {"kv_dtype", info_.kv_dtype}, {"isa", info_.isa}, {"window", std::to_string(info_.max_model_len)}});
+  log_info("engine ready", {{"model", info_.model_name},
+                            {"fingerprint", info_.fingerprint},
+                            {"weights", info_.weights_format},
+                            {"kv_dtype", info_.kv_dtype},
+                            {"isa", info_.isa},
+                            {"window", std::to_string(info_.max_model_len)}});
   return {};
 }
 
 void EngineImpl::prefill(PrefillRequest request, std::function<void(Result<PrefillResult>)> done) {
   const EngineFacts& facts = core_.facts;
-  if (request.token_ids.empty()) return done(Status::invalid("token_ids", "a context needs at least one token"));
-  const auto rows = static_cast<std::int64_t>(request.token_ids.size() + facts.ingest_prefix.size());
+  if (request.token_ids.empty())
+    return done(Status::invalid("token_ids", "a context needs at least one token"));
+  const auto rows = static_cast<std::int64_t>(request.token_ids.size() +
+                                              facts.ingest_prefix.size());
   if (rows > facts.window) {
-    return done(Status::invalid("token_ids", "the context has " + std::to_string(request.token_ids.size()) + " tokens, the model's window holds " +
-                                                 std::to_string(facts.window - static_cast<std::int64_t>(facts.ingest_prefix.size())) +
-                                                 ": cut it into smaller chunks"));
+    return done(Status::invalid(
+        "token_ids",
+        "the context has " + std::to_string(request.token_ids.size()) +
+            " tokens, the model's window holds " +
+            std::to_string(facts.window - static_cast<std::int64_t>(facts.ingest_prefix.size())) +
+            ": cut it into smaller chunks"));
   }
   for (std::int32_t id : request.token_ids) {
-    if (id < 0 || id >= facts.vocab_size) return done(Status::invalid("token_ids", "token id " + std::to_string(id) + " is outside the vocabulary"));
+    if (id < 0 || id >= facts.vocab_size)
+      return done(Status::invalid("token_ids",
+                                  "token id " + std::to_string(id) + " is outside the vocabulary"));
   }
-  const ContextKey key = quire::context_key(facts, request.token_ids, request.tenant, request.salt_digest);
+  const ContextKey key = quire::context_key(facts, request.token_ids, request.tenant,
+                                            request.salt_digest);
   scheduler_->submit(key, std::move(request), std::move(done));
 }
 
@@ -341,18 +417,26 @@ Result<QueryHandle> EngineImpl::query(QueryRequest request, std::shared_ptr<Quer
   // Whether what stays fits the window is seen when it is known.
   if (cut_first) return scheduler_->submit(std::move(request), std::move(sink));
   // The plan is made again when the query's turn comes; this finds what no waiting would change.
-  QUIRE_RETURN_IF_ERROR(build_plan(core_.facts, request, [](const ContextKey&, const KvLayout&) { return ContextLookup(); }, Speeds()).status());
+  QUIRE_RETURN_IF_ERROR(build_plan(
+                            core_.facts, request,
+                            [](const ContextKey&, const KvLayout&) { return ContextLookup(); },
+                            Speeds())
+                            .status());
   return scheduler_->submit(std::move(request), std::move(sink));
 }
 
 void EngineImpl::embed(EmbedRequest request, std::function<void(Result<std::vector<float>>)> done) {
   const EngineFacts& facts = core_.facts;
-  if (request.token_ids.empty()) return done(Status::invalid("input", "there is nothing to embed: the input has no tokens"));
+  if (request.token_ids.empty())
+    return done(Status::invalid("input", "there is nothing to embed: the input has no tokens"));
   if (static_cast<std::int64_t>(request.token_ids.size()) > facts.window) {
-    return done(window_exceeded_status({facts.window, static_cast<std::int64_t>(request.token_ids.size())}, "input"));
+    return done(window_exceeded_status(
+        {facts.window, static_cast<std::int64_t>(request.token_ids.size())}, "input"));
   }
   for (const std::int32_t id : request.token_ids) {
-    if (id < 0 || id >= facts.vocab_size) return done(Status::invalid("input", "token id " + std::to_string(id) + " is outside the vocabulary"));
+    if (id < 0 || id >= facts.vocab_size)
+      return done(Status::invalid("input",
+                                  "token id " + std::to_string(id) + " is outside the vocabulary"));
   }
   scheduler_->submit(std::move(request), std::move(done));
 }
@@ -365,7 +449,9 @@ Result<Plan> EngineImpl::plan(const QueryRequest& request) {
     plan.prompt_pending = true;
     return plan;
   }
-  QUIRE_ASSIGN_OR_RETURN(QueryPlan planned, build_plan(core_.facts, request, store_lookup(store_, LookupKind::kPeek), meter_.speeds()));
+  QUIRE_ASSIGN_OR_RETURN(
+      QueryPlan planned,
+      build_plan(core_.facts, request, store_lookup(store_, LookupKind::kPeek), meter_.speeds()));
   return std::move(planned.plan);
 }
 
@@ -377,40 +463,58 @@ void EngineImpl::stop(std::chrono::milliseconds grace) {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, Store& store) { return create_engine_on(nullptr, options, store); }
+Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, Store& store) {
+  return create_engine_on(nullptr, options, store);
+}
 
-Result<std::unique_ptr<Engine>> create_engine_on(std::shared_ptr<Compute> compute, const EngineOptions& options, Store& store) {
+Result<std::unique_ptr<Engine>> create_engine_on(std::shared_ptr<Compute> compute,
+                                                 const EngineOptions& options, Store& store) {
   QUIRE_RETURN_IF_ERROR(check_engine_options(options));
   if (options.model_path.empty()) return Status::invalid("model.path", "no model folder given");
   QUIRE_ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(options.model_path));
   ModelOptions model_options;
-  QUIRE_ASSIGN_OR_RETURN(model_options.weights, parse_weights(options.weights, config.quantised_weights));
+  QUIRE_ASSIGN_OR_RETURN(model_options.weights,
+                         parse_weights(options.weights, config.quantised_weights));
   // Every device multiplies bf16, and reads the four bits of a quantised model as they are.
-  if (compute != nullptr && compute->memory() != nullptr && options.weights == "auto" && !config.quantised_weights) model_options.weights = WeightFormat::kBF16;
+  if (compute != nullptr && compute->memory() != nullptr && options.weights == "auto" &&
+      !config.quantised_weights)
+    model_options.weights = WeightFormat::kBF16;
   const auto kv_dtype = parse_dtype(options.kv_dtype);
   if (!kv_dtype.ok() || *kv_dtype == DType::kI8) {
-    return Status::invalid("model.kv_dtype", "'" + options.kv_dtype + "' is not a KV dtype; use f16, bf16 or f32");
+    return Status::invalid("model.kv_dtype",
+                           "'" + options.kv_dtype + "' is not a KV dtype; use f16, bf16 or f32");
   }
   model_options.kv_dtype = *kv_dtype;
   if (options.max_model_len > config.max_position_embeddings) {
-    return Status::invalid("model.max_model_len", std::to_string(options.max_model_len) + " exceeds the model's window of " +
-                                                      std::to_string(config.max_position_embeddings));
+    return Status::invalid("model.max_model_len",
+                           std::to_string(options.max_model_len) +
+                               " exceeds the model's window of " +
+                               std::to_string(config.max_position_embeddings));
   }
-  model_options.max_positions = options.max_model_len > 0 ? options.max_model_len : config.max_position_embeddings;
+  model_options.max_positions = options.max_model_len > 0 ? options.max_model_len
+                                                          : config.max_position_embeddings;
   // Small files first: a wrong tokenizer is found before gigabytes are read.
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, load_tokenizer(options.model_path));
   const std::shared_ptr<const Tokenizer> shared(std::move(tokenizer));
-  QUIRE_ASSIGN_OR_RETURN(PromptFormat format, PromptFormat::load(options.model_path, shared, {.format = options.prompt_format}));
+  QUIRE_ASSIGN_OR_RETURN(
+      PromptFormat format,
+      PromptFormat::load(options.model_path, shared, {.format = options.prompt_format}));
   QUIRE_RETURN_IF_ERROR(check_tokenizer(config, *shared, format));
-  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, load_model(options.model_path, model_options, std::move(compute)));
-  return create_engine_from_parts({std::move(model), shared, std::move(format), nullptr, nullptr}, options, store);
+  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                         load_model(options.model_path, model_options, std::move(compute)));
+  return create_engine_from_parts({std::move(model), shared, std::move(format), nullptr, nullptr},
+                                  options, store);
 }
 
-Result<std::unique_ptr<Engine>> create_engine_from_parts(EngineParts parts, const EngineOptions& options, Store& store) {
+Result<std::unique_ptr<Engine>> create_engine_from_parts(EngineParts parts,
+                                                         const EngineOptions& options,
+                                                         Store& store) {
   QUIRE_RETURN_IF_ERROR(check_engine_options(options));
   QUIRE_RETURN_IF_ERROR(check_tokenizer(parts.model->config(), *parts.tokenizer, parts.format));
-  auto engine = std::make_unique<EngineImpl>(std::move(parts.model), std::move(parts.tokenizer), std::move(parts.format), store);
-  QUIRE_RETURN_IF_ERROR(engine->init(options, std::move(parts.draft), std::move(parts.draft_tokenizer)));
+  auto engine = std::make_unique<EngineImpl>(std::move(parts.model), std::move(parts.tokenizer),
+                                             std::move(parts.format), store);
+  QUIRE_RETURN_IF_ERROR(
+      engine->init(options, std::move(parts.draft), std::move(parts.draft_tokenizer)));
   return std::unique_ptr<Engine>(std::move(engine));
 }
 

@@ -17,7 +17,8 @@
 
 namespace quire {
 
-/// One answer: its greedy choices, the first logits, the text. Threads: the engine's until it is done, then that of wait().
+/// One answer: its greedy choices, the first logits, the text. Threads: the engine's until it is
+/// done, then that of wait().
 class AnswerSink final : public QuerySink {
  public:
   /// Logits are kept of the first `logits_kept` positions: vocabulary * 4 bytes each.
@@ -25,7 +26,8 @@ class AnswerSink final : public QuerySink {
   void on_plan(const Plan&) override {}
   bool wants_logits() const override { return true; }
   void on_logits(std::span<const float> logits) override {
-    choices.push_back(static_cast<std::int32_t>(argmax(logits.data(), static_cast<std::int64_t>(logits.size()))));
+    choices.push_back(
+        static_cast<std::int32_t>(argmax(logits.data(), static_cast<std::int64_t>(logits.size()))));
     if (first_logits.size() < logits_kept_) first_logits.emplace_back(logits.begin(), logits.end());
   }
   bool on_token(std::int32_t token_id, std::string_view piece) override {
@@ -52,12 +54,14 @@ class AnswerSink final : public QuerySink {
   }
 
   // Written by the engine thread until done.
-  std::vector<std::int32_t> choices;              ///< the likeliest token at each position, also at the last, which ends the answer
-  std::vector<std::int32_t> tokens;               ///< of the text; where nothing ends an answer, one for each of `choices`
+  /// The likeliest token at each position, also at the last, which ends the answer
+  std::vector<std::int32_t> choices;
+  /// Of the text; where nothing ends an answer, one for each of `choices`
+  std::vector<std::int32_t> tokens;
   std::vector<std::vector<float>> first_logits;
   std::string text;
-  std::vector<std::size_t> token_ends;            ///< bytes of the text after each token
-  Attribution attribution;                        ///< empty: not asked for
+  std::vector<std::size_t> token_ends;  ///< bytes of the text after each token
+  Attribution attribution;              ///< empty: not asked for
   Status status;
   Plan plan;
   QueryStats stats;
@@ -69,7 +73,9 @@ class AnswerSink final : public QuerySink {
   bool done_ = false;
 };
 
-/// Agreement and KL(reference || run) of every stretch of `span_tokens` positions whose logits both kept. span_tokens > 0.
-std::vector<AnswerSpan> spans_of(const AnswerSink& reference, const AnswerSink& run, std::int32_t span_tokens);
+/// Agreement and KL(reference || run) of every stretch of `span_tokens` positions whose logits both
+/// kept. span_tokens > 0.
+std::vector<AnswerSpan> spans_of(const AnswerSink& reference, const AnswerSink& run,
+                                 std::int32_t span_tokens);
 
 }  // namespace quire

@@ -1,4 +1,5 @@
-/// Means with confidence intervals by the percentile bootstrap (Efron, Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13).
+/// Means with confidence intervals by the percentile bootstrap (Efron, Tibshirani, An Introduction
+/// to the Bootstrap, 1993, ch. 13).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ struct BootstrapOptions {
   std::uint64_t seed = 1;
 };
 
-/// Of the mean of `values`. Deterministic for a seed. With one value, or equal values, the interval is that value.
+/// Of the mean of `values`. Deterministic for a seed. With one value, or equal values, the interval
+/// is that value.
 Interval bootstrap_mean(std::span<const double> values, const BootstrapOptions& options);
 
 }  // namespace quire

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstdio>
 
-#include "fidelity/json_util.h"
 #include "base/log.h"
+#include "fidelity/json_util.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -26,20 +26,25 @@ std::string points(double share) {
 
 void judge(const Report& report, const ReportRow& row, Certificate& c) {
   const double unseen = -3.0 / static_cast<double>(row.n_answers);
-  for (const auto& [name, interval] : {std::pair{"exact match", &row.em_difference}, {"F1", &row.f1_difference}}) {
+  for (const auto& [name, interval] :
+       {std::pair{"exact match", &row.em_difference}, {"F1", &row.f1_difference}}) {
     const double low = std::min(interval->low, unseen);
     if (low >= -c.max_drop) continue;
     const bool few = interval->low >= -c.max_drop;
-    c.reason = std::string(name) + " may be " + points(-low) + " below recompute (limit " + points(c.max_drop) + ")" +
-               (few ? ": " + std::to_string(row.n_answers) + " questions are too few to know better" : "");
+    c.reason = std::string(name) + " may be " + points(-low) + " below recompute (limit " +
+               points(c.max_drop) + ")" +
+               (few ? ": " + std::to_string(row.n_answers) + " questions are too few to know better"
+                    : "");
     return;
   }
   for (const auto& task : report.tasks) {
     const ReportRow* t = report.find(row.strategy, task);
     if (!t || t->n_answers == 0) continue;
-    for (const auto& [name, interval] : {std::pair{"exact match", &t->em_difference}, {"F1", &t->f1_difference}}) {
+    for (const auto& [name, interval] :
+         {std::pair{"exact match", &t->em_difference}, {"F1", &t->f1_difference}}) {
       if (interval->high >= -c.max_drop) continue;
-      c.reason = "task " + task + ": " + name + " is at least " + points(-interval->high) + " below recompute (limit " + points(c.max_drop) + ")";
+      c.reason = "task " + task + ": " + name + " is at least " + points(-interval->high) +
+                 " below recompute (limit " + points(c.max_drop) + ")";
       return;
     }
   }
@@ -47,7 +52,11 @@ void judge(const Report& report, const ReportRow& row, Certificate& c) {
   c.reason = "no worse than recompute by more than " + points(c.max_drop);
 }
 
-json::object interval_json(const Interval& i) { return {{"value", fidelity_json::number(i.value)}, {"low", fidelity_json::number(i.low)}, {"high", fidelity_json::number(i.high)}}; }
+json::object interval_json(const Interval& i) {
+  return {{"value", fidelity_json::number(i.value)},
+          {"low", fidelity_json::number(i.low)},
+          {"high", fidelity_json::number(i.high)}};
+}
 
 json::object to_json(const Certificate& c) {
   json::object o;
@@ -85,16 +94,21 @@ class Fields {
  public:
   explicit Fields(const json::object& o) : object_(o) {}
   void text(const char* name, std::string& out) {
-    if (const auto* v = find(name, [](const json::value& x) { return x.is_string(); })) out = std::string(v->get_string().data(), v->get_string().size());
+    if (const auto* v = find(name, [](const json::value& x) { return x.is_string(); }))
+      out = std::string(v->get_string().data(), v->get_string().size());
   }
   void number(const char* name, double& out) {
-    if (const auto* v = find(name, [](const json::value& x) { return x.is_number() || x.is_null(); })) out = fidelity_json::to_double(*v);
+    if (const auto* v = find(name,
+                             [](const json::value& x) { return x.is_number() || x.is_null(); }))
+      out = fidelity_json::to_double(*v);
   }
   void integer(const char* name, std::int64_t& out) {
-    if (const auto* v = find(name, [](const json::value& x) { return x.is_int64(); })) out = v->get_int64();
+    if (const auto* v = find(name, [](const json::value& x) { return x.is_int64(); }))
+      out = v->get_int64();
   }
   void boolean(const char* name, bool& out) {
-    if (const auto* v = find(name, [](const json::value& x) { return x.is_bool(); })) out = v->get_bool();
+    if (const auto* v = find(name, [](const json::value& x) { return x.is_bool(); }))
+      out = v->get_bool();
   }
   void interval(const char* name, Interval& out) {
     const auto* v = find(name, [](const json::value& x) { return x.is_object(); });
@@ -123,7 +137,8 @@ class Fields {
 
 std::string fingerprint_hex(const EngineInfo& info) {
   Digest digest;
-  for (std::size_t i = 0; i < digest.bytes.size(); ++i) digest.bytes[i] = static_cast<std::byte>(info.fingerprint_digest[i]);
+  for (std::size_t i = 0; i < digest.bytes.size(); ++i)
+    digest.bytes[i] = static_cast<std::byte>(info.fingerprint_digest[i]);
   return digest.hex();
 }
 
@@ -178,7 +193,8 @@ Result<std::vector<Certificate>> parse_certificates(std::string_view text) {
   const auto* o = value->if_object();
   const auto* format = o ? o->if_contains("format") : nullptr;
   const auto* list = o ? o->if_contains("certificates") : nullptr;
-  if (!format || !format->is_string() || format->get_string() != kFormat) return Status::corruption("the format is not " + std::string(kFormat));
+  if (!format || !format->is_string() || format->get_string() != kFormat)
+    return Status::corruption("the format is not " + std::string(kFormat));
   if (!list || !list->is_array()) return Status::corruption("certificates is no array");
   std::vector<Certificate> out;
   for (const auto& item : list->get_array()) {
@@ -212,7 +228,8 @@ Result<std::vector<Certificate>> parse_certificates(std::string_view text) {
     f.text("date", c.date);
     f.text("commit", c.commit);
     f.text("cpu", c.cpu);
-    if (!f.wrong().empty()) return Status::corruption("a certificate lacks " + f.wrong() + ", or it is of a wrong kind");
+    if (!f.wrong().empty())
+      return Status::corruption("a certificate lacks " + f.wrong() + ", or it is of a wrong kind");
     out.push_back(std::move(c));
   }
   return out;
@@ -232,19 +249,26 @@ Status save_certificates(Store& store, const std::vector<Certificate>& fresh) {
 std::vector<Certificate> load_certificates(Store& store, const std::string& fingerprint_hex) {
   const auto text = store.get_meta(meta_name(fingerprint_hex));
   if (text.code() == Code::kNotFound) return {};
-  auto parsed = text.ok() ? parse_certificates(*text) : Result<std::vector<Certificate>>(text.status());
+  auto parsed = text.ok() ? parse_certificates(*text)
+                          : Result<std::vector<Certificate>>(text.status());
   if (!parsed.ok()) {
-    log_warning("the fidelity certificates of this model cannot be read and count as none; run quire fidelity --certify again", {{"reason", parsed.status().message()}});
+    log_warning(
+        "the fidelity certificates of this model cannot be read and count as none; run quire "
+        "fidelity --certify again",
+        {{"reason", parsed.status().message()}});
     return {};
   }
   std::erase_if(*parsed, [&](const auto& c) { return c.fingerprint_hex != fingerprint_hex; });
   return std::move(*parsed);
 }
 
-const Certificate* best_certificate(const std::vector<Certificate>& certificates, const std::string& fingerprint_hex, double max_drop) {
+const Certificate* best_certificate(const std::vector<Certificate>& certificates,
+                                    const std::string& fingerprint_hex, double max_drop) {
   const Certificate* best = nullptr;
   for (const auto& c : certificates) {
-    if (!c.passed || c.max_drop > max_drop || !c.default_settings || c.fingerprint_hex != fingerprint_hex) continue;
+    if (!c.passed || c.max_drop > max_drop || !c.default_settings ||
+        c.fingerprint_hex != fingerprint_hex)
+      continue;
     if (!best || c.ttft_ms < best->ttft_ms) best = &c;
   }
   return best;

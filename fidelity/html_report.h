@@ -9,7 +9,8 @@
 
 namespace quire {
 
-/// Tables, two Pareto plots (score against TTFT and against sequence ratio), certificates, what was skipped. Light and dark.
+/// Tables, two Pareto plots (score against TTFT and against sequence ratio), certificates, what was
+/// skipped. Light and dark.
 std::string report_html(const Report& report, const std::vector<Certificate>& certificates);
 std::string report_svg(const Report& report);
 

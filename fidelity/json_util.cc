@@ -21,7 +21,8 @@ void append_pretty(const json::value& v, std::size_t depth, std::string& out) {
       append_pretty(item, depth + 1, out);
     }
     out += "\n" + std::string(2 * depth, ' ') + "}";
-  } else if (v.is_array() && !v.get_array().empty() && (v.get_array().front().is_object() || v.get_array().front().is_array())) {
+  } else if (v.is_array() && !v.get_array().empty() &&
+             (v.get_array().front().is_object() || v.get_array().front().is_array())) {
     out += "[\n";
     bool first = true;
     for (const auto& item : v.get_array()) {
@@ -46,11 +47,14 @@ Result<json::value> parse(std::string_view text) {
   const std::size_t read = parser.write_some(text.data(), text.size(), ec);
   if (!ec && read < text.size()) {
     if (text.find_first_not_of(" \t\r\n", read) != std::string_view::npos)
-      return Status::invalid("", "something follows the JSON value at byte " + std::to_string(read + 1));
+      return Status::invalid(
+          "", "something follows the JSON value at byte " + std::to_string(read + 1));
   }
   if (!ec) parser.finish(ec);
   if (ec == json::error::incomplete) return Status::invalid("", "the JSON value is not finished");
-  if (ec) return Status::invalid("", "not valid JSON at byte " + std::to_string(read + 1) + ": " + ec.message());
+  if (ec)
+    return Status::invalid(
+        "", "not valid JSON at byte " + std::to_string(read + 1) + ": " + ec.message());
   return parser.release();
 }
 

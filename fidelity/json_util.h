@@ -9,7 +9,8 @@
 
 namespace quire::fidelity_json {
 
-/// One document, valid UTF-8, at most 32 levels. Errors: kInvalidArgument saying what is wrong and at which byte.
+/// One document, valid UTF-8, at most 32 levels. Errors: kInvalidArgument saying what is wrong and
+/// at which byte.
 Result<boost::json::value> parse(std::string_view text);
 /// Two spaces a level, members in order.
 std::string pretty(const boost::json::value& value);

@@ -30,7 +30,9 @@ class BufferedLines : public LineSource {
       at_ = 0;
       searched_ = buffer_.size();
       if (buffer_.size() > kMaxLineBytes) {
-        return Status::invalid("suite", "line " + std::to_string(line_number_ + 1) + " is longer than " + std::to_string(kMaxLineBytes) + " bytes");
+        return Status::invalid("suite", "line " + std::to_string(line_number_ + 1) +
+                                            " is longer than " + std::to_string(kMaxLineBytes) +
+                                            " bytes");
       }
       QUIRE_ASSIGN_OR_RETURN(const std::size_t got, read_more(buffer_));
       over_ = got == 0;
@@ -67,7 +69,9 @@ class FileLines final : public BufferedLines {
     if (got < 0 || code == Z_BUF_ERROR || code == Z_DATA_ERROR) {
       const std::string where = "after line " + std::to_string(line_number_) + ": ";
       if (code == Z_ERRNO) return Status::io(where + std::strerror(errno));
-      return Status::corruption(where + (code == Z_BUF_ERROR ? "the gzip file ends early" : std::string("the gzip file is damaged: ") + text));
+      return Status::corruption(where + (code == Z_BUF_ERROR
+                                             ? "the gzip file ends early"
+                                             : std::string("the gzip file is damaged: ") + text));
     }
     return static_cast<std::size_t>(got);
   }
@@ -98,14 +102,19 @@ class MemoryLines final : public BufferedLines {
 Result<std::unique_ptr<LineSource>> open_lines(const std::string& path) {
   std::error_code ec;
   const auto status = std::filesystem::status(path, ec);
-  if (!std::filesystem::exists(status)) return Status::not_found("no such file: " + path).with_field("suite");
-  if (std::filesystem::is_directory(status)) return Status::io(path + " is a folder, not a file").with_field("suite");
+  if (!std::filesystem::exists(status))
+    return Status::not_found("no such file: " + path).with_field("suite");
+  if (std::filesystem::is_directory(status))
+    return Status::io(path + " is a folder, not a file").with_field("suite");
   gzFile file = gzopen(path.c_str(), "rb");
-  if (file == nullptr) return Status::io("cannot read " + path + ": " + std::strerror(errno)).with_field("suite");
+  if (file == nullptr)
+    return Status::io("cannot read " + path + ": " + std::strerror(errno)).with_field("suite");
   gzbuffer(file, 128 << 10);
   return std::unique_ptr<LineSource>(std::make_unique<FileLines>(file));
 }
 
-std::unique_ptr<LineSource> lines_of(std::string bytes) { return std::make_unique<MemoryLines>(std::move(bytes)); }
+std::unique_ptr<LineSource> lines_of(std::string bytes) {
+  return std::make_unique<MemoryLines>(std::move(bytes));
+}
 
 }  // namespace quire

@@ -16,8 +16,9 @@ namespace quire {
 class LineSource {
  public:
   virtual ~LineSource() = default;
-  /// The next line without its end ("\n" or "\r\n"); empty at the end of the file. The last line may lack its newline. Errors: kIo,
-  /// kCorruption (a gzip stream that is damaged or ends early), kInvalidArgument (a line above kMaxLineBytes), with the line number.
+  /// The next line without its end ("\n" or "\r\n"); empty at the end of the file. The last line
+  /// may lack its newline. Errors: kIo, kCorruption (a gzip stream that is damaged or ends early),
+  /// kInvalidArgument (a line above kMaxLineBytes), with the line number.
   virtual Result<std::optional<std::string>> next() = 0;
   /// Number of the line next() gave last, from 1.
   std::int64_t line_number() const { return line_number_; }

@@ -1,4 +1,5 @@
-/// A small generator with the same numbers on every machine (std distributions differ between libraries).
+/// A small generator with the same numbers on every machine (std distributions differ between
+/// libraries).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,9 @@ class Random {
     return z ^ (z >> 31);
   }
   /// Uniform in [0, n); n >= 1. Multiply-shift: the bias of 2^-64 * n does not matter here.
-  std::uint64_t below(std::uint64_t n) { return static_cast<std::uint64_t>((static_cast<unsigned __int128>(next()) * n) >> 64); }
+  std::uint64_t below(std::uint64_t n) {
+    return static_cast<std::uint64_t>((static_cast<unsigned __int128>(next()) * n) >> 64);
+  }
   /// Uniform in [0, 1).
   double uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
   template <class T>

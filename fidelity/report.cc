@@ -19,21 +19,24 @@ struct SpanValues {
   Values agreement, kl;
 };
 
-/// Every measure of every row gets a stream of its own, so that rows do not depend on which others were asked for.
+/// Every measure of every row gets a stream of its own, so that rows do not depend on which others
+/// were asked for.
 Interval mean_of(const Values& values, const BootstrapOptions& base, const std::string& name) {
   BootstrapOptions options = base;
   options.seed = Random(base.seed, name).next();
   return bootstrap_mean(values, options);
 }
 
-ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string& task, const std::vector<std::size_t>& questions, const BootstrapOptions& bootstrap) {
+ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string& task,
+                   const std::vector<std::size_t>& questions, const BootstrapOptions& bootstrap) {
   const StrategySpec& spec = run.strategies[strategy];
   ReportRow row;
   row.strategy = spec.text;
   row.task = task;
   row.approximate = spec.approximate;
   row.default_settings = spec.default_settings();
-  Values em, f1, em_difference, f1_difference, agreement, kl, sequence, recompute, bytes, ttft, decode, cited, moved, corrected;
+  Values em, f1, em_difference, f1_difference, agreement, kl, sequence, recompute, bytes, ttft,
+      decode, cited, moved, corrected;
   std::vector<SpanValues> spans;
   for (const std::size_t q : questions) {
     const Measurement& m = run.rows[q][strategy];
@@ -64,7 +67,9 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
     f1_difference.push_back(m.f1 - reference.f1);
   }
   const std::string prefix = spec.text + "\n" + task + "\n";
-  const auto mean = [&](const Values& values, const char* name) { return mean_of(values, bootstrap, prefix + name); };
+  const auto mean = [&](const Values& values, const char* name) {
+    return mean_of(values, bootstrap, prefix + name);
+  };
   row.em = mean(em, "em");
   row.f1 = mean(f1, "f1");
   row.em_difference = mean(em_difference, "em_difference");
@@ -79,7 +84,8 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.cited = mean(cited, "cited");
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const std::string name = "span " + std::to_string(i) + " ";
-    row.spans.push_back({mean(spans[i].agreement, (name + "agreement").c_str()), mean(spans[i].kl, (name + "kl").c_str())});
+    row.spans.push_back({mean(spans[i].agreement, (name + "agreement").c_str()),
+                         mean(spans[i].kl, (name + "kl").c_str())});
   }
   row.moved = mean(moved, "moved");
   row.corrected = mean(corrected, "corrected");
@@ -116,7 +122,8 @@ std::string fixed(double v, int decimals, const char* unit = "") {
 std::string signed_points(const Interval& i) {
   if (!std::isfinite(i.value)) return "-";
   char text[64];
-  std::snprintf(text, sizeof text, "%+.1f [%+.1f, %+.1f]", i.value * 100, i.low * 100, i.high * 100);
+  std::snprintf(text, sizeof text, "%+.1f [%+.1f, %+.1f]", i.value * 100, i.low * 100,
+                i.high * 100);
   return text;
 }
 
@@ -137,13 +144,15 @@ std::string span_table(const Report& r, std::size_t name) {
   if (most == 0) return {};
   constexpr std::size_t kWidth = 19;
   std::string out = "\n" + cell("agree, KL from token", name, false);
-  for (std::size_t i = 0; i < most; ++i) out += cell(std::to_string(static_cast<std::int64_t>(i) * r.context.span_tokens), kWidth);
+  for (std::size_t i = 0; i < most; ++i)
+    out += cell(std::to_string(static_cast<std::int64_t>(i) * r.context.span_tokens), kWidth);
   out += "\n";
   for (const auto& s : r.strategies) {
     const ReportRow* row = r.find(s, "all");
     if (!row) continue;
     out += cell(s, name, false);
-    for (const auto& span : row->spans) out += cell(percent(span.agreement.value) + ", " + fixed(span.kl.value, 4), kWidth);
+    for (const auto& span : row->spans)
+      out += cell(percent(span.agreement.value) + ", " + fixed(span.kl.value, 4), kWidth);
     out += "\n";
   }
   return out;
@@ -151,7 +160,9 @@ std::string span_table(const Report& r, std::size_t name) {
 
 }  // namespace
 
-std::string percent(double value, int decimals) { return std::isfinite(value) ? fixed(value * 100, decimals, " %") : "-"; }
+std::string percent(double value, int decimals) {
+  return std::isfinite(value) ? fixed(value * 100, decimals, " %") : "-";
+}
 
 const ReportRow* Report::find(const std::string& strategy, const std::string& task) const {
   for (const auto& r : rows)
@@ -159,7 +170,8 @@ const ReportRow* Report::find(const std::string& strategy, const std::string& ta
   return nullptr;
 }
 
-Report make_report(const Suite& suite, const RunResult& run, ReportContext context, const BootstrapOptions& bootstrap) {
+Report make_report(const Suite& suite, const RunResult& run, ReportContext context,
+                   const BootstrapOptions& bootstrap) {
   Report out;
   out.context = std::move(context);
   std::map<std::string, std::vector<std::size_t>> by_task;
@@ -172,14 +184,16 @@ Report make_report(const Suite& suite, const RunResult& run, ReportContext conte
   }
   for (std::size_t s = 0; s < run.strategies.size(); ++s) {
     out.strategies.push_back(run.strategies[s].text);
-    if (ReportRow row = make_row(run, s, "all", all, bootstrap); row.n > 0) out.rows.push_back(std::move(row));
+    if (ReportRow row = make_row(run, s, "all", all, bootstrap); row.n > 0)
+      out.rows.push_back(std::move(row));
     for (const auto& task : out.tasks) {
       ReportRow row = make_row(run, s, task, by_task[task], bootstrap);
       if (row.n > 0) out.rows.push_back(std::move(row));
     }
   }
   out.skipped = suite.skipped;
-  // Reasons hold lengths of single questions: one entry per task and strategy with the first reason, and how many.
+  // Reasons hold lengths of single questions: one entry per task and strategy with the first
+  // reason, and how many.
   for (const auto& task : out.tasks) {
     for (std::size_t s = 0; s < run.strategies.size(); ++s) {
       std::int64_t count = 0;
@@ -191,8 +205,12 @@ Report make_report(const Suite& suite, const RunResult& run, ReportContext conte
       }
       if (count == 0) continue;
       const std::string who = s == 0 ? "" : " under " + run.strategies[s].text;
-      out.skipped.push_back({task, std::to_string(count) + " of " + std::to_string(by_task[task].size()) + " questions" + who + ": " + reason});
-      if (s == 0) break;  // a question that recompute cannot answer has no reference: the others skip it for the same reason
+      out.skipped.push_back({task, std::to_string(count) + " of " +
+                                       std::to_string(by_task[task].size()) + " questions" + who +
+                                       ": " + reason});
+      // A question that recompute cannot answer has no reference: the others skip it for the same
+      // reason
+      if (s == 0) break;
     }
   }
   return out;
@@ -204,14 +222,33 @@ std::string report_json(const Report& r) {
   o["name"] = "fidelity";
   o["commit"] = c.commit;
   o["date"] = c.date;
-  o["machine"] = json::object{{"cpu", c.cpu}, {"isa", c.isa}, {"cores", c.cores}, {"memory_bytes", c.memory_bytes}, {"kernel", c.kernel}};
-  o["model"] = json::object{{"name", c.model_name}, {"fingerprint", c.fingerprint}, {"fingerprint_sha256", c.fingerprint_hex}, {"parameters", c.parameters},
-                            {"weights", c.weights}, {"kv_dtype", c.kv_dtype}, {"max_model_len", c.max_model_len}, {"draft_fingerprint", c.draft_fingerprint}, {"retrieval_head_fingerprint", c.retrieval_head_fingerprint}};
+  o["machine"] = json::object{{"cpu", c.cpu},
+                              {"isa", c.isa},
+                              {"cores", c.cores},
+                              {"memory_bytes", c.memory_bytes},
+                              {"kernel", c.kernel}};
+  o["model"] = json::object{{"name", c.model_name},
+                            {"fingerprint", c.fingerprint},
+                            {"fingerprint_sha256", c.fingerprint_hex},
+                            {"parameters", c.parameters},
+                            {"weights", c.weights},
+                            {"kv_dtype", c.kv_dtype},
+                            {"max_model_len", c.max_model_len},
+                            {"draft_fingerprint", c.draft_fingerprint},
+                            {"retrieval_head_fingerprint", c.retrieval_head_fingerprint}};
   const ReportRow* all = r.find("recompute", "all");
-  o["suite"] = json::object{{"name", c.suite}, {"hash", c.suite_hash}, {"questions", all ? all->n : 0}};
+  o["suite"] = json::object{
+      {"name", c.suite}, {"hash", c.suite_hash}, {"questions", all ? all->n : 0}};
   json::array strategies(r.strategies.begin(), r.strategies.end());
-  o["settings"] = json::object{{"strategies", std::move(strategies)}, {"limit", c.per_kind}, {"seed", c.seed}, {"max_tokens", c.max_tokens}, {"chunk_tokens", c.chunk_tokens},
-                               {"block_tokens", c.block_tokens}, {"instruction", c.instruction}, {"kl_positions", kKlPositions}, {"confidence", 0.95}};
+  o["settings"] = json::object{{"strategies", std::move(strategies)},
+                               {"limit", c.per_kind},
+                               {"seed", c.seed},
+                               {"max_tokens", c.max_tokens},
+                               {"chunk_tokens", c.chunk_tokens},
+                               {"block_tokens", c.block_tokens},
+                               {"instruction", c.instruction},
+                               {"kl_positions", kKlPositions},
+                               {"confidence", 0.95}};
   if (c.span_tokens > 0) {
     auto& settings = o["settings"].as_object();
     settings["span_tokens"] = c.span_tokens;
@@ -245,12 +282,15 @@ std::string report_json(const Report& r) {
     d["f1_difference"] = interval_json(row.f1_difference);
     if (!row.spans.empty()) {
       json::array spans;
-      for (const auto& s : row.spans) spans.push_back(json::object{{"agreement", interval_json(s.agreement)}, {"kl", interval_json(s.kl, 9)}});
+      for (const auto& s : row.spans)
+        spans.push_back(json::object{{"agreement", interval_json(s.agreement)},
+                                     {"kl", interval_json(s.kl, 9)}});
       d["spans"] = std::move(spans);
     }
     details.push_back(std::move(d));
   }
-  for (const auto& s : r.skipped) skipped.push_back(json::object{{"task", s.task}, {"reason", s.reason}});
+  for (const auto& s : r.skipped)
+    skipped.push_back(json::object{{"task", s.task}, {"reason", s.reason}});
   o["rows"] = std::move(rows);
   o["details"] = std::move(details);
   o["skipped"] = std::move(skipped);
@@ -260,21 +300,32 @@ std::string report_json(const Report& r) {
 std::string report_table(const Report& r) {
   std::size_t name = 10;
   for (const auto& s : r.strategies) name = std::max(name, s.size() + 2);
-  std::string out = cell("strategy", name, false) + cell("n", 6) + cell("EM", 9) + cell("F1", 9) + cell("EM - recompute", 23) + cell("agree", 9) + cell("KL", 10) +
-                    cell("sequence", 10) + cell("recomp.", 9) + cell("loaded", 11) + cell("TTFT", 11) + cell("decode", 11) + cell("cited", 9) + "\n";
+  std::string out = cell("strategy", name, false) + cell("n", 6) + cell("EM", 9) + cell("F1", 9) +
+                    cell("EM - recompute", 23) + cell("agree", 9) + cell("KL", 10) +
+                    cell("sequence", 10) + cell("recomp.", 9) + cell("loaded", 11) +
+                    cell("TTFT", 11) + cell("decode", 11) + cell("cited", 9) + "\n";
   for (const auto& s : r.strategies) {
     const ReportRow* row = r.find(s, "all");
     if (!row) continue;
-    out += cell(s, name, false) + cell(std::to_string(row->n), 6) + cell(percent(row->em.value), 9) + cell(percent(row->f1.value), 9) +
-           cell(s == "recompute" ? "" : signed_points(row->em_difference), 23) + cell(percent(row->agreement.value), 9) + cell(fixed(row->kl.value, 4), 10) +
-           cell(percent(row->sequence_ratio.value), 10) + cell(percent(row->recompute_ratio.value), 9) + cell(bytes_text(row->bytes_loaded.value), 11) +
-           cell(fixed(row->ttft_ms.value, 1, " ms"), 11) + cell(fixed(row->decode_ms.value, 1, " ms"), 11) + cell(percent(row->cited.value), 9) + "\n";
+    out += cell(s, name, false) + cell(std::to_string(row->n), 6) +
+           cell(percent(row->em.value), 9) + cell(percent(row->f1.value), 9) +
+           cell(s == "recompute" ? "" : signed_points(row->em_difference), 23) +
+           cell(percent(row->agreement.value), 9) + cell(fixed(row->kl.value, 4), 10) +
+           cell(percent(row->sequence_ratio.value), 10) +
+           cell(percent(row->recompute_ratio.value), 9) +
+           cell(bytes_text(row->bytes_loaded.value), 11) +
+           cell(fixed(row->ttft_ms.value, 1, " ms"), 11) +
+           cell(fixed(row->decode_ms.value, 1, " ms"), 11) + cell(percent(row->cited.value), 9) +
+           "\n";
   }
   const ReportRow* all = r.find("recompute", "all");
   const bool scored = all && all->n_answers > 0;
   std::size_t task_width = 12;
   for (const auto& t : r.tasks) task_width = std::max(task_width, t.size() + 2);
-  out += "\n" + cell(scored ? "EM by task" : "agreement by task", std::max<std::size_t>(task_width, 19), false) + cell("n", 6);
+  out += "\n" +
+         cell(scored ? "EM by task" : "agreement by task", std::max<std::size_t>(task_width, 19),
+              false) +
+         cell("n", 6);
   task_width = std::max<std::size_t>(task_width, 19);
   for (const auto& s : r.strategies) out += cell(s, std::max<std::size_t>(10, s.size() + 2));
   out += "\n";
@@ -283,7 +334,8 @@ std::string report_table(const Report& r) {
     out += cell(t, task_width, false) + cell(std::to_string(first ? first->n : 0), 6);
     for (const auto& s : r.strategies) {
       const ReportRow* row = r.find(s, t);
-      out += cell(row ? percent(scored ? row->em.value : row->agreement.value) : "-", std::max<std::size_t>(10, s.size() + 2));
+      out += cell(row ? percent(scored ? row->em.value : row->agreement.value) : "-",
+                  std::max<std::size_t>(10, s.size() + 2));
     }
     out += "\n";
   }

@@ -1,4 +1,5 @@
-/// From measured rows to what people and programs read: a table, JSON, and rows for plots and certificates.
+/// From measured rows to what people and programs read: a table, JSON, and rows for plots and
+/// certificates.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +12,25 @@
 
 namespace quire {
 
-/// Means over the questions of one task (or "all") under one strategy, with 95 % bootstrap intervals. em and f1 are NaN where no question
-/// has answers.
+/// Means over the questions of one task (or "all") under one strategy, with 95 % bootstrap
+/// intervals. em and f1 are NaN where no question has answers.
 struct ReportRow {
   std::string strategy, task;
   bool approximate = false, default_settings = false;
-  std::int64_t n = 0;              ///< questions measured
-  std::int64_t n_answers = 0;      ///< of them with known answers
+  std::int64_t n = 0;          ///< questions measured
+  std::int64_t n_answers = 0;  ///< of them with known answers
   Interval em, f1, agreement, kl, sequence_ratio, recompute_ratio, bytes_loaded, ttft_ms, decode_ms;
-  Interval cited;                          ///< share of right answers with known supporting documents whose first citation names one
-  Interval moved, corrected;               ///< of the questions that have them
+  /// Share of right answers with known supporting documents whose first citation names one
+  Interval cited;
+  Interval moved, corrected;  ///< of the questions that have them
   struct Span {
     Interval agreement, kl;
   };
-  std::vector<Span> spans;                 ///< of long answers: every stretch of ReportContext::span_tokens; as many as the longest answer has
-  Interval em_difference, f1_difference;   ///< paired: this strategy minus recompute, question by question
+  /// Of long answers: every stretch of ReportContext::span_tokens; as many as the longest answer
+  /// has
+  std::vector<Span> spans;
+  /// Paired: this strategy minus recompute, question by question
+  Interval em_difference, f1_difference;
 };
 
 /// What was measured, on what.
@@ -44,19 +49,22 @@ struct ReportContext {
 
 struct Report {
   ReportContext context;
-  std::vector<std::string> strategies, tasks;   ///< tasks without "all"
-  std::vector<ReportRow> rows;                  ///< by strategy, "all" first
-  std::vector<SkippedTask> skipped;             ///< tasks, and questions gathered by reason
+  std::vector<std::string> strategies, tasks;  ///< tasks without "all"
+  std::vector<ReportRow> rows;                 ///< by strategy, "all" first
+  std::vector<SkippedTask> skipped;            ///< tasks, and questions gathered by reason
   const ReportRow* find(const std::string& strategy, const std::string& task) const;
 };
 
 /// Deterministic for the same measurements and seed.
-Report make_report(const Suite& suite, const RunResult& run, ReportContext context, const BootstrapOptions& bootstrap = {});
+Report make_report(const Suite& suite, const RunResult& run, ReportContext context,
+                   const BootstrapOptions& bootstrap = {});
 
-/// {"name": "fidelity", "commit", "date", "machine", "model", "suite", "settings", "rows", "details", "skipped"}. Each score is
-/// {"value", "low", "high"}, null where it means nothing. A row has exactly: strategy, task, n, em, f1, agreement, kl, sequence_ratio,
-/// recompute_ratio, bytes_loaded, ttft_ms; `details` holds decode_ms, cited, moved, corrected and the differences to recompute for the same rows, and of long answers
-/// `spans`: [{"agreement", "kl"}], one for each settings.span_tokens tokens.
+/// {"name": "fidelity", "commit", "date", "machine", "model", "suite", "settings", "rows",
+/// "details", "skipped"}. Each score is
+/// {"value", "low", "high"}, null where it means nothing. A row has exactly: strategy, task, n, em,
+/// f1, agreement, kl, sequence_ratio, recompute_ratio, bytes_loaded, ttft_ms; `details` holds
+/// decode_ms, cited, moved, corrected and the differences to recompute for the same rows, and of
+/// long answers `spans`: [{"agreement", "kl"}], one for each settings.span_tokens tokens.
 std::string report_json(const Report& report);
 /// For a terminal: one line a strategy, then exact match by task.
 std::string report_table(const Report& report);

@@ -32,27 +32,41 @@ double sequence_ratio(const Plan& plan) {
 double recompute_ratio(const Plan& plan) {
   if (plan.document_tokens <= 0) return 0;
   const std::int64_t outside = plan.prefix_tokens + plan.suffix_tokens;
-  return static_cast<double>(plan.fates.recomputed + std::max<std::int64_t>(0, plan.fates.computed - outside)) / static_cast<double>(plan.document_tokens);
+  return static_cast<double>(plan.fates.recomputed +
+                             std::max<std::int64_t>(0, plan.fates.computed - outside)) /
+         static_cast<double>(plan.document_tokens);
 }
 
-/// Everything behind the documents: the conversation so far, the instruction before its first question, and the question.
-Result<std::vector<std::int32_t>> suffix_ids(const PromptFormat& format, const std::string& instruction, const SuiteRecord& record) {
+/// Everything behind the documents: the conversation so far, the instruction before its first
+/// question, and the question.
+Result<std::vector<std::int32_t>> suffix_ids(const PromptFormat& format,
+                                             const std::string& instruction,
+                                             const SuiteRecord& record) {
   std::vector<ChatMessage> messages;
   for (const SuiteTurn& turn : record.turns) {
     messages.push_back({"user", turn.question});
     messages.push_back({"assistant", turn.answer});
   }
   messages.push_back({"user", record.question});
-  if (!instruction.empty()) messages.front().content = instruction + "\n\n" + messages.front().content;
+  if (!instruction.empty())
+    messages.front().content = instruction + "\n\n" + messages.front().content;
   return format.suffix(messages);
 }
 
-std::string document_id(const SuiteDocument& d) { return "f" + sha256(std::to_string(d.title.size()) + ":" + d.title + d.text).hex().substr(0, 39); }
+std::string document_id(const SuiteDocument& d) {
+  return "f" + sha256(std::to_string(d.title.size()) + ":" + d.title + d.text).hex().substr(0, 39);
+}
 
 class Runner {
  public:
-  Runner(Engine& engine, IngestService& ingest, std::string ns, const Suite& suite, const RunOptions& options, StateFile& state)
-      : engine_(engine), ingest_(ingest), ns_(std::move(ns)), suite_(suite), options_(options), state_(state) {}
+  Runner(Engine& engine, IngestService& ingest, std::string ns, const Suite& suite,
+         const RunOptions& options, StateFile& state)
+      : engine_(engine),
+        ingest_(ingest),
+        ns_(std::move(ns)),
+        suite_(suite),
+        options_(options),
+        state_(state) {}
 
   Result<RunResult> run(const std::function<void(const RunProgress&)>& on_progress) {
     RunResult out;
@@ -61,7 +75,10 @@ class Runner {
     for (const auto& s : options_.strategies)
       if (s.text != "recompute") out.strategies.push_back(s);
     out.questions = select_records(suite_, options_.per_kind, options_.seed);
-    if (out.questions.empty()) return Status::invalid("suite", suite_.name + " has no question that can be asked" + (suite_.skipped.empty() ? "" : ": " + suite_.skipped.front().reason));
+    if (out.questions.empty())
+      return Status::invalid(
+          "suite", suite_.name + " has no question that can be asked" +
+                       (suite_.skipped.empty() ? "" : ": " + suite_.skipped.front().reason));
     RunProgress progress;
     progress.total = static_cast<std::int64_t>(out.questions.size() * out.strategies.size());
     Status ended;
@@ -94,7 +111,9 @@ class Runner {
   template <class Tick>
   Status ask(const SuiteRecord& record, const std::vector<StrategySpec>& strategies, Tick&& tick) {
     const std::string hash = record_hash(record).hex();
-    const bool finished = std::all_of(strategies.begin(), strategies.end(), [&](const auto& s) { return state_.find(hash, s.text) != nullptr; });
+    const bool finished = std::all_of(strategies.begin(), strategies.end(), [&](const auto& s) {
+      return state_.find(hash, s.text) != nullptr;
+    });
     if (finished) {
       for (const auto& s : strategies) tick(s.text);
       return {};
@@ -122,7 +141,8 @@ class Runner {
       if (skipped.empty() && i == 0) {
         QUIRE_ASSIGN_OR_RETURN(reference, answer(request, spec, {}, skipped));
         if (skipped.empty()) m = measured(record, *reference, *reference, reference->text);
-        if (skipped.empty() && long_answers()) m.spans = spans_of(*reference, *reference, options_.span_tokens);
+        if (skipped.empty() && long_answers())
+          m.spans = spans_of(*reference, *reference, options_.span_tokens);
       } else if (skipped.empty()) {
         QUIRE_ASSIGN_OR_RETURN(m, compared(record, request, spec, *reference));
       }
@@ -133,16 +153,20 @@ class Runner {
     return {};
   }
 
-  Result<Measurement> compared(const SuiteRecord& record, const QueryRequest& request, const StrategySpec& spec, const AnswerSink& reference) {
+  Result<Measurement> compared(const SuiteRecord& record, const QueryRequest& request,
+                               const StrategySpec& spec, const AnswerSink& reference) {
     std::string skipped;
     Measurement m;
-    QUIRE_ASSIGN_OR_RETURN(const Answer forced, answer(request, spec, long_answers() ? reference.tokens : reference.choices, skipped));
+    QUIRE_ASSIGN_OR_RETURN(
+        const Answer forced,
+        answer(request, spec, long_answers() ? reference.tokens : reference.choices, skipped));
     if (!skipped.empty()) {
       m.skipped = skipped;
       return m;
     }
     m = measured(record, *forced, reference, reference.text);
-    const std::size_t positions = std::min(forced->first_logits.size(), reference.first_logits.size());
+    const std::size_t positions = std::min(forced->first_logits.size(),
+                                           reference.first_logits.size());
     std::vector<float> log_p, log_q;
     double sum = 0;
     for (std::size_t i = 0; i < positions; ++i) {
@@ -155,7 +179,8 @@ class Runner {
       m.spans = spans_of(reference, *forced, options_.span_tokens);
       return m;
     }
-    if (forced->choices == reference.choices) return m;  // left alone it says the same, token for token
+    // Left alone it says the same, token for token
+    if (forced->choices == reference.choices) return m;
     QUIRE_ASSIGN_OR_RETURN(const Answer own, answer(request, spec, {}, skipped));
     score(record, own->text, m);
     check_citation(record, *own, m);
@@ -170,13 +195,21 @@ class Runner {
       text.resize(std::min(text.find('\n'), text.size()));
     }
     const auto begin = text.find_first_not_of(" \t\r\n");
-    m.answer = begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
+    m.answer = begin == std::string::npos
+                   ? ""
+                   : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
     m.has_answers = !record.answers.empty() && !long_answers();
     if (!m.has_answers) return;
     switch (record.rule) {
-      case ScoreRule::kExactMatch: m.em = exact_match(m.answer, record.answers); break;
-      case ScoreRule::kRulerAll: m.em = ruler_match_all(m.answer, record.answers); break;
-      case ScoreRule::kRulerAny: m.em = ruler_match_any(m.answer, record.answers); break;
+      case ScoreRule::kExactMatch:
+        m.em = exact_match(m.answer, record.answers);
+        break;
+      case ScoreRule::kRulerAll:
+        m.em = ruler_match_all(m.answer, record.answers);
+        break;
+      case ScoreRule::kRulerAny:
+        m.em = ruler_match_any(m.answer, record.answers);
+        break;
     }
     m.f1 = f1_score(m.answer, record.answers);
   }
@@ -186,10 +219,18 @@ class Runner {
     m.cited.reset();
     if (record.supporting_ids.empty() || !m.has_answers || m.em < 1) return;
     const auto citations = cite(run.plan, run.attribution, run.text, run.token_ends);
-    m.cited = !citations.empty() && std::any_of(record.documents->begin(), record.documents->end(), [&](const SuiteDocument& d) {
-      const bool supports = std::find(record.supporting_ids.begin(), record.supporting_ids.end(), d.id) != record.supporting_ids.end();
-      return supports && document_id(d) == run.plan.contexts[static_cast<std::size_t>(citations.front().context)].document_id;
-    });
+    m.cited = !citations.empty() &&
+              std::any_of(
+                  record.documents->begin(), record.documents->end(), [&](const SuiteDocument& d) {
+                    const bool supports = std::find(record.supporting_ids.begin(),
+                                                    record.supporting_ids.end(),
+                                                    d.id) != record.supporting_ids.end();
+                    return supports &&
+                           document_id(d) ==
+                               run.plan
+                                   .contexts[static_cast<std::size_t>(citations.front().context)]
+                                   .document_id;
+                  });
   }
 
   static std::optional<double> share(std::int64_t part, std::int64_t of) {
@@ -197,25 +238,29 @@ class Runner {
     return static_cast<double>(part) / static_cast<double>(of);
   }
 
-  Measurement measured(const SuiteRecord& record, const AnswerSink& run, const AnswerSink& reference, const std::string& text) const {
+  Measurement measured(const SuiteRecord& record, const AnswerSink& run,
+                       const AnswerSink& reference, const std::string& text) const {
     Measurement m;
     score(record, text, m);
     check_citation(record, run, m);
     m.agreement = token_agreement(reference.choices, run.choices);
     m.sequence_ratio = sequence_ratio(run.plan);
     m.recompute_ratio = recompute_ratio(run.plan);
-    for (const std::int64_t bytes : run.stats.tier_bytes) m.bytes_loaded += static_cast<double>(bytes);
+    for (const std::int64_t bytes : run.stats.tier_bytes)
+      m.bytes_loaded += static_cast<double>(bytes);
     m.ttft_ms = run.stats.ttft_ms;
     m.decode_ms = run.stats.decode_ms;
     const RetrieveStats& moving = run.stats.retrieve;
-    m.moved = share(moving.pages_copied + moving.rows_copied, moving.pages_wanted + moving.rows_wanted);
+    m.moved = share(moving.pages_copied + moving.rows_copied,
+                    moving.pages_wanted + moving.rows_wanted);
     m.corrected = share(moving.heads_corrected, moving.heads_corrected + moving.heads_kept);
     m.prompt_tokens = run.plan.prompt_tokens;
     m.answer_tokens = run.stats.completion_tokens;
     return m;
   }
 
-  Result<Answer> answer(const QueryRequest& prompt, const StrategySpec& spec, const std::vector<std::int32_t>& forced, std::string& skipped) {
+  Result<Answer> answer(const QueryRequest& prompt, const StrategySpec& spec,
+                        const std::vector<std::int32_t>& forced, std::string& skipped) {
     QueryRequest request = prompt;
     request.id = "fidelity";
     request.cache = spec.cache;
@@ -224,7 +269,8 @@ class Runner {
       for (QueryContext& c : request.contexts) c.key.reset();
     }
     request.sampling.forced_tokens = forced;
-    auto sink = std::make_shared<AnswerSink>(long_answers() ? static_cast<std::size_t>(request.sampling.max_tokens) : kKlPositions);
+    auto sink = std::make_shared<AnswerSink>(
+        long_answers() ? static_cast<std::size_t>(request.sampling.max_tokens) : kKlPositions);
     auto handle = engine_.query(std::move(request), sink);
     Status status = handle.status();
     if (status.ok()) {
@@ -259,15 +305,21 @@ class Runner {
     std::vector<std::string> ids;
     for (const auto& d : *record.documents) ids.push_back(document_id(d));
     QUIRE_ASSIGN_OR_RETURN(Resolved resolved, ingest_.resolve(ns_, ids, {}));
-    if (!resolved.missing.empty() || !resolved.not_ready.empty()) return Status::internal("a document of the suite was not kept by the document service");
+    if (!resolved.missing.empty() || !resolved.not_ready.empty())
+      return Status::internal("a document of the suite was not kept by the document service");
     for (auto& d : resolved.documents)
       for (auto& c : d.contexts) request.contexts.push_back(std::move(c));
     request.tenant = resolved.tenant;
     request.salt_digest = resolved.salt_digest;
-    std::int64_t tokens = static_cast<std::int64_t>(request.prefix_ids.size() + request.suffix_ids.size()) + request.sampling.max_tokens;
+    std::int64_t tokens = static_cast<std::int64_t>(request.prefix_ids.size() +
+                                                    request.suffix_ids.size()) +
+                          request.sampling.max_tokens;
     for (const auto& c : request.contexts) tokens += static_cast<std::int64_t>(c.token_ids.size());
     const std::int64_t window = engine_.info().max_model_len;
-    if (tokens > window) return Status::invalid("suite", "needs " + std::to_string(tokens) + " tokens with its answer; the model's window holds " + std::to_string(window));
+    if (tokens > window)
+      return Status::invalid("suite", "needs " + std::to_string(tokens) +
+                                          " tokens with its answer; the model's window holds " +
+                                          std::to_string(window));
     return {};
   }
 
@@ -298,9 +350,11 @@ class Runner {
     QUIRE_ASSIGN_OR_RETURN(const JobSnapshot job, ingest_.submit(ns_, std::move(batch), options));
     auto done = std::make_shared<std::promise<JobSnapshot>>();
     auto future = done->get_future();
-    QUIRE_ASSIGN_OR_RETURN(const Subscription subscription, ingest_.subscribe(ns_, job.id, [done](JobEvent event, const JobSnapshot& s) {
-      if (event == JobEvent::kDone) done->set_value(s);
-    }));
+    QUIRE_ASSIGN_OR_RETURN(
+        const Subscription subscription,
+        ingest_.subscribe(ns_, job.id, [done](JobEvent event, const JobSnapshot& s) {
+          if (event == JobEvent::kDone) done->set_value(s);
+        }));
     while (future.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
       if (!stopped()) continue;
       (void)ingest_.cancel_job(ns_, job.id);  // a job that just ended needs no cancelling
@@ -308,7 +362,9 @@ class Runner {
     }
     const JobSnapshot end = future.get();
     for (const auto& item : end.results) {
-      if (item.error) return Status::precondition("a document of the suite could not be cached: " + item.error->message);
+      if (item.error)
+        return Status::precondition("a document of the suite could not be cached: " +
+                                    item.error->message);
     }
     return {};
   }
@@ -341,17 +397,23 @@ class Runner {
 
 }  // namespace
 
-Result<RunResult> run_suite(Engine& engine, IngestService& ingest, const std::string& ns, const Suite& suite, const RunOptions& options, StateFile& state,
+Result<RunResult> run_suite(Engine& engine, IngestService& ingest, const std::string& ns,
+                            const Suite& suite, const RunOptions& options, StateFile& state,
                             const std::function<void(const RunProgress&)>& on_progress) {
   if (options.max_tokens < 1) return Status::invalid("max_tokens", "must be at least 1");
-  if (options.span_tokens < 0) return Status::invalid("span_tokens", "must not be negative; 0: answers end where the model ends them");
-  if (options.temperature < 0 || (options.temperature > 0 && options.span_tokens == 0)) return Status::invalid("temperature", "must not be negative, and is for long answers (span_tokens)");
+  if (options.span_tokens < 0)
+    return Status::invalid("span_tokens",
+                           "must not be negative; 0: answers end where the model ends them");
+  if (options.temperature < 0 || (options.temperature > 0 && options.span_tokens == 0))
+    return Status::invalid("temperature",
+                           "must not be negative, and is for long answers (span_tokens)");
   if (options.chunk_tokens < 16) return Status::invalid("chunk_tokens", "must be at least 16");
   Runner runner(engine, ingest, ns, suite, options, state);
   return runner.run(on_progress);
 }
 
-Result<std::int64_t> prompt_tokens(const Engine& engine, const SuiteRecord& record, std::int32_t chunk_tokens) {
+Result<std::int64_t> prompt_tokens(const Engine& engine, const SuiteRecord& record,
+                                   std::int32_t chunk_tokens) {
   const PromptFormat& format = engine.prompt_format();
   QUIRE_ASSIGN_OR_RETURN(const auto prefix, format.prefix());
   QUIRE_ASSIGN_OR_RETURN(const auto suffix, suffix_ids(format, "", record));
@@ -359,7 +421,8 @@ Result<std::int64_t> prompt_tokens(const Engine& engine, const SuiteRecord& reco
   for (const auto& d : *record.documents) {
     QUIRE_ASSIGN_OR_RETURN(const auto whole, format.document(d.title, d.text));
     QUIRE_ASSIGN_OR_RETURN(const auto header, format.document(d.title, ""));
-    const auto n = static_cast<std::int64_t>(whole.ids.size()), head = static_cast<std::int64_t>(header.ids.size());
+    const auto n = static_cast<std::int64_t>(whole.ids.size()),
+               head = static_cast<std::int64_t>(header.ids.size());
     // Chunks end at sentences, a little before they are full.
     const std::int64_t room = std::max<std::int64_t>(1, (chunk_tokens - head) * 9 / 10);
     const std::int64_t chunks = n <= chunk_tokens ? 1 : (n - head + room - 1) / room;

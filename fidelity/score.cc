@@ -13,8 +13,12 @@ char32_t next_code_point(std::string_view text, std::size_t& at) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(at++);
   const int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : first >= 0xc0 ? 1 : 0;
-  char32_t c = more == 3 ? first & 0x07u : more == 2 ? first & 0x0fu : more == 1 ? first & 0x1fu : first;
-  for (int i = 0; i < more && at < text.size() && (byte(at) & 0xc0u) == 0x80; ++i) c = (c << 6) | (byte(at++) & 0x3fu);
+  char32_t c = more == 3   ? first & 0x07u
+               : more == 2 ? first & 0x0fu
+               : more == 1 ? first & 0x1fu
+                           : first;
+  for (int i = 0; i < more && at < text.size() && (byte(at) & 0xc0u) == 0x80; ++i)
+    c = (c << 6) | (byte(at++) & 0x3fu);
   return c;
 }
 
@@ -50,14 +54,22 @@ char32_t lower(char32_t c) {
 }
 
 bool is_space(char32_t c) {
-  return c == ' ' || (c >= 9 && c <= 13) || c == 0x85 || c == 0xa0 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x3000;
+  return c == ' ' || (c >= 9 && c <= 13) || c == 0x85 || c == 0xa0 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x3000;
 }
-bool is_ascii_punctuation(char32_t c) { return c < 0x80 && c > 32 && c != 127 && !(c >= '0' && c <= '9') && !(c >= 'A' && c <= 'Z') && !(c >= 'a' && c <= 'z'); }
+bool is_ascii_punctuation(char32_t c) {
+  return c < 0x80 && c > 32 && c != 127 && !(c >= '0' && c <= '9') && !(c >= 'A' && c <= 'Z') &&
+         !(c >= 'a' && c <= 'z');
+}
 /// Marks that LongBench removes from Chinese answers.
-bool is_cjk_punctuation(char32_t c) { return (c >= 0x3001 && c <= 0x303f) || (c >= 0xff00 && c <= 0xff0f) || (c >= 0xff1a && c <= 0xff20); }
+bool is_cjk_punctuation(char32_t c) {
+  return (c >= 0x3001 && c <= 0x303f) || (c >= 0xff00 && c <= 0xff0f) ||
+         (c >= 0xff1a && c <= 0xff20);
+}
 bool is_cjk(char32_t c) {
-  return (c >= 0x3040 && c <= 0x30ff) || (c >= 0x3400 && c <= 0x4dbf) || (c >= 0x4e00 && c <= 0x9fff) || (c >= 0xac00 && c <= 0xd7a3) || (c >= 0xf900 && c <= 0xfaff) ||
-         (c >= 0x20000 && c <= 0x3ffff);
+  return (c >= 0x3040 && c <= 0x30ff) || (c >= 0x3400 && c <= 0x4dbf) ||
+         (c >= 0x4e00 && c <= 0x9fff) || (c >= 0xac00 && c <= 0xd7a3) ||
+         (c >= 0xf900 && c <= 0xfaff) || (c >= 0x20000 && c <= 0x3ffff);
 }
 
 std::vector<std::string> words_of(std::string_view text) {
@@ -110,7 +122,10 @@ std::string normalize_answer(std::string_view text) {
 
 double exact_match(std::string_view answer, std::span<const std::string> references) {
   const std::string normal = normalize_answer(answer);
-  return std::any_of(references.begin(), references.end(), [&](const auto& r) { return normalize_answer(r) == normal; }) ? 1 : 0;
+  return std::any_of(references.begin(), references.end(),
+                     [&](const auto& r) { return normalize_answer(r) == normal; })
+             ? 1
+             : 0;
 }
 
 double f1_score(std::string_view answer, std::span<const std::string> references) {
@@ -128,7 +143,9 @@ double ruler_match_all(std::string_view answer, std::span<const std::string> ref
   return found / static_cast<double>(references.size());
 }
 
-double ruler_match_any(std::string_view answer, std::span<const std::string> references) { return ruler_match_all(answer, references) > 0 ? 1 : 0; }
+double ruler_match_any(std::string_view answer, std::span<const std::string> references) {
+  return ruler_match_all(answer, references) > 0 ? 1 : 0;
+}
 
 double token_agreement(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
   const std::size_t both = std::min(a.size(), b.size()), all = std::max(a.size(), b.size());

@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::string_view kFormat = "quire-fidelity-state-3";
 
-/// Numbers are kept as text: the JSON library's reader may be off by the last bit, and rows must come back as they were measured.
+/// Numbers are kept as text: the JSON library's reader may be off by the last bit, and rows must
+/// come back as they were measured.
 std::string exact(double value) {
   std::array<char, 32> digits;
   return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
@@ -34,7 +35,8 @@ std::optional<double> from_exact(const json::value* value) {
   return out;
 }
 
-std::string row_text(const std::string& question, const std::string& strategy, const Measurement& m) {
+std::string row_text(const std::string& question, const std::string& strategy,
+                     const Measurement& m) {
   json::object o;
   o["question"] = question;
   o["strategy"] = strategy;
@@ -56,7 +58,8 @@ std::string row_text(const std::string& question, const std::string& strategy, c
   o["cited"] = m.cited ? json::value(*m.cited) : json::value(nullptr);
   if (!m.spans.empty()) {
     json::array spans;
-    for (const AnswerSpan& s : m.spans) spans.push_back(json::array{exact(s.agreement), exact(s.kl)});
+    for (const AnswerSpan& s : m.spans)
+      spans.push_back(json::array{exact(s.agreement), exact(s.kl)});
     o["spans"] = std::move(spans);
   }
   o["answer"] = m.answer;
@@ -88,47 +91,69 @@ std::optional<Row> parse_row(std::string_view line) {
   bool ok = true;
   const auto text = [&](const char* name, std::string& out) {
     const auto* v = o.if_contains(name);
-    if (v && v->is_string()) out = std::string(v->get_string().data(), v->get_string().size());
-    else ok = false;
+    if (v && v->is_string())
+      out = std::string(v->get_string().data(), v->get_string().size());
+    else
+      ok = false;
   };
   const auto number = [&](const char* name, double& out) {
-    if (const auto v = from_exact(o.if_contains(name))) out = *v;
-    else ok = false;
+    if (const auto v = from_exact(o.if_contains(name)))
+      out = *v;
+    else
+      ok = false;
   };
   text("question", row.question);
   text("strategy", row.strategy);
   text("skipped", row.m.skipped);
   text("answer", row.m.answer);
   const auto* has = o.if_contains("has_answers");
-  if (has && has->is_bool()) row.m.has_answers = has->get_bool();
-  else ok = false;
+  if (has && has->is_bool())
+    row.m.has_answers = has->get_bool();
+  else
+    ok = false;
   const auto* cited = o.if_contains("cited");
-  if (cited && cited->is_bool()) row.m.cited = cited->get_bool();
-  else ok = ok && cited && cited->is_null();
-  for (const auto& [name, out] : {std::pair{"moved", &row.m.moved}, {"corrected", &row.m.corrected}}) {
+  if (cited && cited->is_bool())
+    row.m.cited = cited->get_bool();
+  else
+    ok = ok && cited && cited->is_null();
+  for (const auto& [name, out] :
+       {std::pair{"moved", &row.m.moved}, {"corrected", &row.m.corrected}}) {
     *out = from_exact(o.if_contains(name));
   }
   if (const auto* spans = o.if_contains("spans")) ok = parse_spans(*spans, row.m.spans) && ok;
   double prompt = 0, answer = 0;
-  for (const auto& [name, out] : {std::pair{"em", &row.m.em}, {"f1", &row.m.f1}, {"agreement", &row.m.agreement}, {"kl", &row.m.kl},
-                                  {"sequence_ratio", &row.m.sequence_ratio}, {"recompute_ratio", &row.m.recompute_ratio},
-                                  {"bytes_loaded", &row.m.bytes_loaded}, {"ttft_ms", &row.m.ttft_ms}, {"decode_ms", &row.m.decode_ms},
-                                  {"prompt_tokens", &prompt}, {"answer_tokens", &answer}}) {
+  for (const auto& [name, out] : {std::pair{"em", &row.m.em},
+                                  {"f1", &row.m.f1},
+                                  {"agreement", &row.m.agreement},
+                                  {"kl", &row.m.kl},
+                                  {"sequence_ratio", &row.m.sequence_ratio},
+                                  {"recompute_ratio", &row.m.recompute_ratio},
+                                  {"bytes_loaded", &row.m.bytes_loaded},
+                                  {"ttft_ms", &row.m.ttft_ms},
+                                  {"decode_ms", &row.m.decode_ms},
+                                  {"prompt_tokens", &prompt},
+                                  {"answer_tokens", &answer}}) {
     number(name, *out);
   }
-  if (!ok || !(prompt >= 0 && prompt < 1e15) || !(answer >= 0 && answer < 1e15)) return std::nullopt;
+  if (!ok || !(prompt >= 0 && prompt < 1e15) || !(answer >= 0 && answer < 1e15))
+    return std::nullopt;
   row.m.prompt_tokens = static_cast<std::int64_t>(prompt);
   row.m.answer_tokens = static_cast<std::int64_t>(answer);
   return row;
 }
 
-std::string header_text(const std::string& identity) { return json::serialize(json::object{{"format", kFormat}, {"identity", identity}}) + "\n"; }
+std::string header_text(const std::string& identity) {
+  return json::serialize(json::object{{"format", kFormat}, {"identity", identity}}) + "\n";
+}
 
-Status write_failed(const std::string& path) { return Status::io("cannot write " + path + ": " + std::strerror(errno)); }
+Status write_failed(const std::string& path) {
+  return Status::io("cannot write " + path + ": " + std::strerror(errno));
+}
 
 }  // namespace
 
-Result<std::unique_ptr<StateFile>> StateFile::open(const std::string& path, const std::string& identity) {
+Result<std::unique_ptr<StateFile>> StateFile::open(const std::string& path,
+                                                   const std::string& identity) {
   auto out = std::make_unique<StateFile>();
   out->path_ = path;
   std::error_code ec;
@@ -143,7 +168,8 @@ Result<std::unique_ptr<StateFile>> StateFile::open(const std::string& path, cons
         header = true;
         continue;
       }
-      if (auto row = parse_row(**line)) out->rows_[{row->question, row->strategy}] = std::move(row->m);
+      if (auto row = parse_row(**line))
+        out->rows_[{row->question, row->strategy}] = std::move(row->m);
     }
     out->restarted_ = !header;
   }
@@ -153,7 +179,9 @@ Result<std::unique_ptr<StateFile>> StateFile::open(const std::string& path, cons
   if (out->file_ == nullptr) return write_failed(fresh);
   std::string text = header_text(identity);
   for (const auto& [key, row] : out->rows_) text += row_text(key.first, key.second, row);
-  if (std::fwrite(text.data(), 1, text.size(), out->file_) != text.size() || std::fflush(out->file_) != 0) return write_failed(fresh);
+  if (std::fwrite(text.data(), 1, text.size(), out->file_) != text.size() ||
+      std::fflush(out->file_) != 0)
+    return write_failed(fresh);
   std::filesystem::rename(fresh, path, ec);
   if (ec) return Status::io("cannot replace " + path + ": " + ec.message());
   return out;
@@ -168,11 +196,13 @@ const Measurement* StateFile::find(const std::string& question, const std::strin
   return found == rows_.end() ? nullptr : &found->second;
 }
 
-Status StateFile::add(const std::string& question, const std::string& strategy, const Measurement& row) {
+Status StateFile::add(const std::string& question, const std::string& strategy,
+                      const Measurement& row) {
   rows_[{question, strategy}] = row;
   if (file_ == nullptr) return {};
   const std::string text = row_text(question, strategy, row);
-  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0) return write_failed(path_);
+  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0)
+    return write_failed(path_);
   return {};
 }
 

@@ -1,7 +1,9 @@
-/// Finished rows of a run, on disk as they come, so that an interrupted run goes on where it stopped.
+/// Finished rows of a run, on disk as they come, so that an interrupted run goes on where it
+/// stopped.
 ///
-/// JSON lines: the first says what the rows belong to, each further one is a row. A row that is not whole (the process died while
-/// writing it) is left out. Rows of another model, suite or setting are not taken.
+/// JSON lines: the first says what the rows belong to, each further one is a row. A row that is not
+/// whole (the process died while writing it) is left out. Rows of another model, suite or setting
+/// are not taken.
 #pragma once
 
 #include <cstdio>
@@ -10,8 +12,8 @@
 #include <string>
 #include <utility>
 
-#include "fidelity/measurement.h"
 #include "base/status.h"
+#include "fidelity/measurement.h"
 
 namespace quire {
 
@@ -19,14 +21,16 @@ class StateFile {
  public:
   /// Without a file: rows are kept in memory.
   StateFile() = default;
-  /// Reads `path` if it is there and begins with `identity` (one line of text: model fingerprint, suite hash, settings, program), else starts
-  /// it anew. Errors: kIo.
-  static Result<std::unique_ptr<StateFile>> open(const std::string& path, const std::string& identity);
+  /// Reads `path` if it is there and begins with `identity` (one line of text: model fingerprint,
+  /// suite hash, settings, program), else starts it anew. Errors: kIo.
+  static Result<std::unique_ptr<StateFile>> open(const std::string& path,
+                                                 const std::string& identity);
   ~StateFile();
   StateFile(const StateFile&) = delete;
   StateFile& operator=(const StateFile&) = delete;
 
-  /// Null when it was not measured yet. `question`: hash of the record; `strategy`: canonical text of the spec.
+  /// Null when it was not measured yet. `question`: hash of the record; `strategy`: canonical text
+  /// of the spec.
   const Measurement* find(const std::string& question, const std::string& strategy) const;
   /// Written through to the operating system before it returns. Errors: kIo.
   Status add(const std::string& question, const std::string& strategy, const Measurement& row);

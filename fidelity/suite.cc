@@ -16,7 +16,9 @@ Digest record_hash(const SuiteRecord& r) {
   hash.update_field(r.question).update_field(r.kind);
   hash.update_u64(r.answers.size());
   for (const auto& a : r.answers) hash.update_field(a);
-  hash.update_u64(static_cast<std::uint64_t>(r.rule)).update_u64(static_cast<std::uint64_t>(r.max_tokens)).update_u64(r.first_line ? 1 : 0);
+  hash.update_u64(static_cast<std::uint64_t>(r.rule))
+      .update_u64(static_cast<std::uint64_t>(r.max_tokens))
+      .update_u64(r.first_line ? 1 : 0);
   for (const auto& t : r.turns) hash.update_field(t.question).update_field(t.answer);
   return hash.finish();
 }
@@ -29,9 +31,11 @@ Digest Suite::hash() const {
   return hash.finish();
 }
 
-std::vector<std::size_t> select_records(const Suite& suite, std::int64_t per_kind, std::uint64_t seed) {
+std::vector<std::size_t> select_records(const Suite& suite, std::int64_t per_kind,
+                                        std::uint64_t seed) {
   std::map<std::string, std::vector<std::size_t>> by_kind;
-  for (std::size_t i = 0; i < suite.records.size(); ++i) by_kind[suite.records[i].kind].push_back(i);
+  for (std::size_t i = 0; i < suite.records.size(); ++i)
+    by_kind[suite.records[i].kind].push_back(i);
   std::vector<std::size_t> out;
   for (auto& [kind, indices] : by_kind) {
     if (per_kind > 0 && indices.size() > static_cast<std::size_t>(per_kind)) {

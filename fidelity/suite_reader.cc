@@ -12,7 +12,9 @@
 namespace quire {
 namespace json = boost::json;
 
-const std::string_view kAnswerInstruction = "Answer the question from the given passages. Give only the answer, in as few words as possible.";
+const std::string_view kAnswerInstruction =
+    "Answer the question from the given passages. Give only the answer, in as few words as "
+    "possible.";
 
 namespace {
 
@@ -51,14 +53,18 @@ class Members {
     std::vector<std::string> out;
     if (const auto* list = array(name, required)) {
       for (std::size_t i = 0; i < list->size() && status_.ok(); ++i) {
-        if ((*list)[i].is_string()) out.emplace_back(text_of((*list)[i].get_string()));
-        else fail(std::string(name) + "[" + std::to_string(i) + "]", "must be a string");
+        if ((*list)[i].is_string())
+          out.emplace_back(text_of((*list)[i].get_string()));
+        else
+          fail(std::string(name) + "[" + std::to_string(i) + "]", "must be a string");
       }
     }
     return out;
   }
   void fail(std::string_view name, const std::string& what) {
-    if (status_.ok()) status_ = Status::invalid("suite", (path_.empty() ? "" : path_ + ".") + std::string(name) + " " + what);
+    if (status_.ok())
+      status_ = Status::invalid(
+          "suite", (path_.empty() ? "" : path_ + ".") + std::string(name) + " " + what);
   }
   void adopt(const Status& s) {
     if (status_.ok()) status_ = s;
@@ -71,7 +77,9 @@ class Members {
   Status status_;
 };
 
-std::string at(std::string_view name, std::size_t i) { return std::string(name) + "[" + std::to_string(i) + "]"; }
+std::string at(std::string_view name, std::size_t i) {
+  return std::string(name) + "[" + std::to_string(i) + "]";
+}
 
 std::string trimmed(std::string_view text) {
   const auto begin = text.find_first_not_of(" \t\r\n");
@@ -81,7 +89,8 @@ std::string trimmed(std::string_view text) {
 
 /// Appends objects of `list`, each read by `read_one(Members&)`.
 template <class ReadOne>
-void read_objects(Members& parent, std::string_view name, const json::array& list, ReadOne&& read_one) {
+void read_objects(Members& parent, std::string_view name, const json::array& list,
+                  ReadOne&& read_one) {
   for (std::size_t i = 0; i < list.size() && parent.status().ok(); ++i) {
     const auto* o = list[i].if_object();
     if (!o) return parent.fail(at(name, i), "must be an object");
@@ -123,7 +132,8 @@ Documents titled_sentences(Members& m) {
         break;
       }
       const std::string_view sentence = text_of(s.get_string());
-      if (!d.text.empty() && !sentence.empty() && sentence.front() != ' ' && d.text.back() != ' ') d.text += ' ';
+      if (!d.text.empty() && !sentence.empty() && sentence.front() != ' ' && d.text.back() != ' ')
+        d.text += ' ';
       d.text += sentence;
     }
     d.text = trimmed(d.text);
@@ -132,8 +142,8 @@ Documents titled_sentences(Members& m) {
   return out;
 }
 
-/// LongBench joins passages as "Passage 1:\nTitle\ntext"; a text without such lines is one document. What stands before the first
-/// passage is returned through `before`.
+/// LongBench joins passages as "Passage 1:\nTitle\ntext"; a text without such lines is one
+/// document. What stands before the first passage is returned through `before`.
 Documents passages_of(std::string_view text, std::string* before = nullptr) {
   struct Cut {
     std::size_t begin, body;
@@ -147,12 +157,14 @@ Documents passages_of(std::string_view text, std::string* before = nullptr) {
       std::size_t i = word.size();
       while (i < content.size() && content[i] >= '0' && content[i] <= '9') ++i;
       const std::string_view tail = content.substr(i);
-      if (i > word.size() && (trimmed(tail) == ":" || trimmed(tail) == "：")) cuts.push_back({line, std::min(end + 1, text.size())});
+      if (i > word.size() && (trimmed(tail) == ":" || trimmed(tail) == "："))
+        cuts.push_back({line, std::min(end + 1, text.size())});
     }
     line = end + 1;
   }
   Documents out;
-  if (before) *before = trimmed(cuts.empty() ? std::string_view() : text.substr(0, cuts.front().begin));
+  if (before)
+    *before = trimmed(cuts.empty() ? std::string_view() : text.substr(0, cuts.front().begin));
   for (std::size_t i = 0; i < cuts.size(); ++i) {
     const std::size_t end = i + 1 < cuts.size() ? cuts[i + 1].begin : text.size();
     const std::string body = trimmed(text.substr(cuts[i].body, end - cuts[i].body));
@@ -162,13 +174,14 @@ Documents passages_of(std::string_view text, std::string* before = nullptr) {
   return out;
 }
 
-/// Cuts a whole prompt into documents and question: the question begins at its last line "Question:", else it is the last paragraph
-/// (the last line of a prompt without paragraphs).
+/// Cuts a whole prompt into documents and question: the question begins at its last line
+/// "Question:", else it is the last paragraph (the last line of a prompt without paragraphs).
 void cut_prompt(std::string_view prompt, SuiteRecord& record, Documents& documents) {
   std::size_t cut = std::string_view::npos;
   for (const std::string_view mark : {"\nQuestion:", "\n问题：", "\nQ: "}) {
     const auto found = prompt.rfind(mark);
-    if (found != std::string_view::npos && (cut == std::string_view::npos || found > cut)) cut = found;
+    if (found != std::string_view::npos && (cut == std::string_view::npos || found > cut))
+      cut = found;
   }
   const std::size_t end = prompt.find_last_not_of(" \t\r\n");
   if (cut == std::string_view::npos && end != std::string_view::npos) {
@@ -181,15 +194,34 @@ void cut_prompt(std::string_view prompt, SuiteRecord& record, Documents& documen
   record.question = trimmed(prompt.substr(cut));
 }
 
-/// LongBench's longest answers (config/dataset2maxlen.json), and its tasks whose answers end with the line.
+/// LongBench's longest answers (config/dataset2maxlen.json), and its tasks whose answers end with
+/// the line.
 void longbench_rules(SuiteRecord& record) {
-  static constexpr std::pair<std::string_view, int> kTokens[] = {
-      {"narrativeqa", 128}, {"qasper", 128}, {"multifieldqa_en", 64}, {"multifieldqa_zh", 64}, {"hotpotqa", 32}, {"2wikimqa", 32}, {"musique", 32},
-      {"dureader", 128}, {"gov_report", 512}, {"qmsum", 512}, {"multi_news", 512}, {"vcsum", 512}, {"trec", 64}, {"triviaqa", 32}, {"samsum", 128},
-      {"lsht", 64}, {"passage_count", 32}, {"passage_retrieval_en", 32}, {"passage_retrieval_zh", 32}, {"lcc", 64}, {"repobench-p", 64}};
+  static constexpr std::pair<std::string_view, int> kTokens[] = {{"narrativeqa", 128},
+                                                                 {"qasper", 128},
+                                                                 {"multifieldqa_en", 64},
+                                                                 {"multifieldqa_zh", 64},
+                                                                 {"hotpotqa", 32},
+                                                                 {"2wikimqa", 32},
+                                                                 {"musique", 32},
+                                                                 {"dureader", 128},
+                                                                 {"gov_report", 512},
+                                                                 {"qmsum", 512},
+                                                                 {"multi_news", 512},
+                                                                 {"vcsum", 512},
+                                                                 {"trec", 64},
+                                                                 {"triviaqa", 32},
+                                                                 {"samsum", 128},
+                                                                 {"lsht", 64},
+                                                                 {"passage_count", 32},
+                                                                 {"passage_retrieval_en", 32},
+                                                                 {"passage_retrieval_zh", 32},
+                                                                 {"lcc", 64},
+                                                                 {"repobench-p", 64}};
   for (const auto& [name, tokens] : kTokens)
     if (record.kind == name) record.max_tokens = tokens;
-  record.first_line = record.kind == "trec" || record.kind == "triviaqa" || record.kind == "samsum" || record.kind == "lsht";
+  record.first_line = record.kind == "trec" || record.kind == "triviaqa" ||
+                      record.kind == "samsum" || record.kind == "lsht";
 }
 
 class Reader {
@@ -207,8 +239,10 @@ class Reader {
       const std::int64_t number = lines.line_number();
       const char head = (**line)[begin];
       auto value = fidelity_json::parse(std::string_view(**line).substr(begin));
-      const bool unfinished = !value.ok() && value.status().message() == "the JSON value is not finished";
-      if (first && (head == '[' || (head == '{' && unfinished))) return read_whole(lines, std::move(**line), begin, number);
+      const bool unfinished = !value.ok() &&
+                              value.status().message() == "the JSON value is not finished";
+      if (first && (head == '[' || (head == '{' && unfinished)))
+        return read_whole(lines, std::move(**line), begin, number);
       first = false;
       if (!value.ok()) return wrong(number, value.status().message());
       QUIRE_RETURN_IF_ERROR(add_line(*value, number));
@@ -219,10 +253,13 @@ class Reader {
   Suite take() { return std::move(suite_); }
 
  private:
-  Status wrong(std::int64_t line, const std::string& what) const { return Status::invalid("suite", name_ + ", line " + std::to_string(line) + ": " + what); }
+  Status wrong(std::int64_t line, const std::string& what) const {
+    return Status::invalid("suite", name_ + ", line " + std::to_string(line) + ": " + what);
+  }
 
   /// A file that is one value: an array of records, or SQuAD's object over many lines.
-  Status read_whole(LineSource& lines, std::string text, std::size_t begin, std::int64_t first_line) {
+  Status read_whole(LineSource& lines, std::string text, std::size_t begin,
+                    std::int64_t first_line) {
     // Where lines begin, to name the line of what is wrong.
     std::vector<std::size_t> starts{0};
     for (;;) {
@@ -232,21 +269,31 @@ class Reader {
       text += '\n';
       starts.push_back(text.size());
       text += **line;
-      if (text.size() > kMaxLineBytes) return Status::invalid("suite", name_ + " is one JSON value of more than " + std::to_string(kMaxLineBytes) + " bytes; write one record a line");
+      if (text.size() > kMaxLineBytes)
+        return Status::invalid("suite", name_ + " is one JSON value of more than " +
+                                            std::to_string(kMaxLineBytes) +
+                                            " bytes; write one record a line");
     }
     auto value = fidelity_json::parse(std::string_view(text).substr(begin));
     if (!value.ok()) {
       const std::string& what = value.status().message();
       const auto digits = what.find("at byte ");
       std::size_t byte = text.size();
-      if (digits != std::string::npos) byte = begin + static_cast<std::size_t>(std::strtoull(what.c_str() + digits + 8, nullptr, 10)) - 1;
-      const auto line = static_cast<std::int64_t>(std::upper_bound(starts.begin(), starts.end(), byte) - starts.begin()) - 1;
+      if (digits != std::string::npos)
+        byte = begin +
+               static_cast<std::size_t>(std::strtoull(what.c_str() + digits + 8, nullptr, 10)) - 1;
+      const auto line = static_cast<std::int64_t>(
+                            std::upper_bound(starts.begin(), starts.end(), byte) - starts.begin()) -
+                        1;
       return wrong(first_line + line, what);
     }
     if (const auto* list = value->if_array()) {
       for (std::size_t i = 0; i < list->size(); ++i) {
         const Status s = add_line((*list)[i], first_line);
-        if (!s.ok()) return Status(s.code(), s.message() + " (record " + std::to_string(i + 1) + " of the array)", "suite");
+        if (!s.ok())
+          return Status(s.code(),
+                        s.message() + " (record " + std::to_string(i + 1) + " of the array)",
+                        "suite");
       }
     } else {
       QUIRE_RETURN_IF_ERROR(add_line(*value, first_line));
@@ -264,7 +311,8 @@ class Reader {
     Documents documents;
     bool previous = false;
     if (m.has("documents")) {
-      if (o->at("documents").is_string() && text_of(o->at("documents").get_string()) == "previous") {
+      if (o->at("documents").is_string() &&
+          text_of(o->at("documents").get_string()) == "previous") {
         previous = true;
         if (!previous_) m.fail("documents", "is \"previous\", but no line before has documents");
       } else {
@@ -273,14 +321,16 @@ class Reader {
       if (m.has("turns")) {
         read_objects(m, "turns", *checked(m.array("turns", true)), [&](Members& t, std::size_t) {
           SuiteTurn turn{t.text("question", true), t.text("answer", true)};
-          if (t.status().ok() && (trimmed(turn.question).empty() || trimmed(turn.answer).empty())) t.fail("question", "and answer must not be empty");
+          if (t.status().ok() && (trimmed(turn.question).empty() || trimmed(turn.answer).empty()))
+            t.fail("question", "and answer must not be empty");
           record.turns.push_back(std::move(turn));
         });
       }
       record.question = m.text("question", true);
       record.answers = m.texts("answers", false);
       record.kind = m.text("kind", false);
-      record.supporting_ids = m.texts(m.has("supporting_ids") ? "supporting_ids" : "supporting", false);
+      record.supporting_ids = m.texts(m.has("supporting_ids") ? "supporting_ids" : "supporting",
+                                      false);
       if (record.kind.empty()) record.kind = "questions";
     } else if (m.has("context") && o->at("context").is_array()) {
       instruction_ = true;
@@ -293,13 +343,15 @@ class Reader {
       add_support(m, *o, record);
     } else if (m.has("paragraphs")) {
       instruction_ = true;
-      read_objects(m, "paragraphs", *checked(m.array("paragraphs", true)), [&](Members& p, std::size_t i) {
-        SuiteDocument d{at("p", i), p.text("title", false), p.text("paragraph_text", true)};
-        if (!trimmed(d.text).empty()) documents.push_back(std::move(d));
-      });
+      read_objects(
+          m, "paragraphs", *checked(m.array("paragraphs", true)), [&](Members& p, std::size_t i) {
+            SuiteDocument d{at("p", i), p.text("title", false), p.text("paragraph_text", true)};
+            if (!trimmed(d.text).empty()) documents.push_back(std::move(d));
+          });
       record.question = m.text("question", true);
       record.answers = {m.text("answer", true)};
-      for (auto& alias : m.texts("answer_aliases", false)) record.answers.push_back(std::move(alias));
+      for (auto& alias : m.texts("answer_aliases", false))
+        record.answers.push_back(std::move(alias));
       const std::string id = m.text("id", false);
       const auto hops = id.find("__");
       record.kind = hops == std::string::npos ? "multi_hop" : id.substr(0, hops);
@@ -316,7 +368,8 @@ class Reader {
       record.max_tokens = 32;
     } else if (m.has("chunks")) {
       for (auto& chunk : m.texts("chunks", true))
-        if (!trimmed(chunk).empty()) documents.push_back({at("c", documents.size()), "", std::move(chunk)});
+        if (!trimmed(chunk).empty())
+          documents.push_back({at("c", documents.size()), "", std::move(chunk)});
       record.question = trimmed(m.text("query", true));
       record.kind = "questions";
       record.max_tokens = 32;
@@ -333,7 +386,8 @@ class Reader {
       record.answers = m.texts("answers", true);
       record.kind = m.text("dataset", false);
       if (record.kind.empty()) record.kind = "longbench";
-      if (trimmed(record.question).empty()) record.question = "Write a one-page summary of the text.";
+      if (trimmed(record.question).empty())
+        record.question = "Write a one-page summary of the text.";
       longbench_rules(record);
     } else if (m.has("prompt")) {
       cut_prompt(m.text("prompt", true), record, documents);
@@ -341,7 +395,9 @@ class Reader {
       record.kind = m.has("task") ? m.text("task", false) : "prompts";
       longbench_rules(record);
     } else {
-      return wrong(line, "no known layout: a record needs documents (or context, paragraphs, ctxs, chunks, data, prompt) with a question");
+      return wrong(line,
+                   "no known layout: a record needs documents (or context, paragraphs, ctxs, "
+                   "chunks, data, prompt) with a question");
     }
     if (!m.status().ok()) return wrong(line, m.status().message());
     if (previous) record.documents = previous_;
@@ -360,44 +416,59 @@ class Reader {
       const auto* fact = (*list)[i].if_array();
       if (fact && !fact->empty() && fact->front().is_string()) {
         const std::string title(text_of(fact->front().get_string()));
-        if (std::find(record.supporting_ids.begin(), record.supporting_ids.end(), title) == record.supporting_ids.end()) record.supporting_ids.push_back(title);
+        if (std::find(record.supporting_ids.begin(), record.supporting_ids.end(), title) ==
+            record.supporting_ids.end())
+          record.supporting_ids.push_back(title);
       }
     }
   }
 
-  /// {"data": [{"title", "paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}
+  /// {"data": [{"title", "paragraphs": [{"context", "qas": [{"question", "answers":
+  /// [{"text"}]}]}]}]}
   Status add_squad(const json::object& o, std::int64_t line) {
     instruction_ = true;
     Members top(o, "");
     Status failure;
-    read_objects(top, "data", *checked(top.array("data", true)), [&](Members& article, std::size_t i) {
-      const std::string title = article.text("title", false);
-      read_objects(article, at("data", i) + ".paragraphs", *checked(article.array("paragraphs", true)), [&](Members& p, std::size_t) {
-        auto documents = std::make_shared<const Documents>(Documents{{"p1", title, p.text("context", true)}});
-        read_objects(p, "qas", *checked(p.array("qas", true)), [&](Members& qa, std::size_t) {
-          SuiteRecord record;
-          record.documents = documents;
-          record.question = qa.text("question", true);
-          record.kind = "squad";
-          record.max_tokens = 32;
-          read_objects(qa, "answers", *checked(qa.array("answers", true)), [&](Members& a, std::size_t) {
-            std::string text = a.text("text", true);
-            if (std::find(record.answers.begin(), record.answers.end(), text) == record.answers.end()) record.answers.push_back(std::move(text));
-          });
-          if (qa.status().ok() && failure.ok()) failure = add(std::move(record), {}, line);
+    read_objects(
+        top, "data", *checked(top.array("data", true)), [&](Members& article, std::size_t i) {
+          const std::string title = article.text("title", false);
+          read_objects(
+              article, at("data", i) + ".paragraphs", *checked(article.array("paragraphs", true)),
+              [&](Members& p, std::size_t) {
+                auto documents = std::make_shared<const Documents>(
+                    Documents{{"p1", title, p.text("context", true)}});
+                read_objects(
+                    p, "qas", *checked(p.array("qas", true)), [&](Members& qa, std::size_t) {
+                      SuiteRecord record;
+                      record.documents = documents;
+                      record.question = qa.text("question", true);
+                      record.kind = "squad";
+                      record.max_tokens = 32;
+                      read_objects(qa, "answers", *checked(qa.array("answers", true)),
+                                   [&](Members& a, std::size_t) {
+                                     std::string text = a.text("text", true);
+                                     if (std::find(record.answers.begin(), record.answers.end(),
+                                                   text) == record.answers.end())
+                                       record.answers.push_back(std::move(text));
+                                   });
+                      if (qa.status().ok() && failure.ok())
+                        failure = add(std::move(record), {}, line);
+                    });
+              });
         });
-      });
-    });
     if (!top.status().ok()) return wrong(line, top.status().message());
     return failure;
   }
 
   Status add(SuiteRecord record, Documents documents, std::int64_t line) {
-    if (!record.documents) record.documents = std::make_shared<const Documents>(std::move(documents));
+    if (!record.documents)
+      record.documents = std::make_shared<const Documents>(std::move(documents));
     previous_ = record.documents;
     if (record.documents->empty()) return wrong(line, "the record has no document with text");
     if (record.documents->size() > limits_.max_documents) {
-      return wrong(line, "the record has " + std::to_string(record.documents->size()) + " documents; at most " + std::to_string(limits_.max_documents) + " are taken");
+      return wrong(line, "the record has " + std::to_string(record.documents->size()) +
+                             " documents; at most " + std::to_string(limits_.max_documents) +
+                             " are taken");
     }
     if (trimmed(record.question).empty()) return wrong(line, "question is empty");
     for (const auto& a : record.answers)
@@ -408,8 +479,12 @@ class Reader {
     if (suite_.records.empty() || suite_.records.back().documents != record.documents) {
       for (const auto& d : *record.documents) bytes_ += d.text.size() + d.title.size();
     }
-    if (bytes_ > limits_.max_bytes) return wrong(line, "the file holds more than " + std::to_string(limits_.max_bytes) + " bytes of text");
-    if (suite_.records.size() >= limits_.max_records) return wrong(line, "the file holds more than " + std::to_string(limits_.max_records) + " questions");
+    if (bytes_ > limits_.max_bytes)
+      return wrong(
+          line, "the file holds more than " + std::to_string(limits_.max_bytes) + " bytes of text");
+    if (suite_.records.size() >= limits_.max_records)
+      return wrong(
+          line, "the file holds more than " + std::to_string(limits_.max_records) + " questions");
     suite_.records.push_back(std::move(record));
     if (instruction_) suite_.instruction = std::string(kAnswerInstruction);
     return {};

@@ -1,4 +1,5 @@
-/// A scatter plot with intervals and a Pareto front, as one SVG element without anything from outside.
+/// A scatter plot with intervals and a Pareto front, as one SVG element without anything from
+/// outside.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@ namespace quire {
 
 struct PlotPoint {
   std::string label;
-  double x = 0, y = 0, y_low = 0, y_high = 0;   ///< y in [0, 1], drawn in per cent
+  double x = 0, y = 0, y_low = 0, y_high = 0;  ///< y in [0, 1], drawn in per cent
 };
 
 struct PlotOptions {
@@ -17,7 +18,8 @@ struct PlotOptions {
   int width = 560, height = 360;
 };
 
-/// Less x and more y is better: the front joins the points no other beats in both. Colours follow the reader's light or dark setting.
+/// Less x and more y is better: the front joins the points no other beats in both. Colours follow
+/// the reader's light or dark setting.
 std::string pareto_svg(const std::vector<PlotPoint>& points, const PlotOptions& options);
 /// Elements side by side as one file that can stand alone.
 std::string svg_file(const std::vector<std::string>& plots, const PlotOptions& options);

@@ -10,9 +10,13 @@
 namespace quire {
 namespace {
 
-std::uint64_t blocks_of(const DocumentChunk& c) { return c.block_tokens == 0 ? 0 : (c.num_tokens + c.block_tokens - 1) / c.block_tokens; }
+std::uint64_t blocks_of(const DocumentChunk& c) {
+  return c.block_tokens == 0 ? 0 : (c.num_tokens + c.block_tokens - 1) / c.block_tokens;
+}
 
-Status no_document(std::string_view id) { return Status::not_found("no document " + std::string(id)); }
+Status no_document(std::string_view id) {
+  return Status::not_found("no document " + std::string(id));
+}
 
 std::string block_name(const std::array<std::uint8_t, 16>& id) {
   constexpr std::string_view kHex = "0123456789abcdef";
@@ -26,7 +30,7 @@ std::string block_name(const std::array<std::uint8_t, 16>& id) {
 
 }  // namespace
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // One document
 
 void CatalogView::fill_cache(const DocumentManifest& m, DocumentInfo::Cache& cache) const {
@@ -41,7 +45,8 @@ void CatalogView::fill_cache(const DocumentManifest& m, DocumentInfo::Cache& cac
     found += n;
     cache.disk += n;
     cache.bytes += (*segment)->value_bytes + (*segment)->sketch_bytes;
-    for (std::uint32_t b = 0; b < n; ++b) cache.dram += store_.tier_of(*segment, b, 0) == Tier::kDram;
+    for (std::uint32_t b = 0; b < n; ++b)
+      cache.dram += store_.tier_of(*segment, b, 0) == Tier::kDram;
   }
   if (m.fingerprint != engine_.info().fingerprint) {
     cache.state = "stale";
@@ -80,11 +85,13 @@ DocumentInfo CatalogView::describe(const DocumentManifest& m, bool with_cache) c
 }
 
 Result<DocumentInput> CatalogView::pending_input(const PendingDocument& pending) {
-  QUIRE_ASSIGN_OR_RETURN(const std::string bytes, store_.get_job(input_record_name(pending.job_id, pending.pack)));
+  QUIRE_ASSIGN_OR_RETURN(const std::string bytes,
+                         store_.get_job(input_record_name(pending.job_id, pending.pack)));
   return decode_input(bytes, pending.index);
 }
 
-Result<DocumentInfo> CatalogView::describe_pending(std::string_view ns, const PendingDocument& pending) {
+Result<DocumentInfo> CatalogView::describe_pending(std::string_view ns,
+                                                   const PendingDocument& pending) {
   QUIRE_ASSIGN_OR_RETURN(DocumentInput input, pending_input(pending));
   DocumentInfo d;
   d.id = pending.id;
@@ -135,36 +142,45 @@ Result<std::string> CatalogView::content(std::string_view ns, std::string_view i
   return no_document(id);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Lists
 
 bool CatalogView::matches(const DocumentInfo& info, const DocumentFilter& filter) const {
-  return (!filter.status || info.status == *filter.status) && metadata_matches(info.metadata_json, filter.metadata);
+  return (!filter.status || info.status == *filter.status) &&
+         metadata_matches(info.metadata_json, filter.metadata);
 }
 
-Result<DocumentListPage> CatalogView::list(std::string_view ns, const DocumentListOptions& options) {
-  const auto before = [&](const std::string& a, const std::string& b) { return options.descending ? a > b : a < b; };
+Result<DocumentListPage> CatalogView::list(std::string_view ns,
+                                           const DocumentListOptions& options) {
+  const auto before = [&](const std::string& a, const std::string& b) {
+    return options.descending ? a > b : a < b;
+  };
   // New documents that are still being ingested stand in no catalog yet.
   std::vector<DocumentInfo> fresh;
   for (const PendingDocument& pending : table_.pending_in(ns)) {
-    if (pending.type != JobType::kIngest || (!options.after.empty() && !before(options.after, pending.id))) continue;
+    if (pending.type != JobType::kIngest ||
+        (!options.after.empty() && !before(options.after, pending.id)))
+      continue;
     const auto head = store_.get_document_head(ns, pending.id);
     if (head.ok() && head->status == DocumentStatus::kReady) continue;
     auto d = describe_pending(ns, pending);
     if (d.ok() && matches(*d, options.filter)) fresh.push_back(std::move(*d));
   }
-  std::sort(fresh.begin(), fresh.end(), [&](const auto& a, const auto& b) { return before(a.id, b.id); });
+  std::sort(fresh.begin(), fresh.end(),
+            [&](const auto& a, const auto& b) { return before(a.id, b.id); });
 
   ListOptions query;
   query.after = options.after;
   query.limit = options.limit;
   query.descending = options.descending;
   const auto is_fresh = [&](const std::string& id) {
-    return std::any_of(fresh.begin(), fresh.end(), [&](const DocumentInfo& d) { return d.id == id; });
+    return std::any_of(fresh.begin(), fresh.end(),
+                       [&](const DocumentInfo& d) { return d.id == id; });
   };
   query.filter = [&](const DocumentManifest& m) {
     if (options.filter.status && m.status != *options.filter.status) return false;
-    return metadata_matches(m.metadata_json, options.filter.metadata) && (fresh.empty() || !is_fresh(m.id));
+    return metadata_matches(m.metadata_json, options.filter.metadata) &&
+           (fresh.empty() || !is_fresh(m.id));
   };
   QUIRE_ASSIGN_OR_RETURN(const DocumentList stored, store_.list_documents(ns, query));
 
@@ -215,7 +231,7 @@ Result<DocumentCounts> CatalogView::counts(std::string_view ns) {
   return n;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Chunks and blocks
 
 Result<std::vector<ChunkInfo>> CatalogView::chunks(std::string_view ns, std::string_view id) {
@@ -251,7 +267,8 @@ Result<std::vector<BlockInfo>> CatalogView::blocks(std::string_view ns, std::str
     const DocumentChunk& c = m->chunks[i];
     if (c.block_tokens == 0 || c.byte_end > text.size() || c.byte_begin > c.byte_end) continue;
     const auto names = engine_.block_ids(c.token_ids, tenant(ns), to_bytes(m->salt_digest));
-    const auto tokens = engine_.prompt_format().document(header_title(*m), std::string_view(text).substr(c.byte_begin, c.byte_end - c.byte_begin));
+    const auto tokens = engine_.prompt_format().document(
+        header_title(*m), std::string_view(text).substr(c.byte_begin, c.byte_end - c.byte_begin));
     const bool known = tokens.ok() && tokens->ids == c.token_ids;
     const auto segment = c.key.is_zero() ? std::nullopt : store_.peek_segment(c.key);
     for (std::uint32_t b = 0; b < blocks_of(c); ++b) {
@@ -277,17 +294,19 @@ Result<std::vector<BlockInfo>> CatalogView::blocks(std::string_view ns, std::str
   return out;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Queries
 
-Result<Resolved> CatalogView::resolve(std::string_view ns, std::span<const std::string> ids, const ResolveOptions& options) {
+Result<Resolved> CatalogView::resolve(std::string_view ns, std::span<const std::string> ids,
+                                      const ResolveOptions& options) {
   QUIRE_RETURN_IF_ERROR(check_salt(options.cache_salt));
   const Digest salt = salt_digest_of(options.cache_salt);
   Resolved out;
   out.tenant = tenant(ns);
   out.salt_digest = to_bytes(salt);
   for (const std::string& id : ids) {
-    const auto pending = table_.pending(ns, id);  // before the store: once it has ended the store has the document
+    // Before the store: once it has ended the store has the document
+    const auto pending = table_.pending(ns, id);
     auto m = store_.get_document(ns, id);
     if (!m.ok() && m.code() != Code::kNotFound) return m.status();
     if (m.ok() && m->status == DocumentStatus::kReady) {
@@ -304,9 +323,11 @@ Result<Resolved> CatalogView::resolve(std::string_view ns, std::span<const std::
           continue;
         }
       }
-      out.not_ready.push_back({id, pending->job_id, pending->status, pending->progress, std::nullopt});
+      out.not_ready.push_back(
+          {id, pending->job_id, pending->status, pending->progress, std::nullopt});
     } else if (m.ok()) {
-      out.not_ready.push_back({id, m->job_id, m->status, 0, ItemError{m->error_code, m->error_message, ""}});
+      out.not_ready.push_back(
+          {id, m->job_id, m->status, 0, ItemError{m->error_code, m->error_message, ""}});
     } else {
       out.missing.push_back(id);
     }
@@ -368,7 +389,8 @@ Result<ResolvedDocument> CatalogView::resolve_pending(const PendingDocument& pen
   d.metadata_json = input.metadata_json;
   d.pending = true;
   const PreparedText prepared = prepare_text(std::move(input));
-  QUIRE_ASSIGN_OR_RETURN(auto chunks, cut(engine_, d.title, prepared, pending.settings->chunking, chunk_limits(engine_, options_)));
+  QUIRE_ASSIGN_OR_RETURN(auto chunks, cut(engine_, d.title, prepared, pending.settings->chunking,
+                                          chunk_limits(engine_, options_)));
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     d.tokens += chunks[i].token_ids.size();
     QueryContext context;

@@ -27,10 +27,13 @@ class CatalogView {
   Result<std::string> content(std::string_view ns, std::string_view id);
   Result<std::vector<ChunkInfo>> chunks(std::string_view ns, std::string_view id);
   Result<std::vector<BlockInfo>> blocks(std::string_view ns, std::string_view id);
-  Result<Resolved> resolve(std::string_view ns, std::span<const std::string> ids, const ResolveOptions& options);
+  Result<Resolved> resolve(std::string_view ns, std::span<const std::string> ids,
+                           const ResolveOptions& options);
 
   DocumentInfo describe(const DocumentManifest& manifest, bool with_cache) const;
-  std::string tenant(std::string_view ns) const { return options_.share_across_namespaces ? std::string() : std::string(ns); }
+  std::string tenant(std::string_view ns) const {
+    return options_.share_across_namespaces ? std::string() : std::string(ns);
+  }
 
  private:
   void fill_cache(const DocumentManifest& manifest, DocumentInfo::Cache& cache) const;

@@ -8,7 +8,11 @@ namespace quire {
 
 std::uint64_t indexed_version(const DocumentManifest& m) {
   Sha256 hash;
-  hash.update_u64(m.version).update_field(m.content_hash).update_field(m.title).update_field(m.metadata_json).update_field(m.chunking);
+  hash.update_u64(m.version)
+      .update_field(m.content_hash)
+      .update_field(m.title)
+      .update_field(m.metadata_json)
+      .update_field(m.chunking);
   const Digest digest = hash.finish();
   std::uint64_t out = 0;
   std::memcpy(&out, digest.bytes.data(), sizeof out);

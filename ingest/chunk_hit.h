@@ -15,7 +15,8 @@ struct ChunkHit {
   double score = 0;
 };
 
-/// Equal for equal documents as far as retrieval shows them; a manifest's own version begins anew when a document was deleted. Never 0.
+/// Equal for equal documents as far as retrieval shows them; a manifest's own version begins anew
+/// when a document was deleted. Never 0.
 std::uint64_t indexed_version(const DocumentManifest& manifest);
 
 }  // namespace quire

@@ -8,8 +8,9 @@ namespace quire {
 namespace {
 
 constexpr std::int32_t kMinMaxTokens = 16;
-constexpr std::int64_t kMinTextTokens = 8;       // room a header has to leave
-constexpr std::size_t kMaxBytesPerToken = 128;   // no vocabulary holds longer tokens worth counting on
+constexpr std::int64_t kMinTextTokens = 8;  // room a header has to leave
+// No vocabulary holds longer tokens worth counting on
+constexpr std::size_t kMaxBytesPerToken = 128;
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
@@ -20,21 +21,28 @@ std::size_t skip_spaces(std::string_view text, std::size_t pos, std::size_t end)
 
 /// Whether a sentence ends with the character before `pos`.
 bool sentence_ends_at(std::string_view text, std::size_t pos) {
-  const auto ends = [&](std::string_view mark) { return pos >= mark.size() && text.substr(pos - mark.size(), mark.size()) == mark; };
-  if (ends("\xE3\x80\x82") || ends("\xEF\xBC\x81") || ends("\xEF\xBC\x9F")) return true;  // ideographic . ! ?
+  const auto ends = [&](std::string_view mark) {
+    return pos >= mark.size() && text.substr(pos - mark.size(), mark.size()) == mark;
+  };
+  // Ideographic . ! ?
+  if (ends("\xE3\x80\x82") || ends("\xEF\xBC\x81") || ends("\xEF\xBC\x9F")) return true;
   std::size_t p = pos;
-  while (p > 0 && (text[p - 1] == '"' || text[p - 1] == '\'' || text[p - 1] == ')' || text[p - 1] == ']')) --p;
+  while (p > 0 &&
+         (text[p - 1] == '"' || text[p - 1] == '\'' || text[p - 1] == ')' || text[p - 1] == ']'))
+    --p;
   if (p == 0) return false;
   const char c = text[p - 1];
   return c == '.' || c == '!' || c == '?';
 }
 
-/// The best place to cut in (low, high]: behind a paragraph, a line, a sentence, a word; else `high`.
-/// White space stays with the text before it.
+/// The best place to cut in (low, high]: behind a paragraph, a line, a sentence, a word; else
+/// `high`. White space stays with the text before it.
 std::size_t best_cut(std::string_view text, std::size_t low, std::size_t high) {
   std::size_t line = 0, sentence = 0, word = 0;
   for (std::size_t p = high; p > low; --p) {
-    const bool wide_end = sentence == 0 && p >= 3 && static_cast<unsigned char>(text[p - 1]) >= 0x80 && sentence_ends_at(text, p);
+    const bool wide_end = sentence == 0 && p >= 3 &&
+                          static_cast<unsigned char>(text[p - 1]) >= 0x80 &&
+                          sentence_ends_at(text, p);
     if (wide_end) sentence = p;
     if (!is_space(text[p - 1]) || (p < text.size() && is_space(text[p]))) continue;
     std::size_t run = p;
@@ -54,9 +62,16 @@ std::size_t best_cut(std::string_view text, std::size_t low, std::size_t high) {
 /// Cuts ranges of one text; holds what all cuts share.
 class Cutter {
  public:
-  Cutter(const PromptFormat& format, std::string_view title, std::string_view text, const Encoding& encoding,
-         const ChunkingOptions& options, std::int64_t budget, std::int64_t overhead)
-      : format_(format), title_(title), text_(text), spans_(encoding.spans), options_(options), budget_(budget), overhead_(overhead) {}
+  Cutter(const PromptFormat& format, std::string_view title, std::string_view text,
+         const Encoding& encoding, const ChunkingOptions& options, std::int64_t budget,
+         std::int64_t overhead)
+      : format_(format),
+        title_(title),
+        text_(text),
+        spans_(encoding.spans),
+        options_(options),
+        budget_(budget),
+        overhead_(overhead) {}
 
   /// One chunk if it fits, else as many as it takes.
   Status emit(TextRange range) {
@@ -76,14 +91,21 @@ class Cutter {
 
  private:
   std::size_t token_at(std::size_t byte) const {
-    const auto it = std::lower_bound(spans_.begin(), spans_.end(), byte, [](const TokenSpan& s, std::size_t b) { return s.begin < b; });
+    const auto it = std::lower_bound(spans_.begin(), spans_.end(), byte,
+                                     [](const TokenSpan& s, std::size_t b) { return s.begin < b; });
     return static_cast<std::size_t>(it - spans_.begin());
   }
-  std::size_t byte_at(std::size_t token) const { return token < spans_.size() ? spans_[token].begin : text_.size(); }
-  std::int64_t tokens_in(TextRange r) const { return static_cast<std::int64_t>(token_at(r.end)) - static_cast<std::int64_t>(token_at(r.begin)); }
+  std::size_t byte_at(std::size_t token) const {
+    return token < spans_.size() ? spans_[token].begin : text_.size();
+  }
+  std::int64_t tokens_in(TextRange r) const {
+    return static_cast<std::int64_t>(token_at(r.end)) -
+           static_cast<std::int64_t>(token_at(r.begin));
+  }
 
   Result<std::vector<std::int32_t>> ids_of(TextRange r) const {
-    QUIRE_ASSIGN_OR_RETURN(auto doc, format_.document(title_, text_.substr(r.begin, r.end - r.begin)));
+    QUIRE_ASSIGN_OR_RETURN(auto doc,
+                           format_.document(title_, text_.substr(r.begin, r.end - r.begin)));
     return std::move(doc.ids);
   }
 
@@ -96,7 +118,9 @@ class Cutter {
   /// Where a chunk of about `limit` text tokens that begins at `begin` ends.
   std::size_t cut_after(std::size_t begin, std::size_t end, std::int64_t limit) const {
     const std::size_t first = token_at(begin);
-    const auto at = [&](std::int64_t n) { return std::min(end, code_point_floor(text_, byte_at(first + static_cast<std::size_t>(n)))); };
+    const auto at = [&](std::int64_t n) {
+      return std::min(end, code_point_floor(text_, byte_at(first + static_cast<std::size_t>(n))));
+    };
     const std::size_t high = std::max(at(limit), next_code_point(begin));
     const std::size_t low = std::max(at(limit / 2), begin);
     return high >= end ? end : best_cut(text_, low, high);
@@ -108,17 +132,21 @@ class Cutter {
     while (begin < range.end) {
       const std::int64_t left = tokens_in({begin, range.end});
       std::int64_t limit = full;
-      if (left > full && left < 2 * full) limit = std::min(full, (left + 1) / 2 + full / 16);  // no tiny last chunk
+      // No tiny last chunk
+      if (left > full && left < 2 * full) limit = std::min(full, (left + 1) / 2 + full / 16);
       Chunk chunk;
       while (true) {
         chunk.range = {begin, cut_after(begin, range.end, limit)};
-        if (limit >= full && is_blank(text_.substr(chunk.range.end, range.end - chunk.range.end))) chunk.range.end = range.end;
+        if (limit >= full && is_blank(text_.substr(chunk.range.end, range.end - chunk.range.end)))
+          chunk.range.end = range.end;
         QUIRE_ASSIGN_OR_RETURN(chunk.token_ids, ids_of(chunk.range));
         const std::int64_t over = static_cast<std::int64_t>(chunk.token_ids.size()) - budget_;
         if (over <= 0) break;
         if (limit <= 1) {
-          return Status::invalid("chunking.max_tokens", "one character at byte " + std::to_string(begin) + " needs " +
-                                                            std::to_string(chunk.token_ids.size()) + " tokens with its header; use at least that many");
+          return Status::invalid("chunking.max_tokens",
+                                 "one character at byte " + std::to_string(begin) + " needs " +
+                                     std::to_string(chunk.token_ids.size()) +
+                                     " tokens with its header; use at least that many");
         }
         limit = std::max<std::int64_t>(1, std::min(limit - 1, limit - over));
       }
@@ -135,7 +163,8 @@ class Cutter {
     const std::size_t cut = token_at(end);
     const auto overlap = static_cast<std::size_t>(options_.overlap_tokens);
     std::size_t back = code_point_floor(text_, byte_at(cut > overlap ? cut - overlap : 0));
-    if (back > 0 && back < end && !is_space(text_[back - 1])) {  // forward to a word, if there is one
+    // Forward to a word, if there is one
+    if (back > 0 && back < end && !is_space(text_[back - 1])) {
       std::size_t word = back;
       while (word < end && !is_space(text_[word])) ++word;
       word = skip_spaces(text_, word, end);
@@ -155,14 +184,18 @@ class Cutter {
 Status cut_markdown(std::string_view text, Cutter& cutter) {
   const std::vector<MarkdownHeading> headings = find_markdown_headings(text);
   std::vector<MarkdownHeading> sections;
-  if (headings.empty() || (headings[0].begin > 0 && !is_blank(text.substr(0, headings[0].begin)))) sections.push_back({0, 7});
+  if (headings.empty() || (headings[0].begin > 0 && !is_blank(text.substr(0, headings[0].begin))))
+    sections.push_back({0, 7});
   sections.insert(sections.end(), headings.begin(), headings.end());
   sections.front().begin = 0;
   for (std::size_t i = 0; i < sections.size();) {
-    const auto end_of = [&](std::size_t k) { return k + 1 < sections.size() ? sections[k + 1].begin : text.size(); };
+    const auto end_of = [&](std::size_t k) {
+      return k + 1 < sections.size() ? sections[k + 1].begin : text.size();
+    };
     TextRange range{sections[i].begin, end_of(i)};
     std::size_t next = i + 1;
-    while (next < sections.size() && sections[next].depth > sections[i].depth && cutter.fits({range.begin, end_of(next)})) {
+    while (next < sections.size() && sections[next].depth > sections[i].depth &&
+           cutter.fits({range.begin, end_of(next)})) {
       range.end = end_of(next++);
     }
     QUIRE_RETURN_IF_ERROR(cutter.emit(range));
@@ -177,8 +210,10 @@ Status cut_separator(std::string_view text, std::string_view separator, Cutter& 
   while (pos < text.size()) {
     const std::size_t hit = text.find(separator, pos);
     const std::size_t end = hit == std::string_view::npos ? text.size() : hit + separator.size();
-    const std::string_view body = text.substr(pos, (hit == std::string_view::npos ? text.size() : hit) - pos);
-    if (!is_blank(body) && pending.end > pending.begin && !is_blank(text.substr(pending.begin, pos - pending.begin))) {
+    const std::string_view body = text.substr(
+        pos, (hit == std::string_view::npos ? text.size() : hit) - pos);
+    if (!is_blank(body) && pending.end > pending.begin &&
+        !is_blank(text.substr(pending.begin, pos - pending.begin))) {
       QUIRE_RETURN_IF_ERROR(cutter.emit(pending));
       pending = {pos, end};
     } else {
@@ -193,30 +228,38 @@ Status check_total(const std::vector<Chunk>& chunks, const ChunkLimits& limits) 
   std::int64_t total = 0;
   for (const Chunk& c : chunks) total += static_cast<std::int64_t>(c.token_ids.size());
   if (limits.document_tokens > 0 && total > limits.document_tokens) {
-    return Status::invalid("text", "the document has " + std::to_string(total) + " tokens, the limit is " + std::to_string(limits.document_tokens) +
-                                       " (limits.document_tokens); split it");
+    return Status::invalid(
+        "text", "the document has " + std::to_string(total) + " tokens, the limit is " +
+                    std::to_string(limits.document_tokens) + " (limits.document_tokens); split it");
   }
   return {};
 }
 
 std::string too_long(std::string_view what, std::size_t actual, std::int64_t limit) {
-  return std::string(what) + " has " + std::to_string(actual) + " tokens, the model's window allows " + std::to_string(limit);
+  return std::string(what) + " has " + std::to_string(actual) +
+         " tokens, the model's window allows " + std::to_string(limit);
 }
 
 }  // namespace
 
-Result<std::vector<Chunk>> chunk_text(const Tokenizer& tokenizer, const PromptFormat& format, std::string_view title, std::string_view text,
+Result<std::vector<Chunk>> chunk_text(const Tokenizer& tokenizer, const PromptFormat& format,
+                                      std::string_view title, std::string_view text,
                                       const ChunkingOptions& options, const ChunkLimits& limits) {
   QUIRE_RETURN_IF_ERROR(validate(options));
   const auto byte_limit = static_cast<std::size_t>(limits.document_tokens) * kMaxBytesPerToken;
   if (limits.document_tokens > 0 && text.size() > byte_limit) {
-    return Status::invalid("text", "the document has " + std::to_string(text.size()) + " bytes; no text of more than " + std::to_string(byte_limit) +
-                                       " bytes fits in " + std::to_string(limits.document_tokens) + " tokens (limits.document_tokens)");
+    return Status::invalid("text", "the document has " + std::to_string(text.size()) +
+                                       " bytes; no text of more than " +
+                                       std::to_string(byte_limit) + " bytes fits in " +
+                                       std::to_string(limits.document_tokens) +
+                                       " tokens (limits.document_tokens)");
   }
   if (options.strategy == ChunkStrategy::kNone) {
     QUIRE_ASSIGN_OR_RETURN(auto doc, format.document(title, text));
     if (static_cast<std::int64_t>(doc.ids.size()) > limits.window_tokens) {
-      return Status::invalid("text", too_long("the document", doc.ids.size(), limits.window_tokens) + "; use chunking.strategy tokens");
+      return Status::invalid("text",
+                             too_long("the document", doc.ids.size(), limits.window_tokens) +
+                                 "; use chunking.strategy tokens");
     }
     std::vector<Chunk> one;
     one.push_back({{0, text.size()}, std::move(doc.ids)});
@@ -227,16 +270,23 @@ Result<std::vector<Chunk>> chunk_text(const Tokenizer& tokenizer, const PromptFo
   const auto overhead = static_cast<std::int64_t>(header.ids.size());
   const std::int64_t budget = std::min<std::int64_t>(options.max_tokens, limits.window_tokens);
   if (overhead + kMinTextTokens > budget) {
-    return Status::invalid("title", "the document's header takes " + std::to_string(overhead) + " of the " + std::to_string(budget) +
-                                        " tokens of a chunk; shorten the title or raise chunking.max_tokens");
+    return Status::invalid(
+        "title", "the document's header takes " + std::to_string(overhead) + " of the " +
+                     std::to_string(budget) +
+                     " tokens of a chunk; shorten the title or raise chunking.max_tokens");
   }
   const Encoding encoding = tokenizer.encode_with_offsets(text);
   Cutter cutter(format, title, text, encoding, options, budget, overhead);
   Status status;
   switch (options.strategy) {
-    case ChunkStrategy::kMarkdown: status = cut_markdown(text, cutter); break;
-    case ChunkStrategy::kSeparator: status = cut_separator(text, options.separator, cutter); break;
-    default: status = cutter.emit({0, text.size()});
+    case ChunkStrategy::kMarkdown:
+      status = cut_markdown(text, cutter);
+      break;
+    case ChunkStrategy::kSeparator:
+      status = cut_separator(text, options.separator, cutter);
+      break;
+    default:
+      status = cutter.emit({0, text.size()});
   }
   QUIRE_RETURN_IF_ERROR(status);
   std::vector<Chunk> chunks = cutter.take();
@@ -244,14 +294,18 @@ Result<std::vector<Chunk>> chunk_text(const Tokenizer& tokenizer, const PromptFo
   return chunks;
 }
 
-Result<std::vector<Chunk>> chunk_given(const PromptFormat& format, std::string_view title, std::string_view text, std::span<const TextRange> ranges,
+Result<std::vector<Chunk>> chunk_given(const PromptFormat& format, std::string_view title,
+                                       std::string_view text, std::span<const TextRange> ranges,
                                        const ChunkLimits& limits) {
   std::vector<Chunk> chunks;
   for (std::size_t i = 0; i < ranges.size(); ++i) {
-    QUIRE_ASSIGN_OR_RETURN(auto doc, format.document(title, text.substr(ranges[i].begin, ranges[i].end - ranges[i].begin)));
+    QUIRE_ASSIGN_OR_RETURN(
+        auto doc,
+        format.document(title, text.substr(ranges[i].begin, ranges[i].end - ranges[i].begin)));
     if (static_cast<std::int64_t>(doc.ids.size()) > limits.window_tokens) {
       const std::string name = "chunks[" + std::to_string(i) + "]";
-      return Status::invalid(name, too_long(name, doc.ids.size(), limits.window_tokens) + "; split it");
+      return Status::invalid(name,
+                             too_long(name, doc.ids.size(), limits.window_tokens) + "; split it");
     }
     chunks.push_back({ranges[i], std::move(doc.ids)});
   }
@@ -261,18 +315,24 @@ Result<std::vector<Chunk>> chunk_given(const PromptFormat& format, std::string_v
 
 Status validate(const ChunkingOptions& options) {
   if (options.max_tokens < kMinMaxTokens) {
-    return Status::invalid("chunking.max_tokens", "must be at least " + std::to_string(kMinMaxTokens) + ", not " + std::to_string(options.max_tokens));
+    return Status::invalid("chunking.max_tokens", "must be at least " +
+                                                      std::to_string(kMinMaxTokens) + ", not " +
+                                                      std::to_string(options.max_tokens));
   }
   if (options.overlap_tokens < 0 || options.overlap_tokens >= (options.max_tokens + 1) / 2) {
-    return Status::invalid("chunking.overlap_tokens", "must be from 0 to less than half of max_tokens (" + std::to_string(options.max_tokens) + "), not " +
-                                                          std::to_string(options.overlap_tokens));
+    return Status::invalid("chunking.overlap_tokens",
+                           "must be from 0 to less than half of max_tokens (" +
+                               std::to_string(options.max_tokens) + "), not " +
+                               std::to_string(options.overlap_tokens));
   }
   if (options.overlap_tokens > 0 && options.strategy != ChunkStrategy::kTokens) {
     return Status::invalid("chunking.overlap_tokens", "only strategy tokens overlaps; use 0");
   }
   if (options.strategy == ChunkStrategy::kSeparator) {
-    if (options.separator.empty() || options.separator.size() > 64) return Status::invalid("chunking.separator", "must have 1 to 64 bytes");
-    if (find_invalid_utf8(options.separator)) return Status::invalid("chunking.separator", "is not valid UTF-8");
+    if (options.separator.empty() || options.separator.size() > 64)
+      return Status::invalid("chunking.separator", "must have 1 to 64 bytes");
+    if (find_invalid_utf8(options.separator))
+      return Status::invalid("chunking.separator", "is not valid UTF-8");
   } else if (!options.separator.empty()) {
     return Status::invalid("chunking.separator", "only strategy separator takes one");
   }
@@ -282,7 +342,8 @@ Status validate(const ChunkingOptions& options) {
 std::string describe(const ChunkingOptions& options) {
   std::string line(chunk_strategy_name(options.strategy));
   if (options.strategy == ChunkStrategy::kNone) return line;
-  line += " max=" + std::to_string(options.max_tokens) + " overlap=" + std::to_string(options.overlap_tokens);
+  line += " max=" + std::to_string(options.max_tokens) +
+          " overlap=" + std::to_string(options.overlap_tokens);
   if (options.strategy == ChunkStrategy::kSeparator) {
     line += " separator=";
     for (const char c : options.separator) {
@@ -348,7 +409,8 @@ std::vector<MarkdownHeading> find_markdown_headings(std::string_view text) {
     pos = line.next;
     std::size_t at = 0;
     if (fence > 0) {
-      if (leading_run(line.text, fence_char, &at) >= fence && is_blank(line.text.substr(at))) fence = 0;
+      if (leading_run(line.text, fence_char, &at) >= fence && is_blank(line.text.substr(at)))
+        fence = 0;
       paragraph = kNone;
       continue;
     }
@@ -358,7 +420,8 @@ std::vector<MarkdownHeading> find_markdown_headings(std::string_view text) {
     const std::size_t hashes = leading_run(line.text, '#', &at);
     if (fence > 0) {
       paragraph = kNone;
-    } else if (hashes >= 1 && hashes <= 6 && (at == line.text.size() || line.text[at] == ' ' || line.text[at] == '\t')) {
+    } else if (hashes >= 1 && hashes <= 6 &&
+               (at == line.text.size() || line.text[at] == ' ' || line.text[at] == '\t')) {
       headings.push_back({line.begin, static_cast<int>(hashes)});
       paragraph = kNone;
     } else if (paragraph != kNone && (only(line.text, '=') || only(line.text, '-'))) {

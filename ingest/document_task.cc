@@ -2,15 +2,17 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "ingest/metadata.h"
 #include "ingest/names.h"
-#include "base/log.h"
 
 namespace quire {
 namespace {
 
 /// KV that a document's tokens take of the store.
-std::uint64_t bytes_per_token(const EngineInfo& info) { return static_cast<std::uint64_t>(info.kv_bytes_per_token + info.draft_kv_bytes_per_token); }
+std::uint64_t bytes_per_token(const EngineInfo& info) {
+  return static_cast<std::uint64_t>(info.kv_bytes_per_token + info.draft_kv_bytes_per_token);
+}
 
 }  // namespace
 
@@ -20,30 +22,38 @@ void DocumentTask::begin() {
   work_.type == JobType::kWarm ? begin_warm() : begin_ingest();
 }
 
-std::string DocumentTask::path(std::string_view field) const { return join_path(item_path(*work_.settings, work_.item.view.index), field); }
+std::string DocumentTask::path(std::string_view field) const {
+  return join_path(item_path(*work_.settings, work_.item.view.index), field);
+}
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // What is there already
 
 void DocumentTask::begin_ingest() {
   auto bytes = context_.store.get_job(input_record_name(work_.job_id, work_.item.pack));
-  if (!bytes.ok()) return fail(bytes.status().with_context("the saved input could not be read"), path(""));
+  if (!bytes.ok())
+    return fail(bytes.status().with_context("the saved input could not be read"), path(""));
   auto input = decode_input(*bytes, work_.item.view.index);
   bytes = std::string();
-  if (!input.ok()) return fail(input.status().with_context("the saved input could not be read"), path(""));
+  if (!input.ok())
+    return fail(input.status().with_context("the saved input could not be read"), path(""));
   const auto settled = settle_without_work(*input);
-  if (!settled.ok()) return fail(settled.status(), settled.status().field() == "pinned" ? "pinned" : path(""));
+  if (!settled.ok())
+    return fail(settled.status(), settled.status().field() == "pinned" ? "pinned" : path(""));
   if (*settled) return;
   title_ = input->title;
   metadata_json_ = input->metadata_json;
   text_ = prepare_text(std::move(*input));
-  auto chunks = cut(context_.engine, title_, text_, work_.settings->chunking, chunk_limits(context_.engine, context_.options));
+  auto chunks = cut(context_.engine, title_, text_, work_.settings->chunking,
+                    chunk_limits(context_.engine, context_.options));
   if (!chunks.ok()) return fail_cut(chunks.status());
   chunks_ = std::move(*chunks);
-  if (const Status s = check_quota(); !s.ok()) return fail(ItemError{"quota_exceeded", s.message(), path("")}, /*keep_document=*/false);
+  if (const Status s = check_quota(); !s.ok())
+    return fail(ItemError{"quota_exceeded", s.message(), path("")}, /*keep_document=*/false);
   std::uint64_t num_tokens = 0;
   for (const Chunk& c : chunks_) num_tokens += c.token_ids.size();
-  if (const Status s = ask_for_pin(num_tokens); !s.ok()) return fail(ItemError{"cache_full", s.message(), "pinned"}, /*keep_document=*/false);
+  if (const Status s = ask_for_pin(num_tokens); !s.ok())
+    return fail(ItemError{"cache_full", s.message(), "pinned"}, /*keep_document=*/false);
   for (std::size_t i = 0; i < chunks_.size(); ++i) todo_.push_back({i});
   prefill_all();
 }
@@ -59,18 +69,26 @@ Result<bool> DocumentTask::settle_without_work(const DocumentInput& input) {
   } else if (head.code() != Code::kNotFound && head.code() != Code::kCorruption) {
     return head.status();
   }
-  if (existing_ready_ && existing_->job_id > work_.job_id) {  // a restart repeats an item that a later job has replaced
+  // A restart repeats an item that a later job has replaced
+  if (existing_ready_ && existing_->job_id > work_.job_id) {
     end(good(ItemResult::kUpdated, *existing_));
     return true;
   }
-  if (existing_ready_ && existing_->job_id == work_.job_id && existing_->content_hash == work_.item.content_hash) {
+  if (existing_ready_ && existing_->job_id == work_.job_id &&
+      existing_->content_hash == work_.item.content_hash) {
     const bool twice = !work_.item.given_id;  // equal documents without ids in one call
     const bool new_then = existing_->created_ms >= work_.job_created_ms;
-    end(good(twice ? ItemResult::kUnchanged : new_then ? ItemResult::kCreated : ItemResult::kUpdated, *existing_));
+    end(good(twice      ? ItemResult::kUnchanged
+             : new_then ? ItemResult::kCreated
+                        : ItemResult::kUpdated,
+             *existing_));
     return true;
   }
-  if (settings.if_match && (!existing_ready_ || (*settings.if_match != "*" && *settings.if_match != existing_->content_hash))) {
-    fail(ItemError{"precondition_failed", "the document's content hash is not " + *settings.if_match, "If-Match"}, false);
+  if (settings.if_match && (!existing_ready_ || (*settings.if_match != "*" &&
+                                                 *settings.if_match != existing_->content_hash))) {
+    fail(ItemError{"precondition_failed",
+                   "the document's content hash is not " + *settings.if_match, "If-Match"},
+         false);
     return true;
   }
   if (settings.if_none_match_any && existing_ready_) {
@@ -83,37 +101,45 @@ Result<bool> DocumentTask::settle_without_work(const DocumentInput& input) {
     return true;
   }
   if (settings.if_exists == IfExists::kError) {
-    fail(ItemError{"document_exists", "document " + id + " exists; use if_exists upsert to replace it", path("id")}, false);
+    fail(ItemError{"document_exists",
+                   "document " + id + " exists; use if_exists upsert to replace it", path("id")},
+         false);
     return true;
   }
-  const bool same = existing_->content_hash == work_.item.content_hash && existing_->salt_digest == settings.salt_digest &&
+  const bool same = existing_->content_hash == work_.item.content_hash &&
+                    existing_->salt_digest == settings.salt_digest &&
                     existing_->fingerprint == context_.engine.info().fingerprint &&
-                    existing_->chunking == settings_text(settings.chunking, input.chunks.has_value(), input.title);
+                    existing_->chunking ==
+                        settings_text(settings.chunking, input.chunks.has_value(), input.title);
   if (!same) return false;
   QUIRE_RETURN_IF_ERROR(keep_existing(input));
   return true;
 }
 
-/// Same content and settings: what may have changed is written, and KV that was lost is computed again.
+/// Same content and settings: what may have changed is written, and KV that was lost is computed
+/// again.
 Status DocumentTask::keep_existing(const DocumentInput& input) {
   const JobSettings& s = *work_.settings;
   std::optional<std::uint64_t> ttl = s.ttl_seconds;
   if (!ttl && context_.options.default_ttl_seconds > 0) ttl = context_.options.default_ttl_seconds;
-  const bool described = existing_->metadata_json == input.metadata_json && existing_->title == input.title;
-  const bool kept = described && existing_->pinned == s.pinned && existing_->ttl_seconds == ttl && existing_->ttl_anchor == s.ttl_anchor &&
-                    !existing_->expires_at_ms && !ttl;  // a TTL begins anew
+  const bool described = existing_->metadata_json == input.metadata_json &&
+                         existing_->title == input.title;
+  const bool kept = described && existing_->pinned == s.pinned && existing_->ttl_seconds == ttl &&
+                    existing_->ttl_anchor == s.ttl_anchor && !existing_->expires_at_ms &&
+                    !ttl;  // a TTL begins anew
   kept_result_ = described ? ItemResult::kUnchanged : ItemResult::kUpdated;
   QUIRE_RETURN_IF_ERROR(ask_for_pin(existing_->num_tokens));
   if (!kept) {
-    auto updated = context_.store.update_document(work_.ns, existing_->id, [&](DocumentManifest& m) {
-      m.metadata_json = input.metadata_json;
-      m.title = input.title;
-      m.pinned = s.pinned;
-      m.ttl_seconds = ttl;
-      m.ttl_anchor = s.ttl_anchor;
-      m.expires_at_ms.reset();
-      return Status();
-    });
+    auto updated = context_.store.update_document(work_.ns, existing_->id,
+                                                  [&](DocumentManifest& m) {
+                                                    m.metadata_json = input.metadata_json;
+                                                    m.title = input.title;
+                                                    m.pinned = s.pinned;
+                                                    m.ttl_seconds = ttl;
+                                                    m.ttl_anchor = s.ttl_anchor;
+                                                    m.expires_at_ms.reset();
+                                                    return Status();
+                                                  });
     if (!updated.ok()) return updated.status();
   }
   keep_version_ = true;
@@ -124,7 +150,8 @@ Status DocumentTask::keep_existing(const DocumentInput& input) {
 void DocumentTask::begin_warm() {
   auto head = context_.store.get_document_head(work_.ns, work_.item.view.id);
   if (!head.ok()) return fail(head.status(), "id");
-  if (head->status != DocumentStatus::kReady) return fail(ItemError{"document_not_ready", "the document is not ready", "id"}, false);
+  if (head->status != DocumentStatus::kReady)
+    return fail(ItemError{"document_not_ready", "the document is not ready", "id"}, false);
   existing_ = std::move(*head);
   existing_ready_ = true;
   kept_result_ = ItemResult::kWarmed;
@@ -134,7 +161,8 @@ void DocumentTask::begin_warm() {
   }
   auto text = context_.store.get_text(work_.ns, existing_->id);
   if (!text.ok()) return fail(text.status(), "id");
-  auto chunks = retokenise(context_.engine, *existing_, *text, chunk_limits(context_.engine, context_.options));
+  auto chunks = retokenise(context_.engine, *existing_, *text,
+                           chunk_limits(context_.engine, context_.options));
   if (!chunks.ok()) return fail_cut(chunks.status());
   chunks_ = std::move(*chunks);
   for (std::size_t i = 0; i < chunks_.size(); ++i) todo_.push_back({i});
@@ -146,7 +174,9 @@ void DocumentTask::find_missing() {
   if (!whole.ok()) return fail(whole.status(), path(""));
   existing_ = std::move(*whole);
   for (DocumentChunk& c : existing_->chunks) {
-    chunks_.push_back({{static_cast<std::size_t>(c.byte_begin), static_cast<std::size_t>(c.byte_end)}, std::move(c.token_ids)});
+    chunks_.push_back(
+        {{static_cast<std::size_t>(c.byte_begin), static_cast<std::size_t>(c.byte_end)},
+         std::move(c.token_ids)});
     if (!c.key.is_zero() && context_.store.find_segment(c.key)) {
       skipped_tokens_ += c.num_tokens;
     } else {
@@ -167,21 +197,25 @@ Status DocumentTask::check_quota() const {
   if (existing_) used -= std::min(used, existing_->text_bytes + existing_->num_tokens * per_token);
   for (const Chunk& c : chunks_) wanted += c.token_ids.size() * per_token;
   if (used + wanted <= limit) return {};
-  return Status::exhausted("the namespace holds " + std::to_string(used) + " bytes of text and KV, this document needs " + std::to_string(wanted) +
-                           ", the limit is " + std::to_string(limit) + " (limits.namespace_bytes); delete documents");
+  return Status::exhausted("the namespace holds " + std::to_string(used) +
+                           " bytes of text and KV, this document needs " + std::to_string(wanted) +
+                           ", the limit is " + std::to_string(limit) +
+                           " (limits.namespace_bytes); delete documents");
 }
 
 /// Before anything is computed, so by what the KV of so many tokens will take.
 Status DocumentTask::ask_for_pin(std::uint64_t num_tokens) {
   if (!work_.settings->pinned) return {};
-  if (existing_ready_ && existing_->pinned) num_tokens -= std::min(num_tokens, existing_->num_tokens);
+  if (existing_ready_ && existing_->pinned)
+    num_tokens -= std::min(num_tokens, existing_->num_tokens);
   if (num_tokens == 0) return {};
   const std::uint64_t bytes = num_tokens * bytes_per_token(context_.engine.info());
-  QUIRE_ASSIGN_OR_RETURN(pin_, context_.pins.grant({bytes, work_.settings->tier == "dram" ? bytes : 0}));
+  QUIRE_ASSIGN_OR_RETURN(pin_,
+                         context_.pins.grant({bytes, work_.settings->tier == "dram" ? bytes : 0}));
   return {};
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Prefill
 
 void DocumentTask::prefill_all() {
@@ -194,14 +228,18 @@ void DocumentTask::prefill_all() {
   launch();
 }
 
-/// Hands the engine as many chunks as this document may have there; goes on to after_prefill() behind the last one.
+/// Hands the engine as many chunks as this document may have there; goes on to after_prefill()
+/// behind the last one.
 void DocumentTask::launch() {
-  const auto window = static_cast<std::size_t>(std::max(1, context_.options.max_prefills_in_flight / std::max(1, context_.options.max_documents_in_flight)));
+  const auto window = static_cast<std::size_t>(
+      std::max(1, context_.options.max_prefills_in_flight /
+                      std::max(1, context_.options.max_documents_in_flight)));
   while (true) {
     std::size_t i = 0;
     {
       const std::lock_guard lock(mu_);
-      // A cancel can come at any moment: whoever finds nothing left to begin and nothing outstanding ends the task, once.
+      // A cancel can come at any moment: whoever finds nothing left to begin and nothing
+      // outstanding ends the task, once.
       const bool none_left = next_ >= todo_.size() || !failure_.ok() || work_.cancelled->load();
       if (none_left && outstanding_ == 0 && !prefilled_) {
         prefilled_ = true;
@@ -240,7 +278,8 @@ void DocumentTask::add_tokens(std::size_t i, std::int64_t done) {
 }
 
 void DocumentTask::chunk_done(std::size_t i, Result<PrefillResult> result) {
-  if (result.ok()) add_tokens(i, static_cast<std::int64_t>(chunks_[todo_[i].chunk].token_ids.size()));
+  if (result.ok())
+    add_tokens(i, static_cast<std::int64_t>(chunks_[todo_[i].chunk].token_ids.size()));
   {
     const std::lock_guard lock(mu_);
     if (result.ok()) {
@@ -266,7 +305,7 @@ void DocumentTask::after_prefill() {
   keep_version_ ? commit_missing() : commit();
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Commit
 
 DocumentManifest DocumentTask::draft(DocumentStatus status) const {
@@ -287,7 +326,8 @@ DocumentManifest DocumentTask::draft(DocumentStatus status) const {
   m.status = status;
   m.pinned = s.pinned;
   m.ttl_seconds = s.ttl_seconds;
-  if (!m.ttl_seconds && context_.options.default_ttl_seconds > 0) m.ttl_seconds = context_.options.default_ttl_seconds;
+  if (!m.ttl_seconds && context_.options.default_ttl_seconds > 0)
+    m.ttl_seconds = context_.options.default_ttl_seconds;
   m.ttl_anchor = s.ttl_anchor;
   m.chunking = settings_text(s.chunking, !text_.given.empty(), title_);
   m.fingerprint = context_.engine.info().fingerprint;
@@ -307,7 +347,8 @@ void DocumentTask::commit() {
     DocumentChunk c;
     c.byte_begin = chunks_[i].range.begin;
     c.byte_end = chunks_[i].range.end;
-    c.block_tokens = static_cast<std::uint32_t>(context_.engine.block_tokens_for(static_cast<std::int64_t>(chunks_[i].token_ids.size())));
+    c.block_tokens = static_cast<std::uint32_t>(
+        context_.engine.block_tokens_for(static_cast<std::int64_t>(chunks_[i].token_ids.size())));
     c.key = todo_[i].result->key;
     c.num_tokens = static_cast<std::uint32_t>(chunks_[i].token_ids.size());
     c.token_ids = std::move(chunks_[i].token_ids);
@@ -319,12 +360,15 @@ void DocumentTask::commit() {
     }
   }
   CommitOptions options;
-  if (work_.settings->if_match || work_.settings->if_none_match_any) options.expected_version = existing_ ? existing_->version : 0;
+  if (work_.settings->if_match || work_.settings->if_none_match_any)
+    options.expected_version = existing_ ? existing_->version : 0;
   std::optional<std::string_view> text;
   if (work_.type == JobType::kIngest) text = text_.text;
   auto stored = context_.store.commit_document(std::move(m), text, segments, options);
   if (!stored.ok()) return fail(stored.status(), path(""));
-  const ItemResult result = work_.type == JobType::kWarm ? ItemResult::kWarmed : existing_ready_ ? ItemResult::kUpdated : ItemResult::kCreated;
+  const ItemResult result = work_.type == JobType::kWarm ? ItemResult::kWarmed
+                            : existing_ready_            ? ItemResult::kUpdated
+                                                         : ItemResult::kCreated;
   end(good(result, *stored));
 }
 
@@ -342,7 +386,8 @@ void DocumentTask::commit_missing() {
 }
 
 ItemOutcome DocumentTask::good(ItemResult result, const DocumentManifest& manifest) const {
-  ItemOutcome o{result, DocumentStatus::kReady, manifest.num_tokens, count_blocks(manifest), 0, skipped_tokens_, std::nullopt};
+  ItemOutcome o{result, DocumentStatus::kReady, manifest.num_tokens, count_blocks(manifest),
+                0,      skipped_tokens_,        std::nullopt};
   for (const ChunkWork& c : todo_) {
     if (!c.result) continue;
     const auto tokens = static_cast<std::uint64_t>(c.result->tokens);
@@ -352,15 +397,21 @@ ItemOutcome DocumentTask::good(ItemResult result, const DocumentManifest& manife
   return o;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Ends
 
 void DocumentTask::fail(const Status& status, std::string param) {
   ItemError error = to_item_error(status, param);
-  if (status.code() == Code::kCancelled) error = {"loading", "the engine stopped before the document was cached; post it again", std::move(param)};
-  const bool ours = status.code() == Code::kInternal || status.code() == Code::kIo || status.code() == Code::kCorruption;
+  if (status.code() == Code::kCancelled)
+    error = {"loading", "the engine stopped before the document was cached; post it again",
+             std::move(param)};
+  const bool ours = status.code() == Code::kInternal || status.code() == Code::kIo ||
+                    status.code() == Code::kCorruption;
   log_line(ours ? LogLevel::kError : LogLevel::kWarning, "a document could not be cached",
-           {{"job_id", work_.job_id}, {"namespace", work_.ns}, {"document_id", work_.item.view.id}, {"error", status.to_string()}});
+           {{"job_id", work_.job_id},
+            {"namespace", work_.ns},
+            {"document_id", work_.item.view.id},
+            {"error", status.to_string()}});
   fail(std::move(error), /*keep_document=*/true);
 }
 
@@ -369,20 +420,24 @@ void DocumentTask::fail_cut(const Status& status) {
   const bool too_long = field == "text" || field.starts_with("chunks");
   const std::string param = field.starts_with("chunking") ? field : path(field);
   if (status.code() != Code::kInvalidArgument) return fail(status, param);
-  fail(ItemError{too_long ? "context_length_exceeded" : "invalid_value", status.message(), param}, /*keep_document=*/true);
+  fail(ItemError{too_long ? "context_length_exceeded" : "invalid_value", status.message(), param},
+       /*keep_document=*/true);
 }
 
-/// `keep_document`: the text is kept as a failed document, unless a ready version stands or it was deleted meanwhile.
+/// `keep_document`: the text is kept as a failed document, unless a ready version stands or it was
+/// deleted meanwhile.
 void DocumentTask::fail(ItemError error, bool keep_document) {
   if (work_.cancelled->load()) return end_cancelled();
-  const bool worth = keep_document && work_.type == JobType::kIngest && !existing_ready_ && !text_.text.empty();
+  const bool worth = keep_document && work_.type == JobType::kIngest && !existing_ready_ &&
+                     !text_.text.empty();
   if (worth && context_.table.begin_commit(work_)) {
     DocumentManifest m = draft(DocumentStatus::kFailed);
     m.error_code = error.code;
     m.error_message = error.message;
     const auto stored = context_.store.commit_document(std::move(m), text_.text);
     if (!stored.ok()) {
-      log_warning("a failed document could not be kept", {{"document_id", work_.item.view.id}, {"error", stored.status().to_string()}});
+      log_warning("a failed document could not be kept",
+                  {{"document_id", work_.item.view.id}, {"error", stored.status().to_string()}});
     }
   }
   ItemOutcome outcome;
@@ -391,7 +446,8 @@ void DocumentTask::fail(ItemError error, bool keep_document) {
 }
 
 void DocumentTask::end_cancelled() {
-  if (context_.table.stopping() && context_.table.requeue(work_)) return;  // goes on at the next start
+  // Goes on at the next start
+  if (context_.table.stopping() && context_.table.requeue(work_)) return;
   end({ItemResult::kCancelled, DocumentStatus::kFailed, 0, 0, 0, 0, std::nullopt});
 }
 

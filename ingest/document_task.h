@@ -30,7 +30,8 @@ struct TaskContext {
   std::function<void()> pump;  ///< a document has ended: the next may begin
 };
 
-/// Steps run on the pool one after another; only prefill callbacks come from the engine's threads, and they only post.
+/// Steps run on the pool one after another; only prefill callbacks come from the engine's threads,
+/// and they only post.
 class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
  public:
   DocumentTask(TaskContext& context, Work work) : context_(context), work_(std::move(work)) {}
@@ -39,8 +40,8 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
 
  private:
   struct ChunkWork {
-    std::size_t chunk = 0;       // in chunks_
-    std::int64_t reported = 0;   // progress so far; engine thread
+    std::size_t chunk = 0;      // in chunks_
+    std::int64_t reported = 0;  // progress so far; engine thread
     std::optional<PrefillResult> result;
   };
 
@@ -66,25 +67,27 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   ItemOutcome good(ItemResult result, const DocumentManifest& manifest) const;
   DocumentManifest draft(DocumentStatus status) const;
   std::string path(std::string_view field) const;
-  std::string tenant() const { return context_.options.share_across_namespaces ? std::string() : work_.ns; }
+  std::string tenant() const {
+    return context_.options.share_across_namespaces ? std::string() : work_.ns;
+  }
 
   TaskContext& context_;
   const Work work_;
   std::string title_, metadata_json_;
   PreparedText text_;
-  std::optional<DocumentManifest> existing_;   // head of the version that stands now
+  std::optional<DocumentManifest> existing_;  // head of the version that stands now
   bool existing_ready_ = false;
   std::vector<Chunk> chunks_;
-  std::vector<ChunkWork> todo_;                // chunks to prefill
-  PinGate::Grant pin_;                         // until the document is committed
-  bool keep_version_ = false;                  // only KV is missing: no new version
+  std::vector<ChunkWork> todo_;  // chunks to prefill
+  PinGate::Grant pin_;           // until the document is committed
+  bool keep_version_ = false;    // only KV is missing: no new version
   ItemResult kept_result_ = ItemResult::kUnchanged;
-  std::uint64_t skipped_tokens_ = 0;           // of chunks that need no prefill
+  std::uint64_t skipped_tokens_ = 0;  // of chunks that need no prefill
 
   std::mutex mu_;
-  std::size_t next_ = 0, outstanding_ = 0;     // guarded by mu_
-  bool prefilled_ = false;                     // guarded by mu_: after_prefill() has its one caller
-  Status failure_;                             // guarded by mu_
+  std::size_t next_ = 0, outstanding_ = 0;  // guarded by mu_
+  bool prefilled_ = false;                  // guarded by mu_: after_prefill() has its one caller
+  Status failure_;                          // guarded by mu_
   std::atomic<std::int64_t> tokens_done_{0};
 };
 

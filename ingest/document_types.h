@@ -1,4 +1,5 @@
-/// What callers hand to the document service and what it says about documents. Plain values, no wire format.
+/// What callers hand to the document service and what it says about documents. Plain values, no
+/// wire format.
 #pragma once
 
 #include <array>
@@ -9,14 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "base/status.h"
 #include "cachestore/document.h"
 #include "cachestore/segment.h"
 #include "engine/engine.h"
-#include "base/status.h"
 
 namespace quire {
 
-/// A failure as clients see it: `code` is a name of api.md §7 ("empty_document"), `param` a path ("documents[1].chunks[1]").
+/// A failure as clients see it: `code` is a name such as "empty_document", `param` a path
+/// ("documents[1].chunks[1]").
 struct ItemError {
   std::string code, message, param;
   friend bool operator==(const ItemError&, const ItemError&) = default;
@@ -35,11 +37,13 @@ struct ChunkingOptions {
 
 /// One document to be cached. Exactly one of `text` and `chunks`.
 struct DocumentInput {
-  std::optional<std::string> id;      ///< [A-Za-z0-9][A-Za-z0-9._:-]{0,127}; none: "doc_" + 32 hex of the content hash
-  std::string title;                  ///< stands in the header of every chunk
+  /// [A-Za-z0-9][A-Za-z0-9._:-]{0,127}; none: "doc_" + 32 hex of the content hash
+  std::optional<std::string> id;
+  std::string title;  ///< stands in the header of every chunk
   std::optional<std::string> text;
-  std::optional<std::vector<std::string>> chunks;  ///< each is cached on its own, whatever BatchOptions::chunking says
-  std::string metadata_json;          ///< a JSON object as text, at most 16 KiB; empty: {}
+  /// Each is cached on its own, whatever BatchOptions::chunking says
+  std::optional<std::vector<std::string>> chunks;
+  std::string metadata_json;  ///< a JSON object as text, at most 16 KiB; empty: {}
 };
 
 /// Settings of one call. Field names in errors are those of the API.
@@ -49,16 +53,18 @@ struct BatchOptions {
   std::optional<std::uint64_t> ttl_seconds;  ///< >= 1; none: IngestOptions::default_ttl_seconds
   TtlAnchor ttl_anchor = TtlAnchor::kCreated;
   bool pinned = false;
-  std::string tier;                          ///< "", "dram" or "disk"; a hint
-  std::string cache_salt;                    ///< empty: none; else 8 to 128 characters. Only its digest is kept
-  /// Single documents (PUT): checked at the call and again at the commit, against content_hash. "*" is any document.
+  std::string tier;        ///< "", "dram" or "disk"; a hint
+  std::string cache_salt;  ///< empty: none; else 8 to 128 characters. Only its digest is kept
+  /// Single documents (PUT): checked at the call and again at the commit, against content_hash. "*"
+  /// is any document.
   std::optional<std::string> if_match;
-  bool if_none_match_any = false;            ///< must not exist yet
-  /// Where the documents stand in the caller's body: false for a single document ("text" rather than "documents[0].text").
+  bool if_none_match_any = false;  ///< must not exist yet
+  /// Where the documents stand in the caller's body: false for a single document ("text" rather
+  /// than "documents[0].text").
   bool in_batch = true;
 };
 
-/// api.md §3: a document as it is now. Status below ready: being ingested, and no earlier version is ready.
+/// A document as it is now. Status below ready: being ingested, and no earlier version is ready.
 struct DocumentInfo {
   std::string id, ns, title, metadata_json, content_hash;
   std::uint64_t version = 0, bytes = 0, tokens = 0, num_chunks = 0;
@@ -68,18 +74,21 @@ struct DocumentInfo {
   std::uint64_t hits = 0;
   std::int64_t created_ms = 0, updated_ms = 0, last_used_ms = 0;  ///< Unix ms; 0: never
   std::optional<std::int64_t> expires_at_ms;
-  std::string job_id;                 ///< the job at work on it, else the last one
-  std::optional<double> progress;     ///< 0..1 while a job is at work on it (also on a new version of a ready document)
+  std::string job_id;  ///< the job at work on it, else the last one
+  /// 0..1 while a job is at work on it (also on a new version of a ready document)
+  std::optional<double> progress;
 
   struct Cache {
-    std::string state;                ///< "resident", "partial", "evicted", "stale" (made by another model)
+    std::string state;  ///< "resident", "partial", "evicted", "stale" (made by another model)
     std::string fingerprint, kv_dtype;
     std::uint64_t bytes = 0, blocks = 0;  ///< KV bytes found in the store; blocks the document has
-    std::uint64_t gpu = 0, dram = 0, disk = 0, remote = 0;  ///< blocks found in each tier (a block may be in two)
+    /// Blocks found in each tier (a block may be in two)
+    std::uint64_t gpu = 0, dram = 0, disk = 0, remote = 0;
   } cache;
 };
 
-/// Equality filter. A metadata value is compared with the text form of a top-level scalar: abc, 2025, true, null.
+/// Equality filter. A metadata value is compared with the text form of a top-level scalar: abc,
+/// 2025, true, null.
 struct DocumentFilter {
   std::optional<DocumentStatus> status;
   std::vector<std::pair<std::string, std::string>> metadata;
@@ -87,11 +96,11 @@ struct DocumentFilter {
 };
 
 struct DocumentListOptions {
-  std::string after;         ///< exclusive id
-  std::size_t limit = 20;    ///< 1..100
+  std::string after;       ///< exclusive id
+  std::size_t limit = 20;  ///< 1..100
   bool descending = true;
   DocumentFilter filter;
-  bool with_cache = true;    ///< fill DocumentInfo::cache
+  bool with_cache = true;  ///< fill DocumentInfo::cache
 };
 struct DocumentListPage {
   std::vector<DocumentInfo> documents;
@@ -105,32 +114,38 @@ struct DocumentCounts {
 
 struct ChunkInfo {
   std::int32_t index = 0;
-  std::uint64_t char_begin = 0, char_end = 0;  ///< Unicode code points of the document's text, half-open
+  /// Unicode code points of the document's text, half-open
+  std::uint64_t char_begin = 0, char_end = 0;
   std::uint64_t byte_begin = 0, byte_end = 0;
   std::uint64_t tokens = 0, blocks = 0;
   std::int32_t block_tokens = 0;
-  std::string key;                             ///< hex of the context key
-  Tier tier = Tier::kNone;                     ///< best tier of its first block
+  std::string key;          ///< hex of the context key
+  Tier tier = Tier::kNone;  ///< best tier of its first block
 };
 
 struct BlockInfo {
-  std::int32_t index = 0;       ///< in the document
-  std::string block_id;         ///< "b-" + 12 hex
+  std::int32_t index = 0;  ///< in the document
+  std::string block_id;    ///< "b-" + 12 hex
   std::int32_t chunk = 0;
   std::uint64_t token_begin = 0, token_end = 0;  ///< within the chunk
-  std::optional<std::uint64_t> char_begin, char_end;  ///< code points of the text; none where the model has changed since
+  /// Code points of the text; none where the model has changed since
+  std::optional<std::uint64_t> char_begin, char_end;
   Tier tier = Tier::kNone;
 };
 
 /// Merged into a document. An unset member stays as it is.
 struct DocumentPatch {
-  std::optional<std::string> title;          ///< shown title; cached KV keeps the title it was made with
+  std::optional<std::string> title;  ///< shown title; cached KV keeps the title it was made with
   std::optional<std::string> metadata_json;  ///< JSON merge patch (RFC 7396): null removes a key
-  std::optional<std::optional<std::uint64_t>> ttl_seconds;  ///< inner none: no TTL any more, and no expires_at unless it is given beside
+  /// Inner none: no TTL any more, and no expires_at unless it is given beside
+  std::optional<std::optional<std::uint64_t>> ttl_seconds;
   std::optional<TtlAnchor> ttl_anchor;
-  std::optional<std::optional<std::int64_t>> expires_at_ms; ///< inner none: removes it; not together with ttl_seconds
+  /// Inner none: removes it; not together with ttl_seconds
+  std::optional<std::optional<std::int64_t>> expires_at_ms;
   std::optional<bool> pinned;
-  bool empty() const { return !title && !metadata_json && !ttl_seconds && !ttl_anchor && !expires_at_ms && !pinned; }
+  bool empty() const {
+    return !title && !metadata_json && !ttl_seconds && !ttl_anchor && !expires_at_ms && !pinned;
+  }
 };
 
 struct BulkDelete {
@@ -139,7 +154,7 @@ struct BulkDelete {
   bool dry_run = false;
 };
 struct BulkDeleteResult {
-  std::vector<std::string> deleted;      ///< or what would be deleted
+  std::vector<std::string> deleted;  ///< or what would be deleted
   std::vector<std::string> not_found;
   std::vector<std::pair<std::string, Status>> failed;
 };
@@ -148,16 +163,19 @@ struct BulkDeleteResult {
 struct ResolvedDocument {
   std::string id, title, content_hash, metadata_json;
   std::uint64_t version = 0, tokens = 0;
-  bool stale = false;           ///< made by another model: tokenised anew, no cached KV (miss reason model_changed)
-  bool other_salt = false;      ///< cached under another salt: no cached KV for this caller (miss reason salt_mismatch)
-  bool pending = false;         ///< not ready yet, computed inline (ResolveOptions::compute_pending)
-  std::vector<QueryContext> contexts;      ///< chunk order; QueryContext::document_id is `id`
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> byte_ranges;  ///< of the text, one per context
+  /// Made by another model: tokenised anew, no cached KV (miss reason model_changed)
+  bool stale = false;
+  /// Cached under another salt: no cached KV for this caller (miss reason salt_mismatch)
+  bool other_salt = false;
+  bool pending = false;  ///< not ready yet, computed inline (ResolveOptions::compute_pending)
+  std::vector<QueryContext> contexts;  ///< chunk order; QueryContext::document_id is `id`
+  /// Of the text, one per context
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> byte_ranges;
 };
 struct NotReadyDocument {
   std::string id, job_id;
   DocumentStatus status = DocumentStatus::kQueued;  ///< kFailed: `error` says why
-  double progress = 0;                     ///< 0..1
+  double progress = 0;                              ///< 0..1
   std::optional<ItemError> error;
 };
 struct ResolveOptions {

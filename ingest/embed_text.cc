@@ -35,22 +35,28 @@ std::vector<std::int32_t> embedding_ids(const Tokenizer& tokenizer, std::string_
   return out;
 }
 
-std::string embedding_text(const DocumentManifest& m, const DocumentChunk& c, std::string_view text) {
+std::string embedding_text(const DocumentManifest& m, const DocumentChunk& c,
+                           std::string_view text) {
   std::string out(header_title(m));
   if (!out.empty()) out += '\n';
-  if (c.byte_begin <= c.byte_end && c.byte_end <= text.size()) out += text.substr(c.byte_begin, c.byte_end - c.byte_begin);
+  if (c.byte_begin <= c.byte_end && c.byte_end <= text.size())
+    out += text.substr(c.byte_begin, c.byte_end - c.byte_begin);
   return out;
 }
 
 Digest embedding_source(const EngineInfo& model, const DocumentManifest& m) {
   Sha256 hash;
-  hash.update_field("quire-embeddings").update_u64(kRecipe).update(std::as_bytes(std::span(model.fingerprint_digest)));
+  hash.update_field("quire-embeddings")
+      .update_u64(kRecipe)
+      .update(std::as_bytes(std::span(model.fingerprint_digest)));
   hash.update_field(header_title(m)).update_field(m.content_hash).update_u64(m.chunks.size());
   for (const DocumentChunk& c : m.chunks) hash.update_u64(c.byte_begin).update_u64(c.byte_end);
   return hash.finish();
 }
 
-Result<std::vector<float>> embed_and_wait(Engine& engine, std::vector<std::int32_t> ids, std::stop_token stop, std::chrono::steady_clock::time_point deadline) {
+Result<std::vector<float>> embed_and_wait(Engine& engine, std::vector<std::int32_t> ids,
+                                          std::stop_token stop,
+                                          std::chrono::steady_clock::time_point deadline) {
   auto waiting = std::make_shared<Waiting>();
   EmbedRequest request;
   request.token_ids = std::move(ids);
@@ -65,12 +71,15 @@ Result<std::vector<float>> embed_and_wait(Engine& engine, std::vector<std::int32
   });
   std::unique_lock lock(waiting->mu);
   const auto ended = [&waiting] { return waiting->result.has_value(); };
-  const bool in_time = deadline == std::chrono::steady_clock::time_point::max() ? waiting->done.wait(lock, stop, ended)
-                                                                                 : waiting->done.wait_until(lock, stop, deadline, ended);
+  const bool in_time = deadline == std::chrono::steady_clock::time_point::max()
+                           ? waiting->done.wait(lock, stop, ended)
+                           : waiting->done.wait_until(lock, stop, deadline, ended);
   if (in_time) return std::move(*waiting->result);
   cancelled->store(true);
   if (stop.stop_requested()) return Status::unavailable("the service is stopping");
-  return Status::deadline("the question could not be embedded in time: the engine is busy with queries; ask again, or use the scorer bm25");
+  return Status::deadline(
+      "the question could not be embedded in time: the engine is busy with queries; ask again, or "
+      "use the scorer bm25");
 }
 
 }  // namespace quire

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <tuple>
 
-#include "ingest/embed_text.h"
 #include "base/dtype.h"
 #include "base/log.h"
+#include "ingest/embed_text.h"
 
 namespace quire {
 namespace {
@@ -17,7 +17,8 @@ constexpr auto kQuestionTime = std::chrono::seconds(10);
 constexpr auto kRetryAfter = std::chrono::seconds(1);
 /// Lists are made anew when a namespace has grown by this factor.
 constexpr std::int64_t kGrowth = 4;
-/// Asked for beside the wanted ones: equal scores at the end are put in order, outdated entries are passed over.
+/// Asked for beside the wanted ones: equal scores at the end are put in order, outdated entries are
+/// passed over.
 constexpr std::size_t kSpareMatches = 32;
 
 std::vector<std::int32_t> within_window(const Engine& engine, std::vector<std::int32_t> ids) {
@@ -32,7 +33,8 @@ bool comes_before(const ChunkHit& a, const ChunkHit& b) {
 
 }  // namespace
 
-EmbeddingIndex::EmbeddingIndex(const EmbeddingOptions& options, Store& store, Engine& engine) : options_(options), store_(store), engine_(engine) {}
+EmbeddingIndex::EmbeddingIndex(const EmbeddingOptions& options, Store& store, Engine& engine)
+    : options_(options), store_(store), engine_(engine) {}
 
 EmbeddingIndex::~EmbeddingIndex() { stop(); }
 
@@ -73,11 +75,12 @@ EmbeddingStats EmbeddingIndex::stats() const {
 
 std::int64_t EmbeddingIndex::memory_bytes() const {
   std::int64_t bytes = 0;
-  for (const auto& [ns, space] : spaces_) bytes += space.vectors ? space.vectors->memory_bytes() : 0;
+  for (const auto& [ns, space] : spaces_)
+    bytes += space.vectors ? space.vectors->memory_bytes() : 0;
   return bytes;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // The thread
 
 void EmbeddingIndex::work(const std::stop_token& stop) {
@@ -97,7 +100,8 @@ void EmbeddingIndex::work(const std::stop_token& stop) {
     }
     failed_.insert(name);
     lock.unlock();
-    log_warning("a document could not be embedded and is not found by its meaning", {{"namespace", name.first}, {"document", name.second}, {"reason", s.to_string()}});
+    log_warning("a document could not be embedded and is not found by its meaning",
+                {{"namespace", name.first}, {"document", name.second}, {"reason", s.to_string()}});
     drop(name);
   }
 }
@@ -110,7 +114,9 @@ void EmbeddingIndex::list_documents(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       const auto list = store_.list_documents(ns.name, page);
       if (!list.ok()) {
-        log_error("the documents of a namespace cannot be listed and are not found by their meaning", {{"namespace", ns.name}, {"reason", list.status().to_string()}});
+        log_error(
+            "the documents of a namespace cannot be listed and are not found by their meaning",
+            {{"namespace", ns.name}, {"reason", list.status().to_string()}});
         break;
       }
       {
@@ -123,11 +129,14 @@ void EmbeddingIndex::list_documents(const std::stop_token& stop) {
   }
 }
 
-/// The next document: first those whose vectors may be in the store, then those that must be computed. False: stopped.
+/// The next document: first those whose vectors may be in the store, then those that must be
+/// computed. False: stopped.
 bool EmbeddingIndex::take(const std::stop_token& stop, DocumentName& name, Missing& missing) {
   std::unique_lock lock(mu_);
   busy_ = false;
-  if (!wake_.wait(lock, stop, [this] { return !changes_.empty() || !missing_.empty(); }) || stop.stop_requested()) return false;
+  if (!wake_.wait(lock, stop, [this] { return !changes_.empty() || !missing_.empty(); }) ||
+      stop.stop_requested())
+    return false;
   std::set<DocumentName>& from = changes_.empty() ? missing_ : changes_;
   missing = changes_.empty() ? Missing::kCompute : Missing::kPutOff;
   name = std::move(from.extract(from.begin()).value());
@@ -137,7 +146,8 @@ bool EmbeddingIndex::take(const std::stop_token& stop, DocumentName& name, Missi
 }
 
 /// The index gets the vectors of the document that the store has now, or loses them.
-Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing, const std::stop_token& stop) {
+Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing,
+                               const std::stop_token& stop) {
   const auto& [ns, id] = name;
   const auto head = store_.get_document_head(ns, id);
   if (head.code() == Code::kNotFound) {
@@ -154,7 +164,8 @@ Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing, const 
   drop(name);  // an older text
   if (const auto stored = store_.get_meta(embedding_record_name(ns, id)); stored.ok()) {
     const auto record = decode_embeddings(*stored);
-    if (record.ok() && record->made_of == made_of && record->num_chunks() == head->chunks.size()) return enter(name, *head, *record);
+    if (record.ok() && record->made_of == made_of && record->num_chunks() == head->chunks.size())
+      return enter(name, *head, *record);
   }
   if (missing == Missing::kPutOff) {
     const std::lock_guard lock(mu_);
@@ -164,7 +175,8 @@ Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing, const 
   const auto text = store_.get_text(ns, id);
   if (!text.ok() && text.code() != Code::kNotFound) return text.status();
   const auto again = store_.get_document_head(ns, id);
-  if (!text.ok() || !again.ok() || embedding_source(engine_.info(), *again) != made_of) return {};  // its change is on the way
+  // Its change is on the way
+  if (!text.ok() || !again.ok() || embedding_source(engine_.info(), *again) != made_of) return {};
   QUIRE_ASSIGN_OR_RETURN(const EmbeddingRecord record, compute(*head, *text, made_of, stop));
   QUIRE_RETURN_IF_ERROR(store_.put_meta(embedding_record_name(ns, id), encode_embeddings(record)));
   changed(ns, id);  // entered from there, if it is still the same document; erased if it is gone
@@ -172,7 +184,8 @@ Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing, const 
 }
 
 /// True: the vectors are there. What else is known about the document is brought up to date.
-bool EmbeddingIndex::refresh_entry(const DocumentName& name, const DocumentManifest& head, const Digest& made_of) {
+bool EmbeddingIndex::refresh_entry(const DocumentName& name, const DocumentManifest& head,
+                                   const Digest& made_of) {
   const std::unique_lock lock(index_mu_);
   const auto space = spaces_.find(name.first);
   if (space == spaces_.end()) return false;
@@ -183,36 +196,49 @@ bool EmbeddingIndex::refresh_entry(const DocumentName& name, const DocumentManif
   return true;
 }
 
-Result<EmbeddingRecord> EmbeddingIndex::compute(const DocumentManifest& head, std::string_view text, const Digest& made_of, const std::stop_token& stop) {
+Result<EmbeddingRecord> EmbeddingIndex::compute(const DocumentManifest& head, std::string_view text,
+                                                const Digest& made_of,
+                                                const std::stop_token& stop) {
   EmbeddingRecord record;
   record.made_of = made_of;
   std::vector<std::vector<float>> vectors;
   for (const DocumentChunk& c : head.chunks) {
-    const std::vector<std::int32_t> ids = within_window(engine_, embedding_ids(engine_.tokenizer(), embedding_text(head, c, text)));
+    const std::vector<std::int32_t> ids = within_window(
+        engine_, embedding_ids(engine_.tokenizer(), embedding_text(head, c, text)));
     if (ids.empty()) {
       vectors.emplace_back();
       continue;
     }
     auto vector = embed_and_wait(engine_, ids, stop);
-    if (vector.code() == Code::kInvalidArgument) vector = std::vector<float>();  // too long for the engine's memory
+    // Too long for the engine's memory
+    if (vector.code() == Code::kInvalidArgument) vector = std::vector<float>();
     QUIRE_RETURN_IF_ERROR(vector.status());
     vectors.push_back(std::move(*vector));
-    record.dimension = std::max(record.dimension, static_cast<std::uint32_t>(vectors.back().size()));
+    record.dimension = std::max(record.dimension,
+                                static_cast<std::uint32_t>(vectors.back().size()));
   }
-  if (record.dimension == 0) record.dimension = 1;  // all zero: nothing to find, and nothing to compute again
+  // All zero: nothing to find, and nothing to compute again
+  if (record.dimension == 0) record.dimension = 1;
   for (const auto& vector : vectors) {
-    for (std::uint32_t i = 0; i < record.dimension; ++i) record.values.push_back(i < vector.size() ? f32_to_f16(vector[i]) : std::uint16_t{0});
+    for (std::uint32_t i = 0; i < record.dimension; ++i)
+      record.values.push_back(i < vector.size() ? f32_to_f16(vector[i]) : std::uint16_t{0});
   }
   return record;
 }
 
-Status EmbeddingIndex::enter(const DocumentName& name, const DocumentManifest& head, const EmbeddingRecord& record) {
+Status EmbeddingIndex::enter(const DocumentName& name, const DocumentManifest& head,
+                             const EmbeddingRecord& record) {
   std::vector<float> vectors;
   std::vector<std::int32_t> chunks;
   for (std::size_t chunk = 0; chunk < record.num_chunks(); ++chunk) {
-    const std::span<const std::uint16_t> values(record.values.data() + chunk * record.dimension, record.dimension);
-    if (std::all_of(values.begin(), values.end(), [](std::uint16_t v) { return f16_to_f32(v) == 0; })) continue;
-    if (!std::all_of(values.begin(), values.end(), [](std::uint16_t v) { return std::isfinite(f16_to_f32(v)); })) continue;
+    const std::span<const std::uint16_t> values(record.values.data() + chunk * record.dimension,
+                                                record.dimension);
+    if (std::all_of(values.begin(), values.end(),
+                    [](std::uint16_t v) { return f16_to_f32(v) == 0; }))
+      continue;
+    if (!std::all_of(values.begin(), values.end(),
+                     [](std::uint16_t v) { return std::isfinite(f16_to_f32(v)); }))
+      continue;
     chunks.push_back(static_cast<std::int32_t>(chunk));
     for (const std::uint16_t v : values) vectors.push_back(f16_to_f32(v));
   }
@@ -220,10 +246,14 @@ Status EmbeddingIndex::enter(const DocumentName& name, const DocumentManifest& h
     const std::unique_lock lock(index_mu_);
     Space& space = spaces_[name.first];
     left_out_.erase(name);
-    if (options_.max_bytes > 0 && memory_bytes() + static_cast<std::int64_t>(vectors.size() * sizeof(float)) > options_.max_bytes) {
+    if (options_.max_bytes > 0 &&
+        memory_bytes() + static_cast<std::int64_t>(vectors.size() * sizeof(float)) >
+            options_.max_bytes) {
       if (left_out_.empty()) {
-        log_warning("the memory for embeddings is full: further documents are not found by their meaning; raise retrieve.max_embedding_bytes and start again",
-                    {{"bytes", std::to_string(memory_bytes())}});
+        log_warning(
+            "the memory for embeddings is full: further documents are not found by their meaning; "
+            "raise retrieve.max_embedding_bytes and start again",
+            {{"bytes", std::to_string(memory_bytes())}});
       }
       left_out_.insert(name);
       return {};
@@ -234,12 +264,14 @@ Status EmbeddingIndex::enter(const DocumentName& name, const DocumentManifest& h
   return {};
 }
 
-Status EmbeddingIndex::add(Space& space, const std::string& id, const DocumentManifest& head, const EmbeddingRecord& record, std::span<const std::int32_t> chunks,
+Status EmbeddingIndex::add(Space& space, const std::string& id, const DocumentManifest& head,
+                           const EmbeddingRecord& record, std::span<const std::int32_t> chunks,
                            std::span<const float> vectors) {
   if (!space.vectors && !chunks.empty()) {
     QUIRE_ASSIGN_OR_RETURN(space.vectors, VectorIndex::make(record.dimension));
   }
-  if (!chunks.empty() && space.vectors->dimension() != record.dimension) return Status::corruption("its embeddings have another length than those of other documents");
+  if (!chunks.empty() && space.vectors->dimension() != record.dimension)
+    return Status::corruption("its embeddings have another length than those of other documents");
   const auto at = space.documents.try_emplace(id).first;
   Document& document = at->second;
   document.version = indexed_version(head);
@@ -255,14 +287,17 @@ Status EmbeddingIndex::add(Space& space, const std::string& id, const DocumentMa
   return added;
 }
 
-/// Makes lists when a namespace has become large, and again when it has grown much. The old index answers meanwhile.
+/// Makes lists when a namespace has become large, and again when it has grown much. The old index
+/// answers meanwhile.
 void EmbeddingIndex::sort_into_lists(const std::string& ns) {
   Space& space = spaces_.find(ns)->second;  // only this thread changes it
   if (!space.vectors || space.vectors->size() <= options_.exact_vectors) return;
   if (space.vectors->num_lists() > 1 && space.vectors->size() < kGrowth * space.sorted_size) return;
-  auto sorted = space.vectors->in_lists(static_cast<std::int64_t>(std::sqrt(static_cast<double>(space.vectors->size()))));
+  auto sorted = space.vectors->in_lists(
+      static_cast<std::int64_t>(std::sqrt(static_cast<double>(space.vectors->size()))));
   if (!sorted.ok()) {
-    log_warning("embeddings stay in one list", {{"namespace", ns}, {"reason", sorted.status().to_string()}});
+    log_warning("embeddings stay in one list",
+                {{"namespace", ns}, {"reason", sorted.status().to_string()}});
     return;
   }
   const std::unique_lock lock(index_mu_);
@@ -276,7 +311,8 @@ void EmbeddingIndex::drop(const DocumentName& name) {
   const auto at = spaces_.find(name.first);
   if (at == spaces_.end()) return;
   if (const Status s = remove(at->second, name.second); !s.ok()) {
-    log_error("embeddings could not be removed", {{"namespace", name.first}, {"document", name.second}, {"reason", s.to_string()}});
+    log_error("embeddings could not be removed",
+              {{"namespace", name.first}, {"document", name.second}, {"reason", s.to_string()}});
   }
   if (at->second.documents.empty()) spaces_.erase(at);
 }
@@ -290,14 +326,18 @@ Status EmbeddingIndex::remove(Space& space, std::string_view id) {
   return space.vectors ? space.vectors->remove(labels) : Status();
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Searching
 
 Result<std::vector<float>> EmbeddingIndex::embed(std::string_view question) {
-  return embed_and_wait(engine_, within_window(engine_, embedding_ids(engine_.tokenizer(), question)), stop_.get_token(), std::chrono::steady_clock::now() + kQuestionTime);
+  return embed_and_wait(engine_,
+                        within_window(engine_, embedding_ids(engine_.tokenizer(), question)),
+                        stop_.get_token(), std::chrono::steady_clock::now() + kQuestionTime);
 }
 
-Result<std::vector<ChunkHit>> EmbeddingIndex::search(std::string_view ns, std::span<const float> vector, const Search& search) const {
+Result<std::vector<ChunkHit>> EmbeddingIndex::search(std::string_view ns,
+                                                     std::span<const float> vector,
+                                                     const Search& search) const {
   std::vector<ChunkHit> out;
   const std::shared_lock lock(index_mu_);
   const auto at = spaces_.find(ns);
@@ -315,9 +355,11 @@ Result<std::vector<ChunkHit>> EmbeddingIndex::search(std::string_view ns, std::s
     };
   }
   const auto all = static_cast<std::size_t>(space.vectors->size());
-  // Several chunks of a document, and outdated ones, count once or not at all: ask for more until there are enough.
+  // Several chunks of a document, and outdated ones, count once or not at all: ask for more until
+  // there are enough.
   for (std::size_t asked = search.limit + kSpareMatches;; asked *= 4) {
-    QUIRE_ASSIGN_OR_RETURN(const std::vector<VectorMatch> matches, space.vectors->search(vector, asked, filter));
+    QUIRE_ASSIGN_OR_RETURN(const std::vector<VectorMatch> matches,
+                           space.vectors->search(vector, asked, filter));
     out.clear();
     std::set<const Document*> seen;
     for (const VectorMatch& match : matches) {

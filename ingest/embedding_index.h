@@ -28,22 +28,28 @@
 namespace quire {
 
 struct EmbeddingOptions {
-  std::int64_t max_bytes = 512ll << 20;  ///< of all vectors in memory; documents past it are not found. 0: no limit
-  std::int64_t exact_vectors = 10'000;   ///< a namespace with more is searched through lists (ingest/vector_index.h)
+  /// Of all vectors in memory; documents past it are not found. 0: no limit
+  std::int64_t max_bytes = 512ll << 20;
+  std::int64_t exact_vectors =
+      10'000;  ///< a namespace with more is searched through lists (ingest/vector_index.h)
 };
 
 struct EmbeddingStats {
   std::uint64_t documents = 0, chunks = 0;  ///< that can be found
   std::uint64_t pending = 0;                ///< documents waiting to be looked at or embedded
-  std::uint64_t failed = 0, left_out = 0;   ///< documents that could not be read or embedded; past max_bytes
+  /// Documents that could not be read or embedded; past max_bytes
+  std::uint64_t failed = 0, left_out = 0;
   std::int64_t memory_bytes = 0;
-  bool exact = true;                        ///< no namespace is searched through lists
+  bool exact = true;  ///< no namespace is searched through lists
 };
 
-/// One vector a chunk: Engine::embed() of its text behind the title its KV was computed with; the first max_model_len tokens of a longer one. Vectors are computed one after the other at the
-/// priority of ingest, kept in the store and in memory; a document whose record fits is not computed again. Until a document's turn has come it is not found.
+/// One vector a chunk: Engine::embed() of its text behind the title its KV was computed with; the
+/// first max_model_len tokens of a longer one. Vectors are computed one after the other at the
+/// priority of ingest, kept in the store and in memory; a document whose record fits is not
+/// computed again. Until a document's turn has come it is not found.
 ///
-/// Threads: every method from any thread; search() may wait for the engine. One thread of its own computes and enters. Store and engine must outlive it.
+/// Threads: every method from any thread; search() may wait for the engine. One thread of its own
+/// computes and enters. Store and engine must outlive it.
 class EmbeddingIndex {
  public:
   EmbeddingIndex(const EmbeddingOptions& options, Store& store, Engine& engine);
@@ -57,18 +63,22 @@ class EmbeddingIndex {
   void changed(std::string_view ns, std::string_view id);
   EmbeddingStats stats() const;
 
-  /// The vector of a question. Errors: those of Engine::embed(), kUnavailable (stopped), kDeadlineExceeded (after 10 s).
+  /// The vector of a question. Errors: those of Engine::embed(), kUnavailable (stopped),
+  /// kDeadlineExceeded (after 10 s).
   Result<std::vector<float>> embed(std::string_view question);
 
   enum class Unit : std::uint8_t { kChunk, kBestChunkOfDocument };
   struct Search {
     std::size_t limit = 4;
     Unit unit = Unit::kChunk;
-    std::function<bool(const std::string& id, const std::string& metadata_json)> filter;  ///< empty: all. Where it is set the search is exact
-    std::function<bool(const std::string& id, std::uint64_t version)> current;            ///< empty: all. Versions it refuses are passed over
+    /// Empty: all. Where it is set the search is exact
+    std::function<bool(const std::string& id, const std::string& metadata_json)> filter;
+    /// Empty: all. Versions it refuses are passed over
+    std::function<bool(const std::string& id, std::uint64_t version)> current;
   };
   /// Best first, scores are cosines; equal scores by id, then chunk.
-  Result<std::vector<ChunkHit>> search(std::string_view ns, std::span<const float> vector, const Search& search) const;
+  Result<std::vector<ChunkHit>> search(std::string_view ns, std::span<const float> vector,
+                                       const Search& search) const;
 
  private:
   using DocumentName = std::pair<std::string, std::string>;  // namespace, id
@@ -76,7 +86,7 @@ class EmbeddingIndex {
     std::uint64_t version = 0;
     std::string metadata_json;
     Digest made_of;
-    std::vector<std::int64_t> labels;      ///< of the chunks that have a vector, ascending
+    std::vector<std::int64_t> labels;  ///< of the chunks that have a vector, ascending
   };
   struct Place {
     const std::string* id;
@@ -88,7 +98,7 @@ class EmbeddingIndex {
     std::map<std::string, Document, std::less<>> documents;
     std::unordered_map<std::int64_t, Place> places;  ///< by label
     std::int64_t next_label = 0;
-    std::int64_t sorted_size = 0;          ///< vectors there were when lists were made
+    std::int64_t sorted_size = 0;  ///< vectors there were when lists were made
   };
   enum class Missing : std::uint8_t { kPutOff, kCompute };
 
@@ -97,9 +107,13 @@ class EmbeddingIndex {
   bool take(const std::stop_token& stop, DocumentName& name, Missing& missing);
   Status look_at(const DocumentName& name, Missing missing, const std::stop_token& stop);
   bool refresh_entry(const DocumentName& name, const DocumentManifest& head, const Digest& made_of);
-  Result<EmbeddingRecord> compute(const DocumentManifest& head, std::string_view text, const Digest& made_of, const std::stop_token& stop);
-  Status enter(const DocumentName& name, const DocumentManifest& head, const EmbeddingRecord& record);
-  Status add(Space& space, const std::string& id, const DocumentManifest& head, const EmbeddingRecord& record, std::span<const std::int32_t> chunks, std::span<const float> vectors);
+  Result<EmbeddingRecord> compute(const DocumentManifest& head, std::string_view text,
+                                  const Digest& made_of, const std::stop_token& stop);
+  Status enter(const DocumentName& name, const DocumentManifest& head,
+               const EmbeddingRecord& record);
+  Status add(Space& space, const std::string& id, const DocumentManifest& head,
+             const EmbeddingRecord& record, std::span<const std::int32_t> chunks,
+             std::span<const float> vectors);
   void drop(const DocumentName& name);
   Status remove(Space& space, std::string_view id);
   void sort_into_lists(const std::string& ns);
@@ -112,14 +126,16 @@ class EmbeddingIndex {
 
   mutable std::mutex mu_;
   std::condition_variable_any wake_;
-  std::set<DocumentName> changes_;         // guarded by mu_: to be looked at
-  std::set<DocumentName> missing_;         // guarded by mu_: known to need computing; after changes_
-  std::set<DocumentName> failed_;          // guarded by mu_
-  bool busy_ = true;                       // guarded by mu_: a document is being looked at, or the store is still being listed
+  std::set<DocumentName> changes_;  // guarded by mu_: to be looked at
+  std::set<DocumentName> missing_;  // guarded by mu_: known to need computing; after changes_
+  std::set<DocumentName> failed_;   // guarded by mu_
+  // Guarded by mu_: a document is being looked at, or the store is still being listed
+  bool busy_ = true;
 
   mutable std::shared_mutex index_mu_;
-  std::map<std::string, Space, std::less<>> spaces_;  // guarded by index_mu_; changed by the own thread only
-  std::set<DocumentName> left_out_;        // guarded by index_mu_
+  // Guarded by index_mu_; changed by the own thread only
+  std::map<std::string, Space, std::less<>> spaces_;
+  std::set<DocumentName> left_out_;  // guarded by index_mu_
   std::thread thread_;
 };
 

@@ -13,7 +13,10 @@ void put_u32(std::string& out, std::uint32_t v) {
 }
 std::uint32_t u32_at(std::string_view bytes, std::size_t at) {
   std::uint32_t v = 0;
-  for (int i = 0; i < 4; ++i) v |= static_cast<std::uint32_t>(static_cast<unsigned char>(bytes[at + static_cast<std::size_t>(i)])) << (8 * i);
+  for (int i = 0; i < 4; ++i)
+    v |= static_cast<std::uint32_t>(
+             static_cast<unsigned char>(bytes[at + static_cast<std::size_t>(i)]))
+         << (8 * i);
   return v;
 }
 
@@ -23,7 +26,8 @@ std::string encode_embeddings(const EmbeddingRecord& record) {
   std::string out;
   out.reserve(kHeaderBytes + 2 * record.values.size());
   put_u32(out, kMagic);
-  out.append(reinterpret_cast<const char*>(record.made_of.bytes.data()), record.made_of.bytes.size());
+  out.append(reinterpret_cast<const char*>(record.made_of.bytes.data()),
+             record.made_of.bytes.size());
   put_u32(out, record.dimension);
   put_u32(out, static_cast<std::uint32_t>(record.num_chunks()));
   for (const std::uint16_t v : record.values) {
@@ -40,12 +44,15 @@ Result<EmbeddingRecord> decode_embeddings(std::string_view bytes) {
   std::memcpy(record.made_of.bytes.data(), bytes.data() + 4, record.made_of.bytes.size());
   record.dimension = u32_at(bytes, 36);
   const std::uint64_t chunks = u32_at(bytes, 40), left = bytes.size() - kHeaderBytes;
-  if (record.dimension == 0 && chunks != 0) return Status::corruption("a record of embeddings has vectors of no length");
+  if (record.dimension == 0 && chunks != 0)
+    return Status::corruption("a record of embeddings has vectors of no length");
   // Two factors below 2^32: their product does not overflow.
-  if (left % 2 != 0 || left / 2 != chunks * record.dimension) return Status::corruption("a record of embeddings has the wrong length");
+  if (left % 2 != 0 || left / 2 != chunks * record.dimension)
+    return Status::corruption("a record of embeddings has the wrong length");
   record.values.resize(left / 2);
   for (std::size_t i = 0; i < record.values.size(); ++i) {
-    const auto low = static_cast<unsigned char>(bytes[kHeaderBytes + 2 * i]), high = static_cast<unsigned char>(bytes[kHeaderBytes + 2 * i + 1]);
+    const auto low = static_cast<unsigned char>(bytes[kHeaderBytes + 2 * i]),
+               high = static_cast<unsigned char>(bytes[kHeaderBytes + 2 * i + 1]);
     record.values[i] = static_cast<std::uint16_t>(low | high << 8);
   }
   return record;

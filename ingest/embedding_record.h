@@ -6,17 +6,19 @@
 #include <string_view>
 #include <vector>
 
+#include "base/status.h"
 #include "cachestore/key.h"
 #include "cachestore/store.h"
-#include "base/status.h"
 
 namespace quire {
 
-/// One vector a chunk, as f16: what an index gets from the record has the same bits as what was entered when it was computed.
+/// One vector a chunk, as f16: what an index gets from the record has the same bits as what was
+/// entered when it was computed.
 struct EmbeddingRecord {
-  Digest made_of;                     ///< embedding_source() (ingest/embed_text.h)
+  Digest made_of;  ///< embedding_source() (ingest/embed_text.h)
   std::uint32_t dimension = 0;
-  std::vector<std::uint16_t> values;  ///< [num_chunks, dimension]; a chunk that could not be embedded is all zero
+  /// [num_chunks, dimension]; a chunk that could not be embedded is all zero
+  std::vector<std::uint16_t> values;
 
   std::size_t num_chunks() const { return dimension == 0 ? 0 : values.size() / dimension; }
   friend bool operator==(const EmbeddingRecord&, const EmbeddingRecord&) = default;

@@ -7,13 +7,13 @@
 #include <set>
 #include <thread>
 
+#include "base/log.h"
 #include "ingest/catalog_view.h"
 #include "ingest/document_task.h"
 #include "ingest/job_table.h"
 #include "ingest/metadata.h"
 #include "ingest/names.h"
 #include "ingest/task_pool.h"
-#include "base/log.h"
 
 namespace quire {
 namespace {
@@ -24,58 +24,87 @@ constexpr std::int64_t kExpiryEveryMs = 10'000;
 class IngestServiceImpl final : public IngestService {
  public:
   IngestServiceImpl(IngestOptions options, Store& store, Engine& engine)
-      : options_(std::move(options)), store_(store), engine_(engine), pins_(options_.may_pin), table_(store_, options_), view_(store_, engine_, table_, options_) {}
+      : options_(std::move(options)),
+        store_(store),
+        engine_(engine),
+        pins_(options_.may_pin),
+        table_(store_, options_),
+        view_(store_, engine_, table_, options_) {}
   ~IngestServiceImpl() override { stop(); }
 
   Status start() override;
   void stop() override;
 
-  Result<JobSnapshot> submit(std::string_view ns, std::vector<DocumentInput> documents, const BatchOptions& options) override;
+  Result<JobSnapshot> submit(std::string_view ns, std::vector<DocumentInput> documents,
+                             const BatchOptions& options) override;
   Result<JobSnapshot> warm(std::string_view ns, std::string_view id) override;
 
-  Result<JobSnapshot> job(std::string_view ns, std::string_view job_id) override { return table_.snapshot(ns, job_id); }
+  Result<JobSnapshot> job(std::string_view ns, std::string_view job_id) override {
+    return table_.snapshot(ns, job_id);
+  }
   Result<JobListPage> list_jobs(std::string_view ns, const JobListOptions& options) override {
-    if (options.limit < 1 || options.limit > 100) return Status::invalid("limit", "must be 1 to 100");
+    if (options.limit < 1 || options.limit > 100)
+      return Status::invalid("limit", "must be 1 to 100");
     return table_.list(ns, options);
   }
-  Result<JobSnapshot> cancel_job(std::string_view ns, std::string_view job_id) override { return table_.cancel(ns, job_id); }
-  Result<Subscription> subscribe(std::string_view ns, std::string_view job_id, JobListener listener) override {
+  Result<JobSnapshot> cancel_job(std::string_view ns, std::string_view job_id) override {
+    return table_.cancel(ns, job_id);
+  }
+  Result<Subscription> subscribe(std::string_view ns, std::string_view job_id,
+                                 JobListener listener) override {
     return table_.subscribe(ns, job_id, std::move(listener));
   }
-  Subscription when_settled(std::string_view ns, std::span<const std::string> ids, std::function<void()> done) override {
+  Subscription when_settled(std::string_view ns, std::span<const std::string> ids,
+                            std::function<void()> done) override {
     return table_.when_settled(ns, ids, std::move(done));
   }
 
-  Result<DocumentInfo> get(std::string_view ns, std::string_view id) override { return view_.get(ns, id); }
+  Result<DocumentInfo> get(std::string_view ns, std::string_view id) override {
+    return view_.get(ns, id);
+  }
   Result<DocumentListPage> list(std::string_view ns, const DocumentListOptions& options) override {
-    if (options.limit < 1 || options.limit > 100) return Status::invalid("limit", "must be 1 to 100");
+    if (options.limit < 1 || options.limit > 100)
+      return Status::invalid("limit", "must be 1 to 100");
     return view_.list(ns, options);
   }
   Result<DocumentCounts> counts(std::string_view ns) override { return view_.counts(ns); }
-  Result<std::string> content(std::string_view ns, std::string_view id) override { return view_.content(ns, id); }
-  Result<std::vector<ChunkInfo>> chunks(std::string_view ns, std::string_view id) override { return view_.chunks(ns, id); }
-  Result<std::vector<BlockInfo>> blocks(std::string_view ns, std::string_view id) override { return view_.blocks(ns, id); }
-  Result<DocumentInfo> patch(std::string_view ns, std::string_view id, const DocumentPatch& patch) override;
+  Result<std::string> content(std::string_view ns, std::string_view id) override {
+    return view_.content(ns, id);
+  }
+  Result<std::vector<ChunkInfo>> chunks(std::string_view ns, std::string_view id) override {
+    return view_.chunks(ns, id);
+  }
+  Result<std::vector<BlockInfo>> blocks(std::string_view ns, std::string_view id) override {
+    return view_.blocks(ns, id);
+  }
+  Result<DocumentInfo> patch(std::string_view ns, std::string_view id,
+                             const DocumentPatch& patch) override;
   Status remove(std::string_view ns, std::string_view id) override;
   Result<BulkDeleteResult> remove_many(std::string_view ns, const BulkDelete& request) override;
 
-  Result<Resolved> resolve(std::string_view ns, std::span<const std::string> ids, const ResolveOptions& options) override {
+  Result<Resolved> resolve(std::string_view ns, std::span<const std::string> ids,
+                           const ResolveOptions& options) override {
     return view_.resolve(ns, ids, options);
   }
   std::string tenant(std::string_view ns) const override { return view_.tenant(ns); }
-  std::array<std::uint8_t, 32> salt_digest(std::string_view cache_salt) const override { return to_bytes(salt_digest_of(cache_salt)); }
+  std::array<std::uint8_t, 32> salt_digest(std::string_view cache_salt) const override {
+    return to_bytes(salt_digest_of(cache_salt));
+  }
 
   Status run_maintenance() override;
   IngestStats stats() const override;
   const IngestOptions& options() const override { return options_; }
 
  private:
-  Status check_preconditions(std::string_view ns, const std::vector<ItemRecord>& items, const BatchOptions& options);
+  Status check_preconditions(std::string_view ns, const std::vector<ItemRecord>& items,
+                             const BatchOptions& options);
   void pump();
   void maintenance_loop();
   std::int64_t now_ms() const {
     if (options_.clock_ms) return options_.clock_ms();
-    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::milliseconds>(
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
   }
 
   const IngestOptions options_;
@@ -84,18 +113,18 @@ class IngestServiceImpl final : public IngestService {
   PinGate pins_;
   JobTable table_;
   CatalogView view_;
-  std::unique_ptr<TaskPool> pool_;           // made by start(), before the first task
+  std::unique_ptr<TaskPool> pool_;  // made by start(), before the first task
   std::unique_ptr<TaskContext> context_;
   std::atomic<std::int64_t> expired_{0};
 
   std::mutex mu_;
   std::condition_variable wake_;
-  bool started_ = false, stop_ = false;      // guarded by mu_
-  std::int64_t last_expiry_ms_ = 0;          // guarded by mu_
+  bool started_ = false, stop_ = false;  // guarded by mu_
+  std::int64_t last_expiry_ms_ = 0;      // guarded by mu_
   std::thread timer_;
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Life
 
 Status IngestServiceImpl::start() {
@@ -105,7 +134,8 @@ Status IngestServiceImpl::start() {
     started_ = true;
   }
   pool_ = std::make_unique<TaskPool>(options_.num_workers);
-  context_ = std::make_unique<TaskContext>(TaskContext{store_, engine_, table_, *pool_, options_, pins_, [this] { pump(); }});
+  context_ = std::make_unique<TaskContext>(
+      TaskContext{store_, engine_, table_, *pool_, options_, pins_, [this] { pump(); }});
   QUIRE_RETURN_IF_ERROR(table_.start());
   if (options_.maintenance_interval_ms > 0) timer_ = std::thread([this] { maintenance_loop(); });
   pump();
@@ -137,7 +167,9 @@ void IngestServiceImpl::maintenance_loop() {
   std::unique_lock lock(mu_);
   while (!wake_.wait_for(lock, interval, [&] { return stop_; })) {
     lock.unlock();
-    if (const Status s = run_maintenance(); !s.ok()) log_warning("upkeep of documents and jobs failed; it is tried again", {{"error", s.to_string()}});
+    if (const Status s = run_maintenance(); !s.ok())
+      log_warning("upkeep of documents and jobs failed; it is tried again",
+                  {{"error", s.to_string()}});
     lock.lock();
   }
 }
@@ -147,7 +179,9 @@ Status IngestServiceImpl::run_maintenance() {
   const std::int64_t now = now_ms();
   {
     const std::lock_guard lock(mu_);
-    if (options_.maintenance_interval_ms > 0 && now - last_expiry_ms_ < kExpiryEveryMs && now >= last_expiry_ms_) return {};
+    if (options_.maintenance_interval_ms > 0 && now - last_expiry_ms_ < kExpiryEveryMs &&
+        now >= last_expiry_ms_)
+      return {};
     last_expiry_ms_ = now;
   }
   QUIRE_ASSIGN_OR_RETURN(const std::uint64_t expired, store_.expire(now));
@@ -162,24 +196,37 @@ IngestStats IngestServiceImpl::stats() const {
   return s;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Taking documents in
 
-Result<JobSnapshot> IngestServiceImpl::submit(std::string_view ns, std::vector<DocumentInput> documents, const BatchOptions& options) {
+Result<JobSnapshot> IngestServiceImpl::submit(std::string_view ns,
+                                              std::vector<DocumentInput> documents,
+                                              const BatchOptions& options) {
   QUIRE_RETURN_IF_ERROR(check_namespace(ns));
   QUIRE_RETURN_IF_ERROR(check_batch_options(options));
   if (documents.empty()) return Status::invalid("documents", "must not be empty");
   if (documents.size() > static_cast<std::size_t>(options_.max_documents_per_call)) {
-    return Status::invalid("documents", "has " + std::to_string(documents.size()) + " documents, the limit of one call is " +
-                                            std::to_string(options_.max_documents_per_call) + "; send several calls");
+    return Status::invalid("documents", "has " + std::to_string(documents.size()) +
+                                            " documents, the limit of one call is " +
+                                            std::to_string(options_.max_documents_per_call) +
+                                            "; send several calls");
   }
   if (documents.size() > 1 && (options.if_match || options.if_none_match_any)) {
-    return Status::invalid(options.if_match ? "If-Match" : "If-None-Match", "goes with a single document only");
+    return Status::invalid(options.if_match ? "If-Match" : "If-None-Match",
+                           "goes with a single document only");
   }
   JobRecord record;
   record.ns = ns;
-  record.settings = {options.if_exists, options.chunking, options.ttl_seconds, options.ttl_anchor, options.pinned, options.tier,
-                     salt_digest_of(options.cache_salt), options.if_match, options.if_none_match_any, options.in_batch};
+  record.settings = {options.if_exists,
+                     options.chunking,
+                     options.ttl_seconds,
+                     options.ttl_anchor,
+                     options.pinned,
+                     options.tier,
+                     salt_digest_of(options.cache_salt),
+                     options.if_match,
+                     options.if_none_match_any,
+                     options.in_batch};
   std::map<std::string, std::size_t, std::less<>> named;
   std::vector<std::string> packs;
   InputPack pack;
@@ -197,7 +244,10 @@ Result<JobSnapshot> IngestServiceImpl::submit(std::string_view ns, std::vector<D
     auto error = check_document(input, options_, path);
     if (!error && input.id) {
       const auto [it, fresh] = named.emplace(*input.id, i);
-      if (!fresh) error = ItemError{"invalid_value", "the id is that of documents[" + std::to_string(it->second) + "] too", join_path(path, "id")};
+      if (!fresh)
+        error = ItemError{"invalid_value",
+                          "the id is that of documents[" + std::to_string(it->second) + "] too",
+                          join_path(path, "id")};
     }
     if (error) {
       if (input.id && check_document_id(*input.id).ok()) item.view.id = *input.id;
@@ -211,7 +261,8 @@ Result<JobSnapshot> IngestServiceImpl::submit(std::string_view ns, std::vector<D
     item.given_id = input.id.has_value();
     item.view.id = input.id ? *input.id : id_from_hash(item.content_hash);
     item.input_bytes = input.text ? input.text->size() : 0;
-    for (const std::string& c : input.chunks.value_or(std::vector<std::string>{})) item.input_bytes += c.size();
+    for (const std::string& c : input.chunks.value_or(std::vector<std::string>{}))
+      item.input_bytes += c.size();
     item.pack = static_cast<std::uint32_t>(packs.size());
     pack.emplace_back(item.view.index, &input);
     pack_bytes += item.input_bytes;
@@ -226,24 +277,34 @@ Result<JobSnapshot> IngestServiceImpl::submit(std::string_view ns, std::vector<D
   return job;
 }
 
-Status IngestServiceImpl::check_preconditions(std::string_view ns, const std::vector<ItemRecord>& items, const BatchOptions& options) {
+Status IngestServiceImpl::check_preconditions(std::string_view ns,
+                                              const std::vector<ItemRecord>& items,
+                                              const BatchOptions& options) {
   if (!options.if_match && !options.if_none_match_any) return {};
   if (items[0].view.finished()) return {};  // refused anyway
   const auto head = store_.get_document_head(ns, items[0].view.id);
   if (!head.ok() && head.code() != Code::kNotFound) return head.status();
   const bool ready = head.ok() && head->status == DocumentStatus::kReady;
-  if (options.if_none_match_any && ready) return Status(Code::kFailedPrecondition, "the document exists", "If-None-Match");
-  if (options.if_match && (!ready || (*options.if_match != "*" && *options.if_match != head->content_hash))) {
+  if (options.if_none_match_any && ready)
+    return Status(Code::kFailedPrecondition, "the document exists", "If-None-Match");
+  if (options.if_match &&
+      (!ready || (*options.if_match != "*" && *options.if_match != head->content_hash))) {
     return Status(Code::kFailedPrecondition,
-                  ready ? "the document's content hash is " + head->content_hash + ", not " + *options.if_match : "the document does not exist", "If-Match");
+                  ready ? "the document's content hash is " + head->content_hash + ", not " +
+                              *options.if_match
+                        : "the document does not exist",
+                  "If-Match");
   }
   return {};
 }
 
 Result<JobSnapshot> IngestServiceImpl::warm(std::string_view ns, std::string_view id) {
   const auto head = store_.get_document_head(ns, id);
-  if (!head.ok()) return head.code() == Code::kNotFound ? Status::not_found("no document " + std::string(id)) : head.status();
-  if (head->status != DocumentStatus::kReady) return Status::precondition("document " + std::string(id) + " is not ready");
+  if (!head.ok())
+    return head.code() == Code::kNotFound ? Status::not_found("no document " + std::string(id))
+                                          : head.status();
+  if (head->status != DocumentStatus::kReady)
+    return Status::precondition("document " + std::string(id) + " is not ready");
   JobRecord record;
   record.ns = ns;
   record.type = JobType::kWarm;
@@ -260,29 +321,36 @@ Result<JobSnapshot> IngestServiceImpl::warm(std::string_view ns, std::string_vie
   return job;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Changing and deleting
 
-Result<DocumentInfo> IngestServiceImpl::patch(std::string_view ns, std::string_view id, const DocumentPatch& patch) {
+Result<DocumentInfo> IngestServiceImpl::patch(std::string_view ns, std::string_view id,
+                                              const DocumentPatch& patch) {
   if (patch.title) {
     DocumentInput probe;
     probe.title = *patch.title;
     probe.text = "x";
-    if (const auto error = check_document(probe, options_, "")) return Status::invalid("title", error->message);
+    if (const auto error = check_document(probe, options_, ""))
+      return Status::invalid("title", error->message);
   }
   if (patch.ttl_seconds && *patch.ttl_seconds && patch.expires_at_ms && *patch.expires_at_ms) {
     return Status::invalid("expires_at", "give either ttl_seconds or expires_at");
   }
-  if (patch.ttl_seconds && *patch.ttl_seconds && (**patch.ttl_seconds == 0 || **patch.ttl_seconds > 100ull * 366 * 86400)) {
+  if (patch.ttl_seconds && *patch.ttl_seconds &&
+      (**patch.ttl_seconds == 0 || **patch.ttl_seconds > 100ull * 366 * 86400)) {
     return Status::invalid("ttl_seconds", "must be at least 1 and at most 100 years");
   }
-  if (patch.expires_at_ms && *patch.expires_at_ms && **patch.expires_at_ms <= now_ms()) return Status::invalid("expires_at", "lies in the past");
+  if (patch.expires_at_ms && *patch.expires_at_ms && **patch.expires_at_ms <= now_ms())
+    return Status::invalid("expires_at", "lies in the past");
   const auto pending = table_.pending(ns, id);
   PinGate::Grant pin;  // until the store counts the document as pinned
   auto changed = store_.update_document(ns, id, [&](DocumentManifest& m) -> Status {
-    if (m.status != DocumentStatus::kReady) return Status::precondition("document " + m.id + " is not ready");
+    if (m.status != DocumentStatus::kReady)
+      return Status::precondition("document " + m.id + " is not ready");
     if (patch.metadata_json) {
-      QUIRE_ASSIGN_OR_RETURN(m.metadata_json, merge_metadata(m.metadata_json, *patch.metadata_json, static_cast<std::size_t>(options_.max_metadata_bytes)));
+      QUIRE_ASSIGN_OR_RETURN(m.metadata_json,
+                             merge_metadata(m.metadata_json, *patch.metadata_json,
+                                            static_cast<std::size_t>(options_.max_metadata_bytes)));
     }
     if (patch.title) m.title = *patch.title;
     if (patch.pinned && *patch.pinned && !m.pinned) {
@@ -307,20 +375,25 @@ Result<DocumentInfo> IngestServiceImpl::patch(std::string_view ns, std::string_v
 
 Status IngestServiceImpl::remove(std::string_view ns, std::string_view id) {
   auto cancelled = table_.cancel_document(ns, id);
-  // An item that ended but is not saved would be repeated after a crash. Before the document goes: the repeated one may be an older
-  // version than the one deleted. And after it, before the caller is told, the items cancelled here.
+  // An item that ended but is not saved would be repeated after a crash. Before the document goes:
+  // the repeated one may be an older version than the one deleted. And after it, before the caller
+  // is told, the items cancelled here.
   Status s = table_.flush_others();
   if (s.ok()) s = store_.delete_document(ns, id);
   cancelled.release();
   const Status saved = table_.flush();
-  if (s.code() == Code::kNotFound && cancelled.num_items() == 0) return Status::not_found("no document " + std::string(id));
+  if (s.code() == Code::kNotFound && cancelled.num_items() == 0)
+    return Status::not_found("no document " + std::string(id));
   if (!s.ok() && s.code() != Code::kNotFound) return s;
   return saved;
 }
 
-Result<BulkDeleteResult> IngestServiceImpl::remove_many(std::string_view ns, const BulkDelete& request) {
-  if (request.ids.empty() == !request.filter) return Status::invalid(request.filter ? "filter" : "ids", "give either ids or filter");
-  if (request.filter && request.filter->empty()) return Status::invalid("filter", "must not be empty; it would delete everything");
+Result<BulkDeleteResult> IngestServiceImpl::remove_many(std::string_view ns,
+                                                        const BulkDelete& request) {
+  if (request.ids.empty() == !request.filter)
+    return Status::invalid(request.filter ? "filter" : "ids", "give either ids or filter");
+  if (request.filter && request.filter->empty())
+    return Status::invalid("filter", "must not be empty; it would delete everything");
   std::vector<std::string> ids = request.ids;
   if (request.filter) {
     DocumentListOptions page;
@@ -358,14 +431,19 @@ Status check_positive(std::int64_t value, const char* name) {
 
 }  // namespace
 
-Result<std::unique_ptr<IngestService>> create_ingest_service(IngestOptions options, Store& store, Engine& engine) {
-  QUIRE_RETURN_IF_ERROR(check_positive(options.max_documents_per_call, "limits.documents_per_call"));
+Result<std::unique_ptr<IngestService>> create_ingest_service(IngestOptions options, Store& store,
+                                                             Engine& engine) {
+  QUIRE_RETURN_IF_ERROR(
+      check_positive(options.max_documents_per_call, "limits.documents_per_call"));
   QUIRE_RETURN_IF_ERROR(check_positive(options.max_document_tokens, "limits.document_tokens"));
   QUIRE_RETURN_IF_ERROR(check_positive(options.max_metadata_bytes, "limits.metadata_bytes"));
   QUIRE_RETURN_IF_ERROR(check_positive(options.num_workers, "ingest.workers"));
-  QUIRE_RETURN_IF_ERROR(check_positive(options.max_documents_in_flight, "ingest.documents_in_flight"));
-  QUIRE_RETURN_IF_ERROR(check_positive(options.max_prefills_in_flight, "ingest.prefills_in_flight"));
-  return std::unique_ptr<IngestService>(std::make_unique<IngestServiceImpl>(std::move(options), store, engine));
+  QUIRE_RETURN_IF_ERROR(
+      check_positive(options.max_documents_in_flight, "ingest.documents_in_flight"));
+  QUIRE_RETURN_IF_ERROR(
+      check_positive(options.max_prefills_in_flight, "ingest.prefills_in_flight"));
+  return std::unique_ptr<IngestService>(
+      std::make_unique<IngestServiceImpl>(std::move(options), store, engine));
 }
 
 }  // namespace quire

@@ -13,10 +13,26 @@
 
 namespace quire {
 
-enum class JobStatus : std::uint8_t { kQueued, kRunning, kSucceeded, kPartial, kFailed, kCancelled };
+enum class JobStatus : std::uint8_t {
+  kQueued,
+  kRunning,
+  kSucceeded,
+  kPartial,
+  kFailed,
+  kCancelled
+};
 enum class JobType : std::uint8_t { kIngest, kWarm };
 /// kPending: not decided yet. kWarmed: KV is back in the cache.
-enum class ItemResult : std::uint8_t { kPending, kCreated, kUpdated, kUnchanged, kSkipped, kFailed, kCancelled, kWarmed };
+enum class ItemResult : std::uint8_t {
+  kPending,
+  kCreated,
+  kUpdated,
+  kUnchanged,
+  kSkipped,
+  kFailed,
+  kCancelled,
+  kWarmed
+};
 std::string_view job_status_name(JobStatus status);
 std::string_view job_type_name(JobType type);
 std::string_view item_result_name(ItemResult result);
@@ -24,8 +40,8 @@ std::optional<JobStatus> parse_job_status(std::string_view name);
 
 /// One document of a job.
 struct JobItem {
-  std::int32_t index = 0;               ///< in the call
-  std::string id;                       ///< empty if the input was refused before it had one
+  std::int32_t index = 0;  ///< in the call
+  std::string id;          ///< empty if the input was refused before it had one
   ItemResult result = ItemResult::kPending;
   DocumentStatus status = DocumentStatus::kQueued;
   std::uint64_t tokens = 0, blocks = 0;
@@ -39,30 +55,31 @@ struct JobCounts {
 /// tokens_total is exact for documents already tokenised and estimated from bytes for the others.
 struct JobProgress {
   std::int64_t tokens_done = 0, tokens_total = 0;
-  double ratio = 0;                     ///< 0..1
-  double tokens_per_second = 0;         ///< since the job started in this process
-  std::optional<std::int64_t> eta_ms;   ///< none until the speed is known
+  double ratio = 0;                    ///< 0..1
+  double tokens_per_second = 0;        ///< since the job started in this process
+  std::optional<std::int64_t> eta_ms;  ///< none until the speed is known
 };
 struct JobUsage {
-  std::int64_t tokens = 0;              ///< of all documents that are ready
-  std::int64_t cache_write_tokens = 0;  ///< prefilled and stored
-  std::int64_t deduplicated_tokens = 0; ///< found in the cache or computed once for several
+  std::int64_t tokens = 0;               ///< of all documents that are ready
+  std::int64_t cache_write_tokens = 0;   ///< prefilled and stored
+  std::int64_t deduplicated_tokens = 0;  ///< found in the cache or computed once for several
 };
 
 struct JobSnapshot {
-  std::string id, ns;                   ///< "job_" + 26 characters, sortable by time of creation
+  std::string id, ns;  ///< "job_" + 26 characters, sortable by time of creation
   JobType type = JobType::kIngest;
   JobStatus status = JobStatus::kQueued;
   JobCounts counts;
   JobProgress progress;
   JobUsage usage;
   std::int64_t created_ms = 0, started_ms = 0, finished_ms = 0;  ///< Unix ms; 0: not yet
-  std::vector<JobItem> results;         ///< in order of the call; empty in lists and progress events
+  std::vector<JobItem> results;  ///< in order of the call; empty in lists and progress events
   std::optional<ItemError> error;
   bool finished() const { return status >= JobStatus::kSucceeded; }
 };
 
-/// Ends a subscription when destroyed; afterwards no new call begins (one already running may still end).
+/// Ends a subscription when destroyed; afterwards no new call begins (one already running may still
+/// end).
 class Subscription {
  public:
   Subscription() = default;
@@ -85,7 +102,7 @@ struct JobListOptions {
   std::optional<JobStatus> status;
 };
 struct JobListPage {
-  std::vector<JobSnapshot> jobs;        ///< without results
+  std::vector<JobSnapshot> jobs;  ///< without results
   bool has_more = false;
 };
 

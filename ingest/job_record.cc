@@ -116,7 +116,8 @@ std::string encode_job(const JobRecord& job) {
 
 Result<JobRecord> decode_job(std::string_view bytes) {
   ByteReader r(bytes);
-  if (r.number<std::uint32_t>() != kJobMagic) return Status::corruption("a job record does not begin with this version's mark");
+  if (r.number<std::uint32_t>() != kJobMagic)
+    return Status::corruption("a job record does not begin with this version's mark");
   JobRecord job;
   job.id = r.text32();
   job.ns = r.text32();
@@ -131,7 +132,8 @@ Result<JobRecord> decode_job(std::string_view bytes) {
   const std::uint32_t n = r.count(48);
   job.items.reserve(n);
   for (std::uint32_t i = 0; i < n && r.ok(); ++i) job.items.push_back(get_item(r));
-  if (!r.ok() || !r.at_end() || job.id.empty()) return Status::corruption("a job record is cut short or damaged");
+  if (!r.ok() || !r.at_end() || job.id.empty())
+    return Status::corruption("a job record is cut short or damaged");
   return job;
 }
 
@@ -157,7 +159,8 @@ std::string encode_inputs(const InputPack& pack) {
 
 Result<DocumentInput> decode_input(std::string_view bytes, std::int32_t index) {
   ByteReader r(bytes);
-  if (r.number<std::uint32_t>() != kInputMagic) return Status::corruption("an input record does not begin with this version's mark");
+  if (r.number<std::uint32_t>() != kInputMagic)
+    return Status::corruption("an input record does not begin with this version's mark");
   const std::uint32_t n = r.count(8);
   for (std::uint32_t i = 0; i < n && r.ok(); ++i) {
     const bool wanted = r.number<std::int32_t>() == index;
@@ -181,7 +184,9 @@ Result<DocumentInput> decode_input(std::string_view bytes, std::int32_t index) {
   return Status::not_found("the input record does not hold item " + std::to_string(index));
 }
 
-std::string job_record_name(std::string_view job_id) { return std::string(kJobPrefix) + std::string(job_id); }
+std::string job_record_name(std::string_view job_id) {
+  return std::string(kJobPrefix) + std::string(job_id);
+}
 
 std::string input_record_name(std::string_view job_id, std::uint32_t pack) {
   char digits[16];

@@ -1,4 +1,5 @@
-/// A job as it is kept on disk: a header (what was asked, what became of each item) and packs of inputs.
+/// A job as it is kept on disk: a header (what was asked, what became of each item) and packs of
+/// inputs.
 ///
 /// Job records of the store, by name (README.md has the byte layout):
 ///   "input/<job id>/<pack, 5 digits>"  the inputs of some items; deleted when the job ends
@@ -23,8 +24,8 @@ struct ItemRecord {
   JobItem view;
   std::string content_hash;
   std::uint64_t input_bytes = 0;
-  std::uint32_t pack = 0;                ///< which input record holds it
-  bool given_id = false;                 ///< the caller named it
+  std::uint32_t pack = 0;  ///< which input record holds it
+  bool given_id = false;   ///< the caller named it
   std::uint64_t written_tokens = 0, deduplicated_tokens = 0;
 };
 

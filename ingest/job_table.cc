@@ -2,14 +2,11 @@
 
 #include <algorithm>
 
-#include "ingest/names.h"
 #include "base/log.h"
+#include "ingest/names.h"
 
 namespace quire {
-namespace {
-
-
-}  // namespace
+namespace {}  // namespace
 
 JobTable::JobTable(Store& store, const IngestOptions& options) : store_(store), options_(options) {}
 
@@ -20,20 +17,25 @@ JobTable::~JobTable() {
 
 std::int64_t JobTable::now_ms() const {
   if (options_.clock_ms) return options_.clock_ms();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Queue
 
 Status JobTable::admit(std::size_t items, std::uint64_t bytes) const {
-  if (stopping_) return Status::unavailable("the service is stopping; try again on another replica or later");
+  if (stopping_)
+    return Status::unavailable("the service is stopping; try again on another replica or later");
   if (queued_items_ + items > options_.max_queued_documents) {
-    return Status::exhausted("the ingest queue holds " + std::to_string(queued_items_) + " documents, the limit is " +
+    return Status::exhausted("the ingest queue holds " + std::to_string(queued_items_) +
+                             " documents, the limit is " +
                              std::to_string(options_.max_queued_documents) + "; try again later");
   }
   if (queued_items_ > 0 && queued_bytes_ + bytes > options_.max_queued_bytes) {
-    return Status::exhausted("the ingest queue holds " + std::to_string(queued_bytes_) + " bytes of text, the limit is " +
+    return Status::exhausted("the ingest queue holds " + std::to_string(queued_bytes_) +
+                             " bytes of text, the limit is " +
                              std::to_string(options_.max_queued_bytes) + "; try again later");
   }
   return {};
@@ -79,7 +81,8 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<std::string> pac
     queued_items_ -= items;  // enqueue() counts them again
     queued_bytes_ -= bytes;
     jobs_.emplace(job->record.id, job);
-    for (const ItemRecord& item : job->record.items) totals_.documents_failed += item.view.result == ItemResult::kFailed;
+    for (const ItemRecord& item : job->record.items)
+      totals_.documents_failed += item.view.result == ItemResult::kFailed;
     enqueue(job);
     if (end_job_if_done(job)) ended.push_back(job);
   }
@@ -107,7 +110,8 @@ void JobTable::enqueue(const JobPtr& job) {
 
 std::optional<Work> JobTable::next() {
   const std::lock_guard lock(mu_);
-  if (stopping_ || in_flight_ >= static_cast<std::size_t>(options_.max_documents_in_flight)) return std::nullopt;
+  if (stopping_ || in_flight_ >= static_cast<std::size_t>(options_.max_documents_in_flight))
+    return std::nullopt;
   std::set<Key> passed;  // an id waits behind its earlier items
   for (auto it = queue_.begin(); it != queue_.end();) {
     Job& job = *it->job;
@@ -133,7 +137,8 @@ std::optional<Work> JobTable::next() {
     --queued_items_;
     queued_bytes_ -= item.input_bytes;
     ++in_flight_;
-    Work work{job.record.id, job.record.ns, job.record.type, job.record.created_ms, item, job.settings, state.cancelled};
+    Work work{job.record.id, job.record.ns, job.record.type, job.record.created_ms,
+              item,          job.settings,  state.cancelled};
     mark_progress(it->job);
     queue_.erase(it);
     return work;
@@ -141,7 +146,7 @@ std::optional<Work> JobTable::next() {
   return std::nullopt;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Reports of the worker
 
 void JobTable::set_status(const Work& work, DocumentStatus status) {
@@ -156,7 +161,8 @@ void JobTable::set_status(const Work& work, DocumentStatus status) {
 
 void JobTable::set_tokens_total(const Work& work, std::uint64_t tokens) {
   const std::lock_guard lock(mu_);
-  if (const JobPtr job = find(work.ns, work.job_id)) job->states[static_cast<std::size_t>(work.item.view.index)].tokens_total = tokens;
+  if (const JobPtr job = find(work.ns, work.job_id))
+    job->states[static_cast<std::size_t>(work.item.view.index)].tokens_total = tokens;
 }
 
 void JobTable::set_tokens_done(const Work& work, std::uint64_t tokens) {
@@ -183,7 +189,8 @@ void JobTable::finish(const Work& work, ItemOutcome outcome) {
     const JobPtr job = find(work.ns, work.job_id);
     if (!job) return;
     const auto i = static_cast<std::size_t>(work.item.view.index);
-    if (job->record.items[i].view.finished()) outcome = cancelled_outcome();  // the caller was told so
+    // The caller was told so
+    if (job->record.items[i].view.finished()) outcome = cancelled_outcome();
     end_item(job, i, std::move(outcome));
     release_key(job, i, /*was_working=*/true);
     if (end_job_if_done(job)) ended.push_back(job);
@@ -308,7 +315,8 @@ bool JobTable::end_job_if_done(const JobPtr& job) {
 void JobTable::conclude(const std::vector<JobPtr>& ended) {
   for (const JobPtr& job : ended) {
     if (const Status s = save(job); !s.ok()) {
-      log_error("a finished job could not be saved; it is tried again", {{"job_id", job->record.id}, {"error", s.to_string()}});
+      log_error("a finished job could not be saved; it is tried again",
+                {{"job_id", job->record.id}, {"error", s.to_string()}});
     } else {
       drop_inputs(job->record);
     }
@@ -322,7 +330,8 @@ void JobTable::drop_inputs(const JobRecord& record) {
   for (std::uint32_t p = 0; p < record.num_packs; ++p) {
     const Status s = store_.delete_job(input_record_name(record.id, p));
     if (!s.ok() && s.code() != Code::kNotFound) {
-      log_warning("an input record could not be removed; the next start removes it", {{"job_id", record.id}, {"error", s.to_string()}});
+      log_warning("an input record could not be removed; the next start removes it",
+                  {{"job_id", record.id}, {"error", s.to_string()}});
     }
   }
 }
@@ -394,7 +403,8 @@ void JobTable::finish_stop() {
     std::unique_lock lock(mu_);
     changed_.wait(lock, [&] { return in_flight_ == 0; });
   }
-  if (const Status s = flush(); !s.ok()) log_error("jobs could not be saved at the end", {{"error", s.to_string()}});
+  if (const Status s = flush(); !s.ok())
+    log_error("jobs could not be saved at the end", {{"error", s.to_string()}});
   {
     const std::lock_guard lock(mu_);
     notifier_stop_ = true;

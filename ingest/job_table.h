@@ -1,5 +1,5 @@
-/// All jobs of the process: the queue of waiting documents, who works on what, progress, listeners, and the records on disk.
-/// Knows nothing of how a document is cached.
+/// All jobs of the process: the queue of waiting documents, who works on what, progress, listeners,
+/// and the records on disk. Knows nothing of how a document is cached.
 #pragma once
 
 #include <atomic>
@@ -31,9 +31,10 @@ struct Work {
   std::string job_id, ns;
   JobType type = JobType::kIngest;
   std::int64_t job_created_ms = 0;
-  ItemRecord item;                                  ///< as it was when the work began
+  ItemRecord item;  ///< as it was when the work began
   std::shared_ptr<const JobSettings> settings;
-  std::shared_ptr<std::atomic<bool>> cancelled;     ///< set: give up at the next chance, then finish() or requeue()
+  /// Set: give up at the next chance, then finish() or requeue()
+  std::shared_ptr<std::atomic<bool>> cancelled;
 };
 
 /// What became of it.
@@ -57,14 +58,16 @@ struct PendingDocument {
   std::shared_ptr<const JobSettings> settings;
 };
 
-/// Threads: every method may be called from any thread. Those marked (disk) write or read job records.
+/// Threads: every method may be called from any thread. Those marked (disk) write or read job
+/// records.
 class JobTable {
  public:
   JobTable(Store& store, const IngestOptions& options);
   ~JobTable();
 
   // ---- life ----
-  /// Reads jobs back, queues unfinished items, drops inputs nobody needs, starts the notifier. (disk)
+  /// Reads jobs back, queues unfinished items, drops inputs nobody needs, starts the notifier.
+  /// (disk)
   Status start();
   /// From now on add() refuses and next() gives nothing; everything in flight is asked to give up.
   void begin_stop();
@@ -73,7 +76,8 @@ class JobTable {
   bool stopping() const;
 
   // ---- queue ----
-  /// Makes the job durable and queues its items. (disk) `record` comes without id; `packs` are the encoded inputs.
+  /// Makes the job durable and queues its items. (disk) `record` comes without id; `packs` are the
+  /// encoded inputs.
   Result<JobSnapshot> add(JobRecord record, std::vector<std::string> packs);
   /// The next document whose id no other work holds, if the number in flight allows one more.
   std::optional<Work> next();
@@ -82,7 +86,8 @@ class JobTable {
   void set_status(const Work& work, DocumentStatus status);
   void set_tokens_total(const Work& work, std::uint64_t tokens);
   void set_tokens_done(const Work& work, std::uint64_t tokens);
-  /// False: cancelled meanwhile, do not commit. True: the item counts as done for cancellation until finish().
+  /// False: cancelled meanwhile, do not commit. True: the item counts as done for cancellation
+  /// until finish().
   bool begin_commit(const Work& work);
   void finish(const Work& work, ItemOutcome outcome);  // (disk)
   /// For stop: the item waits for the next start. False: it was cancelled meanwhile, finish() it.
@@ -91,13 +96,16 @@ class JobTable {
   // ---- callers ----
   Result<JobSnapshot> snapshot(std::string_view ns, std::string_view job_id);  // (disk)
   JobListPage list(std::string_view ns, const JobListOptions& options);
-  Result<JobSnapshot> cancel(std::string_view ns, std::string_view job_id);    // (disk)
-  /// Cancels every item that waits or works for this id, and waits for one that is just being committed. Until the returned
-  /// object goes, none of it is saved: a crash before the document itself is deleted leaves everything as it was. (disk)
+  Result<JobSnapshot> cancel(std::string_view ns, std::string_view job_id);  // (disk)
+  /// Cancels every item that waits or works for this id, and waits for one that is just being
+  /// committed. Until the returned object goes, none of it is saved: a crash before the document
+  /// itself is deleted leaves everything as it was. (disk)
   class Cancelled;
   Cancelled cancel_document(std::string_view ns, std::string_view id);
-  Result<Subscription> subscribe(std::string_view ns, std::string_view job_id, JobListener listener);
-  Subscription when_settled(std::string_view ns, std::span<const std::string> ids, std::function<void()> done);
+  Result<Subscription> subscribe(std::string_view ns, std::string_view job_id,
+                                 JobListener listener);
+  Subscription when_settled(std::string_view ns, std::span<const std::string> ids,
+                            std::function<void()> done);
   std::optional<PendingDocument> pending(std::string_view ns, std::string_view id);
   std::vector<PendingDocument> pending_in(std::string_view ns);
 
@@ -125,7 +133,8 @@ class JobTable {
     std::shared_ptr<const JobSettings> settings;
     std::vector<ItemState> states;
     JobSnapshot summary;  // of a finished job, without results
-    bool dirty = false, persisting = false, published = false, spilled = false, progress_due = false;
+    bool dirty = false, persisting = false, published = false, spilled = false,
+         progress_due = false;
     int save_holds = 0;
     std::int64_t tokens_before = 0;  // done in an earlier process
     std::optional<std::chrono::steady_clock::time_point> begun, ended;
@@ -160,12 +169,13 @@ class JobTable {
   PendingDocument describe(const ItemRef& ref) const;
   std::optional<PendingDocument> latest(const ActiveKey& active) const;
 
-  Status load();                                 // (disk)
-  Status drop_stale_inputs();                    // (disk)
-  Status flush(bool skip_held);                  // (disk)
+  Status load();                                           // (disk)
+  Status drop_stale_inputs();                              // (disk)
+  Status flush(bool skip_held);                            // (disk)
   Status save(const JobPtr& job, bool skip_held = false);  // (disk)
-  void conclude(const std::vector<JobPtr>& ended);  // (disk) saves ended jobs, drops their inputs, tells listeners
-  void drop_inputs(const JobRecord& record);     // (disk)
+  // (disk) saves ended jobs, drops their inputs, tells listeners
+  void conclude(const std::vector<JobPtr>& ended);
+  void drop_inputs(const JobRecord& record);  // (disk)
   void notify_loop();
   std::int64_t now_ms() const;
 
@@ -173,20 +183,20 @@ class JobTable {
   const IngestOptions& options_;
 
   mutable std::mutex mu_;
-  std::condition_variable changed_;              // commits, saves, in-flight
-  std::condition_variable notify_;               // the notifier's
-  std::map<std::string, JobPtr, std::less<>> jobs_;      // guarded by mu_, as all below
+  std::condition_variable changed_;                  // commits, saves, in-flight
+  std::condition_variable notify_;                   // the notifier's
+  std::map<std::string, JobPtr, std::less<>> jobs_;  // guarded by mu_, as all below
   std::deque<ItemRef> queue_;
   std::map<Key, ActiveKey> active_;
   std::size_t queued_items_ = 0;
   std::uint64_t queued_bytes_ = 0;
   std::size_t in_flight_ = 0;
-  std::deque<std::string> unspilled_;            // finished jobs whose results are in memory
+  std::deque<std::string> unspilled_;  // finished jobs whose results are in memory
   std::string last_id_;
   bool stopping_ = true, notifier_stop_ = false;
   std::vector<std::weak_ptr<Waiter>> waiters_;
-  std::vector<std::shared_ptr<Waiter>> settled_; // to be called by the notifier
-  std::vector<JobPtr> ended_;                    // likewise
+  std::vector<std::shared_ptr<Waiter>> settled_;  // to be called by the notifier
+  std::vector<JobPtr> ended_;                     // likewise
   bool any_progress_ = false;
   IngestStats totals_;
   std::thread notifier_;

@@ -1,16 +1,17 @@
-// What callers see of jobs: snapshots, lists, cancellation, listeners; and reading jobs back at start.
+// What callers see of jobs: snapshots, lists, cancellation, listeners; and reading jobs back at
+// start.
 #include <algorithm>
 #include <cmath>
 
+#include "base/log.h"
 #include "ingest/job_table.h"
 #include "ingest/names.h"
-#include "base/log.h"
 
 namespace quire {
 namespace {
 
 constexpr auto kProgressInterval = std::chrono::milliseconds(250);
-constexpr double kBytesPerToken = 4;  // until the first document of a job was tokenised
+constexpr double kBytesPerToken = 4;           // until the first document of a job was tokenised
 constexpr std::size_t kJobsWithResults = 256;  // finished jobs whose results stay in memory
 
 }  // namespace
@@ -36,22 +37,29 @@ JobProgress JobTable::make_progress(const Job& job) const {
       unknown_bytes += static_cast<double>(item.input_bytes);
       continue;
     }
-    const auto tokens = static_cast<double>(item.view.finished() ? item.view.tokens : state.tokens_total);
+    const auto tokens = static_cast<double>(item.view.finished() ? item.view.tokens
+                                                                 : state.tokens_total);
     if (tokens > 0) known_tokens += tokens, known_bytes += static_cast<double>(item.input_bytes);
   }
-  const double per_token = known_tokens > 0 && known_bytes > 0 ? known_bytes / known_tokens : kBytesPerToken;
+  const double per_token = known_tokens > 0 && known_bytes > 0 ? known_bytes / known_tokens
+                                                               : kBytesPerToken;
   p.tokens_total += static_cast<std::int64_t>(std::ceil(unknown_bytes / per_token));
   const bool over = job.record.status >= JobStatus::kSucceeded;
-  p.ratio = over ? 1.0 : p.tokens_total > 0 ? std::min(1.0, static_cast<double>(p.tokens_done) / static_cast<double>(p.tokens_total)) : 0.0;
+  p.ratio = over                 ? 1.0
+            : p.tokens_total > 0 ? std::min(1.0, static_cast<double>(p.tokens_done) /
+                                                     static_cast<double>(p.tokens_total))
+                                 : 0.0;
   if (job.begun) {
     const auto until = job.ended.value_or(std::chrono::steady_clock::now());
     const double seconds = std::chrono::duration<double>(until - *job.begun).count();
-    if (seconds > 0) p.tokens_per_second = static_cast<double>(p.tokens_done - job.tokens_before) / seconds;
+    if (seconds > 0)
+      p.tokens_per_second = static_cast<double>(p.tokens_done - job.tokens_before) / seconds;
   }
   if (over) {
     p.eta_ms = 0;
   } else if (p.tokens_per_second > 0) {
-    p.eta_ms = static_cast<std::int64_t>(1000.0 * static_cast<double>(p.tokens_total - p.tokens_done) / p.tokens_per_second);
+    p.eta_ms = static_cast<std::int64_t>(
+        1000.0 * static_cast<double>(p.tokens_total - p.tokens_done) / p.tokens_per_second);
   }
   return p;
 }
@@ -70,9 +78,15 @@ JobSnapshot JobTable::make_snapshot(const Job& job, bool with_results) const {
   for (std::size_t i = 0; i < job.record.items.size(); ++i) {
     const ItemRecord& item = job.record.items[i];
     switch (item.view.result) {
-      case ItemResult::kPending: s.counts.in_progress += job.states[i].stage != Stage::kQueued; break;
-      case ItemResult::kFailed: ++s.counts.failed; break;
-      case ItemResult::kCancelled: ++s.counts.cancelled; break;
+      case ItemResult::kPending:
+        s.counts.in_progress += job.states[i].stage != Stage::kQueued;
+        break;
+      case ItemResult::kFailed:
+        ++s.counts.failed;
+        break;
+      case ItemResult::kCancelled:
+        ++s.counts.cancelled;
+        break;
       default:
         ++s.counts.completed;
         s.usage.tokens += static_cast<std::int64_t>(item.view.tokens);
@@ -105,7 +119,8 @@ JobListPage JobTable::list(std::string_view ns, const JobListOptions& options) {
   JobListPage page;
   const std::lock_guard lock(mu_);
   const auto take = [&](const JobPtr& job) {
-    if (job->record.ns != ns || (options.status && job->record.status != *options.status)) return true;
+    if (job->record.ns != ns || (options.status && job->record.status != *options.status))
+      return true;
     if (page.jobs.size() == options.limit) {
       page.has_more = true;
       return false;
@@ -162,10 +177,13 @@ JobTable::Cancelled JobTable::cancel_document(std::string_view ns, std::string_v
     cancel_item(ref.job, ref.item);
     if (end_job_if_done(ref.job)) out.ended_.push_back(ref.job);
   }
-  // A save that began before the hold wrote the state of before; one item may be in the middle of its commit.
+  // A save that began before the hold wrote the state of before; one item may be in the middle of
+  // its commit.
   changed_.wait(lock, [&] {
     const auto refs = refs_of();
-    return std::none_of(refs.begin(), refs.end(), [](const ItemRef& r) { return r.job->states[r.item].stage == Stage::kCommitting; });
+    return std::none_of(refs.begin(), refs.end(), [](const ItemRef& r) {
+      return r.job->states[r.item].stage == Stage::kCommitting;
+    });
   });
   return out;
 }
@@ -181,7 +199,8 @@ void JobTable::Cancelled::release() {
   table_.conclude(ended_);
 }
 
-Result<Subscription> JobTable::subscribe(std::string_view ns, std::string_view job_id, JobListener listener) {
+Result<Subscription> JobTable::subscribe(std::string_view ns, std::string_view job_id,
+                                         JobListener listener) {
   {
     const std::lock_guard lock(mu_);
     const JobPtr job = find(ns, job_id);
@@ -198,7 +217,8 @@ Result<Subscription> JobTable::subscribe(std::string_view ns, std::string_view j
   return Subscription();
 }
 
-Subscription JobTable::when_settled(std::string_view ns, std::span<const std::string> ids, std::function<void()> done) {
+Subscription JobTable::when_settled(std::string_view ns, std::span<const std::string> ids,
+                                    std::function<void()> done) {
   auto waiter = std::make_shared<Waiter>();
   {
     const std::lock_guard lock(mu_);
@@ -219,9 +239,21 @@ Subscription JobTable::when_settled(std::string_view ns, std::span<const std::st
 PendingDocument JobTable::describe(const ItemRef& ref) const {
   const ItemRecord& item = ref.job->record.items[ref.item];
   const ItemState& state = ref.job->states[ref.item];
-  PendingDocument p{ref.job->record.id, item.view.id, item.content_hash, ref.job->record.created_ms, item.view.index, item.pack, item.input_bytes,
-                    state.tokens_total, ref.job->record.type, item.view.status, 0, ref.job->settings};
-  if (state.tokens_total > 0) p.progress = std::min(1.0, static_cast<double>(state.tokens_done) / static_cast<double>(state.tokens_total));
+  PendingDocument p{ref.job->record.id,
+                    item.view.id,
+                    item.content_hash,
+                    ref.job->record.created_ms,
+                    item.view.index,
+                    item.pack,
+                    item.input_bytes,
+                    state.tokens_total,
+                    ref.job->record.type,
+                    item.view.status,
+                    0,
+                    ref.job->settings};
+  if (state.tokens_total > 0)
+    p.progress = std::min(
+        1.0, static_cast<double>(state.tokens_done) / static_cast<double>(state.tokens_total));
   return p;
 }
 
@@ -242,13 +274,14 @@ std::optional<PendingDocument> JobTable::latest(const ActiveKey& active) const {
 std::vector<PendingDocument> JobTable::pending_in(std::string_view ns) {
   std::vector<PendingDocument> all;
   const std::lock_guard lock(mu_);
-  for (auto it = active_.lower_bound({std::string(ns), ""}); it != active_.end() && it->first.first == ns; ++it) {
+  for (auto it = active_.lower_bound({std::string(ns), ""});
+       it != active_.end() && it->first.first == ns; ++it) {
     if (auto p = latest(it->second)) all.push_back(std::move(*p));
   }
   return all;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Notifier
 
 void JobTable::mark_progress(const JobPtr& job) {
@@ -294,15 +327,20 @@ void JobTable::notify_loop() {
       any_progress_ = false;
       next_progress = std::chrono::steady_clock::now() + kProgressInterval;
       for (const auto& [id, job] : jobs_) {
-        if (!std::exchange(job->progress_due, false) || job->published || job->record.status >= JobStatus::kSucceeded) continue;
+        if (!std::exchange(job->progress_due, false) || job->published ||
+            job->record.status >= JobStatus::kSucceeded)
+          continue;
         std::erase_if(job->listeners, [](const auto& weak) { return weak.expired(); });
-        if (!job->listeners.empty()) tell(*job, JobEvent::kProgress, std::make_shared<JobSnapshot>(make_snapshot(*job, false)));
+        if (!job->listeners.empty())
+          tell(*job, JobEvent::kProgress,
+               std::make_shared<JobSnapshot>(make_snapshot(*job, false)));
       }
     }
     while (unspilled_.size() > kJobsWithResults) {
       const auto it = jobs_.find(unspilled_.front());
       unspilled_.pop_front();
-      if (it == jobs_.end() || it->second->dirty || it->second->persisting) continue;  // only the record in memory is whole
+      // Only the record in memory is whole
+      if (it == jobs_.end() || it->second->dirty || it->second->persisting) continue;
       it->second->spilled = true;
       it->second->record.items = {};
       it->second->states = {};
@@ -315,7 +353,7 @@ void JobTable::notify_loop() {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Start and retention
 
 Status JobTable::start() {
@@ -337,7 +375,8 @@ Status JobTable::load() {
       if (!r.name.starts_with(kJobPrefix)) return {};
       auto record = decode_job(r.value);
       if (!record.ok()) {
-        log_error("a job record is damaged and left out", {{"record", r.name}, {"error", record.status().to_string()}});
+        log_error("a job record is damaged and left out",
+                  {{"record", r.name}, {"error", record.status().to_string()}});
         continue;
       }
       auto job = std::make_shared<Job>();
@@ -373,7 +412,8 @@ Status JobTable::drop_stale_inputs() {
     if (records.empty() || !records.front().name.starts_with(kInputPrefix)) return {};
     for (const NamedRecord& r : records) {
       if (!r.name.starts_with(kInputPrefix)) return {};
-      const std::string id = r.name.substr(kInputPrefix.size(), r.name.rfind('/') - kInputPrefix.size());
+      const std::string id = r.name.substr(kInputPrefix.size(),
+                                           r.name.rfind('/') - kInputPrefix.size());
       const auto it = jobs_.find(id);
       if (it != jobs_.end() && it->second->record.status < JobStatus::kSucceeded) {
         after = std::string(kInputPrefix) + id + "/~";  // wanted: on to the next job
@@ -391,7 +431,8 @@ Status JobTable::purge(std::int64_t now) {
     const std::lock_guard lock(mu_);
     for (auto it = jobs_.begin(); it != jobs_.end();) {
       const Job& job = *it->second;
-      const bool over = job.published && !job.dirty && !job.persisting && job.record.finished_ms + options_.job_retention_ms <= now;
+      const bool over = job.published && !job.dirty && !job.persisting &&
+                        job.record.finished_ms + options_.job_retention_ms <= now;
       if (over) old.push_back(it->first);
       it = over ? jobs_.erase(it) : std::next(it);
     }

@@ -7,8 +7,9 @@
 namespace quire {
 namespace {
 
-constexpr std::size_t kDeadSlotsKept = 1024;  ///< deleted chunks put up with before everything is numbered anew
-constexpr std::int64_t kTermBytes = 96;       ///< of a different word: its entry and its lists
+/// Deleted chunks put up with before everything is numbered anew
+constexpr std::size_t kDeadSlotsKept = 1024;
+constexpr std::int64_t kTermBytes = 96;  ///< of a different word: its entry and its lists
 
 }  // namespace
 
@@ -21,7 +22,8 @@ void LexicalIndex::put(const IndexedDocument& document) {
   entry.num_chunks = static_cast<std::uint32_t>(document.chunks.size());
   chunk_terms_.resize(chunk_terms_.size() + document.chunks.size());
   chunk_words_.resize(chunk_terms_.size());
-  entry.bytes = static_cast<std::int64_t>(document.id.size() + document.metadata_json.size() + sizeof(Document));
+  entry.bytes = static_cast<std::int64_t>(document.id.size() + document.metadata_json.size() +
+                                          sizeof(Document));
   for (std::size_t i = 0; i < document.chunks.size(); ++i) {
     entry.bytes += add_chunk(entry.first_slot + static_cast<std::uint32_t>(i), document.chunks[i]);
   }
@@ -49,7 +51,8 @@ std::int64_t LexicalIndex::add_chunk(std::uint32_t slot, const std::vector<std::
   chunk_words_[slot] = static_cast<std::uint32_t>(words.size());
   ++num_chunks_;
   num_words_ += words.size();
-  return static_cast<std::int64_t>(own.size() * (sizeof(Posting) + sizeof(std::uint32_t)) + sizeof(own));
+  return static_cast<std::int64_t>(own.size() * (sizeof(Posting) + sizeof(std::uint32_t)) +
+                                   sizeof(own));
 }
 
 bool LexicalIndex::remove(std::string_view id) {
@@ -66,7 +69,9 @@ bool LexicalIndex::remove(std::string_view id) {
 void LexicalIndex::drop_chunk(std::uint32_t slot) {
   for (const std::uint32_t id : chunk_terms_[slot]) {
     Term& term = terms_[id];
-    const auto posting = std::lower_bound(term.postings.begin(), term.postings.end(), slot, [](const Posting& p, std::uint32_t s) { return p.chunk < s; });
+    const auto posting = std::lower_bound(
+        term.postings.begin(), term.postings.end(), slot,
+        [](const Posting& p, std::uint32_t s) { return p.chunk < s; });
     posting->count = 0;
     --term.live;
   }
@@ -78,10 +83,12 @@ void LexicalIndex::drop_chunk(std::uint32_t slot) {
 
 /// Numbers living chunks without gaps and forgets words that no chunk has.
 void LexicalIndex::compact() {
-  std::vector<std::uint32_t> slot_of(chunk_terms_.size(), UINT32_MAX), term_of(terms_.size(), UINT32_MAX);
+  std::vector<std::uint32_t> slot_of(chunk_terms_.size(), UINT32_MAX),
+      term_of(terms_.size(), UINT32_MAX);
   std::vector<Document*> in_order;
   for (auto& [id, d] : documents_) in_order.push_back(&d);
-  std::sort(in_order.begin(), in_order.end(), [](const Document* a, const Document* b) { return a->first_slot < b->first_slot; });
+  std::sort(in_order.begin(), in_order.end(),
+            [](const Document* a, const Document* b) { return a->first_slot < b->first_slot; });
   std::uint32_t next = 0;
   for (Document* d : in_order) {
     for (std::uint32_t i = 0; i < d->num_chunks; ++i) {
@@ -118,7 +125,8 @@ void LexicalIndex::compact() {
 
 std::vector<double> LexicalIndex::scores(const std::vector<std::string>& query) const {
   std::vector<double> out(chunk_terms_.size());
-  std::map<std::string_view, int> counts;  // in order, so that sums do not depend on the order of words
+  // In order, so that sums do not depend on the order of words
+  std::map<std::string_view, int> counts;
   for (const std::string& word : query) ++counts[word];
   const double n = static_cast<double>(num_chunks_), average = std::max(average_words(), 1.0);
   for (const auto& [word, count] : counts) {
@@ -128,14 +136,16 @@ std::vector<double> LexicalIndex::scores(const std::vector<std::string>& query) 
     const double idf = std::log(1 + (n - term.live + 0.5) / (term.live + 0.5));
     for (const Posting& p : term.postings) {
       if (p.count == 0) continue;
-      const double f = p.count, length = bm25_.k1 * (1 - bm25_.b + bm25_.b * chunk_words_[p.chunk] / average);
+      const double f = p.count,
+                   length = bm25_.k1 * (1 - bm25_.b + bm25_.b * chunk_words_[p.chunk] / average);
       out[p.chunk] += count * idf * f * (bm25_.k1 + 1) / (f + length);
     }
   }
   return out;
 }
 
-std::vector<ChunkHit> LexicalIndex::search(const std::vector<std::string>& query, std::size_t limit, Unit unit, const Filter& filter) const {
+std::vector<ChunkHit> LexicalIndex::search(const std::vector<std::string>& query, std::size_t limit,
+                                           Unit unit, const Filter& filter) const {
   const std::vector<double> scores = this->scores(query);
   struct Candidate {
     double score;
@@ -148,19 +158,25 @@ std::vector<ChunkHit> LexicalIndex::search(const std::vector<std::string>& query
     if (d.num_chunks == 0 || (filter && !filter(id, d.metadata_json))) continue;
     std::uint32_t best = 0;
     for (std::uint32_t i = 0; i < d.num_chunks; ++i) {
-      if (unit == Unit::kChunk) found.push_back({scores[d.first_slot + i], &id, i, d.version});
-      else if (scores[d.first_slot + i] > scores[d.first_slot + best]) best = i;
+      if (unit == Unit::kChunk)
+        found.push_back({scores[d.first_slot + i], &id, i, d.version});
+      else if (scores[d.first_slot + i] > scores[d.first_slot + best])
+        best = i;
     }
-    if (unit == Unit::kBestChunkOfDocument) found.push_back({scores[d.first_slot + best], &id, best, d.version});
+    if (unit == Unit::kBestChunkOfDocument)
+      found.push_back({scores[d.first_slot + best], &id, best, d.version});
   }
   const auto before = [](const Candidate& a, const Candidate& b) {
     if (a.score != b.score) return a.score > b.score;
     return std::tie(*a.id, a.chunk) < std::tie(*b.id, b.chunk);
   };
   const std::size_t n = std::min(limit, found.size());
-  std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(n), found.end(), before);
+  std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(n), found.end(),
+                    before);
   std::vector<ChunkHit> out;
-  for (std::size_t i = 0; i < n; ++i) out.push_back({*found[i].id, found[i].version, static_cast<std::int32_t>(found[i].chunk), found[i].score});
+  for (std::size_t i = 0; i < n; ++i)
+    out.push_back({*found[i].id, found[i].version, static_cast<std::int32_t>(found[i].chunk),
+                   found[i].score});
   return out;
 }
 

@@ -13,8 +13,10 @@
 
 namespace quire {
 
-/// For a query of terms q (each occurrence counts) and a chunk d of |d| words, N chunks of `average` words, n(q) of them with q:
-///   score(d) = sum_q idf(q) * f(q, d) * (k1 + 1) / (f(q, d) + k1 * (1 - b + b * |d| / average)),   idf(q) = ln(1 + (N - n(q) + 0.5) / (n(q) + 0.5))
+/// For a query of terms q (each occurrence counts) and a chunk d of |d| words, N chunks of
+/// `average` words, n(q) of them with q:
+///   score(d) = sum_q idf(q) * f(q, d) * (k1 + 1) / (f(q, d) + k1 * (1 - b + b * |d| / average)),
+///   idf(q) = ln(1 + (N - n(q) + 0.5) / (n(q) + 0.5))
 struct Bm25 {
   double k1 = 1.2, b = 0.75;
 };
@@ -23,10 +25,11 @@ struct IndexedDocument {
   std::string id;
   std::uint64_t version = 0;                     ///< the caller's; not 0
   std::string metadata_json;                     ///< as in the manifest
-  std::vector<std::vector<std::string>> chunks;               ///< words of each, those of the title among them
+  std::vector<std::vector<std::string>> chunks;  ///< words of each, those of the title among them
 };
 
-/// Threads: const methods concurrently, others alone. Costs about 16 bytes for each different word of a chunk, and each different word of the namespace once.
+/// Threads: const methods concurrently, others alone. Costs about 16 bytes for each different word
+/// of a chunk, and each different word of the namespace once.
 class LexicalIndex {
  public:
   explicit LexicalIndex(const Bm25& bm25 = {}) : bm25_(bm25) {}
@@ -37,10 +40,13 @@ class LexicalIndex {
   bool remove(std::string_view id);
 
   using Filter = std::function<bool(const std::string& id, const std::string& metadata_json)>;
-  /// Every chunk of the documents that pass `filter` (empty: all), best first; equal scores by id, then chunk. Chunks without a word of the query have 0. At
-  /// most `limit`. One chunk a document, its best, with kBestChunkOfDocument. Statistics are those of the whole namespace, whatever the filter.
+  /// Every chunk of the documents that pass `filter` (empty: all), best first; equal scores by id,
+  /// then chunk. Chunks without a word of the query have 0. At most `limit`. One chunk a document,
+  /// its best, with kBestChunkOfDocument. Statistics are those of the whole namespace, whatever the
+  /// filter.
   enum class Unit : std::uint8_t { kChunk, kBestChunkOfDocument };
-  std::vector<ChunkHit> search(const std::vector<std::string>& query, std::size_t limit, Unit unit, const Filter& filter = {}) const;
+  std::vector<ChunkHit> search(const std::vector<std::string>& query, std::size_t limit, Unit unit,
+                               const Filter& filter = {}) const;
 
   /// Version of an indexed document; 0: not indexed.
   std::uint64_t version(std::string_view id) const;
@@ -51,8 +57,8 @@ class LexicalIndex {
 
  private:
   struct Posting {
-    std::uint32_t chunk;   ///< slot
-    std::uint32_t count;   ///< 0: deleted
+    std::uint32_t chunk;  ///< slot
+    std::uint32_t count;  ///< 0: deleted
   };
   struct Term {
     std::vector<Posting> postings;  ///< ascending slots
@@ -69,7 +75,10 @@ class LexicalIndex {
   void drop_chunk(std::uint32_t slot);
   void compact();
   std::vector<double> scores(const std::vector<std::string>& query) const;
-  double average_words() const { return num_chunks_ == 0 ? 0 : static_cast<double>(num_words_) / static_cast<double>(num_chunks_); }
+  double average_words() const {
+    return num_chunks_ == 0 ? 0
+                            : static_cast<double>(num_words_) / static_cast<double>(num_chunks_);
+  }
 
   Bm25 bm25_;
   std::map<std::string, Document, std::less<>> documents_;

@@ -26,7 +26,8 @@ Result<json::object> parse_object(std::string_view text) {
 Result<std::string> bounded(const json::object& object, std::size_t max_bytes) {
   std::string text = json::serialize(object);
   if (text.size() > max_bytes) {
-    return Status::invalid("metadata", "has " + std::to_string(text.size()) + " bytes, the limit is " + std::to_string(max_bytes));
+    return Status::invalid("metadata", "has " + std::to_string(text.size()) +
+                                           " bytes, the limit is " + std::to_string(max_bytes));
   }
   return text;
 }
@@ -52,27 +53,32 @@ Result<std::string> normalize_metadata(std::string_view text, std::size_t max_by
   return bounded(object, max_bytes);
 }
 
-Result<std::string> merge_metadata(std::string_view base, std::string_view patch, std::size_t max_bytes) {
+Result<std::string> merge_metadata(std::string_view base, std::string_view patch,
+                                   std::size_t max_bytes) {
   QUIRE_ASSIGN_OR_RETURN(json::object object, parse_object(base));
   QUIRE_ASSIGN_OR_RETURN(const json::object change, parse_object(patch));
   merge(object, change);
   return bounded(object, max_bytes);
 }
 
-bool metadata_matches(std::string_view text, const std::vector<std::pair<std::string, std::string>>& filter) {
+bool metadata_matches(std::string_view text,
+                      const std::vector<std::pair<std::string, std::string>>& filter) {
   if (filter.empty()) return true;
   auto object = parse_object(text);
   if (!object.ok()) return false;
   for (const auto& [key, wanted] : filter) {
     const json::value* value = object->if_contains(key);
     if (value == nullptr || value->is_structured()) return false;
-    const std::string have = value->is_string() ? std::string(value->get_string()) : json::serialize(*value);
+    const std::string have = value->is_string() ? std::string(value->get_string())
+                                                : json::serialize(*value);
     if (have == wanted) continue;
     // 1.5 is written as 1.5E0 by the library; compare numbers as numbers.
     if (!value->is_number()) return false;
     boost::system::error_code error;
     const json::value number = json::parse(wanted, error);
-    if (error || !number.is_number() || number.to_number<double>(error) != value->to_number<double>(error)) return false;
+    if (error || !number.is_number() ||
+        number.to_number<double>(error) != value->to_number<double>(error))
+      return false;
   }
   return true;
 }

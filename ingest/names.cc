@@ -11,7 +11,9 @@
 namespace quire {
 namespace {
 
-bool is_alnum(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
+bool is_alnum(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
 
 constexpr std::size_t kMaxTitle = 4096;  // it stands in the header of every chunk
 constexpr std::string_view kBase32 = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
@@ -33,9 +35,13 @@ Status check_namespace(std::string_view ns) {
 }
 
 Status check_document_id(std::string_view id) {
-  const auto fine = [](char c) { return is_alnum(c) || c == '.' || c == '_' || c == ':' || c == '-'; };
-  if (id.empty() || id.size() > kMaxIdBytes || !is_alnum(id[0]) || !std::all_of(id.begin(), id.end(), fine)) {
-    return Status::invalid("id", "must be 1 to 128 characters of [A-Za-z0-9._:-] and begin with a letter or digit");
+  const auto fine = [](char c) {
+    return is_alnum(c) || c == '.' || c == '_' || c == ':' || c == '-';
+  };
+  if (id.empty() || id.size() > kMaxIdBytes || !is_alnum(id[0]) ||
+      !std::all_of(id.begin(), id.end(), fine)) {
+    return Status::invalid(
+        "id", "must be 1 to 128 characters of [A-Za-z0-9._:-] and begin with a letter or digit");
   }
   return {};
 }
@@ -44,14 +50,16 @@ Status check_salt(std::string_view cache_salt) {
   if (cache_salt.empty()) return {};
   if (find_invalid_utf8(cache_salt)) return Status::invalid("cache_salt", "is not valid UTF-8");
   const auto n = count_code_points(cache_salt);
-  if (n < 8 || n > 128) return Status::invalid("cache_salt", "must have 8 to 128 characters, not " + std::to_string(n));
+  if (n < 8 || n > 128)
+    return Status::invalid("cache_salt", "must have 8 to 128 characters, not " + std::to_string(n));
   return {};
 }
 
 Status check_batch_options(const BatchOptions& options) {
   QUIRE_RETURN_IF_ERROR(validate(options.chunking));
   QUIRE_RETURN_IF_ERROR(check_salt(options.cache_salt));
-  if (options.ttl_seconds && (*options.ttl_seconds == 0 || *options.ttl_seconds > 100ull * 366 * 86400)) {
+  if (options.ttl_seconds &&
+      (*options.ttl_seconds == 0 || *options.ttl_seconds > 100ull * 366 * 86400)) {
     return Status::invalid("ttl_seconds", "must be at least 1 and at most 100 years");
   }
   if (!options.tier.empty() && options.tier != "dram" && options.tier != "disk") {
@@ -60,38 +68,52 @@ Status check_batch_options(const BatchOptions& options) {
   return {};
 }
 
-std::optional<ItemError> check_document(DocumentInput& input, const IngestOptions& options, const std::string& path) {
+std::optional<ItemError> check_document(DocumentInput& input, const IngestOptions& options,
+                                        const std::string& path) {
   if (input.id) {
-    if (const Status s = check_document_id(*input.id); !s.ok()) return ItemError{"invalid_value", s.message(), join_path(path, "id")};
+    if (const Status s = check_document_id(*input.id); !s.ok())
+      return ItemError{"invalid_value", s.message(), join_path(path, "id")};
   }
   if (auto bad = check_utf8(input.title, join_path(path, "title"))) return bad;
   if (input.title.size() > kMaxTitle) {
-    return ItemError{"invalid_value", "has " + std::to_string(input.title.size()) + " bytes, the limit is " + std::to_string(kMaxTitle), join_path(path, "title")};
+    return ItemError{"invalid_value",
+                     "has " + std::to_string(input.title.size()) + " bytes, the limit is " +
+                         std::to_string(kMaxTitle),
+                     join_path(path, "title")};
   }
   if (input.text.has_value() == input.chunks.has_value()) {
-    return ItemError{"invalid_value", input.text ? "give either text or chunks, not both" : "give text or chunks", join_path(path, "text")};
+    return ItemError{"invalid_value",
+                     input.text ? "give either text or chunks, not both" : "give text or chunks",
+                     join_path(path, "text")};
   }
   std::size_t bytes = 0;
   if (input.text) {
     bytes = input.text->size();
     if (auto bad = check_utf8(*input.text, join_path(path, "text"))) return bad;
-    if (is_blank(*input.text)) return ItemError{"empty_document", "text has no text", join_path(path, "text")};
+    if (is_blank(*input.text))
+      return ItemError{"empty_document", "text has no text", join_path(path, "text")};
   } else {
-    if (input.chunks->empty()) return ItemError{"empty_document", "chunks has no text", join_path(path, "chunks")};
+    if (input.chunks->empty())
+      return ItemError{"empty_document", "chunks has no text", join_path(path, "chunks")};
     for (std::size_t i = 0; i < input.chunks->size(); ++i) {
       const std::string name = "chunks[" + std::to_string(i) + "]";
       const std::string& chunk = (*input.chunks)[i];
       if (auto bad = check_utf8(chunk, join_path(path, name))) return bad;
-      if (is_blank(chunk)) return ItemError{"empty_document", name + " has no text", join_path(path, name)};
+      if (is_blank(chunk))
+        return ItemError{"empty_document", name + " has no text", join_path(path, name)};
       bytes += chunk.size() + 2;
     }
   }
   if (bytes > kMaxTextBytes) {
-    return ItemError{"invalid_value", "the text has " + std::to_string(bytes) + " bytes, the limit is " + std::to_string(kMaxTextBytes),
+    return ItemError{"invalid_value",
+                     "the text has " + std::to_string(bytes) + " bytes, the limit is " +
+                         std::to_string(kMaxTextBytes),
                      join_path(path, input.text ? "text" : "chunks")};
   }
-  auto metadata = normalize_metadata(input.metadata_json, static_cast<std::size_t>(options.max_metadata_bytes));
-  if (!metadata.ok()) return ItemError{"invalid_value", metadata.status().message(), join_path(path, "metadata")};
+  auto metadata = normalize_metadata(input.metadata_json,
+                                     static_cast<std::size_t>(options.max_metadata_bytes));
+  if (!metadata.ok())
+    return ItemError{"invalid_value", metadata.status().message(), join_path(path, "metadata")};
   input.metadata_json = std::move(*metadata);
   return std::nullopt;
 }
@@ -108,7 +130,9 @@ std::string content_hash(const DocumentInput& input) {
   return "sha256:" + hash.finish().hex();
 }
 
-std::string id_from_hash(std::string_view hash) { return "doc_" + std::string(hash.substr(hash.find(':') + 1, 32)); }
+std::string id_from_hash(std::string_view hash) {
+  return "doc_" + std::string(hash.substr(hash.find(':') + 1, 32));
+}
 
 Digest salt_digest_of(std::string_view cache_salt) {
   if (cache_salt.empty()) return {};
@@ -117,13 +141,15 @@ Digest salt_digest_of(std::string_view cache_salt) {
 
 std::array<std::uint8_t, 32> to_bytes(const Digest& digest) {
   std::array<std::uint8_t, 32> out;
-  std::transform(digest.bytes.begin(), digest.bytes.end(), out.begin(), [](std::byte b) { return static_cast<std::uint8_t>(b); });
+  std::transform(digest.bytes.begin(), digest.bytes.end(), out.begin(),
+                 [](std::byte b) { return static_cast<std::uint8_t>(b); });
   return out;
 }
 
 std::string make_job_id(std::int64_t now_ms, std::string_view last) {
   std::string id = "job_";
-  for (int shift = 45; shift >= 0; shift -= 5) id += kBase32[(static_cast<std::uint64_t>(now_ms) >> shift) & 31];
+  for (int shift = 45; shift >= 0; shift -= 5)
+    id += kBase32[(static_cast<std::uint64_t>(now_ms) >> shift) & 31];
   thread_local std::mt19937_64 random{std::random_device{}()};
   for (int i = 0; i < 16; ++i) id += kBase32[random() & 31];
   if (id > last || last.size() != id.size()) return id;
@@ -147,17 +173,27 @@ std::string join_path(const std::string& path, std::string_view field) {
 
 ItemError to_item_error(const Status& status, const std::string& param) {
   switch (status.code()) {
-    case Code::kInvalidArgument: return {"invalid_value", status.message(), param};
-    case Code::kNotFound: return {"document_not_found", status.message(), param};
-    case Code::kAlreadyExists: return {"document_exists", status.message(), param};
-    case Code::kFailedPrecondition: return {"precondition_failed", status.message(), param};
-    case Code::kResourceExhausted: return {"cache_full", status.message(), param};
+    case Code::kInvalidArgument:
+      return {"invalid_value", status.message(), param};
+    case Code::kNotFound:
+      return {"document_not_found", status.message(), param};
+    case Code::kAlreadyExists:
+      return {"document_exists", status.message(), param};
+    case Code::kFailedPrecondition:
+      return {"precondition_failed", status.message(), param};
+    case Code::kResourceExhausted:
+      return {"cache_full", status.message(), param};
     case Code::kCorruption:
-    case Code::kIo: return {"storage_unavailable", status.message(), param};
-    case Code::kUnavailable: return {"loading", status.message(), param};
-    case Code::kDeadlineExceeded: return {"deadline_exceeded", status.message(), param};
-    case Code::kUnimplemented: return {"not_supported", status.message(), param};
-    default: return {"internal", "internal error; the log says more", param};
+    case Code::kIo:
+      return {"storage_unavailable", status.message(), param};
+    case Code::kUnavailable:
+      return {"loading", status.message(), param};
+    case Code::kDeadlineExceeded:
+      return {"deadline_exceeded", status.message(), param};
+    case Code::kUnimplemented:
+      return {"not_supported", status.message(), param};
+    default:
+      return {"internal", "internal error; the log says more", param};
   }
 }
 

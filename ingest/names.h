@@ -1,4 +1,5 @@
-/// Checks of what callers name and send; digests of content and salts. Paths in errors are relative ("id", "chunks[1]").
+/// Checks of what callers name and send; digests of content and salts. Paths in errors are relative
+/// ("id", "chunks[1]").
 #pragma once
 
 #include <array>
@@ -17,11 +18,14 @@ Status check_document_id(std::string_view id);
 Status check_batch_options(const BatchOptions& options);
 Status check_salt(std::string_view cache_salt);
 
-/// What is wrong with one document, if anything: exactly one of text and chunks, valid UTF-8, not blank, sizes, metadata.
-/// Normalises input.metadata_json. `path` is put before every param ("documents[3]" or empty).
-std::optional<ItemError> check_document(DocumentInput& input, const IngestOptions& options, const std::string& path);
+/// What is wrong with one document, if anything: exactly one of text and chunks, valid UTF-8, not
+/// blank, sizes, metadata. Normalises input.metadata_json. `path` is put before every param
+/// ("documents[3]" or empty).
+std::optional<ItemError> check_document(DocumentInput& input, const IngestOptions& options,
+                                        const std::string& path);
 
-/// "sha256:<64 hex>" over title and text (or title and chunks, with their borders). Not over id and metadata.
+/// "sha256:<64 hex>" over title and text (or title and chunks, with their borders). Not over id and
+/// metadata.
 std::string content_hash(const DocumentInput& input);
 /// "doc_" + the first 32 hex digits of the hash.
 std::string id_from_hash(std::string_view hash);
@@ -29,7 +33,8 @@ std::string id_from_hash(std::string_view hash);
 Digest salt_digest_of(std::string_view cache_salt);
 std::array<std::uint8_t, 32> to_bytes(const Digest& digest);
 
-/// "job_" + 26 characters (Crockford base 32): 48 bits of time, 80 random; always greater than `last`.
+/// "job_" + 26 characters (Crockford base 32): 48 bits of time, 80 random; always greater than
+/// `last`.
 std::string make_job_id(std::int64_t now_ms, std::string_view last);
 
 /// A failure of the store or the engine as clients see it. Inner text of kInternal is not shown.

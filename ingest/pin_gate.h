@@ -7,8 +7,8 @@
 #include <span>
 #include <utility>
 
-#include "cachestore/store.h"
 #include "base/status.h"
+#include "cachestore/store.h"
 
 namespace quire {
 
@@ -21,8 +21,8 @@ struct PinBytes {
 /// What these documents have in the store, and would have in memory; each context once.
 PinBytes stored_bytes(Store& store, std::span<const DocumentManifest> documents);
 
-/// Asks whether pins may hold so much more, and keeps what was granted apart until the store counts it as pinned.
-/// Threads: every method may be called concurrently.
+/// Asks whether pins may hold so much more, and keeps what was granted apart until the store counts
+/// it as pinned. Threads: every method may be called concurrently.
 class PinGate {
  public:
   /// kResourceExhausted: no. May wait on disk. Empty: always.
@@ -34,7 +34,8 @@ class PinGate {
   class Grant {
    public:
     Grant() = default;
-    Grant(Grant&& other) noexcept : gate_(std::exchange(other.gate_, nullptr)), bytes_(other.bytes_) {}
+    Grant(Grant&& other) noexcept
+        : gate_(std::exchange(other.gate_, nullptr)), bytes_(other.bytes_) {}
     Grant& operator=(Grant&& other) noexcept {
       std::swap(gate_, other.gate_);
       std::swap(bytes_, other.bytes_);

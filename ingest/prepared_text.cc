@@ -17,13 +17,15 @@ PreparedText prepare_text(DocumentInput input) {
   return out;
 }
 
-std::string settings_text(const ChunkingOptions& options, bool given_chunks, std::string_view title) {
+std::string settings_text(const ChunkingOptions& options, bool given_chunks,
+                          std::string_view title) {
   return (given_chunks ? std::string("given") : describe(options)) + "\n" + std::string(title);
 }
 
 std::string_view header_title(const DocumentManifest& manifest) {
   const std::size_t line = manifest.chunking.find('\n');
-  return line == std::string::npos ? std::string_view(manifest.title) : std::string_view(manifest.chunking).substr(line + 1);
+  return line == std::string::npos ? std::string_view(manifest.title)
+                                   : std::string_view(manifest.chunking).substr(line + 1);
 }
 
 ChunkLimits chunk_limits(const Engine& engine, const IngestOptions& options) {
@@ -38,19 +40,25 @@ std::uint64_t count_blocks(const DocumentManifest& manifest) {
   return n;
 }
 
-Result<std::vector<Chunk>> retokenise(const Engine& engine, const DocumentManifest& manifest, std::string_view text, const ChunkLimits& limits) {
+Result<std::vector<Chunk>> retokenise(const Engine& engine, const DocumentManifest& manifest,
+                                      std::string_view text, const ChunkLimits& limits) {
   std::vector<TextRange> ranges;
   for (const DocumentChunk& c : manifest.chunks) {
-    if (c.byte_begin > c.byte_end || c.byte_end > text.size()) return Status::corruption("chunks of " + manifest.id + " reach past its text");
-    ranges.push_back({static_cast<std::size_t>(c.byte_begin), static_cast<std::size_t>(c.byte_end)});
+    if (c.byte_begin > c.byte_end || c.byte_end > text.size())
+      return Status::corruption("chunks of " + manifest.id + " reach past its text");
+    ranges.push_back(
+        {static_cast<std::size_t>(c.byte_begin), static_cast<std::size_t>(c.byte_end)});
   }
   return chunk_given(engine.prompt_format(), header_title(manifest), text, ranges, limits);
 }
 
-Result<std::vector<Chunk>> cut(const Engine& engine, std::string_view title, const PreparedText& prepared, const ChunkingOptions& options,
+Result<std::vector<Chunk>> cut(const Engine& engine, std::string_view title,
+                               const PreparedText& prepared, const ChunkingOptions& options,
                                const ChunkLimits& limits) {
-  if (!prepared.given.empty()) return chunk_given(engine.prompt_format(), title, prepared.text, prepared.given, limits);
-  return chunk_text(engine.tokenizer(), engine.prompt_format(), title, prepared.text, options, limits);
+  if (!prepared.given.empty())
+    return chunk_given(engine.prompt_format(), title, prepared.text, prepared.given, limits);
+  return chunk_text(engine.tokenizer(), engine.prompt_format(), title, prepared.text, options,
+                    limits);
 }
 
 }  // namespace quire

@@ -11,20 +11,21 @@
 #include <span>
 #include <thread>
 
-#include "ingest/words.h"
+#include "base/log.h"
 #include "ingest/embedding_record.h"
 #include "ingest/lexical_index.h"
 #include "ingest/metadata.h"
 #include "ingest/utf8.h"
-#include "base/log.h"
+#include "ingest/words.h"
 
 namespace quire {
 namespace {
 
-constexpr std::size_t kPage = 100;        // documents listed at once
-constexpr int kMostAttempts = 4;          // of a search whose documents change under it
+constexpr std::size_t kPage = 100;  // documents listed at once
+constexpr int kMostAttempts = 4;    // of a search whose documents change under it
 constexpr std::size_t kMostResults = 1000;
-/// Reciprocal rank fusion (Cormack, Clarke and Buettcher 2009): its constant, and how far down each ranking is read.
+/// Reciprocal rank fusion (Cormack, Clarke and Buettcher 2009): its constant, and how far down each
+/// ranking is read.
 constexpr double kFusionConstant = 60;
 constexpr std::size_t kFusedResults = 100, kFusedPerResult = 4;
 
@@ -40,32 +41,39 @@ IndexedDocument indexed(const DocumentManifest& m, std::string_view text) {
   for (const DocumentChunk& c : m.chunks) {
     std::vector<std::string>& words = d.chunks.emplace_back(title);
     if (c.byte_begin > c.byte_end || c.byte_end > text.size()) continue;
-    for (std::string& w : split_words(text.substr(c.byte_begin, c.byte_end - c.byte_begin))) words.push_back(std::move(w));
+    for (std::string& w : split_words(text.substr(c.byte_begin, c.byte_end - c.byte_begin)))
+      words.push_back(std::move(w));
   }
   return d;
 }
 
 /// Best first, equal sums by id, then chunk.
-std::vector<ChunkHit> fused(std::span<const std::vector<ChunkHit>> rankings, RetrieveUnit unit, std::size_t k) {
+std::vector<ChunkHit> fused(std::span<const std::vector<ChunkHit>> rankings, RetrieveUnit unit,
+                            std::size_t k) {
   std::map<std::pair<std::string, std::int32_t>, ChunkHit> sums;
   for (const auto& ranking : rankings) {
     for (std::size_t rank = 0; rank < ranking.size(); ++rank) {
       const ChunkHit& hit = ranking[rank];
-      const auto at = sums.try_emplace({hit.id, unit == RetrieveUnit::kChunk ? hit.chunk : 0}, ChunkHit{hit.id, hit.version, hit.chunk, 0}).first;
+      const auto at = sums.try_emplace({hit.id, unit == RetrieveUnit::kChunk ? hit.chunk : 0},
+                                       ChunkHit{hit.id, hit.version, hit.chunk, 0})
+                          .first;
       at->second.score += 1 / (kFusionConstant + 1 + static_cast<double>(rank));
     }
   }
   std::vector<ChunkHit> out;
   for (auto& [name, hit] : sums) out.push_back(std::move(hit));
-  std::stable_sort(out.begin(), out.end(), [](const ChunkHit& a, const ChunkHit& b) { return a.score > b.score; });
+  std::stable_sort(out.begin(), out.end(),
+                   [](const ChunkHit& a, const ChunkHit& b) { return a.score > b.score; });
   out.resize(std::min(out.size(), k));
   return out;
 }
 
 class RetrievalImpl final : public Retrieval {
  public:
-  RetrievalImpl(const RetrievalOptions& options, Store& store, Engine* engine) : options_(options), store_(store) {
-    if (options.embeddings) vectors_ = std::make_unique<EmbeddingIndex>(*options.embeddings, store, *engine);
+  RetrievalImpl(const RetrievalOptions& options, Store& store, Engine* engine)
+      : options_(options), store_(store) {
+    if (options.embeddings)
+      vectors_ = std::make_unique<EmbeddingIndex>(*options.embeddings, store, *engine);
   }
   ~RetrievalImpl() override { stop(); }
 
@@ -83,8 +91,11 @@ class RetrievalImpl final : public Retrieval {
   Status refresh(const DocumentName& name);
   void put(const std::string& ns, const IndexedDocument& document);
   void drop(const DocumentName& name);
-  Result<std::vector<ChunkHit>> ranked(std::string_view ns, const RetrieveRequest& request, const std::vector<std::string>& words, std::span<const float> vector) const;
-  Result<std::optional<Passage>> passage(std::string_view ns, const ChunkHit& hit, RetrieveUnit unit);
+  Result<std::vector<ChunkHit>> ranked(std::string_view ns, const RetrieveRequest& request,
+                                       const std::vector<std::string>& words,
+                                       std::span<const float> vector) const;
+  Result<std::optional<Passage>> passage(std::string_view ns, const ChunkHit& hit,
+                                         RetrieveUnit unit);
 
   const RetrievalOptions options_;
   Store& store_;
@@ -92,13 +103,14 @@ class RetrievalImpl final : public Retrieval {
 
   std::mutex changes_mu_;
   std::condition_variable wake_;
-  std::set<DocumentName> changes_;                     // guarded by changes_mu_
+  std::set<DocumentName> changes_;  // guarded by changes_mu_
 
-  std::mutex apply_mu_;                                // held while changes are read and entered, one at a time
+  std::mutex apply_mu_;  // held while changes are read and entered, one at a time
   mutable std::shared_mutex index_mu_;
   std::map<std::string, LexicalIndex, std::less<>> indexes_;  // guarded by index_mu_
-  std::set<DocumentName> left_out_;                    // guarded by index_mu_
-  std::unique_ptr<EmbeddingIndex> vectors_;            ///< null: off. Called under index_mu_, never the other way round
+  std::set<DocumentName> left_out_;                           // guarded by index_mu_
+  /// Null: off. Called under index_mu_, never the other way round
+  std::unique_ptr<EmbeddingIndex> vectors_;
   std::thread thread_;
 };
 
@@ -106,7 +118,8 @@ void RetrievalImpl::start() {
   store_.watch_documents([this](std::string_view ns, std::string_view id) { changed(ns, id); });
   const auto namespaces = store_.namespaces();
   // An empty store is indexed already. Documents that came since the watch began are changes.
-  ready_ = std::all_of(namespaces.begin(), namespaces.end(), [](const NamespaceStats& n) { return n.documents == 0; });
+  ready_ = std::all_of(namespaces.begin(), namespaces.end(),
+                       [](const NamespaceStats& n) { return n.documents == 0; });
   thread_ = std::thread([this] { work(); });
   if (vectors_) vectors_->start();
 }
@@ -133,13 +146,16 @@ void RetrievalImpl::changed(std::string_view ns, std::string_view id) {
 
 void RetrievalImpl::work() {
   if (const Status s = ready_ ? Status() : build(); !s.ok()) {
-    log_error("the index for retrieval could not be built: retrieval is off until a restart", {{"reason", s.to_string()}});
+    log_error("the index for retrieval could not be built: retrieval is off until a restart",
+              {{"reason", s.to_string()}});
     return;
   }
   if (stopped_) return;
   ready_ = true;
   if (const RetrievalStats now = stats(); now.documents > 0) {
-    log_info("retrieval ready", {{"documents", std::to_string(now.documents)}, {"chunks", std::to_string(now.chunks)}, {"bytes", std::to_string(now.memory_bytes)}});
+    log_info("retrieval ready", {{"documents", std::to_string(now.documents)},
+                                 {"chunks", std::to_string(now.chunks)},
+                                 {"bytes", std::to_string(now.memory_bytes)}});
   }
   while (true) {
     {
@@ -161,7 +177,8 @@ Status RetrievalImpl::build() {
       for (const DocumentManifest& m : list.documents) {
         const std::lock_guard lock(apply_mu_);
         if (const Status s = refresh({ns.name, m.id}); !s.ok()) {
-          log_warning("a document cannot be read and is not found by retrieval", {{"namespace", ns.name}, {"document", m.id}, {"reason", s.to_string()}});
+          log_warning("a document cannot be read and is not found by retrieval",
+                      {{"namespace", ns.name}, {"document", m.id}, {"reason", s.to_string()}});
         }
         if (stopped_) return {};
       }
@@ -172,7 +189,8 @@ Status RetrievalImpl::build() {
   return {};
 }
 
-/// Enters every change that is known now. Who comes second waits for the first: what was taken out of the set is then in the index.
+/// Enters every change that is known now. Who comes second waits for the first: what was taken out
+/// of the set is then in the index.
 void RetrievalImpl::catch_up() {
   const std::lock_guard applying(apply_mu_);
   std::set<DocumentName> changes;
@@ -182,7 +200,9 @@ void RetrievalImpl::catch_up() {
   }
   for (const DocumentName& name : changes) {
     if (const Status s = refresh(name); !s.ok()) {
-      log_warning("a changed document cannot be read and is not found by retrieval", {{"namespace", name.first}, {"document", name.second}, {"reason", s.to_string()}});
+      log_warning(
+          "a changed document cannot be read and is not found by retrieval",
+          {{"namespace", name.first}, {"document", name.second}, {"reason", s.to_string()}});
       drop(name);
     }
   }
@@ -195,7 +215,8 @@ Status RetrievalImpl::refresh(const DocumentName& name) {
     const auto head = store_.get_document_head(ns, id);
     if (head.code() == Code::kNotFound || (head.ok() && head->status != DocumentStatus::kReady)) {
       drop(name);
-      return head.ok() ? Status() : erase_embeddings(store_, ns, id);  // also those of a time when embeddings were on
+      // Also those of a time when embeddings were on
+      return head.ok() ? Status() : erase_embeddings(store_, ns, id);
     }
     if (!head.ok()) return head.status();
     {
@@ -205,7 +226,8 @@ Status RetrievalImpl::refresh(const DocumentName& name) {
     }
     const auto text = store_.get_text(ns, id);
     const auto again = store_.get_document_head(ns, id);
-    if (!again.ok() || indexed_version(*again) != indexed_version(*head)) continue;  // replaced in between
+    // Replaced in between
+    if (!again.ok() || indexed_version(*again) != indexed_version(*head)) continue;
     if (!text.ok()) return text.status();
     put(ns, indexed(*head, *text));
     return {};
@@ -223,7 +245,10 @@ void RetrievalImpl::put(const std::string& ns, const IndexedDocument& document) 
   for (const auto& [other, i] : indexes_) bytes += i.memory_bytes();
   if (options_.max_index_bytes > 0 && bytes >= options_.max_index_bytes) {
     if (left_out_.empty()) {
-      log_warning("the index for retrieval is full: further documents are not found; raise retrieve.max_index_bytes and start again", {{"bytes", std::to_string(bytes)}});
+      log_warning(
+          "the index for retrieval is full: further documents are not found; raise "
+          "retrieve.max_index_bytes and start again",
+          {{"bytes", std::to_string(bytes)}});
     }
     left_out_.insert(name);
     return;
@@ -254,41 +279,56 @@ RetrievalStats RetrievalImpl::stats() const {
   return out;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Searching
 
 /// `vector`: of the question, where the scorer needs one.
-Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns, const RetrieveRequest& request, const std::vector<std::string>& words, std::span<const float> vector) const {
+Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns,
+                                                    const RetrieveRequest& request,
+                                                    const std::vector<std::string>& words,
+                                                    std::span<const float> vector) const {
   const std::set<std::string> only(request.document_ids.begin(), request.document_ids.end());
   const auto wanted = [&](const std::string& id, const std::string& metadata) {
     return (only.empty() || only.contains(id)) && metadata_matches(metadata, request.metadata);
   };
-  const bool filtered = !only.empty() || !request.metadata.empty(), by_chunk = request.unit == RetrieveUnit::kChunk;
-  const std::size_t limit = request.scorer == RetrieveScorer::kHybrid ? std::max(kFusedResults, kFusedPerResult * request.k) : request.k;
+  const bool filtered = !only.empty() || !request.metadata.empty(),
+             by_chunk = request.unit == RetrieveUnit::kChunk;
+  const std::size_t limit = request.scorer == RetrieveScorer::kHybrid
+                                ? std::max(kFusedResults, kFusedPerResult * request.k)
+                                : request.k;
   const std::shared_lock lock(index_mu_);
   const auto at = indexes_.find(ns);
   if (at == indexes_.end()) return std::vector<ChunkHit>();
   const LexicalIndex& index = at->second;
   std::vector<ChunkHit> rankings[2];
   if (request.scorer != RetrieveScorer::kEmbedding) {
-    rankings[0] = index.search(words, limit, by_chunk ? LexicalIndex::Unit::kChunk : LexicalIndex::Unit::kBestChunkOfDocument, wanted);
+    rankings[0] = index.search(
+        words, limit,
+        by_chunk ? LexicalIndex::Unit::kChunk : LexicalIndex::Unit::kBestChunkOfDocument, wanted);
     if (request.scorer == RetrieveScorer::kBm25) return std::move(rankings[0]);
     std::erase_if(rankings[0], [](const ChunkHit& hit) { return hit.score <= 0; });
   }
   EmbeddingIndex::Search search;
   search.limit = limit;
-  search.unit = by_chunk ? EmbeddingIndex::Unit::kChunk : EmbeddingIndex::Unit::kBestChunkOfDocument;
+  search.unit = by_chunk ? EmbeddingIndex::Unit::kChunk
+                         : EmbeddingIndex::Unit::kBestChunkOfDocument;
   if (filtered) search.filter = wanted;
-  // Words are up to date here; vectors of an earlier version are passed over until the new ones are there.
-  search.current = [&index](const std::string& id, std::uint64_t version) { return index.version(id) == version; };
+  // Words are up to date here; vectors of an earlier version are passed over until the new ones are
+  // there.
+  search.current = [&index](const std::string& id, std::uint64_t version) {
+    return index.version(id) == version;
+  };
   QUIRE_ASSIGN_OR_RETURN(rankings[1], vectors_->search(ns, vector, search));
   if (request.scorer == RetrieveScorer::kEmbedding) return std::move(rankings[1]);
   return fused(rankings, request.unit, request.k);
 }
 
 /// The text of a hit; nothing if the document is not what was indexed any more.
-Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const ChunkHit& hit, RetrieveUnit unit) {
-  const auto same = [&hit](const Result<DocumentManifest>& m) { return m.ok() && indexed_version(*m) == hit.version && m->status == DocumentStatus::kReady; };
+Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const ChunkHit& hit,
+                                                      RetrieveUnit unit) {
+  const auto same = [&hit](const Result<DocumentManifest>& m) {
+    return m.ok() && indexed_version(*m) == hit.version && m->status == DocumentStatus::kReady;
+  };
   const auto head = store_.get_document_head(ns, hit.id);
   if (!head.ok() && head.code() != Code::kNotFound) return head.status();
   if (!same(head)) return std::optional<Passage>();
@@ -314,14 +354,21 @@ Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const
   return std::optional<Passage>(std::move(p));
 }
 
-Result<std::vector<Passage>> RetrievalImpl::search(std::string_view ns, const RetrieveRequest& request) {
+Result<std::vector<Passage>> RetrievalImpl::search(std::string_view ns,
+                                                   const RetrieveRequest& request) {
   if (stopped_) return Status::unavailable("the service is stopping");
-  if (!ready_) return Status::unavailable("the index for retrieval is still being built from the stored documents; try again soon");
-  if (request.k < 1 || request.k > kMostResults) return Status::invalid("k", "k must be 1 to " + std::to_string(kMostResults));
+  if (!ready_)
+    return Status::unavailable(
+        "the index for retrieval is still being built from the stored documents; try again soon");
+  if (request.k < 1 || request.k > kMostResults)
+    return Status::invalid("k", "k must be 1 to " + std::to_string(kMostResults));
   const std::vector<std::string> words = split_words(request.query);
   std::vector<float> vector;
   if (request.scorer != RetrieveScorer::kBm25) {
-    if (!vectors_) return Status::invalid("scorer", "this scorer needs embeddings, which are switched off (retrieve.embeddings = false)");
+    if (!vectors_)
+      return Status::invalid(
+          "scorer",
+          "this scorer needs embeddings, which are switched off (retrieve.embeddings = false)");
     QUIRE_ASSIGN_OR_RETURN(vector, vectors_->embed(request.query));
   }
   std::vector<Passage> out;
@@ -346,7 +393,8 @@ Result<std::vector<Passage>> RetrievalImpl::search(std::string_view ns, const Re
 
 }  // namespace
 
-std::unique_ptr<Retrieval> create_retrieval(const RetrievalOptions& options, Store& store, Engine* engine) {
+std::unique_ptr<Retrieval> create_retrieval(const RetrievalOptions& options, Store& store,
+                                            Engine* engine) {
   return std::make_unique<RetrievalImpl>(options, store, engine);
 }
 

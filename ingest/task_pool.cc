@@ -10,7 +10,8 @@ bool TaskPool::post(std::function<void()> task) {
   const std::lock_guard lock(mu_);
   if (stopping_) return false;
   tasks_.push_back(std::move(task));
-  wake_.notify_one();  // under the lock: the task may be what the owner waits for before the pool goes
+  // Under the lock: the task may be what the owner waits for before the pool goes
+  wake_.notify_one();
   return true;
 }
 

@@ -10,7 +10,8 @@
 
 namespace quire {
 
-/// Threads: post() from any thread. Callers bound how much they post (the service: by its documents in flight).
+/// Threads: post() from any thread. Callers bound how much they post (the service: by its documents
+/// in flight).
 class TaskPool {
  public:
   explicit TaskPool(int num_threads);

@@ -33,7 +33,9 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
   std::size_t i = 0;
   while (i < text.size()) {
     std::uint64_t eight;
-    while (i + 8 <= text.size() && (std::memcpy(&eight, p + i, 8), (eight & 0x8080808080808080ull) == 0)) i += 8;
+    while (i + 8 <= text.size() &&
+           (std::memcpy(&eight, p + i, 8), (eight & 0x8080808080808080ull) == 0))
+      i += 8;
     if (i >= text.size()) break;
     const std::size_t n = sequence_length(p + i, text.size() - i);
     if (n == 0) return i;
@@ -49,7 +51,8 @@ std::uint64_t count_code_points(std::string_view text) {
 }
 
 bool is_blank(std::string_view text) {
-  static constexpr std::string_view kWide[] = {"\xC2\xA0", "\xE2\x80\xA8", "\xE2\x80\xA9", "\xE3\x80\x80", "\xEF\xBB\xBF"};
+  static constexpr std::string_view kWide[] = {"\xC2\xA0", "\xE2\x80\xA8", "\xE2\x80\xA9",
+                                               "\xE3\x80\x80", "\xEF\xBB\xBF"};
   while (!text.empty()) {
     const char c = text.front();
     if (c == ' ' || (c >= '\t' && c <= '\r')) {

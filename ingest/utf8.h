@@ -8,8 +8,8 @@
 
 namespace quire {
 
-/// Byte offset of the first byte that is not part of well-formed UTF-8 (overlong forms, surrogates and values above U+10FFFF
-/// are malformed). Empty: all is well.
+/// Byte offset of the first byte that is not part of well-formed UTF-8 (overlong forms, surrogates
+/// and values above U+10FFFF are malformed). Empty: all is well.
 std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 
 /// Code points of well-formed UTF-8.

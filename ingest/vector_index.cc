@@ -41,7 +41,9 @@ struct FilteredLabels final : faiss::IDSelector {
 
 struct VectorIndex::State {
   State(std::int64_t dimension, std::int64_t num_lists)
-      : centres(dimension), vectors(&centres, static_cast<std::size_t>(dimension), static_cast<std::size_t>(num_lists), faiss::METRIC_INNER_PRODUCT) {
+      : centres(dimension),
+        vectors(&centres, static_cast<std::size_t>(dimension), static_cast<std::size_t>(num_lists),
+                faiss::METRIC_INNER_PRODUCT) {
     vectors.cp.seed = 1;
     vectors.cp.min_points_per_centroid = 1;
   }
@@ -55,10 +57,14 @@ VectorIndex& VectorIndex::operator=(VectorIndex&&) noexcept = default;
 VectorIndex::~VectorIndex() = default;
 
 std::int64_t VectorIndex::dimension() const { return state_->vectors.d; }
-std::int64_t VectorIndex::num_lists() const { return static_cast<std::int64_t>(state_->vectors.nlist); }
+std::int64_t VectorIndex::num_lists() const {
+  return static_cast<std::int64_t>(state_->vectors.nlist);
+}
 std::int64_t VectorIndex::size() const { return state_->vectors.ntotal; }
 std::int64_t VectorIndex::memory_bytes() const {
-  return (size() + state_->centres.ntotal) * state_->vectors.d * static_cast<std::int64_t>(sizeof(float)) + size() * kLabelBytes;
+  return (size() + state_->centres.ntotal) * state_->vectors.d *
+             static_cast<std::int64_t>(sizeof(float)) +
+         size() * kLabelBytes;
 }
 
 Result<VectorIndex> VectorIndex::make(std::int64_t dimension) {
@@ -75,15 +81,22 @@ Result<VectorIndex> VectorIndex::make(std::int64_t dimension) {
 
 Status VectorIndex::add(std::span<const std::int64_t> labels, std::span<const float> vectors) {
   if (labels.empty()) return {};
-  return guarded("entering vectors", [&] { state_->vectors.add_with_ids(static_cast<std::int64_t>(labels.size()), vectors.data(), labels.data()); });
+  return guarded("entering vectors", [&] {
+    state_->vectors.add_with_ids(static_cast<std::int64_t>(labels.size()), vectors.data(),
+                                 labels.data());
+  });
 }
 
 Status VectorIndex::remove(std::span<const std::int64_t> labels) {
   if (labels.empty()) return {};
-  return guarded("removing vectors", [&] { state_->vectors.remove_ids(faiss::IDSelectorBatch(labels.size(), labels.data())); });
+  return guarded("removing vectors", [&] {
+    state_->vectors.remove_ids(faiss::IDSelectorBatch(labels.size(), labels.data()));
+  });
 }
 
-Result<std::vector<VectorMatch>> VectorIndex::search(std::span<const float> query, std::size_t limit, const Filter& filter) const {
+Result<std::vector<VectorMatch>> VectorIndex::search(std::span<const float> query,
+                                                     std::size_t limit,
+                                                     const Filter& filter) const {
   const std::size_t most = std::min(limit, static_cast<std::size_t>(size()));
   std::vector<VectorMatch> out;
   if (most == 0) return out;
@@ -92,12 +105,17 @@ Result<std::vector<VectorMatch>> VectorIndex::search(std::span<const float> quer
     std::vector<faiss::Index::idx_t> labels(most);
     FilteredLabels wanted(filter);
     faiss::SearchParametersIVF how;
-    how.nprobe = static_cast<std::size_t>(filter ? num_lists() : std::min(num_lists(), std::max(kLeastRead, num_lists() / kReadPart)));
+    how.nprobe = static_cast<std::size_t>(
+        filter ? num_lists()
+               : std::min(num_lists(), std::max(kLeastRead, num_lists() / kReadPart)));
     if (filter) how.sel = &wanted;
-    state_->vectors.search(1, query.data(), static_cast<std::int64_t>(most), scores.data(), labels.data(), &how);
+    state_->vectors.search(1, query.data(), static_cast<std::int64_t>(most), scores.data(),
+                           labels.data(), &how);
     for (std::size_t i = 0; i < most && labels[i] >= 0; ++i) out.push_back({labels[i], scores[i]});
   }));
-  std::sort(out.begin(), out.end(), [](const VectorMatch& a, const VectorMatch& b) { return a.score != b.score ? a.score > b.score : a.label < b.label; });
+  std::sort(out.begin(), out.end(), [](const VectorMatch& a, const VectorMatch& b) {
+    return a.score != b.score ? a.score > b.score : a.label < b.label;
+  });
   return out;
 }
 

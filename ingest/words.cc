@@ -11,8 +11,10 @@ namespace {
 
 /// Scripts whose words are not set apart.
 bool is_unspaced(char32_t c) {
-  return (c >= 0x3040 && c <= 0x30FF) || (c >= 0x31F0 && c <= 0x31FF) || (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x4E00 && c <= 0x9FFF) ||
-         (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x20000 && c <= 0x323AF) || (c >= 0x0E00 && c <= 0x0EFF) || (c >= 0x1000 && c <= 0x109F) ||
+  return (c >= 0x3040 && c <= 0x30FF) || (c >= 0x31F0 && c <= 0x31FF) ||
+         (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x4E00 && c <= 0x9FFF) ||
+         (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x20000 && c <= 0x323AF) ||
+         (c >= 0x0E00 && c <= 0x0EFF) || (c >= 0x1000 && c <= 0x109F) ||
          (c >= 0x1780 && c <= 0x17FF);
 }
 
@@ -28,14 +30,17 @@ bool is_word_character(char32_t c) {
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO: return true;
-    default: return false;
+    case UTF8PROC_CATEGORY_NO:
+      return true;
+    default:
+      return false;
   }
 }
 
 /// Code points, decomposed and folded.
 std::vector<utf8proc_int32_t> folded(std::string_view text) {
-  constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPAT | UTF8PROC_DECOMPOSE | UTF8PROC_CASEFOLD | UTF8PROC_IGNORE);
+  constexpr auto kOptions = static_cast<utf8proc_option_t>(
+      UTF8PROC_STABLE | UTF8PROC_COMPAT | UTF8PROC_DECOMPOSE | UTF8PROC_CASEFOLD | UTF8PROC_IGNORE);
   const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
   const auto size = static_cast<utf8proc_ssize_t>(text.size());
   const utf8proc_ssize_t n = utf8proc_decompose(bytes, size, nullptr, 0, kOptions);
@@ -86,8 +91,8 @@ class Collector {
 
   std::vector<std::string> words_;
   std::string word_;
-  char32_t previous_ = 0;   ///< of the present run without spaces; 0: none
-  bool pending_ = false;    ///< it is the run's only character so far
+  char32_t previous_ = 0;  ///< of the present run without spaces; 0: none
+  bool pending_ = false;   ///< it is the run's only character so far
 };
 
 }  // namespace
@@ -97,8 +102,10 @@ std::vector<std::string> split_words(std::string_view text) {
   for (const utf8proc_int32_t cp : folded(text)) {
     const auto c = static_cast<char32_t>(cp);
     if (c >= 0x300 && c <= 0x36F) continue;  // an accent: the letter stands without it
-    if (is_word_character(c)) words.add(c);
-    else words.end();
+    if (is_word_character(c))
+      words.add(c);
+    else
+      words.end();
   }
   words.end();
   return words.take();

@@ -23,19 +23,24 @@ using cpu::kChunkKeys;
 using cpu::kTileKeys;
 
 constexpr std::int64_t kLanesPerUnit = 128;
-constexpr double kLeastWork = 2e5;  // products below which a second thread costs more than it saves: some 10 us
+// Products below which a second thread costs more than it saves: some 10 us
+constexpr double kLeastWork = 2e5;
 
 Status check(const AttentionArgs& a) {
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
-  if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0 || a.num_heads / a.kv.num_kv_heads > 16) {
-    return Status::invalid("num_heads", "must be 1 to 16 times num_kv_heads (" + std::to_string(a.kv.num_kv_heads) + "), is " +
+  if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0 ||
+      a.num_heads / a.kv.num_kv_heads > 16) {
+    return Status::invalid("num_heads", "must be 1 to 16 times num_kv_heads (" +
+                                            std::to_string(a.kv.num_kv_heads) + "), is " +
                                             std::to_string(a.num_heads));
   }
-  if (!internal::is_kv_dtype(a.kv.dtype)) return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
+  if (!internal::is_kv_dtype(a.kv.dtype))
+    return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
   if (a.kv.num_rows < 0) return Status::invalid("kv.num_rows", "must not be negative");
   const std::int64_t width = std::int64_t{a.num_heads} * a.kv.head_dim;
-  if (a.rows > 0 && (a.ldq < width || a.ldo < width)) return Status::invalid("ldq", "row strides must be at least num_heads * head_dim");
+  if (a.rows > 0 && (a.ldq < width || a.ldo < width))
+    return Status::invalid("ldq", "row strides must be at least num_heads * head_dim");
   if (a.rows > 0 && (a.q == nullptr || a.query_positions == nullptr || a.out == nullptr)) {
     return Status::invalid("q", "attention needs non-null q, query_positions and out");
   }
@@ -58,7 +63,8 @@ struct Driver {
   std::int64_t visible_rows(const AttentionUnit& u) const {
     const KvView& kv = call.args->kv;
     if (!kv.sorted) return kv.num_rows;
-    return std::upper_bound(kv.positions, kv.positions + kv.num_rows, u.max_position) - kv.positions;
+    return std::upper_bound(kv.positions, kv.positions + kv.num_rows, u.max_position) -
+           kv.positions;
   }
   /// No key of the chunk is visible: its partial would be empty.
   bool nothing_visible(const AttentionUnit& u, std::int64_t begin, std::int64_t end) const {
@@ -70,8 +76,10 @@ struct Driver {
 
   /// Prefill: a unit goes through all its keys on one thread.
   void run_unit(const AttentionUnit& u) const {
-    auto* scratch = cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttention, query_bytes + 2 * partial_bytes + work_bytes);
-    std::byte *query = scratch, *total = query + query_bytes, *partial = total + partial_bytes, *work = partial + partial_bytes;
+    auto* scratch = cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttention,
+                                                   query_bytes + 2 * partial_bytes + work_bytes);
+    std::byte *query = scratch, *total = query + query_bytes, *partial = total + partial_bytes,
+              *work = partial + partial_bytes;
     backend.pack(call, u, query);
     const std::int64_t rows = visible_rows(u);
     bool any = false;
@@ -86,14 +94,18 @@ struct Driver {
     backend.finish(call, u, total);
   }
 
-  /// Decode: few units; chunks of keys spread over threads, in waves that bound the memory, merged in order.
+  /// Decode: few units; chunks of keys spread over threads, in waves that bound the memory, merged
+  /// in order.
   void run_split() const {
     const auto num_units = static_cast<std::int64_t>(units.size());
-    const std::int64_t wave = std::max<std::int64_t>(1, 8 * num_threads() / num_units);  // chunks of every unit
-    auto* scratch = cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttentionSplit,
-                                                   num_units * (query_bytes + (wave + 1) * partial_bytes));
+    // Chunks of every unit
+    const std::int64_t wave = std::max<std::int64_t>(1, 8 * num_threads() / num_units);
+    auto* scratch = cpu::thread_scratch<std::byte>(
+        cpu::ScratchSlot::kAttentionSplit, num_units * (query_bytes + (wave + 1) * partial_bytes));
     const auto query = [&](std::int64_t u) { return scratch + u * query_bytes; };
-    const auto total = [&](std::int64_t u) { return scratch + num_units * query_bytes + u * partial_bytes; };
+    const auto total = [&](std::int64_t u) {
+      return scratch + num_units * query_bytes + u * partial_bytes;
+    };
     const auto partial = [&](std::int64_t u, std::int64_t c) {
       return scratch + num_units * (query_bytes + partial_bytes) + (u * wave + c) * partial_bytes;
     };
@@ -104,11 +116,13 @@ struct Driver {
       most_rows = std::max(most_rows, visible_rows(units[u]));
     }
     for (std::int64_t wave_begin = 0; wave_begin < most_rows; wave_begin += wave * kChunkKeys) {
-      const std::int64_t chunks = std::min(wave, (most_rows - wave_begin + kChunkKeys - 1) / kChunkKeys);
+      const std::int64_t chunks = std::min(wave,
+                                           (most_rows - wave_begin + kChunkKeys - 1) / kChunkKeys);
       std::vector<std::uint8_t> done(static_cast<std::size_t>(num_units * chunks), 0);
       parallel_tasks(num_units * chunks, [&](std::int64_t task) {
         const std::int64_t u = task / chunks, c = task % chunks;
-        const std::int64_t begin = wave_begin + c * kChunkKeys, end = std::min(visible_rows(units[u]), begin + kChunkKeys);
+        const std::int64_t begin = wave_begin + c * kChunkKeys,
+                           end = std::min(visible_rows(units[u]), begin + kChunkKeys);
         if (begin >= end || nothing_visible(units[u], begin, end)) return;
         void* work = cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttention, work_bytes);
         backend.chunk(call, units[u], query(u), begin, end, work, partial(u, c));
@@ -116,7 +130,8 @@ struct Driver {
       });
       parallel_tasks(num_units, [&](std::int64_t u) {
         for (std::int64_t c = 0; c < chunks; ++c) {
-          if (done[static_cast<std::size_t>(u * chunks + c)]) backend.merge(call, units[u], total(u), partial(u, c));
+          if (done[static_cast<std::size_t>(u * chunks + c)])
+            backend.merge(call, units[u], total(u), partial(u, c));
         }
       });
     }
@@ -127,18 +142,24 @@ struct Driver {
 std::vector<AttentionUnit> cut_into_units(const AttentionArgs& a, std::int64_t group) {
   const std::int64_t rows_per_unit = std::max<std::int64_t>(1, kLanesPerUnit / group);
   std::vector<AttentionUnit> units;
-  // Units of one KV head follow each other, so its keys stay in the cache; the last rows see the most keys: longest units first.
+  // Units of one KV head follow each other, so its keys stay in the cache; the last rows see the
+  // most keys: longest units first.
   for (std::int64_t head = 0; head < a.kv.num_kv_heads; ++head) {
-    for (std::int64_t block = (a.rows + rows_per_unit - 1) / rows_per_unit - 1; block >= 0; --block) {
-      const std::int64_t first = block * rows_per_unit, rows = std::min(rows_per_unit, a.rows - first);
-      const auto [low, high] = std::minmax_element(a.query_positions + first, a.query_positions + first + rows);
+    for (std::int64_t block = (a.rows + rows_per_unit - 1) / rows_per_unit - 1; block >= 0;
+         --block) {
+      const std::int64_t first = block * rows_per_unit,
+                         rows = std::min(rows_per_unit, a.rows - first);
+      const auto [low, high] = std::minmax_element(a.query_positions + first,
+                                                   a.query_positions + first + rows);
       units.push_back(AttentionUnit{head, first, rows, rows * group, *low, *high});
     }
   }
   return units;
 }
 
-bool bf16_attends(std::int32_t head_dim) { return cpu::isa() >= cpu::Isa::kAvx512Bf16 && head_dim % 32 == 0; }
+bool bf16_attends(std::int32_t head_dim) {
+  return cpu::isa() >= cpu::Isa::kAvx512Bf16 && head_dim % 32 == 0;
+}
 
 const AttentionBackend& backend_for(const KvView& kv) {
   if (kv.dtype != DType::kBF16 || !bf16_attends(kv.head_dim)) return cpu::attention_simd();
@@ -146,9 +167,11 @@ const AttentionBackend& backend_for(const KvView& kv) {
 }
 
 /// `listed`: as AttentionCall has it.
-Status attend(const AttentionArgs& args, const AttentionBackend& backend, const ListedRows& listed) {
+Status attend(const AttentionArgs& args, const AttentionBackend& backend,
+              const ListedRows& listed) {
   const std::int64_t num_tiles = (args.kv.num_rows + kTileKeys - 1) / kTileKeys;
-  std::vector<std::int32_t> tile_min(static_cast<std::size_t>(num_tiles)), tile_max(tile_min.size());
+  std::vector<std::int32_t> tile_min(static_cast<std::size_t>(num_tiles)),
+      tile_max(tile_min.size());
   for (std::int64_t t = 0; t < num_tiles; ++t) {
     const auto* begin = args.kv.positions + t * kTileKeys;
     const auto* end = args.kv.positions + std::min(args.kv.num_rows, (t + 1) * kTileKeys);
@@ -156,15 +179,18 @@ Status attend(const AttentionArgs& args, const AttentionBackend& backend, const 
     tile_max[t] = args.kv.sorted ? end[-1] : *std::max_element(begin, end);
   }
   Driver driver{backend, {}, {}, 0, 0, 0};
-  driver.call = AttentionCall{&args, args.num_heads / args.kv.num_kv_heads, 0, tile_min.data(), tile_max.data(), listed};
+  driver.call = AttentionCall{
+      &args, args.num_heads / args.kv.num_kv_heads, 0, tile_min.data(), tile_max.data(), listed};
   driver.units = cut_into_units(args, driver.call.group);
-  for (const AttentionUnit& u : driver.units) driver.call.max_lanes = std::max(driver.call.max_lanes, (u.num_lanes + 15) / 16 * 16);
+  for (const AttentionUnit& u : driver.units)
+    driver.call.max_lanes = std::max(driver.call.max_lanes, (u.num_lanes + 15) / 16 * 16);
   round_up_bytes(driver.query_bytes = driver.backend.query_bytes(driver.call));
   round_up_bytes(driver.partial_bytes = driver.backend.partial_bytes(driver.call));
   round_up_bytes(driver.work_bytes = driver.backend.work_bytes(driver.call));
 
   const auto num_units = static_cast<std::int64_t>(driver.units.size());
-  const double work = static_cast<double>(args.rows) * args.num_heads * args.kv.head_dim * static_cast<double>(args.kv.num_rows);
+  const double work = static_cast<double>(args.rows) * args.num_heads * args.kv.head_dim *
+                      static_cast<double>(args.kv.num_rows);
   if (num_threads() == 1 || work < kLeastWork) {
     for (const AttentionUnit& u : driver.units) driver.run_unit(u);
   } else if (num_units < 4 * num_threads() && args.kv.num_rows > kChunkKeys) {
@@ -187,7 +213,8 @@ Status attention(const AttentionArgs& args) {
 }
 
 bool reads_listed_rows(const AttentionArgs& args) {
-  return args.kv.num_kv_heads > 0 && backend_for(args.kv).reads_listed(args.rows * (args.num_heads / args.kv.num_kv_heads));
+  return args.kv.num_kv_heads > 0 &&
+         backend_for(args.kv).reads_listed(args.rows * (args.num_heads / args.kv.num_kv_heads));
 }
 
 Status attention_listed(const AttentionArgs& args, const ListedRows& listed) {

@@ -12,21 +12,28 @@ namespace {
 
 Status check(const AttentionMassArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
-  if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0 || a.num_heads / a.kv.num_kv_heads > 16) {
-    return Status::invalid("num_heads", "must be 1 to 16 times num_kv_heads (" + std::to_string(a.kv.num_kv_heads) + "), is " +
+  if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0 ||
+      a.num_heads / a.kv.num_kv_heads > 16) {
+    return Status::invalid("num_heads", "must be 1 to 16 times num_kv_heads (" +
+                                            std::to_string(a.kv.num_kv_heads) + "), is " +
                                             std::to_string(a.num_heads));
   }
-  if (!internal::is_kv_dtype(a.kv.dtype)) return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
+  if (!internal::is_kv_dtype(a.kv.dtype))
+    return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
   if (a.rows < 0 || a.num_stretches < 0) return Status::invalid("rows", "must not be negative");
   if (a.rows == 0 || a.num_stretches == 0) return {};
-  if (a.ldq < std::int64_t{a.num_heads} * a.kv.head_dim || a.ld_lse < a.num_heads) return Status::invalid("ldq", "row strides are too small");
-  if (!a.q || !a.query_positions || !a.lse || !a.stretches || !a.mass) return Status::invalid("q", "attention_mass needs all of its arrays");
+  if (a.ldq < std::int64_t{a.num_heads} * a.kv.head_dim || a.ld_lse < a.num_heads)
+    return Status::invalid("ldq", "row strides are too small");
+  if (!a.q || !a.query_positions || !a.lse || !a.stretches || !a.mass)
+    return Status::invalid("q", "attention_mass needs all of its arrays");
   for (std::int64_t s = 0; s < a.num_stretches; ++s) {
     const KvStretch& stretch = a.stretches[s];
     if (stretch.begin < 0 || stretch.begin > stretch.end || stretch.end > a.kv.num_rows) {
-      return Status::invalid("stretches", "stretch " + std::to_string(s) + " does not lie within the cache's rows");
+      return Status::invalid(
+          "stretches", "stretch " + std::to_string(s) + " does not lie within the cache's rows");
     }
-    if (stretch.begin < stretch.end && (!a.kv.pages || !a.kv.positions)) return Status::invalid("kv", "attention_mass needs pages and positions");
+    if (stretch.begin < stretch.end && (!a.kv.pages || !a.kv.positions))
+      return Status::invalid("kv", "attention_mass needs pages and positions");
   }
   return {};
 }
@@ -37,7 +44,8 @@ Status attention_mass(const AttentionMassArgs& args) {
   QUIRE_RETURN_IF_ERROR(check(args));
   if (args.rows == 0) return {};
   parallel_tasks(args.num_stretches, [&](std::int64_t stretch) {
-    void* scratch = cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttention, cpu::attention_mass_scratch_bytes(args));
+    void* scratch = cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttention,
+                                                   cpu::attention_mass_scratch_bytes(args));
     cpu::attention_mass_stretch(args, stretch, scratch);
   });
   return {};

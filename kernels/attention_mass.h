@@ -14,22 +14,25 @@ struct KvStretch {
 };
 
 /// For query row t, head h and stretch s, with m = h / (num_heads / num_kv_heads):
-///   mass[t, h, s] = sum_j exp(scale * q[t, h] . K[j, m] - lse[t, h])  over rows j of s with positions[j] <= query_positions[t].
-/// With the lse of the same attention this is the part of the softmax that falls on the stretch, 0 .. 1 up to rounding. Sums in f32. A row whose lse
-/// is -inf (it saw nothing) has 0. Stretches may be empty, overlap and come in any order. Does not depend on the other rows, the other stretches or
-/// the number of threads, bit for bit. Any num_heads / num_kv_heads in 1..16; head_dim a multiple of 8 in 8..256. Errors: kInvalidArgument.
-/// Allocates only thread-local scratch.
+///   mass[t, h, s] = sum_j exp(scale * q[t, h] . K[j, m] - lse[t, h])  over rows j of s with
+///   positions[j] <= query_positions[t].
+/// With the lse of the same attention this is the part of the softmax that falls on the stretch, 0
+/// .. 1 up to rounding. Sums in f32. A row whose lse is -inf (it saw nothing) has 0. Stretches may
+/// be empty, overlap and come in any order. Does not depend on the other rows, the other stretches
+/// or the number of threads, bit for bit. Any num_heads / num_kv_heads in 1..16; head_dim a
+/// multiple of 8 in 8..256. Errors: kInvalidArgument. Allocates only thread-local scratch.
 struct AttentionMassArgs {
-  const float* q;                       ///< [rows, num_heads, head_dim] f32, post-RoPE, row stride ldq elements
+  const float* q;  ///< [rows, num_heads, head_dim] f32, post-RoPE, row stride ldq elements
   const std::int32_t* query_positions;  ///< [rows]
-  const float* lse;                     ///< [rows, num_heads] natural log-sum-exp over all visible keys, row stride ld_lse
+  /// [rows, num_heads] natural log-sum-exp over all visible keys, row stride ld_lse
+  const float* lse;
   std::int64_t rows, ldq, ld_lse;
   std::int32_t num_heads;
-  float scale;                          ///< that of the attention which gave lse
+  float scale;  ///< that of the attention which gave lse
   KvView kv;
-  const KvStretch* stretches;           ///< [num_stretches]
+  const KvStretch* stretches;  ///< [num_stretches]
   std::int64_t num_stretches;
-  float* mass;                          ///< [rows, num_heads, num_stretches], overwritten
+  float* mass;  ///< [rows, num_heads, num_stretches], overwritten
 };
 Status attention_mass(const AttentionMassArgs& args);
 Status attention_mass_reference(const AttentionMassArgs& args);

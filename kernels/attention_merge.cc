@@ -6,7 +6,8 @@
 
 namespace quire {
 
-void merge_attention(float* o1, float* l1, const float* o2, const float* l2, std::int64_t rows, std::int64_t head_dim) {
+void merge_attention(float* o1, float* l1, const float* o2, const float* l2, std::int64_t rows,
+                     std::int64_t head_dim) {
   constexpr float kEmpty = -std::numeric_limits<float>::infinity();
   for (std::int64_t r = 0; r < rows; ++r) {
     float* a = o1 + r * head_dim;

@@ -16,20 +16,26 @@ static_assert(kVslashTile % kPageTokens == 0, "bands begin at page borders");
 Status check(const AttentionVslashArgs& args) {
   const AttentionArgs& a = args.attention;
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
-  if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0) return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
+  if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0)
+    return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
   if (a.rows < 0 || a.kv.num_rows < 0) return Status::invalid("rows", "must not be negative");
   if (args.band < kVslashTile || args.band % kVslashTile != 0) {
-    return Status::invalid("band", "must be a multiple of " + std::to_string(kVslashTile) + ", is " + std::to_string(args.band));
+    return Status::invalid("band", "must be a multiple of " + std::to_string(kVslashTile) +
+                                       ", is " + std::to_string(args.band));
   }
   if (a.rows == 0) return {};
-  if (a.q == nullptr || a.query_positions == nullptr || a.out == nullptr) return Status::invalid("q", "attention needs non-null q, query_positions and out");
+  if (a.q == nullptr || a.query_positions == nullptr || a.out == nullptr)
+    return Status::invalid("q", "attention needs non-null q, query_positions and out");
   const std::int64_t n = a.kv.num_rows;
-  if (!a.kv.sorted || n == 0 || a.kv.pages == nullptr || a.kv.positions == nullptr || a.kv.positions[0] != 0 || a.kv.positions[n - 1] != n - 1) {
+  if (!a.kv.sorted || n == 0 || a.kv.pages == nullptr || a.kv.positions == nullptr ||
+      a.kv.positions[0] != 0 || a.kv.positions[n - 1] != n - 1) {
     return Status::invalid("kv", "row r of the cache must stand at position r");
   }
   for (std::int64_t t = 0; t < a.rows; ++t) {
-    if (a.query_positions[t] > (t == 0 ? -1 : a.query_positions[t - 1]) && a.query_positions[t] < n) continue;
-    return Status::invalid("query_positions", "must ascend and lie within the cache's " + std::to_string(n) + " rows");
+    if (a.query_positions[t] > (t == 0 ? -1 : a.query_positions[t - 1]) && a.query_positions[t] < n)
+      continue;
+    return Status::invalid("query_positions",
+                           "must ascend and lie within the cache's " + std::to_string(n) + " rows");
   }
   return check_row_lists(args.columns, a.kv, "columns");
 }
@@ -43,10 +49,12 @@ std::vector<Tile> tiles_of(const AttentionVslashArgs& args) {
   const AttentionArgs& a = args.attention;
   std::vector<Tile> tiles;
   for (std::int64_t first = 0; first < a.rows;) {
-    const std::int64_t begin = a.query_positions[first] / kVslashTile * kVslashTile, end = begin + kVslashTile;
+    const std::int64_t begin = a.query_positions[first] / kVslashTile * kVslashTile,
+                       end = begin + kVslashTile;
     std::int64_t last = first;
     while (last < a.rows && a.query_positions[last] < end) ++last;
-    tiles.push_back({first, last - first, std::max<std::int64_t>(0, begin - args.band), std::min(a.kv.num_rows, end)});
+    tiles.push_back({first, last - first, std::max<std::int64_t>(0, begin - args.band),
+                     std::min(a.kv.num_rows, end)});
     first = last;
   }
   return tiles;
@@ -64,7 +72,8 @@ void prepare(const AttentionVslashArgs& args, std::int32_t index, Head& head) {
   const KvView& kv = args.attention.kv;
   head.index = index;
   head.pages.resize(static_cast<std::size_t>((kv.num_rows + kPageTokens - 1) / kPageTokens));
-  for (std::size_t p = 0; p < head.pages.size(); ++p) head.pages[p] = static_cast<const std::byte*>(kv.pages[p]) + index * kv.head_stride;
+  for (std::size_t p = 0; p < head.pages.size(); ++p)
+    head.pages[p] = static_cast<const std::byte*>(kv.pages[p]) + index * kv.head_stride;
   head.memory.resize(static_cast<std::size_t>(gathered_bytes(kv, args.columns[index].length)));
   head.columns.gather(kv, index, args.columns[index], RowOrder::kAscending, head.memory.data());
 }
@@ -81,8 +90,10 @@ KvView band_view(const KvView& kv, const Head& head, const Tile& tile) {
 
 Status run_tile(const AttentionVslashArgs& args, const Head& head, const Tile& tile) {
   const AttentionArgs& a = args.attention;
-  const std::int64_t dim = a.kv.head_dim, group = a.num_heads / a.kv.num_kv_heads, width = group * dim, offset = head.index * width;
-  std::vector<float> out(static_cast<std::size_t>(tile.rows * width)), lse(static_cast<std::size_t>(tile.rows * group)), far_out, far_lse;
+  const std::int64_t dim = a.kv.head_dim, group = a.num_heads / a.kv.num_kv_heads,
+                     width = group * dim, offset = head.index * width;
+  std::vector<float> out(static_cast<std::size_t>(tile.rows * width)),
+      lse(static_cast<std::size_t>(tile.rows * group)), far_out, far_lse;
   AttentionArgs part = a;
   part.q = a.q + tile.first * a.ldq + offset;
   part.query_positions = a.query_positions + tile.first;
@@ -94,7 +105,8 @@ Status run_tile(const AttentionVslashArgs& args, const Head& head, const Tile& t
   part.lse = lse.data();
   QUIRE_RETURN_IF_ERROR(attention(part));
   const RowList& list = args.columns[head.index];
-  const std::int64_t far = std::lower_bound(list.rows, list.rows + list.length, tile.band_begin) - list.rows;
+  const std::int64_t far = std::lower_bound(list.rows, list.rows + list.length, tile.band_begin) -
+                           list.rows;
   if (far > 0) {
     far_out.resize(out.size());
     far_lse.resize(lse.size());
@@ -106,7 +118,9 @@ Status run_tile(const AttentionVslashArgs& args, const Head& head, const Tile& t
   }
   for (std::int64_t t = 0; t < tile.rows; ++t) {
     std::copy_n(out.data() + t * width, width, a.out + (tile.first + t) * a.ldo + offset);
-    if (a.lse != nullptr) std::copy_n(lse.data() + t * group, group, a.lse + (tile.first + t) * a.num_heads + head.index * group);
+    if (a.lse != nullptr)
+      std::copy_n(lse.data() + t * group, group,
+                  a.lse + (tile.first + t) * a.num_heads + head.index * group);
   }
   return {};
 }

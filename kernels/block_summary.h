@@ -1,4 +1,4 @@
-/// What selection needs of a block of raw keys (algorithms §2 "Cached statistics and frames", §7.1).
+/// What selection needs of a block of raw keys.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,9 @@ float weigh(float* x, std::int64_t n) {
 Status candidate_votes(const CandidateVotesArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_votes(a));
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
-  const bool summed = a.vote == CandidateVote::kMeanSoftmax || a.vote == CandidateVote::kMeanScore, softmax = a.vote == CandidateVote::kMeanSoftmax || a.vote == CandidateVote::kMaxSoftmax;
+  const bool summed = a.vote == CandidateVote::kMeanSoftmax || a.vote == CandidateVote::kMeanScore,
+             softmax = a.vote == CandidateVote::kMeanSoftmax ||
+                       a.vote == CandidateVote::kMaxSoftmax;
   for (std::int64_t m = 0; m < a.num_kv_heads; ++m) {
     float* const votes = a.votes + m * a.n;
     std::fill_n(votes, a.n, summed ? 0.0f : kNothing);
@@ -32,7 +34,8 @@ Status candidate_votes(const CandidateVotesArgs& a) {
         continue;
       }
       const float part = softmax ? weigh(p, a.n) : 1.0f;
-      for (std::int64_t j = 0; j < a.n; ++j) votes[j] = summed ? votes[j] + p[j] * part : std::max(votes[j], p[j] * part);
+      for (std::int64_t j = 0; j < a.n; ++j)
+        votes[j] = summed ? votes[j] + p[j] * part : std::max(votes[j], p[j] * part);
     }
   }
   return {};
@@ -46,10 +49,12 @@ Status candidate_rows(const CandidateRowsArgs& a) {
     const auto append = [&](std::int64_t unit) {
       const KvStretch stretch = a.units != nullptr ? a.units[unit] : KvStretch{unit, unit + 1};
       const std::int64_t end = std::min(stretch.end, stretch.begin + a.most_rows - length);
-      for (std::int64_t row = stretch.begin; row < end; ++row) rows[length++] = static_cast<std::int32_t>(row);
+      for (std::int64_t row = stretch.begin; row < end; ++row)
+        rows[length++] = static_cast<std::int32_t>(row);
     };
     for (std::int64_t u = 0; u < a.num_first; ++u) append(u);
-    for (std::int64_t i = 0; i < a.num_chosen; ++i) append(a.first_candidate + a.chosen[m * a.num_chosen + i]);
+    for (std::int64_t i = 0; i < a.num_chosen; ++i)
+      append(a.first_candidate + a.chosen[m * a.num_chosen + i]);
     for (std::int64_t u = a.last_from; u < a.num_units; ++u) append(u);
     a.lists[m] = {rows, length};
   }
@@ -63,7 +68,9 @@ Status list_union(const ListUnionArgs& a) {
     std::fill_n(rows, a.words, std::uint64_t{0});
     for (std::int64_t i = 0; i < a.num_chosen; ++i) {
       const std::int64_t list = a.chosen[m * a.num_chosen + i];
-      if (list < 0 || list >= a.num_lists) return Status::invalid("chosen", "KV head " + std::to_string(m) + " has no list " + std::to_string(list));
+      if (list < 0 || list >= a.num_lists)
+        return Status::invalid(
+            "chosen", "KV head " + std::to_string(m) + " has no list " + std::to_string(list));
       const std::uint64_t* const bits = a.lists + (m * a.num_lists + list) * a.words;
       for (std::int64_t w = 0; w < a.words; ++w) rows[w] |= bits[w];
     }

@@ -1,11 +1,13 @@
-/// From scores of candidates (pages of a cache, or single rows) to what each KV head attends to: votes of the query heads that share it, and lists of rows. Between the two stands top_k_sorted() (topk.h).
+/// From scores of candidates (pages of a cache, or single rows) to what each KV head attends to:
+/// votes of the query heads that share it, and lists of rows. Between the two stands top_k_sorted()
+/// (topk.h).
 #pragma once
 
 #include <cstdint>
 
+#include "base/status.h"
 #include "kernels/attention_mass.h"
 #include "kernels/attention_rows.h"
-#include "base/status.h"
 
 namespace quire {
 
@@ -18,28 +20,31 @@ enum class CandidateVote : std::uint8_t {
   kMeanScore
 };
 
-/// votes[m, j] of KV head m for candidate j; means are sums over the group, which order alike. Scores must be finite. Errors: kInvalidArgument.
+/// votes[m, j] of KV head m for candidate j; means are sums over the group, which order alike.
+/// Scores must be finite. Errors: kInvalidArgument.
 struct CandidateVotesArgs {
-  float* scores;                ///< [num_kv_heads * group, n], row stride ld_scores; undefined afterwards
+  float* scores;  ///< [num_kv_heads * group, n], row stride ld_scores; undefined afterwards
   std::int64_t n, ld_scores;
   std::int32_t num_kv_heads, group;
   CandidateVote vote;
-  float* votes;                 ///< [num_kv_heads, n], overwritten
+  float* votes;  ///< [num_kv_heads, n], overwritten
 };
 /// One KV head after the other, on the calling thread. Allocates nothing.
 Status candidate_votes(const CandidateVotesArgs& args);
 Status candidate_votes_reference(const CandidateVotesArgs& args);
 
-/// For each KV head the rows of some units: of [0, num_first), of first_candidate + chosen[m, i] in order, and of [last_from, num_units). They should ascend; a unit twice gives its rows twice.
+/// For each KV head the rows of some units: of [0, num_first), of first_candidate + chosen[m, i] in
+/// order, and of [last_from, num_units). They should ascend; a unit twice gives its rows twice.
 struct CandidateRowsArgs {
-  const KvStretch* units;       ///< [num_units] the rows of each, or null: unit u is row u
-  std::int64_t num_units, num_first, last_from;  ///< num_first <= num_units, last_from in 0..num_units
-  const std::int32_t* chosen;   ///< [num_kv_heads, num_chosen]; may be null where there are none
+  const KvStretch* units;  ///< [num_units] the rows of each, or null: unit u is row u
+  /// num_first <= num_units, last_from in 0..num_units
+  std::int64_t num_units, num_first, last_from;
+  const std::int32_t* chosen;  ///< [num_kv_heads, num_chosen]; may be null where there are none
   std::int64_t num_chosen, first_candidate;
   std::int32_t num_kv_heads;
-  std::int64_t most_rows;       ///< what is behind so many of a list is left out
-  std::int32_t* rows;           ///< [num_kv_heads, most_rows]
-  RowList* lists;               ///< [num_kv_heads] of `rows`, overwritten
+  std::int64_t most_rows;  ///< what is behind so many of a list is left out
+  std::int32_t* rows;      ///< [num_kv_heads, most_rows]
+  RowList* lists;          ///< [num_kv_heads] of `rows`, overwritten
 };
 /// Errors: kInvalidArgument. Allocates nothing.
 Status candidate_rows(const CandidateRowsArgs& args);
@@ -47,11 +52,11 @@ Status candidate_rows_reference(const CandidateRowsArgs& args);
 
 /// Rows that any of the lists names that a KV head chose; a list is a bit for each row.
 struct ListUnionArgs {
-  const std::uint64_t* lists;   ///< [num_kv_heads, num_lists, words]
-  const std::int32_t* chosen;   ///< [num_kv_heads, num_chosen], each one of the head's lists
+  const std::uint64_t* lists;  ///< [num_kv_heads, num_lists, words]
+  const std::int32_t* chosen;  ///< [num_kv_heads, num_chosen], each one of the head's lists
   std::int64_t num_lists, words, num_chosen;
   std::int32_t num_kv_heads;
-  std::uint64_t* rows;          ///< [num_kv_heads, words], overwritten
+  std::uint64_t* rows;  ///< [num_kv_heads, words], overwritten
 };
 /// Errors: kInvalidArgument. Allocates nothing.
 Status list_union(const ListUnionArgs& args);
@@ -61,20 +66,27 @@ namespace internal {
 
 inline Status check_union(const ListUnionArgs& a) {
   if (a.num_kv_heads <= 0) return Status::invalid("num_kv_heads", "must be positive");
-  if (a.num_lists < 0 || a.words < 0) return Status::invalid("num_lists", "lists, and their words, must not be negative");
-  if (a.num_chosen < 0 || (a.num_chosen > 0 && a.chosen == nullptr)) return Status::invalid("chosen", "must not be null where lists are chosen");
+  if (a.num_lists < 0 || a.words < 0)
+    return Status::invalid("num_lists", "lists, and their words, must not be negative");
+  if (a.num_chosen < 0 || (a.num_chosen > 0 && a.chosen == nullptr))
+    return Status::invalid("chosen", "must not be null where lists are chosen");
   return {};
 }
 inline Status check_votes(const CandidateVotesArgs& a) {
-  if (a.num_kv_heads <= 0 || a.group <= 0) return Status::invalid("num_kv_heads", "KV heads, and query heads of each, must be positive");
-  if (a.n < 0 || a.ld_scores < a.n) return Status::invalid("ld_scores", "must be at least n, which must not be negative");
+  if (a.num_kv_heads <= 0 || a.group <= 0)
+    return Status::invalid("num_kv_heads", "KV heads, and query heads of each, must be positive");
+  if (a.n < 0 || a.ld_scores < a.n)
+    return Status::invalid("ld_scores", "must be at least n, which must not be negative");
   return {};
 }
 inline Status check_rows(const CandidateRowsArgs& a) {
   if (a.num_kv_heads <= 0) return Status::invalid("num_kv_heads", "must be positive");
-  if (a.num_units < 0 || a.num_first < 0 || a.num_first > a.num_units) return Status::invalid("num_first", "must be 0 to num_units");
-  if (a.last_from < 0 || a.last_from > a.num_units) return Status::invalid("last_from", "must be 0 to num_units");
-  if (a.num_chosen < 0 || (a.num_chosen > 0 && a.chosen == nullptr)) return Status::invalid("chosen", "must not be null where units are chosen");
+  if (a.num_units < 0 || a.num_first < 0 || a.num_first > a.num_units)
+    return Status::invalid("num_first", "must be 0 to num_units");
+  if (a.last_from < 0 || a.last_from > a.num_units)
+    return Status::invalid("last_from", "must be 0 to num_units");
+  if (a.num_chosen < 0 || (a.num_chosen > 0 && a.chosen == nullptr))
+    return Status::invalid("chosen", "must not be null where units are chosen");
   if (a.most_rows < 0) return Status::invalid("most_rows", "must not be negative");
   return {};
 }

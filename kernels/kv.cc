@@ -14,16 +14,21 @@ Status kv_place(const RopeTable& table, const KvPlaceArgs& args) {
     return Status::invalid("dtype", "KV is f32, f16 or bf16");
   }
   if (rows == 0) return {};
-  if (args.src.data == nullptr || args.dst.pages == nullptr) return Status::invalid("src", "kv_place needs non-null data and pages");
+  if (args.src.data == nullptr || args.dst.pages == nullptr)
+    return Status::invalid("src", "kv_place needs non-null data and pages");
   QUIRE_RETURN_IF_ERROR(internal::check_table(table, args.dst.head_dim, args.positions, rows));
   for (std::int64_t i = 0; i < rows; ++i) {
     const std::int64_t row = args.dst_rows != nullptr ? args.dst_rows[i] : args.first_dst_row + i;
     if (row < 0 || row >= args.dst.num_rows) {
-      return Status::invalid("dst_rows", "row " + std::to_string(row) + " is outside the cache of " + std::to_string(args.dst.num_rows) + " rows");
+      return Status::invalid("dst_rows", "row " + std::to_string(row) +
+                                             " is outside the cache of " +
+                                             std::to_string(args.dst.num_rows) + " rows");
     }
   }
   const std::int64_t grain = 1 + 16384 / (std::int64_t{args.dst.num_kv_heads} * args.dst.head_dim);
-  parallel_for(rows, grain, [&](std::int64_t begin, std::int64_t end) { cpu::kv_place_rows(table, args, begin, end); });
+  parallel_for(rows, grain, [&](std::int64_t begin, std::int64_t end) {
+    cpu::kv_place_rows(table, args, begin, end);
+  });
   return {};
 }
 
@@ -33,9 +38,12 @@ Status kv_pack(const KvPackArgs& args) {
   if (!internal::is_kv_dtype(args.dtype)) return Status::invalid("dtype", "KV is f32, f16 or bf16");
   const std::int64_t width = std::int64_t{args.num_kv_heads} * args.head_dim;
   if (args.rows == 0) return {};
-  if (args.ldk < width || args.ldv < width) return Status::invalid("ldk", "row strides must be at least num_kv_heads * head_dim");
-  if (args.k == nullptr || args.v == nullptr || args.out == nullptr) return Status::invalid("k", "kv_pack needs non-null buffers");
-  parallel_for(args.rows, 1 + 16384 / width, [&](std::int64_t begin, std::int64_t end) { cpu::kv_pack_rows(args, begin, end); });
+  if (args.ldk < width || args.ldv < width)
+    return Status::invalid("ldk", "row strides must be at least num_kv_heads * head_dim");
+  if (args.k == nullptr || args.v == nullptr || args.out == nullptr)
+    return Status::invalid("k", "kv_pack needs non-null buffers");
+  parallel_for(args.rows, 1 + 16384 / width,
+               [&](std::int64_t begin, std::int64_t end) { cpu::kv_pack_rows(args, begin, end); });
   return {};
 }
 

@@ -1,4 +1,5 @@
-/// Copies of rows between paged caches of any two layouts: pages recalled from the host's cache to slots of a device, single rows, whole layers that leave a device.
+/// Copies of rows between paged caches of any two layouts: pages recalled from the host's cache to
+/// slots of a device, single rows, whole layers that leave a device.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,15 @@ struct KvMove {
   bool operator==(const KvMove&) const = default;
 };
 
-/// K and V of the rows of every move, bit for bit. Both sides have the same dtype, KV heads and head_dim; their layouts (strides) may differ: heads outermost (HND), tokens
-/// outermost (NHD), K and V of a row side by side, K and V apart. Positions are not looked at. No row is written twice, or read that is written. No allocation.
-/// Errors: kInvalidArgument (shapes differ, a row or head out of range; nothing was copied).
+/// K and V of the rows of every move, bit for bit. Both sides have the same dtype, KV heads and
+/// head_dim; their layouts (strides) may differ: heads outermost (HND), tokens outermost (NHD), K
+/// and V of a row side by side, K and V apart. Positions are not looked at. No row is written
+/// twice, or read that is written. No allocation. Errors: kInvalidArgument (shapes differ, a row or
+/// head out of range; nothing was copied).
 struct KvGatherArgs {
   KvView src;
   MutableKvView dst;
-  const KvMove* moves;     ///< [num_moves]
+  const KvMove* moves;  ///< [num_moves]
   std::int64_t num_moves;
   std::int32_t most_rows;  ///< of any move
 };

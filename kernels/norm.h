@@ -7,8 +7,8 @@
 
 namespace quire {
 
-/// out[r, c] = x[r, c] / sqrt(mean_c x[r, c]^2 + eps) * weight[c].  x, out: [rows, dim] f32 row-major; out may be x.
-/// Rows are independent. Zero rows are valid. Errors: kInvalidArgument.
+/// out[r, c] = x[r, c] / sqrt(mean_c x[r, c]^2 + eps) * weight[c].  x, out: [rows, dim] f32
+/// row-major; out may be x. Rows are independent. Zero rows are valid. Errors: kInvalidArgument.
 struct RmsNormArgs {
   const float* x;
   const float* weight;  ///< [dim]

@@ -1,10 +1,11 @@
-/// Bounds of the keys of pages, and how much a page can matter to a query (Quest, arXiv 2406.10774, §3.2; algorithms §7.2).
+/// Bounds of the keys of pages, and how much a page can matter to a query (Quest, arXiv 2406.10774,
+/// §3.2).
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/attention_mass.h"
 #include "base/status.h"
+#include "kernels/attention_mass.h"
 #include "kernels/kv.h"
 
 namespace quire {
@@ -16,8 +17,9 @@ enum class PageSummary : std::uint8_t {
   kMean        ///< the mean, twice (ShadowKV's landmarks)
 };
 
-/// For each page (a stretch of rows of the cache, at least one) and KV head: bounds [num_pages][num_kv_heads][2 (low, high)][head_dim] bf16. Keys must be finite.
-/// Errors: kInvalidArgument.
+/// For each page (a stretch of rows of the cache, at least one) and KV head: bounds
+/// [num_pages][num_kv_heads][2 (low, high)][head_dim] bf16. Keys must be finite. Errors:
+/// kInvalidArgument.
 struct PageBoundsArgs {
   KvView kv;
   const KvStretch* pages;
@@ -28,15 +30,16 @@ struct PageBoundsArgs {
 Status page_bounds(const PageBoundsArgs& args);
 Status page_bounds_reference(const PageBoundsArgs& args);
 
-/// scores[h * ld_scores + j] = scale * sum_c max(q[h, c] * low[j, m, c], q[h, c] * high[j, m, c]), m = h / (num_heads / num_kv_heads): with extremes no key of
-/// page j has a larger scale * q . k. A score does not depend on the other pages of the call. Errors: kInvalidArgument.
+/// scores[h * ld_scores + j] = scale * sum_c max(q[h, c] * low[j, m, c], q[h, c] * high[j, m, c]),
+/// m = h / (num_heads / num_kv_heads): with extremes no key of page j has a larger scale * q . k. A
+/// score does not depend on the other pages of the call. Errors: kInvalidArgument.
 struct PageScoresArgs {
   const float* q;               ///< [num_heads, head_dim] f32, post-RoPE
   const std::uint16_t* bounds;  ///< as page_bounds() writes them
   std::int64_t num_pages, ld_scores;
   std::int32_t num_heads, num_kv_heads, head_dim;
-  float scale;                  ///< >= 0
-  float* scores;                ///< [num_heads, num_pages]
+  float scale;    ///< >= 0
+  float* scores;  ///< [num_heads, num_pages]
 };
 Status page_scores(const PageScoresArgs& args);
 Status page_scores_reference(const PageScoresArgs& args);

@@ -23,8 +23,9 @@ int allowed_cores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-/// Waits for `ready` without giving up the core, for a while: between the parts of a pass the next job comes within microseconds, and waking
-/// a sleeping thread takes longer than many jobs. False: not yet.
+/// Waits for `ready` without giving up the core, for a while: between the parts of a pass the next
+/// job comes within microseconds, and waking a sleeping thread takes longer than many jobs. False:
+/// not yet.
 template <class Ready>
 bool spin(Ready&& ready) {
   constexpr auto kLongest = std::chrono::microseconds(60);
@@ -76,7 +77,8 @@ class Team {
     // No helper may join any more; those inside still use the job.
     std::uint32_t state = state_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
     if (state != 0 && !spin([this] { return state_.load(std::memory_order_acquire) == 0; })) {
-      while ((state = state_.load(std::memory_order_acquire)) != 0) state_.wait(state, std::memory_order_acquire);
+      while ((state = state_.load(std::memory_order_acquire)) != 0)
+        state_.wait(state, std::memory_order_acquire);
     }
     owned_.store(false, std::memory_order_release);
     return true;
@@ -87,14 +89,19 @@ class Team {
 
   void work() noexcept {  // a task that throws ends the process: others may still be using the job
     t_in_task = true;
-    for (std::int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < end_; i = next_.fetch_add(1, std::memory_order_relaxed)) (*task_)(i);
+    for (std::int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < end_;
+         i = next_.fetch_add(1, std::memory_order_relaxed))
+      (*task_)(i);
     t_in_task = false;
   }
 
   bool join() {
     std::uint32_t state = state_.load(std::memory_order_relaxed);
-    while ((state & kOpen) != 0 && (state & ~kOpen) < most_helpers_.load(std::memory_order_relaxed)) {
-      if (state_.compare_exchange_weak(state, state + 1, std::memory_order_acquire, std::memory_order_relaxed)) return true;
+    while ((state & kOpen) != 0 &&
+           (state & ~kOpen) < most_helpers_.load(std::memory_order_relaxed)) {
+      if (state_.compare_exchange_weak(state, state + 1, std::memory_order_acquire,
+                                       std::memory_order_relaxed))
+        return true;
     }
     return false;
   }
@@ -102,7 +109,8 @@ class Team {
   void help() {
     std::uint32_t seen = 0;
     while (true) {
-      if (!spin([&] { return signal_.load(std::memory_order_acquire) != seen; })) signal_.wait(seen, std::memory_order_acquire);
+      if (!spin([&] { return signal_.load(std::memory_order_acquire) != seen; }))
+        signal_.wait(seen, std::memory_order_acquire);
       seen = signal_.load(std::memory_order_acquire);
       if (stop_.load(std::memory_order_relaxed)) return;
       if (!join()) continue;
@@ -142,9 +150,11 @@ void parallel_tasks(std::int64_t n, const std::function<void(std::int64_t)>& fn)
   for (std::int64_t i = 0; i < n; ++i) fn(i);
 }
 
-void parallel_for(std::int64_t n, std::int64_t grain, const std::function<void(std::int64_t, std::int64_t)>& fn) {
+void parallel_for(std::int64_t n, std::int64_t grain,
+                  const std::function<void(std::int64_t, std::int64_t)>& fn) {
   if (n <= 0) return;
-  const std::int64_t ranges = std::min<std::int64_t>(num_threads(), n / std::max<std::int64_t>(1, grain));
+  const std::int64_t ranges = std::min<std::int64_t>(num_threads(),
+                                                     n / std::max<std::int64_t>(1, grain));
   if (ranges <= 1) return fn(0, n);
   parallel_tasks(ranges, [&](std::int64_t r) { fn(n * r / ranges, n * (r + 1) / ranges); });
 }

@@ -120,8 +120,8 @@ void expand_q3_k(const Byte* b, float* out) {
     const Byte* third = b + group % 2 * 16;
     const int shift = group % 8 / 2 * 2, bit = group / 2;
     for (int j = 0; j < 16; ++j)
-      *out++ =
-          scale * static_cast<float>((q[j] >> shift & 3) - ((third[j] >> bit & 1) != 0 ? 0 : 4));
+      *out++ = scale *
+               static_cast<float>((q[j] >> shift & 3) - ((third[j] >> bit & 1) != 0 ? 0 : 4));
   }
 }
 
@@ -177,8 +177,8 @@ void expand_q6_k(const Byte* b, float* out) {
     const Byte* high = b + 128 + run / 4 * 32;
     const int low_shift = run % 4 / 2 * 4, high_shift = run % 4 * 2;
     for (int j = 0; j < 32; ++j) {
-      const float scale =
-          d * static_cast<float>(static_cast<std::int8_t>(b[192 + run * 2 + j / 16]));
+      const float scale = d *
+                          static_cast<float>(static_cast<std::int8_t>(b[192 + run * 2 + j / 16]));
       *out++ = scale * static_cast<float>(
                            ((low[j] >> low_shift & 15) | (high[j] >> high_shift & 3) << 4) - 32);
     }

@@ -1,4 +1,4 @@
-/// Rotary position embedding: tables and rotation (algorithms §0.3; RoFormer, Llama-3.1 and YaRN scalings).
+/// Rotary position embedding: tables and rotation (RoFormer, Llama-3.1 and YaRN scalings).
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,19 @@ namespace quire {
 
 enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3, kYarn };
 
-/// Everything that fixes the rotation. Angles are position * frequency in f32, like the usual reference numerics.
+/// Everything that fixes the rotation. Angles are position * frequency in f32, like the usual
+/// reference numerics.
 struct RopeConfig {
   std::int32_t head_dim = 0;
-  std::int32_t rotary_dim = 0;      ///< r <= head_dim, even; the rest of a head passes through
+  std::int32_t rotary_dim = 0;  ///< r <= head_dim, even; the rest of a head passes through
   float theta = 10000.0f;
-  bool interleaved = false;         ///< pairs (2c, 2c+1) instead of (c, c + r/2)
+  bool interleaved = false;  ///< pairs (2c, 2c+1) instead of (c, c + r/2)
   RopeScaling scaling = RopeScaling::kNone;
-  float factor = 1.0f;              ///< linear, llama3, yarn
+  float factor = 1.0f;                                    ///< linear, llama3, yarn
   float low_freq_factor = 1.0f, high_freq_factor = 4.0f;  ///< llama3
   float beta_fast = 32.0f, beta_slow = 1.0f;              ///< yarn
-  float attention_factor = 0.0f;    ///< yarn: multiplies cos and sin; 0 = 0.1 ln(factor) + 1
-  std::int64_t original_max_position = 0;                 ///< llama3, yarn
+  float attention_factor = 0.0f;           ///< yarn: multiplies cos and sin; 0 = 0.1 ln(factor) + 1
+  std::int64_t original_max_position = 0;  ///< llama3, yarn
 };
 
 /// Base frequencies after scaling, [rotary_dim / 2], and the factor on cos and sin.
@@ -32,15 +33,19 @@ struct RopeFrequencies {
 };
 Result<RopeFrequencies> rope_frequencies(const RopeConfig& config);
 
-/// cos and sin for positions [0, max_positions), f32, built once per model and grown on demand by the owner.
-/// Layout: cos[position * (rotary_dim/2) + c]. Immutable after build; share freely.
+/// cos and sin for positions [0, max_positions), f32, built once per model and grown on demand by
+/// the owner. Layout: cos[position * (rotary_dim/2) + c]. Immutable after build; share freely.
 class RopeTable {
  public:
   static Result<RopeTable> build(const RopeConfig& config, std::int64_t max_positions);
   const RopeConfig& config() const { return config_; }
   std::int64_t max_positions() const { return max_positions_; }
-  const float* cos_row(std::int64_t position) const { return cos_.data() + position * (config_.rotary_dim / 2); }
-  const float* sin_row(std::int64_t position) const { return sin_.data() + position * (config_.rotary_dim / 2); }
+  const float* cos_row(std::int64_t position) const {
+    return cos_.data() + position * (config_.rotary_dim / 2);
+  }
+  const float* sin_row(std::int64_t position) const {
+    return sin_.data() + position * (config_.rotary_dim / 2);
+  }
 
  private:
   RopeConfig config_;
@@ -48,8 +53,9 @@ class RopeTable {
   std::vector<float> cos_, sin_;
 };
 
-/// Rotates rows of heads: out[r, h, :] = rot(x[r, h, :], positions[r]). f32, head stride head_dim, row strides in elements;
-/// out may be x. Positions must lie in [0, table.max_positions()). Errors: kInvalidArgument.
+/// Rotates rows of heads: out[r, h, :] = rot(x[r, h, :], positions[r]). f32, head stride head_dim,
+/// row strides in elements; out may be x. Positions must lie in [0, table.max_positions()). Errors:
+/// kInvalidArgument.
 struct RopeRotateArgs {
   const float* x;
   float* out;

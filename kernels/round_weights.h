@@ -9,7 +9,7 @@ inline constexpr std::int64_t kRoundGroup = 32;
 
 /// A group of weights: w[i] is about scale * q[i].
 struct RoundedGroup {
-  std::uint16_t scale;         ///< f16
+  std::uint16_t scale;  ///< f16
   std::int8_t q[kRoundGroup];
 };
 

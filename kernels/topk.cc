@@ -30,7 +30,8 @@ std::vector<std::int32_t> select(std::span<const float> scores, std::int64_t k) 
   std::iota(index.begin(), index.end(), 0);
   k = std::clamp<std::int64_t>(k, 0, n);
   if (k < n) {
-    if (k > 0) std::nth_element(index.begin(), index.begin() + (k - 1), index.end(), Better{scores.data()});
+    if (k > 0)
+      std::nth_element(index.begin(), index.begin() + (k - 1), index.end(), Better{scores.data()});
     index.resize(static_cast<std::size_t>(k));
   }
   return index;
@@ -44,7 +45,9 @@ std::vector<std::int32_t> top_k(std::span<const float> scores, std::int64_t k) {
   return index;
 }
 
-std::int64_t mark_top_k(std::span<const float> scores, std::int64_t k, std::uint64_t* bits) { return cpu::mark_top_k(scores.data(), static_cast<std::int64_t>(scores.size()), k, bits); }
+std::int64_t mark_top_k(std::span<const float> scores, std::int64_t k, std::uint64_t* bits) {
+  return cpu::mark_top_k(scores.data(), static_cast<std::int64_t>(scores.size()), k, bits);
+}
 
 std::vector<std::int32_t> top_k_sorted(std::span<const float> scores, std::int64_t k) {
   const auto n = static_cast<std::int64_t>(scores.size());
@@ -55,7 +58,8 @@ std::vector<std::int32_t> top_k_sorted(std::span<const float> scores, std::int64
     if (mark_top_k(scores, k, bits.data()) == k) {
       index.reserve(static_cast<std::size_t>(k));
       for (std::size_t word = 0; word < bits.size(); ++word) {
-        for (std::uint64_t rest = bits[word]; rest != 0; rest &= rest - 1) index.push_back(static_cast<std::int32_t>(word * 64) + std::countr_zero(rest));
+        for (std::uint64_t rest = bits[word]; rest != 0; rest &= rest - 1)
+          index.push_back(static_cast<std::int32_t>(word * 64) + std::countr_zero(rest));
       }
       return index;
     }

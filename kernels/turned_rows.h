@@ -1,5 +1,6 @@
-/// Short summaries of many rows that a decode step reads all of: bounds of pages, keys of a retrieval head. They lie turned around, a row in each vector lane, so that products with a query need no
-/// sums across lanes.
+/// Short summaries of many rows that a decode step reads all of: bounds of pages, keys of a
+/// retrieval head. They lie turned around, a row in each vector lane, so that products with a query
+/// need no sums across lanes.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +13,37 @@ namespace quire {
 /// Rows of a block; the widest vector of f32.
 inline constexpr std::int64_t kTurnedRows = 16;
 
-/// Blocks [num_kv_heads][num_pairs][kTurnedRows][2] bf16: a row has 2 * num_pairs values for each KV head, and pairs stay together. What a block holds behind the last row is of no matter, if finite.
+/// Blocks [num_kv_heads][num_pairs][kTurnedRows][2] bf16: a row has 2 * num_pairs values for each
+/// KV head, and pairs stay together. What a block holds behind the last row is of no matter, if
+/// finite.
 struct TurnedRows {
   const std::uint16_t* const* blocks;  ///< [ceil(num_rows / kTurnedRows)], 4-byte aligned
   std::int64_t num_rows;
   std::int32_t num_kv_heads, num_pairs;
 
-  std::int64_t block_values() const { return std::int64_t{num_kv_heads} * num_pairs * kTurnedRows * 2; }
+  std::int64_t block_values() const {
+    return std::int64_t{num_kv_heads} * num_pairs * kTurnedRows * 2;
+  }
 };
 
 /// Where pair `pair` of a row of a KV head lies in its block.
-constexpr std::int64_t turned_at(std::int32_t num_pairs, std::int64_t kv_head, std::int64_t pair, std::int64_t row) {
+constexpr std::int64_t turned_at(std::int32_t num_pairs, std::int64_t kv_head, std::int64_t pair,
+                                 std::int64_t row) {
   return ((kv_head * num_pairs + pair) * kTurnedRows + row % kTurnedRows) * 2;
 }
 
-/// scores[h * ld_scores + j] = scale * sum_p (q[h][p][0] * x[p][0] + q[h][p][1] * x[p][1]), x being row first_row + j of KV head first_kv_head + h / group. With pairs (low, high) of bounds and
-/// (min(q, 0), max(q, 0)) of a query that is page_scores(). A score depends on its query and its row alone, bit for bit. Sums in f32. Zero rows are valid. Errors: kInvalidArgument. Allocates nothing.
+/// scores[h * ld_scores + j] = scale * sum_p (q[h][p][0] * x[p][0] + q[h][p][1] * x[p][1]), x being
+/// row first_row + j of KV head first_kv_head + h / group. With pairs (low, high) of bounds and
+/// (min(q, 0), max(q, 0)) of a query that is page_scores(). A score depends on its query and its
+/// row alone, bit for bit. Sums in f32. Zero rows are valid. Errors: kInvalidArgument. Allocates
+/// nothing.
 struct TurnedScoresArgs {
-  const float* q;               ///< [num_kv_heads * group][num_pairs][2]
+  const float* q;  ///< [num_kv_heads * group][num_pairs][2]
   TurnedRows rows;
   std::int64_t first_row, num_rows;
   std::int32_t first_kv_head, num_kv_heads, group;  ///< of the rows' KV heads; queries of each
   float scale;
-  float* scores;                ///< [num_kv_heads * group, num_rows], row stride ld_scores elements, overwritten
+  float* scores;  ///< [num_kv_heads * group, num_rows], row stride ld_scores elements, overwritten
   std::int64_t ld_scores;
 };
 Status turned_scores(const TurnedScoresArgs& args);
@@ -42,14 +51,22 @@ Status turned_scores_reference(const TurnedScoresArgs& args);
 
 /// What turned_scores() refuses.
 inline Status check_turned_scores(const TurnedScoresArgs& a) {
-  if (a.rows.num_kv_heads < 1 || a.rows.num_pairs < 1) return Status::invalid("rows", "needs at least one KV head and one pair");
+  if (a.rows.num_kv_heads < 1 || a.rows.num_pairs < 1)
+    return Status::invalid("rows", "needs at least one KV head and one pair");
   if (a.group < 1) return Status::invalid("group", "a KV head needs at least one query");
-  if (a.num_kv_heads < 1 || a.first_kv_head < 0 || a.first_kv_head + a.num_kv_heads > a.rows.num_kv_heads) {
-    return Status::invalid("num_kv_heads", "must lie within the " + std::to_string(a.rows.num_kv_heads) + " KV heads of the rows");
+  if (a.num_kv_heads < 1 || a.first_kv_head < 0 ||
+      a.first_kv_head + a.num_kv_heads > a.rows.num_kv_heads) {
+    return Status::invalid(
+        "num_kv_heads",
+        "must lie within the " + std::to_string(a.rows.num_kv_heads) + " KV heads of the rows");
   }
-  if (a.num_rows < 0 || a.first_row < 0 || a.first_row + a.num_rows > a.rows.num_rows) return Status::invalid("num_rows", "must lie within the " + std::to_string(a.rows.num_rows) + " rows");
-  if (a.ld_scores < a.num_rows) return Status::invalid("ld_scores", "must be at least the number of rows");
-  if (a.num_rows > 0 && (a.q == nullptr || a.rows.blocks == nullptr || a.scores == nullptr)) return Status::invalid("q", "turned_scores needs all of its arrays");
+  if (a.num_rows < 0 || a.first_row < 0 || a.first_row + a.num_rows > a.rows.num_rows)
+    return Status::invalid("num_rows",
+                           "must lie within the " + std::to_string(a.rows.num_rows) + " rows");
+  if (a.ld_scores < a.num_rows)
+    return Status::invalid("ld_scores", "must be at least the number of rows");
+  if (a.num_rows > 0 && (a.q == nullptr || a.rows.blocks == nullptr || a.scores == nullptr))
+    return Status::invalid("q", "turned_scores needs all of its arrays");
   return {};
 }
 

@@ -1,4 +1,5 @@
-// quire: a context cache for retrieval-augmented generation. This file reads the command line; server/commands holds the rest.
+// quire: a context cache for retrieval-augmented generation. This file reads the command line;
+// server/commands holds the rest.
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -15,7 +16,8 @@
 
 namespace {
 
-/// Where a word stands in place of a command and is none: what to say about it. Empty where all is well.
+/// Where a word stands in place of a command and is none: what to say about it. Empty where all is
+/// well.
 std::string about_unknown_command(const CLI::App& app, int argc, char** argv) {
   const CLI::App* at = &app;
   std::string line = "quire";
@@ -30,7 +32,9 @@ std::string about_unknown_command(const CLI::App& app, int argc, char** argv) {
     if (names.empty() || word.starts_with('-')) return {};
     if (next == nullptr) {
       const std::string near = quire::nearest_name(word, names);
-      return "there is no command '" + line + " " + word + "'" + (near.empty() ? "" : "; did you mean '" + line + " " + near + "'?") + "\nRun with --help for the commands.";
+      return "there is no command '" + line + " " + word + "'" +
+             (near.empty() ? "" : "; did you mean '" + line + " " + near + "'?") +
+             "\nRun with --help for the commands.";
     }
     line += " " + word;
     at = next;
@@ -42,14 +46,16 @@ std::string about_unknown_command(const CLI::App& app, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
-  CLI::App app{"Quire reads every document once, and answers from the few blocks of it that matter.\n\n"
-               "  quire serve                                  start the service with the embedded model\n"
-               "  quire ingest notes.md report.txt             cache documents in a running service\n"
-               "  quire query -d notes \"What was decided?\"     ask over cached documents\n"};
+  CLI::App app{
+      "Quire reads every document once, and answers from the few blocks of it that matter.\n\n"
+      "  quire serve                                  start the service with the embedded model\n"
+      "  quire ingest notes.md report.txt             cache documents in a running service\n"
+      "  quire query -d notes \"What was decided?\"     ask over cached documents\n"};
   app.name("quire");
   app.require_subcommand(1);
   app.fallthrough(false);
-  app.footer("Each command has its own --help. Settings of the service: quire serve --print-config.");
+  app.footer(
+      "Each command has its own --help. Settings of the service: quire serve --print-config.");
   quire::CommandRun run;
   quire::add_serve_command(app, run);
   quire::add_ingest_command(app, run);
@@ -66,10 +72,13 @@ int main(int argc, char** argv) {
   quire::add_completion_command(app, run);
   app.add_subcommand("version", "Print version, build, and what computes")->callback([&run] {
     run = [] {
-      std::printf("quire %s (%s)\n", std::string(quire::version()).c_str(), std::string(quire::build_description()).c_str());
-      const auto backend = quire::cuda::choose_backend("auto", 0, quire::cuda::has_device_file(), quire::cuda::backend_library_files());
+      std::printf("quire %s (%s)\n", std::string(quire::version()).c_str(),
+                  std::string(quire::build_description()).c_str());
+      const auto backend = quire::cuda::choose_backend("auto", 0, quire::cuda::has_device_file(),
+                                                       quire::cuda::backend_library_files());
       if (!backend.ok()) return quire::complain(backend.status());
-      std::printf("backend %s (%s); CUDA: %s\n", backend->name.c_str(), quire::cpu_isa(), backend->cuda.c_str());
+      std::printf("backend %s (%s); CUDA: %s\n", backend->name.c_str(), quire::cpu_isa(),
+                  backend->cuda.c_str());
       return 0;
     };
   });
@@ -80,14 +89,17 @@ int main(int argc, char** argv) {
     line.erase(line.begin() + 1);
     line.push_back(help.data());
   }
-  if (const std::string wrong = about_unknown_command(app, static_cast<int>(line.size()), line.data()); !wrong.empty()) {
+  if (const std::string wrong = about_unknown_command(app, static_cast<int>(line.size()),
+                                                      line.data());
+      !wrong.empty()) {
     (void)quire::complain(wrong);
     return 2;
   }
   try {
     app.parse(static_cast<int>(line.size()), line.data());
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;  // help and version end well; a wrong command line is 2, as everywhere
+    // Help and version end well; a wrong command line is 2, as everywhere
+    return app.exit(e) == 0 ? 0 : 2;
   }
   return run ? run() : 1;
 }

@@ -10,9 +10,19 @@ namespace {
 constexpr std::int32_t kHeads = 32, kKvHeads = 8, kDim = 128;
 const float kScale = 1.0f / std::sqrt(static_cast<float>(kDim));
 
-AttentionArgs queries(Bench& bench, std::int64_t rows, const std::vector<std::int32_t>& positions, const KvView& kv) {
+AttentionArgs queries(Bench& bench, std::int64_t rows, const std::vector<std::int32_t>& positions,
+                      const KvView& kv) {
   constexpr std::int64_t kWidth = std::int64_t{kHeads} * kDim;
-  return {bench.floats(rows * kWidth), bench.upload(positions), rows, kWidth, kHeads, kScale, kv, bench.floats(rows * kWidth), kWidth, bench.floats(rows * kHeads)};
+  return {bench.floats(rows * kWidth),
+          bench.upload(positions),
+          rows,
+          kWidth,
+          kHeads,
+          kScale,
+          kv,
+          bench.floats(rows * kWidth),
+          kWidth,
+          bench.floats(rows * kHeads)};
 }
 
 /// Bytes of keys and values that one pass over the cache reads.
@@ -20,9 +30,11 @@ double kv_bytes(std::int64_t rows) { return 2.0 * static_cast<double>(rows) * kK
 
 Row decode(Bench& bench, std::int64_t context) {
   const KvView kv = bench.paged_kv(context, kKvHeads, kDim, DType::kBF16);
-  DecodeAttentionArgs args{queries(bench, 1, {static_cast<std::int32_t>(context - 1)}, kv), nullptr, 0, nullptr, nullptr};
+  DecodeAttentionArgs args{queries(bench, 1, {static_cast<std::int32_t>(context - 1)}, kv), nullptr,
+                           0, nullptr, nullptr};
   args.scratch = static_cast<float*>(bench.bytes(decode_attention_scratch_bytes(args)));
-  Row row = bench.measure("decode_attention", std::to_string(context) + " keys", kv_bytes(context), 0, [&] { return decode_attention(args, bench.stream()); });
+  Row row = bench.measure("decode_attention", std::to_string(context) + " keys", kv_bytes(context),
+                          0, [&] { return decode_attention(args, bench.stream()); });
   bench.release();
   return row;
 }
@@ -34,9 +46,13 @@ Row decode_lists(Bench& bench, std::int64_t context) {
     for (std::int64_t i = 0; i < kPageTokens; ++i) rows.push_back(static_cast<std::int32_t>(r + i));
   }
   const RowList list{bench.upload(rows), static_cast<std::int64_t>(rows.size())};
-  DecodeAttentionArgs args{queries(bench, 1, {static_cast<std::int32_t>(context - 1)}, kv), bench.upload(std::vector<RowList>(kKvHeads, list)), list.length, nullptr, nullptr};
+  DecodeAttentionArgs args{queries(bench, 1, {static_cast<std::int32_t>(context - 1)}, kv),
+                           bench.upload(std::vector<RowList>(kKvHeads, list)), list.length, nullptr,
+                           nullptr};
   args.scratch = static_cast<float*>(bench.bytes(decode_attention_scratch_bytes(args)));
-  Row row = bench.measure("decode_attention lists", std::to_string(list.length) + " of " + std::to_string(context) + " keys", kv_bytes(list.length), 0,
+  Row row = bench.measure("decode_attention lists",
+                          std::to_string(list.length) + " of " + std::to_string(context) + " keys",
+                          kv_bytes(list.length), 0,
                           [&] { return decode_attention(args, bench.stream()); });
   bench.release();
   return row;
@@ -49,11 +65,16 @@ Row decode_batch(Bench& bench, std::int64_t sequences, std::int64_t context) {
     kv = bench.paged_kv(context, kKvHeads, kDim, DType::kBF16);
     caches.push_back({kv.pages, kv.positions, kv.num_rows, nullptr});
   }
-  const std::vector<std::int32_t> positions(static_cast<std::size_t>(sequences), static_cast<std::int32_t>(context - 1));
-  DecodeAttentionArgs args{queries(bench, sequences, positions, kv), nullptr, context, nullptr, bench.upload(caches)};
+  const std::vector<std::int32_t> positions(static_cast<std::size_t>(sequences),
+                                            static_cast<std::int32_t>(context - 1));
+  DecodeAttentionArgs args{queries(bench, sequences, positions, kv), nullptr, context, nullptr,
+                           bench.upload(caches)};
   args.scratch = static_cast<float*>(bench.bytes(decode_attention_scratch_bytes(args)));
-  Row row = bench.measure("decode_attention batch", std::to_string(sequences) + " sequences of " + std::to_string(context) + " keys", static_cast<double>(sequences) * kv_bytes(context), 0,
-                          [&] { return decode_attention(args, bench.stream()); });
+  Row row = bench.measure(
+      "decode_attention batch",
+      std::to_string(sequences) + " sequences of " + std::to_string(context) + " keys",
+      static_cast<double>(sequences) * kv_bytes(context), 0,
+      [&] { return decode_attention(args, bench.stream()); });
   bench.release();
   return row;
 }
@@ -61,21 +82,31 @@ Row decode_batch(Bench& bench, std::int64_t sequences, std::int64_t context) {
 Row prefill(Bench& bench, std::int64_t rows, std::int64_t context) {
   const KvView kv = bench.paged_kv(context, kKvHeads, kDim, DType::kBF16);
   std::vector<std::int32_t> positions;
-  for (std::int64_t r = 0; r < rows; ++r) positions.push_back(static_cast<std::int32_t>(context - rows + r));
+  for (std::int64_t r = 0; r < rows; ++r)
+    positions.push_back(static_cast<std::int32_t>(context - rows + r));
   const AttentionArgs args = queries(bench, rows, positions, kv);
-  const double seen = static_cast<double>(rows) * (static_cast<double>(context) - (static_cast<double>(rows) - 1) / 2);  // pairs of query and visible key
-  Row row = bench.measure("prefill_attention", std::to_string(rows) + " rows over " + std::to_string(context), 0, 4.0 * seen * kHeads * kDim, [&] { return prefill_attention(args, bench.stream()); });
+  // Pairs of query and visible key
+  const double seen = static_cast<double>(rows) *
+                      (static_cast<double>(context) - (static_cast<double>(rows) - 1) / 2);
+  Row row = bench.measure(
+      "prefill_attention", std::to_string(rows) + " rows over " + std::to_string(context), 0,
+      4.0 * seen * kHeads * kDim, [&] { return prefill_attention(args, bench.stream()); });
   bench.release();
   return row;
 }
 
 Row scores(Bench& bench, std::int64_t rows, std::int64_t context) {
   const KvView kv = bench.paged_kv(context, kKvHeads, kDim, DType::kBF16);
-  std::vector<std::int32_t> positions(static_cast<std::size_t>(rows), static_cast<std::int32_t>(context - 1));
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(rows),
+                                      static_cast<std::int32_t>(context - 1));
   const AttentionArgs a = queries(bench, rows, positions, kv);
   float* out = bench.floats(kKvHeads * context);
-  const AttentionScoresArgs args{a.q, a.query_positions, a.lse, rows, a.ldq, kHeads, kHeads, kScale, kv, ScoreReduction::kMax, out, context};
-  Row row = bench.measure("attention_scores", std::to_string(rows) + " rows over " + std::to_string(context), kv_bytes(context) / 2, 0, [&] { return attention_scores(args, bench.stream()); });
+  const AttentionScoresArgs args{
+      a.q, a.query_positions,    a.lse, rows,   a.ldq, kHeads, kHeads, kScale,
+      kv,  ScoreReduction::kMax, out,   context};
+  Row row = bench.measure(
+      "attention_scores", std::to_string(rows) + " rows over " + std::to_string(context),
+      kv_bytes(context) / 2, 0, [&] { return attention_scores(args, bench.stream()); });
   bench.release();
   return row;
 }
@@ -83,12 +114,23 @@ Row scores(Bench& bench, std::int64_t rows, std::int64_t context) {
 /// Attention of a few query rows on the 64 blocks of a long cache.
 Row mass(Bench& bench, std::int64_t rows, std::int64_t context) {
   const KvView kv = bench.paged_kv(context, kKvHeads, kDim, DType::kBF16);
-  const AttentionArgs a = queries(bench, rows, std::vector<std::int32_t>(static_cast<std::size_t>(rows), static_cast<std::int32_t>(context - 1)), kv);
+  const AttentionArgs a = queries(bench, rows,
+                                  std::vector<std::int32_t>(static_cast<std::size_t>(rows),
+                                                            static_cast<std::int32_t>(context - 1)),
+                                  kv);
   std::vector<KvStretch> stretches;
-  for (std::int64_t begin = 0; begin < context; begin += context / 64) stretches.push_back({begin, begin + context / 64});
+  for (std::int64_t begin = 0; begin < context; begin += context / 64)
+    stretches.push_back({begin, begin + context / 64});
   const auto n = static_cast<std::int64_t>(stretches.size());
-  const AttentionMassArgs args{a.q, a.query_positions, a.lse, rows, a.ldq, kHeads, kHeads, kScale, kv, bench.upload(stretches), n, bench.floats(rows * kHeads * n)};
-  Row row = bench.measure("attention_mass", std::to_string(rows) + " rows over " + std::to_string(context), kv_bytes(context) / 2, 0, [&] { return attention_mass(args, bench.stream()); });
+  const AttentionMassArgs args{a.q,    a.query_positions,
+                               a.lse,  rows,
+                               a.ldq,  kHeads,
+                               kHeads, kScale,
+                               kv,     bench.upload(stretches),
+                               n,      bench.floats(rows * kHeads * n)};
+  Row row = bench.measure(
+      "attention_mass", std::to_string(rows) + " rows over " + std::to_string(context),
+      kv_bytes(context) / 2, 0, [&] { return attention_mass(args, bench.stream()); });
   bench.release();
   return row;
 }
@@ -97,10 +139,27 @@ Row statistics(Bench& bench, std::int64_t rows) {
   const KvView kv = bench.paged_kv(rows, kKvHeads, kDim, DType::kBF16);
   const std::vector<double> zeros(static_cast<std::size_t>(rows));
   const std::vector<std::int32_t> late(static_cast<std::size_t>(rows), 64);
-  const AttentionStatsArgs args{bench.floats(rows * kHeads * kDim), bench.floats(rows * kHeads), rows, std::int64_t{kHeads} * kDim, kHeads, 0, 1, kHeads, kScale, kv, 0, rows, bench.upload(late),
-                                bench.floats(rows), bench.upload(zeros), bench.upload(zeros), bench.upload(zeros)};
+  const AttentionStatsArgs args{bench.floats(rows * kHeads * kDim),
+                                bench.floats(rows * kHeads),
+                                rows,
+                                std::int64_t{kHeads} * kDim,
+                                kHeads,
+                                0,
+                                1,
+                                kHeads,
+                                kScale,
+                                kv,
+                                0,
+                                rows,
+                                bench.upload(late),
+                                bench.floats(rows),
+                                bench.upload(zeros),
+                                bench.upload(zeros),
+                                bench.upload(zeros)};
   const double pairs = static_cast<double>(rows) * static_cast<double>(rows - 1) / 2;
-  Row row = bench.measure("attention_stats", std::to_string(rows) + " rows, f32", 0, 2.0 * pairs * kHeads * kDim, [&] { return attention_stats(args, bench.stream()); });
+  Row row = bench.measure("attention_stats", std::to_string(rows) + " rows, f32", 0,
+                          2.0 * pairs * kHeads * kDim,
+                          [&] { return attention_stats(args, bench.stream()); });
   bench.release();
   return row;
 }
@@ -108,8 +167,10 @@ Row statistics(Bench& bench, std::int64_t rows) {
 }  // namespace
 
 std::vector<Row> attention_cases(Bench& bench) {
-  return {decode(bench, 1024),         decode(bench, 8192),          decode(bench, 131072),       decode_lists(bench, 131072), decode_batch(bench, 32, 8192),
-          prefill(bench, 2048, 2048), prefill(bench, 2048, 8192), prefill(bench, 2048, 32768), scores(bench, 16, 32768), mass(bench, 16, 32768), statistics(bench, 2048)};
+  return {decode(bench, 1024),         decode(bench, 8192),           decode(bench, 131072),
+          decode_lists(bench, 131072), decode_batch(bench, 32, 8192), prefill(bench, 2048, 2048),
+          prefill(bench, 2048, 8192),  prefill(bench, 2048, 32768),   scores(bench, 16, 32768),
+          mass(bench, 16, 32768),      statistics(bench, 2048)};
 }
 
 }  // namespace quire::cuda::bench

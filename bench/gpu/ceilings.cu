@@ -9,7 +9,8 @@ namespace {
 
 __global__ void read_all(const uint4* from, std::int64_t n, unsigned* out) {
   unsigned sum = 0;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += std::int64_t{gridDim.x} * blockDim.x) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n;
+       i += std::int64_t{gridDim.x} * blockDim.x) {
     const uint4 x = from[i];
     sum ^= x.x ^ x.y ^ x.z ^ x.w;
   }
@@ -30,17 +31,37 @@ class Matmul {
     c_ = bench.elements(n * n, DType::kBF16);
     workspace_ = bench.bytes(kWorkspace);
     Bench::check(blas_status(cublasLtCreate(&handle_), "cublasLtCreate"), "cuBLASLt");
-    Bench::check(blas_status(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate"), "cuBLASLt");
+    Bench::check(blas_status(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                             "cublasLtMatmulDescCreate"),
+                 "cuBLASLt");
     const cublasOperation_t transposed = CUBLAS_OP_T;
-    Bench::check(blas_status(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed), "transposing"), "cuBLASLt");
-    Bench::check(blas_status(cublasLtMatrixLayoutCreate(&layout_, CUDA_R_16BF, static_cast<std::uint64_t>(n), static_cast<std::uint64_t>(n), n), "cublasLtMatrixLayoutCreate"), "cuBLASLt");
+    Bench::check(blas_status(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                            &transposed, sizeof transposed),
+                             "transposing"),
+                 "cuBLASLt");
+    Bench::check(
+        blas_status(cublasLtMatrixLayoutCreate(&layout_, CUDA_R_16BF, static_cast<std::uint64_t>(n),
+                                               static_cast<std::uint64_t>(n), n),
+                    "cublasLtMatrixLayoutCreate"),
+        "cuBLASLt");
     cublasLtMatmulPreference_t preference;
-    Bench::check(blas_status(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"), "cuBLASLt");
-    Bench::check(blas_status(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof kWorkspace), "workspace"), "cuBLASLt");
+    Bench::check(
+        blas_status(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"),
+        "cuBLASLt");
+    Bench::check(blas_status(cublasLtMatmulPreferenceSetAttribute(
+                                 preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace,
+                                 sizeof kWorkspace),
+                             "workspace"),
+                 "cuBLASLt");
     int found = 0;
-    Bench::check(blas_status(cublasLtMatmulAlgoGetHeuristic(handle_, operation_, layout_, layout_, layout_, layout_, preference, 1, &choice_, &found), "choosing an algorithm"), "cuBLASLt");
+    Bench::check(
+        blas_status(cublasLtMatmulAlgoGetHeuristic(handle_, operation_, layout_, layout_, layout_,
+                                                   layout_, preference, 1, &choice_, &found),
+                    "choosing an algorithm"),
+        "cuBLASLt");
     cublasLtMatmulPreferenceDestroy(preference);
-    if (found == 0) Bench::check(Status::internal("cuBLASLt has no algorithm for bf16"), "cuBLASLt");
+    if (found == 0)
+      Bench::check(Status::internal("cuBLASLt has no algorithm for bf16"), "cuBLASLt");
   }
   ~Matmul() {
     cublasLtMatrixLayoutDestroy(layout_);
@@ -49,7 +70,10 @@ class Matmul {
   }
   Status run() {
     const float one = 1, zero = 0;
-    return blas_status(cublasLtMatmul(handle_, operation_, &one, a_, layout_, b_, layout_, &zero, c_, layout_, c_, layout_, &choice_.algo, workspace_, kWorkspace, stream_), "cublasLtMatmul");
+    return blas_status(
+        cublasLtMatmul(handle_, operation_, &one, a_, layout_, b_, layout_, &zero, c_, layout_, c_,
+                       layout_, &choice_.algo, workspace_, kWorkspace, stream_),
+        "cublasLtMatmul");
   }
 
  private:
@@ -70,7 +94,9 @@ Ceilings measure_ceilings(Bench& bench) {
   Ceilings c;
   {
     void *from = bench.elements(kBytes, DType::kI8), *to = bench.bytes(kBytes);
-    c.copy = bench.measure("ceiling copy", "1 GiB, device to device, read and written", 2.0 * kBytes, 0, [&] { return bench.driver().copy(to, from, kBytes, bench.stream()); });
+    c.copy = bench.measure("ceiling copy", "1 GiB, device to device, read and written",
+                           2.0 * kBytes, 0,
+                           [&] { return bench.driver().copy(to, from, kBytes, bench.stream()); });
     auto* out = static_cast<unsigned*>(to);
     const auto blocks = static_cast<unsigned>(bench.device().multiprocessors * 16);
     c.read = bench.measure("ceiling read", "1 GiB", kBytes, 0, [&] {
@@ -78,13 +104,16 @@ Ceilings measure_ceilings(Bench& bench) {
       return cuda_status(cudaGetLastError(), "reading");
     });
     void* pinned = bench.bytes(kBytes / 4, MemoryKind::kPinned);
-    c.host_to_device = bench.measure("ceiling host to device", "256 MiB, pinned", kBytes / 4, 0, [&] { return bench.driver().copy(to, pinned, kBytes / 4, bench.stream()); });
+    c.host_to_device = bench.measure(
+        "ceiling host to device", "256 MiB, pinned", kBytes / 4, 0,
+        [&] { return bench.driver().copy(to, pinned, kBytes / 4, bench.stream()); });
     bench.release();
   }
   constexpr std::int64_t kN = 8192;
   {
     Matmul matmul(bench, kN);
-    c.matmul = bench.measure("ceiling matmul", "8192^3 bf16, cuBLASLt", 0, 2.0 * kN * kN * kN, [&] { return matmul.run(); });
+    c.matmul = bench.measure("ceiling matmul", "8192^3 bf16, cuBLASLt", 0, 2.0 * kN * kN * kN,
+                             [&] { return matmul.run(); });
   }
   bench.release();
   return c;

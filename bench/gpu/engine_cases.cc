@@ -12,10 +12,10 @@
 #include "base/clock.h"
 #include "bench/cached_documents.h"
 #include "bench/gpu/plan.h"
+#include "engine/answer/decode_batch.h"
 #include "engine/cache/working_cache.h"
 #include "engine/device/device_compute.h"
 #include "engine/model/forward.h"
-#include "engine/answer/decode_batch.h"
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/retriever.h"
 #include "kernels/cuda/backend/loader.h"
@@ -29,17 +29,22 @@ using quire::bench::Clock;
 using quire::bench::ms_since;
 using quire::bench::take;
 
-constexpr std::int64_t kPrefillRows = 4096;  // as the engine takes on a device with room (pipeline/memory_plan.h)
+// As the engine takes on a device with room (pipeline/memory_plan.h)
+constexpr std::int64_t kPrefillRows = 4096;
 
 std::shared_ptr<Compute> open_compute(const EngineCaseOptions& options) {
   const auto library = take(BackendLibrary::load({options.library}));
-  return make_device_compute(take(library->open(take(choose_device(library->probe(), options.device_idx)))));
+  return make_device_compute(
+      take(library->open(take(choose_device(library->probe(), options.device_idx)))));
 }
 
-Row row_of(std::string name, std::string shape, double bytes, double flops, std::vector<double> us) {
+Row row_of(std::string name, std::string shape, double bytes, double flops,
+           std::vector<double> us) {
   std::sort(us.begin(), us.end());
-  Row row{std::move(name), std::move(shape), bytes, flops, us[us.size() / 2], us.front(), us[us.size() * 9 / 10]};
-  std::fprintf(stderr, "%-24s %-44s %10.1f us\n", row.name.c_str(), row.shape.c_str(), row.median_us);
+  Row row{std::move(name), std::move(shape),      bytes, flops, us[us.size() / 2],
+          us.front(),      us[us.size() * 9 / 10]};
+  std::fprintf(stderr, "%-24s %-44s %10.1f us\n", row.name.c_str(), row.shape.c_str(),
+               row.median_us);
   return row;
 }
 
@@ -47,12 +52,25 @@ Row row_of(std::string name, std::string shape, double bytes, double flops, std:
 class ModelBench {
  public:
   /// host_tokens: of KV that may leave the device.
-  ModelBench(const EngineCases& cases, std::shared_ptr<Compute> compute, std::int64_t max_positions, std::int64_t host_tokens = 0)
-      : cases_(cases), config_(cases_.config),
-        model_(take(make_random_model(config_, {.weights = WeightFormat::kBF16, .kv_dtype = DType::kBF16, .max_positions = max_positions}, 1, std::move(compute)))),
-        pool_({config_.num_kv_heads, config_.head_dim, DType::kBF16}, 0, model_->compute().memory(), host_tokens * PageFormat{config_.num_kv_heads, config_.head_dim, DType::kBF16}.page_bytes() / kPageTokens * config_.num_layers), batch_(*model_), retriever_(take(make_retriever("dense"))) {}
+  ModelBench(const EngineCases& cases, std::shared_ptr<Compute> compute, std::int64_t max_positions,
+             std::int64_t host_tokens = 0)
+      : cases_(cases),
+        config_(cases_.config),
+        model_(take(make_random_model(config_,
+                                      {.weights = WeightFormat::kBF16,
+                                       .kv_dtype = DType::kBF16,
+                                       .max_positions = max_positions},
+                                      1, std::move(compute)))),
+        pool_({config_.num_kv_heads, config_.head_dim, DType::kBF16}, 0, model_->compute().memory(),
+              host_tokens *
+                  PageFormat{config_.num_kv_heads, config_.head_dim, DType::kBF16}.page_bytes() /
+                  kPageTokens * config_.num_layers),
+        batch_(*model_),
+        retriever_(take(make_retriever("dense"))) {}
 
-  double kv_bytes_per_token() const { return static_cast<double>(pool_.format().page_bytes()) / kPageTokens * config_.num_layers; }
+  double kv_bytes_per_token() const {
+    return static_cast<double>(pool_.format().page_bytes()) / kPageTokens * config_.num_layers;
+  }
   bool fits(std::int64_t tokens) {
     const double need = kv_bytes_per_token() * static_cast<double>(tokens);
     return model_->compute().memory()->budget(static_cast<std::int64_t>(need), "kv").ok();
@@ -66,7 +84,8 @@ class ModelBench {
       fill(cache, tokens);
       if (round > 0) us.push_back(ms_since(start) * 1e3);
     }
-    Row row = row_of("engine prefill", std::to_string(tokens) + " tokens", 0, prefill_flops(config_, tokens), std::move(us));
+    Row row = row_of("engine prefill", std::to_string(tokens) + " tokens", 0,
+                     prefill_flops(config_, tokens), std::move(us));
     row.more = {{"tokens_per_s", static_cast<double>(tokens) / row.median_us * 1e6}};
     return row;
   }
@@ -75,17 +94,23 @@ class ModelBench {
     const Caches caches = filled(sequences, context);
     const std::vector<Retriever*> dense(caches.size(), retriever_.get());
     std::vector<double> us = steps(caches, dense, context);
-    const double bytes = static_cast<double>(model_->decode_weight_bytes()) + static_cast<double>(sequences * context) * kv_bytes_per_token();
-    Row row = row_of("engine decode", std::to_string(sequences) + " sequences of " + std::to_string(context) + " tokens", bytes, 0, std::move(us));
+    const double bytes = static_cast<double>(model_->decode_weight_bytes()) +
+                         static_cast<double>(sequences * context) * kv_bytes_per_token();
+    Row row = row_of(
+        "engine decode",
+        std::to_string(sequences) + " sequences of " + std::to_string(context) + " tokens", bytes,
+        0, std::move(us));
     row.more = {{"tokens_per_s", static_cast<double>(sequences) / row.median_us * 1e6}};
     return row;
   }
 
-  /// Dense steps, the budget of pages read where they lie, and the same with every layer in the host's memory: what pages have to be brought is what they cost.
+  /// Dense steps, the budget of pages read where they lie, and the same with every layer in the
+  /// host's memory: what pages have to be brought is what they cost.
   void retrieve(std::int64_t sequences, std::int64_t context, const SectionOutput& out) {
     const Caches caches = filled(sequences, context);
     double in_place = 0, freekv = 0;
-    for (const auto& [name, resident] : std::vector<std::pair<std::string, std::string>>{{"dense", ""}, {"freekv", "auto"}, {"freekv", "none"}, {"arkvale", "none"}}) {
+    for (const auto& [name, resident] : std::vector<std::pair<std::string, std::string>>{
+             {"dense", ""}, {"freekv", "auto"}, {"freekv", "none"}, {"arkvale", "none"}}) {
       DevicePool slots(0, model_->compute().memory());
       std::vector<std::unique_ptr<Retriever>> retrievers;
       std::vector<Retriever*> each;
@@ -116,14 +141,23 @@ class ModelBench {
         one->settle();
         moved += one->stats().bytes_copied;
       }
-      const std::string where = resident == "none" ? " in slots" : resident == "auto" ? " in place" : "";
-      const double rows = static_cast<double>(sequences) * kv_bytes_per_token() * (name == "dense" ? static_cast<double>(context) : 2048.0);
-      Row row = row_of("engine " + name + where, std::to_string(sequences) + " sequences of " + std::to_string(context) + " tokens, budget 2048", static_cast<double>(model_->decode_weight_bytes()) + rows, 0, std::move(us));
-      row.more = {{"tokens_per_s", static_cast<double>(sequences) / row.median_us * 1e6}, {"moved_bytes_per_step", static_cast<double>(moved) / cases_.decode_steps}};
+      const std::string where = resident == "none"   ? " in slots"
+                                : resident == "auto" ? " in place"
+                                                     : "";
+      const double rows = static_cast<double>(sequences) * kv_bytes_per_token() *
+                          (name == "dense" ? static_cast<double>(context) : 2048.0);
+      Row row = row_of("engine " + name + where,
+                       std::to_string(sequences) + " sequences of " + std::to_string(context) +
+                           " tokens, budget 2048",
+                       static_cast<double>(model_->decode_weight_bytes()) + rows, 0, std::move(us));
+      row.more = {{"tokens_per_s", static_cast<double>(sequences) / row.median_us * 1e6},
+                  {"moved_bytes_per_step", static_cast<double>(moved) / cases_.decode_steps}};
       if (resident == "auto") in_place = row.median_us;
       if (name == "freekv" && resident == "none") freekv = row.median_us;
-      if (resident == "none" && in_place > 0) row.more.emplace_back("of_in_place", row.median_us / in_place);
-      if (name == "arkvale" && freekv > 0) row.more.emplace_back("of_freekv", row.median_us / freekv);
+      if (resident == "none" && in_place > 0)
+        row.more.emplace_back("of_in_place", row.median_us / in_place);
+      if (name == "arkvale" && freekv > 0)
+        row.more.emplace_back("of_freekv", row.median_us / freekv);
       out.row(row);
       retrievers.clear();
     }
@@ -140,7 +174,8 @@ class ModelBench {
     return caches;
   }
   /// Microseconds of each.
-  std::vector<double> steps(const Caches& caches, std::span<Retriever* const> retrievers, std::int64_t context) {
+  std::vector<double> steps(const Caches& caches, std::span<Retriever* const> retrievers,
+                            std::int64_t context) {
     std::vector<double> us;
     for (int step = 0; step < cases_.decode_steps; ++step) {
       std::vector<DecodeRow> rows(caches.size());
@@ -154,21 +189,25 @@ class ModelBench {
       const auto start = Clock::now();
       check(batch_.step(rows));
       for (const DecodeRow& row : rows) check(row.status);
-      if (step >= 8) us.push_back(ms_since(start) * 1e3);  // the first ones size buffers, record the graph, and let layers leave
+      // The first ones size buffers, record the graph, and let layers leave
+      if (step >= 8) us.push_back(ms_since(start) * 1e3);
     }
     return us;
   }
   void fill(WorkingCache& cache, std::int64_t tokens) {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens)), positions(ids.size());
-    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(100 + i * 7919 % 3000);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      ids[i] = static_cast<std::int32_t>(100 + i * 7919 % 3000);
     std::iota(positions.begin(), positions.end(), 0);
     std::vector<float> logits(static_cast<std::size_t>(config_.vocab_size));
     for (std::int64_t first = 0; first < tokens; first += kPrefillRows) {
       const std::int64_t n = std::min(kPrefillRows, tokens - first);
       const auto last = static_cast<std::int32_t>(n - 1);
       ForwardRequest r;
-      r.token_ids = std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n));
-      r.positions = std::span(positions).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n));
+      r.token_ids = std::span(ids).subspan(static_cast<std::size_t>(first),
+                                           static_cast<std::size_t>(n));
+      r.positions = std::span(positions).subspan(static_cast<std::size_t>(first),
+                                                 static_cast<std::size_t>(n));
       r.cache = &cache;
       if (first + n == tokens) {
         r.logit_rows = std::span(&last, 1);
@@ -186,43 +225,64 @@ class ModelBench {
   const std::unique_ptr<Retriever> retriever_;
 };
 
-void skip(const char* what, std::int64_t tokens) { std::fprintf(stderr, "%s of %lld tokens of KV skipped: the device has no room\n", what, static_cast<long long>(tokens)); }
+void skip(const char* what, std::int64_t tokens) {
+  std::fprintf(stderr, "%s of %lld tokens of KV skipped: the device has no room\n", what,
+               static_cast<long long>(tokens));
+}
 
 void prefill_rows(const EngineCaseOptions& options, const SectionOutput& out) {
   const EngineCases cases = engine_cases(options.quick);
   ModelBench bench(cases, open_compute(options), cases.prefills.back() + 64);
   for (const std::int64_t n : cases.prefills) {
-    if (bench.fits(n)) out.row(bench.prefill(n));
-    else skip("prefill", n);
+    if (bench.fits(n))
+      out.row(bench.prefill(n));
+    else
+      skip("prefill", n);
   }
 }
 
 void decode_rows(const EngineCaseOptions& options, const SectionOutput& out) {
   const EngineCases cases = engine_cases(options.quick);
   const std::int64_t retrieved = cases.retrieve_sequences * (cases.retrieve_tokens + 64);
-  ModelBench bench(cases, open_compute(options), std::max(cases.decodes.back().second, cases.retrieve_tokens) + 64, retrieved);
+  ModelBench bench(cases, open_compute(options),
+                   std::max(cases.decodes.back().second, cases.retrieve_tokens) + 64, retrieved);
   for (const auto& [sequences, context] : cases.decodes) {
-    if (bench.fits(sequences * (context + 64))) out.row(bench.decode(sequences, context));
-    else skip("decode", sequences * context);
+    if (bench.fits(sequences * (context + 64)))
+      out.row(bench.decode(sequences, context));
+    else
+      skip("decode", sequences * context);
   }
-  if (bench.fits(retrieved)) bench.retrieve(cases.retrieve_sequences, cases.retrieve_tokens, out);
-  else skip("decode over a part of the rows", retrieved);
+  if (bench.fits(retrieved))
+    bench.retrieve(cases.retrieve_sequences, cases.retrieve_tokens, out);
+  else
+    skip("decode over a part of the rows", retrieved);
 }
 
-/// Milliseconds until the first token of a question over cached documents, all KV in the memory tier.
+/// Milliseconds until the first token of a question over cached documents, all KV in the memory
+/// tier.
 void question_rows(const EngineCaseOptions& options, const SectionOutput& out) {
   if (std::string(cpu_isa()) == "reference") {
-    std::fprintf(stderr, "questions over cached documents skipped: what the host does for them would be plain loops (Highway was not found)\n");
+    std::fprintf(stderr,
+                 "questions over cached documents skipped: what the host does for them would be "
+                 "plain loops (Highway was not found)\n");
     return;
   }
   const EngineCases cases = engine_cases(options.quick);
   const std::int64_t documents = cases.documents, tokens = cases.document_tokens;
   const quire::bench::TempFolder folder("quire-gpu-bench");
-  quire::bench::CachedDocuments cached({.shape = options.quick ? quire::bench::kLlama1B : quire::bench::kLlama8B, .tokenizer_dir = options.model_dir, .store_path = folder.path() / "store", .max_positions = documents * tokens + 1024,
-                                        .dram_bytes = std::uint64_t{12} << 30, .compute = open_compute(options)});
+  quire::bench::CachedDocuments cached(
+      {.shape = options.quick ? quire::bench::kLlama1B : quire::bench::kLlama8B,
+       .tokenizer_dir = options.model_dir,
+       .store_path = folder.path() / "store",
+       .max_positions = documents * tokens + 1024,
+       .dram_bytes = std::uint64_t{12} << 30,
+       .compute = open_compute(options)});
   std::vector<quire::bench::TokenIds> texts;
-  for (std::int64_t d = 0; d < documents; ++d) texts.push_back(quire::bench::random_ids(tokens, cached.vocab_size(), static_cast<std::uint32_t>(d) + 7));
-  std::fprintf(stderr, "documents prefilled and stored in %.0f ms\n", cached.ingest(std::move(texts)));
+  for (std::int64_t d = 0; d < documents; ++d)
+    texts.push_back(
+        quire::bench::random_ids(tokens, cached.vocab_size(), static_cast<std::uint32_t>(d) + 7));
+  std::fprintf(stderr, "documents prefilled and stored in %.0f ms\n",
+               cached.ingest(std::move(texts)));
   const quire::bench::TokenIds question = quire::bench::random_ids(24, cached.vocab_size(), 3);
   std::vector<std::size_t> order(static_cast<std::size_t>(documents));
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -238,9 +298,12 @@ void question_rows(const EngineCaseOptions& options, const SectionOutput& out) {
       read = answered.bytes_read();
       prompt = answered.plan.prompt_tokens;
     }
-    // What recompute cannot do without is the prompt's arithmetic; the others cannot do without the KV that they place.
-    Row row = row_of(std::string("ttft ") + strategy, std::to_string(documents) + " cached documents of " + std::to_string(tokens) + " tokens", 0,
-                     whole > 0 ? 0 : prefill_flops(cached.config(), prompt), std::move(us));
+    // What recompute cannot do without is the prompt's arithmetic; the others cannot do without the
+    // KV that they place.
+    Row row = row_of(
+        std::string("ttft ") + strategy,
+        std::to_string(documents) + " cached documents of " + std::to_string(tokens) + " tokens", 0,
+        whole > 0 ? 0 : prefill_flops(cached.config(), prompt), std::move(us));
     if (whole > 0) row.host_bytes = static_cast<double>(read);
     if (whole > 0) row.more.emplace_back("share_of_recompute", row.median_us / whole);
     if (blend > 0) row.more.emplace_back("share_of_cacheblend", row.median_us / blend);

@@ -1,5 +1,7 @@
-// quire_gpu_bench OUT.json COMMIT DATE MODEL_DIR [--quick] [--device N] [--kernels-only] [--seconds S] [--dry-run]: speed of the CUDA kernels and of the engine against ceilings of the same run.
-// Every section runs in a process of its own. Exit status: 0 all went well, 1 one failed (the rest is written), 2 wrong use.
+// quire_gpu_bench OUT.json COMMIT DATE MODEL_DIR [--quick] [--device N] [--kernels-only] [--seconds
+// S] [--dry-run]: speed of the CUDA kernels and of the engine against ceilings of the same run.
+// Every section runs in a process of its own. Exit status: 0 all went well, 1 one failed (the rest
+// is written), 2 wrong use.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -35,16 +37,20 @@ std::vector<Section> sections(const Settings& s) {
       for (const Row& row : cases(bench)) out.row(row);
     };
   };
-  std::vector<Section> all = {{"ceilings", 60, [&s](const SectionOutput& out) {
+  std::vector<Section> all = {{"ceilings", 60,
+                               [&s](const SectionOutput& out) {
                                  Bench bench(s.device_idx, s.quick);
                                  tell_device(bench, out);
                                  const Ceilings c = measure_ceilings(bench);
-                                 for (const Row& row : {c.copy, c.read, c.host_to_device, c.matmul}) out.row(row);
+                                 for (const Row& row : {c.copy, c.read, c.host_to_device, c.matmul})
+                                   out.row(row);
                                }},
                               {"attention", 60, kernels(attention_cases)},
                               {"rows", 60, kernels(row_cases)}};
   if (s.kernels_only) return all;
-  for (Section& section : engine_sections({QUIRE_CUDA_LIBRARY_FILE, s.device_idx, s.quick, s.model_dir})) all.push_back(std::move(section));
+  for (Section& section :
+       engine_sections({QUIRE_CUDA_LIBRARY_FILE, s.device_idx, s.quick, s.model_dir}))
+    all.push_back(std::move(section));
   return all;
 }
 
@@ -57,8 +63,10 @@ int run(const Settings& s) {
   bool failed = false;
   for (const SectionResult& result : results) {
     failed = failed || !result.error.empty();
-    if (result.name == "ceilings" && result.rows.size() == 4) ceilings = {result.rows[0], result.rows[1], result.rows[2], result.rows[3]};
-    else rows.insert(rows.end(), result.rows.begin(), result.rows.end());
+    if (result.name == "ceilings" && result.rows.size() == 4)
+      ceilings = {result.rows[0], result.rows[1], result.rows[2], result.rows[3]};
+    else
+      rows.insert(rows.end(), result.rows.begin(), result.rows.end());
   }
   print_shares(rows, ceilings);
   std::ofstream out(s.file);
@@ -74,15 +82,23 @@ int run(const Settings& s) {
 int main(int argc, char** argv) {
   quire::cuda::bench::Settings settings;
   for (int i = 5; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--quick") == 0) settings.quick = true;
-    else if (std::strcmp(argv[i], "--kernels-only") == 0) settings.kernels_only = true;
-    else if (std::strcmp(argv[i], "--dry-run") == 0) settings.dry_run = true;
-    else if (std::strcmp(argv[i], "--device") == 0 && i + 1 < argc) settings.device_idx = std::atol(argv[++i]);
-    else if (std::strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) settings.seconds = std::atof(argv[++i]);
-    else argc = 0;
+    if (std::strcmp(argv[i], "--quick") == 0)
+      settings.quick = true;
+    else if (std::strcmp(argv[i], "--kernels-only") == 0)
+      settings.kernels_only = true;
+    else if (std::strcmp(argv[i], "--dry-run") == 0)
+      settings.dry_run = true;
+    else if (std::strcmp(argv[i], "--device") == 0 && i + 1 < argc)
+      settings.device_idx = std::atol(argv[++i]);
+    else if (std::strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
+      settings.seconds = std::atof(argv[++i]);
+    else
+      argc = 0;
   }
   if (argc < 5) {
-    std::fprintf(stderr, "usage: quire_gpu_bench OUT.json COMMIT DATE MODEL_DIR [--quick] [--device N] [--kernels-only] [--seconds S] [--dry-run]\n");
+    std::fprintf(stderr,
+                 "usage: quire_gpu_bench OUT.json COMMIT DATE MODEL_DIR [--quick] [--device N] "
+                 "[--kernels-only] [--seconds S] [--dry-run]\n");
     return 2;
   }
   settings.file = argv[1];

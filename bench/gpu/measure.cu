@@ -13,15 +13,24 @@ namespace {
 
 /// Even, small and reproducible: a hash of the index.
 __global__ void fill(void* out, std::int64_t n, DType dtype) {
-  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += std::int64_t{gridDim.x} * blockDim.x) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n;
+       i += std::int64_t{gridDim.x} * blockDim.x) {
     std::uint32_t h = static_cast<std::uint32_t>(i) * 2654435761u;
     h ^= h >> 15;
     const float x = static_cast<float>(h % 2001u) / 1000.0f - 1.0f;
     switch (dtype) {
-      case DType::kF32: static_cast<float*>(out)[i] = x; break;
-      case DType::kF16: static_cast<F16*>(out)[i] = HardwareDevice::from_float<F16>(x); break;
-      case DType::kBF16: static_cast<BF16*>(out)[i] = HardwareDevice::from_float<BF16>(x); break;
-      case DType::kI8: static_cast<std::int8_t*>(out)[i] = static_cast<std::int8_t>(x * 127.0f); break;
+      case DType::kF32:
+        static_cast<float*>(out)[i] = x;
+        break;
+      case DType::kF16:
+        static_cast<F16*>(out)[i] = HardwareDevice::from_float<F16>(x);
+        break;
+      case DType::kBF16:
+        static_cast<BF16*>(out)[i] = HardwareDevice::from_float<BF16>(x);
+        break;
+      case DType::kI8:
+        static_cast<std::int8_t*>(out)[i] = static_cast<std::int8_t>(x * 127.0f);
+        break;
     }
   }
 }
@@ -94,33 +103,42 @@ float* Bench::floats(std::int64_t n) { return static_cast<float*>(elements(n, DT
 
 void* Bench::upload_bytes(const void* data, std::int64_t size) {
   void* p = bytes(size);
-  check(cuda_status(cudaMemcpy(p, data, static_cast<std::size_t>(size), cudaMemcpyHostToDevice), "uploading"), "uploading");
+  check(cuda_status(cudaMemcpy(p, data, static_cast<std::size_t>(size), cudaMemcpyHostToDevice),
+                    "uploading"),
+        "uploading");
   return p;
 }
 
-KvView Bench::paged_kv(std::int64_t rows, std::int32_t kv_heads, std::int32_t head_dim, DType dtype) {
+KvView Bench::paged_kv(std::int64_t rows, std::int32_t kv_heads, std::int32_t head_dim,
+                       DType dtype) {
   const auto e = static_cast<std::int64_t>(dtype_bytes(dtype));
-  const std::int64_t pages = (rows + kPageTokens - 1) / kPageTokens, half = std::int64_t{kPageTokens} * kv_heads * head_dim * e;
+  const std::int64_t pages = (rows + kPageTokens - 1) / kPageTokens,
+                     half = std::int64_t{kPageTokens} * kv_heads * head_dim * e;
   auto* memory = static_cast<std::byte*>(elements(pages * 2 * half / e, dtype));
   std::vector<const void*> starts;
   std::vector<std::int32_t> positions;
   for (std::int64_t p = 0; p < pages; ++p) starts.push_back(memory + p * 2 * half);
   for (std::int64_t r = 0; r < rows; ++r) positions.push_back(static_cast<std::int32_t>(r));
-  return {upload(starts), upload(positions), rows, kv_heads, head_dim, dtype, half, kPageTokens * head_dim * e, head_dim * e, true};
+  return {upload(starts), upload(positions),          rows,         kv_heads, head_dim, dtype,
+          half,           kPageTokens * head_dim * e, head_dim * e, true};
 }
 
-Row Bench::measure(std::string name, std::string shape, double bytes, double flops, const std::function<Status()>& work) {
+Row Bench::measure(std::string name, std::string shape, double bytes, double flops,
+                   const std::function<Status()>& work) {
   const auto stream = static_cast<cudaStream_t>(this->stream().stream);
   Timer timer;
   (void)timer.microseconds(stream, 3, work);  // warm-up: code is loaded, clocks rise
   const double once = timer.microseconds(stream, 3, work);
   const double sample_us = quick_ ? 2'000 : 10'000;
-  const int calls = static_cast<int>(std::clamp(sample_us / std::max(once, 0.1), 1.0, 2000.0)), samples = quick_ ? 9 : 25;
+  const int calls = static_cast<int>(std::clamp(sample_us / std::max(once, 0.1), 1.0, 2000.0)),
+            samples = quick_ ? 9 : 25;
   std::vector<double> us;
   for (int s = 0; s < samples; ++s) us.push_back(timer.microseconds(stream, calls, work));
   std::sort(us.begin(), us.end());
-  Row row{std::move(name), std::move(shape), bytes, flops, us[us.size() / 2], us.front(), us[us.size() * 9 / 10]};
-  std::fprintf(stderr, "%-24s %-44s %10.1f us  %8.1f GB/s  %7.1f TFLOP/s\n", row.name.c_str(), row.shape.c_str(), row.median_us, row.gb_per_s(), row.tflop_per_s());
+  Row row{std::move(name), std::move(shape),      bytes, flops, us[us.size() / 2],
+          us.front(),      us[us.size() * 9 / 10]};
+  std::fprintf(stderr, "%-24s %-44s %10.1f us  %8.1f GB/s  %7.1f TFLOP/s\n", row.name.c_str(),
+               row.shape.c_str(), row.median_us, row.gb_per_s(), row.tflop_per_s());
   return row;
 }
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "base/dtype.h"
 #include "bench/gpu/row.h"
 #include "bench/gpu/sections.h"
-#include "base/dtype.h"
 #include "kernels/cuda/runtime/memory_pool.h"
 #include "kernels/kv.h"
 
@@ -20,7 +20,8 @@ struct Ceilings {
   Row copy, read, host_to_device, matmul;
 };
 
-/// The least time that a row can take on this device, and the ceiling that says so; null where there is none to compare with.
+/// The least time that a row can take on this device, and the ceiling that says so; null where
+/// there is none to compare with.
 struct Least {
   double us = 0;
   const Row* ceiling = nullptr;
@@ -29,7 +30,8 @@ Least least_time(const Row& row, const Ceilings& ceilings);
 /// Every row's median beside its least time, to stderr.
 void print_shares(const std::vector<Row>& rows, const Ceilings& ceilings);
 
-/// The device, a stream, and memory that lives as long as it. Any failure ends the program with its message.
+/// The device, a stream, and memory that lives as long as it. Any failure ends the program with its
+/// message.
 class Bench {
  public:
   explicit Bench(std::int64_t device_idx, bool quick);
@@ -43,14 +45,18 @@ class Bench {
   void* elements(std::int64_t n, DType dtype);
   void* bytes(std::int64_t n, MemoryKind kind = MemoryKind::kDevice);
   template <class T>
-  T* upload(const std::vector<T>& x) { return static_cast<T*>(upload_bytes(x.data(), static_cast<std::int64_t>(x.size() * sizeof(T)))); }
+  T* upload(const std::vector<T>& x) {
+    return static_cast<T*>(upload_bytes(x.data(), static_cast<std::int64_t>(x.size() * sizeof(T))));
+  }
   /// A cache of `rows` rows, head-major pages, positions 0, 1, ...
   KvView paged_kv(std::int64_t rows, std::int32_t kv_heads, std::int32_t head_dim, DType dtype);
   /// Gives back all memory handed out so far.
   void release() { buffers_.clear(); }
 
-  /// `work` enqueues the operation once. Runs it until it is warm, then takes samples of several calls each, by events on the stream.
-  Row measure(std::string name, std::string shape, double bytes, double flops, const std::function<Status()>& work);
+  /// `work` enqueues the operation once. Runs it until it is warm, then takes samples of several
+  /// calls each, by events on the stream.
+  Row measure(std::string name, std::string shape, double bytes, double flops,
+              const std::function<Status()>& work);
   static void check(const Status& status, const std::string& what);
 
  private:
@@ -68,7 +74,10 @@ Ceilings measure_ceilings(Bench& bench);
 std::vector<Row> attention_cases(Bench& bench);
 std::vector<Row> row_cases(Bench& bench);
 
-/// The result file: device, driver, commit, what became of each section, ceilings and rows with their share of the ceiling that bounds them. Of ceilings not measured there is none.
-std::string result_json(const std::vector<SectionResult>& sections, const std::string& commit, const std::string& date, const Ceilings& ceilings, const std::vector<Row>& rows);
+/// The result file: device, driver, commit, what became of each section, ceilings and rows with
+/// their share of the ceiling that bounds them. Of ceilings not measured there is none.
+std::string result_json(const std::vector<SectionResult>& sections, const std::string& commit,
+                        const std::string& date, const Ceilings& ceilings,
+                        const std::vector<Row>& rows);
 
 }  // namespace quire::cuda::bench

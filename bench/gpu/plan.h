@@ -1,4 +1,5 @@
-/// What the GPU benchmark measures, and how long it must take at the least, by arithmetic. Plain C++; touches no device.
+/// What the GPU benchmark measures, and how long it must take at the least, by arithmetic. Plain
+/// C++; touches no device.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,10 @@ namespace quire::cuda::bench {
 /// The engine's cases.
 struct EngineCases {
   ModelConfig config;
-  std::vector<std::int64_t> prefills;                            ///< tokens
-  std::vector<std::pair<std::int64_t, std::int64_t>> decodes;    ///< sequences, and tokens of each
-  std::int64_t retrieve_sequences = 0, retrieve_tokens = 0;      ///< that decode over a part of their rows, all KV in the host's memory
+  std::vector<std::int64_t> prefills;                          ///< tokens
+  std::vector<std::pair<std::int64_t, std::int64_t>> decodes;  ///< sequences, and tokens of each
+  /// That decode over a part of their rows, all KV in the host's memory
+  std::int64_t retrieve_sequences = 0, retrieve_tokens = 0;
   std::int64_t documents = 0, document_tokens = 0;
   int prefill_rounds = 0, decode_steps = 0, question_rounds = 0;
 };
@@ -28,8 +30,8 @@ double prefill_flops(const ModelConfig& config, std::int64_t tokens);
 /// One line of the plan: what it cannot do without.
 struct PlannedCase {
   std::string section, name;
-  double flops = 0, bytes = 0;   ///< on the device
-  double host_s = 0;             ///< taken to pass on the host and between
+  double flops = 0, bytes = 0;  ///< on the device
+  double host_s = 0;            ///< taken to pass on the host and between
 };
 std::vector<PlannedCase> planned_cases(bool quick, bool kernels_only);
 

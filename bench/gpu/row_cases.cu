@@ -1,4 +1,5 @@
-// Operations over rows at the shape of Llama-3.1-8B. Working sets are larger than the second-level cache.
+// Operations over rows at the shape of Llama-3.1-8B. Working sets are larger than the second-level
+// cache.
 #include <cmath>
 
 #include "bench/gpu/measure.h"
@@ -12,14 +13,17 @@ constexpr std::int64_t kRows = 8192, kHidden = 4096, kFeedForward = 14336, kVoca
 constexpr std::int32_t kHeads = 32, kKvHeads = 8, kDim = 128;
 constexpr std::int64_t kKvWidth = std::int64_t{kKvHeads} * kDim;
 
-std::string rows_of(std::int64_t rows, std::int64_t width) { return std::to_string(rows) + " rows of " + std::to_string(width); }
+std::string rows_of(std::int64_t rows, std::int64_t width) {
+  return std::to_string(rows) + " rows of " + std::to_string(width);
+}
 
 DeviceRopeTable rope_table(Bench& bench, std::int64_t positions) {
   const std::int64_t half = kDim / 2;
   std::vector<float> c(static_cast<std::size_t>(positions * half)), s(c.size());
   for (std::int64_t p = 0; p < positions; ++p) {
     for (std::int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(p) * std::pow(500000.0, -static_cast<double>(2 * i) / kDim);
+      const double angle = static_cast<double>(p) *
+                           std::pow(500000.0, -static_cast<double>(2 * i) / kDim);
       c[static_cast<std::size_t>(p * half + i)] = static_cast<float>(std::cos(angle));
       s[static_cast<std::size_t>(p * half + i)] = static_cast<float>(std::sin(angle));
     }
@@ -35,22 +39,31 @@ std::vector<std::int32_t> ascending(std::int64_t n) {
 
 std::vector<Row> activations(Bench& bench) {
   std::vector<Row> rows;
-  float *x = bench.floats(kRows * kHidden), *residual = bench.floats(kRows * kHidden), *out = bench.floats(kRows * kHidden);
+  float *x = bench.floats(kRows * kHidden), *residual = bench.floats(kRows * kHidden),
+        *out = bench.floats(kRows * kHidden);
   const float* weight = bench.floats(kHidden);
-  rows.push_back(bench.measure("rms_norm residual", rows_of(kRows, kHidden), 4.0 * kRows * kHidden * 4, 0,
-                               [&] { return rms_norm({{x, weight, out, kRows, kHidden, 1e-5f}, residual}, bench.stream()); }));
+  rows.push_back(bench.measure(
+      "rms_norm residual", rows_of(kRows, kHidden), 4.0 * kRows * kHidden * 4, 0, [&] {
+        return rms_norm({{x, weight, out, kRows, kHidden, 1e-5f}, residual}, bench.stream());
+      }));
   bench.release();
   const float* gate_up = bench.floats(kRows * 2 * kFeedForward);
   float* gated = bench.floats(kRows * kFeedForward);
-  rows.push_back(bench.measure("swiglu", rows_of(kRows, kFeedForward), 3.0 * kRows * kFeedForward * 4, 0, [&] { return swiglu({gate_up, gated, kRows, kFeedForward}, bench.stream()); }));
+  rows.push_back(
+      bench.measure("swiglu", rows_of(kRows, kFeedForward), 3.0 * kRows * kFeedForward * 4, 0, [&] {
+        return swiglu({gate_up, gated, kRows, kFeedForward}, bench.stream());
+      }));
   bench.release();
   const void* table = bench.elements(kVocab * kHidden, DType::kBF16);
   std::vector<std::int32_t> ids;
-  for (std::int64_t i = 0; i < kRows; ++i) ids.push_back(static_cast<std::int32_t>(i * 7919 % kVocab));
+  for (std::int64_t i = 0; i < kRows; ++i)
+    ids.push_back(static_cast<std::int32_t>(i * 7919 % kVocab));
   const std::int32_t* on_device = bench.upload(ids);
   float* embedded = bench.floats(kRows * kHidden);
-  rows.push_back(bench.measure("embedding", rows_of(kRows, kHidden), 6.0 * kRows * kHidden, 0,
-                               [&] { return embedding({table, DType::kBF16, on_device, kRows, kHidden, kVocab, embedded}, bench.stream()); }));
+  rows.push_back(bench.measure("embedding", rows_of(kRows, kHidden), 6.0 * kRows * kHidden, 0, [&] {
+    return embedding({table, DType::kBF16, on_device, kRows, kHidden, kVocab, embedded},
+                     bench.stream());
+  }));
   bench.release();
   return rows;
 }
@@ -60,20 +73,41 @@ std::vector<Row> kv_rows(Bench& bench) {
   const DeviceRopeTable table = rope_table(bench, kRows);
   const std::int32_t* positions = bench.upload(ascending(kRows));
   float* q = bench.floats(kRows * kHidden);
-  rows.push_back(bench.measure("rope_rotate", rows_of(kRows, kHidden), 2.0 * kRows * kHidden * 4, 0,
-                               [&] { return rope_rotate(table, {q, q, positions, kRows, kHeads, kHidden, kHidden}, bench.stream()); }));
+  rows.push_back(
+      bench.measure("rope_rotate", rows_of(kRows, kHidden), 2.0 * kRows * kHidden * 4, 0, [&] {
+        return rope_rotate(table, {q, q, positions, kRows, kHeads, kHidden, kHidden},
+                           bench.stream());
+      }));
   const float *k = bench.floats(kRows * kKvWidth), *v = bench.floats(kRows * kKvWidth);
   void* packed = bench.elements(2 * kRows * kKvWidth, DType::kBF16);
-  rows.push_back(bench.measure("kv_pack", rows_of(kRows, kKvWidth), 12.0 * kRows * kKvWidth, 0,
-                               [&] { return kv_pack({k, v, kRows, kKvWidth, kKvWidth, kKvHeads, kDim, DType::kBF16, packed}, bench.stream()); }));
+  rows.push_back(
+      bench.measure("kv_pack", rows_of(kRows, kKvWidth), 12.0 * kRows * kKvWidth, 0, [&] {
+        return kv_pack({k, v, kRows, kKvWidth, kKvWidth, kKvHeads, kDim, DType::kBF16, packed},
+                       bench.stream());
+      }));
   const KvView kv = bench.paged_kv(kRows, kKvHeads, kDim, DType::kBF16);
   // Pages are device memory of the bench; the view is read-only for attention alone.
-  const MutableKvView to{const_cast<void* const*>(reinterpret_cast<const void* const*>(kv.pages)), kRows, kKvHeads, kDim, DType::kBF16, kv.kv_stride, kv.head_stride, kv.token_stride};
-  const RawKvView raw{packed, kRows, DType::kBF16, 2 * kRows * kDim * 2, kRows * kDim * 2, kDim * 2};
-  rows.push_back(bench.measure("kv_place", rows_of(kRows, kKvWidth), 8.0 * kRows * kKvWidth, 0, [&] { return kv_place(table, {raw, to, positions, nullptr, 0}, bench.stream()); }));
-  float *mean = bench.floats(kRows / 64 * kKvWidth), *low = bench.floats(kRows / 64 * kKvWidth), *high = bench.floats(kRows / 64 * kKvWidth);
-  rows.push_back(bench.measure("block_summaries", rows_of(kRows, kKvWidth), 2.0 * kRows * kKvWidth, 0,
-                               [&] { return block_summaries(table, {raw, kKvHeads, kDim, 64, 0, mean, low, high}, bench.stream()); }));
+  const MutableKvView to{const_cast<void* const*>(reinterpret_cast<const void* const*>(kv.pages)),
+                         kRows,
+                         kKvHeads,
+                         kDim,
+                         DType::kBF16,
+                         kv.kv_stride,
+                         kv.head_stride,
+                         kv.token_stride};
+  const RawKvView raw{packed,           kRows,   DType::kBF16, 2 * kRows * kDim * 2,
+                      kRows * kDim * 2, kDim * 2};
+  rows.push_back(
+      bench.measure("kv_place", rows_of(kRows, kKvWidth), 8.0 * kRows * kKvWidth, 0, [&] {
+        return kv_place(table, {raw, to, positions, nullptr, 0}, bench.stream());
+      }));
+  float *mean = bench.floats(kRows / 64 * kKvWidth), *low = bench.floats(kRows / 64 * kKvWidth),
+        *high = bench.floats(kRows / 64 * kKvWidth);
+  rows.push_back(
+      bench.measure("block_summaries", rows_of(kRows, kKvWidth), 2.0 * kRows * kKvWidth, 0, [&] {
+        return block_summaries(table, {raw, kKvHeads, kDim, 64, 0, mean, low, high},
+                               bench.stream());
+      }));
   bench.release();
   return rows;
 }
@@ -110,25 +144,36 @@ std::vector<Row> projections(Bench& bench) {
   std::vector<Row> rows;
   constexpr std::int64_t kStacked = (kHeads + 2 * kKvHeads) * kDim;
   const float *qkv = bench.floats(kRows * kStacked), *norm = bench.floats(kDim);
-  float *q = bench.floats(kRows * kHidden), *k = bench.floats(kRows * kKvWidth), *v = bench.floats(kRows * kKvWidth);
-  rows.push_back(bench.measure("qkv_split norm", rows_of(kRows, kStacked), 8.0 * kRows * kStacked, 0,
-                               [&] { return qkv_split({qkv, nullptr, norm, norm, 1e-5f, kRows, kStacked, kHeads, kKvHeads, kDim, q, k, v}, bench.stream()); }));
+  float *q = bench.floats(kRows * kHidden), *k = bench.floats(kRows * kKvWidth),
+        *v = bench.floats(kRows * kKvWidth);
+  rows.push_back(
+      bench.measure("qkv_split norm", rows_of(kRows, kStacked), 8.0 * kRows * kStacked, 0, [&] {
+        return qkv_split(
+            {qkv, nullptr, norm, norm, 1e-5f, kRows, kStacked, kHeads, kKvHeads, kDim, q, k, v},
+            bench.stream());
+      }));
   bench.release();
-  for (const auto& [n, inputs] : {std::pair{kHidden, kHidden}, std::pair{2 * kFeedForward, kHidden}, std::pair{kHidden, kFeedForward}}) {
+  for (const auto& [n, inputs] : {std::pair{kHidden, kHidden}, std::pair{2 * kFeedForward, kHidden},
+                                  std::pair{kHidden, kFeedForward}}) {
     // Several matrices in turn, as the layers of a model, so that weights come from memory.
     constexpr int kLayers = 4;
     std::vector<Int8GemvArgs> layers;
     for (int layer = 0; layer < kLayers; ++layer) {
-      layers.push_back({bench.floats(inputs), static_cast<const std::int8_t*>(bench.elements(n * inputs, DType::kI8)), bench.floats(n * inputs / kGemvGroup), nullptr, 1, n, inputs,
+      layers.push_back({bench.floats(inputs),
+                        static_cast<const std::int8_t*>(bench.elements(n * inputs, DType::kI8)),
+                        bench.floats(n * inputs / kGemvGroup), nullptr, 1, n, inputs,
                         int8_gemv_warps(bench.device(), n, inputs), bench.floats(n)});
     }
     const double bytes = static_cast<double>(n * inputs) * (1 + 4.0 / kGemvGroup);
-    rows.push_back(bench.measure("int8_gemv", std::to_string(kLayers) + " of " + rows_of(n, inputs), kLayers * bytes, 0, [&] {
-      for (const Int8GemvArgs& args : layers) QUIRE_RETURN_IF_ERROR(int8_gemv(args, bench.stream()));
-      return Status();
-    }));
+    rows.push_back(bench.measure("int8_gemv", std::to_string(kLayers) + " of " + rows_of(n, inputs),
+                                 kLayers * bytes, 0, [&] {
+                                   for (const Int8GemvArgs& args : layers)
+                                     QUIRE_RETURN_IF_ERROR(int8_gemv(args, bench.stream()));
+                                   return Status();
+                                 }));
     bench.release();
-    for (const auto& [kind, name] : {std::pair{GroupKind::kFour, "four_bits_gemv"}, std::pair{GroupKind::kFourMin, "four_bits_gemv minimum"},
+    for (const auto& [kind, name] : {std::pair{GroupKind::kFour, "four_bits_gemv"},
+                                     std::pair{GroupKind::kFourMin, "four_bits_gemv minimum"},
                                      std::pair{GroupKind::kEight, "eight_bits_gemv"}}) {
       rows.push_back(grouped_gemv_row(bench, kind, name, n, inputs));
       bench.release();
@@ -142,25 +187,44 @@ std::vector<Row> pages(Bench& bench) {
   constexpr std::int64_t kCached = 65536;
   const KvView kv = bench.paged_kv(kCached, kKvHeads, kDim, DType::kBF16);
   std::vector<KvStretch> stretches;
-  for (std::int64_t begin = 0; begin < kCached; begin += 32) stretches.push_back({begin, begin + 32});
+  for (std::int64_t begin = 0; begin < kCached; begin += 32)
+    stretches.push_back({begin, begin + 32});
   const auto n = static_cast<std::int64_t>(stretches.size());
   const KvStretch* on_device = bench.upload(stretches);
   auto* bounds = static_cast<std::uint16_t*>(bench.elements(n * 2 * kKvWidth, DType::kBF16));
-  rows.push_back(bench.measure("page_bounds", rows_of(kCached, kKvWidth), 2.0 * kCached * kKvWidth, 0, [&] { return page_bounds({kv, on_device, n, bounds}, bench.stream()); }));
+  rows.push_back(
+      bench.measure("page_bounds", rows_of(kCached, kKvWidth), 2.0 * kCached * kKvWidth, 0, [&] {
+        return page_bounds({kv, on_device, n, bounds}, bench.stream());
+      }));
   const float* q = bench.floats(kHidden);
   float* scores = bench.floats(kHeads * n);
-  rows.push_back(bench.measure("page_scores", std::to_string(n) + " pages", 4.0 * static_cast<double>(n) * kKvWidth, 0,
-                               [&] { return page_scores({q, bounds, n, n, kHeads, kKvHeads, kDim, 0.088f, scores}, bench.stream()); }));
+  rows.push_back(bench.measure(
+      "page_scores", std::to_string(n) + " pages", 4.0 * static_cast<double>(n) * kKvWidth, 0, [&] {
+        return page_scores({q, bounds, n, n, kHeads, kKvHeads, kDim, 0.088f, scores},
+                           bench.stream());
+      }));
   float* products = bench.floats(kHeads * kCached);
-  rows.push_back(bench.measure("key_products", rows_of(kCached, kKvWidth), 2.0 * kCached * kKvWidth + 4.0 * kCached * kHeads, 0,
-                               [&] { return key_products({q, kHeads, 0.088f, kv, 0, kCached, products, kCached}, bench.stream()); }));
+  rows.push_back(bench.measure(
+      "key_products", rows_of(kCached, kKvWidth), 2.0 * kCached * kKvWidth + 4.0 * kCached * kHeads,
+      0, [&] {
+        return key_products({q, kHeads, 0.088f, kv, 0, kCached, products, kCached}, bench.stream());
+      }));
   float* votes = bench.floats(kKvHeads * kCached);
-  rows.push_back(bench.measure("candidate_votes", std::to_string(kCached) + " rows", 4.0 * kCached * (3 * kHeads + 2 * kHeads), 0,
-                               [&] { return candidate_votes({products, kCached, kCached, kKvHeads, kHeads / kKvHeads, CandidateVote::kMaxLogSoftmax, votes}, bench.stream()); }));
+  rows.push_back(bench.measure("candidate_votes", std::to_string(kCached) + " rows",
+                               4.0 * kCached * (3 * kHeads + 2 * kHeads), 0, [&] {
+                                 return candidate_votes(
+                                     {products, kCached, kCached, kKvHeads, kHeads / kKvHeads,
+                                      CandidateVote::kMaxLogSoftmax, votes},
+                                     bench.stream());
+                               }));
   constexpr std::int64_t kChosen = 2048;
   auto* chosen = static_cast<std::int32_t*>(bench.elements(kKvHeads * kChosen, DType::kF32));
-  rows.push_back(bench.measure("top_k", std::to_string(kKvHeads) + " rows of " + std::to_string(kCached), 4.0 * kCached * kKvHeads * 6, 0,
-                               [&] { return top_k({votes, kKvHeads, kCached, kChosen, TopKOrder::kAscendingIndex, chosen}, bench.stream()); }));
+  rows.push_back(bench.measure(
+      "top_k", std::to_string(kKvHeads) + " rows of " + std::to_string(kCached),
+      4.0 * kCached * kKvHeads * 6, 0, [&] {
+        return top_k({votes, kKvHeads, kCached, kChosen, TopKOrder::kAscendingIndex, chosen},
+                     bench.stream());
+      }));
   bench.release();
   return rows;
 }
@@ -170,18 +234,43 @@ std::vector<Row> samkv(Bench& bench) {
   const DeviceRopeTable table = rope_table(bench, kRows);
   constexpr std::int64_t kDocuments = 512, kBlocks = 32;
   std::vector<SamkvDocument> documents;
-  for (std::int64_t d = 0; d < kDocuments; ++d) documents.push_back({bench.floats(kBlocks * kKvWidth), kBlocks, 1024, bench.floats(kBlocks), bench.floats(kBlocks)});
-  const SamkvScoresArgs scores{bench.floats(kHidden), kHeads, kKvHeads, kDim, bench.upload(documents), kDocuments, kBlocks};
-  rows.push_back(bench.measure("samkv_scores", std::to_string(kDocuments) + " documents of " + std::to_string(kBlocks) + " blocks", 4.0 * kDocuments * kBlocks * kKvWidth, 0,
-                               [&] { return samkv_scores(table, scores, bench.stream()); }));
+  for (std::int64_t d = 0; d < kDocuments; ++d)
+    documents.push_back({bench.floats(kBlocks * kKvWidth), kBlocks, 1024, bench.floats(kBlocks),
+                         bench.floats(kBlocks)});
+  const SamkvScoresArgs scores{bench.floats(kHidden),   kHeads,     kKvHeads, kDim,
+                               bench.upload(documents), kDocuments, kBlocks};
+  rows.push_back(bench.measure(
+      "samkv_scores",
+      std::to_string(kDocuments) + " documents of " + std::to_string(kBlocks) + " blocks",
+      4.0 * kDocuments * kBlocks * kKvWidth, 0,
+      [&] { return samkv_scores(table, scores, bench.stream()); }));
   const KvView kv = bench.paged_kv(kRows, kKvHeads, kDim, DType::kBF16);
-  const MutableKvView to{const_cast<void* const*>(reinterpret_cast<const void* const*>(kv.pages)), kRows, kKvHeads, kDim, DType::kBF16, kv.kv_stride, kv.head_stride, kv.token_stride};
+  const MutableKvView to{const_cast<void* const*>(reinterpret_cast<const void* const*>(kv.pages)),
+                         kRows,
+                         kKvHeads,
+                         kDim,
+                         DType::kBF16,
+                         kv.kv_stride,
+                         kv.head_stride,
+                         kv.token_stride};
   auto* old = static_cast<std::byte*>(bench.elements(2 * kRows * kKvWidth, DType::kBF16));
   std::vector<const void*> stored;
   for (std::int64_t r = 0; r < kRows; ++r) stored.push_back(old + r * 4 * kKvWidth);
   const std::int32_t* positions = bench.upload(ascending(kRows));
-  const RecomputedRowsArgs blend{bench.floats(kRows * kKvWidth), bench.floats(kRows * kKvWidth), kRows, kKvWidth, bench.upload(stored), 4 * kDim, 2 * kDim, DType::kBF16, positions, positions, to};
-  rows.push_back(bench.measure("recomputed_rows blend", rows_of(kRows, kKvWidth), 16.0 * kRows * kKvWidth, 0, [&] { return recomputed_rows(table, blend, bench.stream()); }));
+  const RecomputedRowsArgs blend{bench.floats(kRows * kKvWidth),
+                                 bench.floats(kRows * kKvWidth),
+                                 kRows,
+                                 kKvWidth,
+                                 bench.upload(stored),
+                                 4 * kDim,
+                                 2 * kDim,
+                                 DType::kBF16,
+                                 positions,
+                                 positions,
+                                 to};
+  rows.push_back(bench.measure("recomputed_rows blend", rows_of(kRows, kKvWidth),
+                               16.0 * kRows * kKvWidth, 0,
+                               [&] { return recomputed_rows(table, blend, bench.stream()); }));
   bench.release();
   return rows;
 }
@@ -191,14 +280,21 @@ std::vector<Row> selections(Bench& bench) {
   constexpr std::int64_t kBatch = 128;
   const float* logits = bench.floats(kBatch * kVocab);
   auto* out = static_cast<std::int32_t*>(bench.elements(kBatch * 64, DType::kF32));
-  rows.push_back(bench.measure("argmax", rows_of(kBatch, kVocab), 4.0 * kBatch * kVocab, 0, [&] { return argmax({logits, kBatch, kVocab, out}, bench.stream()); }));
-  rows.push_back(bench.measure("top_k 64", rows_of(kBatch, kVocab), 4.0 * kBatch * kVocab, 0,
-                               [&] { return top_k({logits, kBatch, kVocab, 64, TopKOrder::kDescendingScore, out}, bench.stream()); }));
-  const float *temperature = bench.upload(std::vector<float>(kBatch, 0.8f)), *top_p = bench.upload(std::vector<float>(kBatch, 0.95f)), *min_p = bench.upload(std::vector<float>(kBatch, 0.0f));
+  rows.push_back(bench.measure("argmax", rows_of(kBatch, kVocab), 4.0 * kBatch * kVocab, 0, [&] {
+    return argmax({logits, kBatch, kVocab, out}, bench.stream());
+  }));
+  rows.push_back(bench.measure("top_k 64", rows_of(kBatch, kVocab), 4.0 * kBatch * kVocab, 0, [&] {
+    return top_k({logits, kBatch, kVocab, 64, TopKOrder::kDescendingScore, out}, bench.stream());
+  }));
+  const float *temperature = bench.upload(std::vector<float>(kBatch, 0.8f)),
+              *top_p = bench.upload(std::vector<float>(kBatch, 0.95f)),
+              *min_p = bench.upload(std::vector<float>(kBatch, 0.0f));
   const double* uniform = bench.upload(std::vector<double>(kBatch, 0.5));
   const std::int32_t* top_k = bench.upload(std::vector<std::int32_t>(kBatch, 50));
-  rows.push_back(bench.measure("sample", rows_of(kBatch, kVocab), 4.0 * kBatch * kVocab, 0,
-                               [&] { return sample({logits, kBatch, kVocab, temperature, top_k, top_p, min_p, uniform, out}, bench.stream()); }));
+  rows.push_back(bench.measure("sample", rows_of(kBatch, kVocab), 4.0 * kBatch * kVocab, 0, [&] {
+    return sample({logits, kBatch, kVocab, temperature, top_k, top_p, min_p, uniform, out},
+                  bench.stream());
+  }));
   bench.release();
   return rows;
 }

@@ -17,11 +17,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 /// One line, fields apart by tabs.
 std::string plain(std::string text) {
-  std::ranges::replace_if(text, [](char c) { return c == '\t' || c == '\n'; }, ' ');
+  std::ranges::replace_if(
+      text, [](char c) { return c == '\t' || c == '\n'; }, ' ');
   return text;
 }
 
@@ -57,20 +60,24 @@ bool read_all(int from, Clock::time_point start, double limit_s, SectionResult& 
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return true;
     text.append(bytes, static_cast<std::size_t>(n));
-    for (std::size_t end; (end = text.find('\n')) != std::string::npos; text.erase(0, end + 1)) take_line(text.substr(0, end), result);
+    for (std::size_t end; (end = text.find('\n')) != std::string::npos; text.erase(0, end + 1))
+      take_line(text.substr(0, end), result);
   }
 }
 
 std::string end_of(int status) {
-  if (WIFEXITED(status)) return WEXITSTATUS(status) == 0 ? "" : "exit status " + std::to_string(WEXITSTATUS(status));
-  return WIFSIGNALED(status) ? std::string("killed by signal ") + std::to_string(WTERMSIG(status)) : "ended";
+  if (WIFEXITED(status))
+    return WEXITSTATUS(status) == 0 ? "" : "exit status " + std::to_string(WEXITSTATUS(status));
+  return WIFSIGNALED(status) ? std::string("killed by signal ") + std::to_string(WTERMSIG(status))
+                             : "ended";
 }
 
 SectionResult run_section(const Section& section, double limit_s) {
   SectionResult result{section.name, "", 0, {}, {}};
   const auto start = Clock::now();
   int ends[2];
-  if (pipe(ends) != 0) return {section.name, std::string("no pipe: ") + std::strerror(errno), 0, {}, {}};
+  if (pipe(ends) != 0)
+    return {section.name, std::string("no pipe: ") + std::strerror(errno), 0, {}, {}};
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child == 0) {
@@ -83,12 +90,14 @@ SectionResult run_section(const Section& section, double limit_s) {
   bool in_time = true;
   if (child > 0) in_time = read_all(ends[0], start, limit_s, result);
   close(ends[0]);
-  if (child < 0) return {section.name, std::string("no process: ") + std::strerror(errno), 0, {}, {}};
+  if (child < 0)
+    return {section.name, std::string("no process: ") + std::strerror(errno), 0, {}, {}};
   if (!in_time) kill(child, SIGKILL);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  result.error = in_time ? end_of(status) : "took longer than " + std::to_string(static_cast<int>(limit_s)) + " s";
+  result.error = in_time ? end_of(status)
+                         : "took longer than " + std::to_string(static_cast<int>(limit_s)) + " s";
   result.seconds = seconds_since(start);
   return result;
 }
@@ -99,12 +108,16 @@ void SectionOutput::row(const Row& row) const {
   std::ostringstream line;
   line.precision(17);
   line << "row\t" << plain(row.name) << '\t' << plain(row.shape);
-  for (const double x : {row.bytes, row.flops, row.median_us, row.fastest_us, row.p90_us, row.host_bytes}) line << '\t' << x;
+  for (const double x :
+       {row.bytes, row.flops, row.median_us, row.fastest_us, row.p90_us, row.host_bytes})
+    line << '\t' << x;
   for (const auto& [name, value] : row.more) line << '\t' << plain(name) << '\t' << value;
   send(line.str());
 }
 
-void SectionOutput::text(const std::string& name, const std::string& value) const { send("text\t" + plain(name) + '\t' + plain(value)); }
+void SectionOutput::text(const std::string& name, const std::string& value) const {
+  send("text\t" + plain(name) + '\t' + plain(value));
+}
 
 void SectionOutput::send(const std::string& line) const {
   const std::string whole = line + '\n';
@@ -121,8 +134,10 @@ std::vector<SectionResult> run_sections(std::span<const Section> sections, doubl
   const auto start = Clock::now();
   for (const Section& section : sections) {
     const double left = budget_s - seconds_since(start);
-    out.push_back(left > 0 ? run_section(section, std::min(section.limit_s, left)) : SectionResult{section.name, "not begun: the time is up", 0, {}, {}});
-    if (!out.back().error.empty()) std::fprintf(stderr, "error: %s: %s\n", section.name.c_str(), out.back().error.c_str());
+    out.push_back(left > 0 ? run_section(section, std::min(section.limit_s, left))
+                           : SectionResult{section.name, "not begun: the time is up", 0, {}, {}});
+    if (!out.back().error.empty())
+      std::fprintf(stderr, "error: %s: %s\n", section.name.c_str(), out.back().error.c_str());
   }
   return out;
 }

@@ -9,17 +9,25 @@ namespace {
 
 std::vector<std::string> stop_texts(const QueryRun& run) {
   std::vector<std::string> stops = run.request.sampling.stop;
-  if (!run.request.sampling.ignore_eos) stops.insert(stops.end(), run.core.stop_strings.begin(), run.core.stop_strings.end());
+  if (!run.request.sampling.ignore_eos)
+    stops.insert(stops.end(), run.core.stop_strings.begin(), run.core.stop_strings.end());
   return stops;
 }
 
-bool contains(const std::vector<std::int32_t>& ids, std::int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+bool contains(const std::vector<std::int32_t>& ids, std::int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
 
 }  // namespace
 
 Answer::Answer(QueryRun& run, QuerySink& sink, std::int32_t next_position)
-    : run_(run), sink_(sink), sampler_(run.request.sampling), text_(*run.core.tokenizer, stop_texts(run)), next_position_(next_position) {
-  if (const auto& grammar = run.request.sampling.grammar) matcher_.emplace(*grammar, *run.core.token_trie);
+    : run_(run),
+      sink_(sink),
+      sampler_(run.request.sampling),
+      text_(*run.core.tokenizer, stop_texts(run)),
+      next_position_(next_position) {
+  if (const auto& grammar = run.request.sampling.grammar)
+    matcher_.emplace(*grammar, *run.core.token_trie);
 }
 
 std::optional<Answer::End> Answer::advance(std::span<const float> logits) {
@@ -27,13 +35,17 @@ std::optional<Answer::End> Answer::advance(std::span<const float> logits) {
   const auto& forced = run_.request.sampling.forced_tokens;
   const auto at = static_cast<std::size_t>(run_.stats.completion_tokens);
   const std::int32_t token_id = at < forced.size() ? forced[at] : choose(logits);
-  if (token_id < 0) return End{Status::unimplemented("no token of this model's vocabulary continues an answer of the form asked for"), FinishReason::kError};
+  if (token_id < 0)
+    return End{Status::unimplemented(
+                   "no token of this model's vocabulary continues an answer of the form asked for"),
+               FinishReason::kError};
   return accept(token_id, logits);
 }
 
 /// Tokens the answer may still have, the next one included.
 std::int64_t Answer::room() const {
-  return std::min<std::int64_t>(run_.request.sampling.max_tokens - run_.stats.completion_tokens, run_.core.facts.window - next_position_ + 1);
+  return std::min<std::int64_t>(run_.request.sampling.max_tokens - run_.stats.completion_tokens,
+                                run_.core.facts.window - next_position_ + 1);
 }
 
 /// Whether the likeliest token that the grammar allows is one there is no room for.
@@ -42,7 +54,8 @@ bool Answer::prefers_withheld(std::span<const float> logits) const {
   for (std::size_t id = 0; id < logits.size(); ++id) {
     const bool open = id / 64 < allowed_.size() && (allowed_[id / 64] >> (id % 64) & 1) != 0;
     if (!open && !matcher_->withheld(static_cast<std::int32_t>(id))) continue;
-    if (best < 0 || logits[id] > logits[static_cast<std::size_t>(best)]) best = static_cast<std::int32_t>(id);
+    if (best < 0 || logits[id] > logits[static_cast<std::size_t>(best)])
+      best = static_cast<std::int32_t>(id);
   }
   return matcher_->withheld(best);
 }
@@ -80,7 +93,8 @@ DecodeRow Answer::row() {
 
 std::optional<DrawRule> Answer::rule() {
   const SamplingOptions& o = run_.request.sampling;
-  const bool forced = static_cast<std::size_t>(run_.stats.completion_tokens) < o.forced_tokens.size();
+  const bool forced = static_cast<std::size_t>(run_.stats.completion_tokens) <
+                      o.forced_tokens.size();
   if (matcher_ || forced || o.top_logprobs || sink_.wants_logits()) return std::nullopt;
   return sampler_.next_rule();
 }
@@ -93,21 +107,27 @@ std::optional<Answer::End> Answer::decoded(const DecodeRow& row) {
 
 std::optional<Answer::End> Answer::accept(std::int32_t token_id, std::span<const float> logits) {
   const SamplingOptions& o = run_.request.sampling;
-  const End gone{Status::cancelled("the receiver of the answer went away"), FinishReason::kCancelled};
+  const End gone{Status::cancelled("the receiver of the answer went away"),
+                 FinishReason::kCancelled};
   const FinishReason stopped_reason = cut_short_ ? FinishReason::kLength : FinishReason::kStop;
   ++run_.stats.completion_tokens;
-  if ((!o.ignore_eos && contains(run_.core.stop_ids, token_id)) || contains(o.stop_token_ids, token_id)) {
+  if ((!o.ignore_eos && contains(run_.core.stop_ids, token_id)) ||
+      contains(o.stop_token_ids, token_id)) {
     const std::string rest = text_.finish();
-    if (!rest.empty()) (void)sink_.on_token(token_id, rest);  // the answer is whole, whether or not somebody still listens
+    // The answer is whole, whether or not somebody still listens
+    if (!rest.empty()) (void)sink_.on_token(token_id, rest);
     return End{{}, stopped_reason};
   }
   if (o.top_logprobs) sink_.on_logprobs(token_logprobs(logits, token_id, *o.top_logprobs));
   sampler_.record(token_id);
   if (run_.request.attribute) tokens_.push_back(token_id);
-  if (matcher_) QUIRE_CHECK(matcher_->advance(token_id), "a token was taken that the grammar does not allow");
+  if (matcher_)
+    QUIRE_CHECK(matcher_->advance(token_id), "a token was taken that the grammar does not allow");
   std::string text = text_.push(token_id);
-  const bool closed = matcher_ && matcher_->finished();  // nothing can follow: no need for a token that says so
-  const bool full = run_.stats.completion_tokens >= o.max_tokens || next_position_ >= run_.core.facts.window;
+  // Nothing can follow: no need for a token that says so
+  const bool closed = matcher_ && matcher_->finished();
+  const bool full = run_.stats.completion_tokens >= o.max_tokens ||
+                    next_position_ >= run_.core.facts.window;
   const bool stopped = text_.stopped();
   if ((full || closed) && !stopped) text += text_.finish();
   if (!sink_.on_token(token_id, text)) return gone;

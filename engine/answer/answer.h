@@ -31,7 +31,8 @@ class Answer {
   DecodeRow row();
   std::optional<End> decoded(const DecodeRow& row);
 
-  /// Given out so far, in order, without the id that ended the answer. Only for a request with `attribute`.
+  /// Given out so far, in order, without the id that ended the answer. Only for a request with
+  /// `attribute`.
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
 
  private:
@@ -47,9 +48,9 @@ class Answer {
   Sampler sampler_;
   AnswerText text_;
   std::vector<std::int32_t> tokens_;
-  std::optional<GrammarMatcher> matcher_;   ///< with a grammar
-  std::vector<std::uint64_t> allowed_;      ///< what the matcher and the ends of the answer allow
-  bool cut_short_ = false;                  ///< the model wanted a longer answer than there was room to end
+  std::optional<GrammarMatcher> matcher_;  ///< with a grammar
+  std::vector<std::uint64_t> allowed_;     ///< what the matcher and the ends of the answer allow
+  bool cut_short_ = false;  ///< the model wanted a longer answer than there was room to end
   std::int32_t next_token_ = 0, next_position_ = 0;
 };
 

@@ -15,7 +15,8 @@ namespace quire {
 class StopMatcher {
  public:
   explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
-  /// Appends to `out` what can be shown. True: a stop string was completed; it and everything behind it is gone.
+  /// Appends to `out` what can be shown. True: a stop string was completed; it and everything
+  /// behind it is gone.
   bool feed(std::string_view text, std::string& out);
   /// The end came without a stop string.
   void flush(std::string& out);
@@ -28,7 +29,8 @@ class StopMatcher {
 class AnswerText {
  public:
   /// The tokenizer must outlive it.
-  AnswerText(const Tokenizer& tokenizer, std::vector<std::string> stops) : decoder_(tokenizer), stops_(std::move(stops)) {}
+  AnswerText(const Tokenizer& tokenizer, std::vector<std::string> stops)
+      : decoder_(tokenizer), stops_(std::move(stops)) {}
   /// The text that became certain with this token. Sets stopped().
   std::string push(std::int32_t id);
   /// What was held back at the end; nothing after a stop string.

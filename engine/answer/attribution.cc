@@ -6,15 +6,16 @@
 #include <string>
 
 #include "base/clock.h"
-#include "engine/model/hook_compute.h"
 #include "engine/answer/block_rows.h"
+#include "engine/model/hook_compute.h"
 
 namespace quire {
 namespace {
 
 /// Rows of one step: what a step holds of masses is rows * heads * blocks.
 constexpr std::size_t kChunkRows = 64;
-/// First tokens of a context that count nothing: models park attention there that means nothing else ("attention sinks").
+/// First tokens of a context that count nothing: models park attention there that means nothing
+/// else ("attention sinks").
 constexpr std::int64_t kSinkTokens = 1;
 /// Largest result, in numbers of four bytes.
 constexpr std::int64_t kMostShares = std::int64_t{16} << 20;
@@ -28,7 +29,9 @@ class AttributionPass::Hook final : public ForwardHook {
   Hook(AttributionPass& pass, std::int32_t num_layers) : pass_(pass), num_layers_(num_layers) {}
 
   /// On a device masses are fetched when the pass is over.
-  bool looks_at(std::int32_t, HookPoint, Compute& compute) const override { return compute.hooks() == nullptr; }
+  bool looks_at(std::int32_t, HookPoint, Compute& compute) const override {
+    return compute.hooks() == nullptr;
+  }
   bool wants_lse(std::int32_t) const override { return true; }
 
   Status after_projection(LayerPass& pass) override {
@@ -39,13 +42,22 @@ class AttributionPass::Hook final : public ForwardHook {
   Status after_attention(LayerPass& pass) override {
     const EngineFacts& facts = pass_.run_.core.facts;
     const LayerMap& map = pass_.map(pass.layer);
-    const std::int64_t rows = pass.qkv.rows, stretches = static_cast<std::int64_t>(map.stretches.size());
+    const std::int64_t rows = pass.qkv.rows,
+                       stretches = static_cast<std::int64_t>(map.stretches.size());
     const std::int64_t width = std::int64_t{facts.num_heads} * facts.shape.head_dim;
     const RopeTable& rope = pass_.run_.core.model->rope();
     HookCompute* const hooks = hooks_of(pass);
-    QUIRE_RETURN_IF_ERROR(q_.reserve(hooks != nullptr ? pass.compute->memory() : nullptr, rows * width));
-    const RopeRotateArgs rotate{.x = pass.qkv.q, .out = q_.data(), .positions = pass.positions.data(), .rows = rows, .num_heads = facts.num_heads, .ldx = pass.qkv.ld, .ldo = width};
-    QUIRE_RETURN_IF_ERROR(hooks != nullptr ? pass.compute->rotate(rope, rotate) : rope_rotate(rope, rotate));
+    QUIRE_RETURN_IF_ERROR(
+        q_.reserve(hooks != nullptr ? pass.compute->memory() : nullptr, rows * width));
+    const RopeRotateArgs rotate{.x = pass.qkv.q,
+                                .out = q_.data(),
+                                .positions = pass.positions.data(),
+                                .rows = rows,
+                                .num_heads = facts.num_heads,
+                                .ldx = pass.qkv.ld,
+                                .ldo = width};
+    QUIRE_RETURN_IF_ERROR(hooks != nullptr ? pass.compute->rotate(rope, rotate)
+                                           : rope_rotate(rope, rotate));
     AttentionMassArgs args{};
     args.q = q_.data();
     args.query_positions = pass.positions.data();
@@ -58,14 +70,18 @@ class AttributionPass::Hook final : public ForwardHook {
     args.kv = pass.cache->view(pass.layer);
     args.stretches = map.stretches.data();
     args.num_stretches = stretches;
-    QUIRE_RETURN_IF_ERROR(hooks != nullptr ? fetch_mass(*hooks, args, pass.layer) : add_mass(args, pass.layer));
+    QUIRE_RETURN_IF_ERROR(hooks != nullptr ? fetch_mass(*hooks, args, pass.layer)
+                                           : add_mass(args, pass.layer));
     // Nobody reads the last layer's output.
-    if (pass.layer == num_layers_ - 1) std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
+    if (pass.layer == num_layers_ - 1)
+      std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
     return {};
   }
 
  private:
-  static std::int64_t num_masses(const AttentionMassArgs& args) { return args.rows * args.num_heads * args.num_stretches; }
+  static std::int64_t num_masses(const AttentionMassArgs& args) {
+    return args.rows * args.num_heads * args.num_stretches;
+  }
 
   Status add_mass(AttentionMassArgs args, std::int32_t layer) {
     mass_.resize(at(num_masses(args)));
@@ -76,12 +92,15 @@ class AttributionPass::Hook final : public ForwardHook {
   }
 
   Status fetch_mass(HookCompute& hooks, AttentionMassArgs args, std::int32_t layer) {
-    const std::int64_t rows = args.rows, masses = num_masses(args), bytes = masses * static_cast<std::int64_t>(sizeof(float));
+    const std::int64_t rows = args.rows, masses = num_masses(args),
+                       bytes = masses * static_cast<std::int64_t>(sizeof(float));
     if (masses == 0) return {};
     QUIRE_ASSIGN_OR_RETURN(std::byte* const to, hooks.place(bytes));
     args.mass = reinterpret_cast<float*>(to);
     QUIRE_RETURN_IF_ERROR(hooks.attention_mass(args));
-    return hooks.fetch(bytes, [this, layer, rows, masses](const std::byte* mass) { pass_.add(layer, std::span(reinterpret_cast<const float*>(mass), at(masses)), rows); });
+    return hooks.fetch(bytes, [this, layer, rows, masses](const std::byte* mass) {
+      pass_.add(layer, std::span(reinterpret_cast<const float*>(mass), at(masses)), rows);
+    });
   }
 
   AttributionPass& pass_;
@@ -92,23 +111,28 @@ class AttributionPass::Hook final : public ForwardHook {
 
 bool AttributionPass::possible(const QueryRun& run, std::span<const std::int32_t> answer) {
   if (answer.empty() || run.request.suffix_ids.empty()) return false;
-  return std::any_of(run.plan.work.begin(), run.plan.work.end(), [](const ContextWork& w) { return w.source != ContextSource::kNothing; });
+  return std::any_of(run.plan.work.begin(), run.plan.work.end(),
+                     [](const ContextWork& w) { return w.source != ContextSource::kNothing; });
 }
 
-AttributionPass::AttributionPass(QueryRun& run, std::vector<std::int32_t> answer, std::int32_t first_position)
+AttributionPass::AttributionPass(QueryRun& run, std::vector<std::int32_t> answer,
+                                 std::int32_t first_position)
     : run_(run), answer_(std::move(answer)), first_position_(first_position) {
   result_.num_tokens = static_cast<std::int64_t>(answer_.size());
-  for (const PlannedContext& c : run.plan.plan.contexts) result_.num_blocks += static_cast<std::int64_t>(c.blocks.size());
+  for (const PlannedContext& c : run.plan.plan.contexts)
+    result_.num_blocks += static_cast<std::int64_t>(c.blocks.size());
 }
 
 Result<AttributionPass::LayerMap> AttributionPass::map_layer(std::int32_t layer) const {
   const auto after = static_cast<std::int64_t>(run_.request.suffix_ids.size() + answer_.size()) - 1;
   QUIRE_ASSIGN_OR_RETURN(const std::vector<BlockRows> blocks, block_rows(run_, layer, after));
   std::vector<std::int32_t> first_block = {0};
-  for (const PlannedContext& c : run_.plan.plan.contexts) first_block.push_back(first_block.back() + static_cast<std::int32_t>(c.blocks.size()));
+  for (const PlannedContext& c : run_.plan.plan.contexts)
+    first_block.push_back(first_block.back() + static_cast<std::int32_t>(c.blocks.size()));
   LayerMap map;
   for (const BlockRows& b : blocks) {
-    const std::int64_t skipped = b.block == 0 ? std::min(kSinkTokens, b.rows.end - b.rows.begin) : 0;
+    const std::int64_t skipped = b.block == 0 ? std::min(kSinkTokens, b.rows.end - b.rows.begin)
+                                              : 0;
     map.stretches.push_back({b.rows.begin + skipped, b.rows.end});
     map.blocks.push_back(first_block[at(b.context)] + b.block);
   }
@@ -116,7 +140,9 @@ Result<AttributionPass::LayerMap> AttributionPass::map_layer(std::int32_t layer)
 }
 
 Status AttributionPass::map_layers() {
-  const std::int32_t layers = run_.plan.selection.same_in_all_layers() ? 1 : run_.core.facts.shape.num_layers;
+  const std::int32_t layers = run_.plan.selection.same_in_all_layers()
+                                  ? 1
+                                  : run_.core.facts.shape.num_layers;
   for (std::int32_t layer = 0; layer < layers; ++layer) {
     QUIRE_ASSIGN_OR_RETURN(LayerMap map, map_layer(layer));
     maps_.push_back(std::move(map));
@@ -127,10 +153,12 @@ Status AttributionPass::map_layers() {
 /// Every layer and every head counts the same.
 void AttributionPass::add(std::int32_t layer, std::span<const float> mass, std::int64_t rows) {
   const LayerMap& m = map(layer);
-  const std::int64_t heads = run_.core.facts.num_heads, stretches = static_cast<std::int64_t>(m.blocks.size());
+  const std::int64_t heads = run_.core.facts.num_heads,
+                     stretches = static_cast<std::int64_t>(m.blocks.size());
   const float scale = 1.0f / static_cast<float>(heads * run_.core.facts.shape.num_layers);
   for (std::int64_t r = 0; r < rows; ++r) {
-    float* share = result_.share.data() + (static_cast<std::int64_t>(next_) + r) * result_.num_blocks;
+    float* share = result_.share.data() +
+                   (static_cast<std::int64_t>(next_) + r) * result_.num_blocks;
     for (std::int64_t h = 0; h < heads; ++h) {
       const float* row = mass.data() + (r * heads + h) * stretches;
       for (std::int64_t s = 0; s < stretches; ++s) share[m.blocks[at(s)]] += scale * row[s];
@@ -142,15 +170,19 @@ Status AttributionPass::step() {
   const auto started = Clock::now();
   if (next_ == 0) {
     if (result_.num_tokens * result_.num_blocks > kMostShares) {
-      return Status::exhausted(std::to_string(result_.num_tokens) + " tokens over " + std::to_string(result_.num_blocks) + " blocks are too many to attribute");
+      return Status::exhausted(std::to_string(result_.num_tokens) + " tokens over " +
+                               std::to_string(result_.num_blocks) +
+                               " blocks are too many to attribute");
     }
     result_.share.assign(at(result_.num_tokens * result_.num_blocks), 0.0f);
     QUIRE_RETURN_IF_ERROR(map_layers());
   }
   const std::size_t n = std::min({kChunkRows, at(run_.core.chunk_tokens), answer_.size() - next_});
   std::vector<std::int32_t> ids(n), positions(n);
-  for (std::size_t i = 0; i < n; ++i) ids[i] = next_ + i == 0 ? run_.request.suffix_ids.back() : answer_[next_ + i - 1];
-  std::iota(positions.begin(), positions.end(), first_position_ - 1 + static_cast<std::int32_t>(next_));
+  for (std::size_t i = 0; i < n; ++i)
+    ids[i] = next_ + i == 0 ? run_.request.suffix_ids.back() : answer_[next_ + i - 1];
+  std::iota(positions.begin(), positions.end(),
+            first_position_ - 1 + static_cast<std::int32_t>(next_));
   const std::vector<std::int64_t> nowhere(n, -1);
   Hook hook(*this, run_.core.facts.shape.num_layers);
   ForwardRequest request{};

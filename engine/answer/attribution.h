@@ -1,4 +1,5 @@
-/// Which document blocks the tokens of an answer looked at: one pass over the answer after its last token.
+/// Which document blocks the tokens of an answer looked at: one pass over the answer after its last
+/// token.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,11 @@
 
 namespace quire {
 
-/// A token's share of a block is the part of its attention that falls on the block's rows, averaged over all heads and layers; the first token of a context
-/// counts nothing. The rows that gave the answer's tokens (the question's last one, and all but the last of the answer) go through the one forward pass again, over
-/// the working cache as it stands. Nothing is written: every row finds its own KV where it was. Threads: the engine thread.
+/// A token's share of a block is the part of its attention that falls on the block's rows, averaged
+/// over all heads and layers; the first token of a context counts nothing. The rows that gave the
+/// answer's tokens (the question's last one, and all but the last of the answer) go through the one
+/// forward pass again, over the working cache as it stands. Nothing is written: every row finds its
+/// own KV where it was. Threads: the engine thread.
 class AttributionPass {
  public:
   /// Whether there are documents in the cache, a question, and a token.
@@ -22,7 +25,8 @@ class AttributionPass {
   /// `answer`: the tokens given out. `first_position`: of the first of them.
   AttributionPass(QueryRun& run, std::vector<std::int32_t> answer, std::int32_t first_position);
 
-  /// One chunk of rows. Errors: kResourceExhausted, kInternal (the cache is not what the plan says).
+  /// One chunk of rows. Errors: kResourceExhausted, kInternal (the cache is not what the plan
+  /// says).
   Status step();
   bool done() const { return next_ == answer_.size(); }
   const Attribution& result() const { return result_; }
@@ -37,7 +41,9 @@ class AttributionPass {
   void add(std::int32_t layer, std::span<const float> mass, std::int64_t rows);
   Status map_layers();
   Result<LayerMap> map_layer(std::int32_t layer) const;
-  const LayerMap& map(std::int32_t layer) const { return maps_[maps_.size() == 1 ? 0 : static_cast<std::size_t>(layer)]; }
+  const LayerMap& map(std::int32_t layer) const {
+    return maps_[maps_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
+  }
 
   QueryRun& run_;
   const std::vector<std::int32_t> answer_;

@@ -10,13 +10,16 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
-Result<std::vector<BlockRows>> block_rows(const QueryRun& run, std::int32_t layer, std::int64_t rows_after) {
+Result<std::vector<BlockRows>> block_rows(const QueryRun& run, std::int32_t layer,
+                                          std::int64_t rows_after) {
   std::vector<BlockRows> out;
   const std::span<const std::int32_t> positions = run.cache->positions(layer);
   std::int64_t row = run.plan.plan.prefix_tokens;
   bool whole = true;
-  const auto add = [&](std::int32_t context, std::int32_t block, std::int64_t tokens, std::int64_t position) {
-    whole = whole && row + tokens <= static_cast<std::int64_t>(positions.size()) && positions[at(row)] == position;
+  const auto add = [&](std::int32_t context, std::int32_t block, std::int64_t tokens,
+                       std::int64_t position) {
+    whole = whole && row + tokens <= static_cast<std::int64_t>(positions.size()) &&
+            positions[at(row)] == position;
     out.push_back({context, block, {row, row + tokens}});
     row += tokens;
   };
@@ -25,14 +28,17 @@ Result<std::vector<BlockRows>> block_rows(const QueryRun& run, std::int32_t laye
     const PlannedContext& context = run.plan.plan.contexts[at(i)];
     if (work.source == ContextSource::kInPlace) {
       for (std::size_t b = 0; b < context.blocks.size(); ++b) {
-        add(i, static_cast<std::int32_t>(b), context.blocks[b].num_tokens, context.offset + context.blocks[b].first_token);
+        add(i, static_cast<std::int32_t>(b), context.blocks[b].num_tokens,
+            context.offset + context.blocks[b].first_token);
       }
     } else if (work.source != ContextSource::kNothing) {
-      for (const std::int32_t b : run.plan.selection.kept(layer, i)) add(i, b, context.blocks[at(b)].num_tokens, work.block_position[at(b)]);
+      for (const std::int32_t b : run.plan.selection.kept(layer, i))
+        add(i, b, context.blocks[at(b)].num_tokens, work.block_position[at(b)]);
     }
   }
   if (!whole || row + rows_after > static_cast<std::int64_t>(positions.size())) {
-    return Status::internal("layer " + std::to_string(layer) + " of the working cache does not hold the rows of the plan");
+    return Status::internal("layer " + std::to_string(layer) +
+                            " of the working cache does not hold the rows of the plan");
   }
   return out;
 }
@@ -47,9 +53,11 @@ LayerRows layer_rows(const QueryRun& run, std::int32_t layer, std::span<const Bl
     context = b.context;
     out.contexts.back().end = b.rows.end;
     if (!run.plan.strategy.sparse) continue;
-    const auto num_blocks = static_cast<std::int32_t>(run.plan.plan.contexts[at(b.context)].blocks.size());
+    const auto num_blocks = static_cast<std::int32_t>(
+        run.plan.plan.contexts[at(b.context)].blocks.size());
     const auto anchors = anchor_blocks(num_blocks);
-    if (std::find(anchors.begin(), anchors.end(), b.block) != anchors.end()) out.anchors.push_back(b.rows);
+    if (std::find(anchors.begin(), anchors.end(), b.block) != anchors.end())
+      out.anchors.push_back(b.rows);
   }
   out.question = {blocks.empty() ? out.prefix.end : blocks.back().rows.end, out.num_rows};
   return out;

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/status.h"
 #include "engine/compress/compressor.h"
 #include "engine/query/query_run.h"
 #include "kernels/attention_mass.h"
-#include "base/status.h"
 
 namespace quire {
 
@@ -16,10 +16,13 @@ struct BlockRows {
   KvStretch rows{0, 0};
 };
 
-/// What the layer holds of the contexts once they are assembled, in row order; at least `rows_after` rows follow. Errors: kInternal (the cache is not what the plan says).
-Result<std::vector<BlockRows>> block_rows(const QueryRun& run, std::int32_t layer, std::int64_t rows_after);
+/// What the layer holds of the contexts once they are assembled, in row order; at least
+/// `rows_after` rows follow. Errors: kInternal (the cache is not what the plan says).
+Result<std::vector<BlockRows>> block_rows(const QueryRun& run, std::int32_t layer,
+                                          std::int64_t rows_after);
 
-/// The same as compressors see it: prefix, contexts, anchors where the selector drops blocks, question.
+/// The same as compressors see it: prefix, contexts, anchors where the selector drops blocks,
+/// question.
 LayerRows layer_rows(const QueryRun& run, std::int32_t layer, std::span<const BlockRows> blocks);
 
 }  // namespace quire

@@ -8,9 +8,12 @@ namespace {
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-/// Bytes of the mark that ends a sentence at `at`; 0: none. Full-width marks need no white space behind them.
+/// Bytes of the mark that ends a sentence at `at`; 0: none. Full-width marks need no white space
+/// behind them.
 std::size_t sentence_mark(std::string_view text, std::size_t at) {
-  constexpr std::array<std::string_view, 3> kFullWidth = {"\xE3\x80\x82", "\xEF\xBC\x81", "\xEF\xBC\x9F"};  // U+3002, U+FF01, U+FF1F
+  // U+3002, U+FF01, U+FF1F
+  constexpr std::array<std::string_view, 3> kFullWidth = {"\xE3\x80\x82", "\xEF\xBC\x81",
+                                                          "\xEF\xBC\x9F"};
   for (const std::string_view mark : kFullWidth) {
     if (text.substr(at, mark.size()) == mark) return mark.size();
   }
@@ -20,7 +23,9 @@ std::size_t sentence_mark(std::string_view text, std::size_t at) {
 }
 
 /// What the tokens of one sentence gave to each block.
-std::vector<double> sentence_shares(const Attribution& a, std::span<const std::int32_t> sentence_of_token, std::int32_t sentence) {
+std::vector<double> sentence_shares(const Attribution& a,
+                                    std::span<const std::int32_t> sentence_of_token,
+                                    std::int32_t sentence) {
   std::vector<double> sums(static_cast<std::size_t>(a.num_blocks));
   for (std::size_t t = 0; t < sentence_of_token.size(); ++t) {
     if (sentence_of_token[t] != sentence) continue;
@@ -34,11 +39,13 @@ struct BlockPlace {
 };
 
 /// Runs of neighbouring blocks above the threshold.
-std::vector<CitedBlocks> runs_of(std::span<const BlockPlace> places, const std::vector<double>& weights, double threshold) {
+std::vector<CitedBlocks> runs_of(std::span<const BlockPlace> places,
+                                 const std::vector<double>& weights, double threshold) {
   std::vector<CitedBlocks> runs;
   for (std::size_t b = 0; b < places.size(); ++b) {
     if (weights[b] < threshold || weights[b] <= 0) continue;
-    const bool joins = !runs.empty() && runs.back().context == places[b].context && runs.back().first_block + runs.back().num_blocks == places[b].block;
+    const bool joins = !runs.empty() && runs.back().context == places[b].context &&
+                       runs.back().first_block + runs.back().num_blocks == places[b].block;
     if (!joins) runs.push_back({0, 0, places[b].context, places[b].block, 0, 0});
     ++runs.back().num_blocks;
     runs.back().weight += weights[b];
@@ -48,7 +55,8 @@ std::vector<CitedBlocks> runs_of(std::span<const BlockPlace> places, const std::
 
 }  // namespace
 
-std::vector<std::pair<std::size_t, std::size_t>> answer_sentences(std::string_view answer, std::size_t shortest) {
+std::vector<std::pair<std::size_t, std::size_t>> answer_sentences(std::string_view answer,
+                                                                  std::size_t shortest) {
   std::vector<std::pair<std::size_t, std::size_t>> out;
   const auto trimmed = [answer](std::size_t begin, std::size_t end) {
     while (begin < end && is_space(answer[begin])) ++begin;
@@ -75,14 +83,18 @@ std::vector<std::pair<std::size_t, std::size_t>> answer_sentences(std::string_vi
   return out;
 }
 
-std::vector<CitedBlocks> cite(const Plan& plan, const Attribution& attribution, std::string_view answer, std::span<const std::size_t> token_ends,
+std::vector<CitedBlocks> cite(const Plan& plan, const Attribution& attribution,
+                              std::string_view answer, std::span<const std::size_t> token_ends,
                               const CitationRule& rule) {
   std::vector<BlockPlace> places;
   for (std::size_t c = 0; c < plan.contexts.size(); ++c) {
-    for (std::size_t b = 0; b < plan.contexts[c].blocks.size(); ++b) places.push_back({static_cast<std::int32_t>(c), static_cast<std::int32_t>(b)});
+    for (std::size_t b = 0; b < plan.contexts[c].blocks.size(); ++b)
+      places.push_back({static_cast<std::int32_t>(c), static_cast<std::int32_t>(b)});
   }
   const auto tokens = static_cast<std::size_t>(attribution.num_tokens);
-  if (static_cast<std::int64_t>(places.size()) != attribution.num_blocks || token_ends.size() < tokens) return {};
+  if (static_cast<std::int64_t>(places.size()) != attribution.num_blocks ||
+      token_ends.size() < tokens)
+    return {};
   const auto sentences = answer_sentences(answer, rule.shortest_sentence);
   if (sentences.empty()) return {};
   std::vector<std::int32_t> sentence_of_token(tokens);
@@ -94,15 +106,19 @@ std::vector<CitedBlocks> cite(const Plan& plan, const Attribution& attribution, 
   }
   std::vector<CitedBlocks> out;
   for (std::size_t s = 0; s < sentences.size(); ++s) {
-    std::vector<double> weights = sentence_shares(attribution, sentence_of_token, static_cast<std::int32_t>(s));
+    std::vector<double> weights = sentence_shares(attribution, sentence_of_token,
+                                                  static_cast<std::int32_t>(s));
     double total = 0;
     for (const double w : weights) total += w;
     if (!(total > 0)) continue;
     for (double& w : weights) w /= total;
     const double best = *std::max_element(weights.begin(), weights.end());
     std::vector<CitedBlocks> runs = runs_of(places, weights, std::min(rule.min_weight, best));
-    std::stable_sort(runs.begin(), runs.end(), [](const CitedBlocks& a, const CitedBlocks& b) { return a.weight > b.weight; });
-    if (runs.size() > static_cast<std::size_t>(rule.most_per_sentence)) runs.resize(static_cast<std::size_t>(rule.most_per_sentence));
+    std::stable_sort(runs.begin(), runs.end(), [](const CitedBlocks& a, const CitedBlocks& b) {
+      return a.weight > b.weight;
+    });
+    if (runs.size() > static_cast<std::size_t>(rule.most_per_sentence))
+      runs.resize(static_cast<std::size_t>(rule.most_per_sentence));
     for (CitedBlocks& r : runs) {
       r.answer_begin = sentences[s].first;
       r.answer_end = sentences[s].second;

@@ -7,9 +7,9 @@
 #include <new>
 #include <numeric>
 
+#include "base/stopwatch.h"
 #include "engine/model/hook_compute.h"
 #include "engine/retrieve/head/retrieval_head.h"
-#include "base/stopwatch.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -27,10 +27,12 @@ Status add_row(WorkingCache& cache, std::int32_t position) {
 }
 
 void drop_row(WorkingCache& cache) {
-  for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) cache.truncate(layer, cache.num_rows(layer) - 1);
+  for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer)
+    cache.truncate(layer, cache.num_rows(layer) - 1);
 }
 
-/// Threads of the team let no exception out: memory that is used up ends the request it was asked for, and no other.
+/// Threads of the team let no exception out: memory that is used up ends the request it was asked
+/// for, and no other.
 template <class Fn>
 Status caught(const Fn& fn) {
   try {
@@ -44,7 +46,8 @@ struct Took {
   double ms = 0, wall_ms = 0;  ///< a call, and its part of the time that passed
 };
 
-/// fn(i) for every i in [0, n): as many as there are threads at once, each on one of them; what is left has all threads to itself, one after the other.
+/// fn(i) for every i in [0, n): as many as there are threads at once, each on one of them; what is
+/// left has all threads to itself, one after the other.
 std::vector<Took> beside_each_other(std::int64_t n, const std::function<void(std::int64_t)>& fn) {
   std::vector<Took> took(static_cast<std::size_t>(n));
   const std::int64_t together = num_threads() > 1 ? n - n % num_threads() : 0;
@@ -55,8 +58,11 @@ std::vector<Took> beside_each_other(std::int64_t n, const std::function<void(std
   };
   const Stopwatch all;
   parallel_tasks(together, timed);
-  const double passed = all.ms(), sum = std::accumulate(took.begin(), took.end(), 0.0, [](double ms, const Took& t) { return ms + t.ms; });
-  for (std::int64_t i = 0; i < together; ++i) took[static_cast<std::size_t>(i)].wall_ms *= sum > 0 ? passed / sum : 1;
+  const double passed = all.ms(),
+               sum = std::accumulate(took.begin(), took.end(), 0.0,
+                                     [](double ms, const Took&t) { return ms + t.ms; });
+  for (std::int64_t i = 0; i < together; ++i)
+    took[static_cast<std::size_t>(i)].wall_ms *= sum > 0 ? passed / sum : 1;
   for (std::int64_t i = together; i < n; ++i) timed(i);
   return took;
 }
@@ -83,13 +89,17 @@ Status DecodeBatch::step(std::span<DecodeRow> rows) {
 
 /// A retrieval head's weights are read once for all rows that want them.
 void DecodeBatch::project_heads(std::span<DecodeRow> rows) {
-  const auto same = [](const Retriever::HeadRow& a, const Retriever::HeadRow& b) { return a.head == b.head && (a.feature == nullptr) == (b.feature == nullptr); };
+  const auto same = [](const Retriever::HeadRow& a, const Retriever::HeadRow& b) {
+    return a.head == b.head && (a.feature == nullptr) == (b.feature == nullptr);
+  };
   std::vector<bool> done(rows.size());
   for (std::size_t first = 0; first < rows.size(); ++first) {
     const Retriever::HeadRow one = rows[first].retriever->head_row();
     if (one.head == nullptr || done[first]) continue;
     const Stopwatch watch;
-    const auto features = static_cast<std::size_t>(one.head->feature_dim()), queries = static_cast<std::size_t>(one.head->config().query_dim()), keys = static_cast<std::size_t>(one.head->config().key_dim());
+    const auto features = static_cast<std::size_t>(one.head->feature_dim()),
+               queries = static_cast<std::size_t>(one.head->config().query_dim()),
+               keys = static_cast<std::size_t>(one.head->config().key_dim());
     std::vector<std::size_t> members;
     std::vector<std::int32_t> ids;
     head_features_.clear();
@@ -99,14 +109,21 @@ void DecodeBatch::project_heads(std::span<DecodeRow> rows) {
       done[i] = true;
       members.push_back(i);
       ids.push_back(rows[i].token_id);
-      if (row.feature != nullptr) head_features_.insert(head_features_.end(), row.feature, row.feature + features);
+      if (row.feature != nullptr)
+        head_features_.insert(head_features_.end(), row.feature, row.feature + features);
     }
     if (members.size() < 2) continue;
     head_queries_.resize(members.size() * queries);
     head_keys_.resize(members.size() * keys);
     // Whose token it is that cannot be projected begin_step() says.
-    if (!one.head->project(ids, one.feature != nullptr ? head_features_.data() : nullptr, head_queries_.data(), head_keys_.data()).ok()) continue;
-    for (std::size_t i = 0; i < members.size(); ++i) rows[members[i]].retriever->take_head_row(head_queries_.data() + i * queries, head_keys_.data() + i * keys);
+    if (!one.head
+             ->project(ids, one.feature != nullptr ? head_features_.data() : nullptr,
+                       head_queries_.data(), head_keys_.data())
+             .ok())
+      continue;
+    for (std::size_t i = 0; i < members.size(); ++i)
+      rows[members[i]].retriever->take_head_row(head_queries_.data() + i * queries,
+                                                head_keys_.data() + i * keys);
     const double each_ms = watch.ms() / static_cast<double>(members.size());
     for (const std::size_t i : members) rows[i].retriever->took_to_choose(each_ms);
   }
@@ -114,7 +131,9 @@ void DecodeBatch::project_heads(std::span<DecodeRow> rows) {
 
 void DecodeBatch::begin_rows(std::span<DecodeRow> rows) {
   project_heads(rows);
-  const auto begin = [](DecodeRow& row) { row.status = caught([&row] { return row.retriever->begin_step(row.token_id, row.position); }); };
+  const auto begin = [](DecodeRow& row) {
+    row.status = caught([&row] { return row.retriever->begin_step(row.token_id, row.position); });
+  };
   std::vector<DecodeRow*> beside;
   for (DecodeRow& row : rows) {
     if (row.retriever->begins_beside()) {
@@ -125,14 +144,18 @@ void DecodeBatch::begin_rows(std::span<DecodeRow> rows) {
     begin(row);
     row.retriever->took_to_choose(watch.ms());
   }
-  const auto took = beside_each_other(static_cast<std::int64_t>(beside.size()), [&](std::int64_t i) { begin(*beside[static_cast<std::size_t>(i)]); });
-  for (std::size_t i = 0; i < beside.size(); ++i) beside[i]->retriever->took_to_choose(took[i].wall_ms);
+  const auto took = beside_each_other(
+      static_cast<std::int64_t>(beside.size()),
+      [&](std::int64_t i) { begin(*beside[static_cast<std::size_t>(i)]); });
+  for (std::size_t i = 0; i < beside.size(); ++i)
+    beside[i]->retriever->took_to_choose(took[i].wall_ms);
 }
 
 Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   const ModelConfig& config = model_.config();
   const std::size_t n = rows.size();
-  const auto heads = static_cast<std::size_t>(config.num_heads) * static_cast<std::size_t>(config.head_dim);
+  const auto heads = static_cast<std::size_t>(config.num_heads) *
+                     static_cast<std::size_t>(config.head_dim);
   ids_.clear();
   positions_.clear();
   for (const DecodeRow* row : rows) {
@@ -145,7 +168,8 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   const auto vocab = static_cast<std::size_t>(config.vocab_size);
   QUIRE_RETURN_IF_ERROR(logits_.reserve(memory_, static_cast<std::int64_t>(n * vocab)));
   rules_.clear();
-  if (compute_.draws() && vocab < std::size_t{1} << 22 && std::ranges::any_of(rows, [](const DecodeRow* row) { return row->rule.has_value(); })) {
+  if (compute_.draws() && vocab < std::size_t{1} << 22 &&
+      std::ranges::any_of(rows, [](const DecodeRow* row) { return row->rule.has_value(); })) {
     for (const DecodeRow* row : rows) rules_.push_back(row->rule.value_or(DrawRule{}));
     QUIRE_RETURN_IF_ERROR(tokens_.reserve(memory_, static_cast<std::int64_t>(n)));
   }
@@ -153,11 +177,14 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   if (compute_.hooks() != nullptr) {
     std::size_t most = 0;
     for (const DecodeRow* row : rows) most += row->retriever->hidden_layers().size();
-    if (most > 0) QUIRE_RETURN_IF_ERROR(hidden_.reserve(memory_, static_cast<std::int64_t>(most) * config.hidden_size));
+    if (most > 0)
+      QUIRE_RETURN_IF_ERROR(
+          hidden_.reserve(memory_, static_cast<std::int64_t>(most) * config.hidden_size));
   }
   compute_.begin_step(static_cast<std::int64_t>(n));
   Status run = run_layers(rows);
-  if (run.ok() && !rules_.empty()) run = compute_.draw(logits_.data(), static_cast<std::int64_t>(vocab), rules_, tokens_.data());
+  if (run.ok() && !rules_.empty())
+    run = compute_.draw(logits_.data(), static_cast<std::int64_t>(vocab), rules_, tokens_.data());
   const Status ended = compute_.end_step();
   QUIRE_RETURN_IF_ERROR(run);
   QUIRE_RETURN_IF_ERROR(ended);
@@ -170,7 +197,8 @@ Status DecodeBatch::read_results(std::span<DecodeRow*> rows) {
   const std::size_t n = rows.size();
   if (!rules_.empty()) {
     ids_.resize(n);
-    QUIRE_RETURN_IF_ERROR(compute_.read_bytes(tokens_.data(), static_cast<std::int64_t>(n * sizeof(std::int32_t)), ids_.data()));
+    QUIRE_RETURN_IF_ERROR(compute_.read_bytes(
+        tokens_.data(), static_cast<std::int64_t>(n * sizeof(std::int32_t)), ids_.data()));
   }
   const auto drawn = [&](std::size_t i) { return !rules_.empty() && rows[i]->rule.has_value(); };
   for (std::size_t i = 0; i < n; ++i) rows[i]->drawn = drawn(i) ? ids_[i] : -1;
@@ -179,17 +207,23 @@ Status DecodeBatch::read_results(std::span<DecodeRow*> rows) {
     read_.resize(n * vocab);
     for (std::size_t i = 0, end = 0; i < n; i = end + 1) {  // a stretch of rows that are wanted
       for (end = i; end < n && !drawn(end);) ++end;
-      if (end > i) QUIRE_RETURN_IF_ERROR(compute_.read(logits_.data() + i * vocab, static_cast<std::int64_t>((end - i) * vocab), read_.data() + i * vocab));
+      if (end > i)
+        QUIRE_RETURN_IF_ERROR(compute_.read(logits_.data() + i * vocab,
+                                            static_cast<std::int64_t>((end - i) * vocab),
+                                            read_.data() + i * vocab));
     }
     logits = read_.data();
   }
-  for (std::size_t i = 0; i < n; ++i) rows[i]->logits = drawn(i) ? std::span<const float>() : std::span<const float>(logits + i * vocab, vocab);
+  for (std::size_t i = 0; i < n; ++i)
+    rows[i]->logits = drawn(i) ? std::span<const float>()
+                               : std::span<const float>(logits + i * vocab, vocab);
   return {};
 }
 
 Status DecodeBatch::run_layers(std::span<DecodeRow*> rows) {
   QUIRE_RETURN_IF_ERROR(model_.embed(ids_, x_.data()));
-  for (std::int32_t layer = 0; layer < model_.config().num_layers; ++layer) QUIRE_RETURN_IF_ERROR(run_layer(layer, rows));
+  for (std::int32_t layer = 0; layer < model_.config().num_layers; ++layer)
+    QUIRE_RETURN_IF_ERROR(run_layer(layer, rows));
   return model_.logits(x_.data(), static_cast<std::int64_t>(rows.size()), logits_.data());
 }
 
@@ -199,8 +233,13 @@ Status DecodeBatch::run_layer(std::int32_t layer, std::span<DecodeRow*> rows) {
   const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
   QUIRE_RETURN_IF_ERROR(show_hidden(layer, rows));
   QUIRE_ASSIGN_OR_RETURN(const QkvRows qkv, model_.project_qkv(layer, x_.data(), n));
-  QUIRE_RETURN_IF_ERROR(compute_.rotate(model_.rope(), {.x = qkv.q, .out = query_.data(), .positions = positions_.data(), .rows = n, .num_heads = config.num_heads,
-                                                       .ldx = qkv.ld, .ldo = heads}));
+  QUIRE_RETURN_IF_ERROR(compute_.rotate(model_.rope(), {.x = qkv.q,
+                                                        .out = query_.data(),
+                                                        .positions = positions_.data(),
+                                                        .rows = n,
+                                                        .num_heads = config.num_heads,
+                                                        .ldx = qkv.ld,
+                                                        .ldo = heads}));
   QUIRE_RETURN_IF_ERROR(write_rows(layer, rows, qkv));
   QUIRE_RETURN_IF_ERROR(attend(layer, rows));
   return model_.finish_layer(layer, x_.data(), attention_.data(), n);
@@ -212,10 +251,12 @@ Status DecodeBatch::show_hidden(std::int32_t layer, std::span<DecodeRow*> rows) 
   bool settled = false;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     Retriever& retriever = *rows[i]->retriever;
-    if (std::ranges::find(retriever.hidden_layers(), layer) == retriever.hidden_layers().end()) continue;
+    if (std::ranges::find(retriever.hidden_layers(), layer) == retriever.hidden_layers().end())
+      continue;
     const float* const x = x_.data() + static_cast<std::int64_t>(i) * size;
     if (HookCompute* const hooks = compute_.hooks(); hooks != nullptr) {
-      QUIRE_RETURN_IF_ERROR(hooks->copy_rows(x, 1, size, size, hidden_.data() + static_cast<std::int64_t>(shown_.size()) * size));
+      QUIRE_RETURN_IF_ERROR(hooks->copy_rows(
+          x, 1, size, size, hidden_.data() + static_cast<std::int64_t>(shown_.size()) * size));
       shown_.push_back({&retriever, layer});
       continue;
     }
@@ -227,13 +268,18 @@ Status DecodeBatch::show_hidden(std::int32_t layer, std::span<DecodeRow*> rows) 
 }
 
 void DecodeBatch::hand_out_hidden() {
-  for (std::size_t i = 0; i < shown_.size(); ++i) shown_[i].retriever->take_hidden(shown_[i].layer, hidden_.data() + static_cast<std::int64_t>(i) * model_.config().hidden_size);
+  for (std::size_t i = 0; i < shown_.size(); ++i)
+    shown_[i].retriever->take_hidden(
+        shown_[i].layer,
+        hidden_.data() + static_cast<std::int64_t>(i) * model_.config().hidden_size);
 }
 
 /// The step's rows go to the last pages of their caches, which together look like one.
-/// One call for each layout of pages in use: layers that have left a device lie as their request's retriever wants them.
+/// One call for each layout of pages in use: layers that have left a device lie as their request's
+/// retriever wants them.
 Status DecodeBatch::write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv) {
-  for (const PageLayout layout : {PageLayout::kHeadPages, PageLayout::kTokenGranules, PageLayout::kSplit}) {
+  for (const PageLayout layout :
+       {PageLayout::kHeadPages, PageLayout::kTokenGranules, PageLayout::kSplit}) {
     from_.clear();
     dst_rows_.clear();
     write_positions_.clear();
@@ -245,7 +291,8 @@ Status DecodeBatch::write_rows(std::int32_t layer, std::span<DecodeRow*> rows, c
       const auto last = static_cast<std::int32_t>(row.cache->num_rows(layer) - 1);
       QUIRE_ASSIGN_OR_RETURN(all, row.cache->writable(layer, std::span(&last, 1)));
       from_.push_back(static_cast<std::int32_t>(i));
-      dst_rows_.push_back(static_cast<std::int32_t>(pages_.size()) * kPageTokens + last % kPageTokens);
+      dst_rows_.push_back(static_cast<std::int32_t>(pages_.size()) * kPageTokens +
+                          last % kPageTokens);
       write_positions_.push_back(row.position);
       pages_.push_back(all.pages[last / kPageTokens]);
     }
@@ -253,8 +300,15 @@ Status DecodeBatch::write_rows(std::int32_t layer, std::span<DecodeRow*> rows, c
     all.pages = pages_.data();
     all.num_rows = static_cast<std::int64_t>(pages_.size()) * kPageTokens;
     // Rounded before RoPE, exactly as stored KV is.
-    QUIRE_RETURN_IF_ERROR(compute_.write_rows(model_.rope(), {.k = qkv.k, .v = qkv.v, .ld = qkv.ld, .from = from_, .positions = write_positions_, .dst_rows = dst_rows_,
-                                                              .raw_dtype = model_.options().kv_dtype, .dst = all}));
+    QUIRE_RETURN_IF_ERROR(
+        compute_.write_rows(model_.rope(), {.k = qkv.k,
+                                            .v = qkv.v,
+                                            .ld = qkv.ld,
+                                            .from = from_,
+                                            .positions = write_positions_,
+                                            .dst_rows = dst_rows_,
+                                            .raw_dtype = model_.options().kv_dtype,
+                                            .dst = all}));
   }
   return {};
 }
@@ -274,35 +328,46 @@ AttentionArgs DecodeBatch::attention_args(std::int64_t first, std::int64_t rows)
 
 Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
   const auto n = static_cast<std::int64_t>(rows.size());
-  const auto to_all = [](const DecodeRow* row) { return row->status.ok() && row->retriever->brings_all(); };
-  std::vector<std::int64_t> beside;  // where the host computes: one retriever has nothing to do with another
+  const auto to_all = [](const DecodeRow* row) {
+    return row->status.ok() && row->retriever->brings_all();
+  };
+  // Where the host computes: one retriever has nothing to do with another
+  std::vector<std::int64_t> beside;
   for (std::int64_t i = 0; i < n;) {
     std::int64_t end = i;  // a stretch of rows that attend in one call
     while (end < n && to_all(rows[static_cast<std::size_t>(end)])) ++end;
     if (end > i) {
-      QUIRE_RETURN_IF_ERROR(attend_to_all(layer, rows.subspan(static_cast<std::size_t>(i), static_cast<std::size_t>(end - i)), i));
+      QUIRE_RETURN_IF_ERROR(attend_to_all(
+          layer, rows.subspan(static_cast<std::size_t>(i), static_cast<std::size_t>(end - i)), i));
       i = end;
       continue;
     }
-    if (memory_ == nullptr) beside.push_back(i);
-    else QUIRE_RETURN_IF_ERROR(attend_to_some(layer, *rows[static_cast<std::size_t>(i)], i, nullptr));
+    if (memory_ == nullptr)
+      beside.push_back(i);
+    else
+      QUIRE_RETURN_IF_ERROR(attend_to_some(layer, *rows[static_cast<std::size_t>(i)], i, nullptr));
     ++i;
   }
   std::vector<double> choose_ms(beside.size());
   std::vector<Status> status(beside.size());
   const auto took = beside_each_other(std::ssize(beside), [&](std::int64_t k) {
     const auto at = static_cast<std::size_t>(k);
-    status[at] = attend_to_some(layer, *rows[static_cast<std::size_t>(beside[at])], beside[at], &choose_ms[at]);
+    status[at] = attend_to_some(layer, *rows[static_cast<std::size_t>(beside[at])], beside[at],
+                                &choose_ms[at]);
   });
   for (std::size_t k = 0; k < beside.size(); ++k) {
     QUIRE_RETURN_IF_ERROR(status[k]);
-    if (took[k].ms > 0) rows[static_cast<std::size_t>(beside[k])]->retriever->took_to_choose(choose_ms[k] * took[k].wall_ms / took[k].ms);
+    if (took[k].ms > 0)
+      rows[static_cast<std::size_t>(beside[k])]->retriever->took_to_choose(
+          choose_ms[k] * took[k].wall_ms / took[k].ms);
   }
   return {};
 }
 
-/// By its retriever. `row` is the step's row `index`. Errors: those of the Compute; the retriever's are the row's own.
-Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int64_t index, double* choose_ms) {
+/// By its retriever. `row` is the step's row `index`. Errors: those of the Compute; the retriever's
+/// are the row's own.
+Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int64_t index,
+                                   double* choose_ms) {
   const ModelConfig& config = model_.config();
   const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
   RetrieveStep step;
@@ -324,7 +389,8 @@ Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int6
 }
 
 /// `rows` begin at row `first` of the step.
-Status DecodeBatch::attend_to_all(std::int32_t layer, std::span<DecodeRow*> rows, std::int64_t first) {
+Status DecodeBatch::attend_to_all(std::int32_t layer, std::span<DecodeRow*> rows,
+                                  std::int64_t first) {
   const auto kv_heads = static_cast<std::size_t>(model_.config().num_kv_heads);
   sequences_.assign(rows.size(), {});
   head_rows_.resize(rows.size() * kv_heads);

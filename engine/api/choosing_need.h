@@ -1,4 +1,5 @@
-/// What choosing takes of the device that computes at most, known before a request runs (choosing_memory.h counts what it does take).
+/// What choosing takes of the device that computes at most, known before a request runs
+/// (choosing_memory.h counts what it does take).
 #pragma once
 
 #include <cstdint>
@@ -25,10 +26,13 @@ struct ChoosingNeed {
   }
 };
 
-/// Values that a buffer takes which has to hold n: growing waits for the device, and answers grow by a row a step.
+/// Values that a buffer takes which has to hold n: growing waits for the device, and answers grow
+/// by a row a step.
 constexpr std::int64_t with_room(std::int64_t n) { return n + n / 8 + 64; }
-/// What such a buffer needs at most whose values are `per_row` for each row, and `fixed` of them beside.
-constexpr ChoosingNeed need_with_room(std::int64_t per_row, std::int64_t fixed, std::int64_t value_bytes) {
+/// What such a buffer needs at most whose values are `per_row` for each row, and `fixed` of them
+/// beside.
+constexpr ChoosingNeed need_with_room(std::int64_t per_row, std::int64_t fixed,
+                                      std::int64_t value_bytes) {
   return {(with_room(fixed) + 1) * value_bytes, (per_row + (per_row + 7) / 8) * value_bytes};
 }
 

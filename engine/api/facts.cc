@@ -25,18 +25,24 @@ Digest key_seed(const EngineFacts& facts, std::string_view tenant, const SaltDig
   return hash.finish();
 }
 
-ContextKey context_key(const EngineFacts& facts, std::span<const std::int32_t> token_ids, std::string_view tenant, const SaltDigest& salt) {
-  return BlockKeyChain::context_key(key_seed(facts, tenant, salt), token_ids,
-                                    block_tokens_for(facts, static_cast<std::int64_t>(token_ids.size())));
+ContextKey context_key(const EngineFacts& facts, std::span<const std::int32_t> token_ids,
+                       std::string_view tenant, const SaltDigest& salt) {
+  return BlockKeyChain::context_key(
+      key_seed(facts, tenant, salt), token_ids,
+      block_tokens_for(facts, static_cast<std::int64_t>(token_ids.size())));
 }
 
-std::vector<std::array<std::uint8_t, 16>> block_ids(const EngineFacts& facts, std::span<const std::int32_t> token_ids,
-                                                    std::string_view tenant, const SaltDigest& salt) {
-  const auto step = static_cast<std::size_t>(block_tokens_for(facts, static_cast<std::int64_t>(token_ids.size())));
+std::vector<std::array<std::uint8_t, 16>> block_ids(const EngineFacts& facts,
+                                                    std::span<const std::int32_t> token_ids,
+                                                    std::string_view tenant,
+                                                    const SaltDigest& salt) {
+  const auto step = static_cast<std::size_t>(
+      block_tokens_for(facts, static_cast<std::int64_t>(token_ids.size())));
   BlockKeyChain chain(key_seed(facts, tenant, salt));
   std::vector<std::array<std::uint8_t, 16>> ids;
   for (std::size_t first = 0; first < token_ids.size(); first += step) {
-    const Digest key = chain.append(token_ids.subspan(first, std::min(step, token_ids.size() - first)));
+    const Digest key = chain.append(
+        token_ids.subspan(first, std::min(step, token_ids.size() - first)));
     ids.emplace_back();
     std::memcpy(ids.back().data(), key.bytes.data(), ids.back().size());
   }

@@ -9,43 +9,50 @@
 #include <string_view>
 #include <vector>
 
+#include "base/dtype.h"
 #include "cachestore/key.h"
-#include "engine/record/kv_layout.h"
 #include "engine/api/choosing_need.h"
 #include "engine/api/device_facts.h"
+#include "engine/record/kv_layout.h"
 #include "engine/record/stable_layers.h"
-#include "base/dtype.h"
 
 namespace quire {
 
 struct EngineFacts {
   KvShape shape;
   std::int32_t num_heads = 0, vocab_size = 0;
-  std::int64_t window = 0;                     ///< positions a request may use, prompt and answer together
-  std::vector<std::int32_t> ingest_prefix;     ///< put before every context prefilled alone; its rows are not stored
-  Digest fingerprint;                          ///< everything that changes KV
-  std::int32_t fixed_block_tokens = 0;         ///< 0: by context length
+  std::int64_t window = 0;  ///< positions a request may use, prompt and answer together
+  /// Put before every context prefilled alone; its rows are not stored
+  std::vector<std::int32_t> ingest_prefix;
+  Digest fingerprint;                   ///< everything that changes KV
+  std::int32_t fixed_block_tokens = 0;  ///< 0: by context length
   std::int64_t small_context_tokens = 1024;
-  StableLayers stable_layers;                  ///< calibrated, or the default
-  bool retrieval_head = false;                 ///< one is loaded
-  std::int64_t draft_window = 0;               ///< of a draft that can choose rows in place of a head: the model's tokens, on the host; 0: there is none
-  DeviceFacts device;                          ///< for cache.decode `auto`
-  std::optional<RetrieveShape> choosing;       ///< of a device that computes; none: the host does
+  StableLayers stable_layers;   ///< calibrated, or the default
+  bool retrieval_head = false;  ///< one is loaded
+  /// Of a draft that can choose rows in place of a head: the model's tokens, on the host; 0: there
+  /// is none
+  std::int64_t draft_window = 0;
+  DeviceFacts device;                     ///< for cache.decode `auto`
+  std::optional<RetrieveShape> choosing;  ///< of a device that computes; none: the host does
 
   /// Of the device: for one of the requests that share it; 0: no limit.
   std::int64_t device_part() const { return device.cache_bytes / device.requests; }
 };
 
-/// Three anchor blocks should stay near an eighth of the context: 16 up to 575 tokens, 32 up to 1151, then 64.
+/// Three anchor blocks should stay near an eighth of the context: 16 up to 575 tokens, 32 up to
+/// 1151, then 64.
 std::int32_t block_tokens_for(const EngineFacts& facts, std::int64_t num_tokens);
 KvLayout kv_layout(const EngineFacts& facts, std::int64_t num_tokens);
 
 using SaltDigest = std::array<std::uint8_t, 32>;
 /// Seed of the block key chain of one tenant and salt.
 Digest key_seed(const EngineFacts& facts, std::string_view tenant, const SaltDigest& salt);
-ContextKey context_key(const EngineFacts& facts, std::span<const std::int32_t> token_ids, std::string_view tenant, const SaltDigest& salt);
+ContextKey context_key(const EngineFacts& facts, std::span<const std::int32_t> token_ids,
+                       std::string_view tenant, const SaltDigest& salt);
 /// First bytes of each block's key: the block ids shown to clients.
-std::vector<std::array<std::uint8_t, 16>> block_ids(const EngineFacts& facts, std::span<const std::int32_t> token_ids,
-                                                    std::string_view tenant, const SaltDigest& salt);
+std::vector<std::array<std::uint8_t, 16>> block_ids(const EngineFacts& facts,
+                                                    std::span<const std::int32_t> token_ids,
+                                                    std::string_view tenant,
+                                                    const SaltDigest& salt);
 
 }  // namespace quire

@@ -11,26 +11,40 @@ constexpr std::string_view kWindowActual = ", actual ";
 
 std::string_view fate_name(Fate fate) {
   switch (fate) {
-    case Fate::kReused: return "reused";
-    case Fate::kRecomputed: return "recomputed";
-    case Fate::kComputed: return "computed";
-    case Fate::kDropped: return "dropped";
+    case Fate::kReused:
+      return "reused";
+    case Fate::kRecomputed:
+      return "recomputed";
+    case Fate::kComputed:
+      return "computed";
+    case Fate::kDropped:
+      return "dropped";
   }
   return "unknown";
 }
 
 std::string_view miss_reason_name(MissReason reason) {
   switch (reason) {
-    case MissReason::kNone: return "none";
-    case MissReason::kNotCached: return "not_cached";
-    case MissReason::kEvicted: return "evicted";
-    case MissReason::kExpired: return "expired";
-    case MissReason::kModelChanged: return "model_changed";
-    case MissReason::kSaltMismatch: return "salt_mismatch";
-    case MissReason::kCorrupt: return "corrupt";
-    case MissReason::kTierUnavailable: return "tier_unavailable";
-    case MissReason::kBelowMinTokens: return "below_min_tokens";
-    case MissReason::kPolicyOff: return "policy_off";
+    case MissReason::kNone:
+      return "none";
+    case MissReason::kNotCached:
+      return "not_cached";
+    case MissReason::kEvicted:
+      return "evicted";
+    case MissReason::kExpired:
+      return "expired";
+    case MissReason::kModelChanged:
+      return "model_changed";
+    case MissReason::kSaltMismatch:
+      return "salt_mismatch";
+    case MissReason::kCorrupt:
+      return "corrupt";
+    case MissReason::kTierUnavailable:
+      return "tier_unavailable";
+    case MissReason::kBelowMinTokens:
+      return "below_min_tokens";
+    case MissReason::kPolicyOff:
+      return "policy_off";
   }
   return "unknown";
 }
@@ -49,14 +63,18 @@ std::int32_t uncut_token(const PlannedContext& context, std::int32_t token) {
 
 TokenRange uncut_range(const PlannedContext& context, const PlannedBlock& block) {
   const std::int32_t begin = uncut_token(context, block.first_token);
-  return {begin, block.num_tokens == 0 ? begin : uncut_token(context, block.first_token + block.num_tokens - 1) + 1};
+  return {begin, block.num_tokens == 0
+                     ? begin
+                     : uncut_token(context, block.first_token + block.num_tokens - 1) + 1};
 }
 
 Status window_exceeded_status(const WindowExceeded& window, std::string field) {
-  return Status::invalid(std::move(field), std::string(kWindowCode) + std::to_string(window.limit) + std::string(kWindowActual) +
-                                               std::to_string(window.actual) +
-                                               " tokens: the prompt and one token of the answer must fit the model's window; "
-                                               "ask over fewer or shorter documents");
+  return Status::invalid(
+      std::move(field),
+      std::string(kWindowCode) + std::to_string(window.limit) + std::string(kWindowActual) +
+          std::to_string(window.actual) +
+          " tokens: the prompt and one token of the answer must fit the model's window; "
+          "ask over fewer or shorter documents");
 }
 
 std::optional<WindowExceeded> parse_window_exceeded(const Status& status) {

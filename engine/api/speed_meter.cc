@@ -22,7 +22,8 @@ void SpeedMeter::add_load(Tier tier, std::int64_t bytes, double ms) {
 }
 
 Speeds SpeedMeter::speeds() const {
-  return {dram_.load(std::memory_order_relaxed), disk_.load(std::memory_order_relaxed), prefill_.load(std::memory_order_relaxed)};
+  return {dram_.load(std::memory_order_relaxed), disk_.load(std::memory_order_relaxed),
+          prefill_.load(std::memory_order_relaxed)};
 }
 
 }  // namespace quire

@@ -21,28 +21,34 @@ enum class MemoryPlace : std::uint8_t {
   kPinned,  ///< the host's, addressed by the device across a bus
 };
 
-/// Memory of a device whose work is enqueued and runs later. The host may read and write it too (but for kDevice), but only while nothing enqueued uses it: after
-/// settle(), until the next call that enqueues. Without one (a null pointer wherever one is asked for) everything has run when a call returns, and
-/// any memory will do.
+/// Memory of a device whose work is enqueued and runs later. The host may read and write it too
+/// (but for kDevice), but only while nothing enqueued uses it: after settle(), until the next call
+/// that enqueues. Without one (a null pointer wherever one is asked for) everything has run when a
+/// call returns, and any memory will do.
 ///
 /// Threads: allocate() and release() from any; settle() from the thread that computes.
 class ComputeMemory {
  public:
   virtual ~ComputeMemory() = default;
-  /// `bytes` > 0, aligned to 64 at least, contents undefined. Errors: kResourceExhausted (nothing changes), kDeviceLost.
+  /// `bytes` > 0, aligned to 64 at least, contents undefined. Errors: kResourceExhausted (nothing
+  /// changes), kDeviceLost.
   virtual Result<void*> allocate(std::int64_t bytes, MemoryPlace place = MemoryPlace::kShared) = 0;
   /// What is enqueued may still use it. `place` as it was allocated.
   virtual void release(void* p, MemoryPlace place = MemoryPlace::kShared) = 0;
-  /// Returns once everything enqueued has run. Errors: kDeviceLost, kInternal (also those of work enqueued earlier).
+  /// Returns once everything enqueued has run. Errors: kDeviceLost, kInternal (also those of work
+  /// enqueued earlier).
   virtual Status settle() = 0;
-  /// Bytes that a pool of this memory may have: `wanted`, or with 0 what is free but for a reserve. Errors: kResourceExhausted (more than there is;
-  /// field `setting`), kDeviceLost.
+  /// Bytes that a pool of this memory may have: `wanted`, or with 0 what is free but for a reserve.
+  /// Errors: kResourceExhausted (more than there is; field `setting`), kDeviceLost.
   virtual Result<std::int64_t> budget(std::int64_t wanted, const char* setting) = 0;
 };
 
-inline Status settle(ComputeMemory* memory) { return memory != nullptr ? memory->settle() : Status(); }
+inline Status settle(ComputeMemory* memory) {
+  return memory != nullptr ? memory->settle() : Status();
+}
 
-/// An array of plain values that grows and is reused, in such memory or, without one, in ordinary memory. Contents are undefined after it grew.
+/// An array of plain values that grows and is reused, in such memory or, without one, in ordinary
+/// memory. Contents are undefined after it grew.
 template <class T>
 class ComputeBuffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -58,7 +64,8 @@ class ComputeBuffer {
   ComputeBuffer& operator=(const ComputeBuffer&) = delete;
   ~ComputeBuffer() { drop(); }
 
-  /// At least n values in `memory`, which stays alive as long as they do. Errors: kResourceExhausted (it is empty then), those of the memory.
+  /// At least n values in `memory`, which stays alive as long as they do. Errors:
+  /// kResourceExhausted (it is empty then), those of the memory.
   Status reserve(const std::shared_ptr<ComputeMemory>& memory, std::int64_t n) {
     if (n <= size_ && memory == memory_) return {};
     drop();

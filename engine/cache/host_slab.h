@@ -8,17 +8,20 @@
 
 namespace quire {
 
-/// Zeroed, aligned to a page of the system. Where there is room for huge pages they are asked for: fewer address translations. A refusal of that costs only speed.
+/// Zeroed, aligned to a page of the system. Where there is room for huge pages they are asked for:
+/// fewer address translations. A refusal of that costs only speed.
 class HostSlab {
  public:
   explicit HostSlab(std::size_t bytes) : bytes_(bytes) {
     constexpr std::size_t kHugePage = 2 << 20;
-    void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                          0);
     if (mapped == MAP_FAILED) return;
     data_ = mapped;
     if (bytes_ >= kHugePage) (void)::madvise(data_, bytes_, MADV_HUGEPAGE);
   }
-  HostSlab(HostSlab&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+  HostSlab(HostSlab&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
   HostSlab(const HostSlab&) = delete;
   HostSlab& operator=(const HostSlab&) = delete;
   HostSlab& operator=(HostSlab&&) = delete;

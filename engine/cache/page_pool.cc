@@ -22,7 +22,8 @@ struct PagePool::Slab {
   const MemoryPlace place;
   std::optional<HostSlab> host;
 
-  Slab(std::int64_t size, ComputeMemory* from, MemoryPlace where) : bytes(size), memory(from), place(where) {
+  Slab(std::int64_t size, ComputeMemory* from, MemoryPlace where)
+      : bytes(size), memory(from), place(where) {
     if (memory == nullptr) {
       data = host.emplace(static_cast<std::size_t>(size)).data();
     } else if (const Result<void*> given = memory->allocate(size, place); given.ok()) {
@@ -37,33 +38,48 @@ struct PagePool::Slab {
 };
 
 std::string_view page_layout_name(PageLayout layout) {
-  return layout == PageLayout::kHeadPages ? "head pages" : layout == PageLayout::kTokenGranules ? "token granules" : "keys apart from values";
+  return layout == PageLayout::kHeadPages       ? "head pages"
+         : layout == PageLayout::kTokenGranules ? "token granules"
+                                                : "keys apart from values";
 }
 
-PagePool::PagePool(PageFormat format, std::int64_t max_bytes, std::shared_ptr<ComputeMemory> memory, std::int64_t host_bytes) : format_(format), memory_(std::move(memory)) {
-  QUIRE_CHECK(format.num_kv_heads > 0 && format.head_dim > 0 && format.head_dim % 8 == 0, "page format without a shape");
+PagePool::PagePool(PageFormat format, std::int64_t max_bytes, std::shared_ptr<ComputeMemory> memory,
+                   std::int64_t host_bytes)
+    : format_(format), memory_(std::move(memory)) {
+  QUIRE_CHECK(format.num_kv_heads > 0 && format.head_dim > 0 && format.head_dim % 8 == 0,
+              "page format without a shape");
   QUIRE_CHECK(format.page_bytes() % 64 == 0, "pages must stay 64-byte aligned");
   tiers_[0].max_bytes = max_bytes;
   tiers_[1].max_bytes = memory_ != nullptr ? host_bytes : 0;
 }
 
-PagePool::~PagePool() { QUIRE_CHECK(tiers_[0].pages_in_use + tiers_[1].pages_in_use == 0, "a page outlives its pool"); }
+PagePool::~PagePool() {
+  QUIRE_CHECK(tiers_[0].pages_in_use + tiers_[1].pages_in_use == 0, "a page outlives its pool");
+}
 
 Result<void*> PagePool::take(Tier& tier) {
   const std::int64_t page = format_.page_bytes();
   const bool host = &tier == &tiers_[1];
   if (tier.free.empty()) {
     std::int64_t pages = std::max<std::int64_t>(1, kSlabBytes / page);
-    if (tier.max_bytes > 0 || host) pages = std::min(pages, tier.max_bytes / page - tier.pages_owned);
+    if (tier.max_bytes > 0 || host)
+      pages = std::min(pages, tier.max_bytes / page - tier.pages_owned);
     if (pages <= 0) {
-      return Status::exhausted("the working caches already hold " + std::to_string(tier.pages_in_use * page) + " of " + std::to_string(tier.max_bytes) + " bytes" +
+      return Status::exhausted("the working caches already hold " +
+                               std::to_string(tier.pages_in_use * page) + " of " +
+                               std::to_string(tier.max_bytes) + " bytes" +
                                (host ? " of the host's memory (model.host_cache_bytes)" : ""));
     }
-    auto slab = std::make_unique<Slab>(pages * page, memory_.get(), host ? MemoryPlace::kPinned : MemoryPlace::kShared);
+    auto slab = std::make_unique<Slab>(pages * page, memory_.get(),
+                                       host ? MemoryPlace::kPinned : MemoryPlace::kShared);
     if (slab->data == nullptr) {
-      return Status::exhausted((memory_ != nullptr && !host ? std::string("the device") : std::string("the system")) + " gives no more memory for working caches (" + std::to_string(pages * page) + " bytes asked)");
+      return Status::exhausted(
+          (memory_ != nullptr && !host ? std::string("the device") : std::string("the system")) +
+          " gives no more memory for working caches (" + std::to_string(pages * page) +
+          " bytes asked)");
     }
-    tier.free.reserve(static_cast<std::size_t>(tier.pages_owned + pages));  // room for every page, so that release() never allocates
+    // Room for every page, so that release() never allocates
+    tier.free.reserve(static_cast<std::size_t>(tier.pages_owned + pages));
     auto* base = static_cast<std::byte*>(slab->data);
     for (std::int64_t i = pages - 1; i >= 0; --i) tier.free.push_back(base + i * page);
     tier.slabs.emplace(base, std::move(slab));
@@ -84,7 +100,8 @@ Result<void*> PagePool::allocate_of(PageTier tier) {
 Result<void*> PagePool::allocate(PageTier first) {
   if (!has_host_tier()) return allocate_of(PageTier::kDevice);
   Result<void*> page = allocate_of(first);
-  return page.ok() ? page : allocate_of(first == PageTier::kHost ? PageTier::kDevice : PageTier::kHost);
+  return page.ok() ? page
+                   : allocate_of(first == PageTier::kHost ? PageTier::kDevice : PageTier::kHost);
 }
 
 PagePool::Tier& PagePool::tier_of(const void* page) {
@@ -119,7 +136,9 @@ void PagePool::release(void* page) {
   tier.free.push_back(page);
 }
 
-std::int64_t PagePool::bytes_in_use() const { return bytes_in_use(PageTier::kDevice) + bytes_in_use(PageTier::kHost); }
+std::int64_t PagePool::bytes_in_use() const {
+  return bytes_in_use(PageTier::kDevice) + bytes_in_use(PageTier::kHost);
+}
 
 std::int64_t PagePool::bytes_in_use(PageTier tier) const {
   std::lock_guard lock(mu_);

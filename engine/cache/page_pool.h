@@ -11,16 +11,18 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/cache/compute_memory.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "engine/cache/compute_memory.h"
 #include "kernels/kv.h"
 
 namespace quire {
 
 /// How rows lie in a page. Every layout takes the same bytes.
 enum class PageLayout : std::uint8_t {
-  kHeadPages,      ///< [num_kv_heads][2 (K, V)][kPageTokens][head_dim]: what a pool's pages have until a layer leaves the device; a KV head's part is one piece
+  /// [num_kv_heads][2 (K, V)][kPageTokens][head_dim]: what a pool's pages have until a layer leaves
+  /// the device; a KV head's part is one piece
+  kHeadPages,
   kTokenGranules,  ///< [num_kv_heads][kPageTokens][2][head_dim]: K and V of a row are one piece
   kSplit,          ///< [2][num_kv_heads][kPageTokens][head_dim]: keys apart from values
 };
@@ -35,26 +37,32 @@ struct PageFormat {
   std::int32_t num_kv_heads = 0, head_dim = 0;
   DType dtype = DType::kF16;
   std::int64_t page_bytes() const {
-    return std::int64_t{2} * num_kv_heads * kPageTokens * head_dim * static_cast<std::int64_t>(dtype_bytes(dtype));
+    return std::int64_t{2} * num_kv_heads * kPageTokens * head_dim *
+           static_cast<std::int64_t>(dtype_bytes(dtype));
   }
 };
 
-/// Allocates pages out of slabs, never more than max_bytes. Beside a device's memory there may be a tier of pinned memory of the host, which the device addresses too: for layers that leave the
-/// device, and for what finds no room there. Freed pages are reused first. A page may have several holders, each of which
-/// releases it once; who wants to write to a page that others hold takes a copy.
-/// Threads: every method may be called concurrently. The pool must outlive its pages.
+/// Allocates pages out of slabs, never more than max_bytes. Beside a device's memory there may be a
+/// tier of pinned memory of the host, which the device addresses too: for layers that leave the
+/// device, and for what finds no room there. Freed pages are reused first. A page may have several
+/// holders, each of which releases it once; who wants to write to a page that others hold takes a
+/// copy. Threads: every method may be called concurrently. The pool must outlive its pages.
 class PagePool {
  public:
-  /// max_bytes 0: no limit. `memory`: what pages are made of; null: ordinary memory. host_bytes: of the host's tier, with a `memory` alone; 0: there is none.
-  PagePool(PageFormat format, std::int64_t max_bytes, std::shared_ptr<ComputeMemory> memory = nullptr, std::int64_t host_bytes = 0);
+  /// max_bytes 0: no limit. `memory`: what pages are made of; null: ordinary memory. host_bytes: of
+  /// the host's tier, with a `memory` alone; 0: there is none.
+  PagePool(PageFormat format, std::int64_t max_bytes,
+           std::shared_ptr<ComputeMemory> memory = nullptr, std::int64_t host_bytes = 0);
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
   const PageFormat& format() const { return format_; }
-  /// Before the host reads or writes pages. Threads: the one that computes. Errors: those of ComputeMemory::settle.
+  /// Before the host reads or writes pages. Threads: the one that computes. Errors: those of
+  /// ComputeMemory::settle.
   Status settle() const { return quire::settle(memory_.get()); }
-  /// Uninitialised memory: of the other tier where that one is used up. Errors: kResourceExhausted (budget or system memory; nothing changes).
+  /// Uninitialised memory: of the other tier where that one is used up. Errors: kResourceExhausted
+  /// (budget or system memory; nothing changes).
   Result<void*> allocate(PageTier first = PageTier::kDevice);
   /// Of that tier and no other.
   Result<void*> allocate_of(PageTier tier);
@@ -70,8 +78,12 @@ class PagePool {
   std::int64_t bytes_in_use(PageTier tier) const;
   std::int64_t peak_bytes() const;
   /// 0: no limit of the first tier, or no second one.
-  std::int64_t max_bytes(PageTier tier) const { return tiers_[static_cast<std::size_t>(tier)].max_bytes; }
-  std::int64_t max_bytes() const { return tiers_[0].max_bytes > 0 ? tiers_[0].max_bytes + tiers_[1].max_bytes : 0; }
+  std::int64_t max_bytes(PageTier tier) const {
+    return tiers_[static_cast<std::size_t>(tier)].max_bytes;
+  }
+  std::int64_t max_bytes() const {
+    return tiers_[0].max_bytes > 0 ? tiers_[0].max_bytes + tiers_[1].max_bytes : 0;
+  }
 
  private:
   struct Slab;
@@ -87,7 +99,8 @@ class PagePool {
   const std::shared_ptr<ComputeMemory> memory_;
   mutable std::mutex mu_;
   std::array<Tier, 2> tiers_;  ///< by PageTier; what changes is guarded by mu_
-  std::unordered_map<const void*, std::int32_t> other_holders_;  ///< of pages with more than one; guarded by mu_
+  /// Of pages with more than one; guarded by mu_
+  std::unordered_map<const void*, std::int32_t> other_holders_;
   std::int64_t peak_pages_ = 0;  // guarded by mu_
 };
 

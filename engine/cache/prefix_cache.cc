@@ -18,7 +18,10 @@ bool holds_page(const WorkingCache& cache, std::int64_t page) {
   const auto first = static_cast<std::size_t>(page * kPageTokens);
   for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) {
     const auto held = cache.positions(layer);
-    if (held.size() < first + kPageTokens || !std::equal(wanted.begin(), wanted.end(), held.begin() + static_cast<std::ptrdiff_t>(first))) return false;
+    if (held.size() < first + kPageTokens ||
+        !std::equal(wanted.begin(), wanted.end(),
+                    held.begin() + static_cast<std::ptrdiff_t>(first)))
+      return false;
   }
   return true;
 }
@@ -32,29 +35,37 @@ PrefixCache::~PrefixCache() { shrink(0); }
 
 /// A page stands before those that continue it: the last of the path moves first.
 void PrefixCache::touch(std::span<const Entries::iterator> path) {
-  for (auto it = path.rbegin(); it != path.rend(); ++it) entries_.splice(entries_.begin(), entries_, *it);
+  for (auto it = path.rbegin(); it != path.rend(); ++it)
+    entries_.splice(entries_.begin(), entries_, *it);
 }
 
-std::int64_t PrefixCache::take(const Digest& seed, std::span<const std::int32_t> tokens, std::int64_t max_tokens, WorkingCache& cache) {
+std::int64_t PrefixCache::take(const Digest& seed, std::span<const std::int32_t> tokens,
+                               std::int64_t max_tokens, WorkingCache& cache) {
   BlockKeyChain chain(seed);
   std::vector<Entries::iterator> path;
-  const auto most = static_cast<std::size_t>(std::clamp<std::int64_t>(max_tokens, 0, static_cast<std::int64_t>(tokens.size())));
+  const auto most = static_cast<std::size_t>(
+      std::clamp<std::int64_t>(max_tokens, 0, static_cast<std::int64_t>(tokens.size())));
   for (std::size_t at = 0; at + kPageTokens <= most; at += kPageTokens) {
     const auto ids = tokens.subspan(at, kPageTokens);
     const auto found = by_key_.find(chain.append(ids));
-    if (found == by_key_.end() || !std::equal(ids.begin(), ids.end(), found->second->token_ids.begin())) break;
-    cache.append_shared(found->second->pages, page_positions(static_cast<std::int64_t>(path.size())));
+    if (found == by_key_.end() ||
+        !std::equal(ids.begin(), ids.end(), found->second->token_ids.begin()))
+      break;
+    cache.append_shared(found->second->pages,
+                        page_positions(static_cast<std::int64_t>(path.size())));
     path.push_back(found->second);
   }
   touch(path);
   return static_cast<std::int64_t>(path.size()) * kPageTokens;
 }
 
-void PrefixCache::add(const Digest& seed, std::span<const std::int32_t> tokens, WorkingCache& cache) {
+void PrefixCache::add(const Digest& seed, std::span<const std::int32_t> tokens,
+                      WorkingCache& cache) {
   BlockKeyChain chain(seed);
   std::vector<Entries::iterator> path;
   const auto most = static_cast<std::size_t>(max_bytes_ / column_bytes_);
-  for (std::size_t at = 0; at + kPageTokens <= tokens.size() && path.size() < most; at += kPageTokens) {
+  for (std::size_t at = 0; at + kPageTokens <= tokens.size() && path.size() < most;
+       at += kPageTokens) {
     const auto ids = tokens.subspan(at, kPageTokens);
     const auto page = static_cast<std::int64_t>(path.size());
     const Digest key = chain.append(ids);

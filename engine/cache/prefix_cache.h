@@ -13,11 +13,11 @@
 
 namespace quire {
 
-/// Keeps whole pages (kPageTokens tokens in every layer) by reference: the cache that computed them, caches that took them over and this
-/// one hold the same memory. A page is found under a chain of SHA-256 over `seed` and all token ids up to its end, and the ids are
-/// compared besides. The seed stands for everything else that changes KV: model, tenant, salt. The least recently used pages go first,
-/// and none before those that continue it.
-/// Threads: the engine thread.
+/// Keeps whole pages (kPageTokens tokens in every layer) by reference: the cache that computed
+/// them, caches that took them over and this one hold the same memory. A page is found under a
+/// chain of SHA-256 over `seed` and all token ids up to its end, and the ids are compared besides.
+/// The seed stands for everything else that changes KV: model, tenant, salt. The least recently
+/// used pages go first, and none before those that continue it. Threads: the engine thread.
 class PrefixCache {
  public:
   /// `pool` must outlive it. max_bytes 0: keeps nothing.
@@ -26,11 +26,13 @@ class PrefixCache {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  /// Appends the longest known beginning of `tokens` to the empty `cache`, at positions 0, 1, ...; `max_tokens` at most. Returns the
-  /// number of tokens, a multiple of kPageTokens.
-  std::int64_t take(const Digest& seed, std::span<const std::int32_t> tokens, std::int64_t max_tokens, WorkingCache& cache);
-  /// Keeps the first rows of `cache`, which must be these tokens computed causally from position 0 on. A rest below a page is left out, and
-  /// so is everything behind a page whose rows stand at other positions.
+  /// Appends the longest known beginning of `tokens` to the empty `cache`, at positions 0, 1, ...;
+  /// `max_tokens` at most. Returns the number of tokens, a multiple of kPageTokens.
+  std::int64_t take(const Digest& seed, std::span<const std::int32_t> tokens,
+                    std::int64_t max_tokens, WorkingCache& cache);
+  /// Keeps the first rows of `cache`, which must be these tokens computed causally from position 0
+  /// on. A rest below a page is left out, and so is everything behind a page whose rows stand at
+  /// other positions.
   void add(const Digest& seed, std::span<const std::int32_t> tokens, WorkingCache& cache);
 
   /// Of all pages kept, also where others hold them.

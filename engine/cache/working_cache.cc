@@ -11,7 +11,9 @@ namespace {
 std::int64_t pages_for(std::int64_t rows) { return (rows + kPageTokens - 1) / kPageTokens; }
 
 bool ascends_strictly(std::span<const std::int32_t> positions) {
-  return std::adjacent_find(positions.begin(), positions.end(), [](std::int32_t a, std::int32_t b) { return a >= b; }) == positions.end();
+  return std::adjacent_find(positions.begin(), positions.end(), [](std::int32_t a, std::int32_t b) {
+           return a >= b;
+         }) == positions.end();
 }
 
 /// Byte strides of a page.
@@ -20,16 +22,22 @@ struct Strides {
   Strides(const PageFormat& f, PageLayout layout)
       : row(std::int64_t{f.head_dim} * static_cast<std::int64_t>(dtype_bytes(f.dtype))),
         token(layout == PageLayout::kTokenGranules ? 2 * row : row),
-        kv(layout == PageLayout::kTokenGranules ? row : layout == PageLayout::kSplit ? f.num_kv_heads * kPageTokens * row : kPageTokens * row),
+        kv(layout == PageLayout::kTokenGranules ? row
+           : layout == PageLayout::kSplit       ? f.num_kv_heads * kPageTokens * row
+                                                : kPageTokens * row),
         head((layout == PageLayout::kSplit ? 1 : 2) * kPageTokens * row) {}
 };
 
 }  // namespace
 
-WorkingCache::WorkingCache(PagePool& pool, std::int32_t num_layers) : pool_(&pool), layers_(static_cast<std::size_t>(num_layers)) {}
+WorkingCache::WorkingCache(PagePool& pool, std::int32_t num_layers)
+    : pool_(&pool), layers_(static_cast<std::size_t>(num_layers)) {}
 
 WorkingCache::WorkingCache(WorkingCache&& other) noexcept
-    : pool_(other.pool_), layers_(std::move(other.layers_)), most_bytes_(other.most_bytes_), moved_(std::move(other.moved_)) {
+    : pool_(other.pool_),
+      layers_(std::move(other.layers_)),
+      most_bytes_(other.most_bytes_),
+      moved_(std::move(other.moved_)) {
   other.layers_.clear();
   other.moved_.clear();
 }
@@ -50,29 +58,35 @@ std::int64_t WorkingCache::bytes() const {
   return pages * pool_->format().page_bytes();
 }
 
-Result<std::int64_t> WorkingCache::add_rows(std::int32_t layer_idx, std::span<const std::int32_t> positions) {
+Result<std::int64_t> WorkingCache::add_rows(std::int32_t layer_idx,
+                                            std::span<const std::int32_t> positions) {
   Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
   const auto first = static_cast<std::int64_t>(layer.positions.size());
   if (positions.empty()) return first;
   // Rows join the last page if it has room.
-  if (first % kPageTokens != 0) QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(first / kPageTokens)));
+  if (first % kPageTokens != 0)
+    QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(first / kPageTokens)));
   const auto old_pages = layer.pages.size();
-  const auto new_pages = static_cast<std::size_t>(pages_for(first + static_cast<std::int64_t>(positions.size())));
+  const auto new_pages = static_cast<std::size_t>(
+      pages_for(first + static_cast<std::int64_t>(positions.size())));
   layer.pages.reserve(new_pages);
   // Doubling: decode adds one row at a time.
-  if (const std::size_t need = layer.positions.size() + positions.size(); need > layer.positions.capacity()) {
+  if (const std::size_t need = layer.positions.size() + positions.size();
+      need > layer.positions.capacity()) {
     layer.positions.reserve(std::max(need, 2 * layer.positions.capacity()));
   }
   while (layer.pages.size() < new_pages) {
     Result<void*> page = new_page(layer);
     if (!page.ok()) {
-      for (; layer.pages.size() > old_pages; layer.pages.pop_back()) pool_->release(layer.pages.back());
+      for (; layer.pages.size() > old_pages; layer.pages.pop_back())
+        pool_->release(layer.pages.back());
       return page.status();
     }
     layer.pages.push_back(*page);
   }
   most_bytes_ = std::max(most_bytes_, bytes());
-  layer.sorted = layer.sorted && (first == 0 || layer.positions.back() < positions.front()) && ascends_strictly(positions);
+  layer.sorted = layer.sorted && (first == 0 || layer.positions.back() < positions.front()) &&
+                 ascends_strictly(positions);
   layer.positions.insert(layer.positions.end(), positions.begin(), positions.end());
   return first;
 }
@@ -103,12 +117,17 @@ Status WorkingCache::own_page(Layer& layer, std::size_t page) {
   return {};
 }
 
-void WorkingCache::append_shared(std::span<void* const> pages, std::span<const std::int32_t> positions) {
-  QUIRE_CHECK(pages.size() == layers_.size() && positions.size() == kPageTokens, "a shared page has one part per layer");
+void WorkingCache::append_shared(std::span<void* const> pages,
+                                 std::span<const std::int32_t> positions) {
+  QUIRE_CHECK(pages.size() == layers_.size() && positions.size() == kPageTokens,
+              "a shared page has one part per layer");
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     Layer& layer = layers_[i];
-    QUIRE_CHECK(layer.positions.size() % kPageTokens == 0, "shared pages are appended at page borders");
-    layer.sorted = layer.sorted && (layer.positions.empty() || layer.positions.back() < positions.front()) && ascends_strictly(positions);
+    QUIRE_CHECK(layer.positions.size() % kPageTokens == 0,
+                "shared pages are appended at page borders");
+    layer.sorted = layer.sorted &&
+                   (layer.positions.empty() || layer.positions.back() < positions.front()) &&
+                   ascends_strictly(positions);
     layer.pages.push_back(pages[i]);
     layer.positions.insert(layer.positions.end(), positions.begin(), positions.end());
     layer.shared = layer.pages.size();
@@ -118,7 +137,8 @@ void WorkingCache::append_shared(std::span<void* const> pages, std::span<const s
 }
 
 bool WorkingCache::shareable() const {
-  return std::ranges::all_of(layers_, [](const Layer& layer) { return layer.layout == PageLayout::kHeadPages; });
+  return std::ranges::all_of(
+      layers_, [](const Layer& layer) { return layer.layout == PageLayout::kHeadPages; });
 }
 
 std::vector<void*> WorkingCache::share_page(std::int64_t page) {
@@ -126,7 +146,8 @@ std::vector<void*> WorkingCache::share_page(std::int64_t page) {
   std::vector<void*> out;
   out.reserve(layers_.size());
   for (Layer& layer : layers_) {
-    QUIRE_CHECK((page + 1) * kPageTokens <= static_cast<std::int64_t>(layer.positions.size()), "only whole pages are shared");
+    QUIRE_CHECK((page + 1) * kPageTokens <= static_cast<std::int64_t>(layer.positions.size()),
+                "only whole pages are shared");
     out.push_back(layer.pages[static_cast<std::size_t>(page)]);
     layer.shared = std::max(layer.shared, static_cast<std::size_t>(page) + 1);
     pool_->share(out.back());
@@ -156,7 +177,8 @@ Status WorkingCache::move_in() {
   const std::byte* from = moved_.data();
   QUIRE_RETURN_IF_ERROR(pool_->settle());  // pages that were given back may still be read
   for (Layer& layer : layers_) {
-    const auto count = static_cast<std::size_t>(pages_for(static_cast<std::int64_t>(layer.positions.size())));
+    const auto count = static_cast<std::size_t>(
+        pages_for(static_cast<std::int64_t>(layer.positions.size())));
     layer.pages.reserve(count);
     while (layer.pages.size() < count) {
       Result<void*> page = new_page(layer);
@@ -180,50 +202,66 @@ void WorkingCache::truncate_all(std::int64_t num_rows) {
   for (std::int32_t layer = 0; layer < num_layers(); ++layer) truncate(layer, num_rows);
 }
 
-Status WorkingCache::place(std::int32_t layer_idx, const RopeTable& rope, const RawKvView& raw, std::int64_t first_row) {
+Status WorkingCache::place(std::int32_t layer_idx, const RopeTable& rope, const RawKvView& raw,
+                           std::int64_t first_row) {
   Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
   const auto rows = static_cast<std::int64_t>(layer.positions.size());
   if (first_row < 0 || raw.num_rows < 0 || first_row > rows - raw.num_rows) {
-    return Status::invalid("first_row", "rows " + std::to_string(first_row) + " to " + std::to_string(first_row + raw.num_rows) +
-                                            " are not all among the cache's " + std::to_string(rows));
+    return Status::invalid("first_row", "rows " + std::to_string(first_row) + " to " +
+                                            std::to_string(first_row + raw.num_rows) +
+                                            " are not all among the cache's " +
+                                            std::to_string(rows));
   }
-  for (std::int64_t page = first_row / kPageTokens; page * kPageTokens < first_row + raw.num_rows; ++page) {
+  for (std::int64_t page = first_row / kPageTokens; page * kPageTokens < first_row + raw.num_rows;
+       ++page) {
     QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(page)));
   }
   QUIRE_RETURN_IF_ERROR(pool_->settle());
-  return kv_place(rope, KvPlaceArgs{.src = raw, .dst = mutable_view(layer_idx), .positions = layer.positions.data() + first_row,
-                                    .dst_rows = nullptr, .first_dst_row = first_row});
+  return kv_place(rope, KvPlaceArgs{.src = raw,
+                                    .dst = mutable_view(layer_idx),
+                                    .positions = layer.positions.data() + first_row,
+                                    .dst_rows = nullptr,
+                                    .first_dst_row = first_row});
 }
 
-Status WorkingCache::place_rows(std::int32_t layer_idx, const RopeTable& rope, const RawKvView& raw, std::span<const std::int32_t> rows) {
+Status WorkingCache::place_rows(std::int32_t layer_idx, const RopeTable& rope, const RawKvView& raw,
+                                std::span<const std::int32_t> rows) {
   Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
   if (static_cast<std::int64_t>(rows.size()) != raw.num_rows) {
-    return Status::invalid("rows", std::to_string(rows.size()) + " rows for " + std::to_string(raw.num_rows) + " raw rows");
+    return Status::invalid("rows", std::to_string(rows.size()) + " rows for " +
+                                       std::to_string(raw.num_rows) + " raw rows");
   }
   QUIRE_RETURN_IF_ERROR(own_rows(layer, rows));
   std::vector<std::int32_t> positions(rows.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) positions[i] = layer.positions[static_cast<std::size_t>(rows[i])];
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    positions[i] = layer.positions[static_cast<std::size_t>(rows[i])];
   QUIRE_RETURN_IF_ERROR(pool_->settle());
-  return kv_place(rope, KvPlaceArgs{.src = raw, .dst = mutable_view(layer_idx), .positions = positions.data(), .dst_rows = rows.data(),
+  return kv_place(rope, KvPlaceArgs{.src = raw,
+                                    .dst = mutable_view(layer_idx),
+                                    .positions = positions.data(),
+                                    .dst_rows = rows.data(),
                                     .first_dst_row = 0});
 }
 
 Status WorkingCache::own_rows(Layer& layer, std::span<const std::int32_t> rows) {
   for (const std::int32_t row : rows) {
     if (row < 0 || static_cast<std::size_t>(row) >= layer.positions.size()) {
-      return Status::invalid("rows", "row " + std::to_string(row) + " is not among the cache's " + std::to_string(layer.positions.size()));
+      return Status::invalid("rows", "row " + std::to_string(row) + " is not among the cache's " +
+                                         std::to_string(layer.positions.size()));
     }
     QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(row / kPageTokens)));
   }
   return {};
 }
 
-Result<MutableKvView> WorkingCache::writable(std::int32_t layer, std::span<const std::int32_t> rows) {
+Result<MutableKvView> WorkingCache::writable(std::int32_t layer,
+                                             std::span<const std::int32_t> rows) {
   QUIRE_RETURN_IF_ERROR(own_rows(layers_.at(static_cast<std::size_t>(layer)), rows));
   return mutable_view(layer);
 }
 
-Status WorkingCache::keep_rows(std::int32_t layer_idx, std::span<const std::vector<std::int32_t>> rows) {
+Status WorkingCache::keep_rows(std::int32_t layer_idx,
+                               std::span<const std::vector<std::int32_t>> rows) {
   Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
   const PageFormat& format = pool_->format();
   const auto held = static_cast<std::int32_t>(layer.positions.size());
@@ -233,43 +271,55 @@ Status WorkingCache::keep_rows(std::int32_t layer_idx, std::span<const std::vect
   std::size_t most = 0;
   for (const auto& list : rows) {
     if (list.empty() || list.front() < 0 || list.back() >= held || !ascends_strictly(list)) {
-      return Status::invalid("rows", "a list must ascend within the cache's " + std::to_string(held) + " rows and hold at least one");
+      return Status::invalid("rows", "a list must ascend within the cache's " +
+                                         std::to_string(held) + " rows and hold at least one");
     }
     most = std::max(most, list.size());
   }
-  for (std::size_t page = 0; page * kPageTokens < most; ++page) QUIRE_RETURN_IF_ERROR(own_page(layer, page));
+  for (std::size_t page = 0; page * kPageTokens < most; ++page)
+    QUIRE_RETURN_IF_ERROR(own_page(layer, page));
   QUIRE_RETURN_IF_ERROR(pool_->settle());
   const Strides strides(format, layer.layout);
   std::vector<std::int32_t> positions(most, std::numeric_limits<std::int32_t>::min());
   for (std::size_t head = 0; head < rows.size(); ++head) {
     const auto at = [&](std::size_t row, std::int64_t kv) {
-      return static_cast<std::byte*>(layer.pages[row / kPageTokens]) + static_cast<std::int64_t>(head) * strides.head + kv * strides.kv +
+      return static_cast<std::byte*>(layer.pages[row / kPageTokens]) +
+             static_cast<std::int64_t>(head) * strides.head + kv * strides.kv +
              static_cast<std::int64_t>(row % kPageTokens) * strides.token;
     };
     for (std::size_t i = 0; i < rows[head].size(); ++i) {
       const auto from = static_cast<std::size_t>(rows[head][i]);  // never before i: lists ascend
       positions[i] = std::max(positions[i], layer.positions[from]);
       if (from == i) continue;
-      for (const std::int64_t kv : {0, 1}) std::memcpy(at(i, kv), at(from, kv), static_cast<std::size_t>(strides.row));
+      for (const std::int64_t kv : {0, 1})
+        std::memcpy(at(i, kv), at(from, kv), static_cast<std::size_t>(strides.row));
     }
   }
   truncate(layer_idx, static_cast<std::int64_t>(most));
   layer.positions = std::move(positions);
   layer.sorted = ascends_strictly(layer.positions);
-  if (std::all_of(rows.begin(), rows.end(), [most](const auto& list) { return list.size() == most; })) return {};
+  if (std::all_of(rows.begin(), rows.end(),
+                  [most](const auto& list) { return list.size() == most; }))
+    return {};
   for (const auto& list : rows) layer.head_rows.push_back(static_cast<std::int64_t>(list.size()));
   layer.ragged_rows = static_cast<std::int64_t>(most);
   return {};
 }
 
-bool WorkingCache::ragged(std::int32_t layer) const { return !layers_.at(static_cast<std::size_t>(layer)).head_rows.empty(); }
+bool WorkingCache::ragged(std::int32_t layer) const {
+  return !layers_.at(static_cast<std::size_t>(layer)).head_rows.empty();
+}
 
-void WorkingCache::head_rows(std::int32_t layer_idx, std::int32_t kv_head, std::vector<std::int32_t>& out) const {
+void WorkingCache::head_rows(std::int32_t layer_idx, std::int32_t kv_head,
+                             std::vector<std::int32_t>& out) const {
   const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
-  const std::int64_t own = layer.head_rows.empty() ? 0 : layer.head_rows.at(static_cast<std::size_t>(kv_head));
+  const std::int64_t own = layer.head_rows.empty()
+                               ? 0
+                               : layer.head_rows.at(static_cast<std::size_t>(kv_head));
   out.clear();
   for (std::int64_t row = 0; row < own; ++row) out.push_back(static_cast<std::int32_t>(row));
-  for (std::int64_t row = layer.ragged_rows; row < num_rows(layer_idx); ++row) out.push_back(static_cast<std::int32_t>(row));
+  for (std::int64_t row = layer.ragged_rows; row < num_rows(layer_idx); ++row)
+    out.push_back(static_cast<std::int32_t>(row));
 }
 
 KvView WorkingCache::view(std::int32_t layer_idx) const {
@@ -293,7 +343,8 @@ MutableKvView WorkingCache::mutable_view(std::int32_t layer_idx) {
   return mutable_view(layer.pages, static_cast<std::int64_t>(layer.positions.size()), layer.layout);
 }
 
-MutableKvView WorkingCache::mutable_view(std::span<void* const> pages, std::int64_t rows, PageLayout layout) const {
+MutableKvView WorkingCache::mutable_view(std::span<void* const> pages, std::int64_t rows,
+                                         PageLayout layout) const {
   const PageFormat& format = pool_->format();
   const Strides strides(format, layout);
   return MutableKvView{.pages = pages.data(),
@@ -322,7 +373,10 @@ Status WorkingCache::leave_device(std::int32_t layer_idx, PageLayout layout, con
     }
     pages.push_back(*page);
   }
-  if (const Status copied = copy(view(layer_idx), mutable_view(pages, static_cast<std::int64_t>(layer.positions.size()), layout)); !copied.ok()) {
+  if (const Status copied = copy(
+          view(layer_idx),
+          mutable_view(pages, static_cast<std::int64_t>(layer.positions.size()), layout));
+      !copied.ok()) {
     (void)pool_->settle();  // what was enqueued before the error
     drop(pages);
     return copied;
@@ -338,7 +392,8 @@ Status WorkingCache::leave_device(std::int32_t layer_idx, PageLayout layout, con
 std::int64_t WorkingCache::find_row(std::int32_t layer_idx, std::int32_t position) const {
   const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
   const auto& p = layer.positions;
-  const auto it = layer.sorted ? std::lower_bound(p.begin(), p.end(), position) : std::find(p.begin(), p.end(), position);
+  const auto it = layer.sorted ? std::lower_bound(p.begin(), p.end(), position)
+                               : std::find(p.begin(), p.end(), position);
   return it == p.end() || *it != position ? -1 : it - p.begin();
 }
 

@@ -1,4 +1,4 @@
-/// Calibration of a model's stable layers from sketches of documents (algorithms §4.3), and where the result is kept.
+/// Calibration of a model's stable layers from sketches of documents, and where the result is kept.
 #pragma once
 
 #include <cstdint>
@@ -7,22 +7,24 @@
 #include <string_view>
 #include <vector>
 
+#include "base/status.h"
 #include "cachestore/key.h"
 #include "cachestore/store.h"
 #include "engine/record/sketch.h"
 #include "engine/record/stable_layers.h"
-#include "base/status.h"
 
 namespace quire {
 
 /// Fewest blocks of a document with which the 3-sigma test can find anything.
 inline constexpr std::int32_t kCalibrationBlocks = 11;
 
-/// Scores layers over documents: in each document, the block that ranks lowest by alpha over all layers on average gives a point to
-/// every layer in which its alpha lies more than 3 population standard deviations below the layer's mean.
+/// Scores layers over documents: in each document, the block that ranks lowest by alpha over all
+/// layers on average gives a point to every layer in which its alpha lies more than 3 population
+/// standard deviations below the layer's mean.
 class StableLayerCalibration {
  public:
-  explicit StableLayerCalibration(std::int32_t num_layers) : scores_(static_cast<std::size_t>(num_layers)) {}
+  explicit StableLayerCalibration(std::int32_t num_layers)
+      : scores_(static_cast<std::size_t>(num_layers)) {}
 
   /// False: not counted (too few blocks, no statistics, or of another model).
   bool add(const SketchView& sketch);
@@ -31,8 +33,9 @@ class StableLayerCalibration {
 
   std::int64_t documents() const { return documents_; }
   std::span<const std::int64_t> scores() const { return scores_; }
-  /// From the first layer of the last quarter that has at least half of the highest score of all layers, to the last layer.
-  /// Errors: kFailedPrecondition (no document counted; no layer qualifies): the default stays.
+  /// From the first layer of the last quarter that has at least half of the highest score of all
+  /// layers, to the last layer. Errors: kFailedPrecondition (no document counted; no layer
+  /// qualifies): the default stays.
   Result<StableLayers> result() const;
 
  private:
@@ -40,10 +43,14 @@ class StableLayerCalibration {
   std::int64_t documents_ = 0;
 };
 
-/// Keeps the result in the store's records under the model's fingerprint: name "stable-layers/" + hex, value "1 FIRST LAST DOCUMENTS".
-Status save_stable_layers(Store& store, const Digest& fingerprint, const StableLayers& layers, std::int64_t documents);
-/// What was kept for this model. Errors: kNotFound (never calibrated), kCorruption (not readable, or outside num_layers), kIo.
-Result<StableLayers> load_stable_layers(Store& store, const Digest& fingerprint, std::int32_t num_layers);
+/// Keeps the result in the store's records under the model's fingerprint: name "stable-layers/" +
+/// hex, value "1 FIRST LAST DOCUMENTS".
+Status save_stable_layers(Store& store, const Digest& fingerprint, const StableLayers& layers,
+                          std::int64_t documents);
+/// What was kept for this model. Errors: kNotFound (never calibrated), kCorruption (not readable,
+/// or outside num_layers), kIo.
+Result<StableLayers> load_stable_layers(Store& store, const Digest& fingerprint,
+                                        std::int32_t num_layers);
 
 /// Text of a record; for the functions above and their tests.
 std::string encode_stable_layers(const StableLayers& layers, std::int64_t documents);

@@ -1,15 +1,15 @@
 #include "engine/chat/chat_template.h"
 
-#include <bit>
 #include <algorithm>
+#include <bit>
 #include <fstream>
 #include <iterator>
 
-#include "engine/tokenizer/gguf_vocab.h"
-#include "engine/chat/prompt_families.h"
-#include "base/sha256.h"
-#include "engine/chat/template_prompt.h"
 #include "base/log.h"
+#include "base/sha256.h"
+#include "engine/chat/prompt_families.h"
+#include "engine/chat/template_prompt.h"
+#include "engine/tokenizer/gguf_vocab.h"
 
 namespace quire {
 
@@ -29,12 +29,14 @@ struct PromptFormat::Impl {
   std::optional<std::int32_t> bos, eos;
   std::vector<std::int32_t> stop_ids;
   std::array<std::uint8_t, 32> digest{};
-  std::optional<TemplatePrompt> own;        ///< the model's own template, if it decides
-  std::optional<TemplatePrompt> own_tools;  ///< another of its templates, for conversations with tools
-  bool cuts = false;                        ///< kTemplate: the place of documents within the user's turn is known
+  std::optional<TemplatePrompt> own;  ///< the model's own template, if it decides
+  /// Another of its templates, for conversations with tools
+  std::optional<TemplatePrompt> own_tools;
+  bool cuts = false;  ///< kTemplate: the place of documents within the user's turn is known
 
   bool rendered() const { return syntax.family == PromptFamily::kTemplate; }
-  Status read_templates(const tokenizer_internal::DetectedPrompt& found, const PromptOptions& options);
+  Status read_templates(const tokenizer_internal::DetectedPrompt& found,
+                        const PromptOptions& options);
   void find_cuts();
   void add_stop_ids();
 };
@@ -43,7 +45,9 @@ namespace {
 
 constexpr std::string_view kSpace = " \t\n\r\v\f";
 
-std::string_view right_trimmed(std::string_view text) { return text.substr(0, text.find_last_not_of(kSpace) + 1); }
+std::string_view right_trimmed(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(kSpace) + 1);
+}
 
 std::string_view trimmed(std::string_view text, bool really = true) {
   if (!really) return text;
@@ -66,12 +70,14 @@ Answer split_thoughts(std::string_view content) {
   const std::size_t first = content.find(kClose);
   if (first == std::string_view::npos) return {{}, content};
   std::string_view thoughts = without_newlines(content.substr(0, first), false, true);
-  if (const std::size_t open = thoughts.rfind(kOpen); open != std::string_view::npos) thoughts.remove_prefix(open + kOpen.size());
-  return {without_newlines(thoughts, true, false), content.substr(content.rfind(kClose) + kClose.size())};
+  if (const std::size_t open = thoughts.rfind(kOpen); open != std::string_view::npos)
+    thoughts.remove_prefix(open + kOpen.size());
+  return {without_newlines(thoughts, true, false),
+          content.substr(content.rfind(kClose) + kClose.size())};
 }
 
-/// Collects markup and contents. Text between two control tokens is encoded as one, so that ids do not depend on where
-/// markup ends and content begins; contents never become control tokens.
+/// Collects markup and contents. Text between two control tokens is encoded as one, so that ids do
+/// not depend on where markup ends and content begins; contents never become control tokens.
 class Renderer {
  public:
   template <class Impl>
@@ -98,8 +104,9 @@ class Renderer {
         ++at;
         continue;
       }
-      const auto known = std::find_if(controls_.begin(), controls_.end(),
-                                      [&](const auto& c) { return text.compare(at, c.first.size(), c.first) == 0; });
+      const auto known = std::find_if(controls_.begin(), controls_.end(), [&](const auto& c) {
+        return text.compare(at, c.first.size(), c.first) == 0;
+      });
       if (known != controls_.end()) {
         control(known->second);
         at += known->first.size();
@@ -148,7 +155,8 @@ class Renderer {
       const Encoding encoding = tokenizer_.encode_with_offsets(pending_, Special::kNone, start_);
       ids_.insert(ids_.end(), encoding.ids.begin(), encoding.ids.end());
       for (const TokenSpan& span : encoding.spans) {
-        spans_->push_back(state_ == State::kPending ? TokenSpan{clip(span.begin), clip(span.end)} : outside());
+        spans_->push_back(state_ == State::kPending ? TokenSpan{clip(span.begin), clip(span.end)}
+                                                    : outside());
       }
     }
     if (state_ == State::kPending) state_ = State::kAfter;
@@ -164,7 +172,8 @@ class Renderer {
     return {at, at};
   }
   std::uint32_t clip(std::size_t at) const {
-    return static_cast<std::uint32_t>(std::clamp(at, text_begin_, text_begin_ + text_size_) - text_begin_);
+    return static_cast<std::uint32_t>(std::clamp(at, text_begin_, text_begin_ + text_size_) -
+                                      text_begin_);
   }
 
   const Tokenizer& tokenizer_;
@@ -216,7 +225,8 @@ void put_system(const PromptSyntax& s, std::string_view system, Renderer& out) {
   out.markup(s.system_close);
 }
 
-void put_answer(const PromptSyntax& s, std::string_view content, bool after_last_question, bool last, Renderer& out) {
+void put_answer(const PromptSyntax& s, std::string_view content, bool after_last_question,
+                bool last, Renderer& out) {
   if (s.thinking == Thinking::kKeep) return out.content(trimmed(content, s.trim_assistant));
   const Answer answer = split_thoughts(content);
   if (s.thinking == Thinking::kDropThoughts) return out.content(answer.rest);
@@ -259,31 +269,35 @@ std::string one_line(std::string_view title) {
 /// What only a template can render.
 bool needs_template(std::span<const ChatMessage> messages) {
   return std::any_of(messages.begin(), messages.end(), [](const ChatMessage& m) {
-    return m.role == "tool" || m.role == "developer" || !m.tool_calls.empty() || !m.reasoning_content.empty();
+    return m.role == "tool" || m.role == "developer" || !m.tool_calls.empty() ||
+           !m.reasoning_content.empty();
   });
 }
 
-/// Conversations that show in what a family and a template may differ, and whether each opens an answer.
+/// Conversations that show in what a family and a template may differ, and whether each opens an
+/// answer.
 struct Probe {
   std::vector<ChatMessage> messages;
   bool generation = true;
 };
 const std::vector<Probe>& probes() {
   static const std::vector<Probe> kProbes = [] {
-    const ChatMessage hi{"user", "Hi there"}, hello{"assistant", "Hello."}, bye{"user", "Bye!"}, system{"system", "Be kind."};
+    const ChatMessage hi{"user", "Hi there"}, hello{"assistant", "Hello."}, bye{"user", "Bye!"},
+        system{"system", "Be kind."};
     const ChatMessage thought{"assistant", "<think>\nA greeting.\n</think>\n\nHello."};
-    return std::vector<Probe>{{{hi}},
-                              {{hi}, false},
-                              {{system, hi}},
-                              {{system, hi}, false},
-                              {{hi, hello, bye}},
-                              {{system, hi, hello, bye}},
-                              {{hi, hello}, false},
-                              {{hi, hello, bye, hello}, false},
-                              {{{"user", "  \n two\n\n lines \n"}, {"assistant", " ok \n"}, {"user", "\ttab"}}},
-                              {{{"system", " \n odd \n"}, {"user", " x "}}},
-                              {{hi, thought, bye}},
-                              {{hi, thought}, false}};
+    return std::vector<Probe>{
+        {{hi}},
+        {{hi}, false},
+        {{system, hi}},
+        {{system, hi}, false},
+        {{hi, hello, bye}},
+        {{system, hi, hello, bye}},
+        {{hi, hello}, false},
+        {{hi, hello, bye, hello}, false},
+        {{{"user", "  \n two\n\n lines \n"}, {"assistant", " ok \n"}, {"user", "\ttab"}}},
+        {{{"system", " \n odd \n"}, {"user", " x "}}},
+        {{hi, thought, bye}},
+        {{hi, thought}, false}};
   }();
   return kProbes;
 }
@@ -292,25 +306,30 @@ Status resolve_controls(const PromptSyntax& syntax, const Tokenizer& tokenizer, 
   for (const std::string& text : syntax.controls) {
     const auto id = tokenizer.token_id(text);
     if (!id) {
-      return Status::invalid("model.prompt_format", "the prompt format " + std::string(prompt_family_name(syntax.family)) +
-                                                        " needs the token '" + text + "', which the vocabulary (" +
-                                                        std::string(tokenizer.description()) + ") lacks");
+      return Status::invalid("model.prompt_format",
+                             "the prompt format " + std::string(prompt_family_name(syntax.family)) +
+                                 " needs the token '" + text + "', which the vocabulary (" +
+                                 std::string(tokenizer.description()) + ") lacks");
     }
     controls.push_back({text, *id});
   }
   for (const std::string& text : syntax.weak_controls) {
     if (const auto id = tokenizer.token_id(text)) controls.push_back({text, *id});
   }
-  std::stable_sort(controls.begin(), controls.end(), [](const auto& a, const auto& b) { return a.text.size() > b.text.size(); });
+  std::stable_sort(controls.begin(), controls.end(),
+                   [](const auto& a, const auto& b) { return a.text.size() > b.text.size(); });
   return {};
 }
 
-/// Whether documents have one place in the user's turn: what stands before it depends on the system message alone, and what
-/// stands behind it does not depend on the system message.
+/// Whether documents have one place in the user's turn: what stands before it depends on the system
+/// message alone, and what stands behind it does not depend on the system message.
 Status check_cuts(const TemplatePrompt& own, const PromptSyntax& s) {
   const std::vector<ChatMessage> one = {{"user", "Why?"}}, other = {{"user", "When was that?"}},
-                                 turns = {{"user", "Why?"}, {"assistant", "So."}, {"user", "When was that?"}};
-  const auto cut = [&](std::optional<std::string_view> system, const std::vector<ChatMessage>& messages) {
+                                 turns = {{"user", "Why?"},
+                                          {"assistant", "So."},
+                                          {"user", "When was that?"}};
+  const auto cut = [&](std::optional<std::string_view> system,
+                       const std::vector<ChatMessage>& messages) {
     return own.cut(system, s.intro, s.question_open, messages);
   };
   QUIRE_ASSIGN_OR_RETURN(const auto first, cut(std::nullopt, one));
@@ -353,16 +372,20 @@ std::string_view prompt_family_name(PromptFamily family) {
   return "unknown";
 }
 
-Status PromptFormat::Impl::read_templates(const tokenizer_internal::DetectedPrompt& found, const PromptOptions& options) {
+Status PromptFormat::Impl::read_templates(const tokenizer_internal::DetectedPrompt& found,
+                                          const PromptOptions& options) {
   if (found.chat_template.empty()) return {};
-  tokenizer_internal::TemplateContext context{.special_tokens = found.special_tokens,
-                                              .additional_special_tokens = found.additional_special_tokens,
-                                              .enable_thinking = options.enable_thinking};
+  tokenizer_internal::TemplateContext context{
+      .special_tokens = found.special_tokens,
+      .additional_special_tokens = found.additional_special_tokens,
+      .enable_thinking = options.enable_thinking};
   // A token a model lacks is an empty text: templates add it to others without asking.
   const auto add = [&](const char* name, const std::optional<std::int32_t>& id) {
     const bool named = std::any_of(found.special_tokens.begin(), found.special_tokens.end(),
                                    [&](const auto& token) { return token.first == name; });
-    if (!named) context.special_tokens.emplace_back(name, id ? tokenizer->token_bytes(*id) : std::string_view());
+    if (!named)
+      context.special_tokens.emplace_back(name,
+                                          id ? tokenizer->token_bytes(*id) : std::string_view());
   };
   add("bos_token", found.without_bos ? std::nullopt : bos);
   add("eos_token", eos);
@@ -378,7 +401,8 @@ Status PromptFormat::Impl::read_templates(const tokenizer_internal::DetectedProm
   if (with_tools.ok()) {
     own_tools = std::move(*with_tools);
   } else {
-    log_warning("the chat template for tools cannot be used", {{"reason", with_tools.status().message()}});
+    log_warning("the chat template for tools cannot be used",
+                {{"reason", with_tools.status().message()}});
   }
   return {};
 }
@@ -390,7 +414,8 @@ void PromptFormat::Impl::find_cuts() {
   if (cuts) return;
   syntax = tokenizer_internal::template_syntax(/*documents_in_turn=*/false);
   log_warning(
-      "documents get plain markup without turns: their place in the model's chat template cannot be told; "
+      "documents get plain markup without turns: their place in the model's chat template cannot "
+      "be told; "
       "set model.prompt_format to a family that fits the model",
       {{"reason", known.message()}});
 }
@@ -402,7 +427,8 @@ void PromptFormat::Impl::add_stop_ids() {
   if (rendered()) {
     const std::string& after = own->after_answer();
     const auto spelled = tokenizer->find_controls(after);
-    if (!spelled.empty() && trimmed(std::string_view(after).substr(0, spelled.front().begin)).empty()) {
+    if (!spelled.empty() &&
+        trimmed(std::string_view(after).substr(0, spelled.front().begin)).empty()) {
       stop_ids.push_back(spelled.front().id);
     }
   }
@@ -426,9 +452,11 @@ bool PromptFormat::same_prompts(const PromptFormat& native, const TemplatePrompt
   });
 }
 
-Result<PromptFormat> PromptFormat::load(const std::filesystem::path& model_dir, std::shared_ptr<const Tokenizer> tokenizer,
+Result<PromptFormat> PromptFormat::load(const std::filesystem::path& model_dir,
+                                        std::shared_ptr<const Tokenizer> tokenizer,
                                         const PromptOptions& options) {
-  QUIRE_ASSIGN_OR_RETURN(const std::optional<std::string> gguf, tokenizer_internal::gguf_tokenizer_config(model_dir));
+  QUIRE_ASSIGN_OR_RETURN(const std::optional<std::string> gguf,
+                         tokenizer_internal::gguf_tokenizer_config(model_dir));
   std::string contents[2] = {gguf.value_or(""), ""};
   const char* names[2] = {"tokenizer_config.json", "chat_template.jinja"};
   for (int i = 0; i < 2 && !gguf; ++i) {
@@ -440,9 +468,12 @@ Result<PromptFormat> PromptFormat::load(const std::filesystem::path& model_dir, 
   return format;
 }
 
-Result<PromptFormat> PromptFormat::parse(std::string_view tokenizer_config, std::string_view chat_template_file,
-                                         std::shared_ptr<const Tokenizer> tokenizer, const PromptOptions& options) {
-  QUIRE_ASSIGN_OR_RETURN(auto found, tokenizer_internal::detect_prompt(tokenizer_config, chat_template_file, options));
+Result<PromptFormat> PromptFormat::parse(std::string_view tokenizer_config,
+                                         std::string_view chat_template_file,
+                                         std::shared_ptr<const Tokenizer> tokenizer,
+                                         const PromptOptions& options) {
+  QUIRE_ASSIGN_OR_RETURN(
+      auto found, tokenizer_internal::detect_prompt(tokenizer_config, chat_template_file, options));
   auto impl = std::make_shared<Impl>();
   impl->bos = tokenizer->bos_id();
   impl->stop_ids = tokenizer->eos_ids();
@@ -470,8 +501,9 @@ Result<PromptFormat> PromptFormat::parse(std::string_view tokenizer_config, std:
   Sha256 hash;
   const PromptSyntax& syntax = impl->syntax;
   hash.update_field(impl->rendered() ? "prompt-format-template-1" : "prompt-format-1");
-  for (const std::string* part : {&syntax.system_open, &syntax.system_close, &syntax.user_open, &syntax.intro,
-                                  &syntax.document_open, &syntax.title_close, &syntax.untitled_open, &syntax.document_close}) {
+  for (const std::string* part : {&syntax.system_open, &syntax.system_close, &syntax.user_open,
+                                  &syntax.intro, &syntax.document_open, &syntax.title_close,
+                                  &syntax.untitled_open, &syntax.document_close}) {
     hash.update_field(*part);
   }
   hash.update_u64(static_cast<std::uint64_t>(syntax.titles));
@@ -492,22 +524,27 @@ Result<PromptFormat> PromptFormat::parse(std::string_view tokenizer_config, std:
   return format;
 }
 
-Result<std::vector<std::int32_t>> PromptFormat::prefix(std::optional<std::string_view> system) const {
+Result<std::vector<std::int32_t>> PromptFormat::prefix(
+    std::optional<std::string_view> system) const {
   const PromptSyntax& s = impl_->syntax;
   const ChatMessage any{"user", "?"};
   if (impl_->rendered() && system && !impl_->own->shows_system()) {
     const ChatMessage both[] = {{"system", std::string(*system)}, any};
-    const auto refused = impl_->own->render(both, true);  // in the template's own words, if it has some
+    // In the template's own words, if it has some
+    const auto refused = impl_->own->render(both, true);
     if (!refused.ok()) return refused.status().with_field("system");
-    return Status::invalid("system", "this model's chat template has no place for a system message");
+    return Status::invalid("system",
+                           "this model's chat template has no place for a system message");
   }
   if (impl_->cuts) {
-    QUIRE_ASSIGN_OR_RETURN(const auto cut, impl_->own->cut(system, s.intro, s.question_open, std::span(&any, 1)));
+    QUIRE_ASSIGN_OR_RETURN(const auto cut,
+                           impl_->own->cut(system, s.intro, s.question_open, std::span(&any, 1)));
     return whole_ids(*impl_, cut.before);
   }
   if (system && s.system_place == SystemPlace::kNowhere) {
-    return Status::invalid("system",
-                           "this model (prompt format " + std::string(prompt_family_name(s.family)) + ") has no system message");
+    return Status::invalid("system", "this model (prompt format " +
+                                         std::string(prompt_family_name(s.family)) +
+                                         ") has no system message");
   }
   if (!system && s.default_system) system = *s.default_system;
   std::vector<std::int32_t> ids;
@@ -544,15 +581,18 @@ Result<std::vector<std::int32_t>> PromptFormat::suffix(std::string_view question
   return suffix(std::span(&message, 1));
 }
 
-Result<std::vector<std::int32_t>> PromptFormat::suffix(std::span<const ChatMessage> messages) const {
+Result<std::vector<std::int32_t>> PromptFormat::suffix(
+    std::span<const ChatMessage> messages) const {
   const PromptSyntax& s = impl_->syntax;
   if (messages.empty()) return Status::invalid("messages", "at least one message is needed");
   QUIRE_RETURN_IF_ERROR(check_roles(messages, 0, /*strict=*/true));
-  if (messages.back().role != "user") return role_error(messages.size() - 1, "the last message must be the user's");
+  if (messages.back().role != "user")
+    return role_error(messages.size() - 1, "the last message must be the user's");
   std::vector<std::int32_t> ids;
   Renderer out(*impl_, ids, nullptr);
   if (impl_->cuts) {
-    QUIRE_ASSIGN_OR_RETURN(const auto cut, impl_->own->cut(std::nullopt, s.intro, s.question_open, messages));
+    QUIRE_ASSIGN_OR_RETURN(const auto cut,
+                           impl_->own->cut(std::nullopt, s.intro, s.question_open, messages));
     out.marked(cut.after);
     out.flush();
     return ids;
@@ -580,19 +620,23 @@ Result<std::vector<std::int32_t>> PromptFormat::suffix(std::span<const ChatMessa
   return ids;
 }
 
-Result<std::vector<std::int32_t>> PromptFormat::chat(std::span<const ChatMessage> messages, bool add_generation_prompt,
+Result<std::vector<std::int32_t>> PromptFormat::chat(std::span<const ChatMessage> messages,
+                                                     bool add_generation_prompt,
                                                      std::string_view tools) const {
   const PromptSyntax& s = impl_->syntax;
   if (messages.empty()) return Status::invalid("messages", "at least one message is needed");
   const bool more = !tools.empty() || (impl_->own && needs_template(messages));
   if (more && !impl_->own) {
-    return Status::invalid("tools", "the prompt format " + std::string(prompt_family_name(s.family)) +
-                                        " has no tools; only a model's own chat template does (model.prompt_format = auto)");
+    return Status::invalid(
+        "tools",
+        "the prompt format " + std::string(prompt_family_name(s.family)) +
+            " has no tools; only a model's own chat template does (model.prompt_format = auto)");
   }
   if (more || impl_->rendered()) {
     const bool other = impl_->own_tools && more;
     const TemplatePrompt& own = other ? *impl_->own_tools : *impl_->own;
-    QUIRE_ASSIGN_OR_RETURN(const jinja::Text text, own.render(messages, add_generation_prompt, tools));
+    QUIRE_ASSIGN_OR_RETURN(const jinja::Text text,
+                           own.render(messages, add_generation_prompt, tools));
     if (messages[0].role == "system" && !own.shows_system() && !messages[0].content.empty())
       return role_error(0, "this model's chat template has no place for a system message");
     return whole_ids(*impl_, text);
@@ -601,9 +645,11 @@ Result<std::vector<std::int32_t>> PromptFormat::chat(std::span<const ChatMessage
   if (messages[0].role == "system") system = messages[0].content;
   const std::size_t first = system ? 1 : 0;
   if (system && s.system_place == SystemPlace::kNowhere) {
-    return role_error(0, "this model (prompt format " + std::string(prompt_family_name(s.family)) + ") has no system message");
+    return role_error(0, "this model (prompt format " + std::string(prompt_family_name(s.family)) +
+                             ") has no system message");
   }
-  const bool strict = s.family == PromptFamily::kLlama2 || s.family == PromptFamily::kMistral || s.family == PromptFamily::kQuire;
+  const bool strict = s.family == PromptFamily::kLlama2 || s.family == PromptFamily::kMistral ||
+                      s.family == PromptFamily::kQuire;
   QUIRE_RETURN_IF_ERROR(check_roles(messages, first, strict));
   if (!system && s.default_system) system = *s.default_system;
   std::size_t last_user = first;
@@ -628,7 +674,8 @@ Result<std::vector<std::int32_t>> PromptFormat::chat(std::span<const ChatMessage
     const bool system_here = system && i == system_at && s.system_place != SystemPlace::kOwnTurn;
     if (system_here) put_system(s, *system, out);
     // A template that trims the user's turn trims it with the system message in front.
-    out.content(system_here && s.trim_user ? right_trimmed(m.content) : trimmed(m.content, s.trim_user));
+    out.content(system_here && s.trim_user ? right_trimmed(m.content)
+                                           : trimmed(m.content, s.trim_user));
     out.markup(s.user_close);
   }
   if (add_generation_prompt) out.markup(s.generation);
@@ -636,13 +683,17 @@ Result<std::vector<std::int32_t>> PromptFormat::chat(std::span<const ChatMessage
   return ids;
 }
 
-const std::vector<std::string>& PromptFormat::stop_strings() const { return impl_->syntax.stop_strings; }
+const std::vector<std::string>& PromptFormat::stop_strings() const {
+  return impl_->syntax.stop_strings;
+}
 const std::vector<std::int32_t>& PromptFormat::stop_ids() const { return impl_->stop_ids; }
 bool PromptFormat::supports_system() const {
-  return impl_->rendered() ? impl_->own->shows_system() : impl_->syntax.system_place != SystemPlace::kNowhere;
+  return impl_->rendered() ? impl_->own->shows_system()
+                           : impl_->syntax.system_place != SystemPlace::kNowhere;
 }
 bool PromptFormat::supports_tools() const {
-  return (impl_->own && impl_->own->shows_tools()) || (impl_->own_tools && impl_->own_tools->shows_tools());
+  return (impl_->own && impl_->own->shows_tools()) ||
+         (impl_->own_tools && impl_->own_tools->shows_tools());
 }
 PromptFamily PromptFormat::family() const { return impl_->syntax.family; }
 const std::array<std::uint8_t, 32>& PromptFormat::digest() const { return impl_->digest; }

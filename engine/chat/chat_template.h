@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/tokenizer/tokenizer.h"
 #include "base/status.h"
+#include "engine/tokenizer/tokenizer.h"
 
 namespace quire {
 
@@ -20,65 +20,76 @@ namespace tokenizer_internal {
 class TemplatePrompt;
 }
 
-/// One turn. role: "system", "user" or "assistant"; where the model's own template renders it also "developer" and "tool".
+/// One turn. role: "system", "user" or "assistant"; where the model's own template renders it also
+/// "developer" and "tool".
 struct ChatMessage {
   std::string role, content;
-  std::string tool_calls = {};  ///< of an assistant: a JSON array as OpenAI's API has it; empty: none
+  /// Of an assistant: a JSON array as OpenAI's API has it; empty: none
+  std::string tool_calls = {};
   std::string name = {}, tool_call_id = {};  ///< of a tool's result; empty: none
-  std::string reasoning_content = {};        ///< thoughts of an earlier answer, for templates that show them
+  /// Thoughts of an earlier answer, for templates that show them
+  std::string reasoning_content = {};
 };
 
 /// The families whose markup is written out natively, and kTemplate for every other chat template.
 enum class PromptFamily : unsigned char {
-  kPlain,      ///< base models: documents, then "Question: ...", "Answer:"
-  kQuire,      ///< tokenizer_config.json's "quire_prompt" (the embedded model)
-  kLlama2,     ///< [INST] <<SYS>>
-  kLlama3,     ///< <|start_header_id|>; also 3.1/3.2 with the date lines in the system turn
-  kMistral,    ///< [INST] as text (v0.1, v0.2) or as a control token (v0.3)
-  kChatMl,     ///< <|im_start|> (Qwen2, Qwen2.5, Yi, SmolLM2)
-  kQwen3,      ///< ChatML with <think>
-  kZephyr,     ///< <|user|> ... </s> (TinyLlama)
+  kPlain,       ///< base models: documents, then "Question: ...", "Answer:"
+  kQuire,       ///< tokenizer_config.json's "quire_prompt" (the embedded model)
+  kLlama2,      ///< [INST] <<SYS>>
+  kLlama3,      ///< <|start_header_id|>; also 3.1/3.2 with the date lines in the system turn
+  kMistral,     ///< [INST] as text (v0.1, v0.2) or as a control token (v0.3)
+  kChatMl,      ///< <|im_start|> (Qwen2, Qwen2.5, Yi, SmolLM2)
+  kQwen3,       ///< ChatML with <think>
+  kZephyr,      ///< <|user|> ... </s> (TinyLlama)
   kDeepSeekR1,  ///< <｜User｜> (DeepSeek-R1-Distill)
   kTemplate     ///< the model's own Jinja template, rendered
 };
 std::string_view prompt_family_name(PromptFamily family);
 
 struct PromptOptions {
-  /// "auto": the model folder's own chat template decides. A native family stands in for it only where both give the same ids
-  /// for a set of probe conversations; else the template itself is rendered. "template": always rendered. Or: plain, quire, llama2, llama3, llama3.1, mistral, mistral-v0.3, chatml, qwen2,
-  /// qwen2.5, qwen3, zephyr, deepseek-r1.
+  /// "auto": the model folder's own chat template decides. A native family stands in for it only
+  /// where both give the same ids for a set of probe conversations; else the template itself is
+  /// rendered. "template": always rendered. Or: plain, quire, llama2, llama3, llama3.1, mistral,
+  /// mistral-v0.3, chatml, qwen2, qwen2.5, qwen3, zephyr, deepseek-r1.
   std::string format = "auto";
-  /// The variable of this name in templates. Qwen3: false ends the prompt with an empty think block, so that the answer comes
-  /// at once.
+  /// The variable of this name in templates. Qwen3: false ends the prompt with an empty think
+  /// block, so that the answer comes at once.
   bool enable_thinking = false;
 };
 
-/// One cached document as ids, and for each id the byte range of `text` it stands for. Ids of the header stand at {0, 0},
-/// ids of the separator behind at {size, size}.
+/// One cached document as ids, and for each id the byte range of `text` it stands for. Ids of the
+/// header stand at {0, 0}, ids of the separator behind at {size, size}.
 struct DocumentTokens {
   std::vector<std::int32_t> ids;
   std::vector<TokenSpan> spans;
 };
 
-/// A prompt over documents is prefix() + document()... + suffix(), joined as ids; no part depends on another, so each can
-/// be prefilled and cached alone. chat() is a whole conversation without documents, as the model's own template renders it.
-/// Users' and documents' text never becomes a control token.
+/// A prompt over documents is prefix() + document()... + suffix(), joined as ids; no part depends
+/// on another, so each can be prefilled and cached alone. chat() is a whole conversation without
+/// documents, as the model's own template renders it. Users' and documents' text never becomes a
+/// control token.
 ///
-/// With a template (PromptFamily::kTemplate) the documents stand within the user's turn, between the model's own opening of it
-/// and the question. Where a template shows the user's text not at all, several times or changed, that place cannot be found:
-/// parse() then logs a warning that names model.prompt_format, documents get plain markup without turns, and chat() still is
-/// the template's.
+/// With a template (PromptFamily::kTemplate) the documents stand within the user's turn, between
+/// the model's own opening of it and the question. Where a template shows the user's text not at
+/// all, several times or changed, that place cannot be found: parse() then logs a warning that
+/// names model.prompt_format, documents get plain markup without turns, and chat() still is the
+/// template's.
 ///
 /// Immutable, any thread; shares the tokenizer.
 class PromptFormat {
  public:
-  /// `tokenizer` must not be null. Errors: kInvalidArgument naming the file or the option: unknown format name, a chat
-  /// template that cannot be read or shows no user's text (fix: set model.prompt_format), a control token the vocabulary lacks.
-  static Result<PromptFormat> load(const std::filesystem::path& model_dir, std::shared_ptr<const Tokenizer> tokenizer,
+  /// `tokenizer` must not be null. Errors: kInvalidArgument naming the file or the option: unknown
+  /// format name, a chat template that cannot be read or shows no user's text (fix: set
+  /// model.prompt_format), a control token the vocabulary lacks.
+  static Result<PromptFormat> load(const std::filesystem::path& model_dir,
+                                   std::shared_ptr<const Tokenizer> tokenizer,
                                    const PromptOptions& options = {});
-  /// The same from file contents: tokenizer_config.json (may be empty) and chat_template.jinja (may be empty).
-  static Result<PromptFormat> parse(std::string_view tokenizer_config, std::string_view chat_template_file,
-                                    std::shared_ptr<const Tokenizer> tokenizer, const PromptOptions& options = {});
+  /// The same from file contents: tokenizer_config.json (may be empty) and chat_template.jinja (may
+  /// be empty).
+  static Result<PromptFormat> parse(std::string_view tokenizer_config,
+                                    std::string_view chat_template_file,
+                                    std::shared_ptr<const Tokenizer> tokenizer,
+                                    const PromptOptions& options = {});
 
   PromptFormat(PromptFormat&&) noexcept;
   PromptFormat& operator=(PromptFormat&&) noexcept;
@@ -86,22 +97,26 @@ class PromptFormat {
   PromptFormat& operator=(const PromptFormat&);
   ~PromptFormat();
 
-  /// BOS, the system turn (the family's default where `system` is empty) and the opening of the user's turn.
-  /// kInvalidArgument (field "system") if the family has no place for a system message.
-  Result<std::vector<std::int32_t>> prefix(std::optional<std::string_view> system = std::nullopt) const;
-  /// A document (or one chunk) with its header and separator. The same ids at every rank. An empty title shortens the
-  /// header; line breaks in a title become spaces.
+  /// BOS, the system turn (the family's default where `system` is empty) and the opening of the
+  /// user's turn. kInvalidArgument (field "system") if the family has no place for a system
+  /// message.
+  Result<std::vector<std::int32_t>> prefix(
+      std::optional<std::string_view> system = std::nullopt) const;
+  /// A document (or one chunk) with its header and separator. The same ids at every rank. An empty
+  /// title shortens the header; line breaks in a title become spaces.
   Result<DocumentTokens> document(std::string_view title, std::string_view text) const;
   /// The question, the end of the user's turn and the opening of the assistant's.
   Result<std::vector<std::int32_t>> suffix(std::string_view question) const;
-  /// A conversation after the documents: user first, then alternating, the last from the user. No system message here:
-  /// it belongs to prefix(). kInvalidArgument (field "messages[i].role").
+  /// A conversation after the documents: user first, then alternating, the last from the user. No
+  /// system message here: it belongs to prefix(). kInvalidArgument (field "messages[i].role").
   Result<std::vector<std::int32_t>> suffix(std::span<const ChatMessage> messages) const;
-  /// A whole conversation without documents. `tools`: a JSON array of function descriptions as OpenAI's API has it, given to the
-  /// model's template; empty: none. Tools, tool calls and tool results need a chat template.
-  /// kInvalidArgument (field "messages", "messages[i].role", "messages[i].tool_calls", "tools"), also with the template's own
-  /// words where it refuses the conversation; kResourceExhausted where the template takes too much to render.
-  Result<std::vector<std::int32_t>> chat(std::span<const ChatMessage> messages, bool add_generation_prompt = true,
+  /// A whole conversation without documents. `tools`: a JSON array of function descriptions as
+  /// OpenAI's API has it, given to the model's template; empty: none. Tools, tool calls and tool
+  /// results need a chat template. kInvalidArgument (field "messages", "messages[i].role",
+  /// "messages[i].tool_calls", "tools"), also with the template's own words where it refuses the
+  /// conversation; kResourceExhausted where the template takes too much to render.
+  Result<std::vector<std::int32_t>> chat(std::span<const ChatMessage> messages,
+                                         bool add_generation_prompt = true,
                                          std::string_view tools = {}) const;
 
   /// Texts that end an answer and are not part of it (empty for most families).
@@ -119,7 +134,8 @@ class PromptFormat {
   struct Impl;
   explicit PromptFormat(std::shared_ptr<const Impl> impl);
   /// Whether a native family and the template give the same ids for every probe conversation.
-  static bool same_prompts(const PromptFormat& native, const tokenizer_internal::TemplatePrompt& own);
+  static bool same_prompts(const PromptFormat& native,
+                           const tokenizer_internal::TemplatePrompt& own);
   std::shared_ptr<const Impl> impl_;
 };
 

@@ -35,8 +35,8 @@ jinja::Value value_of(const json::value& v, jinja::Mark mark) {
       auto dict = std::make_shared<jinja::Dict>();
       for (const auto& item : v.get_object()) {
         // Not Dict::set(): the parser left each key once, and looking for it would cost squares.
-        jinja::Value key =
-            jinja::Value::text(std::string_view(item.key().data(), item.key().size()), mark);
+        jinja::Value key = jinja::Value::text(
+            std::string_view(item.key().data(), item.key().size()), mark);
         jinja::Value value = value_of(item.value(), mark);
         dict->depth = std::max(dict->depth, value.depth() + 1);
         dict->weight += key.weight() + value.weight();

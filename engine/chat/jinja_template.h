@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/status.h"
 #include "engine/jinja/text.h"
 #include "engine/jinja/value.h"
-#include "base/status.h"
 
 namespace quire::tokenizer_internal {
 

@@ -9,9 +9,12 @@ namespace json = boost::json;
 namespace {
 
 constexpr std::string_view kFormats =
-    "auto, template, plain, quire, llama2, llama3, llama3.1, mistral, mistral-v0.3, chatml, qwen2, qwen2.5, qwen3, zephyr, deepseek-r1";
+    "auto, template, plain, quire, llama2, llama3, llama3.1, mistral, mistral-v0.3, chatml, qwen2, "
+    "qwen2.5, qwen3, zephyr, deepseek-r1";
 
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 /// How documents stand inside the user's turn of a chat model.
 void documents_in_user_turn(PromptSyntax& s) {
@@ -55,10 +58,12 @@ PromptSyntax llama2() {
 }
 
 PromptSyntax llama3(bool dates) {
-  PromptSyntax s{.family = PromptFamily::kLlama3, .controls = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}};
+  PromptSyntax s{.family = PromptFamily::kLlama3,
+                 .controls = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}};
   s.system_open = "<|start_header_id|>system<|end_header_id|>\n\n";
   if (dates) {
-    // The date of the template's own example: today's date would make every prompt of yesterday a miss.
+    // The date of the template's own example: today's date would make every prompt of yesterday a
+    // miss.
     s.system_open += "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
     s.default_system = "";
   }
@@ -74,13 +79,15 @@ PromptSyntax llama3(bool dates) {
 /// v0.1 and v0.2: [INST] is text.
 PromptSyntax mistral(std::string_view chat_template) {
   PromptSyntax s{.family = PromptFamily::kMistral, .system_place = SystemPlace::kFirstUserTurn};
-  const bool later = has(chat_template, "\" [INST] \"") || has(chat_template, "' [INST] '");  // the revision of 2024
+  // The revision of 2024
+  const bool later = has(chat_template, "\" [INST] \"") || has(chat_template, "' [INST] '");
   s.system_close = "\n\n";
   s.user_open = later ? " [INST] " : "[INST] ";
   s.user_close = " [/INST]";
   s.assistant_open = later ? " " : "";
   s.assistant_close = PromptSyntax::kEos;
-  if (has(chat_template, "eos_token + ' '") || has(chat_template, "eos_token+ ' '")) s.assistant_close += " ";
+  if (has(chat_template, "eos_token + ' '") || has(chat_template, "eos_token+ ' '"))
+    s.assistant_close += " ";
   s.trim_assistant = has(chat_template, "|trim") || has(chat_template, "| trim");
   documents_in_user_turn(s);
   return s;
@@ -96,13 +103,16 @@ PromptSyntax mistral_v3(std::string_view chat_template) {
   s.user_close = "[/INST]";
   s.assistant_open = " ";
   s.assistant_close = PromptSyntax::kEos;
-  s.trim_assistant = chat_template.empty() || has(chat_template, "|trim") || has(chat_template, "| trim");
+  s.trim_assistant = chat_template.empty() || has(chat_template, "|trim") ||
+                     has(chat_template, "| trim");
   documents_in_user_turn(s);
   return s;
 }
 
 PromptSyntax chatml(std::optional<std::string> default_system) {
-  PromptSyntax s{.family = PromptFamily::kChatMl, .controls = {"<|im_start|>", "<|im_end|>"}, .template_has_bos = false};
+  PromptSyntax s{.family = PromptFamily::kChatMl,
+                 .controls = {"<|im_start|>", "<|im_end|>"},
+                 .template_has_bos = false};
   s.default_system = std::move(default_system);
   s.system_open = "<|im_start|>system\n";
   s.user_open = "<|im_start|>user\n";
@@ -153,28 +163,35 @@ Result<PromptSyntax> quire_syntax(const json::object& config) {
   const std::string file = "tokenizer_config.json";
   const json::object* prompt = object_at(config, "quire_prompt");
   if (prompt == nullptr)
-    return Status::invalid("model.prompt_format", file + ": has no 'quire_prompt', which the format quire needs");
+    return Status::invalid("model.prompt_format",
+                           file + ": has no 'quire_prompt', which the format quire needs");
   PromptSyntax s{.family = PromptFamily::kQuire, .template_has_bos = false};
-  const auto document = string_at(*prompt, "document_prefix"), question = string_at(*prompt, "question_prefix"),
+  const auto document = string_at(*prompt, "document_prefix"),
+             question = string_at(*prompt, "question_prefix"),
              answer = string_at(*prompt, "answer_prefix");
-  if (!document || document->empty() || !question || question->empty() || !answer || answer->empty()) {
-    return Status::invalid(
-        "quire_prompt",
-        file + ": quire_prompt must have document_prefix, question_prefix and answer_prefix, each a control token");
+  if (!document || document->empty() || !question || question->empty() || !answer ||
+      answer->empty()) {
+    return Status::invalid("quire_prompt",
+                           file +
+                               ": quire_prompt must have document_prefix, question_prefix and "
+                               "answer_prefix, each a control token");
   }
   s.controls = {*document, *question, *answer};
   if (const json::array* stop = array_at(*prompt, "stop")) {
     for (const json::value& item : *stop) {
       if (!item.is_string() || item.get_string().empty())
-        return Status::invalid("quire_prompt.stop", file + ": quire_prompt.stop must be a list of tokens");
+        return Status::invalid("quire_prompt.stop",
+                               file + ": quire_prompt.stop must be a list of tokens");
       s.end_of_turn.emplace_back(item.get_string());
       s.controls.emplace_back(item.get_string());
     }
   }
-  s.system_place = bool_at(*prompt, "system").value_or(false) ? SystemPlace::kOwnTurn : SystemPlace::kNowhere;
+  s.system_place = bool_at(*prompt, "system").value_or(false) ? SystemPlace::kOwnTurn
+                                                              : SystemPlace::kNowhere;
   s.user_open = *question;
   s.assistant_open = s.generation = *answer;
-  s.assistant_close = s.end_of_turn.empty() ? std::string(1, PromptSyntax::kEos) : s.end_of_turn.front();
+  s.assistant_close = s.end_of_turn.empty() ? std::string(1, PromptSyntax::kEos)
+                                            : s.end_of_turn.front();
   s.document_open = s.untitled_open = *document;
   s.title_close = ": ";
   s.titles = bool_at(*prompt, "titles").value_or(true);
@@ -184,14 +201,17 @@ Result<PromptSyntax> quire_syntax(const json::object& config) {
   return s;
 }
 
-/// The default system message a ChatML template spells out: the text between "<|im_start|>system\n" and "<|im_end|>" in one
-/// literal, or the value set for system_message.
+/// The default system message a ChatML template spells out: the text between "<|im_start|>system\n"
+/// and "<|im_end|>" in one literal, or the value set for system_message.
 std::optional<std::string> chatml_default_system(std::string_view chat_template) {
-  for (const std::string_view open : {std::string_view("<|im_start|>system\n"), std::string_view("<|im_start|>system\\n")}) {
-    for (std::size_t at = chat_template.find(open); at != std::string_view::npos; at = chat_template.find(open, at + 1)) {
+  for (const std::string_view open :
+       {std::string_view("<|im_start|>system\n"), std::string_view("<|im_start|>system\\n")}) {
+    for (std::size_t at = chat_template.find(open); at != std::string_view::npos;
+         at = chat_template.find(open, at + 1)) {
       const std::string_view rest = chat_template.substr(at + open.size());
       const std::string_view text = rest.substr(0, std::min(rest.find("<|im_end|>"), rest.size()));
-      if (!text.empty() && text.find_first_of("'\"{}+") == std::string_view::npos) return std::string(text);
+      if (!text.empty() && text.find_first_of("'\"{}+") == std::string_view::npos)
+        return std::string(text);
     }
   }
   constexpr std::string_view kSet = "set system_message = '";
@@ -204,11 +224,13 @@ std::optional<std::string> chatml_default_system(std::string_view chat_template)
 PromptSyntax chatml_of(std::string_view chat_template) {
   PromptSyntax s = chatml(chatml_default_system(chat_template));
   s.template_has_bos = has(chat_template, "bos_token");
-  if (has(chat_template, "{{ system_message }}")) s.system_open = s.system_close = "";  // Yi-1.5: the bare text
+  // Yi-1.5: the bare text
+  if (has(chat_template, "{{ system_message }}")) s.system_open = s.system_close = "";
   return s;
 }
 
-Result<PromptSyntax> named(const std::string& name, const json::object& config, const PromptOptions& options) {
+Result<PromptSyntax> named(const std::string& name, const json::object& config,
+                           const PromptOptions& options) {
   if (name == "plain") return plain();
   if (name == "quire") return quire_syntax(config);
   if (name == "llama2") return llama2();
@@ -218,21 +240,25 @@ Result<PromptSyntax> named(const std::string& name, const json::object& config, 
   if (name == "mistral-v0.3") return mistral_v3("");
   if (name == "chatml") return chatml(std::nullopt);
   if (name == "qwen2") return chatml("You are a helpful assistant.");
-  if (name == "qwen2.5") return chatml("You are Qwen, created by Alibaba Cloud. You are a helpful assistant.");
+  if (name == "qwen2.5")
+    return chatml("You are Qwen, created by Alibaba Cloud. You are a helpful assistant.");
   if (name == "qwen3") return qwen3(options.enable_thinking);
   if (name == "zephyr") return zephyr();
   if (name == "deepseek-r1") return deepseek_r1("");
-  return Status::invalid("model.prompt_format", "unknown prompt format '" + name + "'; one of: " + std::string(kFormats));
+  return Status::invalid("model.prompt_format",
+                         "unknown prompt format '" + name + "'; one of: " + std::string(kFormats));
 }
 
 /// tokenizer_config.json's template: a string, which is "default", or a list of named ones.
 std::string template_of(const json::object& config, std::string_view wanted) {
-  if (auto text = string_at(config, "chat_template")) return wanted == "default" ? *text : std::string();
+  if (auto text = string_at(config, "chat_template"))
+    return wanted == "default" ? *text : std::string();
   const json::array* list = array_at(config, "chat_template");
   if (list == nullptr) return {};
   for (const json::value& item : *list) {
     const json::object* entry = item.if_object();
-    if (entry != nullptr && string_at(*entry, "name") == wanted) return string_at(*entry, "template").value_or("");
+    if (entry != nullptr && string_at(*entry, "name") == wanted)
+      return string_at(*entry, "template").value_or("");
   }
   return {};
 }
@@ -240,7 +266,8 @@ std::string template_of(const json::object& config, std::string_view wanted) {
 /// The family a template looks like. Only a guess: whether it is true is for the template to say.
 std::optional<PromptSyntax> resembled(std::string_view t, const PromptOptions& options) {
   if (has(t, "<|im_start|>"))
-    return has(t, "reasoning_content") || has(t, "enable_thinking") ? qwen3(options.enable_thinking) : chatml_of(t);
+    return has(t, "reasoning_content") || has(t, "enable_thinking") ? qwen3(options.enable_thinking)
+                                                                    : chatml_of(t);
   if (has(t, "<|start_header_id|>")) return llama3(has(t, "Cutting Knowledge Date"));
   if (has(t, "<\xEF\xBD\x9CUser\xEF\xBD\x9C>")) return deepseek_r1(t);
   if (has(t, "<<SYS>>")) return llama2();
@@ -250,8 +277,8 @@ std::optional<PromptSyntax> resembled(std::string_view t, const PromptOptions& o
 }
 
 /// Fills the family, the template and where it stands.
-Status detect(const json::object& config, std::string_view chat_template_file, const PromptOptions& options,
-              DetectedPrompt& found) {
+Status detect(const json::object& config, std::string_view chat_template_file,
+              const PromptOptions& options, DetectedPrompt& found) {
   if (options.format != "auto" && options.format != "template") {
     QUIRE_ASSIGN_OR_RETURN(found.syntax, named(options.format, config, options));
     return {};
@@ -261,11 +288,14 @@ Status detect(const json::object& config, std::string_view chat_template_file, c
     return {};
   }
   found.file = chat_template_file.empty() ? "tokenizer_config.json" : "chat_template.jinja";
-  found.chat_template = chat_template_file.empty() ? template_of(config, "default") : std::string(chat_template_file);
+  found.chat_template = chat_template_file.empty() ? template_of(config, "default")
+                                                   : std::string(chat_template_file);
   if (chat_template_file.empty()) found.tool_template = template_of(config, "tool_use");
   if (options.format == "template") {
     if (!found.chat_template.empty()) return {};
-    return Status::invalid("model.prompt_format", "the model folder has no chat template, which the format template needs");
+    return Status::invalid(
+        "model.prompt_format",
+        "the model folder has no chat template, which the format template needs");
   }
   found.syntax = found.chat_template.empty() ? plain() : resembled(found.chat_template, options);
   return {};
@@ -288,7 +318,8 @@ PromptSyntax template_syntax(bool documents_in_turn) {
   return s;
 }
 
-Result<DetectedPrompt> detect_prompt(std::string_view tokenizer_config, std::string_view chat_template_file,
+Result<DetectedPrompt> detect_prompt(std::string_view tokenizer_config,
+                                     std::string_view chat_template_file,
                                      const PromptOptions& options) {
   DetectedPrompt found;
   json::object config;
@@ -298,12 +329,15 @@ Result<DetectedPrompt> detect_prompt(std::string_view tokenizer_config, std::str
   if (const json::array* more = array_at(config, "additional_special_tokens")) {
     for (const json::value& item : *more) {
       if (item.is_string()) found.additional_special_tokens.emplace_back(item.get_string());
-      if (item.is_object()) found.additional_special_tokens.push_back(string_at(item.get_object(), "content").value_or(""));
+      if (item.is_object())
+        found.additional_special_tokens.push_back(
+            string_at(item.get_object(), "content").value_or(""));
     }
   }
   if (const json::value* bos = config.if_contains("bos_token")) found.without_bos = bos->is_null();
   QUIRE_RETURN_IF_ERROR(detect(config, chat_template_file, options, found));
-  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"}) {
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token",
+                           "cls_token", "mask_token"}) {
     const json::object* token = object_at(config, name);
     const auto text = token != nullptr ? string_at(*token, "content") : string_at(config, name);
     if (text) found.special_tokens.emplace_back(name, *text);

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/chat/chat_template.h"
 #include "base/status.h"
+#include "engine/chat/chat_template.h"
 
 namespace quire::tokenizer_internal {
 
@@ -17,8 +17,8 @@ enum class SystemPlace : unsigned char { kOwnTurn, kFirstUserTurn, kLastUserTurn
 /// What the assistant's earlier answers lose, or get, when they are shown again.
 enum class Thinking : unsigned char { kKeep, kDropThoughts, kQwen3 };
 
-/// Markup of one family. kBos (between turns) and kEos stand for those tokens; every spelling in `controls` stands for its token;
-/// all else is text. Contents go between *_open and *_close.
+/// Markup of one family. kBos (between turns) and kEos stand for those tokens; every spelling in
+/// `controls` stands for its token; all else is text. Contents go between *_open and *_close.
 struct PromptSyntax {
   static constexpr char kBos = '\x01';
   static constexpr char kEos = '\x02';
@@ -26,7 +26,8 @@ struct PromptSyntax {
   PromptFamily family = PromptFamily::kPlain;
   std::vector<std::string> controls;       ///< must be in the vocabulary
   std::vector<std::string> weak_controls;  ///< the token if the vocabulary has it, else text
-  /// BOS stands before everything: always where the family's template spells it, else where the tokenizer asks for it.
+  /// BOS stands before everything: always where the family's template spells it, else where the
+  /// tokenizer asks for it.
   bool template_has_bos = true;
   SystemPlace system_place = SystemPlace::kOwnTurn;
   std::optional<std::string> default_system;  ///< used when the caller gives none
@@ -43,25 +44,29 @@ struct PromptSyntax {
 
   // Prompts over documents: inside the user's first turn, or with markup of their own and no turns.
   bool documents_in_turn = false;
-  std::string intro;                       ///< before the first document
-  std::string document_open, title_close;  ///< document_open title title_close text, where there is a title
+  std::string intro;  ///< before the first document
+  /// document_open title title_close text, where there is a title
+  std::string document_open, title_close;
   std::string untitled_open;
   std::string document_close;
-  std::string question_open, question_close;  ///< around each question; in turns only the first is so opened
-  std::string document_generation;            ///< without turns: the opening of the answer
-  bool titles = true;                         ///< false: the model was trained on texts alone; titles stay out of the prompt
-  bool title_once = false;                    ///< no title where the text begins with it
+  /// Around each question; in turns only the first is so opened
+  std::string question_open, question_close;
+  std::string document_generation;  ///< without turns: the opening of the answer
+  /// False: the model was trained on texts alone; titles stay out of the prompt
+  bool titles = true;
+  bool title_once = false;  ///< no title where the text begins with it
 };
 
-/// Documents within the user's turn, or in plain text without turns, of a model whose own template is rendered. The rest of the
-/// markup is the template's.
+/// Documents within the user's turn, or in plain text without turns, of a model whose own template
+/// is rendered. The rest of the markup is the template's.
 PromptSyntax template_syntax(bool documents_in_turn);
 
 /// What a model folder says about its prompts.
 struct DetectedPrompt {
   /// The native family. Empty where the template looks like none of them, or has to be rendered.
   std::optional<PromptSyntax> syntax;
-  /// The model's own chat template, which decides; empty where there is none or the family was named.
+  /// The model's own chat template, which decides; empty where there is none or the family was
+  /// named.
   std::string chat_template;
   std::string tool_template;  ///< used instead where tools are given; empty: the same
   std::string file;           ///< where the template stands
@@ -69,14 +74,16 @@ struct DetectedPrompt {
   /// bos_token, eos_token and the like as tokenizer_config.json spells them.
   std::vector<std::pair<std::string, std::string>> special_tokens;
   std::vector<std::string> additional_special_tokens;
-  bool without_bos = false;  ///< it says that there is no bos_token; else the vocabulary's stands in for one it leaves out
+  /// It says that there is no bos_token; else the vocabulary's stands in for one it leaves out
+  bool without_bos = false;
 };
 
 /// The names model.prompt_format takes, but for "auto" and "template".
 std::string_view prompt_format_names();
 
 /// `tokenizer_config` may be empty. Errors as PromptFormat::parse().
-Result<DetectedPrompt> detect_prompt(std::string_view tokenizer_config, std::string_view chat_template_file,
+Result<DetectedPrompt> detect_prompt(std::string_view tokenizer_config,
+                                     std::string_view chat_template_file,
                                      const PromptOptions& options);
 
 }  // namespace quire::tokenizer_internal

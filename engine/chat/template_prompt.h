@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/chat/chat_template.h"
-#include "engine/jinja/text.h"
-#include "engine/chat/jinja_template.h"
 #include "base/status.h"
+#include "engine/chat/chat_template.h"
+#include "engine/chat/jinja_template.h"
+#include "engine/jinja/text.h"
 
 namespace quire::tokenizer_internal {
 

@@ -14,20 +14,23 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// Ada-SpecKV (algorithms §5.2): SpecKV's scores, and the layer's budget goes to the heads whose rows score best.
+/// Ada-SpecKV: SpecKV's scores, and the layer's budget goes to the heads whose rows score best.
 class AdaSpecKvCompressor final : public RankedCompressor {
  public:
   AdaSpecKvCompressor() : RankedCompressor(table(), Watch::kWindow) {}
   std::string_view name() const override { return "ada_speckv"; }
 
  private:
-  std::vector<std::int64_t> head_budgets(std::span<const std::vector<float>> scores, std::int64_t budget) const override {
+  std::vector<std::int64_t> head_budgets(std::span<const std::vector<float>> scores,
+                                         std::int64_t budget) const override {
     return adaptive_budgets(scores, budget, number("floor"), word("normalize") == "on");
   }
 };
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_ada_speckv_compressor() { return std::make_unique<AdaSpecKvCompressor>(); }
+std::unique_ptr<Compressor> make_ada_speckv_compressor() {
+  return std::make_unique<AdaSpecKvCompressor>();
+}
 
 }  // namespace quire

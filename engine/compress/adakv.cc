@@ -12,14 +12,16 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// AdaKV over SnapKV's scores (Feng et al., arXiv 2407.11550; algorithms §5.2): the layer's budget goes to the heads whose rows score best.
+/// AdaKV over SnapKV's scores (Feng et al., arXiv 2407.11550): the layer's budget goes to the heads
+/// whose rows score best.
 class AdaKvCompressor final : public RankedCompressor {
  public:
   AdaKvCompressor() : RankedCompressor(table(), Watch::kWindow) {}
   std::string_view name() const override { return "adakv"; }
 
  private:
-  std::vector<std::int64_t> head_budgets(std::span<const std::vector<float>> scores, std::int64_t budget) const override {
+  std::vector<std::int64_t> head_budgets(std::span<const std::vector<float>> scores,
+                                         std::int64_t budget) const override {
     return adaptive_budgets(scores, budget, number("floor"), word("normalize") == "on");
   }
 };

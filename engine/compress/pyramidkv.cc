@@ -6,13 +6,20 @@ namespace {
 const std::vector<PlugOption>& table() {
   static const std::vector<PlugOption> kTable = [] {
     std::vector<PlugOption> t = window_options("mean");
-    t.push_back({.name = "beta", .default_value = "20", .least = 1, .most = 1e6, .summary = "the last layer ranks capacity / beta rows, where all layers have rows to spare"});
+    t.push_back(
+        {.name = "beta",
+         .default_value = "20",
+         .least = 1,
+         .most = 1e6,
+         .summary =
+             "the last layer ranks capacity / beta rows, where all layers have rows to spare"});
     return t;
   }();
   return kTable;
 }
 
-/// PyramidKV (Cai et al., arXiv 2406.02069; algorithms §10): SnapKV's scores, budgets that fall from layer to layer.
+/// PyramidKV (Cai et al., arXiv 2406.02069): SnapKV's scores, budgets that fall from layer to
+/// layer.
 class PyramidKvCompressor final : public RankedCompressor {
  public:
   PyramidKvCompressor() : RankedCompressor(table(), Watch::kWindow) {}
@@ -21,12 +28,16 @@ class PyramidKvCompressor final : public RankedCompressor {
  private:
   std::int64_t layer_budget(std::int32_t layer, const Candidates& rows) const override {
     const auto ranked = static_cast<std::int64_t>(rows.ranked.size());
-    return pyramid_budgets(setup().num_layers, rows.budget, static_cast<std::int64_t>(number("beta")), ranked)[static_cast<std::size_t>(layer)];
+    return pyramid_budgets(setup().num_layers, rows.budget,
+                           static_cast<std::int64_t>(number("beta")),
+                           ranked)[static_cast<std::size_t>(layer)];
   }
 };
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_pyramidkv_compressor() { return std::make_unique<PyramidKvCompressor>(); }
+std::unique_ptr<Compressor> make_pyramidkv_compressor() {
+  return std::make_unique<PyramidKvCompressor>();
+}
 
 }  // namespace quire

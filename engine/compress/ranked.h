@@ -1,4 +1,5 @@
-/// Compressors that give every row of a KV head a score once and keep the best: all of this build's but `none`.
+/// Compressors that give every row of a KV head a score once and keep the best: all of this build's
+/// but `none`.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,17 @@ namespace quire {
 
 /// Options of all of them, read; their table is ranked_options().
 struct RankedSettings {
-  std::int64_t capacity = 0;      ///< C: rows of each layer and KV head that stay hot, the window among them
-  std::int64_t window = 0;        ///< w: last prompt rows that always stay; of those that score, where rows score
+  /// C: rows of each layer and KV head that stay hot, the window among them
+  std::int64_t capacity = 0;
+  /// W: last prompt rows that always stay; of those that score, where rows score
+  std::int64_t window = 0;
   bool drop = false;
   Pooling pooling = Pooling::kNone;
   std::int32_t kernel = 1;
   ScoreReduction reduction = ScoreReduction::kSum;
-  double window_share = 0;        ///< of the rows that compete, how many the prompt's rows choose alone where a look-ahead scores, too
+  /// Of the rows that compete, how many the prompt's rows choose alone where a look-ahead scores,
+  /// too
+  double window_share = 0;
 };
 
 /// `capacity`, `window` and `drop_mode`.
@@ -30,7 +35,8 @@ std::vector<PlugOption> ranked_options();
 std::vector<PlugOption> window_options(std::string_view reduce);
 /// Options of compressors that have the draft look ahead: `lookahead` and `window_share`.
 std::vector<PlugOption> lookahead_options();
-/// Options of compressors whose ranking may lead the prompt's own attention: `prefill`, `prefill_band` and `prefill_columns`.
+/// Options of compressors whose ranking may lead the prompt's own attention: `prefill`,
+/// `prefill_band` and `prefill_columns`.
 std::vector<PlugOption> sparse_prefill_options();
 /// Options of compressors that deal a layer's budget out to its KV heads.
 std::vector<PlugOption> adaptive_options();
@@ -41,7 +47,8 @@ class RankedCompressor : public Compressor {
   enum class Watch : std::uint8_t { kNothing, kWindow, kPrompt };
 
   /// `table` must outlive it.
-  RankedCompressor(const std::vector<PlugOption>& table, Watch watch) : table_(table), watch_(watch) {}
+  RankedCompressor(const std::vector<PlugOption>& table, Watch watch)
+      : table_(table), watch_(watch) {}
 
   std::span<const PlugOption> options() const override { return table_; }
   Status check(const PlugOptions& options) const override;
@@ -54,23 +61,34 @@ class RankedCompressor : public Compressor {
   Result<Heat> compress(const CompressInput& input) override;
 
  protected:
-  /// Scores of the layer's rows for one KV head, [rows.num_rows]; what was watched, unless overridden.
-  virtual std::vector<float> scores(std::int32_t layer, std::int32_t kv_head, const LayerRows& rows) const;
+  /// Scores of the layer's rows for one KV head, [rows.num_rows]; what was watched, unless
+  /// overridden.
+  virtual std::vector<float> scores(std::int32_t layer, std::int32_t kv_head,
+                                    const LayerRows& rows) const;
   /// Competing rows that a KV head of this layer may keep on average.
-  virtual std::int64_t layer_budget(std::int32_t /*layer*/, const Candidates& rows) const { return rows.budget; }
-  /// The same, dealt out to the KV heads by their pooled scores of the competing rows, [kv head][ranked row].
-  virtual std::vector<std::int64_t> head_budgets(std::span<const std::vector<float>> scores, std::int64_t budget) const {
+  virtual std::int64_t layer_budget(std::int32_t /*layer*/, const Candidates& rows) const {
+    return rows.budget;
+  }
+  /// The same, dealt out to the KV heads by their pooled scores of the competing rows, [kv
+  /// head][ranked row].
+  virtual std::vector<std::int64_t> head_budgets(std::span<const std::vector<float>> scores,
+                                                 std::int64_t budget) const {
     return std::vector<std::int64_t>(scores.size(), budget);
   }
   const CompressSetup& setup() const { return setup_; }
   double number(std::string_view option) const { return setup_.options->number(table_, option); }
-  std::string_view word(std::string_view option) const { return setup_.options->word(table_, option); }
+  std::string_view word(std::string_view option) const {
+    return setup_.options->word(table_, option);
+  }
 
  private:
   RankedSettings read(const PlugOptions& options) const;
   Status check_sparse_prefill(const PlugOptions& options) const;
-  std::vector<std::vector<std::int32_t>> rank_layer(std::int32_t layer, const LayerRows& rows) const;
-  std::vector<std::int32_t> best_of_head(std::int32_t layer, std::int32_t kv_head, const LayerRows& rows, const Candidates& c, std::span<const float> scores, std::int64_t budget) const;
+  std::vector<std::vector<std::int32_t>> rank_layer(std::int32_t layer,
+                                                    const LayerRows& rows) const;
+  std::vector<std::int32_t> best_of_head(std::int32_t layer, std::int32_t kv_head,
+                                         const LayerRows& rows, const Candidates& c,
+                                         std::span<const float> scores, std::int64_t budget) const;
 
   const std::vector<PlugOption>& table_;
   const Watch watch_;

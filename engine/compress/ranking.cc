@@ -15,16 +15,20 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 std::int64_t length(const KvStretch& s) { return s.end - s.begin; }
 
 std::int64_t length(std::span<const KvStretch> stretches) {
-  return std::accumulate(stretches.begin(), stretches.end(), std::int64_t{0}, [](std::int64_t n, const KvStretch& s) { return n + length(s); });
+  return std::accumulate(stretches.begin(), stretches.end(), std::int64_t{0},
+                         [](std::int64_t n, const KvStretch& s) { return n + length(s); });
 }
 
-void mark(std::vector<std::uint8_t>& rows, const KvStretch& s) { std::fill(rows.begin() + s.begin, rows.begin() + s.end, std::uint8_t{1}); }
+void mark(std::vector<std::uint8_t>& rows, const KvStretch& s) {
+  std::fill(rows.begin() + s.begin, rows.begin() + s.end, std::uint8_t{1});
+}
 
 }  // namespace
 
 Candidates candidates(const LayerRows& rows, std::int64_t capacity, std::int64_t window) {
   Candidates out;
-  const KvStretch last{std::max(rows.question.begin, rows.question.end - window), rows.question.end};
+  const KvStretch last{std::max(rows.question.begin, rows.question.end - window),
+                       rows.question.end};
   std::vector<std::uint8_t> stays(at(rows.num_rows), 0);
   mark(stays, last);
   out.pooled = rows.contexts;
@@ -53,7 +57,8 @@ Candidates candidates(const LayerRows& rows, std::int64_t capacity, std::int64_t
   return out;
 }
 
-void pool_scores(std::span<float> scores, std::span<const KvStretch> stretches, Pooling pooling, std::int32_t kernel) {
+void pool_scores(std::span<float> scores, std::span<const KvStretch> stretches, Pooling pooling,
+                 std::int32_t kernel) {
   if (pooling == Pooling::kNone || kernel <= 1) return;
   const std::int64_t half = kernel / 2;
   std::vector<float> from;
@@ -61,36 +66,44 @@ void pool_scores(std::span<float> scores, std::span<const KvStretch> stretches, 
     from.assign(scores.begin() + s.begin, scores.begin() + s.end);
     const std::int64_t n = length(s);
     for (std::int64_t i = 0; i < n; ++i) {
-      const auto begin = from.begin() + std::max<std::int64_t>(0, i - half), end = from.begin() + std::min(n, i + half + 1);
+      const auto begin = from.begin() + std::max<std::int64_t>(0, i - half),
+                 end = from.begin() + std::min(n, i + half + 1);
       float& out = scores[at(s.begin + i)];
-      out = pooling == Pooling::kMax ? *std::max_element(begin, end) : std::accumulate(begin, end, 0.0f) / static_cast<float>(kernel);
+      out = pooling == Pooling::kMax
+                ? *std::max_element(begin, end)
+                : std::accumulate(begin, end, 0.0f) / static_cast<float>(kernel);
     }
   }
 }
 
-std::vector<std::int32_t> best_rows(std::span<const float> scores, std::span<const std::int32_t> rows, std::int64_t count) {
+std::vector<std::int32_t> best_rows(std::span<const float> scores,
+                                    std::span<const std::int32_t> rows, std::int64_t count) {
   std::vector<float> own(rows.size());
-  std::transform(rows.begin(), rows.end(), own.begin(), [&](std::int32_t row) { return scores[at(row)]; });
+  std::transform(rows.begin(), rows.end(), own.begin(),
+                 [&](std::int32_t row) { return scores[at(row)]; });
   std::vector<std::int32_t> best = top_k(own, count);
   for (std::int32_t& i : best) i = rows[at(i)];
   return best;
 }
 
-std::vector<std::int64_t> pyramid_budgets(std::int32_t num_layers, std::int64_t budget, std::int64_t beta, std::int64_t rows) {
+std::vector<std::int64_t> pyramid_budgets(std::int32_t num_layers, std::int64_t budget,
+                                          std::int64_t beta, std::int64_t rows) {
   std::int64_t least = budget / beta, most = 2 * budget - least;
   if (most >= rows) {
     most = rows;
     least = 2 * budget - most;
   }
   // With more than half of the rows to give there is no room for a slope.
-  if (num_layers == 1 || least > most) return std::vector<std::int64_t>(at(num_layers), std::min(budget, rows));
+  if (num_layers == 1 || least > most)
+    return std::vector<std::int64_t>(at(num_layers), std::min(budget, rows));
   const std::int64_t step = (most - least) / (num_layers - 1);
   std::vector<std::int64_t> out;
   for (std::int32_t layer = 0; layer < num_layers; ++layer) out.push_back(most - layer * step);
   return out;
 }
 
-std::vector<std::int64_t> adaptive_budgets(std::span<const std::vector<float>> scores, std::int64_t budget, double floor, bool normalize) {
+std::vector<std::int64_t> adaptive_budgets(std::span<const std::vector<float>> scores,
+                                           std::int64_t budget, double floor, bool normalize) {
   const std::size_t heads = scores.size(), rows = scores[0].size();
   budget = std::min(budget, static_cast<std::int64_t>(rows));
   const auto total = static_cast<std::int64_t>(heads) * budget;

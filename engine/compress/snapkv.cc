@@ -8,7 +8,8 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// SnapKV (Li et al., arXiv 2404.14469; algorithms §10): the prompt's last rows score all others by their pooled attention.
+/// SnapKV (Li et al., arXiv 2404.14469): the prompt's last rows score all others by their pooled
+/// attention.
 class SnapKvCompressor final : public RankedCompressor {
  public:
   SnapKvCompressor() : RankedCompressor(table(), Watch::kWindow) {}
@@ -17,6 +18,8 @@ class SnapKvCompressor final : public RankedCompressor {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_snapkv_compressor() { return std::make_unique<SnapKvCompressor>(); }
+std::unique_ptr<Compressor> make_snapkv_compressor() {
+  return std::make_unique<SnapKvCompressor>();
+}
 
 }  // namespace quire

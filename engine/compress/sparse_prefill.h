@@ -1,5 +1,6 @@
-/// Vertical-slash attention of a whole prompt, led by its own last rows (SpecKV, algorithms §5.1): in each layer the window and the draft's answer attend to
-/// everything, and what they attend to most is what every row behind the band sees.
+/// Vertical-slash attention of a whole prompt, led by its own last rows (SpecKV): in each layer the
+/// window and the draft's answer attend to everything, and what they attend to most is what every
+/// row behind the band sees.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,10 @@
 
 namespace quire {
 
-/// One ranking serves both: the columns, and what compressors keep afterwards. The pass runs the whole prompt at positions 0, 1, ... in one piece, behind exact rows of
-/// its beginning where the cache holds some: the last rows must be known when the first attend. Of the last layer only the rows that score run on.
-/// Threads: the engine thread.
+/// One ranking serves both: the columns, and what compressors keep afterwards. The pass runs the
+/// whole prompt at positions 0, 1, ... in one piece, behind exact rows of its beginning where the
+/// cache holds some: the last rows must be known when the first attend. Of the last layer only the
+/// rows that score run on. Threads: the engine thread.
 class SparsePrefillScores final : public WindowScores {
  public:
   struct Settings {
@@ -22,7 +24,8 @@ class SparsePrefillScores final : public WindowScores {
     ScoreReduction reduction = ScoreReduction::kMax;
   };
   /// setup.sparse. Rows from `first_position` on score.
-  SparsePrefillScores(const CompressSetup& setup, std::int32_t first_position, const Settings& settings);
+  SparsePrefillScores(const CompressSetup& setup, std::int32_t first_position,
+                      const Settings& settings);
 
   /// It attends itself, on the host.
   bool looks_at(std::int32_t, HookPoint, Compute&) const override { return true; }
@@ -35,7 +38,8 @@ class SparsePrefillScores final : public WindowScores {
 
  private:
   Status score(Scoring kind, std::int32_t layer, const AttentionArgs& rows);
-  std::vector<std::int32_t> columns(std::int32_t layer, std::int32_t kv_head, std::int64_t num_rows) const;
+  std::vector<std::int32_t> columns(std::int32_t layer, std::int32_t kv_head,
+                                    std::int64_t num_rows) const;
   void count(const AttentionArgs& rows, std::span<const std::vector<std::int32_t>> columns);
 
   const Settings settings_;

@@ -13,8 +13,9 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// SpecKV (algorithms §5.1, §5.7): the question's last rows and the rows of a draft's answer, run behind it, score all others by their pooled attention in the
-/// target. Without look-ahead it is SnapKV with these settings.
+/// SpecKV: the question's last rows and the rows of a draft's answer, run behind it, score all
+/// others by their pooled attention in the target. Without look-ahead it is SnapKV with these
+/// settings.
 class SpecKvCompressor final : public RankedCompressor {
  public:
   SpecKvCompressor() : RankedCompressor(table(), Watch::kWindow) {}
@@ -23,6 +24,8 @@ class SpecKvCompressor final : public RankedCompressor {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_speckv_compressor() { return std::make_unique<SpecKvCompressor>(); }
+std::unique_ptr<Compressor> make_speckv_compressor() {
+  return std::make_unique<SpecKvCompressor>();
+}
 
 }  // namespace quire

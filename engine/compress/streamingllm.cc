@@ -8,7 +8,8 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// StreamingLLM (Xiao et al., arXiv 2309.17453; algorithms §10), applied after prefill: the first rows and the last, whatever they say.
+/// StreamingLLM (Xiao et al., arXiv 2309.17453), applied after prefill: the first rows and the
+/// last, whatever they say.
 class StreamingLlmCompressor final : public RankedCompressor {
  public:
   StreamingLlmCompressor() : RankedCompressor(table(), Watch::kNothing) {}
@@ -23,6 +24,8 @@ class StreamingLlmCompressor final : public RankedCompressor {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_streamingllm_compressor() { return std::make_unique<StreamingLlmCompressor>(); }
+std::unique_ptr<Compressor> make_streamingllm_compressor() {
+  return std::make_unique<StreamingLlmCompressor>();
+}
 
 }  // namespace quire

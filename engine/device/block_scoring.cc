@@ -7,7 +7,8 @@
 
 namespace quire {
 
-Status BlockScoring::run(const cuda::DeviceRopeTable& table, std::int32_t num_heads, std::int32_t num_kv_heads, std::span<const ScoredBlocks> documents) {
+Status BlockScoring::run(const cuda::DeviceRopeTable& table, std::int32_t num_heads,
+                         std::int32_t num_kv_heads, std::span<const ScoredBlocks> documents) {
   std::int64_t total = 0, most = 0;
   for (const ScoredBlocks& d : documents) {
     total += d.num_blocks;
@@ -27,11 +28,21 @@ Status BlockScoring::run(const cuda::DeviceRopeTable& table, std::int32_t num_he
     if (query == nullptr) {
       QUIRE_ASSIGN_OR_RETURN(query, stage_.put(std::span(d.query, dim)));
     }
-    each.push_back({.means = d.means, .num_blocks = d.num_blocks, .distance = d.distance, .scores = score, .comparable = score + total, .query = query});
+    each.push_back({.means = d.means,
+                    .num_blocks = d.num_blocks,
+                    .distance = d.distance,
+                    .scores = score,
+                    .comparable = score + total,
+                    .query = query});
     score += d.num_blocks;
   }
-  cuda::SamkvScoresArgs args{.query = nullptr, .num_heads = num_heads, .num_kv_heads = num_kv_heads, .head_dim = table.head_dim, .documents = nullptr,
-                             .num_documents = static_cast<std::int64_t>(each.size()), .most_blocks = most};
+  cuda::SamkvScoresArgs args{.query = nullptr,
+                             .num_heads = num_heads,
+                             .num_kv_heads = num_kv_heads,
+                             .head_dim = table.head_dim,
+                             .documents = nullptr,
+                             .num_documents = static_cast<std::int64_t>(each.size()),
+                             .most_blocks = most};
   QUIRE_ASSIGN_OR_RETURN(args.documents, stage_.put(std::span<const cuda::SamkvDocument>(each)));
   QUIRE_RETURN_IF_ERROR(stage_.send());
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::ScoreDocumentsArgs{table, args}));

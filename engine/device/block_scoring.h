@@ -1,4 +1,5 @@
-/// SamKV's scores of the blocks of many documents and layers in one launch. Internal to engine/device.
+/// SamKV's scores of the blocks of many documents and layers in one launch. Internal to
+/// engine/device.
 #pragma once
 
 #include <span>
@@ -12,9 +13,14 @@ namespace quire {
 class BlockScoring {
  public:
   explicit BlockScoring(const std::shared_ptr<DeviceMemory>& memory)
-      : memory_(memory), stage_(memory), scores_(memory, cuda::MemoryKind::kDevice), pinned_(memory, cuda::MemoryKind::kPinned) {}
-  /// See Compute::score_blocks(). A query that several documents have by the same address goes up once.
-  Status run(const cuda::DeviceRopeTable& table, std::int32_t num_heads, std::int32_t num_kv_heads, std::span<const ScoredBlocks> documents);
+      : memory_(memory),
+        stage_(memory),
+        scores_(memory, cuda::MemoryKind::kDevice),
+        pinned_(memory, cuda::MemoryKind::kPinned) {}
+  /// See Compute::score_blocks(). A query that several documents have by the same address goes up
+  /// once.
+  Status run(const cuda::DeviceRopeTable& table, std::int32_t num_heads, std::int32_t num_kv_heads,
+             std::span<const ScoredBlocks> documents);
 
  private:
   const std::shared_ptr<DeviceMemory> memory_;

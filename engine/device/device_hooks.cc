@@ -7,7 +7,8 @@
 namespace quire {
 namespace {
 
-constexpr std::int64_t kUnitsRoom = 64;  // pages come one by one: most steps' arrays lie where those of the step before lay
+// Pages come one by one: most steps' arrays lie where those of the step before lay
+constexpr std::int64_t kUnitsRoom = 64;
 
 }  // namespace
 
@@ -16,7 +17,9 @@ Status DeviceHooks::attention_scores(const AttentionScoresArgs& args) {
   AttentionScoresArgs a = args;
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   QUIRE_ASSIGN_OR_RETURN(a.kv, staged_view(stage_, args.kv));
-  QUIRE_ASSIGN_OR_RETURN(a.query_positions, stage_.put(std::span(args.query_positions, static_cast<std::size_t>(args.rows))));
+  QUIRE_ASSIGN_OR_RETURN(
+      a.query_positions,
+      stage_.put(std::span(args.query_positions, static_cast<std::size_t>(args.rows))));
   QUIRE_RETURN_IF_ERROR(stage_.send());
   return memory_->run(a);
 }
@@ -26,8 +29,12 @@ Status DeviceHooks::attention_mass(const AttentionMassArgs& args) {
   AttentionMassArgs a = args;
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   QUIRE_ASSIGN_OR_RETURN(a.kv, staged_view(stage_, args.kv));
-  QUIRE_ASSIGN_OR_RETURN(a.query_positions, stage_.put(std::span(args.query_positions, static_cast<std::size_t>(args.rows))));
-  QUIRE_ASSIGN_OR_RETURN(a.stretches, stage_.put(std::span(args.stretches, static_cast<std::size_t>(args.num_stretches))));
+  QUIRE_ASSIGN_OR_RETURN(
+      a.query_positions,
+      stage_.put(std::span(args.query_positions, static_cast<std::size_t>(args.rows))));
+  QUIRE_ASSIGN_OR_RETURN(
+      a.stretches,
+      stage_.put(std::span(args.stretches, static_cast<std::size_t>(args.num_stretches))));
   QUIRE_RETURN_IF_ERROR(stage_.send());
   return memory_->run(a);
 }
@@ -42,8 +49,15 @@ Status DeviceHooks::attention_stats(const AttentionStatsArgs& args) {
 }
 
 Status DeviceHooks::block_means(const RopeTable& table, const BlockMeansArgs& a) {
-  return memory_->run(cuda::SummariseBlocksArgs{table_of_(table), {.raw = a.raw, .num_kv_heads = a.num_kv_heads, .head_dim = a.head_dim, .block_tokens = a.block_tokens,
-                                                                    .first_position = a.first_position, .mean = a.means, .min = nullptr, .max = nullptr}});
+  return memory_->run(cuda::SummariseBlocksArgs{table_of_(table),
+                                                {.raw = a.raw,
+                                                 .num_kv_heads = a.num_kv_heads,
+                                                 .head_dim = a.head_dim,
+                                                 .block_tokens = a.block_tokens,
+                                                 .first_position = a.first_position,
+                                                 .mean = a.means,
+                                                 .min = nullptr,
+                                                 .max = nullptr}});
 }
 
 Status DeviceHooks::page_bounds(const PageBoundsArgs& args) {
@@ -51,7 +65,8 @@ Status DeviceHooks::page_bounds(const PageBoundsArgs& args) {
   PageBoundsArgs a = args;
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   QUIRE_ASSIGN_OR_RETURN(a.kv, staged_view(stage_, args.kv));
-  QUIRE_ASSIGN_OR_RETURN(a.pages, stage_.put(std::span(args.pages, static_cast<std::size_t>(args.num_pages))));
+  QUIRE_ASSIGN_OR_RETURN(
+      a.pages, stage_.put(std::span(args.pages, static_cast<std::size_t>(args.num_pages))));
   QUIRE_RETURN_IF_ERROR(stage_.send());
   return memory_->run(a);
 }
@@ -61,13 +76,16 @@ Status DeviceHooks::key_products(const KeyProductsArgs& args) {
   KeyProductsArgs a = args;
   const std::int64_t pages = (args.first_row + args.num_rows + kPageTokens - 1) / kPageTokens;
   QUIRE_RETURN_IF_ERROR(stage_.begin());
-  QUIRE_ASSIGN_OR_RETURN(a.kv.pages, stage_.put(std::span(args.kv.pages, static_cast<std::size_t>(pages)), kRowsRoom / kPageTokens * static_cast<std::int64_t>(sizeof(void*))));
+  QUIRE_ASSIGN_OR_RETURN(
+      a.kv.pages, stage_.put(std::span(args.kv.pages, static_cast<std::size_t>(pages)),
+                             kRowsRoom / kPageTokens * static_cast<std::int64_t>(sizeof(void*))));
   a.kv.positions = nullptr;
   QUIRE_RETURN_IF_ERROR(stage_.send());
   return memory_->run(a);
 }
 
-/// Only pages that moves touch are sent: a list of their own for each side, in the order of the moves.
+/// Only pages that moves touch are sent: a list of their own for each side, in the order of the
+/// moves.
 Result<KvGatherArgs> DeviceHooks::staged(const KvGatherArgs& args) {
   QUIRE_RETURN_IF_ERROR(internal::check_gather(args));
   std::vector<const void*> sources;
@@ -107,33 +125,48 @@ Result<std::int64_t> DeviceHooks::gather_beside(const KvGatherArgs& args) {
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{ready_, cuda::Lane::kCopies}));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::GatherRowsArgs{there, cuda::Lane::kCopies}));
   const std::int64_t copy = copies_++;
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::SetMarkArgs{copied_[static_cast<std::size_t>(copy) % copied_.size()], cuda::Lane::kCopies}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::SetMarkArgs{
+      copied_[static_cast<std::size_t>(copy) % copied_.size()], cuda::Lane::kCopies}));
   return copy;
 }
 
-/// A mark that stands for a later copy by now passes later: right, and no copy waits long enough for it to matter.
+/// A mark that stands for a later copy by now passes later: right, and no copy waits long enough
+/// for it to matter.
 Status DeviceHooks::hold_for(std::int64_t copy) {
   QUIRE_RETURN_IF_ERROR(memory_->leave_step());
-  return memory_->run(cuda::HoldArgs{copied_[static_cast<std::size_t>(copy) % copied_.size()], cuda::Lane::kCompute});
+  return memory_->run(cuda::HoldArgs{copied_[static_cast<std::size_t>(copy) % copied_.size()],
+                                     cuda::Lane::kCompute});
 }
 
-Status DeviceHooks::best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k, std::int32_t* chosen) {
-  return memory_->run(cuda::TopKArgs{.scores = scores, .rows = rows, .n = n, .k = k, .order = cuda::TopKOrder::kAscendingIndex, .out = chosen});
+Status DeviceHooks::best_candidates(const float* scores, std::int64_t rows, std::int64_t n,
+                                    std::int64_t k, std::int32_t* chosen) {
+  return memory_->run(cuda::TopKArgs{.scores = scores,
+                                     .rows = rows,
+                                     .n = n,
+                                     .k = k,
+                                     .order = cuda::TopKOrder::kAscendingIndex,
+                                     .out = chosen});
 }
 
 Status DeviceHooks::candidate_rows(const CandidateRowsArgs& args) {
   CandidateRowsArgs a = args;
   if (args.units != nullptr) {
     QUIRE_RETURN_IF_ERROR(stage_.begin());
-    QUIRE_ASSIGN_OR_RETURN(a.units, stage_.put(std::span(args.units, static_cast<std::size_t>(args.num_units)), kUnitsRoom * static_cast<std::int64_t>(sizeof(KvStretch))));
+    QUIRE_ASSIGN_OR_RETURN(
+        a.units, stage_.put(std::span(args.units, static_cast<std::size_t>(args.num_units)),
+                            kUnitsRoom * static_cast<std::int64_t>(sizeof(KvStretch))));
     QUIRE_RETURN_IF_ERROR(stage_.send());
   }
   return memory_->run(a);
 }
 
-Status DeviceHooks::sum_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx, float* out) {
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyArgs{out, x, dim * static_cast<std::int64_t>(sizeof(float))}));
-  return rows == 1 ? Status() : memory_->run(ColumnSumsArgs{.x = x + ldx, .rows = rows - 1, .dim = dim, .ldx = ldx, .sums = out});
+Status DeviceHooks::sum_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx,
+                             float* out) {
+  QUIRE_RETURN_IF_ERROR(
+      memory_->run(cuda::CopyArgs{out, x, dim * static_cast<std::int64_t>(sizeof(float))}));
+  return rows == 1 ? Status()
+                   : memory_->run(ColumnSumsArgs{
+                         .x = x + ldx, .rows = rows - 1, .dim = dim, .ldx = ldx, .sums = out});
 }
 
 }  // namespace quire

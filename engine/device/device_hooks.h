@@ -14,7 +14,12 @@ namespace quire {
 class DeviceHooks final : public HookCompute {
  public:
   using FindTable = std::function<cuda::DeviceRopeTable(const RopeTable&)>;
-  DeviceHooks(const std::shared_ptr<DeviceMemory>& memory, FindTable table) : memory_(memory), table_of_(std::move(table)), stage_(memory), lane_(memory), ready_(memory->new_mark()) {
+  DeviceHooks(const std::shared_ptr<DeviceMemory>& memory, FindTable table)
+      : memory_(memory),
+        table_of_(std::move(table)),
+        stage_(memory),
+        lane_(memory),
+        ready_(memory->new_mark()) {
     for (std::int32_t& mark : copied_) mark = memory->new_mark();
   }
 
@@ -26,19 +31,24 @@ class DeviceHooks final : public HookCompute {
   Status page_bounds(const PageBoundsArgs& args) override;
   Status key_products(const KeyProductsArgs& args) override;
   Status candidate_votes(const CandidateVotesArgs& args) override { return memory_->run(args); }
-  Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k, std::int32_t* chosen) override;
+  Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k,
+                         std::int32_t* chosen) override;
   Status candidate_rows(const CandidateRowsArgs& args) override;
   Status list_union(const ListUnionArgs& args) override { return memory_->run(args); }
   Status gather_rows(const KvGatherArgs& args) override;
   Result<std::int64_t> gather_beside(const KvGatherArgs& args) override;
   Status hold_for(std::int64_t copy) override;
   Status page_scores(const PageScoresArgs& args) override { return memory_->run(args); }
-  Status copy_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx, float* out) override {
+  Status copy_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx,
+                   float* out) override {
     return memory_->run(cuda::ConvertArgs{x, rows, dim, ldx, DType::kF32, out});
   }
-  Status sum_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx, float* out) override;
+  Status sum_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx,
+                  float* out) override;
   Result<std::byte*> place(std::int64_t bytes) override { return lane_.place(bytes); }
-  Status fetch(std::int64_t bytes, Fetched then) override { return lane_.fetch(bytes, std::move(then)); }
+  Status fetch(std::int64_t bytes, Fetched then) override {
+    return lane_.fetch(bytes, std::move(then));
+  }
   Status deliver() override { return lane_.deliver(); }
 
  private:
@@ -47,8 +57,9 @@ class DeviceHooks final : public HookCompute {
   Result<KvGatherArgs> staged(const KvGatherArgs& args);
   ArgumentStage stage_;
   FetchLane lane_;
-  std::int32_t ready_;                       ///< mark of the computing lane: what a copy beside it waits for
-  std::array<std::int32_t, 64> copied_{};    ///< marks of the copies' lane, which are set in turn: by the number of the copy
+  std::int32_t ready_;  ///< mark of the computing lane: what a copy beside it waits for
+  /// Marks of the copies' lane, which are set in turn: by the number of the copy
+  std::array<std::int32_t, 64> copied_{};
   std::int64_t copies_ = 0;
 };
 

@@ -52,7 +52,9 @@ Result<std::int64_t> DeviceMemory::budget(std::int64_t wanted, const char* setti
 void DeviceMemory::give_back(cuda::MemoryKind kind, void* p) {
   Status s = settle();
   if (s.ok()) s = ops_->release(kind, p);
-  if (!s.ok()) log_warning("memory of the device could not be given back", {{"kind", cuda::memory_kind_name(kind)}, {"reason", s.to_string()}});
+  if (!s.ok())
+    log_warning("memory of the device could not be given back",
+                {{"kind", cuda::memory_kind_name(kind)}, {"reason", s.to_string()}});
 }
 
 Status DeviceBuffer::reserve(std::int64_t bytes) {
@@ -93,9 +95,11 @@ Status ArgumentStage::add_chunk(std::int64_t bytes) {
 
 Result<void*> ArgumentStage::put_bytes(const void* values, std::int64_t bytes, std::int64_t room) {
   const std::int64_t rounded = (bytes + room - 1) / room * room;
-  if (chunks_.empty() || chunks_.back()->used + rounded > chunks_.back()->pinned.bytes()) QUIRE_RETURN_IF_ERROR(add_chunk(rounded));
+  if (chunks_.empty() || chunks_.back()->used + rounded > chunks_.back()->pinned.bytes())
+    QUIRE_RETURN_IF_ERROR(add_chunk(rounded));
   Chunk& chunk = *chunks_.back();
-  if (bytes > 0) std::memcpy(chunk.pinned.data() + chunk.used, values, static_cast<std::size_t>(bytes));
+  if (bytes > 0)
+    std::memcpy(chunk.pinned.data() + chunk.used, values, static_cast<std::size_t>(bytes));
   void* at = chunk.device.data() + chunk.used;
   chunk.used += rounded;
   return at;
@@ -104,7 +108,9 @@ Result<void*> ArgumentStage::put_bytes(const void* values, std::int64_t bytes, s
 Status ArgumentStage::send() {
   for (const auto& chunk : chunks_) {
     if (chunk->sent == chunk->used) continue;
-    QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyArgs{chunk->device.data() + chunk->sent, chunk->pinned.data() + chunk->sent, chunk->used - chunk->sent}));
+    QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyArgs{chunk->device.data() + chunk->sent,
+                                                      chunk->pinned.data() + chunk->sent,
+                                                      chunk->used - chunk->sent}));
     chunk->sent = chunk->used;
   }
   return {};

@@ -148,17 +148,22 @@ Result<std::unique_ptr<ComputeMatrix>> upload_grouped(const std::shared_ptr<Devi
 
 }  // namespace
 
-Result<std::shared_ptr<const void>> upload(const std::shared_ptr<DeviceMemory>& memory, std::span<const std::byte> bytes) {
+Result<std::shared_ptr<const void>> upload(const std::shared_ptr<DeviceMemory>& memory,
+                                           std::span<const std::byte> bytes) {
   const auto size = static_cast<std::int64_t>(bytes.size());
-  QUIRE_ASSIGN_OR_RETURN(void* p, memory->ops().allocate(cuda::MemoryKind::kDevice, std::max<std::int64_t>(1, size)));
-  std::shared_ptr<const void> owner(p, [memory](const void* data) { memory->give_back(cuda::MemoryKind::kDevice, const_cast<void*>(data)); });
+  QUIRE_ASSIGN_OR_RETURN(
+      void* p, memory->ops().allocate(cuda::MemoryKind::kDevice, std::max<std::int64_t>(1, size)));
+  std::shared_ptr<const void> owner(p, [memory](const void* data) {
+    memory->give_back(cuda::MemoryKind::kDevice, const_cast<void*>(data));
+  });
   DeviceBuffer pinned(memory, cuda::MemoryKind::kPinned);
   for (std::int64_t begin = 0; begin < size; begin += kPiece) {
     const std::int64_t n = std::min(kPiece, size - begin);
     QUIRE_RETURN_IF_ERROR(memory->settle());
     QUIRE_RETURN_IF_ERROR(pinned.reserve(n));
     std::memcpy(pinned.data(), bytes.data() + begin, static_cast<std::size_t>(n));
-    QUIRE_RETURN_IF_ERROR(memory->run(cuda::CopyArgs{static_cast<std::byte*>(p) + begin, pinned.data(), n}));
+    QUIRE_RETURN_IF_ERROR(
+        memory->run(cuda::CopyArgs{static_cast<std::byte*>(p) + begin, pinned.data(), n}));
   }
   QUIRE_RETURN_IF_ERROR(memory->settle());
   return owner;

@@ -50,7 +50,8 @@ class DeviceMatrix final : public ComputeMatrix {
 };
 
 /// A copy in device memory, there when the call returns. Errors: kResourceExhausted, kDeviceLost.
-Result<std::shared_ptr<const void>> upload(const std::shared_ptr<DeviceMemory>& memory, std::span<const std::byte> bytes);
+Result<std::shared_ptr<const void>> upload(const std::shared_ptr<DeviceMemory>& memory,
+                                           std::span<const std::byte> bytes);
 
 /// Copies weights to the device. w4 and w8 keep each part as group_kind() says, whichever kinds
 /// there are in one matrix, and in bf16 where k is no multiple of 32; other formats expand blocks.

@@ -11,7 +11,8 @@ constexpr std::int64_t kLeastChunk = std::int64_t{1} << 20, kAlignment = 64;
 }  // namespace
 
 Result<std::byte*> FetchLane::place(std::int64_t bytes) {
-  if (bytes_under_way_ > 0 && bytes_under_way_ + bytes > kMostUnderWay) QUIRE_RETURN_IF_ERROR(deliver());
+  if (bytes_under_way_ > 0 && bytes_under_way_ + bytes > kMostUnderWay)
+    QUIRE_RETURN_IF_ERROR(deliver());
   Slot& slot = slots_[next_];
   QUIRE_RETURN_IF_ERROR(slot.device.reserve(bytes));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.copied, cuda::Lane::kCompute}));

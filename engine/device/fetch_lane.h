@@ -1,4 +1,5 @@
-/// Results on their way from the device: written to a place by kernels, copied to pinned memory on the stream of copies, handed out once all has run.
+/// Results on their way from the device: written to a place by kernels, copied to pinned memory on
+/// the stream of copies, handed out once all has run.
 #pragma once
 
 #include <array>
@@ -10,13 +11,15 @@
 
 namespace quire {
 
-/// Two places, used in turn: while one is copied the next one is written. The order is kept by marks alone; the host waits in deliver(), and where kMostUnderWay bytes are.
-/// Threads: the one that computes.
+/// Two places, used in turn: while one is copied the next one is written. The order is kept by
+/// marks alone; the host waits in deliver(), and where kMostUnderWay bytes are. Threads: the one
+/// that computes.
 class FetchLane {
  public:
   static constexpr std::int64_t kMostUnderWay = std::int64_t{128} << 20;
 
-  explicit FetchLane(const std::shared_ptr<DeviceMemory>& memory) : memory_(memory), slots_{Slot(memory), Slot(memory)} {}
+  explicit FetchLane(const std::shared_ptr<DeviceMemory>& memory)
+      : memory_(memory), slots_{Slot(memory), Slot(memory)} {}
 
   /// See HookCompute.
   Result<std::byte*> place(std::int64_t bytes);
@@ -25,7 +28,10 @@ class FetchLane {
 
  private:
   struct Slot {
-    explicit Slot(const std::shared_ptr<DeviceMemory>& memory) : device(memory, cuda::MemoryKind::kDevice), copied(memory->new_mark()), written(memory->new_mark()) {}
+    explicit Slot(const std::shared_ptr<DeviceMemory>& memory)
+        : device(memory, cuda::MemoryKind::kDevice),
+          copied(memory->new_mark()),
+          written(memory->new_mark()) {}
     DeviceBuffer device;
     std::int32_t copied, written;  ///< marks of the copies' lane and of the computing one
   };
@@ -34,7 +40,8 @@ class FetchLane {
     HookCompute::Fetched then;
   };
   struct Chunk {
-    explicit Chunk(const std::shared_ptr<DeviceMemory>& memory) : pinned(memory, cuda::MemoryKind::kPinned) {}
+    explicit Chunk(const std::shared_ptr<DeviceMemory>& memory)
+        : pinned(memory, cuda::MemoryKind::kPinned) {}
     DeviceBuffer pinned;
     std::int64_t used = 0;
   };

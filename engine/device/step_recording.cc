@@ -55,13 +55,15 @@ Status StepRecording::interrupt(cuda::DeviceOps& ops) {
 }
 
 Status StepRecording::run_singly(cuda::DeviceOps& ops, const OpList& list) {
-  for (const cuda::StepOp& op : list.view()) QUIRE_RETURN_IF_ERROR(ops.enqueue(op.code, op.args, op.bytes));
+  for (const cuda::StepOp& op : list.view())
+    QUIRE_RETURN_IF_ERROR(ops.enqueue(op.code, op.args, op.bytes));
   return {};
 }
 
 Status StepRecording::run_graph(cuda::DeviceOps& ops, const Known& known) {
   const std::vector<cuda::StepOp> list = known.list.view();
-  const Status status = ops.run(cuda::StepArgs{rows_, known.version, list.data(), static_cast<std::int64_t>(list.size())});
+  const Status status = ops.run(
+      cuda::StepArgs{rows_, known.version, list.data(), static_cast<std::int64_t>(list.size())});
   if (status.ok()) {
     failures_in_a_row_ = 0;
     ++stats_.graphs;
@@ -69,7 +71,8 @@ Status StepRecording::run_graph(cuda::DeviceOps& ops, const Known& known) {
   }
   if (status.code() == Code::kDeviceLost) return status;
   ++stats_.failures;
-  if (++failures_in_a_row_ == kMostFailures) log_warning("decode steps run without graphs from now on", {{"reason", status.to_string()}});
+  if (++failures_in_a_row_ == kMostFailures)
+    log_warning("decode steps run without graphs from now on", {{"reason", status.to_string()}});
   ++stats_.singly;
   return run_singly(ops, known.list);
 }

@@ -1,4 +1,5 @@
-/// Decode steps that repeat: collected operation by operation, run as one graph once the same step came again.
+/// Decode steps that repeat: collected operation by operation, run as one graph once the same step
+/// came again.
 #pragma once
 
 #include <cstddef>
@@ -34,13 +35,15 @@ class OpList {
 
 /// What became of steps so far.
 struct StepStats {
-  std::int64_t graphs = 0;    ///< run as a graph
-  std::int64_t singly = 0;    ///< run operation by operation: new, interrupted, or no graph could be made
+  std::int64_t graphs = 0;  ///< run as a graph
+  /// Run operation by operation: new, interrupted, or no graph could be made
+  std::int64_t singly = 0;
   std::int64_t failures = 0;  ///< graphs that could not be made or launched
 };
 
-/// The last step of each number of rows. A step that comes again as it was becomes a graph, and is one until it differs. After kMostFailures in a row no more graphs are tried.
-/// Threads: the one that computes.
+/// The last step of each number of rows. A step that comes again as it was becomes a graph, and is
+/// one until it differs. After kMostFailures in a row no more graphs are tried. Threads: the one
+/// that computes.
 class StepRecording {
  public:
   static constexpr int kMostFailures = 3;
@@ -48,10 +51,13 @@ class StepRecording {
 
   bool active() const { return active_; }
   void begin(std::int64_t rows);
-  void add(cuda::OpCode code, const void* args, std::int64_t bytes) { list_.add(code, args, bytes); }
+  void add(cuda::OpCode code, const void* args, std::int64_t bytes) {
+    list_.add(code, args, bytes);
+  }
   /// Enqueues what was collected. Errors: those of the operations.
   Status end(cuda::DeviceOps& ops);
-  /// The step goes on, but what was collected is enqueued now and the rest as it comes: somebody has to wait within it.
+  /// The step goes on, but what was collected is enqueued now and the rest as it comes: somebody
+  /// has to wait within it.
   Status interrupt(cuda::DeviceOps& ops);
   const StepStats& stats() const { return stats_; }
 

@@ -10,7 +10,8 @@ namespace quire {
 namespace {
 
 /// Rows of `piece` to rows [first, ...) of one piece [head][2][total][head_dim].
-void pack(const RawKvView& piece, std::int64_t heads, std::int64_t row_bytes, std::int64_t total, std::int64_t first, std::byte* out) {
+void pack(const RawKvView& piece, std::int64_t heads, std::int64_t row_bytes, std::int64_t total,
+          std::int64_t first, std::byte* out) {
   const auto* data = static_cast<const std::byte*>(piece.data);
   for (std::int64_t h = 0; h < heads; ++h) {
     for (std::int64_t kv = 0; kv < 2; ++kv) {
@@ -20,35 +21,49 @@ void pack(const RawKvView& piece, std::int64_t heads, std::int64_t row_bytes, st
         std::memcpy(to, from, static_cast<std::size_t>(piece.num_rows * row_bytes));
         continue;
       }
-      for (std::int64_t r = 0; r < piece.num_rows; ++r) std::memcpy(to + r * row_bytes, from + r * piece.row_stride, static_cast<std::size_t>(row_bytes));
+      for (std::int64_t r = 0; r < piece.num_rows; ++r)
+        std::memcpy(to + r * row_bytes, from + r * piece.row_stride,
+                    static_cast<std::size_t>(row_bytes));
     }
   }
 }
 
 }  // namespace
 
-Result<RawKvView> StoredRowsFeed::bring(std::span<const StoredRows> rows, std::int32_t num_kv_heads, std::int32_t head_dim) {
+Result<RawKvView> StoredRowsFeed::bring(std::span<const StoredRows> rows, std::int32_t num_kv_heads,
+                                        std::int32_t head_dim) {
   std::int64_t total = 0;
   std::vector<std::int64_t> first;
   const DType dtype = rows.front().raw.dtype;
   for (const StoredRows& piece : rows) {
-    if (piece.raw.dtype != dtype) return Status::invalid("rows", "stored rows of one call have one dtype");
+    if (piece.raw.dtype != dtype)
+      return Status::invalid("rows", "stored rows of one call have one dtype");
     first.push_back(total);
     total += piece.raw.num_rows;
   }
-  const std::int64_t row_bytes = head_dim * static_cast<std::int64_t>(dtype_bytes(dtype)), bytes = 2 * num_kv_heads * total * row_bytes;
+  const std::int64_t row_bytes = head_dim * static_cast<std::int64_t>(dtype_bytes(dtype)),
+                     bytes = 2 * num_kv_heads * total * row_bytes;
   Slot& slot = slots_[next_];
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::AwaitMarkArgs{slot.arrived}));
   QUIRE_RETURN_IF_ERROR(slot.pinned.reserve(bytes));
   QUIRE_RETURN_IF_ERROR(slot.device.reserve(bytes));
-  parallel_for(static_cast<std::int64_t>(rows.size()), 4, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) pack(rows[static_cast<std::size_t>(i)].raw, num_kv_heads, row_bytes, total, first[static_cast<std::size_t>(i)], slot.pinned.data());
-  });
+  parallel_for(static_cast<std::int64_t>(rows.size()), 4,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i)
+                   pack(rows[static_cast<std::size_t>(i)].raw, num_kv_heads, row_bytes, total,
+                        first[static_cast<std::size_t>(i)], slot.pinned.data());
+               });
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.used, cuda::Lane::kCopies}));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyBesideArgs{slot.device.data(), slot.pinned.data(), bytes}));
+  QUIRE_RETURN_IF_ERROR(
+      memory_->run(cuda::CopyBesideArgs{slot.device.data(), slot.pinned.data(), bytes}));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::SetMarkArgs{slot.arrived, cuda::Lane::kCopies}));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.arrived, cuda::Lane::kCompute}));
-  return RawKvView{.data = slot.device.data(), .num_rows = total, .dtype = dtype, .head_stride = 2 * total * row_bytes, .kv_stride = total * row_bytes, .row_stride = row_bytes};
+  return RawKvView{.data = slot.device.data(),
+                   .num_rows = total,
+                   .dtype = dtype,
+                   .head_stride = 2 * total * row_bytes,
+                   .kv_stride = total * row_bytes,
+                   .row_stride = row_bytes};
 }
 
 Status StoredRowsFeed::placed() {

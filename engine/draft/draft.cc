@@ -7,6 +7,7 @@
 #include <span>
 #include <thread>
 
+#include "base/log.h"
 #include "engine/cache/page_pool.h"
 #include "engine/cache/working_cache.h"
 #include "engine/draft/draft_documents.h"
@@ -14,7 +15,6 @@
 #include "engine/draft/short_head.h"
 #include "engine/model/forward.h"
 #include "engine/prompt/prompt_scores.h"
-#include "base/log.h"
 #include "kernels/parallel.h"
 #include "kernels/topk.h"
 
@@ -43,11 +43,21 @@ namespace {
 
 class ModelDraft final : public Draft {
  public:
-  ModelDraft(const DraftOptions& options, std::unique_ptr<Model> model, std::unique_ptr<Tokenizer> tokenizer, std::shared_ptr<const Tokenizer> target, std::unique_ptr<ShortHead> head)
-      : options_(options), model_(std::move(model)), reader_(model_->twin()), tokenizer_(std::move(tokenizer)), target_(std::move(target)),
+  ModelDraft(const DraftOptions& options, std::unique_ptr<Model> model,
+             std::unique_ptr<Tokenizer> tokenizer, std::shared_ptr<const Tokenizer> target,
+             std::unique_ptr<ShortHead> head)
+      : options_(options),
+        model_(std::move(model)),
+        reader_(model_->twin()),
+        tokenizer_(std::move(tokenizer)),
+        target_(std::move(target)),
         same_ids_(tokenizer_->digest() == target_->digest()),
-        pool_(PageFormat{model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype}, 0), head_(std::move(head)) {
-    if (options.store != nullptr) documents_.emplace(*options.store, *model_, *tokenizer_, pool_, options.chunk_tokens);
+        pool_(PageFormat{model_->config().num_kv_heads, model_->config().head_dim,
+                         model_->options().kv_dtype},
+              0),
+        head_(std::move(head)) {
+    if (options.store != nullptr)
+      documents_.emplace(*options.store, *model_, *tokenizer_, pool_, options.chunk_tokens);
     thread_ = std::thread([this] { run(); });
   }
   ~ModelDraft() override { stop(); }
@@ -88,15 +98,21 @@ class ModelDraft final : public Draft {
   }
 
   bool keeps_documents() const override { return documents_.has_value(); }
-  std::int64_t document_bytes_per_token() const override { return documents_ ? documents_->bytes_per_token() : 0; }
+  std::int64_t document_bytes_per_token() const override {
+    return documents_ ? documents_->bytes_per_token() : 0;
+  }
 
   void keep(DraftContext context, std::function<void(Result<SegmentHandle>)> done) override {
     Status refused;
     {
       std::lock_guard lock(mu_);
-      if (!documents_) refused = Status::unimplemented("this draft keeps no KV of documents (model.draft_document_kv)");
-      else if (stopping_) refused = Status::unavailable("the draft is stopping");
-      else keeps_.push_back({std::move(context), done});
+      if (!documents_)
+        refused = Status::unimplemented(
+            "this draft keeps no KV of documents (model.draft_document_kv)");
+      else if (stopping_)
+        refused = Status::unavailable("the draft is stopping");
+      else
+        keeps_.push_back({std::move(context), done});
     }
     if (!refused.ok()) return done(std::move(refused));
     changed_.notify_one();
@@ -115,7 +131,8 @@ class ModelDraft final : public Draft {
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   bool same_tokens() const override { return same_ids_; }
   std::vector<std::int32_t> to_target(std::vector<std::int32_t> ids) const override {
-    return same_ids_ ? std::move(ids) : target_->encode(tokenizer_->decode(ids), Special::kNone, Start::kMiddle);
+    return same_ids_ ? std::move(ids)
+                     : target_->encode(tokenizer_->decode(ids), Special::kNone, Start::kMiddle);
   }
 
  private:
@@ -147,8 +164,10 @@ class ModelDraft final : public Draft {
           keeps_.pop_front();
         }
       }
-      if (keep) keep_document(*keep);
-      else serve_next();
+      if (keep)
+        keep_document(*keep);
+      else
+        serve_next();
     }
   }
 
@@ -171,28 +190,38 @@ class ModelDraft final : public Draft {
     const auto between = [&]() -> Status {
       while (serve_next()) {
       }
-      if (keep.context.cancelled && keep.context.cancelled->load()) return Status::cancelled("nobody wants the context any more");
+      if (keep.context.cancelled && keep.context.cancelled->load())
+        return Status::cancelled("nobody wants the context any more");
       std::lock_guard lock(mu_);
       return stopping_ ? Status::unavailable("the draft is stopping") : Status();
     };
     Result<SegmentHandle> kept = Status::internal("the draft's KV of a document was not computed");
     try {
       const auto& ids = keep.context.token_ids;
-      kept = documents_->keep(same_ids_ ? ids : spell_document(ids, *target_, *tokenizer_), {keep.context.tenant, keep.context.salt_digest}, between);
+      kept = documents_->keep(same_ids_ ? ids : spell_document(ids, *target_, *tokenizer_),
+                              {keep.context.tenant, keep.context.salt_digest}, between);
     } catch (const std::exception& e) {
       kept = Status::exhausted(e.what());
     }
     keep.done(std::move(kept));
   }
 
-  /// A job with the same reading that somebody still holds, joined, and its answer. Forgets those whose answers are gone.
+  /// A job with the same reading that somebody still holds, joined, and its answer. Forgets those
+  /// whose answers are gone.
   std::shared_ptr<Job> find_same(const DraftRequest& request, std::shared_ptr<LookAhead>& answer) {
     std::erase_if(known_, [](const std::shared_ptr<Job>& job) { return job->asked.expired(); });
     for (const std::shared_ptr<Job>& job : known_) {
       const DraftRequest& other = job->request;
-      const bool same_reading = other.max_tokens == request.max_tokens && other.score_window == request.score_window && other.prompt_ids == request.prompt_ids &&
-                                std::ranges::equal(other.kept, request.kept, [](const KvStretch& a, const KvStretch& b) { return a.begin == b.begin && a.end == b.end; });
-      if (!same_reading || other.tenant != request.tenant || other.salt_digest != request.salt_digest) continue;
+      const bool same_reading = other.max_tokens == request.max_tokens &&
+                                other.score_window == request.score_window &&
+                                other.prompt_ids == request.prompt_ids &&
+                                std::ranges::equal(other.kept, request.kept,
+                                                   [](const KvStretch& a, const KvStretch& b) {
+                                                     return a.begin == b.begin && a.end == b.end;
+                                                   });
+      if (!same_reading || other.tenant != request.tenant ||
+          other.salt_digest != request.salt_digest)
+        continue;
       auto asked = job->asked.lock();
       if (!asked || !(asked->done() ? asked->reason().empty() : asked->join())) continue;
       answer = std::move(asked);
@@ -205,8 +234,10 @@ class ModelDraft final : public Draft {
     std::vector<std::function<void()>> askers;
     {
       std::lock_guard lock(mu_);
-      if (last) askers.swap(job.askers);
-      else askers = job.askers;
+      if (last)
+        askers.swap(job.askers);
+      else
+        askers = job.askers;
     }
     for (const auto& call : askers) {
       if (call) call();
@@ -221,14 +252,17 @@ class ModelDraft final : public Draft {
     } else {
       try {
         auto answered = answer(job);
-        if (answered.ok()) ids = std::move(*answered);
-        else reason = answered.status().message();
+        if (answered.ok())
+          ids = std::move(*answered);
+        else
+          reason = answered.status().message();
       } catch (const std::exception& e) {
         reason = e.what();
         log_warning("the draft failed", {{"reason", reason}});
       }
     }
-    if (ids.empty() && reason.empty() && job.request.max_tokens > 0) reason = "the draft had nothing to say";
+    if (ids.empty() && reason.empty() && job.request.max_tokens > 0)
+      reason = "the draft had nothing to say";
     job.answer->finish(std::move(ids), std::move(reason));
     job.answer.reset();
     tell(job, /*last=*/true);
@@ -242,18 +276,26 @@ class ModelDraft final : public Draft {
   /// Where nothing goes by token the whole prompt is one text.
   DraftPrompt spelled(const DraftRequest& request) const {
     const std::vector<KvStretch> none;
-    return DraftPrompt(request.prompt_ids, {documents_ ? request.documents : none, request.score_window > 0 ? none : request.kept}, *target_, *tokenizer_, same_ids_);
+    return DraftPrompt(
+        request.prompt_ids,
+        {documents_ ? request.documents : none, request.score_window > 0 ? none : request.kept},
+        *target_, *tokenizer_, same_ids_);
   }
 
   /// Greedy, up to the token that ends the answer and that one, too.
   Result<std::vector<std::int32_t>> answer(Job& job) {
     const DraftPrompt prompt = spelled(job.request);
-    if (prompt.num_kept() == 0) return Status::invalid("prompt", "the prompt is empty for the draft");
-    const std::int64_t window = model_->rope().max_positions(), room = window - job.request.max_tokens;
+    if (prompt.num_kept() == 0)
+      return Status::invalid("prompt", "the prompt is empty for the draft");
+    const std::int64_t window = model_->rope().max_positions(),
+                       room = window - job.request.max_tokens;
     if (prompt.num_kept() > room) {
-      return Status::invalid("prompt", "the prompt has " + std::to_string(prompt.num_kept()) + " tokens for the draft, whose window holds " + std::to_string(window));
+      return Status::invalid("prompt", "the prompt has " + std::to_string(prompt.num_kept()) +
+                                           " tokens for the draft, whose window holds " +
+                                           std::to_string(window));
     }
-    // What is left out leaves gaps, as in the target, unless the window ends before the prompt does.
+    // What is left out leaves gaps, as in the target, unless the window ends before the prompt
+    // does.
     const Gaps gaps = prompt.num_tokens() <= room ? Gaps::kStay : Gaps::kClose;
     WorkingCache cache(pool_, model_->config().num_layers);
     QUIRE_ASSIGN_OR_RETURN(const std::int64_t end, read(job, prompt, gaps, cache));
@@ -262,7 +304,8 @@ class ModelDraft final : public Draft {
     return write(job, end, cache);
   }
 
-  /// The prompt's KV, its scores, and what its last token says of the next (result_). Returns the position behind it.
+  /// The prompt's KV, its scores, and what its last token says of the next (result_). Returns the
+  /// position behind it.
   Result<std::int64_t> read(Job& job, const DraftPrompt& prompt, Gaps gaps, WorkingCache& cache) {
     std::optional<PromptScores> scores;
     if (job.request.score_window > 0) {
@@ -275,9 +318,15 @@ class ModelDraft final : public Draft {
       const bool last = &piece == prompt.last_kept();
       const std::vector<std::int32_t> positions = positions_of(piece, gaps, position);
       // The answer begins with the last token's logits: that one is read in any case.
-      const bool placed = piece.document && !last && documents_->place(piece.ids, piece.kept, {job.request.tenant, job.request.salt_digest}, positions, cache);
-      if (!placed) QUIRE_RETURN_IF_ERROR(read_piece(job, piece, positions, cache, last, scores ? &*scores : nullptr));
-      position += gaps == Gaps::kStay ? static_cast<std::int64_t>(piece.ids.size()) : static_cast<std::int64_t>(positions.size());
+      const bool placed = piece.document && !last &&
+                          documents_->place(piece.ids, piece.kept,
+                                            {job.request.tenant, job.request.salt_digest},
+                                            positions, cache);
+      if (!placed)
+        QUIRE_RETURN_IF_ERROR(
+            read_piece(job, piece, positions, cache, last, scores ? &*scores : nullptr));
+      position += gaps == Gaps::kStay ? static_cast<std::int64_t>(piece.ids.size())
+                                      : static_cast<std::int64_t>(positions.size());
     }
     if (!scores) return position;
     job.answer->give_scores(prompt.bring_back(scores->scores()));
@@ -287,7 +336,8 @@ class ModelDraft final : public Draft {
 
   static std::vector<std::int32_t> kept_ids(const DraftPrompt::Piece& piece) {
     std::vector<std::int32_t> out;
-    for (const KvStretch& s : piece.kept) out.insert(out.end(), piece.ids.begin() + s.begin, piece.ids.begin() + s.end);
+    for (const KvStretch& s : piece.kept)
+      out.insert(out.end(), piece.ids.begin() + s.begin, piece.ids.begin() + s.end);
     return out;
   }
   static std::vector<std::int32_t> kept_ids(const DraftPrompt& prompt) {
@@ -300,16 +350,22 @@ class ModelDraft final : public Draft {
   }
 
   /// Of the kept tokens of a piece that begins at `begin`.
-  static std::vector<std::int32_t> positions_of(const DraftPrompt::Piece& piece, Gaps gaps, std::int64_t begin) {
+  static std::vector<std::int32_t> positions_of(const DraftPrompt::Piece& piece, Gaps gaps,
+                                                std::int64_t begin) {
     std::vector<std::int32_t> out;
     for (const KvStretch& s : piece.kept) {
-      const std::int64_t first = begin + (gaps == Gaps::kStay ? s.begin : static_cast<std::int64_t>(out.size()));
-      for (std::int64_t i = 0; i < s.end - s.begin; ++i) out.push_back(static_cast<std::int32_t>(first + i));
+      const std::int64_t first = begin + (gaps == Gaps::kStay
+                                              ? s.begin
+                                              : static_cast<std::int64_t>(out.size()));
+      for (std::int64_t i = 0; i < s.end - s.begin; ++i)
+        out.push_back(static_cast<std::int32_t>(first + i));
     }
     return out;
   }
 
-  Status read_piece(const Job& job, const DraftPrompt::Piece& piece, std::span<const std::int32_t> positions, WorkingCache& cache, bool last, PromptScores* scores) {
+  Status read_piece(const Job& job, const DraftPrompt::Piece& piece,
+                    std::span<const std::int32_t> positions, WorkingCache& cache, bool last,
+                    PromptScores* scores) {
     const std::vector<std::int32_t> ids = kept_ids(piece);
     const auto chunk = static_cast<std::size_t>(options_.chunk_tokens);
     for (std::size_t at = 0; at < ids.size(); at += chunk) {
@@ -317,7 +373,8 @@ class ModelDraft final : public Draft {
       const std::size_t n = std::min(chunk, ids.size() - at);
       const auto part = positions.subspan(at, n);
       const bool scoring = scores != nullptr && part.back() >= scores->first_position();
-      QUIRE_RETURN_IF_ERROR(pass(std::span(ids).subspan(at, n), part, cache, last && at + n == ids.size(), scoring ? scores : nullptr));
+      QUIRE_RETURN_IF_ERROR(pass(std::span(ids).subspan(at, n), part, cache,
+                                 last && at + n == ids.size(), scoring ? scores : nullptr));
     }
     return {};
   }
@@ -328,10 +385,14 @@ class ModelDraft final : public Draft {
     for (;;) {
       QUIRE_ASSIGN_OR_RETURN(const std::int32_t next, best_token());
       out.push_back(next);
-      if (static_cast<std::int32_t>(out.size()) >= job.request.max_tokens || std::binary_search(ends.begin(), ends.end(), out.back())) break;
+      if (static_cast<std::int32_t>(out.size()) >= job.request.max_tokens ||
+          std::binary_search(ends.begin(), ends.end(), out.back()))
+        break;
       if (unwanted(job)) return Status::cancelled("the look-ahead is not wanted any more");
-      const auto position = static_cast<std::int32_t>(begin + static_cast<std::int64_t>(out.size()) - 1);
-      QUIRE_RETURN_IF_ERROR(pass(std::span(out).last(1), std::span(&position, 1), cache, true, nullptr));
+      const auto position = static_cast<std::int32_t>(begin +
+                                                      static_cast<std::int64_t>(out.size()) - 1);
+      QUIRE_RETURN_IF_ERROR(
+          pass(std::span(out).last(1), std::span(&position, 1), cache, true, nullptr));
     }
     return to_target(std::move(out));
   }
@@ -339,10 +400,12 @@ class ModelDraft final : public Draft {
   /// The last row's.
   Result<std::int32_t> best_token() {
     if (head_) return head_->best(result_.data());
-    return static_cast<std::int32_t>(argmax(result_.data(), std::min(tokenizer_->vocab_size(), model_->config().vocab_size)));
+    return static_cast<std::int32_t>(
+        argmax(result_.data(), std::min(tokenizer_->vocab_size(), model_->config().vocab_size)));
   }
 
-  Status pass(std::span<const std::int32_t> ids, std::span<const std::int32_t> positions, WorkingCache& cache, bool result, ForwardHook* hook) {
+  Status pass(std::span<const std::int32_t> ids, std::span<const std::int32_t> positions,
+              WorkingCache& cache, bool result, ForwardHook* hook) {
     const auto last = static_cast<std::int32_t>(ids.size()) - 1;
     ForwardRequest request{};
     request.token_ids = ids;
@@ -351,7 +414,8 @@ class ModelDraft final : public Draft {
     request.hook = hook;
     if (result) {
       request.logit_rows = std::span(&last, 1);
-      result_.resize(static_cast<std::size_t>(head_ ? model_->config().hidden_size : model_->config().vocab_size));
+      result_.resize(static_cast<std::size_t>(head_ ? model_->config().hidden_size
+                                                    : model_->config().vocab_size));
       (head_ ? request.hidden : request.logits) = result_.data();
     }
     return forward(*model_, request, workspace_);
@@ -366,30 +430,41 @@ class ModelDraft final : public Draft {
   PagePool pool_;
   std::optional<DraftDocuments> documents_;  // the thread's; set before it begins
   const std::unique_ptr<ShortHead> head_;    // the thread's; null: the whole head
-  std::vector<float> result_;    // the thread's: the last row's hidden state with head_, else its logits
-  ForwardWorkspace workspace_;   // the thread's
+  // The thread's: the last row's hidden state with head_, else its logits
+  std::vector<float> result_;
+  ForwardWorkspace workspace_;  // the thread's
   std::mutex mu_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Job>> jobs_;    // guarded by mu_
-  std::vector<std::shared_ptr<Job>> known_;  // guarded by mu_; those in jobs_, the one that runs, and those whose answers are still held
-  std::deque<Keep> keeps_;       // guarded by mu_; whoever asks waits for it, so there are no more than contexts in ingest's queue
-  bool stopping_ = false;        // guarded by mu_
-  std::thread thread_;           // last: it uses everything above
+  std::deque<std::shared_ptr<Job>> jobs_;  // guarded by mu_
+  // Guarded by mu_; those in jobs_, the one that runs, and those whose answers are still held
+  std::vector<std::shared_ptr<Job>> known_;
+  // Guarded by mu_; whoever asks waits for it, so there are no more than contexts in ingest's queue
+  std::deque<Keep> keeps_;
+  bool stopping_ = false;  // guarded by mu_
+  std::thread thread_;     // last: it uses everything above
 };
 
 }  // namespace
 
-std::unique_ptr<Draft> make_draft(const DraftOptions& options, std::unique_ptr<Model> model, std::unique_ptr<Tokenizer> tokenizer, std::shared_ptr<const Tokenizer> target) {
-  auto head = ShortHead::make(*model, std::min(tokenizer->vocab_size(), model->config().vocab_size), options.common_tokens, tokenizer->eos_ids());
-  if (!head.ok()) log_warning("the draft writes with its whole head", {{"reason", head.status().message()}});
-  return std::make_unique<ModelDraft>(options, std::move(model), std::move(tokenizer), std::move(target), head.ok() ? std::move(*head) : nullptr);
+std::unique_ptr<Draft> make_draft(const DraftOptions& options, std::unique_ptr<Model> model,
+                                  std::unique_ptr<Tokenizer> tokenizer,
+                                  std::shared_ptr<const Tokenizer> target) {
+  auto head = ShortHead::make(*model, std::min(tokenizer->vocab_size(), model->config().vocab_size),
+                              options.common_tokens, tokenizer->eos_ids());
+  if (!head.ok())
+    log_warning("the draft writes with its whole head", {{"reason", head.status().message()}});
+  return std::make_unique<ModelDraft>(options, std::move(model), std::move(tokenizer),
+                                      std::move(target), head.ok() ? std::move(*head) : nullptr);
 }
 
-Result<std::unique_ptr<Draft>> load_draft(const DraftOptions& options, std::shared_ptr<const Tokenizer> target) {
+Result<std::unique_ptr<Draft>> load_draft(const DraftOptions& options,
+                                          std::shared_ptr<const Tokenizer> target) {
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, load_tokenizer(options.path));
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, load_model(options.path, options.model));
   if (tokenizer->vocab_size() > model->config().vocab_size) {
-    return Status::invalid("tokenizer", "the tokenizer of " + options.path + " has more ids than its model: these files do not belong together");
+    return Status::invalid("tokenizer",
+                           "the tokenizer of " + options.path +
+                               " has more ids than its model: these files do not belong together");
   }
   return make_draft(options, std::move(model), std::move(tokenizer), std::move(target));
 }

@@ -11,10 +11,13 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 std::vector<KvStretch> within(std::span<const KvStretch> stretches, const KvStretch& piece) {
   std::vector<KvStretch> out;
   for (const KvStretch& s : stretches) {
-    const KvStretch part{std::max(s.begin, piece.begin) - piece.begin, std::min(s.end, piece.end) - piece.begin};
+    const KvStretch part{std::max(s.begin, piece.begin) - piece.begin,
+                         std::min(s.end, piece.end) - piece.begin};
     if (part.end <= part.begin) continue;
-    if (!out.empty() && out.back().end >= part.begin) out.back().end = std::max(out.back().end, part.end);
-    else out.push_back(part);
+    if (!out.empty() && out.back().end >= part.begin)
+      out.back().end = std::max(out.back().end, part.end);
+    else
+      out.push_back(part);
   }
   return out;
 }
@@ -26,23 +29,31 @@ std::int64_t total(std::span<const KvStretch> stretches) {
 }
 
 std::int64_t leading_bos(const Respelling& spelled, const Tokenizer& draft) {
-  return draft.add_bos() && draft.bos_id() && !spelled.ids().empty() && spelled.ids().front() == *draft.bos_id() ? 1 : 0;
+  return draft.add_bos() && draft.bos_id() && !spelled.ids().empty() &&
+                 spelled.ids().front() == *draft.bos_id()
+             ? 1
+             : 0;
 }
 
 }  // namespace
 
-std::vector<std::int32_t> spell_document(std::span<const std::int32_t> token_ids, const Tokenizer& target, const Tokenizer& draft) {
+std::vector<std::int32_t> spell_document(std::span<const std::int32_t> token_ids,
+                                         const Tokenizer& target, const Tokenizer& draft) {
   const Respelling spelled(target, token_ids, draft);
   return {spelled.ids().begin() + leading_bos(spelled, draft), spelled.ids().end()};
 }
 
-DraftPrompt::DraftPrompt(std::span<const std::int32_t> token_ids, const Stretches& stretches, const Tokenizer& target, const Tokenizer& draft, bool spelled_alike) {
+DraftPrompt::DraftPrompt(std::span<const std::int32_t> token_ids, const Stretches& stretches,
+                         const Tokenizer& target, const Tokenizer& draft, bool spelled_alike) {
   const KvStretch all{0, static_cast<std::int64_t>(token_ids.size())};
-  const std::span<const KvStretch> kept = stretches.kept.empty() ? std::span(&all, 1) : stretches.kept;
+  const std::span<const KvStretch> kept = stretches.kept.empty() ? std::span(&all, 1)
+                                                                 : stretches.kept;
   std::int64_t done = 0;
   const auto take = [&](std::int64_t end, bool document) {
     const KvStretch piece{done, end};
-    if (end > done) add(token_ids.subspan(at(done), at(end - done)), within(kept, piece), document, target, draft, spelled_alike);
+    if (end > done)
+      add(token_ids.subspan(at(done), at(end - done)), within(kept, piece), document, target, draft,
+          spelled_alike);
     done = std::max(done, end);
   };
   for (const KvStretch& d : stretches.documents) {
@@ -52,7 +63,8 @@ DraftPrompt::DraftPrompt(std::span<const std::int32_t> token_ids, const Stretche
   take(all.end, false);
 }
 
-void DraftPrompt::add(std::span<const std::int32_t> ids, std::vector<KvStretch> kept, bool document, const Tokenizer& target, const Tokenizer& draft, bool spelled_alike) {
+void DraftPrompt::add(std::span<const std::int32_t> ids, std::vector<KvStretch> kept, bool document,
+                      const Tokenizer& target, const Tokenizer& draft, bool spelled_alike) {
   Piece piece;
   piece.document = document;
   if (spelled_alike) {
@@ -61,14 +73,16 @@ void DraftPrompt::add(std::span<const std::int32_t> ids, std::vector<KvStretch> 
   } else {
     piece.respelling.emplace(target, ids, draft);
     piece.own_begin = pieces_.empty() && !document ? 0 : leading_bos(*piece.respelling, draft);
-    piece.ids.assign(piece.respelling->ids().begin() + piece.own_begin, piece.respelling->ids().end());
+    piece.ids.assign(piece.respelling->ids().begin() + piece.own_begin,
+                     piece.respelling->ids().end());
     std::vector<KvStretch> spelled = {{0, leading_bos(*piece.respelling, draft)}};
     if (total(kept) == static_cast<std::int64_t>(ids.size())) {
       spelled.back().end = static_cast<std::int64_t>(piece.respelling->ids().size());
     } else {
       for (const KvStretch& s : piece.respelling->bring_over(kept)) spelled.push_back(s);
     }
-    piece.kept = within(spelled, {piece.own_begin, static_cast<std::int64_t>(piece.respelling->ids().size())});
+    piece.kept = within(
+        spelled, {piece.own_begin, static_cast<std::int64_t>(piece.respelling->ids().size())});
   }
   pieces_.push_back(std::move(piece));
 }
@@ -86,7 +100,8 @@ std::int64_t DraftPrompt::num_kept() const {
 }
 
 const DraftPrompt::Piece* DraftPrompt::last_kept() const {
-  const auto found = std::find_if(pieces_.rbegin(), pieces_.rend(), [](const Piece& p) { return !p.kept.empty(); });
+  const auto found = std::find_if(pieces_.rbegin(), pieces_.rend(),
+                                  [](const Piece& p) { return !p.kept.empty(); });
   return found == pieces_.rend() ? nullptr : &*found;
 }
 

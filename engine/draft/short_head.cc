@@ -26,7 +26,9 @@ Result<ShortHead::Part> ShortHead::part_of(std::vector<std::int32_t> ids) const 
   return part;
 }
 
-Result<std::unique_ptr<ShortHead>> ShortHead::make(Model& model, std::int32_t vocab_size, std::int32_t common, std::span<const std::int32_t> always) {
+Result<std::unique_ptr<ShortHead>> ShortHead::make(Model& model, std::int32_t vocab_size,
+                                                   std::int32_t common,
+                                                   std::span<const std::int32_t> always) {
   if (common <= 0 || vocab_size < kWorthwhile * common) return std::unique_ptr<ShortHead>();
   std::unique_ptr<ShortHead> head(new ShortHead(model, vocab_size));
   std::vector<std::int32_t> ids(static_cast<std::size_t>(common));
@@ -54,7 +56,9 @@ Result<std::int32_t> ShortHead::best(const float* hidden) {
   for (Part* part : {&common_, &own_}) {
     if (part->weights == nullptr) continue;
     const auto n = static_cast<std::int64_t>(part->ids.size());
-    QUIRE_RETURN_IF_ERROR(model_.compute().product({part->weights.get(), normed_.data(), 1, model_.config().hidden_size, nullptr, part->logits.data(), n}));
+    QUIRE_RETURN_IF_ERROR(
+        model_.compute().product({part->weights.get(), normed_.data(), 1,
+                                  model_.config().hidden_size, nullptr, part->logits.data(), n}));
     const auto first = static_cast<std::size_t>(argmax(part->logits.data(), n));
     if (best >= 0 && part->logits[first] <= most) continue;
     best = part->ids[first];

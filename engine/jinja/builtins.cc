@@ -105,8 +105,9 @@ Value filter_indent(Interpreter& run, const Value& v, Arguments& args) {
   if (width.as_text() != nullptr) {
     margin = *width.as_text();
   } else {
-    const std::int64_t count =
-        width.is_undefined() ? 4 : std::max<std::int64_t>(width.to_int("the width of indent"), 0);
+    const std::int64_t count = width.is_undefined()
+                                   ? 4
+                                   : std::max<std::int64_t>(width.to_int("the width of indent"), 0);
     run.charge(static_cast<std::uint64_t>(count));
     margin = Text(std::string(static_cast<std::size_t>(count), ' '));
   }
@@ -172,8 +173,8 @@ Value filter_abs(Interpreter&, const Value& v, Arguments&) {
 }
 Value filter_round(Interpreter&, const Value& v, Arguments& args) {
   const Value precision = args.take(0, "precision");
-  const std::int64_t digits =
-      precision.is_undefined() ? 0 : precision.to_int("the precision of round");
+  const std::int64_t digits = precision.is_undefined() ? 0
+                                                       : precision.to_int("the precision of round");
   if (digits < 0 || digits > 15) throw Error("round takes 0 to 15 digits");
   const double scale = std::pow(10.0, static_cast<double>(digits));
   return std::nearbyint(v.to_double() * scale) / scale;

@@ -543,8 +543,8 @@ Value Interpreter::evaluate_compare(const Expression& e, Scope& scope) {
       if (right.is_undefined()) undefined(right);
       step(1 + std::min(left.weight(), right.weight()));
       const int order = compare(left, right);
-      holds =
-          op == "<" ? order < 0 : (op == ">" ? order > 0 : (op == "<=" ? order <= 0 : order >= 0));
+      holds = op == "<" ? order < 0
+                        : (op == ">" ? order > 0 : (op == "<=" ? order <= 0 : order >= 0));
     }
     if (!holds) return false;
     left = std::move(right);
@@ -634,8 +634,8 @@ Value Interpreter::evaluate_slice(const Expression& e, Scope& scope) {
   if (text == nullptr && list == nullptr)
     throw Error("a value of type " + object.type_name() + " has no slices");
   step(1 + object.weight());
-  const auto size =
-      static_cast<std::int64_t>(text != nullptr ? num_characters(text->bytes) : list->items.size());
+  const auto size = static_cast<std::int64_t>(text != nullptr ? num_characters(text->bytes)
+                                                              : list->items.size());
   const std::int64_t by = parts[2].is_undefined() ? 1 : parts[2].to_int("the step of a slice");
   if (by == 0) throw Error("the step of a slice must not be 0");
   const auto place = [&](const Value& v, std::int64_t fallback) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "engine/jinja/value.h"
 #include "base/utf8.h"
+#include "engine/jinja/value.h"
 
 namespace quire::jinja {
 namespace {
@@ -224,8 +224,9 @@ class Lexer {
       take();
     }
     if (at_ < s_.size() && (s_[at_] == 'e' || s_[at_] == 'E')) {
-      const std::size_t sign =
-          at_ + 1 < s_.size() && (s_[at_ + 1] == '-' || s_[at_ + 1] == '+') ? 1 : 0;
+      const std::size_t sign = at_ + 1 < s_.size() && (s_[at_ + 1] == '-' || s_[at_ + 1] == '+')
+                                   ? 1
+                                   : 0;
       if (at_ + 1 + sign < s_.size() && is_digit(s_[at_ + 1 + sign])) {
         is_float = true;
         digits += s_.substr(at_, 1 + sign);

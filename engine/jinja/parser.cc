@@ -228,16 +228,16 @@ class Parser {
       }
       case TokenKind::kInteger: {
         std::int64_t i = 0;
-        const auto [end, ec] =
-            std::from_chars(token.text.data(), token.text.data() + token.text.size(), i);
+        const auto [end, ec] = std::from_chars(token.text.data(),
+                                               token.text.data() + token.text.size(), i);
         if (ec != std::errc()) fail("the number " + token.text.substr(0, 40) + " is too large");
         next();
         return constant(Value(i));
       }
       case TokenKind::kFloat: {
         double d = 0;
-        const auto [end, ec] =
-            std::from_chars(token.text.data(), token.text.data() + token.text.size(), d);
+        const auto [end, ec] = std::from_chars(token.text.data(),
+                                               token.text.data() + token.text.size(), d);
         if (ec != std::errc()) fail("the number " + token.text.substr(0, 40) + " is out of range");
         next();
         return constant(Value(d));
@@ -400,12 +400,12 @@ class Parser {
     if (!is_test(called)) fail("there is no test '" + called.substr(0, 80) + "'");
     ExpressionPtr result;
     const Token& token = here();
-    const bool operand =
-        token.kind == TokenKind::kString || token.kind == TokenKind::kInteger ||
-        token.kind == TokenKind::kFloat || is("[") || is("{") ||
-        (token.kind == TokenKind::kName && token.text != "else" && token.text != "or" &&
-         token.text != "and" && token.text != "if" && token.text != "is" && token.text != "in" &&
-         token.text != "not" && token.text != "recursive");
+    const bool operand = token.kind == TokenKind::kString || token.kind == TokenKind::kInteger ||
+                         token.kind == TokenKind::kFloat || is("[") || is("{") ||
+                         (token.kind == TokenKind::kName && token.text != "else" &&
+                          token.text != "or" && token.text != "and" && token.text != "if" &&
+                          token.text != "is" && token.text != "in" && token.text != "not" &&
+                          token.text != "recursive");
     if (is("(")) {
       result = call(Kind::kTest, std::move(called), std::move(value));
     } else if (operand) {

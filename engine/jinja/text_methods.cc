@@ -6,8 +6,8 @@
 #include <charconv>
 #include <cmath>
 
-#include "engine/jinja/interpreter.h"
 #include "base/utf8.h"
+#include "engine/jinja/interpreter.h"
 
 namespace quire::jinja {
 namespace {
@@ -123,8 +123,8 @@ Value partition(Interpreter& run, const Text& text, bool from_right, Arguments& 
   const Text separator = text_argument(args, 0, "sep", "partition");
   if (separator.empty()) throw Error("the separator of partition() is empty");
   run.charge(text.size());
-  const std::size_t cut =
-      from_right ? text.bytes.rfind(separator.bytes) : text.bytes.find(separator.bytes);
+  const std::size_t cut = from_right ? text.bytes.rfind(separator.bytes)
+                                     : text.bytes.find(separator.bytes);
   if (cut == std::string::npos) {
     if (from_right) return Value::list({Value(Text()), Value(Text()), Value(text)}, true);
     return Value::list({Value(text), Value(Text()), Value(Text())}, true);
@@ -149,8 +149,8 @@ bool has_end(const Text& text, bool front, Arguments& args) {
 
 Value find(const Text& text, std::string_view name, Arguments& args) {
   const Text wanted = text_argument(args, 0, "sub", name);
-  const std::size_t at =
-      name == "rfind" ? text.bytes.rfind(wanted.bytes) : text.bytes.find(wanted.bytes);
+  const std::size_t at = name == "rfind" ? text.bytes.rfind(wanted.bytes)
+                                         : text.bytes.find(wanted.bytes);
   if (at == std::string::npos && name == "index")
     throw Error("the text does not hold what index() looks for");
   if (at == std::string::npos) return std::int64_t{-1};
@@ -212,8 +212,8 @@ Text changed_case(const Text& text, Case to) {
     if (to == Case::kTitle || to == Case::kWords) upper = word_begins;
     if (to == Case::kCapitalize) upper = first;
     const auto code = static_cast<utf8proc_int32_t>(c.code_point);
-    const auto other =
-        static_cast<char32_t>(upper ? utf8proc_toupper(code) : utf8proc_tolower(code));
+    const auto other = static_cast<char32_t>(upper ? utf8proc_toupper(code)
+                                                   : utf8proc_tolower(code));
     if (other == c.code_point) {
       out.append(text, c.begin, c.end - c.begin);
     } else {

@@ -35,13 +35,17 @@ constexpr FamilyRow kFamilies[] = {
     {"Qwen3ForCausalLM", "qwen3", ModelFamily::kQwen3},
 };
 constexpr const char* kSupported =
-    "supported are LlamaForCausalLM (Llama, Yi, TinyLlama, DeepSeek-R1-Distill-Llama), MistralForCausalLM, Qwen2ForCausalLM and "
+    "supported are LlamaForCausalLM (Llama, Yi, TinyLlama, DeepSeek-R1-Distill-Llama), "
+    "MistralForCausalLM, Qwen2ForCausalLM and "
     "Qwen3ForCausalLM";
 
-/// Before the family is looked at: such models go by many names, and this is what all of them lack here.
+/// Before the family is looked at: such models go by many names, and this is what all of them lack
+/// here.
 void refuse_latents(JsonFields& in) {
   if (in.find("kv_lora_rank") != nullptr) {
-    in.unsupported("kv_lora_rank", "multi-head latent attention (MLA: one compressed KV of each token for all heads) is not supported; use a model with MHA, GQA or MQA");
+    in.unsupported("kv_lora_rank",
+                   "multi-head latent attention (MLA: one compressed KV of each token for all "
+                   "heads) is not supported; use a model with MHA, GQA or MQA");
   }
 }
 
@@ -65,14 +69,16 @@ void read_family(JsonFields& in, ModelConfig& c) {
       c.family = row.family;
       if (c.model_type.empty()) c.model_type = row.model_type;
       if (c.model_type != row.model_type) {
-        in.fail("model_type", "is \"" + c.model_type + "\" but the architecture " + architecture + " goes with \"" + row.model_type + "\"");
+        in.fail("model_type", "is \"" + c.model_type + "\" but the architecture " + architecture +
+                                  " goes with \"" + row.model_type + "\"");
       }
       return;
     }
   }
   const bool by_type = architecture.empty();
   in.unsupported(by_type ? "model_type" : "architectures",
-                 (by_type ? "model type " + c.model_type : "architecture " + architecture) + " is not supported; " + kSupported);
+                 (by_type ? "model type " + c.model_type : "architecture " + architecture) +
+                     " is not supported; " + kSupported);
 }
 
 void refuse_unsupported(JsonFields& in, ModelConfig& c) {
@@ -82,13 +88,16 @@ void refuse_unsupported(JsonFields& in, ModelConfig& c) {
     }
   }
   if (const json::value* quantised = in.find("quantization_config")) {
-    if (!quantised->is_object()) return in.fail("quantization_config", "must be an object or null, not " + JsonFields::shown(*quantised));
+    if (!quantised->is_object())
+      return in.fail("quantization_config",
+                     "must be an object or null, not " + JsonFields::shown(*quantised));
     JsonFields inner(quantised->get_object(), "quantization_config.");
     read_four_bit_layout(inner);
     in.adopt(inner.status());
     c.quantised_weights = true;
   }
-  if (const std::string act = in.text("hidden_act"); !act.empty() && act != "silu" && act != "swish") {
+  if (const std::string act = in.text("hidden_act");
+      !act.empty() && act != "silu" && act != "swish") {
     in.unsupported("hidden_act", "activation " + act + " is not supported, only silu");
   }
   if (in.find("partial_rotary_factor") && in.number("partial_rotary_factor", 0, 1, 1.0) != 1.0) {
@@ -107,20 +116,24 @@ void read_shape(JsonFields& in, ModelConfig& c) {
   c.max_position_embeddings = in.integer("max_position_embeddings", 1, kMaxPositions);
   if (!in.status().ok()) return;
   if (c.num_heads % c.num_kv_heads != 0) {
-    return in.fail("num_key_value_heads", "(" + std::to_string(c.num_kv_heads) + ") must divide num_attention_heads (" +
+    return in.fail("num_key_value_heads", "(" + std::to_string(c.num_kv_heads) +
+                                              ") must divide num_attention_heads (" +
                                               std::to_string(c.num_heads) + ")");
   }
   if (c.group_size() > kMaxGroup) {
-    return in.unsupported("num_key_value_heads", std::to_string(c.group_size()) + " query heads share one KV head; at most " +
+    return in.unsupported("num_key_value_heads", std::to_string(c.group_size()) +
+                                                     " query heads share one KV head; at most " +
                                                      std::to_string(kMaxGroup) + " are supported");
   }
   if (!in.find("head_dim") && c.hidden_size % c.num_heads != 0) {
-    return in.fail("hidden_size", "(" + std::to_string(c.hidden_size) + ") must be a multiple of num_attention_heads (" +
+    return in.fail("hidden_size", "(" + std::to_string(c.hidden_size) +
+                                      ") must be a multiple of num_attention_heads (" +
                                       std::to_string(c.num_heads) + ") when head_dim is not given");
   }
   c.head_dim = i32(in.integer("head_dim", 1, kMaxWidth, c.hidden_size / c.num_heads));
   if (c.head_dim % 8 != 0 || c.head_dim > kMaxHeadDim) {
-    in.unsupported("head_dim", "head_dim " + std::to_string(c.head_dim) + " is not supported: it must be a multiple of 8 up to " +
+    in.unsupported("head_dim", "head_dim " + std::to_string(c.head_dim) +
+                                   " is not supported: it must be a multiple of 8 up to " +
                                    std::to_string(kMaxHeadDim));
   }
 }
@@ -135,8 +148,11 @@ void read_switches(JsonFields& in, ModelConfig& c) {
       c.qkv_bias = c.attention_output_bias = attention_bias;
       c.mlp_bias = mlp_bias;
       break;
-    case ModelFamily::kMistral: break;
-    case ModelFamily::kQwen2: c.qkv_bias = true; break;
+    case ModelFamily::kMistral:
+      break;
+    case ModelFamily::kQwen2:
+      c.qkv_bias = true;
+      break;
     case ModelFamily::kQwen3:
       c.qkv_bias = c.attention_output_bias = attention_bias;
       c.qk_norm = true;
@@ -146,28 +162,34 @@ void read_switches(JsonFields& in, ModelConfig& c) {
 
 void read_sliding_window(JsonFields& in, ModelConfig& c) {
   if (c.family == ModelFamily::kLlama) return;  // the Llama classes have no such thing
-  std::int64_t window = in.integer("sliding_window", 0, std::numeric_limits<std::int64_t>::max(), 0);
+  std::int64_t window = in.integer("sliding_window", 0, std::numeric_limits<std::int64_t>::max(),
+                                   0);
   if (window == 0) return;
   if (c.family != ModelFamily::kMistral) {
     if (!in.boolean("use_sliding_window", false)) return;
-    if (in.integer("max_window_layers", 0, std::numeric_limits<std::int32_t>::max(), 0) >= c.num_layers) return;
+    if (in.integer("max_window_layers", 0, std::numeric_limits<std::int32_t>::max(), 0) >=
+        c.num_layers)
+      return;
   }
   if (const json::value* types = in.find("layer_types")) {
     if (!types->is_array()) return in.fail("layer_types", "must be a list of names");
     bool any = false;
-    for (const json::value& type : types->get_array()) any |= type.is_string() && type.get_string() == "sliding_attention";
+    for (const json::value& type : types->get_array())
+      any |= type.is_string() && type.get_string() == "sliding_attention";
     if (!any) return;
   }
   c.sliding_window = window;
 }
 
 /// `in` reads the rope_scaling or rope_parameters object.
-void read_rope_scaling(JsonFields& in, const ModelConfig& c, std::int64_t top_level_original, RopeConfig& rope) {
+void read_rope_scaling(JsonFields& in, const ModelConfig& c, std::int64_t top_level_original,
+                       RopeConfig& rope) {
   std::string type = in.text("rope_type");
   if (type.empty()) type = in.text("type");
   const bool theta_only = in.path("").rfind("rope_parameters", 0) == 0;
   if (!in.status().ok()) return;
-  if (type.empty() && !theta_only) return in.fail("rope_type", "is missing; it must be default, linear, llama3 or yarn");
+  if (type.empty() && !theta_only)
+    return in.fail("rope_type", "is missing; it must be default, linear, llama3 or yarn");
   if (type.empty() || type == "default") return;
   constexpr double kBig = 1e6;
   if (type == "linear") {
@@ -187,21 +209,30 @@ void read_rope_scaling(JsonFields& in, const ModelConfig& c, std::int64_t top_le
     rope.beta_fast = static_cast<float>(in.number("beta_fast", 1e-6, kBig, 32.0));
     rope.beta_slow = static_cast<float>(in.number("beta_slow", 1e-6, kBig, 1.0));
     rope.attention_factor = static_cast<float>(in.number("attention_factor", 0, kBig, 0.0));
-    const double mscale = in.number("mscale", 0, kBig, 0.0), all_dim = in.number("mscale_all_dim", 0, kBig, 0.0);
+    const double mscale = in.number("mscale", 0, kBig, 0.0),
+                 all_dim = in.number("mscale_all_dim", 0, kBig, 0.0);
     if (rope.attention_factor == 0 && mscale > 0 && all_dim > 0 && rope.factor > 1) {
       const double log_factor = std::log(static_cast<double>(rope.factor));
-      rope.attention_factor = static_cast<float>((0.1 * mscale * log_factor + 1.0) / (0.1 * all_dim * log_factor + 1.0));
+      rope.attention_factor = static_cast<float>((0.1 * mscale * log_factor + 1.0) /
+                                                 (0.1 * all_dim * log_factor + 1.0));
     }
-    if (!in.boolean("truncate", true)) in.unsupported("truncate", "YaRN without truncated correction bounds is not supported");
+    if (!in.boolean("truncate", true))
+      in.unsupported("truncate", "YaRN without truncated correction bounds is not supported");
   } else {
-    return in.unsupported("rope_type", "RoPE scaling \"" + type + "\" is not supported; default, linear, llama3 and yarn are");
+    return in.unsupported(
+        "rope_type",
+        "RoPE scaling \"" + type + "\" is not supported; default, linear, llama3 and yarn are");
   }
   if (rope.scaling == RopeScaling::kLinear) return;
-  // llama3 must say where it was trained first; YaRN falls back to the window itself, as Hugging Face does.
+  // llama3 must say where it was trained first; YaRN falls back to the window itself, as Hugging
+  // Face does.
   std::optional<std::int64_t> fallback;
-  if (top_level_original > 0) fallback = top_level_original;
-  else if (rope.scaling == RopeScaling::kYarn) fallback = c.max_position_embeddings;
-  rope.original_max_position = in.integer("original_max_position_embeddings", 1, kMaxPositions, fallback);
+  if (top_level_original > 0)
+    fallback = top_level_original;
+  else if (rope.scaling == RopeScaling::kYarn)
+    fallback = c.max_position_embeddings;
+  rope.original_max_position = in.integer("original_max_position_embeddings", 1, kMaxPositions,
+                                          fallback);
 }
 
 void read_rope(JsonFields& in, ModelConfig& c) {
@@ -213,15 +244,18 @@ void read_rope(JsonFields& in, ModelConfig& c) {
   const char* key = in.find("rope_parameters") ? "rope_parameters" : "rope_scaling";
   const json::value* scaling = in.find(key);
   if (!in.status().ok() || !scaling) return;
-  if (!scaling->is_object()) return in.fail(key, "must be an object or null, not " + JsonFields::shown(*scaling));
+  if (!scaling->is_object())
+    return in.fail(key, "must be an object or null, not " + JsonFields::shown(*scaling));
   if (scaling->get_object().empty()) return;
 
   JsonFields inner(scaling->get_object(), std::string(key) + ".");
   if (inner.find("full_attention") || inner.find("sliding_attention")) {
     return in.unsupported(key, "different RoPE settings per layer are not supported");
   }
-  if (inner.find("rope_theta")) rope.theta = static_cast<float>(inner.number("rope_theta", 1, kMaxTheta));
-  if (inner.find("partial_rotary_factor") && inner.number("partial_rotary_factor", 0, 1, 1.0) != 1.0) {
+  if (inner.find("rope_theta"))
+    rope.theta = static_cast<float>(inner.number("rope_theta", 1, kMaxTheta));
+  if (inner.find("partial_rotary_factor") &&
+      inner.number("partial_rotary_factor", 0, 1, 1.0) != 1.0) {
     inner.unsupported("partial_rotary_factor", "partly rotated heads are not supported");
   }
   const std::int64_t original = in.integer("original_max_position_embeddings", 1, kMaxPositions, 0);
@@ -231,7 +265,8 @@ void read_rope(JsonFields& in, ModelConfig& c) {
   }
   // Folders that enable YaRN by hand keep the trained window in max_position_embeddings.
   if (rope.scaling == RopeScaling::kYarn) {
-    const auto scaled = static_cast<std::int64_t>(std::floor(static_cast<double>(rope.factor) * static_cast<double>(rope.original_max_position)));
+    const auto scaled = static_cast<std::int64_t>(std::floor(
+        static_cast<double>(rope.factor) * static_cast<double>(rope.original_max_position)));
     c.max_position_embeddings = std::clamp(scaled, c.max_position_embeddings, kMaxPositions);
   }
 }
@@ -249,8 +284,13 @@ Result<ModelConfig> parse_config_object(const json::object& object) {
   ModelConfig c;
   JsonFields in(object, "");
   using Step = void (*)(JsonFields&, ModelConfig&);
-  constexpr Step kSteps[] = {[](JsonFields& r, ModelConfig&) { refuse_latents(r); }, read_family, refuse_unsupported,
-                             read_shape,  read_switches, read_sliding_window, read_rope};
+  constexpr Step kSteps[] = {[](JsonFields& r, ModelConfig&) { refuse_latents(r); },
+                             read_family,
+                             refuse_unsupported,
+                             read_shape,
+                             read_switches,
+                             read_sliding_window,
+                             read_rope};
   for (Step step : kSteps) {
     step(in, c);
     if (!in.status().ok()) return in.status();
@@ -260,14 +300,17 @@ Result<ModelConfig> parse_config_object(const json::object& object) {
   if (!in.status().ok()) return in.status();
   // Anything past this is a typing error, not a model: it would overflow the arithmetic of sizes.
   if (c.num_parameters() > (std::int64_t{1} << 42)) {
-    return Status::invalid("hidden_size", "the shapes describe " + std::to_string(c.num_parameters()) + " parameters; check the sizes");
+    return Status::invalid("hidden_size", "the shapes describe " +
+                                              std::to_string(c.num_parameters()) +
+                                              " parameters; check the sizes");
   }
   return c;
 }
 
 Status add_generation_eos(const std::filesystem::path& path, ModelConfig& config) {
   QUIRE_ASSIGN_OR_RETURN(std::string text, read_json_file(path));
-  QUIRE_ASSIGN_OR_RETURN(const json::object object, parse_json_object("generation_config.json", text));
+  QUIRE_ASSIGN_OR_RETURN(const json::object object,
+                         parse_json_object("generation_config.json", text));
   JsonFields in(object, "");
   for (std::int32_t id : token_ids(in, "eos_token_id", config.vocab_size)) {
     auto& ids = config.eos_token_ids;
@@ -279,7 +322,8 @@ Status add_generation_eos(const std::filesystem::path& path, ModelConfig& config
 }  // namespace
 
 std::int64_t ModelConfig::num_parameters() const {
-  const std::int64_t h = hidden_size, d = head_dim, q = num_heads * d, kv = num_kv_heads * d, f = intermediate_size;
+  const std::int64_t h = hidden_size, d = head_dim, q = num_heads * d, kv = num_kv_heads * d,
+                     f = intermediate_size;
   std::int64_t layer = h * (q + 2 * kv) + q * h + 3 * h * f + 2 * h;
   if (qkv_bias) layer += q + 2 * kv;
   if (attention_output_bias) layer += h;
@@ -310,7 +354,8 @@ Result<ModelConfig> load_model_config(const std::filesystem::path& dir) {
   if (!config.ok()) return config.status().with_context((dir / "config.json").string());
   const std::filesystem::path generation = dir / "generation_config.json";
   std::error_code error;
-  if (std::filesystem::exists(generation, error)) QUIRE_RETURN_IF_ERROR(add_generation_eos(generation, *config));
+  if (std::filesystem::exists(generation, error))
+    QUIRE_RETURN_IF_ERROR(add_generation_eos(generation, *config));
   return config;
 }
 

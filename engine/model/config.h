@@ -15,14 +15,16 @@ namespace quire {
 
 enum class ModelFamily : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3 };
 
-/// One decoder-only transformer of the Llama family. Every number has been checked for sense by the parser.
+/// One decoder-only transformer of the Llama family. Every number has been checked for sense by the
+/// parser.
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
   std::string model_type;  ///< as written: llama, mistral, qwen2, qwen3
   std::int32_t num_layers = 0, hidden_size = 0, intermediate_size = 0;
   std::int32_t num_heads = 0, num_kv_heads = 0, head_dim = 0, vocab_size = 0;
   std::int64_t max_position_embeddings = 0;  ///< the window the model was trained (or scaled) for
-  /// Some layers see only this many last tokens; 0: none do. load_model() refuses a window longer than this.
+  /// Some layers see only this many last tokens; 0: none do. load_model() refuses a window longer
+  /// than this.
   std::int64_t sliding_window = 0;
   float rms_norm_eps = 1e-5f;
   bool tie_word_embeddings = false;
@@ -36,16 +38,20 @@ struct ModelConfig {
   std::int32_t group_size() const { return num_heads / num_kv_heads; }
   /// Raw K and V of one token in one layer.
   std::int64_t kv_bytes_per_token_layer(DType dtype) const {
-    return std::int64_t{2} * num_kv_heads * head_dim * static_cast<std::int64_t>(dtype_bytes(dtype));
+    return std::int64_t{2} * num_kv_heads * head_dim *
+           static_cast<std::int64_t>(dtype_bytes(dtype));
   }
   /// Parameters, embedding counted once when tied.
   std::int64_t num_parameters() const;
 };
 
-/// Parses the text of a config.json. Unknown architectures, impossible or missing shapes and unsupported features (mixture of
-/// experts, quantised weights, dynamic RoPE) are kInvalidArgument/kUnimplemented with field() = the JSON key. Never throws.
+/// Parses the text of a config.json. Unknown architectures, impossible or missing shapes and
+/// unsupported features (mixture of experts, quantised weights, dynamic RoPE) are
+/// kInvalidArgument/kUnimplemented with field() = the JSON key. Never throws.
 Result<ModelConfig> parse_model_config(std::string_view json);
-/// `dir` may be a GGUF file, or a folder with one (engine/gguf/gguf.h, find_gguf): the file's metadata. Else reads <dir>/config.json, and more end-of-text ids from <dir>/generation_config.json when there is one.
+/// `dir` may be a GGUF file, or a folder with one (engine/gguf/gguf.h, find_gguf): the file's
+/// metadata. Else reads <dir>/config.json, and more end-of-text ids from
+/// <dir>/generation_config.json when there is one.
 Result<ModelConfig> load_model_config(const std::filesystem::path& dir);
 
 }  // namespace quire

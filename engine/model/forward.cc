@@ -18,18 +18,24 @@ constexpr std::int64_t kLogitRows = 64;
 Status check_request(const Model& model, const ForwardRequest& r) {
   const auto n = static_cast<std::int64_t>(r.token_ids.size());
   if (!r.cache) return Status::invalid("cache", "a pass needs a cache");
-  if (r.positions.size() != r.token_ids.size()) return Status::invalid("positions", "one position per token is needed");
-  if (!r.cache_rows.empty() && r.cache_rows.size() != r.token_ids.size()) return Status::invalid("cache_rows", "one row per token is needed");
-  if (r.cache->num_layers() != model.config().num_layers) return Status::invalid("cache", "the cache has another number of layers than the model");
+  if (r.positions.size() != r.token_ids.size())
+    return Status::invalid("positions", "one position per token is needed");
+  if (!r.cache_rows.empty() && r.cache_rows.size() != r.token_ids.size())
+    return Status::invalid("cache_rows", "one row per token is needed");
+  if (r.cache->num_layers() != model.config().num_layers)
+    return Status::invalid("cache", "the cache has another number of layers than the model");
   const std::int64_t window = model.rope().max_positions();
   for (std::int32_t p : r.positions) {
     if (p < 0 || p >= window) {
-      return Status::invalid("positions", "position " + std::to_string(p) + " is outside the model's window of " + std::to_string(window));
+      return Status::invalid("positions", "position " + std::to_string(p) +
+                                              " is outside the model's window of " +
+                                              std::to_string(window));
     }
   }
   std::int64_t last = -1;
   for (std::int32_t row : r.logit_rows) {
-    if (row <= last || row >= n) return Status::invalid("logit_rows", "must ascend and lie within the pass");
+    if (row <= last || row >= n)
+      return Status::invalid("logit_rows", "must ascend and lie within the pass");
     last = row;
   }
   return {};
@@ -41,7 +47,12 @@ Status check_request(const Model& model, const ForwardRequest& r) {
 class ForwardPass::Impl {
  public:
   Impl(Model& model, const ForwardRequest& request, ForwardWorkspace& w)
-      : model_(model), compute_(model.compute()), memory_(compute_.memory()), request_(request), w_(w), c_(model.config()),
+      : model_(model),
+        compute_(model.compute()),
+        memory_(compute_.memory()),
+        request_(request),
+        w_(w),
+        c_(model.config()),
         q_dim_(std::int64_t{c_.num_heads} * c_.head_dim) {}
   /// What is enqueued uses the cache and the workspace.
   ~Impl() {
@@ -70,7 +81,8 @@ class ForwardPass::Impl {
     QUIRE_CHECK(!done_, "a pass goes on after its end");
     begun_ = true;
     if (next_layer_ == 0) QUIRE_RETURN_IF_ERROR(begin());
-    if (next_layer_ < c_.num_layers && !w_.rows.empty()) QUIRE_RETURN_IF_ERROR(run_layer(next_layer_++));
+    if (next_layer_ < c_.num_layers && !w_.rows.empty())
+      QUIRE_RETURN_IF_ERROR(run_layer(next_layer_++));
     if (next_layer_ < c_.num_layers && !w_.rows.empty()) return {};
     done_ = true;
     return finish();
@@ -89,7 +101,8 @@ class ForwardPass::Impl {
 
   Status run_layer(std::int32_t layer) {
     const auto m = static_cast<std::int64_t>(w_.rows.size());
-    if (request_.tap != nullptr && std::ranges::find(request_.tap->layers(), layer) != request_.tap->layers().end()) {
+    if (request_.tap != nullptr &&
+        std::ranges::find(request_.tap->layers(), layer) != request_.tap->layers().end()) {
       QUIRE_RETURN_IF_ERROR(compute_.settle());
       request_.tap->take(layer, w_.rows, w_.x.data());
     }
@@ -101,8 +114,16 @@ class ForwardPass::Impl {
     // Nobody looks at what the last layer makes of the other rows.
     if (last && !request_.hook) keep_wanted();
 
-    LayerPass pass{.layer = layer, .rows = w_.rows, .positions = w_.positions, .qkv = qkv, .lse = nullptr, .cache = request_.cache,
-                   .write = &w_.write, .carry_on = &w_.carry_on, .cache_rows = &w_.cache_rows, .compute = &compute_};
+    LayerPass pass{.layer = layer,
+                   .rows = w_.rows,
+                   .positions = w_.positions,
+                   .qkv = qkv,
+                   .lse = nullptr,
+                   .cache = request_.cache,
+                   .write = &w_.write,
+                   .carry_on = &w_.carry_on,
+                   .cache_rows = &w_.cache_rows,
+                   .compute = &compute_};
     if (request_.hook) {
       QUIRE_RETURN_IF_ERROR(settle_for(layer, HookPoint::kProjection));
       QUIRE_RETURN_IF_ERROR(request_.hook->after_projection(pass));
@@ -126,21 +147,28 @@ class ForwardPass::Impl {
     } else {
       compact_rows();
     }
-    return model_.finish_layer(layer, w_.x.data(), w_.attention.data(), static_cast<std::int64_t>(w_.rows.size()));
+    return model_.finish_layer(layer, w_.x.data(), w_.attention.data(),
+                               static_cast<std::int64_t>(w_.rows.size()));
   }
 
-  bool looks(std::int32_t layer, HookPoint point) const { return request_.hook != nullptr && request_.hook->looks_at(layer, point, compute_); }
-  Status settle_for(std::int32_t layer, HookPoint point) { return looks(layer, point) ? compute_.settle() : Status(); }
+  bool looks(std::int32_t layer, HookPoint point) const {
+    return request_.hook != nullptr && request_.hook->looks_at(layer, point, compute_);
+  }
+  Status settle_for(std::int32_t layer, HookPoint point) {
+    return looks(layer, point) ? compute_.settle() : Status();
+  }
 
   /// Where each active row goes in this layer: appended rows, or the caller's.
   Status plan_rows(std::int32_t layer) {
     w_.cache_rows.resize(w_.rows.size());
     if (request_.cache_rows.empty()) {
-      QUIRE_ASSIGN_OR_RETURN(const std::int64_t first, request_.cache->add_rows(layer, w_.positions));
+      QUIRE_ASSIGN_OR_RETURN(const std::int64_t first,
+                             request_.cache->add_rows(layer, w_.positions));
       std::iota(w_.cache_rows.begin(), w_.cache_rows.end(), first);
       return {};
     }
-    for (std::size_t i = 0; i < w_.rows.size(); ++i) w_.cache_rows[i] = request_.cache_rows[static_cast<std::size_t>(w_.rows[i])];
+    for (std::size_t i = 0; i < w_.rows.size(); ++i)
+      w_.cache_rows[i] = request_.cache_rows[static_cast<std::size_t>(w_.rows[i])];
     return {};
   }
 
@@ -153,7 +181,8 @@ class ForwardPass::Impl {
   }
 
   Status check_decisions() const {
-    if (w_.write.size() != w_.rows.size() || w_.carry_on.size() != w_.rows.size() || w_.cache_rows.size() != w_.rows.size()) {
+    if (w_.write.size() != w_.rows.size() || w_.carry_on.size() != w_.rows.size() ||
+        w_.cache_rows.size() != w_.rows.size()) {
       return Status::invalid("hook", "a hook changed the number of decisions of a layer");
     }
     return {};
@@ -167,45 +196,73 @@ class ForwardPass::Impl {
     for (std::size_t i = 0; i < w_.rows.size(); ++i) {
       const std::int64_t row = w_.cache_rows[i];
       if (!w_.write[i] || row < 0) continue;
-      if (row >= static_cast<std::int64_t>(held.size()) || held[static_cast<std::size_t>(row)] != w_.positions[i]) {
-        return Status::invalid("cache_rows", "row " + std::to_string(row) + " of layer " + std::to_string(layer) + " does not hold position " +
-                                                 std::to_string(w_.positions[i]));
+      if (row >= static_cast<std::int64_t>(held.size()) ||
+          held[static_cast<std::size_t>(row)] != w_.positions[i]) {
+        return Status::invalid("cache_rows",
+                               "row " + std::to_string(row) + " of layer " + std::to_string(layer) +
+                                   " does not hold position " + std::to_string(w_.positions[i]));
       }
       written_.push_back(static_cast<std::int32_t>(i));
       write_rows_.push_back(static_cast<std::int32_t>(row));
     }
     if (written_.empty()) return {};
     written_positions_.resize(written_.size());
-    for (std::size_t i = 0; i < written_.size(); ++i) written_positions_[i] = w_.positions[static_cast<std::size_t>(written_[i])];
+    for (std::size_t i = 0; i < written_.size(); ++i)
+      written_positions_[i] = w_.positions[static_cast<std::size_t>(written_[i])];
     QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages, request_.cache->writable(layer, write_rows_));
-    return compute_.write_rows(model_.rope(), {.k = qkv.k, .v = qkv.v, .ld = qkv.ld, .from = written_, .positions = written_positions_, .dst_rows = write_rows_,
-                                               .raw_dtype = model_.options().kv_dtype, .dst = pages});
+    return compute_.write_rows(model_.rope(), {.k = qkv.k,
+                                               .v = qkv.v,
+                                               .ld = qkv.ld,
+                                               .from = written_,
+                                               .positions = written_positions_,
+                                               .dst_rows = write_rows_,
+                                               .raw_dtype = model_.options().kv_dtype,
+                                               .dst = pages});
   }
 
-  /// Attention of the rows that are carried on; their outputs and inputs x come to lie together in front.
+  /// Attention of the rows that are carried on; their outputs and inputs x come to lie together in
+  /// front.
   Status attend(LayerPass& pass) {
     const QkvRows& qkv = pass.qkv;
     const auto m = static_cast<std::int64_t>(w_.rows.size());
     attending_.clear();
     for (std::int64_t i = 0; i < m; ++i) {
-      if (w_.carry_on[static_cast<std::size_t>(i)]) attending_.push_back(static_cast<std::int32_t>(i));
+      if (w_.carry_on[static_cast<std::size_t>(i)])
+        attending_.push_back(static_cast<std::int32_t>(i));
     }
     const auto n = static_cast<std::int64_t>(attending_.size());
-    const bool wants_lse = looks(pass.layer, HookPoint::kAttend) || looks(pass.layer, HookPoint::kAttention) || (request_.hook != nullptr && request_.hook->wants_lse(pass.layer));
+    const bool wants_lse = looks(pass.layer, HookPoint::kAttend) ||
+                           looks(pass.layer, HookPoint::kAttention) ||
+                           (request_.hook != nullptr && request_.hook->wants_lse(pass.layer));
     if (wants_lse) QUIRE_RETURN_IF_ERROR(w_.lse.reserve(memory_, m * c_.num_heads));
     if (n < m) QUIRE_RETURN_IF_ERROR(keep(w_.x, c_.hidden_size, attending_));
     if (n == 0) return {};
     QUIRE_RETURN_IF_ERROR(w_.attention.reserve(memory_, m * q_dim_));
     QUIRE_RETURN_IF_ERROR(w_.q.reserve(memory_, m * q_dim_));
     query_positions_.resize(attending_.size());
-    for (std::size_t i = 0; i < attending_.size(); ++i) query_positions_[i] = w_.positions[static_cast<std::size_t>(attending_[i])];
+    for (std::size_t i = 0; i < attending_.size(); ++i)
+      query_positions_[i] = w_.positions[static_cast<std::size_t>(attending_[i])];
     const bool whole = n == m;
-    if (!whole) QUIRE_RETURN_IF_ERROR(compute_.take_rows(qkv.q, qkv.ld, attending_, q_dim_, w_.q.data()));
-    QUIRE_RETURN_IF_ERROR(compute_.rotate(model_.rope(), {.x = whole ? qkv.q : w_.q.data(), .out = w_.q.data(), .positions = query_positions_.data(), .rows = n,
-                                                         .num_heads = c_.num_heads, .ldx = whole ? qkv.ld : q_dim_, .ldo = q_dim_}));
+    if (!whole)
+      QUIRE_RETURN_IF_ERROR(compute_.take_rows(qkv.q, qkv.ld, attending_, q_dim_, w_.q.data()));
+    QUIRE_RETURN_IF_ERROR(compute_.rotate(model_.rope(), {.x = whole ? qkv.q : w_.q.data(),
+                                                          .out = w_.q.data(),
+                                                          .positions = query_positions_.data(),
+                                                          .rows = n,
+                                                          .num_heads = c_.num_heads,
+                                                          .ldx = whole ? qkv.ld : q_dim_,
+                                                          .ldo = q_dim_}));
     const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
-    const AttentionArgs dense{.q = w_.q.data(), .query_positions = query_positions_.data(), .rows = n, .ldq = q_dim_, .num_heads = c_.num_heads, .scale = scale,
-                              .kv = request_.cache->view(pass.layer), .out = w_.attention.data(), .ldo = q_dim_, .lse = wants_lse ? w_.lse.data() : nullptr};
+    const AttentionArgs dense{.q = w_.q.data(),
+                              .query_positions = query_positions_.data(),
+                              .rows = n,
+                              .ldq = q_dim_,
+                              .num_heads = c_.num_heads,
+                              .scale = scale,
+                              .kv = request_.cache->view(pass.layer),
+                              .out = w_.attention.data(),
+                              .ldo = q_dim_,
+                              .lse = wants_lse ? w_.lse.data() : nullptr};
     if (request_.hook) {
       QUIRE_RETURN_IF_ERROR(settle_for(pass.layer, HookPoint::kAttend));
       QUIRE_ASSIGN_OR_RETURN(const bool attended, request_.hook->attend(pass, dense));
@@ -216,7 +273,8 @@ class ForwardPass::Impl {
 
   /// Of the rows of `values`, only these, together in front.
   Status keep(ComputeBuffer<float>& values, std::int64_t dim, std::span<const std::int32_t> rows) {
-    QUIRE_RETURN_IF_ERROR(w_.kept.reserve(memory_, std::max<std::int64_t>(1, static_cast<std::int64_t>(rows.size())) * dim));
+    QUIRE_RETURN_IF_ERROR(w_.kept.reserve(
+        memory_, std::max<std::int64_t>(1, static_cast<std::int64_t>(rows.size())) * dim));
     QUIRE_RETURN_IF_ERROR(compute_.take_rows(values.data(), dim, rows, dim, w_.kept.data()));
     values.swap(w_.kept);
     return {};
@@ -231,7 +289,9 @@ class ForwardPass::Impl {
     for (std::int64_t to = m - 1; to >= 0; --to) {
       float* out = w_.lse.data() + static_cast<std::size_t>(to) * heads;
       if (from >= 0 && attending_[static_cast<std::size_t>(from)] == to) {
-        if (from != to) std::memcpy(out, w_.lse.data() + static_cast<std::size_t>(from) * heads, heads * sizeof(float));
+        if (from != to)
+          std::memcpy(out, w_.lse.data() + static_cast<std::size_t>(from) * heads,
+                      heads * sizeof(float));
         --from;
       } else {
         std::fill(out, out + heads, std::numeric_limits<float>::quiet_NaN());
@@ -249,11 +309,14 @@ class ForwardPass::Impl {
       std::fill_n(w_.no_lse.data(), heads, std::numeric_limits<float>::quiet_NaN());
     }
     std::vector<std::int32_t> from(static_cast<std::size_t>(m), n);
-    for (std::int32_t i = 0; i < n; ++i) from[static_cast<std::size_t>(attending_[static_cast<std::size_t>(i)])] = i;
+    for (std::int32_t i = 0; i < n; ++i)
+      from[static_cast<std::size_t>(attending_[static_cast<std::size_t>(i)])] = i;
     const std::int32_t first = 0;
-    QUIRE_RETURN_IF_ERROR(compute_.take_rows(w_.no_lse.data(), heads, std::span(&first, 1), heads, w_.lse.data() + n * heads));
+    QUIRE_RETURN_IF_ERROR(compute_.take_rows(w_.no_lse.data(), heads, std::span(&first, 1), heads,
+                                             w_.lse.data() + n * heads));
     QUIRE_RETURN_IF_ERROR(w_.spread_lse.reserve(memory_, m * heads));
-    QUIRE_RETURN_IF_ERROR(compute_.take_rows(w_.lse.data(), heads, from, heads, w_.spread_lse.data()));
+    QUIRE_RETURN_IF_ERROR(
+        compute_.take_rows(w_.lse.data(), heads, from, heads, w_.spread_lse.data()));
     w_.lse.swap(w_.spread_lse);
     return {};
   }
@@ -264,7 +327,9 @@ class ForwardPass::Impl {
     std::int32_t attended = 0;
     for (std::size_t i = 0; i < w_.rows.size(); ++i) {
       if (!attended_[i]) {
-        if (w_.carry_on[i]) return Status::invalid("hook", "a hook carried on a row that it had dropped before attention");
+        if (w_.carry_on[i])
+          return Status::invalid("hook",
+                                 "a hook carried on a row that it had dropped before attention");
         continue;
       }
       if (w_.carry_on[i]) kept.push_back(attended);
@@ -292,12 +357,14 @@ class ForwardPass::Impl {
 
   /// The rows left over are the wanted ones.
   Status finish() {
-    if (!std::equal(w_.rows.begin(), w_.rows.end(), request_.logit_rows.begin(), request_.logit_rows.end())) {
+    if (!std::equal(w_.rows.begin(), w_.rows.end(), request_.logit_rows.begin(),
+                    request_.logit_rows.end())) {
       return Status::invalid("logit_rows", "a hook dropped a row whose logits are wanted");
     }
     const auto n = static_cast<std::int64_t>(w_.rows.size());
     if (n == 0) return {};
-    if (request_.hidden) QUIRE_RETURN_IF_ERROR(compute_.read(w_.x.data(), n * c_.hidden_size, request_.hidden));
+    if (request_.hidden)
+      QUIRE_RETURN_IF_ERROR(compute_.read(w_.x.data(), n * c_.hidden_size, request_.hidden));
     return request_.logits ? write_logits(n) : Status();
   }
 
@@ -306,8 +373,10 @@ class ForwardPass::Impl {
     for (std::int64_t begin = 0; begin < n; begin += kLogitRows) {
       const std::int64_t rows = std::min(kLogitRows, n - begin);
       QUIRE_RETURN_IF_ERROR(w_.logits.reserve(memory_, std::min(n, kLogitRows) * c_.vocab_size));
-      QUIRE_RETURN_IF_ERROR(model_.logits(w_.x.data() + begin * c_.hidden_size, rows, w_.logits.data()));
-      QUIRE_RETURN_IF_ERROR(compute_.read(w_.logits.data(), rows * c_.vocab_size, request_.logits + begin * c_.vocab_size));
+      QUIRE_RETURN_IF_ERROR(
+          model_.logits(w_.x.data() + begin * c_.hidden_size, rows, w_.logits.data()));
+      QUIRE_RETURN_IF_ERROR(compute_.read(w_.logits.data(), rows * c_.vocab_size,
+                                          request_.logits + begin * c_.vocab_size));
     }
     return {};
   }

@@ -61,7 +61,9 @@ struct StoredMatrix {
 class FourBitWeights final : public WeightSource {
  public:
   FourBitWeights(const TensorFolder& folder, std::string location, const FourBitLayout& layout)
-      : folder_(folder), values_(file_weights(folder, location)), location_(std::move(location)),
+      : folder_(folder),
+        values_(file_weights(folder, location)),
+        location_(std::move(location)),
         layout_(layout) {}
 
   Result<WeightTensor> get(const std::string& name, std::vector<std::int64_t> shape,
@@ -116,17 +118,18 @@ class FourBitWeights final : public WeightSource {
     const std::int64_t n = shape[0], k = shape[1];
     StoredMatrix m{layout_, n, k, layout_.group_size > 0 ? layout_.group_size : k, {}, {}, {}};
     if (n % 8 != 0 || k % kBlock != 0 || k % m.group != 0) {
-      return Status(Code::kUnimplemented,
-                    location_ + ": " + stem + " has " + std::to_string(n) + " outputs and " +
-                        std::to_string(k) +
-                        " inputs; matrices of four bits need multiples of 8 and of the group size " +
-                        std::to_string(m.group),
-                    stem);
+      return Status(
+          Code::kUnimplemented,
+          location_ + ": " + stem + " has " + std::to_string(n) + " outputs and " +
+              std::to_string(k) +
+              " inputs; matrices of four bits need multiples of 8 and of the group size " +
+              std::to_string(m.group),
+          stem);
     }
     const std::int64_t groups = k / m.group;
     const bool gptq = layout_.method == FourBitLayout::Method::kGptq;
-    const std::vector<std::int64_t> packed =
-        gptq ? std::vector<std::int64_t>{k / 8, n} : std::vector<std::int64_t>{k, n / 8};
+    const std::vector<std::int64_t> packed = gptq ? std::vector<std::int64_t>{k / 8, n}
+                                                  : std::vector<std::int64_t>{k, n / 8};
     QUIRE_ASSIGN_OR_RETURN(m.weights, part(stem + ".qweight", "I32", packed));
     QUIRE_ASSIGN_OR_RETURN(m.zeros, part(stem + ".qzeros", "I32", {groups, n / 8}));
     QUIRE_ASSIGN_OR_RETURN(m.scales, part(stem + ".scales", "F16", {groups, n}));
@@ -225,8 +228,8 @@ FourBitLayout read_four_bit_layout(JsonFields& in) {
   }
   const std::string format = in.find("checkpoint_format") ? in.text("checkpoint_format") : "gptq";
   if (format != "gptq" && format != "gptq_v2") {
-    in.unsupported("checkpoint_format", "\"" + format.substr(0, 100) +
-                                            "\" is not supported; gptq and gptq_v2 are");
+    in.unsupported("checkpoint_format",
+                   "\"" + format.substr(0, 100) + "\" is not supported; gptq and gptq_v2 are");
   }
   out.zero_offset = format == "gptq" ? 1 : 0;
   return out;

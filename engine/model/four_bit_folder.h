@@ -6,10 +6,10 @@
 #include <optional>
 #include <string>
 
+#include "base/status.h"
 #include "engine/model/json_fields.h"
 #include "engine/model/safetensors.h"
 #include "engine/model/weights.h"
-#include "base/status.h"
 
 namespace quire {
 

@@ -71,8 +71,8 @@ bool derive_llama3(const std::vector<float>& factors, double theta, std::int64_t
     bool all = original > 0;
     for (std::size_t i = 0; all && i < factors.size(); ++i) {
       const double exponent = static_cast<double>(i) / static_cast<double>(factors.size());
-      const double wanted =
-          llama3_factor(std::pow(theta, -exponent), factor, static_cast<double>(original));
+      const double wanted = llama3_factor(std::pow(theta, -exponent), factor,
+                                          static_cast<double>(original));
       all = std::abs(static_cast<double>(factors[i]) - wanted) <= 1e-4 * wanted;
     }
     if (!all) continue;
@@ -133,8 +133,8 @@ Status read_scaling(const GgufFile& file, ArchitectureFields& in, std::int64_t h
   }
   if (type == "yarn") {
     // The file's factor stands beside the formula's, Hugging Face's in its place.
-    const double more =
-        in.number("rope.scaling.attn_factor", in.number("rope.scaling.yarn_attn_factor", 1.0));
+    const double more = in.number("rope.scaling.attn_factor",
+                                  in.number("rope.scaling.yarn_attn_factor", 1.0));
     const double factor = in.number("rope.scaling.factor");
     if (more != 1 && factor > 0) scaling["attention_factor"] = more * (0.1 * std::log(factor) + 1);
     if (in.has("rope.scaling.yarn_beta_fast"))

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/status.h"
 #include "engine/gguf/gguf.h"
 #include "engine/model/config.h"
 #include "engine/model/weights.h"
-#include "base/status.h"
 
 namespace quire {
 

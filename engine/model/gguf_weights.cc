@@ -139,9 +139,9 @@ class GgufWeights final : public WeightSource {
     tensor.num_elements = 1;
     for (const std::int64_t dim : tensor.shape) tensor.num_elements *= dim;
     const std::int64_t heads = turned_heads(name);
-    const bool aligned =
-        tensor.blocks ||
-        reinterpret_cast<std::uintptr_t>(tensor.data) % dtype_bytes(tensor.dtype) == 0;
+    const bool aligned = tensor.blocks || reinterpret_cast<std::uintptr_t>(tensor.data) %
+                                                  dtype_bytes(tensor.dtype) ==
+                                              0;
     if (heads == 0 && aligned) return tensor;
     std::vector<std::byte>& copy = copies_[name];
     copy.assign(view.bytes.begin(), view.bytes.end());

@@ -11,9 +11,13 @@ class HookChain final : public ForwardHook {
   HookChain(ForwardHook* first, ForwardHook* second) : first_(first), second_(second) {}
 
   bool looks_at(std::int32_t layer, HookPoint point, Compute& compute) const override {
-    return (first_ != nullptr && first_->looks_at(layer, point, compute)) || (second_ != nullptr && second_->looks_at(layer, point, compute));
+    return (first_ != nullptr && first_->looks_at(layer, point, compute)) ||
+           (second_ != nullptr && second_->looks_at(layer, point, compute));
   }
-  bool wants_lse(std::int32_t layer) const override { return (first_ != nullptr && first_->wants_lse(layer)) || (second_ != nullptr && second_->wants_lse(layer)); }
+  bool wants_lse(std::int32_t layer) const override {
+    return (first_ != nullptr && first_->wants_lse(layer)) ||
+           (second_ != nullptr && second_->wants_lse(layer));
+  }
   Status after_projection(LayerPass& pass) override {
     if (first_ != nullptr) QUIRE_RETURN_IF_ERROR(first_->after_projection(pass));
     return second_ != nullptr ? second_->after_projection(pass) : Status();

@@ -28,7 +28,8 @@ const json::value* JsonFields::find(std::string_view key) const {
   return v && !v->is_null() ? v : nullptr;
 }
 
-std::int64_t JsonFields::integer(std::string_view key, std::int64_t low, std::int64_t high, std::optional<std::int64_t> fallback) {
+std::int64_t JsonFields::integer(std::string_view key, std::int64_t low, std::int64_t high,
+                                 std::optional<std::int64_t> fallback) {
   const json::value* v = find(key);
   if (!v) {
     if (!fallback) fail(key, "is missing; a whole number is needed");
@@ -36,20 +37,22 @@ std::int64_t JsonFields::integer(std::string_view key, std::int64_t low, std::in
   }
   const std::optional<std::int64_t> x = whole_number(*v);
   if (!x || *x < low || *x > high) {
-    fail(key, "must be a whole number from " + std::to_string(low) + " to " + std::to_string(high) + ", not " + shown(*v));
+    fail(key, "must be a whole number from " + std::to_string(low) + " to " + std::to_string(high) +
+                  ", not " + shown(*v));
     return fallback.value_or(low);
   }
   return *x;
 }
 
-double JsonFields::number(std::string_view key, double low, double high, std::optional<double> fallback) {
+double JsonFields::number(std::string_view key, double low, double high,
+                          std::optional<double> fallback) {
   const json::value* v = find(key);
   if (!v) {
     if (!fallback) fail(key, "is missing; a number is needed");
     return fallback.value_or(low);
   }
-  const double x = v->is_double() ? v->get_double()
-                   : v->is_int64() ? static_cast<double>(v->get_int64())
+  const double x = v->is_double()   ? v->get_double()
+                   : v->is_int64()  ? static_cast<double>(v->get_int64())
                    : v->is_uint64() ? static_cast<double>(v->get_uint64())
                                     : std::numeric_limits<double>::quiet_NaN();
   if (!(x >= low && x <= high)) {
@@ -81,21 +84,25 @@ std::string JsonFields::text(std::string_view key) {
   return std::string(v->get_string().data(), v->get_string().size());
 }
 
-std::vector<std::int32_t> JsonFields::indices(std::string_view key, std::int64_t end, std::size_t most, std::string_view what) {
+std::vector<std::int32_t> JsonFields::indices(std::string_view key, std::int64_t end,
+                                              std::size_t most, std::string_view what) {
   std::vector<std::int32_t> out;
   const json::value* v = find(key);
   if (!v) return out;
   auto add = [&](const json::value& item) {
     const std::optional<std::int64_t> index = whole_number(item);
     if (!index || *index < 0 || *index >= end) {
-      fail(key, "holds " + shown(item) + ", which is no " + std::string(what) + " of " + std::to_string(end));
+      fail(key, "holds " + shown(item) + ", which is no " + std::string(what) + " of " +
+                    std::to_string(end));
       return;
     }
     out.push_back(static_cast<std::int32_t>(*index));
   };
   if (v->is_array()) {
-    if (v->get_array().size() > most) fail(key, "lists more than " + std::to_string(most));
-    else for (const json::value& item : v->get_array()) add(item);
+    if (v->get_array().size() > most)
+      fail(key, "lists more than " + std::to_string(most));
+    else
+      for (const json::value& item : v->get_array()) add(item);
   } else {
     add(*v);
   }
@@ -110,7 +117,8 @@ std::string JsonFields::shown(const json::value& v) {
 
 std::optional<std::int64_t> JsonFields::whole_number(const json::value& v) {
   if (v.is_int64()) return v.get_int64();
-  if (v.is_double() && std::abs(v.get_double()) < 9e15 && v.get_double() == std::floor(v.get_double())) {
+  if (v.is_double() && std::abs(v.get_double()) < 9e15 &&
+      v.get_double() == std::floor(v.get_double())) {
     return static_cast<std::int64_t>(v.get_double());
   }
   return std::nullopt;

@@ -7,16 +7,23 @@
 namespace quire {
 namespace {
 
-/// Rows that the projections and the feed-forward part handle at once: their activations are the widest of the model, and go from product to product through the caches. Products
-/// read their weights once for so many rows in any case (kBlockRows of kernels/cpu/packed_matrix.cc).
+/// Rows that the projections and the feed-forward part handle at once: their activations are the
+/// widest of the model, and go from product to product through the caches. Products read their
+/// weights once for so many rows in any case (kBlockRows of kernels/cpu/packed_matrix.cc).
 constexpr std::int64_t kPieceRows = 256;
 
 class LlamaModel final : public Model {
  public:
-  LlamaModel(ModelConfig config, ModelOptions options, std::shared_ptr<Compute> compute, std::shared_ptr<const RopeTable> rope,
-             std::shared_ptr<const void> known_rope, std::shared_ptr<const LlamaWeights> weights)
-      : config_(std::move(config)), options_(options), compute_(std::move(compute)), memory_(compute_->memory()), shared_rope_(std::move(rope)),
-        known_rope_(std::move(known_rope)), shared_weights_(std::move(weights)) {}
+  LlamaModel(ModelConfig config, ModelOptions options, std::shared_ptr<Compute> compute,
+             std::shared_ptr<const RopeTable> rope, std::shared_ptr<const void> known_rope,
+             std::shared_ptr<const LlamaWeights> weights)
+      : config_(std::move(config)),
+        options_(options),
+        compute_(std::move(compute)),
+        memory_(compute_->memory()),
+        shared_rope_(std::move(rope)),
+        known_rope_(std::move(known_rope)),
+        shared_weights_(std::move(weights)) {}
 
   const ModelConfig& config() const override { return config_; }
   const ModelOptions& options() const override { return options_; }
@@ -27,7 +34,8 @@ class LlamaModel final : public Model {
     std::int64_t bytes = w_.head->bytes() + w_.final_norm.bytes;
     for (const LlamaLayer& l : w_.layers) {
       for (const auto* m : {&l.qkv, &l.output, &l.gate_up, &l.down}) bytes += (*m)->bytes();
-      for (const auto* v : {&l.input_norm, &l.post_norm, &l.q_norm, &l.k_norm, &l.qkv_bias, &l.output_bias, &l.gate_up_bias, &l.down_bias}) {
+      for (const auto* v : {&l.input_norm, &l.post_norm, &l.q_norm, &l.k_norm, &l.qkv_bias,
+                            &l.output_bias, &l.gate_up_bias, &l.down_bias}) {
         bytes += v->bytes;
       }
     }
@@ -35,22 +43,27 @@ class LlamaModel final : public Model {
   }
 
   std::int64_t memory_bytes() const override {
-    const std::int64_t rope = rope_.max_positions() * rope_.config().rotary_dim * static_cast<std::int64_t>(sizeof(float));
+    const std::int64_t rope = rope_.max_positions() * rope_.config().rotary_dim *
+                              static_cast<std::int64_t>(sizeof(float));
     return decode_weight_bytes() + static_cast<std::int64_t>(w_.embedding.bytes().size()) + rope;
   }
 
   std::unique_ptr<Model> twin() const override {
-    return std::make_unique<LlamaModel>(config_, options_, compute_->twin(), shared_rope_, known_rope_, shared_weights_);
+    return std::make_unique<LlamaModel>(config_, options_, compute_->twin(), shared_rope_,
+                                        known_rope_, shared_weights_);
   }
   Compute& compute() const override { return *compute_; }
 
-  Result<std::unique_ptr<ComputeMatrix>> head_rows(std::span<const std::int32_t> token_ids) const override {
+  Result<std::unique_ptr<ComputeMatrix>> head_rows(
+      std::span<const std::int32_t> token_ids) const override {
     if (!config_.tie_word_embeddings || memory_ != nullptr) return std::unique_ptr<ComputeMatrix>();
     QUIRE_RETURN_IF_ERROR(check(token_ids));
-    const std::size_t row_bytes = w_.embedding.bytes().size() / static_cast<std::size_t>(config_.vocab_size);
+    const std::size_t row_bytes = w_.embedding.bytes().size() /
+                                  static_cast<std::size_t>(config_.vocab_size);
     std::vector<std::byte> rows(token_ids.size() * row_bytes);
     for (std::size_t i = 0; i < token_ids.size(); ++i) {
-      const auto row = w_.embedding.bytes().subspan(static_cast<std::size_t>(token_ids[i]) * row_bytes, row_bytes);
+      const auto row = w_.embedding.bytes().subspan(
+          static_cast<std::size_t>(token_ids[i]) * row_bytes, row_bytes);
       std::copy(row.begin(), row.end(), rows.begin() + static_cast<std::ptrdiff_t>(i * row_bytes));
     }
     WeightTensor some = w_.embedding;
@@ -64,27 +77,33 @@ class LlamaModel final : public Model {
   Status embed(std::span<const std::int32_t> ids, float* x) const override {
     QUIRE_RETURN_IF_ERROR(check(ids));
     if (w_.embedding.blocks) return embed_blocks(ids, x);
-    return compute_->embed(w_.embedding.data, w_.embedding.dtype, config_.vocab_size, config_.hidden_size, ids, x);
+    return compute_->embed(w_.embedding.data, w_.embedding.dtype, config_.vocab_size,
+                           config_.hidden_size, ids, x);
   }
 
   Result<QkvRows> project_qkv(std::int32_t layer_idx, const float* x, std::int64_t rows) override {
     const LlamaLayer& l = layer(layer_idx);
     const ModelConfig& c = config_;
-    const std::int64_t q_dim = std::int64_t{c.num_heads} * c.head_dim, kv_dim = std::int64_t{c.num_kv_heads} * c.head_dim;
+    const std::int64_t q_dim = std::int64_t{c.num_heads} * c.head_dim,
+                       kv_dim = std::int64_t{c.num_kv_heads} * c.head_dim;
     const std::int64_t ld = q_dim + 2 * kv_dim;
     QUIRE_RETURN_IF_ERROR(qkv_.reserve(memory_, rows * ld));
     for (std::int64_t begin = 0; begin < rows; begin += piece_rows_) {
       const std::int64_t n = std::min(piece_rows_, rows - begin);
       float* out = qkv_.data() + begin * ld;
       QUIRE_RETURN_IF_ERROR(norm(x + begin * c.hidden_size, l.input_norm, n));
-      QUIRE_RETURN_IF_ERROR(compute_->product({l.qkv.get(), normed_.data(), n, c.hidden_size, l.qkv_bias.floats(), out, ld}));
+      QUIRE_RETURN_IF_ERROR(compute_->product(
+          {l.qkv.get(), normed_.data(), n, c.hidden_size, l.qkv_bias.floats(), out, ld}));
       if (!c.qk_norm) continue;
-      QUIRE_RETURN_IF_ERROR(compute_->norm_heads({out, n, ld, c.num_heads, c.num_kv_heads, c.head_dim, l.q_norm.floats(), l.k_norm.floats(), c.rms_norm_eps}));
+      QUIRE_RETURN_IF_ERROR(
+          compute_->norm_heads({out, n, ld, c.num_heads, c.num_kv_heads, c.head_dim,
+                                l.q_norm.floats(), l.k_norm.floats(), c.rms_norm_eps}));
     }
     return QkvRows{qkv_.data(), qkv_.data() + q_dim, qkv_.data() + q_dim + kv_dim, rows, ld};
   }
 
-  Status finish_layer(std::int32_t layer_idx, float* x, const float* attention, std::int64_t rows) override {
+  Status finish_layer(std::int32_t layer_idx, float* x, const float* attention,
+                      std::int64_t rows) override {
     const LlamaLayer& l = layer(layer_idx);
     const std::int64_t h = config_.hidden_size, f = config_.intermediate_size;
     const std::int64_t q_dim = std::int64_t{config_.num_heads} * config_.head_dim;
@@ -94,11 +113,16 @@ class LlamaModel final : public Model {
       QUIRE_RETURN_IF_ERROR(branch_.reserve(memory_, std::min(rows, piece_rows_) * h));
       QUIRE_RETURN_IF_ERROR(gate_up_.reserve(memory_, std::min(rows, piece_rows_) * 2 * f));
       QUIRE_RETURN_IF_ERROR(activated_.reserve(memory_, std::min(rows, piece_rows_) * f));
-      QUIRE_RETURN_IF_ERROR(compute_->add_product({l.output.get(), attention + begin * q_dim, n, q_dim, l.output_bias.floats(), xs, h}, branch_.data()));
+      QUIRE_RETURN_IF_ERROR(compute_->add_product(
+          {l.output.get(), attention + begin * q_dim, n, q_dim, l.output_bias.floats(), xs, h},
+          branch_.data()));
       QUIRE_RETURN_IF_ERROR(norm(xs, l.post_norm, n));
-      QUIRE_RETURN_IF_ERROR(compute_->product({l.gate_up.get(), normed_.data(), n, h, l.gate_up_bias.floats(), gate_up_.data(), 2 * f}));
-      QUIRE_RETURN_IF_ERROR(compute_->swiglu({.gate_up = gate_up_.data(), .out = activated_.data(), .rows = n, .dim = f}));
-      QUIRE_RETURN_IF_ERROR(compute_->add_product({l.down.get(), activated_.data(), n, f, l.down_bias.floats(), xs, h}, branch_.data()));
+      QUIRE_RETURN_IF_ERROR(compute_->product({l.gate_up.get(), normed_.data(), n, h,
+                                               l.gate_up_bias.floats(), gate_up_.data(), 2 * f}));
+      QUIRE_RETURN_IF_ERROR(compute_->swiglu(
+          {.gate_up = gate_up_.data(), .out = activated_.data(), .rows = n, .dim = f}));
+      QUIRE_RETURN_IF_ERROR(compute_->add_product(
+          {l.down.get(), activated_.data(), n, f, l.down_bias.floats(), xs, h}, branch_.data()));
     }
     return {};
   }
@@ -122,7 +146,8 @@ class LlamaModel final : public Model {
     for (std::int64_t begin = 0; begin < rows; begin += piece_rows_) {
       const std::int64_t n = std::min(piece_rows_, rows - begin);
       QUIRE_RETURN_IF_ERROR(norm(x + begin * h, w_.final_norm, n));
-      QUIRE_RETURN_IF_ERROR(compute_->product({w_.head.get(), normed_.data(), n, h, nullptr, out + begin * vocab, vocab}));
+      QUIRE_RETURN_IF_ERROR(compute_->product(
+          {w_.head.get(), normed_.data(), n, h, nullptr, out + begin * vocab, vocab}));
     }
     return {};
   }
@@ -133,28 +158,39 @@ class LlamaModel final : public Model {
     const BlockType type = *w_.embedding.blocks;
     const std::int64_t row_blocks = config_.hidden_size / block_weights(type);
     const auto* table = static_cast<const std::byte*>(w_.embedding.data);
-    parallel_for(static_cast<std::int64_t>(ids.size()), 64, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r) {
-        const std::int64_t row = ids[static_cast<std::size_t>(r)];
-        dequantise_blocks(type, table + row * row_blocks * block_bytes(type), row_blocks, x + r * config_.hidden_size);
-      }
-    });
+    parallel_for(static_cast<std::int64_t>(ids.size()), 64,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t r = begin; r < end; ++r) {
+                     const std::int64_t row = ids[static_cast<std::size_t>(r)];
+                     dequantise_blocks(type, table + row * row_blocks * block_bytes(type),
+                                       row_blocks, x + r * config_.hidden_size);
+                   }
+                 });
     return {};
   }
 
   Status check(std::span<const std::int32_t> ids) const {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] < 0 || ids[i] >= config_.vocab_size) {
-        return Status::invalid("token_ids", "token " + std::to_string(ids[i]) + " at index " + std::to_string(i) +
-                                                " is outside the model's vocabulary of " + std::to_string(config_.vocab_size));
+        return Status::invalid("token_ids", "token " + std::to_string(ids[i]) + " at index " +
+                                                std::to_string(i) +
+                                                " is outside the model's vocabulary of " +
+                                                std::to_string(config_.vocab_size));
       }
     }
     return {};
   }
-  const LlamaLayer& layer(std::int32_t i) const { return w_.layers.at(static_cast<std::size_t>(i)); }
+  const LlamaLayer& layer(std::int32_t i) const {
+    return w_.layers.at(static_cast<std::size_t>(i));
+  }
 
   Status norm_into(const float* x, const ComputeValues& weight, std::int64_t rows, float* out) {
-    return compute_->norm({.x = x, .weight = weight.floats(), .out = out, .rows = rows, .dim = config_.hidden_size, .eps = config_.rms_norm_eps});
+    return compute_->norm({.x = x,
+                           .weight = weight.floats(),
+                           .out = out,
+                           .rows = rows,
+                           .dim = config_.hidden_size,
+                           .eps = config_.rms_norm_eps});
   }
   /// normed_ = RMSNorm(x).
   Status norm(const float* x, const ComputeValues& weight, std::int64_t rows) {
@@ -164,7 +200,8 @@ class LlamaModel final : public Model {
 
   const ModelConfig config_;
   const ModelOptions options_;
-  const std::shared_ptr<Compute> compute_;  // first to come, last to go: weights, table and buffers are its
+  // First to come, last to go: weights, table and buffers are its
+  const std::shared_ptr<Compute> compute_;
   const std::shared_ptr<ComputeMemory> memory_;
   const std::int64_t piece_rows_ = memory_ == nullptr ? kPieceRows : kDevicePieceRows;
   const std::shared_ptr<const RopeTable> shared_rope_;
@@ -172,19 +209,23 @@ class LlamaModel final : public Model {
   const std::shared_ptr<const LlamaWeights> shared_weights_;
   const RopeTable& rope_ = *shared_rope_;
   const LlamaWeights& w_ = *shared_weights_;
-  ComputeBuffer<float> normed_, qkv_, branch_, gate_up_, activated_;  // scratch of the compute methods
+  // Scratch of the compute methods
+  ComputeBuffer<float> normed_, qkv_, branch_, gate_up_, activated_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> make_llama_model(ModelConfig config, const ModelOptions& options, LlamaWeights weights, std::shared_ptr<Compute> compute) {
+Result<std::unique_ptr<Model>> make_llama_model(ModelConfig config, const ModelOptions& options,
+                                                LlamaWeights weights,
+                                                std::shared_ptr<Compute> compute) {
   ModelOptions effective = options;
   if (effective.max_positions == 0) effective.max_positions = config.max_position_embeddings;
   QUIRE_ASSIGN_OR_RETURN(RopeTable built, RopeTable::build(config.rope, effective.max_positions));
   auto rope = std::make_shared<const RopeTable>(std::move(built));
   QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> known, compute->know(*rope));
-  return std::unique_ptr<Model>(std::make_unique<LlamaModel>(std::move(config), effective, std::move(compute), std::move(rope), std::move(known),
-                                                             std::make_shared<const LlamaWeights>(std::move(weights))));
+  return std::unique_ptr<Model>(std::make_unique<LlamaModel>(
+      std::move(config), effective, std::move(compute), std::move(rope), std::move(known),
+      std::make_shared<const LlamaWeights>(std::move(weights))));
 }
 
 }  // namespace quire

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "engine/model/llama_model.h"
 #include "base/log.h"
+#include "engine/model/llama_model.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -16,14 +16,17 @@ constexpr std::int64_t kProgressBytes = std::int64_t{1} << 30;
 std::vector<float> to_f32(const WeightTensor& tensor) {
   std::vector<float> out(static_cast<std::size_t>(tensor.num_elements));
   if (!tensor.blocks) {
-    for (std::int64_t i = 0; i < tensor.num_elements; ++i) out[static_cast<std::size_t>(i)] = load_f32(tensor.data, tensor.dtype, i);
+    for (std::int64_t i = 0; i < tensor.num_elements; ++i)
+      out[static_cast<std::size_t>(i)] = load_f32(tensor.data, tensor.dtype, i);
     return out;
   }
   const BlockType type = *tensor.blocks;
   const auto* blocks = static_cast<const std::byte*>(tensor.data);
-  parallel_for(tensor.num_elements / block_weights(type), 1024, [&](std::int64_t begin, std::int64_t end) {
-    dequantise_blocks(type, blocks + begin * block_bytes(type), end - begin, out.data() + begin * block_weights(type));
-  });
+  parallel_for(tensor.num_elements / block_weights(type), 1024,
+               [&](std::int64_t begin, std::int64_t end) {
+                 dequantise_blocks(type, blocks + begin * block_bytes(type), end - begin,
+                                   out.data() + begin * block_weights(type));
+               });
   return out;
 }
 
@@ -79,7 +82,8 @@ Result<ComputeValues> keep(Compute& compute, std::initializer_list<const WeightT
   return compute.keep(std::as_bytes(std::span(all)));
 }
 
-Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightSource& source, Compute& compute, WeightsDigest& digest, std::int32_t layer) {
+Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightSource& source,
+                              Compute& compute, WeightsDigest& digest, std::int32_t layer) {
   TensorGroup group(source, digest, "model.layers." + std::to_string(layer) + ".");
   const std::int64_t h = c.hidden_size, f = c.intermediate_size, d = c.head_dim;
   const std::int64_t q_dim = c.num_heads * d, kv_dim = c.num_kv_heads * d;
@@ -95,7 +99,8 @@ Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightS
   const WeightTensor* up = group.fetch("mlp.up_proj.weight", {f, h}, of_mlp);
   const WeightTensor* down = group.fetch("mlp.down_proj.weight", {h, f}, of_mlp);
   const WeightTensor* input_norm = group.fetch("input_layernorm.weight", {h}, "hidden_size");
-  const WeightTensor* post_norm = group.fetch("post_attention_layernorm.weight", {h}, "hidden_size");
+  const WeightTensor* post_norm = group.fetch("post_attention_layernorm.weight", {h},
+                                              "hidden_size");
   auto optional = [&](bool wanted, const char* name, std::int64_t n, const char* from) {
     return wanted ? group.fetch(name, {n}, from) : nullptr;
   };
@@ -104,8 +109,10 @@ Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightS
   const WeightTensor* q_bias = optional(c.qkv_bias, "self_attn.q_proj.bias", q_dim, of_q);
   const WeightTensor* k_bias = optional(c.qkv_bias, "self_attn.k_proj.bias", kv_dim, of_kv);
   const WeightTensor* v_bias = optional(c.qkv_bias, "self_attn.v_proj.bias", kv_dim, of_kv);
-  const WeightTensor* o_bias = optional(c.attention_output_bias, "self_attn.o_proj.bias", h, "hidden_size");
-  const WeightTensor* gate_bias = optional(c.mlp_bias, "mlp.gate_proj.bias", f, "intermediate_size");
+  const WeightTensor* o_bias = optional(c.attention_output_bias, "self_attn.o_proj.bias", h,
+                                        "hidden_size");
+  const WeightTensor* gate_bias = optional(c.mlp_bias, "mlp.gate_proj.bias", f,
+                                           "intermediate_size");
   const WeightTensor* up_bias = optional(c.mlp_bias, "mlp.up_proj.bias", f, "intermediate_size");
   const WeightTensor* down_bias = optional(c.mlp_bias, "mlp.down_proj.bias", h, "hidden_size");
   QUIRE_RETURN_IF_ERROR(group.check_and_hash());
@@ -149,28 +156,35 @@ Status keep_expanded(Compute& compute, const WeightTensor& embedding, LlamaWeigh
   return {};
 }
 
-Status read_ends(const ModelConfig& c, WeightFormat format, WeightSource& source, Compute& compute, WeightsDigest& digest, LlamaWeights& out) {
+Status read_ends(const ModelConfig& c, WeightFormat format, WeightSource& source, Compute& compute,
+                 WeightsDigest& digest, LlamaWeights& out) {
   const char* from = "vocab_size, hidden_size";
   {
     TensorGroup group(source, digest, "");
     const WeightTensor* norm = group.fetch("model.norm.weight", {c.hidden_size}, "hidden_size");
     const WeightTensor* head = nullptr;
-    if (!c.tie_word_embeddings) head = group.fetch("lm_head.weight", {c.vocab_size, c.hidden_size}, from);
+    if (!c.tie_word_embeddings)
+      head = group.fetch("lm_head.weight", {c.vocab_size, c.hidden_size}, from);
     QUIRE_RETURN_IF_ERROR(group.check_and_hash());
     QUIRE_ASSIGN_OR_RETURN(out.final_norm, keep(compute, {norm}));
     if (head) {
-      QUIRE_ASSIGN_OR_RETURN(out.head, pack_stacked(compute, {&head, 1}, matrix_format(c, format, true)));
+      QUIRE_ASSIGN_OR_RETURN(out.head,
+                             pack_stacked(compute, {&head, 1}, matrix_format(c, format, true)));
     }
   }
   TensorGroup group(source, digest, "");
-  const WeightTensor* embedding = group.fetch("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}, from);
+  const WeightTensor* embedding = group.fetch("model.embed_tokens.weight",
+                                              {c.vocab_size, c.hidden_size}, from);
   QUIRE_RETURN_IF_ERROR(group.check_and_hash());
   if (c.tie_word_embeddings) {
-    QUIRE_ASSIGN_OR_RETURN(out.head, pack_stacked(compute, {&embedding, 1}, matrix_format(c, format, true)));
+    QUIRE_ASSIGN_OR_RETURN(out.head,
+                           pack_stacked(compute, {&embedding, 1}, matrix_format(c, format, true)));
   }
   out.embedding = *embedding;
-  if (embedding->blocks && compute.memory() != nullptr) return keep_expanded(compute, *embedding, out);
-  if (embedding->bytes().size() <= kCopyEmbeddingBytes || !embedding->mapped || compute.memory() != nullptr) {
+  if (embedding->blocks && compute.memory() != nullptr)
+    return keep_expanded(compute, *embedding, out);
+  if (embedding->bytes().size() <= kCopyEmbeddingBytes || !embedding->mapped ||
+      compute.memory() != nullptr) {
     QUIRE_ASSIGN_OR_RETURN(out.embedding_copy, compute.keep(embedding->bytes()));
     out.embedding.data = out.embedding_copy.data.get();
   } else {
@@ -183,16 +197,21 @@ Status check_unused(const ModelConfig& c, const WeightSource& source) {
   const std::string further = "model.layers." + std::to_string(c.num_layers) + ".";
   std::vector<std::string> unused = source.unused();
   std::erase_if(unused, [&](const std::string& name) {
-    return name.ends_with("rotary_emb.inv_freq") || (c.tie_word_embeddings && name == "lm_head.weight");
+    return name.ends_with("rotary_emb.inv_freq") ||
+           (c.tie_word_embeddings && name == "lm_head.weight");
   });
   for (const std::string& name : unused) {
     if (name.starts_with(further)) {
-      return Status::invalid("num_hidden_layers", source.location() + " holds " + name + ", but config.json says there are only " +
-                                                      std::to_string(c.num_layers) + " layers (num_hidden_layers)");
+      return Status::invalid("num_hidden_layers", source.location() + " holds " + name +
+                                                      ", but config.json says there are only " +
+                                                      std::to_string(c.num_layers) +
+                                                      " layers (num_hidden_layers)");
     }
   }
   if (!unused.empty()) {
-    log_warning("tensors of the model are not used", {{"model", source.location()}, {"count", std::to_string(unused.size())}, {"first", unused[0]}});
+    log_warning("tensors of the model are not used", {{"model", source.location()},
+                                                      {"count", std::to_string(unused.size())},
+                                                      {"first", unused[0]}});
   }
   return {};
 }
@@ -205,7 +224,9 @@ WeightFormat matrix_format(const ModelConfig& config, WeightFormat format, bool 
 }
 
 /// Blocks are packed as they are. Values usually share a dtype; if not, f32 holds them.
-Result<std::unique_ptr<ComputeMatrix>> pack_stacked(Compute& compute, std::span<const WeightTensor* const> tensors, WeightFormat format) {
+Result<std::unique_ptr<ComputeMatrix>> pack_stacked(Compute& compute,
+                                                    std::span<const WeightTensor* const> tensors,
+                                                    WeightFormat format) {
   std::optional<DType> dtype;
   bool same = true;
   for (const WeightTensor* t : tensors) {
@@ -224,12 +245,14 @@ Result<std::unique_ptr<ComputeMatrix>> pack_stacked(Compute& compute, std::span<
       parts.push_back({widened.back().data(), t->shape[0], std::nullopt});
     }
   }
-  auto packed = compute.pack(parts, tensors[0]->shape[1], same && dtype ? *dtype : DType::kF32, format);
+  auto packed = compute.pack(parts, tensors[0]->shape[1], same && dtype ? *dtype : DType::kF32,
+                             format);
   if (!packed.ok()) return packed.status().with_context(tensors[0]->name);
   return packed;
 }
 
-Result<LlamaWeights> read_llama_weights(const ModelConfig& config, WeightFormat format, WeightSource& source, Compute& compute) {
+Result<LlamaWeights> read_llama_weights(const ModelConfig& config, WeightFormat format,
+                                        WeightSource& source, Compute& compute) {
   using Clock = std::chrono::steady_clock;
   const bool show = source.total_bytes() > kProgressBytes;
   auto last = Clock::now();
@@ -237,15 +260,18 @@ Result<LlamaWeights> read_llama_weights(const ModelConfig& config, WeightFormat 
   WeightsDigest digest;
   digest.add_text(config_digest_text(config));
   if (show) {
-    log_info("loading weights", {{"model", source.location()}, {"mib", std::to_string(source.total_bytes() >> 20)},
+    log_info("loading weights", {{"model", source.location()},
+                                 {"mib", std::to_string(source.total_bytes() >> 20)},
                                  {"layers", std::to_string(config.num_layers)}});
   }
   for (std::int32_t layer = 0; layer < config.num_layers; ++layer) {
-    QUIRE_ASSIGN_OR_RETURN(LlamaLayer one, read_layer(config, format, source, compute, digest, layer));
+    QUIRE_ASSIGN_OR_RETURN(LlamaLayer one,
+                           read_layer(config, format, source, compute, digest, layer));
     out.layers.push_back(std::move(one));
     if (show && Clock::now() - last > std::chrono::seconds(2)) {
       last = Clock::now();
-      log_info("loading weights", {{"layer", std::to_string(layer + 1)}, {"of", std::to_string(config.num_layers)}});
+      log_info("loading weights",
+               {{"layer", std::to_string(layer + 1)}, {"of", std::to_string(config.num_layers)}});
     }
   }
   QUIRE_RETURN_IF_ERROR(read_ends(config, format, source, compute, digest, out));

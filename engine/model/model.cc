@@ -3,8 +3,8 @@
 #include <fstream>
 #include <string>
 
-#include "engine/model/gguf_model.h"
 #include "engine/model/four_bit_folder.h"
+#include "engine/model/gguf_model.h"
 #include "engine/model/llama_model.h"
 #include "engine/model/weights.h"
 
@@ -12,13 +12,17 @@ namespace quire {
 namespace {
 
 Status check_options(const ModelConfig& config, const ModelOptions& options) {
-  if (options.kv_dtype == DType::kI8) return Status::invalid("kv_dtype", "KV is kept in f16, bf16 or f32, not i8");
+  if (options.kv_dtype == DType::kI8)
+    return Status::invalid("kv_dtype", "KV is kept in f16, bf16 or f32, not i8");
   if (options.max_positions < 0) return Status::invalid("max_model_len", "must not be negative");
-  const std::int64_t window = options.max_positions > 0 ? options.max_positions : config.max_position_embeddings;
+  const std::int64_t window = options.max_positions > 0 ? options.max_positions
+                                                        : config.max_position_embeddings;
   if (config.sliding_window > 0 && window > config.sliding_window) {
     return Status(Code::kUnimplemented,
-                  "the model attends through a sliding window of " + std::to_string(config.sliding_window) + " tokens, but would be loaded for " +
-                      std::to_string(window) + "; set max_model_len to at most " + std::to_string(config.sliding_window),
+                  "the model attends through a sliding window of " +
+                      std::to_string(config.sliding_window) + " tokens, but would be loaded for " +
+                      std::to_string(window) + "; set max_model_len to at most " +
+                      std::to_string(config.sliding_window),
                   "sliding_window");
   }
   return {};
@@ -38,18 +42,24 @@ std::int64_t available_memory() {
 /// About how many bytes a weight takes, scales and a head of more bits included.
 double bytes_of_weight(WeightFormat format) {
   switch (format) {
-    case WeightFormat::kF32: return 4;
-    case WeightFormat::kBF16: return 2;
+    case WeightFormat::kF32:
+      return 4;
+    case WeightFormat::kBF16:
+      return 2;
     case WeightFormat::kInt8:
     case WeightFormat::kW8A8:
-    case WeightFormat::kW8: return 1.0625;
-    case WeightFormat::kW4: return 0.7;
+    case WeightFormat::kW8:
+      return 1.0625;
+    case WeightFormat::kW4:
+      return 0.7;
   }
   return 4;
 }
 
-/// Refuses a model that cannot fit before hours of swapping or a kill by the system say so. `file`: the GGUF file it is read from, if any.
-Status check_memory(const ModelConfig& config, const ModelOptions& options, const Compute& compute, const GgufFile* file = nullptr) {
+/// Refuses a model that cannot fit before hours of swapping or a kill by the system say so. `file`:
+/// the GGUF file it is read from, if any.
+Status check_memory(const ModelConfig& config, const ModelOptions& options, const Compute& compute,
+                    const GgufFile* file = nullptr) {
   std::int64_t available = 0;
   if (const auto memory = compute.memory()) {
     QUIRE_ASSIGN_OR_RETURN(available, memory->budget(0, "model"));
@@ -58,35 +68,48 @@ Status check_memory(const ModelConfig& config, const ModelOptions& options, cons
     if (available == 0) return {};
   }
   const double bytes_per_weight = bytes_of_weight(options.weights);
-  const std::int64_t window = options.max_positions > 0 ? options.max_positions : config.max_position_embeddings;
+  const std::int64_t window = options.max_positions > 0 ? options.max_positions
+                                                        : config.max_position_embeddings;
   const double table = static_cast<double>(window) * config.rope.rotary_dim * sizeof(float);
   double needed = static_cast<double>(config.num_parameters()) * bytes_per_weight + table;
-  if (file != nullptr && compute.memory() == nullptr) needed += static_cast<double>(gguf_extra_bytes(*file, config, bytes_per_weight));
+  if (file != nullptr && compute.memory() == nullptr)
+    needed += static_cast<double>(gguf_extra_bytes(*file, config, bytes_per_weight));
   if (file != nullptr && compute.memory() != nullptr) {
     // The table that tokens are looked up in is bf16 there; a head of its own counts beside it.
-    const double rows = static_cast<double>(config.hidden_size) * static_cast<double>(config.vocab_size);
+    const double rows = static_cast<double>(config.hidden_size) *
+                        static_cast<double>(config.vocab_size);
     needed += rows * (config.tie_word_embeddings ? 2 : 2 - bytes_per_weight);
   }
   if (needed <= static_cast<double>(available)) return {};
-  const auto mib = [](double bytes) { return std::to_string(static_cast<std::int64_t>(bytes / (1 << 20))); };
-  return Status(Code::kResourceExhausted,
-                "the model needs " + mib(needed) + " MiB (" + mib(table) + " of them for " + std::to_string(window) + " positions), but only " +
-                    mib(static_cast<double>(available)) + " MiB of memory are free" +
-                    (compute.memory() != nullptr ? " on the device; use a smaller max_model_len, a smaller model or a larger device"
-                                                 : "; use int8 or w4 weights, a smaller max_model_len or a smaller model"),
-                "model");
+  const auto mib = [](double bytes) {
+    return std::to_string(static_cast<std::int64_t>(bytes / (1 << 20)));
+  };
+  return Status(
+      Code::kResourceExhausted,
+      "the model needs " + mib(needed) + " MiB (" + mib(table) + " of them for " +
+          std::to_string(window) + " positions), but only " + mib(static_cast<double>(available)) +
+          " MiB of memory are free" +
+          (compute.memory() != nullptr
+               ? " on the device; use a smaller max_model_len, a smaller model or a larger device"
+               : "; use int8 or w4 weights, a smaller max_model_len or a smaller model"),
+      "model");
 }
 
-Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path, const ModelOptions& options, std::shared_ptr<Compute> compute) {
+Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path,
+                                         const ModelOptions& options,
+                                         std::shared_ptr<Compute> compute) {
   QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const GgufFile> file, GgufFile::open(path));
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, gguf_model_config(*file));
   QUIRE_RETURN_IF_ERROR(check_options(config, options));
   QUIRE_RETURN_IF_ERROR(check_gguf_tensors(*file, config));
   QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute, file.get()));
   const std::unique_ptr<WeightSource> source = gguf_weights(file, config);
-  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights, read_llama_weights(config, options.weights, *source, *compute));
+  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights,
+                         read_llama_weights(config, options.weights, *source, *compute));
   if (const std::vector<std::string> unused = source->unused(); !unused.empty()) {
-    return Status(Code::kUnimplemented, file->path() + ": tensor " + unused.front() + " has no place in a model of type " + config.model_type,
+    return Status(Code::kUnimplemented,
+                  file->path() + ": tensor " + unused.front() +
+                      " has no place in a model of type " + config.model_type,
                   unused.front());
   }
   if (weights.embedding_copy.empty()) weights.files = std::move(file);
@@ -95,7 +118,9 @@ Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path, cons
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir, const ModelOptions& options, std::shared_ptr<Compute> compute) {
+Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir,
+                                          const ModelOptions& options,
+                                          std::shared_ptr<Compute> compute) {
   if (compute == nullptr) compute = make_cpu_compute();
   QUIRE_ASSIGN_OR_RETURN(const std::optional<std::filesystem::path> gguf, find_gguf(dir));
   if (gguf) return load_gguf(*gguf, options, std::move(compute));
@@ -105,18 +130,24 @@ Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir, cons
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<TensorFolder> folder, TensorFolder::open(dir));
   QUIRE_ASSIGN_OR_RETURN(const std::string json, read_json_file(dir / "config.json"));
   QUIRE_ASSIGN_OR_RETURN(const std::optional<FourBitLayout> four_bits, four_bit_layout(json));
-  const std::unique_ptr<WeightSource> source = four_bits ? four_bit_weights(*folder, dir.string(), *four_bits) : file_weights(*folder, dir.string());
-  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights, read_llama_weights(config, options.weights, *source, *compute));
+  const std::unique_ptr<WeightSource> source = four_bits ? four_bit_weights(*folder, dir.string(),
+                                                                            *four_bits)
+                                                         : file_weights(*folder, dir.string());
+  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights,
+                         read_llama_weights(config, options.weights, *source, *compute));
   if (weights.embedding_copy.empty()) weights.files = std::move(folder);
   return make_llama_model(std::move(config), options, std::move(weights), std::move(compute));
 }
 
-Result<std::unique_ptr<Model>> make_random_model(const ModelConfig& config, const ModelOptions& options, std::uint64_t seed, std::shared_ptr<Compute> compute) {
+Result<std::unique_ptr<Model>> make_random_model(const ModelConfig& config,
+                                                 const ModelOptions& options, std::uint64_t seed,
+                                                 std::shared_ptr<Compute> compute) {
   if (compute == nullptr) compute = make_cpu_compute();
   QUIRE_RETURN_IF_ERROR(check_options(config, options));
   QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute));
   const std::unique_ptr<WeightSource> source = random_weights(seed);
-  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights, read_llama_weights(config, options.weights, *source, *compute));
+  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights,
+                         read_llama_weights(config, options.weights, *source, *compute));
   return make_llama_model(config, options, std::move(weights), std::move(compute));
 }
 

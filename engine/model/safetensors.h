@@ -1,7 +1,9 @@
-/// Reading safetensors files: one file or an index of shards, mapped, every number in the header checked before use.
+/// Reading safetensors files: one file or an index of shards, mapped, every number in the header
+/// checked before use.
 ///
-/// Format: 8 bytes little-endian length of the header, the header (a JSON object name -> {dtype, shape, data_offsets}), then the
-/// tensors' bytes, which cover the rest of the file without holes or overlaps.
+/// Format: 8 bytes little-endian length of the header, the header (a JSON object name -> {dtype,
+/// shape, data_offsets}), then the tensors' bytes, which cover the rest of the file without holes
+/// or overlaps.
 #pragma once
 
 #include <cstddef>
@@ -23,20 +25,22 @@ namespace quire {
 /// One tensor as a header describes it; the bytes are [begin, end) of the file.
 struct TensorEntry {
   std::string name;
-  std::string dtype_name;       ///< as written: "BF16", "F32", ...
-  std::optional<DType> dtype;   ///< none: a type no model of ours uses
+  std::string dtype_name;      ///< as written: "BF16", "F32", ...
+  std::optional<DType> dtype;  ///< none: a type no model of ours uses
   std::vector<std::int64_t> shape;
   std::uint64_t begin = 0, end = 0;
 
   std::string shape_text() const;  ///< "[151936, 896]"
 };
 
-/// Parses the header at the start of a file of `file_bytes` bytes; `start` holds at least the whole header. Entries come in the
-/// order of their bytes. Reads nothing outside `start`, never throws. Errors: kInvalidArgument saying what is wrong.
-Result<std::vector<TensorEntry>> parse_safetensors_header(std::span<const std::byte> start, std::uint64_t file_bytes);
+/// Parses the header at the start of a file of `file_bytes` bytes; `start` holds at least the whole
+/// header. Entries come in the order of their bytes. Reads nothing outside `start`, never throws.
+/// Errors: kInvalidArgument saying what is wrong.
+Result<std::vector<TensorEntry>> parse_safetensors_header(std::span<const std::byte> start,
+                                                          std::uint64_t file_bytes);
 
-/// Parses model.safetensors.index.json: tensor name -> file name. Names that are not plain names of files ending in .safetensors are
-/// refused (nothing outside the model's folder is ever opened).
+/// Parses model.safetensors.index.json: tensor name -> file name. Names that are not plain names of
+/// files ending in .safetensors are refused (nothing outside the model's folder is ever opened).
 Result<std::map<std::string, std::string>> parse_safetensors_index(std::string_view json);
 
 /// A tensor in a mapped file. Valid as long as the TensorFolder lives.
@@ -46,8 +50,9 @@ struct TensorView {
   const std::string* file = nullptr;  ///< name of the file, for errors
 };
 
-/// All tensors of a model folder: model.safetensors, or the shards model.safetensors.index.json lists.
-/// Immutable after open. The mapping is read-only and private; the files must not be truncated while it lives.
+/// All tensors of a model folder: model.safetensors, or the shards model.safetensors.index.json
+/// lists. Immutable after open. The mapping is read-only and private; the files must not be
+/// truncated while it lives.
 class TensorFolder {
  public:
   /// Errors: kNotFound (no such files), kInvalidArgument (malformed; field() is the file), kIo.

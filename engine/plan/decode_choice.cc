@@ -6,7 +6,7 @@
 namespace quire {
 namespace {
 
-/// Of the budget, what a step brings anew (algorithms §6.4: at most a fifth).
+/// Of the budget, what a step brings anew (at most a fifth).
 constexpr double kMovedShare = 0.2;
 /// A step over everything has to take this much longer before some of it is left out.
 constexpr double kWorthwhile = 1.5;
@@ -20,7 +20,9 @@ std::string in_ms(double ms) {
   return text;
 }
 
-bool has(const DecodeInput& input, std::string_view name) { return std::find(input.names.begin(), input.names.end(), name) != input.names.end(); }
+bool has(const DecodeInput& input, std::string_view name) {
+  return std::find(input.names.begin(), input.names.end(), name) != input.names.end();
+}
 
 }  // namespace
 
@@ -28,20 +30,37 @@ DecodeChoice choose_decode(const DecodeInput& in) {
   const DeviceFacts& d = in.device;
   const std::string rows = std::to_string(in.rows) + " tokens";
   if (!in.dense_because.empty()) return {"dense", in.dense_because};
-  if (in.rows <= in.budget) return {"dense", rows + " are no more than the budget of " + std::to_string(in.budget)};
-  if (d.read_bytes_per_ms <= 0 || d.row_bytes <= 0) return {"dense", "the speed of memory is not known"};
-  const double layer_row = static_cast<double>(d.row_bytes) * d.num_layers, weights = static_cast<double>(d.weight_bytes);
-  const double dense_ms = (weights + static_cast<double>(in.rows) * layer_row) / d.read_bytes_per_ms;
-  const double sparse_ms = (weights + (static_cast<double>(in.budget) + static_cast<double>(in.rows) / kRowsToChooseBy) * layer_row) / d.read_bytes_per_ms;
-  const bool fits = d.is_host || d.cache_bytes == 0 || static_cast<double>(in.rows) * layer_row * d.requests <= static_cast<double>(d.cache_bytes);
-  const std::string compared = rows + ": a step over all of them " + in_ms(dense_ms) + " by the speed of memory, over " + std::to_string(in.budget) + " of them " + in_ms(sparse_ms);
+  if (in.rows <= in.budget)
+    return {"dense", rows + " are no more than the budget of " + std::to_string(in.budget)};
+  if (d.read_bytes_per_ms <= 0 || d.row_bytes <= 0)
+    return {"dense", "the speed of memory is not known"};
+  const double layer_row = static_cast<double>(d.row_bytes) * d.num_layers,
+               weights = static_cast<double>(d.weight_bytes);
+  const double dense_ms = (weights + static_cast<double>(in.rows) * layer_row) /
+                          d.read_bytes_per_ms;
+  const double sparse_ms = (weights + (static_cast<double>(in.budget) +
+                                       static_cast<double>(in.rows) / kRowsToChooseBy) *
+                                          layer_row) /
+                           d.read_bytes_per_ms;
+  const bool fits = d.is_host || d.cache_bytes == 0 ||
+                    static_cast<double>(in.rows) * layer_row * d.requests <=
+                        static_cast<double>(d.cache_bytes);
+  const std::string compared = rows + ": a step over all of them " + in_ms(dense_ms) +
+                               " by the speed of memory, over " + std::to_string(in.budget) +
+                               " of them " + in_ms(sparse_ms);
   if (fits && dense_ms < kWorthwhile * sparse_ms) return {"dense", compared};
   const std::string why = fits ? compared : rows + " do not fit the device";
-  if (in.head && has(in, "specontext")) return {"specontext", why + "; the retrieval head chooses once for all layers"};
-  const double copy_ms = d.is_host || d.copy_bytes_per_ms <= 0 ? 0 : kMovedShare * static_cast<double>(in.budget) * layer_row / d.copy_bytes_per_ms;
-  if (has(in, "ctkvr") && copy_ms > kCopiesOfStep * sparse_ms) return {"ctkvr", why + "; bringing pages would take " + in_ms(copy_ms) + " of a step"};
+  if (in.head && has(in, "specontext"))
+    return {"specontext", why + "; the retrieval head chooses once for all layers"};
+  const double copy_ms = d.is_host || d.copy_bytes_per_ms <= 0
+                             ? 0
+                             : kMovedShare * static_cast<double>(in.budget) * layer_row /
+                                   d.copy_bytes_per_ms;
+  if (has(in, "ctkvr") && copy_ms > kCopiesOfStep * sparse_ms)
+    return {"ctkvr", why + "; bringing pages would take " + in_ms(copy_ms) + " of a step"};
   if (has(in, "freekv")) return {"freekv", why};
-  if (has(in, "ctkvr")) return {"ctkvr", why + "; freekv cannot work with " + std::to_string(in.budget)};
+  if (has(in, "ctkvr"))
+    return {"ctkvr", why + "; freekv cannot work with " + std::to_string(in.budget)};
   return {"dense", why + "; no retriever can work with a budget of " + std::to_string(in.budget)};
 }
 

@@ -1,4 +1,5 @@
-/// What cache.decode `auto` becomes: by the length of the context, the budget, the model, the device and what was measured.
+/// What cache.decode `auto` becomes: by the length of the context, the budget, the model, the
+/// device and what was measured.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +22,11 @@ struct DecodeChoice {
   std::string decode, reason;
 };
 
-/// `dense` where nothing may be left out, where the context fits the budget, where speeds are not known, and where attending to the budget alone would save less than a third of a step
-/// (unless dense would not fit a device of its own). Else `specontext` with a head; `ctkvr`, which moves no rows, where the copies of `freekv` would take longer than half a step;
-/// else `freekv`; of these only what is among the names, and `dense` where none is.
+/// `dense` where nothing may be left out, where the context fits the budget, where speeds are not
+/// known, and where attending to the budget alone would save less than a third of a step (unless
+/// dense would not fit a device of its own). Else `specontext` with a head; `ctkvr`, which moves no
+/// rows, where the copies of `freekv` would take longer than half a step; else `freekv`; of these
+/// only what is among the names, and `dense` where none is.
 DecodeChoice choose_decode(const DecodeInput& input);
 
 }  // namespace quire

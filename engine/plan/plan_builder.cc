@@ -11,18 +11,23 @@
 namespace quire {
 namespace {
 
-std::int64_t count(const std::vector<std::int32_t>& ids) { return static_cast<std::int64_t>(ids.size()); }
+std::int64_t count(const std::vector<std::int32_t>& ids) {
+  return static_cast<std::int64_t>(ids.size());
+}
 
-MissReason reason_of_miss(const EngineFacts& facts, const QueryRequest& request, const QueryContext& context, const ContextKey& expected) {
+MissReason reason_of_miss(const EngineFacts& facts, const QueryRequest& request,
+                          const QueryContext& context, const ContextKey& expected) {
   if (!context.key) return MissReason::kNotCached;
   if (context.key->is_zero()) return MissReason::kNotCached;
   if (*context.key == expected) return MissReason::kEvicted;
   const bool salted = request.salt_digest != SaltDigest{};
-  if (salted && *context.key == context_key(facts, context.token_ids, request.tenant, SaltDigest{})) return MissReason::kSaltMismatch;
+  if (salted && *context.key == context_key(facts, context.token_ids, request.tenant, SaltDigest{}))
+    return MissReason::kSaltMismatch;
   return MissReason::kModelChanged;
 }
 
-void describe_contexts(const EngineFacts& facts, const QueryRequest& request, const LookupContext& lookup, QueryPlan& qp) {
+void describe_contexts(const EngineFacts& facts, const QueryRequest& request,
+                       const LookupContext& lookup, QueryPlan& qp) {
   const std::vector<std::size_t> first = first_equal_contexts(request);
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
     const QueryContext& context = request.contexts[i];
@@ -54,7 +59,8 @@ void describe_contexts(const EngineFacts& facts, const QueryRequest& request, co
         block.num_tokens = work.layout.tokens_in(b);
         block.id = ids[static_cast<std::size_t>(b)];
         const auto at = static_cast<std::size_t>(b);
-        block.tier = planned.cached && at < found.block_tiers.size() ? found.block_tiers[at] : Tier::kNone;
+        block.tier = planned.cached && at < found.block_tiers.size() ? found.block_tiers[at]
+                                                                     : Tier::kNone;
         planned.blocks.push_back(block);
       }
     }
@@ -95,12 +101,14 @@ Selection nothing_selected(const EngineFacts& facts, std::size_t num_contexts) {
   return Selection::shared(facts.shape.num_layers, Selection::ContextBlocks(num_contexts));
 }
 
-/// The selection, where it needs neither the question nor sketches; else what the question is to be run over.
+/// The selection, where it needs neither the question nor sketches; else what the question is to be
+/// run over.
 Status select_blocks(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
   QUIRE_ASSIGN_OR_RETURN(const auto selector, make_selector(qp.strategy.selector));
   const PlugInputs inputs(facts, request, qp);
   const SelectionInput input = inputs.selection();
-  const bool any = std::any_of(input.contexts.begin(), input.contexts.end(), [](const SelectableContext& c) { return c.num_blocks > 0; });
+  const bool any = std::any_of(input.contexts.begin(), input.contexts.end(),
+                               [](const SelectableContext& c) { return c.num_blocks > 0; });
   std::optional<Selection> pass;
   if (any && !request.suffix_ids.empty()) pass = selector->query_pass_blocks(input);
   qp.needs_query_pass = pass.has_value();
@@ -115,7 +123,8 @@ Status select_blocks(const EngineFacts& facts, const QueryRequest& request, Quer
 }
 
 /// Tokens that will be recomputed, as far as the recomputer knows.
-Status plan_recompute(const EngineFacts& facts, const QueryRequest& request, const SketchLookup& sketch, QueryPlan& qp) {
+Status plan_recompute(const EngineFacts& facts, const QueryRequest& request,
+                      const SketchLookup& sketch, QueryPlan& qp) {
   QUIRE_ASSIGN_OR_RETURN(const auto recomputer, make_recomputer(qp.plan.recomputer));
   const PlugInputs inputs(facts, request, qp);
   RecomputeInput input = inputs.recompute();
@@ -125,7 +134,10 @@ Status plan_recompute(const EngineFacts& facts, const QueryRequest& request, con
   for (std::size_t i = 0; i < qp.plan.contexts.size(); ++i) {
     for (PlannedBlock& b : qp.plan.contexts[i].blocks) b.recomputed_tokens = 0;
     if (i >= again.size()) continue;
-    for (const std::int32_t token : again[i]) ++qp.plan.contexts[i].blocks[static_cast<std::size_t>(token / qp.plan.contexts[i].block_tokens)].recomputed_tokens;
+    for (const std::int32_t token : again[i])
+      ++qp.plan.contexts[i]
+            .blocks[static_cast<std::size_t>(token / qp.plan.contexts[i].block_tokens)]
+            .recomputed_tokens;
   }
   return {};
 }
@@ -140,32 +152,45 @@ void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
     if (w.source == ContextSource::kNothing) continue;
     for (std::size_t b = 0; b < c.blocks.size(); ++b) {
       PlannedBlock& block = c.blocks[b];
-      block.kept_layers = w.source == ContextSource::kInPlace ? facts.shape.num_layers
-                                                              : qp.selection.kept_layers(static_cast<std::int32_t>(i), static_cast<std::int32_t>(b));
-      if (i < qp.selection.scores.size() && b < qp.selection.scores[i].size()) block.score = qp.selection.scores[i][b];
+      block.kept_layers = w.source == ContextSource::kInPlace
+                              ? facts.shape.num_layers
+                              : qp.selection.kept_layers(static_cast<std::int32_t>(i),
+                                                         static_cast<std::int32_t>(b));
+      if (i < qp.selection.scores.size() && b < qp.selection.scores[i].size())
+        block.score = qp.selection.scores[i][b];
       if (block.kept_layers == 0) continue;
       const std::int64_t local = block.first_token;
       switch (plan.positions) {
-        case PositionMode::kGlobal: w.block_position[b] = static_cast<std::int32_t>(c.offset + local); break;
-        case PositionMode::kCompact: w.block_position[b] = static_cast<std::int32_t>(rank); break;
+        case PositionMode::kGlobal:
+          w.block_position[b] = static_cast<std::int32_t>(c.offset + local);
+          break;
+        case PositionMode::kCompact:
+          w.block_position[b] = static_cast<std::int32_t>(rank);
+          break;
         // The position it had at ingest, where the prefix stood before it.
-        case PositionMode::kLocalNaive: w.block_position[b] = static_cast<std::int32_t>(count(facts.ingest_prefix) + local); break;
+        case PositionMode::kLocalNaive:
+          w.block_position[b] = static_cast<std::int32_t>(count(facts.ingest_prefix) + local);
+          break;
       }
       rank += block.num_tokens;
     }
   }
-  qp.suffix_position = static_cast<std::int32_t>(plan.positions == PositionMode::kCompact ? rank : qp.end_of_documents);
+  qp.suffix_position = static_cast<std::int32_t>(
+      plan.positions == PositionMode::kCompact ? rank : qp.end_of_documents);
 }
 
 Status check_window(const EngineFacts& facts, const QueryPlan& qp) {
   const std::int64_t actual = qp.suffix_position + qp.plan.suffix_tokens + 1;
   if (actual <= facts.window) return {};
-  return window_exceeded_status({facts.window, actual}, qp.plan.document_tokens > 0 ? "document_ids" : "query");
+  return window_exceeded_status({facts.window, actual},
+                                qp.plan.document_tokens > 0 ? "document_ids" : "query");
 }
 
-/// Takes out what a selection has over the window when its tokens are numbered without gaps: the blocks with the lowest scores first, of those that
-/// were chosen besides `fixed`. A position belongs to a block that any layer keeps.
-void fit_window(const EngineFacts& facts, const Selection& fixed, Selection& selection, Plan& plan) {
+/// Takes out what a selection has over the window when its tokens are numbered without gaps: the
+/// blocks with the lowest scores first, of those that were chosen besides `fixed`. A position
+/// belongs to a block that any layer keeps.
+void fit_window(const EngineFacts& facts, const Selection& fixed, Selection& selection,
+                Plan& plan) {
   struct Chosen {
     float score;
     std::int32_t context, block;
@@ -177,40 +202,50 @@ void fit_window(const EngineFacts& facts, const Selection& fixed, Selection& sel
     const auto context = static_cast<std::int32_t>(i);
     const auto stay = fixed.kept_in_any_layer(context);
     for (const std::int32_t block : selection.kept_in_any_layer(context)) {
-      const std::int64_t tokens = plan.contexts[i].blocks[static_cast<std::size_t>(block)].num_tokens;
+      const std::int64_t tokens =
+          plan.contexts[i].blocks[static_cast<std::size_t>(block)].num_tokens;
       over += tokens;
       if (std::binary_search(stay.begin(), stay.end(), block)) continue;
-      const bool scored = i < selection.scores.size() && static_cast<std::size_t>(block) < selection.scores[i].size();
+      const bool scored = i < selection.scores.size() &&
+                          static_cast<std::size_t>(block) < selection.scores[i].size();
       const float score = scored ? selection.scores[i][static_cast<std::size_t>(block)] : 0;
-      chosen.push_back({score == score ? score : -std::numeric_limits<float>::infinity(), context, block, tokens});
+      chosen.push_back({score == score ? score : -std::numeric_limits<float>::infinity(), context,
+                        block, tokens});
     }
   }
   if (over <= 0) return;
-  std::stable_sort(chosen.begin(), chosen.end(), [](const Chosen& a, const Chosen& b) { return a.score < b.score; });
+  std::stable_sort(chosen.begin(), chosen.end(),
+                   [](const Chosen& a, const Chosen& b) { return a.score < b.score; });
   std::vector<std::pair<std::int32_t, std::int32_t>> dropped;
   for (auto c = chosen.begin(); c != chosen.end() && over > 0; ++c) {
     dropped.emplace_back(c->context, c->block);
     over -= c->tokens;
   }
   selection.drop(dropped);
-  plan.add_fallback(std::to_string(dropped.size()) + " blocks less than chosen, so that the rest fits the window");
+  plan.add_fallback(std::to_string(dropped.size()) +
+                    " blocks less than chosen, so that the rest fits the window");
 }
 
 }  // namespace
 
 std::vector<std::size_t> first_equal_contexts(const QueryRequest& request) {
   std::vector<std::size_t> first(request.contexts.size());
-  std::map<std::span<const std::int32_t>, std::size_t, bool (*)(std::span<const std::int32_t>, std::span<const std::int32_t>)> seen(
-      [](std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
+  std::map<std::span<const std::int32_t>, std::size_t,
+           bool (*)(std::span<const std::int32_t>, std::span<const std::int32_t>)>
+      seen([](std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
         return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
       });
-  for (std::size_t i = 0; i < first.size(); ++i) first[i] = request.cache.dedupe ? seen.try_emplace(request.contexts[i].token_ids, i).first->second : i;
+  for (std::size_t i = 0; i < first.size(); ++i)
+    first[i] = request.cache.dedupe
+                   ? seen.try_emplace(request.contexts[i].token_ids, i).first->second
+                   : i;
   return first;
 }
 
-Status complete_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, Selection selection, const SketchLookup& sketch,
-                     QueryPlan& qp) {
-  if (qp.plan.positions == PositionMode::kCompact) fit_window(facts, qp.selection, selection, qp.plan);
+Status complete_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds,
+                     Selection selection, const SketchLookup& sketch, QueryPlan& qp) {
+  if (qp.plan.positions == PositionMode::kCompact)
+    fit_window(facts, qp.selection, selection, qp.plan);
   qp.selection = std::move(selection);
   qp.plan.selection_pending = false;
   assign_positions(facts, qp);
@@ -230,11 +265,15 @@ CausalFront causal_front(const QueryRequest& request, const QueryPlan& qp) {
   front.token_ids = request.prefix_ids;
   for (std::size_t i = 0; i < qp.work.size(); ++i) {
     if (qp.work[i].source == ContextSource::kNothing) continue;
-    if (qp.work[i].source != ContextSource::kInPlace || qp.plan.contexts[i].offset != count(front.token_ids)) return front;
-    front.token_ids.insert(front.token_ids.end(), request.contexts[i].token_ids.begin(), request.contexts[i].token_ids.end());
+    if (qp.work[i].source != ContextSource::kInPlace ||
+        qp.plan.contexts[i].offset != count(front.token_ids))
+      return front;
+    front.token_ids.insert(front.token_ids.end(), request.contexts[i].token_ids.begin(),
+                           request.contexts[i].token_ids.end());
   }
   if (qp.suffix_position != count(front.token_ids)) return front;
-  front.token_ids.insert(front.token_ids.end(), request.suffix_ids.begin(), request.suffix_ids.end());
+  front.token_ids.insert(front.token_ids.end(), request.suffix_ids.begin(),
+                         request.suffix_ids.end());
   front.whole = true;
   return front;
 }
@@ -249,7 +288,8 @@ void turn_into_miss(QueryPlan& qp, std::int32_t context, MissReason reason) {
   w.source = ContextSource::kAlone;
 }
 
-Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& request, const LookupContext& lookup, const Speeds& speeds) {
+Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& request,
+                             const LookupContext& lookup, const Speeds& speeds) {
   QUIRE_RETURN_IF_ERROR(validate_query(facts, request));
   QueryPlan qp;
   Plan& plan = qp.plan;
@@ -268,7 +308,8 @@ Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& reque
   plan.positions = request.cache.positions.value_or(PositionMode::kGlobal);
   if (plan.positions == PositionMode::kGlobal && too_long && qp.strategy.sparse) {
     plan.positions = PositionMode::kCompact;
-    plan.add_fallback("the documents exceed the model's window: kept tokens are numbered without gaps");
+    plan.add_fallback(
+        "the documents exceed the model's window: kept tokens are numbered without gaps");
   }
   assign_positions(facts, qp);
   QUIRE_RETURN_IF_ERROR(check_window(facts, qp));

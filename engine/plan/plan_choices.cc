@@ -10,9 +10,11 @@
 namespace quire {
 namespace {
 
-/// Predicted ms until the first token if `strategy` served the documents: its usual share of their stored KV is read, and of their tokens
-/// computed again; what is not stored is computed. 0 when speeds are not known.
-double predicted_ms(const EngineFacts& facts, const Speeds& speeds, const QueryRequest& request, const Strategy& strategy, const QueryPlan& qp) {
+/// Predicted ms until the first token if `strategy` served the documents: its usual share of their
+/// stored KV is read, and of their tokens computed again; what is not stored is computed. 0 when
+/// speeds are not known.
+double predicted_ms(const EngineFacts& facts, const Speeds& speeds, const QueryRequest& request,
+                    const Strategy& strategy, const QueryPlan& qp) {
   if (speeds.prefill_tokens_per_ms <= 0) return 0;
   const bool first_exact = request.prefix_ids == facts.ingest_prefix;
   double dram = 0, disk = 0;
@@ -28,18 +30,24 @@ double predicted_ms(const EngineFacts& facts, const Speeds& speeds, const QueryR
       continue;
     }
     if (!exact) computed += strategy.typical_recompute * static_cast<double>(c.num_tokens);
-    const double bytes = strategy.typical_load * static_cast<double>(qp.work[i].layout.total_bytes());
+    const double bytes = strategy.typical_load *
+                         static_cast<double>(qp.work[i].layout.total_bytes());
     (c.blocks.front().tier == Tier::kDram ? dram : disk) += bytes;
   }
-  if ((dram > 0 && speeds.dram_bytes_per_ms <= 0) || (disk > 0 && speeds.disk_bytes_per_ms <= 0)) return 0;
-  return computed / speeds.prefill_tokens_per_ms + (dram > 0 ? dram / speeds.dram_bytes_per_ms : 0) + (disk > 0 ? disk / speeds.disk_bytes_per_ms : 0);
+  if ((dram > 0 && speeds.dram_bytes_per_ms <= 0) || (disk > 0 && speeds.disk_bytes_per_ms <= 0))
+    return 0;
+  return computed / speeds.prefill_tokens_per_ms +
+         (dram > 0 ? dram / speeds.dram_bytes_per_ms : 0) +
+         (disk > 0 ? disk / speeds.disk_bytes_per_ms : 0);
 }
 
-AutoChoice choose(const EngineFacts& facts, const Speeds& speeds, const QueryRequest& request, const QueryPlan& qp) {
+AutoChoice choose(const EngineFacts& facts, const Speeds& speeds, const QueryRequest& request,
+                  const QueryPlan& qp) {
   AutoInput input;
   input.prompt_tokens = qp.plan.prompt_tokens;
   input.small_context_tokens = facts.small_context_tokens;
-  for (const PlannedContext& c : qp.plan.contexts) input.cached_tokens += c.cached ? c.num_tokens : 0;
+  for (const PlannedContext& c : qp.plan.contexts)
+    input.cached_tokens += c.cached ? c.num_tokens : 0;
   const auto predicted = [&](std::string_view name) {
     const auto strategy = find_strategy(name);
     return strategy.ok() ? predicted_ms(facts, speeds, request, *strategy, qp) : 0;
@@ -57,17 +65,29 @@ AutoChoice choose(const EngineFacts& facts, const Speeds& speeds, const QueryReq
 std::string dense_because(const QueryPlan& qp) {
   const Plan& plan = qp.plan;
   const auto drop = plan.options.given().find("drop_mode");
-  if (drop != plan.options.given().end() && drop->second == "drop") return "compression drops rows, there is nothing to choose from";
-  if (qp.strategy.same_as_recompute) return "strategy " + plan.strategy + " promises the answer of a full prefill";
-  if (plan.strategy_asked == "auto") return "the fidelity test that strategy " + plan.strategy + " passed is one of dense decoding; name a strategy or a retriever to leave rows out";
+  if (drop != plan.options.given().end() && drop->second == "drop")
+    return "compression drops rows, there is nothing to choose from";
+  if (qp.strategy.same_as_recompute)
+    return "strategy " + plan.strategy + " promises the answer of a full prefill";
+  if (plan.strategy_asked == "auto")
+    return "the fidelity test that strategy " + plan.strategy +
+           " passed is one of dense decoding; name a strategy or a retriever to leave rows out";
   return {};
 }
 
-/// Whether a request's part of the device holds what the retriever needs with every layer on the host: the budget, and what it is chosen by.
-bool has_room(const EngineFacts& facts, const Retriever& retriever, const PlugOptions& options, std::int64_t num_contexts, const DecodeInput& input) {
+/// Whether a request's part of the device holds what the retriever needs with every layer on the
+/// host: the budget, and what it is chosen by.
+bool has_room(const EngineFacts& facts, const Retriever& retriever, const PlugOptions& options,
+              std::int64_t num_contexts, const DecodeInput& input) {
   constexpr std::int64_t kRoundedUp = 64;  // to whole pages, and those that are being filled
-  const std::int64_t part = facts.device_part(), budget = retriever.uses_device() ? (input.budget + kRoundedUp) * facts.device.num_layers * facts.device.row_bytes : 0;
-  return part == 0 || budget + choosing_bytes(facts.choosing, retriever, options, num_contexts, input.rows) <= part;
+  const std::int64_t part = facts.device_part(), budget = retriever.uses_device()
+                                                              ? (input.budget + kRoundedUp) *
+                                                                    facts.device.num_layers *
+                                                                    facts.device.row_bytes
+                                                              : 0;
+  return part == 0 ||
+         budget + choosing_bytes(facts.choosing, retriever, options, num_contexts, input.rows) <=
+             part;
 }
 
 /// What a decode step attends to, where the request leaves that to the service.
@@ -77,16 +97,21 @@ Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, Q
   if (plan.decode != "auto") return {};
   DecodeInput input;
   const double kept = static_cast<double>(plan.document_tokens) * qp.strategy.typical_load;
-  input.rows = plan.prefix_tokens + plan.suffix_tokens + static_cast<std::int64_t>(kept) + request.sampling.max_tokens;
-  input.budget = static_cast<std::int64_t>(plan.options.number(auto_decode_options(), "decode_budget"));
+  input.rows = plan.prefix_tokens + plan.suffix_tokens + static_cast<std::int64_t>(kept) +
+               request.sampling.max_tokens;
+  input.budget = static_cast<std::int64_t>(
+      plan.options.number(auto_decode_options(), "decode_budget"));
   input.dense_because = dense_because(qp);
   input.head = facts.retrieval_head;
   input.device = facts.device;
   std::vector<std::string> names;
   for (const std::string& name : retriever_names()) {
-    // Sinks and windows differ: some can do nothing with a small budget, or with one that is no whole number of their pages.
+    // Sinks and windows differ: some can do nothing with a small budget, or with one that is no
+    // whole number of their pages.
     QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(name));
-    if (has_room(facts, *retriever, plan.options, std::ssize(request.contexts), input) && retriever->check(plan.options).ok()) names.push_back(name);
+    if (has_room(facts, *retriever, plan.options, std::ssize(request.contexts), input) &&
+        retriever->check(plan.options).ok())
+      names.push_back(name);
   }
   input.names = names;
   DecodeChoice choice = choose_decode(input);
@@ -97,7 +122,8 @@ Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, Q
 
 }  // namespace
 
-Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, QueryPlan& qp) {
+Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds,
+                     QueryPlan& qp) {
   Plan& plan = qp.plan;
   plan.strategy_asked = request.cache.strategy;
   std::string name = request.cache.strategy;
@@ -121,7 +147,8 @@ Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, cons
     unused += unused.empty() ? what : std::string(" and ") + what;
   };
   note(request.cache.keep_ratio.has_value(), qp.strategy.takes_keep_ratio, "keep_ratio");
-  note(request.cache.recompute_ratio.has_value(), qp.strategy.takes_recompute_ratio, "recompute_ratio");
+  note(request.cache.recompute_ratio.has_value(), qp.strategy.takes_recompute_ratio,
+       "recompute_ratio");
   if (!unused.empty()) plan.add_fallback("strategy " + plan.strategy + " does not take " + unused);
   return {};
 }

@@ -6,8 +6,10 @@
 
 namespace quire {
 
-/// Names strategy and plugs in the plan, whose contexts have been described; `auto` is resolved by predicted times and certificates, and the plan says why. What the strategy does
-/// not take is noted as a fallback. Errors: those of find_strategy() and make_retriever().
-Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds, QueryPlan& query_plan);
+/// Names strategy and plugs in the plan, whose contexts have been described; `auto` is resolved by
+/// predicted times and certificates, and the plan says why. What the strategy does not take is
+/// noted as a fallback. Errors: those of find_strategy() and make_retriever().
+Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds,
+                     QueryPlan& query_plan);
 
 }  // namespace quire

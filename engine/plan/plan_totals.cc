@@ -14,26 +14,35 @@ void predict(const EngineFacts& facts, const Speeds& speeds, QueryPlan& qp) {
   for (std::size_t i = 0; i < qp.work.size(); ++i) {
     const PlannedContext& c = plan.contexts[i];
     const ContextWork& w = qp.work[i];
-    if (w.source == ContextSource::kAlone || w.source == ContextSource::kInPlace) computed += c.num_tokens;
-    if (w.source == ContextSource::kAlone) computed += static_cast<std::int64_t>(facts.ingest_prefix.size());
+    if (w.source == ContextSource::kAlone || w.source == ContextSource::kInPlace)
+      computed += c.num_tokens;
+    if (w.source == ContextSource::kAlone)
+      computed += static_cast<std::int64_t>(facts.ingest_prefix.size());
     if (w.source != ContextSource::kStored) continue;
     for (std::size_t b = 0; b < c.blocks.size(); ++b) {
       if (c.blocks[b].kept_layers == 0) continue;
-      const auto bytes = static_cast<double>(w.layout.layer_bytes(static_cast<std::int32_t>(b)) * facts.shape.num_layers);
+      const auto bytes = static_cast<double>(w.layout.layer_bytes(static_cast<std::int32_t>(b)) *
+                                             facts.shape.num_layers);
       (c.blocks[b].tier == Tier::kDram ? dram : disk) += bytes;
     }
   }
   plan.predicted_load_ms = (speeds.dram_bytes_per_ms > 0 ? dram / speeds.dram_bytes_per_ms : 0) +
                            (speeds.disk_bytes_per_ms > 0 ? disk / speeds.disk_bytes_per_ms : 0);
-  plan.predicted_prefill_ms = speeds.prefill_tokens_per_ms > 0 ? static_cast<double>(computed) / speeds.prefill_tokens_per_ms : 0;
+  plan.predicted_prefill_ms = speeds.prefill_tokens_per_ms > 0
+                                  ? static_cast<double>(computed) / speeds.prefill_tokens_per_ms
+                                  : 0;
 }
 
 Fate fate_of(const ContextWork& work, const PlannedContext& context, const PlannedBlock& block) {
   switch (work.source) {
-    case ContextSource::kNothing: return Fate::kDropped;
-    case ContextSource::kInPlace: return context.cached ? Fate::kRecomputed : Fate::kComputed;
-    case ContextSource::kAlone: return Fate::kComputed;
-    case ContextSource::kStored: break;
+    case ContextSource::kNothing:
+      return Fate::kDropped;
+    case ContextSource::kInPlace:
+      return context.cached ? Fate::kRecomputed : Fate::kComputed;
+    case ContextSource::kAlone:
+      return Fate::kComputed;
+    case ContextSource::kStored:
+      break;
   }
   if (block.kept_layers == 0) return Fate::kDropped;
   return block.recomputed_tokens > 0 ? Fate::kRecomputed : Fate::kReused;
@@ -81,16 +90,20 @@ void finish_plan(const EngineFacts& facts, const Speeds& speeds, QueryPlan& qp) 
   }
   plan.fates.computed += plan.suffix_tokens - share(plan.suffix_tokens);
   plan.keep_ratio = pairs > 0 ? static_cast<double>(kept) / static_cast<double>(pairs) : 1;
-  plan.recompute_ratio = plan.document_tokens > 0 ? static_cast<double>(recomputed) / static_cast<double>(plan.document_tokens) : 0;
+  plan.recompute_ratio = plan.document_tokens > 0 ? static_cast<double>(recomputed) /
+                                                        static_cast<double>(plan.document_tokens)
+                                                  : 0;
   predict(facts, speeds, qp);
 }
 
 void enter_cut(const EngineFacts& facts, const Speeds& speeds, PromptCut cut,
                std::span<const std::optional<CutText>> contexts, QueryPlan& qp) {
   Plan& plan = qp.plan;
-  plan.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens + cut.removed_tokens;
+  plan.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens +
+                       cut.removed_tokens;
   plan.prompt_cut = std::move(cut);
-  for (std::size_t i = 0; i < plan.contexts.size() && i < contexts.size(); ++i) plan.contexts[i].cut = contexts[i];
+  for (std::size_t i = 0; i < plan.contexts.size() && i < contexts.size(); ++i)
+    plan.contexts[i].cut = contexts[i];
   finish_plan(facts, speeds, qp);
 }
 

@@ -2,7 +2,8 @@
 
 namespace quire {
 
-PlugInputs::PlugInputs(const EngineFacts& facts, const QueryRequest& request, const QueryPlan& qp) : facts_(facts), request_(request) {
+PlugInputs::PlugInputs(const EngineFacts& facts, const QueryRequest& request, const QueryPlan& qp)
+    : facts_(facts), request_(request) {
   bool first = request.prefix_ids == facts.ingest_prefix;
   for (std::size_t i = 0; i < qp.plan.contexts.size(); ++i) {
     const PlannedContext& c = qp.plan.contexts[i];
@@ -21,7 +22,8 @@ PlugInputs::PlugInputs(const EngineFacts& facts, const QueryRequest& request, co
     recomputable_.push_back(r);
     SelectableContext s;
     if (has_tokens && work.source != ContextSource::kNothing) {
-      s = {c.num_tokens, c.offset, c.block_tokens, static_cast<std::int32_t>(c.blocks.size()), r.exact, r.token_ids};
+      s = {c.num_tokens, c.offset,   c.block_tokens, static_cast<std::int32_t>(c.blocks.size()),
+           r.exact,      r.token_ids};
     }
     selectable_.push_back(s);
   }

@@ -1,4 +1,5 @@
-/// What selectors and recomputers are asked with, made of a plan: while planning and while the query runs.
+/// What selectors and recomputers are asked with, made of a plan: while planning and while the
+/// query runs.
 #pragma once
 
 #include <vector>
@@ -7,7 +8,8 @@
 
 namespace quire {
 
-/// The plan's contexts as plugs see them. Keeps what the inputs point to; the plan and the request must outlive it.
+/// The plan's contexts as plugs see them. Keeps what the inputs point to; the plan and the request
+/// must outlive it.
 class PlugInputs {
  public:
   PlugInputs(const EngineFacts& facts, const QueryRequest& request, const QueryPlan& plan);

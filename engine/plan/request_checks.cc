@@ -9,12 +9,16 @@
 namespace quire {
 namespace {
 
-std::int64_t count(const std::vector<std::int32_t>& ids) { return static_cast<std::int64_t>(ids.size()); }
+std::int64_t count(const std::vector<std::int32_t>& ids) {
+  return static_cast<std::int64_t>(ids.size());
+}
 
-Status check_ids(const EngineFacts& facts, std::span<const std::int32_t> ids, const std::string& field) {
+Status check_ids(const EngineFacts& facts, std::span<const std::int32_t> ids,
+                 const std::string& field) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= 0 && ids[i] < facts.vocab_size) continue;
-    return Status::invalid(field, "token id " + std::to_string(ids[i]) + " at " + std::to_string(i) + " is outside the vocabulary of " +
+    return Status::invalid(field, "token id " + std::to_string(ids[i]) + " at " +
+                                      std::to_string(i) + " is outside the vocabulary of " +
                                       std::to_string(facts.vocab_size));
   }
   return {};
@@ -25,14 +29,25 @@ Status check_head(const EngineFacts& facts, const QueryRequest& request) {
   QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(request.cache.decode));
   if (!retriever->wants_head()) return {};
   if (facts.draft_window == 0) {
-    return Status::invalid("cache.decode", request.cache.decode + " chooses by a retrieval head and this service has none: name its folder in model.retrieval_head_path, or in model.draft_path that of a draft "
-                                                                  "with the model's tokens, or take freekv or auto");
+    return Status::invalid(
+        "cache.decode",
+        request.cache.decode +
+            " chooses by a retrieval head and this service has none: name its folder in "
+            "model.retrieval_head_path, or in model.draft_path that of a draft "
+            "with the model's tokens, or take freekv or auto");
   }
-  std::int64_t tokens = static_cast<std::int64_t>(request.prefix_ids.size() + request.suffix_ids.size()) + request.sampling.max_tokens;
-  for (const QueryContext& c : request.contexts) tokens += static_cast<std::int64_t>(c.token_ids.size());
+  std::int64_t tokens = static_cast<std::int64_t>(request.prefix_ids.size() +
+                                                  request.suffix_ids.size()) +
+                        request.sampling.max_tokens;
+  for (const QueryContext& c : request.contexts)
+    tokens += static_cast<std::int64_t>(c.token_ids.size());
   if (tokens <= facts.draft_window) return {};
-  return Status::invalid("cache.decode", "without a retrieval head " + request.cache.decode + " chooses by the draft, whose window holds " + std::to_string(facts.draft_window) +
-                                             " tokens; the prompt and its answer have " + std::to_string(tokens) + ": take freekv, or name a head in model.retrieval_head_path");
+  return Status::invalid("cache.decode",
+                         "without a retrieval head " + request.cache.decode +
+                             " chooses by the draft, whose window holds " +
+                             std::to_string(facts.draft_window) +
+                             " tokens; the prompt and its answer have " + std::to_string(tokens) +
+                             ": take freekv, or name a head in model.retrieval_head_path");
 }
 
 }  // namespace
@@ -46,7 +61,8 @@ Status validate_uncut(const EngineFacts& facts, const QueryRequest& request) {
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.sampling.forced_tokens, "forced_tokens"));
   std::int64_t total = count(request.prefix_ids) + count(request.suffix_ids);
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
-    QUIRE_RETURN_IF_ERROR(check_ids(facts, request.contexts[i].token_ids, "documents[" + std::to_string(i) + "]"));
+    QUIRE_RETURN_IF_ERROR(
+        check_ids(facts, request.contexts[i].token_ids, "documents[" + std::to_string(i) + "]"));
     total += count(request.contexts[i].token_ids);
   }
   if (total == 0) return Status::invalid("query", "the prompt is empty: give a question");
@@ -57,7 +73,8 @@ Status validate_query(const EngineFacts& facts, const QueryRequest& request) {
   QUIRE_RETURN_IF_ERROR(validate_uncut(facts, request));
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
     const std::int64_t alone = count(facts.ingest_prefix) + count(request.contexts[i].token_ids);
-    if (alone > facts.window) return window_exceeded_status({facts.window, alone}, "documents[" + std::to_string(i) + "]");
+    if (alone > facts.window)
+      return window_exceeded_status({facts.window, alone}, "documents[" + std::to_string(i) + "]");
   }
   return {};
 }

@@ -1,14 +1,14 @@
 /// What is wrong with a request before anything is looked up.
 #pragma once
 
-#include "engine/api/requests.h"
-#include "engine/api/facts.h"
 #include "base/status.h"
+#include "engine/api/facts.h"
+#include "engine/api/requests.h"
 
 namespace quire {
 
-/// Everything about a request that needs neither store nor model: option names and ranges, token ids, the window.
-/// Errors: kInvalidArgument with the field; window_exceeded_status().
+/// Everything about a request that needs neither store nor model: option names and ranges, token
+/// ids, the window. Errors: kInvalidArgument with the field; window_exceeded_status().
 Status validate_query(const EngineFacts& facts, const QueryRequest& request);
 /// The same without the window: for a prompt that will be cut first.
 Status validate_uncut(const EngineFacts& facts, const QueryRequest& request);

@@ -12,8 +12,8 @@ namespace quire {
 
 /// What the store says about one context.
 struct ContextLookup {
-  SegmentHandle segment;           ///< invalid: a miss
-  std::vector<Tier> block_tiers;   ///< [num_blocks], the slowest tier of each block's values
+  SegmentHandle segment;          ///< invalid: a miss
+  std::vector<Tier> block_tiers;  ///< [num_blocks], the slowest tier of each block's values
 };
 using LookupContext = std::function<ContextLookup(const ContextKey& key, const KvLayout& layout)>;
 

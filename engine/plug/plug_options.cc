@@ -8,7 +8,8 @@ namespace quire {
 namespace {
 
 const PlugOption* find(std::span<const PlugOption> table, std::string_view name) {
-  const auto it = std::find_if(table.begin(), table.end(), [&](const PlugOption& o) { return o.name == name; });
+  const auto it = std::find_if(table.begin(), table.end(),
+                               [&](const PlugOption& o) { return o.name == name; });
   return it == table.end() ? nullptr : &*it;
 }
 
@@ -28,9 +29,11 @@ Status check_value(const PlugOption& option, const std::string& value, const Opt
   if (option.values.empty()) {
     double x = 0;
     if (parse_number(value, x) && x >= option.least && x <= option.most) return {};
-    return Status::invalid(field, "must be a number from " + shortest(option.least) + " to " + shortest(option.most) + ", not '" + value + "'");
+    return Status::invalid(field, "must be a number from " + shortest(option.least) + " to " +
+                                      shortest(option.most) + ", not '" + value + "'");
   }
-  if (std::find(option.values.begin(), option.values.end(), value) != option.values.end()) return {};
+  if (std::find(option.values.begin(), option.values.end(), value) != option.values.end())
+    return {};
   std::string allowed;
   for (const std::string_view v : option.values) (allowed += allowed.empty() ? "" : ", ") += v;
   return Status::invalid(field, "'" + value + "' is not one of: " + allowed);
@@ -51,7 +54,8 @@ double PlugOptions::number(std::span<const PlugOption> table, std::string_view n
   return x;
 }
 
-Status check_options(const PlugOptions& given, std::span<const std::span<const PlugOption>> tables, const OptionOwner& owner) {
+Status check_options(const PlugOptions& given, std::span<const std::span<const PlugOption>> tables,
+                     const OptionOwner& owner) {
   for (const auto& [name, value] : given.given()) {
     const PlugOption* option = nullptr;
     std::string known;
@@ -60,8 +64,10 @@ Status check_options(const PlugOptions& given, std::span<const std::span<const P
       for (const PlugOption& o : table) (known += known.empty() ? "" : ", ") += o.name;
     }
     if (option == nullptr) {
-      return Status::invalid(std::string(owner.field) + "." + name, known.empty() ? std::string(owner.without) + " takes no options"
-                                                                                   : "not an option of " + std::string(owner.with) + "; known: " + known);
+      return Status::invalid(
+          std::string(owner.field) + "." + name,
+          known.empty() ? std::string(owner.without) + " takes no options"
+                        : "not an option of " + std::string(owner.with) + "; known: " + known);
     }
     QUIRE_RETURN_IF_ERROR(check_value(*option, value, owner));
   }

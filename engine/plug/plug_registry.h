@@ -1,4 +1,5 @@
-/// What the registries of the sockets have in common: a table of names and factories, one line a plug.
+/// What the registries of the sockets have in common: a table of names and factories, one line a
+/// plug.
 #pragma once
 
 #include <memory>
@@ -24,16 +25,20 @@ std::vector<std::string> plug_names(std::span<const PlugEntry<Plug>> entries) {
   return names;
 }
 
-/// Errors: kInvalidArgument with `field`; the message lists what there is, `also` (such as "auto, ") in front.
+/// Errors: kInvalidArgument with `field`; the message lists what there is, `also` (such as "auto,
+/// ") in front.
 template <class Plug>
-Result<std::unique_ptr<Plug>> make_plug(std::span<const PlugEntry<Plug>> entries, std::string_view name, std::string field, std::string_view also = "") {
+Result<std::unique_ptr<Plug>> make_plug(std::span<const PlugEntry<Plug>> entries,
+                                        std::string_view name, std::string field,
+                                        std::string_view also = "") {
   std::string known(also);
   for (const auto& entry : entries) {
     if (entry.name == name) return entry.make();
     if (&entry != &entries.front()) known += ", ";
     known += entry.name;
   }
-  return Status::invalid(std::move(field), "'" + std::string(name) + "' is not known; this build has: " + known);
+  return Status::invalid(std::move(field),
+                         "'" + std::string(name) + "' is not known; this build has: " + known);
 }
 
 }  // namespace quire

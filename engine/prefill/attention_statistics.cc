@@ -11,7 +11,7 @@ namespace quire {
 namespace {
 
 constexpr double kFewestSamples = 16, kLeastSpread = 1e-6;  // of a fit
-constexpr std::int32_t kLateDistance = 64;  // sustained attention leaves the neighbourhood out,
+constexpr std::int32_t kLateDistance = 64;    // sustained attention leaves the neighbourhood out,
 constexpr std::int64_t kFewestLateRows = 32;  // unless too few rows are that far away
 constexpr std::int64_t kMostRows = 8192;
 
@@ -21,21 +21,26 @@ std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 double power_law_alpha(const PowerLawSums& s) {
   const double spread = s.count * s.sum_log_x_squared - s.sum_log_x * s.sum_log_x;
-  if (s.count < kFewestSamples || !(spread >= kLeastSpread)) return std::numeric_limits<double>::quiet_NaN();
+  if (s.count < kFewestSamples || !(spread >= kLeastSpread))
+    return std::numeric_limits<double>::quiet_NaN();
   return -(s.count * s.sum_log_xy - s.sum_log_x * s.sum_log_y) / spread;
 }
 
 AttentionStatistics::AttentionStatistics(const KvLayout& layout, std::int32_t num_heads)
-    : layout_(layout), num_heads_(num_heads), step_(std::max<std::int64_t>(1, (layout.num_tokens() + kMostRows - 1) / kMostRows)) {}
+    : layout_(layout),
+      num_heads_(num_heads),
+      step_(std::max<std::int64_t>(1, (layout.num_tokens() + kMostRows - 1) / kMostRows)) {}
 
-Status AttentionStatistics::begin(const std::shared_ptr<ComputeMemory>& memory, std::int64_t prefix_rows) {
+Status AttentionStatistics::begin(const std::shared_ptr<ComputeMemory>& memory,
+                                  std::int64_t prefix_rows) {
   const std::int64_t tokens = layout_.num_tokens();
   QUIRE_RETURN_IF_ERROR(sums_.reserve(memory, 3 * num_sums()));
   QUIRE_RETURN_IF_ERROR(late_distance_.reserve(memory, tokens));
   QUIRE_RETURN_IF_ERROR(log_distance_.reserve(memory, prefix_rows + tokens));
   std::fill_n(sums_.data(), 3 * num_sums(), 0.0);
   for (std::int64_t j = 0; j < tokens; ++j) late_distance_.data()[j] = late_distance(j);
-  for (std::int64_t i = 0; i < prefix_rows + tokens; ++i) log_distance_.data()[i] = i > 0 ? static_cast<float>(std::log(static_cast<double>(i))) : 0.0f;
+  for (std::int64_t i = 0; i < prefix_rows + tokens; ++i)
+    log_distance_.data()[i] = i > 0 ? static_cast<float>(std::log(static_cast<double>(i))) : 0.0f;
   begun_ = true;
   return {};
 }
@@ -52,21 +57,31 @@ std::int32_t AttentionStatistics::late_distance(std::int64_t token) const {
 Status AttentionStatistics::add(const RopeTable& rope, const Chunk& chunk) {
   const KvShape& shape = layout_.shape();
   const std::int64_t tokens = layout_.num_tokens(), end = chunk.first_token + chunk.rows;
-  QUIRE_CHECK(chunk.layer >= 0 && chunk.layer < shape.num_layers && chunk.first_token >= 0 && end <= tokens, "chunk outside its context");
+  QUIRE_CHECK(
+      chunk.layer >= 0 && chunk.layer < shape.num_layers && chunk.first_token >= 0 && end <= tokens,
+      "chunk outside its context");
   // Sampled rows are those a multiple of the step before the last token.
   const std::int64_t skip = (tokens - 1 - chunk.first_token) % step_;
   if (skip >= chunk.rows) return {};
   const std::int64_t rows = (chunk.rows - skip - 1) / step_ + 1, first = chunk.first_token + skip;
   HookCompute* const hooks = chunk.compute != nullptr ? chunk.compute->hooks() : nullptr;
-  const std::shared_ptr<ComputeMemory> memory = hooks != nullptr ? chunk.compute->memory() : nullptr;
+  const std::shared_ptr<ComputeMemory> memory = hooks != nullptr ? chunk.compute->memory()
+                                                                 : nullptr;
   if (!begun_) QUIRE_RETURN_IF_ERROR(begin(memory, chunk.prefix_rows));
   positions_.resize(index(rows));
-  for (std::int64_t r = 0; r < rows; ++r) positions_[index(r)] = chunk.kv.positions[chunk.prefix_rows + first + r * step_];
+  for (std::int64_t r = 0; r < rows; ++r)
+    positions_[index(r)] = chunk.kv.positions[chunk.prefix_rows + first + r * step_];
   const std::int64_t width = std::int64_t{num_heads_} * shape.head_dim;
   QUIRE_RETURN_IF_ERROR(q_rotated_.reserve(memory, rows * width));
-  const RopeRotateArgs rotate{.x = chunk.q + skip * chunk.ldq, .out = q_rotated_.data(), .positions = positions_.data(), .rows = rows,
-                              .num_heads = num_heads_, .ldx = step_ * chunk.ldq, .ldo = width};
-  QUIRE_RETURN_IF_ERROR(hooks != nullptr ? chunk.compute->rotate(rope, rotate) : rope_rotate(rope, rotate));
+  const RopeRotateArgs rotate{.x = chunk.q + skip * chunk.ldq,
+                              .out = q_rotated_.data(),
+                              .positions = positions_.data(),
+                              .rows = rows,
+                              .num_heads = num_heads_,
+                              .ldx = step_ * chunk.ldq,
+                              .ldo = width};
+  QUIRE_RETURN_IF_ERROR(hooks != nullptr ? chunk.compute->rotate(rope, rotate)
+                                         : rope_rotate(rope, rotate));
   const std::int64_t sums = chunk.layer * tokens;
   AttentionStatsArgs args{};
   args.q = q_rotated_.data();
@@ -108,16 +123,20 @@ std::vector<BlockStats> AttentionStatistics::finish() const {
       double most = -1;
       for (std::int64_t j = begin; j < end; ++j) {
         const std::int64_t rows = rows_at_least(j, late_distance_.data()[j]);
-        const double sustained = rows > 0 ? sum_late()[sums + index(j)] / static_cast<double>(rows) : 0.0;
+        const double sustained = rows > 0 ? sum_late()[sums + index(j)] / static_cast<double>(rows)
+                                          : 0.0;
         if (sustained > most) {
           most = sustained;
           best = j;
         }
       }
       const std::int64_t last = tokens - 1 - best;
-      const double alpha = power_law_alpha({static_cast<double>(rows_at_least(best, 1)), log_x[index(last)], log_x_squared[index(last)],
-                                            sum_log()[sums + index(best)], sum_x_log()[sums + index(best)]});
-      out.push_back({static_cast<float>(alpha), static_cast<float>(std::max(most, 0.0)), static_cast<std::int32_t>(best)});
+      const double alpha = power_law_alpha({static_cast<double>(rows_at_least(best, 1)),
+                                            log_x[index(last)], log_x_squared[index(last)],
+                                            sum_log()[sums + index(best)],
+                                            sum_x_log()[sums + index(best)]});
+      out.push_back({static_cast<float>(alpha), static_cast<float>(std::max(most, 0.0)),
+                     static_cast<std::int32_t>(best)});
     }
   }
   return out;

@@ -1,14 +1,14 @@
-/// Ingest's attention statistics of one context (algorithms §4.2; SamKV, importance and unimportance of blocks).
+/// Ingest's attention statistics of one context (SamKV, importance and unimportance of blocks).
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "base/status.h"
 #include "engine/cache/compute_memory.h"
 #include "engine/record/kv_layout.h"
 #include "engine/record/sketch.h"
-#include "base/status.h"
 #include "kernels/kv.h"
 #include "kernels/rope.h"
 
@@ -20,37 +20,42 @@ class Compute;
 struct PowerLawSums {
   double count = 0, sum_log_x = 0, sum_log_x_squared = 0, sum_log_y = 0, sum_log_xy = 0;
 };
-/// alpha; NaN if there are fewer than 16 samples or the distances hardly differ (count * Sxx - Sx^2 < 1e-6).
+/// alpha; NaN if there are fewer than 16 samples or the distances hardly differ (count * Sxx - Sx^2
+/// < 1e-6).
 double power_law_alpha(const PowerLawSums& sums);
 
-/// Sums over the columns of every layer while a prefill passes by. The result depends on tokens alone, not on chunks or threads, bit for bit.
-/// Every row counts up to 8192 tokens; of longer contexts every ceil(n / 8192)-th, the last among them, so the cost per token is bounded.
+/// Sums over the columns of every layer while a prefill passes by. The result depends on tokens
+/// alone, not on chunks or threads, bit for bit. Every row counts up to 8192 tokens; of longer
+/// contexts every ceil(n / 8192)-th, the last among them, so the cost per token is bounded.
 /// Threads: one at a time (the engine thread).
 class AttentionStatistics {
  public:
   /// 24 bytes per token and layer, from the first chunk on.
   AttentionStatistics(const KvLayout& layout, std::int32_t num_heads);
 
-  /// A chunk after its attention. Context tokens first_token .. first_token + rows - 1 lie in cache rows prefix_rows + first_token and on; rows of
-  /// the ingest prefix lie before the context, take part in every softmax and have no column. Chunks come in order.
-  /// Errors: kInvalidArgument.
+  /// A chunk after its attention. Context tokens first_token .. first_token + rows - 1 lie in cache
+  /// rows prefix_rows + first_token and on; rows of the ingest prefix lie before the context, take
+  /// part in every softmax and have no column. Chunks come in order. Errors: kInvalidArgument.
   struct Chunk {
     std::int32_t layer = 0;
     const float* q = nullptr;    ///< [rows, num_heads * head_dim] raw (before RoPE), row stride ldq
     const float* lse = nullptr;  ///< [rows, num_heads]
     std::int64_t rows = 0, ldq = 0, first_token = 0, prefix_rows = 0;
-    KvView kv{};                 ///< of the layer, ends with the chunk's rows
-    Compute* compute = nullptr;  ///< with hooks(): q and lse lie in its memory, and the sums do, too; the same in all chunks
+    KvView kv{};  ///< of the layer, ends with the chunk's rows
+    /// With hooks(): q and lse lie in its memory, and the sums do, too; the same in all chunks
+    Compute* compute = nullptr;
   };
   Status add(const RopeTable& rope, const Chunk& chunk);
 
-  /// [num_layers, num_blocks], after the last chunk of every layer, and once all that was enqueued has run.
+  /// [num_layers, num_blocks], after the last chunk of every layer, and once all that was enqueued
+  /// has run.
   std::vector<BlockStats> finish() const;
 
   std::int64_t row_step() const { return step_; }
 
  private:
-  /// Rows that count towards a column lie at distances last, last - step, ... >= nearest; here their number.
+  /// Rows that count towards a column lie at distances last, last - step, ... >= nearest; here
+  /// their number.
   std::int64_t rows_at_least(std::int64_t token, std::int64_t nearest) const;
   std::int32_t late_distance(std::int64_t token) const;
 
@@ -65,9 +70,9 @@ class AttentionStatistics {
   std::int32_t num_heads_;
   std::int64_t step_;
   bool begun_ = false;
-  ComputeBuffer<float> log_distance_;            ///< ln i
-  ComputeBuffer<std::int32_t> late_distance_;    ///< [num_tokens]
-  ComputeBuffer<double> sums_;                   ///< [3, num_layers, num_tokens]
+  ComputeBuffer<float> log_distance_;          ///< ln i
+  ComputeBuffer<std::int32_t> late_distance_;  ///< [num_tokens]
+  ComputeBuffer<double> sums_;                 ///< [3, num_layers, num_tokens]
   ComputeBuffer<float> q_rotated_;
   std::vector<std::int32_t> positions_;
 };

@@ -18,29 +18,38 @@ constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
 /// Where the parts of a layer's rows lie among the bytes that come from a device.
 struct ContextCapture::Arriving {
   std::int32_t layer = 0, first_block = 0;
-  std::int64_t rows = 0, blocks = 0;      ///< of the context
+  std::int64_t rows = 0, blocks = 0;  ///< of the context
   std::int64_t tail_rows = 0, local_rows = 0;
   std::int64_t means_at = 0, local_at = 0, tail_at = 0, bytes = 0;
 };
 
-ContextCapture::ContextCapture(const PassResources& core, std::shared_ptr<ContextKv> kv, AttentionStatistics* statistics, std::int64_t skip, std::int64_t first_token)
-    : core_(core), kv_(std::move(kv)), statistics_(statistics), tail_(kv_->tail_record.empty() ? TailRecordShape{} : tail_shape(core.facts, kv_->layout)), skip_(skip),
+ContextCapture::ContextCapture(const PassResources& core, std::shared_ptr<ContextKv> kv,
+                               AttentionStatistics* statistics, std::int64_t skip,
+                               std::int64_t first_token)
+    : core_(core),
+      kv_(std::move(kv)),
+      statistics_(statistics),
+      tail_(kv_->tail_record.empty() ? TailRecordShape{} : tail_shape(core.facts, kv_->layout)),
+      skip_(skip),
       first_token_(first_token) {}
 
 TailRecordShape ContextCapture::tail_shape(const EngineFacts& facts, const KvLayout& layout) {
-  TailRecordShape shape{facts.shape.num_layers, facts.num_heads, facts.shape.head_dim, 0, layout.num_tokens()};
+  TailRecordShape shape{facts.shape.num_layers, facts.num_heads, facts.shape.head_dim, 0,
+                        layout.num_tokens()};
   shape.num_rows = tail_rows(shape, layout.total_bytes());
   return shape;
 }
 
 std::int64_t ContextCapture::first_tail_row() const {
-  const std::int64_t first = tail_.num_rows > 0 ? tail_.num_tokens - tail_.num_rows : kv_->layout.num_tokens();
+  const std::int64_t first = tail_.num_rows > 0 ? tail_.num_tokens - tail_.num_rows
+                                                : kv_->layout.num_tokens();
   return skip_ + std::max<std::int64_t>(0, first - first_token_);
 }
 
 std::int64_t ContextCapture::first_local_row() const {
   const KvLayout& layout = kv_->layout;
-  return skip_ + std::max<std::int64_t>(0, layout.first_token(std::max(0, layout.num_blocks() - 2)) - first_token_);
+  return skip_ + std::max<std::int64_t>(
+                     0, layout.first_token(std::max(0, layout.num_blocks() - 2)) - first_token_);
 }
 
 Status ContextCapture::after_projection(LayerPass& pass) {
@@ -51,7 +60,8 @@ Status ContextCapture::after_projection(LayerPass& pass) {
 Status ContextCapture::after_attention(LayerPass& pass) {
   if (statistics_ != nullptr) QUIRE_RETURN_IF_ERROR(add_statistics(pass));
   // Nothing reads the last layer's output here: its MLP need not run.
-  if (pass.layer == kv_->layout.shape().num_layers - 1) std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
+  if (pass.layer == kv_->layout.shape().num_layers - 1)
+    std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
   return {};
 }
 
@@ -63,7 +73,8 @@ Status ContextCapture::pack_here(const LayerPass& pass) {
   for (std::int64_t row = skip_; row < qkv.rows;) {
     const auto block = static_cast<std::int32_t>(token / layout.block_tokens());
     const std::int64_t rows = layout.tokens_in(block);
-    QUIRE_CHECK(token == layout.first_token(block) && row + rows <= qkv.rows, "chunk not at a block border");
+    QUIRE_CHECK(token == layout.first_token(block) && row + rows <= qkv.rows,
+                "chunk not at a block border");
     auto& value = kv_->values[at(block * layout.num_groups() + layout.group_of(pass.layer))];
     KvPackArgs args{};
     args.k = qkv.k + row * qkv.ld;
@@ -79,9 +90,12 @@ Status ContextCapture::pack_here(const LayerPass& pass) {
     token += rows;
   }
   const std::int64_t local = first_local_row();
-  if (local < qkv.rows) add_local_query(pass.layer, qkv.q + local * qkv.ld, qkv.rows - local, qkv.ld);
+  if (local < qkv.rows)
+    add_local_query(pass.layer, qkv.q + local * qkv.ld, qkv.rows - local, qkv.ld);
   for (std::int64_t row = first_tail_row(); row < qkv.rows; ++row) {
-    put_tail_query(kv_->tail_record, tail_, pass.layer, first_token_ + row - skip_ - (tail_.num_tokens - tail_.num_rows), qkv.q + row * qkv.ld);
+    put_tail_query(kv_->tail_record, tail_, pass.layer,
+                   first_token_ + row - skip_ - (tail_.num_tokens - tail_.num_rows),
+                   qkv.q + row * qkv.ld);
   }
   return {};
 }
@@ -91,14 +105,18 @@ Status ContextCapture::fetch_rows(const LayerPass& pass, HookCompute& hooks) {
   const KvLayout& layout = kv_->layout;
   const KvShape& shape = layout.shape();
   const QkvRows& qkv = pass.qkv;
-  const std::int64_t width = std::int64_t{shape.num_kv_heads} * shape.head_dim, queries = std::int64_t{core_.facts.num_heads} * shape.head_dim;
+  const std::int64_t width = std::int64_t{shape.num_kv_heads} * shape.head_dim,
+                     queries = std::int64_t{core_.facts.num_heads} * shape.head_dim;
   const auto size = static_cast<std::int64_t>(dtype_bytes(shape.dtype));
   Arriving a;
   a.layer = pass.layer;
   a.rows = qkv.rows - skip_;
   a.first_block = static_cast<std::int32_t>(first_token_ / layout.block_tokens());
   a.blocks = (a.rows + layout.block_tokens() - 1) / layout.block_tokens();
-  QUIRE_CHECK(first_token_ == layout.first_token(a.first_block) && (first_token_ + a.rows == layout.num_tokens() || a.rows % layout.block_tokens() == 0), "chunk not at a block border");
+  QUIRE_CHECK(
+      first_token_ == layout.first_token(a.first_block) &&
+          (first_token_ + a.rows == layout.num_tokens() || a.rows % layout.block_tokens() == 0),
+      "chunk not at a block border");
   a.local_rows = std::max<std::int64_t>(0, qkv.rows - first_local_row());
   a.tail_rows = std::max<std::int64_t>(0, qkv.rows - first_tail_row());
   a.means_at = aligned(2 * a.rows * width * size);
@@ -107,35 +125,68 @@ Status ContextCapture::fetch_rows(const LayerPass& pass, HookCompute& hooks) {
   a.bytes = a.tail_at + a.tail_rows * queries * kFloat;
   QUIRE_ASSIGN_OR_RETURN(std::byte* const to, hooks.place(a.bytes));
   const auto floats = [to](std::int64_t offset) { return reinterpret_cast<float*>(to + offset); };
-  QUIRE_RETURN_IF_ERROR(hooks.pack_rows({.k = qkv.k + skip_ * qkv.ld, .v = qkv.v + skip_ * qkv.ld, .rows = a.rows, .ldk = qkv.ld, .ldv = qkv.ld, .num_kv_heads = shape.num_kv_heads,
-                                         .head_dim = shape.head_dim, .dtype = shape.dtype, .out = to}));
+  QUIRE_RETURN_IF_ERROR(hooks.pack_rows({.k = qkv.k + skip_ * qkv.ld,
+                                         .v = qkv.v + skip_ * qkv.ld,
+                                         .rows = a.rows,
+                                         .ldk = qkv.ld,
+                                         .ldv = qkv.ld,
+                                         .num_kv_heads = shape.num_kv_heads,
+                                         .head_dim = shape.head_dim,
+                                         .dtype = shape.dtype,
+                                         .out = to}));
   const std::int64_t row_bytes = shape.head_dim * size;
-  const RawKvView raw{.data = to, .num_rows = a.rows, .dtype = shape.dtype, .head_stride = 2 * a.rows * row_bytes, .kv_stride = a.rows * row_bytes, .row_stride = row_bytes};
-  QUIRE_RETURN_IF_ERROR(hooks.block_means(core_.model->rope(), {.raw = raw, .num_kv_heads = shape.num_kv_heads, .head_dim = shape.head_dim, .block_tokens = layout.block_tokens(),
-                                                               .first_position = first_token_, .means = floats(a.means_at)}));
-  if (a.local_rows > 0) QUIRE_RETURN_IF_ERROR(hooks.sum_rows(qkv.q + (qkv.rows - a.local_rows) * qkv.ld, a.local_rows, queries, qkv.ld, floats(a.local_at)));
-  if (a.tail_rows > 0) QUIRE_RETURN_IF_ERROR(hooks.copy_rows(qkv.q + (qkv.rows - a.tail_rows) * qkv.ld, a.tail_rows, queries, qkv.ld, floats(a.tail_at)));
+  const RawKvView raw{.data = to,
+                      .num_rows = a.rows,
+                      .dtype = shape.dtype,
+                      .head_stride = 2 * a.rows * row_bytes,
+                      .kv_stride = a.rows * row_bytes,
+                      .row_stride = row_bytes};
+  QUIRE_RETURN_IF_ERROR(
+      hooks.block_means(core_.model->rope(), {.raw = raw,
+                                              .num_kv_heads = shape.num_kv_heads,
+                                              .head_dim = shape.head_dim,
+                                              .block_tokens = layout.block_tokens(),
+                                              .first_position = first_token_,
+                                              .means = floats(a.means_at)}));
+  if (a.local_rows > 0)
+    QUIRE_RETURN_IF_ERROR(hooks.sum_rows(qkv.q + (qkv.rows - a.local_rows) * qkv.ld, a.local_rows,
+                                         queries, qkv.ld, floats(a.local_at)));
+  if (a.tail_rows > 0)
+    QUIRE_RETURN_IF_ERROR(hooks.copy_rows(qkv.q + (qkv.rows - a.tail_rows) * qkv.ld, a.tail_rows,
+                                          queries, qkv.ld, floats(a.tail_at)));
   return hooks.fetch(a.bytes, [this, a](const std::byte* bytes) { take(a, bytes); });
 }
 
 void ContextCapture::take(const Arriving& a, const std::byte* bytes) {
   const KvLayout& layout = kv_->layout;
   const KvShape& shape = layout.shape();
-  const std::int64_t width = std::int64_t{shape.num_kv_heads} * shape.head_dim, queries = std::int64_t{core_.facts.num_heads} * shape.head_dim;
-  const std::int64_t row_bytes = shape.head_dim * static_cast<std::int64_t>(dtype_bytes(shape.dtype));
+  const std::int64_t width = std::int64_t{shape.num_kv_heads} * shape.head_dim,
+                     queries = std::int64_t{core_.facts.num_heads} * shape.head_dim;
+  const std::int64_t row_bytes = shape.head_dim *
+                                 static_cast<std::int64_t>(dtype_bytes(shape.dtype));
   for (std::int64_t b = 0; b < a.blocks; ++b) {
     const auto block = a.first_block + static_cast<std::int32_t>(b);
     const std::int64_t rows = layout.tokens_in(block), before = b * layout.block_tokens();
-    std::byte* to = kv_->values[at(block * layout.num_groups() + layout.group_of(a.layer))]->payload().data() + layout.layer_offset(block, a.layer);
+    std::byte* to =
+        kv_->values[at(block * layout.num_groups() + layout.group_of(a.layer))]->payload().data() +
+        layout.layer_offset(block, a.layer);
     for (std::int64_t part = 0; part < 2 * shape.num_kv_heads; ++part, to += rows * row_bytes) {
       std::memcpy(to, bytes + (part * a.rows + before) * row_bytes, at(rows * row_bytes));
     }
   }
-  if (kv_->means.empty()) kv_->means.resize(at(shape.num_layers) * at(layout.num_blocks()) * at(width));
-  const auto floats = [bytes](std::int64_t offset) { return reinterpret_cast<const float*>(bytes + offset); };
-  std::copy_n(floats(a.means_at), a.blocks * width, kv_->means.begin() + (std::int64_t{a.layer} * layout.num_blocks() + a.first_block) * width);
+  if (kv_->means.empty())
+    kv_->means.resize(at(shape.num_layers) * at(layout.num_blocks()) * at(width));
+  const auto floats = [bytes](std::int64_t offset) {
+    return reinterpret_cast<const float*>(bytes + offset);
+  };
+  std::copy_n(
+      floats(a.means_at), a.blocks * width,
+      kv_->means.begin() + (std::int64_t{a.layer} * layout.num_blocks() + a.first_block) * width);
   if (a.local_rows > 0) add_local_query(a.layer, floats(a.local_at), 1, queries);
-  for (std::int64_t r = 0; r < a.tail_rows; ++r) put_tail_query(kv_->tail_record, tail_, a.layer, tail_.num_rows - (layout.num_tokens() - first_token_ - a.rows) - a.tail_rows + r, floats(a.tail_at) + r * queries);
+  for (std::int64_t r = 0; r < a.tail_rows; ++r)
+    put_tail_query(kv_->tail_record, tail_, a.layer,
+                   tail_.num_rows - (layout.num_tokens() - first_token_ - a.rows) - a.tail_rows + r,
+                   floats(a.tail_at) + r * queries);
 }
 
 Status ContextCapture::add_statistics(const LayerPass& pass) {
@@ -155,7 +206,8 @@ Status ContextCapture::add_statistics(const LayerPass& pass) {
   return {};
 }
 
-void ContextCapture::add_local_query(std::int32_t layer, const float* q, std::int64_t rows, std::int64_t ld) {
+void ContextCapture::add_local_query(std::int32_t layer, const float* q, std::int64_t rows,
+                                     std::int64_t ld) {
   const std::size_t dim = at(core_.facts.num_heads) * at(core_.facts.shape.head_dim);
   float* sum = kv_->local_query.data() + at(layer) * dim;
   for (std::int64_t r = 0; r < rows; ++r) {

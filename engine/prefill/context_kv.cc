@@ -11,24 +11,34 @@
 
 namespace quire {
 
-ContextPrefill::ContextPrefill(PassResources& core, std::span<const std::int32_t> token_ids, PrefillStatistics statistics)
-    : core_(core), token_ids_(token_ids), kv_(std::make_shared<ContextKv>()), cache_(*core.pool, core.facts.shape.num_layers),
-      keep_statistics_(statistics), statistics_(kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size())), core.facts.num_heads) {
+ContextPrefill::ContextPrefill(PassResources& core, std::span<const std::int32_t> token_ids,
+                               PrefillStatistics statistics)
+    : core_(core),
+      token_ids_(token_ids),
+      kv_(std::make_shared<ContextKv>()),
+      cache_(*core.pool, core.facts.shape.num_layers),
+      keep_statistics_(statistics),
+      statistics_(kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size())),
+                  core.facts.num_heads) {
   QUIRE_CHECK(!token_ids.empty(), "a context needs a token");
-  if (core.head != nullptr && core.head->uses_features()) head_track_ = std::make_unique<HeadTrack>(*core.head, HeadInput::kFeature);
+  if (core.head != nullptr && core.head->uses_features())
+    head_track_ = std::make_unique<HeadTrack>(*core.head, HeadInput::kFeature);
   kv_->layout = kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size()));
   const KvLayout& layout = kv_->layout;
   kv_->values.resize(static_cast<std::size_t>(layout.num_blocks() * layout.num_groups()));
-  kv_->local_query.resize(static_cast<std::size_t>(layout.shape().num_layers) * static_cast<std::size_t>(core.facts.num_heads) *
+  kv_->local_query.resize(static_cast<std::size_t>(layout.shape().num_layers) *
+                          static_cast<std::size_t>(core.facts.num_heads) *
                           static_cast<std::size_t>(layout.shape().head_dim));
-  if (const TailRecordShape tail = ContextCapture::tail_shape(core.facts, layout); statistics == PrefillStatistics::kKeep && tail.num_rows > 0) kv_->tail_record = begin_tail_record(tail);
+  if (const TailRecordShape tail = ContextCapture::tail_shape(core.facts, layout);
+      statistics == PrefillStatistics::kKeep && tail.num_rows > 0)
+    kv_->tail_record = begin_tail_record(tail);
 }
 
 ContextPrefill::~ContextPrefill() = default;
 
 struct ContextPrefill::Chunk {
   std::vector<std::int32_t> ids, positions;
-  std::int64_t tokens = 0;   ///< of the context: ids without the ingest prefix
+  std::int64_t tokens = 0;  ///< of the context: ids without the ingest prefix
   double ms = 0, slowest_layer_ms = 0;
   std::optional<ContextCapture> capture;  ///< outlives the pass
   std::optional<ForwardPass> pass;
@@ -37,23 +47,31 @@ struct ContextPrefill::Chunk {
 void ContextPrefill::begin_chunk(std::int32_t max_tokens) {
   const KvLayout& layout = kv_->layout;
   const auto prefix = next_ == 0 ? static_cast<std::int64_t>(core_.facts.ingest_prefix.size()) : 0;
-  const std::int64_t most = std::max(layout.block_tokens(), std::min(core_.chunk_tokens, max_tokens));
+  const std::int64_t most = std::max(layout.block_tokens(),
+                                     std::min(core_.chunk_tokens, max_tokens));
   chunk_ = std::make_unique<Chunk>();
-  chunk_->tokens = std::min<std::int64_t>(most - most % layout.block_tokens(), static_cast<std::int64_t>(token_ids_.size()) - next_);
+  chunk_->tokens = std::min<std::int64_t>(most - most % layout.block_tokens(),
+                                          static_cast<std::int64_t>(token_ids_.size()) - next_);
   std::vector<std::int32_t>& ids = chunk_->ids;
   if (prefix > 0) ids = core_.facts.ingest_prefix;
   ids.insert(ids.end(), token_ids_.begin() + next_, token_ids_.begin() + next_ + chunk_->tokens);
   chunk_->positions.resize(ids.size());
-  const auto before = next_ == 0 ? std::int64_t{0} : static_cast<std::int64_t>(core_.facts.ingest_prefix.size()) + next_;
+  const auto before = next_ == 0
+                          ? std::int64_t{0}
+                          : static_cast<std::int64_t>(core_.facts.ingest_prefix.size()) + next_;
   std::iota(chunk_->positions.begin(), chunk_->positions.end(), static_cast<std::int32_t>(before));
   const std::int64_t end = next_ + chunk_->tokens;
-  for (std::int64_t b = next_ / layout.block_tokens(); b < layout.num_blocks() && layout.first_token(static_cast<std::int32_t>(b)) < end; ++b) {
+  for (std::int64_t b = next_ / layout.block_tokens();
+       b < layout.num_blocks() && layout.first_token(static_cast<std::int32_t>(b)) < end; ++b) {
     for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
       kv_->values[static_cast<std::size_t>(b * layout.num_groups() + g)] =
-          std::make_shared<ValueBuffer>(static_cast<std::size_t>(layout.value_bytes(static_cast<std::int32_t>(b), g)));
+          std::make_shared<ValueBuffer>(
+              static_cast<std::size_t>(layout.value_bytes(static_cast<std::int32_t>(b), g)));
     }
   }
-  chunk_->capture.emplace(core_, kv_, keep_statistics_ == PrefillStatistics::kKeep ? &statistics_ : nullptr, prefix, next_);
+  chunk_->capture.emplace(core_, kv_,
+                          keep_statistics_ == PrefillStatistics::kKeep ? &statistics_ : nullptr,
+                          prefix, next_);
   ForwardRequest request{};
   request.token_ids = ids;
   request.positions = chunk_->positions;
@@ -85,7 +103,8 @@ Status ContextPrefill::end_chunk() {
   if (head_track_) QUIRE_RETURN_IF_ERROR(head_track_->add_computed(chunk_->ids, chunk_->positions));
   const double statistics_ms = chunk_->capture->statistics_ms();
   statistics_ms_ += statistics_ms;
-  core_.meter->add_prefill(static_cast<std::int64_t>(chunk_->ids.size()), chunk_->ms - statistics_ms);
+  core_.meter->add_prefill(static_cast<std::int64_t>(chunk_->ids.size()),
+                           chunk_->ms - statistics_ms);
   chunk_.reset();
   if (done()) {
     cache_.truncate_all(0);
@@ -96,8 +115,10 @@ Status ContextPrefill::end_chunk() {
     if (head_track_) {
       const RetrievalHeadConfig& head = core_.head->config();
       // What stands before the context is no part of it.
-      const auto keys = head_track_->keys().last(token_ids_.size() * static_cast<std::size_t>(head.key_dim()));
-      kv_->head_record = build_head_record({head.num_kv_heads, head.head_dim, layout.num_tokens(), core_.head->digest()}, keys);
+      const auto keys = head_track_->keys().last(token_ids_.size() *
+                                                 static_cast<std::size_t>(head.key_dim()));
+      kv_->head_record = build_head_record(
+          {head.num_kv_heads, head.head_dim, layout.num_tokens(), core_.head->digest()}, keys);
     }
   }
   compute_ms_ += ms_between(started, Clock::now());
@@ -109,8 +130,15 @@ std::shared_ptr<const ContextKv> ContextPrefill::take() {
   return std::move(kv_);
 }
 
-Result<std::vector<std::byte>> context_sketch(const ContextKv& kv, std::int32_t num_heads, const RopeTable& rope) {
-  return build_sketch({.layout = &kv.layout, .num_heads = num_heads, .values = kv.values, .local_query = kv.local_query, .stats = kv.stats, .means = kv.means, .rope = &rope});
+Result<std::vector<std::byte>> context_sketch(const ContextKv& kv, std::int32_t num_heads,
+                                              const RopeTable& rope) {
+  return build_sketch({.layout = &kv.layout,
+                       .num_heads = num_heads,
+                       .values = kv.values,
+                       .local_query = kv.local_query,
+                       .stats = kv.stats,
+                       .means = kv.means,
+                       .rope = &rope});
 }
 
 }  // namespace quire

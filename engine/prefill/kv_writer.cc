@@ -8,8 +8,13 @@
 
 namespace quire {
 
-KvWriter::KvWriter(Store& store, const RopeTable& rope, std::int32_t num_heads, std::string fingerprint)
-    : store_(store), rope_(rope), num_heads_(num_heads), fingerprint_(std::move(fingerprint)), thread_([this] { run(); }) {}
+KvWriter::KvWriter(Store& store, const RopeTable& rope, std::int32_t num_heads,
+                   std::string fingerprint)
+    : store_(store),
+      rope_(rope),
+      num_heads_(num_heads),
+      fingerprint_(std::move(fingerprint)),
+      thread_([this] { run(); }) {}
 
 KvWriter::~KvWriter() { stop(); }
 
@@ -60,7 +65,8 @@ Result<WrittenContext> KvWriter::write(const Job& job) {
   const auto started = Clock::now();
   const KvLayout& layout = job.kv->layout;
   WrittenContext out;
-  QUIRE_ASSIGN_OR_RETURN(const std::vector<std::byte> sketch, context_sketch(*job.kv, num_heads_, rope_));
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<std::byte> sketch,
+                         context_sketch(*job.kv, num_heads_, rope_));
   const std::vector<std::byte> nothing(1);
   std::vector<std::span<const std::byte>> records = {sketch};  // by their index in the segment
   const auto put_at = [&](std::uint32_t index, const std::vector<std::byte>& record) {
@@ -72,11 +78,14 @@ Result<WrittenContext> KvWriter::write(const Job& job) {
   put_at(kTailRecordIndex, job.kv->tail_record);
   for (const auto& record : records) out.sketch_bytes += static_cast<std::int64_t>(record.size());
   const auto bytes = static_cast<std::uint64_t>(layout.total_bytes() + out.sketch_bytes);
-  auto writer = store_.begin_segment(job.key, layout.segment(static_cast<std::uint32_t>(records.size()) - 1), bytes, job.tenant, fingerprint_);
+  auto writer = store_.begin_segment(job.key,
+                                     layout.segment(static_cast<std::uint32_t>(records.size()) - 1),
+                                     bytes, job.tenant, fingerprint_);
   if (!writer.ok()) {
     if (writer.code() != Code::kAlreadyExists) return writer.status();
     auto found = store_.find_segment(job.key);
-    if (!found) return Status::unavailable("the stored copy of this context was evicted just now; try again");
+    if (!found)
+      return Status::unavailable("the stored copy of this context was evicted just now; try again");
     out.segment = std::move(*found);
     out.already_cached = true;
     out.ms = ms_between(started, Clock::now());
@@ -84,11 +93,13 @@ Result<WrittenContext> KvWriter::write(const Job& job) {
   }
   for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
     for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
-      QUIRE_RETURN_IF_ERROR((*writer)->take_value(static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(g),
-                                                 job.kv->values[static_cast<std::size_t>(b * layout.num_groups() + g)]));
+      QUIRE_RETURN_IF_ERROR((*writer)->take_value(
+          static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(g),
+          job.kv->values[static_cast<std::size_t>(b * layout.num_groups() + g)]));
     }
   }
-  for (std::uint32_t i = 0; i < records.size(); ++i) QUIRE_RETURN_IF_ERROR((*writer)->put_sketch(i, records[i]));
+  for (std::uint32_t i = 0; i < records.size(); ++i)
+    QUIRE_RETURN_IF_ERROR((*writer)->put_sketch(i, records[i]));
   QUIRE_ASSIGN_OR_RETURN(out.segment, (*writer)->finish());
   out.ms = ms_between(started, Clock::now());
   return out;

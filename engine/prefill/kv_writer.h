@@ -18,7 +18,7 @@ namespace quire {
 
 struct WrittenContext {
   SegmentHandle segment;
-  bool already_cached = false;     ///< the store had it: nothing was written
+  bool already_cached = false;  ///< the store had it: nothing was written
   std::int64_t sketch_bytes = 0;
   double ms = 0;
 };
@@ -51,9 +51,9 @@ class KvWriter {
   const std::string fingerprint_;
   mutable std::mutex mu_;
   std::condition_variable cv_;
-  std::deque<Job> jobs_;      // guarded by mu_
-  bool stopping_ = false;     // guarded by mu_
-  std::size_t running_ = 0;   // guarded by mu_
+  std::deque<Job> jobs_;     // guarded by mu_
+  bool stopping_ = false;    // guarded by mu_
+  std::size_t running_ = 0;  // guarded by mu_
   std::thread thread_;
 };
 

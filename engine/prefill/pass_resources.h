@@ -3,17 +3,18 @@
 
 #include <cstdint>
 
+#include "engine/api/facts.h"
 #include "engine/api/speed_meter.h"
 #include "engine/cache/page_pool.h"
 #include "engine/model/forward.h"
 #include "engine/model/model.h"
-#include "engine/api/facts.h"
 
 namespace quire {
 
 class RetrievalHead;
 
-/// Pointers are never null unless said; what they point to outlives this. Threads: the engine thread.
+/// Pointers are never null unless said; what they point to outlives this. Threads: the engine
+/// thread.
 struct PassResources {
   EngineFacts facts;
   Model* model = nullptr;

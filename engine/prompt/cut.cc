@@ -16,12 +16,15 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 /// Takes tokens one after the other until there are enough.
 class Taken {
  public:
-  Taken(std::span<const std::uint8_t> cuttable, std::int64_t most) : cuttable_(cuttable), most_(most), taken_(cuttable.size(), 0) {}
+  Taken(std::span<const std::uint8_t> cuttable, std::int64_t most)
+      : cuttable_(cuttable), most_(most), taken_(cuttable.size(), 0) {}
 
   bool full() const { return count_ >= most_; }
   std::int64_t left() const { return most_ - count_; }
   void take(std::int64_t token) {
-    if (full() || token < 0 || token >= static_cast<std::int64_t>(taken_.size()) || !cuttable_[at(token)] || taken_[at(token)]) return;
+    if (full() || token < 0 || token >= static_cast<std::int64_t>(taken_.size()) ||
+        !cuttable_[at(token)] || taken_[at(token)])
+      return;
     taken_[at(token)] = 1;
     ++count_;
   }
@@ -49,9 +52,22 @@ class Taken {
 
 std::vector<PlugOption> cut_options() {
   return {
-      {.name = "capacity", .default_value = "2048", .least = 1, .most = 1e7, .summary = "tokens of uncached text that the target sees, the window among them"},
-      {.name = "keep_ratio", .default_value = "0", .least = 0, .most = 1, .summary = "share of the uncached text's tokens that stay, in the place of capacity; 0: as capacity says"},
-      {.name = "window", .default_value = "64", .least = 1, .most = 4096, .summary = "last tokens of the prompt, which always stay; fewer than capacity"},
+      {.name = "capacity",
+       .default_value = "2048",
+       .least = 1,
+       .most = 1e7,
+       .summary = "tokens of uncached text that the target sees, the window among them"},
+      {.name = "keep_ratio",
+       .default_value = "0",
+       .least = 0,
+       .most = 1,
+       .summary = "share of the uncached text's tokens that stay, in the place of capacity; 0: as "
+                  "capacity says"},
+      {.name = "window",
+       .default_value = "64",
+       .least = 1,
+       .most = 4096,
+       .summary = "last tokens of the prompt, which always stay; fewer than capacity"},
   };
 }
 
@@ -59,22 +75,29 @@ Status check_cut(std::span<const PlugOption> table, const PlugOptions& options) 
   for (const PlugOption& o : table) {
     if (!o.values.empty() || o.name == "keep_ratio") continue;
     const double x = options.number(table, o.name);
-    if (x != std::floor(x)) return Status::invalid("cache.prompt_compression." + std::string(o.name), "must be a whole number");
+    if (x != std::floor(x))
+      return Status::invalid("cache.prompt_compression." + std::string(o.name),
+                             "must be a whole number");
   }
   if (options.number(table, "keep_ratio") > 0) {
     if (!options.given().contains("capacity")) return {};
-    return Status::invalid("cache.prompt_compression.keep_ratio", "stands in the place of capacity: give one of the two");
+    return Status::invalid("cache.prompt_compression.keep_ratio",
+                           "stands in the place of capacity: give one of the two");
   }
-  const auto capacity = static_cast<std::int64_t>(options.number(table, "capacity")), window = static_cast<std::int64_t>(options.number(table, "window"));
+  const auto capacity = static_cast<std::int64_t>(options.number(table, "capacity")),
+             window = static_cast<std::int64_t>(options.number(table, "window"));
   if (capacity > window) return {};
-  return Status::invalid("cache.prompt_compression.capacity", "is " + std::to_string(capacity) + " and must be above window, " + std::to_string(window) +
-                                                                  ": the window's tokens always stay");
+  return Status::invalid("cache.prompt_compression.capacity",
+                         "is " + std::to_string(capacity) + " and must be above window, " +
+                             std::to_string(window) + ": the window's tokens always stay");
 }
 
-std::int64_t cut_capacity(std::span<const PlugOption> table, const PlugOptions& options, std::int64_t tokens) {
+std::int64_t cut_capacity(std::span<const PlugOption> table, const PlugOptions& options,
+                          std::int64_t tokens) {
   const double ratio = options.number(table, "keep_ratio");
   if (ratio <= 0) return static_cast<std::int64_t>(options.number(table, "capacity"));
-  const auto share = static_cast<std::int64_t>(std::floor(ratio * static_cast<double>(tokens) + 1e-6));
+  const auto share = static_cast<std::int64_t>(
+      std::floor(ratio * static_cast<double>(tokens) + 1e-6));
   return std::max(share, static_cast<std::int64_t>(options.number(table, "window")) + 1);
 }
 
@@ -84,8 +107,11 @@ std::vector<float> smoothed(std::span<const float> scores, Pooling pooling, std:
   const auto n = static_cast<std::int64_t>(scores.size());
   const std::int64_t before = (kernel - 1) / 2, after = kernel - 1 - before;
   for (std::int64_t j = 0; j < n; ++j) {
-    const auto begin = scores.begin() + std::max<std::int64_t>(0, j - before), end = scores.begin() + std::min(n, j + after + 1);
-    out[at(j)] = pooling == Pooling::kMax ? std::max(0.0f, *std::max_element(begin, end)) : std::accumulate(begin, end, 0.0f) / static_cast<float>(kernel);
+    const auto begin = scores.begin() + std::max<std::int64_t>(0, j - before),
+               end = scores.begin() + std::min(n, j + after + 1);
+    out[at(j)] = pooling == Pooling::kMax
+                     ? std::max(0.0f, *std::max_element(begin, end))
+                     : std::accumulate(begin, end, 0.0f) / static_cast<float>(kernel);
   }
   return out;
 }

@@ -12,6 +12,8 @@ class NonePromptCompressor final : public PromptCompressor {
 
 }  // namespace
 
-std::unique_ptr<PromptCompressor> make_none_prompt_compressor() { return std::make_unique<NonePromptCompressor>(); }
+std::unique_ptr<PromptCompressor> make_none_prompt_compressor() {
+  return std::make_unique<NonePromptCompressor>();
+}
 
 }  // namespace quire

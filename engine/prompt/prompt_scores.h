@@ -1,4 +1,4 @@
-/// SpecPC's scores (algorithms §5.4): what a draft's last rows pay to every token of a prompt.
+/// SpecPC's scores: what a draft's last rows pay to every token of a prompt.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,22 @@
 
 namespace quire {
 
-/// Sums up what the window's rows and those behind the prompt pay to every token, over all layers from one on and all heads: one row per KV head, whatever
-/// the number of layers and of rows. Threads: that of the passes it hangs in.
+/// Sums up what the window's rows and those behind the prompt pay to every token, over all layers
+/// from one on and all heads: one row per KV head, whatever the number of layers and of rows.
+/// Threads: that of the passes it hangs in.
 class PromptScores final : public ForwardHook {
  public:
   struct Settings {
-    std::int64_t window = 64;             ///< w: last tokens of the prompt whose rows score; a shorter prompt scores whole
-    std::int32_t skip_layers = 8;         ///< first layers that do not; the last one always does
+    /// W: last tokens of the prompt whose rows score; a shorter prompt scores whole
+    std::int64_t window = 64;
+    std::int32_t skip_layers = 8;  ///< first layers that do not; the last one always does
     ScoreReduction reduction = ScoreReduction::kMax;
-    bool weighted = true;                 ///< the weight of the window's rows rises evenly from 0 to 1
+    bool weighted = true;  ///< the weight of the window's rows rises evenly from 0 to 1
   };
-  /// A prompt of `num_tokens` tokens at positions 0, 1, ... and up to `num_ahead` rows behind it. What is pointed to must outlive it.
-  PromptScores(const ModelConfig& draft, const RopeTable& rope, std::int64_t num_tokens, std::int64_t num_ahead, const Settings& settings);
+  /// A prompt of `num_tokens` tokens at positions 0, 1, ... and up to `num_ahead` rows behind it.
+  /// What is pointed to must outlive it.
+  PromptScores(const ModelConfig& draft, const RopeTable& rope, std::int64_t num_tokens,
+               std::int64_t num_ahead, const Settings& settings);
 
   /// Passes whose rows all stand before need not be seen: the window's first row has the weight 0.
   std::int64_t first_position() const { return window_begin_ + (weighted_ ? 1 : 0); }

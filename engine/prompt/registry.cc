@@ -12,7 +12,9 @@ constexpr PlugEntry<PromptCompressor> kPromptCompressors[] = {
 
 }  // namespace
 
-std::vector<std::string> prompt_compressor_names() { return plug_names<PromptCompressor>(kPromptCompressors); }
+std::vector<std::string> prompt_compressor_names() {
+  return plug_names<PromptCompressor>(kPromptCompressors);
+}
 
 Result<std::unique_ptr<PromptCompressor>> make_prompt_compressor(std::string_view name) {
   return make_plug<PromptCompressor>(kPromptCompressors, name, "cache.prompt_compression");

@@ -5,7 +5,8 @@
 
 namespace quire {
 
-Respelling::Respelling(const Tokenizer& from, std::span<const std::int32_t> ids, const Tokenizer& to) {
+Respelling::Respelling(const Tokenizer& from, std::span<const std::int32_t> ids,
+                       const Tokenizer& to) {
   std::string text;
   for (const std::int32_t id : ids) {
     const auto begin = static_cast<std::uint32_t>(text.size());
@@ -15,7 +16,8 @@ Respelling::Respelling(const Tokenizer& from, std::span<const std::int32_t> ids,
   if (from.strips_first_space() && text.starts_with(' ')) {
     // Not of the text: encoding puts it there.
     text.erase(0, 1);
-    for (TokenSpan& span : from_spans_) span = {span.begin - std::min(span.begin, 1u), span.end - std::min(span.end, 1u)};
+    for (TokenSpan& span : from_spans_)
+      span = {span.begin - std::min(span.begin, 1u), span.end - std::min(span.end, 1u)};
   }
   if (to.add_bos() && to.bos_id()) {
     ids_.push_back(*to.bos_id());
@@ -44,7 +46,8 @@ std::vector<KvStretch> Respelling::bring_over(std::span<const KvStretch> stretch
   std::size_t first = 0;
   for (const KvStretch& s : stretches) {
     if (s.end <= s.begin) continue;
-    const TokenSpan bytes{from_spans_[static_cast<std::size_t>(s.begin)].begin, from_spans_[static_cast<std::size_t>(s.end - 1)].end};
+    const TokenSpan bytes{from_spans_[static_cast<std::size_t>(s.begin)].begin,
+                          from_spans_[static_cast<std::size_t>(s.end - 1)].end};
     if (bytes.end <= bytes.begin) continue;
     while (first < to_spans_.size() && to_spans_[first].end <= bytes.begin) ++first;
     std::size_t end = first;
@@ -52,8 +55,10 @@ std::vector<KvStretch> Respelling::bring_over(std::span<const KvStretch> stretch
     if (end == first) continue;
     const KvStretch own{static_cast<std::int64_t>(first), static_cast<std::int64_t>(end)};
     // Two stretches may end and begin within one token.
-    if (!out.empty() && out.back().end >= own.begin) out.back().end = std::max(out.back().end, own.end);
-    else out.push_back(own);
+    if (!out.empty() && out.back().end >= own.begin)
+      out.back().end = std::max(out.back().end, own.end);
+    else
+      out.push_back(own);
   }
   return out;
 }

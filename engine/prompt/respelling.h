@@ -17,9 +17,11 @@ class Respelling {
 
   /// Of `to`; begins with its BOS where its texts do. May be empty.
   const std::vector<std::int32_t>& ids() const { return ids_; }
-  /// scores: of ids(). For each of the first spelling's tokens the largest score of those that share a byte with it; 0 where none does.
+  /// scores: of ids(). For each of the first spelling's tokens the largest score of those that
+  /// share a byte with it; 0 where none does.
   std::vector<float> bring_back(std::span<const float> scores) const;
-  /// stretches: of the first spelling's tokens, ascending. Those of ids() that share a byte with a token in them; ascending and apart.
+  /// stretches: of the first spelling's tokens, ascending. Those of ids() that share a byte with a
+  /// token in them; ascending and apart.
   std::vector<KvStretch> bring_over(std::span<const KvStretch> stretches) const;
 
  private:

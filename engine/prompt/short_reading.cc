@@ -7,13 +7,20 @@
 
 namespace quire {
 
-ShortReading::ShortReading(std::int32_t model_layers, std::int32_t num_kv_heads, const Settings& settings)
-    : last_layer_((settings.num_layers > 0 ? std::min(settings.num_layers, model_layers) : model_layers) - 1), num_kv_heads_(num_kv_heads),
-      ends_early_(last_layer_ + 1 < model_layers), settings_(settings), first_rows_(kFirstRows) {
+ShortReading::ShortReading(std::int32_t model_layers, std::int32_t num_kv_heads,
+                           const Settings& settings)
+    : last_layer_(
+          (settings.num_layers > 0 ? std::min(settings.num_layers, model_layers) : model_layers) -
+          1),
+      num_kv_heads_(num_kv_heads),
+      ends_early_(last_layer_ + 1 < model_layers),
+      settings_(settings),
+      first_rows_(kFirstRows) {
   std::iota(first_rows_.begin(), first_rows_.end(), 0);
 }
 
-/// Rows before those that score are not wanted of the last layer: their K and V are, and nothing else.
+/// Rows before those that score are not wanted of the last layer: their K and V are, and nothing
+/// else.
 Status ShortReading::after_projection(LayerPass& pass) {
   if (pass.layer != last_layer_ || !settings_.drop_last) return {};
   for (std::size_t r = 0; r < pass.positions.size(); ++r) {
@@ -24,7 +31,10 @@ Status ShortReading::after_projection(LayerPass& pass) {
 
 Result<bool> ShortReading::attend(LayerPass&, const AttentionArgs& dense) {
   if (settings_.band == 0 || dense.query_positions[0] >= settings_.first_dense) return false;
-  const std::int64_t near = std::lower_bound(dense.query_positions, dense.query_positions + dense.rows, settings_.first_dense) - dense.query_positions;
+  const std::int64_t near = std::lower_bound(dense.query_positions,
+                                             dense.query_positions + dense.rows,
+                                             settings_.first_dense) -
+                            dense.query_positions;
   AttentionArgs part = dense;
   part.rows = near;
   const RowList first{first_rows_.data(), std::min<std::int64_t>(kFirstRows, dense.kv.num_rows)};
@@ -42,7 +52,8 @@ Result<bool> ShortReading::attend(LayerPass&, const AttentionArgs& dense) {
 }
 
 Status ShortReading::after_attention(LayerPass& pass) {
-  if (pass.layer == last_layer_ && ends_early_) std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
+  if (pass.layer == last_layer_ && ends_early_)
+    std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
   return {};
 }
 

@@ -12,14 +12,17 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// What is hard to guess stays (Pan et al., LLMLingua-2, arXiv 2403.12968, has a classifier of its own for this; algorithms §10 puts the draft in its
-/// place): a token's score is -log of the probability that the draft gives it behind everything before it. It knows nothing of the question.
+/// What is hard to guess stays (Pan et al., LLMLingua-2, arXiv 2403.12968, has a classifier of its
+/// own for this; here the draft stands in its place): a token's score is -log of the probability
+/// that the draft gives it behind everything before it. It knows nothing of the question.
 class SurprisalCompressor final : public PromptCompressor {
  public:
   std::string_view name() const override { return "surprisal"; }
   std::span<const PlugOption> options() const override { return table(); }
   Status check(const PlugOptions& options) const override { return check_cut(table(), options); }
-  std::int64_t capacity(const PlugOptions& options, std::int64_t tokens) const override { return cut_capacity(table(), options, tokens); }
+  std::int64_t capacity(const PlugOptions& options, std::int64_t tokens) const override {
+    return cut_capacity(table(), options, tokens);
+  }
 
   void begin(const PromptReadSetup& setup) override {
     options_ = *setup.options;
@@ -30,19 +33,25 @@ class SurprisalCompressor final : public PromptCompressor {
     scores_[0] = std::log(static_cast<float>(vocab_));
   }
   bool wants_logits() const override { return true; }
-  void on_logits(std::int64_t first_position, std::span<const float> logits, std::span<const std::int32_t> next_ids) override {
-    parallel_for(static_cast<std::int64_t>(next_ids.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r) {
-        const std::int32_t next = next_ids[static_cast<std::size_t>(r)];
-        if (next < 0) continue;
-        scores_[static_cast<std::size_t>(first_position + r + 1)] = surprisal(logits.subspan(static_cast<std::size_t>(r * vocab_), static_cast<std::size_t>(vocab_)), next);
-      }
-    });
+  void on_logits(std::int64_t first_position, std::span<const float> logits,
+                 std::span<const std::int32_t> next_ids) override {
+    parallel_for(static_cast<std::int64_t>(next_ids.size()), 1,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t r = begin; r < end; ++r) {
+                     const std::int32_t next = next_ids[static_cast<std::size_t>(r)];
+                     if (next < 0) continue;
+                     scores_[static_cast<std::size_t>(first_position + r + 1)] = surprisal(
+                         logits.subspan(static_cast<std::size_t>(r * vocab_),
+                                        static_cast<std::size_t>(vocab_)),
+                         next);
+                   }
+                 });
   }
   std::vector<float> scores() const override { return scores_; }
   std::vector<std::int32_t> kept(const CuttablePrompt& prompt) const override {
     CutSettings settings = settings_;
-    settings.capacity = capacity(options_, std::count(prompt.cuttable.begin(), prompt.cuttable.end(), std::uint8_t{1}));
+    settings.capacity = capacity(
+        options_, std::count(prompt.cuttable.begin(), prompt.cuttable.end(), std::uint8_t{1}));
     return kept_tokens(prompt, settings);
   }
 
@@ -55,13 +64,15 @@ class SurprisalCompressor final : public PromptCompressor {
   }
 
   PlugOptions options_;
-  CutSettings settings_;   // its capacity depends on the prompt
+  CutSettings settings_;  // its capacity depends on the prompt
   std::int64_t vocab_ = 0;
   std::vector<float> scores_;
 };
 
 }  // namespace
 
-std::unique_ptr<PromptCompressor> make_surprisal_compressor() { return std::make_unique<SurprisalCompressor>(); }
+std::unique_ptr<PromptCompressor> make_surprisal_compressor() {
+  return std::make_unique<SurprisalCompressor>();
+}
 
 }  // namespace quire

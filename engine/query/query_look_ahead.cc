@@ -6,11 +6,14 @@ namespace quire {
 namespace {
 
 /// As the target sees it: no context twice. contexts: where each of them stands.
-std::vector<std::int32_t> whole_prompt(const QueryRequest& request, const QueryPlan& plan, std::vector<KvStretch>& contexts) {
+std::vector<std::int32_t> whole_prompt(const QueryRequest& request, const QueryPlan& plan,
+                                       std::vector<KvStretch>& contexts) {
   std::vector<std::int32_t> ids = request.prefix_ids;
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
     const auto begin = static_cast<std::int64_t>(ids.size());
-    if (!plan.plan.contexts[i].duplicate) ids.insert(ids.end(), request.contexts[i].token_ids.begin(), request.contexts[i].token_ids.end());
+    if (!plan.plan.contexts[i].duplicate)
+      ids.insert(ids.end(), request.contexts[i].token_ids.begin(),
+                 request.contexts[i].token_ids.end());
     contexts.push_back({begin, static_cast<std::int64_t>(ids.size())});
   }
   ids.insert(ids.end(), request.suffix_ids.begin(), request.suffix_ids.end());
@@ -19,12 +22,14 @@ std::vector<std::int32_t> whole_prompt(const QueryRequest& request, const QueryP
 
 void add_stretch(std::vector<KvStretch>& out, const KvStretch& s) {
   if (s.end <= s.begin) return;
-  if (!out.empty() && out.back().end == s.begin) out.back().end = s.end;
-  else out.push_back(s);
+  if (!out.empty() && out.back().end == s.begin)
+    out.back().end = s.end;
+  else
+    out.push_back(s);
 }
 
-/// Which blocks of documents the draft reads, [context][block]: where layers of the target hold different ones, those that most layers hold, as many tokens as one holds on
-/// average. Empty: all.
+/// Which blocks of documents the draft reads, [context][block]: where layers of the target hold
+/// different ones, those that most layers hold, as many tokens as one holds on average. Empty: all.
 std::vector<std::vector<std::uint8_t>> blocks_read(const Plan& plan) {
   struct Block {
     std::int32_t layers;
@@ -45,7 +50,8 @@ std::vector<std::vector<std::uint8_t>> blocks_read(const Plan& plan) {
     }
   }
   if (all) return {};
-  std::stable_sort(held.begin(), held.end(), [](const Block& x, const Block& y) { return x.layers > y.layers; });
+  std::stable_sort(held.begin(), held.end(),
+                   [](const Block& x, const Block& y) { return x.layers > y.layers; });
   std::int64_t tokens = 0;
   for (const Block& h : held) {
     if (tokens * plan.num_layers >= layer_tokens) break;
@@ -56,7 +62,8 @@ std::vector<std::vector<std::uint8_t>> blocks_read(const Plan& plan) {
 }
 
 /// Of whole_prompt(), where `contexts` stand in it: what the target attends to. Empty: all of it.
-std::vector<KvStretch> attended(const QueryPlan& plan, std::span<const KvStretch> contexts, std::int64_t prompt_tokens) {
+std::vector<KvStretch> attended(const QueryPlan& plan, std::span<const KvStretch> contexts,
+                                std::int64_t prompt_tokens) {
   if (plan.plan.selection_pending) return {};
   const auto read = blocks_read(plan.plan);
   if (read.empty()) return {};
@@ -70,7 +77,8 @@ std::vector<KvStretch> attended(const QueryPlan& plan, std::span<const KvStretch
     }
   }
   // Without a question the answer begins behind the last document's last token.
-  const std::int64_t question = std::min(prompt_tokens - plan.plan.suffix_tokens, prompt_tokens - 1);
+  const std::int64_t question = std::min(prompt_tokens - plan.plan.suffix_tokens,
+                                         prompt_tokens - 1);
   if (!out.empty() && out.back().end > question) out.back().end = question;
   add_stretch(out, {question, prompt_tokens});
   return out;
@@ -81,7 +89,8 @@ constexpr const char* kTooLate = "the draft took longer than model.draft_wait_ms
 
 }  // namespace
 
-QueryLookAhead::QueryLookAhead(QueryResources& core, const QueryRequest& request, const QueryPlan& plan, const Wish& wish)
+QueryLookAhead::QueryLookAhead(QueryResources& core, const QueryRequest& request,
+                               const QueryPlan& plan, const Wish& wish)
     : wants_tokens_(wish.tokens > 0), patience_(core.draft_wait_ms), asked_(Clock::now()) {
   if (!wants_tokens_) settle(asked_, {});
   if (core.draft == nullptr) {
@@ -97,14 +106,17 @@ QueryLookAhead::QueryLookAhead(QueryResources& core, const QueryRequest& request
   asked.tenant = request.tenant;
   asked.salt_digest = request.salt_digest;
   for (std::size_t i = 0; i < contexts_.size(); ++i) {
-    if (request.contexts[i].key && contexts_[i].end > contexts_[i].begin) asked.documents.push_back(contexts_[i]);
+    if (request.contexts[i].key && contexts_[i].end > contexts_[i].begin)
+      asked.documents.push_back(contexts_[i]);
   }
-  if (wish.score_window == 0) asked.kept = attended(plan, contexts_, static_cast<std::int64_t>(asked.prompt_ids.size()));
+  if (wish.score_window == 0)
+    asked.kept = attended(plan, contexts_, static_cast<std::int64_t>(asked.prompt_ids.size()));
   asked.on_progress = [waker = core.waker] { waker->wake(); };
   answer_ = core.draft->ask(std::move(asked));
 }
 
-QueryLookAhead::QueryLookAhead(std::vector<std::int32_t> token_ids, double draft_ms) : wants_tokens_(true), patience_(0), asked_(Clock::now()), earlier_ms_(draft_ms) {
+QueryLookAhead::QueryLookAhead(std::vector<std::int32_t> token_ids, double draft_ms)
+    : wants_tokens_(true), patience_(0), asked_(Clock::now()), earlier_ms_(draft_ms) {
   answer_ = std::make_shared<LookAhead>();
   answer_->finish(std::move(token_ids), {});
   settle(asked_, {});
@@ -142,7 +154,8 @@ bool QueryLookAhead::scored(Clock::time_point now) {
   if (!waited_for_scores_since_) waited_for_scores_since_ = now;
   if (answer_->scored()) {
     scores_settled_ = true;
-    if (answer_->scores().empty()) score_reason_ = answer_->done() ? answer_->reason() : "the draft gave no scores";
+    if (answer_->scores().empty())
+      score_reason_ = answer_->done() ? answer_->reason() : "the draft gave no scores";
   } else if (now - *waited_for_scores_since_ >= patience_) {
     scores_settled_ = true;
     score_reason_ = kTooLate;
@@ -155,7 +168,9 @@ std::vector<std::span<const float>> QueryLookAhead::scores() const {
   if (!scores_settled_ || !score_reason_.empty() || !answer_) return {};
   const std::span<const float> all = answer_->scores();
   std::vector<std::span<const float>> out;
-  for (const KvStretch& c : contexts_) out.push_back(all.subspan(static_cast<std::size_t>(c.begin), static_cast<std::size_t>(c.end - c.begin)));
+  for (const KvStretch& c : contexts_)
+    out.push_back(
+        all.subspan(static_cast<std::size_t>(c.begin), static_cast<std::size_t>(c.end - c.begin)));
   return all.empty() ? std::vector<std::span<const float>>() : out;
 }
 

@@ -1,4 +1,5 @@
-/// A query's look-ahead: asked of the draft when the query is planned, wanted when the question's last rows run.
+/// A query's look-ahead: asked of the draft when the query is planned, wanted when the question's
+/// last rows run.
 #pragma once
 
 #include <memory>
@@ -8,8 +9,8 @@
 
 #include "base/clock.h"
 #include "engine/draft/draft.h"
-#include "engine/query/query_resources.h"
 #include "engine/plan/plan_builder.h"
+#include "engine/query/query_resources.h"
 #include "kernels/attention_mass.h"
 
 namespace quire {
@@ -19,23 +20,29 @@ class QueryLookAhead {
  public:
   /// What is wanted of the draft.
   struct Wish {
-    std::int32_t tokens = 0;        ///< behind the whole prompt
-    std::int32_t score_window = 0;  ///< last tokens whose rows score the prompt's tokens; 0: no scores
+    std::int32_t tokens = 0;  ///< behind the whole prompt
+    /// Last tokens whose rows score the prompt's tokens; 0: no scores
+    std::int32_t score_window = 0;
   };
-  /// Asks the draft. Without one everything is settled at once, with a reason. Once the plan is complete the draft writes from what the target attends to; before
-  /// that, and for scores, from the whole prompt.
-  QueryLookAhead(QueryResources& core, const QueryRequest& request, const QueryPlan& plan, const Wish& wish);
-  /// Settled: the draft wrote these tokens, of the target's vocabulary, when it read the prompt; it took so long.
+  /// Asks the draft. Without one everything is settled at once, with a reason. Once the plan is
+  /// complete the draft writes from what the target attends to; before that, and for scores, from
+  /// the whole prompt.
+  QueryLookAhead(QueryResources& core, const QueryRequest& request, const QueryPlan& plan,
+                 const Wish& wish);
+  /// Settled: the draft wrote these tokens, of the target's vocabulary, when it read the prompt; it
+  /// took so long.
   QueryLookAhead(std::vector<std::int32_t> token_ids, double draft_ms);
   ~QueryLookAhead();
   QueryLookAhead(const QueryLookAhead&) = delete;
   QueryLookAhead& operator=(const QueryLookAhead&) = delete;
 
-  /// True: tokens() says what there is. The draft has until draft_wait_ms after the first call; then it is given up.
+  /// True: tokens() says what there is. The draft has until draft_wait_ms after the first call;
+  /// then it is given up.
   bool settled(Clock::time_point now);
   /// True: scores() says what there is. Its patience is that of settled(), counted for itself.
   bool scored(Clock::time_point now);
-  /// Of every token of a context that is in the prompt, as the request has it; empty: there are none.
+  /// Of every token of a context that is in the prompt, as the request has it; empty: there are
+  /// none.
   std::vector<std::span<const float>> scores() const;
   /// Why scores that were wanted did not come; empty if they did.
   const std::string& score_reason() const { return score_reason_; }
@@ -62,7 +69,8 @@ class QueryLookAhead {
   std::optional<Clock::time_point> waited_for_scores_since_;
   bool scores_settled_ = false, given_up_ = false;
   std::string score_reason_;
-  std::vector<KvStretch> contexts_;  ///< [context] in the prompt that the draft reads; empty where it is a copy
+  /// [context] in the prompt that the draft reads; empty where it is a copy
+  std::vector<KvStretch> contexts_;
 };
 
 }  // namespace quire

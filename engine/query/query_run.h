@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/compress/compressor.h"
-#include "engine/api/requests.h"
 #include "engine/api/query_stats.h"
-#include "engine/query/query_resources.h"
+#include "engine/api/requests.h"
+#include "engine/compress/compressor.h"
 #include "engine/plan/plan_builder.h"
 #include "engine/query/query_look_ahead.h"
+#include "engine/query/query_resources.h"
 #include "engine/retrieve/head/head_track.h"
 #include "engine/retrieve/retriever.h"
 
@@ -20,7 +20,8 @@ namespace quire {
 
 /// Threads: the engine thread.
 struct QueryRun {
-  QueryRun(QueryResources& engine, QueryRequest asked, Clock::time_point at) : core(engine), request(std::move(asked)), received(at) {}
+  QueryRun(QueryResources& engine, QueryRequest asked, Clock::time_point at)
+      : core(engine), request(std::move(asked)), received(at) {}
 
   QueryResources& core;
   QueryRequest request;
@@ -30,20 +31,28 @@ struct QueryRun {
   std::unique_ptr<Selector> selector;
   std::unique_ptr<Recomputer> recomputer;
   std::unique_ptr<Compressor> compressor;
-  std::unique_ptr<QueryLookAhead> look_ahead;   ///< null: the compressor wants none
-  std::unique_ptr<PromptQueries> queries;       ///< null: the retriever wants none, or has had them
+  std::unique_ptr<QueryLookAhead> look_ahead;  ///< null: the compressor wants none
+  std::unique_ptr<PromptQueries> queries;      ///< null: the retriever wants none, or has had them
   std::optional<WorkingCache> cache;
-  std::unique_ptr<HeadTrack> head_track;        ///< until the retriever is prepared; null: it wants none
-  std::unique_ptr<Retriever> retriever;         ///< goes before the cache: copies of it may be under way
+  std::unique_ptr<HeadTrack> head_track;  ///< until the retriever is prepared; null: it wants none
+  std::unique_ptr<Retriever> retriever;   ///< goes before the cache: copies of it may be under way
   double place_ms = 0;
 
   std::int32_t num_contexts() const { return static_cast<std::int32_t>(plan.work.size()); }
-  const ContextWork& work(std::int32_t context) const { return plan.work[static_cast<std::size_t>(context)]; }
-  PlannedContext& planned(std::int32_t context) { return plan.plan.contexts[static_cast<std::size_t>(context)]; }
-  const std::vector<std::int32_t>& ids(std::int32_t context) const { return request.contexts[static_cast<std::size_t>(context)].token_ids; }
+  const ContextWork& work(std::int32_t context) const {
+    return plan.work[static_cast<std::size_t>(context)];
+  }
+  PlannedContext& planned(std::int32_t context) {
+    return plan.plan.contexts[static_cast<std::size_t>(context)];
+  }
+  const std::vector<std::int32_t>& ids(std::int32_t context) const {
+    return request.contexts[static_cast<std::size_t>(context)].token_ids;
+  }
 
   /// The whole prompt runs in one sparse pass. Once the plan is complete.
-  bool sparse_prefill() const { return plan.plan.sparse_prefill && plan.plan.sparse_prefill->note.empty(); }
+  bool sparse_prefill() const {
+    return plan.plan.sparse_prefill && plan.plan.sparse_prefill->note.empty();
+  }
   /// Many small pieces of one name become one span from the first to the last.
   void add_span(std::string name, Clock::time_point from, Clock::time_point to);
 };

@@ -5,7 +5,8 @@
 namespace quire {
 
 const ReadPrompt* ReadPrompts::find(const Digest& key) {
-  const auto found = std::find_if(prompts_.begin(), prompts_.end(), [&](const auto& p) { return p.first == key; });
+  const auto found = std::find_if(prompts_.begin(), prompts_.end(),
+                                  [&](const auto& p) { return p.first == key; });
   if (found == prompts_.end()) return nullptr;
   prompts_.splice(prompts_.begin(), prompts_, found);
   return &prompts_.front().second;

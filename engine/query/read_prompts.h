@@ -1,4 +1,5 @@
-/// What a draft made of the last prompts it read, for requests that ask for the same again: the choices of one request, or its repetition.
+/// What a draft made of the last prompts it read, for requests that ask for the same again: the
+/// choices of one request, or its repetition.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@ namespace quire {
 
 /// A reading of one prompt: a function of the prompt's tokens and of how it is read alone.
 struct ReadPrompt {
-  std::vector<float> scores;                ///< [tokens of the target's prompt]
-  std::vector<std::int32_t> answer;         ///< what the draft wrote behind it, of its own vocabulary
+  std::vector<float> scores;         ///< [tokens of the target's prompt]
+  std::vector<std::int32_t> answer;  ///< what the draft wrote behind it, of its own vocabulary
 };
 
 /// Keeps the few that were used last. Threads: the engine thread.

@@ -8,16 +8,21 @@ namespace {
 
 std::span<const PlugOption> option_table() {
   static const PlugOption kOptions[] = {
-      {.name = "k", .default_value = "16", .least = 0, .most = 1 << 20,
-       .summary = "tokens computed again at the beginning of every document but the first; published: 1 to 64"},
+      {.name = "k",
+       .default_value = "16",
+       .least = 0,
+       .most = 1 << 20,
+       .summary = "tokens computed again at the beginning of every document but the first; "
+                  "published: 1 to 64"},
   };
   return kOptions;
 }
 
-/// EPIC's LegoLink: the first k tokens of every document except the first are computed again in all layers, now seeing the documents
-/// before them; they stop being each document's own attention sink (algorithms §10). One k serves all documents, as published:
-/// option `k`, else the smallest that reaches the recompute ratio asked for (of all document tokens), else 16. Documents' BOS rows are not
-/// stored here, so none is kept.
+/// EPIC's LegoLink: the first k tokens of every document except the first are computed again in all
+/// layers, now seeing the documents before them; they stop being each document's own attention
+/// sink. One k serves all documents, as published: option `k`, else the smallest that reaches the
+/// recompute ratio asked for (of all document tokens), else 16. Documents' BOS rows are not stored
+/// here, so none is kept.
 class EpicRecomputer final : public Recomputer {
  public:
   std::string_view name() const override { return "epic"; }
@@ -29,7 +34,8 @@ class EpicRecomputer final : public Recomputer {
     return rows_where_kept(input, planned_tokens(input)).padding(input);
   }
 
-  std::vector<std::vector<std::int32_t>> planned_tokens(const RecomputeInput& input) const override {
+  std::vector<std::vector<std::int32_t>> planned_tokens(
+      const RecomputeInput& input) const override {
     std::vector<std::vector<std::int32_t>> tokens(input.contexts.size());
     const std::int64_t k = tokens_per_document(input);
     bool first = true;
@@ -43,7 +49,8 @@ class EpicRecomputer final : public Recomputer {
   }
 
   Result<std::unique_ptr<RecomputePass>> prepare(const RecomputeInput& input) const override {
-    return make_row_pass(input, rows_where_kept(input, planned_tokens(input)), WriteBack::kOverwrite);
+    return make_row_pass(input, rows_where_kept(input, planned_tokens(input)),
+                         WriteBack::kOverwrite);
   }
 
  private:
@@ -68,8 +75,10 @@ class EpicRecomputer final : public Recomputer {
     std::int64_t low = 0, high = *std::max_element(lengths.begin(), lengths.end());
     while (low < high) {
       const std::int64_t middle = (low + high) / 2;
-      if (reached(middle) >= wanted) high = middle;
-      else low = middle + 1;
+      if (reached(middle) >= wanted)
+        high = middle;
+      else
+        low = middle + 1;
     }
     return low;
   }

@@ -3,7 +3,7 @@
 namespace quire {
 namespace {
 
-/// Prefill of the whole concatenation: the quality reference and the TTFT denominator (algorithms §10, Recompute).
+/// Prefill of the whole concatenation: the quality reference and the TTFT denominator (Recompute).
 class FullRecomputer final : public Recomputer {
  public:
   std::string_view name() const override { return "full"; }

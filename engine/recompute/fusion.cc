@@ -23,7 +23,8 @@ void fuse(std::span<float> fresh, std::span<const float> stored, float theta) {
     std::copy(stored.begin(), stored.end(), fresh.begin());
     return;
   }
-  for (std::size_t i = 0; i < fresh.size(); ++i) fresh[i] = stored[i] + theta * (fresh[i] - stored[i]);
+  for (std::size_t i = 0; i < fresh.size(); ++i)
+    fresh[i] = stored[i] + theta * (fresh[i] - stored[i]);
 }
 
 }  // namespace quire

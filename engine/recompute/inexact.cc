@@ -3,7 +3,8 @@
 namespace quire {
 namespace {
 
-/// Computes whatever is not a token-identical prefix of the concatenation, so the output equals a full prefill.
+/// Computes whatever is not a token-identical prefix of the concatenation, so the output equals a
+/// full prefill.
 class InexactRecomputer final : public Recomputer {
  public:
   std::string_view name() const override { return "inexact"; }
@@ -14,6 +15,8 @@ class InexactRecomputer final : public Recomputer {
 
 }  // namespace
 
-std::unique_ptr<Recomputer> make_inexact_recomputer() { return std::make_unique<InexactRecomputer>(); }
+std::unique_ptr<Recomputer> make_inexact_recomputer() {
+  return std::make_unique<InexactRecomputer>();
+}
 
 }  // namespace quire

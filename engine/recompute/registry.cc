@@ -19,6 +19,8 @@ constexpr PlugEntry<Recomputer> kRecomputers[] = {
 
 std::vector<std::string> recomputer_names() { return plug_names<Recomputer>(kRecomputers); }
 
-Result<std::unique_ptr<Recomputer>> make_recomputer(std::string_view name) { return make_plug<Recomputer>(kRecomputers, name, "recomputer"); }
+Result<std::unique_ptr<Recomputer>> make_recomputer(std::string_view name) {
+  return make_plug<Recomputer>(kRecomputers, name, "recomputer");
+}
 
 }  // namespace quire

@@ -15,10 +15,11 @@ namespace quire {
 /// Keeps its buffers from chunk to chunk. Threads: one at a time.
 class RowChunk {
  public:
-  /// Begins with rows first .. of `rows`, at most `max_rows`. They start with no row in the cache: `hook` finds theirs after each projection.
-  /// All that is passed must stay until the chunk is done.
-  void begin(const RowSet& rows, std::size_t first, std::int64_t max_rows, Model& model, WorkingCache& cache, ForwardHook& hook,
-             ForwardWorkspace& workspace) {
+  /// Begins with rows first .. of `rows`, at most `max_rows`. They start with no row in the cache:
+  /// `hook` finds theirs after each projection. All that is passed must stay until the chunk is
+  /// done.
+  void begin(const RowSet& rows, std::size_t first, std::int64_t max_rows, Model& model,
+             WorkingCache& cache, ForwardHook& hook, ForwardWorkspace& workspace) {
     const std::size_t n = std::min(rows.size() - first, static_cast<std::size_t>(max_rows));
     num_rows_ = n;
     token_ids_.resize(n);
@@ -38,9 +39,12 @@ class RowChunk {
   }
   /// Between begin() and the end.
   bool running() const { return pass_ != nullptr; }
-  bool ready(const LayerGate* gate) const { return gate == nullptr || gate->placed(pass_->layer()); }
+  bool ready(const LayerGate* gate) const {
+    return gate == nullptr || gate->placed(pass_->layer());
+  }
   std::size_t num_rows() const { return num_rows_; }
-  /// Runs layers as far as they are placed. Errors: those of forward() and of the hook; the chunk is over then.
+  /// Runs layers as far as they are placed. Errors: those of forward() and of the hook; the chunk
+  /// is over then.
   Status advance(const LayerGate* gate) {
     Status status;
     while (status.ok() && !pass_->done() && ready(gate)) status = pass_->step();

@@ -19,19 +19,28 @@ std::size_t idx(std::int64_t i) { return static_cast<std::size_t>(i); }
 class RowPass final : public RecomputePass, private ForwardHook {
  public:
   RowPass(const RecomputeInput& input, RowSet rows, WriteBack write_back, RowFinder finder)
-      : input_(input.without_request()), rows_(std::move(rows)), write_back_(write_back), finder_(std::move(finder)),
-        num_replaced_(write_back == WriteBack::kFusion ? count_replaced(rows_, input.num_layers) : 0), fused_(*input.rope, input.num_kv_heads, input.head_dim) {
+      : input_(input.without_request()),
+        rows_(std::move(rows)),
+        write_back_(write_back),
+        finder_(std::move(finder)),
+        num_replaced_(write_back == WriteBack::kFusion ? count_replaced(rows_, input.num_layers)
+                                                       : 0),
+        fused_(*input.rope, input.num_kv_heads, input.head_dim) {
     report_.tokens = rows_.tokens();
   }
 
   bool done() const override { return done_; }
 
-  bool ready() const override { return chunk_.running() ? chunk_.ready(gate_) : gate_ == nullptr || gate_->placed(0); }
+  bool ready() const override {
+    return chunk_.running() ? chunk_.ready(gate_) : gate_ == nullptr || gate_->placed(0);
+  }
 
-  Status step(Model& model, WorkingCache& cache, ForwardWorkspace& workspace, std::int64_t max_rows) override {
+  Status step(Model& model, WorkingCache& cache, ForwardWorkspace& workspace,
+              std::int64_t max_rows) override {
     Status status = run_chunk(model, cache, workspace, max_rows);
     if (status.ok() && (chunk_.running() || next_ < rows_.size())) return {};
-    for (std::int32_t layer = 0; layer < input_.num_layers; ++layer) cache.truncate(layer, finder_.num_rows(layer));
+    for (std::int32_t layer = 0; layer < input_.num_layers; ++layer)
+      cache.truncate(layer, finder_.num_rows(layer));
     if (status.ok()) status = fused_.write(cache, model.compute());
     fused_.clear();
     done_ = true;
@@ -39,7 +48,8 @@ class RowPass final : public RecomputePass, private ForwardHook {
   }
 
  private:
-  Status run_chunk(Model& model, WorkingCache& cache, ForwardWorkspace& workspace, std::int64_t max_rows) {
+  Status run_chunk(Model& model, WorkingCache& cache, ForwardWorkspace& workspace,
+                   std::int64_t max_rows) {
     kv_dtype_ = model.options().kv_dtype;
     if (!chunk_.running()) {
       hooks_.emplace(static_cast<ForwardHook*>(this), observer_);
@@ -51,7 +61,9 @@ class RowPass final : public RecomputePass, private ForwardHook {
   }
 
   /// Layer 0 is compared with what is stored; above it the pass goes by positions.
-  bool looks_at(std::int32_t layer, HookPoint point, Compute&) const override { return layer == 0 && point == HookPoint::kProjection; }
+  bool looks_at(std::int32_t layer, HookPoint point, Compute&) const override {
+    return layer == 0 && point == HookPoint::kProjection;
+  }
 
   Status after_projection(LayerPass& pass) override {
     if (pass.layer == 0) QUIRE_RETURN_IF_ERROR(check_stored(pass));
@@ -63,7 +75,8 @@ class RowPass final : public RecomputePass, private ForwardHook {
       const std::int64_t held = finder_.find(*pass.cache, pass.layer, pass.positions[i]);
       const bool replaced = rows_.replaced(r, pass.layer);
       if (replaced && held < 0) {
-        return Status::internal("position " + std::to_string(pass.positions[i]) + " has no row to recompute in layer " + std::to_string(pass.layer));
+        return Status::internal("position " + std::to_string(pass.positions[i]) +
+                                " has no row to recompute in layer " + std::to_string(pass.layer));
       }
       (*pass.cache_rows)[i] = held;
       (*pass.write)[i] = replaced;
@@ -77,7 +90,8 @@ class RowPass final : public RecomputePass, private ForwardHook {
   }
 
   Status check_stored(const LayerPass& pass) {
-    QUIRE_ASSIGN_OR_RETURN(const std::int64_t wrong, find_wrong_row(input_, rows_, next_, pass.qkv));
+    QUIRE_ASSIGN_OR_RETURN(const std::int64_t wrong,
+                           find_wrong_row(input_, rows_, next_, pass.qkv));
     if (wrong < 0) return {};
     report_.wrong_context = rows_[next_ + idx(wrong)].context;
     return wrong_context_status(report_.wrong_context);
@@ -88,7 +102,8 @@ class RowPass final : public RecomputePass, private ForwardHook {
     if (padding_.empty()) return {};
     padding_positions_.clear();
     for (const std::size_t r : padding_) padding_positions_.push_back(rows_[r].position);
-    QUIRE_ASSIGN_OR_RETURN(const std::int64_t first_row, pass.cache->add_rows(pass.layer, padding_positions_));
+    QUIRE_ASSIGN_OR_RETURN(const std::int64_t first_row,
+                           pass.cache->add_rows(pass.layer, padding_positions_));
     padding_rows_.resize(padding_.size());
     std::iota(padding_rows_.begin(), padding_rows_.end(), static_cast<std::int32_t>(first_row));
     std::vector<StoredRows> pieces;
@@ -97,15 +112,19 @@ class RowPass final : public RecomputePass, private ForwardHook {
       std::size_t n = 1;
       while (i + n < padding_.size()) {
         const RecomputeRow& row = rows_[padding_[i + n]];
-        if (row.context != first.context || row.block != first.block || row.block_row != first.block_row + static_cast<std::int32_t>(n)) break;
+        if (row.context != first.context || row.block != first.block ||
+            row.block_row != first.block_row + static_cast<std::int32_t>(n))
+          break;
         ++n;
       }
       QUIRE_ASSIGN_OR_RETURN(const RawKvView block, stored(first, pass.layer));
-      pieces.push_back({stored_rows(block, first.block_row, static_cast<std::int64_t>(n)), std::span<const std::int32_t>(padding_positions_).subspan(i, n),
+      pieces.push_back({stored_rows(block, first.block_row, static_cast<std::int64_t>(n)),
+                        std::span<const std::int32_t>(padding_positions_).subspan(i, n),
                         std::span<const std::int32_t>(padding_rows_).subspan(i, n)});
       i += n;
     }
-    QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages, pass.cache->writable(pass.layer, padding_rows_));
+    QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages,
+                           pass.cache->writable(pass.layer, padding_rows_));
     return pass.compute->place(*input_.rope, pages, pieces);
   }
 
@@ -115,7 +134,8 @@ class RowPass final : public RecomputePass, private ForwardHook {
     for (const std::int32_t i : written_) {
       const RecomputeRow& row = rows_[next_ + idx(pass.rows[idx(i)])];
       QUIRE_ASSIGN_OR_RETURN(const RawKvView block, stored(row, pass.layer));
-      rows.push_back({block, row.block_row, i, static_cast<std::int32_t>((*pass.cache_rows)[idx(i)]), row.position});
+      rows.push_back({block, row.block_row, i,
+                      static_cast<std::int32_t>((*pass.cache_rows)[idx(i)]), row.position});
     }
     return fused_.add(pass, kv_dtype_, num_replaced_, std::move(rows));
   }
@@ -123,12 +143,15 @@ class RowPass final : public RecomputePass, private ForwardHook {
   static std::int64_t count_replaced(const RowSet& rows, std::int32_t num_layers) {
     std::int64_t count = 0;
     for (std::size_t r = 0; r < rows.size(); ++r) {
-      for (std::int32_t layer = 0; layer < num_layers; ++layer) count += rows.replaced(r, layer) ? 1 : 0;
+      for (std::int32_t layer = 0; layer < num_layers; ++layer)
+        count += rows.replaced(r, layer) ? 1 : 0;
     }
     return count;
   }
 
-  Result<RawKvView> stored(const RecomputeRow& row, std::int32_t layer) const { return stored_block(*input_.stored, row, layer); }
+  Result<RawKvView> stored(const RecomputeRow& row, std::int32_t layer) const {
+    return stored_block(*input_.stored, row, layer);
+  }
 
   RecomputeInput input_;
   const RowSet rows_;
@@ -150,7 +173,9 @@ class RowPass final : public RecomputePass, private ForwardHook {
 Result<RowFinder> RowFinder::make(const WorkingCache& cache) {
   RowFinder finder;
   for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) {
-    if (!cache.view(layer).sorted) return Status::internal("rows of layer " + std::to_string(layer) + " do not ascend, so none can be recomputed");
+    if (!cache.view(layer).sorted)
+      return Status::internal("rows of layer " + std::to_string(layer) +
+                              " do not ascend, so none can be recomputed");
     finder.end_.push_back(cache.num_rows(layer));
   }
   finder.next_.resize(finder.end_.size());
@@ -164,33 +189,42 @@ std::int64_t RowFinder::find(const WorkingCache& cache, std::int32_t layer, std:
   return at != held.end() && *at == position ? at - held.begin() : -1;
 }
 
-Result<std::unique_ptr<RecomputePass>> make_row_pass(const RecomputeInput& input, RowSet rows, WriteBack write_back) {
+Result<std::unique_ptr<RecomputePass>> make_row_pass(const RecomputeInput& input, RowSet rows,
+                                                     WriteBack write_back) {
   if (rows.empty()) return std::unique_ptr<RecomputePass>();
   QUIRE_ASSIGN_OR_RETURN(RowFinder finder, RowFinder::make(*input.cache));
-  return std::unique_ptr<RecomputePass>(std::make_unique<RowPass>(input, std::move(rows), write_back, std::move(finder)));
+  return std::unique_ptr<RecomputePass>(
+      std::make_unique<RowPass>(input, std::move(rows), write_back, std::move(finder)));
 }
 
-Result<RawKvView> stored_block(const StoredKv& stored, const RecomputeRow& row, std::int32_t layer) {
+Result<RawKvView> stored_block(const StoredKv& stored, const RecomputeRow& row,
+                               std::int32_t layer) {
   Result<RawKvView> block = stored.block(row.context, row.block, layer);
   if (block.ok()) return block;
-  return Status::internal("block " + std::to_string(row.block) + " of context " + std::to_string(row.context) + " is needed in layer " +
+  return Status::internal("block " + std::to_string(row.block) + " of context " +
+                          std::to_string(row.context) + " is needed in layer " +
                           std::to_string(layer) + ": " + block.status().message());
 }
 
-Result<std::int64_t> find_wrong_row(const RecomputeInput& input, const RowSet& rows, std::size_t first, const QkvRows& qkv) {
+Result<std::int64_t> find_wrong_row(const RecomputeInput& input, const RowSet& rows,
+                                    std::size_t first, const QkvRows& qkv) {
   const std::int64_t kv_dim = std::int64_t{input.num_kv_heads} * input.head_dim;
   std::vector<float> old(idx(2 * kv_dim));
   for (std::int64_t i = 0; i < qkv.rows; ++i) {
     const RecomputeRow& row = rows[first + idx(i)];
     QUIRE_ASSIGN_OR_RETURN(const RawKvView block, stored_block(*input.stored, row, 0));
-    load_stored_row(block, row.block_row, input.num_kv_heads, input.head_dim, old.data(), old.data() + kv_dim);
-    if (!same_layer0(qkv.k + i * qkv.ld, qkv.v + i * qkv.ld, old.data(), old.data() + kv_dim, kv_dim)) return i;
+    load_stored_row(block, row.block_row, input.num_kv_heads, input.head_dim, old.data(),
+                    old.data() + kv_dim);
+    if (!same_layer0(qkv.k + i * qkv.ld, qkv.v + i * qkv.ld, old.data(), old.data() + kv_dim,
+                     kv_dim))
+      return i;
   }
   return std::int64_t{-1};
 }
 
 Status wrong_context_status(std::int32_t context) {
-  return Status::corruption("stored KV of context " + std::to_string(context) + " is not that of its tokens: layer 0 differs");
+  return Status::corruption("stored KV of context " + std::to_string(context) +
+                            " is not that of its tokens: layer 0 differs");
 }
 
 }  // namespace quire

@@ -10,7 +10,8 @@ std::size_t idx(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
-void RowSet::add(const RecomputeInput& input, std::int32_t context, std::int32_t token, const std::uint64_t* layers) {
+void RowSet::add(const RecomputeInput& input, std::int32_t context, std::int32_t token,
+                 const std::uint64_t* layers) {
   const RecomputableContext& c = input.contexts[idx(context)];
   RecomputeRow row{};
   row.context = context;
@@ -37,7 +38,8 @@ RowSet RowSet::subset(std::span<const std::int32_t> rows) const {
   RowSet out(num_layers_, num_contexts_);
   for (const std::int32_t i : rows) {
     out.rows_.push_back(rows_[idx(i)]);
-    out.layers_.insert(out.layers_.end(), layers_.begin() + static_cast<std::ptrdiff_t>(idx(i) * words_),
+    out.layers_.insert(out.layers_.end(),
+                       layers_.begin() + static_cast<std::ptrdiff_t>(idx(i) * words_),
                        layers_.begin() + static_cast<std::ptrdiff_t>((idx(i) + 1) * words_));
   }
   return out;
@@ -50,12 +52,15 @@ std::vector<std::vector<std::int32_t>> RowSet::tokens() const {
 }
 
 std::optional<Selection> RowSet::padding(const RecomputeInput& input) const {
-  std::vector<Selection::ContextBlocks> blocks(idx(num_layers_), Selection::ContextBlocks(input.contexts.size()));
+  std::vector<Selection::ContextBlocks> blocks(idx(num_layers_),
+                                               Selection::ContextBlocks(input.contexts.size()));
   bool any = false;
   for (std::size_t i = 0; i < rows_.size();) {
     const RecomputeRow& first = rows_[i];
     std::int32_t top = first.top;
-    for (; i < rows_.size() && rows_[i].context == first.context && rows_[i].block == first.block; ++i) top = std::max(top, rows_[i].top);
+    for (; i < rows_.size() && rows_[i].context == first.context && rows_[i].block == first.block;
+         ++i)
+      top = std::max(top, rows_[i].top);
     for (std::int32_t layer = 0; layer < top; ++layer) {
       const auto kept = input.selection->kept(layer, first.context);
       if (std::binary_search(kept.begin(), kept.end(), first.block)) continue;
@@ -71,19 +76,23 @@ std::vector<std::uint64_t> kept_layers(const RecomputeInput& input, std::int32_t
   const std::size_t words = layer_words(input.num_layers);
   std::vector<std::uint64_t> layers(idx(input.contexts[idx(context)].num_blocks) * words);
   for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
-    for (const std::int32_t block : input.selection->kept(layer, context)) add_layer(layers.data() + idx(block) * words, layer);
+    for (const std::int32_t block : input.selection->kept(layer, context))
+      add_layer(layers.data() + idx(block) * words, layer);
   }
   return layers;
 }
 
-RowSet rows_where_kept(const RecomputeInput& input, std::span<const std::vector<std::int32_t>> tokens) {
+RowSet rows_where_kept(const RecomputeInput& input,
+                       std::span<const std::vector<std::int32_t>> tokens) {
   RowSet rows(input.num_layers, input.contexts.size());
   const std::size_t words = layer_words(input.num_layers);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i].empty()) continue;
     const auto context = static_cast<std::int32_t>(i);
     const std::vector<std::uint64_t> kept = kept_layers(input, context);
-    for (const std::int32_t token : tokens[i]) rows.add(input, context, token, kept.data() + idx(token / input.contexts[i].block_tokens) * words);
+    for (const std::int32_t token : tokens[i])
+      rows.add(input, context, token,
+               kept.data() + idx(token / input.contexts[i].block_tokens) * words);
   }
   return rows;
 }

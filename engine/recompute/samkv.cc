@@ -12,42 +12,54 @@ std::size_t idx(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 const std::vector<PlugOption>& option_table() {
   static const std::vector<PlugOption> kOptions = {
-      {.name = "rows", .default_value = "anchors_and_important", .values = {"anchors_and_important", "kept"},
-       .summary = "what is computed again: anchor blocks and important tokens, as published, or every kept token"},
+      {.name = "rows",
+       .default_value = "anchors_and_important",
+       .values = {"anchors_and_important", "kept"},
+       .summary = "what is computed again: anchor blocks and important tokens, as published, or "
+                  "every kept token"},
   };
   return kOptions;
 }
 
 SamkvRows rows_option(const RecomputeInput& input) {
-  return input.options.word(option_table(), "rows") == "kept" ? SamkvRows::kKept : SamkvRows::kAnchorsAndImportant;
+  return input.options.word(option_table(), "rows") == "kept" ? SamkvRows::kKept
+                                                              : SamkvRows::kAnchorsAndImportant;
 }
 
 RowSet rows_of(const RecomputeInput& input, SamkvRows which) {
   return samkv_rows(input, which, [&input](std::int32_t context, std::int32_t layer) {
     const SketchView* sketch = input.sketch ? input.sketch(context) : nullptr;
-    if (sketch == nullptr || !sketch->has(kSketchStats) || sketch->num_layers() != input.num_layers) return std::vector<std::int32_t>();
+    if (sketch == nullptr || !sketch->has(kSketchStats) || sketch->num_layers() != input.num_layers)
+      return std::vector<std::int32_t>();
     return sketch->pauta_tokens(layer);
   });
 }
 
-/// Sparse recomputation with cross-layer alignment. The first document is left alone when its KV is exact: computing it again over a sparse
-/// context would only make it worse (algorithms §13, A8). All anchor tokens are computed again (A7), and rows see padding (A14).
+/// Sparse recomputation with cross-layer alignment. The first document is left alone when its KV is
+/// exact: computing it again over a sparse context would only make it worse. All anchor tokens are
+/// computed again (A7), and rows see padding (A14).
 class SamkvRecomputer final : public Recomputer {
  public:
   /// `always`: which rows, where that is no option.
-  SamkvRecomputer(std::string_view name, WriteBack write_back, std::optional<SamkvRows> always = std::nullopt)
+  SamkvRecomputer(std::string_view name, WriteBack write_back,
+                  std::optional<SamkvRows> always = std::nullopt)
       : name_(name), write_back_(write_back), always_(always) {}
 
   std::string_view name() const override { return name_; }
-  std::span<const PlugOption> options() const override { return always_ ? std::span<const PlugOption>() : option_table(); }
+  std::span<const PlugOption> options() const override {
+    return always_ ? std::span<const PlugOption>() : option_table();
+  }
   /// Which tokens are important stands in sketches; that all kept ones are needs none.
   bool needs_sketches() const override { return always_ != SamkvRows::kKept; }
   bool computes_in_place(const RecomputeInput&, std::int32_t) const override { return false; }
   bool has_pass() const override { return true; }
 
-  std::optional<Selection> blocks_to_load(const RecomputeInput& input) const override { return rows(input).padding(input); }
+  std::optional<Selection> blocks_to_load(const RecomputeInput& input) const override {
+    return rows(input).padding(input);
+  }
 
-  std::vector<std::vector<std::int32_t>> planned_tokens(const RecomputeInput& input) const override {
+  std::vector<std::vector<std::int32_t>> planned_tokens(
+      const RecomputeInput& input) const override {
     if (input.selection != nullptr) return rows(input).tokens();
     // Anchors are kept by every selector; the rest is known after selection.
     std::vector<std::vector<std::int32_t>> tokens(input.contexts.size());
@@ -56,7 +68,8 @@ class SamkvRecomputer final : public Recomputer {
       if (c.exact || c.token_ids.empty()) continue;
       for (const std::int32_t block : anchor_blocks(c.num_blocks)) {
         const std::int32_t first = block * c.block_tokens;
-        const std::int32_t end = std::min(first + c.block_tokens, static_cast<std::int32_t>(c.token_ids.size()));
+        const std::int32_t end = std::min(first + c.block_tokens,
+                                          static_cast<std::int32_t>(c.token_ids.size()));
         for (std::int32_t t = first; t < end; ++t) tokens[i].push_back(t);
       }
     }
@@ -68,7 +81,9 @@ class SamkvRecomputer final : public Recomputer {
   }
 
  private:
-  RowSet rows(const RecomputeInput& input) const { return rows_of(input, always_ ? *always_ : rows_option(input)); }
+  RowSet rows(const RecomputeInput& input) const {
+    return rows_of(input, always_ ? *always_ : rows_option(input));
+  }
   const std::string_view name_;
   const WriteBack write_back_;
   const std::optional<SamkvRows> always_;
@@ -90,9 +105,11 @@ RowSet samkv_rows(const RecomputeInput& input, SamkvRows which, const ImportantT
 
     // Layers of the tokens that are important by themselves, by token.
     std::vector<std::pair<std::int32_t, std::int32_t>> single;
-    for (std::int32_t layer = 0; layer < input.num_layers && which == SamkvRows::kAnchorsAndImportant; ++layer) {
+    for (std::int32_t layer = 0;
+         layer < input.num_layers && which == SamkvRows::kAnchorsAndImportant; ++layer) {
       for (const std::int32_t token : important(context, layer)) {
-        if (token >= 0 && token < n && !whole[idx(token / c.block_tokens)]) single.emplace_back(token, layer);
+        if (token >= 0 && token < n && !whole[idx(token / c.block_tokens)])
+          single.emplace_back(token, layer);
       }
     }
     std::sort(single.begin(), single.end());
@@ -103,7 +120,8 @@ RowSet samkv_rows(const RecomputeInput& input, SamkvRows which, const ImportantT
       const std::uint64_t* block_layers = kept.data() + idx(block) * words;
       const std::int32_t first = block * c.block_tokens, end = std::min(first + c.block_tokens, n);
       if (whole[idx(block)]) {
-        for (std::int32_t token = first; token < end; ++token) rows.add(input, context, token, block_layers);
+        for (std::int32_t token = first; token < end; ++token)
+          rows.add(input, context, token, block_layers);
         continue;
       }
       while (next != single.end() && next->first < end) {
@@ -125,6 +143,8 @@ std::unique_ptr<Recomputer> make_samkv_overwrite_recomputer() {
 std::unique_ptr<Recomputer> make_samkv_kept_recomputer() {
   return std::make_unique<SamkvRecomputer>("samkv_kept", WriteBack::kOverwrite, SamkvRows::kKept);
 }
-std::unique_ptr<Recomputer> make_samkv_fusion_recomputer() { return std::make_unique<SamkvRecomputer>("samkv_fusion", WriteBack::kFusion); }
+std::unique_ptr<Recomputer> make_samkv_fusion_recomputer() {
+  return std::make_unique<SamkvRecomputer>("samkv_fusion", WriteBack::kFusion);
+}
 
 }  // namespace quire

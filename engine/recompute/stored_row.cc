@@ -8,12 +8,14 @@
 namespace quire {
 namespace {
 
-/// Half to float without branches: the exponent is moved by a product, which also normalises subnormal numbers.
+/// Half to float without branches: the exponent is moved by a product, which also normalises
+/// subnormal numbers.
 float widen_half(std::uint16_t x) {
   const auto bits = static_cast<std::uint32_t>(x & 0x7fffu) << 13;
   const float scaled = std::bit_cast<float>(bits) * 0x1p112f;
   const std::uint32_t past_largest = (x & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u;
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | past_largest | static_cast<std::uint32_t>(x & 0x8000u) << 16);
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | past_largest |
+                              static_cast<std::uint32_t>(x & 0x8000u) << 16);
 }
 
 void widen(const std::byte* from, DType dtype, std::int64_t n, float* to) {
@@ -36,9 +38,11 @@ void widen(const std::byte* from, DType dtype, std::int64_t n, float* to) {
 
 }  // namespace
 
-void load_stored_row(const RawKvView& block, std::int64_t row, std::int32_t num_kv_heads, std::int32_t head_dim, float* k, float* v) {
+void load_stored_row(const RawKvView& block, std::int64_t row, std::int32_t num_kv_heads,
+                     std::int32_t head_dim, float* k, float* v) {
   const auto* at = static_cast<const std::byte*>(block.data) + row * block.row_stride;
-  for (std::int64_t head = 0; head < num_kv_heads; ++head, at += block.head_stride, k += head_dim, v += head_dim) {
+  for (std::int64_t head = 0; head < num_kv_heads;
+       ++head, at += block.head_stride, k += head_dim, v += head_dim) {
     widen(at, block.dtype, head_dim, k);
     widen(at + block.kv_stride, block.dtype, head_dim, v);
   }
@@ -59,13 +63,16 @@ double squared_distance(const float* a, const float* b, std::int64_t n) {
   return sum;
 }
 
-bool same_layer0(const float* k, const float* v, const float* stored_k, const float* stored_v, std::int64_t kv_dim) {
+bool same_layer0(const float* k, const float* v, const float* stored_k, const float* stored_v,
+                 std::int64_t kv_dim) {
   // Below the smallest half nothing can be told apart.
   constexpr double kRelative = 0.1, kAbsolute = 1e-7;
   double norm = 0;
-  for (std::int64_t i = 0; i < kv_dim; ++i) norm += static_cast<double>(k[i]) * k[i] + static_cast<double>(v[i]) * v[i];
+  for (std::int64_t i = 0; i < kv_dim; ++i)
+    norm += static_cast<double>(k[i]) * k[i] + static_cast<double>(v[i]) * v[i];
   const double away = squared_distance(k, stored_k, kv_dim) + squared_distance(v, stored_v, kv_dim);
-  return away <= kRelative * kRelative * norm + 2 * static_cast<double>(kv_dim) * kAbsolute * kAbsolute;
+  return away <=
+         kRelative * kRelative * norm + 2 * static_cast<double>(kv_dim) * kAbsolute * kAbsolute;
 }
 
 }  // namespace quire

@@ -2,21 +2,24 @@
 
 #include <bit>
 
-
 namespace quire {
 namespace {
 
 void add_rope(const RopeConfig& rope, Sha256& hash) {
   const auto f32 = [&hash](float x) { hash.update_u64(std::bit_cast<std::uint32_t>(x)); };
-  hash.update_u64(static_cast<std::uint64_t>(rope.head_dim)).update_u64(static_cast<std::uint64_t>(rope.rotary_dim));
+  hash.update_u64(static_cast<std::uint64_t>(rope.head_dim))
+      .update_u64(static_cast<std::uint64_t>(rope.rotary_dim));
   hash.update_u64(rope.interleaved ? 1 : 0).update_u64(static_cast<std::uint64_t>(rope.scaling));
-  for (float x : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor, rope.beta_fast, rope.beta_slow, rope.attention_factor}) f32(x);
+  for (float x : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
+                  rope.beta_fast, rope.beta_slow, rope.attention_factor})
+    f32(x);
   hash.update_u64(static_cast<std::uint64_t>(rope.original_max_position));
 }
 
 }  // namespace
 
-Digest kv_fingerprint(std::string_view key_space, const Model& model, const Tokenizer& tokenizer, std::span<const std::int32_t> ingest_prefix) {
+Digest kv_fingerprint(std::string_view key_space, const Model& model, const Tokenizer& tokenizer,
+                      std::span<const std::int32_t> ingest_prefix) {
   Sha256 hash;
   hash.update_field(key_space);
   hash.update_u64(kKvLayoutVersion).update_u64(kKvNumericsVersion);

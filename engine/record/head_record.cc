@@ -25,19 +25,28 @@ void write(std::vector<std::byte>& out, std::size_t at, T x) {
   std::memcpy(out.data() + at, &x, sizeof x);
 }
 
-Status damaged(const std::string& what) { return Status::corruption("a record of head keys " + what); }
+Status damaged(const std::string& what) {
+  return Status::corruption("a record of head keys " + what);
+}
 
 }  // namespace
 
 Result<HeadRecordView> HeadRecordView::parse(std::span<const std::byte> record) {
-  if (record.size() < kHeaderBytes) return damaged("has " + std::to_string(record.size()) + " bytes, fewer than its header");
-  if (read<std::uint32_t>(record, 0) != kMagic) return damaged("does not begin with its magic number");
-  if (const auto version = read<std::uint16_t>(record, 4); version != kHeadRecordVersion) return damaged("has version " + std::to_string(version) + ", not " + std::to_string(kHeadRecordVersion));
+  if (record.size() < kHeaderBytes)
+    return damaged("has " + std::to_string(record.size()) + " bytes, fewer than its header");
+  if (read<std::uint32_t>(record, 0) != kMagic)
+    return damaged("does not begin with its magic number");
+  if (const auto version = read<std::uint16_t>(record, 4); version != kHeadRecordVersion)
+    return damaged("has version " + std::to_string(version) + ", not " +
+                   std::to_string(kHeadRecordVersion));
   const auto heads = read<std::uint32_t>(record, 8), dim = read<std::uint32_t>(record, 12);
   const auto tokens = read<std::uint64_t>(record, 16);
-  if (heads == 0 || heads > kMostHeads || dim == 0 || dim > kMostHeadDim) return damaged("is of " + std::to_string(heads) + " heads of " + std::to_string(dim));
+  if (heads == 0 || heads > kMostHeads || dim == 0 || dim > kMostHeadDim)
+    return damaged("is of " + std::to_string(heads) + " heads of " + std::to_string(dim));
   const std::uint64_t row = std::uint64_t{2} * heads * dim, left = record.size() - kHeaderBytes;
-  if (left % row != 0 || left / row != tokens) return damaged("holds " + std::to_string(left) + " bytes for " + std::to_string(tokens) + " tokens of " + std::to_string(row));
+  if (left % row != 0 || left / row != tokens)
+    return damaged("holds " + std::to_string(left) + " bytes for " + std::to_string(tokens) +
+                   " tokens of " + std::to_string(row));
   HeadRecordView view;
   view.shape_.num_kv_heads = static_cast<std::int32_t>(heads);
   view.shape_.head_dim = static_cast<std::int32_t>(dim);
@@ -48,7 +57,8 @@ Result<HeadRecordView> HeadRecordView::parse(std::span<const std::byte> record) 
 }
 
 void HeadRecordView::keys(std::int64_t first, std::int64_t count, std::vector<float>& out) const {
-  QUIRE_CHECK(first >= 0 && count >= 0 && first + count <= shape_.num_tokens, "keys of tokens that the record has");
+  QUIRE_CHECK(first >= 0 && count >= 0 && first + count <= shape_.num_tokens,
+              "keys of tokens that the record has");
   const std::int64_t row = std::int64_t{shape_.num_kv_heads} * shape_.head_dim;
   std::vector<std::uint16_t> stored(static_cast<std::size_t>(count * row));
   std::memcpy(stored.data(), values_.data() + 2 * first * row, stored.size() * 2);
@@ -58,8 +68,12 @@ void HeadRecordView::keys(std::int64_t first, std::int64_t count, std::vector<fl
   }
 }
 
-std::vector<std::byte> build_head_record(const HeadRecordShape& shape, std::span<const float> keys) {
-  QUIRE_CHECK(keys.size() == static_cast<std::size_t>(shape.num_tokens) * static_cast<std::size_t>(shape.num_kv_heads) * static_cast<std::size_t>(shape.head_dim), "a key for every token");
+std::vector<std::byte> build_head_record(const HeadRecordShape& shape,
+                                         std::span<const float> keys) {
+  QUIRE_CHECK(keys.size() == static_cast<std::size_t>(shape.num_tokens) *
+                                 static_cast<std::size_t>(shape.num_kv_heads) *
+                                 static_cast<std::size_t>(shape.head_dim),
+              "a key for every token");
   std::vector<std::byte> out(kHeaderBytes + 2 * keys.size());
   write(out, 0, kMagic);
   write(out, 4, kHeadRecordVersion);
@@ -67,7 +81,8 @@ std::vector<std::byte> build_head_record(const HeadRecordShape& shape, std::span
   write(out, 12, static_cast<std::uint32_t>(shape.head_dim));
   write(out, 16, static_cast<std::uint64_t>(shape.num_tokens));
   std::memcpy(out.data() + 24, shape.head_digest.data(), shape.head_digest.size());
-  for (std::size_t i = 0; i < keys.size(); ++i) store_f32(out.data() + kHeaderBytes, DType::kF16, static_cast<std::int64_t>(i), keys[i]);
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    store_f32(out.data() + kHeaderBytes, DType::kF16, static_cast<std::int64_t>(i), keys[i]);
   return out;
 }
 

@@ -22,7 +22,8 @@ KvLayout::KvLayout(const KvShape& shape, std::int64_t num_tokens, std::int32_t b
 }
 
 std::int32_t KvLayout::tokens_in(std::int32_t block) const {
-  return static_cast<std::int32_t>(std::min<std::int64_t>(block_tokens_, num_tokens_ - first_token(block)));
+  return static_cast<std::int32_t>(
+      std::min<std::int64_t>(block_tokens_, num_tokens_ - first_token(block)));
 }
 
 std::int32_t KvLayout::layers_in(std::int32_t group) const {
@@ -39,11 +40,12 @@ std::int64_t KvLayout::layer_offset(std::int32_t block, std::int32_t layer) cons
 }
 
 std::int64_t KvLayout::total_bytes() const {
-  return std::int64_t{2} * shape_.num_kv_heads * shape_.head_dim * static_cast<std::int64_t>(dtype_bytes(shape_.dtype)) *
-         num_tokens_ * shape_.num_layers;
+  return std::int64_t{2} * shape_.num_kv_heads * shape_.head_dim *
+         static_cast<std::int64_t>(dtype_bytes(shape_.dtype)) * num_tokens_ * shape_.num_layers;
 }
 
-RawKvView KvLayout::view(std::span<const std::byte> value, std::int32_t block, std::int32_t layer) const {
+RawKvView KvLayout::view(std::span<const std::byte> value, std::int32_t block,
+                         std::int32_t layer) const {
   const std::int64_t rows = tokens_in(block);
   const std::int64_t row = shape_.head_dim * static_cast<std::int64_t>(dtype_bytes(shape_.dtype));
   RawKvView v{};
@@ -57,9 +59,12 @@ RawKvView KvLayout::view(std::span<const std::byte> value, std::int32_t block, s
 }
 
 SegmentLayout KvLayout::segment(std::uint32_t more_records) const {
-  return {static_cast<std::uint32_t>(num_blocks_), static_cast<std::uint32_t>(num_groups_), 1 + more_records};
+  return {static_cast<std::uint32_t>(num_blocks_), static_cast<std::uint32_t>(num_groups_),
+          1 + more_records};
 }
 
-bool KvLayout::fits(const SegmentLayout& stored) const { return stored == segment(stored.num_sketches - 1) && stored.num_sketches > 0; }
+bool KvLayout::fits(const SegmentLayout& stored) const {
+  return stored == segment(stored.num_sketches - 1) && stored.num_sketches > 0;
+}
 
 }  // namespace quire

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <span>
 
-#include "cachestore/segment.h"
 #include "base/dtype.h"
+#include "cachestore/segment.h"
 #include "kernels/kv.h"
 
 namespace quire {
@@ -16,8 +16,9 @@ struct KvShape {
   DType dtype = DType::kF16;
 };
 
-/// A value holds one block of a group of layers: [layers of the group][num_kv_heads][2 (K, V)][tokens of the block][head_dim]
-/// of the KV dtype. As many layers share a value as fit into 1 MiB, evenly spread.
+/// A value holds one block of a group of layers: [layers of the group][num_kv_heads][2 (K,
+/// V)][tokens of the block][head_dim] of the KV dtype. As many layers share a value as fit into 1
+/// MiB, evenly spread.
 class KvLayout {
  public:
   KvLayout() = default;
@@ -34,9 +35,11 @@ class KvLayout {
   std::int32_t tokens_in(std::int32_t block) const;
   std::int32_t group_of(std::int32_t layer) const { return layer / layers_per_group_; }
   std::int32_t layers_in(std::int32_t group) const;
-  std::int64_t layer_bytes(std::int32_t block) const;                        ///< one layer of one block
-  std::int64_t value_bytes(std::int32_t block, std::int32_t group) const { return layer_bytes(block) * layers_in(group); }
-  std::int64_t layer_offset(std::int32_t block, std::int32_t layer) const;   ///< within its value
+  std::int64_t layer_bytes(std::int32_t block) const;  ///< one layer of one block
+  std::int64_t value_bytes(std::int32_t block, std::int32_t group) const {
+    return layer_bytes(block) * layers_in(group);
+  }
+  std::int64_t layer_offset(std::int32_t block, std::int32_t layer) const;  ///< within its value
   std::int64_t total_bytes() const;
 
   /// One layer inside a value of `block`; value.size() must be value_bytes(block, group_of(layer)).

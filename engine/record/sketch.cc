@@ -40,12 +40,15 @@ std::uint16_t bf16_outwards(float x, bool down) {
 
 struct PartSizes {
   std::uint64_t mean_scales = 0, means = 0, bounds = 0, query_scales = 0, queries = 0, stats = 0;
-  std::uint64_t total() const { return sizeof(Header) + mean_scales + means + bounds + query_scales + queries + stats; }
+  std::uint64_t total() const {
+    return sizeof(Header) + mean_scales + means + bounds + query_scales + queries + stats;
+  }
 };
 
 /// head_dim is a multiple of 8, so every mean begins at a byte.
-PartSizes part_sizes(std::uint16_t parts, std::uint64_t mean_bits, std::uint64_t layers, std::uint64_t blocks, std::uint64_t kv_heads,
-                     std::uint64_t heads, std::uint64_t dim) {
+PartSizes part_sizes(std::uint16_t parts, std::uint64_t mean_bits, std::uint64_t layers,
+                     std::uint64_t blocks, std::uint64_t kv_heads, std::uint64_t heads,
+                     std::uint64_t dim) {
   PartSizes s;
   if (parts & kSketchMeans) {
     s.mean_scales = layers * kv_heads * dim * 2;
@@ -60,10 +63,12 @@ PartSizes part_sizes(std::uint16_t parts, std::uint64_t mean_bits, std::uint64_t
   return s;
 }
 
-PartSizes part_sizes(const KvLayout& layout, std::int32_t num_heads, std::uint16_t parts, std::uint64_t mean_bits) {
+PartSizes part_sizes(const KvLayout& layout, std::int32_t num_heads, std::uint16_t parts,
+                     std::uint64_t mean_bits) {
   const KvShape& s = layout.shape();
   const auto u = [](std::int32_t x) { return static_cast<std::uint64_t>(x); };
-  return part_sizes(parts, mean_bits, u(s.num_layers), u(layout.num_blocks()), u(s.num_kv_heads), u(num_heads), u(s.head_dim));
+  return part_sizes(parts, mean_bits, u(s.num_layers), u(layout.num_blocks()), u(s.num_kv_heads),
+                    u(num_heads), u(s.head_dim));
 }
 
 /// 8 bits where the parts written at ingest then keep to their share of the KV, else 6.
@@ -85,16 +90,21 @@ T get(std::span<const std::byte> from, std::size_t index) {
   return x;
 }
 
-float get_bf16(std::span<const std::byte> from, std::size_t index) { return bf16_to_f32(get<std::uint16_t>(from, index)); }
+float get_bf16(std::span<const std::byte> from, std::size_t index) {
+  return bf16_to_f32(get<std::uint16_t>(from, index));
+}
 
 float finite_or_zero(float x) { return std::isfinite(x) ? x : 0.0f; }
 
 /// Smallest bf16 scale with which `largest` is at most `steps` steps.
-std::uint16_t scale_for(float largest, float steps) { return bf16_outwards(largest / steps, /*down=*/false); }
+std::uint16_t scale_for(float largest, float steps) {
+  return bf16_outwards(largest / steps, /*down=*/false);
+}
 
 std::int32_t quantise(float x, float scale, std::int32_t steps) {
   if (scale == 0.0f) return 0;
-  return std::clamp(static_cast<std::int32_t>(std::lrintf(finite_or_zero(x) / scale)), -steps, steps);
+  return std::clamp(static_cast<std::int32_t>(std::lrintf(finite_or_zero(x) / scale)), -steps,
+                    steps);
 }
 
 /// Packs integers of 6 or 8 bits, two's complement, lowest bits first.
@@ -105,16 +115,19 @@ void put_integers(std::byte*& out, std::span<const std::int32_t> x, std::uint64_
   }
   for (std::size_t i = 0; i < x.size(); i += 4) {
     std::uint32_t word = 0;
-    for (std::size_t k = 0; k < 4; ++k) word |= (static_cast<std::uint32_t>(x[i + k]) & 63u) << (6 * k);
+    for (std::size_t k = 0; k < 4; ++k)
+      word |= (static_cast<std::uint32_t>(x[i + k]) & 63u) << (6 * k);
     for (int k = 0; k < 3; ++k) put(out, static_cast<std::uint8_t>(word >> (8 * k)));
   }
 }
 
 /// Writes the means of one layer, [blocks * width] f32: its scales and its integers.
-void put_means(std::byte*& scales, std::byte*& integers, std::span<const float> means, std::size_t width, std::uint64_t bits) {
+void put_means(std::byte*& scales, std::byte*& integers, std::span<const float> means,
+               std::size_t width, std::uint64_t bits) {
   const std::int32_t steps = bits == 8 ? 127 : 31;
   std::vector<float> scale(width, 0.0f);
-  for (std::size_t i = 0; i < means.size(); ++i) scale[i % width] = std::max(scale[i % width], std::fabs(finite_or_zero(means[i])));
+  for (std::size_t i = 0; i < means.size(); ++i)
+    scale[i % width] = std::max(scale[i % width], std::fabs(finite_or_zero(means[i])));
   for (float& s : scale) {
     const std::uint16_t stored = scale_for(s, static_cast<float>(steps));
     put(scales, stored);
@@ -127,24 +140,29 @@ void put_means(std::byte*& scales, std::byte*& integers, std::span<const float> 
   }
 }
 
-void put_local_query(std::byte*& scales, std::byte*& integers, std::span<const float> query, std::size_t head_dim) {
+void put_local_query(std::byte*& scales, std::byte*& integers, std::span<const float> query,
+                     std::size_t head_dim) {
   for (std::size_t i = 0; i < query.size(); i += head_dim) {
     float largest = 0;
-    for (std::size_t c = 0; c < head_dim; ++c) largest = std::max(largest, std::fabs(finite_or_zero(query[i + c])));
+    for (std::size_t c = 0; c < head_dim; ++c)
+      largest = std::max(largest, std::fabs(finite_or_zero(query[i + c])));
     const std::uint16_t stored = scale_for(largest, 127.0f);
     put(scales, stored);
-    for (std::size_t c = 0; c < head_dim; ++c) put(integers, static_cast<std::int8_t>(quantise(query[i + c], bf16_to_f32(stored), 127)));
+    for (std::size_t c = 0; c < head_dim; ++c)
+      put(integers, static_cast<std::int8_t>(quantise(query[i + c], bf16_to_f32(stored), 127)));
   }
 }
 
 Status put_stats(std::byte*& out, std::span<const BlockStats> stats, const KvLayout& layout) {
   const auto blocks = static_cast<std::size_t>(layout.num_blocks());
-  for (const BlockStats& s : stats) put(out, std::isfinite(s.alpha) ? s.alpha : std::numeric_limits<float>::quiet_NaN());
+  for (const BlockStats& s : stats)
+    put(out, std::isfinite(s.alpha) ? s.alpha : std::numeric_limits<float>::quiet_NaN());
   for (const BlockStats& s : stats) put(out, finite_or_zero(s.sustained));
   for (std::size_t i = 0; i < stats.size(); ++i) {
     const auto block = static_cast<std::int32_t>(i % blocks);
     const std::int64_t place = stats[i].representative - layout.first_token(block);
-    if (place < 0 || place >= layout.tokens_in(block)) return Status::invalid("stats", "a representative lies outside its block");
+    if (place < 0 || place >= layout.tokens_in(block))
+      return Status::invalid("stats", "a representative lies outside its block");
     put(out, static_cast<std::uint16_t>(place));
   }
   return {};
@@ -155,13 +173,18 @@ Status check_shapes(const SketchInput& input) {
   const auto layers = static_cast<std::size_t>(s.num_layers);
   if (s.head_dim % 8 != 0) return Status::invalid("head_dim", "must be a multiple of 8");
   if ((input.parts & kSketchLocalQuery) &&
-      input.local_query.size() != layers * static_cast<std::size_t>(input.num_heads) * static_cast<std::size_t>(s.head_dim)) {
+      input.local_query.size() != layers * static_cast<std::size_t>(input.num_heads) *
+                                      static_cast<std::size_t>(s.head_dim)) {
     return Status::invalid("local_query", "must be [num_layers, num_heads * head_dim]");
   }
-  if (!input.means.empty() && input.means.size() != layers * static_cast<std::size_t>(input.layout->num_blocks()) * static_cast<std::size_t>(s.num_kv_heads) * static_cast<std::size_t>(s.head_dim)) {
+  if (!input.means.empty() &&
+      input.means.size() != layers * static_cast<std::size_t>(input.layout->num_blocks()) *
+                                static_cast<std::size_t>(s.num_kv_heads) *
+                                static_cast<std::size_t>(s.head_dim)) {
     return Status::invalid("means", "must be [num_layers, num_blocks, num_kv_heads * head_dim]");
   }
-  if ((input.parts & kSketchStats) && input.stats.size() != layers * static_cast<std::size_t>(input.layout->num_blocks())) {
+  if ((input.parts & kSketchStats) &&
+      input.stats.size() != layers * static_cast<std::size_t>(input.layout->num_blocks())) {
     return Status::invalid("stats", "must be [num_layers, num_blocks]");
   }
   return {};
@@ -170,23 +193,31 @@ Status check_shapes(const SketchInput& input) {
 }  // namespace
 
 Result<SketchView> SketchView::parse(std::span<const std::byte> record) {
-  const auto bad = [](const std::string& what) { return Status::corruption("sketch record: " + what); };
+  const auto bad = [](const std::string& what) {
+    return Status::corruption("sketch record: " + what);
+  };
   Header h;
   if (record.size() < sizeof h) return bad("shorter than its header");
   std::memcpy(&h, record.data(), sizeof h);
   if (h.magic != kMagic) return bad("wrong magic number");
-  if (h.version != kSketchVersion) return bad("version " + std::to_string(h.version) + " is not known");
+  if (h.version != kSketchVersion)
+    return bad("version " + std::to_string(h.version) + " is not known");
   if (h.parts & ~static_cast<unsigned>(kSketchAll)) return bad("unknown parts");
   const auto in = [](std::uint64_t x, std::uint64_t most) { return x >= 1 && x <= most; };
-  if (!in(h.num_layers, 4096) || !in(h.num_kv_heads, 4096) || !in(h.num_heads, 4096) || !in(h.head_dim, 4096) || h.head_dim % 8 != 0) {
+  if (!in(h.num_layers, 4096) || !in(h.num_kv_heads, 4096) || !in(h.num_heads, 4096) ||
+      !in(h.head_dim, 4096) || h.head_dim % 8 != 0) {
     return bad("impossible shape");
   }
-  if (!in(h.block_tokens, 4096) || !in(h.num_blocks, 1u << 24) || !in(h.num_tokens, 1ull << 31)) return bad("impossible sizes");
-  if ((h.num_tokens + h.block_tokens - 1) / h.block_tokens != h.num_blocks) return bad("num_blocks does not fit num_tokens");
+  if (!in(h.block_tokens, 4096) || !in(h.num_blocks, 1u << 24) || !in(h.num_tokens, 1ull << 31))
+    return bad("impossible sizes");
+  if ((h.num_tokens + h.block_tokens - 1) / h.block_tokens != h.num_blocks)
+    return bad("num_blocks does not fit num_tokens");
   if (h.mean_bits != 6 && h.mean_bits != 8) return bad("impossible mean_bits");
   if (h.reserved != 0) return bad("reserved field is not zero");
-  // At most 2^12 layers * 2^24 blocks * 2^12 heads * 2^12 * 4 bytes = 2^62: no product and no sum overflows.
-  const PartSizes sizes = part_sizes(h.parts, h.mean_bits, h.num_layers, h.num_blocks, h.num_kv_heads, h.num_heads, h.head_dim);
+  // At most 2^12 layers * 2^24 blocks * 2^12 heads * 2^12 * 4 bytes = 2^62: no product and no sum
+  // overflows.
+  const PartSizes sizes = part_sizes(h.parts, h.mean_bits, h.num_layers, h.num_blocks,
+                                     h.num_kv_heads, h.num_heads, h.head_dim);
   if (sizes.total() != record.size()) return bad("length does not fit its header");
   SketchView v;
   v.parts_ = h.parts;
@@ -217,16 +248,21 @@ Result<SketchView> SketchView::parse(std::span<const std::byte> record) {
 Status SketchView::check_values() const {
   for (const auto& scales : {mean_scales_, query_scales_}) {
     for (std::size_t i = 0; i < scales.size() / 2; ++i) {
-      if (!(get_bf16(scales, i) >= 0.0f && std::isfinite(get_bf16(scales, i)))) return Status::corruption("sketch record: impossible scale");
+      if (!(get_bf16(scales, i) >= 0.0f && std::isfinite(get_bf16(scales, i))))
+        return Status::corruption("sketch record: impossible scale");
     }
   }
   const std::size_t n = stats_.size() / kBlockStatsBytes;
   for (std::size_t i = 0; i < n; ++i) {
     const auto block = static_cast<std::int64_t>(i % static_cast<std::size_t>(num_blocks_));
-    const std::int64_t rows = std::min<std::int64_t>(block_tokens_, num_tokens_ - block * block_tokens_);
-    if (get<std::uint16_t>(stats_.subspan(8 * n), i) >= rows) return Status::corruption("sketch record: a representative lies outside its block");
-    if (std::isinf(get<float>(stats_, i))) return Status::corruption("sketch record: impossible alpha");
-    if (!std::isfinite(get<float>(stats_, n + i))) return Status::corruption("sketch record: impossible sustained attention");
+    const std::int64_t rows = std::min<std::int64_t>(block_tokens_,
+                                                     num_tokens_ - block * block_tokens_);
+    if (get<std::uint16_t>(stats_.subspan(8 * n), i) >= rows)
+      return Status::corruption("sketch record: a representative lies outside its block");
+    if (std::isinf(get<float>(stats_, i)))
+      return Status::corruption("sketch record: impossible alpha");
+    if (!std::isfinite(get<float>(stats_, n + i)))
+      return Status::corruption("sketch record: impossible sustained attention");
   }
   return {};
 }
@@ -234,18 +270,21 @@ Status SketchView::check_values() const {
 void SketchView::read_mean(std::int32_t layer, std::int32_t block, float* out) const {
   const std::size_t n = width();
   const std::byte* scales = mean_scales_.data() + static_cast<std::size_t>(layer) * n * 2;
-  const std::byte* from = means_.data() + at(layer, block) * (n / 8 * static_cast<std::size_t>(mean_bits_));
+  const std::byte* from = means_.data() +
+                          at(layer, block) * (n / 8 * static_cast<std::size_t>(mean_bits_));
   const auto scale = [scales](std::size_t c) {
     std::uint16_t x;
     std::memcpy(&x, scales + 2 * c, sizeof x);
     return bf16_to_f32(x);
   };
   if (mean_bits_ == 8) {
-    for (std::size_t c = 0; c < n; ++c) out[c] = static_cast<float>(static_cast<std::int8_t>(from[c])) * scale(c);
+    for (std::size_t c = 0; c < n; ++c)
+      out[c] = static_cast<float>(static_cast<std::int8_t>(from[c])) * scale(c);
     return;
   }
   for (std::size_t c = 0; c < n; c += 4, from += 3) {
-    const std::uint32_t word = std::to_integer<std::uint32_t>(from[0]) | std::to_integer<std::uint32_t>(from[1]) << 8 |
+    const std::uint32_t word = std::to_integer<std::uint32_t>(from[0]) |
+                               std::to_integer<std::uint32_t>(from[1]) << 8 |
                                std::to_integer<std::uint32_t>(from[2]) << 16;
     for (std::size_t k = 0; k < 4; ++k) {
       const auto value = static_cast<std::int32_t>(word << (26 - 6 * k)) >> 26;
@@ -255,32 +294,46 @@ void SketchView::read_mean(std::int32_t layer, std::int32_t block, float* out) c
 }
 
 void SketchView::mean(std::int32_t layer, std::int32_t block, std::span<float> out) const {
-  QUIRE_CHECK(has(kSketchMeans) && layer >= 0 && layer < num_layers_ && block >= 0 && block < num_blocks_ && out.size() == width(), "sketch mean");
+  QUIRE_CHECK(has(kSketchMeans) && layer >= 0 && layer < num_layers_ && block >= 0 &&
+                  block < num_blocks_ && out.size() == width(),
+              "sketch mean");
   read_mean(layer, block, out.data());
 }
 
 void SketchView::means(std::int32_t layer, std::span<float> out) const {
   const std::size_t n = width();
-  QUIRE_CHECK(has(kSketchMeans) && layer >= 0 && layer < num_layers_ && out.size() == n * static_cast<std::size_t>(num_blocks_), "sketch means");
-  for (std::int32_t b = 0; b < num_blocks_; ++b) read_mean(layer, b, out.data() + static_cast<std::size_t>(b) * n);
+  QUIRE_CHECK(has(kSketchMeans) && layer >= 0 && layer < num_layers_ &&
+                  out.size() == n * static_cast<std::size_t>(num_blocks_),
+              "sketch means");
+  for (std::int32_t b = 0; b < num_blocks_; ++b)
+    read_mean(layer, b, out.data() + static_cast<std::size_t>(b) * n);
 }
 
-void SketchView::bound(std::int32_t layer, std::int32_t block, int which, std::span<float> out) const {
+void SketchView::bound(std::int32_t layer, std::int32_t block, int which,
+                       std::span<float> out) const {
   const std::size_t n = width();
-  QUIRE_CHECK(has(kSketchMinMax) && layer >= 0 && layer < num_layers_ && block >= 0 && block < num_blocks_ && out.size() == n, "sketch bound");
+  QUIRE_CHECK(has(kSketchMinMax) && layer >= 0 && layer < num_layers_ && block >= 0 &&
+                  block < num_blocks_ && out.size() == n,
+              "sketch bound");
   const std::size_t first = (at(layer, block) * 2 + static_cast<std::size_t>(which)) * n;
   for (std::size_t i = 0; i < n; ++i) out[i] = get_bf16(bounds_, first + i);
 }
 
 void SketchView::local_query(std::int32_t layer, std::span<float> out) const {
   const auto dim = static_cast<std::size_t>(head_dim_);
-  const std::size_t n = static_cast<std::size_t>(num_heads_) * dim, first = static_cast<std::size_t>(layer) * n;
-  QUIRE_CHECK(has(kSketchLocalQuery) && layer >= 0 && layer < num_layers_ && out.size() == n, "sketch local query");
-  for (std::size_t i = 0; i < n; ++i) out[i] = static_cast<float>(get<std::int8_t>(queries_, first + i)) * get_bf16(query_scales_, (first + i) / dim);
+  const std::size_t n = static_cast<std::size_t>(num_heads_) * dim,
+                    first = static_cast<std::size_t>(layer) * n;
+  QUIRE_CHECK(has(kSketchLocalQuery) && layer >= 0 && layer < num_layers_ && out.size() == n,
+              "sketch local query");
+  for (std::size_t i = 0; i < n; ++i)
+    out[i] = static_cast<float>(get<std::int8_t>(queries_, first + i)) *
+             get_bf16(query_scales_, (first + i) / dim);
 }
 
 BlockStats SketchView::stats(std::int32_t layer, std::int32_t block) const {
-  QUIRE_CHECK(has(kSketchStats) && layer >= 0 && layer < num_layers_ && block >= 0 && block < num_blocks_, "sketch stats");
+  QUIRE_CHECK(
+      has(kSketchStats) && layer >= 0 && layer < num_layers_ && block >= 0 && block < num_blocks_,
+      "sketch stats");
   const std::size_t n = stats_.size() / kBlockStatsBytes, i = at(layer, block);
   const auto place = get<std::uint16_t>(stats_.subspan(8 * n), i);
   return {get<float>(stats_, i), get<float>(stats_, n + i), block * block_tokens_ + place};
@@ -314,7 +367,8 @@ std::vector<std::int32_t> pauta_tokens(std::span<const BlockStats> blocks) {
 }
 
 std::int64_t sketch_bytes(const KvLayout& layout, std::int32_t num_heads, std::uint16_t parts) {
-  return static_cast<std::int64_t>(part_sizes(layout, num_heads, parts, mean_bits_for(layout, num_heads)).total());
+  return static_cast<std::int64_t>(
+      part_sizes(layout, num_heads, parts, mean_bits_for(layout, num_heads)).total());
 }
 
 Result<std::vector<std::byte>> build_sketch(const SketchInput& input) {
@@ -338,7 +392,8 @@ Result<std::vector<std::byte>> build_sketch(const SketchInput& input) {
   h.mean_bits = static_cast<std::uint32_t>(bits);
   std::memcpy(record.data(), &h, sizeof h);
 
-  const std::size_t n = static_cast<std::size_t>(s.num_kv_heads) * static_cast<std::size_t>(s.head_dim);
+  const std::size_t n = static_cast<std::size_t>(s.num_kv_heads) *
+                        static_cast<std::size_t>(s.head_dim);
   const auto blocks = static_cast<std::size_t>(layout.num_blocks());
   std::byte* mean_scales = record.data() + sizeof h;
   std::byte* integers = mean_scales + sizes.mean_scales;
@@ -348,16 +403,24 @@ Result<std::vector<std::byte>> build_sketch(const SketchInput& input) {
   std::byte* stats = queries + sizes.queries;
   std::vector<float> means(blocks * n), lo(n), hi(n);
   const bool known = !input.means.empty();
-  for (std::int32_t layer = 0; layer < s.num_layers && (input.parts & (kSketchMeans | kSketchMinMax)); ++layer) {
-    if (known) std::copy_n(input.means.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(layer) * means.size()), means.size(), means.begin());
-    for (std::int32_t block = 0; block < layout.num_blocks() && (!known || (input.parts & kSketchMinMax)); ++block) {
-      const auto value = input.values[static_cast<std::size_t>(block * layout.num_groups() + layout.group_of(layer))];
+  for (std::int32_t layer = 0;
+       layer < s.num_layers && (input.parts & (kSketchMeans | kSketchMinMax)); ++layer) {
+    if (known)
+      std::copy_n(input.means.begin() +
+                      static_cast<std::ptrdiff_t>(static_cast<std::size_t>(layer) * means.size()),
+                  means.size(), means.begin());
+    for (std::int32_t block = 0;
+         block < layout.num_blocks() && (!known || (input.parts & kSketchMinMax)); ++block) {
+      const auto value = input.values[static_cast<std::size_t>(block * layout.num_groups() +
+                                                               layout.group_of(layer))];
       BlockSummaryArgs args{};
       args.raw = layout.view(value, block, layer);
       args.num_kv_heads = s.num_kv_heads;
       args.head_dim = s.head_dim;
       args.first_position = static_cast<std::int32_t>(layout.first_token(block));
-      args.mean = (input.parts & kSketchMeans) && !known ? means.data() + static_cast<std::size_t>(block) * n : nullptr;
+      args.mean = (input.parts & kSketchMeans) && !known
+                      ? means.data() + static_cast<std::size_t>(block) * n
+                      : nullptr;
       args.min = (input.parts & kSketchMinMax) ? lo.data() : nullptr;
       args.max = (input.parts & kSketchMinMax) ? hi.data() : nullptr;
       QUIRE_RETURN_IF_ERROR(block_summary(*input.rope, args));
@@ -368,7 +431,8 @@ Result<std::vector<std::byte>> build_sketch(const SketchInput& input) {
     }
     if (input.parts & kSketchMeans) put_means(mean_scales, integers, means, n, bits);
   }
-  if (input.parts & kSketchLocalQuery) put_local_query(query_scales, queries, input.local_query, static_cast<std::size_t>(s.head_dim));
+  if (input.parts & kSketchLocalQuery)
+    put_local_query(query_scales, queries, input.local_query, static_cast<std::size_t>(s.head_dim));
   if (input.parts & kSketchStats) QUIRE_RETURN_IF_ERROR(put_stats(stats, input.stats, layout));
   return record;
 }

@@ -1,5 +1,5 @@
-/// The stable layers N* of a model: trailing layers whose attention singles out the same important block in document after document
-/// (SamKV; algorithms §4.3). Budgets per document are read off these layers.
+/// The stable layers N* of a model: trailing layers whose attention singles out the same important
+/// block in document after document (SamKV). Budgets per document are read off these layers.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,9 @@ struct StableLayers {
   bool operator==(const StableLayers&) const = default;
 };
 
-/// For a model that was not calibrated: the published layers where there are some (Mistral-7B 28 to 32, counted from one; those of Llama-3.1-8B and
-/// Qwen2.5-3B follow the rule), else the last max(4, ceil(num_layers / 8)).
+/// For a model that was not calibrated: the published layers where there are some (Mistral-7B 28 to
+/// 32, counted from one; those of Llama-3.1-8B and Qwen2.5-3B follow the rule), else the last
+/// max(4, ceil(num_layers / 8)).
 inline StableLayers default_stable_layers(std::string_view model_type, std::int32_t num_layers) {
   if (model_type == "mistral" && num_layers == 32) return {27, 31};
   const std::int32_t count = std::min(num_layers, std::max(4, (num_layers + 7) / 8));

@@ -1,8 +1,11 @@
-/// Queries of a context's last tokens, as ingest stores them beside its sketch: a token that is only placed has none of its own, and an index of queries (CTkvr, algorithms §8.6) wants some.
+/// Queries of a context's last tokens, as ingest stores them beside its sketch: a token that is
+/// only placed has none of its own, and an index of queries (CTkvr) wants some.
 ///
-/// Record, little-endian, checksummed by the store, sketch 2 of a segment (sketch 1 is a zero byte where there are no head keys):
-///   header, 32 bytes: u32 magic "QTQ1", u16 version, u16 zero, u32 num_layers, num_heads, head_dim, num_rows, u64 num_tokens
-///   for each layer: f32 scales [num_rows][num_heads], then i8 raw queries (before RoPE) [num_rows][num_heads][head_dim]; a value is integer * scale
+/// Record, little-endian, checksummed by the store, sketch 2 of a segment (sketch 1 is a zero byte
+/// where there are no head keys):
+///   header, 32 bytes: u32 magic "QTQ1", u16 version, u16 zero, u32 num_layers, num_heads,
+///   head_dim, num_rows, u64 num_tokens for each layer: f32 scales [num_rows][num_heads], then i8
+///   raw queries (before RoPE) [num_rows][num_heads][head_dim]; a value is integer * scale
 /// Row r is token num_tokens - num_rows + r.
 #pragma once
 
@@ -27,18 +30,22 @@ struct TailRecordShape {
   bool operator==(const TailRecordShape&) const = default;
 };
 
-/// Rows that keep to kTailShare of `kv_bytes`, kMostTailRows at most; num_rows of `shape` is not read. 0: no record is worth its while.
+/// Rows that keep to kTailShare of `kv_bytes`, kMostTailRows at most; num_rows of `shape` is not
+/// read. 0: no record is worth its while.
 std::int64_t tail_rows(const TailRecordShape& shape, std::int64_t kv_bytes);
 
 /// A record whose queries are all zero. At least one row.
 std::vector<std::byte> begin_tail_record(const TailRecordShape& shape);
-/// Rounds one query, [num_heads * head_dim], into a record of that shape. Values that are not finite count as 0.
-void put_tail_query(std::span<std::byte> record, const TailRecordShape& shape, std::int32_t layer, std::int64_t row, const float* query);
+/// Rounds one query, [num_heads * head_dim], into a record of that shape. Values that are not
+/// finite count as 0.
+void put_tail_query(std::span<std::byte> record, const TailRecordShape& shape, std::int32_t layer,
+                    std::int64_t row, const float* query);
 
 /// A parsed record; points into the bytes it was parsed from, which must stay. Any alignment.
 class TailRecordView {
  public:
-  /// Checks the header against the record's length. Errors: kCorruption, saying what is wrong; a record of another version is one too.
+  /// Checks the header against the record's length. Errors: kCorruption, saying what is wrong; a
+  /// record of another version is one too.
   static Result<TailRecordView> parse(std::span<const std::byte> record);
   const TailRecordShape& shape() const { return shape_; }
   std::int64_t first_token() const { return shape_.num_tokens - shape_.num_rows; }

@@ -12,7 +12,9 @@ constexpr std::align_val_t kAlignment{64};
 }
 
 PoolMemory::PoolMemory(PoolMemory&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : pool_(std::exchange(other.pool_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 PoolMemory& PoolMemory::operator=(PoolMemory&& other) noexcept {
   std::swap(pool_, other.pool_);
@@ -23,12 +25,15 @@ PoolMemory& PoolMemory::operator=(PoolMemory&& other) noexcept {
 
 PoolMemory::~PoolMemory() {
   if (pool_ == nullptr) return;
-  if (pool_->memory_ != nullptr) pool_->memory_->release(data_, MemoryPlace::kDevice);
-  else ::operator delete(data_, kAlignment);
+  if (pool_->memory_ != nullptr)
+    pool_->memory_->release(data_, MemoryPlace::kDevice);
+  else
+    ::operator delete(data_, kAlignment);
   pool_->give_back(size_);
 }
 
-DeviceClaim::DeviceClaim(DeviceClaim&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+DeviceClaim::DeviceClaim(DeviceClaim&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
 
 DeviceClaim& DeviceClaim::operator=(DeviceClaim&& other) noexcept {
   std::swap(pool_, other.pool_);
@@ -50,8 +55,9 @@ Status DeviceClaim::resize(std::int64_t bytes) {
 Status DevicePool::take(std::int64_t bytes) {
   const std::lock_guard lock(mu_);
   if (max_bytes_ > 0 && bytes > max_bytes_ - in_use_) {
-    return Status::exhausted("what is decoded needs " + std::to_string(bytes) + " bytes of device memory, " + std::to_string(in_use_) + " of " + std::to_string(max_bytes_) +
-                             " are in use");
+    return Status::exhausted("what is decoded needs " + std::to_string(bytes) +
+                             " bytes of device memory, " + std::to_string(in_use_) + " of " +
+                             std::to_string(max_bytes_) + " are in use");
   }
   in_use_ += bytes;
   peak_ = std::max(peak_, in_use_);
@@ -72,10 +78,12 @@ Result<PoolMemory> DevicePool::allocate(std::int64_t bytes) {
     buffer.size_ = bytes;
     return buffer;
   }
-  buffer.data_ = static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow));
+  buffer.data_ = static_cast<std::byte*>(
+      ::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow));
   if (buffer.data_ == nullptr) {
     give_back(bytes);
-    return Status::exhausted("no memory for " + std::to_string(bytes) + " bytes of retrieved pages");
+    return Status::exhausted("no memory for " + std::to_string(bytes) +
+                             " bytes of retrieved pages");
   }
   buffer.pool_ = this;
   buffer.size_ = bytes;

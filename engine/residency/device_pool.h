@@ -6,14 +6,15 @@
 #include <memory>
 #include <mutex>
 
-#include "engine/cache/compute_memory.h"
 #include "base/status.h"
+#include "engine/cache/compute_memory.h"
 
 namespace quire {
 
 class DevicePool;
 
-/// Memory of a pool, 64-byte aligned, zeroed where it is the host's; goes back with the object. The pool must outlive it.
+/// Memory of a pool, 64-byte aligned, zeroed where it is the host's; goes back with the object. The
+/// pool must outlive it.
 class PoolMemory {
  public:
   PoolMemory() = default;
@@ -30,7 +31,8 @@ class PoolMemory {
   std::int64_t size_ = 0;
 };
 
-/// Bytes of a pool counted for rows that lie on the device without having been brought there; go back with the object. The pool must outlive it.
+/// Bytes of a pool counted for rows that lie on the device without having been brought there; go
+/// back with the object. The pool must outlive it.
 class DeviceClaim {
  public:
   DeviceClaim() = default;
@@ -47,12 +49,14 @@ class DeviceClaim {
   std::int64_t bytes_ = 0;
 };
 
-/// On the CPU backend the device is the same memory, but bounded and copied to as a device's would be, so that every policy, limit and
-/// counter is what it is elsewhere. Threads: every method may be called concurrently, the end of a PoolMemory of a device from the thread that computes.
+/// On the CPU backend the device is the same memory, but bounded and copied to as a device's would
+/// be, so that every policy, limit and counter is what it is elsewhere. Threads: every method may
+/// be called concurrently, the end of a PoolMemory of a device from the thread that computes.
 class DevicePool {
  public:
   /// max_bytes 0: no limit. `memory`: of the device that computes; null: the host does.
-  explicit DevicePool(std::int64_t max_bytes, std::shared_ptr<ComputeMemory> memory = nullptr) : max_bytes_(max_bytes), memory_(std::move(memory)) {}
+  explicit DevicePool(std::int64_t max_bytes, std::shared_ptr<ComputeMemory> memory = nullptr)
+      : max_bytes_(max_bytes), memory_(std::move(memory)) {}
   DevicePool(const DevicePool&) = delete;
   DevicePool& operator=(const DevicePool&) = delete;
 

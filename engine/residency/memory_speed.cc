@@ -16,7 +16,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double ms_since(Clock::time_point start) { return std::max(1e-3, std::chrono::duration<double, std::milli>(Clock::now() - start).count()); }
+double ms_since(Clock::time_point start) {
+  return std::max(1e-3, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+}
 
 MemorySpeed of_host(TransferLane& lane) {
   constexpr std::int64_t kBytes = std::int64_t{16} << 20, kPiece = std::int64_t{1} << 20;
@@ -25,7 +27,9 @@ MemorySpeed of_host(TransferLane& lane) {
   MemorySpeed speed;
   for (int round = 0; round < 2; ++round) {  // the first maps the pages
     const auto started = Clock::now();
-    parallel_for(kBytes, kPiece, [&](std::int64_t begin, std::int64_t end) { std::memcpy(to.data() + begin, from.data() + begin, static_cast<std::size_t>(end - begin)); });
+    parallel_for(kBytes, kPiece, [&](std::int64_t begin, std::int64_t end) {
+      std::memcpy(to.data() + begin, from.data() + begin, static_cast<std::size_t>(end - begin));
+    });
     speed.read_bytes_per_ms = 2 * kBytes / ms_since(started);
     const auto copied = lane.wait(lane.submit([&] {
       std::memcpy(to.data(), from.data(), kBytes);
@@ -42,21 +46,37 @@ class Pages {
   static constexpr std::int32_t kDim = 128;
   static constexpr std::int64_t kRowBytes = kDim * 2, kPageBytes = 2 * kPageTokens * kRowBytes;
 
-  static Result<Pages> allocate(const std::shared_ptr<ComputeMemory>& memory, std::int64_t bytes, MemoryPlace place) {
+  static Result<Pages> allocate(const std::shared_ptr<ComputeMemory>& memory, std::int64_t bytes,
+                                MemoryPlace place) {
     QUIRE_ASSIGN_OR_RETURN(void* const data, memory->allocate(bytes, place));
     Pages out;
     out.data_ = {data, [memory, place](void* p) { memory->release(p, place); }};
-    for (std::int64_t at = 0; at + kPageBytes <= bytes; at += kPageBytes) out.pages_.push_back(static_cast<std::byte*>(data) + at);
+    for (std::int64_t at = 0; at + kPageBytes <= bytes; at += kPageBytes)
+      out.pages_.push_back(static_cast<std::byte*>(data) + at);
     return out;
   }
   MutableKvView target() const {
-    return {.pages = pages_.data(), .num_rows = static_cast<std::int64_t>(pages_.size()) * kPageTokens, .num_kv_heads = 1, .head_dim = kDim, .dtype = DType::kBF16, .kv_stride = kPageTokens * kRowBytes,
-            .head_stride = kPageBytes, .token_stride = kRowBytes};
+    return {.pages = pages_.data(),
+            .num_rows = static_cast<std::int64_t>(pages_.size()) * kPageTokens,
+            .num_kv_heads = 1,
+            .head_dim = kDim,
+            .dtype = DType::kBF16,
+            .kv_stride = kPageTokens * kRowBytes,
+            .head_stride = kPageBytes,
+            .token_stride = kRowBytes};
   }
   KvView source() const {
     const MutableKvView t = target();
-    return {.pages = pages_.data(), .positions = nullptr, .num_rows = t.num_rows, .num_kv_heads = 1, .head_dim = kDim, .dtype = DType::kBF16, .kv_stride = t.kv_stride, .head_stride = t.head_stride,
-            .token_stride = t.token_stride, .sorted = false};
+    return {.pages = pages_.data(),
+            .positions = nullptr,
+            .num_rows = t.num_rows,
+            .num_kv_heads = 1,
+            .head_dim = kDim,
+            .dtype = DType::kBF16,
+            .kv_stride = t.kv_stride,
+            .head_stride = t.head_stride,
+            .token_stride = t.token_stride,
+            .sorted = false};
   }
 
  private:
@@ -64,16 +84,21 @@ class Pages {
   std::vector<void*> pages_;
 };
 
-/// Milliseconds in which a device's kernel copies so many bytes from `place` to its own memory; the second time, when its buffers are there.
+/// Milliseconds in which a device's kernel copies so many bytes from `place` to its own memory; the
+/// second time, when its buffers are there.
 Result<double> copy_ms(Compute& compute, std::int64_t bytes, MemoryPlace place) {
   QUIRE_ASSIGN_OR_RETURN(const Pages from, Pages::allocate(compute.memory(), bytes, place));
-  QUIRE_ASSIGN_OR_RETURN(const Pages to, Pages::allocate(compute.memory(), bytes, MemoryPlace::kDevice));
+  QUIRE_ASSIGN_OR_RETURN(const Pages to,
+                         Pages::allocate(compute.memory(), bytes, MemoryPlace::kDevice));
   std::vector<KvMove> moves;
-  for (std::int32_t row = 0; row < to.target().num_rows; row += kPageTokens) moves.push_back({0, row, row, kPageTokens});
+  for (std::int32_t row = 0; row < to.target().num_rows; row += kPageTokens)
+    moves.push_back({0, row, row, kPageTokens});
   double ms = 0;
   for (int round = 0; round < 2; ++round) {
     const auto started = Clock::now();
-    QUIRE_RETURN_IF_ERROR(compute.hooks()->gather_rows({from.source(), to.target(), moves.data(), static_cast<std::int64_t>(moves.size()), kPageTokens}));
+    QUIRE_RETURN_IF_ERROR(
+        compute.hooks()->gather_rows({from.source(), to.target(), moves.data(),
+                                      static_cast<std::int64_t>(moves.size()), kPageTokens}));
     QUIRE_RETURN_IF_ERROR(compute.settle());
     ms = ms_since(started);
   }

@@ -5,27 +5,36 @@
 
 namespace quire {
 
-std::int64_t ResidentPages::bytes_for(std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype, std::int32_t page_tokens, std::int32_t num_slots) {
-  return std::int64_t{2} * num_kv_heads * num_slots * page_tokens * head_dim * static_cast<std::int64_t>(dtype_bytes(dtype));
+std::int64_t ResidentPages::bytes_for(std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype,
+                                      std::int32_t page_tokens, std::int32_t num_slots) {
+  return std::int64_t{2} * num_kv_heads * num_slots * page_tokens * head_dim *
+         static_cast<std::int64_t>(dtype_bytes(dtype));
 }
 
-Result<ResidentPages> ResidentPages::create(DevicePool& pool, std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype, std::int32_t page_tokens, std::int32_t num_slots) {
+Result<ResidentPages> ResidentPages::create(DevicePool& pool, std::int32_t num_kv_heads,
+                                            std::int32_t head_dim, DType dtype,
+                                            std::int32_t page_tokens, std::int32_t num_slots) {
   ResidentPages r;
   r.head_dim_ = head_dim;
   r.dtype_ = dtype;
   r.page_tokens_ = page_tokens;
   r.num_slots_ = num_slots;
-  const std::int64_t part_bytes = std::int64_t{2} * kPageTokens * head_dim * static_cast<std::int64_t>(dtype_bytes(dtype));
+  const std::int64_t part_bytes = std::int64_t{2} * kPageTokens * head_dim *
+                                  static_cast<std::int64_t>(dtype_bytes(dtype));
   const std::int64_t parts = std::int64_t{num_slots} * page_tokens / kPageTokens;
-  QUIRE_ASSIGN_OR_RETURN(r.memory_, pool.allocate(bytes_for(num_kv_heads, head_dim, dtype, page_tokens, num_slots)));
+  QUIRE_ASSIGN_OR_RETURN(
+      r.memory_, pool.allocate(bytes_for(num_kv_heads, head_dim, dtype, page_tokens, num_slots)));
   for (std::int64_t p = 0; p < parts; ++p) r.parts_.push_back(r.memory_.data() + p * part_bytes);
-  r.no_positions_.assign(static_cast<std::size_t>(num_slots) * static_cast<std::size_t>(page_tokens), 0);
+  r.no_positions_.assign(
+      static_cast<std::size_t>(num_slots) * static_cast<std::size_t>(page_tokens), 0);
   r.heads_.resize(static_cast<std::size_t>(num_kv_heads));
   for (std::int32_t m = 0; m < num_kv_heads; ++m) {
     Head& head = r.heads_[static_cast<std::size_t>(m)];
     head.page_of.assign(static_cast<std::size_t>(num_slots), -1);
-    head.positions.assign(static_cast<std::size_t>(num_slots) * static_cast<std::size_t>(page_tokens), kNowhere);
-    for (std::int64_t p = 0; p < parts; ++p) head.pages.push_back(r.memory_.data() + (m * parts + p) * part_bytes);
+    head.positions.assign(
+        static_cast<std::size_t>(num_slots) * static_cast<std::size_t>(page_tokens), kNowhere);
+    for (std::int64_t p = 0; p < parts; ++p)
+      head.pages.push_back(r.memory_.data() + (m * parts + p) * part_bytes);
   }
   return r;
 }
@@ -35,15 +44,18 @@ std::int32_t ResidentPages::slot_of(std::int32_t head, std::int32_t page) const 
   return static_cast<std::size_t>(page) < slots.size() ? slots[static_cast<std::size_t>(page)] : -1;
 }
 
-void ResidentPages::set_positions(Head& head, std::int32_t slot, const KvStretch& rows, std::span<const std::int32_t> positions) const {
+void ResidentPages::set_positions(Head& head, std::int32_t slot, const KvStretch& rows,
+                                  std::span<const std::int32_t> positions) const {
   const auto begin = head.positions.begin() + std::int64_t{slot} * page_tokens_;
-  std::fill(std::copy(positions.begin() + rows.begin, positions.begin() + rows.end, begin), begin + page_tokens_, kNowhere);
+  std::fill(std::copy(positions.begin() + rows.begin, positions.begin() + rows.end, begin),
+            begin + page_tokens_, kNowhere);
 }
 
 std::vector<std::pair<std::int32_t, std::int64_t>> ResidentPages::in_use(const Head& head) const {
   std::vector<std::pair<std::int32_t, std::int64_t>> used;  // page, slot
   for (std::int64_t slot = 0; slot < num_slots_; ++slot) {
-    if (const std::int32_t page = head.page_of[static_cast<std::size_t>(slot)]; page >= 0) used.emplace_back(page, slot);
+    if (const std::int32_t page = head.page_of[static_cast<std::size_t>(slot)]; page >= 0)
+      used.emplace_back(page, slot);
   }
   std::sort(used.begin(), used.end());
   return used;
@@ -57,18 +69,23 @@ void ResidentPages::order(const Head& head) const {
   head.ordered_pages.clear();
   head.ordered_positions.clear();
   for (const auto& [page, slot] : used) {
-    head.ordered_pages.insert(head.ordered_pages.end(), head.pages.begin() + slot * parts, head.pages.begin() + (slot + 1) * parts);
-    head.ordered_positions.insert(head.ordered_positions.end(), head.positions.begin() + slot * page_tokens_, head.positions.begin() + (slot + 1) * page_tokens_);
+    head.ordered_pages.insert(head.ordered_pages.end(), head.pages.begin() + slot * parts,
+                              head.pages.begin() + (slot + 1) * parts);
+    head.ordered_positions.insert(head.ordered_positions.end(),
+                                  head.positions.begin() + slot * page_tokens_,
+                                  head.positions.begin() + (slot + 1) * page_tokens_);
   }
 }
 
-void ResidentPages::want(std::int32_t head_index, std::span<const std::int32_t> wanted, const RetrievalPages& pages, std::span<const std::int32_t> positions,
+void ResidentPages::want(std::int32_t head_index, std::span<const std::int32_t> wanted,
+                         const RetrievalPages& pages, std::span<const std::int32_t> positions,
                          std::vector<PageCopy>& copies) {
   Head& head = heads_[static_cast<std::size_t>(head_index)];
   head.slot_of.resize(static_cast<std::size_t>(pages.size()), -1);
   std::vector<bool> keep(static_cast<std::size_t>(num_slots_), false);
   for (const std::int32_t page : wanted) {
-    if (const std::int32_t slot = head.slot_of[static_cast<std::size_t>(page)]; slot >= 0) keep[static_cast<std::size_t>(slot)] = true;
+    if (const std::int32_t slot = head.slot_of[static_cast<std::size_t>(page)]; slot >= 0)
+      keep[static_cast<std::size_t>(slot)] = true;
   }
   std::int32_t next = 0;
   for (const std::int32_t page : wanted) {
@@ -94,16 +111,19 @@ void ResidentPages::want(std::int32_t head_index, std::span<const std::int32_t> 
 }
 
 KvMove ResidentPages::move(const PageCopy& what, const KvStretch& rows) const {
-  return {what.head, static_cast<std::int32_t>(rows.begin), what.slot * page_tokens_, static_cast<std::int32_t>(rows.end - rows.begin)};
+  return {what.head, static_cast<std::int32_t>(rows.begin), what.slot * page_tokens_,
+          static_cast<std::int32_t>(rows.end - rows.begin)};
 }
 
 std::int64_t ResidentPages::copy_bytes(const KvStretch& rows) const {
   return (rows.end - rows.begin) * 2 * head_dim_ * static_cast<std::int64_t>(dtype_bytes(dtype_));
 }
 
-void ResidentPages::append(const RetrievalPages& pages, std::int32_t page, std::int32_t position, std::vector<KvMove>& moves) {
+void ResidentPages::append(const RetrievalPages& pages, std::int32_t page, std::int32_t position,
+                           std::vector<KvMove>& moves) {
   const KvStretch& rows = pages[page];
-  const auto row = static_cast<std::int32_t>(rows.end - 1), at = static_cast<std::int32_t>(row - rows.begin);
+  const auto row = static_cast<std::int32_t>(rows.end - 1),
+             at = static_cast<std::int32_t>(row - rows.begin);
   for (std::int32_t m = 0; m < static_cast<std::int32_t>(heads_.size()); ++m) {
     const std::int32_t slot = slot_of(m, page);
     if (slot < 0) continue;
@@ -115,32 +135,59 @@ void ResidentPages::append(const RetrievalPages& pages, std::int32_t page, std::
 }
 
 MutableKvView ResidentPages::slots() const {
-  const auto row_bytes = static_cast<std::int64_t>(head_dim_) * static_cast<std::int64_t>(dtype_bytes(dtype_));
+  const auto row_bytes = static_cast<std::int64_t>(head_dim_) *
+                         static_cast<std::int64_t>(dtype_bytes(dtype_));
   const auto parts = static_cast<std::int64_t>(parts_.size());
-  return MutableKvView{.pages = parts_.data(), .num_rows = parts * kPageTokens, .num_kv_heads = static_cast<std::int32_t>(heads_.size()), .head_dim = head_dim_, .dtype = dtype_,
-                       .kv_stride = kPageTokens * row_bytes, .head_stride = parts * 2 * kPageTokens * row_bytes, .token_stride = row_bytes};
+  return MutableKvView{.pages = parts_.data(),
+                       .num_rows = parts * kPageTokens,
+                       .num_kv_heads = static_cast<std::int32_t>(heads_.size()),
+                       .head_dim = head_dim_,
+                       .dtype = dtype_,
+                       .kv_stride = kPageTokens * row_bytes,
+                       .head_stride = parts * 2 * kPageTokens * row_bytes,
+                       .token_stride = row_bytes};
 }
 
 KvView ResidentPages::listed() const {
   const MutableKvView all = slots();
-  return KvView{.pages = all.pages, .positions = no_positions_.data(), .num_rows = all.num_rows, .num_kv_heads = all.num_kv_heads, .head_dim = head_dim_, .dtype = dtype_,
-                .kv_stride = all.kv_stride, .head_stride = all.head_stride, .token_stride = all.token_stride, .sorted = false};
+  return KvView{.pages = all.pages,
+                .positions = no_positions_.data(),
+                .num_rows = all.num_rows,
+                .num_kv_heads = all.num_kv_heads,
+                .head_dim = head_dim_,
+                .dtype = dtype_,
+                .kv_stride = all.kv_stride,
+                .head_stride = all.head_stride,
+                .token_stride = all.token_stride,
+                .sorted = false};
 }
 
 void ResidentPages::append_rows(std::int32_t head_index, std::vector<std::int32_t>& rows) const {
   const Head& head = heads_[static_cast<std::size_t>(head_index)];
   for (const auto& [page, slot] : in_use(head)) {
     const std::int64_t first = slot * page_tokens_;
-    for (std::int64_t row = first; row < first + page_tokens_ && head.positions[static_cast<std::size_t>(row)] != kNowhere; ++row) rows.push_back(static_cast<std::int32_t>(row));
+    for (std::int64_t row = first;
+         row < first + page_tokens_ && head.positions[static_cast<std::size_t>(row)] != kNowhere;
+         ++row)
+      rows.push_back(static_cast<std::int32_t>(row));
   }
 }
 
 KvView ResidentPages::view(std::int32_t head_index) const {
   const Head& head = heads_[static_cast<std::size_t>(head_index)];
   order(head);
-  const auto row_bytes = static_cast<std::int64_t>(head_dim_) * static_cast<std::int64_t>(dtype_bytes(dtype_));
-  return KvView{.pages = head.ordered_pages.data(), .positions = head.ordered_positions.data(), .num_rows = static_cast<std::int64_t>(head.ordered_positions.size()), .num_kv_heads = 1, .head_dim = head_dim_,
-                .dtype = dtype_, .kv_stride = kPageTokens * row_bytes, .head_stride = 0, .token_stride = row_bytes, .sorted = false};
+  const auto row_bytes = static_cast<std::int64_t>(head_dim_) *
+                         static_cast<std::int64_t>(dtype_bytes(dtype_));
+  return KvView{.pages = head.ordered_pages.data(),
+                .positions = head.ordered_positions.data(),
+                .num_rows = static_cast<std::int64_t>(head.ordered_positions.size()),
+                .num_kv_heads = 1,
+                .head_dim = head_dim_,
+                .dtype = dtype_,
+                .kv_stride = kPageTokens * row_bytes,
+                .head_stride = 0,
+                .token_stride = row_bytes,
+                .sorted = false};
 }
 
 }  // namespace quire

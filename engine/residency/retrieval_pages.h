@@ -14,13 +14,15 @@ struct ContextRows {
   std::int64_t first_position = 0, num_tokens = 0;
 };
 
-/// A page holds at most page_tokens rows that follow each other in the layer. Pages of a context begin at its start (position first + n *
-/// page_tokens), so a page never holds rows of two contexts, and where blocks were dropped it may be short (algorithms §9, item 5). Rows
-/// are only ever added at the end: the last page grows until it is full, every other page is complete.
+/// A page holds at most page_tokens rows that follow each other in the layer. Pages of a context
+/// begin at its start (position first + n * page_tokens), so a page never holds rows of two
+/// contexts, and where blocks were dropped it may be short. Rows are only ever added at the end:
+/// the last page grows until it is full, every other page is complete.
 class RetrievalPages {
  public:
   /// `contexts` ascend and do not overlap.
-  RetrievalPages(std::int32_t page_tokens, std::vector<ContextRows> contexts) : page_tokens_(page_tokens), contexts_(std::move(contexts)) {}
+  RetrievalPages(std::int32_t page_tokens, std::vector<ContextRows> contexts)
+      : page_tokens_(page_tokens), contexts_(std::move(contexts)) {}
 
   /// Takes in the rows of the layer that are new since the last call.
   void extend(std::span<const std::int32_t> positions);
@@ -29,8 +31,12 @@ class RetrievalPages {
   std::int64_t num_rows() const { return num_rows_; }
   std::int32_t size() const { return static_cast<std::int32_t>(pages_.size()); }
   /// Pages that will not change any more: all, or all but the last.
-  std::int32_t complete() const { return pages_.empty() || full(pages_.back()) ? size() : size() - 1; }
-  const KvStretch& operator[](std::int32_t page) const { return pages_[static_cast<std::size_t>(page)]; }
+  std::int32_t complete() const {
+    return pages_.empty() || full(pages_.back()) ? size() : size() - 1;
+  }
+  const KvStretch& operator[](std::int32_t page) const {
+    return pages_[static_cast<std::size_t>(page)];
+  }
   std::span<const KvStretch> all() const { return pages_; }
 
  private:

@@ -1,12 +1,12 @@
-/// Single rows of one layer on the device, KV head by KV head (algorithms §6.4).
+/// Single rows of one layer on the device, KV head by KV head.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/residency/device_pool.h"
 #include "base/status.h"
+#include "engine/residency/device_pool.h"
 #include "kernels/kv.h"
 
 namespace quire {
@@ -17,13 +17,15 @@ struct SlotLoad {
   bool operator==(const SlotLoad&) const = default;
 };
 
-/// Which row of one KV head each slot holds. One map serves every layer whose rows are the same: what is wanted does not depend on the layer.
+/// Which row of one KV head each slot holds. One map serves every layer whose rows are the same:
+/// what is wanted does not depend on the layer.
 class SlotMap {
  public:
   explicit SlotMap(std::int32_t num_slots) : row_of_(static_cast<std::size_t>(num_slots), -1) {}
 
-  /// Makes room for `rows` (ascending, no more than there are slots): rows that have a slot keep it, the others take slots of rows that are not wanted, both ascending.
-  /// From here on those slots count as holding them: `loads` gets what must be copied before they are attended to.
+  /// Makes room for `rows` (ascending, no more than there are slots): rows that have a slot keep
+  /// it, the others take slots of rows that are not wanted, both ascending. From here on those
+  /// slots count as holding them: `loads` gets what must be copied before they are attended to.
   void want(std::span<const std::int32_t> rows, std::vector<SlotLoad>& loads);
 
   /// Of the rows wanted last, in their order.
@@ -36,19 +38,23 @@ class SlotMap {
   std::vector<std::int32_t> slots_;
 };
 
-/// The memory behind the slots of one layer: [slots / kPageTokens][2 (K, V)][num_kv_heads][kPageTokens][head_dim].
-/// Threads: the engine thread; what is copied to slots may be copied on another one.
+/// The memory behind the slots of one layer: [slots / kPageTokens][2 (K,
+/// V)][num_kv_heads][kPageTokens][head_dim]. Threads: the engine thread; what is copied to slots
+/// may be copied on another one.
 class TokenSlots {
  public:
   /// Errors: kResourceExhausted.
-  static Result<TokenSlots> create(DevicePool& pool, std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype, std::int32_t num_slots);
-  static std::int64_t bytes_for(std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype, std::int32_t num_slots);
+  static Result<TokenSlots> create(DevicePool& pool, std::int32_t num_kv_heads,
+                                   std::int32_t head_dim, DType dtype, std::int32_t num_slots);
+  static std::int64_t bytes_for(std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype,
+                                std::int32_t num_slots);
 
   /// A slot is a row, for kv_gather().
   MutableKvView slots() const;
   /// What copying one row of one KV head moves.
   std::int64_t row_bytes() const { return 2 * half_row_bytes_; }
-  /// The same to attend to. All stand at position 0: what is in a slot and listed was chosen for the query.
+  /// The same to attend to. All stand at position 0: what is in a slot and listed was chosen for
+  /// the query.
   KvView view() const;
   std::int64_t bytes() const { return memory_.size(); }
 

@@ -10,7 +10,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double ms_since(Clock::time_point from) { return std::chrono::duration<double, std::milli>(Clock::now() - from).count(); }
+double ms_since(Clock::time_point from) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - from).count();
+}
 
 }  // namespace
 
@@ -21,9 +23,11 @@ struct TransferLane::Transfer {
   bool done = false;   // guarded by the lane's mu_
 };
 
-TransferLane::TransferLane(std::function<Status()> before_each, std::int32_t num_streams) : before_each_(std::move(before_each)) {
+TransferLane::TransferLane(std::function<Status()> before_each, std::int32_t num_streams)
+    : before_each_(std::move(before_each)) {
   for (std::int32_t i = 0; i < num_streams; ++i) streams_.push_back(std::make_unique<Stream>());
-  for (const auto& stream : streams_) stream->thread = std::thread([this, &stream = *stream] { run(stream); });
+  for (const auto& stream : streams_)
+    stream->thread = std::thread([this, &stream = *stream] { run(stream); });
 }
 
 TransferLane::~TransferLane() {

@@ -33,7 +33,12 @@ std::int64_t ChoosingMemory::peak_bytes() const {
 }
 
 RetrieveShape shape_of(const RetrieveInput& input) {
-  return {input.num_layers, input.num_heads, input.num_kv_heads, input.head_dim, static_cast<std::int64_t>(input.contexts.size()), input.head};
+  return {input.num_layers,
+          input.num_heads,
+          input.num_kv_heads,
+          input.head_dim,
+          static_cast<std::int64_t>(input.contexts.size()),
+          input.head};
 }
 
 std::shared_ptr<ChoosingMemory> choosing_memory(const RetrieveInput& input) {

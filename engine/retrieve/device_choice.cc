@@ -9,9 +9,13 @@ constexpr std::int64_t kRowsRoom = 256;
 
 }  // namespace
 
-ChoosingNeed DeviceChoice::need(const RetrieveShape& shape, std::int64_t rows_per_candidate, std::int64_t more_candidates, std::int64_t most_listed) {
+ChoosingNeed DeviceChoice::need(const RetrieveShape& shape, std::int64_t rows_per_candidate,
+                                std::int64_t more_candidates, std::int64_t most_listed) {
   ChoosingNeed need;
-  for (const std::int64_t width : {shape.num_heads, shape.num_kv_heads}) need += need_with_room(rows_per_candidate > 0 ? (width + rows_per_candidate - 1) / rows_per_candidate : 0, width * more_candidates, sizeof(float));
+  for (const std::int64_t width : {shape.num_heads, shape.num_kv_heads})
+    need += need_with_room(
+        rows_per_candidate > 0 ? (width + rows_per_candidate - 1) / rows_per_candidate : 0,
+        width * more_candidates, sizeof(float));
   need += need_with_room(0, shape.num_kv_heads * (most_listed + kRowsRoom), sizeof(std::int32_t));
   need += need_with_room(0, shape.num_kv_heads, sizeof(RowList));
   return need;
@@ -22,15 +26,24 @@ Result<float*> DeviceChoice::scores(std::int64_t num_heads, std::int64_t n) {
   return scores_.buffer.data();
 }
 
-Status DeviceChoice::choose(Compute& compute, std::int32_t num_kv_heads, std::int32_t group, std::int64_t n, CandidateVote vote, std::int64_t k, std::int32_t* chosen) {
+Status DeviceChoice::choose(Compute& compute, std::int32_t num_kv_heads, std::int32_t group,
+                            std::int64_t n, CandidateVote vote, std::int64_t k,
+                            std::int32_t* chosen) {
   QUIRE_RETURN_IF_ERROR(votes_.reserve(memory_, num_kv_heads * n));
   HookCompute& hooks = *compute.hooks();
-  QUIRE_RETURN_IF_ERROR(hooks.candidate_votes({.scores = scores_.buffer.data(), .n = n, .ld_scores = n, .num_kv_heads = num_kv_heads, .group = group, .vote = vote, .votes = votes_.buffer.data()}));
+  QUIRE_RETURN_IF_ERROR(hooks.candidate_votes({.scores = scores_.buffer.data(),
+                                               .n = n,
+                                               .ld_scores = n,
+                                               .num_kv_heads = num_kv_heads,
+                                               .group = group,
+                                               .vote = vote,
+                                               .votes = votes_.buffer.data()}));
   return hooks.best_candidates(votes_.buffer.data(), num_kv_heads, n, k, chosen);
 }
 
 Result<DeviceLists> DeviceChoice::lists(Compute& compute, CandidateRowsArgs args) {
-  args.most_rows = (args.most_rows + kRowsRoom - 1) / kRowsRoom * kRowsRoom;  // most steps look like the one before
+  // Most steps look like the one before
+  args.most_rows = (args.most_rows + kRowsRoom - 1) / kRowsRoom * kRowsRoom;
   QUIRE_RETURN_IF_ERROR(rows_.reserve(memory_, args.num_kv_heads * args.most_rows));
   QUIRE_RETURN_IF_ERROR(lists_.reserve(memory_, args.num_kv_heads));
   args.rows = rows_.buffer.data();

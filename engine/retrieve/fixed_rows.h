@@ -9,8 +9,11 @@
 
 namespace quire {
 
-/// Tokens of option `name` (decode_sink, decode_window), which `table` has beside decode_budget: as given; else the default, which below the default budget shrinks in proportion to the budget,
-/// to whole units, one at least where the default is not 0. So the same share of every budget is left to choose.
-std::int32_t fixed_rows(const PlugOptions& options, std::span<const PlugOption> table, std::string_view name, std::int32_t unit);
+/// Tokens of option `name` (decode_sink, decode_window), which `table` has beside decode_budget: as
+/// given; else the default, which below the default budget shrinks in proportion to the budget, to
+/// whole units, one at least where the default is not 0. So the same share of every budget is left
+/// to choose.
+std::int32_t fixed_rows(const PlugOptions& options, std::span<const PlugOption> table,
+                        std::string_view name, std::int32_t unit);
 
 }  // namespace quire

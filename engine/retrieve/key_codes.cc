@@ -20,11 +20,15 @@ constexpr float kLargestCode = 255;
 Status KeyCodes::find_ranges(const KvView& kv, std::int64_t end) {
   num_kv_heads_ = kv.num_kv_heads;
   head_dim_ = kv.head_dim;
-  const auto dim = static_cast<std::size_t>(kv.head_dim), width = static_cast<std::size_t>(kv.num_kv_heads) * dim;
+  const auto dim = static_cast<std::size_t>(kv.head_dim),
+             width = static_cast<std::size_t>(kv.num_kv_heads) * dim;
   std::vector<KvStretch> stretches;
-  for (std::int64_t row = 0; row < end; row += kRangeRows) stretches.push_back({row, std::min(end, row + kRangeRows)});
+  for (std::int64_t row = 0; row < end; row += kRangeRows)
+    stretches.push_back({row, std::min(end, row + kRangeRows)});
   std::vector<std::uint16_t> bounds(stretches.size() * 2 * width);
-  QUIRE_RETURN_IF_ERROR(page_bounds({kv, stretches.data(), static_cast<std::int64_t>(stretches.size()), bounds.data(), PageSummary::kExtremes}));
+  QUIRE_RETURN_IF_ERROR(
+      page_bounds({kv, stretches.data(), static_cast<std::int64_t>(stretches.size()), bounds.data(),
+                   PageSummary::kExtremes}));
   lows_.resize(width);
   steps_.resize(width);
   for (std::size_t i = 0; i < width; ++i) {
@@ -42,12 +46,16 @@ Status KeyCodes::find_ranges(const KvView& kv, std::int64_t end) {
 
 /// What a prompt needs in one piece; what an answer adds in pieces of kAnswerBlocks.
 Status KeyCodes::make_room(std::int64_t rows) {
-  const std::int64_t have = static_cast<std::int64_t>(blocks_.size()), missing = (rows + kCodeRows - 1) / kCodeRows - have;
+  const std::int64_t have = static_cast<std::int64_t>(blocks_.size()),
+                     missing = (rows + kCodeRows - 1) / kCodeRows - have;
   if (missing <= 0) return {};
   const std::int64_t more = std::max(missing, have > 0 ? kAnswerBlocks : 1);
   HostSlab slab(static_cast<std::size_t>(more * block_bytes()));
-  if (slab.data() == nullptr) return Status::exhausted("the system gives no memory for codes of keys (" + std::to_string(more * block_bytes()) + " bytes asked)");
-  for (std::int64_t b = 0; b < more; ++b) blocks_.push_back(static_cast<std::uint8_t*>(slab.data()) + b * block_bytes());
+  if (slab.data() == nullptr)
+    return Status::exhausted("the system gives no memory for codes of keys (" +
+                             std::to_string(more * block_bytes()) + " bytes asked)");
+  for (std::int64_t b = 0; b < more; ++b)
+    blocks_.push_back(static_cast<std::uint8_t*>(slab.data()) + b * block_bytes());
   memory_.push_back(std::move(slab));
   return {};
 }
@@ -56,7 +64,8 @@ Status KeyCodes::extend(const KvView& kv, std::int64_t end) {
   if (end <= num_rows_) return {};
   if (num_rows_ == 0) QUIRE_RETURN_IF_ERROR(find_ranges(kv, end));
   QUIRE_RETURN_IF_ERROR(make_room(end));
-  QUIRE_RETURN_IF_ERROR(key_codes({kv, num_rows_, end, lows_.data(), steps_.data(), blocks_.data()}));
+  QUIRE_RETURN_IF_ERROR(
+      key_codes({kv, num_rows_, end, lows_.data(), steps_.data(), blocks_.data()}));
   num_rows_ = end;
   return {};
 }
@@ -68,13 +77,33 @@ float KeyCodes::constant(std::int32_t kv_head, const float* query, float scale) 
   return scale * sum;
 }
 
-Status KeyCodes::score(std::int32_t kv_head, const float* query, std::int32_t group, float scale, std::span<const std::int32_t> rows, float* scores) const {
+Status KeyCodes::score(std::int32_t kv_head, const float* query, std::int32_t group, float scale,
+                       std::span<const std::int32_t> rows, float* scores) const {
   const auto n = static_cast<std::int64_t>(rows.size());
-  return code_scores({query, group, head_dim_, scale, {blocks_.data(), steps_.data(), num_rows_, num_kv_heads_, head_dim_}, kv_head, rows.data(), n, scores, n});
+  return code_scores({query,
+                      group,
+                      head_dim_,
+                      scale,
+                      {blocks_.data(), steps_.data(), num_rows_, num_kv_heads_, head_dim_},
+                      kv_head,
+                      rows.data(),
+                      n,
+                      scores,
+                      n});
 }
 
-Status KeyCodes::score_all(std::int32_t kv_head, const float* query, std::int32_t group, float scale, float* scores) const {
-  return code_scores({query, group, head_dim_, scale, {blocks_.data(), steps_.data(), num_rows_, num_kv_heads_, head_dim_}, kv_head, nullptr, num_rows_, scores, num_rows_});
+Status KeyCodes::score_all(std::int32_t kv_head, const float* query, std::int32_t group,
+                           float scale, float* scores) const {
+  return code_scores({query,
+                      group,
+                      head_dim_,
+                      scale,
+                      {blocks_.data(), steps_.data(), num_rows_, num_kv_heads_, head_dim_},
+                      kv_head,
+                      nullptr,
+                      num_rows_,
+                      scores,
+                      num_rows_});
 }
 
 }  // namespace quire

@@ -5,8 +5,8 @@
 #include <random>
 #include <utility>
 
-#include "engine/model/hook_compute.h"
 #include "base/dtype.h"
+#include "engine/model/hook_compute.h"
 
 namespace quire {
 namespace {
@@ -18,18 +18,22 @@ std::vector<std::int32_t> wanted_positions(const QueryWish& wish, std::int64_t n
   std::vector<std::int32_t> out;
   const std::int64_t count = std::min(wish.count, n);
   switch (wish.rows) {
-    case QueryWish::Rows::kLast: break;
+    case QueryWish::Rows::kLast:
+      break;
     case QueryWish::Rows::kFirst:
       for (std::int64_t p = 0; p < count; ++p) out.push_back(static_cast<std::int32_t>(p));
       break;
     case QueryWish::Rows::kSpread:
-      for (std::int64_t i = 0; i < count; ++i) out.push_back(static_cast<std::int32_t>((i + 1) * n / count - 1));
+      for (std::int64_t i = 0; i < count; ++i)
+        out.push_back(static_cast<std::int32_t>((i + 1) * n / count - 1));
       break;
     case QueryWish::Rows::kRandom: {
       // Each position is taken with the chance that is left for it: the same rows on every machine.
       std::mt19937_64 random(static_cast<std::uint64_t>(n));
       for (std::int64_t p = 0; p < n && static_cast<std::int64_t>(out.size()) < count; ++p) {
-        if (static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n - p)) < count - static_cast<std::int64_t>(out.size())) out.push_back(static_cast<std::int32_t>(p));
+        if (static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n - p)) <
+            count - static_cast<std::int64_t>(out.size()))
+          out.push_back(static_cast<std::int32_t>(p));
       }
     }
   }
@@ -38,18 +42,25 @@ std::vector<std::int32_t> wanted_positions(const QueryWish& wish, std::int64_t n
 
 }  // namespace
 
-PromptQueries::PromptQueries(const RopeTable& rope, Shape shape, QueryWish wish, std::int64_t prompt_tokens)
-    : rope_(rope), shape_(shape), wish_(wish), positions_(wanted_positions(wish, prompt_tokens)), layers_(at(shape.num_layers)),
+PromptQueries::PromptQueries(const RopeTable& rope, Shape shape, QueryWish wish,
+                             std::int64_t prompt_tokens)
+    : rope_(rope),
+      shape_(shape),
+      wish_(wish),
+      positions_(wanted_positions(wish, prompt_tokens)),
+      layers_(at(shape.num_layers)),
       rotated_(at(shape.num_heads) * at(shape.head_dim)) {}
 
 bool PromptQueries::wanted(std::int32_t position) const {
-  return wish_.rows == QueryWish::Rows::kLast || std::binary_search(positions_.begin(), positions_.end(), position);
+  return wish_.rows == QueryWish::Rows::kLast ||
+         std::binary_search(positions_.begin(), positions_.end(), position);
 }
 
 /// Where the row's query goes; -1: there are as many rows with larger positions.
 std::int32_t PromptQueries::slot_for(Layer& layer, std::int32_t position) const {
   auto& rows = layer.rows;
-  auto place = std::lower_bound(rows.begin(), rows.end(), position, [](const Row& r, std::int32_t p) { return r.position < p; });
+  auto place = std::lower_bound(rows.begin(), rows.end(), position,
+                                [](const Row& r, std::int32_t p) { return r.position < p; });
   if (place != rows.end() && place->position == position) return place->slot;
   if (static_cast<std::int64_t>(rows.size()) < wish_.count) {
     const auto slot = static_cast<std::int32_t>(rows.size());
@@ -66,7 +77,8 @@ std::int32_t PromptQueries::slot_for(Layer& layer, std::int32_t position) const 
 }
 
 /// Rotates a raw query to where it stands; null lse: not known.
-Status PromptQueries::keep(Layer& layer, std::int32_t slot, std::int32_t position, const float* raw, const float* lse) {
+Status PromptQueries::keep(Layer& layer, std::int32_t slot, std::int32_t position, const float* raw,
+                           const float* lse) {
   RopeRotateArgs rotate{};
   rotate.x = raw;
   rotate.out = rotated_.data();
@@ -75,10 +87,14 @@ Status PromptQueries::keep(Layer& layer, std::int32_t slot, std::int32_t positio
   rotate.num_heads = shape_.num_heads;
   rotate.ldx = rotate.ldo = static_cast<std::int64_t>(rotated_.size());
   QUIRE_RETURN_IF_ERROR(rope_rotate(rope_, rotate));
-  std::transform(rotated_.begin(), rotated_.end(), layer.queries.begin() + slot * static_cast<std::ptrdiff_t>(rotated_.size()), f32_to_bf16);
+  std::transform(rotated_.begin(), rotated_.end(),
+                 layer.queries.begin() + slot * static_cast<std::ptrdiff_t>(rotated_.size()),
+                 f32_to_bf16);
   const auto out = layer.lse.begin() + std::ptrdiff_t{slot} * shape_.num_heads;
-  if (lse != nullptr) std::copy_n(lse, shape_.num_heads, out);
-  else std::fill_n(out, shape_.num_heads, std::numeric_limits<float>::quiet_NaN());
+  if (lse != nullptr)
+    std::copy_n(lse, shape_.num_heads, out);
+  else
+    std::fill_n(out, shape_.num_heads, std::numeric_limits<float>::quiet_NaN());
   return {};
 }
 
@@ -86,18 +102,23 @@ Status PromptQueries::after_attention(LayerPass& pass) {
   QUIRE_RETURN_IF_ERROR(failed_);
   const auto n = static_cast<std::int64_t>(pass.positions.size());
   // Positions ascend within a pass: of the last rows, no more than count can stay.
-  const std::int64_t first = wish_.rows == QueryWish::Rows::kLast ? std::max<std::int64_t>(0, n - wish_.count) : 0;
+  const std::int64_t first = wish_.rows == QueryWish::Rows::kLast
+                                 ? std::max<std::int64_t>(0, n - wish_.count)
+                                 : 0;
   std::vector<std::int32_t> rows;
   for (std::int64_t i = first; i < n; ++i) {
     if (wanted(pass.positions[at(i)])) rows.push_back(static_cast<std::int32_t>(i));
   }
   if (rows.empty()) return {};
   if (hooks_of(pass) != nullptr) return fetch_rows(pass, rows);
-  for (const std::int32_t i : rows) QUIRE_RETURN_IF_ERROR(take_row(pass.layer, pass.positions[at(i)], pass.qkv.q + i * pass.qkv.ld, pass.lse + std::int64_t{i} * shape_.num_heads));
+  for (const std::int32_t i : rows)
+    QUIRE_RETURN_IF_ERROR(take_row(pass.layer, pass.positions[at(i)], pass.qkv.q + i * pass.qkv.ld,
+                                   pass.lse + std::int64_t{i} * shape_.num_heads));
   return {};
 }
 
-Status PromptQueries::take_row(std::int32_t layer_index, std::int32_t position, const float* raw, const float* lse) {
+Status PromptQueries::take_row(std::int32_t layer_index, std::int32_t position, const float* raw,
+                               const float* lse) {
   Layer& layer = layers_[at(layer_index)];
   const std::int32_t slot = slot_for(layer, position);
   return slot < 0 ? Status() : keep(layer, slot, position, raw, lse);
@@ -105,7 +126,9 @@ Status PromptQueries::take_row(std::int32_t layer_index, std::int32_t position, 
 
 Status PromptQueries::fetch_rows(const LayerPass& pass, std::span<const std::int32_t> rows) {
   HookCompute& hooks = *hooks_of(pass);
-  const auto n = static_cast<std::int64_t>(rows.size()), width = static_cast<std::int64_t>(rotated_.size()), heads = std::int64_t{shape_.num_heads};
+  const auto n = static_cast<std::int64_t>(rows.size()),
+             width = static_cast<std::int64_t>(rotated_.size()),
+             heads = std::int64_t{shape_.num_heads};
   const std::int64_t bytes = n * (width + heads) * static_cast<std::int64_t>(sizeof(float));
   QUIRE_ASSIGN_OR_RETURN(std::byte* const to, hooks.place(bytes));
   auto* const queries = reinterpret_cast<float*>(to);
@@ -113,26 +136,33 @@ Status PromptQueries::fetch_rows(const LayerPass& pass, std::span<const std::int
   QUIRE_RETURN_IF_ERROR(pass.compute->take_rows(pass.lse, heads, rows, heads, queries + n * width));
   std::vector<std::int32_t> positions;
   for (const std::int32_t i : rows) positions.push_back(pass.positions[at(i)]);
-  return hooks.fetch(bytes, [this, layer = pass.layer, positions = std::move(positions), n, width, heads](const std::byte* fetched) {
+  return hooks.fetch(bytes, [this, layer = pass.layer, positions = std::move(positions), n, width,
+                             heads](const std::byte* fetched) {
     const auto* raw = reinterpret_cast<const float*>(fetched);
-    for (std::int64_t i = 0; i < n && failed_.ok(); ++i) failed_ = take_row(layer, positions[at(i)], raw + i * width, raw + n * width + i * heads);
+    for (std::int64_t i = 0; i < n && failed_.ok(); ++i)
+      failed_ = take_row(layer, positions[at(i)], raw + i * width, raw + n * width + i * heads);
   });
 }
 
-Status PromptQueries::add_stored(std::int32_t layer_index, std::int32_t position, std::span<const float> raw) {
+Status PromptQueries::add_stored(std::int32_t layer_index, std::int32_t position,
+                                 std::span<const float> raw) {
   QUIRE_CHECK(raw.size() == rotated_.size(), "one query of the model");
   Layer& layer = layers_[at(layer_index)];
-  const bool there = std::binary_search(layer.rows.begin(), layer.rows.end(), Row{position, 0}, [](const Row& a, const Row& b) { return a.position < b.position; });
+  const bool there = std::binary_search(
+      layer.rows.begin(), layer.rows.end(), Row{position, 0},
+      [](const Row& a, const Row& b) { return a.position < b.position; });
   if (there || !has_room(layer_index) || !wanted(position)) return {};
   return keep(layer, slot_for(layer, position), position, raw.data(), nullptr);
 }
 
 std::span<const std::uint16_t> PromptQueries::query(std::int32_t layer, std::int64_t i) const {
-  return std::span(layers_[at(layer)].queries).subspan(at(row(layer, i).slot) * rotated_.size(), rotated_.size());
+  return std::span(layers_[at(layer)].queries)
+      .subspan(at(row(layer, i).slot) * rotated_.size(), rotated_.size());
 }
 
 std::span<const float> PromptQueries::lse(std::int32_t layer, std::int64_t i) const {
-  return std::span(layers_[at(layer)].lse).subspan(at(row(layer, i).slot) * at(shape_.num_heads), at(shape_.num_heads));
+  return std::span(layers_[at(layer)].lse)
+      .subspan(at(row(layer, i).slot) * at(shape_.num_heads), at(shape_.num_heads));
 }
 
 }  // namespace quire

@@ -7,8 +7,10 @@
 
 namespace quire {
 
-/// Mean cosine between the query heads [group, head_dim] of a KV head and those of another step; a head without length has not turned.
-inline double mean_cosine(const float* a, const float* b, std::int64_t group, std::int64_t head_dim) {
+/// Mean cosine between the query heads [group, head_dim] of a KV head and those of another step; a
+/// head without length has not turned.
+inline double mean_cosine(const float* a, const float* b, std::int64_t group,
+                          std::int64_t head_dim) {
   double sum = 0;
   for (std::int64_t h = 0; h < group; ++h, a += head_dim, b += head_dim) {
     double dot = 0, aa = 0, bb = 0;

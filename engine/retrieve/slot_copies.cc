@@ -10,7 +10,8 @@
 namespace quire {
 namespace {
 
-KvGatherArgs gather(const KvView& cache, const MutableKvView& slots, const std::vector<KvMove>& moves) {
+KvGatherArgs gather(const KvView& cache, const MutableKvView& slots,
+                    const std::vector<KvMove>& moves) {
   KvGatherArgs args{cache, slots, moves.data(), static_cast<std::int64_t>(moves.size()), 0};
   for (const KvMove& move : moves) args.most_rows = std::max(args.most_rows, move.rows);
   return args;
@@ -18,15 +19,20 @@ KvGatherArgs gather(const KvView& cache, const MutableKvView& slots, const std::
 
 }  // namespace
 
-CopyLanes copy_lanes(const RetrieveInput& input) { return {input.compute != nullptr ? input.compute->hooks() : nullptr, input.transfers}; }
+CopyLanes copy_lanes(const RetrieveInput& input) {
+  return {input.compute != nullptr ? input.compute->hooks() : nullptr, input.transfers};
+}
 
-Status SlotCopies::bring(const CopyLanes& lanes, const KvView& cache, const MutableKvView& slots, const std::vector<KvMove>& moves) {
+Status SlotCopies::bring(const CopyLanes& lanes, const KvView& cache, const MutableKvView& slots,
+                         const std::vector<KvMove>& moves) {
   if (moves.empty()) return {};
   const KvGatherArgs args = gather(cache, slots, moves);
   return lanes.hooks != nullptr ? lanes.hooks->gather_rows(args) : kv_gather(args);
 }
 
-Status SlotCopies::bring_beside(const CopyLanes& lanes, const KvView& cache, const MutableKvView& slots, MoveList moves, std::int32_t streams, RetrieveStats& stats) {
+Status SlotCopies::bring_beside(const CopyLanes& lanes, const KvView& cache,
+                                const MutableKvView& slots, MoveList moves, std::int32_t streams,
+                                RetrieveStats& stats) {
   if (moves->empty()) return {};
   if (lanes.hooks != nullptr) {
     QUIRE_ASSIGN_OR_RETURN(beside_, lanes.hooks->gather_beside(gather(cache, slots, *moves)));
@@ -34,13 +40,15 @@ Status SlotCopies::bring_beside(const CopyLanes& lanes, const KvView& cache, con
     return {};
   }
   if (lanes.transfers == nullptr) return bring(lanes, cache, slots, *moves);
-  const auto pages = std::make_shared<const std::vector<const void*>>(cache.pages, cache.pages + (cache.num_rows + kPageTokens - 1) / kPageTokens);
+  const auto pages = std::make_shared<const std::vector<const void*>>(
+      cache.pages, cache.pages + (cache.num_rows + kPageTokens - 1) / kPageTokens);
   streams = std::min(streams, lanes.transfers->num_streams());
   for (std::int32_t stream = 0; stream < streams; ++stream) {
     MoveList mine = moves;
     if (streams > 1) {
       auto some = std::make_shared<std::vector<KvMove>>();
-      std::ranges::copy_if(*moves, std::back_inserter(*some), [&](const KvMove& move) { return move.head % streams == stream; });
+      std::ranges::copy_if(*moves, std::back_inserter(*some),
+                           [&](const KvMove& move) { return move.head % streams == stream; });
       mine = std::move(some);
     }
     if (mine->empty()) continue;
@@ -56,7 +64,8 @@ Status SlotCopies::bring_beside(const CopyLanes& lanes, const KvView& cache, con
 }
 
 Status SlotCopies::wait(const CopyLanes& lanes, RetrieveStats& stats) {
-  if (const std::int64_t copy = std::exchange(beside_, -1); copy >= 0) return lanes.hooks->hold_for(copy);
+  if (const std::int64_t copy = std::exchange(beside_, -1); copy >= 0)
+    return lanes.hooks->hold_for(copy);
   Status failed;
   for (const TransferLane::Ticket& ticket : pending_) {
     const TransferLane::Outcome outcome = lanes.transfers->wait(ticket);
@@ -69,16 +78,21 @@ Status SlotCopies::wait(const CopyLanes& lanes, RetrieveStats& stats) {
   return failed;
 }
 
-Status leave_device(const RetrieveInput& input, std::int32_t layer, PageLayout layout, RetrieveStats& stats) {
+Status leave_device(const RetrieveInput& input, std::int32_t layer, PageLayout layout,
+                    RetrieveStats& stats) {
   HookCompute* const hooks = copy_lanes(input).hooks;
   if (hooks == nullptr) return {};
   return input.cache->leave_device(layer, layout, [&](const KvView& from, const MutableKvView& to) {
     std::vector<KvMove> moves;
     for (std::int64_t row = 0; row < from.num_rows; row += kPageTokens) {
-      const auto first = static_cast<std::int32_t>(row), rows = static_cast<std::int32_t>(std::min<std::int64_t>(kPageTokens, from.num_rows - row));
-      for (std::int32_t head = 0; head < from.num_kv_heads; ++head) moves.push_back({head, first, first, rows});
+      const auto first = static_cast<std::int32_t>(row),
+                 rows = static_cast<std::int32_t>(
+                     std::min<std::int64_t>(kPageTokens, from.num_rows - row));
+      for (std::int32_t head = 0; head < from.num_kv_heads; ++head)
+        moves.push_back({head, first, first, rows});
     }
-    stats.bytes_offloaded += 2 * from.num_rows * from.num_kv_heads * from.head_dim * static_cast<std::int64_t>(dtype_bytes(from.dtype));
+    stats.bytes_offloaded += 2 * from.num_rows * from.num_kv_heads * from.head_dim *
+                             static_cast<std::int64_t>(dtype_bytes(from.dtype));
     return hooks->gather_rows(gather(from, to, moves));
   });
 }

@@ -24,20 +24,29 @@ inline AttentionArgs attention_args(const RetrieveStep& step, const KvView& kv) 
 }
 
 /// Part of attend(): ms that choosing took.
-inline void count_choosing(const RetrieveStep& step, RetrieveStats& stats, double ms) { (step.choose_ms != nullptr ? *step.choose_ms : stats.choose_ms) += ms; }
+inline void count_choosing(const RetrieveStep& step, RetrieveStats& stats, double ms) {
+  (step.choose_ms != nullptr ? *step.choose_ms : stats.choose_ms) += ms;
+}
 
 /// Over every row of `kv`.
-inline Status dense_attention(const RetrieveStep& step, const KvView& kv) { return attention(attention_args(step, kv)); }
+inline Status dense_attention(const RetrieveStep& step, const KvView& kv) {
+  return attention(attention_args(step, kv));
+}
 
-/// Enqueued on step.compute, over these rows of each KV head, which are read before the call returns, or with null over every row.
+/// Enqueued on step.compute, over these rows of each KV head, which are read before the call
+/// returns, or with null over every row.
 inline Status attend_enqueued(const RetrieveStep& step, const KvView& kv, const RowList* lists) {
   const SequenceAttention sequence{.kv = kv, .lists = lists, .position = step.position};
   return step.compute->attend_each(attention_args(step, kv), std::span(&sequence, 1));
 }
 
 /// The same over lists that lie there.
-inline Status attend_to_lists(const RetrieveStep& step, const KvView& kv, const DeviceLists& lists) {
-  const SequenceAttention sequence{.kv = kv, .position = step.position, .lists_there = lists.lists, .longest_list = lists.longest};
+inline Status attend_to_lists(const RetrieveStep& step, const KvView& kv,
+                              const DeviceLists& lists) {
+  const SequenceAttention sequence{.kv = kv,
+                                   .position = step.position,
+                                   .lists_there = lists.lists,
+                                   .longest_list = lists.longest};
   return step.compute->attend_each(attention_args(step, kv), std::span(&sequence, 1));
 }
 

@@ -15,7 +15,9 @@ using Candidate = DrawScratch::Candidate;
 constexpr float kOne = 1099511627776.0f;
 
 /// Larger logit first, then the lower id.
-bool before(const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; }
+bool before(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
 
 std::uint64_t sum_of(const std::vector<Candidate>& candidates) {
   std::uint64_t sum = 0;
@@ -25,7 +27,8 @@ std::uint64_t sum_of(const std::vector<Candidate>& candidates) {
 
 /// The smallest set of the likeliest that weighs at least top_p of all.
 void keep_most_likely(std::vector<Candidate>& candidates, float top_p) {
-  const auto wanted = static_cast<std::uint64_t>(std::ceil(static_cast<double>(sum_of(candidates)) * static_cast<double>(top_p)));
+  const auto wanted = static_cast<std::uint64_t>(
+      std::ceil(static_cast<double>(sum_of(candidates)) * static_cast<double>(top_p)));
   const auto behind = [](const Candidate& a, const Candidate& b) { return before(b, a); };
   std::make_heap(candidates.begin(), candidates.end(), behind);
   auto end = candidates.end();
@@ -40,11 +43,14 @@ void keep_most_likely(std::vector<Candidate>& candidates, float top_p) {
 }  // namespace
 
 std::int32_t draw_token(std::span<const float> logits, const DrawRule& rule, DrawScratch& scratch) {
-  if (!(rule.temperature > 0)) return static_cast<std::int32_t>(argmax(logits.data(), static_cast<std::int64_t>(logits.size())));
+  if (!(rule.temperature > 0))
+    return static_cast<std::int32_t>(
+        argmax(logits.data(), static_cast<std::int64_t>(logits.size())));
   std::vector<Candidate>& candidates = scratch.candidates;
   candidates.clear();
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] > -std::numeric_limits<float>::infinity()) candidates.push_back({logits[i], static_cast<std::int32_t>(i), 0});
+    if (logits[i] > -std::numeric_limits<float>::infinity())
+      candidates.push_back({logits[i], static_cast<std::int32_t>(i), 0});
   }
   if (candidates.empty()) return 0;
   const auto best = std::min_element(candidates.begin(), candidates.end(), before);
@@ -57,10 +63,14 @@ std::int32_t draw_token(std::span<const float> logits, const DrawRule& rule, Dra
   const auto share_of = [&](const Candidate& c) { return std::exp((c.logit - top) * scale); };
   for (Candidate& c : candidates) c.weight = static_cast<std::uint64_t>(share_of(c) * kOne + 0.5f);
   if (rule.top_p < 1) keep_most_likely(candidates, rule.top_p);
-  if (rule.min_p > 0) std::erase_if(candidates, [&](const Candidate& c) { return share_of(c) < rule.min_p; });
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  if (rule.min_p > 0)
+    std::erase_if(candidates, [&](const Candidate& c) { return share_of(c) < rule.min_p; });
+  std::sort(candidates.begin(), candidates.end(),
+            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
   const std::uint64_t total = sum_of(candidates);
-  const std::uint64_t point = std::min(static_cast<std::uint64_t>(rule.uniform * static_cast<double>(total)), total - 1);  // the product may round up
+  // The product may round up
+  const std::uint64_t point = std::min(
+      static_cast<std::uint64_t>(rule.uniform * static_cast<double>(total)), total - 1);
   std::uint64_t passed = 0;
   for (const Candidate& c : candidates) {
     passed += c.weight;

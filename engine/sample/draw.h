@@ -12,7 +12,7 @@ struct DrawRule {
   float temperature = 0;   ///< 0: the largest logit
   std::int32_t top_k = 0;  ///< 0: all
   float top_p = 1, min_p = 0;
-  double uniform = 0;      ///< in [0, 1)
+  double uniform = 0;  ///< in [0, 1)
 };
 
 /// Buffers of draw_token(), kept between calls.
@@ -25,9 +25,12 @@ struct DrawScratch {
   std::vector<Candidate> candidates;
 };
 
-/// The first id at which the running sum of what is left, in order of ids, exceeds uniform * total. Weights are exp((logit - largest) / temperature) in f32, counted in
-/// whole units of 2^-40, so that no sum depends on its order: a device that gathers them in another order (kernels/cuda/sampling.cuh) draws the same token wherever its
-/// exponential has the same bits. Ties of top-k and top-p go to lower ids. Logits that are NaN or -inf are never drawn; the first +inf always; 0 when there is nothing.
+/// The first id at which the running sum of what is left, in order of ids, exceeds uniform * total.
+/// Weights are exp((logit - largest) / temperature) in f32, counted in whole units of 2^-40, so
+/// that no sum depends on its order: a device that gathers them in another order
+/// (kernels/cuda/sampling.cuh) draws the same token wherever its exponential has the same bits.
+/// Ties of top-k and top-p go to lower ids. Logits that are NaN or -inf are never drawn; the first
+/// +inf always; 0 when there is nothing.
 std::int32_t draw_token(std::span<const float> logits, const DrawRule& rule, DrawScratch& scratch);
 
 }  // namespace quire

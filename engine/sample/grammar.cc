@@ -57,7 +57,9 @@ GrammarBuilder::Part GrammarBuilder::repeat(Part part, std::int32_t min, std::in
 
 GrammarBuilder::Part GrammarBuilder::forward() { return choice({}); }
 
-void GrammarBuilder::define(Part forward, Part meaning) { nodes_[static_cast<std::size_t>(forward)].parts = {meaning}; }
+void GrammarBuilder::define(Part forward, Part meaning) {
+  nodes_[static_cast<std::size_t>(forward)].parts = {meaning};
+}
 
 Result<std::shared_ptr<const Grammar>> GrammarBuilder::finish(Part root) {
   // Which parts match at least one finite text: the least fixed point.
@@ -65,11 +67,16 @@ Result<std::shared_ptr<const Grammar>> GrammarBuilder::finish(Part root) {
   const auto known = [&](Part p) { return static_cast<bool>(finite[static_cast<std::size_t>(p)]); };
   const auto matches_something = [&](const Grammar::Node& n) {
     switch (n.kind) {
-      case Kind::kBytes: return n.bytes.any();
-      case Kind::kLiteral: return true;
-      case Kind::kSequence: return std::all_of(n.parts.begin(), n.parts.end(), known);
-      case Kind::kChoice: return std::any_of(n.parts.begin(), n.parts.end(), known);
-      case Kind::kRepeat: return n.min == 0 || known(n.parts[0]);
+      case Kind::kBytes:
+        return n.bytes.any();
+      case Kind::kLiteral:
+        return true;
+      case Kind::kSequence:
+        return std::all_of(n.parts.begin(), n.parts.end(), known);
+      case Kind::kChoice:
+        return std::any_of(n.parts.begin(), n.parts.end(), known);
+      case Kind::kRepeat:
+        return n.min == 0 || known(n.parts[0]);
     }
     return false;
   };

@@ -1,5 +1,6 @@
-/// Languages of bytes an answer must belong to, as pushdown automata: parts that match bytes, joined, chosen among, repeated, and
-/// referring to each other. JSON Schemas become such grammars (json_schema_grammar.h); masks of tokens come from them (token_mask.h).
+/// Languages of bytes an answer must belong to, as pushdown automata: parts that match bytes,
+/// joined, chosen among, repeated, and referring to each other. JSON Schemas become such grammars
+/// (json_schema_grammar.h); masks of tokens come from them (token_mask.h).
 #pragma once
 
 #include <bitset>
@@ -46,8 +47,8 @@ class Grammar {
   Part root_ = 0;
 };
 
-/// Collects the parts of one grammar. A part that is repeated must not match the empty text, and no part may contain itself before
-/// its first byte, but as a whole alternative of a choice.
+/// Collects the parts of one grammar. A part that is repeated must not match the empty text, and no
+/// part may contain itself before its first byte, but as a whole alternative of a choice.
 class GrammarBuilder {
  public:
   using Part = Grammar::Part;

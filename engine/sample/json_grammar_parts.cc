@@ -19,15 +19,23 @@ Part JsonParts::make_character() {
   };
   const Part any = hex("0123456789abcdefABCDEF"), d = hex("dD");
   // Escaped UTF-16: a high surrogate is always followed by a low one.
-  const Part single = b_.choice({b_.sequence({hex("0123456789abcABCefEF"), any, any, any}), b_.sequence({d, hex("01234567"), any, any})});
-  const Part pair = b_.sequence({d, hex("89abAB"), any, any, b_.literal("\\u"), d, hex("cdefCDEF"), any, any});
-  const Part escape = b_.sequence({b_.literal("\\"), b_.choice({hex("\"\\/bfnrt"), b_.sequence({b_.literal("u"), b_.choice({single, pair})})})});
+  const Part single = b_.choice({b_.sequence({hex("0123456789abcABCefEF"), any, any, any}),
+                                 b_.sequence({d, hex("01234567"), any, any})});
+  const Part pair = b_.sequence(
+      {d, hex("89abAB"), any, any, b_.literal("\\u"), d, hex("cdefCDEF"), any, any});
+  const Part escape = b_.sequence(
+      {b_.literal("\\"),
+       b_.choice({hex("\"\\/bfnrt"), b_.sequence({b_.literal("u"), b_.choice({single, pair})})})});
   return b_.choice({b_.bytes(plain), escape,
                     // Well-formed UTF-8, as the Unicode standard's table 3-7 has it.
-                    b_.sequence({b_.range(0xc2, 0xdf), tail}), b_.sequence({b_.range(0xe0, 0xe0), b_.range(0xa0, 0xbf), tail}),
-                    b_.sequence({b_.range(0xe1, 0xec), tail, tail}), b_.sequence({b_.range(0xed, 0xed), b_.range(0x80, 0x9f), tail}),
-                    b_.sequence({b_.range(0xee, 0xef), tail, tail}), b_.sequence({b_.range(0xf0, 0xf0), b_.range(0x90, 0xbf), tail, tail}),
-                    b_.sequence({b_.range(0xf1, 0xf3), tail, tail, tail}), b_.sequence({b_.range(0xf4, 0xf4), b_.range(0x80, 0x8f), tail, tail})});
+                    b_.sequence({b_.range(0xc2, 0xdf), tail}),
+                    b_.sequence({b_.range(0xe0, 0xe0), b_.range(0xa0, 0xbf), tail}),
+                    b_.sequence({b_.range(0xe1, 0xec), tail, tail}),
+                    b_.sequence({b_.range(0xed, 0xed), b_.range(0x80, 0x9f), tail}),
+                    b_.sequence({b_.range(0xee, 0xef), tail, tail}),
+                    b_.sequence({b_.range(0xf0, 0xf0), b_.range(0x90, 0xbf), tail, tail}),
+                    b_.sequence({b_.range(0xf1, 0xf3), tail, tail, tail}),
+                    b_.sequence({b_.range(0xf4, 0xf4), b_.range(0x80, 0x8f), tail, tail})});
 }
 
 Part JsonParts::character() {
@@ -35,7 +43,9 @@ Part JsonParts::character() {
 }
 
 Part JsonParts::string(std::int32_t min, std::int32_t max) {
-  const auto make = [&] { return b_.sequence({b_.literal("\""), b_.repeat(character(), min, max), b_.literal("\"")}); };
+  const auto make = [&] {
+    return b_.sequence({b_.literal("\""), b_.repeat(character(), min, max), b_.literal("\"")});
+  };
   return min == 0 && max == Grammar::kUnbounded ? once(string_, make) : make();
 }
 
@@ -51,8 +61,10 @@ Part JsonParts::make_number() {
   ByteSet e, sign;
   e.set('e').set('E');
   sign.set('+').set('-');
-  return b_.sequence({integer(), b_.optional(b_.sequence({b_.literal("."), b_.repeat(digit, 1, 17)})),
-                      b_.optional(b_.sequence({b_.bytes(e), b_.optional(b_.bytes(sign)), b_.repeat(digit, 1, 2)}))});
+  return b_.sequence(
+      {integer(), b_.optional(b_.sequence({b_.literal("."), b_.repeat(digit, 1, 17)})),
+       b_.optional(
+           b_.sequence({b_.bytes(e), b_.optional(b_.bytes(sign)), b_.repeat(digit, 1, 2)}))});
 }
 
 Part JsonParts::number() {
@@ -81,15 +93,19 @@ Part JsonParts::array(Part item, std::int32_t min, std::int32_t max) {
   const Part open = b_.literal("["), close = b_.literal("]");
   if (max == 0) return b_.sequence({open, close});
   const Part more = b_.sequence({comma(), item});
-  const Part items = b_.sequence({item, b_.repeat(more, min > 0 ? min - 1 : 0, max == Grammar::kUnbounded ? max : max - 1)});
+  const Part items = b_.sequence(
+      {item, b_.repeat(more, min > 0 ? min - 1 : 0, max == Grammar::kUnbounded ? max : max - 1)});
   return b_.sequence({open, min == 0 ? b_.optional(items) : items, close});
 }
 
-Part JsonParts::tuple(const std::vector<Part>& first, std::optional<Part> rest, std::int32_t min, std::int32_t max) {
+Part JsonParts::tuple(const std::vector<Part>& first, std::optional<Part> rest, std::int32_t min,
+                      std::int32_t max) {
   const auto fixed = static_cast<std::int32_t>(first.size());
   // From the last item to the first: what may follow the ones before it.
   Part after = b_.sequence({});
-  if (rest && max > fixed) after = b_.repeat(b_.sequence({comma(), *rest}), std::max(0, min - fixed), max == Grammar::kUnbounded ? max : max - fixed);
+  if (rest && max > fixed)
+    after = b_.repeat(b_.sequence({comma(), *rest}), std::max(0, min - fixed),
+                      max == Grammar::kUnbounded ? max : max - fixed);
   for (std::int32_t i = std::min(fixed, max) - 1; i >= 0; --i) {
     const Part item = first[static_cast<std::size_t>(i)];
     const Part here = b_.sequence({i > 0 ? b_.sequence({comma(), item}) : item, after});
@@ -100,16 +116,21 @@ Part JsonParts::tuple(const std::vector<Part>& first, std::optional<Part> rest, 
 
 Part JsonParts::map(Part value) {
   const Part member = b_.sequence({string(), colon(), value});
-  return b_.sequence({b_.literal("{"), b_.optional(b_.sequence({member, b_.repeat(b_.sequence({comma(), member}), 0)})), b_.literal("}")});
+  return b_.sequence(
+      {b_.literal("{"),
+       b_.optional(b_.sequence({member, b_.repeat(b_.sequence({comma(), member}), 0)})),
+       b_.literal("}")});
 }
 
 Part JsonParts::object(const std::vector<Member>& members) {
-  // From the last member to the first: what may follow when none has been written yet, and when one has.
+  // From the last member to the first: what may follow when none has been written yet, and when one
+  // has.
   Part first = b_.literal("}"), later = first;
   for (auto m = members.rbegin(); m != members.rend(); ++m) {
     const std::string name = boost::json::serialize(boost::json::string_view(m->name));
     const Part member = b_.sequence({b_.literal(name), colon(), m->value});
-    const Part as_first = b_.sequence({member, later}), as_later = b_.sequence({comma(), member, later});
+    const Part as_first = b_.sequence({member, later}),
+               as_later = b_.sequence({comma(), member, later});
     first = m->required ? as_first : b_.choice({as_first, first});
     later = m->required ? as_later : b_.choice({as_later, later});
   }

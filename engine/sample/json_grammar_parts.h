@@ -26,8 +26,10 @@ class JsonParts {
   /// Any value of at most `depth` levels of arrays and objects.
   Part any(int depth);
   Part array(Part item, std::int32_t min = 0, std::int32_t max = Grammar::kUnbounded);
-  /// At least `min` items: the first as `first` says, one after the other, further ones as `rest` (none: there are none), `max` in all.
-  Part tuple(const std::vector<Part>& first, std::optional<Part> rest, std::int32_t min, std::int32_t max);
+  /// At least `min` items: the first as `first` says, one after the other, further ones as `rest`
+  /// (none: there are none), `max` in all.
+  Part tuple(const std::vector<Part>& first, std::optional<Part> rest, std::int32_t min,
+             std::int32_t max);
   /// An object of any names, each with such a value, of which there may be none.
   Part map(Part value);
 
@@ -40,9 +42,15 @@ class JsonParts {
   Part object(const std::vector<Member>& members);
 
  private:
-  Part comma() { return once(comma_, [this] { return b_.sequence({b_.literal(","), space()}); }); }
-  Part colon() { return once(colon_, [this] { return b_.sequence({b_.literal(":"), space()}); }); }
-  Part space() { return once(space_, [this] { return b_.optional(b_.literal(" ")); }); }
+  Part comma() {
+    return once(comma_, [this] { return b_.sequence({b_.literal(","), space()}); });
+  }
+  Part colon() {
+    return once(colon_, [this] { return b_.sequence({b_.literal(":"), space()}); });
+  }
+  Part space() {
+    return once(space_, [this] { return b_.optional(b_.literal(" ")); });
+  }
   Part character();
   Part make_character();
   Part make_number();

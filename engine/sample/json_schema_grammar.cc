@@ -34,14 +34,27 @@ struct Keyword {
   std::string_view name;
   unsigned type;
 };
-constexpr std::array kTyped = {Keyword{"properties", kObject}, Keyword{"required", kObject},  Keyword{"additionalProperties", kObject}, Keyword{"items", kArray},
-                               Keyword{"prefixItems", kArray}, Keyword{"minItems", kArray},   Keyword{"maxItems", kArray},              Keyword{"minLength", kString},
-                               Keyword{"maxLength", kString},  Keyword{"format", kString},    Keyword{"minimum", kNumber},              Keyword{"maximum", kNumber},
-                               Keyword{"exclusiveMinimum", kNumber}, Keyword{"exclusiveMaximum", kNumber}};
-constexpr std::array<std::string_view, 13> kIgnored = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "discriminator",
-                                                       "$schema", "$id", "$comment", "$defs", "definitions"};
+constexpr std::array kTyped = {Keyword{"properties", kObject},
+                               Keyword{"required", kObject},
+                               Keyword{"additionalProperties", kObject},
+                               Keyword{"items", kArray},
+                               Keyword{"prefixItems", kArray},
+                               Keyword{"minItems", kArray},
+                               Keyword{"maxItems", kArray},
+                               Keyword{"minLength", kString},
+                               Keyword{"maxLength", kString},
+                               Keyword{"format", kString},
+                               Keyword{"minimum", kNumber},
+                               Keyword{"maximum", kNumber},
+                               Keyword{"exclusiveMinimum", kNumber},
+                               Keyword{"exclusiveMaximum", kNumber}};
+constexpr std::array<std::string_view, 13> kIgnored = {
+    "title",         "description", "default", "examples", "deprecated", "readOnly",   "writeOnly",
+    "discriminator", "$schema",     "$id",     "$comment", "$defs",      "definitions"};
 
-std::string joined(const std::string& path, std::string_view member) { return path.empty() ? std::string(member) : path + "." + std::string(member); }
+std::string joined(const std::string& path, std::string_view member) {
+  return path.empty() ? std::string(member) : path + "." + std::string(member);
+}
 
 /// A value in the one spelling an answer may have; numbers as short as they can be.
 std::string spelling(const json::value& v) {
@@ -52,7 +65,9 @@ std::string spelling(const json::value& v) {
   }
   if (const auto* members = v.if_object()) {
     std::string out = "{";
-    for (const auto& [name, item] : *members) out += (out.size() > 1 ? "," : "") + json::serialize(json::string_view(name)) + ":" + spelling(item);
+    for (const auto& [name, item] : *members)
+      out += (out.size() > 1 ? "," : "") + json::serialize(json::string_view(name)) + ":" +
+             spelling(item);
     return out + "}";
   }
   if (!v.is_double()) return json::serialize(v);
@@ -69,16 +84,22 @@ class Compiler {
   Result<std::shared_ptr<const Grammar>> compile() {
     QUIRE_ASSIGN_OR_RETURN(const Part part, schema(root_, ""));
     auto grammar = builder_.finish(part);
-    if (!grammar.ok()) return Status::invalid("", "no finite value fulfils the schema: it needs itself again and again");
+    if (!grammar.ok())
+      return Status::invalid("",
+                             "no finite value fulfils the schema: it needs itself again and again");
     return grammar;
   }
 
  private:
-  static Status unsupported(const std::string& path, const std::string& what) { return Status(Code::kUnimplemented, what, path); }
+  static Status unsupported(const std::string& path, const std::string& what) {
+    return Status(Code::kUnimplemented, what, path);
+  }
 
   Result<Part> schema(const json::value& value, const std::string& path) {
     if (builder_.size() > kMaxParts) return Status::invalid(path, "the schema is too large");
-    if (depth_ == kMaxDepth) return Status::invalid(path, "the schema nests deeper than " + std::to_string(kMaxDepth) + " levels, references included");
+    if (depth_ == kMaxDepth)
+      return Status::invalid(path, "the schema nests deeper than " + std::to_string(kMaxDepth) +
+                                       " levels, references included");
     ++depth_;
     auto part = any_schema(value, path);
     --depth_;
@@ -95,8 +116,11 @@ class Compiler {
     std::string_view alone;
     for (const auto& [key, _] : *s) {
       const std::string_view name(key.data(), key.size());
-      if (name == "$ref" || name == "anyOf" || name == "oneOf" || name == "allOf" || name == "enum" || name == "const") {
-        if (!alone.empty()) return unsupported(joined(path, name), std::string(name) + " beside " + std::string(alone) + " is not supported");
+      if (name == "$ref" || name == "anyOf" || name == "oneOf" || name == "allOf" ||
+          name == "enum" || name == "const") {
+        if (!alone.empty())
+          return unsupported(joined(path, name), std::string(name) + " beside " +
+                                                     std::string(alone) + " is not supported");
         alone = name;
       }
     }
@@ -105,7 +129,8 @@ class Compiler {
     for (const auto& [key, _] : *s) {
       const std::string_view name(key.data(), key.size());
       if (name == alone || (values && name == "type") || is_ignored(name)) continue;
-      return unsupported(joined(path, name), std::string(name) + " beside " + std::string(alone) + " is not supported");
+      return unsupported(joined(path, name),
+                         std::string(name) + " beside " + std::string(alone) + " is not supported");
     }
     if (alone == "$ref") return reference(s->at("$ref"), joined(path, "$ref"));
     if (values) return one_of_values(*s, path);
@@ -113,16 +138,24 @@ class Compiler {
     return alternatives(s->at(alone), joined(path, alone));
   }
 
-  static bool is_ignored(std::string_view name) { return std::find(kIgnored.begin(), kIgnored.end(), name) != kIgnored.end(); }
+  static bool is_ignored(std::string_view name) {
+    return std::find(kIgnored.begin(), kIgnored.end(), name) != kIgnored.end();
+  }
 
   Result<Part> reference(const json::value& value, const std::string& path) {
     if (!value.is_string()) return Status::invalid(path, "$ref must be a string");
     const std::string target(value.as_string());
-    if (target != "#" && !target.starts_with("#/")) return unsupported(path, "only references inside the schema are supported: \"#\" or \"#/...\"");
-    if (const auto known = references_.find(target); known != references_.end()) return known->second;
+    if (target != "#" && !target.starts_with("#/"))
+      return unsupported(path,
+                         "only references inside the schema are supported: \"#\" or \"#/...\"");
+    if (const auto known = references_.find(target); known != references_.end())
+      return known->second;
     boost::system::error_code ec;
-    const json::value* found = target == "#" ? &root_ : root_.find_pointer(std::string_view(target).substr(1), ec);
-    if (!found) return Status::invalid(path, "there is no '" + target.substr(0, 128) + "' in the schema");
+    const json::value* found = target == "#"
+                                   ? &root_
+                                   : root_.find_pointer(std::string_view(target).substr(1), ec);
+    if (!found)
+      return Status::invalid(path, "there is no '" + target.substr(0, 128) + "' in the schema");
     // Named first, so that it may refer to itself.
     const Part part = builder_.forward();
     references_.emplace(target, part);
@@ -136,17 +169,21 @@ class Compiler {
   /// `allOf` around one schema, as some generators put annotations beside a reference.
   Result<Part> only_one(const json::value& value, const std::string& path) {
     const auto* list = value.if_array();
-    if (!list || list->empty()) return Status::invalid(path, "must be a list of at least one schema");
-    if (list->size() > 1) return unsupported(path, "allOf of several schemas is not supported; write them as one");
+    if (!list || list->empty())
+      return Status::invalid(path, "must be a list of at least one schema");
+    if (list->size() > 1)
+      return unsupported(path, "allOf of several schemas is not supported; write them as one");
     return schema((*list)[0], path + "[0]");
   }
 
   Result<Part> alternatives(const json::value& value, const std::string& path) {
     const auto* list = value.if_array();
-    if (!list || list->empty()) return Status::invalid(path, "must be a list of at least one schema");
+    if (!list || list->empty())
+      return Status::invalid(path, "must be a list of at least one schema");
     std::vector<Part> parts;
     for (std::size_t i = 0; i < list->size(); ++i) {
-      QUIRE_ASSIGN_OR_RETURN(const Part part, schema((*list)[i], path + "[" + std::to_string(i) + "]"));
+      QUIRE_ASSIGN_OR_RETURN(const Part part,
+                             schema((*list)[i], path + "[" + std::to_string(i) + "]"));
       parts.push_back(part);
     }
     return builder_.choice(std::move(parts));
@@ -160,7 +197,8 @@ class Compiler {
     const auto add = [&](const json::value& v) {
       if (!v.is_string()) return false;
       const std::string name(v.as_string());
-      static constexpr std::array<std::string_view, 7> kTypes = {"object", "array", "string", "integer", "number", "boolean", "null"};
+      static constexpr std::array<std::string_view, 7> kTypes = {
+          "object", "array", "string", "integer", "number", "boolean", "null"};
       names.push_back(name);
       return std::find(kTypes.begin(), kTypes.end(), name) != kTypes.end();
     };
@@ -171,7 +209,10 @@ class Compiler {
     } else {
       ok = add(*type);
     }
-    if (!ok) return Status::invalid(joined(path, "type"), "must be object, array, string, integer, number, boolean or null, or a list of them");
+    if (!ok)
+      return Status::invalid(
+          joined(path, "type"),
+          "must be object, array, string, integer, number, boolean or null, or a list of them");
     return names;
   }
 
@@ -188,7 +229,9 @@ class Compiler {
     QUIRE_ASSIGN_OR_RETURN(const auto names, types(s, path));
     std::vector<Part> parts;
     const auto add = [&](const json::value& v) {
-      if (names.empty() || std::any_of(names.begin(), names.end(), [&](const auto& n) { return has_type(v, n); })) parts.push_back(builder_.literal(spelling(v)));
+      if (names.empty() ||
+          std::any_of(names.begin(), names.end(), [&](const auto& n) { return has_type(v, n); }))
+        parts.push_back(builder_.literal(spelling(v)));
     };
     if (const auto* fixed = s.if_contains("const")) {
       add(*fixed);
@@ -197,7 +240,9 @@ class Compiler {
       if (!list) return Status::invalid(joined(path, "enum"), "must be a list of values");
       for (const auto& v : *list) add(v);
     }
-    if (parts.empty()) return Status::invalid(joined(path, s.contains("const") ? "const" : "enum"), "allows no value");
+    if (parts.empty())
+      return Status::invalid(joined(path, s.contains("const") ? "const" : "enum"),
+                             "allows no value");
     return builder_.choice(std::move(parts));
   }
 
@@ -206,16 +251,24 @@ class Compiler {
     for (const auto& [key, _] : s) {
       const std::string_view name(key.data(), key.size());
       if (name == "type" || is_ignored(name)) continue;
-      const auto keyword = std::find_if(kTyped.begin(), kTyped.end(), [&](const Keyword& k) { return k.name == name; });
-      if (keyword == kTyped.end()) return unsupported(joined(path, name), std::string(name.substr(0, 64)) + " is not supported");
+      const auto keyword = std::find_if(kTyped.begin(), kTyped.end(),
+                                        [&](const Keyword& k) { return k.name == name; });
+      if (keyword == kTyped.end())
+        return unsupported(joined(path, name),
+                           std::string(name.substr(0, 64)) + " is not supported");
       wanted |= keyword->type;
     }
     QUIRE_ASSIGN_OR_RETURN(auto names, types(s, path));
     if (names.empty()) {
       // A schema that speaks of one type means it.
       if (wanted == kNoType) return json_.any(kFreeDepth);
-      if (!std::has_single_bit(wanted)) return unsupported(joined(path, "type"), "type is missing, and the schema speaks of several");
-      names = {wanted == kObject ? "object" : wanted == kArray ? "array" : wanted == kString ? "string" : "number"};
+      if (!std::has_single_bit(wanted))
+        return unsupported(joined(path, "type"),
+                           "type is missing, and the schema speaks of several");
+      names = {wanted == kObject   ? "object"
+               : wanted == kArray  ? "array"
+               : wanted == kString ? "string"
+                                   : "number"};
     }
     std::vector<Part> parts;
     for (const std::string& name : names) {
@@ -233,7 +286,10 @@ class Compiler {
     return type == "boolean" ? json_.boolean() : json_.null();
   }
 
-  Result<std::pair<std::int32_t, std::int32_t>> counts(const json::object& s, const std::string& path, std::string_view min_name, std::string_view max_name) {
+  Result<std::pair<std::int32_t, std::int32_t>> counts(const json::object& s,
+                                                       const std::string& path,
+                                                       std::string_view min_name,
+                                                       std::string_view max_name) {
     std::pair<std::int32_t, std::int32_t> out{0, Grammar::kUnbounded};
     const auto read = [&](std::string_view name, std::int32_t& to) {
       const auto* v = s.if_contains(json::string_view(name.data(), name.size()));
@@ -242,10 +298,14 @@ class Compiler {
       to = static_cast<std::int32_t>(v->get_int64());
       return true;
     };
-    for (const auto& [name, to] : {std::pair{min_name, &out.first}, std::pair{max_name, &out.second}}) {
-      if (!read(name, *to)) return Status::invalid(joined(path, name), "must be an integer between 0 and " + std::to_string(kMaxCount));
+    for (const auto& [name, to] :
+         {std::pair{min_name, &out.first}, std::pair{max_name, &out.second}}) {
+      if (!read(name, *to))
+        return Status::invalid(joined(path, name),
+                               "must be an integer between 0 and " + std::to_string(kMaxCount));
     }
-    if (out.first > out.second) return Status::invalid(joined(path, max_name), "is below " + std::string(min_name));
+    if (out.first > out.second)
+      return Status::invalid(joined(path, max_name), "is below " + std::string(min_name));
     return out;
   }
 
@@ -256,25 +316,35 @@ class Compiler {
     if (!format->is_string()) return Status::invalid(joined(path, "format"), "must be a string");
     const std::string name(format->as_string());
     const auto part = json_format(builder_, name);
-    if (!part) return unsupported(joined(path, "format"), "format " + name.substr(0, 64) + " is not supported; these are: " + std::string(kJsonFormats));
-    if (s.contains("minLength") || s.contains("maxLength")) return unsupported(joined(path, "format"), "format beside minLength and maxLength is not supported");
+    if (!part)
+      return unsupported(joined(path, "format"),
+                         "format " + name.substr(0, 64) +
+                             " is not supported; these are: " + std::string(kJsonFormats));
+    if (s.contains("minLength") || s.contains("maxLength"))
+      return unsupported(joined(path, "format"),
+                         "format beside minLength and maxLength is not supported");
     return builder_.sequence({builder_.literal("\""), *part, builder_.literal("\"")});
   }
 
   Result<Part> number(bool whole, const json::object& s, const std::string& path) {
     JsonRange range;
-    const auto read = [&](std::string_view name, std::optional<std::int64_t>& to, bool& excluded, bool exclusive, bool from_above) -> Status {
+    const auto read = [&](std::string_view name, std::optional<std::int64_t>& to, bool& excluded,
+                          bool exclusive, bool from_above) -> Status {
       const auto* v = s.if_contains(json::string_view(name.data(), name.size()));
       if (!v) return {};
       if (!v->is_number()) return Status::invalid(joined(path, name), "must be a number");
       const double d = v->to_number<double>();
-      if (!whole && d != std::floor(d)) return unsupported(joined(path, name), "bounds of numbers must be whole");
-      if (!(std::abs(d) < (whole ? 1e15 : 1e9))) return unsupported(joined(path, name), whole ? "bounds must be below 10^15" : "bounds of numbers must be below 10^9");
+      if (!whole && d != std::floor(d))
+        return unsupported(joined(path, name), "bounds of numbers must be whole");
+      if (!(std::abs(d) < (whole ? 1e15 : 1e9)))
+        return unsupported(joined(path, name), whole ? "bounds must be below 10^15"
+                                                     : "bounds of numbers must be below 10^9");
       // Between whole numbers, an integer's bound is the next one inside.
       const bool inside = d != std::floor(d);
       const auto bound = static_cast<std::int64_t>(from_above ? std::floor(d) : std::ceil(d));
       const bool leaves_out = exclusive && !inside;
-      const bool tighter = !to || (from_above ? bound < *to : bound > *to) || (bound == *to && leaves_out);
+      const bool tighter = !to || (from_above ? bound < *to : bound > *to) ||
+                           (bound == *to && leaves_out);
       if (!tighter) return {};
       to = bound;
       excluded = leaves_out;
@@ -285,8 +355,13 @@ class Compiler {
     QUIRE_RETURN_IF_ERROR(read("maximum", range.max, range.below_max, false, true));
     QUIRE_RETURN_IF_ERROR(read("exclusiveMaximum", range.max, range.below_max, true, true));
     if (!range.min && !range.max) return whole ? json_.integer() : json_.number();
-    const auto part = whole ? json_integer_between(builder_, range) : json_number_between(builder_, range);
-    if (!part) return Status::invalid(joined(path, s.contains("maximum") ? "maximum" : s.contains("exclusiveMaximum") ? "exclusiveMaximum" : "minimum"), "leaves no number");
+    const auto part = whole ? json_integer_between(builder_, range)
+                            : json_number_between(builder_, range);
+    if (!part)
+      return Status::invalid(joined(path, s.contains("maximum")            ? "maximum"
+                                          : s.contains("exclusiveMaximum") ? "exclusiveMaximum"
+                                                                           : "minimum"),
+                             "leaves no number");
     return *part;
   }
 
@@ -304,21 +379,26 @@ class Compiler {
     if (!prefix && item) return json_.array(*item, count.first, count.second);
     std::vector<Part> first;
     const std::string prefix_path = joined(path, "prefixItems");
-    if (prefix && !prefix->is_array()) return Status::invalid(prefix_path, "must be a list of schemas");
+    if (prefix && !prefix->is_array())
+      return Status::invalid(prefix_path, "must be a list of schemas");
     for (std::size_t i = 0; prefix && i < prefix->as_array().size(); ++i) {
-      QUIRE_ASSIGN_OR_RETURN(const Part part, schema(prefix->as_array()[i], prefix_path + "[" + std::to_string(i) + "]"));
+      QUIRE_ASSIGN_OR_RETURN(const Part part, schema(prefix->as_array()[i],
+                                                     prefix_path + "[" + std::to_string(i) + "]"));
       first.push_back(part);
     }
-    if (!item && static_cast<std::size_t>(count.first) > first.size()) return Status::invalid(joined(path, "minItems"), "is more than there may be items");
+    if (!item && static_cast<std::size_t>(count.first) > first.size())
+      return Status::invalid(joined(path, "minItems"), "is more than there may be items");
     return json_.tuple(first, item, count.first, count.second);
   }
 
   Result<Part> object(const json::object& s, const std::string& path) {
     std::vector<JsonParts::Member> members;
     if (const auto* properties = s.if_contains("properties")) {
-      if (!properties->is_object()) return Status::invalid(joined(path, "properties"), "must be an object of schemas");
+      if (!properties->is_object())
+        return Status::invalid(joined(path, "properties"), "must be an object of schemas");
       for (const auto& [name, value] : properties->as_object()) {
-        QUIRE_ASSIGN_OR_RETURN(const Part part, schema(value, joined(path, "properties." + std::string(name))));
+        QUIRE_ASSIGN_OR_RETURN(const Part part,
+                               schema(value, joined(path, "properties." + std::string(name))));
         members.push_back({std::string(name), part, false});
       }
     }
@@ -327,7 +407,10 @@ class Compiler {
     QUIRE_RETURN_IF_ERROR(require(s, path, closed, members));
     const std::string others_path = joined(path, "additionalProperties");
     if (!members.empty()) {
-      if (others && !others->is_bool()) return unsupported(others_path, "a schema for further members is not supported beside properties; use false");
+      if (others && !others->is_bool())
+        return unsupported(
+            others_path,
+            "a schema for further members is not supported beside properties; use false");
       return json_.object(members);
     }
     if (closed) return json_.object({});
@@ -336,8 +419,10 @@ class Compiler {
     return json_.map(value);
   }
 
-  /// Marks what is required; a name that is not among the properties becomes a member of any value, unless the object is closed.
-  Status require(const json::object& s, const std::string& path, bool closed, std::vector<JsonParts::Member>& members) {
+  /// Marks what is required; a name that is not among the properties becomes a member of any value,
+  /// unless the object is closed.
+  Status require(const json::object& s, const std::string& path, bool closed,
+                 std::vector<JsonParts::Member>& members) {
     const auto* required = s.if_contains("required");
     if (!required) return {};
     const std::string required_path = joined(path, "required");
@@ -345,10 +430,15 @@ class Compiler {
     for (const auto& v : required->as_array()) {
       if (!v.is_string()) return Status::invalid(required_path, "must be a list of names");
       const std::string name(v.as_string());
-      const auto member = std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.name == name; });
-      if (member != members.end()) member->required = true;
-      else if (closed) return Status::invalid(required_path, "'" + name.substr(0, 64) + "' is required, but not among the properties");
-      else members.push_back({name, json_.any(kFreeDepth - 1), true});
+      const auto member = std::find_if(members.begin(), members.end(),
+                                       [&](const auto& m) { return m.name == name; });
+      if (member != members.end())
+        member->required = true;
+      else if (closed)
+        return Status::invalid(required_path, "'" + name.substr(0, 64) +
+                                                  "' is required, but not among the properties");
+      else
+        members.push_back({name, json_.any(kFreeDepth - 1), true});
     }
     return {};
   }
@@ -363,7 +453,10 @@ class Compiler {
 }  // namespace
 
 Result<std::shared_ptr<const Grammar>> json_schema_grammar(std::string_view schema) {
-  if (schema.size() > kMaxSchemaBytes) return Status::invalid("", "the schema has " + std::to_string(schema.size()) + " bytes; at most " + std::to_string(kMaxSchemaBytes) + " are taken");
+  if (schema.size() > kMaxSchemaBytes)
+    return Status::invalid("", "the schema has " + std::to_string(schema.size()) +
+                                   " bytes; at most " + std::to_string(kMaxSchemaBytes) +
+                                   " are taken");
   boost::system::error_code ec;
   const json::value value = json::parse(json::string_view(schema.data(), schema.size()), ec);
   if (ec) return Status::invalid("", "the schema is no JSON: " + ec.message());

@@ -11,7 +11,8 @@ namespace {
 using Part = Grammar::Part;
 
 constexpr std::int64_t kLargest = 999'999'999'999'999'999;  // 18 digits
-constexpr std::int32_t kFractionDigits = 6;  // with 9 digits before the point, no more than a double tells from a bound
+// With 9 digits before the point, no more than a double tells from a bound
+constexpr std::int32_t kFractionDigits = 6;
 
 class Numbers {
  public:
@@ -32,14 +33,17 @@ class Numbers {
   }
 
   /// Numbers from `low` to `high`, 0 <= low <= high; a bound that is out is said to be.
-  std::optional<Part> decimal(std::int64_t low, bool above_low, std::int64_t high, bool below_high) {
+  std::optional<Part> decimal(std::int64_t low, bool above_low, std::int64_t high,
+                              bool below_high) {
     std::vector<Part> parts;
     const Part some = b_.sequence({b_.literal("."), b_.repeat(digit(), 1, kFractionDigits)});
     const std::int64_t inner = low + (above_low ? 1 : 0);
     if (low < high && above_low) parts.push_back(b_.sequence({whole(low, low), not_zero()}));
-    if (inner <= high - 1) parts.push_back(b_.sequence({whole(inner, high - 1), b_.optional(some)}));
+    if (inner <= high - 1)
+      parts.push_back(b_.sequence({whole(inner, high - 1), b_.optional(some)}));
     if (!below_high && (low < high || !above_low)) {
-      const Part zeros = b_.sequence({b_.literal("."), b_.repeat(b_.literal("0"), 1, kFractionDigits)});
+      const Part zeros = b_.sequence(
+          {b_.literal("."), b_.repeat(b_.literal("0"), 1, kFractionDigits)});
       parts.push_back(b_.sequence({whole(high, high), b_.optional(zeros)}));
     }
     if (parts.empty()) return std::nullopt;
@@ -53,7 +57,8 @@ class Numbers {
 
   /// A fraction that is more than nothing.
   Part not_zero() {
-    return b_.sequence({b_.literal("."), b_.repeat(b_.literal("0"), 0, kFractionDigits / 2), b_.range('1', '9'), b_.repeat(digit(), 0, kFractionDigits / 2 - 1)});
+    return b_.sequence({b_.literal("."), b_.repeat(b_.literal("0"), 0, kFractionDigits / 2),
+                        b_.range('1', '9'), b_.repeat(digit(), 0, kFractionDigits / 2 - 1)});
   }
 
   /// Digits between two texts of the same length.
@@ -61,13 +66,21 @@ class Numbers {
     if (low.empty()) return b_.sequence({});
     const auto rest = static_cast<std::int32_t>(low.size()) - 1;
     const std::string low_rest = low.substr(1), high_rest = high.substr(1);
-    if (low[0] == high[0]) return b_.sequence({b_.literal(low.substr(0, 1)), same_length(low_rest, high_rest)});
+    if (low[0] == high[0])
+      return b_.sequence({b_.literal(low.substr(0, 1)), same_length(low_rest, high_rest)});
     const std::string zeros(low_rest.size(), '0'), nines(low_rest.size(), '9');
     std::vector<Part> parts;
     char from = low[0], to = high[0];
-    if (low_rest != zeros) parts.push_back(b_.sequence({b_.literal(std::string(1, from++)), same_length(low_rest, nines)}));
-    if (high_rest != nines) parts.push_back(b_.sequence({b_.literal(std::string(1, to--)), same_length(zeros, high_rest)}));
-    if (from <= to) parts.push_back(b_.sequence({b_.range(static_cast<unsigned char>(from), static_cast<unsigned char>(to)), b_.repeat(digit(), rest, rest)}));
+    if (low_rest != zeros)
+      parts.push_back(
+          b_.sequence({b_.literal(std::string(1, from++)), same_length(low_rest, nines)}));
+    if (high_rest != nines)
+      parts.push_back(
+          b_.sequence({b_.literal(std::string(1, to--)), same_length(zeros, high_rest)}));
+    if (from <= to)
+      parts.push_back(
+          b_.sequence({b_.range(static_cast<unsigned char>(from), static_cast<unsigned char>(to)),
+                       b_.repeat(digit(), rest, rest)}));
     return b_.choice(std::move(parts));
   }
 
@@ -80,7 +93,8 @@ class Formats {
   explicit Formats(GrammarBuilder& builder) : b_(builder) {}
 
   Part date() {
-    const Part day28 = either({pair('0', '0', '1', '9'), pair('1', '1', '0', '9'), pair('2', '2', '0', '8')});
+    const Part day28 = either(
+        {pair('0', '0', '1', '9'), pair('1', '1', '0', '9'), pair('2', '2', '0', '8')});
     const Part day30 = either({day28, b_.literal("29"), b_.literal("30")});
     const Part day31 = either({day30, b_.literal("31")});
     const auto months = [&](std::vector<std::string> names, Part days) {
@@ -90,7 +104,9 @@ class Formats {
     };
     // Python and others have no year 0.
     const Part year = b_.sequence({b_.range('1', '9'), digits(3)});
-    return b_.sequence({year, b_.literal("-"), either({months({"01", "03", "05", "07", "08", "10", "12"}, day31), months({"04", "06", "09", "11"}, day30), months({"02"}, day28)})});
+    return b_.sequence({year, b_.literal("-"),
+                        either({months({"01", "03", "05", "07", "08", "10", "12"}, day31),
+                                months({"04", "06", "09", "11"}, day30), months({"02"}, day28)})});
   }
 
   Part time() {
@@ -98,7 +114,8 @@ class Formats {
     const Part hours = either({pair('0', '1', '0', '9'), pair('2', '2', '0', '3')});
     ByteSet sign;
     sign.set('+').set('-');
-    const Part fraction = b_.optional(b_.sequence({b_.literal("."), b_.repeat(b_.range('0', '9'), 1, 6)}));
+    const Part fraction = b_.optional(
+        b_.sequence({b_.literal("."), b_.repeat(b_.range('0', '9'), 1, 6)}));
     const Part zone = either({b_.literal("Z"), b_.sequence({b_.bytes(sign), hours, colon, sixty})});
     return b_.sequence({hours, colon, sixty, colon, sixty, fraction, zone});
   }
@@ -111,10 +128,13 @@ class Formats {
  private:
   Part either(std::vector<Part> parts) { return b_.choice(std::move(parts)); }
   Part digits(std::int32_t count) { return b_.repeat(b_.range('0', '9'), count, count); }
-  Part hex(std::int32_t count) { return b_.repeat(b_.choice({b_.range('0', '9'), b_.range('a', 'f')}), count, count); }
+  Part hex(std::int32_t count) {
+    return b_.repeat(b_.choice({b_.range('0', '9'), b_.range('a', 'f')}), count, count);
+  }
   Part pair(char first_low, char first_high, char low, char high) {
-    return b_.sequence({b_.range(static_cast<unsigned char>(first_low), static_cast<unsigned char>(first_high)),
-                        b_.range(static_cast<unsigned char>(low), static_cast<unsigned char>(high))});
+    return b_.sequence(
+        {b_.range(static_cast<unsigned char>(first_low), static_cast<unsigned char>(first_high)),
+         b_.range(static_cast<unsigned char>(low), static_cast<unsigned char>(high))});
   }
 
   GrammarBuilder& b_;
@@ -129,7 +149,8 @@ std::optional<Part> json_integer_between(GrammarBuilder& builder, const JsonRang
   Numbers numbers(builder);
   std::vector<Part> parts;
   if (high >= 0) parts.push_back(numbers.whole(std::max<std::int64_t>(low, 0), high));
-  if (low < 0) parts.push_back(numbers.negative(numbers.whole(std::max<std::int64_t>(-high, 1), -low)));
+  if (low < 0)
+    parts.push_back(numbers.negative(numbers.whole(std::max<std::int64_t>(-high, 1), -low)));
   return builder.choice(std::move(parts));
 }
 
@@ -141,10 +162,13 @@ std::optional<Part> json_number_between(GrammarBuilder& builder, const JsonRange
   const auto add = [&](std::optional<Part> part) {
     if (part) parts.push_back(*part);
   };
-  if (high >= 0) add(low >= 0 ? numbers.decimal(low, range.above_min, high, range.below_max) : numbers.decimal(0, false, high, range.below_max));
+  if (high >= 0)
+    add(low >= 0 ? numbers.decimal(low, range.above_min, high, range.below_max)
+                 : numbers.decimal(0, false, high, range.below_max));
   if (low < 0) {
     // Mirrored; 0 is written without a sign.
-    const auto mirrored = high < 0 ? numbers.decimal(-high, range.below_max, -low, range.above_min) : numbers.decimal(0, true, -low, range.above_min);
+    const auto mirrored = high < 0 ? numbers.decimal(-high, range.below_max, -low, range.above_min)
+                                   : numbers.decimal(0, true, -low, range.above_min);
     if (mirrored) add(numbers.negative(*mirrored));
   }
   if (parts.empty()) return std::nullopt;
@@ -155,7 +179,8 @@ std::optional<Part> json_format(GrammarBuilder& builder, std::string_view name) 
   Formats formats(builder);
   if (name == "date") return formats.date();
   if (name == "time") return formats.time();
-  if (name == "date-time") return builder.sequence({formats.date(), builder.literal("T"), formats.time()});
+  if (name == "date-time")
+    return builder.sequence({formats.date(), builder.literal("T"), formats.time()});
   if (name == "uuid") return formats.uuid();
   return std::nullopt;
 }

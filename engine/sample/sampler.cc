@@ -46,53 +46,70 @@ constexpr float kLeast = -1e30f;
 
 std::string_view finish_reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kCancelled: return "cancelled";
-    case FinishReason::kError: return "error";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kError:
+      return "error";
   }
   return "unknown";
 }
 
 Status validate(const SamplingOptions& o, std::int32_t vocab_size) {
   if (o.max_tokens < 1) return Status::invalid("max_tokens", "must be at least 1");
-  if (!(o.temperature >= 0 && o.temperature <= 100)) return Status::invalid("temperature", "must lie in [0, 100]");
+  if (!(o.temperature >= 0 && o.temperature <= 100))
+    return Status::invalid("temperature", "must lie in [0, 100]");
   if (!(o.top_p > 0 && o.top_p <= 1)) return Status::invalid("top_p", "must lie in (0, 1]");
   if (o.top_k < 0) return Status::invalid("top_k", "must not be negative; 0 switches it off");
   if (!(o.min_p >= 0 && o.min_p <= 1)) return Status::invalid("min_p", "must lie in [0, 1]");
   for (std::size_t i = 0; i < o.stop.size(); ++i) {
-    if (o.stop[i].empty()) return Status::invalid("stop[" + std::to_string(i) + "]", "must not be empty");
+    if (o.stop[i].empty())
+      return Status::invalid("stop[" + std::to_string(i) + "]", "must not be empty");
   }
   const auto in_vocabulary = [&](std::int32_t id) { return id >= 0 && id < vocab_size; };
-  const std::string ids = "is no token id; they are integers from 0 to " + std::to_string(vocab_size - 1);
+  const std::string ids = "is no token id; they are integers from 0 to " +
+                          std::to_string(vocab_size - 1);
   for (std::size_t i = 0; i < o.stop_token_ids.size(); ++i) {
-    if (!in_vocabulary(o.stop_token_ids[i])) return Status::invalid("stop_token_ids[" + std::to_string(i) + "]", std::to_string(o.stop_token_ids[i]) + " " + ids);
+    if (!in_vocabulary(o.stop_token_ids[i]))
+      return Status::invalid("stop_token_ids[" + std::to_string(i) + "]",
+                             std::to_string(o.stop_token_ids[i]) + " " + ids);
   }
   const auto is_penalty = [](float x) { return x >= -2 && x <= 2; };
-  if (!is_penalty(o.frequency_penalty)) return Status::invalid("frequency_penalty", "must lie in [-2, 2]");
-  if (!is_penalty(o.presence_penalty)) return Status::invalid("presence_penalty", "must lie in [-2, 2]");
+  if (!is_penalty(o.frequency_penalty))
+    return Status::invalid("frequency_penalty", "must lie in [-2, 2]");
+  if (!is_penalty(o.presence_penalty))
+    return Status::invalid("presence_penalty", "must lie in [-2, 2]");
   for (const auto& [id, bias] : o.logit_bias) {
     const std::string field = "logit_bias." + std::to_string(id);
     if (!in_vocabulary(id)) return Status::invalid(field, std::to_string(id) + " " + ids);
     if (!(bias >= -100 && bias <= 100)) return Status::invalid(field, "must lie in [-100, 100]");
   }
-  if (o.grammar && !o.forced_tokens.empty()) return Status::invalid("forced_tokens", "cannot be combined with a grammar");
+  if (o.grammar && !o.forced_tokens.empty())
+    return Status::invalid("forced_tokens", "cannot be combined with a grammar");
   if (o.top_logprobs && (*o.top_logprobs < 0 || *o.top_logprobs > kMaxTopLogprobs))
-    return Status::invalid("top_logprobs", "must lie between 0 and " + std::to_string(kMaxTopLogprobs));
+    return Status::invalid("top_logprobs",
+                           "must lie between 0 and " + std::to_string(kMaxTopLogprobs));
   return {};
 }
 
-TokenLogprobs token_logprobs(std::span<const float> logits, std::int32_t token_id, std::int32_t num_top) {
+TokenLogprobs token_logprobs(std::span<const float> logits, std::int32_t token_id,
+                             std::int32_t num_top) {
   float largest = -std::numeric_limits<float>::infinity();
   for (const float x : logits) largest = x > largest ? x : largest;
   TokenLogprobs out;
   double total = 0;
-  for (const float x : logits) total += std::isnan(x) ? 0 : std::exp(static_cast<double>(x) - largest);
+  for (const float x : logits)
+    total += std::isnan(x) ? 0 : std::exp(static_cast<double>(x) - largest);
   const double log_total = std::log(total);
   const auto logprob = [&](std::int32_t id) {
     const float x = logits[static_cast<std::size_t>(id)];
     // The floor keeps the value a number that JSON can carry.
-    const double p = std::isnan(x) || !std::isfinite(largest) ? kLogprobFloor : static_cast<double>(x) - largest - log_total;
+    const double p = std::isnan(x) || !std::isfinite(largest)
+                         ? kLogprobFloor
+                         : static_cast<double>(x) - largest - log_total;
     return TokenLogprob{id, static_cast<float>(std::max(p, kLogprobFloor))};
   };
   out.chosen = logprob(token_id);
@@ -100,7 +117,9 @@ TokenLogprobs token_logprobs(std::span<const float> logits, std::int32_t token_i
   if (count == 0) return out;
   std::vector<std::pair<float, std::int32_t>> best;  // a heap with the worst of the best in front
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    const std::pair<float, std::int32_t> candidate{std::isnan(logits[i]) ? -std::numeric_limits<float>::infinity() : logits[i], static_cast<std::int32_t>(i)};
+    const std::pair<float, std::int32_t> candidate{
+        std::isnan(logits[i]) ? -std::numeric_limits<float>::infinity() : logits[i],
+        static_cast<std::int32_t>(i)};
     if (best.size() == count) {
       if (!before(candidate, best.front())) continue;
       std::pop_heap(best.begin(), best.end(), before);
@@ -127,9 +146,12 @@ std::span<const float> Sampler::adjusted(std::span<const float> logits) {
   if (options_.logit_bias.empty() && counts_.empty()) return logits;
   adjusted_.assign(logits.begin(), logits.end());
   for (const auto& [id, count] : counts_) {
-    adjusted_[static_cast<std::size_t>(id)] -= options_.frequency_penalty * static_cast<float>(count) + options_.presence_penalty;
+    adjusted_[static_cast<std::size_t>(id)] -= options_.frequency_penalty *
+                                                   static_cast<float>(count) +
+                                               options_.presence_penalty;
   }
-  for (const auto& [id, bias] : options_.logit_bias) adjusted_[static_cast<std::size_t>(id)] += bias;
+  for (const auto& [id, bias] : options_.logit_bias)
+    adjusted_[static_cast<std::size_t>(id)] += bias;
   return adjusted_;
 }
 
@@ -140,7 +162,8 @@ void Sampler::record(std::int32_t token_id) {
 
 std::int32_t Sampler::sample(std::span<const float> logits) { return draw(adjusted(logits)); }
 
-std::int32_t Sampler::sample(std::span<const float> logits, std::span<const std::uint64_t> allowed) {
+std::int32_t Sampler::sample(std::span<const float> logits,
+                             std::span<const std::uint64_t> allowed) {
   const auto shaped = adjusted(logits);
   if (shaped.data() == logits.data()) adjusted_.assign(logits.begin(), logits.end());
   bool any = false;
@@ -148,7 +171,8 @@ std::int32_t Sampler::sample(std::span<const float> logits, std::span<const std:
     const bool may = i / 64 < allowed.size() && (allowed[i / 64] >> (i % 64) & 1) != 0;
     any = any || may;
     // What is allowed stays possible, however little the model thinks of it.
-    adjusted_[i] = may ? std::max(std::isnan(adjusted_[i]) ? kLeast : adjusted_[i], kLeast) : -std::numeric_limits<float>::infinity();
+    adjusted_[i] = may ? std::max(std::isnan(adjusted_[i]) ? kLeast : adjusted_[i], kLeast)
+                       : -std::numeric_limits<float>::infinity();
   }
   return any ? draw(adjusted_) : -1;
 }
@@ -156,11 +180,14 @@ std::int32_t Sampler::sample(std::span<const float> logits, std::span<const std:
 DrawRule Sampler::rule() {
   const bool greedy = options_.temperature <= 0;
   if (!uniform_ && !greedy) uniform_ = uniform(state_);
-  return {options_.temperature, options_.top_k, options_.top_p, options_.min_p, uniform_.value_or(0)};
+  return {options_.temperature, options_.top_k, options_.top_p, options_.min_p,
+          uniform_.value_or(0)};
 }
 
 std::optional<DrawRule> Sampler::next_rule() {
-  if (!options_.logit_bias.empty() || options_.frequency_penalty != 0 || options_.presence_penalty != 0) return std::nullopt;
+  if (!options_.logit_bias.empty() || options_.frequency_penalty != 0 ||
+      options_.presence_penalty != 0)
+    return std::nullopt;
   return rule();
 }
 

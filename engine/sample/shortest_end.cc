@@ -16,7 +16,9 @@ std::vector<std::int64_t> spell(std::string_view text, const TokenTrie& trie) {
   std::vector<std::int64_t> left(text.size() + 1, ShortestEnd::kNever);
   left[text.size()] = 0;
   for (std::size_t i = text.size(); i-- > 0;) {
-    trie.for_each_beginning(text.substr(i), [&](std::size_t num_bytes) { left[i] = std::min(left[i], ShortestEnd::joined(1, left[i + num_bytes])); });
+    trie.for_each_beginning(text.substr(i), [&](std::size_t num_bytes) {
+      left[i] = std::min(left[i], ShortestEnd::joined(1, left[i + num_bytes]));
+    });
   }
   return left;
 }
@@ -34,7 +36,8 @@ std::int64_t ShortestEnd::repeated(std::int64_t tokens, std::int32_t times) {
   return tokens > 0 && times > (kNever - 1) / tokens ? kNever - 1 : tokens * times;
 }
 
-ShortestEnd::ShortestEnd(const Grammar& grammar, const TokenTrie& trie) : tokens_(static_cast<std::size_t>(grammar.num_parts()), kNever) {
+ShortestEnd::ShortestEnd(const Grammar& grammar, const TokenTrie& trie)
+    : tokens_(static_cast<std::size_t>(grammar.num_parts()), kNever) {
   ByteSet single;  // bytes that are a token
   for (unsigned b = 0; b < 256; ++b) {
     const char byte = static_cast<char>(b);
@@ -42,8 +45,11 @@ ShortestEnd::ShortestEnd(const Grammar& grammar, const TokenTrie& trie) : tokens
   }
   for (Part p = 0; p < grammar.num_parts(); ++p) {
     const Grammar::Node& n = grammar.node(p);
-    if (n.kind == Kind::kBytes && (n.bytes & single).any()) tokens_[static_cast<std::size_t>(p)] = 1;
-    if (n.kind == Kind::kLiteral) tokens_[static_cast<std::size_t>(p)] = literals_.emplace(p, spell(n.text, trie)).first->second.front();
+    if (n.kind == Kind::kBytes && (n.bytes & single).any())
+      tokens_[static_cast<std::size_t>(p)] = 1;
+    if (n.kind == Kind::kLiteral)
+      tokens_[static_cast<std::size_t>(p)] = literals_.emplace(p, spell(n.text, trie))
+                                                 .first->second.front();
   }
   // The least fixed point; parts mostly stand behind what they are made of.
   for (bool changed = true; changed;) {
@@ -63,7 +69,8 @@ ShortestEnd::ShortestEnd(const Grammar& grammar, const TokenTrie& trie) : tokens
 std::int64_t ShortestEnd::whole(const Grammar::Node& n) const {
   if (n.kind == Kind::kRepeat) return repeated(of(n.parts[0]), n.min);
   std::int64_t out = n.kind == Kind::kSequence ? 0 : kNever;
-  for (const Part p : n.parts) out = n.kind == Kind::kSequence ? joined(out, of(p)) : std::min(out, of(p));
+  for (const Part p : n.parts)
+    out = n.kind == Kind::kSequence ? joined(out, of(p)) : std::min(out, of(p));
   return out;
 }
 

@@ -11,9 +11,10 @@ namespace quire {
 
 class TokenTrie;
 
-/// For each part of a grammar, tokens that are enough to write the shortest text it matches, spelling each literal for itself and each byte
-/// of a set with a token of its own. A real answer can do with fewer, where tokens reach over these borders.
-/// Immutable once made: any thread. The grammar must outlive it.
+/// For each part of a grammar, tokens that are enough to write the shortest text it matches,
+/// spelling each literal for itself and each byte of a set with a token of its own. A real answer
+/// can do with fewer, where tokens reach over these borders. Immutable once made: any thread. The
+/// grammar must outlive it.
 class ShortestEnd {
  public:
   /// Of what the vocabulary cannot write. Other numbers stay below it.
@@ -32,8 +33,9 @@ class ShortestEnd {
  private:
   std::int64_t whole(const Grammar::Node& node) const;
 
-  std::vector<std::int64_t> tokens_;                                       ///< by part
-  std::unordered_map<Grammar::Part, std::vector<std::int64_t>> literals_;  ///< by byte: from there on
+  std::vector<std::int64_t> tokens_;  ///< by part
+  /// By byte: from there on
+  std::unordered_map<Grammar::Part, std::vector<std::int64_t>> literals_;
 };
 
 }  // namespace quire

@@ -8,10 +8,12 @@ namespace quire {
 
 using Kind = Grammar::Kind;
 
-TokenTrie::TokenTrie(const Tokenizer& tokenizer) : strips_first_space_(tokenizer.strips_first_space()) {
+TokenTrie::TokenTrie(const Tokenizer& tokenizer)
+    : strips_first_space_(tokenizer.strips_first_space()) {
   bytes_of_.resize(static_cast<std::size_t>(tokenizer.vocab_size()));
   for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    if (!tokenizer.is_special(id)) bytes_of_[static_cast<std::size_t>(id)] = tokenizer.token_bytes(id);
+    if (!tokenizer.is_special(id))
+      bytes_of_[static_cast<std::size_t>(id)] = tokenizer.token_bytes(id);
   }
   build();
 }
@@ -25,10 +27,13 @@ void TokenTrie::build() {
   token_ids_.resize(bytes_of_.size());
   std::iota(token_ids_.begin(), token_ids_.end(), 0);
   std::erase_if(token_ids_, [this](std::int32_t id) { return bytes_of(id).empty(); });
-  std::sort(token_ids_.begin(), token_ids_.end(), [this](std::int32_t a, std::int32_t b) { return std::pair(bytes_of(a), a) < std::pair(bytes_of(b), b); });
+  std::sort(token_ids_.begin(), token_ids_.end(), [this](std::int32_t a, std::int32_t b) {
+    return std::pair(bytes_of(a), a) < std::pair(bytes_of(b), b);
+  });
   std::vector<std::int32_t> path;  // the node of each byte of the token before
   const auto close = [&](std::size_t depth) {
-    for (; path.size() > depth; path.pop_back()) nodes_[static_cast<std::size_t>(path.back())].next = static_cast<std::int32_t>(nodes_.size());
+    for (; path.size() > depth; path.pop_back())
+      nodes_[static_cast<std::size_t>(path.back())].next = static_cast<std::int32_t>(nodes_.size());
   };
   std::string_view before;
   for (std::size_t i = 0; i < token_ids_.size(); ++i) {
@@ -38,7 +43,9 @@ void TokenTrie::build() {
       nodes_.back().tokens_end = at + 1;
       continue;
     }
-    close(static_cast<std::size_t>(std::mismatch(bytes.begin(), bytes.end(), before.begin(), before.end()).first - bytes.begin()));
+    close(static_cast<std::size_t>(
+        std::mismatch(bytes.begin(), bytes.end(), before.begin(), before.end()).first -
+        bytes.begin()));
     while (path.size() < bytes.size()) {
       Node n{};
       n.byte = static_cast<std::uint8_t>(bytes[path.size()]);
@@ -54,27 +61,32 @@ void TokenTrie::build() {
   close(0);
 }
 
-GrammarMatcher::GrammarMatcher(const Grammar& grammar, const TokenTrie& trie) : grammar_(grammar), trie_(trie), shortest_(grammar, trie) {
+GrammarMatcher::GrammarMatcher(const Grammar& grammar, const TokenTrie& trie)
+    : grammar_(grammar), trie_(trie), shortest_(grammar, trie) {
   StateKey start{true, false, {}};
   enter(grammar_.root(), kBottom, start);
   current_ = intern(start);
   if (!trie_.strips_first_space()) return;
-  // The space that is not part of the text comes before everything, once; behind it stands the same start without that choice.
+  // The space that is not part of the text comes before everything, once; behind it stands the same
+  // start without that choice.
   start.first = false;
   const StateId behind = intern(std::move(start));
   states_[current()].next[' '] = behind;
 }
 
-GrammarMatcher::FrameId GrammarMatcher::frame(Grammar::Part part, std::int32_t index, FrameId below) {
+GrammarMatcher::FrameId GrammarMatcher::frame(Grammar::Part part, std::int32_t index,
+                                              FrameId below) {
   const Frame f{part, index, below};
   const auto [it, fresh] = frame_ids_.emplace(f, static_cast<FrameId>(frames_.size()));
   if (fresh) {
     const Grammar::Node& n = grammar_.node(part);
     std::int64_t left = below == kBottom ? 0 : frame_tokens_[static_cast<std::size_t>(below)];
     if (n.kind == Kind::kRepeat) {
-      left = ShortestEnd::joined(left, ShortestEnd::repeated(shortest_.of(n.parts[0]), n.min - index));
+      left = ShortestEnd::joined(left,
+                                 ShortestEnd::repeated(shortest_.of(n.parts[0]), n.min - index));
     } else {
-      std::for_each(n.parts.begin() + index, n.parts.end(), [&](Grammar::Part p) { left = ShortestEnd::joined(left, shortest_.of(p)); });
+      std::for_each(n.parts.begin() + index, n.parts.end(),
+                    [&](Grammar::Part p) { left = ShortestEnd::joined(left, shortest_.of(p)); });
     }
     frames_.push_back(f);
     frame_tokens_.push_back(left);
@@ -88,7 +100,10 @@ void GrammarMatcher::add(const Way& way, StateKey& out) {
 }
 
 bool GrammarMatcher::first_time(Grammar::Part part, FrameId frame) {
-  return seen_.insert(static_cast<std::uint64_t>(static_cast<std::uint32_t>(part)) << 32 | static_cast<std::uint32_t>(frame)).second;
+  return seen_
+      .insert(static_cast<std::uint64_t>(static_cast<std::uint32_t>(part)) << 32 |
+              static_cast<std::uint32_t>(frame))
+      .second;
 }
 
 void GrammarMatcher::enter(Grammar::Part part, FrameId then, StateKey& out) {
@@ -96,7 +111,8 @@ void GrammarMatcher::enter(Grammar::Part part, FrameId then, StateKey& out) {
   const Grammar::Node& n = grammar_.node(part);
   switch (n.kind) {
     case Kind::kBytes:
-    case Kind::kLiteral: return add({part, 0, then}, out);
+    case Kind::kLiteral:
+      return add({part, 0, then}, out);
     case Kind::kSequence:
       if (n.parts.empty()) return leave(then, out);
       // The last part needs no frame: what follows it is what follows the sequence.
@@ -104,7 +120,8 @@ void GrammarMatcher::enter(Grammar::Part part, FrameId then, StateKey& out) {
     case Kind::kChoice:
       for (const Grammar::Part p : n.parts) enter(p, then, out);
       return;
-    case Kind::kRepeat: return repeat(part, 0, then, out);
+    case Kind::kRepeat:
+      return repeat(part, 0, then, out);
   }
 }
 
@@ -118,7 +135,8 @@ void GrammarMatcher::leave(FrameId id, StateKey& out) {
   const Grammar::Node& n = grammar_.node(f.part);
   if (n.kind == Kind::kRepeat) return repeat(f.part, f.index, f.below, out);
   const auto next = static_cast<std::size_t>(f.index);
-  enter(n.parts[next], next + 1 == n.parts.size() ? f.below : frame(f.part, f.index + 1, f.below), out);
+  enter(n.parts[next], next + 1 == n.parts.size() ? f.below : frame(f.part, f.index + 1, f.below),
+        out);
 }
 
 void GrammarMatcher::repeat(Grammar::Part part, std::int32_t count, FrameId below, StateKey& out) {
@@ -145,7 +163,8 @@ GrammarMatcher::StateId GrammarMatcher::intern(StateKey key) {
 }
 
 std::int64_t GrammarMatcher::tokens_left(const Way& way) const {
-  const std::int64_t then = way.then == kBottom ? 0 : frame_tokens_[static_cast<std::size_t>(way.then)];
+  const std::int64_t then = way.then == kBottom ? 0
+                                                : frame_tokens_[static_cast<std::size_t>(way.then)];
   return ShortestEnd::joined(shortest_.of_rest(way.part, way.offset), then);
 }
 
@@ -235,7 +254,8 @@ bool GrammarMatcher::advance(std::int32_t token_id) {
   return true;
 }
 
-/// Frames are renumbered in the order they are reached, so the same answer leads to the same numbers.
+/// Frames are renumbered in the order they are reached, so the same answer leads to the same
+/// numbers.
 void GrammarMatcher::forget_all_but_current() {
   StateKey key{false, states_[current()].complete, states_[current()].ways};
   const std::vector<Frame> old = std::exchange(frames_, {});
@@ -246,9 +266,12 @@ void GrammarMatcher::forget_all_but_current() {
   masks_.clear();
   for (Way& way : key.ways) {
     std::vector<FrameId> chain;
-    for (FrameId f = way.then; f != kBottom; f = old[static_cast<std::size_t>(f)].below) chain.push_back(f);
+    for (FrameId f = way.then; f != kBottom; f = old[static_cast<std::size_t>(f)].below)
+      chain.push_back(f);
     FrameId then = kBottom;
-    for (auto f = chain.rbegin(); f != chain.rend(); ++f) then = frame(old[static_cast<std::size_t>(*f)].part, old[static_cast<std::size_t>(*f)].index, then);
+    for (auto f = chain.rbegin(); f != chain.rend(); ++f)
+      then = frame(old[static_cast<std::size_t>(*f)].part, old[static_cast<std::size_t>(*f)].index,
+                   then);
     way.then = then;
   }
   std::sort(key.ways.begin(), key.ways.end());

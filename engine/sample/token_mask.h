@@ -16,7 +16,8 @@
 
 namespace quire {
 
-/// The byte strings of a vocabulary, without its special tokens, in the order a walk wants them. Immutable: any thread.
+/// The byte strings of a vocabulary, without its special tokens, in the order a walk wants them.
+/// Immutable: any thread.
 class TokenTrie {
  public:
   explicit TokenTrie(const Tokenizer& tokenizer);
@@ -25,23 +26,28 @@ class TokenTrie {
 
   /// Nodes in depth-first order; node i spells the bytes on its path.
   struct Node {
-    std::int32_t depth;                 ///< bytes on the path, from 1
-    std::int32_t next;                  ///< the first node that is not below this one
-    std::int32_t tokens_begin, tokens_end;  ///< of token_ids(): the tokens that are exactly these bytes
-    std::uint8_t byte;                  ///< the last one
+    std::int32_t depth;  ///< bytes on the path, from 1
+    std::int32_t next;   ///< the first node that is not below this one
+    /// Of token_ids(): the tokens that are exactly these bytes
+    std::int32_t tokens_begin, tokens_end;
+    std::uint8_t byte;  ///< the last one
   };
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<std::int32_t>& token_ids() const { return token_ids_; }
   std::int32_t vocab_size() const { return static_cast<std::int32_t>(bytes_of_.size()); }
   std::int32_t max_depth() const { return max_depth_; }
   /// Empty: not in the trie.
-  std::string_view bytes_of(std::int32_t id) const { return bytes_of_[static_cast<std::size_t>(id)]; }
+  std::string_view bytes_of(std::int32_t id) const {
+    return bytes_of_[static_cast<std::size_t>(id)];
+  }
   /// Calls `found(length)` for each token that `text` begins with, shortest first.
   template <class Found>
   void for_each_beginning(std::string_view text, Found found) const {
-    std::size_t at = 0, end = nodes_.size();  // the nodes that may come next: `at` and what stands beside it
+    // The nodes that may come next: `at` and what stands beside it
+    std::size_t at = 0, end = nodes_.size();
     for (std::size_t depth = 0; depth < text.size(); ++depth) {
-      while (at < end && nodes_[at].byte != static_cast<std::uint8_t>(text[depth])) at = static_cast<std::size_t>(nodes_[at].next);
+      while (at < end && nodes_[at].byte != static_cast<std::uint8_t>(text[depth]))
+        at = static_cast<std::size_t>(nodes_[at].next);
       if (at >= end) return;
       if (nodes_[at].tokens_begin != nodes_[at].tokens_end) found(depth + 1);
       end = static_cast<std::size_t>(nodes_[at].next);
@@ -60,9 +66,10 @@ class TokenTrie {
   bool strips_first_space_ = false;
 };
 
-/// Follows one answer through a grammar. A state is the set of all ways to read the text so far; states, the bytes between them and the
-/// masks of tokens they allow are found once and remembered. Where a grammar is so ambiguous that a state would have more than
-/// kMaxWays ways, the rest is given up: the answer still belongs to the grammar, but not every text of it can be reached.
+/// Follows one answer through a grammar. A state is the set of all ways to read the text so far;
+/// states, the bytes between them and the masks of tokens they allow are found once and remembered.
+/// Where a grammar is so ambiguous that a state would have more than kMaxWays ways, the rest is
+/// given up: the answer still belongs to the grammar, but not every text of it can be reached.
 ///
 /// Threads: one at a time. Grammar and trie must outlive it.
 class GrammarMatcher {
@@ -71,9 +78,10 @@ class GrammarMatcher {
 
   GrammarMatcher(const Grammar& grammar, const TokenTrie& trie);
 
-  /// One bit a token, token t in bit t % 64 of word t / 64: it may come next. Valid until the next call of a method.
-  /// `room`: tokens the answer may still have. Where an end fits into it, only tokens are allowed behind which one still does, so that an
-  /// answer ends before its room does; where none is known to fit (ShortestEnd), `room` changes nothing.
+  /// One bit a token, token t in bit t % 64 of word t / 64: it may come next. Valid until the next
+  /// call of a method. `room`: tokens the answer may still have. Where an end fits into it, only
+  /// tokens are allowed behind which one still does, so that an answer ends before its room does;
+  /// where none is known to fit (ShortestEnd), `room` changes nothing.
   std::span<const std::uint64_t> allowed(std::int64_t room = ShortestEnd::kNever);
   /// `room` made the last allowed() smaller.
   bool narrowed() const { return narrowed_; }
@@ -93,7 +101,8 @@ class GrammarMatcher {
   static constexpr FrameId kBottom = -1;
   static constexpr std::size_t kMaxStates = 4096, kMaxMasks = 128;
 
-  /// What follows once a part is read: the rest of a sequence from `index`, or a repetition that has been read `index` times.
+  /// What follows once a part is read: the rest of a sequence from `index`, or a repetition that
+  /// has been read `index` times.
   struct Frame {
     Grammar::Part part;
     std::int32_t index;
@@ -114,7 +123,7 @@ class GrammarMatcher {
     std::array<StateId, 256> next;
   };
   struct StateKey {
-    bool first, complete;   ///< first: nothing of the answer was read
+    bool first, complete;  ///< first: nothing of the answer was read
     std::vector<Way> ways;
     auto operator<=>(const StateKey&) const = default;
   };
@@ -138,7 +147,8 @@ class GrammarMatcher {
   std::int64_t tokens_left(const Way& way) const;
   void forget_all_but_current();
 
-  /// True the first time for the state in work: what a part before a frame, or a frame, leads to need be found only once.
+  /// True the first time for the state in work: what a part before a frame, or a frame, leads to
+  /// need be found only once.
   bool first_time(Grammar::Part part, FrameId frame);
 
   const Grammar& grammar_;
@@ -151,8 +161,8 @@ class GrammarMatcher {
   std::vector<State> states_;
   std::map<StateKey, StateId> state_ids_;
   std::unordered_map<StateId, Mask> masks_;
-  Mask narrow_;           ///< the last mask that `room` made narrower
-  bool narrowed_ = false; ///< the last allowed() gave it
+  Mask narrow_;            ///< the last mask that `room` made narrower
+  bool narrowed_ = false;  ///< the last allowed() gave it
   StateId current_ = 0;
 };
 

@@ -10,8 +10,10 @@ constexpr double kNewest = 0.2;
 
 void AdmissionPace::admitted(Clock::time_point now, bool others_wait) {
   if (counting_) {
-    const double sample = ms_between(last_, now), old = interval_ms_.load(std::memory_order_relaxed);
-    interval_ms_.store(old == 0 ? sample : old + kNewest * (sample - old), std::memory_order_relaxed);
+    const double sample = ms_between(last_, now),
+                 old = interval_ms_.load(std::memory_order_relaxed);
+    interval_ms_.store(old == 0 ? sample : old + kNewest * (sample - old),
+                       std::memory_order_relaxed);
   }
   last_ = now;
   counting_ = others_wait;

@@ -12,7 +12,8 @@ namespace quire {
 /// Threads: admitted() the engine thread; expected_wait() any.
 class AdmissionPace {
  public:
-  /// A query got its turn at `now`. `others_wait`: the next interval counts, because somebody is kept waiting through it.
+  /// A query got its turn at `now`. `others_wait`: the next interval counts, because somebody is
+  /// kept waiting through it.
   void admitted(Clock::time_point now, bool others_wait);
   /// Until a query behind `waiting` others gets its turn. 0: unknown yet, or nobody waits.
   std::chrono::milliseconds expected_wait(std::int64_t waiting) const;

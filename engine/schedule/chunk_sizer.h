@@ -1,18 +1,21 @@
-/// How many rows a chunk of prefill may have so that it takes no longer than decoding queries can be kept waiting.
+/// How many rows a chunk of prefill may have so that it takes no longer than decoding queries can
+/// be kept waiting.
 #pragma once
 
 #include <cstdint>
 
 namespace quire {
 
-/// Halves the size when a chunk took too long and doubles it when one took less than half of the time allowed: the cost of a row depends
-/// on the number of rows and on what they attend to, so it is measured rather than predicted. Threads: one at a time.
+/// Halves the size when a chunk took too long and doubles it when one took less than half of the
+/// time allowed: the cost of a row depends on the number of rows and on what they attend to, so it
+/// is measured rather than predicted. Threads: one at a time.
 class ChunkSizer {
  public:
   static constexpr std::int32_t kStep = 16;
 
   /// `largest`: a multiple of kStep.
-  explicit ChunkSizer(std::int32_t largest) : largest_(largest), size_(largest < kFirst ? largest : kFirst) {}
+  explicit ChunkSizer(std::int32_t largest)
+      : largest_(largest), size_(largest < kFirst ? largest : kFirst) {}
 
   std::int32_t size() const { return size_; }
   /// A chunk of `rows` rows took `ms` of `allowed_ms`.

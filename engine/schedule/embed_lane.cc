@@ -11,14 +11,17 @@ void EmbedLane::submit(EmbedRequest request, EmbedTask::Done done) {
   const std::int64_t budget = core_.pool->max_bytes(), bytes = task->working_bytes();
   Status refused;
   if (budget > 0 && bytes > budget) {
-    refused = Status::invalid("input", "the text needs " + std::to_string(bytes) + " bytes of working cache, the whole budget is " + std::to_string(budget) +
-                                ": embed shorter texts or raise model.working_cache_bytes");
+    refused = Status::invalid(
+        "input", "the text needs " + std::to_string(bytes) +
+                     " bytes of working cache, the whole budget is " + std::to_string(budget) +
+                     ": embed shorter texts or raise model.working_cache_bytes");
   } else {
     const std::lock_guard lock(mu_);
     if (!closed_.ok()) {
       refused = closed_;
     } else if (waiting_.size() >= max_waiting_) {
-      refused = Status::exhausted("the queue is full: " + std::to_string(max_waiting_) + " texts are waiting to be embedded");
+      refused = Status::exhausted("the queue is full: " + std::to_string(max_waiting_) +
+                                  " texts are waiting to be embedded");
     } else {
       waiting_.push_back(std::move(task));
     }

@@ -16,15 +16,19 @@ namespace quire {
 /// First come, first served. Threads: submit() from any; the rest from the engine thread.
 class EmbedLane {
  public:
-  EmbedLane(QueryResources& core, std::size_t max_waiting) : core_(core), max_waiting_(max_waiting) {}
+  EmbedLane(QueryResources& core, std::size_t max_waiting)
+      : core_(core), max_waiting_(max_waiting) {}
 
-  /// Refusals (queue full, text larger than the whole working cache: kInvalidArgument, closed) come through `done` on the calling thread.
+  /// Refusals (queue full, text larger than the whole working cache: kInvalidArgument, closed) come
+  /// through `done` on the calling thread.
   void submit(EmbedRequest request, EmbedTask::Done done);
 
   bool idle() const;
-  /// Working cache reserved for the text that is being computed; 0 between texts and while it is suspended.
+  /// Working cache reserved for the text that is being computed; 0 between texts and while it is
+  /// suspended.
   std::int64_t held_bytes() const { return held_bytes_; }
-  /// The text being computed (held_bytes() > 0) gives its pages back; step() goes on with it when there is room.
+  /// The text being computed (held_bytes() > 0) gives its pages back; step() goes on with it when
+  /// there is room.
   void suspend();
   /// One chunk of one text. False: there is none, or no room for its working cache.
   bool step(const std::function<bool(std::int64_t bytes)>& room_for);
@@ -35,8 +39,9 @@ class EmbedLane {
   QueryResources& core_;
   const std::size_t max_waiting_;
   mutable std::mutex mu_;
-  std::deque<std::unique_ptr<EmbedTask>> waiting_;  // guarded by mu_; the engine thread alone takes away
-  Status closed_;                                   // guarded by mu_
+  // Guarded by mu_; the engine thread alone takes away
+  std::deque<std::unique_ptr<EmbedTask>> waiting_;
+  Status closed_;  // guarded by mu_
   void end_current();
 
   std::unique_ptr<EmbedTask> current_;

@@ -9,11 +9,13 @@
 
 namespace quire {
 
-EmbedTask::EmbedTask(QueryResources& core, EmbedRequest request, Done done) : core_(core), request_(std::move(request)), done_(std::move(done)) {}
+EmbedTask::EmbedTask(QueryResources& core, EmbedRequest request, Done done)
+    : core_(core), request_(std::move(request)), done_(std::move(done)) {}
 
 std::int64_t EmbedTask::working_bytes() const {
   const auto rows = static_cast<std::int64_t>(request_.token_ids.size());
-  return (rows + kPageTokens - 1) / kPageTokens * core_.pool->format().page_bytes() * core_.facts.shape.num_layers;
+  return (rows + kPageTokens - 1) / kPageTokens * core_.pool->format().page_bytes() *
+         core_.facts.shape.num_layers;
 }
 
 void EmbedTask::fail(const Status& status) {
@@ -49,7 +51,8 @@ Status EmbedTask::run_chunk() {
     cache_.emplace(*core_.pool, core_.facts.shape.num_layers);
     sums_.assign(hidden_size, 0.0);
   }
-  const std::size_t n = std::min(static_cast<std::size_t>(core_.chunk_tokens), request_.token_ids.size() - next_);
+  const std::size_t n = std::min(static_cast<std::size_t>(core_.chunk_tokens),
+                                 request_.token_ids.size() - next_);
   std::vector<std::int32_t> positions(n), rows(n);
   std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(next_));
   std::iota(rows.begin(), rows.end(), 0);
@@ -61,7 +64,8 @@ Status EmbedTask::run_chunk() {
   request.logit_rows = rows;
   request.hidden = hidden.data();
   QUIRE_RETURN_IF_ERROR(forward(*core_.model, request, core_.workspace));
-  QUIRE_RETURN_IF_ERROR(core_.model->final_norm(hidden.data(), static_cast<std::int64_t>(n), normed.data()));
+  QUIRE_RETURN_IF_ERROR(
+      core_.model->final_norm(hidden.data(), static_cast<std::int64_t>(n), normed.data()));
   for (std::size_t r = 0; r < n; ++r) {
     for (std::size_t c = 0; c < hidden_size; ++c) sums_[c] += double{normed[r * hidden_size + c]};
   }
@@ -73,10 +77,12 @@ Status EmbedTask::run_chunk() {
 std::vector<float> EmbedTask::mean() const {
   double squares = 0;
   for (const double x : sums_) squares += x * x;
-  // The length of a sum of normed states is 0 only if they cancel out; such a text has no direction.
+  // The length of a sum of normed states is 0 only if they cancel out; such a text has no
+  // direction.
   const double scale = squares > 0 ? 1 / std::sqrt(squares) : 0;
   std::vector<float> out(sums_.size());
-  std::transform(sums_.begin(), sums_.end(), out.begin(), [scale](double x) { return static_cast<float>(x * scale); });
+  std::transform(sums_.begin(), sums_.end(), out.begin(),
+                 [scale](double x) { return static_cast<float>(x * scale); });
   return out;
 }
 

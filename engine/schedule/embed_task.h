@@ -1,4 +1,5 @@
-/// Embedding of one text: its tokens through the one forward pass, chunk by chunk, the last hidden states averaged.
+/// Embedding of one text: its tokens through the one forward pass, chunk by chunk, the last hidden
+/// states averaged.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,9 @@ class EmbedTask {
   std::int64_t working_bytes() const;
   /// One chunk. True: it is over, `done` was called.
   bool step();
-  bool cancelled() const { return request_.cancelled && request_.cancelled->load(std::memory_order_relaxed); }
+  bool cancelled() const {
+    return request_.cancelled && request_.cancelled->load(std::memory_order_relaxed);
+  }
   /// Moves its pages out to ordinary memory, and back in.
   void suspend();
   Status resume();

@@ -1,4 +1,5 @@
-/// A queue whose turns go round its tenants in proportion to the work each has caused, however many items each has waiting.
+/// A queue whose turns go round its tenants in proportion to the work each has caused, however many
+/// items each has waiting.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +12,10 @@
 
 namespace quire {
 
-/// Within a tenant: first come, first served. Between tenants: the one for whom least work was done (in tokens) is next; ties go to the
-/// one that waits longer. A tenant that comes back from idleness starts level with the least served of those that wait, so idleness is
-/// not saved up. Threads: one at a time.
+/// Within a tenant: first come, first served. Between tenants: the one for whom least work was done
+/// (in tokens) is next; ties go to the one that waits longer. A tenant that comes back from
+/// idleness starts level with the least served of those that wait, so idleness is not saved up.
+/// Threads: one at a time.
 template <class T>
 class FairQueue {
  public:
@@ -36,7 +38,9 @@ class FairQueue {
     return item;
   }
   /// Work done for the tenant, or (negative) work charged in advance that was not done.
-  void charge(const std::string& tenant, std::int64_t tokens) { tenants_[tenant].served += static_cast<double>(tokens); }
+  void charge(const std::string& tenant, std::int64_t tokens) {
+    tenants_[tenant].served += static_cast<double>(tokens);
+  }
 
   /// Takes out every item for which `leaves(item)` holds.
   template <class Fn>
@@ -53,7 +57,8 @@ class FairQueue {
     forget();
     return out;
   }
-  /// The items in the order in which they will come if no more work is charged than `cost(item)` says at each turn.
+  /// The items in the order in which they will come if no more work is charged than `cost(item)`
+  /// says at each turn.
   template <class Cost>
   std::vector<const T*> order(Cost&& cost) const {
     struct Turn {
@@ -62,23 +67,28 @@ class FairQueue {
     };
     std::vector<Turn> turns;
     for (const auto& [name, tenant] : tenants_) {
-      if (!tenant.items.empty()) turns.push_back({tenant.served, tenant.items.begin(), tenant.items.end()});
+      if (!tenant.items.empty())
+        turns.push_back({tenant.served, tenant.items.begin(), tenant.items.end()});
     }
     std::vector<const T*> out;
     out.reserve(size_);
     while (!turns.empty()) {
-      const auto turn = std::min_element(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) {
-        return a.served != b.served ? a.served < b.served : a.at->arrival < b.at->arrival;
-      });
+      const auto turn = std::min_element(
+          turns.begin(), turns.end(), [](const Turn& a, const Turn& b) {
+            return a.served != b.served ? a.served < b.served : a.at->arrival < b.at->arrival;
+          });
       out.push_back(&turn->at->item);
       turn->served += static_cast<double>(cost(turn->at->item));
       if (++turn->at == turn->end) turns.erase(turn);
     }
     return out;
   }
-  /// Forgets tenants without items that have had no more than the others: memory follows who is active.
+  /// Forgets tenants without items that have had no more than the others: memory follows who is
+  /// active.
   void forget() {
-    std::erase_if(tenants_, [this](const auto& entry) { return entry.second.items.empty() && entry.second.served <= floor_; });
+    std::erase_if(tenants_, [this](const auto& entry) {
+      return entry.second.items.empty() && entry.second.served <= floor_;
+    });
   }
 
  private:
@@ -98,7 +108,8 @@ class FairQueue {
     for (auto it = tenants.begin(); it != tenants.end(); ++it) {
       if (it->second.items.empty()) continue;
       const bool sooner = best == tenants.end() || it->second.served < best->second.served ||
-                          (it->second.served == best->second.served && it->second.items.front().arrival < best->second.items.front().arrival);
+                          (it->second.served == best->second.served &&
+                           it->second.items.front().arrival < best->second.items.front().arrival);
       if (sooner) best = it;
     }
     return best;

@@ -22,8 +22,11 @@ bool PrefillLane::add(const ContextKey& key, PrefillRequest request, PrefillTask
   auto task = std::make_shared<PrefillTask>(core_, key, std::move(request), std::move(done));
   const std::int64_t budget = core_.pool->max_bytes();
   if (budget > 0 && task->working_bytes() > budget) {
-    task->fail(Status::invalid("chunking.max_tokens", "the context needs " + std::to_string(task->working_bytes()) + " bytes of working cache, the whole budget is " +
-                               std::to_string(budget) + ": cut documents into smaller chunks or raise model.working_cache_bytes"));
+    task->fail(Status::invalid(
+        "chunking.max_tokens",
+        "the context needs " + std::to_string(task->working_bytes()) +
+            " bytes of working cache, the whole budget is " + std::to_string(budget) +
+            ": cut documents into smaller chunks or raise model.working_cache_bytes"));
     return false;
   }
   in_flight_[key] = task;

@@ -3,26 +3,34 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/log.h"
 #include "engine/draft/draft.h"
 #include "engine/prefill/kv_writer.h"
-#include "base/log.h"
 
 namespace quire {
 
 PrefillTask::PrefillTask(QueryResources& core, ContextKey key, PrefillRequest request, Done done)
-    : core_(core), key_(key), token_ids_(std::move(request.token_ids)), tenant_(std::move(request.tenant)), salt_digest_(request.salt_digest), priority_(request.priority) {
-  waiters_.push_back({std::move(request.cancelled), std::move(request.on_progress), std::move(done)});
+    : core_(core),
+      key_(key),
+      token_ids_(std::move(request.token_ids)),
+      tenant_(std::move(request.tenant)),
+      salt_digest_(request.salt_digest),
+      priority_(request.priority) {
+  waiters_.push_back(
+      {std::move(request.cancelled), std::move(request.on_progress), std::move(done)});
 }
 
 std::int64_t PrefillTask::working_bytes() const {
   const auto rows = static_cast<std::int64_t>(core_.facts.ingest_prefix.size() + token_ids_.size());
-  return (rows + kPageTokens - 1) / kPageTokens * core_.pool->format().page_bytes() * core_.facts.shape.num_layers;
+  return (rows + kPageTokens - 1) / kPageTokens * core_.pool->format().page_bytes() *
+         core_.facts.shape.num_layers;
 }
 
 bool PrefillTask::join(PrefillRequest& request, Done& done) {
   std::lock_guard lock(mu_);
   if (completed_) return false;
-  waiters_.push_back({std::move(request.cancelled), std::move(request.on_progress), std::move(done)});
+  waiters_.push_back(
+      {std::move(request.cancelled), std::move(request.on_progress), std::move(done)});
   return true;
 }
 
@@ -37,7 +45,9 @@ bool PrefillTask::drop_cancelled() {
   bool left = false;
   {
     std::lock_guard lock(mu_);
-    const auto stays = [](const Waiter& w) { return !w.cancelled || !w.cancelled->load(std::memory_order_relaxed); };
+    const auto stays = [](const Waiter& w) {
+      return !w.cancelled || !w.cancelled->load(std::memory_order_relaxed);
+    };
     const auto middle = std::stable_partition(waiters_.begin(), waiters_.end(), stays);
     std::move(middle, waiters_.end(), std::back_inserter(gone));
     waiters_.erase(middle, waiters_.end());
@@ -127,15 +137,18 @@ void PrefillTask::ask_draft() {
     std::lock_guard lock(mu_);
     draft_reads_ = true;
   }
-  core_.draft->keep({token_ids_, tenant_, salt_digest_, draft_unwanted_}, [self = shared_from_this(), waker = core_.waker](Result<SegmentHandle> kept) {
-    self->draft_done(std::move(kept));
-    waker->wake();
-  });
+  core_.draft->keep({token_ids_, tenant_, salt_digest_, draft_unwanted_},
+                    [self = shared_from_this(), waker = core_.waker](Result<SegmentHandle> kept) {
+                      self->draft_done(std::move(kept));
+                      waker->wake();
+                    });
 }
 
 void PrefillTask::draft_done(Result<SegmentHandle> kept) {
-  if (!kept.ok() && kept.status().code() != Code::kCancelled && kept.status().code() != Code::kUnavailable) {
-    log_warning("the draft's KV of a document could not be kept", {{"reason", kept.status().to_string()}});
+  if (!kept.ok() && kept.status().code() != Code::kCancelled &&
+      kept.status().code() != Code::kUnavailable) {
+    log_warning("the draft's KV of a document could not be kept",
+                {{"reason", kept.status().to_string()}});
   }
   std::optional<Result<PrefillResult>> result;
   {

@@ -17,7 +17,8 @@
 
 namespace quire {
 
-/// Where the draft keeps KV of documents it reads the context meanwhile. Threads: the engine thread; the last callback comes from the writer's or the draft's.
+/// Where the draft keeps KV of documents it reads the context meanwhile. Threads: the engine
+/// thread; the last callback comes from the writer's or the draft's.
 class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
  public:
   using Done = std::function<void(Result<PrefillResult>)>;
@@ -29,10 +30,12 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   PrefillPriority priority() const { return priority_; }
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(token_ids_.size()); }
   std::int64_t working_bytes() const;
-  /// One more caller for the same content. False: too late, the result went out already (arguments untouched).
+  /// One more caller for the same content. False: too late, the result went out already (arguments
+  /// untouched).
   bool join(PrefillRequest& request, Done& done);
   bool completed() const;
-  /// One chunk, or some layers of it. True: computing is over (stored already, failed, cancelled, or handed to the writer).
+  /// One chunk, or some layers of it. True: computing is over (stored already, failed, cancelled,
+  /// or handed to the writer).
   bool step(const PieceLimit& limit);
   /// Moves its pages out to ordinary memory, and back in.
   void suspend();
@@ -60,10 +63,10 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   const std::array<std::uint8_t, 32> salt_digest_;
   const PrefillPriority priority_;
   mutable std::mutex mu_;
-  std::vector<Waiter> waiters_;   // guarded by mu_
-  bool completed_ = false;        // guarded by mu_
-  bool draft_reads_ = false;      // guarded by mu_; the result waits for it
-  SegmentHandle companion_;       // guarded by mu_
+  std::vector<Waiter> waiters_;                  // guarded by mu_
+  bool completed_ = false;                       // guarded by mu_
+  bool draft_reads_ = false;                     // guarded by mu_; the result waits for it
+  SegmentHandle companion_;                      // guarded by mu_
   std::optional<Result<PrefillResult>> result_;  // guarded by mu_; while it waits
   std::shared_ptr<std::atomic<bool>> draft_unwanted_ = std::make_shared<std::atomic<bool>>(false);
   std::unique_ptr<ContextPrefill> prefill_;

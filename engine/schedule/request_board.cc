@@ -13,16 +13,24 @@ std::int64_t prompt_tokens(const QueryRequest& request) {
 
 std::string_view request_state_name(RequestState state) {
   switch (state) {
-    case RequestState::kWaiting: return "waiting";
-    case RequestState::kPrefilling: return "prefilling";
-    case RequestState::kDecoding: return "decoding";
-    case RequestState::kPreempted: break;
+    case RequestState::kWaiting:
+      return "waiting";
+    case RequestState::kPrefilling:
+      return "prefilling";
+    case RequestState::kDecoding:
+      return "decoding";
+    case RequestState::kPreempted:
+      break;
   }
   return "preempted";
 }
 
 RequestRecord::RequestRecord(const QueryRequest& request, Clock::time_point received)
-    : id_(request.id), tenant_(request.tenant), prompt_tokens_(prompt_tokens(request)), received_(received), strategy_(request.cache.strategy) {}
+    : id_(request.id),
+      tenant_(request.tenant),
+      prompt_tokens_(prompt_tokens(request)),
+      received_(received),
+      strategy_(request.cache.strategy) {}
 
 void RequestRecord::set_strategy(const std::string& strategy) {
   std::lock_guard lock(mu_);
@@ -43,7 +51,8 @@ RequestInfo RequestRecord::info(Clock::time_point now) const {
   return info;
 }
 
-std::shared_ptr<RequestRecord> RequestBoard::add(const QueryRequest& request, Clock::time_point received) {
+std::shared_ptr<RequestRecord> RequestBoard::add(const QueryRequest& request,
+                                                 Clock::time_point received) {
   auto record = std::make_shared<RequestRecord>(request, received);
   std::lock_guard lock(mu_);
   records_.push_back(record);

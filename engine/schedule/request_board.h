@@ -1,4 +1,5 @@
-/// What is known of every query between submission and end, for whoever asks from outside the engine thread.
+/// What is known of every query between submission and end, for whoever asks from outside the
+/// engine thread.
 #pragma once
 
 #include <atomic>
@@ -10,8 +11,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/api/requests.h"
 #include "engine/api/request_info.h"
+#include "engine/api/requests.h"
 #include "engine/query/query_resources.h"
 
 namespace quire {
@@ -24,8 +25,12 @@ class RequestRecord {
   const std::string& id() const { return id_; }
   const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }
   void set_state(RequestState state) { state_.store(state, std::memory_order_relaxed); }
-  void set_completion_tokens(std::int64_t n) { completion_tokens_.store(n, std::memory_order_relaxed); }
-  void set_queue_position(std::int32_t position) { queue_position_.store(position, std::memory_order_relaxed); }
+  void set_completion_tokens(std::int64_t n) {
+    completion_tokens_.store(n, std::memory_order_relaxed);
+  }
+  void set_queue_position(std::int32_t position) {
+    queue_position_.store(position, std::memory_order_relaxed);
+  }
   void set_strategy(const std::string& strategy);
   RequestInfo info(Clock::time_point now) const;
 

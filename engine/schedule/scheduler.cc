@@ -5,23 +5,26 @@
 #include <new>
 
 #include "base/clock.h"
-#include "engine/prefill/kv_writer.h"
 #include "base/log.h"
+#include "engine/prefill/kv_writer.h"
 #include "kernels/parallel.h"
 
 namespace quire {
 namespace {
 
-/// A cancelled query or a passed deadline is noticed within this time even when nothing else happens.
+/// A cancelled query or a passed deadline is noticed within this time even when nothing else
+/// happens.
 constexpr auto kLook = std::chrono::milliseconds(10);
 /// Ingest gets at least one part in ten of the engine's time while queries keep it busy.
 constexpr double kQueryShare = 9;
 /// Computed contexts the writer may be behind; each holds a context's KV in memory.
 constexpr std::size_t kMaxUnwritten = 8;
 
-/// Of a decode step's time: how long ingest may keep decoding queries waiting. With the step itself well below twice its length.
+/// Of a decode step's time: how long ingest may keep decoding queries waiting. With the step itself
+/// well below twice its length.
 constexpr double kIngestPiece = 0.5;
-/// A chunk of another query's prompt may take as long as a decode step, or this long where steps are shorter: nobody sees such a pause.
+/// A chunk of another query's prompt may take as long as a decode step, or this long where steps
+/// are shorter: nobody sees such a pause.
 constexpr double kQueryPieceMs = 10;
 /// Of the newest step in the moving average of their length.
 constexpr double kNewestStep = 0.1;
@@ -31,7 +34,15 @@ Status stopping_status() { return Status::unavailable("the engine is stopping");
 }  // namespace
 
 Scheduler::Scheduler(QueryResources& core, const SchedulerLimits& limits)
-    : core_(core), limits_(limits), batch_(*core.model), embeds_(core, static_cast<std::size_t>(limits.max_embeds)), prefills_(core), largest_chunk_(core.chunk_tokens), query_chunks_(largest_chunk_), embed_chunks_(largest_chunk_), thread_([this] { run(); }) {}
+    : core_(core),
+      limits_(limits),
+      batch_(*core.model),
+      embeds_(core, static_cast<std::size_t>(limits.max_embeds)),
+      prefills_(core),
+      largest_chunk_(core.chunk_tokens),
+      query_chunks_(largest_chunk_),
+      embed_chunks_(largest_chunk_),
+      thread_([this] { run(); }) {}
 
 Scheduler::~Scheduler() { stop(std::chrono::milliseconds(0)); }
 
@@ -40,15 +51,19 @@ Result<QueryHandle> Scheduler::submit(QueryRequest request, std::shared_ptr<Quer
   const std::int64_t budget = core_.pool->max_bytes();
   if (budget > 0 && bytes > budget) {
     return Status::invalid(request.contexts.empty() ? "query" : "document_ids",
-                           "prompt and answer need up to " + std::to_string(bytes) + " bytes of working cache, the whole budget is " + std::to_string(budget) +
-                               ": ask over fewer or shorter documents, for a shorter answer, or raise model.working_cache_bytes");
+                           "prompt and answer need up to " + std::to_string(bytes) +
+                               " bytes of working cache, the whole budget is " +
+                               std::to_string(budget) +
+                               ": ask over fewer or shorter documents, for a shorter answer, or "
+                               "raise model.working_cache_bytes");
   }
   std::shared_ptr<RequestRecord> record;
   {
     std::lock_guard lock(mu_);
     if (stopping_) return stopping_status();
     if (waiting_count_.load() >= limits_.max_queue) {
-      return Status::exhausted("the queue is full: " + std::to_string(limits_.max_queue) + " queries are waiting");
+      return Status::exhausted("the queue is full: " + std::to_string(limits_.max_queue) +
+                               " queries are waiting");
     }
     waiting_count_.fetch_add(1);
     const auto now = Clock::now();
@@ -66,7 +81,8 @@ void Scheduler::submit(const ContextKey& key, PrefillRequest request, PrefillTas
     if (stopping_) {
       refused = stopping_status();
     } else if (prefill_count_.load() >= limits_.max_prefills) {
-      refused = Status::exhausted("the ingest queue is full: " + std::to_string(limits_.max_prefills) + " contexts are waiting");
+      refused = Status::exhausted("the ingest queue is full: " +
+                                  std::to_string(limits_.max_prefills) + " contexts are waiting");
     } else {
       prefill_count_.fetch_add(1);
       new_prefills_.push_back({key, std::move(request), std::move(done)});
@@ -113,7 +129,9 @@ void Scheduler::run() {
     reap();
     const bool ingest_due = query_ms_since_prefill_ >= kQueryShare * last_prefill_ms_;
     if (!worked || ingest_due) worked = step_background(decoded) || worked;
-    if (!worked) core_.waker->wait_until(std::min(next_look(now), stopping ? stop_at : Clock::time_point::max()));
+    if (!worked)
+      core_.waker->wait_until(
+          std::min(next_look(now), stopping ? stop_at : Clock::time_point::max()));
   }
 }
 
@@ -145,19 +163,24 @@ bool Scheduler::cancel(const std::string& id) {
 void Scheduler::number_waiting() {
   std::int32_t position = 0;
   for (const Running& r : prepared_) r.record->set_queue_position(position++);
-  for (const NewQuery* q : waiting_.order([](const NewQuery& query) { return expected_work(query.request); })) {
+  for (const NewQuery* q :
+       waiting_.order([](const NewQuery& query) { return expected_work(query.request); })) {
     q->record->set_queue_position(position++);
   }
 }
 
 void Scheduler::drop_dead(Clock::time_point now) {
-  const auto dead = [now](const NewQuery& q) { return q.record->cancelled()->load(std::memory_order_relaxed) || now >= q.request.deadline; };
+  const auto dead = [now](const NewQuery& q) {
+    return q.record->cancelled()->load(std::memory_order_relaxed) || now >= q.request.deadline;
+  };
   std::vector<NewQuery> gone = waiting_.take_if(dead);
   for (NewQuery& q : gone) {
     const bool cancelled = q.record->cancelled()->load(std::memory_order_relaxed);
     waiting_count_.fetch_sub(1);
-    make_task(std::move(q))->finish(cancelled ? Status::cancelled("the query was cancelled") : Status::deadline("the query waited past its time limit"),
-                                    cancelled ? FinishReason::kCancelled : FinishReason::kError);
+    make_task(std::move(q))
+        ->finish(cancelled ? Status::cancelled("the query was cancelled")
+                           : Status::deadline("the query waited past its time limit"),
+                 cancelled ? FinishReason::kCancelled : FinishReason::kError);
   }
   if (!gone.empty()) number_waiting();
   for (Running& r : prepared_) end_dead(r, now);
@@ -168,13 +191,15 @@ void Scheduler::drop_dead(Clock::time_point now) {
 
 void Scheduler::end_dead(Running& running, Clock::time_point now) {
   if (const auto why = running.task->verdict(now)) {
-    running.task->finish(*why, why->code() == Code::kCancelled ? FinishReason::kCancelled : FinishReason::kError);
+    running.task->finish(
+        *why, why->code() == Code::kCancelled ? FinishReason::kCancelled : FinishReason::kError);
   }
 }
 
 /// The task takes its query off the board before anybody hears of its end.
 std::unique_ptr<QueryTask> Scheduler::make_task(NewQuery query) {
-  auto task = std::make_unique<QueryTask>(core_, std::move(query.request), std::move(query.sink), query.record->cancelled(), query.received);
+  auto task = std::make_unique<QueryTask>(core_, std::move(query.request), std::move(query.sink),
+                                          query.record->cancelled(), query.received);
   task->before_end([this, record = query.record] { board_.remove(*record); });
   return task;
 }
@@ -210,7 +235,8 @@ bool Scheduler::step_decode() {
   }
   const double ms = ms_between(started, Clock::now());
   core_.meter->add_decode(static_cast<std::int64_t>(rows.size()), ms);
-  decode_step_ms_ = decode_step_ms_ == 0 ? ms : decode_step_ms_ + kNewestStep * (ms - decode_step_ms_);
+  decode_step_ms_ = decode_step_ms_ == 0 ? ms
+                                         : decode_step_ms_ + kNewestStep * (ms - decode_step_ms_);
   query_ms_since_prefill_ += ms;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!status.ok()) rows[i].status = status;
@@ -233,7 +259,8 @@ bool Scheduler::step_query(bool others_decode) {
     guarded(task, [&task] { task.step(); });
     core_.chunk_tokens = largest_chunk_;
     const double ms = ms_between(started, Clock::now());
-    if (others_decode && own_model) query_chunks_.measured(rows, ms, std::max(decode_step_ms_, kQueryPieceMs));
+    if (others_decode && own_model)
+      query_chunks_.measured(rows, ms, std::max(decode_step_ms_, kQueryPieceMs));
     if (task.state() == QueryTask::State::kDecoding) begin_decode(running_[at]);
     running_[at].record->set_strategy(task.strategy());
     query_ms_since_prefill_ += ms;
@@ -245,7 +272,8 @@ bool Scheduler::step_query(bool others_decode) {
 bool Scheduler::step_background(bool others_decode) {
   const auto started = Clock::now();
   embed_turn_ = !embed_turn_;
-  const bool worked = embed_turn_ ? step_embed(others_decode) || step_prefill(others_decode) : step_prefill(others_decode) || step_embed(others_decode);
+  const bool worked = embed_turn_ ? step_embed(others_decode) || step_prefill(others_decode)
+                                  : step_prefill(others_decode) || step_embed(others_decode);
   if (!worked) return false;
   last_prefill_ms_ = ms_between(started, Clock::now());
   query_ms_since_prefill_ = 0;
@@ -274,7 +302,8 @@ bool Scheduler::step_embed(bool others_decode) {
   core_.chunk_tokens = rows;
   const bool worked = embeds_.step([this](std::int64_t bytes) { return make_room(bytes); });
   core_.chunk_tokens = largest_chunk_;
-  if (worked && others_decode) embed_chunks_.measured(rows, ms_between(started, Clock::now()), kIngestPiece * decode_step_ms_);
+  if (worked && others_decode)
+    embed_chunks_.measured(rows, ms_between(started, Clock::now()), kIngestPiece * decode_step_ms_);
   return worked;
 }
 
@@ -302,7 +331,9 @@ void Scheduler::end_everything(const Status& why) {
 }
 
 Clock::time_point Scheduler::next_look(Clock::time_point now) const {
-  if (!running_.empty() || !prepared_.empty() || !waiting_.empty() || !prefills_.idle() || !embeds_.idle()) return now + kLook;
+  if (!running_.empty() || !prepared_.empty() || !waiting_.empty() || !prefills_.idle() ||
+      !embeds_.idle())
+    return now + kLook;
   return now + std::chrono::hours(1);
 }
 

@@ -2,18 +2,20 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "engine/residency/device_pool.h"
 #include "engine/schedule/scheduler.h"
-#include "base/log.h"
 
 namespace quire {
 namespace {
 
-/// Tokens of an answer that pages are reserved for before it begins: short answers never wait for memory.
+/// Tokens of an answer that pages are reserved for before it begins: short answers never wait for
+/// memory.
 constexpr std::int64_t kFirstAnswerTokens = 64;
 /// Queries that may plan and fetch while they wait.
 constexpr std::size_t kMaxPrepared = 4;
-/// What they may bring into memory together: this part of the store's memory tier, whose values stay pinned until they are placed.
+/// What they may bring into memory together: this part of the store's memory tier, whose values
+/// stay pinned until they are placed.
 constexpr std::uint64_t kPreparedPart = 4;
 /// What all admitted queries could need at most, in budgets.
 constexpr std::int64_t kMaxOvercommit = 2;
@@ -21,9 +23,11 @@ constexpr std::int64_t kMaxOvercommit = 2;
 /// Stored KV that the query may read.
 std::int64_t bytes_to_read(const QueryResources& core, const QueryRequest& request) {
   std::int64_t tokens = 0;
-  for (const QueryContext& c : request.contexts) tokens += c.key ? static_cast<std::int64_t>(c.token_ids.size()) : 0;
+  for (const QueryContext& c : request.contexts)
+    tokens += c.key ? static_cast<std::int64_t>(c.token_ids.size()) : 0;
   const KvShape& shape = core.facts.shape;
-  return tokens * shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim * static_cast<std::int64_t>(dtype_bytes(shape.dtype));
+  return tokens * shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim *
+         static_cast<std::int64_t>(dtype_bytes(shape.dtype));
 }
 
 }  // namespace
@@ -39,7 +43,8 @@ std::int64_t Scheduler::expected_work(const QueryRequest& request) {
 bool Scheduler::make_room(std::int64_t bytes) {
   const std::int64_t budget = core_.pool->max_bytes();
   if (budget <= 0) return true;
-  const std::int64_t left = budget - reserved_bytes_ - prefill_bytes_ - embeds_.held_bytes() - bytes;
+  const std::int64_t left = budget - reserved_bytes_ - prefill_bytes_ - embeds_.held_bytes() -
+                            bytes;
   if (left < 0) return false;
   if (core_.prefixes != nullptr) core_.prefixes->shrink(left);
   return true;
@@ -53,7 +58,8 @@ bool Scheduler::make_room_for_query(std::int64_t bytes) {
   return true;
 }
 
-/// Moves pages of the lowest priority out to ordinary memory: of the context that ingest computes, then of the text that is being embedded. False: neither has any.
+/// Moves pages of the lowest priority out to ordinary memory: of the context that ingest computes,
+/// then of the text that is being embedded. False: neither has any.
 bool Scheduler::suspend_background() {
   if (prefill_bytes_ > 0) {
     prefills_.suspend();
@@ -65,7 +71,8 @@ bool Scheduler::suspend_background() {
   return true;
 }
 
-/// Plans the next queries in turn and asks the store for what they need, so that it reads while others compute.
+/// Plans the next queries in turn and asks the store for what they need, so that it reads while
+/// others compute.
 void Scheduler::prepare_waiting() {
   const auto most = static_cast<std::int64_t>(core_.store->options().dram_bytes / kPreparedPart);
   std::int64_t reading = 0;
@@ -77,10 +84,12 @@ void Scheduler::prepare_waiting() {
     Running r;
     r.record = q.record;
     r.most_bytes = q.bytes;
-    r.prompt_bytes = std::min(q.bytes, QueryTask::working_bytes(core_, q.request, kFirstAnswerTokens));
+    r.prompt_bytes = std::min(q.bytes,
+                              QueryTask::working_bytes(core_, q.request, kFirstAnswerTokens));
     r.read_bytes = read_bytes;
     r.charged_tokens = expected_work(q.request);
-    // In advance, so that a tenant's next turn comes after those of others; corrected when the query ends.
+    // In advance, so that a tenant's next turn comes after those of others; corrected when the
+    // query ends.
     waiting_.charge(q.request.tenant, r.charged_tokens);
     r.task = make_task(std::move(q));
     prepared_.push_back(std::move(r));
@@ -96,11 +105,14 @@ void Scheduler::admit() {
   const std::size_t before = prepared_.size() + waiting_.size();
   prepare_waiting();
   reap_prepared();
-  while (resume_preempted() && !prepared_.empty() && static_cast<std::int32_t>(running_.size()) < limits_.max_running) {
+  while (resume_preempted() && !prepared_.empty() &&
+         static_cast<std::int32_t>(running_.size()) < limits_.max_running) {
     Running& next = prepared_.front();
     const std::int64_t budget = core_.pool->max_bytes();
     if (budget > 0 && most_bytes_ + next.most_bytes > kMaxOvercommit * budget) break;
-    if (core_.device->max_bytes() > 0 && device_bytes_ + next.device_bytes > core_.device->max_bytes()) break;
+    if (core_.device->max_bytes() > 0 &&
+        device_bytes_ + next.device_bytes > core_.device->max_bytes())
+      break;
     if (!make_room_for_query(next.prompt_bytes)) break;
     Running r = std::move(next);
     prepared_.erase(prepared_.begin());
@@ -135,7 +147,8 @@ void Scheduler::reap_prepared() {
 bool Scheduler::resume_preempted() {
   for (Running& r : running_) {
     if (r.task->state() != QueryTask::State::kPreempted) continue;
-    const std::int64_t bytes = r.decoding ? r.task->held_bytes() + r.task->next_row_bytes() : r.prompt_bytes;
+    const std::int64_t bytes = r.decoding ? r.task->held_bytes() + r.task->next_row_bytes()
+                                          : r.prompt_bytes;
     if (!make_room_for_query(bytes) || !r.task->resume().ok()) return false;
     r.bytes = bytes;
     reserved_bytes_ += bytes;
@@ -166,7 +179,9 @@ bool Scheduler::preempt_younger_than(const Running& running) {
 void Scheduler::begin_decode(Running& running) {
   running.decoding = true;
   running.record->set_state(RequestState::kDecoding);
-  const std::int64_t first_answer = kFirstAnswerTokens / kPageTokens * core_.pool->format().page_bytes() * core_.facts.shape.num_layers;
+  const std::int64_t first_answer = kFirstAnswerTokens / kPageTokens *
+                                    core_.pool->format().page_bytes() *
+                                    core_.facts.shape.num_layers;
   const std::int64_t bytes = std::min(running.bytes, running.task->held_bytes() + first_answer);
   reserved_bytes_ -= running.bytes - bytes;
   running.bytes = bytes;

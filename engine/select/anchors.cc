@@ -3,7 +3,7 @@
 namespace quire {
 namespace {
 
-/// Initial and local blocks of every context and nothing else: SamKV with selection switched off (algorithms §4.1, §4.9).
+/// Initial and local blocks of every context and nothing else: SamKV with selection switched off.
 class AnchorsSelector final : public Selector {
  public:
   std::string_view name() const override { return "anchors"; }

@@ -22,8 +22,10 @@ float dot(std::span<const float> a, std::span<const float> b) {
 
 float norm(std::span<const float> a) { return std::sqrt(dot(a, a)); }
 
-void block_scores(std::span<const float> query, std::span<const float> means, std::span<float> out) {
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = dot(query, means.subspan(i * query.size(), query.size()));
+void block_scores(std::span<const float> query, std::span<const float> means,
+                  std::span<float> out) {
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = dot(query, means.subspan(i * query.size(), query.size()));
 }
 
 }  // namespace quire

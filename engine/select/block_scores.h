@@ -1,4 +1,5 @@
-/// Scores of a context's blocks by one query: a matrix-vector product over the block means of one layer.
+/// Scores of a context's blocks by one query: a matrix-vector product over the block means of one
+/// layer.
 #pragma once
 
 #include <cstdint>

@@ -22,8 +22,16 @@ const std::vector<PlugOption>& table() {
        .least = 0,
        .most = 1e6,
        .summary = "last tokens of the last documents, always kept"},
-      {.name = "unit_tokens", .default_value = "128", .least = 1, .most = 1e5, .summary = "tokens chosen together"},
-      {.name = "units", .default_value = "16", .least = 0, .most = 1e5, .summary = "units kept besides"},
+      {.name = "unit_tokens",
+       .default_value = "128",
+       .least = 1,
+       .most = 1e5,
+       .summary = "tokens chosen together"},
+      {.name = "units",
+       .default_value = "16",
+       .least = 0,
+       .most = 1e5,
+       .summary = "units kept besides"},
   };
   return kTable;
 }
@@ -42,15 +50,18 @@ struct Cut {
   std::int64_t budget = 0;  ///< tokens for units
 };
 
-/// InfLLM over the documents put together as one context (Xiao et al., arXiv 2402.04617, §3; algorithms §10, Multi-InfLLM): the
-/// first tokens, the last ones, and the units that the question's mean query likes best, one choice for all heads of a layer.
-/// Units are whole blocks of one document. A unit is represented by its blocks' mean keys, which sketches hold, not by the four
-/// keys that drew most attention locally, which nothing holds.
+/// InfLLM over the documents put together as one context (Xiao et al., arXiv 2402.04617, §3,
+/// Multi-InfLLM): the first tokens, the last ones, and the units that the question's mean query
+/// likes best, one choice for all heads of a layer. Units are whole blocks of one document. A unit
+/// is represented by its blocks' mean keys, which sketches hold, not by the four keys that drew
+/// most attention locally, which nothing holds.
 class InfllmSelector final : public Selector {
  public:
   std::string_view name() const override { return "infllm"; }
   std::span<const PlugOption> options() const override { return table(); }
-  bool needs_sketches(const SelectionInput& input) const override { return decides(input, cut(input)); }
+  bool needs_sketches(const SelectionInput& input) const override {
+    return decides(input, cut(input));
+  }
 
   std::optional<Selection> query_pass_blocks(const SelectionInput& input) const override {
     Cut c = cut(input);
@@ -64,7 +75,8 @@ class InfllmSelector final : public Selector {
     std::vector<Selection::ContextBlocks> kept;
     Selection out;
     out.scores.resize(input.contexts.size());
-    for (std::size_t i = 0; i < input.contexts.size(); ++i) out.scores[i].resize(at(input.contexts[i].num_blocks));
+    for (std::size_t i = 0; i < input.contexts.size(); ++i)
+      out.scores[i].resize(at(input.contexts[i].num_blocks));
     std::vector<float> scores(c.units.size());
     for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
       for (std::size_t u = 0; u < c.units.size(); ++u) {
@@ -74,7 +86,8 @@ class InfllmSelector final : public Selector {
           QUIRE_ASSIGN_OR_RETURN(scores[u], unit_score(input, c, c.units[u], layer));
         }
         for (std::int32_t b = 0; b < c.units[u].num_blocks; ++b) {
-          out.scores[at(c.units[u].context)][at(c.units[u].first_block + b)] += scores[u] / static_cast<float>(input.num_layers);
+          out.scores[at(c.units[u].context)][at(c.units[u].first_block + b)] +=
+              scores[u] / static_cast<float>(input.num_layers);
         }
       }
       kept.push_back(with_units(c, best(c, scores)));
@@ -92,12 +105,14 @@ class InfllmSelector final : public Selector {
     auto init = static_cast<std::int64_t>(input.options.number(table(), "init_tokens"));
     Cut out;
     out.local_tokens = static_cast<std::int64_t>(input.options.number(table(), "local_tokens"));
-    const auto unit_tokens = static_cast<std::int64_t>(input.options.number(table(), "unit_tokens"));
+    const auto unit_tokens = static_cast<std::int64_t>(
+        input.options.number(table(), "unit_tokens"));
     out.budget = static_cast<std::int64_t>(input.options.number(table(), "units")) * unit_tokens;
     if (input.keep_ratio) {
       // The published sizes in proportion: 128 of init and 2048 of units to 4096 of local.
       const double scale = *input.keep_ratio * static_cast<double>(total) /
-                           static_cast<double>(std::max<std::int64_t>(1, init + out.local_tokens + out.budget));
+                           static_cast<double>(
+                               std::max<std::int64_t>(1, init + out.local_tokens + out.budget));
       init = static_cast<std::int64_t>(scale * static_cast<double>(init));
       out.local_tokens = static_cast<std::int64_t>(scale * static_cast<double>(out.local_tokens));
       out.budget = static_cast<std::int64_t>(scale * static_cast<double>(out.budget));
@@ -116,7 +131,8 @@ class InfllmSelector final : public Selector {
           open = false;
           continue;
         }
-        if (!open || out.units.back().num_tokens + (end - first) > std::max<std::int64_t>(unit_tokens, c.block_tokens)) {
+        if (!open || out.units.back().num_tokens + (end - first) >
+                         std::max<std::int64_t>(unit_tokens, c.block_tokens)) {
           out.units.push_back({static_cast<std::int32_t>(i), b, 0, 0});
         }
         open = true;
@@ -134,9 +150,10 @@ class InfllmSelector final : public Selector {
     return tokens > c.budget;
   }
 
-  /// Context keys carry no position, the query the single angle local_tokens. Means in sketches are turned to their place in the
-  /// document, so the query is turned along to each block's middle.
-  static Result<float> unit_score(const SelectionInput& input, const Cut& c, const Unit& unit, std::int32_t layer) {
+  /// Context keys carry no position, the query the single angle local_tokens. Means in sketches are
+  /// turned to their place in the document, so the query is turned along to each block's middle.
+  static Result<float> unit_score(const SelectionInput& input, const Cut& c, const Unit& unit,
+                                  std::int32_t layer) {
     const SketchView* sketch = input.sketch ? input.sketch(unit.context) : nullptr;
     if (sketch == nullptr) return 0.0f;
     const std::int32_t group = input.num_heads / input.num_kv_heads, dim = input.head_dim;
@@ -147,9 +164,11 @@ class InfllmSelector final : public Selector {
     float sum = 0;
     for (std::int32_t b = unit.first_block; b < unit.first_block + unit.num_blocks; ++b) {
       sketch->mean(layer, b, mean);
-      const std::int64_t middle = std::int64_t{b} * sketch->block_tokens() + sketch->block_tokens() / 2;
+      const std::int64_t middle = std::int64_t{b} * sketch->block_tokens() +
+                                  sketch->block_tokens() / 2;
       const auto where = static_cast<std::int32_t>(
-          std::min(std::max<std::int64_t>(0, std::min(c.local_tokens, longest)) + middle, input.rope->max_positions() - 1));
+          std::min(std::max<std::int64_t>(0, std::min(c.local_tokens, longest)) + middle,
+                   input.rope->max_positions() - 1));
       QUIRE_RETURN_IF_ERROR(rope_rotate(*input.rope, {.x = query.data(),
                                                       .out = turned.data(),
                                                       .positions = &where,
@@ -162,14 +181,16 @@ class InfllmSelector final : public Selector {
                    std::span(mean).subspan(at(std::int64_t{h / group} * dim), at(dim)));
       }
     }
-    return std::isnan(sum) ? -std::numeric_limits<float>::infinity() : sum / static_cast<float>(unit.num_blocks);
+    return std::isnan(sum) ? -std::numeric_limits<float>::infinity()
+                           : sum / static_cast<float>(unit.num_blocks);
   }
 
   static std::vector<Unit> best(const Cut& c, const std::vector<float>& scores) {
     std::vector<std::size_t> order(scores.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(),
-              [&scores](std::size_t a, std::size_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
+    std::sort(order.begin(), order.end(), [&scores](std::size_t a, std::size_t b) {
+      return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+    });
     std::vector<Unit> chosen;
     std::int64_t left = c.budget;
     for (const std::size_t u : order) {
@@ -183,7 +204,8 @@ class InfllmSelector final : public Selector {
   static Selection::ContextBlocks with_units(const Cut& c, const std::vector<Unit>& units) {
     Selection::ContextBlocks kept = c.always;
     for (const Unit& u : units) {
-      for (std::int32_t b = 0; b < u.num_blocks; ++b) kept[at(u.context)].push_back(u.first_block + b);
+      for (std::int32_t b = 0; b < u.num_blocks; ++b)
+        kept[at(u.context)].push_back(u.first_block + b);
     }
     for (auto& blocks : kept) std::sort(blocks.begin(), blocks.end());
     return kept;

@@ -7,7 +7,8 @@
 namespace quire {
 namespace {
 
-constexpr float kSaturation = 1.2f;  ///< BM25's k1; blocks are equally long, so lengths need no normalising
+/// BM25's k1; blocks are equally long, so lengths need no normalising
+constexpr float kSaturation = 1.2f;
 constexpr float kFollowing = 0.5f;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -15,7 +16,8 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 /// A token, or a pair of neighbours.
 std::uint64_t term(std::int32_t token) { return static_cast<std::uint32_t>(token); }
 std::uint64_t term(std::int32_t first, std::int32_t second) {
-  return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(first)) + 1) << 32 | static_cast<std::uint32_t>(second);
+  return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(first)) + 1) << 32 |
+         static_cast<std::uint32_t>(second);
 }
 
 /// Numbers the question's terms.
@@ -24,19 +26,22 @@ class Terms {
   explicit Terms(std::span<const std::int32_t> question) {
     for (std::size_t i = 0; i < question.size(); ++i) {
       numbers_.try_emplace(term(question[i]), numbers_.size());
-      if (i + 1 < question.size()) numbers_.try_emplace(term(question[i], question[i + 1]), numbers_.size());
+      if (i + 1 < question.size())
+        numbers_.try_emplace(term(question[i], question[i + 1]), numbers_.size());
     }
   }
   std::size_t size() const { return numbers_.size(); }
   /// Calls `found(number)` for each term that begins in [first, end).
   template <class Found>
-  void each(std::span<const std::int32_t> tokens, std::size_t first, std::size_t end, Found&& found) const {
+  void each(std::span<const std::int32_t> tokens, std::size_t first, std::size_t end,
+            Found&& found) const {
     for (std::size_t i = first; i < end; ++i) {
       const auto one = numbers_.find(term(tokens[i]));
       if (one == numbers_.end()) continue;  // a pair begins with one of the question's tokens
       found(one->second);
       if (i + 1 >= tokens.size()) continue;
-      if (const auto two = numbers_.find(term(tokens[i], tokens[i + 1])); two != numbers_.end()) found(two->second);
+      if (const auto two = numbers_.find(term(tokens[i], tokens[i + 1])); two != numbers_.end())
+        found(two->second);
     }
   }
 
@@ -58,11 +63,13 @@ std::vector<Block> count_terms(std::span<const SelectableContext> contexts, cons
     for (std::int32_t b = 0; b < contexts[c].num_blocks && !tokens.empty(); ++b) {
       const std::size_t first = at(std::int64_t{b} * contexts[c].block_tokens);
       seen.clear();
-      terms.each(tokens, first, std::min(tokens.size(), first + at(contexts[c].block_tokens)), [&](std::size_t t) { seen.push_back(t); });
+      terms.each(tokens, first, std::min(tokens.size(), first + at(contexts[c].block_tokens)),
+                 [&](std::size_t t) { seen.push_back(t); });
       std::sort(seen.begin(), seen.end());
       Block& block = blocks.emplace_back(Block{c, at(b), {}});
       for (const std::size_t t : seen) {
-        if (block.counts.empty() || block.counts.back().first != t) block.counts.emplace_back(t, 0.0f);
+        if (block.counts.empty() || block.counts.back().first != t)
+          block.counts.emplace_back(t, 0.0f);
         block.counts.back().second += 1;
       }
     }
@@ -80,7 +87,8 @@ std::vector<float> match(const std::vector<Block>& blocks, std::size_t num_terms
   for (const Block& b : blocks) {
     float sum = 0;
     for (const auto& [t, count] : b.counts) {
-      sum += std::log(1 + (all - with[t] + 0.5f) / (with[t] + 0.5f)) * count * (kSaturation + 1) / (count + kSaturation);
+      sum += std::log(1 + (all - with[t] + 0.5f) / (with[t] + 0.5f)) * count * (kSaturation + 1) /
+             (count + kSaturation);
     }
     scores.push_back(sum);
   }
@@ -89,7 +97,8 @@ std::vector<float> match(const std::vector<Block>& blocks, std::size_t num_terms
 
 }  // namespace
 
-BlockScores lexical_matches(std::span<const SelectableContext> contexts, std::span<const std::int32_t> question) {
+BlockScores lexical_matches(std::span<const SelectableContext> contexts,
+                            std::span<const std::int32_t> question) {
   BlockScores out;
   for (const SelectableContext& c : contexts) out.emplace_back(at(c.num_blocks));
   const Terms terms(question);
@@ -99,7 +108,8 @@ BlockScores lexical_matches(std::span<const SelectableContext> contexts, std::sp
   return out;
 }
 
-BlockScores spread(std::span<const SelectableContext> contexts, const BlockScores& matches, float fade) {
+BlockScores spread(std::span<const SelectableContext> contexts, const BlockScores& matches,
+                   float fade) {
   BlockScores out = matches;
   std::vector<float*> blocks;
   for (std::size_t c = 0; c < contexts.size(); ++c) {
@@ -115,7 +125,8 @@ BlockScores spread(std::span<const SelectableContext> contexts, const BlockScore
   return out;
 }
 
-BlockScores lexical_scores(std::span<const SelectableContext> contexts, std::span<const std::int32_t> question) {
+BlockScores lexical_scores(std::span<const SelectableContext> contexts,
+                           std::span<const std::int32_t> question) {
   return spread(contexts, lexical_matches(contexts, question));
 }
 

@@ -8,18 +8,22 @@
 namespace quire {
 namespace {
 
-constexpr std::size_t kSources = 8;     ///< best matching blocks whose names are followed, at most,
-constexpr float kSourceMatch = 0.5f;    ///< and only those that match at least half as well as the best
-/// A name occurs in at most a fifth of the documents and an eighth of the blocks, but in two in any case: what is everywhere links nothing.
+constexpr std::size_t kSources = 8;  ///< best matching blocks whose names are followed, at most,
+/// And only those that match at least half as well as the best
+constexpr float kSourceMatch = 0.5f;
+/// A name occurs in at most a fifth of the documents and an eighth of the blocks, but in two in any
+/// case: what is everywhere links nothing.
 constexpr std::size_t kFew = 2, kDocumentsPart = 5, kBlocksPart = 8;
-constexpr float kRelation = 0.5f, kEnough = 0.5f;  ///< half of the most that a block shares counts as all
+/// Half of the most that a block shares counts as all
+constexpr float kRelation = 0.5f, kEnough = 0.5f;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 using Pair = std::uint64_t;
 
 Pair pair_of(std::int32_t first, std::int32_t second) {
-  return static_cast<Pair>(static_cast<std::uint32_t>(first)) << 32 | static_cast<std::uint32_t>(second);
+  return static_cast<Pair>(static_cast<std::uint32_t>(first)) << 32 |
+         static_cast<std::uint32_t>(second);
 }
 
 struct Block {
@@ -34,7 +38,8 @@ struct Occurrence {
 class Links {
  public:
   Links(std::span<const SelectableContext> contexts, std::span<const std::int32_t> question) {
-    for (std::size_t i = 0; i + 1 < question.size(); ++i) asked_.insert(pair_of(question[i], question[i + 1]));
+    for (std::size_t i = 0; i + 1 < question.size(); ++i)
+      asked_.insert(pair_of(question[i], question[i + 1]));
     for (std::size_t c = 0; c < contexts.size(); ++c) add(contexts[c], c);
     most_documents_ = std::max(kFew, contexts.size() / kDocumentsPart);
     most_blocks_ = std::max(kFew, blocks_.size() / kBlocksPart);
@@ -43,10 +48,14 @@ class Links {
 
   bool is_name(Pair pair) const {
     const Occurrence& seen = seen_.at(pair);
-    return seen.blocks >= 2 && seen.blocks <= most_blocks_ && seen.documents <= most_documents_ && !asked_.contains(pair);
+    return seen.blocks >= 2 && seen.blocks <= most_blocks_ && seen.documents <= most_documents_ &&
+           !asked_.contains(pair);
   }
   /// What sharing the name says: the more the fewer blocks have it.
-  float weight(Pair pair) const { return std::log(1 + static_cast<float>(blocks_.size()) / static_cast<float>(seen_.at(pair).blocks)); }
+  float weight(Pair pair) const {
+    return std::log(1 +
+                    static_cast<float>(blocks_.size()) / static_cast<float>(seen_.at(pair).blocks));
+  }
 
  private:
   void add(const SelectableContext& context, std::size_t c) {
@@ -54,7 +63,9 @@ class Links {
     for (std::int32_t b = 0; b < context.num_blocks; ++b) {
       Block& block = blocks_.emplace_back(Block{c, at(b), {}});
       const std::size_t first = at(std::int64_t{b} * context.block_tokens);
-      for (std::size_t i = first; i + 1 < tokens.size() && i < first + at(context.block_tokens); ++i) block.pairs.push_back(pair_of(tokens[i], tokens[i + 1]));
+      for (std::size_t i = first; i + 1 < tokens.size() && i < first + at(context.block_tokens);
+           ++i)
+        block.pairs.push_back(pair_of(tokens[i], tokens[i + 1]));
       std::sort(block.pairs.begin(), block.pairs.end());
       block.pairs.erase(std::unique(block.pairs.begin(), block.pairs.end()), block.pairs.end());
       for (const Pair pair : block.pairs) {
@@ -78,14 +89,17 @@ std::vector<std::size_t> best_of(const std::vector<float>& own) {
   for (std::size_t i = 0; i < own.size(); ++i) {
     if (own[i] > 0 && own[i] >= kSourceMatch * most) order.push_back(i);
   }
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return own[a] > own[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return own[a] > own[b]; });
   order.resize(std::min(order.size(), kSources));
   return order;
 }
 
 }  // namespace
 
-BlockScores linked_scores(std::span<const SelectableContext> contexts, std::span<const std::int32_t> question, const BlockScores& matches, float fade) {
+BlockScores linked_scores(std::span<const SelectableContext> contexts,
+                          std::span<const std::int32_t> question, const BlockScores& matches,
+                          float fade) {
   BlockScores out;
   for (const SelectableContext& c : contexts) out.emplace_back(at(c.num_blocks));
   const Links links(contexts, question);
@@ -98,7 +112,9 @@ BlockScores linked_scores(std::span<const SelectableContext> contexts, std::span
   std::unordered_map<Pair, float> names;  // how well the best block that holds it matches
   for (const std::size_t source : sources) {
     const float match = own[source] / best * (own[source] / best);
-    for (std::size_t i = source; i < std::min(blocks.size(), source + 2) && blocks[i].context == blocks[source].context; ++i) {
+    for (std::size_t i = source;
+         i < std::min(blocks.size(), source + 2) && blocks[i].context == blocks[source].context;
+         ++i) {
       for (const Pair pair : blocks[i].pairs) {
         if (!links.is_name(pair)) continue;
         float& value = names[pair];
@@ -110,14 +126,17 @@ BlockScores linked_scores(std::span<const SelectableContext> contexts, std::span
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (std::find(sources.begin(), sources.end(), i) != sources.end()) continue;
     for (const Pair pair : blocks[i].pairs) {
-      if (const auto name = names.find(pair); name != names.end()) shared[i] += name->second * links.weight(pair);
+      if (const auto name = names.find(pair); name != names.end())
+        shared[i] += name->second * links.weight(pair);
     }
   }
   const float most = *std::max_element(shared.begin(), shared.end());
   if (most <= 0) return out;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (shared[i] <= 0) continue;
-    out[blocks[i].context][blocks[i].block] = (1 - kRelation) * std::min(1.0f, shared[i] / (kEnough * most)) + kRelation * std::min(1.0f, own[i] / (kEnough * best));
+    out[blocks[i].context][blocks[i].block] = (1 - kRelation) *
+                                                  std::min(1.0f, shared[i] / (kEnough * most)) +
+                                              kRelation * std::min(1.0f, own[i] / (kEnough * best));
   }
   return spread(contexts, out, fade);
 }

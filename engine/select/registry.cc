@@ -5,10 +5,8 @@ namespace quire {
 namespace {
 
 constexpr PlugEntry<Selector> kSelectors[] = {
-    {"all", make_all_selector},
-    {"anchors", make_anchors_selector},
-    {"samkv", make_samkv_selector},
-    {"infllm", make_infllm_selector},
+    {"all", make_all_selector},     {"anchors", make_anchors_selector},
+    {"samkv", make_samkv_selector}, {"infllm", make_infllm_selector},
     {"words", make_words_selector},
 };
 
@@ -16,6 +14,8 @@ constexpr PlugEntry<Selector> kSelectors[] = {
 
 std::vector<std::string> selector_names() { return plug_names<Selector>(kSelectors); }
 
-Result<std::unique_ptr<Selector>> make_selector(std::string_view name) { return make_plug<Selector>(kSelectors, name, "selector"); }
+Result<std::unique_ptr<Selector>> make_selector(std::string_view name) {
+  return make_plug<Selector>(kSelectors, name, "selector");
+}
 
 }  // namespace quire

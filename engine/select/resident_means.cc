@@ -17,18 +17,25 @@ void ResidentMeans::make_room(std::int64_t bytes) {
   }
 }
 
-Result<ComputeValues> ResidentMeans::get(const std::optional<ContextKey>& key, const SketchView& sketch) {
+Result<ComputeValues> ResidentMeans::get(const std::optional<ContextKey>& key,
+                                         const SketchView& sketch) {
   if (const auto found = key ? by_key_.find(*key) : by_key_.end(); found != by_key_.end()) {
     ++stats_.hits;
     entries_.splice(entries_.begin(), entries_, found->second);
     return found->second->means;
   }
-  const std::int64_t per_layer = sketch.num_blocks() * width_of(sketch), bytes = sketch.num_layers() * per_layer * static_cast<std::int64_t>(sizeof(float));
-  if (bytes > max_bytes_) return Status::exhausted("the means of a document take more than all of them may");
+  const std::int64_t per_layer = sketch.num_blocks() * width_of(sketch),
+                     bytes = sketch.num_layers() * per_layer *
+                             static_cast<std::int64_t>(sizeof(float));
+  if (bytes > max_bytes_)
+    return Status::exhausted("the means of a document take more than all of them may");
   make_room(bytes);
   std::vector<float> means(static_cast<std::size_t>(sketch.num_layers() * per_layer));
-  for (std::int32_t layer = 0; layer < sketch.num_layers(); ++layer) sketch.means(layer, std::span(means).subspan(static_cast<std::size_t>(layer * per_layer), static_cast<std::size_t>(per_layer)));
-  QUIRE_ASSIGN_OR_RETURN(ComputeValues kept, compute_.keep(std::as_bytes(std::span<const float>(means))));
+  for (std::int32_t layer = 0; layer < sketch.num_layers(); ++layer)
+    sketch.means(layer, std::span(means).subspan(static_cast<std::size_t>(layer * per_layer),
+                                                 static_cast<std::size_t>(per_layer)));
+  QUIRE_ASSIGN_OR_RETURN(ComputeValues kept,
+                         compute_.keep(std::as_bytes(std::span<const float>(means))));
   ++stats_.uploads;
   if (key) {
     entries_.push_front({*key, kept});
@@ -49,10 +56,16 @@ Result<bool> ResidentScorer::score(const Shape& shape, std::span<const Item> ite
       QUIRE_RETURN_IF_ERROR(got.status());
       of = std::move(*got);
     }
-    documents.push_back({.means = of.floats() + item.layer * item.sketch->num_blocks() * width_of(*item.sketch), .num_blocks = item.sketch->num_blocks(), .query = item.query.data(),
-                         .distance = item.distance, .score = item.score.data(), .comparable = item.comparable.data()});
+    documents.push_back(
+        {.means = of.floats() + item.layer * item.sketch->num_blocks() * width_of(*item.sketch),
+         .num_blocks = item.sketch->num_blocks(),
+         .query = item.query.data(),
+         .distance = item.distance,
+         .score = item.score.data(),
+         .comparable = item.comparable.data()});
   }
-  QUIRE_RETURN_IF_ERROR(means_.compute_.score_blocks(means_.rope_, shape.num_heads, shape.num_kv_heads, documents));
+  QUIRE_RETURN_IF_ERROR(
+      means_.compute_.score_blocks(means_.rope_, shape.num_heads, shape.num_kv_heads, documents));
   return true;
 }
 

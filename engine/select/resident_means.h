@@ -15,11 +15,13 @@
 
 namespace quire {
 
-/// Means go up with the first question that scores a document, in f32, and stay until others need the room: least recently used first out. Threads: the engine thread.
+/// Means go up with the first question that scores a document, in f32, and stay until others need
+/// the room: least recently used first out. Threads: the engine thread.
 class ResidentMeans {
  public:
   /// `compute` has a memory(); it and `rope`, a table it knows, outlive this.
-  ResidentMeans(Compute& compute, const RopeTable& rope, std::int64_t max_bytes) : compute_(compute), rope_(rope), max_bytes_(max_bytes) {}
+  ResidentMeans(Compute& compute, const RopeTable& rope, std::int64_t max_bytes)
+      : compute_(compute), rope_(rope), max_bytes_(max_bytes) {}
 
   struct Stats {
     std::int64_t uploads = 0, hits = 0, bytes = 0;  ///< bytes: held now
@@ -48,7 +50,8 @@ class ResidentMeans {
 class ResidentScorer final : public BlockScorer {
  public:
   /// keys: [context] of the selection's input; none: its means go up for this selection alone.
-  ResidentScorer(ResidentMeans& means, std::span<const std::optional<ContextKey>> keys) : means_(means), keys_(keys) {}
+  ResidentScorer(ResidentMeans& means, std::span<const std::optional<ContextKey>> keys)
+      : means_(means), keys_(keys) {}
   Result<bool> score(const Shape& shape, std::span<const Item> items) override;
 
  private:

@@ -14,7 +14,10 @@ std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 const std::vector<PlugOption>& table() {
   static const std::vector<PlugOption> kTable = {
-      {.name = "select", .default_value = "on", .values = {"on", "off"}, .summary = "off: anchor blocks only"},
+      {.name = "select",
+       .default_value = "on",
+       .values = {"on", "off"},
+       .summary = "off: anchor blocks only"},
       {.name = "bias",
        .default_value = "on",
        .values = {"on", "off"},
@@ -39,7 +42,8 @@ const std::vector<PlugOption>& table() {
       {.name = "score",
        .default_value = "keys",
        .values = {"keys", "words", "both"},
-       .summary = "what ranks blocks: the question's mean query against mean keys, as published; its words in the text; the sum of both, standardised"},
+       .summary = "what ranks blocks: the question's mean query against mean keys, as published; "
+                  "its words in the text; the sum of both, standardised"},
       {.name = "score_frame",
        .default_value = "rotated",
        .values = {"rotated", "raw"},
@@ -48,7 +52,8 @@ const std::vector<PlugOption>& table() {
        .default_value = "0",
        .least = 0,
        .most = 100,
-       .summary = "weight of what a draft's reading pays to a block's tokens, beside its score, both standardised; 0: none"},
+       .summary = "weight of what a draft's reading pays to a block's tokens, beside its score, "
+                  "both standardised; 0: none"},
   };
   return kTable;
 }
@@ -84,7 +89,8 @@ std::optional<std::int64_t> budget_of(const SelectionInput& input) {
     return std::nullopt;
   const auto tokens = static_cast<std::int64_t>(input.options.number(table(), "token_budget"));
   if (tokens > 0) return tokens;
-  return static_cast<std::int64_t>(std::floor(input.keep_ratio.value_or(0) * static_cast<double>(total_tokens(input)) + 1e-6));
+  return static_cast<std::int64_t>(
+      std::floor(input.keep_ratio.value_or(0) * static_cast<double>(total_tokens(input)) + 1e-6));
 }
 
 /// The first `count` of the pool, or as many from the front as the budget has room for.
@@ -101,7 +107,8 @@ class Filter {
   std::optional<std::int64_t> budget() const { return budget_; }
   std::int64_t anchor_tokens() const { return anchor_tokens_; }
 
-  void cut(std::vector<Candidate>& pool, const std::vector<SamkvScores::Document>& documents) const {
+  void cut(std::vector<Candidate>& pool,
+           const std::vector<SamkvScores::Document>& documents) const {
     std::sort(pool.begin(), pool.end(), before);
     if (budget_) {
       std::int64_t used = anchor_tokens_;
@@ -118,7 +125,8 @@ class Filter {
 
  private:
   static std::int64_t tokens_in(const SelectableContext& c, std::int32_t block) {
-    return std::min<std::int64_t>(c.block_tokens, c.num_tokens - std::int64_t{block} * c.block_tokens);
+    return std::min<std::int64_t>(c.block_tokens,
+                                  c.num_tokens - std::int64_t{block} * c.block_tokens);
   }
   std::size_t count_for(std::size_t pool) const {
     if (input_.options.word(table(), "keep_rule") == "total_over_D")
@@ -139,7 +147,8 @@ Ranking ranking(const SelectionInput& input) {
 }
 
 /// Mean 0 and standard deviation 1 over the middle blocks of all documents; equal scores become 0.
-void standardise(const std::vector<SamkvScores::Document>& documents, std::vector<std::vector<float>*> scores) {
+void standardise(const std::vector<SamkvScores::Document>& documents,
+                 std::vector<std::vector<float>*> scores) {
   double count = 0, sum = 0, squares = 0;
   for (std::size_t i = 0; i < documents.size(); ++i) {
     for (const std::int32_t b : documents[i].middle) {
@@ -149,7 +158,8 @@ void standardise(const std::vector<SamkvScores::Document>& documents, std::vecto
       squares += s * s;
     }
   }
-  const double mean = count > 0 ? sum / count : 0, variance = count > 0 ? squares / count - mean * mean : 0;
+  const double mean = count > 0 ? sum / count : 0,
+               variance = count > 0 ? squares / count - mean * mean : 0;
   const double scale = variance > 1e-12 ? 1 / std::sqrt(variance) : 0;
   for (auto* document : scores) {
     for (float& s : *document) s = static_cast<float>((s - mean) * scale);
@@ -166,19 +176,22 @@ void add_words(const SelectionInput& input, std::vector<SamkvScores::Document>& 
   };
   standardise(documents, all([&](auto& doc) -> auto& { return words[at(doc.context)]; }));
   for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
-    if (ranking(input) == Ranking::kBoth) standardise(documents, all([&](auto& doc) -> auto& { return doc.comparable[at(layer)]; }));
+    if (ranking(input) == Ranking::kBoth)
+      standardise(documents, all([&](auto& doc) -> auto& { return doc.comparable[at(layer)]; }));
     for (auto& doc : documents) {
       const std::vector<float>& match = words[at(doc.context)];
       std::vector<float>& comparable = doc.comparable[at(layer)];
-      for (std::size_t b = 0; b < comparable.size(); ++b) comparable[b] = match[b] + (ranking(input) == Ranking::kBoth ? comparable[b] : 0);
+      for (std::size_t b = 0; b < comparable.size(); ++b)
+        comparable[b] = match[b] + (ranking(input) == Ranking::kBoth ? comparable[b] : 0);
       doc.score[at(layer)] = comparable;
     }
   }
 }
 
-/// ŝ' = z(ŝ) + boost * z(largest token score in the block) (algorithms §9, item 2), standardised within a layer over the middle blocks of all documents. A block that the
-/// draft looks at becomes a candidate, too.
-void add_boost(const SelectionInput& input, float boost, std::vector<SamkvScores::Document>& documents) {
+/// ŝ' = z(ŝ) + boost * z(largest token score in the block), standardised within a layer over the
+/// middle blocks of all documents. A block that the draft looks at becomes a candidate, too.
+void add_boost(const SelectionInput& input, float boost,
+               std::vector<SamkvScores::Document>& documents) {
   std::vector<std::vector<float>> largest;
   std::vector<std::vector<float>*> pointers;
   for (const auto& doc : documents) {
@@ -204,8 +217,8 @@ void add_boost(const SelectionInput& input, float boost, std::vector<SamkvScores
   }
 }
 
-/// SamKV: anchors of every document, and of the rest what the question, seen with the other documents, asks for (algorithms
-/// §4.4-§4.6).
+/// SamKV: anchors of every document, and of the rest what the question, seen with the other
+/// documents, asks for.
 class SamkvSelector final : public Selector {
  public:
   std::string_view name() const override { return "samkv"; }
@@ -217,7 +230,9 @@ class SamkvSelector final : public Selector {
     return anchors(input);
   }
 
-  bool wants_draft_scores(const SelectionInput& input) const override { return boost_of(input) > 0 && decides(input) && !input.question.empty(); }
+  bool wants_draft_scores(const SelectionInput& input) const override {
+    return boost_of(input) > 0 && decides(input) && !input.question.empty();
+  }
 
   Result<Selection> select(const SelectionInput& input) const override {
     if (keeps_all(input)) return everything(input);
@@ -225,15 +240,20 @@ class SamkvSelector final : public Selector {
     if (input.query_pass == nullptr) return select_static(input);
     SamkvScoreOptions options;
     options.bias = input.options.on(table(), "bias");
-    options.bias_cos = input.options.word(table(), "bias_cos") == "head" ? BiasCos::kHead : BiasCos::kLayer;
-    if (input.options.word(table(), "score_frame") == "raw") options.frame = SamkvScoreOptions::Frame::kRaw;
+    options.bias_cos = input.options.word(table(), "bias_cos") == "head" ? BiasCos::kHead
+                                                                         : BiasCos::kLayer;
+    if (input.options.word(table(), "score_frame") == "raw")
+      options.frame = SamkvScoreOptions::Frame::kRaw;
     QUIRE_ASSIGN_OR_RETURN(SamkvScores scores, samkv_scores(input, options));
     if (ranking(input) != Ranking::kKeys) add_words(input, scores.documents);
-    if (wants_draft_scores(input) && !input.draft_scores.empty()) add_boost(input, boost_of(input), scores.documents);
+    if (wants_draft_scores(input) && !input.draft_scores.empty())
+      add_boost(input, boost_of(input), scores.documents);
     const auto& documents = scores.documents;
     const Filter filter(input, documents.size());
     const std::vector<std::vector<float>> stable = stable_scores(input, documents);
-    const Rest rest = !filter.by_budget() ? Rest::kOut : ranking(input) == Ranking::kKeys ? Rest::kBehind : Rest::kEqual;
+    const Rest rest = !filter.by_budget()                ? Rest::kOut
+                      : ranking(input) == Ranking::kKeys ? Rest::kBehind
+                                                         : Rest::kEqual;
     const auto pool_of = [&](auto&& own, auto&& comparable) {
       std::vector<Candidate> pool;
       for (std::size_t i = 0; i < documents.size(); ++i)
@@ -244,14 +264,19 @@ class SamkvSelector final : public Selector {
     Selection out;
     if (input.options.word(table(), "layer_mode") == "shared") {
       const auto mean = [&](std::size_t i) -> const std::vector<float>& { return stable[i]; };
-      out = Selection::shared(input.num_layers, with_anchors(input, documents, pool_of(mean, mean)));
+      out = Selection::shared(input.num_layers,
+                              with_anchors(input, documents, pool_of(mean, mean)));
     } else {
       std::vector<Selection::ContextBlocks> kept;
       for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
-        kept.push_back(with_anchors(
-            input, documents,
-            pool_of([&](std::size_t i) -> const std::vector<float>& { return documents[i].score[at(layer)]; },
-                    [&](std::size_t i) -> const std::vector<float>& { return documents[i].comparable[at(layer)]; })));
+        kept.push_back(with_anchors(input, documents,
+                                    pool_of(
+                                        [&](std::size_t i) -> const std::vector<float>& {
+                                          return documents[i].score[at(layer)];
+                                        },
+                                        [&](std::size_t i) -> const std::vector<float>& {
+                                          return documents[i].comparable[at(layer)];
+                                        })));
       }
       out = Selection::per_layer(std::move(kept));
     }
@@ -268,7 +293,9 @@ class SamkvSelector final : public Selector {
   }
 
  private:
-  static float boost_of(const SelectionInput& input) { return static_cast<float>(input.options.number(table(), "boost")); }
+  static float boost_of(const SelectionInput& input) {
+    return static_cast<float>(input.options.number(table(), "boost"));
+  }
   static bool keeps_all(const SelectionInput& input) {
     const auto budget = budget_of(input);
     return budget && *budget >= total_tokens(input) && input.options.on(table(), "select");
@@ -276,7 +303,8 @@ class SamkvSelector final : public Selector {
   /// Whether there is anything to choose.
   static bool decides(const SelectionInput& input) {
     if (!input.options.on(table(), "select") || keeps_all(input)) return false;
-    return std::any_of(input.contexts.begin(), input.contexts.end(), [](const SelectableContext& c) { return c.num_blocks > 3; });
+    return std::any_of(input.contexts.begin(), input.contexts.end(),
+                       [](const SelectableContext& c) { return c.num_blocks > 3; });
   }
 
   static Selection anchors(const SelectionInput& input) {
@@ -292,7 +320,8 @@ class SamkvSelector final : public Selector {
     }
     return Selection::shared(input.num_layers, std::move(kept));
   }
-  static Selection::ContextBlocks with_anchors(const SelectionInput& input, const std::vector<SamkvScores::Document>& documents,
+  static Selection::ContextBlocks with_anchors(const SelectionInput& input,
+                                               const std::vector<SamkvScores::Document>& documents,
                                                const std::vector<Candidate>& chosen) {
     Selection::ContextBlocks kept;
     for (const SelectableContext& c : input.contexts) kept.push_back(anchor_blocks(c.num_blocks));
@@ -302,50 +331,60 @@ class SamkvSelector final : public Selector {
   }
 
   /// Mean over the stable layers of the comparable scores, [document][block].
-  static std::vector<std::vector<float>> stable_scores(const SelectionInput& input,
-                                                       const std::vector<SamkvScores::Document>& documents) {
+  static std::vector<std::vector<float>> stable_scores(
+      const SelectionInput& input, const std::vector<SamkvScores::Document>& documents) {
     std::vector<std::vector<float>> means;
     for (const auto& doc : documents) {
       std::vector<float>& mean = means.emplace_back(at(doc.sketch->num_blocks()));
-      const auto layers = static_cast<float>(input.stable_layers.last - input.stable_layers.first + 1);
-      for (std::int32_t layer = input.stable_layers.first; layer <= input.stable_layers.last; ++layer) {
-        for (std::size_t b = 0; b < mean.size(); ++b) mean[b] += doc.comparable[at(layer)][b] / layers;
+      const auto layers = static_cast<float>(input.stable_layers.last - input.stable_layers.first +
+                                             1);
+      for (std::int32_t layer = input.stable_layers.first; layer <= input.stable_layers.last;
+           ++layer) {
+        for (std::size_t b = 0; b < mean.size(); ++b)
+          mean[b] += doc.comparable[at(layer)][b] / layers;
       }
     }
     return means;
   }
 
-  /// What becomes of middle blocks that are not candidates: with a budget they are second choice, or as good as any.
+  /// What becomes of middle blocks that are not candidates: with a budget they are second choice,
+  /// or as good as any.
   enum class Rest : std::uint8_t { kOut, kBehind, kEqual };
 
   /// T_i: the best ceil(P_i |M_i|) middle blocks by their own score, and the rest.
-  static void add_candidates(const SamkvScores::Document& doc, std::size_t index, const std::vector<float>& own,
-                             const std::vector<float>& comparable, Rest rest, std::vector<Candidate>& pool) {
+  static void add_candidates(const SamkvScores::Document& doc, std::size_t index,
+                             const std::vector<float>& own, const std::vector<float>& comparable,
+                             Rest rest, std::vector<Candidate>& pool) {
     std::vector<float> middle;
     for (const std::int32_t b : doc.middle) middle.push_back(own[at(b)]);
-    const auto count = static_cast<std::int64_t>(std::ceil(doc.keep_share * static_cast<double>(middle.size()) - 1e-9));
+    const auto count = static_cast<std::int64_t>(
+        std::ceil(doc.keep_share * static_cast<double>(middle.size()) - 1e-9));
     std::vector<std::uint8_t> retrieved(middle.size());
     for (const std::int32_t i : top_k(middle, count)) retrieved[at(i)] = 1;
     for (std::size_t i = 0; i < middle.size(); ++i) {
       if (!retrieved[i] && rest == Rest::kOut) continue;
-      pool.push_back({index, doc.middle[i], comparable[at(doc.middle[i])], retrieved[i] != 0 || rest == Rest::kEqual});
+      pool.push_back({index, doc.middle[i], comparable[at(doc.middle[i])],
+                      retrieved[i] != 0 || rest == Rest::kEqual});
     }
   }
 
-  /// Without a question: blocks that drew attention over the longest distance in their own document (smallest alpha), a quarter
-  /// of an even share.
+  /// Without a question: blocks that drew attention over the longest distance in their own document
+  /// (smallest alpha), a quarter of an even share.
   static Selection select_static(const SelectionInput& input) {
     const std::vector<SamkvScores::Document> documents = samkv_documents(input);
     const Filter filter(input, documents.size());
     std::size_t middle = 0;
     for (const auto& d : documents) middle += d.middle.size();
-    const std::size_t count = documents.empty() ? 0 : (middle + 4 * documents.size() - 1) / (4 * documents.size());
+    const std::size_t count = documents.empty()
+                                  ? 0
+                                  : (middle + 4 * documents.size() - 1) / (4 * documents.size());
     std::vector<Selection::ContextBlocks> kept;
     for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
       std::vector<Candidate> pool;
       for (std::size_t i = 0; i < documents.size(); ++i) {
         if (!documents[i].sketch->has(kSketchStats)) continue;
-        for (const std::int32_t b : documents[i].middle) pool.push_back({i, b, -documents[i].sketch->stats(layer, b).alpha});
+        for (const std::int32_t b : documents[i].middle)
+          pool.push_back({i, b, -documents[i].sketch->stats(layer, b).alpha});
       }
       std::sort(pool.begin(), pool.end(), before);
       if (filter.by_budget())
@@ -361,8 +400,9 @@ class SamkvSelector final : public Selector {
 
   static void note_budget(const Filter& filter, Selection& out) {
     if (filter.by_budget() && filter.anchor_tokens() > *filter.budget()) {
-      out.note = "first and last blocks are always kept: " + std::to_string(filter.anchor_tokens()) +
-                 " tokens, more than the budget of " + std::to_string(*filter.budget());
+      out.note = "first and last blocks are always kept: " +
+                 std::to_string(filter.anchor_tokens()) + " tokens, more than the budget of " +
+                 std::to_string(*filter.budget());
     }
   }
 };

@@ -16,7 +16,8 @@ Selection Selection::shared(std::int32_t num_layers, ContextBlocks kept) {
 Selection Selection::per_layer(std::vector<ContextBlocks> kept) {
   Selection s;
   s.num_layers_ = static_cast<std::int32_t>(kept.size());
-  for (const auto& layer : kept) QUIRE_CHECK(layer.size() == kept.front().size(), "layers list different contexts");
+  for (const auto& layer : kept)
+    QUIRE_CHECK(layer.size() == kept.front().size(), "layers list different contexts");
   s.layers_ = std::move(kept);
   return s;
 }
@@ -38,7 +39,8 @@ std::int32_t Selection::kept_layers(std::int32_t context, std::int32_t block) co
 
 void Selection::drop(std::span<const std::pair<std::int32_t, std::int32_t>> blocks) {
   for (ContextBlocks& layer : layers_) {
-    for (const auto& [context, block] : blocks) std::erase(layer[static_cast<std::size_t>(context)], block);
+    for (const auto& [context, block] : blocks)
+      std::erase(layer[static_cast<std::size_t>(context)], block);
   }
 }
 

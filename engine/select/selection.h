@@ -10,10 +10,12 @@
 
 namespace quire {
 
-/// Kept blocks per layer and context. A selection that is the same in every layer is held once. A value; immutable after build.
+/// Kept blocks per layer and context. A selection that is the same in every layer is held once. A
+/// value; immutable after build.
 class Selection {
  public:
-  using ContextBlocks = std::vector<std::vector<std::int32_t>>;  ///< [context] -> block indices, ascending
+  /// [context] -> block indices, ascending
+  using ContextBlocks = std::vector<std::vector<std::int32_t>>;
 
   Selection() = default;
   /// The same blocks in every layer.

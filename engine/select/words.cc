@@ -10,10 +10,28 @@ std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 const std::vector<PlugOption>& table() {
   static const std::vector<PlugOption> kTable = {
-      {.name = "token_budget", .default_value = "0", .least = 0, .most = 1e9, .summary = "document tokens per layer; 0: from keep_ratio, else about a sixth"},
-      {.name = "least_tokens", .default_value = "1024", .least = 0, .most = 1e9, .summary = "document tokens per layer that stay in any case, unless keep_ratio or token_budget say how many: short contexts hold nothing to leave out"},
-      {.name = "link_share", .default_value = "0.3", .least = 0, .most = 0.9, .summary = "share of what is kept beside first blocks that goes to blocks found by names in the best matches"},
-      {.name = "fade", .default_value = "0.8", .least = 0, .most = 0.99, .summary = "what is left of a match one block further on"},
+      {.name = "token_budget",
+       .default_value = "0",
+       .least = 0,
+       .most = 1e9,
+       .summary = "document tokens per layer; 0: from keep_ratio, else about a sixth"},
+      {.name = "least_tokens",
+       .default_value = "1024",
+       .least = 0,
+       .most = 1e9,
+       .summary = "document tokens per layer that stay in any case, unless keep_ratio or "
+                  "token_budget say how many: short contexts hold nothing to leave out"},
+      {.name = "link_share",
+       .default_value = "0.3",
+       .least = 0,
+       .most = 0.9,
+       .summary = "share of what is kept beside first blocks that goes to blocks found by names in "
+                  "the best matches"},
+      {.name = "fade",
+       .default_value = "0.8",
+       .least = 0,
+       .most = 0.99,
+       .summary = "what is left of a match one block further on"},
   };
   return kTable;
 }
@@ -23,18 +41,24 @@ constexpr double kLongShare = 0.16, kChunkShare = 0.17, kBesidesFirst = 0.05;
 constexpr std::int32_t kLongBlock = 32;  ///< documents in blocks of this or more are long
 
 std::int64_t tokens_in(const SelectableContext& c, std::int32_t block) {
-  return std::min<std::int64_t>(c.block_tokens, c.num_tokens - std::int64_t{block} * c.block_tokens);
+  return std::min<std::int64_t>(c.block_tokens,
+                                c.num_tokens - std::int64_t{block} * c.block_tokens);
 }
 
-/// Blocks that stay whatever the budget: the first; all of a context that is no longer than SamKV's anchors.
-std::int32_t always_kept(const SelectableContext& c) { return c.num_blocks <= 3 ? c.num_blocks : 1; }
+/// Blocks that stay whatever the budget: the first; all of a context that is no longer than SamKV's
+/// anchors.
+std::int32_t always_kept(const SelectableContext& c) {
+  return c.num_blocks <= 3 ? c.num_blocks : 1;
+}
 
 std::int64_t always_kept_tokens(const SelectableContext& c) {
   return std::min(c.num_tokens, std::int64_t{always_kept(c)} * c.block_tokens);
 }
 
 std::int64_t budget_of(const SelectionInput& input) {
-  if (const auto asked = static_cast<std::int64_t>(input.options.number(table(), "token_budget")); asked > 0) return asked;
+  if (const auto asked = static_cast<std::int64_t>(input.options.number(table(), "token_budget"));
+      asked > 0)
+    return asked;
   double share = 0, first = 0, all = 0;
   for (const SelectableContext& c : input.contexts) {
     const auto tokens = static_cast<double>(c.num_blocks > 0 ? c.num_tokens : 0);
@@ -43,7 +67,8 @@ std::int64_t budget_of(const SelectionInput& input) {
     first += static_cast<double>(always_kept_tokens(c));
   }
   if (input.keep_ratio) return static_cast<std::int64_t>(*input.keep_ratio * all + 1e-6);
-  return static_cast<std::int64_t>(std::max({share, first + kBesidesFirst * all, input.options.number(table(), "least_tokens")}));
+  return static_cast<std::int64_t>(std::max(
+      {share, first + kBesidesFirst * all, input.options.number(table(), "least_tokens")}));
 }
 
 struct Candidate {
@@ -51,14 +76,18 @@ struct Candidate {
   float score;
 };
 
-/// The first block of every context, small contexts whole, and of the rest the blocks that match the question's words best, and some that are linked to these by a name, in all layers. No run of the question
-/// stands behind it, so it needs no more anchors than the beginnings, which hold titles and subjects; what SamKV spends on last blocks goes to
-/// matches. Without a question the documents decide, as in SamKV.
+/// The first block of every context, small contexts whole, and of the rest the blocks that match
+/// the question's words best, and some that are linked to these by a name, in all layers. No run of
+/// the question stands behind it, so it needs no more anchors than the beginnings, which hold
+/// titles and subjects; what SamKV spends on last blocks goes to matches. Without a question the
+/// documents decide, as in SamKV.
 class WordsSelector final : public Selector {
  public:
   std::string_view name() const override { return "words"; }
   std::span<const PlugOption> options() const override { return table(); }
-  bool needs_sketches(const SelectionInput& input) const override { return input.question.empty() && samkv_->needs_sketches(as_samkv(input)); }
+  bool needs_sketches(const SelectionInput& input) const override {
+    return input.question.empty() && samkv_->needs_sketches(as_samkv(input));
+  }
 
   Result<Selection> select(const SelectionInput& input) const override {
     if (input.question.empty()) return samkv_->select(as_samkv(input));
@@ -71,15 +100,19 @@ class WordsSelector final : public Selector {
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(input.contexts.size()); ++i) {
       left -= always_kept_tokens(input.contexts[at(i)]);
       kept.emplace_back();
-      for (std::int32_t b = 0; b < always_kept(input.contexts[at(i)]); ++b) kept.back().push_back(b);
+      for (std::int32_t b = 0; b < always_kept(input.contexts[at(i)]); ++b)
+        kept.back().push_back(b);
     }
     std::string note;
-    if (left < 0) note = "first blocks are always kept: " + std::to_string(-left) + " tokens more than the budget";
+    if (left < 0)
+      note = "first blocks are always kept: " + std::to_string(-left) +
+             " tokens more than the budget";
     if (left > 0 && link_share > 0) {
       // Links get what the words leave; what they do not use goes back to the words.
       const auto for_links = static_cast<std::int64_t>(link_share * static_cast<double>(left));
       left = take(input, scores, left - for_links, false, kept) + for_links;
-      left = take(input, linked_scores(input.contexts, input.question, matches, fade), left, true, kept);
+      left = take(input, linked_scores(input.contexts, input.question, matches, fade), left, true,
+                  kept);
     }
     take(input, scores, left, false, kept);
     for (auto& blocks : kept) std::sort(blocks.begin(), blocks.end());
@@ -90,17 +123,22 @@ class WordsSelector final : public Selector {
   }
 
  private:
-  /// Adds the best blocks that are not kept yet, with `scored_only` those above 0, until one does not fit; ties in prompt order. Returns the tokens left.
-  static std::int64_t take(const SelectionInput& input, const BlockScores& scores, std::int64_t left, bool scored_only, Selection::ContextBlocks& kept) {
+  /// Adds the best blocks that are not kept yet, with `scored_only` those above 0, until one does
+  /// not fit; ties in prompt order. Returns the tokens left.
+  static std::int64_t take(const SelectionInput& input, const BlockScores& scores,
+                           std::int64_t left, bool scored_only, Selection::ContextBlocks& kept) {
     std::vector<Candidate> candidates;
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(kept.size()); ++i) {
       const auto& has = kept[at(i)];
       for (std::int32_t b = 0; b < input.contexts[at(i)].num_blocks; ++b) {
-        if (std::find(has.begin(), has.end(), b) != has.end() || (scored_only && scores[at(i)][at(b)] <= 0)) continue;
+        if (std::find(has.begin(), has.end(), b) != has.end() ||
+            (scored_only && scores[at(i)][at(b)] <= 0))
+          continue;
         candidates.push_back({i, b, scores[at(i)][at(b)]});
       }
     }
-    std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
     for (const Candidate& c : candidates) {
       const std::int64_t tokens = tokens_in(input.contexts[at(c.context)], c.block);
       if (tokens > left) break;

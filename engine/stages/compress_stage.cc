@@ -11,11 +11,15 @@ namespace {
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Counts a layer's hot rows, of all KV heads, into the blocks that they belong to.
-void count_hot(std::span<const std::vector<std::int32_t>> hot, std::span<const BlockRows> blocks, std::vector<std::vector<std::int64_t>>& counts) {
+void count_hot(std::span<const std::vector<std::int32_t>> hot, std::span<const BlockRows> blocks,
+               std::vector<std::vector<std::int64_t>>& counts) {
   for (const auto& rows : hot) {
     for (const std::int32_t row : rows) {
-      const auto found = std::upper_bound(blocks.begin(), blocks.end(), row, [](std::int32_t r, const BlockRows& b) { return r < b.rows.end; });
-      if (found != blocks.end() && row >= found->rows.begin) ++counts[at(found->context)][at(found->block)];
+      const auto found = std::upper_bound(
+          blocks.begin(), blocks.end(), row,
+          [](std::int32_t r, const BlockRows& b) { return r < b.rows.end; });
+      if (found != blocks.end() && row >= found->rows.begin)
+        ++counts[at(found->context)][at(found->block)];
     }
   }
 }
@@ -33,7 +37,9 @@ void enter(const BlockCounts& counts, Plan& plan) {
   for (std::size_t i = 0; i < plan.contexts.size(); ++i) {
     for (std::size_t b = 0; b < plan.contexts[i].blocks.size(); ++b) {
       const std::int64_t rows = counts.there[i][b];
-      if (rows > 0) plan.contexts[i].blocks[b].hot_share = static_cast<float>(counts.hot[i][b]) / static_cast<float>(rows);
+      if (rows > 0)
+        plan.contexts[i].blocks[b].hot_share = static_cast<float>(counts.hot[i][b]) /
+                                               static_cast<float>(rows);
     }
   }
 }
@@ -48,7 +54,8 @@ Status drop_rows(WorkingCache& cache, const Heat& heat) {
   return {};
 }
 
-/// Whether the prompt attends by the rule that the compressor has for it; entered into the plan with the reason against it.
+/// Whether the prompt attends by the rule that the compressor has for it; entered into the plan
+/// with the reason against it.
 bool plan_sparse_prefill(QueryRun& run) {
   Plan& plan = run.plan.plan;
   const std::optional<SparseRule> rule = run.compressor->sparse_prefill(plan.options);
@@ -59,7 +66,9 @@ bool plan_sparse_prefill(QueryRun& run) {
   const CausalFront front = causal_front(run.request, run.plan);
   const auto tokens = static_cast<std::int64_t>(front.token_ids.size());
   if (!front.whole || run.recomputer->has_pass()) {
-    sparse.note = "strategy " + plan.strategy + " places stored KV: only a prompt that is computed from its beginning to its end is sparse";
+    sparse.note =
+        "strategy " + plan.strategy +
+        " places stored KV: only a prompt that is computed from its beginning to its end is sparse";
   } else if (tokens <= sparse.band + sparse.columns) {
     sparse.note = "the prompt has no more tokens than prefill_band and prefill_columns cover";
   }
@@ -88,7 +97,8 @@ Status begin_compress(QueryRun& run) {
   setup.num_kv_heads = facts.shape.num_kv_heads;
   setup.head_dim = facts.shape.head_dim;
   setup.question_begin = run.plan.suffix_position;
-  setup.question_end = run.plan.suffix_position + static_cast<std::int32_t>(run.request.suffix_ids.size());
+  setup.question_end = run.plan.suffix_position +
+                       static_cast<std::int32_t>(run.request.suffix_ids.size());
   // No question: the last document token runs once more, wherever it stands.
   if (run.request.suffix_ids.empty()) setup.question_begin = 0;
   setup.sparse = plan_sparse_prefill(run);
@@ -100,11 +110,13 @@ Result<Heat> compress(QueryRun& run) {
   if (run.compressor->keeps_everything()) return Heat{};
   const auto started = Clock::now();
   Plan& plan = run.plan.plan;
-  const std::int32_t layers = run.core.facts.shape.num_layers, kv_heads = run.core.facts.shape.num_kv_heads;
+  const std::int32_t layers = run.core.facts.shape.num_layers,
+                     kv_heads = run.core.facts.shape.num_kv_heads;
   std::vector<std::vector<BlockRows>> blocks;
   std::vector<LayerRows> rows;
   for (std::int32_t layer = 0; layer < layers; ++layer) {
-    QUIRE_ASSIGN_OR_RETURN(std::vector<BlockRows> in_layer, block_rows(run, layer, plan.suffix_tokens));
+    QUIRE_ASSIGN_OR_RETURN(std::vector<BlockRows> in_layer,
+                           block_rows(run, layer, plan.suffix_tokens));
     rows.push_back(layer_rows(run, layer, in_layer));
     blocks.push_back(std::move(in_layer));
   }
@@ -118,8 +130,10 @@ Result<Heat> compress(QueryRun& run) {
     BlockCounts counts(plan);
     for (std::int32_t layer = 0; layer < layers; ++layer) {
       result.rows += rows[at(layer)].num_rows * kv_heads;
-      for (const auto& list : heat.hot[at(layer)]) result.hot_rows += static_cast<std::int64_t>(list.size());
-      for (const BlockRows& b : blocks[at(layer)]) counts.there[at(b.context)][at(b.block)] += (b.rows.end - b.rows.begin) * kv_heads;
+      for (const auto& list : heat.hot[at(layer)])
+        result.hot_rows += static_cast<std::int64_t>(list.size());
+      for (const BlockRows& b : blocks[at(layer)])
+        counts.there[at(b.context)][at(b.block)] += (b.rows.end - b.rows.begin) * kv_heads;
       count_hot(heat.hot[at(layer)], blocks[at(layer)], counts.hot);
     }
     enter(counts, plan);

@@ -10,22 +10,29 @@ namespace quire {
 namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-std::int64_t count(const std::vector<std::int32_t>& ids) { return static_cast<std::int64_t>(ids.size()); }
+std::int64_t count(const std::vector<std::int32_t>& ids) {
+  return static_cast<std::int64_t>(ids.size());
+}
 
 /// Those of `kept` (ascending) within the stretch, as ranges counted from its beginning.
-std::vector<TokenRange> ranges_within(std::span<const std::int32_t> kept, const KvStretch& stretch) {
+std::vector<TokenRange> ranges_within(std::span<const std::int32_t> kept,
+                                      const KvStretch& stretch) {
   std::vector<TokenRange> out;
-  for (auto it = std::lower_bound(kept.begin(), kept.end(), stretch.begin); it != kept.end() && *it < stretch.end; ++it) {
+  for (auto it = std::lower_bound(kept.begin(), kept.end(), stretch.begin);
+       it != kept.end() && *it < stretch.end; ++it) {
     const auto token = static_cast<std::int32_t>(*it - stretch.begin);
-    if (!out.empty() && out.back().end == token) ++out.back().end;
-    else out.push_back({token, token + 1});
+    if (!out.empty() && out.back().end == token)
+      ++out.back().end;
+    else
+      out.push_back({token, token + 1});
   }
   return out;
 }
 
 void keep_ranges(std::vector<std::int32_t>& ids, std::span<const TokenRange> ranges) {
   std::vector<std::int32_t> out;
-  for (const TokenRange& r : ranges) out.insert(out.end(), ids.begin() + r.begin, ids.begin() + r.end);
+  for (const TokenRange& r : ranges)
+    out.insert(out.end(), ids.begin() + r.begin, ids.begin() + r.end);
   ids = std::move(out);
 }
 
@@ -42,7 +49,8 @@ std::int64_t uncached_tokens(const QueryRequest& request) {
 }  // namespace
 
 Result<bool> cuts_prompt(const QueryResources& core, const QueryRequest& request) {
-  QUIRE_ASSIGN_OR_RETURN(const auto compressor, make_prompt_compressor(request.cache.prompt_compression));
+  QUIRE_ASSIGN_OR_RETURN(const auto compressor,
+                         make_prompt_compressor(request.cache.prompt_compression));
   if (compressor->keeps_everything() || core.draft == nullptr) return false;
   QUIRE_RETURN_IF_ERROR(validate_uncut(core.facts, request));
   const std::int64_t tokens = uncached_tokens(request);
@@ -58,11 +66,15 @@ PromptStage::PromptStage(QueryRun& run) : run_(run), started_(Clock::now()) {
   QUIRE_CHECK(compressor.ok(), "a prompt compressor was not checked");
   compressor_ = std::move(*compressor);
   const std::int64_t capacity = compressor_->capacity(asked.prompt_options, cut_.tokens);
-  if (cut_.tokens <= capacity) leave_whole("the uncached text has no more than " + std::to_string(capacity) + " tokens");
-  else if (run.core.draft == nullptr) leave_whole("no draft model is loaded (model.draft_path)");
-  // One reading serves both (algorithms §5.5).
-  if (const auto kv = make_compressor(asked.compress == "auto" ? "none" : asked.compress); kv.ok()) {
-    answer_tokens_ = std::min<std::int32_t>((*kv)->lookahead_tokens(asked.options), run.request.sampling.max_tokens);
+  if (cut_.tokens <= capacity)
+    leave_whole("the uncached text has no more than " + std::to_string(capacity) + " tokens");
+  else if (run.core.draft == nullptr)
+    leave_whole("no draft model is loaded (model.draft_path)");
+  // One reading serves both.
+  if (const auto kv = make_compressor(asked.compress == "auto" ? "none" : asked.compress);
+      kv.ok()) {
+    answer_tokens_ = std::min<std::int32_t>((*kv)->lookahead_tokens(asked.options),
+                                            run.request.sampling.max_tokens);
   }
 }
 
@@ -70,7 +82,8 @@ PromptStage::~PromptStage() {
   if (run_.core.prompt_reader == this) run_.core.prompt_reader = nullptr;
 }
 
-void PromptStage::add_part(PromptCut::Part part, std::int32_t context, const std::vector<std::int32_t>& ids, bool cuttable) {
+void PromptStage::add_part(PromptCut::Part part, std::int32_t context,
+                           const std::vector<std::int32_t>& ids, bool cuttable) {
   const std::int64_t begin = count(prompt_);
   prompt_.insert(prompt_.end(), ids.begin(), ids.end());
   parts_.push_back({part, context, {begin, count(prompt_)}, cuttable});
@@ -83,7 +96,9 @@ void PromptStage::lay_out() {
   contexts_.resize(request.contexts.size());
   add_part(PromptCut::Part::kPrefix, -1, request.prefix_ids, true);
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
-    if (first_equal_[i] == i) add_part(PromptCut::Part::kContext, static_cast<std::int32_t>(i), request.contexts[i].token_ids, !request.contexts[i].key);
+    if (first_equal_[i] == i)
+      add_part(PromptCut::Part::kContext, static_cast<std::int32_t>(i),
+               request.contexts[i].token_ids, !request.contexts[i].key);
   }
   add_part(PromptCut::Part::kQuestion, -1, request.suffix_ids, true);
 }
@@ -96,21 +111,25 @@ std::int64_t PromptStage::cuttable_tokens() const {
 
 std::vector<std::int32_t>& PromptStage::ids_of(const Part& part) {
   switch (part.part) {
-    case PromptCut::Part::kPrefix: return run_.request.prefix_ids;
-    case PromptCut::Part::kContext: return run_.request.contexts[at(part.context)].token_ids;
-    case PromptCut::Part::kQuestion: break;
+    case PromptCut::Part::kPrefix:
+      return run_.request.prefix_ids;
+    case PromptCut::Part::kContext:
+      return run_.request.contexts[at(part.context)].token_ids;
+    case PromptCut::Part::kQuestion:
+      break;
   }
   return run_.request.suffix_ids;
 }
 
-/// Beside documents, the system part and the question; in a plain prompt, what every text of the model begins with. Of control tokens a draft of another
-/// vocabulary knows nothing: they all stay.
+/// Beside documents, the system part and the question; in a plain prompt, what every text of the
+/// model begins with. Of control tokens a draft of another vocabulary knows nothing: they all stay.
 std::vector<KvStretch> PromptStage::stays() const {
   std::vector<KvStretch> out;
   const auto& begin = run_.core.facts.ingest_prefix;
   if (!run_.request.contexts.empty()) {
     out = {parts_.front().tokens, parts_.back().tokens};
-  } else if (prompt_.size() >= begin.size() && std::equal(begin.begin(), begin.end(), prompt_.begin())) {
+  } else if (prompt_.size() >= begin.size() &&
+             std::equal(begin.begin(), begin.end(), prompt_.begin())) {
     out = {{0, count(begin)}};
   }
   for (std::int64_t t = 0; respelling_ && t < count(prompt_); ++t) {
@@ -124,7 +143,9 @@ void PromptStage::leave_whole(std::string why) {
   done_ = true;
 }
 
-bool PromptStage::ready() const { return run_.core.prompt_reader == nullptr || run_.core.prompt_reader == this; }
+bool PromptStage::ready() const {
+  return run_.core.prompt_reader == nullptr || run_.core.prompt_reader == this;
+}
 
 /// All that a reading depends on, and who may know that there was one.
 Digest PromptStage::reading_key() const {
@@ -134,7 +155,8 @@ Digest PromptStage::reading_key() const {
   hash.update_field(request.tenant);
   hash.update(std::as_bytes(std::span(request.salt_digest)));
   hash.update_field(request.cache.prompt_compression);
-  for (const auto& [name, value] : request.cache.prompt_options.given()) hash.update_field(name).update_field(value);
+  for (const auto& [name, value] : request.cache.prompt_options.given())
+    hash.update_field(name).update_field(value);
   hash.update_u64(static_cast<std::uint64_t>(answer_tokens_));
   hash.update(std::as_bytes(std::span(prompt_)));
   return hash.finish();
@@ -149,8 +171,11 @@ Status PromptStage::begin_reading() {
   const std::vector<std::int32_t>& read = respelling_ ? respelling_->ids() : prompt_;
   if (read.empty()) return Status::invalid("prompt", "the prompt is empty for the draft");
   if (PromptReading::tokens_over(draft, count(read), ahead) > 0) {
-    return Status::invalid("prompt", "the prompt has " + std::to_string(read.size()) + " tokens for the draft, whose window holds " +
-                                         std::to_string(draft.reader().rope().max_positions() - ahead) + " besides its answer");
+    return Status::invalid("prompt",
+                           "the prompt has " + std::to_string(read.size()) +
+                               " tokens for the draft, whose window holds " +
+                               std::to_string(draft.reader().rope().max_positions() - ahead) +
+                               " besides its answer");
   }
   PromptReadSetup setup;
   setup.options = &run_.request.cache.prompt_options;
@@ -193,7 +218,8 @@ void PromptStage::step() {
 void PromptStage::end_reading() {
   ReadPrompt read;
   read.answer = reading_->answer();
-  read.scores = respelling_ ? respelling_->bring_back(compressor_->scores()) : compressor_->scores();
+  read.scores = respelling_ ? respelling_->bring_back(compressor_->scores())
+                            : compressor_->scores();
   reading_.reset();
   cut_by(read);
   run_.core.read_prompts.add(reading_key(), std::move(read));
@@ -203,7 +229,9 @@ void PromptStage::cut_by(const ReadPrompt& read) {
   answer_ = read.answer;
   std::vector<std::uint8_t> cuttable(prompt_.size(), 0);
   for (const Part& p : parts_) {
-    if (p.cuttable) std::fill(cuttable.begin() + p.tokens.begin, cuttable.begin() + p.tokens.end, std::uint8_t{1});
+    if (p.cuttable)
+      std::fill(cuttable.begin() + p.tokens.begin, cuttable.begin() + p.tokens.end,
+                std::uint8_t{1});
   }
   const std::vector<KvStretch> stay = stays();
   take_out(compressor_->kept({read.scores, cuttable, stay}));
@@ -227,7 +255,8 @@ void PromptStage::take_out(std::span<const std::int32_t> kept) {
     if (first == i || !contexts_[first]) continue;
     // A copy stays a copy.
     contexts_[i] = contexts_[first];
-    cut_.removed_tokens += contexts_[i]->uncut_tokens - count(run_.request.contexts[first].token_ids);
+    cut_.removed_tokens += contexts_[i]->uncut_tokens -
+                           count(run_.request.contexts[first].token_ids);
     run_.request.contexts[i].token_ids = run_.request.contexts[first].token_ids;
   }
 }

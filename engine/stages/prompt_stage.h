@@ -8,22 +8,24 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/query/query_resources.h"
 #include "engine/plan/plan_builder.h"
-#include "engine/query/query_run.h"
 #include "engine/prompt/prompt_compressor.h"
-#include "engine/query/prompt_reading.h"
 #include "engine/prompt/respelling.h"
+#include "engine/query/prompt_reading.h"
+#include "engine/query/query_resources.h"
+#include "engine/query/query_run.h"
 
 namespace quire {
 
-/// Whether the query's uncached text will be read by the draft and cut; else its plan can be built at once. Where it asks for that, the request is checked as
-/// far as it can be without knowing what stays. Errors: those of validate_uncut().
+/// Whether the query's uncached text will be read by the draft and cut; else its plan can be built
+/// at once. Where it asks for that, the request is checked as far as it can be without knowing what
+/// stays. Errors: those of validate_uncut().
 Result<bool> cuts_prompt(const QueryResources& core, const QueryRequest& request);
 
-/// Takes tokens out of run.request: of the system part, of contexts without a key, and of the question. What stays is an ordinary prompt, numbered without
-/// gaps. Cached documents stay whole; the draft reads them along. Whatever keeps the draft from reading leaves the request as it is, and the cut says why.
-/// Threads: the engine thread.
+/// Takes tokens out of run.request: of the system part, of contexts without a key, and of the
+/// question. What stays is an ordinary prompt, numbered without gaps. Cached documents stay whole;
+/// the draft reads them along. Whatever keeps the draft from reading leaves the request as it is,
+/// and the cut says why. Threads: the engine thread.
 class PromptStage {
  public:
   /// The request's options are valid.
@@ -40,7 +42,8 @@ class PromptStage {
 
   /// Once done, after the plan of what stays was built.
   void enter(QueryPlan& plan);
-  /// What the draft wrote behind the prompt, in the target's vocabulary, as far as the query's compressor asked for it.
+  /// What the draft wrote behind the prompt, in the target's vocabulary, as far as the query's
+  /// compressor asked for it.
   std::vector<std::int32_t> answer() const;
   double ms() const { return ms_; }
 
@@ -53,7 +56,8 @@ class PromptStage {
     bool cuttable = false;
   };
   void lay_out();
-  void add_part(PromptCut::Part part, std::int32_t context, const std::vector<std::int32_t>& ids, bool cuttable);
+  void add_part(PromptCut::Part part, std::int32_t context, const std::vector<std::int32_t>& ids,
+                bool cuttable);
   std::int64_t cuttable_tokens() const;
   std::vector<KvStretch> stays() const;
   Digest reading_key() const;
@@ -66,10 +70,10 @@ class PromptStage {
 
   QueryRun& run_;
   std::unique_ptr<PromptCompressor> compressor_;
-  std::vector<std::int32_t> prompt_;     ///< no context twice
+  std::vector<std::int32_t> prompt_;  ///< no context twice
   std::vector<Part> parts_;
-  std::vector<std::size_t> first_equal_; ///< of each context
-  std::optional<Respelling> respelling_; ///< the draft has another vocabulary
+  std::vector<std::size_t> first_equal_;  ///< of each context
+  std::optional<Respelling> respelling_;  ///< the draft has another vocabulary
   std::unique_ptr<PromptReading> reading_;
   PromptCut cut_;
   std::vector<std::optional<CutText>> contexts_;

@@ -22,12 +22,19 @@ class QueryPass::Capture final : public ForwardHook {
   }
   bool looks_at(std::int32_t, HookPoint, Compute&) const override { return false; }
   Status after_projection(LayerPass& pass) override {
-    QUIRE_RETURN_IF_ERROR(pass.compute->sum_columns({.x = pass.qkv.q, .rows = pass.qkv.rows, .dim = dim_, .ldx = pass.qkv.ld, .sums = sums_.data() + pass.layer * dim_}));
+    QUIRE_RETURN_IF_ERROR(pass.compute->sum_columns({.x = pass.qkv.q,
+                                                     .rows = pass.qkv.rows,
+                                                     .dim = dim_,
+                                                     .ldx = pass.qkv.ld,
+                                                     .sums = sums_.data() + pass.layer * dim_}));
     // Nobody reads the last layer's output.
-    if (pass.layer == num_layers_ - 1) std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
+    if (pass.layer == num_layers_ - 1)
+      std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
     return {};
   }
-  Status read(Compute& compute, std::vector<float>& out) const { return compute.read(sums_.data(), static_cast<std::int64_t>(out.size()), out.data()); }
+  Status read(Compute& compute, std::vector<float>& out) const {
+    return compute.read(sums_.data(), static_cast<std::int64_t>(out.size()), out.data());
+  }
 
  private:
   const std::int64_t dim_;
@@ -36,23 +43,29 @@ class QueryPass::Capture final : public ForwardHook {
   ComputeBuffer<float> sums_;  ///< [num_layers, dim]
 };
 
-QueryPass::QueryPass(QueryRun& run, KvSupply& supply) : run_(run), placement_(run, supply, Placement::Values::kKeep) {
+QueryPass::QueryPass(QueryRun& run, KvSupply& supply)
+    : run_(run), placement_(run, supply, Placement::Values::kKeep) {
   const EngineFacts& facts = run.core.facts;
   const std::int64_t dim = std::int64_t{facts.num_heads} * facts.shape.head_dim;
   result_.mean_query.resize(static_cast<std::size_t>(facts.shape.num_layers * dim));
-  result_.last_position = run.plan.suffix_position + static_cast<std::int64_t>(run.request.suffix_ids.size()) - 1;
-  for (std::int32_t i = 0; i < run.num_contexts(); ++i) result_.context_position.push_back(run.plan.first_position(i));
+  result_.last_position = run.plan.suffix_position +
+                          static_cast<std::int64_t>(run.request.suffix_ids.size()) - 1;
+  for (std::int32_t i = 0; i < run.num_contexts(); ++i)
+    result_.context_position.push_back(run.plan.first_position(i));
   capture_ = std::make_unique<Capture>(dim, facts.shape.num_layers);
 }
 
 QueryPass::~QueryPass() = default;
 
-bool QueryPass::ready() const { return stage_ != Stage::kPlace || placement_.ready() || placement_.done(); }
+bool QueryPass::ready() const {
+  return stage_ != Stage::kPlace || placement_.ready() || placement_.done();
+}
 
 Status QueryPass::step() {
   switch (stage_) {
     case Stage::kPrefix:
-      if (computed_ < run_.request.prefix_ids.size()) return compute(run_.request.prefix_ids, 0, nullptr);
+      if (computed_ < run_.request.prefix_ids.size())
+        return compute(run_.request.prefix_ids, 0, nullptr);
       return end_prefix();
     case Stage::kPlace:
       if (!placement_.done()) return placement_.step();
@@ -61,9 +74,11 @@ Status QueryPass::step() {
       return {};
     case Stage::kQuestion:
       QUIRE_RETURN_IF_ERROR(capture_->begin(run_.core.model->compute().memory()));
-      QUIRE_RETURN_IF_ERROR(compute(run_.request.suffix_ids, run_.plan.suffix_position, capture_.get()));
+      QUIRE_RETURN_IF_ERROR(
+          compute(run_.request.suffix_ids, run_.plan.suffix_position, capture_.get()));
       return computed_ == run_.request.suffix_ids.size() ? end() : Status();
-    case Stage::kDone: break;
+    case Stage::kDone:
+      break;
   }
   return {};
 }
@@ -80,11 +95,14 @@ Status QueryPass::end_prefix() {
   return {};
 }
 
-Status QueryPass::compute(const std::vector<std::int32_t>& ids, std::int32_t first_position, ForwardHook* hook) {
+Status QueryPass::compute(const std::vector<std::int32_t>& ids, std::int32_t first_position,
+                          ForwardHook* hook) {
   const auto started = Clock::now();
-  const std::size_t n = std::min(static_cast<std::size_t>(run_.core.chunk_tokens), ids.size() - computed_);
+  const std::size_t n = std::min(static_cast<std::size_t>(run_.core.chunk_tokens),
+                                 ids.size() - computed_);
   std::vector<std::int32_t> positions(n);
-  std::iota(positions.begin(), positions.end(), first_position + static_cast<std::int32_t>(computed_));
+  std::iota(positions.begin(), positions.end(),
+            first_position + static_cast<std::int32_t>(computed_));
   ForwardRequest request{};
   request.token_ids = std::span(ids).subspan(computed_, n);
   request.positions = positions;

@@ -5,15 +5,15 @@
 #include <numeric>
 #include <utility>
 
+#include "base/log.h"
 #include "engine/api/query_stats.h"
 #include "engine/draft/draft.h"
-#include "engine/plan/store_lookup.h"
-#include "engine/stages/compress_stage.h"
 #include "engine/plan/plug_inputs.h"
-#include "engine/select/resident_means.h"
-#include "engine/supply/stored_queries.h"
+#include "engine/plan/store_lookup.h"
 #include "engine/retrieve/head/specontext.h"
-#include "base/log.h"
+#include "engine/select/resident_means.h"
+#include "engine/stages/compress_stage.h"
+#include "engine/supply/stored_queries.h"
 
 namespace quire {
 namespace {
@@ -23,9 +23,11 @@ constexpr std::int32_t kBoostWindow = 64;
 
 }  // namespace
 
-QueryTask::QueryTask(QueryResources& core, QueryRequest request, std::shared_ptr<QuerySink> sink, std::shared_ptr<std::atomic<bool>> cancelled,
-                     Clock::time_point received)
-    : run_(core, std::move(request), received), sink_(std::move(sink)), cancelled_(std::move(cancelled)) {
+QueryTask::QueryTask(QueryResources& core, QueryRequest request, std::shared_ptr<QuerySink> sink,
+                     std::shared_ptr<std::atomic<bool>> cancelled, Clock::time_point received)
+    : run_(core, std::move(request), received),
+      sink_(std::move(sink)),
+      cancelled_(std::move(cancelled)) {
   run_.plan.plan.query_id = run_.request.id;
   run_.plan.plan.strategy_asked = run_.request.cache.strategy;
 }
@@ -34,9 +36,11 @@ QueryTask::~QueryTask() = default;
 
 std::optional<Status> QueryTask::verdict(Clock::time_point now) const {
   if (stage_ == Stage::kDone) return std::nullopt;
-  if (cancelled_->load(std::memory_order_relaxed)) return Status::cancelled("the query was cancelled");
+  if (cancelled_->load(std::memory_order_relaxed))
+    return Status::cancelled("the query was cancelled");
   // An answer that is complete is not thrown away for its attribution: that is left out instead.
-  if (now >= run_.request.deadline && stage_ != Stage::kAttribute) return Status::deadline("the query did not finish within its time limit");
+  if (now >= run_.request.deadline && stage_ != Stage::kAttribute)
+    return Status::deadline("the query did not finish within its time limit");
   return std::nullopt;
 }
 
@@ -63,7 +67,9 @@ Status QueryTask::make_plugs() {
   QUIRE_RETURN_IF_ERROR(check_choosing());
   if (!run_.retriever->wants_head()) return {};
   const RetrievalHead* head = run_.core.head;
-  run_.head_track = head != nullptr ? std::make_unique<HeadTrack>(*head, head_input(run_.plan.plan.options, *head)) : std::make_unique<HeadTrack>();
+  run_.head_track = head != nullptr ? std::make_unique<HeadTrack>(
+                                          *head, head_input(run_.plan.plan.options, *head))
+                                    : std::make_unique<HeadTrack>();
   return {};
 }
 
@@ -75,7 +81,8 @@ void QueryTask::start() {
 
 void QueryTask::prepare() {
   run_.plan.plan.prompt_compression = run_.request.cache.prompt_compression;
-  if (run_.request.cache.prompt_compression != "none") prompt_ = std::make_unique<PromptStage>(run_);
+  if (run_.request.cache.prompt_compression != "none")
+    prompt_ = std::make_unique<PromptStage>(run_);
   if (prompt_ && !prompt_->done()) {
     stage_ = Stage::kCutPrompt;
     return;
@@ -86,7 +93,8 @@ void QueryTask::prepare() {
 Status QueryTask::plan() {
   const auto started = Clock::now();
   QueryResources& core = run_.core;
-  auto planned = build_plan(core.facts, run_.request, store_lookup(*core.store, LookupKind::kUse), core.meter->speeds());
+  auto planned = build_plan(core.facts, run_.request, store_lookup(*core.store, LookupKind::kUse),
+                            core.meter->speeds());
   run_.stats.lookup_ms = ms_between(started, Clock::now());
   if (!planned.ok()) return planned.status();
   planned->plan.spans = std::move(run_.plan.plan.spans);
@@ -101,30 +109,39 @@ Status QueryTask::plan() {
   prompt_.reset();
   sketches_wanted_ = run_.plan.needs_sketches || run_.recomputer->needs_sketches();
   if (sketches_wanted_) supply_->ask_sketches();
-  head_keys_wanted_ = !run_.request.plan_only && run_.head_track && run_.head_track->input() == HeadInput::kFeature;
+  head_keys_wanted_ = !run_.request.plan_only && run_.head_track &&
+                      run_.head_track->input() == HeadInput::kFeature;
   if (head_keys_wanted_) supply_->ask_head_keys();
   tail_queries_wanted_ = !run_.request.plan_only && run_.queries && run_.queries->wish().stored;
   if (tail_queries_wanted_) supply_->ask_tail_queries();
-  if (!sketches_wanted_ && !head_keys_wanted_ && !tail_queries_wanted_ && !run_.plan.plan.selection_pending) return begin_assembly();
+  if (!sketches_wanted_ && !head_keys_wanted_ && !tail_queries_wanted_ &&
+      !run_.plan.plan.selection_pending)
+    return begin_assembly();
   stage_ = Stage::kSketches;
   return {};
 }
 
 bool QueryTask::wants_draft_scores() const {
-  return run_.plan.plan.selection_pending && run_.selector->wants_draft_scores(PlugInputs(run_.core.facts, run_.request, run_.plan).selection());
+  return run_.plan.plan.selection_pending &&
+         run_.selector->wants_draft_scores(
+             PlugInputs(run_.core.facts, run_.request, run_.plan).selection());
 }
 
 void QueryTask::begin_look_ahead() {
   QueryLookAhead::Wish wish;
   if (wants_draft_scores()) wish.score_window = kBoostWindow;
   // No further than the answer may go: that many rows have pages.
-  if (!run_.request.plan_only) wish.tokens = std::min<std::int32_t>(run_.compressor->lookahead_tokens(run_.plan.plan.options), run_.request.sampling.max_tokens);
-  std::vector<std::int32_t> written = prompt_ && wish.tokens > 0 ? prompt_->answer() : std::vector<std::int32_t>();
+  if (!run_.request.plan_only)
+    wish.tokens = std::min<std::int32_t>(run_.compressor->lookahead_tokens(run_.plan.plan.options),
+                                         run_.request.sampling.max_tokens);
+  std::vector<std::int32_t> written = prompt_ && wish.tokens > 0 ? prompt_->answer()
+                                                                 : std::vector<std::int32_t>();
   if (!written.empty()) {
     run_.look_ahead = std::make_unique<QueryLookAhead>(std::move(written), prompt_->ms());
     wish.tokens = 0;
   }
-  // The draft reads what the target will attend to, which the selection is yet to say; the long work comes behind it. Scores are what the selection waits for.
+  // The draft reads what the target will attend to, which the selection is yet to say; the long
+  // work comes behind it. Scores are what the selection waits for.
   if (run_.plan.plan.selection_pending && wish.score_window == 0) {
     look_ahead_tokens_ = wish.tokens;
     return;
@@ -149,25 +166,34 @@ Status QueryTask::step_prompt() {
 
 /// Everything but the look-ahead is there for the question's last rows.
 bool QueryTask::waits_for_draft() const {
-  return run_.look_ahead && recompute_done_ && assembly_->last_chunk() && !run_.look_ahead->settled(Clock::now());
+  return run_.look_ahead && recompute_done_ && assembly_->last_chunk() &&
+         !run_.look_ahead->settled(Clock::now());
 }
 
 /// Everything but the draft's scores is there to select.
-bool QueryTask::waits_for_scores() const { return scores_ != nullptr && !scores_->scored(Clock::now()); }
+bool QueryTask::waits_for_scores() const {
+  return scores_ != nullptr && !scores_->scored(Clock::now());
+}
 
 /// Work that waits for nobody.
 bool QueryTask::has_own_work() const {
   switch (stage_) {
-    case Stage::kCutPrompt: return prompt_->ready();
+    case Stage::kCutPrompt:
+      return prompt_->ready();
     case Stage::kSketches:
-      return !supply_->missing_left() && (!sketches_wanted_ || supply_->sketches_ready()) && (!head_keys_wanted_ || supply_->head_keys_ready()) && supply_->tail_queries_ready() &&
+      return !supply_->missing_left() && (!sketches_wanted_ || supply_->sketches_ready()) &&
+             (!head_keys_wanted_ || supply_->head_keys_ready()) && supply_->tail_queries_ready() &&
              (run_.plan.needs_query_pass || !waits_for_scores());
-    case Stage::kQueryPass: return pass_->done() ? !waits_for_scores() : pass_->ready();
-    case Stage::kAssemble: return can_assemble();
-    case Stage::kPrepare: return true;
+    case Stage::kQueryPass:
+      return pass_->done() ? !waits_for_scores() : pass_->ready();
+    case Stage::kAssemble:
+      return can_assemble();
+    case Stage::kPrepare:
+      return true;
     case Stage::kDecode:
     case Stage::kAttribute:
-    case Stage::kDone: break;
+    case Stage::kDone:
+      break;
   }
   return false;
 }
@@ -185,7 +211,9 @@ QueryTask::State QueryTask::state() {
 void QueryTask::step() {
   if (stage_ == Stage::kAttribute) return step_attribution();
   if (supply_) supply_->poll();
-  const Status status = stage_ == Stage::kCutPrompt ? step_prompt() : has_own_work() ? step_stage() : supply_->step_missing();
+  const Status status = stage_ == Stage::kCutPrompt ? step_prompt()
+                        : has_own_work()            ? step_stage()
+                                                    : supply_->step_missing();
   if (!status.ok()) finish(status, FinishReason::kError);
 }
 
@@ -195,25 +223,31 @@ Status QueryTask::take_shared_front() {
   if (stage_ != Stage::kAssemble && stage_ != Stage::kQueryPass) return {};
   QUIRE_ASSIGN_OR_RETURN(const std::int64_t taken, shared_front_->take());
   if (taken == 0) return {};
-  if (pass_) pass_->skip(taken);
-  else assembly_->skip(taken);
+  if (pass_)
+    pass_->skip(taken);
+  else
+    assembly_->skip(taken);
   return {};
 }
 
 Status QueryTask::step_stage() {
   if (!shared_front_ && stage_ != Stage::kSketches) QUIRE_RETURN_IF_ERROR(take_shared_front());
   switch (stage_) {
-    case Stage::kSketches: return begin_selecting();
+    case Stage::kSketches:
+      return begin_selecting();
     case Stage::kQueryPass: {
       if (!pass_->done()) QUIRE_RETURN_IF_ERROR(pass_->step());
       return pass_->done() && !waits_for_scores() ? select() : Status();
     }
-    case Stage::kAssemble: return step_assembly();
-    case Stage::kPrepare: return step_prepare();
+    case Stage::kAssemble:
+      return step_assembly();
+    case Stage::kPrepare:
+      return step_prepare();
     case Stage::kCutPrompt:
     case Stage::kDecode:
     case Stage::kAttribute:
-    case Stage::kDone: break;
+    case Stage::kDone:
+      break;
   }
   return {};
 }
@@ -244,9 +278,12 @@ Status QueryTask::select() {
   input.draft_scores = scores;
   QUIRE_ASSIGN_OR_RETURN(Selection selection, run_.selector->select(input));
   if (scores_ != nullptr && !scores_->score_reason().empty()) {
-    selection.note += (selection.note.empty() ? "blocks are chosen without boost: " : "; blocks are chosen without boost: ") + scores_->score_reason();
+    selection.note += (selection.note.empty() ? "blocks are chosen without boost: "
+                                              : "; blocks are chosen without boost: ") +
+                      scores_->score_reason();
   }
-  QUIRE_RETURN_IF_ERROR(complete_plan(run_.core.facts, run_.request, run_.core.meter->speeds(), std::move(selection), sketch, run_.plan));
+  QUIRE_RETURN_IF_ERROR(complete_plan(run_.core.facts, run_.request, run_.core.meter->speeds(),
+                                      std::move(selection), sketch, run_.plan));
   const auto now = Clock::now();
   run_.stats.select_ms = ms_between(started, now);
   run_.add_span("select", started, now);
@@ -282,7 +319,10 @@ void QueryTask::wish_for_queries() {
   const QueryWish wish = run_.retriever->queries_wanted(plan.options, plan.prompt_tokens);
   if (wish.count == 0) return;
   const EngineFacts& facts = run_.core.facts;
-  run_.queries = std::make_unique<PromptQueries>(run_.core.model->rope(), PromptQueries::Shape{facts.shape.num_layers, facts.num_heads, facts.shape.head_dim}, wish, plan.prompt_tokens);
+  run_.queries = std::make_unique<PromptQueries>(
+      run_.core.model->rope(),
+      PromptQueries::Shape{facts.shape.num_layers, facts.num_heads, facts.shape.head_dim}, wish,
+      plan.prompt_tokens);
 }
 
 bool QueryTask::can_assemble() const {
@@ -296,7 +336,8 @@ Status QueryTask::step_assembly() {
   if (assembly_->can_place()) return assembly_->place();
   if (recomputes_next()) {
     if (run_.recomputer->has_pass()) {
-      if (!recompute_) recompute_ = std::make_unique<RecomputeStage>(run_, *supply_, assembly_->placed());
+      if (!recompute_)
+        recompute_ = std::make_unique<RecomputeStage>(run_, *supply_, assembly_->placed());
       if (!recompute_->done()) QUIRE_RETURN_IF_ERROR(recompute_->step());
       // Layers above the highest that the pass ran through may still be on their way.
       if (!recompute_->done() || !assembly_->placed().all_placed()) return {};
@@ -316,7 +357,8 @@ Status QueryTask::prepare_retriever() {
   if (shared_front_) shared_front_->keep();
   std::vector<ContextRows> contexts;
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
-    if (run_.work(i).source != ContextSource::kNothing) contexts.push_back({run_.planned(i).offset, run_.planned(i).num_tokens});
+    if (run_.work(i).source != ContextSource::kNothing)
+      contexts.push_back({run_.planned(i).offset, run_.planned(i).num_tokens});
   }
   QUIRE_ASSIGN_OR_RETURN(const Heat heat, compress(run_));
   if (tail_queries_wanted_) QUIRE_RETURN_IF_ERROR(add_stored_queries(run_, *supply_));
@@ -329,7 +371,8 @@ Status QueryTask::prepare_retriever() {
   retrieve.device = run_.core.device;
   retrieve.device_requests = run_.core.device_requests;
   retrieve.transfers = run_.core.transfers;
-  if (Compute& compute = run_.core.model->compute(); compute.hooks() != nullptr) retrieve.compute = &compute;
+  if (Compute& compute = run_.core.model->compute(); compute.hooks() != nullptr)
+    retrieve.compute = &compute;
   const Plan& plan = run_.plan.plan;
   retrieve.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;
   retrieve.num_layers = facts.shape.num_layers;
@@ -337,7 +380,8 @@ Status QueryTask::prepare_retriever() {
   retrieve.num_kv_heads = facts.shape.num_kv_heads;
   retrieve.head_dim = facts.shape.head_dim;
   retrieve.head = run_.core.head;
-  if (retrieve.head == nullptr && facts.draft_window > 0) retrieve.draft = &run_.core.draft->reader();
+  if (retrieve.head == nullptr && facts.draft_window > 0)
+    retrieve.draft = &run_.core.draft->reader();
   retrieve.prompt = run_.head_track.get();
   QUIRE_RETURN_IF_ERROR(run_.retriever->prepare(retrieve));
   run_.head_track.reset();
@@ -375,8 +419,11 @@ void QueryTask::end_answer(const std::optional<Answer::End>& end) {
 }
 
 bool QueryTask::begin_attribution(FinishReason reason) {
-  if (!run_.request.attribute || rows_dropped() || !AttributionPass::possible(run_, answer_->tokens())) return false;
-  attribution_ = std::make_unique<AttributionPass>(run_, answer_->tokens(), assembly_->next_position());
+  if (!run_.request.attribute || rows_dropped() ||
+      !AttributionPass::possible(run_, answer_->tokens()))
+    return false;
+  attribution_ = std::make_unique<AttributionPass>(run_, answer_->tokens(),
+                                                   assembly_->next_position());
   answer_end_ = reason;
   stage_ = Stage::kAttribute;
   return true;
@@ -391,7 +438,8 @@ void QueryTask::step_attribution() {
     status = Status::exhausted("out of memory");
   }
   if (!status.ok()) {
-    log_warning("an answer could not be attributed to its documents", {{"query", run_.request.id}, {"reason", status.to_string()}});
+    log_warning("an answer could not be attributed to its documents",
+                {{"query", run_.request.id}, {"reason", status.to_string()}});
     return finish({}, answer_end_);
   }
   if (!attribution_->done()) return;
@@ -418,7 +466,8 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   scores_ = nullptr;
   own_scores_.reset();
   run_.look_ahead.reset();
-  // Memory and segments go back before anybody is told, not when the last reference to the task goes.
+  // Memory and segments go back before anybody is told, not when the last reference to the task
+  // goes.
   prompt_.reset();
   pass_.reset();
   attribution_.reset();

@@ -2,19 +2,22 @@
 #include <algorithm>
 #include <string>
 
-#include "engine/stages/query_task.h"
 #include "engine/residency/device_pool.h"
+#include "engine/stages/query_task.h"
 
 namespace quire {
 
-std::int64_t QueryTask::working_bytes(const QueryResources& core, const QueryRequest& request, std::int64_t answer_tokens) {
+std::int64_t QueryTask::working_bytes(const QueryResources& core, const QueryRequest& request,
+                                      std::int64_t answer_tokens) {
   const auto size = [](const auto& v) { return static_cast<std::int64_t>(v.size()); };
   std::int64_t prompt = size(request.prefix_ids) + size(request.suffix_ids), longest = 0;
   for (const QueryContext& c : request.contexts) {
     prompt += size(c.token_ids);
     longest = std::max(longest, size(c.token_ids));
   }
-  const std::int64_t rows = std::min<std::int64_t>(prompt + std::min<std::int64_t>(answer_tokens, request.sampling.max_tokens), std::max(core.facts.window, prompt));
+  const std::int64_t rows = std::min<std::int64_t>(
+      prompt + std::min<std::int64_t>(answer_tokens, request.sampling.max_tokens),
+      std::max(core.facts.window, prompt));
   const auto pages = [](std::int64_t n) { return (n + kPageTokens - 1) / kPageTokens; };
   // A fault may make the longest document be computed alone, in a cache of its own.
   const std::int64_t alone = longest > 0 ? pages(longest + size(core.facts.ingest_prefix)) : 0;
@@ -51,7 +54,8 @@ std::int64_t QueryTask::held_bytes() const {
 
 std::int64_t QueryTask::next_row_bytes() const {
   std::int64_t pages = 0;
-  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer) pages += run_.cache->num_rows(layer) % kPageTokens == 0 ? 1 : 0;
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer)
+    pages += run_.cache->num_rows(layer) % kPageTokens == 0 ? 1 : 0;
   return pages * run_.core.pool->format().page_bytes();
 }
 
@@ -64,7 +68,8 @@ std::int64_t QueryTask::most_rows() const {
 
 /// Of a device that computes; once the plan is made.
 std::int64_t QueryTask::choosing_bytes() const {
-  return quire::choosing_bytes(run_.core.facts.choosing, *run_.retriever, run_.plan.plan.options, std::ssize(run_.request.contexts), most_rows());
+  return quire::choosing_bytes(run_.core.facts.choosing, *run_.retriever, run_.plan.plan.options,
+                               std::ssize(run_.request.contexts), most_rows());
 }
 
 std::int64_t QueryTask::device_bytes() const {
@@ -74,9 +79,15 @@ std::int64_t QueryTask::device_bytes() const {
   if (!run_.retriever && facts.choosing) return part;
   const std::int64_t choosing = run_.retriever ? choosing_bytes() : 0;
   if (!may_use_device()) return std::min(part, choosing);
-  // Never more than everything on the device, and what is chosen by beside it; a few pages for what is rounded up.
-  const std::int64_t keys = run_.core.head != nullptr ? run_.core.head->config().key_dim() * static_cast<std::int64_t>(sizeof(float)) : 0;
-  return std::min(part, choosing + (most_rows() + 64 * kPageTokens) * (facts.shape.num_layers * run_.core.pool->format().page_bytes() / kPageTokens + keys));
+  // Never more than everything on the device, and what is chosen by beside it; a few pages for what
+  // is rounded up.
+  const std::int64_t keys = run_.core.head != nullptr ? run_.core.head->config().key_dim() *
+                                                            static_cast<std::int64_t>(sizeof(float))
+                                                      : 0;
+  return std::min(part, choosing + (most_rows() + 64 * kPageTokens) *
+                                       (facts.shape.num_layers *
+                                            run_.core.pool->format().page_bytes() / kPageTokens +
+                                        keys));
 }
 
 /// Waiting would not help a request whose choosing needs more than its part of the device.
@@ -84,9 +95,13 @@ Status QueryTask::check_choosing() const {
   const EngineFacts& facts = run_.core.facts;
   const std::int64_t needed = choosing_bytes(), part = facts.device_part();
   if (part == 0 || needed <= part) return {};
-  return Status::invalid("cache.decode", "what " + std::string(run_.retriever->name()) + " chooses by needs up to " + std::to_string(needed) + " bytes of device memory for " + std::to_string(most_rows()) +
-                                             " tokens, a request has one of " + std::to_string(facts.device.requests) + " parts (model.device_requests) of " +
-                                             std::to_string(facts.device.cache_bytes) + " (model.device_cache_bytes); raise the part, or use dense");
+  return Status::invalid(
+      "cache.decode",
+      "what " + std::string(run_.retriever->name()) + " chooses by needs up to " +
+          std::to_string(needed) + " bytes of device memory for " + std::to_string(most_rows()) +
+          " tokens, a request has one of " + std::to_string(facts.device.requests) +
+          " parts (model.device_requests) of " + std::to_string(facts.device.cache_bytes) +
+          " (model.device_cache_bytes); raise the part, or use dense");
 }
 
 /// Before the plan is made, as far as the request says.

@@ -14,7 +14,8 @@ Status RecomputeStage::prepare() {
   input.sketch = [this](std::int32_t context) { return supply_.sketch(context); };
   QUIRE_ASSIGN_OR_RETURN(pass_, run_.recomputer->prepare(input));
   num_rows_.clear();
-  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer) num_rows_.push_back(run_.cache->num_rows(layer));
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer)
+    num_rows_.push_back(run_.cache->num_rows(layer));
   generations_ = generations();
   prepared_ = true;
   if (!pass_) return {};
@@ -32,7 +33,8 @@ std::int32_t RecomputeStage::generations() const {
 void RecomputeStage::give_up() {
   pass_.reset();
   prepared_ = done_ = false;
-  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer) run_.cache->truncate(layer, num_rows_[static_cast<std::size_t>(layer)]);
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer)
+    run_.cache->truncate(layer, num_rows_[static_cast<std::size_t>(layer)]);
 }
 
 Status RecomputeStage::step() {
@@ -54,7 +56,9 @@ Status RecomputeStage::step() {
 Status RecomputeStage::run_pass() {
   const auto started = Clock::now();
   const bool all = placed_.all_placed();
-  const Status status = pass_->step(*run_.core.model, *run_.cache, all ? run_.core.workspace : own_workspace_, run_.core.chunk_tokens);
+  const Status status = pass_->step(*run_.core.model, *run_.cache,
+                                    all ? run_.core.workspace : own_workspace_,
+                                    run_.core.chunk_tokens);
   const double ms = ms_between(started, Clock::now());
   run_.stats.recompute_ms += ms;
   if (!all) run_.stats.overlapped_ms += ms;
@@ -66,7 +70,8 @@ Status RecomputeStage::run_pass() {
 
 void RecomputeStage::report() {
   const RecomputeReport& report = pass_->report();
-  for (std::int32_t i = 0; i < run_.num_contexts() && i < static_cast<std::int32_t>(report.tokens.size()); ++i) {
+  for (std::int32_t i = 0;
+       i < run_.num_contexts() && i < static_cast<std::int32_t>(report.tokens.size()); ++i) {
     PlannedContext& c = run_.planned(i);
     for (PlannedBlock& b : c.blocks) b.recomputed_tokens = 0;
     for (const std::int32_t token : report.tokens[static_cast<std::size_t>(i)]) {

@@ -6,17 +6,18 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/supply/kv_supply.h"
 #include "engine/query/query_run.h"
+#include "engine/supply/kv_supply.h"
 
 namespace quire {
 
-/// A chunk of rows at a time. A context found out to hold other tokens' KV becomes a miss: once it is computed and placed again, step() begins
-/// a new pass. Threads: the engine thread.
+/// A chunk of rows at a time. A context found out to hold other tokens' KV becomes a miss: once it
+/// is computed and placed again, step() begins a new pass. Threads: the engine thread.
 class RecomputeStage {
  public:
   /// `placed` must outlive it: what the pass waits for, layer by layer.
-  RecomputeStage(QueryRun& run, KvSupply& supply, const LayerGate& placed) : run_(run), supply_(supply), placed_(placed) {}
+  RecomputeStage(QueryRun& run, KvSupply& supply, const LayerGate& placed)
+      : run_(run), supply_(supply), placed_(placed) {}
 
   /// Undone when a value fails that the pass had no need to wait for.
   bool done() const { return done_ && !outdated(); }
@@ -29,7 +30,8 @@ class RecomputeStage {
   Status prepare();
   Status run_pass();
   std::int32_t generations() const;
-  /// Values of some context were replaced meanwhile, so its rows are written again, those that the pass has written included.
+  /// Values of some context were replaced meanwhile, so its rows are written again, those that the
+  /// pass has written included.
   bool outdated() const { return prepared_ && generations() != generations_; }
   void give_up();
   void report();
@@ -37,7 +39,8 @@ class RecomputeStage {
   QueryRun& run_;
   KvSupply& supply_;
   const LayerGate& placed_;
-  ForwardWorkspace own_workspace_;  ///< of a pass that waits between layers, where others run in the engine's
+  /// Of a pass that waits between layers, where others run in the engine's
+  ForwardWorkspace own_workspace_;
   std::unique_ptr<RecomputePass> pass_;
   std::vector<std::int64_t> num_rows_;  ///< [layer] before the pass
   std::int32_t generations_ = 0;

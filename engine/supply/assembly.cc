@@ -10,16 +10,19 @@ namespace {
 
 std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-void append(std::vector<std::int32_t>& ids, std::vector<std::int32_t>& positions, std::span<const std::int32_t> tokens, std::int64_t first_position) {
+void append(std::vector<std::int32_t>& ids, std::vector<std::int32_t>& positions,
+            std::span<const std::int32_t> tokens, std::int64_t first_position) {
   ids.insert(ids.end(), tokens.begin(), tokens.end());
-  for (std::size_t i = 0; i < tokens.size(); ++i) positions.push_back(static_cast<std::int32_t>(first_position) + static_cast<std::int32_t>(i));
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    positions.push_back(static_cast<std::int32_t>(first_position) + static_cast<std::int32_t>(i));
 }
 
 }  // namespace
 
 /// Of one item; what its pass points to stays in place.
 struct Assembly::Chunk {
-  std::vector<std::int32_t> ids, positions;  ///< `size` tokens of the item, and `ahead` of the look-ahead behind them
+  /// `size` tokens of the item, and `ahead` of the look-ahead behind them
+  std::vector<std::int32_t> ids, positions;
   std::size_t size = 0, ahead = 0;
   std::int32_t last_row = 0;
   bool last = false;  ///< of the item
@@ -32,7 +35,11 @@ struct Assembly::Chunk {
 Assembly::~Assembly() = default;
 
 Assembly::Assembly(QueryRun& run, KvSupply& supply, bool prefix_done)
-    : run_(run), supply_(supply), placement_(run, supply, run.recomputer->has_pass() ? Placement::Values::kKeep : Placement::Values::kRelease) {
+    : run_(run),
+      supply_(supply),
+      placement_(
+          run, supply,
+          run.recomputer->has_pass() ? Placement::Values::kKeep : Placement::Values::kRelease) {
   if (!prefix_done && !run.request.prefix_ids.empty()) {
     Item& item = computed_item();
     append(item.ids, item.positions, run.request.prefix_ids, 0);
@@ -49,7 +56,8 @@ Assembly::Item& Assembly::computed_item() {
 void Assembly::add_contexts() {
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
     switch (run_.work(i).source) {
-      case ContextSource::kNothing: break;
+      case ContextSource::kNothing:
+        break;
       case ContextSource::kInPlace: {
         Item& item = computed_item();
         append(item.ids, item.positions, run_.ids(i), run_.planned(i).offset);
@@ -65,11 +73,13 @@ void Assembly::add_contexts() {
 
 void Assembly::add_question() {
   const auto& suffix = run_.request.suffix_ids;
-  const bool apart = run_.recomputer->has_pass() || (run_.compressor->observer() != nullptr && !run_.sparse_prefill());
+  const bool apart = run_.recomputer->has_pass() ||
+                     (run_.compressor->observer() != nullptr && !run_.sparse_prefill());
   const bool after_run = !items_.empty() && items_.back().contexts.empty();
   next_position_ = run_.plan.suffix_position + static_cast<std::int32_t>(suffix.size());
   if (suffix.empty() && !after_run) {
-    // No question at all: the last kept document token runs once more, now seeing everything before it (algorithms §9).
+    // No question at all: the last kept document token runs once more, now seeing everything before
+    // it.
     const std::int32_t context = items_.back().contexts.back();
     const std::int32_t block = run_.plan.selection.kept(0, context).back();
     const PlannedBlock& b = run_.planned(context).blocks[at(block)];
@@ -89,7 +99,8 @@ void Assembly::skip(std::int64_t tokens) {
   while (tokens > 0) {
     Item& item = items_.front();
     QUIRE_CHECK(item.contexts.empty(), "only computed tokens are skipped");
-    const auto n = static_cast<std::ptrdiff_t>(std::min(at(static_cast<std::int32_t>(tokens)), item.ids.size()));
+    const auto n = static_cast<std::ptrdiff_t>(
+        std::min(at(static_cast<std::int32_t>(tokens)), item.ids.size()));
     item.ids.erase(item.ids.begin(), item.ids.begin() + n);
     item.positions.erase(item.positions.begin(), item.positions.begin() + n);
     if (item.ids.empty()) items_.erase(items_.begin());
@@ -97,8 +108,8 @@ void Assembly::skip(std::int64_t tokens) {
   }
 }
 
-/// The question need not wait for the last layer of the contexts in front of it. Where a retrieval head follows the prompt, or the last placed row is
-/// taken out again, it does.
+/// The question need not wait for the last layer of the contexts in front of it. Where a retrieval
+/// head follows the prompt, or the last placed row is taken out again, it does.
 bool Assembly::overlaps(const Item& item) const {
   const Item& next = items_[next_ + 1];
   return &item == &items_[next_] && next.question && !next.replaces_last_row && !run_.head_track;
@@ -127,7 +138,8 @@ Status Assembly::step() {
   return run_.head_track ? track_placed(item) : Status();
 }
 
-/// The retrieval head sees the tokens of placed contexts, too: by the keys that were stored with them, or by their embeddings.
+/// The retrieval head sees the tokens of placed contexts, too: by the keys that were stored with
+/// them, or by their embeddings.
 Status Assembly::track_placed(const Item& item) {
   for (const std::int32_t context : item.contexts) {
     const ContextWork& work = run_.work(context);
@@ -137,11 +149,16 @@ Status Assembly::track_placed(const Item& item) {
     std::vector<float> keys;
     for (std::size_t b = 0; b < blocks.size(); ++b) {
       if (work.block_position[b] < 0) continue;
-      append(ids, positions, std::span(run_.ids(context)).subspan(at(blocks[b].first_token), at(blocks[b].num_tokens)), work.block_position[b]);
+      append(
+          ids, positions,
+          std::span(run_.ids(context)).subspan(at(blocks[b].first_token), at(blocks[b].num_tokens)),
+          work.block_position[b]);
       if (stored != nullptr) stored->keys(blocks[b].first_token, blocks[b].num_tokens, keys);
     }
-    if (stored != nullptr) run_.head_track->add_known(ids, positions, keys);
-    else QUIRE_RETURN_IF_ERROR(run_.head_track->add_embedded(ids, positions));
+    if (stored != nullptr)
+      run_.head_track->add_known(ids, positions, keys);
+    else
+      QUIRE_RETURN_IF_ERROR(run_.head_track->add_embedded(ids, positions));
   }
   return {};
 }
@@ -162,7 +179,8 @@ Status Assembly::take_last_row_out(const Item& item) {
 
 bool Assembly::last_chunk() const {
   if (run_.sparse_prefill()) return !done() && !sparse_;
-  return !done() && items_[next_].question && items_[next_].ids.size() - done_tokens_ <= at(run_.core.chunk_tokens);
+  return !done() && items_[next_].question &&
+         items_[next_].ids.size() - done_tokens_ <= at(run_.core.chunk_tokens);
 }
 
 /// As far as the model's positions go.
@@ -176,7 +194,8 @@ Status Assembly::run_sparse(Item& item) {
   if (compute_started_ == Clock::time_point{}) compute_started_ = started;
   if (!sparse_) {
     logits_.resize(at(run_.core.model->config().vocab_size));
-    sparse_ = std::make_unique<SparsePass>(run_, item.ids, item.positions, look_ahead(), logits_.data());
+    sparse_ = std::make_unique<SparsePass>(run_, item.ids, item.positions, look_ahead(),
+                                           logits_.data());
   }
   QUIRE_RETURN_IF_ERROR(sparse_->step());
   run_.stats.prefill_ms += ms_between(started, Clock::now());
@@ -192,7 +211,9 @@ void Assembly::begin_chunk(Item& item) {
   c.size = std::min(at(run_.core.chunk_tokens), item.ids.size() - done_tokens_);
   c.last = done_tokens_ + c.size == item.ids.size();
   c.last_row = static_cast<std::int32_t>(c.size) - 1;
-  const auto part = [&](const std::vector<std::int32_t>& all) { return std::span(all).subspan(done_tokens_, c.size); };
+  const auto part = [&](const std::vector<std::int32_t>& all) {
+    return std::span(all).subspan(done_tokens_, c.size);
+  };
   c.ids.assign(part(item.ids).begin(), part(item.ids).end());
   c.positions.assign(part(item.positions).begin(), part(item.positions).end());
   if (c.last && item.question) {
@@ -201,7 +222,9 @@ void Assembly::begin_chunk(Item& item) {
     append(c.ids, c.positions, ahead, next_position_);
     c.ahead = ahead.size();
   }
-  c.hooks.emplace(item.question || run_.compressor->observes_prompt() ? run_.compressor->observer() : nullptr, run_.queries.get());
+  c.hooks.emplace(
+      item.question || run_.compressor->observes_prompt() ? run_.compressor->observer() : nullptr,
+      run_.queries.get());
   ForwardRequest request{};
   request.token_ids = c.ids;
   request.positions = c.positions;
@@ -214,7 +237,8 @@ void Assembly::begin_chunk(Item& item) {
     request.logits = logits_.data();
   }
   // Between layers others run, in the engine's workspace.
-  c.pass.emplace(*run_.core.model, request, placement_.done() ? run_.core.workspace : c.own_workspace);
+  c.pass.emplace(*run_.core.model, request,
+                 placement_.done() ? run_.core.workspace : c.own_workspace);
 }
 
 Status Assembly::run_chunk(Item& item) {
@@ -225,7 +249,8 @@ Status Assembly::run_chunk(Item& item) {
     item.replaces_last_row = false;
   }
   if (!chunk_) begin_chunk(item);
-  while (!chunk_->pass->done() && placement_.placed(chunk_->pass->layer())) QUIRE_RETURN_IF_ERROR(chunk_->pass->step());
+  while (!chunk_->pass->done() && placement_.placed(chunk_->pass->layer()))
+    QUIRE_RETURN_IF_ERROR(chunk_->pass->step());
   const double ms = ms_between(started, Clock::now());
   run_.stats.prefill_ms += ms;
   if (!placement_.done()) run_.stats.overlapped_ms += ms;
@@ -235,7 +260,9 @@ Status Assembly::run_chunk(Item& item) {
 
 Status Assembly::end_chunk() {
   const Chunk& c = *chunk_;
-  if (run_.head_track) QUIRE_RETURN_IF_ERROR(run_.head_track->add_computed(std::span(c.ids).first(c.size), std::span(c.positions).first(c.size)));
+  if (run_.head_track)
+    QUIRE_RETURN_IF_ERROR(run_.head_track->add_computed(std::span(c.ids).first(c.size),
+                                                        std::span(c.positions).first(c.size)));
   for (std::int32_t layer = 0; layer < run_.cache->num_layers() && c.ahead > 0; ++layer) {
     run_.cache->truncate(layer, run_.cache->num_rows(layer) - static_cast<std::int64_t>(c.ahead));
   }

@@ -1,4 +1,5 @@
-/// The prompt put together in the working cache: what is computed and what is placed, in prompt order.
+/// The prompt put together in the working cache: what is computed and what is placed, in prompt
+/// order.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +7,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/query/query_run.h"
 #include "engine/supply/kv_supply.h"
 #include "engine/supply/placement.h"
-#include "engine/query/query_run.h"
 #include "engine/supply/sparse_pass.h"
 
 namespace quire {
@@ -20,7 +21,8 @@ class Assembly {
   Assembly(QueryRun& run, KvSupply& supply, bool prefix_done);
   ~Assembly();
 
-  /// The cache begins with this many rows of the prompt already, besides a finished prefix. Before the first step(); fewer than the prompt has.
+  /// The cache begins with this many rows of the prompt already, besides a finished prefix. Before
+  /// the first step(); fewer than the prompt has.
   void skip(std::int64_t tokens);
   /// Whether step() has work; else it waits for values.
   bool ready() const;
@@ -29,10 +31,12 @@ class Assembly {
   /// Everything before the question is in the cache.
   bool before_question() const { return items_[next_].question && done_tokens_ == 0; }
   bool done() const { return next_ == items_.size(); }
-  /// Values arrived that may go into the cache, also while a pass is between layers: before any other step.
+  /// Values arrived that may go into the cache, also while a pass is between layers: before any
+  /// other step.
   bool can_place() const { return placement_.ready(); }
   Status place();
-  /// All that was placed is still what the supply has. The question, and a recompute pass before it, run through a layer as soon as that is placed.
+  /// All that was placed is still what the supply has. The question, and a recompute pass before
+  /// it, run through a layer as soon as that is placed.
   const LayerGate& placed() const { return placement_; }
   /// One chunk of computing, as far as layers are placed, or the placing of one context.
   Status step();
@@ -45,9 +49,9 @@ class Assembly {
  private:
   /// A run of tokens to compute, or neighbouring contexts to place.
   struct Item {
-    std::vector<std::int32_t> contexts;          ///< placed; none: computed
-    std::vector<std::int32_t> ids, positions;    ///< computed
-    bool question = false;                       ///< its last row's logits start the answer
+    std::vector<std::int32_t> contexts;        ///< placed; none: computed
+    std::vector<std::int32_t> ids, positions;  ///< computed
+    bool question = false;                     ///< its last row's logits start the answer
     bool replaces_last_row = false;
   };
   /// A forward pass over a piece of an item.

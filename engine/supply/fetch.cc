@@ -11,14 +11,19 @@ namespace {
 
 MissReason reason_of(const Status& status) {
   switch (status.code()) {
-    case Code::kCorruption: return MissReason::kCorrupt;
-    case Code::kNotFound: return MissReason::kEvicted;
-    default: return MissReason::kTierUnavailable;
+    case Code::kCorruption:
+      return MissReason::kCorrupt;
+    case Code::kNotFound:
+      return MissReason::kEvicted;
+    default:
+      return MissReason::kTierUnavailable;
   }
 }
 
 std::string name_of(const FetchItem& item) {
-  return item.group == FetchItem::kSketch ? "sketch" : "block " + std::to_string(item.block) + ", group " + std::to_string(item.group);
+  return item.group == FetchItem::kSketch
+             ? "sketch"
+             : "block " + std::to_string(item.block) + ", group " + std::to_string(item.group);
 }
 
 }  // namespace
@@ -41,7 +46,11 @@ struct Fetch::Shared {
 };
 
 Fetch::Fetch(Store& store, std::shared_ptr<Waker> waker, std::vector<SegmentHandle> segments)
-    : store_(store), waker_(std::move(waker)), segments_(std::move(segments)), shared_(std::make_shared<Shared>()), started_(Clock::now()) {
+    : store_(store),
+      waker_(std::move(waker)),
+      segments_(std::move(segments)),
+      shared_(std::make_shared<Shared>()),
+      started_(Clock::now()) {
   shared_->contexts.resize(segments_.size());
 }
 
@@ -56,12 +65,15 @@ void Fetch::start(std::vector<FetchItem> items) {
     for (const FetchItem& item : items) {
       ++shared_->missing(item);
       const bool sketch = item.group == FetchItem::kSketch;
-      reads.push_back({segments_[static_cast<std::size_t>(item.context)], static_cast<std::uint32_t>(item.block),
-                       sketch ? 0u : static_cast<std::uint32_t>(item.group), sketch ? ReadKind::kSketch : ReadKind::kValue});
+      reads.push_back({segments_[static_cast<std::size_t>(item.context)],
+                       static_cast<std::uint32_t>(item.block),
+                       sketch ? 0u : static_cast<std::uint32_t>(item.group),
+                       sketch ? ReadKind::kSketch : ReadKind::kValue});
     }
   }
   const auto asked = std::make_shared<const std::vector<FetchItem>>(std::move(items));
-  auto done = [shared = shared_, waker = waker_, asked, started = started_](std::size_t index, Result<PinnedBytes> bytes, Tier tier) {
+  auto done = [shared = shared_, waker = waker_, asked, started = started_](
+                  std::size_t index, Result<PinnedBytes> bytes, Tier tier) {
     const FetchItem& item = (*asked)[index];
     bool settled = false;
     {
@@ -71,12 +83,14 @@ void Fetch::start(std::vector<FetchItem> items) {
       --missing;
       settled = missing == 0;
       if (bytes.ok()) {
-        shared->arrived.push_back({item, std::move(*bytes), tier, ms_between(started, Clock::now())});
+        shared->arrived.push_back(
+            {item, std::move(*bytes), tier, ms_between(started, Clock::now())});
       } else if (context.failure == MissReason::kNone) {
         context.failure = reason_of(bytes.status());
         settled = true;
         if (bytes.code() != Code::kCancelled) {
-          log_warning("cached KV not readable, computing it again", {{"part", name_of(item)}, {"error", bytes.status().to_string()}});
+          log_warning("cached KV not readable, computing it again",
+                      {{"part", name_of(item)}, {"error", bytes.status().to_string()}});
         }
       }
     }
@@ -84,9 +98,12 @@ void Fetch::start(std::vector<FetchItem> items) {
   };
   const Status queued = store_.fetch_async(std::move(reads), std::move(done), stop_.get_token());
   if (!queued.ok()) {
-    log_warning("the store takes no reads, computing the documents again", {{"error", queued.to_string()}});
+    log_warning("the store takes no reads, computing the documents again",
+                {{"error", queued.to_string()}});
     std::lock_guard lock(shared_->mu);
-    for (const FetchItem& item : *asked) shared_->contexts[static_cast<std::size_t>(item.context)].failure = MissReason::kTierUnavailable;
+    for (const FetchItem& item : *asked)
+      shared_->contexts[static_cast<std::size_t>(item.context)]
+          .failure = MissReason::kTierUnavailable;
   }
 }
 

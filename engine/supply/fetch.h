@@ -1,4 +1,5 @@
-/// Fetches stored values and sketches of one query's contexts while the engine thread does other work.
+/// Fetches stored values and sketches of one query's contexts while the engine thread does other
+/// work.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "cachestore/store.h"
 #include "base/waker.h"
+#include "cachestore/store.h"
 #include "engine/api/plan.h"
 
 namespace quire {
@@ -21,7 +22,8 @@ struct FetchItem {
   std::int32_t group = 0;  ///< kSketch: the sketch record of index `block`
 };
 
-/// Threads: the engine thread; answers arrive on the store's threads. Dropping it stops reads that have not begun.
+/// Threads: the engine thread; answers arrive on the store's threads. Dropping it stops reads that
+/// have not begun.
 class Fetch {
  public:
   struct Arrived {

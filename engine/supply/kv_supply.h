@@ -1,4 +1,5 @@
-/// Brings the KV and the sketches of a query's contexts: from the store, or computed alone where the store has nothing usable.
+/// Brings the KV and the sketches of a query's contexts: from the store, or computed alone where
+/// the store has nothing usable.
 #pragma once
 
 #include <cstdint>
@@ -7,28 +8,30 @@
 #include <vector>
 
 #include "engine/prefill/context_kv.h"
-#include "engine/supply/fetch.h"
+#include "engine/query/query_run.h"
 #include "engine/record/head_record.h"
 #include "engine/record/tail_record.h"
-#include "engine/query/query_run.h"
+#include "engine/supply/fetch.h"
 
 namespace quire {
 
-/// Reads each value at most once. Whatever cannot be read, has the wrong length or does not parse turns its context into a miss, which
-/// step_missing() computes; a fault is never an error. What arrived stays until release(). Threads: the engine thread; block() also
-/// kernel threads.
+/// Reads each value at most once. Whatever cannot be read, has the wrong length or does not parse
+/// turns its context into a miss, which step_missing() computes; a fault is never an error. What
+/// arrived stays until release(). Threads: the engine thread; block() also kernel threads.
 class KvSupply final : public StoredKv {
  public:
   explicit KvSupply(QueryRun& run);
 
   /// Reads the sketches of all stored contexts.
   void ask_sketches();
-  /// Reads the head keys of all stored contexts. A context without keys of the head in use is computed anew.
+  /// Reads the head keys of all stored contexts. A context without keys of the head in use is
+  /// computed anew.
   void ask_head_keys();
-  /// Reads the queries that are stored of contexts' last tokens. A context without such a record, or with one that is of no use, does without.
+  /// Reads the queries that are stored of contexts' last tokens. A context without such a record,
+  /// or with one that is of no use, does without.
   void ask_tail_queries();
-  /// Reads the blocks of stored contexts that `selection` keeps and that were not asked for before: groups of layers ascending, so that
-  /// what the lowest layers need comes first.
+  /// Reads the blocks of stored contexts that `selection` keeps and that were not asked for before:
+  /// groups of layers ascending, so that what the lowest layers need comes first.
   void ask_blocks(const Selection& selection);
   /// Takes notice of what the store answered.
   void poll();
@@ -47,21 +50,26 @@ class KvSupply final : public StoredKv {
   const TailRecordView* tail_queries(std::int32_t context) const;
   /// The values of this context and group that were asked for are here.
   bool ready(std::int32_t context, std::int32_t group) const;
-  /// Changes when the context's values were replaced (it became a miss): what was placed of it must be placed again.
+  /// Changes when the context's values were replaced (it became a miss): what was placed of it must
+  /// be placed again.
   std::int32_t generation(std::int32_t context) const { return entry(context).generation; }
-  std::span<const std::byte> value(std::int32_t context, std::int32_t block, std::int32_t group) const;
+  std::span<const std::byte> value(std::int32_t context, std::int32_t block,
+                                   std::int32_t group) const;
   /// Raw KV of a block; what ask_blocks() brought.
-  Result<RawKvView> block(std::int32_t context, std::int32_t block, std::int32_t layer) const override;
+  Result<RawKvView> block(std::int32_t context, std::int32_t block,
+                          std::int32_t layer) const override;
 
-  /// The context's stored KV turned out to be that of other tokens: it is computed alone instead, and the store gives it up, so that it is
-  /// not read again. Errors: kInternal (it was not stored).
+  /// The context's stored KV turned out to be that of other tokens: it is computed alone instead,
+  /// and the store gives it up, so that it is not read again. Errors: kInternal (it was not
+  /// stored).
   Status distrust(std::int32_t context);
   /// Some context has to be computed alone.
   bool missing_left() const;
   /// One chunk of the first such context. Errors: those of ContextPrefill.
   Status step_missing();
 
-  /// Pages of the context that is being computed: bytes, wherever they lie now; moved out to ordinary memory and back in.
+  /// Pages of the context that is being computed: bytes, wherever they lie now; moved out to
+  /// ordinary memory and back in.
   std::int64_t held_bytes() const;
   void suspend();
   Status resume();
@@ -95,7 +103,9 @@ class KvSupply final : public StoredKv {
     double start_ms = 0, end_ms = 0;  ///< since the first; end: of the last arrival
   };
   Entry& entry(std::int32_t context) { return entries_[static_cast<std::size_t>(context)]; }
-  const Entry& entry(std::int32_t context) const { return entries_[static_cast<std::size_t>(context)]; }
+  const Entry& entry(std::int32_t context) const {
+    return entries_[static_cast<std::size_t>(context)];
+  }
   bool has_rows(std::int32_t context) const;
   bool computed_next(std::int32_t context) const;
   void discard(std::int32_t context);

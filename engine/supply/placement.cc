@@ -17,12 +17,14 @@ bool Placement::Part::done() const {
   return std::all_of(placed.begin(), placed.end(), [](std::uint8_t p) { return p != 0; });
 }
 
-void Placement::add_positions(std::int32_t context, std::int32_t layer, std::vector<std::int32_t>& out) const {
+void Placement::add_positions(std::int32_t context, std::int32_t layer,
+                              std::vector<std::int32_t>& out) const {
   const ContextWork& work = run_.work(context);
   for (const std::int32_t block : run_.plan.selection.kept(layer, context)) {
     const std::size_t from = out.size();
     out.resize(from + at(work.layout.tokens_in(block)));
-    std::iota(out.begin() + static_cast<std::ptrdiff_t>(from), out.end(), work.block_position[at(block)]);
+    std::iota(out.begin() + static_cast<std::ptrdiff_t>(from), out.end(),
+              work.block_position[at(block)]);
   }
 }
 
@@ -49,12 +51,15 @@ Status Placement::begin(std::vector<std::int32_t> contexts) {
 }
 
 bool Placement::done() const {
-  return std::all_of(parts_.begin(), parts_.end(), [this](const Part& p) { return p.done() && p.generation == supply_.generation(p.context); });
+  return std::all_of(parts_.begin(), parts_.end(), [this](const Part& p) {
+    return p.done() && p.generation == supply_.generation(p.context);
+  });
 }
 
 bool Placement::placed(std::int32_t layer) const {
   return std::all_of(parts_.begin(), parts_.end(), [&](const Part& p) {
-    return p.generation == supply_.generation(p.context) && p.placed[at(run_.work(p.context).layout.group_of(layer))] != 0;
+    return p.generation == supply_.generation(p.context) &&
+           p.placed[at(run_.work(p.context).layout.group_of(layer))] != 0;
   });
 }
 
@@ -68,7 +73,8 @@ std::vector<std::int32_t> Placement::groups_ready(const Part& part) const {
 }
 
 bool Placement::ready() const {
-  return std::any_of(parts_.begin(), parts_.end(), [this](const Part& p) { return !groups_ready(p).empty(); });
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [this](const Part& p) { return !groups_ready(p).empty(); });
 }
 
 Status Placement::step() {
@@ -84,9 +90,12 @@ Status Placement::step() {
     std::vector<std::int32_t> layers;
     for (const std::int32_t g : groups) {
       part.placed[at(g)] = 1;
-      for (std::int32_t l = 0; l < layout.layers_in(g); ++l) layers.push_back(g * layout.layers_per_group() + l);
+      for (std::int32_t l = 0; l < layout.layers_in(g); ++l)
+        layers.push_back(g * layout.layers_per_group() + l);
     }
-    const Status status = run_.core.model->compute().memory() == nullptr ? place_by_threads(part, layers) : place_in_order(part, layers);
+    const Status status = run_.core.model->compute().memory() == nullptr
+                              ? place_by_threads(part, layers)
+                              : place_in_order(part, layers);
     if (values_ == Values::kRelease && part.done()) supply_.release(part.context);
     const auto now = Clock::now();
     run_.place_ms += ms_between(started, now);
@@ -100,15 +109,16 @@ Status Placement::place_by_threads(const Part& part, std::span<const std::int32_
   // Layers write different pages; nobody changes the lists of pages meanwhile.
   std::mutex mu;
   Status status;
-  parallel_for(static_cast<std::int64_t>(layers.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      Status placed = place_layer(part, layers[static_cast<std::size_t>(i)]);
-      if (placed.ok()) continue;
-      std::lock_guard lock(mu);
-      status = std::move(placed);
-      return;
-    }
-  });
+  parallel_for(static_cast<std::int64_t>(layers.size()), 1,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   Status placed = place_layer(part, layers[static_cast<std::size_t>(i)]);
+                   if (placed.ok()) continue;
+                   std::lock_guard lock(mu);
+                   status = std::move(placed);
+                   return;
+                 }
+               });
   return status;
 }
 
@@ -124,13 +134,15 @@ Status Placement::place_in_order(const Part& part, std::span<const std::int32_t>
     for (const std::int32_t block : blocks) count += layout.tokens_in(block);
     rows.resize(at(static_cast<std::int32_t>(count)));
     std::iota(rows.begin(), rows.end(), static_cast<std::int32_t>(part.first_row[at(layer)]));
-    const std::span<const std::int32_t> positions = run_.cache->positions(layer).subspan(at(static_cast<std::int32_t>(part.first_row[at(layer)])));
+    const std::span<const std::int32_t> positions = run_.cache->positions(layer).subspan(
+        at(static_cast<std::int32_t>(part.first_row[at(layer)])));
     std::size_t done = 0;
     for (const std::int32_t block : blocks) {
       const auto bytes = supply_.value(part.context, block, layout.group_of(layer));
       if (bytes.empty()) return Status::internal("a kept block was not loaded");
       const std::size_t n = at(layout.tokens_in(block));
-      stored.push_back({layout.view(bytes, block, layer), positions.subspan(done, n), std::span<const std::int32_t>(rows).subspan(done, n)});
+      stored.push_back({layout.view(bytes, block, layer), positions.subspan(done, n),
+                        std::span<const std::int32_t>(rows).subspan(done, n)});
       done += n;
     }
     QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages, run_.cache->writable(layer, rows));
@@ -145,7 +157,8 @@ Status Placement::place_layer(const Part& part, std::int32_t layer) {
   for (const std::int32_t block : run_.plan.selection.kept(layer, part.context)) {
     const auto bytes = supply_.value(part.context, block, layout.group_of(layer));
     if (bytes.empty()) return Status::internal("a kept block was not loaded");
-    QUIRE_RETURN_IF_ERROR(run_.cache->place(layer, run_.core.model->rope(), layout.view(bytes, block, layer), row));
+    QUIRE_RETURN_IF_ERROR(
+        run_.cache->place(layer, run_.core.model->rope(), layout.view(bytes, block, layer), row));
     row += layout.tokens_in(block);
   }
   return {};

@@ -5,23 +5,25 @@
 #include <span>
 #include <vector>
 
-#include "engine/supply/kv_supply.h"
+#include "base/status.h"
 #include "engine/query/query_run.h"
 #include "engine/recompute/recompute_pass.h"
-#include "base/status.h"
+#include "engine/supply/kv_supply.h"
 
 namespace quire {
 
-/// Rows of all contexts stand in the cache from begin() on, in prompt order in every layer; their contents are filled in group by group
-/// of layers, in whatever order the values arrive. Keys are rotated to the plan's positions. Threads: the engine thread.
+/// Rows of all contexts stand in the cache from begin() on, in prompt order in every layer; their
+/// contents are filled in group by group of layers, in whatever order the values arrive. Keys are
+/// rotated to the plan's positions. Threads: the engine thread.
 class Placement final : public LayerGate {
  public:
   /// What becomes of the values of a context that is placed whole.
   enum class Values : std::uint8_t { kKeep, kRelease };
-  Placement(QueryRun& run, KvSupply& supply, Values values) : run_(run), supply_(supply), values_(values) {}
+  Placement(QueryRun& run, KvSupply& supply, Values values)
+      : run_(run), supply_(supply), values_(values) {}
 
-  /// Appends rows for what the plan's selection keeps of `contexts` (prompt order) to every layer. The one before must be done.
-  /// Errors: kResourceExhausted.
+  /// Appends rows for what the plan's selection keeps of `contexts` (prompt order) to every layer.
+  /// The one before must be done. Errors: kResourceExhausted.
   Status begin(std::vector<std::int32_t> contexts);
   bool done() const;
   /// The rows of this layer are: a pass may run through it.
@@ -39,7 +41,8 @@ class Placement final : public LayerGate {
     std::vector<std::uint8_t> placed;     ///< [group]
     bool done() const;
   };
-  void add_positions(std::int32_t context, std::int32_t layer, std::vector<std::int32_t>& out) const;
+  void add_positions(std::int32_t context, std::int32_t layer,
+                     std::vector<std::int32_t>& out) const;
   std::vector<std::int32_t> groups_ready(const Part& part) const;
   Status place_by_threads(const Part& part, std::span<const std::int32_t> layers);
   Status place_in_order(const Part& part, std::span<const std::int32_t> layers);

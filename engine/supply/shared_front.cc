@@ -6,19 +6,27 @@
 namespace quire {
 
 SharedFront::SharedFront(QueryRun& run)
-    : run_(run), front_(causal_front(run.request, run.plan)), seed_(key_seed(run.core.facts, run.request.tenant, run.request.salt_digest)) {
+    : run_(run),
+      front_(causal_front(run.request, run.plan)),
+      seed_(key_seed(run.core.facts, run.request.tenant, run.request.salt_digest)) {
   if (!run_.sparse_prefill()) return;
   // Rows within the band are exact; those behind it are this request's alone.
   front_.token_ids.resize(static_cast<std::size_t>(run_.plan.plan.sparse_prefill->band));
   front_.whole = false;
 }
 
-/// Of the front, how many tokens need not run: the answer begins with the logits of the last, and compressor and retriever see the rows they watch.
+/// Of the front, how many tokens need not run: the answer begins with the logits of the last, and
+/// compressor and retriever see the rows they watch.
 std::int64_t SharedFront::most_tokens() const {
-  const auto front = static_cast<std::int64_t>(front_.token_ids.size()), question = static_cast<std::int64_t>(run_.request.suffix_ids.size());
-  if (run_.head_track && run_.head_track->input() == HeadInput::kFeature) return 0;  // pages hold no states of the tokens in them
+  const auto front = static_cast<std::int64_t>(front_.token_ids.size()),
+             question = static_cast<std::int64_t>(run_.request.suffix_ids.size());
+  // Pages hold no states of the tokens in them
+  if (run_.head_track && run_.head_track->input() == HeadInput::kFeature) return 0;
   if (run_.sparse_prefill()) {
-    const std::int64_t unseen = !run_.queries ? front : run_.queries->needs_whole_prompt() ? 0 : run_.plan.plan.prompt_tokens - run_.queries->wish().count;
+    const std::int64_t unseen = !run_.queries ? front
+                                : run_.queries->needs_whole_prompt()
+                                    ? 0
+                                    : run_.plan.plan.prompt_tokens - run_.queries->wish().count;
     return std::clamp<std::int64_t>(unseen, 0, front);
   }
   std::int64_t most = front;
@@ -27,7 +35,8 @@ std::int64_t SharedFront::most_tokens() const {
   if (!run_.queries) return most;
   // What a retriever sees must not depend on what others have left behind.
   if (run_.queries->needs_whole_prompt()) return 0;
-  return std::clamp<std::int64_t>(front - run_.queries->wish().count + (front_.whole ? 0 : question), 0, most);
+  return std::clamp<std::int64_t>(
+      front - run_.queries->wish().count + (front_.whole ? 0 : question), 0, most);
 }
 
 Result<std::int64_t> SharedFront::take() {
@@ -40,14 +49,17 @@ Result<std::int64_t> SharedFront::take() {
   if (run_.head_track) {
     std::vector<std::int32_t> positions(static_cast<std::size_t>(taken));
     std::iota(positions.begin(), positions.end(), 0);
-    QUIRE_RETURN_IF_ERROR(run_.head_track->add_computed(std::span(front_.token_ids).first(positions.size()), positions));
+    QUIRE_RETURN_IF_ERROR(run_.head_track->add_computed(
+        std::span(front_.token_ids).first(positions.size()), positions));
   }
   return taken;
 }
 
 void SharedFront::add_answered(std::int32_t token_id) {
-  // From the first row on that attended to a part of the context the answer's rows are this request's alone.
-  if (front_.whole && run_.retriever->stats().sparse_steps == 0) front_.token_ids.push_back(token_id);
+  // From the first row on that attended to a part of the context the answer's rows are this
+  // request's alone.
+  if (front_.whole && run_.retriever->stats().sparse_steps == 0)
+    front_.token_ids.push_back(token_id);
 }
 
 void SharedFront::keep() {

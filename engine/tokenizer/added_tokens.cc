@@ -5,7 +5,9 @@
 namespace quire::tokenizer_internal {
 namespace {
 
-bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\v' || c == '\f'; }
+bool is_space(char c) {
+  return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\v' || c == '\f';
+}
 
 bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -26,8 +28,9 @@ bool AddedToken::control() const {
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::erase_if(tokens_, [](const AddedToken& t) { return t.text.empty(); });
-  std::stable_sort(tokens_.begin(), tokens_.end(),
-                   [](const AddedToken& a, const AddedToken& b) { return a.text.size() > b.text.size(); });
+  std::stable_sort(tokens_.begin(), tokens_.end(), [](const AddedToken& a, const AddedToken& b) {
+    return a.text.size() > b.text.size();
+  });
   for (std::uint32_t i = 0; i < tokens_.size(); ++i) {
     const auto lead = static_cast<unsigned char>(tokens_[i].text[0]);
     by_lead_[lead].push_back(i);
@@ -38,7 +41,8 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
   }
 }
 
-std::optional<AddedTokens::Match> AddedTokens::find(std::string_view text, std::size_t from, bool parse_control) const {
+std::optional<AddedTokens::Match> AddedTokens::find(std::string_view text, std::size_t from,
+                                                    bool parse_control) const {
   if (tokens_.empty() || (!parse_control && !any_open_)) return std::nullopt;
   const auto& by_lead = parse_control ? by_lead_ : open_by_lead_;
   for (std::size_t at = from; at < text.size(); ++at) {

@@ -1,4 +1,5 @@
-/// Tokens outside the merge rules, found by their spelling: control tokens, and plain additions such as runs of spaces.
+/// Tokens outside the merge rules, found by their spelling: control tokens, and plain additions
+/// such as runs of spaces.
 #pragma once
 
 #include <array>
@@ -16,8 +17,9 @@ struct AddedToken {
   bool special = false;  ///< said to be special by the file
   bool lstrip = false, rstrip = false, single_word = false;
 
-  /// A control token is parsed only under Special::kParse: whatever the file calls special, and everything spelled like
-  /// one (<think>, [INST]), because text from outside must not be able to say it.
+  /// A control token is parsed only under Special::kParse: whatever the file calls special, and
+  /// everything spelled like one (<think>, [INST]), because text from outside must not be able to
+  /// say it.
   bool control() const;
 };
 
@@ -35,8 +37,9 @@ class AddedTokens {
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 
  private:
-  std::vector<AddedToken> tokens_;                            ///< longest first
-  std::array<std::vector<std::uint32_t>, 256> by_lead_;       ///< all tokens, by first byte, longest first
+  std::vector<AddedToken> tokens_;  ///< longest first
+  /// All tokens, by first byte, longest first
+  std::array<std::vector<std::uint32_t>, 256> by_lead_;
   std::array<std::vector<std::uint32_t>, 256> open_by_lead_;  ///< those that are no control tokens
   bool any_open_ = false;
 };

@@ -11,7 +11,8 @@ constexpr std::uint32_t kNoRank = ~std::uint32_t{0};
 constexpr std::size_t kShortWord = 40;  // below it scanning beats a heap
 
 std::uint64_t pair_of(std::int32_t left, std::int32_t right) {
-  return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 | static_cast<std::uint32_t>(right);
+  return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 |
+         static_cast<std::uint32_t>(right);
 }
 
 std::uint64_t hash_of(std::uint64_t pair) {
@@ -76,7 +77,9 @@ void BpeModel::merge_long(std::vector<Symbol>& word) const {
     std::uint32_t rank;
     std::uint32_t at;  // index of the left symbol
     std::int32_t left, right, to;
-    bool operator>(const Candidate& other) const { return rank != other.rank ? rank > other.rank : at > other.at; }
+    bool operator>(const Candidate& other) const {
+      return rank != other.rank ? rank > other.rank : at > other.at;
+    }
   };
   const auto size = static_cast<std::uint32_t>(word.size());
   std::vector<std::uint32_t> next(size), previous(size);
@@ -95,7 +98,8 @@ void BpeModel::merge_long(std::vector<Symbol>& word) const {
     const Candidate c = queue.top();
     queue.pop();
     const std::uint32_t right = word[c.at].id == c.left ? next[c.at] : size;
-    if (right >= size || word[right].id != c.right) continue;  // one of the two has been merged since
+    // One of the two has been merged since
+    if (right >= size || word[right].id != c.right) continue;
     word[c.at] = Symbol{c.to, word[c.at].num_bytes + word[right].num_bytes};
     word[right].id = -2;  // gone; matches nothing, also where -1 stands for an unknown symbol
     next[c.at] = next[right];

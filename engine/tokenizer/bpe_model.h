@@ -9,7 +9,8 @@
 
 namespace quire::tokenizer_internal {
 
-/// One merge: `left` followed by `right` becomes `to`. Lower ranks are done first; equal ranks from left to right.
+/// One merge: `left` followed by `right` becomes `to`. Lower ranks are done first; equal ranks from
+/// left to right.
 struct Merge {
   std::int32_t left, right, to;
   std::uint32_t rank;
@@ -28,8 +29,8 @@ class BpeModel {
   /// The first of two merges of the same pair counts.
   explicit BpeModel(std::span<const Merge> merges);
 
-  /// Merges the symbols of one word in place, always the lowest rank and the leftmost of its places first.
-  /// n log n in the length of the word.
+  /// Merges the symbols of one word in place, always the lowest rank and the leftmost of its places
+  /// first. n log n in the length of the word.
   void merge(std::vector<Symbol>& word) const;
 
  private:

@@ -6,9 +6,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/utf8.h"
 #include "engine/tokenizer/normalizer.h"
 #include "engine/tokenizer/pretokenizer.h"
-#include "base/utf8.h"
 
 namespace quire::tokenizer_internal {
 namespace {
@@ -22,7 +22,8 @@ const std::array<std::int16_t, 324>& byte_level_alphabet() {
     t.fill(-1);
     int next = 256;
     for (int byte = 0; byte < 256; ++byte) {
-      const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+      const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) ||
+                             byte >= 0xAE;
       t[static_cast<std::size_t>(printable ? byte : next++)] = static_cast<std::int16_t>(byte);
     }
     return t;
@@ -36,8 +37,10 @@ std::string byte_piece(int byte) {
 }
 
 /// The bytes a piece of a byte-fallback vocabulary adds to a text.
-std::string text_of_fallback_piece(const std::string& piece, const std::unordered_map<std::string, int>& byte_pieces) {
-  if (const auto it = byte_pieces.find(piece); it != byte_pieces.end()) return std::string(1, static_cast<char>(it->second));
+std::string text_of_fallback_piece(const std::string& piece,
+                                   const std::unordered_map<std::string, int>& byte_pieces) {
+  if (const auto it = byte_pieces.find(piece); it != byte_pieces.end())
+    return std::string(1, static_cast<char>(it->second));
   std::string text;
   for (std::size_t i = 0; i < piece.size();) {
     if (piece.compare(i, kMetaSpace.size(), kMetaSpace) == 0) {
@@ -76,16 +79,20 @@ class WordCache {
   };
   struct Shard {
     mutable std::shared_mutex mu;
-    std::unordered_map<std::string, std::vector<std::int32_t>, Hash, std::equal_to<>> words;  // guarded by mu
+    // Guarded by mu
+    std::unordered_map<std::string, std::vector<std::int32_t>, Hash, std::equal_to<>> words;
   };
-  Shard& shard_of(std::string_view word) const { return shards_[Hash()(word) >> 7 & (shards_.size() - 1)]; }
+  Shard& shard_of(std::string_view word) const {
+    return shards_[Hash()(word) >> 7 & (shards_.size() - 1)];
+  }
 
   mutable std::array<Shard, 16> shards_;
 };
 
 class BpeTokenizer final : public TokenizerBase {
  public:
-  BpeTokenizer(PieceTable pieces, BpeSpec spec, Pretokenizer pretokenizer, TokenizerSettings settings)
+  BpeTokenizer(PieceTable pieces, BpeSpec spec, Pretokenizer pretokenizer,
+               TokenizerSettings settings)
       : TokenizerBase(std::move(pieces), std::move(spec.added), std::move(settings)),
         spec_(std::move(spec)),
         model_(spec_.merges),
@@ -97,7 +104,8 @@ class BpeTokenizer final : public TokenizerBase {
   }
 
  protected:
-  void encode_plain(std::string_view text, std::size_t base, bool space_first, EncodeSink& out) const override {
+  void encode_plain(std::string_view text, std::size_t base, bool space_first,
+                    EncodeSink& out) const override {
     while (!text.empty()) {
       const std::size_t valid = valid_utf8_prefix(text);
       if (valid > 0) encode_valid(text.substr(0, valid), base, space_first, out);
@@ -128,9 +136,12 @@ class BpeTokenizer final : public TokenizerBase {
       if (!piece.empty() && !pieces().special(id)) plain_ids_.emplace(piece, id);
     }
     for (int byte = 0; byte < 256; ++byte) {
-      const auto it = plain_ids_.find(spec_.byte_fallback ? byte_piece(byte) : std::string(1, static_cast<char>(byte)));
-      byte_ids_[static_cast<std::size_t>(byte)] = it == plain_ids_.end() ? spec_.unknown_id : it->second;
-      if (it == plain_ids_.end() && !spec_.byte_fallback) missing_.push_back(static_cast<char>(byte));
+      const auto it = plain_ids_.find(
+          spec_.byte_fallback ? byte_piece(byte) : std::string(1, static_cast<char>(byte)));
+      byte_ids_[static_cast<std::size_t>(byte)] = it == plain_ids_.end() ? spec_.unknown_id
+                                                                         : it->second;
+      if (it == plain_ids_.end() && !spec_.byte_fallback)
+        missing_.push_back(static_cast<char>(byte));
     }
     if (spec_.byte_fallback) {  // only single characters are looked up
       std::erase_if(plain_ids_, [](const auto& entry) {
@@ -143,19 +154,21 @@ class BpeTokenizer final : public TokenizerBase {
   void hash_everything() {
     Sha256 hash;
     hash.update_field(spec_.byte_fallback ? "bpe-fallback-1" : "bpe-bytes-1");
-    hash.update_u64(
-        static_cast<std::uint64_t>(spec_.nfc | spec_.whole_words << 1 | spec_.space_first << 2 | spec_.split_at_spaces << 3));
+    hash.update_u64(static_cast<std::uint64_t>(
+        spec_.nfc | spec_.whole_words << 1 | spec_.space_first << 2 | spec_.split_at_spaces << 3));
     hash.update_u64(static_cast<std::uint64_t>(spec_.unknown_id));
     for (const std::string& pattern : spec_.patterns) hash.update_field(pattern);
     for (const std::string& piece : spec_.pieces) hash.update_field(piece);
     for (const Merge& m : spec_.merges) {
-      hash.update_u64(static_cast<std::uint64_t>(static_cast<std::uint32_t>(m.left)) << 32 | static_cast<std::uint32_t>(m.right));
+      hash.update_u64(static_cast<std::uint64_t>(static_cast<std::uint32_t>(m.left)) << 32 |
+                      static_cast<std::uint32_t>(m.right));
       hash.update_u64(static_cast<std::uint64_t>(static_cast<std::uint32_t>(m.to)) << 32 | m.rank);
     }
     finish_digest(hash);
   }
 
-  void encode_valid(std::string_view text, std::size_t base, bool space_first, EncodeSink& out) const {
+  void encode_valid(std::string_view text, std::size_t base, bool space_first,
+                    EncodeSink& out) const {
     if (spec_.byte_fallback) {
       encode_characters(text, base, space_first && spec_.space_first, out);
       return;
@@ -169,7 +182,8 @@ class BpeTokenizer final : public TokenizerBase {
     }
   }
 
-  void encode_words(std::string_view text, bool space_first, const OffsetMap* map, std::size_t base, EncodeSink& out) const {
+  void encode_words(std::string_view text, bool space_first, const OffsetMap* map, std::size_t base,
+                    EncodeSink& out) const {
     Scratch scratch;
     std::string spaced;
     std::size_t shift = 0;  // bytes put in front
@@ -220,15 +234,17 @@ class BpeTokenizer final : public TokenizerBase {
     const bool cached = WordCache::fits(word);
     if (cached && cache_.get(word, scratch.ids)) return;
     scratch.symbols.clear();
-    for (const char c : word) scratch.symbols.push_back({byte_ids_[static_cast<unsigned char>(c)], 1});
+    for (const char c : word)
+      scratch.symbols.push_back({byte_ids_[static_cast<unsigned char>(c)], 1});
     model_.merge(scratch.symbols);
     scratch.ids.clear();
     for (const Symbol& symbol : scratch.symbols) scratch.ids.push_back(symbol.id);
     if (cached) cache_.put(word, scratch.ids);
   }
 
-  /// Leaves a word in scratch.symbols that has bytes no token stands for: they become the unknown token, or, without one, nothing, and what stands beside them
-  /// is merged as if they were not there. Their place goes to a neighbour.
+  /// Leaves a word in scratch.symbols that has bytes no token stands for: they become the unknown
+  /// token, or, without one, nothing, and what stands beside them is merged as if they were not
+  /// there. Their place goes to a neighbour.
   void encode_incomplete(std::string_view word, Scratch& scratch) const {
     scratch.symbols.clear();
     std::uint32_t dropped = 0;
@@ -245,7 +261,8 @@ class BpeTokenizer final : public TokenizerBase {
     model_.merge(scratch.symbols);
   }
 
-  void encode_characters(std::string_view text, std::size_t base, bool space_first, EncodeSink& out) const {
+  void encode_characters(std::string_view text, std::size_t base, bool space_first,
+                         EncodeSink& out) const {
     std::vector<Symbol> symbols;
     symbols.reserve(text.size() + 1);
     const auto flush = [&] {
@@ -268,15 +285,18 @@ class BpeTokenizer final : public TokenizerBase {
     flush();
   }
 
-  /// One symbol for a character that has a piece, else one for each of its bytes. `num_bytes` of the text are its own.
-  void add_character(std::string_view character, std::uint32_t num_bytes, std::vector<Symbol>& symbols) const {
+  /// One symbol for a character that has a piece, else one for each of its bytes. `num_bytes` of
+  /// the text are its own.
+  void add_character(std::string_view character, std::uint32_t num_bytes,
+                     std::vector<Symbol>& symbols) const {
     if (const auto it = plain_ids_.find(character); it != plain_ids_.end()) {
       symbols.push_back({it->second, num_bytes});
       return;
     }
     for (std::size_t i = 0; i < character.size(); ++i) {
-      const std::uint32_t own =
-          i + 1 < character.size() ? (num_bytes == character.size() ? 1 : 0) : (num_bytes == character.size() ? 1 : num_bytes);
+      const std::uint32_t own = i + 1 < character.size()
+                                    ? (num_bytes == character.size() ? 1 : 0)
+                                    : (num_bytes == character.size() ? 1 : num_bytes);
       symbols.push_back({byte_ids_[static_cast<unsigned char>(character[i])], own});
     }
   }
@@ -300,20 +320,26 @@ Status check_bytes(const BpeSpec& spec, const PieceTable& table) {
   std::unordered_map<std::string_view, int> names;
   std::array<std::string, 256> byte_names;
   for (int byte = 0; byte < 256; ++byte) {
-    byte_names[static_cast<std::size_t>(byte)] = spec.byte_fallback ? byte_piece(byte) : std::string(1, static_cast<char>(byte));
+    byte_names[static_cast<std::size_t>(byte)] = spec.byte_fallback
+                                                     ? byte_piece(byte)
+                                                     : std::string(1, static_cast<char>(byte));
     names.emplace(byte_names[static_cast<std::size_t>(byte)], byte);
   }
   for (std::size_t id = 0; id < spec.pieces.size(); ++id) {
     if (table.special(static_cast<std::int32_t>(id))) continue;
-    if (const auto it = names.find(spec.pieces[id]); it != names.end()) found[static_cast<std::size_t>(it->second)] = true;
+    if (const auto it = names.find(spec.pieces[id]); it != names.end())
+      found[static_cast<std::size_t>(it->second)] = true;
   }
   for (std::size_t byte = 0; byte < 256; ++byte) {
-    // Some vocabularies over bytes were never taught control characters, or bytes UTF-8 has no use for.
-    if (!found[byte] && !spec.byte_fallback && !(byte >= 0x20 && byte < 0x7F) && byte != '\n') continue;
+    // Some vocabularies over bytes were never taught control characters, or bytes UTF-8 has no use
+    // for.
+    if (!found[byte] && !spec.byte_fallback && !(byte >= 0x20 && byte < 0x7F) && byte != '\n')
+      continue;
     if (!found[byte]) {
-      return Status::invalid(spec.file,
-                             spec.file + ": no token stands for byte " + std::to_string(byte) +
-                                 "; texts with it could not be encoded. The vocabulary is damaged or not byte-complete");
+      return Status::invalid(spec.file, spec.file + ": no token stands for byte " +
+                                            std::to_string(byte) +
+                                            "; texts with it could not be encoded. The vocabulary "
+                                            "is damaged or not byte-complete");
     }
   }
   return {};
@@ -343,15 +369,17 @@ Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(BpeSpec spec, TokenizerSet
   for (std::size_t id = 0; id < spec.pieces.size(); ++id) {
     const std::string& piece = spec.pieces[id];
     if (piece.empty()) continue;
-    table.set(static_cast<std::int32_t>(id), spec.byte_fallback ? text_of_fallback_piece(piece, byte_pieces) : piece, false);
+    table.set(static_cast<std::int32_t>(id),
+              spec.byte_fallback ? text_of_fallback_piece(piece, byte_pieces) : piece, false);
   }
   for (const AddedToken& token : spec.added) table.set(token.id, token.text, token.control());
   QUIRE_RETURN_IF_ERROR(check_bytes(spec, table));
   auto pretokenizer = Pretokenizer::compile(spec.patterns);
-  if (!pretokenizer.ok()) return pretokenizer.status().with_context(spec.file).with_field(spec.file);
+  if (!pretokenizer.ok())
+    return pretokenizer.status().with_context(spec.file).with_field(spec.file);
   settings.strips_first_space = spec.byte_fallback && spec.space_first;
-  return std::unique_ptr<Tokenizer>(
-      std::make_unique<BpeTokenizer>(std::move(table), std::move(spec), std::move(pretokenizer).value(), std::move(settings)));
+  return std::unique_ptr<Tokenizer>(std::make_unique<BpeTokenizer>(
+      std::move(table), std::move(spec), std::move(pretokenizer).value(), std::move(settings)));
 }
 
 }  // namespace quire::tokenizer_internal

@@ -22,11 +22,13 @@ std::optional<std::string> spelling_at(const json::object& object, std::string_v
   return value == nullptr ? std::nullopt : spelling(*value);
 }
 
-Status add_token_ids(const std::string& file, const json::object& object, std::string_view key, std::vector<std::int32_t>& ids) {
+Status add_token_ids(const std::string& file, const json::object& object, std::string_view key,
+                     std::vector<std::int32_t>& ids) {
   const json::value* value = object.if_contains(key);
   if (value == nullptr || value->is_null()) return {};
   const auto bad = [&] {
-    return Status::invalid(file, file + ": '" + std::string(key) + "' must be a token id or a list of token ids");
+    return Status::invalid(
+        file, file + ": '" + std::string(key) + "' must be a token id or a list of token ids");
   };
   if (const json::array* list = value->if_array()) {
     for (const json::value& item : *list) {
@@ -46,8 +48,8 @@ Status add_token_ids(const std::string& file, const json::object& object, std::s
 }
 
 void collect_special(const json::object& object, ConfigFiles& out) {
-  for (const std::string_view key :
-       {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"}) {
+  for (const std::string_view key : {"bos_token", "eos_token", "unk_token", "pad_token",
+                                     "sep_token", "cls_token", "mask_token"}) {
     if (auto text = spelling_at(object, key)) out.special.push_back(std::move(*text));
   }
   const json::value* more = object.if_contains("additional_special_tokens");
@@ -75,12 +77,15 @@ Status parse_tokenizer_config(const std::string& text, ConfigFiles& out) {
     std::int32_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     const json::object* token = entry.value().if_object();
-    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= kMaxVocabulary || token == nullptr) {
-      return Status::invalid(file, file + ": added_tokens_decoder has no token id as key '" + key.substr(0, 80) + "'");
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= kMaxVocabulary ||
+        token == nullptr) {
+      return Status::invalid(
+          file, file + ": added_tokens_decoder has no token id as key '" + key.substr(0, 80) + "'");
     }
     const auto content = string_at(*token, "content");
     if (!content || content->empty() || content->size() > kMaxPieceBytes) {
-      return Status::invalid(file, file + ": added_tokens_decoder." + key + ".content must be a non-empty string");
+      return Status::invalid(
+          file, file + ": added_tokens_decoder." + key + ".content must be a non-empty string");
     }
     out.added.push_back({.id = id,
                          .text = *content,
@@ -118,7 +123,8 @@ Status parse_model_config(const std::string& text, ConfigFiles& out) {
   if (!bos.empty()) out.bos_id = bos.front();
   if (const json::value* size = root.if_contains("vocab_size")) {
     out.model_vocab_size = id_of(*size);
-    if (!out.model_vocab_size) return Status::invalid("vocab_size", file + ": vocab_size must be a positive number");
+    if (!out.model_vocab_size)
+      return Status::invalid("vocab_size", file + ": vocab_size must be a positive number");
   }
   return {};
 }
@@ -135,10 +141,12 @@ std::optional<std::int32_t> id_of(const json::value& value) {
 
 Result<ConfigFiles> parse_config_files(const TokenizerFiles& files) {
   ConfigFiles out;
-  if (files.tokenizer_config) QUIRE_RETURN_IF_ERROR(parse_tokenizer_config(*files.tokenizer_config, out));
+  if (files.tokenizer_config)
+    QUIRE_RETURN_IF_ERROR(parse_tokenizer_config(*files.tokenizer_config, out));
   if (files.added_tokens) QUIRE_RETURN_IF_ERROR(parse_added_tokens(*files.added_tokens, out));
   if (files.special_tokens_map) {
-    QUIRE_ASSIGN_OR_RETURN(const json::object root, parse_json_object("special_tokens_map.json", *files.special_tokens_map));
+    QUIRE_ASSIGN_OR_RETURN(const json::object root,
+                           parse_json_object("special_tokens_map.json", *files.special_tokens_map));
     collect_special(root, out);
     if (!out.has_tokenizer_config) {
       out.bos = spelling_at(root, "bos_token");
@@ -147,8 +155,10 @@ Result<ConfigFiles> parse_config_files(const TokenizerFiles& files) {
   }
   if (files.config) QUIRE_RETURN_IF_ERROR(parse_model_config(*files.config, out));
   if (files.generation_config) {
-    QUIRE_ASSIGN_OR_RETURN(const json::object root, parse_json_object("generation_config.json", *files.generation_config));
-    QUIRE_RETURN_IF_ERROR(add_token_ids("generation_config.json", root, "eos_token_id", out.eos_ids));
+    QUIRE_ASSIGN_OR_RETURN(const json::object root,
+                           parse_json_object("generation_config.json", *files.generation_config));
+    QUIRE_RETURN_IF_ERROR(
+        add_token_ids("generation_config.json", root, "eos_token_id", out.eos_ids));
   }
   for (AddedToken& token : out.added) {
     for (const std::string& text : out.special) token.special = token.special || token.text == text;

@@ -1,5 +1,5 @@
-/// The small JSON files beside a vocabulary: tokenizer_config.json, special_tokens_map.json, added_tokens.json,
-/// generation_config.json, config.json.
+/// The small JSON files beside a vocabulary: tokenizer_config.json, special_tokens_map.json,
+/// added_tokens.json, generation_config.json, config.json.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "base/status.h"
 
 namespace boost::json {
 class value;

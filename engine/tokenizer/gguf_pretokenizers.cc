@@ -136,8 +136,8 @@ const std::vector<Row>& rows() {
 
 std::optional<NamedPretokenizer> named_pretokenizer(std::string_view name) {
   const std::vector<Row>& all = rows();
-  const auto row =
-      std::find_if(all.begin(), all.end(), [&](const Row& r) { return r.name == name; });
+  const auto row = std::find_if(all.begin(), all.end(),
+                                [&](const Row& r) { return r.name == name; });
   if (row == all.end()) return std::nullopt;
   NamedPretokenizer out;
   for (const std::string_view pattern : row->patterns) out.patterns.emplace_back(pattern);

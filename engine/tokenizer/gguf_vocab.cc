@@ -232,8 +232,8 @@ Result<std::string> spm_pieces(GgufFields& in, const Vocabulary& vocabulary) {
     if (!std::isfinite(score))
       return bad(kKey, "has a value that is not a finite number for token " + std::to_string(id));
     // Ids without a text, or with that of another, are padding.
-    const bool padding =
-        text.empty() || text.find('\0') != std::string_view::npos || !seen.insert(text).second;
+    const bool padding = text.empty() || text.find('\0') != std::string_view::npos ||
+                         !seen.insert(text).second;
     std::string piece;
     put_bytes(1, padding ? "[UNUSED-" + std::to_string(id) + "]" : std::string(text), piece);
     put_float(2, static_cast<float>(score), piece);
@@ -245,9 +245,9 @@ Result<std::string> spm_pieces(GgufFields& in, const Vocabulary& vocabulary) {
 
 Result<std::unique_ptr<Tokenizer>> make_spm(GgufFields& in, Vocabulary vocabulary) {
   if (std::count(vocabulary.types.begin(), vocabulary.types.end(), kUnknown) == 0) {
-    const std::int64_t unknown =
-        in.integer("tokenizer.ggml.unknown_token_id", 0,
-                   static_cast<std::int64_t>(vocabulary.types.size()) - 1, 0);
+    const std::int64_t unknown = in.integer("tokenizer.ggml.unknown_token_id", 0,
+                                            static_cast<std::int64_t>(vocabulary.types.size()) - 1,
+                                            0);
     vocabulary.types[static_cast<std::size_t>(unknown)] = kUnknown;
   }
   QUIRE_ASSIGN_OR_RETURN(std::string bytes, spm_pieces(in, vocabulary));
@@ -297,8 +297,8 @@ Result<std::unique_ptr<Tokenizer>> make_gguf_tokenizer(const GgufMetadata& metad
   }
   QUIRE_ASSIGN_OR_RETURN(Vocabulary vocabulary, read_vocabulary(in));
   const ConfigFiles config = config_of(vocabulary);
-  auto tokenizer =
-      *model == "gpt2" ? make_bpe(in, vocabulary) : make_spm(in, std::move(vocabulary));
+  auto tokenizer = *model == "gpt2" ? make_bpe(in, vocabulary)
+                                    : make_spm(in, std::move(vocabulary));
   if (tokenizer.ok()) QUIRE_RETURN_IF_ERROR(check_fit(config, **tokenizer));
   return tokenizer;
 }

@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
+#include "base/status.h"
 #include "engine/gguf/gguf.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "base/status.h"
 
 namespace quire::tokenizer_internal {
 

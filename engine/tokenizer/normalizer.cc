@@ -10,15 +10,17 @@
 namespace quire::tokenizer_internal {
 namespace {
 
-/// Whether normalisation never changes across the place in front of this code point: it neither reorders with nor
-/// composes with what stands before it. Everything below U+0300 is such a place. The starters that do compose with
-/// their predecessor are spacing marks and Hangul vowels and finals.
+/// Whether normalisation never changes across the place in front of this code point: it neither
+/// reorders with nor composes with what stands before it. Everything below U+0300 is such a place.
+/// The starters that do compose with their predecessor are spacing marks and Hangul vowels and
+/// finals.
 bool begins_segment(char32_t cp) {
   if (cp < 0x300) return true;
   if ((cp >= 0x1161 && cp <= 0x1175) || (cp >= 0x11A8 && cp <= 0x11C2)) return false;
   const utf8proc_property_t* p = utf8proc_get_property(static_cast<utf8proc_int32_t>(cp));
   if (p->combining_class != 0) return false;
-  return p->category != UTF8PROC_CATEGORY_MN && p->category != UTF8PROC_CATEGORY_MC && p->category != UTF8PROC_CATEGORY_ME;
+  return p->category != UTF8PROC_CATEGORY_MN && p->category != UTF8PROC_CATEGORY_MC &&
+         p->category != UTF8PROC_CATEGORY_ME;
 }
 
 /// The NFC of a few code points.
@@ -38,8 +40,10 @@ std::string compose(std::string_view segment) {
 /// below U+0300 or without a decomposition.
 std::size_t segment_end(std::string_view text, std::size_t begin, bool& plain) {
   char32_t cp = 0;
-  std::size_t i = begin + static_cast<std::size_t>(std::max(1, decode_utf8(text.substr(begin), cp)));
-  plain = cp < 0x300 || utf8proc_get_property(static_cast<utf8proc_int32_t>(cp))->decomp_seqindex == UINT16_MAX;
+  std::size_t i = begin +
+                  static_cast<std::size_t>(std::max(1, decode_utf8(text.substr(begin), cp)));
+  plain = cp < 0x300 ||
+          utf8proc_get_property(static_cast<utf8proc_int32_t>(cp))->decomp_seqindex == UINT16_MAX;
   while (i < text.size()) {
     const auto lead = static_cast<unsigned char>(text[i]);
     if (lead < 0xCC) break;  // below U+0300
@@ -54,8 +58,9 @@ std::size_t segment_end(std::string_view text, std::size_t begin, bool& plain) {
 }  // namespace
 
 std::uint32_t OffsetMap::original(std::uint32_t normalised) const {
-  const auto next = std::upper_bound(stretches_.begin(), stretches_.end(), normalised,
-                                     [](std::uint32_t at, const Changed& s) { return at < s.to_begin; });
+  const auto next = std::upper_bound(
+      stretches_.begin(), stretches_.end(), normalised,
+      [](std::uint32_t at, const Changed& s) { return at < s.to_begin; });
   if (next == stretches_.begin()) return normalised;
   const Changed& s = *(next - 1);
   if (normalised == s.to_begin) return s.from_begin;
@@ -68,7 +73,8 @@ bool to_nfc(std::string_view text, std::string& out, OffsetMap& map) {
   std::size_t copied = 0;  // text[0, copied) is in `result`
   std::string result;
   for (std::size_t i = 0; i < text.size();) {
-    if (static_cast<unsigned char>(text[i]) < 0x80 && (i + 1 == text.size() || static_cast<unsigned char>(text[i + 1]) < 0xCC)) {
+    if (static_cast<unsigned char>(text[i]) < 0x80 &&
+        (i + 1 == text.size() || static_cast<unsigned char>(text[i + 1]) < 0xCC)) {
       ++i;
       continue;
     }
@@ -80,8 +86,9 @@ bool to_nfc(std::string_view text, std::string& out, OffsetMap& map) {
       if (composed != segment) {
         changed = true;
         result.append(text, copied, i - copied);
-        map.add({static_cast<std::uint32_t>(result.size()), static_cast<std::uint32_t>(composed.size()),
-                 static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(end - i)});
+        map.add({static_cast<std::uint32_t>(result.size()),
+                 static_cast<std::uint32_t>(composed.size()), static_cast<std::uint32_t>(i),
+                 static_cast<std::uint32_t>(end - i)});
         result += composed;
         copied = end;
       }

@@ -8,8 +8,8 @@
 
 namespace quire::tokenizer_internal {
 
-/// From byte offsets of a normalised text to those of its original. Monotonic; 0 and the end map to 0 and the end.
-/// Offsets inside a changed stretch map to the end of that stretch.
+/// From byte offsets of a normalised text to those of its original. Monotonic; 0 and the end map to
+/// 0 and the end. Offsets inside a changed stretch map to the end of that stretch.
 class OffsetMap {
  public:
   struct Changed {
@@ -23,8 +23,8 @@ class OffsetMap {
   std::vector<Changed> stretches_;  ///< ascending
 };
 
-/// Writes the NFC of `text` (valid UTF-8) to `out` and how to get back to `map`. False, with `out` untouched, if the text
-/// is in NFC already (the usual case, decided without a copy).
+/// Writes the NFC of `text` (valid UTF-8) to `out` and how to get back to `map`. False, with `out`
+/// untouched, if the text is in NFC already (the usual case, decided without a copy).
 bool to_nfc(std::string_view text, std::string& out, OffsetMap& map);
 
 }  // namespace quire::tokenizer_internal

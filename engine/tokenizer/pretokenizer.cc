@@ -24,17 +24,21 @@ struct FreeMatch {
 };
 
 /// Appends the matches of `code` in `text` and what lies between them.
-void split_by(const pcre2_code* code, pcre2_match_data* match, std::string_view text, std::vector<std::string_view>& words) {
+void split_by(const pcre2_code* code, pcre2_match_data* match, std::string_view text,
+              std::vector<std::string_view>& words) {
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   std::size_t done = 0, at = 0;
   while (at < text.size()) {
     int rc = pcre2_match(code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match, nullptr);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
-      rc = pcre2_match(code, subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match, nullptr);
+      rc = pcre2_match(code, subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match,
+                       nullptr);
     }
-    if (rc < 0) break;  // no match, or one that costs more than the library's limit: the rest stays one word
+    // No match, or one that costs more than the library's limit: the rest stays one word
+    if (rc < 0) break;
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match);
-    if (range[1] <= range[0] || range[0] < at) {  // empty: cut here, and go on behind the next character
+    // Empty: cut here, and go on behind the next character
+    if (range[1] <= range[0] || range[0] < at) {
       at = std::max(at, range[0]);
       if (at > done) words.push_back(text.substr(done, at - done));
       done = at;
@@ -61,16 +65,18 @@ Result<Pretokenizer> Pretokenizer::compile(const std::vector<std::string>& patte
   for (const std::string& pattern : patterns) {
     int error = 0;
     PCRE2_SIZE offset = 0;
-    pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP, &error,
-                                     &offset, nullptr);
+    pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                                     PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
     if (code == nullptr) {
       PCRE2_UCHAR text[256] = {};
       pcre2_get_error_message(error, text, sizeof text);
-      return Status::invalid("", "pre-tokeniser pattern '" + pattern.substr(0, 200) + "' does not compile at offset " +
-                                     std::to_string(offset) + ": " + reinterpret_cast<const char*>(text));
+      return Status::invalid("", "pre-tokeniser pattern '" + pattern.substr(0, 200) +
+                                     "' does not compile at offset " + std::to_string(offset) +
+                                     ": " + reinterpret_cast<const char*>(text));
     }
     result.patterns_.push_back(Pattern{std::unique_ptr<pcre2_code, Pattern::FreeCode>(code)});
-    (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // a pattern the JIT cannot take is interpreted
+    // A pattern the JIT cannot take is interpreted
+    (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
   }
   return result;
 }
@@ -83,10 +89,12 @@ void Pretokenizer::split(std::string_view text, std::vector<std::string_view>& w
   }
   std::vector<std::string_view> pieces{text}, next;
   for (const Pattern& pattern : patterns_) {
-    const std::unique_ptr<pcre2_match_data, FreeMatch> match(pcre2_match_data_create_from_pattern(pattern.code.get(), nullptr));
+    const std::unique_ptr<pcre2_match_data, FreeMatch> match(
+        pcre2_match_data_create_from_pattern(pattern.code.get(), nullptr));
     if (match == nullptr) throw std::bad_alloc();
     next.clear();
-    for (const std::string_view piece : pieces) split_by(pattern.code.get(), match.get(), piece, next);
+    for (const std::string_view piece : pieces)
+      split_by(pattern.code.get(), match.get(), piece, next);
     pieces.swap(next);
   }
   words.insert(words.end(), pieces.begin(), pieces.end());

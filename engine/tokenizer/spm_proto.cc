@@ -9,7 +9,8 @@ namespace quire::tokenizer_internal {
 namespace {
 
 // Field numbers of sentencepiece_model.proto.
-constexpr std::uint32_t kPieces = 1, kTrainerSpec = 2, kNormalizerSpec = 3, kSelfTestData = 4, kDenormalizerSpec = 5;
+constexpr std::uint32_t kPieces = 1, kTrainerSpec = 2, kNormalizerSpec = 3, kSelfTestData = 4,
+                        kDenormalizerSpec = 5;
 constexpr std::uint32_t kPieceText = 1, kPieceType = 3;
 constexpr std::uint32_t kCharsMap = 2, kAddDummyPrefix = 3, kRemoveExtraWhitespaces = 4;
 constexpr std::uint32_t kWhitespaceAsSuffix = 24;
@@ -82,27 +83,34 @@ class Reader {
 };
 
 Status wrong(std::string message) { return Status::invalid("", std::move(message)); }
-Status truncated() { return wrong("is truncated or no sentencepiece model (protobuf fields do not add up)"); }
+Status truncated() {
+  return wrong("is truncated or no sentencepiece model (protobuf fields do not add up)");
+}
 
 Result<SpmPiece> parse_piece(std::string_view bytes, std::size_t id) {
   SpmPiece piece;
   Reader reader(bytes);
   while (const auto field = reader.next()) {
-    if (field->number == kPieceText && field->wire_type == 2) piece.text = std::string(field->bytes);
+    if (field->number == kPieceText && field->wire_type == 2)
+      piece.text = std::string(field->bytes);
     if (field->number == kPieceType && field->wire_type == 0) {
-      if (field->value < 1 || field->value > 6) return wrong("piece " + std::to_string(id) + " has an unknown type");
+      if (field->value < 1 || field->value > 6)
+        return wrong("piece " + std::to_string(id) + " has an unknown type");
       piece.type = static_cast<SpmPieceType>(field->value);
     }
   }
   if (reader.broken()) return truncated();
   if (piece.text.empty()) return wrong("piece " + std::to_string(id) + " is empty");
-  if (piece.text.find('\0') != std::string::npos) return wrong("piece " + std::to_string(id) + " has a zero byte");
-  if (piece.text.size() > kMaxPieceBytes) return wrong("piece " + std::to_string(id) + " is absurdly long");
+  if (piece.text.find('\0') != std::string::npos)
+    return wrong("piece " + std::to_string(id) + " has a zero byte");
+  if (piece.text.size() > kMaxPieceBytes)
+    return wrong("piece " + std::to_string(id) + " is absurdly long");
   return piece;
 }
 
-/// The character map: u32 size of a Darts double array, the array, then zero-terminated replacements its leaves point to.
-/// A step of the library goes from unit i to i ^ offset(i) ^ byte, for any byte of the text, without a check.
+/// The character map: u32 size of a Darts double array, the array, then zero-terminated
+/// replacements its leaves point to. A step of the library goes from unit i to i ^ offset(i) ^
+/// byte, for any byte of the text, without a check.
 Status check_chars_map(std::string_view map) {
   if (map.empty()) return {};
   const Status bad = wrong("has a damaged character map (normalizer_spec.precompiled_charsmap)");
@@ -133,9 +141,12 @@ Status check_chars_map(std::string_view map) {
 Status parse_normalizer(std::string_view bytes, SpmModel& model) {
   Reader reader(bytes);
   while (const auto field = reader.next()) {
-    if (field->number == kCharsMap && field->wire_type == 2) QUIRE_RETURN_IF_ERROR(check_chars_map(field->bytes));
-    if (field->number == kAddDummyPrefix && field->wire_type == 0) model.add_dummy_prefix = field->value != 0;
-    if (field->number == kRemoveExtraWhitespaces && field->wire_type == 0) model.remove_extra_whitespaces = field->value != 0;
+    if (field->number == kCharsMap && field->wire_type == 2)
+      QUIRE_RETURN_IF_ERROR(check_chars_map(field->bytes));
+    if (field->number == kAddDummyPrefix && field->wire_type == 0)
+      model.add_dummy_prefix = field->value != 0;
+    if (field->number == kRemoveExtraWhitespaces && field->wire_type == 0)
+      model.remove_extra_whitespaces = field->value != 0;
   }
   return reader.broken() ? truncated() : Status();
 }
@@ -143,7 +154,8 @@ Status parse_normalizer(std::string_view bytes, SpmModel& model) {
 Status parse_trainer(std::string_view bytes, SpmModel& model) {
   Reader reader(bytes);
   while (const auto field = reader.next()) {
-    if (field->number == kWhitespaceAsSuffix && field->wire_type == 0) model.whitespace_as_suffix = field->value != 0;
+    if (field->number == kWhitespaceAsSuffix && field->wire_type == 0)
+      model.whitespace_as_suffix = field->value != 0;
   }
   return reader.broken() ? truncated() : Status();
 }
@@ -152,7 +164,9 @@ Status check_denormalizer(std::string_view bytes) {
   Reader reader(bytes);
   while (const auto field = reader.next()) {
     if (field->number == kCharsMap && !field->bytes.empty()) {
-      return Status(Code::kUnimplemented, "changes texts while decoding (denormalizer_spec), which this build does not do");
+      return Status(
+          Code::kUnimplemented,
+          "changes texts while decoding (denormalizer_spec), which this build does not do");
     }
   }
   return reader.broken() ? truncated() : Status();
@@ -193,7 +207,8 @@ Result<SpmModel> parse_spm_model(std::string_view bytes) {
     if (field->wire_type != 2) continue;
     switch (field->number) {
       case kPieces: {
-        if (model.pieces.size() >= static_cast<std::size_t>(kMaxVocabulary)) return wrong("has absurdly many pieces");
+        if (model.pieces.size() >= static_cast<std::size_t>(kMaxVocabulary))
+          return wrong("has absurdly many pieces");
         QUIRE_ASSIGN_OR_RETURN(SpmPiece piece, parse_piece(field->bytes, model.pieces.size()));
         model.pieces.push_back(std::move(piece));
         break;
@@ -224,16 +239,22 @@ std::string rewrite_spm_model(std::string_view bytes, const SpmModel& model) {
   Reader reader(bytes);
   while (const auto field = reader.next()) {
     if (field->number == kPieces && field->wire_type == 2) {
-      put_message(kPieces, with_varint(field->bytes, kPieceType, static_cast<std::uint64_t>(model.pieces[id].type)), out);
+      put_message(
+          kPieces,
+          with_varint(field->bytes, kPieceType, static_cast<std::uint64_t>(model.pieces[id].type)),
+          out);
       ++id;
     } else if (field->number == kNormalizerSpec && field->wire_type == 2) {
-      put_message(kNormalizerSpec, with_varint(field->bytes, kAddDummyPrefix, model.add_dummy_prefix ? 1 : 0), out);
+      put_message(kNormalizerSpec,
+                  with_varint(field->bytes, kAddDummyPrefix, model.add_dummy_prefix ? 1 : 0), out);
       normalizer_seen = true;
     } else if (field->number != kSelfTestData) {
       out += field->whole;
     }
   }
-  if (!normalizer_seen) put_message(kNormalizerSpec, with_varint({}, kAddDummyPrefix, model.add_dummy_prefix ? 1 : 0), out);
+  if (!normalizer_seen)
+    put_message(kNormalizerSpec, with_varint({}, kAddDummyPrefix, model.add_dummy_prefix ? 1 : 0),
+                out);
   return out;
 }
 

@@ -28,8 +28,10 @@ int byte_of_piece(std::string_view piece) {
 
 /// What a piece adds to a text.
 std::string text_of_piece(const SpmPiece& piece) {
-  if (piece.type == SpmPieceType::kByte) return std::string(1, static_cast<char>(byte_of_piece(piece.text)));
-  if (piece.type == SpmPieceType::kControl || piece.type == SpmPieceType::kUnknown) return piece.text;
+  if (piece.type == SpmPieceType::kByte)
+    return std::string(1, static_cast<char>(byte_of_piece(piece.text)));
+  if (piece.type == SpmPieceType::kControl || piece.type == SpmPieceType::kUnknown)
+    return piece.text;
   std::string text;
   for (std::size_t i = 0; i < piece.text.size();) {
     if (piece.text.compare(i, kMetaSpace.size(), kMetaSpace) == 0) {
@@ -44,13 +46,15 @@ std::string text_of_piece(const SpmPiece& piece) {
 
 class SpmTokenizer final : public TokenizerBase {
  public:
-  SpmTokenizer(PieceTable pieces, std::vector<AddedToken> added, TokenizerSettings settings, std::string_view model_bytes,
-               const SpmModel& model, bool own_prefix, std::unique_ptr<sentencepiece::SentencePieceProcessor> processor)
+  SpmTokenizer(PieceTable pieces, std::vector<AddedToken> added, TokenizerSettings settings,
+               std::string_view model_bytes, const SpmModel& model, bool own_prefix,
+               std::unique_ptr<sentencepiece::SentencePieceProcessor> processor)
       : TokenizerBase(std::move(pieces), std::move(added), std::move(settings)),
         own_prefix_(own_prefix),
         processor_(std::move(processor)) {
     is_byte_.resize(model.pieces.size());
-    for (std::size_t id = 0; id < model.pieces.size(); ++id) is_byte_[id] = model.pieces[id].type == SpmPieceType::kByte;
+    for (std::size_t id = 0; id < model.pieces.size(); ++id)
+      is_byte_[id] = model.pieces[id].type == SpmPieceType::kByte;
     Sha256 hash;
     hash.update_field("sentencepiece-1");
     hash.update_field(model_bytes);
@@ -59,7 +63,8 @@ class SpmTokenizer final : public TokenizerBase {
   }
 
  protected:
-  void encode_plain(std::string_view text, std::size_t base, bool space_first, EncodeSink& out) const override {
+  void encode_plain(std::string_view text, std::size_t base, bool space_first,
+                    EncodeSink& out) const override {
     std::string spaced;
     const std::size_t shift = own_prefix_ && space_first ? 1 : 0;  // bytes put in front
     if (shift != 0) {
@@ -82,7 +87,8 @@ class SpmTokenizer final : public TokenizerBase {
     for (std::size_t i = 0; i < n;) {
       std::size_t end = i + 1;
       while (is_byte(result.pieces(static_cast<int>(i)).id()) && end < n &&
-             result.pieces(static_cast<int>(end - 1)).begin() == result.pieces(static_cast<int>(end - 1)).end() &&
+             result.pieces(static_cast<int>(end - 1)).begin() ==
+                 result.pieces(static_cast<int>(end - 1)).end() &&
              is_byte(result.pieces(static_cast<int>(end)).id())) {
         ++end;
       }
@@ -94,10 +100,11 @@ class SpmTokenizer final : public TokenizerBase {
  private:
   bool is_byte(std::uint32_t id) const { return id < is_byte_.size() && is_byte_[id]; }
 
-  /// Pieces [i, end): one piece, or the byte pieces of one character, whose whole place the library gives to the last.
+  /// Pieces [i, end): one piece, or the byte pieces of one character, whose whole place the library
+  /// gives to the last.
   template <class Place>
-  void put_run(const sentencepiece::ImmutableSentencePieceText& result, std::size_t i, std::size_t end, const Place& place,
-               EncodeSink& out) const {
+  void put_run(const sentencepiece::ImmutableSentencePieceText& result, std::size_t i,
+               std::size_t end, const Place& place, EncodeSink& out) const {
     const auto last = result.pieces(static_cast<int>(end - 1));
     const std::size_t from = place(last.begin()), to = place(last.end());
     const std::size_t count = end - i;
@@ -111,7 +118,8 @@ class SpmTokenizer final : public TokenizerBase {
     }
   }
 
-  bool own_prefix_;  ///< the model's add_dummy_prefix was turned off and is done here, so that it can be left out
+  /// The model's add_dummy_prefix was turned off and is done here, so that it can be left out
+  bool own_prefix_;
   std::vector<bool> is_byte_;
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
 };
@@ -134,24 +142,30 @@ Status check_pieces(const std::string& file, const SpmModel& model) {
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     const SpmPiece& piece = model.pieces[id];
     if (!seen.insert(piece.text).second) {
-      return Status::invalid(file, file + ": piece '" + piece.text + "' appears twice, again as id " + std::to_string(id));
+      return Status::invalid(file, file + ": piece '" + piece.text +
+                                       "' appears twice, again as id " + std::to_string(id));
     }
     if (piece.type == SpmPieceType::kByte && byte_of_piece(piece.text) < 0) {
-      return Status::invalid(file, file + ": byte piece " + std::to_string(id) + " is spelled '" + piece.text + "'");
+      return Status::invalid(
+          file, file + ": byte piece " + std::to_string(id) + " is spelled '" + piece.text + "'");
     }
     unknown += piece.type == SpmPieceType::kUnknown ? 1 : 0;
   }
-  if (unknown != 1) return Status::invalid(file, file + ": has " + std::to_string(unknown) + " unknown pieces, must have one");
+  if (unknown != 1)
+    return Status::invalid(
+        file, file + ": has " + std::to_string(unknown) + " unknown pieces, must have one");
   return {};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Tokenizer>> make_spm_tokenizer(std::string file, std::string_view bytes, SpmModel model,
-                                                      std::vector<AddedToken> added, TokenizerSettings settings) {
+Result<std::unique_ptr<Tokenizer>> make_spm_tokenizer(std::string file, std::string_view bytes,
+                                                      SpmModel model, std::vector<AddedToken> added,
+                                                      TokenizerSettings settings) {
   QUIRE_RETURN_IF_ERROR(check_pieces(file, model));
   if (model.whitespace_as_suffix) {
-    return Status(Code::kUnimplemented, file + ": treat_whitespace_as_suffix is not supported", file);
+    return Status(Code::kUnimplemented, file + ": treat_whitespace_as_suffix is not supported",
+                  file);
   }
   std::unordered_set<std::int32_t> declared;
   for (const AddedToken& token : added) {
@@ -163,10 +177,13 @@ Result<std::unique_ptr<Tokenizer>> make_spm_tokenizer(std::string file, std::str
     const auto id = static_cast<std::int32_t>(i);
     const bool plain = piece.type == SpmPieceType::kNormal || piece.type == SpmPieceType::kByte;
     const AddedToken token{.id = id, .text = piece.text, .special = declared.contains(id)};
-    if (piece.type == SpmPieceType::kUserDefined && token.control()) piece.type = SpmPieceType::kControl;
-    const bool control = piece.type == SpmPieceType::kControl || piece.type == SpmPieceType::kUnknown;
+    if (piece.type == SpmPieceType::kUserDefined && token.control())
+      piece.type = SpmPieceType::kControl;
+    const bool control = piece.type == SpmPieceType::kControl ||
+                         piece.type == SpmPieceType::kUnknown;
     table.set(id, text_of_piece(piece), control);
-    if (control && !plain && std::none_of(added.begin(), added.end(), [&](const AddedToken& t) { return t.id == id; })) {
+    if (control && !plain &&
+        std::none_of(added.begin(), added.end(), [&](const AddedToken& t) { return t.id == id; })) {
       added.push_back({.id = id, .text = piece.text, .special = true});
     }
   }
@@ -175,7 +192,8 @@ Result<std::unique_ptr<Tokenizer>> make_spm_tokenizer(std::string file, std::str
       table.set(token.id, token.text, token.control() || table.special(token.id));
     }
   }
-  std::erase_if(added, [&](const AddedToken& t) {  // an ordinary piece listed again is found by the library
+  // An ordinary piece listed again is found by the library
+  std::erase_if(added, [&](const AddedToken& t) {
     return t.id < static_cast<std::int32_t>(model.pieces.size()) && !table.special(t.id);
   });
   settings.strips_first_space = model.add_dummy_prefix || model.remove_extra_whitespaces;
@@ -183,9 +201,11 @@ Result<std::unique_ptr<Tokenizer>> make_spm_tokenizer(std::string file, std::str
   if (own_prefix) model.add_dummy_prefix = false;
   auto processor = std::make_unique<sentencepiece::SentencePieceProcessor>();
   const std::string rewritten = rewrite_spm_model(bytes, model);
-  if (Status loaded = load_model(*processor, rewritten); !loaded.ok()) return loaded.with_context(file).with_field(file);
-  return std::unique_ptr<Tokenizer>(std::make_unique<SpmTokenizer>(std::move(table), std::move(added), std::move(settings),
-                                                                   rewritten, model, own_prefix, std::move(processor)));
+  if (Status loaded = load_model(*processor, rewritten); !loaded.ok())
+    return loaded.with_context(file).with_field(file);
+  return std::unique_ptr<Tokenizer>(
+      std::make_unique<SpmTokenizer>(std::move(table), std::move(added), std::move(settings),
+                                     rewritten, model, own_prefix, std::move(processor)));
 }
 
 }  // namespace quire::tokenizer_internal

@@ -16,7 +16,8 @@ int length_of(unsigned char lead) {
   return 0;
 }
 
-/// Whether `byte` may follow `lead` as the second byte: excludes overlong forms, surrogates and code points past U+10FFFF.
+/// Whether `byte` may follow `lead` as the second byte: excludes overlong forms, surrogates and
+/// code points past U+10FFFF.
 bool second_fits(unsigned char lead, unsigned char byte) {
   switch (lead) {
     case 0xE0:
@@ -38,7 +39,9 @@ void Utf8Stream::feed(std::string_view bytes, std::string& out) {
   for (const char c : bytes) {
     const auto byte = static_cast<unsigned char>(c);
     if (num_pending_ > 0) {
-      const bool fits = num_pending_ == 1 ? second_fits(static_cast<unsigned char>(pending_[0]), byte) : (byte & 0xC0) == 0x80;
+      const bool fits = num_pending_ == 1
+                            ? second_fits(static_cast<unsigned char>(pending_[0]), byte)
+                            : (byte & 0xC0) == 0x80;
       if (fits) {
         pending_[num_pending_++] = c;
         if (num_pending_ == num_wanted_) {

@@ -9,8 +9,9 @@
 
 namespace quire {
 
-/// Makes valid UTF-8 of a byte stream. Holds back an incomplete character; bytes that can never become one turn into
-/// U+FFFD, one per maximal broken part (the Unicode standard's recommended practice, as browsers do).
+/// Makes valid UTF-8 of a byte stream. Holds back an incomplete character; bytes that can never
+/// become one turn into U+FFFD, one per maximal broken part (the Unicode standard's recommended
+/// practice, as browsers do).
 class Utf8Stream {
  public:
   /// Appends to `out` what is complete after `bytes`.
@@ -24,12 +25,14 @@ class Utf8Stream {
   int num_wanted_ = 0;  ///< length of the character in pending_
 };
 
-/// Turns ids into pieces of text whose concatenation equals Tokenizer::decode() of all ids. One per answer, one thread.
-/// The tokenizer must outlive it.
+/// Turns ids into pieces of text whose concatenation equals Tokenizer::decode() of all ids. One per
+/// answer, one thread. The tokenizer must outlive it.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, bool keep_special = false)
-      : tokenizer_(tokenizer), keep_special_(keep_special), strip_space_(tokenizer.strips_first_space()) {}
+      : tokenizer_(tokenizer),
+        keep_special_(keep_special),
+        strip_space_(tokenizer.strips_first_space()) {}
 
   /// The text that is certain after `id`: may be empty, is always valid UTF-8.
   std::string push(std::int32_t id);

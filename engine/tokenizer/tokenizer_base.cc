@@ -1,7 +1,7 @@
 #include "engine/tokenizer/tokenizer_base.h"
 
-#include <bit>
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 namespace quire::tokenizer_internal {
@@ -17,7 +17,8 @@ void PieceTable::index() {
   for (const bool special : {true, false}) {
     for (std::int32_t id = 0; id < size(); ++id) {
       const Piece& piece = pieces_[static_cast<std::size_t>(id)];
-      if (piece.known && piece.special == special && !piece.bytes.empty()) by_bytes_.emplace(piece.bytes, id);
+      if (piece.known && piece.special == special && !piece.bytes.empty())
+        by_bytes_.emplace(piece.bytes, id);
     }
   }
 }
@@ -28,12 +29,14 @@ std::optional<std::int32_t> PieceTable::find(std::string_view bytes) const {
   return it->second;
 }
 
-TokenizerBase::TokenizerBase(PieceTable pieces, std::vector<AddedToken> added, TokenizerSettings settings)
+TokenizerBase::TokenizerBase(PieceTable pieces, std::vector<AddedToken> added,
+                             TokenizerSettings settings)
     : pieces_(std::move(pieces)), added_(std::move(added)), settings_(std::move(settings)) {
   pieces_.index();
 }
 
-std::vector<std::int32_t> TokenizerBase::encode(std::string_view text, Special special, Start start) const {
+std::vector<std::int32_t> TokenizerBase::encode(std::string_view text, Special special,
+                                                Start start) const {
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 4 + 4);
   EncodeSink sink{ids, nullptr};
@@ -41,7 +44,8 @@ std::vector<std::int32_t> TokenizerBase::encode(std::string_view text, Special s
   return ids;
 }
 
-Encoding TokenizerBase::encode_with_offsets(std::string_view text, Special special, Start start) const {
+Encoding TokenizerBase::encode_with_offsets(std::string_view text, Special special,
+                                            Start start) const {
   Encoding encoding;
   encoding.ids.reserve(text.size() / 4 + 4);
   encoding.spans.reserve(text.size() / 4 + 4);
@@ -68,7 +72,8 @@ std::vector<ControlSpan> TokenizerBase::find_controls(std::string_view text) con
   return found;
 }
 
-void TokenizerBase::run(std::string_view text, Special special, Start start, EncodeSink& out) const {
+void TokenizerBase::run(std::string_view text, Special special, Start start,
+                        EncodeSink& out) const {
   text = text.substr(0, std::numeric_limits<std::uint32_t>::max());
   bool space_first = start == Start::kText;
   for (std::size_t at = 0; at < text.size();) {
@@ -91,11 +96,12 @@ void TokenizerBase::finish_digest(Sha256& hash) {
   for (const AddedToken& token : added_.tokens()) {
     hash.update_u64(static_cast<std::uint64_t>(token.id));
     hash.update_field(token.text);
-    hash.update_u64(static_cast<std::uint64_t>(token.control() | token.lstrip << 1 | token.rstrip << 2 | token.single_word << 3));
+    hash.update_u64(static_cast<std::uint64_t>(token.control() | token.lstrip << 1 |
+                                               token.rstrip << 2 | token.single_word << 3));
   }
   hash.update_u64(static_cast<std::uint64_t>(settings_.bos_id.value_or(-1)));
-  hash.update_u64(
-      static_cast<std::uint64_t>(settings_.add_bos | settings_.strips_first_space << 1 | settings_.space_after_special << 2));
+  hash.update_u64(static_cast<std::uint64_t>(settings_.add_bos | settings_.strips_first_space << 1 |
+                                             settings_.space_after_special << 2));
   digest_ = std::bit_cast<std::array<std::uint8_t, 32>>(hash.finish());
 }
 

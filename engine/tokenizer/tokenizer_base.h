@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/tokenizer/added_tokens.h"
 #include "base/sha256.h"
+#include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace quire::tokenizer_internal {
@@ -24,12 +24,18 @@ class PieceTable {
   /// Sets the bytes of `id` (0 <= id < kMaxVocabulary).
   void set(std::int32_t id, std::string bytes, bool special);
   std::int32_t size() const { return static_cast<std::int32_t>(pieces_.size()); }
-  bool known(std::int32_t id) const { return in_range(id) && pieces_[static_cast<std::size_t>(id)].known; }
-  bool special(std::int32_t id) const { return in_range(id) && pieces_[static_cast<std::size_t>(id)].special; }
-  std::string_view bytes(std::int32_t id) const {
-    return in_range(id) ? std::string_view(pieces_[static_cast<std::size_t>(id)].bytes) : std::string_view();
+  bool known(std::int32_t id) const {
+    return in_range(id) && pieces_[static_cast<std::size_t>(id)].known;
   }
-  /// Builds the way back from bytes to ids; where two ids have the same bytes, special ones and then lower ids win.
+  bool special(std::int32_t id) const {
+    return in_range(id) && pieces_[static_cast<std::size_t>(id)].special;
+  }
+  std::string_view bytes(std::int32_t id) const {
+    return in_range(id) ? std::string_view(pieces_[static_cast<std::size_t>(id)].bytes)
+                        : std::string_view();
+  }
+  /// Builds the way back from bytes to ids; where two ids have the same bytes, special ones and
+  /// then lower ids win.
   void index();
   std::optional<std::int32_t> find(std::string_view bytes) const;
 
@@ -61,19 +67,23 @@ struct EncodeSink {
 
   void put(std::int32_t id, std::size_t begin, std::size_t end) {
     ids.push_back(id);
-    if (spans != nullptr) spans->push_back({static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end)});
+    if (spans != nullptr)
+      spans->push_back({static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end)});
   }
 };
 
 /// Finds added tokens in the text and leaves the rest to encode_plain().
 class TokenizerBase : public Tokenizer {
  public:
-  std::vector<std::int32_t> encode(std::string_view text, Special special, Start start) const override;
+  std::vector<std::int32_t> encode(std::string_view text, Special special,
+                                   Start start) const override;
   Encoding encode_with_offsets(std::string_view text, Special special, Start start) const override;
   std::vector<ControlSpan> find_controls(std::string_view text) const override;
   std::string_view token_bytes(std::int32_t id) const override { return pieces_.bytes(id); }
   bool is_special(std::int32_t id) const override { return pieces_.special(id); }
-  std::optional<std::int32_t> token_id(std::string_view piece) const override { return pieces_.find(piece); }
+  std::optional<std::int32_t> token_id(std::string_view piece) const override {
+    return pieces_.find(piece);
+  }
   std::int32_t vocab_size() const override { return pieces_.size(); }
   std::optional<std::int32_t> bos_id() const override { return settings_.bos_id; }
   const std::vector<std::int32_t>& eos_ids() const override { return settings_.eos_ids; }
@@ -86,9 +96,11 @@ class TokenizerBase : public Tokenizer {
  protected:
   TokenizerBase(PieceTable pieces, std::vector<AddedToken> added, TokenizerSettings settings);
 
-  /// Appends the ids of `text` (no added tokens in it, not empty, maybe not valid UTF-8). Span k is base + its place in
-  /// `text`. `space_first`: put the vocabulary's own space in front, if it has one.
-  virtual void encode_plain(std::string_view text, std::size_t base, bool space_first, EncodeSink& out) const = 0;
+  /// Appends the ids of `text` (no added tokens in it, not empty, maybe not valid UTF-8). Span k is
+  /// base + its place in `text`. `space_first`: put the vocabulary's own space in front, if it has
+  /// one.
+  virtual void encode_plain(std::string_view text, std::size_t base, bool space_first,
+                            EncodeSink& out) const = 0;
   /// Adds everything of the kind's own that changes ids.
   void finish_digest(Sha256& hash);
 

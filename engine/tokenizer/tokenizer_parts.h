@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "engine/tokenizer/bpe_tokenizer.h"
 #include "engine/tokenizer/config_files.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "base/status.h"
 
 namespace quire::tokenizer_internal {
 

@@ -22,7 +22,8 @@ std::string in_quotes(std::string_view text) { return "'" + std::string(text.sub
 
 /// Strict base64 with padding.
 bool decode_base64(std::string_view text, std::string& out) {
-  static constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  static constexpr std::string_view kAlphabet =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   out.clear();
   if (text.empty() || text.size() % 4 != 0) return false;
   const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
@@ -55,7 +56,8 @@ std::string_view take_line(std::string_view& rest) {
 }
 
 /// Every way to put a token together from two other tokens.
-void merges_of_ranks(BpeSpec& spec, const std::unordered_map<std::string_view, std::int32_t>& by_bytes) {
+void merges_of_ranks(BpeSpec& spec,
+                     const std::unordered_map<std::string_view, std::int32_t>& by_bytes) {
   for (std::size_t id = 0; id < spec.pieces.size(); ++id) {
     const std::string_view token = spec.pieces[id];
     for (std::size_t cut = 1; cut < token.size(); ++cut) {
@@ -63,7 +65,8 @@ void merges_of_ranks(BpeSpec& spec, const std::unordered_map<std::string_view, s
       if (left == by_bytes.end()) continue;
       const auto right = by_bytes.find(token.substr(cut));
       if (right == by_bytes.end()) continue;
-      spec.merges.push_back({left->second, right->second, static_cast<std::int32_t>(id), static_cast<std::uint32_t>(id)});
+      spec.merges.push_back({left->second, right->second, static_cast<std::int32_t>(id),
+                             static_cast<std::uint32_t>(id)});
     }
   }
 }
@@ -76,7 +79,8 @@ bool plausible(std::int64_t id, std::size_t count) {
 using RawIds = std::unordered_map<std::string_view, std::int32_t>;
 
 /// Reads {piece: id} into spec.pieces and `raw` (as the file spells them).
-Status read_vocabulary(const std::string& file, const json::object& vocab, bool byte_level, BpeSpec& spec, RawIds& raw) {
+Status read_vocabulary(const std::string& file, const json::object& vocab, bool byte_level,
+                       BpeSpec& spec, RawIds& raw) {
   if (vocab.empty()) return Status::invalid(file, file + ": the vocabulary is empty");
   raw.reserve(vocab.size());
   for (const auto& entry : vocab) {
@@ -90,8 +94,8 @@ Status read_vocabulary(const std::string& file, const json::object& vocab, bool 
     const auto index = static_cast<std::size_t>(*id);
     if (index >= spec.pieces.size()) spec.pieces.resize(index + 1);
     if (!spec.pieces[index].empty()) {
-      return Status::invalid(
-          file, file + ": id " + std::to_string(*id) + " is given twice, to " + in_quotes(piece) + " and another piece");
+      return Status::invalid(file, file + ": id " + std::to_string(*id) + " is given twice, to " +
+                                       in_quotes(piece) + " and another piece");
     }
     if (piece.empty()) continue;
     spec.pieces[index] = byte_level ? bytes_of_byte_level(piece) : std::string(piece);
@@ -104,10 +108,14 @@ Status read_vocabulary(const std::string& file, const json::object& vocab, bool 
 Status add_merge(std::string_view left, std::string_view right, const RawIds& raw, BpeSpec& spec) {
   const std::string joined = std::string(left) + std::string(right);
   const auto a = raw.find(left), b = raw.find(right), to = raw.find(joined);
-  for (const auto& [it, text] : {std::pair{a, left}, std::pair{b, right}, std::pair{to, std::string_view(joined)}}) {
-    if (it == raw.end()) return Status::invalid("", "merge of a piece that is not in the vocabulary: " + in_quotes(text));
+  for (const auto& [it, text] :
+       {std::pair{a, left}, std::pair{b, right}, std::pair{to, std::string_view(joined)}}) {
+    if (it == raw.end())
+      return Status::invalid("",
+                             "merge of a piece that is not in the vocabulary: " + in_quotes(text));
   }
-  spec.merges.push_back({a->second, b->second, to->second, static_cast<std::uint32_t>(spec.merges.size())});
+  spec.merges.push_back(
+      {a->second, b->second, to->second, static_cast<std::uint32_t>(spec.merges.size())});
   return {};
 }
 
@@ -127,17 +135,20 @@ Result<BpeSpec> parse_ranks(const std::string& file, std::string_view text) {
     const std::size_t space = line.find(' ');
     std::int64_t rank = -1;
     if (space != std::string_view::npos) {
-      const auto [end, error] = std::from_chars(line.data() + space + 1, line.data() + line.size(), rank);
+      const auto [end, error] = std::from_chars(line.data() + space + 1, line.data() + line.size(),
+                                                rank);
       if (error != std::errc() || end != line.data() + line.size()) rank = -1;
     }
     if (rank < 0) return at_line(file, line_idx, "must be 'base64 rank', is " + in_quotes(line));
-    if (!plausible(rank, most)) return at_line(file, line_idx, "rank " + std::to_string(rank) + " is absurdly high");
+    if (!plausible(rank, most))
+      return at_line(file, line_idx, "rank " + std::to_string(rank) + " is absurdly high");
     if (!decode_base64(line.substr(0, space), bytes))
       return at_line(file, line_idx, "bad base64: " + in_quotes(line.substr(0, space)));
     if (bytes.size() > kMaxPieceBytes) return at_line(file, line_idx, "token is absurdly long");
     const auto index = static_cast<std::size_t>(rank);
     if (index >= spec.pieces.size()) spec.pieces.resize(index + 1);
-    if (!spec.pieces[index].empty()) return at_line(file, line_idx, "rank " + std::to_string(rank) + " is given twice");
+    if (!spec.pieces[index].empty())
+      return at_line(file, line_idx, "rank " + std::to_string(rank) + " is given twice");
     spec.pieces[index] = bytes;
     ++count;
   }
@@ -148,8 +159,8 @@ Result<BpeSpec> parse_ranks(const std::string& file, std::string_view text) {
     if (spec.pieces[id].empty()) continue;
     const auto [it, fresh] = by_bytes.emplace(spec.pieces[id], static_cast<std::int32_t>(id));
     if (!fresh) {
-      return Status::invalid(
-          file, file + ": ranks " + std::to_string(it->second) + " and " + std::to_string(id) + " have the same bytes");
+      return Status::invalid(file, file + ": ranks " + std::to_string(it->second) + " and " +
+                                       std::to_string(id) + " have the same bytes");
     }
   }
   merges_of_ranks(spec, by_bytes);
@@ -172,7 +183,8 @@ Result<BpeSpec> parse_vocab_and_merges(std::string_view vocab_json, std::string_
         line.find(' ', space + 1) != std::string_view::npos) {
       return at_line("merges.txt", line_idx, "must be two pieces, is " + in_quotes(line));
     }
-    if (const Status s = add_merge(line.substr(0, space), line.substr(space + 1), raw, spec); !s.ok()) {
+    if (const Status s = add_merge(line.substr(0, space), line.substr(space + 1), raw, spec);
+        !s.ok()) {
       return at_line("merges.txt", line_idx, s.message());
     }
   }
@@ -185,9 +197,13 @@ namespace {
 constexpr const char* kJsonFile = "tokenizer.json";
 
 Status unsupported(const std::string& what) {
-  return Status(Code::kUnimplemented, std::string(kJsonFile) + ": " + what + " is not supported by this build", kJsonFile);
+  return Status(Code::kUnimplemented,
+                std::string(kJsonFile) + ": " + what + " is not supported by this build",
+                kJsonFile);
 }
-Status bad_json(const std::string& what) { return Status::invalid(kJsonFile, std::string(kJsonFile) + ": " + what); }
+Status bad_json(const std::string& what) {
+  return Status::invalid(kJsonFile, std::string(kJsonFile) + ": " + what);
+}
 
 /// What normaliser and pre-tokeniser come to.
 struct Pipeline {
@@ -199,7 +215,8 @@ struct Pipeline {
 };
 
 /// The steps of a "Sequence", or the one step itself.
-Result<std::vector<const json::object*>> steps_of(const json::object& root, std::string_view part, std::string_view list) {
+Result<std::vector<const json::object*>> steps_of(const json::object& root, std::string_view part,
+                                                  std::string_view list) {
   std::vector<const json::object*> steps;
   const json::object* step = object_at(root, part);
   if (step == nullptr) return steps;
@@ -208,9 +225,11 @@ Result<std::vector<const json::object*>> steps_of(const json::object& root, std:
     return steps;
   }
   const json::array* items = array_at(*step, list);
-  if (items == nullptr) return bad_json(std::string(part) + "." + std::string(list) + " must be a list");
+  if (items == nullptr)
+    return bad_json(std::string(part) + "." + std::string(list) + " must be a list");
   for (const json::value& item : *items) {
-    if (!item.is_object()) return bad_json(std::string(part) + "." + std::string(list) + " must hold objects");
+    if (!item.is_object())
+      return bad_json(std::string(part) + "." + std::string(list) + " must hold objects");
     steps.push_back(&item.get_object());
   }
   return steps;
@@ -263,13 +282,16 @@ Status read_pretokenizer(const json::object& root, Pipeline& out) {
     } else if (type == "Split") {
       QUIRE_RETURN_IF_ERROR(read_split(*step, out));
     } else if (type == "Digits") {
-      out.patterns.emplace_back(bool_at(*step, "individual_digits").value_or(false) ? R"(\p{N})" : R"(\p{N}+)");
+      out.patterns.emplace_back(bool_at(*step, "individual_digits").value_or(false) ? R"(\p{N})"
+                                                                                    : R"(\p{N}+)");
     } else if (type == "Metaspace") {
       if (string_at(*step, "replacement").value_or("\xE2\x96\x81") != "\xE2\x96\x81")
         return unsupported("Metaspace with another replacement");
       out.meta_space = true;
-      const std::string scheme =
-          string_at(*step, "prepend_scheme").value_or(bool_at(*step, "add_prefix_space").value_or(true) ? "always" : "never");
+      const std::string scheme = string_at(*step, "prepend_scheme")
+                                     .value_or(bool_at(*step, "add_prefix_space").value_or(true)
+                                                   ? "always"
+                                                   : "never");
       out.prepend_always = out.prepend_always || scheme == "always";
       out.prepend_first = scheme == "first";
       out.split_at_spaces = bool_at(*step, "split").value_or(true);
@@ -301,7 +323,8 @@ Status read_added(const json::object& root, BpeSpec& spec) {
   return {};
 }
 
-/// The space between the two pieces of a merge: where pieces have spaces themselves, the one with a piece on either side.
+/// The space between the two pieces of a merge: where pieces have spaces themselves, the one with a
+/// piece on either side.
 std::size_t separator_of(std::string_view line, const RawIds& raw) {
   const std::size_t first = line.find(' ');
   for (std::size_t at = first; at != std::string_view::npos; at = line.find(' ', at + 1)) {
@@ -316,11 +339,13 @@ Status read_merges(const json::array& list, const RawIds& raw, BpeSpec& spec) {
     if (list[i].is_string()) {
       const std::string_view line(list[i].get_string().data(), list[i].get_string().size());
       const std::size_t space = separator_of(line, raw);
-      if (space == std::string_view::npos) return bad_json("merge " + std::to_string(i) + " must be two pieces");
+      if (space == std::string_view::npos)
+        return bad_json("merge " + std::to_string(i) + " must be two pieces");
       left = line.substr(0, space);
       right = line.substr(space + 1);
-    } else if (const json::array* pair = list[i].if_array();
-               pair != nullptr && pair->size() == 2 && (*pair)[0].is_string() && (*pair)[1].is_string()) {
+    } else if (const json::array* pair = list[i].if_array(); pair != nullptr && pair->size() == 2 &&
+                                                             (*pair)[0].is_string() &&
+                                                             (*pair)[1].is_string()) {
       left = {(*pair)[0].get_string().data(), (*pair)[0].get_string().size()};
       right = {(*pair)[1].get_string().data(), (*pair)[1].get_string().size()};
     } else {
@@ -338,7 +363,8 @@ void read_post_processor(const json::object& root, TokenizerJson& out) {
   if (!steps.ok()) return;
   for (const json::object* step : *steps) {
     const json::array* single = array_at(*step, "single");
-    if (string_at(*step, "type") != "TemplateProcessing" || single == nullptr || single->empty()) continue;
+    if (string_at(*step, "type") != "TemplateProcessing" || single == nullptr || single->empty())
+      continue;
     const json::object* first = (*single)[0].if_object();
     const json::object* token = first != nullptr ? object_at(*first, "SpecialToken") : nullptr;
     const auto id = token != nullptr ? string_at(*token, "id") : std::nullopt;
@@ -367,9 +393,11 @@ Result<TokenizerJson> parse_tokenizer_json(std::string_view text) {
   if (model == nullptr) return bad_json("has no 'model'");
   const std::string type = string_at(*model, "type").value_or("BPE");
   if (type != "BPE")
-    return unsupported("model type " + in_quotes(type) + " (a sentencepiece tokenizer.model beside it would be)");
+    return unsupported("model type " + in_quotes(type) +
+                       " (a sentencepiece tokenizer.model beside it would be)");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!string_at(*model, key).value_or("").empty()) return unsupported(std::string("model.") + key);
+    if (!string_at(*model, key).value_or("").empty())
+      return unsupported(std::string("model.") + key);
   }
   Pipeline pipeline;
   QUIRE_RETURN_IF_ERROR(read_normalizer(root, pipeline));
@@ -384,7 +412,8 @@ Result<TokenizerJson> parse_tokenizer_json(std::string_view text) {
     return unsupported("this byte_fallback normalizer");
   const json::object* vocab = object_at(*model, "vocab");
   const json::array* merges = array_at(*model, "merges");
-  if (vocab == nullptr || merges == nullptr) return bad_json("model.vocab and model.merges must be there");
+  if (vocab == nullptr || merges == nullptr)
+    return bad_json("model.vocab and model.merges must be there");
   RawIds raw;
   QUIRE_RETURN_IF_ERROR(read_vocabulary(kJsonFile, *vocab, pipeline.byte_level, spec, raw));
   QUIRE_RETURN_IF_ERROR(read_merges(*merges, raw, spec));
@@ -393,9 +422,11 @@ Result<TokenizerJson> parse_tokenizer_json(std::string_view text) {
   spec.patterns = std::move(pipeline.patterns);
   spec.nfc = pipeline.nfc;
   spec.whole_words = bool_at(*model, "ignore_merges").value_or(false);
-  spec.space_first = pipeline.byte_level ? pipeline.byte_level_space : pipeline.prepend_always || pipeline.prepend_first;
+  spec.space_first = pipeline.byte_level ? pipeline.byte_level_space
+                                         : pipeline.prepend_always || pipeline.prepend_first;
   spec.split_at_spaces = pipeline.split_at_spaces;
-  out.space_after_special = pipeline.byte_level ? pipeline.byte_level_space : pipeline.prepend_always;
+  out.space_after_special = pipeline.byte_level ? pipeline.byte_level_space
+                                                : pipeline.prepend_always;
   read_post_processor(root, out);
   return out;
 }
@@ -403,7 +434,8 @@ Result<TokenizerJson> parse_tokenizer_json(std::string_view text) {
 Result<std::optional<bool>> space_scheme_of_tokenizer_json(std::string_view text) {
   QUIRE_ASSIGN_OR_RETURN(const json::object root, parse_json_object(kJsonFile, text));
   Pipeline pipeline;
-  if (!read_normalizer(root, pipeline).ok() || !read_pretokenizer(root, pipeline).ok()) return std::optional<bool>();
+  if (!read_normalizer(root, pipeline).ok() || !read_pretokenizer(root, pipeline).ok())
+    return std::optional<bool>();
   return std::optional<bool>(pipeline.prepend_always);
 }
 

@@ -5,13 +5,13 @@
 #include <string>
 #include <string_view>
 
-#include "engine/tokenizer/bpe_tokenizer.h"
 #include "base/status.h"
+#include "engine/tokenizer/bpe_tokenizer.h"
 
 namespace quire::tokenizer_internal {
 
-/// Lines "base64(token bytes) rank"; the rank is the id, and two neighbours merge if their joined bytes are a token, the
-/// lowest rank first. Errors: kInvalidArgument (field: file) with the line.
+/// Lines "base64(token bytes) rank"; the rank is the id, and two neighbours merge if their joined
+/// bytes are a token, the lowest rank first. Errors: kInvalidArgument (field: file) with the line.
 Result<BpeSpec> parse_ranks(const std::string& file, std::string_view text);
 
 /// vocab.json ({piece: id}, byte-level) and merges.txt (a pair of pieces a line, earliest first).
@@ -25,11 +25,12 @@ struct TokenizerJson {
   bool space_after_special = false;  ///< every stretch between added tokens gets a space in front
 };
 
-/// Hugging Face's tokenizer.json of type BPE, over bytes or with byte fallback. kUnimplemented names the part that this
-/// build cannot do (other model types, normalisers and pre-tokenisers).
+/// Hugging Face's tokenizer.json of type BPE, over bytes or with byte fallback. kUnimplemented
+/// names the part that this build cannot do (other model types, normalisers and pre-tokenisers).
 Result<TokenizerJson> parse_tokenizer_json(std::string_view text);
 
-/// Only TokenizerJson::space_after_special; for a tokenizer.json that stands beside a sentencepiece file.
+/// Only TokenizerJson::space_after_special; for a tokenizer.json that stands beside a sentencepiece
+/// file.
 Result<std::optional<bool>> space_scheme_of_tokenizer_json(std::string_view text);
 
 }  // namespace quire::tokenizer_internal

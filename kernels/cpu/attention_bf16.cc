@@ -1,11 +1,14 @@
-// Attention over bf16 KV on AMX or AVX512-BF16: queries and softmax weights are rounded to bf16, everything else is f32.
+// Attention over bf16 KV on AMX or AVX512-BF16: queries and softmax weights are rounded to bf16,
+// everything else is f32.
 //
-// Lanes (queries of one KV head) come in groups of 16. S[key][lane] = K * Q^T takes 16 keys, a page, straight from the cache
-// as the first operand; the softmax runs down the keys with a group in one register; weights are turned around 32 keys at a time to
-// be the first operand of O[lane][channel] += P * V. Exponents are to base 2, log2(e) is folded into the query.
+// Lanes (queries of one KV head) come in groups of 16. S[key][lane] = K * Q^T takes 16 keys, a
+// page, straight from the cache as the first operand; the softmax runs down the keys with a group
+// in one register; weights are turned around 32 keys at a time to be the first operand of
+// O[lane][channel] += P * V. Exponents are to base 2, log2(e) is folded into the query.
 //
-// Layouts. query: [group][head_dim / 32] tiles [16 channel pairs][16 lanes][2]. partial, per group: m [16], l [16], o [16][head_dim]
-// f32, channels in the order unpacking V leaves them in (channel_of_column).
+// Layouts. query: [group][head_dim / 32] tiles [16 channel pairs][16 lanes][2]. partial, per group:
+// m [16], l [16], o [16][head_dim] f32, channels in the order unpacking V leaves them in
+// (channel_of_column).
 #include <immintrin.h>
 
 #include <algorithm>
@@ -26,7 +29,8 @@ namespace {
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 constexpr float kEmptyMax = -std::numeric_limits<float>::infinity();
 
-/// O column c of a 32-channel block holds this channel: interleaving two rows of V by unpacking goes 4 channels at a time.
+/// O column c of a 32-channel block holds this channel: interleaving two rows of V by unpacking
+/// goes 4 channels at a time.
 constexpr std::int64_t channel_of_column(std::int64_t c) {
   const std::int64_t half = c % 32 / 16, within = c % 16;
   return c / 32 * 32 + within / 4 * 8 + half * 4 + within % 4;
@@ -37,15 +41,16 @@ std::int64_t partial_floats(std::int64_t dim) { return 2 * kGroup + kGroup * dim
 
 /// Work memory of one unit, in order.
 struct Work {
-  float* scores;               ///< [groups][64 keys][16 lanes]
-  std::uint16_t* weights;      ///< 2 tiles [16 lanes][32 keys]
-  std::uint16_t* values;       ///< [2][head_dim / 16] tiles [16 key pairs][16 channels][2]
-  std::uint16_t* edge_keys;    ///< [16][head_dim], the last page when it is not full
+  float* scores;                 ///< [groups][64 keys][16 lanes]
+  std::uint16_t* weights;        ///< 2 tiles [16 lanes][32 keys]
+  std::uint16_t* values;         ///< [2][head_dim / 16] tiles [16 key pairs][16 channels][2]
+  std::uint16_t* edge_keys;      ///< [16][head_dim], the last page when it is not full
   std::int32_t* lane_positions;  ///< [groups * 16]
   std::int32_t* key_positions;   ///< [64]
 
   static std::int64_t bytes(std::int64_t max_lanes, std::int64_t dim) {
-    return max_lanes * kTileKeys * 4 + 2 * kTileElements * 2 + 2 * dim / 16 * kTileElements * 2 + 16 * dim * 2 + max_lanes * 4 + kTileKeys * 4;
+    return max_lanes * kTileKeys * 4 + 2 * kTileElements * 2 + 2 * dim / 16 * kTileElements * 2 +
+           16 * dim * 2 + max_lanes * 4 + kTileKeys * 4;
   }
   Work(void* memory, std::int64_t max_lanes, std::int64_t dim) {
     auto* p = static_cast<std::byte*>(memory);
@@ -81,7 +86,8 @@ const std::byte* page_head(const KvView& kv, std::int64_t row, std::int64_t head
   return static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + head * kv.head_stride;
 }
 
-QUIRE_TARGET_AVX512 void pack_queries(const AttentionCall& call, const AttentionUnit& u, std::uint16_t* out) {
+QUIRE_TARGET_AVX512 void pack_queries(const AttentionCall& call, const AttentionUnit& u,
+                                      std::uint16_t* out) {
   const AttentionArgs& a = *call.args;
   const std::int64_t dim = a.kv.head_dim;
   const __m512 scale = _mm512_set1_ps(a.scale * kLog2E);
@@ -92,8 +98,10 @@ QUIRE_TARGET_AVX512 void pack_queries(const AttentionCall& call, const Attention
         const std::int64_t lane = g * kGroup + i;
         rows[i] = _mm512_setzero_si512();
         if (lane >= u.num_lanes) continue;
-        const float* q = a.q + (u.first_row + lane / call.group) * a.ldq + (u.kv_head * call.group + lane % call.group) * dim + c;
-        const __m512 low = _mm512_mul_ps(_mm512_loadu_ps(q), scale), high = _mm512_mul_ps(_mm512_loadu_ps(q + 16), scale);
+        const float* q = a.q + (u.first_row + lane / call.group) * a.ldq +
+                         (u.kv_head * call.group + lane % call.group) * dim + c;
+        const __m512 low = _mm512_mul_ps(_mm512_loadu_ps(q), scale),
+                     high = _mm512_mul_ps(_mm512_loadu_ps(q + 16), scale);
         rows[i] = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
       }
       turn_words(rows);
@@ -104,7 +112,8 @@ QUIRE_TARGET_AVX512 void pack_queries(const AttentionCall& call, const Attention
 }
 
 /// Where each 16 keys of the tile lie; a page that is not full is copied and filled up with zeros.
-KeyBlocks find_keys(const AttentionCall& call, const AttentionUnit& u, std::int64_t begin, std::int64_t keys, Work& w) {
+KeyBlocks find_keys(const AttentionCall& call, const AttentionUnit& u, std::int64_t begin,
+                    std::int64_t keys, Work& w) {
   const KvView& kv = call.args->kv;
   KeyBlocks blocks{};
   blocks.count = (keys + 15) / 16;
@@ -116,12 +125,14 @@ KeyBlocks find_keys(const AttentionCall& call, const AttentionUnit& u, std::int6
     if (valid == 16) continue;
     const std::size_t row_bytes = static_cast<std::size_t>(kv.head_dim) * 2;
     std::memset(w.edge_keys, 0, 16 * row_bytes);
-    for (std::int64_t r = 0; r < valid; ++r) std::memcpy(w.edge_keys + r * kv.head_dim, page + r * kv.token_stride, row_bytes);
+    for (std::int64_t r = 0; r < valid; ++r)
+      std::memcpy(w.edge_keys + r * kv.head_dim, page + r * kv.token_stride, row_bytes);
     blocks.at[b] = reinterpret_cast<const std::byte*>(w.edge_keys);
     blocks.stride[b] = static_cast<std::int64_t>(row_bytes);
   }
   for (std::int64_t j = 0; j < kTileKeys; ++j) {
-    w.key_positions[j] = j < keys ? call.args->kv.positions[begin + j] : std::numeric_limits<std::int32_t>::max();
+    w.key_positions[j] = j < keys ? call.args->kv.positions[begin + j]
+                                  : std::numeric_limits<std::int32_t>::max();
   }
   return blocks;
 }
@@ -144,7 +155,8 @@ struct Fetcher {
 };
 
 /// The tile's values as second operands: rows of two keys interleaved, zeros past the last key.
-QUIRE_TARGET_AVX512 void pack_values(const AttentionCall& call, const AttentionUnit& u, std::int64_t begin, std::int64_t keys, Fetcher& fetch,
+QUIRE_TARGET_AVX512 void pack_values(const AttentionCall& call, const AttentionUnit& u,
+                                     std::int64_t begin, std::int64_t keys, Fetcher& fetch,
                                      Work& w) {
   const KvView& kv = call.args->kv;
   const std::int64_t dim = kv.head_dim, pairs = (keys + 31) / 32 * 16;
@@ -152,27 +164,35 @@ QUIRE_TARGET_AVX512 void pack_values(const AttentionCall& call, const AttentionU
     const std::int64_t row = begin + 2 * p;
     std::uint16_t* out = w.values + (p / 16 * (dim / 16) * kTileElements) + p % 16 * 32;
     const bool has_first = 2 * p < keys, has_second = 2 * p + 1 < keys;
-    const std::byte* page = has_first ? page_head(kv, row, u.kv_head) + row % kPageTokens * kv.token_stride : nullptr;
+    const std::byte* page = has_first ? page_head(kv, row, u.kv_head) +
+                                            row % kPageTokens * kv.token_stride
+                                      : nullptr;
     if (p % 2 == 0) fetch.rows(1);
     for (std::int64_t c = 0; c < dim; c += 32) {
-      const __m512i a = has_first ? _mm512_loadu_si512(page + kv.kv_stride + c * 2) : _mm512_setzero_si512();
-      const __m512i b = has_second ? _mm512_loadu_si512(page + kv.kv_stride + kv.token_stride + c * 2) : _mm512_setzero_si512();
+      const __m512i a = has_first ? _mm512_loadu_si512(page + kv.kv_stride + c * 2)
+                                  : _mm512_setzero_si512();
+      const __m512i b = has_second
+                            ? _mm512_loadu_si512(page + kv.kv_stride + kv.token_stride + c * 2)
+                            : _mm512_setzero_si512();
       _mm512_store_si512(out + c / 16 * kTileElements, _mm512_unpacklo_epi16(a, b));
       _mm512_store_si512(out + (c / 16 + 1) * kTileElements, _mm512_unpackhi_epi16(a, b));
     }
   }
 }
 
-/// Softmax of one group over the tile: weights as first operands, m and l moved on. Returns false if m did not move for any lane, else
-/// writes alpha.
-QUIRE_TARGET_AVX512 bool softmax_group(const float* scores, std::int64_t keys, bool all_visible, const std::int32_t* key_positions,
-                                       const std::int32_t* lane_positions, float* m, float* l, float* alpha, Fetcher& fetch, std::uint16_t* weights) {
+/// Softmax of one group over the tile: weights as first operands, m and l moved on. Returns false
+/// if m did not move for any lane, else writes alpha.
+QUIRE_TARGET_AVX512 bool softmax_group(const float* scores, std::int64_t keys, bool all_visible,
+                                       const std::int32_t* key_positions,
+                                       const std::int32_t* lane_positions, float* m, float* l,
+                                       float* alpha, Fetcher& fetch, std::uint16_t* weights) {
   const __m512 none = _mm512_set1_ps(kEmptyMax);
   const __m512i lanes = _mm512_load_si512(lane_positions);
   const std::int64_t padded = (keys + 31) / 32 * 32;
   __m512 largest = none;
   if (all_visible) {
-    for (std::int64_t j = 0; j < keys; ++j) largest = _mm512_max_ps(largest, _mm512_load_ps(scores + j * kGroup));
+    for (std::int64_t j = 0; j < keys; ++j)
+      largest = _mm512_max_ps(largest, _mm512_load_ps(scores + j * kGroup));
   } else {
     for (std::int64_t j = 0; j < keys; ++j) {
       const __mmask16 visible = _mm512_cmple_epi32_mask(_mm512_set1_epi32(key_positions[j]), lanes);
@@ -180,10 +200,12 @@ QUIRE_TARGET_AVX512 bool softmax_group(const float* scores, std::int64_t keys, b
     }
   }
   const __m512 m_old = _mm512_load_ps(m), m_new = _mm512_max_ps(m_old, largest);
-  const __m512 safe = _mm512_mask_blend_ps(_mm512_cmp_ps_mask(m_new, none, _CMP_EQ_OQ), m_new, _mm512_setzero_ps());
+  const __m512 safe = _mm512_mask_blend_ps(_mm512_cmp_ps_mask(m_new, none, _CMP_EQ_OQ), m_new,
+                                           _mm512_setzero_ps());
   const __m512 a = exp2_negative(_mm512_sub_ps(m_old, safe));
   __m512 sum = _mm512_setzero_ps();
-  const __m512i half = _mm512_set1_epi32(0x8000), high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  const __m512i half = _mm512_set1_epi32(0x8000),
+                high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
   for (std::int64_t first = 0; first < padded; first += 32) {
     __m512i words[16];
     fetch.rows(4);
@@ -193,11 +215,16 @@ QUIRE_TARGET_AVX512 bool softmax_group(const float* scores, std::int64_t keys, b
       if (p % 2 == 0) fetch.rows(1);
       __mmask16 see0 = 0xffff, see1 = 0xffff;
       if (!all_visible || j + 1 >= keys) {
-        see0 = j < keys ? _mm512_cmple_epi32_mask(_mm512_set1_epi32(key_positions[j]), lanes) : __mmask16{0};
-        see1 = j + 1 < keys ? _mm512_cmple_epi32_mask(_mm512_set1_epi32(key_positions[j + 1]), lanes) : __mmask16{0};
+        see0 = j < keys ? _mm512_cmple_epi32_mask(_mm512_set1_epi32(key_positions[j]), lanes)
+                        : __mmask16{0};
+        see1 = j + 1 < keys
+                   ? _mm512_cmple_epi32_mask(_mm512_set1_epi32(key_positions[j + 1]), lanes)
+                   : __mmask16{0};
       }
-      const __m512 p0 = _mm512_maskz_mov_ps(see0, exp2_negative(_mm512_sub_ps(_mm512_load_ps(scores + j * kGroup), safe)));
-      const __m512 p1 = _mm512_maskz_mov_ps(see1, exp2_negative(_mm512_sub_ps(_mm512_load_ps(scores + (j + 1) * kGroup), safe)));
+      const __m512 p0 = _mm512_maskz_mov_ps(
+          see0, exp2_negative(_mm512_sub_ps(_mm512_load_ps(scores + j * kGroup), safe)));
+      const __m512 p1 = _mm512_maskz_mov_ps(
+          see1, exp2_negative(_mm512_sub_ps(_mm512_load_ps(scores + (j + 1) * kGroup), safe)));
       sum = _mm512_add_ps(sum, p0);
       sum = _mm512_add_ps(sum, p1);
       const __m512i b0 = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(p0), half), 16);
@@ -205,7 +232,8 @@ QUIRE_TARGET_AVX512 bool softmax_group(const float* scores, std::int64_t keys, b
       words[p] = _mm512_ternarylogic_epi32(b0, b1, high, 0xf8);  // b0 | (b1 & high)
     }
     turn_words(words);
-    for (int i = 0; i < 16; ++i) _mm512_store_si512(weights + first / 32 * kTileElements + i * 32, words[i]);
+    for (int i = 0; i < 16; ++i)
+      _mm512_store_si512(weights + first / 32 * kTileElements + i * 32, words[i]);
   }
   _mm512_store_ps(m, m_new);
   _mm512_store_ps(l, _mm512_fmadd_ps(_mm512_load_ps(l), a, sum));
@@ -216,7 +244,8 @@ QUIRE_TARGET_AVX512 bool softmax_group(const float* scores, std::int64_t keys, b
 QUIRE_TARGET_AVX512 void scale_rows(float* o, std::int64_t dim, const float* alpha) {
   for (std::int64_t i = 0; i < kGroup; ++i) {
     const __m512 a = _mm512_set1_ps(alpha[i]);
-    for (std::int64_t c = 0; c < dim; c += 16) _mm512_store_ps(o + i * dim + c, _mm512_mul_ps(_mm512_load_ps(o + i * dim + c), a));
+    for (std::int64_t c = 0; c < dim; c += 16)
+      _mm512_store_ps(o + i * dim + c, _mm512_mul_ps(_mm512_load_ps(o + i * dim + c), a));
   }
 }
 
@@ -225,8 +254,11 @@ struct Exp2 {
   QUIRE_TARGET_AVX512 __m512 operator()(__m512 x) const { return exp2_negative(x); }
 };
 
-/// chunk() of a unit with few lanes. The values' memory takes the keys of a tile turned around, which are as many.
-QUIRE_TARGET_AVX512 void few_chunk(const AttentionCall& call, const AttentionUnit& u, const std::uint16_t* query, std::int64_t begin, std::int64_t end, Work& w, float* part) {
+/// chunk() of a unit with few lanes. The values' memory takes the keys of a tile turned around,
+/// which are as many.
+QUIRE_TARGET_AVX512 void few_chunk(const AttentionCall& call, const AttentionUnit& u,
+                                   const std::uint16_t* query, std::int64_t begin, std::int64_t end,
+                                   Work& w, float* part) {
   const std::int64_t dim = call.args->kv.head_dim;
   alignas(64) float alpha[kGroup];
   float *m = part, *l = m + kGroup, *o = l + kGroup;
@@ -245,10 +277,13 @@ QUIRE_TARGET_AVX512 void few_chunk(const AttentionCall& call, const AttentionUni
     for (std::int64_t i = 0; i < u.num_lanes; i += kFewBf16Lanes) {
       score_turned_keys<kFewBf16Lanes>(w.values, query + i * 2, 32, dim, w.scores, kTileKeys);
       // Lanes past the last one have the lowest position and see nothing.
-      few_softmax(rows, all_visible && i + kFewBf16Lanes <= u.num_lanes, w.lane_positions + i, w.scores, m + i, l + i, alpha, w.weights, Exp2{});
+      few_softmax(rows, all_visible && i + kFewBf16Lanes <= u.num_lanes, w.lane_positions + i,
+                  w.scores, m + i, l + i, alpha, w.weights, Exp2{});
       std::int64_t c = 0;
-      for (; c + 64 <= dim; c += 64) few_values<4>(rows, i == 0 ? next : nullptr, w.weights, alpha, dim, c, o + i * dim);
-      for (; c < dim; c += 32) few_values<2>(rows, i == 0 ? next : nullptr, w.weights, alpha, dim, c, o + i * dim);
+      for (; c + 64 <= dim; c += 64)
+        few_values<4>(rows, i == 0 ? next : nullptr, w.weights, alpha, dim, c, o + i * dim);
+      for (; c < dim; c += 32)
+        few_values<2>(rows, i == 0 ? next : nullptr, w.weights, alpha, dim, c, o + i * dim);
     }
   }
 }
@@ -257,20 +292,27 @@ QUIRE_TARGET_AVX512 void few_chunk(const AttentionCall& call, const AttentionUni
 template <class Arithmetic>
 class Bf16Backend final : public AttentionBackend {
  public:
-  std::int64_t query_bytes(const AttentionCall& c) const override { return c.max_lanes * c.args->kv.head_dim * 2; }
-  std::int64_t partial_bytes(const AttentionCall& c) const override {
-    return c.max_lanes / kGroup * partial_floats(c.args->kv.head_dim) * static_cast<std::int64_t>(sizeof(float));
+  std::int64_t query_bytes(const AttentionCall& c) const override {
+    return c.max_lanes * c.args->kv.head_dim * 2;
   }
-  std::int64_t work_bytes(const AttentionCall& c) const override { return Work::bytes(c.max_lanes, c.args->kv.head_dim); }
+  std::int64_t partial_bytes(const AttentionCall& c) const override {
+    return c.max_lanes / kGroup * partial_floats(c.args->kv.head_dim) *
+           static_cast<std::int64_t>(sizeof(float));
+  }
+  std::int64_t work_bytes(const AttentionCall& c) const override {
+    return Work::bytes(c.max_lanes, c.args->kv.head_dim);
+  }
 
-  bool reads_listed(std::int64_t num_lanes) const override { return num_lanes <= Arithmetic::kFewLanes; }
+  bool reads_listed(std::int64_t num_lanes) const override {
+    return num_lanes <= Arithmetic::kFewLanes;
+  }
 
   void pack(const AttentionCall& call, const AttentionUnit& u, void* query) const override {
     pack_queries(call, u, static_cast<std::uint16_t*>(query));
   }
 
-  void chunk(const AttentionCall& call, const AttentionUnit& u, const void* query, std::int64_t begin, std::int64_t end, void* work,
-             void* partial) const override {
+  void chunk(const AttentionCall& call, const AttentionUnit& u, const void* query,
+             std::int64_t begin, std::int64_t end, void* work, void* partial) const override {
     const std::int64_t dim = call.args->kv.head_dim, groups = num_groups(u);
     auto* part = static_cast<float*>(partial);
     for (std::int64_t g = 0; g < groups; ++g) {
@@ -281,7 +323,9 @@ class Bf16Backend final : public AttentionBackend {
     if (begin >= end) return;
     Work w(work, call.max_lanes, dim);
     for (std::int64_t i = 0; i < groups * kGroup; ++i) {
-      w.lane_positions[i] = i < u.num_lanes ? call.args->query_positions[u.first_row + i / call.group] : std::numeric_limits<std::int32_t>::min();
+      w.lane_positions[i] = i < u.num_lanes
+                                ? call.args->query_positions[u.first_row + i / call.group]
+                                : std::numeric_limits<std::int32_t>::min();
     }
     const auto* q = static_cast<const std::uint16_t*>(query);
     if (u.num_lanes <= Arithmetic::kFewLanes) return few_chunk(call, u, q, begin, end, w, part);
@@ -292,21 +336,25 @@ class Bf16Backend final : public AttentionBackend {
     }
   }
 
-  void merge(const AttentionCall& call, const AttentionUnit& u, void* into, const void* from) const override {
+  void merge(const AttentionCall& call, const AttentionUnit& u, void* into,
+             const void* from) const override {
     for (std::int64_t g = 0; g < num_groups(u); ++g) {
       const std::int64_t at = g * partial_floats(call.args->kv.head_dim);
-      merge_group(static_cast<float*>(into) + at, static_cast<const float*>(from) + at, call.args->kv.head_dim);
+      merge_group(static_cast<float*>(into) + at, static_cast<const float*>(from) + at,
+                  call.args->kv.head_dim);
     }
   }
 
-  void finish(const AttentionCall& call, const AttentionUnit& u, const void* partial) const override {
+  void finish(const AttentionCall& call, const AttentionUnit& u,
+              const void* partial) const override {
     const AttentionArgs& a = *call.args;
     const std::int64_t dim = a.kv.head_dim;
     for (std::int64_t lane = 0; lane < u.num_lanes; ++lane) {
       const float* part = static_cast<const float*>(partial) + lane / kGroup * partial_floats(dim);
       const float m = part[lane % kGroup], l = part[kGroup + lane % kGroup];
       const float* o = part + 2 * kGroup + lane % kGroup * dim;
-      const std::int64_t row = u.first_row + lane / call.group, head = u.kv_head * call.group + lane % call.group;
+      const std::int64_t row = u.first_row + lane / call.group,
+                         head = u.kv_head * call.group + lane % call.group;
       const bool empty = m == kEmptyMax;
       const float inverse = empty ? 0.0f : 1.0f / l;
       float* out = a.out + row * a.ldo + head * dim;
@@ -316,20 +364,28 @@ class Bf16Backend final : public AttentionBackend {
   }
 
  private:
-  static void one_tile(const AttentionCall& call, const AttentionUnit& u, const std::uint16_t* query, std::int64_t begin, std::int64_t keys, Work& w,
+  static void one_tile(const AttentionCall& call, const AttentionUnit& u,
+                       const std::uint16_t* query, std::int64_t begin, std::int64_t keys, Work& w,
                        float* part) {
-    const std::int64_t dim = call.args->kv.head_dim, groups = num_groups(u), query_step = dim / 32 * kTileElements;
+    const std::int64_t dim = call.args->kv.head_dim, groups = num_groups(u),
+                       query_step = dim / 32 * kTileElements;
     const KeyBlocks blocks = find_keys(call, u, begin, keys, w);
     std::int64_t g = 0;
     if (blocks.count == kKeyBlocks) {
       for (; g + 2 <= groups; g += 2) {
-        for (std::int64_t b = 0; b < kKeyBlocks; b += 2) Arithmetic::score_two_groups(blocks, b, query + g * query_step, dim, w.scores + g * kTileKeys * kGroup);
+        for (std::int64_t b = 0; b < kKeyBlocks; b += 2)
+          Arithmetic::score_two_groups(blocks, b, query + g * query_step, dim,
+                                       w.scores + g * kTileKeys * kGroup);
       }
     }
-    // A single group streams the keys by once: memory is the limit. With more, tiles are used often enough to wait for them.
-    Fetcher fetch{&call.args->kv, u.kv_head, begin + kTileKeys, groups == 1 ? std::min(begin + 2 * kTileKeys, call.args->kv.num_rows) : 0};
+    // A single group streams the keys by once: memory is the limit. With more, tiles are used often
+    // enough to wait for them.
+    Fetcher fetch{&call.args->kv, u.kv_head, begin + kTileKeys,
+                  groups == 1 ? std::min(begin + 2 * kTileKeys, call.args->kv.num_rows) : 0};
     fetch.rows(16);
-    for (; g < groups; ++g) Arithmetic::score_group(blocks, query + g * query_step, dim, w.scores + g * kTileKeys * kGroup);
+    for (; g < groups; ++g)
+      Arithmetic::score_group(blocks, query + g * query_step, dim,
+                              w.scores + g * kTileKeys * kGroup);
     pack_values(call, u, begin, keys, fetch, w);
     const bool all_visible = call.tile_max[begin / kTileKeys] <= u.min_position;
     for (g = 0; g < groups; ++g) {
@@ -337,29 +393,34 @@ class Bf16Backend final : public AttentionBackend {
       alignas(64) float alpha[kGroup];
       // Lanes past the last one have the lowest position: only masking keeps their zeros out of m.
       const bool plain = all_visible && (g + 1) * kGroup <= u.num_lanes;
-      const bool moved = softmax_group(w.scores + g * kTileKeys * kGroup, keys, plain, w.key_positions, w.lane_positions + g * kGroup, m,
+      const bool moved = softmax_group(w.scores + g * kTileKeys * kGroup, keys, plain,
+                                       w.key_positions, w.lane_positions + g * kGroup, m,
                                        m + kGroup, alpha, fetch, w.weights);
       if (moved) scale_rows(o, dim, alpha);
-      Arithmetic::weigh_group(w.weights, w.values, (keys + 31) / 32, std::min(kGroup, u.num_lanes - g * kGroup), dim, o);
+      Arithmetic::weigh_group(w.weights, w.values, (keys + 31) / 32,
+                              std::min(kGroup, u.num_lanes - g * kGroup), dim, o);
     }
   }
 
   QUIRE_TARGET_AVX512 static void merge_group(float* into, const float* from, std::int64_t dim) {
     const __m512 none = _mm512_set1_ps(kEmptyMax);
     const __m512 m1 = _mm512_load_ps(into), m2 = _mm512_load_ps(from), m = _mm512_max_ps(m1, m2);
-    const __m512 safe = _mm512_mask_blend_ps(_mm512_cmp_ps_mask(m, none, _CMP_EQ_OQ), m, _mm512_setzero_ps());
+    const __m512 safe = _mm512_mask_blend_ps(_mm512_cmp_ps_mask(m, none, _CMP_EQ_OQ), m,
+                                             _mm512_setzero_ps());
     alignas(64) float w1[kGroup], w2[kGroup];
     _mm512_store_ps(w1, exp2_negative(_mm512_sub_ps(m1, safe)));
     _mm512_store_ps(w2, exp2_negative(_mm512_sub_ps(m2, safe)));
     _mm512_store_ps(into, m);
     const __m512 l1 = _mm512_load_ps(into + kGroup), l2 = _mm512_load_ps(from + kGroup);
-    _mm512_store_ps(into + kGroup, _mm512_fmadd_ps(_mm512_load_ps(w1), l1, _mm512_mul_ps(_mm512_load_ps(w2), l2)));
+    _mm512_store_ps(into + kGroup,
+                    _mm512_fmadd_ps(_mm512_load_ps(w1), l1, _mm512_mul_ps(_mm512_load_ps(w2), l2)));
     for (std::int64_t i = 0; i < kGroup; ++i) {
       const __m512 a = _mm512_set1_ps(w1[i]), b = _mm512_set1_ps(w2[i]);
       float* o1 = into + 2 * kGroup + i * dim;
       const float* o2 = from + 2 * kGroup + i * dim;
       for (std::int64_t c = 0; c < dim; c += 16) {
-        _mm512_store_ps(o1 + c, _mm512_fmadd_ps(a, _mm512_load_ps(o1 + c), _mm512_mul_ps(b, _mm512_load_ps(o2 + c))));
+        _mm512_store_ps(o1 + c, _mm512_fmadd_ps(a, _mm512_load_ps(o1 + c),
+                                                _mm512_mul_ps(b, _mm512_load_ps(o2 + c))));
       }
     }
   }

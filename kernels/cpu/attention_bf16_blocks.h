@@ -1,10 +1,12 @@
 /// What the two ways to multiply a tile of bf16 attention share. Each provides
 ///   Scope: what must live while it is used;
 ///   kFewLanes: units of no more lanes are left to attention_bf16_few.h;
-///   score_two_groups(): scores [64 keys][16 lanes] of two groups (the second behind the first) with key blocks `block` and `block` + 1;
-///   score_group(): scores of one group with all blocks;
-///   weigh_group(): o [16 lanes][dim] += weights * values for the first `lanes` lanes, `key_steps` times 32 keys.
-/// The layouts are those of attention_bf16.cc. A score and an output depend on their lane alone, whichever function computes them.
+///   score_two_groups(): scores [64 keys][16 lanes] of two groups (the second behind the first)
+///   with key blocks `block` and `block` + 1; score_group(): scores of one group with all blocks;
+///   weigh_group(): o [16 lanes][dim] += weights * values for the first `lanes` lanes, `key_steps`
+///   times 32 keys.
+/// The layouts are those of attention_bf16.cc. A score and an output depend on their lane alone,
+/// whichever function computes them.
 #pragma once
 
 #include <cstddef>

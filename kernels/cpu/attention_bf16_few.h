@@ -1,6 +1,8 @@
-/// bf16 attention of a few lanes, as in a decode step, on AVX512-BF16: keys lie in vector lanes for the scores and the softmax, channels for the values, so that no lane is idle where
-/// lanes of queries would fill a quarter of a vector. Rows are read where they lie, listed or not. Every sum keeps the order it has in attention_bf16.cc: the bits are the same.
-/// Included by attention_bf16.cc alone.
+/// bf16 attention of a few lanes, as in a decode step, on AVX512-BF16: keys lie in vector lanes for
+/// the scores and the softmax, channels for the values, so that no lane is idle where lanes of
+/// queries would fill a quarter of a vector. Rows are read where they lie, listed or not. Every sum
+/// keeps the order it has in attention_bf16.cc: the bits are the same. Included by
+/// attention_bf16.cc alone.
 #pragma once
 
 #include <algorithm>
@@ -27,18 +29,24 @@ struct Bf16Rows {
     keys = std::min(kTileKeys, end - begin);
     for (std::int64_t j = 0; j < kTileKeys; ++j) {
       const std::int64_t at = begin + std::min(j, keys - 1);
-      const auto row = static_cast<std::uint64_t>(call.listed.rows != nullptr ? call.listed.rows[at] : at);
-      k[j] = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + head_at + static_cast<std::int64_t>(row % kPageTokens) * kv.token_stride;
+      const auto row = static_cast<std::uint64_t>(call.listed.rows != nullptr ? call.listed.rows[at]
+                                                                              : at);
+      k[j] = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + head_at +
+             static_cast<std::int64_t>(row % kPageTokens) * kv.token_stride;
       v[j] = k[j] + kv.kv_stride;
       positions[j] = j < keys ? kv.positions[at] : std::numeric_limits<std::int32_t>::max();
     }
   }
 };
 
-/// Scores of kFewBf16Lanes lanes become weights [lane][64] bf16 in tiles of 32 keys; m, l [16] of the lanes move on and alpha [16] is what o is multiplied by. `exp2`: as attention_bf16.cc takes it.
+/// Scores of kFewBf16Lanes lanes become weights [lane][64] bf16 in tiles of 32 keys; m, l [16] of
+/// the lanes move on and alpha [16] is what o is multiplied by. `exp2`: as attention_bf16.cc takes
+/// it.
 template <class Exp2>
-QUIRE_TARGET_AVX512 inline void few_softmax(const Bf16Rows& rows, bool all_visible, const std::int32_t* lane_positions, float* scores, float* m, float* l, float* alpha, std::uint16_t* weights,
-                                            const Exp2& exp2) {
+QUIRE_TARGET_AVX512 inline void few_softmax(const Bf16Rows& rows, bool all_visible,
+                                            const std::int32_t* lane_positions, float* scores,
+                                            float* m, float* l, float* alpha,
+                                            std::uint16_t* weights, const Exp2& exp2) {
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   for (int i = 0; i < kFewBf16Lanes; ++i) {
     float* s = scores + i * kTileKeys;
@@ -49,19 +57,26 @@ QUIRE_TARGET_AVX512 inline void few_softmax(const Bf16Rows& rows, bool all_visib
     for (int v = 0; v < 4; ++v) {
       const std::int64_t here = std::clamp<std::int64_t>(rows.keys - v * 16, 0, 16);
       visible[v] = static_cast<__mmask16>((1u << here) - 1);
-      if (!all_visible) visible[v] = _mm512_mask_cmple_epi32_mask(visible[v], _mm512_load_si512(rows.positions + v * 16), position);
+      if (!all_visible)
+        visible[v] = _mm512_mask_cmple_epi32_mask(
+            visible[v], _mm512_load_si512(rows.positions + v * 16), position);
       x[v] = _mm512_load_ps(s + v * 16);
       largest = _mm512_mask_max_ps(largest, visible[v], largest, x[v]);
     }
-    const float before = m[i], now = std::max(before, _mm512_reduce_max_ps(largest)), safe = now == kNone ? 0.0f : now;
+    const float before = m[i], now = std::max(before, _mm512_reduce_max_ps(largest)),
+                safe = now == kNone ? 0.0f : now;
     m[i] = now;
     alpha[i] = _mm512_cvtss_f32(exp2(_mm512_set1_ps(before - safe)));
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) {
-      const __m512 p = _mm512_maskz_mov_ps(visible[v], exp2(_mm512_sub_ps(x[v], _mm512_set1_ps(safe))));
+      const __m512 p = _mm512_maskz_mov_ps(visible[v],
+                                           exp2(_mm512_sub_ps(x[v], _mm512_set1_ps(safe))));
       _mm512_store_ps(s + v * 16, p);
-      const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_set1_epi32(0x8000)), 16);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + v / 2 * kTileElements + i * 32 + v % 2 * 16), _mm512_cvtepi32_epi16(rounded));
+      const __m512i rounded = _mm512_srli_epi32(
+          _mm512_add_epi32(_mm512_castps_si512(p), _mm512_set1_epi32(0x8000)), 16);
+      _mm256_storeu_si256(
+          reinterpret_cast<__m256i*>(weights + v / 2 * kTileElements + i * 32 + v % 2 * 16),
+          _mm512_cvtepi32_epi16(rounded));
     }
   }
   // Key by key, as where lanes lie in vectors; the chains of the lanes run beside each other.
@@ -73,20 +88,26 @@ QUIRE_TARGET_AVX512 inline void few_softmax(const Bf16Rows& rows, bool all_visib
   for (int i = 0; i < kFewBf16Lanes; ++i) l[i] = __builtin_fmaf(l[i], alpha[i], sum[i]);
 }
 
-/// o[lane][c0 ..] = o * alpha + weights * values for kFewBf16Lanes lanes and 16 * NV channels, in the order unpacking leaves them in. `next`: rows that are fetched meanwhile; null: none.
+/// o[lane][c0 ..] = o * alpha + weights * values for kFewBf16Lanes lanes and 16 * NV channels, in
+/// the order unpacking leaves them in. `next`: rows that are fetched meanwhile; null: none.
 template <int NV>
-QUIRE_TARGET_AVX512 inline void few_values(const Bf16Rows& rows, const Bf16Rows* next, const std::uint16_t* weights, const float* alpha, std::int64_t dim, std::int64_t c0, float* o) {
+QUIRE_TARGET_AVX512 inline void few_values(const Bf16Rows& rows, const Bf16Rows* next,
+                                           const std::uint16_t* weights, const float* alpha,
+                                           std::int64_t dim, std::int64_t c0, float* o) {
   __m512 sum[kFewBf16Lanes][NV];
 #pragma GCC unroll 4
   for (int i = 0; i < kFewBf16Lanes; ++i) {
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) sum[i][v] = _mm512_mul_ps(_mm512_load_ps(o + i * dim + c0 + v * 16), _mm512_set1_ps(alpha[i]));
+    for (int v = 0; v < NV; ++v)
+      sum[i][v] = _mm512_mul_ps(_mm512_load_ps(o + i * dim + c0 + v * 16),
+                                _mm512_set1_ps(alpha[i]));
   }
   for (std::int64_t j = 0; j < rows.keys; j += 2) {
     __m512bh x[NV];
 #pragma GCC unroll 2
     for (int v = 0; v < NV; v += 2) {
-      const __m512i a = _mm512_loadu_si512(rows.v[j] + (c0 + v * 16) * 2), b = _mm512_loadu_si512(rows.v[j + 1] + (c0 + v * 16) * 2);
+      const __m512i a = _mm512_loadu_si512(rows.v[j] + (c0 + v * 16) * 2),
+                    b = _mm512_loadu_si512(rows.v[j + 1] + (c0 + v * 16) * 2);
       x[v] = (__m512bh)_mm512_unpacklo_epi16(a, b);
       x[v + 1] = (__m512bh)_mm512_unpackhi_epi16(a, b);
       if (next != nullptr) {

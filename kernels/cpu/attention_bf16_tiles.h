@@ -11,7 +11,8 @@ struct Bf16Tiles {
   static constexpr std::int64_t kFewLanes = 0;
 
   /// Scores of one group: up to four blocks of keys at once.
-  static void score_group(const KeyBlocks& k, const std::uint16_t* query, std::int64_t dim, float* scores) {
+  static void score_group(const KeyBlocks& k, const std::uint16_t* query, std::int64_t dim,
+                          float* scores) {
     compiler_barrier();
     QUIRE_TILE_ZERO(0);
     QUIRE_TILE_ZERO(1);
@@ -41,7 +42,8 @@ struct Bf16Tiles {
   }
 
   /// Scores of two groups with two blocks of keys, so that every loaded tile is used twice.
-  static void score_two_groups(const KeyBlocks& k, std::int64_t block, const std::uint16_t* query, std::int64_t dim, float* scores) {
+  static void score_two_groups(const KeyBlocks& k, std::int64_t block, const std::uint16_t* query,
+                               std::int64_t dim, float* scores) {
     compiler_barrier();
     const std::uint16_t* second = query + dim / 32 * kTileElements;
     QUIRE_TILE_ZERO(0);
@@ -65,7 +67,9 @@ struct Bf16Tiles {
   }
 
   /// o += weights * values, two blocks of 16 channels at a time.
-  static void weigh_group(const std::uint16_t* weights, const std::uint16_t* values, std::int64_t key_steps, std::int64_t /*lanes*/, std::int64_t dim, float* o) {
+  static void weigh_group(const std::uint16_t* weights, const std::uint16_t* values,
+                          std::int64_t key_steps, std::int64_t /*lanes*/, std::int64_t dim,
+                          float* o) {
     compiler_barrier();
     const std::int64_t step = dim / 16 * kTileElements;
     QUIRE_TILE_LOAD(4, weights, 64);

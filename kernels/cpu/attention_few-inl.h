@@ -1,6 +1,7 @@
-// Attention of a few lanes, as in a decode step: keys lie in vector lanes for the scores and channels for the values, so that no lane is idle where
-// lanes of queries would fill a quarter of a vector. Every sum keeps the order it has in attention_simd.cc: the bits are the same.
-// Include inside foreach_target files. AVX-512 only: narrower vectors are filled by queries.
+// Attention of a few lanes, as in a decode step: keys lie in vector lanes for the scores and
+// channels for the values, so that no lane is idle where lanes of queries would fill a quarter of a
+// vector. Every sum keeps the order it has in attention_simd.cc: the bits are the same. Include
+// inside foreach_target files. AVX-512 only: narrower vectors are filled by queries.
 #if defined(QUIRE_KERNELS_CPU_ATTENTION_FEW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QUIRE_KERNELS_CPU_ATTENTION_FEW_INL_H_
 #undef QUIRE_KERNELS_CPU_ATTENTION_FEW_INL_H_
@@ -39,7 +40,8 @@ HWY_INLINE void Turn(FewVec (&v)[kVector]) {
   for (int i = 0; i < 16; ++i) v[i] = FewVec{_mm512_castsi512_ps(words[i])};
 }
 
-/// Rows of KV of a tile, wherever they lie; rows behind `keys` repeat the last one and nobody may see them.
+/// Rows of KV of a tile, wherever they lie; rows behind `keys` repeat the last one and nobody may
+/// see them.
 struct FewTile {
   const std::byte* k[kTileKeys];
   const std::byte* v[kTileKeys];
@@ -47,21 +49,25 @@ struct FewTile {
   std::int64_t keys;
 };
 
-HWY_INLINE void FindRows(const KvView& kv, std::int64_t kv_head, std::int64_t begin, std::int64_t end, FewTile& t) {
+HWY_INLINE void FindRows(const KvView& kv, std::int64_t kv_head, std::int64_t begin,
+                         std::int64_t end, FewTile& t) {
   t.keys = std::min(kTileKeys, end - begin);
   for (std::int64_t j = 0; j < kTileKeys; ++j) {
     const auto row = static_cast<std::uint64_t>(begin + std::min(j, t.keys - 1));
-    t.k[j] = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + kv_head * kv.head_stride + (row % kPageTokens) * kv.token_stride;
+    t.k[j] = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + kv_head * kv.head_stride +
+             (row % kPageTokens) * kv.token_stride;
     t.v[j] = t.k[j] + kv.kv_stride;
     t.positions[j] = j < t.keys ? kv.positions[row] : std::numeric_limits<std::int32_t>::max();
   }
 }
 
 /// Fetches rows of a later tile.
-HWY_INLINE void FetchRowsBehind(const KvView& kv, std::int64_t kv_head, std::int64_t row, std::int64_t end) {
+HWY_INLINE void FetchRowsBehind(const KvView& kv, std::int64_t kv_head, std::int64_t row,
+                                std::int64_t end) {
   const std::int64_t row_bytes = kv.head_dim * static_cast<std::int64_t>(dtype_bytes(kv.dtype));
   for (end = std::min(end, kv.num_rows); row < end; ++row) {
-    const auto* p = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + kv_head * kv.head_stride + (row % kPageTokens) * kv.token_stride;
+    const auto* p = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) +
+                    kv_head * kv.head_stride + (row % kPageTokens) * kv.token_stride;
     for (std::int64_t i = 0; i < row_bytes; i += 64) {
       __builtin_prefetch(p + i);
       __builtin_prefetch(p + kv.kv_stride + i);
@@ -71,20 +77,24 @@ HWY_INLINE void FetchRowsBehind(const KvView& kv, std::int64_t kv_head, std::int
 
 /// keys [dim][64] in f32. The tile of rows behind is fetched meanwhile.
 template <class Tag>
-HWY_INLINE void TurnTile(Tag tag, const FewTile& t, const KvView& kv, std::int64_t kv_head, std::int64_t behind, float* keys) {
+HWY_INLINE void TurnTile(Tag tag, const FewTile& t, const KvView& kv, std::int64_t kv_head,
+                         std::int64_t behind, float* keys) {
   const std::int64_t dim = kv.head_dim;
   const FewTag d;
   const std::int64_t used = (t.keys + kVector - 1) / kVector * kVector;
   for (std::int64_t j = 0; j < used; j += kVector) {
     for (std::int64_t c = 0; c < dim; c += kVector) {
       // A few at a time: more would wait for each other.
-      FetchRowsBehind(kv, kv_head, behind + j + c * kVector / dim, behind + j + (c + kVector) * kVector / dim);
+      FetchRowsBehind(kv, kv_head, behind + j + c * kVector / dim,
+                      behind + j + (c + kVector) * kVector / dim);
       FewVec v[kVector];
 #pragma GCC unroll 16
-      for (std::int64_t i = 0; i < kVector; ++i) v[i] = load_as_f32(d, tag, reinterpret_cast<const typename Tag::Type*>(t.k[j + i]) + c);
+      for (std::int64_t i = 0; i < kVector; ++i)
+        v[i] = load_as_f32(d, tag, reinterpret_cast<const typename Tag::Type*>(t.k[j + i]) + c);
       Turn(v);
 #pragma GCC unroll 16
-      for (std::int64_t i = 0; i < kVector; ++i) hn::StoreU(v[i], d, keys + (c + i) * kTileKeys + j);
+      for (std::int64_t i = 0; i < kVector; ++i)
+        hn::StoreU(v[i], d, keys + (c + i) * kTileKeys + j);
     }
   }
 }
@@ -112,19 +122,23 @@ HWY_INLINE void FewScores(const float* keys, const float* query, std::int64_t di
 #pragma GCC unroll 4
   for (int r = 0; r < kFewRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kTileVectors; ++v) hn::StoreU(sum[r][v], d, s + r * kTileKeys + v * kVector);
+    for (int v = 0; v < kTileVectors; ++v)
+      hn::StoreU(sum[r][v], d, s + r * kTileKeys + v * kVector);
   }
 }
 
-/// o[r][c0 + channel] = o * alpha[r] + sum_j v[j][channel] * p[r][j] for kFewRows lanes and NV vectors of channels.
+/// o[r][c0 + channel] = o * alpha[r] + sum_j v[j][channel] * p[r][j] for kFewRows lanes and NV
+/// vectors of channels.
 template <int NV, class Tag>
-HWY_INLINE void FewValues(Tag tag, const FewTile& t, std::int64_t c0, const float* p, const float* alpha, std::int64_t dim, float* o) {
+HWY_INLINE void FewValues(Tag tag, const FewTile& t, std::int64_t c0, const float* p,
+                          const float* alpha, std::int64_t dim, float* o) {
   const FewTag d;
   FewVec sum[kFewRows][NV];
 #pragma GCC unroll 4
   for (int r = 0; r < kFewRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) sum[r][v] = hn::Mul(hn::LoadU(d, o + r * dim + c0 + v * kVector), hn::Set(d, alpha[r]));
+    for (int v = 0; v < NV; ++v)
+      sum[r][v] = hn::Mul(hn::LoadU(d, o + r * dim + c0 + v * kVector), hn::Set(d, alpha[r]));
   }
   for (std::int64_t j = 0; j < t.keys; ++j) {
     const auto* row = reinterpret_cast<const typename Tag::Type*>(t.v[j]) + c0;
@@ -145,8 +159,10 @@ HWY_INLINE void FewValues(Tag tag, const FewTile& t, std::int64_t c0, const floa
   }
 }
 
-/// One lane's scores become weights exp(s - m); m and l move on by one tile. Returns what o is multiplied by.
-HWY_INLINE float FewSoftmax(const FewTile& t, bool all_visible, std::int32_t query_position, float* s, float& m, float& l) {
+/// One lane's scores become weights exp(s - m); m and l move on by one tile. Returns what o is
+/// multiplied by.
+HWY_INLINE float FewSoftmax(const FewTile& t, bool all_visible, std::int32_t query_position,
+                            float* s, float& m, float& l) {
   const FewTag d;
   const hn::RebindToSigned<FewTag> di;
   const auto none = hn::Set(d, -std::numeric_limits<float>::infinity());
@@ -156,7 +172,8 @@ HWY_INLINE float FewSoftmax(const FewTile& t, bool all_visible, std::int32_t que
   for (int v = 0; v < kTileVectors; ++v) {
     x[v] = hn::LoadU(d, s + v * kVector);
     if (!all_visible || t.keys < kTileKeys) {
-      x[v] = hn::IfThenElse(hn::RebindMask(d, hn::Gt(hn::Load(di, t.positions + v * kVector), position)), none, x[v]);
+      x[v] = hn::IfThenElse(
+          hn::RebindMask(d, hn::Gt(hn::Load(di, t.positions + v * kVector), position)), none, x[v]);
     }
     largest = hn::Max(largest, x[v]);
   }
@@ -180,16 +197,21 @@ HWY_INLINE float FewSoftmax(const FewTile& t, bool all_visible, std::int32_t que
 }
 
 /// Whether FewChunk() serves a unit.
-HWY_INLINE bool IsFew(const AttentionCall& call, const AttentionUnit& u) { return u.num_lanes <= kFewLanes && call.args->kv.head_dim % kVector == 0; }
+HWY_INLINE bool IsFew(const AttentionCall& call, const AttentionUnit& u) {
+  return u.num_lanes <= kFewLanes && call.args->kv.head_dim % kVector == 0;
+}
 
 /// As SimdChunk(), for at most kFewLanes lanes.
-HWY_INLINE void FewChunk(const AttentionCall& call, const AttentionUnit& u, const float* query, std::int64_t begin, std::int64_t end, float* work, float* m,
-                         float* l, float* o) {
+HWY_INLINE void FewChunk(const AttentionCall& call, const AttentionUnit& u, const float* query,
+                         std::int64_t begin, std::int64_t end, float* work, float* m, float* l,
+                         float* o) {
   const KvView& kv = call.args->kv;
   const std::int64_t dim = kv.head_dim, ld = call.max_lanes;
-  float *keys = work, *s = keys + kTileKeys * dim, *q = s + kTileKeys * kFewLanes, *out = q + kFewLanes * dim;
+  float *keys = work, *s = keys + kTileKeys * dim, *q = s + kTileKeys * kFewLanes,
+        *out = q + kFewLanes * dim;
   for (std::int64_t i = 0; i < kFewLanes; ++i) {
-    for (std::int64_t c = 0; c < dim; ++c) q[i * dim + c] = i < u.num_lanes ? query[c * ld + i] : 0.0f;
+    for (std::int64_t c = 0; c < dim; ++c)
+      q[i * dim + c] = i < u.num_lanes ? query[c * ld + i] : 0.0f;
   }
   std::fill(out, out + kFewLanes * dim, 0.0f);
   float alpha[kFewLanes] = {};
@@ -204,11 +226,15 @@ HWY_INLINE void FewChunk(const AttentionCall& call, const AttentionUnit& u, cons
         FewScores(keys, q + i * dim, dim, s + i * kTileKeys);
         const std::int64_t rows = std::min<std::int64_t>(kFewRows, u.num_lanes - i);
         for (std::int64_t r = i; r < i + rows; ++r) {
-          alpha[r] = FewSoftmax(t, all_visible, call.args->query_positions[u.first_row + r / call.group], s + r * kTileKeys, m[r], l[r]);
+          alpha[r] = FewSoftmax(t, all_visible,
+                                call.args->query_positions[u.first_row + r / call.group],
+                                s + r * kTileKeys, m[r], l[r]);
         }
         std::int64_t c = 0;
-        for (; c + 4 * kVector <= dim; c += 4 * kVector) FewValues<4>(tag, t, c, s + i * kTileKeys, alpha + i, dim, out + i * dim);
-        for (; c < dim; c += kVector) FewValues<1>(tag, t, c, s + i * kTileKeys, alpha + i, dim, out + i * dim);
+        for (; c + 4 * kVector <= dim; c += 4 * kVector)
+          FewValues<4>(tag, t, c, s + i * kTileKeys, alpha + i, dim, out + i * dim);
+        for (; c < dim; c += kVector)
+          FewValues<1>(tag, t, c, s + i * kTileKeys, alpha + i, dim, out + i * dim);
       }
     });
   }

@@ -23,8 +23,10 @@ struct MassMemory {
   float *keys, *attention, *query;
 };
 
-/// Row r of the register block is query row min(first + r, rows - 1): rows past the last repeat it, and nobody reads theirs.
-HWY_INLINE void AddTile(const AttentionMassArgs& a, std::int64_t stretch, const std::int32_t* positions, const MassMemory& w) {
+/// Row r of the register block is query row min(first + r, rows - 1): rows past the last repeat it,
+/// and nobody reads theirs.
+HWY_INLINE void AddTile(const AttentionMassArgs& a, std::int64_t stretch,
+                        const std::int32_t* positions, const MassMemory& w) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -37,21 +39,29 @@ HWY_INLINE void AddTile(const AttentionMassArgs& a, std::int64_t stretch, const 
         const std::int64_t row = std::min(first + r, a.rows - 1);
         const float* q = a.q + row * a.ldq + h * dim;
         float* out = w.query + r * dim;
-        for_each_vector(dim, [&](auto dv, std::int64_t i) HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(dv, q + i), hn::Set(dv, a.scale)), dv, out + i); });
+        for_each_vector(dim, [&](auto dv, std::int64_t i) HWY_ATTR {
+          hn::StoreU(hn::Mul(hn::LoadU(dv, q + i), hn::Set(dv, a.scale)), dv, out + i);
+        });
         const float l = a.lse[row * a.ld_lse + h];
-        lse[r] = l == -std::numeric_limits<float>::infinity() ? std::numeric_limits<float>::infinity() : l;  // saw nothing: exp gives 0
+        // Saw nothing: exp gives 0
+        lse[r] = l == -std::numeric_limits<float>::infinity()
+                     ? std::numeric_limits<float>::infinity()
+                     : l;
       }
       std::fill(w.attention, w.attention + kRegisterRows * kMassKeys, 0.0f);
-      for (std::int64_t i = 0; i < kMassKeys; i += 2 * lanes) AddProbabilities(w.query, k + i, lse, dim, kMassKeys, w.attention + i);
+      for (std::int64_t i = 0; i < kMassKeys; i += 2 * lanes)
+        AddProbabilities(w.query, k + i, lse, dim, kMassKeys, w.attention + i);
       const std::int64_t rows = std::min<std::int64_t>(kRegisterRows, a.rows - first);
       for (std::int64_t r = 0; r < rows; ++r) {
         const auto own = hn::Set(di, a.query_positions[first + r]);
         auto sum = hn::Zero(d);
         for (std::int64_t i = 0; i < kMassKeys; i += lanes) {
           const auto seen = hn::Not(hn::Gt(hn::Load(di, positions + i), own));
-          sum = hn::Add(sum, hn::IfThenElseZero(hn::RebindMask(d, seen), hn::Load(d, w.attention + r * kMassKeys + i)));
+          sum = hn::Add(sum, hn::IfThenElseZero(hn::RebindMask(d, seen),
+                                                hn::Load(d, w.attention + r * kMassKeys + i)));
         }
-        a.mass[((first + r) * a.num_heads + h) * a.num_stretches + stretch] += hn::GetLane(hn::SumOfLanes(d, sum));
+        a.mass[((first + r) * a.num_heads + h) * a.num_stretches + stretch] += hn::GetLane(
+            hn::SumOfLanes(d, sum));
       }
     }
   }
@@ -64,12 +74,15 @@ void MassStretch(const AttentionMassArgs& a, std::int64_t stretch, void* scratch
   w.attention = w.keys + a.kv.num_kv_heads * dim * kMassKeys;
   w.query = w.attention + kMassRows * kMassKeys;
   HWY_ALIGN std::int32_t positions[kMassKeys];
-  for (std::int64_t i = 0; i < a.rows * a.num_heads; ++i) a.mass[i * a.num_stretches + stretch] = 0.0f;
+  for (std::int64_t i = 0; i < a.rows * a.num_heads; ++i)
+    a.mass[i * a.num_stretches + stretch] = 0.0f;
   const KvStretch& s = a.stretches[stretch];
   for (std::int64_t first = s.begin; first < s.end; first += kMassKeys) {
     const std::int64_t valid = std::min(kMassKeys, s.end - first);
     // Keys past the end lie behind every query.
-    for (std::int64_t i = 0; i < kMassKeys; ++i) positions[i] = i < valid ? a.kv.positions[first + i] : std::numeric_limits<std::int32_t>::max();
+    for (std::int64_t i = 0; i < kMassKeys; ++i)
+      positions[i] = i < valid ? a.kv.positions[first + i]
+                               : std::numeric_limits<std::int32_t>::max();
     TurnKeys(a.kv, first, kMassKeys, valid, w.keys);
     AddTile(a, stretch, positions, w);
   }
@@ -90,7 +103,9 @@ HWY_EXPORT(MassStretch);
 }  // namespace
 
 std::int64_t attention_mass_scratch_bytes(const AttentionMassArgs& a) {
-  return (a.kv.num_kv_heads * a.kv.head_dim * kMassKeys + kMassRows * kMassKeys + kMassRows * a.kv.head_dim) * static_cast<std::int64_t>(sizeof(float));
+  return (a.kv.num_kv_heads * a.kv.head_dim * kMassKeys + kMassRows * kMassKeys +
+          kMassRows * a.kv.head_dim) *
+         static_cast<std::int64_t>(sizeof(float));
 }
 
 void attention_mass_stretch(const AttentionMassArgs& args, std::int64_t stretch, void* scratch) {

@@ -7,8 +7,9 @@
 
 namespace quire::cpu {
 
-inline constexpr std::int64_t kMassKeys = 32;  ///< keys per tile: two of the widest vectors; blocks have 16, 32 or 64 rows
-inline constexpr std::int64_t kMassRows = 8;   ///< query rows per tile, at most
+/// Keys per tile: two of the widest vectors; blocks have 16, 32 or 64 rows
+inline constexpr std::int64_t kMassKeys = 32;
+inline constexpr std::int64_t kMassRows = 8;  ///< query rows per tile, at most
 
 /// Bytes of scratch, 64-byte aligned.
 std::int64_t attention_mass_scratch_bytes(const AttentionMassArgs& args);

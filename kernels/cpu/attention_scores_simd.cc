@@ -23,8 +23,10 @@ struct ScoreMemory {
   float *keys, *weights, *query;  ///< weights: [heads of the group][kScoreRows][kScoreKeys]
 };
 
-/// Weights of the query rows first.. of one KV head's query heads. Rows past the last repeat it, and nobody reads theirs.
-HWY_INLINE void WeighRows(const AttentionScoresArgs& a, std::int64_t kv_head, std::int64_t first, const ScoreMemory& w) {
+/// Weights of the query rows first.. of one KV head's query heads. Rows past the last repeat it,
+/// and nobody reads theirs.
+HWY_INLINE void WeighRows(const AttentionScoresArgs& a, std::int64_t kv_head, std::int64_t first,
+                          const ScoreMemory& w) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t dim = a.kv.head_dim, group = a.num_heads / a.kv.num_kv_heads;
@@ -36,29 +38,38 @@ HWY_INLINE void WeighRows(const AttentionScoresArgs& a, std::int64_t kv_head, st
       const std::int64_t row = std::min(first + r, a.rows - 1);
       const float* q = a.q + row * a.ldq + h * dim;
       float* out = w.query + r * dim;
-      for_each_vector(dim, [&](auto dv, std::int64_t i) HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(dv, q + i), hn::Set(dv, a.scale)), dv, out + i); });
+      for_each_vector(dim, [&](auto dv, std::int64_t i) HWY_ATTR {
+        hn::StoreU(hn::Mul(hn::LoadU(dv, q + i), hn::Set(dv, a.scale)), dv, out + i);
+      });
       const float l = a.lse[row * a.ld_lse + h];
-      lse[r] = l == -std::numeric_limits<float>::infinity() ? std::numeric_limits<float>::infinity() : l;  // saw nothing: exp gives 0
+      // Saw nothing: exp gives 0
+      lse[r] = l == -std::numeric_limits<float>::infinity() ? std::numeric_limits<float>::infinity()
+                                                            : l;
     }
     float* weights = w.weights + g * kScoreRows * kScoreKeys;
     std::fill(weights, weights + kRegisterRows * kScoreKeys, 0.0f);
-    for (std::int64_t i = 0; i < kScoreKeys; i += 2 * lanes) AddProbabilities(w.query, k + i, lse, dim, kScoreKeys, weights + i);
+    for (std::int64_t i = 0; i < kScoreKeys; i += 2 * lanes)
+      AddProbabilities(w.query, k + i, lse, dim, kScoreKeys, weights + i);
   }
 }
 
 /// scores[key] <- reduction over it and the weights, rows ascending, then heads.
-HWY_INLINE void Reduce(const AttentionScoresArgs& a, std::int64_t first, const std::int32_t* positions, const ScoreMemory& w, float* scores) {
+HWY_INLINE void Reduce(const AttentionScoresArgs& a, std::int64_t first,
+                       const std::int32_t* positions, const ScoreMemory& w, float* scores) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const std::int64_t group = a.num_heads / a.kv.num_kv_heads, rows = std::min<std::int64_t>(kRegisterRows, a.rows - first);
+  const std::int64_t group = a.num_heads / a.kv.num_kv_heads,
+                     rows = std::min<std::int64_t>(kRegisterRows, a.rows - first);
   for (std::int64_t i = 0; i < kScoreKeys; i += lanes) {
     const auto key_positions = hn::Load(di, positions + i);
     auto score = hn::Load(d, scores + i);
     for (std::int64_t r = 0; r < rows; ++r) {
-      const auto hidden = hn::RebindMask(d, hn::Gt(key_positions, hn::Set(di, a.query_positions[first + r])));
+      const auto hidden = hn::RebindMask(
+          d, hn::Gt(key_positions, hn::Set(di, a.query_positions[first + r])));
       for (std::int64_t g = 0; g < group; ++g) {
-        const auto p = hn::IfThenZeroElse(hidden, hn::Load(d, w.weights + (g * kScoreRows + r) * kScoreKeys + i));
+        const auto p = hn::IfThenZeroElse(
+            hidden, hn::Load(d, w.weights + (g * kScoreRows + r) * kScoreKeys + i));
         score = a.reduction == ScoreReduction::kMax ? hn::Max(score, p) : hn::Add(score, p);
       }
     }
@@ -76,7 +87,9 @@ void ScoreTile(const AttentionScoresArgs& a, std::int64_t first_key, void* scrat
   HWY_ALIGN std::int32_t positions[kScoreKeys];
   HWY_ALIGN float scores[kScoreKeys];
   // Keys past the end lie behind every query.
-  for (std::int64_t i = 0; i < kScoreKeys; ++i) positions[i] = i < valid ? a.kv.positions[first_key + i] : std::numeric_limits<std::int32_t>::max();
+  for (std::int64_t i = 0; i < kScoreKeys; ++i)
+    positions[i] = i < valid ? a.kv.positions[first_key + i]
+                             : std::numeric_limits<std::int32_t>::max();
   TurnKeys(a.kv, first_key, kScoreKeys, valid, w.keys);
   for (std::int64_t m = 0; m < a.kv.num_kv_heads; ++m) {
     float* out = a.scores + m * a.ld_scores + first_key;
@@ -105,7 +118,9 @@ HWY_EXPORT(ScoreTile);
 
 std::int64_t attention_scores_scratch_bytes(const AttentionScoresArgs& a) {
   const std::int64_t group = a.num_heads / a.kv.num_kv_heads, dim = a.kv.head_dim;
-  return (a.kv.num_kv_heads * dim * kScoreKeys + group * kScoreRows * kScoreKeys + kScoreRows * dim) * static_cast<std::int64_t>(sizeof(float));
+  return (a.kv.num_kv_heads * dim * kScoreKeys + group * kScoreRows * kScoreKeys +
+          kScoreRows * dim) *
+         static_cast<std::int64_t>(sizeof(float));
 }
 
 void attention_scores_tile(const AttentionScoresArgs& args, std::int64_t first_key, void* scratch) {

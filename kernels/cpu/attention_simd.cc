@@ -16,10 +16,11 @@
 #include "kernels/cpu/attention_few-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
-// Query lanes lie in vector lanes and keys are broadcast, so nothing is ever transposed or summed across lanes: scores are
-// S[key][lane], the softmax runs down the keys, and O[channel][lane] += V[key][channel] * P[key][lane].
-// Layouts (P = max_lanes): query [head_dim][P]; work K and V tiles [64][head_dim] f32, S [64][P], alpha [P]; partial m [P], l [P],
-// o [head_dim][P] (not yet divided by l).
+// Query lanes lie in vector lanes and keys are broadcast, so nothing is ever transposed or summed
+// across lanes: scores are S[key][lane], the softmax runs down the keys, and O[channel][lane] +=
+// V[key][channel] * P[key][lane]. Layouts (P = max_lanes): query [head_dim][P]; work K and V tiles
+// [64][head_dim] f32, S [64][P], alpha [P]; partial m [P], l [P], o [head_dim][P] (not yet divided
+// by l).
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {
@@ -37,13 +38,13 @@ struct Tile {
 };
 
 template <class Tag>
-HWY_INLINE void ConvertTile(Tag tag, const AttentionCall& call, const AttentionUnit& u, std::int64_t begin, float* k_work, float* v_work,
-                            Tile& t) {
+HWY_INLINE void ConvertTile(Tag tag, const AttentionCall& call, const AttentionUnit& u,
+                            std::int64_t begin, float* k_work, float* v_work, Tile& t) {
   const KvView& kv = call.args->kv;
   for (std::int64_t j = 0; j < t.keys; ++j) {
     const std::int64_t row = begin + j;
-    const auto* p = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + u.kv_head * kv.head_stride +
-                    (row % kPageTokens) * kv.token_stride;
+    const auto* p = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) +
+                    u.kv_head * kv.head_stride + (row % kPageTokens) * kv.token_stride;
     const auto* k = reinterpret_cast<const typename Tag::Type*>(p);
     const auto* v = reinterpret_cast<const typename Tag::Type*>(p + kv.kv_stride);
     if constexpr (sizeof(typename Tag::Type) == sizeof(float)) {
@@ -61,12 +62,13 @@ HWY_INLINE void ConvertTile(Tag tag, const AttentionCall& call, const AttentionU
   }
 }
 
-HWY_INLINE void LoadTile(const AttentionCall& call, const AttentionUnit& u, std::int64_t begin, std::int64_t end, float* k_work,
-                         float* v_work, Tile& t) {
+HWY_INLINE void LoadTile(const AttentionCall& call, const AttentionUnit& u, std::int64_t begin,
+                         std::int64_t end, float* k_work, float* v_work, Tile& t) {
   static const float zeros[256] = {};
   t.keys = std::min(kTileKeys, end - begin);
   t.keys_padded = (t.keys + kRows - 1) / kRows * kRows;
-  with_dtype(call.args->kv.dtype, [&](auto tag) HWY_ATTR { ConvertTile(tag, call, u, begin, k_work, v_work, t); });
+  with_dtype(call.args->kv.dtype,
+             [&](auto tag) HWY_ATTR { ConvertTile(tag, call, u, begin, k_work, v_work, t); });
   for (std::int64_t j = 0; j < t.keys; ++j) t.positions[j] = call.args->kv.positions[begin + j];
   for (std::int64_t j = t.keys; j < t.keys_padded; ++j) {
     t.k[j] = t.v[j] = zeros;
@@ -77,10 +79,11 @@ HWY_INLINE void LoadTile(const AttentionCall& call, const AttentionUnit& u, std:
 /// Fetches kRows rows of keys and values of a later tile.
 HWY_INLINE void FetchRows(const AttentionCall& call, const AttentionUnit& u, std::int64_t row) {
   const KvView& kv = call.args->kv;
-  const std::int64_t row_bytes = kv.head_dim * static_cast<std::int64_t>(dtype_bytes(kv.dtype)), end = std::min(row + kRows, kv.num_rows);
+  const std::int64_t row_bytes = kv.head_dim * static_cast<std::int64_t>(dtype_bytes(kv.dtype)),
+                     end = std::min(row + kRows, kv.num_rows);
   for (; row < end; ++row) {
-    const auto* p = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + u.kv_head * kv.head_stride +
-                    (row % kPageTokens) * kv.token_stride;
+    const auto* p = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) +
+                    u.kv_head * kv.head_stride + (row % kPageTokens) * kv.token_stride;
     for (std::int64_t i = 0; i < row_bytes; i += 64) {
       __builtin_prefetch(p + i);
       __builtin_prefetch(p + kv.kv_stride + i);
@@ -88,9 +91,11 @@ HWY_INLINE void FetchRows(const AttentionCall& call, const AttentionUnit& u, std
   }
 }
 
-/// s[r][lane] = sum_c k[r][c] * query[c][lane] for kRows keys and NV vectors of lanes; one chain of sums per element.
+/// s[r][lane] = sum_c k[r][c] * query[c][lane] for kRows keys and NV vectors of lanes; one chain of
+/// sums per element.
 template <int NV>
-HWY_INLINE void ScoreBlock(const float* const* k, const float* query, std::int64_t dim, std::int64_t ld, float* s) {
+HWY_INLINE void ScoreBlock(const float* const* k, const float* query, std::int64_t dim,
+                           std::int64_t ld, float* s) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   hn::Vec<decltype(d)> acc[kRows][NV];
@@ -119,14 +124,16 @@ HWY_INLINE void ScoreBlock(const float* const* k, const float* query, std::int64
 
 /// o[r][lane] = o[r][lane] * alpha[lane] + sum_j v[j][c0 + r] * p[j][lane] for kRows channels.
 template <int NV>
-HWY_INLINE void ValueBlock(const Tile& t, std::int64_t c0, const float* p, const float* alpha, std::int64_t ld, float* o) {
+HWY_INLINE void ValueBlock(const Tile& t, std::int64_t c0, const float* p, const float* alpha,
+                           std::int64_t ld, float* o) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   hn::Vec<decltype(d)> acc[kRows][NV];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-    for (int v = 0; v < NV; ++v) acc[r][v] = hn::Mul(hn::LoadU(d, o + r * ld + v * lanes), hn::LoadU(d, alpha + v * lanes));
+    for (int v = 0; v < NV; ++v)
+      acc[r][v] = hn::Mul(hn::LoadU(d, o + r * ld + v * lanes), hn::LoadU(d, alpha + v * lanes));
   }
   for (std::int64_t j = 0; j < t.keys_padded; ++j) {
     hn::Vec<decltype(d)> w[NV];
@@ -148,8 +155,9 @@ HWY_INLINE void ValueBlock(const Tile& t, std::int64_t c0, const float* p, const
 }
 
 /// Scores become weights exp(s - m); m, l and alpha of every lane move on by one tile.
-HWY_INLINE void SoftmaxTile(const Tile& t, bool all_visible, const std::int32_t* query_positions, std::int64_t used, std::int64_t ld, float* s,
-                            float* m, float* l, float* alpha) {
+HWY_INLINE void SoftmaxTile(const Tile& t, bool all_visible, const std::int32_t* query_positions,
+                            std::int64_t used, std::int64_t ld, float* s, float* m, float* l,
+                            float* alpha) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -168,7 +176,8 @@ HWY_INLINE void SoftmaxTile(const Tile& t, bool all_visible, const std::int32_t*
     }
     const auto m_old = hn::LoadU(d, m + i);
     const auto m_new = hn::Max(m_old, largest);
-    const auto m_safe = hn::IfThenElse(hn::Eq(m_new, none), hn::Zero(d), m_new);  // a lane that has seen no key
+    // A lane that has seen no key
+    const auto m_safe = hn::IfThenElse(hn::Eq(m_new, none), hn::Zero(d), m_new);
     const auto a = fast_exp(d, hn::Sub(m_old, m_safe));
     hn::Vec<decltype(d)> sum[kSumChains];
     for (auto& chain : sum) chain = hn::Zero(d);
@@ -194,13 +203,14 @@ void SimdPack(const AttentionCall& call, const AttentionUnit& u, void* query) {
   const std::int64_t dim = a.kv.head_dim, ld = call.max_lanes;
   std::fill(out, out + dim * ld, 0.0f);
   for (std::int64_t i = 0; i < u.num_lanes; ++i) {
-    const float* q = a.q + (u.first_row + i / call.group) * a.ldq + (u.kv_head * call.group + i % call.group) * dim;
+    const float* q = a.q + (u.first_row + i / call.group) * a.ldq +
+                     (u.kv_head * call.group + i % call.group) * dim;
     for (std::int64_t c = 0; c < dim; ++c) out[c * ld + i] = q[c] * a.scale;
   }
 }
 
-void SimdChunk(const AttentionCall& call, const AttentionUnit& u, const void* query, std::int64_t begin, std::int64_t end, void* work,
-               void* partial) {
+void SimdChunk(const AttentionCall& call, const AttentionUnit& u, const void* query,
+               std::int64_t begin, std::int64_t end, void* work, void* partial) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t dim = call.args->kv.head_dim, ld = call.max_lanes;
@@ -210,12 +220,16 @@ void SimdChunk(const AttentionCall& call, const AttentionUnit& u, const void* qu
   std::fill(l, l + (1 + dim) * ld, 0.0f);
   if (begin >= end) return;
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-  if (IsFew(call, u)) return FewChunk(call, u, static_cast<const float*>(query), begin, end, static_cast<float*>(work), m, l, o);
+  if (IsFew(call, u))
+    return FewChunk(call, u, static_cast<const float*>(query), begin, end,
+                    static_cast<float*>(work), m, l, o);
 #endif
   auto* query_positions = static_cast<std::int32_t*>(work);
-  float *alpha = static_cast<float*>(work) + ld, *s = alpha + ld, *k_work = s + kTileKeys * ld, *v_work = k_work + kTileKeys * dim;
+  float *alpha = static_cast<float*>(work) + ld, *s = alpha + ld, *k_work = s + kTileKeys * ld,
+        *v_work = k_work + kTileKeys * dim;
   for (std::int64_t i = 0; i < ld; ++i) {
-    query_positions[i] = i < u.num_lanes ? call.args->query_positions[u.first_row + i / call.group] : std::numeric_limits<std::int32_t>::min();
+    query_positions[i] = i < u.num_lanes ? call.args->query_positions[u.first_row + i / call.group]
+                                         : std::numeric_limits<std::int32_t>::min();
   }
   const auto* q = static_cast<const float*>(query);
   Tile t;
@@ -223,15 +237,19 @@ void SimdChunk(const AttentionCall& call, const AttentionUnit& u, const void* qu
     if (call.tile_min[tile / kTileKeys] > u.max_position) continue;
     LoadTile(call, u, tile, end, k_work, v_work, t);
     for (std::int64_t j = 0; j < t.keys_padded; j += kRows) {
-      if (used <= 2 * lanes) FetchRows(call, u, tile + kTileKeys + j);  // few lanes: keys stream by once, memory is the limit
+      // Few lanes: keys stream by once, memory is the limit
+      if (used <= 2 * lanes) FetchRows(call, u, tile + kTileKeys + j);
       std::int64_t i = 0;
-      for (; i + 2 * lanes <= used; i += 2 * lanes) ScoreBlock<2>(t.k + j, q + i, dim, ld, s + j * ld + i);
+      for (; i + 2 * lanes <= used; i += 2 * lanes)
+        ScoreBlock<2>(t.k + j, q + i, dim, ld, s + j * ld + i);
       for (; i < used; i += lanes) ScoreBlock<1>(t.k + j, q + i, dim, ld, s + j * ld + i);
     }
-    SoftmaxTile(t, call.tile_max[tile / kTileKeys] <= u.min_position, query_positions, used, ld, s, m, l, alpha);
+    SoftmaxTile(t, call.tile_max[tile / kTileKeys] <= u.min_position, query_positions, used, ld, s,
+                m, l, alpha);
     for (std::int64_t c = 0; c < dim; c += kRows) {
       std::int64_t i = 0;
-      for (; i + 2 * lanes <= used; i += 2 * lanes) ValueBlock<2>(t, c, s + i, alpha + i, ld, o + c * ld + i);
+      for (; i + 2 * lanes <= used; i += 2 * lanes)
+        ValueBlock<2>(t, c, s + i, alpha + i, ld, o + c * ld + i);
       for (; i < used; i += lanes) ValueBlock<1>(t, c, s + i, alpha + i, ld, o + c * ld + i);
     }
   }
@@ -274,18 +292,26 @@ HWY_EXPORT(SimdMerge);
 
 class SimdBackend final : public AttentionBackend {
  public:
-  std::int64_t query_bytes(const AttentionCall& c) const override { return c.args->kv.head_dim * c.max_lanes * 4; }
-  std::int64_t partial_bytes(const AttentionCall& c) const override { return (2 + c.args->kv.head_dim) * c.max_lanes * 4; }
+  std::int64_t query_bytes(const AttentionCall& c) const override {
+    return c.args->kv.head_dim * c.max_lanes * 4;
+  }
+  std::int64_t partial_bytes(const AttentionCall& c) const override {
+    return (2 + c.args->kv.head_dim) * c.max_lanes * 4;
+  }
   std::int64_t work_bytes(const AttentionCall& c) const override {
-    const std::int64_t dim = c.args->kv.head_dim, many = (2 + kTileKeys) * c.max_lanes + 2 * kTileKeys * dim;
+    const std::int64_t dim = c.args->kv.head_dim,
+                       many = (2 + kTileKeys) * c.max_lanes + 2 * kTileKeys * dim;
     return std::max(many, (kTileKeys + 2 * kFewLanes) * dim + kTileKeys * kFewLanes) * 4;
   }
-  void pack(const AttentionCall& c, const AttentionUnit& u, void* query) const override { HWY_DYNAMIC_DISPATCH(SimdPack)(c, u, query); }
-  void chunk(const AttentionCall& c, const AttentionUnit& u, const void* query, std::int64_t begin, std::int64_t end, void* work,
-             void* partial) const override {
+  void pack(const AttentionCall& c, const AttentionUnit& u, void* query) const override {
+    HWY_DYNAMIC_DISPATCH(SimdPack)(c, u, query);
+  }
+  void chunk(const AttentionCall& c, const AttentionUnit& u, const void* query, std::int64_t begin,
+             std::int64_t end, void* work, void* partial) const override {
     HWY_DYNAMIC_DISPATCH(SimdChunk)(c, u, query, begin, end, work, partial);
   }
-  void merge(const AttentionCall& c, const AttentionUnit& u, void* into, const void* from) const override {
+  void merge(const AttentionCall& c, const AttentionUnit& u, void* into,
+             const void* from) const override {
     HWY_DYNAMIC_DISPATCH(SimdMerge)(c, u, into, from);
   }
   void finish(const AttentionCall& c, const AttentionUnit& u, const void* partial) const override {

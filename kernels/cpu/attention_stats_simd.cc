@@ -14,9 +14,11 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/key_tile-inl.h"
 
-// Keys lie in vector lanes and query channels are broadcast, so a column's sums never cross lanes and grow row by row. Keys of a tile are turned around
-// once for all rows: keys [num_kv_heads][head_dim][tile keys]. Rows come in blocks that fill the registers; their probabilities are added up over heads in
-// attention [kStatsRows][tile keys] and then enter the column sums.
+// Keys lie in vector lanes and query channels are broadcast, so a column's sums never cross lanes
+// and grow row by row. Keys of a tile are turned around once for all rows: keys
+// [num_kv_heads][head_dim][tile keys]. Rows come in blocks that fill the registers; their
+// probabilities are added up over heads in attention [kStatsRows][tile keys] and then enter the
+// column sums.
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {
@@ -33,8 +35,10 @@ template <class D>
 HWY_INLINE hn::Vec<D> fast_log(D d, hn::Vec<D> x) {
   const hn::RebindToSigned<D> di;
   const auto bits = hn::BitCast(di, x);
-  const auto exponent = hn::ShiftRight<23>(hn::Sub(bits, hn::Set(di, 0x3f3504f3)));  // x = m * 2^exponent, m in [sqrt(1/2), sqrt(2))
-  const auto f = hn::Sub(hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(exponent))), hn::Set(d, 1.0f));
+  // X = m * 2^exponent, m in [sqrt(1/2), sqrt(2))
+  const auto exponent = hn::ShiftRight<23>(hn::Sub(bits, hn::Set(di, 0x3f3504f3)));
+  const auto f = hn::Sub(hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(exponent))),
+                         hn::Set(d, 1.0f));
   const auto e = hn::ConvertTo(d, exponent);
   auto p = hn::Set(d, 7.0376836292e-2f);
   p = hn::MulAdd(p, f, hn::Set(d, -1.1514610310e-1f));
@@ -53,7 +57,8 @@ HWY_INLINE hn::Vec<D> fast_log(D d, hn::Vec<D> x) {
 }
 
 /// Probabilities of `rows` query rows from `first` on, summed over all heads.
-HWY_INLINE void SumHeads(const AttentionStatsArgs& a, std::int64_t first, std::int64_t rows, std::int64_t keys, const Memory& w) {
+HWY_INLINE void SumHeads(const AttentionStatsArgs& a, std::int64_t first, std::int64_t rows,
+                         std::int64_t keys, const Memory& w) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t dim = a.kv.head_dim, group = a.num_heads / a.kv.num_kv_heads;
@@ -67,17 +72,22 @@ HWY_INLINE void SumHeads(const AttentionStatsArgs& a, std::int64_t first, std::i
         // Rows past the last one repeat it; nobody reads theirs.
         const std::int64_t row = first + std::min(block + r, rows - 1);
         const float* q = a.q + row * a.ldq + h * dim;
-        for_each_vector(dim, [&](auto dv, std::int64_t i) HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(dv, q + i), hn::Set(dv, a.scale)), dv, out + i); });
+        for_each_vector(dim, [&](auto dv, std::int64_t i) HWY_ATTR {
+          hn::StoreU(hn::Mul(hn::LoadU(dv, q + i), hn::Set(dv, a.scale)), dv, out + i);
+        });
         w.lse[r] = a.lse[row * a.ld_lse + h];
       }
-      for (std::int64_t i = 0; i < keys; i += 2 * lanes) AddProbabilities(w.query, k + i, w.lse, dim, keys, w.attention + block * keys + i);
+      for (std::int64_t i = 0; i < keys; i += 2 * lanes)
+        AddProbabilities(w.query, k + i, w.lse, dim, keys, w.attention + block * keys + i);
     }
   }
 }
 
 /// Enters the attention of the rows into the columns' sums [keys].
-HWY_INLINE void AddToColumns(const AttentionStatsArgs& a, std::int64_t first, std::int64_t rows, std::int64_t first_key, std::int64_t keys,
-                             const std::int32_t* late, const Memory& w, double* sum_log, double* sum_x_log, double* sum_late) {
+HWY_INLINE void AddToColumns(const AttentionStatsArgs& a, std::int64_t first, std::int64_t rows,
+                             std::int64_t first_key, std::int64_t keys, const std::int32_t* late,
+                             const Memory& w, double* sum_log, double* sum_x_log,
+                             double* sum_late) {
   // Half vectors of f32 fill vectors of f64.
   const hn::ScalableTag<double> d64;
   const hn::Rebind<float, decltype(d64)> d;
@@ -87,7 +97,8 @@ HWY_INLINE void AddToColumns(const AttentionStatsArgs& a, std::int64_t first, st
   const std::int64_t last = a.first_row + (first + rows - 1) * a.row_step - first_key;
   // log_x[i] = ln(last - i): a row's distances fall from key to key.
   const std::int64_t span = (rows - 1) * a.row_step + keys;
-  for (std::int64_t i = 0; i < span; ++i) w.log_x[i] = last - i >= 1 ? a.log_distance[last - i] : 0.0f;
+  for (std::int64_t i = 0; i < span; ++i)
+    w.log_x[i] = last - i >= 1 ? a.log_distance[last - i] : 0.0f;
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t behind = (rows - 1 - r) * a.row_step;
     const auto distance = static_cast<std::int32_t>(last - behind);
@@ -107,8 +118,10 @@ HWY_INLINE void AddToColumns(const AttentionStatsArgs& a, std::int64_t first, st
   }
 }
 
-void StatsTile(const AttentionStatsArgs& a, std::int64_t first_key, std::int64_t keys, void* scratch) {
-  const std::int64_t dim = a.kv.head_dim, column = first_key - a.first_column, valid = std::min(keys, a.num_columns - column);
+void StatsTile(const AttentionStatsArgs& a, std::int64_t first_key, std::int64_t keys,
+               void* scratch) {
+  const std::int64_t dim = a.kv.head_dim, column = first_key - a.first_column,
+                     valid = std::min(keys, a.num_columns - column);
   Memory w;
   w.keys = static_cast<float*>(scratch);
   w.attention = w.keys + a.kv.num_kv_heads * dim * keys;
@@ -156,10 +169,13 @@ HWY_EXPORT(StatsTile);
 
 std::int64_t attention_stats_scratch_bytes(const AttentionStatsArgs& a, std::int64_t keys) {
   const std::int64_t log_x = (kStatsRows - 1) * a.row_step + keys;
-  return (a.kv.num_kv_heads * a.kv.head_dim * keys + kStatsRows * keys + 16 * a.kv.head_dim + 16 + log_x) * static_cast<std::int64_t>(sizeof(float));
+  return (a.kv.num_kv_heads * a.kv.head_dim * keys + kStatsRows * keys + 16 * a.kv.head_dim + 16 +
+          log_x) *
+         static_cast<std::int64_t>(sizeof(float));
 }
 
-void attention_stats_tile(const AttentionStatsArgs& args, std::int64_t first_key, std::int64_t keys, void* scratch) {
+void attention_stats_tile(const AttentionStatsArgs& args, std::int64_t first_key, std::int64_t keys,
+                          void* scratch) {
   HWY_DYNAMIC_DISPATCH(StatsTile)(args, first_key, keys, scratch);
 }
 

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "hwy/highway.h"
 #include "base/log.h"
+#include "hwy/highway.h"
 
 namespace quire::cpu {
 namespace {
@@ -29,7 +29,9 @@ Isa detect() {
   if (!(targets & HWY_AVX3)) return Isa::kAvx2;
   constexpr unsigned kAmxBf16 = 22, kAmxTile = 24;
   // The builtins also check that the operating system saves the registers.
-  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vnni")) return Isa::kAvx512;
+  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi") ||
+      !__builtin_cpu_supports("avx512vnni"))
+    return Isa::kAvx512;
   if (!cpuid_bit(kAmxBf16) || !cpuid_bit(kAmxTile) || !tiles_allowed()) return Isa::kAvx512Bf16;
   return Isa::kAmx;
 }
@@ -39,18 +41,26 @@ Isa lowered_by_environment(Isa found) {
   if (text == nullptr || *text == 0) return found;
   const std::string_view name(text);
   Isa limit = found;
-  if (name == "scalar") limit = Isa::kScalar;
-  else if (name == "avx2") limit = Isa::kAvx2;
-  else if (name == "avx512") limit = Isa::kAvx512;
-  else if (name == "avx512_bf16") limit = Isa::kAvx512Bf16;
-  else if (name == "amx") limit = Isa::kAmx;
-  else log_warning("QUIRE_MAX_ISA is ignored: use scalar, avx2, avx512, avx512_bf16 or amx", {{"value", std::string(name)}});
+  if (name == "scalar")
+    limit = Isa::kScalar;
+  else if (name == "avx2")
+    limit = Isa::kAvx2;
+  else if (name == "avx512")
+    limit = Isa::kAvx512;
+  else if (name == "avx512_bf16")
+    limit = Isa::kAvx512Bf16;
+  else if (name == "amx")
+    limit = Isa::kAmx;
+  else
+    log_warning("QUIRE_MAX_ISA is ignored: use scalar, avx2, avx512, avx512_bf16 or amx",
+                {{"value", std::string(name)}});
   return limit < found ? limit : found;
 }
 
 Isa choose() {
   const Isa isa = lowered_by_environment(detect());
-  // Highway reads the supported targets at the first dispatch, so this has to happen before it (see `kChosen`).
+  // Highway reads the supported targets at the first dispatch, so this has to happen before it (see
+  // `kChosen`).
   if (isa < Isa::kAvx512) hwy::DisableTargets(HWY_AVX3 | HWY_AVX3_DL);
   if (isa < Isa::kAvx2) hwy::DisableTargets(HWY_AVX2 | HWY_SSE4 | HWY_SSSE3);
   return isa;

@@ -60,8 +60,7 @@ QUIRE_INLINE_512 void add_row(const GroupScales<kKind>& scales, const GroupedRow
 /// One group of `rows` rows (at most 32) x 32 outputs.
 template <GroupKind kKind>
 QUIRE_TARGET_512 void add_group(const GroupedRows& x, std::int64_t first, std::int64_t rows,
-                                const std::byte* record, const std::uint8_t* numbers,
-                                float* sums) {
+                                const std::byte* record, const std::uint8_t* numbers, float* sums) {
   alignas(64) std::int32_t whole[4][kTileSums];
   const std::int8_t* inputs = x.q + first * kGroupInputs;
   tile_barrier();
@@ -115,9 +114,7 @@ void QUIRE_EMULATED_NAME(grouped_multiply_amx)(const GroupedRows& x, std::int64_
                                                std::int64_t group, const std::byte* records,
                                                std::int64_t groups, GroupKind kind,
                                                const PanelOutput& out) {
-  with_kind(kind, [&]<GroupKind kKind>() {
-    multiply<kKind>(x, row, group, records, groups, out);
-  });
+  with_kind(kind, [&]<GroupKind kKind>() { multiply<kKind>(x, row, group, records, groups, out); });
 }
 
 }  // namespace quire::cpu

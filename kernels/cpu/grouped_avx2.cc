@@ -22,9 +22,9 @@
 namespace quire::cpu {
 namespace {
 
-constexpr int kMaxRows = 4;                // rows of a tile: 8 sums and what feeds them
-constexpr std::int64_t kExpandRows = 8;    // from here on, a record is taken apart once for all rows
-constexpr std::int64_t kFetchAhead = 4096; // bytes of weights
+constexpr int kMaxRows = 4;              // rows of a tile: 8 sums and what feeds them
+constexpr std::int64_t kExpandRows = 8;  // from here on, a record is taken apart once for all rows
+constexpr std::int64_t kFetchAhead = 4096;  // bytes of weights
 /// Vectors of 8 outputs side by side: all of a panel for a single row, which is read as a stream.
 template <int R>
 constexpr int kVectors = R == 1 ? 4 : 2;
@@ -68,8 +68,8 @@ QUIRE_INLINE_AVX2 void add_scaled(const GroupedRows& x, std::int64_t first, cons
     for (int v = 0; v < kVectors<R>; ++v) minimum[v] = _mm256_cvtph_ps(_mm_loadu_si128(minima + v));
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-      const __m256 weighted =
-          _mm256_set1_ps(x.scales[first + r] * static_cast<float>(x.sums[first + r]));
+      const __m256 weighted = _mm256_set1_ps(x.scales[first + r] *
+                                             static_cast<float>(x.sums[first + r]));
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors<R>; ++v) {
         float* to = sums + r * kPanelColumns + column + 8 * v;
@@ -87,8 +87,8 @@ struct ShortSums {
   QUIRE_INLINE_AVX2 void begin(const GroupedRows& x, std::int64_t first) {
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-      const __m256i start =
-          kMin ? _mm256_setzero_si256() : _mm256_set1_epi32(x.half_sums[first + r]);
+      const __m256i start = kMin ? _mm256_setzero_si256()
+                                 : _mm256_set1_epi32(x.half_sums[first + r]);
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors<R>; ++v) of[r][v] = start;
     }
@@ -218,8 +218,8 @@ QUIRE_TARGET_AVX2 void add_eight(const GroupedRows& x, std::int64_t first, const
         const __m256i in = broadcast_quad(inputs + r * kGroupInputs);
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors<R>; ++v) {
-          const __m256i pairs =
-              _mm256_maddubs_epi16(magnitude[v], _mm256_sign_epi8(in, weights[v]));
+          const __m256i pairs = _mm256_maddubs_epi16(magnitude[v],
+                                                     _mm256_sign_epi8(in, weights[v]));
           whole[r][v] = _mm256_add_epi32(whole[r][v], _mm256_madd_epi16(pairs, ones));
           keep_in_register(whole[r][v]);
         }
@@ -260,16 +260,18 @@ QUIRE_INLINE_AVX2 void quantise_group(const float* x, std::int64_t count, const 
     const __m256i bits = _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude_bits);
     largest = _mm256_max_epu32(largest, bits);
   }
-  __m128i four =
-      _mm_max_epu32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+  __m128i four = _mm_max_epu32(_mm256_castsi256_si128(largest),
+                               _mm256_extracti128_si256(largest, 1));
   four = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0x4e));
   four = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0xb1));
   const auto bits = static_cast<std::uint32_t>(_mm_cvtsi128_si32(four));
   float amplitude;
   std::memcpy(&amplitude, &bits, sizeof amplitude);
   float step = amplitude / 127.0f, inverse = 1.0f / step;
-  if (!std::isfinite(amplitude)) step = std::nanf(""), inverse = 0.0f;
-  else if (!std::isfinite(inverse)) step = inverse = 0.0f;
+  if (!std::isfinite(amplitude))
+    step = std::nanf(""), inverse = 0.0f;
+  else if (!std::isfinite(inverse))
+    step = inverse = 0.0f;
   // A product of zero with infinity would not be zero.
   const __m256 factor = _mm256_set1_ps(inverse);
   const __m256i keep = inverse > 0 ? _mm256_set1_epi32(-1) : _mm256_setzero_si256();
@@ -284,8 +286,7 @@ QUIRE_INLINE_AVX2 void quantise_group(const float* x, std::int64_t count, const 
                                                     _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.q + at * kGroupInputs), bytes);
   __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);  // [8 quads][2 halves]
-  __m128i halves =
-      _mm_add_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+  __m128i halves = _mm_add_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
   halves = _mm_add_epi16(halves, _mm_shuffle_epi32(halves, 0x4e));
   halves = _mm_add_epi16(halves, _mm_shuffle_epi32(halves, 0xb1));
   const __m128i starts = _mm_sub_epi16(_mm_setzero_si128(), _mm_slli_epi16(halves, 3));
@@ -304,8 +305,10 @@ QUIRE_TARGET_AVX2 void quantise_grouped_rows_avx2(const float* x, std::int64_t l
     for (std::int64_t group = 0; group < out.groups; ++group) {
       const std::int64_t first = group * kGroupInputs;
       const std::int64_t count = std::clamp<std::int64_t>(k - first, 0, kGroupInputs);
-      if (count == kGroupInputs) quantise_group<true>(from + first, count, out, out.at(row, group));
-      else quantise_group<false>(from + first, count, out, out.at(row, group));
+      if (count == kGroupInputs)
+        quantise_group<true>(from + first, count, out, out.at(row, group));
+      else
+        quantise_group<false>(from + first, count, out, out.at(row, group));
     }
   }
 }
@@ -328,10 +331,18 @@ QUIRE_TARGET_AVX2 void grouped_multiply_avx2(const GroupedRows& x, std::int64_t 
         const std::int64_t at = x.at(row + first + r, group + g);
         float* to = sums.of[r];
         switch (rows - r) {
-          case 1: add_rows<1>(x, at, kind, record, expanded, to); break;
-          case 2: add_rows<2>(x, at, kind, record, expanded, to); break;
-          case 3: add_rows<3>(x, at, kind, record, expanded, to); break;
-          default: add_rows<kMaxRows>(x, at, kind, record, expanded, to); break;
+          case 1:
+            add_rows<1>(x, at, kind, record, expanded, to);
+            break;
+          case 2:
+            add_rows<2>(x, at, kind, record, expanded, to);
+            break;
+          case 3:
+            add_rows<3>(x, at, kind, record, expanded, to);
+            break;
+          default:
+            add_rows<kMaxRows>(x, at, kind, record, expanded, to);
+            break;
         }
       }
     }

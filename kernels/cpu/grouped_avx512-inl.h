@@ -40,9 +40,12 @@ inline namespace QUIRE_VERSION_512 {
 template <class F>
 void with_kind(GroupKind kind, F&& f) {
   switch (kind) {
-    case GroupKind::kFour: return f.template operator()<GroupKind::kFour>();
-    case GroupKind::kFourMin: return f.template operator()<GroupKind::kFourMin>();
-    case GroupKind::kEight: return f.template operator()<GroupKind::kEight>();
+    case GroupKind::kFour:
+      return f.template operator()<GroupKind::kFour>();
+    case GroupKind::kFourMin:
+      return f.template operator()<GroupKind::kFourMin>();
+    case GroupKind::kEight:
+      return f.template operator()<GroupKind::kEight>();
   }
 }
 
@@ -112,9 +115,9 @@ struct GroupScales {
                             float* sums) const {
     const __m512 x_scale = _mm512_set1_ps(x.scales[at]);
     __m512 first = multiply_add(to_floats(low), _mm512_mul_ps(scale[0], x_scale),
-                                   _mm512_loadu_ps(sums));
+                                _mm512_loadu_ps(sums));
     __m512 second = multiply_add(to_floats(high), _mm512_mul_ps(scale[1], x_scale),
-                                    _mm512_loadu_ps(sums + 16));
+                                 _mm512_loadu_ps(sums + 16));
     if constexpr (kKind == GroupKind::kFourMin) {
       const __m512 weighted = _mm512_set1_ps(x.scales[at] * static_cast<float>(x.sums[at]));
       first = multiply_add(minimum[0], weighted, first);

@@ -30,7 +30,8 @@ constexpr std::int64_t group_head_bytes(GroupKind kind) {
   return kPanelColumns * (kind == GroupKind::kFourMin ? 4 : 2);
 }
 constexpr std::int64_t group_bytes(GroupKind kind) {
-  return group_head_bytes(kind) + kPanelColumns * kGroupInputs / (kind == GroupKind::kEight ? 1 : 2);
+  return group_head_bytes(kind) +
+         kPanelColumns * kGroupInputs / (kind == GroupKind::kEight ? 1 : 2);
 }
 
 /// Where the number of a weight lies behind the head of its record; four bits: the byte.
@@ -44,11 +45,12 @@ constexpr int group_shift(std::int64_t input) { return input % 8 < 4 ? 0 : 4; }
 /// Rows of inputs rounded to int8. The rows of a group lie together.
 struct GroupedRows {
   std::int64_t rows, groups;
-  std::int8_t* q;           ///< [groups][rows][32], zero past the last input
-  float* scales;            ///< [groups][rows]; NaN where an input is not finite
-  std::int32_t* sums;       ///< [groups][rows] sum of q
-  std::int32_t* half_sums;  ///< [groups][rows] two int16: -8 * sum of q over inputs 0 and 1 of
-                            ///< every quad (low half), and over inputs 2 and 3 (high half)
+  std::int8_t* q;      ///< [groups][rows][32], zero past the last input
+  float* scales;       ///< [groups][rows]; NaN where an input is not finite
+  std::int32_t* sums;  ///< [groups][rows] sum of q
+  /// [groups][rows] two int16: -8 * sum of q over inputs 0 and 1 of every quad (low half), and over
+  /// inputs 2 and 3 (high half)
+  std::int32_t* half_sums;
 
   std::int64_t at(std::int64_t row, std::int64_t group) const { return group * rows + row; }
   static constexpr std::int64_t bytes_per_group() { return kGroupInputs + 12; }

@@ -70,9 +70,8 @@ class GroupedMatrix final : public PanelMatrix {
         for (std::int64_t g = 0; g < groups_; g += cut) {
           for (std::int64_t i = begin; i < end; ++i) {
             const Panel& p = list_[static_cast<std::size_t>(i)];
-            const PanelOutput out =
-                output(p.column, p.columns, row, std::min(kBlockRows, m - row), bias, padded_bias,
-                       y, ldy, g == 0);
+            const PanelOutput out = output(p.column, p.columns, row, std::min(kBlockRows, m - row),
+                                           bias, padded_bias, y, ldy, g == 0);
             product(rows, row, g, record(p, g), std::min(cut, groups_ - g), p.kind, out);
           }
         }
@@ -102,8 +101,8 @@ class GroupedMatrix final : public PanelMatrix {
                                               count * GroupedRows::bytes_per_group());
     auto* scales = reinterpret_cast<float*>(scratch + count * kGroupInputs);
     auto* sums = reinterpret_cast<std::int32_t*>(scales + count);
-    const GroupedRows rows{
-        m, groups_, reinterpret_cast<std::int8_t*>(scratch), scales, sums, sums + count};
+    const GroupedRows rows{m,      groups_, reinterpret_cast<std::int8_t*>(scratch),
+                           scales, sums,    sums + count};
     parallel_for(m, 1 + 65536 / k_, [&](std::int64_t begin, std::int64_t end) {
       quantise_grouped_rows(x, ldx, k_, begin, end, rows);
     });
@@ -134,8 +133,10 @@ class GroupedMatrix final : public PanelMatrix {
     to += group_head_bytes(panel.kind);
     for (std::int64_t i = 0; i < kGroupInputs; ++i) {
       std::byte& byte = to[group_offset(panel.kind, column, i)];
-      if (panel.kind == GroupKind::kEight) byte = std::byte{group.q[i]};
-      else byte |= std::byte{group.q[i]} << group_shift(i);
+      if (panel.kind == GroupKind::kEight)
+        byte = std::byte{group.q[i]};
+      else
+        byte |= std::byte{group.q[i]} << group_shift(i);
     }
   }
 
@@ -147,12 +148,12 @@ class GroupedMatrix final : public PanelMatrix {
 
 }  // namespace
 
-Result<std::unique_ptr<PackedMatrix>> pack_grouped(std::span<const WeightPart> parts, std::int64_t n,
-                                                   std::int64_t k, DType dtype,
+Result<std::unique_ptr<PackedMatrix>> pack_grouped(std::span<const WeightPart> parts,
+                                                   std::int64_t n, std::int64_t k, DType dtype,
                                                    WeightFormat format) {
   bool fits = true;
-  std::unique_ptr<PackedMatrix> matrix =
-      std::make_unique<GroupedMatrix>(StackedRows{parts, k, dtype}, n, format, fits);
+  std::unique_ptr<PackedMatrix> matrix = std::make_unique<GroupedMatrix>(
+      StackedRows{parts, k, dtype}, n, format, fits);
   if (!fits) return no_such_groups();
   return matrix;
 }

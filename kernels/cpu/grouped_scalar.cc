@@ -40,8 +40,10 @@ void quantise_grouped_rows_scalar(const float* x, std::int64_t ldx, std::int64_t
         largest = std::max(largest, std::fabs(from[i]));
       }
       float step = largest / 127.0f, inverse = 1.0f / step;
-      if (!finite) step = std::nanf(""), inverse = 0.0f;
-      else if (!std::isfinite(inverse)) step = inverse = 0.0f;
+      if (!finite)
+        step = std::nanf(""), inverse = 0.0f;
+      else if (!std::isfinite(inverse))
+        step = inverse = 0.0f;
       std::int8_t* q = out.q + at * kGroupInputs;
       std::int32_t halves[2] = {0, 0};
       for (std::int64_t i = 0; i < kGroupInputs; ++i) {
@@ -53,8 +55,7 @@ void quantise_grouped_rows_scalar(const float* x, std::int64_t ldx, std::int64_t
       out.sums[at] = halves[0] + halves[1];
       const auto low = static_cast<std::uint16_t>(-8 * halves[0]);
       const auto high = static_cast<std::uint16_t>(-8 * halves[1]);
-      out.half_sums[at] =
-          static_cast<std::int32_t>(low | static_cast<std::uint32_t>(high) << 16);
+      out.half_sums[at] = static_cast<std::int32_t>(low | static_cast<std::uint32_t>(high) << 16);
     }
   }
 }

@@ -63,9 +63,7 @@ struct GroupedTiles {
 };
 
 struct GroupedTileScope {
-  explicit GroupedTileScope(std::int64_t rows) {
-    GroupedTiles::config = grouped_tile_config(rows);
-  }
+  explicit GroupedTileScope(std::int64_t rows) { GroupedTiles::config = grouped_tile_config(rows); }
 };
 
 #else
@@ -81,27 +79,39 @@ struct GroupedTiles {
   }
   template <int kTile>
   static void load_weights(const std::uint8_t* at) {
-    if constexpr (kTile == 6) QUIRE_TILE_LOAD(6, at, 64);
-    else QUIRE_TILE_LOAD(7, at, 64);
+    if constexpr (kTile == 6)
+      QUIRE_TILE_LOAD(6, at, 64);
+    else
+      QUIRE_TILE_LOAD(7, at, 64);
   }
   template <int kTile>
   static void load_rows(const std::int8_t* at) {
-    if constexpr (kTile == 4) QUIRE_TILE_LOAD(4, at, 32);
-    else QUIRE_TILE_LOAD(5, at, 32);
+    if constexpr (kTile == 4)
+      QUIRE_TILE_LOAD(4, at, 32);
+    else
+      QUIRE_TILE_LOAD(5, at, 32);
   }
   template <int kSum, int kRows, int kWeights>
   static void multiply() {
-    if constexpr (kSum == 0) QUIRE_TILE_DOT_BYTES(0, 4, 6);
-    else if constexpr (kSum == 1) QUIRE_TILE_DOT_BYTES(1, 4, 7);
-    else if constexpr (kSum == 2) QUIRE_TILE_DOT_BYTES(2, 5, 6);
-    else QUIRE_TILE_DOT_BYTES(3, 5, 7);
+    if constexpr (kSum == 0)
+      QUIRE_TILE_DOT_BYTES(0, 4, 6);
+    else if constexpr (kSum == 1)
+      QUIRE_TILE_DOT_BYTES(1, 4, 7);
+    else if constexpr (kSum == 2)
+      QUIRE_TILE_DOT_BYTES(2, 5, 6);
+    else
+      QUIRE_TILE_DOT_BYTES(3, 5, 7);
   }
   template <int kTile>
   static void store(std::int32_t* to) {
-    if constexpr (kTile == 0) QUIRE_TILE_STORE(0, to, 64);
-    else if constexpr (kTile == 1) QUIRE_TILE_STORE(1, to, 64);
-    else if constexpr (kTile == 2) QUIRE_TILE_STORE(2, to, 64);
-    else QUIRE_TILE_STORE(3, to, 64);
+    if constexpr (kTile == 0)
+      QUIRE_TILE_STORE(0, to, 64);
+    else if constexpr (kTile == 1)
+      QUIRE_TILE_STORE(1, to, 64);
+    else if constexpr (kTile == 2)
+      QUIRE_TILE_STORE(2, to, 64);
+    else
+      QUIRE_TILE_STORE(3, to, 64);
   }
 };
 

@@ -87,14 +87,22 @@ template <GroupKind kKind>
 void add_rows(const GroupedRows& x, std::int64_t first, std::int64_t rows, const std::byte* record,
               float* sums) {
   switch (rows) {
-    case 1: return add_group<1, kKind>(x, first, record, sums);
-    case 2: return add_group<2, kKind>(x, first, record, sums);
-    case 3: return add_group<3, kKind>(x, first, record, sums);
-    case 4: return add_group<4, kKind>(x, first, record, sums);
-    case 5: return add_group<5, kKind>(x, first, record, sums);
-    case 6: return add_group<6, kKind>(x, first, record, sums);
-    case 7: return add_group<7, kKind>(x, first, record, sums);
-    default: return add_group<kMaxRows, kKind>(x, first, record, sums);
+    case 1:
+      return add_group<1, kKind>(x, first, record, sums);
+    case 2:
+      return add_group<2, kKind>(x, first, record, sums);
+    case 3:
+      return add_group<3, kKind>(x, first, record, sums);
+    case 4:
+      return add_group<4, kKind>(x, first, record, sums);
+    case 5:
+      return add_group<5, kKind>(x, first, record, sums);
+    case 6:
+      return add_group<6, kKind>(x, first, record, sums);
+    case 7:
+      return add_group<7, kKind>(x, first, record, sums);
+    default:
+      return add_group<kMaxRows, kKind>(x, first, record, sums);
   }
 }
 
@@ -108,8 +116,8 @@ void multiply(const GroupedRows& x, std::int64_t row, std::int64_t group, const 
     for (std::int64_t g = 0; g < groups; ++g) {
       const std::byte* record = records + g * group_bytes(kKind);
       for (std::int64_t r = 0; r < rows; r += kMaxRows) {
-        add_rows<kKind>(x, x.at(row + first + r, group + g), std::min<std::int64_t>(kMaxRows, rows - r),
-                        record, sums.of[r]);
+        add_rows<kKind>(x, x.at(row + first + r, group + g),
+                        std::min<std::int64_t>(kMaxRows, rows - r), record, sums.of[r]);
       }
     }
     sums.end(out, first, rows);
@@ -122,9 +130,7 @@ void QUIRE_EMULATED_NAME(grouped_multiply_vnni)(const GroupedRows& x, std::int64
                                                 std::int64_t group, const std::byte* records,
                                                 std::int64_t groups, GroupKind kind,
                                                 const PanelOutput& out) {
-  with_kind(kind, [&]<GroupKind kKind>() {
-    multiply<kKind>(x, row, group, records, groups, out);
-  });
+  with_kind(kind, [&]<GroupKind kKind>() { multiply<kKind>(x, row, group, records, groups, out); });
 }
 
 }  // namespace quire::cpu

@@ -1,5 +1,5 @@
-// A tile of keys against a few query rows: keys lie in vector lanes and query channels are broadcast, so nothing crosses lanes.
-// Include inside foreach_target files.
+// A tile of keys against a few query rows: keys lie in vector lanes and query channels are
+// broadcast, so nothing crosses lanes. Include inside foreach_target files.
 #if defined(QUIRE_KERNELS_CPU_KEY_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QUIRE_KERNELS_CPU_KEY_TILE_INL_H_
 #undef QUIRE_KERNELS_CPU_KEY_TILE_INL_H_
@@ -31,13 +31,16 @@ HWY_INLINE const float* RowAsF32(Tag tag, const void* row, std::int64_t dim, flo
   if constexpr (sizeof(typename Tag::Type) == sizeof(float)) {
     return p;
   } else {
-    for_each_vector(dim, [&](auto d, std::int64_t i) HWY_ATTR { hn::StoreU(load_as_f32(d, tag, p + i), d, work + i); });
+    for_each_vector(dim, [&](auto d, std::int64_t i)
+                             HWY_ATTR { hn::StoreU(load_as_f32(d, tag, p + i), d, work + i); });
     return work;
   }
 }
 
-/// Turns `valid` keys of one KV head from cache row first_key on around: out [head_dim][keys], zeros behind the valid ones.
-HWY_INLINE void TurnHeadKeys(const KvView& kv, std::int64_t head, std::int64_t first_key, std::int64_t keys, std::int64_t valid, float* out) {
+/// Turns `valid` keys of one KV head from cache row first_key on around: out [head_dim][keys],
+/// zeros behind the valid ones.
+HWY_INLINE void TurnHeadKeys(const KvView& kv, std::int64_t head, std::int64_t first_key,
+                             std::int64_t keys, std::int64_t valid, float* out) {
   const std::int64_t dim = kv.head_dim;
   HWY_ALIGN float work[256];
   for (std::int64_t j = 0; j < keys; ++j) {
@@ -46,7 +49,8 @@ HWY_INLINE void TurnHeadKeys(const KvView& kv, std::int64_t head, std::int64_t f
       continue;
     }
     const std::int64_t row = first_key + j;
-    const void* at = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + head * kv.head_stride + row % kPageTokens * kv.token_stride;
+    const void* at = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) +
+                     head * kv.head_stride + row % kPageTokens * kv.token_stride;
     with_dtype(kv.dtype, [&](auto tag) HWY_ATTR {
       const float* k = RowAsF32(tag, at, dim, work);
       for (std::int64_t c = 0; c < dim; ++c) out[c * keys + j] = k[c];
@@ -55,13 +59,17 @@ HWY_INLINE void TurnHeadKeys(const KvView& kv, std::int64_t head, std::int64_t f
 }
 
 /// The same for all KV heads: out [num_kv_heads][head_dim][keys].
-HWY_INLINE void TurnKeys(const KvView& kv, std::int64_t first_key, std::int64_t keys, std::int64_t valid, float* out) {
-  for (std::int64_t h = 0; h < kv.num_kv_heads; ++h) TurnHeadKeys(kv, h, first_key, keys, valid, out + h * kv.head_dim * keys);
+HWY_INLINE void TurnKeys(const KvView& kv, std::int64_t first_key, std::int64_t keys,
+                         std::int64_t valid, float* out) {
+  for (std::int64_t h = 0; h < kv.num_kv_heads; ++h)
+    TurnHeadKeys(kv, h, first_key, keys, valid, out + h * kv.head_dim * keys);
 }
 
-/// q[r] . k[lane] for kRegisterRows rows and two vectors of keys, `ld` keys apart from channel to channel: each(r, first vector, second vector).
+/// q[r] . k[lane] for kRegisterRows rows and two vectors of keys, `ld` keys apart from channel to
+/// channel: each(r, first vector, second vector).
 template <class Each>
-HWY_INLINE void MultiplyKeys(const float* query, const float* keys, std::int64_t dim, std::int64_t ld, Each&& each) {
+HWY_INLINE void MultiplyKeys(const float* query, const float* keys, std::int64_t dim,
+                             std::int64_t ld, Each&& each) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   hn::Vec<decltype(d)> sum[kRegisterRows][2];
@@ -80,8 +88,10 @@ HWY_INLINE void MultiplyKeys(const float* query, const float* keys, std::int64_t
   for (int r = 0; r < kRegisterRows; ++r) each(r, sum[r][0], sum[r][1]);
 }
 
-/// attention[r][lane] += exp(q[r] . k[lane] - lse[r]) for kRegisterRows rows and two vectors of keys. `ld`: keys of the tile and of a row of attention.
-HWY_INLINE void AddProbabilities(const float* query, const float* keys, const float* lse, std::int64_t dim, std::int64_t ld, float* attention) {
+/// attention[r][lane] += exp(q[r] . k[lane] - lse[r]) for kRegisterRows rows and two vectors of
+/// keys. `ld`: keys of the tile and of a row of attention.
+HWY_INLINE void AddProbabilities(const float* query, const float* keys, const float* lse,
+                                 std::int64_t dim, std::int64_t ld, float* attention) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));

@@ -34,50 +34,57 @@ struct EdgeTile {
 
 void fill_edge(const PanelOutput& out, std::int64_t row, std::int64_t column, EdgeTile& edge) {
   std::memset(edge.data, 0, sizeof(edge.data));
-  const std::int64_t rows = std::min<std::int64_t>(16, out.rows - row), columns = std::min<std::int64_t>(16, out.columns - column);
+  const std::int64_t rows = std::min<std::int64_t>(16, out.rows - row),
+                     columns = std::min<std::int64_t>(16, out.columns - column);
   for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < columns; ++c) edge.data[r * 16 + c] = out.y[(row + r) * out.ldy + column + c];
+    for (std::int64_t c = 0; c < columns; ++c)
+      edge.data[r * 16 + c] = out.y[(row + r) * out.ldy + column + c];
   }
   compiler_barrier();
 }
 
-void spill_edge(const PanelOutput& out, std::int64_t row, std::int64_t column, const EdgeTile& edge) {
-  const std::int64_t rows = std::min<std::int64_t>(16, out.rows - row), columns = std::min<std::int64_t>(16, out.columns - column);
+void spill_edge(const PanelOutput& out, std::int64_t row, std::int64_t column,
+                const EdgeTile& edge) {
+  const std::int64_t rows = std::min<std::int64_t>(16, out.rows - row),
+                     columns = std::min<std::int64_t>(16, out.columns - column);
   for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < columns; ++c) out.y[(row + r) * out.ldy + column + c] = edge.data[r * 16 + c];
+    for (std::int64_t c = 0; c < columns; ++c)
+      out.y[(row + r) * out.ldy + column + c] = edge.data[r * 16 + c];
   }
 }
 
-// Where tiles have as many rows as there are left (exact_rows), only columns can hang over the edge.
-#define QUIRE_LOAD_SUMS(t, row, column) \
-  do { \
-    if (out.first && out.bias == nullptr) { \
-      QUIRE_TILE_ZERO(t); \
-    } else if (out.first) { \
+// Where tiles have as many rows as there are left (exact_rows), only columns can hang over the
+// edge.
+#define QUIRE_LOAD_SUMS(t, row, column)                                                          \
+  do {                                                                                           \
+    if (out.first && out.bias == nullptr) {                                                      \
+      QUIRE_TILE_ZERO(t);                                                                        \
+    } else if (out.first) {                                                                      \
       QUIRE_TILE_LOAD(t, out.bias + (column), 0); /* stride 0: every row starts from the bias */ \
-    } else if ((exact_rows || (row) + 16 <= out.rows) && (column) + 16 <= out.columns) { \
-      QUIRE_TILE_LOAD(t, out.y + (row) * out.ldy + (column), out.ldy * 4); \
-    } else { \
-      EdgeTile edge; \
-      fill_edge(out, row, column, edge); \
-      QUIRE_TILE_LOAD(t, edge.data, 64); \
-    } \
+    } else if ((exact_rows || (row) + 16 <= out.rows) && (column) + 16 <= out.columns) {         \
+      QUIRE_TILE_LOAD(t, out.y + (row)*out.ldy + (column), out.ldy * 4);                         \
+    } else {                                                                                     \
+      EdgeTile edge;                                                                             \
+      fill_edge(out, row, column, edge);                                                         \
+      QUIRE_TILE_LOAD(t, edge.data, 64);                                                         \
+    }                                                                                            \
   } while (0)
 
-#define QUIRE_STORE_SUMS(t, row, column) \
-  do { \
+#define QUIRE_STORE_SUMS(t, row, column)                                          \
+  do {                                                                            \
     if ((exact_rows || (row) + 16 <= out.rows) && (column) + 16 <= out.columns) { \
-      QUIRE_TILE_STORE(t, out.y + (row) * out.ldy + (column), out.ldy * 4); \
-    } else if ((row) < out.rows && (column) < out.columns) { \
-      EdgeTile edge; \
-      QUIRE_TILE_STORE(t, edge.data, 64); \
-      spill_edge(out, row, column, edge); \
-    } \
+      QUIRE_TILE_STORE(t, out.y + (row)*out.ldy + (column), out.ldy * 4);         \
+    } else if ((row) < out.rows && (column) < out.columns) {                      \
+      EdgeTile edge;                                                              \
+      QUIRE_TILE_STORE(t, edge.data, 64);                                         \
+      spill_edge(out, row, column, edge);                                         \
+    }                                                                             \
   } while (0)
 
 /// 32 rows x 32 columns.
-void multiply_2x2(const std::uint16_t* a0, const std::uint16_t* a1, const std::uint16_t* b, std::int64_t steps, std::int64_t row,
-                  const PanelOutput& out, bool exact_rows, Prefetcher& prefetch) {
+void multiply_2x2(const std::uint16_t* a0, const std::uint16_t* a1, const std::uint16_t* b,
+                  std::int64_t steps, std::int64_t row, const PanelOutput& out, bool exact_rows,
+                  Prefetcher& prefetch) {
   QUIRE_LOAD_SUMS(0, row, 0);
   QUIRE_LOAD_SUMS(1, row, 16);
   QUIRE_LOAD_SUMS(2, row + 16, 0);
@@ -103,8 +110,8 @@ void multiply_2x2(const std::uint16_t* a0, const std::uint16_t* a1, const std::u
 }
 
 /// Up to 16 rows x 32 columns.
-void multiply_1x2(const std::uint16_t* a, const std::uint16_t* b, std::int64_t steps, std::int64_t row, const PanelOutput& out,
-                  bool exact_rows, Prefetcher& prefetch) {
+void multiply_1x2(const std::uint16_t* a, const std::uint16_t* b, std::int64_t steps,
+                  std::int64_t row, const PanelOutput& out, bool exact_rows, Prefetcher& prefetch) {
   QUIRE_LOAD_SUMS(0, row, 0);
   QUIRE_LOAD_SUMS(1, row, 16);
   for (std::int64_t s = 0; s < steps; ++s) {
@@ -123,16 +130,19 @@ void multiply_1x2(const std::uint16_t* a, const std::uint16_t* b, std::int64_t s
 
 }  // namespace
 
-QUIRE_TARGET_AVX512 void pack_row_tiles(const float* x, std::int64_t ldx, std::int64_t rows, std::int64_t k, std::int64_t steps, TileRows tile_rows,
+QUIRE_TARGET_AVX512 void pack_row_tiles(const float* x, std::int64_t ldx, std::int64_t rows,
+                                        std::int64_t k, std::int64_t steps, TileRows tile_rows,
                                         std::uint16_t* out) {
-  if (rows < 16 && tile_rows == TileRows::kSixteen) std::memset(out, 0, static_cast<std::size_t>(steps * kTileElements) * sizeof(std::uint16_t));
+  if (rows < 16 && tile_rows == TileRows::kSixteen)
+    std::memset(out, 0, static_cast<std::size_t>(steps * kTileElements) * sizeof(std::uint16_t));
   const std::int64_t whole = k / kStepInputs;
   for (std::int64_t r = 0; r < rows; ++r) {
     const float* from = x + r * ldx;
     std::uint16_t* to = out + r * kStepInputs;
     for (std::int64_t s = 0; s < steps; ++s, from += kStepInputs, to += kTileElements) {
       // Past the last input: zeros.
-      const std::int64_t left = s < whole ? kStepInputs : std::max<std::int64_t>(0, k - s * kStepInputs);
+      const std::int64_t left = s < whole ? kStepInputs
+                                          : std::max<std::int64_t>(0, k - s * kStepInputs);
       const auto mask = static_cast<std::uint32_t>((std::uint64_t{1} << left) - 1);
       const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), from);
       const __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), from + 16);
@@ -142,18 +152,23 @@ QUIRE_TARGET_AVX512 void pack_row_tiles(const float* x, std::int64_t ldx, std::i
   }
 }
 
-void amx_multiply_panel(const std::uint16_t* x, std::int64_t tile_stride, const std::uint16_t* panel, std::int64_t steps, const PanelOutput& out,
+void amx_multiply_panel(const std::uint16_t* x, std::int64_t tile_stride,
+                        const std::uint16_t* panel, std::int64_t steps, const PanelOutput& out,
                         TileRows rows, const void* next, std::int64_t next_bytes) {
   compiler_barrier();  // tile loads are invisible to the optimiser
   const std::int64_t row_tiles = (out.rows + 15) / 16, pairs = (row_tiles + 1) / 2;
   const std::int64_t lines = next == nullptr ? 0 : (next_bytes + 63) / 64;
   const auto* from = static_cast<const char*>(next);
-  Prefetcher prefetch{from, from + (lines > 0 ? next_bytes : 0), (lines + pairs * steps - 1) / (pairs * steps)};
+  Prefetcher prefetch{from, from + (lines > 0 ? next_bytes : 0),
+                      (lines + pairs * steps - 1) / (pairs * steps)};
   std::int64_t i = 0;
   for (; i + 2 <= row_tiles; i += 2) {
-    multiply_2x2(x + i * tile_stride * kTileElements, x + (i + 1) * tile_stride * kTileElements, panel, steps, i * 16, out, rows == TileRows::kExact, prefetch);
+    multiply_2x2(x + i * tile_stride * kTileElements, x + (i + 1) * tile_stride * kTileElements,
+                 panel, steps, i * 16, out, rows == TileRows::kExact, prefetch);
   }
-  if (i < row_tiles) multiply_1x2(x + i * tile_stride * kTileElements, panel, steps, i * 16, out, rows == TileRows::kExact, prefetch);
+  if (i < row_tiles)
+    multiply_1x2(x + i * tile_stride * kTileElements, panel, steps, i * 16, out,
+                 rows == TileRows::kExact, prefetch);
 }
 
 namespace {
@@ -168,7 +183,8 @@ QUIRE_TARGET_AVX512 inline GroupScales load_scales(const std::byte* record) {
   const __m512i low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
   const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
   const __m512 a = _mm512_loadu_ps(scales), b = _mm512_loadu_ps(scales + 16);
-  return {{_mm512_permutexvar_ps(low, a), _mm512_permutexvar_ps(high, a), _mm512_permutexvar_ps(low, b), _mm512_permutexvar_ps(high, b)}};
+  return {{_mm512_permutexvar_ps(low, a), _mm512_permutexvar_ps(high, a),
+           _mm512_permutexvar_ps(low, b), _mm512_permutexvar_ps(high, b)}};
 }
 
 QUIRE_TARGET_AVX512 inline __m512 expand(const std::byte* q, __m512 scale) {
@@ -176,8 +192,10 @@ QUIRE_TARGET_AVX512 inline __m512 expand(const std::byte* q, __m512 scale) {
   return _mm512_mul_ps(_mm512_cvtepi32_ps(wide), scale);
 }
 
-/// One step: 1 KiB of int8 to 2 KiB of bf16. Memory is fetched kFetchAhead bytes before it is needed, a line for every line used.
-QUIRE_TARGET_AVX512 inline void expand_step(const std::byte* q, const GroupScales& s, std::uint16_t* to) {
+/// One step: 1 KiB of int8 to 2 KiB of bf16. Memory is fetched kFetchAhead bytes before it is
+/// needed, a line for every line used.
+QUIRE_TARGET_AVX512 inline void expand_step(const std::byte* q, const GroupScales& s,
+                                            std::uint16_t* to) {
   constexpr std::int64_t kFetchAhead = 2048;
   for (int tile = 0; tile < 2; ++tile) {
     const __m512 s0 = tile == 0 ? s.of[0] : s.of[2], s1 = tile == 0 ? s.of[1] : s.of[3];
@@ -192,18 +210,23 @@ QUIRE_TARGET_AVX512 inline void expand_step(const std::byte* q, const GroupScale
 
 }  // namespace
 
-QUIRE_TARGET_AVX512 void amx_dequantise_panel(const std::byte* records, std::int64_t groups, std::uint16_t* panel) {
-  for (std::int64_t g = 0; g < groups; ++g, records += kInt8GroupBytes, panel += 2 * kStepElements) {
+QUIRE_TARGET_AVX512 void amx_dequantise_panel(const std::byte* records, std::int64_t groups,
+                                              std::uint16_t* panel) {
+  for (std::int64_t g = 0; g < groups;
+       ++g, records += kInt8GroupBytes, panel += 2 * kStepElements) {
     const GroupScales scales = load_scales(records);
     expand_step(records + kInt8ScaleBytes, scales, panel);
     expand_step(records + kInt8ScaleBytes + kStepElements, scales, panel + kStepElements);
   }
 }
 
-QUIRE_TARGET_AVX512 void amx_multiply_int8(const std::uint16_t* x, std::int64_t tile_stride, const std::byte* records, std::int64_t groups,
+QUIRE_TARGET_AVX512 void amx_multiply_int8(const std::uint16_t* x, std::int64_t tile_stride,
+                                           const std::byte* records, std::int64_t groups,
                                            const PanelOutput& out) {
-  // Vector and tile units work at the same time: a group is expanded while the one before it, whose stores have settled, is multiplied.
-  alignas(64) std::uint16_t expanded[2][2 * kStepElements + 512];  // not 4 KiB apart, where loads would wait for the other's stores
+  // Vector and tile units work at the same time: a group is expanded while the one before it, whose
+  // stores have settled, is multiplied. Not 4 KiB apart, where loads would wait for the other's
+  // stores
+  alignas(64) std::uint16_t expanded[2][2 * kStepElements + 512];
   const bool two = out.rows > 16;
   constexpr bool exact_rows = true;
   amx_dequantise_panel(records, 1, expanded[0]);
@@ -217,7 +240,8 @@ QUIRE_TARGET_AVX512 void amx_multiply_int8(const std::uint16_t* x, std::int64_t 
   for (std::int64_t s = 0; s < 2 * groups; ++s) {
     if (s + 2 < 2 * groups) {
       const std::byte* next = records + (s / 2 + 1) * kInt8GroupBytes;
-      expand_step(next + kInt8ScaleBytes + s % 2 * kStepElements, load_scales(next), expanded[(s / 2 + 1) % 2] + s % 2 * kStepElements);
+      expand_step(next + kInt8ScaleBytes + s % 2 * kStepElements, load_scales(next),
+                  expanded[(s / 2 + 1) % 2] + s % 2 * kStepElements);
     }
     compiler_barrier();
     const std::uint16_t* b = expanded[s / 2 % 2] + s % 2 * kStepElements;

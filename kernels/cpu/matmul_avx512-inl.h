@@ -1,4 +1,5 @@
-/// What products on AVX-512 vector units share. For sources compiled without -m flags: functions name their target.
+/// What products on AVX-512 vector units share. For sources compiled without -m flags: functions
+/// name their target.
 #pragma once
 
 #include <immintrin.h>
@@ -7,15 +8,18 @@
 
 #include "kernels/cpu/matmul_kernels.h"
 
-#define QUIRE_DOT_FEATURES "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi,avx512vnni,fma,avx2"
+#define QUIRE_DOT_FEATURES \
+  "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi,avx512vnni,fma,avx2"
 #define QUIRE_TARGET_DOT __attribute__((target(QUIRE_DOT_FEATURES)))
 #define QUIRE_INLINE_DOT __attribute__((target(QUIRE_DOT_FEATURES), always_inline)) inline
 
 namespace quire::cpu {
 
-inline constexpr std::int64_t kRoundRows = 32;  // rows that use a piece of a panel while the first-level cache has it
+// Rows that use a piece of a panel while the first-level cache has it
+inline constexpr std::int64_t kRoundRows = 32;
 
-/// The two tiles of a step are read side by side but fetched line after line: the hardware follows one stream, not two.
+/// The two tiles of a step are read side by side but fetched line after line: the hardware follows
+/// one stream, not two.
 inline void fetch_two_lines(const void* at) {
   const auto* p = static_cast<const char*>(at);
   __builtin_prefetch(p);

@@ -1,4 +1,5 @@
-// bf16 products on vector units with AVX512-BF16: the panels and row tiles of AMX, one vdpbf16ps where AMX has a row of a tile.
+// bf16 products on vector units with AVX512-BF16: the panels and row tiles of AMX, one vdpbf16ps
+// where AMX has a row of a tile.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 namespace quire::cpu {
 namespace {
 
-constexpr int kMaxRows = 8;                 // 16 chains and what feeds them, in registers
+constexpr int kMaxRows = 8;  // 16 chains and what feeds them, in registers
 constexpr std::int64_t kFetchAhead = 4096, kFetchAheadInt8 = 8192;  // bytes of weights
 
 /// Chains of R rows x 32 columns. Sums in memory are [R][32].
@@ -94,13 +95,16 @@ struct Expander {
   QUIRE_INLINE_DOT void expand(const std::byte* q, __m512i& even_pair, __m512i& odd_pair) const {
     const __m512i v = _mm512_loadu_si512(q);  // the lookup ignores the top bit
     const __m512i low = _mm512_permutex2var_epi8(low0, v, low1);
-    const __m512i high = _mm512_ternarylogic_epi32(_mm512_permutex2var_epi8(high0, v, high1), v, sign, 0xf8);  // a | (b & c)
+    // A | (b & c)
+    const __m512i high = _mm512_ternarylogic_epi32(_mm512_permutex2var_epi8(high0, v, high1), v,
+                                                   sign, 0xf8);
     even_pair = _mm512_unpacklo_epi8(low, high);
     odd_pair = _mm512_unpackhi_epi8(low, high);
   }
 };
 
-/// A bf16 panel, two steps at a time: 4 KiB. Few rows take it in one go, as a stream through memory.
+/// A bf16 panel, two steps at a time: 4 KiB. Few rows take it in one go, as a stream through
+/// memory.
 struct Bf16Pieces {
   const std::uint16_t* panel;
   std::int64_t steps, rows;
@@ -158,22 +162,32 @@ struct Int8Pieces {
 };
 
 template <class Pieces>
-void add_piece(const Pieces& pieces, std::int64_t piece, std::int64_t rows, const std::uint16_t* x, float* sums) {
+void add_piece(const Pieces& pieces, std::int64_t piece, std::int64_t rows, const std::uint16_t* x,
+               float* sums) {
   switch (rows) {
-    case 1: return pieces.template add<1>(piece, x, sums);
-    case 2: return pieces.template add<2>(piece, x, sums);
-    case 3: return pieces.template add<3>(piece, x, sums);
-    case 4: return pieces.template add<4>(piece, x, sums);
-    case 5: return pieces.template add<5>(piece, x, sums);
-    case 6: return pieces.template add<6>(piece, x, sums);
-    case 7: return pieces.template add<7>(piece, x, sums);
-    default: return pieces.template add<kMaxRows>(piece, x, sums);
+    case 1:
+      return pieces.template add<1>(piece, x, sums);
+    case 2:
+      return pieces.template add<2>(piece, x, sums);
+    case 3:
+      return pieces.template add<3>(piece, x, sums);
+    case 4:
+      return pieces.template add<4>(piece, x, sums);
+    case 5:
+      return pieces.template add<5>(piece, x, sums);
+    case 6:
+      return pieces.template add<6>(piece, x, sums);
+    case 7:
+      return pieces.template add<7>(piece, x, sums);
+    default:
+      return pieces.template add<kMaxRows>(piece, x, sums);
   }
 }
 
 /// Every piece of the panel goes to all rows of a round before the next one is read.
 template <class Pieces>
-QUIRE_TARGET_DOT void multiply_in_rounds(const std::uint16_t* x, std::int64_t tile_stride, const Pieces& pieces, const PanelOutput& out) {
+QUIRE_TARGET_DOT void multiply_in_rounds(const std::uint16_t* x, std::int64_t tile_stride,
+                                         const Pieces& pieces, const PanelOutput& out) {
   RoundSums sums;
   for (std::int64_t first = 0; first < out.rows; first += kRoundRows) {
     const std::int64_t rows = std::min(kRoundRows, out.rows - first);
@@ -181,7 +195,8 @@ QUIRE_TARGET_DOT void multiply_in_rounds(const std::uint16_t* x, std::int64_t ti
     for (std::int64_t piece = 0; piece < pieces.count(); ++piece) {
       for (std::int64_t row = 0; row < rows; row += kMaxRows) {
         const std::int64_t tile = (first + row) / 16 * tile_stride + piece * pieces.piece_steps();
-        add_piece(pieces, piece, std::min<std::int64_t>(kMaxRows, rows - row), x + tile * kTileElements + (first + row) % 16 * kStepInputs, sums.of[row]);
+        add_piece(pieces, piece, std::min<std::int64_t>(kMaxRows, rows - row),
+                  x + tile * kTileElements + (first + row) % 16 * kStepInputs, sums.of[row]);
       }
     }
     sums.end(out, first, rows);
@@ -190,11 +205,13 @@ QUIRE_TARGET_DOT void multiply_in_rounds(const std::uint16_t* x, std::int64_t ti
 
 }  // namespace
 
-void dot_multiply_panel(const std::uint16_t* x, std::int64_t tile_stride, const std::uint16_t* panel, std::int64_t steps, const PanelOutput& out) {
+void dot_multiply_panel(const std::uint16_t* x, std::int64_t tile_stride,
+                        const std::uint16_t* panel, std::int64_t steps, const PanelOutput& out) {
   multiply_in_rounds(x, tile_stride, Bf16Pieces{panel, steps, out.rows}, out);
 }
 
-void dot_multiply_int8(const std::uint16_t* x, std::int64_t tile_stride, const std::byte* records, std::int64_t groups, const PanelOutput& out) {
+void dot_multiply_int8(const std::uint16_t* x, std::int64_t tile_stride, const std::byte* records,
+                       std::int64_t groups, const PanelOutput& out) {
   multiply_in_rounds(x, tile_stride, Int8Pieces{records, groups}, out);
 }
 

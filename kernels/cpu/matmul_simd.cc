@@ -19,8 +19,9 @@ namespace HWY_NAMESPACE {
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 constexpr std::int64_t kLanes = HWY_LANES(float);
-constexpr std::int64_t kBlockColumns = std::min<std::int64_t>(2 * kLanes, kPanelColumns);  // two vectors at a time
-constexpr int kMaxRows = kLanes >= 16 ? 8 : 4;                                              // registers allow no more
+// Two vectors at a time
+constexpr std::int64_t kBlockColumns = std::min<std::int64_t>(2 * kLanes, kPanelColumns);
+constexpr int kMaxRows = kLanes >= 16 ? 8 : 4;  // registers allow no more
 
 /// Chains of R rows x two vectors, in registers.
 template <int R>
@@ -39,7 +40,8 @@ struct Block {
       }
       from += column;
       if (!out.first && column + kBlockColumns > out.columns) {
-        for (std::int64_t i = 0; i < kBlockColumns; ++i) edge[i] = column + i < out.columns ? from[i] : 0.0f;
+        for (std::int64_t i = 0; i < kBlockColumns; ++i)
+          edge[i] = column + i < out.columns ? from[i] : 0.0f;
         from = edge;
       }
       acc[r][0] = hn::LoadU(d, from);
@@ -98,12 +100,14 @@ struct Bf16Panel {
     const std::int64_t second = column + kLanes;
     const auto* w0 = reinterpret_cast<const std::uint32_t*>(data) + column / 16 * 256 + column % 16;
     const auto* w1 = reinterpret_cast<const std::uint32_t*>(data) + second / 16 * 256 + second % 16;
-    for (std::int64_t s = 0; s < steps; ++s, w0 += kStepElements / 2, w1 += kStepElements / 2, x += kStepInputs) {
+    for (std::int64_t s = 0; s < steps;
+         ++s, w0 += kStepElements / 2, w1 += kStepElements / 2, x += kStepInputs) {
       for (std::int64_t p = 0; p < 16; ++p) {
         __builtin_prefetch(w0 + kStepElements / 2 + p * 16);
         __builtin_prefetch(w1 + kStepElements / 2 + p * 16);
         const auto u0 = hn::LoadU(du, w0 + p * 16), u1 = hn::LoadU(du, w1 + p * 16);
-        const V even0 = hn::BitCast(d, hn::ShiftLeft<16>(u0)), even1 = hn::BitCast(d, hn::ShiftLeft<16>(u1));
+        const V even0 = hn::BitCast(d, hn::ShiftLeft<16>(u0)),
+                even1 = hn::BitCast(d, hn::ShiftLeft<16>(u1));
         const V odd0 = hn::BitCast(d, hn::And(u0, high)), odd1 = hn::BitCast(d, hn::And(u1, high));
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
@@ -117,7 +121,8 @@ struct Bf16Panel {
 };
 
 template <int R, class Panel>
-HWY_INLINE void RunRows(const Panel& panel, const float* x, std::int64_t ldx, std::int64_t row, const PanelOutput& out) {
+HWY_INLINE void RunRows(const Panel& panel, const float* x, std::int64_t ldx, std::int64_t row,
+                        const PanelOutput& out) {
   for (std::int64_t column = 0; column < out.columns; column += kBlockColumns) {
     Block<R> block;
     block.load(out, row, column);
@@ -127,7 +132,8 @@ HWY_INLINE void RunRows(const Panel& panel, const float* x, std::int64_t ldx, st
 }
 
 template <class Panel>
-HWY_INLINE void RunPanel(const Panel& panel, const float* x, std::int64_t ldx, const PanelOutput& out) {
+HWY_INLINE void RunPanel(const Panel& panel, const float* x, std::int64_t ldx,
+                         const PanelOutput& out) {
   std::int64_t row = 0;
   for (; row + kMaxRows <= out.rows; row += kMaxRows) RunRows<kMaxRows>(panel, x, ldx, row, out);
   if (kMaxRows > 4 && row + 4 <= out.rows) {
@@ -141,17 +147,20 @@ HWY_INLINE void RunPanel(const Panel& panel, const float* x, std::int64_t ldx, c
   if (row < out.rows) RunRows<1>(panel, x, ldx, row, out);
 }
 
-void MultiplyPanelF32(const float* x, std::int64_t ldx, const float* panel, std::int64_t k, const PanelOutput& out) {
+void MultiplyPanelF32(const float* x, std::int64_t ldx, const float* panel, std::int64_t k,
+                      const PanelOutput& out) {
   RunPanel(F32Panel{panel, k}, x, ldx, out);
 }
 
-void MultiplyPanelBf16(const float* x, std::int64_t ldx, const std::uint16_t* panel, std::int64_t steps, const PanelOutput& out) {
+void MultiplyPanelBf16(const float* x, std::int64_t ldx, const std::uint16_t* panel,
+                       std::int64_t steps, const PanelOutput& out) {
   RunPanel(Bf16Panel{panel, steps}, x, ldx, out);
 }
 
 void RoundInputs(const float* x, std::int64_t k, std::int64_t padded_k, float* out) {
   for_each_vector(k, [&](auto d, std::int64_t i) HWY_ATTR {
-    hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(round_to_bf16(d, hn::LoadU(d, x + i)))), d, out + i);
+    hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(round_to_bf16(d, hn::LoadU(d, x + i)))), d,
+               out + i);
   });
   std::fill(out + k, out + padded_k, 0.0f);
 }
@@ -171,7 +180,8 @@ void DequantisePanel(const std::byte* records, std::int64_t groups, std::uint16_
   for (std::int64_t s = 0; s < 2 * groups; ++s) {
     const std::byte* record = records + s / 2 * kInt8GroupBytes;
     const auto* scales = reinterpret_cast<const float*>(record);
-    const auto* q = reinterpret_cast<const std::int8_t*>(record + kInt8ScaleBytes) + s % 2 * kStepElements;
+    const auto* q = reinterpret_cast<const std::int8_t*>(record + kInt8ScaleBytes) +
+                    s % 2 * kStepElements;
     for (std::int64_t tile = 0; tile < 2; ++tile) {
       for (std::int64_t c = 0; c < 16; c += kWidth) {
         const auto scale = hn::LoadU(d, scales + tile * 16 + c);
@@ -179,7 +189,8 @@ void DequantisePanel(const std::byte* records, std::int64_t groups, std::uint16_
         std::uint32_t* to = out + (s * 2 + tile) * 256 + c;
         for (std::int64_t p = 0; p < 16; ++p, from += 32, to += 16) {
           __builtin_prefetch(from + 4096);
-          const auto even = hn::ShiftRight<16>(expand(from, scale)), odd = hn::And(expand(from + 16, scale), high);
+          const auto even = hn::ShiftRight<16>(expand(from, scale)),
+                     odd = hn::And(expand(from + 16, scale), high);
           hn::StoreU(hn::Or(even, odd), du, to);
         }
       }
@@ -201,13 +212,17 @@ HWY_EXPORT(MultiplyPanelBf16);
 HWY_EXPORT(RoundInputs);
 HWY_EXPORT(DequantisePanel);
 
-void multiply_panel_f32(const float* x, std::int64_t ldx, const float* panel, std::int64_t k, const PanelOutput& out) {
+void multiply_panel_f32(const float* x, std::int64_t ldx, const float* panel, std::int64_t k,
+                        const PanelOutput& out) {
   HWY_DYNAMIC_DISPATCH(MultiplyPanelF32)(x, ldx, panel, k, out);
 }
-void multiply_panel_bf16(const float* x, std::int64_t ldx, const std::uint16_t* panel, std::int64_t steps, const PanelOutput& out) {
+void multiply_panel_bf16(const float* x, std::int64_t ldx, const std::uint16_t* panel,
+                         std::int64_t steps, const PanelOutput& out) {
   HWY_DYNAMIC_DISPATCH(MultiplyPanelBf16)(x, ldx, panel, steps, out);
 }
-void round_inputs(const float* x, std::int64_t k, std::int64_t padded_k, float* out) { HWY_DYNAMIC_DISPATCH(RoundInputs)(x, k, padded_k, out); }
+void round_inputs(const float* x, std::int64_t k, std::int64_t padded_k, float* out) {
+  HWY_DYNAMIC_DISPATCH(RoundInputs)(x, k, padded_k, out);
+}
 void dequantise_panel(const std::byte* records, std::int64_t groups, std::uint16_t* panel) {
   HWY_DYNAMIC_DISPATCH(DequantisePanel)(records, groups, panel);
 }

@@ -20,7 +20,8 @@ namespace HWY_NAMESPACE {
 
 constexpr std::int64_t kMaxHeadDim = 256;
 
-/// The nearest bf16 that is not above (or, `up`, not below) a finite value: one step of magnitude away from zero where cutting bits went the wrong way.
+/// The nearest bf16 that is not above (or, `up`, not below) a finite value: one step of magnitude
+/// away from zero where cutting bits went the wrong way.
 HWY_INLINE std::uint16_t RoundOutwards(float value, bool up) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto cut = static_cast<std::uint16_t>(bits >> 16);
@@ -29,8 +30,10 @@ HWY_INLINE std::uint16_t RoundOutwards(float value, bool up) {
 }
 
 template <class Tag>
-HWY_INLINE const typename Tag::Type* KeyAt(const PageBoundsArgs& a, std::int64_t row, std::int64_t head) {
-  const auto* bytes = static_cast<const std::byte*>(a.kv.pages[row / kPageTokens]) + head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
+HWY_INLINE const typename Tag::Type* KeyAt(const PageBoundsArgs& a, std::int64_t row,
+                                           std::int64_t head) {
+  const auto* bytes = static_cast<const std::byte*>(a.kv.pages[row / kPageTokens]) +
+                      head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
   return reinterpret_cast<const typename Tag::Type*>(bytes);
 }
 
@@ -45,13 +48,18 @@ HWY_INLINE void CenterPage(Tag tag, const PageBoundsArgs& a, std::int64_t page, 
   const float share = 1.0f / static_cast<float>(rows.end - rows.begin);
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
     const auto* key = KeyAt<Tag>(a, row, head);
-    for_each_vector(dim, [&](auto d, std::int64_t i) HWY_ATTR { hn::StoreU(hn::Add(hn::LoadU(d, mean + i), load_as_f32(d, tag, key + i)), d, mean + i); });
+    for_each_vector(dim, [&](auto d, std::int64_t i) HWY_ATTR {
+      hn::StoreU(hn::Add(hn::LoadU(d, mean + i), load_as_f32(d, tag, key + i)), d, mean + i);
+    });
   }
   for (std::int64_t c = 0; c < dim; ++c) mean[c] *= share;
-  for (std::int64_t row = rows.begin; row < rows.end && a.summary == PageSummary::kDeviation; ++row) {
+  for (std::int64_t row = rows.begin; row < rows.end && a.summary == PageSummary::kDeviation;
+       ++row) {
     const auto* key = KeyAt<Tag>(a, row, head);
     for_each_vector(dim, [&](auto d, std::int64_t i) HWY_ATTR {
-      hn::StoreU(hn::Add(hn::LoadU(d, deviation + i), hn::Abs(hn::Sub(load_as_f32(d, tag, key + i), hn::LoadU(d, mean + i)))), d, deviation + i);
+      hn::StoreU(hn::Add(hn::LoadU(d, deviation + i),
+                         hn::Abs(hn::Sub(load_as_f32(d, tag, key + i), hn::LoadU(d, mean + i)))),
+                 d, deviation + i);
     });
   }
   std::uint16_t* out = a.bounds + (page * a.kv.num_kv_heads + head) * 2 * dim;
@@ -89,24 +97,29 @@ void BoundPages(const PageBoundsArgs& a, std::int64_t begin, std::int64_t end) {
   with_dtype(a.kv.dtype, [&](auto tag) HWY_ATTR {
     for (std::int64_t page = begin; page < end; ++page) {
       for (std::int64_t head = 0; head < a.kv.num_kv_heads; ++head) {
-        if (a.summary == PageSummary::kExtremes) BoundPage(tag, a, page, head);
-        else CenterPage(tag, a, page, head);
+        if (a.summary == PageSummary::kExtremes)
+          BoundPage(tag, a, page, head);
+        else
+          CenterPage(tag, a, page, head);
       }
     }
   });
 }
 
-constexpr std::int64_t kPagesAtOnce = 64;  ///< whose bounds stay in the second-level cache while all heads go over them
+/// Whose bounds stay in the second-level cache while all heads go over them
+constexpr std::int64_t kPagesAtOnce = 64;
 constexpr int kQueriesAtOnce = 4;
-constexpr std::int64_t kFetchAhead = 12;   ///< pages
+constexpr std::int64_t kFetchAhead = 12;  ///< pages
 
-/// Four queries of one KV head, what is above zero and what is below: a product with the larger bound, and one with the smaller.
+/// Four queries of one KV head, what is above zero and what is below: a product with the larger
+/// bound, and one with the smaller.
 struct SignedQueries {
   HWY_ALIGN float above[kQueriesAtOnce][kMaxHeadDim];
   HWY_ALIGN float below[kQueriesAtOnce][kMaxHeadDim];
 };
 
-HWY_INLINE void SplitQueries(const float* q, std::int64_t num_queries, std::int64_t dim, SignedQueries& out) {
+HWY_INLINE void SplitQueries(const float* q, std::int64_t num_queries, std::int64_t dim,
+                             SignedQueries& out) {
   for (std::int64_t i = 0; i < kQueriesAtOnce; ++i) {
     for (std::int64_t c = 0; c < dim; ++c) {
       const float x = i < num_queries ? q[i * dim + c] : 0.0f;
@@ -117,7 +130,8 @@ HWY_INLINE void SplitQueries(const float* q, std::int64_t num_queries, std::int6
 }
 
 /// out[i] = sum_c max(q[i][c] * low[c], q[i][c] * high[c])
-HWY_INLINE void ScorePage(const SignedQueries& q, const std::uint16_t* low, std::int64_t dim, float* out) {
+HWY_INLINE void ScorePage(const SignedQueries& q, const std::uint16_t* low, std::int64_t dim,
+                          float* out) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::uint16_t* high = low + dim;
@@ -126,9 +140,12 @@ HWY_INLINE void ScorePage(const SignedQueries& q, const std::uint16_t* low, std:
   for (int i = 0; i < kQueriesAtOnce; ++i) sum[i] = hn::Zero(d);
   std::int64_t c = 0;
   for (; c + lanes <= dim; c += lanes) {
-    const auto least = load_as_f32(d, BF16Tag{}, low + c), most = load_as_f32(d, BF16Tag{}, high + c);
+    const auto least = load_as_f32(d, BF16Tag{}, low + c),
+               most = load_as_f32(d, BF16Tag{}, high + c);
 #pragma GCC unroll 4
-    for (int i = 0; i < kQueriesAtOnce; ++i) sum[i] = hn::MulAdd(hn::Load(d, q.above[i] + c), most, hn::MulAdd(hn::Load(d, q.below[i] + c), least, sum[i]));
+    for (int i = 0; i < kQueriesAtOnce; ++i)
+      sum[i] = hn::MulAdd(hn::Load(d, q.above[i] + c), most,
+                          hn::MulAdd(hn::Load(d, q.below[i] + c), least, sum[i]));
   }
   store_four_sums(d, sum[0], sum[1], sum[2], sum[3], out);
   for (; c < dim; ++c) {
@@ -138,7 +155,8 @@ HWY_INLINE void ScorePage(const SignedQueries& q, const std::uint16_t* low, std:
 }
 
 void ScorePages(const PageScoresArgs& a, std::int64_t begin, std::int64_t end) {
-  const std::int64_t dim = a.head_dim, group = a.num_heads / a.num_kv_heads, page_values = a.num_kv_heads * 2 * dim;
+  const std::int64_t dim = a.head_dim, group = a.num_heads / a.num_kv_heads,
+                     page_values = a.num_kv_heads * 2 * dim;
   SignedQueries queries;
   float scores[kQueriesAtOnce];
   for (; begin < end; begin += kPagesAtOnce) {
@@ -150,10 +168,12 @@ void ScorePages(const PageScoresArgs& a, std::int64_t begin, std::int64_t end) {
       const std::uint16_t* bounds = a.bounds + head / group * 2 * dim;
       for (std::int64_t page = begin; page < stop; ++page) {
         // A head's bounds lie a page's apart: what comes next is not foretold by what came.
-        const auto* next = reinterpret_cast<const std::byte*>(bounds + std::min(page + kFetchAhead, end - 1) * page_values);
+        const auto* next = reinterpret_cast<const std::byte*>(
+            bounds + std::min(page + kFetchAhead, end - 1) * page_values);
         for (std::int64_t i = 0; i < 4 * dim; i += 64) __builtin_prefetch(next + i);
         ScorePage(queries, bounds + page * page_values, dim, scores);
-        for (std::int64_t i = 0; i < n; ++i) a.scores[(head + i) * a.ld_scores + page] = a.scale * scores[i];
+        for (std::int64_t i = 0; i < n; ++i)
+          a.scores[(head + i) * a.ld_scores + page] = a.scale * scores[i];
       }
     }
   }
@@ -174,8 +194,12 @@ HWY_EXPORT(ScorePages);
 
 }  // namespace
 
-void page_bounds_pages(const PageBoundsArgs& args, std::int64_t begin, std::int64_t end) { HWY_DYNAMIC_DISPATCH(BoundPages)(args, begin, end); }
-void page_scores_pages(const PageScoresArgs& args, std::int64_t begin, std::int64_t end) { HWY_DYNAMIC_DISPATCH(ScorePages)(args, begin, end); }
+void page_bounds_pages(const PageBoundsArgs& args, std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(BoundPages)(args, begin, end);
+}
+void page_scores_pages(const PageScoresArgs& args, std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(ScorePages)(args, begin, end);
+}
 
 }  // namespace quire::cpu
 #endif

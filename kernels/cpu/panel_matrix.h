@@ -15,8 +15,8 @@
 
 namespace quire::cpu {
 
-inline constexpr std::int64_t kFewRows = 32;    ///< a panel is streamed once from memory, uncut
-inline constexpr std::int64_t kBlockRows = 256; ///< rows whose inputs stay in the L2 cache
+inline constexpr std::int64_t kFewRows = 32;     ///< a panel is streamed once from memory, uncut
+inline constexpr std::int64_t kBlockRows = 256;  ///< rows whose inputs stay in the L2 cache
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -38,28 +38,37 @@ struct StackedRows {
 /// Shape, argument checks, panels over threads.
 class PanelMatrix : public PackedMatrix {
  public:
-  PanelMatrix(std::int64_t n, std::int64_t k, std::int64_t panels) : n_(n), k_(k), panels_(panels) {}
+  PanelMatrix(std::int64_t n, std::int64_t k, std::int64_t panels)
+      : n_(n), k_(k), panels_(panels) {}
   std::int64_t n() const override { return n_; }
   std::int64_t k() const override { return k_; }
 
-  Status multiply(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const override {
+  Status multiply(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y,
+                  std::int64_t ldy) const override {
     if (m < 0) return Status::invalid("m", "must not be negative");
     if (m == 0) return {};
-    if (x == nullptr || y == nullptr) return Status::invalid("x", "multiply needs non-null x and y");
-    if (ldx < k_) return Status::invalid("ldx", "must be at least k = " + std::to_string(k_) + ", is " + std::to_string(ldx));
-    if (ldy < n_) return Status::invalid("ldy", "must be at least n = " + std::to_string(n_) + ", is " + std::to_string(ldy));
+    if (x == nullptr || y == nullptr)
+      return Status::invalid("x", "multiply needs non-null x and y");
+    if (ldx < k_)
+      return Status::invalid(
+          "ldx", "must be at least k = " + std::to_string(k_) + ", is " + std::to_string(ldx));
+    if (ldy < n_)
+      return Status::invalid(
+          "ldy", "must be at least n = " + std::to_string(n_) + ", is " + std::to_string(ldy));
     run(x, m, ldx, bias, y, ldy);
     return {};
   }
 
  protected:
-  virtual void run(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const = 0;
+  virtual void run(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y,
+                   std::int64_t ldy) const = 0;
 
-  /// Calls fn(first panel, last panel), inline below `least_work` operations; large work in several pieces a thread, so that
-  /// a disturbed core is helped by the others.
+  /// Calls fn(first panel, last panel), inline below `least_work` operations; large work in several
+  /// pieces a thread, so that a disturbed core is helped by the others.
   template <class F>
   void over_panels(std::int64_t m, double least_work, F&& fn) const {
-    const double work = 2.0 * static_cast<double>(std::max<std::int64_t>(m, 16)) * static_cast<double>(k_) * static_cast<double>(n_);
+    const double work = 2.0 * static_cast<double>(std::max<std::int64_t>(m, 16)) *
+                        static_cast<double>(k_) * static_cast<double>(n_);
     const std::int64_t threads = num_threads();
     if (threads == 1 || work < least_work) return fn(std::int64_t{0}, panels_);
     const std::int64_t pieces = std::min<std::int64_t>(panels_, threads * (work > 1e8 ? 4 : 1));
@@ -70,8 +79,9 @@ class PanelMatrix : public PackedMatrix {
   }
 
   /// Columns [column, column + columns) of the output for `rows` rows from `row` on.
-  PanelOutput output(std::int64_t column, std::int64_t columns, std::int64_t row, std::int64_t rows, const float* bias, float* padded_bias, float* y,
-                     std::int64_t ldy, bool first) const {
+  PanelOutput output(std::int64_t column, std::int64_t columns, std::int64_t row, std::int64_t rows,
+                     const float* bias, float* padded_bias, float* y, std::int64_t ldy,
+                     bool first) const {
     const float* from = bias == nullptr ? nullptr : bias + column;
     if (from != nullptr && columns < kPanelColumns) {  // kernels read whole panels of bias
       std::copy(from, from + columns, padded_bias);

@@ -1,4 +1,5 @@
-// Products of few queries with listed bf16 keys on AVX512-BF16: a tile of keys is turned around, so that no sum goes across lanes.
+// Products of few queries with listed bf16 keys on AVX512-BF16: a tile of keys is turned around, so
+// that no sum goes across lanes.
 #include <algorithm>
 #include <cstring>
 
@@ -13,11 +14,15 @@ namespace {
 constexpr int kQueries = 4;  ///< at once
 constexpr std::int64_t kMostDim = 256;
 
-/// Queries [first, first + kQueries), scaled and rounded: [dim / 2][kQueries][2]; zeros past the last one.
+/// Queries [first, first + kQueries), scaled and rounded: [dim / 2][kQueries][2]; zeros past the
+/// last one.
 void pack(const RowScoresArgs& a, std::int64_t first, std::uint16_t* out) {
   for (std::int64_t i = 0; i < kQueries; ++i) {
     for (std::int64_t c = 0; c < a.keys.kv.head_dim; ++c) {
-      out[(c / 2 * kQueries + i) * 2 + c % 2] = first + i < a.num_queries ? f32_to_bf16(a.q[(first + i) * a.ldq + c] * a.scale) : std::uint16_t{0};
+      out[(c / 2 * kQueries + i) * 2 + c % 2] = first + i < a.num_queries
+                                                    ? f32_to_bf16(a.q[(first + i) * a.ldq + c] *
+                                                                  a.scale)
+                                                    : std::uint16_t{0};
     }
   }
 }
@@ -27,13 +32,17 @@ void find(const ChosenRows& c, std::int64_t begin, std::int64_t end, const std::
   for (std::int64_t j = 0; j < kTurnedTileKeys; ++j) {
     const std::int64_t at = std::min(begin + j, end - 1);
     const auto row = static_cast<std::uint64_t>(c.rows != nullptr ? c.rows[at] : c.first_row + at);
-    keys[j] = static_cast<const std::byte*>(c.kv.pages[row / kPageTokens]) + c.kv_head * c.kv.head_stride + static_cast<std::int64_t>(row % kPageTokens) * c.kv.token_stride;
+    keys[j] = static_cast<const std::byte*>(c.kv.pages[row / kPageTokens]) +
+              c.kv_head * c.kv.head_stride +
+              static_cast<std::int64_t>(row % kPageTokens) * c.kv.token_stride;
   }
 }
 
 }  // namespace
 
-bool multiplies_rounded(const KvView& kv) { return kv.dtype == DType::kBF16 && kv.head_dim % 32 == 0 && isa() >= Isa::kAvx512Bf16; }
+bool multiplies_rounded(const KvView& kv) {
+  return kv.dtype == DType::kBF16 && kv.head_dim % 32 == 0 && isa() >= Isa::kAvx512Bf16;
+}
 
 void row_scores_rounded(const RowScoresArgs& a, std::int64_t begin, std::int64_t end) {
   const std::int64_t dim = a.keys.kv.head_dim;
@@ -50,7 +59,9 @@ void row_scores_rounded(const RowScoresArgs& a, std::int64_t begin, std::int64_t
       turn_keys(rows[at], next, dim, keys);
       score_turned_keys<kQueries>(keys, queries, kQueries * 2, dim, scores, kTurnedTileKeys);
       const std::int64_t n = std::min(kTurnedTileKeys, end - tile);
-      for (std::int64_t i = 0; i < lanes; ++i) std::memcpy(a.scores + (first + i) * a.ld_scores + tile, scores + i * kTurnedTileKeys, static_cast<std::size_t>(n) * sizeof(float));
+      for (std::int64_t i = 0; i < lanes; ++i)
+        std::memcpy(a.scores + (first + i) * a.ld_scores + tile, scores + i * kTurnedTileKeys,
+                    static_cast<std::size_t>(n) * sizeof(float));
     }
   }
 }

@@ -13,7 +13,8 @@ void row_scores_rounded(const RowScoresArgs& args, std::int64_t begin, std::int6
 void row_scores_rows(const RowScoresArgs& args, std::int64_t begin, std::int64_t end);
 /// Floats of scratch, 64-byte aligned, that row_scores_by_row_rows() wants.
 std::int64_t row_scores_by_row_scratch(const RowScoresArgs& args);
-void row_scores_by_row_rows(const RowScoresArgs& args, std::int64_t begin, std::int64_t end, float* scratch);
+void row_scores_by_row_rows(const RowScoresArgs& args, std::int64_t begin, std::int64_t end,
+                            float* scratch);
 /// Sums of these rows alone: out [num_queries, head_dim], overwritten.
 void row_values_rows(const RowValuesArgs& args, std::int64_t begin, std::int64_t end, float* out);
 

@@ -14,8 +14,9 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
 
-// Rows are read once, in the order they are listed; what is listed next is fetched meanwhile, because listed rows lie anywhere. Channels lie in vector
-// lanes, and a block of queries shares what was read of a row.
+// Rows are read once, in the order they are listed; what is listed next is fetched meanwhile,
+// because listed rows lie anywhere. Channels lie in vector lanes, and a block of queries shares
+// what was read of a row.
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {
@@ -27,10 +28,12 @@ constexpr int kValueVectors = 4;          ///< of channels, summed up in registe
 
 HWY_INLINE const std::byte* RowAt(const ChosenRows& c, std::int64_t j, int value) {
   const std::int64_t row = c.rows != nullptr ? c.rows[j] : c.first_row + j;
-  return static_cast<const std::byte*>(c.kv.pages[row / kPageTokens]) + value * c.kv.kv_stride + c.kv_head * c.kv.head_stride + row % kPageTokens * c.kv.token_stride;
+  return static_cast<const std::byte*>(c.kv.pages[row / kPageTokens]) + value * c.kv.kv_stride +
+         c.kv_head * c.kv.head_stride + row % kPageTokens * c.kv.token_stride;
 }
 
-HWY_INLINE void Fetch(const ChosenRows& c, std::int64_t j, std::int64_t end, int value, std::int64_t row_bytes) {
+HWY_INLINE void Fetch(const ChosenRows& c, std::int64_t j, std::int64_t end, int value,
+                      std::int64_t row_bytes) {
   if (j >= end) return;
   const std::byte* p = RowAt(c, j, value);
   for (std::int64_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(p + i);
@@ -38,7 +41,8 @@ HWY_INLINE void Fetch(const ChosenRows& c, std::int64_t j, std::int64_t end, int
 
 /// Products of NQ queries with one key.
 template <int NQ, class Tag>
-HWY_INLINE void ScoreRow(Tag tag, const RowScoresArgs& a, const float* q, const typename Tag::Type* key, float* scores) {
+HWY_INLINE void ScoreRow(Tag tag, const RowScoresArgs& a, const float* q,
+                         const typename Tag::Type* key, float* scores) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t dim = a.keys.kv.head_dim;
@@ -56,30 +60,39 @@ HWY_INLINE void ScoreRow(Tag tag, const RowScoresArgs& a, const float* q, const 
   for (; c < dim; c += static_cast<std::int64_t>(hn::Lanes(d8))) {
     const auto k = load_as_f32(d8, tag, key + c);
 #pragma GCC unroll 8
-    for (int i = 0; i < NQ; ++i) rest[i] += hn::GetLane(hn::SumOfLanes(d8, hn::Mul(hn::LoadU(d8, q + i * a.ldq + c), k)));
+    for (int i = 0; i < NQ; ++i)
+      rest[i] += hn::GetLane(hn::SumOfLanes(d8, hn::Mul(hn::LoadU(d8, q + i * a.ldq + c), k)));
   }
   float total[NQ + 3];
 #pragma GCC unroll 2
-  for (int i = 0; i < NQ; i += 4) store_four_sums(d, sum[i], sum[std::min(i + 1, NQ - 1)], sum[std::min(i + 2, NQ - 1)], sum[std::min(i + 3, NQ - 1)], total + i);
+  for (int i = 0; i < NQ; i += 4)
+    store_four_sums(d, sum[i], sum[std::min(i + 1, NQ - 1)], sum[std::min(i + 2, NQ - 1)],
+                    sum[std::min(i + 3, NQ - 1)], total + i);
 #pragma GCC unroll 8
   for (int i = 0; i < NQ; ++i) scores[i * a.ld_scores] = a.scale * (total[i] + rest[i]);
 }
 
 template <int NQ, class Tag>
-HWY_INLINE void ScoreQueries(Tag tag, const RowScoresArgs& a, std::int64_t first, std::int64_t begin, std::int64_t end, std::int64_t last) {
-  const std::int64_t row_bytes = a.keys.kv.head_dim * static_cast<std::int64_t>(sizeof(typename Tag::Type));
+HWY_INLINE void ScoreQueries(Tag tag, const RowScoresArgs& a, std::int64_t first,
+                             std::int64_t begin, std::int64_t end, std::int64_t last) {
+  const std::int64_t row_bytes = a.keys.kv.head_dim *
+                                 static_cast<std::int64_t>(sizeof(typename Tag::Type));
   for (std::int64_t j = begin; j < end; ++j) {
     if (first == 0) Fetch(a.keys, j + kFetchAhead, last, 0, row_bytes);
-    ScoreRow<NQ>(tag, a, a.q + first * a.ldq, reinterpret_cast<const typename Tag::Type*>(RowAt(a.keys, j, 0)), a.scores + first * a.ld_scores + j);
+    ScoreRow<NQ>(tag, a, a.q + first * a.ldq,
+                 reinterpret_cast<const typename Tag::Type*>(RowAt(a.keys, j, 0)),
+                 a.scores + first * a.ld_scores + j);
   }
 }
 
 /// One query with four keys at a time, which share the way from vectors to sums.
 template <class Tag>
-HWY_INLINE void ScoreQuery(Tag tag, const RowScoresArgs& a, std::int64_t index, std::int64_t begin, std::int64_t end, std::int64_t last) {
+HWY_INLINE void ScoreQuery(Tag tag, const RowScoresArgs& a, std::int64_t index, std::int64_t begin,
+                           std::int64_t end, std::int64_t last) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const std::int64_t dim = a.keys.kv.head_dim, row_bytes = dim * static_cast<std::int64_t>(sizeof(typename Tag::Type));
+  const std::int64_t dim = a.keys.kv.head_dim,
+                     row_bytes = dim * static_cast<std::int64_t>(sizeof(typename Tag::Type));
   const float* q = a.q + index * a.ldq;
   float* scores = a.scores + index * a.ld_scores;
   std::int64_t j = begin;
@@ -101,7 +114,9 @@ HWY_INLINE void ScoreQuery(Tag tag, const RowScoresArgs& a, std::int64_t index, 
     store_four_sums(d, sum[0], sum[1], sum[2], sum[3], total);
     for (int r = 0; r < 4; ++r) scores[j + r] = a.scale * total[r];
   }
-  for (; j < end; ++j) ScoreRow<1>(tag, a, q, reinterpret_cast<const typename Tag::Type*>(RowAt(a.keys, j, 0)), scores + j);
+  for (; j < end; ++j)
+    ScoreRow<1>(tag, a, q, reinterpret_cast<const typename Tag::Type*>(RowAt(a.keys, j, 0)),
+                scores + j);
 }
 
 void ScoreRows(const RowScoresArgs& a, std::int64_t begin, std::int64_t end) {
@@ -118,9 +133,12 @@ void ScoreRows(const RowScoresArgs& a, std::int64_t begin, std::int64_t end) {
   });
 }
 
-/// Queries in vector lanes, keys broadcast: scores of kKeysAtOnce keys for NV vectors of queries, turned around and scaled before, [head_dim][padded queries].
+/// Queries in vector lanes, keys broadcast: scores of kKeysAtOnce keys for NV vectors of queries,
+/// turned around and scaled before, [head_dim][padded queries].
 template <int NV>
-HWY_INLINE void ScoreLanes(const float* keys, const float* queries, std::int64_t dim, std::int64_t padded, std::int64_t num_keys, float* scores, std::int64_t ld) {
+HWY_INLINE void ScoreLanes(const float* keys, const float* queries, std::int64_t dim,
+                           std::int64_t padded, std::int64_t num_keys, float* scores,
+                           std::int64_t ld) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   hn::Vec<decltype(d)> sum[kKeysAtOnce][NV];
@@ -163,17 +181,24 @@ void ScoreByRow(const RowScoresArgs& a, std::int64_t begin, std::int64_t end, fl
   const std::int64_t dim = a.keys.kv.head_dim, padded = PaddedQueries(a.num_queries);
   float *queries = scratch, *keys = queries + dim * padded, *scores = keys + kKeysAtOnce * dim;
   for (std::int64_t c = 0; c < dim; ++c) {
-    for (std::int64_t i = 0; i < padded; ++i) queries[c * padded + i] = i < a.num_queries ? a.q[i * a.ldq + c] * a.scale : 0.0f;
+    for (std::int64_t i = 0; i < padded; ++i)
+      queries[c * padded + i] = i < a.num_queries ? a.q[i * a.ldq + c] * a.scale : 0.0f;
   }
   with_dtype(a.keys.kv.dtype, [&](auto tag) HWY_ATTR {
     for (std::int64_t j = begin; j < end; j += kKeysAtOnce) {
       const std::int64_t n = std::min<std::int64_t>(kKeysAtOnce, end - j);
-      for (std::int64_t r = 0; r < kKeysAtOnce; ++r) {  // the last row stands in for those that are missing
-        const auto* key = reinterpret_cast<const typename decltype(tag)::Type*>(RowAt(a.keys, j + std::min(r, n - 1), 0));
-        for_each_vector(dim, [&](auto dv, std::int64_t c) HWY_ATTR { hn::StoreU(load_as_f32(dv, tag, key + c), dv, keys + r * dim + c); });
+      // The last row stands in for those that are missing
+      for (std::int64_t r = 0; r < kKeysAtOnce; ++r) {
+        const auto* key = reinterpret_cast<const typename decltype(tag)::Type*>(
+            RowAt(a.keys, j + std::min(r, n - 1), 0));
+        for_each_vector(dim, [&](auto dv, std::int64_t c) HWY_ATTR {
+          hn::StoreU(load_as_f32(dv, tag, key + c), dv, keys + r * dim + c);
+        });
       }
-      for (std::int64_t i = 0; i < padded; i += 2 * lanes) ScoreLanes<2>(keys, queries + i, dim, padded, n, scores + i, padded);
-      for (std::int64_t r = 0; r < n; ++r) std::copy_n(scores + r * padded, a.num_queries, a.scores + (j + r) * a.ld_scores);
+      for (std::int64_t i = 0; i < padded; i += 2 * lanes)
+        ScoreLanes<2>(keys, queries + i, dim, padded, n, scores + i, padded);
+      for (std::int64_t r = 0; r < n; ++r)
+        std::copy_n(scores + r * padded, a.num_queries, a.scores + (j + r) * a.ld_scores);
     }
   });
 }
@@ -185,7 +210,8 @@ std::int64_t ByRowScratch(const RowScoresArgs& a) {
 
 /// out[i][c ..] = sums of NV vectors of channels for NQ queries.
 template <int NQ, int NV, class D, class Tag>
-HWY_INLINE void SumValues(D d, Tag tag, const RowValuesArgs& a, std::int64_t first, std::int64_t c, std::int64_t begin, std::int64_t end, float* out) {
+HWY_INLINE void SumValues(D d, Tag tag, const RowValuesArgs& a, std::int64_t first, std::int64_t c,
+                          std::int64_t begin, std::int64_t end, float* out) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t dim = a.values.kv.head_dim;
   hn::Vec<D> sum[NQ][NV];
@@ -195,7 +221,9 @@ HWY_INLINE void SumValues(D d, Tag tag, const RowValuesArgs& a, std::int64_t fir
     for (int v = 0; v < NV; ++v) sum[i][v] = hn::Zero(d);
   }
   for (std::int64_t j = begin; j < end; ++j) {
-    if (first == 0 && c == 0 && a.values.rows != nullptr) Fetch(a.values, j + kFetchAhead, end, 1, dim * static_cast<std::int64_t>(sizeof(typename Tag::Type)));
+    if (first == 0 && c == 0 && a.values.rows != nullptr)
+      Fetch(a.values, j + kFetchAhead, end, 1,
+            dim * static_cast<std::int64_t>(sizeof(typename Tag::Type)));
     const auto* value = reinterpret_cast<const typename Tag::Type*>(RowAt(a.values, j, 1)) + c;
     hn::Vec<D> x[NV];
 #pragma GCC unroll 4
@@ -215,15 +243,18 @@ HWY_INLINE void SumValues(D d, Tag tag, const RowValuesArgs& a, std::int64_t fir
 }
 
 template <int NQ, class Tag>
-HWY_INLINE void ValueQueries(Tag tag, const RowValuesArgs& a, std::int64_t first, std::int64_t begin, std::int64_t end, float* out) {
+HWY_INLINE void ValueQueries(Tag tag, const RowValuesArgs& a, std::int64_t first,
+                             std::int64_t begin, std::int64_t end, float* out) {
   const hn::ScalableTag<float> d;
   const hn::CappedTag<float, 8> d8;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t dim = a.values.kv.head_dim;
   std::int64_t c = 0;
-  for (; c + kValueVectors * lanes <= dim; c += kValueVectors * lanes) SumValues<NQ, kValueVectors>(d, tag, a, first, c, begin, end, out);
+  for (; c + kValueVectors * lanes <= dim; c += kValueVectors * lanes)
+    SumValues<NQ, kValueVectors>(d, tag, a, first, c, begin, end, out);
   for (; c + lanes <= dim; c += lanes) SumValues<NQ, 1>(d, tag, a, first, c, begin, end, out);
-  for (; c < dim; c += static_cast<std::int64_t>(hn::Lanes(d8))) SumValues<NQ, 1>(d8, tag, a, first, c, begin, end, out);
+  for (; c < dim; c += static_cast<std::int64_t>(hn::Lanes(d8)))
+    SumValues<NQ, 1>(d8, tag, a, first, c, begin, end, out);
 }
 
 void ValueRows(const RowValuesArgs& a, std::int64_t begin, std::int64_t end, float* out) {
@@ -256,7 +287,8 @@ float LogSumExp(const float* x, std::int64_t n) {
   }
   float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(s0, s1)));
   const hn::CappedTag<float, 1> one;
-  for (std::int64_t i = whole; i < n; ++i) sum += hn::GetLane(fast_exp(one, hn::Set(one, x[i] - largest)));
+  for (std::int64_t i = whole; i < n; ++i)
+    sum += hn::GetLane(fast_exp(one, hn::Set(one, x[i] - largest)));
   return largest + std::log(sum);
 }
 
@@ -265,11 +297,16 @@ void ExpMinus(float* x, std::int64_t n, float lse) {
     std::fill_n(x, n, 0.0f);
     return;
   }
-  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR { hn::StoreU(fast_exp(d, hn::Sub(hn::LoadU(d, x + i), hn::Set(d, lse))), d, x + i); });
+  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR {
+    hn::StoreU(fast_exp(d, hn::Sub(hn::LoadU(d, x + i), hn::Set(d, lse))), d, x + i);
+  });
 }
 
 void KeepLarger(const float* x, std::int64_t n, float lse, float* out) {
-  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR { hn::StoreU(hn::Max(hn::LoadU(d, out + i), hn::Sub(hn::LoadU(d, x + i), hn::Set(d, lse))), d, out + i); });
+  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR {
+    hn::StoreU(hn::Max(hn::LoadU(d, out + i), hn::Sub(hn::LoadU(d, x + i), hn::Set(d, lse))), d,
+               out + i);
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -292,15 +329,24 @@ HWY_EXPORT(KeepLarger);
 
 }  // namespace
 
-void row_scores_rows(const RowScoresArgs& args, std::int64_t begin, std::int64_t end) { HWY_DYNAMIC_DISPATCH(ScoreRows)(args, begin, end); }
-std::int64_t row_scores_by_row_scratch(const RowScoresArgs& args) { return HWY_DYNAMIC_DISPATCH(ByRowScratch)(args); }
-void row_scores_by_row_rows(const RowScoresArgs& args, std::int64_t begin, std::int64_t end, float* scratch) {
+void row_scores_rows(const RowScoresArgs& args, std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(ScoreRows)(args, begin, end);
+}
+std::int64_t row_scores_by_row_scratch(const RowScoresArgs& args) {
+  return HWY_DYNAMIC_DISPATCH(ByRowScratch)(args);
+}
+void row_scores_by_row_rows(const RowScoresArgs& args, std::int64_t begin, std::int64_t end,
+                            float* scratch) {
   HWY_DYNAMIC_DISPATCH(ScoreByRow)(args, begin, end, scratch);
 }
-void row_values_rows(const RowValuesArgs& args, std::int64_t begin, std::int64_t end, float* out) { HWY_DYNAMIC_DISPATCH(ValueRows)(args, begin, end, out); }
+void row_values_rows(const RowValuesArgs& args, std::int64_t begin, std::int64_t end, float* out) {
+  HWY_DYNAMIC_DISPATCH(ValueRows)(args, begin, end, out);
+}
 float log_sum_exp(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(LogSumExp)(x, n); }
 void exp_minus(float* x, std::int64_t n, float lse) { HWY_DYNAMIC_DISPATCH(ExpMinus)(x, n, lse); }
-void keep_larger(const float* x, std::int64_t n, float lse, float* out) { HWY_DYNAMIC_DISPATCH(KeepLarger)(x, n, lse, out); }
+void keep_larger(const float* x, std::int64_t n, float lse, float* out) {
+  HWY_DYNAMIC_DISPATCH(KeepLarger)(x, n, lse, out);
+}
 
 }  // namespace quire::cpu
 #endif

@@ -13,6 +13,7 @@ inline constexpr std::int64_t kLeastVoteProducts = 1 << 18;  ///< worth a thread
 /// Floats of scratch, 64-byte aligned.
 std::int64_t row_votes_scratch(const RowVotesArgs& args);
 /// Tiles [begin, end), of which the i-th begins with row first_row + i * kVoteRows.
-void row_votes_tiles(const RowVotesArgs& args, std::int64_t begin, std::int64_t end, float* scratch);
+void row_votes_tiles(const RowVotesArgs& args, std::int64_t begin, std::int64_t end,
+                     float* scratch);
 
 }  // namespace quire::cpu

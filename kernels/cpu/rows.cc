@@ -65,7 +65,8 @@ void AddRange(float* x, const float* y, std::int64_t begin, std::int64_t end) {
 }
 
 /// out = rot(x) for one head; x may be out.
-HWY_INLINE void RotateHead(const RopeConfig& config, const float* cos, const float* sin, const float* x, float* out) {
+HWY_INLINE void RotateHead(const RopeConfig& config, const float* cos, const float* sin,
+                           const float* x, float* out) {
   const std::int64_t half = config.rotary_dim / 2;
   if (config.interleaved) {
     for (std::int64_t c = 0; c < half; ++c) {
@@ -84,13 +85,15 @@ HWY_INLINE void RotateHead(const RopeConfig& config, const float* cos, const flo
   for (std::int64_t c = 2 * half; c < config.head_dim; ++c) out[c] = x[c];
 }
 
-void RopeRows(const RopeTable& table, const RopeRotateArgs& a, std::int64_t begin, std::int64_t end) {
+void RopeRows(const RopeTable& table, const RopeRotateArgs& a, std::int64_t begin,
+              std::int64_t end) {
   const RopeConfig& config = table.config();
   for (std::int64_t r = begin; r < end; ++r) {
     const float* cos = table.cos_row(a.positions[r]);
     const float* sin = table.sin_row(a.positions[r]);
     for (std::int64_t h = 0; h < a.num_heads; ++h) {
-      RotateHead(config, cos, sin, a.x + r * a.ldx + h * config.head_dim, a.out + r * a.ldo + h * config.head_dim);
+      RotateHead(config, cos, sin, a.x + r * a.ldx + h * config.head_dim,
+                 a.out + r * a.ldo + h * config.head_dim);
     }
   }
 }
@@ -98,22 +101,26 @@ void RopeRows(const RopeTable& table, const RopeRotateArgs& a, std::int64_t begi
 template <class Tag>
 HWY_INLINE void LoadRow(Tag tag, const void* src, float* out, std::int64_t n) {
   const auto* p = static_cast<const typename Tag::Type*>(src);
-  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR { hn::StoreU(load_as_f32(d, tag, p + i), d, out + i); });
+  for_each_vector(n, [&](auto d, std::int64_t i)
+                         HWY_ATTR { hn::StoreU(load_as_f32(d, tag, p + i), d, out + i); });
 }
 template <class Tag>
 HWY_INLINE void StoreRow(Tag tag, const float* x, void* dst, std::int64_t n) {
   auto* p = static_cast<typename Tag::Type*>(dst);
-  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR { store_from_f32(d, tag, hn::LoadU(d, x + i), p + i); });
+  for_each_vector(n, [&](auto d, std::int64_t i)
+                         HWY_ATTR { store_from_f32(d, tag, hn::LoadU(d, x + i), p + i); });
 }
 
 template <class SrcTag, class DstTag>
-HWY_INLINE void PlaceRows(SrcTag src_tag, DstTag dst_tag, const RopeTable& table, const KvPlaceArgs& a, std::int64_t begin, std::int64_t end) {
+HWY_INLINE void PlaceRows(SrcTag src_tag, DstTag dst_tag, const RopeTable& table,
+                          const KvPlaceArgs& a, std::int64_t begin, std::int64_t end) {
   HWY_ALIGN float row[kMaxHeadDim];
   const std::int64_t dim = a.dst.head_dim;
   const auto* src = static_cast<const std::byte*>(a.src.data);
   for (std::int64_t r = begin; r < end; ++r) {
     const std::int64_t dst_row = a.dst_rows != nullptr ? a.dst_rows[r] : a.first_dst_row + r;
-    std::byte* dst = static_cast<std::byte*>(a.dst.pages[dst_row / kPageTokens]) + (dst_row % kPageTokens) * a.dst.token_stride;
+    std::byte* dst = static_cast<std::byte*>(a.dst.pages[dst_row / kPageTokens]) +
+                     (dst_row % kPageTokens) * a.dst.token_stride;
     const float* cos = table.cos_row(a.positions[r]);
     const float* sin = table.sin_row(a.positions[r]);
     for (std::int64_t h = 0; h < a.dst.num_kv_heads; ++h) {
@@ -128,7 +135,8 @@ HWY_INLINE void PlaceRows(SrcTag src_tag, DstTag dst_tag, const RopeTable& table
   }
 }
 
-void KvPlaceRows(const RopeTable& table, const KvPlaceArgs& a, std::int64_t begin, std::int64_t end) {
+void KvPlaceRows(const RopeTable& table, const KvPlaceArgs& a, std::int64_t begin,
+                 std::int64_t end) {
   with_dtype(a.src.dtype, [&](auto s) HWY_ATTR {
     with_dtype(a.dst.dtype, [&](auto t) HWY_ATTR { PlaceRows(s, t, table, a, begin, end); });
   });
@@ -148,7 +156,8 @@ void KvPackRows(const KvPackArgs& a, std::int64_t begin, std::int64_t end) {
 }
 
 template <class Tag>
-HWY_INLINE void SummariseHead(Tag tag, const RopeTable& table, const BlockSummaryArgs& a, std::int64_t h) {
+HWY_INLINE void SummariseHead(Tag tag, const RopeTable& table, const BlockSummaryArgs& a,
+                              std::int64_t h) {
   HWY_ALIGN float row[kMaxHeadDim], sum[kMaxHeadDim], lo[kMaxHeadDim], hi[kMaxHeadDim];
   const std::int64_t dim = a.head_dim;
   for (std::int64_t c = 0; c < dim; ++c) {
@@ -157,8 +166,12 @@ HWY_INLINE void SummariseHead(Tag tag, const RopeTable& table, const BlockSummar
     hi[c] = -std::numeric_limits<float>::infinity();
   }
   for (std::int64_t r = 0; r < a.raw.num_rows; ++r) {
-    LoadRow(tag, static_cast<const std::byte*>(a.raw.data) + h * a.raw.head_stride + r * a.raw.row_stride, row, dim);
-    RotateHead(table.config(), table.cos_row(a.first_position + r), table.sin_row(a.first_position + r), row, row);
+    LoadRow(
+        tag,
+        static_cast<const std::byte*>(a.raw.data) + h * a.raw.head_stride + r * a.raw.row_stride,
+        row, dim);
+    RotateHead(table.config(), table.cos_row(a.first_position + r),
+               table.sin_row(a.first_position + r), row, row);
     for_each_vector(dim, [&](auto d, std::int64_t i) HWY_ATTR {
       const auto v = hn::LoadU(d, row + i);
       hn::StoreU(hn::Add(hn::LoadU(d, sum + i), v), d, sum + i);
@@ -174,17 +187,20 @@ HWY_INLINE void SummariseHead(Tag tag, const RopeTable& table, const BlockSummar
   }
 }
 
-void BlockSummaryHeads(const RopeTable& table, const BlockSummaryArgs& a, std::int64_t begin, std::int64_t end) {
+void BlockSummaryHeads(const RopeTable& table, const BlockSummaryArgs& a, std::int64_t begin,
+                       std::int64_t end) {
   with_dtype(a.raw.dtype, [&](auto tag) HWY_ATTR {
     for (std::int64_t h = begin; h < end; ++h) SummariseHead(tag, table, a, h);
   });
 }
 
-void RowMeanColumns(const float* x, std::int64_t rows, std::int64_t ldx, float* out, std::int64_t begin, std::int64_t end) {
+void RowMeanColumns(const float* x, std::int64_t rows, std::int64_t ldx, float* out,
+                    std::int64_t begin, std::int64_t end) {
   const float scale = 1.0f / static_cast<float>(rows);
   for_each_vector(end - begin, [&](auto d, std::int64_t i) HWY_ATTR {
     auto sum = hn::Zero(d);
-    for (std::int64_t r = 0; r < rows; ++r) sum = hn::Add(sum, hn::LoadU(d, x + r * ldx + begin + i));
+    for (std::int64_t r = 0; r < rows; ++r)
+      sum = hn::Add(sum, hn::LoadU(d, x + r * ldx + begin + i));
     hn::StoreU(hn::Mul(sum, hn::Set(d, scale)), d, out + begin + i);
   });
 }
@@ -223,20 +239,32 @@ HWY_EXPORT(BlockSummaryHeads);
 HWY_EXPORT(RowMeanColumns);
 HWY_EXPORT(MaxValue);
 
-void rms_norm_rows(const RmsNormArgs& a, std::int64_t begin, std::int64_t end) { HWY_DYNAMIC_DISPATCH(RmsNormRows)(a, begin, end); }
-void swiglu_rows(const SwigluArgs& a, std::int64_t begin, std::int64_t end) { HWY_DYNAMIC_DISPATCH(SwigluRows)(a, begin, end); }
-void add_range(float* x, const float* y, std::int64_t begin, std::int64_t end) { HWY_DYNAMIC_DISPATCH(AddRange)(x, y, begin, end); }
-void rope_rows(const RopeTable& table, const RopeRotateArgs& a, std::int64_t begin, std::int64_t end) {
+void rms_norm_rows(const RmsNormArgs& a, std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(RmsNormRows)(a, begin, end);
+}
+void swiglu_rows(const SwigluArgs& a, std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(SwigluRows)(a, begin, end);
+}
+void add_range(float* x, const float* y, std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(AddRange)(x, y, begin, end);
+}
+void rope_rows(const RopeTable& table, const RopeRotateArgs& a, std::int64_t begin,
+               std::int64_t end) {
   HWY_DYNAMIC_DISPATCH(RopeRows)(table, a, begin, end);
 }
-void kv_place_rows(const RopeTable& table, const KvPlaceArgs& a, std::int64_t begin, std::int64_t end) {
+void kv_place_rows(const RopeTable& table, const KvPlaceArgs& a, std::int64_t begin,
+                   std::int64_t end) {
   HWY_DYNAMIC_DISPATCH(KvPlaceRows)(table, a, begin, end);
 }
-void kv_pack_rows(const KvPackArgs& a, std::int64_t begin, std::int64_t end) { HWY_DYNAMIC_DISPATCH(KvPackRows)(a, begin, end); }
-void block_summary_heads(const RopeTable& table, const BlockSummaryArgs& a, std::int64_t begin, std::int64_t end) {
+void kv_pack_rows(const KvPackArgs& a, std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(KvPackRows)(a, begin, end);
+}
+void block_summary_heads(const RopeTable& table, const BlockSummaryArgs& a, std::int64_t begin,
+                         std::int64_t end) {
   HWY_DYNAMIC_DISPATCH(BlockSummaryHeads)(table, a, begin, end);
 }
-void row_mean_columns(const float* x, std::int64_t rows, std::int64_t ldx, float* out, std::int64_t begin, std::int64_t end) {
+void row_mean_columns(const float* x, std::int64_t rows, std::int64_t ldx, float* out,
+                      std::int64_t begin, std::int64_t end) {
   HWY_DYNAMIC_DISPATCH(RowMeanColumns)(x, rows, ldx, out, begin, end);
 }
 float max_value(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(MaxValue)(x, n); }

@@ -14,7 +14,8 @@ AlignedBuffer::AlignedBuffer(std::size_t bytes) : bytes_(bytes) {
   if (rounded == 0) return;
   auto* p = static_cast<std::byte*>(std::aligned_alloc(align, rounded));
   if (p == nullptr) throw std::bad_alloc();
-  if (align == kHuge) (void)madvise(p, rounded, MADV_HUGEPAGE);  // a hint: fewer TLB misses while weights stream by
+  // A hint: fewer TLB misses while weights stream by
+  if (align == kHuge) (void)madvise(p, rounded, MADV_HUGEPAGE);
   data_.reset(p);
 }
 

@@ -7,13 +7,16 @@
 
 namespace quire::cpu {
 
-/// Aligned, uninitialised bytes. Buffers of 4 MiB and more ask for huge pages. Throws std::bad_alloc.
+/// Aligned, uninitialised bytes. Buffers of 4 MiB and more ask for huge pages. Throws
+/// std::bad_alloc.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::size_t bytes);
   template <class T>
-  T* as() const { return reinterpret_cast<T*>(data_.get()); }
+  T* as() const {
+    return reinterpret_cast<T*>(data_.get());
+  }
   std::size_t size_bytes() const { return bytes_; }
 
  private:
@@ -24,9 +27,19 @@ class AlignedBuffer {
   std::size_t bytes_ = 0;
 };
 
-/// One buffer per thread and slot, grown as needed and kept. The content is lost when it grows. Slots keep kernels that call
-/// each other apart.
-enum class ScratchSlot : unsigned char { kMatmulInput = 0, kMatmulPanel, kAttention, kAttentionSplit, kAttentionRows, kRowValues, kRowScores, kTopMarks, kCount };
+/// One buffer per thread and slot, grown as needed and kept. The content is lost when it grows.
+/// Slots keep kernels that call each other apart.
+enum class ScratchSlot : unsigned char {
+  kMatmulInput = 0,
+  kMatmulPanel,
+  kAttention,
+  kAttentionSplit,
+  kAttentionRows,
+  kRowValues,
+  kRowScores,
+  kTopMarks,
+  kCount
+};
 void* thread_scratch(ScratchSlot slot, std::size_t bytes);
 
 template <class T>

@@ -1,4 +1,5 @@
-// Helpers compiled once per Highway target: loads and stores of every dtype as f32, and exp. Include inside foreach_target files.
+// Helpers compiled once per Highway target: loads and stores of every dtype as f32, and exp.
+// Include inside foreach_target files.
 #if defined(QUIRE_KERNELS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QUIRE_KERNELS_CPU_SIMD_INL_H_
 #undef QUIRE_KERNELS_CPU_SIMD_INL_H_
@@ -8,15 +9,16 @@
 
 #include <cstdint>
 
-#include "hwy/highway.h"
 #include "base/dtype.h"
+#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Calls f(tag, i) so that [0, n) is covered by full vectors, then by vectors of 8, then one by one.
+/// Calls f(tag, i) so that [0, n) is covered by full vectors, then by vectors of 8, then one by
+/// one.
 template <class F>
 HWY_INLINE void for_each_vector(std::int64_t n, F&& f) {
   const hn::ScalableTag<float> d;
@@ -34,13 +36,22 @@ HWY_INLINE void for_each_vector(std::int64_t n, F&& f) {
 #endif
 }
 
-// Element types. A row of KV is read through one of these tags so that the loop over it is branch-free.
-struct F32Tag { using Type = float; };
-struct F16Tag { using Type = std::uint16_t; };
-struct BF16Tag { using Type = std::uint16_t; };
+// Element types. A row of KV is read through one of these tags so that the loop over it is
+// branch-free.
+struct F32Tag {
+  using Type = float;
+};
+struct F16Tag {
+  using Type = std::uint16_t;
+};
+struct BF16Tag {
+  using Type = std::uint16_t;
+};
 
 template <class D>
-HWY_INLINE hn::Vec<D> load_as_f32(D d, F32Tag, const float* p) { return hn::LoadU(d, p); }
+HWY_INLINE hn::Vec<D> load_as_f32(D d, F32Tag, const float* p) {
+  return hn::LoadU(d, p);
+}
 template <class D>
 HWY_INLINE hn::Vec<D> load_as_f32(D d, BF16Tag, const std::uint16_t* p) {
   const hn::Rebind<std::uint16_t, D> d16;
@@ -70,7 +81,9 @@ HWY_INLINE hn::Vec<DU> round_to_bf16(D d, hn::Vec<D> v) {
 }
 
 template <class D>
-HWY_INLINE void store_from_f32(D d, F32Tag, hn::Vec<D> v, float* p) { hn::StoreU(v, d, p); }
+HWY_INLINE void store_from_f32(D d, F32Tag, hn::Vec<D> v, float* p) {
+  hn::StoreU(v, d, p);
+}
 template <class D>
 HWY_INLINE void store_from_f32(D d, BF16Tag, hn::Vec<D> v, std::uint16_t* p) {
   const hn::Rebind<std::uint16_t, D> d16;
@@ -91,9 +104,12 @@ HWY_INLINE void store_from_f32(D d, F16Tag, hn::Vec<D> v, std::uint16_t* p) {
 /// Calls f(tag) with the tag of a KV dtype (f32, f16 or bf16).
 template <class F>
 HWY_INLINE void with_dtype(DType t, F&& f) {
-  if (t == DType::kF32) f(F32Tag{});
-  else if (t == DType::kF16) f(F16Tag{});
-  else f(BF16Tag{});
+  if (t == DType::kF32)
+    f(F32Tag{});
+  else if (t == DType::kF16)
+    f(F16Tag{});
+  else
+    f(BF16Tag{});
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -109,9 +125,11 @@ HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> fold_to_four(D d, hn::Vec<D> v) {
 }
 #endif
 
-/// out[0..4) = the sums of the lanes of four vectors, all added up in the same order: a sum depends on its vector alone.
+/// out[0..4) = the sums of the lanes of four vectors, all added up in the same order: a sum depends
+/// on its vector alone.
 template <class D>
-HWY_INLINE void store_four_sums([[maybe_unused]] D d, hn::Vec<D> a, hn::Vec<D> b, hn::Vec<D> c, hn::Vec<D> e, float* out) {
+HWY_INLINE void store_four_sums([[maybe_unused]] D d, hn::Vec<D> a, hn::Vec<D> b, hn::Vec<D> c,
+                                hn::Vec<D> e, float* out) {
 #if HWY_TARGET == HWY_SCALAR
   out[0] = hn::GetLane(a);
   out[1] = hn::GetLane(b);
@@ -119,14 +137,18 @@ HWY_INLINE void store_four_sums([[maybe_unused]] D d, hn::Vec<D> a, hn::Vec<D> b
   out[3] = hn::GetLane(e);
 #else
   const hn::Repartition<double, D> pairs;
-  const auto first = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
-  const auto second = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
-  const auto sums = hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, first, second)), hn::BitCast(d, hn::InterleaveUpper(pairs, first, second)));
+  const auto first = hn::BitCast(
+      pairs, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  const auto second = hn::BitCast(
+      pairs, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
+  const auto sums = hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, first, second)),
+                            hn::BitCast(d, hn::InterleaveUpper(pairs, first, second)));
   hn::StoreU(fold_to_four(d, sums), hn::CappedTag<float, 4>(), out);
 #endif
 }
 
-/// exp(x) for x <= 88: within 2 ulp, exp(0) == 1 exactly, 0 below -87.3 (so also for -inf). NaN stays NaN.
+/// exp(x) for x <= 88: within 2 ulp, exp(0) == 1 exactly, 0 below -87.3 (so also for -inf). NaN
+/// stays NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> fast_exp(D d, hn::Vec<D> x) {
   const hn::RebindToSigned<D> di;
@@ -141,7 +163,8 @@ HWY_INLINE hn::Vec<D> fast_exp(D d, hn::Vec<D> x) {
   p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
   p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
   p = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
-  const auto scale = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127))));
+  const auto scale = hn::BitCast(
+      d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127))));
   const auto y = hn::Mul(p, scale);
   return hn::IfThenElse(hn::Lt(x, lowest), hn::Zero(d), y);
 }

@@ -30,14 +30,17 @@ struct Gathered {
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
 
-// A sample says between which two values the k-th largest lies; one pass counts what is above and gathers what is between, few values, of which the k-th is then picked out.
-// Where the sample was wrong, everything is gathered; what is still many is gathered again. A last pass compares and keeps a bit of each value.
+// A sample says between which two values the k-th largest lies; one pass counts what is above and
+// gathers what is between, few values, of which the k-th is then picked out. Where the sample was
+// wrong, everything is gathered; what is still many is gathered again. A last pass compares and
+// keeps a bit of each value.
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {
 namespace HWY_NAMESPACE {
 
-/// Counts values > high and appends those in [low, high] to `out`, which has room for n values and a vector.
+/// Counts values > high and appends those in [low, high] to `out`, which has room for n values and
+/// a vector.
 Gathered GatherBetween(const float* x, std::int64_t n, float low, float high, float* out) {
   Gathered sum;
   for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR {
@@ -53,7 +56,9 @@ Gathered GatherBetween(const float* x, std::int64_t n, float low, float high, fl
   return sum;
 }
 
-/// The k-th largest of n values, none of them NaN, 1 <= k <= n. It is found bit by bit, by counting what is not below: nothing is moved, and no branch depends on a value. x holds something else then.
+/// The k-th largest of n values, none of them NaN, 1 <= k <= n. It is found bit by bit, by counting
+/// what is not below: nothing is moved, and no branch depends on a value. x holds something else
+/// then.
 float KthLargest(float* x, std::int64_t n, std::int64_t k) {
   // Bits of a float as a number with a sign: in the order of the floats.
   const auto keys = [](auto d, auto v) HWY_ATTR {
@@ -61,14 +66,18 @@ float KthLargest(float* x, std::int64_t n, std::int64_t k) {
     const auto bits = hn::BitCast(di, v);
     return hn::Xor(bits, hn::And(hn::ShiftRight<31>(bits), hn::Set(di, 0x7fffffff)));
   };
-  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR { hn::StoreU(hn::BitCast(d, keys(d, hn::LoadU(d, x + i))), d, x + i); });
+  for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR {
+    hn::StoreU(hn::BitCast(d, keys(d, hn::LoadU(d, x + i))), d, x + i);
+  });
   std::uint32_t found = 0x80000000u;
   for (int bit = 31; bit >= 0; --bit) {
     const std::uint32_t more = found + (1u << bit);
     std::int64_t count = 0;
     for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR {
       const hn::RebindToSigned<decltype(d)> di;
-      count += static_cast<std::int64_t>(hn::CountTrue(di, hn::Gt(hn::BitCast(di, hn::LoadU(d, x + i)), hn::Set(di, static_cast<std::int32_t>(more - 1)))));
+      count += static_cast<std::int64_t>(
+          hn::CountTrue(di, hn::Gt(hn::BitCast(di, hn::LoadU(d, x + i)),
+                                   hn::Set(di, static_cast<std::int32_t>(more - 1)))));
     });
     if (count >= k) found = more;
   }
@@ -108,13 +117,15 @@ HWY_EXPORT(MarkAtLeast);
 
 constexpr std::int64_t kSample = 512, kLeastSample = 64, kVector = 16;
 constexpr std::int64_t kFew = 2048;  ///< values that are not worth another sample
-constexpr float kLowest = std::numeric_limits<float>::lowest(), kHighest = std::numeric_limits<float>::infinity();
+constexpr float kLowest = std::numeric_limits<float>::lowest(),
+                kHighest = std::numeric_limits<float>::infinity();
 
 struct Bounds {
   float low = kLowest, high = kHighest;
 };
 
-/// Between which values the k-th largest of x should lie, by a sample of an eighth of them, kSample at most: four deviations of its rank among them to either side.
+/// Between which values the k-th largest of x should lie, by a sample of an eighth of them, kSample
+/// at most: four deviations of its rank among them to either side.
 Bounds guess(const float* x, std::int64_t n, std::int64_t k) {
   const std::int64_t size = std::min(kSample, n / 8);
   if (size < kLeastSample) return {};
@@ -125,13 +136,17 @@ Bounds guess(const float* x, std::int64_t n, std::int64_t k) {
     const float v = x[i * stride + i * 2654435761 % stride];
     sample[static_cast<std::size_t>(i)] = std::isnan(v) ? -kHighest : v;
   }
-  const double share = static_cast<double>(k) / static_cast<double>(n), rank = share * static_cast<double>(size), spread = 4 * std::sqrt(rank * (1 - share)) + 2;
-  const auto first = static_cast<std::int64_t>(rank - spread), last = static_cast<std::int64_t>(rank + spread);
+  const double share = static_cast<double>(k) / static_cast<double>(n),
+               rank = share * static_cast<double>(size),
+               spread = 4 * std::sqrt(rank * (1 - share)) + 2;
+  const auto first = static_cast<std::int64_t>(rank - spread),
+             last = static_cast<std::int64_t>(rank + spread);
   std::array<float, kSample> copy;
   std::copy_n(sample.begin(), size, copy.begin());
   Bounds bounds;
   if (first >= 0) bounds.high = HWY_DYNAMIC_DISPATCH(KthLargest)(copy.data(), size, first + 1);
-  if (last < size) bounds.low = std::max(kLowest, HWY_DYNAMIC_DISPATCH(KthLargest)(sample.data(), size, last + 1));
+  if (last < size)
+    bounds.low = std::max(kLowest, HWY_DYNAMIC_DISPATCH(KthLargest)(sample.data(), size, last + 1));
   return bounds;
 }
 
@@ -140,16 +155,19 @@ struct Remaining {
   std::int64_t count, rank;
 };
 
-/// Gathers in `out` those of n values among which the k-th largest is, without NaN and -inf: few, unless a sample guesses wrong.
+/// Gathers in `out` those of n values among which the k-th largest is, without NaN and -inf: few,
+/// unless a sample guesses wrong.
 Remaining narrow(const float* x, std::int64_t n, std::int64_t k, float* out) {
   const Bounds bounds = guess(x, n, k);
   Gathered found = HWY_DYNAMIC_DISPATCH(GatherBetween)(x, n, bounds.low, bounds.high, out);
-  if (found.above >= k || found.above + found.between < k) found = HWY_DYNAMIC_DISPATCH(GatherBetween)(x, n, kLowest, kHighest, out);
+  if (found.above >= k || found.above + found.between < k)
+    found = HWY_DYNAMIC_DISPATCH(GatherBetween)(x, n, kLowest, kHighest, out);
   return {found.between, k - found.above};
 }
 
 /// Takes the last `surplus` marks of values equal to `least` away: ties go to the smaller index.
-void drop_last_equals(const float* x, std::int64_t n, float least, std::int64_t surplus, std::uint64_t* bits) {
+void drop_last_equals(const float* x, std::int64_t n, float least, std::int64_t surplus,
+                      std::uint64_t* bits) {
   for (std::int64_t i = n - 1; surplus > 0; --i) {
     if (x[i] != least) continue;
     bits[i / 64] &= ~(std::uint64_t{1} << (i % 64));
@@ -175,7 +193,8 @@ std::int64_t mark_top_k(const float* x, std::int64_t n, std::int64_t k, std::uin
       left = fewer;
       std::swap(gathered, spare);
     }
-    if (left.count >= left.rank) least = HWY_DYNAMIC_DISPATCH(KthLargest)(gathered, left.count, left.rank);
+    if (left.count >= left.rank)
+      least = HWY_DYNAMIC_DISPATCH(KthLargest)(gathered, left.count, left.rank);
   }
   const std::int64_t marked = HWY_DYNAMIC_DISPATCH(MarkAtLeast)(x, n, least, bits);
   if (marked <= k) return marked;

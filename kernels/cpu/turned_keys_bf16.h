@@ -1,4 +1,5 @@
-/// A tile of bf16 keys turned around, so that a key lies in each vector lane: products with few queries then fill whole vectors. Include only in .cc files of this folder, with AVX512-BF16.
+/// A tile of bf16 keys turned around, so that a key lies in each vector lane: products with few
+/// queries then fill whole vectors. Include only in .cc files of this folder, with AVX512-BF16.
 #pragma once
 
 #include <immintrin.h>
@@ -21,8 +22,11 @@ QUIRE_TARGET_AVX512 inline __m512bh bf16_pair_at(const void* at) {
   return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-/// keys [dim / 2][64][2] from 64 rows, wherever they lie; 64-byte aligned. `next` are rows that will be read later and are fetched meanwhile; null: none. dim is a multiple of 32.
-QUIRE_TARGET_AVX512 inline void turn_keys(const std::byte* const* rows, const std::byte* const* next, std::int64_t dim, std::uint16_t* keys) {
+/// keys [dim / 2][64][2] from 64 rows, wherever they lie; 64-byte aligned. `next` are rows that
+/// will be read later and are fetched meanwhile; null: none. dim is a multiple of 32.
+QUIRE_TARGET_AVX512 inline void turn_keys(const std::byte* const* rows,
+                                          const std::byte* const* next, std::int64_t dim,
+                                          std::uint16_t* keys) {
   for (std::int64_t b = 0; b < kTurnedTileKeys; b += 16) {
     for (std::int64_t c = 0; c < dim; c += 32) {
       __m512i words[16];
@@ -34,14 +38,19 @@ QUIRE_TARGET_AVX512 inline void turn_keys(const std::byte* const* rows, const st
       }
       turn_words(words);
 #pragma GCC unroll 16
-      for (std::int64_t p = 0; p < 16; ++p) _mm512_store_si512(keys + ((c / 2 + p) * kTurnedTileKeys + b) * 2, words[p]);
+      for (std::int64_t p = 0; p < 16; ++p)
+        _mm512_store_si512(keys + ((c / 2 + p) * kTurnedTileKeys + b) * 2, words[p]);
     }
   }
 }
 
-/// scores[i * ld + key] = q_i . key for Lanes queries and the tile's 64 keys; pair p of query i lies at query + p * ld_query + i * 2. Each score is one chain of sums over ascending pairs.
+/// scores[i * ld + key] = q_i . key for Lanes queries and the tile's 64 keys; pair p of query i
+/// lies at query + p * ld_query + i * 2. Each score is one chain of sums over ascending pairs.
 template <int Lanes>
-QUIRE_TARGET_AVX512 inline void score_turned_keys(const std::uint16_t* keys, const std::uint16_t* query, std::int64_t ld_query, std::int64_t dim, float* scores, std::int64_t ld) {
+QUIRE_TARGET_AVX512 inline void score_turned_keys(const std::uint16_t* keys,
+                                                  const std::uint16_t* query, std::int64_t ld_query,
+                                                  std::int64_t dim, float* scores,
+                                                  std::int64_t ld) {
   __m512 sum[Lanes][4];
 #pragma GCC unroll 4
   for (int i = 0; i < Lanes; ++i) {
@@ -51,7 +60,8 @@ QUIRE_TARGET_AVX512 inline void score_turned_keys(const std::uint16_t* keys, con
   for (std::int64_t p = 0; p < dim / 2; ++p) {
     __m512bh k[4];
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) k[v] = (__m512bh)_mm512_load_si512(keys + (p * kTurnedTileKeys + v * 16) * 2);
+    for (int v = 0; v < 4; ++v)
+      k[v] = (__m512bh)_mm512_load_si512(keys + (p * kTurnedTileKeys + v * 16) * 2);
 #pragma GCC unroll 4
     for (int i = 0; i < Lanes; ++i) {
       const __m512bh q = bf16_pair_at(query + p * ld_query + i * 2);

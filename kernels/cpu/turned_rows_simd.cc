@@ -21,9 +21,12 @@ namespace HWY_NAMESPACE {
 constexpr int kQueriesAtOnce = 4;
 constexpr std::int64_t kFetchAhead = 128;  ///< pairs, of two blocks each
 
-/// Scores of NQ queries for two vectors of rows, which begin at x0 and x1, while what lies behind fetch0 and fetch1 comes nearer, as many pairs.
+/// Scores of NQ queries for two vectors of rows, which begin at x0 and x1, while what lies behind
+/// fetch0 and fetch1 comes nearer, as many pairs.
 template <int NQ>
-HWY_INLINE void ScoreVectors(const float* const* q, const std::uint16_t* x0, const std::uint16_t* x1, const std::uint16_t* fetch0, const std::uint16_t* fetch1, std::int64_t pairs, float scale,
+HWY_INLINE void ScoreVectors(const float* const* q, const std::uint16_t* x0,
+                             const std::uint16_t* x1, const std::uint16_t* fetch0,
+                             const std::uint16_t* fetch1, std::int64_t pairs, float scale,
                              float* const* out0, float* const* out1) {
   const hn::ScalableTag<float> d;
   const hn::RebindToUnsigned<decltype(d)> du;
@@ -35,8 +38,12 @@ HWY_INLINE void ScoreVectors(const float* const* q, const std::uint16_t* x0, con
     // A pair of a block is a cache line.
     __builtin_prefetch(fetch0 + p * kTurnedRows * 2);
     __builtin_prefetch(fetch1 + p * kTurnedRows * 2);
-    const auto v0 = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(x0 + p * kTurnedRows * 2)), v1 = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(x1 + p * kTurnedRows * 2));
-    const auto a0 = hn::BitCast(d, hn::ShiftLeft<16>(v0)), b0 = hn::BitCast(d, hn::And(v0, high_half)), a1 = hn::BitCast(d, hn::ShiftLeft<16>(v1)), b1 = hn::BitCast(d, hn::And(v1, high_half));
+    const auto v0 = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(x0 + p * kTurnedRows * 2)),
+               v1 = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(x1 + p * kTurnedRows * 2));
+    const auto a0 = hn::BitCast(d, hn::ShiftLeft<16>(v0)),
+               b0 = hn::BitCast(d, hn::And(v0, high_half)),
+               a1 = hn::BitCast(d, hn::ShiftLeft<16>(v1)),
+               b1 = hn::BitCast(d, hn::And(v1, high_half));
 #pragma GCC unroll 4
     for (int i = 0; i < NQ; ++i) {
       const auto qa = hn::Set(d, q[i][2 * p]), qb = hn::Set(d, q[i][2 * p + 1]);
@@ -51,13 +58,19 @@ HWY_INLINE void ScoreVectors(const float* const* q, const std::uint16_t* x0, con
   }
 }
 
-/// The same for queries [h, h + NQ) of one KV head, rows from..from + 2 lanes of the blocks; those that are not asked for are left out.
+/// The same for queries [h, h + NQ) of one KV head, rows from..from + 2 lanes of the blocks; those
+/// that are not asked for are left out.
 template <int NQ>
-HWY_INLINE void ScoreRows(const TurnedScoresArgs& a, std::int64_t h, std::int64_t from, const std::uint16_t* fetch0, const std::uint16_t* fetch1) {
+HWY_INLINE void ScoreRows(const TurnedScoresArgs& a, std::int64_t h, std::int64_t from,
+                          const std::uint16_t* fetch0, const std::uint16_t* fetch1) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const std::int64_t head = a.first_kv_head + h / a.group, pairs = a.rows.num_pairs, end = a.first_row + a.num_rows, last = (end - 1) / kTurnedRows;
-  const auto at = [&](std::int64_t row) { return a.rows.blocks[std::min(row / kTurnedRows, last)] + turned_at(a.rows.num_pairs, head, 0, row); };
+  const std::int64_t head = a.first_kv_head + h / a.group, pairs = a.rows.num_pairs,
+                     end = a.first_row + a.num_rows, last = (end - 1) / kTurnedRows;
+  const auto at = [&](std::int64_t row) {
+    return a.rows.blocks[std::min(row / kTurnedRows, last)] +
+           turned_at(a.rows.num_pairs, head, 0, row);
+  };
   HWY_ALIGN float spare[NQ][2 * kTurnedRows];
   const float* q[NQ];
   float *out0[NQ], *out1[NQ];
@@ -71,24 +84,31 @@ HWY_INLINE void ScoreRows(const TurnedScoresArgs& a, std::int64_t h, std::int64_
   ScoreVectors<NQ>(q, at(from), at(from + lanes), fetch0, fetch1, pairs, a.scale, out0, out1);
   if (whole) return;
   const std::int64_t begin = std::max(from, a.first_row), stop = std::min(from + 2 * lanes, end);
-  for (int i = 0; i < NQ && begin < stop; ++i) std::copy_n(spare[i] + begin - from, stop - begin, a.scores + (h + i) * a.ld_scores + begin - a.first_row);
+  for (int i = 0; i < NQ && begin < stop; ++i)
+    std::copy_n(spare[i] + begin - from, stop - begin,
+                a.scores + (h + i) * a.ld_scores + begin - a.first_row);
 }
 
 void ScoreBlocks(const TurnedScoresArgs& a, std::int64_t begin, std::int64_t end) {
   const hn::ScalableTag<float> d;
   const std::int64_t step = 2 * static_cast<std::int64_t>(hn::Lanes(d));
-  // Two blocks stay in the first-level cache while vectors that are shorter than a block go over them.
+  // Two blocks stay in the first-level cache while vectors that are shorter than a block go over
+  // them.
   for (std::int64_t block = begin; block < end; block += 2) {
     const std::int64_t stop = std::min(end, block + 2) * kTurnedRows;
     for (std::int64_t head = 0; head < a.num_kv_heads; ++head) {
       // Blocks lie anywhere: what comes next is not foretold by what came.
-      const std::int64_t ahead = head + std::max<std::int64_t>(1, kFetchAhead / a.rows.num_pairs), fetch_block = std::min(block + ahead / a.num_kv_heads * 2, end - 1);
-      const std::int64_t fetch_at = turned_at(a.rows.num_pairs, a.first_kv_head + ahead % a.num_kv_heads, 0, 0);
-      const std::uint16_t *fetch0 = a.rows.blocks[fetch_block] + fetch_at, *fetch1 = a.rows.blocks[std::min(fetch_block + 1, end - 1)] + fetch_at;
+      const std::int64_t ahead = head + std::max<std::int64_t>(1, kFetchAhead / a.rows.num_pairs),
+                         fetch_block = std::min(block + ahead / a.num_kv_heads * 2, end - 1);
+      const std::int64_t fetch_at = turned_at(a.rows.num_pairs,
+                                              a.first_kv_head + ahead % a.num_kv_heads, 0, 0);
+      const std::uint16_t *fetch0 = a.rows.blocks[fetch_block] + fetch_at,
+                          *fetch1 = a.rows.blocks[std::min(fetch_block + 1, end - 1)] + fetch_at;
       for (std::int64_t from = block * kTurnedRows; from < stop; from += step) {
         std::int64_t h = head * a.group;
         const std::int64_t last = h + a.group;
-        for (; h + kQueriesAtOnce <= last; h += kQueriesAtOnce) ScoreRows<kQueriesAtOnce>(a, h, from, fetch0, fetch1);
+        for (; h + kQueriesAtOnce <= last; h += kQueriesAtOnce)
+          ScoreRows<kQueriesAtOnce>(a, h, from, fetch0, fetch1);
         for (; h + 2 <= last; h += 2) ScoreRows<2>(a, h, from, fetch0, fetch1);
         for (; h < last; ++h) ScoreRows<1>(a, h, from, fetch0, fetch1);
       }
@@ -110,7 +130,9 @@ HWY_EXPORT(ScoreBlocks);
 
 }  // namespace
 
-void turned_scores_blocks(const TurnedScoresArgs& args, std::int64_t begin, std::int64_t end) { HWY_DYNAMIC_DISPATCH(ScoreBlocks)(args, begin, end); }
+void turned_scores_blocks(const TurnedScoresArgs& args, std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(ScoreBlocks)(args, begin, end);
+}
 
 }  // namespace quire::cpu
 #endif

@@ -7,15 +7,18 @@
 
 namespace quire::cuda {
 
-/// kLanes lanes hold a key, eight channels each, and a team of them kKeys keys; query rows pass by in order, through shared memory. So a score is
-/// reduced by one thread over rows, then heads, in order: its bits do not depend on how rows were cut into calls.
+/// kLanes lanes hold a key, eight channels each, and a team of them kKeys keys; query rows pass by
+/// in order, through shared memory. So a score is reduced by one thread over rows, then heads, in
+/// order: its bits do not depend on how rows were cut into calls.
 template <class E, int kLanes>
 struct AttentionScoresKernel {
   static constexpr int kThreads = 128, kTeams = kThreads / kLanes, kKeys = 4, kWidth = kLanes * 8;
   AttentionScoresArgs a;
 
   static int shared_bytes(std::int64_t group) { return static_cast<int>(group) * (kWidth + 1) * 4; }
-  static std::int64_t num_blocks(std::int64_t keys) { return (keys + kTeams * kKeys - 1) / (kTeams * kKeys); }
+  static std::int64_t num_blocks(std::int64_t keys) {
+    return (keys + kTeams * kKeys - 1) / (kTeams * kKeys);
+  }
 
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
@@ -31,7 +34,8 @@ struct AttentionScoresKernel {
       position[k] = device.load(a.kv.positions + row);
       score[k] = device.load(a.scores + kv_head * a.ld_scores + row);
       if (channel >= a.kv.head_dim) continue;
-      const char* at = static_cast<const char*>(device.load(a.kv.pages + row / kPageTokens)) + kv_head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
+      const char* at = static_cast<const char*>(device.load(a.kv.pages + row / kPageTokens)) +
+                       kv_head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
       load8<E>(device, at + channel * static_cast<int>(sizeof(E)), key[k]);
     }
     for (std::int64_t t = 0; t < a.rows; ++t) {
@@ -42,24 +46,30 @@ struct AttentionScoresKernel {
     }
     QUIRE_UNROLL
     for (int k = 0; k < kKeys; ++k) {
-      if (channel == 0 && first + k < a.kv.num_rows) device.store(a.scores + kv_head * a.ld_scores + first + k, score[k]);
+      if (channel == 0 && first + k < a.kv.num_rows)
+        device.store(a.scores + kv_head * a.ld_scores + first + k, score[k]);
     }
   }
 
  private:
   template <class Device>
-  QUIRE_DEVICE void load_query(Device& device, std::int64_t t, std::int64_t first_head, std::int64_t group) const {
+  QUIRE_DEVICE void load_query(Device& device, std::int64_t t, std::int64_t first_head,
+                               std::int64_t group) const {
     auto query = device.template shared<float>(0, group * kWidth);
     auto lse = device.template shared<float>(group * kWidth * 4, group);
     for (std::int64_t i = device.thread_idx(); i < group * kWidth; i += kThreads) {
       const std::int64_t h = i / kWidth, c = i % kWidth;
-      query[i] = c < a.kv.head_dim ? device.load(a.q + t * a.ldq + (first_head + h) * a.kv.head_dim + c) * a.scale : 0.0f;
+      query[i] = c < a.kv.head_dim
+                     ? device.load(a.q + t * a.ldq + (first_head + h) * a.kv.head_dim + c) * a.scale
+                     : 0.0f;
     }
-    for (std::int64_t h = device.thread_idx(); h < group; h += kThreads) lse[h] = device.load(a.lse + t * a.ld_lse + first_head + h);
+    for (std::int64_t h = device.thread_idx(); h < group; h += kThreads)
+      lse[h] = device.load(a.lse + t * a.ld_lse + first_head + h);
   }
 
   template <class Device>
-  QUIRE_DEVICE void add_row(Device& device, std::int64_t t, std::int64_t group, const float (&key)[kKeys][8], const std::int32_t (&position)[kKeys],
+  QUIRE_DEVICE void add_row(Device& device, std::int64_t t, std::int64_t group,
+                            const float (&key)[kKeys][8], const std::int32_t (&position)[kKeys],
                             float (&score)[kKeys]) const {
     auto query = device.template shared<float>(0, group * kWidth);
     auto lse = device.template shared<float>(group * kWidth * 4, group);
@@ -89,19 +99,27 @@ struct AttentionScoresKernel {
 template <class Launcher>
 Status launch_attention_scores(Launcher& launcher, const AttentionScoresArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
-  if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0 || a.num_heads / a.kv.num_kv_heads > 16) {
-    return Status::invalid("num_heads", "must be 1 to 16 times num_kv_heads (" + std::to_string(a.kv.num_kv_heads) + "), is " + std::to_string(a.num_heads));
+  if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0 ||
+      a.num_heads / a.kv.num_kv_heads > 16) {
+    return Status::invalid("num_heads", "must be 1 to 16 times num_kv_heads (" +
+                                            std::to_string(a.kv.num_kv_heads) + "), is " +
+                                            std::to_string(a.num_heads));
   }
   if (a.rows < 0 || a.kv.num_rows < 0) return Status::invalid("rows", "must not be negative");
-  if (a.rows > 0 && (a.ldq < std::int64_t{a.num_heads} * a.kv.head_dim || a.ld_lse < a.num_heads || a.ld_scores < a.kv.num_rows)) {
+  if (a.rows > 0 && (a.ldq < std::int64_t{a.num_heads} * a.kv.head_dim || a.ld_lse < a.num_heads ||
+                     a.ld_scores < a.kv.num_rows)) {
     return Status::invalid("ldq", "row strides must be at least as long as a row");
   }
-  if (a.kv.head_stride % 16 != 0 || a.kv.token_stride % 16 != 0) return Status::invalid("kv", "strides must be multiples of 16 bytes");
+  if (a.kv.head_stride % 16 != 0 || a.kv.token_stride % 16 != 0)
+    return Status::invalid("kv", "strides must be multiples of 16 bytes");
   if (a.rows == 0) return {};
   return with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
     const auto score = [&]<int kLanes>() {
       using Kernel = AttentionScoresKernel<E, kLanes>;
-      return launcher.launch({{Kernel::num_blocks(a.kv.num_rows), a.kv.num_kv_heads, 1}, Kernel::kThreads, Kernel::shared_bytes(a.num_heads / a.kv.num_kv_heads)}, Kernel{a});
+      return launcher.launch({{Kernel::num_blocks(a.kv.num_rows), a.kv.num_kv_heads, 1},
+                              Kernel::kThreads,
+                              Kernel::shared_bytes(a.num_heads / a.kv.num_kv_heads)},
+                             Kernel{a});
     };
     if (a.kv.head_dim <= 64) return score.template operator()<8>();
     return a.kv.head_dim <= 128 ? score.template operator()<16>() : score.template operator()<32>();

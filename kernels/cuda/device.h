@@ -2,20 +2,24 @@
 ///
 /// A kernel is a struct of plain values with `static constexpr int kThreads` and
 ///   template <class Device> QUIRE_DEVICE void operator()(Device& device) const;
-/// which every thread of a launch runs. nvcc compiles it with the Device of hardware.cuh, any C++ compiler with the one of tests/support/simt, which
-/// runs threads as fibers and checks what a GPU does not. A Device has, for one thread:
-///   int thread_idx(), block_dim()               blocks are one-dimensional, a multiple of 32 threads
-///   Dim3 block_idx(), grid_dim()
-///   int lane(), warp()                          thread_idx % 32 and / 32
-///   void sync_threads(), sync_warp()            met by all threads of the block, or the warp
-///   T shuffle(T, int lane), shuffle_xor(T, int mask); std::uint32_t ballot(bool)   met by all lanes of the warp; T of 4 or 8 bytes
-///   T load(const T*), void store(T*, T)         global memory, aligned to sizeof(T), at most 16 bytes
-///   shared<T>(byte_offset, count)               that part of the launch's shared memory as an array: x[i] is read and assigned. Name the type of
+/// which every thread of a launch runs. nvcc compiles it with the Device of hardware.cuh, any C++
+/// compiler with the one of tests/support/simt, which runs threads as fibers and checks what a GPU
+/// does not. A Device has, for one thread:
+///   int thread_idx(), block_dim()               blocks are one-dimensional, a multiple of 32
+///   threads Dim3 block_idx(), grid_dim() int lane(), warp()                          thread_idx %
+///   32 and / 32 void sync_threads(), sync_warp()            met by all threads of the block, or
+///   the warp T shuffle(T, int lane), shuffle_xor(T, int mask); std::uint32_t ballot(bool)   met by
+///   all lanes of the warp; T of 4 or 8 bytes T load(const T*), void store(T*, T)         global
+///   memory, aligned to sizeof(T), at most 16 bytes shared<T>(byte_offset, count) that part of the
+///   launch's shared memory as an array: x[i] is read and assigned. Name the type of
 ///                                               what is read (never auto)
 ///   T shared_atomic_add(array, i, T)            returns the value before
-///   copy_async(array, i, const T*)              starts array[i] = *p for a T of 16 bytes; commit_copies() closes a group of them, and after
-///                                               wait_copies<n>() all groups but the last n have arrived, for the thread that started them
-///   mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], E)   d += a * b, 16x8x16, in the fragment layout of the PTX
+///   copy_async(array, i, const T*)              starts array[i] = *p for a T of 16 bytes;
+///   commit_copies() closes a group of them, and after
+///                                               wait_copies<n>() all groups but the last n have
+///                                               arrived, for the thread that started them
+///   mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], E)   d += a * b,
+///   16x8x16, in the fragment layout of the PTX
 ///                                               instruction mma.m16n8k16 for E = F16 or BF16
 ///   float to_float(E), E from_float<E>(float)   E is float, F16 or BF16; rounds to nearest even
 /// Bodies keep only trivially destructible objects. Mathematics is that of <math.h> in f32.
@@ -69,10 +73,14 @@ inline constexpr float kInfinity = __builtin_huge_valf();
 template <class Fn>
 Status with_element(DType dtype, const char* field, Fn fn) {
   switch (dtype) {
-    case DType::kF32: return fn(float{});
-    case DType::kF16: return fn(F16{});
-    case DType::kBF16: return fn(BF16{});
-    case DType::kI8: break;
+    case DType::kF32:
+      return fn(float{});
+    case DType::kF16:
+      return fn(F16{});
+    case DType::kBF16:
+      return fn(BF16{});
+    case DType::kI8:
+      break;
   }
   return Status::invalid(field, "CUDA kernels take f32, f16 or bf16 here");
 }
@@ -83,7 +91,8 @@ QUIRE_DEVICE float warp_sum(Device& device, float x) {
   return x;
 }
 
-/// Sum over the block, the same bits in every thread. `scratch` holds one float per warp; it may be used again after the next sync_threads().
+/// Sum over the block, the same bits in every thread. `scratch` holds one float per warp; it may be
+/// used again after the next sync_threads().
 template <class Device, class SharedFloats>
 QUIRE_DEVICE float block_sum(Device& device, float x, SharedFloats scratch) {
   x = warp_sum(device, x);
@@ -100,7 +109,8 @@ QUIRE_DEVICE void load8(Device& device, const void* p, float (&out)[8]) {
   const auto* packs = static_cast<const Pack<E>*>(p);
   for (int i = 0; i < 8 / Pack<E>::kCount; ++i) {
     const Pack<E> pack = device.load(packs + i);
-    for (int c = 0; c < Pack<E>::kCount; ++c) out[i * Pack<E>::kCount + c] = device.to_float(pack.e[c]);
+    for (int c = 0; c < Pack<E>::kCount; ++c)
+      out[i * Pack<E>::kCount + c] = device.to_float(pack.e[c]);
   }
 }
 

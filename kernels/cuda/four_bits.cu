@@ -24,9 +24,9 @@ std::int32_t grouped_gemv_warps(const DeviceProperties& device, GroupKind kind, 
   const std::int64_t resident = std::min<std::int64_t>(
       kMostResident, resident_blocks(device, Kernel::kThreads, Kernel::kSharedBytes));
   constexpr std::int64_t kPerBlock = Kernel::kWarps * Kernel::kOutputs;
-  const std::int32_t parts =
-      split_parts(device, static_cast<std::int32_t>(resident), (n + kPerBlock - 1) / kPerBlock, k,
-                  stretch, Kernel::kWarps);
+  const std::int32_t parts = split_parts(device, static_cast<std::int32_t>(resident),
+                                         (n + kPerBlock - 1) / kPerBlock, k, stretch,
+                                         Kernel::kWarps);
   return parts >= 4 ? 4 : parts >= 2 ? 2 : 1;
 }
 

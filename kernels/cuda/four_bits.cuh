@@ -158,8 +158,8 @@ struct GroupedExpandKernel {
     const std::int64_t thread = device.block_idx().x * kThreads + device.thread_idx();
     const std::int64_t at = thread / 8, output = at / segments;
     if (output >= w.n) return;
-    const GroupedNumbers numbers =
-        device.load(reinterpret_cast<const GroupedNumbers*>(w.numbers) + thread);
+    const GroupedNumbers numbers = device.load(reinterpret_cast<const GroupedNumbers*>(w.numbers) +
+                                               thread);
     const Halves scales = device.load(reinterpret_cast<const Halves*>(w.scales + at * kGroups));
     Halves minimums = {};
     if constexpr (kMinimum) {

@@ -14,7 +14,8 @@
 
 namespace quire::cuda {
 
-/// kResourceExhausted for memory, kDeviceLost for errors that poison the context, else kInternal. `what` was being done.
+/// kResourceExhausted for memory, kDeviceLost for errors that poison the context, else kInternal.
+/// `what` was being done.
 Status cuda_status(cudaError_t error, const char* what);
 
 class HardwareDevice {
@@ -29,9 +30,13 @@ class HardwareDevice {
   __device__ void sync_threads() { __syncthreads(); }
   __device__ void sync_warp() { __syncwarp(); }
   template <class T>
-  __device__ T shuffle(T value, int source_lane) { return __shfl_sync(kAllLanes, value, source_lane); }
+  __device__ T shuffle(T value, int source_lane) {
+    return __shfl_sync(kAllLanes, value, source_lane);
+  }
   template <class T>
-  __device__ T shuffle_xor(T value, int mask) { return __shfl_xor_sync(kAllLanes, value, mask); }
+  __device__ T shuffle_xor(T value, int mask) {
+    return __shfl_xor_sync(kAllLanes, value, mask);
+  }
   __device__ std::uint32_t ballot(bool set) { return __ballot_sync(kAllLanes, set); }
 
   template <class T>
@@ -62,37 +67,54 @@ class HardwareDevice {
     return reinterpret_cast<T*>(reinterpret_cast<char*>(quire_shared_memory) + byte_offset);
   }
   template <class T>
-  __device__ T shared_atomic_add(T* array, std::int64_t i, T value) { return atomicAdd(array + i, value); }
+  __device__ T shared_atomic_add(T* array, std::int64_t i, T value) {
+    return atomicAdd(array + i, value);
+  }
 
   template <class T>
   __device__ void copy_async(T* array, std::int64_t i, const T* from) {
     static_assert(sizeof(T) == 16);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(array + i))), "l"(__cvta_generic_to_global(from))
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     static_cast<unsigned>(__cvta_generic_to_shared(array + i))),
+                 "l"(__cvta_generic_to_global(from))
                  : "memory");
   }
   __device__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
   template <int kPending>
-  __device__ void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
-
-  __device__ void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], F16) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  __device__ void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
   }
-  __device__ void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], BF16) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+
+  __device__ void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+                      F16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
+  __device__ void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+                      BF16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
 
   __device__ static float to_float(float x) { return x; }
   __device__ static float to_float(F16 x) { return __half2float(__ushort_as_half(x.bits)); }
-  __device__ static float to_float(BF16 x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
+  __device__ static float to_float(BF16 x) {
+    return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
+  }
   template <class E>
   __device__ static E from_float(float x) {
-    if constexpr (std::is_same_v<E, F16>) return {__half_as_ushort(__float2half_rn(x))};
-    else if constexpr (std::is_same_v<E, BF16>) return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
-    else return x;
+    if constexpr (std::is_same_v<E, F16>)
+      return {__half_as_ushort(__float2half_rn(x))};
+    else if constexpr (std::is_same_v<E, BF16>)
+      return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+    else
+      return x;
   }
 
  private:
@@ -100,7 +122,8 @@ class HardwareDevice {
 };
 
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::kThreads) run_kernel(const __grid_constant__ Kernel kernel) {
+__global__ void __launch_bounds__(Kernel::kThreads)
+    run_kernel(const __grid_constant__ Kernel kernel) {
   HardwareDevice device;
   kernel(device);
 }
@@ -108,19 +131,25 @@ __global__ void __launch_bounds__(Kernel::kThreads) run_kernel(const __grid_cons
 /// Enqueues kernels on one stream. Errors: see kernels.h.
 class HardwareLauncher {
  public:
-  explicit HardwareLauncher(StreamHandle stream) : stream_(static_cast<cudaStream_t>(stream.stream)) {}
+  explicit HardwareLauncher(StreamHandle stream)
+      : stream_(static_cast<cudaStream_t>(stream.stream)) {}
 
   template <class Kernel>
   Status launch(const LaunchShape& shape, const Kernel& kernel) {
     const Dim3& g = shape.grid;
     if (g.x == 0 || g.y == 0 || g.z == 0) return {};
-    if (g.x > 0x7fffffff || g.y > 65535 || g.z > 65535) return Status::invalid("rows", "more work than one launch takes");
+    if (g.x > 0x7fffffff || g.y > 65535 || g.z > 65535)
+      return Status::invalid("rows", "more work than one launch takes");
     if (shape.shared_bytes > kSharedWithoutAsking) {
-      QUIRE_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes),
-                                        "asking for shared memory"));
+      QUIRE_RETURN_IF_ERROR(cuda_status(
+          cudaFuncSetAttribute(run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               shape.shared_bytes),
+          "asking for shared memory"));
     }
-    run_kernel<<<dim3(static_cast<unsigned>(g.x), static_cast<unsigned>(g.y), static_cast<unsigned>(g.z)), static_cast<unsigned>(shape.threads),
-                 static_cast<std::size_t>(shape.shared_bytes), stream_>>>(kernel);
+    run_kernel<<<dim3(static_cast<unsigned>(g.x), static_cast<unsigned>(g.y),
+                      static_cast<unsigned>(g.z)),
+                 static_cast<unsigned>(shape.threads), static_cast<std::size_t>(shape.shared_bytes),
+                 stream_>>>(kernel);
     return cuda_status(cudaGetLastError(), "launching a kernel");
   }
 

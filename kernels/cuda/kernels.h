@@ -1,8 +1,10 @@
 /// The CUDA kernels, for the current device of the calling thread. Built with QUIRE_CUDA alone.
 ///
-/// Every function checks shapes, enqueues on `stream` and returns: results are there once the stream has been waited for. All pointers are device
-/// memory that must stay until then; nothing is allocated. Values in device memory (positions, ids, lists) are trusted. Zero rows are valid.
-/// Errors: kInvalidArgument (shapes), kDeviceLost (the context is gone), kInternal (the launch was refused).
+/// Every function checks shapes, enqueues on `stream` and returns: results are there once the
+/// stream has been waited for. All pointers are device memory that must stay until then; nothing is
+/// allocated. Values in device memory (positions, ids, lists) are trusted. Zero rows are valid.
+/// Errors: kInvalidArgument (shapes), kDeviceLost (the context is gone), kInternal (the launch was
+/// refused).
 #pragma once
 
 #include "kernels/activation.h"
@@ -29,12 +31,14 @@ Status rope_rotate(const DeviceRopeTable& table, const RopeRotateArgs& args, Str
 Status kv_place(const DeviceRopeTable& table, const KvPlaceArgs& args, StreamHandle stream);
 Status kv_pack(const KvPackArgs& args, StreamHandle stream);
 Status kv_gather(const KvGatherArgs& args, StreamHandle stream);
-Status block_summaries(const DeviceRopeTable& table, const BlockSummariesArgs& args, StreamHandle stream);
+Status block_summaries(const DeviceRopeTable& table, const BlockSummariesArgs& args,
+                       StreamHandle stream);
 Status top_k(const TopKArgs& args, StreamHandle stream);
 Status argmax(const ArgmaxArgs& args, StreamHandle stream);
 Status decode_attention(const DecodeAttentionArgs& args, StreamHandle stream);
-/// attention() for many query rows, on tensor cores: queries and softmax weights are rounded to the type of the KV, which is f16 or bf16. A row's
-/// result does not depend on the other rows. Pages and strides are multiples of 16 bytes.
+/// attention() for many query rows, on tensor cores: queries and softmax weights are rounded to the
+/// type of the KV, which is f16 or bf16. A row's result does not depend on the other rows. Pages
+/// and strides are multiples of 16 bytes.
 Status prefill_attention(const AttentionArgs& args, StreamHandle stream);
 Status attention_scores(const AttentionScoresArgs& args, StreamHandle stream);
 Status merge_attention(const MergeAttentionArgs& args, StreamHandle stream);
@@ -43,7 +47,8 @@ Status attention_stats(const AttentionStatsArgs& args, StreamHandle stream);
 Status qkv_split(const QkvSplitArgs& args, StreamHandle stream);
 Status int8_gemv(const Int8GemvArgs& args, StreamHandle stream);
 Status int8_expand(const Int8ExpandArgs& args, StreamHandle stream);
-/// What Int8GemvArgs::warps should be for n outputs of k inputs on this device: more than one where whole outputs leave it idle.
+/// What Int8GemvArgs::warps should be for n outputs of k inputs on this device: more than one where
+/// whole outputs leave it idle.
 std::int32_t int8_gemv_warps(const DeviceProperties& device, std::int64_t n, std::int64_t k);
 Status grouped_gemv(const GroupedGemvArgs& args, StreamHandle stream);
 Status grouped_expand(const GroupedExpandArgs& args, StreamHandle stream);
@@ -56,7 +61,8 @@ Status candidate_rows(const CandidateRowsArgs& args, StreamHandle stream);
 Status list_union(const ListUnionArgs& args, StreamHandle stream);
 Status page_bounds(const PageBoundsArgs& args, StreamHandle stream);
 Status page_scores(const PageScoresArgs& args, StreamHandle stream);
-Status recomputed_rows(const DeviceRopeTable& table, const RecomputedRowsArgs& args, StreamHandle stream);
+Status recomputed_rows(const DeviceRopeTable& table, const RecomputedRowsArgs& args,
+                       StreamHandle stream);
 Status samkv_scores(const DeviceRopeTable& table, const SamkvScoresArgs& args, StreamHandle stream);
 Status sample(const SampleArgs& args, StreamHandle stream);
 

@@ -20,7 +20,8 @@ Status kv_pack(const KvPackArgs& args, StreamHandle stream) {
   return launch_kv_pack(launcher, args);
 }
 
-Status block_summaries(const DeviceRopeTable& table, const BlockSummariesArgs& args, StreamHandle stream) {
+Status block_summaries(const DeviceRopeTable& table, const BlockSummariesArgs& args,
+                       StreamHandle stream) {
   HardwareLauncher launcher(stream);
   return launch_block_summaries(launcher, table, args);
 }

@@ -7,19 +7,23 @@
 
 namespace quire::cuda {
 
-/// What one thread rotates of a head: channels a and b together, or channel a alone, which passes through.
+/// What one thread rotates of a head: channels a and b together, or channel a alone, which passes
+/// through.
 struct RotaryItem {
   std::int32_t a, b, frequency;
   bool passes;
 };
-QUIRE_HOST_DEVICE std::int32_t rotary_items(const DeviceRopeTable& t) { return t.head_dim - t.rotary_dim / 2; }
+QUIRE_HOST_DEVICE std::int32_t rotary_items(const DeviceRopeTable& t) {
+  return t.head_dim - t.rotary_dim / 2;
+}
 QUIRE_DEVICE RotaryItem rotary_item(const DeviceRopeTable& t, std::int32_t i) {
   const std::int32_t half = t.rotary_dim / 2;
   if (i >= half) return {i + half, 0, 0, true};
   return t.interleaved ? RotaryItem{2 * i, 2 * i + 1, i, false} : RotaryItem{i, i + half, i, false};
 }
 template <class Device>
-QUIRE_DEVICE void rotate_pair(Device& device, const DeviceRopeTable& t, std::int64_t position, std::int32_t frequency, float& x, float& y) {
+QUIRE_DEVICE void rotate_pair(Device& device, const DeviceRopeTable& t, std::int64_t position,
+                              std::int32_t frequency, float& x, float& y) {
   const std::int64_t at = position * (t.rotary_dim / 2) + frequency;
   const float c = device.load(t.cos + at), s = device.load(t.sin + at), before = x;
   x = before * c - y * s;
@@ -27,12 +31,16 @@ QUIRE_DEVICE void rotate_pair(Device& device, const DeviceRopeTable& t, std::int
 }
 
 inline Status check_device_table(const DeviceRopeTable& t, std::int32_t head_dim) {
-  if (t.head_dim != head_dim) return Status::invalid("table", "RoPE table is for head_dim " + std::to_string(t.head_dim) + ", not " + std::to_string(head_dim));
+  if (t.head_dim != head_dim)
+    return Status::invalid("table", "RoPE table is for head_dim " + std::to_string(t.head_dim) +
+                                        ", not " + std::to_string(head_dim));
   return {};
 }
 
 /// Blocks of kThreads work items in a row.
-inline LaunchShape one_thread_each(std::int64_t items, int threads) { return {{(items + threads - 1) / threads, 1, 1}, threads, 0}; }
+inline LaunchShape one_thread_each(std::int64_t items, int threads) {
+  return {{(items + threads - 1) / threads, 1, 1}, threads, 0};
+}
 
 struct RopeRotateKernel {
   static constexpr int kThreads = 256;
@@ -41,7 +49,8 @@ struct RopeRotateKernel {
 
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
-    const std::int64_t at = device.block_idx().x * kThreads + device.thread_idx(), items = rotary_items(table);
+    const std::int64_t at = device.block_idx().x * kThreads + device.thread_idx(),
+                       items = rotary_items(table);
     if (at >= a.rows * a.num_heads * items) return;
     const std::int64_t head = at / items % a.num_heads, row = at / items / a.num_heads;
     const RotaryItem item = rotary_item(table, static_cast<std::int32_t>(at % items));
@@ -59,10 +68,15 @@ struct RopeRotateKernel {
 
 /// Errors: kInvalidArgument (shapes; positions are not looked at).
 template <class Launcher>
-Status launch_rope_rotate(Launcher& launcher, const DeviceRopeTable& table, const RopeRotateArgs& a) {
-  if (a.rows < 0 || a.num_heads < 0) return Status::invalid("rows", "rows and heads must not be negative");
-  if (a.ldx < a.num_heads * table.head_dim || a.ldo < a.num_heads * table.head_dim) return Status::invalid("ldx", "row strides must be at least num_heads * head_dim");
-  return launcher.launch(one_thread_each(a.rows * a.num_heads * rotary_items(table), RopeRotateKernel::kThreads), RopeRotateKernel{table, a});
+Status launch_rope_rotate(Launcher& launcher, const DeviceRopeTable& table,
+                          const RopeRotateArgs& a) {
+  if (a.rows < 0 || a.num_heads < 0)
+    return Status::invalid("rows", "rows and heads must not be negative");
+  if (a.ldx < a.num_heads * table.head_dim || a.ldo < a.num_heads * table.head_dim)
+    return Status::invalid("ldx", "row strides must be at least num_heads * head_dim");
+  return launcher.launch(
+      one_thread_each(a.rows * a.num_heads * rotary_items(table), RopeRotateKernel::kThreads),
+      RopeRotateKernel{table, a});
 }
 
 /// A thread moves a rotary item of K, or one channel of V.
@@ -79,13 +93,17 @@ struct KvPlaceKernel {
     if (at >= a.src.num_rows * a.dst.num_kv_heads * items) return;
     const auto item_idx = static_cast<std::int32_t>(at % items);
     const std::int64_t row = at / items % a.src.num_rows, head = at / items / a.src.num_rows;
-    const std::int64_t to = a.dst_rows != nullptr ? device.load(a.dst_rows + row) : a.first_dst_row + row;
+    const std::int64_t to = a.dst_rows != nullptr ? device.load(a.dst_rows + row)
+                                                  : a.first_dst_row + row;
     const bool is_value = item_idx >= key_items;
-    const auto* from = reinterpret_cast<const Source*>(static_cast<const char*>(a.src.data) + head * a.src.head_stride + row * a.src.row_stride +
-                                                       (is_value ? a.src.kv_stride : 0));
-    auto* target = reinterpret_cast<Target*>(static_cast<char*>(device.load(a.dst.pages + to / kPageTokens)) + head * a.dst.head_stride +
-                                             to % kPageTokens * a.dst.token_stride + (is_value ? a.dst.kv_stride : 0));
-    const RotaryItem item = is_value ? RotaryItem{item_idx - key_items, 0, 0, true} : rotary_item(table, item_idx);
+    const auto* from = reinterpret_cast<const Source*>(
+        static_cast<const char*>(a.src.data) + head * a.src.head_stride + row * a.src.row_stride +
+        (is_value ? a.src.kv_stride : 0));
+    auto* target = reinterpret_cast<Target*>(
+        static_cast<char*>(device.load(a.dst.pages + to / kPageTokens)) + head * a.dst.head_stride +
+        to % kPageTokens * a.dst.token_stride + (is_value ? a.dst.kv_stride : 0));
+    const RotaryItem item = is_value ? RotaryItem{item_idx - key_items, 0, 0, true}
+                                     : rotary_item(table, item_idx);
     float first = device.to_float(device.load(from + item.a));
     if (!item.passes) {
       float second = device.to_float(device.load(from + item.b));
@@ -102,7 +120,8 @@ Status launch_kv_place(Launcher& launcher, const DeviceRopeTable& table, const K
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.dst.num_kv_heads, a.dst.head_dim));
   QUIRE_RETURN_IF_ERROR(check_device_table(table, a.dst.head_dim));
   if (a.src.num_rows < 0) return Status::invalid("src.num_rows", "must not be negative");
-  const std::int64_t items = a.src.num_rows * a.dst.num_kv_heads * (rotary_items(table) + table.head_dim);
+  const std::int64_t items = a.src.num_rows * a.dst.num_kv_heads *
+                             (rotary_items(table) + table.head_dim);
   return with_element(a.src.dtype, "src.dtype", [&]<class Source>(Source) {
     return with_element(a.dst.dtype, "dst.dtype", [&]<class Target>(Target) {
       using Kernel = KvPlaceKernel<Source, Target>;
@@ -118,11 +137,14 @@ struct KvPackKernel {
 
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
-    const std::int64_t at = device.block_idx().x * kThreads + device.thread_idx();  // the output's own order
+    // The output's own order
+    const std::int64_t at = device.block_idx().x * kThreads + device.thread_idx();
     if (at >= a.num_kv_heads * 2 * a.rows * a.head_dim) return;
-    const std::int64_t c = at % a.head_dim, row = at / a.head_dim % a.rows, part = at / a.head_dim / a.rows;
+    const std::int64_t c = at % a.head_dim, row = at / a.head_dim % a.rows,
+                       part = at / a.head_dim / a.rows;
     const std::int64_t column = part / 2 * a.head_dim + c;
-    const float x = part % 2 == 0 ? device.load(a.k + row * a.ldk + column) : device.load(a.v + row * a.ldv + column);
+    const float x = part % 2 == 0 ? device.load(a.k + row * a.ldk + column)
+                                  : device.load(a.v + row * a.ldv + column);
     device.store(static_cast<E*>(a.out) + at, device.template from_float<E>(x));
   }
 };
@@ -132,13 +154,16 @@ Status launch_kv_pack(Launcher& launcher, const KvPackArgs& a) {
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.num_kv_heads, a.head_dim));
   const std::int64_t width = std::int64_t{a.num_kv_heads} * a.head_dim;
-  if (a.rows > 0 && (a.ldk < width || a.ldv < width)) return Status::invalid("ldk", "row strides must be at least num_kv_heads * head_dim");
+  if (a.rows > 0 && (a.ldk < width || a.ldv < width))
+    return Status::invalid("ldk", "row strides must be at least num_kv_heads * head_dim");
   return with_element(a.dtype, "dtype", [&]<class E>(E) {
-    return launcher.launch(one_thread_each(2 * a.rows * width, KvPackKernel<E>::kThreads), KvPackKernel<E>{a});
+    return launcher.launch(one_thread_each(2 * a.rows * width, KvPackKernel<E>::kThreads),
+                           KvPackKernel<E>{a});
   });
 }
 
-/// One block a (KV head, block of rows); a thread keeps its rotary items' sums and bounds over the rows.
+/// One block a (KV head, block of rows); a thread keeps its rotary items' sums and bounds over the
+/// rows.
 template <class E>
 struct BlockSummariesKernel {
   static constexpr int kThreads = 128;
@@ -148,12 +173,16 @@ struct BlockSummariesKernel {
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
     const std::int64_t head = device.block_idx().y, block = device.block_idx().x;
-    const std::int64_t begin = block * a.block_tokens, end = begin + a.block_tokens < a.raw.num_rows ? begin + a.block_tokens : a.raw.num_rows;
+    const std::int64_t begin = block * a.block_tokens, end = begin + a.block_tokens < a.raw.num_rows
+                                                                 ? begin + a.block_tokens
+                                                                 : a.raw.num_rows;
     for (std::int32_t i = device.thread_idx(); i < rotary_items(table); i += kThreads) {
       const RotaryItem item = rotary_item(table, i);
       float sum[2] = {0, 0}, low[2] = {kInfinity, kInfinity}, high[2] = {-kInfinity, -kInfinity};
       for (std::int64_t row = begin; row < end; ++row) {
-        const auto* key = reinterpret_cast<const E*>(static_cast<const char*>(a.raw.data) + head * a.raw.head_stride + row * a.raw.row_stride);
+        const auto* key = reinterpret_cast<const E*>(static_cast<const char*>(a.raw.data) +
+                                                     head * a.raw.head_stride +
+                                                     row * a.raw.row_stride);
         float x[2] = {device.to_float(device.load(key + item.a)), 0};
         if (!item.passes) {
           x[1] = device.to_float(device.load(key + item.b));
@@ -166,7 +195,8 @@ struct BlockSummariesKernel {
         }
       }
       for (int n = 0; n < (item.passes ? 1 : 2); ++n) {
-        const std::int64_t at = (block * a.num_kv_heads + head) * a.head_dim + (n == 0 ? item.a : item.b);
+        const std::int64_t at = (block * a.num_kv_heads + head) * a.head_dim +
+                                (n == 0 ? item.a : item.b);
         if (a.mean != nullptr) device.store(a.mean + at, sum[n] / static_cast<float>(end - begin));
         if (a.min != nullptr) device.store(a.min + at, low[n]);
         if (a.max != nullptr) device.store(a.max + at, high[n]);
@@ -176,16 +206,21 @@ struct BlockSummariesKernel {
 };
 
 template <class Launcher>
-Status launch_block_summaries(Launcher& launcher, const DeviceRopeTable& table, const BlockSummariesArgs& a) {
+Status launch_block_summaries(Launcher& launcher, const DeviceRopeTable& table,
+                              const BlockSummariesArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.num_kv_heads, a.head_dim));
   QUIRE_RETURN_IF_ERROR(check_device_table(table, a.head_dim));
-  if (a.raw.num_rows <= 0 || a.block_tokens <= 0) return Status::invalid("raw.num_rows", "a summary needs rows, and blocks of at least one");
+  if (a.raw.num_rows <= 0 || a.block_tokens <= 0)
+    return Status::invalid("raw.num_rows", "a summary needs rows, and blocks of at least one");
   if (a.first_position < 0 || a.first_position + a.raw.num_rows > table.max_positions) {
-    return Status::invalid("first_position", "the rows' positions are outside the RoPE table of " + std::to_string(table.max_positions) + " positions");
+    return Status::invalid("first_position", "the rows' positions are outside the RoPE table of " +
+                                                 std::to_string(table.max_positions) +
+                                                 " positions");
   }
   const std::int64_t blocks = (a.raw.num_rows + a.block_tokens - 1) / a.block_tokens;
   return with_element(a.raw.dtype, "raw.dtype", [&]<class E>(E) {
-    return launcher.launch({{blocks, a.num_kv_heads, 1}, BlockSummariesKernel<E>::kThreads, 0}, BlockSummariesKernel<E>{table, a});
+    return launcher.launch({{blocks, a.num_kv_heads, 1}, BlockSummariesKernel<E>::kThreads, 0},
+                           BlockSummariesKernel<E>{table, a});
   });
 }
 

@@ -1,4 +1,5 @@
-/// Kernels beside the matrix products of a layer: splitting a stacked projection, and int8 products of few rows.
+/// Kernels beside the matrix products of a layer: splitting a stacked projection, and int8 products
+/// of few rows.
 #pragma once
 
 #include "kernels/cuda/args.h"
@@ -9,12 +10,14 @@ namespace quire::cuda {
 
 /// One warp a head of a row.
 struct QkvSplitKernel {
-  static constexpr int kThreads = 128, kWarps = kThreads / 32, kPerLane = 8;  // head_dim is at most 256
+  // head_dim is at most 256
+  static constexpr int kThreads = 128, kWarps = kThreads / 32, kPerLane = 8;
   QkvSplitArgs a;
 
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
-    const std::int64_t heads = a.num_heads + 2 * a.num_kv_heads, at = device.block_idx().x * kWarps + device.warp();
+    const std::int64_t heads = a.num_heads + 2 * a.num_kv_heads,
+                       at = device.block_idx().x * kWarps + device.warp();
     if (at >= a.rows * heads) return;  // whole warps
     const std::int64_t row = at / heads, head = at % heads;
     const bool is_query = head < a.num_heads, is_value = head >= a.num_heads + a.num_kv_heads;
@@ -30,13 +33,17 @@ struct QkvSplitKernel {
       squares += x[i] * x[i];
     }
     squares = warp_sum(device, squares);
-    const float inverse = norm == nullptr ? 1.0f : 1.0f / sqrtf(squares / static_cast<float>(a.head_dim) + a.eps);
+    const float inverse = norm == nullptr
+                              ? 1.0f
+                              : 1.0f / sqrtf(squares / static_cast<float>(a.head_dim) + a.eps);
     float* out = is_query ? a.q + row * a.ldq + head * a.head_dim
-                          : (is_value ? a.v : a.k) + row * a.ldkv + (head - a.num_heads) % a.num_kv_heads * a.head_dim;
+                          : (is_value ? a.v : a.k) + row * a.ldkv +
+                                (head - a.num_heads) % a.num_kv_heads * a.head_dim;
     QUIRE_UNROLL
     for (int i = 0; i < kPerLane; ++i) {
       const std::int64_t c = i * 32 + device.lane();
-      if (c < a.head_dim) device.store(out + c, norm == nullptr ? x[i] : x[i] * inverse * device.load(norm + c));
+      if (c < a.head_dim)
+        device.store(out + c, norm == nullptr ? x[i] : x[i] * inverse * device.load(norm + c));
     }
   }
 };
@@ -44,21 +51,31 @@ struct QkvSplitKernel {
 template <class Launcher>
 Status launch_qkv_split(Launcher& launcher, const QkvSplitArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.num_kv_heads, a.head_dim));
-  if (a.num_heads <= 0 || a.num_heads % a.num_kv_heads != 0) return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
+  if (a.num_heads <= 0 || a.num_heads % a.num_kv_heads != 0)
+    return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
   const std::int64_t heads = a.num_heads + 2 * a.num_kv_heads;
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
-  if (a.ldqkv < heads * a.head_dim) return Status::invalid("ldqkv", "must be at least (num_heads + 2 * num_kv_heads) * head_dim");
-  if ((a.q_norm == nullptr) != (a.k_norm == nullptr)) return Status::invalid("k_norm", "q_norm and k_norm come together");
+  if (a.ldqkv < heads * a.head_dim)
+    return Status::invalid("ldqkv", "must be at least (num_heads + 2 * num_kv_heads) * head_dim");
+  if ((a.q_norm == nullptr) != (a.k_norm == nullptr))
+    return Status::invalid("k_norm", "q_norm and k_norm come together");
   QkvSplitArgs strided = a;
   if (a.ldq == 0) strided.ldq = a.num_heads * a.head_dim;
   if (a.ldkv == 0) strided.ldkv = a.num_kv_heads * a.head_dim;
-  if (strided.ldq < a.num_heads * a.head_dim || strided.ldkv < a.num_kv_heads * a.head_dim) return Status::invalid("ldq", "row strides must be at least heads * head_dim");
-  return launcher.launch({{(a.rows * heads + QkvSplitKernel::kWarps - 1) / QkvSplitKernel::kWarps, 1, 1}, QkvSplitKernel::kThreads, 0}, QkvSplitKernel{strided});
+  if (strided.ldq < a.num_heads * a.head_dim || strided.ldkv < a.num_kv_heads * a.head_dim)
+    return Status::invalid("ldq", "row strides must be at least heads * head_dim");
+  return launcher.launch(
+      {{(a.rows * heads + QkvSplitKernel::kWarps - 1) / QkvSplitKernel::kWarps, 1, 1},
+       QkvSplitKernel::kThreads,
+       0},
+      QkvSplitKernel{strided});
 }
 
-/// kThreads / 32 warps of a block, `a.warps` of them for an output: each takes every a.warps-th stretch of 512 inputs, 16 a lane; their sums meet in order.
+/// kThreads / 32 warps of a block, `a.warps` of them for an output: each takes every a.warps-th
+/// stretch of 512 inputs, 16 a lane; their sums meet in order.
 struct Int8GemvKernel {
-  static constexpr int kThreads = 128, kWarps = kThreads / 32, kSharedBytes = kWarps * static_cast<int>(kGemvRows) * 4;
+  static constexpr int kThreads = 128, kWarps = kThreads / 32,
+                       kSharedBytes = kWarps * static_cast<int>(kGemvRows) * 4;
   Int8GemvArgs a;
 
   struct alignas(16) Weights {
@@ -67,10 +84,13 @@ struct Int8GemvKernel {
 
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
-    const std::int64_t output = device.block_idx().x * (kWarps / a.warps) + device.warp() / a.warps, first_row = device.block_idx().y * kGemvRows;
+    const std::int64_t output = device.block_idx().x * (kWarps / a.warps) + device.warp() / a.warps,
+                       first_row = device.block_idx().y * kGemvRows;
     float sums[kGemvRows] = {};
     if (output < a.n) {
-      for (std::int64_t c = (device.warp() % a.warps * 32 + device.lane()) * 16; c < a.k; c += a.warps * 512) add(device, output, first_row, c, sums);
+      for (std::int64_t c = (device.warp() % a.warps * 32 + device.lane()) * 16; c < a.k;
+           c += a.warps * 512)
+        add(device, output, first_row, c, sums);
     }
     auto parts = device.template shared<float>(0, kWarps * kGemvRows);
     QUIRE_UNROLL
@@ -80,7 +100,8 @@ struct Int8GemvKernel {
     }
     device.sync_threads();
     const int r = device.lane();
-    if (output >= a.n || device.warp() % a.warps != 0 || r >= kGemvRows || first_row + r >= a.rows) return;
+    if (output >= a.n || device.warp() % a.warps != 0 || r >= kGemvRows || first_row + r >= a.rows)
+      return;
     float sum = 0;
     for (int w = 0; w < a.warps; ++w) {
       const float part = parts[(device.warp() + w) * static_cast<int>(kGemvRows) + r];
@@ -95,7 +116,8 @@ struct Int8GemvKernel {
  private:
   /// Sixteen inputs from c on, all of one group.
   template <class Device>
-  QUIRE_DEVICE void add(Device& device, std::int64_t output, std::int64_t first_row, std::int64_t c, float (&sums)[kGemvRows]) const {
+  QUIRE_DEVICE void add(Device& device, std::int64_t output, std::int64_t first_row, std::int64_t c,
+                        float (&sums)[kGemvRows]) const {
     const Weights w = device.load(reinterpret_cast<const Weights*>(a.weight + output * a.k + c));
     const float scale = device.load(a.scale + output * (a.k / kGemvGroup) + c / kGemvGroup);
     QUIRE_UNROLL
@@ -104,7 +126,8 @@ struct Int8GemvKernel {
       float sum = 0;
       QUIRE_UNROLL
       for (int i = 0; i < 16; i += 4) {
-        const Pack<float> x = device.load(reinterpret_cast<const Pack<float>*>(a.x + (first_row + r) * a.k + c + i));
+        const Pack<float> x = device.load(
+            reinterpret_cast<const Pack<float>*>(a.x + (first_row + r) * a.k + c + i));
         QUIRE_UNROLL
         for (int j = 0; j < 4; ++j) sum += static_cast<float>(w.q[i + j]) * x.e[j];
       }
@@ -135,7 +158,8 @@ struct Int8ExpandKernel {
     for (int half = 0; half < 2; ++half) {
       Halves out;
       QUIRE_UNROLL
-      for (int i = 0; i < 8; ++i) out.e[i] = device.template from_float<BF16>(scale * static_cast<float>(w.q[half * 8 + i]));
+      for (int i = 0; i < 8; ++i)
+        out.e[i] = device.template from_float<BF16>(scale * static_cast<float>(w.q[half * 8 + i]));
       device.store(reinterpret_cast<Halves*>(static_cast<BF16*>(a.out) + at) + half, out);
     }
   }
@@ -143,19 +167,31 @@ struct Int8ExpandKernel {
 
 template <class Launcher>
 Status launch_int8_expand(Launcher& launcher, const Int8ExpandArgs& a) {
-  if (a.n < 0 || a.k <= 0 || a.k % kGemvGroup != 0) return Status::invalid("k", "must be a multiple of " + std::to_string(kGemvGroup) + ", is " + std::to_string(a.k));
+  if (a.n < 0 || a.k <= 0 || a.k % kGemvGroup != 0)
+    return Status::invalid(
+        "k", "must be a multiple of " + std::to_string(kGemvGroup) + ", is " + std::to_string(a.k));
   constexpr std::int64_t kPerBlock = Int8ExpandKernel::kThreads * 16;
-  return launcher.launch({{(a.n * a.k + kPerBlock - 1) / kPerBlock, 1, 1}, Int8ExpandKernel::kThreads, 0}, Int8ExpandKernel{a});
+  return launcher.launch(
+      {{(a.n * a.k + kPerBlock - 1) / kPerBlock, 1, 1}, Int8ExpandKernel::kThreads, 0},
+      Int8ExpandKernel{a});
 }
 
 template <class Launcher>
 Status launch_int8_gemv(Launcher& launcher, const Int8GemvArgs& a) {
-  if (a.rows < 0 || a.rows > 65535 * kGemvRows) return Status::invalid("rows", "0 to " + std::to_string(65535 * kGemvRows) + " rows a call");
-  if (a.n < 0 || a.k <= 0 || a.k % kGemvGroup != 0) return Status::invalid("k", "must be a multiple of " + std::to_string(kGemvGroup) + ", is " + std::to_string(a.k));
+  if (a.rows < 0 || a.rows > 65535 * kGemvRows)
+    return Status::invalid("rows", "0 to " + std::to_string(65535 * kGemvRows) + " rows a call");
+  if (a.n < 0 || a.k <= 0 || a.k % kGemvGroup != 0)
+    return Status::invalid(
+        "k", "must be a multiple of " + std::to_string(kGemvGroup) + ", is " + std::to_string(a.k));
   if (a.ldy != 0 && a.ldy < a.n) return Status::invalid("ldy", "must be at least n, or 0");
-  if (a.warps != 1 && a.warps != 2 && a.warps != 4) return Status::invalid("warps", "must be 1, 2 or 4, is " + std::to_string(a.warps));
+  if (a.warps != 1 && a.warps != 2 && a.warps != 4)
+    return Status::invalid("warps", "must be 1, 2 or 4, is " + std::to_string(a.warps));
   const std::int64_t per_block = Int8GemvKernel::kWarps / a.warps;
-  return launcher.launch({{(a.n + per_block - 1) / per_block, (a.rows + kGemvRows - 1) / kGemvRows, 1}, Int8GemvKernel::kThreads, Int8GemvKernel::kSharedBytes}, Int8GemvKernel{a});
+  return launcher.launch(
+      {{(a.n + per_block - 1) / per_block, (a.rows + kGemvRows - 1) / kGemvRows, 1},
+       Int8GemvKernel::kThreads,
+       Int8GemvKernel::kSharedBytes},
+      Int8GemvKernel{a});
 }
 
 }  // namespace quire::cuda

@@ -29,7 +29,9 @@ struct RmsNormKernel {
       }
       squares += v * v;
     }
-    const float inverse = 1.0f / sqrtf(block_sum(device, squares, scratch) / static_cast<float>(dim) + eps);
+    const float inverse = 1.0f /
+                          sqrtf(block_sum(device, squares, scratch) / static_cast<float>(dim) +
+                                eps);
     for (std::int64_t c = device.thread_idx(); c < dim; c += kThreads) {
       device.store(out + row + c, device.load(x + row + c) * inverse * device.load(weight + c));
     }
@@ -41,10 +43,12 @@ Status launch_rms_norm(Launcher& launcher, const ResidualRmsNormArgs& args) {
   const RmsNormArgs& a = args.norm;
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
   if (a.dim <= 0) return Status::invalid("dim", "must be at least 1");
-  if (args.residual != nullptr && a.out == a.x) return Status::invalid("out", "must not be x when there is a residual, whose sum x keeps");
+  if (args.residual != nullptr && a.out == a.x)
+    return Status::invalid("out", "must not be x when there is a residual, whose sum x keeps");
   // x is written with a residual only.
   const RmsNormKernel kernel{const_cast<float*>(a.x), args.residual, a.weight, a.out, a.dim, a.eps};
-  return launcher.launch({{a.rows, 1, 1}, RmsNormKernel::kThreads, RmsNormKernel::kThreads / 32 * 4}, kernel);
+  return launcher.launch(
+      {{a.rows, 1, 1}, RmsNormKernel::kThreads, RmsNormKernel::kThreads / 32 * 4}, kernel);
 }
 
 /// One thread an output, kPerThread of them kThreads apart.
@@ -55,10 +59,12 @@ struct SwigluKernel {
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
     for (int i = 0; i < kPerThread; ++i) {
-      const std::int64_t at = (device.block_idx().x * kPerThread + i) * kThreads + device.thread_idx();
+      const std::int64_t at = (device.block_idx().x * kPerThread + i) * kThreads +
+                              device.thread_idx();
       if (at >= a.rows * a.dim) return;
       const std::int64_t row = at / a.dim, c = at % a.dim;
-      const float gate = device.load(a.gate_up + row * 2 * a.dim + c), up = device.load(a.gate_up + row * 2 * a.dim + a.dim + c);
+      const float gate = device.load(a.gate_up + row * 2 * a.dim + c),
+                  up = device.load(a.gate_up + row * 2 * a.dim + a.dim + c);
       device.store(a.out + at, gate / (1.0f + expf(-gate)) * up);
     }
   }
@@ -69,7 +75,9 @@ Status launch_swiglu(Launcher& launcher, const SwigluArgs& a) {
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
   if (a.dim <= 0) return Status::invalid("dim", "must be at least 1");
   constexpr std::int64_t kPerBlock = SwigluKernel::kThreads * SwigluKernel::kPerThread;
-  return launcher.launch({{(a.rows * a.dim + kPerBlock - 1) / kPerBlock, 1, 1}, SwigluKernel::kThreads, 0}, SwigluKernel{a});
+  return launcher.launch(
+      {{(a.rows * a.dim + kPerBlock - 1) / kPerBlock, 1, 1}, SwigluKernel::kThreads, 0},
+      SwigluKernel{a});
 }
 
 /// One block a row.
@@ -84,7 +92,10 @@ struct EmbeddingKernel {
     const std::int64_t id = device.load(a.ids + row);
     const bool known = id >= 0 && id < a.vocab;
     for (std::int64_t c = device.thread_idx(); c < a.dim; c += kThreads) {
-      device.store(a.out + row * a.dim + c, known ? device.to_float(device.load(static_cast<const E*>(a.table) + id * a.ld + c)) : 0.0f);
+      device.store(
+          a.out + row * a.dim + c,
+          known ? device.to_float(device.load(static_cast<const E*>(a.table) + id * a.ld + c))
+                : 0.0f);
     }
   }
 };
@@ -96,7 +107,10 @@ Status launch_embedding(Launcher& launcher, const EmbeddingArgs& a) {
   if (a.ld != 0 && a.ld < a.dim) return Status::invalid("ld", "must be at least dim");
   EmbeddingArgs strided = a;
   if (a.ld == 0) strided.ld = a.dim;
-  return with_element(a.dtype, "dtype", [&]<class E>(E) { return launcher.launch({{a.rows, 1, 1}, EmbeddingKernel<E>::kThreads, 0}, EmbeddingKernel<E>{strided}); });
+  return with_element(a.dtype, "dtype", [&]<class E>(E) {
+    return launcher.launch({{a.rows, 1, 1}, EmbeddingKernel<E>::kThreads, 0},
+                           EmbeddingKernel<E>{strided});
+  });
 }
 
 /// One block a row.
@@ -109,7 +123,8 @@ struct ConvertKernel {
   QUIRE_DEVICE void operator()(Device& device) const {
     const std::int64_t row = device.block_idx().x;
     for (std::int64_t c = device.thread_idx(); c < a.dim; c += kThreads) {
-      device.store(static_cast<E*>(a.out) + row * a.dim + c, device.template from_float<E>(device.load(a.x + row * a.ldx + c)));
+      device.store(static_cast<E*>(a.out) + row * a.dim + c,
+                   device.template from_float<E>(device.load(a.x + row * a.ldx + c)));
     }
   }
 };
@@ -117,8 +132,11 @@ struct ConvertKernel {
 template <class Launcher>
 Status launch_convert(Launcher& launcher, const ConvertArgs& a) {
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
-  if (a.dim <= 0 || a.ldx < a.dim) return Status::invalid("ldx", "must be at least dim, which is at least 1");
-  return with_element(a.dtype, "dtype", [&]<class E>(E) { return launcher.launch({{a.rows, 1, 1}, ConvertKernel<E>::kThreads, 0}, ConvertKernel<E>{a}); });
+  if (a.dim <= 0 || a.ldx < a.dim)
+    return Status::invalid("ldx", "must be at least dim, which is at least 1");
+  return with_element(a.dtype, "dtype", [&]<class E>(E) {
+    return launcher.launch({{a.rows, 1, 1}, ConvertKernel<E>::kThreads, 0}, ConvertKernel<E>{a});
+  });
 }
 
 /// One block a row.
@@ -129,14 +147,16 @@ struct AddBiasKernel {
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
     float* x = a.x + device.block_idx().x * a.ldx;
-    for (std::int64_t c = device.thread_idx(); c < a.dim; c += kThreads) device.store(x + c, device.load(x + c) + device.load(a.bias + c));
+    for (std::int64_t c = device.thread_idx(); c < a.dim; c += kThreads)
+      device.store(x + c, device.load(x + c) + device.load(a.bias + c));
   }
 };
 
 template <class Launcher>
 Status launch_add_bias(Launcher& launcher, const AddBiasArgs& a) {
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
-  if (a.dim <= 0 || a.ldx < a.dim) return Status::invalid("ldx", "must be at least dim, which is at least 1");
+  if (a.dim <= 0 || a.ldx < a.dim)
+    return Status::invalid("ldx", "must be at least dim, which is at least 1");
   return launcher.launch({{a.rows, 1, 1}, AddBiasKernel::kThreads, 0}, AddBiasKernel{a});
 }
 
@@ -164,9 +184,14 @@ struct ColumnSumsKernel {
 template <class Launcher>
 Status launch_column_sums(Launcher& launcher, const ColumnSumsArgs& a) {
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
-  if (a.dim <= 0 || a.ldx < a.dim) return Status::invalid("ldx", "must be at least dim, which is at least 1");
+  if (a.dim <= 0 || a.ldx < a.dim)
+    return Status::invalid("ldx", "must be at least dim, which is at least 1");
   if (a.rows == 0) return {};
-  return launcher.launch({{(a.dim + ColumnSumsKernel::kThreads - 1) / ColumnSumsKernel::kThreads, 1, 1}, ColumnSumsKernel::kThreads, 0}, ColumnSumsKernel{a});
+  return launcher.launch(
+      {{(a.dim + ColumnSumsKernel::kThreads - 1) / ColumnSumsKernel::kThreads, 1, 1},
+       ColumnSumsKernel::kThreads,
+       0},
+      ColumnSumsKernel{a});
 }
 
 }  // namespace quire::cuda

@@ -5,12 +5,14 @@
 
 namespace quire::cuda {
 
-Status samkv_scores(const DeviceRopeTable& table, const SamkvScoresArgs& args, StreamHandle stream) {
+Status samkv_scores(const DeviceRopeTable& table, const SamkvScoresArgs& args,
+                    StreamHandle stream) {
   HardwareLauncher launcher(stream);
   return launch_samkv_scores(launcher, table, args);
 }
 
-Status recomputed_rows(const DeviceRopeTable& table, const RecomputedRowsArgs& args, StreamHandle stream) {
+Status recomputed_rows(const DeviceRopeTable& table, const RecomputedRowsArgs& args,
+                       StreamHandle stream) {
   HardwareLauncher launcher(stream);
   return launch_recomputed_rows(launcher, table, args);
 }

@@ -1,12 +1,13 @@
-/// Kernels of SamKV: scores of blocks by the means of their keys, and recomputed rows that overwrite or blend with stored ones.
+/// Kernels of SamKV: scores of blocks by the means of their keys, and recomputed rows that
+/// overwrite or blend with stored ones.
 #pragma once
 
 #include "kernels/cuda/kv.cuh"
 
 namespace quire::cuda {
 
-/// One block of threads a stretch of kBlocks blocks of a document: the query is turned into the document's frame and averaged over groups in shared memory, then a warp takes a
-/// block of keys.
+/// One block of threads a stretch of kBlocks blocks of a document: the query is turned into the
+/// document's frame and averaged over groups in shared memory, then a warp takes a block of keys.
 struct SamkvScoresKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / 32, kBlocks = 64;
   DeviceRopeTable table;
@@ -17,7 +18,8 @@ struct SamkvScoresKernel {
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
     const SamkvDocument* document = a.documents + device.block_idx().x;
-    const std::int64_t num_blocks = device.load(&document->num_blocks), first = device.block_idx().y * kBlocks;
+    const std::int64_t num_blocks = device.load(&document->num_blocks),
+                       first = device.block_idx().y * kBlocks;
     if (first >= num_blocks) return;  // the whole block of threads
     const int width = a.num_kv_heads * a.head_dim;
     auto scratch = device.template shared<float>(0, kWarps);
@@ -32,7 +34,8 @@ struct SamkvScoresKernel {
     }
     const float length = sqrtf(block_sum(device, squares, scratch));
     const float* means = device.load(&document->means);
-    for (std::int64_t b = first + device.warp(); b < num_blocks && b < first + kBlocks; b += kWarps) {
+    for (std::int64_t b = first + device.warp(); b < num_blocks && b < first + kBlocks;
+         b += kWarps) {
       float sum = 0;
       for (int c = device.lane(); c < width; c += 32) {
         const float x = pooled[c];
@@ -47,7 +50,8 @@ struct SamkvScoresKernel {
 
  private:
   template <class Device, class SharedFloats>
-  QUIRE_DEVICE void pool(Device& device, const float* query, std::int32_t distance, SharedFloats pooled) const {
+  QUIRE_DEVICE void pool(Device& device, const float* query, std::int32_t distance,
+                         SharedFloats pooled) const {
     const std::int32_t items = rotary_items(table), group = a.num_heads / a.num_kv_heads;
     for (int i = device.thread_idx(); i < a.num_kv_heads * items; i += kThreads) {
       const int kv_head = i / items;
@@ -71,15 +75,24 @@ struct SamkvScoresKernel {
 
 /// Errors: kInvalidArgument (shapes; documents are not looked at).
 template <class Launcher>
-Status launch_samkv_scores(Launcher& launcher, const DeviceRopeTable& table, const SamkvScoresArgs& a) {
+Status launch_samkv_scores(Launcher& launcher, const DeviceRopeTable& table,
+                           const SamkvScoresArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.num_kv_heads, a.head_dim));
   QUIRE_RETURN_IF_ERROR(check_device_table(table, a.head_dim));
-  if (a.num_heads <= 0 || a.num_heads % a.num_kv_heads != 0) return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
-  if (a.num_documents < 0 || a.most_blocks < 0) return Status::invalid("num_documents", "documents and blocks must not be negative");
+  if (a.num_heads <= 0 || a.num_heads % a.num_kv_heads != 0)
+    return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
+  if (a.num_documents < 0 || a.most_blocks < 0)
+    return Status::invalid("num_documents", "documents and blocks must not be negative");
   using Kernel = SamkvScoresKernel;
   const std::int64_t shared = Kernel::shared_bytes(std::int64_t{a.num_kv_heads} * a.head_dim);
-  if (shared > 96 * 1024) return Status::invalid("num_kv_heads", "num_kv_heads * head_dim is more than shared memory holds");
-  return launcher.launch({{a.num_documents, (a.most_blocks + Kernel::kBlocks - 1) / Kernel::kBlocks, 1}, Kernel::kThreads, static_cast<int>(shared)}, Kernel{table, a});
+  if (shared > 96 * 1024)
+    return Status::invalid("num_kv_heads",
+                           "num_kv_heads * head_dim is more than shared memory holds");
+  return launcher.launch(
+      {{a.num_documents, (a.most_blocks + Kernel::kBlocks - 1) / Kernel::kBlocks, 1},
+       Kernel::kThreads,
+       static_cast<int>(shared)},
+      Kernel{table, a});
 }
 
 /// One block a row.
@@ -92,22 +105,29 @@ struct RecomputedRowsKernel {
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
     const std::int64_t row = device.block_idx().x, to = device.load(a.dst_rows + row);
-    const char* stored = a.stored != nullptr ? static_cast<const char*>(device.load(a.stored + row)) : nullptr;
+    const char* stored = a.stored != nullptr ? static_cast<const char*>(device.load(a.stored + row))
+                                             : nullptr;
     const float *k = a.k + row * a.ld, *v = a.v + row * a.ld;
     float theta[2] = {1, 1};
     if (stored != nullptr) {
       theta[0] = weight(device, k, stored);
       theta[1] = weight(device, v, stored + a.stored_kv_stride);
     }
-    char* page = static_cast<char*>(device.load(a.dst.pages + to / kPageTokens)) + to % kPageTokens * a.dst.token_stride;
-    const std::int32_t position = device.load(a.positions + row), dim = a.dst.head_dim, key_items = rotary_items(table), items = key_items + dim;
+    char* page = static_cast<char*>(device.load(a.dst.pages + to / kPageTokens)) +
+                 to % kPageTokens * a.dst.token_stride;
+    const std::int32_t position = device.load(a.positions + row), dim = a.dst.head_dim,
+                       key_items = rotary_items(table), items = key_items + dim;
     for (int i = device.thread_idx(); i < a.dst.num_kv_heads * items; i += kThreads) {
       const int head = i / items, at = i % items;
       const bool is_value = at >= key_items;
-      const RotaryItem item = is_value ? RotaryItem{at - key_items, 0, 0, true} : rotary_item(table, at);
+      const RotaryItem item = is_value ? RotaryItem{at - key_items, 0, 0, true}
+                                       : rotary_item(table, at);
       const float* fresh = (is_value ? v : k) + head * dim;
-      const char* old = stored == nullptr ? nullptr : stored + head * a.stored_head_stride + (is_value ? a.stored_kv_stride : 0);
-      auto* target = reinterpret_cast<Target*>(page + head * a.dst.head_stride + (is_value ? a.dst.kv_stride : 0));
+      const char* old = stored == nullptr ? nullptr
+                                          : stored + head * a.stored_head_stride +
+                                                (is_value ? a.stored_kv_stride : 0);
+      auto* target = reinterpret_cast<Target*>(page + head * a.dst.head_stride +
+                                               (is_value ? a.dst.kv_stride : 0));
       float first = blended(device, fresh, old, item.a, theta[is_value]);
       if (!item.passes) {
         float second = blended(device, fresh, old, item.b, theta[is_value]);
@@ -120,11 +140,14 @@ struct RecomputedRowsKernel {
 
  private:
   template <class Device>
-  QUIRE_DEVICE static float load_raw(Device& device, const char* old, std::int32_t c) { return device.to_float(device.load(reinterpret_cast<const Raw*>(old) + c)); }
+  QUIRE_DEVICE static float load_raw(Device& device, const char* old, std::int32_t c) {
+    return device.to_float(device.load(reinterpret_cast<const Raw*>(old) + c));
+  }
 
   /// What is written of one channel, as a stored value would read back.
   template <class Device>
-  QUIRE_DEVICE float blended(Device& device, const float* fresh, const char* old, std::int32_t c, float theta) const {
+  QUIRE_DEVICE float blended(Device& device, const float* fresh, const char* old, std::int32_t c,
+                             float theta) const {
     float x = device.load(fresh + c);
     if (old != nullptr && theta < 1) {
       const float before = load_raw(device, old, c);
@@ -133,12 +156,15 @@ struct RecomputedRowsKernel {
     return device.to_float(device.template from_float<Raw>(x));
   }
 
-  /// The cosine of a fresh and a stored row, between 0 and 1; 0 when it does not exist. The same in every thread.
+  /// The cosine of a fresh and a stored row, between 0 and 1; 0 when it does not exist. The same in
+  /// every thread.
   template <class Device>
   QUIRE_DEVICE float weight(Device& device, const float* fresh, const char* old) const {
     float dot = 0, fresh2 = 0, stored2 = 0;
     for (int i = device.thread_idx(); i < a.dst.num_kv_heads * a.dst.head_dim; i += kThreads) {
-      const float x = device.load(fresh + i), y = load_raw(device, old + i / a.dst.head_dim * a.stored_head_stride, i % a.dst.head_dim);
+      const float x = device.load(fresh + i),
+                  y = load_raw(device, old + i / a.dst.head_dim * a.stored_head_stride,
+                               i % a.dst.head_dim);
       dot += x * y;
       fresh2 += x * x;
       stored2 += y * y;
@@ -154,15 +180,18 @@ struct RecomputedRowsKernel {
 
 /// Errors: kInvalidArgument (shapes; positions and rows are not looked at).
 template <class Launcher>
-Status launch_recomputed_rows(Launcher& launcher, const DeviceRopeTable& table, const RecomputedRowsArgs& a) {
+Status launch_recomputed_rows(Launcher& launcher, const DeviceRopeTable& table,
+                              const RecomputedRowsArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.dst.num_kv_heads, a.dst.head_dim));
   QUIRE_RETURN_IF_ERROR(check_device_table(table, a.dst.head_dim));
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
-  if (a.rows > 0 && a.ld < std::int64_t{a.dst.num_kv_heads} * a.dst.head_dim) return Status::invalid("ld", "must be at least num_kv_heads * head_dim");
+  if (a.rows > 0 && a.ld < std::int64_t{a.dst.num_kv_heads} * a.dst.head_dim)
+    return Status::invalid("ld", "must be at least num_kv_heads * head_dim");
   return with_element(a.raw_dtype, "raw_dtype", [&]<class Raw>(Raw) {
     return with_element(a.dst.dtype, "dst.dtype", [&]<class Target>(Target) {
       using Kernel = RecomputedRowsKernel<Raw, Target>;
-      return launcher.launch({{a.rows, 1, 1}, Kernel::kThreads, Kernel::kSharedBytes}, Kernel{table, a});
+      return launcher.launch({{a.rows, 1, 1}, Kernel::kThreads, Kernel::kSharedBytes},
+                             Kernel{table, a});
     });
   });
 }

@@ -5,20 +5,22 @@
 
 namespace quire::cuda {
 
-/// Candidates are kept as a least key and how many of the keys equal to it stay, lowest ids first: top-k and top-p only move the two up. Weights are whole numbers of 2^-40
-/// of the largest, so their sums have no order and a block of threads may gather them as it likes.
+/// Candidates are kept as a least key and how many of the keys equal to it stay, lowest ids first:
+/// top-k and top-p only move the two up. Weights are whole numbers of 2^-40 of the largest, so
+/// their sums have no order and a block of threads may gather them as it likes.
 struct SampleKernel {
   static constexpr int kThreads = kSelectThreads, kWarps = kThreads / 32;
   using Weight = unsigned long long;  // what CUDA adds atomically
   SampleArgs a;
 
-  static constexpr int kSums = SelectScratch::kBytes, kWeights = kSums + kWarps * 8, kChosen = kWeights + kThreads * 8, kSharedBytes = kChosen + 32;
+  static constexpr int kSums = SelectScratch::kBytes, kWeights = kSums + kWarps * 8,
+                       kChosen = kWeights + kThreads * 8, kSharedBytes = kChosen + 32;
 
   struct Row {
     const float* logits;
-    float scale, top;      ///< 1 / temperature, and the largest logit
-    std::uint32_t least;   ///< keys below it are out
-    std::int32_t equal;    ///< how many keys equal to it are in
+    float scale, top;     ///< 1 / temperature, and the largest logit
+    std::uint32_t least;  ///< keys below it are out
+    std::int32_t equal;   ///< how many keys equal to it are in
     float min_p;
   };
 
@@ -29,7 +31,8 @@ struct SampleKernel {
     Row r{a.logits + row * a.n, 1.0f, 0.0f, 0, 0, 0.0f};
     const std::uint32_t largest = radix_least_key(device, r.logits, a.n, first);
     const float temperature = device.load(a.temperature + row), top = key_score(largest);
-    if (!(temperature > 0) || !(top > -kInfinity && top < kInfinity)) {  // greedy, nothing to draw from, or one that outweighs all
+    // Greedy, nothing to draw from, or one that outweighs all
+    if (!(temperature > 0) || !(top > -kInfinity && top < kInfinity)) {
       const std::int32_t id = first_with_key(device, r.logits, largest);
       if (device.thread_idx() == 0) device.store(a.out + row, top > -kInfinity ? id : 0);
       return;
@@ -66,7 +69,8 @@ struct SampleKernel {
 
   /// The lowest id with that key.
   template <class Device>
-  QUIRE_DEVICE std::int32_t first_with_key(Device& device, const float* logits, std::uint32_t key) const {
+  QUIRE_DEVICE std::int32_t first_with_key(Device& device, const float* logits,
+                                           std::uint32_t key) const {
     auto found = device.template shared<std::int32_t>(kChosen, 1);
     for (std::int64_t begin = 0; begin < a.n; begin += kThreads) {
       const std::int64_t i = begin + device.thread_idx();
@@ -79,7 +83,8 @@ struct SampleKernel {
         for (int w = kWarps - 1; w >= 0; --w) {
           const std::uint32_t lanes = lowest[w];
           for (int lane = 31; lane >= 0; --lane) {
-            if ((lanes >> lane & 1u) != 0) found[0] = static_cast<std::int32_t>(begin) + w * 32 + lane;
+            if ((lanes >> lane & 1u) != 0)
+              found[0] = static_cast<std::int32_t>(begin) + w * 32 + lane;
           }
         }
       }
@@ -91,7 +96,8 @@ struct SampleKernel {
     return 0;
   }
 
-  /// Calls fn(i, weight) with weight 0 for what is out, in steps that all threads make together: ids in order over steps and threads.
+  /// Calls fn(i, weight) with weight 0 for what is out, in steps that all threads make together:
+  /// ids in order over steps and threads.
   template <class Device, class Fn>
   QUIRE_DEVICE void for_candidates(Device& device, const Row& r, Fn fn) const {
     auto prefix = device.template shared<std::int32_t>(SelectScratch::kPrefix, kWarps);
@@ -114,7 +120,8 @@ struct SampleKernel {
   template <class Device>
   QUIRE_DEVICE void keep_most_likely(Device& device, Row& r, float top_p) const {
     const Weight total = sum_of_candidates(device, r);
-    const Weight wanted = static_cast<Weight>(ceil(static_cast<double>(total) * static_cast<double>(top_p)));
+    const Weight wanted = static_cast<Weight>(
+        ceil(static_cast<double>(total) * static_cast<double>(top_p)));
     auto weights = device.template shared<Weight>(kWeights, kThreads);
     auto sums = device.template shared<Weight>(kSums, kWarps);
     auto chosen = device.template shared<Weight>(kChosen, 2);
@@ -172,7 +179,8 @@ struct SampleKernel {
     for_candidates(device, r, [&](std::int64_t i, Weight w) {
       Weight step;
       const Weight before = passed + block_prefix_sum(device, w, sums, step);
-      if (before <= point && point < before + w) device.store(a.out + row, static_cast<std::int32_t>(i));
+      if (before <= point && point < before + w)
+        device.store(a.out + row, static_cast<std::int32_t>(i));
       passed += step;
       return passed <= point;
     });
@@ -183,7 +191,8 @@ template <class Launcher>
 Status launch_sample(Launcher& launcher, const SampleArgs& a) {
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
   if (a.n < 1 || a.n >= (1 << 22)) return Status::invalid("n", "must be 1 or more, below 2^22");
-  return launcher.launch({{a.rows, 1, 1}, SampleKernel::kThreads, SampleKernel::kSharedBytes}, SampleKernel{a});
+  return launcher.launch({{a.rows, 1, 1}, SampleKernel::kThreads, SampleKernel::kSharedBytes},
+                         SampleKernel{a});
 }
 
 }  // namespace quire::cuda

@@ -19,8 +19,8 @@ QUIRE_HOST_DEVICE std::uint32_t score_key(float x) {
   return (bits.u & 0x80000000u) != 0 ? ~bits.u : bits.u | 0x80000000u;
 }
 
-/// Sum of x over the block's threads before this one; `total` gets the sum over all. `scratch` holds one element per warp and may be used
-/// again after the next sync_threads().
+/// Sum of x over the block's threads before this one; `total` gets the sum over all. `scratch`
+/// holds one element per warp and may be used again after the next sync_threads().
 template <class Int, class Device, class SharedInts>
 QUIRE_DEVICE Int block_prefix_sum(Device& device, Int x, SharedInts scratch, Int& total) {
   Int sum = x;
@@ -40,14 +40,17 @@ QUIRE_DEVICE Int block_prefix_sum(Device& device, Int x, SharedInts scratch, Int
   return before + sum - x;
 }
 
-/// The `need`-th largest key of scores [n], digit by digit from the top, by a block of kSelectThreads threads; `need` becomes how many keys equal to it are among the first so
-/// many. Uses the shared memory of SelectScratch at byte 0 and ends with a barrier.
+/// The `need`-th largest key of scores [n], digit by digit from the top, by a block of
+/// kSelectThreads threads; `need` becomes how many keys equal to it are among the first so many.
+/// Uses the shared memory of SelectScratch at byte 0 and ends with a barrier.
 inline constexpr int kSelectThreads = 256;  // one per digit
 struct SelectScratch {
-  static constexpr int kHistogram = 0, kPrefix = kSelectThreads * 4, kChosen = kPrefix + kSelectThreads / 32 * 4, kBytes = kChosen + 16;
+  static constexpr int kHistogram = 0, kPrefix = kSelectThreads * 4,
+                       kChosen = kPrefix + kSelectThreads / 32 * 4, kBytes = kChosen + 16;
 };
 template <class Device>
-QUIRE_DEVICE std::uint32_t radix_least_key(Device& device, const float* scores, std::int64_t n, std::int32_t& need) {
+QUIRE_DEVICE std::uint32_t radix_least_key(Device& device, const float* scores, std::int64_t n,
+                                           std::int32_t& need) {
   auto histogram = device.template shared<std::int32_t>(SelectScratch::kHistogram, kSelectThreads);
   auto prefix = device.template shared<std::int32_t>(SelectScratch::kPrefix, kSelectThreads / 32);
   auto chosen = device.template shared<std::int32_t>(SelectScratch::kChosen, 2);
@@ -78,11 +81,12 @@ QUIRE_DEVICE std::uint32_t radix_least_key(Device& device, const float* scores, 
   return found;
 }
 
-/// One block a row: the k-th largest key by radix selection, then the rows in index order that reach it, then their ranks if asked for.
+/// One block a row: the k-th largest key by radix selection, then the rows in index order that
+/// reach it, then their ranks if asked for.
 struct TopKKernel {
   static constexpr int kThreads = kSelectThreads;
   TopKArgs a;
-  std::int32_t count;                   // min(k, n), at least 1
+  std::int32_t count;  // min(k, n), at least 1
 
   static constexpr int kOrdered = SelectScratch::kBytes;
   static int shared_bytes(TopKOrder order, std::int64_t count) {
@@ -97,7 +101,8 @@ struct TopKKernel {
     auto prefix = device.template shared<std::int32_t>(SelectScratch::kPrefix, kThreads / 32);
     const bool ordered = a.order == TopKOrder::kDescendingScore;
     auto keys = device.template shared<std::uint32_t>(kOrdered, ordered ? count : 0);
-    auto indices = device.template shared<std::int32_t>(kOrdered + (ordered ? count * 4 : 0), ordered ? count : 0);
+    auto indices = device.template shared<std::int32_t>(kOrdered + (ordered ? count * 4 : 0),
+                                                        ordered ? count : 0);
     std::int32_t* out = a.out + device.block_idx().x * count;
     std::int32_t larger = 0, equal = 0;  // seen in earlier strides
     for (std::int64_t begin = 0; begin < a.n; begin += kThreads) {
@@ -105,8 +110,11 @@ struct TopKKernel {
       const std::uint32_t key = i < a.n ? score_key(device.load(scores + i)) : 0;
       const std::int32_t is_larger = i < a.n && key > least, is_equal = i < a.n && key == least;
       std::int32_t total;
-      const std::int32_t before = block_prefix_sum(device, is_larger + (is_equal << 16), prefix, total);  // two counts of at most 256
-      const std::int32_t larger_before = larger + (before & 0xffff), equal_before = equal + (before >> 16);
+      // Two counts of at most 256
+      const std::int32_t before = block_prefix_sum(device, is_larger + (is_equal << 16), prefix,
+                                                   total);
+      const std::int32_t larger_before = larger + (before & 0xffff),
+                         equal_before = equal + (before >> 16);
       if (is_larger != 0 || (is_equal != 0 && equal_before < ties)) {
         const std::int32_t at = larger_before + (equal_before < ties ? equal_before : ties);
         if (ordered) {
@@ -136,14 +144,18 @@ struct TopKKernel {
 
 template <class Launcher>
 Status launch_top_k(Launcher& launcher, const TopKArgs& a) {
-  if (a.rows < 0 || a.n < 0 || a.k < 0) return Status::invalid("k", "rows, n and k must not be negative");
+  if (a.rows < 0 || a.n < 0 || a.k < 0)
+    return Status::invalid("k", "rows, n and k must not be negative");
   const std::int64_t count = std::min(a.k, a.n);
   if (a.n > 0x7fffffff) return Status::invalid("n", "must be below 2^31");
   if (a.order == TopKOrder::kDescendingScore && count > kMostOrdered) {
-    return Status::invalid("k", "at most " + std::to_string(kMostOrdered) + " in order of score; ask for ascending indices");
+    return Status::invalid("k", "at most " + std::to_string(kMostOrdered) +
+                                    " in order of score; ask for ascending indices");
   }
   if (count == 0) return {};
-  return launcher.launch({{a.rows, 1, 1}, TopKKernel::kThreads, TopKKernel::shared_bytes(a.order, count)}, TopKKernel{a, static_cast<std::int32_t>(count)});
+  return launcher.launch(
+      {{a.rows, 1, 1}, TopKKernel::kThreads, TopKKernel::shared_bytes(a.order, count)},
+      TopKKernel{a, static_cast<std::int32_t>(count)});
 }
 
 /// One block a row.
@@ -182,7 +194,8 @@ struct ArgmaxKernel {
   }
 
  private:
-  QUIRE_DEVICE static void keep_better(std::uint32_t other_key, std::int32_t other_index, std::uint32_t& key, std::int32_t& index) {
+  QUIRE_DEVICE static void keep_better(std::uint32_t other_key, std::int32_t other_index,
+                                       std::uint32_t& key, std::int32_t& index) {
     if (other_key > key || (other_key == key && other_index < index)) {
       key = other_key;
       index = other_index;
@@ -194,7 +207,8 @@ template <class Launcher>
 Status launch_argmax(Launcher& launcher, const ArgmaxArgs& a) {
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
   if (a.n < 1 || a.n > 0x7fffffff) return Status::invalid("n", "must be 1 or more, below 2^31");
-  return launcher.launch({{a.rows, 1, 1}, ArgmaxKernel::kThreads, ArgmaxKernel::kSharedBytes}, ArgmaxKernel{a});
+  return launcher.launch({{a.rows, 1, 1}, ArgmaxKernel::kThreads, ArgmaxKernel::kSharedBytes},
+                         ArgmaxKernel{a});
 }
 
 }  // namespace quire::cuda

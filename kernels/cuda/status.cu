@@ -10,12 +10,15 @@ constexpr auto kErrorContained = static_cast<cudaError_t>(226);
 
 Status cuda_status(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
-  const std::string message = std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")";
+  const std::string message = std::string(what) + ": " + cudaGetErrorString(error) + " (" +
+                              cudaGetErrorName(error) + ")";
   switch (error) {
-    case cudaErrorMemoryAllocation: return Status::exhausted(message);
+    case cudaErrorMemoryAllocation:
+      return Status::exhausted(message);
     case cudaErrorInsufficientDriver:
     case cudaErrorNoDevice:
-    case cudaErrorInvalidDevice: return Status::unavailable(message);
+    case cudaErrorInvalidDevice:
+      return Status::unavailable(message);
     case cudaErrorIllegalAddress:
     case cudaErrorMisalignedAddress:
     case cudaErrorInvalidAddressSpace:
@@ -28,8 +31,10 @@ Status cuda_status(cudaError_t error, const char* what) {
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:
     case kErrorContained:
-    case cudaErrorDevicesUnavailable: return Status(Code::kDeviceLost, message);
-    default: return Status::internal(message);
+    case cudaErrorDevicesUnavailable:
+      return Status(Code::kDeviceLost, message);
+    default:
+      return Status::internal(message);
   }
 }
 

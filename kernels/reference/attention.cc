@@ -9,8 +9,8 @@ namespace quire {
 namespace {
 
 const std::byte* kv_row(const KvView& kv, std::int64_t row, std::int64_t which, std::int64_t head) {
-  return static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + which * kv.kv_stride + head * kv.head_stride +
-         (row % kPageTokens) * kv.token_stride;
+  return static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + which * kv.kv_stride +
+         head * kv.head_stride + (row % kPageTokens) * kv.token_stride;
 }
 
 }  // namespace
@@ -39,10 +39,11 @@ Status attention_reference(const AttentionArgs& a) {
         const std::byte* v = kv_row(a.kv, j, 1, h / group);
         for (std::int64_t c = 0; c < d; ++c) o[c] += p * load_f32(v, a.kv.dtype, c);
       }
-      for (std::int64_t c = 0; c < d; ++c) a.out[t * a.ldo + h * d + c] = total > 0 ? static_cast<float>(o[c] / total) : 0.0f;
+      for (std::int64_t c = 0; c < d; ++c)
+        a.out[t * a.ldo + h * d + c] = total > 0 ? static_cast<float>(o[c] / total) : 0.0f;
       if (a.lse != nullptr) {
-        a.lse[t * a.num_heads + h] =
-            total > 0 ? static_cast<float>(largest + std::log(total)) : -std::numeric_limits<float>::infinity();
+        a.lse[t * a.num_heads + h] = total > 0 ? static_cast<float>(largest + std::log(total))
+                                               : -std::numeric_limits<float>::infinity();
       }
     }
   }

@@ -13,11 +13,14 @@ Status attention_mass_reference(const AttentionMassArgs& a) {
       for (std::int64_t s = 0; s < a.num_stretches; ++s) {
         double sum = 0;
         for (std::int64_t j = a.stretches[s].begin; j < a.stretches[s].end; ++j) {
-          if (a.kv.positions[j] > a.query_positions[t] || lse == -std::numeric_limits<double>::infinity()) continue;
-          const std::byte* k = static_cast<const std::byte*>(a.kv.pages[j / kPageTokens]) + h / group * a.kv.head_stride +
-                               j % kPageTokens * a.kv.token_stride;
+          if (a.kv.positions[j] > a.query_positions[t] ||
+              lse == -std::numeric_limits<double>::infinity())
+            continue;
+          const std::byte* k = static_cast<const std::byte*>(a.kv.pages[j / kPageTokens]) +
+                               h / group * a.kv.head_stride + j % kPageTokens * a.kv.token_stride;
           double dot = 0;
-          for (std::int64_t i = 0; i < dim; ++i) dot += double{a.q[t * a.ldq + h * dim + i]} * load_f32(k, a.kv.dtype, i);
+          for (std::int64_t i = 0; i < dim; ++i)
+            dot += double{a.q[t * a.ldq + h * dim + i]} * load_f32(k, a.kv.dtype, i);
           sum += std::exp(dot * a.scale - lse);
         }
         a.mass[(t * a.num_heads + h) * a.num_stretches + s] = static_cast<float>(sum);

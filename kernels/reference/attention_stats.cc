@@ -13,10 +13,11 @@ Status attention_stats_reference(const AttentionStatsArgs& a) {
       const std::int64_t j = a.first_column + c, x = t - j;
       double sum = 0;
       for (std::int64_t h = 0; h < a.num_heads; ++h) {
-        const std::byte* k = static_cast<const std::byte*>(a.kv.pages[j / kPageTokens]) + h / group * a.kv.head_stride +
-                             j % kPageTokens * a.kv.token_stride;
+        const std::byte* k = static_cast<const std::byte*>(a.kv.pages[j / kPageTokens]) +
+                             h / group * a.kv.head_stride + j % kPageTokens * a.kv.token_stride;
         double dot = 0;
-        for (std::int64_t i = 0; i < dim; ++i) dot += double{a.q[r * a.ldq + h * dim + i]} * load_f32(k, a.kv.dtype, i);
+        for (std::int64_t i = 0; i < dim; ++i)
+          dot += double{a.q[r * a.ldq + h * dim + i]} * load_f32(k, a.kv.dtype, i);
         sum += std::exp(dot * a.scale - a.lse[r * a.ld_lse + h]);
       }
       const double attention = sum / a.num_heads, y = std::max(attention, double{kAttentionFloor});

@@ -2,7 +2,8 @@
 
 namespace quire {
 
-void matmul_reference(const float* x, std::int64_t m, std::int64_t k, const float* w, std::int64_t n, const float* bias, float* y) {
+void matmul_reference(const float* x, std::int64_t m, std::int64_t k, const float* w,
+                      std::int64_t n, const float* bias, float* y) {
   for (std::int64_t r = 0; r < m; ++r) {
     for (std::int64_t c = 0; c < n; ++c) {
       double sum = bias != nullptr ? bias[c] : 0.0;

@@ -22,14 +22,18 @@ struct Center {
   double mean = 0, deviation = 0;
 };
 
-Center center_of(const PageBoundsArgs& a, const KvStretch& rows, std::int64_t head, std::int64_t channel) {
+Center center_of(const PageBoundsArgs& a, const KvStretch& rows, std::int64_t head,
+                 std::int64_t channel) {
   const auto key = [&](std::int64_t r) {
-    return load_f32(static_cast<const std::byte*>(a.kv.pages[r / kPageTokens]) + head * a.kv.head_stride + r % kPageTokens * a.kv.token_stride, a.kv.dtype, channel);
+    return load_f32(static_cast<const std::byte*>(a.kv.pages[r / kPageTokens]) +
+                        head * a.kv.head_stride + r % kPageTokens * a.kv.token_stride,
+                    a.kv.dtype, channel);
   };
   const auto n = static_cast<double>(rows.end - rows.begin);
   Center out;
   for (std::int64_t r = rows.begin; r < rows.end; ++r) out.mean += key(r) / n;
-  for (std::int64_t r = rows.begin; r < rows.end; ++r) out.deviation += std::abs(key(r) - out.mean) / n;
+  for (std::int64_t r = rows.begin; r < rows.end; ++r)
+    out.deviation += std::abs(key(r) - out.mean) / n;
   return out;
 }
 
@@ -42,7 +46,8 @@ Status page_bounds_reference(const PageBoundsArgs& a) {
       for (std::int64_t c = 0; c < d; ++c) {
         double low = std::numeric_limits<double>::infinity(), high = -low;
         for (std::int64_t r = a.pages[j].begin; r < a.pages[j].end; ++r) {
-          const auto* key = static_cast<const std::byte*>(a.kv.pages[r / kPageTokens]) + m * a.kv.head_stride + r % kPageTokens * a.kv.token_stride;
+          const auto* key = static_cast<const std::byte*>(a.kv.pages[r / kPageTokens]) +
+                            m * a.kv.head_stride + r % kPageTokens * a.kv.token_stride;
           low = std::min<double>(low, load_f32(key, a.kv.dtype, c));
           high = std::max<double>(high, load_f32(key, a.kv.dtype, c));
         }
@@ -54,8 +59,10 @@ Status page_bounds_reference(const PageBoundsArgs& a) {
           store_f32(out, DType::kBF16, d + c, static_cast<float>(center.mean + deviation));
           continue;
         }
-        store_f32(out, DType::kBF16, c, static_cast<float>(bf16_towards(low, -std::numeric_limits<double>::infinity())));
-        store_f32(out, DType::kBF16, d + c, static_cast<float>(bf16_towards(high, std::numeric_limits<double>::infinity())));
+        store_f32(out, DType::kBF16, c,
+                  static_cast<float>(bf16_towards(low, -std::numeric_limits<double>::infinity())));
+        store_f32(out, DType::kBF16, d + c,
+                  static_cast<float>(bf16_towards(high, std::numeric_limits<double>::infinity())));
       }
     }
   }
@@ -70,7 +77,8 @@ Status page_scores_reference(const PageScoresArgs& a) {
       double sum = 0;
       for (std::int64_t c = 0; c < d; ++c) {
         const double q = a.q[h * d + c];
-        sum += std::max(q * load_f32(bounds, DType::kBF16, c), q * load_f32(bounds, DType::kBF16, d + c));
+        sum += std::max(q * load_f32(bounds, DType::kBF16, c),
+                        q * load_f32(bounds, DType::kBF16, d + c));
       }
       a.scores[h * a.ld_scores + j] = static_cast<float>(a.scale * sum);
     }

@@ -7,7 +7,8 @@
 
 namespace quire::reference {
 
-inline std::vector<double> rotate(const RopeTable& table, std::int64_t position, const std::vector<double>& x) {
+inline std::vector<double> rotate(const RopeTable& table, std::int64_t position,
+                                  const std::vector<double>& x) {
   const RopeConfig& c = table.config();
   std::vector<double> y = x;
   const std::int64_t half = c.rotary_dim / 2;

@@ -14,7 +14,9 @@ std::vector<std::int32_t> top_k_reference(std::span<const float> scores, std::in
     std::int64_t best = -1;
     for (std::int64_t i = 0; i < n; ++i) {
       if (taken[i]) continue;
-      if (best < 0 || (std::isnan(scores[best]) && !std::isnan(scores[i])) || scores[i] > scores[best]) best = i;
+      if (best < 0 || (std::isnan(scores[best]) && !std::isnan(scores[i])) ||
+          scores[i] > scores[best])
+        best = i;
     }
     taken[best] = true;
     out.push_back(static_cast<std::int32_t>(best));

@@ -11,8 +11,10 @@ Status turned_scores_reference(const TurnedScoresArgs& a) {
       const std::int64_t row = a.first_row + j;
       double sum = 0;
       for (std::int64_t p = 0; p < pairs; ++p) {
-        const std::uint16_t* x = a.rows.blocks[row / kTurnedRows] + turned_at(a.rows.num_pairs, a.first_kv_head + h / a.group, p, row);
-        sum += double{a.q[(h * pairs + p) * 2]} * bf16_to_f32(x[0]) + double{a.q[(h * pairs + p) * 2 + 1]} * bf16_to_f32(x[1]);
+        const std::uint16_t* x = a.rows.blocks[row / kTurnedRows] +
+                                 turned_at(a.rows.num_pairs, a.first_kv_head + h / a.group, p, row);
+        sum += double{a.q[(h * pairs + p) * 2]} * bf16_to_f32(x[0]) +
+               double{a.q[(h * pairs + p) * 2 + 1]} * bf16_to_f32(x[1]);
       }
       a.scores[h * a.ld_scores + j] = static_cast<float>(a.scale * sum);
     }

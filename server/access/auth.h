@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cachestore/key.h"
 #include "base/status.h"
+#include "cachestore/key.h"
 
 namespace quire {
 
@@ -24,7 +24,7 @@ struct ApiKey {
   std::vector<std::string> namespaces;
   std::int64_t requests_per_minute = -1, tokens_per_minute = -1;  ///< -1: the service's default
 
-  bool allows(Scope scope) const;       ///< admin allows everything
+  bool allows(Scope scope) const;  ///< admin allows everything
   bool allows_namespace(std::string_view ns) const;
 };
 
@@ -33,9 +33,11 @@ class KeyRing {
  public:
   /// No keys at all: everybody may do everything (only on loopback, or with auth.allow_insecure).
   static std::shared_ptr<const KeyRing> open();
-  /// The file is TOML: [[keys]] with name, sha256 (64 hex digits), scopes, namespaces, and optionally requests_per_minute and
-  /// tokens_per_minute. Errors: kInvalidArgument naming the file, the key and the fix.
-  static Result<std::shared_ptr<const KeyRing>> parse(std::string_view toml, const std::string& file_name);
+  /// The file is TOML: [[keys]] with name, sha256 (64 hex digits), scopes, namespaces, and
+  /// optionally requests_per_minute and tokens_per_minute. Errors: kInvalidArgument naming the
+  /// file, the key and the fix.
+  static Result<std::shared_ptr<const KeyRing>> parse(std::string_view toml,
+                                                      const std::string& file_name);
   static Result<std::shared_ptr<const KeyRing>> load(const std::string& path);
 
   bool is_open() const { return open_; }
@@ -58,7 +60,8 @@ std::string presented_key(const Headers& headers);
 bool valid_namespace(std::string_view ns);
 bool is_loopback(std::string_view host);
 
-/// A new random secret ("qk_" and 40 letters and digits) from the system's random source. Errors: kIo.
+/// A new random secret ("qk_" and 40 letters and digits) from the system's random source. Errors:
+/// kIo.
 Result<std::string> make_api_secret();
 
 }  // namespace quire

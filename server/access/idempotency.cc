@@ -108,7 +108,8 @@ std::string IdempotencyStore::save(std::int64_t unix_ms, std::size_t max_bytes) 
     const Entry& e = entries_.at(**slot);
     w.text32(**slot);
     w.digest(e.body);
-    w.number(static_cast<std::int64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now - e.at).count()));
+    w.number(static_cast<std::int64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - e.at).count()));
     write_reply(w, *e.reply);
   }
   return w.take();
@@ -118,9 +119,11 @@ Status IdempotencyStore::restore(std::string_view saved, std::int64_t unix_ms) {
   ByteReader r(saved);
   const bool known = r.number<std::uint8_t>() == kVersion;
   const std::int64_t then_ms = r.number<std::int64_t>();
-  // A clock that was set back must not make replies younger than they are; one far ahead only makes them too old.
+  // A clock that was set back must not make replies younger than they are; one far ahead only makes
+  // them too old.
   const std::int64_t passed_ms = then_ms >= 0 && unix_ms > then_ms ? unix_ms - then_ms : 0;
-  const std::int64_t keep_ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.keep).count();
+  const std::int64_t keep_ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.keep)
+                                   .count();
   const auto now = now_();
   std::vector<std::pair<std::string, Entry>> entries;
   const std::uint32_t count = r.count(kLeastEntryBytes);
@@ -135,9 +138,11 @@ Status IdempotencyStore::restore(std::string_view saved, std::int64_t unix_ms) {
     e.at = now - std::chrono::milliseconds(age_ms + passed_ms);
     entries.emplace_back(std::move(slot), std::move(e));
   }
-  if (!known || !r.ok() || !r.at_end()) return Status(Code::kCorruption, "the saved idempotency records are damaged");
+  if (!known || !r.ok() || !r.at_end())
+    return Status(Code::kCorruption, "the saved idempotency records are damaged");
   std::lock_guard lock(mu_);
-  for (auto& [slot, entry] : entries) (void)insert(slot, std::move(entry));  // a request that came meanwhile counts
+  // A request that came meanwhile counts
+  for (auto& [slot, entry] : entries) (void)insert(slot, std::move(entry));
   shrink(now);
   return {};
 }

@@ -12,15 +12,15 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "cachestore/key.h"
 #include "base/status.h"
+#include "cachestore/key.h"
 #include "server/http/http_message.h"
 
 namespace quire {
 
-/// Bounded in replies and bytes: the oldest go first. Kept in memory; save() and restore() carry replies to requests that changed something
-/// over a restart.
-/// Threads: every method may be called concurrently.
+/// Bounded in replies and bytes: the oldest go first. Kept in memory; save() and restore() carry
+/// replies to requests that changed something over a restart. Threads: every method may be called
+/// concurrently.
 class IdempotencyStore {
  public:
   using Clock = std::chrono::steady_clock;
@@ -37,20 +37,24 @@ class IdempotencyStore {
     std::shared_ptr<const HttpResponse> reply;  ///< kReplay
   };
 
-  explicit IdempotencyStore(Options options, std::function<Clock::time_point()> now = Clock::now) : options_(options), now_(std::move(now)) {}
+  explicit IdempotencyStore(Options options, std::function<Clock::time_point()> now = Clock::now)
+      : options_(options), now_(std::move(now)) {}
 
-  /// `slot`: key + method + path + Idempotency-Key. kFirst: the caller works, and calls complete() or forget().
+  /// `slot`: key + method + path + Idempotency-Key. kFirst: the caller works, and calls complete()
+  /// or forget().
   Lookup begin(const std::string& slot, const Digest& body);
   void complete(const std::string& slot, HttpResponse reply, Keep keep = Keep::kRunning);
-  /// The work was not done: the next one with this key is the first again. A remembered reply stays.
+  /// The work was not done: the next one with this key is the first again. A remembered reply
+  /// stays.
   void forget(const std::string& slot);
   std::size_t size() const;
 
   /// The replies that last over a restart, the newest of them up to `max_bytes`; `unix_ms`: now.
   std::string save(std::int64_t unix_ms, std::size_t max_bytes) const;
-  /// Takes back what save() gave, but for what is too old or there already. Layout, little-endian: u8 version 1, i64 Unix ms, u32 count, then
-  /// oldest first: slot (u32 length), digest of the body, i64 age in ms, u16 status, content type, u16 headers (name, value), body.
-  /// Errors: kCorruption, and nothing was taken.
+  /// Takes back what save() gave, but for what is too old or there already. Layout, little-endian:
+  /// u8 version 1, i64 Unix ms, u32 count, then oldest first: slot (u32 length), digest of the
+  /// body, i64 age in ms, u16 status, content type, u16 headers (name, value), body. Errors:
+  /// kCorruption, and nothing was taken.
   Status restore(std::string_view saved, std::int64_t unix_ms);
 
  private:

@@ -1,6 +1,5 @@
 #include "server/access/rate_limit.h"
 
-
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +10,8 @@ void RateLimiter::refill(Bucket& b, double per_minute, Clock::time_point now) {
     b.level = b.capacity == 0 ? per_minute : std::min(b.level, per_minute);
     b.capacity = per_minute;
   } else {
-    b.level = std::min(b.capacity, b.level + std::chrono::duration<double>(now - b.at).count() * per_minute / 60.0);
+    b.level = std::min(b.capacity, b.level + std::chrono::duration<double>(now - b.at).count() *
+                                                 per_minute / 60.0);
   }
   b.at = now;
 }
@@ -24,7 +24,8 @@ RateState RateLimiter::state(const Bucket& b) {
   return s;
 }
 
-RateDecision RateLimiter::take_request(const std::string& key, std::int64_t requests_per_minute, std::int64_t tokens_per_minute) {
+RateDecision RateLimiter::take_request(const std::string& key, std::int64_t requests_per_minute,
+                                       std::int64_t tokens_per_minute) {
   RateDecision d;
   if (requests_per_minute <= 0 && tokens_per_minute <= 0) return d;
   const auto now = now_();
@@ -33,7 +34,8 @@ RateDecision RateLimiter::take_request(const std::string& key, std::int64_t requ
   refill(b.requests, static_cast<double>(std::max<std::int64_t>(0, requests_per_minute)), now);
   refill(b.tokens, static_cast<double>(std::max<std::int64_t>(0, tokens_per_minute)), now);
   double wait_s = 0;
-  if (requests_per_minute > 0 && b.requests.level < 1) wait_s = (1 - b.requests.level) * 60.0 / b.requests.capacity;
+  if (requests_per_minute > 0 && b.requests.level < 1)
+    wait_s = (1 - b.requests.level) * 60.0 / b.requests.capacity;
   if (tokens_per_minute > 0 && b.tokens.level <= 0) {
     const double w = (1 - b.tokens.level) * 60.0 / b.tokens.capacity;
     d.tokens_exhausted = w > wait_s;
@@ -50,7 +52,8 @@ RateDecision RateLimiter::take_request(const std::string& key, std::int64_t requ
 void RateLimiter::charge_tokens(const std::string& key, std::int64_t tokens) {
   std::lock_guard lock(mu_);
   const auto it = buckets_.find(key);
-  if (it != buckets_.end() && it->second.tokens.capacity > 0) it->second.tokens.level -= static_cast<double>(tokens);
+  if (it != buckets_.end() && it->second.tokens.capacity > 0)
+    it->second.tokens.level -= static_cast<double>(tokens);
 }
 
 }  // namespace quire

@@ -17,7 +17,7 @@ struct RateState {
 
 struct RateDecision {
   bool allowed = true;
-  bool tokens_exhausted = false;          ///< which of the two refused
+  bool tokens_exhausted = false;  ///< which of the two refused
   std::int64_t retry_after_ms = 0;
   RateState requests, tokens;
 };
@@ -26,10 +26,12 @@ struct RateDecision {
 class RateLimiter {
  public:
   using Clock = std::chrono::steady_clock;
-  explicit RateLimiter(std::function<Clock::time_point()> now = Clock::now) : now_(std::move(now)) {}
+  explicit RateLimiter(std::function<Clock::time_point()> now = Clock::now)
+      : now_(std::move(now)) {}
 
   /// Takes one request from the key's buckets; refused while its token bucket is overdrawn.
-  RateDecision take_request(const std::string& key, std::int64_t requests_per_minute, std::int64_t tokens_per_minute);
+  RateDecision take_request(const std::string& key, std::int64_t requests_per_minute,
+                            std::int64_t tokens_per_minute);
   /// Tokens are known after the work: the bucket may go below zero, which delays later requests.
   void charge_tokens(const std::string& key, std::int64_t tokens);
 
@@ -46,7 +48,8 @@ class RateLimiter {
 
   const std::function<Clock::time_point()> now_;
   std::mutex mu_;
-  std::unordered_map<std::string, Buckets> buckets_;  // guarded by mu_; keys are configured, so the map is bounded
+  // Guarded by mu_; keys are configured, so the map is bounded
+  std::unordered_map<std::string, Buckets> buckets_;
 };
 
 }  // namespace quire

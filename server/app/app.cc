@@ -4,9 +4,9 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "server/handlers/handlers.h"
 #include "server/service/call.h"
 #include "server/service/services.h"
-#include "server/handlers/handlers.h"
 #include "server/support/request_id.h"
 
 namespace quire {
@@ -15,7 +15,9 @@ namespace {
 /// Packs lie on disk, not in memory: what is free there is their real limit.
 constexpr std::uint64_t kMaxPackBytes = std::uint64_t{1} << 50;
 
-std::shared_ptr<Call> call_of(Exchange& exchange) { return std::static_pointer_cast<Call>(exchange.state); }
+std::shared_ptr<Call> call_of(Exchange& exchange) {
+  return std::static_pointer_cast<Call>(exchange.state);
+}
 
 std::string joined(const std::vector<std::string_view>& words) {
   std::string out;
@@ -58,18 +60,24 @@ void App::allow_origin(Call& call, const HttpRequest& request) {
   const auto origin = request.headers.get("origin");
   if (origin.empty()) return;
   for (const auto& allowed : services_.config()->server.cors_origins)
-    if (allowed == "*" || allowed == origin) call.cors_origin = allowed == "*" ? "*" : std::string(origin);
+    if (allowed == "*" || allowed == origin)
+      call.cors_origin = allowed == "*" ? "*" : std::string(origin);
 }
 
 HttpResponse App::preflight(Call& call, const RouteMatch& match, const HttpRequest& request) {
   HttpResponse r;
   r.status = 204;
-  const std::string methods = match.allowed.empty() ? "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS" : joined(match.allowed);
+  const std::string methods = match.allowed.empty() ? "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+                                                    : joined(match.allowed);
   r.headers.set("Allow", methods);
   if (!call.cors_origin.empty()) {
     r.headers.set("Access-Control-Allow-Methods", methods);
     const auto wanted = request.headers.get("access-control-request-headers");
-    r.headers.set("Access-Control-Allow-Headers", wanted.empty() ? "Authorization, Content-Type, X-Namespace, X-Request-Id, Idempotency-Key, Prefer" : std::string(wanted));
+    r.headers.set(
+        "Access-Control-Allow-Headers",
+        wanted.empty()
+            ? "Authorization, Content-Type, X-Namespace, X-Request-Id, Idempotency-Key, Prefer"
+            : std::string(wanted));
     r.headers.set("Access-Control-Max-Age", "600");
   }
   call.add_standard_headers(r.headers);
@@ -78,7 +86,8 @@ HttpResponse App::preflight(Call& call, const RouteMatch& match, const HttpReque
 
 std::optional<HttpResponse> App::authenticate(Call& call, const HttpRequest& request) {
   call.keys = services_.keys();
-  const bool open_path = call.route->public_path || (call.route->endpoint == "metrics" && services_.config()->metrics.is_public);
+  const bool open_path = call.route->public_path || (call.route->endpoint == "metrics" &&
+                                                     services_.config()->metrics.is_public);
   if (call.keys->is_open()) {
     call.key = &call.keys->anonymous();
     return std::nullopt;
@@ -86,11 +95,17 @@ std::optional<HttpResponse> App::authenticate(Call& call, const HttpRequest& req
   const std::string secret = presented_key(request.headers);
   if (!secret.empty()) call.key = call.keys->find(secret);
   if (open_path) return std::nullopt;
-  if (secret.empty()) return refuse(call, make_problem("missing_api_key", "send the API key as 'Authorization: Bearer <key>'"));
-  if (!call.key) return refuse(call, make_problem("invalid_api_key", "the API key is not known to this service"));
+  if (secret.empty())
+    return refuse(
+        call, make_problem("missing_api_key", "send the API key as 'Authorization: Bearer <key>'"));
+  if (!call.key)
+    return refuse(call,
+                  make_problem("invalid_api_key", "the API key is not known to this service"));
   if (!call.key->allows(call.route->scope)) {
-    return refuse(call, make_problem("insufficient_scope", "this needs the scope '" + std::string(scope_name(call.route->scope)) + "', which the key '" +
-                                                               call.key->name + "' does not have"));
+    return refuse(
+        call, make_problem("insufficient_scope",
+                           "this needs the scope '" + std::string(scope_name(call.route->scope)) +
+                               "', which the key '" + call.key->name + "' does not have"));
   }
   return std::nullopt;
 }
@@ -98,7 +113,10 @@ std::optional<HttpResponse> App::authenticate(Call& call, const HttpRequest& req
 std::optional<HttpResponse> App::choose_namespace(Call& call, const HttpRequest& request) {
   if (const auto* asked = request.headers.find("x-namespace")) {
     if (!valid_namespace(*asked))
-      return refuse(call, make_problem("invalid_value", "X-Namespace must be 1 to 64 letters, digits, '.', '_' or '-', and begin with a letter or digit", "X-Namespace"));
+      return refuse(call, make_problem("invalid_value",
+                                       "X-Namespace must be 1 to 64 letters, digits, '.', '_' or "
+                                       "'-', and begin with a letter or digit",
+                                       "X-Namespace"));
     call.ns = *asked;
   } else if (call.key) {
     call.ns = call.key->namespaces.front() == "*" ? "default" : call.key->namespaces.front();
@@ -106,7 +124,10 @@ std::optional<HttpResponse> App::choose_namespace(Call& call, const HttpRequest&
     call.ns = "default";
   }
   if (call.key && !call.key->allows_namespace(call.ns))
-    return refuse(call, make_problem("namespace_denied", "the key '" + call.key->name + "' may not use the namespace '" + call.ns + "'", "X-Namespace"));
+    return refuse(call, make_problem("namespace_denied",
+                                     "the key '" + call.key->name +
+                                         "' may not use the namespace '" + call.ns + "'",
+                                     "X-Namespace"));
   return std::nullopt;
 }
 
@@ -114,12 +135,16 @@ std::optional<HttpResponse> App::limit_rate(Call& call) {
   if (!call.key || call.route->scope == Scope::kNone) return std::nullopt;
   const auto config = services_.config();
   const auto& key = *call.key;
-  const std::int64_t requests = key.requests_per_minute >= 0 ? key.requests_per_minute : config->limits.requests_per_minute;
-  const std::int64_t tokens = key.tokens_per_minute >= 0 ? key.tokens_per_minute : config->limits.tokens_per_minute;
+  const std::int64_t requests = key.requests_per_minute >= 0 ? key.requests_per_minute
+                                                             : config->limits.requests_per_minute;
+  const std::int64_t tokens = key.tokens_per_minute >= 0 ? key.tokens_per_minute
+                                                         : config->limits.tokens_per_minute;
   call.rate = services_.rate_limiter->take_request(key.name, requests, tokens);
   if (call.rate.allowed) return std::nullopt;
   Problem p = make_problem(call.rate.tokens_exhausted ? "quota_exceeded" : "rate_limited",
-                           call.rate.tokens_exhausted ? "the key's tokens per minute are used up" : "the key's requests per minute are used up");
+                           call.rate.tokens_exhausted
+                               ? "the key's tokens per minute are used up"
+                               : "the key's requests per minute are used up");
   p.retry_after_ms = call.rate.retry_after_ms;
   return refuse(call, p);
 }
@@ -131,8 +156,12 @@ std::optional<HttpResponse> App::admit(Call& call, const HttpRequest& request) {
   allow_origin(call, request);
   if (request.method == "OPTIONS") return preflight(call, match, request);
   if (!match.route) {
-    if (match.allowed.empty()) return refuse(call, make_problem("route_not_found", "there is no " + call.instance.substr(0, 256)));
-    Problem p = make_problem("method_not_allowed", call.instance.substr(0, 256) + " takes " + joined(match.allowed) + ", not " + request.method.substr(0, 32));
+    if (match.allowed.empty())
+      return refuse(call,
+                    make_problem("route_not_found", "there is no " + call.instance.substr(0, 256)));
+    Problem p = make_problem("method_not_allowed", call.instance.substr(0, 256) + " takes " +
+                                                       joined(match.allowed) + ", not " +
+                                                       request.method.substr(0, 32));
     p.headers.emplace_back("Allow", joined(match.allowed));
     return refuse(call, p);
   }
@@ -140,12 +169,22 @@ std::optional<HttpResponse> App::admit(Call& call, const HttpRequest& request) {
   call.params = std::move(match.params);
   if (auto r = authenticate(call, request)) return r;
   if (auto r = choose_namespace(call, request)) return r;
-  if (services_.draining && !call.route->while_draining) return refuse(call, make_problem("draining", "the service is shutting down; ask another one, or again later"));
-  if (call.route->needs_ready && !services_.ready) return refuse(call, make_problem("loading", "the model is still being loaded; /readyz says when it is ready"));
+  if (services_.draining && !call.route->while_draining)
+    return refuse(
+        call,
+        make_problem("draining", "the service is shutting down; ask another one, or again later"));
+  if (call.route->needs_ready && !services_.ready)
+    return refuse(
+        call,
+        make_problem("loading", "the model is still being loaded; /readyz says when it is ready"));
   if (auto r = limit_rate(call)) return r;
   if (const auto* key = request.headers.find("idempotency-key"); key && request.method == "POST") {
-    if (key->empty() || key->size() > 128) return refuse(call, make_problem("invalid_value", "Idempotency-Key must have 1 to 128 characters", "Idempotency-Key"));
-    call.idempotency_slot = (call.key ? call.key->name : "") + "\n" + call.ns + "\n" + request.method + " " + call.instance + "\n" + *key;
+    if (key->empty() || key->size() > 128)
+      return refuse(call,
+                    make_problem("invalid_value", "Idempotency-Key must have 1 to 128 characters",
+                                 "Idempotency-Key"));
+    call.idempotency_slot = (call.key ? call.key->name : "") + "\n" + call.ns + "\n" +
+                            request.method + " " + call.instance + "\n" + *key;
   }
   return std::nullopt;
 }
@@ -163,7 +202,8 @@ HeadDecision App::on_head(Exchange& exchange) {
   HeadDecision decision;
   decision.max_body_bytes = static_cast<std::uint64_t>(services_.config()->server.max_body_bytes);
   decision.reject = admit(*call, request);
-  if (!decision.reject && call->route->body == BodyUse::kDocuments) decision.sink = make_document_sink(*call, request);
+  if (!decision.reject && call->route->body == BodyUse::kDocuments)
+    decision.sink = make_document_sink(*call, request);
   if (!decision.reject && call->route->body == BodyUse::kPack) {
     decision.max_body_bytes = kMaxPackBytes;
     decision.sink = make_pack_sink(*call);
@@ -183,9 +223,13 @@ bool App::begin_idempotent(Call& call) {
     r.headers.set("Idempotency-Replayed", "true");
     call.reply(std::move(r));
   } else if (found.outcome == IdempotencyStore::Outcome::kInProgress) {
-    call.fail(make_problem("idempotency_in_progress", "the first request with this Idempotency-Key is still running", "Idempotency-Key"));
+    call.fail(make_problem("idempotency_in_progress",
+                           "the first request with this Idempotency-Key is still running",
+                           "Idempotency-Key"));
   } else {
-    call.fail(make_problem("idempotency_mismatch", "this Idempotency-Key was used with another body; use a new one", "Idempotency-Key"));
+    call.fail(make_problem("idempotency_mismatch",
+                           "this Idempotency-Key was used with another body; use a new one",
+                           "Idempotency-Key"));
   }
   return false;
 }
@@ -198,26 +242,46 @@ void App::handle(std::shared_ptr<Exchange> exchange) {
     try {
       call->route->handler(call);
     } catch (const std::exception& e) {
-      log_error("a handler threw", {{"request_id", call->request_id}, {"endpoint", std::string(call->route->endpoint)}, {"reason", e.what()}});
-      call->fail(make_problem("internal", "the request failed inside the service; the log has the reason under this request id"));
+      log_error("a handler threw", {{"request_id", call->request_id},
+                                    {"endpoint", std::string(call->route->endpoint)},
+                                    {"reason", e.what()}});
+      call->fail(make_problem(
+          "internal",
+          "the request failed inside the service; the log has the reason under this request id"));
     }
   };
   if (call->route->run == RunOn::kIoThread) return run();
-  WorkerPool& pool = call->route->run == RunOn::kMaintenance ? *services_.maintenance : *services_.workers;
+  WorkerPool& pool = call->route->run == RunOn::kMaintenance ? *services_.maintenance
+                                                             : *services_.workers;
   if (!pool.post(run)) call->fail(make_problem("overloaded", "too many requests wait; try again"));
 }
 
 HttpResponse App::protocol_error(int status, const std::string& message, Exchange* exchange) {
   std::string_view code = "invalid_value";
   switch (status) {
-    case 408: code = "request_timeout"; break;
-    case 413: code = "payload_too_large"; break;
-    case 417: code = "expectation_failed"; break;
-    case 431: code = "headers_too_large"; break;
-    case 500: code = "internal"; break;
-    case 501: code = "not_supported"; break;
-    case 505: code = "http_version_not_supported"; break;
-    default: break;
+    case 408:
+      code = "request_timeout";
+      break;
+    case 413:
+      code = "payload_too_large";
+      break;
+    case 417:
+      code = "expectation_failed";
+      break;
+    case 431:
+      code = "headers_too_large";
+      break;
+    case 500:
+      code = "internal";
+      break;
+    case 501:
+      code = "not_supported";
+      break;
+    case 505:
+      code = "http_version_not_supported";
+      break;
+    default:
+      break;
   }
   services_.metrics->rejected(code);
   const Problem problem = make_problem(std::string(code), message);
@@ -232,18 +296,23 @@ HttpResponse App::protocol_error(int status, const std::string& message, Exchang
   HttpResponse r = problem_response(problem, ErrorStyle::kNative, "", id);
   r.headers.set("X-Request-Id", id);
   services_.metrics->request_finished("none", status, 0, "");
-  log_info("request", {{"request_id", id}, {"endpoint", "none"}, {"status", std::to_string(status)}, {"error_code", std::string(code)}});
+  log_info("request", {{"request_id", id},
+                       {"endpoint", "none"},
+                       {"status", std::to_string(status)},
+                       {"error_code", std::string(code)}});
   return r;
 }
 
 void App::on_finished(Exchange& exchange, const ExchangeSummary& summary) {
   auto call = call_of(exchange);
   services_.requests_running--;
-  if (!call->idempotency_slot.empty() && summary.status >= 500) services_.idempotency->forget(call->idempotency_slot);
+  if (!call->idempotency_slot.empty() && summary.status >= 500)
+    services_.idempotency->forget(call->idempotency_slot);
   const std::string_view endpoint = call->route ? call->route->endpoint : "none";
   const double seconds = std::chrono::duration<double>(summary.duration).count();
   services_.metrics->request_finished(endpoint, summary.status, seconds, call->ns);
-  const bool health = call->route && call->route->public_path;  // probes come every second: only at debug
+  // Probes come every second: only at debug
+  const bool health = call->route && call->route->public_path;
   char ms[32];
   std::snprintf(ms, sizeof ms, "%.2f", seconds * 1000);
   const auto facts = call->log_fields();
@@ -253,16 +322,36 @@ void App::on_finished(Exchange& exchange, const ExchangeSummary& summary) {
     return std::string();
   };
   log_line(health ? LogLevel::kDebug : LogLevel::kInfo, "request",
-           {{"request_id", call->request_id}, {"trace_id", call->trace_id}, {"parent_span_id", call->trace_id.empty() ? "" : std::string(exchange.request.headers.get("traceparent").substr(36, 16))}, {"namespace", call->ns}, {"key", call->key ? call->key->name : ""},
-            {"endpoint", std::string(endpoint)}, {"method", exchange.request.method}, {"status", std::to_string(summary.status)},
-            {"client_gone", summary.client_gone ? "true" : ""}, {"ms", ms}, {"request_bytes", std::to_string(summary.request_bytes)},
-            {"response_bytes", std::to_string(summary.response_bytes)}, {"error_code", fact("error_code")}, {"documents", fact("documents")},
-            {"query", fact("query")}, {"strategy", fact("strategy")}, {"prompt_tokens", fact("prompt_tokens")}, {"fates", fact("fates")},
-            {"completion_tokens", fact("completion_tokens")}, {"ttft_ms", fact("ttft_ms")}, {"question", fact("question")}});
+           {{"request_id", call->request_id},
+            {"trace_id", call->trace_id},
+            {"parent_span_id",
+             call->trace_id.empty()
+                 ? ""
+                 : std::string(exchange.request.headers.get("traceparent").substr(36, 16))},
+            {"namespace", call->ns},
+            {"key", call->key ? call->key->name : ""},
+            {"endpoint", std::string(endpoint)},
+            {"method", exchange.request.method},
+            {"status", std::to_string(summary.status)},
+            {"client_gone", summary.client_gone ? "true" : ""},
+            {"ms", ms},
+            {"request_bytes", std::to_string(summary.request_bytes)},
+            {"response_bytes", std::to_string(summary.response_bytes)},
+            {"error_code", fact("error_code")},
+            {"documents", fact("documents")},
+            {"query", fact("query")},
+            {"strategy", fact("strategy")},
+            {"prompt_tokens", fact("prompt_tokens")},
+            {"fates", fact("fates")},
+            {"completion_tokens", fact("completion_tokens")},
+            {"ttft_ms", fact("ttft_ms")},
+            {"question", fact("question")}});
 }
 
 }  // namespace
 
-std::unique_ptr<HttpService> make_app(Services& services, const RouteTable& routes) { return std::make_unique<App>(services, routes); }
+std::unique_ptr<HttpService> make_app(Services& services, const RouteTable& routes) {
+  return std::make_unique<App>(services, routes);
+}
 
 }  // namespace quire

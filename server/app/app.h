@@ -1,10 +1,11 @@
-/// The service behind the HTTP server: finds the route, checks key, namespace and limits, runs the handler, logs the end.
+/// The service behind the HTTP server: finds the route, checks key, namespace and limits, runs the
+/// handler, logs the end.
 #pragma once
 
 #include <memory>
 
-#include "server/service/route_table.h"
 #include "server/http/http_server.h"
+#include "server/service/route_table.h"
 
 namespace quire {
 

@@ -5,8 +5,9 @@
 
 namespace quire {
 
-/// SIGTERM, SIGINT and SIGHUP go to next() as long as this object lives, whichever thread the system gives them to: libraries start threads before main() that no mask of ours
-/// reaches. One object a process. Threads: next() from one at a time, close() from any.
+/// SIGTERM, SIGINT and SIGHUP go to next() as long as this object lives, whichever thread the
+/// system gives them to: libraries start threads before main() that no mask of ours reaches. One
+/// object a process. Threads: next() from one at a time, close() from any.
 class ProcessSignals {
  public:
   ProcessSignals();

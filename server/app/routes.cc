@@ -1,5 +1,5 @@
-#include "server/service/route_table.h"
 #include "server/handlers/handlers.h"
+#include "server/service/route_table.h"
 
 namespace quire {
 namespace {
@@ -7,7 +7,8 @@ namespace {
 using enum Scope;
 namespace h = handlers;
 
-Route get(std::string_view pattern, std::string_view endpoint, Handler handler, Scope scope, std::string_view summary) {
+Route get(std::string_view pattern, std::string_view endpoint, Handler handler, Scope scope,
+          std::string_view summary) {
   Route r;
   r.method = "GET";
   r.pattern = pattern;
@@ -18,7 +19,8 @@ Route get(std::string_view pattern, std::string_view endpoint, Handler handler, 
   return r;
 }
 
-Route with_body(std::string_view method, std::string_view pattern, std::string_view endpoint, Handler handler, Scope scope, std::string_view summary,
+Route with_body(std::string_view method, std::string_view pattern, std::string_view endpoint,
+                Handler handler, Scope scope, std::string_view summary,
                 BodyUse body = BodyUse::kJson) {
   Route r = get(pattern, endpoint, handler, scope, summary);
   r.method = method;
@@ -32,7 +34,8 @@ Route openai(Route r) {
 }
 
 /// Probes: no key, always answered, on the I/O thread.
-Route probe(std::string_view pattern, std::string_view endpoint, Handler handler, std::string_view summary) {
+Route probe(std::string_view pattern, std::string_view endpoint, Handler handler,
+            std::string_view summary) {
   Route r = get(pattern, endpoint, handler, kNone, summary);
   r.public_path = r.while_draining = true;
   r.needs_ready = false;
@@ -54,37 +57,56 @@ Route long_running(Route r) {
 
 std::vector<Route> all_routes() {
   std::vector<Route> routes = {
-      with_body("POST", "/v1/documents", "documents", h::post_documents, kWrite, "Cache one document or a batch", BodyUse::kDocuments),
+      with_body("POST", "/v1/documents", "documents", h::post_documents, kWrite,
+                "Cache one document or a batch", BodyUse::kDocuments),
       get("/v1/documents", "documents", h::list_documents, kRead, "List documents"),
-      with_body("POST", "/v1/documents/delete", "documents_delete", h::bulk_delete, kWrite, "Delete documents by ids or filter"),
-      get("/v1/documents/{id}", "document", h::get_document, kRead, "One document and the state of its cache"),
-      with_body("PUT", "/v1/documents/{id}", "document", h::put_document, kWrite, "Create or replace one document", BodyUse::kDocuments),
-      with_body("PATCH", "/v1/documents/{id}", "document", h::patch_document, kWrite, "Change title, metadata, life or pin"),
-      with_body("DELETE", "/v1/documents/{id}", "document", h::delete_document, kWrite, "Delete one document", BodyUse::kNone),
-      get("/v1/documents/{id}/content", "document_content", h::document_content, kRead, "The stored text"),
-      get("/v1/documents/{id}/chunks", "document_chunks", h::document_chunks, kRead, "Chunks with token and character ranges"),
-      get("/v1/documents/{id}/blocks", "document_blocks", h::document_blocks, kRead, "Blocks with token and character ranges"),
-      with_body("POST", "/v1/documents/{id}/warm", "document_warm", h::warm_document, kWrite, "Compute again what the cache lacks"),
+      with_body("POST", "/v1/documents/delete", "documents_delete", h::bulk_delete, kWrite,
+                "Delete documents by ids or filter"),
+      get("/v1/documents/{id}", "document", h::get_document, kRead,
+          "One document and the state of its cache"),
+      with_body("PUT", "/v1/documents/{id}", "document", h::put_document, kWrite,
+                "Create or replace one document", BodyUse::kDocuments),
+      with_body("PATCH", "/v1/documents/{id}", "document", h::patch_document, kWrite,
+                "Change title, metadata, life or pin"),
+      with_body("DELETE", "/v1/documents/{id}", "document", h::delete_document, kWrite,
+                "Delete one document", BodyUse::kNone),
+      get("/v1/documents/{id}/content", "document_content", h::document_content, kRead,
+          "The stored text"),
+      get("/v1/documents/{id}/chunks", "document_chunks", h::document_chunks, kRead,
+          "Chunks with token and character ranges"),
+      get("/v1/documents/{id}/blocks", "document_blocks", h::document_blocks, kRead,
+          "Blocks with token and character ranges"),
+      with_body("POST", "/v1/documents/{id}/warm", "document_warm", h::warm_document, kWrite,
+                "Compute again what the cache lacks"),
 
       while_draining(get("/v1/jobs", "jobs", h::list_jobs, kRead, "List jobs")),
       while_draining(get("/v1/jobs/{id}", "job", h::get_job, kRead, "One job")),
-      with_body("POST", "/v1/jobs/{id}/cancel", "job_cancel", h::cancel_job, kWrite, "Cancel what is not finished", BodyUse::kNone),
-      get("/v1/jobs/{id}/events", "job_events", h::job_events, kRead, "Progress as server-sent events"),
+      with_body("POST", "/v1/jobs/{id}/cancel", "job_cancel", h::cancel_job, kWrite,
+                "Cancel what is not finished", BodyUse::kNone),
+      get("/v1/jobs/{id}/events", "job_events", h::job_events, kRead,
+          "Progress as server-sent events"),
 
       with_body("POST", "/v1/query", "query", h::query, kQuery, "Answer a question over documents"),
-      with_body("POST", "/v1/query/plan", "query_plan", h::query_plan, kQuery, "What a query would use, without generating"),
+      with_body("POST", "/v1/query/plan", "query_plan", h::query_plan, kQuery,
+                "What a query would use, without generating"),
       get("/v1/queries", "queries", h::list_queries, kQuery, "The last queries"),
       get("/v1/queries/{id}", "query_record", h::get_query, kQuery, "One of the last queries"),
-      get("/v1/queries/{id}/explain", "query_explain", h::explain_query, kQuery, "The fate of every block"),
-      with_body("POST", "/v1/retrieve", "retrieve", h::retrieve, kQuery, "Ranked passages without generating"),
+      get("/v1/queries/{id}/explain", "query_explain", h::explain_query, kQuery,
+          "The fate of every block"),
+      with_body("POST", "/v1/retrieve", "retrieve", h::retrieve, kQuery,
+                "Ranked passages without generating"),
 
       openai(get("/v1/models", "models", h::list_models, kRead, "Models served")),
       openai(get("/v1/models/{id}", "model", h::get_model, kRead, "One model")),
-      openai(with_body("POST", "/v1/chat/completions", "chat_completions", h::chat_completions, kQuery, "OpenAI-compatible chat")),
-      openai(with_body("POST", "/v1/completions", "completions", h::completions, kQuery, "OpenAI-compatible completion")),
-      openai(with_body("POST", "/v1/embeddings", "embeddings", h::embeddings, kQuery, "Mean of the model's last hidden states, one vector a text")),
+      openai(with_body("POST", "/v1/chat/completions", "chat_completions", h::chat_completions,
+                       kQuery, "OpenAI-compatible chat")),
+      openai(with_body("POST", "/v1/completions", "completions", h::completions, kQuery,
+                       "OpenAI-compatible completion")),
+      openai(with_body("POST", "/v1/embeddings", "embeddings", h::embeddings, kQuery,
+                       "Mean of the model's last hidden states, one vector a text")),
       openai(with_body("POST", "/tokenize", "tokenize", h::tokenize, kQuery, "Text to token ids")),
-      openai(with_body("POST", "/detokenize", "detokenize", h::detokenize, kQuery, "Token ids to text")),
+      openai(with_body("POST", "/detokenize", "detokenize", h::detokenize, kQuery,
+                       "Token ids to text")),
       get("/v1/info", "info", h::info, kRead, "What this service and its model can do"),
 
       probe("/livez", "livez", h::livez, "200 while the process turns"),
@@ -92,20 +114,35 @@ std::vector<Route> all_routes() {
       probe("/healthz", "healthz", h::healthz, "Ready state with its checks"),
       probe("/health", "health", h::healthz, "The same"),
 
-      get("/v1/admin/cache/stats", "admin_cache_stats", h::cache_stats, kAdmin, "Tiers, bytes, savings"),
-      with_body("POST", "/v1/admin/cache/evict", "admin_cache_evict", h::cache_evict, kAdmin, "Take KV out of a tier"),
-      with_body("POST", "/v1/admin/cache/pin", "admin_cache_pin", h::cache_pin, kAdmin, "Keep the KV of documents"),
-      with_body("POST", "/v1/admin/cache/unpin", "admin_cache_unpin", h::cache_unpin, kAdmin, "Let the KV of documents go when room is needed"),
-      while_draining(with_body("POST", "/v1/admin/cache/flush", "admin_cache_flush", h::cache_flush, kAdmin, "Write what waits to disk", BodyUse::kNone)),
-      long_running(with_body("POST", "/v1/admin/cache/verify", "admin_cache_verify", h::cache_verify, kAdmin, "Read everything again and check it", BodyUse::kNone)),
-      long_running(with_body("POST", "/v1/admin/cache/export", "admin_cache_export", h::cache_export, kAdmin, "Documents with their KV as a pack")),
-      long_running(with_body("POST", "/v1/admin/cache/import", "admin_cache_import", h::cache_import, kAdmin, "A pack into the namespace", BodyUse::kPack)),
-      while_draining(get("/v1/admin/requests", "admin_requests", h::admin_requests, kAdmin, "Queries that run or wait")),
-      while_draining(with_body("POST", "/v1/admin/requests/{id}/cancel", "admin_request_cancel", h::admin_cancel_request, kAdmin, "Cancel a query", BodyUse::kNone)),
-      while_draining(get("/v1/admin/config", "admin_config", h::effective_config, kAdmin, "The effective configuration")),
-      while_draining(with_body("POST", "/v1/admin/reload", "admin_reload", h::admin_reload, kAdmin, "Read keys and limits again", BodyUse::kNone)),
-      while_draining(with_body("POST", "/v1/admin/drain", "admin_drain", h::admin_drain, kAdmin, "Stop taking work", BodyUse::kNone)),
-      get("/v1/admin/events", "admin_events", h::admin_events, kAdmin, "What happens, as server-sent events"),
+      get("/v1/admin/cache/stats", "admin_cache_stats", h::cache_stats, kAdmin,
+          "Tiers, bytes, savings"),
+      with_body("POST", "/v1/admin/cache/evict", "admin_cache_evict", h::cache_evict, kAdmin,
+                "Take KV out of a tier"),
+      with_body("POST", "/v1/admin/cache/pin", "admin_cache_pin", h::cache_pin, kAdmin,
+                "Keep the KV of documents"),
+      with_body("POST", "/v1/admin/cache/unpin", "admin_cache_unpin", h::cache_unpin, kAdmin,
+                "Let the KV of documents go when room is needed"),
+      while_draining(with_body("POST", "/v1/admin/cache/flush", "admin_cache_flush", h::cache_flush,
+                               kAdmin, "Write what waits to disk", BodyUse::kNone)),
+      long_running(with_body("POST", "/v1/admin/cache/verify", "admin_cache_verify",
+                             h::cache_verify, kAdmin, "Read everything again and check it",
+                             BodyUse::kNone)),
+      long_running(with_body("POST", "/v1/admin/cache/export", "admin_cache_export",
+                             h::cache_export, kAdmin, "Documents with their KV as a pack")),
+      long_running(with_body("POST", "/v1/admin/cache/import", "admin_cache_import",
+                             h::cache_import, kAdmin, "A pack into the namespace", BodyUse::kPack)),
+      while_draining(get("/v1/admin/requests", "admin_requests", h::admin_requests, kAdmin,
+                         "Queries that run or wait")),
+      while_draining(with_body("POST", "/v1/admin/requests/{id}/cancel", "admin_request_cancel",
+                               h::admin_cancel_request, kAdmin, "Cancel a query", BodyUse::kNone)),
+      while_draining(get("/v1/admin/config", "admin_config", h::effective_config, kAdmin,
+                         "The effective configuration")),
+      while_draining(with_body("POST", "/v1/admin/reload", "admin_reload", h::admin_reload, kAdmin,
+                               "Read keys and limits again", BodyUse::kNone)),
+      while_draining(with_body("POST", "/v1/admin/drain", "admin_drain", h::admin_drain, kAdmin,
+                               "Stop taking work", BodyUse::kNone)),
+      get("/v1/admin/events", "admin_events", h::admin_events, kAdmin,
+          "What happens, as server-sent events"),
   };
   Route version = get("/version", "version", h::version_info, kRead, "Version of the service");
   version.needs_ready = false;

@@ -121,42 +121,61 @@ int import_pack(const AdminFlags& flags) {
 
 void add_admin_command(CLI::App& app, CommandRun& run) {
   auto flags = std::make_shared<AdminFlags>();
-  auto* c = app.add_subcommand("admin", "Look after a running service: its cache, its requests, its settings (needs a key with the scope admin)");
+  auto* c = app.add_subcommand("admin",
+                               "Look after a running service: its cache, its requests, its "
+                               "settings (needs a key with the scope admin)");
   c->require_subcommand(1);
-  const auto add = [&](const char* name, const char* help, std::function<int(const AdminFlags&)> call) {
+  const auto add = [&](const char* name, const char* help,
+                       std::function<int(const AdminFlags&)> call) {
     auto* s = c->add_subcommand(name, help);
     add_client_flags(*s, flags->client);
     s->callback([flags, call, &run] { run = [flags, call] { return call(*flags); }; });
     return s;
   };
-  const auto tier = [&](CLI::App* s, const char* help) { s->add_option("--tier", flags->tier, help)->check(CLI::IsMember({"dram", "disk"})); };
-  auto* stats = add("stats", "Tiers, bytes, hits, savings", [](const AdminFlags& f) { return get(f, "cache/stats" + (f.by.empty() ? "" : "?by=" + f.by)); });
-  stats->add_option("--by", flags->by, "Also by namespace")->check(CLI::IsMember({"namespace", "tier"}));
+  const auto tier = [&](CLI::App* s, const char* help) {
+    s->add_option("--tier", flags->tier, help)->check(CLI::IsMember({"dram", "disk"}));
+  };
+  auto* stats = add("stats", "Tiers, bytes, hits, savings", [](const AdminFlags& f) {
+    return get(f, "cache/stats" + (f.by.empty() ? "" : "?by=" + f.by));
+  });
+  stats->add_option("--by", flags->by, "Also by namespace")
+      ->check(CLI::IsMember({"namespace", "tier"}));
   auto* e = add("evict", "Take KV out of a tier; documents stay", evict);
   e->add_option("ID", flags->ids, "Documents; none: all");
   tier(e, "dram: copies in memory (default); disk: the KV itself");
-  e->add_option("--older-than", flags->older_than_seconds, "Only what was not used for so many seconds")->check(CLI::NonNegativeNumber);
-  e->add_option("--target-bytes", flags->target_bytes, "Enough once so many bytes are gone")->check(CLI::NonNegativeNumber);
+  e->add_option("--older-than", flags->older_than_seconds,
+                "Only what was not used for so many seconds")
+      ->check(CLI::NonNegativeNumber);
+  e->add_option("--target-bytes", flags->target_bytes, "Enough once so many bytes are gone")
+      ->check(CLI::NonNegativeNumber);
   e->add_flag("--dry-run", flags->dry_run, "Only say what would go");
   e->add_flag("--force", flags->force, "Also what is pinned");
-  auto* p = add("pin", "Keep the KV of documents", [](const AdminFlags& f) { return pin(f, true); });
+  auto* p = add("pin", "Keep the KV of documents",
+                [](const AdminFlags& f) { return pin(f, true); });
   p->add_option("ID", flags->ids, "Documents")->required();
   tier(p, "dram: load it into memory too");
-  auto* u = add("unpin", "Let the KV of documents go when room is needed", [](const AdminFlags& f) { return pin(f, false); });
+  auto* u = add("unpin", "Let the KV of documents go when room is needed",
+                [](const AdminFlags& f) { return pin(f, false); });
   u->add_option("ID", flags->ids, "Documents")->required();
-  add("flush", "Write what waits to disk", [](const AdminFlags& f) { return post(f, "cache/flush"); });
+  add("flush", "Write what waits to disk",
+      [](const AdminFlags& f) { return post(f, "cache/flush"); });
   add("verify", "Read everything again and check it; exit code 2 when something is bad", verify);
   auto* x = add("export", "Documents with their KV into a file", export_pack);
   x->add_option("FILE", flags->file, "The pack to write")->required();
   x->add_option("ID", flags->ids, "Documents; none: all of the namespace");
   auto* i = add("import", "A pack into the namespace", import_pack);
   i->add_option("FILE", flags->file, "The pack")->required()->check(CLI::ExistingFile);
-  add("requests", "Queries that run or wait", [](const AdminFlags& f) { return get(f, "requests"); });
-  auto* k = add("cancel", "Cancel a query", [](const AdminFlags& f) { return post(f, "requests/" + percent_encode(f.request_id) + "/cancel"); });
+  add("requests", "Queries that run or wait",
+      [](const AdminFlags& f) { return get(f, "requests"); });
+  auto* k = add("cancel", "Cancel a query", [](const AdminFlags& f) {
+    return post(f, "requests/" + percent_encode(f.request_id) + "/cancel");
+  });
   k->add_option("ID", flags->request_id, "Of `quire admin requests`")->required();
   add("config", "The effective settings", [](const AdminFlags& f) { return get(f, "config"); });
-  add("reload", "Read keys and limits again", [](const AdminFlags& f) { return post(f, "reload"); });
-  add("drain", "Stop taking work; running requests finish", [](const AdminFlags& f) { return post(f, "drain"); });
+  add("reload", "Read keys and limits again",
+      [](const AdminFlags& f) { return post(f, "reload"); });
+  add("drain", "Stop taking work; running requests finish",
+      [](const AdminFlags& f) { return post(f, "drain"); });
 }
 
 }  // namespace quire

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "cachestore/store.h"
 #include "engine/calibrate/stable_layers.h"
 #include "engine/engine.h"
-#include "base/log.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 #include "server/config/config.h"
@@ -20,7 +20,8 @@
 namespace quire {
 namespace {
 
-/// Short documents are joined to contexts of at least this many tokens: the 3-sigma test needs blocks.
+/// Short documents are joined to contexts of at least this many tokens: the 3-sigma test needs
+/// blocks.
 constexpr std::size_t kContextTokens = 512, kLongestContext = 4096;
 constexpr std::size_t kMostContexts = 64;
 
@@ -38,14 +39,16 @@ bool add_document(std::span<const std::int32_t> ids, std::size_t longest, Contex
       contexts.emplace_back();
     }
     const std::size_t n = std::min(ids.size(), longest - contexts.back().size());
-    contexts.back().insert(contexts.back().end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(n));
+    contexts.back().insert(contexts.back().end(), ids.begin(),
+                           ids.begin() + static_cast<std::ptrdiff_t>(n));
     ids = ids.subspan(n);
   }
   return true;
 }
 
 /// The "text" of each line.
-Status add_file(const std::string& file, const Tokenizer& tokenizer, std::size_t longest, Contexts& contexts) {
+Status add_file(const std::string& file, const Tokenizer& tokenizer, std::size_t longest,
+                Contexts& contexts) {
   QUIRE_ASSIGN_OR_RETURN(const std::string text, read_file(file, std::size_t{1} << 30));
   std::size_t number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -59,8 +62,11 @@ Status add_file(const std::string& file, const Tokenizer& tokenizer, std::size_t
     if (!value.ok()) return Status::invalid("--documents", where + ": " + value.status().message());
     const auto* object = value->if_object();
     const auto* body = object ? object->if_contains("text") : nullptr;
-    if (!body || !body->is_string()) return Status::invalid("--documents", where + ": needs a member \"text\" that is a string");
-    if (!add_document(tokenizer.encode(std::string(body->as_string()), Special::kNone), longest, contexts)) break;
+    if (!body || !body->is_string())
+      return Status::invalid("--documents", where + ": needs a member \"text\" that is a string");
+    if (!add_document(tokenizer.encode(std::string(body->as_string()), Special::kNone), longest,
+                      contexts))
+      break;
   }
   return {};
 }
@@ -85,12 +91,14 @@ Status add_stored(Store& store, std::size_t longest, Contexts& contexts) {
 }
 
 /// Prefills every context. The segments go again with their handles.
-Status run_contexts(Engine& engine, Store& store, Contexts contexts, StableLayerCalibration& calibration) {
+Status run_contexts(Engine& engine, Store& store, Contexts contexts,
+                    StableLayerCalibration& calibration) {
   for (auto& ids : contexts) {
     std::promise<Result<PrefillResult>> done;
     PrefillRequest request;
     request.token_ids = std::move(ids);
-    engine.prefill(std::move(request), [&done](Result<PrefillResult> r) { done.set_value(std::move(r)); });
+    engine.prefill(std::move(request),
+                   [&done](Result<PrefillResult> r) { done.set_value(std::move(r)); });
     const auto result = done.get_future().get();
     QUIRE_RETURN_IF_ERROR(result.status());
     QUIRE_ASSIGN_OR_RETURN(const PinnedBytes bytes, store.read_sketch(result->segment, 0));
@@ -100,7 +108,8 @@ Status run_contexts(Engine& engine, Store& store, Contexts contexts, StableLayer
   return {};
 }
 
-Result<int> calibrate_with(const CalibrateFlags& f, const std::string& model_path, Engine& engine, Store& store) {
+Result<int> calibrate_with(const CalibrateFlags& f, const std::string& model_path, Engine& engine,
+                           Store& store) {
   const EngineInfo& info = engine.info();
   const auto longest = std::min(kLongestContext, static_cast<std::size_t>(info.max_model_len) - 1);
   Contexts contexts;
@@ -119,7 +128,8 @@ Result<int> calibrate_with(const CalibrateFlags& f, const std::string& model_pat
   StableLayerCalibration calibration(info.config.num_layers);
   QUIRE_RETURN_IF_ERROR(run_contexts(engine, store, std::move(contexts), calibration));
   std::printf("model        %s (%s)\n", model_path.c_str(), info.fingerprint.c_str());
-  std::printf("documents    %lld contexts from %s\n", static_cast<long long>(calibration.documents()), source.c_str());
+  std::printf("documents    %lld contexts from %s\n",
+              static_cast<long long>(calibration.documents()), source.c_str());
   std::printf("scores      ");
   for (const std::int64_t s : calibration.scores()) std::printf(" %lld", static_cast<long long>(s));
   std::printf("\n");
@@ -130,9 +140,11 @@ Result<int> calibrate_with(const CalibrateFlags& f, const std::string& model_pat
     return layers.status();
   }
   Digest fingerprint;
-  std::transform(info.fingerprint_digest.begin(), info.fingerprint_digest.end(), fingerprint.bytes.begin(), [](std::uint8_t b) { return std::byte{b}; });
+  std::transform(info.fingerprint_digest.begin(), info.fingerprint_digest.end(),
+                 fingerprint.bytes.begin(), [](std::uint8_t b) { return std::byte{b}; });
   QUIRE_RETURN_IF_ERROR(save_stable_layers(store, fingerprint, *layers, calibration.documents()));
-  std::printf("layers       %d to %d of 0 to %d, kept in %s\n", layers->first, layers->last, info.config.num_layers - 1, f.store.c_str());
+  std::printf("layers       %d to %d of 0 to %d, kept in %s\n", layers->first, layers->last,
+              info.config.num_layers - 1, f.store.c_str());
   return 0;
 }
 
@@ -161,13 +173,23 @@ int calibrate(const CalibrateFlags& f) {
 void add_calibrate_command(CLI::App& model, CommandRun& run) {
   auto f = std::make_shared<CalibrateFlags>();
   auto* c = model.add_subcommand("calibrate",
-                                 "Find the layers from which selection reads how much of a document to keep, and keep the result in the store.\n"
-                                 "The service must be stopped; it reads the result when it starts with the same model, weights and KV type");
-  c->add_option("-m,--model", f->model, "A Hugging Face folder, a .gguf file, or hf:org/repo (default: the embedded model)");
-  c->add_option("-p,--path", f->store, "Folder of the store (disk.path)")->envname("QUIRE_DISK__PATH")->capture_default_str();
-  c->add_option("-d,--documents", f->documents, "JSON lines with a \"text\" each (default: the store's documents, else the bundled sample corpus)")->type_name("FILE");
+                                 "Find the layers from which selection reads how much of a "
+                                 "document to keep, and keep the result in the store.\n"
+                                 "The service must be stopped; it reads the result when it starts "
+                                 "with the same model, weights and KV type");
+  c->add_option(
+      "-m,--model", f->model,
+      "A Hugging Face folder, a .gguf file, or hf:org/repo (default: the embedded model)");
+  c->add_option("-p,--path", f->store, "Folder of the store (disk.path)")
+      ->envname("QUIRE_DISK__PATH")
+      ->capture_default_str();
+  c->add_option("-d,--documents", f->documents,
+                "JSON lines with a \"text\" each (default: the store's documents, else the bundled "
+                "sample corpus)")
+      ->type_name("FILE");
   c->add_option("--weights", f->weights, "As model.weights of the service")->capture_default_str();
-  c->add_option("--kv-dtype", f->kv_dtype, "As model.kv_dtype of the service")->capture_default_str();
+  c->add_option("--kv-dtype", f->kv_dtype, "As model.kv_dtype of the service")
+      ->capture_default_str();
   c->callback([f, &run] { run = [f] { return calibrate(*f); }; });
 }
 

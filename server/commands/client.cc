@@ -8,7 +8,9 @@ namespace quire {
 namespace json = boost::json;
 
 void add_client_flags(CLI::App& command, ClientFlags& flags) {
-  command.add_option("--server", flags.server, "Address of the service")->envname("QUIRE_SERVER")->capture_default_str();
+  command.add_option("--server", flags.server, "Address of the service")
+      ->envname("QUIRE_SERVER")
+      ->capture_default_str();
   command.add_option("--key", flags.key, "API key")->envname("QUIRE_API_KEY");
   command.add_option("--namespace", flags.ns, "Namespace (default: the key's first)");
 }
@@ -18,17 +20,22 @@ Status error_of(const HttpResponse& response) {
   std::string param;
   if (const auto body = parse_json(response.body); body.ok() && body->is_object()) {
     const auto& o = body->as_object();
-    if (const auto* detail = o.if_contains("detail"); detail && detail->is_string()) message = std::string(detail->as_string());
+    if (const auto* detail = o.if_contains("detail"); detail && detail->is_string())
+      message = std::string(detail->as_string());
     if (const auto* error = o.if_contains("error"); error && error->is_object()) {
       const auto& e = error->as_object();
-      if (const auto* code = e.if_contains("code"); code && code->is_string()) message += " [" + std::string(code->as_string()) + "]";
-      if (const auto* p = e.if_contains("param"); p && p->is_string()) param = std::string(p->as_string());
+      if (const auto* code = e.if_contains("code"); code && code->is_string())
+        message += " [" + std::string(code->as_string()) + "]";
+      if (const auto* p = e.if_contains("param"); p && p->is_string())
+        param = std::string(p->as_string());
     }
   }
-  return Status(response.status == 404 ? Code::kNotFound : Code::kFailedPrecondition, message, param);
+  return Status(response.status == 404 ? Code::kNotFound : Code::kFailedPrecondition, message,
+                param);
 }
 
-Result<HttpResponse> client_call(const ClientFlags& flags, ClientRequest request, const std::function<bool(std::string_view)>& on_piece) {
+Result<HttpResponse> client_call(const ClientFlags& flags, ClientRequest request,
+                                 const std::function<bool(std::string_view)>& on_piece) {
   QUIRE_ASSIGN_OR_RETURN(const auto address, parse_server_url(flags.server));
   if (!flags.key.empty()) request.headers.emplace_back("Authorization", "Bearer " + flags.key);
   if (!flags.ns.empty()) request.headers.emplace_back("X-Namespace", flags.ns);

@@ -23,7 +23,8 @@ struct ClientFlags {
 void add_client_flags(CLI::App& command, ClientFlags& flags);
 
 /// One call; a reply of 400 or above is an error with the service's own words.
-Result<HttpResponse> client_call(const ClientFlags& flags, ClientRequest request, const std::function<bool(std::string_view)>& on_piece = {});
+Result<HttpResponse> client_call(const ClientFlags& flags, ClientRequest request,
+                                 const std::function<bool(std::string_view)>& on_piece = {});
 Result<boost::json::value> client_json(const ClientFlags& flags, ClientRequest request);
 Status error_of(const HttpResponse& response);
 

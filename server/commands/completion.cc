@@ -52,7 +52,8 @@ int print_bash(const CLI::App& app) {
       "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
       "    case \"$path ${COMP_WORDS[i]}\" in\n");
   for (const Found& f : all) {
-    if (!f.path.empty()) std::printf("      ' %s') path=' %s' ;;\n", f.path.c_str(), f.path.c_str());
+    if (!f.path.empty())
+      std::printf("      ' %s') path=' %s' ;;\n", f.path.c_str(), f.path.c_str());
   }
   std::printf("    esac\n  done\n  case \"$path\" in\n");
   for (const Found& f : all) {
@@ -76,9 +77,12 @@ std::string escaped(const std::string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const bool line_start = i == 0 || text[i - 1] == '\n';
     if (line_start && (text[i] == '.' || text[i] == '\'')) out += "\\&";
-    if (text[i] == '\\') out += "\\e";
-    else if (text[i] == '-') out += "\\-";
-    else out += text[i];
+    if (text[i] == '\\')
+      out += "\\e";
+    else if (text[i] == '-')
+      out += "\\-";
+    else
+      out += text[i];
   }
   return out;
 }
@@ -86,14 +90,16 @@ std::string escaped(const std::string& text) {
 int print_manual(const CLI::App& app) {
   std::vector<Found> all;
   collect(app, "", all);
-  std::printf(".TH QUIRE 1 \"\" \"quire %s\"\n.SH NAME\nquire \\- %s\n", std::string(version()).c_str(),
+  std::printf(".TH QUIRE 1 \"\" \"quire %s\"\n.SH NAME\nquire \\- %s\n",
+              std::string(version()).c_str(),
               escaped("context cache for retrieval-augmented generation").c_str());
   for (const Found& f : all) {
     const std::string title = f.path.empty() ? "quire" : "quire " + f.path;
     std::printf(".SH \"%s\"\n.nf\n%s\n.fi\n", title.c_str(),
                 escaped(f.command->help(title, CLI::AppFormatMode::Normal)).c_str());
   }
-  std::printf(".SH SETTINGS OF THE SERVICE\n.nf\n%s\n.fi\n", escaped(config_to_toml(Config(), true)).c_str());
+  std::printf(".SH SETTINGS OF THE SERVICE\n.nf\n%s\n.fi\n",
+              escaped(config_to_toml(Config(), true)).c_str());
   return 0;
 }
 
@@ -102,7 +108,8 @@ int print_manual(const CLI::App& app) {
 void add_completion_command(CLI::App& app, CommandRun& run) {
   auto* c = app.add_subcommand("completion", "Completion for a shell, and the manual page");
   c->require_subcommand(1);
-  c->add_subcommand("bash", "A script for bash: quire completion bash >/etc/bash_completion.d/quire")
+  c->add_subcommand("bash",
+                    "A script for bash: quire completion bash >/etc/bash_completion.d/quire")
       ->callback([&app, &run] { run = [&app] { return print_bash(app); }; });
   c->add_subcommand("man", "The manual page: quire completion man | man -l -")
       ->callback([&app, &run] { run = [&app] { return print_manual(app); }; });

@@ -21,7 +21,8 @@ int list(const ClientFlags& flags, bool as_json) {
   bool header = true;
   for (;;) {
     ClientRequest request;
-    request.target = "/v1/documents?limit=100&order=asc" + (after.empty() ? "" : "&after=" + percent_encode(after));
+    request.target = "/v1/documents?limit=100&order=asc" +
+                     (after.empty() ? "" : "&after=" + percent_encode(after));
     const auto page = client_json(flags, std::move(request));
     if (!page.ok()) return complain(page.status());
     const auto& o = page->as_object();
@@ -31,10 +32,15 @@ int list(const ClientFlags& flags, bool as_json) {
         std::printf("%s\n", to_text(d).c_str());
         continue;
       }
-      if (header) std::printf("%-40s %-10s %8s %7s %-9s %6s  %s\n", "ID", "STATUS", "TOKENS", "CHUNKS", "CACHE", "HITS", "TITLE");
+      if (header)
+        std::printf("%-40s %-10s %8s %7s %-9s %6s  %s\n", "ID", "STATUS", "TOKENS", "CHUNKS",
+                    "CACHE", "HITS", "TITLE");
       header = false;
-      std::printf("%-40s %-10s %8s %7s %-9s %6s  %s\n", text_of(doc, "id").c_str(), text_of(doc, "status").c_str(), text_of(doc, "tokens").c_str(),
-                  text_of(doc, "chunks").c_str(), text_of(doc.at("cache").as_object(), "state").c_str(), text_of(doc, "hits").c_str(), text_of(doc, "title").c_str());
+      std::printf("%-40s %-10s %8s %7s %-9s %6s  %s\n", text_of(doc, "id").c_str(),
+                  text_of(doc, "status").c_str(), text_of(doc, "tokens").c_str(),
+                  text_of(doc, "chunks").c_str(),
+                  text_of(doc.at("cache").as_object(), "state").c_str(),
+                  text_of(doc, "hits").c_str(), text_of(doc, "title").c_str());
     }
     if (!o.at("has_more").as_bool()) break;
     after = std::string(o.at("last_id").as_string());
@@ -55,7 +61,8 @@ void add_documents_command(CLI::App& app, CommandRun& run) {
   auto* l = c->add_subcommand("list", "All documents");
   add_client_flags(*l, *flags);
   l->add_flag("--json", *as_json, "One JSON object a line");
-  l->callback([flags, as_json, &run] { run = [flags, as_json] { return list(*flags, *as_json); }; });
+  l->callback(
+      [flags, as_json, &run] { run = [flags, as_json] { return list(*flags, *as_json); }; });
   auto* g = c->add_subcommand("get", "One document: its state, or its text");
   add_client_flags(*g, *flags);
   g->add_option("ID", *ids, "Document ids")->required();
@@ -83,8 +90,10 @@ void add_documents_command(CLI::App& app, CommandRun& run) {
         request.method = "DELETE";
         request.target = "/v1/documents/" + percent_encode(id);
         const auto reply = client_call(*flags, std::move(request));
-        if (!reply.ok()) rc = complain(reply.status());
-        else std::printf("deleted %s\n", id.c_str());
+        if (!reply.ok())
+          rc = complain(reply.status());
+        else
+          std::printf("deleted %s\n", id.c_str());
       }
       return rc;
     };

@@ -118,8 +118,8 @@ Result<std::string> unpack_embedded_model() {
   if (written.ok()) return home.string();
   std::error_code ec;
   // A name of the user's own: nobody else may put files there for us to load.
-  const fs::path other =
-      fs::temp_directory_path(ec) / ("quire-" + std::to_string(::getuid())) / name;
+  const fs::path other = fs::temp_directory_path(ec) / ("quire-" + std::to_string(::getuid())) /
+                         name;
   if (ec) return written;
   struct stat info {};
   const fs::path base = other.parent_path().parent_path();

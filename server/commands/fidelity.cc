@@ -12,6 +12,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/log.h"
 #include "cachestore/store.h"
 #include "engine/engine.h"
 #include "engine/engine_parts.h"
@@ -23,12 +24,11 @@
 #include "fidelity/runner.h"
 #include "fidelity/suite_reader.h"
 #include "ingest/ingest_service.h"
-#include "base/log.h"
 #include "server/commands/commands.h"
 #include "server/commands/fidelity_identity.h"
 #include "server/commands/model_path.h"
-#include "server/commands/settings_flags.h"
 #include "server/commands/service_options.h"
+#include "server/commands/settings_flags.h"
 #include "server/config/config.h"
 #include "server/json/parse.h"
 #include "server/support/version.h"
@@ -39,7 +39,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct FidelityFlags {
-  std::string model, config_file, suite = "encyclopedia", strategies = "recompute,exact,reuse", source, json, html, svg, work, store;
+  std::string model, config_file, suite = "encyclopedia", strategies = "recompute,exact,reuse",
+                                  source, json, html, svg, work, store;
   std::string instruction = "auto";
   std::int64_t limit = 40, max_tokens = 32, chunk_tokens = 512, per_task = 20, span_tokens = 0;
   double temperature = 0;
@@ -72,21 +73,27 @@ class ProgressLine {
       started_ = now;
     }
     const bool last = p.done == p.total;
-    if (quiet_ || (!last && now - shown_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10000)))) return;
+    if (quiet_ || (!last && now - shown_ < (terminal_ ? std::chrono::milliseconds(100)
+                                                      : std::chrono::milliseconds(10000))))
+      return;
     shown_ = now;
-    const double ratio = p.total > 0 ? static_cast<double>(p.done) / static_cast<double>(p.total) : 1;
+    const double ratio = p.total > 0 ? static_cast<double>(p.done) / static_cast<double>(p.total)
+                                     : 1;
     const double seconds = std::chrono::duration<double>(now - started_).count();
     const auto did = static_cast<double>(p.done - first_done_);
     const double left = did > 0 ? seconds / did * static_cast<double>(p.total - p.done) : 0;
     if (terminal_) {
       constexpr int kWidth = 32;
-      std::string bar(static_cast<std::size_t>(std::clamp(static_cast<int>(ratio * kWidth), 0, kWidth)), '#');
+      std::string bar(
+          static_cast<std::size_t>(std::clamp(static_cast<int>(ratio * kWidth), 0, kWidth)), '#');
       bar.resize(kWidth, '.');
-      std::fprintf(stderr, "\r[%s] %3.0f%%  %lld/%lld  %.0f s left  %.40s under %.40s\033[K", bar.c_str(), ratio * 100, static_cast<long long>(p.done),
+      std::fprintf(stderr, "\r[%s] %3.0f%%  %lld/%lld  %.0f s left  %.40s under %.40s\033[K",
+                   bar.c_str(), ratio * 100, static_cast<long long>(p.done),
                    static_cast<long long>(p.total), left, p.task.c_str(), p.strategy.c_str());
       if (last) std::fputc('\n', stderr);
     } else {
-      std::fprintf(stderr, "%lld of %lld rows, %.0f s left\n", static_cast<long long>(p.done), static_cast<long long>(p.total), left);
+      std::fprintf(stderr, "%lld of %lld rows, %.0f s left\n", static_cast<long long>(p.done),
+                   static_cast<long long>(p.total), left);
     }
     std::fflush(stderr);
   }
@@ -116,21 +123,29 @@ void describe_machine(ReportContext& c) {
   utsname name{};
   if (::uname(&name) == 0) c.kernel = std::string(name.sysname) + " " + name.release;
   c.commit = build_commit();
-  c.date = rfc3339(std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  c.date = rfc3339(std::chrono::duration_cast<std::chrono::milliseconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count());
 }
 
 /// The questions that came with the loaded model, else those of the embedded one.
 Result<std::string> encyclopedia_path(const std::string& model_path) {
   std::error_code ec;
-  if (const auto own = fs::path(model_path) / kSuiteFile; fs::is_regular_file(own, ec)) return own.string();
+  if (const auto own = fs::path(model_path) / kSuiteFile; fs::is_regular_file(own, ec))
+    return own.string();
   const auto embedded = find_model_path("");
   if (embedded.ok()) {
-    if (const auto file = fs::path(*embedded) / kSuiteFile; fs::is_regular_file(file, ec)) return file.string();
+    if (const auto file = fs::path(*embedded) / kSuiteFile; fs::is_regular_file(file, ec))
+      return file.string();
   }
-  return Status::not_found("the suite 'encyclopedia' is not here: neither " + model_path + " nor the embedded model has a file " + kSuiteFile + "; name a file with --suite").with_field("--suite");
+  return Status::not_found("the suite 'encyclopedia' is not here: neither " + model_path +
+                           " nor the embedded model has a file " + kSuiteFile +
+                           "; name a file with --suite")
+      .with_field("--suite");
 }
 
-Result<Suite> make_suite(const FidelityFlags& f, const Engine& engine, const std::string& model_path) {
+Result<Suite> make_suite(const FidelityFlags& f, const Engine& engine,
+                         const std::string& model_path) {
   Suite suite;
   const auto read_named = [&](const std::string& name) -> Result<Suite> {
     std::string path = name;
@@ -144,19 +159,28 @@ Result<Suite> make_suite(const FidelityFlags& f, const Engine& engine, const std
   if (f.suite.starts_with("ruler@")) {
     RulerOptions o;
     const std::string digits = f.suite.substr(6);
-    const auto [end, ec] = std::from_chars(digits.data(), digits.data() + digits.size(), o.length_tokens);
-    if (ec != std::errc() || end != digits.data() + digits.size()) return Status::invalid("--suite", "'" + f.suite + "': write ruler@ and a number of tokens, for example ruler@4096");
+    const auto [end, ec] = std::from_chars(digits.data(), digits.data() + digits.size(),
+                                           o.length_tokens);
+    if (ec != std::errc() || end != digits.data() + digits.size())
+      return Status::invalid(
+          "--suite",
+          "'" + f.suite + "': write ruler@ and a number of tokens, for example ruler@4096");
     o.window_tokens = engine.info().max_model_len;
     o.per_task = f.per_task;
     o.seed = f.seed;
-    QUIRE_ASSIGN_OR_RETURN(const Suite source, read_named(f.source.empty() ? "encyclopedia" : f.source));
+    QUIRE_ASSIGN_OR_RETURN(const Suite source,
+                           read_named(f.source.empty() ? "encyclopedia" : f.source));
     const auto chunk = static_cast<std::int32_t>(f.chunk_tokens);
-    QUIRE_ASSIGN_OR_RETURN(suite, make_ruler(source, o, [&engine, chunk](const SuiteRecord& r) { return prompt_tokens(engine, r, chunk); }));
+    QUIRE_ASSIGN_OR_RETURN(suite, make_ruler(source, o, [&engine, chunk](const SuiteRecord& r) {
+                             return prompt_tokens(engine, r, chunk);
+                           }));
   } else {
     QUIRE_ASSIGN_OR_RETURN(suite, read_named(f.suite));
   }
-  if (f.instruction != "auto") suite.instruction = f.instruction;
-  else if (engine.prompt_format().family() == PromptFamily::kQuire) suite.instruction.clear();  // it was trained without instructions
+  if (f.instruction != "auto")
+    suite.instruction = f.instruction;
+  else if (engine.prompt_format().family() == PromptFamily::kQuire)
+    suite.instruction.clear();  // it was trained without instructions
   return suite;
 }
 
@@ -165,7 +189,8 @@ Status write_text(const std::string& path, const std::string& text) {
   {
     std::ofstream out(fresh, std::ios::binary | std::ios::trunc);
     out << text;
-    if (!out.flush()) return Status::io("cannot write " + fresh + ": check the folder and its permissions");
+    if (!out.flush())
+      return Status::io("cannot write " + fresh + ": check the folder and its permissions");
   }
   std::error_code ec;
   fs::rename(fresh, path, ec);
@@ -183,7 +208,9 @@ class WorkFolder {
       return out;
     }
     std::string pattern = (fs::temp_directory_path() / "quire-fidelity-XXXXXX").string();
-    if (!::mkdtemp(pattern.data())) return Status::io("cannot make a temporary folder in " + fs::temp_directory_path().string() + "; name one with --work");
+    if (!::mkdtemp(pattern.data()))
+      return Status::io("cannot make a temporary folder in " + fs::temp_directory_path().string() +
+                        "; name one with --work");
     out->path_ = pattern;
     out->temporary_ = true;
     return out;
@@ -214,7 +241,8 @@ struct Bench {
   }
 };
 
-Status open_bench(const FidelityFlags& f, const Config& config, const cuda::BackendChoice& backend, const std::string& model_path, Bench& b) {
+Status open_bench(const FidelityFlags& f, const Config& config, const cuda::BackendChoice& backend,
+                  const std::string& model_path, Bench& b) {
   QUIRE_ASSIGN_OR_RETURN(b.folder, WorkFolder::make(f.work));
   StoreOptions store = store_options(config);
   store.path = b.folder->path();
@@ -232,21 +260,25 @@ Status open_bench(const FidelityFlags& f, const Config& config, const cuda::Back
   return b.ingest->start();
 }
 
-/// The store that certificates go to: opened before the long run too, so that a wrong folder or a running service is found at once.
+/// The store that certificates go to: opened before the long run too, so that a wrong folder or a
+/// running service is found at once.
 Result<std::unique_ptr<Store>> open_certificate_store(const Config& config) {
   StoreOptions options = store_options(config);
   options.dram_bytes = 0;
   auto store = open_store(options);
-  if (!store.ok()) return store.status().with_context("certificates are to go into the store at " + options.path);
+  if (!store.ok())
+    return store.status().with_context("certificates are to go into the store at " + options.path);
   return store;
 }
 
-ReportContext describe(const FidelityFlags& f, const Config& config, const Engine& engine, const Suite& suite) {
+ReportContext describe(const FidelityFlags& f, const Config& config, const Engine& engine,
+                       const Suite& suite) {
   ReportContext c;
   describe_machine(c);
   const EngineInfo& info = engine.info();
   c.isa = info.isa;
-  c.model_name = config.model.name == "default" ? fs::path(info.model_path).filename().string() : config.model.name;
+  c.model_name = config.model.name == "default" ? fs::path(info.model_path).filename().string()
+                                                : config.model.name;
   c.model_path = info.model_path;
   c.fingerprint = info.fingerprint;
   c.fingerprint_hex = fingerprint_hex(info);
@@ -277,19 +309,27 @@ int fidelity(FidelityFlags f) {
   if (!backend.ok()) return complain(backend.status());
   if (!f.store.empty()) config->disk.path = f.store;
   if (!f.model.empty()) config->model.path = f.model;
-  if (f.limit < 0 || f.per_task < 1 || f.max_tokens < 1 || f.chunk_tokens < 16) return complain("--limit must not be negative, --per-task and --max-tokens at least 1, --chunk-tokens at least 16");
-  if (f.span_tokens < 0 || f.temperature < 0) return complain("--span-tokens and --temperature must not be negative");
-  if (f.span_tokens == 0 && f.temperature > 0) return complain("--temperature is of long answers: give --span-tokens, too");
-  if (f.span_tokens > 0 && f.certify) return complain("--certify needs answers that end by themselves: leave --span-tokens out");
+  if (f.limit < 0 || f.per_task < 1 || f.max_tokens < 1 || f.chunk_tokens < 16)
+    return complain(
+        "--limit must not be negative, --per-task and --max-tokens at least 1, --chunk-tokens at "
+        "least 16");
+  if (f.span_tokens < 0 || f.temperature < 0)
+    return complain("--span-tokens and --temperature must not be negative");
+  if (f.span_tokens == 0 && f.temperature > 0)
+    return complain("--temperature is of long answers: give --span-tokens, too");
+  if (f.span_tokens > 0 && f.certify)
+    return complain("--certify needs answers that end by themselves: leave --span-tokens out");
   const auto strategies = parse_strategy_list(f.strategies);
   if (!strategies.ok()) return complain(strategies.status());
   const auto model_path = find_model_path(config->model.path);
   if (!model_path.ok()) return complain(model_path.status());
   if (f.certify) {
-    if (const auto store = open_certificate_store(*config); !store.ok()) return complain(store.status());
+    if (const auto store = open_certificate_store(*config); !store.ok())
+      return complain(store.status());
   }
   Bench bench;
-  if (const auto s = open_bench(f, *config, *backend, *model_path, bench); !s.ok()) return complain(s);
+  if (const auto s = open_bench(f, *config, *backend, *model_path, bench); !s.ok())
+    return complain(s);
   const auto suite = make_suite(f, *bench.engine, *model_path);
   if (!suite.ok()) return complain(suite.status());
   ReportContext context = describe(f, *config, *bench.engine, *suite);
@@ -302,8 +342,14 @@ int fidelity(FidelityFlags f) {
     auto opened = StateFile::open(path, fidelity_identity(context, bench.engine->info(), *config));
     if (!opened.ok()) return complain(opened.status());
     state = std::move(*opened);
-    if (state->restarted()) std::fprintf(stderr, "%s is of another model, draft, retrieval head, suite, setting or build: starting anew\n", path.c_str());
-    else if (state->size() > 0 && !f.quiet) std::fprintf(stderr, "%zu rows are measured already (%s; --fresh measures them again)\n", state->size(), path.c_str());
+    if (state->restarted())
+      std::fprintf(
+          stderr,
+          "%s is of another model, draft, retrieval head, suite, setting or build: starting anew\n",
+          path.c_str());
+    else if (state->size() > 0 && !f.quiet)
+      std::fprintf(stderr, "%zu rows are measured already (%s; --fresh measures them again)\n",
+                   state->size(), path.c_str());
   }
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGTERM, on_interrupt);
@@ -319,24 +365,34 @@ int fidelity(FidelityFlags f) {
   ProgressLine line(f.quiet);
   // When no task fits the model, the report says so and holds no rows.
   const bool nothing_fits = suite->records.empty() && !suite->skipped.empty();
-  const auto run = nothing_fits ? Result<RunResult>(RunResult())
-                                : run_suite(*bench.engine, *bench.ingest, kNamespace, *suite, options, *state, [&line](const RunProgress& p) { line.show(p); });
+  const auto run = nothing_fits
+                       ? Result<RunResult>(RunResult())
+                       : run_suite(*bench.engine, *bench.ingest, kNamespace, *suite, options,
+                                   *state, [&line](const RunProgress& p) { line.show(p); });
   if (!run.ok()) {
     line.end();
     if (run.code() != Code::kCancelled) return complain(run.status());
-    std::fprintf(stderr, f.json.empty() ? "interrupted\n" : "interrupted: run the same command again to go on from here\n");
+    std::fprintf(stderr, f.json.empty()
+                             ? "interrupted\n"
+                             : "interrupted: run the same command again to go on from here\n");
     return 130;
   }
   const Report report = make_report(*suite, *run, std::move(context), {.seed = f.seed});
   const auto certificates = make_certificates(report, config->policy.fidelity_max_drop);
   std::printf("%s", report_table(report).c_str());
-  for (const auto& [path, text] : {std::pair{f.json, report_json(report)}, {f.html, report_html(report, certificates)}, {f.svg, report_svg(report)}}) {
+  for (const auto& [path, text] : {std::pair{f.json, report_json(report)},
+                                   {f.html, report_html(report, certificates)},
+                                   {f.svg, report_svg(report)}}) {
     if (path.empty()) continue;
     if (const auto s = write_text(path, text); !s.ok()) return complain(s);
   }
   if (!f.certify) return 0;
-  if (certificates.empty()) return complain("no certificate: it needs a suite with answers, and a strategy that is an approximation");
-  for (const auto& c : certificates) std::printf("certificate for %s: %s (%s)\n", c.spec.c_str(), c.passed ? "passed" : "not passed", c.reason.c_str());
+  if (certificates.empty())
+    return complain(
+        "no certificate: it needs a suite with answers, and a strategy that is an approximation");
+  for (const auto& c : certificates)
+    std::printf("certificate for %s: %s (%s)\n", c.spec.c_str(), c.passed ? "passed" : "not passed",
+                c.reason.c_str());
   auto store = open_certificate_store(*config);
   if (!store.ok()) return complain(store.status());
   if (const auto s = save_certificates(**store, certificates); !s.ok()) return complain(s);
@@ -348,34 +404,67 @@ int fidelity(FidelityFlags f) {
 
 void add_fidelity_command(CLI::App& app, CommandRun& run) {
   auto f = std::make_shared<FidelityFlags>();
-  auto* c = app.add_subcommand("fidelity",
-                               "Measure strategies against full recompute on questions with known answers.\n\n"
-                               "  quire fidelity                                     the embedded model on its own held-out questions\n"
-                               "  quire fidelity -m DIR --suite my.jsonl --html r.html   your model on your questions\n"
-                               "  quire fidelity --suite ruler@4096 --strategies recompute,reuse,reuse:positions=naive\n"
-                               "  quire fidelity --limit 0 --certify --store ./data  let 'auto' use what passes\n\n"
-                               "A question file has one JSON object a line: {\"documents\": [{\"id\", \"title\", \"text\"}], \"question\", \"answers\": [...],\n"
-                               "\"kind\"}. HotpotQA, 2WikiMultihopQA, MuSiQue, SQuAD, LongBench and RULER files are read as they are, also .gz.\n"
-                               "Runs under the settings of the service: --config FILE, QUIRE_<SECTION>__<KEY>, --section.key=value.\n"
-                               "docs/fidelity.md explains every number and when a strategy is certified");
-  c->add_option("-m,--model", f->model, "A Hugging Face folder, a .gguf file, or hf:org/repo (default: model.path, else the embedded model)");
-  c->add_option("-s,--suite", f->suite, "encyclopedia, ruler@TOKENS (13 tasks of that length), or a file")->capture_default_str();
-  c->add_option("--strategies", f->strategies, "NAME or NAME:key=value,... separated by commas; keys: positions (aligned, naive), keep_ratio, recompute_ratio, compress, decode, prompt_compression, "
-                                               "prompt_compression.SETTING, or an option of the strategy")->capture_default_str();
-  c->add_option("-n,--limit", f->limit, "Questions of each kind, at most; 0: all")->capture_default_str();
-  c->add_option("--seed", f->seed, "Which questions are picked; of RULER's texts and the intervals too")->capture_default_str();
-  c->add_option("--json", f->json, "Write the measurements; FILE.state beside it lets an interrupted run go on")->type_name("FILE");
-  c->add_option("--html", f->html, "Write a page with tables and plots, nothing from outside")->type_name("FILE");
+  auto* c = app.add_subcommand(
+      "fidelity",
+      "Measure strategies against full recompute on questions with known answers.\n\n"
+      "  quire fidelity                                     the embedded model on its own held-out "
+      "questions\n"
+      "  quire fidelity -m DIR --suite my.jsonl --html r.html   your model on your questions\n"
+      "  quire fidelity --suite ruler@4096 --strategies recompute,reuse,reuse:positions=naive\n"
+      "  quire fidelity --limit 0 --certify --store ./data  let 'auto' use what passes\n\n"
+      "A question file has one JSON object a line: {\"documents\": [{\"id\", \"title\", "
+      "\"text\"}], \"question\", \"answers\": [...],\n"
+      "\"kind\"}. HotpotQA, 2WikiMultihopQA, MuSiQue, SQuAD, LongBench and RULER files are read as "
+      "they are, also .gz.\n"
+      "Runs under the settings of the service: --config FILE, QUIRE_<SECTION>__<KEY>, "
+      "--section.key=value.\n"
+      "docs/fidelity.md explains every number and when a strategy is certified");
+  c->add_option("-m,--model", f->model,
+                "A Hugging Face folder, a .gguf file, or hf:org/repo (default: model.path, else "
+                "the embedded model)");
+  c->add_option("-s,--suite", f->suite,
+                "encyclopedia, ruler@TOKENS (13 tasks of that length), or a file")
+      ->capture_default_str();
+  c->add_option("--strategies", f->strategies,
+                "NAME or NAME:key=value,... separated by commas; keys: positions (aligned, naive), "
+                "keep_ratio, recompute_ratio, compress, decode, prompt_compression, "
+                "prompt_compression.SETTING, or an option of the strategy")
+      ->capture_default_str();
+  c->add_option("-n,--limit", f->limit, "Questions of each kind, at most; 0: all")
+      ->capture_default_str();
+  c->add_option("--seed", f->seed,
+                "Which questions are picked; of RULER's texts and the intervals too")
+      ->capture_default_str();
+  c->add_option("--json", f->json,
+                "Write the measurements; FILE.state beside it lets an interrupted run go on")
+      ->type_name("FILE");
+  c->add_option("--html", f->html, "Write a page with tables and plots, nothing from outside")
+      ->type_name("FILE");
   c->add_option("--svg", f->svg, "Write the two plots alone")->type_name("FILE");
-  c->add_flag("--certify", f->certify, "Write certificates into the store (needs the service stopped)");
+  c->add_flag("--certify", f->certify,
+              "Write certificates into the store (needs the service stopped)");
   c->add_option("--store", f->store, "That store (default: disk.path)")->type_name("DIR");
-  c->add_option("--work", f->work, "Where documents are cached while measuring (default: a temporary folder)")->type_name("DIR");
-  c->add_option("--max-tokens", f->max_tokens, "Longest answer where the suite sets none")->capture_default_str();
-  c->add_option("--span-tokens", f->span_tokens, "Long answers: they go on to --max-tokens whatever would end them, each strategy is held to recompute's tokens, and agreement and KL are given for every so many of them")->capture_default_str();
-  c->add_option("--temperature", f->temperature, "Of recompute's tokens in long answers, drawn by --seed; 0: the likeliest")->capture_default_str();
-  c->add_option("--chunk-tokens", f->chunk_tokens, "Longest chunk of a document, as at ingest")->capture_default_str();
-  c->add_option("--instruction", f->instruction, "Put before each question; auto: by the file's layout, none for the embedded model")->capture_default_str();
-  c->add_option("--source", f->source, "RULER: file its running text and questions come from (default: encyclopedia)")->type_name("FILE");
+  c->add_option("--work", f->work,
+                "Where documents are cached while measuring (default: a temporary folder)")
+      ->type_name("DIR");
+  c->add_option("--max-tokens", f->max_tokens, "Longest answer where the suite sets none")
+      ->capture_default_str();
+  c->add_option(
+       "--span-tokens", f->span_tokens,
+       "Long answers: they go on to --max-tokens whatever would end them, each strategy is held to "
+       "recompute's tokens, and agreement and KL are given for every so many of them")
+      ->capture_default_str();
+  c->add_option("--temperature", f->temperature,
+                "Of recompute's tokens in long answers, drawn by --seed; 0: the likeliest")
+      ->capture_default_str();
+  c->add_option("--chunk-tokens", f->chunk_tokens, "Longest chunk of a document, as at ingest")
+      ->capture_default_str();
+  c->add_option("--instruction", f->instruction,
+                "Put before each question; auto: by the file's layout, none for the embedded model")
+      ->capture_default_str();
+  c->add_option("--source", f->source,
+                "RULER: file its running text and questions come from (default: encyclopedia)")
+      ->type_name("FILE");
   c->add_option("--per-task", f->per_task, "RULER: questions of each task")->capture_default_str();
   c->add_flag("--fresh", f->fresh, "Measure everything again");
   c->add_flag("-q,--quiet", f->quiet, "No progress");

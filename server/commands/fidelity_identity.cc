@@ -5,25 +5,39 @@
 namespace quire {
 namespace {
 
-/// Settings that answers, or what they cost, may depend on: whole sections, so that a setting yet to come is among them. What files hold is in fingerprints.
+/// Settings that answers, or what they cost, may depend on: whole sections, so that a setting yet
+/// to come is among them. What files hold is in fingerprints.
 std::string settings_digest(const Config& config) {
   Config c;
   c.model = config.model;
   c.cache = config.cache;
   c.policy = config.policy;
-  for (std::string* path : {&c.model.path, &c.model.name, &c.model.draft_path, &c.model.retrieval_head_path}) path->clear();
+  for (std::string* path :
+       {&c.model.path, &c.model.name, &c.model.draft_path, &c.model.retrieval_head_path})
+    path->clear();
   return sha256(config_to_toml(c, false)).hex().substr(0, 16);
 }
 
 }  // namespace
 
-std::string fidelity_identity(const ReportContext& c, const EngineInfo& info, const Config& config) {
-  const auto or_none = [](const std::string& fingerprint) { return fingerprint.empty() ? "none" : fingerprint; };
-  std::string more = " draft=" + or_none(c.draft_fingerprint) + " head=" + or_none(c.retrieval_head_fingerprint) + " settings=" + settings_digest(config) +
-                     " stable_layers=" + std::to_string(info.stable_layers.first) + "-" + std::to_string(info.stable_layers.last);
-  if (c.span_tokens > 0) more += " span_tokens=" + std::to_string(c.span_tokens) + " temperature=" + std::to_string(c.temperature) + " seed=" + std::to_string(c.seed);
-  return c.fingerprint_hex + " " + c.suite_hash + more + " max_tokens=" + std::to_string(c.max_tokens) + " chunk_tokens=" + std::to_string(c.chunk_tokens) +
-         " block_tokens=" + std::to_string(c.block_tokens) + " window=" + std::to_string(c.max_model_len) + " isa=" + c.isa + " commit=" + c.commit;
+std::string fidelity_identity(const ReportContext& c, const EngineInfo& info,
+                              const Config& config) {
+  const auto or_none = [](const std::string& fingerprint) {
+    return fingerprint.empty() ? "none" : fingerprint;
+  };
+  std::string more = " draft=" + or_none(c.draft_fingerprint) +
+                     " head=" + or_none(c.retrieval_head_fingerprint) +
+                     " settings=" + settings_digest(config) +
+                     " stable_layers=" + std::to_string(info.stable_layers.first) + "-" +
+                     std::to_string(info.stable_layers.last);
+  if (c.span_tokens > 0)
+    more += " span_tokens=" + std::to_string(c.span_tokens) +
+            " temperature=" + std::to_string(c.temperature) + " seed=" + std::to_string(c.seed);
+  return c.fingerprint_hex + " " + c.suite_hash + more +
+         " max_tokens=" + std::to_string(c.max_tokens) +
+         " chunk_tokens=" + std::to_string(c.chunk_tokens) +
+         " block_tokens=" + std::to_string(c.block_tokens) +
+         " window=" + std::to_string(c.max_model_len) + " isa=" + c.isa + " commit=" + c.commit;
 }
 
 }  // namespace quire

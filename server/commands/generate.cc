@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
@@ -11,9 +11,9 @@
 #include <limits>
 #include <mutex>
 
+#include "base/log.h"
 #include "cachestore/store.h"
 #include "engine/engine.h"
-#include "base/log.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 #include "server/json/parse.h"
@@ -24,7 +24,8 @@ namespace {
 
 struct GenerateFlags {
   std::string model, prompt, weights = "auto";
-  bool as_ids = false, as_json = false, special = false, no_bos = false, ignore_eos = false, chat = false;
+  bool as_ids = false, as_json = false, special = false, no_bos = false, ignore_eos = false,
+       chat = false;
   SamplingOptions sampling;
   std::int64_t seed = -1;
 };
@@ -81,13 +82,18 @@ Result<std::vector<std::int32_t>> prompt_ids(const GenerateFlags& f, const Engin
   if (!f.no_bos && t.add_bos() && t.bos_id()) ids.push_back(*t.bos_id());
   const auto text = t.encode(f.prompt, f.special ? Special::kParse : Special::kNone);
   ids.insert(ids.end(), text.begin(), text.end());
-  if (ids.empty()) return Status::invalid("--prompt", "the prompt is empty; give --prompt or text on standard input");
+  if (ids.empty())
+    return Status::invalid("--prompt",
+                           "the prompt is empty; give --prompt or text on standard input");
   return ids;
 }
 
-json::array id_array(const std::vector<std::int32_t>& ids) { return json::array(ids.begin(), ids.end()); }
+json::array id_array(const std::vector<std::int32_t>& ids) {
+  return json::array(ids.begin(), ids.end());
+}
 
-int print_result(const GenerateFlags& f, const PrintSink& sink, const std::vector<std::int32_t>& prompt) {
+int print_result(const GenerateFlags& f, const PrintSink& sink,
+                 const std::vector<std::int32_t>& prompt) {
   if (f.as_json) {
     json::object o;
     o["text"] = sink.answer;
@@ -131,13 +137,17 @@ int generate(GenerateFlags f) {
   set_log_sink(nullptr, LogLevel::kWarning);
   if (f.seed >= 0) f.sampling.seed = static_cast<std::uint64_t>(f.seed);
   f.sampling.ignore_eos = f.ignore_eos;
-  if (const auto s = validate(f.sampling, std::numeric_limits<std::int32_t>::max()); !s.ok()) return complain(s);
+  if (const auto s = validate(f.sampling, std::numeric_limits<std::int32_t>::max()); !s.ok())
+    return complain(s);
   const auto path = find_model_path(f.model);
   if (!path.ok()) return complain(path.status());
-  if (f.prompt.empty()) f.prompt.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+  if (f.prompt.empty())
+    f.prompt.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
   // The engine wants a store; nothing is written to this one, and it goes with the process.
   std::string folder = (std::filesystem::temp_directory_path() / "quire-generate-XXXXXX").string();
-  if (!::mkdtemp(folder.data())) return complain("cannot make a temporary folder in " + std::filesystem::temp_directory_path().string());
+  if (!::mkdtemp(folder.data()))
+    return complain("cannot make a temporary folder in " +
+                    std::filesystem::temp_directory_path().string());
   struct Remove {
     std::string folder;
     ~Remove() {
@@ -165,21 +175,26 @@ int generate(GenerateFlags f) {
 
 void add_generate_command(CLI::App& app, CommandRun& run) {
   auto f = std::make_shared<GenerateFlags>();
-  auto* c = app.add_subcommand("generate", "A prompt straight through the engine, without a server or a cache");
-  c->add_option("-m,--model", f->model, "A Hugging Face folder, a .gguf file, or hf:org/repo (default: the embedded model)");
+  auto* c = app.add_subcommand("generate",
+                               "A prompt straight through the engine, without a server or a cache");
+  c->add_option(
+      "-m,--model", f->model,
+      "A Hugging Face folder, a .gguf file, or hf:org/repo (default: the embedded model)");
   c->add_option("-p,--prompt", f->prompt, "The prompt; default: standard input");
   c->add_flag("--chat", f->chat, "Put the prompt into the model's chat format as the user's turn");
   c->add_flag("--special", f->special, "Spellings of control tokens in the prompt mean the tokens");
   c->add_flag("--no-bos", f->no_bos, "No BOS in front");
   c->add_option("-n,--max-tokens", f->sampling.max_tokens, "Longest answer")->capture_default_str();
-  c->add_option("--temperature", f->sampling.temperature, "0: the likeliest token")->capture_default_str();
+  c->add_option("--temperature", f->sampling.temperature, "0: the likeliest token")
+      ->capture_default_str();
   c->add_option("--top-p", f->sampling.top_p, "Nucleus")->capture_default_str();
   c->add_option("--top-k", f->sampling.top_k, "0: off")->capture_default_str();
   c->add_option("--min-p", f->sampling.min_p, "0: off")->capture_default_str();
   c->add_option("--seed", f->seed, "For repeatable sampling");
   c->add_option("--stop", f->sampling.stop, "Texts that end the answer");
   c->add_flag("--ignore-eos", f->ignore_eos, "Go on past the end of text");
-  c->add_option("--weights", f->weights, "auto, f32, bf16, int8, w8a8 or w4")->capture_default_str();
+  c->add_option("--weights", f->weights, "auto, f32, bf16, int8, w8a8 or w4")
+      ->capture_default_str();
   c->add_flag("--ids", f->as_ids, "Print token ids instead of text");
   c->add_flag("--json", f->as_json, "Print text, ids and times as one JSON object");
   c->callback([f, &run] { run = [f] { return generate(*f); }; });

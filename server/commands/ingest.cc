@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <boost/json/array.hpp>
@@ -28,7 +28,8 @@ struct IngestFlags {
 std::string id_of(const std::string& file) {
   std::string id = std::filesystem::path(file).stem().string();
   for (char& c : id) {
-    const bool ok = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '_' || c == ':' || c == '-';
+    const bool ok = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                    c == '.' || c == '_' || c == ':' || c == '-';
     if (!ok) c = '-';
   }
   id.erase(0, std::min(id.find_first_not_of(".-_:"), id.size()));
@@ -52,14 +53,16 @@ Status add_file(const std::string& file, json::array& out) {
       const std::string where = file + ", line " + std::to_string(line_number);
       if (!value.ok()) return Status::invalid(file, where + ": " + value.status().message());
       DocumentInput checked;
-      if (const auto e = read_document(*value, "document", checked)) return Status::invalid(file, where + ": " + e->message);
+      if (const auto e = read_document(*value, "document", checked))
+        return Status::invalid(file, where + ": " + e->message);
       out.push_back(std::move(*value));
     }
     return {};
   }
   if (extension != ".txt" && extension != ".md" && extension != ".markdown" && !extension.empty())
     return Status::invalid(file, file + ": only .txt, .md and .jsonl files are read");
-  if (const auto bad = invalid_utf8_at(text)) return Status::invalid(file, file + " is not valid UTF-8 at byte " + std::to_string(*bad));
+  if (const auto bad = invalid_utf8_at(text))
+    return Status::invalid(file, file + " is not valid UTF-8 at byte " + std::to_string(*bad));
   json::object o;
   o["id"] = id_of(file);
   o["title"] = std::filesystem::path(file).filename().string();
@@ -74,7 +77,8 @@ void draw(double ratio, std::int64_t done, std::int64_t total, double speed) {
   const int full = static_cast<int>(ratio * kWidth);
   std::string bar(static_cast<std::size_t>(std::clamp(full, 0, kWidth)), '#');
   bar.resize(kWidth, '.');
-  std::fprintf(stderr, "\r[%s] %3.0f%%  %lld/%lld tokens  %.0f tokens/s ", bar.c_str(), ratio * 100, static_cast<long long>(done), static_cast<long long>(total), speed);
+  std::fprintf(stderr, "\r[%s] %3.0f%%  %lld/%lld tokens  %.0f tokens/s ", bar.c_str(), ratio * 100,
+               static_cast<long long>(done), static_cast<long long>(total), speed);
   std::fflush(stderr);
 }
 
@@ -90,7 +94,8 @@ Result<json::value> follow(const IngestFlags& flags, const std::string& job_id, 
       if (!value.ok() || !value->is_object()) return true;
       if (bar && value->as_object().contains("progress")) {
         const auto& p = value->as_object().at("progress").as_object();
-        draw(p.at("ratio").to_number<double>(), p.at("tokens_done").to_number<std::int64_t>(), p.at("tokens_total").to_number<std::int64_t>(),
+        draw(p.at("ratio").to_number<double>(), p.at("tokens_done").to_number<std::int64_t>(),
+             p.at("tokens_total").to_number<std::int64_t>(),
              p.at("tokens_per_second").to_number<double>());
       }
       if (name != "done") return true;
@@ -107,19 +112,23 @@ int report(const json::array& results, const json::array& sent, bool quiet) {
   int failures = 0;
   for (const auto& item : results) {
     const auto& o = item.as_object();
-    const std::string result = o.at("result").is_string() ? std::string(o.at("result").as_string()) : "pending";
+    const std::string result = o.at("result").is_string() ? std::string(o.at("result").as_string())
+                                                          : "pending";
     std::string name = o.at("id").is_string() ? std::string(o.at("id").as_string()) : "";
     if (name.empty()) {
       const auto& source = sent.at(o.at("index").to_number<std::size_t>()).as_object();
-      name = source.contains("id") ? to_text(source.at("id")) : "document " + to_text(o.at("index"));
+      name = source.contains("id") ? to_text(source.at("id"))
+                                   : "document " + to_text(o.at("index"));
     }
     if (result == "failed" || result == "cancelled") {
       ++failures;
       const auto* e = o.if_contains("error");
-      std::fprintf(stderr, "%-9s %s: %s\n", result.c_str(), name.c_str(),
-                   e && e->is_object() ? std::string(e->as_object().at("message").as_string()).c_str() : "");
+      std::fprintf(
+          stderr, "%-9s %s: %s\n", result.c_str(), name.c_str(),
+          e && e->is_object() ? std::string(e->as_object().at("message").as_string()).c_str() : "");
     } else if (!quiet) {
-      std::printf("%-9s %s  %s tokens, %s blocks\n", result.c_str(), name.c_str(), to_text(o.at("tokens")).c_str(), to_text(o.at("blocks")).c_str());
+      std::printf("%-9s %s  %s tokens, %s blocks\n", result.c_str(), name.c_str(),
+                  to_text(o.at("tokens")).c_str(), to_text(o.at("blocks")).c_str());
     }
   }
   return failures;
@@ -159,11 +168,14 @@ int ingest(const IngestFlags& flags) {
     request.body = to_text(body);
     auto reply = client_json(flags.client, std::move(request));
     if (!reply.ok()) return complain(reply.status());
-    auto job = follow(flags, std::string(reply->as_object().at("job_id").as_string()), !flags.quiet && ::isatty(2));
+    auto job = follow(flags, std::string(reply->as_object().at("job_id").as_string()),
+                      !flags.quiet && ::isatty(2));
     if (!job.ok()) return complain(job.status());
     failures += report(job->as_object().at("results").as_array(), part, flags.quiet);
   }
-  if (failures > 0) return complain(std::to_string(failures) + " of " + std::to_string(all.size()) + " documents were not cached");
+  if (failures > 0)
+    return complain(std::to_string(failures) + " of " + std::to_string(all.size()) +
+                    " documents were not cached");
   return 0;
 }
 
@@ -171,12 +183,16 @@ int ingest(const IngestFlags& flags) {
 
 void add_ingest_command(CLI::App& app, CommandRun& run) {
   auto flags = std::make_shared<IngestFlags>();
-  auto* c = app.add_subcommand("ingest", "Cache documents in a running service.\n.txt and .md files become one document each (id: the file name without ending);\n"
-                                         ".jsonl files hold one document a line: {\"id\", \"title\", \"text\", \"metadata\"}");
+  auto* c = app.add_subcommand(
+      "ingest",
+      "Cache documents in a running service.\n.txt and .md files become one document each (id: the "
+      "file name without ending);\n"
+      ".jsonl files hold one document a line: {\"id\", \"title\", \"text\", \"metadata\"}");
   c->add_option("FILE", flags->files, "Files to read")->required();
   add_client_flags(*c, flags->client);
   c->add_option("--max-tokens", flags->max_tokens, "Longest chunk")->capture_default_str();
-  c->add_option("--overlap", flags->overlap, "Tokens repeated between chunks")->capture_default_str();
+  c->add_option("--overlap", flags->overlap, "Tokens repeated between chunks")
+      ->capture_default_str();
   c->add_flag("--pinned", flags->pinned, "Never evict their cache");
   c->add_flag("-q,--quiet", flags->quiet, "Print failures only");
   c->callback([flags, &run] { run = [flags] { return ingest(*flags); }; });

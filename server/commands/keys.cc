@@ -9,12 +9,17 @@ namespace quire {
 
 void add_keys_command(CLI::App& app, CommandRun& run) {
   auto name = std::make_shared<std::string>("client");
-  auto scopes = std::make_shared<std::vector<std::string>>(std::vector<std::string>{"read", "write", "query"});
+  auto scopes = std::make_shared<std::vector<std::string>>(
+      std::vector<std::string>{"read", "write", "query"});
   auto namespaces = std::make_shared<std::vector<std::string>>(std::vector<std::string>{"default"});
-  auto* c = app.add_subcommand("key", "Make an API key: the key on standard error (shown only now), its entry for auth.keys_file on standard output");
+  auto* c = app.add_subcommand("key",
+                               "Make an API key: the key on standard error (shown only now), its "
+                               "entry for auth.keys_file on standard output");
   c->add_option("--name", *name, "Name of the key, for logs")->capture_default_str();
   c->add_option("--scopes", *scopes, "read, write, query, admin")->delimiter(',');
-  c->add_option("--namespaces", *namespaces, "Namespaces it may use, '*' for any; the first is the default")->delimiter(',');
+  c->add_option("--namespaces", *namespaces,
+                "Namespaces it may use, '*' for any; the first is the default")
+      ->delimiter(',');
   c->callback([name, scopes, namespaces, &run] {
     run = [name, scopes, namespaces] {
       const auto secret = make_api_secret();
@@ -24,8 +29,11 @@ void add_keys_command(CLI::App& app, CommandRun& run) {
         for (const auto& i : items) out.append(out.empty() ? "\"" : ", \"").append(i).append("\"");
         return out;
       };
-      const std::string entry = "[[keys]]\nname = \"" + *name + "\"\nsha256 = \"" + sha256(*secret).hex() + "\"\nscopes = [" + list(*scopes) + "]\nnamespaces = [" + list(*namespaces) + "]\n";
-      if (const auto ok = KeyRing::parse(entry, "the new entry"); !ok.ok()) return complain(ok.status().message());
+      const std::string entry = "[[keys]]\nname = \"" + *name + "\"\nsha256 = \"" +
+                                sha256(*secret).hex() + "\"\nscopes = [" + list(*scopes) +
+                                "]\nnamespaces = [" + list(*namespaces) + "]\n";
+      if (const auto ok = KeyRing::parse(entry, "the new entry"); !ok.ok())
+        return complain(ok.status().message());
       std::fprintf(stderr, "key: %s\n", secret->c_str());
       std::printf("%s", entry.c_str());
       return 0;

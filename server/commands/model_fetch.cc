@@ -61,26 +61,27 @@ class ProgressPrinter {
 
  private:
   static std::string rate(const hub::FetchProgress& p) {
-    std::string text =
-        human(static_cast<double>(p.bytes)) + " of " + human(static_cast<double>(p.size));
+    std::string text = human(static_cast<double>(p.bytes)) + " of " +
+                       human(static_cast<double>(p.size));
     if (p.bytes_per_second > 0) {
-      text +=
-          ", " + human(p.bytes_per_second) + "/s, " +
-          duration(static_cast<double>(p.size - std::min(p.bytes, p.size)) / p.bytes_per_second) +
-          " left";
+      text += ", " + human(p.bytes_per_second) + "/s, " +
+              duration(static_cast<double>(p.size - std::min(p.bytes, p.size)) /
+                       p.bytes_per_second) +
+              " left";
     }
     return text;
   }
 
   void bar(const hub::FetchProgress& p) {
     winsize window{};
-    const std::size_t width =
-        ::ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 20 ? window.ws_col : 80;
-    const double share =
-        p.size > 0 ? static_cast<double>(p.bytes) / static_cast<double>(p.size) : 1;
+    const std::size_t width = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 20
+                                  ? window.ws_col
+                                  : 80;
+    const double share = p.size > 0 ? static_cast<double>(p.bytes) / static_cast<double>(p.size)
+                                    : 1;
     const auto full = static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * 20);
-    std::string line =
-        "[" + std::string(full, '#') + std::string(20 - full, '-') + "] " + rate(p) + "  " + p.file;
+    std::string line = "[" + std::string(full, '#') + std::string(20 - full, '-') + "] " + rate(p) +
+                       "  " + p.file;
     if (line.size() >= width) line.resize(width - 1);
     std::fprintf(stderr, "\r%s\033[K", line.c_str());
     shown_ = true;

@@ -13,18 +13,25 @@ namespace quire {
 namespace fs = std::filesystem;
 namespace {
 
-/// A model by a name someone gave: a folder, a GGUF file, or one of the hub. `what` is where the name stands.
-Result<std::string> named_model(const std::string& asked, const std::string& what, FromHub from_hub) {
+/// A model by a name someone gave: a folder, a GGUF file, or one of the hub. `what` is where the
+/// name stands.
+Result<std::string> named_model(const std::string& asked, const std::string& what,
+                                FromHub from_hub) {
   std::error_code ec;
   if (!hub::is_reference(asked)) {
     const auto gguf = find_gguf(asked);
-    if (!gguf.ok()) return gguf.status().with_context(what.empty() ? "model.path" : what).with_field("model.path");
+    if (!gguf.ok())
+      return gguf.status()
+          .with_context(what.empty() ? "model.path" : what)
+          .with_field("model.path");
     if (*gguf || fs::is_directory(asked, ec)) return asked;
   }
   if (hub::is_reference(asked)) {
     if (from_hub == FromHub::kFetch) {
       auto path = fetch_model(asked, /*update=*/false);
-      if (!path.ok() && path.status().field() != "HF_TOKEN" && path.status().field() != "HF_ENDPOINT") return path.status().with_field("model.path");
+      if (!path.ok() && path.status().field() != "HF_TOKEN" &&
+          path.status().field() != "HF_ENDPOINT")
+        return path.status().with_field("model.path");
       return path;
     }
     const auto reference = hub::parse_reference(asked);
@@ -41,21 +48,28 @@ Result<std::string> named_model(const std::string& asked, const std::string& wha
 Result<std::string> find_model_path(const std::string& asked, FromHub from_hub) {
   std::error_code ec;
   if (!asked.empty()) return named_model(asked, "", from_hub);
-  if (const char* dir = std::getenv("QUIRE_MODEL_DIR"); dir && *dir) return named_model(dir, "QUIRE_MODEL_DIR: ", from_hub);
+  if (const char* dir = std::getenv("QUIRE_MODEL_DIR"); dir && *dir)
+    return named_model(dir, "QUIRE_MODEL_DIR: ", from_hub);
   const fs::path binary = fs::read_symlink("/proc/self/exe", ec);
   const fs::path folder = binary.parent_path();
   std::string looked;
-  for (const auto* relative : {"../../models/demo", "../share/quire/models/demo", "models/demo", "../models/demo"}) {
+  for (const auto* relative :
+       {"../../models/demo", "../share/quire/models/demo", "models/demo", "../models/demo"}) {
     const fs::path candidate = (folder / relative).lexically_normal();
     if (fs::is_regular_file(candidate / "config.json", ec)) return candidate.string();
     looked += "\n  " + candidate.string();
   }
   auto unpacked = unpack_embedded_model();
   if (unpacked.ok() || unpacked.code() != Code::kNotFound) return unpacked;
-  return Status::not_found("the embedded model was not found; set model.path (or QUIRE_MODEL_DIR) to a Hugging Face model folder, a GGUF file, or hf:org/repo. Looked at:" + looked).with_field("model.path");
+  return Status::not_found(
+             "the embedded model was not found; set model.path (or QUIRE_MODEL_DIR) to a Hugging "
+             "Face model folder, a GGUF file, or hf:org/repo. Looked at:" +
+             looked)
+      .with_field("model.path");
 }
 
-std::string find_model_part(const std::string& asked, const std::string& model_path, const std::string& part) {
+std::string find_model_part(const std::string& asked, const std::string& model_path,
+                            const std::string& part) {
   if (asked == "none") return "";
   if (!asked.empty()) return asked;
   const fs::path folder = fs::path(model_path) / part;
@@ -69,7 +83,10 @@ int complain(const std::string& message) {
 }
 
 int complain(const Status& status) {
-  const std::string field = status.field().empty() || status.message().find(status.field()) != std::string::npos ? "" : status.field() + ": ";
+  const std::string field = status.field().empty() ||
+                                    status.message().find(status.field()) != std::string::npos
+                                ? ""
+                                : status.field() + ": ";
   return complain(field + status.message());
 }
 

@@ -42,8 +42,10 @@ void print_citations(const json::object& done) {
   for (const auto& item : done.at("citations").as_array()) {
     const auto& c = item.as_object();
     const auto& id = c.at("document_id");
-    std::fprintf(stderr, "[%s] %s (%.0f %%): %s\n", std::string(c.at("id").as_string()).c_str(), id.is_string() ? std::string(id.as_string()).c_str() : "inline",
-                 100 * c.at("weight").to_number<double>(), std::string(c.at("quote").as_string()).c_str());
+    std::fprintf(stderr, "[%s] %s (%.0f %%): %s\n", std::string(c.at("id").as_string()).c_str(),
+                 id.is_string() ? std::string(id.as_string()).c_str() : "inline",
+                 100 * c.at("weight").to_number<double>(),
+                 std::string(c.at("quote").as_string()).c_str());
   }
 }
 
@@ -52,17 +54,27 @@ void print_fates(const json::object& done) {
   const auto& fates = usage.at("cache_details").as_object();
   const auto& timings = done.at("timings").as_object();
   const auto& cache = done.at("cache").as_object();
-  std::fprintf(stderr, "\n%s prompt tokens: %s reused, %s recomputed, %s computed, %s dropped  (strategy %s)\n", number(usage, "prompt_tokens").c_str(),
-               number(fates, "reused_tokens").c_str(), number(fates, "recomputed_tokens").c_str(), number(fates, "computed_tokens").c_str(),
-               number(fates, "dropped_tokens").c_str(), std::string(cache.at("strategy").as_string()).c_str());
-  if (cache.at("fallback").is_string()) std::fprintf(stderr, "fallback: %s\n", std::string(cache.at("fallback").as_string()).c_str());
+  std::fprintf(
+      stderr,
+      "\n%s prompt tokens: %s reused, %s recomputed, %s computed, %s dropped  (strategy %s)\n",
+      number(usage, "prompt_tokens").c_str(), number(fates, "reused_tokens").c_str(),
+      number(fates, "recomputed_tokens").c_str(), number(fates, "computed_tokens").c_str(),
+      number(fates, "dropped_tokens").c_str(),
+      std::string(cache.at("strategy").as_string()).c_str());
+  if (cache.at("fallback").is_string())
+    std::fprintf(stderr, "fallback: %s\n", std::string(cache.at("fallback").as_string()).c_str());
   for (const auto& m : cache.at("misses").as_array()) {
     const auto& miss = m.as_object();
-    std::fprintf(stderr, "miss: %s (%s, %s tokens)\n", std::string(miss.at("document_id").as_string()).c_str(), std::string(miss.at("reason").as_string()).c_str(),
+    std::fprintf(stderr, "miss: %s (%s, %s tokens)\n",
+                 std::string(miss.at("document_id").as_string()).c_str(),
+                 std::string(miss.at("reason").as_string()).c_str(),
                  number(miss, "tokens").c_str());
   }
-  std::fprintf(stderr, "first token after %s ms, %s tokens in %s ms; explain: %s\n", number(timings, "ttft_ms").c_str(), number(usage, "completion_tokens").c_str(),
-               number(timings, "total_ms").c_str(), done.contains("explain_url") ? std::string(done.at("explain_url").as_string()).c_str() : "-");
+  std::fprintf(
+      stderr, "first token after %s ms, %s tokens in %s ms; explain: %s\n",
+      number(timings, "ttft_ms").c_str(), number(usage, "completion_tokens").c_str(),
+      number(timings, "total_ms").c_str(),
+      done.contains("explain_url") ? std::string(done.at("explain_url").as_string()).c_str() : "-");
 }
 
 int stream(const QueryFlags& flags, ClientRequest request, json::object body) {
@@ -114,14 +126,24 @@ int query(const QueryFlags& flags) {
 
 void add_query_command(CLI::App& app, CommandRun& run) {
   auto flags = std::make_shared<QueryFlags>();
-  auto* c = app.add_subcommand("query", "Ask a running service.\nThe answer is streamed to standard output; citations and the fate of every prompt token follow on standard error");
+  auto* c = app.add_subcommand(
+      "query",
+      "Ask a running service.\nThe answer is streamed to standard output; citations and the fate "
+      "of every prompt token follow on standard error");
   c->add_option("QUESTION", flags->question, "The question")->required();
-  c->add_option("-d,--document", flags->documents, "Document ids, in prompt order (repeat, or separate by commas); none: the service takes the best ones")->delimiter(',')->allow_extra_args(false);
-  c->add_flag("--no-documents", flags->no_documents, "Ask without any document")->excludes("--document");
+  c->add_option("-d,--document", flags->documents,
+                "Document ids, in prompt order (repeat, or separate by commas); none: the service "
+                "takes the best ones")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  c->add_flag("--no-documents", flags->no_documents, "Ask without any document")
+      ->excludes("--document");
   add_client_flags(*c, flags->client);
-  c->add_option("-s,--strategy", flags->strategy, "How cached documents are used (see /v1/info)")->capture_default_str();
+  c->add_option("-s,--strategy", flags->strategy, "How cached documents are used (see /v1/info)")
+      ->capture_default_str();
   c->add_option("--max-tokens", flags->max_tokens, "Longest answer")->capture_default_str();
-  c->add_option("--temperature", flags->temperature, "0: the likeliest token")->capture_default_str();
+  c->add_option("--temperature", flags->temperature, "0: the likeliest token")
+      ->capture_default_str();
   c->add_option("--system", flags->system, "System message");
   c->add_flag("--json", flags->as_json, "Print the whole reply as JSON");
   c->add_flag("--plan", flags->plan, "Only say what would be used, without generating");

@@ -42,9 +42,12 @@ int retrieve(const RetrieveFlags& f) {
   }
   for (const auto& item : reply->at("data").as_array()) {
     const auto& p = item.as_object();
-    std::printf("%8.3f  %s  chunk %lld  [%lld, %lld)\n%s\n\n", p.at("score").to_number<double>(), std::string(p.at("document_id").as_string()).c_str(),
-                static_cast<long long>(p.at("chunk").to_number<std::int64_t>()), static_cast<long long>(p.at("start").to_number<std::int64_t>()),
-                static_cast<long long>(p.at("end").to_number<std::int64_t>()), std::string(p.at("text").as_string()).c_str());
+    std::printf("%8.3f  %s  chunk %lld  [%lld, %lld)\n%s\n\n", p.at("score").to_number<double>(),
+                std::string(p.at("document_id").as_string()).c_str(),
+                static_cast<long long>(p.at("chunk").to_number<std::int64_t>()),
+                static_cast<long long>(p.at("start").to_number<std::int64_t>()),
+                static_cast<long long>(p.at("end").to_number<std::int64_t>()),
+                std::string(p.at("text").as_string()).c_str());
   }
   return 0;
 }
@@ -53,12 +56,19 @@ int retrieve(const RetrieveFlags& f) {
 
 void add_retrieve_command(CLI::App& app, CommandRun& run) {
   auto flags = std::make_shared<RetrieveFlags>();
-  auto* c = app.add_subcommand("retrieve", "Find passages in a running service, without generating");
+  auto* c = app.add_subcommand("retrieve",
+                               "Find passages in a running service, without generating");
   c->add_option("QUESTION", flags->question, "What to look for")->required();
   c->add_option("-k", flags->k, "How many")->capture_default_str();
-  c->add_option("-d,--document", flags->documents, "Only in these documents (repeat, or separate by commas)")->delimiter(',')->allow_extra_args(false);
+  c->add_option("-d,--document", flags->documents,
+                "Only in these documents (repeat, or separate by commas)")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   c->add_flag("--documents", flags->whole_documents, "Whole documents instead of chunks");
-  c->add_option("--scorer", flags->scorer, "bm25, or embedding or hybrid where the service embeds (retrieve.embeddings)")->check(CLI::IsMember({"bm25", "embedding", "hybrid"}))->capture_default_str();
+  c->add_option("--scorer", flags->scorer,
+                "bm25, or embedding or hybrid where the service embeds (retrieve.embeddings)")
+      ->check(CLI::IsMember({"bm25", "embedding", "hybrid"}))
+      ->capture_default_str();
   add_client_flags(*c, flags->client);
   c->add_flag("--json", flags->as_json, "Print the whole reply as JSON");
   c->callback([flags, &run] { run = [flags] { return retrieve(*flags); }; });

@@ -11,7 +11,8 @@ StoreOptions store_options(const Config& c) {
   o.path = c.disk.path;
   o.max_bytes = static_cast<std::uint64_t>(c.disk.max_bytes);
   o.dram_bytes = static_cast<std::uint64_t>(c.cache.dram_bytes);
-  o.disk_policy = o.dram_policy = c.cache.eviction == "lru" ? StorePolicy::kLru : StorePolicy::kS3Fifo;
+  o.disk_policy = o.dram_policy = c.cache.eviction == "lru" ? StorePolicy::kLru
+                                                            : StorePolicy::kS3Fifo;
   o.io_threads = static_cast<int>(c.disk.threads);
   o.direct_io = c.disk.direct_io;
   return o;
@@ -43,10 +44,12 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
 }
 
 Result<cuda::BackendChoice> backend_choice(const Config& c) {
-  return cuda::choose_backend(c.model.backend, c.model.device, cuda::has_device_file(), cuda::backend_library_files());
+  return cuda::choose_backend(c.model.backend, c.model.device, cuda::has_device_file(),
+                              cuda::backend_library_files());
 }
 
-Result<std::shared_ptr<Compute>> open_compute(const cuda::BackendChoice& choice, std::function<void(const Status&)> on_lost) {
+Result<std::shared_ptr<Compute>> open_compute(const cuda::BackendChoice& choice,
+                                              std::function<void(const Status&)> on_lost) {
   if (choice.library == nullptr) return std::shared_ptr<Compute>();
   QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceOps> ops, choice.library->open(choice.device));
   return make_device_compute(cuda::watch(std::move(ops), std::move(on_lost)), choice.name);
@@ -55,7 +58,9 @@ Result<std::shared_ptr<Compute>> open_compute(const cuda::BackendChoice& choice,
 RetrievalOptions retrieval_options(const Config& c) {
   RetrievalOptions o;
   o.max_index_bytes = c.retrieve.max_index_bytes;
-  if (c.retrieve.embeddings) o.embeddings = EmbeddingOptions{.max_bytes = c.retrieve.max_embedding_bytes, .exact_vectors = c.retrieve.exact_embeddings};
+  if (c.retrieve.embeddings)
+    o.embeddings = EmbeddingOptions{.max_bytes = c.retrieve.max_embedding_bytes,
+                                    .exact_vectors = c.retrieve.exact_embeddings};
   return o;
 }
 

@@ -1,5 +1,5 @@
-#include "server/config/byte_size.h"
 #include "server/config/config.h"
+#include "server/config/byte_size.h"
 
 #include <unistd.h>
 
@@ -30,12 +30,16 @@ Status bad(const Setting& s, const std::string& what, const std::string& where) 
 
 Status check_range(const Setting& s, double v, const std::string& where) {
   if (v >= s.min && v <= s.max) return {};
-  return bad(s, "is " + number_text(v) + "; it must be between " + number_text(s.min) + " and " + number_text(s.max), where);
+  return bad(s,
+             "is " + number_text(v) + "; it must be between " + number_text(s.min) + " and " +
+                 number_text(s.max),
+             where);
 }
 
 Status set_string(const Setting& s, std::string value, Config& config, const std::string& where) {
   auto* target = std::get<std::string*>(s.pointer(config));
-  if (!s.choices.empty() && std::find(s.choices.begin(), s.choices.end(), value) == s.choices.end()) {
+  if (!s.choices.empty() &&
+      std::find(s.choices.begin(), s.choices.end(), value) == s.choices.end()) {
     std::string list;
     for (const auto c : s.choices) list.append(list.empty() ? "" : ", ").append(c);
     return bad(s, "is '" + value + "'; use one of: " + list, where);
@@ -52,7 +56,8 @@ Status unknown(std::string_view section, std::string_view key, const std::string
     if (key.empty()) names.emplace_back(s.section);
   }
   const std::string near = nearest_name(name, names);
-  return Status::invalid(name, "unknown setting '" + name + "' (" + where + ")" + (near.empty() ? "" : "; did you mean '" + near + "'?"));
+  return Status::invalid(name, "unknown setting '" + name + "' (" + where + ")" +
+                                   (near.empty() ? "" : "; did you mean '" + near + "'?"));
 }
 
 const Setting* find(std::string_view section, std::string_view key) {
@@ -66,20 +71,29 @@ bool is_size(const Setting& s) { return std::string_view(s.key).ends_with("_byte
 
 Status set_size(const Setting& s, std::string_view text, Config& config, const std::string& where) {
   const auto v = parse_byte_size(text);
-  if (!v) return bad(s, "is '" + std::string(text) + "'; a number of bytes is wanted, such as 512MiB, 4GB or 4294967296", where);
+  if (!v)
+    return bad(s,
+               "is '" + std::string(text) +
+                   "'; a number of bytes is wanted, such as 512MiB, 4GB or 4294967296",
+               where);
   QUIRE_RETURN_IF_ERROR(check_range(s, static_cast<double>(*v), where));
   *std::get<std::int64_t*>(s.pointer(config)) = *v;
   return {};
 }
 
 /// From the environment and flags everything comes as text.
-Status set_from_text(const Setting& s, std::string_view text, Config& config, const std::string& where) {
+Status set_from_text(const Setting& s, std::string_view text, Config& config,
+                     const std::string& where) {
   const auto pointer = s.pointer(config);
-  if (std::holds_alternative<std::string*>(pointer)) return set_string(s, std::string(text), config, where);
+  if (std::holds_alternative<std::string*>(pointer))
+    return set_string(s, std::string(text), config, where);
   if (auto* const* b = std::get_if<bool*>(&pointer)) {
-    if (text == "true" || text == "1" || text == "yes" || text == "on") **b = true;
-    else if (text == "false" || text == "0" || text == "no" || text == "off") **b = false;
-    else return bad(s, "is '" + std::string(text) + "'; use true or false", where);
+    if (text == "true" || text == "1" || text == "yes" || text == "on")
+      **b = true;
+    else if (text == "false" || text == "0" || text == "no" || text == "off")
+      **b = false;
+    else
+      return bad(s, "is '" + std::string(text) + "'; use true or false", where);
     return {};
   }
   if (auto* const* list = std::get_if<std::vector<std::string>*>(&pointer)) {
@@ -93,20 +107,23 @@ Status set_from_text(const Setting& s, std::string_view text, Config& config, co
     std::int64_t v = 0;
     if (is_size(s)) return set_size(s, text, config, where);
     const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
-    if (ec != std::errc() || end != text.data() + text.size()) return bad(s, "is '" + std::string(text) + "'; an integer is wanted", where);
+    if (ec != std::errc() || end != text.data() + text.size())
+      return bad(s, "is '" + std::string(text) + "'; an integer is wanted", where);
     QUIRE_RETURN_IF_ERROR(check_range(s, static_cast<double>(v), where));
     **i = v;
     return {};
   }
   double v = 0;
   const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
-  if (ec != std::errc() || end != text.data() + text.size()) return bad(s, "is '" + std::string(text) + "'; a number is wanted", where);
+  if (ec != std::errc() || end != text.data() + text.size())
+    return bad(s, "is '" + std::string(text) + "'; a number is wanted", where);
   QUIRE_RETURN_IF_ERROR(check_range(s, v, where));
   *std::get<double*>(pointer) = v;
   return {};
 }
 
-Status set_from_node(const Setting& s, const toml::node& node, Config& config, const std::string& where) {
+Status set_from_node(const Setting& s, const toml::node& node, Config& config,
+                     const std::string& where) {
   const auto pointer = s.pointer(config);
   if (std::holds_alternative<std::string*>(pointer)) {
     const auto* v = node.as_string();
@@ -131,7 +148,8 @@ Status set_from_node(const Setting& s, const toml::node& node, Config& config, c
     return {};
   }
   if (auto* const* i = std::get_if<std::int64_t*>(&pointer)) {
-    if (const auto* text = node.as_string(); text != nullptr && is_size(s)) return set_size(s, text->get(), config, where);
+    if (const auto* text = node.as_string(); text != nullptr && is_size(s))
+      return set_size(s, text->get(), config, where);
     const auto* v = node.as_integer();
     if (!v) return bad(s, "must be an integer", where);
     QUIRE_RETURN_IF_ERROR(check_range(s, static_cast<double>(v->get()), where));
@@ -149,12 +167,14 @@ std::string toml_quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     const auto u = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') out.append("\\").push_back(c);
+    if (c == '"' || c == '\\')
+      out.append("\\").push_back(c);
     else if (u < 0x20 || u == 0x7f) {
       char escaped[8];
       std::snprintf(escaped, sizeof escaped, "\\u%04X", u);
       out += escaped;
-    } else out.push_back(c);
+    } else
+      out.push_back(c);
   }
   return out + "\"";
 }
@@ -169,7 +189,8 @@ std::string value_text(const Setting& s, const Config& config) {
     return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
   }
   std::string out = "[";
-  for (const auto& item : *std::get<std::vector<std::string>*>(pointer)) out.append(out.size() > 1 ? ", " : "").append(toml_quoted(item));
+  for (const auto& item : *std::get<std::vector<std::string>*>(pointer))
+    out.append(out.size() > 1 ? ", " : "").append(toml_quoted(item));
   return out + "]";
 }
 
@@ -183,9 +204,13 @@ Status apply_toml(std::string_view text, const std::string& file_name, Config& c
       const std::string where = file_name + ", line " + std::to_string(node.source().begin.line);
       const auto& all = setting_table();
       const std::string_view name = section.str();
-      const bool known = std::any_of(all.begin(), all.end(), [name](const Setting& s) { return s.section == name; });
+      const bool known = std::any_of(all.begin(), all.end(),
+                                     [name](const Setting& s) { return s.section == name; });
       if (!known) return unknown(name, {}, where);
-      if (!table) return Status::invalid(std::string(section.str()), "'" + std::string(section.str()) + "' must be a section (" + where + ")");
+      if (!table)
+        return Status::invalid(
+            std::string(section.str()),
+            "'" + std::string(section.str()) + "' must be a section (" + where + ")");
       for (const auto& [key, value] : *table) {
         const std::string at = file_name + ", line " + std::to_string(value.source().begin.line);
         const Setting* s = find(section.str(), key.str());
@@ -195,19 +220,24 @@ Status apply_toml(std::string_view text, const std::string& file_name, Config& c
     }
     return {};
   } catch (const toml::parse_error& e) {
-    return Status::invalid(file_name, file_name + ", line " + std::to_string(e.source().begin.line) + ": " + std::string(e.description()));
+    return Status::invalid(file_name, file_name + ", line " +
+                                          std::to_string(e.source().begin.line) + ": " +
+                                          std::string(e.description()));
   } catch (const std::runtime_error& e) {
     return Status::invalid(file_name, file_name + ": " + e.what());
   }
 }
 
-Status apply_environment(const std::vector<std::pair<std::string, std::string>>& variables, Config& config) {
+Status apply_environment(const std::vector<std::pair<std::string, std::string>>& variables,
+                         Config& config) {
   for (const auto& [name, value] : variables) {
     const auto split = name.find("__");
     if (!name.starts_with("QUIRE_") || split == std::string::npos) continue;
     std::string section = name.substr(6, split - 6), key = name.substr(split + 2);
     for (auto* part : {&section, &key})
-      std::transform(part->begin(), part->end(), part->begin(), [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
+      std::transform(part->begin(), part->end(), part->begin(), [](unsigned char c) {
+        return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+      });
     const std::string where = "environment variable " + name;
     const Setting* s = find(section, key);
     if (!s) return unknown(section, key, where);
@@ -221,7 +251,8 @@ Status apply_flags(const std::vector<std::string>& assignments, Config& config) 
     const auto eq = text.find('='), dot = text.find('.');
     if (dot == std::string::npos || (eq != std::string::npos && dot > eq))
       return Status::invalid(text, "'--" + text + "' is no setting; write --section.key=value");
-    if (eq == std::string::npos) return Status::invalid(text, "'--" + text + "' has no value; write --" + text + "=value");
+    if (eq == std::string::npos)
+      return Status::invalid(text, "'--" + text + "' has no value; write --" + text + "=value");
     const std::string where = "flag --" + text.substr(0, eq);
     const Setting* s = find(text.substr(0, dot), text.substr(dot + 1, eq - dot - 1));
     if (!s) return unknown(text.substr(0, dot), text.substr(dot + 1, eq - dot - 1), where);
@@ -231,20 +262,41 @@ Status apply_flags(const std::vector<std::string>& assignments, Config& config) 
 }
 
 Status check_config(const Config& c) {
-  if (c.server.host.empty()) return Status::invalid("server.host", "server.host is empty; use 127.0.0.1 or 0.0.0.0");
-  if (c.disk.path.empty()) return Status::invalid("disk.path", "disk.path is empty; name the folder of the store");
+  if (c.server.host.empty())
+    return Status::invalid("server.host", "server.host is empty; use 127.0.0.1 or 0.0.0.0");
+  if (c.disk.path.empty())
+    return Status::invalid("disk.path", "disk.path is empty; name the folder of the store");
   if (c.model.name.empty()) return Status::invalid("model.name", "model.name is empty");
-  if (c.cache.block_tokens != 0 && c.cache.block_tokens != 16 && c.cache.block_tokens != 32 && c.cache.block_tokens != 64)
-    return Status::invalid("cache.block_tokens", "cache.block_tokens is " + std::to_string(c.cache.block_tokens) + "; use 16, 32, 64, or 0 for the length's own");
+  if (c.cache.block_tokens != 0 && c.cache.block_tokens != 16 && c.cache.block_tokens != 32 &&
+      c.cache.block_tokens != 64)
+    return Status::invalid("cache.block_tokens", "cache.block_tokens is " +
+                                                     std::to_string(c.cache.block_tokens) +
+                                                     "; use 16, 32, 64, or 0 for the length's own");
   if (c.cache.min_tokens > 0)
-    return Status::unimplemented("cache.min_tokens is set, but this build caches contexts of any length; set it to 0").with_field("cache.min_tokens");
-  if (c.cache.gpu_bytes > 0) return Status::unimplemented("cache.gpu_bytes is set, but this build has no GPU tier; set it to 0").with_field("cache.gpu_bytes");
-  if (!c.remote.url.empty()) return Status::unimplemented("remote.url is set, but this build has no remote tier; leave it empty").with_field("remote.url");
+    return Status::unimplemented(
+               "cache.min_tokens is set, but this build caches contexts of any length; set it to 0")
+        .with_field("cache.min_tokens");
+  if (c.cache.gpu_bytes > 0)
+    return Status::unimplemented(
+               "cache.gpu_bytes is set, but this build has no GPU tier; set it to 0")
+        .with_field("cache.gpu_bytes");
+  if (!c.remote.url.empty())
+    return Status::unimplemented(
+               "remote.url is set, but this build has no remote tier; leave it empty")
+        .with_field("remote.url");
   if (c.retrieve.embeddings && !c.retrieve.enabled)
-    return Status::invalid("retrieve.embeddings", "retrieve.embeddings is set, but retrieve.enabled = false switches retrieval off; set it to true");
-  if (!c.disk.write_back) return Status::unimplemented("disk.write_back = false is not supported by this build; set it to true").with_field("disk.write_back");
+    return Status::invalid("retrieve.embeddings",
+                           "retrieve.embeddings is set, but retrieve.enabled = false switches "
+                           "retrieval off; set it to true");
+  if (!c.disk.write_back)
+    return Status::unimplemented(
+               "disk.write_back = false is not supported by this build; set it to true")
+        .with_field("disk.write_back");
   if (!c.disk.verify_on_read)
-    return Status::unimplemented("disk.verify_on_read = false is not supported: every read is checked; set it to true").with_field("disk.verify_on_read");
+    return Status::unimplemented(
+               "disk.verify_on_read = false is not supported: every read is checked; set it to "
+               "true")
+        .with_field("disk.verify_on_read");
   return {};
 }
 
@@ -262,7 +314,8 @@ std::string config_to_toml(const Config& config, bool with_help) {
       line.append("# ").append(s.help);
       if (!s.choices.empty()) {
         line.append(": ");
-        for (std::size_t i = 0; i < s.choices.size(); ++i) line.append(i ? ", " : "").append(s.choices[i]);
+        for (std::size_t i = 0; i < s.choices.size(); ++i)
+          line.append(i ? ", " : "").append(s.choices[i]);
       }
     }
     out.append(line).append("\n");
@@ -275,7 +328,8 @@ std::vector<std::pair<std::string, std::string>> quire_environment() {
   for (char** e = environ; e && *e; ++e) {
     const std::string_view entry = *e;
     const auto eq = entry.find('=');
-    if (entry.starts_with("QUIRE_") && eq != std::string_view::npos) out.emplace_back(entry.substr(0, eq), entry.substr(eq + 1));
+    if (entry.starts_with("QUIRE_") && eq != std::string_view::npos)
+      out.emplace_back(entry.substr(0, eq), entry.substr(eq + 1));
   }
   std::sort(out.begin(), out.end());
   return out;
@@ -292,7 +346,9 @@ Result<std::string> read_file(const std::string& path, std::size_t max_bytes) {
   char buffer[64 << 10];
   while (in.read(buffer, sizeof buffer) || in.gcount() > 0) {
     out.append(buffer, static_cast<std::size_t>(in.gcount()));
-    if (out.size() > max_bytes) return Status::invalid(path, path + " is larger than " + std::to_string(max_bytes) + " bytes");
+    if (out.size() > max_bytes)
+      return Status::invalid(path,
+                             path + " is larger than " + std::to_string(max_bytes) + " bytes");
   }
   return out;
 }

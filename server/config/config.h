@@ -1,4 +1,5 @@
-/// All settings of the service, and the three places they come from: a TOML file, the environment, flags. The later wins.
+/// All settings of the service, and the three places they come from: a TOML file, the environment,
+/// flags. The later wins.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +14,25 @@
 
 namespace quire {
 
-/// Zero means no limit, or off for a tier. docs/operations.md explains each; setting_table() holds their one-line help.
+/// Zero means no limit, or off for a tier. docs/operations.md explains each; setting_table() holds
+/// their one-line help.
 struct Config {
   struct Server {
     std::string host = "127.0.0.1";
-    std::int64_t port = 8080, threads = 0, max_body_bytes = 64 << 20, max_queue = 256, max_connections = 4096;
-    double drain_seconds = 30, sse_ping_seconds = 15, header_timeout_seconds = 10, body_timeout_seconds = 30, idle_timeout_seconds = 75;
+    std::int64_t port = 8080, threads = 0, max_body_bytes = 64 << 20, max_queue = 256,
+                 max_connections = 4096;
+    double drain_seconds = 30, sse_ping_seconds = 15, header_timeout_seconds = 10,
+           body_timeout_seconds = 30, idle_timeout_seconds = 75;
     std::vector<std::string> cors_origins;
     bool ui = true;
   } server;
   struct Model {
-    std::string path, name = "default", backend = "auto", kv_dtype = "f16", weights = "auto", prompt_format = "auto", draft_path, retrieval_head_path;
-    std::int64_t device = 0, max_model_len = 8192, threads = 0, working_cache_bytes = 0, prefix_cache_bytes = -1;
-    std::int64_t device_cache_bytes = -1, host_cache_bytes = -1, device_requests = 2, draft_wait_ms = 500;
+    std::string path, name = "default", backend = "auto", kv_dtype = "f16", weights = "auto",
+                      prompt_format = "auto", draft_path, retrieval_head_path;
+    std::int64_t device = 0, max_model_len = 8192, threads = 0, working_cache_bytes = 0,
+                 prefix_cache_bytes = -1;
+    std::int64_t device_cache_bytes = -1, host_cache_bytes = -1, device_requests = 2,
+                 draft_wait_ms = 500;
     std::string draft_weights = "w8a8";
     bool draft_document_kv = false;
   } model;
@@ -34,11 +41,13 @@ struct Config {
     bool allow_insecure = false;
   } auth;
   struct Limits {
-    std::int64_t requests_per_minute = 0, tokens_per_minute = 0, documents_per_call = 256, document_tokens = 131072, namespace_bytes = 0;
+    std::int64_t requests_per_minute = 0, tokens_per_minute = 0, documents_per_call = 256,
+                 document_tokens = 131072, namespace_bytes = 0;
     std::int64_t documents_per_query = 64;
   } limits;
   struct Cache {
-    std::int64_t block_tokens = 0, dram_bytes = std::int64_t{4} << 30, gpu_bytes = 0, min_tokens = 0;
+    std::int64_t block_tokens = 0, dram_bytes = std::int64_t{4} << 30, gpu_bytes = 0,
+                 min_tokens = 0;
     std::string eviction = "lru";
     double max_pinned_ratio = 0.5;
     bool share_across_namespaces = false;
@@ -59,7 +68,8 @@ struct Config {
   } policy;
   struct Retrieve {
     bool enabled = true, embeddings = false;
-    std::int64_t max_index_bytes = std::int64_t{512} << 20, max_embedding_bytes = std::int64_t{512} << 20, exact_embeddings = 10'000;
+    std::int64_t max_index_bytes = std::int64_t{512} << 20,
+                 max_embedding_bytes = std::int64_t{512} << 20, exact_embeddings = 10'000;
   } retrieve;
   struct Explain {
     std::int64_t retain = 1000;
@@ -76,20 +86,24 @@ struct Config {
 
 /// One setting: how it is named, what it holds, what it may be.
 struct Setting {
-  using Pointer = std::variant<std::string*, std::int64_t*, double*, bool*, std::vector<std::string>*>;
+  using Pointer =
+      std::variant<std::string*, std::int64_t*, double*, bool*, std::vector<std::string>*>;
   std::string_view section, key;
   std::function<Pointer(Config&)> pointer;
-  double min = 0, max = 0;                 ///< of numbers
-  std::vector<std::string_view> choices;   ///< of strings; empty: any
+  double min = 0, max = 0;                ///< of numbers
+  std::vector<std::string_view> choices;  ///< of strings; empty: any
   std::string_view help;
   std::string name() const { return std::string(section) + "." + std::string(key); }
 };
 const std::vector<Setting>& setting_table();
 
-/// Errors name the setting (field "server.port"), what is wrong, and where it was said; unknown names come with the nearest.
+/// Errors name the setting (field "server.port"), what is wrong, and where it was said; unknown
+/// names come with the nearest.
 Status apply_toml(std::string_view text, const std::string& file_name, Config& config);
-/// Variables like QUIRE_SERVER__PORT; those without "__" are not settings. Lists are separated by commas.
-Status apply_environment(const std::vector<std::pair<std::string, std::string>>& variables, Config& config);
+/// Variables like QUIRE_SERVER__PORT; those without "__" are not settings. Lists are separated by
+/// commas.
+Status apply_environment(const std::vector<std::pair<std::string, std::string>>& variables,
+                         Config& config);
 /// `assignments`: "server.port=8081" each.
 Status apply_flags(const std::vector<std::string>& assignments, Config& config);
 /// What single settings cannot say: combinations, and values this build does not have.

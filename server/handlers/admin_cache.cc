@@ -4,13 +4,13 @@
 #include <iterator>
 #include <unordered_set>
 
+#include "base/log.h"
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
-#include "base/log.h"
-#include "server/service/pin_share.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/admin_codec.h"
+#include "server/service/pin_share.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -54,12 +54,14 @@ json::object namespace_json(Services& services, const NamespaceStats& n) {
   all.force = all.dry_run = true;
   const auto kv = services.store->evict(all);
   const EvictReport report = kv.ok() ? *kv : EvictReport{};
-  o["evictable"] = json::object{{"contexts", report.contexts}, {"blocks", report.blocks}, {"bytes", report.bytes}};
+  o["evictable"] = json::object{
+      {"contexts", report.contexts}, {"blocks", report.blocks}, {"bytes", report.bytes}};
   return o;
 }
 
 /// Heads of documents; fails the call with 404 when one does not exist.
-std::optional<std::vector<DocumentManifest>> heads_of(Call& call, const std::vector<std::string>& ids) {
+std::optional<std::vector<DocumentManifest>> heads_of(Call& call,
+                                                      const std::vector<std::string>& ids) {
   std::vector<DocumentManifest> out;
   json::array missing;
   for (const auto& id : ids) {
@@ -76,7 +78,10 @@ std::optional<std::vector<DocumentManifest>> heads_of(Call& call, const std::vec
   if (missing.empty()) return out;
   const std::string first(missing.front().as_string());
   const auto at = std::find(ids.begin(), ids.end(), first) - ids.begin();
-  Problem p = make_problem("document_not_found", "there is no document '" + first.substr(0, 256) + "' in the namespace '" + call.ns + "'", "document_ids[" + std::to_string(at) + "]");
+  Problem p = make_problem(
+      "document_not_found",
+      "there is no document '" + first.substr(0, 256) + "' in the namespace '" + call.ns + "'",
+      "document_ids[" + std::to_string(at) + "]");
   p.extra["document_ids"] = std::move(missing);
   call.fail(p);
   return std::nullopt;
@@ -113,21 +118,29 @@ void set_pins(const std::shared_ptr<Call>& call, bool pinned) {
   std::lock_guard one_at_a_time(services.pins_mu);
   if (pinned) {
     std::vector<DocumentManifest> more;
-    std::copy_if(documents->begin(), documents->end(), std::back_inserter(more), [](const auto& d) { return !d.pinned; });
+    std::copy_if(documents->begin(), documents->end(), std::back_inserter(more),
+                 [](const auto& d) { return !d.pinned; });
     PinBytes bytes = stored_bytes(*services.store, more);
     if (request.tier != Tier::kDram) bytes.dram = 0;
-    if (const Status s = check_pin_share(*services.store, services.config()->cache.max_pinned_ratio, bytes); !s.ok()) {
+    if (const Status s = check_pin_share(*services.store, services.config()->cache.max_pinned_ratio,
+                                         bytes);
+        !s.ok()) {
       return call->fail(problem_of(s.with_field("document_ids"), "cache_full"));
     }
   }
   DocumentPatch patch;
   patch.pinned = pinned;
   for (const auto& d : *documents)
-    if (const auto done = services.ingest->patch(call->ns, d.id, patch); !done.ok()) return fail_document(*call, done.status(), d.id);
+    if (const auto done = services.ingest->patch(call->ns, d.id, patch); !done.ok())
+      return fail_document(*call, done.status(), d.id);
   if (pinned && request.tier == Tier::kDram) load(*services.store, keys_of(*documents));
   const StoreAdminStats now = services.store->admin_stats();
-  call->reply_json(200, json::object{{"object", pinned ? "cache.pin" : "cache.unpin"}, {"tier", tier_name(request.tier)}, {"documents", documents->size()},
-                                     {"pinned_bytes", request.tier == Tier::kDram ? now.dram.pinned_bytes : now.disk.pinned_bytes}});
+  call->reply_json(
+      200, json::object{{"object", pinned ? "cache.pin" : "cache.unpin"},
+                        {"tier", tier_name(request.tier)},
+                        {"documents", documents->size()},
+                        {"pinned_bytes", request.tier == Tier::kDram ? now.dram.pinned_bytes
+                                                                     : now.disk.pinned_bytes}});
 }
 
 /// Queues the contexts that were found bad for computing again; returns how many.
@@ -139,13 +152,16 @@ std::uint64_t repair(Services& services, const std::vector<ContextKey>& contexts
     ListOptions options;
     options.limit = 1000;
     options.filter = [&](const DocumentManifest& m) {
-      return m.status == DocumentStatus::kReady && std::any_of(m.chunks.begin(), m.chunks.end(), [&](const auto& chunk) { return bad.contains(chunk.key); });
+      return m.status == DocumentStatus::kReady &&
+             std::any_of(m.chunks.begin(), m.chunks.end(),
+                         [&](const auto& chunk) { return bad.contains(chunk.key); });
     };
     for (bool more = true; more;) {
       const auto page = services.store->list_documents(ns.name, options);
       if (!page.ok()) break;
       for (const auto& d : page->documents) {
-        if (!services.ingest->warm(ns.name, d.id).ok()) continue;  // busy or full: computed at its next use
+        // Busy or full: computed at its next use
+        if (!services.ingest->warm(ns.name, d.id).ok()) continue;
         for (const auto& chunk : d.chunks)
           if (bad.contains(chunk.key)) repaired.insert(chunk.key);
       }
@@ -163,7 +179,9 @@ json::object cache_stats_json(Services& services) {
   const CacheTotals totals = services.metrics->cache_totals();
   json::object o;
   o["object"] = "cache.stats";
-  o["uptime_seconds"] = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - services.started).count();
+  o["uptime_seconds"] = std::chrono::duration_cast<std::chrono::seconds>(
+                            std::chrono::steady_clock::now() - services.started)
+                            .count();
   json::object documents;
   std::uint64_t total = 0;
   for (const auto& [status, n] : m.documents_by_status) {
@@ -172,11 +190,22 @@ json::object cache_stats_json(Services& services) {
   }
   documents["total"] = total;
   o["documents"] = std::move(documents);
-  o["tiers"] = json::array{tier_json({"dram", m.store.dram, m.admin.dram, totals.lookup_tokens, totals.dram_hit_tokens, 0}),
-                           tier_json({"disk", m.store.disk, m.admin.disk, totals.lookup_tokens - std::min(totals.lookup_tokens, totals.dram_hit_tokens), totals.disk_hit_tokens, m.store.io_errors})};
+  o["tiers"] = json::array{
+      tier_json(
+          {"dram", m.store.dram, m.admin.dram, totals.lookup_tokens, totals.dram_hit_tokens, 0}),
+      tier_json({"disk", m.store.disk, m.admin.disk,
+                 totals.lookup_tokens - std::min(totals.lookup_tokens, totals.dram_hit_tokens),
+                 totals.disk_hit_tokens, m.store.io_errors})};
   const double speed = services.engine->prefill_tokens_per_second();
-  o["saved"] = json::object{{"prefill_tokens", totals.saved_tokens}, {"prefill_seconds_estimate", rounded(speed > 0 ? static_cast<double>(totals.saved_tokens) / speed : 0, 1)}};
-  o["dedup_ratio"] = rounded(m.ingest.tokens > 0 ? static_cast<double>(m.ingest.deduplicated_tokens) / static_cast<double>(m.ingest.tokens) : 0, 4);
+  o["saved"] = json::object{
+      {"prefill_tokens", totals.saved_tokens},
+      {"prefill_seconds_estimate",
+       rounded(speed > 0 ? static_cast<double>(totals.saved_tokens) / speed : 0, 1)}};
+  o["dedup_ratio"] = rounded(
+      m.ingest.tokens > 0
+          ? static_cast<double>(m.ingest.deduplicated_tokens) / static_cast<double>(m.ingest.tokens)
+          : 0,
+      4);
   o["segments"] = m.store.segments;
   o["integrity_failures"] = m.store.integrity_failures;
   o["fingerprint"] = m.fingerprint;
@@ -189,11 +218,14 @@ namespace handlers {
 void cache_stats(std::shared_ptr<Call> call) {
   if (!check_parameters(*call, {"by"})) return;
   const auto* by = call->request().param("by");
-  if (by && *by != "namespace" && *by != "tier") return call->fail(make_problem("invalid_value", "by is '" + by->substr(0, 64) + "'; use namespace or tier", "by"));
+  if (by && *by != "namespace" && *by != "tier")
+    return call->fail(make_problem(
+        "invalid_value", "by is '" + by->substr(0, 64) + "'; use namespace or tier", "by"));
   json::object o = cache_stats_json(call->services);
   if (by && *by == "namespace") {
     json::array list;
-    for (const auto& n : call->services.store->namespaces()) list.push_back(namespace_json(call->services, n));
+    for (const auto& n : call->services.store->namespaces())
+      list.push_back(namespace_json(call->services, n));
     o["namespaces"] = std::move(list);
   }
   call->reply_json(200, o);
@@ -209,7 +241,8 @@ void cache_evict(std::shared_ptr<Call> call) {
   request.target_bytes = asked.target_bytes;
   request.force = asked.force;
   request.dry_run = asked.dry_run;
-  if (asked.older_than_seconds) request.unused_since_ms = unix_ms_now() - *asked.older_than_seconds * 1000;
+  if (asked.older_than_seconds)
+    request.unused_since_ms = unix_ms_now() - *asked.older_than_seconds * 1000;
   if (!asked.document_ids.empty()) {
     const auto documents = heads_of(*call, asked.document_ids);
     if (!documents) return;
@@ -226,14 +259,17 @@ void cache_pin(std::shared_ptr<Call> call) { set_pins(call, true); }
 void cache_unpin(std::shared_ptr<Call> call) { set_pins(call, false); }
 
 void cache_flush(std::shared_ptr<Call> call) {
-  if (const auto s = call->services.ingest->run_maintenance(); !s.ok()) return call->fail(ingest_problem(s));
+  if (const auto s = call->services.ingest->run_maintenance(); !s.ok())
+    return call->fail(ingest_problem(s));
   if (const auto s = call->services.store->flush(); !s.ok()) return call->fail(ingest_problem(s));
   call->reply_json(200, json::object{{"object", "cache.flush"}, {"flushed", true}});
 }
 
 void cache_verify(std::shared_ptr<Call> call) {
   std::vector<ContextKey> bad;
-  const auto report = call->services.store->verify_contexts(bad, [&](const VerifyReport&) { return !call->exchange->client_gone() && !call->services.stopping; });
+  const auto report = call->services.store->verify_contexts(bad, [&](const VerifyReport&) {
+    return !call->exchange->client_gone() && !call->services.stopping;
+  });
   if (!report.ok()) return call->fail(ingest_problem(report.status()));
   call->reply_json(200, verify_json(*report, repair(call->services, bad)));
 }

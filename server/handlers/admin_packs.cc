@@ -6,10 +6,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/log.h"
 #include "cachestore/pack_transfer.h"
 #include "engine/engine.h"
 #include "ingest/names.h"
-#include "base/log.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/admin_codec.h"
@@ -26,7 +26,8 @@ constexpr std::chrono::milliseconds kSlowestReader{60'000};
 /// A file without a name in the store's folder: it goes with the descriptor, whatever happens.
 class SpoolFile {
  public:
-  explicit SpoolFile(const std::string& folder) : fd_(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)) {}
+  explicit SpoolFile(const std::string& folder)
+      : fd_(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)) {}
   ~SpoolFile() {
     if (fd_ >= 0) ::close(fd_);
   }
@@ -38,7 +39,8 @@ class SpoolFile {
     while (!piece.empty()) {
       const auto n = ::write(fd_, piece.data(), piece.size());
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return Status::io(std::string("the body could not be kept: ") + std::strerror(errno));
+      if (n <= 0)
+        return Status::io(std::string("the body could not be kept: ") + std::strerror(errno));
       piece.remove_prefix(static_cast<std::size_t>(n));
     }
     return {};
@@ -49,7 +51,8 @@ class SpoolFile {
       ssize_t n;
       do n = ::pread(fd_, out.data(), out.size(), at);
       while (n < 0 && errno == EINTR);
-      if (n < 0) return Status::io(std::string("the body could not be read back: ") + std::strerror(errno));
+      if (n < 0)
+        return Status::io(std::string("the body could not be read back: ") + std::strerror(errno));
       at += n;
       return static_cast<std::size_t>(n);
     };
@@ -59,15 +62,18 @@ class SpoolFile {
   const int fd_;
 };
 
-/// Takes a pack as it comes. It lies in a file, not in memory, until it is whole: nothing of a broken pack is stored.
+/// Takes a pack as it comes. It lies in a file, not in memory, until it is whole: nothing of a
+/// broken pack is stored.
 class PackSink final : public BodySink {
  public:
   PackSink(Call& call, std::shared_ptr<SpoolFile> file) : call_(call), file_(std::move(file)) {}
   std::optional<HttpResponse> write(std::string_view piece) override {
     const Status s = file_->append(piece);
     if (s.ok()) return std::nullopt;
-    log_error("an import could not be kept", {{"request_id", call_.request_id}, {"reason", s.to_string()}});
-    HttpResponse r = problem_response(problem_of(s, "storage_unavailable"), call_.style, call_.instance, call_.request_id);
+    log_error("an import could not be kept",
+              {{"request_id", call_.request_id}, {"reason", s.to_string()}});
+    HttpResponse r = problem_response(problem_of(s, "storage_unavailable"), call_.style,
+                                      call_.instance, call_.request_id);
     call_.add_standard_headers(r.headers);
     return r;
   }
@@ -78,7 +84,9 @@ class PackSink final : public BodySink {
 };
 
 Problem pack_problem(const Status& status) {
-  if (status.code() == Code::kCorruption || status.code() == Code::kFailedPrecondition || status.code() == Code::kInvalidArgument) return make_problem("invalid_value", status.message(), "body");
+  if (status.code() == Code::kCorruption || status.code() == Code::kFailedPrecondition ||
+      status.code() == Code::kInvalidArgument)
+    return make_problem("invalid_value", status.message(), "body");
   return ingest_problem(status);
 }
 
@@ -98,7 +106,8 @@ class PieceStream {
   bool flush() {
     if (waiting_.empty()) return true;
     if (!std::exchange(begun_, true)) begin();
-    return call_.exchange->wait_for_room(waiting_.size(), kSlowestReader) && call_.exchange->write(std::exchange(waiting_, {}));
+    return call_.exchange->wait_for_room(waiting_.size(), kSlowestReader) &&
+           call_.exchange->write(std::exchange(waiting_, {}));
   }
   bool begun() const { return begun_; }
 
@@ -138,12 +147,16 @@ void cache_export(std::shared_ptr<Call> call) {
     if (!all.ok()) return call->fail(ingest_problem(all.status()));
     ids = std::move(*all);
   }
-  const PackHeader header{unix_ms_now(), call->services.engine->info().fingerprint, "quire " + std::string(version())};
+  const PackHeader header{unix_ms_now(), call->services.engine->info().fingerprint,
+                          "quire " + std::string(version())};
   PieceStream out(*call);
-  const Status s = export_documents(store, call->ns, ids, header, [&](std::string_view bytes) { return out.write(bytes); });
+  const Status s = export_documents(store, call->ns, ids, header,
+                                    [&](std::string_view bytes) { return out.write(bytes); });
   if (s.ok() && out.flush()) return call->exchange->finish();
   if (out.begun()) {
-    log_warning("an export was not finished", {{"request_id", call->request_id}, {"reason", s.ok() ? "the client left" : s.to_string()}});
+    log_warning(
+        "an export was not finished",
+        {{"request_id", call->request_id}, {"reason", s.ok() ? "the client left" : s.to_string()}});
     return call->exchange->abort();
   }
   if (s.code() == Code::kNotFound) return fail_document(*call, s, s.field());
@@ -153,26 +166,42 @@ void cache_export(std::shared_ptr<Call> call) {
 void cache_import(std::shared_ptr<Call> call) {
   if (!check_parameters(*call, {"mode"})) return;
   if (const auto* mode = call->request().param("mode"); mode && *mode != "merge")
-    return call->fail(make_problem("invalid_value", "mode is '" + mode->substr(0, 64) + "'; use merge: documents of the pack are added, and replace those of the same id", "mode"));
-  if (const std::string type = call->request().media_type(); type != kPackType && type != "application/octet-stream")
-    return call->fail(make_problem("unsupported_media_type", "Content-Type is '" + type.substr(0, 128) + "'; send a pack as " + std::string(kPackType), "Content-Type"));
+    return call->fail(make_problem(
+        "invalid_value",
+        "mode is '" + mode->substr(0, 64) +
+            "'; use merge: documents of the pack are added, and replace those of the same id",
+        "mode"));
+  if (const std::string type = call->request().media_type();
+      type != kPackType && type != "application/octet-stream")
+    return call->fail(make_problem(
+        "unsupported_media_type",
+        "Content-Type is '" + type.substr(0, 128) + "'; send a pack as " + std::string(kPackType),
+        "Content-Type"));
   const auto file = std::static_pointer_cast<SpoolFile>(call->body_state);
   PackReader first(file->source());
-  if (const auto whole = check_pack(first); !whole.ok()) return call->fail(pack_problem(whole.status()));
+  if (const auto whole = check_pack(first); !whole.ok())
+    return call->fail(pack_problem(whole.status()));
   const Engine& engine = *call->services.engine;
   ImportOptions options;
   options.ns = call->ns;
   options.tenant = call->services.ingest->tenant(call->ns);
   options.fingerprint = engine.info().fingerprint;
-  options.key_of = [&](std::span<const std::int32_t> ids, const Digest& salt) { return engine.context_key(ids, options.tenant, to_bytes(salt)); };
+  options.key_of = [&](std::span<const std::int32_t> ids, const Digest& salt) {
+    return engine.context_key(ids, options.tenant, to_bytes(salt));
+  };
   options.check_id = check_document_id;
   PackReader reader(file->source());
   const auto report = import_pack(*call->services.store, reader, options);
   if (!report.ok()) return call->fail(pack_problem(report.status()));
   json::array rejected;
-  for (const auto& r : report->rejected) rejected.push_back(json::object{{"id", r.id}, {"reason", r.reason}});
-  call->reply_json(200, json::object{{"object", "cache.import"}, {"documents", report->documents}, {"blocks", report->blocks}, {"skipped", report->skipped},
-                                     {"stale", report->stale}, {"rejected", std::move(rejected)}});
+  for (const auto& r : report->rejected)
+    rejected.push_back(json::object{{"id", r.id}, {"reason", r.reason}});
+  call->reply_json(200, json::object{{"object", "cache.import"},
+                                     {"documents", report->documents},
+                                     {"blocks", report->blocks},
+                                     {"skipped", report->skipped},
+                                     {"stale", report->stale},
+                                     {"rejected", std::move(rejected)}});
 }
 
 }  // namespace handlers

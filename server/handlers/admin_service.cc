@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
-#include "base/log.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/document_codec.h"
@@ -16,7 +16,8 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-/// One client of GET /v1/admin/events. Each tick looks at the counters and says what changed since the one before; ticks of one stream never overlap.
+/// One client of GET /v1/admin/events. Each tick looks at the counters and says what changed since
+/// the one before; ticks of one stream never overlap.
 class EventStream : public std::enable_shared_from_this<EventStream> {
  public:
   explicit EventStream(std::shared_ptr<Call> call) : call_(std::move(call)) {}
@@ -32,8 +33,8 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
   }
 
  private:
-  /// False once the client is gone. What a tick compares with is read before its first event is sent: a client that has seen one is told of all that
-  /// changes from then on.
+  /// False once the client is gone. What a tick compares with is read before its first event is
+  /// sent: a client that has seen one is told of all that changes from then on.
   bool send() {
     Services& services = call_->services;
     const StoreStats now = services.store->stats();
@@ -41,7 +42,8 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
     const std::vector<JobSnapshot> changed = changed_jobs();
     bool there = call_->event("stats", cache_stats_json(services));
     if (!std::exchange(first_, false)) {
-      there = there && evictions("dram", now.dram, admin.dram, before_.dram, admin_before_.dram) && evictions("disk", now.disk, admin.disk, before_.disk, admin_before_.disk);
+      there = there && evictions("dram", now.dram, admin.dram, before_.dram, admin_before_.dram) &&
+              evictions("disk", now.disk, admin.disk, before_.disk, admin_before_.disk);
       there = there && errors("integrity", before_.integrity_failures, now.integrity_failures);
       there = there && errors("io", before_.io_errors, now.io_errors);
       for (const auto& job : changed) there = there && call_->event("job", job_json(job));
@@ -51,13 +53,18 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
     return there;
   }
 
-  bool evictions(std::string_view tier, const TierStats& now, const StoreAdminStats::Tier& admin, const TierStats& before, const StoreAdminStats::Tier& admin_before) {
-    const std::uint64_t count = now.evictions + admin.requested_evictions - before.evictions - admin_before.requested_evictions;
-    const std::uint64_t bytes = now.evicted_bytes + admin.requested_bytes - before.evicted_bytes - admin_before.requested_bytes;
-    return count == 0 || call_->event("evict", json::object{{"tier", tier}, {"count", count}, {"bytes", bytes}});
+  bool evictions(std::string_view tier, const TierStats& now, const StoreAdminStats::Tier& admin,
+                 const TierStats& before, const StoreAdminStats::Tier& admin_before) {
+    const std::uint64_t count = now.evictions + admin.requested_evictions - before.evictions -
+                                admin_before.requested_evictions;
+    const std::uint64_t bytes = now.evicted_bytes + admin.requested_bytes - before.evicted_bytes -
+                                admin_before.requested_bytes;
+    return count == 0 ||
+           call_->event("evict", json::object{{"tier", tier}, {"count", count}, {"bytes", bytes}});
   }
   bool errors(std::string_view kind, std::uint64_t before, std::uint64_t now) {
-    return now == before || call_->event("error", json::object{{"kind", kind}, {"count", now - before}});
+    return now == before ||
+           call_->event("error", json::object{{"kind", kind}, {"count", now - before}});
   }
   /// Jobs that are new or whose status changed since the last call.
   std::vector<JobSnapshot> changed_jobs() {
@@ -120,7 +127,8 @@ void effective_config(std::shared_ptr<Call> call) {
   json::object o;
   for (const auto& s : setting_table()) {
     json::value v = setting_value(s, config);
-    if (s.name() == "remote.url" && v.is_string() && !v.as_string().empty()) v = "***";  // it may hold a password
+    // It may hold a password
+    if (s.name() == "remote.url" && v.is_string() && !v.as_string().empty()) v = "***";
     const json::string_view section(s.section.data(), s.section.size());
     if (!o.contains(section)) o[section] = json::object();
     o[section].as_object()[json::string_view(s.key.data(), s.key.size())] = std::move(v);
@@ -130,19 +138,26 @@ void effective_config(std::shared_ptr<Call> call) {
 
 void admin_reload(std::shared_ptr<Call> call) {
   const Services& services = call->services;
-  if (!services.reload) return call->fail(make_problem("not_supported", "this service was started without settings that can be read again"));
+  if (!services.reload)
+    return call->fail(make_problem(
+        "not_supported", "this service was started without settings that can be read again"));
   if (const auto s = services.reload(); !s.ok()) {
     Problem p = make_problem("invalid_value", "the old settings stay: " + s.message(), s.field());
     return call->fail(p);
   }
   const auto keys = services.keys();
-  call->reply_json(200, json::object{{"object", "reload"}, {"reloaded", true}, {"keys", keys->size()}});
+  call->reply_json(200,
+                   json::object{{"object", "reload"}, {"reloaded", true}, {"keys", keys->size()}});
 }
 
 void admin_drain(std::shared_ptr<Call> call) {
-  if (!call->services.draining.exchange(true)) log_info("draining", {{"request_id", call->request_id}, {"key", call->key ? call->key->name : ""}});
+  if (!call->services.draining.exchange(true))
+    log_info("draining",
+             {{"request_id", call->request_id}, {"key", call->key ? call->key->name : ""}});
   // This request itself is one of those running.
-  call->reply_json(200, json::object{{"object", "drain"}, {"draining", true}, {"requests_running", call->services.requests_running - 1}});
+  call->reply_json(200, json::object{{"object", "drain"},
+                                     {"draining", true},
+                                     {"requests_running", call->services.requests_running - 1}});
 }
 
 void admin_requests(std::shared_ptr<Call> call) {
@@ -159,9 +174,14 @@ void admin_cancel_request(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
   Engine& engine = *call->services.engine;
   const auto running = engine.requests();
-  const auto found = std::find_if(running.begin(), running.end(), [&](const auto& r) { return r.id == id; });
-  const bool mine = found != running.end() && (call->covers_all_namespaces() || found->tenant == call->services.ingest->tenant(call->ns));
-  if (!mine || !engine.cancel(id)) return call->fail(make_problem("query_expired", "no query '" + id.substr(0, 128) + "' is running or waiting", "id"));
+  const auto found = std::find_if(running.begin(), running.end(),
+                                  [&](const auto& r) { return r.id == id; });
+  const bool mine = found != running.end() &&
+                    (call->covers_all_namespaces() ||
+                     found->tenant == call->services.ingest->tenant(call->ns));
+  if (!mine || !engine.cancel(id))
+    return call->fail(make_problem(
+        "query_expired", "no query '" + id.substr(0, 128) + "' is running or waiting", "id"));
   call->reply_json(200, json::object{{"id", id}, {"object", "request"}, {"cancelled", true}});
 }
 

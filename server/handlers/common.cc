@@ -11,20 +11,27 @@ bool failed(Call& call, const std::optional<ReadError>& error) {
 
 Problem ingest_problem(const Status& status) {
   switch (status.code()) {
-    case Code::kFailedPrecondition: return problem_of(status, "precondition_failed");
-    case Code::kResourceExhausted: return problem_of(status, status.field() == "pinned" ? "cache_full" : "overloaded");
+    case Code::kFailedPrecondition:
+      return problem_of(status, "precondition_failed");
+    case Code::kResourceExhausted:
+      return problem_of(status, status.field() == "pinned" ? "cache_full" : "overloaded");
     case Code::kInternal:
     case Code::kIo:
     case Code::kCorruption:
       log_error("the store or ingest failed", {{"reason", status.to_string()}});
       break;
-    default: break;
+    default:
+      break;
   }
   return problem_of(status);
 }
 
 void fail_document(Call& call, const Status& status, const std::string& id) {
-  if (status.code() == Code::kNotFound) return call.fail(make_problem("document_not_found", "there is no document '" + id.substr(0, 256) + "' in the namespace '" + call.ns + "'", "id"));
+  if (status.code() == Code::kNotFound)
+    return call.fail(make_problem(
+        "document_not_found",
+        "there is no document '" + id.substr(0, 256) + "' in the namespace '" + call.ns + "'",
+        "id"));
   if (status.code() == Code::kFailedPrecondition && status.field().empty()) {
     Problem p = problem_of(status, "document_not_ready");
     p.param = "id";
@@ -34,7 +41,10 @@ void fail_document(Call& call, const Status& status, const std::string& id) {
 }
 
 void fail_job(Call& call, const Status& status, const std::string& id) {
-  if (status.code() == Code::kNotFound) return call.fail(make_problem("job_not_found", "there is no job '" + id.substr(0, 256) + "'; finished jobs are kept for 24 hours", "id"));
+  if (status.code() == Code::kNotFound)
+    return call.fail(make_problem(
+        "job_not_found",
+        "there is no job '" + id.substr(0, 256) + "'; finished jobs are kept for 24 hours", "id"));
   call.fail(ingest_problem(status));
 }
 

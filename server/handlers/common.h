@@ -5,10 +5,10 @@
 #include <string>
 
 #include "ingest/ingest_service.h"
-#include "server/service/call.h"
-#include "server/service/services.h"
 #include "server/json/parse.h"
 #include "server/json/reader.h"
+#include "server/service/call.h"
+#include "server/service/services.h"
 
 namespace quire {
 

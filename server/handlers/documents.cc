@@ -13,12 +13,14 @@ namespace {
 
 class NdjsonSink final : public BodySink {
  public:
-  NdjsonSink(Call& call, std::shared_ptr<NdjsonReader> reader) : call_(call), reader_(std::move(reader)) {}
+  NdjsonSink(Call& call, std::shared_ptr<NdjsonReader> reader)
+      : call_(call), reader_(std::move(reader)) {}
   std::optional<HttpResponse> write(std::string_view piece) override {
     const auto error = reader_->feed(piece);
     if (!error) return std::nullopt;
     call_.add_log("error_code", error->code);
-    HttpResponse r = problem_response(problem_of(*error), call_.style, call_.instance, call_.request_id);
+    HttpResponse r = problem_response(problem_of(*error), call_.style, call_.instance,
+                                      call_.request_id);
     call_.add_standard_headers(r.headers);
     return r;
   }
@@ -30,7 +32,9 @@ class NdjsonSink final : public BodySink {
 
 constexpr std::string_view kNdjson = "application/x-ndjson";
 
-std::size_t max_documents(const Call& call) { return static_cast<std::size_t>(call.services.config()->limits.documents_per_call); }
+std::size_t max_documents(const Call& call) {
+  return static_cast<std::size_t>(call.services.config()->limits.documents_per_call);
+}
 
 /// Options and id of bodies that are no JSON come as query parameters.
 bool read_parameters(Call& call, BatchOptions& options, DocumentInput* document) {
@@ -46,7 +50,9 @@ bool read_parameters(Call& call, BatchOptions& options, DocumentInput* document)
     }
     std::optional<ReadError> error;
     if (!read_option(name, value, options, error)) {
-      call.fail(make_problem("unknown_field", "unknown query parameter '" + name.substr(0, 128) + "'", name.substr(0, 128)));
+      call.fail(make_problem("unknown_field",
+                             "unknown query parameter '" + name.substr(0, 128) + "'",
+                             name.substr(0, 128)));
       return false;
     }
     if (failed(call, error)) return false;
@@ -77,7 +83,8 @@ std::optional<DocumentBatch> read_documents(Call& call, const std::string* put_i
     batch.documents = reader->take();
     if (!read_parameters(call, batch.options, nullptr)) return std::nullopt;
     if (batch.documents.empty()) {
-      call.fail(make_problem("invalid_value", "the body has no document; send one JSON object a line", "documents"));
+      call.fail(make_problem("invalid_value",
+                             "the body has no document; send one JSON object a line", "documents"));
       return std::nullopt;
     }
     return batch;
@@ -85,31 +92,42 @@ std::optional<DocumentBatch> read_documents(Call& call, const std::string* put_i
   if (!put_id && type == "multipart/form-data") {
     const auto boundary = header_parameter(call.request().headers.get("content-type"), "boundary");
     if (!read_parameters(call, batch.options, nullptr)) return std::nullopt;
-    if (failed(call, read_multipart(call.request().body, boundary.value_or(""), max_documents(call), batch))) return std::nullopt;
+    if (failed(call, read_multipart(call.request().body, boundary.value_or(""), max_documents(call),
+                                    batch)))
+      return std::nullopt;
     return batch;
   }
   if (!type.empty() && type != "application/json" && !type.ends_with("+json")) {
-    call.fail(make_problem("unsupported_media_type", "Content-Type is '" + type.substr(0, 128) +
-                               "'; use application/json, application/x-ndjson, text/plain, text/markdown or multipart/form-data", "Content-Type"));
+    call.fail(make_problem("unsupported_media_type",
+                           "Content-Type is '" + type.substr(0, 128) +
+                               "'; use application/json, application/x-ndjson, text/plain, "
+                               "text/markdown or multipart/form-data",
+                           "Content-Type"));
     return std::nullopt;
   }
   if (!check_parameters(call, {"wait"})) return std::nullopt;
   const auto body = body_json(call);
   if (!body) return std::nullopt;
-  if (failed(call, put_id ? read_put(*body, *put_id, batch) : read_batch(*body, max_documents(call), batch))) return std::nullopt;
+  if (failed(call, put_id ? read_put(*body, *put_id, batch)
+                          : read_batch(*body, max_documents(call), batch)))
+    return std::nullopt;
   return batch;
 }
 
-/// 200 or 201 for finished jobs, 202 and where to look for others. A single document that failed is the call's own failure.
+/// 200 or 201 for finished jobs, 202 and where to look for others. A single document that failed is
+/// the call's own failure.
 void reply_ingest(Call& call, const JobSnapshot& job, bool single, bool put) {
-  if (single && job.results.size() == 1 && job.results[0].result == ItemResult::kFailed && job.results[0].error) {
+  if (single && job.results.size() == 1 && job.results[0].result == ItemResult::kFailed &&
+      job.results[0].error) {
     const ItemError& e = *job.results[0].error;
     Problem p = make_problem(e.code, e.message, e.param);
     p.extra["job_id"] = job.id;
     return call.fail(p);
   }
   int status = job.finished() ? 200 : 202;
-  if (put && job.finished() && job.results.size() == 1 && job.results[0].result == ItemResult::kCreated) status = 201;
+  if (put && job.finished() && job.results.size() == 1 &&
+      job.results[0].result == ItemResult::kCreated)
+    status = 201;
   call.add_log("documents", std::to_string(job.counts.total));
   std::vector<std::pair<std::string, std::string>> headers;
   if (!job.finished()) headers.emplace_back("Location", "/v1/jobs/" + job.id);
@@ -136,13 +154,16 @@ struct JobWait {
       reply_ingest(*call, *finished, single, put);
     } else {
       const auto now = call->services.ingest->job(call->ns, job_id);
-      if (now.ok()) reply_ingest(*call, *now, single, put);
-      else fail_job(*call, now.status(), job_id);
+      if (now.ok())
+        reply_ingest(*call, *now, single, put);
+      else
+        fail_job(*call, now.status(), job_id);
     }
   }
 };
 
-void answer_job(std::shared_ptr<Call> call, const JobSnapshot& job, std::int64_t wait_ms, bool single, bool put) {
+void answer_job(std::shared_ptr<Call> call, const JobSnapshot& job, std::int64_t wait_ms,
+                bool single, bool put) {
   if (job.finished() || wait_ms <= 0) return reply_ingest(*call, job, single, put);
   auto wait = std::make_shared<JobWait>();
   wait->call = call;
@@ -150,20 +171,23 @@ void answer_job(std::shared_ptr<Call> call, const JobSnapshot& job, std::int64_t
   wait->single = single;
   wait->put = put;
   Services& services = call->services;
-  const auto timer = services.timers->at(TimerQueue::Clock::now() + std::chrono::milliseconds(wait_ms), [wait, &services] {
-    const auto over = [wait] {
-      wait->answer(nullptr);
-      wait->drop();
-    };
-    if (!services.workers->post(over)) over();
-  });
-  auto subscription = services.ingest->subscribe(call->ns, job.id, [wait, &services, timer](JobEvent event, const JobSnapshot& snapshot) {
-    if (event != JobEvent::kDone) return;
-    services.timers->cancel(timer);
-    wait->answer(&snapshot);
-    // Not from inside the listener: dropping the subscription destroys it.
-    (void)services.workers->post([wait] { wait->drop(); });  // full or stopping: the service ends its listeners itself
-  });
+  const auto timer = services.timers->at(
+      TimerQueue::Clock::now() + std::chrono::milliseconds(wait_ms), [wait, &services] {
+        const auto over = [wait] {
+          wait->answer(nullptr);
+          wait->drop();
+        };
+        if (!services.workers->post(over)) over();
+      });
+  auto subscription = services.ingest->subscribe(
+      call->ns, job.id, [wait, &services, timer](JobEvent event, const JobSnapshot& snapshot) {
+        if (event != JobEvent::kDone) return;
+        services.timers->cancel(timer);
+        wait->answer(&snapshot);
+        // Not from inside the listener: dropping the subscription destroys it.
+        // Full or stopping: the service ends its listeners itself
+        (void)services.workers->post([wait] { wait->drop(); });
+      });
   if (!subscription.ok()) return wait->answer(nullptr);
   std::lock_guard lock(wait->mu);
   if (!wait->answered) wait->subscription = std::move(*subscription);
@@ -183,12 +207,16 @@ void observe_job(Services& services, const std::string& ns, const std::string& j
     }
   };
   auto watch = std::make_shared<Watch>();
-  auto subscription = services.ingest->subscribe(ns, job_id, [&services, watch](JobEvent event, const JobSnapshot& job) {
-    if (event != JobEvent::kDone) return;
-    if (job.started_ms > 0) services.metrics->ingest_finished(static_cast<double>(job.finished_ms - job.started_ms) / 1000.0);
-    // Not from inside the listener: dropping the subscription destroys it.
-    (void)services.workers->post([watch] { watch->drop(); });  // full or stopping: the service ends its listeners itself
-  });
+  auto subscription = services.ingest->subscribe(
+      ns, job_id, [&services, watch](JobEvent event, const JobSnapshot& job) {
+        if (event != JobEvent::kDone) return;
+        if (job.started_ms > 0)
+          services.metrics->ingest_finished(static_cast<double>(job.finished_ms - job.started_ms) /
+                                            1000.0);
+        // Not from inside the listener: dropping the subscription destroys it.
+        // Full or stopping: the service ends its listeners itself
+        (void)services.workers->post([watch] { watch->drop(); });
+      });
   if (!subscription.ok()) return;  // counted by nobody: it is gone already
   std::lock_guard lock(watch->mu);
   if (!watch->over) watch->subscription = std::move(*subscription);
@@ -207,7 +235,8 @@ void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
 }  // namespace
 
 std::shared_ptr<BodySink> make_document_sink(Call& call, const HttpRequest& request) {
-  if (request.method != "POST" || request.media_type() != kNdjson || !call.idempotency_slot.empty()) return nullptr;
+  if (request.method != "POST" || request.media_type() != kNdjson || !call.idempotency_slot.empty())
+    return nullptr;
   auto reader = std::make_shared<NdjsonReader>(max_documents(call));
   call.body_state = reader;
   return std::make_shared<NdjsonSink>(call, std::move(reader));
@@ -227,11 +256,14 @@ void put_document(std::shared_ptr<Call> call) {
   const auto& headers = call->request().headers;
   if (const auto* v = headers.find("if-match")) {
     std::string hash = *v;
-    if (hash.size() >= 2 && hash.front() == '"' && hash.back() == '"') hash = hash.substr(1, hash.size() - 2);
+    if (hash.size() >= 2 && hash.front() == '"' && hash.back() == '"')
+      hash = hash.substr(1, hash.size() - 2);
     batch->options.if_match = hash;
   }
   if (const auto* v = headers.find("if-none-match")) {
-    if (*v != "*") return call->fail(make_problem("invalid_value", "If-None-Match must be '*'", "If-None-Match"));
+    if (*v != "*")
+      return call->fail(
+          make_problem("invalid_value", "If-None-Match must be '*'", "If-None-Match"));
     batch->options.if_none_match_any = true;
   }
   submit(std::move(call), std::move(*batch), true);
@@ -247,7 +279,9 @@ void list_documents(std::shared_ptr<Call> call) {
   bool counts = false;
   for (const auto& [name, value] : call->request().query) {
     if (name == "include") {
-      if (value != "counts") return call->fail(make_problem("invalid_value", "include is '" + value.substr(0, 64) + "'; use counts", "include"));
+      if (value != "counts")
+        return call->fail(make_problem(
+            "invalid_value", "include is '" + value.substr(0, 64) + "'; use counts", "include"));
       counts = true;
     } else if (name == "status" || name.starts_with("metadata.")) {
       if (failed(*call, read_filter_member(name, value, options.filter))) return;
@@ -261,7 +295,9 @@ void list_documents(std::shared_ptr<Call> call) {
   if (counts) {
     const auto c = call->services.ingest->counts(call->ns);
     if (!c.ok()) return call->fail(ingest_problem(c.status()));
-    body["counts"] = json::object{{"total", c->total}, {"ready", c->ready}, {"failed", c->failed}, {"in_progress", c->in_progress}, {"tokens", c->tokens}, {"bytes", c->text_bytes}};
+    body["counts"] = json::object{{"total", c->total},   {"ready", c->ready},
+                                  {"failed", c->failed}, {"in_progress", c->in_progress},
+                                  {"tokens", c->tokens}, {"bytes", c->text_bytes}};
   }
   call->reply_json(200, body);
 }
@@ -287,7 +323,8 @@ void patch_document(std::shared_ptr<Call> call) {
 
 void delete_document(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
-  if (const auto s = call->services.ingest->remove(call->ns, id); !s.ok()) return fail_document(*call, s, id);
+  if (const auto s = call->services.ingest->remove(call->ns, id); !s.ok())
+    return fail_document(*call, s, id);
   call->reply_json(200, json::object{{"id", id}, {"object", "document"}, {"deleted", true}});
 }
 
@@ -352,7 +389,8 @@ void warm_document(std::shared_ptr<Call> call) {
     std::string tier = "dram";
     if (r.ok()) {
       r.one_of("tier", tier, {"dram", "disk", "gpu", "remote"});
-      if (r.ok() && (tier == "gpu" || tier == "remote")) r.fail("tier", "tier is '" + tier + "', which this build does not have; use dram or disk");
+      if (r.ok() && (tier == "gpu" || tier == "remote"))
+        r.fail("tier", "tier is '" + tier + "', which this build does not have; use dram or disk");
       r.finish();
     }
     if (failed(*call, r.error())) return;
@@ -360,7 +398,8 @@ void warm_document(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
   const auto job = call->services.ingest->warm(call->ns, id);
   if (!job.ok()) {
-    if (job.code() == Code::kResourceExhausted) return call->fail(problem_of(job.status(), "cache_full"));
+    if (job.code() == Code::kResourceExhausted)
+      return call->fail(problem_of(job.status(), "cache_full"));
     return fail_document(*call, job.status(), id);
   }
   call->reply_json(202, job_json(*job), {{"Location", "/v1/jobs/" + job->id}});

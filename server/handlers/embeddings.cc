@@ -9,12 +9,13 @@
 namespace quire {
 namespace {
 
-/// One request's texts, embedded one after the other, so that no client fills the engine's queue alone.
+/// One request's texts, embedded one after the other, so that no client fills the engine's queue
+/// alone.
 struct Embedding : std::enable_shared_from_this<Embedding> {
   std::shared_ptr<Call> call;
   EmbeddingBody body;
   std::string model;
-  std::vector<std::vector<std::int32_t>> ids;   ///< of each input
+  std::vector<std::vector<std::int32_t>> ids;  ///< of each input
   std::vector<std::vector<float>> vectors;
   std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
 
@@ -27,7 +28,10 @@ struct Embedding : std::enable_shared_from_this<Embedding> {
     EmbedRequest request;
     request.token_ids = ids[vectors.size()];
     request.cancelled = cancelled;
-    call->services.engine->embed(std::move(request), [self = shared_from_this()](Result<std::vector<float>> vector) { self->done(std::move(vector)); });
+    call->services.engine->embed(std::move(request),
+                                 [self = shared_from_this()](Result<std::vector<float>> vector) {
+                                   self->done(std::move(vector));
+                                 });
   }
   /// On the engine thread: the reply is built elsewhere.
   void done(Result<std::vector<float>> vector) {
@@ -46,7 +50,8 @@ struct Embedding : std::enable_shared_from_this<Embedding> {
     call->reply_json(200, embeddings_json(vectors, body.format, model, prompt_tokens()));
   }
   Problem problem(const Status& status) const {
-    const std::string param = ids.size() > 1 ? "input[" + std::to_string(vectors.size()) + "]" : "input";
+    const std::string param = ids.size() > 1 ? "input[" + std::to_string(vectors.size()) + "]"
+                                             : "input";
     Problem p = problem_of(status);
     if (const auto window = parse_window_exceeded(status)) {
       p = problem_of(status, "context_length_exceeded");
@@ -70,11 +75,14 @@ void embeddings(std::shared_ptr<Call> call) {
   const Engine& engine = *call->services.engine;
   e->model = engine.info().model_name;
   if (!e->body.model.empty() && e->body.model != "default" && e->body.model != e->model) {
-    return call->fail(make_problem("model_not_found", "there is no model '" + e->body.model + "'; this service has '" + e->model + "'", "model"));
+    return call->fail(make_problem(
+        "model_not_found",
+        "there is no model '" + e->body.model + "'; this service has '" + e->model + "'", "model"));
   }
   for (const auto& input : e->body.inputs) {
     const auto* text = std::get_if<std::string>(&input);
-    e->ids.push_back(text ? embedding_ids(engine.tokenizer(), *text) : std::get<std::vector<std::int32_t>>(input));
+    e->ids.push_back(text ? embedding_ids(engine.tokenizer(), *text)
+                          : std::get<std::vector<std::int32_t>>(input));
   }
   e->call = call;
   call->exchange->on_disconnect([cancelled = e->cancelled] { cancelled->store(true); });

@@ -8,13 +8,13 @@
 #include <mutex>
 #include <utility>
 
+#include "base/log.h"
 #include "cachestore/key.h"
 #include "engine/plan/strategy.h"
-#include "base/log.h"
-#include "server/service/citations.h"
 #include "server/handlers/common.h"
 #include "server/handlers/prompt.h"
 #include "server/json/logprobs_json.h"
+#include "server/service/citations.h"
 #include "server/support/request_id.h"
 
 namespace quire {
@@ -23,7 +23,9 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-double ms_since(SteadyClock::time_point t) { return std::chrono::duration<double, std::milli>(SteadyClock::now() - t).count(); }
+double ms_since(SteadyClock::time_point t) {
+  return std::chrono::duration<double, std::milli>(SteadyClock::now() - t).count();
+}
 
 std::size_t index_of(const std::vector<std::string>& ids, const std::string& id) {
   return static_cast<std::size_t>(std::find(ids.begin(), ids.end(), id) - ids.begin());
@@ -43,9 +45,12 @@ json::array id_array(const std::vector<std::string>& ids) {
 
 Problem missing_problem(const Generation& g, const std::vector<std::string>& missing) {
   const auto& first = missing.front();
-  Problem problem = make_problem("document_not_found", "there is no document '" + first.substr(0, 256) + "' in the namespace '" + g.call->ns + "'" +
-                                     (missing.size() > 1 ? ", and " + std::to_string(missing.size() - 1) + " more are missing" : ""),
-                                 param_of(g.body, first));
+  Problem problem = make_problem(
+      "document_not_found",
+      "there is no document '" + first.substr(0, 256) + "' in the namespace '" + g.call->ns + "'" +
+          (missing.size() > 1 ? ", and " + std::to_string(missing.size() - 1) + " more are missing"
+                              : ""),
+      param_of(g.body, first));
   problem.extra["document_ids"] = id_array(missing);
   return problem;
 }
@@ -53,36 +58,47 @@ Problem missing_problem(const Generation& g, const std::vector<std::string>& mis
 Problem not_ready_problem(const Generation& g, const NotReadyDocument& d) {
   char percent[16];
   std::snprintf(percent, sizeof percent, "%.0f", d.progress * 100);
-  std::string detail = d.status == DocumentStatus::kFailed ? d.id + " could not be cached" + (d.error ? ": " + d.error->message : "") + "; post it again"
-                                                           : d.id + " is at " + percent + "%";
+  std::string detail = d.status == DocumentStatus::kFailed
+                           ? d.id + " could not be cached" +
+                                 (d.error ? ": " + d.error->message : "") + "; post it again"
+                           : d.id + " is at " + percent + "%";
   Problem problem = make_problem("document_not_ready", detail, param_of(g.body, d.id));
   problem.extra["document_ids"] = json::array{json::value(d.id)};
   if (!d.job_id.empty()) problem.extra["job_id"] = d.job_id;
   return problem;
 }
 
-/// A request that names no documents gets the best ones for its question. False: the call was failed.
+/// A request that names no documents gets the best ones for its question. False: the call was
+/// failed.
 bool choose(Generation& g) {
   Call& call = *g.call;
   if (!g.body.retrieve || (!call.services.retrieval && !g.body.retrieve->asked)) return true;
-  if (const auto problem = choose_documents(call, question_text(g.body), *g.body.retrieve, g.chosen)) {
+  if (const auto problem = choose_documents(call, question_text(g.body), *g.body.retrieve,
+                                            g.chosen)) {
     call.fail(*problem);
     return false;
   }
   if (g.chosen.empty() && g.body.retrieve->asked && !g.body.skip_missing) {
-    call.fail(make_problem("document_not_found", "no document of the namespace '" + call.ns + "' that retrieve allows has a word of the question; leave retrieve out or send "
-                                                 "on_missing = \"skip\" to be answered without documents", "retrieve"));
+    call.fail(make_problem(
+        "document_not_found",
+        "no document of the namespace '" + call.ns +
+            "' that retrieve allows has a word of the question; leave retrieve out or send "
+            "on_missing = \"skip\" to be answered without documents",
+        "retrieve"));
     return false;
   }
   for (const auto& c : g.chosen) g.body.document_ids.push_back(c.id);
   return true;
 }
 
-/// Scores of what the service chose itself; and what does not fit the window goes, the last first. The first stays, unless the question alone is too long.
-void fit_chosen(Generation& g, QueryRequest& q, const std::vector<std::vector<std::int32_t>>& questions) {
+/// Scores of what the service chose itself; and what does not fit the window goes, the last first.
+/// The first stays, unless the question alone is too long.
+void fit_chosen(Generation& g, QueryRequest& q,
+                const std::vector<std::vector<std::int32_t>>& questions) {
   auto& documents = g.first().documents;
   for (QueryDocument& d : documents) {
-    const auto chosen = std::find_if(g.chosen.begin(), g.chosen.end(), [&](const ChosenDocument& c) { return c.id == d.id; });
+    const auto chosen = std::find_if(g.chosen.begin(), g.chosen.end(),
+                                     [&](const ChosenDocument& c) { return c.id == d.id; });
     if (chosen != g.chosen.end()) d.score = chosen->score;
   }
   std::size_t longest = 0;
@@ -92,7 +108,8 @@ void fit_chosen(Generation& g, QueryRequest& q, const std::vector<std::vector<st
   const std::size_t fewest = tokens > window ? 0 : 1;
   for (const auto& c : q.contexts) tokens += c.token_ids.size();
   while (tokens > window && documents.size() > fewest) {
-    for (std::size_t i = documents.back().first_context; i < q.contexts.size(); ++i) tokens -= q.contexts[i].token_ids.size();
+    for (std::size_t i = documents.back().first_context; i < q.contexts.size(); ++i)
+      tokens -= q.contexts[i].token_ids.size();
     q.contexts.resize(documents.back().first_context);
     documents.pop_back();
   }
@@ -109,16 +126,20 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   q.tenant = services.ingest->tenant(g.call->ns);
   q.salt_digest = services.ingest->salt_digest(g.body.cache_salt);
   q.cache = g.body.cache;
-  if (const bool untouched = !q.cache.keep_ratio && !q.cache.recompute_ratio && !q.cache.positions && q.cache.options.given().empty() && q.cache.prompt_compression == "none";
+  if (const bool untouched = !q.cache.keep_ratio && !q.cache.recompute_ratio &&
+                             !q.cache.positions && q.cache.options.given().empty() &&
+                             q.cache.prompt_compression == "none";
       q.cache.strategy == "auto" && untouched) {
-    // A certificate speaks of default settings only; a request with settings of its own stays exact.
+    // A certificate speaks of default settings only; a request with settings of its own stays
+    // exact.
     FidelityGate::Verdict verdict = services.fidelity->verdict();
     q.certified_strategy = std::move(verdict.strategy);
     r.exact_note = std::move(verdict.note);
   }
   q.sampling = g.body.sampling;  // the engine knows what else ends an answer of its model
   q.deadline = g.deadline;
-  QUIRE_RETURN_IF_ERROR(add_documents(g.body, services.engine->prompt_format(), std::move(documents), q, r.documents));
+  QUIRE_RETURN_IF_ERROR(add_documents(g.body, services.engine->prompt_format(),
+                                      std::move(documents), q, r.documents));
   std::vector<std::vector<std::int32_t>> questions;
   QUIRE_RETURN_IF_ERROR(build_prompt(g.body, *services.engine, q, questions));
   if (!g.chosen.empty()) fit_chosen(g, q, questions);
@@ -132,7 +153,8 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
     // Each choice draws its own numbers, all of them fixed by the seed.
     if (auto& seed = g.requests.back().sampling.seed) *seed += i;
   }
-  for (std::size_t i = 0; i < choices; ++i) g.requests[i].suffix_ids = questions[i / static_cast<std::size_t>(g.samples)];
+  for (std::size_t i = 0; i < choices; ++i)
+    g.requests[i].suffix_ids = questions[i / static_cast<std::size_t>(g.samples)];
   return {};
 }
 
@@ -159,7 +181,8 @@ void wait_for(std::shared_ptr<Generation> g, const std::vector<NotReadyDocument>
       }
       resolve(g, true);
     };
-    if (!services.workers->post(next)) g->call->fail(make_problem("overloaded", "too many requests wait; try again"));
+    if (!services.workers->post(next))
+      g->call->fail(make_problem("overloaded", "too many requests wait; try again"));
   };
   const auto timer = services.timers->at(g->ready_by, go_on);
   auto subscription = services.ingest->when_settled(g->call->ns, ids, [go_on, timer, &services] {
@@ -182,15 +205,18 @@ void resolve(std::shared_ptr<Generation> g, bool waited) {
   if (!resolved.ok()) return call.fail(ingest_problem(resolved.status()));
   g->first().resolve_ms += ms_since(begun);
   // What retrieval found and is gone already is no mistake of the caller's.
-  if (!resolved->missing.empty() && !g->body.skip_missing && g->chosen.empty()) return call.fail(missing_problem(*g, resolved->missing));
+  if (!resolved->missing.empty() && !g->body.skip_missing && g->chosen.empty())
+    return call.fail(missing_problem(*g, resolved->missing));
   if (!resolved->not_ready.empty()) {
     const auto& first = resolved->not_ready.front();
-    const bool give_up = first.status == DocumentStatus::kFailed || g->body.on_not_ready != OnNotReady::kWait || !g->touches_documents ||
+    const bool give_up = first.status == DocumentStatus::kFailed ||
+                         g->body.on_not_ready != OnNotReady::kWait || !g->touches_documents ||
                          (waited && SteadyClock::now() >= g->ready_by);
     if (give_up) return call.fail(not_ready_problem(*g, first));
     return wait_for(g, resolved->not_ready);
   }
-  if (const auto s = build_requests(*g, std::move(resolved->documents)); !s.ok()) return call.fail(engine_problem(s));
+  if (const auto s = build_requests(*g, std::move(resolved->documents)); !s.ok())
+    return call.fail(engine_problem(s));
   g->on_prepared(g);
 }
 
@@ -217,11 +243,19 @@ class Choices {
 /// Receives one choice's events: keeps its record, and passes on what the writer has to say.
 class ChoiceSink final : public QuerySink {
  public:
-  /// `citations`: null if they are not wanted. `shadow`: to be filled and checked if the strategy turns out to be an approximation; may be null.
-  ChoiceSink(std::shared_ptr<Call> call, std::shared_ptr<QueryRecord> record, std::size_t choice, std::shared_ptr<ReplyWriter> writer,
-             std::shared_ptr<Choices> all, std::shared_ptr<CitationCollector> citations, std::shared_ptr<ShadowSample> shadow)
-      : call_(std::move(call)), record_(std::move(record)), choice_(choice), writer_(std::move(writer)), all_(std::move(all)), citations_(std::move(citations)),
-        shadow_(std::move(shadow)), logprobs_(call_->services.engine->tokenizer()) {}
+  /// `citations`: null if they are not wanted. `shadow`: to be filled and checked if the strategy
+  /// turns out to be an approximation; may be null.
+  ChoiceSink(std::shared_ptr<Call> call, std::shared_ptr<QueryRecord> record, std::size_t choice,
+             std::shared_ptr<ReplyWriter> writer, std::shared_ptr<Choices> all,
+             std::shared_ptr<CitationCollector> citations, std::shared_ptr<ShadowSample> shadow)
+      : call_(std::move(call)),
+        record_(std::move(record)),
+        choice_(choice),
+        writer_(std::move(writer)),
+        all_(std::move(all)),
+        citations_(std::move(citations)),
+        shadow_(std::move(shadow)),
+        logprobs_(call_->services.engine->tokenizer()) {}
 
   void on_plan(const Plan& plan) override {
     record_->plan = plan;
@@ -246,18 +280,24 @@ class ChoiceSink final : public QuerySink {
     if (citations_) citations_->on_attribution(attribution);
   }
 
-  void on_done(const Status& status, const Plan& plan, const QueryStats& stats, FinishReason reason) override {
+  void on_done(const Status& status, const Plan& plan, const QueryStats& stats,
+               FinishReason reason) override {
     record_->plan = plan;
     record_->stats = stats;
     record_->finish_reason = finish_reason_name(reason);
     record_->total_ms = call_->elapsed_ms();
     record_->finished = status.ok();
     if (shadow_) shadow_->strategy = plan.strategy;
-    auto finish = [shadow = status.ok() ? std::move(shadow_) : nullptr, call = call_, record = record_, status, writer = writer_, all = all_, choice = choice_, citations = citations_] {
+    auto finish = [shadow = status.ok() ? std::move(shadow_) : nullptr, call = call_,
+                   record = record_, status, writer = writer_, all = all_, choice = choice_,
+                   citations = citations_] {
       if (status.ok() && citations) record->citations = citations->make(call->services, *record);
       if (record->ttft_ms == 0) record->ttft_ms = record->total_ms;
-      if (status.ok()) call->services.explain->add(record);  // before the reply: the client may ask for it at once
-      else all->cancel();
+      // Before the reply: the client may ask for it at once
+      if (status.ok())
+        call->services.explain->add(record);
+      else
+        all->cancel();
       account(*call, *record, status, choice);
       writer->finished(choice, status);
       if (shadow) call->services.shadow->submit(shadow);
@@ -269,7 +309,8 @@ class ChoiceSink final : public QuerySink {
  private:
   static bool is_exact(const Plan& plan) {
     const auto strategy = find_strategy(plan.strategy);
-    return strategy.ok() && strategy->same_as_recompute && plan.compress == "none" && plan.decode == "dense" && !(plan.prompt_cut && plan.prompt_cut->removed_tokens > 0);
+    return strategy.ok() && strategy->same_as_recompute && plan.compress == "none" &&
+           plan.decode == "dense" && !(plan.prompt_cut && plan.prompt_cut->removed_tokens > 0);
   }
 
   /// Log fields of the first choice; metrics and the key's tokens of every one.
@@ -280,7 +321,8 @@ class ChoiceSink final : public QuerySink {
     const FateCounts& f = r.plan.fates;
     call.add_log("query", r.id);
     call.add_log("strategy", r.plan.strategy);
-    call.add_log("fates", std::to_string(f.reused) + "/" + std::to_string(f.recomputed) + "/" + std::to_string(f.computed) + "/" + std::to_string(f.dropped));
+    call.add_log("fates", std::to_string(f.reused) + "/" + std::to_string(f.recomputed) + "/" +
+                              std::to_string(f.computed) + "/" + std::to_string(f.dropped));
     call.add_log("prompt_tokens", std::to_string(r.plan.prompt_tokens));
     call.add_log("completion_tokens", std::to_string(r.stats.completion_tokens));
     call.add_log("ttft_ms", std::to_string(std::llround(r.ttft_ms)));
@@ -297,15 +339,19 @@ class ChoiceSink final : public QuerySink {
   AnswerLogprobs logprobs_;
 };
 
-/// Whether the answer is the likeliest token at every step: only such answers can be compared token by token.
+/// Whether the answer is the likeliest token at every step: only such answers can be compared token
+/// by token.
 bool is_greedy(const SamplingOptions& o) {
-  return o.temperature <= 0 && o.frequency_penalty == 0 && o.presence_penalty == 0 && o.logit_bias.empty() && !o.grammar;
+  return o.temperature <= 0 && o.frequency_penalty == 0 && o.presence_penalty == 0 &&
+         o.logit_bias.empty() && !o.grammar;
 }
 
 std::shared_ptr<ShadowSample> shadow_of(Services& services, const QueryRequest& request) {
   if (!services.shadow) return nullptr;
   services.shadow->yield();
-  if (!is_greedy(request.sampling) || !services.shadow->draw(services.config()->policy.shadow_ratio)) return nullptr;
+  if (!is_greedy(request.sampling) ||
+      !services.shadow->draw(services.config()->policy.shadow_ratio))
+    return nullptr;
   auto shadow = std::make_shared<ShadowSample>();
   shadow->request = request;
   shadow->request.attribute = false;
@@ -328,15 +374,20 @@ Problem engine_problem(const Status& status) {
     p.extra["actual"] = window->actual;
     return p;
   }
-  if (status.code() == Code::kInternal || status.code() == Code::kCorruption) log_error("a query failed", {{"reason", status.to_string()}});
-  if (status.code() == Code::kDeadlineExceeded) return make_problem("deadline_exceeded", "the query was not finished within timeout_ms", "timeout_ms");
+  if (status.code() == Code::kInternal || status.code() == Code::kCorruption)
+    log_error("a query failed", {{"reason", status.to_string()}});
+  if (status.code() == Code::kDeadlineExceeded)
+    return make_problem("deadline_exceeded", "the query was not finished within timeout_ms",
+                        "timeout_ms");
   return problem_of(status);
 }
 
 Problem engine_problem(const Status& status, const Engine& engine) {
   constexpr std::int64_t kShortestMs = 1000, kLongestMs = 60'000;
   Problem p = engine_problem(status);
-  if (p.code == "overloaded") p.retry_after_ms = std::clamp<std::int64_t>(engine.expected_wait().count(), kShortestMs, kLongestMs);
+  if (p.code == "overloaded")
+    p.retry_after_ms = std::clamp<std::int64_t>(engine.expected_wait().count(), kShortestMs,
+                                                kLongestMs);
   return p;
 }
 
@@ -352,11 +403,15 @@ std::vector<BlockChars> block_chars(Services& services, const QueryRecord& r) {
       }
     }
     for (const auto& c : r.plan.contexts) {
-      if (static_cast<std::size_t>(c.index) < d.first_context || static_cast<std::size_t>(c.index) >= d.first_context + d.num_contexts) continue;
+      if (static_cast<std::size_t>(c.index) < d.first_context ||
+          static_cast<std::size_t>(c.index) >= d.first_context + d.num_contexts)
+        continue;
       for (const auto& b : c.blocks) {
         BlockChars chars;
         for (const auto& i : blocks)
-          if (i.chunk == c.chunk && i.token_begin == static_cast<std::uint64_t>(b.first_token) && i.char_begin && i.char_end) chars = {*i.char_begin, *i.char_end, true};
+          if (i.chunk == c.chunk && i.token_begin == static_cast<std::uint64_t>(b.first_token) &&
+              i.char_begin && i.char_end)
+            chars = {*i.char_begin, *i.char_end, true};
         out.push_back(chars);
       }
     }
@@ -369,7 +424,9 @@ void prepare(std::shared_ptr<Generation> g) {
   const auto config = call.services.config();
   const std::string& served = call.services.engine->info().model_name;
   if (!g->body.model.empty() && g->body.model != "default" && g->body.model != served)
-    return call.fail(make_problem("model_not_found", "there is no model '" + g->body.model + "'; this service has '" + served + "'", "model"));
+    return call.fail(make_problem(
+        "model_not_found",
+        "there is no model '" + g->body.model + "'; this service has '" + served + "'", "model"));
   auto record = std::make_shared<QueryRecord>();
   record->id = make_id("qry_");
   record->ns = call.ns;
@@ -386,7 +443,8 @@ void run_choices(Generation& g, std::shared_ptr<ReplyWriter> writer) {
   g.call->exchange->on_disconnect([all] { all->cancel(); });
   for (std::size_t i = 0; i < g.requests.size(); ++i) {
     auto shadow = i == 0 ? shadow_of(services, g.requests[i]) : nullptr;
-    auto sink = std::make_shared<ChoiceSink>(g.call, g.records[i], i, writer, all, collector_of(g, g.requests[i]), std::move(shadow));
+    auto sink = std::make_shared<ChoiceSink>(g.call, g.records[i], i, writer, all,
+                                             collector_of(g, g.requests[i]), std::move(shadow));
     auto handle = services.engine->query(std::move(g.requests[i]), std::move(sink));
     if (handle.ok()) {
       all->add(std::move(*handle));

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "server/service/call.h"
 #include "server/http/http_server.h"
+#include "server/service/call.h"
 
 namespace quire {
 

@@ -28,7 +28,8 @@ void readyz(std::shared_ptr<Call> call) {
   const json::object c = checks(call->services, ok);
   if (ok) return call->reply_json(200, json::object{{"status", "ok"}});
   const bool draining = call->services.draining;
-  Problem p = make_problem(draining ? "draining" : "loading", draining ? "service: draining" : "model: loading");
+  Problem p = make_problem(draining ? "draining" : "loading",
+                           draining ? "service: draining" : "model: loading");
   p.extra["checks"] = c;
   call->fail(p);
 }
@@ -43,7 +44,8 @@ void healthz(std::shared_ptr<Call> call) {
 }
 
 void metrics(std::shared_ptr<Call> call) {
-  if (!call->services.config()->metrics.enabled) return call->fail(make_problem("route_not_found", "metrics.enabled is false"));
+  if (!call->services.config()->metrics.enabled)
+    return call->fail(make_problem("route_not_found", "metrics.enabled is false"));
   HttpResponse r;
   r.content_type = "text/plain; version=0.0.4; charset=utf-8";
   r.body = call->services.metrics->text(metrics_snapshot(call->services));
@@ -53,7 +55,8 @@ void metrics(std::shared_ptr<Call> call) {
 void openapi(std::shared_ptr<Call> call) {
   const auto document = openapi_document(call->services.routes->routes());
   if (!document.ok()) {
-    log_error("the description of the API is not complete", {{"reason", document.status().to_string()}});
+    log_error("the description of the API is not complete",
+              {{"reason", document.status().to_string()}});
     return call->fail(problem_of(document.status(), "internal"));
   }
   call->reply_json(200, *document);

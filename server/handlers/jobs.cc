@@ -20,7 +20,11 @@ void list_jobs(std::shared_ptr<Call> call) {
   if (const auto* status = call->request().param("status")) {
     options.status = parse_job_status(*status);
     if (!options.status)
-      return call->fail(make_problem("invalid_value", "status is '" + status->substr(0, 64) + "'; use queued, running, succeeded, partial, failed or cancelled", "status"));
+      return call->fail(
+          make_problem("invalid_value",
+                       "status is '" + status->substr(0, 64) +
+                           "'; use queued, running, succeeded, partial, failed or cancelled",
+                       "status"));
   }
   const auto page = call->services.ingest->list_jobs(call->ns, options);
   if (!page.ok()) return call->fail(ingest_problem(page.status()));
@@ -51,8 +55,8 @@ void job_events(std::shared_ptr<Call> call) {
   /// Keeps the subscription alive until the job ends or the client leaves.
   struct Stream {
     std::mutex mu;
-    Subscription subscription;     // guarded by mu
-    bool over = false;             // guarded by mu
+    Subscription subscription;  // guarded by mu
+    bool over = false;          // guarded by mu
     void end() {
       Subscription dropped;
       std::lock_guard lock(mu);
@@ -65,16 +69,20 @@ void job_events(std::shared_ptr<Call> call) {
   call->exchange->on_disconnect([weak = std::weak_ptr<Stream>(stream)] {
     if (auto s = weak.lock()) s->end();
   });
-  auto subscription = call->services.ingest->subscribe(call->ns, id, [call, weak = std::weak_ptr<Stream>(stream)](JobEvent event, const JobSnapshot& job) {
-    const bool done = event == JobEvent::kDone;
-    const bool there = call->event(done ? "done" : "progress", job_json(job));
-    if (done) call->end_events();
-    if (!done && there) return;
-    // Not from inside the listener: dropping the subscription destroys it.
-    if (auto s = weak.lock()) (void)call->services.workers->post([s] { s->end(); });  // stopping: the service ends its listeners
-  });
+  auto subscription = call->services.ingest->subscribe(
+      call->ns, id,
+      [call, weak = std::weak_ptr<Stream>(stream)](JobEvent event, const JobSnapshot& job) {
+        const bool done = event == JobEvent::kDone;
+        const bool there = call->event(done ? "done" : "progress", job_json(job));
+        if (done) call->end_events();
+        if (!done && there) return;
+        // Not from inside the listener: dropping the subscription destroys it.
+        // Stopping: the service ends its listeners
+        if (auto s = weak.lock()) (void)call->services.workers->post([s] { s->end(); });
+      });
   if (!subscription.ok()) {
-    (void)call->event("error", problem_body(problem_of(subscription.status(), "job_not_found"), call->instance, call->request_id));
+    (void)call->event("error", problem_body(problem_of(subscription.status(), "job_not_found"),
+                                            call->instance, call->request_id));
     return call->end_events();
   }
   std::lock_guard lock(stream->mu);

@@ -130,7 +130,11 @@ void list_models(std::shared_ptr<Call> call) {
 void get_model(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
   const std::string& served = call->services.engine->info().model_name;
-  if (id != served && id != "default") return call->fail(make_problem("model_not_found", "there is no model '" + id.substr(0, 256) + "'; this service has '" + served + "'", "model"));
+  if (id != served && id != "default")
+    return call->fail(make_problem(
+        "model_not_found",
+        "there is no model '" + id.substr(0, 256) + "'; this service has '" + served + "'",
+        "model"));
   call->reply_json(200, model_json(call->services));
 }
 
@@ -147,10 +151,17 @@ void info(std::shared_ptr<Call> call) {
   o["prompt_format"] = prompt_family_name(s.engine->prompt_format().family());
   o["tokenizer"] = s.engine->tokenizer().description();
   o["isa"] = s.engine->info().isa;
-  o["backend"] = json::object{{"name", s.backend.name}, {"device", s.backend.library == nullptr ? s.engine->info().isa : cuda::describe(s.backend.device)}, {"cuda", s.backend.cuda}};
+  o["backend"] = json::object{
+      {"name", s.backend.name},
+      {"device",
+       s.backend.library == nullptr ? s.engine->info().isa : cuda::describe(s.backend.device)},
+      {"cuda", s.backend.cuda}};
   if (const auto& memory = s.engine->info().device_memory) {
-    o["backend"].as_object()["memory"] = json::object{{"left_bytes", memory->left_bytes},   {"cache_bytes", memory->cache_bytes},   {"compute_bytes", memory->compute_bytes},
-                                                      {"means_bytes", memory->means_bytes}, {"retrieved_bytes", memory->retrieved_bytes}, {"chunk_tokens", memory->chunk_tokens}, {"decode_rows", memory->decode_rows}};
+    o["backend"].as_object()["memory"] = json::object{
+        {"left_bytes", memory->left_bytes},           {"cache_bytes", memory->cache_bytes},
+        {"compute_bytes", memory->compute_bytes},     {"means_bytes", memory->means_bytes},
+        {"retrieved_bytes", memory->retrieved_bytes}, {"chunk_tokens", memory->chunk_tokens},
+        {"decode_rows", memory->decode_rows}};
   }
   json::array strategy_names{"auto"};
   for (const auto& known : strategies()) strategy_names.emplace_back(known.name);
@@ -177,11 +188,14 @@ void info(std::shared_ptr<Call> call) {
   o["fidelity"] = s.fidelity->info(config->policy.shadow_ratio);
   if (s.retrieval) {
     const RetrievalStats index = s.retrieval->stats();
-    json::object r{{"ready", index.ready},   {"scorer", "bm25"},        {"documents", index.documents},
-                   {"chunks", index.chunks}, {"left_out", index.left_out}, {"index_bytes", index.memory_bytes}};
+    json::object r{{"ready", index.ready},         {"scorer", "bm25"},
+                   {"documents", index.documents}, {"chunks", index.chunks},
+                   {"left_out", index.left_out},   {"index_bytes", index.memory_bytes}};
     if (const auto& e = index.embeddings) {
-      r["embeddings"] = json::object{{"documents", e->documents}, {"chunks", e->chunks},     {"pending", e->pending}, {"failed", e->failed},
-                                     {"left_out", e->left_out},   {"bytes", e->memory_bytes}, {"exact", e->exact}};
+      r["embeddings"] = json::object{{"documents", e->documents}, {"chunks", e->chunks},
+                                     {"pending", e->pending},     {"failed", e->failed},
+                                     {"left_out", e->left_out},   {"bytes", e->memory_bytes},
+                                     {"exact", e->exact}};
     } else {
       r["embeddings"] = nullptr;
     }
@@ -195,7 +209,8 @@ void info(std::shared_ptr<Call> call) {
 }
 
 void version_info(std::shared_ptr<Call> call) {
-  call->reply_json(200, json::object{{"version", version()}, {"name", "quire"}, {"build", build_description()}});
+  call->reply_json(
+      200, json::object{{"version", version()}, {"name", "quire"}, {"build", build_description()}});
 }
 
 /// {"prompt"} | {"content"} | {"messages"}; unknown members are ignored, as OpenAI-style paths do.
@@ -220,7 +235,8 @@ void tokenize(std::shared_ptr<Call> call) {
         messages.push_back(std::move(message));
       }
     }
-    const int given = static_cast<int>(r.has("prompt")) + static_cast<int>(r.has("content")) + static_cast<int>(r.has("messages"));
+    const int given = static_cast<int>(r.has("prompt")) + static_cast<int>(r.has("content")) +
+                      static_cast<int>(r.has("messages"));
     if (r.ok() && given != 1) r.fail("prompt", "give exactly one of prompt, content and messages");
   }
   if (failed(*call, r.error())) return;
@@ -254,7 +270,9 @@ void detokenize(std::shared_ptr<Call> call) {
     const auto& v = (*list)[i];
     const std::int64_t id = v.is_int64() ? v.get_int64() : -1;
     if (id < 0 || id >= t.vocab_size()) {
-      r.fail("tokens[" + std::to_string(i) + "]", "tokens[" + std::to_string(i) + "] is no token id; they are integers from 0 to " + std::to_string(t.vocab_size() - 1));
+      r.fail("tokens[" + std::to_string(i) + "]",
+             "tokens[" + std::to_string(i) + "] is no token id; they are integers from 0 to " +
+                 std::to_string(t.vocab_size() - 1));
       break;
     }
     ids.push_back(static_cast<std::int32_t>(id));

@@ -16,22 +16,29 @@ using namespace std::chrono_literals;
 
 /// The protocol has no field for it; its clients give up after ten minutes.
 constexpr auto kAnswerTime = 10min;
-/// Documents that are still being cached are waited for so long; then 409, which the clients try again.
+/// Documents that are still being cached are waited for so long; then 409, which the clients try
+/// again.
 constexpr auto kDocumentsTime = 30s;
 
 /// What both forms of the reply need.
 struct ReplyParts {
   ReplyParts(const Generation& g, OpenAiKind kind, bool usage)
-      : call(g.call), records(g.records), samples(static_cast<std::size_t>(g.samples)), include_usage(usage), explain(g.body.explain),
+      : call(g.call),
+        records(g.records),
+        samples(static_cast<std::size_t>(g.samples)),
+        include_usage(usage),
+        explain(g.body.explain),
         wants_logprobs(g.body.sampling.top_logprobs.has_value()),
-        format(kind, g.first(), g.call->services.engine->info().fingerprint, g.call->services.engine->tokenizer()) {}
+        format(kind, g.first(), g.call->services.engine->info().fingerprint,
+               g.call->services.engine->tokenizer()) {}
 
   /// What the reply says of the whole request, beside its choices.
   void add_extensions(json::object& o) const {
     const QueryRecord& r = *records.front();
     o["documents"] = query_documents_json(r);
     if (explain != ExplainLevel::kNone) o["explain_url"] = "/v1/queries/" + r.id + "/explain";
-    if (explain == ExplainLevel::kBlocks) o["explain"] = explain_json(r, block_chars(call->services, r));
+    if (explain == ExplainLevel::kBlocks)
+      o["explain"] = explain_json(r, block_chars(call->services, r));
   }
 
   const std::shared_ptr<Call> call;
@@ -46,13 +53,15 @@ struct ReplyParts {
 /// All choices in one piece, once the last one is there.
 class WholeReply final : public ReplyWriter {
  public:
-  explicit WholeReply(ReplyParts parts) : p_(std::move(parts)), logprobs_(p_.records.size()), left_(p_.records.size()) {}
+  explicit WholeReply(ReplyParts parts)
+      : p_(std::move(parts)), logprobs_(p_.records.size()), left_(p_.records.size()) {}
 
   void planned(std::size_t) override {}
 
   bool text(std::size_t choice, std::string_view, std::vector<TokenLogprobs> logprobs) override {
     auto& all = logprobs_[choice];
-    all.insert(all.end(), std::make_move_iterator(logprobs.begin()), std::make_move_iterator(logprobs.end()));
+    all.insert(all.end(), std::make_move_iterator(logprobs.begin()),
+               std::make_move_iterator(logprobs.end()));
     return true;
   }
 
@@ -66,7 +75,8 @@ class WholeReply final : public ReplyWriter {
     if (!status.ok()) return p_.call->fail(engine_problem(status, *p_.call->services.engine));
     json::array choices;
     for (std::size_t i = 0; i < p_.records.size(); ++i)
-      choices.push_back(p_.format.whole_choice(i, *p_.records[i], p_.wants_logprobs ? &logprobs_[i] : nullptr));
+      choices.push_back(
+          p_.format.whole_choice(i, *p_.records[i], p_.wants_logprobs ? &logprobs_[i] : nullptr));
     const QueryRecord& r = *p_.records.front();
     json::object body = p_.format.whole(std::move(choices));
     body["usage"] = openai_usage_json(p_.records, p_.samples);
@@ -88,10 +98,12 @@ class WholeReply final : public ReplyWriter {
   bool failed_ = false;  // guarded by mu_
 };
 
-/// Chunks as they come. The lock keeps the pieces of a choice in order and the end behind everything.
+/// Chunks as they come. The lock keeps the pieces of a choice in order and the end behind
+/// everything.
 class StreamedReply final : public ReplyWriter {
  public:
-  explicit StreamedReply(ReplyParts parts) : p_(std::move(parts)), shown_(p_.records.size()), left_(p_.records.size()) {}
+  explicit StreamedReply(ReplyParts parts)
+      : p_(std::move(parts)), shown_(p_.records.size()), left_(p_.records.size()) {}
 
   void planned(std::size_t choice) override {
     std::lock_guard lock(mu_);
@@ -106,7 +118,8 @@ class StreamedReply final : public ReplyWriter {
     (void)send(chunk);
   }
 
-  bool text(std::size_t choice, std::string_view text, std::vector<TokenLogprobs> logprobs) override {
+  bool text(std::size_t choice, std::string_view text,
+            std::vector<TokenLogprobs> logprobs) override {
     std::lock_guard lock(mu_);
     if (failed_) return false;
     const std::size_t begin = shown_[choice];
@@ -157,10 +170,14 @@ void generate(std::shared_ptr<Call> call, OpenAiKind kind) {
   const auto parsed = body_json(*call);
   if (!parsed) return;
   const auto config = call->services.config();
-  const QueryDefaults defaults{config->policy.strategy, config->policy.compress, config->policy.decode, static_cast<std::size_t>(config->limits.documents_per_query)};
+  const QueryDefaults defaults{config->policy.strategy, config->policy.compress,
+                               config->policy.decode,
+                               static_cast<std::size_t>(config->limits.documents_per_query)};
   OpenAiBody body;
-  const auto error = kind == OpenAiKind::kChat ? read_chat_completion(*parsed, defaults, call->services.engine->info().max_model_len, body)
-                                               : read_completion(*parsed, defaults, body);
+  const auto error = kind == OpenAiKind::kChat
+                         ? read_chat_completion(*parsed, defaults,
+                                                call->services.engine->info().max_model_len, body)
+                         : read_completion(*parsed, defaults, body);
   if (failed(*call, error)) return;
   auto g = std::make_shared<Generation>();
   g->body = std::move(body.query);
@@ -171,8 +188,10 @@ void generate(std::shared_ptr<Call> call, OpenAiKind kind) {
   g->on_prepared = [kind, usage = body.include_usage](std::shared_ptr<Generation> prepared) {
     ReplyParts parts(*prepared, kind, usage);
     std::shared_ptr<ReplyWriter> writer;
-    if (prepared->body.stream) writer = std::make_shared<StreamedReply>(std::move(parts));
-    else writer = std::make_shared<WholeReply>(std::move(parts));
+    if (prepared->body.stream)
+      writer = std::make_shared<StreamedReply>(std::move(parts));
+    else
+      writer = std::make_shared<WholeReply>(std::move(parts));
     run_choices(*prepared, std::move(writer));
   };
   prepare(std::move(g));

@@ -8,7 +8,8 @@
 namespace quire {
 namespace {
 
-Status add_inline(const InlineDocument& d, std::size_t index, const PromptFormat& format, QueryRequest& request, std::vector<QueryDocument>& shown) {
+Status add_inline(const InlineDocument& d, std::size_t index, const PromptFormat& format,
+                  QueryRequest& request, std::vector<QueryDocument>& shown) {
   auto tokens = format.document(d.title, d.text);
   if (!tokens.ok()) return tokens.status().with_field("documents[" + std::to_string(index) + "]");
   QueryDocument entry;
@@ -28,7 +29,9 @@ void add_cached(ResolvedDocument d, QueryRequest& request, std::vector<QueryDocu
   entry.id = d.id;
   entry.title = d.title;
   entry.content_hash = d.content_hash;
-  entry.miss = d.stale ? MissReason::kModelChanged : d.other_salt ? MissReason::kSaltMismatch : MissReason::kNone;
+  entry.miss = d.stale        ? MissReason::kModelChanged
+               : d.other_salt ? MissReason::kSaltMismatch
+                              : MissReason::kNone;
   entry.first_context = request.contexts.size();
   entry.num_contexts = d.contexts.size();
   shown.push_back(std::move(entry));
@@ -44,15 +47,18 @@ Status in_clients_words(const Status& status, const QueryBody& body, std::size_t
   std::size_t index = 0;
   const char* begin = field.data() + kOpen.size();
   const auto [end, ec] = std::from_chars(begin, field.data() + field.size(), index);
-  if (ec != std::errc() || index < skipped || index - skipped >= body.message_index.size()) return status;
-  return status.with_field("messages[" + std::to_string(body.message_index[index - skipped]) + field.substr(static_cast<std::size_t>(end - field.data())));
+  if (ec != std::errc() || index < skipped || index - skipped >= body.message_index.size())
+    return status;
+  return status.with_field("messages[" + std::to_string(body.message_index[index - skipped]) +
+                           field.substr(static_cast<std::size_t>(end - field.data())));
 }
 
 Result<std::vector<std::int32_t>> conversation(const QueryBody& body, const PromptFormat& format) {
   std::vector<ChatMessage> messages;
   if (body.system) {
     // Asked before, so that the error names the system message and not a turn.
-    if (!format.supports_system()) return format.prefix(*body.system).status().with_field(body.system_param);
+    if (!format.supports_system())
+      return format.prefix(*body.system).status().with_field(body.system_param);
     messages.push_back({"system", *body.system});
   }
   const std::size_t skipped = messages.size();
@@ -73,39 +79,51 @@ Result<std::vector<std::int32_t>> question(const QueryBody& body, const PromptFo
   return ids;
 }
 
-std::vector<std::int32_t> raw_ids(const RawPrompt& prompt, const Tokenizer& tokenizer, bool after_documents) {
+std::vector<std::int32_t> raw_ids(const RawPrompt& prompt, const Tokenizer& tokenizer,
+                                  bool after_documents) {
   std::vector<std::int32_t> ids = prompt.token_ids;
-  if (ids.empty()) ids = tokenizer.encode(prompt.text, Special::kParse, after_documents ? Start::kMiddle : Start::kText);
+  if (ids.empty())
+    ids = tokenizer.encode(prompt.text, Special::kParse,
+                           after_documents ? Start::kMiddle : Start::kText);
   // BOS stands first already; a prompt that spells it out means the same one.
-  if (!ids.empty() && prompt.token_ids.empty() && tokenizer.add_bos() && tokenizer.bos_id() == ids.front()) ids.erase(ids.begin());
+  if (!ids.empty() && prompt.token_ids.empty() && tokenizer.add_bos() &&
+      tokenizer.bos_id() == ids.front())
+    ids.erase(ids.begin());
   return ids;
 }
 
 }  // namespace
 
-Status add_documents(const QueryBody& body, const PromptFormat& format, std::vector<ResolvedDocument> resolved, QueryRequest& request,
+Status add_documents(const QueryBody& body, const PromptFormat& format,
+                     std::vector<ResolvedDocument> resolved, QueryRequest& request,
                      std::vector<QueryDocument>& shown) {
   std::size_t next_inline = 0, next_cached = 0;
   for (std::size_t i = 0; i <= body.document_ids.size(); ++i) {
-    for (; next_inline < body.documents.size() && body.documents[next_inline].after_ids <= i; ++next_inline) {
-      QUIRE_RETURN_IF_ERROR(add_inline(body.documents[next_inline], next_inline, format, request, shown));
+    for (; next_inline < body.documents.size() && body.documents[next_inline].after_ids <= i;
+         ++next_inline) {
+      QUIRE_RETURN_IF_ERROR(
+          add_inline(body.documents[next_inline], next_inline, format, request, shown));
     }
     // Missing documents that may be skipped were not resolved.
-    if (i < body.document_ids.size() && next_cached < resolved.size() && resolved[next_cached].id == body.document_ids[i]) {
+    if (i < body.document_ids.size() && next_cached < resolved.size() &&
+        resolved[next_cached].id == body.document_ids[i]) {
       add_cached(std::move(resolved[next_cached++]), request, shown);
     }
   }
   return {};
 }
 
-Status build_prompt(const QueryBody& body, const Engine& engine, QueryRequest& request, std::vector<std::vector<std::int32_t>>& suffixes) {
+Status build_prompt(const QueryBody& body, const Engine& engine, QueryRequest& request,
+                    std::vector<std::vector<std::int32_t>>& suffixes) {
   const PromptFormat& format = engine.prompt_format();
   if (!body.prompts.empty()) {
     const Tokenizer& tokenizer = engine.tokenizer();
     // Token ids are taken as they are: who sends them has put BOS where it belongs.
-    const bool bos = tokenizer.add_bos() && tokenizer.bos_id() && body.prompts.front().token_ids.empty();
+    const bool bos = tokenizer.add_bos() && tokenizer.bos_id() &&
+                     body.prompts.front().token_ids.empty();
     if (bos) request.prefix_ids.push_back(*tokenizer.bos_id());
-    for (const RawPrompt& p : body.prompts) suffixes.push_back(raw_ids(p, tokenizer, !request.contexts.empty()));
+    for (const RawPrompt& p : body.prompts)
+      suffixes.push_back(raw_ids(p, tokenizer, !request.contexts.empty()));
     return {};
   }
   if (body.chat_template && request.contexts.empty()) {

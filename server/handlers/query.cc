@@ -15,7 +15,11 @@ namespace {
 class NativeReply final : public ReplyWriter {
  public:
   explicit NativeReply(const Generation& g)
-      : call_(g.call), record_(g.records.front()), stream_(g.body.stream), wants_logprobs_(g.body.sampling.top_logprobs.has_value()), explain_(g.body.explain) {}
+      : call_(g.call),
+        record_(g.records.front()),
+        stream_(g.body.stream),
+        wants_logprobs_(g.body.sampling.top_logprobs.has_value()),
+        explain_(g.body.explain) {}
 
   void planned(std::size_t) override {
     if (!stream_) return;
@@ -26,7 +30,8 @@ class NativeReply final : public ReplyWriter {
 
   bool text(std::size_t, std::string_view text, std::vector<TokenLogprobs> logprobs) override {
     if (!stream_) {
-      logprobs_.insert(logprobs_.end(), std::make_move_iterator(logprobs.begin()), std::make_move_iterator(logprobs.end()));
+      logprobs_.insert(logprobs_.end(), std::make_move_iterator(logprobs.begin()),
+                       std::make_move_iterator(logprobs.end()));
       return true;
     }
     json::object delta;
@@ -48,9 +53,11 @@ class NativeReply final : public ReplyWriter {
     json::object body = query_result_json(r, !stream_);
     if (wants_logprobs_ && !stream_) body["logprobs"] = logprobs_object(logprobs_);
     if (explain_ == ExplainLevel::kNone) body.erase("explain_url");
-    if (explain_ == ExplainLevel::kBlocks) body["explain"] = explain_json(r, block_chars(call.services, r));
+    if (explain_ == ExplainLevel::kBlocks)
+      body["explain"] = explain_json(r, block_chars(call.services, r));
     if (stream_) {
-      for (const auto& citation : body["citations"].as_array()) (void)call.event("citation", citation);
+      for (const auto& citation : body["citations"].as_array())
+        (void)call.event("citation", citation);
       (void)call.event("done", body);
       return call.end_events();
     }
@@ -81,12 +88,14 @@ class PlanSink final : public QuerySink {
 
   void on_plan(const Plan&) override {}
   bool on_token(std::int32_t, std::string_view) override { return false; }
-  void on_done(const Status& status, const Plan& plan, const QueryStats& stats, FinishReason) override {
+  void on_done(const Status& status, const Plan& plan, const QueryStats& stats,
+               FinishReason) override {
     g_->first().plan = plan;
     g_->first().stats = stats;
     auto reply = [g = g_, status] {
       if (!status.ok()) return g->call->fail(engine_problem(status, *g->call->services.engine));
-      g->call->reply_json(200, plan_result_json(g->first()), {{"X-Cache", std::string(cache_header(g->first().plan))}});
+      g->call->reply_json(200, plan_result_json(g->first()),
+                          {{"X-Cache", std::string(cache_header(g->first().plan))}});
     };
     if (!g_->call->services.workers->post(reply)) reply();
   }
@@ -95,12 +104,14 @@ class PlanSink final : public QuerySink {
   const std::shared_ptr<Generation> g_;
 };
 
-/// The question is run over a few blocks of every document, as a query would begin; nothing is answered.
+/// The question is run over a few blocks of every document, as a query would begin; nothing is
+/// answered.
 void complete_plan(const std::shared_ptr<Generation>& g) {
   QueryRequest request = g->requests.front();
   request.plan_only = true;
   auto handle = g->call->services.engine->query(std::move(request), std::make_shared<PlanSink>(g));
-  if (!handle.ok()) return g->call->fail(engine_problem(handle.status(), *g->call->services.engine));
+  if (!handle.ok())
+    return g->call->fail(engine_problem(handle.status(), *g->call->services.engine));
   g->call->exchange->on_disconnect([h = *handle]() mutable { h.cancel(); });
 }
 
@@ -110,7 +121,8 @@ void plan(std::shared_ptr<Generation> g) {
   if (!planned.ok()) return call.fail(engine_problem(planned.status()));
   g->first().plan = std::move(*planned);
   if (g->first().plan.selection_pending || g->first().plan.prompt_pending) return complete_plan(g);
-  call.reply_json(200, plan_result_json(g->first()), {{"X-Cache", std::string(cache_header(g->first().plan))}});
+  call.reply_json(200, plan_result_json(g->first()),
+                  {{"X-Cache", std::string(cache_header(g->first().plan))}});
 }
 
 void begin(std::shared_ptr<Call> call, void (*on_prepared)(std::shared_ptr<Generation>)) {
@@ -119,7 +131,8 @@ void begin(std::shared_ptr<Call> call, void (*on_prepared)(std::shared_ptr<Gener
   const auto config = call->services.config();
   auto g = std::make_shared<Generation>();
   g->call = call;
-  QueryDefaults defaults{config->policy.strategy, config->policy.compress, config->policy.decode, static_cast<std::size_t>(config->limits.documents_per_query)};
+  QueryDefaults defaults{config->policy.strategy, config->policy.compress, config->policy.decode,
+                         static_cast<std::size_t>(config->limits.documents_per_query)};
   if (failed(*call, read_query(*body, defaults, g->body))) return;
   g->ready_by = g->deadline = call->start + std::chrono::milliseconds(g->body.timeout_ms);
   g->touches_documents = on_prepared != plan;
@@ -130,7 +143,12 @@ void begin(std::shared_ptr<Call> call, void (*on_prepared)(std::shared_ptr<Gener
 std::shared_ptr<const QueryRecord> find_record(Call& call) {
   const std::string id = call.path_param("id");
   auto record = call.services.explain->find(call.ns, id);
-  if (!record) call.fail(make_problem("query_expired", "the query '" + id.substr(0, 128) + "' is not among the last " + std::to_string(call.services.config()->explain.retain) + " of the service", "id"));
+  if (!record)
+    call.fail(make_problem("query_expired",
+                           "the query '" + id.substr(0, 128) + "' is not among the last " +
+                               std::to_string(call.services.config()->explain.retain) +
+                               " of the service",
+                           "id"));
   return record;
 }
 
@@ -139,7 +157,8 @@ std::shared_ptr<const QueryRecord> find_record(Call& call) {
 namespace handlers {
 
 void query(std::shared_ptr<Call> call) {
-  begin(std::move(call), [](std::shared_ptr<Generation> g) { run_choices(*g, std::make_shared<NativeReply>(*g)); });
+  begin(std::move(call),
+        [](std::shared_ptr<Generation> g) { run_choices(*g, std::make_shared<NativeReply>(*g)); });
 }
 
 void query_plan(std::shared_ptr<Call> call) { begin(std::move(call), plan); }
@@ -147,14 +166,19 @@ void query_plan(std::shared_ptr<Call> call) { begin(std::move(call), plan); }
 void list_queries(std::shared_ptr<Call> call) {
   const auto list = list_query(*call);
   if (!list) return;
-  const auto page = call->services.explain->list(call->ns, list->after, static_cast<std::size_t>(list->limit), list->descending);
-  if (!page.after_known) return call->fail(make_problem("query_expired", "the query 'after' names is no longer remembered; start again without it", "after"));
+  const auto page = call->services.explain->list(
+      call->ns, list->after, static_cast<std::size_t>(list->limit), list->descending);
+  if (!page.after_known)
+    return call->fail(make_problem(
+        "query_expired", "the query 'after' names is no longer remembered; start again without it",
+        "after"));
   const bool keep_text = call->services.config()->explain.keep_text;
   json::array data;
   for (const auto& r : page.records) data.push_back(query_entry_json(*r, keep_text));
   json::object o;
   o["object"] = "list";
-  o["first_id"] = page.records.empty() ? json::value(nullptr) : json::value(page.records.front()->id);
+  o["first_id"] = page.records.empty() ? json::value(nullptr)
+                                       : json::value(page.records.front()->id);
   o["last_id"] = page.records.empty() ? json::value(nullptr) : json::value(page.records.back()->id);
   o["data"] = std::move(data);
   o["has_more"] = page.has_more;
@@ -162,13 +186,16 @@ void list_queries(std::shared_ptr<Call> call) {
 }
 
 void get_query(std::shared_ptr<Call> call) {
-  if (const auto r = find_record(*call)) call->reply_json(200, query_entry_json(*r, call->services.config()->explain.keep_text));
+  if (const auto r = find_record(*call))
+    call->reply_json(200, query_entry_json(*r, call->services.config()->explain.keep_text));
 }
 
 void explain_query(std::shared_ptr<Call> call) {
   if (!check_parameters(*call, {"include"})) return;
   const auto* include = call->request().param("include");
-  if (include && *include != "text") return call->fail(make_problem("invalid_value", "include is '" + include->substr(0, 64) + "'; use text", "include"));
+  if (include && *include != "text")
+    return call->fail(make_problem(
+        "invalid_value", "include is '" + include->substr(0, 64) + "'; use text", "include"));
   const auto r = find_record(*call);
   if (!r) return;
   const auto chars = block_chars(call->services, *r);

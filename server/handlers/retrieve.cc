@@ -11,14 +11,22 @@ namespace {
 
 Problem search_problem(const Status& status, const std::string& scorer_path) {
   if (status.code() == Code::kInvalidArgument && status.field() == "scorer") {
-    return make_problem("unsupported_parameter", status.message() + "; set retrieve.embeddings = true, or use bm25", scorer_path);
+    return make_problem("unsupported_parameter",
+                        status.message() + "; set retrieve.embeddings = true, or use bm25",
+                        scorer_path);
   }
-  if (status.code() == Code::kResourceExhausted || status.code() == Code::kDeadlineExceeded || status.code() == Code::kCancelled) return problem_of(status);
+  if (status.code() == Code::kResourceExhausted || status.code() == Code::kDeadlineExceeded ||
+      status.code() == Code::kCancelled)
+    return problem_of(status);
   if (status.code() == Code::kUnavailable) return make_problem("loading", status.message());
   return ingest_problem(status);
 }
 
-Problem no_index() { return make_problem("not_supported", "retrieval is switched off (retrieve.enabled = false); name document_ids", "document_ids"); }
+Problem no_index() {
+  return make_problem("not_supported",
+                      "retrieval is switched off (retrieve.enabled = false); name document_ids",
+                      "document_ids");
+}
 
 /// Named ids that the namespace does not have.
 std::vector<std::string> missing_ids(Call& call, const std::vector<std::string>& ids) {
@@ -31,7 +39,9 @@ std::vector<std::string> missing_ids(Call& call, const std::vector<std::string>&
 
 }  // namespace
 
-std::optional<Problem> choose_documents(Call& call, const std::string& question, const QueryRetrieval& retrieval, std::vector<ChosenDocument>& out) {
+std::optional<Problem> choose_documents(Call& call, const std::string& question,
+                                        const QueryRetrieval& retrieval,
+                                        std::vector<ChosenDocument>& out) {
   if (!call.services.retrieval) return no_index();
   RetrieveRequest request;
   request.query = question;
@@ -56,8 +66,14 @@ void retrieve(std::shared_ptr<Call> call) {
   if (failed(*call, read_retrieve(*body, request))) return;
   if (!call->services.retrieval) return call->fail(no_index());
   if (const auto missing = missing_ids(*call, request.document_ids); !missing.empty()) {
-    Problem problem = make_problem("document_not_found", "there is no document '" + missing.front().substr(0, 256) + "' in the namespace '" + call->ns + "'" +
-                                       (missing.size() > 1 ? ", and " + std::to_string(missing.size() - 1) + " more are missing" : ""), "document_ids");
+    Problem problem = make_problem(
+        "document_not_found",
+        "there is no document '" + missing.front().substr(0, 256) + "' in the namespace '" +
+            call->ns + "'" +
+            (missing.size() > 1
+                 ? ", and " + std::to_string(missing.size() - 1) + " more are missing"
+                 : ""),
+        "document_ids");
     json::array ids;
     for (const auto& id : missing) ids.emplace_back(id);
     problem.extra["document_ids"] = std::move(ids);
@@ -66,7 +82,8 @@ void retrieve(std::shared_ptr<Call> call) {
   const auto found = call->services.retrieval->search(call->ns, request);
   if (!found.ok()) return call->fail(search_problem(found.status(), "scorer"));
   std::optional<std::uint64_t> pending;
-  if (request.scorer != RetrieveScorer::kBm25) pending = call->services.retrieval->stats().embeddings->pending;
+  if (request.scorer != RetrieveScorer::kBm25)
+    pending = call->services.retrieval->stats().embeddings->pending;
   call->reply_json(200, retrieve_result_json(*found, request.scorer, pending));
 }
 

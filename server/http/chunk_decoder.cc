@@ -32,15 +32,23 @@ bool ChunkDecoder::begin_chunk() {
 void ChunkDecoder::end_of_line() {
   switch (state_) {
     case State::kSize:
-      if (!begin_chunk()) state_ = State::kFailed;
-      else state_ = left_ > 0 ? State::kData : State::kTrailer;
+      if (!begin_chunk())
+        state_ = State::kFailed;
+      else
+        state_ = left_ > 0 ? State::kData : State::kTrailer;
       break;
-    case State::kDataEnd: state_ = line_.empty() ? State::kSize : State::kFailed; break;
+    case State::kDataEnd:
+      state_ = line_.empty() ? State::kSize : State::kFailed;
+      break;
     case State::kTrailer:
-      if (line_.empty()) state_ = State::kDone;
-      else if (line_.find(':') == std::string::npos || line_.front() == ' ' || line_.front() == '\t') state_ = State::kFailed;
+      if (line_.empty())
+        state_ = State::kDone;
+      else if (line_.find(':') == std::string::npos || line_.front() == ' ' ||
+               line_.front() == '\t')
+        state_ = State::kFailed;
       break;
-    default: state_ = State::kFailed;
+    default:
+      state_ = State::kFailed;
   }
   line_.clear();
 }
@@ -59,15 +67,19 @@ std::size_t ChunkDecoder::feed(std::string_view data, std::string& body) {
     const char c = data[used++];
     if (cr_) {
       cr_ = false;
-      if (c == '\n') end_of_line();
-      else state_ = State::kFailed;  // a bare CR
+      if (c == '\n')
+        end_of_line();
+      else
+        state_ = State::kFailed;  // a bare CR
     } else if (c == '\r') {
       cr_ = true;
     } else if (is_control(c) || (state_ == State::kDataEnd)) {
       state_ = State::kFailed;
     } else {
       line_.push_back(c);
-      if (line_.size() > kMaxLineBytes || (state_ == State::kTrailer && ++trailer_bytes_ > kMaxTrailerBytes)) state_ = State::kFailed;
+      if (line_.size() > kMaxLineBytes ||
+          (state_ == State::kTrailer && ++trailer_bytes_ > kMaxTrailerBytes))
+        state_ = State::kFailed;
     }
   }
   return used;

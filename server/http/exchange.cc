@@ -13,7 +13,8 @@ bool ReplyChannel::push(ReplyPiece piece) {
     if (closed_ || complete_) return false;
     const bool opens = piece.kind == Kind::kRespond || piece.kind == Kind::kStreamHead;
     if (opens == begun_ && piece.kind != Kind::kAbort) return false;
-    if (piece.kind == Kind::kChunk && queued_bytes_ + piece.bytes.size() > Exchange::kMaxQueuedBytes) {
+    if (piece.kind == Kind::kChunk &&
+        queued_bytes_ + piece.bytes.size() > Exchange::kMaxQueuedBytes) {
       // The client reads slower than the answer grows: give up on it instead of filling memory.
       too_slow = left_ = true;
       queue_.clear();
@@ -21,7 +22,8 @@ bool ReplyChannel::push(ReplyPiece piece) {
       left = std::exchange(disconnected_, nullptr);
     }
     begun_ = true;
-    complete_ = piece.kind == Kind::kRespond || piece.kind == Kind::kFinish || piece.kind == Kind::kAbort;
+    complete_ = piece.kind == Kind::kRespond || piece.kind == Kind::kFinish ||
+                piece.kind == Kind::kAbort;
     queued_bytes_ += piece.bytes.size();
     queue_.push_back(std::move(piece));
     wake = std::exchange(waiting_, false);
@@ -99,25 +101,40 @@ void ReplyChannel::close(bool client_left) {
     waiting_ = false;
     queue_.clear();
     left_ = left_ || client_left;
-    if (client_left) callback = std::exchange(disconnected_, nullptr);
-    else disconnected_ = nullptr;
+    if (client_left)
+      callback = std::exchange(disconnected_, nullptr);
+    else
+      disconnected_ = nullptr;
   }
   drained_.notify_all();
   if (callback) callback();
 }
 
-Exchange::Exchange(HttpRequest r, std::shared_ptr<ReplyChannel> channel) : request(std::move(r)), channel_(std::move(channel)) {}
+Exchange::Exchange(HttpRequest r, std::shared_ptr<ReplyChannel> channel)
+    : request(std::move(r)), channel_(std::move(channel)) {}
 Exchange::~Exchange() = default;
 
-void Exchange::respond(HttpResponse response) { (void)channel_->push({ReplyPiece::Kind::kRespond, std::move(response), {}}); }
-void Exchange::start_stream(HttpResponse response) { (void)channel_->push({ReplyPiece::Kind::kStreamHead, std::move(response), {}}); }
-bool Exchange::write(std::string piece) { return channel_->push({ReplyPiece::Kind::kChunk, {}, std::move(piece)}); }
+void Exchange::respond(HttpResponse response) {
+  (void)channel_->push({ReplyPiece::Kind::kRespond, std::move(response), {}});
+}
+void Exchange::start_stream(HttpResponse response) {
+  (void)channel_->push({ReplyPiece::Kind::kStreamHead, std::move(response), {}});
+}
+bool Exchange::write(std::string piece) {
+  return channel_->push({ReplyPiece::Kind::kChunk, {}, std::move(piece)});
+}
 void Exchange::finish() { (void)channel_->push({ReplyPiece::Kind::kFinish, {}, {}}); }
 void Exchange::abort() { (void)channel_->push({ReplyPiece::Kind::kAbort, {}, {}}); }
-void Exchange::set_ping(std::string piece, std::chrono::milliseconds interval) { channel_->set_ping(std::move(piece), interval); }
-void Exchange::on_disconnect(std::function<void()> callback) { channel_->on_disconnect(std::move(callback)); }
+void Exchange::set_ping(std::string piece, std::chrono::milliseconds interval) {
+  channel_->set_ping(std::move(piece), interval);
+}
+void Exchange::on_disconnect(std::function<void()> callback) {
+  channel_->on_disconnect(std::move(callback));
+}
 void Exchange::clear_on_disconnect() { channel_->on_disconnect(nullptr); }
-bool Exchange::wait_for_room(std::size_t bytes, std::chrono::milliseconds at_most) { return channel_->wait_for_room(bytes, at_most); }
+bool Exchange::wait_for_room(std::size_t bytes, std::chrono::milliseconds at_most) {
+  return channel_->wait_for_room(bytes, at_most);
+}
 bool Exchange::client_gone() const { return channel_->gone(); }
 
 }  // namespace quire

@@ -33,7 +33,8 @@ class Socket {
 Result<int> connect_to(const ServerAddress& server) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
-  if (const int rc = ::getaddrinfo(server.host.c_str(), server.port.c_str(), &hints, &found); rc != 0)
+  if (const int rc = ::getaddrinfo(server.host.c_str(), server.port.c_str(), &hints, &found);
+      rc != 0)
     return Status::unavailable("cannot find the server '" + server.host + "': " + gai_strerror(rc));
   int last = 0;
   for (const addrinfo* a = found; a; a = a->ai_next) {
@@ -49,7 +50,8 @@ Result<int> connect_to(const ServerAddress& server) {
     ::close(fd);
   }
   ::freeaddrinfo(found);
-  return Status::unavailable("no server answers at " + server.host + ":" + server.port + " (" + std::strerror(last) +
+  return Status::unavailable("no server answers at " + server.host + ":" + server.port + " (" +
+                             std::strerror(last) +
                              "); start one with 'quire serve', or name another with --server");
 }
 
@@ -76,7 +78,10 @@ class Reader {
       return true;
     }
     if (n < 0 && errno == EINTR) return fill();
-    if (n < 0) status_ = errno == EAGAIN ? Status::deadline("the server is silent for too long") : Status::io(std::string("reading the reply: ") + std::strerror(errno));
+    if (n < 0)
+      status_ = errno == EAGAIN
+                    ? Status::deadline("the server is silent for too long")
+                    : Status::io(std::string("reading the reply: ") + std::strerror(errno));
     return false;
   }
   Result<std::string> line() {
@@ -97,7 +102,11 @@ class Reader {
     return out;
   }
   bool ended_cleanly() const { return status_.ok(); }
-  Status failure() const { return status_.ok() ? Status::io("the server closed the connection before the reply was complete") : status_; }
+  Status failure() const {
+    return status_.ok()
+               ? Status::io("the server closed the connection before the reply was complete")
+               : status_;
+  }
 
  private:
   const int fd_;
@@ -105,12 +114,14 @@ class Reader {
   Status status_;
 };
 
-Status read_body(Reader& reader, const Headers& headers, const std::function<bool(std::string_view)>& sink) {
+Status read_body(Reader& reader, const Headers& headers,
+                 const std::function<bool(std::string_view)>& sink) {
   if (iequals(headers.get("transfer-encoding"), "chunked")) {
     for (;;) {
       QUIRE_ASSIGN_OR_RETURN(const auto size_line, reader.line());
       std::size_t left = 0;
-      const auto [end, ec] = std::from_chars(size_line.data(), size_line.data() + size_line.size(), left, 16);
+      const auto [end, ec] = std::from_chars(size_line.data(), size_line.data() + size_line.size(),
+                                             left, 16);
       if (ec != std::errc()) return Status::io("the reply is not well formed");
       if (left == 0) {
         (void)reader.line();  // the empty line at the end; its loss harms nobody
@@ -146,7 +157,9 @@ Status read_body(Reader& reader, const Headers& headers, const std::function<boo
 Result<ServerAddress> parse_server_url(const std::string& url) {
   ServerAddress out;
   std::string rest = url;
-  if (rest.starts_with("https://")) return Status::unimplemented("this client speaks http only; put a proxy in front for https").with_field("--server");
+  if (rest.starts_with("https://"))
+    return Status::unimplemented("this client speaks http only; put a proxy in front for https")
+        .with_field("--server");
   if (rest.starts_with("http://")) {
     rest = rest.substr(7);
     out.port = "80";
@@ -158,7 +171,8 @@ Result<ServerAddress> parse_server_url(const std::string& url) {
   }
   if (rest.starts_with('[')) {
     const auto close = rest.find(']');
-    if (close == std::string::npos) return Status::invalid("--server", "'" + url + "' is no address; write http://host:port");
+    if (close == std::string::npos)
+      return Status::invalid("--server", "'" + url + "' is no address; write http://host:port");
     out.host = rest.substr(1, close - 1);
     rest = rest.substr(close + 1);
     if (rest.starts_with(':')) out.port = rest.substr(1);
@@ -168,22 +182,28 @@ Result<ServerAddress> parse_server_url(const std::string& url) {
   } else {
     out.host = rest;
   }
-  if (out.host.empty() || out.port.empty() || out.port.find_first_not_of("0123456789") != std::string::npos)
+  if (out.host.empty() || out.port.empty() ||
+      out.port.find_first_not_of("0123456789") != std::string::npos)
     return Status::invalid("--server", "'" + url + "' is no address; write http://host:port");
   return out;
 }
 
-Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest& request, const std::function<bool(std::string_view)>& on_piece) {
+Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest& request,
+                               const std::function<bool(std::string_view)>& on_piece) {
   QUIRE_ASSIGN_OR_RETURN(const int fd, connect_to(server));
   const Socket socket(fd);
   const auto ms = request.timeout.count();
   const timeval limit{static_cast<time_t>(ms / 1000), static_cast<suseconds_t>(ms % 1000 * 1000)};
   (void)::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   (void)::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-  std::string out = request.method + " " + server.prefix + request.target + " HTTP/1.1\r\nHost: " + server.host + ":" + server.port + "\r\nConnection: close\r\n";
+  std::string out = request.method + " " + server.prefix + request.target +
+                    " HTTP/1.1\r\nHost: " + server.host + ":" + server.port +
+                    "\r\nConnection: close\r\n";
   if (!request.content_type.empty()) out += "Content-Type: " + request.content_type + "\r\n";
-  if (request.body_source) out += "Transfer-Encoding: chunked\r\n";
-  else if (!request.body.empty() || request.method == "POST" || request.method == "PUT") out += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
+  if (request.body_source)
+    out += "Transfer-Encoding: chunked\r\n";
+  else if (!request.body.empty() || request.method == "POST" || request.method == "PUT")
+    out += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
   for (const auto& [name, value] : request.headers) out += name + ": " + value + "\r\n";
   out += "\r\n" + request.body;
   // A server that takes no more may have answered early: read what it says.
@@ -199,12 +219,15 @@ Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest&
   return read_reply(fd, server, request.method, on_piece);
 }
 
-Result<HttpResponse> read_reply(int fd, const ServerAddress& server, const std::string& method, const std::function<bool(std::string_view)>& on_piece) {
+Result<HttpResponse> read_reply(int fd, const ServerAddress& server, const std::string& method,
+                                const std::function<bool(std::string_view)>& on_piece) {
   Reader reader(fd);
   HttpResponse response;
   for (;;) {
     QUIRE_ASSIGN_OR_RETURN(const auto status_line, reader.line());
-    if (status_line.size() < 12 || !status_line.starts_with("HTTP/1.")) return Status::io("what answers at " + server.host + ":" + server.port + " is no HTTP server");
+    if (status_line.size() < 12 || !status_line.starts_with("HTTP/1."))
+      return Status::io("what answers at " + server.host + ":" + server.port +
+                        " is no HTTP server");
     (void)std::from_chars(status_line.data() + 9, status_line.data() + 12, response.status);
     for (;;) {
       QUIRE_ASSIGN_OR_RETURN(const auto line, reader.line());
@@ -230,7 +253,8 @@ Result<HttpResponse> read_reply(int fd, const ServerAddress& server, const std::
   return response;
 }
 
-bool SseReader::feed(std::string_view piece, const std::function<bool(const std::string&, const std::string&)>& on_event) {
+bool SseReader::feed(std::string_view piece,
+                     const std::function<bool(const std::string&, const std::string&)>& on_event) {
   for (const char c : piece) {
     if (c == '\r') continue;
     if (c != '\n') {

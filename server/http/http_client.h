@@ -1,4 +1,5 @@
-/// A small blocking HTTP/1.1 client for the command line: one request, the whole reply or its pieces as they come.
+/// A small blocking HTTP/1.1 client for the command line: one request, the whole reply or its
+/// pieces as they come.
 #pragma once
 
 #include <chrono>
@@ -16,31 +17,38 @@ namespace quire {
 struct ServerAddress {
   std::string host = "127.0.0.1", port = "8080", prefix;
 };
-/// "http://host:port/prefix", "host:port" or "host". Errors: kInvalidArgument; https is kUnimplemented.
+/// "http://host:port/prefix", "host:port" or "host". Errors: kInvalidArgument; https is
+/// kUnimplemented.
 Result<ServerAddress> parse_server_url(const std::string& url);
 
 struct ClientRequest {
   std::string method = "GET", target = "/", body, content_type;
   std::vector<std::pair<std::string, std::string>> headers;
-  /// A body of unknown length instead of `body`, sent in chunks: fills in the next piece; an empty one is the end, false is a failure.
+  /// A body of unknown length instead of `body`, sent in chunks: fills in the next piece; an empty
+  /// one is the end, false is a failure.
   std::function<bool(std::string& piece)> body_source;
   std::chrono::milliseconds timeout{600'000};  ///< silence allowed
 };
 
-/// `on_piece`, when given, receives body bytes of a 2xx reply as they arrive (false: stop reading) and the body stays empty.
-/// Errors: kUnavailable (cannot connect: says how to start the server), kIo, kDeadlineExceeded.
+/// `on_piece`, when given, receives body bytes of a 2xx reply as they arrive (false: stop reading)
+/// and the body stays empty. Errors: kUnavailable (cannot connect: says how to start the server),
+/// kIo, kDeadlineExceeded.
 Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest& request,
                                const std::function<bool(std::string_view)>& on_piece = {});
 
-/// What http_call() does once it has sent: reads the reply to `method` from a connected socket, which stays the caller's. `server` is named in messages.
-/// Errors: kIo (not well formed, or closed too early), kDeadlineExceeded.
-Result<HttpResponse> read_reply(int fd, const ServerAddress& server, const std::string& method, const std::function<bool(std::string_view)>& on_piece = {});
+/// What http_call() does once it has sent: reads the reply to `method` from a connected socket,
+/// which stays the caller's. `server` is named in messages. Errors: kIo (not well formed, or closed
+/// too early), kDeadlineExceeded.
+Result<HttpResponse> read_reply(int fd, const ServerAddress& server, const std::string& method,
+                                const std::function<bool(std::string_view)>& on_piece = {});
 
 /// Splits a text/event-stream into events.
 class SseReader {
  public:
-  /// Calls `on_event(name, data)` for each event completed by `piece`; comments are skipped. False from it: stop.
-  bool feed(std::string_view piece, const std::function<bool(const std::string&, const std::string&)>& on_event);
+  /// Calls `on_event(name, data)` for each event completed by `piece`; comments are skipped. False
+  /// from it: stop.
+  bool feed(std::string_view piece,
+            const std::function<bool(const std::string&, const std::string&)>& on_event);
 
  private:
   std::string line_, name_, data_;

@@ -28,7 +28,9 @@ Status parse_query(std::string_view text, HttpRequest& request) {
     if (piece.empty()) continue;
     const auto eq = std::min(piece.find('='), piece.size());
     QUIRE_ASSIGN_OR_RETURN(auto name, percent_decode(piece.substr(0, eq), PlusSign::kSpace));
-    QUIRE_ASSIGN_OR_RETURN(auto value, percent_decode(eq < piece.size() ? piece.substr(eq + 1) : std::string_view{}, PlusSign::kSpace));
+    QUIRE_ASSIGN_OR_RETURN(
+        auto value, percent_decode(eq < piece.size() ? piece.substr(eq + 1) : std::string_view{},
+                                   PlusSign::kSpace));
     request.query.emplace_back(std::move(name), std::move(value));
   }
   return {};
@@ -37,7 +39,8 @@ Status parse_query(std::string_view text, HttpRequest& request) {
 }  // namespace
 
 bool iequals(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return lower(x) == lower(y); });
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(),
+                                            [](char x, char y) { return lower(x) == lower(y); });
 }
 
 void Headers::set(std::string_view name, std::string value) {
@@ -57,7 +60,8 @@ std::string_view Headers::get(std::string_view name, std::string_view otherwise)
 }
 
 std::size_t Headers::count(std::string_view name) const {
-  return static_cast<std::size_t>(std::count_if(fields_.begin(), fields_.end(), [&](const auto& f) { return iequals(f.first, name); }));
+  return static_cast<std::size_t>(std::count_if(
+      fields_.begin(), fields_.end(), [&](const auto& f) { return iequals(f.first, name); }));
 }
 
 const std::string* HttpRequest::param(std::string_view name) const {
@@ -88,15 +92,20 @@ Result<std::string> percent_decode(std::string_view text, PlusSign plus) {
     if (c == '%') {
       const int hi = i + 2 < text.size() ? hex_value(text[i + 1]) : -1;
       const int lo = i + 2 < text.size() ? hex_value(text[i + 2]) : -1;
-      if (hi < 0 || lo < 0) return Status::invalid("target", "'%' in the request target is not followed by two hex digits; write %25");
+      if (hi < 0 || lo < 0)
+        return Status::invalid(
+            "target", "'%' in the request target is not followed by two hex digits; write %25");
       out.push_back(static_cast<char>(hi * 16 + lo));
       i += 2;
     } else {
       out.push_back(c == '+' && plus == PlusSign::kSpace ? ' ' : c);
     }
   }
-  if (out.find('\0') != std::string::npos) return Status::invalid("target", "the request target holds a NUL character");
-  if (invalid_utf8_at(out)) return Status::invalid("target", "the request target is not valid UTF-8 after percent-decoding");
+  if (out.find('\0') != std::string::npos)
+    return Status::invalid("target", "the request target holds a NUL character");
+  if (invalid_utf8_at(out))
+    return Status::invalid("target",
+                           "the request target is not valid UTF-8 after percent-decoding");
   return out;
 }
 
@@ -105,7 +114,8 @@ std::string percent_encode(std::string_view text) {
   std::string out;
   for (const char c : text) {
     const auto u = static_cast<unsigned char>(c);
-    const bool plain = (c >= '0' && c <= '9') || (lower(c) >= 'a' && lower(c) <= 'z') || c == '-' || c == '.' || c == '_' || c == '~';
+    const bool plain = (c >= '0' && c <= '9') || (lower(c) >= 'a' && lower(c) <= 'z') || c == '-' ||
+                       c == '.' || c == '_' || c == '~';
     if (plain) {
       out.push_back(c);
     } else {
@@ -128,7 +138,8 @@ Status parse_target(std::string_view target, HttpRequest& request) {
       break;
     }
   }
-  if (target.empty() || target.front() != '/') return Status::invalid("target", "the request target must begin with '/'");
+  if (target.empty() || target.front() != '/')
+    return Status::invalid("target", "the request target must begin with '/'");
   target = target.substr(0, std::min(target.find('#'), target.size()));
   const auto mark = std::min(target.find('?'), target.size());
   if (mark < target.size()) QUIRE_RETURN_IF_ERROR(parse_query(target.substr(mark + 1), request));
@@ -153,10 +164,19 @@ std::optional<std::size_t> invalid_utf8_at(std::string_view text) {
       continue;
     }
     std::size_t len = 0;
-    unsigned low = 0x80, high = 0xbf;  // of the second byte: no overlong forms, surrogates or values past U+10FFFF
-    if (c >= 0xc2 && c <= 0xdf) len = 2;
-    else if (c >= 0xe0 && c <= 0xef) { len = 3; if (c == 0xe0) low = 0xa0; if (c == 0xed) high = 0x9f; }
-    else if (c >= 0xf0 && c <= 0xf4) { len = 4; if (c == 0xf0) low = 0x90; if (c == 0xf4) high = 0x8f; }
+    // Of the second byte: no overlong forms, surrogates or values past U+10FFFF
+    unsigned low = 0x80, high = 0xbf;
+    if (c >= 0xc2 && c <= 0xdf)
+      len = 2;
+    else if (c >= 0xe0 && c <= 0xef) {
+      len = 3;
+      if (c == 0xe0) low = 0xa0;
+      if (c == 0xed) high = 0x9f;
+    } else if (c >= 0xf0 && c <= 0xf4) {
+      len = 4;
+      if (c == 0xf0) low = 0x90;
+      if (c == 0xf4) high = 0x8f;
+    }
     if (len == 0 || n - i < len || p[i + 1] < low || p[i + 1] > high) return i;
     for (std::size_t k = 2; k < len; ++k)
       if ((p[i + k] & 0xc0u) != 0x80) return i;
@@ -192,34 +212,62 @@ std::optional<std::string> header_parameter(std::string_view value, std::string_
 
 std::string_view reason_phrase(int status) {
   switch (status) {
-    case 100: return "Continue";
-    case 200: return "OK";
-    case 201: return "Created";
-    case 202: return "Accepted";
-    case 204: return "No Content";
-    case 304: return "Not Modified";
-    case 400: return "Bad Request";
-    case 401: return "Unauthorized";
-    case 403: return "Forbidden";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 408: return "Request Timeout";
-    case 409: return "Conflict";
-    case 412: return "Precondition Failed";
-    case 413: return "Payload Too Large";
-    case 415: return "Unsupported Media Type";
-    case 417: return "Expectation Failed";
-    case 422: return "Unprocessable Entity";
-    case 429: return "Too Many Requests";
-    case 431: return "Request Header Fields Too Large";
-    case 499: return "Client Closed Request";
-    case 500: return "Internal Server Error";
-    case 501: return "Not Implemented";
-    case 503: return "Service Unavailable";
-    case 504: return "Gateway Timeout";
-    case 505: return "HTTP Version Not Supported";
-    case 507: return "Insufficient Storage";
-    default: return "Unknown";
+    case 100:
+      return "Continue";
+    case 200:
+      return "OK";
+    case 201:
+      return "Created";
+    case 202:
+      return "Accepted";
+    case 204:
+      return "No Content";
+    case 304:
+      return "Not Modified";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 409:
+      return "Conflict";
+    case 412:
+      return "Precondition Failed";
+    case 413:
+      return "Payload Too Large";
+    case 415:
+      return "Unsupported Media Type";
+    case 417:
+      return "Expectation Failed";
+    case 422:
+      return "Unprocessable Entity";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 499:
+      return "Client Closed Request";
+    case 500:
+      return "Internal Server Error";
+    case 501:
+      return "Not Implemented";
+    case 503:
+      return "Service Unavailable";
+    case 504:
+      return "Gateway Timeout";
+    case 505:
+      return "HTTP Version Not Supported";
+    case 507:
+      return "Insufficient Storage";
+    default:
+      return "Unknown";
   }
 }
 

@@ -18,7 +18,9 @@ bool iequals(std::string_view a, std::string_view b);
 /// Header fields in order of arrival. Names compare without case.
 class Headers {
  public:
-  void add(std::string name, std::string value) { fields_.emplace_back(std::move(name), std::move(value)); }
+  void add(std::string name, std::string value) {
+    fields_.emplace_back(std::move(name), std::move(value));
+  }
   /// Replaces every field of that name.
   void set(std::string_view name, std::string value);
   /// The first field's value; null when there is none.
@@ -32,15 +34,16 @@ class Headers {
 };
 
 struct HttpRequest {
-  std::string method;            ///< upper case as sent: GET, POST, ...
-  std::string target;            ///< as sent
-  std::vector<std::string> path; ///< percent-decoded segments of an absolute path, valid UTF-8, without empty last one
+  std::string method;  ///< upper case as sent: GET, POST, ...
+  std::string target;  ///< as sent
+  /// percent-decoded segments of an absolute path, valid UTF-8, without empty last one
+  std::vector<std::string> path;
   std::vector<std::pair<std::string, std::string>> query;  ///< decoded name=value pairs in order
-  int minor_version = 1;         ///< HTTP/1.x
+  int minor_version = 1;                                   ///< HTTP/1.x
   bool keep_alive = true;
   Headers headers;
-  std::string body;              ///< whole, unless a BodySink took it
-  std::string peer;              ///< address of the client, without port
+  std::string body;  ///< whole, unless a BodySink took it
+  std::string peer;  ///< address of the client, without port
 
   /// Value of a query parameter; null when it is missing.
   const std::string* param(std::string_view name) const;
@@ -52,15 +55,17 @@ struct HttpRequest {
 
 struct HttpResponse {
   int status = 200;
-  std::string content_type;      ///< empty: no Content-Type header
+  std::string content_type;  ///< empty: no Content-Type header
   Headers headers;
   std::string body;
 };
 
-/// Fills path and query from the target (origin form, absolute form, or `*`). Errors: kInvalidArgument.
+/// Fills path and query from the target (origin form, absolute form, or `*`). Errors:
+/// kInvalidArgument.
 Status parse_target(std::string_view target, HttpRequest& request);
 
-/// Percent-decoding; in query strings `+` is a space. Errors: kInvalidArgument (bad escape, NUL, invalid UTF-8).
+/// Percent-decoding; in query strings `+` is a space. Errors: kInvalidArgument (bad escape, NUL,
+/// invalid UTF-8).
 enum class PlusSign : unsigned char { kLiteral, kSpace };
 Result<std::string> percent_decode(std::string_view text, PlusSign plus);
 /// Escapes everything but unreserved characters.

@@ -1,12 +1,12 @@
 #include "server/http/http_server.h"
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -25,7 +25,10 @@ namespace {
 class AsioHttpServer final : public HttpServer {
  public:
   AsioHttpServer(const HttpServerOptions& options, HttpService& service)
-      : options_(options), service_(service), acceptor_(asio::make_strand(io_)), retry_(acceptor_.get_executor()) {}
+      : options_(options),
+        service_(service),
+        acceptor_(asio::make_strand(io_)),
+        retry_(acceptor_.get_executor()) {}
   ~AsioHttpServer() override { (void)stop(std::chrono::milliseconds(0)); }
 
   Status start();
@@ -64,27 +67,36 @@ class AsioHttpServer final : public HttpServer {
 Status AsioHttpServer::start() {
   error_code ec;
   tcp::resolver resolver(io_);
-  const auto found = resolver.resolve(options_.host, std::to_string(options_.port), tcp::resolver::passive, ec);
-  if (ec || found.empty()) return Status::invalid("server.host", "cannot resolve '" + options_.host + "': " + ec.message());
+  const auto found = resolver.resolve(options_.host, std::to_string(options_.port),
+                                      tcp::resolver::passive, ec);
+  if (ec || found.empty())
+    return Status::invalid("server.host",
+                           "cannot resolve '" + options_.host + "': " + ec.message());
   const tcp::endpoint endpoint = found.begin()->endpoint();
   acceptor_.open(endpoint.protocol(), ec);
   if (!ec) acceptor_.set_option(asio::socket_base::reuse_address(true), ec);
   if (!ec) acceptor_.bind(endpoint, ec);
   if (!ec) acceptor_.listen(1024, ec);
   if (ec == asio::error::address_in_use)
-    return Status::invalid("server.port", "port " + std::to_string(options_.port) + " on " + options_.host +
-                                              " is in use by another process; stop it or set server.port to another number (0: any free port)");
-  if (ec) return Status::invalid("server.host", "cannot listen on " + options_.host + ":" + std::to_string(options_.port) + ": " + ec.message());
+    return Status::invalid("server.port", "port " + std::to_string(options_.port) + " on " +
+                                              options_.host +
+                                              " is in use by another process; stop it or set "
+                                              "server.port to another number (0: any free port)");
+  if (ec)
+    return Status::invalid("server.host", "cannot listen on " + options_.host + ":" +
+                                              std::to_string(options_.port) + ": " + ec.message());
   port_ = acceptor_.local_endpoint(ec).port();
   asio::co_spawn(acceptor_.get_executor(), accept_loop(), asio::detached);
-  for (int i = 0; i < std::max(1, options_.threads); ++i) threads_.emplace_back([this] { io_.run(); });
+  for (int i = 0; i < std::max(1, options_.threads); ++i)
+    threads_.emplace_back([this] { io_.run(); });
   return {};
 }
 
 asio::awaitable<void> AsioHttpServer::accept_loop() {
   while (acceptor_.is_open()) {
     error_code ec;
-    tcp::socket socket = co_await acceptor_.async_accept(asio::make_strand(io_), asio::redirect_error(asio::use_awaitable, ec));
+    tcp::socket socket = co_await acceptor_.async_accept(
+        asio::make_strand(io_), asio::redirect_error(asio::use_awaitable, ec));
     if (stopping_) co_return;
     if (ec == asio::error::operation_aborted) co_return;
     if (ec) {  // out of file descriptors, mostly: wait for some to close
@@ -102,7 +114,8 @@ void AsioHttpServer::add(tcp::socket socket) {
   if (open_connections() >= options_.max_connections) {
     error_code ec;
     static constexpr std::string_view kBusy =
-        "HTTP/1.1 503 Service Unavailable\r\nServer: quire\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n";
+        "HTTP/1.1 503 Service Unavailable\r\nServer: quire\r\nContent-Length: 0\r\nRetry-After: "
+        "1\r\nConnection: close\r\n\r\n";
     socket.non_blocking(true, ec);
     (void)socket.write_some(asio::buffer(kBusy), ec);
     return;
@@ -112,17 +125,18 @@ void AsioHttpServer::add(tcp::socket socket) {
     std::lock_guard lock(mu_);
     sessions_.emplace(session.get(), session);
   }
-  asio::co_spawn(executor, [session]() -> asio::awaitable<void> { return session->run(); },
-                 [this, session](std::exception_ptr error) {
-                   if (error) {
-                     try {
-                       std::rethrow_exception(error);
-                     } catch (const std::exception& e) {
-                       log_error("a connection ended with an exception", {{"reason", e.what()}});
-                     }
-                   }
-                   remove(session.get());
-                 });
+  asio::co_spawn(
+      executor, [session]() -> asio::awaitable<void> { return session->run(); },
+      [this, session](std::exception_ptr error) {
+        if (error) {
+          try {
+            std::rethrow_exception(error);
+          } catch (const std::exception& e) {
+            log_error("a connection ended with an exception", {{"reason", e.what()}});
+          }
+        }
+        remove(session.get());
+      });
   if (stopping_) session->drain();
 }
 
@@ -153,7 +167,8 @@ bool AsioHttpServer::stop(std::chrono::milliseconds grace) {
   bool all_done = true;
   {
     std::unique_lock lock(mu_);
-    all_done = changed_.wait_for(lock, grace, [this] { return sessions_.empty() || hurry_; }) && sessions_.empty();
+    all_done = changed_.wait_for(lock, grace, [this] { return sessions_.empty() || hurry_; }) &&
+               sessions_.empty();
   }
   if (!all_done) {
     for_each_session(&Session::close);
@@ -170,7 +185,8 @@ bool AsioHttpServer::stop(std::chrono::milliseconds grace) {
 
 }  // namespace
 
-Result<std::unique_ptr<HttpServer>> start_http_server(const HttpServerOptions& options, HttpService& service) {
+Result<std::unique_ptr<HttpServer>> start_http_server(const HttpServerOptions& options,
+                                                      HttpService& service) {
   auto server = std::make_unique<AsioHttpServer>(options, service);
   QUIRE_RETURN_IF_ERROR(server->start());
   return std::unique_ptr<HttpServer>(std::move(server));

@@ -1,4 +1,5 @@
-/// Between a handler on any thread and the connection's coroutine: a queue of reply pieces with a wake-up. Internal to http/.
+/// Between a handler on any thread and the connection's coroutine: a queue of reply pieces with a
+/// wake-up. Internal to http/.
 #pragma once
 
 #include <chrono>
@@ -31,7 +32,8 @@ class ReplyChannel {
   void set_ping(std::string piece, std::chrono::milliseconds interval);
   void on_disconnect(std::function<void()> callback);
   bool gone() const;
-  /// Waits until `bytes` more may be queued; false: the client is gone, or took nothing for so long.
+  /// Waits until `bytes` more may be queued; false: the client is gone, or took nothing for so
+  /// long.
   bool wait_for_room(std::size_t bytes, std::chrono::milliseconds at_most);
   /// A handler died: 500 if nothing was said, a broken stream if it was not ended.
   void abandon();
@@ -45,15 +47,15 @@ class ReplyChannel {
 
  private:
   mutable std::mutex mu_;
-  std::condition_variable drained_;            // queued_bytes_ went down, or closed_ or left_ became true
-  std::deque<ReplyPiece> queue_;               // guarded by mu_
-  std::size_t queued_bytes_ = 0;               // guarded by mu_
-  bool waiting_ = false, closed_ = false;      // guarded by mu_
-  bool left_ = false;                          // guarded by mu_: the client went before the end
-  bool begun_ = false, complete_ = false;      // guarded by mu_: what the handler has said
-  std::function<void()> disconnected_;         // guarded by mu_
-  std::string ping_;                           // guarded by mu_
-  std::chrono::milliseconds ping_interval_{0}; // guarded by mu_
+  std::condition_variable drained_;  // queued_bytes_ went down, or closed_ or left_ became true
+  std::deque<ReplyPiece> queue_;     // guarded by mu_
+  std::size_t queued_bytes_ = 0;     // guarded by mu_
+  bool waiting_ = false, closed_ = false;       // guarded by mu_
+  bool left_ = false;                           // guarded by mu_: the client went before the end
+  bool begun_ = false, complete_ = false;       // guarded by mu_: what the handler has said
+  std::function<void()> disconnected_;          // guarded by mu_
+  std::string ping_;                            // guarded by mu_
+  std::chrono::milliseconds ping_interval_{0};  // guarded by mu_
   const std::function<void()> wake_;
 };
 

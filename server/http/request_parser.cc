@@ -24,7 +24,8 @@ struct RequestParser::Impl final : http::basic_parser<true> {
   }
 
   // Callbacks of basic_parser.
-  void on_request_impl(http::verb, beast_view method, beast_view target, int version, error_code&) override {
+  void on_request_impl(http::verb, beast_view method, beast_view target, int version,
+                       error_code&) override {
     head.method = text(method);
     head.target = text(target);
     head.minor_version = version % 10;
@@ -48,7 +49,7 @@ struct RequestParser::Impl final : http::basic_parser<true> {
   std::size_t feed_body(std::string_view data, std::string& body);
 
   HttpRequest head;
-  std::string read_last;   ///< the last bytes taken of the head, at most two
+  std::string read_last;  ///< the last bytes taken of the head, at most two
   ChunkDecoder chunks;
   std::uint64_t left = 0;  ///< of a body with Content-Length
   bool folded = false;     ///< a header line begins with white space
@@ -61,7 +62,8 @@ void RequestParser::Impl::check_head() {
   const auto& h = head.headers;
   const auto lengths = h.count("content-length"), codings = h.count("transfer-encoding");
   if (lengths > 1) return fail(400, "Content-Length is given more than once");
-  if (lengths == 1 && h.get("content-length").find_first_not_of("0123456789") != std::string_view::npos)
+  if (lengths == 1 &&
+      h.get("content-length").find_first_not_of("0123456789") != std::string_view::npos)
     return fail(400, "Content-Length must be one decimal number");
   if (codings > 0) {
     if (lengths > 0) return fail(400, "Content-Length and Transfer-Encoding are given together");
@@ -72,19 +74,24 @@ void RequestParser::Impl::check_head() {
   if (h.count("host") > 1) return fail(400, "Host is given more than once");
   if (head.minor_version >= 1 && h.count("host") == 0) return fail(400, "Host is missing");
   const auto expect = h.get("expect");
-  if (!expect.empty() && !iequals(expect, "100-continue")) return fail(417, "Expect can only be '100-continue'");
+  if (!expect.empty() && !iequals(expect, "100-continue"))
+    return fail(417, "Expect can only be '100-continue'");
   wants_continue = !expect.empty();
   if (auto s = quire::parse_target(head.target, head); !s.ok()) return fail(400, s.message());
   head.keep_alive = keep_alive();
 }
 
-RequestParser::RequestParser(ParserLimits limits) : impl_(std::make_unique<Impl>(limits)) { impl_->eager(false); }
+RequestParser::RequestParser(ParserLimits limits) : impl_(std::make_unique<Impl>(limits)) {
+  impl_->eager(false);
+}
 RequestParser::~RequestParser() = default;
 
-/// The library joins a line that begins with white space to the one before; others read it as a field of its own.
+/// The library joins a line that begins with white space to the one before; others read it as a
+/// field of its own.
 void RequestParser::Impl::look_for_folds(std::string_view taken) {
   const std::string seen = read_last + std::string(taken);
-  folded = folded || seen.find("\r\n ") != std::string::npos || seen.find("\r\n\t") != std::string::npos;
+  folded = folded || seen.find("\r\n ") != std::string::npos ||
+           seen.find("\r\n\t") != std::string::npos;
   read_last = seen.substr(seen.size() - std::min<std::size_t>(seen.size(), 2));
 }
 
@@ -98,8 +105,10 @@ std::size_t RequestParser::Impl::feed_head(std::string_view data) {
     fail(431, "the request line and headers are larger than the limit");
   } else if (ec == http::error::bad_version) {
     const auto line = data.substr(0, std::min(data.find("\r\n"), data.size()));
-    if (std::count(line.begin(), line.end(), ' ') == 2) fail(505, "only HTTP/1.0 and HTTP/1.1 are spoken here");
-    else fail(400, "the request line must be a method, a target without spaces, and a version");
+    if (std::count(line.begin(), line.end(), ' ') == 2)
+      fail(505, "only HTTP/1.0 and HTTP/1.1 are spoken here");
+    else
+      fail(400, "the request line must be a method, a target without spaces, and a version");
   } else if (ec) {
     fail(400, "not a valid HTTP request: " + ec.message());
   }

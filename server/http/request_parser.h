@@ -1,4 +1,5 @@
-/// HTTP/1.x request parsing, fed piece by piece. Wraps the parser of Boost.Beast and adds what smuggling checks need.
+/// HTTP/1.x request parsing, fed piece by piece. Wraps the parser of Boost.Beast and adds what
+/// smuggling checks need.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ struct ParserLimits {
   std::uint32_t header_bytes = 16 << 10;  ///< request line and fields together
 };
 
-/// Why a request cannot be read on. `http_status` is what to answer; the connection must be closed afterwards.
+/// Why a request cannot be read on. `http_status` is what to answer; the connection must be closed
+/// afterwards.
 struct ProtocolError {
   int http_status = 400;
   std::string message;
@@ -24,8 +26,9 @@ struct ProtocolError {
 
 /// One request. Threads: one at a time.
 ///
-/// Feed bytes until head_done(); the request line and fields are then in head(). Go on feeding until done(); body bytes are
-/// appended to the string given. Bytes not consumed belong to the next request (pipelining).
+/// Feed bytes until head_done(); the request line and fields are then in head(). Go on feeding
+/// until done(); body bytes are appended to the string given. Bytes not consumed belong to the next
+/// request (pipelining).
 class RequestParser {
  public:
   explicit RequestParser(ParserLimits limits = {});
@@ -33,8 +36,9 @@ class RequestParser {
   RequestParser(const RequestParser&) = delete;
   RequestParser& operator=(const RequestParser&) = delete;
 
-  /// Consumes some of `data` and returns how many bytes; 0 with no error: more bytes are needed. Stops at the end of the head.
-  /// `body` receives decoded body bytes. After an error() the parser is spent.
+  /// Consumes some of `data` and returns how many bytes; 0 with no error: more bytes are needed.
+  /// Stops at the end of the head. `body` receives decoded body bytes. After an error() the parser
+  /// is spent.
   std::size_t feed(std::string_view data, std::string& body);
   const std::optional<ProtocolError>& error() const;
   bool head_done() const;

@@ -1,16 +1,15 @@
 #include "server/http/session.h"
 
-
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <ctime>
 
@@ -22,7 +21,8 @@ namespace {
 
 constexpr std::size_t kReadBytes = 64 << 10;
 constexpr std::size_t kMaxPipelinedBytes = 256 << 10;
-constexpr std::uint64_t kDrainBodyBytes = 64 << 10;  ///< a refused body up to here is read, so that the connection lives on
+/// A refused body up to here is read, so that the connection lives on
+constexpr std::uint64_t kDrainBodyBytes = 64 << 10;
 constexpr std::chrono::milliseconds kLingerTime{2000};
 
 std::string http_date() {
@@ -52,14 +52,20 @@ struct Session::Reply {
   std::shared_ptr<Exchange> exchange;
 };
 
-/// Notices that the client closes while its reply is being made. `active` is cleared before anybody else reads the socket.
+/// Notices that the client closes while its reply is being made. `active` is cleared before anybody
+/// else reads the socket.
 struct Session::Watch {
   bool active = true;
   asio::cancellation_signal cancel;
 };
 
-Session::Session(asio::ip::tcp::socket socket, const HttpServerOptions& options, HttpService& service, const std::atomic<bool>& stopping)
-    : socket_(std::move(socket)), options_(options), service_(service), stopping_(stopping), watchdog_(socket_.get_executor()),
+Session::Session(asio::ip::tcp::socket socket, const HttpServerOptions& options,
+                 HttpService& service, const std::atomic<bool>& stopping)
+    : socket_(std::move(socket)),
+      options_(options),
+      service_(service),
+      stopping_(stopping),
+      watchdog_(socket_.get_executor()),
       wake_timer_(socket_.get_executor()) {
   error_code ec;
   const auto endpoint = socket_.remote_endpoint(ec);
@@ -124,8 +130,8 @@ asio::awaitable<Session::ReadEnd> Session::read_some() {
   const std::size_t old = in_.size();
   in_.resize(old + kReadBytes);
   error_code ec;
-  const std::size_t n = co_await socket_.async_read_some(asio::buffer(in_.data() + old, kReadBytes),
-                                                         asio::redirect_error(asio::use_awaitable, ec));
+  const std::size_t n = co_await socket_.async_read_some(
+      asio::buffer(in_.data() + old, kReadBytes), asio::redirect_error(asio::use_awaitable, ec));
   in_.resize(old + n);
   if (timed_out_) co_return ReadEnd::kTimeout;
   if (ec || n == 0) co_return ReadEnd::kClosed;
@@ -168,7 +174,8 @@ asio::awaitable<bool> Session::read_head(RequestParser& parser) {
     }
     const ReadEnd end = co_await read_some();
     idle_ = false;
-    if (end == ReadEnd::kTimeout && begun) co_await refuse(408, "the request did not arrive in time", nullptr);
+    if (end == ReadEnd::kTimeout && begun)
+      co_await refuse(408, "the request did not arrive in time", nullptr);
     if (end != ReadEnd::kOk) co_return false;
   }
 }
@@ -183,7 +190,8 @@ asio::awaitable<void> Session::refuse(int status, std::string message, Exchange*
   co_await linger();
 }
 
-/// Says that nothing more comes and throws away what the client still sends, so that it can read the reply.
+/// Says that nothing more comes and throws away what the client still sends, so that it can read
+/// the reply.
 asio::awaitable<void> Session::linger() {
   error_code ec;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ec);
@@ -220,9 +228,13 @@ asio::awaitable<bool> Session::serve(RequestParser& parser) {
   HeadDecision decision = service_.on_head(*exchange);
   bool readable = true;
   if (!decision.reject && parser.content_length().value_or(0) > decision.max_body_bytes)
-    decision.reject = service_.protocol_error(413, "the body has " + std::to_string(*parser.content_length()) + " bytes; at most " +
-                                                       std::to_string(decision.max_body_bytes) + " are taken", exchange.get());
-  const bool small = parser.has_body() && parser.content_length().value_or(kDrainBodyBytes + 1) <= kDrainBodyBytes;
+    decision.reject = service_.protocol_error(
+        413,
+        "the body has " + std::to_string(*parser.content_length()) + " bytes; at most " +
+            std::to_string(decision.max_body_bytes) + " are taken",
+        exchange.get());
+  const bool small = parser.has_body() &&
+                     parser.content_length().value_or(kDrainBodyBytes + 1) <= kDrainBodyBytes;
   if (parser.has_body() && (!decision.reject || (small && !parser.expects_continue()))) {
     if (decision.reject) {
       HeadDecision discard;
@@ -235,7 +247,8 @@ asio::awaitable<bool> Session::serve(RequestParser& parser) {
   }
   const bool body_left = parser.has_body() && !parser.done();
   if (!readable && !decision.reject) {  // the client went, or stalled, in the middle of its body
-    service_.on_finished(*exchange, ExchangeSummary{timed_out_ ? 408 : 499, true, 0, 0, Clock::now() - started});
+    service_.on_finished(
+        *exchange, ExchangeSummary{timed_out_ ? 408 : 499, true, 0, 0, Clock::now() - started});
     co_return false;
   }
   if (body_left) state.keep_alive = false;
@@ -257,19 +270,22 @@ asio::awaitable<bool> Session::serve(RequestParser& parser) {
   const bool ok = co_await reply(channel, state);
   stop_watch();
   channel->close(!state.finished);
-  ExchangeSummary summary{state.status ? state.status : 499, !state.finished, request_bytes, sent_bytes_, Clock::now() - started};
+  ExchangeSummary summary{state.status ? state.status : 499, !state.finished, request_bytes,
+                          sent_bytes_, Clock::now() - started};
   service_.on_finished(*exchange, summary);
   if (ok && body_left) co_await linger();
-  co_return ok && state.keep_alive && !body_left;
+  co_return ok&& state.keep_alive && !body_left;
 }
 
-asio::awaitable<bool> Session::read_body(RequestParser& parser, Exchange& exchange, HeadDecision& decision) {
+asio::awaitable<bool> Session::read_body(RequestParser& parser, Exchange& exchange,
+                                         HeadDecision& decision) {
   if (parser.expects_continue() && pending().empty() && !decision.reject) {
     std::string go = "HTTP/1.1 100 Continue\r\n\r\n";
     if (!co_await write(std::move(go), {})) co_return false;
   }
   std::string& body = exchange.request.body;
-  if (const auto n = parser.content_length(); n && !decision.sink) body.reserve(std::min<std::uint64_t>(*n, 1 << 20));
+  if (const auto n = parser.content_length(); n && !decision.sink)
+    body.reserve(std::min<std::uint64_t>(*n, 1 << 20));
   const auto begun = Clock::now();
   std::uint64_t total = 0;
   std::string piece;
@@ -285,8 +301,11 @@ asio::awaitable<bool> Session::read_body(RequestParser& parser, Exchange& exchan
         co_return true;
       }
       if (total > decision.max_body_bytes) {
-        decision.reject = service_.protocol_error(
-            413, "the body has more than the " + std::to_string(decision.max_body_bytes) + " bytes that are taken", &exchange);
+        decision.reject = service_.protocol_error(413,
+                                                  "the body has more than the " +
+                                                      std::to_string(decision.max_body_bytes) +
+                                                      " bytes that are taken",
+                                                  &exchange);
         co_return true;
       }
       if (decision.sink && !piece.empty()) {
@@ -296,7 +315,9 @@ asio::awaitable<bool> Session::read_body(RequestParser& parser, Exchange& exchan
       }
       if (parser.done()) break;
     }
-    const auto allowed = options_.body_timeout + std::chrono::seconds(total / std::max<std::uint64_t>(1, options_.min_body_bytes_per_second));
+    const auto allowed = options_.body_timeout +
+                         std::chrono::seconds(total / std::max<std::uint64_t>(
+                                                          1, options_.min_body_bytes_per_second));
     set_deadline(options_.body_timeout);
     ReadEnd end = ReadEnd::kTimeout;
     if (Clock::now() - begun <= allowed) end = co_await read_some();
@@ -310,22 +331,34 @@ asio::awaitable<bool> Session::read_body(RequestParser& parser, Exchange& exchan
   co_return true;
 }
 
-std::string Session::head_text(const HttpResponse& response, const Reply& state, bool chunked) const {
+std::string Session::head_text(const HttpResponse& response, const Reply& state,
+                               bool chunked) const {
   std::string out;
   out.reserve(512);
-  out.append("HTTP/1.1 ").append(std::to_string(response.status)).append(" ").append(reason_phrase(response.status)).append("\r\n");
+  out.append("HTTP/1.1 ")
+      .append(std::to_string(response.status))
+      .append(" ")
+      .append(reason_phrase(response.status))
+      .append("\r\n");
   out.append("Server: quire\r\nDate: ").append(http_date()).append("\r\n");
-  if (!response.content_type.empty()) out.append("Content-Type: ").append(response.content_type).append("\r\n");
+  if (!response.content_type.empty())
+    out.append("Content-Type: ").append(response.content_type).append("\r\n");
   for (const auto& [name, value] : response.headers.fields()) {
     out.append(name).append(": ");
-    for (const char c : value) out.push_back(static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c);  // no header injection
+    // No header injection
+    for (const char c : value)
+      out.push_back(static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c);
     out.append("\r\n");
   }
-  if (chunked) out.append("Transfer-Encoding: chunked\r\n");
-  else if (!state.streaming && response.status != 204 && response.status != 304 && response.status >= 200)
+  if (chunked)
+    out.append("Transfer-Encoding: chunked\r\n");
+  else if (!state.streaming && response.status != 204 && response.status != 304 &&
+           response.status >= 200)
     out.append("Content-Length: ").append(std::to_string(response.body.size())).append("\r\n");
-  if (!state.keep_alive) out.append("Connection: close\r\n");
-  else if (state.http10) out.append("Connection: keep-alive\r\n");
+  if (!state.keep_alive)
+    out.append("Connection: close\r\n");
+  else if (state.http10)
+    out.append("Connection: keep-alive\r\n");
   out.append("\r\n");
   return out;
 }
@@ -340,13 +373,16 @@ asio::awaitable<bool> Session::write(std::string head, std::string body) {
 }
 
 /// Waits for the next piece, sending pings meanwhile. False: the client is gone.
-asio::awaitable<bool> Session::wait_for_pieces(std::shared_ptr<ReplyChannel> channel, Reply& state) {
+asio::awaitable<bool> Session::wait_for_pieces(std::shared_ptr<ReplyChannel> channel,
+                                               Reply& state) {
   start_watch(channel);
   const auto [ping, interval] = channel->ping();
   const bool pings = state.streaming && interval.count() > 0;
   while (!woken_ && socket_.is_open() && !channel->gone()) {
-    if (pings) wake_timer_.expires_after(interval);
-    else wake_timer_.expires_at(Clock::time_point::max());
+    if (pings)
+      wake_timer_.expires_after(interval);
+    else
+      wake_timer_.expires_at(Clock::time_point::max());
     error_code ec;
     co_await wake_timer_.async_wait(asio::redirect_error(asio::use_awaitable, ec));
     if (ec || woken_ || !pings) continue;
@@ -372,7 +408,8 @@ asio::awaitable<bool> Session::reply(std::shared_ptr<ReplyChannel> channel, Repl
       if (piece.kind == Kind::kRespond || piece.kind == Kind::kStreamHead) {
         HttpResponse& response = piece.response;
         if (response.status == 500 && response.body.empty())
-          response = service_.protocol_error(500, "the request ended without an answer", state.exchange.get());
+          response = service_.protocol_error(500, "the request ended without an answer",
+                                             state.exchange.get());
         if (stopping_) state.keep_alive = false;
         state.status = response.status;
         state.streaming = piece.kind == Kind::kStreamHead;
@@ -412,10 +449,12 @@ void Session::start_watch(std::shared_ptr<ReplyChannel> channel) {
     self->watch_ = nullptr;
     watch->active = false;
     if (!ec) {
-      // Pipelined bytes are kept, up to a bound; behind it the client's leaving is noticed by the next write.
+      // Pipelined bytes are kept, up to a bound; behind it the client's leaving is noticed by the
+      // next write.
       char bytes[4096];
       const bool room = self->in_.size() < kMaxPipelinedBytes;
-      const auto n = ::recv(self->socket_.native_handle(), bytes, sizeof bytes, MSG_DONTWAIT | (room ? 0 : MSG_PEEK));
+      const auto n = ::recv(self->socket_.native_handle(), bytes, sizeof bytes,
+                            MSG_DONTWAIT | (room ? 0 : MSG_PEEK));
       if (n > 0 && room) self->in_.append(bytes, static_cast<std::size_t>(n));
       if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) {
         if (room) self->start_watch(channel);
@@ -426,7 +465,8 @@ void Session::start_watch(std::shared_ptr<ReplyChannel> channel) {
     self->woken_ = true;
     self->wake_timer_.cancel();
   };
-  socket_.async_wait(asio::ip::tcp::socket::wait_read, asio::bind_cancellation_slot(watch->cancel.slot(), std::move(seen)));
+  socket_.async_wait(asio::ip::tcp::socket::wait_read,
+                     asio::bind_cancellation_slot(watch->cancel.slot(), std::move(seen)));
 }
 
 void Session::stop_watch() {

@@ -1,10 +1,10 @@
 /// One connection. Internal to http/.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -15,16 +15,18 @@
 
 namespace quire {
 
-/// Reads requests one after the other, hands each to the service and writes its reply. Everything runs on the socket's
-/// strand; drain() and close() may be called from any thread.
+/// Reads requests one after the other, hands each to the service and writes its reply. Everything
+/// runs on the socket's strand; drain() and close() may be called from any thread.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   /// `stopping`: the server's own; once true no further request is read.
-  Session(boost::asio::ip::tcp::socket socket, const HttpServerOptions& options, HttpService& service, const std::atomic<bool>& stopping);
+  Session(boost::asio::ip::tcp::socket socket, const HttpServerOptions& options,
+          HttpService& service, const std::atomic<bool>& stopping);
 
   /// Ends when the connection is closed.
   boost::asio::awaitable<void> run();
-  /// Closes when idle; else the connection ends after the request in work, because the server is stopping.
+  /// Closes when idle; else the connection ends after the request in work, because the server is
+  /// stopping.
   void drain();
   void close();
 
@@ -37,7 +39,8 @@ class Session : public std::enable_shared_from_this<Session> {
   boost::asio::awaitable<ReadEnd> read_some();
   boost::asio::awaitable<bool> read_head(RequestParser& parser);
   boost::asio::awaitable<bool> serve(RequestParser& parser);
-  boost::asio::awaitable<bool> read_body(RequestParser& parser, Exchange& exchange, HeadDecision& decision);
+  boost::asio::awaitable<bool> read_body(RequestParser& parser, Exchange& exchange,
+                                         HeadDecision& decision);
   boost::asio::awaitable<bool> reply(std::shared_ptr<ReplyChannel> channel, Reply& state);
   boost::asio::awaitable<bool> wait_for_pieces(std::shared_ptr<ReplyChannel> channel, Reply& state);
   boost::asio::awaitable<bool> write(std::string head, std::string body);
@@ -59,7 +62,7 @@ class Session : public std::enable_shared_from_this<Session> {
   boost::asio::steady_timer watchdog_, wake_timer_;
   Clock::time_point deadline_ = Clock::time_point::max(), armed_for_ = Clock::time_point::max();
   bool timed_out_ = false, idle_ = false, woken_ = false;
-  std::string in_;              ///< bytes received and not yet used begin at in_begin_
+  std::string in_;  ///< bytes received and not yet used begin at in_begin_
   std::size_t in_begin_ = 0;
   std::string peer_;
   std::shared_ptr<Watch> watch_;

@@ -86,8 +86,8 @@ struct Manifest {
       models;  ///< what was asked (may be empty): path loaded (may be empty)
 
   const HubFile* find(const std::string& path) const {
-    const auto it =
-        std::find_if(files.begin(), files.end(), [&](const HubFile& f) { return f.path == path; });
+    const auto it = std::find_if(files.begin(), files.end(),
+                                 [&](const HubFile& f) { return f.path == path; });
     return it == files.end() ? nullptr : &*it;
   }
 };
@@ -351,8 +351,10 @@ class Fetch {
     if (!options_.on_progress || now - shown_ < std::chrono::milliseconds(200)) return;
     shown_ = now;
     const double seconds = std::chrono::duration<double>(now - started_).count();
-    progress_.bytes_per_second =
-        seconds > 0.05 ? static_cast<double>(progress_.file_bytes - start_bytes_) / seconds : 0;
+    progress_.bytes_per_second = seconds > 0.05
+                                     ? static_cast<double>(progress_.file_bytes - start_bytes_) /
+                                           seconds
+                                     : 0;
     options_.on_progress(progress_);
   }
 

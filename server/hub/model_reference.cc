@@ -202,8 +202,8 @@ Result<ChosenFiles> choose_files(const ModelReference& r, std::span<const HubFil
   if (in_root("config.json") && std::any_of(usable.begin(), usable.end(), weights)) {
     ChosenFiles out;
     for (const HubFile& f : usable) {
-      const bool named =
-          std::find(kFolderFiles.begin(), kFolderFiles.end(), f.path) != kFolderFiles.end();
+      const bool named = std::find(kFolderFiles.begin(), kFolderFiles.end(), f.path) !=
+                         kFolderFiles.end();
       const bool licence = f.path.find('/') == std::string::npos && f.path.starts_with("LICENSE");
       if (named || licence || weights(f)) out.files.push_back(f);
     }

@@ -12,7 +12,8 @@ constexpr std::int64_t kMost = std::int64_t{1} << 53;
 void read_tier(ObjectReader& r, Tier& out) {
   std::string tier;
   r.one_of("tier", tier, {"gpu", "dram", "disk", "remote"});
-  if (r.ok() && (tier == "gpu" || tier == "remote")) r.fail("tier", "tier is '" + tier + "', which this build does not have; use dram or disk");
+  if (r.ok() && (tier == "gpu" || tier == "remote"))
+    r.fail("tier", "tier is '" + tier + "', which this build does not have; use dram or disk");
   if (tier == "dram") out = Tier::kDram;
   if (tier == "disk") out = Tier::kDisk;
 }
@@ -44,11 +45,13 @@ std::optional<ReadError> read_pin(const json::value& body, PinBody& out) {
   out.document_ids = r.strings("document_ids", kMaxIds);
   read_tier(r, out.tier);
   r.finish();
-  if (r.ok() && out.document_ids.empty()) r.fail("document_ids", "document_ids is missing or empty; name at least one document");
+  if (r.ok() && out.document_ids.empty())
+    r.fail("document_ids", "document_ids is missing or empty; name at least one document");
   return r.error();
 }
 
-std::optional<ReadError> read_export(const json::value& body, std::vector<std::string>& document_ids) {
+std::optional<ReadError> read_export(const json::value& body,
+                                     std::vector<std::string>& document_ids) {
   ObjectReader r(body, "");
   if (!r.ok()) return r.error();
   document_ids = r.strings("document_ids", kMaxIds);

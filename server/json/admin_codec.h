@@ -17,22 +17,23 @@ namespace quire {
 /// POST /v1/admin/cache/evict.
 struct EvictBody {
   Tier tier = Tier::kDram;
-  std::vector<std::string> document_ids;                 ///< empty: of any document
-  std::optional<std::int64_t> older_than_seconds;        ///< neither written nor used for so long
-  std::uint64_t target_bytes = 0;                        ///< 0: all that matches
+  std::vector<std::string> document_ids;           ///< empty: of any document
+  std::optional<std::int64_t> older_than_seconds;  ///< neither written nor used for so long
+  std::uint64_t target_bytes = 0;                  ///< 0: all that matches
   bool dry_run = false, force = false;
 };
 std::optional<ReadError> read_evict(const boost::json::value& body, EvictBody& out);
 
 /// POST /v1/admin/cache/pin and /unpin.
 struct PinBody {
-  std::vector<std::string> document_ids;                 ///< at least one
-  Tier tier = Tier::kDisk;                               ///< kDram: loaded into memory too
+  std::vector<std::string> document_ids;  ///< at least one
+  Tier tier = Tier::kDisk;                ///< kDram: loaded into memory too
 };
 std::optional<ReadError> read_pin(const boost::json::value& body, PinBody& out);
 
 /// POST /v1/admin/cache/export: ids, or empty for all.
-std::optional<ReadError> read_export(const boost::json::value& body, std::vector<std::string>& document_ids);
+std::optional<ReadError> read_export(const boost::json::value& body,
+                                     std::vector<std::string>& document_ids);
 
 boost::json::object evict_json(const EvictBody& asked, const EvictReport& report);
 /// `repaired`: bad contexts that are being computed again.

@@ -25,7 +25,8 @@ json::object citation_json(const Citation& c, std::size_t number, QuoteUse quote
 
 json::array citations_json(const std::vector<Citation>& citations, QuoteUse quote) {
   json::array out;
-  for (std::size_t i = 0; i < citations.size(); ++i) out.push_back(citation_json(citations[i], i + 1, quote));
+  for (std::size_t i = 0; i < citations.size(); ++i)
+    out.push_back(citation_json(citations[i], i + 1, quote));
   return out;
 }
 

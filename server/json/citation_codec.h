@@ -10,16 +10,17 @@
 
 namespace quire {
 
-/// api.md §5. Positions count Unicode code points: answer_* in the answer, start and end in the document's text.
+/// Positions count Unicode code points: answer_* in the answer, start and end in the document's
+/// text.
 struct Citation {
   std::uint64_t answer_start = 0, answer_end = 0;
-  std::string document_id;             ///< empty: an inline document
-  std::size_t document_index = 0;      ///< in the reply's documents
+  std::string document_id;         ///< empty: an inline document
+  std::size_t document_index = 0;  ///< in the reply's documents
   std::int32_t chunk = 0;
   std::vector<std::string> block_ids;
   std::uint64_t start = 0, end = 0;
-  std::string quote;                   ///< text of the document from start to end
-  double weight = 0;                   ///< attention share, 0 .. 1
+  std::string quote;  ///< text of the document from start to end
+  double weight = 0;  ///< attention share, 0 .. 1
 };
 
 enum class QuoteUse : std::uint8_t { kShow, kHide };

@@ -41,7 +41,8 @@ void read_options(ObjectReader& r, BatchOptions& out) {
   r.one_of("ttl_anchor", anchor, {"created", "last_used"});
   r.boolean("pinned", out.pinned);
   r.one_of("tier", tier, {"dram", "disk", "gpu", "remote"});
-  if (r.ok() && (tier == "gpu" || tier == "remote")) r.fail("tier", "tier is '" + tier + "', which this build does not have; use dram or disk");
+  if (r.ok() && (tier == "gpu" || tier == "remote"))
+    r.fail("tier", "tier is '" + tier + "', which this build does not have; use dram or disk");
   r.string("cache_salt", out.cache_salt, 512);
   out.if_exists = parse_if_exists(if_exists).value_or(IfExists::kUpsert);
   out.ttl_anchor = anchor == "last_used" ? TtlAnchor::kLastUsed : TtlAnchor::kCreated;
@@ -63,8 +64,11 @@ void read_members(ObjectReader& r, DocumentInput& out) {
   if (r.has("chunks")) out.chunks = r.strings("chunks", 1 << 20);
   if (const auto* metadata = r.object("metadata")) out.metadata_json = json::serialize(*metadata);
   if (!r.ok()) return;
-  if (out.text && out.chunks) r.fail("chunks", r.path_of("text") + " and " + r.path_of("chunks") + " are both given; give exactly one");
-  if (!out.text && !out.chunks) r.fail("text", r.path_of("text") + " is missing; give text or chunks");
+  if (out.text && out.chunks)
+    r.fail("chunks",
+           r.path_of("text") + " and " + r.path_of("chunks") + " are both given; give exactly one");
+  if (!out.text && !out.chunks)
+    r.fail("text", r.path_of("text") + " is missing; give text or chunks");
 }
 
 json::value or_null(const std::string& s) {
@@ -88,7 +92,11 @@ json::value error_value(const std::optional<ItemError>& e) {
 }
 
 json::object counts_json(const JobCounts& c) {
-  return {{"total", c.total}, {"completed", c.completed}, {"in_progress", c.in_progress}, {"failed", c.failed}, {"cancelled", c.cancelled}};
+  return {{"total", c.total},
+          {"completed", c.completed},
+          {"in_progress", c.in_progress},
+          {"failed", c.failed},
+          {"cancelled", c.cancelled}};
 }
 
 json::array results_json(const JobSnapshot& job) {
@@ -97,8 +105,10 @@ json::array results_json(const JobSnapshot& job) {
     json::object o;
     o["index"] = item.index;
     o["id"] = or_null(item.id);
-    if (item.result == ItemResult::kPending) o["result"] = nullptr;
-    else o["result"] = item_result_name(item.result);
+    if (item.result == ItemResult::kPending)
+      o["result"] = nullptr;
+    else
+      o["result"] = item_result_name(item.result);
     o["status"] = document_status_name(item.status);
     o["tokens"] = item.tokens;
     o["blocks"] = item.blocks;
@@ -112,20 +122,23 @@ Result<std::int64_t> to_integer(const std::string& text, std::int64_t min, std::
   std::int64_t v = 0;
   const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
   if (ec != std::errc() || end != text.data() + text.size() || v < min || v > max)
-    return Status::invalid("", "'" + text.substr(0, 64) + "' must be an integer between " + std::to_string(min) + " and " + std::to_string(max));
+    return Status::invalid("", "'" + text.substr(0, 64) + "' must be an integer between " +
+                                   std::to_string(min) + " and " + std::to_string(max));
   return v;
 }
 
 }  // namespace
 
-std::optional<ReadError> read_document(const json::value& value, const std::string& path, DocumentInput& out) {
+std::optional<ReadError> read_document(const json::value& value, const std::string& path,
+                                       DocumentInput& out) {
   ObjectReader r(value, path);
   if (r.ok()) read_members(r, out);
   r.finish();
   return r.error();
 }
 
-std::optional<ReadError> read_batch(const json::value& body, std::size_t max_documents, DocumentBatch& out) {
+std::optional<ReadError> read_batch(const json::value& body, std::size_t max_documents,
+                                    DocumentBatch& out) {
   ObjectReader r(body, "");
   if (!r.ok()) return r.error();
   read_options(r, out.options);
@@ -143,52 +156,74 @@ std::optional<ReadError> read_batch(const json::value& body, std::size_t max_doc
   if (!r.ok()) return r.error();
   out.documents.resize(list->size());
   for (std::size_t i = 0; i < list->size(); ++i)
-    if (auto e = read_document((*list)[i], "documents[" + std::to_string(i) + "]", out.documents[i])) return e;
+    if (auto e = read_document((*list)[i], "documents[" + std::to_string(i) + "]",
+                               out.documents[i]))
+      return e;
   return std::nullopt;
 }
 
-std::optional<ReadError> read_put(const json::value& body, const std::string& id, DocumentBatch& out) {
+std::optional<ReadError> read_put(const json::value& body, const std::string& id,
+                                  DocumentBatch& out) {
   out.options.in_batch = false;
   out.documents.resize(1);
   ObjectReader r(body, "");
   if (!r.ok()) return r.error();
   read_options(r, out.options);
   read_members(r, out.documents[0]);
-  if (r.ok() && out.documents[0].id && *out.documents[0].id != id) r.fail("id", "id is not the one in the path; leave it out");
+  if (r.ok() && out.documents[0].id && *out.documents[0].id != id)
+    r.fail("id", "id is not the one in the path; leave it out");
   out.documents[0].id = id;
   r.finish();
   return r.error();
 }
 
-bool read_option(std::string_view name, const std::string& value, BatchOptions& out, std::optional<ReadError>& error) {
-  const auto wrong = [&](const std::string& message) { error = ReadError{"invalid_value", std::string(name) + ": " + message, std::string(name)}; };
+bool read_option(std::string_view name, const std::string& value, BatchOptions& out,
+                 std::optional<ReadError>& error) {
+  const auto wrong = [&](const std::string& message) {
+    error = ReadError{"invalid_value", std::string(name) + ": " + message, std::string(name)};
+  };
   if (name == "if_exists") {
     const auto v = parse_if_exists(value);
-    if (!v) wrong("use upsert, skip or error");
-    else out.if_exists = *v;
+    if (!v)
+      wrong("use upsert, skip or error");
+    else
+      out.if_exists = *v;
   } else if (name == "ttl_seconds") {
     const auto v = to_integer(value, 1, kMaxTtl);
-    if (!v.ok()) wrong(v.status().message());
-    else out.ttl_seconds = static_cast<std::uint64_t>(*v);
+    if (!v.ok())
+      wrong(v.status().message());
+    else
+      out.ttl_seconds = static_cast<std::uint64_t>(*v);
   } else if (name == "ttl_anchor") {
-    if (value != "created" && value != "last_used") wrong("use created or last_used");
-    else out.ttl_anchor = value == "created" ? TtlAnchor::kCreated : TtlAnchor::kLastUsed;
+    if (value != "created" && value != "last_used")
+      wrong("use created or last_used");
+    else
+      out.ttl_anchor = value == "created" ? TtlAnchor::kCreated : TtlAnchor::kLastUsed;
   } else if (name == "pinned") {
-    if (value != "true" && value != "false") wrong("use true or false");
-    else out.pinned = value == "true";
+    if (value != "true" && value != "false")
+      wrong("use true or false");
+    else
+      out.pinned = value == "true";
   } else if (name == "tier") {
-    if (value != "dram" && value != "disk") wrong("use dram or disk");
-    else out.tier = value;
+    if (value != "dram" && value != "disk")
+      wrong("use dram or disk");
+    else
+      out.tier = value;
   } else if (name == "cache_salt") {
     out.cache_salt = value;
   } else if (name == "strategy") {
     const auto v = parse_chunk_strategy(value);
-    if (!v) wrong("use tokens, markdown, separator or none");
-    else out.chunking.strategy = *v;
+    if (!v)
+      wrong("use tokens, markdown, separator or none");
+    else
+      out.chunking.strategy = *v;
   } else if (name == "max_tokens" || name == "overlap_tokens") {
     const auto v = to_integer(value, name == "max_tokens" ? 1 : 0, 1 << 24);
-    if (!v.ok()) wrong(v.status().message());
-    else (name == "max_tokens" ? out.chunking.max_tokens : out.chunking.overlap_tokens) = static_cast<std::int32_t>(*v);
+    if (!v.ok())
+      wrong(v.status().message());
+    else
+      (name == "max_tokens" ? out.chunking.max_tokens
+                            : out.chunking.overlap_tokens) = static_cast<std::int32_t>(*v);
   } else if (name == "separator") {
     out.chunking.separator = value;
   } else {
@@ -202,9 +237,15 @@ std::optional<ReadError> NdjsonReader::line(std::string_view text) {
   if (text.find_first_not_of(" \t\r") == std::string_view::npos) return std::nullopt;
   const std::string path = "documents[" + std::to_string(documents_.size()) + "]";
   if (documents_.size() >= max_documents_)
-    return ReadError{"invalid_value", "documents has more than the " + std::to_string(max_documents_) + " items that are taken in one call", "documents"};
+    return ReadError{"invalid_value",
+                     "documents has more than the " + std::to_string(max_documents_) +
+                         " items that are taken in one call",
+                     "documents"};
   auto value = parse_json(text);
-  if (!value.ok()) return ReadError{"invalid_json", "line " + std::to_string(line_number_) + " of the body: " + value.status().message(), path};
+  if (!value.ok())
+    return ReadError{
+        "invalid_json",
+        "line " + std::to_string(line_number_) + " of the body: " + value.status().message(), path};
   DocumentInput input;
   if (auto e = read_document(*value, path, input)) return e;
   documents_.push_back(std::move(input));
@@ -238,9 +279,13 @@ std::optional<ReadError> NdjsonReader::finish() {
   return line(last);
 }
 
-std::optional<ReadError> read_multipart(std::string_view body, const std::string& boundary, std::size_t max_documents, DocumentBatch& out) {
-  const auto wrong = [](std::string message, std::string param = {}) { return ReadError{"invalid_value", std::move(message), std::move(param)}; };
-  if (boundary.empty() || boundary.size() > 70) return wrong("Content-Type lacks its boundary", "Content-Type");
+std::optional<ReadError> read_multipart(std::string_view body, const std::string& boundary,
+                                        std::size_t max_documents, DocumentBatch& out) {
+  const auto wrong = [](std::string message, std::string param = {}) {
+    return ReadError{"invalid_value", std::move(message), std::move(param)};
+  };
+  if (boundary.empty() || boundary.size() > 70)
+    return wrong("Content-Type lacks its boundary", "Content-Type");
   const std::string mark = "--" + boundary;
   auto at = body.find(mark);
   if (at == std::string_view::npos) return wrong("the multipart body does not hold its boundary");
@@ -250,24 +295,33 @@ std::optional<ReadError> read_multipart(std::string_view body, const std::string
     at += mark.size();
     if (body.substr(at, 2) == "--") break;
     const auto head_end = body.find("\r\n\r\n", at);
-    if (head_end == std::string_view::npos) return wrong("a part of the multipart body has no end of its headers");
+    if (head_end == std::string_view::npos)
+      return wrong("a part of the multipart body has no end of its headers");
     const auto next = body.find("\r\n" + mark, head_end + 2);
-    if (next == std::string_view::npos) return wrong("a part of the multipart body is not closed by the boundary");
+    if (next == std::string_view::npos)
+      return wrong("a part of the multipart body is not closed by the boundary");
     const std::string_view head = body.substr(at, head_end - at);
     const auto content_begin = head_end + 4;
-    const std::string content(next >= content_begin ? body.substr(content_begin, next - content_begin) : std::string_view());
+    const std::string content(next >= content_begin
+                                  ? body.substr(content_begin, next - content_begin)
+                                  : std::string_view());
     std::string disposition;
     for (std::size_t i = 0; i < head.size();) {
       const auto end = std::min(head.find("\r\n", i), head.size());
       const auto text = head.substr(i, end - i);
-      if (text.size() > 20 && iequals(text.substr(0, 20), "content-disposition:")) disposition = text.substr(20);
+      if (text.size() > 20 && iequals(text.substr(0, 20), "content-disposition:"))
+        disposition = text.substr(20);
       i = end + 2;
     }
-    const auto name = header_parameter(disposition, "name"), file = header_parameter(disposition, "filename");
+    const auto name = header_parameter(disposition, "name"),
+               file = header_parameter(disposition, "filename");
     if (!name) return wrong("a part of the multipart body has no name");
     std::optional<ReadError> error;
     if (file) {
-      if (out.documents.size() >= max_documents) return wrong("documents has more than the " + std::to_string(max_documents) + " items that are taken in one call", "documents");
+      if (out.documents.size() >= max_documents)
+        return wrong("documents has more than the " + std::to_string(max_documents) +
+                         " items that are taken in one call",
+                     "documents");
       DocumentInput input;
       input.title = *file;
       input.text = content;
@@ -289,13 +343,15 @@ std::optional<ReadError> read_multipart(std::string_view body, const std::string
       input.text = content;
       out.documents.push_back(std::move(input));
     } else if (!read_option(*name, content, out.options, error)) {
-      return ReadError{"unknown_field", "unknown form field '" + name->substr(0, 128) + "'", name->substr(0, 128)};
+      return ReadError{"unknown_field", "unknown form field '" + name->substr(0, 128) + "'",
+                       name->substr(0, 128)};
     }
     if (error) return error;
     at = next + 2;
   }
   if (out.documents.empty()) return wrong("the form has no file and no 'text' field", "documents");
-  if (have_form && out.documents.size() != 1) return wrong("id, title and metadata belong to one document; send one file with them", "id");
+  if (have_form && out.documents.size() != 1)
+    return wrong("id, title and metadata belong to one document; send one file with them", "id");
   if (have_form) {
     auto& d = out.documents[0];
     if (form.id) d.id = form.id;
@@ -319,7 +375,8 @@ std::optional<ReadError> read_patch(const json::value& body, DocumentPatch& out)
   if (o.contains("ttl_seconds")) {
     std::int64_t ttl = 0;
     r.integer("ttl_seconds", ttl, 1, kMaxTtl);
-    out.ttl_seconds = ttl ? std::optional<std::uint64_t>(static_cast<std::uint64_t>(ttl)) : std::nullopt;
+    out.ttl_seconds = ttl ? std::optional<std::uint64_t>(static_cast<std::uint64_t>(ttl))
+                          : std::nullopt;
   }
   (void)r.raw("ttl_seconds");
   if (r.has("ttl_anchor")) {
@@ -345,18 +402,28 @@ std::optional<ReadError> read_patch(const json::value& body, DocumentPatch& out)
     out.pinned = pinned;
   }
   r.finish();
-  if (r.ok() && out.empty()) r.fail("", "nothing to change; give title, metadata, ttl_seconds, expires_at or pinned");
+  if (r.ok() && out.empty())
+    r.fail("", "nothing to change; give title, metadata, ttl_seconds, expires_at or pinned");
   return r.error();
 }
 
-std::optional<ReadError> read_filter_member(std::string_view name, const std::string& value, DocumentFilter& out) {
+std::optional<ReadError> read_filter_member(std::string_view name, const std::string& value,
+                                            DocumentFilter& out) {
   if (name == "status") {
     out.status = parse_document_status(value);
-    if (!out.status) return ReadError{"invalid_value", "status is '" + value.substr(0, 64) + "'; use queued, tokenizing, prefilling, storing, ready, failed or deleting", "status"};
+    if (!out.status)
+      return ReadError{
+          "invalid_value",
+          "status is '" + value.substr(0, 64) +
+              "'; use queued, tokenizing, prefilling, storing, ready, failed or deleting",
+          "status"};
   } else if (name.starts_with("metadata.") && name.size() > 9) {
     out.metadata.emplace_back(name.substr(9), value);
   } else {
-    return ReadError{"unknown_field", "unknown filter '" + std::string(name.substr(0, 128)) + "'; use status or metadata.<key>", std::string(name.substr(0, 128))};
+    return ReadError{
+        "unknown_field",
+        "unknown filter '" + std::string(name.substr(0, 128)) + "'; use status or metadata.<key>",
+        std::string(name.substr(0, 128))};
   }
   return std::nullopt;
 }
@@ -370,7 +437,8 @@ std::optional<ReadError> read_bulk_delete(const json::value& body, BulkDelete& o
   const auto* filter = r.object("filter");
   r.finish();
   if (!r.ok()) return r.error();
-  if (has_ids == (filter != nullptr)) return ReadError{"invalid_value", "give either ids or filter", "ids"};
+  if (has_ids == (filter != nullptr))
+    return ReadError{"invalid_value", "give either ids or filter", "ids"};
   if (filter) {
     out.filter.emplace();
     for (const auto& member : *filter) {
@@ -378,20 +446,26 @@ std::optional<ReadError> read_bulk_delete(const json::value& body, BulkDelete& o
       const std::string name(member.key().data(), member.key().size());
       if (v.is_object() && name == "metadata") {
         for (const auto& m : v.as_object()) {
-          if (m.value().is_object() || m.value().is_array()) return ReadError{"invalid_value", "filter.metadata values must be scalars", "filter.metadata"};
-          const std::string text = m.value().is_string() ? std::string(m.value().as_string()) : to_text(m.value());
+          if (m.value().is_object() || m.value().is_array())
+            return ReadError{"invalid_value", "filter.metadata values must be scalars",
+                             "filter.metadata"};
+          const std::string text = m.value().is_string() ? std::string(m.value().as_string())
+                                                         : to_text(m.value());
           out.filter->metadata.emplace_back(std::string(m.key().data(), m.key().size()), text);
         }
         continue;
       }
-      if (v.is_object() || v.is_array()) return ReadError{"invalid_value", "filter." + name + " must be a scalar", "filter." + name};
+      if (v.is_object() || v.is_array())
+        return ReadError{"invalid_value", "filter." + name + " must be a scalar", "filter." + name};
       const std::string text = v.is_string() ? std::string(v.as_string()) : to_text(v);
       if (auto e = read_filter_member(name, text, *out.filter)) {
         e->param = "filter." + e->param;
         return e;
       }
     }
-    if (out.filter->empty()) return ReadError{"invalid_value", "filter is empty; to delete everything list the ids", "filter"};
+    if (out.filter->empty())
+      return ReadError{"invalid_value", "filter is empty; to delete everything list the ids",
+                       "filter"};
   }
   return std::nullopt;
 }
@@ -418,7 +492,10 @@ json::object document_json(const DocumentInfo& d) {
   cache["kv_dtype"] = or_null(d.cache.kv_dtype);
   cache["bytes"] = d.cache.bytes;
   cache["blocks"] = d.cache.blocks;
-  cache["tiers"] = json::object{{"gpu", d.cache.gpu}, {"dram", d.cache.dram}, {"disk", d.cache.disk}, {"remote", d.cache.remote}};
+  cache["tiers"] = json::object{{"gpu", d.cache.gpu},
+                                {"dram", d.cache.dram},
+                                {"disk", d.cache.disk},
+                                {"remote", d.cache.remote}};
   o["cache"] = std::move(cache);
   if (!d.job_id.empty() && d.progress) o["job_id"] = d.job_id;
   if (d.progress) o["progress"] = rounded(*d.progress);
@@ -446,7 +523,9 @@ json::object job_json(const JobSnapshot& job) {
   o["created_at"] = rfc3339_or_null(job.created_ms);
   o["started_at"] = rfc3339_or_null(job.started_ms);
   o["finished_at"] = rfc3339_or_null(job.finished_ms);
-  o["usage"] = json::object{{"tokens", job.usage.tokens}, {"cache_write_tokens", job.usage.cache_write_tokens}, {"deduplicated_tokens", job.usage.deduplicated_tokens}};
+  o["usage"] = json::object{{"tokens", job.usage.tokens},
+                            {"cache_write_tokens", job.usage.cache_write_tokens},
+                            {"deduplicated_tokens", job.usage.deduplicated_tokens}};
   o["results"] = results_json(job);
   o["error"] = error_value(job.error);
   return o;
@@ -459,7 +538,9 @@ json::object ingest_json(const JobSnapshot& job) {
   o["status"] = job_status_name(job.status);
   o["counts"] = counts_json(job.counts);
   o["results"] = results_json(job);
-  o["usage"] = json::object{{"tokens", job.usage.tokens}, {"cache_write_tokens", job.usage.cache_write_tokens}, {"deduplicated_tokens", job.usage.deduplicated_tokens}};
+  o["usage"] = json::object{{"tokens", job.usage.tokens},
+                            {"cache_write_tokens", job.usage.cache_write_tokens},
+                            {"deduplicated_tokens", job.usage.deduplicated_tokens}};
   return o;
 }
 
@@ -481,8 +562,10 @@ json::object block_json(const BlockInfo& b) {
   o["block_id"] = b.block_id;
   o["chunk"] = b.chunk;
   o["tokens"] = json::array{b.token_begin, b.token_end};
-  if (b.char_begin && b.char_end) o["chars"] = json::array{*b.char_begin, *b.char_end};
-  else o["chars"] = nullptr;
+  if (b.char_begin && b.char_end)
+    o["chars"] = json::array{*b.char_begin, *b.char_end};
+  else
+    o["chars"] = nullptr;
   o["tier"] = b.tier == Tier::kNone ? json::value(nullptr) : json::value(tier_name(b.tier));
   return o;
 }
@@ -491,7 +574,8 @@ json::object list_json(json::array data, bool has_more, std::string_view id_memb
   json::object o;
   o["object"] = "list";
   const auto id = [&](const json::value& v) -> json::value {
-    const auto* m = v.as_object().if_contains(json::string_view(id_member.data(), id_member.size()));
+    const auto* m = v.as_object().if_contains(
+        json::string_view(id_member.data(), id_member.size()));
     return m ? *m : json::value(nullptr);
   };
   json::value first = data.empty() ? json::value(nullptr) : id(data.front());

@@ -12,15 +12,19 @@ namespace {
 constexpr std::size_t kMostTokens = 1 << 20;
 
 /// Token ids; whether the vocabulary has them is the engine's to say.
-bool read_ids(const json::array& list, const std::string& path, ObjectReader& r, std::vector<std::int32_t>& out) {
+bool read_ids(const json::array& list, const std::string& path, ObjectReader& r,
+              std::vector<std::int32_t>& out) {
   if (list.empty() || list.size() > kMostTokens) {
-    r.fail(path, path + " has " + std::to_string(list.size()) + " token ids; 1 to " + std::to_string(kMostTokens) + " are taken");
+    r.fail(path, path + " has " + std::to_string(list.size()) + " token ids; 1 to " +
+                     std::to_string(kMostTokens) + " are taken");
     return false;
   }
   for (const json::value& v : list) {
     const std::int64_t id = v.is_int64() ? v.get_int64() : -1;
     if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) {
-      r.fail(path, path + " mixes token ids with something else; give a text, or an array of texts, of token ids, or of arrays of token ids");
+      r.fail(path, path +
+                       " mixes token ids with something else; give a text, or an array of texts, "
+                       "of token ids, or of arrays of token ids");
       return false;
     }
     out.push_back(static_cast<std::int32_t>(id));
@@ -42,22 +46,30 @@ void read_one(const json::value& v, const std::string& path, ObjectReader& r, Em
 
 void read_input(ObjectReader& r, EmbeddingBody& out) {
   const json::value* input = r.raw("input");
-  if (!input) return r.fail("input", "input is missing; give a text, or an array of texts, of token ids, or of arrays of token ids");
-  const bool one = input->is_string() || (input->is_array() && !input->get_array().empty() && input->get_array()[0].is_number());
+  if (!input)
+    return r.fail("input",
+                  "input is missing; give a text, or an array of texts, of token ids, or of arrays "
+                  "of token ids");
+  const bool one = input->is_string() || (input->is_array() && !input->get_array().empty() &&
+                                          input->get_array()[0].is_number());
   if (one || !input->is_array()) return read_one(*input, "input", r, out);
   const json::array& list = input->get_array();
   if (list.empty() || list.size() > kMostEmbeddingInputs) {
-    return r.fail("input", "input has " + std::to_string(list.size()) + " texts; 1 to " + std::to_string(kMostEmbeddingInputs) + " are taken");
+    return r.fail("input", "input has " + std::to_string(list.size()) + " texts; 1 to " +
+                               std::to_string(kMostEmbeddingInputs) + " are taken");
   }
-  for (std::size_t i = 0; i < list.size() && r.ok(); ++i) read_one(list[i], "input[" + std::to_string(i) + "]", r, out);
+  for (std::size_t i = 0; i < list.size() && r.ok(); ++i)
+    read_one(list[i], "input[" + std::to_string(i) + "]", r, out);
 }
 
 std::string base64_of(const std::vector<float>& vector) {
   static_assert(sizeof(float) == 4);
-  const auto* bytes = reinterpret_cast<const unsigned char*>(vector.data());  // little-endian, as all supported machines are
+  // little-endian, as all supported machines are
+  const auto* bytes = reinterpret_cast<const unsigned char*>(vector.data());
   const int size = static_cast<int>(vector.size() * sizeof(float));
   std::string out(static_cast<std::size_t>((size + 2) / 3 * 4) + 1, '\0');
-  out.resize(static_cast<std::size_t>(EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()), bytes, size)));
+  out.resize(static_cast<std::size_t>(
+      EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()), bytes, size)));
   return out;
 }
 
@@ -71,18 +83,24 @@ std::optional<ReadError> read_embedding(const json::value& body, EmbeddingBody& 
   std::string format = "float";
   r.one_of("encoding_format", format, {"float", "base64"});
   out.format = format == "base64" ? EmbeddingFormat::kBase64 : EmbeddingFormat::kFloat;
-  if (r.ok() && r.has("dimensions")) r.fail("dimensions", "dimensions is not supported: vectors have the model's hidden size; leave it out", "unsupported_parameter");
+  if (r.ok() && r.has("dimensions"))
+    r.fail("dimensions",
+           "dimensions is not supported: vectors have the model's hidden size; leave it out",
+           "unsupported_parameter");
   return r.error();
 }
 
-json::object embeddings_json(const std::vector<std::vector<float>>& vectors, EmbeddingFormat format, const std::string& model, std::int64_t prompt_tokens) {
+json::object embeddings_json(const std::vector<std::vector<float>>& vectors, EmbeddingFormat format,
+                             const std::string& model, std::int64_t prompt_tokens) {
   json::array data;
   for (std::size_t i = 0; i < vectors.size(); ++i) {
     json::object o;
     o["object"] = "embedding";
     o["index"] = i;
-    if (format == EmbeddingFormat::kBase64) o["embedding"] = base64_of(vectors[i]);
-    else o["embedding"] = json::array(vectors[i].begin(), vectors[i].end());
+    if (format == EmbeddingFormat::kBase64)
+      o["embedding"] = base64_of(vectors[i]);
+    else
+      o["embedding"] = json::array(vectors[i].begin(), vectors[i].end());
     data.push_back(std::move(o));
   }
   json::object out;

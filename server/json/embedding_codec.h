@@ -25,6 +25,8 @@ struct EmbeddingBody {
 };
 std::optional<ReadError> read_embedding(const boost::json::value& body, EmbeddingBody& out);
 
-boost::json::object embeddings_json(const std::vector<std::vector<float>>& vectors, EmbeddingFormat format, const std::string& model, std::int64_t prompt_tokens);
+boost::json::object embeddings_json(const std::vector<std::vector<float>>& vectors,
+                                    EmbeddingFormat format, const std::string& model,
+                                    std::int64_t prompt_tokens);
 
 }  // namespace quire

@@ -21,8 +21,10 @@ constexpr std::size_t kMaxStopTokens = 64;
 
 void read_stop(ObjectReader& r, SamplingOptions& out) {
   if (const auto* stop = r.raw("stop")) {
-    if (stop->is_string()) out.stop = {std::string(stop->as_string())};
-    else out.stop = r.strings("stop", 4);
+    if (stop->is_string())
+      out.stop = {std::string(stop->as_string())};
+    else
+      out.stop = r.strings("stop", 4);
     for (const auto& s : out.stop)
       if (s.empty() || s.size() > 256) r.fail("stop", "stop strings have 1 to 256 bytes");
   }
@@ -31,7 +33,8 @@ void read_stop(ObjectReader& r, SamplingOptions& out) {
       const auto& v = (*ids)[i];
       const std::int64_t id = v.is_int64() ? v.get_int64() : -1;
       const std::string member = "stop_token_ids[" + std::to_string(i) + "]";
-      if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) return r.fail(member, member + " is no token id");
+      if (id < 0 || id > std::numeric_limits<std::int32_t>::max())
+        return r.fail(member, member + " is no token id");
       out.stop_token_ids.push_back(static_cast<std::int32_t>(id));
     }
   }
@@ -42,31 +45,47 @@ void read_logit_bias(ObjectReader& r, SamplingOptions& out) {
   const auto* given = r.object("logit_bias");
   if (!given || !r.ok()) return;
   if (given->size() > kMaxBiases)
-    return r.fail("logit_bias", "logit_bias has " + std::to_string(given->size()) + " members; at most " + std::to_string(kMaxBiases) + " are taken");
+    return r.fail("logit_bias", "logit_bias has " + std::to_string(given->size()) +
+                                    " members; at most " + std::to_string(kMaxBiases) +
+                                    " are taken");
   for (const auto& [name, value] : *given) {
     const std::string member = "logit_bias." + std::string(name.substr(0, 32));
     std::int32_t id = -1;
     const auto [end, ec] = std::from_chars(name.data(), name.data() + name.size(), id);
-    if (ec != std::errc() || end != name.data() + name.size() || id < 0) return r.fail(member, member + ": the names in logit_bias are token ids (POST /tokenize gives them)");
-    const double bias = value.is_number() ? value.to_number<double>() : std::numeric_limits<double>::quiet_NaN();
-    if (!(bias >= -100 && bias <= 100)) return r.fail(member, member + " must be a number between -100 and 100");
-    if (std::any_of(out.logit_bias.begin(), out.logit_bias.end(), [&](const auto& b) { return b.first == id; })) return r.fail(member, "logit_bias names the token " + std::to_string(id) + " twice");
+    if (ec != std::errc() || end != name.data() + name.size() || id < 0)
+      return r.fail(member,
+                    member + ": the names in logit_bias are token ids (POST /tokenize gives them)");
+    const double bias = value.is_number() ? value.to_number<double>()
+                                          : std::numeric_limits<double>::quiet_NaN();
+    if (!(bias >= -100 && bias <= 100))
+      return r.fail(member, member + " must be a number between -100 and 100");
+    if (std::any_of(out.logit_bias.begin(), out.logit_bias.end(),
+                    [&](const auto& b) { return b.first == id; }))
+      return r.fail(member, "logit_bias names the token " + std::to_string(id) + " twice");
     out.logit_bias.emplace_back(id, static_cast<float>(bias));
   }
 }
 
-/// Words, numbers and switches; which names and values a plug takes is the engine's to say. `member` holds them; what is named `besides` is none of them.
-PlugOptions read_plug_options(ObjectReader& cache, const std::string& member, const json::object& given, std::string_view besides = "") {
+/// Words, numbers and switches; which names and values a plug takes is the engine's to say.
+/// `member` holds them; what is named `besides` is none of them.
+PlugOptions read_plug_options(ObjectReader& cache, const std::string& member,
+                              const json::object& given, std::string_view besides = "") {
   std::map<std::string, std::string, std::less<>> options;
-  if (given.size() > 32) cache.fail(member, "cache." + member + " has " + std::to_string(given.size()) + " members; at most 32 are taken");
+  if (given.size() > 32)
+    cache.fail(member, "cache." + member + " has " + std::to_string(given.size()) +
+                           " members; at most 32 are taken");
   for (const auto& [name, value] : given) {
     if (!cache.ok()) break;
     if (!besides.empty() && std::string_view(name) == besides) continue;
     const std::string option = member + "." + std::string(name.substr(0, 64));
-    if (value.is_string() && value.as_string().size() <= 64) options[std::string(name)] = std::string(value.as_string());
-    else if (value.is_bool()) options[std::string(name)] = value.as_bool() ? "on" : "off";
-    else if (value.is_number()) options[std::string(name)] = json::serialize(value);
-    else cache.fail(option, "cache." + option + " must be a word, a number or a boolean");
+    if (value.is_string() && value.as_string().size() <= 64)
+      options[std::string(name)] = std::string(value.as_string());
+    else if (value.is_bool())
+      options[std::string(name)] = value.as_bool() ? "on" : "off";
+    else if (value.is_number())
+      options[std::string(name)] = json::serialize(value);
+    else
+      cache.fail(option, "cache." + option + " must be a word, a number or a boolean");
   }
   return PlugOptions(std::move(options));
 }
@@ -82,13 +101,18 @@ void read_prompt_compression(ObjectReader& cache, CacheOptions& out) {
   const auto* value = cache.raw(member);
   if (!value || !cache.ok()) return;
   if (!value->is_object()) {
-    if (!value->is_string()) return cache.fail(member, "cache.prompt_compression must be the name of a method, or an object with \"method\" and its settings");
+    if (!value->is_string())
+      return cache.fail(member,
+                        "cache.prompt_compression must be the name of a method, or an object with "
+                        "\"method\" and its settings");
     return cache.string(member, out.prompt_compression, 64);
   }
   const json::object& given = value->get_object();
   const auto* method = given.if_contains("method");
   if (!method || !method->is_string() || method->as_string().size() > 64) {
-    return cache.fail(member + ".method", "cache.prompt_compression.method is missing or no name; GET /v1/info lists the methods");
+    return cache.fail(
+        member + ".method",
+        "cache.prompt_compression.method is missing or no name; GET /v1/info lists the methods");
   }
   out.prompt_compression = std::string(method->as_string());
   out.prompt_options = read_plug_options(cache, member, given, "method");
@@ -140,8 +164,10 @@ std::shared_ptr<const Grammar> read_json_schema(ObjectReader& format) {
   auto grammar = json_schema_grammar(json::serialize(*schema));
   if (grammar.ok()) return std::move(*grammar);
   const Status& status = grammar.status();
-  const std::string member = "json_schema.schema" + (status.field().empty() ? "" : "." + status.field());
-  format.fail(member, format.path_of(member) + ": " + status.message(), status.code() == Code::kUnimplemented ? "unsupported_parameter" : "invalid_value");
+  const std::string member = "json_schema.schema" +
+                             (status.field().empty() ? "" : "." + status.field());
+  format.fail(member, format.path_of(member) + ": " + status.message(),
+              status.code() == Code::kUnimplemented ? "unsupported_parameter" : "invalid_value");
   return nullptr;
 }
 
@@ -149,16 +175,19 @@ std::shared_ptr<const Grammar> read_json_schema(ObjectReader& format) {
 
 void read_sampling(ObjectReader& r, SamplingOptions& out) {
   std::int64_t top_k = out.top_k, seed = 0;
-  double temperature = out.temperature, top_p = out.top_p, min_p = out.min_p, frequency = 0, presence = 0;
+  double temperature = out.temperature, top_p = out.top_p, min_p = out.min_p, frequency = 0,
+         presence = 0;
   r.number("temperature", temperature, 0, 2);
   r.number("top_p", top_p, 0, 1);
-  if (r.ok() && top_p == 0) r.fail("top_p", "top_p is 0; it must be above 0 (use temperature 0 for the likeliest token)");
+  if (r.ok() && top_p == 0)
+    r.fail("top_p", "top_p is 0; it must be above 0 (use temperature 0 for the likeliest token)");
   r.integer("top_k", top_k, 0, 1 << 20);
   r.number("min_p", min_p, 0, 1);
   r.number("frequency_penalty", frequency, -2, 2);
   r.number("presence_penalty", presence, -2, 2);
   if (r.has("seed")) {
-    r.integer("seed", seed, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max());
+    r.integer("seed", seed, std::numeric_limits<std::int64_t>::min(),
+              std::numeric_limits<std::int64_t>::max());
     out.seed = static_cast<std::uint64_t>(seed);
   }
   read_stop(r, out);
@@ -186,27 +215,40 @@ void read_response_format(ObjectReader& r, SamplingOptions& out) {
   ObjectReader f(*r.raw("response_format"), "response_format");
   std::string type;
   f.string("type", type, 64);
-  if (type == "json_object") out.grammar = json_object_grammar();
-  else if (type == "json_schema") out.grammar = read_json_schema(f);
-  else if (f.ok() && type != "text") f.fail("type", "response_format.type is " + (type.empty() ? "missing" : "'" + type + "'") + "; use text, json_object or json_schema", type.empty() ? "invalid_value" : "unsupported_parameter");
+  if (type == "json_object")
+    out.grammar = json_object_grammar();
+  else if (type == "json_schema")
+    out.grammar = read_json_schema(f);
+  else if (f.ok() && type != "text")
+    f.fail("type",
+           "response_format.type is " + (type.empty() ? "missing" : "'" + type + "'") +
+               "; use text, json_object or json_schema",
+           type.empty() ? "invalid_value" : "unsupported_parameter");
   r.adopt(f.error());
   if (r.ok() && out.grammar && !out.stop.empty())
-    r.fail("stop", "stop cannot be combined with response_format: an answer cut there would be no JSON", "unsupported_parameter");
+    r.fail("stop",
+           "stop cannot be combined with response_format: an answer cut there would be no JSON",
+           "unsupported_parameter");
 }
 
 void read_cache_and_policies(ObjectReader& r, QueryBody& out) {
   read_cache(r, out.cache);
   r.string("cache_salt", out.cache_salt, 512);
   if (r.ok() && r.has("cache_salt") && (out.cache_salt.size() < 8 || out.cache_salt.size() > 128))
-    r.fail("cache_salt", "cache_salt has " + std::to_string(out.cache_salt.size()) + " characters; it must have 8 to 128");
+    r.fail("cache_salt", "cache_salt has " + std::to_string(out.cache_salt.size()) +
+                             " characters; it must have 8 to 128");
   std::string on_missing = "error", on_not_ready = "wait", explain = "summary";
   r.one_of("on_missing", on_missing, {"error", "skip"});
   r.one_of("on_not_ready", on_not_ready, {"wait", "error", "compute"});
   r.one_of("explain", explain, {"none", "summary", "blocks"});
   r.boolean("citations", out.citations);
   out.skip_missing = on_missing == "skip";
-  out.on_not_ready = on_not_ready == "wait" ? OnNotReady::kWait : on_not_ready == "error" ? OnNotReady::kError : OnNotReady::kCompute;
-  out.explain = explain == "none" ? ExplainLevel::kNone : explain == "blocks" ? ExplainLevel::kBlocks : ExplainLevel::kSummary;
+  out.on_not_ready = on_not_ready == "wait"    ? OnNotReady::kWait
+                     : on_not_ready == "error" ? OnNotReady::kError
+                                               : OnNotReady::kCompute;
+  out.explain = explain == "none"     ? ExplainLevel::kNone
+                : explain == "blocks" ? ExplainLevel::kBlocks
+                                      : ExplainLevel::kSummary;
 }
 
 }  // namespace quire

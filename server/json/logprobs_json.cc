@@ -36,7 +36,8 @@ std::string token_text(const Tokenizer& tokenizer, std::int32_t id) {
 
 void AnswerLogprobs::add(TokenLogprobs logprobs) {
   const std::int32_t id = logprobs.chosen.token_id;
-  const std::string_view bytes = tokenizer_.is_special(id) ? std::string_view() : tokenizer_.token_bytes(id);
+  const std::string_view bytes = tokenizer_.is_special(id) ? std::string_view()
+                                                           : tokenizer_.token_bytes(id);
   begins_.push_back(end_);
   waiting_.push_back(std::move(logprobs));
   end_ += bytes.size();
@@ -48,8 +49,10 @@ void AnswerLogprobs::add(TokenLogprobs logprobs) {
 }
 
 std::vector<TokenLogprobs> AnswerLogprobs::take(std::size_t answer_bytes) {
-  const auto count = std::lower_bound(begins_.begin(), begins_.end(), answer_bytes) - begins_.begin();
-  std::vector<TokenLogprobs> out(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(waiting_.begin() + count));
+  const auto count = std::lower_bound(begins_.begin(), begins_.end(), answer_bytes) -
+                     begins_.begin();
+  std::vector<TokenLogprobs> out(std::make_move_iterator(waiting_.begin()),
+                                 std::make_move_iterator(waiting_.begin() + count));
   waiting_.erase(waiting_.begin(), waiting_.begin() + count);
   begins_.erase(begins_.begin(), begins_.begin() + count);
   return out;

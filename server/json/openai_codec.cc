@@ -12,19 +12,23 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-/// A field of the protocol this service does not have, and the one value it may have nevertheless (besides null).
+/// A field of the protocol this service does not have, and the one value it may have nevertheless
+/// (besides null).
 struct Unsupported {
   std::string_view name;
   json::value harmless;
 };
 
-bool is_empty(const json::value& v) { return (v.is_array() && v.as_array().empty()) || (v.is_object() && v.as_object().empty()); }
+bool is_empty(const json::value& v) {
+  return (v.is_array() && v.as_array().empty()) || (v.is_object() && v.as_object().empty());
+}
 
 void refuse(ObjectReader& r, std::initializer_list<Unsupported> fields) {
   for (const auto& [name, harmless] : fields) {
     const auto* v = r.raw(name);
     if (!v || *v == harmless || is_empty(*v)) continue;
-    return r.fail(name, std::string(name) + " is not supported; leave it out", "unsupported_parameter");
+    return r.fail(name, std::string(name) + " is not supported; leave it out",
+                  "unsupported_parameter");
   }
 }
 
@@ -39,7 +43,8 @@ void read_content(ObjectReader& m, std::string& out) {
     std::string type = "text", text;
     part.string("type", type, 64);
     if (part.ok() && type != "text")
-      part.fail("type", part.path_of("type") + " is '" + type + "'; only text is supported", "unsupported_parameter");
+      part.fail("type", part.path_of("type") + " is '" + type + "'; only text is supported",
+                "unsupported_parameter");
     part.string("text", text);
     if (part.ok() && !part.has("text")) part.fail("text", part.path_of("text") + " is missing");
     m.adopt(part.error());
@@ -47,8 +52,10 @@ void read_content(ObjectReader& m, std::string& out) {
   }
 }
 
-/// A `documents` item: an id, {"id"} (cached), {"title","text"} (inline), or {"id","data":{"title","text"}} (inline).
-void read_document_item(ObjectReader& parent, const json::value& item, const std::string& path, QueryBody& out) {
+/// A `documents` item: an id, {"id"} (cached), {"title","text"} (inline), or
+/// {"id","data":{"title","text"}} (inline).
+void read_document_item(ObjectReader& parent, const json::value& item, const std::string& path,
+                        QueryBody& out) {
   const auto cached = [&](std::string id) {
     out.document_ids.push_back(std::move(id));
     out.document_params.push_back(path);
@@ -64,7 +71,8 @@ void read_document_item(ObjectReader& parent, const json::value& item, const std
       d.title = id;
       inner.string("title", d.title, 64 << 10);
       inner.string("text", d.text);
-      if (inner.ok() && d.text.empty()) inner.fail("text", inner.path_of("text") + " is missing or empty");
+      if (inner.ok() && d.text.empty())
+        inner.fail("text", inner.path_of("text") + " is missing or empty");
       r.adopt(inner.error());
     } else {
       d.title = id;
@@ -83,13 +91,16 @@ void read_document_item(ObjectReader& parent, const json::value& item, const std
 
 void read_documents(ObjectReader& r, std::size_t max_documents, QueryBody& out) {
   out.document_ids = r.strings("document_ids", max_documents);
-  for (std::size_t i = 0; i < out.document_ids.size(); ++i) out.document_params.push_back("document_ids[" + std::to_string(i) + "]");
+  for (std::size_t i = 0; i < out.document_ids.size(); ++i)
+    out.document_params.push_back("document_ids[" + std::to_string(i) + "]");
   if (const auto* list = r.array("documents", 0, max_documents); list && r.ok()) {
-    for (std::size_t i = 0; i < list->size() && r.ok(); ++i) read_document_item(r, (*list)[i], "documents[" + std::to_string(i) + "]", out);
+    for (std::size_t i = 0; i < list->size() && r.ok(); ++i)
+      read_document_item(r, (*list)[i], "documents[" + std::to_string(i) + "]", out);
   }
   const std::size_t total = out.document_ids.size() + out.documents.size();
   if (r.ok() && total > max_documents)
-    r.fail("documents", "the request names " + std::to_string(total) + " documents; at most " + std::to_string(max_documents) + " are taken");
+    r.fail("documents", "the request names " + std::to_string(total) + " documents; at most " +
+                            std::to_string(max_documents) + " are taken");
 }
 
 /// What chat and plain completions share.
@@ -121,13 +132,19 @@ void read_length(ObjectReader& r, std::string_view member, std::int32_t& out) {
   out = static_cast<std::int32_t>(tokens);
 }
 
-bool is_token_id(const json::value& v) { return v.is_int64() && v.get_int64() >= 0 && v.get_int64() <= std::numeric_limits<std::int32_t>::max(); }
+bool is_token_id(const json::value& v) {
+  return v.is_int64() && v.get_int64() >= 0 &&
+         v.get_int64() <= std::numeric_limits<std::int32_t>::max();
+}
 
 RawPrompt prompt_of_ids(ObjectReader& r, const json::array& ids, const std::string& path) {
   RawPrompt prompt;
   for (std::size_t i = 0; i < ids.size() && r.ok(); ++i) {
-    if (!is_token_id(ids[i])) r.fail(path + "[" + std::to_string(i) + "]", path + "[" + std::to_string(i) + "] is no token id");
-    else prompt.token_ids.push_back(static_cast<std::int32_t>(ids[i].get_int64()));
+    if (!is_token_id(ids[i]))
+      r.fail(path + "[" + std::to_string(i) + "]",
+             path + "[" + std::to_string(i) + "] is no token id");
+    else
+      prompt.token_ids.push_back(static_cast<std::int32_t>(ids[i].get_int64()));
   }
   if (r.ok() && ids.empty()) r.fail(path, path + " is empty");
   return prompt;
@@ -138,25 +155,34 @@ void read_prompts(ObjectReader& r, std::int64_t n, std::vector<RawPrompt>& out) 
   const auto* prompt = r.raw("prompt");
   if (!prompt) return r.fail("prompt", "prompt is missing; give a text, or the token ids of one");
   const auto add_text = [&](const json::value& v, const std::string& path) {
-    if (v.as_string().empty()) r.fail(path, path + " is empty");
-    else out.push_back({std::string(v.as_string()), {}});
+    if (v.as_string().empty())
+      r.fail(path, path + " is empty");
+    else
+      out.push_back({std::string(v.as_string()), {}});
   };
   if (prompt->is_string()) return add_text(*prompt, "prompt");
   const auto* list = prompt->if_array();
-  if (!list || list->empty()) return r.fail("prompt", "prompt must be a text, an array of texts, or an array of token ids");
+  if (!list || list->empty())
+    return r.fail("prompt", "prompt must be a text, an array of texts, or an array of token ids");
   if (list->front().is_number()) {
     out.push_back(prompt_of_ids(r, *list, "prompt"));
     return;
   }
   if (static_cast<std::int64_t>(list->size()) * n > kMaxChoices)
-    return r.fail("prompt", "prompt has " + std::to_string(list->size()) + " items; prompts times n may be at most " + std::to_string(kMaxChoices));
+    return r.fail("prompt", "prompt has " + std::to_string(list->size()) +
+                                " items; prompts times n may be at most " +
+                                std::to_string(kMaxChoices));
   const bool texts = list->front().is_string();
   for (std::size_t i = 0; i < list->size() && r.ok(); ++i) {
     const std::string path = "prompt[" + std::to_string(i) + "]";
     const auto& item = (*list)[i];
-    if (texts ? !item.is_string() : !item.is_array()) r.fail(path, path + " must be " + (texts ? "a text" : "an array of token ids") + " as the first is");
-    else if (texts) add_text(item, path);
-    else out.push_back(prompt_of_ids(r, item.as_array(), path));
+    if (texts ? !item.is_string() : !item.is_array())
+      r.fail(path, path + " must be " + (texts ? "a text" : "an array of token ids") +
+                       " as the first is");
+    else if (texts)
+      add_text(item, path);
+    else
+      out.push_back(prompt_of_ids(r, item.as_array(), path));
   }
 }
 
@@ -166,13 +192,18 @@ void read_openai_message(ObjectReader& m, ChatMessage& out) {
   m.string("role", out.role, 64);
   if (!m.ok()) return;
   if (out.role == "tool" || out.role == "function")
-    return m.fail("role", m.path_of("role") + " is " + out.role + "; tools are not supported", "unsupported_parameter");
+    return m.fail("role", m.path_of("role") + " is " + out.role + "; tools are not supported",
+                  "unsupported_parameter");
   if (out.role == "developer") out.role = "system";
   if (out.role != "system" && out.role != "user" && out.role != "assistant")
-    return m.fail("role", m.path_of("role") + (out.role.empty() ? " is missing" : " is '" + out.role + "'") + "; use system, developer, user or assistant");
+    return m.fail("role", m.path_of("role") +
+                              (out.role.empty() ? " is missing" : " is '" + out.role + "'") +
+                              "; use system, developer, user or assistant");
   for (const std::string_view name : {"tool_calls", "function_call", "audio"}) {
     const auto* v = m.raw(name);
-    if (v && !is_empty(*v)) return m.fail(name, m.path_of(name) + " is not supported; leave it out", "unsupported_parameter");
+    if (v && !is_empty(*v))
+      return m.fail(name, m.path_of(name) + " is not supported; leave it out",
+                    "unsupported_parameter");
   }
   read_content(m, out.content);
 }
@@ -186,7 +217,8 @@ void read_openai_messages(ObjectReader& parent, QueryBody& out) {
     ChatMessage message;
     if (m.ok()) read_openai_message(m, message);
     if (m.ok() && message.role == "system" && !out.messages.empty())
-      m.fail("role", m.path_of("role") + ": system and developer messages must stand before the first turn");
+      m.fail("role", m.path_of("role") +
+                         ": system and developer messages must stand before the first turn");
     parent.adopt(m.error());
     if (!parent.ok()) return;
     if (message.role == "system") {
@@ -198,29 +230,42 @@ void read_openai_messages(ObjectReader& parent, QueryBody& out) {
     out.message_index.push_back(i);
   }
   if (out.messages.empty()) return parent.fail("messages", "messages has no turn of the user");
-  if (out.messages.back().role != "user") parent.fail("messages[" + std::to_string(list->size() - 1) + "].role", "the last message must be the user's");
+  if (out.messages.back().role != "user")
+    parent.fail("messages[" + std::to_string(list->size() - 1) + "].role",
+                "the last message must be the user's");
 }
 
-std::optional<ReadError> read_chat_completion(const json::value& body, const QueryDefaults& defaults, std::int64_t window, OpenAiBody& out) {
+std::optional<ReadError> read_chat_completion(const json::value& body,
+                                              const QueryDefaults& defaults, std::int64_t window,
+                                              OpenAiBody& out) {
   ObjectReader r(body, "");
   if (!r.ok()) return r.error();
   read_openai_messages(r, out.query);
   out.query.chat_template = true;
   read_common(r, defaults, out);
   SamplingOptions& sampling = out.query.sampling;
-  sampling.max_tokens = static_cast<std::int32_t>(std::clamp<std::int64_t>(window, 1, std::numeric_limits<std::int32_t>::max()));
+  sampling.max_tokens = static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(window, 1, std::numeric_limits<std::int32_t>::max()));
   read_length(r, "max_tokens", sampling.max_tokens);
   read_length(r, "max_completion_tokens", sampling.max_tokens);  // the newer name counts
   read_logprobs(r, sampling);
   read_response_format(r, sampling);
-  refuse(r, {{"tools", nullptr}, {"functions", nullptr}, {"function_call", "none"}, {"audio", nullptr}, {"prediction", nullptr},
-             {"reasoning_effort", nullptr}, {"verbosity", "medium"}, {"web_search_options", nullptr}, {"modalities", json::array{"text"}}});
+  refuse(r, {{"tools", nullptr},
+             {"functions", nullptr},
+             {"function_call", "none"},
+             {"audio", nullptr},
+             {"prediction", nullptr},
+             {"reasoning_effort", nullptr},
+             {"verbosity", "medium"},
+             {"web_search_options", nullptr},
+             {"modalities", json::array{"text"}}});
   if (const auto* choice = r.raw("tool_choice"); choice && *choice != "none" && *choice != "auto")
     r.fail("tool_choice", "tool_choice is not supported; leave it out", "unsupported_parameter");
   return r.error();
 }
 
-std::optional<ReadError> read_completion(const json::value& body, const QueryDefaults& defaults, OpenAiBody& out) {
+std::optional<ReadError> read_completion(const json::value& body, const QueryDefaults& defaults,
+                                         OpenAiBody& out) {
   ObjectReader r(body, "");
   if (!r.ok()) return r.error();
   read_common(r, defaults, out);

@@ -9,28 +9,41 @@ namespace quire {
 namespace json = boost::json;
 
 std::size_t count_characters(std::string_view text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0u) != 0x80; }));
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0u) != 0x80;
+  }));
 }
 
-OpenAiFormat::OpenAiFormat(OpenAiKind kind, const QueryRecord& first, std::string fingerprint, const Tokenizer& tokenizer)
-    : kind_(kind), id_((kind == OpenAiKind::kChat ? "chatcmpl-" : "cmpl-") + first.id), model_(first.model), fingerprint_(std::move(fingerprint)),
-      created_(first.created_ms / 1000), tokenizer_(tokenizer) {}
+OpenAiFormat::OpenAiFormat(OpenAiKind kind, const QueryRecord& first, std::string fingerprint,
+                           const Tokenizer& tokenizer)
+    : kind_(kind),
+      id_((kind == OpenAiKind::kChat ? "chatcmpl-" : "cmpl-") + first.id),
+      model_(first.model),
+      fingerprint_(std::move(fingerprint)),
+      created_(first.created_ms / 1000),
+      tokenizer_(tokenizer) {}
 
-json::object OpenAiFormat::completion_logprobs(std::span<const TokenLogprobs> logprobs, std::size_t text_begin) const {
+json::object OpenAiFormat::completion_logprobs(std::span<const TokenLogprobs> logprobs,
+                                               std::size_t text_begin) const {
   json::array tokens, values, top, offsets;
   for (const TokenLogprobs& l : logprobs) {
     const std::string text = token_text(tokenizer_, l.chosen.token_id);
     tokens.emplace_back(text);
     values.emplace_back(static_cast<double>(l.chosen.logprob));
     json::object alternatives;
-    for (const TokenLogprob& t : l.top) alternatives[token_text(tokenizer_, t.token_id)] = static_cast<double>(t.logprob);
+    for (const TokenLogprob& t : l.top)
+      alternatives[token_text(tokenizer_, t.token_id)] = static_cast<double>(t.logprob);
     top.push_back(std::move(alternatives));
     offsets.emplace_back(text_begin);
     if (tokenizer_.is_special(l.chosen.token_id)) continue;  // not in the text
-    const bool space_goes = text_begin == 0 && tokenizer_.strips_first_space() && text.starts_with(' ');
+    const bool space_goes = text_begin == 0 && tokenizer_.strips_first_space() &&
+                            text.starts_with(' ');
     text_begin += count_characters(text) - (space_goes ? 1 : 0);
   }
-  return json::object{{"tokens", std::move(tokens)}, {"token_logprobs", std::move(values)}, {"top_logprobs", std::move(top)}, {"text_offset", std::move(offsets)}};
+  return json::object{{"tokens", std::move(tokens)},
+                      {"token_logprobs", std::move(values)},
+                      {"top_logprobs", std::move(top)},
+                      {"text_offset", std::move(offsets)}};
 }
 
 json::value OpenAiFormat::logprobs_value(const std::vector<TokenLogprobs>* logprobs) const {
@@ -42,21 +55,31 @@ json::value OpenAiFormat::logprobs_value(const std::vector<TokenLogprobs>* logpr
 json::object OpenAiFormat::opening_choice(std::size_t index) const {
   json::object c;
   c["index"] = index;
-  if (kind_ == OpenAiKind::kChat) c["delta"] = json::object{{"role", "assistant"}, {"content", ""}};
-  else c["text"] = "";
+  if (kind_ == OpenAiKind::kChat)
+    c["delta"] = json::object{{"role", "assistant"}, {"content", ""}};
+  else
+    c["text"] = "";
   c["logprobs"] = nullptr;
   c["finish_reason"] = nullptr;
   return c;
 }
 
-json::object OpenAiFormat::delta_choice(std::size_t index, std::string_view text, std::span<const TokenLogprobs> logprobs, std::size_t text_begin) const {
+json::object OpenAiFormat::delta_choice(std::size_t index, std::string_view text,
+                                        std::span<const TokenLogprobs> logprobs,
+                                        std::size_t text_begin) const {
   json::object c;
   c["index"] = index;
-  if (kind_ == OpenAiKind::kChat) c["delta"] = json::object{{"content", text}};
-  else c["text"] = text;
-  if (logprobs.empty()) c["logprobs"] = nullptr;
-  else if (kind_ == OpenAiKind::kCompletion) c["logprobs"] = completion_logprobs(logprobs, text_begin);
-  else c["logprobs"] = json::object{{"content", logprobs_json(tokenizer_, logprobs)}, {"refusal", nullptr}};
+  if (kind_ == OpenAiKind::kChat)
+    c["delta"] = json::object{{"content", text}};
+  else
+    c["text"] = text;
+  if (logprobs.empty())
+    c["logprobs"] = nullptr;
+  else if (kind_ == OpenAiKind::kCompletion)
+    c["logprobs"] = completion_logprobs(logprobs, text_begin);
+  else
+    c["logprobs"] = json::object{{"content", logprobs_json(tokenizer_, logprobs)},
+                                 {"refusal", nullptr}};
   c["finish_reason"] = nullptr;
   return c;
 }
@@ -75,11 +98,15 @@ json::object OpenAiFormat::closing_choice(std::size_t index, const QueryRecord& 
   return c;
 }
 
-json::object OpenAiFormat::whole_choice(std::size_t index, const QueryRecord& record, const std::vector<TokenLogprobs>* logprobs) const {
+json::object OpenAiFormat::whole_choice(std::size_t index, const QueryRecord& record,
+                                        const std::vector<TokenLogprobs>* logprobs) const {
   json::object c;
   c["index"] = index;
   if (kind_ == OpenAiKind::kChat) {
-    c["message"] = json::object{{"role", "assistant"}, {"content", record.answer}, {"refusal", nullptr}, {"citations", citations_json(record)}};
+    c["message"] = json::object{{"role", "assistant"},
+                                {"content", record.answer},
+                                {"refusal", nullptr},
+                                {"citations", citations_json(record)}};
   } else {
     c["text"] = record.answer;
     c["citations"] = citations_json(record);
@@ -101,16 +128,19 @@ json::object OpenAiFormat::envelope(std::string_view object, json::array choices
 }
 
 json::object OpenAiFormat::chunk(json::array choices) const {
-  json::object o = envelope(kind_ == OpenAiKind::kChat ? "chat.completion.chunk" : "text_completion", std::move(choices));
+  json::object o = envelope(
+      kind_ == OpenAiKind::kChat ? "chat.completion.chunk" : "text_completion", std::move(choices));
   o["usage"] = nullptr;
   return o;
 }
 
 json::object OpenAiFormat::whole(json::array choices) const {
-  return envelope(kind_ == OpenAiKind::kChat ? "chat.completion" : "text_completion", std::move(choices));
+  return envelope(kind_ == OpenAiKind::kChat ? "chat.completion" : "text_completion",
+                  std::move(choices));
 }
 
-json::object openai_usage_json(std::span<const std::shared_ptr<QueryRecord>> records, std::size_t samples) {
+json::object openai_usage_json(std::span<const std::shared_ptr<QueryRecord>> records,
+                               std::size_t samples) {
   QueryRecord sum;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const QueryRecord& r = *records[i];

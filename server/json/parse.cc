@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <boost/json/basic_parser_impl.hpp>
 #include <boost/json/serialize.hpp>
-#include <charconv>
 #include <boost/json/value_stack.hpp>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
@@ -17,7 +17,8 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-/// Builds the value and refuses an object that names a key twice: two readers would take different ones.
+/// Builds the value and refuses an object that names a key twice: two readers would take different
+/// ones.
 class Handler {
  public:
   using error_code = json::error_code;
@@ -146,7 +147,8 @@ void write(const json::value& value, std::string& out) {
       if (digits.find_first_of(".e") == std::string_view::npos) out.append(".0");
       return;
     }
-    default: out.append(json::serialize(value));
+    default:
+      out.append(json::serialize(value));
   }
 }
 
@@ -155,8 +157,10 @@ void write(const json::value& value, std::string& out) {
 Result<json::value> parse_json(std::string_view text, const JsonLimits& limits) {
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   if (const auto bad = invalid_utf8_at(text))
-    return Status::invalid("", "the JSON text is not valid UTF-8 at byte " + std::to_string(*bad) + "; send UTF-8");
-  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return Status::invalid("", "the JSON text is empty");
+    return Status::invalid(
+        "", "the JSON text is not valid UTF-8 at byte " + std::to_string(*bad) + "; send UTF-8");
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos)
+    return Status::invalid("", "the JSON text is empty");
   json::parse_options options;
   options.max_depth = limits.max_depth;
   json::basic_parser<Handler> parser(options);
@@ -164,9 +168,13 @@ Result<json::value> parse_json(std::string_view text, const JsonLimits& limits) 
   json::error_code ec;
   const std::size_t used = parser.write_some(false, text.data(), text.size(), ec);
   if (!parser.handler().duplicate.empty() || (ec == json::error::extra_data && used < text.size()))
-    return Status::invalid("", "the key \"" + parser.handler().duplicate + "\" stands twice in one object (" + place(text, used) + ")");
+    return Status::invalid("", "the key \"" + parser.handler().duplicate +
+                                   "\" stands twice in one object (" + place(text, used) + ")");
   if (ec) {
-    const std::string why = ec == json::error::too_deep ? "nested deeper than " + std::to_string(limits.max_depth) + " levels" : ec.message();
+    const std::string why = ec == json::error::too_deep
+                                ? "nested deeper than " + std::to_string(limits.max_depth) +
+                                      " levels"
+                                : ec.message();
     return Status::invalid("", "not valid JSON at " + place(text, used) + ": " + why);
   }
   if (text.find_first_not_of(" \t\r\n", used) != std::string_view::npos)
@@ -182,14 +190,21 @@ std::string to_text(const json::value& value) {
 
 std::string_view kind_name(const json::value& value) {
   switch (value.kind()) {
-    case json::kind::null: return "null";
-    case json::kind::bool_: return "a boolean";
+    case json::kind::null:
+      return "null";
+    case json::kind::bool_:
+      return "a boolean";
     case json::kind::int64:
-    case json::kind::uint64: return "an integer";
-    case json::kind::double_: return "a number";
-    case json::kind::string: return "a string";
-    case json::kind::array: return "an array";
-    case json::kind::object: return "an object";
+    case json::kind::uint64:
+      return "an integer";
+    case json::kind::double_:
+      return "a number";
+    case json::kind::string:
+      return "a string";
+    case json::kind::array:
+      return "an array";
+    case json::kind::object:
+      return "an object";
   }
   return "unknown";
 }
@@ -204,8 +219,8 @@ std::string rfc3339(std::int64_t unix_ms) {
   std::tm tm{};
   gmtime_r(&t, &tm);
   char text[64];
-  std::snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour,
-                tm.tm_min, tm.tm_sec, static_cast<int>(ms));
+  std::snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", tm.tm_year + 1900,
+                tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, static_cast<int>(ms));
   return text;
 }
 
@@ -216,20 +231,28 @@ json::value rfc3339_or_null(std::int64_t unix_ms) {
 
 Result<std::int64_t> parse_rfc3339(std::string_view text) {
   const std::string s(text);
-  const auto bad = [] { return Status::invalid("", "not an RFC 3339 time; write it like 2025-03-01T10:00:00Z"); };
+  const auto bad = [] {
+    return Status::invalid("", "not an RFC 3339 time; write it like 2025-03-01T10:00:00Z");
+  };
   int year, month, day, hour, minute, second, used = 0;
-  if (std::sscanf(s.c_str(), "%4d-%2d-%2d%*1[Tt ]%2d:%2d:%2d%n", &year, &month, &day, &hour, &minute, &second, &used) != 6 || used < 19)
+  if (std::sscanf(s.c_str(), "%4d-%2d-%2d%*1[Tt ]%2d:%2d:%2d%n", &year, &month, &day, &hour,
+                  &minute, &second, &used) != 6 ||
+      used < 19)
     return bad();
-  if (year < 1970 || year > 9999 || month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 || minute > 59 || second > 60) return bad();
+  if (year < 1970 || year > 9999 || month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 ||
+      minute > 59 || second > 60)
+    return bad();
   std::size_t i = static_cast<std::size_t>(used);
   double fraction = 0, scale = 0.1;
   if (i < s.size() && s[i] == '.')
-    for (++i; i < s.size() && s[i] >= '0' && s[i] <= '9'; ++i, scale /= 10) fraction += (s[i] - '0') * scale;
+    for (++i; i < s.size() && s[i] >= '0' && s[i] <= '9'; ++i, scale /= 10)
+      fraction += (s[i] - '0') * scale;
   int offset_minutes = 0;
   if (i + 1 == s.size() && (s[i] == 'Z' || s[i] == 'z')) {
   } else if (i + 6 == s.size() && (s[i] == '+' || s[i] == '-')) {
     int oh, om;
-    if (std::sscanf(s.c_str() + i + 1, "%2d:%2d", &oh, &om) != 2 || oh > 23 || om > 59) return bad();
+    if (std::sscanf(s.c_str() + i + 1, "%2d:%2d", &oh, &om) != 2 || oh > 23 || om > 59)
+      return bad();
     offset_minutes = (s[i] == '-' ? -1 : 1) * (oh * 60 + om);
   } else {
     return bad();
@@ -241,7 +264,8 @@ Result<std::int64_t> parse_rfc3339(std::string_view text) {
   tm.tm_hour = hour;
   tm.tm_min = minute;
   tm.tm_sec = second;
-  const std::int64_t seconds = static_cast<std::int64_t>(timegm(&tm)) - std::int64_t{60} * offset_minutes;
+  const std::int64_t seconds = static_cast<std::int64_t>(timegm(&tm)) -
+                               std::int64_t{60} * offset_minutes;
   return seconds * 1000 + static_cast<std::int64_t>(std::lround(fraction * 1000));
 }
 

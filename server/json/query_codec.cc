@@ -19,12 +19,15 @@ void read_messages(ObjectReader& parent, QueryBody& out) {
     ChatMessage m;
     if (r.ok()) {
       r.one_of("role", m.role, {"system", "user", "assistant"});
-      if (r.ok() && m.role.empty()) r.fail("role", r.path_of("role") + " is missing; use system, user or assistant");
+      if (r.ok() && m.role.empty())
+        r.fail("role", r.path_of("role") + " is missing; use system, user or assistant");
       r.string("content", m.content);
       if (r.ok() && !r.has("content")) r.fail("content", r.path_of("content") + " is missing");
       r.finish();
-      if (r.ok() && m.role == "system" && i > 0) r.fail("role", r.path_of("role") + " is system; only the first message may be");
-      if (r.ok() && m.role == "system" && out.system) r.fail("role", "system is given twice: beside messages and in them");
+      if (r.ok() && m.role == "system" && i > 0)
+        r.fail("role", r.path_of("role") + " is system; only the first message may be");
+      if (r.ok() && m.role == "system" && out.system)
+        r.fail("role", "system is given twice: beside messages and in them");
     }
     parent.adopt(r.error());
     if (!parent.ok()) return;
@@ -75,7 +78,9 @@ json::object tier_json(const QueryStats& s, Tier tier) {
   return o;
 }
 
-MissReason miss_of(const QueryDocument& d, const PlannedContext& c) { return d.miss != MissReason::kNone && !c.cached ? d.miss : c.miss; }
+MissReason miss_of(const QueryDocument& d, const PlannedContext& c) {
+  return d.miss != MissReason::kNone && !c.cached ? d.miss : c.miss;
+}
 
 json::array misses_json(const QueryRecord& record) {
   json::array out;
@@ -83,12 +88,17 @@ json::array misses_json(const QueryRecord& record) {
     // One entry per document and reason.
     std::vector<std::pair<MissReason, std::int64_t>> found;
     for (const auto& c : record.plan.contexts) {
-      if (static_cast<std::size_t>(c.index) < d.first_context || static_cast<std::size_t>(c.index) >= d.first_context + d.num_contexts) continue;
+      if (static_cast<std::size_t>(c.index) < d.first_context ||
+          static_cast<std::size_t>(c.index) >= d.first_context + d.num_contexts)
+        continue;
       const MissReason reason = d.id.empty() ? MissReason::kNone : miss_of(d, c);
       if (reason == MissReason::kNone || c.duplicate) continue;
-      const auto it = std::find_if(found.begin(), found.end(), [&](const auto& f) { return f.first == reason; });
-      if (it == found.end()) found.emplace_back(reason, c.num_tokens);
-      else it->second += c.num_tokens;
+      const auto it = std::find_if(found.begin(), found.end(),
+                                   [&](const auto& f) { return f.first == reason; });
+      if (it == found.end())
+        found.emplace_back(reason, c.num_tokens);
+      else
+        it->second += c.num_tokens;
     }
     for (const auto& [reason, tokens] : found) {
       json::object o;
@@ -108,12 +118,22 @@ json::object options_json(const PlugOptions& options) {
 }
 
 json::object sparse_prefill_json(const SparsePrefill& s) {
-  return {{"band", s.band}, {"columns", s.columns}, {"tokens", s.tokens}, {"attended_share", rounded(s.attended_share, 4)}, {"note", text_or_null(s.note)}};
+  return {{"band", s.band},
+          {"columns", s.columns},
+          {"tokens", s.tokens},
+          {"attended_share", rounded(s.attended_share, 4)},
+          {"note", text_or_null(s.note)}};
 }
 
 json::object prompt_compression_json(const PromptCut& cut) {
-  return json::object{{"by", cut.by}, {"tokens", cut.tokens}, {"kept_tokens", cut.kept_tokens}, {"removed_tokens", cut.removed_tokens}, {"ratio", rounded(cut.ratio(), 4)},
-                      {"lookahead_tokens", cut.lookahead_tokens}, {"read_before", cut.read_before}, {"note", text_or_null(cut.note)}};
+  return json::object{{"by", cut.by},
+                      {"tokens", cut.tokens},
+                      {"kept_tokens", cut.kept_tokens},
+                      {"removed_tokens", cut.removed_tokens},
+                      {"ratio", rounded(cut.ratio(), 4)},
+                      {"lookahead_tokens", cut.lookahead_tokens},
+                      {"read_before", cut.read_before},
+                      {"note", text_or_null(cut.note)}};
 }
 
 /// Which tokens of each uncached part of the prompt stayed.
@@ -123,7 +143,9 @@ json::array kept_parts_json(const PromptCut& cut) {
     json::array ranges;
     for (const TokenRange& r : k.tokens.kept) ranges.push_back(json::array{r.begin, r.end});
     json::object part;
-    part["part"] = k.part == PromptCut::Part::kPrefix ? "system" : k.part == PromptCut::Part::kContext ? "document" : "question";
+    part["part"] = k.part == PromptCut::Part::kPrefix    ? "system"
+                   : k.part == PromptCut::Part::kContext ? "document"
+                                                         : "question";
     if (k.part == PromptCut::Part::kContext) part["document"] = k.context;
     part["tokens"] = k.tokens.uncut_tokens;
     part["kept"] = std::move(ranges);
@@ -146,7 +168,8 @@ json::array spans_json(const Plan& plan) {
 
 }  // namespace
 
-std::optional<ReadError> read_query(const json::value& body, const QueryDefaults& defaults, QueryBody& out) {
+std::optional<ReadError> read_query(const json::value& body, const QueryDefaults& defaults,
+                                    QueryBody& out) {
   out.cache.strategy = defaults.strategy;
   out.cache.compress = defaults.compress;
   out.cache.decode = defaults.decode;
@@ -165,16 +188,22 @@ std::optional<ReadError> read_query(const json::value& body, const QueryDefaults
   }
   read_messages(r, out);
   if (r.ok() && out.query.has_value() == !out.messages.empty())
-    r.fail("query", out.query ? "query and messages are both given; give one" : "query is missing; give query or messages");
+    r.fail("query", out.query ? "query and messages are both given; give one"
+                              : "query is missing; give query or messages");
   out.document_ids = r.strings("document_ids", defaults.max_documents);
-  for (std::size_t i = 0; i < out.document_ids.size(); ++i) out.document_params.push_back("document_ids[" + std::to_string(i) + "]");
+  for (std::size_t i = 0; i < out.document_ids.size(); ++i)
+    out.document_params.push_back("document_ids[" + std::to_string(i) + "]");
   read_inline_documents(r, defaults.max_documents, out);
   if (r.ok() && out.document_ids.size() + out.documents.size() > defaults.max_documents)
-    r.fail("documents", "the query names " + std::to_string(out.document_ids.size() + out.documents.size()) + " documents; at most " +
-                            std::to_string(defaults.max_documents) + " are taken");
+    r.fail("documents",
+           "the query names " + std::to_string(out.document_ids.size() + out.documents.size()) +
+               " documents; at most " + std::to_string(defaults.max_documents) + " are taken");
   read_query_retrieval(r, defaults.max_documents, out.retrieve);
   const bool named = r.has("document_ids") || r.has("documents");
-  if (r.ok() && named && out.retrieve) r.fail("retrieve", "retrieve chooses the documents of a query that names none; leave it or document_ids and documents out");
+  if (r.ok() && named && out.retrieve)
+    r.fail("retrieve",
+           "retrieve chooses the documents of a query that names none; leave it or document_ids "
+           "and documents out");
   if (!named && !out.retrieve) {
     out.retrieve.emplace();
     out.retrieve->k = std::min(out.retrieve->k, static_cast<std::int64_t>(defaults.max_documents));
@@ -221,10 +250,14 @@ json::object usage_json(const QueryRecord& r) {
   o["prompt_tokens"] = prompt;
   o["completion_tokens"] = r.stats.completion_tokens;
   o["total_tokens"] = prompt + r.stats.completion_tokens;
-  o["prompt_tokens_details"] = json::object{{"cached_tokens", cached}, {"cache_write_tokens", r.stats.written_tokens}};
+  o["prompt_tokens_details"] = json::object{{"cached_tokens", cached},
+                                            {"cache_write_tokens", r.stats.written_tokens}};
   o["prompt_cache_hit_tokens"] = cached;
   o["prompt_cache_miss_tokens"] = prompt - cached;
-  o["cache_details"] = json::object{{"reused_tokens", f.reused}, {"recomputed_tokens", f.recomputed}, {"computed_tokens", f.computed}, {"dropped_tokens", f.dropped}};
+  o["cache_details"] = json::object{{"reused_tokens", f.reused},
+                                    {"recomputed_tokens", f.recomputed},
+                                    {"computed_tokens", f.computed},
+                                    {"dropped_tokens", f.dropped}};
   return o;
 }
 
@@ -240,29 +273,57 @@ json::object cache_json(const QueryRecord& r) {
   o["sparsity"] = rounded(1 - p.keep_ratio, 4);
   o["recompute_ratio"] = rounded(p.recompute_ratio, 4);
   std::string fallback = p.fallback.value_or("");
-  if (p.strategy == "exact" && !r.exact_note.empty()) fallback += (fallback.empty() ? "" : "; ") + r.exact_note;
+  if (p.strategy == "exact" && !r.exact_note.empty())
+    fallback += (fallback.empty() ? "" : "; ") + r.exact_note;
   o["fallback"] = text_or_null(fallback);
   if (!p.reason.empty()) o["reason"] = p.reason;
-  o["tiers"] = json::object{{"gpu", tier_json(r.stats, Tier::kGpu)}, {"dram", tier_json(r.stats, Tier::kDram)},
-                            {"disk", tier_json(r.stats, Tier::kDisk)}, {"remote", tier_json(r.stats, Tier::kRemote)}};
+  o["tiers"] = json::object{{"gpu", tier_json(r.stats, Tier::kGpu)},
+                            {"dram", tier_json(r.stats, Tier::kDram)},
+                            {"disk", tier_json(r.stats, Tier::kDisk)},
+                            {"remote", tier_json(r.stats, Tier::kRemote)}};
   if (!p.options.given().empty()) o["options"] = options_json(p.options);
   if (r.stats.sketch_bytes > 0 || r.stats.sketch_misses > 0) {
-    o["sketches"] = json::object{{"bytes", r.stats.sketch_bytes}, {"misses", r.stats.sketch_misses}};
+    o["sketches"] = json::object{{"bytes", r.stats.sketch_bytes},
+                                 {"misses", r.stats.sketch_misses}};
   }
   if (p.prompt_cut) o["prompt_compression"] = prompt_compression_json(*p.prompt_cut);
   if (p.sparse_prefill) o["sparse_prefill"] = sparse_prefill_json(*p.sparse_prefill);
   if (p.compression) {
     const Compression& c = *p.compression;
-    o["compression"] = json::object{{"by", c.by}, {"mode", c.dropped ? "drop" : "demote"}, {"rows", c.rows}, {"hot_rows", c.hot_rows}, {"ratio", rounded(c.ratio(), 4)},
-                                      {"lookahead_tokens", c.lookahead_tokens}, {"note", text_or_null(c.note)}};
+    o["compression"] = json::object{{"by", c.by},
+                                    {"mode", c.dropped ? "drop" : "demote"},
+                                    {"rows", c.rows},
+                                    {"hot_rows", c.hot_rows},
+                                    {"ratio", rounded(c.ratio(), 4)},
+                                    {"lookahead_tokens", c.lookahead_tokens},
+                                    {"note", text_or_null(c.note)}};
   }
   if (const RetrieveStats& t = r.stats.retrieve; t.sparse_steps > 0 || !t.note.empty()) {
-    o["retrieval"] = json::object{{"by", p.decode}, {"steps", t.sparse_steps}, {"selections", t.selections}, {"heads_corrected", t.heads_corrected}, {"heads_kept", t.heads_kept},
-                                  {"pages_wanted", t.pages_wanted}, {"pages_copied", t.pages_copied}, {"bytes_copied", t.bytes_copied},
-                                  {"rows_wanted", t.rows_wanted}, {"rows_copied", t.rows_copied}, {"bytes_appended", t.bytes_appended}, {"bytes_offloaded", t.bytes_offloaded}, {"copies", t.copies}, {"waits", t.waits},
-                                  {"choose_ms", rounded(t.choose_ms)}, {"copy_ms", rounded(t.copy_ms)}, {"wait_ms", rounded(t.wait_ms)}, {"overlap", t.overlap() ? json::value(rounded(*t.overlap(), 4)) : json::value(nullptr)},
-                                  {"layers_offloaded", t.layers_offloaded}, {"device_bytes", t.device_bytes}, {"choosing_bytes", t.choosing_bytes}, {"rows_scored", t.rows_scored},
-                                  {"rows_attended", t.rows_attended}, {"note", text_or_null(t.note)}};
+    o["retrieval"] = json::object{
+        {"by", p.decode},
+        {"steps", t.sparse_steps},
+        {"selections", t.selections},
+        {"heads_corrected", t.heads_corrected},
+        {"heads_kept", t.heads_kept},
+        {"pages_wanted", t.pages_wanted},
+        {"pages_copied", t.pages_copied},
+        {"bytes_copied", t.bytes_copied},
+        {"rows_wanted", t.rows_wanted},
+        {"rows_copied", t.rows_copied},
+        {"bytes_appended", t.bytes_appended},
+        {"bytes_offloaded", t.bytes_offloaded},
+        {"copies", t.copies},
+        {"waits", t.waits},
+        {"choose_ms", rounded(t.choose_ms)},
+        {"copy_ms", rounded(t.copy_ms)},
+        {"wait_ms", rounded(t.wait_ms)},
+        {"overlap", t.overlap() ? json::value(rounded(*t.overlap(), 4)) : json::value(nullptr)},
+        {"layers_offloaded", t.layers_offloaded},
+        {"device_bytes", t.device_bytes},
+        {"choosing_bytes", t.choosing_bytes},
+        {"rows_scored", t.rows_scored},
+        {"rows_attended", t.rows_attended},
+        {"note", text_or_null(t.note)}};
   }
   o["misses"] = misses_json(r);
   return o;
@@ -287,7 +348,9 @@ json::object timings_json(const QueryRecord& r) {
   if (s.compress_ms > 0) o["compress_ms"] = rounded(s.compress_ms);
   if (s.attribution_ms > 0) o["attribution_ms"] = rounded(s.attribution_ms);
   o["total_ms"] = rounded(r.total_ms);
-  const double speed = s.decode_ms > 0 && s.completion_tokens > 1 ? static_cast<double>(s.completion_tokens - 1) * 1000.0 / s.decode_ms : 0;
+  const double speed = s.decode_ms > 0 && s.completion_tokens > 1
+                           ? static_cast<double>(s.completion_tokens - 1) * 1000.0 / s.decode_ms
+                           : 0;
   o["tokens_per_second"] = rounded(speed, 1);
   return o;
 }
@@ -302,7 +365,9 @@ json::array query_documents_json(const QueryRecord& r) {
       if (x) most = std::max(most.value_or(*x), static_cast<double>(*x));
     };
     for (const auto& c : r.plan.contexts) {
-      if (static_cast<std::size_t>(c.index) < d.first_context || static_cast<std::size_t>(c.index) >= d.first_context + d.num_contexts) continue;
+      if (static_cast<std::size_t>(c.index) < d.first_context ||
+          static_cast<std::size_t>(c.index) >= d.first_context + d.num_contexts)
+        continue;
       tokens += c.cut ? c.cut->uncut_tokens : c.num_tokens;
       blocks += static_cast<std::int64_t>(c.blocks.size());
       widen(keep_share, c.keep_share);
@@ -312,7 +377,8 @@ json::array query_documents_json(const QueryRecord& r) {
         recomputed += b.recomputed_tokens > 0 ? 1 : 0;
         recomputed_tokens += b.recomputed_tokens;
         // A block kept in some layers counts with its share of them.
-        if (r.plan.num_layers > 0) kept_tokens += static_cast<double>(b.num_tokens) * b.kept_layers / r.plan.num_layers;
+        if (r.plan.num_layers > 0)
+          kept_tokens += static_cast<double>(b.num_tokens) * b.kept_layers / r.plan.num_layers;
       }
     }
     json::object o;
@@ -333,7 +399,9 @@ json::array query_documents_json(const QueryRecord& r) {
   return out;
 }
 
-json::array citations_json(const QueryRecord& r) { return citations_json(r.citations, QuoteUse::kShow); }
+json::array citations_json(const QueryRecord& r) {
+  return citations_json(r.citations, QuoteUse::kShow);
+}
 
 json::object query_result_json(const QueryRecord& r, bool with_answer, QuoteUse quotes) {
   json::object o;
@@ -367,12 +435,16 @@ json::object plan_result_json(const QueryRecord& r) {
   o["model"] = r.model;
   json::object usage;
   usage["prompt_tokens"] = p.prompt_tokens;
-  usage["cache_details"] = json::object{{"reused_tokens", p.fates.reused}, {"recomputed_tokens", p.fates.recomputed}, {"computed_tokens", p.fates.computed}, {"dropped_tokens", p.fates.dropped}};
+  usage["cache_details"] = json::object{{"reused_tokens", p.fates.reused},
+                                        {"recomputed_tokens", p.fates.recomputed},
+                                        {"computed_tokens", p.fates.computed},
+                                        {"dropped_tokens", p.fates.dropped}};
   o["usage"] = std::move(usage);
   o["cache"] = cache_json(r);
   o["documents"] = query_documents_json(r);
   o["selection_pending"] = p.selection_pending;
-  o["predicted"] = json::object{{"load_ms", rounded(p.predicted_load_ms)}, {"prefill_ms", rounded(p.predicted_prefill_ms)}};
+  o["predicted"] = json::object{{"load_ms", rounded(p.predicted_load_ms)},
+                                {"prefill_ms", rounded(p.predicted_prefill_ms)}};
   o.erase("spans");
   return o;
 }
@@ -419,8 +491,10 @@ json::object explain_json(const QueryRecord& r, const std::vector<BlockChars>& c
       const TokenRange tokens = uncut_range(c, b);
       item["tokens"] = json::array{tokens.begin, tokens.end};
       if (c.cut) item["cut_tokens"] = tokens.end - tokens.begin - b.num_tokens;
-      if (index < chars.size() && chars[index].known) item["chars"] = json::array{chars[index].begin, chars[index].end};
-      else item["chars"] = nullptr;
+      if (index < chars.size() && chars[index].known)
+        item["chars"] = json::array{chars[index].begin, chars[index].end};
+      else
+        item["chars"] = nullptr;
       item["action"] = fate_name(b.action);
       const bool found = c.cached && b.tier != Tier::kNone;
       item["tier"] = found ? json::value(tier_name(b.tier)) : json::value(nullptr);
@@ -435,7 +509,8 @@ json::object explain_json(const QueryRecord& r, const std::vector<BlockChars>& c
   }
   o["blocks"] = std::move(blocks);
   o["documents"] = query_documents_json(r);
-  if (p.prompt_cut && !p.prompt_cut->parts.empty()) o["prompt_compression"] = kept_parts_json(*p.prompt_cut);
+  if (p.prompt_cut && !p.prompt_cut->parts.empty())
+    o["prompt_compression"] = kept_parts_json(*p.prompt_cut);
   if (p.sparse_prefill) o["sparse_prefill"] = sparse_prefill_json(*p.sparse_prefill);
   o["prefix_tokens"] = p.prefix_tokens;
   o["suffix_tokens"] = p.suffix_tokens;

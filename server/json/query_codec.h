@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
 #include "engine/api/plan.h"
+#include "engine/engine.h"
 #include "server/json/citation_codec.h"
 #include "server/json/reader.h"
 #include "server/json/retrieve_codec.h"
@@ -19,29 +19,33 @@ enum class ExplainLevel : std::uint8_t { kNone, kSummary, kBlocks };
 
 struct InlineDocument {
   std::string title, text;
-  std::size_t after_ids = 0;               ///< how many of document_ids stand before it in the prompt
+  std::size_t after_ids = 0;  ///< how many of document_ids stand before it in the prompt
 };
 
-/// A prompt taken as it is, without a template: text in which control tokens may be spelled out, or token ids.
+/// A prompt taken as it is, without a template: text in which control tokens may be spelled out, or
+/// token ids.
 struct RawPrompt {
   std::string text;
-  std::vector<std::int32_t> token_ids;     ///< used when not empty
+  std::vector<std::int32_t> token_ids;  ///< used when not empty
 };
 
-/// What to generate, checked: the body of POST /v1/query, or its equal read from an OpenAI-style one.
+/// What to generate, checked: the body of POST /v1/query, or its equal read from an OpenAI-style
+/// one.
 struct QueryBody {
   std::optional<std::string> query;
   std::vector<ChatMessage> messages;       ///< without the system message
   std::vector<std::size_t> message_index;  ///< where each of `messages` stands in the request
-  /// Without documents, messages are rendered by the model's own chat template instead of the form for documents.
+  /// Without documents, messages are rendered by the model's own chat template instead of the form
+  /// for documents.
   bool chat_template = false;
-  std::vector<RawPrompt> prompts;          ///< instead of query and messages
+  std::vector<RawPrompt> prompts;  ///< instead of query and messages
   std::vector<std::string> document_ids;
-  std::vector<std::string> document_params;  ///< where each of document_ids stands in the request, for messages
+  /// Where each of document_ids stands in the request, for messages
+  std::vector<std::string> document_params;
   std::vector<InlineDocument> documents;
   std::optional<QueryRetrieval> retrieve;  ///< neither document_ids nor documents stood in the body
   std::optional<std::string> system;
-  std::string system_param = "system";     ///< where it stands in the request, for messages
+  std::string system_param = "system";  ///< where it stands in the request, for messages
   std::string model;
   bool stream = false, skip_missing = false, citations = true;
   OnNotReady on_not_ready = OnNotReady::kWait;
@@ -55,15 +59,17 @@ struct QueryDefaults {
   std::string strategy, compress, decode;
   std::size_t max_documents = 64;
 };
-std::optional<ReadError> read_query(const boost::json::value& body, const QueryDefaults& defaults, QueryBody& out);
+std::optional<ReadError> read_query(const boost::json::value& body, const QueryDefaults& defaults,
+                                    QueryBody& out);
 
 /// What the reply says of one document of the prompt.
 struct QueryDocument {
-  std::string id;              ///< empty: inline
+  std::string id;  ///< empty: inline
   std::string title, content_hash;
-  MissReason miss = MissReason::kNone;  ///< known before the engine looked (other model, other salt)
+  /// Known before the engine looked (other model, other salt)
+  MissReason miss = MissReason::kNone;
   std::size_t first_context = 0, num_contexts = 0;
-  std::optional<double> score;          ///< of retrieval, if the service chose it
+  std::optional<double> score;  ///< of retrieval, if the service chose it
 };
 
 /// One finished (or planned) query: what the reply, the explanation and the ring are made of.
@@ -78,7 +84,9 @@ struct QueryRecord {
   std::vector<double> token_ms;  ///< when each token came, since the request
   std::vector<Citation> citations;
   double tokenize_ms = 0, resolve_ms = 0, total_ms = 0, ttft_ms = 0;
-  std::string exact_note;      ///< why `auto` takes no approximation though the model has a certificate for one; shown when it took `exact`
+  /// Why `auto` takes no approximation though the model has a certificate for one; shown when it
+  /// took `exact`
+  std::string exact_note;
 };
 
 boost::json::object usage_json(const QueryRecord& record);
@@ -88,7 +96,8 @@ boost::json::array query_documents_json(const QueryRecord& record);
 /// Always empty: this build does not attribute.
 boost::json::array citations_json(const QueryRecord& record);
 /// The final object; `with_answer` false for the SSE `done` event.
-boost::json::object query_result_json(const QueryRecord& record, bool with_answer, QuoteUse quotes = QuoteUse::kShow);
+boost::json::object query_result_json(const QueryRecord& record, bool with_answer,
+                                      QuoteUse quotes = QuoteUse::kShow);
 /// The SSE `plan` event.
 boost::json::object plan_event_json(const QueryRecord& record);
 /// POST /v1/query/plan.

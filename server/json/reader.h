@@ -1,5 +1,5 @@
-/// Reads a JSON object member by member: every member must be known, of the right type and in range. The first thing wrong
-/// stops the reading and is kept with its JSON path.
+/// Reads a JSON object member by member: every member must be known, of the right type and in
+/// range. The first thing wrong stops the reading and is kept with its JSON path.
 #pragma once
 
 #include <boost/json/value.hpp>
@@ -16,7 +16,7 @@ namespace quire {
 
 /// What a request got wrong, as the API names it.
 struct ReadError {
-  std::string code;     ///< "invalid_value", "unknown_field", ...
+  std::string code;  ///< "invalid_value", "unknown_field", ...
   std::string message, param;
 };
 
@@ -29,21 +29,25 @@ class ObjectReader {
   const std::optional<ReadError>& error() const { return error_; }
   void fail(std::string_view member, std::string message, std::string code = "invalid_value");
   /// Takes over an error of a nested reader.
-  void adopt(const std::optional<ReadError>& error) { if (!error_ && error) error_ = error; }
+  void adopt(const std::optional<ReadError>& error) {
+    if (!error_ && error) error_ = error;
+  }
 
   /// Whether the member stands there and is not null.
   bool has(std::string_view member);
   /// The raw value; null when missing or JSON null. Marks it known.
   const boost::json::value* raw(std::string_view member);
   const boost::json::object* object(std::string_view member);
-  const boost::json::array* array(std::string_view member, std::size_t min_size, std::size_t max_size);
+  const boost::json::array* array(std::string_view member, std::size_t min_size,
+                                  std::size_t max_size);
 
   // Each leaves `out` as it was when the member is missing or null.
   void string(std::string_view member, std::string& out, std::size_t max_bytes = SIZE_MAX);
   void boolean(std::string_view member, bool& out);
   void integer(std::string_view member, std::int64_t& out, std::int64_t min, std::int64_t max);
   void number(std::string_view member, double& out, double min, double max);
-  void one_of(std::string_view member, std::string& out, std::initializer_list<std::string_view> names);
+  void one_of(std::string_view member, std::string& out,
+              std::initializer_list<std::string_view> names);
   std::vector<std::string> strings(std::string_view member, std::size_t max_size);
 
   /// Call last: members nobody asked for are an error, with the nearest known name.

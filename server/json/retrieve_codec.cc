@@ -16,11 +16,15 @@ constexpr std::size_t kMostFilters = 32;
 void read_metadata(ObjectReader& r, std::vector<std::pair<std::string, std::string>>& out) {
   const auto* metadata = r.object("metadata");
   if (!metadata || !r.ok()) return;
-  if (metadata->size() > kMostFilters) return r.fail("metadata", r.path_of("metadata") + " has " + std::to_string(metadata->size()) + " members; at most 32 are taken");
+  if (metadata->size() > kMostFilters)
+    return r.fail("metadata", r.path_of("metadata") + " has " + std::to_string(metadata->size()) +
+                                  " members; at most 32 are taken");
   for (const auto& member : *metadata) {
     const json::value& v = member.value();
     const std::string name(member.key().data(), member.key().size());
-    if (v.is_structured()) return r.fail("metadata", r.path_of("metadata") + "." + name.substr(0, 64) + " must be a string, a number, a boolean or null");
+    if (v.is_structured())
+      return r.fail("metadata", r.path_of("metadata") + "." + name.substr(0, 64) +
+                                    " must be a string, a number, a boolean or null");
     out.emplace_back(name, v.is_string() ? std::string(v.get_string()) : json::serialize(v));
   }
 }
@@ -29,13 +33,17 @@ void read_scorer(ObjectReader& r, RetrieveScorer& out) {
   std::string name(scorer_name(out));
   r.string("scorer", name, 64);
   if (!r.ok()) return;
-  for (const RetrieveScorer scorer : {RetrieveScorer::kBm25, RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid}) {
+  for (const RetrieveScorer scorer :
+       {RetrieveScorer::kBm25, RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid}) {
     if (name == scorer_name(scorer)) {
       out = scorer;
       return;
     }
   }
-  r.fail("scorer", r.path_of("scorer") + " is '" + name + "', which this build does not have; use bm25, embedding or hybrid", "unsupported_parameter");
+  r.fail("scorer",
+         r.path_of("scorer") + " is '" + name +
+             "', which this build does not have; use bm25, embedding or hybrid",
+         "unsupported_parameter");
 }
 
 json::value metadata_value(const std::string& text) {
@@ -48,9 +56,12 @@ json::value metadata_value(const std::string& text) {
 
 std::string_view scorer_name(RetrieveScorer scorer) {
   switch (scorer) {
-    case RetrieveScorer::kBm25: return "bm25";
-    case RetrieveScorer::kEmbedding: return "embedding";
-    case RetrieveScorer::kHybrid: return "hybrid";
+    case RetrieveScorer::kBm25:
+      return "bm25";
+    case RetrieveScorer::kEmbedding:
+      return "embedding";
+    case RetrieveScorer::kHybrid:
+      return "hybrid";
   }
   return "bm25";
 }
@@ -59,7 +70,8 @@ std::optional<ReadError> read_retrieve(const json::value& body, RetrieveRequest&
   ObjectReader r(body, "");
   if (!r.ok()) return r.error();
   r.string("query", out.query, kLongestQuery);
-  if (r.ok() && out.query.empty()) r.fail("query", r.has("query") ? "query is empty" : "query is missing");
+  if (r.ok() && out.query.empty())
+    r.fail("query", r.has("query") ? "query is empty" : "query is missing");
   out.document_ids = r.strings("document_ids", kMostRetrieveIds);
   std::int64_t k = static_cast<std::int64_t>(out.k);
   r.integer("k", k, 1, kMostPassages);
@@ -73,7 +85,8 @@ std::optional<ReadError> read_retrieve(const json::value& body, RetrieveRequest&
   return r.error();
 }
 
-void read_query_retrieval(ObjectReader& query, std::size_t max_documents, std::optional<QueryRetrieval>& out) {
+void read_query_retrieval(ObjectReader& query, std::size_t max_documents,
+                          std::optional<QueryRetrieval>& out) {
   const auto* value = query.raw("retrieve");
   if (!value || !query.ok()) return;
   ObjectReader r(*value, "retrieve");
@@ -87,7 +100,8 @@ void read_query_retrieval(ObjectReader& query, std::size_t max_documents, std::o
   out = std::move(read);
 }
 
-json::object retrieve_result_json(const std::vector<Passage>& passages, RetrieveScorer scorer, std::optional<std::uint64_t> pending_documents) {
+json::object retrieve_result_json(const std::vector<Passage>& passages, RetrieveScorer scorer,
+                                  std::optional<std::uint64_t> pending_documents) {
   json::array data;
   for (const Passage& p : passages) {
     json::object o;

@@ -18,16 +18,20 @@ namespace {
 using prometheus::Histogram;
 using prometheus::Labels;
 
-const Histogram::BucketBoundaries kSeconds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
-const Histogram::BucketBoundaries kTokenSeconds = {0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.0065, 0.008, 0.01, 0.015, 0.02, 0.03,
-                                                    0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10};
+const Histogram::BucketBoundaries kSeconds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                              0.25,   0.5,   1,      2.5,   5,    10,    30,   60};
+const Histogram::BucketBoundaries kTokenSeconds = {
+    0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.0065, 0.008, 0.01, 0.015, 0.02,
+    0.03,   0.05,  0.075,  0.1,   0.15,  0.25,  0.5,   1,      2.5,   5,    10};
 const Histogram::BucketBoundaries kNats = {0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};
 const Histogram::BucketBoundaries kLookAheadTokens = {0, 1, 2, 4, 8, 16, 32, 64};
-const Histogram::BucketBoundaries kRatios = {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1};
+const Histogram::BucketBoundaries kRatios = {0.05, 0.1, 0.2, 0.3,  0.4,  0.5, 0.6,
+                                             0.7,  0.8, 0.9, 0.95, 0.99, 1};
 
 /// Label values come from fixed sets: whatever a plug is called, unknown names are one value.
 std::string strategy_label(std::string_view s) {
-  return find_strategy(s).ok() ? std::string(s) : "other";  // a fixed set: the strategies of this build
+  // A fixed set: the strategies of this build
+  return find_strategy(s).ok() ? std::string(s) : "other";
 }
 
 }  // namespace
@@ -35,41 +39,82 @@ std::string strategy_label(std::string_view s) {
 struct Metrics::Impl {
   prometheus::Registry registry;
   std::atomic<bool> per_namespace{false};
-  prometheus::Family<prometheus::Counter>& requests = counter("quire_requests_total", "Requests by endpoint and HTTP status");
-  prometheus::Family<Histogram>& duration = histogram("quire_request_duration_seconds", "Whole requests by endpoint");
-  prometheus::Family<Histogram>& queue_time = histogram("quire_request_queue_time_seconds", "Waiting for the engine");
-  prometheus::Family<Histogram>& ttft = histogram("quire_time_to_first_token_seconds", "From the request to the first token");
-  prometheus::Family<Histogram>& inter = histogram("quire_inter_token_latency_seconds", "Time between two tokens of an answer");
-  prometheus::Family<Histogram>& prefill = histogram("quire_request_prefill_time_seconds", "Prefill of what was not reused");
-  prometheus::Family<Histogram>& decode = histogram("quire_request_decode_time_seconds", "Decoding");
-  prometheus::Family<Histogram>& load = histogram("quire_request_load_time_seconds", "Loading cached blocks");
-  prometheus::Family<prometheus::Counter>& prompt_tokens = counter("quire_prompt_tokens_total", "Prompt tokens by fate");
-  prometheus::Family<prometheus::Counter>& generated = counter("quire_generation_tokens_total", "Tokens generated");
-  prometheus::Family<prometheus::Counter>& success = counter("quire_request_success_total", "Queries answered, by finish reason");
-  prometheus::Family<prometheus::Counter>& refused = counter("quire_rejected_total", "Requests refused before any work, by reason");
-  prometheus::Family<prometheus::Counter>& lookups = counter("quire_lookup_tokens_total", "Document tokens looked up");
-  prometheus::Family<prometheus::Counter>& hits = counter("quire_hit_tokens_total", "Document tokens found, by tier");
-  prometheus::Family<prometheus::Counter>& misses = counter("quire_miss_tokens_total", "Document tokens not found, by reason");
-  prometheus::Family<Histogram>& hit_ratio = histogram("quire_request_hit_ratio", "Share of the prompt that was not prefilled");
-  prometheus::Family<Histogram>& keep_ratio = histogram("quire_request_keep_ratio", "Share of document blocks attended to");
-  prometheus::Family<Histogram>& recompute_ratio = histogram("quire_request_recompute_ratio", "Share of document tokens recomputed");
-  prometheus::Family<Histogram>& hot_ratio = histogram("quire_request_hot_ratio", "Share of the working cache's rows that compression left hot");
-  prometheus::Family<Histogram>& compress = histogram("quire_request_compress_time_seconds", "Ranking the working cache's rows");
-  prometheus::Family<Histogram>& prompt_ratio = histogram("quire_request_prompt_compression_ratio", "Share of the uncached text's tokens that prompt compression kept");
-  prometheus::Family<Histogram>& prompt_time = histogram("quire_request_prompt_compression_time_seconds", "Reading the prompt with the draft and cutting it");
-  prometheus::Family<Histogram>& draft = histogram("quire_request_draft_time_seconds", "From asking the draft to its look-ahead, most of it beside other work");
-  prometheus::Family<Histogram>& lookahead = histogram("quire_request_lookahead_tokens", "Tokens of the draft's answer that ranked cached rows");
-  prometheus::Family<prometheus::Counter>& decoded = counter("quire_decode_queries_total", "Queries by what their decode steps attended to");
-  prometheus::Family<prometheus::Counter>& moved = counter("quire_decode_moved_bytes_total", "KV that decode steps brought to the device, and that left it");
-  prometheus::Family<prometheus::Counter>& heads = counter("quire_decode_heads_total", "KV heads of layer steps that went by an earlier choice, by whether it still served");
-  prometheus::Family<prometheus::Counter>& choosing = counter("quire_decode_choose_seconds_total", "Choosing what to attend to, and having it brought");
-  prometheus::Family<prometheus::Counter>& waiting = counter("quire_decode_wait_seconds_total", "Steps that waited for copies beside the computation");
-  prometheus::Family<prometheus::Counter>& instead = counter("quire_decode_fallbacks_total", "Queries of which another retriever than the named one decoded");
-  prometheus::Family<Histogram>& ingest_duration = histogram("quire_ingest_duration_seconds", "Whole ingest jobs");
+  prometheus::Family<prometheus::Counter>& requests = counter(
+      "quire_requests_total", "Requests by endpoint and HTTP status");
+  prometheus::Family<Histogram>& duration = histogram("quire_request_duration_seconds",
+                                                      "Whole requests by endpoint");
+  prometheus::Family<Histogram>& queue_time = histogram("quire_request_queue_time_seconds",
+                                                        "Waiting for the engine");
+  prometheus::Family<Histogram>& ttft = histogram("quire_time_to_first_token_seconds",
+                                                  "From the request to the first token");
+  prometheus::Family<Histogram>& inter = histogram("quire_inter_token_latency_seconds",
+                                                   "Time between two tokens of an answer");
+  prometheus::Family<Histogram>& prefill = histogram("quire_request_prefill_time_seconds",
+                                                     "Prefill of what was not reused");
+  prometheus::Family<Histogram>& decode = histogram("quire_request_decode_time_seconds",
+                                                    "Decoding");
+  prometheus::Family<Histogram>& load = histogram("quire_request_load_time_seconds",
+                                                  "Loading cached blocks");
+  prometheus::Family<prometheus::Counter>& prompt_tokens = counter("quire_prompt_tokens_total",
+                                                                   "Prompt tokens by fate");
+  prometheus::Family<prometheus::Counter>& generated = counter("quire_generation_tokens_total",
+                                                               "Tokens generated");
+  prometheus::Family<prometheus::Counter>& success = counter("quire_request_success_total",
+                                                             "Queries answered, by finish reason");
+  prometheus::Family<prometheus::Counter>& refused = counter(
+      "quire_rejected_total", "Requests refused before any work, by reason");
+  prometheus::Family<prometheus::Counter>& lookups = counter("quire_lookup_tokens_total",
+                                                             "Document tokens looked up");
+  prometheus::Family<prometheus::Counter>& hits = counter("quire_hit_tokens_total",
+                                                          "Document tokens found, by tier");
+  prometheus::Family<prometheus::Counter>& misses = counter("quire_miss_tokens_total",
+                                                            "Document tokens not found, by reason");
+  prometheus::Family<Histogram>& hit_ratio = histogram(
+      "quire_request_hit_ratio", "Share of the prompt that was not prefilled");
+  prometheus::Family<Histogram>& keep_ratio = histogram("quire_request_keep_ratio",
+                                                        "Share of document blocks attended to");
+  prometheus::Family<Histogram>& recompute_ratio = histogram("quire_request_recompute_ratio",
+                                                             "Share of document tokens recomputed");
+  prometheus::Family<Histogram>& hot_ratio = histogram(
+      "quire_request_hot_ratio", "Share of the working cache's rows that compression left hot");
+  prometheus::Family<Histogram>& compress = histogram("quire_request_compress_time_seconds",
+                                                      "Ranking the working cache's rows");
+  prometheus::Family<Histogram>& prompt_ratio = histogram(
+      "quire_request_prompt_compression_ratio",
+      "Share of the uncached text's tokens that prompt compression kept");
+  prometheus::Family<Histogram>& prompt_time = histogram(
+      "quire_request_prompt_compression_time_seconds",
+      "Reading the prompt with the draft and cutting it");
+  prometheus::Family<Histogram>& draft = histogram(
+      "quire_request_draft_time_seconds",
+      "From asking the draft to its look-ahead, most of it beside other work");
+  prometheus::Family<Histogram>& lookahead = histogram(
+      "quire_request_lookahead_tokens", "Tokens of the draft's answer that ranked cached rows");
+  prometheus::Family<prometheus::Counter>& decoded = counter(
+      "quire_decode_queries_total", "Queries by what their decode steps attended to");
+  prometheus::Family<prometheus::Counter>& moved = counter(
+      "quire_decode_moved_bytes_total",
+      "KV that decode steps brought to the device, and that left it");
+  prometheus::Family<prometheus::Counter>& heads = counter(
+      "quire_decode_heads_total",
+      "KV heads of layer steps that went by an earlier choice, by whether it still served");
+  prometheus::Family<prometheus::Counter>& choosing = counter(
+      "quire_decode_choose_seconds_total", "Choosing what to attend to, and having it brought");
+  prometheus::Family<prometheus::Counter>& waiting = counter(
+      "quire_decode_wait_seconds_total", "Steps that waited for copies beside the computation");
+  prometheus::Family<prometheus::Counter>& instead = counter(
+      "quire_decode_fallbacks_total",
+      "Queries of which another retriever than the named one decoded");
+  prometheus::Family<Histogram>& ingest_duration = histogram("quire_ingest_duration_seconds",
+                                                             "Whole ingest jobs");
 
-  prometheus::Family<prometheus::Counter>& shadow_checks = counter("quire_shadow_checks_total", "Approximate answers drawn for a check, by what became of it");
-  prometheus::Family<Histogram>& shadow_agreement = histogram("quire_shadow_agreement", "Share of an answer's tokens that full recomputation confirms");
-  prometheus::Family<Histogram>& shadow_kl = histogram("quire_shadow_kl_nats", "KL of full recomputation to the answer's distributions, mean of its first positions");
+  prometheus::Family<prometheus::Counter>& shadow_checks = counter(
+      "quire_shadow_checks_total", "Approximate answers drawn for a check, by what became of it");
+  prometheus::Family<Histogram>& shadow_agreement = histogram(
+      "quire_shadow_agreement", "Share of an answer's tokens that full recomputation confirms");
+  prometheus::Family<Histogram>& shadow_kl = histogram(
+      "quire_shadow_kl_nats",
+      "KL of full recomputation to the answer's distributions, mean of its first positions");
 
   prometheus::Family<prometheus::Counter>& counter(const char* name, const char* help) {
     return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
@@ -81,7 +126,8 @@ struct Metrics::Impl {
 
 Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
   // Series exist from the start, so that rates have a zero to begin at.
-  for (const auto fate : {"reused", "recomputed", "computed", "dropped"}) impl_->prompt_tokens.Add({{"fate", fate}});
+  for (const auto fate : {"reused", "recomputed", "computed", "dropped"})
+    impl_->prompt_tokens.Add({{"fate", fate}});
   impl_->generated.Add({});
   impl_->lookups.Add({});
   for (const auto tier : {"dram", "disk"}) impl_->hits.Add({{"tier", tier}});
@@ -90,26 +136,31 @@ Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
     impl_->shadow_agreement.Add({{"strategy", std::string(s.name)}}, kRatios);
     impl_->shadow_kl.Add({{"strategy", std::string(s.name)}}, kNats);
   }
-  for (const auto reason : {"not_cached", "evicted", "model_changed", "salt_mismatch", "corrupt"}) impl_->misses.Add({{"reason", reason}});
+  for (const auto reason : {"not_cached", "evicted", "model_changed", "salt_mismatch", "corrupt"})
+    impl_->misses.Add({{"reason", reason}});
   for (const std::string& name : retriever_names()) {
     impl_->decoded.Add({{"decode", name}});
     impl_->instead.Add({{"decode", name}});
   }
   impl_->ingest_duration.Add({}, kSeconds);
-  for (const auto outcome : {"checked", "dropped", "failed"}) impl_->shadow_checks.Add({{"outcome", outcome}});
+  for (const auto outcome : {"checked", "dropped", "failed"})
+    impl_->shadow_checks.Add({{"outcome", outcome}});
 }
 Metrics::~Metrics() = default;
 
 void Metrics::set_per_namespace(bool on) { impl_->per_namespace = on; }
 
-void Metrics::request_finished(std::string_view endpoint, int status, double seconds, const std::string& ns) {
+void Metrics::request_finished(std::string_view endpoint, int status, double seconds,
+                               const std::string& ns) {
   Labels labels{{"endpoint", std::string(endpoint)}, {"code", std::to_string(status)}};
   if (impl_->per_namespace && !ns.empty()) labels["namespace"] = ns;
   impl_->requests.Add(labels).Increment();
   impl_->duration.Add({{"endpoint", std::string(endpoint)}}, kSeconds).Observe(seconds);
 }
 
-void Metrics::rejected(std::string_view reason) { impl_->refused.Add({{"reason", std::string(reason)}}).Increment(); }
+void Metrics::rejected(std::string_view reason) {
+  impl_->refused.Add({{"reason", std::string(reason)}}).Increment();
+}
 
 /// `decode` is a retriever's name, or empty for a query that was not planned.
 void Metrics::decode_finished(std::string_view decode, const RetrieveStats& s) {
@@ -119,10 +170,12 @@ void Metrics::decode_finished(std::string_view decode, const RetrieveStats& s) {
   m.decoded.Add({{"decode", name}}).Increment();
   if (!s.note.empty()) m.instead.Add({{"decode", name}}).Increment();
   if (s.sparse_steps == 0) return;
-  m.moved.Add({{"decode", name}, {"to", "device"}}).Increment(static_cast<double>(s.bytes_copied + s.bytes_appended));
+  m.moved.Add({{"decode", name}, {"to", "device"}})
+      .Increment(static_cast<double>(s.bytes_copied + s.bytes_appended));
   m.moved.Add({{"decode", name}, {"to", "host"}}).Increment(static_cast<double>(s.bytes_offloaded));
   m.heads.Add({{"decode", name}, {"choice", "kept"}}).Increment(static_cast<double>(s.heads_kept));
-  m.heads.Add({{"decode", name}, {"choice", "corrected"}}).Increment(static_cast<double>(s.heads_corrected));
+  m.heads.Add({{"decode", name}, {"choice", "corrected"}})
+      .Increment(static_cast<double>(s.heads_corrected));
   m.choosing.Add({{"decode", name}}).Increment(s.choose_ms / 1000);
   m.waiting.Add({{"decode", name}}).Increment(s.wait_ms / 1000);
 }
@@ -137,20 +190,27 @@ void Metrics::query_finished(const QueryRecord& r) {
   m.decode.Add(by_strategy, kSeconds).Observe(r.stats.decode_ms / 1000);
   m.load.Add(by_strategy, kSeconds).Observe(r.stats.load_ms / 1000);
   auto& gaps = m.inter.Add(by_strategy, kTokenSeconds);
-  for (std::size_t i = 1; i < r.token_ms.size(); ++i) gaps.Observe(std::max(0.0, r.token_ms[i] - r.token_ms[i - 1]) / 1000);
-  const std::pair<const char*, std::int64_t> fates[] = {
-      {"reused", p.fates.reused}, {"recomputed", p.fates.recomputed}, {"computed", p.fates.computed}, {"dropped", p.fates.dropped}};
-  for (const auto& [fate, n] : fates) m.prompt_tokens.Add({{"fate", fate}}).Increment(static_cast<double>(n));
+  for (std::size_t i = 1; i < r.token_ms.size(); ++i)
+    gaps.Observe(std::max(0.0, r.token_ms[i] - r.token_ms[i - 1]) / 1000);
+  const std::pair<const char*, std::int64_t> fates[] = {{"reused", p.fates.reused},
+                                                        {"recomputed", p.fates.recomputed},
+                                                        {"computed", p.fates.computed},
+                                                        {"dropped", p.fates.dropped}};
+  for (const auto& [fate, n] : fates)
+    m.prompt_tokens.Add({{"fate", fate}}).Increment(static_cast<double>(n));
   m.generated.Add({}).Increment(static_cast<double>(r.stats.completion_tokens));
   if (!r.finish_reason.empty()) m.success.Add({{"finish_reason", r.finish_reason}}).Increment();
   m.lookups.Add({}).Increment(static_cast<double>(p.document_tokens));
   for (const Tier tier : {Tier::kGpu, Tier::kDram, Tier::kDisk, Tier::kRemote}) {
     const auto i = static_cast<std::size_t>(tier);
     if (i < std::size(r.stats.tier_tokens) && r.stats.tier_tokens[i] > 0)
-      m.hits.Add({{"tier", std::string(tier_name(tier))}}).Increment(static_cast<double>(r.stats.tier_tokens[i]));
+      m.hits.Add({{"tier", std::string(tier_name(tier))}})
+          .Increment(static_cast<double>(r.stats.tier_tokens[i]));
   }
   for (const auto& c : p.contexts)
-    if (c.miss != MissReason::kNone) m.misses.Add({{"reason", std::string(miss_reason_name(c.miss))}}).Increment(static_cast<double>(c.num_tokens));
+    if (c.miss != MissReason::kNone)
+      m.misses.Add({{"reason", std::string(miss_reason_name(c.miss))}})
+          .Increment(static_cast<double>(c.num_tokens));
   m.hit_ratio.Add({}, kRatios).Observe(p.hit_ratio());
   m.keep_ratio.Add({}, kRatios).Observe(p.keep_ratio);
   m.recompute_ratio.Add({}, kRatios).Observe(p.recompute_ratio);
@@ -171,9 +231,13 @@ void Metrics::query_finished(const QueryRecord& r) {
   }
 }
 
-void Metrics::ingest_finished(double seconds) { impl_->ingest_duration.Add({}, kSeconds).Observe(seconds); }
+void Metrics::ingest_finished(double seconds) {
+  impl_->ingest_duration.Add({}, kSeconds).Observe(seconds);
+}
 
-void Metrics::shadow_check(std::string_view outcome) { impl_->shadow_checks.Add({{"outcome", std::string(outcome)}}).Increment(); }
+void Metrics::shadow_check(std::string_view outcome) {
+  impl_->shadow_checks.Add({{"outcome", std::string(outcome)}}).Increment();
+}
 
 void Metrics::shadow_result(std::string_view strategy, double agreement, double kl) {
   const Labels labels{{"strategy", strategy_label(strategy)}};
@@ -182,12 +246,15 @@ void Metrics::shadow_result(std::string_view strategy, double agreement, double 
 }
 
 CacheTotals Metrics::cache_totals() const {
-  const auto value = [](prometheus::Family<prometheus::Counter>& family, const Labels& labels) { return static_cast<std::uint64_t>(family.Add(labels).Value()); };
+  const auto value = [](prometheus::Family<prometheus::Counter>& family, const Labels& labels) {
+    return static_cast<std::uint64_t>(family.Add(labels).Value());
+  };
   CacheTotals t;
   t.lookup_tokens = value(impl_->lookups, {});
   t.dram_hit_tokens = value(impl_->hits, {{"tier", "dram"}});
   t.disk_hit_tokens = value(impl_->hits, {{"tier", "disk"}});
-  t.saved_tokens = value(impl_->prompt_tokens, {{"fate", "reused"}}) + value(impl_->prompt_tokens, {{"fate", "dropped"}});
+  t.saved_tokens = value(impl_->prompt_tokens, {{"fate", "reused"}}) +
+                   value(impl_->prompt_tokens, {{"fate", "dropped"}});
   return t;
 }
 

@@ -39,7 +39,8 @@ class Metrics {
  public:
   Metrics();
   ~Metrics();
-  void request_finished(std::string_view endpoint, int status, double seconds, const std::string& ns);
+  void request_finished(std::string_view endpoint, int status, double seconds,
+                        const std::string& ns);
   void rejected(std::string_view reason);
   void query_finished(const QueryRecord& record);
   void ingest_finished(double seconds);

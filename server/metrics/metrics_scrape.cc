@@ -19,14 +19,21 @@ using Labels = std::vector<ClientMetric::Label>;
 
 class FamilyList {
  public:
-  void gauge(const std::string& name, const std::string& help, double value, Labels labels = {}) { metric(name, help, MetricType::Gauge, std::move(labels)).gauge.value = value; }
-  void counter(const std::string& name, const std::string& help, double value, Labels labels = {}) { metric(name, help, MetricType::Counter, std::move(labels)).counter.value = value; }
-  void histogram(const std::string& name, const std::string& help, const IoTimes& times, Labels labels) {
+  void gauge(const std::string& name, const std::string& help, double value, Labels labels = {}) {
+    metric(name, help, MetricType::Gauge, std::move(labels)).gauge.value = value;
+  }
+  void counter(const std::string& name, const std::string& help, double value, Labels labels = {}) {
+    metric(name, help, MetricType::Counter, std::move(labels)).counter.value = value;
+  }
+  void histogram(const std::string& name, const std::string& help, const IoTimes& times,
+                 Labels labels) {
     ClientMetric& m = metric(name, help, MetricType::Histogram, std::move(labels));
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i < times.counts.size(); ++i) {
       sum += times.counts[i];
-      m.histogram.bucket.push_back({sum, i < IoTimes::kBounds.size() ? IoTimes::kBounds[i] : std::numeric_limits<double>::infinity()});
+      m.histogram.bucket.push_back({sum, i < IoTimes::kBounds.size()
+                                             ? IoTimes::kBounds[i]
+                                             : std::numeric_limits<double>::infinity()});
     }
     m.histogram.sample_count = sum;
     m.histogram.sample_sum = times.sum_seconds;
@@ -34,7 +41,8 @@ class FamilyList {
   std::vector<MetricFamily> take() { return std::move(families_); }
 
  private:
-  ClientMetric& metric(const std::string& name, const std::string& help, MetricType type, Labels labels) {
+  ClientMetric& metric(const std::string& name, const std::string& help, MetricType type,
+                       Labels labels) {
     if (families_.empty() || families_.back().name != name) {
       MetricFamily f;
       f.name = name;
@@ -50,7 +58,8 @@ class FamilyList {
 };
 
 double start_time_seconds() {
-  // Field 22 of stat: ticks from boot to the start. The name in field 2 may hold spaces and ends with ')'.
+  // Field 22 of stat: ticks from boot to the start. The name in field 2 may hold spaces and ends
+  // with ')'.
   std::ifstream stat("/proc/self/stat"), uptime("/proc/uptime");
   std::string text;
   double up = 0;
@@ -58,16 +67,21 @@ double start_time_seconds() {
   std::size_t at = text.rfind(')');
   for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
   if (at == std::string::npos) return 0;
-  const double started = std::strtod(text.c_str() + at, nullptr) / static_cast<double>(sysconf(_SC_CLK_TCK));
-  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double started = std::strtod(text.c_str() + at, nullptr) /
+                         static_cast<double>(sysconf(_SC_CLK_TCK));
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   return std::round(now - up + started);
 }
 
 void process_metrics(FamilyList& out) {
   rusage usage{};
   if (getrusage(RUSAGE_SELF, &usage) == 0) {
-    const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
-    out.counter("process_cpu_seconds_total", "CPU time of the process", seconds(usage.ru_utime) + seconds(usage.ru_stime));
+    const auto seconds = [](const timeval& t) {
+      return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+    };
+    out.counter("process_cpu_seconds_total", "CPU time of the process",
+                seconds(usage.ru_utime) + seconds(usage.ru_stime));
   }
   std::ifstream statm("/proc/self/statm");
   double pages = 0, resident = 0;
@@ -76,13 +90,17 @@ void process_metrics(FamilyList& out) {
     out.gauge("process_virtual_memory_bytes", "Virtual memory", pages * page);
     out.gauge("process_resident_memory_bytes", "Resident memory", resident * page);
   }
-  out.gauge("process_start_time_seconds", "When the process started, Unix time", start_time_seconds());
+  out.gauge("process_start_time_seconds", "When the process started, Unix time",
+            start_time_seconds());
   std::error_code ec;
   double descriptors = 0;
-  for (std::filesystem::directory_iterator it("/proc/self/fd", ec), end; !ec && it != end; it.increment(ec)) ++descriptors;
+  for (std::filesystem::directory_iterator it("/proc/self/fd", ec), end; !ec && it != end;
+       it.increment(ec))
+    ++descriptors;
   out.gauge("process_open_fds", "Open file descriptors", descriptors);
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) out.gauge("process_max_fds", "Most file descriptors", static_cast<double>(limit.rlim_cur));
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+    out.gauge("process_max_fds", "Most file descriptors", static_cast<double>(limit.rlim_cur));
 }
 
 void tier_metrics(FamilyList& out, const StoreStats& s, const StoreAdminStats& admin) {
@@ -100,22 +118,37 @@ void tier_metrics(FamilyList& out, const StoreStats& s, const StoreAdminStats& a
     for (const auto& t : tiers) out.counter(name, help, number(value(t)), {{"tier", t.name}});
   };
   gauge("quire_tier_bytes", "Bytes held", [](const Tier& t) { return t.stats.used_bytes; });
-  gauge("quire_tier_capacity_bytes", "Budget; 0: none", [](const Tier& t) { return t.stats.capacity_bytes; });
-  gauge("quire_tier_pinned_bytes", "Bytes of pinned documents", [](const Tier& t) { return t.admin.pinned_bytes; });
-  gauge("quire_tier_blocks", "Values (dram) or segments (disk) held", [](const Tier& t) { return t.stats.num_values; });
+  gauge("quire_tier_capacity_bytes", "Budget; 0: none",
+        [](const Tier& t) { return t.stats.capacity_bytes; });
+  gauge("quire_tier_pinned_bytes", "Bytes of pinned documents",
+        [](const Tier& t) { return t.admin.pinned_bytes; });
+  gauge("quire_tier_blocks", "Values (dram) or segments (disk) held",
+        [](const Tier& t) { return t.stats.num_values; });
   gauge("quire_tier_up", "1: the tier serves", [](const Tier&) { return std::uint64_t{1}; });
-  counter("quire_tier_read_bytes_total", "Bytes read", [](const Tier& t) { return t.stats.read_bytes; });
-  counter("quire_tier_write_bytes_total", "Bytes written", [](const Tier& t) { return t.stats.written_bytes; });
-  counter("quire_evicted_bytes_total", "Bytes evicted", [](const Tier& t) { return t.stats.evicted_bytes + t.admin.requested_bytes; });
+  counter("quire_tier_read_bytes_total", "Bytes read",
+          [](const Tier& t) { return t.stats.read_bytes; });
+  counter("quire_tier_write_bytes_total", "Bytes written",
+          [](const Tier& t) { return t.stats.written_bytes; });
+  counter("quire_evicted_bytes_total", "Bytes evicted",
+          [](const Tier& t) { return t.stats.evicted_bytes + t.admin.requested_bytes; });
   for (const auto& t : tiers) {
-    out.counter("quire_evictions_total", "Values (dram) or segments (disk) evicted", number(t.stats.evictions), {{"tier", t.name}, {"reason", "budget"}});
-    out.counter("quire_evictions_total", "Values (dram) or segments (disk) evicted", number(t.admin.requested_evictions), {{"tier", t.name}, {"reason", "request"}});
+    out.counter("quire_evictions_total", "Values (dram) or segments (disk) evicted",
+                number(t.stats.evictions), {{"tier", t.name}, {"reason", "budget"}});
+    out.counter("quire_evictions_total", "Values (dram) or segments (disk) evicted",
+                number(t.admin.requested_evictions), {{"tier", t.name}, {"reason", "request"}});
   }
-  const std::pair<const char*, std::uint64_t> errors[] = {{"read", admin.read_errors}, {"write", admin.write_errors}, {"delete", admin.delete_errors}};
-  for (const auto& [op, n] : errors) out.counter("quire_tier_errors_total", "Failed calls", number(n), {{"tier", "disk"}, {"op", op}});
-  out.counter("quire_integrity_failures_total", "Stored bytes that failed their checksum", number(s.integrity_failures), {{"tier", "disk"}});
-  const std::pair<const char*, const IoTimes*> times[] = {{"read", &admin.disk_read}, {"write", &admin.disk_write}, {"delete", &admin.disk_delete}};
-  for (const auto& [op, t] : times) out.histogram("quire_tier_io_seconds", "Values read, segments written and deleted", *t, {{"tier", "disk"}, {"op", op}});
+  const std::pair<const char*, std::uint64_t> errors[] = {
+      {"read", admin.read_errors}, {"write", admin.write_errors}, {"delete", admin.delete_errors}};
+  for (const auto& [op, n] : errors)
+    out.counter("quire_tier_errors_total", "Failed calls", number(n),
+                {{"tier", "disk"}, {"op", op}});
+  out.counter("quire_integrity_failures_total", "Stored bytes that failed their checksum",
+              number(s.integrity_failures), {{"tier", "disk"}});
+  const std::pair<const char*, const IoTimes*> times[] = {
+      {"read", &admin.disk_read}, {"write", &admin.disk_write}, {"delete", &admin.disk_delete}};
+  for (const auto& [op, t] : times)
+    out.histogram("quire_tier_io_seconds", "Values read, segments written and deleted", *t,
+                  {{"tier", "disk"}, {"op", op}});
 }
 
 /// How vLLM calls what quire_ counts. Label names that differ are renamed, the others stay.
@@ -130,7 +163,8 @@ constexpr VllmName kVllmNames[] = {
     {"quire_prompt_tokens_total", "vllm:prompt_tokens_total"},
     {"quire_lookup_tokens_total", "vllm:prefix_cache_queries_total"},
     {"quire_hit_tokens_total", "vllm:prefix_cache_hits_total"},
-    {"quire_request_success_total", "vllm:request_success_total", "finish_reason", "finished_reason"},
+    {"quire_request_success_total", "vllm:request_success_total", "finish_reason",
+     "finished_reason"},
     {"quire_time_to_first_token_seconds", "vllm:time_to_first_token_seconds"},
     {"quire_inter_token_latency_seconds", "vllm:inter_token_latency_seconds"},
     {"quire_request_queue_time_seconds", "vllm:request_queue_time_seconds"},
@@ -143,28 +177,47 @@ constexpr VllmName kVllmNames[] = {
 
 std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
   FamilyList out;
-  out.gauge("quire_requests_running", "Requests and queries at work", static_cast<double>(s.requests_running));
-  out.gauge("quire_requests_waiting", "Queries waiting for the engine", static_cast<double>(s.queries_waiting));
-  out.gauge("quire_queries_running", "Queries the engine works on", static_cast<double>(s.queries_running));
-  out.gauge("quire_build_info", "Version of the service", 1, {{"version", s.version}, {"backend", s.backend}});
+  out.gauge("quire_requests_running", "Requests and queries at work",
+            static_cast<double>(s.requests_running));
+  out.gauge("quire_requests_waiting", "Queries waiting for the engine",
+            static_cast<double>(s.queries_waiting));
+  out.gauge("quire_queries_running", "Queries the engine works on",
+            static_cast<double>(s.queries_running));
+  out.gauge("quire_build_info", "Version of the service", 1,
+            {{"version", s.version}, {"backend", s.backend}});
   if (s.ready) {
-    out.gauge("quire_auto_fallback", "1: shadow checks keep auto on exact", s.auto_fallback ? 1 : 0);
-    out.gauge("quire_device_info", "What computes", 1, {{"backend", s.backend}, {"device", s.device}});
-    out.gauge("quire_model_info", "The model served", 1, {{"model", s.model}, {"fingerprint", s.fingerprint}});
-    for (const PoolUse& p : s.memory) out.gauge("quire_memory_bytes", "Held by the queries at work, and by what is kept of earlier prompts", static_cast<double>(p.bytes), {{"pool", std::string(p.pool)}});
-    for (const PoolUse& p : s.memory) out.gauge("quire_memory_limit_bytes", "Most that they may hold; 0: no limit", static_cast<double>(p.limit_bytes), {{"pool", std::string(p.pool)}});
+    out.gauge("quire_auto_fallback", "1: shadow checks keep auto on exact",
+              s.auto_fallback ? 1 : 0);
+    out.gauge("quire_device_info", "What computes", 1,
+              {{"backend", s.backend}, {"device", s.device}});
+    out.gauge("quire_model_info", "The model served", 1,
+              {{"model", s.model}, {"fingerprint", s.fingerprint}});
+    for (const PoolUse& p : s.memory)
+      out.gauge("quire_memory_bytes",
+                "Held by the queries at work, and by what is kept of earlier prompts",
+                static_cast<double>(p.bytes), {{"pool", std::string(p.pool)}});
+    for (const PoolUse& p : s.memory)
+      out.gauge("quire_memory_limit_bytes", "Most that they may hold; 0: no limit",
+                static_cast<double>(p.limit_bytes), {{"pool", std::string(p.pool)}});
     tier_metrics(out, s.store, s.admin);
-    for (const auto& [status, n] : s.documents_by_status) out.gauge("quire_documents", "Documents by status", static_cast<double>(n), {{"status", status}});
-    out.gauge("quire_ingest_jobs", "Jobs by status", static_cast<double>(s.ingest.jobs_queued), {{"status", "queued"}});
-    out.gauge("quire_ingest_jobs", "Jobs by status", static_cast<double>(s.ingest.jobs_running), {{"status", "running"}});
-    out.counter("quire_ingest_tokens_total", "Tokens of documents taken in", static_cast<double>(s.ingest.tokens));
-    out.counter("quire_deduplicated_tokens_total", "Tokens that were cached already", static_cast<double>(s.ingest.deduplicated_tokens));
+    for (const auto& [status, n] : s.documents_by_status)
+      out.gauge("quire_documents", "Documents by status", static_cast<double>(n),
+                {{"status", status}});
+    out.gauge("quire_ingest_jobs", "Jobs by status", static_cast<double>(s.ingest.jobs_queued),
+              {{"status", "queued"}});
+    out.gauge("quire_ingest_jobs", "Jobs by status", static_cast<double>(s.ingest.jobs_running),
+              {{"status", "running"}});
+    out.counter("quire_ingest_tokens_total", "Tokens of documents taken in",
+                static_cast<double>(s.ingest.tokens));
+    out.counter("quire_deduplicated_tokens_total", "Tokens that were cached already",
+                static_cast<double>(s.ingest.deduplicated_tokens));
   }
   process_metrics(out);
   return out.take();
 }
 
-std::vector<MetricFamily> vllm_families(const std::vector<MetricFamily>& families, const MetricsSnapshot& snapshot) {
+std::vector<MetricFamily> vllm_families(const std::vector<MetricFamily>& families,
+                                        const MetricsSnapshot& snapshot) {
   std::vector<MetricFamily> out;
   for (const auto& name : kVllmNames) {
     for (const auto& family : families) {
@@ -181,7 +234,10 @@ std::vector<MetricFamily> vllm_families(const std::vector<MetricFamily>& familie
   }
   FamilyList usage;
   const TierStats& dram = snapshot.store.dram;
-  usage.gauge("vllm:kv_cache_usage_perc", "Share of the DRAM tier in use", dram.capacity_bytes > 0 ? static_cast<double>(dram.used_bytes) / static_cast<double>(dram.capacity_bytes) : 0,
+  usage.gauge("vllm:kv_cache_usage_perc", "Share of the DRAM tier in use",
+              dram.capacity_bytes > 0
+                  ? static_cast<double>(dram.used_bytes) / static_cast<double>(dram.capacity_bytes)
+                  : 0,
               {{"model_name", snapshot.model}});
   for (auto& family : usage.take()) out.push_back(std::move(family));
   return out;

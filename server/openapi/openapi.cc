@@ -14,11 +14,14 @@ namespace {
 
 std::string lower(std::string_view text) {
   std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return out;
 }
 
-json::object reference(const std::string& kind, const std::string& name) { return {{"$ref", "#/components/" + kind + "/" + name}}; }
+json::object reference(const std::string& kind, const std::string& name) {
+  return {{"$ref", "#/components/" + kind + "/" + name}};
+}
 
 /// All fragments as one: `paths` by path and method, `components` by kind and name.
 struct Fragments {
@@ -27,15 +30,19 @@ struct Fragments {
   Status add(const OpenApiFragment& fragment) {
     const std::string name(fragment.name);
     auto parsed = parse_json(fragment.text, JsonLimits{64});
-    if (!parsed.ok() || !parsed->is_object()) return Status::invalid(name, name + " is no JSON object: " + parsed.status().message());
+    if (!parsed.ok() || !parsed->is_object())
+      return Status::invalid(name, name + " is no JSON object: " + parsed.status().message());
     for (const auto& [section, value] : parsed->as_object()) {
-      if (!value.is_object() || (section != "paths" && section != "components")) return Status::invalid(name, name + " has a member that is neither paths nor components");
+      if (!value.is_object() || (section != "paths" && section != "components"))
+        return Status::invalid(name, name + " has a member that is neither paths nor components");
       json::object& into = section == "paths" ? paths : components;
       for (const auto& [outer, members] : value.as_object()) {
         if (!into.contains(outer)) into[outer] = json::object();
         for (const auto& [inner, member] : members.as_object()) {
           const auto [_, added] = into[outer].as_object().emplace(inner, member);
-          if (!added) return Status::invalid(name, name + ": " + std::string(outer) + " " + std::string(inner) + " stands twice");
+          if (!added)
+            return Status::invalid(name, name + ": " + std::string(outer) + " " +
+                                             std::string(inner) + " stands twice");
         }
       }
     }
@@ -46,7 +53,8 @@ struct Fragments {
 /// Names in braces of a pattern.
 std::vector<std::string> path_parameters(std::string_view pattern) {
   std::vector<std::string> out;
-  for (auto begin = pattern.find('{'); begin != std::string_view::npos; begin = pattern.find('{', begin + 1))
+  for (auto begin = pattern.find('{'); begin != std::string_view::npos;
+       begin = pattern.find('{', begin + 1))
     out.emplace_back(pattern.substr(begin + 1, pattern.find('}', begin) - begin - 1));
   return out;
 }
@@ -59,7 +67,9 @@ json::object problem_content(ErrorStyle style) {
 /// Statuses of errors that follow from what the route is.
 void add_errors(const Route& route, json::object& responses) {
   const auto add = [&](const char* status, const char* description) {
-    if (!responses.contains(status)) responses[status] = json::object{{"description", description}, {"content", problem_content(route.style)}};
+    if (!responses.contains(status))
+      responses[status] = json::object{{"description", description},
+                                       {"content", problem_content(route.style)}};
   };
   add("400", "A value, a field or the request itself is not valid");
   if (!route.public_path) {
@@ -67,12 +77,14 @@ void add_errors(const Route& route, json::object& responses) {
     add("403", "The key may not do this, or not in this namespace");
     add("429", "The key's limit is used up; Retry-After says when to come back");
   }
-  if (route.pattern.find('{') != std::string_view::npos) add("404", "There is nothing of that name in the namespace");
+  if (route.pattern.find('{') != std::string_view::npos)
+    add("404", "There is nothing of that name in the namespace");
   if (route.body != BodyUse::kNone) {
     add("413", "The body is larger than server.max_body_bytes");
     add("415", "The body's media type is not one of those listed");
   }
-  if (route.needs_ready) add("503", "Loading, draining or overloaded; Retry-After says when to come back");
+  if (route.needs_ready)
+    add("503", "Loading, draining or overloaded; Retry-After says when to come back");
   add("default", "Any other error");
 }
 
@@ -83,12 +95,15 @@ json::object operation(const Route& route, json::object described) {
   if (route.public_path) {
     o["security"] = json::array();
   } else {
-    o["security"] = json::array{json::object{{"bearer", json::array()}}, json::object{{"api_key", json::array()}}, json::object{{"x_api_key", json::array()}}};
+    o["security"] = json::array{json::object{{"bearer", json::array()}},
+                                json::object{{"api_key", json::array()}},
+                                json::object{{"x_api_key", json::array()}}};
     o["x-quire-scope"] = scope_name(route.scope);
   }
   json::array parameters;
   if (auto* given = described.if_contains("parameters")) parameters = given->as_array();
-  for (const auto& name : path_parameters(route.pattern)) parameters.insert(parameters.begin(), reference("parameters", name));
+  for (const auto& name : path_parameters(route.pattern))
+    parameters.insert(parameters.begin(), reference("parameters", name));
   if (!route.public_path) parameters.push_back(reference("parameters", "namespace"));
   if (!parameters.empty()) o["parameters"] = std::move(parameters);
   for (auto& [name, value] : described)
@@ -104,8 +119,10 @@ void collect_references(const json::value& value, std::set<std::string>& out) {
     for (const auto& item : *list) collect_references(item, out);
   } else if (const auto* object = value.if_object()) {
     for (const auto& [name, member] : *object) {
-      if (name == "$ref" && member.is_string()) out.emplace(member.as_string());
-      else collect_references(member, out);
+      if (name == "$ref" && member.is_string())
+        out.emplace(member.as_string());
+      else
+        collect_references(member, out);
     }
   }
 }
@@ -119,7 +136,8 @@ Status check_references(const json::object& document) {
     if (kind == "securitySchemes") continue;
     for (const auto& [name, _] : members.as_object()) {
       const std::string path = "#/components/" + std::string(kind) + "/" + std::string(name);
-      if (!wanted.contains(path)) return Status::invalid(std::string(name), "nothing uses the component " + path);
+      if (!wanted.contains(path))
+        return Status::invalid(std::string(name), "nothing uses the component " + path);
       ++found;
     }
   }
@@ -127,7 +145,8 @@ Status check_references(const json::object& document) {
   for (const auto& path : wanted) {
     const auto slash = path.rfind('/');
     const std::string kind = path.substr(13, slash - 13), name = path.substr(slash + 1);
-    if (!components.contains(kind) || !components.at(kind).as_object().contains(name)) return Status::invalid(path, "there is no component " + path);
+    if (!components.contains(kind) || !components.at(kind).as_object().contains(name))
+      return Status::invalid(path, "there is no component " + path);
   }
   return {};
 }
@@ -151,8 +170,10 @@ Result<json::object> openapi_document(const std::vector<Route>& routes) {
     const auto* path = fragments.paths.if_contains(pattern);
     const auto* found = path ? path->as_object().if_contains(lower(route.method)) : nullptr;
     const std::string name = std::string(route.method) + " " + std::string(route.pattern);
-    if (!found || !found->as_object().contains("responses")) return Status::invalid(name, name + " has no description of its replies in server/openapi");
-    if (route.body != BodyUse::kNone && !found->as_object().contains("requestBody")) return Status::invalid(name, name + " has no description of its body in server/openapi");
+    if (!found || !found->as_object().contains("responses"))
+      return Status::invalid(name, name + " has no description of its replies in server/openapi");
+    if (route.body != BodyUse::kNone && !found->as_object().contains("requestBody"))
+      return Status::invalid(name, name + " has no description of its body in server/openapi");
     ++used;
     if (!paths.contains(pattern)) paths[pattern] = json::object();
     paths[pattern].as_object()[lower(route.method)] = operation(route, found->as_object());
@@ -161,13 +182,19 @@ Result<json::object> openapi_document(const std::vector<Route>& routes) {
     for (const auto& [path, methods] : fragments.paths)
       for (const auto& [method, _] : methods.as_object())
         if (!paths.contains(path) || !paths.at(path).as_object().contains(method))
-          return Status::invalid(std::string(path), "server/openapi describes " + std::string(method) + " " + std::string(path) + ", which is no route");
+          return Status::invalid(std::string(path), "server/openapi describes " +
+                                                        std::string(method) + " " +
+                                                        std::string(path) + ", which is no route");
   }
   json::object document;
   document["openapi"] = "3.1.0";
-  document["info"] = json::object{{"title", "Quire"}, {"version", version()},
-                                  {"description", "Caches document contexts once and answers questions over them by id. `/documents...` and `/query...` are permanent aliases of the paths under /v1. "
-                                                  "Members that are not described may be added to replies."}};
+  document["info"] = json::object{
+      {"title", "Quire"},
+      {"version", version()},
+      {"description",
+       "Caches document contexts once and answers questions over them by id. `/documents...` and "
+       "`/query...` are permanent aliases of the paths under /v1. "
+       "Members that are not described may be added to replies."}};
   document["paths"] = std::move(paths);
   fragments.components["securitySchemes"] = security_schemes();
   document["components"] = std::move(fragments.components);

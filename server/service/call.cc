@@ -4,9 +4,9 @@
 #include <charconv>
 #include <cstdio>
 
-#include "server/service/services.h"
 #include "server/json/parse.h"
 #include "server/json/reader.h"
+#include "server/service/services.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -17,7 +17,10 @@ std::string Call::path_param(std::string_view name) const {
   return {};
 }
 
-double Call::elapsed_ms() const { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count(); }
+double Call::elapsed_ms() const {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
 
 void Call::add_standard_headers(Headers& headers) const {
   headers.set("X-Request-Id", request_id);
@@ -45,29 +48,38 @@ void Call::add_standard_headers(Headers& headers) const {
   limit_headers("tokens", rate.tokens);
   if (!cors_origin.empty()) {
     headers.set("Access-Control-Allow-Origin", cors_origin);
-    headers.set("Access-Control-Expose-Headers", "X-Request-Id, X-Cache, Server-Timing, Location, Retry-After");
+    headers.set("Access-Control-Expose-Headers",
+                "X-Request-Id, X-Cache, Server-Timing, Location, Retry-After");
     headers.set("Vary", "Origin");
   }
 }
 
 bool Call::covers_all_namespaces() const {
-  const bool any = key && std::find(key->namespaces.begin(), key->namespaces.end(), "*") != key->namespaces.end();
+  const bool any = key && std::find(key->namespaces.begin(), key->namespaces.end(), "*") !=
+                              key->namespaces.end();
   return any && !request().headers.find("x-namespace");
 }
 
-bool Call::changes_something() const { return route && (route->scope == Scope::kWrite || route->scope == Scope::kAdmin); }
+bool Call::changes_something() const {
+  return route && (route->scope == Scope::kWrite || route->scope == Scope::kAdmin);
+}
 
 void Call::reply(HttpResponse response) {
   add_standard_headers(response.headers);
   if (!idempotency_slot.empty()) {
     // Refusals that a later try can pass are not remembered.
-    if (response.status == 429 || response.status >= 500 || response.status == 409) services.idempotency->forget(idempotency_slot);
-    else services.idempotency->complete(idempotency_slot, response, changes_something() ? IdempotencyStore::Keep::kRestart : IdempotencyStore::Keep::kRunning);
+    if (response.status == 429 || response.status >= 500 || response.status == 409)
+      services.idempotency->forget(idempotency_slot);
+    else
+      services.idempotency->complete(idempotency_slot, response,
+                                     changes_something() ? IdempotencyStore::Keep::kRestart
+                                                         : IdempotencyStore::Keep::kRunning);
   }
   exchange->respond(std::move(response));
 }
 
-void Call::reply_json(int status, const json::value& body, std::vector<std::pair<std::string, std::string>> headers) {
+void Call::reply_json(int status, const json::value& body,
+                      std::vector<std::pair<std::string, std::string>> headers) {
   HttpResponse r;
   r.status = status;
   r.content_type = "application/json";
@@ -89,7 +101,8 @@ void Call::start_events(std::vector<std::pair<std::string, std::string>> headers
   r.headers.set("X-Accel-Buffering", "no");
   for (auto& [name, value] : headers) r.headers.set(name, std::move(value));
   add_standard_headers(r.headers);
-  exchange->set_ping(": ping\n\n", std::chrono::milliseconds(static_cast<std::int64_t>(services.config()->server.sse_ping_seconds * 1000)));
+  exchange->set_ping(": ping\n\n", std::chrono::milliseconds(static_cast<std::int64_t>(
+                                       services.config()->server.sse_ping_seconds * 1000)));
   exchange->start_stream(std::move(r));
 }
 
@@ -129,7 +142,11 @@ void Call::charge_tokens(std::int64_t tokens) {
 std::optional<json::value> body_json(Call& call) {
   const std::string type = call.request().media_type();
   if (!type.empty() && type != "application/json" && !type.ends_with("+json")) {
-    call.fail(make_problem("unsupported_media_type", "Content-Type is '" + type + "'; this path takes JSON: send the header 'Content-Type: application/json'", "Content-Type"));
+    call.fail(make_problem(
+        "unsupported_media_type",
+        "Content-Type is '" + type +
+            "'; this path takes JSON: send the header 'Content-Type: application/json'",
+        "Content-Type"));
     return std::nullopt;
   }
   auto value = parse_json(call.request().body);
@@ -142,12 +159,16 @@ std::optional<json::value> body_json(Call& call) {
 
 bool check_parameters(Call& call, std::initializer_list<std::string_view> known) {
   for (const auto& [name, _] : call.request().query) {
-    const bool ok = std::any_of(known.begin(), known.end(), [&, n = std::string_view(name)](std::string_view k) {
-      return k.ends_with('.') ? n.starts_with(k) && n.size() > k.size() : n == k;
-    });
+    const bool ok = std::any_of(
+        known.begin(), known.end(), [&, n = std::string_view(name)](std::string_view k) {
+          return k.ends_with('.') ? n.starts_with(k) && n.size() > k.size() : n == k;
+        });
     if (ok) continue;
-    const std::string near = nearest_name(name, std::vector<std::string>(known.begin(), known.end()));
-    call.fail(make_problem("unknown_field", "unknown query parameter '" + name.substr(0, 128) + "'" + (near.empty() ? "" : "; did you mean '" + near + "'?"),
+    const std::string near = nearest_name(name,
+                                          std::vector<std::string>(known.begin(), known.end()));
+    call.fail(make_problem("unknown_field",
+                           "unknown query parameter '" + name.substr(0, 128) + "'" +
+                               (near.empty() ? "" : "; did you mean '" + near + "'?"),
                            name.substr(0, 128)));
     return false;
   }
@@ -159,24 +180,31 @@ std::optional<ListQuery> list_query(Call& call, std::initializer_list<std::strin
   for (const auto name : {"limit", "after", "order"}) all.emplace_back(name);
   ListQuery out;
   for (const auto& [name, value] : call.request().query) {
-    const bool ok = std::any_of(all.begin(), all.end(), [&, n = std::string_view(name)](std::string_view k) {
-      return k.ends_with('.') ? n.starts_with(k) && n.size() > k.size() : n == k;
-    });
+    const bool ok = std::any_of(
+        all.begin(), all.end(), [&, n = std::string_view(name)](std::string_view k) {
+          return k.ends_with('.') ? n.starts_with(k) && n.size() > k.size() : n == k;
+        });
     if (!ok) {
       const std::string near = nearest_name(name, std::vector<std::string>(all.begin(), all.end()));
-      call.fail(make_problem("unknown_field", "unknown query parameter '" + name.substr(0, 128) + "'" + (near.empty() ? "" : "; did you mean '" + near + "'?"),
+      call.fail(make_problem("unknown_field",
+                             "unknown query parameter '" + name.substr(0, 128) + "'" +
+                                 (near.empty() ? "" : "; did you mean '" + near + "'?"),
                              name.substr(0, 128)));
       return std::nullopt;
     }
     if (name == "limit") {
       const auto [end, ec] = std::from_chars(value.data(), value.data() + value.size(), out.limit);
-      if (ec != std::errc() || end != value.data() + value.size() || out.limit < 1 || out.limit > 100) {
-        call.fail(make_problem("invalid_value", "limit is '" + value.substr(0, 64) + "'; it must be between 1 and 100", "limit"));
+      if (ec != std::errc() || end != value.data() + value.size() || out.limit < 1 ||
+          out.limit > 100) {
+        call.fail(make_problem(
+            "invalid_value", "limit is '" + value.substr(0, 64) + "'; it must be between 1 and 100",
+            "limit"));
         return std::nullopt;
       }
     } else if (name == "order") {
       if (value != "asc" && value != "desc") {
-        call.fail(make_problem("invalid_value", "order is '" + value.substr(0, 64) + "'; use asc or desc", "order"));
+        call.fail(make_problem("invalid_value",
+                               "order is '" + value.substr(0, 64) + "'; use asc or desc", "order"));
         return std::nullopt;
       }
       out.descending = value == "desc";
@@ -191,7 +219,8 @@ std::optional<std::int64_t> wait_preference(Call& call) {
   if (const auto* w = call.request().param("wait")) {
     if (*w == "true" || *w == "1") return 600'000;
     if (*w == "false" || *w == "0") return 0;
-    call.fail(make_problem("invalid_value", "wait is '" + w->substr(0, 64) + "'; use true or false", "wait"));
+    call.fail(make_problem("invalid_value", "wait is '" + w->substr(0, 64) + "'; use true or false",
+                           "wait"));
     return std::nullopt;
   }
   const auto prefer = call.request().headers.get("prefer");

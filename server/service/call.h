@@ -12,35 +12,37 @@
 #include <utility>
 #include <vector>
 
-#include "server/service/route_table.h"
-#include "server/http/exchange.h"
 #include "server/access/rate_limit.h"
+#include "server/http/exchange.h"
+#include "server/service/route_table.h"
 
 namespace quire {
 
 struct Services;
 
-/// Handlers hold it by a shared pointer that keeps the exchange alive too; when the last one goes without a reply, the client gets
-/// 500. So nothing the exchange itself keeps (a disconnect callback) may hold such a pointer.
+/// Handlers hold it by a shared pointer that keeps the exchange alive too; when the last one goes
+/// without a reply, the client gets 500. So nothing the exchange itself keeps (a disconnect
+/// callback) may hold such a pointer.
 ///
-/// Threads: the members are set before the handler runs and then read-only; the reply methods may be called from any thread.
+/// Threads: the members are set before the handler runs and then read-only; the reply methods may
+/// be called from any thread.
 class Call {
  public:
   explicit Call(Services& s) : services(s), start(std::chrono::steady_clock::now()) {}
 
   Services& services;
   const std::chrono::steady_clock::time_point start;
-  Exchange* exchange = nullptr;             ///< owns this call
+  Exchange* exchange = nullptr;  ///< owns this call
   const Route* route = nullptr;
   PathParams params;
   ErrorStyle style = ErrorStyle::kNative;
   std::string request_id, trace_id, ns, instance;
-  std::shared_ptr<const KeyRing> keys;      ///< owns *key
+  std::shared_ptr<const KeyRing> keys;  ///< owns *key
   const ApiKey* key = nullptr;
   RateDecision rate;
-  std::string cors_origin;                  ///< to be allowed; empty: none
-  std::string idempotency_slot;             ///< empty: not asked for
-  std::shared_ptr<void> body_state;         ///< what a body sink gathered
+  std::string cors_origin;           ///< to be allowed; empty: none
+  std::string idempotency_slot;      ///< empty: not asked for
+  std::shared_ptr<void> body_state;  ///< what a body sink gathered
 
   const HttpRequest& request() const { return exchange->request; }
   std::string path_param(std::string_view name) const;
@@ -51,7 +53,8 @@ class Call {
   bool changes_something() const;
 
   void reply(HttpResponse response);
-  void reply_json(int status, const boost::json::value& body, std::vector<std::pair<std::string, std::string>> headers = {});
+  void reply_json(int status, const boost::json::value& body,
+                  std::vector<std::pair<std::string, std::string>> headers = {});
   void fail(const Problem& problem);
   /// A text/event-stream. event() and data() are false once the client is gone.
   void start_events(std::vector<std::pair<std::string, std::string>> headers = {});
@@ -85,9 +88,11 @@ struct ListQuery {
   std::string after;
   bool descending = true;
 };
-/// Fails the call and gives nothing when a parameter is wrong. `known`: further parameters the endpoint takes.
+/// Fails the call and gives nothing when a parameter is wrong. `known`: further parameters the
+/// endpoint takes.
 std::optional<ListQuery> list_query(Call& call, std::initializer_list<std::string_view> known = {});
-/// Query parameters nobody knows are an error, as in bodies. A name ending in '.' stands for every name with that beginning.
+/// Query parameters nobody knows are an error, as in bodies. A name ending in '.' stands for every
+/// name with that beginning.
 bool check_parameters(Call& call, std::initializer_list<std::string_view> known);
 /// ?wait=true or Prefer: wait=N, in milliseconds; 0: not asked for. Fails the call on nonsense.
 std::optional<std::int64_t> wait_preference(Call& call);

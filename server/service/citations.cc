@@ -7,8 +7,8 @@
 #include "engine/answer/cited_blocks.h"
 #include "ingest/ingest_service.h"
 #include "ingest/utf8.h"
-#include "server/service/services.h"
 #include "server/json/query_codec.h"
+#include "server/service/services.h"
 
 namespace quire {
 namespace {
@@ -25,12 +25,16 @@ bool sentence_border(std::string_view text, std::size_t at) {
     const std::string_view mark = text.substr(at - 3, 3);  // U+3002, U+FF01, U+FF1F
     if (mark == "\xE3\x80\x82" || mark == "\xEF\xBC\x81" || mark == "\xEF\xBC\x9F") return true;
   }
-  return is_space(text[at - 1]) && at >= 2 && (text[at - 2] == '.' || text[at - 2] == '!' || text[at - 2] == '?');
+  return is_space(text[at - 1]) && at >= 2 &&
+         (text[at - 2] == '.' || text[at - 2] == '!' || text[at - 2] == '?');
 }
 
-bool word_border(std::string_view text, std::size_t at) { return at == 0 || at >= text.size() || is_space(text[at - 1]) || is_space(text[at]); }
+bool word_border(std::string_view text, std::size_t at) {
+  return at == 0 || at >= text.size() || is_space(text[at - 1]) || is_space(text[at]);
+}
 
-std::size_t widened(std::string_view text, std::size_t from, std::size_t limit, std::size_t most, int step) {
+std::size_t widened(std::string_view text, std::size_t from, std::size_t limit, std::size_t most,
+                    int step) {
   const auto search = [&](auto&& border, std::size_t reach) -> std::optional<std::size_t> {
     std::size_t at = from;
     for (std::size_t i = 0; i <= reach; ++i) {
@@ -75,7 +79,8 @@ TextRange bytes_of(std::string_view text, const CharRange& chars) {
   return r;
 }
 
-std::optional<DocumentText> stored_text(Services& services, const QueryRecord& record, const QueryDocument& document) {
+std::optional<DocumentText> stored_text(Services& services, const QueryRecord& record,
+                                        const QueryDocument& document) {
   const auto now = services.ingest->get(record.ns, document.id);
   if (!now.ok() || now->content_hash != document.content_hash) return std::nullopt;
   auto text = services.ingest->content(record.ns, document.id);
@@ -84,12 +89,14 @@ std::optional<DocumentText> stored_text(Services& services, const QueryRecord& r
   DocumentText out;
   out.text = std::move(*text);
   for (const BlockInfo& b : *blocks) {
-    if (b.char_begin && b.char_end) out.blocks[{b.chunk, b.token_begin}] = {*b.char_begin, *b.char_end};
+    if (b.char_begin && b.char_end)
+      out.blocks[{b.chunk, b.token_begin}] = {*b.char_begin, *b.char_end};
   }
   return out;
 }
 
-std::optional<DocumentText> inline_text(Services& services, const QueryRecord& record, const QueryDocument& document, const InlineText& source) {
+std::optional<DocumentText> inline_text(Services& services, const QueryRecord& record,
+                                        const QueryDocument& document, const InlineText& source) {
   const auto tokens = services.engine->prompt_format().document(source.title, source.text);
   if (!tokens.ok()) return std::nullopt;
   DocumentText out;
@@ -99,29 +106,37 @@ std::optional<DocumentText> inline_text(Services& services, const QueryRecord& r
   for (const PlannedBlock& b : context.blocks) {
     TextRange r{source.text.size(), 0};
     const TokenRange range = uncut_range(context, b);
-    for (std::int32_t t = range.begin; t < std::min(range.end, static_cast<std::int32_t>(tokens->spans.size())); ++t) {
+    for (std::int32_t t = range.begin;
+         t < std::min(range.end, static_cast<std::int32_t>(tokens->spans.size())); ++t) {
       r.begin = std::min<std::size_t>(r.begin, tokens->spans[static_cast<std::size_t>(t)].begin);
       r.end = std::max<std::size_t>(r.end, tokens->spans[static_cast<std::size_t>(t)].end);
     }
-    out.blocks[{0, static_cast<std::uint64_t>(b.first_token)}] = {begin.at(code_point_floor(out.text, r.begin)), end.at(code_point_floor(out.text, r.end))};
+    out.blocks[{0, static_cast<std::uint64_t>(b.first_token)}] = {
+        begin.at(code_point_floor(out.text, r.begin)), end.at(code_point_floor(out.text, r.end))};
   }
   return out;
 }
 
 /// The document of a context; documents.size(): none.
 std::size_t document_of(const QueryRecord& record, std::int32_t context) {
-  const auto c = static_cast<std::size_t>(record.plan.contexts[static_cast<std::size_t>(context)].index);
+  const auto c = static_cast<std::size_t>(
+      record.plan.contexts[static_cast<std::size_t>(context)].index);
   std::size_t d = 0;
-  while (d < record.documents.size() && (c < record.documents[d].first_context || c >= record.documents[d].first_context + record.documents[d].num_contexts)) ++d;
+  while (d < record.documents.size() &&
+         (c < record.documents[d].first_context ||
+          c >= record.documents[d].first_context + record.documents[d].num_contexts))
+    ++d;
   return d;
 }
 
 /// Fills chunk, blocks, range and quote. False: the characters are not known.
-bool place(const PlannedContext& context, const CitedBlocks& cited, const DocumentText& document, Citation& out) {
+bool place(const PlannedContext& context, const CitedBlocks& cited, const DocumentText& document,
+           Citation& out) {
   CharRange chunk{UINT64_MAX, 0}, blocks = chunk;
   for (std::size_t i = 0; i < context.blocks.size(); ++i) {
     const PlannedBlock& b = context.blocks[i];
-    const auto at = document.blocks.find({context.chunk, static_cast<std::uint64_t>(b.first_token)});
+    const auto at = document.blocks.find(
+        {context.chunk, static_cast<std::uint64_t>(b.first_token)});
     if (at == document.blocks.end()) return false;
     chunk.include(at->second);
     const auto index = static_cast<std::int32_t>(i);
@@ -131,7 +146,8 @@ bool place(const PlannedContext& context, const CitedBlocks& cited, const Docume
   }
   // Blocks of nothing but the chunk's header stand for its beginning.
   if (blocks.begin >= blocks.end) blocks = {chunk.begin, std::min(chunk.begin + 1, chunk.end)};
-  const TextRange range = widen_to_sentences(document.text, bytes_of(document.text, blocks), bytes_of(document.text, chunk), kMostWidening);
+  const TextRange range = widen_to_sentences(document.text, bytes_of(document.text, blocks),
+                                             bytes_of(document.text, chunk), kMostWidening);
   if (range.begin >= range.end) return false;
   CodePointCounter counter(document.text);
   out.chunk = context.chunk;
@@ -144,10 +160,13 @@ bool place(const PlannedContext& context, const CitedBlocks& cited, const Docume
 
 }  // namespace
 
-TextRange widen_to_sentences(std::string_view text, TextRange range, TextRange limit, std::size_t most) {
+TextRange widen_to_sentences(std::string_view text, TextRange range, TextRange limit,
+                             std::size_t most) {
   if (range.begin >= range.end) return range;
-  range.begin = code_point_floor(text, widened(text, range.begin, std::min(limit.begin, range.begin), most, -1));
-  range.end = code_point_floor(text, widened(text, range.end, std::max(limit.end, range.end), most, 1));
+  range.begin = code_point_floor(
+      text, widened(text, range.begin, std::min(limit.begin, range.begin), most, -1));
+  range.end = code_point_floor(text,
+                               widened(text, range.end, std::max(limit.end, range.end), most, 1));
   while (range.begin < range.end && is_space(text[range.begin])) ++range.begin;
   while (range.end > range.begin && is_space(text[range.end - 1])) --range.end;
   return range;
@@ -163,18 +182,23 @@ std::vector<Citation> CitationCollector::make(Services& services, const QueryRec
     const QueryDocument& document = record.documents[d];
     auto text = texts.find(d);
     if (text == texts.end()) {
-      const auto inline_index = static_cast<std::size_t>(std::count_if(record.documents.begin(), record.documents.begin() + static_cast<std::ptrdiff_t>(d),
-                                                                       [](const QueryDocument& x) { return x.id.empty(); }));
+      const auto inline_index = static_cast<std::size_t>(std::count_if(
+          record.documents.begin(), record.documents.begin() + static_cast<std::ptrdiff_t>(d),
+          [](const QueryDocument& x) { return x.id.empty(); }));
       std::optional<DocumentText> found;
-      if (!document.id.empty()) found = stored_text(services, record, document);
-      else if (inline_index < inline_texts_.size()) found = inline_text(services, record, document, inline_texts_[inline_index]);
+      if (!document.id.empty())
+        found = stored_text(services, record, document);
+      else if (inline_index < inline_texts_.size())
+        found = inline_text(services, record, document, inline_texts_[inline_index]);
       text = texts.emplace(d, std::move(found)).first;
     }
     if (!text->second) continue;
     Citation c;
     c.document_id = document.id;
     c.document_index = d;
-    if (!place(record.plan.contexts[static_cast<std::size_t>(cited.context)], cited, *text->second, c)) continue;
+    if (!place(record.plan.contexts[static_cast<std::size_t>(cited.context)], cited, *text->second,
+               c))
+      continue;
     c.answer_start = answer.at(cited.answer_begin);
     c.answer_end = answer.at(cited.answer_end);
     out.push_back(std::move(c));

@@ -25,13 +25,15 @@ void ExplainRing::add(std::shared_ptr<const QueryRecord> record) {
   shrink();
 }
 
-std::shared_ptr<const QueryRecord> ExplainRing::find(const std::string& ns, const std::string& id) const {
+std::shared_ptr<const QueryRecord> ExplainRing::find(const std::string& ns,
+                                                     const std::string& id) const {
   std::lock_guard lock(mu_);
   const auto it = by_id_.find(id);
   return it == by_id_.end() || it->second->ns != ns ? nullptr : it->second;
 }
 
-ExplainRing::Page ExplainRing::list(const std::string& ns, const std::string& after, std::size_t limit, bool newest_first) const {
+ExplainRing::Page ExplainRing::list(const std::string& ns, const std::string& after,
+                                    std::size_t limit, bool newest_first) const {
   std::lock_guard lock(mu_);
   Page page;
   bool begun = after.empty();
@@ -48,8 +50,10 @@ ExplainRing::Page ExplainRing::list(const std::string& ns, const std::string& af
     page.records.push_back(r);
     return true;
   };
-  if (newest_first) (void)std::all_of(records_.rbegin(), records_.rend(), visit);
-  else (void)std::all_of(records_.begin(), records_.end(), visit);
+  if (newest_first)
+    (void)std::all_of(records_.rbegin(), records_.rend(), visit);
+  else
+    (void)std::all_of(records_.begin(), records_.end(), visit);
   page.after_known = begun;
   return page;
 }

@@ -25,14 +25,15 @@ class ExplainRing {
     std::vector<std::shared_ptr<const QueryRecord>> records;
     bool has_more = false, after_known = true;
   };
-  Page list(const std::string& ns, const std::string& after, std::size_t limit, bool newest_first) const;
+  Page list(const std::string& ns, const std::string& after, std::size_t limit,
+            bool newest_first) const;
 
  private:
   void shrink();
   mutable std::mutex mu_;
-  std::size_t capacity_;                                                            // guarded by mu_
-  std::deque<std::shared_ptr<const QueryRecord>> records_;                          // guarded by mu_: oldest first
-  std::unordered_map<std::string, std::shared_ptr<const QueryRecord>> by_id_;       // guarded by mu_
+  std::size_t capacity_;                                    // guarded by mu_
+  std::deque<std::shared_ptr<const QueryRecord>> records_;  // guarded by mu_: oldest first
+  std::unordered_map<std::string, std::shared_ptr<const QueryRecord>> by_id_;  // guarded by mu_
 };
 
 }  // namespace quire

@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <numeric>
 
-#include "engine/plan/strategy.h"
 #include "base/log.h"
+#include "engine/plan/strategy.h"
 #include "server/json/parse.h"
 
 namespace quire {
@@ -25,7 +25,11 @@ json::value number_or_null(double v, int decimals) {
   return rounded(v, decimals);
 }
 
-json::object difference_json(const Interval& i) { return {{"value", number_or_null(i.value, 4)}, {"low", number_or_null(i.low, 4)}, {"high", number_or_null(i.high, 4)}}; }
+json::object difference_json(const Interval& i) {
+  return {{"value", number_or_null(i.value, 4)},
+          {"low", number_or_null(i.low, 4)},
+          {"high", number_or_null(i.high, 4)}};
+}
 
 json::object certificate_json(const Certificate& c) {
   json::object o;
@@ -56,10 +60,13 @@ json::object certificate_json(const Certificate& c) {
 }  // namespace
 
 double FidelityGate::mean(const std::deque<double>& values) {
-  return values.empty() ? 1 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  return values.empty() ? 1
+                        : std::accumulate(values.begin(), values.end(), 0.0) /
+                              static_cast<double>(values.size());
 }
 
-void FidelityGate::set_certificates(std::vector<Certificate> certificates, std::string fingerprint_hex, double max_drop) {
+void FidelityGate::set_certificates(std::vector<Certificate> certificates,
+                                    std::string fingerprint_hex, double max_drop) {
   std::lock_guard lock(mu_);
   certificates_ = std::move(certificates);
   usable_.clear();
@@ -75,8 +82,11 @@ FidelityGate::Verdict FidelityGate::verdict() const {
   if (!best) return {};
   const auto state = states_.find(best->strategy);
   if (state == states_.end() || !state->second.fallback) return {best->strategy, ""};
-  return {std::nullopt, "checked answers of strategy " + best->strategy + " agreed with recompute in " + percent_text(state->second.agreement_at_fall) +
-                            " of their tokens, below policy.shadow_min_agreement of " + percent_text(min_agreement_) + ": auto uses exact"};
+  return {std::nullopt, "checked answers of strategy " + best->strategy +
+                            " agreed with recompute in " +
+                            percent_text(state->second.agreement_at_fall) +
+                            " of their tokens, below policy.shadow_min_agreement of " +
+                            percent_text(min_agreement_) + ": auto uses exact"};
 }
 
 bool FidelityGate::record(const std::string& strategy, double agreement) {
@@ -91,8 +101,12 @@ bool FidelityGate::record(const std::string& strategy, double agreement) {
   s.fallback = !s.fallback;
   s.agreement_at_fall = s.fallback ? now : 0;
   s.recent.clear();
-  if (s.fallback) log_warning("shadow checks fell below policy.shadow_min_agreement: auto stays exact", {{"strategy", strategy}, {"agreement", percent_text(now)}});
-  else log_info("shadow checks agree again: auto may use the strategy", {{"strategy", strategy}, {"agreement", percent_text(now)}});
+  if (s.fallback)
+    log_warning("shadow checks fell below policy.shadow_min_agreement: auto stays exact",
+                {{"strategy", strategy}, {"agreement", percent_text(now)}});
+  else
+    log_info("shadow checks agree again: auto may use the strategy",
+             {{"strategy", strategy}, {"agreement", percent_text(now)}});
   return true;
 }
 
@@ -103,7 +117,8 @@ void FidelityGate::count_dropped(Dropped why) {
 
 bool FidelityGate::in_fallback() const {
   std::lock_guard lock(mu_);
-  return std::any_of(states_.begin(), states_.end(), [](const auto& s) { return s.second.fallback; });
+  return std::any_of(states_.begin(), states_.end(),
+                     [](const auto& s) { return s.second.fallback; });
 }
 
 json::object FidelityGate::info(double shadow_ratio) const {
@@ -112,8 +127,12 @@ json::object FidelityGate::info(double shadow_ratio) const {
   json::object o;
   o["auto_strategy"] = now.strategy ? json::value(*now.strategy) : json::value(nullptr);
   std::string reason = now.note;
-  if (now.strategy) reason = "strategy " + *now.strategy + " has a passing certificate of this model";
-  else if (reason.empty()) reason = certificates_.empty() ? "this model has no certificate; quire fidelity --certify makes them" : "no certificate of this model lets auto use an approximation";
+  if (now.strategy)
+    reason = "strategy " + *now.strategy + " has a passing certificate of this model";
+  else if (reason.empty())
+    reason = certificates_.empty()
+                 ? "this model has no certificate; quire fidelity --certify makes them"
+                 : "no certificate of this model lets auto use an approximation";
   o["reason"] = reason;
   json::array list;
   for (const auto& c : certificates_) list.push_back(certificate_json(c));
@@ -121,14 +140,19 @@ json::object FidelityGate::info(double shadow_ratio) const {
   json::object shadow;
   shadow["ratio"] = shadow_ratio;
   shadow["min_agreement"] = min_agreement_;
-  const bool fallback = std::any_of(states_.begin(), states_.end(), [](const auto& s) { return s.second.fallback; });
+  const bool fallback = std::any_of(states_.begin(), states_.end(),
+                                    [](const auto& s) { return s.second.fallback; });
   shadow["state"] = fallback ? "fallback" : shadow_ratio > 0 ? "watching" : "off";
   std::int64_t checks = 0;
   json::array strategies;
   for (const auto& [name, s] : states_) {
     checks += s.checks;
-    strategies.push_back(json::object{{"strategy", name}, {"state", s.fallback ? "fallback" : "trusted"}, {"checks", s.checks},
-                                      {"agreement", s.recent.empty() ? json::value(nullptr) : json::value(rounded(mean(s.recent), 4))}});
+    strategies.push_back(
+        json::object{{"strategy", name},
+                     {"state", s.fallback ? "fallback" : "trusted"},
+                     {"checks", s.checks},
+                     {"agreement", s.recent.empty() ? json::value(nullptr)
+                                                    : json::value(rounded(mean(s.recent), 4))}});
   }
   shadow["checks"] = checks;
   shadow["dropped"] = busy_;

@@ -8,11 +8,14 @@ Status check_pin_share(AdminStore& store, double ratio, const PinBytes& more) {
   const StoreStats now = store.stats();
   const StoreAdminStats pins = store.admin_stats();
   const auto over = [&](const TierStats& tier, std::uint64_t pinned, std::uint64_t added) {
-    return tier.capacity_bytes > 0 && static_cast<double>(pinned + added) > ratio * static_cast<double>(tier.capacity_bytes);
+    return tier.capacity_bytes > 0 &&
+           static_cast<double>(pinned + added) > ratio * static_cast<double>(tier.capacity_bytes);
   };
-  const bool disk = over(now.disk, pins.disk.pinned_bytes, more.disk), dram = more.dram > 0 && over(now.dram, pins.dram.pinned_bytes, more.dram);
+  const bool disk = over(now.disk, pins.disk.pinned_bytes, more.disk),
+             dram = more.dram > 0 && over(now.dram, pins.dram.pinned_bytes, more.dram);
   if (!disk && !dram) return {};
-  return Status::exhausted(std::string("pins would hold more of the tier ") + (disk ? "disk" : "dram") +
+  return Status::exhausted(std::string("pins would hold more of the tier ") +
+                           (disk ? "disk" : "dram") +
                            " than cache.max_pinned_ratio allows; unpin others or raise it");
 }
 

@@ -6,7 +6,8 @@
 
 namespace quire {
 
-/// kResourceExhausted: with `more`, pins would hold more of a bounded tier than `ratio` (cache.max_pinned_ratio). May wait on disk.
+/// kResourceExhausted: with `more`, pins would hold more of a bounded tier than `ratio`
+/// (cache.max_pinned_ratio). May wait on disk.
 Status check_pin_share(AdminStore& store, double ratio, const PinBytes& more);
 
 }  // namespace quire

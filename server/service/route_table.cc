@@ -27,7 +27,8 @@ RouteTable::RouteTable(std::vector<Route> routes) : routes_(std::move(routes)) {
 RouteMatch RouteTable::match(std::string_view method, const std::vector<std::string>& path) const {
   RouteMatch out;
   std::vector<std::string_view> segments(path.begin(), path.end());
-  if (!segments.empty() && (segments[0] == "documents" || segments[0] == "query")) segments.insert(segments.begin(), "v1");
+  if (!segments.empty() && (segments[0] == "documents" || segments[0] == "query"))
+    segments.insert(segments.begin(), "v1");
   const std::string_view wanted = method == "HEAD" ? "GET" : method;
   std::size_t best_fixed = 0;
   for (std::size_t i = 0; i < routes_.size(); ++i) {
@@ -41,7 +42,8 @@ RouteMatch RouteTable::match(std::string_view method, const std::vector<std::str
       ++fixed;
     }
     if (!same) continue;
-    // "/v1/documents/delete" beats "/v1/documents/{id}": the pattern with more fixed segments owns the path.
+    // "/v1/documents/delete" beats "/v1/documents/{id}": the pattern with more fixed segments owns
+    // the path.
     if (fixed > best_fixed) {
       best_fixed = fixed;
       out = RouteMatch{};
@@ -52,10 +54,12 @@ RouteMatch RouteTable::match(std::string_view method, const std::vector<std::str
     if (routes_[i].method == wanted) {
       out.route = &routes_[i];
       for (std::size_t k = 0; k < pattern.size(); ++k)
-        if (is_param(pattern[k])) out.params.emplace_back(pattern[k].substr(1, pattern[k].size() - 2), segments[k]);
+        if (is_param(pattern[k]))
+          out.params.emplace_back(pattern[k].substr(1, pattern[k].size() - 2), segments[k]);
     }
   }
-  if (std::find(out.allowed.begin(), out.allowed.end(), "GET") != out.allowed.end()) out.allowed.push_back("HEAD");
+  if (std::find(out.allowed.begin(), out.allowed.end(), "GET") != out.allowed.end())
+    out.allowed.push_back("HEAD");
   if (!out.allowed.empty()) out.allowed.push_back("OPTIONS");
   return out;
 }

@@ -18,20 +18,21 @@ using Handler = void (*)(std::shared_ptr<Call>);
 
 /// Where a handler runs.
 enum class RunOn : std::uint8_t {
-  kIoThread,   ///< quick, never waits
-  kWorker,     ///< may wait on disk
+  kIoThread,     ///< quick, never waits
+  kWorker,       ///< may wait on disk
   kMaintenance,  ///< may take minutes
 };
 enum class BodyUse : std::uint8_t { kNone, kJson, kDocuments, kPack };
 
 struct Route {
-  std::string_view method, pattern;   ///< "/v1/documents/{id}": a segment in braces matches any one segment
-  std::string_view endpoint;          ///< fixed name in metrics and logs
+  /// "/v1/documents/{id}": a segment in braces matches any one segment
+  std::string_view method, pattern;
+  std::string_view endpoint;  ///< fixed name in metrics and logs
   Handler handler = nullptr;
   Scope scope = Scope::kNone;
-  bool public_path = false;           ///< no key needed
-  bool needs_ready = true;            ///< 503 while loading
-  bool while_draining = false;        ///< served during a drain
+  bool public_path = false;     ///< no key needed
+  bool needs_ready = true;      ///< 503 while loading
+  bool while_draining = false;  ///< served during a drain
   RunOn run = RunOn::kWorker;
   BodyUse body = BodyUse::kNone;
   ErrorStyle style = ErrorStyle::kNative;
@@ -42,9 +43,9 @@ struct Route {
 using PathParams = std::vector<std::pair<std::string, std::string>>;
 
 struct RouteMatch {
-  const Route* route = nullptr;             ///< null: none with this path and method
+  const Route* route = nullptr;  ///< null: none with this path and method
   PathParams params;
-  std::vector<std::string_view> allowed;    ///< methods the path has; empty: no such path
+  std::vector<std::string_view> allowed;  ///< methods the path has; empty: no such path
   ErrorStyle style = ErrorStyle::kNative;
 };
 

@@ -8,7 +8,9 @@
 namespace quire {
 
 std::int64_t unix_ms_now() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 Services::Services(Config initial)
@@ -27,14 +29,19 @@ Services::Services(Config initial)
 }
 
 void start_shadow(Services& s) {
-  s.shadow = std::make_unique<ShadowChecker>(*s.engine, [&s](ShadowChecker::Outcome outcome, const ShadowResult& result) {
-    using Outcome = ShadowChecker::Outcome;
-    s.metrics->shadow_check(outcome == Outcome::kChecked ? "checked" : outcome == Outcome::kDropped ? "dropped" : "failed");
-    if (outcome == Outcome::kDropped) return s.fidelity->count_dropped(FidelityGate::Dropped::kBusy);
-    if (outcome == Outcome::kFailed) return s.fidelity->count_dropped(FidelityGate::Dropped::kFailed);
-    s.metrics->shadow_result(result.strategy, result.agreement, result.kl);
-    (void)s.fidelity->record(result.strategy, result.agreement);
-  });
+  s.shadow = std::make_unique<ShadowChecker>(
+      *s.engine, [&s](ShadowChecker::Outcome outcome, const ShadowResult& result) {
+        using Outcome = ShadowChecker::Outcome;
+        s.metrics->shadow_check(outcome == Outcome::kChecked   ? "checked"
+                                : outcome == Outcome::kDropped ? "dropped"
+                                                               : "failed");
+        if (outcome == Outcome::kDropped)
+          return s.fidelity->count_dropped(FidelityGate::Dropped::kBusy);
+        if (outcome == Outcome::kFailed)
+          return s.fidelity->count_dropped(FidelityGate::Dropped::kFailed);
+        s.metrics->shadow_result(result.strategy, result.agreement, result.kl);
+        (void)s.fidelity->record(result.strategy, result.agreement);
+      });
 }
 
 MetricsSnapshot metrics_snapshot(Services& s) {
@@ -55,7 +62,8 @@ MetricsSnapshot metrics_snapshot(Services& s) {
   std::uint64_t ready = 0, failed = 0, busy = 0;
   for (const auto& ns : s.store->namespaces()) {
     const auto counts = s.ingest->counts(ns.name);
-    if (!counts.ok()) continue;  // a namespace that cannot be counted now is left out of this scrape
+    // A namespace that cannot be counted now is left out of this scrape
+    if (!counts.ok()) continue;
     ready += counts->ready;
     failed += counts->failed;
     busy += counts->in_progress;

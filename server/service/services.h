@@ -9,15 +9,15 @@
 #include <string>
 
 #include "kernels/cuda/backend/loader.h"
+#include "server/access/auth.h"
+#include "server/access/idempotency.h"
+#include "server/access/rate_limit.h"
+#include "server/config/config.h"
+#include "server/metrics/metrics.h"
 #include "server/service/explain_ring.h"
 #include "server/service/fidelity_gate.h"
 #include "server/service/shadow.h"
 #include "server/service/timer_queue.h"
-#include "server/access/auth.h"
-#include "server/config/config.h"
-#include "server/access/idempotency.h"
-#include "server/metrics/metrics.h"
-#include "server/access/rate_limit.h"
 #include "server/support/worker_pool.h"
 
 namespace quire {
@@ -28,38 +28,42 @@ class IngestService;
 class Retrieval;
 class RouteTable;
 
-/// Threads: any. engine, store and ingest are set before `ready` becomes true and stay until all requests are gone.
+/// Threads: any. engine, store and ingest are set before `ready` becomes true and stay until all
+/// requests are gone.
 struct Services {
   explicit Services(Config initial);
 
   std::shared_ptr<const Config> config() const { return std::atomic_load(&config_); }
-  void set_config(Config config) { std::atomic_store(&config_, std::shared_ptr<const Config>(std::make_shared<Config>(std::move(config)))); }
+  void set_config(Config config) {
+    std::atomic_store(&config_,
+                      std::shared_ptr<const Config>(std::make_shared<Config>(std::move(config))));
+  }
   std::shared_ptr<const KeyRing> keys() const { return std::atomic_load(&keys_); }
   void set_keys(std::shared_ptr<const KeyRing> keys) { std::atomic_store(&keys_, std::move(keys)); }
 
   Engine* engine = nullptr;
   AdminStore* store = nullptr;
   IngestService* ingest = nullptr;
-  Retrieval* retrieval = nullptr;                    ///< null: switched off
+  Retrieval* retrieval = nullptr;  ///< null: switched off
   std::atomic<bool> ready{false}, draining{false};
-  std::atomic<bool> stopping{false};                 ///< running requests are being cut off
+  std::atomic<bool> stopping{false};  ///< running requests are being cut off
   std::atomic<std::int64_t> requests_running{0};
   const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
-  std::int64_t started_ms = 0;                       ///< Unix ms
+  std::int64_t started_ms = 0;  ///< Unix ms
 
   std::unique_ptr<RateLimiter> rate_limiter;
   std::unique_ptr<IdempotencyStore> idempotency;
   std::unique_ptr<ExplainRing> explain;
   std::unique_ptr<Metrics> metrics;
   std::unique_ptr<FidelityGate> fidelity;
-  std::unique_ptr<ShadowChecker> shadow;             ///< made with the engine; null: no checks
+  std::unique_ptr<ShadowChecker> shadow;  ///< made with the engine; null: no checks
   std::unique_ptr<TimerQueue> timers;
   std::unique_ptr<WorkerPool> workers;
-  std::unique_ptr<WorkerPool> maintenance;           ///< for what takes long: verify, export, import
-  std::function<Status()> reload;                    ///< reads keys and limits again; set before requests come
-  std::mutex pins_mu;                                ///< held while pins are checked against their share and set
+  std::unique_ptr<WorkerPool> maintenance;  ///< for what takes long: verify, export, import
+  std::function<Status()> reload;  ///< reads keys and limits again; set before requests come
+  std::mutex pins_mu;              ///< held while pins are checked against their share and set
   const RouteTable* routes = nullptr;
-  cuda::BackendChoice backend;                       ///< set before requests come
+  cuda::BackendChoice backend;  ///< set before requests come
 
  private:
   std::shared_ptr<const Config> config_;

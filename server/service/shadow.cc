@@ -1,7 +1,7 @@
 #include "server/service/shadow.h"
 
-#include "fidelity/score.h"
 #include "base/log.h"
+#include "fidelity/score.h"
 #include "kernels/topk.h"
 
 namespace quire {
@@ -16,7 +16,9 @@ class RecomputeSink final : public QuerySink {
   void on_logits(std::span<const float> logits) override {
     const std::size_t at = seen++;
     if (at >= sample_.choices.size()) return;
-    same += argmax(logits.data(), static_cast<std::int64_t>(logits.size())) == sample_.choices[at] ? 1 : 0;
+    same += argmax(logits.data(), static_cast<std::int64_t>(logits.size())) == sample_.choices[at]
+                ? 1
+                : 0;
     if (at >= sample_.first_logits.size()) return;
     log_softmax(logits, log_p_);
     log_softmax(sample_.first_logits[at], log_q_);
@@ -49,12 +51,17 @@ class RecomputeSink final : public QuerySink {
 }  // namespace
 
 void ShadowSample::add(std::span<const float> logits) {
-  choices.push_back(static_cast<std::int32_t>(argmax(logits.data(), static_cast<std::int64_t>(logits.size()))));
+  choices.push_back(
+      static_cast<std::int32_t>(argmax(logits.data(), static_cast<std::int64_t>(logits.size()))));
   if (first_logits.size() < kKlPositions) first_logits.emplace_back(logits.begin(), logits.end());
 }
 
 ShadowChecker::ShadowChecker(Engine& engine, Options options, Report report)
-    : engine_(engine), options_(options), report_(std::move(report)), random_(options.seed), thread_([this] { run(); }) {}
+    : engine_(engine),
+      options_(options),
+      report_(std::move(report)),
+      random_(options.seed),
+      thread_([this] { run(); }) {}
 
 bool ShadowChecker::draw(double ratio) {
   if (ratio <= 0) return false;
@@ -124,7 +131,8 @@ void ShadowChecker::check(ShadowSample& sample) {
   request.cache.strategy = "recompute";
   request.cache.write = false;
   request.sampling.forced_tokens = sample.choices;
-  request.sampling.max_tokens = static_cast<std::int32_t>(std::max<std::size_t>(1, sample.choices.size()));
+  request.sampling.max_tokens = static_cast<std::int32_t>(
+      std::max<std::size_t>(1, sample.choices.size()));
   request.deadline = std::chrono::steady_clock::time_point::max();
   auto sink = std::make_shared<RecomputeSink>(sample);
   {
@@ -132,8 +140,10 @@ void ShadowChecker::check(ShadowSample& sample) {
     if (stopping_) return;
     yielded_ = false;
     auto handle = engine_.query(std::move(request), sink);
-    if (handle.ok()) at_work_ = *handle;
-    else sink->on_done(handle.status(), {}, {}, FinishReason::kError);
+    if (handle.ok())
+      at_work_ = *handle;
+    else
+      sink->on_done(handle.status(), {}, {}, FinishReason::kError);
   }
   sink->wait();
   bool yielded = false;
@@ -146,7 +156,9 @@ void ShadowChecker::check(ShadowSample& sample) {
   ShadowResult result;
   result.strategy = sample.strategy;
   if (!sink->status.ok()) {
-    if (!yielded) log_warning("a shadow check failed", {{"strategy", sample.strategy}, {"reason", sink->status.to_string()}});
+    if (!yielded)
+      log_warning("a shadow check failed",
+                  {{"strategy", sample.strategy}, {"reason", sink->status.to_string()}});
     return report_(yielded ? Outcome::kDropped : Outcome::kFailed, result);
   }
   if (sink->seen == 0 || sample.choices.empty()) return report_(Outcome::kFailed, result);

@@ -1,6 +1,5 @@
 #include "server/service/timer_queue.h"
 
-
 #include <algorithm>
 
 namespace quire {
@@ -21,7 +20,8 @@ std::uint64_t TimerQueue::at(Clock::time_point when, std::function<void()> call)
 void TimerQueue::cancel(std::uint64_t id) {
   std::function<void()> dropped;  // destroyed outside the lock
   std::lock_guard lock(mu_);
-  const auto it = std::find_if(calls_.begin(), calls_.end(), [&](const auto& c) { return c.second.first == id; });
+  const auto it = std::find_if(calls_.begin(), calls_.end(),
+                               [&](const auto& c) { return c.second.first == id; });
   if (it == calls_.end()) return;
   dropped = std::move(it->second.second);
   calls_.erase(it);

@@ -27,9 +27,10 @@ class TimerQueue {
   void run();
   std::mutex mu_;
   std::condition_variable changed_;
-  std::multimap<Clock::time_point, std::pair<std::uint64_t, std::function<void()>>> calls_;  // guarded by mu_
-  std::uint64_t next_ = 1;                                                                   // guarded by mu_
-  bool stopping_ = false;                                                                    // guarded by mu_
+  // Guarded by mu_
+  std::multimap<Clock::time_point, std::pair<std::uint64_t, std::function<void()>>> calls_;
+  std::uint64_t next_ = 1;  // guarded by mu_
+  bool stopping_ = false;   // guarded by mu_
   std::thread thread_;
 };
 

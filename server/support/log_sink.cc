@@ -3,8 +3,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <boost/json/serialize.hpp>
 #include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
 #include <chrono>
 
 #include "server/json/parse.h"
@@ -16,31 +16,44 @@ constexpr std::string_view kNames[] = {"debug", "info", "warning", "error", "off
 
 spdlog::level::level_enum spd_level(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
-    case LogLevel::kOff: return spdlog::level::off;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+    case LogLevel::kOff:
+      return spdlog::level::off;
   }
   return spdlog::level::info;
 }
 
 bool is_number(const std::string& s) {
-  if (s.empty() || s.size() > 18 || s.find_first_not_of("0123456789.-") != std::string::npos) return false;
+  if (s.empty() || s.size() > 18 || s.find_first_not_of("0123456789.-") != std::string::npos)
+    return false;
   const auto digits = s.front() == '-' ? s.substr(1) : s;
-  return !digits.empty() && digits.find('-') == std::string::npos && digits.front() != '.' && digits.back() != '.' &&
-         std::count(digits.begin(), digits.end(), '.') <= 1 && (digits.size() == 1 || digits[0] != '0' || digits[1] == '.');
+  return !digits.empty() && digits.find('-') == std::string::npos && digits.front() != '.' &&
+         digits.back() != '.' && std::count(digits.begin(), digits.end(), '.') <= 1 &&
+         (digits.size() == 1 || digits[0] != '0' || digits[1] == '.');
 }
 
 }  // namespace
 
-std::string log_json(LogLevel level, std::string_view message, std::initializer_list<LogField> fields, std::int64_t unix_ms) {
+std::string log_json(LogLevel level, std::string_view message,
+                     std::initializer_list<LogField> fields, std::int64_t unix_ms) {
   std::string out = R"({"ts":")" + rfc3339(unix_ms) + R"(","level":")";
-  out.append(kNames[static_cast<int>(level)]).append(R"(","msg":)").append(boost::json::serialize(boost::json::string_view(message.data(), message.size())));
+  out.append(kNames[static_cast<int>(level)])
+      .append(R"(","msg":)")
+      .append(boost::json::serialize(boost::json::string_view(message.data(), message.size())));
   for (const auto& f : fields) {
     if (f.value.empty()) continue;
-    out.append(",").append(boost::json::serialize(boost::json::string_view(f.key.data(), f.key.size()))).append(":");
-    out.append(is_number(f.value) ? f.value : boost::json::serialize(boost::json::string_view(f.value)));
+    out.append(",")
+        .append(boost::json::serialize(boost::json::string_view(f.key.data(), f.key.size())))
+        .append(":");
+    out.append(is_number(f.value) ? f.value
+                                  : boost::json::serialize(boost::json::string_view(f.value)));
   }
   return out + "}";
 }
@@ -53,20 +66,27 @@ Status install_log_sink(const std::string& level, const std::string& format) {
     threshold = static_cast<LogLevel>(i);
     known = true;
   }
-  if (!known) return Status::invalid("log.level", "log.level is '" + level + "'; use debug, info, warning, error or off");
-  auto logger = std::make_shared<spdlog::logger>("quire", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  if (!known)
+    return Status::invalid("log.level",
+                           "log.level is '" + level + "'; use debug, info, warning, error or off");
+  auto logger = std::make_shared<spdlog::logger>("quire",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_pattern("%v");
   logger->set_level(spdlog::level::trace);
   logger->flush_on(spdlog::level::trace);
   const bool as_json = format != "text";
   set_log_sink(
-      [logger, as_json](LogLevel l, std::string_view message, std::initializer_list<LogField> fields) {
-        const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+      [logger, as_json](LogLevel l, std::string_view message,
+                        std::initializer_list<LogField> fields) {
+        const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(
+                             std::chrono::system_clock::now().time_since_epoch())
+                             .count();
         std::string line;
         if (as_json) {
           line = log_json(l, message, fields, now);
         } else {
-          line = rfc3339(now) + " " + std::string(kNames[static_cast<int>(l)]) + " " + std::string(message);
+          line = rfc3339(now) + " " + std::string(kNames[static_cast<int>(l)]) + " " +
+                 std::string(message);
           for (const auto& f : fields)
             if (!f.value.empty()) line.append(" ").append(f.key).append("=").append(f.value);
           for (char& c : line)

@@ -12,32 +12,43 @@ const std::vector<ProblemKind>& problem_kinds() {
   using enum RetryHint;
   static const std::vector<ProblemKind> kinds = {
       {"invalid_json", 400, "The body is not valid JSON", "invalid_request_error", kNone},
-      {"unknown_field", 400, "The body has a field that does not exist", "invalid_request_error", kNone},
+      {"unknown_field", 400, "The body has a field that does not exist", "invalid_request_error",
+       kNone},
       {"invalid_value", 400, "A value is not valid", "invalid_request_error", kNone},
-      {"unsupported_parameter", 400, "A parameter is not supported", "invalid_request_error", kNone},
-      {"context_length_exceeded", 400, "The prompt does not fit the model's window", "invalid_request_error", kNone},
+      {"unsupported_parameter", 400, "A parameter is not supported", "invalid_request_error",
+       kNone},
+      {"context_length_exceeded", 400, "The prompt does not fit the model's window",
+       "invalid_request_error", kNone},
       {"missing_api_key", 401, "An API key is needed", "authentication_error", kNone},
       {"invalid_api_key", 401, "The API key is not known", "authentication_error", kNone},
       {"insufficient_scope", 403, "The API key may not do this", "permission_error", kNone},
-      {"namespace_denied", 403, "The API key may not use this namespace", "permission_error", kNone},
+      {"namespace_denied", 403, "The API key may not use this namespace", "permission_error",
+       kNone},
       {"document_not_found", 404, "No such document", "not_found_error", kNone},
       {"job_not_found", 404, "No such job", "not_found_error", kNone},
       {"model_not_found", 404, "No such model", "not_found_error", kNone},
       {"query_expired", 404, "The query is no longer remembered", "not_found_error", kNone},
       {"route_not_found", 404, "No such path", "not_found_error", kNone},
-      {"method_not_allowed", 405, "The path does not take this method", "invalid_request_error", kNone},
-      {"request_timeout", 408, "The request did not arrive in time", "invalid_request_error", kNone},
+      {"method_not_allowed", 405, "The path does not take this method", "invalid_request_error",
+       kNone},
+      {"request_timeout", 408, "The request did not arrive in time", "invalid_request_error",
+       kNone},
       {"document_not_ready", 409, "Document is still being cached", "conflict_error", kRetryAfter},
-      {"idempotency_in_progress", 409, "The first request with this Idempotency-Key is still running", "conflict_error", kRetryAfter},
+      {"idempotency_in_progress", 409,
+       "The first request with this Idempotency-Key is still running", "conflict_error",
+       kRetryAfter},
       {"document_exists", 409, "The document exists already", "conflict_error", kDoNotRetry},
       {"request_cancelled", 409, "The request was cancelled", "conflict_error", kDoNotRetry},
       {"precondition_failed", 412, "A precondition does not hold", "conflict_error", kDoNotRetry},
       {"payload_too_large", 413, "The body is too large", "invalid_request_error", kNone},
-      {"unsupported_media_type", 415, "The body's media type is not supported", "invalid_request_error", kNone},
+      {"unsupported_media_type", 415, "The body's media type is not supported",
+       "invalid_request_error", kNone},
       {"expectation_failed", 417, "The expectation cannot be met", "invalid_request_error", kNone},
-      {"idempotency_mismatch", 422, "The Idempotency-Key was used with another body", "invalid_request_error", kNone},
+      {"idempotency_mismatch", 422, "The Idempotency-Key was used with another body",
+       "invalid_request_error", kNone},
       {"empty_document", 422, "The document has no text", "invalid_request_error", kNone},
-      {"headers_too_large", 431, "The request headers are too large", "invalid_request_error", kNone},
+      {"headers_too_large", 431, "The request headers are too large", "invalid_request_error",
+       kNone},
       {"rate_limited", 429, "Too many requests", "rate_limit_error", kRetryAfter},
       {"quota_exceeded", 429, "The quota is used up", "rate_limit_error", kRetryAfter},
       {"internal", 500, "Internal error", "server_error", kNone},
@@ -47,7 +58,8 @@ const std::vector<ProblemKind>& problem_kinds() {
       {"overloaded", 503, "The service is overloaded", "server_error", kRetryAfter},
       {"storage_unavailable", 503, "The store cannot serve this now", "server_error", kRetryAfter},
       {"deadline_exceeded", 504, "The time allowed is over", "server_error", kDoNotRetry},
-      {"http_version_not_supported", 505, "HTTP version not supported", "invalid_request_error", kNone},
+      {"http_version_not_supported", 505, "HTTP version not supported", "invalid_request_error",
+       kNone},
       {"cache_full", 507, "The cache has no room", "server_error", kDoNotRetry},
   };
   return kinds;
@@ -70,12 +82,17 @@ Problem make_problem(std::string code, std::string detail, std::string param) {
   return p;
 }
 
-Problem problem_of(const ReadError& error) { return make_problem(error.code, error.message, error.param); }
+Problem problem_of(const ReadError& error) {
+  return make_problem(error.code, error.message, error.param);
+}
 
 Problem problem_of(const Status& status, std::string_view code) {
   Problem p;
   p.code = code.empty() ? std::string(http_error_of(status.code()).code) : std::string(code);
-  p.detail = p.code == "internal" ? "the request failed inside the service; the log has the reason under this request id" : status.message();
+  p.detail =
+      p.code == "internal"
+          ? "the request failed inside the service; the log has the reason under this request id"
+          : status.message();
   p.param = status.field();
   return p;
 }
@@ -84,12 +101,15 @@ json::object item_error(std::string_view code, std::string_view message, std::st
   json::object o;
   o["code"] = code;
   o["message"] = message;
-  if (param.empty()) o["param"] = nullptr;
-  else o["param"] = param;
+  if (param.empty())
+    o["param"] = nullptr;
+  else
+    o["param"] = param;
   return o;
 }
 
-json::object problem_body(const Problem& problem, std::string_view instance, std::string_view request_id) {
+json::object problem_body(const Problem& problem, std::string_view instance,
+                          std::string_view request_id) {
   const ProblemKind& kind = problem_kind(problem.code);
   json::object o;
   o["type"] = "urn:quire:error:" + std::string(kind.code);
@@ -102,14 +122,17 @@ json::object problem_body(const Problem& problem, std::string_view instance, std
   json::object error;
   error["message"] = problem.detail;
   error["type"] = kind.type;
-  if (problem.param.empty()) error["param"] = nullptr;
-  else error["param"] = problem.param;
+  if (problem.param.empty())
+    error["param"] = nullptr;
+  else
+    error["param"] = problem.param;
   error["code"] = kind.code;
   o["error"] = std::move(error);
   return o;
 }
 
-HttpResponse problem_response(const Problem& problem, ErrorStyle style, std::string_view instance, std::string_view request_id) {
+HttpResponse problem_response(const Problem& problem, ErrorStyle style, std::string_view instance,
+                              std::string_view request_id) {
   const ProblemKind& kind = problem_kind(problem.code);
   HttpResponse r;
   r.status = kind.status;

@@ -15,9 +15,9 @@
 namespace quire {
 
 struct Problem {
-  std::string code;            ///< of problem_kinds()
+  std::string code;  ///< of problem_kinds()
   std::string detail, param;
-  boost::json::object extra;   ///< further members: limit, actual, document_ids, job_id, ...
+  boost::json::object extra;  ///< further members: limit, actual, document_ids, job_id, ...
   std::int64_t retry_after_ms = 1000;  ///< sent where the code says that a retry can help
   std::vector<std::pair<std::string, std::string>> headers;
 };
@@ -41,13 +41,17 @@ const ProblemKind& problem_kind(std::string_view code);
 
 Problem make_problem(std::string code, std::string detail, std::string param = {});
 Problem problem_of(const ReadError& error);
-/// From a Status; `code` replaces the table's word where the caller knows better. kInternal shows no inner text.
+/// From a Status; `code` replaces the table's word where the caller knows better. kInternal shows
+/// no inner text.
 Problem problem_of(const Status& status, std::string_view code = {});
 
 /// A member like "error" of a job's item: {"code","message","param"}.
-boost::json::object item_error(std::string_view code, std::string_view message, std::string_view param);
+boost::json::object item_error(std::string_view code, std::string_view message,
+                               std::string_view param);
 /// The problem as a JSON object, as it stands in bodies and in SSE `error` events.
-boost::json::object problem_body(const Problem& problem, std::string_view instance, std::string_view request_id);
-HttpResponse problem_response(const Problem& problem, ErrorStyle style, std::string_view instance, std::string_view request_id);
+boost::json::object problem_body(const Problem& problem, std::string_view instance,
+                                 std::string_view request_id);
+HttpResponse problem_response(const Problem& problem, ErrorStyle style, std::string_view instance,
+                              std::string_view request_id);
 
 }  // namespace quire

@@ -15,7 +15,8 @@ bool WorkerPool::post(std::function<void()> work) {
   std::lock_guard lock(mu_);
   if (stopping_ || queue_.size() >= max_queued_) return false;
   queue_.push_back(std::move(work));
-  changed_.notify_one();  // under the lock: the work may be what the owner waits for before the pool goes
+  // Under the lock: the work may be what the owner waits for before the pool goes
+  changed_.notify_one();
   return true;
 }
 

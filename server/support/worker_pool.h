@@ -1,4 +1,5 @@
-/// A few threads for work that may wait (store reads, JSON of large bodies), so that I/O threads never do.
+/// A few threads for work that may wait (store reads, JSON of large bodies), so that I/O threads
+/// never do.
 #pragma once
 
 #include <condition_variable>

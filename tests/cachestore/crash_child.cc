@@ -1,6 +1,8 @@
-// Ingests and deletes documents until it is killed, saying on standard output what it begins and what was acknowledged.
+// Ingests and deletes documents until it is killed, saying on standard output what it begins and
+// what was acknowledged.
 //   crash_child STORE SEED
-// Lines: "B thread put|delete id nonce" before, "A thread" after. crash_history.h says what a nonce stands for.
+// Lines: "B thread put|delete id nonce" before, "A thread" after. crash_history.h says what a nonce
+// stands for.
 #include <unistd.h>
 
 #include <cstdio>
@@ -30,7 +32,8 @@ void work(Store& store, int thread, std::uint64_t seed) {
     const std::string id = "t" + std::to_string(thread) + "-" + std::to_string(rng() % 12);
     const bool remove = rng() % 10 < 3;
     const std::uint64_t nonce = rng() % 1'000'000;
-    say("B " + std::to_string(thread) + (remove ? " delete " : " put ") + id + " " + std::to_string(nonce));
+    say("B " + std::to_string(thread) + (remove ? " delete " : " put ") + id + " " +
+        std::to_string(nonce));
     if (remove) {
       const Status s = store.delete_document("default", id);
       if (!s.ok() && s.code() != Code::kNotFound) fail("delete " + id, s);

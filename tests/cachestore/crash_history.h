@@ -9,7 +9,8 @@ inline const SegmentShape kCrashShape{{2, 2, 1}, 5000};
 
 inline std::vector<std::uint64_t> keys_of_nonce(std::uint64_t nonce) {
   std::vector<std::uint64_t> keys;
-  for (std::uint64_t i = 0; i < 1 + nonce % 3; ++i) keys.push_back((nonce / 7 + i) % 40);  // few contexts: much sharing
+  // Few contexts: much sharing
+  for (std::uint64_t i = 0; i < 1 + nonce % 3; ++i) keys.push_back((nonce / 7 + i) % 40);
   return keys;
 }
 inline std::string text_of_nonce(const std::string& id, std::uint64_t nonce) {
@@ -30,7 +31,8 @@ inline Status put_history(Store& store, const std::string& id, std::uint64_t non
     }
     handles.push_back(*found);
   }
-  return store.commit_document(manifest_of_nonce(id, nonce), text_of_nonce(id, nonce), handles).status();
+  return store.commit_document(manifest_of_nonce(id, nonce), text_of_nonce(id, nonce), handles)
+      .status();
 }
 
 }  // namespace quire::test

@@ -68,12 +68,14 @@ TEST_P(DramTierTest, CountsHitsAndMisses) {
   tier.insert(name(1, 0), buffer(100));
   EXPECT_NE(tier.find(name(1, 0)), nullptr);
   EXPECT_EQ(tier.find(name(1, 1)), nullptr);
-  EXPECT_EQ(tier.find({1, Part::kSketch, 0, 0}), nullptr) << "a sketch is not the value of the same number";
+  EXPECT_EQ(tier.find({1, Part::kSketch, 0, 0}), nullptr)
+      << "a sketch is not the value of the same number";
   EXPECT_EQ(tier.stats().hits, 1u);
   EXPECT_EQ(tier.stats().misses, 2u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, DramTierTest, ::testing::Values(StorePolicy::kLru, StorePolicy::kS3Fifo));
+INSTANTIATE_TEST_SUITE_P(Policies, DramTierTest,
+                         ::testing::Values(StorePolicy::kLru, StorePolicy::kS3Fifo));
 
 }  // namespace
 }  // namespace quire

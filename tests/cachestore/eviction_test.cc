@@ -94,7 +94,8 @@ TEST(S3FifoPolicy, PinnedKeysStayAndTheLoopEnds) {
 TEST(EvictionPolicies, AgreeWithASetOverRandomWork) {
   Lru lru;
   S3 s3;
-  for (EvictionPolicy<std::string>* p : {static_cast<EvictionPolicy<std::string>*>(&lru), static_cast<EvictionPolicy<std::string>*>(&s3)}) {
+  for (EvictionPolicy<std::string>* p : {static_cast<EvictionPolicy<std::string>*>(&lru),
+                                         static_cast<EvictionPolicy<std::string>*>(&s3)}) {
     std::mt19937 rng(3);
     std::set<std::string> model;
     for (int step = 0; step < 20000; ++step) {

@@ -9,7 +9,8 @@ namespace quire {
 namespace {
 
 TEST(Sha256, GivesTheStandardDigests) {
-  EXPECT_EQ(sha256("abc").hex(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256("abc").hex(),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(sha256("").hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   Sha256 h;
   EXPECT_EQ(h.update("a").update("bc").finish(), sha256("abc"));
@@ -17,7 +18,8 @@ TEST(Sha256, GivesTheStandardDigests) {
 }
 
 TEST(Sha256, FieldsCannotRunIntoEachOther) {
-  EXPECT_NE(Sha256().update_field("ab").update_field("c").finish(), Sha256().update_field("a").update_field("bc").finish());
+  EXPECT_NE(Sha256().update_field("ab").update_field("c").finish(),
+            Sha256().update_field("a").update_field("bc").finish());
 }
 
 TEST(Digest, HexRoundTripAndBadInput) {
@@ -41,12 +43,14 @@ TEST(BlockKeyChain, ChangesWithSeedTokensOrderLengthAndBlockSize) {
   std::vector<std::int32_t> swapped = {2, 1, 3, 4, 5, 6, 7, 8, 9};
   keys.insert(BlockKeyChain::context_key(sha256("seed"), swapped, 4));
   EXPECT_EQ(keys.size(), 6u);
-  EXPECT_EQ(BlockKeyChain::context_key(sha256("seed"), ids, 4), BlockKeyChain::context_key(sha256("seed"), ids, 4));
+  EXPECT_EQ(BlockKeyChain::context_key(sha256("seed"), ids, 4),
+            BlockKeyChain::context_key(sha256("seed"), ids, 4));
 }
 
 TEST(BlockKeyChain, EqualPrefixesShareBlockKeys) {
   std::vector<std::int32_t> a(130), b(130);
-  for (int i = 0; i < 130; ++i) a[static_cast<std::size_t>(i)] = b[static_cast<std::size_t>(i)] = i * 7 - 3;
+  for (int i = 0; i < 130; ++i)
+    a[static_cast<std::size_t>(i)] = b[static_cast<std::size_t>(i)] = i * 7 - 3;
   b[100] = -1;
   BlockKeyChain x(sha256("seed")), y(sha256("seed"));
   EXPECT_EQ(x.append(std::span(a).first(70)), y.append(std::span(b).first(70)));

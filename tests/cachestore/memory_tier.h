@@ -20,15 +20,19 @@ namespace quire::test {
 /// What a disk keeps, so that a tier can be "reopened" over it.
 struct MemoryDisk {
   std::mutex mu;
-  std::map<std::pair<Family, std::string>, std::string> records;                    // guarded by mu
-  std::map<SegmentId, std::map<std::tuple<int, std::uint32_t, std::uint32_t>, std::vector<std::byte>>> segments;  // guarded by mu
+  std::map<std::pair<Family, std::string>, std::string> records;  // guarded by mu
+  // Guarded by mu
+  std::map<SegmentId,
+           std::map<std::tuple<int, std::uint32_t, std::uint32_t>, std::vector<std::byte>>>
+      segments;
   std::atomic<std::uint64_t> free{1ull << 40};
   std::atomic<int> calls{0};
-  std::atomic<int> fail_at{-1};  ///< this call fails ...
+  std::atomic<int> fail_at{-1};      ///< this call fails ...
   std::atomic<bool> fail_on{false};  ///< ... and all behind it
   Status failure = Status::io("injected failure");
   std::atomic<int> writes{0};
-  std::atomic<int> full_from{-1};  ///< the disk is full for this writing call and all behind it, as a file system finds out
+  /// The disk is full for this writing call and all behind it, as a file system finds out
+  std::atomic<int> full_from{-1};
 };
 
 /// The disk tier's contract in memory, failing its n-th call on request.
@@ -55,13 +59,15 @@ class MemoryTier final : public DiskTier {
     if (it == d_->records.end()) return Status::not_found("no record");
     return it->second;
   }
-  Status scan(Family family, std::string_view begin, std::string_view end, bool descending, const ScanFn& fn) override {
+  Status scan(Family family, std::string_view begin, std::string_view end, bool descending,
+              const ScanFn& fn) override {
     QUIRE_RETURN_IF_ERROR(call());
     std::vector<std::pair<std::string, std::string>> rows;
     {
       std::lock_guard lock(d_->mu);
       for (const auto& [k, v] : d_->records) {
-        if (k.first == family && k.second >= begin && (end.empty() || k.second < end)) rows.emplace_back(k.second, v);
+        if (k.first == family && k.second >= begin && (end.empty() || k.second < end))
+          rows.emplace_back(k.second, v);
       }
     }
     if (descending) std::reverse(rows.begin(), rows.end());
@@ -75,11 +81,13 @@ class MemoryTier final : public DiskTier {
     std::lock_guard lock(d_->mu);
     for (const auto& v : values) {
       if (v.name.segment != id) return Status::internal("a value of another segment");
-      d_->segments[id][{static_cast<int>(v.name.part), v.name.block, v.name.group}].assign(v.buffer->stored().begin(), v.buffer->stored().end());
+      d_->segments[id][{static_cast<int>(v.name.part), v.name.block, v.name.group}].assign(
+          v.buffer->stored().begin(), v.buffer->stored().end());
     }
     return Written{bytes_of(id), ""};
   }
-  Result<std::shared_ptr<ValueBuffer>> read(const record::ValueName& n, std::string_view, std::size_t) override {
+  Result<std::shared_ptr<ValueBuffer>> read(const record::ValueName& n, std::string_view,
+                                            std::size_t) override {
     QUIRE_RETURN_IF_ERROR(call());
     std::lock_guard lock(d_->mu);
     auto seg = d_->segments.find(n.segment);
@@ -102,7 +110,8 @@ class MemoryTier final : public DiskTier {
     std::vector<StoredSegment> out;
     for (const auto& [id, values] : d_->segments) {
       StoredSegment s{id, false, false, bytes_of(id)};
-      for (const auto& [name, bytes] : values) (std::get<0>(name) == 0 ? s.has_values : s.has_sketches) = true;
+      for (const auto& [name, bytes] : values)
+        (std::get<0>(name) == 0 ? s.has_values : s.has_sketches) = true;
       out.push_back(s);
     }
     return out;
@@ -133,7 +142,8 @@ class MemoryTier final : public DiskTier {
   Status writing_call() {
     QUIRE_RETURN_IF_ERROR(call());
     const int n = d_->writes++, from = d_->full_from;
-    return from >= 0 && n >= from ? Status::exhausted("cannot write to the store: the disk is full") : Status();
+    return from >= 0 && n >= from ? Status::exhausted("cannot write to the store: the disk is full")
+                                  : Status();
   }
   std::shared_ptr<MemoryDisk> d_;
 };

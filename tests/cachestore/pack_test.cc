@@ -1,4 +1,5 @@
-// Packs: what is written is read back, what is damaged is refused, and documents move between stores with their KV.
+// Packs: what is written is read back, what is damaged is refused, and documents move between
+// stores with their KV.
 #include "cachestore/pack.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +27,8 @@ Status read_all(const std::string& bytes, std::size_t step = SIZE_MAX) {
 /// As a store gives it: with the number of tokens of each chunk.
 DocumentManifest stored_manifest() {
   DocumentManifest m = test::manifest_of("a", {1});
-  for (auto& chunk : m.chunks) chunk.num_tokens = static_cast<std::uint32_t>(chunk.token_ids.size());
+  for (auto& chunk : m.chunks)
+    chunk.num_tokens = static_cast<std::uint32_t>(chunk.token_ids.size());
   return m;
 }
 
@@ -63,7 +65,8 @@ TEST(Pack, ReadsWhatWasWritten) {
   EXPECT_EQ(std::get<PackSegment>(records[2]).key, test::key_of(1));
   const auto& value = std::get<PackValue>(records[4]);
   EXPECT_EQ(value.group, 1u);
-  EXPECT_TRUE(test::same(std::as_bytes(std::span(value.bytes.data(), value.bytes.size())), test::random_bytes(10, 2)));
+  EXPECT_TRUE(test::same(std::as_bytes(std::span(value.bytes.data(), value.bytes.size())),
+                         test::random_bytes(10, 2)));
   EXPECT_EQ(std::get<PackEnd>(records[6]).values, 3u);
   const auto over = reader.next();
   ASSERT_OK(over);
@@ -82,7 +85,8 @@ TEST(Pack, EveryFlippedBitIsFound) {
 
 TEST(Pack, EveryCutIsFound) {
   const std::string good = small_pack();
-  for (std::size_t n = 0; n < good.size(); ++n) EXPECT_EQ(read_all(good.substr(0, n), 5).code(), Code::kCorruption) << n << " bytes";
+  for (std::size_t n = 0; n < good.size(); ++n)
+    EXPECT_EQ(read_all(good.substr(0, n), 5).code(), Code::kCorruption) << n << " bytes";
   EXPECT_EQ(read_all(good + "x").code(), Code::kCorruption);
   EXPECT_EQ(read_all(good + good).code(), Code::kCorruption);
 }
@@ -107,13 +111,26 @@ TEST(Pack, RecordsOutOfOrderAreRefused) {
     return out;
   };
   const PackSegment segment{test::key_of(1), {1, 1, 0}, 1, 0, "m"};
-  EXPECT_FALSE(read_all(pack([&](PackWriter& w) { (void)w.document(test::manifest_of("a", {}), "x"); })).ok()) << "no header";
-  EXPECT_FALSE(read_all(pack([&](PackWriter& w) { (void)w.header({}), (void)w.header({}); })).ok()) << "two headers";
-  EXPECT_FALSE(read_all(pack([&](PackWriter& w) { (void)w.header({}), (void)w.segment(segment), (void)w.end(); })).ok()) << "KV of no document";
-  EXPECT_FALSE(read_all(pack([&](PackWriter& w) { (void)w.header({}), (void)w.value(record::Part::kValue, 0, 0, {}), (void)w.end(); })).ok()) << "a value of no segment";
   EXPECT_FALSE(read_all(pack([&](PackWriter& w) {
-                 (void)w.header({}), (void)w.document(stored_manifest(), test::text_of("a")), (void)w.segment(segment), (void)w.value(record::Part::kValue, 1, 0, {}), (void)w.end();
-               })).ok()) << "a value outside its segment";
+                 (void)w.document(test::manifest_of("a", {}), "x");
+               })).ok())
+      << "no header";
+  EXPECT_FALSE(read_all(pack([&](PackWriter& w) { (void)w.header({}), (void)w.header({}); })).ok())
+      << "two headers";
+  EXPECT_FALSE(read_all(pack([&](PackWriter& w) {
+                 (void)w.header({}), (void)w.segment(segment), (void)w.end();
+               })).ok())
+      << "KV of no document";
+  EXPECT_FALSE(read_all(pack([&](PackWriter& w) {
+                 (void)w.header({}), (void)w.value(record::Part::kValue, 0, 0, {}), (void)w.end();
+               })).ok())
+      << "a value of no segment";
+  EXPECT_FALSE(read_all(pack([&](PackWriter& w) {
+                 (void)w.header({}), (void)w.document(stored_manifest(), test::text_of("a")),
+                     (void)w.segment(segment), (void)w.value(record::Part::kValue, 1, 0, {}),
+                     (void)w.end();
+               })).ok())
+      << "a value outside its segment";
   EXPECT_OK(read_all(pack([&](PackWriter& w) { (void)w.header({}), (void)w.end(); })));
 }
 
@@ -122,27 +139,34 @@ class PackTransferTest : public ::testing::Test {
   static std::unique_ptr<AdminStore> make_store(std::uint64_t dram_bytes = 1 << 20) {
     StoreOptions options;
     options.dram_bytes = dram_bytes;
-    auto opened = open_store_on(options, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
+    auto opened = open_store_on(
+        options, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
     QUIRE_CHECK(opened.ok(), opened.status().to_string());
     return std::move(*opened);
   }
   static std::string pack_of(AdminStore& store, const std::vector<std::string>& ids) {
     std::string out;
-    EXPECT_OK(export_documents(store, "default", ids, {1, "m-test", "test"}, [&](std::string_view bytes) {
-      out += bytes;
-      return true;
-    }));
+    EXPECT_OK(
+        export_documents(store, "default", ids, {1, "m-test", "test"}, [&](std::string_view bytes) {
+          out += bytes;
+          return true;
+        }));
     return out;
   }
-  /// Test keys are of numbers, and the tokens of a test chunk begin with a hundred times that number.
-  static ImportOptions options(const std::string& ns = "default", const std::string& fingerprint = "m-test") {
+  /// Test keys are of numbers, and the tokens of a test chunk begin with a hundred times that
+  /// number.
+  static ImportOptions options(const std::string& ns = "default",
+                               const std::string& fingerprint = "m-test") {
     ImportOptions o;
     o.ns = o.tenant = ns;
     o.fingerprint = fingerprint;
-    o.key_of = [](std::span<const std::int32_t> ids, const Digest&) { return test::key_of(static_cast<std::uint64_t>(ids[0]) / 100); };
+    o.key_of = [](std::span<const std::int32_t> ids, const Digest&) {
+      return test::key_of(static_cast<std::uint64_t>(ids[0]) / 100);
+    };
     return o;
   }
-  static Result<ImportReport> import(AdminStore& store, const std::string& bytes, const ImportOptions& o) {
+  static Result<ImportReport> import(AdminStore& store, const std::string& bytes,
+                                     const ImportOptions& o) {
     PackReader reader(source_of(bytes, 1000));
     return import_pack(store, reader, o);
   }
@@ -206,7 +230,9 @@ TEST_F(PackTransferTest, IdsTheServiceRefusesAreRejectedOneByOne) {
   ASSERT_OK(test::put_document(*from, "bad", {1}));
   ASSERT_OK(test::put_document(*from, "good", {2}));
   ImportOptions o = options();
-  o.check_id = [](std::string_view id) { return id == "bad" ? Status::invalid("id", "not this one") : Status(); };
+  o.check_id = [](std::string_view id) {
+    return id == "bad" ? Status::invalid("id", "not this one") : Status();
+  };
   const auto report = import(*to, pack_of(*from, {"bad", "good"}), o);
   ASSERT_OK(report);
   EXPECT_EQ(report->documents, 1u);
@@ -219,11 +245,14 @@ TEST_F(PackTransferTest, UnknownIdsAreNamedBeforeAnythingIsWritten) {
   auto store = make_store();
   ASSERT_OK(test::put_document(*store, "a", {1}));
   bool wrote = false;
-  const Status s = export_documents(*store, "default", {"a", "nobody"}, {}, [&](std::string_view) { return wrote = true; });
+  const Status s = export_documents(*store, "default", {"a", "nobody"}, {},
+                                    [&](std::string_view) { return wrote = true; });
   EXPECT_EQ(s.code(), Code::kNotFound);
   EXPECT_EQ(s.field(), "nobody");
   EXPECT_FALSE(wrote);
-  EXPECT_EQ(export_documents(*store, "default", {"a"}, {}, [](std::string_view) { return false; }).code(), Code::kCancelled);
+  EXPECT_EQ(
+      export_documents(*store, "default", {"a"}, {}, [](std::string_view) { return false; }).code(),
+      Code::kCancelled);
 }
 
 }  // namespace

@@ -73,12 +73,14 @@ TEST(Record, SegmentTextAndOpaqueRoundTrip) {
   const std::string zeros("a\0b\xff", 4);
   EXPECT_EQ(*decode_text(encode_text(zeros)), zeros);
   EXPECT_EQ(*decode_opaque(encode_opaque("")), "");
-  EXPECT_EQ(decode_text(encode_opaque("x")).code(), Code::kCorruption) << "kinds are not interchangeable";
+  EXPECT_EQ(decode_text(encode_opaque("x")).code(), Code::kCorruption)
+      << "kinds are not interchangeable";
 }
 
 TEST(Record, EverySingleBitFlipAndEveryTruncationIsCaught) {
   const DocumentManifest m = full_manifest();
-  for (std::string bytes : {encode_head(m), encode_tokens(m), encode_segment({sha256("k"), 9, {1, 1, 0}})}) {
+  for (std::string bytes :
+       {encode_head(m), encode_tokens(m), encode_segment({sha256("k"), 9, {1, 1, 0}})}) {
     const bool tokens = bytes[2] == 2;
     auto decode = [&](const std::string& b) {
       DocumentManifest copy = m;
@@ -91,7 +93,8 @@ TEST(Record, EverySingleBitFlipAndEveryTruncationIsCaught) {
       flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
       EXPECT_EQ(decode(flipped).code(), Code::kCorruption) << "bit " << bit;
     }
-    for (std::size_t n = 0; n < bytes.size(); ++n) EXPECT_EQ(decode(bytes.substr(0, n)).code(), Code::kCorruption) << n;
+    for (std::size_t n = 0; n < bytes.size(); ++n)
+      EXPECT_EQ(decode(bytes.substr(0, n)).code(), Code::kCorruption) << n;
     EXPECT_EQ(decode(bytes + "x").code(), Code::kCorruption);
   }
 }
@@ -112,8 +115,9 @@ TEST(Record, AValueOnlyPassesUnderItsOwnName) {
   std::memcpy(buffer.payload().data(), bytes.data(), 100);
   write_value_header(name, buffer.payload(), buffer.stored().data());
   EXPECT_OK(check_value(name, buffer.stored()));
-  for (const ValueName& other : {ValueName{8, Part::kValue, 3, 1}, ValueName{7, Part::kSketch, 3, 1}, ValueName{7, Part::kValue, 1, 3},
-                                 ValueName{7, Part::kValue, 3, 0}}) {
+  for (const ValueName& other :
+       {ValueName{8, Part::kValue, 3, 1}, ValueName{7, Part::kSketch, 3, 1},
+        ValueName{7, Part::kValue, 1, 3}, ValueName{7, Part::kValue, 3, 0}}) {
     EXPECT_EQ(check_value(other, buffer.stored()).code(), Code::kCorruption);
   }
   for (std::size_t bit = 0; bit < buffer.stored().size() * 8; ++bit) {
@@ -127,7 +131,8 @@ TEST(Record, AValueOnlyPassesUnderItsOwnName) {
 
 TEST(ValueHash, AllVariantsAgree) {
   const auto bytes = test::random_bytes(5000, 3);
-  for (std::size_t n : {0u, 1u, 3u, 8u, 16u, 17u, 128u, 129u, 240u, 241u, 1023u, 1024u, 1025u, 4999u}) {
+  for (std::size_t n :
+       {0u, 1u, 3u, 8u, 16u, 17u, 128u, 129u, 240u, 241u, 1023u, 1024u, 1025u, 4999u}) {
     for (std::uint64_t seed : {0ull, 1ull, 0x9e3779b97f4a7c15ull}) {
       const auto want = value_hash128_base(bytes.data() + 1, n, seed);  // unaligned on purpose
       EXPECT_EQ(value_hash128(bytes.data() + 1, n, seed), want) << n;

@@ -1,4 +1,5 @@
-// Random bit flips in the store's files: every read gives the right bytes, or says that they are damaged.
+// Random bit flips in the store's files: every read gives the right bytes, or says that they are
+// damaged.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -22,7 +23,8 @@ class BitFlips : public ::testing::Test {
     options.dram_bytes = 0;  // every read goes to the files
     auto opened = open_store(options);
     ASSERT_OK(opened);
-    for (std::uint64_t i = 0; i < kSegments; ++i) ASSERT_OK(test::put_document(**opened, "d" + std::to_string(i), {i}, shape_of(i)));
+    for (std::uint64_t i = 0; i < kSegments; ++i)
+      ASSERT_OK(test::put_document(**opened, "d" + std::to_string(i), {i}, shape_of(i)));
     opened->reset();
     options.path = folder.path("store");
   }
@@ -34,7 +36,8 @@ class BitFlips : public ::testing::Test {
     std::vector<fs::path> out;
     for (const char* f : folders) {
       for (const auto& e : fs::directory_iterator(options.path + "/" + f)) {
-        if (e.is_regular_file() && e.file_size() > 0 && e.path().filename() != "LOCK") out.push_back(e.path());
+        if (e.is_regular_file() && e.file_size() > 0 && e.path().filename() != "LOCK")
+          out.push_back(e.path());
       }
     }
     std::sort(out.begin(), out.end());
@@ -62,7 +65,8 @@ class BitFlips : public ::testing::Test {
         continue;
       }
       const Status s = test::check_segment(store, *handle, i, shape_of(i));
-      ASSERT_TRUE(s.ok() || s.code() == Code::kCorruption || s.code() == Code::kIo) << s.to_string();
+      ASSERT_TRUE(s.ok() || s.code() == Code::kCorruption || s.code() == Code::kIo)
+          << s.to_string();
       if (s.ok()) continue;
       ++caught;
       if (s.code() == Code::kCorruption) {
@@ -90,7 +94,9 @@ TEST_F(BitFlips, WhileTheStoreIsClosed) {
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(caught, flips / 8);
-  std::printf("%d flips in segment files of a closed store: %d segments reported, the others read right\n", flips, caught);
+  std::printf(
+      "%d flips in segment files of a closed store: %d segments reported, the others read right\n",
+      flips, caught);
 }
 
 TEST_F(BitFlips, WhileTheStoreIsOpen) {
@@ -107,7 +113,9 @@ TEST_F(BitFlips, WhileTheStoreIsOpen) {
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(caught, flips / 8);
-  std::printf("%d flips in segment files of an open store: %d segments reported, the others read right\n", flips, caught);
+  std::printf(
+      "%d flips in segment files of an open store: %d segments reported, the others read right\n",
+      flips, caught);
 }
 
 TEST_F(BitFlips, InTheCatalogNeverGiveAWrongDocument) {
@@ -141,7 +149,8 @@ TEST_F(BitFlips, InTheCatalogNeverGiveAWrongDocument) {
     }
   }
   EXPECT_EQ(lost, 0) << "a document vanished without an error";
-  std::printf("%d flips in catalog files: %d opens refused, %d damaged documents reported\n", flips, refused, damaged);
+  std::printf("%d flips in catalog files: %d opens refused, %d damaged documents reported\n", flips,
+              refused, damaged);
 }
 
 }  // namespace

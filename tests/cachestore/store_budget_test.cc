@@ -18,11 +18,14 @@ std::uint64_t du(const std::string& root) {
   std::uint64_t total = 0;
   const auto add = [&](const std::string& path) {
     struct stat st;
-    if (::lstat(path.c_str(), &st) == 0 && seen.insert(st.st_ino).second) total += static_cast<std::uint64_t>(st.st_blocks) * 512;
+    if (::lstat(path.c_str(), &st) == 0 && seen.insert(st.st_ino).second)
+      total += static_cast<std::uint64_t>(st.st_blocks) * 512;
   };
   add(root);
   std::error_code gone;  // files come and go meanwhile
-  for (std::filesystem::recursive_directory_iterator it(root, gone), end; it != end; it.increment(gone)) add(it->path());
+  for (std::filesystem::recursive_directory_iterator it(root, gone), end; it != end;
+       it.increment(gone))
+    add(it->path());
   return total;
 }
 
@@ -47,16 +50,20 @@ TEST(StoreBudgetOnDisk, DuNeverExceedsItOverInsertsAndEvictions) {
       ++samples;
     } while (!ended.wait_for(lock, std::chrono::milliseconds(3), [&] { return stop; }));
   });
-  // Large enough that even a short run evicts: 40 KiB to 600 KiB when short, 1 KiB to 100 KiB when long.
+  // Large enough that even a short run evicts: 40 KiB to 600 KiB when short, 1 KiB to 100 KiB when
+  // long.
   const std::size_t scale = inserts >= 5000 ? 1 : 8;
   std::mt19937_64 rng(5);
   Status s;
   int done = 0;
   std::uint64_t evicted = 0;
   for (; done < inserts && s.ok(); ++done) {
-    const test::SegmentShape shape{{static_cast<std::uint32_t>(1 + rng() % 4), 1, 1}, 200 + rng() % (scale * 24000)};
-    s = test::put_document(*store, "d" + std::to_string(done), {static_cast<std::uint64_t>(done)}, shape);
-    if (s.ok() && done % 3 == 0 && done > 50) s = store->delete_document("default", "d" + std::to_string(done - 50));
+    const test::SegmentShape shape{{static_cast<std::uint32_t>(1 + rng() % 4), 1, 1},
+                                   200 + rng() % (scale * 24000)};
+    s = test::put_document(*store, "d" + std::to_string(done), {static_cast<std::uint64_t>(done)},
+                           shape);
+    if (s.ok() && done % 3 == 0 && done > 50)
+      s = store->delete_document("default", "d" + std::to_string(done - 50));
     if (done % 1000 == 999) {  // also over restarts
       evicted += store->stats().segments_evicted_budget;
       store.reset();
@@ -74,9 +81,12 @@ TEST(StoreBudgetOnDisk, DuNeverExceedsItOverInsertsAndEvictions) {
   EXPECT_OK(s);
   const auto stats = store->stats();
   evicted += stats.segments_evicted_budget;
-  std::printf("%d inserts, %llu samples of du: most %.1f MiB of %.1f MiB, %llu segments kept, %llu evicted\n", done,
-              static_cast<unsigned long long>(samples), static_cast<double>(most) / 1048576.0, static_cast<double>(options.max_bytes) / 1048576.0,
-              static_cast<unsigned long long>(stats.segments), static_cast<unsigned long long>(evicted));
+  std::printf(
+      "%d inserts, %llu samples of du: most %.1f MiB of %.1f MiB, %llu segments kept, %llu "
+      "evicted\n",
+      done, static_cast<unsigned long long>(samples), static_cast<double>(most) / 1048576.0,
+      static_cast<double>(options.max_bytes) / 1048576.0,
+      static_cast<unsigned long long>(stats.segments), static_cast<unsigned long long>(evicted));
   EXPECT_LE(most, options.max_bytes);
   EXPECT_GT(most, options.max_bytes / 2) << "the budget should be used";
   EXPECT_GT(evicted, 0u);

@@ -25,12 +25,19 @@ void hammer(Store& store, int rounds) {
       if (rng() % 4 == 0) {
         s = store.delete_document("default", id);
       } else if (rng() % 4 == 0) {
-        s = store.update_document("default", id, [&](auto& m) { m.pinned = !m.pinned; return Status(); }).status();
+        s = store
+                .update_document("default", id,
+                                 [&](auto& m) {
+                                   m.pinned = !m.pinned;
+                                   return Status();
+                                 })
+                .status();
       } else {
         s = test::put_document(store, id, {key, (key + 1) % 16}, kShape);
       }
       // Another writer may be at the same context, the document may be missing.
-      const bool expected = s.ok() || s.code() == Code::kNotFound || s.code() == Code::kUnavailable || s.code() == Code::kAlreadyExists;
+      const bool expected = s.ok() || s.code() == Code::kNotFound ||
+                            s.code() == Code::kUnavailable || s.code() == Code::kAlreadyExists;
       if (!expected) ADD_FAILURE() << s.to_string();
     }
   };
@@ -49,8 +56,10 @@ void hammer(Store& store, int rounds) {
         for (std::uint32_t b = 0; b < 4; ++b) {
           for (std::uint32_t g = 0; g < 2; ++g) requests.push_back({*handle, b, g});
         }
-        const Status s = store.fetch_async(std::move(requests), [&](std::size_t i, Result<PinnedBytes> r, Tier) {
-          const auto want = test::value_of(key, static_cast<std::uint32_t>(i / 2), static_cast<std::uint32_t>(i % 2), kShape.value_bytes);
+        const Status s = store.fetch_async(std::move(requests), [&](std::size_t i,
+                                                                    Result<PinnedBytes> r, Tier) {
+          const auto want = test::value_of(key, static_cast<std::uint32_t>(i / 2),
+                                           static_cast<std::uint32_t>(i % 2), kShape.value_bytes);
           wrong += !r.ok() || !test::same(r->bytes(), want);
           left.count_down();
         });
@@ -101,7 +110,8 @@ TEST(StoreConcurrency, OverADiskInMemory) {
   StoreOptions options;
   options.path = "memory";
   options.dram_bytes = 100'000;  // a few segments: evictions all the time
-  auto store = open_store_on(options, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
+  auto store = open_store_on(
+      options, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
   ASSERT_OK(store);
   hammer(**store, 400);
 }

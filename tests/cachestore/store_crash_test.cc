@@ -1,4 +1,5 @@
-// kill -9 at random moments of ingest and delete: every acknowledged document is there and whole, nothing is half-visible.
+// kill -9 at random moments of ingest and delete: every acknowledged document is there and whole,
+// nothing is half-visible.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -60,7 +61,8 @@ struct History {
 };
 
 /// Runs the child until `alive` after it is ready, kills it, and reads the rest of what it said.
-void run_and_kill(const std::string& path, std::uint64_t seed, std::chrono::microseconds alive, History* history) {
+void run_and_kill(const std::string& path, std::uint64_t seed, std::chrono::microseconds alive,
+                  History* history) {
   int fds[2];
   ASSERT_EQ(::pipe(fds), 0);
   const std::string seed_text = std::to_string(seed);
@@ -75,7 +77,8 @@ void run_and_kill(const std::string& path, std::uint64_t seed, std::chrono::micr
   }
   ::close(fds[1]);
   std::string buffer;
-  Clock::time_point kill_at = Clock::now() + std::chrono::seconds(30);  // a child that never gets ready
+  Clock::time_point kill_at = Clock::now() +
+                              std::chrono::seconds(30);  // a child that never gets ready
   bool killed = false;
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::microseconds>(kill_at - Clock::now());
@@ -84,13 +87,15 @@ void run_and_kill(const std::string& path, std::uint64_t seed, std::chrono::micr
       killed = true;
     }
     pollfd p{fds[0], POLLIN, 0};
-    const timespec wait{0, killed ? 100'000'000 : std::max<long>(0, std::min<long>(left.count(), 900'000)) * 1000};
+    const timespec wait{
+        0, killed ? 100'000'000 : std::max<long>(0, std::min<long>(left.count(), 900'000)) * 1000};
     if (::ppoll(&p, 1, &wait, nullptr) == 0) continue;
     char chunk[4096];
     const ssize_t n = ::read(fds[0], chunk, sizeof chunk);
     if (n <= 0) break;
     buffer.append(chunk, static_cast<std::size_t>(n));
-    for (std::size_t end; (end = buffer.find('\n')) != std::string::npos; buffer.erase(0, end + 1)) {
+    for (std::size_t end; (end = buffer.find('\n')) != std::string::npos;
+         buffer.erase(0, end + 1)) {
       const bool was_ready = history->ready;
       history->line(buffer.substr(0, end));
       if (history->ready && !was_ready) kill_at = Clock::now() + alive;
@@ -99,7 +104,8 @@ void run_and_kill(const std::string& path, std::uint64_t seed, std::chrono::micr
   ::close(fds[0]);
   int status = 0;
   ::waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "the child ended by itself: " << status;
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+      << "the child ended by itself: " << status;
 }
 
 void check_store(const std::string& path, History* h) {
@@ -113,7 +119,8 @@ void check_store(const std::string& path, History* h) {
   for (const auto& [thread, begun] : h->open) {
     auto head = store.get_document_head("default", begun.id);
     ASSERT_TRUE(head.ok() || head.code() == Code::kNotFound) << test::text(head);
-    const bool happened = begun.nonce ? head.ok() && head->title == std::to_string(*begun.nonce) : !head.ok();
+    const bool happened = begun.nonce ? head.ok() && head->title == std::to_string(*begun.nonce)
+                                      : !head.ok();
     if (happened) h->apply(begun);
   }
   h->open.clear();
@@ -140,7 +147,8 @@ void check_store(const std::string& path, History* h) {
     ASSERT_TRUE(handle) << "the KV of an acknowledged document is gone: " << key;
     EXPECT_OK(test::check_segment(store, *handle, key, test::kCrashShape));
   }
-  EXPECT_EQ(store.stats().segments, keys.size()) << "segments nobody references are collected at open";
+  EXPECT_EQ(store.stats().segments, keys.size())
+      << "segments nobody references are collected at open";
   auto gc = store.gc();
   ASSERT_OK(gc);
   EXPECT_EQ(gc->segments_freed + gc->files_freed, 0u);
@@ -155,8 +163,10 @@ TEST(StoreCrash, KilledAtRandomMomentsItLosesNothingAcknowledged) {
   std::uint64_t longest_us = 150'000;
   for (int round = 0; round < rounds; ++round) {
     const int before = history.acknowledged;
-    run_and_kill(folder.path(), static_cast<std::uint64_t>(round), std::chrono::microseconds(rng() % longest_us), &history);
-    if (history.acknowledged == before) longest_us = longest_us * 3 / 2;  // a slow machine gets time to do something that can be lost
+    run_and_kill(folder.path(), static_cast<std::uint64_t>(round),
+                 std::chrono::microseconds(rng() % longest_us), &history);
+    if (history.acknowledged == before)
+      longest_us = longest_us * 3 / 2;  // a slow machine gets time to do something that can be lost
     if (HasFatalFailure()) return;
     check_store(folder.path(), &history);
     if (HasFatalFailure() || HasNonfatalFailure()) {
@@ -164,7 +174,8 @@ TEST(StoreCrash, KilledAtRandomMomentsItLosesNothingAcknowledged) {
       return;
     }
   }
-  std::printf("%d rounds, %d acknowledged changes, %zu documents at the end\n", rounds, history.acknowledged, history.documents.size());
+  std::printf("%d rounds, %d acknowledged changes, %zu documents at the end\n", rounds,
+              history.acknowledged, history.documents.size());
   EXPECT_GT(history.acknowledged, rounds);
 }
 

@@ -13,7 +13,8 @@ class StoreEvictTest : public ::testing::Test {
   StoreEvictTest() {
     StoreOptions options;
     options.clock_ms = [this] { return now_ms; };
-    auto opened = open_store_on(options, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
+    auto opened = open_store_on(
+        options, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
     QUIRE_CHECK(opened.ok(), opened.status().to_string());
     store = std::move(*opened);
   }
@@ -171,8 +172,10 @@ TEST_F(StoreEvictTest, OnlookersLeaveNoTraceInDram) {
   const StoreStats after = store->stats();
   EXPECT_EQ(after.dram.num_values, 0u);
   EXPECT_EQ(after.dram.misses, before.dram.misses);
-  EXPECT_EQ(store->peek_value({*handle, 9, 0, ReadKind::kValue}).status().code(), Code::kInvalidArgument);
-  EXPECT_EQ(store->peek_value({*handle, 0, 1, ReadKind::kSketch}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(store->peek_value({*handle, 9, 0, ReadKind::kValue}).status().code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(store->peek_value({*handle, 0, 1, ReadKind::kSketch}).status().code(),
+            Code::kInvalidArgument);
   EXPECT_EQ(store->peek_value({}).status().code(), Code::kInvalidArgument);
 }
 
@@ -189,7 +192,9 @@ TEST_F(StoreEvictTest, DiskCallsAreTimed) {
   }
   (void)evict({});
   const StoreAdminStats s = store->admin_stats();
-  const auto calls = [](const IoTimes& t) { return std::accumulate(t.counts.begin(), t.counts.end(), std::uint64_t{0}); };
+  const auto calls = [](const IoTimes& t) {
+    return std::accumulate(t.counts.begin(), t.counts.end(), std::uint64_t{0});
+  };
   EXPECT_EQ(calls(s.disk_read), 2u);
   EXPECT_EQ(calls(s.disk_write), 1u);
   EXPECT_GE(s.disk_read.sum_seconds, 0);

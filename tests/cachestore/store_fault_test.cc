@@ -12,13 +12,15 @@ using test::MemoryDisk;
 using test::MemoryTier;
 using test::SegmentShape;
 
-Result<std::unique_ptr<AdminStore>> open_memory(const std::shared_ptr<MemoryDisk>& disk, StoreOptions options = {}) {
+Result<std::unique_ptr<AdminStore>> open_memory(const std::shared_ptr<MemoryDisk>& disk,
+                                                StoreOptions options = {}) {
   options.path = "memory";
   return open_store_on(std::move(options), std::make_unique<MemoryTier>(disk));
 }
 
 /// Runs a fixed history, remembering what was acknowledged: id -> keys.
-void run_history(Store& store, std::map<std::string, std::vector<std::uint64_t>>* acknowledged, int* failures) {
+void run_history(Store& store, std::map<std::string, std::vector<std::uint64_t>>* acknowledged,
+                 int* failures) {
   const auto put = [&](const std::string& id, const std::vector<std::uint64_t>& keys) {
     const Status s = test::put_document(store, id, keys);
     if (s.ok()) (*acknowledged)[id] = keys;
@@ -35,7 +37,13 @@ void run_history(Store& store, std::map<std::string, std::vector<std::uint64_t>>
   put("c", {1});
   put("b", {4});
   store.touch_document("default", "c");
-  *failures += !store.update_document("default", "c", [](auto& m) { m.title = "new"; return Status(); }).ok();
+  *failures += !store
+                    .update_document("default", "c",
+                                     [](auto& m) {
+                                       m.title = "new";
+                                       return Status();
+                                     })
+                    .ok();
   *failures += !store.gc().ok();
   remove("b");
   put("d", {4, 1});
@@ -62,7 +70,8 @@ TEST(StoreFaults, AnyFailingDiskCallIsReportedAndLosesNothingAcknowledged) {
       disk->fail_on = stays_broken;
       std::map<std::string, std::vector<std::uint64_t>> acknowledged;
       int failures = 0;
-      if (auto store = open_memory(disk); store.ok()) run_history(**store, &acknowledged, &failures);
+      if (auto store = open_memory(disk); store.ok())
+        run_history(**store, &acknowledged, &failures);
       disk->fail_at = -1;
       auto again = open_memory(disk);
       ASSERT_OK(again);
@@ -123,14 +132,15 @@ TEST(StoreFaults, ABadValueIsReportedOnceThenItsContextIsAMiss) {
   EXPECT_EQ((*store)->stats().segment_bytes, 0u);
   EXPECT_EQ((*store)->stats().segments_quarantined, 1u);
   EXPECT_OK((*store)->get_document("default", "a")) << "the document stays";
-  ASSERT_OK(test::put_segment(**store, 1)) ;
+  ASSERT_OK(test::put_segment(**store, 1));
 }
 
 TEST(StoreFaults, VerifyFindsBadValuesAndBadRecords) {
   auto disk = std::make_shared<MemoryDisk>();
   auto store = open_memory(disk);
   ASSERT_OK(store);
-  for (std::uint64_t i = 0; i < 4; ++i) ASSERT_OK(test::put_document(**store, "d" + std::to_string(i), {i}));
+  for (std::uint64_t i = 0; i < 4; ++i)
+    ASSERT_OK(test::put_document(**store, "d" + std::to_string(i), {i}));
   {
     std::lock_guard lock(disk->mu);
     disk->segments.rbegin()->second.begin()->second[40] ^= std::byte{1};
@@ -143,7 +153,8 @@ TEST(StoreFaults, VerifyFindsBadValuesAndBadRecords) {
   EXPECT_GE(report->bad_documents, 1u);
   EXPECT_GE(report->problems.size(), 2u);
   EXPECT_EQ((*store)->get_text("default", "d1").code(), Code::kCorruption);
-  EXPECT_OK((*store)->commit_document(test::manifest_of("d1", {1}), test::text_of("d1"))) << "posting it again heals it";
+  EXPECT_OK((*store)->commit_document(test::manifest_of("d1", {1}), test::text_of("d1")))
+      << "posting it again heals it";
   EXPECT_OK((*store)->get_text("default", "d1"));
   EXPECT_EQ((*store)->verify()->bad_segments, 0u);
 }
@@ -154,7 +165,8 @@ TEST(StoreFaults, ADamagedDocumentRecordCanBeReplacedOrDeleted) {
   ASSERT_OK(store);
   for (const char* id : {"a", "b"}) ASSERT_OK(test::put_document(**store, id, {1}));
   store->reset();
-  for (const char* id : {"a", "b"}) disk->records.at({Family::kCatalog, catalog_key(kHeadKind, "default", id)})[30] ^= 1;
+  for (const char* id : {"a", "b"})
+    disk->records.at({Family::kCatalog, catalog_key(kHeadKind, "default", id)})[30] ^= 1;
   store = open_memory(disk);
   ASSERT_OK(store);
   EXPECT_EQ((*store)->get_document("default", "a").code(), Code::kCorruption);
@@ -201,7 +213,9 @@ class StoreBudget : public ::testing::Test {
     for (std::uint64_t i = 0; i < 11; ++i) ASSERT_OK(put(i, i == 3));
     ASSERT_EQ(store->stats().segments, 11u);
   }
-  Status put(std::uint64_t i, bool pinned = false) { return test::put_document(*store, "d" + std::to_string(i), {i}, kBig, pinned); }
+  Status put(std::uint64_t i, bool pinned = false) {
+    return test::put_document(*store, "d" + std::to_string(i), {i}, kBig, pinned);
+  }
   bool has(std::uint64_t i) { return store->find_segment(test::key_of(i)).has_value(); }
 
   std::shared_ptr<MemoryDisk> disk = std::make_shared<MemoryDisk>();
@@ -247,7 +261,8 @@ TEST_F(StoreBudget, ReservationsCountBeforeAnythingIsWritten) {
     writers.push_back(std::move(*w));
   }
   EXPECT_EQ(store->stats().segments, 1u) << "only the pinned one is left";
-  EXPECT_EQ(store->begin_segment(test::key_of(200), kBig.layout, kBig.total(), "t", "f").code(), Code::kResourceExhausted);
+  EXPECT_EQ(store->begin_segment(test::key_of(200), kBig.layout, kBig.total(), "t", "f").code(),
+            Code::kResourceExhausted);
   writers.clear();
   EXPECT_EQ(store->stats().reserved_bytes, 0u);
   EXPECT_OK(put(200));

@@ -50,7 +50,8 @@ TEST(StoreFolder, ASecondOpenOfAStoreInUseIsRefused) {
   test::TempFolder folder;
   auto first = open_at(folder.path());
   ASSERT_OK(first);
-  expect_error(open_at(folder.path()), Code::kFailedPrecondition, "in use by process " + std::to_string(::getpid()));
+  expect_error(open_at(folder.path()), Code::kFailedPrecondition,
+               "in use by process " + std::to_string(::getpid()));
   const pid_t child = ::fork();
   if (child == 0) ::_exit(open_at(folder.path()).code() == Code::kFailedPrecondition ? 0 : 1);
   int status = 0;
@@ -133,7 +134,8 @@ TEST(StoreFolder, WhatACrashLeftIsCollected) {
 class FullDisk : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (::mount("quire-test", folder.root().c_str(), "tmpfs", 0, "size=64m") != 0) GTEST_SKIP() << "cannot mount a small file system here";
+    if (::mount("quire-test", folder.root().c_str(), "tmpfs", 0, "size=64m") != 0)
+      GTEST_SKIP() << "cannot mount a small file system here";
     mounted = true;
   }
   void TearDown() override {
@@ -172,7 +174,8 @@ TEST_F(FullDisk, WritesAreRefusedReadsAndDeletesGoOnAndItHealsByItself) {
     ASSERT_TRUE(handle);
     EXPECT_OK(test::check_segment(*store, *handle, i, big));
   }
-  const Status deleted = store->delete_document("default", "d0");  // has no room for its log record: a clear error
+  // Has no room for its log record: a clear error
+  const Status deleted = store->delete_document("default", "d0");
   EXPECT_TRUE(deleted.ok() || deleted.code() == Code::kResourceExhausted) << deleted.to_string();
   ::unlink(folder.path("hog").c_str());
   EXPECT_TRUE(store->delete_document("default", "d1").ok());

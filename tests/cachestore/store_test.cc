@@ -27,7 +27,9 @@ class StoreTest : public ::testing::TestWithParam<Kind> {
   }
   void reopen() {
     store.reset();
-    auto opened = GetParam() == Kind::kRocksDb ? open_admin_store(options) : open_store_on(options, std::make_unique<test::MemoryTier>(disk));
+    auto opened = GetParam() == Kind::kRocksDb
+                      ? open_admin_store(options)
+                      : open_store_on(options, std::make_unique<test::MemoryTier>(disk));
     ASSERT_OK(opened);
     store = std::move(*opened);
   }
@@ -62,7 +64,8 @@ TEST_P(StoreTest, ADocumentComesBackWholeAlsoAfterARestart) {
 }
 
 TEST_P(StoreTest, CommittingAgainMakesANewVersionAndKeepsTheTextIfNoneIsGiven) {
-  ASSERT_OK(store->commit_document(test::manifest_of("a", {1}), "old text, 90 bytes long or so: " + std::string(60, '.')));
+  ASSERT_OK(store->commit_document(test::manifest_of("a", {1}),
+                                   "old text, 90 bytes long or so: " + std::string(60, '.')));
   now_ms += 500;
   auto second = store->commit_document(test::manifest_of("a", {1, 2}), std::nullopt);
   ASSERT_OK(second);
@@ -70,11 +73,20 @@ TEST_P(StoreTest, CommittingAgainMakesANewVersionAndKeepsTheTextIfNoneIsGiven) {
   EXPECT_EQ(second->created_ms, 1'000'000);
   EXPECT_EQ(second->updated_ms, 1'000'500);
   EXPECT_EQ(store->get_text("default", "a")->substr(0, 8), "old text");
-  EXPECT_EQ(store->commit_document(test::manifest_of("new", {1}), std::nullopt).code(), Code::kFailedPrecondition);
-  EXPECT_EQ(store->commit_document(test::manifest_of("a", {1}), std::nullopt, {}, {.expected_version = 1}).code(), Code::kFailedPrecondition);
-  EXPECT_EQ(store->commit_document(test::manifest_of("a", {1}), std::nullopt, {}, {.expected_version = 0}).code(), Code::kFailedPrecondition);
-  EXPECT_OK(store->commit_document(test::manifest_of("a", {1}), std::nullopt, {}, {.expected_version = 2}));
-  EXPECT_OK(store->commit_document(test::manifest_of("new", {1}), test::text_of("new"), {}, {.expected_version = 0}));
+  EXPECT_EQ(store->commit_document(test::manifest_of("new", {1}), std::nullopt).code(),
+            Code::kFailedPrecondition);
+  EXPECT_EQ(
+      store->commit_document(test::manifest_of("a", {1}), std::nullopt, {}, {.expected_version = 1})
+          .code(),
+      Code::kFailedPrecondition);
+  EXPECT_EQ(
+      store->commit_document(test::manifest_of("a", {1}), std::nullopt, {}, {.expected_version = 0})
+          .code(),
+      Code::kFailedPrecondition);
+  EXPECT_OK(store->commit_document(test::manifest_of("a", {1}), std::nullopt, {},
+                                   {.expected_version = 2}));
+  EXPECT_OK(store->commit_document(test::manifest_of("new", {1}), test::text_of("new"), {},
+                                   {.expected_version = 0}));
 }
 
 TEST_P(StoreTest, BadManifestsAreRefusedAndChangeNothing) {
@@ -105,9 +117,17 @@ TEST_P(StoreTest, UpdatesChangeSettingsOnly) {
   EXPECT_EQ(back->chunks.size(), 1u);
   EXPECT_EQ(back->chunks[0].token_ids.size(), 20u);
   EXPECT_TRUE(back->pinned);
-  EXPECT_EQ(store->update_document("default", "a", [](auto&) { return Status::invalid("x", "no"); }).status().field(), "x");
-  EXPECT_EQ(store->update_document("default", "zz", [](auto&) { return Status(); }).code(), Code::kNotFound);
-  EXPECT_EQ(store->update_document("default", "a", [](auto&) { return Status(); }, {.expected_version = 1}).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(store->update_document("default", "a", [](auto&) { return Status::invalid("x", "no"); })
+                .status()
+                .field(),
+            "x");
+  EXPECT_EQ(store->update_document("default", "zz", [](auto&) { return Status(); }).code(),
+            Code::kNotFound);
+  EXPECT_EQ(
+      store
+          ->update_document("default", "a", [](auto&) { return Status(); }, {.expected_version = 1})
+          .code(),
+      Code::kFailedPrecondition);
   EXPECT_EQ(store->get_document_head("default", "a")->version, 2u);
 }
 
@@ -124,7 +144,8 @@ TEST_P(StoreTest, ListsPageInBothOrdersAndFilter) {
   for (bool descending : {false, true}) {
     std::string after, seen;
     for (int page = 0; page < 4; ++page) {
-      auto list = store->list_documents("default", {.after = after, .limit = 10, .descending = descending});
+      auto list = store->list_documents("default",
+                                        {.after = after, .limit = 10, .descending = descending});
       ASSERT_OK(list);
       for (const auto& m : list->documents) seen += m.id.back();
       EXPECT_EQ(list->has_more, page < 2);
@@ -135,7 +156,8 @@ TEST_P(StoreTest, ListsPageInBothOrdersAndFilter) {
     if (descending) std::reverse(want.begin(), want.end());
     EXPECT_EQ(seen, want);
   }
-  auto odd = store->list_documents("default", {.limit = 12, .filter = [](const auto& m) { return m.title == "odd"; }});
+  auto odd = store->list_documents(
+      "default", {.limit = 12, .filter = [](const auto& m) { return m.title == "odd"; }});
   ASSERT_OK(odd);
   EXPECT_EQ(odd->documents.size(), 12u);
   EXPECT_FALSE(odd->has_more) << "no other one passes the filter";
@@ -192,7 +214,8 @@ TEST_P(StoreTest, ASegmentIsFoundReadAndKeptByItsDocument) {
   ASSERT_OK(handle);
   EXPECT_EQ((*handle)->layout, shape.layout);
   EXPECT_GT((*handle)->disk_bytes, 5u * 3 * 3000);
-  ASSERT_OK(store->commit_document(test::manifest_of("a", {1}), test::text_of("a"), std::span(&*handle, 1)));
+  ASSERT_OK(store->commit_document(test::manifest_of("a", {1}), test::text_of("a"),
+                                   std::span(&*handle, 1)));
   EXPECT_OK(test::check_segment(*store, *handle, 1, shape));
   Tier tier = Tier::kNone;
   ASSERT_OK(store->read_value(*handle, 0, 0, &tier));
@@ -221,14 +244,16 @@ TEST_P(StoreTest, ValuesOfAllSizesComeBackAligned) {
   options.dram_bytes = 0;
   reopen();
   std::uint64_t key = 0;
-  for (std::size_t bytes : {1u, 31u, 4000u, 4064u, 4065u, 4100u, 16300u, 16352u, 65537u, 2097100u}) {
+  for (std::size_t bytes :
+       {1u, 31u, 4000u, 4064u, 4065u, 4100u, 16300u, 16352u, 65537u, 2097100u}) {
     const SegmentShape shape{{2, 3, 1}, bytes};  // lengths vary a little around it
     ASSERT_OK(test::put_document(*store, "d" + std::to_string(key), {key}, shape));
     auto handle = store->find_segment(test::key_of(key));
     ASSERT_TRUE(handle);
     EXPECT_OK(test::check_segment(*store, *handle, key, shape));
     if (GetParam() == Kind::kRocksDb) {
-      EXPECT_EQ((*handle)->locator.empty(), bytes < 4064) << bytes << ": long values are read straight from the file";
+      EXPECT_EQ((*handle)->locator.empty(), bytes < 4064)
+          << bytes << ": long values are read straight from the file";
     }
     handle.reset();
     ++key;
@@ -240,8 +265,10 @@ TEST_P(StoreTest, ValuesOfAllSizesComeBackAligned) {
 
 TEST_P(StoreTest, AWriterChecksWhatItIsGiven) {
   const SegmentLayout layout{2, 1, 1};
-  EXPECT_EQ(store->begin_segment(test::key_of(1), {0, 1, 0}, 10, "t", "f").code(), Code::kInvalidArgument);
-  EXPECT_EQ(store->begin_segment(test::key_of(1), {1u << 24, 4096, 0}, 10, "t", "f").code(), Code::kInvalidArgument);
+  EXPECT_EQ(store->begin_segment(test::key_of(1), {0, 1, 0}, 10, "t", "f").code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(store->begin_segment(test::key_of(1), {1u << 24, 4096, 0}, 10, "t", "f").code(),
+            Code::kInvalidArgument);
   EXPECT_EQ(store->begin_segment({}, layout, 10, "t", "f").code(), Code::kInvalidArgument);
   auto w = store->begin_segment(test::key_of(1), layout, 200, "t", "f");
   ASSERT_OK(w);
@@ -252,7 +279,8 @@ TEST_P(StoreTest, AWriterChecksWhatItIsGiven) {
   EXPECT_OK((*w)->put_value(1, 0, bytes));
   EXPECT_EQ((*w)->put_value(1, 0, bytes).code(), Code::kInvalidArgument);
   EXPECT_OK((*w)->put_sketch(0, std::span(bytes).first(50)));
-  EXPECT_EQ((*w)->put_value(0, 0, bytes).code(), Code::kResourceExhausted) << "more than expected_bytes";
+  EXPECT_EQ((*w)->put_value(0, 0, bytes).code(), Code::kResourceExhausted)
+      << "more than expected_bytes";
   EXPECT_EQ((*w)->finish().code(), Code::kFailedPrecondition) << "a value is missing";
   EXPECT_OK((*w)->put_value(0, 0, std::span(bytes).first(50)));
   EXPECT_OK((*w)->finish());
@@ -273,7 +301,8 @@ TEST_P(StoreTest, ATakenValueIsTheDramTiersCopy) {
   EXPECT_EQ((*w)->take_value(0, 0, nullptr).code(), Code::kInvalidArgument);
   EXPECT_OK((*w)->take_value(0, 0, kept));
   EXPECT_EQ((*w)->take_value(0, 0, value()).code(), Code::kInvalidArgument) << "put already";
-  EXPECT_EQ((*w)->take_value(1, 0, std::make_shared<ValueBuffer>(101)).code(), Code::kResourceExhausted);
+  EXPECT_EQ((*w)->take_value(1, 0, std::make_shared<ValueBuffer>(101)).code(),
+            Code::kResourceExhausted);
   EXPECT_OK((*w)->put_value(1, 0, bytes));
   auto segment = (*w)->finish();
   ASSERT_OK(segment);
@@ -291,12 +320,14 @@ TEST_P(StoreTest, TwoWritersOfOneKey) {
   const SegmentShape shape;
   auto first = store->begin_segment(test::key_of(1), shape.layout, shape.total(), "t", "f");
   ASSERT_OK(first);
-  EXPECT_EQ(store->begin_segment(test::key_of(1), shape.layout, shape.total(), "t", "f").code(), Code::kUnavailable);
+  EXPECT_EQ(store->begin_segment(test::key_of(1), shape.layout, shape.total(), "t", "f").code(),
+            Code::kUnavailable);
   EXPECT_FALSE(store->find_segment(test::key_of(1))) << "nothing is visible before finish()";
   first->reset();  // abandoned
   auto handle = test::put_segment(*store, 1);
   ASSERT_OK(handle);
-  EXPECT_EQ(store->begin_segment(test::key_of(1), shape.layout, shape.total(), "t", "f").code(), Code::kAlreadyExists);
+  EXPECT_EQ(store->begin_segment(test::key_of(1), shape.layout, shape.total(), "t", "f").code(),
+            Code::kAlreadyExists);
   EXPECT_EQ(store->stats().reserved_bytes, 0u);
 }
 
@@ -345,13 +376,15 @@ TEST_P(StoreTest, ReadersFinishOnAReplacedOrDeletedDocument) {
   const PinnedBytes held = *store->read_value(*reading, 0, 0);
   reading.reset();
   ASSERT_OK(store->gc());
-  EXPECT_TRUE(test::same(held.bytes(), test::value_of(1, 0, 0, SegmentShape().value_bytes))) << "pinned bytes outlive the segment";
+  EXPECT_TRUE(test::same(held.bytes(), test::value_of(1, 0, 0, SegmentShape().value_bytes)))
+      << "pinned bytes outlive the segment";
   EXPECT_FALSE(store->find_segment(test::key_of(1)));
   EXPECT_EQ(store->stats().segment_bytes, 0u);
 }
 
 TEST_P(StoreTest, RecomputedSegmentsOfKnownDocumentsAreKept) {
-  ASSERT_OK(store->commit_document(test::manifest_of("a", {1}), test::text_of("a")));  // its KV is not there
+  // Its KV is not there
+  ASSERT_OK(store->commit_document(test::manifest_of("a", {1}), test::text_of("a")));
   {
     auto handle = test::put_segment(*store, 1);
     ASSERT_OK(handle);
@@ -405,7 +438,9 @@ TEST_P(StoreTest, FetchAsyncAnswersEachRequestOnceAndNamesTheTier) {
   std::vector<int> answers(20, 0);
   int left = 20, dram = 0, wrong = 0;
   ASSERT_OK(store->fetch_async(requests, [&](std::size_t i, Result<PinnedBytes> bytes, Tier tier) {
-    const bool right = bytes.ok() && test::same(bytes->bytes(), test::value_of(1, static_cast<std::uint32_t>(i), 1, shape.value_bytes));
+    const bool right = bytes.ok() &&
+                       test::same(bytes->bytes(), test::value_of(1, static_cast<std::uint32_t>(i),
+                                                                 1, shape.value_bytes));
     std::lock_guard lock(mu);
     ++answers[i];
     dram += tier == Tier::kDram;
@@ -418,7 +453,8 @@ TEST_P(StoreTest, FetchAsyncAnswersEachRequestOnceAndNamesTheTier) {
   EXPECT_EQ(dram, 1);
   EXPECT_EQ(wrong, 0);
   lock.unlock();
-  EXPECT_EQ(store->fetch_async({{*handle, 20, 0}}, [](auto, auto, auto) { FAIL(); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(store->fetch_async({{*handle, 20, 0}}, [](auto, auto, auto) { FAIL(); }).code(),
+            Code::kInvalidArgument);
   handle.reset();
   requests.clear();
 }
@@ -430,29 +466,34 @@ TEST_P(StoreTest, FetchAsyncReadsSketchesBesideValues) {
   auto handle = store->find_segment(test::key_of(1));
   ASSERT_TRUE(handle);
   const auto fetch = [&](std::vector<ReadRequest> requests) {
-    std::vector<std::pair<Result<PinnedBytes>, Tier>> answers(requests.size(), {Status::internal("no answer"), Tier::kNone});
+    std::vector<std::pair<Result<PinnedBytes>, Tier>> answers(
+        requests.size(), {Status::internal("no answer"), Tier::kNone});
     std::mutex mu;
     std::condition_variable done;
     std::size_t left = requests.size();
-    EXPECT_OK(store->fetch_async(std::move(requests), [&](std::size_t i, Result<PinnedBytes> bytes, Tier tier) {
-      std::lock_guard lock(mu);
-      answers[i] = {std::move(bytes), tier};
-      if (--left == 0) done.notify_one();
-    }));
+    EXPECT_OK(store->fetch_async(std::move(requests),
+                                 [&](std::size_t i, Result<PinnedBytes> bytes, Tier tier) {
+                                   std::lock_guard lock(mu);
+                                   answers[i] = {std::move(bytes), tier};
+                                   if (--left == 0) done.notify_one();
+                                 }));
     std::unique_lock lock(mu);
     done.wait(lock, [&] { return left == 0; });
     return answers;
   };
   for (const Tier tier : {Tier::kDisk, Tier::kDram}) {
-    auto answers = fetch({{*handle, 1, 0, ReadKind::kSketch}, {*handle, 2, 1}, {*handle, 0, 0, ReadKind::kSketch}});
+    auto answers = fetch(
+        {{*handle, 1, 0, ReadKind::kSketch}, {*handle, 2, 1}, {*handle, 0, 0, ReadKind::kSketch}});
     ASSERT_OK(answers[0].first);
     EXPECT_TRUE(test::same(answers[0].first->bytes(), test::sketch_of(1, 1, shape.value_bytes)));
     EXPECT_TRUE(test::same(answers[1].first->bytes(), test::value_of(1, 2, 1, shape.value_bytes)));
     EXPECT_TRUE(test::same(answers[2].first->bytes(), test::sketch_of(1, 0, shape.value_bytes)));
     for (const auto& a : answers) EXPECT_EQ(a.second, tier);
   }
-  for (const ReadRequest& bad : {ReadRequest{*handle, 2, 0, ReadKind::kSketch}, ReadRequest{*handle, 0, 1, ReadKind::kSketch}}) {
-    EXPECT_EQ(store->fetch_async({bad}, [](auto, auto, auto) { FAIL(); }).code(), Code::kInvalidArgument);
+  for (const ReadRequest& bad : {ReadRequest{*handle, 2, 0, ReadKind::kSketch},
+                                 ReadRequest{*handle, 0, 1, ReadKind::kSketch}}) {
+    EXPECT_EQ(store->fetch_async({bad}, [](auto, auto, auto) { FAIL(); }).code(),
+              Code::kInvalidArgument);
   }
   if (GetParam() == Kind::kMemory) {
     handle.reset();
@@ -460,7 +501,9 @@ TEST_P(StoreTest, FetchAsyncReadsSketchesBesideValues) {
     handle = store->find_segment(test::key_of(1));
     {
       std::lock_guard lock(disk->mu);
-      disk->segments[handle->info().id].at({static_cast<int>(record::Part::kSketch), 0, 0}).back() ^= std::byte{4};
+      disk->segments[handle->info().id]
+          .at({static_cast<int>(record::Part::kSketch), 0, 0})
+          .back() ^= std::byte{4};
     }
     EXPECT_EQ(fetch({{*handle, 0, 0, ReadKind::kSketch}})[0].first.code(), Code::kCorruption);
     EXPECT_EQ(store->stats().integrity_failures, 1u);
@@ -479,7 +522,8 @@ TEST_P(StoreTest, FetchAsyncCanBeStoppedAndItsQueueIsBounded) {
   auto handle = store->find_segment(test::key_of(1));
   ASSERT_TRUE(handle);
   std::vector<ReadRequest> nine(9, {*handle, 0, 0});
-  EXPECT_EQ(store->fetch_async(nine, [](auto, auto, auto) { FAIL(); }).code(), Code::kResourceExhausted);
+  EXPECT_EQ(store->fetch_async(nine, [](auto, auto, auto) { FAIL(); }).code(),
+            Code::kResourceExhausted);
   nine.clear();
   std::stop_source stop;
   stop.request_stop();
@@ -487,12 +531,15 @@ TEST_P(StoreTest, FetchAsyncCanBeStoppedAndItsQueueIsBounded) {
   std::condition_variable done;
   int cancelled = 0;
   std::vector<ReadRequest> eight(8, {*handle, 0, 0});
-  ASSERT_OK(store->fetch_async(std::move(eight), [&](std::size_t, Result<PinnedBytes> r, Tier tier) {
-    std::lock_guard lock(mu);
-    EXPECT_EQ(tier, Tier::kNone);
-    cancelled += r.code() == Code::kCancelled;
-    done.notify_one();
-  }, stop.get_token()));
+  ASSERT_OK(store->fetch_async(
+      std::move(eight),
+      [&](std::size_t, Result<PinnedBytes> r, Tier tier) {
+        std::lock_guard lock(mu);
+        EXPECT_EQ(tier, Tier::kNone);
+        cancelled += r.code() == Code::kCancelled;
+        done.notify_one();
+      },
+      stop.get_token()));
   std::unique_lock lock(mu);
   done.wait(lock, [&] { return cancelled == 8; });
   handle.reset();
@@ -512,7 +559,8 @@ TEST_P(StoreTest, WithoutADramTierReadsStillWork) {
 
 TEST_P(StoreTest, JobsAndMetaRecords) {
   EXPECT_EQ(store->get_job("j1").code(), Code::kNotFound);
-  for (const char* name : {"j2", "j1", "j3"}) ASSERT_OK(store->put_job(name, std::string("value of ") + name));
+  for (const char* name : {"j2", "j1", "j3"})
+    ASSERT_OK(store->put_job(name, std::string("value of ") + name));
   ASSERT_OK(store->put_meta("calibration", std::string("\0\xff", 2)));
   reopen();
   auto jobs = store->list_jobs();
@@ -530,7 +578,8 @@ TEST_P(StoreTest, JobsAndMetaRecords) {
 }
 
 TEST_P(StoreTest, VerifyAndGcOfAHealthyStore) {
-  for (int i = 0; i < 5; ++i) ASSERT_OK(test::put_document(*store, "d" + std::to_string(i), {static_cast<std::uint64_t>(i)}));
+  for (int i = 0; i < 5; ++i)
+    ASSERT_OK(test::put_document(*store, "d" + std::to_string(i), {static_cast<std::uint64_t>(i)}));
   int calls = 0;
   auto report = store->verify([&](const VerifyReport&) { return ++calls > 0; });
   ASSERT_OK(report);
@@ -556,7 +605,8 @@ TEST_P(StoreTest, ReadOnlyReadsAndRefusesWrites) {
   ASSERT_TRUE(handle);
   EXPECT_OK(test::check_segment(*store, *handle, 1));
   EXPECT_EQ(store->delete_document("default", "a").code(), Code::kFailedPrecondition);
-  EXPECT_EQ(store->commit_document(test::manifest_of("b", {1}), "x").code(), Code::kFailedPrecondition);
+  EXPECT_EQ(store->commit_document(test::manifest_of("b", {1}), "x").code(),
+            Code::kFailedPrecondition);
   EXPECT_EQ(test::put_segment(*store, 2).code(), Code::kFailedPrecondition);
   EXPECT_EQ(store->put_job("j", "x").code(), Code::kFailedPrecondition);
   EXPECT_EQ(store->gc().code(), Code::kFailedPrecondition);
@@ -565,7 +615,9 @@ TEST_P(StoreTest, ReadOnlyReadsAndRefusesWrites) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Disks, StoreTest, ::testing::Values(Kind::kRocksDb, Kind::kMemory),
-                         [](const auto& param_info) { return param_info.param == Kind::kRocksDb ? "RocksDb" : "Memory"; });
+                         [](const auto& param_info) {
+                           return param_info.param == Kind::kRocksDb ? "RocksDb" : "Memory";
+                         });
 
 }  // namespace
 }  // namespace quire

@@ -28,13 +28,17 @@ namespace quire::test {
 
 inline std::string text(const Status& s) { return s.to_string(); }
 template <class T>
-std::string text(const Result<T>& r) { return r.status().to_string(); }
+std::string text(const Result<T>& r) {
+  return r.status().to_string();
+}
 
 inline ::testing::AssertionResult is_ok(const Status& s) {
   return s.ok() ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << s.to_string();
 }
 template <class T>
-::testing::AssertionResult is_ok(const Result<T>& r) { return is_ok(r.status()); }
+::testing::AssertionResult is_ok(const Result<T>& r) {
+  return is_ok(r.status());
+}
 
 class TempFolder {
  public:
@@ -74,23 +78,30 @@ inline ContextKey key_of(std::uint64_t n) { return sha256("context " + std::to_s
 struct SegmentShape {
   SegmentLayout layout{3, 2, 1};
   std::size_t value_bytes = 1000;
-  std::uint64_t total() const { return (std::uint64_t{layout.num_blocks} * layout.values_per_block + layout.num_sketches) * (value_bytes + 64); }
+  std::uint64_t total() const {
+    return (std::uint64_t{layout.num_blocks} * layout.values_per_block + layout.num_sketches) *
+           (value_bytes + 64);
+  }
 };
-inline std::vector<std::byte> value_of(std::uint64_t key, std::uint32_t block, std::uint32_t group, std::size_t bytes) {
+inline std::vector<std::byte> value_of(std::uint64_t key, std::uint32_t block, std::uint32_t group,
+                                       std::size_t bytes) {
   return random_bytes(bytes + (block * 7 + group) % 64, key * 1000003 + block * 1009 + group);
 }
 inline std::vector<std::byte> sketch_of(std::uint64_t key, std::uint32_t index, std::size_t bytes) {
   return random_bytes(bytes / 2 + 1 + index % 16, ~key * 1000003 + index);
 }
 
-inline Result<SegmentHandle> put_segment(Store& store, std::uint64_t key, const SegmentShape& shape = {}) {
-  QUIRE_ASSIGN_OR_RETURN(auto writer, store.begin_segment(key_of(key), shape.layout, shape.total(), "default", "m-test"));
+inline Result<SegmentHandle> put_segment(Store& store, std::uint64_t key,
+                                         const SegmentShape& shape = {}) {
+  QUIRE_ASSIGN_OR_RETURN(auto writer, store.begin_segment(key_of(key), shape.layout, shape.total(),
+                                                          "default", "m-test"));
   for (std::uint32_t b = 0; b < shape.layout.num_blocks; ++b) {
     for (std::uint32_t g = 0; g < shape.layout.values_per_block; ++g) {
       QUIRE_RETURN_IF_ERROR(writer->put_value(b, g, value_of(key, b, g, shape.value_bytes)));
     }
   }
-  for (std::uint32_t i = 0; i < shape.layout.num_sketches; ++i) QUIRE_RETURN_IF_ERROR(writer->put_sketch(i, sketch_of(key, i, shape.value_bytes)));
+  for (std::uint32_t i = 0; i < shape.layout.num_sketches; ++i)
+    QUIRE_RETURN_IF_ERROR(writer->put_sketch(i, sketch_of(key, i, shape.value_bytes)));
   return writer->finish();
 }
 
@@ -99,23 +110,28 @@ inline bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
 }
 
 /// Reads every value and sketch; kInternal when bytes are wrong, else the first failure.
-inline Status check_segment(Store& store, const SegmentHandle& handle, std::uint64_t key, const SegmentShape& shape = {}) {
+inline Status check_segment(Store& store, const SegmentHandle& handle, std::uint64_t key,
+                            const SegmentShape& shape = {}) {
   for (std::uint32_t b = 0; b < shape.layout.num_blocks; ++b) {
     for (std::uint32_t g = 0; g < shape.layout.values_per_block; ++g) {
       QUIRE_ASSIGN_OR_RETURN(const PinnedBytes bytes, store.read_value(handle, b, g));
-      if (!same(bytes.bytes(), value_of(key, b, g, shape.value_bytes))) return Status::internal("wrong bytes in a value");
-      if (reinterpret_cast<std::uintptr_t>(bytes.data()) % 64 != 0) return Status::internal("not aligned");
+      if (!same(bytes.bytes(), value_of(key, b, g, shape.value_bytes)))
+        return Status::internal("wrong bytes in a value");
+      if (reinterpret_cast<std::uintptr_t>(bytes.data()) % 64 != 0)
+        return Status::internal("not aligned");
     }
   }
   for (std::uint32_t i = 0; i < shape.layout.num_sketches; ++i) {
     QUIRE_ASSIGN_OR_RETURN(const PinnedBytes bytes, store.read_sketch(handle, i));
-    if (!same(bytes.bytes(), sketch_of(key, i, shape.value_bytes))) return Status::internal("wrong bytes in a sketch");
+    if (!same(bytes.bytes(), sketch_of(key, i, shape.value_bytes)))
+      return Status::internal("wrong bytes in a sketch");
   }
   return {};
 }
 
 /// A document with one chunk for each key number.
-inline DocumentManifest manifest_of(const std::string& id, const std::vector<std::uint64_t>& keys, std::size_t text_bytes = 90) {
+inline DocumentManifest manifest_of(const std::string& id, const std::vector<std::uint64_t>& keys,
+                                    std::size_t text_bytes = 90) {
   DocumentManifest m;
   m.ns = "default";
   m.id = id;
@@ -132,7 +148,9 @@ inline DocumentManifest manifest_of(const std::string& id, const std::vector<std
     c.byte_end = text_bytes * (i + 1) / keys.size();
     c.block_tokens = 16;
     c.key = key_of(keys[i]);
-    for (int t = 0; t < 20; ++t) c.token_ids.push_back(static_cast<std::int32_t>(keys[i] * 100 + static_cast<std::uint64_t>(t)));
+    for (int t = 0; t < 20; ++t)
+      c.token_ids.push_back(
+          static_cast<std::int32_t>(keys[i] * 100 + static_cast<std::uint64_t>(t)));
     m.chunks.push_back(std::move(c));
   }
   return m;
@@ -145,7 +163,8 @@ inline std::string text_of(const std::string& id, std::size_t bytes = 90) {
 }
 
 /// Segments and document in one go; the handles are dropped at the end.
-inline Status put_document(Store& store, const std::string& id, const std::vector<std::uint64_t>& keys, const SegmentShape& shape = {},
+inline Status put_document(Store& store, const std::string& id,
+                           const std::vector<std::uint64_t>& keys, const SegmentShape& shape = {},
                            bool pinned = false) {
   std::vector<SegmentHandle> handles;
   for (auto key : keys) {

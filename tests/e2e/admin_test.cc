@@ -15,17 +15,24 @@ namespace json = boost::json;
 
 class AdminTest : public ServiceTest {
  protected:
-  static void post(const std::string& id, unsigned seed, const std::string& ns = "default", int words = 150) {
-    const auto r = service->call("POST", "/v1/documents?wait=true", R"({"id":")" + id + R"(","text":)" + quoted(sample_text(seed, words)) + "}", {"X-Namespace: " + ns});
+  static void post(const std::string& id, unsigned seed, const std::string& ns = "default",
+                   int words = 150) {
+    const auto r = service->call(
+        "POST", "/v1/documents?wait=true",
+        R"({"id":")" + id + R"(","text":)" + quoted(sample_text(seed, words)) + "}",
+        {"X-Namespace: " + ns});
     ASSERT_EQ(r.status, 200) << r.body;
   }
-  static json::value admin(const std::string& method, const std::string& path, const std::string& body = {}, int expected = 200, const std::vector<std::string>& headers = {}) {
+  static json::value admin(const std::string& method, const std::string& path,
+                           const std::string& body = {}, int expected = 200,
+                           const std::vector<std::string>& headers = {}) {
     int status = 0;
     auto v = service->json(method, "/v1/admin/" + path, body, headers, &status);
     EXPECT_EQ(status, expected) << json::serialize(v);
     return v;
   }
-  /// KV that somebody still holds, as the memory tier does while it takes it in, stays where it is: asks again until none is.
+  /// KV that somebody still holds, as the memory tier does while it takes it in, stays where it is:
+  /// asks again until none is.
   static json::value evict(const std::string& body, const std::vector<std::string>& headers = {}) {
     for (int i = 0;; ++i) {
       auto report = admin("POST", "cache/evict", body, 200, headers);
@@ -35,12 +42,16 @@ class AdminTest : public ServiceTest {
   }
   static json::value ask(const std::string& id, const std::string& ns = "default") {
     int status = 0;
-    auto v = service->json("POST", "/v1/query", R"({"query":"What was built?","document_ids":[")" + id + R"("],"max_tokens":4,"cache":{"strategy":"reuse"}})", {"X-Namespace: " + ns}, &status);
+    auto v = service->json("POST", "/v1/query",
+                           R"({"query":"What was built?","document_ids":[")" + id +
+                               R"("],"max_tokens":4,"cache":{"strategy":"reuse"}})",
+                           {"X-Namespace: " + ns}, &status);
     EXPECT_EQ(status, 200) << json::serialize(v);
     return v;
   }
   static std::string cache_state(const std::string& id, const std::string& ns = "default") {
-    return text_at(service->json("GET", "/v1/documents/" + id, {}, {"X-Namespace: " + ns}), "cache.state");
+    return text_at(service->json("GET", "/v1/documents/" + id, {}, {"X-Namespace: " + ns}),
+                   "cache.state");
   }
   static std::string server_flag() { return "http://127.0.0.1:" + std::to_string(service->port()); }
 };
@@ -64,7 +75,8 @@ TEST_F(AdminTest, EvictTakesKvAndTheAnswerStays) {
   post("gone", 12);
   const auto before = ask("gone");
   EXPECT_GT(int_at(before, "cache.tiers.dram.blocks"), 0);
-  const auto would = admin("POST", "cache/evict", R"({"tier":"dram","document_ids":["gone"],"dry_run":true})");
+  const auto would = admin("POST", "cache/evict",
+                           R"({"tier":"dram","document_ids":["gone"],"dry_run":true})");
   EXPECT_GT(int_at(would, "blocks"), 0);
   const auto did = evict(R"({"tier":"dram","document_ids":["gone"]})");
   EXPECT_EQ(int_at(did, "blocks"), int_at(would, "blocks"));
@@ -74,9 +86,12 @@ TEST_F(AdminTest, EvictTakesKvAndTheAnswerStays) {
   const auto after = ask("gone");
   EXPECT_EQ(text_at(after, "answer"), text_at(before, "answer"));
   EXPECT_EQ(text_at(after, "cache.misses.0.reason"), "evicted");
-  EXPECT_EQ(text_at(admin("POST", "cache/evict", R"({"document_ids":["nobody"]})", 404), "error.code"), "document_not_found");
+  EXPECT_EQ(
+      text_at(admin("POST", "cache/evict", R"({"document_ids":["nobody"]})", 404), "error.code"),
+      "document_not_found");
   EXPECT_EQ(text_at(admin("POST", "cache/evict", R"({"tier":"gpu"})", 400), "error.param"), "tier");
-  EXPECT_EQ(text_at(admin("POST", "cache/evict", R"({"older_than_secods":1})", 400), "error.code"), "unknown_field");
+  EXPECT_EQ(text_at(admin("POST", "cache/evict", R"({"older_than_secods":1})", 400), "error.code"),
+            "unknown_field");
 }
 
 TEST_F(AdminTest, EvictingANamespaceLeavesTheOthers) {
@@ -94,29 +109,42 @@ TEST_F(AdminTest, PinnedDocumentsStayUntilForcedOrUnpinned) {
   EXPECT_EQ(int_at(pinned, "documents"), 1);
   EXPECT_GT(int_at(admin("GET", "cache/stats"), "tiers.1.pinned_bytes"), 0);
   const auto kept = evict(R"({"tier":"disk","document_ids":["pinned"]})");
-  EXPECT_EQ(int_at(kept, "kept_pinned"), int_at(service->json("GET", "/v1/documents/pinned"), "chunks"));
+  EXPECT_EQ(int_at(kept, "kept_pinned"),
+            int_at(service->json("GET", "/v1/documents/pinned"), "chunks"));
   EXPECT_EQ(cache_state("pinned"), "resident");
-  EXPECT_EQ(int_at(admin("POST", "cache/unpin", R"({"document_ids":["pinned"],"tier":"dram"})"), "pinned_bytes"), 0);
+  EXPECT_EQ(int_at(admin("POST", "cache/unpin", R"({"document_ids":["pinned"],"tier":"dram"})"),
+                   "pinned_bytes"),
+            0);
   (void)evict(R"({"tier":"disk","document_ids":["pinned"]})");
   EXPECT_EQ(cache_state("pinned"), "evicted");
-  EXPECT_EQ(text_at(admin("POST", "cache/pin", R"({"document_ids":["pinned","nobody"]})", 404), "error.param"), "document_ids[1]");
+  EXPECT_EQ(text_at(admin("POST", "cache/pin", R"({"document_ids":["pinned","nobody"]})", 404),
+                    "error.param"),
+            "document_ids[1]");
   EXPECT_EQ(text_at(admin("POST", "cache/pin", R"({})", 400), "error.param"), "document_ids");
 }
 
 TEST(AdminLimits, PinsHoldNoMoreThanTheirShare) {
   TempFolder folder;
   ServiceProcess service;
-  service.start(folder.path() / "store", {"--cache.max_pinned_ratio=0", "--disk.max_bytes=1073741824"});
-  ASSERT_EQ(service.call("POST", "/v1/documents?wait=true", R"({"id":"d","text":)" + quoted(sample_text(1, 100)) + "}").status, 200);
+  service.start(folder.path() / "store",
+                {"--cache.max_pinned_ratio=0", "--disk.max_bytes=1073741824"});
+  ASSERT_EQ(service
+                .call("POST", "/v1/documents?wait=true",
+                      R"({"id":"d","text":)" + quoted(sample_text(1, 100)) + "}")
+                .status,
+            200);
   int status = 0;
-  const auto r = service.json("POST", "/v1/admin/cache/pin", R"({"document_ids":["d"],"tier":"dram"})", {}, &status);
+  const auto r = service.json("POST", "/v1/admin/cache/pin",
+                              R"({"document_ids":["d"],"tier":"dram"})", {}, &status);
   EXPECT_EQ(status, 507);
   EXPECT_EQ(text_at(r, "error.code"), "cache_full");
   const auto patched = service.json("PATCH", "/v1/documents/d", R"({"pinned":true})", {}, &status);
   EXPECT_EQ(status, 507);
   EXPECT_EQ(text_at(patched, "error.code"), "cache_full");
   EXPECT_EQ(text_at(patched, "error.param"), "pinned");
-  const auto posted = service.json("POST", "/v1/documents?wait=true", R"({"id":"e","pinned":true,"text":)" + quoted(sample_text(2, 100)) + "}", {}, &status);
+  const auto posted = service.json(
+      "POST", "/v1/documents?wait=true",
+      R"({"id":"e","pinned":true,"text":)" + quoted(sample_text(2, 100)) + "}", {}, &status);
   EXPECT_EQ(status, 507);
   EXPECT_EQ(text_at(posted, "error.code"), "cache_full");
   EXPECT_EQ(text_at(posted, "error.param"), "pinned");
@@ -138,11 +166,13 @@ TEST_F(AdminTest, PacksMoveDocumentsWithTheirKv) {
   post("p1", 17, "source");
   post("p2", 18, "source");
   const auto before = ask("p1", "source");
-  const auto pack = service->call("POST", "/v1/admin/cache/export", R"({"document_ids":[]})", {"X-Namespace: source"});
+  const auto pack = service->call("POST", "/v1/admin/cache/export", R"({"document_ids":[]})",
+                                  {"X-Namespace: source"});
   ASSERT_EQ(pack.status, 200) << pack.body;
   ASSERT_GT(pack.body.size(), 10000u);
   const auto import = [&](const std::string& body, const std::string& ns) {
-    return service->call("POST", "/v1/admin/cache/import?mode=merge", body, {"X-Namespace: " + ns}, "application/vnd.quire.pack");
+    return service->call("POST", "/v1/admin/cache/import?mode=merge", body, {"X-Namespace: " + ns},
+                         "application/vnd.quire.pack");
   };
   auto r = import(pack.body, "target");
   ASSERT_EQ(r.status, 200) << r.body;
@@ -153,7 +183,8 @@ TEST_F(AdminTest, PacksMoveDocumentsWithTheirKv) {
   const auto after = ask("p1", "target");
   EXPECT_EQ(text_at(after, "answer"), text_at(before, "answer"));
   EXPECT_TRUE(at(after, "cache.misses").as_array().empty()) << json::serialize(at(after, "cache"));
-  EXPECT_EQ(int_at(after, "usage.cache_details.reused_tokens"), int_at(before, "usage.cache_details.reused_tokens"));
+  EXPECT_EQ(int_at(after, "usage.cache_details.reused_tokens"),
+            int_at(before, "usage.cache_details.reused_tokens"));
   report = parse(import(pack.body, "target").body);
   EXPECT_EQ(int_at(report, "skipped"), 2);
 
@@ -163,32 +194,52 @@ TEST_F(AdminTest, PacksMoveDocumentsWithTheirKv) {
   EXPECT_EQ(r.status, 400);
   EXPECT_EQ(text_at(parse(r.body), "error.param"), "body");
   EXPECT_EQ(import(pack.body.substr(0, pack.body.size() - 1), "untouched").status, 400);
-  EXPECT_TRUE(at(service->json("GET", "/v1/documents", {}, {"X-Namespace: untouched"}), "data").as_array().empty()) << "nothing of a broken pack is stored";
+  EXPECT_TRUE(at(service->json("GET", "/v1/documents", {}, {"X-Namespace: untouched"}), "data")
+                  .as_array()
+                  .empty())
+      << "nothing of a broken pack is stored";
   EXPECT_EQ(service->call("POST", "/v1/admin/cache/import", "{}").status, 415);
-  EXPECT_EQ(service->call("POST", "/v1/admin/cache/import?mode=replace", pack.body, {}, "application/vnd.quire.pack").status, 400);
-  EXPECT_EQ(service->call("POST", "/v1/admin/cache/export", R"({"document_ids":["nobody"]})").status, 404);
+  EXPECT_EQ(service
+                ->call("POST", "/v1/admin/cache/import?mode=replace", pack.body, {},
+                       "application/vnd.quire.pack")
+                .status,
+            400);
+  EXPECT_EQ(
+      service->call("POST", "/v1/admin/cache/export", R"({"document_ids":["nobody"]})").status,
+      404);
 }
 
 TEST_F(AdminTest, RequestsAreListedAndCancelled) {
-  EXPECT_EQ(text_at(admin("POST", "requests/qry_nothing/cancel", {}, 404), "error.code"), "query_expired");
-  const std::string body = R"({"query":"q","max_tokens":1900,"temperature":2,"seed":5,"stream":true,"timeout_ms":600000})";
-  // On a busy machine an answer may be complete before anybody could cancel it: then the next one is tried.
+  EXPECT_EQ(text_at(admin("POST", "requests/qry_nothing/cancel", {}, 404), "error.code"),
+            "query_expired");
+  const std::string body =
+      R"({"query":"q","max_tokens":1900,"temperature":2,"seed":5,"stream":true,)"
+      R"("timeout_ms":600000})";
+  // On a busy machine an answer may be complete before anybody could cancel it: then the next one
+  // is tried.
   bool cancelled = false;
   for (int attempt = 0; attempt < 30 && !cancelled; ++attempt) {
     LoopbackClient c(service->port(), 120);
-    ASSERT_TRUE(c.send("POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+    ASSERT_TRUE(c.send(
+        "POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
+        std::to_string(body.size()) + "\r\n\r\n" + body));
     ASSERT_NE(c.read_until("\"id\":\"qry_").find("\"id\":\"qry_"), std::string::npos);
     const json::value list = admin("GET", "requests");
     if (at(list, "data").as_array().empty()) continue;
     EXPECT_EQ(text_at(list, "data.0.namespace"), "default");
     const std::string path = "requests/" + text_at(list, "data.0.id") + "/cancel";
-    EXPECT_TRUE(at(admin("GET", "requests", {}, 200, {"X-Namespace: elsewhere"}), "data").as_array().empty());
-    EXPECT_TRUE(admin("POST", path, {}, 404, {"X-Namespace: elsewhere"}).as_object().contains("error"));
+    EXPECT_TRUE(at(admin("GET", "requests", {}, 200, {"X-Namespace: elsewhere"}), "data")
+                    .as_array()
+                    .empty());
+    EXPECT_TRUE(
+        admin("POST", path, {}, 404, {"X-Namespace: elsewhere"}).as_object().contains("error"));
     const auto reply = service->call("POST", "/v1/admin/" + path);
     if (reply.status == 404) continue;
     ASSERT_EQ(reply.status, 200) << reply.body;
     std::string rest, more;
-    while (rest.find("event: error") == std::string::npos && rest.find("event: done") == std::string::npos && !(more = c.read_some()).empty()) rest += more;
+    while (rest.find("event: error") == std::string::npos &&
+           rest.find("event: done") == std::string::npos && !(more = c.read_some()).empty())
+      rest += more;
     cancelled = rest.find("event: error") != std::string::npos;
     if (cancelled) {
       EXPECT_NE(rest.find("request_cancelled"), std::string::npos) << rest;
@@ -205,7 +256,9 @@ TEST_F(AdminTest, EventsTellWhatChanges) {
   EXPECT_EQ(int_at(evict(R"({"tier":"disk","document_ids":["event"]})"), "contexts"), 1);
   std::string seen;
   // Statistics come every second for ever, so what never comes must end somewhere.
-  for (int i = 0; i < 200 && (seen.find("event: job") == std::string::npos || seen.find("event: evict") == std::string::npos); ++i) {
+  for (int i = 0; i < 200 && (seen.find("event: job") == std::string::npos ||
+                              seen.find("event: evict") == std::string::npos);
+       ++i) {
     const std::string more = c.read_until("\n\n");
     if (more.empty()) break;
     seen += more;
@@ -256,19 +309,29 @@ TEST_F(AdminTest, TheCommandLineDoesItToo) {
 TEST(AdminScope, OthersMayNot) {
   TempFolder folder;
   const auto path = folder.path() / "keys.toml";
-  std::ofstream(path) << "[[keys]]\nname = \"user\"\nsha256 = \"" << sha256("user-key").hex() << "\"\nscopes = [\"read\", \"write\", \"query\"]\nnamespaces = [\"default\"]\n"
-                      << "[[keys]]\nname = \"team\"\nsha256 = \"" << sha256("team-key").hex() << "\"\nscopes = [\"admin\"]\nnamespaces = [\"team\"]\n";
+  std::ofstream(path)
+      << "[[keys]]\nname = \"user\"\nsha256 = \"" << sha256("user-key").hex()
+      << "\"\nscopes = [\"read\", \"write\", \"query\"]\nnamespaces = [\"default\"]\n"
+      << "[[keys]]\nname = \"team\"\nsha256 = \"" << sha256("team-key").hex()
+      << "\"\nscopes = [\"admin\"]\nnamespaces = [\"team\"]\n";
   ServiceProcess service;
   service.start(folder.path() / "store", {"--auth.keys_file=" + path.string()});
   const std::vector<std::string> user = {"api-key: user-key"}, team = {"api-key: team-key"};
-  ASSERT_EQ(service.call("POST", "/v1/documents?wait=true", R"({"id":"d","text":)" + quoted(sample_text(3, 100)) + "}", user).status, 200);
+  ASSERT_EQ(service
+                .call("POST", "/v1/documents?wait=true",
+                      R"({"id":"d","text":)" + quoted(sample_text(3, 100)) + "}", user)
+                .status,
+            200);
   for (const auto& route : all_routes()) {
     if (!route.pattern.starts_with("/v1/admin/")) continue;
-    EXPECT_EQ(service.call(std::string(route.method), std::string(route.pattern), {}, user).status, 403) << route.pattern;
+    EXPECT_EQ(service.call(std::string(route.method), std::string(route.pattern), {}, user).status,
+              403)
+        << route.pattern;
   }
   // A key of one namespace evicts that one only.
   int status = 0;
-  (void)service.json("POST", "/v1/admin/cache/evict", R"({"tier":"disk","force":true})", team, &status);
+  (void)service.json("POST", "/v1/admin/cache/evict", R"({"tier":"disk","force":true})", team,
+                     &status);
   EXPECT_EQ(status, 200);
   EXPECT_EQ(text_at(service.json("GET", "/v1/documents/d", {}, user), "cache.state"), "resident");
   EXPECT_EQ(service.stop(), 0);

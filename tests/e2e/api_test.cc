@@ -13,26 +13,38 @@ namespace json = boost::json;
 
 class ApiTest : public ServiceTest {
  protected:
-  static std::string post(const std::string& id, const std::string& text, const std::string& more = {}) {
+  static std::string post(const std::string& id, const std::string& text,
+                          const std::string& more = {}) {
     int status = 0;
-    const auto r = service->json("POST", "/v1/documents?wait=true", R"({"id":)" + quoted(id) + R"(,"text":)" + quoted(text) + more + "}", {}, &status);
+    const auto r = service->json(
+        "POST", "/v1/documents?wait=true",
+        R"({"id":)" + quoted(id) + R"(,"text":)" + quoted(text) + more + "}", {}, &status);
     EXPECT_EQ(status, 200) << json::serialize(r);
     return text_at(r, "results.0.result");
   }
-  static json::value ask(const std::string& question, const std::string& ids, const std::string& more = {}, int* status = nullptr) {
-    return service->json("POST", "/v1/query", R"({"query":)" + quoted(question) + R"(,"document_ids":)" + ids + more + "}", {}, status);
+  static json::value ask(const std::string& question, const std::string& ids,
+                         const std::string& more = {}, int* status = nullptr) {
+    return service->json(
+        "POST", "/v1/query",
+        R"({"query":)" + quoted(question) + R"(,"document_ids":)" + ids + more + "}", {}, status);
   }
   static void expect_fates_add_up(const json::value& r) {
     std::int64_t sum = 0;
-    for (const auto* fate : {"reused_tokens", "recomputed_tokens", "computed_tokens", "dropped_tokens"}) sum += int_at(r, std::string("usage.cache_details.") + fate);
+    for (const auto* fate :
+         {"reused_tokens", "recomputed_tokens", "computed_tokens", "dropped_tokens"})
+      sum += int_at(r, std::string("usage.cache_details.") + fate);
     EXPECT_EQ(sum, int_at(r, "usage.prompt_tokens")) << json::serialize(r);
     EXPECT_GT(sum, 0);
   }
 };
 
 TEST_F(ApiTest, DocumentLifecycle) {
-  EXPECT_EQ(post("life", sample_text(1, 300), R"(,"title":"First","metadata":{"source":"a","year":2025})"), "created");
-  EXPECT_EQ(post("life", sample_text(1, 300), R"(,"title":"First","metadata":{"source":"a","year":2025})"), "unchanged");
+  EXPECT_EQ(post("life", sample_text(1, 300),
+                 R"(,"title":"First","metadata":{"source":"a","year":2025})"),
+            "created");
+  EXPECT_EQ(post("life", sample_text(1, 300),
+                 R"(,"title":"First","metadata":{"source":"a","year":2025})"),
+            "unchanged");
   int status = 0;
   auto d = service->json("GET", "/v1/documents/life", {}, {}, &status);
   EXPECT_EQ(status, 200);
@@ -49,25 +61,38 @@ TEST_F(ApiTest, DocumentLifecycle) {
   const auto chunks = service->json("GET", "/v1/documents/life/chunks");
   EXPECT_EQ(static_cast<std::int64_t>(at(chunks, "data").as_array().size()), int_at(d, "chunks"));
   const auto blocks = service->json("GET", "/v1/documents/life/blocks");
-  EXPECT_EQ(static_cast<std::int64_t>(at(blocks, "data").as_array().size()), int_at(d, "cache.blocks"));
+  EXPECT_EQ(static_cast<std::int64_t>(at(blocks, "data").as_array().size()),
+            int_at(d, "cache.blocks"));
   EXPECT_EQ(int_at(blocks, "data.0.chars.0"), 0);
 
-  d = service->json("PATCH", "/v1/documents/life", R"({"title":"Second","metadata":{"year":null,"more":true},"pinned":true,"ttl_seconds":1000})", {}, &status);
+  d = service->json(
+      "PATCH", "/v1/documents/life",
+      R"({"title":"Second","metadata":{"year":null,"more":true},"pinned":true,"ttl_seconds":1000})",
+      {}, &status);
   EXPECT_EQ(status, 200);
   EXPECT_EQ(text_at(d, "title"), "Second");
   EXPECT_EQ(json::serialize(at(d, "metadata")), R"({"source":"a","more":true})");
   EXPECT_NE(text_at(d, "expires_at"), "null");
-  d = service->json("PATCH", "/v1/documents/life", R"({"ttl_seconds":null,"expires_at":"2100-01-01T00:00:00Z"})");
+  d = service->json("PATCH", "/v1/documents/life",
+                    R"({"ttl_seconds":null,"expires_at":"2100-01-01T00:00:00Z"})");
   EXPECT_EQ(text_at(d, "expires_at"), "2100-01-01T00:00:00.000Z");
   d = service->json("PATCH", "/v1/documents/life", R"({"ttl_seconds":null})");
   EXPECT_EQ(text_at(d, "expires_at"), "null");
 
   const std::string hash = text_at(d, "content_hash");
   const std::string body = R"({"text":)" + quoted(sample_text(2, 50)) + "}";
-  EXPECT_EQ(service->call("PUT", "/v1/documents/life?wait=true", body, {"If-None-Match: *"}).status, 412);
-  EXPECT_EQ(service->call("PUT", "/v1/documents/life?wait=true", body, {"If-Match: \"sha256:00\""}).status, 412);
-  EXPECT_EQ(service->call("PUT", "/v1/documents/life?wait=true", body, {"If-Match: \"" + hash + "\""}).status, 200);
-  EXPECT_EQ(service->call("PUT", "/v1/documents/brand-new?wait=true", body, {"If-None-Match: *"}).status, 201);
+  EXPECT_EQ(service->call("PUT", "/v1/documents/life?wait=true", body, {"If-None-Match: *"}).status,
+            412);
+  EXPECT_EQ(service->call("PUT", "/v1/documents/life?wait=true", body, {"If-Match: \"sha256:00\""})
+                .status,
+            412);
+  EXPECT_EQ(
+      service->call("PUT", "/v1/documents/life?wait=true", body, {"If-Match: \"" + hash + "\""})
+          .status,
+      200);
+  EXPECT_EQ(
+      service->call("PUT", "/v1/documents/brand-new?wait=true", body, {"If-None-Match: *"}).status,
+      201);
   EXPECT_EQ(service->call("GET", "/v1/documents/life/content").body, sample_text(2, 50));
 
   EXPECT_EQ(service->call("DELETE", "/v1/documents/life").status, 200);
@@ -77,8 +102,11 @@ TEST_F(ApiTest, DocumentLifecycle) {
 
 TEST_F(ApiTest, BatchesSucceedAndFailOneByOne) {
   int status = 0;
-  const auto r = service->json("POST", "/documents?wait=true",
-                               R"({"documents":[{"id":"good","text":"A bridge of copper."},{"chunks":["a text",""]},{"id":"bad id","text":"x"},{"text":"No id here."}]})", {}, &status);
+  const auto r = service->json(
+      "POST", "/documents?wait=true",
+      R"({"documents":[{"id":"good","text":"A bridge of copper."},{"chunks":["a text",""]},{)"
+      R"("id":"bad id","text":"x"},{"text":"No id here."}]})",
+      {}, &status);
   EXPECT_EQ(status, 200);
   EXPECT_EQ(text_at(r, "status"), "partial") << json::serialize(r);
   EXPECT_EQ(int_at(r, "counts.completed"), 2);
@@ -91,47 +119,63 @@ TEST_F(ApiTest, BatchesSucceedAndFailOneByOne) {
 }
 
 TEST_F(ApiTest, OtherBodiesThanJson) {
-  auto r = service->call("POST", "/v1/documents?wait=true&id=plain&title=Plain", "Just text.", {}, "text/plain");
+  auto r = service->call("POST", "/v1/documents?wait=true&id=plain&title=Plain", "Just text.", {},
+                         "text/plain");
   EXPECT_EQ(r.status, 200) << r.body;
-  r = service->call("POST", "/v1/documents?wait=true&id=marked", "# One\n\nText.\n\n# Two\n\nMore.", {}, "text/markdown");
+  r = service->call("POST", "/v1/documents?wait=true&id=marked", "# One\n\nText.\n\n# Two\n\nMore.",
+                    {}, "text/markdown");
   EXPECT_EQ(r.status, 200) << r.body;
-  r = service->call("POST", "/v1/documents?wait=true", "{\"id\":\"l1\",\"text\":\"line one\"}\n{\"id\":\"l2\",\"text\":\"line two\"}\n", {}, "application/x-ndjson");
+  r = service->call(
+      "POST", "/v1/documents?wait=true",
+      "{\"id\":\"l1\",\"text\":\"line one\"}\n{\"id\":\"l2\",\"text\":\"line two\"}\n", {},
+      "application/x-ndjson");
   EXPECT_EQ(r.status, 200) << r.body;
   EXPECT_EQ(int_at(parse(r.body), "counts.completed"), 2);
   r = service->call("POST", "/v1/documents?wait=true",
-                    "--XX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"up.txt\"\r\n\r\nUploaded words.\r\n--XX\r\n"
-                    "Content-Disposition: form-data; name=\"id\"\r\n\r\nuploaded\r\n--XX--\r\n", {}, "multipart/form-data; boundary=XX");
+                    "--XX\r\nContent-Disposition: form-data; name=\"file\"; "
+                    "filename=\"up.txt\"\r\n\r\nUploaded words.\r\n--XX\r\n"
+                    "Content-Disposition: form-data; name=\"id\"\r\n\r\nuploaded\r\n--XX--\r\n",
+                    {}, "multipart/form-data; boundary=XX");
   EXPECT_EQ(r.status, 200) << r.body;
   EXPECT_EQ(service->call("GET", "/v1/documents/uploaded/content").body, "Uploaded words.");
   EXPECT_EQ(service->call("POST", "/v1/documents", "<x/>", {}, "application/xml").status, 415);
 }
 
 TEST_F(ApiTest, ListsPageAndFilter) {
-  for (int i = 0; i < 5; ++i) post("list-" + std::to_string(i), "Page " + std::to_string(i) + ".", R"(,"metadata":{"set":"pages"})");
+  for (int i = 0; i < 5; ++i)
+    post("list-" + std::to_string(i), "Page " + std::to_string(i) + ".",
+         R"(,"metadata":{"set":"pages"})");
   std::set<std::string> seen;
   std::string after;
   for (int pages = 0; pages < 10; ++pages) {
-    const auto page = service->json("GET", "/v1/documents?limit=2&order=asc&metadata.set=pages" + (after.empty() ? "" : "&after=" + after));
-    for (const auto& d : at(page, "data").as_array()) EXPECT_TRUE(seen.insert(text_at(d, "id")).second);
+    const auto page = service->json("GET", "/v1/documents?limit=2&order=asc&metadata.set=pages" +
+                                               (after.empty() ? "" : "&after=" + after));
+    for (const auto& d : at(page, "data").as_array())
+      EXPECT_TRUE(seen.insert(text_at(d, "id")).second);
     if (!at(page, "has_more").as_bool()) break;
     after = text_at(page, "last_id");
   }
   EXPECT_EQ(seen.size(), 5u);
   EXPECT_GE(int_at(service->json("GET", "/v1/documents?include=counts"), "counts.ready"), 5);
-  const auto dry = service->json("POST", "/v1/documents/delete", R"({"filter":{"metadata.set":"pages"},"dry_run":true})");
+  const auto dry = service->json("POST", "/v1/documents/delete",
+                                 R"({"filter":{"metadata.set":"pages"},"dry_run":true})");
   EXPECT_EQ(int_at(dry, "count"), 5) << json::serialize(dry);
-  const auto gone = service->json("POST", "/v1/documents/delete", R"({"ids":["list-0","list-1","nobody"]})");
+  const auto gone = service->json("POST", "/v1/documents/delete",
+                                  R"({"ids":["list-0","list-1","nobody"]})");
   EXPECT_EQ(int_at(gone, "count"), 2);
   EXPECT_EQ(text_at(gone, "not_found.0"), "nobody");
 }
 
 TEST_F(ApiTest, JobsTellTheirProgress) {
-  const auto r = service->call("POST", "/v1/documents", R"({"documents":[{"id":"job-a","text":)" + quoted(sample_text(31, 600)) + "}]}");
+  const auto r = service->call(
+      "POST", "/v1/documents",
+      R"({"documents":[{"id":"job-a","text":)" + quoted(sample_text(31, 600)) + "}]}");
   EXPECT_EQ(r.status, 202) << r.body;
   const auto location = r.header("location");
   ASSERT_TRUE(location);
   LoopbackClient events(service->port());
-  ASSERT_TRUE(events.send("GET " + *location + "/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+  ASSERT_TRUE(
+      events.send("GET " + *location + "/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
   const std::string text = events.read_until("event: done");
   EXPECT_NE(text.find("text/event-stream"), std::string::npos);
   EXPECT_NE(text.find("event: done"), std::string::npos) << text;
@@ -146,11 +190,14 @@ TEST_F(ApiTest, QueryReportsTheFateOfEveryToken) {
   post("q1", sample_text(11, 400));
   post("q2", sample_text(12, 400));
   int status = 0;
-  const auto recompute = ask("What was built?", R"(["q1","q2"])", R"(,"max_tokens":8,"cache":{"strategy":"recompute"})", &status);
+  const auto recompute = ask("What was built?", R"(["q1","q2"])",
+                             R"(,"max_tokens":8,"cache":{"strategy":"recompute"})", &status);
   ASSERT_EQ(status, 200) << json::serialize(recompute);
   expect_fates_add_up(recompute);
   EXPECT_EQ(int_at(recompute, "usage.cache_details.reused_tokens"), 0);
-  const auto reuse = ask("What was built?", R"(["q1","q2"])", R"(,"max_tokens":8,"cache":{"strategy":"reuse"},"explain":"blocks")", &status);
+  const auto reuse = ask("What was built?", R"(["q1","q2"])",
+                         R"(,"max_tokens":8,"cache":{"strategy":"reuse"},"explain":"blocks")",
+                         &status);
   ASSERT_EQ(status, 200) << json::serialize(reuse);
   expect_fates_add_up(reuse);
   EXPECT_GT(int_at(reuse, "usage.cache_details.reused_tokens"), 700);
@@ -158,7 +205,8 @@ TEST_F(ApiTest, QueryReportsTheFateOfEveryToken) {
   EXPECT_GT(int_at(reuse, "cache.tiers.dram.blocks") + int_at(reuse, "cache.tiers.disk.blocks"), 0);
   EXPECT_EQ(text_at(reuse, "documents.0.id"), "q1");
   EXPECT_GT(at(reuse, "explain.blocks").as_array().size(), 10u);
-  const auto exact = ask("What was built?", R"(["q1","q2"])", R"(,"max_tokens":8,"cache":{"strategy":"exact"})", &status);
+  const auto exact = ask("What was built?", R"(["q1","q2"])",
+                         R"(,"max_tokens":8,"cache":{"strategy":"exact"})", &status);
   EXPECT_EQ(text_at(exact, "answer"), text_at(recompute, "answer"));
   expect_fates_add_up(exact);
 }
@@ -168,10 +216,14 @@ TEST_F(ApiTest, CompressionIsListedAskedForAndReported) {
   const auto info = service->json("GET", "/v1/info");
   EXPECT_NE(json::serialize(at(info, "compressor_details")).find("capacity"), std::string::npos);
   int status = 0;
-  const auto dense = ask("What was built?", R"(["c1"])", R"(,"max_tokens":6,"cache":{"strategy":"reuse"})", &status);
+  const auto dense = ask("What was built?", R"(["c1"])",
+                         R"(,"max_tokens":6,"cache":{"strategy":"reuse"})", &status);
   ASSERT_EQ(status, 200) << json::serialize(dense);
-  for (const std::string name : {"streamingllm", "h2o", "snapkv", "pyramidkv", "adakv", "speckv", "ada_speckv"}) {
-    const std::string options = R"(,"max_tokens":6,"cache":{"strategy":"reuse","compress":")" + name + R"(","options":{"capacity":64,"window":16,"drop_mode":"drop"}},"explain":"blocks")";
+  for (const std::string name :
+       {"streamingllm", "h2o", "snapkv", "pyramidkv", "adakv", "speckv", "ada_speckv"}) {
+    const std::string options =
+        R"(,"max_tokens":6,"cache":{"strategy":"reuse","compress":")" + name +
+        R"(","options":{"capacity":64,"window":16,"drop_mode":"drop"}},"explain":"blocks")";
     const auto r = ask("What was built?", R"(["c1"])", options, &status);
     ASSERT_EQ(status, 200) << json::serialize(r);
     expect_fates_add_up(r);
@@ -181,7 +233,9 @@ TEST_F(ApiTest, CompressionIsListedAskedForAndReported) {
     EXPECT_LT(int_at(r, "cache.compression.hot_rows"), int_at(r, "cache.compression.rows"));
     EXPECT_TRUE(at(r, "explain.blocks").as_array().at(0).as_object().contains("hot_share"));
   }
-  const auto bad = ask("q", R"(["c1"])", R"(,"cache":{"strategy":"reuse","compress":"snapkv","options":{"capacity":16}})", &status);
+  const auto bad = ask(
+      "q", R"(["c1"])",
+      R"(,"cache":{"strategy":"reuse","compress":"snapkv","options":{"capacity":16}})", &status);
   EXPECT_EQ(status, 400) << json::serialize(bad);
   EXPECT_NE(json::serialize(bad).find("cache.options.capacity"), std::string::npos);
 }
@@ -189,17 +243,27 @@ TEST_F(ApiTest, CompressionIsListedAskedForAndReported) {
 TEST_F(ApiTest, CacheHeaderSaysWhatWasFound) {
   post("xc", sample_text(13, 100));
   const auto header = [&](const std::string& strategy) {
-    return service->call("POST", "/v1/query", R"({"query":"q","document_ids":["xc"],"max_tokens":1,"cache":{"strategy":")" + strategy + "\"}}").header("x-cache").value_or("");
+    return service
+        ->call("POST", "/v1/query",
+               R"({"query":"q","document_ids":["xc"],"max_tokens":1,"cache":{"strategy":")" +
+                   strategy + "\"}}")
+        .header("x-cache")
+        .value_or("");
   };
   EXPECT_EQ(header("reuse"), "HIT");
   EXPECT_EQ(header("recompute"), "BYPASS");
-  const auto inline_only = service->call("POST", "/v1/query", R"({"query":"q","documents":[{"text":"Unheard words of copper."}],"max_tokens":1,"cache":{"strategy":"reuse","write":false}})");
+  const auto inline_only = service->call(
+      "POST", "/v1/query",
+      R"({"query":"q","documents":[{"text":"Unheard words of copper."}],"max_tokens":1,"cache":{)"
+      R"("strategy":"reuse","write":false}})");
   EXPECT_EQ(inline_only.header("x-cache"), "MISS") << inline_only.body;
 }
 
 TEST_F(ApiTest, StreamedAnswerEqualsTheWholeOne) {
   post("s1", sample_text(14, 200));
-  const std::string body = R"({"query":"Which guild?","document_ids":["s1"],"max_tokens":12,"cache":{"strategy":"reuse"})";
+  const std::string body =
+      R"({"query":"Which guild?","document_ids":["s1"],"max_tokens":12,"cache":{)"
+      R"("strategy":"reuse"})";
   const auto whole = parse(service->call("POST", "/v1/query", body + "}").body);
   const auto r = service->call("POST", "/v1/query", body + R"(,"stream":true})");
   EXPECT_EQ(r.status, 200);
@@ -226,7 +290,9 @@ TEST_F(ApiTest, StreamedAnswerEqualsTheWholeOne) {
 
 TEST_F(ApiTest, PlanAndExplainNameEveryBlock) {
   post("e1", sample_text(15, 300));
-  const auto plan = service->json("POST", "/v1/query/plan", R"({"query":"q","document_ids":["e1"],"cache":{"strategy":"reuse"}})");
+  const auto plan = service->json(
+      "POST", "/v1/query/plan",
+      R"({"query":"q","document_ids":["e1"],"cache":{"strategy":"reuse"}})");
   EXPECT_EQ(text_at(plan, "object"), "query.plan") << json::serialize(plan);
   EXPECT_GT(at(plan, "blocks").as_array().size(), 4u);
   const auto r = ask("q", R"(["e1"])", R"(,"max_tokens":2,"cache":{"strategy":"reuse"})");
@@ -238,15 +304,18 @@ TEST_F(ApiTest, PlanAndExplainNameEveryBlock) {
   EXPECT_EQ(text_at(blocks[0], "action"), "reused");
   const std::string text = text_at(blocks[1], "text");
   EXPECT_NE(content.find(text), std::string::npos) << text;
-  EXPECT_EQ(service->json("GET", "/v1/queries/" + text_at(r, "id")).as_object().at("id"), at(r, "id"));
+  EXPECT_EQ(service->json("GET", "/v1/queries/" + text_at(r, "id")).as_object().at("id"),
+            at(r, "id"));
   EXPECT_FALSE(at(service->json("GET", "/v1/queries?limit=1"), "data").as_array().empty());
-  EXPECT_TRUE(at(service->json("GET", "/v1/queries/" + text_at(r, "id")), "query").is_null()) << "no texts unless explain.keep_text";
+  EXPECT_TRUE(at(service->json("GET", "/v1/queries/" + text_at(r, "id")), "query").is_null())
+      << "no texts unless explain.keep_text";
 }
 
 TEST_F(ApiTest, MissingDocumentsCanBeSkipped) {
   post("there", "Some words.");
   int status = 0;
-  const auto r = ask("q", R"(["there","nobody"])", R"(,"max_tokens":1,"on_missing":"skip")", &status);
+  const auto r = ask("q", R"(["there","nobody"])", R"(,"max_tokens":1,"on_missing":"skip")",
+                     &status);
   EXPECT_EQ(status, 200) << json::serialize(r);
   EXPECT_EQ(at(r, "documents").as_array().size(), 1u);
 }
@@ -254,9 +323,15 @@ TEST_F(ApiTest, MissingDocumentsCanBeSkipped) {
 TEST_F(ApiTest, DocumentsPostedAndAskedAtOnceAreWaitedForOrComputed) {
   for (const std::string mode : {"wait", "compute"}) {
     const std::string id = "hurry-" + mode;
-    ASSERT_EQ(service->call("POST", "/v1/documents", R"({"id":")" + id + R"(","text":)" + quoted(sample_text(mode == "wait" ? 41 : 42, 500)) + "}").status, 202);
+    ASSERT_EQ(service
+                  ->call("POST", "/v1/documents",
+                         R"({"id":")" + id + R"(","text":)" +
+                             quoted(sample_text(mode == "wait" ? 41 : 42, 500)) + "}")
+                  .status,
+              202);
     int status = 0;
-    const auto r = ask("q", "[\"" + id + "\"]", R"(,"max_tokens":1,"on_not_ready":")" + mode + "\"", &status);
+    const auto r = ask("q", "[\"" + id + "\"]", R"(,"max_tokens":1,"on_not_ready":")" + mode + "\"",
+                       &status);
     EXPECT_EQ(status, 200) << json::serialize(r);
     expect_fates_add_up(r);
   }
@@ -266,32 +341,42 @@ TEST(SmallWindowTest, AutoCallsNoPromptSmallThatTakesMoreThanAQuarterOfTheWindow
   TempFolder folder;
   ServiceProcess service;
   service.start(folder.path(), {"--model.max_model_len=2048"});
-  const std::int64_t quarter = int_at(service.json("GET", "/v1/models/default"), "max_model_len") / 4;
+  const std::int64_t quarter = int_at(service.json("GET", "/v1/models/default"), "max_model_len") /
+                               4;
   ASSERT_LT(quarter, 1024) << "else the setting alone would count";
   const auto plan = [&](const std::string& id, int words) {
     int status = 0;
-    const auto posted = service.json("POST", "/v1/documents?wait=true", R"({"id":)" + quoted(id) + R"(,"text":)" + quoted(sample_text(41, words)) + "}", {}, &status);
+    const auto posted = service.json(
+        "POST", "/v1/documents?wait=true",
+        R"({"id":)" + quoted(id) + R"(,"text":)" + quoted(sample_text(41, words)) + "}", {},
+        &status);
     EXPECT_EQ(status, 200) << json::serialize(posted);
-    return service.json("POST", "/v1/query/plan", R"({"query":"q","document_ids":[)" + quoted(id) + "]}");
+    return service.json("POST", "/v1/query/plan",
+                        R"({"query":"q","document_ids":[)" + quoted(id) + "]}");
   };
   const auto small = plan("small-prompt", 60), large = plan("large-prompt", 330);
   ASSERT_LE(int_at(small, "usage.prompt_tokens"), quarter);
   EXPECT_EQ(text_at(small, "policy.strategy"), "recompute");
-  EXPECT_NE(text_at(small, "policy.reason").find("policy.small_ctx"), std::string::npos) << text_at(small, "policy.reason");
+  EXPECT_NE(text_at(small, "policy.reason").find("policy.small_ctx"), std::string::npos)
+      << text_at(small, "policy.reason");
   ASSERT_GT(int_at(large, "usage.prompt_tokens"), quarter);
   ASSERT_LT(int_at(large, "usage.prompt_tokens"), 1024);
-  EXPECT_EQ(text_at(large, "policy.reason").find("policy.small_ctx"), std::string::npos) << text_at(large, "policy.reason");
+  EXPECT_EQ(text_at(large, "policy.reason").find("policy.small_ctx"), std::string::npos)
+      << text_at(large, "policy.reason");
 }
 
 TEST_F(ApiTest, IdempotencyKeyReplaysTheFirstReply) {
   const std::string body = R"({"id":"idem","text":"Once only."})";
-  const auto first = service->call("POST", "/v1/documents?wait=true", body, {"Idempotency-Key: k1"});
+  const auto first = service->call("POST", "/v1/documents?wait=true", body,
+                                   {"Idempotency-Key: k1"});
   EXPECT_EQ(first.status, 200);
   EXPECT_FALSE(first.header("idempotency-replayed"));
-  const auto second = service->call("POST", "/v1/documents?wait=true", body, {"Idempotency-Key: k1"});
+  const auto second = service->call("POST", "/v1/documents?wait=true", body,
+                                    {"Idempotency-Key: k1"});
   EXPECT_EQ(second.header("idempotency-replayed"), "true");
   EXPECT_EQ(second.body, first.body);
-  const auto other = service->call("POST", "/v1/documents?wait=true", R"({"id":"idem","text":"Other."})", {"Idempotency-Key: k1"});
+  const auto other = service->call("POST", "/v1/documents?wait=true",
+                                   R"({"id":"idem","text":"Other."})", {"Idempotency-Key: k1"});
   EXPECT_EQ(other.status, 422);
   EXPECT_EQ(text_at(parse(other.body), "error.code"), "idempotency_mismatch");
 }
@@ -305,9 +390,11 @@ TEST_F(ApiTest, ModelsInfoVersionAndTokens) {
   EXPECT_EQ(text_at(info, "backend.device"), text_at(info, "isa"));
   EXPECT_NE(text_at(info, "backend.cuda"), "");
   EXPECT_EQ(text_at(service->json("GET", "/version"), "name"), "quire");
-  const auto t = service->json("POST", "/tokenize", R"({"prompt":"The old bridge","add_special_tokens":false})");
+  const auto t = service->json("POST", "/tokenize",
+                               R"({"prompt":"The old bridge","add_special_tokens":false})");
   ASSERT_GT(int_at(t, "count"), 0);
-  const auto back = service->json("POST", "/detokenize", R"({"tokens":)" + json::serialize(at(t, "tokens")) + "}");
+  const auto back = service->json("POST", "/detokenize",
+                                  R"({"tokens":)" + json::serialize(at(t, "tokens")) + "}");
   EXPECT_EQ(text_at(back, "prompt"), "The old bridge");
 }
 
@@ -315,47 +402,65 @@ TEST_F(ApiTest, DescribesItself) {
   const auto document = service->json("GET", "/openapi.json");
   EXPECT_EQ(text_at(document, "openapi"), "3.1.0");
   EXPECT_EQ(service->call("GET", "/openapi.json").status, 200);
-  for (const auto& route : all_routes()) EXPECT_TRUE(at(document, "paths").as_object().contains(std::string(route.pattern))) << route.pattern;
+  for (const auto& route : all_routes())
+    EXPECT_TRUE(at(document, "paths").as_object().contains(std::string(route.pattern)))
+        << route.pattern;
 }
 
 TEST_F(ApiTest, HealthAndMetrics) {
-  for (const auto* path : {"/livez", "/readyz", "/healthz", "/health"}) EXPECT_EQ(service->call("GET", path).status, 200) << path;
+  for (const auto* path : {"/livez", "/readyz", "/healthz", "/health"})
+    EXPECT_EQ(service->call("GET", path).status, 200) << path;
   post("metric", "Words for a metric.");
   (void)ask("q", R"(["metric"])", R"(,"max_tokens":2)");
   const std::string text = service->call("GET", "/metrics").body;
-  for (const auto* name : {"quire_requests_total", "quire_time_to_first_token_seconds_bucket", "quire_prompt_tokens_total{fate=\"reused\"}", "quire_tier_bytes{tier=\"disk\"}",
-                           "quire_documents{status=\"ready\"}", "quire_build_info", "process_resident_memory_bytes"})
+  for (const auto* name :
+       {"quire_requests_total", "quire_time_to_first_token_seconds_bucket",
+        "quire_prompt_tokens_total{fate=\"reused\"}", "quire_tier_bytes{tier=\"disk\"}",
+        "quire_documents{status=\"ready\"}", "quire_build_info", "process_resident_memory_bytes"})
     EXPECT_NE(text.find(name), std::string::npos) << name;
   EXPECT_EQ(text.find("vllm:"), std::string::npos) << "only with metrics.vllm_names";
 }
 
 TEST_F(ApiTest, RequestIdsAreEchoedOrMade) {
-  EXPECT_EQ(service->call("GET", "/livez", {}, {"X-Request-Id: my.id-1"}).header("x-request-id"), "my.id-1");
-  const auto made = service->call("GET", "/livez", {}, {"X-Request-Id: not ok!"}).header("x-request-id");
+  EXPECT_EQ(service->call("GET", "/livez", {}, {"X-Request-Id: my.id-1"}).header("x-request-id"),
+            "my.id-1");
+  const auto made = service->call("GET", "/livez", {}, {"X-Request-Id: not ok!"})
+                        .header("x-request-id");
   ASSERT_TRUE(made);
   EXPECT_EQ(made->substr(0, 4), "req_");
   EXPECT_TRUE(service->call("GET", "/livez").header("server-timing"));
 }
 
 TEST_F(ApiTest, TheCallersTraceStandsInTheLog) {
-  EXPECT_EQ(service->call("GET", "/version", {}, {"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}).status, 200);
-  EXPECT_TRUE(service->wait_for_log(R"("trace_id":"0af7651916cd43dd8448eb211c80319c","parent_span_id":"b7ad6b7169203331")"));
-  EXPECT_EQ(service->call("GET", "/version", {}, {"traceparent: nonsense"}).status, 200) << "a broken one is ignored";
+  EXPECT_EQ(service
+                ->call("GET", "/version", {},
+                       {"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
+                .status,
+            200);
+  EXPECT_TRUE(service->wait_for_log(
+      R"("trace_id":"0af7651916cd43dd8448eb211c80319c","parent_span_id":"b7ad6b7169203331")"));
+  EXPECT_EQ(service->call("GET", "/version", {}, {"traceparent: nonsense"}).status, 200)
+      << "a broken one is ignored";
 }
 
 TEST_F(ApiTest, CacheSaltSplitsANamespace) {
   const std::string text = sample_text(71, 200);
   post("salted", text, R"(,"cache_salt":"salt-number-one")");
-  const auto same = ask("q", R"(["salted"])", R"(,"max_tokens":1,"cache_salt":"salt-number-one","cache":{"strategy":"reuse","write":false})");
+  const auto same = ask(
+      "q", R"(["salted"])",
+      R"(,"max_tokens":1,"cache_salt":"salt-number-one","cache":{"strategy":"reuse",)"
+      R"("write":false})");
   EXPECT_GT(int_at(same, "usage.cache_details.reused_tokens"), 100) << json::serialize(same);
-  const auto other = ask("q", R"(["salted"])", R"(,"max_tokens":1,"cache":{"strategy":"reuse","write":false})");
+  const auto other = ask("q", R"(["salted"])",
+                         R"(,"max_tokens":1,"cache":{"strategy":"reuse","write":false})");
   EXPECT_EQ(int_at(other, "usage.cache_details.reused_tokens"), 0) << json::serialize(other);
   EXPECT_EQ(text_at(other, "cache.misses.0.reason"), "salt_mismatch");
   EXPECT_EQ(service->log().find("salt-number-one"), std::string::npos);
 }
 
 TEST_F(ApiTest, SampleCorpusIsAnswered) {
-  const std::filesystem::path sample = std::filesystem::path(QUIRE_SOURCE_DIR) / "models/demo/sample";
+  const std::filesystem::path sample = std::filesystem::path(QUIRE_SOURCE_DIR) /
+                                       "models/demo/sample";
   std::ifstream corpus(sample / "corpus.jsonl"), questions(sample / "questions.jsonl");
   if (!corpus || !questions) GTEST_SKIP() << "no sample corpus beside the embedded model";
   std::string body((std::istreambuf_iterator<char>(corpus)), std::istreambuf_iterator<char>());
@@ -365,8 +470,11 @@ TEST_F(ApiTest, SampleCorpusIsAnswered) {
   for (std::string line; std::getline(questions, line);) {
     if (line.empty()) continue;
     const auto q = parse(line);
-    const auto a = service->json("POST", "/v1/query", R"({"query":)" + json::serialize(at(q, "question")) + R"(,"document_ids":)" + json::serialize(at(q, "document_ids")) +
-                                                           R"(,"max_tokens":24,"cache":{"strategy":"recompute"}})");
+    const auto a = service->json("POST", "/v1/query",
+                                 R"({"query":)" + json::serialize(at(q, "question")) +
+                                     R"(,"document_ids":)" +
+                                     json::serialize(at(q, "document_ids")) +
+                                     R"(,"max_tokens":24,"cache":{"strategy":"recompute"}})");
     std::string answer = text_at(a, "answer");
     answer.erase(0, answer.find_first_not_of(" \n"));
     answer.erase(answer.find_last_not_of(" \n.") + 1);

@@ -14,13 +14,17 @@ class BadInputTest : public ServiceTest {
  protected:
   static void SetUpTestSuite() {
     start({"--server.max_body_bytes=4194304", "--limits.document_tokens=4000"});
-    EXPECT_EQ(service->call("POST", "/v1/documents?wait=true", R"({"id":"d","text":"A short text."})").status, 200);
+    EXPECT_EQ(
+        service->call("POST", "/v1/documents?wait=true", R"({"id":"d","text":"A short text."})")
+            .status,
+        200);
   }
   void TearDown() override {
     EXPECT_EQ(service->call("GET", "/readyz").status, 200);
     EXPECT_EQ(service->call("GET", "/v1/documents/d/content").body, "A short text.");
   }
-  static void expect(const RawResponse& r, int status, const std::string& code, const std::string& param = "-") {
+  static void expect(const RawResponse& r, int status, const std::string& code,
+                     const std::string& param = "-") {
     EXPECT_EQ(r.status, status) << r.body.substr(0, 500);
     const auto v = parse(r.body);
     EXPECT_EQ(text_at(v, "error.code"), code) << r.body.substr(0, 500);
@@ -30,39 +34,52 @@ class BadInputTest : public ServiceTest {
     EXPECT_EQ(int_at(v, "status"), status);
     EXPECT_FALSE(text_at(v, "detail").empty());
   }
-  static RawResponse post(const std::string& body) { return service->call("POST", "/v1/documents?wait=true", body); }
-  static RawResponse ask(const std::string& body) { return service->call("POST", "/v1/query", body); }
+  static RawResponse post(const std::string& body) {
+    return service->call("POST", "/v1/documents?wait=true", body);
+  }
+  static RawResponse ask(const std::string& body) {
+    return service->call("POST", "/v1/query", body);
+  }
 };
 
 TEST_F(BadInputTest, WrongTypesAndUnknownFields) {
   expect(post("{"), 400, "invalid_json");
   expect(post(R"({"text":"a","text":"b"})"), 400, "invalid_json");
   expect(post(R"({"text":"a","titel":"b"})"), 400, "unknown_field", "titel");
-  expect(post(R"({"documents":[{"text":"a"},{"text":7}]})"), 400, "invalid_value", "documents[1].text");
-  expect(ask(R"({"query":"q","cache":{"strategy":"magic"}})"), 400, "invalid_value", "cache.strategy");
-  expect(ask(R"({"query":"q","cache":{"compress":"magic"}})"), 400, "invalid_value", "cache.compress");
+  expect(post(R"({"documents":[{"text":"a"},{"text":7}]})"), 400, "invalid_value",
+         "documents[1].text");
+  expect(ask(R"({"query":"q","cache":{"strategy":"magic"}})"), 400, "invalid_value",
+         "cache.strategy");
+  expect(ask(R"({"query":"q","cache":{"compress":"magic"}})"), 400, "invalid_value",
+         "cache.compress");
   expect(ask(R"({"query":"q","cache":{"decode":"magic"}})"), 400, "invalid_value", "cache.decode");
   expect(ask(R"({"query":"q","model":"gpt"})"), 404, "model_not_found", "model");
   expect(ask(R"({"query":"q","system":"Be nice."})"), 400, "invalid_value", "system");
   expect(service->call("GET", "/v1/documents?limt=3"), 400, "unknown_field", "limt");
   expect(service->call("GET", "/v1/documents?limit=0"), 400, "invalid_value", "limit");
   expect(service->call("POST", "/v1/query", "q", {}, "text/plain"), 415, "unsupported_media_type");
-  expect(service->call("POST", "/v1/documents", "x", {}, "application/x-tar"), 415, "unsupported_media_type");
+  expect(service->call("POST", "/v1/documents", "x", {}, "application/x-tar"), 415,
+         "unsupported_media_type");
 }
 
 TEST_F(BadInputTest, EmptyDocuments) {
   expect(post(R"({"text":""})"), 422, "empty_document", "text");
   expect(post(R"({"text":" \n\t "})"), 422, "empty_document", "text");
-  expect(service->call("PUT", "/v1/documents/x?wait=true", R"({"text":""})"), 422, "empty_document");
-  expect(service->call("POST", "/v1/documents?wait=true", "", {}, "text/plain"), 422, "empty_document");
+  expect(service->call("PUT", "/v1/documents/x?wait=true", R"({"text":""})"), 422,
+         "empty_document");
+  expect(service->call("POST", "/v1/documents?wait=true", "", {}, "text/plain"), 422,
+         "empty_document");
   expect(post(R"({"documents":[]})"), 400, "invalid_value", "documents");
 }
 
 TEST_F(BadInputTest, HugeDocuments) {
-  expect(post(R"({"text":)" + quoted(sample_text(3, 8000)) + "}"), 400, "context_length_exceeded", "text");
+  expect(post(R"({"text":)" + quoted(sample_text(3, 8000)) + "}"), 400, "context_length_exceeded",
+         "text");
   expect(post(R"({"text":")" + std::string(5 << 20, 'a') + "\"}"), 413, "payload_too_large");
   LoopbackClient c(service->port());
-  ASSERT_TRUE(c.send("POST /v1/documents HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"));
+  ASSERT_TRUE(
+      c.send("POST /v1/documents HTTP/1.1\r\nHost: x\r\nContent-Type: "
+             "application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"));
   const std::string piece = "{\"text\":\"" + std::string(60000, 'b') + "\"}\n";
   char size[16];
   std::snprintf(size, sizeof size, "%zx\r\n", piece.size());
@@ -85,14 +102,16 @@ TEST_F(BadInputTest, InvalidUtf8) {
 TEST_F(BadInputTest, ManyDuplicateAndUnknownIds) {
   std::string ids;
   for (int i = 0; i < 10000; ++i) ids += (i ? ",\"x" : "\"x") + std::to_string(i) + "\"";
-  expect(ask(R"({"query":"q","document_ids":[)" + ids + "]}"), 400, "invalid_value", "document_ids");
+  expect(ask(R"({"query":"q","document_ids":[)" + ids + "]}"), 400, "invalid_value",
+         "document_ids");
   const auto missing = ask(R"({"query":"q","document_ids":["d","nobody","nothing"]})");
   expect(missing, 404, "document_not_found", "document_ids[1]");
   EXPECT_EQ(json::serialize(at(parse(missing.body), "document_ids")), R"(["nobody","nothing"])");
   const auto twice = ask(R"({"query":"q","document_ids":["d","d"],"max_tokens":2})");
   EXPECT_EQ(twice.status, 200) << twice.body;  // the second copy is dropped
   EXPECT_GT(int_at(parse(twice.body), "usage.prompt_tokens"), 0);
-  expect(ask(R"({"query":"q","document_ids":["bad id!"]})"), 404, "document_not_found", "document_ids[0]");
+  expect(ask(R"({"query":"q","document_ids":["bad id!"]})"), 404, "document_not_found",
+         "document_ids[0]");
   std::string documents;
   for (int i = 0; i < 300; ++i) documents += std::string(i ? "," : "") + R"({"text":"t"})";
   expect(post(R"({"documents":[)" + documents + "]}"), 400, "invalid_value", "documents");
@@ -110,30 +129,53 @@ TEST_F(BadInputTest, QuestionsLongerThanTheWindow) {
 
 TEST_F(BadInputTest, ConflictsAndPreconditions) {
   expect(post(R"({"id":"d","text":"Other words.","if_exists":"error"})"), 409, "document_exists");
-  expect(service->call("PUT", "/v1/documents/d?wait=true", R"({"text":"Other."})", {"If-None-Match: *"}), 412, "precondition_failed");
+  expect(service->call("PUT", "/v1/documents/d?wait=true", R"({"text":"Other."})",
+                       {"If-None-Match: *"}),
+         412, "precondition_failed");
   expect(service->call("GET", "/v1/queries/qry_unknown/explain"), 404, "query_expired");
   expect(service->call("GET", "/v1/jobs/job_unknown"), 404, "job_not_found");
   expect(service->call("GET", "/v1/models/nothing"), 404, "model_not_found");
 }
 
-TEST_F(BadInputTest, TimeoutsAreShort) { expect(ask(R"({"query":"q","document_ids":["d"],"max_tokens":2000,"timeout_ms":1,"seed":1,"temperature":1})"), 504, "deadline_exceeded"); }
+TEST_F(BadInputTest, TimeoutsAreShort) {
+  expect(ask(R"({"query":"q","document_ids":["d"],"max_tokens":2000,"timeout_ms":1,"seed":1,)"
+             R"("temperature":1})"),
+         504, "deadline_exceeded");
+}
 
 TEST_F(BadInputTest, BrokenModelFoldersAreRefused) {
   const std::filesystem::path demo = std::filesystem::path(QUIRE_SOURCE_DIR) / "models/demo";
-  const auto refused = [&](const std::string& name, const std::string& file, const std::function<void(const std::filesystem::path&)>& spoil) {
+  const auto refused = [&](const std::string& name, const std::string& file,
+                           const std::function<void(const std::filesystem::path&)>& spoil) {
     TempFolder f;
-    for (const auto* keep : {"config.json", "generation_config.json", "model.safetensors", "tokenizer.model", "tokenizer_config.json"}) std::filesystem::copy_file(demo / keep, f.path() / keep);
+    for (const auto* keep : {"config.json", "generation_config.json", "model.safetensors",
+                             "tokenizer.model", "tokenizer_config.json"})
+      std::filesystem::copy_file(demo / keep, f.path() / keep);
     spoil(f.path() / file);
-    const auto r = run_process({QUIRE_BINARY, "serve", "--server.port=0", "--disk.path=" + (f.path() / "store").string(), "--model.path=" + f.path().string(), "--log.level=off"});
+    const auto r = run_process({QUIRE_BINARY, "serve", "--server.port=0",
+                                "--disk.path=" + (f.path() / "store").string(),
+                                "--model.path=" + f.path().string(), "--log.level=off"});
     EXPECT_EQ(r.exit_code, 1) << name << r.err;
     EXPECT_NE(r.err.find("quire: "), std::string::npos) << name << r.err;
     return r.err;
   };
-  const auto write = [](const std::string& text) { return [text](const std::filesystem::path& p) { std::ofstream(p, std::ios::binary) << text; }; };
-  EXPECT_NE(refused("truncated weights", "model.safetensors", [](const auto& p) { std::filesystem::resize_file(p, 1000); }).find("safetensors"), std::string::npos);
-  EXPECT_NE(refused("lying header", "model.safetensors", write(std::string("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10))).find("safetensors"), std::string::npos);
-  EXPECT_NE(refused("no config", "config.json", [](const auto& p) { std::filesystem::remove(p); }).find("config.json"), std::string::npos);
-  refused("impossible shapes", "config.json", write(R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":-4,"num_hidden_layers":1000000000,"num_attention_heads":3,"vocab_size":10})"));
+  const auto write = [](const std::string& text) {
+    return [text](const std::filesystem::path& p) { std::ofstream(p, std::ios::binary) << text; };
+  };
+  EXPECT_NE(refused("truncated weights", "model.safetensors",
+                    [](const auto& p) { std::filesystem::resize_file(p, 1000); })
+                .find("safetensors"),
+            std::string::npos);
+  EXPECT_NE(refused("lying header", "model.safetensors",
+                    write(std::string("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10)))
+                .find("safetensors"),
+            std::string::npos);
+  EXPECT_NE(refused("no config", "config.json", [](const auto& p) { std::filesystem::remove(p); })
+                .find("config.json"),
+            std::string::npos);
+  refused("impossible shapes", "config.json",
+          write(R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":-4,)"
+                R"("num_hidden_layers":1000000000,"num_attention_heads":3,"vocab_size":10})"));
   refused("broken tokenizer", "tokenizer.model", write("no protobuf"));
 }
 

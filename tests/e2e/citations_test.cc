@@ -1,4 +1,5 @@
-// Answers that say where they come from, held against questions whose supporting documents are known.
+// Answers that say where they come from, held against questions whose supporting documents are
+// known.
 #include <algorithm>
 #include <boost/json/serialize.hpp>
 #include <fstream>
@@ -13,7 +14,7 @@ namespace {
 namespace json = boost::json;
 
 struct Question {
-  std::vector<std::string> ids;       ///< documents as the service knows them
+  std::vector<std::string> ids;  ///< documents as the service knows them
   std::set<std::string> supporting;
   std::string text, kind;
   std::vector<std::string> answers;
@@ -35,10 +36,14 @@ class CitationsTest : public ServiceTest {
   static void post(const std::string& id, const std::string& title, const std::string& text) {
     int status = 0;
     texts[id] = text;
-    const auto r = service->json("POST", "/v1/documents?wait=true", R"({"id":)" + quoted(id) + R"(,"title":)" + quoted(title) + R"(,"text":)" + quoted(text) + "}", {}, &status);
+    const auto r = service->json("POST", "/v1/documents?wait=true",
+                                 R"({"id":)" + quoted(id) + R"(,"title":)" + quoted(title) +
+                                     R"(,"text":)" + quoted(text) + "}",
+                                 {}, &status);
     ASSERT_EQ(status, 200) << json::serialize(r);
   }
-  /// `per_kind` questions of each kind of the embedded model's own whose answer is copied from documents, which are posted.
+  /// `per_kind` questions of each kind of the embedded model's own whose answer is copied from
+  /// documents, which are posted.
   static std::vector<Question> questions(std::size_t per_kind) {
     std::vector<Question> out;
     std::map<std::string, std::size_t> taken;
@@ -53,17 +58,22 @@ class CitationsTest : public ServiceTest {
         ++group;
         posted = false;
       }
-      static const std::set<std::string> copied = {"single", "continuation", "needle", "needle_multi_value", "two_hop", "few_shot"};
-      if (!copied.contains(text_at(record, "kind")) || taken[text_at(record, "kind")] == per_kind) continue;
+      static const std::set<std::string> copied = {
+          "single", "continuation", "needle", "needle_multi_value", "two_hop", "few_shot"};
+      if (!copied.contains(text_at(record, "kind")) || taken[text_at(record, "kind")] == per_kind)
+        continue;
       ++taken[text_at(record, "kind")];
-      const auto name = [group](const std::string& id) { return "g" + std::to_string(group) + "-" + id; };
+      const auto name = [group](const std::string& id) {
+        return "g" + std::to_string(group) + "-" + id;
+      };
       Question q;
       for (const auto& d : documents) {
         q.ids.push_back(name(text_at(d, "id")));
         if (!posted) post(q.ids.back(), text_at(d, "title"), text_at(d, "text"));
       }
       posted = true;
-      for (const auto& id : at(record, "supporting_ids").as_array()) q.supporting.insert(name(std::string(id.as_string())));
+      for (const auto& id : at(record, "supporting_ids").as_array())
+        q.supporting.insert(name(std::string(id.as_string())));
       for (const auto& a : at(record, "answers").as_array()) q.answers.emplace_back(a.as_string());
       q.text = text_at(record, "question");
       q.kind = text_at(record, "kind");
@@ -74,14 +84,19 @@ class CitationsTest : public ServiceTest {
   static json::value ask(const Question& q, const std::string& more, int* status = nullptr) {
     json::array ids;
     for (const auto& id : q.ids) ids.emplace_back(id);
-    return service->json("POST", "/v1/query", R"({"query":)" + quoted(q.text) + R"(,"document_ids":)" + json::serialize(ids) + R"(,"max_tokens":48)" + more + "}", {}, status);
+    return service->json("POST", "/v1/query",
+                         R"({"query":)" + quoted(q.text) + R"(,"document_ids":)" +
+                             json::serialize(ids) + R"(,"max_tokens":48)" + more + "}",
+                         {}, status);
   }
   static bool right(const Question& q, const std::string& answer) {
     const auto same = [](std::string a, std::string b) {
-      for (std::string* s : {&a, &b}) std::erase_if(*s, [](char c) { return c == ' ' || c == '.' || c == '\n'; });
+      for (std::string* s : {&a, &b})
+        std::erase_if(*s, [](char c) { return c == ' ' || c == '.' || c == '\n'; });
       return a == b;
     };
-    return std::any_of(q.answers.begin(), q.answers.end(), [&](const std::string& a) { return same(a, answer); });
+    return std::any_of(q.answers.begin(), q.answers.end(),
+                       [&](const std::string& a) { return same(a, answer); });
   }
   /// Whatever is cited must be there.
   static void expect_sound(const json::value& reply, const Question& q) {
@@ -135,9 +150,12 @@ TEST_F(CitationsTest, AStreamCitesBetweenTheLastPieceAndTheEnd) {
   const Question q = questions(1).front();
   json::array ids;
   for (const auto& id : q.ids) ids.emplace_back(id);
-  const auto r = service->call("POST", "/v1/query", R"({"stream":true,"query":)" + quoted(q.text) + R"(,"document_ids":)" + json::serialize(ids) + "}");
+  const auto r = service->call("POST", "/v1/query",
+                               R"({"stream":true,"query":)" + quoted(q.text) +
+                                   R"(,"document_ids":)" + json::serialize(ids) + "}");
   ASSERT_EQ(r.status, 200);
-  const auto last_delta = r.body.rfind("event: delta"), first = r.body.find("event: citation"), done = r.body.find("event: done");
+  const auto last_delta = r.body.rfind("event: delta"), first = r.body.find("event: citation"),
+             done = r.body.find("event: done");
   ASSERT_NE(first, std::string::npos) << r.body;
   EXPECT_LT(last_delta, first);
   EXPECT_LT(r.body.rfind("event: citation"), done);
@@ -149,15 +167,20 @@ TEST_F(CitationsTest, AStreamCitesBetweenTheLastPieceAndTheEnd) {
 TEST_F(CitationsTest, InlineDocumentsAreQuotedAndQuotesAreNotKept) {
   const Question q = questions(1).front();
   std::string documents;
-  for (const auto& id : q.ids) documents += std::string(documents.empty() ? "" : ",") + R"({"text":)" + testing::quoted(texts[id]) + "}";
+  for (const auto& id : q.ids)
+    documents += std::string(documents.empty() ? "" : ",") + R"({"text":)" +
+                 testing::quoted(texts[id]) + "}";
   int status = 0;
-  const auto r = service->json("POST", "/v1/query", R"({"query":)" + quoted(q.text) + R"(,"documents":[)" + documents + "]}", {}, &status);
+  const auto r = service->json(
+      "POST", "/v1/query", R"({"query":)" + quoted(q.text) + R"(,"documents":[)" + documents + "]}",
+      {}, &status);
   ASSERT_EQ(status, 200) << json::serialize(r);
   const auto& citations = at(r, "citations").as_array();
   ASSERT_FALSE(citations.empty());
   for (const auto& c : citations) {
     EXPECT_TRUE(at(c, "document_id").is_null());
-    const std::string& text = texts[q.ids.at(static_cast<std::size_t>(int_at(c, "document_index")))];
+    const std::string& text =
+        texts[q.ids.at(static_cast<std::size_t>(int_at(c, "document_index")))];
     EXPECT_EQ(characters(text, int_at(c, "start"), int_at(c, "end")), text_at(c, "quote"));
   }
   const auto kept = service->json("GET", "/v1/queries/" + text_at(r, "id"));

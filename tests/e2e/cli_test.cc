@@ -8,14 +8,16 @@ namespace quire::testing {
 namespace {
 
 TEST(Cli, AWrongCommandLineIsTwoAndHelpIsZero) {
-  for (const std::vector<std::string>& args : {std::vector<std::string>{}, {"nonsense"}, {"ingest"}, {"version", "--no-such-flag"}}) {
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{}, {"nonsense"}, {"ingest"}, {"version", "--no-such-flag"}}) {
     std::vector<std::string> line{QUIRE_BINARY};
     line.insert(line.end(), args.begin(), args.end());
     const auto r = run_process(line);
     EXPECT_EQ(r.exit_code, 2) << r.out << r.err;
     EXPECT_NE(r.err.find("--help"), std::string::npos) << r.err;
   }
-  for (const std::string flag : {"--help", "--version"}) EXPECT_EQ(run_process({QUIRE_BINARY, flag}).exit_code, 0);
+  for (const std::string flag : {"--help", "--version"})
+    EXPECT_EQ(run_process({QUIRE_BINARY, flag}).exit_code, 0);
 }
 
 TEST(Cli, IngestQueryDocuments) {
@@ -25,19 +27,29 @@ TEST(Cli, IngestQueryDocuments) {
   const std::string server = "http://127.0.0.1:" + std::to_string(service.port());
   std::ofstream(folder.path() / "my notes.txt") << sample_text(3, 80);
   std::ofstream(folder.path() / "plan.md") << "# Plan\n\nBuild the bridge.\n";
-  std::ofstream(folder.path() / "more.jsonl") << R"({"id":"one","text":"First line."})" << "\n" << R"({"id":"two","text":"Second line.","metadata":{"k":1}})" << "\n";
-  auto r = run_process({QUIRE_BINARY, "ingest", "--server", server, (folder.path() / "my notes.txt").string(), (folder.path() / "plan.md").string(), (folder.path() / "more.jsonl").string()});
+  std::ofstream(folder.path() / "more.jsonl")
+      << R"({"id":"one","text":"First line."})"
+      << "\n"
+      << R"({"id":"two","text":"Second line.","metadata":{"k":1}})"
+      << "\n";
+  auto r = run_process(
+      {QUIRE_BINARY, "ingest", "--server", server, (folder.path() / "my notes.txt").string(),
+       (folder.path() / "plan.md").string(), (folder.path() / "more.jsonl").string()});
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_NE(r.out.find("created   my-notes"), std::string::npos) << r.out;
   r = run_process({QUIRE_BINARY, "documents", "list", "--server", server});
-  for (const auto* id : {"my-notes", "plan", "one", "two"}) EXPECT_NE(r.out.find(id), std::string::npos) << id << r.out;
-  r = run_process({QUIRE_BINARY, "query", "--server", server, "-d", "one,two", "--max-tokens", "4", "Which line?"});
+  for (const auto* id : {"my-notes", "plan", "one", "two"})
+    EXPECT_NE(r.out.find(id), std::string::npos) << id << r.out;
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "-d", "one,two", "--max-tokens", "4",
+                   "Which line?"});
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_NE(r.err.find("prompt tokens"), std::string::npos) << r.err;
-  r = run_process({QUIRE_BINARY, "query", "--server", server, "-d", "one", "--json", "--max-tokens", "4", "Which line?"});
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "-d", "one", "--json", "--max-tokens",
+                   "4", "Which line?"});
   EXPECT_GT(int_at(parse(r.out), "usage.prompt_tokens"), 0);
   // The question may stand right behind the documents: -d takes one word.
-  r = run_process({QUIRE_BINARY, "query", "--server", server, "--max-tokens", "4", "-d", "one", "-d", "two", "Which line?"});
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "--max-tokens", "4", "-d", "one",
+                   "-d", "two", "Which line?"});
   EXPECT_EQ(r.exit_code, 0) << r.err;
   r = run_process({QUIRE_BINARY, "query", "--server", server, "-d", "nobody", "Which line?"});
   EXPECT_EQ(r.exit_code, 1);
@@ -77,15 +89,19 @@ TEST(Cli, ModelCalibrate) {
   TempFolder folder;
   const std::string store = (folder.path() / "store").string();
   std::ofstream file(folder.path() / "long.jsonl");
-  for (unsigned i = 0; i < 4; ++i) file << boost::json::serialize(boost::json::object{{"text", sample_text(i, 150)}}) << "\n";
+  for (unsigned i = 0; i < 4; ++i)
+    file << boost::json::serialize(boost::json::object{{"text", sample_text(i, 150)}}) << "\n";
   file.close();
-  auto r = run_process({QUIRE_BINARY, "model", "calibrate", "--path", store, "--documents", (folder.path() / "long.jsonl").string()});
+  auto r = run_process({QUIRE_BINARY, "model", "calibrate", "--path", store, "--documents",
+                        (folder.path() / "long.jsonl").string()});
   EXPECT_NE(r.out.find("scores"), std::string::npos) << r.out << r.err;
   EXPECT_NE(r.out.find("layers"), std::string::npos) << r.out << r.err;
-  // Whether these documents have such layers is up to the model; a refusal says why and keeps the default.
+  // Whether these documents have such layers is up to the model; a refusal says why and keeps the
+  // default.
   EXPECT_EQ(r.exit_code == 0, r.err.empty()) << r.err;
   std::ofstream(folder.path() / "bad.jsonl") << "{\"title\":\"a\"}\n";
-  r = run_process({QUIRE_BINARY, "model", "calibrate", "--path", store, "--documents", (folder.path() / "bad.jsonl").string()});
+  r = run_process({QUIRE_BINARY, "model", "calibrate", "--path", store, "--documents",
+                   (folder.path() / "bad.jsonl").string()});
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_NE(r.err.find("bad.jsonl, line 1"), std::string::npos) << r.err;
 }
@@ -96,13 +112,18 @@ TEST(Cli, ModelTokenizeGenerateVersion) {
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_NE(r.out.find("llama"), std::string::npos);
   const auto with = run_process({QUIRE_BINARY, "tokenize", "--model", model}, "The old bridge");
-  const auto without = run_process({QUIRE_BINARY, "tokenize", "--model", model, "--no-special"}, "The old bridge");
-  EXPECT_EQ(parse(with.out).as_array().size(), parse(without.out).as_array().size() + 1) << with.out << without.out;
-  r = run_process({QUIRE_BINARY, "generate", "--model", model, "--prompt", "The city of", "--max-tokens", "6", "--json", "--ignore-eos"});
+  const auto without = run_process({QUIRE_BINARY, "tokenize", "--model", model, "--no-special"},
+                                   "The old bridge");
+  EXPECT_EQ(parse(with.out).as_array().size(), parse(without.out).as_array().size() + 1)
+      << with.out << without.out;
+  r = run_process({QUIRE_BINARY, "generate", "--model", model, "--prompt", "The city of",
+                   "--max-tokens", "6", "--json", "--ignore-eos"});
   EXPECT_EQ(r.exit_code, 0) << r.err;
   const auto g = parse(r.out);
   EXPECT_EQ(at(g, "ids").as_array().size(), 6u);
-  r = run_process({QUIRE_BINARY, "generate", "--model", model, "--max-tokens", "6", "--ids", "--ignore-eos"}, "The city of");
+  r = run_process(
+      {QUIRE_BINARY, "generate", "--model", model, "--max-tokens", "6", "--ids", "--ignore-eos"},
+      "The city of");
   EXPECT_EQ(boost::json::serialize(parse(r.out)), boost::json::serialize(at(g, "ids")));
   r = run_process({QUIRE_BINARY, "version"});
   EXPECT_EQ(r.out.substr(0, 6), "quire ");
@@ -117,7 +138,8 @@ TEST(Cli, ModelTokenizeGenerateVersion) {
 }
 
 TEST(Cli, CudaIsRefusedWithTheFixWhereNoGpuComputes) {
-  for (const std::vector<std::string>& flags : {std::vector<std::string>{"--backend", "cuda"}, {"--model.backend=cuda"}}) {
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{"--backend", "cuda"}, {"--model.backend=cuda"}}) {
     std::vector<std::string> args{QUIRE_BINARY, "serve", "--check-config"};
     args.insert(args.end(), flags.begin(), flags.end());
     const auto r = run_process(args);
@@ -125,9 +147,12 @@ TEST(Cli, CudaIsRefusedWithTheFixWhereNoGpuComputes) {
     EXPECT_NE(r.err.find("model.backend is 'cuda', but "), std::string::npos) << r.err;
     EXPECT_NE(r.err.find("use cpu or auto"), std::string::npos) << r.err;
   }
-  EXPECT_EQ(run_process({QUIRE_BINARY, "serve", "--check-config", "--backend", "cpu"}).exit_code, 0);
-  EXPECT_EQ(run_process({QUIRE_BINARY, "serve", "--check-config", "--backend", "auto"}).exit_code, 0);
-  EXPECT_EQ(run_process({QUIRE_BINARY, "serve", "--check-config", "--backend", "gpu"}).exit_code, 2);
+  EXPECT_EQ(run_process({QUIRE_BINARY, "serve", "--check-config", "--backend", "cpu"}).exit_code,
+            0);
+  EXPECT_EQ(run_process({QUIRE_BINARY, "serve", "--check-config", "--backend", "auto"}).exit_code,
+            0);
+  EXPECT_EQ(run_process({QUIRE_BINARY, "serve", "--check-config", "--backend", "gpu"}).exit_code,
+            2);
 }
 
 }  // namespace

@@ -12,15 +12,21 @@ namespace {
 namespace json = boost::json;
 namespace fs = std::filesystem;
 
-json::value ask(const ServiceProcess& service, const std::string& ids, const std::string& strategy = "reuse") {
+json::value ask(const ServiceProcess& service, const std::string& ids,
+                const std::string& strategy = "reuse") {
   int status = 0;
-  const auto r = service.json("POST", "/v1/query", R"({"query":"What was built by the guild?","document_ids":)" + ids + R"(,"max_tokens":12,"cache":{"strategy":")" + strategy + "\"}}", {}, &status);
+  const auto r = service.json("POST", "/v1/query",
+                              R"({"query":"What was built by the guild?","document_ids":)" + ids +
+                                  R"(,"max_tokens":12,"cache":{"strategy":")" + strategy + "\"}}",
+                              {}, &status);
   EXPECT_EQ(status, 200) << json::serialize(r);
   return r;
 }
 
 void post(const ServiceProcess& service, const std::string& id, unsigned seed, int words = 300) {
-  const auto r = service.call("POST", "/v1/documents?wait=true", R"({"id":")" + id + R"(","text":)" + quoted(sample_text(seed, words)) + "}");
+  const auto r = service.call(
+      "POST", "/v1/documents?wait=true",
+      R"({"id":")" + id + R"(","text":)" + quoted(sample_text(seed, words)) + "}");
   ASSERT_EQ(r.status, 200) << r.body;
 }
 
@@ -55,26 +61,36 @@ TEST(Durability, AKillInAnIngestLosesNothingAcknowledged) {
   for (int round = 0; round < 4; ++round) {
     ServiceProcess service;
     service.start(folder.path() / "store");
-    for (const auto& id : acknowledged) EXPECT_EQ(service.call("GET", "/v1/documents/" + id + "/content").body.substr(0, 7), "Report ") << id;
+    for (const auto& id : acknowledged)
+      EXPECT_EQ(service.call("GET", "/v1/documents/" + id + "/content").body.substr(0, 7),
+                "Report ")
+          << id;
     const std::string base = "r" + std::to_string(round) + "-";
     post(service, base + "sync", 100 + static_cast<unsigned>(round));
     acknowledged.push_back(base + "sync");
     std::string documents;
-    for (int i = 0; i < 10; ++i) documents += std::string(i ? "," : "") + R"({"id":")" + base + std::to_string(i) + R"(","text":)" + quoted(sample_text(static_cast<unsigned>(1000 + round * 10 + i), 200)) + "}";
+    for (int i = 0; i < 10; ++i)
+      documents += std::string(i ? "," : "") + R"({"id":")" + base + std::to_string(i) +
+                   R"(","text":)" +
+                   quoted(sample_text(static_cast<unsigned>(1000 + round * 10 + i), 200)) + "}";
     const auto r = service.call("POST", "/v1/documents", R"({"documents":[)" + documents + "]}");
     ASSERT_EQ(r.status, 202) << r.body;
-    for (int i = 0; i < 10; ++i) acknowledged.push_back(base + std::to_string(i));  // a 202 is a promise
+    // A 202 is a promise
+    for (int i = 0; i < 10; ++i) acknowledged.push_back(base + std::to_string(i));
     for (unsigned n = random() % 60; n > 0; --n) (void)service.call("GET", "/livez");
     service.kill();
   }
   ServiceProcess service;
   service.start(folder.path() / "store");
   for (const auto& id : acknowledged) {
-    const auto r = service.call("POST", "/v1/query", R"({"query":"q","document_ids":[")" + id + R"("],"max_tokens":1,"timeout_ms":60000})");
+    const auto r = service.call(
+        "POST", "/v1/query",
+        R"({"query":"q","document_ids":[")" + id + R"("],"max_tokens":1,"timeout_ms":60000})");
     EXPECT_EQ(r.status, 200) << id << r.body;
   }
   EXPECT_EQ(service.stop(), 0);
-  const auto verify = run_process({QUIRE_BINARY, "store", "verify", "--path", (folder.path() / "store").string()});
+  const auto verify = run_process(
+      {QUIRE_BINARY, "store", "verify", "--path", (folder.path() / "store").string()});
   EXPECT_EQ(verify.exit_code, 0) << verify.out << verify.err;
 }
 
@@ -90,24 +106,32 @@ TEST(Durability, AKillUnderLoadLosesNothingAcknowledgedAndJobsGoOn) {
     post(service, "b", 2);
     acknowledged = {"a", "b"};
     before = ask(service, R"(["a","b"])");
-    // Queries that stream, documents that are written and a job under way at the moment of the kill.
+    // Queries that stream, documents that are written and a job under way at the moment of the
+    // kill.
     std::vector<std::unique_ptr<LoopbackClient>> streams;
-    const std::string body = R"({"query":"q","document_ids":["a"],"max_tokens":1500,"temperature":2,"seed":3,"stream":true,"timeout_ms":600000})";
+    const std::string body =
+        R"({"query":"q","document_ids":["a"],"max_tokens":1500,"temperature":2,"seed":3,)"
+        R"("stream":true,"timeout_ms":600000})";
     for (int i = 0; i < 8; ++i) {
       streams.push_back(std::make_unique<LoopbackClient>(service.port()));
-      ASSERT_TRUE(streams.back()->send("POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+      ASSERT_TRUE(
+          streams.back()->send("POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: "
+                               "application/json\r\nContent-Length: " +
+                               std::to_string(body.size()) + "\r\n\r\n" + body));
     }
     EXPECT_NE(streams[0]->read_until("event: plan").find("event: plan"), std::string::npos);
     std::string documents;
     for (int i = 0; i < 30; ++i) {
       const std::string id = "job-" + std::to_string(i);
-      documents += std::string(i ? "," : "") + R"({"id":")" + id + R"(","text":)" + quoted(sample_text(static_cast<unsigned>(500 + i), 300)) + "}";
+      documents += std::string(i ? "," : "") + R"({"id":")" + id + R"(","text":)" +
+                   quoted(sample_text(static_cast<unsigned>(500 + i), 300)) + "}";
       acknowledged.push_back(id);
     }
     const auto r = service.call("POST", "/v1/documents", R"({"documents":[)" + documents + "]}");
     ASSERT_EQ(r.status, 202) << r.body;
     job = text_at(parse(r.body), "job_id");
-    const auto late = service.call("POST", "/v1/documents", R"({"id":"late","text":)" + quoted(sample_text(3, 300)) + "}");
+    const auto late = service.call("POST", "/v1/documents",
+                                   R"({"id":"late","text":)" + quoted(sample_text(3, 300)) + "}");
     ASSERT_EQ(late.status, 202) << late.body;  // not waited for: it stands behind all of the job
     acknowledged.push_back("late");
     service.kill();
@@ -118,7 +142,9 @@ TEST(Durability, AKillUnderLoadLosesNothingAcknowledgedAndJobsGoOn) {
   EXPECT_EQ(text_at(after, "answer"), text_at(before, "answer"));
   EXPECT_GT(int_at(after, "cache.tiers.disk.blocks"), 0) << json::serialize(at(after, "cache"));
   EXPECT_TRUE(at(after, "cache.misses").as_array().empty());
-  for (const auto& id : acknowledged) EXPECT_EQ(service.call("GET", "/v1/documents/" + id + "/content").body.substr(0, 7), "Report ") << id;
+  for (const auto& id : acknowledged)
+    EXPECT_EQ(service.call("GET", "/v1/documents/" + id + "/content").body.substr(0, 7), "Report ")
+        << id;
   LoopbackClient events(service.port(), 600);
   ASSERT_TRUE(events.send("GET /v1/jobs/" + job + "/events HTTP/1.1\r\nHost: x\r\n\r\n"));
   EXPECT_NE(events.read_until("event: done").find("event: done"), std::string::npos);
@@ -160,11 +186,16 @@ TEST(Durability, AFlippedByteIsAMissAndTheAnswerStaysRight) {
   EXPECT_EQ(text_at(after, "answer"), text_at(before, "answer"));
   ASSERT_FALSE(at(after, "cache.misses").as_array().empty()) << json::serialize(at(after, "cache"));
   EXPECT_EQ(text_at(after, "cache.misses.0.reason"), "corrupt");
-  EXPECT_NE(service.call("GET", "/metrics").body.find("quire_integrity_failures_total{tier=\"disk\"} 1"), std::string::npos);
+  EXPECT_NE(
+      service.call("GET", "/metrics").body.find("quire_integrity_failures_total{tier=\"disk\"} 1"),
+      std::string::npos);
   json::value healed = ask(service, R"(["a"])");
-  for (int i = 0; i < 50 && !at(healed, "cache.misses").as_array().empty(); ++i) healed = ask(service, R"(["a"])");  // it is stored behind the answer
+  // It is stored behind the answer
+  for (int i = 0; i < 50 && !at(healed, "cache.misses").as_array().empty(); ++i)
+    healed = ask(service, R"(["a"])");
   EXPECT_EQ(text_at(healed, "answer"), text_at(before, "answer"));
-  EXPECT_TRUE(at(healed, "cache.misses").as_array().empty()) << json::serialize(at(healed, "cache"));
+  EXPECT_TRUE(at(healed, "cache.misses").as_array().empty())
+      << json::serialize(at(healed, "cache"));
   EXPECT_EQ(service.stop(), 0);
 }
 
@@ -186,7 +217,8 @@ TEST(Durability, AReplyToAnIdempotencyKeyIsGivenAgainAfterARestart) {
   EXPECT_EQ(again.status, 200);
   EXPECT_EQ(again.header("idempotency-replayed"), "true");
   EXPECT_EQ(again.body, first);
-  EXPECT_EQ(service.call("POST", "/v1/documents?wait=true", body).status, 409) << "without the key it is a new request";
+  EXPECT_EQ(service.call("POST", "/v1/documents?wait=true", body).status, 409)
+      << "without the key it is a new request";
   EXPECT_EQ(service.stop(), 0);
 }
 

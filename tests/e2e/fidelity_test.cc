@@ -13,7 +13,13 @@ namespace {
 namespace json = boost::json;
 
 ProcessResult measure(const TempFolder& folder, std::vector<std::string> more) {
-  std::vector<std::string> command = {QUIRE_BINARY, "fidelity", "--limit", "1", "--quiet", "--json", (folder.path() / "f.json").string()};
+  std::vector<std::string> command = {QUIRE_BINARY,
+                                      "fidelity",
+                                      "--limit",
+                                      "1",
+                                      "--quiet",
+                                      "--json",
+                                      (folder.path() / "f.json").string()};
   command.insert(command.end(), more.begin(), more.end());
   return run_process(command);
 }
@@ -36,7 +42,8 @@ TEST(Fidelity, WritesItsFilesAndDoesNotMeasureTwice) {
   // Times are kept with the rows: nothing was run again.
   r = measure(folder, {});
   ASSERT_EQ(r.exit_code, 0) << r.err;
-  EXPECT_EQ(json::serialize(at(read_json(folder.path() / "f.json"), "rows")), json::serialize(at(first, "rows")));
+  EXPECT_EQ(json::serialize(at(read_json(folder.path() / "f.json"), "rows")),
+            json::serialize(at(first, "rows")));
 }
 
 /// A copy of a folder of weights, whose last weight differs.
@@ -52,23 +59,33 @@ void copy_changed(const std::filesystem::path& from, const std::filesystem::path
 
 TEST(Fidelity, RowsOfAnotherDraftHeadOrSettingAreMeasuredAgain) {
   TempFolder folder;
-  std::ofstream(folder.path() / "q.jsonl") << R"({"documents":[{"text":"The ferry leaves at nine."}],"question":"When does the ferry leave?","answers":["nine"]})" << "\n";
+  std::ofstream(folder.path() / "q.jsonl")
+      << R"({"documents":[{"text":"The ferry leaves at nine."}],"question":"When does the ferry )"
+         R"(leave?","answers":["nine"]})"
+      << "\n";
   const std::filesystem::path model = std::string(QUIRE_SOURCE_DIR) + "/models/demo";
   for (const char* part : {"draft", "head"}) copy_changed(model / part, folder.path() / part);
-  const std::vector<std::string> base = {"--suite", (folder.path() / "q.jsonl").string(), "--strategies", "recompute"};
+  const std::vector<std::string> base = {"--suite", (folder.path() / "q.jsonl").string(),
+                                         "--strategies", "recompute"};
   const auto rows_after = [&](const std::vector<std::string>& settings) {
     auto more = base;
     more.insert(more.end(), settings.begin(), settings.end());
     const auto r = measure(folder, more);
     EXPECT_EQ(r.exit_code, 0) << r.err;
-    return std::pair(r.err.find("starting anew") != std::string::npos, json::serialize(at(read_json(folder.path() / "f.json"), "rows")));
+    return std::pair(r.err.find("starting anew") != std::string::npos,
+                     json::serialize(at(read_json(folder.path() / "f.json"), "rows")));
   };
   const std::string head = "--model.retrieval_head_path=", draft = "--model.draft_path=";
   std::string before = rows_after({}).second;
   EXPECT_EQ(rows_after({}), std::pair(false, before));
-  EXPECT_EQ(rows_after({head + (model / "head").string(), draft + (model / "draft").string()}), std::pair(false, before)) << "the same files, named";
-  for (const std::string& setting : {head + (folder.path() / "head").string(), head + "none", draft + (folder.path() / "draft").string(), draft + "none", std::string("--model.draft_weights=f32"),
-                                     std::string("--model.device_requests=3"), std::string("--policy.small_ctx=64")}) {
+  EXPECT_EQ(rows_after({head + (model / "head").string(), draft + (model / "draft").string()}),
+            std::pair(false, before))
+      << "the same files, named";
+  for (const std::string& setting :
+       {head + (folder.path() / "head").string(), head + "none",
+        draft + (folder.path() / "draft").string(), draft + "none",
+        std::string("--model.draft_weights=f32"), std::string("--model.device_requests=3"),
+        std::string("--policy.small_ctx=64")}) {
     EXPECT_TRUE(rows_after({setting}).first) << setting;
     EXPECT_FALSE(rows_after({setting}).first) << setting;
   }
@@ -76,7 +93,8 @@ TEST(Fidelity, RowsOfAnotherDraftHeadOrSettingAreMeasuredAgain) {
 
 TEST(Fidelity, WrongAsksAreRefusedWithAReason) {
   TempFolder folder;
-  std::ofstream(folder.path() / "half.jsonl") << "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\"}\n{\"documents\":[{\"te";
+  std::ofstream(folder.path() / "half.jsonl")
+      << "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\"}\n{\"documents\":[{\"te";
   auto r = measure(folder, {"--suite", (folder.path() / "half.jsonl").string()});
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_NE(r.err.find("line 2"), std::string::npos) << r.err;
@@ -111,10 +129,13 @@ TEST(Fidelity, AutoUsesWhatIsCertifiedUntilLiveAnswersDrift) {
   const auto store_path = folder.path() / "store";
   auto r = measure(folder, {"--certify", "--store", store_path.string()});
   ASSERT_EQ(r.exit_code, 0) << r.err;
-  EXPECT_NE(r.out.find("certificate for reuse: not passed"), std::string::npos) << r.out;  // six questions prove nothing
-  const std::string fingerprint = text_at(read_json(folder.path() / "f.json"), "model.fingerprint_sha256");
+  // Six questions prove nothing
+  EXPECT_NE(r.out.find("certificate for reuse: not passed"), std::string::npos) << r.out;
+  const std::string fingerprint = text_at(read_json(folder.path() / "f.json"),
+                                          "model.fingerprint_sha256");
   ServiceProcess service;
-  const std::vector<std::string> flags = {"--policy.small_ctx=16", "--policy.shadow_ratio=1", "--policy.shadow_min_agreement=1"};
+  const std::vector<std::string> flags = {"--policy.small_ctx=16", "--policy.shadow_ratio=1",
+                                          "--policy.shadow_min_agreement=1"};
   service.start(store_path, flags);
   auto info = service.json("GET", "/v1/info");
   EXPECT_TRUE(at(info, "fidelity.auto_strategy").is_null());
@@ -140,15 +161,20 @@ TEST(Fidelity, AutoUsesWhatIsCertifiedUntilLiveAnswersDrift) {
   for (const auto& record : records) {
     json::array ids;
     for (const auto& d : at(record, "documents").as_array()) {
-      json::object document{{"id", "d" + std::to_string(std::hash<std::string>()(text_at(d, "text")))}, {"text", text_at(d, "text")}};
+      json::object document{
+          {"id", "d" + std::to_string(std::hash<std::string>()(text_at(d, "text")))},
+          {"text", text_at(d, "text")}};
       ids.push_back(document["id"]);
-      ASSERT_EQ(service.call("POST", "/v1/documents?wait=true", json::serialize(document)).status, 200);
+      ASSERT_EQ(service.call("POST", "/v1/documents?wait=true", json::serialize(document)).status,
+                200);
     }
-    const json::object query{{"query", text_at(record, "question")}, {"document_ids", ids}, {"max_tokens", 16}};
+    const json::object query{
+        {"query", text_at(record, "question")}, {"document_ids", ids}, {"max_tokens", 16}};
     const auto reply = service.json("POST", "/v1/query", json::serialize(query));
     if (text_at(reply, "cache.strategy") == "exact") {
       fell = true;
-      EXPECT_NE(text_at(reply, "cache.fallback").find("shadow_min_agreement"), std::string::npos) << json::serialize(reply);
+      EXPECT_NE(text_at(reply, "cache.fallback").find("shadow_min_agreement"), std::string::npos)
+          << json::serialize(reply);
       break;
     }
     EXPECT_EQ(text_at(reply, "cache.strategy"), "reuse");
@@ -167,7 +193,10 @@ TEST(Fidelity, AutoUsesWhatIsCertifiedUntilLiveAnswersDrift) {
   EXPECT_NE(metrics.find("quire_shadow_checks_total{outcome=\"checked\"}"), std::string::npos);
   EXPECT_NE(metrics.find("quire_shadow_agreement_count{strategy=\"reuse\"}"), std::string::npos);
   // A request that names a strategy gets it all the same.
-  const auto named = service.json("POST", "/v1/query", R"({"query":"q","documents":[{"text":"Some text here."}],"max_tokens":2,"cache":{"strategy":"reuse"}})");
+  const auto named = service.json(
+      "POST", "/v1/query",
+      R"({"query":"q","documents":[{"text":"Some text here."}],"max_tokens":2,"cache":{)"
+      R"("strategy":"reuse"}})");
   EXPECT_EQ(text_at(named, "cache.strategy"), "reuse");
   EXPECT_EQ(service.stop(), 0);
 }

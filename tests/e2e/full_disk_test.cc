@@ -1,4 +1,5 @@
-// A real file system that runs full under the store: the service says so, goes on answering, loses nothing, and takes documents again once there is room.
+// A real file system that runs full under the store: the service says so, goes on answering, loses
+// nothing, and takes documents again once there is room.
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -18,7 +19,8 @@ class FullDiskTest : public ::testing::Test {
  protected:
   void SetUp() override {
     fs::create_directory(small());
-    if (::mount("quire-test", small().c_str(), "tmpfs", 0, "size=96m") != 0) GTEST_SKIP() << "cannot mount a small file system here";
+    if (::mount("quire-test", small().c_str(), "tmpfs", 0, "size=96m") != 0)
+      GTEST_SKIP() << "cannot mount a small file system here";
     mounted_ = true;
     service_.start(small() / "store");
   }
@@ -42,11 +44,15 @@ class FullDiskTest : public ::testing::Test {
     ::close(fd);
   }
   RawResponse post(const std::string& id, unsigned seed) const {
-    return service_.call("POST", "/v1/documents?wait=true", R"({"id":")" + id + R"(","text":)" + quoted(sample_text(seed, 300)) + "}");
+    return service_.call("POST", "/v1/documents?wait=true",
+                         R"({"id":")" + id + R"(","text":)" + quoted(sample_text(seed, 300)) + "}");
   }
   std::string answer(const std::string& ids) const {
     int status = 0;
-    const auto r = service_.json("POST", "/v1/query", R"({"query":"What was built by the guild?","document_ids":)" + ids + R"(,"max_tokens":12,"cache":{"strategy":"reuse"}})", {}, &status);
+    const auto r = service_.json("POST", "/v1/query",
+                                 R"({"query":"What was built by the guild?","document_ids":)" +
+                                     ids + R"(,"max_tokens":12,"cache":{"strategy":"reuse"}})",
+                                 {}, &status);
     EXPECT_EQ(status, 200) << json::serialize(r);
     return text_at(r, "answer");
   }
@@ -67,7 +73,8 @@ TEST_F(FullDiskTest, DocumentsAreRefusedWithOneClearErrorAndWhatIsStoredGoesOnAn
     const auto refused = post("new", 10 + i);
     EXPECT_EQ(refused.status, 503) << refused.body;
     const auto problem = parse(refused.body);
-    EXPECT_EQ(text_at(problem, "error.code"), "overloaded");  // room may come back, unlike in a cache full of pins
+    // Room may come back, unlike in a cache full of pins
+    EXPECT_EQ(text_at(problem, "error.code"), "overloaded");
     EXPECT_NE(text_at(problem, "detail").find("disk is full"), std::string::npos) << refused.body;
     EXPECT_EQ(service_.call("GET", "/readyz").status, 200);
   }
@@ -87,7 +94,8 @@ TEST_F(FullDiskTest, DocumentsAreRefusedWithOneClearErrorAndWhatIsStoredGoesOnAn
   EXPECT_EQ(answer(R"(["a","b"])"), before);
   EXPECT_EQ(answer(R"(["a","new"])"), with_new);
   EXPECT_EQ(service_.stop(), 0);
-  const auto verify = run_process({QUIRE_BINARY, "store", "verify", "--path", (small() / "store").string()});
+  const auto verify = run_process(
+      {QUIRE_BINARY, "store", "verify", "--path", (small() / "store").string()});
   EXPECT_EQ(verify.exit_code, 0) << verify.out << verify.err;
 }
 
@@ -98,9 +106,11 @@ TEST_F(FullDiskTest, AJobThatRunsIntoAFullDiskEndsAndEveryDocumentIsThereOrFaile
   constexpr int kDocuments = 12;
   std::string documents;
   for (int i = 0; i < kDocuments; ++i) {
-    documents += std::string(i ? "," : "") + R"({"id":"d)" + std::to_string(i) + R"(","text":)" + quoted(sample_text(static_cast<unsigned>(100 + i), 300)) + "}";
+    documents += std::string(i ? "," : "") + R"({"id":"d)" + std::to_string(i) + R"(","text":)" +
+                 quoted(sample_text(static_cast<unsigned>(100 + i), 300)) + "}";
   }
-  const auto accepted = service_.call("POST", "/v1/documents", R"({"documents":[)" + documents + "]}");
+  const auto accepted = service_.call("POST", "/v1/documents",
+                                      R"({"documents":[)" + documents + "]}");
   ASSERT_EQ(accepted.status, 202) << accepted.body;
   const std::string job = text_at(parse(accepted.body), "job_id");
   fill_disk();  // somewhere within the job: whatever it has reached, the following holds
@@ -117,7 +127,8 @@ TEST_F(FullDiskTest, AJobThatRunsIntoAFullDiskEndsAndEveryDocumentIsThereOrFaile
     if (document.status == 200 && text_at(parse(document.body), "status") == "ready") {
       (void)answer("[\"" + id + "\"]");
     } else {
-      EXPECT_TRUE(document.status == 404 || document.body.find("disk is full") != std::string::npos) << document.body;
+      EXPECT_TRUE(document.status == 404 || document.body.find("disk is full") != std::string::npos)
+          << document.body;
       failed.push_back(id);
     }
   }
@@ -128,7 +139,8 @@ TEST_F(FullDiskTest, AJobThatRunsIntoAFullDiskEndsAndEveryDocumentIsThereOrFaile
     (void)answer("[\"" + id + "\"]");
   }
   EXPECT_EQ(service_.stop(), 0);
-  const auto verify = run_process({QUIRE_BINARY, "store", "verify", "--path", (small() / "store").string()});
+  const auto verify = run_process(
+      {QUIRE_BINARY, "store", "verify", "--path", (small() / "store").string()});
   EXPECT_EQ(verify.exit_code, 0) << verify.out << verify.err;
 }
 

@@ -13,7 +13,9 @@ namespace {
 namespace json = boost::json;
 
 std::string http_post(const std::string& target, const std::string& body) {
-  return "POST " + target + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  return "POST " + target +
+         " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 
 TEST(Lifecycle, TermLetsARunningAnswerFinish) {
@@ -21,7 +23,9 @@ TEST(Lifecycle, TermLetsARunningAnswerFinish) {
   ServiceProcess service;
   service.start(folder.path() / "store");
   LoopbackClient c(service.port());
-  ASSERT_TRUE(c.send(http_post("/v1/query", R"({"query":"q","max_tokens":400,"temperature":1.5,"seed":3,"stream":true,"stop":[]})")));
+  ASSERT_TRUE(c.send(http_post(
+      "/v1/query",
+      R"({"query":"q","max_tokens":400,"temperature":1.5,"seed":3,"stream":true,"stop":[]})")));
   ASSERT_NE(c.read_until("event: ").find("event: plan"), std::string::npos);
   service.signal(SIGTERM);
   const std::string rest = c.read_until("event: done");
@@ -35,7 +39,11 @@ TEST(Lifecycle, DrainingRefusesNewWorkOnOpenConnections) {
   ServiceProcess service;
   service.start(folder.path() / "store", {"--server.drain_seconds=60"});
   LoopbackClient busy(service.port());
-  ASSERT_TRUE(busy.send(http_post("/v1/query", R"({"query":"q","max_tokens":1500,"temperature":2,"top_p":1,"seed":3,"stream":true})") + http_post("/v1/query", R"({"query":"second"})")));
+  ASSERT_TRUE(busy.send(
+      http_post(
+          "/v1/query",
+          R"({"query":"q","max_tokens":1500,"temperature":2,"top_p":1,"seed":3,"stream":true})") +
+      http_post("/v1/query", R"({"query":"second"})")));
   ASSERT_NE(busy.read_until("event: ").find("event: plan"), std::string::npos);
   service.signal(SIGTERM);
   (void)busy.read_until("event: done");
@@ -45,9 +53,12 @@ TEST(Lifecycle, DrainingRefusesNewWorkOnOpenConnections) {
 TEST(Lifecycle, ASecondSignalEndsTheWaiting) {
   TempFolder folder;
   ServiceProcess service;
-  service.start(folder.path() / "store", {"--server.drain_seconds=3600", "--server.body_timeout_seconds=3600"});
+  service.start(folder.path() / "store",
+                {"--server.drain_seconds=3600", "--server.body_timeout_seconds=3600"});
   LoopbackClient stuck(service.port());
-  ASSERT_TRUE(stuck.send("POST /v1/documents HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"));
+  ASSERT_TRUE(
+      stuck.send("POST /v1/documents HTTP/1.1\r\nHost: x\r\nContent-Type: "
+                 "application/json\r\nContent-Length: 100\r\n\r\n{"));
   EXPECT_EQ(service.call("GET", "/livez").status, 200);
   service.signal(SIGTERM);
   ASSERT_TRUE(service.wait_for_log("\"draining\""));
@@ -61,12 +72,15 @@ TEST(Lifecycle, AClientThatLeavesStopsTheGeneration) {
   service.start(folder.path() / "store");
   {
     LoopbackClient c(service.port());
-    ASSERT_TRUE(c.send(http_post("/v1/query", R"({"query":"q","max_tokens":1900,"temperature":2,"seed":5,"stream":true})")));
+    ASSERT_TRUE(c.send(http_post(
+        "/v1/query", R"({"query":"q","max_tokens":1900,"temperature":2,"seed":5,"stream":true})")));
     ASSERT_NE(c.read_until("event: plan").find("event: plan"), std::string::npos);
   }
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   bool idle = false;
-  while (!idle && std::chrono::steady_clock::now() < end) idle = service.call("GET", "/metrics").body.find("\nquire_queries_running 0\n") != std::string::npos;
+  while (!idle && std::chrono::steady_clock::now() < end)
+    idle = service.call("GET", "/metrics").body.find("\nquire_queries_running 0\n") !=
+           std::string::npos;
   EXPECT_TRUE(idle);
   EXPECT_EQ(service.stop(), 0);
 }
@@ -80,10 +94,12 @@ TEST(Lifecycle, RefusesWhatIsNotSafeOrNotThere) {
   r = run_process({QUIRE_BINARY, "serve", "--server.prot=1"});
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_NE(r.err.find("did you mean 'server.port'"), std::string::npos) << r.err;
-  r = run_process({QUIRE_BINARY, "serve", "--disk.path=/nonexistent/deep/store", "--server.port=0", "--log.level=off"});
+  r = run_process({QUIRE_BINARY, "serve", "--disk.path=/nonexistent/deep/store", "--server.port=0",
+                   "--log.level=off"});
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_NE(r.err.find("/nonexistent"), std::string::npos) << r.err;
-  r = run_process({QUIRE_BINARY, "serve", "--model.path=/nonexistent", "--server.port=0", store, "--log.level=off"});
+  r = run_process({QUIRE_BINARY, "serve", "--model.path=/nonexistent", "--server.port=0", store,
+                   "--log.level=off"});
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_NE(r.err.find("model.path"), std::string::npos) << r.err;
   r = run_process({QUIRE_BINARY, "serve", "--print-config", "--server.port=1234"});
@@ -93,11 +109,16 @@ TEST(Lifecycle, RefusesWhatIsNotSafeOrNotThere) {
 
 TEST(Lifecycle, TheShippedConfigurationsAreValid) {
   for (const auto* name : {"quire.toml", "small-cpu.toml"}) {
-    const auto r = run_process({QUIRE_BINARY, "serve", "--config", std::string(QUIRE_SOURCE_DIR) + "/configs/" + name, "--check-config", std::string("--model.path=") + QUIRE_SOURCE_DIR + "/models/demo"});
+    const auto r = run_process(
+        {QUIRE_BINARY, "serve", "--config", std::string(QUIRE_SOURCE_DIR) + "/configs/" + name,
+         "--check-config", std::string("--model.path=") + QUIRE_SOURCE_DIR + "/models/demo"});
     EXPECT_EQ(r.exit_code, 0) << name << r.err;
   }
-  const auto r = run_process({QUIRE_BINARY, "serve", "--config", std::string(QUIRE_SOURCE_DIR) + "/configs/replica.toml", "--check-config",
-                              std::string("--auth.keys_file=") + QUIRE_SOURCE_DIR + "/configs/keys.example.toml", std::string("--model.path=") + QUIRE_SOURCE_DIR + "/models/demo"});
+  const auto r = run_process(
+      {QUIRE_BINARY, "serve", "--config", std::string(QUIRE_SOURCE_DIR) + "/configs/replica.toml",
+       "--check-config",
+       std::string("--auth.keys_file=") + QUIRE_SOURCE_DIR + "/configs/keys.example.toml",
+       std::string("--model.path=") + QUIRE_SOURCE_DIR + "/models/demo"});
   EXPECT_EQ(r.exit_code, 0) << r.err;
 }
 
@@ -105,10 +126,13 @@ TEST(Lifecycle, ASecondServiceOnTheSameStoreIsRefused) {
   TempFolder folder;
   ServiceProcess service;
   service.start(folder.path() / "store");
-  const auto r = run_process({QUIRE_BINARY, "serve", "--server.port=0", "--disk.path=" + (folder.path() / "store").string(), "--log.level=off"});
+  const auto r = run_process({QUIRE_BINARY, "serve", "--server.port=0",
+                              "--disk.path=" + (folder.path() / "store").string(),
+                              "--log.level=off"});
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_NE(r.err.find("store"), std::string::npos) << r.err;
-  const auto verify = run_process({QUIRE_BINARY, "store", "verify", "--path", (folder.path() / "store").string()});
+  const auto verify = run_process(
+      {QUIRE_BINARY, "store", "verify", "--path", (folder.path() / "store").string()});
   EXPECT_EQ(verify.exit_code, 1) << verify.out;
   EXPECT_EQ(service.stop(), 0);
 }
@@ -118,23 +142,42 @@ TEST(Lifecycle, NamespacesNeverMeet) {
   {
     std::ofstream keys(folder.path() / "keys.toml");
     for (const std::string ns : {"team-a", "team-b"})
-      keys << "[[keys]]\nname = \"" << ns << "\"\nsha256 = \"" << sha256("key-" + ns).hex() << "\"\nscopes = [\"read\", \"write\", \"query\"]\nnamespaces = [\"" << ns << "\"]\n";
+      keys << "[[keys]]\nname = \"" << ns << "\"\nsha256 = \"" << sha256("key-" + ns).hex()
+           << "\"\nscopes = [\"read\", \"write\", \"query\"]\nnamespaces = [\"" << ns << "\"]\n";
   }
   ServiceProcess service;
-  service.start(folder.path() / "store", {"--auth.keys_file=" + (folder.path() / "keys.toml").string()});
-  const std::vector<std::string> a = {"Authorization: Bearer key-team-a"}, b = {"Authorization: Bearer key-team-b"};
+  service.start(folder.path() / "store",
+                {"--auth.keys_file=" + (folder.path() / "keys.toml").string()});
+  const std::vector<std::string> a = {"Authorization: Bearer key-team-a"},
+                                 b = {"Authorization: Bearer key-team-b"};
   const std::string text = sample_text(9, 200);
-  EXPECT_EQ(service.call("POST", "/v1/documents?wait=true", R"({"id":"secret","text":)" + quoted(text) + "}").status, 401);
-  EXPECT_EQ(service.call("POST", "/v1/documents?wait=true", R"({"id":"secret","text":)" + quoted(text) + "}", a).status, 200);
+  EXPECT_EQ(
+      service
+          .call("POST", "/v1/documents?wait=true", R"({"id":"secret","text":)" + quoted(text) + "}")
+          .status,
+      401);
+  EXPECT_EQ(service
+                .call("POST", "/v1/documents?wait=true",
+                      R"({"id":"secret","text":)" + quoted(text) + "}", a)
+                .status,
+            200);
   EXPECT_EQ(service.call("GET", "/v1/documents/secret", {}, a).status, 200);
   EXPECT_EQ(service.call("GET", "/v1/documents/secret", {}, b).status, 404);
-  EXPECT_EQ(service.call("GET", "/v1/documents/secret", {}, {a[0], "X-Namespace: team-b"}).status, 403);
+  EXPECT_EQ(service.call("GET", "/v1/documents/secret", {}, {a[0], "X-Namespace: team-b"}).status,
+            403);
   EXPECT_EQ(service.call("DELETE", "/v1/documents/secret", {}, b).status, 404);
   EXPECT_TRUE(at(service.json("GET", "/v1/documents", {}, b), "data").as_array().empty());
   EXPECT_TRUE(at(service.json("GET", "/v1/jobs", {}, b), "data").as_array().empty());
-  const std::string inline_query = R"({"query":"q","documents":[{"text":)" + quoted(text) + R"(}],"max_tokens":1,"cache":{"strategy":"reuse","write":false}})";
-  EXPECT_EQ(int_at(service.json("POST", "/v1/query", inline_query, b), "usage.cache_details.reused_tokens"), 0) << "blocks of another namespace were hit";
-  const auto mine = service.json("POST", "/v1/query", R"({"query":"q","document_ids":["secret"],"max_tokens":1,"cache":{"strategy":"reuse"}})", a);
+  const std::string inline_query =
+      R"({"query":"q","documents":[{"text":)" + quoted(text) +
+      R"(}],"max_tokens":1,"cache":{"strategy":"reuse","write":false}})";
+  EXPECT_EQ(int_at(service.json("POST", "/v1/query", inline_query, b),
+                   "usage.cache_details.reused_tokens"),
+            0)
+      << "blocks of another namespace were hit";
+  const auto mine = service.json(
+      "POST", "/v1/query",
+      R"({"query":"q","document_ids":["secret"],"max_tokens":1,"cache":{"strategy":"reuse"}})", a);
   EXPECT_GT(int_at(mine, "usage.cache_details.reused_tokens"), 0) << json::serialize(mine);
   EXPECT_EQ(service.call("GET", text_at(mine, "explain_url"), {}, b).status, 404);
   const std::string log = service.log();
@@ -147,7 +190,9 @@ TEST(Lifecycle, HangupReadsTheKeysAgain) {
   TempFolder folder;
   const auto path = folder.path() / "keys.toml";
   const auto write = [&](const std::string& secret) {
-    std::ofstream(path, std::ios::trunc) << "[[keys]]\nname = \"k\"\nsha256 = \"" << sha256(secret).hex() << "\"\nscopes = [\"read\"]\nnamespaces = [\"default\"]\n";
+    std::ofstream(path, std::ios::trunc)
+        << "[[keys]]\nname = \"k\"\nsha256 = \"" << sha256(secret).hex()
+        << "\"\nscopes = [\"read\"]\nnamespaces = [\"default\"]\n";
   };
   write("old-key");
   ServiceProcess service;

@@ -1,4 +1,5 @@
-// The metrics of the contract in a live scrape, and that the board and the alerts ask for nothing else.
+// The metrics of the contract in a live scrape, and that the board and the alerts ask for nothing
+// else.
 #include <fstream>
 #include <map>
 #include <regex>
@@ -26,15 +27,21 @@ struct Scrape {
       if (line.empty() || line[0] == '#') continue;
       const std::string name = family_of(line.substr(0, line.find_first_of("{ ")));
       auto& names = labels[name];
-      const std::string inside = line.find('{') == std::string::npos ? "" : line.substr(line.find('{'), line.rfind('}') - line.find('{'));
-      for (auto it = std::sregex_iterator(inside.begin(), inside.end(), label); it != std::sregex_iterator(); ++it)
+      const std::string inside = line.find('{') == std::string::npos
+                                     ? ""
+                                     : line.substr(line.find('{'),
+                                                   line.rfind('}') - line.find('{'));
+      for (auto it = std::sregex_iterator(inside.begin(), inside.end(), label);
+           it != std::sregex_iterator(); ++it)
         if ((*it)[1] != "le") names.insert((*it)[1]);
     }
   }
   /// The family a series belongs to: histograms have three.
   std::string family_of(const std::string& series) const {
     for (const std::string suffix : {"_bucket", "_sum", "_count"})
-      if (series.ends_with(suffix) && types.contains(series.substr(0, series.size() - suffix.size()))) return series.substr(0, series.size() - suffix.size());
+      if (series.ends_with(suffix) &&
+          types.contains(series.substr(0, series.size() - suffix.size())))
+        return series.substr(0, series.size() - suffix.size());
     return series;
   }
 };
@@ -43,10 +50,25 @@ class MetricsTest : public ServiceTest {
  protected:
   static void SetUpTestSuite() {
     start({"--metrics.vllm_names=true", "--metrics.per_namespace=true"});
-    EXPECT_EQ(service->call("POST", "/v1/documents?wait=true", R"({"id":"d","text":)" + quoted(sample_text(1, 200)) + "}").status, 200);
+    EXPECT_EQ(service
+                  ->call("POST", "/v1/documents?wait=true",
+                         R"({"id":"d","text":)" + quoted(sample_text(1, 200)) + "}")
+                  .status,
+              200);
     for (const auto* strategy : {"reuse", "recompute"})
-      EXPECT_EQ(service->call("POST", "/v1/query", std::string(R"({"query":"q","document_ids":["d"],"max_tokens":4,"temperature":1.5,"seed":1,"cache":{"strategy":")") + strategy + "\"}}").status, 200);
-    const std::string few = R"({"query":"q","document_ids":["d"],"max_tokens":4,"cache":{"strategy":"recompute","decode":"freekv","options":{"decode_budget":96,"decode_page":16,"decode_sink":16,"decode_window":16,"decode_resident":"none"}}})";
+      EXPECT_EQ(
+          service
+              ->call("POST", "/v1/query",
+                     std::string(
+                         R"({"query":"q","document_ids":["d"],"max_tokens":4,"temperature":1.5,)"
+                         R"("seed":1,"cache":{"strategy":")") +
+                         strategy + "\"}}")
+              .status,
+          200);
+    const std::string few =
+        R"({"query":"q","document_ids":["d"],"max_tokens":4,"cache":{"strategy":"recompute",)"
+        R"("decode":"freekv","options":{"decode_budget":96,"decode_page":16,"decode_sink":16,)"
+        R"("decode_window":16,"decode_resident":"none"}}})";
     EXPECT_EQ(service->call("POST", "/v1/query", few).status, 200);
     EXPECT_EQ(service->call("GET", "/nothing").status, 404);
     text = service->call("GET", "/metrics").body;
@@ -59,7 +81,9 @@ class MetricsTest : public ServiceTest {
     const std::string content = all.str();
     static const std::regex metric("\\b(quire|process)_[a-z_]+\\b");
     std::set<std::string> out;
-    for (auto it = std::sregex_iterator(content.begin(), content.end(), metric); it != std::sregex_iterator(); ++it) out.insert(it->str());
+    for (auto it = std::sregex_iterator(content.begin(), content.end(), metric);
+         it != std::sregex_iterator(); ++it)
+      out.insert(it->str());
     return out;
   }
 
@@ -126,13 +150,16 @@ TEST_F(MetricsTest, TheScrapeHasTheNamesTypesAndLabelsOfTheContract) {
     ASSERT_TRUE(scrape.labels.contains(full)) << full << " has no series";
     EXPECT_EQ(scrape.labels.at(full), expected.second) << full;
   }
-  for (const auto* name : {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_virtual_memory_bytes", "process_start_time_seconds", "process_open_fds", "process_max_fds"})
+  for (const auto* name : {"process_cpu_seconds_total", "process_resident_memory_bytes",
+                           "process_virtual_memory_bytes", "process_start_time_seconds",
+                           "process_open_fds", "process_max_fds"})
     EXPECT_TRUE(scrape.types.contains(name)) << name;
 }
 
 TEST_F(MetricsTest, TokensBetweenTokensAreObserved) {
   // Two answers of up to four tokens: each token after the first is one observation.
-  const std::regex count("quire_inter_token_latency_seconds_count\\{strategy=\"reuse\"\\} ([0-9]+)");
+  const std::regex count(
+      "quire_inter_token_latency_seconds_count\\{strategy=\"reuse\"\\} ([0-9]+)");
   std::smatch found;
   ASSERT_TRUE(std::regex_search(text, found, count)) << text;
   EXPECT_GE(std::stoi(found[1]), 1);
@@ -143,10 +170,12 @@ TEST_F(MetricsTest, TokensBetweenTokensAreObserved) {
 TEST_F(MetricsTest, WhatDecodingBroughtIsCounted) {
   const auto value = [](const std::string& series) {
     std::smatch found;
-    return std::regex_search(text, found, std::regex(series + " ([0-9.e+]+)")) ? std::stod(found[1]) : -1;
+    return std::regex_search(text, found, std::regex(series + " ([0-9.e+]+)")) ? std::stod(found[1])
+                                                                               : -1;
   };
   EXPECT_EQ(value("quire_decode_queries_total\\{decode=\"freekv\"\\}"), 1);
-  EXPECT_EQ(value("quire_decode_queries_total\\{decode=\"ctkvr\"\\}"), 0) << "series exist from the start";
+  EXPECT_EQ(value("quire_decode_queries_total\\{decode=\"ctkvr\"\\}"), 0)
+      << "series exist from the start";
   EXPECT_GT(value("quire_decode_moved_bytes_total\\{decode=\"freekv\",to=\"device\"\\}"), 0);
   EXPECT_GT(value("quire_memory_limit_bytes\\{pool=\"working_cache\"\\}"), 0);
   EXPECT_EQ(value("quire_memory_bytes\\{pool=\"device_cache\"\\}"), 0) << "nothing decodes";
@@ -157,16 +186,25 @@ TEST_F(MetricsTest, TheBoardAndTheAlertsAskForWhatThereIs) {
   for (const auto* file : {"grafana/quire.json", "prometheus/quire-rules.yml"}) {
     const auto names = named_in(file);
     EXPECT_GT(names.size(), 10u) << file;
-    for (const auto& name : names) EXPECT_TRUE(scrape.types.contains(scrape.family_of(name))) << file << " names " << name;
+    for (const auto& name : names)
+      EXPECT_TRUE(scrape.types.contains(scrape.family_of(name))) << file << " names " << name;
   }
 }
 
 TEST_F(MetricsTest, VllmNamesAreThereWhenAskedFor) {
   const Scrape scrape(text);
-  const std::pair<const char*, const char*> names[] = {{"num_requests_running", "gauge"}, {"num_requests_waiting", "gauge"}, {"kv_cache_usage_perc", "gauge"}, {"prompt_tokens_total", "counter"},
-                                                       {"generation_tokens_total", "counter"}, {"prefix_cache_queries_total", "counter"}, {"prefix_cache_hits_total", "counter"},
-                                                       {"request_success_total", "counter"}, {"time_to_first_token_seconds", "histogram"}, {"inter_token_latency_seconds", "histogram"},
-                                                       {"e2e_request_latency_seconds", "histogram"}};
+  const std::pair<const char*, const char*> names[] = {
+      {"num_requests_running", "gauge"},
+      {"num_requests_waiting", "gauge"},
+      {"kv_cache_usage_perc", "gauge"},
+      {"prompt_tokens_total", "counter"},
+      {"generation_tokens_total", "counter"},
+      {"prefix_cache_queries_total", "counter"},
+      {"prefix_cache_hits_total", "counter"},
+      {"request_success_total", "counter"},
+      {"time_to_first_token_seconds", "histogram"},
+      {"inter_token_latency_seconds", "histogram"},
+      {"e2e_request_latency_seconds", "histogram"}};
   for (const auto& [name, type] : names) {
     const std::string full = std::string("vllm:") + name;
     ASSERT_TRUE(scrape.types.contains(full)) << full;

@@ -17,15 +17,21 @@ class RetrieveTest : public ::testing::Test {
       EXPECT_EQ(service_.stop(), 0);
     }
   }
-  void post(const std::string& id, const std::string& text, const std::string& more = {}, const std::vector<std::string>& headers = {}) {
+  void post(const std::string& id, const std::string& text, const std::string& more = {},
+            const std::vector<std::string>& headers = {}) {
     int status = 0;
-    const auto r = service_.json("POST", "/v1/documents?wait=true", R"({"id":)" + quoted(id) + R"(,"text":)" + quoted(text) + more + "}", headers, &status);
+    const auto r = service_.json(
+        "POST", "/v1/documents?wait=true",
+        R"({"id":)" + quoted(id) + R"(,"text":)" + quoted(text) + more + "}", headers, &status);
     ASSERT_EQ(status, 200) << json::serialize(r);
   }
   void post_corpus() {
-    post("alba", "Alba: Alba is a city in the north. The mayor of Alba is Brun Karsten.", R"(,"metadata":{"land":"north","year":2024})");
-    post("corva", "Corva: Corva is a village in the south. It is known for glass.", R"(,"metadata":{"land":"south","year":2025})");
-    post("dern", "Dern: The river Dern flows past Alba into the sea.", R"(,"metadata":{"land":"north","year":2025})");
+    post("alba", "Alba: Alba is a city in the north. The mayor of Alba is Brun Karsten.",
+         R"(,"metadata":{"land":"north","year":2024})");
+    post("corva", "Corva: Corva is a village in the south. It is known for glass.",
+         R"(,"metadata":{"land":"south","year":2025})");
+    post("dern", "Dern: The river Dern flows past Alba into the sea.",
+         R"(,"metadata":{"land":"north","year":2025})");
   }
   /// Document ids of the passages, "!" and a code for an error.
   std::string found(const std::string& body, const std::vector<std::string>& headers = {}) {
@@ -33,7 +39,8 @@ class RetrieveTest : public ::testing::Test {
     const auto r = service_.json("POST", "/v1/retrieve", body, headers, &status);
     if (status != 200) return "!" + text_at(r, "error.code") + " " + text_at(r, "error.param");
     std::string out;
-    for (const auto& p : at(r, "data").as_array()) out += (out.empty() ? "" : " ") + text_at(p, "document_id");
+    for (const auto& p : at(r, "data").as_array())
+      out += (out.empty() ? "" : " ") + text_at(p, "document_id");
     return out;
   }
 
@@ -51,7 +58,8 @@ TEST_F(RetrieveTest, RanksPassagesOfTheNamespace) {
   EXPECT_EQ(found(R"({"query":"Alba","document_ids":["corva"]})"), "corva");
   const auto r = service_.json("POST", "/v1/retrieve", R"({"query":"glass","k":1})");
   EXPECT_EQ(text_at(r, "scorer"), "bm25");
-  EXPECT_EQ(text_at(r, "data.0.text"), "Corva: Corva is a village in the south. It is known for glass.");
+  EXPECT_EQ(text_at(r, "data.0.text"),
+            "Corva: Corva is a village in the south. It is known for glass.");
   EXPECT_EQ(int_at(r, "data.0.start"), 0);
   EXPECT_EQ(int_at(r, "data.0.end"), 62);
   EXPECT_GT(at(r, "data.0.score").to_number<double>(), 0);
@@ -72,33 +80,47 @@ TEST_F(RetrieveTest, WrongAsksAreRefusedByName) {
   EXPECT_EQ(found(R"({"query":"q","scorer":"magic"})"), "!unsupported_parameter scorer");
   EXPECT_EQ(found(R"({"query":"q","metadata":{"a":[1]}})"), "!invalid_value metadata");
   EXPECT_EQ(found(R"({"query":"q","querry":"q"})"), "!unknown_field querry");
-  EXPECT_EQ(found(R"({"query":"q","document_ids":["alba","nobody"]})"), "!document_not_found document_ids");
+  EXPECT_EQ(found(R"({"query":"q","document_ids":["alba","nobody"]})"),
+            "!document_not_found document_ids");
 }
 
 TEST_F(RetrieveTest, AQueryWithoutDocumentsGetsTheBestOnes) {
   int status = 0;
-  auto r = service_.json("POST", "/v1/query", R"({"query":"Who is the mayor of Alba?","max_tokens":8})", {}, &status);
+  auto r = service_.json("POST", "/v1/query",
+                         R"({"query":"Who is the mayor of Alba?","max_tokens":8})", {}, &status);
   EXPECT_EQ(status, 200);  // an empty namespace: no documents
   EXPECT_TRUE(at(r, "documents").as_array().empty());
   post_corpus();
-  r = service_.json("POST", "/v1/query", R"({"query":"Who is the mayor of Alba?","max_tokens":8})", {}, &status);
+  r = service_.json("POST", "/v1/query", R"({"query":"Who is the mayor of Alba?","max_tokens":8})",
+                    {}, &status);
   ASSERT_EQ(status, 200) << json::serialize(r);
   EXPECT_EQ(text_at(r, "documents.0.id"), "alba");
-  EXPECT_GT(at(r, "documents.0.score").to_number<double>(), at(r, "documents.1.score").to_number<double>());
-  r = service_.json("POST", "/v1/query", R"({"query":"Alba","max_tokens":8,"retrieve":{"k":1,"metadata":{"year":2025}}})", {}, &status);
+  EXPECT_GT(at(r, "documents.0.score").to_number<double>(),
+            at(r, "documents.1.score").to_number<double>());
+  r = service_.json(
+      "POST", "/v1/query",
+      R"({"query":"Alba","max_tokens":8,"retrieve":{"k":1,"metadata":{"year":2025}}})", {},
+      &status);
   ASSERT_EQ(at(r, "documents").as_array().size(), 1u) << json::serialize(r);
   EXPECT_EQ(text_at(r, "documents.0.id"), "dern");
   // Nobody asked for documents, and none has a word of the question.
   r = service_.json("POST", "/v1/query", R"({"query":"Zzyzx?","max_tokens":8})", {}, &status);
   EXPECT_EQ(status, 200);
   EXPECT_TRUE(at(r, "documents").as_array().empty());
-  r = service_.json("POST", "/v1/query", R"({"query":"Zzyzx?","max_tokens":8,"retrieve":{}})", {}, &status);
+  r = service_.json("POST", "/v1/query", R"({"query":"Zzyzx?","max_tokens":8,"retrieve":{}})", {},
+                    &status);
   EXPECT_EQ(status, 404);
   EXPECT_EQ(text_at(r, "error.code"), "document_not_found");
-  EXPECT_EQ(service_.call("POST", "/v1/query", R"({"query":"Zzyzx?","max_tokens":8,"retrieve":{},"on_missing":"skip"})").status, 200);
-  r = service_.json("POST", "/v1/query", R"({"query":"Alba","max_tokens":8,"document_ids":[]})", {}, &status);
+  EXPECT_EQ(service_
+                .call("POST", "/v1/query",
+                      R"({"query":"Zzyzx?","max_tokens":8,"retrieve":{},"on_missing":"skip"})")
+                .status,
+            200);
+  r = service_.json("POST", "/v1/query", R"({"query":"Alba","max_tokens":8,"document_ids":[]})", {},
+                    &status);
   EXPECT_TRUE(at(r, "documents").as_array().empty());
-  r = service_.json("POST", "/v1/query", R"({"query":"Alba","document_ids":["alba"],"retrieve":{}})", {}, &status);
+  r = service_.json("POST", "/v1/query",
+                    R"({"query":"Alba","document_ids":["alba"],"retrieve":{}})", {}, &status);
   EXPECT_EQ(status, 400);
   EXPECT_EQ(text_at(r, "error.param"), "retrieve");
   r = service_.json("POST", "/v1/query/plan", R"({"query":"glass"})", {}, &status);
@@ -108,17 +130,22 @@ TEST_F(RetrieveTest, AQueryWithoutDocumentsGetsTheBestOnes) {
 TEST_F(RetrieveTest, TheCommandLineFindsAndAsksWithoutIds) {
   post_corpus();
   const std::string server = "http://127.0.0.1:" + std::to_string(service_.port());
-  auto r = run_process({QUIRE_BINARY, "retrieve", "--server", server, "-k", "1", "What is known for glass?"});
+  auto r = run_process(
+      {QUIRE_BINARY, "retrieve", "--server", server, "-k", "1", "What is known for glass?"});
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_NE(r.out.find("corva"), std::string::npos) << r.out;
   EXPECT_EQ(r.out.find("alba"), std::string::npos) << r.out;
-  r = run_process({QUIRE_BINARY, "retrieve", "--server", server, "--documents", "--json", "-d", "dern", "Alba"});
+  r = run_process({QUIRE_BINARY, "retrieve", "--server", server, "--documents", "--json", "-d",
+                   "dern", "Alba"});
   EXPECT_EQ(text_at(parse(r.out), "data.0.document_id"), "dern") << r.err;
-  r = run_process({QUIRE_BINARY, "query", "--server", server, "--json", "--max-tokens", "4", "What is known for glass?"});
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "--json", "--max-tokens", "4",
+                   "What is known for glass?"});
   EXPECT_EQ(text_at(parse(r.out), "documents.0.id"), "corva") << r.err;
-  r = run_process({QUIRE_BINARY, "query", "--server", server, "--json", "--max-tokens", "4", "--no-documents", "What is known for glass?"});
+  r = run_process({QUIRE_BINARY, "query", "--server", server, "--json", "--max-tokens", "4",
+                   "--no-documents", "What is known for glass?"});
   EXPECT_TRUE(at(parse(r.out), "documents").as_array().empty()) << r.out;
-  EXPECT_EQ(run_process({QUIRE_BINARY, "retrieve", "--server", server, "-k", "1000", "x"}).exit_code, 1);
+  EXPECT_EQ(
+      run_process({QUIRE_BINARY, "retrieve", "--server", server, "-k", "1000", "x"}).exit_code, 1);
 }
 
 TEST_F(RetrieveTest, TheIndexComesBackAfterARestart) {
@@ -132,7 +159,9 @@ TEST_F(RetrieveTest, TheIndexComesBackAfterARestart) {
 TEST_F(RetrieveTest, WithoutEmbeddingsTheirScorersSayHowToHaveThem) {
   EXPECT_EQ(found(R"({"query":"mayor","scorer":"embedding"})"), "!unsupported_parameter scorer");
   int status = 0;
-  const auto r = service_.json("POST", "/v1/query", R"({"query":"mayor","max_tokens":4,"retrieve":{"scorer":"hybrid"}})", {}, &status);
+  const auto r = service_.json("POST", "/v1/query",
+                               R"({"query":"mayor","max_tokens":4,"retrieve":{"scorer":"hybrid"}})",
+                               {}, &status);
   EXPECT_EQ(status, 400);
   EXPECT_EQ(text_at(r, "error.param"), "retrieve.scorer");
   EXPECT_NE(text_at(r, "detail").find("retrieve.embeddings = true"), std::string::npos);
@@ -147,22 +176,30 @@ TEST_F(RetrieveTest, EmbeddingsFindByMeaningAndStayOverARestart) {
   const auto settle = [this] {
     json::value info;
     do info = service_.json("GET", "/v1/info");
-    while (!at(info, "retrieval.ready").as_bool() || int_at(info, "retrieval.embeddings.pending") > 0);
+    while (!at(info, "retrieval.ready").as_bool() ||
+           int_at(info, "retrieval.embeddings.pending") > 0);
     EXPECT_EQ(int_at(info, "retrieval.embeddings.documents"), 3);
     EXPECT_EQ(int_at(info, "retrieval.embeddings.failed"), 0);
     EXPECT_TRUE(at(info, "retrieval.embeddings.exact").as_bool());
   };
   settle();
   // The same text is its own nearest.
-  const std::string body = R"({"query":"Corva: Corva is a village in the south. It is known for glass.","k":3,"scorer":)";
+  const std::string body =
+      R"({"query":"Corva: Corva is a village in the south. It is known for glass.","k":3,)"
+      R"("scorer":)";
   const auto before = service_.json("POST", "/v1/retrieve", body + R"("embedding"})");
   EXPECT_EQ(text_at(before, "data.0.document_id"), "corva");
   EXPECT_NEAR(at(before, "data.0.score").to_number<double>(), 1, 1e-3);
   EXPECT_EQ(at(before, "data").as_array().size(), 3u);
   EXPECT_EQ(text_at(before, "scorer"), "embedding");
   EXPECT_EQ(int_at(before, "pending_documents"), 0);
-  EXPECT_EQ(text_at(service_.json("POST", "/v1/retrieve", body + R"("hybrid"})"), "data.0.document_id"), "corva");
-  const auto answer = service_.json("POST", "/v1/query", R"({"query":"What is Corva known for?","max_tokens":4,"retrieve":{"k":2,"scorer":"hybrid"}})");
+  EXPECT_EQ(
+      text_at(service_.json("POST", "/v1/retrieve", body + R"("hybrid"})"), "data.0.document_id"),
+      "corva");
+  const auto answer = service_.json(
+      "POST", "/v1/query",
+      R"({"query":"What is Corva known for?","max_tokens":4,"retrieve":{"k":2,)"
+      R"("scorer":"hybrid"}})");
   EXPECT_EQ(at(answer, "documents").as_array().size(), 2u) << json::serialize(answer);
   EXPECT_EQ(service_.stop(), 0);
   service_.start(folder_.path() / "store", on);
@@ -170,13 +207,18 @@ TEST_F(RetrieveTest, EmbeddingsFindByMeaningAndStayOverARestart) {
   const auto after = service_.json("POST", "/v1/retrieve", body + R"("embedding"})");
   EXPECT_EQ(json::serialize(at(after, "data")), json::serialize(at(before, "data")));
   const std::string server = "http://127.0.0.1:" + std::to_string(service_.port());
-  const auto r = run_process({QUIRE_BINARY, "retrieve", "--server", server, "-k", "1", "--scorer", "hybrid", "What is Corva known for?"});
+  const auto r = run_process({QUIRE_BINARY, "retrieve", "--server", server, "-k", "1", "--scorer",
+                              "hybrid", "What is Corva known for?"});
   EXPECT_NE(r.out.find("corva"), std::string::npos) << r.out << r.err;
 }
 
 TEST_F(RetrieveTest, EmbeddingsHaveLengthOneAndBothSpellings) {
   int status = 0;
-  const auto r = service_.json("POST", "/v1/embeddings", R"({"input":["The mayor of Alba.","The mayor of Alba.",[5,6,7]],"model":"default","user":"x"})", {}, &status);
+  const auto r = service_.json(
+      "POST", "/v1/embeddings",
+      R"({"input":["The mayor of Alba.","The mayor of Alba.",[5,6,7]],"model":"default",)"
+      R"("user":"x"})",
+      {}, &status);
   ASSERT_EQ(status, 200) << json::serialize(r);
   ASSERT_EQ(at(r, "data").as_array().size(), 3u);
   const auto& first = at(r, "data.0.embedding").as_array();
@@ -189,11 +231,13 @@ TEST_F(RetrieveTest, EmbeddingsHaveLengthOneAndBothSpellings) {
   EXPECT_EQ(int_at(r, "data.2.index"), 2);
   EXPECT_GT(int_at(r, "usage.prompt_tokens"), 3);
   EXPECT_EQ(int_at(r, "usage.prompt_tokens"), int_at(r, "usage.total_tokens"));
-  const auto coded = service_.json("POST", "/v1/embeddings", R"({"input":"The mayor of Alba.","encoding_format":"base64"})");
+  const auto coded = service_.json("POST", "/v1/embeddings",
+                                   R"({"input":"The mayor of Alba.","encoding_format":"base64"})");
   EXPECT_EQ(text_at(coded, "data.0.embedding").size(), (256u * 4 + 2) / 3 * 4);
   const auto refused = [&](const std::string& body) {
     const auto e = service_.json("POST", "/v1/embeddings", body, {}, &status);
-    return std::to_string(status) + " " + text_at(e, "error.code") + " " + text_at(e, "error.param");
+    return std::to_string(status) + " " + text_at(e, "error.code") + " " +
+           text_at(e, "error.param");
   };
   EXPECT_EQ(refused(R"({"input":"x","dimensions":8})"), "400 unsupported_parameter dimensions");
   EXPECT_EQ(refused(R"({})"), "400 invalid_value input");
@@ -202,7 +246,8 @@ TEST_F(RetrieveTest, EmbeddingsHaveLengthOneAndBothSpellings) {
   EXPECT_EQ(refused(R"({"input":[1,"a"]})"), "400 invalid_value input");
   EXPECT_EQ(refused(R"({"input":[99999]})"), "400 invalid_value input");
   EXPECT_EQ(refused(R"({"input":"x","model":"other"})"), "404 model_not_found model");
-  EXPECT_EQ(refused(R"({"input":)" + quoted(sample_text(1, 4000)) + "}"), "400 context_length_exceeded input");
+  EXPECT_EQ(refused(R"({"input":)" + quoted(sample_text(1, 4000)) + "}"),
+            "400 context_length_exceeded input");
 }
 
 }  // namespace

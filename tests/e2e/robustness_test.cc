@@ -1,4 +1,5 @@
-// Clients that mean ill or are broken: each gets the right status or its connection closed, and the service goes on.
+// Clients that mean ill or are broken: each gets the right status or its connection closed, and the
+// service goes on.
 #include <fstream>
 
 #include "cachestore/key.h"
@@ -11,11 +12,16 @@ class RobustnessTest : public ServiceTest {
  protected:
   static void SetUpTestSuite() {
     const auto keys = folder() / "keys.toml";
-    std::ofstream(keys) << "[[keys]]\nname = \"user\"\nsha256 = \"" << sha256("right-key").hex() << "\"\nscopes = [\"read\", \"write\", \"query\"]\nnamespaces = [\"default\"]\n";
-    start({"--auth.keys_file=" + keys.string(), "--server.header_timeout_seconds=0.3", "--server.body_timeout_seconds=0.3", "--server.idle_timeout_seconds=1",
+    std::ofstream(keys)
+        << "[[keys]]\nname = \"user\"\nsha256 = \"" << sha256("right-key").hex()
+        << "\"\nscopes = [\"read\", \"write\", \"query\"]\nnamespaces = [\"default\"]\n";
+    start({"--auth.keys_file=" + keys.string(), "--server.header_timeout_seconds=0.3",
+           "--server.body_timeout_seconds=0.3", "--server.idle_timeout_seconds=1",
            "--server.max_connections=64"});
   }
-  void TearDown() override { EXPECT_EQ(service->call("GET", "/readyz").status, 200) << "the others are not disturbed"; }
+  void TearDown() override {
+    EXPECT_EQ(service->call("GET", "/readyz").status, 200) << "the others are not disturbed";
+  }
 
   /// The status of what comes back; 0: closed without a word.
   static int status_of(const std::string& bytes) {
@@ -24,13 +30,19 @@ class RobustnessTest : public ServiceTest {
     const auto r = c.read_response();
     return r ? r->status : 0;
   }
-  static int status_of_path(const std::string& target) { return status_of("GET " + target + " HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\nConnection: close\r\n\r\n"); }
+  static int status_of_path(const std::string& target) {
+    return status_of("GET " + target +
+                     " HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\nConnection: close\r\n\r\n");
+  }
 };
 
 TEST_F(RobustnessTest, ASmuggledRequestIsNeverAnswered) {
-  // The hidden request would be answered by 401: only the refusal of the first may come, and then the end.
+  // The hidden request would be answered by 401: only the refusal of the first may come, and then
+  // the end.
   const std::string hidden = "GET /v1/documents HTTP/1.1\r\nHost: x\r\n\r\n";
-  const std::string start = "POST /v1/query HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\nContent-Type: application/json\r\n";
+  const std::string start =
+      "POST /v1/query HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\nContent-Type: "
+      "application/json\r\n";
   const std::string cases[] = {
       start + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden,
       start + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n" + hidden,
@@ -54,25 +66,47 @@ TEST_F(RobustnessTest, ASmuggledRequestIsNeverAnswered) {
 
 TEST_F(RobustnessTest, PathTricksFindNothing) {
   const std::pair<const char*, int> cases[] = {
-      {"/v1/documents/../admin/config", 404}, {"/v1/documents/%2e%2e/admin/config", 404}, {"/v1/documents/%2e%2e%2fadmin%2fconfig", 404}, {"/..%2f..%2fetc/passwd", 404},
-      {"//v1/documents", 404}, {"/v1//documents", 404}, {"/v1/documents/a%2Fcontent", 404}, {"/v1/documents/%00", 400}, {"/v1/documents/a%00b", 400}, {"/v1/%64ocuments", 200},
-      {"/V1/documents", 404}, {"/v1/documents/%", 400}, {"/v1/documents/%zz", 400}, {"/v1/documents/%c0%ae", 400}, {"*", 404}, {"http://other/v1/documents", 200}, {"/ui/../v1/documents", 404},
+      {"/v1/documents/../admin/config", 404},
+      {"/v1/documents/%2e%2e/admin/config", 404},
+      {"/v1/documents/%2e%2e%2fadmin%2fconfig", 404},
+      {"/..%2f..%2fetc/passwd", 404},
+      {"//v1/documents", 404},
+      {"/v1//documents", 404},
+      {"/v1/documents/a%2Fcontent", 404},
+      {"/v1/documents/%00", 400},
+      {"/v1/documents/a%00b", 400},
+      {"/v1/%64ocuments", 200},
+      {"/V1/documents", 404},
+      {"/v1/documents/%", 400},
+      {"/v1/documents/%zz", 400},
+      {"/v1/documents/%c0%ae", 400},
+      {"*", 404},
+      {"http://other/v1/documents", 200},
+      {"/ui/../v1/documents", 404},
   };
   for (const auto& [target, status] : cases) EXPECT_EQ(status_of_path(target), status) << target;
   EXPECT_EQ(status_of_path("v1/documents"), 400);
 }
 
 TEST_F(RobustnessTest, KeysInOddFormsAreRefused) {
-  const auto status = [](const std::string& headers) { return status_of("GET /v1/documents HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers + "\r\n"); };
+  const auto status = [](const std::string& headers) {
+    return status_of("GET /v1/documents HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers +
+                     "\r\n");
+  };
   EXPECT_EQ(status("Authorization: Bearer right-key\r\n"), 200);
-  for (const std::string& headers : {std::string("Authorization: Bearer right-kex\r\n"), std::string("Authorization: Bearer right-key2\r\n"), std::string("Authorization: Bearer right-ke\r\n"),
-                                     std::string("Authorization: Basic cmlnaHQta2V5\r\n"), std::string("Authorization: right-key\r\n"), std::string("Authorization: Bearer\r\n"), std::string(),
-                                     "api-key: " + std::string(12000, 'k') + "\r\n"})
+  for (const std::string& headers :
+       {std::string("Authorization: Bearer right-kex\r\n"),
+        std::string("Authorization: Bearer right-key2\r\n"),
+        std::string("Authorization: Bearer right-ke\r\n"),
+        std::string("Authorization: Basic cmlnaHQta2V5\r\n"),
+        std::string("Authorization: right-key\r\n"), std::string("Authorization: Bearer\r\n"),
+        std::string(), "api-key: " + std::string(12000, 'k') + "\r\n"})
     EXPECT_EQ(status(headers), 401) << headers.substr(0, 60);
 }
 
 TEST_F(RobustnessTest, WrongContentTypesAre415) {
-  const auto status = [](const std::string& target, const std::string& type, const std::string& body) {
+  const auto status = [](const std::string& target, const std::string& type,
+                         const std::string& body) {
     return service->call("POST", target, body, {"api-key: right-key"}, type).status;
   };
   EXPECT_EQ(status("/v1/query", "text/plain", R"({"query":"q"})"), 415);
@@ -83,7 +117,9 @@ TEST_F(RobustnessTest, WrongContentTypesAre415) {
 }
 
 TEST_F(RobustnessTest, LargeHeadersAre431) {
-  EXPECT_EQ(status_of("GET /livez HTTP/1.1\r\nHost: x\r\nX: " + std::string(20000, 'a') + "\r\n\r\n"), 431);
+  EXPECT_EQ(
+      status_of("GET /livez HTTP/1.1\r\nHost: x\r\nX: " + std::string(20000, 'a') + "\r\n\r\n"),
+      431);
   std::string many;
   for (int i = 0; i < 3000; ++i) many += "X" + std::to_string(i) + ": y\r\n";
   EXPECT_EQ(status_of("GET /livez HTTP/1.1\r\nHost: x\r\n" + many + "\r\n"), 431);
@@ -91,14 +127,18 @@ TEST_F(RobustnessTest, LargeHeadersAre431) {
 }
 
 TEST_F(RobustnessTest, SlowClientsAreClosedAndTheirPlacesComeBack) {
-  // More than may be open at once, twice over: those of the first round must be gone for the second to be let in.
+  // More than may be open at once, twice over: those of the first round must be gone for the second
+  // to be let in.
   for (int round = 0; round < 2; ++round) {
     std::vector<std::unique_ptr<LoopbackClient>> clients;
     for (int i = 0; i < 60; ++i) {
       clients.push_back(std::make_unique<LoopbackClient>(service->port()));
       auto& c = *clients.back();
       if (i % 3 == 0) (void)c.send("GET /livez HT");
-      if (i % 3 == 1) (void)c.send("POST /v1/query HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\nContent-Length: 100\r\n\r\n{");
+      if (i % 3 == 1)
+        (void)c.send(
+            "POST /v1/query HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\nContent-Length: "
+            "100\r\n\r\n{");
     }
     for (auto& c : clients) {
       const auto r = c->read_response();
@@ -109,9 +149,12 @@ TEST_F(RobustnessTest, SlowClientsAreClosedAndTheirPlacesComeBack) {
 }
 
 TEST_F(RobustnessTest, PipelinedRequestsKeepTheirOrderAndARefusalEndsThem) {
-  const auto get = [](const std::string& target) { return "GET " + target + " HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\n\r\n"; };
+  const auto get = [](const std::string& target) {
+    return "GET " + target + " HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\n\r\n";
+  };
   LoopbackClient c(service->port());
-  ASSERT_TRUE(c.send(get("/livez") + get("/v1/documents/nobody") + get("/v1/models") + "GARBAGE\r\n\r\n" + get("/livez")));
+  ASSERT_TRUE(c.send(get("/livez") + get("/v1/documents/nobody") + get("/v1/models") +
+                     "GARBAGE\r\n\r\n" + get("/livez")));
   for (const int status : {200, 404, 200, 400}) {
     const auto r = c.read_response();
     ASSERT_TRUE(r) << status;

@@ -13,7 +13,8 @@ namespace {
 
 using testing::TempFolder;
 
-Report report_of(std::int64_t n, Interval all, Interval task, const std::string& strategy = "reuse") {
+Report report_of(std::int64_t n, Interval all, Interval task,
+                 const std::string& strategy = "reuse") {
   Report r;
   r.context.fingerprint_hex = std::string(64, 'a');
   r.context.fingerprint = "m-aaaaaaaa";
@@ -40,7 +41,7 @@ Report report_of(std::int64_t n, Interval all, Interval task, const std::string&
 TEST(CertificateRule, LowerEndOfTheDifferenceDecides) {
   const Interval same = {0, 0, 0};
   auto c = make_certificates(report_of(600, {-0.005, -0.015, 0.004}, same), 0.02);
-  ASSERT_EQ(c.size(), 1u);   // recompute gets none
+  ASSERT_EQ(c.size(), 1u);  // recompute gets none
   EXPECT_TRUE(c[0].passed) << c[0].reason;
   c = make_certificates(report_of(600, {-0.012, -0.025, 0.0}, same), 0.02);
   EXPECT_FALSE(c[0].passed);
@@ -50,9 +51,10 @@ TEST(CertificateRule, LowerEndOfTheDifferenceDecides) {
 
 TEST(CertificateRule, FewQuestionsProveNothing) {
   const Interval same = {0, 0, 0};
-  EXPECT_FALSE(make_certificates(report_of(100, same, same), 0.02)[0].passed);   // 3/100 > 0.02
+  EXPECT_FALSE(make_certificates(report_of(100, same, same), 0.02)[0].passed);  // 3/100 > 0.02
   EXPECT_TRUE(make_certificates(report_of(150, same, same), 0.02)[0].passed);
-  EXPECT_NE(make_certificates(report_of(100, same, same), 0.02)[0].reason.find("too few"), std::string::npos);
+  EXPECT_NE(make_certificates(report_of(100, same, same), 0.02)[0].reason.find("too few"),
+            std::string::npos);
 }
 
 TEST(CertificateRule, ALossInOneTaskDoesNotHideInTheMean) {
@@ -61,7 +63,9 @@ TEST(CertificateRule, ALossInOneTaskDoesNotHideInTheMean) {
   EXPECT_TRUE(make_certificates(report_of(600, all, {-0.04, -0.09, 0.0}), 0.02)[0].passed);
 }
 
-TEST(CertificateRule, NoAnswersNoCertificate) { EXPECT_TRUE(make_certificates(report_of(0, {}, {}), 0.02).empty()); }
+TEST(CertificateRule, NoAnswersNoCertificate) {
+  EXPECT_TRUE(make_certificates(report_of(0, {}, {}), 0.02).empty());
+}
 
 class CertificateStoreTest : public ::testing::Test {
  protected:
@@ -82,32 +86,44 @@ TEST_F(CertificateStoreTest, RoundTripAndReplacement) {
   EXPECT_TRUE(load_certificates(*store_, model_).empty());
   const auto first = make_certificates(report_of(600, {-0.001, -0.002, 0}, {0, 0, 0}));
   ASSERT_TRUE(save_certificates(*store_, first).ok());
-  ASSERT_TRUE(save_certificates(*store_, make_certificates(report_of(600, {-0.3, -0.4, -0.2}, {0, 0, 0}, "reuse:positions=naive"))).ok());
+  ASSERT_TRUE(
+      save_certificates(*store_, make_certificates(report_of(600, {-0.3, -0.4, -0.2}, {0, 0, 0},
+                                                             "reuse:positions=naive")))
+          .ok());
   auto loaded = load_certificates(*store_, model_);
   ASSERT_EQ(loaded.size(), 2u);
   EXPECT_EQ(certificates_json({loaded[0]}), certificates_json(first));
   ASSERT_NE(best_certificate(loaded, model_), nullptr);
   EXPECT_EQ(best_certificate(loaded, model_)->strategy, "reuse");
   EXPECT_EQ(best_certificate(loaded, std::string(64, 'b')), nullptr);
-  EXPECT_EQ(best_certificate(loaded, model_, 0.001), nullptr);   // judged by a wider limit
+  EXPECT_EQ(best_certificate(loaded, model_, 0.001), nullptr);  // judged by a wider limit
   EXPECT_TRUE(load_certificates(*store_, std::string(64, 'b')).empty());
   // A later run of the same strategy takes the place of the first.
-  ASSERT_TRUE(save_certificates(*store_, make_certificates(report_of(600, {-0.3, -0.4, -0.2}, {0, 0, 0}))).ok());
+  ASSERT_TRUE(
+      save_certificates(*store_, make_certificates(report_of(600, {-0.3, -0.4, -0.2}, {0, 0, 0})))
+          .ok());
   loaded = load_certificates(*store_, model_);
   EXPECT_EQ(loaded.size(), 2u);
   EXPECT_EQ(best_certificate(loaded, model_), nullptr);
 }
 
 TEST_F(CertificateStoreTest, UnreadableRecordsCountAsNoneAndAreLogged) {
-  const std::string good = certificates_json(make_certificates(report_of(600, {0, 0, 0}, {0, 0, 0})));
+  const std::string good = certificates_json(
+      make_certificates(report_of(600, {0, 0, 0}, {0, 0, 0})));
   std::string other = good;
   other.replace(other.find(model_), 64, std::string(64, 'c'));
   std::string wrong_kind = good;
   wrong_kind.replace(wrong_kind.find("\"passed\":true"), 13, "\"passed\":1234");
   static std::atomic<int> warnings;
-  for (const std::string& text : {std::string("{"), std::string("[]"), std::string("{\"format\":\"x\"}"), good.substr(0, good.size() / 2), wrong_kind, other}) {
+  for (const std::string& text :
+       {std::string("{"), std::string("[]"), std::string("{\"format\":\"x\"}"),
+        good.substr(0, good.size() / 2), wrong_kind, other}) {
     warnings = 0;
-    set_log_sink([](LogLevel level, std::string_view, std::initializer_list<LogField>) { warnings += level == LogLevel::kWarning ? 1 : 0; }, LogLevel::kInfo);
+    set_log_sink(
+        [](LogLevel level, std::string_view, std::initializer_list<LogField>) {
+          warnings += level == LogLevel::kWarning ? 1 : 0;
+        },
+        LogLevel::kInfo);
     ASSERT_TRUE(store_->put_meta("fidelity/" + model_, text).ok());
     EXPECT_TRUE(load_certificates(*store_, model_).empty()) << text;
     EXPECT_EQ(warnings, text == other ? 0 : 1) << text;

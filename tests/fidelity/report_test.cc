@@ -22,7 +22,8 @@ struct Made {
   RunResult run;
 };
 
-/// Task "a": reuse is wrong on every second of 40 questions; task "b": 10 questions without answers; one question of "c" is too long.
+/// Task "a": reuse is wrong on every second of 40 questions; task "b": 10 questions without
+/// answers; one question of "c" is too long.
 Made made() {
   Made m;
   m.run.strategies = *parse_strategy_list("recompute,reuse");
@@ -109,8 +110,12 @@ TEST(Report, JsonRowsHaveTheAgreedMembers) {
   const auto value = fidelity_json::parse(text);
   ASSERT_TRUE(value.ok()) << value.status().to_string();
   const auto& o = value->as_object();
-  for (const char* key : {"name", "commit", "date", "machine", "model", "suite", "settings", "rows", "details", "skipped"}) EXPECT_TRUE(o.contains(key)) << key;
-  const std::set<std::string> expected = {"strategy", "task", "n", "em", "f1", "agreement", "kl", "sequence_ratio", "recompute_ratio", "bytes_loaded", "ttft_ms"};
+  for (const char* key : {"name", "commit", "date", "machine", "model", "suite", "settings", "rows",
+                          "details", "skipped"})
+    EXPECT_TRUE(o.contains(key)) << key;
+  const std::set<std::string> expected = {
+      "strategy",        "task",         "n",      "em", "f1", "agreement", "kl", "sequence_ratio",
+      "recompute_ratio", "bytes_loaded", "ttft_ms"};
   for (const auto& row : o.at("rows").as_array()) {
     std::set<std::string> keys;
     for (const auto& [k, v] : row.as_object()) keys.insert(std::string(k.data(), k.size()));
@@ -126,19 +131,25 @@ TEST(Report, TableAndPageNameEverything) {
   const Made m = made();
   const Report r = make_report(m.suite, m.run, {});
   const std::string table = report_table(r);
-  for (const char* part : {"recompute", "reuse", "50.0 %", "EM by task", "skipped c<&>"}) EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;
+  for (const char* part : {"recompute", "reuse", "50.0 %", "EM by task", "skipped c<&>"})
+    EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;
   const std::string page = report_html(r, {});
   EXPECT_EQ(page.find("c<&>"), std::string::npos);
   EXPECT_NE(page.find("c&lt;&amp;&gt;"), std::string::npos);
   EXPECT_NE(page.find("prefers-color-scheme"), std::string::npos);
-  for (const char* outside : {"src=", "href=", "@import", "url("}) EXPECT_EQ(page.find(outside), std::string::npos) << outside;
+  for (const char* outside : {"src=", "href=", "@import", "url("})
+    EXPECT_EQ(page.find(outside), std::string::npos) << outside;
   std::size_t plots = 0;
-  for (std::size_t at = page.find("<svg"); at != std::string::npos; at = page.find("<svg", at + 1)) ++plots;
+  for (std::size_t at = page.find("<svg"); at != std::string::npos; at = page.find("<svg", at + 1))
+    ++plots;
   EXPECT_EQ(plots, 2u);
 }
 
 TEST(Plot, TheFrontJoinsWhatNothingBeats) {
-  const std::vector<PlotPoint> points = {{"slow good", 100, 0.9, 0.9, 0.9}, {"fast bad", 10, 0.5, 0.5, 0.5}, {"beaten", 100, 0.4, 0.4, 0.4}, {"nothing", NAN, 0.4, 0.4, 0.4}};
+  const std::vector<PlotPoint> points = {{"slow good", 100, 0.9, 0.9, 0.9},
+                                         {"fast bad", 10, 0.5, 0.5, 0.5},
+                                         {"beaten", 100, 0.4, 0.4, 0.4},
+                                         {"nothing", NAN, 0.4, 0.4, 0.4}};
   const std::string svg = pareto_svg(points, {.title = "t", .x_label = "x", .y_label = "y"});
   const auto path = svg.find("class=\"f\" d=\"");
   ASSERT_NE(path, std::string::npos);

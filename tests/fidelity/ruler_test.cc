@@ -54,7 +54,8 @@ TEST(Ruler, ThirteenTasksOfTheAskedLength) {
     }
     std::string text;
     for (const auto& d : *r.documents) text += d.text;
-    EXPECT_EQ(ruler_match_all(text, r.answers), 1) << r.kind;   // whoever repeats the text has found everything
+    // Whoever repeats the text has found everything
+    EXPECT_EQ(ruler_match_all(text, r.answers), 1) << r.kind;
   }
   EXPECT_EQ(counts.size(), 13u);
   for (const auto& [task, n] : counts) EXPECT_EQ(n, 3) << task;
@@ -66,12 +67,18 @@ TEST(Ruler, NumbersOfAnswersAreThoseOfThePublication) {
   o.per_task = 1;
   const auto suite = make_ruler(source(), o, count_words);
   ASSERT_TRUE(suite.ok());
-  const std::map<std::string, std::size_t> expected = {{"niah_single_1", 1}, {"niah_multikey_3", 1}, {"niah_multivalue", 4}, {"niah_multiquery", 4},
-                                                       {"vt", 5},            {"cwe", 10},            {"fwe", 3}};
+  const std::map<std::string, std::size_t> expected = {{"niah_single_1", 1},
+                                                       {"niah_multikey_3", 1},
+                                                       {"niah_multivalue", 4},
+                                                       {"niah_multiquery", 4},
+                                                       {"vt", 5},
+                                                       {"cwe", 10},
+                                                       {"fwe", 3}};
   for (const SuiteRecord& r : suite->records) {
     const auto found = expected.find(r.kind);
     if (found == expected.end()) continue;
-    EXPECT_EQ(std::set<std::string>(r.answers.begin(), r.answers.end()).size(), found->second) << r.kind;
+    EXPECT_EQ(std::set<std::string>(r.answers.begin(), r.answers.end()).size(), found->second)
+        << r.kind;
   }
 }
 
@@ -87,7 +94,8 @@ TEST(Ruler, FrequentWordsAreTheMostFrequentBehindTheDots) {
     const std::string& text = r.documents->front().text;
     std::string word;
     for (std::size_t i = text.find('\n') + 1; i <= text.size(); ++i) {
-      if (i < text.size() && text[i] != ' ') word += text[i];
+      if (i < text.size() && text[i] != ' ')
+        word += text[i];
       else if (!word.empty()) {
         if (word != "....") ++counts[word];
         word.clear();

@@ -1,4 +1,5 @@
-// The whole run over the real engine: the embedded model on a few of its questions, and a real tiny model without answers.
+// The whole run over the real engine: the embedded model on a few of its questions, and a real tiny
+// model without answers.
 #include "fidelity/runner.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +59,8 @@ Suite demo_suite(std::initializer_list<std::string_view> kinds) {
   out.name = "encyclopedia";
   if (!read.ok()) return out;
   for (auto& r : read->records)
-    if (std::find(kinds.begin(), kinds.end(), r.kind) != kinds.end()) out.records.push_back(std::move(r));
+    if (std::find(kinds.begin(), kinds.end(), r.kind) != kinds.end())
+      out.records.push_back(std::move(r));
   return out;
 }
 
@@ -75,10 +77,12 @@ TEST(FidelityRun, TheEmbeddedModelTellsStrategiesApart) {
   ASSERT_TRUE(s.ingest);
   const Suite suite = demo_suite({"single", "continuation"});
   StateFile state;
-  const auto run = run_suite(*s.engine, *s.ingest, "fidelity", suite, options_for("recompute,exact,reuse,reuse:positions=naive", 8), state);
+  const auto run = run_suite(*s.engine, *s.ingest, "fidelity", suite,
+                             options_for("recompute,exact,reuse,reuse:positions=naive", 8), state);
   ASSERT_TRUE(run.ok()) << run.status().to_string();
   const Report r = make_report(suite, *run, {});
-  const ReportRow *full = r.find("recompute", "all"), *exact = r.find("exact", "all"), *reuse = r.find("reuse", "all");
+  const ReportRow *full = r.find("recompute", "all"), *exact = r.find("exact", "all"),
+                  *reuse = r.find("reuse", "all");
   ASSERT_TRUE(full && exact && reuse);
   EXPECT_EQ(full->n, 16);
   EXPECT_GE(full->em.value, 0.5);
@@ -96,7 +100,8 @@ TEST(FidelityRun, TheEmbeddedModelTellsStrategiesApart) {
   EXPECT_GT(reuse->kl.value, 0.01);
   EXPECT_EQ(reuse->recompute_ratio.value, 0);
   EXPECT_EQ(reuse->sequence_ratio.value, 1);
-  EXPECT_LT(r.find("reuse", "continuation")->em.value, r.find("recompute", "continuation")->em.value);
+  EXPECT_LT(r.find("reuse", "continuation")->em.value,
+            r.find("recompute", "continuation")->em.value);
   EXPECT_GT(r.find("reuse:positions=naive", "all")->kl.value, 0.01);
   // Nothing stays behind in the document service.
   EXPECT_EQ(s.ingest->counts("fidelity")->total, 0u);
@@ -125,7 +130,8 @@ TEST(FidelityRun, AnInterruptedRunGoesOnAndEndsWithTheSameNumbers) {
   {
     auto state = StateFile::open(path, "id");
     ASSERT_TRUE(state.ok());
-    const auto run = run_suite(*s.engine, *s.ingest, "f", suite, interrupted, **state, [&](const RunProgress& p) { stop = p.done >= 5; });
+    const auto run = run_suite(*s.engine, *s.ingest, "f", suite, interrupted, **state,
+                               [&](const RunProgress& p) { stop = p.done >= 5; });
     EXPECT_EQ(run.code(), Code::kCancelled);
     kept = (*state)->size();
     EXPECT_GT(kept, 2u);
@@ -154,7 +160,10 @@ TEST(FidelityRun, LongAnswersGoOnPastTheirEndAndAreComparedStretchByStretch) {
   ASSERT_TRUE(s.ingest);
   Suite suite = demo_suite({"single"});
   suite.records.resize(1);
-  auto o = options_for("recompute,exact,recompute:decode=quest,decode_budget=4096,recompute:decode=quest,decode_budget=32,decode_dense_layers=0", 0);
+  auto o = options_for(
+      "recompute,exact,recompute:decode=quest,decode_budget=4096,recompute:decode=quest,decode_"
+      "budget=32,decode_dense_layers=0",
+      0);
   o.max_tokens = 60;
   std::string greedy, drawn;
   for (const double temperature : {0.0, 1.0}) {
@@ -189,7 +198,8 @@ TEST(FidelityRun, LongAnswersGoOnPastTheirEndAndAreComparedStretchByStretch) {
   EXPECT_NE(greedy, drawn);
   o.span_tokens = 0;
   StateFile state;
-  EXPECT_EQ(run_suite(*s.engine, *s.ingest, "f", suite, o, state).code(), Code::kInvalidArgument) << "a temperature is of long answers";
+  EXPECT_EQ(run_suite(*s.engine, *s.ingest, "f", suite, o, state).code(), Code::kInvalidArgument)
+      << "a temperature is of long answers";
 }
 
 TEST(FidelityRun, APromptBeyondTheWindowIsSkippedWithItsLength) {
@@ -205,9 +215,12 @@ TEST(FidelityRun, APromptBeyondTheWindowIsSkippedWithItsLength) {
   }
   suite.records[0].documents = std::make_shared<const std::vector<SuiteDocument>>(documents);
   StateFile state;
-  const auto run = run_suite(*s.engine, *s.ingest, "f", suite, options_for("recompute,reuse", 0), state);
+  const auto run = run_suite(*s.engine, *s.ingest, "f", suite, options_for("recompute,reuse", 0),
+                             state);
   ASSERT_TRUE(run.ok()) << run.status().to_string();
-  EXPECT_NE(run->rows[0][0].skipped.find(std::to_string(s.engine->info().max_model_len)), std::string::npos) << run->rows[0][0].skipped;
+  EXPECT_NE(run->rows[0][0].skipped.find(std::to_string(s.engine->info().max_model_len)),
+            std::string::npos)
+      << run->rows[0][0].skipped;
   EXPECT_FALSE(run->rows[0][1].skipped.empty());
   const Report r = make_report(suite, *run, {});
   EXPECT_EQ(r.skipped.size(), 1u);
@@ -218,7 +231,9 @@ TEST(FidelityRun, NothingToAskIsAnError) {
   Service s(demo());
   ASSERT_TRUE(s.ingest);
   StateFile state;
-  EXPECT_EQ(run_suite(*s.engine, *s.ingest, "f", Suite(), options_for("recompute", 0), state).code(), Code::kInvalidArgument);
+  EXPECT_EQ(
+      run_suite(*s.engine, *s.ingest, "f", Suite(), options_for("recompute", 0), state).code(),
+      Code::kInvalidArgument);
 }
 
 TEST(FidelityRun, EstimatedPromptLengthIsNearTheRealOne) {
@@ -248,15 +263,21 @@ TEST(FidelityRun, EarlierTurnsStandBetweenTheDocumentsAndTheQuestion) {
   ASSERT_TRUE(run.ok()) << run.status().to_string();
   const PromptFormat& format = s.engine->prompt_format();
   const std::string& question = suite.records[0].question;
-  const ChatMessage talk[] = {{"user", "Who was first?"}, {"assistant", "Ada"}, {"user", "And then?"}, {"assistant", "Grace"}, {"user", question}};
-  const auto longer = static_cast<std::int64_t>(format.suffix(talk)->size() - format.suffix(question)->size());
+  const ChatMessage talk[] = {{"user", "Who was first?"},
+                              {"assistant", "Ada"},
+                              {"user", "And then?"},
+                              {"assistant", "Grace"},
+                              {"user", question}};
+  const auto longer = static_cast<std::int64_t>(format.suffix(talk)->size() -
+                                                format.suffix(question)->size());
   EXPECT_GT(longer, 6);
   EXPECT_EQ(run->rows[1][0].prompt_tokens, run->rows[0][0].prompt_tokens + longer);
 }
 
 TEST(FidelityRun, ARealModelWithoutAnswersGivesAgreementAndDivergence) {
   const auto source = std::filesystem::path(QUIRE_SHARED_DATA_DIR) / "weights/stories260K";
-  if (!std::filesystem::exists(source / "stories260K.bin")) GTEST_SKIP() << source << " is not here";
+  if (!std::filesystem::exists(source / "stories260K.bin"))
+    GTEST_SKIP() << source << " is not here";
   TempFolder model;
   testing::convert_llama2c(source / "stories260K.bin", model.path());
   testing::convert_llama2c_tokenizer(source / "tok512.bin", 512, model.path());
@@ -269,14 +290,19 @@ TEST(FidelityRun, ARealModelWithoutAnswersGivesAgreementAndDivergence) {
     SuiteRecord r;
     const std::string n = name;
     r.documents = std::make_shared<const std::vector<SuiteDocument>>(std::vector<SuiteDocument>{
-        {"a", "", "Once upon a time, there was a little girl named " + n + ". She loved to play outside in the park with her red ball."},
-        {"b", "", "One day, " + n + " saw a big dog. The dog wanted to play with the ball. They ran and ran all day."}});
+        {"a", "",
+         "Once upon a time, there was a little girl named " + n +
+             ". She loved to play outside in the park with her red ball."},
+        {"b", "",
+         "One day, " + n +
+             " saw a big dog. The dog wanted to play with the ball. They ran and ran all day."}});
     r.question = "What did they do then?";
     r.kind = "story";
     suite.records.push_back(r);
   }
   StateFile state;
-  const auto run = run_suite(*s.engine, *s.ingest, "f", suite, options_for("recompute,exact,reuse,reuse:positions=naive", 0), state);
+  const auto run = run_suite(*s.engine, *s.ingest, "f", suite,
+                             options_for("recompute,exact,reuse,reuse:positions=naive", 0), state);
   ASSERT_TRUE(run.ok()) << run.status().to_string();
   const Report r = make_report(suite, *run, {});
   EXPECT_EQ(r.find("exact", "all")->agreement.value, 1);

@@ -20,8 +20,13 @@ TEST(Score, NormalisationIsThatOfLongBench) {
   EXPECT_EQ(normalize_answer("U.S.A."), "usa");
   EXPECT_EQ(normalize_answer("theatre another"), "theatre another");
   EXPECT_EQ(normalize_answer("  "), "");
-  EXPECT_EQ(normalize_answer("\xC3\x89T\xC3\x89 \xC5\x81\xC3\xB3" "d\xC5\xBA"), "\xC3\xA9t\xC3\xA9 \xC5\x82\xC3\xB3" "d\xC5\xBA");  // ÉTÉ Łódź
-  EXPECT_EQ(normalize_answer("\xE5\x8C\x97\xE4\xBA\xAC\xE3\x80\x82"), "\xE5\x8C\x97 \xE4\xBA\xAC");                                     // 北京。
+  // ÉTÉ Łódź
+  EXPECT_EQ(normalize_answer("\xC3\x89T\xC3\x89 \xC5\x81\xC3\xB3"
+                             "d\xC5\xBA"),
+            "\xC3\xA9t\xC3\xA9 \xC5\x82\xC3\xB3"
+            "d\xC5\xBA");
+  // 北京。
+  EXPECT_EQ(normalize_answer("\xE5\x8C\x97\xE4\xBA\xAC\xE3\x80\x82"), "\xE5\x8C\x97 \xE4\xBA\xAC");
 }
 
 TEST(Score, ExactMatchTakesAnyReference) {
@@ -42,7 +47,8 @@ TEST(Score, F1CountsWordsWithMultiplicity) {
 }
 
 TEST(Score, RulerCountsReferencesFoundInTheAnswer) {
-  EXPECT_DOUBLE_EQ(ruler_match_all("They are ABC, def and 12.", Texts{"abc", "DEF", "34", "12"}), 0.75);
+  EXPECT_DOUBLE_EQ(ruler_match_all("They are ABC, def and 12.", Texts{"abc", "DEF", "34", "12"}),
+                   0.75);
   EXPECT_DOUBLE_EQ(ruler_match_any("They are abc", Texts{"zzz", "ABC"}), 1);
   EXPECT_DOUBLE_EQ(ruler_match_any("none", Texts{"zzz"}), 0);
 }
@@ -99,7 +105,8 @@ TEST(Bootstrap, AgreesWithTheNormalApproximationOfAShare) {
 }
 
 TEST(Bootstrap, TwoValuesGiveTheThreeMeansThatExist) {
-  // Resamples of {0, 1} have means 0, 1/2, 1 with shares 1/4, 1/2, 1/4: the 95 % interval spans all of them, the 40 % one none.
+  // Resamples of {0, 1} have means 0, 1/2, 1 with shares 1/4, 1/2, 1/4: the 95 % interval spans all
+  // of them, the 40 % one none.
   const std::vector<double> values = {0, 1};
   const Interval wide = bootstrap_mean(values, {.resamples = 2000, .confidence = 0.95, .seed = 5});
   EXPECT_EQ(wide.low, 0);
@@ -110,7 +117,8 @@ TEST(Bootstrap, TwoValuesGiveTheThreeMeansThatExist) {
 }
 
 TEST(StrategySpec, SettingsBecomeCacheOptions) {
-  const auto list = parse_strategy_list("recompute,reuse:positions=naive,epic:recompute_ratio=0.2,dedupe=off,exact");
+  const auto list = parse_strategy_list(
+      "recompute,reuse:positions=naive,epic:recompute_ratio=0.2,dedupe=off,exact");
   ASSERT_TRUE(list.ok()) << list.status().to_string();
   ASSERT_EQ(list->size(), 4u);
   EXPECT_EQ((*list)[1].text, "reuse:positions=naive");
@@ -125,20 +133,25 @@ TEST(StrategySpec, SettingsBecomeCacheOptions) {
 }
 
 TEST(StrategySpec, PromptCompressionHasSettingsOfItsOwn) {
-  const auto list = parse_strategy_list("recompute:prompt_compression=specpc,prompt_compression.capacity=512,compress=speckv,capacity=128");
+  const auto list = parse_strategy_list(
+      "recompute:prompt_compression=specpc,prompt_compression.capacity=512,compress=speckv,"
+      "capacity=128");
   ASSERT_TRUE(list.ok()) << list.status().to_string();
   const CacheOptions& cache = list->front().cache;
   EXPECT_EQ(cache.prompt_compression, "specpc");
   EXPECT_EQ(cache.prompt_options.given().at("capacity"), "512");
   EXPECT_EQ(cache.options.given().at("capacity"), "128");
   EXPECT_TRUE(list->front().approximate);
-  const auto bad = parse_strategy_list("recompute:prompt_compression=specpc,prompt_compression.capacity=8");
+  const auto bad = parse_strategy_list(
+      "recompute:prompt_compression=specpc,prompt_compression.capacity=8");
   EXPECT_NE(bad.status().message().find("window"), std::string::npos) << bad.status().message();
 }
 
 TEST(StrategySpec, WrongOnesAreRefusedByName) {
-  for (const char* text : {"", "magic", "reuse:", "reuse:positions", "reuse:positions=up", "exact:positions=naive", "epic:recompute_ratio=2", "epic:recompute_ratio=x",
-                           "reuse,reuse", "reuse:positions=naive,positions=naive"}) {
+  for (const char* text :
+       {"", "magic", "reuse:", "reuse:positions", "reuse:positions=up", "exact:positions=naive",
+        "epic:recompute_ratio=2", "epic:recompute_ratio=x", "reuse,reuse",
+        "reuse:positions=naive,positions=naive"}) {
     const auto s = parse_strategy_list(text);
     ASSERT_FALSE(s.ok()) << text;
     EXPECT_FALSE(s.status().field().empty()) << text;

@@ -69,7 +69,9 @@ TEST(StateFile, AHalfWrittenRowIsLeftOutAndDoesNotSpoilTheNext) {
   EXPECT_NE((*s)->find("q3", "reuse"), nullptr);
 }
 
-TEST(StateFile, AFolderThatIsNotThereIsAnError) { EXPECT_EQ(StateFile::open("/nonexistent/folder/s", "m").code(), Code::kIo); }
+TEST(StateFile, AFolderThatIsNotThereIsAnError) {
+  EXPECT_EQ(StateFile::open("/nonexistent/folder/s", "m").code(), Code::kIo);
+}
 
 }  // namespace
 }  // namespace quire

@@ -22,7 +22,8 @@ Result<Suite> from_text(const std::string& text) {
 
 TEST(SuiteReader, OwnLayoutSharesDocumentsOfTheLineBefore) {
   const auto s = from_text(
-      "{\"documents\":[{\"id\":\"a\",\"title\":\"T\",\"text\":\"One.\"},{\"text\":\"Two.\"}],\"question\":\"Q?\",\"answers\":[\"x\",\"y\"],\"kind\":\"k\",\"supporting_ids\":[\"a\"]}\r\n"
+      "{\"documents\":[{\"id\":\"a\",\"title\":\"T\",\"text\":\"One.\"},{\"text\":\"Two.\"}],"
+      "\"question\":\"Q?\",\"answers\":[\"x\",\"y\"],\"kind\":\"k\",\"supporting_ids\":[\"a\"]}\r\n"
       "\n{\"documents\":\"previous\",\"question\":\"R?\"}");
   ASSERT_TRUE(s.ok()) << s.status().to_string();
   ASSERT_EQ(s->records.size(), 2u);
@@ -42,14 +43,27 @@ TEST(SuiteReader, PublicLayouts) {
     const char *question, *answer, *kind;
   };
   const Case cases[] = {
-      {R"({"_id":"1","question":"Who?","answer":"Ada","type":"bridge","context":[["A",["One."," Two."]],["B",["Three."]]],"supporting_facts":[["A",0]]})", 2, "Who?", "Ada", "bridge"},
-      {R"({"id":"3hop1__1_2","question":"Who?","answer":"Ada","answer_aliases":["A."],"paragraphs":[{"idx":0,"title":"T","paragraph_text":"One."}]})", 1, "Who?", "Ada", "3hop1"},
-      {R"({"data":[{"title":"T","paragraphs":[{"context":"One.","qas":[{"id":"1","question":"Who?","answers":[{"text":"Ada","answer_start":0},{"text":"Ada","answer_start":0}]}]}]}]})", 1,
-       "Who?", "Ada", "squad"},
-      {R"({"input":"Who?","context":"Passage 1:\nA\nOne.\nPassage 2:\nB\nTwo.","answers":["Ada"],"dataset":"hotpotqa"})", 2, "Who?", "Ada", "hotpotqa"},
-      {R"({"task":"2wikimqa","prompt":"Answer.\n\nPassage 1:\nA\nOne.\nPassage 2:\nB\nTwo.\n\nQuestion: Who?\nAnswer:","answers":["Ada"]})", 2, "Question: Who?\nAnswer:", "Ada", "2wikimqa"},
-      {R"({"ctxs":[{"title":"","text":"one"},{"title":"T","text":"two"}],"question":"Who?","answers":["Ada"]})", 2, "Who?", "Ada", "questions"},
-      {R"({"input":"Some text. One of them is: 7.\nWhat is it?","outputs":["7"],"length":9})", 1, "What is it?", "7", "ruler"},
+      {R"({"_id":"1","question":"Who?","answer":"Ada","type":"bridge","context":[["A",["One."," )"
+       R"(Two."]],["B",["Three."]]],"supporting_facts":[["A",0]]})",
+       2, "Who?", "Ada", "bridge"},
+      {R"({"id":"3hop1__1_2","question":"Who?","answer":"Ada","answer_aliases":["A."],)"
+       R"("paragraphs":[{"idx":0,"title":"T","paragraph_text":"One."}]})",
+       1, "Who?", "Ada", "3hop1"},
+      {R"({"data":[{"title":"T","paragraphs":[{"context":"One.","qas":[{"id":"1",)"
+       R"("question":"Who?","answers":[{"text":"Ada","answer_start":0},{"text":"Ada",)"
+       R"("answer_start":0}]}]}]}]})",
+       1, "Who?", "Ada", "squad"},
+      {R"({"input":"Who?","context":"Passage 1:\nA\nOne.\nPassage 2:\nB\nTwo.","answers":["Ada"],)"
+       R"("dataset":"hotpotqa"})",
+       2, "Who?", "Ada", "hotpotqa"},
+      {R"({"task":"2wikimqa","prompt":"Answer.\n\nPassage 1:\nA\nOne.\nPassage )"
+       R"(2:\nB\nTwo.\n\nQuestion: Who?\nAnswer:","answers":["Ada"]})",
+       2, "Question: Who?\nAnswer:", "Ada", "2wikimqa"},
+      {R"({"ctxs":[{"title":"","text":"one"},{"title":"T","text":"two"}],"question":"Who?",)"
+       R"("answers":["Ada"]})",
+       2, "Who?", "Ada", "questions"},
+      {R"({"input":"Some text. One of them is: 7.\nWhat is it?","outputs":["7"],"length":9})", 1,
+       "What is it?", "7", "ruler"},
   };
   for (const Case& c : cases) {
     const auto s = from_text(c.text);
@@ -67,7 +81,9 @@ TEST(SuiteReader, PublicLayouts) {
 }
 
 TEST(SuiteReader, ARecordMayStandInAConversation) {
-  const auto s = from_text(R"({"documents":[{"text":"a"}],"turns":[{"question":"P","answer":"p"},{"question":"Q","answer":"q"}],"question":"R","answers":["r"]})");
+  const auto s = from_text(
+      R"({"documents":[{"text":"a"}],"turns":[{"question":"P","answer":"p"},{"question":"Q",)"
+      R"("answer":"q"}],"question":"R","answers":["r"]})");
   ASSERT_TRUE(s.ok()) << s.status().to_string();
   EXPECT_EQ(s->records[0].turns, (std::vector<SuiteTurn>{{"P", "p"}, {"Q", "q"}}));
   SuiteRecord alone = s->records[0], other = s->records[0];
@@ -78,34 +94,50 @@ TEST(SuiteReader, ARecordMayStandInAConversation) {
 }
 
 TEST(SuiteReader, AnArrayOfRecordsIsReadToo) {
-  const auto s = from_text("[\n{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\"},\n{\"documents\":[{\"text\":\"b\"}],\"question\":\"R\"}\n]\n");
+  const auto s = from_text(
+      "[\n{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\"},\n{\"documents\":[{\"text\":\"b\"}]"
+      ",\"question\":\"R\"}\n]\n");
   ASSERT_TRUE(s.ok()) << s.status().to_string();
   EXPECT_EQ(s->records.size(), 2u);
 }
 
 TEST(SuiteReader, WhatIsWrongIsNamedWithItsLine) {
-  const std::string good = "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\",\"answers\":[\"x\"]}\n";
+  const std::string good =
+      "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\",\"answers\":[\"x\"]}\n";
   struct Case {
     std::string text;
     const char* part;
   };
   const Case cases[] = {
-      {good + "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q", "line 2: the JSON value is not finished"},
+      {good + "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q",
+       "line 2: the JSON value is not finished"},
       {good + good + "{\"question\":\"Q\"}\n", "line 3: no known layout"},
       {good + "[1]\n", "line 2: a record must be an object"},
-      {good + "{\"documents\":[{\"text\":5}],\"question\":\"Q\"}\n", "line 2: documents[0].text must be a string"},
-      {good + "{\"documents\":[{\"text\":\"a\"}],\"question\":\" \"}\n", "line 2: question is empty"},
+      {good + "{\"documents\":[{\"text\":5}],\"question\":\"Q\"}\n",
+       "line 2: documents[0].text must be a string"},
+      {good + "{\"documents\":[{\"text\":\"a\"}],\"question\":\" \"}\n",
+       "line 2: question is empty"},
       {good + "{\"documents\":[],\"question\":\"Q\"}\n", "line 2: the record has no document"},
-      {good + "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\",\"answers\":\"x\"}\n", "line 2: answers must be an array"},
-      {good + "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\",\"answers\":[\"\"]}\n", "line 2: answers holds an empty answer"},
-      {good + "{\"documents\":[{\"text\":\"a\"}],\"turns\":[{\"question\":\"P\"}],\"question\":\"Q\"}\n", "line 2: turns[0].answer is missing"},
-      {good + "{\"documents\":[{\"text\":\"a\"}],\"turns\":[{\"question\":\"P\",\"answer\":\" \"}],\"question\":\"Q\"}\n", "line 2: turns[0].question and answer"},
+      {good + "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\",\"answers\":\"x\"}\n",
+       "line 2: answers must be an array"},
+      {good + "{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\",\"answers\":[\"\"]}\n",
+       "line 2: answers holds an empty answer"},
+      {good + "{\"documents\":[{\"text\":\"a\"}],\"turns\":[{\"question\":\"P\"}],\"question\":"
+              "\"Q\"}\n",
+       "line 2: turns[0].answer is missing"},
+      {good + "{\"documents\":[{\"text\":\"a\"}],\"turns\":[{\"question\":\"P\",\"answer\":\" "
+              "\"}],\"question\":\"Q\"}\n",
+       "line 2: turns[0].question and answer"},
       {good + "nonsense\n", "line 2: not valid JSON"},
-      {good + "{\"documents\":[{\"text\":\"\xFF\"}],\"question\":\"Q\"}\n", "line 2: not valid JSON"},
+      {good + "{\"documents\":[{\"text\":\"\xFF\"}],\"question\":\"Q\"}\n",
+       "line 2: not valid JSON"},
       {"{\"documents\":\"previous\",\"question\":\"Q\"}\n", "line 1: documents is \"previous\""},
-      {"{\"question\":\"Q\",\"answer\":\"x\",\"context\":[[\"T\"]]}\n", "line 1: context[0] must be"},
-      {"[\n{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\"},\n{\"docu", "line 3: the JSON value is not finished"},
-      {"{\"data\":[{\"paragraphs\":[{\"context\":\"c\",\"qas\":[{\"answers\":[]}]}]}]}\n", "question is missing"},
+      {"{\"question\":\"Q\",\"answer\":\"x\",\"context\":[[\"T\"]]}\n",
+       "line 1: context[0] must be"},
+      {"[\n{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\"},\n{\"docu",
+       "line 3: the JSON value is not finished"},
+      {"{\"data\":[{\"paragraphs\":[{\"context\":\"c\",\"qas\":[{\"answers\":[]}]}]}]}\n",
+       "question is missing"},
       {"", "holds no question"},
       {"\n \n", "holds no question"},
   };
@@ -119,9 +151,11 @@ TEST(SuiteReader, WhatIsWrongIsNamedWithItsLine) {
 }
 
 TEST(SuiteReader, LimitsHold) {
-  std::string deep = "{\"documents\":" + std::string(200, '[') + std::string(200, ']') + ",\"question\":\"Q\"}\n";
+  std::string deep = "{\"documents\":" + std::string(200, '[') + std::string(200, ']') +
+                     ",\"question\":\"Q\"}\n";
   EXPECT_FALSE(from_text(deep).ok());
-  const std::string line = "{\"documents\":[{\"text\":\"abcdef\"},{\"text\":\"b\"}],\"question\":\"Q\"}\n";
+  const std::string line =
+      "{\"documents\":[{\"text\":\"abcdef\"},{\"text\":\"b\"}],\"question\":\"Q\"}\n";
   const auto lines = lines_of(line + line);
   SuiteLimits limits;
   limits.max_records = 1;
@@ -149,18 +183,28 @@ TEST(SuiteReader, RealFiles) {
   if (!std::filesystem::exists(root / "qa")) GTEST_SKIP() << root << " is not here";
   struct Case {
     const char* file;
-    std::size_t records, documents;   ///< documents of the first record; 0: any
+    std::size_t records, documents;  ///< documents of the first record; 0: any
   };
-  const Case cases[] = {{"qa/hotpotqa_train100.jsonl.gz", 100, 10},      {"qa/2wikimultihop_train500.jsonl.gz", 500, 10}, {"qa/musique_train100.jsonl.gz", 100, 20},
-                        {"qa/xquad_en.json.gz", 1190, 1},                {"qa/cacheblend_musique_s.jsonl.gz", 150, 10},   {"qa/cacheblend_inputs10.jsonl", 10, 6},
-                        {"qa/nq_open_oracle2655.jsonl.gz", 2655, 1},     {"ruler/niah_multikey_3_4096.jsonl.gz", 500, 1}, {"longbench/mini/hotpotqa.jsonl.gz", 13, 8},
-                        {"longbench/mini/2wikimqa.jsonl.gz", 13, 10},    {"longbench/mini/musique.jsonl.gz", 7, 0},       {"longbench/full/multi_news.jsonl.gz", 200, 0},
-                        {"longbench/full/multifieldqa_zh.jsonl.gz", 200, 1}, {"longbench/longchat_cachegen50.jsonl.gz", 50, 0}};
+  const Case cases[] = {{"qa/hotpotqa_train100.jsonl.gz", 100, 10},
+                        {"qa/2wikimultihop_train500.jsonl.gz", 500, 10},
+                        {"qa/musique_train100.jsonl.gz", 100, 20},
+                        {"qa/xquad_en.json.gz", 1190, 1},
+                        {"qa/cacheblend_musique_s.jsonl.gz", 150, 10},
+                        {"qa/cacheblend_inputs10.jsonl", 10, 6},
+                        {"qa/nq_open_oracle2655.jsonl.gz", 2655, 1},
+                        {"ruler/niah_multikey_3_4096.jsonl.gz", 500, 1},
+                        {"longbench/mini/hotpotqa.jsonl.gz", 13, 8},
+                        {"longbench/mini/2wikimqa.jsonl.gz", 13, 10},
+                        {"longbench/mini/musique.jsonl.gz", 7, 0},
+                        {"longbench/full/multi_news.jsonl.gz", 200, 0},
+                        {"longbench/full/multifieldqa_zh.jsonl.gz", 200, 1},
+                        {"longbench/longchat_cachegen50.jsonl.gz", 50, 0}};
   for (const Case& c : cases) {
     const auto s = read_suite((root / c.file).string());
     ASSERT_TRUE(s.ok()) << c.file << ": " << s.status().to_string();
     EXPECT_EQ(s->records.size(), c.records) << c.file;
-    EXPECT_TRUE(c.documents == 0 || s->records[0].documents->size() == c.documents) << c.file << ": " << s->records[0].documents->size();
+    EXPECT_TRUE(c.documents == 0 || s->records[0].documents->size() == c.documents)
+        << c.file << ": " << s->records[0].documents->size();
   }
   for (const auto& entry : std::filesystem::directory_iterator(root / "longbench/mini")) {
     const auto s = read_suite(entry.path().string());
@@ -177,7 +221,8 @@ TEST(SuiteReader, TheShippedSuiteIsReadable) {
 
 TEST(Suite, ChoosingIsEvenPerKindAndRepeatable) {
   Suite suite;
-  const auto documents = std::make_shared<const std::vector<SuiteDocument>>(std::vector<SuiteDocument>{{"a", "", "text"}});
+  const auto documents = std::make_shared<const std::vector<SuiteDocument>>(
+      std::vector<SuiteDocument>{{"a", "", "text"}});
   for (int i = 0; i < 60; ++i) {
     SuiteRecord r;
     r.documents = documents;

@@ -36,17 +36,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   const auto messages = quire::tokenizer_internal::jinja_value_of_json(
-      R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": " a "}, {"role": "user", "content": "b\n"}])",
+      R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": " a "}, {"role": )"
+      R"("user", "content": "b\n"}])",
       1, "");
   auto given = quire::tokenizer_internal::jinja_value_of_json(tools, 1, "tools");
-  const auto text =
-      parsed->render({{"messages", *messages},
-                      {"tools", given.ok() ? *given : quire::jinja::Value(quire::jinja::None{})},
-                      {"content", quire::jinja::Value::text(content, 1)},
-                      {"add_generation_prompt", true},
-                      {"bos_token", quire::jinja::Value::text("<s>")},
-                      {"eos_token", quire::jinja::Value::text("</s>")}},
-                     0);
+  const auto text = parsed->render(
+      {{"messages", *messages},
+       {"tools", given.ok() ? *given : quire::jinja::Value(quire::jinja::None{})},
+       {"content", quire::jinja::Value::text(content, 1)},
+       {"add_generation_prompt", true},
+       {"bos_token", quire::jinja::Value::text("<s>")},
+       {"eos_token", quire::jinja::Value::text("</s>")}},
+      0);
   if (!text.ok()) {
     check(text.status());
     return 0;

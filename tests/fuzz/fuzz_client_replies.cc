@@ -1,4 +1,5 @@
-// What the command line reads from whatever answers at the address that it was given: a reply, its events, and the address itself.
+// What the command line reads from whatever answers at the address that it was given: a reply, its
+// events, and the address itself.
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -49,7 +50,8 @@ Result<HttpResponse> reply_of(std::string_view bytes, const std::string& method)
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
-  const std::string_view text(reinterpret_cast<const char*>(data) + 1, std::min<std::size_t>(size - 1, 64 << 10));
+  const std::string_view text(reinterpret_cast<const char*>(data) + 1,
+                              std::min<std::size_t>(size - 1, 64 << 10));
   switch (data[0] % 3) {
     case 0: {
       const auto reply = reply_of(text, data[0] % 2 != 0 ? "HEAD" : "GET");
@@ -60,7 +62,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (events_of(text, text.size() + 1) != events_of(text, 1)) std::abort();
       break;
     default:
-      if (const auto address = parse_server_url(std::string(text)); address.ok() && (address->host.empty() || address->port.empty())) std::abort();
+      if (const auto address = parse_server_url(std::string(text));
+          address.ok() && (address->host.empty() || address->port.empty()))
+        std::abort();
   }
   return 0;
 }

@@ -1,4 +1,5 @@
-// Configuration and key files: any text is read or refused; what was read prints and reads back to the same.
+// Configuration and key files: any text is read or refused; what was read prints and reads back to
+// the same.
 #include <cstdint>
 #include <cstdlib>
 
@@ -13,7 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (apply_toml(text, "fuzz.toml", config).ok()) {
     const std::string printed = config_to_toml(config, true);
     Config again;
-    if (!apply_toml(printed, "printed.toml", again).ok() || config_to_toml(again, true) != printed) std::abort();
+    if (!apply_toml(printed, "printed.toml", again).ok() || config_to_toml(again, true) != printed)
+      std::abort();
     (void)check_config(config);
   }
   Config flags;

@@ -1,4 +1,5 @@
-// The folder of a retrieval head (an EAGLE checkpoint), of any bytes: refused with a reason, or a head that projects every token of its model.
+// The folder of a retrieval head (an EAGLE checkpoint), of any bytes: refused with a reason, or a
+// head that projects every token of its model.
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,8 +21,11 @@ namespace {
 using namespace quire;  // NOLINT
 
 std::unique_ptr<Model> small_model() {
-  const auto config = parse_model_config(R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","num_hidden_layers":4,"hidden_size":8,"intermediate_size":16,
-    "num_attention_heads":1,"num_key_value_heads":1,"vocab_size":11,"max_position_embeddings":64,"rms_norm_eps":1e-5,"rope_theta":10000.0,"tie_word_embeddings":false})");
+  const auto config = parse_model_config(
+      R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","num_hidden_layers":4,)"
+      R"("hidden_size":8,"intermediate_size":16,
+    "num_attention_heads":1,"num_key_value_heads":1,"vocab_size":11,"max_position_embeddings":64,)"
+      R"("rms_norm_eps":1e-5,"rope_theta":10000.0,"tie_word_embeddings":false})");
   if (!config.ok()) std::abort();
   auto model = make_random_model(*config, ModelOptions{}, 7);
   if (!model.ok()) std::abort();
@@ -37,7 +41,9 @@ struct Folder {
     std::error_code ignored;
     std::filesystem::remove_all(path, ignored);
   }
-  void write(const char* name, std::string_view bytes) const { std::ofstream(path + "/" + name, std::ios::binary | std::ios::trunc) << bytes; }
+  void write(const char* name, std::string_view bytes) const {
+    std::ofstream(path + "/" + name, std::ios::binary | std::ios::trunc) << bytes;
+  }
   std::string path = (std::filesystem::temp_directory_path() / "quire-fuzz-XXXXXX").string();
 };
 
@@ -73,8 +79,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (layer < 0 || layer >= 4) std::abort();
   }
   const std::vector<std::int32_t> ids = {0, 10, 5};
-  const std::vector<float> features(ids.size() * static_cast<std::size_t>((*head)->feature_dim()), 0.5f);
-  std::vector<float> queries(ids.size() * static_cast<std::size_t>(config.query_dim())), keys(ids.size() * static_cast<std::size_t>(config.key_dim()));
+  const std::vector<float> features(ids.size() * static_cast<std::size_t>((*head)->feature_dim()),
+                                    0.5f);
+  std::vector<float> queries(ids.size() * static_cast<std::size_t>(config.query_dim())),
+      keys(ids.size() * static_cast<std::size_t>(config.key_dim()));
   if (!(*head)->project(ids, features.data(), queries.data(), keys.data()).ok()) std::abort();
   return 0;
 }

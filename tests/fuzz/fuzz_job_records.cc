@@ -1,5 +1,5 @@
-// What the document service reads back from disk or takes as free-form text: job records, saved inputs, metadata, UTF-8.
-// Never reads past the end; what is accepted encodes to itself.
+// What the document service reads back from disk or takes as free-form text: job records, saved
+// inputs, metadata, UTF-8. Never reads past the end; what is accepted encodes to itself.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -19,7 +19,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (!again.ok() || encode_job(*again) != encode_job(*job)) std::abort();
       }
       break;
-    case 1: (void)decode_input(bytes, data[0] / 4); break;
+    case 1:
+      (void)decode_input(bytes, data[0] / 4);
+      break;
     case 2: {
       const std::size_t half = bytes.size() / 2;
       const auto merged = merge_metadata(bytes.substr(0, half), bytes.substr(half), 1 << 14);
@@ -31,7 +33,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (const auto bad = find_invalid_utf8(bytes)) {
         if (*bad >= bytes.size() || find_invalid_utf8(bytes.substr(0, *bad))) std::abort();
       }
-      if (count_code_points(bytes) > bytes.size() || code_point_floor(bytes, bytes.size() / 2) > bytes.size()) std::abort();
+      if (count_code_points(bytes) > bytes.size() ||
+          code_point_floor(bytes, bytes.size() / 2) > bytes.size())
+        std::abort();
       (void)is_blank(bytes);
   }
   return 0;

@@ -1,12 +1,13 @@
-// Every JSON, NDJSON and multipart body the service reads. Nothing may crash, and what is accepted must be in range.
+// Every JSON, NDJSON and multipart body the service reads. Nothing may crash, and what is accepted
+// must be in range.
 #include <cstdint>
 #include <cstdlib>
 
 #include "server/json/admin_codec.h"
 #include "server/json/document_codec.h"
 #include "server/json/embedding_codec.h"
-#include "server/json/parse.h"
 #include "server/json/openai_codec.h"
+#include "server/json/parse.h"
 #include "server/json/query_codec.h"
 #include "server/json/retrieve_codec.h"
 
@@ -20,17 +21,25 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       const auto value = parse_json(text);
       if (!value.ok()) break;
       const auto again = parse_json(to_text(*value));
-      if (!again.ok() || again->kind() != value->kind()) std::abort();  // not equal: the library reads long decimals inexactly
+      // Not equal: the library reads long decimals inexactly
+      if (!again.ok() || again->kind() != value->kind()) std::abort();
       QueryBody query;
       if (!read_query(*value, QueryDefaults{"auto", "auto", "auto", 64}, query) &&
-          (query.sampling.max_tokens < 1 || query.document_ids.size() > 64 || query.query.has_value() == !query.messages.empty())) std::abort();
+          (query.sampling.max_tokens < 1 || query.document_ids.size() > 64 ||
+           query.query.has_value() == !query.messages.empty()))
+        std::abort();
       OpenAiBody chat, completion;
       if (!read_chat_completion(*value, QueryDefaults{"auto", "auto", "auto", 64}, 2048, chat) &&
-          (chat.n < 1 || chat.n > kMaxChoices || chat.query.messages.empty() || chat.query.messages.size() != chat.query.message_index.size() ||
-           chat.query.document_ids.size() != chat.query.document_params.size())) std::abort();
+          (chat.n < 1 || chat.n > kMaxChoices || chat.query.messages.empty() ||
+           chat.query.messages.size() != chat.query.message_index.size() ||
+           chat.query.document_ids.size() != chat.query.document_params.size()))
+        std::abort();
       if (!read_completion(*value, QueryDefaults{"auto", "auto", "auto", 64}, completion) &&
           (completion.query.prompts.empty() || completion.n < 1 ||
-           (completion.query.prompts.size() > 1 && static_cast<std::int64_t>(completion.query.prompts.size()) * completion.n > kMaxChoices))) std::abort();
+           (completion.query.prompts.size() > 1 &&
+            static_cast<std::int64_t>(completion.query.prompts.size()) * completion.n >
+                kMaxChoices)))
+        std::abort();
       DocumentBatch batch, put;
       if (!read_batch(*value, 8, batch) && batch.documents.empty()) std::abort();
       (void)read_put(*value, "id", put);
@@ -39,7 +48,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       BulkDelete bulk;
       (void)read_bulk_delete(*value, bulk);
       RetrieveRequest retrieve;
-      if (!read_retrieve(*value, retrieve) && (retrieve.query.empty() || retrieve.k < 1 || retrieve.k > static_cast<std::size_t>(kMostPassages))) std::abort();
+      if (!read_retrieve(*value, retrieve) &&
+          (retrieve.query.empty() || retrieve.k < 1 ||
+           retrieve.k > static_cast<std::size_t>(kMostPassages)))
+        std::abort();
       EvictBody evict;
       if (!read_evict(*value, evict) && evict.older_than_seconds.value_or(0) < 0) std::abort();
       PinBody pin;
@@ -47,18 +59,24 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       std::vector<std::string> exported;
       (void)read_export(*value, exported);
       EmbeddingBody embedding;
-      if (!read_embedding(*value, embedding) && (embedding.inputs.empty() || embedding.inputs.size() > kMostEmbeddingInputs)) std::abort();
+      if (!read_embedding(*value, embedding) &&
+          (embedding.inputs.empty() || embedding.inputs.size() > kMostEmbeddingInputs))
+        std::abort();
       break;
     }
     case 1: {
       NdjsonReader reader(8);
       const std::size_t half = text.size() / 2;
-      if (!reader.feed(text.substr(0, half)) && !reader.feed(text.substr(half)) && !reader.finish() && reader.take().size() > 8) std::abort();
+      if (!reader.feed(text.substr(0, half)) && !reader.feed(text.substr(half)) &&
+          !reader.finish() && reader.take().size() > 8)
+        std::abort();
       break;
     }
     default: {
       DocumentBatch batch;
-      if (!read_multipart(text, "B", 8, batch) && (batch.documents.empty() || batch.documents.size() > 8)) std::abort();
+      if (!read_multipart(text, "B", 8, batch) &&
+          (batch.documents.empty() || batch.documents.size() > 8))
+        std::abort();
       break;
     }
   }

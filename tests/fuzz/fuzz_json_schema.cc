@@ -1,5 +1,6 @@
-// JSON Schemas of clients, and answers that keep to them. Nothing may crash; what was taken can be followed from its first byte to an end; and
-// an answer of single bytes that the grammar calls complete is JSON.
+// JSON Schemas of clients, and answers that keep to them. Nothing may crash; what was taken can be
+// followed from its first byte to an end; and an answer of single bytes that the grammar calls
+// complete is JSON.
 #include <boost/json/parse.hpp>
 #include <cstdint>
 #include <cstdlib>
@@ -14,8 +15,10 @@ using namespace quire;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
-  const std::size_t choices = std::min<std::size_t>(data[0], size - 1);  // of the answer, the rest is the schema
-  const auto grammar = json_schema_grammar(std::string_view(reinterpret_cast<const char*>(data) + 1 + choices, size - 1 - choices));
+  // Of the answer, the rest is the schema
+  const std::size_t choices = std::min<std::size_t>(data[0], size - 1);
+  const auto grammar = json_schema_grammar(
+      std::string_view(reinterpret_cast<const char*>(data) + 1 + choices, size - 1 - choices));
   if (!grammar.ok()) return 0;
   static const std::string every = [] {
     std::string s;
@@ -30,7 +33,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const bool minds_room = data[0] % 2 != 0;  // with half of the inputs
   std::string text;
   for (std::size_t i = 0; i < choices && !matcher.finished(); ++i) {
-    const auto allowed = minds_room ? matcher.allowed(static_cast<std::int64_t>(choices - i)) : matcher.allowed();
+    const auto allowed = minds_room ? matcher.allowed(static_cast<std::int64_t>(choices - i))
+                                    : matcher.allowed();
     std::vector<std::int32_t> ids;
     for (std::size_t id = 0; id < tokens.size(); ++id)
       if ((allowed[id / 64] >> (id % 64) & 1) != 0) ids.push_back(static_cast<std::int32_t>(id));

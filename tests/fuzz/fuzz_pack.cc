@@ -1,5 +1,6 @@
-// Packs come from outside: the reader must refuse anything the writer did not write. The fuzzer cannot guess checksums, so each input is read as it is,
-// and once more cut into records under right ones.
+// Packs come from outside: the reader must refuse anything the writer did not write. The fuzzer
+// cannot guess checksums, so each input is read as it is, and once more cut into records under
+// right ones.
 #include <xxhash.h>
 
 #include <algorithm>
@@ -15,12 +16,13 @@ namespace {
 using namespace quire;  // NOLINT
 
 void read_all(std::string_view bytes) {
-  PackReader reader([bytes, at = std::size_t{0}](std::span<char> out) mutable -> Result<std::size_t> {
-    const std::size_t n = std::min(out.size(), bytes.size() - at);
-    std::memcpy(out.data(), bytes.data() + at, n);
-    at += n;
-    return n;
-  });
+  PackReader reader(
+      [bytes, at = std::size_t{0}](std::span<char> out) mutable -> Result<std::size_t> {
+        const std::size_t n = std::min(out.size(), bytes.size() - at);
+        std::memcpy(out.data(), bytes.data() + at, n);
+        at += n;
+        return n;
+      });
   for (auto next = reader.next(); next.ok() && *next; next = reader.next()) {
   }
 }
@@ -39,12 +41,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   number(pack, 1, 4);
   for (std::uint64_t index = 0; bytes.size() >= 3; ++index) {
     const char kind = "HDSVE"[static_cast<unsigned char>(bytes[0]) % 5];
-    const std::size_t length = std::min<std::size_t>(static_cast<unsigned char>(bytes[1]) | static_cast<std::size_t>(static_cast<unsigned char>(bytes[2])) << 8, bytes.size() - 3);
+    const std::size_t length = std::min<std::size_t>(
+        static_cast<unsigned char>(bytes[1]) |
+            static_cast<std::size_t>(static_cast<unsigned char>(bytes[2])) << 8,
+        bytes.size() - 3);
     const std::string_view payload = bytes.substr(3, length);
     bytes.remove_prefix(3 + length);
     pack += kind;
     number(pack, length, 4);
-    number(pack, XXH3_64bits_withSeed(payload.data(), payload.size(), index << 8 | static_cast<unsigned char>(kind)), 8);
+    number(pack,
+           XXH3_64bits_withSeed(payload.data(), payload.size(),
+                                index << 8 | static_cast<unsigned char>(kind)),
+           8);
     pack += payload;
   }
   read_all(pack);

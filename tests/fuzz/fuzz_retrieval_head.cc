@@ -12,8 +12,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (config.status().message().empty() || config.status().field().empty()) std::abort();
     return 0;
   }
-  const bool sane = config->hidden_size > 0 && config->num_kv_heads > 0 && config->num_heads % config->num_kv_heads == 0 && config->head_dim > 0 && config->head_dim % 8 == 0 &&
-                    config->rope_theta >= 1 && config->trained_positions > 0 && (config->feature_layers.empty() || config->feature_layers.size() == 3);
+  const bool sane = config->hidden_size > 0 && config->num_kv_heads > 0 &&
+                    config->num_heads % config->num_kv_heads == 0 && config->head_dim > 0 &&
+                    config->head_dim % 8 == 0 && config->rope_theta >= 1 &&
+                    config->trained_positions > 0 &&
+                    (config->feature_layers.empty() || config->feature_layers.size() == 3);
   if (!sane) std::abort();
   return 0;
 }

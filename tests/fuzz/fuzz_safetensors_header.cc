@@ -22,11 +22,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size > 0) {
     const std::size_t header = size - data[0] % size;
     std::string framed(8, '\0');
-    for (int i = 0; i < 8; ++i) framed[static_cast<std::size_t>(i)] = static_cast<char>(header >> (8 * i));
+    for (int i = 0; i < 8; ++i)
+      framed[static_cast<std::size_t>(i)] = static_cast<char>(header >> (8 * i));
     framed.append(reinterpret_cast<const char*>(data), size);
     (void)parse_safetensors_header(std::as_bytes(std::span(framed)), framed.size());
   }
-  if (const auto index = parse_safetensors_index({reinterpret_cast<const char*>(data), size}); index.ok()) {
+  if (const auto index = parse_safetensors_index({reinterpret_cast<const char*>(data), size});
+      index.ok()) {
     for (const auto& [tensor, file] : *index) {
       if (file.find('/') != std::string::npos || file.starts_with(".")) std::abort();
     }

@@ -1,5 +1,5 @@
-// Replies to idempotency keys as a stop saved them. Nothing may crash; damaged bytes leave nothing behind; what was taken is saved again in a form
-// that is taken too.
+// Replies to idempotency keys as a stop saved them. Nothing may crash; damaged bytes leave nothing
+// behind; what was taken is saved again in a form that is taken too.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -9,13 +9,17 @@
 using namespace quire;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto clock = [] { return IdempotencyStore::Clock::time_point(std::chrono::hours(100'000)); };
+  const auto clock = [] {
+    return IdempotencyStore::Clock::time_point(std::chrono::hours(100'000));
+  };
   IdempotencyStore store({}, clock);
   if (!store.restore(std::string_view(reinterpret_cast<const char*>(data), size), 1'000'000).ok()) {
     if (store.size() != 0) std::abort();
     return 0;
   }
   IdempotencyStore again({}, clock);
-  if (!again.restore(store.save(1'000'000, SIZE_MAX), 1'000'000).ok() || again.size() != store.size()) std::abort();
+  if (!again.restore(store.save(1'000'000, SIZE_MAX), 1'000'000).ok() ||
+      again.size() != store.size())
+    std::abort();
   return 0;
 }

@@ -1,4 +1,5 @@
-// A sketch record of any bytes: refused with a reason, or every part of it readable within its bounds.
+// A sketch record of any bytes: refused with a reason, or every part of it readable within its
+// bounds.
 #include <cstdint>
 #include <cstdlib>
 #include <vector>
@@ -12,8 +13,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (view.status().message().empty()) std::abort();
     return 0;
   }
-  std::vector<float> kv(static_cast<std::size_t>(view->num_kv_heads()) * static_cast<std::size_t>(view->head_dim()));
-  std::vector<float> query(static_cast<std::size_t>(view->num_heads()) * static_cast<std::size_t>(view->head_dim()));
+  std::vector<float> kv(static_cast<std::size_t>(view->num_kv_heads()) *
+                        static_cast<std::size_t>(view->head_dim()));
+  std::vector<float> query(static_cast<std::size_t>(view->num_heads()) *
+                           static_cast<std::size_t>(view->head_dim()));
   std::vector<float> all;
   if (view->has(kSketchMeans)) all.resize(kv.size() * static_cast<std::size_t>(view->num_blocks()));
   const std::int32_t last = view->num_blocks() - 1;

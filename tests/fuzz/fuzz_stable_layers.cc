@@ -10,7 +10,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   constexpr std::int32_t kLayers = 28;
   const auto layers = decode_stable_layers({reinterpret_cast<const char*>(data), size}, kLayers);
   if (!layers.ok()) {
-    if (layers.status().code() != Code::kCorruption || layers.status().message().empty()) std::abort();
+    if (layers.status().code() != Code::kCorruption || layers.status().message().empty())
+      std::abort();
     return 0;
   }
   if (layers->first < 0 || layers->last < layers->first || layers->last >= kLayers) std::abort();

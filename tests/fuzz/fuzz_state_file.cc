@@ -1,4 +1,5 @@
-// Files of finished rows, plain or gzip: whatever stands in one, what was taken is written so that it is taken again, to the last bit.
+// Files of finished rows, plain or gzip: whatever stands in one, what was taken is written so that
+// it is taken again, to the last bit.
 #include <unistd.h>
 
 #include <cstdint>
@@ -43,7 +44,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }();
   if (size == 0) return 0;
   // Rows behind a right first line, or any bytes.
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << (data[0] % 8 != 0 ? header : std::string()) << std::string_view(reinterpret_cast<const char*>(data) + 1, size - 1);
+  std::ofstream(path, std::ios::binary | std::ios::trunc)
+      << (data[0] % 8 != 0 ? header : std::string())
+      << std::string_view(reinterpret_cast<const char*>(data) + 1, size - 1);
   std::size_t rows = 0;
   {
     const auto state = StateFile::open(path, identity);
@@ -52,6 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   const std::string written = text_of(path);
   const auto again = StateFile::open(path, identity);
-  if (!again.ok() || (*again)->restarted() || (*again)->size() != rows || text_of(path) != written) std::abort();
+  if (!again.ok() || (*again)->restarted() || (*again)->size() != rows || text_of(path) != written)
+    std::abort();
   return 0;
 }

@@ -1,6 +1,6 @@
-// Stored records: decoders must refuse anything the encoders did not write, without reading past the end. The fuzzer cannot
-// guess the checksum, so each input is tried as it is and once more under a right one. What decodes must encode to something
-// that decodes to the same.
+// Stored records: decoders must refuse anything the encoders did not write, without reading past
+// the end. The fuzzer cannot guess the checksum, so each input is tried as it is and once more
+// under a right one. What decodes must encode to something that decodes to the same.
 #include <xxhash.h>
 
 #include <cstddef>
@@ -28,10 +28,13 @@ void decode_all(std::string_view bytes) {
   }
   if (auto segment = record::decode_segment(bytes); segment.ok()) {
     auto again = record::decode_segment(record::encode_segment(*segment));
-    check(again.ok() && again->id == segment->id && again->key == segment->key && again->layout == segment->layout);
+    check(again.ok() && again->id == segment->id && again->key == segment->key &&
+          again->layout == segment->layout);
   }
-  if (auto text = record::decode_text(bytes); text.ok()) check(record::decode_text(record::encode_text(*text)).value_or("x") == *text);
-  if (auto opaque = record::decode_opaque(bytes); opaque.ok()) check(record::encode_opaque(*opaque) == bytes);
+  if (auto text = record::decode_text(bytes); text.ok())
+    check(record::decode_text(record::encode_text(*text)).value_or("x") == *text);
+  if (auto opaque = record::decode_opaque(bytes); opaque.ok())
+    check(record::encode_opaque(*opaque) == bytes);
   (void)record::check_envelope(bytes).ok();
 
   // Tokens need the manifest they belong to: two chunks whose counts come from the input.
@@ -39,7 +42,8 @@ void decode_all(std::string_view bytes) {
   m.chunks.resize(2);
   m.chunks[0].num_tokens = bytes.size() > 13 ? static_cast<unsigned char>(bytes[13]) : 0;
   m.chunks[1].num_tokens = bytes.size() > 20 ? static_cast<unsigned char>(bytes[20]) : 0;
-  if (record::decode_tokens(bytes, &m).ok()) check(record::decode_tokens(record::encode_tokens(m), &m).ok());
+  if (record::decode_tokens(bytes, &m).ok())
+    check(record::decode_tokens(record::encode_tokens(m), &m).ok());
 
   const auto stored = std::as_bytes(std::span(bytes.data(), bytes.size()));
   (void)record::check_value({1, record::Part::kValue, 2, 3}, stored).ok();
@@ -61,6 +65,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (int i = 0; i < 8; ++i) record += static_cast<char>(hash >> (8 * i));
   record += payload;
   decode_all(record);
-  if (kind == 3) check(record::decode_text(record).value_or("") == payload);  // the envelope above is the real one
+  if (kind == 3)
+    check(record::decode_text(record).value_or("") ==
+          payload);  // the envelope above is the real one
   return 0;
 }

@@ -1,4 +1,5 @@
-// Strategies with settings as a command line names them: refused with the field, or a canonical text that means the same.
+// Strategies with settings as a command line names them: refused with the field, or a canonical
+// text that means the same.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -14,8 +15,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   for (const StrategySpec& spec : *specs) {
     const auto again = parse_strategy_spec(spec.text);
-    if (!again.ok() || again->text != spec.text || again->strategy != spec.strategy || again->approximate != spec.approximate) std::abort();
-    if (again->cache.options != spec.cache.options || again->cache.prompt_options != spec.cache.prompt_options) std::abort();
+    if (!again.ok() || again->text != spec.text || again->strategy != spec.strategy ||
+        again->approximate != spec.approximate)
+      std::abort();
+    if (again->cache.options != spec.cache.options ||
+        again->cache.prompt_options != spec.cache.prompt_options)
+      std::abort();
   }
   return 0;
 }

@@ -17,7 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto suite = read_suite(*lines, "f", limits); suite.ok()) {
     if (suite->records.empty() || suite->records.size() > 100) std::abort();
     for (const auto& r : suite->records) {
-      if (!r.documents || r.documents->empty() || r.documents->size() > 16 || r.question.empty()) std::abort();
+      if (!r.documents || r.documents->empty() || r.documents->size() > 16 || r.question.empty())
+        std::abort();
     }
     if (suite->hash() != suite->hash()) std::abort();
   } else if (suite.status().message().empty()) {

@@ -14,7 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   const TailRecordShape& shape = view->shape();
-  std::vector<float> query(static_cast<std::size_t>(shape.num_heads) * static_cast<std::size_t>(shape.head_dim));
+  std::vector<float> query(static_cast<std::size_t>(shape.num_heads) *
+                           static_cast<std::size_t>(shape.head_dim));
   for (std::int32_t layer = 0; layer < shape.num_layers; ++layer) {
     for (std::int64_t row = 0; row < shape.num_rows; ++row) {
       view->query(layer, row, query);

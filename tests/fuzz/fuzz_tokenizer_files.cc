@@ -20,7 +20,8 @@ std::string take_part(std::string_view& rest) {
 }
 
 void use(const quire::Tokenizer& tokenizer) {
-  constexpr std::string_view kText = "Hello  w\xC3\xB6rld <|x|> </s> \xE4\xBD\xA0 12345\n\n\xF0\x9F\xA6\x99 \xEF\xAC\x81";
+  constexpr std::string_view kText =
+      "Hello  w\xC3\xB6rld <|x|> </s> \xE4\xBD\xA0 12345\n\n\xF0\x9F\xA6\x99 \xEF\xAC\x81";
   const auto encoding = tokenizer.encode_with_offsets(kText, quire::Special::kParse);
   if (!encoding.spans.empty() && encoding.spans.back().end != kText.size()) __builtin_trap();
   (void)tokenizer.decode(tokenizer.encode(kText), true);

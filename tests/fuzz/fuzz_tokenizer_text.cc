@@ -18,7 +18,8 @@ namespace {
 
 /// The character that stands for a byte in byte-level vocabularies.
 std::string byte_level_char(int byte, int& next) {
-  const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+  const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) ||
+                         byte >= 0xAE;
   const int cp = printable ? byte : next++;
   if (cp == '"' || cp == '\\') return {'\\', static_cast<char>(cp)};
   if (cp < 0x80) return std::string(1, static_cast<char>(cp));
@@ -29,7 +30,8 @@ std::unique_ptr<quire::Tokenizer> byte_level() {
   quire::TokenizerFiles files;
   std::string vocab = "{";
   int next = 256;
-  for (int byte = 0; byte < 256; ++byte) vocab += "\"" + byte_level_char(byte, next) + "\":" + std::to_string(byte) + ",";
+  for (int byte = 0; byte < 256; ++byte)
+    vocab += "\"" + byte_level_char(byte, next) + "\":" + std::to_string(byte) + ",";
   files.vocab_json = vocab + R"("he":256,"ll":257,"aa":258,"aaaa":259,"\u0120\u0120":260})";
   files.merges_txt = "h e\nl l\na a\naa aa\n\xC4\xA0 \xC4\xA0\n";
   files.tokenizer_config = R"({"tokenizer_class": "Qwen2Tokenizer", "added_tokens_decoder": {
@@ -41,15 +43,19 @@ std::unique_ptr<quire::Tokenizer> byte_fallback() {
   std::string vocab = R"("<unk>":0,"<s>":1)";
   constexpr std::string_view kHex = "0123456789ABCDEF";
   for (std::size_t byte = 0; byte < 256; ++byte) {
-    vocab += std::string(",\"<0x") + kHex[byte >> 4] + kHex[byte & 15] + ">\":" + std::to_string(2 + byte);
+    vocab += std::string(",\"<0x") + kHex[byte >> 4] + kHex[byte & 15] +
+             ">\":" + std::to_string(2 + byte);
   }
   vocab += R"(,"▁":258,"a":259,"▁a":260,"é":261,"aa":262,"▁▁":263)";
   quire::TokenizerFiles files;
-  files.tokenizer_json = R"({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
-    {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}, "added_tokens": [{"id": 1, "content": "<s>", "special": true},
-    {"id": 0, "content": "<unk>", "special": true}], "model": {"type": "BPE", "byte_fallback": true, "unk_token": "<unk>",
-    "vocab": {)" + vocab +
-                         R"(}, "merges": ["▁ a", "a a", "▁ ▁"]}})";
+  files.tokenizer_json =
+      R"({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+    {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}, "added_tokens": [{"id": 1, )"
+      R"("content": "<s>", "special": true},
+    {"id": 0, "content": "<unk>", "special": true}], "model": {"type": "BPE", "byte_fallback": )"
+      R"(true, "unk_token": "<unk>",
+    "vocab": {)" +
+      vocab + R"(}, "merges": ["▁ a", "a a", "▁ ▁"]}})";
   return std::move(quire::make_tokenizer(files)).value();
 }
 
@@ -62,7 +68,8 @@ std::vector<std::unique_ptr<quire::Tokenizer>> make_tokenizers() {
   return all;
 }
 
-void check(const quire::Tokenizer& t, std::string_view text, quire::Special special, quire::Start start) {
+void check(const quire::Tokenizer& t, std::string_view text, quire::Special special,
+           quire::Start start) {
   const auto ids = t.encode(text, special, start);
   const auto encoding = t.encode_with_offsets(text, special, start);
   QUIRE_FUZZ_REQUIRE(ids == encoding.ids && ids.size() == encoding.spans.size());
@@ -76,7 +83,8 @@ void check(const quire::Tokenizer& t, std::string_view text, quire::Special spec
   std::string streamed;
   for (const std::int32_t id : ids) {
     QUIRE_FUZZ_REQUIRE(id >= 0 && id < t.vocab_size());
-    QUIRE_FUZZ_REQUIRE(special == quire::Special::kParse || !t.is_special(id) || t.token_bytes(id) == "<unk>");
+    QUIRE_FUZZ_REQUIRE(special == quire::Special::kParse || !t.is_special(id) ||
+                       t.token_bytes(id) == "<unk>");
     streamed += stream.push(id);
   }
   streamed += stream.finish();
@@ -95,7 +103,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // The same bytes as ids: decoding never fails and is always valid UTF-8.
   std::vector<std::int32_t> ids;
   for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
-    ids.push_back(static_cast<unsigned char>(text[i]) | static_cast<unsigned char>(text[i + 1]) << 8);
+    ids.push_back(static_cast<unsigned char>(text[i]) | static_cast<unsigned char>(text[i + 1])
+                                                            << 8);
   }
   for (const auto& tokenizer : tokenizers) {
     const std::string decoded = tokenizer->decode(ids, true);

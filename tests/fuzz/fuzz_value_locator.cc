@@ -1,4 +1,5 @@
-// Where values lie in a segment's file, and the filler before them, of any bytes: refused, or a whole value that lies inside the file.
+// Where values lie in a segment's file, and the filler before them, of any bytes: refused, or a
+// whole value that lies inside the file.
 #include <unistd.h>
 
 #include <cstdint>
@@ -37,7 +38,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const File file;
   const std::string_view locator(reinterpret_cast<const char*>(data), size);
   for (const std::size_t position : {std::size_t{0}, size / 24, size, SIZE_MAX}) {
-    const auto value = rocksdb_internal::read_located(file.path, locator, position, /*direct_io=*/false);
+    const auto value = rocksdb_internal::read_located(file.path, locator, position,
+                                                      /*direct_io=*/false);
     if (!value.ok()) continue;
     std::uint64_t header = 0;
     std::memcpy(&header, locator.data() + 1 + 12 * position, sizeof header);
@@ -48,6 +50,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
   }
   const auto bytes = std::as_bytes(std::span(data, size));
-  if (const auto stored = rocksdb_internal::skip_filler(bytes); !stored.empty() && (stored.data() < bytes.data() || stored.data() + stored.size() != bytes.data() + size)) std::abort();
+  if (const auto stored = rocksdb_internal::skip_filler(bytes);
+      !stored.empty() &&
+      (stored.data() < bytes.data() || stored.data() + stored.size() != bytes.data() + size))
+    std::abort();
   return 0;
 }

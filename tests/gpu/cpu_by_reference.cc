@@ -1,5 +1,6 @@
-// The CPU versions of the kernels need libraries that a bare GPU machine lacks, and are tested elsewhere: here the references stand in for them, so that the
-// parity tests are the same everywhere.
+// The CPU versions of the kernels need libraries that a bare GPU machine lacks, and are tested
+// elsewhere: here the references stand in for them, so that the parity tests are the same
+// everywhere.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -24,8 +25,8 @@
 #include "kernels/rope.h"
 #include "kernels/row_products.h"
 #include "kernels/row_votes.h"
-#include "kernels/turned_rows.h"
 #include "kernels/topk.h"
+#include "kernels/turned_rows.h"
 
 namespace quire {
 namespace {
@@ -33,9 +34,11 @@ namespace {
 /// Weights as the floats that they mean; inputs rounded to bf16 where the format says so.
 class PlainMatrix final : public PackedMatrix {
  public:
-  PlainMatrix(std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format) : k_(k), format_(format) {
+  PlainMatrix(std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format)
+      : k_(k), format_(format) {
     for (const WeightPart& part : parts) {
-      for (std::int64_t i = 0; i < part.n * k; ++i) weights_.push_back(load_f32(part.data, dtype, i));
+      for (std::int64_t i = 0; i < part.n * k; ++i)
+        weights_.push_back(load_f32(part.data, dtype, i));
     }
     if (format != WeightFormat::kF32 && format != WeightFormat::kBF16) quantise();
     for (float& w : weights_) w = rounded(w);
@@ -44,14 +47,18 @@ class PlainMatrix final : public PackedMatrix {
   std::int64_t k() const override { return k_; }
   WeightFormat format() const override { return format_; }
   std::int64_t bytes() const override { return n() * k_ * (format_ == WeightFormat::kF32 ? 4 : 2); }
-  Status multiply(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y, std::int64_t ldy) const override {
+  Status multiply(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y,
+                  std::int64_t ldy) const override {
     std::vector<float> in(static_cast<std::size_t>(m * k_));
     for (std::int64_t r = 0; r < m; ++r) {
-      for (std::int64_t c = 0; c < k_; ++c) in[static_cast<std::size_t>(r * k_ + c)] = rounded(x[r * ldx + c]);
+      for (std::int64_t c = 0; c < k_; ++c)
+        in[static_cast<std::size_t>(r * k_ + c)] = rounded(x[r * ldx + c]);
     }
     parallel_for(n(), 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t o = begin; o < end; ++o) {
-        for (std::int64_t r = 0; r < m; ++r) y[r * ldy + o] = dot(in.data() + r * k_, weights_.data() + o * k_) + (bias != nullptr ? bias[o] : 0.0f);
+        for (std::int64_t r = 0; r < m; ++r)
+          y[r * ldy + o] = dot(in.data() + r * k_, weights_.data() + o * k_) +
+                           (bias != nullptr ? bias[o] : 0.0f);
       }
     });
     return {};
@@ -63,14 +70,18 @@ class PlainMatrix final : public PackedMatrix {
     constexpr std::int64_t kGroup = 64;
     for (std::int64_t row = 0; row < n(); ++row) {
       for (std::int64_t first = 0; first < k_; first += kGroup) {
-        const std::span<float> group(weights_.data() + row * k_ + first, static_cast<std::size_t>(std::min(kGroup, k_ - first)));
+        const std::span<float> group(weights_.data() + row * k_ + first,
+                                     static_cast<std::size_t>(std::min(kGroup, k_ - first)));
         float largest = 0;
         for (const float w : group) largest = std::max(largest, std::abs(w));
-        for (float& w : group) w = largest > 0 ? std::round(w / largest * 127.0f) * (largest / 127.0f) : 0.0f;
+        for (float& w : group)
+          w = largest > 0 ? std::round(w / largest * 127.0f) * (largest / 127.0f) : 0.0f;
       }
     }
   }
-  float rounded(float x) const { return format_ == WeightFormat::kF32 ? x : bf16_to_f32(f32_to_bf16(x)); }
+  float rounded(float x) const {
+    return format_ == WeightFormat::kF32 ? x : bf16_to_f32(f32_to_bf16(x));
+  }
   /// Eight sums, which a compiler makes one vector of.
   float dot(const float* a, const float* b) const {
     float sums[8] = {}, rest = 0;
@@ -79,7 +90,8 @@ class PlainMatrix final : public PackedMatrix {
       for (int i = 0; i < 8; ++i) sums[i] += a[c + i] * b[c + i];
     }
     for (; c < k_; ++c) rest += a[c] * b[c];
-    return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7])) + rest;
+    return ((sums[0] + sums[4]) + (sums[1] + sums[5])) +
+           ((sums[2] + sums[6]) + (sums[3] + sums[7])) + rest;
   }
   const std::int64_t k_;
   const WeightFormat format_;
@@ -92,7 +104,9 @@ std::string_view weight_format_name(WeightFormat format) {
   static constexpr std::string_view kNames[] = {"f32", "bf16", "int8", "w8a8"};
   return kNames[static_cast<std::size_t>(format)];
 }
-Result<std::unique_ptr<PackedMatrix>> pack_weights(std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format) {
+Result<std::unique_ptr<PackedMatrix>> pack_weights(std::span<const WeightPart> parts,
+                                                   std::int64_t k, DType dtype,
+                                                   WeightFormat format) {
   return std::unique_ptr<PackedMatrix>(std::make_unique<PlainMatrix>(parts, k, dtype, format));
 }
 bool cpu_has_bf16() { return false; }
@@ -110,19 +124,29 @@ Status column_sums(const ColumnSumsArgs& a) {
   }
   return {};
 }
-Status rope_rotate(const RopeTable& table, const RopeRotateArgs& args) { return rope_rotate_reference(table, args); }
-Status kv_place(const RopeTable& table, const KvPlaceArgs& args) { return kv_place_reference(table, args); }
+Status rope_rotate(const RopeTable& table, const RopeRotateArgs& args) {
+  return rope_rotate_reference(table, args);
+}
+Status kv_place(const RopeTable& table, const KvPlaceArgs& args) {
+  return kv_place_reference(table, args);
+}
 Status kv_pack(const KvPackArgs& args) { return kv_pack_reference(args); }
-Status block_summary(const RopeTable& table, const BlockSummaryArgs& args) { return block_summary_reference(table, args); }
+Status block_summary(const RopeTable& table, const BlockSummaryArgs& args) {
+  return block_summary_reference(table, args);
+}
 DType cached_kv_dtype(DType stored, std::int32_t) { return stored; }
 Status attention(const AttentionArgs& args) { return attention_reference(args); }
 Status attention_rows(const AttentionRowsArgs& args) { return attention_rows_reference(args); }
-Status attention_scores(const AttentionScoresArgs& args) { return attention_scores_reference(args); }
+Status attention_scores(const AttentionScoresArgs& args) {
+  return attention_scores_reference(args);
+}
 Status attention_mass(const AttentionMassArgs& args) { return attention_mass_reference(args); }
 Status attention_stats(const AttentionStatsArgs& args) { return attention_stats_reference(args); }
 Status page_bounds(const PageBoundsArgs& args) { return page_bounds_reference(args); }
 Status page_scores(const PageScoresArgs& args) { return page_scores_reference(args); }
-std::vector<std::int32_t> top_k(std::span<const float> scores, std::int64_t k) { return top_k_reference(scores, k); }
+std::vector<std::int32_t> top_k(std::span<const float> scores, std::int64_t k) {
+  return top_k_reference(scores, k);
+}
 std::vector<std::int32_t> top_k_sorted(std::span<const float> scores, std::int64_t k) {
   std::vector<std::int32_t> out = top_k(scores, k);
   std::sort(out.begin(), out.end());
@@ -138,7 +162,9 @@ std::int64_t mark_top_k(std::span<const float> scores, std::int64_t k, std::uint
   }
   return marked;
 }
-Status attention_vslash(const AttentionVslashArgs& args) { return attention_vslash_reference(args); }
+Status attention_vslash(const AttentionVslashArgs& args) {
+  return attention_vslash_reference(args);
+}
 Status row_scores(const RowScoresArgs& args) { return row_scores_reference(args); }
 Status key_products(const KeyProductsArgs& args) { return key_products_reference(args); }
 Status row_scores_by_row(const RowScoresArgs& args) {
@@ -148,7 +174,9 @@ Status row_scores_by_row(const RowScoresArgs& args) {
   a.ld_scores = args.keys.num_rows;
   QUIRE_RETURN_IF_ERROR(row_scores_reference(a));
   for (std::int64_t i = 0; i < args.num_queries; ++i) {
-    for (std::int64_t j = 0; j < args.keys.num_rows; ++j) args.scores[j * args.ld_scores + i] = across[static_cast<std::size_t>(i * args.keys.num_rows + j)];
+    for (std::int64_t j = 0; j < args.keys.num_rows; ++j)
+      args.scores[j * args.ld_scores + i] =
+          across[static_cast<std::size_t>(i * args.keys.num_rows + j)];
   }
   return {};
 }
@@ -168,6 +196,8 @@ void keep_larger(const float* x, std::int64_t n, float lse, float* out) {
 Status turned_scores(const TurnedScoresArgs& args) { return turned_scores_reference(args); }
 Status row_values(const RowValuesArgs& args) { return row_values_reference(args); }
 Status row_votes(const RowVotesArgs& args) { return row_votes_reference(args); }
-std::int64_t argmax(const float* x, std::int64_t n) { return top_k_reference(std::span(x, static_cast<std::size_t>(n)), 1)[0]; }
+std::int64_t argmax(const float* x, std::int64_t n) {
+  return top_k_reference(std::span(x, static_cast<std::size_t>(n)), 1)[0];
+}
 
 }  // namespace quire

@@ -1,4 +1,5 @@
-// The device of the engine's tests, on hardware: the session of the loaded library, watched and made to fail as the emulated one.
+// The device of the engine's tests, on hardware: the session of the loaded library, watched and
+// made to fail as the emulated one.
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -17,7 +18,8 @@ using namespace quire::cuda;
 
 class HardwareOps final : public EmulatedOps {
  public:
-  HardwareOps(std::shared_ptr<DeviceOps> session, const EmulatedOpsOptions& options) : session_(std::move(session)), options_(options) {}
+  HardwareOps(std::shared_ptr<DeviceOps> session, const EmulatedOpsOptions& options)
+      : session_(std::move(session)), options_(options) {}
 
   std::string description() const override { return session_->description(); }
   Result<MemoryInfo> memory() override {
@@ -31,7 +33,9 @@ class HardwareOps final : public EmulatedOps {
     const bool fails = failing_ == 0;
     if (failing_ >= 0) --failing_;
     const bool counts = kind != MemoryKind::kPinned;
-    if (fails || (counts && in_use_ + bytes > options_.memory_bytes)) return Status::exhausted("the test's share of the device has no " + std::to_string(bytes) + " bytes left");
+    if (fails || (counts && in_use_ + bytes > options_.memory_bytes))
+      return Status::exhausted("the test's share of the device has no " + std::to_string(bytes) +
+                               " bytes left");
     QUIRE_ASSIGN_OR_RETURN(void* p, session_->allocate(kind, bytes));
     if (counts) {
       in_use_ += bytes;
@@ -54,7 +58,9 @@ class HardwareOps final : public EmulatedOps {
   }
   Status enqueue(OpCode code, const void* args, std::int64_t bytes) override {
     if (lost_) return lost();
-    const bool beside = code == OpCode::kCopyBeside || (code == OpCode::kGatherRows && static_cast<const GatherRowsArgs*>(args)->lane == Lane::kCopies);
+    const bool beside = code == OpCode::kCopyBeside ||
+                        (code == OpCode::kGatherRows &&
+                         static_cast<const GatherRowsArgs*>(args)->lane == Lane::kCopies);
     if (beside && copies_until_failure_.fetch_sub(1) == 0) return Status::internal("a copy failed");
     if (code == OpCode::kStep) {
       QUIRE_RETURN_IF_ERROR(look_at_step(*static_cast<const StepArgs*>(args)));
@@ -92,7 +98,8 @@ class HardwareOps final : public EmulatedOps {
       ++recordings_;
     }
     ++runs_.at(static_cast<std::size_t>(OpCode::kStep));
-    for (const StepOp* op = step.ops; op != step.ops + step.num_ops; ++op) ++runs_.at(static_cast<std::size_t>(op->code));
+    for (const StepOp* op = step.ops; op != step.ops + step.num_ops; ++op)
+      ++runs_.at(static_cast<std::size_t>(op->code));
     return {};
   }
   static Status lost() { return Status(Code::kDeviceLost, "the device is said to be gone"); }
@@ -100,8 +107,8 @@ class HardwareOps final : public EmulatedOps {
   const std::shared_ptr<DeviceOps> session_;
   const EmulatedOpsOptions options_;
   mutable std::mutex mu_;
-  std::map<void*, std::int64_t> bytes_;          // guarded by mu_
-  std::int64_t in_use_ = 0, failing_ = -1;       // guarded by mu_
+  std::map<void*, std::int64_t> bytes_;             // guarded by mu_
+  std::int64_t in_use_ = 0, failing_ = -1;          // guarded by mu_
   std::map<std::int64_t, std::uint64_t> versions_;  // recorded, by bucket; guarded by mu_
   std::array<std::atomic<std::int64_t>, 64> runs_{};
   std::atomic<std::int64_t> recordings_{0}, copies_until_failure_{-1};

@@ -41,7 +41,9 @@ constexpr std::int64_t kFloats = 100'003, kBytes = kFloats * 4;
 TEST(GpuRuntime, CopiesThroughPinnedMemoryAndBack) {
   auto o = Opened::open();
   ASSERT_OK(o.status());
-  auto host = o->pinned->allocate(kBytes, o->stream.get()), there = o->device->allocate(kBytes, o->stream.get()), back = o->pinned->allocate(kBytes, o->stream.get());
+  auto host = o->pinned->allocate(kBytes, o->stream.get()),
+       there = o->device->allocate(kBytes, o->stream.get()),
+       back = o->pinned->allocate(kBytes, o->stream.get());
   ASSERT_OK(host.status());
   ASSERT_OK(there.status());
   ASSERT_OK(back.status());
@@ -61,8 +63,10 @@ TEST(GpuRuntime, AStreamHeldForAnEventComesAfterIt) {
   auto event = create_event(*o->driver);
   ASSERT_OK(other.status());
   ASSERT_OK(event.status());
-  auto a = o->device->allocate(kBytes, o->stream.get()), b = o->device->allocate(kBytes, other->get());
-  auto host = o->pinned->allocate(kBytes, o->stream.get()), back = o->pinned->allocate(kBytes, other->get());
+  auto a = o->device->allocate(kBytes, o->stream.get()),
+       b = o->device->allocate(kBytes, other->get());
+  auto host = o->pinned->allocate(kBytes, o->stream.get()),
+       back = o->pinned->allocate(kBytes, other->get());
   ASSERT_OK(a.status());
   ASSERT_OK(b.status());
   ASSERT_OK(host.status());
@@ -86,17 +90,20 @@ TEST(GpuRuntime, LayersArriveBesideTheOnesThatCompute) {
   ASSERT_OK(o.status());
   constexpr std::int64_t kLayerBytes = 1 << 20;
   constexpr int kLayers = 12;
-  auto stored = o->pinned->allocate(kLayers * kLayerBytes, o->stream.get()), seen = o->pinned->allocate(kLayers * kLayerBytes, o->stream.get());
+  auto stored = o->pinned->allocate(kLayers * kLayerBytes, o->stream.get()),
+       seen = o->pinned->allocate(kLayers * kLayerBytes, o->stream.get());
   ASSERT_OK(stored.status());
   ASSERT_OK(seen.status());
   auto *from = static_cast<std::byte*>(stored->data()), *to = static_cast<std::byte*>(seen->data());
-  for (std::int64_t i = 0; i < kLayers * kLayerBytes; ++i) from[i] = static_cast<std::byte>(i / kLayerBytes * 7 + i % 251);
+  for (std::int64_t i = 0; i < kLayers * kLayerBytes; ++i)
+    from[i] = static_cast<std::byte>(i / kLayerBytes * 7 + i % 251);
   std::memset(to, 0xff, kLayers * kLayerBytes);
   auto feed = LayerFeed::create(*o->driver, *o->device, o->stream.get(), kLayerBytes);
   ASSERT_OK(feed.status());
   const auto bring = [&](int layer) {
     const std::byte* at = from + layer * kLayerBytes;
-    const LayerFeed::Piece pieces[] = {{at, 0, kLayerBytes / 2}, {at + kLayerBytes / 2, kLayerBytes / 2, kLayerBytes / 2}};
+    const LayerFeed::Piece pieces[] = {{at, 0, kLayerBytes / 2},
+                                       {at + kLayerBytes / 2, kLayerBytes / 2, kLayerBytes / 2}};
     return feed->bring(pieces);
   };
   ASSERT_OK(bring(0));
@@ -115,7 +122,9 @@ TEST(GpuRuntime, AGraphComputesAgainOverWhatItsMemoryHoldsNow) {
   auto o = Opened::open();
   ASSERT_OK(o.status());
   constexpr std::int64_t kRows = 5, kDim = 1000;
-  auto x = o->device->allocate(kRows * kDim * 4, o->stream.get()), weight = o->device->allocate(kDim * 4, o->stream.get()), out = o->device->allocate(kRows * kDim * 4, o->stream.get());
+  auto x = o->device->allocate(kRows * kDim * 4, o->stream.get()),
+       weight = o->device->allocate(kDim * 4, o->stream.get()),
+       out = o->device->allocate(kRows * kDim * 4, o->stream.get());
   auto host = o->pinned->allocate(kRows * kDim * 4, o->stream.get());
   ASSERT_OK(x.status());
   ASSERT_OK(weight.status());
@@ -127,7 +136,10 @@ TEST(GpuRuntime, AGraphComputesAgainOverWhatItsMemoryHoldsNow) {
   ASSERT_OK(o->driver->wait_for(o->stream.get()));
   GraphCache graphs(*o->driver, 2);
   const auto record = [&](StreamHandle stream) {
-    return rms_norm({{static_cast<float*>(x->data()), static_cast<float*>(weight->data()), static_cast<float*>(out->data()), kRows, kDim, 1e-6f}, nullptr}, stream);
+    return rms_norm({{static_cast<float*>(x->data()), static_cast<float*>(weight->data()),
+                      static_cast<float*>(out->data()), kRows, kDim, 1e-6f},
+                     nullptr},
+                    stream);
   };
   for (int round = 0; round < 4; ++round) {
     const auto values = random_floats(kRows * kDim, static_cast<std::uint32_t>(10 + round));
@@ -151,9 +163,11 @@ TEST(GpuRuntime, MoreMemoryThanTheCardHasIsOneErrorAndNotTheLast) {
   const auto memory = o->driver->memory();
   ASSERT_OK(memory.status());
   EXPECT_LE(memory->free_bytes, memory->total_bytes);
-  EXPECT_EQ(pool_budget(*memory, memory->total_bytes + 1, "model.device_cache_bytes").code(), Code::kResourceExhausted);
+  EXPECT_EQ(pool_budget(*memory, memory->total_bytes + 1, "model.device_cache_bytes").code(),
+            Code::kResourceExhausted);
   MemoryPool huge(*o->driver, MemoryKind::kDevice, 4 * memory->total_bytes);
-  EXPECT_EQ(huge.allocate(2 * memory->total_bytes, o->stream.get()).code(), Code::kResourceExhausted);
+  EXPECT_EQ(huge.allocate(2 * memory->total_bytes, o->stream.get()).code(),
+            Code::kResourceExhausted);
   EXPECT_EQ(huge.stats().held_bytes(), 0);
   EXPECT_TRUE(huge.allocate(1 << 20, o->stream.get()).ok());
   EXPECT_FALSE(o->driver->lost());

@@ -9,7 +9,9 @@
 namespace quire::cuda::bench {
 namespace {
 
-Row some_row(const std::string& name) { return {name, "a\tshape", 1e9, 2.5e12, 10.25, 9.5, 11, {{"tokens_per_s", 1.0 / 3}}, 7}; }
+Row some_row(const std::string& name) {
+  return {name, "a\tshape", 1e9, 2.5e12, 10.25, 9.5, 11, {{"tokens_per_s", 1.0 / 3}}, 7};
+}
 
 Section measuring(const std::string& name, double limit_s = 3600) {
   return {name, limit_s, [name](const SectionOutput& out) {
@@ -37,13 +39,21 @@ TEST(SectionsTest, RowsArriveAsTheyWere) {
   EXPECT_EQ(got.more, expected.more);
 }
 
-/// The one that hangs never comes to an end of its own: however slow the machine, it is its limit that ends it.
+/// The one that hangs never comes to an end of its own: however slow the machine, it is its limit
+/// that ends it.
 TEST(SectionsTest, WhatFailsOrHangsTakesNothingWithIt) {
   const std::vector<Section> sections = {
       measuring("before"),
-      {"exits", 3600, [](const SectionOutput& out) { out.row(some_row("kept")); std::exit(3); }},
+      {"exits", 3600,
+       [](const SectionOutput& out) {
+         out.row(some_row("kept"));
+         std::exit(3);
+       }},
       {"dies", 3600, [](const SectionOutput&) { std::abort(); }},
-      {"hangs", 0.5, [](const SectionOutput&) { for (;;) pause(); }},
+      {"hangs", 0.5,
+       [](const SectionOutput&) {
+         for (;;) pause();
+       }},
       measuring("after"),
   };
   const auto results = run_sections(sections, 1e6);

@@ -1,4 +1,5 @@
-// Sessions of the loaded libquire_cuda.so on a GPU: what the emulated device of the engine's tests cannot show.
+// Sessions of the loaded libquire_cuda.so on a GPU: what the emulated device of the engine's tests
+// cannot show.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +23,8 @@ template <class T>
 class Shared {
  public:
   Shared(std::shared_ptr<DeviceOps> ops, const std::vector<T>& values) : ops_(std::move(ops)) {
-    auto p = ops_->allocate(MemoryKind::kShared, static_cast<std::int64_t>(values.size() * sizeof(T)));
+    auto p = ops_->allocate(MemoryKind::kShared,
+                            static_cast<std::int64_t>(values.size() * sizeof(T)));
     EXPECT_TRUE(p.ok());
     if (!p.ok()) return;
     data_ = static_cast<T*>(*p);
@@ -47,24 +49,32 @@ TEST(GpuSession, ProductsAreThoseOfPlainLoopsAlsoOnTopOfWhatIsThere) {
   struct Shape {
     std::int64_t rows, n, k;
   };
-  for (const Shape& s : {Shape{1, 24, 64}, Shape{3, 129, 576}, Shape{17, 256, 64}, Shape{130, 96, 1024}, Shape{513, 4096, 256}}) {
+  for (const Shape& s : {Shape{1, 24, 64}, Shape{3, 129, 576}, Shape{17, 256, 64},
+                         Shape{130, 96, 1024}, Shape{513, 4096, 256}}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const auto x = rounded(random_floats(s.rows * s.k, 1), dtype), w = rounded(random_floats(s.n * s.k, 2), dtype), y = random_floats(s.rows * s.n, 3);
+      const auto x = rounded(random_floats(s.rows * s.k, 1), dtype),
+                 w = rounded(random_floats(s.n * s.k, 2), dtype),
+                 y = random_floats(s.rows * s.n, 3);
       Shared<std::byte> dx(ops, to_bytes(x, dtype)), dw(ops, to_bytes(w, dtype));
       for (const bool accumulate : {false, true}) {
         Shared<float> dy(ops, y);
-        ASSERT_OK(ops->run(MatmulArgs{dx.data(), dw.data(), dtype, s.rows, s.n, s.k, dy.data(), s.n, accumulate}));
+        ASSERT_OK(ops->run(
+            MatmulArgs{dx.data(), dw.data(), dtype, s.rows, s.n, s.k, dy.data(), s.n, accumulate}));
         ASSERT_OK(ops->settle());
         std::vector<float> expected(y.size());
         for (std::int64_t r = 0; r < s.rows; ++r) {
           for (std::int64_t o = 0; o < s.n; ++o) {
             double sum = accumulate ? y[static_cast<std::size_t>(r * s.n + o)] : 0.0;
-            for (std::int64_t c = 0; c < s.k; ++c) sum += double{x[static_cast<std::size_t>(r * s.k + c)]} * w[static_cast<std::size_t>(o * s.k + c)];
+            for (std::int64_t c = 0; c < s.k; ++c)
+              sum += double{x[static_cast<std::size_t>(r * s.k + c)]} *
+                     w[static_cast<std::size_t>(o * s.k + c)];
             expected[static_cast<std::size_t>(r * s.n + o)] = static_cast<float>(sum);
           }
         }
         // Sums of k products of at most 1, in f32, in any order.
-        expect_close(std::vector<float>(dy.data(), dy.data() + y.size()), expected, 1e-7 * static_cast<double>(s.k), 1e-5, std::string(dtype_name(dtype)) + " " + std::to_string(s.rows));
+        expect_close(std::vector<float>(dy.data(), dy.data() + y.size()), expected,
+                     1e-7 * static_cast<double>(s.k), 1e-5,
+                     std::string(dtype_name(dtype)) + " " + std::to_string(s.rows));
       }
     }
   }
@@ -75,7 +85,8 @@ TEST(GpuSession, HostAndDeviceTakeTurnsWithSharedMemory) {
   ASSERT_OK(opened.status());
   const std::shared_ptr<DeviceOps> ops = *opened;
   const std::int64_t rows = 1000, dim = 512;
-  Shared<float> x(ops, std::vector<float>(static_cast<std::size_t>(rows * dim), 1.0f)), bias(ops, std::vector<float>(static_cast<std::size_t>(dim), 2.0f));
+  Shared<float> x(ops, std::vector<float>(static_cast<std::size_t>(rows * dim), 1.0f)),
+      bias(ops, std::vector<float>(static_cast<std::size_t>(dim), 2.0f));
   float expected = 1.0f;
   for (int turn = 0; turn < 5; ++turn) {
     ASSERT_OK(ops->run(AddBiasArgs{x.data(), bias.data(), rows, dim, dim}));
@@ -89,46 +100,77 @@ TEST(GpuSession, HostAndDeviceTakeTurnsWithSharedMemory) {
   }
 }
 
-/// Rows recalled from pinned memory on the lane of copies, and a layer that leaves: kernels read and write the host's memory across the bus, in the order that marks keep.
+/// Rows recalled from pinned memory on the lane of copies, and a layer that leaves: kernels read
+/// and write the host's memory across the bus, in the order that marks keep.
 TEST(GpuSession, RowsAreGatheredFromPinnedMemoryAndBack) {
   auto opened = open_ops();
   ASSERT_OK(opened.status());
   const std::shared_ptr<DeviceOps> ops = *opened;
   constexpr std::int32_t kPages = 64, kHeads = 4, kDim = 128;
-  constexpr std::int64_t kRowBytes = kDim * 2, kPageBytes = 2 * kHeads * kPageTokens * kRowBytes, kBytes = kPages * kPageBytes;
-  auto pinned = ops->allocate(MemoryKind::kPinned, kBytes), back = ops->allocate(MemoryKind::kPinned, kBytes), slots = ops->allocate(MemoryKind::kDevice, kBytes);
+  constexpr std::int64_t kRowBytes = kDim * 2, kPageBytes = 2 * kHeads * kPageTokens * kRowBytes,
+                         kBytes = kPages * kPageBytes;
+  auto pinned = ops->allocate(MemoryKind::kPinned, kBytes),
+       back = ops->allocate(MemoryKind::kPinned, kBytes),
+       slots = ops->allocate(MemoryKind::kDevice, kBytes);
   ASSERT_OK(pinned.status());
   ASSERT_OK(back.status());
   ASSERT_OK(slots.status());
-  for (std::int64_t i = 0; i < kBytes; ++i) static_cast<unsigned char*>(*pinned)[i] = static_cast<unsigned char>(i * 2654435761u >> 13);
+  for (std::int64_t i = 0; i < kBytes; ++i)
+    static_cast<unsigned char*>(*pinned)[i] = static_cast<unsigned char>(i * 2654435761u >> 13);
   std::memset(*back, 0, kBytes);
   const auto pages_of = [](void* base) {
     std::vector<void*> pages;
-    for (std::int32_t p = 0; p < kPages; ++p) pages.push_back(static_cast<std::byte*>(base) + p * kPageBytes);
+    for (std::int32_t p = 0; p < kPages; ++p)
+      pages.push_back(static_cast<std::byte*>(base) + p * kPageBytes);
     return pages;
   };
-  Shared<void*> from(ops, pages_of(*pinned)), between(ops, pages_of(*slots)), to(ops, pages_of(*back));
+  Shared<void*> from(ops, pages_of(*pinned)), between(ops, pages_of(*slots)),
+      to(ops, pages_of(*back));
   std::vector<KvMove> rows, whole;
   for (std::int32_t head = 0; head < kHeads; ++head) {
-    for (std::int32_t row = 0; row < kPages * kPageTokens; ++row) rows.push_back({head, row, (row * 37 + head) % (kPages * kPageTokens), 1});  // 37 has no factor in common with that
-    for (std::int32_t page = 0; page < kPages; ++page) whole.push_back({head, page * kPageTokens, page * kPageTokens, kPageTokens});
+    // 37 has no factor in common with that
+    for (std::int32_t row = 0; row < kPages * kPageTokens; ++row)
+      rows.push_back({head, row, (row * 37 + head) % (kPages * kPageTokens), 1});
+    for (std::int32_t page = 0; page < kPages; ++page)
+      whole.push_back({head, page * kPageTokens, page * kPageTokens, kPageTokens});
   }
   Shared<KvMove> row_moves(ops, rows), page_moves(ops, whole);
   const auto view = [&](void** pages, bool by_head) {
-    return MutableKvView{pages, kPages * kPageTokens, kHeads, kDim, DType::kBF16, by_head ? kPageTokens * kRowBytes : kPageBytes / 2, by_head ? 2 * kPageTokens * kRowBytes : kRowBytes, by_head ? kRowBytes : kHeads * kRowBytes};
+    return MutableKvView{pages,
+                         kPages * kPageTokens,
+                         kHeads,
+                         kDim,
+                         DType::kBF16,
+                         by_head ? kPageTokens * kRowBytes : kPageBytes / 2,
+                         by_head ? 2 * kPageTokens * kRowBytes : kRowBytes,
+                         by_head ? kRowBytes : kHeads * kRowBytes};
   };
-  const auto source = [](const MutableKvView& v) { return KvView{v.pages, nullptr, v.num_rows, v.num_kv_heads, v.head_dim, v.dtype, v.kv_stride, v.head_stride, v.token_stride, false}; };
-  const MutableKvView host = view(from.data(), true), device = view(between.data(), false), returned = view(to.data(), true);
-  ASSERT_OK(ops->run(GatherRowsArgs{{source(host), device, row_moves.data(), static_cast<std::int64_t>(rows.size()), 1}, Lane::kCopies}));
+  const auto source = [](const MutableKvView& v) {
+    return KvView{v.pages, nullptr,     v.num_rows,    v.num_kv_heads, v.head_dim,
+                  v.dtype, v.kv_stride, v.head_stride, v.token_stride, false};
+  };
+  const MutableKvView host = view(from.data(), true), device = view(between.data(), false),
+                      returned = view(to.data(), true);
+  ASSERT_OK(ops->run(GatherRowsArgs{
+      {source(host), device, row_moves.data(), static_cast<std::int64_t>(rows.size()), 1},
+      Lane::kCopies}));
   ASSERT_OK(ops->run(SetMarkArgs{3, Lane::kCopies}));
   ASSERT_OK(ops->run(HoldArgs{3, Lane::kCompute}));
-  ASSERT_OK(ops->run(GatherRowsArgs{{source(device), returned, page_moves.data(), static_cast<std::int64_t>(whole.size()), kPageTokens}, Lane::kCompute}));
+  ASSERT_OK(ops->run(GatherRowsArgs{{source(device), returned, page_moves.data(),
+                                     static_cast<std::int64_t>(whole.size()), kPageTokens},
+                                    Lane::kCompute}));
   ASSERT_OK(ops->settle());
   const auto row_at = [&](void* base, std::int32_t head, std::int32_t row, int kv) {
-    return static_cast<const std::byte*>(base) + row / kPageTokens * kPageBytes + head * 2 * kPageTokens * kRowBytes + kv * kPageTokens * kRowBytes + row % kPageTokens * kRowBytes;
+    return static_cast<const std::byte*>(base) + row / kPageTokens * kPageBytes +
+           head * 2 * kPageTokens * kRowBytes + kv * kPageTokens * kRowBytes +
+           row % kPageTokens * kRowBytes;
   };
   for (const KvMove& move : rows) {
-    for (int kv = 0; kv < 2; ++kv) ASSERT_EQ(std::memcmp(row_at(*back, move.head, move.to, kv), row_at(*pinned, move.head, move.from, kv), kRowBytes), 0) << "head " << move.head << " row " << move.from;
+    for (int kv = 0; kv < 2; ++kv)
+      ASSERT_EQ(std::memcmp(row_at(*back, move.head, move.to, kv),
+                            row_at(*pinned, move.head, move.from, kv), kRowBytes),
+                0)
+          << "head " << move.head << " row " << move.from;
   }
   ASSERT_OK(ops->release(MemoryKind::kPinned, *pinned));
   ASSERT_OK(ops->release(MemoryKind::kPinned, *back));
@@ -140,7 +182,9 @@ TEST(GpuSession, MoreThanTheDeviceHasIsRefusedAndTheSessionGoesOn) {
   ASSERT_OK(opened.status());
   const auto info = (*opened)->memory();
   ASSERT_OK(info.status());
-  for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kShared}) EXPECT_EQ((*opened)->allocate(kind, 2 * info->total_bytes).status().code(), Code::kResourceExhausted);
+  for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kShared})
+    EXPECT_EQ((*opened)->allocate(kind, 2 * info->total_bytes).status().code(),
+              Code::kResourceExhausted);
   Shared<float> x(*opened, {1.0f}), bias(*opened, {2.0f});
   ASSERT_OK((*opened)->run(AddBiasArgs{x.data(), bias.data(), 1, 1, 1}));
   ASSERT_OK((*opened)->settle());

@@ -15,9 +15,11 @@ class ChunkerTest : public ::testing::Test {
     auto tokenizer = load_tokenizer(folder);
     EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
     tokenizer_ = std::move(*tokenizer);
-    format_ = std::make_unique<PromptFormat>(*PromptFormat::parse(test::kTestPrompt, "", tokenizer_));
+    format_ = std::make_unique<PromptFormat>(
+        *PromptFormat::parse(test::kTestPrompt, "", tokenizer_));
   }
-  Result<std::vector<Chunk>> cut(std::string_view text, ChunkingOptions options, std::string_view title = "") {
+  Result<std::vector<Chunk>> cut(std::string_view text, ChunkingOptions options,
+                                 std::string_view title = "") {
     return chunk_text(*tokenizer_, *format_, title, text, options, limits_);
   }
   /// What holds for every way of cutting.
@@ -43,7 +45,8 @@ class ChunkerTest : public ::testing::Test {
     ASSERT_EQ(covered, text.size());
     auto again = cut(text, options, title);
     ASSERT_EQ(again->size(), chunks->size());
-    for (std::size_t i = 0; i < chunks->size(); ++i) ASSERT_EQ((*again)[i].range, (*chunks)[i].range);
+    for (std::size_t i = 0; i < chunks->size(); ++i)
+      ASSERT_EQ((*again)[i].range, (*chunks)[i].range);
   }
 
   std::shared_ptr<const Tokenizer> tokenizer_;
@@ -55,15 +58,20 @@ TEST_F(ChunkerTest, ChunksCoverTheTextAndNeverExceedTheLimit) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     std::mt19937_64 rng(seed);
     std::string text = prose(1 + rng() % 700, seed);
-    if (seed % 5 == 1) text = std::string(rng() % 900, 'x') + text;                         // no place to cut
+    if (seed % 5 == 1) text = std::string(rng() % 900, 'x') + text;  // no place to cut
     if (seed % 5 == 2) text += std::string(rng() % 300, '\n');
-    if (seed % 5 == 3) text.insert(code_point_floor(text, text.size() / 2), "\n# Heading\n\n## Deeper\ntext\n");
+    if (seed % 5 == 3)
+      text.insert(code_point_floor(text, text.size() / 2), "\n# Heading\n\n## Deeper\ntext\n");
     ChunkingOptions o;
     o.strategy = static_cast<ChunkStrategy>(seed % 4);
     o.max_tokens = static_cast<std::int32_t>(24 + rng() % 300);
-    if (o.strategy == ChunkStrategy::kTokens) o.overlap_tokens = static_cast<std::int32_t>(rng() % 3 * 5);
+    if (o.strategy == ChunkStrategy::kTokens)
+      o.overlap_tokens = static_cast<std::int32_t>(rng() % 3 * 5);
     if (o.strategy == ChunkStrategy::kSeparator) o.separator = seed % 8 < 4 ? "\n\n" : ". ";
-    if (o.strategy == ChunkStrategy::kNone) text = code_point_floor(text, 2000) < text.size() ? text.substr(0, code_point_floor(text, 2000)) : text;
+    if (o.strategy == ChunkStrategy::kNone)
+      text = code_point_floor(text, 2000) < text.size()
+                 ? text.substr(0, code_point_floor(text, 2000))
+                 : text;
     SCOPED_TRACE(testing::Message() << "seed " << seed << " " << describe(o));
     check(text, o, seed % 2 ? "A title" : "");
   }
@@ -73,7 +81,9 @@ TEST_F(ChunkerTest, RandomUnicodeIsNeverCutInsideACharacter) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     std::mt19937_64 rng(seed);
     std::string text;
-    static constexpr std::string_view kGlyphs[] = {"\xF0\x9F\x98\x80", "\xE4\xB8\xAD", "\xC3\xA9", "a", " ", "\xE3\x80\x82", "\xCC\x81", "\xEF\xBB\xBF"};
+    static constexpr std::string_view kGlyphs[] = {
+        "\xF0\x9F\x98\x80", "\xE4\xB8\xAD", "\xC3\xA9",    "a", " ",
+        "\xE3\x80\x82",     "\xCC\x81",     "\xEF\xBB\xBF"};
     for (int i = 0; i < 400; ++i) text += kGlyphs[rng() % std::size(kGlyphs)];
     ChunkingOptions o;
     o.max_tokens = 16 + static_cast<std::int32_t>(rng() % 40);
@@ -84,7 +94,7 @@ TEST_F(ChunkerTest, RandomUnicodeIsNeverCutInsideACharacter) {
 
 TEST_F(ChunkerTest, CutsAtParagraphsRatherThanInSentences) {
   std::string text;
-  for (int i = 0; i < 6; ++i) text += prose(20, 1) .substr(0, 90) + " tail.\n\n";
+  for (int i = 0; i < 6; ++i) text += prose(20, 1).substr(0, 90) + " tail.\n\n";
   ChunkingOptions o;
   o.max_tokens = 160;
   auto chunks = cut(text, o);
@@ -108,7 +118,9 @@ TEST_F(ChunkerTest, OverlapRepeatsTheEndOfTheChunkBefore) {
 }
 
 TEST_F(ChunkerTest, MarkdownChunksBeginAtHeadings) {
-  const std::string text = "Intro line.\n\n# One\n" + prose(60, 1) + "\n\n## One a\nshort\n\n# Two\n```\n# not a heading\n```\n" + prose(30, 2) + "\n\nThree\n=====\nbody\n";
+  const std::string text = "Intro line.\n\n# One\n" + prose(60, 1) +
+                           "\n\n## One a\nshort\n\n# Two\n```\n# not a heading\n```\n" +
+                           prose(30, 2) + "\n\nThree\n=====\nbody\n";
   ChunkingOptions o;
   o.strategy = ChunkStrategy::kMarkdown;
   o.max_tokens = 400;
@@ -120,10 +132,14 @@ TEST_F(ChunkerTest, MarkdownChunksBeginAtHeadings) {
 }
 
 TEST_F(ChunkerTest, HeadingsOfMarkdown) {
-  const std::string text = "---\ntitle: x\n---\n# A\n#no\n####### seven\n   ### C ###\n    # code\n~~~\n# in\n~~~\nB\n---\n\n---\n";
+  const std::string text =
+      "---\ntitle: x\n---\n# A\n#no\n####### seven\n   ### C ###\n    # code\n~~~\n# "
+      "in\n~~~\nB\n---\n\n---\n";
   std::vector<std::pair<std::string, int>> found;
-  for (const MarkdownHeading& h : find_markdown_headings(text)) found.emplace_back(text.substr(h.begin, text.find('\n', h.begin) - h.begin), h.depth);
-  EXPECT_THAT(found, testing::ElementsAre(testing::Pair("# A", 1), testing::Pair("   ### C ###", 3), testing::Pair("B", 2)));
+  for (const MarkdownHeading& h : find_markdown_headings(text))
+    found.emplace_back(text.substr(h.begin, text.find('\n', h.begin) - h.begin), h.depth);
+  EXPECT_THAT(found, testing::ElementsAre(testing::Pair("# A", 1), testing::Pair("   ### C ###", 3),
+                                          testing::Pair("B", 2)));
 }
 
 TEST_F(ChunkerTest, SeparatorPiecesJoinBlankOnes) {
@@ -134,7 +150,8 @@ TEST_F(ChunkerTest, SeparatorPiecesJoinBlankOnes) {
   auto chunks = cut(text, o);
   ASSERT_TRUE(chunks.ok());
   std::vector<std::string> parts;
-  for (const Chunk& c : *chunks) parts.push_back(text.substr(c.range.begin, c.range.end - c.range.begin));
+  for (const Chunk& c : *chunks)
+    parts.push_back(text.substr(c.range.begin, c.range.end - c.range.begin));
   EXPECT_THAT(parts, testing::ElementsAre("first| |", "second||", "third|"));
 }
 
@@ -144,11 +161,14 @@ TEST_F(ChunkerTest, EveryChunkCarriesTheTitle) {
   auto chunks = cut(prose(200, 5), o, "Zelmora");
   auto header = format_->document("Zelmora", "");
   ASSERT_TRUE(chunks.ok());
-  for (const Chunk& c : *chunks) EXPECT_TRUE(std::equal(c.token_ids.begin(), c.token_ids.begin() + 2, header->ids.begin()));
+  for (const Chunk& c : *chunks)
+    EXPECT_TRUE(std::equal(c.token_ids.begin(), c.token_ids.begin() + 2, header->ids.begin()));
 }
 
 TEST_F(ChunkerTest, SaysWhichLimitIsBroken) {
-  const auto field = [&](std::string_view text, ChunkingOptions o, std::string_view title = "") { return cut(text, o, title).status().field(); };
+  const auto field = [&](std::string_view text, ChunkingOptions o, std::string_view title = "") {
+    return cut(text, o, title).status().field();
+  };
   ChunkingOptions none;
   none.strategy = ChunkStrategy::kNone;
   EXPECT_EQ(field(prose(3000, 1), none), "text");

@@ -1,5 +1,6 @@
-// Takes documents in and deletes them until it is killed. Before each operation it writes "? <op> <id> <n>" to standard output, after
-// it was acknowledged "! <op> <id> <n>".   crash_child <store folder> <seed> <first n>
+// Takes documents in and deletes them until it is killed. Before each operation it writes "? <op>
+// <id> <n>" to standard output, after it was acknowledged "! <op> <id> <n>".   crash_child <store
+// folder> <seed> <first n>
 #include <unistd.h>
 
 #include <cstdio>
@@ -30,14 +31,16 @@ int main(int argc, char** argv) {
   if (!store.ok()) return std::fprintf(stderr, "%s\n", store.status().to_string().c_str()), 2;
   test::FakeEngine engine(**store);
   IngestOptions options;
-  options.maintenance_interval_ms = 1;  // jobs are saved all the time, so that kills fall in between
+  // Jobs are saved all the time, so that kills fall in between
+  options.maintenance_interval_ms = 1;
   auto service = create_ingest_service(options, **store, engine);
   if (!service.ok() || !(*service)->start().ok()) return 2;
   std::mt19937_64 rng(static_cast<std::uint64_t>(std::atoll(argv[2])));
   for (long n = std::atol(argv[3]);; ++n) {
     const std::string id = "d" + std::to_string(rng() % test::kCrashIds);
     const bool remove = rng() % 4 == 0;
-    const std::string what = std::string(remove ? "D " : "S ") + id + " " + std::to_string(n) + "\n";
+    const std::string what = std::string(remove ? "D " : "S ") + id + " " + std::to_string(n) +
+                             "\n";
     say("? " + what);
     Status s;
     if (remove) {

@@ -1,4 +1,5 @@
-// kill -9 at random moments of ingest and delete: what was acknowledged is there, what was deleted stays away.
+// kill -9 at random moments of ingest and delete: what was acknowledged is there, what was deleted
+// stays away.
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -19,7 +20,10 @@ using namespace test;
 struct Expected {
   std::string acknowledged, open;  // text, empty: absent
   bool has_open = false;
-  std::string shown() const { return "acknowledged <" + acknowledged.substr(0, 20) + ">" + (has_open ? " open <" + open.substr(0, 20) + ">" : ""); }
+  std::string shown() const {
+    return "acknowledged <" + acknowledged.substr(0, 20) + ">" +
+           (has_open ? " open <" + open.substr(0, 20) + ">" : "");
+  }
 };
 
 /// Runs the child until it has said `lines` lines, kills it, and returns all it said.
@@ -30,7 +34,8 @@ std::string run_and_kill(const std::string& folder, unsigned seed, long first, i
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, fds[1], STDOUT_FILENO);
   posix_spawn_file_actions_addclose(&actions, fds[0]);
-  std::string program = QUIRE_CRASH_CHILD, s = std::to_string(seed), n = std::to_string(first), f = folder;
+  std::string program = QUIRE_CRASH_CHILD, s = std::to_string(seed), n = std::to_string(first),
+              f = folder;
   char* argv[] = {program.data(), f.data(), s.data(), n.data(), nullptr};
   pid_t pid = 0;
   EXPECT_EQ(::posix_spawn(&pid, program.c_str(), &actions, nullptr, argv, environ), 0);
@@ -64,7 +69,8 @@ TEST_F(CrashTest, AcknowledgedDocumentsAndDeletesSurviveKills) {
   long next = 1;
   for (int round = 0; round < rounds; ++round) {
     SCOPED_TRACE(round);
-    std::istringstream said(run_and_kill(root_ + "/store", static_cast<unsigned>(rng()), next, 1 + static_cast<int>(rng() % 60)));
+    std::istringstream said(run_and_kill(root_ + "/store", static_cast<unsigned>(rng()), next,
+                                         1 + static_cast<int>(rng() % 60)));
     std::string mark, op, id;
     long n = 0;
     while (said >> mark >> op >> id >> n) {
@@ -85,7 +91,8 @@ TEST_F(CrashTest, AcknowledgedDocumentsAndDeletesSurviveKills) {
       const auto text = service_->content("default", name);
       ASSERT_TRUE(text.ok() || text.code() == Code::kNotFound) << text.status().to_string();
       const std::string found = text.value_or("");
-      ASSERT_TRUE(found == e.acknowledged || (e.has_open && found == e.open)) << name << ": found <" << found.substr(0, 20) << "> " << e.shown();
+      ASSERT_TRUE(found == e.acknowledged || (e.has_open && found == e.open))
+          << name << ": found <" << found.substr(0, 20) << "> " << e.shown();
       if (text.ok()) {
         const auto d = service_->get("default", name);
         ASSERT_OK(d);

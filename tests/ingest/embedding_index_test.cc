@@ -32,7 +32,8 @@ class EmbeddingIndexTest : public ::testing::Test {
     store_.reset();
   }
   /// A document of the given chunks, cut at the bars.
-  void commit(const std::string& id, const std::string& bars, const std::string& metadata = "{}", const std::string& ns = "n") {
+  void commit(const std::string& id, const std::string& bars, const std::string& metadata = "{}",
+              const std::string& ns = "n") {
     DocumentManifest m;
     m.ns = ns;
     m.id = id;
@@ -63,10 +64,12 @@ class EmbeddingIndexTest : public ::testing::Test {
   EmbeddingStats stats() const { return *retrieval_->stats().embeddings; }
   /// Returns once every document had its turn.
   EmbeddingStats settle() {
-    while (!retrieval_->ready() || stats().pending > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (!retrieval_->ready() || stats().pending > 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return stats();
   }
-  static RetrieveRequest ask(const std::string& query, std::size_t k = 4, RetrieveScorer scorer = RetrieveScorer::kEmbedding) {
+  static RetrieveRequest ask(const std::string& query, std::size_t k = 4,
+                             RetrieveScorer scorer = RetrieveScorer::kEmbedding) {
     RetrieveRequest r;
     r.query = query;
     r.k = k;
@@ -126,10 +129,13 @@ TEST_F(EmbeddingIndexTest, OtherMetadataComputesNothing) {
   commit("a", "red fish", R"({"year":1})");
   settle();
   const auto before = engine_->embeds();
-  ASSERT_TRUE(store_->update_document("n", "a", [](DocumentManifest& m) {
-    m.metadata_json = R"({"year":2})";
-    return Status();
-  }).ok());
+  ASSERT_TRUE(store_
+                  ->update_document("n", "a",
+                                    [](DocumentManifest& m) {
+                                      m.metadata_json = R"({"year":2})";
+                                      return Status();
+                                    })
+                  .ok());
   settle();
   EXPECT_EQ(engine_->embeds(), before);
   RetrieveRequest r = ask("red fish");
@@ -180,7 +186,8 @@ TEST_F(EmbeddingIndexTest, RecordsOfDocumentsDeletedWhileEmbeddingsAreOffGoToo) 
   retrieval_->start();
   while (!retrieval_->ready()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   ASSERT_TRUE(store_->delete_document("n", "a").ok());
-  EXPECT_TRUE(texts(ask("red", 4, RetrieveScorer::kBm25)).empty());  // a search enters changes first
+  // A search enters changes first
+  EXPECT_TRUE(texts(ask("red", 4, RetrieveScorer::kBm25)).empty());
   EXPECT_EQ(store_->get_meta(embedding_record_name("n", "a")).code(), Code::kNotFound);
 }
 
@@ -220,12 +227,14 @@ TEST_F(EmbeddingIndexTest, DocumentsAreFoundOnceByTheirBestChunk) {
 
 TEST_F(EmbeddingIndexTest, ALargeNamespaceIsSearchedThroughListsAndShrinksAgain) {
   start({.max_bytes = 0, .exact_vectors = 50});
-  for (int i = 0; i < 60; ++i) commit("d" + std::to_string(i), "text number " + std::to_string(i * 7919) + " of many");
+  for (int i = 0; i < 60; ++i)
+    commit("d" + std::to_string(i), "text number " + std::to_string(i * 7919) + " of many");
   EmbeddingStats now = settle();
   EXPECT_EQ(now.chunks, 60u);
   EXPECT_FALSE(now.exact);
   EXPECT_EQ(texts(ask("text number 79190 of many", 1)), Texts{"text number 79190 of many"});
-  for (int i = 0; i < 60; ++i) ASSERT_TRUE(store_->delete_document("n", "d" + std::to_string(i)).ok());
+  for (int i = 0; i < 60; ++i)
+    ASSERT_TRUE(store_->delete_document("n", "d" + std::to_string(i)).ok());
   now = settle();
   EXPECT_EQ(now.chunks, 0u);
   EXPECT_TRUE(now.exact);
@@ -289,7 +298,8 @@ TEST_F(EmbeddingIndexTest, HybridAddsReciprocalRanks) {
   EXPECT_EQ(found[1].document_id, "words");
   EXPECT_NEAR(found[1].score, 2.0 / 62, 1e-9);
   EXPECT_EQ(found[2].document_id, "none");
-  EXPECT_NEAR(found[2].score, 1.0 / 63, 1e-9);  // without a word of the question: ranked by its vector alone
+  // Without a word of the question: ranked by its vector alone
+  EXPECT_NEAR(found[2].score, 1.0 / 63, 1e-9);
   EXPECT_EQ(search(ask("green tea", 1, RetrieveScorer::kHybrid)).size(), 1u);
 }
 
@@ -304,18 +314,22 @@ TEST_F(EmbeddingIndexTest, WithoutEmbeddingsOtherScorersAreRefused) {
   }
 }
 
-/// Whatever changes meanwhile, a passage is the text of one version of its document, and in the end the index holds what the store holds.
+/// Whatever changes meanwhile, a passage is the text of one version of its document, and in the end
+/// the index holds what the store holds.
 TEST_F(EmbeddingIndexTest, SearchesWhileDocumentsChange) {
   start({.max_bytes = 0, .exact_vectors = 3});
   std::thread writer([&] {
     for (int i = 0; i < 40; ++i) {
       const std::string id = "d" + std::to_string(i % 5);
-      if (i % 3 == 2) (void)store_->delete_document("n", id);
-      else commit(id, "red " + id + "|blue " + id);
+      if (i % 3 == 2)
+        (void)store_->delete_document("n", id);
+      else
+        commit(id, "red " + id + "|blue " + id);
     }
   });
   for (int i = 0; i < 20; ++i) {
-    for (const auto& p : search(ask("red", 20, i % 2 == 0 ? RetrieveScorer::kHybrid : RetrieveScorer::kEmbedding))) {
+    for (const auto& p : search(
+             ask("red", 20, i % 2 == 0 ? RetrieveScorer::kHybrid : RetrieveScorer::kEmbedding))) {
       EXPECT_EQ(p.text, (p.chunk == 0 ? "red " : "blue ") + p.document_id);
     }
   }

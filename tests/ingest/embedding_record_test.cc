@@ -30,7 +30,8 @@ TEST(EmbeddingRecordTest, ReadsBackWhatWasWritten) {
 
 TEST(EmbeddingRecordTest, EveryOtherLengthIsRefused) {
   const std::string bytes = encode_embeddings(sample());
-  for (std::size_t n = 0; n < bytes.size(); ++n) EXPECT_EQ(decode_embeddings(bytes.substr(0, n)).code(), Code::kCorruption) << n;
+  for (std::size_t n = 0; n < bytes.size(); ++n)
+    EXPECT_EQ(decode_embeddings(bytes.substr(0, n)).code(), Code::kCorruption) << n;
   EXPECT_EQ(decode_embeddings(bytes + '\0').code(), Code::kCorruption);
   std::string other = bytes;
   other[0] ^= 1;

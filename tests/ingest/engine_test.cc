@@ -31,13 +31,15 @@ TEST(IngestWithEngineTest, DocumentsAreCachedAndSurviveARestart) {
     const auto job = (*service)->submit("default", std::move(batch), {});
     ASSERT_OK(job);
     std::promise<JobSnapshot> done;
-    const auto s = (*service)->subscribe("default", job->id, [&](JobEvent event, const JobSnapshot& snapshot) {
-      if (event == JobEvent::kDone) done.set_value(snapshot);
-    });
+    const auto s = (*service)->subscribe("default", job->id,
+                                         [&](JobEvent event, const JobSnapshot& snapshot) {
+                                           if (event == JobEvent::kDone) done.set_value(snapshot);
+                                         });
     const JobSnapshot end = done.get_future().get();
     EXPECT_EQ(end.status, JobStatus::kSucceeded);
     for (const JobItem& item : end.results) {
-      EXPECT_EQ(item.result, round == 0 ? ItemResult::kCreated : ItemResult::kUnchanged) << (item.error ? item.error->message : "");
+      EXPECT_EQ(item.result, round == 0 ? ItemResult::kCreated : ItemResult::kUnchanged)
+          << (item.error ? item.error->message : "");
     }
     const auto d = (*service)->get("default", "a");
     ASSERT_OK(d);
@@ -87,9 +89,10 @@ TEST(IngestWithEngineTest, TheDraftsKvOfADocumentComesAndGoesWithIt) {
       const auto job = (*service)->submit("default", std::move(batch), {});
       ASSERT_OK(job);
       std::promise<JobSnapshot> done;
-      const auto s = (*service)->subscribe("default", job->id, [&](JobEvent event, const JobSnapshot& snapshot) {
-        if (event == JobEvent::kDone) done.set_value(snapshot);
-      });
+      const auto s = (*service)->subscribe("default", job->id,
+                                           [&](JobEvent event, const JobSnapshot& snapshot) {
+                                             if (event == JobEvent::kDone) done.set_value(snapshot);
+                                           });
       EXPECT_EQ(done.get_future().get().status, JobStatus::kSucceeded);
     }
     const auto manifest = (*store)->get_document("default", "a");
@@ -108,7 +111,8 @@ TEST(IngestWithEngineTest, TheDraftsKvOfADocumentComesAndGoesWithIt) {
     EXPECT_EQ(d->cache.state, "resident");
     if (round == 1) {
       ASSERT_OK((*store)->delete_document("default", "a"));
-      for (const ContextKey& key : companions) EXPECT_FALSE((*store)->peek_segment(key).has_value());
+      for (const ContextKey& key : companions)
+        EXPECT_FALSE((*store)->peek_segment(key).has_value());
     }
     (*service)->stop();
     (*engine)->stop(std::chrono::milliseconds(0));

@@ -1,4 +1,5 @@
-// A disk that is full: documents are refused or fail with one clear error, what is stored stays, and it heals by itself.
+// A disk that is full: documents are refused or fail with one clear error, what is stored stays,
+// and it heals by itself.
 #include "cachestore/store_impl.h"
 #include "tests/cachestore/memory_tier.h"
 #include "tests/ingest/ingest_fixture.h"
@@ -46,7 +47,8 @@ class FullDiskTest : public IngestTest {
     for (const DocumentChunk& c : m->chunks) {
       const auto segment = store_->find_segment(c.key);
       ASSERT_TRUE(segment) << id;
-      for (std::uint32_t b = 0; b < (*segment)->layout.num_blocks; ++b) EXPECT_OK(store_->read_value(*segment, b, 0)) << id << " block " << b;
+      for (std::uint32_t b = 0; b < (*segment)->layout.num_blocks; ++b)
+        EXPECT_OK(store_->read_value(*segment, b, 0)) << id << " block " << b;
     }
   }
 
@@ -76,7 +78,8 @@ TEST_F(FullDiskTest, ADiskThatFillsUpAtAnyWriteFailsTheDocumentAndLosesNothing) 
   bool refused = false, failed = false;
   for (int n = 0; n <= writes; ++n) {
     SCOPED_TRACE(n);
-    const std::string id = "n" + std::to_string(n), own = id + " " + prose(300, static_cast<std::uint64_t>(n) + 3);
+    const std::string id = "n" + std::to_string(n),
+                      own = id + " " + prose(300, static_cast<std::uint64_t>(n) + 3);
     disk_->full_from = disk_->writes + n;
     const auto job = service_->submit("default", one(doc(id, own)), {});
     if (!job.ok()) {

@@ -1,4 +1,5 @@
-/// A document service over a real store in a fresh folder and a fake engine; both can be replaced to play a restart.
+/// A document service over a real store in a fresh folder and a fake engine; both can be replaced
+/// to play a restart.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -28,11 +29,14 @@ inline ::testing::AssertionResult is_ok(const Status& s) {
   return s.ok() ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << s.to_string();
 }
 template <class T>
-::testing::AssertionResult is_ok(const Result<T>& r) { return is_ok(r.status()); }
+::testing::AssertionResult is_ok(const Result<T>& r) {
+  return is_ok(r.status());
+}
 
 /// Words of a small made-up language in sentences and paragraphs.
 inline std::string prose(std::size_t words, std::uint64_t seed) {
-  static constexpr std::string_view kParts[] = {"ka", "lo", "mi", "ren", "dor", "sa", "vel", "tu", "\xC3\xA9t", "\xE4\xB8\xAD"};
+  static constexpr std::string_view kParts[] = {"ka", "lo",  "mi", "ren",       "dor",
+                                                "sa", "vel", "tu", "\xC3\xA9t", "\xE4\xB8\xAD"};
   std::mt19937_64 rng(seed);
   std::string out;
   for (std::size_t i = 0; i < words; ++i) {
@@ -43,7 +47,8 @@ inline std::string prose(std::size_t words, std::uint64_t seed) {
   return out + "end.";
 }
 
-inline DocumentInput doc(std::string id, std::string text, std::string metadata = "", std::string title = "") {
+inline DocumentInput doc(std::string id, std::string text, std::string metadata = "",
+                         std::string title = "") {
   DocumentInput d;
   if (!id.empty()) d.id = std::move(id);
   d.text = std::move(text);
@@ -104,14 +109,16 @@ class IngestTest : public ::testing::Test {
     if (!job.ok()) return {};
     auto promise = std::make_shared<std::promise<JobSnapshot>>();
     auto future = promise->get_future();
-    auto subscription = service_->subscribe(ns, job->id, [promise](JobEvent event, const JobSnapshot& s) {
-      if (event == JobEvent::kDone) promise->set_value(s);
-    });
+    auto subscription = service_->subscribe(ns, job->id,
+                                            [promise](JobEvent event, const JobSnapshot& s) {
+                                              if (event == JobEvent::kDone) promise->set_value(s);
+                                            });
     EXPECT_OK(subscription);
     if (!subscription.ok()) return {};
     return future.get();
   }
-  JobSnapshot put(std::vector<DocumentInput> documents, const BatchOptions& options = {}, const std::string& ns = "default") {
+  JobSnapshot put(std::vector<DocumentInput> documents, const BatchOptions& options = {},
+                  const std::string& ns = "default") {
     return wait(service_->submit(ns, std::move(documents), options), ns);
   }
 

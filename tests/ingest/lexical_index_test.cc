@@ -12,7 +12,8 @@ namespace {
 
 using Unit = LexicalIndex::Unit;
 
-IndexedDocument document(const std::string& id, const std::vector<std::string>& chunks, std::uint64_t version = 1, const std::string& metadata = "{}") {
+IndexedDocument document(const std::string& id, const std::vector<std::string>& chunks,
+                         std::uint64_t version = 1, const std::string& metadata = "{}") {
   IndexedDocument d;
   d.id = id;
   d.version = version;
@@ -29,7 +30,8 @@ std::vector<std::pair<std::string, std::int32_t>> names(const std::vector<ChunkH
 using Names = std::vector<std::pair<std::string, std::int32_t>>;
 
 /// The formula of the header, read off the texts.
-double bm25(const std::vector<std::vector<std::string>>& chunks, const std::vector<std::string>& query, std::size_t chunk) {
+double bm25(const std::vector<std::vector<std::string>>& chunks,
+            const std::vector<std::string>& query, std::size_t chunk) {
   const Bm25 p;
   double words = 0;
   for (const auto& c : chunks) words += static_cast<double>(c.size());
@@ -39,13 +41,16 @@ double bm25(const std::vector<std::vector<std::string>>& chunks, const std::vect
     double have = 0;
     for (const auto& c : chunks) have += std::count(c.begin(), c.end(), q) > 0;
     const double f = static_cast<double>(std::count(chunks[chunk].begin(), chunks[chunk].end(), q));
-    sum += std::log(1 + (n - have + 0.5) / (have + 0.5)) * f * (p.k1 + 1) / (f + p.k1 * (1 - p.b + p.b * static_cast<double>(chunks[chunk].size()) / average));
+    sum += std::log(1 + (n - have + 0.5) / (have + 0.5)) * f * (p.k1 + 1) /
+           (f + p.k1 * (1 - p.b + p.b * static_cast<double>(chunks[chunk].size()) / average));
   }
   return sum;
 }
 
 TEST(LexicalIndex, ScoresAreThoseOfTheFormula) {
-  const std::vector<std::string> texts = {"the mayor of alba is brun", "alba alba alba", "the river", "a mayor and a mayor and a long list of other things"};
+  const std::vector<std::string> texts = {"the mayor of alba is brun", "alba alba alba",
+                                          "the river",
+                                          "a mayor and a mayor and a long list of other things"};
   LexicalIndex index;
   std::vector<std::vector<std::string>> chunks;
   for (std::size_t i = 0; i < texts.size(); ++i) {
@@ -55,7 +60,9 @@ TEST(LexicalIndex, ScoresAreThoseOfTheFormula) {
   const auto query = split_words("Who is the mayor of Alba, Alba?");
   const auto hits = index.search(query, 10, Unit::kChunk);
   ASSERT_EQ(hits.size(), 4u);
-  for (const auto& h : hits) EXPECT_NEAR(h.score, bm25(chunks, query, static_cast<std::size_t>(h.id[1] - '0')), 1e-9) << h.id;
+  for (const auto& h : hits)
+    EXPECT_NEAR(h.score, bm25(chunks, query, static_cast<std::size_t>(h.id[1] - '0')), 1e-9)
+        << h.id;
   EXPECT_EQ(hits[0].id, "d0");
   for (std::size_t i = 1; i < hits.size(); ++i) EXPECT_GE(hits[i - 1].score, hits[i].score);
 }
@@ -65,9 +72,11 @@ TEST(LexicalIndex, TiesGoByIdThenChunkAndUnmatchedChunksComeLast) {
   index.put(document("b", {"red", "blue"}));
   index.put(document("a", {"blue", "red"}));
   index.put(document("c", {""}));
-  EXPECT_EQ(names(index.search({"red"}, 10, Unit::kChunk)), (Names{{"a", 1}, {"b", 0}, {"a", 0}, {"b", 1}, {"c", 0}}));
+  EXPECT_EQ(names(index.search({"red"}, 10, Unit::kChunk)),
+            (Names{{"a", 1}, {"b", 0}, {"a", 0}, {"b", 1}, {"c", 0}}));
   EXPECT_EQ(names(index.search({"red"}, 3, Unit::kChunk)), (Names{{"a", 1}, {"b", 0}, {"a", 0}}));
-  EXPECT_EQ(names(index.search({"red"}, 10, Unit::kBestChunkOfDocument)), (Names{{"a", 1}, {"b", 0}, {"c", 0}}));
+  EXPECT_EQ(names(index.search({"red"}, 10, Unit::kBestChunkOfDocument)),
+            (Names{{"a", 1}, {"b", 0}, {"c", 0}}));
   EXPECT_EQ(names(index.search({}, 2, Unit::kChunk)), (Names{{"a", 0}, {"a", 1}}));
 }
 
@@ -76,7 +85,9 @@ TEST(LexicalIndex, FiltersLeaveStatisticsAlone) {
   index.put(document("a", {"red fish"}, 1, R"({"year":1})"));
   index.put(document("b", {"red bird"}, 1, R"({"year":2})"));
   const auto all = index.search({"red"}, 10, Unit::kChunk);
-  const auto one = index.search({"red"}, 10, Unit::kChunk, [](const std::string&, const std::string& metadata) { return metadata == R"({"year":2})"; });
+  const auto one = index.search(
+      {"red"}, 10, Unit::kChunk,
+      [](const std::string&, const std::string& metadata) { return metadata == R"({"year":2})"; });
   ASSERT_EQ(names(one), (Names{{"b", 0}}));
   EXPECT_EQ(one[0].score, all[1].score);
 }
@@ -110,7 +121,8 @@ TEST(LexicalIndex, UpdatesAndRemovalsLeaveNothingBehind) {
   for (const auto& [id, d] : left) EXPECT_EQ(index.version(id), d.version);
   for (int w = 0; w < 40; ++w) {
     const std::vector<std::string> query = {"w" + std::to_string(w), "w7"};
-    const auto a = index.search(query, 1000, Unit::kChunk), b = fresh.search(query, 1000, Unit::kChunk);
+    const auto a = index.search(query, 1000, Unit::kChunk),
+               b = fresh.search(query, 1000, Unit::kChunk);
     ASSERT_EQ(names(a), names(b)) << w;
     for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i].score, b[i].score, 1e-9);
   }

@@ -10,7 +10,9 @@ using namespace test;
 
 /// So many bytes may be pinned beside what is.
 PinGate::Ask room_for(std::uint64_t disk, std::uint64_t dram) {
-  return [disk, dram](const PinBytes& more) { return more.disk > disk || more.dram > dram ? Status::exhausted("no room for pins") : Status(); };
+  return [disk, dram](const PinBytes& more) {
+    return more.disk > disk || more.dram > dram ? Status::exhausted("no room for pins") : Status();
+  };
 }
 
 TEST(PinGate, WhatIsGrantedCountsUntilItIsGivenBack) {
@@ -25,7 +27,8 @@ TEST(PinGate, WhatIsGrantedCountsUntilItIsGivenBack) {
     ASSERT_OK(second);
     EXPECT_EQ(gate.grant({0, 1}).code(), Code::kResourceExhausted);
     const PinGate::Grant moved = std::move(*second);
-    EXPECT_EQ(gate.grant({1, 0}).code(), Code::kResourceExhausted) << "a moved grant is the same grant";
+    EXPECT_EQ(gate.grant({1, 0}).code(), Code::kResourceExhausted)
+        << "a moved grant is the same grant";
   }
   EXPECT_OK(gate.grant({100, 50}));
 }
@@ -42,13 +45,15 @@ class PinTest : public IngestTest {
     open();
   }
   /// Outcome of pinning it by posting it.
-  std::string post_pinned(const std::string& id, const std::string& text, const std::string& tier = "") {
+  std::string post_pinned(const std::string& id, const std::string& text,
+                          const std::string& tier = "") {
     BatchOptions o;
     o.pinned = true;
     o.tier = tier;
     const JobSnapshot job = put(one(doc(id, text)), o);
     const JobItem& item = job.results.at(0);
-    return item.error ? item.error->code + " " + item.error->param : std::string(item_result_name(item.result));
+    return item.error ? item.error->code + " " + item.error->param
+                      : std::string(item_result_name(item.result));
   }
 };
 
@@ -82,7 +87,8 @@ TEST_F(PinTest, WhatIsPinnedIsNotAskedForAgain) {
     return more.disk > room ? Status::exhausted("no room for pins") : Status();
   });
   EXPECT_EQ(post_pinned("a", prose(100, 1)), "created");
-  EXPECT_EQ(asked, service_->get("default", "a")->tokens * static_cast<std::uint64_t>(engine_->info().kv_bytes_per_token));
+  EXPECT_EQ(asked, service_->get("default", "a")->tokens *
+                       static_cast<std::uint64_t>(engine_->info().kv_bytes_per_token));
   room = 0;
   EXPECT_EQ(post_pinned("a", prose(100, 1)), "unchanged");
   EXPECT_EQ(post_pinned("a", prose(50, 2)), "updated") << "it takes less than before";

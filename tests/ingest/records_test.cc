@@ -39,25 +39,32 @@ TEST(MetadataTest, KeepsObjectsOnly) {
     EXPECT_EQ(r.status().field(), "metadata");
   }
   EXPECT_FALSE(normalize_metadata(R"({"a":"0123456789"})", 10).ok());
-  EXPECT_FALSE(normalize_metadata("{\"a\":" + std::string(40, '[') + std::string(40, ']') + "}", 1000).ok());
+  EXPECT_FALSE(
+      normalize_metadata("{\"a\":" + std::string(40, '[') + std::string(40, ']') + "}", 1000).ok());
 }
 
 TEST(MetadataTest, MergesAsJsonMergePatch) {
-  EXPECT_EQ(*merge_metadata(R"({"a":1,"b":{"c":2,"d":3}})", R"({"a":null,"b":{"c":null,"e":4},"f":[null]})", 100), R"({"b":{"d":3,"e":4},"f":[null]})");
+  EXPECT_EQ(*merge_metadata(R"({"a":1,"b":{"c":2,"d":3}})",
+                            R"({"a":null,"b":{"c":null,"e":4},"f":[null]})", 100),
+            R"({"b":{"d":3,"e":4},"f":[null]})");
   EXPECT_EQ(*merge_metadata(R"({"a":1})", R"({"a":{"b":null,"c":2}})", 100), R"({"a":{"c":2}})");
 }
 
 TEST(MetadataTest, ComparesScalarsAsText) {
   const std::string m = R"({"s":"abc","i":2025,"d":0.5,"t":true,"n":null,"o":{}})";
-  EXPECT_TRUE(metadata_matches(m, {{"s", "abc"}, {"i", "2025"}, {"d", "0.5"}, {"t", "true"}, {"n", "null"}}));
+  EXPECT_TRUE(metadata_matches(
+      m, {{"s", "abc"}, {"i", "2025"}, {"d", "0.5"}, {"t", "true"}, {"n", "null"}}));
   EXPECT_FALSE(metadata_matches(m, {{"s", "abd"}}));
   EXPECT_FALSE(metadata_matches(m, {{"o", "{}"}}));
   EXPECT_FALSE(metadata_matches(m, {{"missing", ""}}));
 }
 
 TEST(NamesTest, IdsAndNamespaces) {
-  for (const char* good : {"a", "handbook-7", "A.b_c:d-9"}) EXPECT_TRUE(check_document_id(good).ok()) << good;
-  for (const std::string& bad : {std::string(), std::string("-a"), std::string("a b"), std::string("a/b"), std::string(129, 'a'), std::string("\xC3\xA9")}) {
+  for (const char* good : {"a", "handbook-7", "A.b_c:d-9"})
+    EXPECT_TRUE(check_document_id(good).ok()) << good;
+  for (const std::string& bad :
+       {std::string(), std::string("-a"), std::string("a b"), std::string("a/b"),
+        std::string(129, 'a'), std::string("\xC3\xA9")}) {
     EXPECT_FALSE(check_document_id(bad).ok()) << bad;
   }
   EXPECT_TRUE(check_namespace("team-a").ok());
@@ -102,7 +109,8 @@ TEST(NamesTest, ErrorsNameTheirPlace) {
   EXPECT_EQ(param(doc("a", " \n")), "empty_document documents[1].text");
   EXPECT_EQ(param(doc("a", "x\xFF")), "invalid_value documents[1].text");
   EXPECT_EQ(param(doc("a", "x", "[]")), "invalid_value documents[1].metadata");
-  EXPECT_EQ(param(doc("a", "x", "{\"k\":\"" + std::string(17000, 'v') + "\"}")), "invalid_value documents[1].metadata");
+  EXPECT_EQ(param(doc("a", "x", "{\"k\":\"" + std::string(17000, 'v') + "\"}")),
+            "invalid_value documents[1].metadata");
   EXPECT_EQ(param(doc("a", "x", "", std::string(5000, 't'))), "invalid_value documents[1].title");
   DocumentInput d;
   EXPECT_EQ(param(d), "invalid_value documents[1].text");
@@ -150,7 +158,8 @@ TEST(JobRecordTest, ReadsBackWhatItWrote) {
 
 TEST(JobRecordTest, EveryCutAndManyFlipsAreRefusedOrWhole) {
   const std::string bytes = encode_job(sample_job());
-  for (std::size_t n = 0; n < bytes.size(); ++n) EXPECT_EQ(decode_job(bytes.substr(0, n)).code(), Code::kCorruption) << n;
+  for (std::size_t n = 0; n < bytes.size(); ++n)
+    EXPECT_EQ(decode_job(bytes.substr(0, n)).code(), Code::kCorruption) << n;
   std::mt19937_64 rng(1);
   for (int i = 0; i < 2000; ++i) {
     std::string broken = bytes;
@@ -167,7 +176,8 @@ TEST(JobRecordTest, InputsComeBackByIndex) {
   EXPECT_EQ(decode_input(bytes, 7)->chunks, b.chunks);
   EXPECT_FALSE(decode_input(bytes, 7)->id);
   EXPECT_EQ(decode_input(bytes, 4).code(), Code::kNotFound);
-  for (std::size_t n = 0; n < bytes.size(); ++n) EXPECT_FALSE(decode_input(bytes.substr(0, n), 7).ok()) << n;
+  for (std::size_t n = 0; n < bytes.size(); ++n)
+    EXPECT_FALSE(decode_input(bytes.substr(0, n), 7).ok()) << n;
 }
 
 }  // namespace

@@ -16,15 +16,14 @@ using quire::testing::TempFolder;
 
 class RetrievalTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    store_ = open_test_store(folder_.path(), 0);
-  }
+  void SetUp() override { store_ = open_test_store(folder_.path(), 0); }
   void TearDown() override {
     if (retrieval_) retrieval_->stop();
   }
 
   /// A document of the given chunks, cut at the bars.
-  void commit(const std::string& id, const std::string& bars, const std::string& metadata = "{}", const std::string& ns = "n") {
+  void commit(const std::string& id, const std::string& bars, const std::string& metadata = "{}",
+              const std::string& ns = "n") {
     DocumentManifest m;
     m.ns = ns;
     m.id = id;
@@ -82,18 +81,23 @@ TEST_F(RetrievalTest, TheStoreTellsItsWatcherWhatCanBeRead) {
   std::vector<std::string> heard;
   store_->watch_documents([&](std::string_view ns, std::string_view id) {
     const auto head = store_->get_document_head(ns, id);
-    heard.push_back(std::string(ns) + "/" + std::string(id) + " " + (head.ok() ? std::to_string(head->version) : "gone"));
+    heard.push_back(std::string(ns) + "/" + std::string(id) + " " +
+                    (head.ok() ? std::to_string(head->version) : "gone"));
   });
   commit("a", "one");
   commit("a", "two");
-  ASSERT_TRUE(store_->update_document("n", "a", [](DocumentManifest& m) {
-    m.expires_at_ms = 1;
-    return Status();
-  }).ok());
+  ASSERT_TRUE(store_
+                  ->update_document("n", "a",
+                                    [](DocumentManifest& m) {
+                                      m.expires_at_ms = 1;
+                                      return Status();
+                                    })
+                  .ok());
   ASSERT_TRUE(store_->expire(std::int64_t{1} << 50).ok());
   commit("b", "three");
   ASSERT_TRUE(store_->delete_document("n", "b").ok());
-  EXPECT_EQ(heard, (std::vector<std::string>{"n/a 1", "n/a 2", "n/a gone", "n/a gone", "n/b 1", "n/b gone"}));
+  EXPECT_EQ(heard, (std::vector<std::string>{"n/a 1", "n/a 2", "n/a gone", "n/a gone", "n/b 1",
+                                             "n/b gone"}));
   store_->watch_documents({});
   commit("c", "four");
   EXPECT_EQ(heard.size(), 6u);
@@ -162,17 +166,23 @@ TEST_F(RetrievalTest, KeepsToIdsMetadataAndNamespace) {
 TEST_F(RetrievalTest, PatchedMetadataCountsAtOnceAndUnreadyDocumentsNever) {
   start();
   commit("a", "red", R"({"year":1})");
-  ASSERT_TRUE(store_->update_document("n", "a", [](DocumentManifest& m) {
-    m.metadata_json = R"({"year":2})";
-    return Status();
-  }).ok());
+  ASSERT_TRUE(store_
+                  ->update_document("n", "a",
+                                    [](DocumentManifest& m) {
+                                      m.metadata_json = R"({"year":2})";
+                                      return Status();
+                                    })
+                  .ok());
   RetrieveRequest r = ask("red");
   r.metadata = {{"year", "2"}};
   EXPECT_EQ(texts(r), Texts{"red"});
-  ASSERT_TRUE(store_->update_document("n", "a", [](DocumentManifest& m) {
-    m.status = DocumentStatus::kFailed;
-    return Status();
-  }).ok());
+  ASSERT_TRUE(store_
+                  ->update_document("n", "a",
+                                    [](DocumentManifest& m) {
+                                      m.status = DocumentStatus::kFailed;
+                                      return Status();
+                                    })
+                  .ok());
   EXPECT_TRUE(texts(ask("red")).empty());
 }
 
@@ -189,10 +199,13 @@ TEST_F(RetrievalTest, ExpiredDocumentsAreNotFoundAndOthersTakeTheirPlace) {
   start();
   commit("a", "red red");
   commit("b", "red and blue");
-  ASSERT_TRUE(store_->update_document("n", "a", [](DocumentManifest& m) {
-    m.expires_at_ms = 2'000'000;
-    return Status();
-  }).ok());
+  ASSERT_TRUE(store_
+                  ->update_document("n", "a",
+                                    [](DocumentManifest& m) {
+                                      m.expires_at_ms = 2'000'000;
+                                      return Status();
+                                    })
+                  .ok());
   EXPECT_EQ(texts(ask("red", 1)), Texts{"red red"});
   now = 3'000'000;
   EXPECT_EQ(texts(ask("red", 1)), Texts{"red and blue"});
@@ -217,7 +230,8 @@ TEST_F(RetrievalTest, RefusesNonsenseAndAfterItsEnd) {
   EXPECT_EQ(retrieval_->search("n", ask("x")).code(), Code::kUnavailable);
 }
 
-/// Whatever changes meanwhile, every passage is the text of one version of its document and no result names a document twice.
+/// Whatever changes meanwhile, every passage is the text of one version of its document and no
+/// result names a document twice.
 TEST_F(RetrievalTest, SearchesWhileDocumentsChange) {
   start();
   commit("stays", "red stays");
@@ -225,8 +239,10 @@ TEST_F(RetrievalTest, SearchesWhileDocumentsChange) {
   std::thread writer([&] {
     for (int i = 0; i < 60; ++i) {
       const std::string id = "d" + std::to_string(i % 5);
-      if (i % 3 == 2) (void)store_->delete_document("n", id);
-      else commit(id, "red " + id);
+      if (i % 3 == 2)
+        (void)store_->delete_document("n", id);
+      else
+        commit(id, "red " + id);
     }
     over = true;
   });

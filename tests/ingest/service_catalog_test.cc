@@ -122,7 +122,11 @@ TEST_F(CatalogTest, BlocksTileTheTokensAndTheText) {
   EXPECT_EQ(names.size(), blocks->size());
   EXPECT_EQ(blocks->front().char_begin, 0u);
   EXPECT_EQ(blocks->front().block_id.substr(0, 2), "b-");
-  EXPECT_EQ(chunks->back().char_end, [&] { std::uint64_t n = 0; for (char c : text) n += (c & 0xC0) != 0x80; return n; }());
+  EXPECT_EQ(chunks->back().char_end, [&] {
+    std::uint64_t n = 0;
+    for (char c : text) n += (c & 0xC0) != 0x80;
+    return n;
+  }());
   EXPECT_EQ(service_->blocks("default", "none").code(), Code::kNotFound);
 }
 
@@ -141,7 +145,8 @@ TEST_F(CatalogTest, PatchChangesWhatItNamesOnly) {
   EXPECT_EQ(d->content_hash, hash);
   EXPECT_TRUE(d->pinned);
   EXPECT_EQ(*d->expires_at_ms, d->updated_ms + 60'000);
-  EXPECT_TRUE(service_->blocks("default", "a")->front().char_begin) << "KV keeps the title it was made with";
+  EXPECT_TRUE(service_->blocks("default", "a")->front().char_begin)
+      << "KV keeps the title it was made with";
   EXPECT_EQ(engine_->prefills(), 1);
   EXPECT_EQ(service_->patch("default", "none", p).code(), Code::kNotFound);
   EXPECT_EQ(service_->patch("default", "a", {.metadata_json = "[]"}).status().field(), "metadata");
@@ -162,7 +167,8 @@ TEST_F(CatalogTest, WithoutATtlThereIsNoEndHoweverItWasSet) {
   off.ttl_seconds = std::optional<std::uint64_t>();
   EXPECT_FALSE(service_->patch("default", "a", off)->expires_at_ms);
   off.expires_at_ms = clock_ms_ + 7000;
-  EXPECT_EQ(*service_->patch("default", "a", off)->expires_at_ms, clock_ms_ + 7000) << "given beside, it counts";
+  EXPECT_EQ(*service_->patch("default", "a", off)->expires_at_ms, clock_ms_ + 7000)
+      << "given beside, it counts";
 }
 
 TEST_F(CatalogTest, DocumentsExpireAfterCreationOrLastUse) {
@@ -211,13 +217,16 @@ TEST_F(CatalogTest, ResolveKeepsOrderKeysAndSalts) {
   EXPECT_TRUE(r->documents[0].other_salt);
   EXPECT_FALSE(r->documents[1].other_salt);
   EXPECT_EQ(r->documents[1].byte_ranges.size(), r->documents[1].contexts.size());
-  EXPECT_EQ(*r->documents[1].contexts[0].key, engine_->context_key(r->documents[1].contexts[0].token_ids, "default", {}));
+  EXPECT_EQ(*r->documents[1].contexts[0].key,
+            engine_->context_key(r->documents[1].contexts[0].token_ids, "default", {}));
   ResolveOptions with;
   with.cache_salt = "pepper and salt";
   const auto same = service_->resolve("default", asked, with);
   EXPECT_FALSE(same->documents[0].other_salt);
   EXPECT_EQ(same->salt_digest, service_->salt_digest("pepper and salt"));
-  EXPECT_EQ(*same->documents[0].contexts[0].key, engine_->context_key(same->documents[0].contexts[0].token_ids, "default", same->salt_digest));
+  EXPECT_EQ(
+      *same->documents[0].contexts[0].key,
+      engine_->context_key(same->documents[0].contexts[0].token_ids, "default", same->salt_digest));
   with.cache_salt = "x";
   EXPECT_EQ(service_->resolve("default", asked, with).status().field(), "cache_salt");
 }
@@ -239,7 +248,9 @@ TEST_F(CatalogTest, NamespacesShareKvOnlyWhenTold) {
 
 TEST_F(CatalogTest, BulkDeleteByIdsAndFilter) {
   std::vector<DocumentInput> batch;
-  for (int i = 0; i < 6; ++i) batch.push_back(doc("d" + std::to_string(i), "text " + std::to_string(i), i % 2 ? R"({"odd":true})" : "{}"));
+  for (int i = 0; i < 6; ++i)
+    batch.push_back(doc("d" + std::to_string(i), "text " + std::to_string(i),
+                        i % 2 ? R"({"odd":true})" : "{}"));
   put(std::move(batch));
   BulkDelete dry;
   dry.filter = DocumentFilter{.status = {}, .metadata = {{"odd", "true"}}};
@@ -265,7 +276,8 @@ TEST_F(CatalogTest, LostKvIsShownAndComputedAgainByPostingOrWarming) {
   o.chunking.max_tokens = 64;
   put(one(doc("a", prose(300, 1))), o);
   const auto tokens = service_->get("default", "a")->tokens;
-  // Break the values on their way: a segment whose bytes fail is quarantined. Here: make a manifest without KV instead.
+  // Break the values on their way: a segment whose bytes fail is quarantined. Here: make a manifest
+  // without KV instead.
   auto m = store_->get_document("default", "a");
   ASSERT_OK(m);
   for (DocumentChunk& c : m->chunks) c.key = sha256("gone " + c.key.hex());
@@ -279,7 +291,8 @@ TEST_F(CatalogTest, LostKvIsShownAndComputedAgainByPostingOrWarming) {
 
 TEST_F(CatalogTest, JobsAreListedByTimeStatusAndNamespace) {
   std::vector<std::string> made;
-  for (int i = 0; i < 5; ++i) made.push_back(put(one(doc("d", i == 2 ? "" : "text " + std::to_string(i)))).id);
+  for (int i = 0; i < 5; ++i)
+    made.push_back(put(one(doc("d", i == 2 ? "" : "text " + std::to_string(i)))).id);
   put(one(doc("d", "x")), {}, "other");
   JobListOptions o;
   o.limit = 2;

@@ -1,4 +1,5 @@
-// What a restart finds: unfinished jobs go on, finished ones are told, nothing comes back from the dead.
+// What a restart finds: unfinished jobs go on, finished ones are told, nothing comes back from the
+// dead.
 #include "ingest/job_record.h"
 #include "tests/ingest/ingest_fixture.h"
 
@@ -13,7 +14,8 @@ class RestartTest : public IngestTest {
   /// The job records as a crash would leave them: those of now, put back after a clean stop.
   std::vector<NamedRecord> records() { return *store_->list_jobs(); }
   void restore(const std::vector<NamedRecord>& saved) {
-    for (const auto now = records(); const NamedRecord& r : now) ASSERT_OK(store_->delete_job(r.name));
+    for (const auto now = records(); const NamedRecord& r : now)
+      ASSERT_OK(store_->delete_job(r.name));
     for (const NamedRecord& r : saved) ASSERT_OK(store_->put_job(r.name, r.value));
   }
   void crash_to(const std::vector<NamedRecord>& saved) {
@@ -30,7 +32,8 @@ TEST_F(RestartTest, AJobGoesOnWhereItStopped) {
   engine_->close();
   engine_->permit(3);
   std::vector<DocumentInput> batch;
-  for (int i = 0; i < 12; ++i) batch.push_back(doc("d" + std::to_string(i), "text " + std::to_string(i)));
+  for (int i = 0; i < 12; ++i)
+    batch.push_back(doc("d" + std::to_string(i), "text " + std::to_string(i)));
   const auto job = service_->submit("default", std::move(batch), {});
   ASSERT_OK(job);
   engine_->wait_for_one();
@@ -39,8 +42,10 @@ TEST_F(RestartTest, AJobGoesOnWhereItStopped) {
   const JobSnapshot end = wait_id(job->id);
   EXPECT_EQ(end.status, JobStatus::kSucceeded);
   EXPECT_EQ(end.counts.completed, 12);
-  for (int i = 0; i < 12; ++i) EXPECT_EQ(*service_->content("default", "d" + std::to_string(i)), "text " + std::to_string(i));
-  EXPECT_EQ(store_->list_jobs("input/", 1)->front().name.substr(0, 4), "job/") << "inputs are gone once the job has ended";
+  for (int i = 0; i < 12; ++i)
+    EXPECT_EQ(*service_->content("default", "d" + std::to_string(i)), "text " + std::to_string(i));
+  EXPECT_EQ(store_->list_jobs("input/", 1)->front().name.substr(0, 4), "job/")
+      << "inputs are gone once the job has ended";
 }
 
 TEST_F(RestartTest, ARepeatedItemTellsTheSameResultAndComputesNothing) {
@@ -56,7 +61,8 @@ TEST_F(RestartTest, ARepeatedItemTellsTheSameResultAndComputesNothing) {
   const JobSnapshot end = wait_id(job->id);
   EXPECT_EQ(end.results[0].result, ItemResult::kCreated);
   EXPECT_EQ(engine_->prefills(), computed);
-  EXPECT_EQ(service_->get("default", "a")->metadata_json, R"({"later":1})") << "a later change stays";
+  EXPECT_EQ(service_->get("default", "a")->metadata_json, R"({"later":1})")
+      << "a later change stays";
 }
 
 TEST_F(RestartTest, ARepeatedItemDoesNotReplaceALaterVersion) {
@@ -74,7 +80,8 @@ TEST_F(RestartTest, ARepeatedItemDoesNotReplaceALaterVersion) {
 
 TEST_F(RestartTest, ADeletedDocumentStaysDeleted) {
   service_->stop();
-  options_.max_documents_in_flight = 1;  // "done" is at the gate before "working", whichever thread runs first
+  // "done" is at the gate before "working", whichever thread runs first
+  options_.max_documents_in_flight = 1;
   make_service();
   engine_->close();
   std::vector<DocumentInput> batch;
@@ -129,11 +136,14 @@ TEST_F(RestartTest, ACancelledJobStaysCancelled) {
 
 TEST_F(RestartTest, InputsWithoutAJobAreDropped) {
   const DocumentInput d = doc("a", "text");
-  ASSERT_OK(store_->put_job(input_record_name("job_00000000000000000000000000", 0), encode_inputs({{0, &d}})));
+  ASSERT_OK(store_->put_job(input_record_name("job_00000000000000000000000000", 0),
+                            encode_inputs({{0, &d}})));
   ASSERT_OK(store_->put_job(job_record_name("job_00000000000000000000000001"), "garbage"));
   crash_to(records());
-  EXPECT_EQ(store_->get_job(input_record_name("job_00000000000000000000000000", 0)).code(), Code::kNotFound);
-  EXPECT_EQ(put(one(doc("b", "fine"))).status, JobStatus::kSucceeded) << "a damaged record does not stop the service";
+  EXPECT_EQ(store_->get_job(input_record_name("job_00000000000000000000000000", 0)).code(),
+            Code::kNotFound);
+  EXPECT_EQ(put(one(doc("b", "fine"))).status, JobStatus::kSucceeded)
+      << "a damaged record does not stop the service";
 }
 
 TEST_F(RestartTest, FinishedJobsAreToldUntilTheRetentionIsOver) {

@@ -1,4 +1,5 @@
-// Taking documents in: results, errors, preconditions, concurrency, cancellation, failures of store and engine.
+// Taking documents in: results, errors, preconditions, concurrency, cancellation, failures of store
+// and engine.
 #include <thread>
 
 #include "ingest/chunker.h"
@@ -101,7 +102,8 @@ TEST_F(ServiceTest, ItemsSucceedOrFailAlone) {
   const JobSnapshot job = put(std::move(batch));
   EXPECT_EQ(job.status, JobStatus::kPartial);
   EXPECT_EQ(results(job),
-            "created failed(empty_document documents[1].chunks[1]) failed(invalid_value documents[2].id) failed(invalid_value documents[3].id) "
+            "created failed(empty_document documents[1].chunks[1]) failed(invalid_value "
+            "documents[2].id) failed(invalid_value documents[3].id) "
             "created unchanged failed(invalid_value documents[6].text)");
   EXPECT_EQ(job.counts.failed, 4);
   EXPECT_EQ(job.results[6].error->message, "not valid UTF-8 at byte 2");
@@ -116,7 +118,9 @@ TEST_F(ServiceTest, SingleDocumentErrorsHaveNoIndex) {
 
 TEST_F(ServiceTest, WholeCallsAreRefusedWithTheField) {
   BatchOptions o;
-  const auto refuse = [&](std::vector<DocumentInput> docs, const std::string& ns = "default") { return service_->submit(ns, std::move(docs), o).status(); };
+  const auto refuse = [&](std::vector<DocumentInput> docs, const std::string& ns = "default") {
+    return service_->submit(ns, std::move(docs), o).status();
+  };
   EXPECT_EQ(refuse({}).field(), "documents");
   EXPECT_EQ(refuse(std::vector<DocumentInput>(257)).field(), "documents");
   EXPECT_EQ(refuse(one(doc("a", "x")), "bad/ns").field(), "namespace");
@@ -192,7 +196,8 @@ TEST_F(ServiceTest, DocumentsAboveTheLimitsFailAndStayAsFailed) {
   service_->stop();
   options_.max_document_tokens = 200;
   make_service();
-  EXPECT_EQ(results(put(one(doc("long", prose(600, 1))))), "failed(context_length_exceeded documents[0].text)");
+  EXPECT_EQ(results(put(one(doc("long", prose(600, 1))))),
+            "failed(context_length_exceeded documents[0].text)");
   const auto d = service_->get("default", "long");
   ASSERT_OK(d);
   EXPECT_EQ(d->status, DocumentStatus::kFailed);
@@ -203,7 +208,8 @@ TEST_F(ServiceTest, DocumentsAboveTheLimitsFailAndStayAsFailed) {
   service_->stop();
   options_.max_document_tokens = 131072;
   make_service();
-  EXPECT_EQ(results(put(one(doc("window", prose(3000, 1))), none)), "failed(context_length_exceeded documents[0].text)");
+  EXPECT_EQ(results(put(one(doc("window", prose(3000, 1))), none)),
+            "failed(context_length_exceeded documents[0].text)");
 }
 
 TEST_F(ServiceTest, NamespaceQuotaIsChecked) {
@@ -213,7 +219,8 @@ TEST_F(ServiceTest, NamespaceQuotaIsChecked) {
   EXPECT_EQ(results(put(one(doc("a", prose(100, 1))))), "created");
   EXPECT_EQ(results(put(one(doc("b", prose(600, 2))))), "failed(quota_exceeded documents[0])");
   EXPECT_EQ(service_->get("default", "b").code(), Code::kNotFound);
-  EXPECT_EQ(results(put(one(doc("a", prose(90, 3))))), "updated") << "the version replaced does not count";
+  EXPECT_EQ(results(put(one(doc("a", prose(90, 3))))), "updated")
+      << "the version replaced does not count";
   const JobSnapshot other = put(one(doc("a", prose(100, 1))), {}, "team-b");
   EXPECT_EQ(results(other), "created") << "a quota is a namespace's own";
 }
@@ -265,7 +272,8 @@ TEST_F(ServiceTest, WaitingDocumentsAreShownAndAnsweredByTheOldVersion) {
 
 TEST_F(ServiceTest, ConcurrentUpsertsOfOneIdEndInTheLastOne) {
   std::vector<Result<JobSnapshot>> jobs;
-  for (int i = 0; i < 20; ++i) jobs.push_back(service_->submit("default", one(doc("a", "version " + std::to_string(i))), {}));
+  for (int i = 0; i < 20; ++i)
+    jobs.push_back(service_->submit("default", one(doc("a", "version " + std::to_string(i))), {}));
   for (const auto& j : jobs) EXPECT_EQ(wait(j).status, JobStatus::kSucceeded);
   EXPECT_EQ(*service_->content("default", "a"), "version 19");
   EXPECT_EQ(service_->get("default", "a")->version, 20u);
@@ -281,7 +289,8 @@ TEST_F(ServiceTest, ManyThreadsSubmitDeleteAndRead) {
         if (t == 3) {
           (void)service_->remove("default", id);
         } else {
-          const auto job = service_->submit("default", one(doc(id, "text " + std::to_string(t * 100 + i))), {});
+          const auto job = service_->submit(
+              "default", one(doc(id, "text " + std::to_string(t * 100 + i))), {});
           EXPECT_OK(job);
         }
         const std::vector<std::string> ids = {id};
@@ -322,7 +331,8 @@ TEST_F(ServiceTest, CancelKeepsWhatIsFinished) {
   engine_->close();
   engine_->permit(1);
   std::vector<DocumentInput> batch;
-  for (int i = 0; i < 10; ++i) batch.push_back(doc("d" + std::to_string(i), "text " + std::to_string(i)));
+  for (int i = 0; i < 10; ++i)
+    batch.push_back(doc("d" + std::to_string(i), "text " + std::to_string(i)));
   const auto job = service_->submit("default", std::move(batch), {});
   ASSERT_OK(job);
   engine_->wait_for_one();
@@ -334,8 +344,11 @@ TEST_F(ServiceTest, CancelKeepsWhatIsFinished) {
   EXPECT_EQ(end.counts.completed + end.counts.cancelled, 10);
   EXPECT_GE(end.counts.cancelled, 8);
   engine_->open();
-  for (const JobItem& item : end.results) EXPECT_EQ(service_->get("default", item.id).ok(), item.result == ItemResult::kCreated) << item.id;
-  EXPECT_EQ(service_->cancel_job("default", job->id)->status, JobStatus::kCancelled) << "again is harmless";
+  for (const JobItem& item : end.results)
+    EXPECT_EQ(service_->get("default", item.id).ok(), item.result == ItemResult::kCreated)
+        << item.id;
+  EXPECT_EQ(service_->cancel_job("default", job->id)->status, JobStatus::kCancelled)
+      << "again is harmless";
   EXPECT_EQ(service_->cancel_job("other", job->id).code(), Code::kNotFound);
 }
 
@@ -343,7 +356,8 @@ TEST_F(ServiceTest, ACancelBetweenTheStartAndTheFirstPrefillEndsTheItem) {
   std::promise<std::string> posted;
   auto id = posted.get_future().share();
   std::once_flag once;
-  faulty_->on_read_head([&] { std::call_once(once, [&] { EXPECT_OK(service_->cancel_job("default", id.get())); }); });
+  faulty_->on_read_head(
+      [&] { std::call_once(once, [&] { EXPECT_OK(service_->cancel_job("default", id.get())); }); });
   const auto job = service_->submit("default", one(doc("a", "text")), {});
   ASSERT_OK(job);
   posted.set_value(job->id);
@@ -396,7 +410,8 @@ TEST_F(ServiceTest, EveryStoreFailureHasAFaceAndLosesNothing) {
       const JobSnapshot end = wait(job);
       ASSERT_TRUE(end.finished());
       const auto d = service_->get("default", id);
-      EXPECT_EQ(end.results[0].result == ItemResult::kCreated, d.ok() && d->status == DocumentStatus::kReady);
+      EXPECT_EQ(end.results[0].result == ItemResult::kCreated,
+                d.ok() && d->status == DocumentStatus::kReady);
       if (end.results[0].error) {
         EXPECT_EQ(end.results[0].error->code, "storage_unavailable");
       }
@@ -418,7 +433,8 @@ TEST_F(ServiceTest, AFullQueueIsRefusedAndNothingIsKept) {
   std::vector<Result<JobSnapshot>> jobs;
   jobs.push_back(service_->submit("default", one(doc("w", "at work")), {}));
   engine_->wait_for_one();
-  for (int i = 0; i < 3; ++i) jobs.push_back(service_->submit("default", one(doc("q" + std::to_string(i), "x")), {}));
+  for (int i = 0; i < 3; ++i)
+    jobs.push_back(service_->submit("default", one(doc("q" + std::to_string(i), "x")), {}));
   const auto full = service_->submit("default", one(doc("full", "x")), {});
   EXPECT_EQ(full.code(), Code::kResourceExhausted);
   EXPECT_EQ(service_->get("default", "full").code(), Code::kNotFound);
@@ -437,17 +453,18 @@ TEST_F(ServiceTest, ProgressComesBeforeDoneAndEndsWhole) {
   std::vector<JobEvent> events;
   std::int64_t last_done = -1;
   std::promise<void> progress, done;
-  const auto s = service_->subscribe("default", job->id, [&](JobEvent event, const JobSnapshot& snapshot) {
-    const std::lock_guard lock(mu);
-    if (events.empty()) progress.set_value();
-    events.push_back(event);
-    EXPECT_GE(snapshot.progress.tokens_done, last_done);
-    last_done = snapshot.progress.tokens_done;
-    if (event == JobEvent::kDone) {
-      EXPECT_EQ(snapshot.results.size(), 1u);
-      done.set_value();
-    }
-  });
+  const auto s = service_->subscribe("default", job->id,
+                                     [&](JobEvent event, const JobSnapshot& snapshot) {
+                                       const std::lock_guard lock(mu);
+                                       if (events.empty()) progress.set_value();
+                                       events.push_back(event);
+                                       EXPECT_GE(snapshot.progress.tokens_done, last_done);
+                                       last_done = snapshot.progress.tokens_done;
+                                       if (event == JobEvent::kDone) {
+                                         EXPECT_EQ(snapshot.results.size(), 1u);
+                                         done.set_value();
+                                       }
+                                     });
   ASSERT_OK(s);
   progress.get_future().get();
   engine_->open();

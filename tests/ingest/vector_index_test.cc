@@ -23,7 +23,8 @@ std::vector<float> clustered(std::int64_t n, std::int64_t centres, std::uint32_t
     std::vector<float> v(kDimension);
     double squares = 0;
     for (std::int64_t c = 0; c < kDimension; ++c) {
-      v[static_cast<std::size_t>(c)] = middle[static_cast<std::size_t>(i % centres * kDimension + c)] + 0.3f * normal(random);
+      v[static_cast<std::size_t>(c)] =
+          middle[static_cast<std::size_t>(i % centres * kDimension + c)] + 0.3f * normal(random);
       squares += v[static_cast<std::size_t>(c)] * v[static_cast<std::size_t>(c)];
     }
     for (const float x : v) out.push_back(static_cast<float>(x / std::sqrt(squares)));
@@ -31,7 +32,9 @@ std::vector<float> clustered(std::int64_t n, std::int64_t centres, std::uint32_t
   return out;
 }
 
-std::span<const float> row(const std::vector<float>& vectors, std::int64_t i) { return std::span(vectors).subspan(static_cast<std::size_t>(i * kDimension), kDimension); }
+std::span<const float> row(const std::vector<float>& vectors, std::int64_t i) {
+  return std::span(vectors).subspan(static_cast<std::size_t>(i * kDimension), kDimension);
+}
 
 VectorIndex filled(const std::vector<float>& vectors) {
   auto index = VectorIndex::make(kDimension);
@@ -43,7 +46,8 @@ VectorIndex filled(const std::vector<float>& vectors) {
 }
 
 /// What a search means: every vector compared.
-std::vector<std::int64_t> nearest(const std::vector<float>& vectors, std::span<const float> query, std::size_t k, const VectorIndex::Filter& filter = {}) {
+std::vector<std::int64_t> nearest(const std::vector<float>& vectors, std::span<const float> query,
+                                  std::size_t k, const VectorIndex::Filter& filter = {}) {
   std::vector<std::pair<float, std::int64_t>> all;
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(vectors.size()) / kDimension; ++i) {
     if (filter && !filter(i)) continue;
@@ -71,7 +75,8 @@ TEST(VectorIndexTest, OneListComparesEveryVector) {
   EXPECT_EQ(index.size(), 300);
   EXPECT_EQ(index.num_lists(), 1);
   EXPECT_EQ(index.dimension(), kDimension);
-  for (std::int64_t q = 0; q < 20; ++q) EXPECT_EQ(labels_of(index.search(row(queries, q), 10)), nearest(vectors, row(queries, q), 10));
+  for (std::int64_t q = 0; q < 20; ++q)
+    EXPECT_EQ(labels_of(index.search(row(queries, q), 10)), nearest(vectors, row(queries, q), 10));
   const auto self = index.search(row(vectors, 42), 1);
   ASSERT_EQ(labels_of(self), std::vector<std::int64_t>{42});
   EXPECT_NEAR(self->front().score, 1, 1e-5);
@@ -103,7 +108,9 @@ TEST(VectorIndexTest, WhatIsRemovedIsGoneAndTheRestStays) {
     ASSERT_TRUE(index->remove(odd).ok());
     EXPECT_EQ(index->size(), 100);
     const auto even = [](std::int64_t label) { return label % 2 == 0; };
-    EXPECT_EQ(labels_of(index->search(row(vectors, 31), 20, even)), nearest(vectors, row(vectors, 31), 20, even)) << lists;
+    EXPECT_EQ(labels_of(index->search(row(vectors, 31), 20, even)),
+              nearest(vectors, row(vectors, 31), 20, even))
+        << lists;
   }
 }
 
@@ -114,7 +121,9 @@ TEST(VectorIndexTest, AFilteredSearchIsExactInAnyNumberOfLists) {
   EXPECT_EQ(index->num_lists(), 44);
   const std::set<std::int64_t> wanted{3, 5, 900, 1500, 1501, 1999};
   const auto filter = [&](std::int64_t label) { return wanted.contains(label); };
-  for (std::int64_t q = 0; q < 10; ++q) EXPECT_EQ(labels_of(index->search(row(queries, q), 4, filter)), nearest(vectors, row(queries, q), 4, filter));
+  for (std::int64_t q = 0; q < 10; ++q)
+    EXPECT_EQ(labels_of(index->search(row(queries, q), 4, filter)),
+              nearest(vectors, row(queries, q), 4, filter));
 }
 
 TEST(VectorIndexTest, ListsFindMostOfWhatIsNear) {
@@ -126,7 +135,8 @@ TEST(VectorIndexTest, ListsFindMostOfWhatIsNear) {
     const auto near = nearest(vectors, row(vectors, q), 10);
     const auto got = labels_of(index->search(row(vectors, q), 10));
     EXPECT_EQ(got.size(), 10u);
-    EXPECT_TRUE(std::find(got.begin(), got.end(), q) != got.end()) << "a vector does not find itself";
+    EXPECT_TRUE(std::find(got.begin(), got.end(), q) != got.end())
+        << "a vector does not find itself";
     for (const std::int64_t label : near) found += std::count(got.begin(), got.end(), label);
     wanted += 10;
   }
@@ -141,7 +151,8 @@ TEST(VectorIndexTest, VectorsMayBeAddedToLists) {
   std::iota(labels.begin(), labels.end(), 5000);
   ASSERT_TRUE(index->add(labels, more).ok());
   EXPECT_EQ(index->size(), 1050);
-  for (std::int64_t i = 0; i < 50; ++i) EXPECT_EQ(labels_of(index->search(row(more, i), 1)), std::vector<std::int64_t>{5000 + i});
+  for (std::int64_t i = 0; i < 50; ++i)
+    EXPECT_EQ(labels_of(index->search(row(more, i), 1)), std::vector<std::int64_t>{5000 + i});
 }
 
 }  // namespace

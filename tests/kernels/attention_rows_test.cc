@@ -12,16 +12,28 @@ namespace {
 
 /// Query rows over a cache, and what attention() gives them.
 struct Scene {
-  Scene(std::int64_t num_rows, std::int64_t num_queries, std::int32_t num_kv_heads, std::int32_t group, std::int32_t head_dim, DType dtype, TestLayout layout)
-      : rows(num_rows), queries(num_queries), kv_heads(num_kv_heads), heads(num_kv_heads * group), dim(head_dim), kv(rows, kv_heads, dim, dtype, layout, 25),
-        q(random_floats(queries * heads * dim, 26)), positions(static_cast<std::size_t>(queries)) {
-    for (std::int64_t t = 0; t < queries; ++t) positions[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(rows - queries + t);
+  Scene(std::int64_t num_rows, std::int64_t num_queries, std::int32_t num_kv_heads,
+        std::int32_t group, std::int32_t head_dim, DType dtype, TestLayout layout)
+      : rows(num_rows),
+        queries(num_queries),
+        kv_heads(num_kv_heads),
+        heads(num_kv_heads * group),
+        dim(head_dim),
+        kv(rows, kv_heads, dim, dtype, layout, 25),
+        q(random_floats(queries * heads * dim, 26)),
+        positions(static_cast<std::size_t>(queries)) {
+    for (std::int64_t t = 0; t < queries; ++t)
+      positions[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(rows - queries + t);
   }
   AttentionArgs arguments(std::vector<float>& out, std::vector<float>& lse) const {
     out.assign(q.size(), std::numeric_limits<float>::quiet_NaN());
     lse.assign(static_cast<std::size_t>(queries * heads), std::numeric_limits<float>::quiet_NaN());
     const std::int64_t width = std::int64_t{heads} * dim;
-    return {q.data(), positions.data(), queries, width, heads, 1.0f / std::sqrt(static_cast<float>(dim)), kv.view(true), out.data(), width, lse.data()};
+    return {q.data(),      positions.data(),
+            queries,       width,
+            heads,         1.0f / std::sqrt(static_cast<float>(dim)),
+            kv.view(true), out.data(),
+            width,         lse.data()};
   }
   std::int64_t rows, queries;
   std::int32_t kv_heads, heads, dim;
@@ -32,11 +44,13 @@ struct Scene {
 
 std::vector<RowList> views(const std::vector<std::vector<std::int32_t>>& lists) {
   std::vector<RowList> out;
-  for (const auto& list : lists) out.push_back({list.data(), static_cast<std::int64_t>(list.size())});
+  for (const auto& list : lists)
+    out.push_back({list.data(), static_cast<std::int64_t>(list.size())});
   return out;
 }
 
-using Shape = std::tuple<std::int64_t, std::int64_t, std::int32_t, std::int32_t, std::int32_t, DType, TestLayout>;
+using Shape = std::tuple<std::int64_t, std::int64_t, std::int32_t, std::int32_t, std::int32_t,
+                         DType, TestLayout>;
 class AttentionRowsTest : public ::testing::TestWithParam<Shape> {
  protected:
   Scene scene() const {
@@ -47,7 +61,8 @@ class AttentionRowsTest : public ::testing::TestWithParam<Shape> {
   static std::vector<std::vector<std::int32_t>> ragged(const Scene& s) {
     std::vector<std::vector<std::int32_t>> lists(static_cast<std::size_t>(s.kv_heads));
     for (std::int32_t m = 0; m < s.kv_heads; ++m) {
-      for (std::int32_t j = m; j < s.rows; j += m + 2) lists[static_cast<std::size_t>(m)].push_back(j);
+      for (std::int32_t j = m; j < s.rows; j += m + 2)
+        lists[static_cast<std::size_t>(m)].push_back(j);
     }
     return lists;
   }
@@ -60,7 +75,8 @@ TEST_P(AttentionRowsTest, AgreesWithTheReference) {
   std::vector<float> expected, expected_lse, actual, actual_lse;
   ASSERT_OK(attention_rows_reference({s.arguments(expected, expected_lse), list_views.data()}));
   ASSERT_OK(attention_rows({s.arguments(actual, actual_lse), list_views.data()}));
-  const double tolerance = std::get<DType>(GetParam()) == DType::kBF16 ? 2e-2 : 2e-4;  // bf16 may run on AMX, which rounds queries and weights
+  // bf16 may run on AMX, which rounds queries and weights
+  const double tolerance = std::get<DType>(GetParam()) == DType::kBF16 ? 2e-2 : 2e-4;
   expect_close(actual, expected, tolerance, tolerance, "out");
   expect_close(actual_lse, expected_lse, tolerance, tolerance, "lse");
 }
@@ -105,7 +121,8 @@ TEST_P(AttentionRowsTest, RowsInAnyOrderGiveTheBitsOfACacheThatHoldsThemSo) {
   // Every third row from the back, then every third of what is left.
   std::vector<std::int32_t> order;
   for (std::int32_t first = 0; first < 2; ++first) {
-    for (auto row = static_cast<std::int32_t>(s.rows) - 1 - first; row >= 0; row -= 3) order.push_back(row);
+    for (auto row = static_cast<std::int32_t>(s.rows) - 1 - first; row >= 0; row -= 3)
+      order.push_back(row);
   }
   const std::vector<std::vector<std::int32_t>> lists(static_cast<std::size_t>(s.kv_heads), order);
   const auto list_views = views(lists);
@@ -113,8 +130,12 @@ TEST_P(AttentionRowsTest, RowsInAnyOrderGiveTheBitsOfACacheThatHoldsThemSo) {
   ASSERT_OK(attention_rows({s.arguments(actual, actual_lse), list_views.data(), RowOrder::kAny}));
   // The same rows one after the other in pages of their own.
   const KvView kv = s.kv.view(true);
-  const std::int64_t row_bytes = s.dim * static_cast<std::int64_t>(dtype_bytes(kv.dtype)), parts = std::int64_t{2} * s.kv_heads, n = static_cast<std::int64_t>(order.size());
-  std::vector<std::vector<std::byte>> pages(static_cast<std::size_t>((n + kPageTokens - 1) / kPageTokens), std::vector<std::byte>(static_cast<std::size_t>(parts * kPageTokens * row_bytes)));
+  const std::int64_t row_bytes = s.dim * static_cast<std::int64_t>(dtype_bytes(kv.dtype)),
+                     parts = std::int64_t{2} * s.kv_heads,
+                     n = static_cast<std::int64_t>(order.size());
+  std::vector<std::vector<std::byte>> pages(
+      static_cast<std::size_t>((n + kPageTokens - 1) / kPageTokens),
+      std::vector<std::byte>(static_cast<std::size_t>(parts * kPageTokens * row_bytes)));
   std::vector<const void*> at;
   for (const auto& page : pages) at.push_back(page.data());
   std::vector<std::int32_t> positions;
@@ -122,22 +143,40 @@ TEST_P(AttentionRowsTest, RowsInAnyOrderGiveTheBitsOfACacheThatHoldsThemSo) {
     const std::int64_t row = order[static_cast<std::size_t>(i)];
     positions.push_back(kv.positions[row]);
     for (std::int64_t part = 0; part < parts; ++part) {
-      const auto* from = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + part / 2 * kv.head_stride + part % 2 * kv.kv_stride + row % kPageTokens * kv.token_stride;
-      std::copy_n(from, row_bytes, pages[static_cast<std::size_t>(i / kPageTokens)].data() + (part * kPageTokens + i % kPageTokens) * row_bytes);
+      const auto* from = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) +
+                         part / 2 * kv.head_stride + part % 2 * kv.kv_stride +
+                         row % kPageTokens * kv.token_stride;
+      std::copy_n(from, row_bytes,
+                  pages[static_cast<std::size_t>(i / kPageTokens)].data() +
+                      (part * kPageTokens + i % kPageTokens) * row_bytes);
     }
   }
   AttentionArgs args = s.arguments(expected, expected_lse);
-  args.kv = {at.data(), positions.data(), n, s.kv_heads, s.dim, kv.dtype, kPageTokens * row_bytes, 2 * kPageTokens * row_bytes, row_bytes, false};
+  args.kv = {at.data(),
+             positions.data(),
+             n,
+             s.kv_heads,
+             s.dim,
+             kv.dtype,
+             kPageTokens * row_bytes,
+             2 * kPageTokens * row_bytes,
+             row_bytes,
+             false};
   ASSERT_OK(attention(args));
   EXPECT_EQ(actual, expected);
   EXPECT_EQ(actual_lse, expected_lse);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, AttentionRowsTest,
-                         ::testing::Values(Shape{1, 1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor}, Shape{35, 1, 2, 3, 24, DType::kF16, TestLayout::kHeadMajor},
-                                           Shape{1300, 1, 2, 7, 64, DType::kF16, TestLayout::kHeadMajor}, Shape{131, 3, 3, 2, 128, DType::kBF16, TestLayout::kTokenMajor},
-                                           Shape{1100, 1, 2, 4, 64, DType::kBF16, TestLayout::kHeadMajor}, Shape{77, 1, 3, 7, 96, DType::kBF16, TestLayout::kTokenMajor},
-                                           Shape{530, 2, 1, 3, 32, DType::kBF16, TestLayout::kHeadMajor}, Shape{70, 5, 1, 16, 256, DType::kF32, TestLayout::kTokenMajor}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, AttentionRowsTest,
+    ::testing::Values(Shape{1, 1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor},
+                      Shape{35, 1, 2, 3, 24, DType::kF16, TestLayout::kHeadMajor},
+                      Shape{1300, 1, 2, 7, 64, DType::kF16, TestLayout::kHeadMajor},
+                      Shape{131, 3, 3, 2, 128, DType::kBF16, TestLayout::kTokenMajor},
+                      Shape{1100, 1, 2, 4, 64, DType::kBF16, TestLayout::kHeadMajor},
+                      Shape{77, 1, 3, 7, 96, DType::kBF16, TestLayout::kTokenMajor},
+                      Shape{530, 2, 1, 3, 32, DType::kBF16, TestLayout::kHeadMajor},
+                      Shape{70, 5, 1, 16, 256, DType::kF32, TestLayout::kTokenMajor}));
 
 TEST(AttentionRows, EmptyListsGiveZerosAndFutureRowsAreHidden) {
   Scene s(20, 2, 2, 2, 16, DType::kF32, TestLayout::kHeadMajor);
@@ -156,9 +195,11 @@ TEST(AttentionRows, EmptyListsGiveZerosAndFutureRowsAreHidden) {
 TEST(AttentionRows, RefusesListsThatDoNotAscendOrLeaveTheCache) {
   const Scene s(20, 1, 1, 2, 16, DType::kF32, TestLayout::kHeadMajor);
   std::vector<float> out, lse;
-  for (const std::vector<std::int32_t>& bad : {std::vector<std::int32_t>{3, 3}, {4, 2}, {-1, 2}, {0, 20}}) {
+  for (const std::vector<std::int32_t>& bad :
+       {std::vector<std::int32_t>{3, 3}, {4, 2}, {-1, 2}, {0, 20}}) {
     const auto list_views = views({bad});
-    EXPECT_EQ(attention_rows({s.arguments(out, lse), list_views.data()}).code(), Code::kInvalidArgument);
+    EXPECT_EQ(attention_rows({s.arguments(out, lse), list_views.data()}).code(),
+              Code::kInvalidArgument);
   }
 }
 

@@ -13,27 +13,36 @@ namespace {
 
 struct Sums {
   std::vector<double> log, x_log, late;
-  explicit Sums(std::int64_t columns) : log(static_cast<std::size_t>(columns)), x_log(log.size()), late(log.size()) {}
+  explicit Sums(std::int64_t columns)
+      : log(static_cast<std::size_t>(columns)), x_log(log.size()), late(log.size()) {}
 };
 
 /// A prefill of `rows` tokens, the first `prefix` of them without a column.
 struct Prefill {
-  Prefill(std::int64_t num_rows, std::int64_t num_prefix, std::int32_t kv_heads, std::int32_t group, std::int32_t head_dim, DType dtype)
-      : rows(num_rows), prefix(num_prefix), heads(kv_heads * group), dim(head_dim),
-        kv(rows, kv_heads, dim, dtype, TestLayout::kHeadMajor, 5), q(random_floats(rows * heads * dim, 6)),
+  Prefill(std::int64_t num_rows, std::int64_t num_prefix, std::int32_t kv_heads, std::int32_t group,
+          std::int32_t head_dim, DType dtype)
+      : rows(num_rows),
+        prefix(num_prefix),
+        heads(kv_heads * group),
+        dim(head_dim),
+        kv(rows, kv_heads, dim, dtype, TestLayout::kHeadMajor, 5),
+        q(random_floats(rows * heads * dim, 6)),
         lse(static_cast<std::size_t>(rows * heads)) {
     std::vector<float> out(q.size());
-    AttentionArgs a{q.data(), kv.positions().data(), rows, std::int64_t{heads} * dim, heads, scale(), kv.view(true), out.data(),
-                    std::int64_t{heads} * dim, lse.data()};
+    AttentionArgs a{
+        q.data(), kv.positions().data(), rows,       std::int64_t{heads} * dim, heads,
+        scale(),  kv.view(true),         out.data(), std::int64_t{heads} * dim, lse.data()};
     EXPECT_TRUE(attention_reference(a).ok());
-    for (std::int64_t i = 0; i < rows; ++i) log_distance.push_back(i > 0 ? std::log(static_cast<float>(i)) : 0.0f);
+    for (std::int64_t i = 0; i < rows; ++i)
+      log_distance.push_back(i > 0 ? std::log(static_cast<float>(i)) : 0.0f);
     for (std::int64_t c = 0; c < columns(); ++c) late.push_back(columns() - c > 20 ? 9 : 1);
   }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(dim)); }
   std::int64_t columns() const { return rows - prefix; }
 
   /// Query rows first, first + step, ... below end.
-  AttentionStatsArgs arguments(Sums& sums, std::int64_t first, std::int64_t end, std::int64_t step = 1) const {
+  AttentionStatsArgs arguments(Sums& sums, std::int64_t first, std::int64_t end,
+                               std::int64_t step = 1) const {
     AttentionStatsArgs a{};
     a.q = q.data() + first * heads * dim;
     a.lse = lse.data() + first * heads;
@@ -62,13 +71,16 @@ struct Prefill {
   std::vector<std::int32_t> late;
 };
 
-void expect_near(const std::vector<double>& actual, const std::vector<double>& expected, double tolerance, const char* what) {
+void expect_near(const std::vector<double>& actual, const std::vector<double>& expected,
+                 double tolerance, const char* what) {
   for (std::size_t i = 0; i < actual.size(); ++i) {
-    ASSERT_TRUE(std::abs(actual[i] - expected[i]) <= tolerance * (1e-3 + std::abs(expected[i]))) << what << "[" << i << "] " << actual[i] << " " << expected[i];
+    ASSERT_TRUE(std::abs(actual[i] - expected[i]) <= tolerance * (1e-3 + std::abs(expected[i])))
+        << what << "[" << i << "] " << actual[i] << " " << expected[i];
   }
 }
 
-using Shape = std::tuple<int, int, int, int, int, int>;  // rows, prefix, kv heads, group, head_dim, step
+// Rows, prefix, kv heads, group, head_dim, step
+using Shape = std::tuple<int, int, int, int, int, int>;
 class AttentionStatsShapeTest : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(AttentionStatsShapeTest, MatchesTheReferenceForEveryDtype) {
@@ -85,9 +97,11 @@ TEST_P(AttentionStatsShapeTest, MatchesTheReferenceForEveryDtype) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionStatsShapeTest,
-                         ::testing::Values(Shape{1, 0, 1, 1, 8, 1}, Shape{2, 1, 1, 1, 64, 1}, Shape{17, 0, 2, 7, 64, 1}, Shape{33, 1, 1, 16, 128, 1},
-                                           Shape{130, 1, 2, 5, 96, 1}, Shape{65, 0, 1, 6, 256, 1}, Shape{200, 3, 3, 3, 24, 1},
-                                           Shape{150, 1, 2, 4, 64, 4}, Shape{129, 0, 4, 1, 80, 7}));
+                         ::testing::Values(Shape{1, 0, 1, 1, 8, 1}, Shape{2, 1, 1, 1, 64, 1},
+                                           Shape{17, 0, 2, 7, 64, 1}, Shape{33, 1, 1, 16, 128, 1},
+                                           Shape{130, 1, 2, 5, 96, 1}, Shape{65, 0, 1, 6, 256, 1},
+                                           Shape{200, 3, 3, 3, 24, 1}, Shape{150, 1, 2, 4, 64, 4},
+                                           Shape{129, 0, 4, 1, 80, 7}));
 
 TEST(AttentionStatsTest, BitsDependNeitherOnChunksNorOnThreads) {
   const Prefill p(333, 1, 2, 3, 64, DType::kF16);
@@ -98,24 +112,29 @@ TEST(AttentionStatsTest, BitsDependNeitherOnChunksNorOnThreads) {
     set_num_threads(chunk == 100 ? 1 : 0);
     Sums pieces(p.columns());
     for (std::int64_t first = 1; first < 333; first += chunk) {
-      ASSERT_OK(attention_stats(p.arguments(pieces, first, std::min<std::int64_t>(333, first + chunk))));
+      ASSERT_OK(
+          attention_stats(p.arguments(pieces, first, std::min<std::int64_t>(333, first + chunk))));
     }
     EXPECT_EQ(std::memcmp(pieces.log.data(), whole.log.data(), whole.log.size() * 8), 0) << chunk;
-    EXPECT_EQ(std::memcmp(pieces.x_log.data(), whole.x_log.data(), whole.log.size() * 8), 0) << chunk;
+    EXPECT_EQ(std::memcmp(pieces.x_log.data(), whole.x_log.data(), whole.log.size() * 8), 0)
+        << chunk;
     EXPECT_EQ(std::memcmp(pieces.late.data(), whole.late.data(), whole.log.size() * 8), 0) << chunk;
   }
   set_num_threads(threads);
 }
 
 TEST(AttentionStatsTest, SumsOfOneRowAreItsProbabilities) {
-  // One head: the late sums of a single row over all columns, its own key and the prefix's left out, complete its softmax.
+  // One head: the late sums of a single row over all columns, its own key and the prefix's left
+  // out, complete its softmax.
   Prefill p(40, 0, 1, 1, 32, DType::kF32);
   std::fill(p.late.begin(), p.late.end(), 1);
   Sums sums(p.columns());
   ASSERT_OK(attention_stats(p.arguments(sums, 39, 40)));
   double total = 0, own = 0;
   for (double x : sums.late) total += x;
-  for (std::int32_t c = 0; c < 32; ++c) own += double{p.q[39 * 32 + static_cast<std::size_t>(c)]} * load_f32(p.kv.row(39, 0, 0), DType::kF32, c);
+  for (std::int32_t c = 0; c < 32; ++c)
+    own += double{p.q[39 * 32 + static_cast<std::size_t>(c)]} *
+           load_f32(p.kv.row(39, 0, 0), DType::kF32, c);
   EXPECT_NEAR(total + std::exp(own * p.scale() - p.lse[39]), 1.0, 1e-5);
 }
 
@@ -125,7 +144,8 @@ TEST(AttentionStatsTest, VanishingAttentionCountsAsTheFloor) {
   Sums sums(p.columns());
   ASSERT_OK(attention_stats(p.arguments(sums, 0, 20)));
   for (std::int64_t c = 0; c < 20; ++c) {
-    EXPECT_NEAR(sums.log[static_cast<std::size_t>(c)], static_cast<double>(19 - c) * std::log(1e-7), 1e-4);
+    EXPECT_NEAR(sums.log[static_cast<std::size_t>(c)], static_cast<double>(19 - c) * std::log(1e-7),
+                1e-4);
     EXPECT_EQ(sums.late[static_cast<std::size_t>(c)], 0.0);
   }
 }

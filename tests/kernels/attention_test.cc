@@ -23,18 +23,29 @@ struct Queries {
   std::int32_t heads;
 };
 
-AttentionArgs arguments(const Queries& q, const KvView& kv, Output& out, std::int64_t first = 0, std::int64_t rows = -1) {
+AttentionArgs arguments(const Queries& q, const KvView& kv, Output& out, std::int64_t first = 0,
+                        std::int64_t rows = -1) {
   if (rows < 0) rows = static_cast<std::int64_t>(q.positions.size()) - first;
   const std::int64_t width = std::int64_t{q.heads} * kv.head_dim;
   out.o.assign(static_cast<std::size_t>(rows * width), -99.0f);
   out.lse.assign(static_cast<std::size_t>(rows * q.heads), -99.0f);
-  return AttentionArgs{q.q.data() + first * width, q.positions.data() + first, rows, width, q.heads,
-                       1.0f / std::sqrt(static_cast<float>(kv.head_dim)), kv, out.o.data(), width, out.lse.data()};
+  return AttentionArgs{q.q.data() + first * width,
+                       q.positions.data() + first,
+                       rows,
+                       width,
+                       q.heads,
+                       1.0f / std::sqrt(static_cast<float>(kv.head_dim)),
+                       kv,
+                       out.o.data(),
+                       width,
+                       out.lse.data()};
 }
 
-Queries queries(std::int64_t rows, std::int32_t heads, std::int32_t dim, std::int32_t first_position, std::uint32_t seed) {
+Queries queries(std::int64_t rows, std::int32_t heads, std::int32_t dim,
+                std::int32_t first_position, std::uint32_t seed) {
   Queries q{random_floats(rows * heads * dim, seed), {}, heads};
-  for (std::int64_t r = 0; r < rows; ++r) q.positions.push_back(first_position + static_cast<std::int32_t>(r));
+  for (std::int64_t r = 0; r < rows; ++r)
+    q.positions.push_back(first_position + static_cast<std::int32_t>(r));
   return q;
 }
 
@@ -48,9 +59,12 @@ double relative_frobenius(const std::vector<float>& a, const std::vector<float>&
 }
 
 /// bf16 KV may be multiplied in bf16: queries and weights are then rounded too.
-double tolerance(DType t, std::int32_t dim) { return t == DType::kBF16 ? 0.04 : 2e-6 * std::sqrt(static_cast<double>(dim)) + 1e-5; }
+double tolerance(DType t, std::int32_t dim) {
+  return t == DType::kBF16 ? 0.04 : 2e-6 * std::sqrt(static_cast<double>(dim)) + 1e-5;
+}
 
-using Shape = std::tuple<int, int, int, int, int>;  // query rows, kv rows, kv heads, group, head_dim
+// Query rows, kv rows, kv heads, group, head_dim
+using Shape = std::tuple<int, int, int, int, int>;
 class AttentionTest : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(AttentionTest, MatchesTheReferenceForEveryDtypeAndLayout) {
@@ -65,15 +79,19 @@ TEST_P(AttentionTest, MatchesTheReferenceForEveryDtypeAndLayout) {
       const std::string what = "dtype " + std::string(dtype_name(dtype));
       expect_close(actual.o, expected.o, tolerance(dtype, dim), 0, what);
       expect_close(actual.lse, expected.lse, tolerance(dtype, dim), 1e-6, what + " lse");
-      EXPECT_LE(relative_frobenius(actual.o, expected.o), dtype == DType::kBF16 ? 1e-2 : 1e-5) << what;
+      EXPECT_LE(relative_frobenius(actual.o, expected.o), dtype == DType::kBF16 ? 1e-2 : 1e-5)
+          << what;
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest,
-                         ::testing::Values(Shape{1, 1, 1, 1, 8}, Shape{1, 7, 2, 1, 64}, Shape{1, 700, 2, 7, 64}, Shape{1, 1100, 1, 16, 128},
-                                           Shape{3, 33, 1, 3, 80}, Shape{7, 129, 2, 5, 96}, Shape{33, 130, 1, 6, 64}, Shape{65, 65, 2, 4, 128},
-                                           Shape{129, 129, 1, 1, 40}, Shape{20, 600, 2, 8, 256}, Shape{40, 40, 3, 2, 24}, Shape{5, 0, 1, 4, 64}));
+                         ::testing::Values(Shape{1, 1, 1, 1, 8}, Shape{1, 7, 2, 1, 64},
+                                           Shape{1, 700, 2, 7, 64}, Shape{1, 1100, 1, 16, 128},
+                                           Shape{3, 33, 1, 3, 80}, Shape{7, 129, 2, 5, 96},
+                                           Shape{33, 130, 1, 6, 64}, Shape{65, 65, 2, 4, 128},
+                                           Shape{129, 129, 1, 1, 40}, Shape{20, 600, 2, 8, 256},
+                                           Shape{40, 40, 3, 2, 24}, Shape{5, 0, 1, 4, 64}));
 
 TEST(AttentionMaskTest, RowsBeforeEveryKeySeeNothing) {
   PagedKv kv(20, 1, 64, DType::kBF16, TestLayout::kHeadMajor, 1);
@@ -89,7 +107,8 @@ TEST(AttentionMaskTest, RowsBeforeEveryKeySeeNothing) {
 TEST(AttentionMaskTest, UnsortedPositionsGiveTheSameAsSortedOnes) {
   constexpr int kRows = 900, kDim = 64;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    PagedKv sorted(kRows, 2, kDim, dtype, TestLayout::kHeadMajor, 3), shuffled(kRows, 2, kDim, dtype, TestLayout::kHeadMajor, 3);
+    PagedKv sorted(kRows, 2, kDim, dtype, TestLayout::kHeadMajor, 3),
+        shuffled(kRows, 2, kDim, dtype, TestLayout::kHeadMajor, 3);
     std::vector<int> order(kRows);
     std::iota(order.begin(), order.end(), 0);
     std::mt19937 rng(9);
@@ -98,7 +117,9 @@ TEST(AttentionMaskTest, UnsortedPositionsGiveTheSameAsSortedOnes) {
       shuffled.positions()[r] = order[r] * 3;
       sorted.positions()[r] = r * 3;
       for (int which = 0; which < 2; ++which) {
-        for (int h = 0; h < 2; ++h) std::memcpy(shuffled.row(r, which, h), sorted.row(order[r], which, h), kDim * dtype_bytes(dtype));
+        for (int h = 0; h < 2; ++h)
+          std::memcpy(shuffled.row(r, which, h), sorted.row(order[r], which, h),
+                      kDim * dtype_bytes(dtype));
       }
     }
     Queries q = queries(9, 6, kDim, 0, 4);
@@ -137,8 +158,10 @@ TEST(AttentionRowsTest, ARowHasTheSameBitsAloneAndInAnyBatch) {
   struct Case {
     std::int32_t group, dim;
   };
-  // Few lanes and many go different ways: 1 to 9 query heads a KV head, head dimensions that fill registers and that do not.
-  for (const Case c : {Case{7, 64}, Case{1, 64}, Case{3, 80}, Case{4, 128}, Case{8, 24}, Case{9, 64}}) {
+  // Few lanes and many go different ways: 1 to 9 query heads a KV head, head dimensions that fill
+  // registers and that do not.
+  for (const Case c :
+       {Case{7, 64}, Case{1, 64}, Case{3, 80}, Case{4, 128}, Case{8, 24}, Case{9, 64}}) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       constexpr std::int64_t kRows = 75, kKv = 1300;
       PagedKv kv(kKv, 2, c.dim, dtype, TestLayout::kTokenMajor, 8);
@@ -151,9 +174,14 @@ TEST(AttentionRowsTest, ARowHasTheSameBitsAloneAndInAnyBatch) {
         for (const std::int64_t row : {0, 1, 8, 9, 10, 40, 74}) {
           Output one;  // as decoding would see it: later keys are not there yet
           ASSERT_OK(attention(arguments(q, kv.view(kKv - kRows + row + 1, true), one, row, 1)));
-          ASSERT_EQ(std::memcmp(one.o.data(), all.o.data() + row * width, one.o.size() * sizeof(float)), 0)
-              << "row " << row << " dtype " << dtype_name(dtype) << " threads " << threads << " group " << c.group << " dim " << c.dim;
-          ASSERT_EQ(std::memcmp(one.lse.data(), all.lse.data() + row * 2 * c.group, one.lse.size() * sizeof(float)), 0);
+          ASSERT_EQ(
+              std::memcmp(one.o.data(), all.o.data() + row * width, one.o.size() * sizeof(float)),
+              0)
+              << "row " << row << " dtype " << dtype_name(dtype) << " threads " << threads
+              << " group " << c.group << " dim " << c.dim;
+          ASSERT_EQ(std::memcmp(one.lse.data(), all.lse.data() + row * 2 * c.group,
+                                one.lse.size() * sizeof(float)),
+                    0);
         }
       }
       set_num_threads(0);
@@ -239,7 +267,9 @@ TEST(MergeTest, AnyDisjointPartitionEqualsOneSoftmax) {
     for (const bool reversed : {false, true}) {
       if (reversed) std::reverse(partial.begin(), partial.end());
       Output merged = partial[0];
-      for (int p = 1; p < parts; ++p) merge_attention(merged.o.data(), merged.lse.data(), partial[p].o.data(), partial[p].lse.data(), 3, kDim);
+      for (int p = 1; p < parts; ++p)
+        merge_attention(merged.o.data(), merged.lse.data(), partial[p].o.data(),
+                        partial[p].lse.data(), 3, kDim);
       expect_close(merged.o, whole.o, 2e-6, 1e-6, "merged");
       expect_close(merged.lse, whole.lse, 2e-6, 1e-6, "merged lse");
     }

@@ -12,16 +12,27 @@ namespace {
 
 /// The last `queries` rows of a prompt over its cache.
 struct Scene {
-  Scene(std::int64_t num_rows, std::int64_t num_queries, std::int32_t num_kv_heads, std::int32_t group, std::int32_t head_dim, DType dtype, TestLayout layout)
-      : rows(num_rows), queries(num_queries), kv_heads(num_kv_heads), heads(num_kv_heads * group), dim(head_dim), kv(rows, kv_heads, dim, dtype, layout, 35),
-        q(random_floats(queries * heads * dim, 36)), positions(static_cast<std::size_t>(queries)) {
+  Scene(std::int64_t num_rows, std::int64_t num_queries, std::int32_t num_kv_heads,
+        std::int32_t group, std::int32_t head_dim, DType dtype, TestLayout layout)
+      : rows(num_rows),
+        queries(num_queries),
+        kv_heads(num_kv_heads),
+        heads(num_kv_heads * group),
+        dim(head_dim),
+        kv(rows, kv_heads, dim, dtype, layout, 35),
+        q(random_floats(queries * heads * dim, 36)),
+        positions(static_cast<std::size_t>(queries)) {
     std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(rows - queries));
   }
   AttentionArgs arguments(std::vector<float>& out, std::vector<float>& lse) const {
     out.assign(q.size(), std::numeric_limits<float>::quiet_NaN());
     lse.assign(static_cast<std::size_t>(queries * heads), std::numeric_limits<float>::quiet_NaN());
     const std::int64_t width = std::int64_t{heads} * dim;
-    return {q.data(), positions.data(), queries, width, heads, 1.0f / std::sqrt(static_cast<float>(dim)), kv.view(true), out.data(), width, lse.data()};
+    return {q.data(),      positions.data(),
+            queries,       width,
+            heads,         1.0f / std::sqrt(static_cast<float>(dim)),
+            kv.view(true), out.data(),
+            width,         lse.data()};
   }
   std::int64_t rows, queries;
   std::int32_t kv_heads, heads, dim;
@@ -34,7 +45,8 @@ using Lists = std::vector<std::vector<std::int32_t>>;
 
 std::vector<RowList> views(const Lists& lists) {
   std::vector<RowList> out;
-  for (const auto& list : lists) out.push_back({list.data(), static_cast<std::int64_t>(list.size())});
+  for (const auto& list : lists)
+    out.push_back({list.data(), static_cast<std::int64_t>(list.size())});
   return out;
 }
 
@@ -42,12 +54,14 @@ std::vector<RowList> views(const Lists& lists) {
 Lists scattered(const Scene& s) {
   Lists lists(static_cast<std::size_t>(s.kv_heads));
   for (std::int32_t m = 0; m < s.kv_heads; ++m) {
-    for (std::int32_t j = m; j < s.rows; j += 3 + 4 * m) lists[static_cast<std::size_t>(m)].push_back(j);
+    for (std::int32_t j = m; j < s.rows; j += 3 + 4 * m)
+      lists[static_cast<std::size_t>(m)].push_back(j);
   }
   return lists;
 }
 
-using Shape = std::tuple<std::int64_t, std::int64_t, std::int32_t, std::int32_t, std::int32_t, DType, TestLayout, std::int64_t>;
+using Shape = std::tuple<std::int64_t, std::int64_t, std::int32_t, std::int32_t, std::int32_t,
+                         DType, TestLayout, std::int64_t>;
 class AttentionVslashTest : public ::testing::TestWithParam<Shape> {
  protected:
   Scene scene() const {
@@ -62,8 +76,10 @@ TEST_P(AttentionVslashTest, AgreesWithTheReference) {
   const Lists lists = scattered(s);
   const auto columns = views(lists);
   std::vector<float> expected, expected_lse, actual, actual_lse;
-  ASSERT_OK(attention_vslash_reference({s.arguments(expected, expected_lse), columns.data(), band()}));
-  const double tolerance = std::get<DType>(GetParam()) == DType::kBF16 ? 2e-2 : 2e-4;  // bf16 may run on AMX, which rounds queries and weights
+  ASSERT_OK(
+      attention_vslash_reference({s.arguments(expected, expected_lse), columns.data(), band()}));
+  // bf16 may run on AMX, which rounds queries and weights
+  const double tolerance = std::get<DType>(GetParam()) == DType::kBF16 ? 2e-2 : 2e-4;
   for (const int threads : {1, 3}) {
     set_num_threads(threads);
     ASSERT_OK(attention_vslash({s.arguments(actual, actual_lse), columns.data(), band()}));
@@ -82,11 +98,13 @@ TEST_P(AttentionVslashTest, SeesEachKeyOfTheExplicitMaskOnce) {
   ASSERT_OK(attention_vslash({s.arguments(actual, actual_lse), columns.data(), band()}));
   AttentionArgs all = s.arguments(masked, masked_lse);
   for (std::int64_t t = 0; t < s.queries; ++t) {
-    const std::int64_t position = s.positions[static_cast<std::size_t>(t)], begin = position / 64 * 64 - band();
+    const std::int64_t position = s.positions[static_cast<std::size_t>(t)],
+                       begin = position / 64 * 64 - band();
     Lists mask(static_cast<std::size_t>(s.kv_heads));
     for (std::size_t m = 0; m < mask.size(); ++m) {
       for (std::int32_t j = 0; j <= position; ++j) {
-        if (j >= begin || std::find(lists[m].begin(), lists[m].end(), j) != lists[m].end()) mask[m].push_back(j);
+        if (j >= begin || std::find(lists[m].begin(), lists[m].end(), j) != lists[m].end())
+          mask[m].push_back(j);
       }
     }
     const auto mask_views = views(mask);
@@ -109,7 +127,8 @@ TEST_P(AttentionVslashTest, ABandOverEverythingGivesTheBitsOfAttention) {
   const auto columns = views(lists);
   std::vector<float> expected, expected_lse, actual, actual_lse;
   ASSERT_OK(attention(s.arguments(expected, expected_lse)));
-  ASSERT_OK(attention_vslash({s.arguments(actual, actual_lse), columns.data(), (s.rows + 63) / 64 * 64}));
+  ASSERT_OK(
+      attention_vslash({s.arguments(actual, actual_lse), columns.data(), (s.rows + 63) / 64 * 64}));
   EXPECT_EQ(actual, expected);
   EXPECT_EQ(actual_lse, expected_lse);
 }
@@ -148,12 +167,16 @@ TEST_P(AttentionVslashTest, HowRowsAreCutIntoCallsChangesNoBit) {
   EXPECT_EQ(cut_lse, whole_lse);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, AttentionVslashTest,
-                         ::testing::Values(Shape{1, 1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor, 64}, Shape{65, 65, 1, 2, 16, DType::kF32, TestLayout::kTokenMajor, 64},
-                                           Shape{333, 333, 2, 3, 24, DType::kF16, TestLayout::kHeadMajor, 64}, Shape{391, 91, 3, 7, 64, DType::kF16, TestLayout::kHeadMajor, 128},
-                                           Shape{301, 77, 2, 2, 128, DType::kBF16, TestLayout::kTokenMajor, 64}, Shape{257, 257, 1, 16, 256, DType::kF32, TestLayout::kHeadMajor, 192}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, AttentionVslashTest,
+    ::testing::Values(Shape{1, 1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor, 64},
+                      Shape{65, 65, 1, 2, 16, DType::kF32, TestLayout::kTokenMajor, 64},
+                      Shape{333, 333, 2, 3, 24, DType::kF16, TestLayout::kHeadMajor, 64},
+                      Shape{391, 91, 3, 7, 64, DType::kF16, TestLayout::kHeadMajor, 128},
+                      Shape{301, 77, 2, 2, 128, DType::kBF16, TestLayout::kTokenMajor, 64},
+                      Shape{257, 257, 1, 16, 256, DType::kF32, TestLayout::kHeadMajor, 192}));
 
-/// algorithms §11.1: band 64, tile at 192, columns {3, 100, 130, 200}: keys 128 to 255 and the columns 3 and 100.
+/// Band 64, tile at 192, columns {3, 100, 130, 200}: keys 128 to 255 and the columns 3 and 100.
 TEST(AttentionVslash, TheGoldenTileOfTheSpecification) {
   Scene s(256, 1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor);
   s.positions = {255};
@@ -177,10 +200,13 @@ TEST(AttentionVslash, ArgumentsThatCannotBeAreRefused) {
   EXPECT_EQ(attention_vslash({s.arguments(out, lse), columns.data(), 0}).field(), "band");
   EXPECT_EQ(attention_vslash({s.arguments(out, lse), columns.data(), 100}).field(), "band");
   EXPECT_EQ(attention_vslash({s.arguments(out, lse), nullptr, 64}).field(), "columns");
-  EXPECT_EQ(attention_vslash({s.arguments(out, lse), views(backwards).data(), 64}).field(), "columns");
-  EXPECT_EQ(attention_vslash({s.arguments(out, lse), views(outside).data(), 64}).field(), "columns");
+  EXPECT_EQ(attention_vslash({s.arguments(out, lse), views(backwards).data(), 64}).field(),
+            "columns");
+  EXPECT_EQ(attention_vslash({s.arguments(out, lse), views(outside).data(), 64}).field(),
+            "columns");
   s.positions[3] = 40;
-  EXPECT_EQ(attention_vslash({s.arguments(out, lse), columns.data(), 64}).field(), "query_positions");
+  EXPECT_EQ(attention_vslash({s.arguments(out, lse), columns.data(), 64}).field(),
+            "query_positions");
   s.positions[3] = 39;
   s.kv.positions()[0] = 1;
   EXPECT_EQ(attention_vslash({s.arguments(out, lse), columns.data(), 64}).field(), "kv");

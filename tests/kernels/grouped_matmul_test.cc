@@ -36,8 +36,10 @@ std::vector<std::byte> random_records(GroupKind kind, std::int64_t groups, std::
 /// Memory of GroupedRows.
 struct RowsMemory {
   RowsMemory(std::int64_t rows, std::int64_t groups)
-      : q(static_cast<std::size_t>(rows * groups * kGroupInputs)), scales(count(rows, groups)),
-        sums(count(rows, groups)), half_sums(count(rows, groups)),
+      : q(static_cast<std::size_t>(rows * groups * kGroupInputs)),
+        scales(count(rows, groups)),
+        sums(count(rows, groups)),
+        half_sums(count(rows, groups)),
         view{rows, groups, q.data(), scales.data(), sums.data(), half_sums.data()} {}
   static std::size_t count(std::int64_t rows, std::int64_t groups) {
     return static_cast<std::size_t>(rows * groups);
@@ -69,12 +71,14 @@ TEST_P(GroupedProductTest, EveryInstructionSetGivesTheBitsOfThePlainVersion) {
   if (std::string(cpu_isa()) == "avx512_bf16" || std::string(cpu_isa()) == "amx") {
     versions.push_back({"vnni of this CPU", grouped_multiply_vnni});
   }
-  if (std::string(cpu_isa()) == "amx") versions.push_back({"amx of this CPU", grouped_multiply_amx});
+  if (std::string(cpu_isa()) == "amx")
+    versions.push_back({"amx of this CPU", grouped_multiply_amx});
   for (const bool first : {true, false}) {
     for (const bool with_bias : {true, false}) {
       const auto run = [&](GroupedPanelProduct* product) {
         std::vector<float> y = random_floats(rows * ldy, 10);
-        const PanelOutput out{y.data(), ldy, rows, columns, with_bias ? bias.data() : nullptr, first};
+        const PanelOutput out{y.data(), ldy, rows, columns, with_bias ? bias.data() : nullptr,
+                              first};
         product(memory.view, skipped, 0, records.data(), groups, kind, out);
         return y;
       };
@@ -117,8 +121,7 @@ TEST(GroupedProductTest, LargestNumbersDoNotOverflow) {
         for (GroupedPanelProduct* product :
              {__builtin_cpu_supports("avx2") ? grouped_multiply_avx2 : grouped_multiply_scalar,
               grouped_multiply_vnni_emulated, grouped_multiply_amx_emulated}) {
-          product(memory.view, 0, 0, record.data(), 1, kind,
-                  {y.data(), 32, 5, 32, nullptr, true});
+          product(memory.view, 0, 0, record.data(), 1, kind, {y.data(), 32, 5, 32, nullptr, true});
           EXPECT_EQ(y, expected);
         }
       }
@@ -140,8 +143,10 @@ TEST(GroupedRowsTest, RoundingIsTheSameOnEveryCpu) {
   EXPECT_EQ(plain.half_sums, chosen.half_sums);
   ASSERT_EQ(plain.scales.size(), chosen.scales.size());
   for (std::size_t i = 0; i < plain.scales.size(); ++i) {
-    if (std::isnan(plain.scales[i])) EXPECT_TRUE(std::isnan(chosen.scales[i]));
-    else EXPECT_EQ(plain.scales[i], chosen.scales[i]);
+    if (std::isnan(plain.scales[i]))
+      EXPECT_TRUE(std::isnan(chosen.scales[i]));
+    else
+      EXPECT_EQ(plain.scales[i], chosen.scales[i]);
   }
   EXPECT_TRUE(std::isnan(plain.scales[0]));
 }
@@ -174,14 +179,23 @@ std::vector<std::byte> random_blocks(BlockType type, std::int64_t count, std::ui
   };
   for (std::int64_t b = 0; b < count; ++b) {
     switch (type) {
-      case BlockType::kQ2_K: put_half(b, 80), put_half(b, 82); break;
-      case BlockType::kQ3_K: put_half(b, 108); break;
-      case BlockType::kQ6_K: put_half(b, 208); break;
+      case BlockType::kQ2_K:
+        put_half(b, 80), put_half(b, 82);
+        break;
+      case BlockType::kQ3_K:
+        put_half(b, 108);
+        break;
+      case BlockType::kQ6_K:
+        put_half(b, 208);
+        break;
       case BlockType::kQ4_1:
       case BlockType::kQ5_1:
       case BlockType::kQ4_K:
-      case BlockType::kQ5_K: put_half(b, 0), put_half(b, 2); break;
-      default: put_half(b, 0);
+      case BlockType::kQ5_K:
+        put_half(b, 0), put_half(b, 2);
+        break;
+      default:
+        put_half(b, 0);
     }
   }
   return out;
@@ -199,14 +213,15 @@ TEST(GroupedPackTest, BlocksKeepTheirWeights) {
     auto packed = pack_weights({&part, 1}, kK, DType::kF32, WeightFormat::kW4);
     ASSERT_OK(packed.status());
     const auto w = weights_of(**packed);
-    const bool exact = type == BlockType::kQ4_0 || type == BlockType::kQ4_1 || type == BlockType::kQ8_0;
+    const bool exact = type == BlockType::kQ4_0 || type == BlockType::kQ4_1 ||
+                       type == BlockType::kQ8_0;
     for (std::int64_t i = 0; i < kN * kK; ++i) {
       float largest = 0;
       for (std::int64_t j = i / 32 * 32; j < i / 32 * 32 + 32; ++j) {
         largest = std::max(largest, std::fabs(expected[static_cast<std::size_t>(j)]));
       }
       // f32 rounding of the test itself; scales of Q4_K in f16; half a step of eight bits.
-      const float allowed = exact ? 4e-7f * largest
+      const float allowed = exact                      ? 4e-7f * largest
                             : type == BlockType::kQ4_K ? 2e-3f * largest
                                                        : largest * (0.5f / 127.0f + 1e-3f);
       ASSERT_NEAR(w[static_cast<std::size_t>(i)], expected[static_cast<std::size_t>(i)], allowed)
@@ -335,7 +350,8 @@ TEST(RoundWeightsTest, ZerosAndWholeNumbersAreExact) {
   EXPECT_EQ(squared_error(w.data(), g), 0);
   ASSERT_TRUE(round_to_eight_bits(w.data(), g));
   EXPECT_EQ(squared_error(w.data(), g), 0);
-  for (int i = 0; i < 32; ++i) w[static_cast<std::size_t>(i)] = 0.25f * static_cast<float>(i % 16 - 8);
+  for (int i = 0; i < 32; ++i)
+    w[static_cast<std::size_t>(i)] = 0.25f * static_cast<float>(i % 16 - 8);
   ASSERT_TRUE(round_to_four_bits(w.data(), g));
   EXPECT_EQ(squared_error(w.data(), g), 0);
   w[3] = 1e7f;

@@ -17,9 +17,9 @@
 
 namespace quire {
 
-#define ASSERT_OK(expr) \
-  do { \
-    const ::quire::Status ok_status_ = (expr); \
+#define ASSERT_OK(expr)                                     \
+  do {                                                      \
+    const ::quire::Status ok_status_ = (expr);              \
     ASSERT_TRUE(ok_status_.ok()) << ok_status_.to_string(); \
   } while (0)
 
@@ -43,16 +43,20 @@ inline std::vector<float> rounded(std::vector<float> x, DType t) {
 
 inline std::vector<std::byte> to_bytes(const std::vector<float>& x, DType t) {
   std::vector<std::byte> out(x.size() * dtype_bytes(t));
-  for (std::size_t i = 0; i < x.size(); ++i) store_f32(out.data(), t, static_cast<std::int64_t>(i), x[i]);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    store_f32(out.data(), t, static_cast<std::int64_t>(i), x[i]);
   return out;
 }
 
 /// Half a unit in the last place, relative.
-inline double epsilon_of(DType t) { return t == DType::kF32 ? 6.0e-8 : t == DType::kF16 ? 4.9e-4 : 3.91e-3; }
+inline double epsilon_of(DType t) {
+  return t == DType::kF32 ? 6.0e-8 : t == DType::kF16 ? 4.9e-4 : 3.91e-3;
+}
 
-/// |actual - expected| <= absolute + relative * |expected| everywhere; a NaN where none is expected fails.
-inline void expect_close(const std::vector<float>& actual, const std::vector<float>& expected, double absolute, double relative,
-                         const std::string& what) {
+/// |actual - expected| <= absolute + relative * |expected| everywhere; a NaN where none is expected
+/// fails.
+inline void expect_close(const std::vector<float>& actual, const std::vector<float>& expected,
+                         double absolute, double relative, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   for (std::size_t i = 0; i < actual.size(); ++i) {
     if (actual[i] == expected[i]) continue;  // infinities too
@@ -72,14 +76,21 @@ enum class TestLayout {
 /// A paged KV cache, pages in shuffled memory order.
 class PagedKv {
  public:
-  PagedKv(std::int64_t rows, std::int32_t heads, std::int32_t dim, DType dtype, TestLayout layout, std::uint32_t seed)
+  PagedKv(std::int64_t rows, std::int32_t heads, std::int32_t dim, DType dtype, TestLayout layout,
+          std::uint32_t seed)
       : rows_(rows), heads_(heads), dim_(dim), dtype_(dtype) {
     const auto e = static_cast<std::int64_t>(dtype_bytes(dtype));
     const std::int64_t page_bytes = 2 * kPageTokens * heads * dim * e;
     const std::int64_t row_bytes = dim * e;
-    kv_stride_ = layout == TestLayout::kHeadPages ? kPageTokens * row_bytes : layout == TestLayout::kGranules ? row_bytes : page_bytes / 2;
-    token_stride_ = layout == TestLayout::kTokenMajor ? heads * row_bytes : layout == TestLayout::kGranules ? 2 * row_bytes : row_bytes;
-    head_stride_ = layout == TestLayout::kTokenMajor ? row_bytes : layout == TestLayout::kHeadMajor ? kPageTokens * row_bytes : 2 * kPageTokens * row_bytes;
+    kv_stride_ = layout == TestLayout::kHeadPages  ? kPageTokens * row_bytes
+                 : layout == TestLayout::kGranules ? row_bytes
+                                                   : page_bytes / 2;
+    token_stride_ = layout == TestLayout::kTokenMajor ? heads * row_bytes
+                    : layout == TestLayout::kGranules ? 2 * row_bytes
+                                                      : row_bytes;
+    head_stride_ = layout == TestLayout::kTokenMajor  ? row_bytes
+                   : layout == TestLayout::kHeadMajor ? kPageTokens * row_bytes
+                                                      : 2 * kPageTokens * row_bytes;
     const std::int64_t num_pages = (rows + kPageTokens - 1) / kPageTokens;
     // Slots past the last row hold NaN: nobody may read them.
     memory_.assign(static_cast<std::size_t>(num_pages * page_bytes + 64), std::byte{0xff});
@@ -90,7 +101,8 @@ class PagedKv {
       positions_.push_back(static_cast<std::int32_t>(r));
       for (int kv = 0; kv < 2; ++kv) {
         for (std::int32_t h = 0; h < heads; ++h) {
-          const auto x = random_floats(dim, seed + 7919u * static_cast<std::uint32_t>((r * 2 + kv) * heads + h));
+          const auto x = random_floats(
+              dim, seed + 7919u * static_cast<std::uint32_t>((r * 2 + kv) * heads + h));
           for (std::int32_t c = 0; c < dim; ++c) store_f32(row(r, kv, h), dtype, c, x[c]);
         }
       }
@@ -98,14 +110,19 @@ class PagedKv {
   }
 
   std::byte* row(std::int64_t r, int kv, std::int32_t h) {
-    return static_cast<std::byte*>(pages_[r / kPageTokens]) + kv * kv_stride_ + h * head_stride_ + r % kPageTokens * token_stride_;
+    return static_cast<std::byte*>(pages_[r / kPageTokens]) + kv * kv_stride_ + h * head_stride_ +
+           r % kPageTokens * token_stride_;
   }
   std::vector<std::int32_t>& positions() { return positions_; }
   KvView view(std::int64_t rows, bool sorted) const {
-    return KvView{pages_.data(), positions_.data(), rows, heads_, dim_, dtype_, kv_stride_, head_stride_, token_stride_, sorted};
+    return KvView{pages_.data(), positions_.data(), rows,         heads_,        dim_,
+                  dtype_,        kv_stride_,        head_stride_, token_stride_, sorted};
   }
   KvView view(bool sorted) const { return view(rows_, sorted); }
-  MutableKvView mutable_view() { return MutableKvView{pages_.data(), rows_, heads_, dim_, dtype_, kv_stride_, head_stride_, token_stride_}; }
+  MutableKvView mutable_view() {
+    return MutableKvView{pages_.data(), rows_,      heads_,       dim_,
+                         dtype_,        kv_stride_, head_stride_, token_stride_};
+  }
   const std::vector<std::byte>& memory() const { return memory_; }
 
  private:

@@ -11,13 +11,19 @@
 namespace quire {
 namespace {
 
-using Shape = std::tuple<std::int64_t, std::int32_t, std::int64_t, std::int32_t, DType, TestLayout>;  // rows, KV heads, queries, head_dim
+// Rows, KV heads, queries, head_dim
+using Shape = std::tuple<std::int64_t, std::int32_t, std::int64_t, std::int32_t, DType, TestLayout>;
 
 /// Blocks of codes, aligned, over one allocation.
 struct Blocks {
-  Blocks(std::int64_t rows, std::int32_t heads, std::int32_t dim) : bytes(static_cast<std::size_t>((rows + kCodeRows - 1) / kCodeRows * kCodeRows * heads * dim + 64), std::uint8_t{9}) {
-    auto* at = reinterpret_cast<std::uint8_t*>((reinterpret_cast<std::uintptr_t>(bytes.data()) + 63) / 64 * 64);
-    for (std::int64_t b = 0; b < (rows + kCodeRows - 1) / kCodeRows; ++b) list.push_back(at + b * kCodeRows * heads * dim);
+  Blocks(std::int64_t rows, std::int32_t heads, std::int32_t dim)
+      : bytes(static_cast<std::size_t>(
+                  (rows + kCodeRows - 1) / kCodeRows * kCodeRows * heads * dim + 64),
+              std::uint8_t{9}) {
+    auto* at = reinterpret_cast<std::uint8_t*>(
+        (reinterpret_cast<std::uintptr_t>(bytes.data()) + 63) / 64 * 64);
+    for (std::int64_t b = 0; b < (rows + kCodeRows - 1) / kCodeRows; ++b)
+      list.push_back(at + b * kCodeRows * heads * dim);
   }
   std::vector<std::uint8_t> bytes;
   std::vector<std::uint8_t*> list;
@@ -26,22 +32,34 @@ struct Blocks {
 class KeyCodesTest : public ::testing::TestWithParam<Shape> {
  protected:
   KeyCodesTest()
-      : rows_(std::get<0>(GetParam())), heads_(std::get<1>(GetParam())), queries_(std::get<2>(GetParam())), dim_(std::get<3>(GetParam())),
-        kv_(rows_, heads_, dim_, std::get<4>(GetParam()), std::get<5>(GetParam()), 71), q_(random_floats(queries_ * (dim_ + 3), 72)), codes_(rows_, heads_, dim_) {
+      : rows_(std::get<0>(GetParam())),
+        heads_(std::get<1>(GetParam())),
+        queries_(std::get<2>(GetParam())),
+        dim_(std::get<3>(GetParam())),
+        kv_(rows_, heads_, dim_, std::get<4>(GetParam()), std::get<5>(GetParam()), 71),
+        q_(random_floats(queries_ * (dim_ + 3), 72)),
+        codes_(rows_, heads_, dim_) {
     // Narrower than the keys, so that some are held; a channel without any width.
     for (const float x : random_floats(std::int64_t{heads_} * dim_, 73)) {
       lows_.push_back(-2 + 0.1f * x);
       steps_.push_back((4 + 0.2f * x) / 255);
     }
     steps_[3] = 0;
-    for (std::int64_t r = rows_ - 1; r >= 0; r -= 1 + r % 3) listed_.push_back(static_cast<std::int32_t>(r));
+    for (std::int64_t r = rows_ - 1; r >= 0; r -= 1 + r % 3)
+      listed_.push_back(static_cast<std::int32_t>(r));
     listed_.push_back(static_cast<std::int32_t>(rows_ / 2));  // twice, and not in order
   }
-  KeyCodesArgs codes_args(const Blocks& to) const { return {kv_.view(false), 0, rows_, lows_.data(), steps_.data(), to.list.data()}; }
+  KeyCodesArgs codes_args(const Blocks& to) const {
+    return {kv_.view(false), 0, rows_, lows_.data(), steps_.data(), to.list.data()};
+  }
   CodedKeys keys() const { return {codes_.list.data(), steps_.data(), rows_, heads_, dim_}; }
   CodeScoresArgs scores_args(std::vector<float>& out) const {
     out.assign(static_cast<std::size_t>(queries_) * (listed_.size() + 2), 7.0f);
-    return {q_.data(), queries_, dim_ + 3, 0.3f, keys(), heads_ - 1, listed_.data(), static_cast<std::int64_t>(listed_.size()), out.data(), static_cast<std::int64_t>(listed_.size()) + 2};
+    return {q_.data(),      queries_,
+            dim_ + 3,       0.3f,
+            keys(),         heads_ - 1,
+            listed_.data(), static_cast<std::int64_t>(listed_.size()),
+            out.data(),     static_cast<std::int64_t>(listed_.size()) + 2};
   }
 
   const std::int64_t rows_;
@@ -61,7 +79,8 @@ TEST_P(KeyCodesTest, CodesAreTheNearestWholeNumbers) {
   for (std::size_t b = 0; b < expected.list.size(); ++b) {
     for (std::int64_t i = 0; i < kCodeRows * heads_ * dim_; ++i) {
       // Half-way between two codes f32 and f64 may round to either.
-      ASSERT_LE(std::abs(int{codes_.list[b][i]} - int{expected.list[b][i]}), 1) << "block " << b << " at " << i;
+      ASSERT_LE(std::abs(int{codes_.list[b][i]} - int{expected.list[b][i]}), 1)
+          << "block " << b << " at " << i;
     }
   }
   // In two pieces: the same.
@@ -72,7 +91,10 @@ TEST_P(KeyCodesTest, CodesAreTheNearestWholeNumbers) {
   args.begin = args.end;
   args.end = rows_;
   ASSERT_OK(key_codes(args));
-  for (std::size_t b = 0; b < pieces.list.size(); ++b) EXPECT_TRUE(std::equal(pieces.list[b], pieces.list[b] + kCodeRows * heads_ * dim_, codes_.list[b])) << "block " << b;
+  for (std::size_t b = 0; b < pieces.list.size(); ++b)
+    EXPECT_TRUE(
+        std::equal(pieces.list[b], pieces.list[b] + kCodeRows * heads_ * dim_, codes_.list[b]))
+        << "block " << b;
 }
 
 TEST_P(KeyCodesTest, ScoresAgreeWithTheReferenceButForRoundedQueries) {
@@ -83,14 +105,22 @@ TEST_P(KeyCodesTest, ScoresAgreeWithTheReferenceButForRoundedQueries) {
   ASSERT_OK(code_scores(args));
   for (std::int64_t i = 0; i < queries_; ++i) {
     float largest = 0;
-    for (std::int32_t c = 0; c < dim_; ++c) largest = std::max(largest, std::abs(q_[static_cast<std::size_t>(i * args.ldq + c)] * steps_[static_cast<std::size_t>((heads_ - 1) * dim_ + c)]));
+    for (std::int32_t c = 0; c < dim_; ++c)
+      largest = std::max(largest,
+                         std::abs(q_[static_cast<std::size_t>(i * args.ldq + c)] *
+                                  steps_[static_cast<std::size_t>((heads_ - 1) * dim_ + c)]));
     for (std::int64_t j = 0; j < args.num_rows; ++j) {
-      const std::uint8_t* code = codes_.list[static_cast<std::size_t>(listed_[static_cast<std::size_t>(j)] / kCodeRows)] + code_at(dim_, heads_ - 1, listed_[static_cast<std::size_t>(j)]);
-      const double sum = std::accumulate(code, code + dim_, 0.0), at_most = args.scale * largest / 254 * sum * 1.001 + 1e-5;
+      const std::uint8_t* code =
+          codes_.list[static_cast<std::size_t>(listed_[static_cast<std::size_t>(j)] / kCodeRows)] +
+          code_at(dim_, heads_ - 1, listed_[static_cast<std::size_t>(j)]);
+      const double sum = std::accumulate(code, code + dim_, 0.0),
+                   at_most = args.scale * largest / 254 * sum * 1.001 + 1e-5;
       const auto at = static_cast<std::size_t>(i * args.ld_scores + j);
-      ASSERT_LE(std::abs(double{actual[at]} - expected[at]), at_most) << "query " << i << " row " << j;
+      ASSERT_LE(std::abs(double{actual[at]} - expected[at]), at_most)
+          << "query " << i << " row " << j;
     }
-    EXPECT_EQ(actual[static_cast<std::size_t>(i * args.ld_scores + args.num_rows)], 7.0f) << "written behind the last row";
+    EXPECT_EQ(actual[static_cast<std::size_t>(i * args.ld_scores + args.num_rows)], 7.0f)
+        << "written behind the last row";
   }
   set_num_threads(1);
   const Status status = code_scores(scores_args(alone));
@@ -102,7 +132,10 @@ TEST_P(KeyCodesTest, ScoresAgreeWithTheReferenceButForRoundedQueries) {
     one.rows += j;
     one.num_rows = 1;
     ASSERT_OK(code_scores(one));
-    for (std::int64_t i = 0; i < queries_; ++i) ASSERT_EQ(alone[static_cast<std::size_t>(i * args.ld_scores)], actual[static_cast<std::size_t>(i * args.ld_scores + j)]) << "row " << j;
+    for (std::int64_t i = 0; i < queries_; ++i)
+      ASSERT_EQ(alone[static_cast<std::size_t>(i * args.ld_scores)],
+                actual[static_cast<std::size_t>(i * args.ld_scores + j)])
+          << "row " << j;
   }
 }
 
@@ -131,7 +164,11 @@ TEST_P(KeyCodesTest, NeighboursNeedNoListAndRunsOfAListScoreAsSingleRows) {
     ASSERT_OK(code_scores(args));
     for (std::size_t j = 0; j < n; ++j) {
       if (every[j] < first) continue;
-      for (std::size_t i = 0; i < static_cast<std::size_t>(queries_); ++i) ASSERT_EQ(together[i * static_cast<std::size_t>(count) + static_cast<std::size_t>(every[j] - first)], singly[i * n + j]) << "row " << every[j];
+      for (std::size_t i = 0; i < static_cast<std::size_t>(queries_); ++i)
+        ASSERT_EQ(together[i * static_cast<std::size_t>(count) +
+                           static_cast<std::size_t>(every[j] - first)],
+                  singly[i * n + j])
+            << "row " << every[j];
     }
     std::vector<std::int32_t> listed(static_cast<std::size_t>(count));
     std::iota(listed.begin(), listed.end(), static_cast<std::int32_t>(first));
@@ -147,30 +184,42 @@ TEST_P(KeyCodesTest, NeighboursNeedNoListAndRunsOfAListScoreAsSingleRows) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(OddShapes, KeyCodesTest,
-                         ::testing::Values(Shape{1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor}, Shape{67, 3, 5, 24, DType::kF16, TestLayout::kTokenMajor},
-                                           Shape{130, 2, 4, 64, DType::kBF16, TestLayout::kHeadMajor}, Shape{301, 2, 11, 128, DType::kBF16, TestLayout::kTokenMajor},
-                                           Shape{64, 1, 3, 256, DType::kBF16, TestLayout::kHeadMajor}));
+INSTANTIATE_TEST_SUITE_P(
+    OddShapes, KeyCodesTest,
+    ::testing::Values(Shape{1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor},
+                      Shape{67, 3, 5, 24, DType::kF16, TestLayout::kTokenMajor},
+                      Shape{130, 2, 4, 64, DType::kBF16, TestLayout::kHeadMajor},
+                      Shape{301, 2, 11, 128, DType::kBF16, TestLayout::kTokenMajor},
+                      Shape{64, 1, 3, 256, DType::kBF16, TestLayout::kHeadMajor}));
 
 TEST(KeyCodes, WithinTheRangeAKeyIsHalfAStepAway) {
   const std::int64_t rows = 90, dim = 64;
   const PagedKv kv(rows, 1, dim, DType::kBF16, TestLayout::kHeadMajor, 74);
   const KvView view = kv.view(false);
   std::vector<float> lows(dim, 1e30f), steps(dim, -1e30f);
-  const auto key = [&](std::int64_t row, std::int64_t c) { return load_f32(static_cast<const std::byte*>(view.pages[row / kPageTokens]) + row % kPageTokens * view.token_stride, view.dtype, c); };
+  const auto key = [&](std::int64_t row, std::int64_t c) {
+    return load_f32(static_cast<const std::byte*>(view.pages[row / kPageTokens]) +
+                        row % kPageTokens * view.token_stride,
+                    view.dtype, c);
+  };
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::size_t c = 0; c < static_cast<std::size_t>(dim); ++c) {
       lows[c] = std::min(lows[c], key(row, static_cast<std::int64_t>(c)));
       steps[c] = std::max(steps[c], key(row, static_cast<std::int64_t>(c)));
     }
   }
-  for (std::size_t c = 0; c < static_cast<std::size_t>(dim); ++c) steps[c] = (steps[c] - lows[c]) / 255;
+  for (std::size_t c = 0; c < static_cast<std::size_t>(dim); ++c)
+    steps[c] = (steps[c] - lows[c]) / 255;
   Blocks codes(rows, 1, dim);
   ASSERT_OK(key_codes({view, 0, rows, lows.data(), steps.data(), codes.list.data()}));
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t c = 0; c < dim; ++c) {
       const auto i = static_cast<std::size_t>(c);
-      EXPECT_NEAR(lows[i] + steps[i] * codes.list[static_cast<std::size_t>(row / kCodeRows)][code_at(dim, 0, row) + c], key(row, c), steps[i] * 0.501f);
+      EXPECT_NEAR(
+          lows[i] +
+              steps[i] *
+                  codes.list[static_cast<std::size_t>(row / kCodeRows)][code_at(dim, 0, row) + c],
+          key(row, c), steps[i] * 0.501f);
     }
   }
 }
@@ -181,9 +230,13 @@ TEST(KeyCodes, BadArgumentsAreNamed) {
   const std::vector<float> zeros(128, 0.0f), q(64, 1.0f);
   std::vector<float> scores(4);
   const std::vector<std::int32_t> rows = {3, 40};
-  EXPECT_EQ(key_codes({kv.view(false), 0, 41, zeros.data(), zeros.data(), codes.list.data()}).field(), "end");
+  EXPECT_EQ(
+      key_codes({kv.view(false), 0, 41, zeros.data(), zeros.data(), codes.list.data()}).field(),
+      "end");
   EXPECT_EQ(key_codes({kv.view(false), 0, 4, zeros.data(), zeros.data(), nullptr}).field(), "kv");
-  CodeScoresArgs args{q.data(), 1, 64, 1.0f, {codes.list.data(), zeros.data(), 40, 2, 64}, 1, rows.data(), 2, scores.data(), 2};
+  CodeScoresArgs args{
+      q.data(), 1,           64, 1.0f,          {codes.list.data(), zeros.data(), 40, 2, 64},
+      1,        rows.data(), 2,  scores.data(), 2};
   EXPECT_EQ(code_scores(args).field(), "rows");
   args.rows = nullptr;
   args.first_row = 39;

@@ -13,8 +13,12 @@ using Shape = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t,
 class PageBoundsTest : public ::testing::TestWithParam<Shape> {
  protected:
   PageBoundsTest()
-      : rows_(std::get<0>(GetParam())), kv_heads_(std::get<1>(GetParam())), heads_(kv_heads_ * std::get<2>(GetParam())), dim_(std::get<3>(GetParam())),
-        kv_(rows_, kv_heads_, dim_, std::get<4>(GetParam()), std::get<5>(GetParam()), 31), q_(random_floats(std::int64_t{heads_} * dim_, 32)) {
+      : rows_(std::get<0>(GetParam())),
+        kv_heads_(std::get<1>(GetParam())),
+        heads_(kv_heads_ * std::get<2>(GetParam())),
+        dim_(std::get<3>(GetParam())),
+        kv_(rows_, kv_heads_, dim_, std::get<4>(GetParam()), std::get<5>(GetParam()), 31),
+        q_(random_floats(std::int64_t{heads_} * dim_, 32)) {
     const std::int64_t lengths[] = {32, 1, 16, 7};
     for (std::int64_t at = 0, i = 0; at < rows_; ++i) {
       const std::int64_t end = std::min(rows_, at + lengths[i % 4]);
@@ -22,12 +26,15 @@ class PageBoundsTest : public ::testing::TestWithParam<Shape> {
       at = end;
     }
   }
-  std::size_t bounds_size() const { return pages_.size() * static_cast<std::size_t>(2 * kv_heads_ * dim_); }
+  std::size_t bounds_size() const {
+    return pages_.size() * static_cast<std::size_t>(2 * kv_heads_ * dim_);
+  }
   PageBoundsArgs bounds_args(std::vector<std::uint16_t>& out) const {
     out.assign(bounds_size(), 0xffff);
     return {kv_.view(true), pages_.data(), static_cast<std::int64_t>(pages_.size()), out.data()};
   }
-  PageScoresArgs scores_args(const std::vector<std::uint16_t>& bounds, std::vector<float>& out) const {
+  PageScoresArgs scores_args(const std::vector<std::uint16_t>& bounds,
+                             std::vector<float>& out) const {
     const auto n = static_cast<std::int64_t>(pages_.size());
     out.assign(static_cast<std::size_t>(heads_ * n), std::numeric_limits<float>::quiet_NaN());
     return {q_.data(), bounds.data(), n, n, heads_, kv_heads_, dim_, 0.125f, out.data()};
@@ -86,9 +93,11 @@ TEST_P(PageBoundsTest, NoKeyOfAPageMattersMore) {
       for (std::int32_t h = 0; h < heads_; ++h) {
         double dot = 0;
         for (std::int32_t c = 0; c < dim_; ++c) {
-          dot += double{q_[static_cast<std::size_t>(h * dim_ + c)]} * load_f32(kv_.row(r, 0, h / (heads_ / kv_heads_)), std::get<4>(GetParam()), c);
+          dot += double{q_[static_cast<std::size_t>(h * dim_ + c)]} *
+                 load_f32(kv_.row(r, 0, h / (heads_ / kv_heads_)), std::get<4>(GetParam()), c);
         }
-        ASSERT_LE(0.125 * dot, scores[static_cast<std::size_t>(h) * pages_.size() + j] + 1e-4) << "page " << j << " row " << r << " head " << h;
+        ASSERT_LE(0.125 * dot, scores[static_cast<std::size_t>(h) * pages_.size() + j] + 1e-4)
+            << "page " << j << " row " << r << " head " << h;
       }
     }
   }
@@ -101,7 +110,8 @@ TEST_P(PageBoundsTest, APageOfOneRowIsBoundedByItsKey) {
   for (std::int32_t m = 0; m < kv_heads_; ++m) {
     for (std::int32_t c = 0; c < dim_; ++c) {
       const float key = load_f32(kv_.row(rows_ - 1, 0, m), std::get<4>(GetParam()), c);
-      const float low = load_f32(bounds.data(), DType::kBF16, 2 * m * dim_ + c), high = load_f32(bounds.data(), DType::kBF16, (2 * m + 1) * dim_ + c);
+      const float low = load_f32(bounds.data(), DType::kBF16, 2 * m * dim_ + c),
+                  high = load_f32(bounds.data(), DType::kBF16, (2 * m + 1) * dim_ + c);
       EXPECT_LE(low, key);
       EXPECT_GE(high, key);
       EXPECT_LE(high - low, std::abs(key) / 64);
@@ -112,10 +122,13 @@ TEST_P(PageBoundsTest, APageOfOneRowIsBoundedByItsKey) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, PageBoundsTest,
-                         ::testing::Values(Shape{1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor}, Shape{97, 2, 3, 72, DType::kF16, TestLayout::kHeadMajor},
-                                           Shape{130, 3, 4, 64, DType::kBF16, TestLayout::kTokenMajor}, Shape{61, 1, 16, 256, DType::kF32, TestLayout::kTokenMajor},
-                                           Shape{300, 8, 1, 128, DType::kF16, TestLayout::kHeadMajor}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, PageBoundsTest,
+    ::testing::Values(Shape{1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor},
+                      Shape{97, 2, 3, 72, DType::kF16, TestLayout::kHeadMajor},
+                      Shape{130, 3, 4, 64, DType::kBF16, TestLayout::kTokenMajor},
+                      Shape{61, 1, 16, 256, DType::kF32, TestLayout::kTokenMajor},
+                      Shape{300, 8, 1, 128, DType::kF16, TestLayout::kHeadMajor}));
 
 TEST(PageBounds, RefusesPagesOutsideTheCache) {
   PagedKv kv(20, 1, 8, DType::kF32, TestLayout::kHeadMajor, 1);
@@ -123,8 +136,10 @@ TEST(PageBounds, RefusesPagesOutsideTheCache) {
   for (const KvStretch page : {KvStretch{-1, 3}, KvStretch{4, 4}, KvStretch{10, 21}}) {
     EXPECT_EQ(page_bounds({kv.view(true), &page, 1, bounds.data()}).code(), Code::kInvalidArgument);
   }
-  EXPECT_EQ(page_scores({nullptr, nullptr, 1, 1, 1, 1, 8, 1.0f, nullptr}).code(), Code::kInvalidArgument);
-  EXPECT_EQ(page_scores({nullptr, nullptr, 0, 0, 1, 1, 8, -1.0f, nullptr}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(page_scores({nullptr, nullptr, 1, 1, 1, 1, 8, 1.0f, nullptr}).code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(page_scores({nullptr, nullptr, 0, 0, 1, 1, 8, -1.0f, nullptr}).code(),
+            Code::kInvalidArgument);
 }
 
 }  // namespace

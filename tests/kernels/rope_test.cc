@@ -24,10 +24,13 @@ RopeConfig config_of(RopeScaling scaling, std::int32_t dim = 128) {
   return c;
 }
 
-std::vector<float> rotate(const RopeTable& table, const std::vector<float>& x, std::int32_t position) {
+std::vector<float> rotate(const RopeTable& table, const std::vector<float>& x,
+                          std::int32_t position) {
   std::vector<float> out(x.size());
   const auto width = static_cast<std::int64_t>(x.size());
-  EXPECT_TRUE(rope_rotate(table, {x.data(), out.data(), &position, 1, width / table.config().head_dim, width, width}).ok());
+  EXPECT_TRUE(rope_rotate(table, {x.data(), out.data(), &position, 1,
+                                  width / table.config().head_dim, width, width})
+                  .ok());
   return out;
 }
 
@@ -94,7 +97,8 @@ TEST_P(RopeIdentityTest, MeanCommutesWithAnOffset) {
     }
     auto moved = rotate(*table_, std::vector<float>(local.begin(), local.end()), offset);
     for (float& v : moved) v = static_cast<float>(v / scale_);
-    expect_close(moved, std::vector<float>(shifted.begin(), shifted.end()), 5 * tolerance(offset), 0, "mean");
+    expect_close(moved, std::vector<float>(shifted.begin(), shifted.end()), 5 * tolerance(offset),
+                 0, "mean");
   }
 }
 
@@ -109,7 +113,8 @@ TEST_P(RopeIdentityTest, NormsAndCosinesAreKept) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Scalings, RopeIdentityTest,
-                         ::testing::Values(RopeScaling::kNone, RopeScaling::kLinear, RopeScaling::kLlama3, RopeScaling::kYarn));
+                         ::testing::Values(RopeScaling::kNone, RopeScaling::kLinear,
+                                           RopeScaling::kLlama3, RopeScaling::kYarn));
 
 TEST(RopeFrequencyTest, PlainFrequenciesArePowersOfTheBase) {
   RopeConfig c = config_of(RopeScaling::kNone, 8);
@@ -128,9 +133,11 @@ TEST(RopeFrequencyTest, Llama3GoldenValues) {
   const auto plain = rope_frequencies(config_of(RopeScaling::kNone));
   ASSERT_TRUE(plain.ok());
   for (int c = 0; c < 64; ++c) {
-    const double base = std::pow(500000.0, -2.0 * c / 128.0), wavelength = 2.0 * std::numbers::pi / base;
+    const double base = std::pow(500000.0, -2.0 * c / 128.0),
+                 wavelength = 2.0 * std::numbers::pi / base;
     double expected = base;
-    if (wavelength > 8192.0) expected = base / 8.0;
+    if (wavelength > 8192.0)
+      expected = base / 8.0;
     else if (wavelength > 2048.0) {
       const double smooth = (8192.0 / wavelength - 1.0) / 3.0;
       expected = (1.0 - smooth) * base / 8.0 + smooth * base;
@@ -138,14 +145,16 @@ TEST(RopeFrequencyTest, Llama3GoldenValues) {
     EXPECT_NEAR(f->inverse_frequency[c], expected, 2e-6 * expected) << c;
     EXPECT_NEAR(plain->inverse_frequency[c], base, 1e-6 * base) << c;
   }
-  // Fixed by hand: c = 28 keeps its frequency, c = 29 and 34 are blended, c = 35 is stretched by the whole factor.
+  // Fixed by hand: c = 28 keeps its frequency, c = 29 and 34 are blended, c = 35 is stretched by
+  // the whole factor.
   EXPECT_NEAR(f->inverse_frequency[28] * std::pow(500000.0, 56.0 / 128.0), 1.0, 1e-5);
   EXPECT_NEAR(f->inverse_frequency[29], 2.166570e-3, 2e-8);
   EXPECT_NEAR(f->inverse_frequency[35], std::pow(500000.0, -70.0 / 128.0) / 8.0, 1e-9);
 }
 
 TEST(RopeFrequencyTest, YarnGoldenValues) {
-  // Qwen2.5: theta 1e6, factor 4, old context 32768, beta 32 and 1: correction dims 23.5.. and 39.6..
+  // Qwen2.5: theta 1e6, factor 4, old context 32768, beta 32 and 1: correction dims 23.5..
+  // and 39.6..
   const auto f = rope_frequencies(config_of(RopeScaling::kYarn));
   ASSERT_TRUE(f.ok());
   EXPECT_NEAR(f->attention_scale, 0.1 * std::log(4.0) + 1.0, 1e-6);
@@ -174,7 +183,8 @@ TEST(RopeTableTest, AnglesAreF32AndTheirCosinesExact) {
 
 TEST(RopeRotateTest, MatchesTheReferenceOnOddShapes) {
   for (const bool interleaved : {false, true}) {
-    for (const auto& [dim, rotary] : {std::pair{8, 8}, {64, 64}, {80, 40}, {96, 24}, {128, 128}, {256, 128}, {64, 0}}) {
+    for (const auto& [dim, rotary] :
+         {std::pair{8, 8}, {64, 64}, {80, 40}, {96, 24}, {128, 128}, {256, 128}, {64, 0}}) {
       RopeConfig c = config_of(RopeScaling::kLlama3, dim);
       c.rotary_dim = rotary;
       c.interleaved = interleaved;
@@ -184,14 +194,20 @@ TEST(RopeRotateTest, MatchesTheReferenceOnOddShapes) {
         const std::int64_t heads = 3, ldx = heads * dim + 4, ldo = heads * dim + 8;
         auto x = random_floats(rows * ldx, 7);
         std::vector<std::int32_t> positions;
-        for (std::int64_t r = 0; r < rows; ++r) positions.push_back(static_cast<std::int32_t>((r * 1571) % 5000));
+        for (std::int64_t r = 0; r < rows; ++r)
+          positions.push_back(static_cast<std::int32_t>((r * 1571) % 5000));
         std::vector<float> actual(rows * ldo, 0.0f), expected(rows * ldo, 0.0f);
-        ASSERT_OK(rope_rotate(*table, {x.data(), actual.data(), positions.data(), rows, heads, ldx, ldo}));
-        ASSERT_OK(rope_rotate_reference(*table, {x.data(), expected.data(), positions.data(), rows, heads, ldx, ldo}));
+        ASSERT_OK(rope_rotate(*table,
+                              {x.data(), actual.data(), positions.data(), rows, heads, ldx, ldo}));
+        ASSERT_OK(rope_rotate_reference(
+            *table, {x.data(), expected.data(), positions.data(), rows, heads, ldx, ldo}));
         expect_close(actual, expected, 1e-6, 1e-6, "rotated");
-        ASSERT_OK(rope_rotate(*table, {x.data(), x.data(), positions.data(), rows, heads, ldx, ldx}));  // in place
+        // In place
+        ASSERT_OK(
+            rope_rotate(*table, {x.data(), x.data(), positions.data(), rows, heads, ldx, ldx}));
         for (std::int64_t r = 0; r < rows; ++r) {
-          for (std::int64_t i = 0; i < heads * dim; ++i) ASSERT_EQ(x[r * ldx + i], actual[r * ldo + i]);
+          for (std::int64_t i = 0; i < heads * dim; ++i)
+            ASSERT_EQ(x[r * ldx + i], actual[r * ldo + i]);
         }
       }
     }

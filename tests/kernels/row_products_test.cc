@@ -13,18 +13,27 @@ using Shape = std::tuple<std::int64_t, std::int32_t, std::int64_t, std::int32_t,
 class RowProductsTest : public ::testing::TestWithParam<Shape> {
  protected:
   RowProductsTest()
-      : rows_(std::get<0>(GetParam())), heads_(std::get<1>(GetParam())), queries_(std::get<2>(GetParam())), dim_(std::get<3>(GetParam())),
-        kv_(rows_, heads_, dim_, std::get<4>(GetParam()), std::get<5>(GetParam()), 41), q_(random_floats(queries_ * (dim_ + 3), 42)) {
-    for (std::int64_t r = rows_ - 1; r >= 0; r -= 1 + r % 3) listed_.push_back(static_cast<std::int32_t>(r));
+      : rows_(std::get<0>(GetParam())),
+        heads_(std::get<1>(GetParam())),
+        queries_(std::get<2>(GetParam())),
+        dim_(std::get<3>(GetParam())),
+        kv_(rows_, heads_, dim_, std::get<4>(GetParam()), std::get<5>(GetParam()), 41),
+        q_(random_floats(queries_ * (dim_ + 3), 42)) {
+    for (std::int64_t r = rows_ - 1; r >= 0; r -= 1 + r % 3)
+      listed_.push_back(static_cast<std::int32_t>(r));
     listed_.push_back(static_cast<std::int32_t>(rows_ / 2));  // twice, and not in order
   }
-  ChosenRows listed() const { return {kv_.view(false), heads_ - 1, listed_.data(), 0, static_cast<std::int64_t>(listed_.size())}; }
+  ChosenRows listed() const {
+    return {kv_.view(false), heads_ - 1, listed_.data(), 0,
+            static_cast<std::int64_t>(listed_.size())};
+  }
   ChosenRows stretch() const { return {kv_.view(false), 0, nullptr, rows_ / 3, rows_ - rows_ / 3}; }
   RowScoresArgs scores_args(const ChosenRows& rows, std::vector<float>& out) const {
     out.assign(static_cast<std::size_t>(queries_ * (rows.num_rows + 2)), 7.0f);
     return {q_.data(), queries_, dim_ + 3, 0.3f, rows, out.data(), rows.num_rows + 2};
   }
-  RowValuesArgs values_args(const ChosenRows& rows, const std::vector<float>& weights, std::vector<float>& out) const {
+  RowValuesArgs values_args(const ChosenRows& rows, const std::vector<float>& weights,
+                            std::vector<float>& out) const {
     out.assign(static_cast<std::size_t>(queries_ * (dim_ + 1)), 7.0f);
     return {weights.data(), queries_, rows.num_rows + 2, rows, out.data(), dim_ + 1};
   }
@@ -44,11 +53,13 @@ TEST_P(RowProductsTest, AgreesWithTheReference) {
     ASSERT_OK(row_scores_reference(scores_args(rows, expected)));
     ASSERT_OK(row_scores(scores_args(rows, actual)));
     expect_close(actual, expected, 1e-4, 1e-5, "scores");
-    // Rounding a query to bf16 moves each of its values by 2^-9 of it at most, and so a product of dim values of about 1.
+    // Rounding a query to bf16 moves each of its values by 2^-9 of it at most, and so a product of
+    // dim values of about 1.
     RowScoresArgs rounded = scores_args(rows, actual);
     rounded.rounding = QueryRounding::kAllowed;
     ASSERT_OK(row_scores(rounded));
-    expect_close(actual, expected, 0.3 / 512 * 4 * std::sqrt(static_cast<double>(dim_)), 1e-5, "rounded scores");
+    expect_close(actual, expected, 0.3 / 512 * 4 * std::sqrt(static_cast<double>(dim_)), 1e-5,
+                 "rounded scores");
     const std::vector<float> together = actual;
     for (std::int64_t j = 0; j < rows.num_rows; j += 7) {
       ChosenRows one_row = rows;
@@ -61,14 +72,20 @@ TEST_P(RowProductsTest, AgreesWithTheReference) {
     }
     EXPECT_EQ(actual, together) << "a score depends on its query and its key alone";
     RowScoresArgs by_row = scores_args(rows, actual);
-    std::vector<float> turned(static_cast<std::size_t>(rows.num_rows * (queries_ + 3)), 7.0f), turned_one = turned;
+    std::vector<float> turned(static_cast<std::size_t>(rows.num_rows * (queries_ + 3)), 7.0f),
+        turned_one = turned;
     by_row.scores = turned.data();
     by_row.ld_scores = queries_ + 3;
     ASSERT_OK(row_scores_by_row(by_row));
     for (std::int64_t j = 0; j < rows.num_rows; ++j) {
       for (std::int64_t i = 0; i < queries_ + 3; ++i) {
-        const float actual_score = turned[static_cast<std::size_t>(j * (queries_ + 3) + i)], expected_score = i < queries_ ? expected[static_cast<std::size_t>(i * (rows.num_rows + 2) + j)] : 7.0f;
-        ASSERT_NEAR(actual_score, expected_score, 1e-4 + 1e-5 * std::abs(expected_score)) << "row " << j << " query " << i;
+        const float actual_score = turned[static_cast<std::size_t>(j * (queries_ + 3) + i)],
+                    expected_score =
+                        i < queries_
+                            ? expected[static_cast<std::size_t>(i * (rows.num_rows + 2) + j)]
+                            : 7.0f;
+        ASSERT_NEAR(actual_score, expected_score, 1e-4 + 1e-5 * std::abs(expected_score))
+            << "row " << j << " query " << i;
       }
     }
     set_num_threads(1);
@@ -80,7 +97,8 @@ TEST_P(RowProductsTest, AgreesWithTheReference) {
     const auto weights = random_floats(queries_ * (rows.num_rows + 2), 43);
     ASSERT_OK(row_values_reference(values_args(rows, weights, expected_values)));
     ASSERT_OK(row_values(values_args(rows, weights, values)));
-    expect_close(values, expected_values, 1e-5 * static_cast<double>(rows.num_rows) + 1e-4, 1e-5, "values");
+    expect_close(values, expected_values, 1e-5 * static_cast<double>(rows.num_rows) + 1e-4, 1e-5,
+                 "values");
   }
 }
 
@@ -89,7 +107,8 @@ TEST_P(RowProductsTest, NothingDependsOnThreadsOrOnOtherRowsAndQueries) {
   std::vector<float> many, one, values_many, values_one;
   const auto weights = random_floats(queries_ * (all.num_rows + 2), 44);
   set_num_threads(1);
-  const Status s1 = row_scores(scores_args(all, one)), v1 = row_values(values_args(all, weights, values_one));
+  const Status s1 = row_scores(scores_args(all, one)),
+               v1 = row_values(values_args(all, weights, values_one));
   set_num_threads(0);
   ASSERT_OK(s1);
   ASSERT_OK(v1);
@@ -114,16 +133,22 @@ TEST_P(RowProductsTest, NoRowsGiveZeros) {
   std::vector<float> out;
   ASSERT_OK(row_values(values_args(none, {}, out)));
   for (std::int64_t i = 0; i < queries_; ++i) {
-    for (std::int32_t c = 0; c < dim_; ++c) EXPECT_EQ(out[static_cast<std::size_t>(i * (dim_ + 1) + c)], 0.0f);
+    for (std::int32_t c = 0; c < dim_; ++c)
+      EXPECT_EQ(out[static_cast<std::size_t>(i * (dim_ + 1) + c)], 0.0f);
   }
   std::vector<float> scores;
   EXPECT_TRUE(row_scores(scores_args(none, scores)).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, RowProductsTest,
-                         ::testing::Values(Shape{1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor}, Shape{37, 2, 3, 24, DType::kF16, TestLayout::kTokenMajor},
-                                           Shape{130, 3, 4, 64, DType::kBF16, TestLayout::kHeadMajor}, Shape{77, 2, 5, 96, DType::kBF16, TestLayout::kTokenMajor}, Shape{2100, 2, 7, 128, DType::kF16, TestLayout::kHeadMajor},
-                                           Shape{90, 1, 16, 256, DType::kF32, TestLayout::kTokenMajor}, Shape{65, 2, 9, 80, DType::kF16, TestLayout::kHeadMajor}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, RowProductsTest,
+    ::testing::Values(Shape{1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor},
+                      Shape{37, 2, 3, 24, DType::kF16, TestLayout::kTokenMajor},
+                      Shape{130, 3, 4, 64, DType::kBF16, TestLayout::kHeadMajor},
+                      Shape{77, 2, 5, 96, DType::kBF16, TestLayout::kTokenMajor},
+                      Shape{2100, 2, 7, 128, DType::kF16, TestLayout::kHeadMajor},
+                      Shape{90, 1, 16, 256, DType::kF32, TestLayout::kTokenMajor},
+                      Shape{65, 2, 9, 80, DType::kF16, TestLayout::kHeadMajor}));
 
 TEST(RowProducts, SoftmaxIsThatOfTheDefinition) {
   for (const std::int64_t n : {0, 1, 7, 8, 31, 500}) {
@@ -139,10 +164,12 @@ TEST(RowProducts, SoftmaxIsThatOfTheDefinition) {
     }
     std::vector<float> most(x.size(), -1.0f);
     keep_larger(x.data(), n, lse, most.data());
-    for (std::size_t i = 0; i < most.size(); ++i) EXPECT_EQ(most[i], std::max(-1.0f, x[i] - lse)) << "n " << n << " at " << i;
+    for (std::size_t i = 0; i < most.size(); ++i)
+      EXPECT_EQ(most[i], std::max(-1.0f, x[i] - lse)) << "n " << n << " at " << i;
     std::vector<float> weights = x;
     exp_minus(weights.data(), n, lse);
-    for (std::size_t i = 0; i < weights.size(); ++i) EXPECT_NEAR(weights[i], std::exp(double{x[i]}) / sum, 1e-5) << "n " << n << " at " << i;
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      EXPECT_NEAR(weights[i], std::exp(double{x[i]}) / sum, 1e-5) << "n " << n << " at " << i;
   }
   std::vector<float> nothing(3, -std::numeric_limits<float>::infinity());
   EXPECT_EQ(log_sum_exp(nothing.data(), 3), -std::numeric_limits<float>::infinity());
@@ -155,7 +182,8 @@ TEST(RowProducts, BadArgumentsAreNamed) {
   std::vector<float> q(16), out(64);
   std::vector<std::int32_t> rows = {3, 19};
   const auto field = [&](ChosenRows chosen, std::int64_t ld) {
-    const Status a = row_scores({q.data(), 1, 16, 1.0f, chosen, out.data(), ld}), b = row_values({q.data(), 1, ld, chosen, out.data(), 16});
+    const Status a = row_scores({q.data(), 1, 16, 1.0f, chosen, out.data(), ld}),
+                 b = row_values({q.data(), 1, ld, chosen, out.data(), 16});
     EXPECT_EQ(a.ok(), b.ok());
     return std::string(a.field());
   };

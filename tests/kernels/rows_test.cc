@@ -59,7 +59,11 @@ TEST(TopKTest, MatchesTheReferenceWithTiesAndNan) {
     std::vector<float> scores(n);
     for (float& s : scores) {
       const auto pick = n % 2 == 0 ? 1 + rng() % 11 : rng() % 12;  // with and without NaN
-      s = pick == 0 ? kNan : pick == 1 ? kInfinity : pick == 2 ? -kInfinity : pick == 3 ? -0.0f : static_cast<float>(pick % 5);
+      s = pick == 0   ? kNan
+          : pick == 1 ? kInfinity
+          : pick == 2 ? -kInfinity
+          : pick == 3 ? -0.0f
+                      : static_cast<float>(pick % 5);
     }
     for (const std::int64_t k : {std::int64_t{0}, std::int64_t{1}, n / 2, n - 1, n, n + 5}) {
       if (k < 0) continue;
@@ -79,7 +83,8 @@ TEST(TopKTest, TiesGoToTheSmallerIndexAndNanLast) {
 }
 
 TEST(TopKTest, ManyScoresAreMarkedExactly) {
-  // Long enough for a guess from a sample, which some of these mislead: waves of its stride, a few outliers, whole stretches without a score, one value for all.
+  // Long enough for a guess from a sample, which some of these mislead: waves of its stride, a few
+  // outliers, whole stretches without a score, one value for all.
   const std::int64_t n = 20011;
   std::mt19937 rng(8);
   for (int kind = 0; kind < 6; ++kind) {
@@ -95,14 +100,18 @@ TEST(TopKTest, ManyScoresAreMarkedExactly) {
     std::vector<std::int32_t> order(n);
     for (std::int64_t i = 0; i < n; ++i) order[i] = static_cast<std::int32_t>(i);
     const auto key = [&](std::int32_t i) { return std::isnan(scores[i]) ? -kInfinity : scores[i]; };
-    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return key(a) > key(b); });
-    const std::int64_t finite = std::count_if(scores.begin(), scores.end(), [](float s) { return s > -kInfinity; });
-    for (const std::int64_t k : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, std::int64_t{130}, std::int64_t{2560}, n / 2, n - 1, n, n + 5}) {
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int32_t a, std::int32_t b) { return key(a) > key(b); });
+    const std::int64_t finite = std::count_if(scores.begin(), scores.end(),
+                                              [](float s) { return s > -kInfinity; });
+    for (const std::int64_t k : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2},
+                                 std::int64_t{130}, std::int64_t{2560}, n / 2, n - 1, n, n + 5}) {
       std::vector<std::uint64_t> bits((n + 63) / 64, ~std::uint64_t{0});
       const std::int64_t expected = std::min(k, finite);
       ASSERT_EQ(mark_top_k(scores, k, bits.data()), expected) << "kind " << kind << " k " << k;
       std::vector<std::uint64_t> plain((n + 63) / 64, 0);
-      for (std::int64_t i = 0; i < expected; ++i) plain[order[i] / 64] |= std::uint64_t{1} << (order[i] % 64);
+      for (std::int64_t i = 0; i < expected; ++i)
+        plain[order[i] / 64] |= std::uint64_t{1} << (order[i] % 64);
       ASSERT_EQ(bits, plain) << "kind " << kind << " k " << k;
       if (k > 0 && k <= finite) {
         std::vector<std::int32_t> best(order.begin(), order.begin() + k);
@@ -155,7 +164,8 @@ TEST(ParallelTest, CallsFromSeveralThreadsAndFromInsideAreAllDone) {
     callers.emplace_back([&] {
       set_num_threads(3);
       for (int round = 0; round < kRounds; ++round) {
-        std::vector<int> plain(kTasks, 0);  // written without atomics: what the call returns from must be visible here
+        // Written without atomics: what the call returns from must be visible here
+        std::vector<int> plain(kTasks, 0);
         parallel_tasks(kTasks, [&](std::int64_t i) {
           plain[i] = 1;
           parallel_for(10, 1, [&](std::int64_t begin, std::int64_t end) { total += end - begin; });

@@ -9,19 +9,27 @@
 namespace quire {
 namespace {
 
-using Shape = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t>;  // rows, KV heads, group, pairs
+// Rows, KV heads, group, pairs
+using Shape = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t>;
 
 class TurnedRowsTest : public ::testing::TestWithParam<Shape> {
  protected:
-  TurnedRowsTest() : rows_(std::get<0>(GetParam())), kv_heads_(std::get<1>(GetParam())), heads_(kv_heads_ * std::get<2>(GetParam())), pairs_(std::get<3>(GetParam())), q_(random_floats(std::int64_t{heads_} * pairs_ * 2, 61)) {
-    const std::int64_t blocks = (rows_ + kTurnedRows - 1) / kTurnedRows, values = view().block_values();
+  TurnedRowsTest()
+      : rows_(std::get<0>(GetParam())),
+        kv_heads_(std::get<1>(GetParam())),
+        heads_(kv_heads_ * std::get<2>(GetParam())),
+        pairs_(std::get<3>(GetParam())),
+        q_(random_floats(std::int64_t{heads_} * pairs_ * 2, 61)) {
+    const std::int64_t blocks = (rows_ + kTurnedRows - 1) / kTurnedRows,
+                       values = view().block_values();
     for (const float x : random_floats(blocks * values, 62)) values_.push_back(f32_to_bf16(x));
     for (std::int64_t b = 0; b < blocks; ++b) blocks_.push_back(values_.data() + b * values);
   }
   TurnedRows view() const { return {blocks_.data(), rows_, kv_heads_, pairs_}; }
   TurnedScoresArgs args(std::vector<float>& scores, std::int64_t first, std::int64_t n) const {
     scores.assign(static_cast<std::size_t>(heads_ * (n + 3)), 7.0f);
-    return {q_.data(), view(), first, n, 0, kv_heads_, heads_ / kv_heads_, 0.25f, scores.data(), n + 3};
+    return {q_.data(),          view(), first,         n,    0, kv_heads_,
+            heads_ / kv_heads_, 0.25f,  scores.data(), n + 3};
   }
 
   const std::int64_t rows_;
@@ -53,7 +61,10 @@ TEST_P(TurnedRowsTest, AScoreDependsOnItsQueryAndRowAlone) {
   for (std::int64_t j = 0; j < rows_; j += 5) {
     std::vector<float> single;
     ASSERT_OK(turned_scores(args(single, j, 1)));
-    for (std::int32_t h = 0; h < heads_; ++h) EXPECT_EQ(single[static_cast<std::size_t>(h * 4)], all[static_cast<std::size_t>(h * (rows_ + 3) + j)]) << "row " << j << " head " << h;
+    for (std::int32_t h = 0; h < heads_; ++h)
+      EXPECT_EQ(single[static_cast<std::size_t>(h * 4)],
+                all[static_cast<std::size_t>(h * (rows_ + 3) + j)])
+          << "row " << j << " head " << h;
   }
 }
 
@@ -61,21 +72,27 @@ TEST_P(TurnedRowsTest, AKvHeadAloneScoresAsAmongAll) {
   const std::int32_t group = heads_ / kv_heads_, m = kv_heads_ - 1;
   std::vector<float> all, one(static_cast<std::size_t>(group * rows_));
   ASSERT_OK(turned_scores(args(all, 0, rows_)));
-  ASSERT_OK(turned_scores({q_.data() + std::int64_t{m} * group * pairs_ * 2, view(), 0, rows_, m, 1, group, 0.25f, one.data(), rows_}));
+  ASSERT_OK(turned_scores({q_.data() + std::int64_t{m} * group * pairs_ * 2, view(), 0, rows_, m, 1,
+                           group, 0.25f, one.data(), rows_}));
   for (std::int32_t g = 0; g < group; ++g) {
-    for (std::int64_t j = 0; j < rows_; ++j) ASSERT_EQ(one[static_cast<std::size_t>(g * rows_ + j)], all[static_cast<std::size_t>((m * group + g) * (rows_ + 3) + j)]);
+    for (std::int64_t j = 0; j < rows_; ++j)
+      ASSERT_EQ(one[static_cast<std::size_t>(g * rows_ + j)],
+                all[static_cast<std::size_t>((m * group + g) * (rows_ + 3) + j)]);
   }
 }
 
-/// What a block holds is what was put at turned_at(), and signed queries over pairs of bounds give what a page can matter.
+/// What a block holds is what was put at turned_at(), and signed queries over pairs of bounds give
+/// what a page can matter.
 TEST_P(TurnedRowsTest, BoundsOfPagesScoreAsPageScores) {
   std::vector<std::uint16_t> bounds;  // [row][KV head][2][pairs]
   for (std::int64_t row = 0; row < rows_; ++row) {
     for (std::int32_t m = 0; m < kv_heads_; ++m) {
       for (const int part : {0, 1}) {
         for (std::int32_t p = 0; p < pairs_; ++p) {
-          const std::uint16_t* x = blocks_[static_cast<std::size_t>(row / kTurnedRows)] + turned_at(pairs_, m, p, row);
-          const float low = std::min(bf16_to_f32(x[0]), bf16_to_f32(x[1])), high = std::max(bf16_to_f32(x[0]), bf16_to_f32(x[1]));
+          const std::uint16_t* x = blocks_[static_cast<std::size_t>(row / kTurnedRows)] +
+                                   turned_at(pairs_, m, p, row);
+          const float low = std::min(bf16_to_f32(x[0]), bf16_to_f32(x[1])),
+                      high = std::max(bf16_to_f32(x[0]), bf16_to_f32(x[1]));
           bounds.push_back(f32_to_bf16(part == 0 ? low : high));
         }
       }
@@ -86,17 +103,30 @@ TEST_P(TurnedRowsTest, BoundsOfPagesScoreAsPageScores) {
     if (bf16_to_f32(sorted[i]) > bf16_to_f32(sorted[i + 1])) std::swap(sorted[i], sorted[i + 1]);
   }
   std::vector<const std::uint16_t*> blocks;
-  for (const std::uint16_t* block : blocks_) blocks.push_back(sorted.data() + (block - values_.data()));
+  for (const std::uint16_t* block : blocks_)
+    blocks.push_back(sorted.data() + (block - values_.data()));
   const std::vector<float> q = random_floats(std::int64_t{heads_} * pairs_, 63);
   std::vector<float> pairs, expected(static_cast<std::size_t>(heads_ * rows_)), scores(expected);
   for (const float x : q) pairs.insert(pairs.end(), {std::min(x, 0.0f), std::max(x, 0.0f)});
-  ASSERT_OK(page_scores_reference({q.data(), bounds.data(), rows_, rows_, heads_, kv_heads_, pairs_, 0.5f, expected.data()}));
-  ASSERT_OK(turned_scores({pairs.data(), {blocks.data(), rows_, kv_heads_, pairs_}, 0, rows_, 0, kv_heads_, heads_ / kv_heads_, 0.5f, scores.data(), rows_}));
+  ASSERT_OK(page_scores_reference(
+      {q.data(), bounds.data(), rows_, rows_, heads_, kv_heads_, pairs_, 0.5f, expected.data()}));
+  ASSERT_OK(turned_scores({pairs.data(),
+                           {blocks.data(), rows_, kv_heads_, pairs_},
+                           0,
+                           rows_,
+                           0,
+                           kv_heads_,
+                           heads_ / kv_heads_,
+                           0.5f,
+                           scores.data(),
+                           rows_}));
   expect_close(scores, expected, 1e-4, 1e-5, "scores");
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TurnedRowsTest,
-                         ::testing::Values(Shape{1, 1, 1, 1}, Shape{16, 1, 4, 4}, Shape{33, 2, 3, 12}, Shape{130, 3, 7, 32}, Shape{257, 2, 16, 64}, Shape{1000, 8, 4, 64}));
+                         ::testing::Values(Shape{1, 1, 1, 1}, Shape{16, 1, 4, 4},
+                                           Shape{33, 2, 3, 12}, Shape{130, 3, 7, 32},
+                                           Shape{257, 2, 16, 64}, Shape{1000, 8, 4, 64}));
 
 TEST(TurnedRows, RefusesRowsThatAreNotThere) {
   const std::uint16_t block[64] = {};

@@ -1,12 +1,13 @@
-// Admission and errors of the service, over a real socket, around an engine and a document service that do as told.
+// Admission and errors of the service, over a real socket, around an engine and a document service
+// that do as told.
 #include "server/app/app.h"
 
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include "server/service/services.h"
 #include "server/json/parse.h"
+#include "server/service/services.h"
 #include "tests/support/loopback_client.h"
 #include "tests/support/stub_app.h"
 
@@ -19,16 +20,21 @@ using testing::RawResponse;
 class AppTest : public test::StubAppTest {
  protected:
   void use_keys(const std::string& more = {}) {
-    const auto entry = [](const std::string& name, const std::string& scopes, const std::string& namespaces) {
-      return "[[keys]]\nname = \"" + name + "\"\nsha256 = \"" + sha256("secret-" + name).hex() + "\"\nscopes = [" + scopes + "]\nnamespaces = [" + namespaces + "]\n";
+    const auto entry = [](const std::string& name, const std::string& scopes,
+                          const std::string& namespaces) {
+      return "[[keys]]\nname = \"" + name + "\"\nsha256 = \"" + sha256("secret-" + name).hex() +
+             "\"\nscopes = [" + scopes + "]\nnamespaces = [" + namespaces + "]\n";
     };
-    auto ring = KeyRing::parse(entry("reader", "\"read\"", "\"a\", \"b\"") + entry("all", "\"admin\"", "\"*\"") + more, "keys");
+    auto ring = KeyRing::parse(
+        entry("reader", "\"read\"", "\"a\", \"b\"") + entry("all", "\"admin\"", "\"*\"") + more,
+        "keys");
     ASSERT_TRUE(ring.ok()) << ring.status().message();
     services.set_keys(*ring);
   }
   static std::string code_of(const RawResponse& r) {
     const auto v = parse_json(r.body);
-    if (!v.ok() || !v->is_object() || !v->as_object().contains("error")) return "no error body: " + r.body;
+    if (!v.ok() || !v->is_object() || !v->as_object().contains("error"))
+      return "no error body: " + r.body;
     EXPECT_EQ(v->as_object().at("status").as_int64(), r.status);
     EXPECT_EQ(v->as_object().at("request_id").as_string(), r.header("x-request-id").value_or(""));
     return std::string(v->as_object().at("error").as_object().at("code").as_string());
@@ -57,9 +63,11 @@ TEST_F(AppTest, KeysScopesAndNamespaces) {
   EXPECT_EQ(r.status, 401);
   EXPECT_EQ(code_of(r), "missing_api_key");
   EXPECT_EQ(r.header("www-authenticate"), "Bearer");
-  EXPECT_EQ(code_of(call("GET", "/v1/documents", {}, {"Authorization: Bearer wrong"})), "invalid_api_key");
+  EXPECT_EQ(code_of(call("GET", "/v1/documents", {}, {"Authorization: Bearer wrong"})),
+            "invalid_api_key");
   EXPECT_EQ(call("GET", "/v1/documents", {}, {"Authorization: Bearer secret-reader"}).status, 200);
-  EXPECT_EQ(call("GET", "/v1/documents", {}, {"x-api-key: secret-reader", "X-Namespace: b"}).status, 200);
+  EXPECT_EQ(call("GET", "/v1/documents", {}, {"x-api-key: secret-reader", "X-Namespace: b"}).status,
+            200);
   r = call("GET", "/v1/documents", {}, {"api-key: secret-reader", "X-Namespace: c"});
   EXPECT_EQ(r.status, 403);
   EXPECT_EQ(code_of(r), "namespace_denied");
@@ -68,8 +76,11 @@ TEST_F(AppTest, KeysScopesAndNamespaces) {
   EXPECT_EQ(code_of(r), "insufficient_scope");
   EXPECT_EQ(call("GET", "/livez").status, 200);
   EXPECT_EQ(call("GET", "/metrics").status, 401);
-  EXPECT_EQ(call("GET", "/v1/documents", {}, {"api-key: secret-all", "X-Namespace: whatever"}).status, 200);
-  EXPECT_EQ(call("GET", "/v1/documents", {}, {"api-key: secret-all", "X-Namespace: not/ok"}).status, 400);
+  EXPECT_EQ(
+      call("GET", "/v1/documents", {}, {"api-key: secret-all", "X-Namespace: whatever"}).status,
+      200);
+  EXPECT_EQ(call("GET", "/v1/documents", {}, {"api-key: secret-all", "X-Namespace: not/ok"}).status,
+            400);
 }
 
 TEST_F(AppTest, RequestAndTokenLimits) {
@@ -150,7 +161,9 @@ TEST_F(AppTest, UnreadyDocumentsAre409) {
   d.progress = 0.4;
   ingest.not_ready = {d};
   for (const auto* mode : {R"("error")", R"("wait","timeout_ms":30)"}) {
-    const auto r = call("POST", "/v1/query", std::string(R"({"query":"q","document_ids":["x","slow"],"on_not_ready":)") + mode + "}");
+    const auto r = call(
+        "POST", "/v1/query",
+        std::string(R"({"query":"q","document_ids":["x","slow"],"on_not_ready":)") + mode + "}");
     EXPECT_EQ(r.status, 409) << r.body;
     EXPECT_EQ(code_of(r), "document_not_ready");
     EXPECT_NE(r.body.find("slow is at 40%"), std::string::npos);
@@ -162,7 +175,9 @@ TEST_F(AppTest, UnreadyDocumentsAre409) {
 
 TEST_F(AppTest, TheSameIdempotencyKeyInFlightIs409) {
   std::string second;
-  ingest.on_submit = [&] { second = code_of(call("POST", "/v1/documents", R"({"text":"x"})", {"Idempotency-Key: k"})); };
+  ingest.on_submit = [&] {
+    second = code_of(call("POST", "/v1/documents", R"({"text":"x"})", {"Idempotency-Key: k"}));
+  };
   EXPECT_EQ(call("POST", "/v1/documents", R"({"text":"x"})", {"Idempotency-Key: k"}).status, 200);
   EXPECT_EQ(second, "idempotency_in_progress");
 }
@@ -171,8 +186,11 @@ TEST_F(AppTest, AClientThatLeavesCancelsItsQuery) {
   engine.hold = true;
   for (const bool stream : {false, true}) {
     LoopbackClient c(server->port());
-    const std::string body = std::string(R"({"query":"q","stream":)") + (stream ? "true}" : "false}");
-    ASSERT_TRUE(c.send("POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+    const std::string body = std::string(R"({"query":"q","stream":)") +
+                             (stream ? "true}" : "false}");
+    ASSERT_TRUE(c.send(
+        "POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
+        std::to_string(body.size()) + "\r\n\r\n" + body));
     auto sink = engine.take();
     ASSERT_TRUE(sink);
     if (stream) {
@@ -190,7 +208,9 @@ TEST_F(AppTest, AQueryThatFailsInTheStreamSaysSo) {
   engine.hold = true;
   LoopbackClient c(server->port());
   const std::string body = R"({"query":"q","stream":true})";
-  ASSERT_TRUE(c.send("POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+  ASSERT_TRUE(c.send(
+      "POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body));
   auto sink = engine.take();
   ASSERT_TRUE(sink);
   sink->on_plan(test::StubEngine::small_plan());
@@ -208,7 +228,8 @@ TEST_F(AppTest, WrongPathsMethodsAndOrigins) {
   EXPECT_EQ(r.status, 405);
   EXPECT_EQ(code_of(r), "method_not_allowed");
   EXPECT_EQ(r.header("allow"), "POST, OPTIONS");
-  r = call("OPTIONS", "/v1/documents", {}, {"Origin: https://a.example", "Access-Control-Request-Method: POST"});
+  r = call("OPTIONS", "/v1/documents", {},
+           {"Origin: https://a.example", "Access-Control-Request-Method: POST"});
   EXPECT_EQ(r.status, 204);
   EXPECT_FALSE(r.header("access-control-allow-origin"));
   Config c;
@@ -216,7 +237,8 @@ TEST_F(AppTest, WrongPathsMethodsAndOrigins) {
   services.set_config(c);
   r = call("OPTIONS", "/v1/documents", {}, {"Origin: https://a.example"});
   EXPECT_EQ(r.header("access-control-allow-origin"), "https://a.example");
-  EXPECT_FALSE(call("GET", "/livez", {}, {"Origin: https://b.example"}).header("access-control-allow-origin"));
+  EXPECT_FALSE(call("GET", "/livez", {}, {"Origin: https://b.example"})
+                   .header("access-control-allow-origin"));
 }
 
 TEST_F(AppTest, RetrievalThatIsSwitchedOffSaysSo) {
@@ -225,7 +247,8 @@ TEST_F(AppTest, RetrievalThatIsSwitchedOffSaysSo) {
   EXPECT_EQ(code_of(r), "not_supported");
   EXPECT_EQ(r.header("x-should-retry"), "false");
   EXPECT_EQ(code_of(call("POST", "/v1/query", R"({"query":"q","retrieve":{}})")), "not_supported");
-  EXPECT_EQ(call("POST", "/v1/query", R"({"query":"q"})").status, 200);  // nobody asked for documents
+  // Nobody asked for documents
+  EXPECT_EQ(call("POST", "/v1/query", R"({"query":"q"})").status, 200);
 }
 
 TEST_F(AppTest, EmbeddingsComeFromTheEngine) {
@@ -251,8 +274,9 @@ TEST_F(AppTest, LargeBodiesAndHeadersAreRefusedWithTheErrorBody) {
 }
 
 TEST_F(AppTest, WhatHttpItselfRefusesHasTheErrorBodyToo) {
-  const std::pair<std::string, std::string> cases[] = {{"GET / HTTP/2.0\r\nHost: x\r\n\r\n", "http_version_not_supported"},
-                                                       {"GET / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n", "expectation_failed"}};
+  const std::pair<std::string, std::string> cases[] = {
+      {"GET / HTTP/2.0\r\nHost: x\r\n\r\n", "http_version_not_supported"},
+      {"GET / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n", "expectation_failed"}};
   for (const auto& [text, code] : cases) {
     LoopbackClient c(server->port());
     ASSERT_TRUE(c.send(text));

@@ -7,7 +7,8 @@
 namespace quire {
 namespace {
 
-std::string widened(const std::string& text, std::size_t begin, std::size_t end, std::size_t most = 240) {
+std::string widened(const std::string& text, std::size_t begin, std::size_t end,
+                    std::size_t most = 240) {
   const TextRange r = widen_to_sentences(text, {begin, end}, {0, text.size()}, most);
   return text.substr(r.begin, r.end - r.begin);
 }
@@ -15,7 +16,8 @@ std::string widened(const std::string& text, std::size_t begin, std::size_t end,
 TEST(WidenToSentences, TakesTheSentencesTheRangeTouches) {
   const std::string text = "One is here. Two stands there. Three is far.\nFour";
   EXPECT_EQ(widened(text, text.find("stands"), text.find("stands") + 3), "Two stands there.");
-  EXPECT_EQ(widened(text, text.find("there"), text.find("is far") + 2), "Two stands there. Three is far.");
+  EXPECT_EQ(widened(text, text.find("there"), text.find("is far") + 2),
+            "Two stands there. Three is far.");
   EXPECT_EQ(widened(text, text.size() - 2, text.size()), "Four");
   EXPECT_EQ(widened(text, 0, text.size()), text);
 }
@@ -51,7 +53,8 @@ TEST(CitationCodec, SpellsCitationsAndHidesQuotes) {
   c.quote = "text";
   c.weight = 0.123456;
   EXPECT_EQ(boost::json::serialize(citation_json(c, 1, QuoteUse::kShow)),
-            R"({"id":"1","answer_start":0,"answer_end":3,"document_id":null,"document_index":1,"chunk":2,"block_ids":["b-1"],"start":5,"end":9,"quote":"text","weight":1.235E-1})");
+            R"({"id":"1","answer_start":0,"answer_end":3,"document_id":null,"document_index":1,)"
+            R"("chunk":2,"block_ids":["b-1"],"start":5,"end":9,"quote":"text","weight":1.235E-1})");
   c.document_id = "d";
   const auto hidden = citations_json({c, c}, QuoteUse::kHide);
   EXPECT_FALSE(hidden.at(0).as_object().contains("quote"));

@@ -1,5 +1,5 @@
-#include "server/config/byte_size.h"
 #include "server/config/config.h"
+#include "server/config/byte_size.h"
 
 #include <gtest/gtest.h>
 
@@ -31,9 +31,14 @@ TEST(Config, InlineTablesAndSectionsReadTheSame) {
 TEST(Config, LaterSourcesWin) {
   Config c;
   ASSERT_TRUE(apply_toml("[server]\nport = 1000\nthreads = 3\n", "f", c).ok());
-  ASSERT_TRUE(apply_environment({{"QUIRE_SERVER__PORT", "2000"}, {"QUIRE_MODEL_DIR", "x"}, {"OTHER", "y"}}, c).ok());
+  ASSERT_TRUE(apply_environment(
+                  {{"QUIRE_SERVER__PORT", "2000"}, {"QUIRE_MODEL_DIR", "x"}, {"OTHER", "y"}}, c)
+                  .ok());
   EXPECT_EQ(c.server.port, 2000);
-  ASSERT_TRUE(apply_flags({"server.port=3000", "server.cors_origins=a,b", "server.ui=false", "cache.max_pinned_ratio=0.25"}, c).ok());
+  ASSERT_TRUE(apply_flags({"server.port=3000", "server.cors_origins=a,b", "server.ui=false",
+                           "cache.max_pinned_ratio=0.25"},
+                          c)
+                  .ok());
   EXPECT_EQ(c.server.port, 3000);
   EXPECT_EQ(c.server.threads, 3);
   EXPECT_EQ(c.server.cors_origins, (std::vector<std::string>{"a", "b"}));
@@ -44,7 +49,9 @@ TEST(Config, LaterSourcesWin) {
 TEST(Config, UnknownNamesComeWithTheNearest) {
   Config c;
   const std::pair<std::string, std::string> cases[] = {
-      {"[server]\nprot = 1\n", "server.port"}, {"[sever]\nport = 1\n", "server"}, {"[disk]\nmax_byte = 1\n", "disk.max_bytes"}};
+      {"[server]\nprot = 1\n", "server.port"},
+      {"[sever]\nport = 1\n", "server"},
+      {"[disk]\nmax_byte = 1\n", "disk.max_bytes"}};
   for (const auto& [text, near] : cases) {
     const auto s = apply_toml(text, "f.toml", c);
     ASSERT_FALSE(s.ok()) << text;
@@ -58,22 +65,30 @@ TEST(Config, UnknownNamesComeWithTheNearest) {
 TEST(Config, WrongTypesAndRangesNameTheSetting) {
   Config c;
   const std::pair<const char*, const char*> cases[] = {
-      {"[server]\nport = \"x\"\n", "server.port"},  {"[server]\nport = 70000\n", "server.port"},   {"[server]\nhost = 1\n", "server.host"},
-      {"[server]\nui = 1\n", "server.ui"},          {"[cache]\neviction = \"fifo\"\n", "cache.eviction"}, {"[server]\ncors_origins = \"x\"\n", "server.cors_origins"},
-      {"[policy]\nshadow_ratio = 2.0\n", "policy.shadow_ratio"}, {"[cache]\ndram_bytes = -1\n", "cache.dram_bytes"}};
+      {"[server]\nport = \"x\"\n", "server.port"},
+      {"[server]\nport = 70000\n", "server.port"},
+      {"[server]\nhost = 1\n", "server.host"},
+      {"[server]\nui = 1\n", "server.ui"},
+      {"[cache]\neviction = \"fifo\"\n", "cache.eviction"},
+      {"[server]\ncors_origins = \"x\"\n", "server.cors_origins"},
+      {"[policy]\nshadow_ratio = 2.0\n", "policy.shadow_ratio"},
+      {"[cache]\ndram_bytes = -1\n", "cache.dram_bytes"}};
   for (const auto& [text, field] : cases) {
     const auto s = apply_toml(text, "f", c);
     ASSERT_FALSE(s.ok()) << text;
     EXPECT_EQ(s.field(), field);
   }
-  for (const auto* flag : {"server.port=abc", "server.port=", "server.port", "server.ui=maybe", "nothing", "server.port=80x"}) EXPECT_FALSE(apply_flags({flag}, c).ok()) << flag;
+  for (const auto* flag : {"server.port=abc", "server.port=", "server.port", "server.ui=maybe",
+                           "nothing", "server.port=80x"})
+    EXPECT_FALSE(apply_flags({flag}, c).ok()) << flag;
   EXPECT_FALSE(apply_toml("server = 3\n", "f", c).ok());
   EXPECT_FALSE(apply_toml("[server\n", "f", c).ok());
   EXPECT_FALSE(apply_toml("[\x1f\x1f]\n", "f", c).ok());
 }
 
 TEST(Config, WhatThisBuildDoesNotHaveIsRefusedNotIgnored) {
-  for (const auto* flag : {"remote.url=redis://x", "cache.gpu_bytes=1", "disk.verify_on_read=false", "cache.block_tokens=48"}) {
+  for (const auto* flag : {"remote.url=redis://x", "cache.gpu_bytes=1", "disk.verify_on_read=false",
+                           "cache.block_tokens=48"}) {
     Config c;
     ASSERT_TRUE(apply_flags({flag}, c).ok()) << flag;
     const auto s = check_config(c);
@@ -97,9 +112,27 @@ TEST(ByteSizeTest, UnitsArePowersOfAThousandOrOf1024) {
   const struct {
     const char* text;
     std::optional<std::int64_t> bytes;
-  } cases[] = {{"0", 0}, {"4096", 4096}, {"-1", -1}, {"1k", 1024}, {"4GiB", std::int64_t{4} << 30}, {"4 GiB", std::int64_t{4} << 30},
-               {"512MB", 512000000}, {"1.5g", 1610612736}, {"2tib", std::int64_t{2} << 40}, {"7B", 7}, {"", {}}, {"GiB", {}}, {"4Gi", {}},
-               {"4 G B", {}}, {"-4GiB", {}}, {"1e3", {}}, {"9999999TiB", {}}, {"0x10", {}}, {"nan", {}}, {"inf", {}}, {" 4", {}}};
+  } cases[] = {{"0", 0},
+               {"4096", 4096},
+               {"-1", -1},
+               {"1k", 1024},
+               {"4GiB", std::int64_t{4} << 30},
+               {"4 GiB", std::int64_t{4} << 30},
+               {"512MB", 512000000},
+               {"1.5g", 1610612736},
+               {"2tib", std::int64_t{2} << 40},
+               {"7B", 7},
+               {"", {}},
+               {"GiB", {}},
+               {"4Gi", {}},
+               {"4 G B", {}},
+               {"-4GiB", {}},
+               {"1e3", {}},
+               {"9999999TiB", {}},
+               {"0x10", {}},
+               {"nan", {}},
+               {"inf", {}},
+               {" 4", {}}};
   for (const auto& c : cases) EXPECT_EQ(parse_byte_size(c.text), c.bytes) << c.text;
 }
 

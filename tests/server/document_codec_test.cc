@@ -7,12 +7,18 @@
 namespace quire {
 namespace {
 
-std::optional<ReadError> batch(const std::string& text, DocumentBatch& out, std::size_t max = 4) { return read_batch(*parse_json(text), max, out); }
+std::optional<ReadError> batch(const std::string& text, DocumentBatch& out, std::size_t max = 4) {
+  return read_batch(*parse_json(text), max, out);
+}
 
 TEST(DocumentCodec, ReadsABatch) {
   DocumentBatch b;
-  const auto e = batch(R"({"documents":[{"id":"a","title":"T","text":"x","metadata":{"k":1}},{"chunks":["p","q"]}],"if_exists":"skip",
-    "chunking":{"strategy":"separator","separator":"--","max_tokens":99,"overlap_tokens":0},"ttl_seconds":5,"ttl_anchor":"last_used","pinned":true,"tier":"dram","cache_salt":null})", b);
+  const auto e = batch(
+      R"({"documents":[{"id":"a","title":"T","text":"x","metadata":{"k":1}},{"chunks":["p","q"]}],)"
+      R"("if_exists":"skip",
+    "chunking":{"strategy":"separator","separator":"--","max_tokens":99,"overlap_tokens":0},)"
+      R"("ttl_seconds":5,"ttl_anchor":"last_used","pinned":true,"tier":"dram","cache_salt":null})",
+      b);
   ASSERT_FALSE(e) << e->message;
   ASSERT_EQ(b.documents.size(), 2u);
   EXPECT_EQ(b.documents[0].id, "a");
@@ -74,10 +80,13 @@ TEST(DocumentCodec, PutTakesItsIdFromThePath) {
 }
 
 TEST(Ndjson, SameDocumentsHoweverTheBytesArrive) {
-  const std::string text = "{\"id\":\"a\",\"text\":\"one\"}\r\n\n  \n{\"id\":\"b\",\"text\":\"two ü\"}\n{\"id\":\"c\",\"text\":\"three\"}";
+  const std::string text =
+      "{\"id\":\"a\",\"text\":\"one\"}\r\n\n  \n{\"id\":\"b\",\"text\":\"two "
+      "ü\"}\n{\"id\":\"c\",\"text\":\"three\"}";
   for (std::size_t step = 1; step < text.size(); step += 3) {
     NdjsonReader r(10);
-    for (std::size_t i = 0; i < text.size(); i += step) ASSERT_FALSE(r.feed(std::string_view(text).substr(i, step)));
+    for (std::size_t i = 0; i < text.size(); i += step)
+      ASSERT_FALSE(r.feed(std::string_view(text).substr(i, step)));
     ASSERT_FALSE(r.finish());
     const auto documents = r.take();
     ASSERT_EQ(documents.size(), 3u) << step;
@@ -98,8 +107,10 @@ TEST(Ndjson, WrongLinesAreNamedAtOnce) {
 
 TEST(Multipart, FilesAndFields) {
   const std::string body =
-      "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.md\"\r\nContent-Type: text/markdown\r\n\r\n# Head\r\n--B\r\n"
-      "Content-Disposition: form-data; name=\"id\"\r\n\r\nmine\r\n--B\r\nContent-Disposition: form-data; name=\"pinned\"\r\n\r\ntrue\r\n--B--\r\n";
+      "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.md\"\r\nContent-Type: "
+      "text/markdown\r\n\r\n# Head\r\n--B\r\n"
+      "Content-Disposition: form-data; name=\"id\"\r\n\r\nmine\r\n--B\r\nContent-Disposition: "
+      "form-data; name=\"pinned\"\r\n\r\ntrue\r\n--B--\r\n";
   DocumentBatch b;
   const auto e = read_multipart(body, "B", 4, b);
   ASSERT_FALSE(e) << e->message;
@@ -110,8 +121,10 @@ TEST(Multipart, FilesAndFields) {
 }
 
 TEST(Multipart, BrokenBodiesAreRefused) {
-  for (const auto* body : {"", "--B", "--B\r\nX: y", "--B\r\nContent-Disposition: form-data; name=\"f\"\r\n\r\nx", "--B--", "--B\r\n\r\nx\r\n--B--",
-                           "--B\r\nContent-Disposition: form-data; name=\"color\"\r\n\r\nx\r\n--B--"}) {
+  for (const auto* body :
+       {"", "--B", "--B\r\nX: y", "--B\r\nContent-Disposition: form-data; name=\"f\"\r\n\r\nx",
+        "--B--", "--B\r\n\r\nx\r\n--B--",
+        "--B\r\nContent-Disposition: form-data; name=\"color\"\r\n\r\nx\r\n--B--"}) {
     DocumentBatch b;
     EXPECT_TRUE(read_multipart(body, "B", 4, b)) << body;
   }
@@ -119,13 +132,18 @@ TEST(Multipart, BrokenBodiesAreRefused) {
 
 TEST(Patch, NullTakesAwayAndAbsentStays) {
   DocumentPatch p;
-  ASSERT_FALSE(read_patch(*parse_json(R"({"ttl_seconds":null,"metadata":{"a":null,"b":2},"expires_at":"2030-01-01T00:00:00Z","pinned":true})"), p));
+  ASSERT_FALSE(read_patch(
+      *parse_json(
+          R"({"ttl_seconds":null,"metadata":{"a":null,"b":2},"expires_at":"2030-01-01T00:00:00Z",)"
+          R"("pinned":true})"),
+      p));
   ASSERT_TRUE(p.ttl_seconds);
   EXPECT_FALSE(*p.ttl_seconds);
   EXPECT_EQ(p.metadata_json, R"({"a":null,"b":2})");
   EXPECT_EQ(**p.expires_at_ms, 1893456000000);
   EXPECT_FALSE(p.title);
-  for (const auto* bad : {"{}", R"({"text":"x"})", R"({"expires_at":"soon"})", R"({"ttl_seconds":-1})", R"({"pinned":"yes"})"}) {
+  for (const auto* bad : {"{}", R"({"text":"x"})", R"({"expires_at":"soon"})",
+                          R"({"ttl_seconds":-1})", R"({"pinned":"yes"})"}) {
     DocumentPatch q;
     EXPECT_TRUE(read_patch(*parse_json(bad), q)) << bad;
   }
@@ -133,11 +151,16 @@ TEST(Patch, NullTakesAwayAndAbsentStays) {
 
 TEST(BulkDelete, NeedsExactlyOneOfIdsAndFilter) {
   BulkDelete a;
-  ASSERT_FALSE(read_bulk_delete(*parse_json(R"({"filter":{"status":"failed","metadata.source":"x","metadata":{"year":2025}},"dry_run":true})"), a));
+  ASSERT_FALSE(read_bulk_delete(
+      *parse_json(R"({"filter":{"status":"failed","metadata.source":"x","metadata":{"year":2025}},)"
+                  R"("dry_run":true})"),
+      a));
   EXPECT_TRUE(a.dry_run);
   EXPECT_EQ(a.filter->metadata.size(), 2u);
   EXPECT_EQ(a.filter->metadata[1].second, "2025");
-  for (const auto* bad : {"{}", R"({"ids":["a"],"filter":{"status":"ready"}})", R"({"filter":{}})", R"({"filter":{"status":"odd"}})", R"({"filter":{"color":"x"}})", R"({"ids":[1]})"}) {
+  for (const auto* bad :
+       {"{}", R"({"ids":["a"],"filter":{"status":"ready"}})", R"({"filter":{}})",
+        R"({"filter":{"status":"odd"}})", R"({"filter":{"color":"x"}})", R"({"ids":[1]})"}) {
     BulkDelete b;
     EXPECT_TRUE(read_bulk_delete(*parse_json(bad), b)) << bad;
   }

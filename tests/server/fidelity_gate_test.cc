@@ -38,29 +38,35 @@ TEST(FidelityGate, OnlyAPassingCertificateOfThisModelWithDefaultSettingsCounts) 
   EXPECT_FALSE(gate.verdict().strategy);
   gate.set_certificates({certificate("epic", true)}, std::string(64, 'b'), 0.02);
   EXPECT_FALSE(gate.verdict().strategy);
-  gate.set_certificates({certificate("epic", true)}, kModel, 0.01);   // a stricter limit than it was judged by
+  // A stricter limit than it was judged by
+  gate.set_certificates({certificate("epic", true)}, kModel, 0.01);
   EXPECT_FALSE(gate.verdict().strategy);
   gate.set_certificates({certificate("of_another_build", true)}, kModel, 0.02);
   EXPECT_FALSE(gate.verdict().strategy);
-  gate.set_certificates({certificate("epic", true, 10), certificate("reuse", true, 5), certificate("anchors", false, 1)}, kModel, 0.02);
-  EXPECT_EQ(gate.verdict().strategy, "reuse");   // the fastest that passed
+  gate.set_certificates({certificate("epic", true, 10), certificate("reuse", true, 5),
+                         certificate("anchors", false, 1)},
+                        kModel, 0.02);
+  EXPECT_EQ(gate.verdict().strategy, "reuse");  // the fastest that passed
 }
 
 TEST(FidelityGate, FallsBackBelowTheLimitAndComesBackAboveIt) {
   FidelityGate gate(0.9);
   gate.set_certificates({certificate("reuse", true)}, kModel, 0.02);
-  for (std::size_t i = 0; i + 1 < FidelityGate::kMinChecks; ++i) EXPECT_FALSE(gate.record("reuse", 0.0));
-  EXPECT_EQ(gate.verdict().strategy, "reuse");   // too few to judge
+  for (std::size_t i = 0; i + 1 < FidelityGate::kMinChecks; ++i)
+    EXPECT_FALSE(gate.record("reuse", 0.0));
+  EXPECT_EQ(gate.verdict().strategy, "reuse");  // too few to judge
   EXPECT_TRUE(gate.record("reuse", 0.0));
   EXPECT_FALSE(gate.verdict().strategy);
   EXPECT_NE(gate.verdict().note.find("shadow_min_agreement"), std::string::npos);
   EXPECT_TRUE(gate.in_fallback());
   EXPECT_EQ(gate.info(0.5).at("shadow").at("state").as_string(), "fallback");
   // Another strategy's checks do not speak for it.
-  for (std::size_t i = 0; i < 2 * FidelityGate::kMinChecks; ++i) EXPECT_FALSE(gate.record("epic", 1.0));
+  for (std::size_t i = 0; i < 2 * FidelityGate::kMinChecks; ++i)
+    EXPECT_FALSE(gate.record("epic", 1.0));
   EXPECT_FALSE(gate.verdict().strategy);
   // Only checks since the fall count.
-  for (std::size_t i = 0; i + 1 < FidelityGate::kMinChecks; ++i) EXPECT_FALSE(gate.record("reuse", 1.0));
+  for (std::size_t i = 0; i + 1 < FidelityGate::kMinChecks; ++i)
+    EXPECT_FALSE(gate.record("reuse", 1.0));
   EXPECT_FALSE(gate.verdict().strategy);
   EXPECT_TRUE(gate.record("reuse", 1.0));
   EXPECT_EQ(gate.verdict().strategy, "reuse");
@@ -70,7 +76,8 @@ TEST(FidelityGate, FallsBackBelowTheLimitAndComesBackAboveIt) {
 TEST(FidelityGate, TheAverageMovesWithTheWindow) {
   FidelityGate gate(0.9);
   gate.set_certificates({certificate("reuse", true)}, kModel, 0.02);
-  for (std::size_t i = 0; i < 5 * FidelityGate::kWindow; ++i) EXPECT_FALSE(gate.record("reuse", 1.0));
+  for (std::size_t i = 0; i < 5 * FidelityGate::kWindow; ++i)
+    EXPECT_FALSE(gate.record("reuse", 1.0));
   // 0.5 instead of 1 lowers the mean of 32 by 1/64 each: the seventh brings it under 0.9.
   for (int i = 0; i < 6; ++i) EXPECT_FALSE(gate.record("reuse", 0.5)) << i;
   EXPECT_TRUE(gate.record("reuse", 0.5));
@@ -80,7 +87,8 @@ TEST(FidelityGate, TheAverageMovesWithTheWindow) {
 TEST(FidelityGate, InfoShowsCertificatesAndState) {
   FidelityGate gate(0.9);
   EXPECT_EQ(gate.info(0).at("shadow").at("state").as_string(), "off");
-  EXPECT_NE(std::string(gate.info(0).at("reason").as_string()).find("--certify"), std::string::npos);
+  EXPECT_NE(std::string(gate.info(0).at("reason").as_string()).find("--certify"),
+            std::string::npos);
   gate.set_certificates({certificate("reuse", true)}, kModel, 0.02);
   gate.count_dropped(FidelityGate::Dropped::kBusy);
   (void)gate.record("reuse", 0.75);
@@ -132,18 +140,20 @@ class ShadowTest : public ::testing::Test {
     o.patience = patience;
     o.look = std::chrono::milliseconds(1);
     o.seed = 1;
-    checker_ = std::make_unique<ShadowChecker>(engine_, o, [this](ShadowChecker::Outcome outcome, const ShadowResult& r) {
-      std::lock_guard lock(mu_);
-      outcomes_.emplace_back(outcome, r);
-      changed_.notify_all();
-    });
+    checker_ = std::make_unique<ShadowChecker>(
+        engine_, o, [this](ShadowChecker::Outcome outcome, const ShadowResult& r) {
+          std::lock_guard lock(mu_);
+          outcomes_.emplace_back(outcome, r);
+          changed_.notify_all();
+        });
   }
   ~ShadowTest() override {
     if (checker_) checker_->stop();
   }
   std::pair<ShadowChecker::Outcome, ShadowResult> outcome(std::size_t i) {
     std::unique_lock lock(mu_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(20), [&] { return outcomes_.size() > i; }));
+    EXPECT_TRUE(
+        changed_.wait_for(lock, std::chrono::seconds(20), [&] { return outcomes_.size() > i; }));
     return i < outcomes_.size() ? outcomes_[i] : std::pair<ShadowChecker::Outcome, ShadowResult>();
   }
   /// An answer that chose tokens 0 and 1.
@@ -171,7 +181,8 @@ TEST_F(ShadowTest, ComparesTokensAndDistributions) {
   EXPECT_EQ(what, ShadowChecker::Outcome::kChecked);
   EXPECT_EQ(result.strategy, "reuse");
   EXPECT_DOUBLE_EQ(result.agreement, 0.5);
-  // Second position: p = softmax(1, 0), q = softmax(0, 1): KL = (p0 - p1) * 1 = tanh(1/2); mean over two positions.
+  // Second position: p = softmax(1, 0), q = softmax(0, 1): KL = (p0 - p1) * 1 = tanh(1/2); mean
+  // over two positions.
   EXPECT_NEAR(result.kl, std::tanh(0.5) / 2, 1e-6);
   std::lock_guard lock(engine_.mu);
   EXPECT_EQ(engine_.last.cache.strategy, "recompute");
@@ -212,7 +223,8 @@ TEST_F(ShadowTest, MakesRoomForAClientsQuery) {
   engine_.hold_next = true;
   start();
   checker_->submit(sample());
-  for (int i = 0; i < 20000 && engine_.hold_next; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 20000 && engine_.hold_next; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   for (int i = 0; i < 20000; ++i) {
     checker_->yield();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -25,7 +25,8 @@ TEST(HttpMessage, TrailingSlashAndAbsoluteFormAreTheSamePath) {
 
 TEST(HttpMessage, BadTargetsAreRefused) {
   HttpRequest r;
-  for (const auto* target : {"", "documents", "/a%2", "/a%zz", "/a%00b", "/a%ff", "/x?y=%c0%80"}) EXPECT_FALSE(parse_target(target, r).ok()) << target;
+  for (const auto* target : {"", "documents", "/a%2", "/a%zz", "/a%00b", "/a%ff", "/x?y=%c0%80"})
+    EXPECT_FALSE(parse_target(target, r).ok()) << target;
 }
 
 TEST(HttpMessage, PercentEncodingComesBack) {
@@ -53,7 +54,8 @@ TEST(HttpMessage, HeadersCompareWithoutCase) {
 }
 
 TEST(HttpMessage, HeaderParametersAreRead) {
-  EXPECT_EQ(header_parameter("multipart/form-data; boundary=\"a;b\\\"c\"; x=y", "boundary"), "a;b\"c");
+  EXPECT_EQ(header_parameter("multipart/form-data; boundary=\"a;b\\\"c\"; x=y", "boundary"),
+            "a;b\"c");
   EXPECT_EQ(header_parameter("multipart/form-data; a=1; Boundary=xyz", "boundary"), "xyz");
   EXPECT_EQ(header_parameter("text/plain", "charset"), std::nullopt);
 }

@@ -50,7 +50,9 @@ class FakeService final : public HttpService {
     held.push_back(std::move(e));
     changed.notify_all();
   }
-  HttpResponse protocol_error(int status, const std::string& message, Exchange*) override { return text(status, message); }
+  HttpResponse protocol_error(int status, const std::string& message, Exchange*) override {
+    return text(status, message);
+  }
   void on_finished(Exchange&, const ExchangeSummary& s) override {
     std::lock_guard lock(mu);
     ++finished;
@@ -108,9 +110,13 @@ class HttpServerTest : public ::testing::Test {
     if (server_) (void)server_->stop(std::chrono::milliseconds(0));
     service_.held.clear();
   }
-  std::string request(const std::string& target, const std::string& more = {}) { return "GET " + target + " HTTP/1.1\r\nHost: x\r\n" + more + "\r\n"; }
+  std::string request(const std::string& target, const std::string& more = {}) {
+    return "GET " + target + " HTTP/1.1\r\nHost: x\r\n" + more + "\r\n";
+  }
   std::string post(const std::string& target, const std::string& body) {
-    return "POST " + target + " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+    return "POST " + target +
+           " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+           body;
   }
 
   FakeService service_;
@@ -133,7 +139,8 @@ TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
   start();
   LoopbackClient c(server_->port());
   std::string all;
-  for (int i = 0; i < 20; ++i) all += i % 3 == 0 ? request("/thread") : post("/echo", std::to_string(i));
+  for (int i = 0; i < 20; ++i)
+    all += i % 3 == 0 ? request("/thread") : post("/echo", std::to_string(i));
   ASSERT_TRUE(c.send(all));
   for (int i = 0; i < 20; ++i) {
     const auto r = c.read_response();
@@ -179,7 +186,8 @@ TEST_F(HttpServerTest, HeadHasLengthButNoBody) {
 TEST_F(HttpServerTest, ExpectContinueIsAnsweredBeforeTheBody) {
   start();
   LoopbackClient c(server_->port());
-  ASSERT_TRUE(c.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"));
+  ASSERT_TRUE(c.send(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"));
   const auto go = c.read_head();
   ASSERT_TRUE(go);
   EXPECT_EQ(go->status, 100);
@@ -190,7 +198,8 @@ TEST_F(HttpServerTest, ExpectContinueIsAnsweredBeforeTheBody) {
 TEST_F(HttpServerTest, ExpectContinueOfARefusedRequestGetsNo100) {
   start();
   LoopbackClient c(server_->port());
-  ASSERT_TRUE(c.send("POST /refuse HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"));
+  ASSERT_TRUE(c.send(
+      "POST /refuse HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"));
   const auto r = c.read_head();
   ASSERT_TRUE(r);
   EXPECT_EQ(r->status, 403);
@@ -210,15 +219,18 @@ TEST_F(HttpServerTest, TooLargeBodiesAre413WithEitherFraming) {
   ASSERT_TRUE(a.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n"));
   EXPECT_EQ(a.read_response()->status, 413);
   LoopbackClient b(server_->port());
-  ASSERT_TRUE(b.send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" + std::string(2000, 'a') + "\r\n0\r\n\r\n"));
+  ASSERT_TRUE(b.send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" +
+                     std::string(2000, 'a') + "\r\n0\r\n\r\n"));
   EXPECT_EQ(b.read_response()->status, 413);
 }
 
 TEST_F(HttpServerTest, BrokenRequestsGetTheirStatusAndClose) {
   start();
-  const std::pair<std::string, int> cases[] = {{"nonsense\r\n\r\n", 400},
-                                               {request("/x", "X: " + std::string(20000, 'a') + "\r\n"), 431},
-                                               {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400}};
+  const std::pair<std::string, int> cases[] = {
+      {"nonsense\r\n\r\n", 400},
+      {request("/x", "X: " + std::string(20000, 'a') + "\r\n"), 431},
+      {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+       400}};
   for (const auto& [text, status] : cases) {
     LoopbackClient c(server_->port());
     ASSERT_TRUE(c.send(text));
@@ -355,7 +367,9 @@ TEST_F(HttpServerTest, AWriterWaitsForASlowReader) {
     const std::string some = c.read_some();
     if (some.empty()) break;
     received += std::count(some.begin(), some.end(), '~');
-    end = (end + some).substr(end.size() + some.size() - std::min<std::size_t>(end.size() + some.size(), 7));
+    end = (end + some)
+              .substr(end.size() + some.size() -
+                      std::min<std::size_t>(end.size() + some.size(), 7));
   }
   writer.join();
   EXPECT_EQ(received, std::int64_t{32} << 20);
@@ -368,7 +382,8 @@ TEST_F(HttpServerTest, AWriterIsToldWhenTheReaderIsGone) {
   auto e = service_.take();
   ASSERT_TRUE(e);
   EXPECT_TRUE(e->wait_for_room(1, std::chrono::seconds(20)));
-  EXPECT_FALSE(e->wait_for_room(Exchange::kMaxQueuedBytes + 1, std::chrono::milliseconds(1))) << "there is never so much room";
+  EXPECT_FALSE(e->wait_for_room(Exchange::kMaxQueuedBytes + 1, std::chrono::milliseconds(1)))
+      << "there is never so much room";
   c.read_until(": ping");
   c.reset();
   EXPECT_TRUE(service_.wait([&] { return service_.disconnects == 1; }));

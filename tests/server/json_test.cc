@@ -16,7 +16,8 @@ TEST(ParseJson, ReadsWhatIsValid) {
 }
 
 TEST(ParseJson, RefusesWhatIsNot) {
-  for (const auto* text : {"", "  ", "{", "{\"a\":}", "[1,]", "{'a':1}", "NaN", "[Infinity]", "1 2", "{\"a\":1}x", "\"\xff\"", "// c\n1", "\"a\nb\"", "01", "{\"a\" 1}"})
+  for (const auto* text : {"", "  ", "{", "{\"a\":}", "[1,]", "{'a':1}", "NaN", "[Infinity]", "1 2",
+                           "{\"a\":1}x", "\"\xff\"", "// c\n1", "\"a\nb\"", "01", "{\"a\" 1}"})
     EXPECT_FALSE(parse_json(text).ok()) << text;
 }
 
@@ -44,7 +45,9 @@ TEST(Rfc3339, ComesBack) {
   EXPECT_EQ(rfc3339(1740823500123), "2025-03-01T10:05:00.123Z");
   EXPECT_EQ(*parse_rfc3339("2025-03-01T10:05:00.123Z"), 1740823500123);
   EXPECT_EQ(*parse_rfc3339("2025-03-01T12:05:00+02:00"), 1740823500000);
-  for (const auto* bad : {"", "2025-03-01", "2025-13-01T00:00:00Z", "2025-03-01T10:05:00", "2025-03-01T10:05:00Zx", "x"}) EXPECT_FALSE(parse_rfc3339(bad).ok()) << bad;
+  for (const auto* bad : {"", "2025-03-01", "2025-13-01T00:00:00Z", "2025-03-01T10:05:00",
+                          "2025-03-01T10:05:00Zx", "x"})
+    EXPECT_FALSE(parse_rfc3339(bad).ok()) << bad;
 }
 
 std::optional<ReadError> read(const std::string& text, std::int64_t& n) {
@@ -65,8 +68,11 @@ TEST(ObjectReader, NamesWhatIsWrongByPath) {
   EXPECT_FALSE(read(R"({"number":null})", n));
   EXPECT_EQ(n, 7);
   const std::pair<const char*, const char*> cases[] = {
-      {R"({"number":11})", "cache.number"}, {R"({"number":"1"})", "cache.number"}, {R"({"number":1.5})", "cache.number"},
-      {R"({"mode":"slow"})", "cache.mode"}, {R"({"name":"far too long"})", "cache.name"},
+      {R"({"number":11})", "cache.number"},
+      {R"({"number":"1"})", "cache.number"},
+      {R"({"number":1.5})", "cache.number"},
+      {R"({"mode":"slow"})", "cache.mode"},
+      {R"({"name":"far too long"})", "cache.name"},
       {R"({"number":18446744073709551615})", "cache.number"}};
   for (const auto& [text, param] : cases) {
     const auto e = read(text, n);

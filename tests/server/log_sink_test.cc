@@ -8,7 +8,14 @@ namespace quire {
 namespace {
 
 TEST(LogJson, LinesAreObjectsWhateverTheValues) {
-  const std::string line = log_json(LogLevel::kInfo, "a \"quoted\"\nmessage", {{"status", "200"}, {"ms", "1.50"}, {"id", "007"}, {"text", "x\ty"}, {"none", ""}, {"dash", "1-2"}}, 0);
+  const std::string line = log_json(LogLevel::kInfo, "a \"quoted\"\nmessage",
+                                    {{"status", "200"},
+                                     {"ms", "1.50"},
+                                     {"id", "007"},
+                                     {"text", "x\ty"},
+                                     {"none", ""},
+                                     {"dash", "1-2"}},
+                                    0);
   const auto v = parse_json(line);
   ASSERT_TRUE(v.ok()) << line << v.status().message();
   EXPECT_EQ(line.find('\n'), std::string::npos);
@@ -22,7 +29,9 @@ TEST(LogJson, LinesAreObjectsWhateverTheValues) {
   EXPECT_FALSE(o.contains("none"));
 }
 
-TEST(LogSink, UnknownLevelsAreRefused) { EXPECT_EQ(install_log_sink("loud", "json").field(), "log.level"); }
+TEST(LogSink, UnknownLevelsAreRefused) {
+  EXPECT_EQ(install_log_sink("loud", "json").field(), "log.level");
+}
 
 }  // namespace
 }  // namespace quire

@@ -27,12 +27,20 @@ constexpr const char* kHi = R"("messages":[{"role":"user","content":"Hi"}])";
 
 TEST(OpenAiCodec, ReadsAWholeChat) {
   OpenAiBody b;
-  const auto e = chat(R"({"model":"m","messages":[{"role":"system","content":"A"},{"role":"developer","content":[{"type":"text","text":"B"}]},
-    {"role":"user","content":[{"type":"text","text":"x"},{"type":"text","text":"y"}],"name":"n"},{"role":"assistant","content":"z","refusal":null},{"role":"user","content":"w"}],
-    "max_tokens":5,"max_completion_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":3,"min_p":0.1,"n":2,"stop":["a","b"],"seed":9,"logprobs":true,"top_logprobs":4,
-    "frequency_penalty":1,"presence_penalty":-1,"logit_bias":{"5":2},"response_format":{"type":"text"},"stream":true,"stream_options":{"include_usage":true},
-    "cache":{"strategy":"reuse"},"cache_salt":"12345678","citations":false,"explain":"blocks","on_missing":"skip","on_not_ready":"error",
-    "user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","safety_identifier":"s","parallel_tool_calls":false,"prompt_cache_key":"k","never_heard_of":1})", b);
+  const auto e = chat(
+      R"({"model":"m","messages":[{"role":"system","content":"A"},{"role":"developer","content":[{)"
+      R"("type":"text","text":"B"}]},
+    {"role":"user","content":[{"type":"text","text":"x"},{"type":"text","text":"y"}],"name":"n"},{)"
+      R"("role":"assistant","content":"z","refusal":null},{"role":"user","content":"w"}],
+    "max_tokens":5,"max_completion_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":3,"min_p":0.1,)"
+      R"("n":2,"stop":["a","b"],"seed":9,"logprobs":true,"top_logprobs":4,
+    "frequency_penalty":1,"presence_penalty":-1,"logit_bias":{"5":2},"response_format":{)"
+      R"("type":"text"},"stream":true,"stream_options":{"include_usage":true},
+    "cache":{"strategy":"reuse"},"cache_salt":"12345678","citations":false,"explain":"blocks",)"
+      R"("on_missing":"skip","on_not_ready":"error",
+    "user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","safety_identifier":"s",)"
+      R"("parallel_tool_calls":false,"prompt_cache_key":"k","never_heard_of":1})",
+      b);
   ASSERT_FALSE(e) << e->message;
   const QueryBody& q = b.query;
   EXPECT_EQ(q.system, "A\n\nB");
@@ -64,14 +72,23 @@ TEST(OpenAiCodec, DefaultsAreTheProtocols) {
 
 TEST(OpenAiCodec, NullsAndHarmlessDefaultsAreTaken) {
   OpenAiBody b;
-  const auto e = chat(std::string("{") + kHi + R"(,"tools":[],"tool_choice":"none","functions":null,"function_call":"none","modalities":["text"],"audio":null,"temperature":null,"n":null,
-    "stop":null,"stream":null,"stream_options":null,"response_format":null,"logit_bias":null,"documents":null,"cache":null,"verbosity":"medium"})", b);
+  const auto e = chat(
+      std::string("{") + kHi +
+          R"(,"tools":[],"tool_choice":"none","functions":null,"function_call":"none",)"
+          R"("modalities":["text"],"audio":null,"temperature":null,"n":null,
+    "stop":null,"stream":null,"stream_options":null,"response_format":null,"logit_bias":null,)"
+          R"("documents":null,"cache":null,"verbosity":"medium"})",
+      b);
   EXPECT_FALSE(e) << e->message;
 }
 
 TEST(OpenAiCodec, DocumentsKeepTheirOrderWhateverTheirForm) {
   OpenAiBody b;
-  const auto e = chat(std::string("{") + kHi + R"(,"document_ids":["a"],"documents":[{"title":"T","text":"inline 1"},"b",{"id":"d","data":{"text":"inline 2"}}]})", b);
+  const auto e = chat(
+      std::string("{") + kHi +
+          R"(,"document_ids":["a"],"documents":[{"title":"T","text":"inline 1"},"b",{"id":"d",)"
+          R"("data":{"text":"inline 2"}}]})",
+      b);
   ASSERT_FALSE(e) << e->message;
   EXPECT_EQ(b.query.document_ids, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(b.query.document_params, (std::vector<std::string>{"document_ids[0]", "documents[1]"}));
@@ -91,35 +108,66 @@ TEST(OpenAiCodec, ChatErrorsNameThePath) {
       {R"("messages":[{"role":"user"}])", "invalid_value", "messages[0].content"},
       {R"("messages":[{"content":"x"}])", "invalid_value", "messages[0].role"},
       {R"("messages":[{"role":"robot","content":"x"}])", "invalid_value", "messages[0].role"},
-      {R"("messages":[{"role":"tool","content":"x"}])", "unsupported_parameter", "messages[0].role"},
+      {R"("messages":[{"role":"tool","content":"x"}])", "unsupported_parameter",
+       "messages[0].role"},
       {R"("messages":[{"role":"system","content":"x"}])", "invalid_value", "messages"},
-      {R"("messages":[{"role":"user","content":"x"},{"role":"system","content":"x"}])", "invalid_value", "messages[1].role"},
-      {R"("messages":[{"role":"user","content":"x"},{"role":"assistant","content":"x"}])", "invalid_value", "messages[1].role"},
-      {R"("messages":[{"role":"user","content":"x"},{"role":"assistant","content":"","tool_calls":[{"id":"1"}]},{"role":"user","content":"y"}])", "unsupported_parameter", "messages[1].tool_calls"},
-      {R"("messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])", "unsupported_parameter", "messages[0].content[0].type"},
-      {R"("messages":[{"role":"user","content":[{"type":"text"}]}])", "invalid_value", "messages[0].content[0].text"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"tools":[{"type":"function"}])", "unsupported_parameter", "tools"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"tool_choice":"required")", "unsupported_parameter", "tool_choice"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"modalities":["text","audio"])", "unsupported_parameter", "modalities"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"reasoning_effort":"high")", "unsupported_parameter", "reasoning_effort"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"grammar"})", "unsupported_parameter", "response_format.type"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{})", "invalid_value", "response_format.type"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema"})", "invalid_value", "response_format.json_schema"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema","json_schema":{"name":"x"}})", "invalid_value", "response_format.json_schema.schema"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"properties":{"a":{"type":"string","pattern":"x"}}}}})", "unsupported_parameter",
-       "response_format.json_schema.schema.properties.a.pattern"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"robot"}}})", "invalid_value", "response_format.json_schema.schema.type"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_object"},"stop":"x")", "unsupported_parameter", "stop"},
+      {R"("messages":[{"role":"user","content":"x"},{"role":"system","content":"x"}])",
+       "invalid_value", "messages[1].role"},
+      {R"("messages":[{"role":"user","content":"x"},{"role":"assistant","content":"x"}])",
+       "invalid_value", "messages[1].role"},
+      {R"("messages":[{"role":"user","content":"x"},{"role":"assistant","content":"",)"
+       R"("tool_calls":[{"id":"1"}]},{"role":"user","content":"y"}])",
+       "unsupported_parameter", "messages[1].tool_calls"},
+      {R"("messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])",
+       "unsupported_parameter", "messages[0].content[0].type"},
+      {R"("messages":[{"role":"user","content":[{"type":"text"}]}])", "invalid_value",
+       "messages[0].content[0].text"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"tools":[{"type":"function"}])",
+       "unsupported_parameter", "tools"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"tool_choice":"required")",
+       "unsupported_parameter", "tool_choice"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"modalities":["text","audio"])",
+       "unsupported_parameter", "modalities"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"reasoning_effort":"high")",
+       "unsupported_parameter", "reasoning_effort"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"grammar"})",
+       "unsupported_parameter", "response_format.type"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{})", "invalid_value",
+       "response_format.type"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema"})",
+       "invalid_value", "response_format.json_schema"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema",)"
+       R"("json_schema":{"name":"x"}})",
+       "invalid_value", "response_format.json_schema.schema"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema",)"
+       R"("json_schema":{"schema":{"properties":{"a":{"type":"string","pattern":"x"}}}}})",
+       "unsupported_parameter", "response_format.json_schema.schema.properties.a.pattern"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema",)"
+       R"("json_schema":{"schema":{"type":"robot"}}})",
+       "invalid_value", "response_format.json_schema.schema.type"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_object"},)"
+       R"("stop":"x")",
+       "unsupported_parameter", "stop"},
       {R"("messages":[{"role":"user","content":"Hi"}],"n":9)", "invalid_value", "n"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"stop":["a","b","c","d","e"])", "invalid_value", "stop"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"top_logprobs":21,"logprobs":true)", "invalid_value", "top_logprobs"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"temperature":2.1)", "invalid_value", "temperature"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"stream_options":{"include_usage":true})", "invalid_value", "stream_options"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"max_completion_tokens":0)", "invalid_value", "max_completion_tokens"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"documents":[{}])", "invalid_value", "documents[0]"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"documents":[{"id":"a","data":{}}])", "invalid_value", "documents[0].data.text"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"documents":["1","2"],"document_ids":["3","4","5"])", "invalid_value", "documents"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"cache":{"stratgy":"x"})", "unknown_field", "cache.stratgy"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"stop":["a","b","c","d","e"])",
+       "invalid_value", "stop"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"top_logprobs":21,"logprobs":true)",
+       "invalid_value", "top_logprobs"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"temperature":2.1)", "invalid_value",
+       "temperature"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"stream_options":{"include_usage":true})",
+       "invalid_value", "stream_options"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"max_completion_tokens":0)", "invalid_value",
+       "max_completion_tokens"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"documents":[{}])", "invalid_value",
+       "documents[0]"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"documents":[{"id":"a","data":{}}])",
+       "invalid_value", "documents[0].data.text"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"documents":["1","2"],"document_ids":["3",)"
+       R"("4","5"])",
+       "invalid_value", "documents"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"cache":{"stratgy":"x"})", "unknown_field",
+       "cache.stratgy"},
   };
   for (const auto& [members, code, param] : cases) {
     OpenAiBody b;
@@ -134,9 +182,14 @@ TEST(OpenAiCodec, ResponseFormatsBecomeGrammars) {
   OpenAiBody text, object, schema, raw;
   ASSERT_FALSE(chat(std::string("{") + kHi + R"(,"response_format":{"type":"text"}})", text));
   EXPECT_FALSE(text.query.sampling.grammar);
-  ASSERT_FALSE(chat(std::string("{") + kHi + R"(,"response_format":{"type":"json_object"}})", object));
+  ASSERT_FALSE(
+      chat(std::string("{") + kHi + R"(,"response_format":{"type":"json_object"}})", object));
   EXPECT_TRUE(object.query.sampling.grammar);
-  ASSERT_FALSE(chat(std::string("{") + kHi + R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"type":"integer"}}}})", schema));
+  ASSERT_FALSE(chat(
+      std::string("{") + kHi +
+          R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,)"
+          R"("schema":{"type":"integer"}}}})",
+      schema));
   EXPECT_TRUE(schema.query.sampling.grammar);
   ASSERT_FALSE(completion(R"({"prompt":"x","response_format":{"type":"json_object"}})", raw));
   EXPECT_TRUE(raw.query.sampling.grammar);

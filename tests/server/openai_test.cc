@@ -1,4 +1,5 @@
-// The OpenAI-compatible endpoints around an engine that does as told: forms of replies and streams, choices, failures, leaving clients.
+// The OpenAI-compatible endpoints around an engine that does as told: forms of replies and streams,
+// choices, failures, leaving clients.
 #include <gtest/gtest.h>
 
 #include <boost/json/array.hpp>
@@ -6,8 +7,8 @@
 #include <boost/json/serialize.hpp>
 
 #include "server/app/app.h"
-#include "server/service/services.h"
 #include "server/json/parse.h"
+#include "server/service/services.h"
 #include "tests/support/loopback_client.h"
 #include "tests/support/stub_app.h"
 
@@ -20,9 +21,12 @@ using testing::RawResponse;
 
 class OpenAiTest : public test::StubAppTest {
  protected:
-  RawResponse post(const std::string& path, const std::string& body) { return call("POST", path, body); }
+  RawResponse post(const std::string& path, const std::string& body) {
+    return call("POST", path, body);
+  }
   RawResponse chat(const std::string& members = {}) {
-    return post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"Hi"}])" + members + "}");
+    return post("/v1/chat/completions",
+                R"({"messages":[{"role":"user","content":"Hi"}])" + members + "}");
   }
   static json::object object(const std::string& text) {
     auto v = parse_json(text);
@@ -34,14 +38,17 @@ class OpenAiTest : public test::StubAppTest {
     std::vector<std::string> out;
     for (std::size_t at = 0; at < body.size();) {
       const auto end = body.find("\n\n", at);
-      EXPECT_TRUE(body.compare(at, 6, "data: ") == 0 && end != std::string::npos) << body.substr(at);
+      EXPECT_TRUE(body.compare(at, 6, "data: ") == 0 && end != std::string::npos)
+          << body.substr(at);
       if (end == std::string::npos) break;
       out.push_back(body.substr(at + 6, end - at - 6));
       at = end + 2;
     }
     return out;
   }
-  static const json::object& choice(const json::object& o) { return o.at("choices").as_array().at(0).as_object(); }
+  static const json::object& choice(const json::object& o) {
+    return o.at("choices").as_array().at(0).as_object();
+  }
 };
 
 TEST_F(OpenAiTest, AChatIsAnsweredInOnePiece) {
@@ -57,7 +64,10 @@ TEST_F(OpenAiTest, AChatIsAnsweredInOnePiece) {
   EXPECT_EQ(choice(o).at("finish_reason").as_string(), "stop");
   EXPECT_TRUE(choice(o).at("logprobs").is_null());
   EXPECT_EQ(o.at("usage").as_object().at("total_tokens").as_int64(), 11);
-  EXPECT_EQ(testing::call(server->port(), "GET", std::string(o.at("explain_url").as_string()), "", {}).status, 200);
+  EXPECT_EQ(
+      testing::call(server->port(), "GET", std::string(o.at("explain_url").as_string()), "", {})
+          .status,
+      200);
 }
 
 TEST_F(OpenAiTest, TokensOfMessagesAreCountedAsAChatTakesThem) {
@@ -66,8 +76,12 @@ TEST_F(OpenAiTest, TokensOfMessagesAreCountedAsAChatTakesThem) {
     EXPECT_EQ(r.status, 200) << r.body;
     return json::serialize(object(r.body).at("tokens"));
   };
-  EXPECT_EQ(tokens(R"({"role":"user","content":[{"type":"text","text":"Hi "},{"type":"text","text":"there"}]})"), tokens(R"({"role":"user","content":"Hi there"})"));
-  const auto refused = post("/tokenize", R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]})");
+  EXPECT_EQ(tokens(R"({"role":"user","content":[{"type":"text","text":"Hi "},{"type":"text",)"
+                   R"("text":"there"}]})"),
+            tokens(R"({"role":"user","content":"Hi there"})"));
+  const auto refused = post(
+      "/tokenize",
+      R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]})");
   EXPECT_EQ(refused.status, 400);
   const auto error = object(refused.body).at("error").as_object();
   EXPECT_EQ(error.at("code").as_string(), "unsupported_parameter");
@@ -76,7 +90,8 @@ TEST_F(OpenAiTest, TokensOfMessagesAreCountedAsAChatTakesThem) {
 
 TEST_F(OpenAiTest, AStreamKeepsTheOrderOfTheContract) {
   for (const bool usage : {false, true}) {
-    const auto r = chat(std::string(R"(,"stream":true)") + (usage ? R"(,"stream_options":{"include_usage":true})" : ""));
+    const auto r = chat(std::string(R"(,"stream":true)") +
+                        (usage ? R"(,"stream_options":{"include_usage":true})" : ""));
     ASSERT_EQ(r.status, 200);
     EXPECT_TRUE(r.header("content-type")->starts_with("text/event-stream"));
     const auto all = events(r.body);
@@ -101,7 +116,9 @@ TEST_F(OpenAiTest, AStreamKeepsTheOrderOfTheContract) {
 TEST_F(OpenAiTest, ChoicesShareTheirPromptInTheUsage) {
   const auto o = object(chat(R"(,"n":3)").body);
   ASSERT_EQ(o.at("choices").as_array().size(), 3u);
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(o.at("choices").as_array()[i].as_object().at("index").as_int64(), static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(o.at("choices").as_array()[i].as_object().at("index").as_int64(),
+              static_cast<std::int64_t>(i));
   EXPECT_EQ(o.at("usage").as_object().at("prompt_tokens").as_int64(), 10);
   EXPECT_EQ(o.at("usage").as_object().at("completion_tokens").as_int64(), 3);
   const auto two = object(post("/v1/completions", R"({"prompt":["a","b"],"n":2})").body);
@@ -142,7 +159,10 @@ TEST_F(OpenAiTest, AFailureInAStreamIsAnErrorAndNoDone) {
   engine.hold = true;
   LoopbackClient c(server->port());
   const std::string body = R"({"messages":[{"role":"user","content":"Hi"}],"stream":true})";
-  ASSERT_TRUE(c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+  ASSERT_TRUE(
+      c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
+             "application/json\r\nContent-Length: " +
+             std::to_string(body.size()) + "\r\n\r\n" + body));
   const auto sink = engine.take();
   ASSERT_TRUE(sink);
   sink->on_plan(test::StubEngine::small_plan());
@@ -152,14 +172,18 @@ TEST_F(OpenAiTest, AFailureInAStreamIsAnErrorAndNoDone) {
   EXPECT_NE(all.find("\"content\":\"half\""), std::string::npos) << all;
   EXPECT_NE(all.find("data: {\"error\":{"), std::string::npos) << all;
   EXPECT_EQ(all.find("[DONE]"), std::string::npos);
-  EXPECT_FALSE(all.ends_with("0\r\n\r\n")) << "the connection closes without the end of a whole reply";
+  EXPECT_FALSE(all.ends_with("0\r\n\r\n"))
+      << "the connection closes without the end of a whole reply";
 }
 
 TEST_F(OpenAiTest, AClientThatLeavesCancelsItsChat) {
   engine.hold = true;
   LoopbackClient c(server->port());
   const std::string body = R"({"messages":[{"role":"user","content":"Hi"}]})";
-  ASSERT_TRUE(c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+  ASSERT_TRUE(
+      c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
+             "application/json\r\nContent-Length: " +
+             std::to_string(body.size()) + "\r\n\r\n" + body));
   const auto sink = engine.take();
   ASSERT_TRUE(sink);
   c.close();
@@ -168,12 +192,15 @@ TEST_F(OpenAiTest, AClientThatLeavesCancelsItsChat) {
 }
 
 TEST_F(OpenAiTest, ErrorsNameTheFieldAsTheRequestSpellsIt) {
-  const auto param = [&](const RawResponse& r) { return std::string(object(r.body).at("error").as_object().at("param").as_string()); };
+  const auto param = [&](const RawResponse& r) {
+    return std::string(object(r.body).at("error").as_object().at("param").as_string());
+  };
   auto r = chat(R"(,"tools":[{"type":"function"}])");
   EXPECT_EQ(r.status, 400);
   EXPECT_EQ(object(r.body).at("error").as_object().at("code").as_string(), "unsupported_parameter");
   EXPECT_EQ(param(r), "tools");
-  r = post("/v1/chat/completions", R"({"messages":[{"role":"system","content":"S"},{"role":"user","content":"Hi"}]})");
+  r = post("/v1/chat/completions",
+           R"({"messages":[{"role":"system","content":"S"},{"role":"user","content":"Hi"}]})");
   EXPECT_EQ(r.status, 400) << "the embedded model has no system message";
   EXPECT_EQ(param(r), "messages[0].role");
   r = chat(R"(,"model":"gpt-7")");
@@ -193,8 +220,15 @@ TEST_F(OpenAiTest, LogprobsStandBesideTheTextTheyBeginIn) {
   ASSERT_GE(ids.size(), 2u);
   for (const bool stream : {false, true}) {
     LoopbackClient c(server->port());
-    const std::string body = std::string(R"({"messages":[{"role":"user","content":"Hi"}],"logprobs":true,"top_logprobs":1,"stream":)") + (stream ? "true}" : "false}");
-    ASSERT_TRUE(c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+    const std::string body =
+        std::string(
+            R"({"messages":[{"role":"user","content":"Hi"}],"logprobs":true,"top_logprobs":1,)"
+            R"("stream":)") +
+        (stream ? "true}" : "false}");
+    ASSERT_TRUE(
+        c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: "
+               "close\r\nContent-Type: application/json\r\nContent-Length: " +
+               std::to_string(body.size()) + "\r\n\r\n" + body));
     const auto sink = engine.take();
     ASSERT_TRUE(sink);
     sink->on_plan(test::StubEngine::small_plan());
@@ -202,7 +236,8 @@ TEST_F(OpenAiTest, LogprobsStandBesideTheTextTheyBeginIn) {
     EXPECT_TRUE(sink->on_token(ids[0], ""));  // held back
     sink->on_logprobs({{ids[1], -0.25f}, {{ids[1], -0.25f}}});
     EXPECT_TRUE(sink->on_token(ids[1], "The river"));
-    sink->on_logprobs({{ids[1], -1.f}, {{ids[1], -1.f}}});  // the rest of a stop string: not in the answer
+    // The rest of a stop string: not in the answer
+    sink->on_logprobs({{ids[1], -1.f}, {{ids[1], -1.f}}});
     EXPECT_TRUE(sink->on_token(ids[1], ""));
     engine.finish(*sink);
     const std::string all = c.read_until("\n\nnever comes");

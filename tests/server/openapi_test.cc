@@ -54,11 +54,13 @@ TEST(OpenApi, ARouteWithoutADescriptionIsRefused) {
   EXPECT_EQ(openapi_document(routes).status().field(), "GET /v1/made/up");
   routes.pop_back();
   routes.pop_back();
-  EXPECT_EQ(openapi_document(routes).status().code(), Code::kInvalidArgument) << "a description whose route is gone";
+  EXPECT_EQ(openapi_document(routes).status().code(), Code::kInvalidArgument)
+      << "a description whose route is gone";
   routes = all_routes();
   for (auto& r : routes)
     if (r.pattern == "/livez") r.body = BodyUse::kJson;
-  EXPECT_EQ(openapi_document(routes).status().field(), "GET /livez") << "a body that is not described";
+  EXPECT_EQ(openapi_document(routes).status().field(), "GET /livez")
+      << "a body that is not described";
 }
 
 TEST(OpenApi, ErrorsFollowFromTheRoute) {
@@ -66,14 +68,27 @@ TEST(OpenApi, ErrorsFollowFromTheRoute) {
   ASSERT_TRUE(document.ok());
   const auto& paths = document->at("paths").as_object();
   const auto& put = paths.at("/v1/documents/{id}").as_object().at("put").as_object();
-  for (const auto* status : {"400", "401", "403", "404", "413", "415", "429", "503", "default"}) EXPECT_TRUE(put.at("responses").as_object().contains(status)) << status;
-  EXPECT_TRUE(put.at("responses").as_object().at("400").as_object().at("content").as_object().contains("application/problem+json"));
+  for (const auto* status : {"400", "401", "403", "404", "413", "415", "429", "503", "default"})
+    EXPECT_TRUE(put.at("responses").as_object().contains(status)) << status;
+  EXPECT_TRUE(put.at("responses")
+                  .as_object()
+                  .at("400")
+                  .as_object()
+                  .at("content")
+                  .as_object()
+                  .contains("application/problem+json"));
   EXPECT_EQ(put.at("x-quire-scope").as_string(), "write");
   const auto& probe = paths.at("/livez").as_object().at("get").as_object();
   EXPECT_TRUE(probe.at("security").as_array().empty());
   EXPECT_FALSE(probe.at("responses").as_object().contains("401"));
   const auto& models = paths.at("/v1/models/{id}").as_object().at("get").as_object();
-  EXPECT_TRUE(models.at("responses").as_object().at("404").as_object().at("content").as_object().contains("application/json"));
+  EXPECT_TRUE(models.at("responses")
+                  .as_object()
+                  .at("404")
+                  .as_object()
+                  .at("content")
+                  .as_object()
+                  .contains("application/json"));
 }
 
 json::value value_of(const std::string& text) {
@@ -82,7 +97,8 @@ json::value value_of(const std::string& text) {
   return v.ok() ? std::move(*v) : json::value();
 }
 
-bool fits(const std::string& value, const std::string& schema, testing::Unlisted unlisted = testing::Unlisted::kWrong) {
+bool fits(const std::string& value, const std::string& schema,
+          testing::Unlisted unlisted = testing::Unlisted::kWrong) {
   static const json::object document = value_of(R"({"a":{"b":{"type":"integer"}}})").as_object();
   return testing::check_schema(value_of(value), value_of(schema), document, unlisted).empty();
 }
@@ -98,7 +114,8 @@ TEST(JsonSchema, ChecksEveryKeywordItKnowsAndRefusesOthers) {
   EXPECT_FALSE(fits("{}", R"({"required":["a"]})"));
   EXPECT_FALSE(fits(R"({"b":1})", R"({"properties":{"a":{}}})"));
   EXPECT_TRUE(fits(R"({"b":1})", R"({"properties":{"a":{}}})", testing::Unlisted::kFine));
-  EXPECT_FALSE(fits(R"({"b":1})", R"({"properties":{"a":{}},"additionalProperties":false})", testing::Unlisted::kFine));
+  EXPECT_FALSE(fits(R"({"b":1})", R"({"properties":{"a":{}},"additionalProperties":false})",
+                    testing::Unlisted::kFine));
   EXPECT_FALSE(fits(R"({"b":1})", R"({"additionalProperties":{"type":"string"}})"));
   EXPECT_FALSE(fits(R"([1,"x"])", R"({"items":{"type":"integer"}})"));
   EXPECT_FALSE(fits("[1]", R"({"minItems":2})"));
@@ -125,14 +142,27 @@ TEST(ApiCheck, FindsWhatIsNotDescribed) {
     r.body = body;
     return r;
   };
-  EXPECT_TRUE(testing::check_reply("GET", "/livez", reply(200, "application/json", R"({"status":"ok"})")).empty());
-  EXPECT_FALSE(testing::check_reply("GET", "/livez", reply(200, "application/json", R"({"status":"ok","more":1})")).empty());
+  EXPECT_TRUE(
+      testing::check_reply("GET", "/livez", reply(200, "application/json", R"({"status":"ok"})"))
+          .empty());
+  EXPECT_FALSE(testing::check_reply("GET", "/livez",
+                                    reply(200, "application/json", R"({"status":"ok","more":1})"))
+                   .empty());
   EXPECT_FALSE(testing::check_reply("GET", "/livez", reply(200, "text/plain", "ok")).empty());
-  EXPECT_FALSE(testing::check_reply("GET", "/livez", reply(201, "application/json", R"({"status":"ok"})")).empty());
-  EXPECT_FALSE(testing::check_reply("GET", "/nothing", reply(404, "application/problem+json", "{}")).empty());
-  EXPECT_TRUE(testing::check_reply("GET", "/v1/jobs/j/events", reply(200, "text/event-stream", ": ping\n\n")).empty());
-  EXPECT_FALSE(testing::check_reply("GET", "/v1/jobs/j/events", reply(200, "text/event-stream", "event: odd\ndata: {}\n\n")).empty());
-  EXPECT_FALSE(testing::check_reply("GET", "/v1/jobs/j/events", reply(200, "text/event-stream", "event: done\ndata: {}\n\n")).empty());
+  EXPECT_FALSE(
+      testing::check_reply("GET", "/livez", reply(201, "application/json", R"({"status":"ok"})"))
+          .empty());
+  EXPECT_FALSE(testing::check_reply("GET", "/nothing", reply(404, "application/problem+json", "{}"))
+                   .empty());
+  EXPECT_TRUE(testing::check_reply("GET", "/v1/jobs/j/events",
+                                   reply(200, "text/event-stream", ": ping\n\n"))
+                  .empty());
+  EXPECT_FALSE(testing::check_reply("GET", "/v1/jobs/j/events",
+                                    reply(200, "text/event-stream", "event: odd\ndata: {}\n\n"))
+                   .empty());
+  EXPECT_FALSE(testing::check_reply("GET", "/v1/jobs/j/events",
+                                    reply(200, "text/event-stream", "event: done\ndata: {}\n\n"))
+                   .empty());
 }
 
 }  // namespace

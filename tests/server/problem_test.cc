@@ -4,8 +4,8 @@
 
 #include <set>
 
-#include "server/support/http_status.h"
 #include "server/json/parse.h"
+#include "server/support/http_status.h"
 
 namespace quire {
 namespace {
@@ -35,7 +35,9 @@ TEST(Problem, BodyHasBothForms) {
 }
 
 TEST(Problem, HeadersFollowTheCode) {
-  const auto response = [](const char* code) { return problem_response(make_problem(code, "x"), ErrorStyle::kOpenAi, "/", "r"); };
+  const auto response = [](const char* code) {
+    return problem_response(make_problem(code, "x"), ErrorStyle::kOpenAi, "/", "r");
+  };
   EXPECT_EQ(response("missing_api_key").headers.get("WWW-Authenticate"), "Bearer");
   EXPECT_EQ(response("document_exists").headers.get("x-should-retry"), "false");
   EXPECT_EQ(response("request_cancelled").status, 409);

@@ -11,16 +11,24 @@
 namespace quire {
 namespace {
 
-PlugOptions options(std::map<std::string, std::string, std::less<>> given) { return PlugOptions(std::move(given)); }
+PlugOptions options(std::map<std::string, std::string, std::less<>> given) {
+  return PlugOptions(std::move(given));
+}
 
 QueryDefaults defaults() { return {"auto", "auto", "auto", 4}; }
 
 TEST(QueryCodec, ReadsAWholeBody) {
   QueryBody q;
-  const auto e = read_query(*parse_json(R"({"query":"How?","document_ids":["a","b"],"documents":[{"title":"N","text":"t"}],"system":"s","model":"default","stream":true,
+  const auto e = read_query(
+      *parse_json(
+          R"({"query":"How?","document_ids":["a","b"],"documents":[{"title":"N","text":"t"}],)"
+          R"("system":"s","model":"default","stream":true,
     "max_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":3,"min_p":0.1,"stop":["x"],"seed":7,
-    "cache":{"strategy":"reuse","recompute_ratio":null,"keep_ratio":0.5,"compress":"none","decode":"dense","write":false,"positions":"naive"},"cache_salt":"12345678",
-    "on_missing":"skip","on_not_ready":"compute","citations":true,"explain":"blocks","timeout_ms":5})"), defaults(), q);
+    "cache":{"strategy":"reuse","recompute_ratio":null,"keep_ratio":0.5,"compress":"none",)"
+          R"("decode":"dense","write":false,"positions":"naive"},"cache_salt":"12345678",
+    "on_missing":"skip","on_not_ready":"compute","citations":true,"explain":"blocks",)"
+          R"("timeout_ms":5})"),
+      defaults(), q);
   ASSERT_FALSE(e) << e->message;
   EXPECT_EQ(q.query, "How?");
   EXPECT_EQ(q.document_ids.size(), 2u);
@@ -40,11 +48,16 @@ TEST(QueryCodec, ReadsAWholeBody) {
 
 TEST(QueryCodec, ReadsPenaltiesBiasAndLogprobs) {
   QueryBody q;
-  const auto e = read_query(*parse_json(R"({"query":"q","frequency_penalty":0.5,"presence_penalty":-2,"logit_bias":{"7":-100,"9":1.5},"stop_token_ids":[3,4],"logprobs":true,"top_logprobs":5})"), defaults(), q);
+  const auto e = read_query(
+      *parse_json(
+          R"({"query":"q","frequency_penalty":0.5,"presence_penalty":-2,"logit_bias":{"7":-100,)"
+          R"("9":1.5},"stop_token_ids":[3,4],"logprobs":true,"top_logprobs":5})"),
+      defaults(), q);
   ASSERT_FALSE(e) << e->message;
   EXPECT_EQ(q.sampling.frequency_penalty, 0.5f);
   EXPECT_EQ(q.sampling.presence_penalty, -2);
-  EXPECT_EQ(q.sampling.logit_bias, (std::vector<std::pair<std::int32_t, float>>{{7, -100}, {9, 1.5f}}));
+  EXPECT_EQ(q.sampling.logit_bias,
+            (std::vector<std::pair<std::int32_t, float>>{{7, -100}, {9, 1.5f}}));
   EXPECT_EQ(q.sampling.stop_token_ids, (std::vector<std::int32_t>{3, 4}));
   EXPECT_EQ(q.sampling.top_logprobs, 5);
   QueryBody off;
@@ -54,14 +67,21 @@ TEST(QueryCodec, ReadsPenaltiesBiasAndLogprobs) {
 
 TEST(QueryCodec, OptionsAreWordsNumbersAndSwitches) {
   QueryBody q;
-  const auto e = read_query(*parse_json(R"({"query":"q","cache":{"strategy":"samkv","options":{"keep_rule":"budget","token_budget":550,"bias":false}}})"), defaults(), q);
+  const auto e = read_query(
+      *parse_json(R"({"query":"q","cache":{"strategy":"samkv","options":{"keep_rule":"budget",)"
+                  R"("token_budget":550,"bias":false}}})"),
+      defaults(), q);
   ASSERT_FALSE(e) << e->message;
-  EXPECT_EQ(q.cache.options, options({{"keep_rule", "budget"}, {"token_budget", "550"}, {"bias", "off"}}));
+  EXPECT_EQ(q.cache.options,
+            options({{"keep_rule", "budget"}, {"token_budget", "550"}, {"bias", "off"}}));
 }
 
 TEST(QueryCodec, SystemMessageIsTakenOutOfMessages) {
   QueryBody q;
-  ASSERT_FALSE(read_query(*parse_json(R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":"u"}]})"), defaults(), q));
+  ASSERT_FALSE(read_query(
+      *parse_json(
+          R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":"u"}]})"),
+      defaults(), q));
   EXPECT_EQ(q.system, "s");
   ASSERT_EQ(q.messages.size(), 1u);
   EXPECT_EQ(q.messages[0].role, "user");
@@ -78,10 +98,12 @@ TEST(QueryCodec, ErrorsNameThePath) {
       {R"({"messages":[]})", "invalid_value", "messages"},
       {R"({"messages":[{"role":"robot","content":"u"}]})", "invalid_value", "messages[0].role"},
       {R"({"messages":[{"role":"user"}]})", "invalid_value", "messages[0].content"},
-      {R"({"messages":[{"role":"user","content":"a"},{"role":"system","content":"a"}]})", "invalid_value", "messages[1].role"},
+      {R"({"messages":[{"role":"user","content":"a"},{"role":"system","content":"a"}]})",
+       "invalid_value", "messages[1].role"},
       {R"({"query":"q","document_ids":)" + ids + "]}", "invalid_value", "document_ids"},
       {R"({"query":"q","document_ids":["a",null]})", "invalid_value", "document_ids[1]"},
-      {R"({"query":"q","document_ids":["1","2","3"],"documents":[{"text":"a"},{"text":"b"}]})", "invalid_value", "documents"},
+      {R"({"query":"q","document_ids":["1","2","3"],"documents":[{"text":"a"},{"text":"b"}]})",
+       "invalid_value", "documents"},
       {R"({"query":"q","documents":[{"title":"a"}]})", "invalid_value", "documents[0].text"},
       {R"({"query":"q","frequency_penalty":2.5})", "invalid_value", "frequency_penalty"},
       {R"({"query":"q","presence_penalty":"1"})", "invalid_value", "presence_penalty"},
@@ -102,9 +124,12 @@ TEST(QueryCodec, ErrorsNameThePath) {
       {R"({"query":"q","cache":{"keep_ratio":2}})", "invalid_value", "cache.keep_ratio"},
       {R"({"query":"q","cache":{"options":["bias"]}})", "invalid_value", "cache.options"},
       {R"({"query":"q","cache":{"options":{"bias":{}}}})", "invalid_value", "cache.options.bias"},
-      {R"({"query":"q","cache":{"prompt_compression":7}})", "invalid_value", "cache.prompt_compression"},
-      {R"({"query":"q","cache":{"prompt_compression":{"capacity":512}}})", "invalid_value", "cache.prompt_compression.method"},
-      {R"({"query":"q","cache":{"prompt_compression":{"method":"specpc","pool":["max"]}}})", "invalid_value", "cache.prompt_compression.pool"},
+      {R"({"query":"q","cache":{"prompt_compression":7}})", "invalid_value",
+       "cache.prompt_compression"},
+      {R"({"query":"q","cache":{"prompt_compression":{"capacity":512}}})", "invalid_value",
+       "cache.prompt_compression.method"},
+      {R"({"query":"q","cache":{"prompt_compression":{"method":"specpc","pool":["max"]}}})",
+       "invalid_value", "cache.prompt_compression.pool"},
       {R"({"query":"q","cache_salt":"short"})", "invalid_value", "cache_salt"},
       {R"({"query":"q","explain":"all"})", "invalid_value", "explain"},
       {R"({"query":"q","timeout_ms":0})", "invalid_value", "timeout_ms"},
@@ -154,9 +179,13 @@ TEST(QueryCodec, UsageAddsUp) {
   const auto u = usage_json(record());
   const auto& f = u.at("cache_details").as_object();
   const auto n = [&](const char* k) { return f.at(k).as_int64(); };
-  EXPECT_EQ(n("reused_tokens") + n("recomputed_tokens") + n("computed_tokens") + n("dropped_tokens"), u.at("prompt_tokens").as_int64());
+  EXPECT_EQ(
+      n("reused_tokens") + n("recomputed_tokens") + n("computed_tokens") + n("dropped_tokens"),
+      u.at("prompt_tokens").as_int64());
   EXPECT_EQ(u.at("prompt_cache_hit_tokens").as_int64(), 65);
-  EXPECT_EQ(u.at("prompt_cache_hit_tokens").as_int64() + u.at("prompt_cache_miss_tokens").as_int64(), 100);
+  EXPECT_EQ(
+      u.at("prompt_cache_hit_tokens").as_int64() + u.at("prompt_cache_miss_tokens").as_int64(),
+      100);
   EXPECT_EQ(u.at("total_tokens").as_int64(), 104);
 }
 
@@ -214,7 +243,12 @@ TEST(QueryCodec, CompressionSaysByWhomAndHowMuch) {
   auto r = record();
   EXPECT_FALSE(cache_json(r).contains("compression"));
   EXPECT_FALSE(explain_json(r, {}).at("blocks").at(0).as_object().contains("hot_share"));
-  r.plan.compression = Compression{.by = "speckv", .dropped = true, .rows = 400, .hot_rows = 100, .lookahead_tokens = 7, .note = ""};
+  r.plan.compression = Compression{.by = "speckv",
+                                   .dropped = true,
+                                   .rows = 400,
+                                   .hot_rows = 100,
+                                   .lookahead_tokens = 7,
+                                   .note = ""};
   r.plan.contexts[0].blocks[0].hot_share = 0.5f;
   r.stats.compress_ms = 1.25;
   r.stats.draft_ms = 30;
@@ -232,8 +266,10 @@ TEST(QueryCodec, CompressionSaysByWhomAndHowMuch) {
 TEST(QueryCodec, ASparsePrefillSaysHowMuchItSaw) {
   auto r = record();
   EXPECT_FALSE(cache_json(r).contains("sparse_prefill"));
-  r.plan.sparse_prefill = SparsePrefill{.band = 2048, .columns = 1024, .tokens = 5000, .attended_share = 0.25, .note = ""};
-  for (const auto& o : {cache_json(r).at("sparse_prefill").as_object(), explain_json(r, {}).at("sparse_prefill").as_object()}) {
+  r.plan.sparse_prefill = SparsePrefill{
+      .band = 2048, .columns = 1024, .tokens = 5000, .attended_share = 0.25, .note = ""};
+  for (const auto& o : {cache_json(r).at("sparse_prefill").as_object(),
+                        explain_json(r, {}).at("sparse_prefill").as_object()}) {
     EXPECT_EQ(o.at("band").as_int64(), 2048);
     EXPECT_EQ(o.at("columns").as_int64(), 1024);
     EXPECT_EQ(o.at("tokens").as_int64(), 5000);
@@ -244,10 +280,14 @@ TEST(QueryCodec, ASparsePrefillSaysHowMuchItSaw) {
 
 TEST(QueryCodec, PromptCompressionIsANameOrAMethodWithSettings) {
   QueryBody named, set;
-  ASSERT_FALSE(read_query(*parse_json(R"({"query":"q","cache":{"prompt_compression":"specpc"}})"), defaults(), named));
+  ASSERT_FALSE(read_query(*parse_json(R"({"query":"q","cache":{"prompt_compression":"specpc"}})"),
+                          defaults(), named));
   EXPECT_EQ(named.cache.prompt_compression, "specpc");
   EXPECT_TRUE(named.cache.prompt_options.given().empty());
-  ASSERT_FALSE(read_query(*parse_json(R"({"query":"q","cache":{"prompt_compression":{"capacity":512,"method":"specpc","weighted":false},"options":{"capacity":9}}})"), defaults(), set));
+  ASSERT_FALSE(read_query(
+      *parse_json(R"({"query":"q","cache":{"prompt_compression":{"capacity":512,"method":"specpc",)"
+                  R"("weighted":false},"options":{"capacity":9}}})"),
+      defaults(), set));
   EXPECT_EQ(set.cache.prompt_compression, "specpc");
   EXPECT_EQ(set.cache.prompt_options, options({{"capacity", "512"}, {"weighted", "off"}}));
   EXPECT_EQ(set.cache.options, options({{"capacity", "9"}}));
@@ -258,8 +298,14 @@ TEST(QueryCodec, PromptCompressionSaysWhatStayed) {
   EXPECT_FALSE(cache_json(r).contains("prompt_compression"));
   EXPECT_FALSE(explain_json(r, {}).contains("prompt_compression"));
   const CutText left{100, {{4, 10}, {90, 100}}};
-  r.plan.prompt_cut = PromptCut{.by = "specpc", .tokens = 200, .kept_tokens = 50, .removed_tokens = 150, .lookahead_tokens = 0, .note = "",
-                                .parts = {{PromptCut::Part::kContext, 0, left}, {PromptCut::Part::kQuestion, -1, {9, {{0, 9}}}}}};
+  r.plan.prompt_cut = PromptCut{.by = "specpc",
+                                .tokens = 200,
+                                .kept_tokens = 50,
+                                .removed_tokens = 150,
+                                .lookahead_tokens = 0,
+                                .note = "",
+                                .parts = {{PromptCut::Part::kContext, 0, left},
+                                          {PromptCut::Part::kQuestion, -1, {9, {{0, 9}}}}}};
   PlannedContext& c = r.plan.contexts[0];
   c.cut = left;
   c.num_tokens = 16;
@@ -273,7 +319,8 @@ TEST(QueryCodec, PromptCompressionSaysWhatStayed) {
   EXPECT_TRUE(cut.at("note").is_null());
   const auto explained = explain_json(r, {});
   EXPECT_EQ(boost::json::serialize(explained.at("prompt_compression")),
-            R"([{"part":"document","document":0,"tokens":100,"kept":[[4,10],[90,100]]},{"part":"question","tokens":9,"kept":[[0,9]]}])");
+            R"([{"part":"document","document":0,"tokens":100,"kept":[[4,10],[90,100]]},{)"
+            R"("part":"question","tokens":9,"kept":[[0,9]]}])");
   // Tokens 2 to 7 of what stayed: 6 to 9 and 90, 91 of the text.
   const auto block = explained.at("blocks").at(0).as_object();
   EXPECT_EQ(boost::json::serialize(block.at("tokens")), "[6,92]");

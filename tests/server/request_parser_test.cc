@@ -38,7 +38,9 @@ Parsed parse(const std::string& text, std::size_t step, std::uint32_t header_lim
 class RequestParserSteps : public ::testing::TestWithParam<std::size_t> {};
 
 TEST_P(RequestParserSteps, BodyByContentLength) {
-  const auto p = parse("POST /v1/query?a=b HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhelloGET / HTTP/1.1\r\n", GetParam());
+  const auto p = parse(
+      "POST /v1/query?a=b HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhelloGET / HTTP/1.1\r\n",
+      GetParam());
   ASSERT_FALSE(p.error) << p.error->message;
   EXPECT_TRUE(p.done);
   EXPECT_EQ(p.request.method, "POST");
@@ -48,7 +50,10 @@ TEST_P(RequestParserSteps, BodyByContentLength) {
 }
 
 TEST_P(RequestParserSteps, ChunkedBody) {
-  const auto p = parse("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nA;ext=1\r\n0123456789\r\n0\r\nTrailer: 1\r\n\r\nrest", GetParam());
+  const auto p = parse(
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n3\r\nabc\r\nA;ext=1\r\n0123456789\r\n0\r\nTrailer: 1\r\n\r\nrest",
+      GetParam());
   ASSERT_FALSE(p.error) << p.error->message;
   EXPECT_TRUE(p.done);
   EXPECT_EQ(p.body, "abc0123456789");
@@ -112,15 +117,22 @@ TEST(RequestParser, WhatTwoReadersCouldUnderstandDifferentlyIsRefused) {
 }
 
 TEST(RequestParser, LargeHeadersAre431) {
-  const auto p = parse("GET / HTTP/1.1\r\nHost: x\r\nX-Big: " + std::string(5000, 'a') + "\r\n\r\n", 512, 4096);
+  const auto p = parse("GET / HTTP/1.1\r\nHost: x\r\nX-Big: " + std::string(5000, 'a') + "\r\n\r\n",
+                       512, 4096);
   ASSERT_TRUE(p.error);
   EXPECT_EQ(p.error->http_status, 431);
 }
 
 TEST(RequestParser, BrokenChunksAreRefused) {
-  for (const auto* body : {"zz\r\nabc\r\n0\r\n\r\n", "3\r\nabcX0\r\n\r\n", "-1\r\n\r\n", "FFFFFFFFFFFFFFFFF\r\n", "0\r\nabc\r\n0.JT: x\r\n\r\n", "3 x\r\nabc\r\n0\r\n\r\n", "3\nabc\n0\n\n", "0\r\n folded: x\r\n\r\n", "\r\n",
-                           "8000000000000000\r\n", "0x3\r\nabc\r\n0\r\n\r\n", "+3\r\nabc\r\n0\r\n\r\n", "3\r\nabcd\r\n0\r\n\r\n", "3;a\nb\r\nabc\r\n0\r\n\r\n", "3;a\rb\r\nabc\r\n0\r\n\r\n"}) {
-    const auto p = parse(std::string("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n") + body, 4096);
+  for (const auto* body :
+       {"zz\r\nabc\r\n0\r\n\r\n", "3\r\nabcX0\r\n\r\n", "-1\r\n\r\n", "FFFFFFFFFFFFFFFFF\r\n",
+        "0\r\nabc\r\n0.JT: x\r\n\r\n", "3 x\r\nabc\r\n0\r\n\r\n", "3\nabc\n0\n\n",
+        "0\r\n folded: x\r\n\r\n", "\r\n", "8000000000000000\r\n", "0x3\r\nabc\r\n0\r\n\r\n",
+        "+3\r\nabc\r\n0\r\n\r\n", "3\r\nabcd\r\n0\r\n\r\n", "3;a\nb\r\nabc\r\n0\r\n\r\n",
+        "3;a\rb\r\nabc\r\n0\r\n\r\n"}) {
+    const auto p = parse(
+        std::string("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n") + body,
+        4096);
     EXPECT_TRUE(p.error) << body;
   }
 }

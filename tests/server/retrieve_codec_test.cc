@@ -19,30 +19,41 @@ std::string refused(const std::string& body) {
 
 TEST(RetrieveCodec, ReadsAllMembers) {
   RetrieveRequest out;
-  const auto e = read_retrieve(*parse_json(R"({"query":"q","document_ids":["a"],"k":7,"unit":"document","scorer":"bm25","metadata":{"a":"x","n":2025,"b":true,"z":null}})"), out);
+  const auto e = read_retrieve(
+      *parse_json(R"({"query":"q","document_ids":["a"],"k":7,"unit":"document","scorer":"bm25",)"
+                  R"("metadata":{"a":"x","n":2025,"b":true,"z":null}})"),
+      out);
   ASSERT_FALSE(e) << e->message;
   EXPECT_EQ(out.k, 7u);
   EXPECT_EQ(out.unit, RetrieveUnit::kDocument);
   EXPECT_EQ(out.document_ids, std::vector<std::string>{"a"});
-  const std::vector<std::pair<std::string, std::string>> metadata = {{"a", "x"}, {"n", "2025"}, {"b", "true"}, {"z", "null"}};
+  const std::vector<std::pair<std::string, std::string>> metadata = {
+      {"a", "x"}, {"n", "2025"}, {"b", "true"}, {"z", "null"}};
   EXPECT_EQ(out.metadata, metadata);
   EXPECT_EQ(out.scorer, RetrieveScorer::kBm25);
 }
 
 TEST(RetrieveCodec, ScorersHaveNamesInBothRequestsAndTheReply) {
-  for (const RetrieveScorer scorer : {RetrieveScorer::kBm25, RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid}) {
+  for (const RetrieveScorer scorer :
+       {RetrieveScorer::kBm25, RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid}) {
     const std::string name(scorer_name(scorer));
     RetrieveRequest request;
-    ASSERT_FALSE(read_retrieve(*parse_json(R"({"query":"q","scorer":")" + name + R"("})"), request));
+    ASSERT_FALSE(
+        read_retrieve(*parse_json(R"({"query":"q","scorer":")" + name + R"("})"), request));
     EXPECT_EQ(request.scorer, scorer);
     QueryBody query;
-    ASSERT_FALSE(read_query(*parse_json(R"({"query":"q","retrieve":{"scorer":")" + name + R"("}})"), QueryDefaults{"auto", "auto", "auto", 3}, query));
+    ASSERT_FALSE(read_query(*parse_json(R"({"query":"q","retrieve":{"scorer":")" + name + R"("}})"),
+                            QueryDefaults{"auto", "auto", "auto", 3}, query));
     ASSERT_TRUE(query.retrieve);
     EXPECT_EQ(query.retrieve->scorer, scorer);
-    EXPECT_EQ(std::string(retrieve_result_json({}, scorer, std::nullopt).at("scorer").as_string()), name);
+    EXPECT_EQ(std::string(retrieve_result_json({}, scorer, std::nullopt).at("scorer").as_string()),
+              name);
   }
-  EXPECT_FALSE(retrieve_result_json({}, RetrieveScorer::kBm25, std::nullopt).contains("pending_documents"));
-  EXPECT_EQ(retrieve_result_json({}, RetrieveScorer::kHybrid, 3).at("pending_documents").to_number<int>(), 3);
+  EXPECT_FALSE(
+      retrieve_result_json({}, RetrieveScorer::kBm25, std::nullopt).contains("pending_documents"));
+  EXPECT_EQ(
+      retrieve_result_json({}, RetrieveScorer::kHybrid, 3).at("pending_documents").to_number<int>(),
+      3);
 }
 
 TEST(RetrieveCodec, NamesWhatIsWrong) {
@@ -57,7 +68,8 @@ TEST(RetrieveCodec, AQueryNamesDocumentsOrHasThemChosen) {
     QueryBody q;
     const auto e = read_query(*parse_json(body), QueryDefaults{"auto", "auto", "auto", 3}, q);
     if (e) return e->param;
-    return q.retrieve ? "k=" + std::to_string(q.retrieve->k) + (q.retrieve->asked ? " asked" : "") : std::string("named");
+    return q.retrieve ? "k=" + std::to_string(q.retrieve->k) + (q.retrieve->asked ? " asked" : "")
+                      : std::string("named");
   };
   EXPECT_EQ(read(R"({"query":"q"})"), "k=3");
   EXPECT_EQ(read(R"({"query":"q","document_ids":null})"), "k=3");
@@ -76,7 +88,10 @@ TEST(EmbeddingCodec, ReadsTextsAndTokensInEveryShape) {
     const auto e = read_embedding(*parse_json(body), out);
     if (e) return e->code + " " + e->param;
     std::string shape;
-    for (const auto& input : out.inputs) shape += std::holds_alternative<std::string>(input) ? "t" : std::to_string(std::get<1>(input).size());
+    for (const auto& input : out.inputs)
+      shape += std::holds_alternative<std::string>(input)
+                   ? "t"
+                   : std::to_string(std::get<1>(input).size());
     return shape;
   };
   EXPECT_EQ(read(R"({"input":"text"})"), "t");
@@ -95,7 +110,12 @@ TEST(EmbeddingCodec, Base64IsLittleEndianFloats) {
   const auto o = embeddings_json({{1.0f, -2.5f}}, EmbeddingFormat::kBase64, "m", 3);
   EXPECT_EQ(o.at("data").at(0).at("embedding"), "AACAPwAAIMA=");
   EXPECT_EQ(o.at("usage").at("total_tokens"), 3);
-  EXPECT_EQ(embeddings_json({{0.5f}}, EmbeddingFormat::kFloat, "m", 1).at("data").at(0).at("embedding").at(0), 0.5);
+  EXPECT_EQ(embeddings_json({{0.5f}}, EmbeddingFormat::kFloat, "m", 1)
+                .at("data")
+                .at(0)
+                .at("embedding")
+                .at(0),
+            0.5);
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ TEST(RouteTable, HeadIsGetAndAllowIsComplete) {
   const auto m = match("TRACE", {"v1", "documents", "x"});
   EXPECT_EQ(m.route, nullptr);
   const std::set<std::string_view> allowed(m.allowed.begin(), m.allowed.end());
-  EXPECT_EQ(allowed, (std::set<std::string_view>{"GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"}));
+  EXPECT_EQ(allowed,
+            (std::set<std::string_view>{"GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"}));
   EXPECT_TRUE(match("GET", {"nothing"}).allowed.empty());
   EXPECT_TRUE(match("GET", {}).allowed.empty());
 }

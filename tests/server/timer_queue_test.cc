@@ -25,7 +25,8 @@ TEST(TimerQueue, CancelledCallsNeverRun) {
   TimerQueue q;
   bool ran = false;
   std::promise<void> done;
-  const auto id = q.at(TimerQueue::Clock::now() + std::chrono::milliseconds(5), [&] { ran = true; });
+  const auto id = q.at(TimerQueue::Clock::now() + std::chrono::milliseconds(5),
+                       [&] { ran = true; });
   q.cancel(id);
   q.at(TimerQueue::Clock::now() + std::chrono::milliseconds(20), [&] { done.set_value(); });
   ASSERT_EQ(done.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);

@@ -34,7 +34,8 @@ const json::object* operation_of(const std::string& method, const std::string& t
   const auto match = table.match(method, segments);
   if (!match.route) return nullptr;
   std::string name(match.route->method);
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const json::string_view pattern(match.route->pattern.data(), match.route->pattern.size());
   return &description().at("paths").as_object().at(pattern).as_object().at(name).as_object();
 }
@@ -66,22 +67,27 @@ std::vector<std::string> check_events(const std::string& body, const json::objec
       line = line_end + 1;
     }
     at = end + 2;
-    if (data.empty() || data == "[DONE]" || end == body.size()) continue;  // a comment, the end mark, or cut off
+    // A comment, the end mark, or cut off
+    if (data.empty() || data == "[DONE]" || end == body.size()) continue;
     const auto* schema = events->as_object().if_contains(name);
     if (!schema) {
       problems.push_back("the event " + name + " is not described");
       continue;
     }
-    for (auto& problem : check_body(data, *schema)) problems.push_back("event " + name + ": " + problem);
+    for (auto& problem : check_body(data, *schema))
+      problems.push_back("event " + name + ": " + problem);
   }
   return problems;
 }
 
 }  // namespace
 
-std::vector<std::string> check_reply(const std::string& method, const std::string& target, const RawResponse& reply) {
+std::vector<std::string> check_reply(const std::string& method, const std::string& target,
+                                     const RawResponse& reply) {
   if (method == "HEAD" || method == "OPTIONS" || reply.status == 0) return {};
-  const std::string type = reply.header("content-type").value_or("").substr(0, reply.header("content-type").value_or("").find(';'));
+  const std::string type = reply.header("content-type")
+                               .value_or("")
+                               .substr(0, reply.header("content-type").value_or("").find(';'));
   const auto* operation = operation_of(method, target);
   if (!operation) {
     if (reply.status < 400) return {"it succeeds, but is no route"};
@@ -95,8 +101,10 @@ std::vector<std::string> check_reply(const std::string& method, const std::strin
   const auto* media = content ? content->as_object().if_contains(type) : nullptr;
   if (!media) {
     // The connection itself refuses before it knows the route.
-    if (reply.status >= 400 && type == "application/problem+json") return check_body(reply.body, problem_schema());
-    return {"the media type '" + type + "' is not described for status " + std::to_string(reply.status)};
+    if (reply.status >= 400 && type == "application/problem+json")
+      return check_body(reply.body, problem_schema());
+    return {"the media type '" + type + "' is not described for status " +
+            std::to_string(reply.status)};
   }
   if (type == "text/event-stream") return check_events(reply.body, *operation);
   if (!type.ends_with("json")) return {};

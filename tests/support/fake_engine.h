@@ -1,5 +1,6 @@
-/// An Engine without a model: the real tokenizer of models/demo, a prompt format with titles, made-up KV. Its prefill can be held, let
-/// through one by one, and made to fail. So can its embeddings, which count tokens. It answers no queries.
+/// An Engine without a model: the real tokenizer of models/demo, a prompt format with titles,
+/// made-up KV. Its prefill can be held, let through one by one, and made to fail. So can its
+/// embeddings, which count tokens. It answers no queries.
 #pragma once
 
 #include <algorithm>
@@ -22,12 +23,15 @@ namespace quire::test {
 
 /// Prompt format of the tests: the embedded model's control tokens, with titles in the header.
 inline constexpr std::string_view kTestPrompt =
-    R"({"quire_prompt":{"document_prefix":"<doc>","question_prefix":"<q>","answer_prefix":"<a>","stop":["</a>"],"system":false,"titles":true}})";
+    R"({"quire_prompt":{"document_prefix":"<doc>","question_prefix":"<q>","answer_prefix":"<a>",)"
+    R"("stop":["</a>"],"system":false,"titles":true}})";
 
 class FakeEngine final : public Engine {
  public:
   /// `fingerprint` plays the model: another one makes stored documents stale.
-  explicit FakeEngine(Store& store, const std::string& fingerprint = "m-00000001", std::int64_t window = 2048) : store_(store) {
+  explicit FakeEngine(Store& store, const std::string& fingerprint = "m-00000001",
+                      std::int64_t window = 2048)
+      : store_(store) {
     const std::string folder = std::string(QUIRE_SOURCE_DIR) + "/models/demo";
     auto tokenizer = load_tokenizer(folder);
     QUIRE_CHECK(tokenizer.ok(), tokenizer.status().to_string());
@@ -39,7 +43,8 @@ class FakeEngine final : public Engine {
     info_.kv_dtype = "f16";
     info_.fingerprint = fingerprint;
     const Digest digest = Sha256().update_field(fingerprint).finish();
-    std::memcpy(info_.fingerprint_digest.data(), digest.bytes.data(), info_.fingerprint_digest.size());
+    std::memcpy(info_.fingerprint_digest.data(), digest.bytes.data(),
+                info_.fingerprint_digest.size());
     info_.max_model_len = window;
     info_.kv_bytes_per_token = kBytesPerToken;
     thread_ = std::thread([this] { loop(); });
@@ -48,18 +53,28 @@ class FakeEngine final : public Engine {
 
   // ---- what a test does ----
   /// From now on prefills wait until permit() or open().
-  void close() { set([this] { closed_ = true, permits_ = 0; }); }
-  void permit(int n) { set([&] { permits_ += n; }); }
-  void open() { set([this] { closed_ = false; }); }
+  void close() {
+    set([this] { closed_ = true, permits_ = 0; });
+  }
+  void permit(int n) {
+    set([&] { permits_ += n; });
+  }
+  void open() {
+    set([this] { closed_ = false; });
+  }
   /// Returns once a prefill stands at the closed gate.
   void wait_for_one() {
     std::unique_lock lock(mu_);
     changed_.wait(lock, [this] { return at_gate_; });
   }
   /// The n-th prefill from now (0: the next) fails with `status`.
-  void fail_at(int n, Status status) { set([&] { fail_in_ = n, fail_with_ = std::move(status); }); }
+  void fail_at(int n, Status status) {
+    set([&] { fail_in_ = n, fail_with_ = std::move(status); });
+  }
   /// The next embedding fails so; those after it with what later calls say.
-  void fail_embed(Status status) { set([&] { fail_embeds_.push_back(std::move(status)); }); }
+  void fail_embed(Status status) {
+    set([&] { fail_embeds_.push_back(std::move(status)); });
+  }
   std::int64_t embeds() const { return locked(embeds_); }
   std::int64_t prefilled_tokens() const { return locked(prefilled_tokens_); }
   std::int64_t prefills() const { return locked(prefills_); }
@@ -68,14 +83,20 @@ class FakeEngine final : public Engine {
   const EngineInfo& info() const override { return info_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   const PromptFormat& prompt_format() const override { return *format_; }
-  std::int32_t block_tokens_for(std::int64_t n) const override { return n >= 1152 ? 64 : n >= 576 ? 32 : 16; }
-  ContextKey context_key(std::span<const std::int32_t> ids, const std::string& tenant, const std::array<std::uint8_t, 32>& salt) const override {
-    return BlockKeyChain::context_key(seed(tenant, salt), ids, block_tokens_for(static_cast<std::int64_t>(ids.size())));
+  std::int32_t block_tokens_for(std::int64_t n) const override {
+    return n >= 1152 ? 64 : n >= 576 ? 32 : 16;
   }
-  std::vector<std::array<std::uint8_t, 16>> block_ids(std::span<const std::int32_t> ids, const std::string& tenant,
-                                                      const std::array<std::uint8_t, 32>& salt) const override {
+  ContextKey context_key(std::span<const std::int32_t> ids, const std::string& tenant,
+                         const std::array<std::uint8_t, 32>& salt) const override {
+    return BlockKeyChain::context_key(seed(tenant, salt), ids,
+                                      block_tokens_for(static_cast<std::int64_t>(ids.size())));
+  }
+  std::vector<std::array<std::uint8_t, 16>> block_ids(
+      std::span<const std::int32_t> ids, const std::string& tenant,
+      const std::array<std::uint8_t, 32>& salt) const override {
     BlockKeyChain chain(seed(tenant, salt));
-    const auto step = static_cast<std::size_t>(block_tokens_for(static_cast<std::int64_t>(ids.size())));
+    const auto step = static_cast<std::size_t>(
+        block_tokens_for(static_cast<std::int64_t>(ids.size())));
     std::vector<std::array<std::uint8_t, 16>> out;
     for (std::size_t i = 0; i < ids.size(); i += step) {
       const Digest key = chain.append(ids.subspan(i, std::min(step, ids.size() - i)));
@@ -87,8 +108,11 @@ class FakeEngine final : public Engine {
   void prefill(PrefillRequest request, std::function<void(Result<PrefillResult>)> done) override {
     set([&] { queue_.emplace_back(std::move(request), std::move(done)); });
   }
-  Result<QueryHandle> query(QueryRequest, std::shared_ptr<QuerySink>) override { return Status::unimplemented("the fake engine answers nothing"); }
-  /// How often each token stands in the text, by classes of ids, scaled to length 1: texts with equal words are near each other.
+  Result<QueryHandle> query(QueryRequest, std::shared_ptr<QuerySink>) override {
+    return Status::unimplemented("the fake engine answers nothing");
+  }
+  /// How often each token stands in the text, by classes of ids, scaled to length 1: texts with
+  /// equal words are near each other.
   void embed(EmbedRequest request, std::function<void(Result<std::vector<float>>)> done) override {
     Status failure;
     set([&] {
@@ -98,12 +122,15 @@ class FakeEngine final : public Engine {
     if (!failure.ok()) return done(std::move(failure));
     std::vector<float> out(kEmbeddingSize, 0.0f);
     float squares = 0;
-    for (const std::int32_t id : request.token_ids) out[static_cast<std::size_t>(id) % kEmbeddingSize] += 1;
+    for (const std::int32_t id : request.token_ids)
+      out[static_cast<std::size_t>(id) % kEmbeddingSize] += 1;
     for (const float x : out) squares += x * x;
     for (float& x : out) x /= std::sqrt(squares);
     done(std::move(out));
   }
-  Result<Plan> plan(const QueryRequest&) override { return Status::unimplemented("the fake engine plans nothing"); }
+  Result<Plan> plan(const QueryRequest&) override {
+    return Status::unimplemented("the fake engine plans nothing");
+  }
   std::int64_t queries_running() const override { return 0; }
   std::int64_t queries_waiting() const override { return 0; }
   double prefill_tokens_per_second() const override { return 0; }
@@ -129,7 +156,11 @@ class FakeEngine final : public Engine {
     return value;
   }
   Digest seed(const std::string& tenant, const std::array<std::uint8_t, 32>& salt) const {
-    return Sha256().update_field(info_.fingerprint).update_field(tenant).update(std::as_bytes(std::span(salt))).finish();
+    return Sha256()
+        .update_field(info_.fingerprint)
+        .update_field(tenant)
+        .update(std::as_bytes(std::span(salt)))
+        .finish();
   }
 
   void loop() {
@@ -139,10 +170,13 @@ class FakeEngine final : public Engine {
       if (queue_.empty()) return;
       auto [request, done] = std::move(queue_.front());
       queue_.pop_front();
-      const auto cancelled = [&] { return stop_ || (request.cancelled && request.cancelled->load()); };
+      const auto cancelled = [&] {
+        return stop_ || (request.cancelled && request.cancelled->load());
+      };
       while (closed_ && permits_ == 0 && !cancelled()) {
         if (!std::exchange(at_gate_, true)) changed_.notify_all();
-        changed_.wait_for(lock, std::chrono::milliseconds(1));  // `cancelled` has no condition variable
+        // `cancelled` has no condition variable
+        changed_.wait_for(lock, std::chrono::milliseconds(1));
       }
       at_gate_ = false;
       if (closed_ && permits_ > 0) --permits_;
@@ -150,7 +184,8 @@ class FakeEngine final : public Engine {
       if (fail_in_ >= 0 && fail_in_-- == 0) failure = fail_with_;
       if (cancelled()) failure = Status::cancelled("cancelled");
       lock.unlock();
-      Result<PrefillResult> result = failure.ok() ? compute(request) : Result<PrefillResult>(failure);
+      Result<PrefillResult> result = failure.ok() ? compute(request)
+                                                  : Result<PrefillResult>(failure);
       done(std::move(result));
       lock.lock();
     }
@@ -168,7 +203,11 @@ class FakeEngine final : public Engine {
       return out;
     }
     const SegmentLayout layout{static_cast<std::uint32_t>(out.blocks), 1, 1};
-    QUIRE_ASSIGN_OR_RETURN(auto writer, store_.begin_segment(out.key, layout, static_cast<std::uint64_t>(out.tokens * kBytesPerToken) + 64, request.tenant, info_.fingerprint));
+    QUIRE_ASSIGN_OR_RETURN(
+        auto writer,
+        store_.begin_segment(out.key, layout,
+                             static_cast<std::uint64_t>(out.tokens * kBytesPerToken) + 64,
+                             request.tenant, info_.fingerprint));
     for (std::int64_t b = 0; b < out.blocks; ++b) {
       const std::int64_t n = std::min<std::int64_t>(step, out.tokens - b * step);
       const std::vector<std::byte> kv(static_cast<std::size_t>(n * kBytesPerToken), std::byte(b));
@@ -190,7 +229,8 @@ class FakeEngine final : public Engine {
   EngineInfo info_;
   mutable std::mutex mu_;
   std::condition_variable changed_;
-  std::deque<std::pair<PrefillRequest, std::function<void(Result<PrefillResult>)>>> queue_;  // guarded by mu_, as all below
+  // Guarded by mu_, as all below
+  std::deque<std::pair<PrefillRequest, std::function<void(Result<PrefillResult>)>>> queue_;
   bool stop_ = false, closed_ = false, at_gate_ = false;
   int permits_ = 0, fail_in_ = -1;
   Status fail_with_;

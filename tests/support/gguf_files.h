@@ -61,8 +61,8 @@ class GgufWriter {
   }
 
   std::string bytes() const {
-    std::string out =
-        "GGUF" + raw(version) + raw(num_tensors_) + raw(num_keys_) + metadata_ + tensors_;
+    std::string out = "GGUF" + raw(version) + raw(num_tensors_) + raw(num_keys_) + metadata_ +
+                      tensors_;
     if (!data_.empty()) out.resize((out.size() + alignment - 1) / alignment * alignment);
     return out + data_;
   }

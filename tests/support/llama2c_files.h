@@ -17,7 +17,8 @@ inline void convert_llama2c(const fs::path& bin, const fs::path& out) {
   std::int32_t head[7];
   ASSERT_GE(bytes.size(), sizeof head);
   std::memcpy(head, bytes.data(), sizeof head);
-  const std::int64_t dim = head[0], hidden = head[1], layers = head[2], heads = head[3], kv_heads = head[4], vocab = head[5];
+  const std::int64_t dim = head[0], hidden = head[1], layers = head[2], heads = head[3],
+                     kv_heads = head[4], vocab = head[5];
   const std::int64_t kv_dim = dim / heads * kv_heads;
   const char* at = bytes.data() + sizeof head;
   const char* end = bytes.data() + bytes.size();
@@ -26,11 +27,13 @@ inline void convert_llama2c(const fs::path& bin, const fs::path& out) {
     std::int64_t n = 4;
     for (std::int64_t d : shape) n *= d;
     ASSERT_LE(n, end - at);
-    tensors.push_back({name, "F32", std::move(shape), std::string(at, static_cast<std::size_t>(n))});
+    tensors.push_back(
+        {name, "F32", std::move(shape), std::string(at, static_cast<std::size_t>(n))});
     at += n;
   };
   const auto take_all = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
-    for (std::int64_t l = 0; l < layers; ++l) take("model.layers." + std::to_string(l) + "." + name + ".weight", shape);
+    for (std::int64_t l = 0; l < layers; ++l)
+      take("model.layers." + std::to_string(l) + "." + name + ".weight", shape);
   };
   take("model.embed_tokens.weight", {vocab, dim});
   take_all("input_layernorm", {dim});
@@ -46,8 +49,10 @@ inline void convert_llama2c(const fs::path& bin, const fs::path& out) {
   write_file(out / "model.safetensors", safetensors_bytes(tensors));
 }
 
-/// Its vocabulary (int32 longest; float score, int32 length, bytes of each) as a sentencepiece file: BPE with byte fallback.
-inline void convert_llama2c_tokenizer(const fs::path& bin, std::int32_t vocab, const fs::path& out) {
+/// Its vocabulary (int32 longest; float score, int32 length, bytes of each) as a sentencepiece
+/// file: BPE with byte fallback.
+inline void convert_llama2c_tokenizer(const fs::path& bin, std::int32_t vocab,
+                                      const fs::path& out) {
   const std::string bytes = read_file(bin);
   std::size_t at = 4;
   std::string model;
@@ -57,8 +62,12 @@ inline void convert_llama2c_tokenizer(const fs::path& bin, std::int32_t vocab, c
     s.push_back(static_cast<char>(v));
     return s;
   };
-  const auto field = [&](int number, const std::string& value) { return varint(static_cast<std::size_t>(number) * 8 + 2) + varint(value.size()) + value; };
-  const auto number = [&](int name, std::size_t value) { return varint(static_cast<std::size_t>(name) * 8) + varint(value); };
+  const auto field = [&](int number, const std::string& value) {
+    return varint(static_cast<std::size_t>(number) * 8 + 2) + varint(value.size()) + value;
+  };
+  const auto number = [&](int name, std::size_t value) {
+    return varint(static_cast<std::size_t>(name) * 8) + varint(value);
+  };
   for (std::int32_t id = 0; id < vocab; ++id) {
     std::int32_t length = 0;
     ASSERT_LE(at + 8, bytes.size());

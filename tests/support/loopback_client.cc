@@ -15,7 +15,8 @@ namespace quire::testing {
 namespace {
 
 std::string lower(std::string s) {
-  std::transform(s.begin(), s.end(), s.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(s.begin(), s.end(), s.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return s;
 }
 
@@ -132,10 +133,13 @@ std::optional<RawResponse> LoopbackClient::read_response(bool head_request) {
   return r;
 }
 
-RawResponse call(std::uint16_t port, const std::string& method, const std::string& target, const std::string& body,
-                 const std::vector<std::string>& headers, const std::string& content_type) {
-  LoopbackClient client(port, 600);  // a sanitizer on a busy machine is slow, and hanging is for the test runner to end
-  std::string text = method + " " + target + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+RawResponse call(std::uint16_t port, const std::string& method, const std::string& target,
+                 const std::string& body, const std::vector<std::string>& headers,
+                 const std::string& content_type) {
+  // A sanitizer on a busy machine is slow, and hanging is for the test runner to end
+  LoopbackClient client(port, 600);
+  std::string text = method + " " + target +
+                     " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
   for (const auto& h : headers) text += h + "\r\n";
   if (!body.empty() || method == "POST" || method == "PUT" || method == "PATCH") {
     if (!content_type.empty()) text += "Content-Type: " + content_type + "\r\n";

@@ -1,4 +1,5 @@
-/// A bare TCP connection to a server on this machine, for tests that send what a well-behaved client would not.
+/// A bare TCP connection to a server on this machine, for tests that send what a well-behaved
+/// client would not.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,8 @@ class LoopbackClient {
 
   bool connected() const { return fd_ >= 0; }
   bool send(const std::string& bytes);
-  /// One whole response (Content-Length, chunked, or until close); nothing at the end of the connection.
+  /// One whole response (Content-Length, chunked, or until close); nothing at the end of the
+  /// connection.
   std::optional<RawResponse> read_response(bool head_request = false);
   /// Head of a response; the body is left unread.
   std::optional<RawResponse> read_head();
@@ -46,7 +48,8 @@ class LoopbackClient {
 };
 
 /// method target body -> response, on a connection of its own.
-RawResponse call(std::uint16_t port, const std::string& method, const std::string& target, const std::string& body = {},
-                 const std::vector<std::string>& headers = {}, const std::string& content_type = "application/json");
+RawResponse call(std::uint16_t port, const std::string& method, const std::string& target,
+                 const std::string& body = {}, const std::vector<std::string>& headers = {},
+                 const std::string& content_type = "application/json");
 
 }  // namespace quire::testing

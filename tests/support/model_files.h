@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/model/config.h"
 #include "base/dtype.h"
+#include "engine/model/config.h"
 
 namespace quire::testing {
 
@@ -42,7 +42,8 @@ class TempFolder {
 };
 
 inline void write_file(const fs::path& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
 inline std::string read_file(const fs::path& path) {
@@ -64,8 +65,10 @@ struct FileTensor {
   std::string bytes;
 };
 
-inline FileTensor f32_tensor(std::string name, std::vector<std::int64_t> shape, const std::vector<float>& values) {
-  return {std::move(name), "F32", std::move(shape), std::string(reinterpret_cast<const char*>(values.data()), values.size() * 4)};
+inline FileTensor f32_tensor(std::string name, std::vector<std::int64_t> shape,
+                             const std::vector<float>& values) {
+  return {std::move(name), "F32", std::move(shape),
+          std::string(reinterpret_cast<const char*>(values.data()), values.size() * 4)};
 }
 
 inline std::string safetensors_bytes(const std::vector<FileTensor>& tensors) {
@@ -73,8 +76,10 @@ inline std::string safetensors_bytes(const std::vector<FileTensor>& tensors) {
   for (const FileTensor& t : tensors) {
     if (header.size() > 1) header += ",";
     header += "\"" + t.name + "\":{\"dtype\":\"" + t.dtype + "\",\"shape\":[";
-    for (std::size_t i = 0; i < t.shape.size(); ++i) header += (i ? "," : "") + std::to_string(t.shape[i]);
-    header += "],\"data_offsets\":[" + std::to_string(data.size()) + "," + std::to_string(data.size() + t.bytes.size()) + "]}";
+    for (std::size_t i = 0; i < t.shape.size(); ++i)
+      header += (i ? "," : "") + std::to_string(t.shape[i]);
+    header += "],\"data_offsets\":[" + std::to_string(data.size()) + "," +
+              std::to_string(data.size() + t.bytes.size()) + "]}";
     data += t.bytes;
   }
   header += "}";
@@ -82,14 +87,25 @@ inline std::string safetensors_bytes(const std::vector<FileTensor>& tensors) {
   return safetensors_raw(header, data);
 }
 
-/// config.json of a Llama of 2 layers, hidden 32, 4 heads of 8 (2 KV heads), vocabulary 40, with `extra` fields ("\"a\": 1") added and the
-/// keys in `drop` left out.
-inline std::string tiny_config_json(const std::string& extra = "", const std::vector<std::string>& drop = {}) {
+/// config.json of a Llama of 2 layers, hidden 32, 4 heads of 8 (2 KV heads), vocabulary 40, with
+/// `extra` fields ("\"a\": 1") added and the keys in `drop` left out.
+inline std::string tiny_config_json(const std::string& extra = "",
+                                    const std::vector<std::string>& drop = {}) {
   const std::vector<std::pair<std::string, std::string>> fields = {
-      {"architectures", "[\"LlamaForCausalLM\"]"}, {"model_type", "\"llama\""}, {"num_hidden_layers", "2"}, {"hidden_size", "32"},
-      {"intermediate_size", "48"}, {"num_attention_heads", "4"}, {"num_key_value_heads", "2"}, {"vocab_size", "40"},
-      {"max_position_embeddings", "256"}, {"rms_norm_eps", "1e-5"}, {"rope_theta", "10000.0"}, {"tie_word_embeddings", "false"},
-      {"bos_token_id", "1"}, {"eos_token_id", "2"}};
+      {"architectures", "[\"LlamaForCausalLM\"]"},
+      {"model_type", "\"llama\""},
+      {"num_hidden_layers", "2"},
+      {"hidden_size", "32"},
+      {"intermediate_size", "48"},
+      {"num_attention_heads", "4"},
+      {"num_key_value_heads", "2"},
+      {"vocab_size", "40"},
+      {"max_position_embeddings", "256"},
+      {"rms_norm_eps", "1e-5"},
+      {"rope_theta", "10000.0"},
+      {"tie_word_embeddings", "false"},
+      {"bos_token_id", "1"},
+      {"eos_token_id", "2"}};
   std::string out = "{" + extra;
   for (const auto& [key, value] : fields) {
     if (std::find(drop.begin(), drop.end(), key) != drop.end()) continue;
@@ -105,12 +121,14 @@ inline std::vector<FileTensor> llama_tensors(const ModelConfig& c, std::uint32_t
   auto add = [&](const std::string& name, std::vector<std::int64_t> shape) {
     std::int64_t n = 1;
     for (std::int64_t d : shape) n *= d;
-    std::normal_distribution<float> normal(shape.size() == 1 ? 1.0f : 0.0f, shape.size() == 1 ? 0.1f : 0.2f);
+    std::normal_distribution<float> normal(shape.size() == 1 ? 1.0f : 0.0f,
+                                           shape.size() == 1 ? 0.1f : 0.2f);
     std::vector<float> values(static_cast<std::size_t>(n));
     for (float& v : values) v = normal(rng);
     out.push_back(f32_tensor(name, std::move(shape), values));
   };
-  const std::int64_t h = c.hidden_size, f = c.intermediate_size, q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim;
+  const std::int64_t h = c.hidden_size, f = c.intermediate_size, q = c.num_heads * c.head_dim,
+                     kv = c.num_kv_heads * c.head_dim;
   add("model.embed_tokens.weight", {c.vocab_size, h});
   for (int l = 0; l < c.num_layers; ++l) {
     const std::string p = "model.layers." + std::to_string(l) + ".";

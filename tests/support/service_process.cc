@@ -29,9 +29,12 @@ std::string slurp(const fs::path& path) {
   return out.str();
 }
 
-int exit_code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : -1000 - WTERMSIG(status); }
+int exit_code_of(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1000 - WTERMSIG(status);
+}
 
-pid_t spawn(const std::vector<std::string>& command, const fs::path& in, const fs::path& out, const fs::path& err) {
+pid_t spawn(const std::vector<std::string>& command, const fs::path& in, const fs::path& out,
+            const fs::path& err) {
   // The build folder may lie anywhere: the embedded model is the repository's.
   (void)::setenv("QUIRE_MODEL_DIR", (std::string(QUIRE_SOURCE_DIR) + "/models/demo").c_str(), 0);
   std::vector<char*> argv;
@@ -67,7 +70,8 @@ ProcessResult run_process(const std::vector<std::string>& command, const std::st
     in << input;
   }
   ProcessResult r;
-  const pid_t pid = spawn(command, folder.path() / "in", folder.path() / "out", folder.path() / "err");
+  const pid_t pid = spawn(command, folder.path() / "in", folder.path() / "out",
+                          folder.path() / "err");
   if (pid < 0) return r;
   int status = 0;
   ::waitpid(pid, &status, 0);
@@ -81,11 +85,17 @@ ServiceProcess::~ServiceProcess() {
   if (pid_ > 0) kill();
 }
 
-void ServiceProcess::start(const fs::path& store, std::vector<std::string> flags, bool until_ready) {
+void ServiceProcess::start(const fs::path& store, std::vector<std::string> flags,
+                           bool until_ready) {
   log_path_ = store.parent_path() / (store.filename().string() + ".log");
   fs::remove(log_path_);
-  std::vector<std::string> command = {QUIRE_BINARY, "serve", "--server.port=0", "--disk.path=" + store.string(), "--log.level=debug",
-                                      "--cache.dram_bytes=67108864", "--model.working_cache_bytes=268435456"};
+  std::vector<std::string> command = {QUIRE_BINARY,
+                                      "serve",
+                                      "--server.port=0",
+                                      "--disk.path=" + store.string(),
+                                      "--log.level=debug",
+                                      "--cache.dram_bytes=67108864",
+                                      "--model.working_cache_bytes=268435456"};
   command.insert(command.end(), flags.begin(), flags.end());
   pid_ = spawn(command, "/dev/null", "/dev/null", log_path_);
   ASSERT_GT(pid_, 0);
@@ -95,11 +105,13 @@ void ServiceProcess::start(const fs::path& store, std::vector<std::string> flags
     const std::string text = log();
     if (port_ == 0) {
       if (const auto found = text.find("\"listening\""); found != std::string::npos)
-        if (const auto p = text.find("\"port\":", found); p != std::string::npos) port_ = static_cast<std::uint16_t>(std::atoi(text.c_str() + p + 7));
+        if (const auto p = text.find("\"port\":", found); p != std::string::npos)
+          port_ = static_cast<std::uint16_t>(std::atoi(text.c_str() + p + 7));
     }
     if (port_ != 0 && (!until_ready || call("GET", "/readyz").status == 200)) return;
     if (!running()) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // polling a process, not a test's timing
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(20));  // polling a process, not a test's timing
   }
   FAIL() << "the service did not start:\n" << log();
 }
@@ -145,14 +157,19 @@ int ServiceProcess::stop() {
   return wait();
 }
 
-RawResponse ServiceProcess::call(const std::string& method, const std::string& target, const std::string& body, const std::vector<std::string>& headers,
+RawResponse ServiceProcess::call(const std::string& method, const std::string& target,
+                                 const std::string& body, const std::vector<std::string>& headers,
                                  const std::string& content_type) const {
   auto reply = testing::call(port_, method, target, body, headers, content_type);
-  for (const auto& problem : check_reply(method, target, reply)) ADD_FAILURE() << method << " " << target << " -> " << reply.status << ": " << problem << "\n" << reply.body.substr(0, 2000);
+  for (const auto& problem : check_reply(method, target, reply))
+    ADD_FAILURE() << method << " " << target << " -> " << reply.status << ": " << problem << "\n"
+                  << reply.body.substr(0, 2000);
   return reply;
 }
 
-boost::json::value ServiceProcess::json(const std::string& method, const std::string& target, const std::string& body, const std::vector<std::string>& headers,
+boost::json::value ServiceProcess::json(const std::string& method, const std::string& target,
+                                        const std::string& body,
+                                        const std::vector<std::string>& headers,
                                         int* status) const {
   const auto r = call(method, target, body, headers);
   if (status) *status = r.status;
@@ -186,9 +203,12 @@ const boost::json::value& at(const boost::json::value& value, const std::string&
   const boost::json::value* v = &value;
   std::stringstream parts(path);
   for (std::string part; std::getline(parts, part, '.');) {
-    if (const auto* o = v->if_object()) v = o->if_contains(part);
-    else if (const auto* a = v->if_array()) v = a->if_contains(static_cast<std::size_t>(std::atoi(part.c_str())));
-    else v = nullptr;
+    if (const auto* o = v->if_object())
+      v = o->if_contains(part);
+    else if (const auto* a = v->if_array())
+      v = a->if_contains(static_cast<std::size_t>(std::atoi(part.c_str())));
+    else
+      v = nullptr;
     if (!v) return null;
   }
   return *v;
@@ -205,7 +225,10 @@ std::int64_t int_at(const boost::json::value& value, const std::string& path) {
 }
 
 std::string sample_text(unsigned seed, int words) {
-  static const char* kWords[] = {"river", "market", "old", "bridge", "the", "of", "and", "was", "built", "by", "a", "mayor", "in", "north", "copper", "guild", "letters", "harbour", "school", "known"};
+  static const char* kWords[] = {"river", "market",  "old",     "bridge", "the",
+                                 "of",    "and",     "was",     "built",  "by",
+                                 "a",     "mayor",   "in",      "north",  "copper",
+                                 "guild", "letters", "harbour", "school", "known"};
   std::mt19937 random(seed);
   std::string out = "Report " + std::to_string(seed) + ".";
   for (int i = 0; i < words; ++i) {
@@ -215,6 +238,8 @@ std::string sample_text(unsigned seed, int words) {
   return out + ".";
 }
 
-std::string quoted(const std::string& text) { return boost::json::serialize(boost::json::string_view(text)); }
+std::string quoted(const std::string& text) {
+  return boost::json::serialize(boost::json::string_view(text));
+}
 
 }  // namespace quire::testing

@@ -40,8 +40,10 @@ ProcessResult run_process(const std::vector<std::string>& command, const std::st
 class ServiceProcess {
  public:
   ~ServiceProcess();
-  /// Starts and waits until it listens; with `until_ready`, until /readyz is 200. A failed start is a test failure.
-  void start(const std::filesystem::path& store, std::vector<std::string> flags = {}, bool until_ready = true);
+  /// Starts and waits until it listens; with `until_ready`, until /readyz is 200. A failed start is
+  /// a test failure.
+  void start(const std::filesystem::path& store, std::vector<std::string> flags = {},
+             bool until_ready = true);
   void signal(int number);
   /// SIGKILL.
   void kill();
@@ -56,10 +58,13 @@ class ServiceProcess {
   bool wait_for_log(const std::string& text) const;
 
   /// The reply is held against the description of the API (tests/support/api_check.h).
-  RawResponse call(const std::string& method, const std::string& target, const std::string& body = {}, const std::vector<std::string>& headers = {},
+  RawResponse call(const std::string& method, const std::string& target,
+                   const std::string& body = {}, const std::vector<std::string>& headers = {},
                    const std::string& content_type = "application/json") const;
   /// The same, with the body parsed; a body that is no JSON is a test failure.
-  boost::json::value json(const std::string& method, const std::string& target, const std::string& body = {}, const std::vector<std::string>& headers = {},
+  boost::json::value json(const std::string& method, const std::string& target,
+                          const std::string& body = {},
+                          const std::vector<std::string>& headers = {},
                           int* status = nullptr) const;
 
  private:
@@ -68,7 +73,8 @@ class ServiceProcess {
   std::filesystem::path log_path_;
 };
 
-/// One service for all tests of a suite, with a store of its own. A suite with flags has its own SetUpTestSuite(), which calls start().
+/// One service for all tests of a suite, with a store of its own. A suite with flags has its own
+/// SetUpTestSuite(), which calls start().
 class ServiceTest : public ::testing::Test {
  public:
   static void SetUpTestSuite() { start(); }
@@ -85,7 +91,8 @@ class ServiceTest : public ::testing::Test {
 };
 
 boost::json::value parse(const std::string& text);
-/// Value at a path like "cache.tiers.disk.blocks" or "documents.0.id"; null when it is not there. Lives as long as `value`.
+/// Value at a path like "cache.tiers.disk.blocks" or "documents.0.id"; null when it is not there.
+/// Lives as long as `value`.
 const boost::json::value& at(const boost::json::value& value, const std::string& path);
 std::string text_at(const boost::json::value& value, const std::string& path);
 std::int64_t int_at(const boost::json::value& value, const std::string& path);

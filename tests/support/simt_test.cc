@@ -10,7 +10,8 @@ namespace {
 
 constexpr int kMany = 1024;
 
-Report run_one_block(int threads, int shared_bytes, const std::function<void(Device&)>& body, const GlobalMemory& memory = {}) {
+Report run_one_block(int threads, int shared_bytes, const std::function<void(Device&)>& body,
+                     const GlobalMemory& memory = {}) {
   return run(memory, {{1, 1, 1}, threads, shared_bytes}, kMany, body);
 }
 
@@ -24,7 +25,8 @@ struct RowSum {
   void operator()(D& device) const {
     auto scratch = device.template shared<float>(0, kThreads / 32);
     float sum = 0;
-    for (std::int64_t i = device.thread_idx(); i < n; i += kThreads) sum += device.load(x + device.block_idx().x * n + i);
+    for (std::int64_t i = device.thread_idx(); i < n; i += kThreads)
+      sum += device.load(x + device.block_idx().x * n + i);
     sum = cuda::block_sum(device, sum, scratch);
     if (device.thread_idx() == 0) device.store(out + device.block_idx().x, sum);
   }
@@ -38,9 +40,12 @@ TEST(SimtTest, ARightKernelRunsAndGivesItsResult) {
     memory.add("x", x.data(), x.size() * sizeof(float), Access::kRead);
     memory.add("out", out.data(), out.size() * sizeof(float), Access::kReadWrite);
     Launcher launcher(memory);
-    const Status status = launcher.launch({{3, 1, 1}, 64, 2 * sizeof(float)}, RowSum{x.data(), out.data(), n});
+    const Status status = launcher.launch({{3, 1, 1}, 64, 2 * sizeof(float)},
+                                          RowSum{x.data(), out.data(), n});
     ASSERT_TRUE(status.ok()) << status.to_string();
-    for (std::int64_t r = 0; r < 3; ++r) EXPECT_EQ(out[static_cast<std::size_t>(r)], static_cast<float>(n * (r * n) + n * (n - 1) / 2));
+    for (std::int64_t r = 0; r < 3; ++r)
+      EXPECT_EQ(out[static_cast<std::size_t>(r)],
+                static_cast<float>(n * (r * n) + n * (n - 1) / 2));
   }
 }
 
@@ -52,9 +57,12 @@ TEST(SimtTest, AccessesOutsideABufferAreRefused) {
   Launcher launcher(memory);
   EXPECT_FALSE(launcher.launch({{1, 1, 1}, 64, 8}, RowSum{x.data(), out.data(), 65}).ok());
   EXPECT_EQ(launcher.report().fault, Fault::kGlobalMemory);
-  EXPECT_NE(launcher.report().message.find("offset 256 of x, which has 256"), std::string::npos) << launcher.report().message;
-  EXPECT_NE(launcher.report().message.find("thread 0 of block (0, 0, 0)"), std::string::npos) << launcher.report().message;
-  const Report before = run_one_block(32, 0, [&](Device& d) { d.load(x.data() - 1); }, memory);
+  EXPECT_NE(launcher.report().message.find("offset 256 of x, which has 256"), std::string::npos)
+      << launcher.report().message;
+  EXPECT_NE(launcher.report().message.find("thread 0 of block (0, 0, 0)"), std::string::npos)
+      << launcher.report().message;
+  const Report before = run_one_block(
+      32, 0, [&](Device& d) { d.load(x.data() - 1); }, memory);
   EXPECT_EQ(before.fault, Fault::kGlobalMemory);
 }
 
@@ -62,7 +70,8 @@ TEST(SimtTest, WritesToReadOnlyBuffersAreRefused) {
   std::vector<float> x(64);
   GlobalMemory memory;
   memory.add("x", x.data(), 256, Access::kRead);
-  const Report report = run_one_block(32, 0, [&](Device& d) { d.store(x.data() + d.lane(), 1.0f); }, memory);
+  const Report report = run_one_block(
+      32, 0, [&](Device& d) { d.store(x.data() + d.lane(), 1.0f); }, memory);
   EXPECT_EQ(report.fault, Fault::kGlobalMemory);
   EXPECT_NE(report.message.find("read only"), std::string::npos) << report.message;
 }
@@ -72,7 +81,10 @@ TEST(SimtTest, UnalignedVectorAccessesAreRefused) {
   GlobalMemory memory;
   memory.add("x", x, sizeof x, Access::kRead);
   const auto load_at = [&](int i) {
-    return run_one_block(32, 0, [&](Device& d) { d.load(reinterpret_cast<const cuda::Pack<float>*>(x + i)); }, memory).fault;
+    return run_one_block(
+               32, 0, [&](Device& d) { d.load(reinterpret_cast<const cuda::Pack<float>*>(x + i)); },
+               memory)
+        .fault;
   };
   EXPECT_EQ(load_at(4), Fault::kNone);
   EXPECT_EQ(load_at(1), Fault::kGlobalMemory);
@@ -106,10 +118,14 @@ TEST(SimtTest, WhatAnEarlierBlockWroteInSharedMemoryIsGone) {
 }
 
 TEST(SimtTest, IndicesOutsideASharedArrayAreRefused) {
-  EXPECT_EQ(run_one_block(32, 128, [](Device& d) { d.shared<float>(0, 32)[32] = 0; }).fault, Fault::kSharedMemory);
-  EXPECT_EQ(run_one_block(32, 128, [](Device& d) { d.shared<float>(0, 32)[-1] = 0; }).fault, Fault::kSharedMemory);
-  EXPECT_EQ(run_one_block(32, 128, [](Device& d) { d.shared<float>(4, 32); }).fault, Fault::kSharedMemory);
-  EXPECT_EQ(run_one_block(32, 128, [](Device& d) { d.shared<float>(2, 1); }).fault, Fault::kSharedMemory);
+  EXPECT_EQ(run_one_block(32, 128, [](Device& d) { d.shared<float>(0, 32)[32] = 0; }).fault,
+            Fault::kSharedMemory);
+  EXPECT_EQ(run_one_block(32, 128, [](Device& d) { d.shared<float>(0, 32)[-1] = 0; }).fault,
+            Fault::kSharedMemory);
+  EXPECT_EQ(run_one_block(32, 128, [](Device& d) { d.shared<float>(4, 32); }).fault,
+            Fault::kSharedMemory);
+  EXPECT_EQ(run_one_block(32, 128, [](Device& d) { d.shared<float>(2, 1); }).fault,
+            Fault::kSharedMemory);
 }
 
 TEST(SimtTest, AMissingBarrierIsFoundWhateverTheOrderOfThreads) {
@@ -123,7 +139,8 @@ TEST(SimtTest, AMissingBarrierIsFoundWhateverTheOrderOfThreads) {
     });
   };
   EXPECT_EQ(neighbour(1, true).fault, Fault::kNone);
-  EXPECT_EQ(neighbour(63, false).fault, Fault::kSharedMemory);  // reads what a thread that ran before wrote
+  // Reads what a thread that ran before wrote
+  EXPECT_EQ(neighbour(63, false).fault, Fault::kSharedMemory);
   EXPECT_EQ(neighbour(0, false).fault, Fault::kNone);
 }
 
@@ -161,15 +178,20 @@ TEST(SimtTest, AtomicsDoNotRaceWithEachOther) {
   GlobalMemory memory;
   memory.add("out", out.data(), sizeof(int), Access::kReadWrite);
   const auto count = [&](bool plain) {
-    return run_one_block(96, 4, [&, plain](Device& d) {
-      auto s = d.shared<int>(0, 1);
-      if (d.thread_idx() == 0) s[0] = 0;
-      d.sync_threads();
-      if (plain) s[0] += 1;
-      else d.shared_atomic_add(s, 0, 1);
-      d.sync_threads();
-      if (d.thread_idx() == 0) d.store(out.data(), static_cast<int>(s[0]));
-    }, memory);
+    return run_one_block(
+        96, 4,
+        [&, plain](Device& d) {
+          auto s = d.shared<int>(0, 1);
+          if (d.thread_idx() == 0) s[0] = 0;
+          d.sync_threads();
+          if (plain)
+            s[0] += 1;
+          else
+            d.shared_atomic_add(s, 0, 1);
+          d.sync_threads();
+          if (d.thread_idx() == 0) d.store(out.data(), static_cast<int>(s[0]));
+        },
+        memory);
   };
   EXPECT_EQ(count(false).fault, Fault::kNone);
   EXPECT_EQ(out[0], 96);
@@ -212,13 +234,17 @@ TEST(SimtTest, WarpOperationsGiveEveryLaneTheRightValue) {
   std::vector<std::uint32_t> out(64 * 3);
   GlobalMemory memory;
   memory.add("out", out.data(), out.size() * 4, Access::kReadWrite);
-  const Report report = run_one_block(64, 0, [&](Device& d) {
-    const auto t = static_cast<std::uint32_t>(d.thread_idx());
-    const std::uint32_t crossed = d.shuffle_xor(t, 5), from_three = d.shuffle(t, 3), odd = d.ballot(t % 2 == 1);
-    d.store(out.data() + t * 3, crossed);
-    d.store(out.data() + t * 3 + 1, from_three);
-    d.store(out.data() + t * 3 + 2, odd);
-  }, memory);
+  const Report report = run_one_block(
+      64, 0,
+      [&](Device& d) {
+        const auto t = static_cast<std::uint32_t>(d.thread_idx());
+        const std::uint32_t crossed = d.shuffle_xor(t, 5), from_three = d.shuffle(t, 3),
+                            odd = d.ballot(t % 2 == 1);
+        d.store(out.data() + t * 3, crossed);
+        d.store(out.data() + t * 3 + 1, from_three);
+        d.store(out.data() + t * 3 + 2, odd);
+      },
+      memory);
   ASSERT_EQ(report.fault, Fault::kNone) << report.message;
   for (std::uint32_t t = 0; t < 64; ++t) {
     EXPECT_EQ(out[t * 3], t ^ 5u);
@@ -234,15 +260,22 @@ TEST(SimtTest, TheTensorCoreTwinMultipliesInTheLayoutOfTheInstruction) {
   std::vector<float> out(16 * 8);
   GlobalMemory memory;
   memory.add("out", out.data(), out.size() * 4, Access::kReadWrite);
-  const Report report = run_one_block(32, 0, [&](Device& d) {
-    const auto two = [](float low, float high) { return std::uint32_t{f32_to_bf16(low)} | std::uint32_t{f32_to_bf16(high)} << 16; };
-    const int g = d.lane() / 4, p = d.lane() % 4 * 2;
-    const std::uint32_t fa[4] = {two(a(g, p), a(g, p + 1)), two(a(g + 8, p), a(g + 8, p + 1)), two(a(g, p + 8), a(g, p + 9)), two(a(g + 8, p + 8), a(g + 8, p + 9))};
-    const std::uint32_t fb[2] = {two(b(p, g), b(p + 1, g)), two(b(p + 8, g), b(p + 9, g))};
-    float c[4] = {1, 1, 1, 1};
-    d.mma(c, fa, fb, cuda::BF16{});
-    for (int i = 0; i < 4; ++i) d.store(out.data() + (g + i / 2 * 8) * 8 + p + i % 2, c[i]);
-  }, memory);
+  const Report report = run_one_block(
+      32, 0,
+      [&](Device& d) {
+        const auto two = [](float low, float high) {
+          return std::uint32_t{f32_to_bf16(low)} | std::uint32_t{f32_to_bf16(high)} << 16;
+        };
+        const int g = d.lane() / 4, p = d.lane() % 4 * 2;
+        const std::uint32_t fa[4] = {two(a(g, p), a(g, p + 1)), two(a(g + 8, p), a(g + 8, p + 1)),
+                                     two(a(g, p + 8), a(g, p + 9)),
+                                     two(a(g + 8, p + 8), a(g + 8, p + 9))};
+        const std::uint32_t fb[2] = {two(b(p, g), b(p + 1, g)), two(b(p + 8, g), b(p + 9, g))};
+        float c[4] = {1, 1, 1, 1};
+        d.mma(c, fa, fb, cuda::BF16{});
+        for (int i = 0; i < 4; ++i) d.store(out.data() + (g + i / 2 * 8) * 8 + p + i % 2, c[i]);
+      },
+      memory);
   ASSERT_EQ(report.fault, Fault::kNone) << report.message;
   for (int i = 0; i < 16; ++i) {
     for (int j = 0; j < 8; ++j) {
@@ -262,19 +295,24 @@ TEST(SimtTest, AsynchronousCopiesArriveWhenWaitedFor) {
   memory.add("out", out.data(), 128, Access::kReadWrite);
   using Four = cuda::Pack<float>;
   const auto copy = [&](bool wait_for_first, bool barrier) {
-    return run_one_block(32, 512, [=, &x, &out](Device& d) {
-      auto s = d.shared<Four>(0, 32);
-      const auto* from = reinterpret_cast<const Four*>(x);
-      if (d.lane() < 16) d.copy_async(s, d.lane(), from + d.lane());
-      d.commit_copies();
-      if (d.lane() < 16) d.copy_async(s, 16 + d.lane(), from + d.lane());
-      d.commit_copies();
-      if (wait_for_first) d.wait_copies<1>();
-      else d.wait_copies<2>();
-      if (barrier) d.sync_threads();
-      const float read = d.shared<float>(0, 128)[d.lane()];
-      d.store(out.data() + d.lane(), read);
-    }, memory);
+    return run_one_block(
+        32, 512,
+        [=, &x, &out](Device& d) {
+          auto s = d.shared<Four>(0, 32);
+          const auto* from = reinterpret_cast<const Four*>(x);
+          if (d.lane() < 16) d.copy_async(s, d.lane(), from + d.lane());
+          d.commit_copies();
+          if (d.lane() < 16) d.copy_async(s, 16 + d.lane(), from + d.lane());
+          d.commit_copies();
+          if (wait_for_first)
+            d.wait_copies<1>();
+          else
+            d.wait_copies<2>();
+          if (barrier) d.sync_threads();
+          const float read = d.shared<float>(0, 128)[d.lane()];
+          d.store(out.data() + d.lane(), read);
+        },
+        memory);
   };
   const Report right = copy(true, true);
   ASSERT_EQ(right.fault, Fault::kNone) << right.message;
@@ -286,7 +324,9 @@ TEST(SimtTest, AsynchronousCopiesArriveWhenWaitedFor) {
 }
 
 TEST(SimtTest, LaunchesThatNoGpuTakesAreRefused) {
-  const auto fault = [](cuda::LaunchShape shape) { return run({}, shape, 256, [](Device&) {}).fault; };
+  const auto fault = [](cuda::LaunchShape shape) {
+    return run({}, shape, 256, [](Device&) {}).fault;
+  };
   EXPECT_EQ(fault({{1, 1, 1}, 256, 0}), Fault::kNone);
   EXPECT_EQ(fault({{0, 1, 1}, 32, 0}), Fault::kNone);
   EXPECT_EQ(fault({{1, 1, 1}, 288, 0}), Fault::kLaunch);

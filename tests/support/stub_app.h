@@ -34,9 +34,12 @@ class StubAppTest : public ::testing::Test {
     services.workers->stop();
   }
   /// The reply is held against the description of the API.
-  testing::RawResponse call(const std::string& method, const std::string& target, const std::string& body = {}, const std::vector<std::string>& headers = {}) {
+  testing::RawResponse call(const std::string& method, const std::string& target,
+                            const std::string& body = {},
+                            const std::vector<std::string>& headers = {}) {
     auto reply = testing::call(server->port(), method, target, body, headers);
-    for (const auto& problem : testing::check_reply(method, target, reply)) ADD_FAILURE() << method << " " << target << " -> " << reply.status << ": " << problem;
+    for (const auto& problem : testing::check_reply(method, target, reply))
+      ADD_FAILURE() << method << " " << target << " -> " << reply.status << ": " << problem;
     return reply;
   }
 

@@ -30,8 +30,8 @@ class StubEngine : public Engine {
     info_.fingerprint = "m-00000000";
     info_.max_model_len = 2048;
   }
-  Status query_error, done_status;  ///< set before the call
-  bool hold = false;                ///< keep the sink; the test finishes it
+  Status query_error, done_status;    ///< set before the call
+  bool hold = false;                  ///< keep the sink; the test finishes it
   std::chrono::milliseconds wait{0};  ///< what a refused client is to be told
 
   std::shared_ptr<QuerySink> take() {
@@ -40,7 +40,8 @@ class StubEngine : public Engine {
     return std::exchange(held_, nullptr);
   }
   bool wait_cancelled() {
-    for (int i = 0; i < 20000 && !(last_ && last_->load()); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int i = 0; i < 20000 && !(last_ && last_->load()); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return last_ && last_->load();
   }
   static Plan small_plan() {
@@ -60,9 +61,18 @@ class StubEngine : public Engine {
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   const PromptFormat& prompt_format() const override { return *format_; }
   std::int32_t block_tokens_for(std::int64_t) const override { return 16; }
-  ContextKey context_key(std::span<const std::int32_t>, const std::string&, const std::array<std::uint8_t, 32>&) const override { return {}; }
-  std::vector<std::array<std::uint8_t, 16>> block_ids(std::span<const std::int32_t>, const std::string&, const std::array<std::uint8_t, 32>&) const override { return {}; }
-  void prefill(PrefillRequest, std::function<void(Result<PrefillResult>)> done) override { done(Status::unimplemented("stub")); }
+  ContextKey context_key(std::span<const std::int32_t>, const std::string&,
+                         const std::array<std::uint8_t, 32>&) const override {
+    return {};
+  }
+  std::vector<std::array<std::uint8_t, 16>> block_ids(
+      std::span<const std::int32_t>, const std::string&,
+      const std::array<std::uint8_t, 32>&) const override {
+    return {};
+  }
+  void prefill(PrefillRequest, std::function<void(Result<PrefillResult>)> done) override {
+    done(Status::unimplemented("stub"));
+  }
   Result<QueryHandle> query(QueryRequest, std::shared_ptr<QuerySink> sink) override {
     if (!query_error.ok()) return query_error;
     last_ = std::make_shared<std::atomic<bool>>(false);
@@ -79,7 +89,9 @@ class StubEngine : public Engine {
     finish(*sink, done_status);
     return QueryHandle(last_);
   }
-  void embed(EmbedRequest, std::function<void(Result<std::vector<float>>)> done) override { done(std::vector<float>{0.6f, 0.8f}); }
+  void embed(EmbedRequest, std::function<void(Result<std::vector<float>>)> done) override {
+    done(std::vector<float>{0.6f, 0.8f});
+  }
   Result<Plan> plan(const QueryRequest&) override { return small_plan(); }
   std::chrono::milliseconds expected_wait() const override { return wait; }
   std::int64_t queries_running() const override { return 0; }
@@ -107,30 +119,52 @@ class StubIngest final : public IngestService {
 
   Status start() override { return {}; }
   void stop() override {}
-  Result<JobSnapshot> submit(std::string_view, std::vector<DocumentInput>, const BatchOptions&) override {
+  Result<JobSnapshot> submit(std::string_view, std::vector<DocumentInput>,
+                             const BatchOptions&) override {
     if (on_submit) on_submit();
     return job();
   }
   Result<JobSnapshot> warm(std::string_view, std::string_view) override { return job(); }
   Result<JobSnapshot> job(std::string_view, std::string_view) override { return job(); }
-  Result<JobListPage> list_jobs(std::string_view, const JobListOptions&) override { return or_error(JobListPage{}); }
+  Result<JobListPage> list_jobs(std::string_view, const JobListOptions&) override {
+    return or_error(JobListPage{});
+  }
   Result<JobSnapshot> cancel_job(std::string_view, std::string_view) override { return job(); }
-  Result<Subscription> subscribe(std::string_view, std::string_view, JobListener) override { return or_error(Subscription{}); }
-  Subscription when_settled(std::string_view, std::span<const std::string>, std::function<void()>) override { return {}; }
+  Result<Subscription> subscribe(std::string_view, std::string_view, JobListener) override {
+    return or_error(Subscription{});
+  }
+  Subscription when_settled(std::string_view, std::span<const std::string>,
+                            std::function<void()>) override {
+    return {};
+  }
   Result<DocumentInfo> get(std::string_view, std::string_view id) override {
     DocumentInfo d;
     d.id = id;
     return or_error(d);
   }
-  Result<DocumentListPage> list(std::string_view, const DocumentListOptions&) override { return or_error(DocumentListPage{}); }
+  Result<DocumentListPage> list(std::string_view, const DocumentListOptions&) override {
+    return or_error(DocumentListPage{});
+  }
   Result<DocumentCounts> counts(std::string_view) override { return or_error(DocumentCounts{}); }
-  Result<std::string> content(std::string_view, std::string_view) override { return or_error(std::string("text")); }
-  Result<std::vector<ChunkInfo>> chunks(std::string_view, std::string_view) override { return or_error(std::vector<ChunkInfo>{}); }
-  Result<std::vector<BlockInfo>> blocks(std::string_view, std::string_view) override { return or_error(std::vector<BlockInfo>{}); }
-  Result<DocumentInfo> patch(std::string_view ns, std::string_view id, const DocumentPatch&) override { return get(ns, id); }
+  Result<std::string> content(std::string_view, std::string_view) override {
+    return or_error(std::string("text"));
+  }
+  Result<std::vector<ChunkInfo>> chunks(std::string_view, std::string_view) override {
+    return or_error(std::vector<ChunkInfo>{});
+  }
+  Result<std::vector<BlockInfo>> blocks(std::string_view, std::string_view) override {
+    return or_error(std::vector<BlockInfo>{});
+  }
+  Result<DocumentInfo> patch(std::string_view ns, std::string_view id,
+                             const DocumentPatch&) override {
+    return get(ns, id);
+  }
   Status remove(std::string_view, std::string_view) override { return error; }
-  Result<BulkDeleteResult> remove_many(std::string_view, const BulkDelete&) override { return or_error(BulkDeleteResult{}); }
-  Result<Resolved> resolve(std::string_view, std::span<const std::string>, const ResolveOptions&) override {
+  Result<BulkDeleteResult> remove_many(std::string_view, const BulkDelete&) override {
+    return or_error(BulkDeleteResult{});
+  }
+  Result<Resolved> resolve(std::string_view, std::span<const std::string>,
+                           const ResolveOptions&) override {
     Resolved r;
     r.not_ready = not_ready;
     r.missing = missing;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "engine/retrieve/head/head_selection.h"
 #include "base/dtype.h"
+#include "engine/retrieve/head/head_selection.h"
 #include "kernels/rope.h"
 
 namespace quire {
@@ -14,32 +14,55 @@ constexpr std::int64_t kSpareRows = 64;  ///< beyond a quarter, that codes may r
 
 KvView shape_of(const RetrievalHeadConfig& head) {
   const std::int64_t row_bytes = head.head_dim * static_cast<std::int64_t>(sizeof(std::uint16_t));
-  return {.pages = nullptr, .positions = nullptr, .num_rows = 0, .num_kv_heads = head.num_kv_heads, .head_dim = head.head_dim, .dtype = DType::kBF16,
-          .kv_stride = 0, .head_stride = kPageTokens * row_bytes, .token_stride = row_bytes, .sorted = false};
+  return {.pages = nullptr,
+          .positions = nullptr,
+          .num_rows = 0,
+          .num_kv_heads = head.num_kv_heads,
+          .head_dim = head.head_dim,
+          .dtype = DType::kBF16,
+          .kv_stride = 0,
+          .head_stride = kPageTokens * row_bytes,
+          .token_stride = row_bytes,
+          .sorted = false};
 }
 
-std::int64_t block_bytes(const RetrievalHeadConfig& head) { return kTurnedRows * head.key_dim() * static_cast<std::int64_t>(sizeof(std::uint16_t)); }
+std::int64_t block_bytes(const RetrievalHeadConfig& head) {
+  return kTurnedRows * head.key_dim() * static_cast<std::int64_t>(sizeof(std::uint16_t));
+}
 
 }  // namespace
 
-std::int64_t HeadKeys::bytes_for(const RetrievalHeadConfig& head, std::int64_t rows) { return (rows + kTurnedRows - 1) / kTurnedRows * block_bytes(head); }
+std::int64_t HeadKeys::bytes_for(const RetrievalHeadConfig& head, std::int64_t rows) {
+  return (rows + kTurnedRows - 1) / kTurnedRows * block_bytes(head);
+}
 
-std::int64_t HeadKeys::bytes() const { return static_cast<std::int64_t>(memory_.size()) * block_bytes(head_.config()); }
+std::int64_t HeadKeys::bytes() const {
+  return static_cast<std::int64_t>(memory_.size()) * block_bytes(head_.config());
+}
 
-HeadKeys::HeadKeys(DevicePool& device, const RetrievalHead& head) : device_(device), head_(head), has_codes_(KeyCodes::pay(shape_of(head.config()))) {}
+HeadKeys::HeadKeys(DevicePool& device, const RetrievalHead& head)
+    : device_(device), head_(head), has_codes_(KeyCodes::pay(shape_of(head.config()))) {}
 
 /// Where a pair of channels of a row lies, in blocks [kv_heads][row][channel] or TurnedRows.
 std::uint16_t* HeadKeys::pair_at(std::int64_t row, std::int32_t kv_head, std::int32_t pair) const {
   const std::int32_t dim = head_.config().head_dim;
-  auto* block = reinterpret_cast<std::uint16_t*>(memory_[static_cast<std::size_t>(row / kTurnedRows)].data());
-  return block + (has_codes_ ? (kv_head * kPageTokens + row % kPageTokens) * dim + 2 * pair : turned_at(dim / 2, kv_head, pair, row));
+  auto* block = reinterpret_cast<std::uint16_t*>(
+      memory_[static_cast<std::size_t>(row / kTurnedRows)].data());
+  return block + (has_codes_ ? (kv_head * kPageTokens + row % kPageTokens) * dim + 2 * pair
+                             : turned_at(dim / 2, kv_head, pair, row));
 }
 
 Status HeadKeys::append(const float* raw, std::span<const std::int32_t> positions) {
   const RetrievalHeadConfig& c = head_.config();
   const auto n = static_cast<std::int64_t>(positions.size());
   rotated_.resize(static_cast<std::size_t>(n * c.key_dim()));
-  QUIRE_RETURN_IF_ERROR(rope_rotate(head_.rope(), {.x = raw, .out = rotated_.data(), .positions = positions.data(), .rows = n, .num_heads = c.num_kv_heads, .ldx = c.key_dim(), .ldo = c.key_dim()}));
+  QUIRE_RETURN_IF_ERROR(rope_rotate(head_.rope(), {.x = raw,
+                                                   .out = rotated_.data(),
+                                                   .positions = positions.data(),
+                                                   .rows = n,
+                                                   .num_heads = c.num_kv_heads,
+                                                   .ldx = c.key_dim(),
+                                                   .ldo = c.key_dim()}));
   while (static_cast<std::int64_t>(memory_.size()) * kTurnedRows < num_rows() + n) {
     QUIRE_ASSIGN_OR_RETURN(PoolMemory block, device_.allocate(block_bytes(c)));
     blocks_.push_back(reinterpret_cast<const std::uint16_t*>(block.data()));
@@ -73,16 +96,43 @@ KvView HeadKeys::rows() const {
   return rows;
 }
 
-Status HeadKeys::score(const float* query, std::int32_t position, std::int32_t target_kv_heads, std::int64_t chosen, const std::vector<bool>* heads, std::vector<float>& scores) {
+Status HeadKeys::score(const float* query, std::int32_t position, std::int32_t target_kv_heads,
+                       std::int64_t chosen, const std::vector<bool>* heads,
+                       std::vector<float>& scores) {
   const std::int32_t num_heads = head_.config().num_heads;
-  if (!has_codes_) return head_scores(TurnedHeadScoresArgs{.query = query, .position = position, .num_heads = num_heads, .keys = view(), .target_kv_heads = target_kv_heads, .heads = heads}, scores);
+  if (!has_codes_)
+    return head_scores(TurnedHeadScoresArgs{.query = query,
+                                            .position = position,
+                                            .num_heads = num_heads,
+                                            .keys = view(),
+                                            .target_kv_heads = target_kv_heads,
+                                            .heads = heads},
+                       scores);
   const std::int64_t most = chosen + chosen / 4 + kSpareRows;
   // Few rows are not worth it.
-  if (num_rows() <= 2 * most) return head_scores(HeadScoresArgs{.query = query, .position = position, .num_heads = num_heads, .keys = rows(), .target_kv_heads = target_kv_heads}, scores);
+  if (num_rows() <= 2 * most)
+    return head_scores(HeadScoresArgs{.query = query,
+                                      .position = position,
+                                      .num_heads = num_heads,
+                                      .keys = rows(),
+                                      .target_kv_heads = target_kv_heads},
+                       scores);
   QUIRE_RETURN_IF_ERROR(codes_.extend(rows(), num_rows()));
-  return head_scores(CodedHeadScoresArgs{.query = query, .position = position, .num_heads = num_heads, .keys = rows(), .codes = codes_, .most = most, .target_kv_heads = target_kv_heads, .heads = heads}, scores);
+  return head_scores(CodedHeadScoresArgs{.query = query,
+                                         .position = position,
+                                         .num_heads = num_heads,
+                                         .keys = rows(),
+                                         .codes = codes_,
+                                         .most = most,
+                                         .target_kv_heads = target_kv_heads,
+                                         .heads = heads},
+                     scores);
 }
 
-TurnedKeys HeadKeys::view() const { return {{blocks_.data(), num_rows(), head_.config().num_kv_heads, head_.config().head_dim / 2}, positions_.data(), sorted_}; }
+TurnedKeys HeadKeys::view() const {
+  return {{blocks_.data(), num_rows(), head_.config().num_kv_heads, head_.config().head_dim / 2},
+          positions_.data(),
+          sorted_};
+}
 
 }  // namespace quire

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/model/hook_compute.h"
 #include "base/dtype.h"
+#include "engine/model/hook_compute.h"
 #include "kernels/rope.h"
 
 namespace quire {
@@ -12,7 +12,8 @@ namespace quire {
 ChoosingNeed HeadKeysThere::need(const RetrievalHead& head) {
   const RetrievalHeadConfig& c = head.config();
   const std::int64_t key_bytes = c.key_dim() * static_cast<std::int64_t>(sizeof(std::uint16_t));
-  ChoosingNeed need{kBlockRows * key_bytes + c.query_dim() * static_cast<std::int64_t>(sizeof(float)), key_bytes};
+  ChoosingNeed need{
+      kBlockRows * key_bytes + c.query_dim() * static_cast<std::int64_t>(sizeof(float)), key_bytes};
   return need += need_with_room(c.num_heads, 0, sizeof(float));
 }
 
@@ -20,46 +21,81 @@ Status HeadKeysThere::append(const float* raw, std::span<const std::int32_t> pos
   const RetrievalHeadConfig& c = head_.config();
   const auto n = static_cast<std::int64_t>(positions.size());
   rotated_.resize(static_cast<std::size_t>(n * row_values()));
-  QUIRE_RETURN_IF_ERROR(rope_rotate(head_.rope(), {.x = raw, .out = rotated_.data(), .positions = positions.data(), .rows = n, .num_heads = c.num_kv_heads, .ldx = c.key_dim(), .ldo = c.key_dim()}));
+  QUIRE_RETURN_IF_ERROR(rope_rotate(head_.rope(), {.x = raw,
+                                                   .out = rotated_.data(),
+                                                   .positions = positions.data(),
+                                                   .rows = n,
+                                                   .num_heads = c.num_kv_heads,
+                                                   .ldx = c.key_dim(),
+                                                   .ldo = c.key_dim()}));
   while (static_cast<std::int64_t>(blocks_.size()) * kBlockRows < num_rows_ + n) {
     ComputeBuffer<std::uint16_t> block;
     QUIRE_RETURN_IF_ERROR(block.reserve(memory_, kBlockRows * row_values()));
     std::fill_n(block.data(), kBlockRows * row_values(), std::uint16_t{0});
-    for (std::int64_t row = 0; row < kBlockRows; row += kPageTokens) pages_.push_back(block.data() + row * row_values());
+    for (std::int64_t row = 0; row < kBlockRows; row += kPageTokens)
+      pages_.push_back(block.data() + row * row_values());
     blocks_.push_back(std::move(block));
   }
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t row = num_rows_ + i;
-    std::uint16_t* const to = blocks_[static_cast<std::size_t>(row / kBlockRows)].data() + row % kBlockRows * row_values();
-    std::transform(rotated_.begin() + i * row_values(), rotated_.begin() + (i + 1) * row_values(), to, f32_to_bf16);
+    std::uint16_t* const to = blocks_[static_cast<std::size_t>(row / kBlockRows)].data() +
+                              row % kBlockRows * row_values();
+    std::transform(rotated_.begin() + i * row_values(), rotated_.begin() + (i + 1) * row_values(),
+                   to, f32_to_bf16);
   }
   num_rows_ += n;
   return {};
 }
 
-Status HeadKeysThere::score(const float* query, std::int32_t target_kv_heads, std::vector<float>& scores) {
+Status HeadKeysThere::score(const float* query, std::int32_t target_kv_heads,
+                            std::vector<float>& scores) {
   const RetrievalHeadConfig& c = head_.config();
-  // Of the head's KV heads: those that stand for one of the target's vote together, one stands for several, or, where the numbers do not divide, all vote together.
-  const bool fewer = c.num_kv_heads % target_kv_heads == 0, more = target_kv_heads % c.num_kv_heads == 0;
+  // Of the head's KV heads: those that stand for one of the target's vote together, one stands for
+  // several, or, where the numbers do not divide, all vote together.
+  const bool fewer = c.num_kv_heads % target_kv_heads == 0,
+             more = target_kv_heads % c.num_kv_heads == 0;
   const std::int32_t voters = fewer ? target_kv_heads : more ? c.num_kv_heads : 1;
-  const std::int64_t n = num_rows_, row_bytes = row_values() * static_cast<std::int64_t>(sizeof(std::uint16_t)), dim = c.head_dim;
-  const KvView keys{.pages = pages_.data(), .positions = nullptr, .num_rows = n, .num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim, .dtype = DType::kBF16, .kv_stride = 0,
-                    .head_stride = dim * static_cast<std::int64_t>(sizeof(std::uint16_t)), .token_stride = row_bytes, .sorted = true};
+  const std::int64_t n = num_rows_,
+                     row_bytes = row_values() * static_cast<std::int64_t>(sizeof(std::uint16_t)),
+                     dim = c.head_dim;
+  const KvView keys{.pages = pages_.data(),
+                    .positions = nullptr,
+                    .num_rows = n,
+                    .num_kv_heads = c.num_kv_heads,
+                    .head_dim = c.head_dim,
+                    .dtype = DType::kBF16,
+                    .kv_stride = 0,
+                    .head_stride = dim * static_cast<std::int64_t>(sizeof(std::uint16_t)),
+                    .token_stride = row_bytes,
+                    .sorted = true};
   QUIRE_RETURN_IF_ERROR(query_.reserve(memory_, c.query_dim()));
   std::copy_n(query, c.query_dim(), query_.data());
   QUIRE_ASSIGN_OR_RETURN(float* const products, choice_.scores(c.num_heads, n));
   HookCompute& hooks = *compute_.hooks();
-  QUIRE_RETURN_IF_ERROR(hooks.key_products({.q = query_.data(), .num_heads = c.num_heads, .scale = 1.0f / std::sqrt(static_cast<float>(dim)), .kv = keys, .first_row = 0, .num_rows = n,
-                                            .scores = products, .ld_scores = n}));
+  QUIRE_RETURN_IF_ERROR(hooks.key_products({.q = query_.data(),
+                                            .num_heads = c.num_heads,
+                                            .scale = 1.0f / std::sqrt(static_cast<float>(dim)),
+                                            .kv = keys,
+                                            .first_row = 0,
+                                            .num_rows = n,
+                                            .scores = products,
+                                            .ld_scores = n}));
   const std::int64_t bytes = voters * n * static_cast<std::int64_t>(sizeof(float));
   QUIRE_ASSIGN_OR_RETURN(std::byte* const votes, hooks.place(bytes));
-  QUIRE_RETURN_IF_ERROR(hooks.candidate_votes({.scores = products, .n = n, .ld_scores = n, .num_kv_heads = voters, .group = c.num_heads / voters, .vote = CandidateVote::kMaxLogSoftmax,
+  QUIRE_RETURN_IF_ERROR(hooks.candidate_votes({.scores = products,
+                                               .n = n,
+                                               .ld_scores = n,
+                                               .num_kv_heads = voters,
+                                               .group = c.num_heads / voters,
+                                               .vote = CandidateVote::kMaxLogSoftmax,
                                                .votes = reinterpret_cast<float*>(votes)}));
   scores.resize(static_cast<std::size_t>(target_kv_heads * n));
-  QUIRE_RETURN_IF_ERROR(hooks.fetch(bytes, [&scores, n, voters, target_kv_heads](const std::byte* from) {
-    const auto* of_voters = reinterpret_cast<const float*>(from);
-    for (std::int64_t m = 0; m < target_kv_heads; ++m) std::copy_n(of_voters + m * voters / target_kv_heads * n, n, scores.begin() + m * n);
-  }));
+  QUIRE_RETURN_IF_ERROR(
+      hooks.fetch(bytes, [&scores, n, voters, target_kv_heads](const std::byte* from) {
+        const auto* of_voters = reinterpret_cast<const float*>(from);
+        for (std::int64_t m = 0; m < target_kv_heads; ++m)
+          std::copy_n(of_voters + m * voters / target_kv_heads * n, n, scores.begin() + m * n);
+      }));
   return hooks.deliver();
 }
 

@@ -1,33 +1,41 @@
-/// Keys of a retrieval head for the tokens of one sequence where a device computes, which scores them, too: HeadKeys and head_scores() in one.
+/// Keys of a retrieval head for the tokens of one sequence where a device computes, which scores
+/// them, too: HeadKeys and head_scores() in one.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "base/status.h"
 #include "engine/cache/compute_memory.h"
 #include "engine/model/compute.h"
 #include "engine/retrieve/device_choice.h"
 #include "engine/retrieve/head/retrieval_head.h"
-#include "base/status.h"
 
 namespace quire {
 
-/// Rows are tokens in the order they were added; keys are rotated and bf16. Threads: the one that computes, between steps: nothing enqueued uses the keys then.
+/// Rows are tokens in the order they were added; keys are rotated and bf16. Threads: the one that
+/// computes, between steps: nothing enqueued uses the keys then.
 class HeadKeysThere {
  public:
   /// Compute and head must outlive it; `compute` has hooks(), `memory` is of it.
-  HeadKeysThere(Compute& compute, std::shared_ptr<ChoosingMemory> memory, const RetrievalHead& head) : compute_(compute), memory_(memory), head_(head), choice_(std::move(memory)) {}
+  HeadKeysThere(Compute& compute, std::shared_ptr<ChoosingMemory> memory, const RetrievalHead& head)
+      : compute_(compute), memory_(memory), head_(head), choice_(std::move(memory)) {}
   /// What keys, a query and its scores take at most.
   static ChoosingNeed need(const RetrievalHead& head);
 
-  /// raw: [positions.size(), key_dim()] f32 before rotation. Errors: kResourceExhausted, kInvalidArgument (a position past the head's table); nothing is added then.
+  /// raw: [positions.size(), key_dim()] f32 before rotation. Errors: kResourceExhausted,
+  /// kInvalidArgument (a position past the head's table); nothing is added then.
   Status append(const float* raw, std::span<const std::int32_t> positions);
-  /// scores [target_kv_heads, num_rows()] of a rotated query [query_dim()] of the newest position, as head_scores() gives them. Waits once.
+  /// scores [target_kv_heads, num_rows()] of a rotated query [query_dim()] of the newest position,
+  /// as head_scores() gives them. Waits once.
   Status score(const float* query, std::int32_t target_kv_heads, std::vector<float>& scores);
 
   std::int64_t num_rows() const { return num_rows_; }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(blocks_.size()) * kBlockRows * row_values() * static_cast<std::int64_t>(sizeof(std::uint16_t)); }
+  std::int64_t bytes() const {
+    return static_cast<std::int64_t>(blocks_.size()) * kBlockRows * row_values() *
+           static_cast<std::int64_t>(sizeof(std::uint16_t));
+  }
 
  private:
   static constexpr std::int64_t kBlockRows = 1024;  // of an allocation

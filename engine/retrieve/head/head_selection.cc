@@ -15,7 +15,8 @@ namespace quire {
 namespace {
 
 /// Rows [begin, end) of `from` [rows, n] become one: the largest of each column.
-void largest(std::span<const float> from, std::size_t n, std::size_t begin, std::size_t end, float* out) {
+void largest(std::span<const float> from, std::size_t n, std::size_t begin, std::size_t end,
+             float* out) {
   std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(begin * n), n, out);
   for (std::size_t r = begin + 1; r < end; ++r) {
     for (std::size_t j = 0; j < n; ++j) out[j] = std::max(out[j], from[r * n + j]);
@@ -23,11 +24,15 @@ void largest(std::span<const float> from, std::size_t n, std::size_t begin, std:
 }
 
 /// From the head's KV heads to the target's.
-std::vector<float> to_target(std::vector<float> from, std::size_t n, std::size_t head, std::size_t target) {
+std::vector<float> to_target(std::vector<float> from, std::size_t n, std::size_t head,
+                             std::size_t target) {
   std::vector<float> out(target * n);
   for (std::size_t m = 0; m < target; ++m) {
-    const auto [begin, end] = heads_that_stand_for(static_cast<std::int32_t>(m), static_cast<std::int32_t>(head), static_cast<std::int32_t>(target));
-    largest(from, n, static_cast<std::size_t>(begin), static_cast<std::size_t>(end), out.data() + m * n);
+    const auto [begin, end] = heads_that_stand_for(static_cast<std::int32_t>(m),
+                                                   static_cast<std::int32_t>(head),
+                                                   static_cast<std::int32_t>(target));
+    largest(from, n, static_cast<std::size_t>(begin), static_cast<std::size_t>(end),
+            out.data() + m * n);
   }
   return out;
 }
@@ -41,15 +46,21 @@ struct Keys {
   std::int64_t group;
   /// products [group, num_rows] of KV head m, over sqrt(head_dim)
   std::function<Status(std::int32_t m, float* products)> multiply;
-  /// Betters out [num_rows], from the products and the log-sum-exp of those of each query [group]; null: it is as good as can be.
-  std::function<Status(std::int32_t m, const float* products, std::span<const float> lse, float* out)> better = nullptr;
+  /// Betters out [num_rows], from the products and the log-sum-exp of those of each query [group];
+  /// null: it is as good as can be.
+  std::function<Status(std::int32_t m, const float* products, std::span<const float> lse,
+                       float* out)>
+      better = nullptr;
 
   bool any_behind(std::int32_t position) const {
-    return sorted ? num_rows > 0 && positions[num_rows - 1] > position : std::any_of(positions, positions + num_rows, [&](std::int32_t p) { return p > position; });
+    return sorted ? num_rows > 0 && positions[num_rows - 1] > position
+                  : std::any_of(positions, positions + num_rows,
+                                [&](std::int32_t p) { return p > position; });
   }
 };
 
-/// out [num_rows]: of KV head m of the head, the logarithm of the largest weight that one of its query heads gives.
+/// out [num_rows]: of KV head m of the head, the logarithm of the largest weight that one of its
+/// query heads gives.
 Status score_head(const Keys& keys, std::int32_t position, std::int32_t m, float* out) {
   const std::int64_t n = keys.num_rows;
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
@@ -65,20 +76,24 @@ Status score_head(const Keys& keys, std::int32_t position, std::int32_t m, float
     for (std::int64_t j = 0; some_behind && j < n; ++j) {
       if (keys.positions[j] > position) z[j] = kNothing;
     }
-    if (const float lse = sums[static_cast<std::size_t>(g)] = log_sum_exp(z, n); lse != kNothing) keep_larger(z, n, lse, out);
+    if (const float lse = sums[static_cast<std::size_t>(g)] = log_sum_exp(z, n); lse != kNothing)
+      keep_larger(z, n, lse, out);
   }
   return keys.better ? keys.better(m, products.data(), sums, out) : Status();
 }
 
 /// `wanted`: of the target's KV heads; null: all.
-Status score_heads(const Keys& keys, std::int32_t position, std::int32_t target_kv_heads, const std::vector<bool>* wanted, std::vector<float>& scores) {
+Status score_heads(const Keys& keys, std::int32_t position, std::int32_t target_kv_heads,
+                   const std::vector<bool>* wanted, std::vector<float>& scores) {
   const auto n = static_cast<std::size_t>(keys.num_rows);
   const std::int32_t kv_heads = keys.num_kv_heads;
   scores.resize(static_cast<std::size_t>(kv_heads) * n);
   std::vector<Status> status(static_cast<std::size_t>(kv_heads));
   const auto score = [&](std::int64_t m) {
-    if (wanted != nullptr && kv_heads == target_kv_heads && !(*wanted)[static_cast<std::size_t>(m)]) return;
-    status[static_cast<std::size_t>(m)] = score_head(keys, position, static_cast<std::int32_t>(m), scores.data() + m * keys.num_rows);
+    if (wanted != nullptr && kv_heads == target_kv_heads && !(*wanted)[static_cast<std::size_t>(m)])
+      return;
+    status[static_cast<std::size_t>(m)] = score_head(keys, position, static_cast<std::int32_t>(m),
+                                                     scores.data() + m * keys.num_rows);
   };
   if (kv_heads < num_threads()) {
     for (std::int32_t m = 0; m < kv_heads; ++m) score(m);
@@ -86,13 +101,19 @@ Status score_heads(const Keys& keys, std::int32_t position, std::int32_t target_
     parallel_tasks(kv_heads, score);
   }
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
-  if (kv_heads != target_kv_heads) scores = to_target(std::move(scores), n, static_cast<std::size_t>(kv_heads), static_cast<std::size_t>(target_kv_heads));
+  if (kv_heads != target_kv_heads)
+    scores = to_target(std::move(scores), n, static_cast<std::size_t>(kv_heads),
+                       static_cast<std::size_t>(target_kv_heads));
   return {};
 }
 
-/// products [group, rows.size()] of queries and listed bf16 keys times scale. A query is the sum of two of bf16 but for 1 / 2^17 of it: products of those take a quarter of the time.
-Status key_products_of(const KvView& keys, std::int32_t kv_head, const float* query, std::int32_t group, float scale, std::span<const std::int32_t> rows, std::vector<float>& products) {
-  const auto values = static_cast<std::size_t>(group) * static_cast<std::size_t>(keys.head_dim), sums = static_cast<std::size_t>(group) * rows.size();
+/// products [group, rows.size()] of queries and listed bf16 keys times scale. A query is the sum of
+/// two of bf16 but for 1 / 2^17 of it: products of those take a quarter of the time.
+Status key_products_of(const KvView& keys, std::int32_t kv_head, const float* query,
+                       std::int32_t group, float scale, std::span<const std::int32_t> rows,
+                       std::vector<float>& products) {
+  const auto values = static_cast<std::size_t>(group) * static_cast<std::size_t>(keys.head_dim),
+             sums = static_cast<std::size_t>(group) * rows.size();
   thread_local std::vector<float> halves;
   halves.resize(2 * values);
   for (std::size_t i = 0; i < values; ++i) {
@@ -101,35 +122,55 @@ Status key_products_of(const KvView& keys, std::int32_t kv_head, const float* qu
   }
   products.resize(2 * sums);
   const auto n = static_cast<std::int64_t>(rows.size());
-  QUIRE_RETURN_IF_ERROR(row_scores({halves.data(), 2 * group, keys.head_dim, 1.0f, {keys, kv_head, rows.data(), 0, n}, products.data(), n, QueryRounding::kAllowed}));
+  QUIRE_RETURN_IF_ERROR(row_scores({halves.data(),
+                                    2 * group,
+                                    keys.head_dim,
+                                    1.0f,
+                                    {keys, kv_head, rows.data(), 0, n},
+                                    products.data(),
+                                    n,
+                                    QueryRounding::kAllowed}));
   for (std::size_t i = 0; i < sums; ++i) products[i] += products[sums + i];
   return {};
 }
 
-/// The log-sum-exp of a query's products with all keys, where codes give `lse` and for some rows both are known. Products by codes lack what the lows and the rounding of the query give, which is nearly the same for every row.
+/// The log-sum-exp of a query's products with all keys, where codes give `lse` and for some rows
+/// both are known. Products by codes lack what the lows and the rounding of the query give, which
+/// is nearly the same for every row.
 float with_keys_of(float lse, std::span<const float> coded, std::span<const float> exact) {
   const auto n = static_cast<std::int64_t>(coded.size());
   if (n == 0) return lse;
-  const float others = 1.0f - std::exp(log_sum_exp(coded.data(), n) - lse), of_some = log_sum_exp(exact.data(), n);
+  const float others = 1.0f - std::exp(log_sum_exp(coded.data(), n) - lse),
+              of_some = log_sum_exp(exact.data(), n);
   if (!(others > 0)) return of_some;
-  const float lacking = (sum_of_values(exact.data(), n) - sum_of_values(coded.data(), n)) / static_cast<float>(n);
+  const float lacking = (sum_of_values(exact.data(), n) - sum_of_values(coded.data(), n)) /
+                        static_cast<float>(n);
   const float both[] = {lse + lacking + std::log(others), of_some};
   return log_sum_exp(both, 2);
 }
 
 }  // namespace
 
-std::pair<std::int32_t, std::int32_t> heads_that_stand_for(std::int32_t m, std::int32_t head_kv_heads, std::int32_t target_kv_heads) {
-  if (head_kv_heads % target_kv_heads == 0) return {m * (head_kv_heads / target_kv_heads), (m + 1) * (head_kv_heads / target_kv_heads)};
-  if (target_kv_heads % head_kv_heads == 0) return {m / (target_kv_heads / head_kv_heads), m / (target_kv_heads / head_kv_heads) + 1};
+std::pair<std::int32_t, std::int32_t> heads_that_stand_for(std::int32_t m,
+                                                           std::int32_t head_kv_heads,
+                                                           std::int32_t target_kv_heads) {
+  if (head_kv_heads % target_kv_heads == 0)
+    return {m * (head_kv_heads / target_kv_heads), (m + 1) * (head_kv_heads / target_kv_heads)};
+  if (target_kv_heads % head_kv_heads == 0)
+    return {m / (target_kv_heads / head_kv_heads), m / (target_kv_heads / head_kv_heads) + 1};
   return {0, head_kv_heads};
 }
 
 Status head_scores(const HeadScoresArgs& a, std::vector<float>& scores) {
-  const std::int64_t group = a.num_heads / a.keys.num_kv_heads, dim = a.keys.head_dim, n = a.keys.num_rows;
+  const std::int64_t group = a.num_heads / a.keys.num_kv_heads, dim = a.keys.head_dim,
+                     n = a.keys.num_rows;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  const auto multiply = [&](std::int32_t m, float* products) { return row_scores({a.query + m * group * dim, group, dim, scale, {a.keys, m, nullptr, 0, n}, products, n}); };
-  return score_heads({a.keys.num_kv_heads, n, a.keys.positions, a.keys.sorted, group, multiply}, a.position, a.target_kv_heads, nullptr, scores);
+  const auto multiply = [&](std::int32_t m, float* products) {
+    return row_scores(
+        {a.query + m * group * dim, group, dim, scale, {a.keys, m, nullptr, 0, n}, products, n});
+  };
+  return score_heads({a.keys.num_kv_heads, n, a.keys.positions, a.keys.sorted, group, multiply},
+                     a.position, a.target_kv_heads, nullptr, scores);
 }
 
 Status head_scores(const TurnedHeadScoresArgs& a, std::vector<float>& scores) {
@@ -137,9 +178,12 @@ Status head_scores(const TurnedHeadScoresArgs& a, std::vector<float>& scores) {
   const std::int32_t group = a.num_heads / rows.num_kv_heads, dim = 2 * rows.num_pairs;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   const auto multiply = [&](std::int32_t m, float* products) {
-    return turned_scores({a.query + std::int64_t{m} * group * dim, rows, 0, rows.num_rows, m, 1, group, scale, products, rows.num_rows});
+    return turned_scores({a.query + std::int64_t{m} * group * dim, rows, 0, rows.num_rows, m, 1,
+                          group, scale, products, rows.num_rows});
   };
-  return score_heads({rows.num_kv_heads, rows.num_rows, a.keys.positions, a.keys.sorted, group, multiply}, a.position, a.target_kv_heads, a.heads, scores);
+  return score_heads(
+      {rows.num_kv_heads, rows.num_rows, a.keys.positions, a.keys.sorted, group, multiply},
+      a.position, a.target_kv_heads, a.heads, scores);
 }
 
 Status head_scores(const CodedHeadScoresArgs& a, std::vector<float>& scores) {
@@ -147,8 +191,11 @@ Status head_scores(const CodedHeadScoresArgs& a, std::vector<float>& scores) {
   const std::int64_t n = a.keys.num_rows;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   const auto query = [&](std::int32_t m) { return a.query + std::int64_t{m} * group * dim; };
-  const auto multiply = [&](std::int32_t m, float* products) { return a.codes.score_all(m, query(m), group, scale, products); };
-  const auto look = [&](std::int32_t m, const float* by_codes, std::span<const float> lse, float* out) -> Status {
+  const auto multiply = [&](std::int32_t m, float* products) {
+    return a.codes.score_all(m, query(m), group, scale, products);
+  };
+  const auto look = [&](std::int32_t m, const float* by_codes, std::span<const float> lse,
+                        float* out) -> Status {
     thread_local std::vector<float> products, coded, best;
     const std::vector<std::int32_t> near = top_k_sorted({out, static_cast<std::size_t>(n)}, a.most);
     const auto count = static_cast<std::int64_t>(near.size());
@@ -158,32 +205,44 @@ Status head_scores(const CodedHeadScoresArgs& a, std::vector<float>& scores) {
     for (std::int32_t g = 0; g < group; ++g) {
       for (std::size_t i = 0; i < near.size(); ++i) coded[i] = by_codes[g * n + near[i]];
       const float* exact = products.data() + g * count;
-      keep_larger(exact, count, with_keys_of(lse[static_cast<std::size_t>(g)], coded, {exact, near.size()}), best.data());
+      keep_larger(exact, count,
+                  with_keys_of(lse[static_cast<std::size_t>(g)], coded, {exact, near.size()}),
+                  best.data());
     }
     for (std::size_t i = 0; i < near.size(); ++i) out[near[i]] = best[i];
     return {};
   };
   const Keys keys{a.keys.num_kv_heads, n, a.keys.positions, a.keys.sorted, group, multiply, look};
-  if (a.codes.num_rows() != n || keys.any_behind(a.position)) return head_scores(HeadScoresArgs{a.query, a.position, a.num_heads, a.keys, a.target_kv_heads}, scores);
+  if (a.codes.num_rows() != n || keys.any_behind(a.position))
+    return head_scores(HeadScoresArgs{a.query, a.position, a.num_heads, a.keys, a.target_kv_heads},
+                       scores);
   return score_heads(keys, a.position, a.target_kv_heads, a.heads, scores);
 }
 
-std::vector<std::int32_t> select_tokens(std::span<const float> scores, const SelectionBudget& budget) {
+std::vector<std::int32_t> select_tokens(std::span<const float> scores,
+                                        const SelectionBudget& budget) {
   const auto n = static_cast<std::int32_t>(scores.size());
   std::vector<std::int32_t> out(static_cast<std::size_t>(std::min(n, budget.tokens)));
   if (n <= budget.tokens) {
     std::iota(out.begin(), out.end(), 0);
     return out;
   }
-  const std::int32_t window = std::max(budget.window, 1), sink = std::min(budget.sink, budget.tokens - window), chosen = budget.tokens - sink - window;
+  const std::int32_t window = std::max(budget.window, 1),
+                     sink = std::min(budget.sink, budget.tokens - window),
+                     chosen = budget.tokens - sink - window;
   std::iota(out.begin(), out.begin() + sink, 0);
-  const auto best = top_k_sorted(scores.subspan(static_cast<std::size_t>(sink), static_cast<std::size_t>(n - sink - window)), chosen);
-  std::transform(best.begin(), best.end(), out.begin() + sink, [sink](std::int32_t i) { return i + sink; });
+  const auto best = top_k_sorted(
+      scores.subspan(static_cast<std::size_t>(sink), static_cast<std::size_t>(n - sink - window)),
+      chosen);
+  std::transform(best.begin(), best.end(), out.begin() + sink,
+                 [sink](std::int32_t i) { return i + sink; });
   std::iota(out.end() - window, out.end(), n - window);
   return out;
 }
 
-HeadSelection select_for_heads(CacheShape shape, std::span<const float> scores, std::int32_t num_heads, const SelectionBudget& budget, const std::vector<bool>* wanted) {
+HeadSelection select_for_heads(CacheShape shape, std::span<const float> scores,
+                               std::int32_t num_heads, const SelectionBudget& budget,
+                               const std::vector<bool>* wanted) {
   const auto heads = static_cast<std::size_t>(num_heads);
   const std::size_t n = scores.size() / heads;
   HeadSelection out;
@@ -196,14 +255,16 @@ HeadSelection select_for_heads(CacheShape shape, std::span<const float> scores, 
   out.heads.resize(heads);
   parallel_tasks(num_heads, [&](std::int64_t head) {
     const auto h = static_cast<std::size_t>(head);
-    if (wanted == nullptr || (*wanted)[h]) out.heads[h] = select_tokens(scores.subspan(h * n, n), budget);
+    if (wanted == nullptr || (*wanted)[h])
+      out.heads[h] = select_tokens(scores.subspan(h * n, n), budget);
   });
   if (shape == CacheShape::kKvHeads) return out;
   for (const auto& rows : out.heads) out.rows.insert(out.rows.end(), rows.begin(), rows.end());
   std::ranges::sort(out.rows);
   out.rows.erase(std::unique(out.rows.begin(), out.rows.end()), out.rows.end());
   for (auto& rows : out.heads) {
-    for (std::int32_t& row : rows) row = static_cast<std::int32_t>(std::ranges::lower_bound(out.rows, row) - out.rows.begin());
+    for (std::int32_t& row : rows)
+      row = static_cast<std::int32_t>(std::ranges::lower_bound(out.rows, row) - out.rows.begin());
   }
   return out;
 }

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "engine/retrieve/step_attention.h"
 #include "base/stopwatch.h"
+#include "engine/retrieve/step_attention.h"
 #include "kernels/attention_rows.h"
 
 namespace quire {
@@ -14,32 +14,83 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::span<const PlugOption> table() {
   static const std::vector<PlugOption> options = {
-      {"decode_budget", "2048", {}, 16, 1 << 20, "tokens a step attends to in a layer, sinks and window among them"},
+      {"decode_budget",
+       "2048",
+       {},
+       16,
+       1 << 20,
+       "tokens a step attends to in a layer, sinks and window among them"},
       {"decode_sink", "4", {}, 0, 1 << 20, "first tokens that are always attended to"},
-      {"decode_window", "64", {}, 0, 1 << 20, "last tokens that are always attended to, the newest among them"},
-      {"decode_resident", "auto", {"auto", "none"}, 0, 0, "layers that stay on the device: those that fit, or none"},
-      {"decode_elastic", "on", {"on", "off"}, 0, 0, "only what the step before did not want moves to the device; off: all that a step wants (for comparison)"},
-      {"decode_reuse", "1", {}, 1, 64, "steps that a choice of rows serves; the window moves on meanwhile"},
-      {"decode_tau", "0.8", {}, -1, 2, "with decode_reuse: least mean cosine of the retrieval head's queries to those that a choice goes by, for a KV head to go by it, too; above 1: never"},
-      {"decode_head", "auto", {"auto", "feature", "embed"}, 0, 0, "what the retrieval head sees of a token: its embedding and the model's states at the one before, or its embedding; auto: what the head was made for"},
-      {"decode_draft_layer", "0", {}, 0, 1024, "where no retrieval head is loaded: the layer of the draft whose attention chooses, from 1; 0: two thirds of the way up"},
+      {"decode_window",
+       "64",
+       {},
+       0,
+       1 << 20,
+       "last tokens that are always attended to, the newest among them"},
+      {"decode_resident",
+       "auto",
+       {"auto", "none"},
+       0,
+       0,
+       "layers that stay on the device: those that fit, or none"},
+      {"decode_elastic",
+       "on",
+       {"on", "off"},
+       0,
+       0,
+       "only what the step before did not want moves to the device; off: all that a step wants "
+       "(for comparison)"},
+      {"decode_reuse",
+       "1",
+       {},
+       1,
+       64,
+       "steps that a choice of rows serves; the window moves on meanwhile"},
+      {"decode_tau",
+       "0.8",
+       {},
+       -1,
+       2,
+       "with decode_reuse: least mean cosine of the retrieval head's queries to those that a "
+       "choice goes by, for a KV head to go by it, too; above 1: never"},
+      {"decode_head",
+       "auto",
+       {"auto", "feature", "embed"},
+       0,
+       0,
+       "what the retrieval head sees of a token: its embedding and the model's states at the one "
+       "before, or its embedding; auto: what the head was made for"},
+      {"decode_draft_layer",
+       "0",
+       {},
+       0,
+       1024,
+       "where no retrieval head is loaded: the layer of the draft whose attention chooses, from 1; "
+       "0: two thirds of the way up"},
   };
   return options;
 }
 
 SelectionBudget budget_of(const PlugOptions& options) {
-  const auto number = [&](std::string_view name) { return static_cast<std::int32_t>(options.number(table(), name)); };
+  const auto number = [&](std::string_view name) {
+    return static_cast<std::int32_t>(options.number(table(), name));
+  };
   return {number("decode_budget"), number("decode_sink"), number("decode_window")};
 }
 
-/// Which token of the prompt each row is: rows come in the order of the prompt, and may leave tokens out.
-Result<std::vector<std::int32_t>> tokens_of_rows(std::span<const std::int32_t> rows, std::span<const std::int32_t> tokens) {
+/// Which token of the prompt each row is: rows come in the order of the prompt, and may leave
+/// tokens out.
+Result<std::vector<std::int32_t>> tokens_of_rows(std::span<const std::int32_t> rows,
+                                                 std::span<const std::int32_t> tokens) {
   std::vector<std::int32_t> out;
   std::size_t next = 0;
   for (const std::int32_t position : rows) {
     std::size_t looked_at = 0;
-    for (; looked_at < tokens.size() && tokens[next % tokens.size()] != position; ++looked_at) ++next;
-    if (looked_at == tokens.size()) return Status::internal("the cache has a row at position " + std::to_string(position) + ", the prompt has no such token");
+    for (; looked_at < tokens.size() && tokens[next % tokens.size()] != position; ++looked_at)
+      ++next;
+    if (looked_at == tokens.size())
+      return Status::internal("the cache has a row at position " + std::to_string(position) +
+                              ", the prompt has no such token");
     out.push_back(static_cast<std::int32_t>(next++ % tokens.size()));
   }
   return out;
@@ -51,16 +102,19 @@ MoveList moves_of(const std::vector<std::vector<SlotLoad>>& loads) {
   for (const auto& of_head : loads) rows += of_head.size();
   moves->reserve(rows);
   for (std::size_t m = 0; m < loads.size(); ++m) {
-    for (const SlotLoad& load : loads[m]) moves->push_back({static_cast<std::int32_t>(m), load.row, load.slot, 1});
+    for (const SlotLoad& load : loads[m])
+      moves->push_back({static_cast<std::int32_t>(m), load.row, load.slot, 1});
   }
   return moves;
 }
 
 /// All rows wanted but the last, which is the step's own, and their slots.
-std::vector<std::vector<SlotLoad>> everything(std::span<const std::vector<std::int32_t>> rows, std::span<const SlotMap> maps) {
+std::vector<std::vector<SlotLoad>> everything(std::span<const std::vector<std::int32_t>> rows,
+                                              std::span<const SlotMap> maps) {
   std::vector<std::vector<SlotLoad>> loads(rows.size());
   for (std::size_t m = 0; m < rows.size(); ++m) {
-    for (std::size_t i = 0; i + 1 < rows[m].size(); ++i) loads[m].push_back({rows[m][i], maps[m].slots()[i]});
+    for (std::size_t i = 0; i + 1 < rows[m].size(); ++i)
+      loads[m].push_back({rows[m][i], maps[m].slots()[i]});
   }
   return loads;
 }
@@ -68,7 +122,9 @@ std::vector<std::vector<SlotLoad>> everything(std::span<const std::vector<std::i
 }  // namespace
 
 HeadInput head_input(const PlugOptions& options, const RetrievalHead& head) {
-  return options.word(table(), "decode_head") == "embed" || !head.uses_features() ? HeadInput::kEmbedding : HeadInput::kFeature;
+  return options.word(table(), "decode_head") == "embed" || !head.uses_features()
+             ? HeadInput::kEmbedding
+             : HeadInput::kFeature;
 }
 
 std::span<const PlugOption> SpeContextRetriever::options() const { return table(); }
@@ -77,20 +133,34 @@ Status SpeContextRetriever::check(const PlugOptions& options) const {
   const SelectionBudget b = budget_of(options);
   const std::int64_t forced = std::int64_t{b.sink} + std::max(b.window, 1);
   if (b.tokens > forced) return {};
-  return Status::invalid("cache.options.decode_budget", "a budget of " + std::to_string(b.tokens) + " tokens leaves nothing to choose beside " + std::to_string(b.sink) +
-                                                            " of sinks and " + std::to_string(std::max(b.window, 1)) + " of window; raise it or lower those");
+  return Status::invalid("cache.options.decode_budget",
+                         "a budget of " + std::to_string(b.tokens) +
+                             " tokens leaves nothing to choose beside " + std::to_string(b.sink) +
+                             " of sinks and " + std::to_string(std::max(b.window, 1)) +
+                             " of window; raise it or lower those");
 }
 
 Status SpeContextRetriever::prepare(const RetrieveInput& input) {
   const PlugOptions none, &options = input.options == nullptr ? none : *input.options;
   QUIRE_RETURN_IF_ERROR(check(options));
-  QUIRE_CHECK((input.head != nullptr || input.draft != nullptr) && input.prompt != nullptr && input.device != nullptr, "specontext needs a head or a draft, a prompt and a device");
-  if (options.word(table(), "decode_head") == "feature" && (input.head == nullptr || !input.head->uses_features())) {
-    return Status::invalid("cache.options.decode_head", input.head == nullptr ? "a draft chooses in this service, which sees tokens; use auto" : "the retrieval head of this service knows embeddings only; use embed or auto");
+  QUIRE_CHECK((input.head != nullptr || input.draft != nullptr) && input.prompt != nullptr &&
+                  input.device != nullptr,
+              "specontext needs a head or a draft, a prompt and a device");
+  if (options.word(table(), "decode_head") == "feature" &&
+      (input.head == nullptr || !input.head->uses_features())) {
+    return Status::invalid(
+        "cache.options.decode_head",
+        input.head == nullptr
+            ? "a draft chooses in this service, which sees tokens; use auto"
+            : "the retrieval head of this service knows embeddings only; use embed or auto");
   }
   budget_ = budget_of(options);
-  if (const double reuse = options.number(table(), "decode_reuse"); input.head == nullptr && reuse > 1 && options.number(table(), "decode_tau") > -1) {
-    return Status::invalid("cache.options.decode_reuse", "a draft chooses in this service, and how far its queries turn is not seen, so that a choice for several steps would miss what they ask for; use 1");
+  if (const double reuse = options.number(table(), "decode_reuse");
+      input.head == nullptr && reuse > 1 && options.number(table(), "decode_tau") > -1) {
+    return Status::invalid(
+        "cache.options.decode_reuse",
+        "a draft chooses in this service, and how far its queries turn is not seen, so that a "
+        "choice for several steps would miss what they ask for; use 1");
   }
   elastic_ = options.on(table(), "decode_elastic");
   reuse_ = static_cast<std::int32_t>(options.number(table(), "decode_reuse"));
@@ -114,11 +184,18 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
   memory.device_bytes = input.device->max_bytes();
   memory.requests = input.device_requests;
   memory.num_layers = input.num_layers;
-  memory.row_bytes = TokenSlots::bytes_for(kv.num_kv_heads, kv.head_dim, kv.dtype, kPageTokens) / kPageTokens;
+  memory.row_bytes = TokenSlots::bytes_for(kv.num_kv_heads, kv.head_dim, kv.dtype, kPageTokens) /
+                     kPageTokens;
   if (memory_there_ != nullptr) memory.choosing = choosing_need(options, shape_of(input));
-  memory.retrieval_row_bytes = input.head != nullptr && memory_there_ != nullptr ? 0 : input.head != nullptr ? HeadKeys::bytes_for(input.head->config(), kPageTokens) / kPageTokens : scorer_row_bytes_;
+  memory.retrieval_row_bytes = input.head != nullptr && memory_there_ != nullptr ? 0
+                               : input.head != nullptr
+                                   ? HeadKeys::bytes_for(input.head->config(), kPageTokens) /
+                                         kPageTokens
+                                   : scorer_row_bytes_;
   memory.budget_rows = (budget_.tokens + kPageTokens - 1) / kPageTokens * kPageTokens;
-  memory_ = LayerMemory(*input.device, memory, options.word(table(), "decode_resident") == "none" ? Residency::kNothing : Residency::kWhatFits);
+  memory_ = LayerMemory(*input.device, memory,
+                        options.word(table(), "decode_resident") == "none" ? Residency::kNothing
+                                                                           : Residency::kWhatFits);
   stats_.device_bytes = scorer_bytes();
   return input.heat != nullptr && !input.heat->hot.empty() ? warm_start(*input.heat) : Status();
 }
@@ -130,8 +207,12 @@ Status SpeContextRetriever::read_prompt(const RetrieveInput& input) {
   unread_.clear();
   if (input.head == nullptr) {
     const PlugOptions none, &options = input.options == nullptr ? none : *input.options;
-    const std::int32_t layers = input.draft->config().num_layers, asked = static_cast<std::int32_t>(options.number(table(), "decode_draft_layer"));
-    if (asked > layers) return Status::invalid("cache.options.decode_draft_layer", "the draft has " + std::to_string(layers) + " layers");
+    const std::int32_t layers = input.draft->config().num_layers,
+                       asked = static_cast<std::int32_t>(
+                           options.number(table(), "decode_draft_layer"));
+    if (asked > layers)
+      return Status::invalid("cache.options.decode_draft_layer",
+                             "the draft has " + std::to_string(layers) + " layers");
     const std::int32_t layer = asked > 0 ? asked - 1 : std::min(layers - 1, layers * 2 / 3);
     draft_ = std::make_unique<DraftScorer>(*input.draft, layer);
     scorer_row_bytes_ = DraftScorer::row_bytes(*input.draft, layer);
@@ -140,27 +221,32 @@ Status SpeContextRetriever::read_prompt(const RetrieveInput& input) {
     unread_.assign(prompt.rbegin(), prompt.rend());
     return {};
   }
-  if (input.compute != nullptr) keys_there_.emplace(*input.compute, memory_there_, *input.head);
-  else keys_.emplace(*input.device, *input.head);
+  if (input.compute != nullptr)
+    keys_there_.emplace(*input.compute, memory_there_, *input.head);
+  else
+    keys_.emplace(*input.device, *input.head);
   query_.resize(at(input.head->config().query_dim()));
   key_.resize(at(input.head->config().key_dim()));
   const auto last = input.prompt->last_feature();
   feature_.assign(at(input.head->feature_dim()), 0.0f);
   std::copy(last.begin(), last.end(), feature_.begin());
-  return keys_there_ ? keys_there_->append(input.prompt->keys().data(), input.prompt->positions()) : keys_->append(input.prompt->keys().data(), input.prompt->positions());
+  return keys_there_ ? keys_there_->append(input.prompt->keys().data(), input.prompt->positions())
+                     : keys_->append(input.prompt->keys().data(), input.prompt->positions());
 }
 
 Status SpeContextRetriever::prepare_more() {
   const std::size_t n = std::min(unread_.size(), DraftScorer::kChunkTokens);
-  const std::vector<std::int32_t> piece(unread_.rbegin(), unread_.rbegin() + static_cast<std::ptrdiff_t>(n));
+  const std::vector<std::int32_t> piece(unread_.rbegin(),
+                                        unread_.rbegin() + static_cast<std::ptrdiff_t>(n));
   unread_.resize(unread_.size() - n);
   QUIRE_RETURN_IF_ERROR(draft_->read(piece));
   stats_.device_bytes = std::max(stats_.device_bytes, scorer_bytes());
   return {};
 }
 
-/// The budget of the first step, as far as a compressor's ranking foretells it: of layers with the same rows, the rows that come first in all their lists together (algorithms §9, item
-/// 3). The step moves what it wants instead.
+/// The budget of the first step, as far as a compressor's ranking foretells it: of layers with the
+/// same rows, the rows that come first in all their lists together (item 3). The step moves what it
+/// wants instead.
 Status SpeContextRetriever::warm_start(const Heat& heat) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
@@ -171,13 +257,15 @@ Status SpeContextRetriever::warm_start(const Heat& heat) {
       row_scores_.assign(group.token_of_row.size(), 0.0f);
       for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
         const auto& hot = heat.hot[layer][m];
-        for (std::size_t i = 0; layers_[layer].group == g && i < hot.size(); ++i) row_scores_[at(hot[i])] += static_cast<float>(hot.size() - i);
+        for (std::size_t i = 0; layers_[layer].group == g && i < hot.size(); ++i)
+          row_scores_[at(hot[i])] += static_cast<float>(hot.size() - i);
       }
       group.rows[m] = select_tokens(row_scores_, budget_);
       group.maps[m].want(group.rows[m], group.loads[m]);
     }
   }
-  if (std::none_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.sparse; })) return {};
+  if (std::none_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.sparse; }))
+    return {};
   QUIRE_RETURN_IF_ERROR(begin_device());
   for (std::int32_t layer = 0; layer < input_.num_layers; ++layer) {
     layers_[at(layer)].empty_slots = false;  // all of the maps is in the loads
@@ -191,13 +279,16 @@ Status SpeContextRetriever::match_rows(const RetrieveInput& input) {
   std::vector<std::int32_t> first_layer;  // of each group
   for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
     const auto rows = input.cache->positions(layer);
-    const auto same = std::find_if(first_layer.begin(), first_layer.end(), [&](std::int32_t other) { return std::ranges::equal(rows, input.cache->positions(other)); });
+    const auto same = std::find_if(first_layer.begin(), first_layer.end(), [&](std::int32_t other) {
+      return std::ranges::equal(rows, input.cache->positions(other));
+    });
     layers_.emplace_back().group = at(same - first_layer.begin());
     if (same != first_layer.end()) continue;
     first_layer.push_back(layer);
     Group group;
     QUIRE_ASSIGN_OR_RETURN(group.token_of_row, tokens_of_rows(rows, input.prompt->positions()));
-    for (std::size_t r = 0; r < group.token_of_row.size() && group.every_token; ++r) group.every_token = group.token_of_row[r] == static_cast<std::int32_t>(r);
+    for (std::size_t r = 0; r < group.token_of_row.size() && group.every_token; ++r)
+      group.every_token = group.token_of_row[r] == static_cast<std::int32_t>(r);
     group.every_token = group.every_token && rows.size() == input.prompt->positions().size();
     group.rows.resize(at(input.num_kv_heads));
     group.loads.resize(at(input.num_kv_heads));
@@ -207,14 +298,16 @@ Status SpeContextRetriever::match_rows(const RetrieveInput& input) {
 }
 
 std::span<const std::int32_t> SpeContextRetriever::hidden_layers() const {
-  return mode_ == HeadInput::kFeature ? input_.head->feature_layers() : std::span<const std::int32_t>();
+  return mode_ == HeadInput::kFeature ? input_.head->feature_layers()
+                                      : std::span<const std::int32_t>();
 }
 
 void SpeContextRetriever::take_hidden(std::int32_t layer, const float* x) {
   const auto layers = input_.head->feature_layers();
   const auto hidden = at(input_.head->config().hidden_size);
   for (std::size_t part = 0; part < layers.size(); ++part) {
-    if (layers[part] == layer) std::copy_n(x, hidden, feature_.begin() + static_cast<std::ptrdiff_t>(part * hidden));
+    if (layers[part] == layer)
+      std::copy_n(x, hidden, feature_.begin() + static_cast<std::ptrdiff_t>(part * hidden));
   }
 }
 
@@ -229,7 +322,9 @@ Status SpeContextRetriever::begin_device() {
     Layer& layer = layers_[at(l)];
     if (groups_[layer.group].sparse && !memory_.resident(l) && !layer.slots) {
       QUIRE_RETURN_IF_ERROR(leave_device(input_, l, PageLayout::kTokenGranules, stats_));
-      QUIRE_ASSIGN_OR_RETURN(layer.slots, TokenSlots::create(*input_.device, kv.num_kv_heads, kv.head_dim, kv.dtype, budget_.tokens));
+      QUIRE_ASSIGN_OR_RETURN(
+          layer.slots, TokenSlots::create(*input_.device, kv.num_kv_heads, kv.head_dim, kv.dtype,
+                                          budget_.tokens));
       layer.empty_slots = true;
       layer.whole = false;
     }
@@ -254,10 +349,13 @@ Status SpeContextRetriever::bring(std::int32_t index) {
   }
   layer.empty_slots = false;
   const auto rows = static_cast<std::int64_t>(moves->size());
-  for (const auto& of_head : group.rows) stats_.rows_wanted += static_cast<std::int64_t>(of_head.size()) - 1;  // the step's own row is appended
+  // The step's own row is appended
+  for (const auto& of_head : group.rows)
+    stats_.rows_wanted += static_cast<std::int64_t>(of_head.size()) - 1;
   stats_.rows_copied += rows;
   stats_.bytes_copied += rows * layer.slots->row_bytes();
-  return layer.lane.bring_beside(copy_lanes(input_), input_.cache->view(index), layer.slots->slots(), moves, 1, stats_);
+  return layer.lane.bring_beside(copy_lanes(input_), input_.cache->view(index),
+                                 layer.slots->slots(), moves, 1, stats_);
 }
 
 RetrieveStats SpeContextRetriever::stats() const {
@@ -286,18 +384,23 @@ Status SpeContextRetriever::attend(const RetrieveStep& step) {
     QUIRE_RETURN_IF_ERROR(bring_before(step.layer + 1 + kLayersAhead));
     count_choosing(step, stats_, watch.ms());
   }
-  if (!group.sparse) return looks_at(step) ? dense_attention(step, kv) : attend_enqueued(step, kv, nullptr);
+  if (!group.sparse)
+    return looks_at(step) ? dense_attention(step, kv) : attend_enqueued(step, kv, nullptr);
   ++stats_.sparse_steps;
   return layer.slots ? attend_in_slots(layer, group, step, kv) : attend_in_place(group, step, kv);
 }
 
-Status SpeContextRetriever::attend_in_place(const Group& group, const RetrieveStep& step, const KvView& kv) {
+Status SpeContextRetriever::attend_in_place(const Group& group, const RetrieveStep& step,
+                                            const KvView& kv) {
   std::vector<RowList> lists;
-  for (const auto& rows : group.rows) lists.push_back({rows.data(), static_cast<std::int64_t>(rows.size())});
-  return step.compute != nullptr ? attend_enqueued(step, kv, lists.data()) : attention_rows({attention_args(step, kv), lists.data()});
+  for (const auto& rows : group.rows)
+    lists.push_back({rows.data(), static_cast<std::int64_t>(rows.size())});
+  return step.compute != nullptr ? attend_enqueued(step, kv, lists.data())
+                                 : attention_rows({attention_args(step, kv), lists.data()});
 }
 
-Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group, const RetrieveStep& step, const KvView& kv) {
+Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group,
+                                            const RetrieveStep& step, const KvView& kv) {
   const Stopwatch watch;
   QUIRE_RETURN_IF_ERROR(wait(layer));
   std::vector<RowList> lists;
@@ -315,18 +418,22 @@ Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group, co
   return attention_rows({attention_args(step, layer.slots->view()), lists.data(), RowOrder::kAny});
 }
 
-std::vector<std::int32_t> SpeContextRetriever::attended_rows(std::int32_t layer, std::int32_t head) const {
+std::vector<std::int32_t> SpeContextRetriever::attended_rows(std::int32_t layer,
+                                                             std::int32_t head) const {
   const Group& group = groups_[layers_[at(layer)].group];
   return group.sparse ? group.rows[at(head)] : std::vector<std::int32_t>();
 }
 
-std::vector<std::int32_t> SpeContextRetriever::slot_rows(std::int32_t layer, std::int32_t head) const {
+std::vector<std::int32_t> SpeContextRetriever::slot_rows(std::int32_t layer,
+                                                         std::int32_t head) const {
   const Group& group = groups_[layers_[at(layer)].group];
   if (!group.sparse) return {};
   const auto rows = group.maps[at(head)].row_of();
   return {rows.begin(), rows.end()};
 }
 
-std::unique_ptr<Retriever> make_specontext_retriever() { return std::make_unique<SpeContextRetriever>(); }
+std::unique_ptr<Retriever> make_specontext_retriever() {
+  return std::make_unique<SpeContextRetriever>();
+}
 
 }  // namespace quire

@@ -1,9 +1,10 @@
-// Which rows a step of SpeContext attends to: chosen anew, or as some steps ago where the retrieval head still asks for the same.
+// Which rows a step of SpeContext attends to: chosen anew, or as some steps ago where the retrieval
+// head still asks for the same.
 #include <algorithm>
 #include <utility>
 
-#include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/head/specontext.h"
+#include "engine/retrieve/query_turn.h"
 #include "kernels/parallel.h"
 #include "kernels/rope.h"
 
@@ -41,7 +42,8 @@ Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t posit
   }
   QUIRE_RETURN_IF_ERROR(begin_device());
   brought_ = 0;
-  // A device knows the order of its copies. Threads take them as they come: so that a request does not wait for the upper layers of another one, its own come as the step goes up.
+  // A device knows the order of its copies. Threads take them as they come: so that a request does
+  // not wait for the upper layers of another one, its own come as the step goes up.
   return bring_before(copy_lanes(input_).hooks != nullptr ? input_.num_layers : kLayersAhead);
 }
 
@@ -65,25 +67,38 @@ Status SpeContextRetriever::bring_before(std::int32_t end) {
 Status SpeContextRetriever::take_in(std::int32_t token_id, std::int32_t position) {
   if (draft_) return draft_->read(std::span(&token_id, 1));
   const bool featured = mode_ == HeadInput::kFeature;
-  if (!std::exchange(projected_, false)) QUIRE_RETURN_IF_ERROR(input_.head->project(std::span(&token_id, 1), featured ? feature_.data() : nullptr, query_.data(), key_.data()));
-  return keys_there_ ? keys_there_->append(key_.data(), std::span(&position, 1)) : keys_->append(key_.data(), std::span(&position, 1));
+  if (!std::exchange(projected_, false))
+    QUIRE_RETURN_IF_ERROR(input_.head->project(
+        std::span(&token_id, 1), featured ? feature_.data() : nullptr, query_.data(), key_.data()));
+  return keys_there_ ? keys_there_->append(key_.data(), std::span(&position, 1))
+                     : keys_->append(key_.data(), std::span(&position, 1));
 }
 
-/// The same; then the KV heads that choose anew (anew_), all of them but where a choice may serve `again`, and of those scores_ [num_kv_heads, tokens].
+/// The same; then the KV heads that choose anew (anew_), all of them but where a choice may serve
+/// `again`, and of those scores_ [num_kv_heads, tokens].
 Status SpeContextRetriever::score(std::int32_t token_id, std::int32_t position, bool again) {
   anew_.assign(at(input_.num_kv_heads), !again);
-  if (draft_) return again ? take_in(token_id, position) : draft_->step(token_id, input_.num_kv_heads, scores_);
+  if (draft_)
+    return again ? take_in(token_id, position)
+                 : draft_->step(token_id, input_.num_kv_heads, scores_);
   QUIRE_RETURN_IF_ERROR(take_in(token_id, position));
   const RetrievalHeadConfig& c = input_.head->config();
-  QUIRE_RETURN_IF_ERROR(rope_rotate(input_.head->rope(), {.x = query_.data(), .out = query_.data(), .positions = &position, .rows = 1, .num_heads = c.num_heads,
-                                                          .ldx = c.query_dim(), .ldo = c.query_dim()}));
+  QUIRE_RETURN_IF_ERROR(rope_rotate(input_.head->rope(), {.x = query_.data(),
+                                                          .out = query_.data(),
+                                                          .positions = &position,
+                                                          .rows = 1,
+                                                          .num_heads = c.num_heads,
+                                                          .ldx = c.query_dim(),
+                                                          .ldo = c.query_dim()}));
   if (reuse_ > 1) turn_heads(again);
   if (std::ranges::find(anew_, true) == anew_.end()) return {};
   if (keys_there_) return keys_there_->score(query_.data(), input_.num_kv_heads, scores_);
-  return keys_->score(query_.data(), position, input_.num_kv_heads, budget_.tokens, &anew_, scores_);
+  return keys_->score(query_.data(), position, input_.num_kv_heads, budget_.tokens, &anew_,
+                      scores_);
 }
 
-/// Heads whose queries turned away from those that their choices go by choose anew; the queries of those that do are what the next steps are compared with.
+/// Heads whose queries turned away from those that their choices go by choose anew; the queries of
+/// those that do are what the next steps are compared with.
 void SpeContextRetriever::turn_heads(bool again) {
   const RetrievalHeadConfig& c = input_.head->config();
   const std::int64_t group = c.num_heads / c.num_kv_heads;
@@ -100,18 +115,21 @@ void SpeContextRetriever::turn_heads(bool again) {
 }
 
 void SpeContextRetriever::choose(Group& group) {
-  const std::size_t tokens = num_tokens(), rows = group.token_of_row.size(), heads = group.rows.size();
+  const std::size_t tokens = num_tokens(), rows = group.token_of_row.size(),
+                    heads = group.rows.size();
   if (group.maps.empty()) group.maps.assign(heads, SlotMap(budget_.tokens));
   std::span<const float> scores(scores_);
   if (!group.every_token) {
     row_scores_.resize(heads * rows);
     for (std::size_t m = 0; m < heads; ++m) {
-      for (std::size_t r = 0; anew_[m] && r < rows; ++r) row_scores_[m * rows + r] = scores_[m * tokens + at(group.token_of_row[r])];
+      for (std::size_t r = 0; anew_[m] && r < rows; ++r)
+        row_scores_[m * rows + r] = scores_[m * tokens + at(group.token_of_row[r])];
     }
     scores = row_scores_;
   }
   if (std::ranges::find(anew_, true) == anew_.end()) return move_window(group);
-  HeadSelection selection = select_for_heads(CacheShape::kKvHeads, scores.first(heads * rows), static_cast<std::int32_t>(heads), budget_, &anew_);
+  HeadSelection selection = select_for_heads(CacheShape::kKvHeads, scores.first(heads * rows),
+                                             static_cast<std::int32_t>(heads), budget_, &anew_);
   move_window(group);
   for (std::size_t m = 0; m < heads; ++m) {
     if (anew_[m]) group.rows[m] = std::move(selection.heads[m]);
@@ -136,7 +154,8 @@ void SpeContextRetriever::place(Group& group) {
     const std::size_t m = at(head);
     group.loads[m].clear();
     group.maps[m].want(group.rows[m], group.loads[m]);
-    // The step's own row comes once the layer has computed it: it is the last, and never there before.
+    // The step's own row comes once the layer has computed it: it is the last, and never there
+    // before.
     group.loads[m].pop_back();
   });
 }

@@ -1,5 +1,7 @@
-// ArkVale (NeurIPS 2024; algorithms §10) on the pieces of FreeKV: the whole cache on the host, each page summarised by its mean key and how far keys are from it, and the pages that the step's own
-// query asks for brought before it attends. What the slots of a head hold beyond that is nothing: pages that are not wanted make way, whatever they once scored.
+// ArkVale (NeurIPS 2024) on the pieces of FreeKV: the whole cache on the host, each page summarised
+// by its mean key and how far keys are from it, and the pages that the step's own query asks for
+// brought before it attends. What the slots of a head hold beyond that is nothing: pages that are
+// not wanted make way, whatever they once scored.
 #include "engine/retrieve/pages/paged.h"
 
 namespace quire {
@@ -8,13 +10,33 @@ namespace {
 std::span<const PlugOption> table() {
   static const std::vector<PlugOption> options = {
       {"decode_page", "32", {}, 16, 256, "tokens of a page; a multiple of 16"},
-      {"decode_budget", "2048", {}, 16, 1 << 20, "tokens a step attends to in a layer, sinks and window among them"},
+      {"decode_budget",
+       "2048",
+       {},
+       16,
+       1 << 20,
+       "tokens a step attends to in a layer, sinks and window among them"},
       {"decode_sink", "32", {}, 0, 1 << 20, "first tokens that are always attended to"},
       {"decode_window", "64", {}, 0, 1 << 20, "last tokens that are always attended to"},
-      {"decode_resident", "auto", {"auto", "none"}, 0, 0, "layers that stay on the device: those that fit, or none"},
+      {"decode_resident",
+       "auto",
+       {"auto", "none"},
+       0,
+       0,
+       "layers that stay on the device: those that fit, or none"},
       {"decode_dense_layers", "1", {}, 0, 1024, "first layers that attend to everything"},
-      {"decode_pool", "avg_score", {"avg_softmax", "max_softmax", "max_score", "avg_score"}, 0, 0, "how query heads of a KV head vote for pages"},
-      {"decode_summary", "deviation", {"deviation", "extremes"}, 0, 0, "what stands for a page's keys: their mean and mean deviation, or their bounds"},
+      {"decode_pool",
+       "avg_score",
+       {"avg_softmax", "max_softmax", "max_score", "avg_score"},
+       0,
+       0,
+       "how query heads of a KV head vote for pages"},
+      {"decode_summary",
+       "deviation",
+       {"deviation", "extremes"},
+       0,
+       0,
+       "what stands for a page's keys: their mean and mean deviation, or their bounds"},
   };
   return options;
 }

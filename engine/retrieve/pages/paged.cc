@@ -8,57 +8,81 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/stopwatch.h"
 #include "engine/retrieve/fixed_rows.h"
 #include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/step_attention.h"
-#include "base/stopwatch.h"
 #include "kernels/attention_rows.h"
 #include "kernels/parallel.h"
 
 namespace quire {
 
-Result<PagedPolicy> read_policy(PagedPolicy policy, const PlugOptions& options, std::span<const PlugOption> table) {
-  const auto has = [&](std::string_view name) { return std::any_of(table.begin(), table.end(), [&](const PlugOption& o) { return o.name == name; }); };
+Result<PagedPolicy> read_policy(PagedPolicy policy, const PlugOptions& options,
+                                std::span<const PlugOption> table) {
+  const auto has = [&](std::string_view name) {
+    return std::any_of(table.begin(), table.end(),
+                       [&](const PlugOption& o) { return o.name == name; });
+  };
   const auto number = [&](std::string_view name, auto& value) {
-    if (has(name)) value = static_cast<std::remove_reference_t<decltype(value)>>(options.number(table, name));
+    if (has(name))
+      value = static_cast<std::remove_reference_t<decltype(value)>>(options.number(table, name));
   };
   number("decode_page", policy.page_tokens);
   number("decode_budget", policy.budget);
-  if (policy.follow_budget && policy.budget < kSmallBudget && !options.given().contains("decode_page")) policy.page_tokens = kSmallPage;
-  for (const auto& [name, rows] : {std::pair{"decode_sink", &policy.sink}, std::pair{"decode_window", &policy.window}}) {
+  if (policy.follow_budget && policy.budget < kSmallBudget &&
+      !options.given().contains("decode_page"))
+    policy.page_tokens = kSmallPage;
+  for (const auto& [name, rows] :
+       {std::pair{"decode_sink", &policy.sink}, std::pair{"decode_window", &policy.window}}) {
     number(name, *rows);
-    if (has(name) && policy.follow_budget) *rows = fixed_rows(options, table, name, policy.page_tokens);
+    if (has(name) && policy.follow_budget)
+      *rows = fixed_rows(options, table, name, policy.page_tokens);
   }
   number("decode_dense_layers", policy.dense_layers);
   number("decode_rerank", policy.rerank);
   number("decode_reuse", policy.reuse);
   if (has("decode_tau")) policy.tau = options.number(table, "decode_tau");
-  if (has("decode_resident") && options.word(table, "decode_resident") == "none") policy.residency = Residency::kNothing;
+  if (has("decode_resident") && options.word(table, "decode_resident") == "none")
+    policy.residency = Residency::kNothing;
   if (has("decode_scale")) policy.scale = options.word(table, "decode_scale") == "sqrt_d";
   if (has("decode_pool")) {
     const std::string_view pool = options.word(table, "decode_pool");
-    policy.vote = pool == "avg_softmax" ? PageVote::kMeanSoftmax : pool == "max_softmax" ? PageVote::kMaxSoftmax : pool == "max_score" ? PageVote::kMaxScore : PageVote::kMeanScore;
+    policy.vote = pool == "avg_softmax"   ? PageVote::kMeanSoftmax
+                  : pool == "max_softmax" ? PageVote::kMaxSoftmax
+                  : pool == "max_score"   ? PageVote::kMaxScore
+                                          : PageVote::kMeanScore;
   }
-  if (has("decode_summary")) policy.summary = options.word(table, "decode_summary") == "deviation" ? PageSummary::kDeviation : PageSummary::kExtremes;
+  if (has("decode_summary"))
+    policy.summary = options.word(table, "decode_summary") == "deviation" ? PageSummary::kDeviation
+                                                                          : PageSummary::kExtremes;
   const auto whole = [&](std::string_view name, std::int32_t value, std::int32_t unit) -> Status {
     if (value % unit == 0) return {};
-    return Status::invalid("cache.options." + std::string(name), std::to_string(value) + " must be a multiple of " + std::to_string(unit));
+    return Status::invalid(
+        "cache.options." + std::string(name),
+        std::to_string(value) + " must be a multiple of " + std::to_string(unit));
   };
   QUIRE_RETURN_IF_ERROR(whole("decode_page", policy.page_tokens, policy.device ? kPageTokens : 1));
   QUIRE_RETURN_IF_ERROR(whole("decode_budget", policy.budget, policy.page_tokens));
   QUIRE_RETURN_IF_ERROR(whole("decode_sink", policy.sink, policy.page_tokens));
   QUIRE_RETURN_IF_ERROR(whole("decode_window", policy.window, policy.page_tokens));
   if (policy.selected_pages() < 1) {
-    return Status::invalid("cache.options.decode_budget", "a budget of " + std::to_string(policy.budget) + " tokens leaves no page beside " + std::to_string(policy.sink) +
-                                                       " of sinks and " + std::to_string(policy.window) + " of window; raise it or lower those");
+    return Status::invalid("cache.options.decode_budget",
+                           "a budget of " + std::to_string(policy.budget) +
+                               " tokens leaves no page beside " + std::to_string(policy.sink) +
+                               " of sinks and " + std::to_string(policy.window) +
+                               " of window; raise it or lower those");
   }
   return policy;
 }
 
-Status PagedRetriever::check(const PlugOptions& options) const { return read_policy(defaults_, options, table_).status(); }
+Status PagedRetriever::check(const PlugOptions& options) const {
+  return read_policy(defaults_, options, table_).status();
+}
 
 Status PagedRetriever::prepare(const RetrieveInput& input) {
-  QUIRE_ASSIGN_OR_RETURN(policy_, read_policy(defaults_, input.options == nullptr ? PlugOptions() : *input.options, table_));
+  QUIRE_ASSIGN_OR_RETURN(
+      policy_,
+      read_policy(defaults_, input.options == nullptr ? PlugOptions() : *input.options, table_));
   input_ = input;
   input_.options = nullptr;
   input_.queries = nullptr;
@@ -77,14 +101,21 @@ Status PagedRetriever::prepare(const RetrieveInput& input) {
     memory.num_layers = std::max(0, input.num_layers - policy_.dense_layers);
     memory.row_bytes = ResidentPages::bytes_for(input.num_kv_heads, input.head_dim, dtype, 1, 1);
     memory.budget_rows = std::int64_t{policy_.slots()} * policy_.page_tokens;
-    if (memory_there_ != nullptr) memory.choosing = choosing_need(input.options == nullptr ? PlugOptions() : *input.options, shape_of(input));
+    if (memory_there_ != nullptr)
+      memory.choosing = choosing_need(input.options == nullptr ? PlugOptions() : *input.options,
+                                      shape_of(input));
     memory_ = LayerMemory(*input.device, memory, policy_.residency);
   }
   for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
     layers_.emplace_back(RetrievalPages(policy_.page_tokens, contexts));
-    if (layer >= policy_.dense_layers && policy_.tau) layers_.back().chosen_by.assign(static_cast<std::size_t>(input.num_heads) * static_cast<std::size_t>(input.head_dim), 0.0f);
+    if (layer >= policy_.dense_layers && policy_.tau)
+      layers_.back().chosen_by.assign(
+          static_cast<std::size_t>(input.num_heads) * static_cast<std::size_t>(input.head_dim),
+          0.0f);
   }
-  return policy_.device && input.heat != nullptr && !input.heat->hot.empty() ? warm_start(*input.heat) : Status();
+  return policy_.device && input.heat != nullptr && !input.heat->hot.empty()
+             ? warm_start(*input.heat)
+             : Status();
 }
 
 void PagedRetriever::settle() {
@@ -97,7 +128,8 @@ void PagedRetriever::settle() {
 
 Status PagedRetriever::begin_step(std::int32_t, std::int32_t) {
   std::int64_t rows = 0;
-  for (std::int32_t layer = policy_.dense_layers; layer < input_.num_layers; ++layer) rows = std::max(rows, input_.cache->num_rows(layer) + 1);
+  for (std::int32_t layer = policy_.dense_layers; layer < input_.num_layers; ++layer)
+    rows = std::max(rows, input_.cache->num_rows(layer) + 1);
   if (!policy_.device || rows <= policy_.budget) return {};
   QUIRE_RETURN_IF_ERROR(memory_.grow(rows));
   stats_.layers_offloaded = memory_.offloaded();
@@ -119,19 +151,26 @@ Status PagedRetriever::refresh(Layer& layer, const KvView& kv) const {
   layer.pages.extend(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows)));
   const std::int32_t complete = layer.pages.complete(), known = layer.summaries.num_pages();
   if (complete == known) return {};
-  if (policy_.rerank > 1 && KeyCodes::pay(kv)) QUIRE_RETURN_IF_ERROR(layer.codes.extend(kv, layer.pages[complete - 1].end));
-  return layer.summaries.append(kv, layer.pages.all().subspan(static_cast<std::size_t>(known), static_cast<std::size_t>(complete - known)), policy_.summary);
+  if (policy_.rerank > 1 && KeyCodes::pay(kv))
+    QUIRE_RETURN_IF_ERROR(layer.codes.extend(kv, layer.pages[complete - 1].end));
+  return layer.summaries.append(
+      kv,
+      layer.pages.all().subspan(static_cast<std::size_t>(known),
+                                static_cast<std::size_t>(complete - known)),
+      policy_.summary);
 }
 
 /// Chooses with this step's query for these KV heads; the choices of others are left empty.
-Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvView& kv, const std::vector<bool>& heads, std::vector<HeadChoice>& choices) {
+Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvView& kv,
+                              const std::vector<bool>& heads, std::vector<HeadChoice>& choices) {
   const auto [begin, last] = candidates(layer);
   const std::int32_t first = begin, end = last, n = end - first;
   const std::int32_t kv_heads = input_.num_kv_heads, group = step.num_heads / kv_heads;
   ++stats_.selections;
   choices.assign(static_cast<std::size_t>(kv_heads), {{}, last});
   if (n == 0) return {};
-  if (step.compute == nullptr) scores_.resize(static_cast<std::size_t>(step.num_heads) * static_cast<std::size_t>(n));
+  if (step.compute == nullptr)
+    scores_.resize(static_cast<std::size_t>(step.num_heads) * static_cast<std::size_t>(n));
   const std::size_t of_group = static_cast<std::size_t>(group) * static_cast<std::size_t>(n);
   votes_.resize(static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(n));
   std::vector<Status> status(static_cast<std::size_t>(kv_heads));
@@ -139,9 +178,15 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
     const auto m = static_cast<std::size_t>(head);
     const auto scores = std::span(scores_).subspan(m * of_group, of_group);
     const float* query = step.query + head * group * step.head_dim;
-    if (step.compute == nullptr) QUIRE_RETURN_IF_ERROR(layer.summaries.score(static_cast<std::int32_t>(head), query, group, first, end, score_scale(step), scores.data()));
-    QUIRE_ASSIGN_OR_RETURN(choices[m].pages, choose({step.layer, static_cast<std::int32_t>(head), first, n, group, scores, query, &kv,
-                                                     layer.pages.all().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n)), layer.codes.num_rows() > 0 ? &layer.codes : nullptr}));
+    if (step.compute == nullptr)
+      QUIRE_RETURN_IF_ERROR(layer.summaries.score(static_cast<std::int32_t>(head), query, group,
+                                                  first, end, score_scale(step), scores.data()));
+    QUIRE_ASSIGN_OR_RETURN(
+        choices[m].pages,
+        choose({step.layer, static_cast<std::int32_t>(head), first, n, group, scores, query, &kv,
+                layer.pages.all().subspan(static_cast<std::size_t>(first),
+                                          static_cast<std::size_t>(n)),
+                layer.codes.num_rows() > 0 ? &layer.codes : nullptr}));
     for (std::int32_t& page : choices[m].pages) page += first;
     return {};
   };
@@ -149,9 +194,14 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
   for (std::int64_t m = 0; m < kv_heads; ++m) {
     if (heads[static_cast<std::size_t>(m)]) choosing.push_back(m);
   }
-  const auto run = [&](std::int64_t i) { status[static_cast<std::size_t>(choosing[static_cast<std::size_t>(i)])] = choose_head(choosing[static_cast<std::size_t>(i)]); };
-  // A head for each thread, as long as there are so many; what is left, often one that turned, has all threads to itself.
-  const auto count = static_cast<std::int64_t>(choosing.size()), together = count - count % num_threads();
+  const auto run = [&](std::int64_t i) {
+    status[static_cast<std::size_t>(choosing[static_cast<std::size_t>(i)])] = choose_head(
+        choosing[static_cast<std::size_t>(i)]);
+  };
+  // A head for each thread, as long as there are so many; what is left, often one that turned, has
+  // all threads to itself.
+  const auto count = static_cast<std::int64_t>(choosing.size()),
+             together = count - count % num_threads();
   parallel_tasks(together, run);
   for (std::int64_t i = together; i < count; ++i) run(i);
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
@@ -159,13 +209,16 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
 }
 
 /// Takes the choices of these heads over.
-void PagedRetriever::keep(Layer& layer, const RetrieveStep& step, const std::vector<bool>& heads, std::vector<HeadChoice>& choices) const {
+void PagedRetriever::keep(Layer& layer, const RetrieveStep& step, const std::vector<bool>& heads,
+                          std::vector<HeadChoice>& choices) const {
   const std::int64_t width = std::int64_t{step.num_heads / input_.num_kv_heads} * step.head_dim;
   layer.choices.resize(heads.size());
   for (std::size_t m = 0; m < heads.size(); ++m) {
     if (!heads[m]) continue;
     layer.choices[m] = std::move(choices[m]);
-    if (!layer.chosen_by.empty()) std::copy_n(step.query + static_cast<std::int64_t>(m) * width, width, layer.chosen_by.begin() + static_cast<std::ptrdiff_t>(m) * width);
+    if (!layer.chosen_by.empty())
+      std::copy_n(step.query + static_cast<std::int64_t>(m) * width, width,
+                  layer.chosen_by.begin() + static_cast<std::ptrdiff_t>(m) * width);
   }
 }
 
@@ -175,12 +228,15 @@ std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const Retrieve
   std::vector<bool> moved(static_cast<std::size_t>(input_.num_kv_heads));
   const std::int64_t width = std::int64_t{group} * step.head_dim;
   for (std::int64_t m = 0; m < input_.num_kv_heads; ++m) {
-    moved[static_cast<std::size_t>(m)] = mean_cosine(step.query + m * width, layer.chosen_by.data() + m * width, group, step.head_dim) < *policy_.tau;
+    moved[static_cast<std::size_t>(m)] = mean_cosine(step.query + m * width,
+                                                     layer.chosen_by.data() + m * width, group,
+                                                     step.head_dim) < *policy_.tau;
   }
   return moved;
 }
 
-/// KV heads whose choices have served as many steps as they may. Layers take turns from the second time on.
+/// KV heads whose choices have served as many steps as they may. Layers take turns from the second
+/// time on.
 std::vector<bool> PagedRetriever::count_step(Layer& layer, std::int32_t index) const {
   const auto heads = static_cast<std::size_t>(input_.num_kv_heads);
   if (layer.head_served.empty()) {
@@ -196,30 +252,40 @@ std::vector<bool> PagedRetriever::count_step(Layer& layer, std::int32_t index) c
 }
 
 /// KV heads that choose before they attend.
-std::vector<bool> PagedRetriever::heads_to_choose(const Layer& layer, const RetrieveStep& step, const std::vector<bool>& due) const {
+std::vector<bool> PagedRetriever::heads_to_choose(const Layer& layer, const RetrieveStep& step,
+                                                  const std::vector<bool>& due) const {
   return layer.choices.empty() || !policy_.tau ? due : moved_heads(layer, step);
 }
 
-/// Sinks, selection, pages that no selection has seen yet (among them the window), and the page being filled; ascending.
+/// Sinks, selection, pages that no selection has seen yet (among them the window), and the page
+/// being filled; ascending.
 std::vector<std::int32_t> PagedRetriever::wanted(const Layer& layer, std::int32_t head) const {
   const HeadChoice& choice = layer.choices[static_cast<std::size_t>(head)];
-  std::vector<std::int32_t> pages(static_cast<std::size_t>(std::min(policy_.sink_pages(), layer.pages.size())));
+  std::vector<std::int32_t> pages(
+      static_cast<std::size_t>(std::min(policy_.sink_pages(), layer.pages.size())));
   std::iota(pages.begin(), pages.end(), 0);
   pages.insert(pages.end(), choice.pages.begin(), choice.pages.end());
-  for (std::int32_t page = std::max<std::int32_t>(choice.seen, static_cast<std::int32_t>(pages.size() - choice.pages.size())); page < layer.pages.size(); ++page) pages.push_back(page);
+  for (std::int32_t page = std::max<std::int32_t>(
+           choice.seen, static_cast<std::int32_t>(pages.size() - choice.pages.size()));
+       page < layer.pages.size(); ++page)
+    pages.push_back(page);
   return pages;
 }
 
-/// Makes what every head wants resident, and copies `moves`, too: by the time this returns, or before the layer's next step.
-Status PagedRetriever::bring(Layer& layer, const KvView& kv, std::vector<KvMove> moves, bool in_background) {
+/// Makes what every head wants resident, and copies `moves`, too: by the time this returns, or
+/// before the layer's next step.
+Status PagedRetriever::bring(Layer& layer, const KvView& kv, std::vector<KvMove> moves,
+                             bool in_background) {
   layer.copies.clear();
-  const std::span<const std::int32_t> positions(kv.positions, static_cast<std::size_t>(kv.num_rows));
+  const std::span<const std::int32_t> positions(kv.positions,
+                                                static_cast<std::size_t>(kv.num_rows));
   for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
     std::int32_t& resident_of = layer.choices[static_cast<std::size_t>(m)].resident_of;
     const bool there = resident_of == layer.pages.size();
     if (there && in_background) continue;
     const auto pages = wanted(layer, m);
-    if (!in_background) stats_.pages_wanted += static_cast<std::int64_t>(pages.size());  // what the next step wants is counted there
+    // What the next step wants is counted there
+    if (!in_background) stats_.pages_wanted += static_cast<std::int64_t>(pages.size());
     if (there) continue;
     resident_of = layer.pages.size();
     layer.resident->want(m, pages, layer.pages, positions, layer.copies);
@@ -227,8 +293,10 @@ Status PagedRetriever::bring(Layer& layer, const KvView& kv, std::vector<KvMove>
   return start_copies(layer, kv, std::move(moves), in_background);
 }
 
-/// KV heads take turns in the streams, so that one head's pages arrive while the next one's are under way.
-Status PagedRetriever::start_copies(Layer& layer, const KvView& kv, std::vector<KvMove> moves, bool in_background) {
+/// KV heads take turns in the streams, so that one head's pages arrive while the next one's are
+/// under way.
+Status PagedRetriever::start_copies(Layer& layer, const KvView& kv, std::vector<KvMove> moves,
+                                    bool in_background) {
   stats_.pages_copied += static_cast<std::int64_t>(layer.copies.size());
   for (const PageCopy& c : layer.copies) {
     stats_.bytes_copied += layer.resident->copy_bytes(layer.pages[c.page]);
@@ -236,14 +304,18 @@ Status PagedRetriever::start_copies(Layer& layer, const KvView& kv, std::vector<
   }
   const CopyLanes lanes = copy_lanes(input_);
   if (!in_background) return SlotCopies::bring(lanes, kv, layer.resident->slots(), moves);
-  return layer.lane.bring_beside(lanes, kv, layer.resident->slots(), std::make_shared<const std::vector<KvMove>>(std::move(moves)), std::numeric_limits<std::int32_t>::max(), stats_);
+  return layer.lane.bring_beside(lanes, kv, layer.resident->slots(),
+                                 std::make_shared<const std::vector<KvMove>>(std::move(moves)),
+                                 std::numeric_limits<std::int32_t>::max(), stats_);
 }
 
 /// Gives the layer slots; all that it wants is brought then.
 Status PagedRetriever::leave_device(Layer& layer, std::int32_t index) {
   QUIRE_RETURN_IF_ERROR(quire::leave_device(input_, index, PageLayout::kHeadPages, stats_));
   const KvView kv = input_.cache->view(index);
-  QUIRE_ASSIGN_OR_RETURN(layer.resident, ResidentPages::create(*input_.device, kv.num_kv_heads, kv.head_dim, kv.dtype, policy_.page_tokens, policy_.slots()));
+  QUIRE_ASSIGN_OR_RETURN(
+      layer.resident, ResidentPages::create(*input_.device, kv.num_kv_heads, kv.head_dim, kv.dtype,
+                                            policy_.page_tokens, policy_.slots()));
   std::int64_t held = memory_.bytes();
   for (const Layer& l : layers_) held += l.resident ? l.resident->bytes() : 0;
   stats_.device_bytes = std::max(stats_.device_bytes, held);
@@ -256,8 +328,10 @@ Status PagedRetriever::attend_brought(Layer& layer, const RetrieveStep& step) {
   const KvView kv = step.cache->view(step.layer);
   std::vector<KvMove> moves;
   if (!leaves) {
-    layer.resident->append(layer.pages, layer.pages.size() - 1, kv.positions[kv.num_rows - 1], moves);
-    stats_.bytes_appended += static_cast<std::int64_t>(moves.size()) * layer.resident->copy_bytes({0, 1});
+    layer.resident->append(layer.pages, layer.pages.size() - 1, kv.positions[kv.num_rows - 1],
+                           moves);
+    stats_.bytes_appended += static_cast<std::int64_t>(moves.size()) *
+                             layer.resident->copy_bytes({0, 1});
   }
   QUIRE_RETURN_IF_ERROR(bring(layer, kv, std::move(moves), /*in_background=*/false));
   return step.compute != nullptr ? attend_slots_there(layer, step) : attend_resident(layer, step);
@@ -273,7 +347,8 @@ Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, con
 
 Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step, const KvView& kv) {
   ++stats_.sparse_steps;
-  QUIRE_RETURN_IF_ERROR(step.compute != nullptr ? refresh_there(layer, step, kv) : refresh(layer, kv));
+  QUIRE_RETURN_IF_ERROR(step.compute != nullptr ? refresh_there(layer, step, kv)
+                                                : refresh(layer, kv));
   QUIRE_RETURN_IF_ERROR(wait(layer));
   if (chooses_there(step)) return choose_there(layer, step, kv);
   const bool first = layer.choices.empty(), stays = reads_in_place(step.layer);
@@ -282,27 +357,32 @@ Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step,
   RetrieveStep seen = step;  // by what chooses
   if (step.compute != nullptr) {
     // Between two choices there is nothing to look at but whether the query turned.
-    if (any_due || policy_.tau) QUIRE_RETURN_IF_ERROR(fetch(layer, step, any_due ? Fetch::kQueryAndScores : Fetch::kQuery));
+    if (any_due || policy_.tau)
+      QUIRE_RETURN_IF_ERROR(fetch(layer, step, any_due ? Fetch::kQueryAndScores : Fetch::kQuery));
     seen.query = query_.data();
   }
   if (first) QUIRE_RETURN_IF_ERROR(begin_layer(step.layer, layer.pages, kv));
   std::vector<HeadChoice> fresh;
   const std::vector<bool> corrected = heads_to_choose(layer, seen, due);
-  std::vector<bool> choosing = corrected, later = due;  // for this step; of what the next ones go by, after it
+  // For this step; of what the next ones go by, after it
+  std::vector<bool> choosing = corrected, later = due;
   for (std::size_t m = 0; m < corrected.size(); ++m) {
     choosing[m] = corrected[m] || due[m];
     later[m] = due[m] && !corrected[m];
     if (corrected[m] && !first) layer.head_served[m] = 0;
   }
   const bool any = std::ranges::find(corrected, true) != corrected.end();
-  if (any && !any_due && step.compute != nullptr) QUIRE_RETURN_IF_ERROR(fetch(layer, step, Fetch::kQueryAndScores));
+  if (any && !any_due && step.compute != nullptr)
+    QUIRE_RETURN_IF_ERROR(fetch(layer, step, Fetch::kQueryAndScores));
   // All heads that choose do so at once.
   if (any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, choosing, fresh));
   if (any) keep(layer, seen, corrected, fresh);
-  for (std::size_t m = 0; !first && policy_.tau && m < corrected.size(); ++m) ++(corrected[m] ? stats_.heads_corrected : stats_.heads_kept);
+  for (std::size_t m = 0; !first && policy_.tau && m < corrected.size(); ++m)
+    ++(corrected[m] ? stats_.heads_corrected : stats_.heads_kept);
   QUIRE_RETURN_IF_ERROR(stays ? attend_in_place(layer, step, kv) : attend_brought(layer, step));
   if (!policy_.tau || std::ranges::find(later, true) == later.end()) return {};
-  // For the next step: the heads that were not corrected go by this step's query, while other layers compute.
+  // For the next step: the heads that were not corrected go by this step's query, while other
+  // layers compute.
   if (!any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, later, fresh));
   keep(layer, seen, later, fresh);
   return stays ? Status() : bring(layer, step.cache->view(step.layer), {}, /*in_background=*/true);
@@ -317,7 +397,8 @@ Status PagedRetriever::attend_resident(const Layer& layer, const RetrieveStep& s
     head.query = step.query + m * group * step.head_dim;
     head.out = step.out + m * group * step.head_dim;
     head.num_heads = static_cast<std::int32_t>(group);
-    status[static_cast<std::size_t>(m)] = dense_attention(head, layer.resident->view(static_cast<std::int32_t>(m)));
+    status[static_cast<std::size_t>(m)] = dense_attention(
+        head, layer.resident->view(static_cast<std::int32_t>(m)));
   };
   if (kv_heads < num_threads()) {
     for (std::int64_t m = 0; m < kv_heads; ++m) attend_head(m);
@@ -329,7 +410,8 @@ Status PagedRetriever::attend_resident(const Layer& layer, const RetrieveStep& s
   return {};
 }
 
-/// The rows of the head's choice.rows, of a cache that has so many. They end with those that no choice has seen: a step adds its own to what the one before attended to.
+/// The rows of the head's choice.rows, of a cache that has so many. They end with those that no
+/// choice has seen: a step adds its own to what the one before attended to.
 Status PagedRetriever::list_rows(Layer& layer, std::size_t head, std::int64_t num_rows) const {
   HeadChoice& choice = layer.choices[head];
   if (!choice.rows.empty() && choice.rows.back() + 2 == num_rows) {
@@ -356,23 +438,30 @@ Status PagedRetriever::attend_in_place(Layer& layer, const RetrieveStep& step, c
   parallel_tasks(input_.num_kv_heads, [&](std::int64_t m) {
     const auto head = static_cast<std::size_t>(m);
     status[head] = list_rows(layer, head, kv.num_rows);
-    lists[head] = {layer.choices[head].rows.data(), static_cast<std::int64_t>(layer.choices[head].rows.size())};
+    lists[head] = {layer.choices[head].rows.data(),
+                   static_cast<std::int64_t>(layer.choices[head].rows.size())};
   });
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   const Stopwatch watch;
-  const Status attended = step.compute != nullptr ? attend_enqueued(step, kv, lists.data()) : attention_rows({attention_args(step, kv), lists.data()});
+  const Status attended = step.compute != nullptr
+                              ? attend_enqueued(step, kv, lists.data())
+                              : attention_rows({attention_args(step, kv), lists.data()});
   attention_ms_ = watch.ms();
   return attended;
 }
 
-std::vector<std::int32_t> PagedRetriever::attended_pages(std::int32_t layer_index, std::int32_t head) const {
+std::vector<std::int32_t> PagedRetriever::attended_pages(std::int32_t layer_index,
+                                                         std::int32_t head) const {
   const Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
-  if (layer.num_chosen < 0) return layer.choices.empty() ? std::vector<std::int32_t>() : wanted(layer, head);
+  if (layer.num_chosen < 0)
+    return layer.choices.empty() ? std::vector<std::int32_t>() : wanted(layer, head);
   const CandidateRowsArgs rows = rows_wanted(layer, layer.seen_there);
   std::vector<std::int32_t> pages(static_cast<std::size_t>(rows.num_first));
   std::iota(pages.begin(), pages.end(), 0);
-  for (std::int64_t i = 0; i < layer.num_chosen; ++i) pages.push_back(policy_.sink_pages() + layer.chosen_there.data()[head * layer.num_chosen + i]);
-  for (std::int64_t page = rows.last_from; page < rows.num_units; ++page) pages.push_back(static_cast<std::int32_t>(page));
+  for (std::int64_t i = 0; i < layer.num_chosen; ++i)
+    pages.push_back(policy_.sink_pages() + layer.chosen_there.data()[head * layer.num_chosen + i]);
+  for (std::int64_t page = rows.last_from; page < rows.num_units; ++page)
+    pages.push_back(static_cast<std::int32_t>(page));
   return pages;
 }
 

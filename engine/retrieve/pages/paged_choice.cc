@@ -12,8 +12,14 @@ namespace quire {
 
 std::span<const float> PagedRetriever::votes(const Candidates& candidates) {
   const auto n = static_cast<std::size_t>(candidates.count);
-  const std::span<float> of_head = std::span(votes_).subspan(static_cast<std::size_t>(candidates.kv_head) * n, n);
-  const Status voted = candidate_votes({.scores = candidates.scores.data(), .n = candidates.count, .ld_scores = candidates.count, .num_kv_heads = 1, .group = candidates.group, .vote = policy_.vote,
+  const std::span<float> of_head = std::span(votes_).subspan(
+      static_cast<std::size_t>(candidates.kv_head) * n, n);
+  const Status voted = candidate_votes({.scores = candidates.scores.data(),
+                                        .n = candidates.count,
+                                        .ld_scores = candidates.count,
+                                        .num_kv_heads = 1,
+                                        .group = candidates.group,
+                                        .vote = policy_.vote,
                                         .votes = of_head.data()});
   QUIRE_CHECK(voted.ok(), "candidates of a KV head have scores");
   return of_head;
@@ -21,16 +27,20 @@ std::span<const float> PagedRetriever::votes(const Candidates& candidates) {
 
 Result<std::vector<std::int32_t>> PagedRetriever::choose(const Candidates& candidates) {
   const std::int64_t selected = policy_.selected_pages();
-  if (policy_.rerank <= 1 || selected >= candidates.count) return top_k_sorted(votes(candidates), selected);
+  if (policy_.rerank <= 1 || selected >= candidates.count)
+    return top_k_sorted(votes(candidates), selected);
   return by_attention(candidates, top_k_sorted(votes(candidates), selected * policy_.rerank));
 }
 
-Result<std::vector<std::int32_t>> PagedRetriever::by_attention(const Candidates& candidates, std::span<const std::int32_t> near) const {
+Result<std::vector<std::int32_t>> PagedRetriever::by_attention(
+    const Candidates& candidates, std::span<const std::int32_t> near) const {
   const std::int64_t dim = candidates.kv->head_dim;
   thread_local std::vector<std::int32_t> rows;
   thread_local std::vector<float> weights;
   std::int64_t num_rows = 0;
-  for (const std::int32_t page : near) num_rows += candidates.rows[static_cast<std::size_t>(page)].end - candidates.rows[static_cast<std::size_t>(page)].begin;
+  for (const std::int32_t page : near)
+    num_rows += candidates.rows[static_cast<std::size_t>(page)].end -
+                candidates.rows[static_cast<std::size_t>(page)].begin;
   rows.resize(static_cast<std::size_t>(num_rows));
   auto to = rows.begin();
   for (const std::int32_t page : near) {
@@ -41,11 +51,20 @@ Result<std::vector<std::int32_t>> PagedRetriever::by_attention(const Candidates&
   }
   const auto n = static_cast<std::int64_t>(rows.size());
   weights.resize(static_cast<std::size_t>(candidates.group * n));
-  std::vector<float> shares(near.size(), 0.0f), of_heads(static_cast<std::size_t>(candidates.group) * near.size());
+  std::vector<float> shares(near.size(), 0.0f),
+      of_heads(static_cast<std::size_t>(candidates.group) * near.size());
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   QUIRE_RETURN_IF_ERROR(candidates.codes != nullptr
-                            ? candidates.codes->score(candidates.kv_head, candidates.query, candidates.group, scale, rows, weights.data())
-                            : row_scores({candidates.query, candidates.group, dim, scale, {*candidates.kv, candidates.kv_head, rows.data(), 0, n}, weights.data(), n, QueryRounding::kAllowed}));
+                            ? candidates.codes->score(candidates.kv_head, candidates.query,
+                                                      candidates.group, scale, rows, weights.data())
+                            : row_scores({candidates.query,
+                                          candidates.group,
+                                          dim,
+                                          scale,
+                                          {*candidates.kv, candidates.kv_head, rows.data(), 0, n},
+                                          weights.data(),
+                                          n,
+                                          QueryRounding::kAllowed}));
   parallel_tasks(candidates.group, [&, of_group = weights.data()](std::int64_t h) {
     float* weight = of_group + h * n;
     float* of_pages = of_heads.data() + h * static_cast<std::int64_t>(near.size());

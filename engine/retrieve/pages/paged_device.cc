@@ -1,4 +1,5 @@
-// Pages that are chosen where a device computes: bounds and scores are made there and attention is enqueued; one wait brings the scores where the host chooses.
+// Pages that are chosen where a device computes: bounds and scores are made there and attention is
+// enqueued; one wait brings the scores where the host chooses.
 #include <algorithm>
 #include <cmath>
 
@@ -12,20 +13,28 @@ bool PagedRetriever::looks_at(const RetrieveStep& step) const {
   return step.compute == nullptr || step.compute->hooks() == nullptr;
 }
 
-float PagedRetriever::score_scale(const RetrieveStep& step) const { return policy_.scale ? 1.0f / std::sqrt(static_cast<float>(step.head_dim)) : 1.0f; }
+float PagedRetriever::score_scale(const RetrieveStep& step) const {
+  return policy_.scale ? 1.0f / std::sqrt(static_cast<float>(step.head_dim)) : 1.0f;
+}
 
-ChoosingNeed PagedRetriever::choosing_need(const PlugOptions& options, const RetrieveShape& shape) const {
+ChoosingNeed PagedRetriever::choosing_need(const PlugOptions& options,
+                                           const RetrieveShape& shape) const {
   const auto read = read_policy(defaults_, options, table_);
   if (!read.ok()) return {};
   const PagedPolicy& policy = *read;
-  const std::int64_t page = policy.page_tokens, layers = std::max(0, shape.num_layers - policy.dense_layers);
-  const std::int64_t cut = shape.num_contexts + 2;  // pages are cut within documents: each may end with one that is not whole
+  const std::int64_t page = policy.page_tokens,
+                     layers = std::max(0, shape.num_layers - policy.dense_layers);
+  // Pages are cut within documents: each may end with one that is not whole
+  const std::int64_t cut = shape.num_contexts + 2;
   const std::int64_t bound_values = layers * shape.num_kv_heads * 2 * shape.head_dim;
-  ChoosingNeed need{bound_values * with_room(cut) * static_cast<std::int64_t>(sizeof(std::uint16_t)),
-                    (need_with_room(bound_values, 0, sizeof(std::uint16_t)).row_bytes + page - 1) / page};
-  // Listed are sinks, what was chosen, and what no selection has seen: the window, and what has left it since.
+  ChoosingNeed need{
+      bound_values * with_room(cut) * static_cast<std::int64_t>(sizeof(std::uint16_t)),
+      (need_with_room(bound_values, 0, sizeof(std::uint16_t)).row_bytes + page - 1) / page};
+  // Listed are sinks, what was chosen, and what no selection has seen: the window, and what has
+  // left it since.
   need += DeviceChoice::need(shape, page, cut, policy.budget + policy.reuse + 2 * page);
-  need.fixed_bytes += layers * shape.num_kv_heads * policy.selected_pages() * static_cast<std::int64_t>(sizeof(std::int32_t));
+  need.fixed_bytes += layers * shape.num_kv_heads * policy.selected_pages() *
+                      static_cast<std::int64_t>(sizeof(std::int32_t));
   return need;
 }
 
@@ -40,30 +49,42 @@ Status PagedRetriever::refresh_there(Layer& layer, const RetrieveStep& step, con
   const std::int32_t complete = layer.pages.complete();
   if (complete == layer.num_bounds) return {};
   const std::int64_t page_values = std::int64_t{kv.num_kv_heads} * 2 * kv.head_dim;
-  if (complete > layer.most_bounds) {  // all anew: reading keys is cheaper than knowing where they went
+  // All anew: reading keys is cheaper than knowing where they went
+  if (complete > layer.most_bounds) {
     layer.most_bounds = layer.num_bounds = 0;
     QUIRE_RETURN_IF_ERROR(layer.bounds.reserve(memory_there_, with_room(complete) * page_values));
     layer.most_bounds = static_cast<std::int32_t>(with_room(complete));
   }
-  const std::span<const KvStretch> fresh = layer.pages.all().subspan(static_cast<std::size_t>(layer.num_bounds), static_cast<std::size_t>(complete - layer.num_bounds));
-  QUIRE_RETURN_IF_ERROR(step.compute->hooks()->page_bounds({kv, fresh.data(), static_cast<std::int64_t>(fresh.size()), layer.bounds.data() + layer.num_bounds * page_values, policy_.summary}));
+  const std::span<const KvStretch> fresh = layer.pages.all().subspan(
+      static_cast<std::size_t>(layer.num_bounds),
+      static_cast<std::size_t>(complete - layer.num_bounds));
+  QUIRE_RETURN_IF_ERROR(step.compute->hooks()->page_bounds(
+      {kv, fresh.data(), static_cast<std::int64_t>(fresh.size()),
+       layer.bounds.data() + layer.num_bounds * page_values, policy_.summary}));
   layer.num_bounds = complete;
   return {};
 }
 
 /// scores [num_heads, candidates], of which there are some.
-Status PagedRetriever::score_there(const Layer& layer, const RetrieveStep& step, float* scores) const {
+Status PagedRetriever::score_there(const Layer& layer, const RetrieveStep& step,
+                                   float* scores) const {
   const auto [first, last] = candidates(layer);
   const std::int64_t pages = last - first;
-  const std::uint16_t* bounds = layer.bounds.data() + std::int64_t{first} * input_.num_kv_heads * 2 * step.head_dim;
-  return step.compute->hooks()->page_scores({step.query, bounds, pages, pages, step.num_heads, input_.num_kv_heads, step.head_dim, score_scale(step), scores});
+  const std::uint16_t* bounds = layer.bounds.data() +
+                                std::int64_t{first} * input_.num_kv_heads * 2 * step.head_dim;
+  return step.compute->hooks()->page_scores({step.query, bounds, pages, pages, step.num_heads,
+                                             input_.num_kv_heads, step.head_dim, score_scale(step),
+                                             scores});
 }
 
-/// The query, and scores of the candidates, come to query_ and scores_; everything enqueued has run then.
+/// The query, and scores of the candidates, come to query_ and scores_; everything enqueued has run
+/// then.
 Status PagedRetriever::fetch(const Layer& layer, const RetrieveStep& step, Fetch what) {
   HookCompute& hooks = *step.compute->hooks();
   const auto [first, last] = candidates(layer);
-  const std::int64_t scores = what == Fetch::kQuery ? 0 : std::int64_t{last - first} * step.num_heads, width = std::int64_t{step.num_heads} * step.head_dim;
+  const std::int64_t scores = what == Fetch::kQuery ? 0
+                                                    : std::int64_t{last - first} * step.num_heads,
+                     width = std::int64_t{step.num_heads} * step.head_dim;
   const std::int64_t bytes = (scores + width) * static_cast<std::int64_t>(sizeof(float));
   QUIRE_ASSIGN_OR_RETURN(std::byte* const place, hooks.place(bytes));
   auto* const to = reinterpret_cast<float*>(place);
@@ -88,7 +109,8 @@ Status PagedRetriever::select_there(Layer& layer, const RetrieveStep& step) {
   QUIRE_RETURN_IF_ERROR(layer.chosen_there.reserve(memory_there_, input_.num_kv_heads * selected));
   QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(step.num_heads, pages));
   QUIRE_RETURN_IF_ERROR(score_there(layer, step, scores));
-  return there_.choose(*step.compute, input_.num_kv_heads, step.num_heads / input_.num_kv_heads, pages, policy_.vote, selected, layer.chosen_there.data());
+  return there_.choose(*step.compute, input_.num_kv_heads, step.num_heads / input_.num_kv_heads,
+                       pages, policy_.vote, selected, layer.chosen_there.data());
 }
 
 /// Nobody waits: what was chosen becomes lists of rows there.
@@ -119,7 +141,8 @@ Status PagedRetriever::attend_slots_there(const Layer& layer, const RetrieveStep
   return attend_enqueued(step, layer.resident->listed(), lists.data());
 }
 
-/// Sinks and pages that no selection has seen, with room for their rows; what was chosen comes on top.
+/// Sinks and pages that no selection has seen, with room for their rows; what was chosen comes on
+/// top.
 CandidateRowsArgs PagedRetriever::rows_wanted(const Layer& layer, std::int32_t seen) const {
   CandidateRowsArgs args{};
   args.units = layer.pages.all().data();

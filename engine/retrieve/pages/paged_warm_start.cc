@@ -1,46 +1,60 @@
-// What a compressor ranked as hot is on the device when decoding begins (algorithms §9, item 3).
+// What a compressor ranked as hot is on the device when decoding begins.
 #include <algorithm>
 
 #include "engine/retrieve/pages/paged.h"
 
 namespace quire {
 
-/// Layers that will not stay get their slots now, and in them sinks, window and the pages of the hottest rows. What a step chooses does not depend on it.
+/// Layers that will not stay get their slots now, and in them sinks, window and the pages of the
+/// hottest rows. What a step chooses does not depend on it.
 Status PagedRetriever::warm_start(const Heat& heat) {
   std::int64_t rows = 0;
-  for (std::int32_t layer = policy_.dense_layers; layer < input_.num_layers; ++layer) rows = std::max(rows, input_.cache->num_rows(layer) + 1);
+  for (std::int32_t layer = policy_.dense_layers; layer < input_.num_layers; ++layer)
+    rows = std::max(rows, input_.cache->num_rows(layer) + 1);
   if (rows <= policy_.budget) return {};
   QUIRE_RETURN_IF_ERROR(memory_.grow(rows));
   stats_.layers_offloaded = memory_.offloaded();
   for (std::int32_t index = policy_.dense_layers; index < input_.num_layers; ++index) {
     Layer& layer = layers_[static_cast<std::size_t>(index)];
     KvView kv = input_.cache->view(index);
-    if (memory_.resident(index - policy_.dense_layers) || kv.num_rows + 1 <= policy_.budget) continue;
+    if (memory_.resident(index - policy_.dense_layers) || kv.num_rows + 1 <= policy_.budget)
+      continue;
     RetrieveStep step;
     step.compute = input_.compute;
-    QUIRE_RETURN_IF_ERROR(step.compute != nullptr ? refresh_there(layer, step, kv) : refresh(layer, kv));
+    QUIRE_RETURN_IF_ERROR(step.compute != nullptr ? refresh_there(layer, step, kv)
+                                                  : refresh(layer, kv));
     QUIRE_RETURN_IF_ERROR(leave_device(layer, index));
     kv = input_.cache->view(index);
     layer.copies.clear();
-    const std::span<const std::int32_t> positions(kv.positions, static_cast<std::size_t>(kv.num_rows));
+    const std::span<const std::int32_t> positions(kv.positions,
+                                                  static_cast<std::size_t>(kv.num_rows));
     for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
-      layer.resident->want(m, hot_pages(layer, heat.hot[static_cast<std::size_t>(index)][static_cast<std::size_t>(m)]), layer.pages, positions, layer.copies);
+      layer.resident->want(
+          m,
+          hot_pages(layer, heat.hot[static_cast<std::size_t>(index)][static_cast<std::size_t>(m)]),
+          layer.pages, positions, layer.copies);
     }
     QUIRE_RETURN_IF_ERROR(start_copies(layer, kv, {}, /*in_background=*/true));
   }
   return {};
 }
 
-/// Sinks, window and the page being filled, and between them as many pages as a step selects: those of the first rows of `hot`. Ascending.
-std::vector<std::int32_t> PagedRetriever::hot_pages(const Layer& layer, std::span<const std::int32_t> hot) const {
+/// Sinks, window and the page being filled, and between them as many pages as a step selects: those
+/// of the first rows of `hot`. Ascending.
+std::vector<std::int32_t> PagedRetriever::hot_pages(const Layer& layer,
+                                                    std::span<const std::int32_t> hot) const {
   const auto all = layer.pages.all();
-  const std::int32_t size = layer.pages.size(), sinks = std::min(policy_.sink_pages(), size), last = std::max(sinks, layer.pages.complete() - policy_.window_pages());
+  const std::int32_t size = layer.pages.size(), sinks = std::min(policy_.sink_pages(), size),
+                     last = std::max(sinks, layer.pages.complete() - policy_.window_pages());
   std::vector<bool> taken(all.size(), false);
   std::fill(taken.begin(), taken.begin() + sinks, true);
   std::fill(taken.begin() + last, taken.end(), true);
   std::int32_t left = policy_.selected_pages();
   for (auto row = hot.begin(); row != hot.end() && left > 0; ++row) {
-    const auto page = std::upper_bound(all.begin(), all.end(), std::int64_t{*row}, [](std::int64_t r, const KvStretch& p) { return r < p.begin; }) - all.begin() - 1;
+    const auto page = std::upper_bound(
+                          all.begin(), all.end(), std::int64_t{*row},
+                          [](std::int64_t r, const KvStretch& p) { return r < p.begin; }) -
+                      all.begin() - 1;
     if (page < 0 || taken[static_cast<std::size_t>(page)]) continue;
     taken[static_cast<std::size_t>(page)] = true;
     --left;
@@ -52,7 +66,8 @@ std::vector<std::int32_t> PagedRetriever::hot_pages(const Layer& layer, std::spa
   return pages;
 }
 
-std::vector<std::int32_t> PagedRetriever::resident_pages(std::int32_t layer_index, std::int32_t head) const {
+std::vector<std::int32_t> PagedRetriever::resident_pages(std::int32_t layer_index,
+                                                         std::int32_t head) const {
   const Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
   std::vector<std::int32_t> pages;
   for (std::int32_t page = 0; layer.resident && page < layer.pages.size(); ++page) {

@@ -1,5 +1,6 @@
-// Quest (arXiv 2406.10774; algorithms §10): pages chosen anew in every step by the bounds of their keys, read where they are. Pages are chosen per KV head, by the
-// best score of its query heads, where the publication chooses per query head.
+// Quest (arXiv 2406.10774): pages chosen anew in every step by the bounds of their keys, read where
+// they are. Pages are chosen per KV head, by the best score of its query heads, where the
+// publication chooses per query head.
 #include "engine/retrieve/pages/paged.h"
 
 namespace quire {
@@ -10,10 +11,26 @@ std::span<const PlugOption> table() {
       {"decode_page", "16", {}, 16, 256, "tokens of a page; a multiple of 16"},
       {"decode_budget", "2048", {}, 16, 1 << 20, "tokens a step attends to in a layer"},
       {"decode_sink", "0", {}, 0, 1 << 20, "first tokens that are always attended to"},
-      {"decode_window", "0", {}, 0, 1 << 20, "last tokens that are always attended to, beside the page being filled"},
+      {"decode_window",
+       "0",
+       {},
+       0,
+       1 << 20,
+       "last tokens that are always attended to, beside the page being filled"},
       {"decode_dense_layers", "2", {}, 0, 1024, "first layers that attend to everything"},
-      {"decode_rerank", "1", {}, 1, 64, "of this many times the pages to be chosen the keys themselves are looked at, and the pages attended to most are taken; 1: their bounds decide"},
-      {"decode_pool", "max_score", {"avg_softmax", "max_score", "avg_score"}, 0, 0, "how query heads of a KV head vote for pages"},
+      {"decode_rerank",
+       "1",
+       {},
+       1,
+       64,
+       "of this many times the pages to be chosen the keys themselves are looked at, and the pages "
+       "attended to most are taken; 1: their bounds decide"},
+      {"decode_pool",
+       "max_score",
+       {"avg_softmax", "max_score", "avg_score"},
+       0,
+       0,
+       "how query heads of a KV head vote for pages"},
   };
   return options;
 }

@@ -1,5 +1,6 @@
-// RaaS-like eviction (arXiv 2502.11147; algorithms §10) on the pages of Quest: a bounded set of pages, each stamped with the last step in which it mattered; the page that has not mattered for the
-// longest time makes way for a new one, and is gone for good.
+// RaaS-like eviction (arXiv 2502.11147) on the pages of Quest: a bounded set of pages, each stamped
+// with the last step in which it mattered; the page that has not mattered for the longest time
+// makes way for a new one, and is gone for good.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -17,9 +18,19 @@ std::span<const PlugOption> table() {
       {"decode_page", "16", {}, 1, 256, "tokens of a page"},
       {"decode_budget", "2048", {}, 16, 1 << 20, "tokens a step attends to in a layer"},
       {"decode_sink", "0", {}, 0, 1 << 20, "first tokens that are always attended to"},
-      {"decode_window", "0", {}, 0, 1 << 20, "last tokens that are always attended to, beside the page being filled"},
+      {"decode_window",
+       "0",
+       {},
+       0,
+       1 << 20,
+       "last tokens that are always attended to, beside the page being filled"},
       {"decode_dense_layers", "1", {}, 0, 1024, "first layers that attend to everything"},
-      {"decode_alpha", "0.0001", {}, 0, 1, "share of the attention to pages, by their bounds, above which a page has mattered"},
+      {"decode_alpha",
+       "0.0001",
+       {},
+       0,
+       1,
+       "share of the attention to pages, by their bounds, above which a page has mattered"},
   };
   return options;
 }
@@ -35,7 +46,8 @@ class RaasRetriever final : public PagedRetriever {
   RaasRetriever() : PagedRetriever("raas", in_place(), table()) {}
 
   Status prepare(const RetrieveInput& input) override {
-    alpha_ = (input.options == nullptr ? PlugOptions() : *input.options).number(table(), "decode_alpha");
+    alpha_ = (input.options == nullptr ? PlugOptions() : *input.options)
+                 .number(table(), "decode_alpha");
     heads_.assign(at(std::int64_t{input.num_layers} * input.num_kv_heads), {});
     return PagedRetriever::prepare(input);
   }
@@ -43,9 +55,11 @@ class RaasRetriever final : public PagedRetriever {
  protected:
   bool chooses_by_votes() const override { return false; }
   Result<std::vector<std::int32_t>> choose(const Candidates& candidates) override {
-    Head& head = heads_[at(std::int64_t{candidates.layer} * input().num_kv_heads + candidates.kv_head)];
+    Head& head =
+        heads_[at(std::int64_t{candidates.layer} * input().num_kv_heads + candidates.kv_head)];
     ++head.step;
-    for (auto page = static_cast<std::int32_t>(head.stamps.size()); page < candidates.count; ++page) {
+    for (auto page = static_cast<std::int32_t>(head.stamps.size()); page < candidates.count;
+         ++page) {
       head.stamps.push_back(head.step);
       head.alive.push_back(page);
     }
@@ -58,9 +72,11 @@ class RaasRetriever final : public PagedRetriever {
       std::vector<std::size_t> order(head.alive.size());
       std::iota(order.begin(), order.end(), 0u);
       const auto later = [&](std::size_t a, std::size_t b) {
-        return std::tuple(head.stamps[at(head.alive[a])], shares[a], head.alive[a]) > std::tuple(head.stamps[at(head.alive[b])], shares[b], head.alive[b]);
+        return std::tuple(head.stamps[at(head.alive[a])], shares[a], head.alive[a]) >
+               std::tuple(head.stamps[at(head.alive[b])], shares[b], head.alive[b]);
       };
-      std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(most), order.end(), later);
+      std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(most),
+                       order.end(), later);
       order.resize(most);
       std::sort(order.begin(), order.end());
       std::vector<std::int32_t> kept;
@@ -72,21 +88,26 @@ class RaasRetriever final : public PagedRetriever {
 
  private:
   struct Head {
-    std::vector<std::int32_t> alive;     ///< candidates that were never evicted, ascending, counted from the first
-    std::vector<std::int64_t> stamps;    ///< of all candidates: the step in which it mattered last
+    /// Candidates that were never evicted, ascending, counted from the first
+    std::vector<std::int32_t> alive;
+    std::vector<std::int64_t> stamps;  ///< of all candidates: the step in which it mattered last
     std::int64_t step = 0;
   };
 
   /// Mean over the query heads of each one's softmax over the pages that are alive.
-  static std::vector<double> attention_shares(const Candidates& candidates, const std::vector<std::int32_t>& alive) {
+  static std::vector<double> attention_shares(const Candidates& candidates,
+                                              const std::vector<std::int32_t>& alive) {
     std::vector<double> shares(alive.size(), 0.0), weights(alive.size());
     for (std::int32_t h = 0; h < candidates.group; ++h) {
-      const auto scores = candidates.scores.subspan(at(std::int64_t{h} * candidates.count), at(candidates.count));
+      const auto scores = candidates.scores.subspan(at(std::int64_t{h} * candidates.count),
+                                                    at(candidates.count));
       float largest = scores[at(alive.front())];
       for (const std::int32_t page : alive) largest = std::max(largest, scores[at(page)]);
       double sum = 0;
-      for (std::size_t i = 0; i < alive.size(); ++i) sum += weights[i] = std::exp(double{scores[at(alive[i])]} - largest);
-      for (std::size_t i = 0; i < alive.size(); ++i) shares[i] += weights[i] / sum / candidates.group;
+      for (std::size_t i = 0; i < alive.size(); ++i)
+        sum += weights[i] = std::exp(double{scores[at(alive[i])]} - largest);
+      for (std::size_t i = 0; i < alive.size(); ++i)
+        shares[i] += weights[i] / sum / candidates.group;
     }
     return shares;
   }

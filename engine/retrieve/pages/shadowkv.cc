@@ -1,11 +1,13 @@
-// ShadowKV-like retrieval (arXiv 2410.21465; algorithms §10) on the pages of Quest: short chunks with their mean key as landmark. Chunks that their landmark stands for badly are attended to in
-// every step. Keys are read as they are: the publication rebuilds them on the device from a factorisation of rank 160, so this shows what its choice of chunks is worth, not what its copies cost.
+// ShadowKV-like retrieval (arXiv 2410.21465) on the pages of Quest: short chunks with their mean
+// key as landmark. Chunks that their landmark stands for badly are attended to in every step. Keys
+// are read as they are: the publication rebuilds them on the device from a factorisation of rank
+// 160, so this shows what its choice of chunks is worth, not what its copies cost.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "engine/retrieve/pages/paged.h"
 #include "base/dtype.h"
+#include "engine/retrieve/pages/paged.h"
 #include "kernels/parallel.h"
 #include "kernels/topk.h"
 
@@ -17,10 +19,21 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 std::span<const PlugOption> table() {
   static const std::vector<PlugOption> options = {
       {"decode_page", "8", {}, 1, 256, "tokens of a chunk"},
-      {"decode_budget", "2048", {}, 16, 1 << 20, "tokens a step attends to in a layer, outliers and window among them"},
+      {"decode_budget",
+       "2048",
+       {},
+       16,
+       1 << 20,
+       "tokens a step attends to in a layer, outliers and window among them"},
       {"decode_sink", "0", {}, 0, 1 << 20, "first tokens that are always attended to"},
       {"decode_window", "32", {}, 0, 1 << 20, "last tokens that are always attended to"},
-      {"decode_outliers", "192", {}, 0, 1 << 20, "of 1024 tokens of the budget, those of chunks that are always attended to because a key is far from its chunk's mean"},
+      {"decode_outliers",
+       "192",
+       {},
+       0,
+       1 << 20,
+       "of 1024 tokens of the budget, those of chunks that are always attended to because a key is "
+       "far from its chunk's mean"},
       {"decode_dense_layers", "1", {}, 0, 1024, "first layers that attend to everything"},
   };
   return options;
@@ -41,9 +54,13 @@ std::int32_t outlier_chunks(const PagedPolicy& policy, double of_1024) {
 /// The least cosine of a key of the chunk and their mean.
 float least_cosine(const KvView& kv, std::int32_t kv_head, const KvStretch& rows) {
   std::vector<double> mean(at(kv.head_dim), 0.0);
-  const auto key_at = [&](std::int64_t row) { return static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + kv_head * kv.head_stride + row % kPageTokens * kv.token_stride; };
+  const auto key_at = [&](std::int64_t row) {
+    return static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + kv_head * kv.head_stride +
+           row % kPageTokens * kv.token_stride;
+  };
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-    for (std::size_t c = 0; c < mean.size(); ++c) mean[c] += load_f32(key_at(row), kv.dtype, static_cast<std::int64_t>(c));
+    for (std::size_t c = 0; c < mean.size(); ++c)
+      mean[c] += load_f32(key_at(row), kv.dtype, static_cast<std::int64_t>(c));
   }
   double least = 1, mean_square = 0;
   for (const double x : mean) mean_square += x * x;
@@ -54,7 +71,8 @@ float least_cosine(const KvView& kv, std::int32_t kv_head, const KvStretch& rows
       dot += k * mean[c];
       square += k * k;
     }
-    if (const double length = std::sqrt(square * mean_square); length > 0) least = std::min(least, dot / length);
+    if (const double length = std::sqrt(square * mean_square); length > 0)
+      least = std::min(least, dot / length);
   }
   return static_cast<float>(least);
 }
@@ -65,8 +83,12 @@ class ShadowKvRetriever final : public PagedRetriever {
 
   Status check(const PlugOptions& options) const override {
     QUIRE_ASSIGN_OR_RETURN(const PagedPolicy policy, read_policy(landmarks(), options, table()));
-    if (outlier_chunks(policy, options.number(table(), "decode_outliers")) < policy.selected_pages()) return {};
-    return Status::invalid("cache.options.decode_outliers", "the outliers take all of what the budget leaves beside sinks and window; lower decode_outliers or raise decode_budget");
+    if (outlier_chunks(policy, options.number(table(), "decode_outliers")) <
+        policy.selected_pages())
+      return {};
+    return Status::invalid("cache.options.decode_outliers",
+                           "the outliers take all of what the budget leaves beside sinks and "
+                           "window; lower decode_outliers or raise decode_budget");
   }
 
   Status prepare(const RetrieveInput& input) override {
@@ -80,22 +102,28 @@ class ShadowKvRetriever final : public PagedRetriever {
  protected:
   /// The chunks that were there when the layer became sparse: those of the prompt.
   Status begin_layer(std::int32_t layer, const RetrievalPages& pages, const KvView& kv) override {
-    const std::int32_t first = policy().sink_pages(), last = std::max(first, pages.complete() - policy().window_pages());
+    const std::int32_t first = policy().sink_pages(),
+                       last = std::max(first, pages.complete() - policy().window_pages());
     parallel_tasks(input().num_kv_heads, [&](std::int64_t m) {
       std::vector<float> far;
-      for (std::int32_t page = first; page < last; ++page) far.push_back(-least_cosine(kv, static_cast<std::int32_t>(m), pages[page]));
-      outliers_[at(layer * std::int64_t{input().num_kv_heads} + m)] = top_k_sorted(far, outlier_chunks(policy(), outliers_per_1024_));
+      for (std::int32_t page = first; page < last; ++page)
+        far.push_back(-least_cosine(kv, static_cast<std::int32_t>(m), pages[page]));
+      outliers_[at(layer * std::int64_t{input().num_kv_heads} + m)] = top_k_sorted(
+          far, outlier_chunks(policy(), outliers_per_1024_));
     });
     return {};
   }
 
   bool chooses_by_votes() const override { return false; }
   Result<std::vector<std::int32_t>> choose(const Candidates& candidates) override {
-    std::vector<std::int32_t> chosen = outliers_[at(std::int64_t{candidates.layer} * input().num_kv_heads + candidates.kv_head)];
+    std::vector<std::int32_t> chosen =
+        outliers_[at(std::int64_t{candidates.layer} * input().num_kv_heads + candidates.kv_head)];
     const std::span<const float> all = votes(candidates);
     std::vector<float> rest(all.begin(), all.end());
     for (const std::int32_t page : chosen) rest[at(page)] = -1;  // softmax weights are not negative
-    const auto outliers = static_cast<std::int64_t>(chosen.size()), most = std::min<std::int64_t>(policy().selected_pages(), candidates.count) - outliers;
+    const auto outliers = static_cast<std::int64_t>(chosen.size()),
+               most = std::min<std::int64_t>(policy().selected_pages(), candidates.count) -
+                      outliers;
     const auto best = top_k_sorted(rest, most);
     chosen.insert(chosen.end(), best.begin(), best.end());
     std::inplace_merge(chosen.begin(), chosen.begin() + outliers, chosen.end());
@@ -104,11 +132,14 @@ class ShadowKvRetriever final : public PagedRetriever {
 
  private:
   double outliers_per_1024_ = 0;
-  std::vector<std::vector<std::int32_t>> outliers_;  ///< [num_layers, num_kv_heads], counted from the first candidate, ascending
+  /// [num_layers, num_kv_heads], counted from the first candidate, ascending
+  std::vector<std::vector<std::int32_t>> outliers_;
 };
 
 }  // namespace
 
-std::unique_ptr<Retriever> make_shadowkv_retriever() { return std::make_unique<ShadowKvRetriever>(); }
+std::unique_ptr<Retriever> make_shadowkv_retriever() {
+  return std::make_unique<ShadowKvRetriever>();
+}
 
 }  // namespace quire

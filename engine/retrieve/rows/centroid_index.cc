@@ -7,8 +7,8 @@
 #include <memory>
 #include <mutex>
 
-#include "kernels/attention.h"
 #include "base/dtype.h"
+#include "kernels/attention.h"
 #include "kernels/parallel.h"
 #include "kernels/row_products.h"
 #include "kernels/row_votes.h"
@@ -17,12 +17,15 @@
 namespace quire {
 namespace {
 
-constexpr std::int64_t kCentroidsAtOnce = 32;  ///< they share a tile of keys; their votes for every row are in memory together
-constexpr std::size_t kRowsAtOnce = 64;         ///< whose attention is made up for
+/// They share a tile of keys; their votes for every row are in memory together
+constexpr std::int64_t kCentroidsAtOnce = 32;
+constexpr std::size_t kRowsAtOnce = 64;  ///< whose attention is made up for
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-std::int64_t padded(std::int64_t rows) { return (rows + kPageTokens - 1) / kPageTokens * kPageTokens; }
+std::int64_t padded(std::int64_t rows) {
+  return (rows + kPageTokens - 1) / kPageTokens * kPageTokens;
+}
 
 std::int64_t words_for(std::int64_t rows) { return (rows + 63) / 64; }
 
@@ -30,7 +33,8 @@ void mark(std::span<const std::int32_t> rows, std::uint64_t* bits) {
   for (const std::int32_t row : rows) bits[row / 64] |= std::uint64_t{1} << (row % 64);
 }
 
-/// Buffers of a build, handed from task to task: memory that is new to the process costs as much as what is written to it.
+/// Buffers of a build, handed from task to task: memory that is new to the process costs as much as
+/// what is written to it.
 class VoteBuffers {
  public:
   explicit VoteBuffers(std::int64_t floats) : floats_(at(floats)) {}
@@ -68,16 +72,21 @@ void append_marked(std::span<const std::uint64_t> bits, std::vector<std::int32_t
   rows.resize(count);
   std::int32_t* to = rows.data() + had;
   for (std::size_t word = 0; word < bits.size(); ++word) {
-    for (std::uint64_t rest = bits[word]; rest != 0; rest &= rest - 1) *to++ = static_cast<std::int32_t>(word * 64) + std::countr_zero(rest);
+    for (std::uint64_t rest = bits[word]; rest != 0; rest &= rest - 1)
+      *to++ = static_cast<std::int32_t>(word * 64) + std::countr_zero(rest);
   }
 }
 
-std::int64_t CentroidIndex::device_bytes_for(std::int32_t num_heads, std::int32_t head_dim, std::int64_t num_centroids) {
-  return std::int64_t{num_heads} * padded(num_centroids) * head_dim * static_cast<std::int64_t>(dtype_bytes(DType::kF16));
+std::int64_t CentroidIndex::device_bytes_for(std::int32_t num_heads, std::int32_t head_dim,
+                                             std::int64_t num_centroids) {
+  return std::int64_t{num_heads} * padded(num_centroids) * head_dim *
+         static_cast<std::int64_t>(dtype_bytes(DType::kF16));
 }
 
-std::int64_t CentroidIndex::list_bytes_for(std::int32_t num_kv_heads, std::int64_t num_centroids, std::int64_t host_end) {
-  return num_kv_heads * num_centroids * words_for(host_end) * static_cast<std::int64_t>(sizeof(std::uint64_t));
+std::int64_t CentroidIndex::list_bytes_for(std::int32_t num_kv_heads, std::int64_t num_centroids,
+                                           std::int64_t host_end) {
+  return num_kv_heads * num_centroids * words_for(host_end) *
+         static_cast<std::int64_t>(sizeof(std::uint64_t));
 }
 
 Result<CentroidIndex> CentroidIndex::build(DevicePool& device, const CentroidInput& input) {
@@ -86,16 +95,19 @@ Result<CentroidIndex> CentroidIndex::build(DevicePool& device, const CentroidInp
   index.num_kv_heads_ = input.kv.num_kv_heads;
   index.head_dim_ = input.kv.head_dim;
   index.num_centroids_ = std::min(input.num_centroids, input.queries->num_rows(input.layer));
-  QUIRE_CHECK(index.num_centroids_ > 0 && input.list_rows > 0, "an index needs centroids and lists");
+  QUIRE_CHECK(index.num_centroids_ > 0 && input.list_rows > 0,
+              "an index needs centroids and lists");
   index.in_compute_memory_ = input.memory != nullptr;
   if (index.in_compute_memory_) {
-    QUIRE_RETURN_IF_ERROR(index.compute_memory_.reserve(input.memory, index.device_bytes() / static_cast<std::int64_t>(sizeof(std::uint16_t))));
+    QUIRE_RETURN_IF_ERROR(index.compute_memory_.reserve(
+        input.memory, index.device_bytes() / static_cast<std::int64_t>(sizeof(std::uint16_t))));
     index.values_ = index.compute_memory_.data();
   } else {
     QUIRE_ASSIGN_OR_RETURN(index.memory_, device.allocate(index.device_bytes()));
     index.values_ = reinterpret_cast<std::uint16_t*>(index.memory_.data());
   }
-  for (std::int64_t row = 0; row < index.num_centroids_; row += kPageTokens) index.pages_.push_back(index.values_ + row * input.kv.head_dim);
+  for (std::int64_t row = 0; row < index.num_centroids_; row += kPageTokens)
+    index.pages_.push_back(index.values_ + row * input.kv.head_dim);
   QUIRE_RETURN_IF_ERROR(index.build_lists(input));
   return index;
 }
@@ -120,16 +132,19 @@ Status CentroidIndex::build_lists(const CentroidInput& input) {
   parallel_tasks(num_kv_heads_ * blocks, [&](std::int64_t task) {
     const std::int64_t first = task % blocks * kCentroidsAtOnce;
     auto votes = buffers.take();
-    status[at(task)] = fill_lists(input, lse, static_cast<std::int32_t>(task / blocks), first, std::min(num_centroids_, first + kCentroidsAtOnce), votes.get());
+    status[at(task)] = fill_lists(input, lse, static_cast<std::int32_t>(task / blocks), first,
+                                  std::min(num_centroids_, first + kCentroidsAtOnce), votes.get());
     buffers.give_back(std::move(votes));
   });
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   return {};
 }
 
-/// lse [num_centroids, num_heads]: what the rows' own attention gave, and of rows that did not attend what it would have given.
+/// lse [num_centroids, num_heads]: what the rows' own attention gave, and of rows that did not
+/// attend what it would have given.
 Status CentroidIndex::complete_lse(const CentroidInput& input, std::vector<float>& lse) const {
-  const std::int64_t row0 = input.queries->num_rows(input.layer) - num_centroids_, width = std::int64_t{num_heads_} * head_dim_;
+  const std::int64_t row0 = input.queries->num_rows(input.layer) - num_centroids_,
+                     width = std::int64_t{num_heads_} * head_dim_;
   lse.resize(at(num_centroids_ * num_heads_));
   std::vector<std::int64_t> missing;
   for (std::int64_t i = 0; i < num_centroids_; ++i) {
@@ -140,14 +155,16 @@ Status CentroidIndex::complete_lse(const CentroidInput& input, std::vector<float
   std::vector<float> queries, out, part;
   std::vector<std::int32_t> positions;
   for (std::size_t first = 0; first < missing.size(); first += kRowsAtOnce) {
-    const std::span<const std::int64_t> rows = std::span(missing).subspan(first, std::min(kRowsAtOnce, missing.size() - first));
+    const std::span<const std::int64_t> rows = std::span(missing).subspan(
+        first, std::min(kRowsAtOnce, missing.size() - first));
     queries.resize(rows.size() * at(width));
     out.resize(queries.size());
     part.resize(rows.size() * at(num_heads_));
     positions.clear();
     for (std::size_t r = 0; r < rows.size(); ++r) {
       const auto rounded = input.queries->query(input.layer, row0 + rows[r]);
-      std::transform(rounded.begin(), rounded.end(), queries.begin() + static_cast<std::ptrdiff_t>(r) * width, bf16_to_f32);
+      std::transform(rounded.begin(), rounded.end(),
+                     queries.begin() + static_cast<std::ptrdiff_t>(r) * width, bf16_to_f32);
       positions.push_back(input.queries->position(input.layer, row0 + rows[r]));
     }
     AttentionArgs args{};
@@ -161,29 +178,39 @@ Status CentroidIndex::complete_lse(const CentroidInput& input, std::vector<float
     args.out = out.data();
     args.lse = part.data();
     QUIRE_RETURN_IF_ERROR(attention(args));
-    for (std::size_t r = 0; r < rows.size(); ++r) std::copy_n(part.begin() + static_cast<std::ptrdiff_t>(r) * num_heads_, num_heads_, lse.begin() + rows[r] * num_heads_);
+    for (std::size_t r = 0; r < rows.size(); ++r)
+      std::copy_n(part.begin() + static_cast<std::ptrdiff_t>(r) * num_heads_, num_heads_,
+                  lse.begin() + rows[r] * num_heads_);
   }
   return {};
 }
 
-/// Centroids [first, end) of a KV head: its queries and its lists. `votes` has room for those of kCentroidsAtOnce for every host row and what shares its word.
-Status CentroidIndex::fill_lists(const CentroidInput& input, std::span<const float> lse, std::int32_t kv_head, std::int64_t first, std::int64_t end, float* votes) {
-  const std::int64_t group = num_heads_ / num_kv_heads_, n = end - first, row0 = input.queries->num_rows(input.layer) - num_centroids_;
+/// Centroids [first, end) of a KV head: its queries and its lists. `votes` has room for those of
+/// kCentroidsAtOnce for every host row and what shares its word.
+Status CentroidIndex::fill_lists(const CentroidInput& input, std::span<const float> lse,
+                                 std::int32_t kv_head, std::int64_t first, std::int64_t end,
+                                 float* votes) {
+  const std::int64_t group = num_heads_ / num_kv_heads_, n = end - first,
+                     row0 = input.queries->num_rows(input.layer) - num_centroids_;
   std::vector<float> queries(at(n * group * head_dim_)), lse_of(at(n * group));
   std::vector<std::int32_t> positions(at(n));
   for (std::int64_t i = 0; i < n; ++i) {
-    const auto query = input.queries->query(input.layer, row0 + first + i).subspan(at(kv_head * group * head_dim_), at(group * head_dim_));
+    const auto query = input.queries->query(input.layer, row0 + first + i)
+                           .subspan(at(kv_head * group * head_dim_), at(group * head_dim_));
     positions[at(i)] = input.queries->position(input.layer, row0 + first + i);
     float* out = queries.data() + i * group * head_dim_;
     std::transform(query.begin(), query.end(), out, bf16_to_f32);
     for (std::int64_t g = 0; g < group; ++g) {
-      store_centroid(static_cast<std::int32_t>(kv_head * group + g), first + i, out + g * head_dim_);
+      store_centroid(static_cast<std::int32_t>(kv_head * group + g), first + i,
+                     out + g * head_dim_);
       lse_of[at(i * group + g)] = lse[at((first + i) * num_heads_ + kv_head * group + g)];
     }
   }
   // Votes begin with a word of the lists; what lies before the host rows gets none.
-  const std::int64_t base = input.host.begin / 64 * 64, stride = input.host.end - base, skipped = input.host.begin - base;
-  for (std::int64_t i = 0; i < n; ++i) std::fill_n(votes + i * stride, skipped, -std::numeric_limits<float>::infinity());
+  const std::int64_t base = input.host.begin / 64 * 64, stride = input.host.end - base,
+                     skipped = input.host.begin - base;
+  for (std::int64_t i = 0; i < n; ++i)
+    std::fill_n(votes + i * stride, skipped, -std::numeric_limits<float>::infinity());
   RowVotesArgs args{};
   args.q = queries.data();
   args.lse = lse_of.data();
@@ -198,18 +225,28 @@ Status CentroidIndex::fill_lists(const CentroidInput& input, std::span<const flo
   args.votes = votes + skipped;
   args.ld_votes = stride;
   QUIRE_RETURN_IF_ERROR(row_votes(args));
-  for (std::int64_t i = 0; i < n; ++i) mark_top_k({votes + i * stride, at(stride)}, input.list_rows, list_at(kv_head, first + i) + base / 64);
+  for (std::int64_t i = 0; i < n; ++i)
+    mark_top_k({votes + i * stride, at(stride)}, input.list_rows,
+               list_at(kv_head, first + i) + base / 64);
   return {};
 }
 
-Status CentroidIndex::recall(std::int32_t kv_head, const float* query, std::int64_t probes, std::vector<std::uint64_t>& seen) const {
+Status CentroidIndex::recall(std::int32_t kv_head, const float* query, std::int64_t probes,
+                             std::vector<std::uint64_t>& seen) const {
   const std::int64_t group = num_heads_ / num_kv_heads_;
   const KvView keys = centroids();
-  std::vector<float> cosines(at(num_centroids_)), nearest(at(num_centroids_), -std::numeric_limits<float>::infinity());
+  std::vector<float> cosines(at(num_centroids_)),
+      nearest(at(num_centroids_), -std::numeric_limits<float>::infinity());
   for (std::int64_t g = 0; g < group; ++g) {
     const float* q = query + g * head_dim_;
-    QUIRE_RETURN_IF_ERROR(row_scores({q, 1, head_dim_, inverse_length(q, head_dim_), {keys, static_cast<std::int32_t>(kv_head * group + g), nullptr, 0, num_centroids_},
-                                      cosines.data(), num_centroids_}));
+    QUIRE_RETURN_IF_ERROR(row_scores(
+        {q,
+         1,
+         head_dim_,
+         inverse_length(q, head_dim_),
+         {keys, static_cast<std::int32_t>(kv_head * group + g), nullptr, 0, num_centroids_},
+         cosines.data(),
+         num_centroids_}));
     for (std::size_t c = 0; c < cosines.size(); ++c) nearest[c] = std::max(nearest[c], cosines[c]);
   }
   mark_nearest(kv_head, std::move(nearest), probes, seen);
@@ -218,17 +255,29 @@ Status CentroidIndex::recall(std::int32_t kv_head, const float* query, std::int6
 
 KvView CentroidIndex::centroids() const {
   const std::int64_t row_bytes = head_dim_ * static_cast<std::int64_t>(dtype_bytes(DType::kF16));
-  return {.pages = pages_.data(), .positions = nullptr, .num_rows = num_centroids_, .num_kv_heads = num_heads_, .head_dim = head_dim_, .dtype = DType::kF16,
-          .kv_stride = 0, .head_stride = padded(num_centroids_) * row_bytes, .token_stride = row_bytes, .sorted = false};
+  return {.pages = pages_.data(),
+          .positions = nullptr,
+          .num_rows = num_centroids_,
+          .num_kv_heads = num_heads_,
+          .head_dim = head_dim_,
+          .dtype = DType::kF16,
+          .kv_stride = 0,
+          .head_stride = padded(num_centroids_) * row_bytes,
+          .token_stride = row_bytes,
+          .sorted = false};
 }
 
-void CentroidIndex::mark_nearest(std::int32_t kv_head, std::vector<float> nearest, std::int64_t probes, std::vector<std::uint64_t>& seen) const {
-  std::rotate(nearest.begin(), nearest.begin() + oldest_, nearest.end());  // by age, which ties go by
+void CentroidIndex::mark_nearest(std::int32_t kv_head, std::vector<float> nearest,
+                                 std::int64_t probes, std::vector<std::uint64_t>& seen) const {
+  // By age, which ties go by
+  std::rotate(nearest.begin(), nearest.begin() + oldest_, nearest.end());
   const std::vector<std::int32_t> chosen = top_k_sorted(nearest, probes);
-  // A piece of all lists after the other, so that what is marked stays near, and the lists' next pieces on their way.
+  // A piece of all lists after the other, so that what is marked stays near, and the lists' next
+  // pieces on their way.
   constexpr std::int64_t kPiece = 64, kLine = 8;  // words
   for (std::int64_t begin = 0; begin < list_words_; begin += kPiece) {
-    const std::int64_t end = std::min(list_words_, begin + kPiece), next_end = std::min(list_words_, end + kPiece);
+    const std::int64_t end = std::min(list_words_, begin + kPiece),
+                       next_end = std::min(list_words_, end + kPiece);
     for (const std::int32_t i : chosen) {
       const std::uint64_t* bits = list_at(kv_head, slot_of(i));
       for (std::int64_t w = end; w < next_end; w += kLine) __builtin_prefetch(bits + w);
@@ -238,9 +287,11 @@ void CentroidIndex::mark_nearest(std::int32_t kv_head, std::vector<float> neares
   }
 }
 
-void CentroidIndex::replace_oldest(std::int32_t kv_head, const float* query, std::span<const std::int32_t> rows) {
+void CentroidIndex::replace_oldest(std::int32_t kv_head, const float* query,
+                                   std::span<const std::int32_t> rows) {
   const std::int32_t group = num_heads_ / num_kv_heads_;
-  for (std::int32_t g = 0; g < group; ++g) store_centroid(kv_head * group + g, oldest_, query + std::int64_t{g} * head_dim_);
+  for (std::int32_t g = 0; g < group; ++g)
+    store_centroid(kv_head * group + g, oldest_, query + std::int64_t{g} * head_dim_);
   std::uint64_t* bits = list_at(kv_head, oldest_);
   std::fill_n(bits, list_words_, 0);
   mark(rows, bits);

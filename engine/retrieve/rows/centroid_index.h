@@ -1,4 +1,5 @@
-/// An inverted file whose centroids are queries: which rows matter to a query is read off what queries like it looked at (CTkvr; algorithms §8).
+/// An inverted file whose centroids are queries: which rows matter to a query is read off what
+/// queries like it looked at (CTkvr).
 #pragma once
 
 #include <cstdint>
@@ -6,11 +7,11 @@
 #include <span>
 #include <vector>
 
+#include "base/status.h"
 #include "engine/cache/compute_memory.h"
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/prompt_queries.h"
 #include "kernels/attention_mass.h"
-#include "base/status.h"
 #include "kernels/kv.h"
 
 namespace quire {
@@ -23,38 +24,51 @@ struct CentroidInput {
   std::int32_t layer = 0;
   KvView kv;
   std::int32_t num_heads = 0;
-  KvStretch host{0, 0};                    ///< the only rows that lists name
-  std::int64_t list_rows = 0;              ///< at most in a list
-  std::int64_t num_centroids = 0;          ///< at most: those of the last rows
-  std::shared_ptr<ComputeMemory> memory;   ///< of whoever multiplies queries with centroids; null: recall() does
+  KvStretch host{0, 0};            ///< the only rows that lists name
+  std::int64_t list_rows = 0;      ///< at most in a list
+  std::int64_t num_centroids = 0;  ///< at most: those of the last rows
+  /// Of whoever multiplies queries with centroids; null: recall() does
+  std::shared_ptr<ComputeMemory> memory;
 };
 
-/// Of one layer. For each KV head and centroid a list of rows: the largest, over the KV head's query heads, of the softmax weights that the centroid's row gave to rows at its position or
-/// before decides, ties go to the smaller row. Centroids are kept normalised in f16, [num_heads][num_centroids][head_dim], on the device; lists beside them where a device multiplies, else on the host, a bit for each row up to host.end.
-/// Threads: the engine thread; recall() and replace_oldest() of different KV heads may run at once.
+/// Of one layer. For each KV head and centroid a list of rows: the largest, over the KV head's
+/// query heads, of the softmax weights that the centroid's row gave to rows at its position or
+/// before decides, ties go to the smaller row. Centroids are kept normalised in f16,
+/// [num_heads][num_centroids][head_dim], on the device; lists beside them where a device
+/// multiplies, else on the host, a bit for each row up to host.end. Threads: the engine thread;
+/// recall() and replace_oldest() of different KV heads may run at once.
 class CentroidIndex {
  public:
   /// Errors: kResourceExhausted (no device memory for the centroids).
   static Result<CentroidIndex> build(DevicePool& device, const CentroidInput& input);
-  static std::int64_t device_bytes_for(std::int32_t num_heads, std::int32_t head_dim, std::int64_t num_centroids);
-  static std::int64_t list_bytes_for(std::int32_t num_kv_heads, std::int64_t num_centroids, std::int64_t host_end);
+  static std::int64_t device_bytes_for(std::int32_t num_heads, std::int32_t head_dim,
+                                       std::int64_t num_centroids);
+  static std::int64_t list_bytes_for(std::int32_t num_kv_heads, std::int64_t num_centroids,
+                                     std::int64_t host_end);
 
-  /// Marks in `seen` (a bit per row up to host.end) the rows in the lists of the `probes` centroids nearest to the queries: by the largest cosine over the KV head's query heads, ties
-  /// go to the older one. `query` is [group, head_dim].
-  Status recall(std::int32_t kv_head, const float* query, std::int64_t probes, std::vector<std::uint64_t>& seen) const;
-  /// The centroids as keys of num_heads KV heads of f16, in CentroidInput::memory where there is one: key_products() of a step's queries with them is what the next one takes.
+  /// Marks in `seen` (a bit per row up to host.end) the rows in the lists of the `probes` centroids
+  /// nearest to the queries: by the largest cosine over the KV head's query heads, ties go to the
+  /// older one. `query` is [group, head_dim].
+  Status recall(std::int32_t kv_head, const float* query, std::int64_t probes,
+                std::vector<std::uint64_t>& seen) const;
+  /// The centroids as keys of num_heads KV heads of f16, in CentroidInput::memory where there is
+  /// one: key_products() of a step's queries with them is what the next one takes.
   KvView centroids() const;
   bool in_compute_memory() const { return in_compute_memory_; }
-  /// The lists as list_union() takes them, in CentroidInput::memory where there is one, by the numbers of the centroids: recall() is the union of the lists of the nearest ones.
+  /// The lists as list_union() takes them, in CentroidInput::memory where there is one, by the
+  /// numbers of the centroids: recall() is the union of the lists of the nearest ones.
   const std::uint64_t* lists() const { return lists_.data(); }
   std::int64_t list_words() const { return list_words_; }
-  /// The oldest centroid of the KV head makes way for this query and its list. Every KV head, then advance().
+  /// The oldest centroid of the KV head makes way for this query and its list. Every KV head, then
+  /// advance().
   void replace_oldest(std::int32_t kv_head, const float* query, std::span<const std::int32_t> rows);
   void advance();
 
   std::int64_t num_centroids() const { return num_centroids_; }
   std::int64_t num_replaced() const { return num_replaced_; }
-  std::int64_t device_bytes() const { return device_bytes_for(num_heads_, head_dim_, num_centroids_); }
+  std::int64_t device_bytes() const {
+    return device_bytes_for(num_heads_, head_dim_, num_centroids_);
+  }
   /// Rows in the i-th oldest centroid's list, ascending.
   std::vector<std::int32_t> list(std::int32_t kv_head, std::int64_t i) const;
 
@@ -62,21 +76,27 @@ class CentroidIndex {
   CentroidIndex() = default;
   Status build_lists(const CentroidInput& input);
   Status complete_lse(const CentroidInput& input, std::vector<float>& lse) const;
-  Status fill_lists(const CentroidInput& input, std::span<const float> lse, std::int32_t kv_head, std::int64_t first, std::int64_t end, float* votes);
+  Status fill_lists(const CentroidInput& input, std::span<const float> lse, std::int32_t kv_head,
+                    std::int64_t first, std::int64_t end, float* votes);
   void store_centroid(std::int32_t head, std::int64_t slot, const float* query);
   std::int64_t slot_of(std::int64_t i) const { return (oldest_ + i) % num_centroids_; }
-  std::uint64_t* list_at(std::int32_t kv_head, std::int64_t slot) { return lists_.data() + (kv_head * num_centroids_ + slot) * list_words_; }
-  const std::uint64_t* list_at(std::int32_t kv_head, std::int64_t slot) const { return lists_.data() + (kv_head * num_centroids_ + slot) * list_words_; }
+  std::uint64_t* list_at(std::int32_t kv_head, std::int64_t slot) {
+    return lists_.data() + (kv_head * num_centroids_ + slot) * list_words_;
+  }
+  const std::uint64_t* list_at(std::int32_t kv_head, std::int64_t slot) const {
+    return lists_.data() + (kv_head * num_centroids_ + slot) * list_words_;
+  }
 
   std::int32_t num_heads_ = 0, num_kv_heads_ = 0, head_dim_ = 0;
   std::int64_t num_centroids_ = 0, oldest_ = 0, num_replaced_ = 0, list_words_ = 0;
-  void mark_nearest(std::int32_t kv_head, std::vector<float> cosines, std::int64_t probes, std::vector<std::uint64_t>& seen) const;
-  PoolMemory memory_;                           ///< of the centroids, or
+  void mark_nearest(std::int32_t kv_head, std::vector<float> cosines, std::int64_t probes,
+                    std::vector<std::uint64_t>& seen) const;
+  PoolMemory memory_;  ///< of the centroids, or
   ComputeBuffer<std::uint16_t> compute_memory_;
   bool in_compute_memory_ = false;
-  std::uint16_t* values_ = nullptr;               ///< the centroids
-  std::vector<const void*> pages_;                ///< of values_, so that it is a cache of num_heads KV heads
-  ComputeBuffer<std::uint64_t> lists_;            ///< [num_kv_heads][slot][list_words_]
+  std::uint16_t* values_ = nullptr;     ///< the centroids
+  std::vector<const void*> pages_;      ///< of values_, so that it is a cache of num_heads KV heads
+  ComputeBuffer<std::uint64_t> lists_;  ///< [num_kv_heads][slot][list_words_]
 };
 
 }  // namespace quire

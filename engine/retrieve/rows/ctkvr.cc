@@ -4,9 +4,9 @@
 #include <numeric>
 #include <string>
 
+#include "base/stopwatch.h"
 #include "engine/model/hook_compute.h"
 #include "engine/retrieve/query_turn.h"
-#include "base/stopwatch.h"
 
 namespace quire {
 namespace {
@@ -21,27 +21,88 @@ constexpr std::int64_t kSpareRows = 64;  ///< beyond a quarter, that codes may r
 const std::vector<PlugOption>& table() {
   static const std::vector<PlugOption> options = [] {
     std::vector<PlugOption> all = row_options("1600");
-    all.insert(all.end(), {
-        {"decode_centroids", "0", {}, 0, 1 << 16, "prompt queries that index the cache; 0: one for 16 tokens, 256 at least and 512 at most"},
-        {"decode_least_centroids", "64", {}, 1, 1 << 16, "with fewer queries of the prompt at hand freekv decodes"},
-        {"decode_probes", "16", {}, 1, 1 << 16, "nearest centroids whose lists are looked through"},
-        {"decode_list", "0", {}, 0, 1 << 20, "tokens in a list; 0: as many as are chosen, and five times those up to 1280 tokens"},
-        {"decode_centroid_rows", "final", {"final", "equi", "random", "init"}, 0, 0, "which prompt tokens' queries: the last, evenly spread, random, the first"},
-        {"decode_stored_queries", "on", {"on", "off"}, 0, 0, "where too few tokens ran, queries that ingest stored of documents' last tokens index, too (final only)"},
-        {"decode_updates", "on", {"on", "off"}, 0, 0, "the answer's queries replace the oldest centroids"},
-        {"decode_reuse", "8", {}, 1, 64, "steps that a choice of rows serves, for heads that do not turn away from it (decode_tau); layers take turns in choosing anew"},
-        {"decode_tau", "0.8", {}, -1, 2, "least mean cosine to the query that a choice goes by, for a head to go by it, too; above 1: never"},
-        {"decode_rerank", "on", {"on", "off"}, 0, 0, "the best of what lists name are attended to; off: all of it"},
-    });
+    all.insert(
+        all.end(),
+        {
+            {"decode_centroids",
+             "0",
+             {},
+             0,
+             1 << 16,
+             "prompt queries that index the cache; 0: one for 16 tokens, 256 at least and 512 at "
+             "most"},
+            {"decode_least_centroids",
+             "64",
+             {},
+             1,
+             1 << 16,
+             "with fewer queries of the prompt at hand freekv decodes"},
+            {"decode_probes",
+             "16",
+             {},
+             1,
+             1 << 16,
+             "nearest centroids whose lists are looked through"},
+            {"decode_list",
+             "0",
+             {},
+             0,
+             1 << 20,
+             "tokens in a list; 0: as many as are chosen, and five times those up to 1280 tokens"},
+            {"decode_centroid_rows",
+             "final",
+             {"final", "equi", "random", "init"},
+             0,
+             0,
+             "which prompt tokens' queries: the last, evenly spread, random, the first"},
+            {"decode_stored_queries",
+             "on",
+             {"on", "off"},
+             0,
+             0,
+             "where too few tokens ran, queries that ingest stored of documents' last tokens "
+             "index, too (final only)"},
+            {"decode_updates",
+             "on",
+             {"on", "off"},
+             0,
+             0,
+             "the answer's queries replace the oldest centroids"},
+            {"decode_reuse",
+             "8",
+             {},
+             1,
+             64,
+             "steps that a choice of rows serves, for heads that do not turn away from it "
+             "(decode_tau); layers take turns in choosing anew"},
+            {"decode_tau",
+             "0.8",
+             {},
+             -1,
+             2,
+             "least mean cosine to the query that a choice goes by, for a head to go by it, too; "
+             "above 1: never"},
+            {"decode_rerank",
+             "on",
+             {"on", "off"},
+             0,
+             0,
+             "the best of what lists name are attended to; off: all of it"},
+        });
     return all;
   }();
   return options;
 }
 
-/// As many rows as a step chooses: many lists together name enough. Few rows are easily missed by as short a list: theirs are longer.
-std::int64_t usual_list(std::int64_t chosen) { return std::max(chosen, std::min(chosen * 5, kShortList)); }
+/// As many rows as a step chooses: many lists together name enough. Few rows are easily missed by
+/// as short a list: theirs are longer.
+std::int64_t usual_list(std::int64_t chosen) {
+  return std::max(chosen, std::min(chosen * 5, kShortList));
+}
 
-std::int32_t whole_pages(std::int32_t rows) { return (rows + kFallbackPage - 1) / kFallbackPage * kFallbackPage; }
+std::int32_t whole_pages(std::int32_t rows) {
+  return (rows + kFallbackPage - 1) / kFallbackPage * kFallbackPage;
+}
 
 /// freekv for as many tokens a step.
 std::unique_ptr<PagedRetriever> pages_instead(const RowPolicy& policy) {
@@ -59,11 +120,15 @@ std::unique_ptr<PagedRetriever> pages_instead(const RowPolicy& policy) {
 
 std::span<const PlugOption> CtkvrRetriever::options() const { return table(); }
 
-Status CtkvrRetriever::check(const PlugOptions& options) const { return read_row_policy(options, table()).status(); }
+Status CtkvrRetriever::check(const PlugOptions& options) const {
+  return read_row_policy(options, table()).status();
+}
 
 Result<RowPolicy> CtkvrRetriever::read(const PlugOptions& options) {
   QUIRE_ASSIGN_OR_RETURN(const RowPolicy policy, read_row_policy(options, table()));
-  const auto number = [&](std::string_view name) { return static_cast<std::int64_t>(options.number(table(), name)); };
+  const auto number = [&](std::string_view name) {
+    return static_cast<std::int64_t>(options.number(table(), name));
+  };
   const auto list = number("decode_list");
   settings_.list_rows = list > 0 ? list : usual_list(policy.chosen);
   settings_.probes = number("decode_probes");
@@ -72,7 +137,9 @@ Result<RowPolicy> CtkvrRetriever::read(const PlugOptions& options) {
   settings_.updates = options.on(table(), "decode_updates");
   settings_.rerank = options.on(table(), "decode_rerank");
   settings_.centroids = wished(options, input().prompt_tokens);
-  settings_.least_centroids = std::min(number("decode_least_centroids"), number("decode_centroids") > 0 ? number("decode_centroids") : kMostCentroids);
+  settings_.least_centroids = std::min(
+      number("decode_least_centroids"),
+      number("decode_centroids") > 0 ? number("decode_centroids") : kMostCentroids);
   fallback_.reset();
   there_ = DeviceChoice(memory_there());
   indexes_.clear();
@@ -87,22 +154,31 @@ Result<RowPolicy> CtkvrRetriever::read(const PlugOptions& options) {
 
 std::int64_t CtkvrRetriever::wished(const PlugOptions& options, std::int64_t prompt_tokens) const {
   const auto number = static_cast<std::int64_t>(options.number(table(), "decode_centroids"));
-  return number > 0 ? number : std::min(prompt_tokens, std::clamp(prompt_tokens / kRowsPerCentroid, kLeastCentroids, kMostCentroids));
+  return number > 0 ? number
+                    : std::min(prompt_tokens, std::clamp(prompt_tokens / kRowsPerCentroid,
+                                                         kLeastCentroids, kMostCentroids));
 }
 
-QueryWish CtkvrRetriever::queries_wanted(const PlugOptions& options, std::int64_t prompt_tokens) const {
+QueryWish CtkvrRetriever::queries_wanted(const PlugOptions& options,
+                                         std::int64_t prompt_tokens) const {
   // Within the budget nothing is looked up.
   if (static_cast<double>(prompt_tokens) <= options.number(table(), "decode_budget")) return {};
   const std::string_view rows = options.word(table(), "decode_centroid_rows");
   using Rows = QueryWish::Rows;
-  return {wished(options, prompt_tokens), rows == "final" ? Rows::kLast : rows == "equi" ? Rows::kSpread : rows == "random" ? Rows::kRandom : Rows::kFirst,
+  return {wished(options, prompt_tokens),
+          rows == "final"    ? Rows::kLast
+          : rows == "equi"   ? Rows::kSpread
+          : rows == "random" ? Rows::kRandom
+                             : Rows::kFirst,
           rows == "final" && options.on(table(), "decode_stored_queries")};
 }
 
 Status CtkvrRetriever::index(const RetrieveInput& input) {
   std::int64_t available = settings_.centroids;
   for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
-    if (sparse(layer)) available = std::min(available, input.queries == nullptr ? 0 : input.queries->num_rows(layer));
+    if (sparse(layer))
+      available = std::min(available,
+                           input.queries == nullptr ? 0 : input.queries->num_rows(layer));
   }
   if (available < settings_.least_centroids) return fall_back(input, available);
   QUIRE_RETURN_IF_ERROR(check_memory(input));
@@ -126,27 +202,40 @@ Status CtkvrRetriever::index(const RetrieveInput& input) {
     if (input.compute != nullptr) build.memory = memory_there();
     QUIRE_ASSIGN_OR_RETURN(indexes_[at(layer)], CentroidIndex::build(*input.device, build));
     stats_.device_bytes += indexes_[at(layer)]->device_bytes();
-    if (settings_.rerank && KeyCodes::pay(build.kv)) QUIRE_RETURN_IF_ERROR(codes_[at(layer)].extend(build.kv, build.host.end));
+    if (settings_.rerank && KeyCodes::pay(build.kv))
+      QUIRE_RETURN_IF_ERROR(codes_[at(layer)].extend(build.kv, build.host.end));
     input.queries->release(layer);
   }
   return {};
 }
 
-ChoosingNeed CtkvrRetriever::choosing_need(const PlugOptions& options, const RetrieveShape& shape) const {
+ChoosingNeed CtkvrRetriever::choosing_need(const PlugOptions& options,
+                                           const RetrieveShape& shape) const {
   const auto policy = read_row_policy(options, table());
   if (!policy.ok()) return {};
-  const auto bytes = [](std::int64_t n, std::size_t size) { return n * static_cast<std::int64_t>(size); };
-  const auto asked = static_cast<std::int64_t>(options.number(table(), "decode_centroids")), probes = static_cast<std::int64_t>(options.number(table(), "decode_probes"));
-  const std::int64_t n = asked > 0 ? asked : kMostCentroids, layers = std::max(0, shape.num_layers - policy->dense_layers), lists = layers * shape.num_kv_heads * n;
+  const auto bytes = [](std::int64_t n, std::size_t size) {
+    return n * static_cast<std::int64_t>(size);
+  };
+  const auto asked = static_cast<std::int64_t>(options.number(table(), "decode_centroids")),
+             probes = static_cast<std::int64_t>(options.number(table(), "decode_probes"));
+  const std::int64_t n = asked > 0 ? asked : kMostCentroids,
+                     layers = std::max(0, shape.num_layers - policy->dense_layers),
+                     lists = layers * shape.num_kv_heads * n;
   // A bit for each row in each list, in whole words.
-  ChoosingNeed need{layers * CentroidIndex::device_bytes_for(shape.num_heads, shape.head_dim, n) + bytes(lists, sizeof(std::uint64_t)), (lists + 7) / 8};
+  ChoosingNeed need{layers * CentroidIndex::device_bytes_for(shape.num_heads, shape.head_dim, n) +
+                        bytes(lists, sizeof(std::uint64_t)),
+                    (lists + 7) / 8};
   need += DeviceChoice::need(shape, 0, n, 0);
-  need.fixed_bytes += bytes(shape.head_dim + std::int64_t{shape.num_heads} * shape.head_dim, sizeof(float)) + bytes(shape.num_kv_heads * probes, sizeof(std::int32_t));
+  need.fixed_bytes += bytes(shape.head_dim + std::int64_t{shape.num_heads} * shape.head_dim,
+                            sizeof(float)) +
+                      bytes(shape.num_kv_heads * probes, sizeof(std::int32_t));
   const ChoosingNeed instead = pages_instead(*policy)->choosing_need(PlugOptions(), shape);
-  return {std::max(need.fixed_bytes, instead.fixed_bytes), std::max(need.row_bytes, instead.row_bytes)};
+  return {std::max(need.fixed_bytes, instead.fixed_bytes),
+          std::max(need.row_bytes, instead.row_bytes)};
 }
 
-/// Waiting would not help a request whose centroids its part of the device can never hold. An index may be as large as what it indexes, twice over.
+/// Waiting would not help a request whose centroids its part of the device can never hold. An index
+/// may be as large as what it indexes, twice over.
 Status CtkvrRetriever::check_memory(const RetrieveInput& input) const {
   QUIRE_CHECK(input.device != nullptr, "centroids lie on a device");
   std::int64_t centroids = 0, lists = 0;
@@ -157,23 +246,32 @@ Status CtkvrRetriever::check_memory(const RetrieveInput& input) const {
     lists += CentroidIndex::list_bytes_for(input.num_kv_heads, n, prompt_host(layer).end);
   }
   const std::string field = "cache.options.decode_centroids";
-  if (const std::int64_t most = input.device->max_bytes() / input.device_requests; most > 0 && centroids > most) {
-    return Status::invalid(field, "the centroids need " + std::to_string(centroids) + " bytes of device memory, model.device_cache_bytes shared out to model.device_requests allows " +
+  if (const std::int64_t most = input.device->max_bytes() / input.device_requests;
+      most > 0 && centroids > most) {
+    return Status::invalid(field, "the centroids need " + std::to_string(centroids) +
+                                      " bytes of device memory, model.device_cache_bytes shared "
+                                      "out to model.device_requests allows " +
                                       std::to_string(most) + "; ask for fewer or raise that");
   }
   if (lists <= 2 * input.cache->bytes()) return {};
-  return Status::invalid(field, "the lists of so many centroids need " + std::to_string(lists) + " bytes, more than twice the " + std::to_string(input.cache->bytes()) +
+  return Status::invalid(field, "the lists of so many centroids need " + std::to_string(lists) +
+                                    " bytes, more than twice the " +
+                                    std::to_string(input.cache->bytes()) +
                                     " of what they index; ask for fewer");
 }
 
 /// With too few centroids lists would miss what matters: pages, for as many tokens a step.
 Status CtkvrRetriever::fall_back(const RetrieveInput& input, std::int64_t available) {
   fallback_ = pages_instead(policy());
-  note_ = std::to_string(available) + " queries of the prompt were at hand and " + std::to_string(settings_.least_centroids) + " are needed (decode_least_centroids): freekv decoded";
+  note_ = std::to_string(available) + " queries of the prompt were at hand and " +
+          std::to_string(settings_.least_centroids) +
+          " are needed (decode_least_centroids): freekv decoded";
   return fallback_->prepare(input);
 }
 
-Status CtkvrRetriever::begin_step(std::int32_t token_id, std::int32_t position) { return fallback_ ? fallback_->begin_step(token_id, position) : Status(); }
+Status CtkvrRetriever::begin_step(std::int32_t token_id, std::int32_t position) {
+  return fallback_ ? fallback_->begin_step(token_id, position) : Status();
+}
 
 Status CtkvrRetriever::attend(const RetrieveStep& step) {
   if (fallback_) return fallback_->attend(step);
@@ -182,23 +280,45 @@ Status CtkvrRetriever::attend(const RetrieveStep& step) {
   return RowRetriever::attend(step);
 }
 
-/// The device finds the centroids nearest to the step's queries and joins their lists; everything enqueued has run then. What is named is ranked on the host, where the rows are attended to.
+/// The device finds the centroids nearest to the step's queries and joins their lists; everything
+/// enqueued has run then. What is named is ranked on the host, where the rows are attended to.
 Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
   constexpr float kLeastSquare = 1e-30f;  // nothing is near to no query
   const CentroidIndex& index = *index_of(step.layer);
   Compute& compute = *step.compute;
   HookCompute& hooks = *compute.hooks();
   const std::int32_t kv_heads = input().num_kv_heads;
-  const std::int64_t n = index.num_centroids(), probes = std::min(settings_.probes, n), values = kv_heads * index.list_words(), bytes = values * static_cast<std::int64_t>(sizeof(std::uint64_t));
-  QUIRE_RETURN_IF_ERROR(normalised_.reserve(memory_there(), std::int64_t{step.num_heads} * step.head_dim));
+  const std::int64_t n = index.num_centroids(), probes = std::min(settings_.probes, n),
+                     values = kv_heads * index.list_words(),
+                     bytes = values * static_cast<std::int64_t>(sizeof(std::uint64_t));
+  QUIRE_RETURN_IF_ERROR(
+      normalised_.reserve(memory_there(), std::int64_t{step.num_heads} * step.head_dim));
   QUIRE_RETURN_IF_ERROR(nearest_.reserve(memory_there(), kv_heads * probes));
   QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(step.num_heads, n));
   // Cosines but for a factor that all heads have in common.
-  QUIRE_RETURN_IF_ERROR(compute.norm({.x = step.query, .weight = ones_.data(), .out = normalised_.data(), .rows = step.num_heads, .dim = step.head_dim, .eps = kLeastSquare}));
-  QUIRE_RETURN_IF_ERROR(hooks.key_products({.q = normalised_.data(), .num_heads = step.num_heads, .scale = 1.0f, .kv = index.centroids(), .first_row = 0, .num_rows = n, .scores = scores, .ld_scores = n}));
-  QUIRE_RETURN_IF_ERROR(there_.choose(compute, kv_heads, step.num_heads / kv_heads, n, CandidateVote::kMaxScore, probes, nearest_.data()));
+  QUIRE_RETURN_IF_ERROR(compute.norm({.x = step.query,
+                                      .weight = ones_.data(),
+                                      .out = normalised_.data(),
+                                      .rows = step.num_heads,
+                                      .dim = step.head_dim,
+                                      .eps = kLeastSquare}));
+  QUIRE_RETURN_IF_ERROR(hooks.key_products({.q = normalised_.data(),
+                                            .num_heads = step.num_heads,
+                                            .scale = 1.0f,
+                                            .kv = index.centroids(),
+                                            .first_row = 0,
+                                            .num_rows = n,
+                                            .scores = scores,
+                                            .ld_scores = n}));
+  QUIRE_RETURN_IF_ERROR(there_.choose(compute, kv_heads, step.num_heads / kv_heads, n,
+                                      CandidateVote::kMaxScore, probes, nearest_.data()));
   QUIRE_ASSIGN_OR_RETURN(std::byte* const place, hooks.place(bytes));
-  QUIRE_RETURN_IF_ERROR(hooks.list_union({.lists = index.lists(), .chosen = nearest_.data(), .num_lists = n, .words = index.list_words(), .num_chosen = probes, .num_kv_heads = kv_heads,
+  QUIRE_RETURN_IF_ERROR(hooks.list_union({.lists = index.lists(),
+                                          .chosen = nearest_.data(),
+                                          .num_lists = n,
+                                          .words = index.list_words(),
+                                          .num_chosen = probes,
+                                          .num_kv_heads = kv_heads,
                                           .rows = reinterpret_cast<std::uint64_t*>(place)}));
   QUIRE_RETURN_IF_ERROR(hooks.fetch(bytes, [this, values](const std::byte* from) {
     const auto* words = reinterpret_cast<const std::uint64_t*>(from);
@@ -217,7 +337,8 @@ RetrieveStats CtkvrRetriever::stats() const {
   return stats;
 }
 
-/// Rows that lists name and those that came to the host after the prompt, ascending. A layer without an index had few enough prompt rows to look at all of them.
+/// Rows that lists name and those that came to the host after the prompt, ascending. A layer
+/// without an index had few enough prompt rows to look at all of them.
 Status CtkvrRetriever::candidates(const HostStep& step, Head& head) const {
   head.rows.clear();
   const CentroidIndex* index = index_of(step.layer);
@@ -234,20 +355,25 @@ Status CtkvrRetriever::candidates(const HostStep& step, Head& head) const {
     head.seen.assign(words, words + index->list_words());
   }
   append_marked(head.seen, head.rows);
-  for (std::int64_t row = step.prompt_end; row < step.host.end; ++row) head.rows.push_back(static_cast<std::int32_t>(row));
+  for (std::int64_t row = step.prompt_end; row < step.host.end; ++row)
+    head.rows.push_back(static_cast<std::int32_t>(row));
   return {};
 }
 
-/// Most of what lists name is out of reach of the best: keys in eight bits tell that, and the keys themselves decide among the rest.
+/// Most of what lists name is out of reach of the best: keys in eight bits tell that, and the keys
+/// themselves decide among the rest.
 Status CtkvrRetriever::score(const HostStep& step, bool due, Head& head) const {
   const KeyCodes* codes = at(step.layer) < codes_.size() ? &codes_[at(step.layer)] : nullptr;
   if (codes == nullptr || codes->num_rows() == 0) return head.choice.score(step, head.rows);
-  const std::int64_t wanted = std::max<std::int64_t>(policy().chosen, due && settings_.updates ? settings_.list_rows : 0);
+  const std::int64_t wanted = std::max<std::int64_t>(
+      policy().chosen, due && settings_.updates ? settings_.list_rows : 0);
   return head.choice.score_best(step, *codes, wanted + wanted / 4 + kSpareRows, head.rows);
 }
 
-/// Attends to what the layer chose some steps ago; products with those rows are part of the attention.
-Result<HostCounts> CtkvrRetriever::attend_again(const HostStep& step, std::span<const std::int32_t> rows) {
+/// Attends to what the layer chose some steps ago; products with those rows are part of the
+/// attention.
+Result<HostCounts> CtkvrRetriever::attend_again(const HostStep& step,
+                                                std::span<const std::int32_t> rows) {
   Head& head = heads_[at(step.kv_head)];
   QUIRE_RETURN_IF_ERROR(head.choice.attend_to(step, rows));
   head.rows.assign(rows.begin(), rows.end());
@@ -259,7 +385,8 @@ Result<HostCounts> CtkvrRetriever::attend_again(const HostStep& step, std::span<
 bool CtkvrRetriever::chooses(const HostStep& step) const {
   const Choice& made = choices_[at(step.layer)];
   const float* by = made.by.data() + std::int64_t{step.kv_head} * step.group * step.kv.head_dim;
-  return made.due(step.host) || mean_cosine(step.query, by, step.group, step.kv.head_dim) < settings_.tau;
+  return made.due(step.host) ||
+         mean_cosine(step.query, by, step.group, step.kv.head_dim) < settings_.tau;
 }
 
 Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
@@ -277,9 +404,15 @@ Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
   QUIRE_RETURN_IF_ERROR(head.choice.attend(step, chosen));
   const double attention_ms = attention.ms();
   if (due && settings_.updates && index_of(step.layer) != nullptr) {
-    // Centroids of all heads make way together. Rows of the answer are always looked at; a list is for those that are not.
-    std::vector<std::int32_t> list = head.choice.rows_at(static_cast<std::int64_t>(chosen.size()) == settings_.list_rows ? chosen : head.choice.best(settings_.list_rows));
-    list.erase(std::lower_bound(list.begin(), list.end(), static_cast<std::int32_t>(step.prompt_end)), list.end());
+    // Centroids of all heads make way together. Rows of the answer are always looked at; a list is
+    // for those that are not.
+    std::vector<std::int32_t> list = head.choice.rows_at(
+        static_cast<std::int64_t>(chosen.size()) == settings_.list_rows
+            ? chosen
+            : head.choice.best(settings_.list_rows));
+    list.erase(
+        std::lower_bound(list.begin(), list.end(), static_cast<std::int32_t>(step.prompt_end)),
+        list.end());
     indexes_[at(step.layer)]->replace_oldest(step.kv_head, step.query, list);
   }
   head.attended = head.choice.rows_at(chosen);
@@ -288,7 +421,8 @@ Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
     const std::int64_t width = step.group * std::int64_t{step.kv.head_dim};
     std::copy_n(step.query, width, made.by.data() + step.kv_head * width);
   }
-  return HostCounts{named, static_cast<std::int64_t>(chosen.size()), watch.ms() - attention_ms, due ? 0 : 1, 0};
+  return HostCounts{named, static_cast<std::int64_t>(chosen.size()), watch.ms() - attention_ms,
+                    due ? 0 : 1, 0};
 }
 
 void CtkvrRetriever::end_step(const HostStep& step) {
@@ -298,7 +432,8 @@ void CtkvrRetriever::end_step(const HostStep& step) {
     return;
   }
   // Layers take turns from the second time on.
-  made.serves = made.host_end < 0 ? settings_.reuse - 1 - step.layer % settings_.reuse : settings_.reuse - 1;
+  made.serves = made.host_end < 0 ? settings_.reuse - 1 - step.layer % settings_.reuse
+                                  : settings_.reuse - 1;
   made.host_end = step.host.end;
   if (settings_.updates && index_of(step.layer) != nullptr) indexes_[at(step.layer)]->advance();
 }

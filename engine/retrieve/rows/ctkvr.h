@@ -1,4 +1,5 @@
-/// CTkvr (algorithms §8): the prompt's last queries index the cache. A step looks up what the nearest of them looked at, ranks that exactly, and attends to the best.
+/// CTkvr: the prompt's last queries index the cache. A step looks up what the nearest of them
+/// looked at, ranks that exactly, and attends to the best.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +10,17 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/retrieve/rows/centroid_index.h"
 #include "engine/retrieve/device_choice.h"
 #include "engine/retrieve/key_codes.h"
 #include "engine/retrieve/pages/paged.h"
+#include "engine/retrieve/rows/centroid_index.h"
 #include "engine/retrieve/rows/row_choice.h"
 #include "engine/retrieve/rows/row_retriever.h"
 
 namespace quire {
 
-/// One sequence. With too few queries of the prompt at hand (tokens whose KV was only placed have none) freekv decodes, and stats().note says so.
+/// One sequence. With too few queries of the prompt at hand (tokens whose KV was only placed have
+/// none) freekv decodes, and stats().note says so.
 class CtkvrRetriever final : public RowRetriever {
  public:
   ~CtkvrRetriever() override { CtkvrRetriever::settle(); }
@@ -30,19 +32,33 @@ class CtkvrRetriever final : public RowRetriever {
   ChoosingNeed choosing_need(const PlugOptions& options, const RetrieveShape& shape) const override;
   QueryWish queries_wanted(const PlugOptions& options, std::int64_t prompt_tokens) const override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
-  /// Where centroids lie on a device attend() waits itself, once, for the rows that lists name and for the query.
-  bool looks_at(const RetrieveStep& step) const override { return fallback_ ? fallback_->looks_at(step) : !scores_there(step) && RowRetriever::looks_at(step); }
+  /// Where centroids lie on a device attend() waits itself, once, for the rows that lists name and
+  /// for the query.
+  bool looks_at(const RetrieveStep& step) const override {
+    return fallback_ ? fallback_->looks_at(step)
+                     : !scores_there(step) && RowRetriever::looks_at(step);
+  }
   Status attend(const RetrieveStep& step) override;
   void settle() override;
-  void took_to_choose(double ms) override { fallback_ ? fallback_->took_to_choose(ms) : RowRetriever::took_to_choose(ms); }
+  void took_to_choose(double ms) override {
+    fallback_ ? fallback_->took_to_choose(ms) : RowRetriever::took_to_choose(ms);
+  }
   RetrieveStats stats() const override;
 
-  /// Host rows that KV head `kv_head` attended to in the last sparse step of any layer, and those they were chosen from; ascending (tests).
-  std::span<const std::int32_t> attended_rows(std::int32_t kv_head) const { return heads_[static_cast<std::size_t>(kv_head)].attended; }
-  std::span<const std::int32_t> candidate_rows(std::int32_t kv_head) const { return heads_[static_cast<std::size_t>(kv_head)].rows; }
+  /// Host rows that KV head `kv_head` attended to in the last sparse step of any layer, and those
+  /// they were chosen from; ascending (tests).
+  std::span<const std::int32_t> attended_rows(std::int32_t kv_head) const {
+    return heads_[static_cast<std::size_t>(kv_head)].attended;
+  }
+  std::span<const std::int32_t> candidate_rows(std::int32_t kv_head) const {
+    return heads_[static_cast<std::size_t>(kv_head)].rows;
+  }
   /// Null: the layer has none.
   const CentroidIndex* index_of(std::int32_t layer) const {
-    return static_cast<std::size_t>(layer) < indexes_.size() && indexes_[static_cast<std::size_t>(layer)] ? &*indexes_[static_cast<std::size_t>(layer)] : nullptr;
+    return static_cast<std::size_t>(layer) < indexes_.size() &&
+                   indexes_[static_cast<std::size_t>(layer)]
+               ? &*indexes_[static_cast<std::size_t>(layer)]
+               : nullptr;
   }
 
  protected:
@@ -59,16 +75,17 @@ class CtkvrRetriever final : public RowRetriever {
     bool updates = true, rerank = true;
   };
   struct Head {
-    std::vector<std::uint64_t> seen;            ///< a bit for each row before the local range
+    std::vector<std::uint64_t> seen;  ///< a bit for each row before the local range
     std::vector<std::int32_t> rows, attended;
     RowChoice choice;
   };
   /// What a layer chose last, for the steps that it serves.
   struct Choice {
-    std::vector<std::vector<std::int32_t>> rows;  ///< [num_kv_heads], where a choice serves several steps
-    std::vector<float> by;                        ///< the same: [num_heads, head_dim] the queries that they go by
-    std::int64_t serves = 0;                      ///< steps to come, unless rows join the host
-    std::int64_t host_end = -1;                   ///< that it was chosen from; -1: there is none
+    /// [num_kv_heads], where a choice serves several steps
+    std::vector<std::vector<std::int32_t>> rows;
+    std::vector<float> by;       ///< the same: [num_heads, head_dim] the queries that they go by
+    std::int64_t serves = 0;     ///< steps to come, unless rows join the host
+    std::int64_t host_end = -1;  ///< that it was chosen from; -1: there is none
     bool due(const KvStretch& host) const { return serves == 0 || host_end != host.end; }
   };
   std::int64_t wished(const PlugOptions& options, std::int64_t prompt_tokens) const;
@@ -76,17 +93,23 @@ class CtkvrRetriever final : public RowRetriever {
   Status fall_back(const RetrieveInput& input, std::int64_t available);
   Status candidates(const HostStep& step, Head& head) const;
   Status score(const HostStep& step, bool due, Head& head) const;
-  bool scores_there(const RetrieveStep& step) const { return step.compute != nullptr && index_of(step.layer) != nullptr && index_of(step.layer)->in_compute_memory(); }
+  bool scores_there(const RetrieveStep& step) const {
+    return step.compute != nullptr && index_of(step.layer) != nullptr &&
+           index_of(step.layer)->in_compute_memory();
+  }
   Status fetch_named(const RetrieveStep& step);
   Result<HostCounts> attend_again(const HostStep& step, std::span<const std::int32_t> rows);
 
   Settings settings_;
   std::vector<std::optional<CentroidIndex>> indexes_;  ///< [num_layers], or none at all
-  std::vector<KeyCodes> codes_;                        ///< [num_layers], of host rows; empty where they would not pay
-  std::vector<Choice> choices_;                        ///< [num_layers]
-  std::vector<Head> heads_;                            ///< [num_kv_heads]
-  std::vector<std::uint64_t> named_;                   ///< [num_kv_heads, words of a list] rows that a device found in lists, of the layer under way; empty where the host looks them up
-  // Of a device: what queries are normalised with, the queries, and the centroids that are nearest to them.
+  std::vector<KeyCodes> codes_;  ///< [num_layers], of host rows; empty where they would not pay
+  std::vector<Choice> choices_;  ///< [num_layers]
+  std::vector<Head> heads_;      ///< [num_kv_heads]
+  /// [num_kv_heads, words of a list] rows that a device found in lists, of the layer under way;
+  /// empty where the host looks them up
+  std::vector<std::uint64_t> named_;
+  // Of a device: what queries are normalised with, the queries, and the centroids that are nearest
+  // to them.
   ComputeBuffer<float> ones_, normalised_;
   ComputeBuffer<std::int32_t> nearest_;
   DeviceChoice there_;

@@ -1,13 +1,14 @@
-// The exact counterpart of CTkvr (algorithms §10): every host row is scored in every step, and the best are attended to. What an index of rows can reach at most.
+// The exact counterpart of CTkvr: every host row is scored in every step, and the best are attended
+// to. What an index of rows can reach at most.
 #include <cmath>
 #include <numeric>
 
+#include "base/stopwatch.h"
 #include "engine/model/hook_compute.h"
 #include "engine/retrieve/device_choice.h"
 #include "engine/retrieve/rows/row_choice.h"
 #include "engine/retrieve/rows/row_retriever.h"
 #include "engine/retrieve/step_attention.h"
-#include "base/stopwatch.h"
 
 namespace quire {
 namespace {
@@ -21,12 +22,17 @@ class FlatRetriever final : public RowRetriever {
  public:
   std::string_view name() const override { return "flat"; }
   std::span<const PlugOption> options() const override { return table(); }
-  Status check(const PlugOptions& options) const override { return read_row_policy(options, table()).status(); }
-  ChoosingNeed choosing_need(const PlugOptions& options, const RetrieveShape& shape) const override {
+  Status check(const PlugOptions& options) const override {
+    return read_row_policy(options, table()).status();
+  }
+  ChoosingNeed choosing_need(const PlugOptions& options,
+                             const RetrieveShape& shape) const override {
     const auto policy = read_row_policy(options, table());
     if (!policy.ok()) return {};
-    ChoosingNeed need = DeviceChoice::need(shape, 1, 0, policy->sink + policy->chosen + most_local(*policy));
-    need.fixed_bytes += shape.num_kv_heads * std::int64_t{policy->chosen} * static_cast<std::int64_t>(sizeof(std::int32_t));
+    ChoosingNeed need = DeviceChoice::need(shape, 1, 0,
+                                           policy->sink + policy->chosen + most_local(*policy));
+    need.fixed_bytes += shape.num_kv_heads * std::int64_t{policy->chosen} *
+                        static_cast<std::int64_t>(sizeof(std::int32_t));
     return need;
   }
 
@@ -46,7 +52,8 @@ class FlatRetriever final : public RowRetriever {
     const auto chosen = head.choice.best(policy().chosen);
     const double choose_ms = watch.ms();
     QUIRE_RETURN_IF_ERROR(head.choice.attend(step, chosen));
-    return HostCounts{static_cast<std::int64_t>(head.rows.size()), static_cast<std::int64_t>(chosen.size()), choose_ms};
+    return HostCounts{static_cast<std::int64_t>(head.rows.size()),
+                      static_cast<std::int64_t>(chosen.size()), choose_ms};
   }
 
   bool chooses_there() const override { return true; }
@@ -56,9 +63,18 @@ class FlatRetriever final : public RowRetriever {
     const std::int64_t rows = host.end - host.begin, chosen = policy().chosen;
     QUIRE_RETURN_IF_ERROR(chosen_there_.reserve(memory_there(), kv_heads * chosen));
     QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(step.num_heads, rows));
-    QUIRE_RETURN_IF_ERROR(compute.hooks()->key_products({.q = step.query, .num_heads = step.num_heads, .scale = 1.0f / std::sqrt(static_cast<float>(step.head_dim)), .kv = kv, .first_row = host.begin,
-                                                         .num_rows = rows, .scores = scores, .ld_scores = rows}));
-    QUIRE_RETURN_IF_ERROR(there_.choose(compute, kv_heads, step.num_heads / kv_heads, rows, CandidateVote::kMaxLogSoftmax, chosen, chosen_there_.data()));
+    QUIRE_RETURN_IF_ERROR(
+        compute.hooks()->key_products({.q = step.query,
+                                       .num_heads = step.num_heads,
+                                       .scale = 1.0f / std::sqrt(static_cast<float>(step.head_dim)),
+                                       .kv = kv,
+                                       .first_row = host.begin,
+                                       .num_rows = rows,
+                                       .scores = scores,
+                                       .ld_scores = rows}));
+    QUIRE_RETURN_IF_ERROR(there_.choose(compute, kv_heads, step.num_heads / kv_heads, rows,
+                                        CandidateVote::kMaxLogSoftmax, chosen,
+                                        chosen_there_.data()));
     CandidateRowsArgs attended{};
     attended.num_units = kv.num_rows;
     attended.num_first = attended.first_candidate = host.begin;

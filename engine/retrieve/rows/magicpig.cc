@@ -1,13 +1,14 @@
-// MagicPIG-like sampling (arXiv 2410.16179; algorithms §10): keys whose hash codes collide with the query's are a sample of the keys with known chances, and weighing each by the inverse of its
-// chance makes attention to the sample an estimate of attention to everything. Sampling is per query head.
+// MagicPIG-like sampling (arXiv 2410.16179): keys whose hash codes collide with the query's are a
+// sample of the keys with known chances, and weighing each by the inverse of its chance makes
+// attention to the sample an estimate of attention to everything. Sampling is per query head.
 #include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
 
+#include "base/stopwatch.h"
 #include "engine/retrieve/rows/row_retriever.h"
 #include "engine/retrieve/rows/sim_hash.h"
-#include "base/stopwatch.h"
 #include "kernels/parallel.h"
 #include "kernels/row_products.h"
 
@@ -20,10 +21,21 @@ const std::vector<PlugOption>& table() {
   static const std::vector<PlugOption> options = {
       {"decode_sink", "4", {}, 0, 1 << 20, "first tokens that are always attended to"},
       {"decode_window", "64", {}, 0, 1 << 20, "last tokens of the prompt, always attended to"},
-      {"decode_generated", "4096", {}, 0, 1 << 20, "tokens of the answer beside them; older ones are always attended to, too, but count as brought from the host"},
+      {"decode_generated",
+       "4096",
+       {},
+       0,
+       1 << 20,
+       "tokens of the answer beside them; older ones are always attended to, too, but count as "
+       "brought from the host"},
       {"decode_dense_layers", "1", {}, 0, 1024, "first layers that attend to everything"},
       {"decode_hash_bits", "9", {}, 1, 12, "bits of a hash code"},
-      {"decode_hash_tables", "120", {}, 2, 256, "hash codes of a key: two that are the query's put it into the sample"},
+      {"decode_hash_tables",
+       "120",
+       {},
+       2,
+       256,
+       "hash codes of a key: two that are the query's put it into the sample"},
   };
   return options;
 }
@@ -35,7 +47,9 @@ class MagicPigRetriever final : public RowRetriever {
 
  protected:
   Result<RowPolicy> read(const PlugOptions& options) override {
-    const auto number = [&](std::string_view name) { return static_cast<std::int32_t>(options.number(table(), name)); };
+    const auto number = [&](std::string_view name) {
+      return static_cast<std::int32_t>(options.number(table(), name));
+    };
     RowPolicy policy;
     policy.sink = number("decode_sink");
     policy.window = number("decode_window");
@@ -53,7 +67,10 @@ class MagicPigRetriever final : public RowRetriever {
       if (!sparse(layer)) continue;
       const KvView kv = input.cache->view(layer);
       std::vector<std::optional<Result<HashedKeys>>> built(at(input.num_kv_heads));
-      parallel_tasks(input.num_kv_heads, [&](std::int64_t m) { built[at(m)].emplace(HashedKeys::build(*hash_, kv, static_cast<std::int32_t>(m), prompt_host(layer))); });
+      parallel_tasks(input.num_kv_heads, [&](std::int64_t m) {
+        built[at(m)].emplace(
+            HashedKeys::build(*hash_, kv, static_cast<std::int32_t>(m), prompt_host(layer)));
+      });
       for (auto& head : built) {
         QUIRE_RETURN_IF_ERROR(head->status());
         keys_[at(layer)].push_back(std::move(**head));
@@ -67,14 +84,17 @@ class MagicPigRetriever final : public RowRetriever {
     std::vector<std::int32_t> rows;
     for (std::int32_t g = 0; g < step.group; ++g) {
       const float* query = step.query + std::int64_t{g} * step.kv.head_dim;
-      const HashedKeys* keys = at(step.layer) < keys_.size() && !keys_[at(step.layer)].empty() ? &keys_[at(step.layer)][at(step.kv_head)] : nullptr;
+      const HashedKeys* keys = at(step.layer) < keys_.size() && !keys_[at(step.layer)].empty()
+                                   ? &keys_[at(step.layer)][at(step.kv_head)]
+                                   : nullptr;
       rows.clear();
       const Stopwatch watch;
       if (keys != nullptr) QUIRE_RETURN_IF_ERROR(keys->sample(query, rows));
       counts.choose_ms += watch.ms();
       const std::size_t sampled = rows.size();
       // Without an index the prompt had no host rows; those of the answer are all attended to.
-      for (std::int64_t row = step.prompt_end; row < step.host.end; ++row) rows.push_back(static_cast<std::int32_t>(row));
+      for (std::int64_t row = step.prompt_end; row < step.host.end; ++row)
+        rows.push_back(static_cast<std::int32_t>(row));
       QUIRE_RETURN_IF_ERROR(attend_sample(step, g, keys, sampled, rows));
       counts.scored += static_cast<std::int64_t>(rows.size());
     }
@@ -83,8 +103,10 @@ class MagicPigRetriever final : public RowRetriever {
   }
 
  private:
-  /// Attention of query head g to `rows`, the first `sampled` of them weighed by the inverse of their chances.
-  Status attend_sample(const HostStep& step, std::int32_t g, const HashedKeys* keys, std::size_t sampled, const std::vector<std::int32_t>& rows) const {
+  /// Attention of query head g to `rows`, the first `sampled` of them weighed by the inverse of
+  /// their chances.
+  Status attend_sample(const HostStep& step, std::int32_t g, const HashedKeys* keys,
+                       std::size_t sampled, const std::vector<std::int32_t>& rows) const {
     const std::int64_t dim = step.kv.head_dim;
     const auto n = static_cast<std::int64_t>(rows.size());
     const float* query = step.query + g * dim;
@@ -98,7 +120,9 @@ class MagicPigRetriever final : public RowRetriever {
     }
     for (std::size_t j = 0; j < rows.size(); ++j) {
       const double product = weights[j];
-      const double chance = j < sampled ? hash_->collision_chance(keys->cosine(rows[j], product, dot_mean, std::sqrt(square))) : 1.0;
+      const double chance = j < sampled ? hash_->collision_chance(keys->cosine(
+                                              rows[j], product, dot_mean, std::sqrt(square)))
+                                        : 1.0;
       // What was sampled had a chance, however little is left of it in rounding.
       weights[j] = static_cast<float>(product * step.scale - std::log(std::max(chance, 1e-12)));
     }
@@ -108,11 +132,14 @@ class MagicPigRetriever final : public RowRetriever {
   }
 
   std::optional<SimHash> hash_;
-  std::vector<std::vector<HashedKeys>> keys_;  ///< [layer][num_kv_heads]; empty: all prompt rows are on the device
+  /// [layer][num_kv_heads]; empty: all prompt rows are on the device
+  std::vector<std::vector<HashedKeys>> keys_;
 };
 
 }  // namespace
 
-std::unique_ptr<Retriever> make_magicpig_retriever() { return std::make_unique<MagicPigRetriever>(); }
+std::unique_ptr<Retriever> make_magicpig_retriever() {
+  return std::make_unique<MagicPigRetriever>();
+}
 
 }  // namespace quire

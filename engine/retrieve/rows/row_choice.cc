@@ -11,7 +11,8 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Room for n values, which are all going to be written: what a larger step needed before stays, so that nothing is cleared for it again.
+/// Room for n values, which are all going to be written: what a larger step needed before stays, so
+/// that nothing is cleared for it again.
 void make_room(std::vector<float>& values, std::int64_t n) {
   if (values.size() < at(n)) values.resize(at(n));
 }
@@ -36,26 +37,32 @@ Status RowChoice::multiply(const HostStep& step, std::span<const std::int32_t> r
 
 void RowChoice::vote(std::span<const float> lse, std::int64_t n) {
   votes_.assign(at(n), -std::numeric_limits<float>::infinity());
-  for (std::size_t g = 0; g < lse.size(); ++g) keep_larger(products_.data() + static_cast<std::int64_t>(g) * n, n, lse[g], votes_.data());
+  for (std::size_t g = 0; g < lse.size(); ++g)
+    keep_larger(products_.data() + static_cast<std::int64_t>(g) * n, n, lse[g], votes_.data());
 }
 
 Status RowChoice::score(const HostStep& step, std::span<const std::int32_t> rows) {
   QUIRE_RETURN_IF_ERROR(multiply(step, rows));
   const auto n = static_cast<std::int64_t>(rows.size());
   lse_.clear();
-  for (std::int64_t g = 0; g < step.group; ++g) lse_.push_back(log_sum_exp(products_.data() + g * n, n));
+  for (std::int64_t g = 0; g < step.group; ++g)
+    lse_.push_back(log_sum_exp(products_.data() + g * n, n));
   vote(lse_, n);
   return {};
 }
 
-Status RowChoice::score_best(const HostStep& step, const KeyCodes& codes, std::int64_t most, std::vector<std::int32_t>& rows) {
-  const auto behind = std::lower_bound(rows.begin(), rows.end(), static_cast<std::int32_t>(codes.num_rows()));
+Status RowChoice::score_best(const HostStep& step, const KeyCodes& codes, std::int64_t most,
+                             std::vector<std::int32_t>& rows) {
+  const auto behind = std::lower_bound(rows.begin(), rows.end(),
+                                       static_cast<std::int32_t>(codes.num_rows()));
   const std::int64_t n = behind - rows.begin();
   if (n <= 2 * most) return score(step, rows);
   make_room(products_, step.group * n);
-  QUIRE_RETURN_IF_ERROR(codes.score(step.kv_head, step.query, step.group, step.scale, std::span(rows).first(at(n)), products_.data()));
+  QUIRE_RETURN_IF_ERROR(codes.score(step.kv_head, step.query, step.group, step.scale,
+                                    std::span(rows).first(at(n)), products_.data()));
   lse_.clear();
-  for (std::int64_t g = 0; g < step.group; ++g) lse_.push_back(log_sum_exp(products_.data() + g * n, n));
+  for (std::int64_t g = 0; g < step.group; ++g)
+    lse_.push_back(log_sum_exp(products_.data() + g * n, n));
   vote(lse_, n);
   auto to = rows.begin();
   for (const std::int32_t i : top_k_sorted(votes_, most)) *to++ = rows[at(i)];
@@ -63,7 +70,9 @@ Status RowChoice::score_best(const HostStep& step, const KeyCodes& codes, std::i
   QUIRE_RETURN_IF_ERROR(multiply(step, rows));
   const auto left = static_cast<std::int64_t>(rows.size());
   for (std::int64_t g = 0; g < step.group; ++g) {
-    const float both[] = {lse_[at(g)] + codes.constant(step.kv_head, step.query + g * step.kv.head_dim, step.scale), log_sum_exp(products_.data() + g * left + most, left - most)};
+    const float both[] = {
+        lse_[at(g)] + codes.constant(step.kv_head, step.query + g * step.kv.head_dim, step.scale),
+        log_sum_exp(products_.data() + g * left + most, left - most)};
     lse_[at(g)] = log_sum_exp(both, 2);
   }
   vote(lse_, left);
@@ -80,7 +89,8 @@ std::vector<std::int32_t> RowChoice::rows_at(std::span<const std::int32_t> indic
 }
 
 Status RowChoice::attend(const HostStep& step, std::span<const std::int32_t> chosen) {
-  const auto n = static_cast<std::int64_t>(rows_.size()), k = static_cast<std::int64_t>(chosen.size());
+  const auto n = static_cast<std::int64_t>(rows_.size()),
+             k = static_cast<std::int64_t>(chosen.size());
   attended_ = rows_at(chosen);
   make_room(weights_, step.group * k);
   for (std::int64_t g = 0; g < step.group; ++g) {

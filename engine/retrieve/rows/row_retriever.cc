@@ -5,10 +5,10 @@
 #include <numeric>
 #include <string>
 
+#include "base/stopwatch.h"
 #include "engine/retrieve/fixed_rows.h"
 #include "engine/retrieve/slot_copies.h"
 #include "engine/retrieve/step_attention.h"
-#include "base/stopwatch.h"
 #include "kernels/attention.h"
 #include "kernels/parallel.h"
 
@@ -30,16 +30,29 @@ KvView part_of(const KvView& kv, std::int64_t begin, std::int64_t end) {
 
 std::vector<PlugOption> row_options(std::string_view budget) {
   return {
-      {"decode_budget", budget, {}, 2, 1 << 20, "tokens a step attends to in a layer, sinks and window among them; tokens of the answer come on top"},
+      {"decode_budget",
+       budget,
+       {},
+       2,
+       1 << 20,
+       "tokens a step attends to in a layer, sinks and window among them; tokens of the answer "
+       "come on top"},
       {"decode_sink", "64", {}, 0, 1 << 20, "first tokens that are always attended to"},
       {"decode_window", "512", {}, 0, 1 << 20, "last tokens of the prompt, always attended to"},
-      {"decode_generated", "4096", {}, 0, 1 << 20, "tokens of the answer that join them, before the oldest may be left out, too"},
+      {"decode_generated",
+       "4096",
+       {},
+       0,
+       1 << 20,
+       "tokens of the answer that join them, before the oldest may be left out, too"},
       {"decode_dense_layers", "0", {}, 0, 1024, "first layers that attend to everything"},
   };
 }
 
 Result<RowPolicy> read_row_policy(const PlugOptions& options, std::span<const PlugOption> table) {
-  const auto number = [&](std::string_view name) { return static_cast<std::int32_t>(options.number(table, name)); };
+  const auto number = [&](std::string_view name) {
+    return static_cast<std::int32_t>(options.number(table, name));
+  };
   RowPolicy policy;
   policy.sink = fixed_rows(options, table, "decode_sink", 1);
   policy.window = fixed_rows(options, table, "decode_window", 1);
@@ -48,8 +61,11 @@ Result<RowPolicy> read_row_policy(const PlugOptions& options, std::span<const Pl
   const std::int32_t budget = number("decode_budget");
   policy.chosen = budget - policy.sink - policy.window;
   if (policy.chosen < 1) {
-    return Status::invalid("cache.options.decode_budget", "a budget of " + std::to_string(budget) + " tokens leaves nothing to choose beside " + std::to_string(policy.sink) +
-                                                       " of sinks and " + std::to_string(policy.window) + " of window; raise it or lower those");
+    return Status::invalid(
+        "cache.options.decode_budget",
+        "a budget of " + std::to_string(budget) + " tokens leaves nothing to choose beside " +
+            std::to_string(policy.sink) + " of sinks and " + std::to_string(policy.window) +
+            " of window; raise it or lower those");
   }
   return policy;
 }
@@ -66,8 +82,10 @@ Status RowRetriever::prepare(const RetrieveInput& input) {
   for (std::int32_t l = 0; l < input.num_layers; ++l) {
     Layer& layer = layers_[at(l)];
     layer.prompt_rows = input.cache->num_rows(l);
-    // Where there are host rows, the local range behind them begins with a page, so that it can be read as it lies; the window may be up to a page longer for it.
-    const std::int64_t end = std::max<std::int64_t>(0, layer.prompt_rows - policy_.window) / kPageTokens * kPageTokens;
+    // Where there are host rows, the local range behind them begins with a page, so that it can be
+    // read as it lies; the window may be up to a page longer for it.
+    const std::int64_t end = std::max<std::int64_t>(0, layer.prompt_rows - policy_.window) /
+                             kPageTokens * kPageTokens;
     layer.prompt_end = layer.host_end = std::max<std::int64_t>(end, policy_.sink);
   }
   bool any = false;
@@ -75,7 +93,8 @@ Status RowRetriever::prepare(const RetrieveInput& input) {
     if (!sparse(l)) continue;
     any = true;
     // The host attends: it wants keys, and values, in its own memory.
-    if (!chooses_there()) QUIRE_RETURN_IF_ERROR(leave_device(input_, l, PageLayout::kSplit, stats_));
+    if (!chooses_there())
+      QUIRE_RETURN_IF_ERROR(leave_device(input_, l, PageLayout::kSplit, stats_));
   }
   if (!any) return {};
   if (input.compute != nullptr) QUIRE_RETURN_IF_ERROR(input.compute->settle());
@@ -88,9 +107,14 @@ RetrieveStats RowRetriever::stats() const {
   return stats;
 }
 
-KvStretch RowRetriever::prompt_host(std::int32_t layer) const { return {policy_.sink, layers_[at(layer)].prompt_end}; }
+KvStretch RowRetriever::prompt_host(std::int32_t layer) const {
+  return {policy_.sink, layers_[at(layer)].prompt_end};
+}
 
-bool RowRetriever::sparse(std::int32_t layer) const { return layer >= policy_.dense_layers && layers_[at(layer)].prompt_end - policy_.sink > policy_.chosen; }
+bool RowRetriever::sparse(std::int32_t layer) const {
+  return layer >= policy_.dense_layers &&
+         layers_[at(layer)].prompt_end - policy_.sink > policy_.chosen;
+}
 
 /// The first rows and the local range, as the device has them: to step.out and lse_.
 Status RowRetriever::attend_local(const RetrieveStep& step, const KvView& kv, const Layer& layer) {
@@ -101,28 +125,34 @@ Status RowRetriever::attend_local(const RetrieveStep& step, const KvView& kv, co
   args.out = out_.data();
   args.lse = part_lse_.data();
   QUIRE_RETURN_IF_ERROR(attention(args));
-  merge_attention(step.out, lse_.data(), out_.data(), part_lse_.data(), step.num_heads, step.head_dim);
+  merge_attention(step.out, lse_.data(), out_.data(), part_lse_.data(), step.num_heads,
+                  step.head_dim);
   return {};
 }
 
-/// Where the host rows of a layer with so many rows end: the oldest pages of a local range that has grown too long join them.
+/// Where the host rows of a layer with so many rows end: the oldest pages of a local range that has
+/// grown too long join them.
 std::int64_t RowRetriever::host_end(std::int32_t layer, std::int64_t num_rows) const {
   std::int64_t end = layers_[at(layer)].host_end;
-  while (num_rows - end > std::int64_t{policy_.window} + policy_.generated + kPageTokens) end = (end / kPageTokens + 1) * kPageTokens;
+  while (num_rows - end > std::int64_t{policy_.window} + policy_.generated + kPageTokens)
+    end = (end / kPageTokens + 1) * kPageTokens;
   return end;
 }
 
 bool RowRetriever::looks_at(const RetrieveStep& step) const {
   if (step.compute == nullptr || step.compute->hooks() == nullptr) return true;
-  return !attends_to_all(step.layer, host_end(step.layer, step.cache->num_rows(step.layer))) && !chooses_there();
+  return !attends_to_all(step.layer, host_end(step.layer, step.cache->num_rows(step.layer))) &&
+         !chooses_there();
 }
 
 Status RowRetriever::attend(const RetrieveStep& step) {
-  const bool here = RowRetriever::looks_at(step);  // a derived one that says otherwise has waited itself
+  // A derived one that says otherwise has waited itself
+  const bool here = RowRetriever::looks_at(step);
   Layer& layer = layers_[at(step.layer)];
   const KvView kv = step.cache->view(step.layer);
   layer.host_end = host_end(step.layer, kv.num_rows);
-  if (attends_to_all(step.layer, layer.host_end)) return here ? dense_attention(step, kv) : attend_enqueued(step, kv, nullptr);
+  if (attends_to_all(step.layer, layer.host_end))
+    return here ? dense_attention(step, kv) : attend_enqueued(step, kv, nullptr);
   ++stats_.sparse_steps;
   ++stats_.selections;
   const std::int32_t kv_heads = input_.num_kv_heads, group = step.num_heads / kv_heads;
@@ -170,7 +200,8 @@ Status RowRetriever::attend(const RetrieveStep& step) {
     stats_.heads_kept += head->kept;
     if (all_ms > 0) count_choosing(step, stats_, wall_ms * head->choose_ms / all_ms);
   }
-  merge_attention(step.out, lse_.data(), out_.data(), part_lse_.data(), step.num_heads, step.head_dim);
+  merge_attention(step.out, lse_.data(), out_.data(), part_lse_.data(), step.num_heads,
+                  step.head_dim);
   end_step(host_step(kv_heads - 1));
   return {};
 }

@@ -17,43 +17,53 @@ namespace quire {
 
 /// Numbers of rows.
 struct RowPolicy {
-  std::int32_t sink = 64, window = 512;  ///< first and last rows of the prompt, which every step attends to
-  std::int32_t generated = 4096;         ///< of the answer, that join them; then the oldest of them join the rows to choose from
-  std::int32_t chosen = 1024;            ///< of the rest, for each KV head
-  std::int32_t dense_layers = 0;         ///< of the first layers: they attend to everything
+  /// First and last rows of the prompt, which every step attends to
+  std::int32_t sink = 64, window = 512;
+  /// Of the answer, that join them; then the oldest of them join the rows to choose from
+  std::int32_t generated = 4096;
+  std::int32_t chosen = 1024;     ///< of the rest, for each KV head
+  std::int32_t dense_layers = 0;  ///< of the first layers: they attend to everything
 };
 
-/// Rows of the prompt's end and of the answer that are attended to at most before the oldest may be left out.
-inline std::int64_t most_local(const RowPolicy& policy) { return std::int64_t{policy.window} + policy.generated + 2 * kPageTokens; }
+/// Rows of the prompt's end and of the answer that are attended to at most before the oldest may be
+/// left out.
+inline std::int64_t most_local(const RowPolicy& policy) {
+  return std::int64_t{policy.window} + policy.generated + 2 * kPageTokens;
+}
 
-/// `decode_budget` with this default, `decode_sink`, `decode_window`, `decode_generated` and `decode_dense_layers`.
+/// `decode_budget` with this default, `decode_sink`, `decode_window`, `decode_generated` and
+/// `decode_dense_layers`.
 std::vector<PlugOption> row_options(std::string_view budget);
-/// Reads those. Errors: kInvalidArgument, field "cache.options.decode_budget": it leaves nothing to choose.
+/// Reads those. Errors: kInvalidArgument, field "cache.options.decode_budget": it leaves nothing to
+/// choose.
 Result<RowPolicy> read_row_policy(const PlugOptions& options, std::span<const PlugOption> table);
 
 /// The part of one KV head in a step: rows on the host, of which some are attended to.
 struct HostStep {
   std::int32_t layer = 0, kv_head = 0;
   KvView kv;
-  KvStretch host{0, 0};                 ///< rows that may be chosen
-  std::int64_t prompt_end = 0;          ///< those from here on came to the host after the prompt
-  const float* query = nullptr;         ///< [group, head_dim], post-RoPE
+  KvStretch host{0, 0};          ///< rows that may be chosen
+  std::int64_t prompt_end = 0;   ///< those from here on came to the host after the prompt
+  const float* query = nullptr;  ///< [group, head_dim], post-RoPE
   std::int32_t group = 0;
   float scale = 0;
-  float* out = nullptr;                 ///< [group, head_dim]
-  float* lse = nullptr;                 ///< [group]
+  float* out = nullptr;  ///< [group, head_dim]
+  float* lse = nullptr;  ///< [group]
 };
 
 /// What attend_host() did.
 struct HostCounts {
   std::int64_t scored = 0, attended = 0;
-  double choose_ms = 0;                 ///< of its time; the rest is attention to what was chosen
-  std::int64_t corrected = 0, kept = 0; ///< heads that chose anew before their turn, and those that went by an earlier choice
+  double choose_ms = 0;  ///< of its time; the rest is attention to what was chosen
+  /// Heads that chose anew before their turn, and those that went by an earlier choice
+  std::int64_t corrected = 0, kept = 0;
 };
 
-/// One sequence. A step attends to the first rows (sink), the prompt's last rows with the answer's behind them (the local range), and of the host rows between them to those that
-/// attend_host() chooses; the two parts are merged by their log-sum-exps, so no row counts twice. While the local range is longer than window and
-/// `generated`, its oldest page moves to the host. A layer with no more host rows than a step may choose attends to everything.
+/// One sequence. A step attends to the first rows (sink), the prompt's last rows with the answer's
+/// behind them (the local range), and of the host rows between them to those that attend_host()
+/// chooses; the two parts are merged by their log-sum-exps, so no row counts twice. While the local
+/// range is longer than window and `generated`, its oldest page moves to the host. A layer with no
+/// more host rows than a step may choose attends to everything.
 class RowRetriever : public Retriever {
  public:
   Status prepare(const RetrieveInput& input) override;
@@ -68,19 +78,26 @@ class RowRetriever : public Retriever {
   virtual Result<RowPolicy> read(const PlugOptions& options) = 0;
   /// In prepare(): there are layers with more prompt rows on the host than a step may choose.
   virtual Status index(const RetrieveInput&) { return {}; }
-  /// Attention of the query to rows of step.host. For several KV heads at once, in different threads.
+  /// Attention of the query to rows of step.host. For several KV heads at once, in different
+  /// threads.
   virtual Result<HostCounts> attend_host(const HostStep& step) = 0;
-  /// attend_host() of the step takes much longer than of those of which this says no: it comes first, so that threads are done at about the same time.
+  /// attend_host() of the step takes much longer than of those of which this says no: it comes
+  /// first, so that threads are done at about the same time.
   virtual bool chooses(const HostStep&) const { return true; }
   /// attend_there() is to be called where a device computes.
   virtual bool chooses_there() const { return false; }
-  /// Enqueues on step.compute, for all KV heads, attention to all rows outside `host` and to the policy().chosen best of those within, which are more.
-  virtual Status attend_there(const RetrieveStep& /*step*/, const KvView& /*kv*/, KvStretch /*host*/) { return Status::unimplemented("the host attends"); }
+  /// Enqueues on step.compute, for all KV heads, attention to all rows outside `host` and to the
+  /// policy().chosen best of those within, which are more.
+  virtual Status attend_there(const RetrieveStep& /*step*/, const KvView& /*kv*/,
+                              KvStretch /*host*/) {
+    return Status::unimplemented("the host attends");
+  }
   /// The step was attended to for every KV head.
   virtual void end_step(const HostStep& /*of the last KV head*/) {}
 
   const RowPolicy& policy() const { return policy_; }
-  const RetrieveInput& input() const { return input_; }   ///< its spans and what was for prepare() alone are gone
+  /// Its spans and what was for prepare() alone are gone
+  const RetrieveInput& input() const { return input_; }
   /// Whether steps of the layer begin sparse, and which prompt rows are on the host then.
   bool sparse(std::int32_t layer) const;
   KvStretch prompt_host(std::int32_t layer) const;
@@ -95,7 +112,9 @@ class RowRetriever : public Retriever {
   };
   Status attend_local(const RetrieveStep& step, const KvView& kv, const Layer& layer);
   std::int64_t host_end(std::int32_t layer, std::int64_t num_rows) const;
-  bool attends_to_all(std::int32_t layer, std::int64_t host_end) const { return layer < policy_.dense_layers || host_end - policy_.sink <= policy_.chosen; }
+  bool attends_to_all(std::int32_t layer, std::int64_t host_end) const {
+    return layer < policy_.dense_layers || host_end - policy_.sink <= policy_.chosen;
+  }
 
   RowPolicy policy_;
   RetrieveInput input_;

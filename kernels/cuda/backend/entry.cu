@@ -15,7 +15,9 @@ namespace quire::cuda {
 namespace {
 
 template <std::size_t kBytes>
-void write_text(char (&out)[kBytes], const std::string& text) { std::snprintf(out, kBytes, "%s", text.c_str()); }
+void write_text(char (&out)[kBytes], const std::string& text) {
+  std::snprintf(out, kBytes, "%s", text.c_str());
+}
 
 void probe(QuireCudaReport* out) {
   const DeviceReport report = probe_devices();
@@ -41,9 +43,11 @@ void probe(QuireCudaReport* out) {
 
 /// RMS norm of a few rows: host to device, a kernel, and back, on a stream of its own.
 Status run_a_kernel(DeviceDriver& driver) {
-  constexpr std::int64_t kRows = 7, kDim = 1000, kBytes = kRows * kDim * static_cast<std::int64_t>(sizeof(float));
+  constexpr std::int64_t kRows = 7, kDim = 1000,
+                         kBytes = kRows * kDim * static_cast<std::int64_t>(sizeof(float));
   QUIRE_ASSIGN_OR_RETURN(const Stream stream, create_stream(driver));
-  MemoryPool device(driver, MemoryKind::kDevice, 4 * kBytes), pinned(driver, MemoryKind::kPinned, 4 * kBytes);
+  MemoryPool device(driver, MemoryKind::kDevice, 4 * kBytes),
+      pinned(driver, MemoryKind::kPinned, 4 * kBytes);
   QUIRE_ASSIGN_OR_RETURN(const Buffer host, pinned.allocate(kBytes, stream.get()));
   QUIRE_ASSIGN_OR_RETURN(const Buffer x, device.allocate(kBytes, stream.get()));
   QUIRE_ASSIGN_OR_RETURN(const Buffer out, device.allocate(kBytes, stream.get()));
@@ -53,15 +57,18 @@ Status run_a_kernel(DeviceDriver& driver) {
   QUIRE_RETURN_IF_ERROR(driver.copy(x.data(), values, kBytes, stream.get()));
   // The first row is also the weight.
   const auto* rows = static_cast<const float*>(x.data());
-  QUIRE_RETURN_IF_ERROR(rms_norm({{rows, rows, static_cast<float*>(out.data()), kRows, kDim, 1e-5f}, nullptr}, stream.get()));
+  QUIRE_RETURN_IF_ERROR(rms_norm(
+      {{rows, rows, static_cast<float*>(out.data()), kRows, kDim, 1e-5f}, nullptr}, stream.get()));
   QUIRE_RETURN_IF_ERROR(driver.copy(values, out.data(), kBytes, stream.get()));
   QUIRE_RETURN_IF_ERROR(driver.wait_for(stream.get()));
   for (std::int64_t r = 0; r < kRows; ++r) {
     double squares = 0;
-    for (std::int64_t c = 0; c < kDim; ++c) squares += double{before[r * kDim + c]} * before[r * kDim + c];
+    for (std::int64_t c = 0; c < kDim; ++c)
+      squares += double{before[r * kDim + c]} * before[r * kDim + c];
     for (std::int64_t c = 0; c < kDim; ++c) {
       const double expected = before[r * kDim + c] / std::sqrt(squares / kDim + 1e-5) * before[c];
-      if (!(std::abs(values[r * kDim + c] - expected) <= 1e-5)) return Status::internal("the device computes wrong results");
+      if (!(std::abs(values[r * kDim + c] - expected) <= 1e-5))
+        return Status::internal("the device computes wrong results");
     }
   }
   return {};
@@ -94,7 +101,8 @@ std::int32_t open(std::int32_t device, QuireCudaSession** session, QuireCudaMess
 
 void close(QuireCudaSession* session) { delete reinterpret_cast<Session*>(session); }
 
-std::int32_t memory(QuireCudaSession* session, std::int64_t* free_bytes, std::int64_t* total_bytes, QuireCudaMessage* message) {
+std::int32_t memory(QuireCudaSession* session, std::int64_t* free_bytes, std::int64_t* total_bytes,
+                    QuireCudaMessage* message) {
   const auto info = session_of(session).memory();
   if (!info.ok()) return answer(info.status(), message);
   *free_bytes = info->free_bytes;
@@ -102,20 +110,25 @@ std::int32_t memory(QuireCudaSession* session, std::int64_t* free_bytes, std::in
   return 0;
 }
 
-std::int32_t allocate(QuireCudaSession* session, std::uint32_t kind, std::int64_t bytes, void** p, QuireCudaMessage* message) {
+std::int32_t allocate(QuireCudaSession* session, std::uint32_t kind, std::int64_t bytes, void** p,
+                      QuireCudaMessage* message) {
   const auto given = session_of(session).allocate(static_cast<MemoryKind>(kind), bytes);
   if (!given.ok()) return answer(given.status(), message);
   *p = *given;
   return 0;
 }
 
-std::int32_t release(QuireCudaSession* session, std::uint32_t kind, void* p, QuireCudaMessage* message) {
+std::int32_t release(QuireCudaSession* session, std::uint32_t kind, void* p,
+                     QuireCudaMessage* message) {
   return answer(session_of(session).release(static_cast<MemoryKind>(kind), p), message);
 }
 
-std::int32_t settle(QuireCudaSession* session, QuireCudaMessage* message) { return answer(session_of(session).settle(), message); }
+std::int32_t settle(QuireCudaSession* session, QuireCudaMessage* message) {
+  return answer(session_of(session).settle(), message);
+}
 
-std::int32_t enqueue(QuireCudaSession* session, std::uint32_t op, const void* args, std::int64_t args_bytes, QuireCudaMessage* message) {
+std::int32_t enqueue(QuireCudaSession* session, std::uint32_t op, const void* args,
+                     std::int64_t args_bytes, QuireCudaMessage* message) {
   return answer(session_of(session).enqueue(static_cast<OpCode>(op), args, args_bytes), message);
 }
 
@@ -123,8 +136,10 @@ std::int32_t enqueue(QuireCudaSession* session, std::uint32_t op, const void* ar
 }  // namespace quire::cuda
 
 extern "C" __attribute__((visibility("default"))) const QuireCudaEntry* quire_cuda_entry() {
-  static const QuireCudaEntry entry{QUIRE_CUDA_ENTRY_VERSION, sizeof(QuireCudaEntry), &quire::cuda::probe,    &quire::cuda::self_test, &quire::cuda::open,
-                                    &quire::cuda::close,      &quire::cuda::memory,   &quire::cuda::allocate, &quire::cuda::release,   &quire::cuda::settle,
-                                    &quire::cuda::enqueue};
+  static const QuireCudaEntry entry{
+      QUIRE_CUDA_ENTRY_VERSION, sizeof(QuireCudaEntry), &quire::cuda::probe,
+      &quire::cuda::self_test,  &quire::cuda::open,     &quire::cuda::close,
+      &quire::cuda::memory,     &quire::cuda::allocate, &quire::cuda::release,
+      &quire::cuda::settle,     &quire::cuda::enqueue};
   return &entry;
 }

@@ -6,7 +6,6 @@
 #include <tuple>
 #include <utility>
 
-
 namespace quire::cuda {
 namespace {
 
@@ -14,10 +13,14 @@ Status blas_status(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return {};
   const std::string message = std::string(what) + ": " + cublasLtGetStatusName(status);
   switch (status) {
-    case CUBLAS_STATUS_ALLOC_FAILED: return Status::exhausted(message);
-    case CUBLAS_STATUS_EXECUTION_FAILED: return Status(Code::kDeviceLost, message);
-    case CUBLAS_STATUS_NOT_SUPPORTED: return Status::unimplemented(message);
-    default: return Status::internal(message);
+    case CUBLAS_STATUS_ALLOC_FAILED:
+      return Status::exhausted(message);
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+      return Status(Code::kDeviceLost, message);
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return Status::unimplemented(message);
+    default:
+      return Status::internal(message);
   }
 }
 
@@ -51,7 +54,8 @@ std::int64_t row_bucket(std::int64_t rows) {
   return bucket;
 }
 
-/// y [rows, n] row-major is y^T [n, rows] column-major = W [n, k] (read as its transpose, column-major [k, n]) times x^T [k, rows].
+/// y [rows, n] row-major is y^T [n, rows] column-major = W [n, k] (read as its transpose,
+/// column-major [k, n]) times x^T [k, rows].
 struct Product {
   Description description;
   Layout weight, x, y;
@@ -59,13 +63,22 @@ struct Product {
   static Result<Product> of(const MatmulArgs& a) {
     const cudaDataType_t type = a.dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F;
     Product p;
-    QUIRE_RETURN_IF_ERROR(blas_status(cublasLtMatmulDescCreate(p.description.out(), CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product"));
+    QUIRE_RETURN_IF_ERROR(
+        blas_status(cublasLtMatmulDescCreate(p.description.out(), CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                    "describing a product"));
     const cublasOperation_t transposed = CUBLAS_OP_T;
-    QUIRE_RETURN_IF_ERROR(blas_status(cublasLtMatmulDescSetAttribute(p.description.get(), CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed), "describing a product"));
-    const auto k = static_cast<std::uint64_t>(a.k), n = static_cast<std::uint64_t>(a.n), rows = static_cast<std::uint64_t>(a.rows);
-    QUIRE_RETURN_IF_ERROR(blas_status(cublasLtMatrixLayoutCreate(p.weight.out(), type, k, n, a.k), "describing weights"));
-    QUIRE_RETURN_IF_ERROR(blas_status(cublasLtMatrixLayoutCreate(p.x.out(), type, k, rows, a.k), "describing inputs"));
-    QUIRE_RETURN_IF_ERROR(blas_status(cublasLtMatrixLayoutCreate(p.y.out(), CUDA_R_32F, n, rows, a.ldy), "describing outputs"));
+    QUIRE_RETURN_IF_ERROR(
+        blas_status(cublasLtMatmulDescSetAttribute(p.description.get(), CUBLASLT_MATMUL_DESC_TRANSA,
+                                                   &transposed, sizeof transposed),
+                    "describing a product"));
+    const auto k = static_cast<std::uint64_t>(a.k), n = static_cast<std::uint64_t>(a.n),
+               rows = static_cast<std::uint64_t>(a.rows);
+    QUIRE_RETURN_IF_ERROR(blas_status(cublasLtMatrixLayoutCreate(p.weight.out(), type, k, n, a.k),
+                                      "describing weights"));
+    QUIRE_RETURN_IF_ERROR(blas_status(cublasLtMatrixLayoutCreate(p.x.out(), type, k, rows, a.k),
+                                      "describing inputs"));
+    QUIRE_RETURN_IF_ERROR(blas_status(
+        cublasLtMatrixLayoutCreate(p.y.out(), CUDA_R_32F, n, rows, a.ldy), "describing outputs"));
     return Result<Product>(std::move(p));
   }
 };
@@ -73,7 +86,8 @@ struct Product {
 }  // namespace
 
 struct Matmul::Impl {
-  using Shape = std::tuple<int, std::int64_t, std::int64_t, std::int64_t>;  // dtype, bucket of rows, n, k
+  // Dtype, bucket of rows, n, k
+  using Shape = std::tuple<int, std::int64_t, std::int64_t, std::int64_t>;
   cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
   std::map<Shape, cublasLtMatmulAlgo_t> algorithms;
@@ -84,14 +98,22 @@ struct Matmul::Impl {
 
   Result<cublasLtMatmulAlgo_t> ask(const MatmulArgs& args, const Product& p) const {
     Preference preference;
-    QUIRE_RETURN_IF_ERROR(blas_status(cublasLtMatmulPreferenceCreate(preference.out()), "choosing an algorithm"));
+    QUIRE_RETURN_IF_ERROR(
+        blas_status(cublasLtMatmulPreferenceCreate(preference.out()), "choosing an algorithm"));
     const auto bytes = static_cast<std::size_t>(kWorkspaceBytes);
-    QUIRE_RETURN_IF_ERROR(blas_status(cublasLtMatmulPreferenceSetAttribute(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes), "choosing an algorithm"));
+    QUIRE_RETURN_IF_ERROR(blas_status(
+        cublasLtMatmulPreferenceSetAttribute(
+            preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
+        "choosing an algorithm"));
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, p.description.get(), p.weight.get(), p.x.get(), p.y.get(), p.y.get(), preference.get(), 1, &found, &count);
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle, p.description.get(), p.weight.get(), p.x.get(), p.y.get(), p.y.get(),
+        preference.get(), 1, &found, &count);
     if (status == CUBLAS_STATUS_SUCCESS && count > 0) return found.algo;
-    return Status::unimplemented("cuBLASLt has no algorithm for a product of " + std::to_string(args.rows) + " rows, " + std::to_string(args.n) + " outputs and " + std::to_string(args.k) + " inputs");
+    return Status::unimplemented("cuBLASLt has no algorithm for a product of " +
+                                 std::to_string(args.rows) + " rows, " + std::to_string(args.n) +
+                                 " outputs and " + std::to_string(args.k) + " inputs");
   }
 
   /// The algorithm of the bucket where it takes these rows, else one for them alone.
@@ -106,8 +128,12 @@ struct Matmul::Impl {
       found = algorithms.emplace(shape, chosen).first;
     }
     cublasLtMatmulHeuristicResult_t checked{};
-    const cublasStatus_t takes = cublasLtMatmulAlgoCheck(handle, p.description.get(), p.weight.get(), p.x.get(), p.y.get(), p.y.get(), &found->second, &checked);
-    if (takes == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= static_cast<std::size_t>(kWorkspaceBytes)) return found->second;
+    const cublasStatus_t takes = cublasLtMatmulAlgoCheck(handle, p.description.get(),
+                                                         p.weight.get(), p.x.get(), p.y.get(),
+                                                         p.y.get(), &found->second, &checked);
+    if (takes == CUBLAS_STATUS_SUCCESS &&
+        checked.workspaceSize <= static_cast<std::size_t>(kWorkspaceBytes))
+      return found->second;
     return ask(args, p);
   }
 };
@@ -123,15 +149,20 @@ Result<std::unique_ptr<Matmul>> Matmul::create(void* workspace) {
 }
 
 Status Matmul::run(const MatmulArgs& args, StreamHandle stream) {
-  if (args.dtype != DType::kF32 && args.dtype != DType::kBF16) return Status::invalid("dtype", "products take f32 or bf16");
-  if (args.rows < 0 || args.n <= 0 || args.k <= 0 || args.ldy < args.n) return Status::invalid("ldy", "must be at least n, and n and k at least 1");
+  if (args.dtype != DType::kF32 && args.dtype != DType::kBF16)
+    return Status::invalid("dtype", "products take f32 or bf16");
+  if (args.rows < 0 || args.n <= 0 || args.k <= 0 || args.ldy < args.n)
+    return Status::invalid("ldy", "must be at least n, and n and k at least 1");
   if (args.rows == 0) return {};
   QUIRE_ASSIGN_OR_RETURN(const Product p, Product::of(args));
   QUIRE_ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algorithm, impl_->algorithm(args, p));
   const float one = 1.0f, beta = args.accumulate ? 1.0f : 0.0f;
-  return blas_status(cublasLtMatmul(impl_->handle, p.description.get(), &one, args.weight, p.weight.get(), args.x, p.x.get(), &beta, args.y, p.y.get(), args.y, p.y.get(), &algorithm,
-                                    impl_->workspace, static_cast<std::size_t>(kWorkspaceBytes), static_cast<cudaStream_t>(stream.stream)),
-                     "multiplying matrices");
+  return blas_status(
+      cublasLtMatmul(impl_->handle, p.description.get(), &one, args.weight, p.weight.get(), args.x,
+                     p.x.get(), &beta, args.y, p.y.get(), args.y, p.y.get(), &algorithm,
+                     impl_->workspace, static_cast<std::size_t>(kWorkspaceBytes),
+                     static_cast<cudaStream_t>(stream.stream)),
+      "multiplying matrices");
 }
 
 }  // namespace quire::cuda

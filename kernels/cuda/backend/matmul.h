@@ -11,7 +11,8 @@
 
 namespace quire::cuda {
 
-/// The products of one stream: a handle, a workspace, and the algorithm for each shape, asked for once. Rows are counted in buckets (few, and powers of two), so that most products of other
+/// The products of one stream: a handle, a workspace, and the algorithm for each shape, asked for
+/// once. Rows are counted in buckets (few, and powers of two), so that most products of other
 /// numbers of rows use the same one. Threads: one call at a time.
 class Matmul {
  public:
@@ -22,7 +23,8 @@ class Matmul {
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  /// Enqueues. Operands are aligned to 16 bytes. Errors: kInvalidArgument (dtype), kUnimplemented (no algorithm takes the shape), kInternal, kDeviceLost.
+  /// Enqueues. Operands are aligned to 16 bytes. Errors: kInvalidArgument (dtype), kUnimplemented
+  /// (no algorithm takes the shape), kInternal, kDeviceLost.
   Status run(const MatmulArgs& args, StreamHandle stream);
 
  private:

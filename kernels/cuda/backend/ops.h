@@ -1,7 +1,9 @@
-/// One opened device for whoever computes with it: memory, operations enqueued in order on one stream, and copies beside them on another.
+/// One opened device for whoever computes with it: memory, operations enqueued in order on one
+/// stream, and copies beside them on another.
 ///
-/// An operation is a plain struct of arguments (kernels/cuda/args.h and the kernels' own headers) and the code of what to do with it, so that all of them pass
-/// through one call, also where that call is an entry of a C table in a loaded library (entry.h).
+/// An operation is a plain struct of arguments (kernels/cuda/args.h and the kernels' own headers)
+/// and the code of what to do with it, so that all of them pass through one call, also where that
+/// call is an entry of a C table in a loaded library (entry.h).
 #pragma once
 
 #include <cstdint>
@@ -52,9 +54,11 @@ struct SummariseBlocksArgs {
   BlockSummariesArgs blocks;
 };
 
-/// Two streams of a device: what computes, in order, and copies that run beside it, in order among themselves.
+/// Two streams of a device: what computes, in order, and copies that run beside it, in order among
+/// themselves.
 enum class Lane : std::uint32_t { kCompute, kCopies };
-/// Marks order the lanes. A mark is one of kMarks numbers; it stands for what was enqueued on a lane when it was last set, and one never set has passed.
+/// Marks order the lanes. A mark is one of kMarks numbers; it stands for what was enqueued on a
+/// lane when it was last set, and one never set has passed.
 inline constexpr std::int32_t kMarks = 512;
 
 /// A copy from or to pinned memory on Lane::kCopies.
@@ -63,7 +67,8 @@ struct CopyBesideArgs {
   const void* from;
   std::int64_t bytes;
 };
-/// Rows copied between caches, on either lane: pages of one side may be pinned memory, which kernels read and write across the bus.
+/// Rows copied between caches, on either lane: pages of one side may be pinned memory, which
+/// kernels read and write across the bus.
 struct GatherRowsArgs {
   KvGatherArgs rows;
   Lane lane;
@@ -88,8 +93,10 @@ struct StepOp {
   const void* args;
   std::int64_t bytes;
 };
-/// Many operations of Lane::kCompute as one graph, recorded when `version` differs from the one that this `bucket` was recorded for and launched as it is else: the same version
-/// stands for the same operations, arguments and addresses, which must have run one by one before. An error but kDeviceLost enqueues nothing: run them one by one.
+/// Many operations of Lane::kCompute as one graph, recorded when `version` differs from the one
+/// that this `bucket` was recorded for and launched as it is else: the same version stands for the
+/// same operations, arguments and addresses, which must have run one by one before. An error but
+/// kDeviceLost enqueues nothing: run them one by one.
 struct StepArgs {
   std::int64_t bucket;
   std::uint64_t version;
@@ -97,11 +104,47 @@ struct StepArgs {
   std::int64_t num_ops;
 };
 
-enum class OpCode : std::uint32_t { kCopy = 1, kRmsNorm, kSwiglu, kEmbedding, kConvert, kAddBias, kMatmul, kQkvSplit, kRotateRows, kKvPack, kPlaceRows, kDecodeAttention, kPrefillAttention,
-                                    kCopyBeside, kSetMark, kHold, kAwaitMark, kStep, kInt8Gemv, kInt8Expand, kArgmax,
-                                    kSample, kColumnSums, kSamkvScores, kRecomputedRows,
-                                    kAttentionScores, kAttentionMass, kAttentionStats, kBlockSummaries, kPageBounds, kPageScores,
-                                    kKeyProducts, kCandidateVotes, kTopK, kCandidateRows, kGatherRows, kListUnion, kGroupedGemv, kGroupedExpand };
+enum class OpCode : std::uint32_t {
+  kCopy = 1,
+  kRmsNorm,
+  kSwiglu,
+  kEmbedding,
+  kConvert,
+  kAddBias,
+  kMatmul,
+  kQkvSplit,
+  kRotateRows,
+  kKvPack,
+  kPlaceRows,
+  kDecodeAttention,
+  kPrefillAttention,
+  kCopyBeside,
+  kSetMark,
+  kHold,
+  kAwaitMark,
+  kStep,
+  kInt8Gemv,
+  kInt8Expand,
+  kArgmax,
+  kSample,
+  kColumnSums,
+  kSamkvScores,
+  kRecomputedRows,
+  kAttentionScores,
+  kAttentionMass,
+  kAttentionStats,
+  kBlockSummaries,
+  kPageBounds,
+  kPageScores,
+  kKeyProducts,
+  kCandidateVotes,
+  kTopK,
+  kCandidateRows,
+  kGatherRows,
+  kListUnion,
+  kGroupedGemv,
+  kGroupedExpand
+};
 
 /// The code of what takes these arguments.
 constexpr OpCode op_code(const CopyArgs*) { return OpCode::kCopy; }
@@ -146,75 +189,124 @@ constexpr OpCode op_code(const ListUnionArgs*) { return OpCode::kListUnion; }
 constexpr OpCode op_code(const GroupedGemvArgs*) { return OpCode::kGroupedGemv; }
 constexpr OpCode op_code(const GroupedExpandArgs*) { return OpCode::kGroupedExpand; }
 
-/// Calls visit(const Args&) with the arguments that belong to `code`. Errors: kInvalidArgument (an unknown code, or arguments of another size), those of visit.
+/// Calls visit(const Args&) with the arguments that belong to `code`. Errors: kInvalidArgument (an
+/// unknown code, or arguments of another size), those of visit.
 template <class Visit>
 Status visit_op(OpCode code, const void* args, std::int64_t bytes, Visit&& visit) {
   const auto as = [&]<class Args>(const Args*) {
-    if (bytes != static_cast<std::int64_t>(sizeof(Args))) return Status::invalid("bytes", "arguments of operation " + std::to_string(static_cast<std::uint32_t>(code)) + " have another size");
+    if (bytes != static_cast<std::int64_t>(sizeof(Args)))
+      return Status::invalid("bytes", "arguments of operation " +
+                                          std::to_string(static_cast<std::uint32_t>(code)) +
+                                          " have another size");
     return visit(*static_cast<const Args*>(args));
   };
   switch (code) {
-    case OpCode::kCopy: return as(static_cast<const CopyArgs*>(nullptr));
-    case OpCode::kRmsNorm: return as(static_cast<const ResidualRmsNormArgs*>(nullptr));
-    case OpCode::kSwiglu: return as(static_cast<const SwigluArgs*>(nullptr));
-    case OpCode::kEmbedding: return as(static_cast<const EmbeddingArgs*>(nullptr));
-    case OpCode::kConvert: return as(static_cast<const ConvertArgs*>(nullptr));
-    case OpCode::kAddBias: return as(static_cast<const AddBiasArgs*>(nullptr));
-    case OpCode::kMatmul: return as(static_cast<const MatmulArgs*>(nullptr));
-    case OpCode::kQkvSplit: return as(static_cast<const QkvSplitArgs*>(nullptr));
-    case OpCode::kRotateRows: return as(static_cast<const RotateRowsArgs*>(nullptr));
-    case OpCode::kKvPack: return as(static_cast<const KvPackArgs*>(nullptr));
-    case OpCode::kPlaceRows: return as(static_cast<const PlaceRowsArgs*>(nullptr));
-    case OpCode::kDecodeAttention: return as(static_cast<const DecodeAttentionArgs*>(nullptr));
-    case OpCode::kPrefillAttention: return as(static_cast<const PrefillAttentionArgs*>(nullptr));
-    case OpCode::kCopyBeside: return as(static_cast<const CopyBesideArgs*>(nullptr));
-    case OpCode::kSetMark: return as(static_cast<const SetMarkArgs*>(nullptr));
-    case OpCode::kHold: return as(static_cast<const HoldArgs*>(nullptr));
-    case OpCode::kAwaitMark: return as(static_cast<const AwaitMarkArgs*>(nullptr));
-    case OpCode::kStep: return as(static_cast<const StepArgs*>(nullptr));
-    case OpCode::kInt8Gemv: return as(static_cast<const Int8GemvArgs*>(nullptr));
-    case OpCode::kInt8Expand: return as(static_cast<const Int8ExpandArgs*>(nullptr));
-    case OpCode::kArgmax: return as(static_cast<const ArgmaxArgs*>(nullptr));
-    case OpCode::kSample: return as(static_cast<const SampleArgs*>(nullptr));
-    case OpCode::kColumnSums: return as(static_cast<const ColumnSumsArgs*>(nullptr));
-    case OpCode::kSamkvScores: return as(static_cast<const ScoreDocumentsArgs*>(nullptr));
-    case OpCode::kRecomputedRows: return as(static_cast<const PlaceRecomputedArgs*>(nullptr));
-    case OpCode::kAttentionScores: return as(static_cast<const AttentionScoresArgs*>(nullptr));
-    case OpCode::kAttentionMass: return as(static_cast<const AttentionMassArgs*>(nullptr));
-    case OpCode::kAttentionStats: return as(static_cast<const AttentionStatsArgs*>(nullptr));
-    case OpCode::kBlockSummaries: return as(static_cast<const SummariseBlocksArgs*>(nullptr));
-    case OpCode::kPageBounds: return as(static_cast<const PageBoundsArgs*>(nullptr));
-    case OpCode::kPageScores: return as(static_cast<const PageScoresArgs*>(nullptr));
-    case OpCode::kKeyProducts: return as(static_cast<const KeyProductsArgs*>(nullptr));
-    case OpCode::kCandidateVotes: return as(static_cast<const CandidateVotesArgs*>(nullptr));
-    case OpCode::kTopK: return as(static_cast<const TopKArgs*>(nullptr));
-    case OpCode::kCandidateRows: return as(static_cast<const CandidateRowsArgs*>(nullptr));
-    case OpCode::kGatherRows: return as(static_cast<const GatherRowsArgs*>(nullptr));
-    case OpCode::kListUnion: return as(static_cast<const ListUnionArgs*>(nullptr));
-    case OpCode::kGroupedGemv: return as(static_cast<const GroupedGemvArgs*>(nullptr));
-    case OpCode::kGroupedExpand: return as(static_cast<const GroupedExpandArgs*>(nullptr));
+    case OpCode::kCopy:
+      return as(static_cast<const CopyArgs*>(nullptr));
+    case OpCode::kRmsNorm:
+      return as(static_cast<const ResidualRmsNormArgs*>(nullptr));
+    case OpCode::kSwiglu:
+      return as(static_cast<const SwigluArgs*>(nullptr));
+    case OpCode::kEmbedding:
+      return as(static_cast<const EmbeddingArgs*>(nullptr));
+    case OpCode::kConvert:
+      return as(static_cast<const ConvertArgs*>(nullptr));
+    case OpCode::kAddBias:
+      return as(static_cast<const AddBiasArgs*>(nullptr));
+    case OpCode::kMatmul:
+      return as(static_cast<const MatmulArgs*>(nullptr));
+    case OpCode::kQkvSplit:
+      return as(static_cast<const QkvSplitArgs*>(nullptr));
+    case OpCode::kRotateRows:
+      return as(static_cast<const RotateRowsArgs*>(nullptr));
+    case OpCode::kKvPack:
+      return as(static_cast<const KvPackArgs*>(nullptr));
+    case OpCode::kPlaceRows:
+      return as(static_cast<const PlaceRowsArgs*>(nullptr));
+    case OpCode::kDecodeAttention:
+      return as(static_cast<const DecodeAttentionArgs*>(nullptr));
+    case OpCode::kPrefillAttention:
+      return as(static_cast<const PrefillAttentionArgs*>(nullptr));
+    case OpCode::kCopyBeside:
+      return as(static_cast<const CopyBesideArgs*>(nullptr));
+    case OpCode::kSetMark:
+      return as(static_cast<const SetMarkArgs*>(nullptr));
+    case OpCode::kHold:
+      return as(static_cast<const HoldArgs*>(nullptr));
+    case OpCode::kAwaitMark:
+      return as(static_cast<const AwaitMarkArgs*>(nullptr));
+    case OpCode::kStep:
+      return as(static_cast<const StepArgs*>(nullptr));
+    case OpCode::kInt8Gemv:
+      return as(static_cast<const Int8GemvArgs*>(nullptr));
+    case OpCode::kInt8Expand:
+      return as(static_cast<const Int8ExpandArgs*>(nullptr));
+    case OpCode::kArgmax:
+      return as(static_cast<const ArgmaxArgs*>(nullptr));
+    case OpCode::kSample:
+      return as(static_cast<const SampleArgs*>(nullptr));
+    case OpCode::kColumnSums:
+      return as(static_cast<const ColumnSumsArgs*>(nullptr));
+    case OpCode::kSamkvScores:
+      return as(static_cast<const ScoreDocumentsArgs*>(nullptr));
+    case OpCode::kRecomputedRows:
+      return as(static_cast<const PlaceRecomputedArgs*>(nullptr));
+    case OpCode::kAttentionScores:
+      return as(static_cast<const AttentionScoresArgs*>(nullptr));
+    case OpCode::kAttentionMass:
+      return as(static_cast<const AttentionMassArgs*>(nullptr));
+    case OpCode::kAttentionStats:
+      return as(static_cast<const AttentionStatsArgs*>(nullptr));
+    case OpCode::kBlockSummaries:
+      return as(static_cast<const SummariseBlocksArgs*>(nullptr));
+    case OpCode::kPageBounds:
+      return as(static_cast<const PageBoundsArgs*>(nullptr));
+    case OpCode::kPageScores:
+      return as(static_cast<const PageScoresArgs*>(nullptr));
+    case OpCode::kKeyProducts:
+      return as(static_cast<const KeyProductsArgs*>(nullptr));
+    case OpCode::kCandidateVotes:
+      return as(static_cast<const CandidateVotesArgs*>(nullptr));
+    case OpCode::kTopK:
+      return as(static_cast<const TopKArgs*>(nullptr));
+    case OpCode::kCandidateRows:
+      return as(static_cast<const CandidateRowsArgs*>(nullptr));
+    case OpCode::kGatherRows:
+      return as(static_cast<const GatherRowsArgs*>(nullptr));
+    case OpCode::kListUnion:
+      return as(static_cast<const ListUnionArgs*>(nullptr));
+    case OpCode::kGroupedGemv:
+      return as(static_cast<const GroupedGemvArgs*>(nullptr));
+    case OpCode::kGroupedExpand:
+      return as(static_cast<const GroupedExpandArgs*>(nullptr));
   }
-  return Status::invalid("code", "there is no operation " + std::to_string(static_cast<std::uint32_t>(code)));
+  return Status::invalid(
+      "code", "there is no operation " + std::to_string(static_cast<std::uint32_t>(code)));
 }
 
-/// Threads: any, one call at a time is made of them. Errors of every call: kDeviceLost (nothing works afterwards), kResourceExhausted (memory), kInternal; an error may be that
-/// of work enqueued earlier.
+/// Threads: any, one call at a time is made of them. Errors of every call: kDeviceLost (nothing
+/// works afterwards), kResourceExhausted (memory), kInternal; an error may be that of work enqueued
+/// earlier.
 class DeviceOps {
  public:
   virtual ~DeviceOps() = default;
   /// For logs: the device.
   virtual std::string description() const = 0;
   virtual Result<MemoryInfo> memory() = 0;
-  /// `bytes` > 0, aligned to 64 at least, contents undefined. Errors: kResourceExhausted, after which the device is as before.
+  /// `bytes` > 0, aligned to 64 at least, contents undefined. Errors: kResourceExhausted, after
+  /// which the device is as before.
   virtual Result<void*> allocate(MemoryKind kind, std::int64_t bytes) = 0;
   /// Nothing enqueued may use it any more.
   virtual Status release(MemoryKind kind, void* p) = 0;
   /// Returns once everything enqueued has run, on both lanes.
   virtual Status settle() = 0;
 
-  /// Enqueues; the arguments themselves are copied, what they point to is device or shared memory (of a copy, and of KV pages, pinned memory too). Errors: kInvalidArgument too.
+  /// Enqueues; the arguments themselves are copied, what they point to is device or shared memory
+  /// (of a copy, and of KV pages, pinned memory too). Errors: kInvalidArgument too.
   template <class Args>
-  Status run(const Args& args) { return enqueue(op_code(&args), &args, static_cast<std::int64_t>(sizeof args)); }
+  Status run(const Args& args) {
+    return enqueue(op_code(&args), &args, static_cast<std::int64_t>(sizeof args));
+  }
   virtual Status enqueue(OpCode code, const void* args, std::int64_t bytes) = 0;
 };
 

@@ -20,10 +20,13 @@ struct Execute {
 
   StreamHandle of(Lane lane) const { return lane == Lane::kCopies ? copies : stream; }
   Result<EventHandle> mark(std::int32_t i) const {
-    if (i < 0 || i >= kMarks) return Status::invalid("mark", "there is no mark " + std::to_string(i));
+    if (i < 0 || i >= kMarks)
+      return Status::invalid("mark", "there is no mark " + std::to_string(i));
     return marks[static_cast<std::size_t>(i)].get();
   }
-  Status operator()(const CopyBesideArgs& a) const { return driver.copy(a.to, a.from, a.bytes, copies); }
+  Status operator()(const CopyBesideArgs& a) const {
+    return driver.copy(a.to, a.from, a.bytes, copies);
+  }
   Status operator()(const SetMarkArgs& a) const {
     QUIRE_ASSIGN_OR_RETURN(const EventHandle event, mark(a.mark));
     return driver.record(event, of(a.lane));
@@ -38,7 +41,8 @@ struct Execute {
   }
   Status operator()(const StepArgs& a) const {
     return graphs.run(a.bucket, a.version, stream, [&](StreamHandle) {
-      for (const StepOp* op = a.ops; op != a.ops + a.num_ops; ++op) QUIRE_RETURN_IF_ERROR(visit_op(op->code, op->args, op->bytes, *this));
+      for (const StepOp* op = a.ops; op != a.ops + a.num_ops; ++op)
+        QUIRE_RETURN_IF_ERROR(visit_op(op->code, op->args, op->bytes, *this));
       return Status();
     });
   }
@@ -70,12 +74,18 @@ struct Execute {
   Status operator()(const ArgmaxArgs& a) const { return argmax(a, stream); }
   Status operator()(const SampleArgs& a) const { return sample(a, stream); }
   Status operator()(const ColumnSumsArgs& a) const { return column_sums(a, stream); }
-  Status operator()(const ScoreDocumentsArgs& a) const { return samkv_scores(a.table, a.scores, stream); }
-  Status operator()(const PlaceRecomputedArgs& a) const { return recomputed_rows(a.table, a.rows, stream); }
+  Status operator()(const ScoreDocumentsArgs& a) const {
+    return samkv_scores(a.table, a.scores, stream);
+  }
+  Status operator()(const PlaceRecomputedArgs& a) const {
+    return recomputed_rows(a.table, a.rows, stream);
+  }
   Status operator()(const AttentionScoresArgs& a) const { return attention_scores(a, stream); }
   Status operator()(const AttentionMassArgs& a) const { return attention_mass(a, stream); }
   Status operator()(const AttentionStatsArgs& a) const { return attention_stats(a, stream); }
-  Status operator()(const SummariseBlocksArgs& a) const { return block_summaries(a.table, a.blocks, stream); }
+  Status operator()(const SummariseBlocksArgs& a) const {
+    return block_summaries(a.table, a.blocks, stream);
+  }
   Status operator()(const PageBoundsArgs& a) const { return page_bounds(a, stream); }
   Status operator()(const PageScoresArgs& a) const { return page_scores(a, stream); }
   Status operator()(const KeyProductsArgs& a) const { return key_products(a, stream); }
@@ -84,10 +94,14 @@ struct Execute {
   Status operator()(const CandidateRowsArgs& a) const { return candidate_rows(a, stream); }
   Status operator()(const ListUnionArgs& a) const { return list_union(a, stream); }
   Status operator()(const GatherRowsArgs& a) const { return kv_gather(a.rows, of(a.lane)); }
-  Status operator()(const PrefillAttentionArgs& a) const { return prefill_attention(a.attention, stream); }
+  Status operator()(const PrefillAttentionArgs& a) const {
+    return prefill_attention(a.attention, stream);
+  }
 };
 
-Status make_current(const DeviceProperties& device) { return cuda_status(cudaSetDevice(device.index), "choosing the device"); }
+Status make_current(const DeviceProperties& device) {
+  return cuda_status(cudaSetDevice(device.index), "choosing the device");
+}
 
 }  // namespace
 
@@ -107,7 +121,8 @@ Status Session::start() {
   }
   QUIRE_ASSIGN_OR_RETURN(auto memory, SessionMemory::create(driver_, stream_.get()));
   memory_.emplace(std::move(memory));
-  QUIRE_ASSIGN_OR_RETURN(workspace_, memory_->allocate(MemoryKind::kDevice, Matmul::kWorkspaceBytes));
+  QUIRE_ASSIGN_OR_RETURN(workspace_,
+                         memory_->allocate(MemoryKind::kDevice, Matmul::kWorkspaceBytes));
   QUIRE_ASSIGN_OR_RETURN(matmul_, Matmul::create(workspace_));
   return {};
 }
@@ -144,7 +159,9 @@ Status Session::settle() {
 
 Status Session::enqueue(OpCode code, const void* args, std::int64_t bytes) {
   QUIRE_RETURN_IF_ERROR(make_current(device_));
-  return visit_op(code, args, bytes, Execute{stream_.get(), copies_.get(), driver_, *matmul_, marks_, graphs_, device_});
+  return visit_op(
+      code, args, bytes,
+      Execute{stream_.get(), copies_.get(), driver_, *matmul_, marks_, graphs_, device_});
 }
 
 }  // namespace quire::cuda

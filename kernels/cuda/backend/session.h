@@ -14,7 +14,8 @@
 
 namespace quire::cuda {
 
-/// One device, a stream for each lane, memory out of pools (SessionMemory), and the products on the first stream. Every call makes the device current for its thread first.
+/// One device, a stream for each lane, memory out of pools (SessionMemory), and the products on the
+/// first stream. Every call makes the device current for its thread first.
 class Session final : public DeviceOps {
  public:
   /// Errors: those of choose_device() and open_device(), kResourceExhausted.
@@ -30,7 +31,8 @@ class Session final : public DeviceOps {
 
  private:
   static constexpr std::size_t kMostGraphs = 16;
-  Session(DeviceProperties device, std::unique_ptr<DeviceDriver> driver) : device_(std::move(device)), opened_(std::move(driver)), driver_(*opened_) {}
+  Session(DeviceProperties device, std::unique_ptr<DeviceDriver> driver)
+      : device_(std::move(device)), opened_(std::move(driver)), driver_(*opened_) {}
   Status start();
 
   const DeviceProperties device_;

@@ -8,14 +8,19 @@ namespace {
 
 class WatchedOps final : public DeviceOps {
  public:
-  WatchedOps(std::shared_ptr<DeviceOps> inner, std::function<void(const Status&)> on_lost) : inner_(std::move(inner)), on_lost_(std::move(on_lost)) {}
+  WatchedOps(std::shared_ptr<DeviceOps> inner, std::function<void(const Status&)> on_lost)
+      : inner_(std::move(inner)), on_lost_(std::move(on_lost)) {}
 
   std::string description() const override { return inner_->description(); }
   Result<MemoryInfo> memory() override { return seen(inner_->memory()); }
-  Result<void*> allocate(MemoryKind kind, std::int64_t bytes) override { return seen(inner_->allocate(kind, bytes)); }
+  Result<void*> allocate(MemoryKind kind, std::int64_t bytes) override {
+    return seen(inner_->allocate(kind, bytes));
+  }
   Status release(MemoryKind kind, void* p) override { return seen(inner_->release(kind, p)); }
   Status settle() override { return seen(inner_->settle()); }
-  Status enqueue(OpCode code, const void* args, std::int64_t bytes) override { return seen(inner_->enqueue(code, args, bytes)); }
+  Status enqueue(OpCode code, const void* args, std::int64_t bytes) override {
+    return seen(inner_->enqueue(code, args, bytes));
+  }
 
  private:
   void look_at(const Status& status) {
@@ -37,7 +42,8 @@ class WatchedOps final : public DeviceOps {
 
 }  // namespace
 
-std::shared_ptr<DeviceOps> watch(std::shared_ptr<DeviceOps> inner, std::function<void(const Status&)> on_lost) {
+std::shared_ptr<DeviceOps> watch(std::shared_ptr<DeviceOps> inner,
+                                 std::function<void(const Status&)> on_lost) {
   return std::make_shared<WatchedOps>(std::move(inner), std::move(on_lost));
 }
 

@@ -11,15 +11,18 @@ cudaStream_t native(StreamHandle stream) { return static_cast<cudaStream_t>(stre
 cudaEvent_t native(EventHandle event) { return static_cast<cudaEvent_t>(event.event); }
 cudaGraphExec_t native(GraphHandle graph) { return static_cast<cudaGraphExec_t>(graph.graph); }
 
-/// Managed memory that prefers the device. It is moved there at once, since what does not fit on the device must fail here and not when a kernel touches it; but for what
-/// other processes take between the two calls, the driver would move such memory out again without saying so.
+/// Managed memory that prefers the device. It is moved there at once, since what does not fit on
+/// the device must fail here and not when a kernel touches it; but for what other processes take
+/// between the two calls, the driver would move such memory out again without saying so.
 cudaError_t allocate_shared(void** p, std::size_t bytes) {
   std::size_t free = 0, total = 0;
   int device = 0;
   if (const cudaError_t error = cudaMemGetInfo(&free, &total); error != cudaSuccess) return error;
   if (bytes > free) return cudaErrorMemoryAllocation;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
-  if (const cudaError_t error = cudaMallocManaged(p, bytes, cudaMemAttachGlobal); error != cudaSuccess) return error;
+  if (const cudaError_t error = cudaMallocManaged(p, bytes, cudaMemAttachGlobal);
+      error != cudaSuccess)
+    return error;
 #if CUDART_VERSION >= 13000
   cudaMemLocation location{};
   location.type = cudaMemLocationTypeDevice;
@@ -46,35 +49,51 @@ class CudaDriver final : public DeviceDriver {
   Result<void*> allocate(MemoryKind kind, std::int64_t bytes) override {
     void* p = nullptr;
     const auto size = static_cast<std::size_t>(bytes);
-    const cudaError_t error = kind == MemoryKind::kDevice   ? cudaMalloc(&p, size)
-                              : kind == MemoryKind::kPinned ? cudaHostAlloc(&p, size, cudaHostAllocDefault)
-                                                            : allocate_shared(&p, size);
-    if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError();  // not sticky: the next call must not find it
+    const cudaError_t error = kind == MemoryKind::kDevice ? cudaMalloc(&p, size)
+                              : kind == MemoryKind::kPinned
+                                  ? cudaHostAlloc(&p, size, cudaHostAllocDefault)
+                                  : allocate_shared(&p, size);
+    // Not sticky: the next call must not find it
+    if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError();
     QUIRE_RETURN_IF_ERROR(cuda_status(error, "allocating"));
     return p;
   }
   Status release(MemoryKind kind, void* p) override {
-    if (kind != MemoryKind::kPinned) return cuda_status(cudaFree(p), "releasing memory");  // waits by itself
+    // Waits by itself
+    if (kind != MemoryKind::kPinned) return cuda_status(cudaFree(p), "releasing memory");
     QUIRE_RETURN_IF_ERROR(cuda_status(cudaDeviceSynchronize(), "waiting for the device"));
     return cuda_status(cudaFreeHost(p), "releasing pinned memory");
   }
 
   Result<StreamHandle> create_stream() override {
     cudaStream_t stream = nullptr;
-    QUIRE_RETURN_IF_ERROR(cuda_status(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream"));
+    QUIRE_RETURN_IF_ERROR(cuda_status(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+                                      "creating a stream"));
     return StreamHandle{stream};
   }
-  Status destroy_stream(StreamHandle stream) override { return cuda_status(cudaStreamDestroy(native(stream)), "destroying a stream"); }
-  Status wait_for(StreamHandle stream) override { return cuda_status(cudaStreamSynchronize(native(stream)), "waiting for a stream"); }
+  Status destroy_stream(StreamHandle stream) override {
+    return cuda_status(cudaStreamDestroy(native(stream)), "destroying a stream");
+  }
+  Status wait_for(StreamHandle stream) override {
+    return cuda_status(cudaStreamSynchronize(native(stream)), "waiting for a stream");
+  }
 
   Result<EventHandle> create_event() override {
     cudaEvent_t event = nullptr;
-    QUIRE_RETURN_IF_ERROR(cuda_status(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync), "creating an event"));
+    QUIRE_RETURN_IF_ERROR(cuda_status(
+        cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync),
+        "creating an event"));
     return EventHandle{event};
   }
-  Status destroy_event(EventHandle event) override { return cuda_status(cudaEventDestroy(native(event)), "destroying an event"); }
-  Status record(EventHandle event, StreamHandle stream) override { return cuda_status(cudaEventRecord(native(event), native(stream)), "recording an event"); }
-  Status hold(StreamHandle stream, EventHandle event) override { return cuda_status(cudaStreamWaitEvent(native(stream), native(event), 0), "holding a stream"); }
+  Status destroy_event(EventHandle event) override {
+    return cuda_status(cudaEventDestroy(native(event)), "destroying an event");
+  }
+  Status record(EventHandle event, StreamHandle stream) override {
+    return cuda_status(cudaEventRecord(native(event), native(stream)), "recording an event");
+  }
+  Status hold(StreamHandle stream, EventHandle event) override {
+    return cuda_status(cudaStreamWaitEvent(native(stream), native(event), 0), "holding a stream");
+  }
   Result<bool> passed(EventHandle event) override {
     const cudaError_t error = cudaEventQuery(native(event));
     if (error == cudaErrorNotReady) {
@@ -84,12 +103,18 @@ class CudaDriver final : public DeviceDriver {
     QUIRE_RETURN_IF_ERROR(cuda_status(error, "asking for an event"));
     return true;
   }
-  Status wait_for(EventHandle event) override { return cuda_status(cudaEventSynchronize(native(event)), "waiting for an event"); }
+  Status wait_for(EventHandle event) override {
+    return cuda_status(cudaEventSynchronize(native(event)), "waiting for an event");
+  }
 
-  Status begin_capture(StreamHandle stream) override { return cuda_status(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal), "recording a graph"); }
+  Status begin_capture(StreamHandle stream) override {
+    return cuda_status(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal),
+                       "recording a graph");
+  }
   Result<GraphHandle> end_capture(StreamHandle stream) override {
     cudaGraph_t graph = nullptr;
-    const Status ended = cuda_status(cudaStreamEndCapture(native(stream), &graph), "recording a graph");
+    const Status ended = cuda_status(cudaStreamEndCapture(native(stream), &graph),
+                                     "recording a graph");
     if (!ended.ok()) {
       (void)cudaGetLastError();  // an invalidated capture is over
       return ended;
@@ -101,27 +126,35 @@ class CudaDriver final : public DeviceDriver {
     QUIRE_RETURN_IF_ERROR(destroyed);
     return GraphHandle{exec};
   }
-  Status launch(GraphHandle graph, StreamHandle stream) override { return cuda_status(cudaGraphLaunch(native(graph), native(stream)), "launching a graph"); }
-  Status destroy_graph(GraphHandle graph) override { return cuda_status(cudaGraphExecDestroy(native(graph)), "destroying a graph"); }
+  Status launch(GraphHandle graph, StreamHandle stream) override {
+    return cuda_status(cudaGraphLaunch(native(graph), native(stream)), "launching a graph");
+  }
+  Status destroy_graph(GraphHandle graph) override {
+    return cuda_status(cudaGraphExecDestroy(native(graph)), "destroying a graph");
+  }
 
   Status copy(void* to, const void* from, std::int64_t bytes, StreamHandle stream) override {
-    return cuda_status(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, native(stream)), "copying");
+    return cuda_status(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault,
+                                       native(stream)),
+                       "copying");
   }
 };
 
 Result<DeviceProperties> read_properties(int index) {
   cudaDeviceProp p;
-  QUIRE_RETURN_IF_ERROR(cuda_status(cudaGetDeviceProperties(&p, index), "reading a device's properties"));
-  return DeviceProperties{.index = index,
-                          .name = p.name,
-                          .major = p.major,
-                          .minor = p.minor,
-                          .multiprocessors = p.multiProcessorCount,
-                          .threads_per_multiprocessor = p.maxThreadsPerMultiProcessor,
-                          .shared_bytes_per_block = static_cast<std::int64_t>(p.sharedMemPerBlockOptin),
-                          .shared_bytes_per_multiprocessor = static_cast<std::int64_t>(p.sharedMemPerMultiprocessor),
-                          .l2_bytes = p.l2CacheSize,
-                          .total_bytes = static_cast<std::int64_t>(p.totalGlobalMem)};
+  QUIRE_RETURN_IF_ERROR(
+      cuda_status(cudaGetDeviceProperties(&p, index), "reading a device's properties"));
+  return DeviceProperties{
+      .index = index,
+      .name = p.name,
+      .major = p.major,
+      .minor = p.minor,
+      .multiprocessors = p.multiProcessorCount,
+      .threads_per_multiprocessor = p.maxThreadsPerMultiProcessor,
+      .shared_bytes_per_block = static_cast<std::int64_t>(p.sharedMemPerBlockOptin),
+      .shared_bytes_per_multiprocessor = static_cast<std::int64_t>(p.sharedMemPerMultiprocessor),
+      .l2_bytes = p.l2CacheSize,
+      .total_bytes = static_cast<std::int64_t>(p.totalGlobalMem)};
 }
 
 }  // namespace
@@ -138,8 +171,10 @@ DeviceReport probe_devices() {
   }
   for (int i = 0; i < count; ++i) {
     auto properties = read_properties(i);
-    if (properties.ok()) report.devices.push_back(std::move(*properties));
-    else report.error = properties.status().message();
+    if (properties.ok())
+      report.devices.push_back(std::move(*properties));
+    else
+      report.error = properties.status().message();
   }
   return report;
 }

@@ -1,4 +1,5 @@
-/// What the device runtime asks of an accelerator: the one interface between its bookkeeping, which any build compiles and tests, and CUDA.
+/// What the device runtime asks of an accelerator: the one interface between its bookkeeping, which
+/// any build compiles and tests, and CUDA.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,9 @@ namespace quire::cuda {
 enum class MemoryKind : std::uint8_t {
   kDevice,  ///< memory of the accelerator
   kPinned,  ///< memory of the host that the accelerator copies from and to by itself
-  kShared,  ///< addressed by both: lies on the device, and moves to the host and back where the host touches it
+  /// Addressed by both: lies on the device, and moves to the host and back where the host touches
+  /// it
+  kShared,
 };
 const char* memory_kind_name(MemoryKind kind);
 
@@ -26,19 +29,23 @@ struct GraphHandle {
 };
 
 struct MemoryInfo {
-  std::int64_t free_bytes = 0, total_bytes = 0;  ///< of the device; free counts what other processes hold as taken
+  /// Of the device; free counts what other processes hold as taken
+  std::int64_t free_bytes = 0, total_bytes = 0;
 };
 
-/// One device and its context. Handles are valid until they are destroyed; what is enqueued on a stream runs in order.
+/// One device and its context. Handles are valid until they are destroyed; what is enqueued on a
+/// stream runs in order.
 ///
-/// Threads: the thread that opened it, one thread for its whole life. Errors of every call: kDeviceLost (the context is gone and does not come
-/// back: stop admission, drain, exit), kResourceExhausted (memory), kInternal. An error may be that of work enqueued earlier.
+/// Threads: the thread that opened it, one thread for its whole life. Errors of every call:
+/// kDeviceLost (the context is gone and does not come back: stop admission, drain, exit),
+/// kResourceExhausted (memory), kInternal. An error may be that of work enqueued earlier.
 class DeviceDriver {
  public:
   virtual ~DeviceDriver() = default;
 
   virtual Result<MemoryInfo> memory() = 0;
-  /// At least `bytes` > 0 bytes, aligned to 256. Errors: kResourceExhausted, after which the device is as before.
+  /// At least `bytes` > 0 bytes, aligned to 256. Errors: kResourceExhausted, after which the device
+  /// is as before.
   virtual Result<void*> allocate(MemoryKind kind, std::int64_t bytes) = 0;
   /// Waits for what uses the memory.
   virtual Status release(MemoryKind kind, void* p) = 0;
@@ -58,7 +65,8 @@ class DeviceDriver {
   virtual Result<bool> passed(EventHandle event) = 0;
   virtual Status wait_for(EventHandle event) = 0;
 
-  /// Between the two nothing runs: what is enqueued on `stream` becomes the graph. end_capture() leaves the stream as it was before also when it fails.
+  /// Between the two nothing runs: what is enqueued on `stream` becomes the graph. end_capture()
+  /// leaves the stream as it was before also when it fails.
   virtual Status begin_capture(StreamHandle stream) = 0;
   virtual Result<GraphHandle> end_capture(StreamHandle stream) = 0;
   virtual Status launch(GraphHandle graph, StreamHandle stream) = 0;
@@ -69,9 +77,11 @@ class DeviceDriver {
   virtual Status copy(void* to, const void* from, std::int64_t bytes, StreamHandle stream) = 0;
 };
 
-/// The devices of this machine and the versions of driver and toolkit. Opens none, never fails: what is missing is in the report. Built with QUIRE_CUDA alone.
+/// The devices of this machine and the versions of driver and toolkit. Opens none, never fails:
+/// what is missing is in the report. Built with QUIRE_CUDA alone.
 DeviceReport probe_devices();
-/// Makes the device current for the calling thread and opens its context. Errors: kUnavailable, kResourceExhausted, kDeviceLost. Built with QUIRE_CUDA alone.
+/// Makes the device current for the calling thread and opens its context. Errors: kUnavailable,
+/// kResourceExhausted, kDeviceLost. Built with QUIRE_CUDA alone.
 Result<std::unique_ptr<DeviceDriver>> open_device(const DeviceProperties& device);
 
 }  // namespace quire::cuda

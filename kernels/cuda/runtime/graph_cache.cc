@@ -7,15 +7,21 @@ namespace quire::cuda {
 
 std::int64_t batch_bucket(std::int64_t batch) {
   QUIRE_CHECK(batch >= 1, "a step has sequences");
-  if (batch <= 8) return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(batch)));
+  if (batch <= 8)
+    return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(batch)));
   const std::int64_t step = batch <= 64 ? 8 : 32;
   return (batch + step - 1) / step * step;
 }
 
-GraphCache::GraphCache(DeviceDriver& driver, std::size_t capacity) : driver_(driver), capacity_(capacity) { QUIRE_CHECK(capacity >= 1, "a cache holds something"); }
+GraphCache::GraphCache(DeviceDriver& driver, std::size_t capacity)
+    : driver_(driver), capacity_(capacity) {
+  QUIRE_CHECK(capacity >= 1, "a cache holds something");
+}
 
-Status GraphCache::run(std::int64_t bucket, std::uint64_t version, StreamHandle stream, const Record& record) {
-  auto entry = std::find_if(entries_.begin(), entries_.end(), [bucket](const Entry& e) { return e.bucket == bucket; });
+Status GraphCache::run(std::int64_t bucket, std::uint64_t version, StreamHandle stream,
+                       const Record& record) {
+  auto entry = std::find_if(entries_.begin(), entries_.end(),
+                            [bucket](const Entry& e) { return e.bucket == bucket; });
   if (entry != entries_.end() && entry->version != version) {
     entries_.erase(entry);
     entry = entries_.end();

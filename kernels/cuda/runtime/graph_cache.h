@@ -9,8 +9,8 @@
 
 namespace quire::cuda {
 
-/// The size of batch that a step of `batch` >= 1 sequences runs in: 1, 2, 4, 8, then the next multiple of 8 up to 64, of 32 beyond. Rows past the batch
-/// are idle.
+/// The size of batch that a step of `batch` >= 1 sequences runs in: 1, 2, 4, 8, then the next
+/// multiple of 8 up to 64, of 32 beyond. Rows past the batch are idle.
 std::int64_t batch_bucket(std::int64_t batch);
 
 struct GraphStats {
@@ -21,15 +21,18 @@ struct GraphStats {
 /// Threads: those of the driver.
 class GraphCache {
  public:
-  /// Enqueues the step's work on the stream; what it passes to kernels by value and every pointer is fixed in the graph.
+  /// Enqueues the step's work on the stream; what it passes to kernels by value and every pointer
+  /// is fixed in the graph.
   using Record = std::function<Status(StreamHandle)>;
 
   /// `driver` must outlive it. capacity >= 1.
   GraphCache(DeviceDriver& driver, std::size_t capacity);
 
-  /// Launches the graph of `bucket` on `stream`. It is recorded first when there is none, or when `version` is not the one it was recorded for: version stands
-  /// for all that is fixed in the graph (addresses, lengths that shape launches). `record` must neither wait nor allocate.
-  /// Errors: those of record() and of the driver; the bucket then has no graph, and the stream is as before.
+  /// Launches the graph of `bucket` on `stream`. It is recorded first when there is none, or when
+  /// `version` is not the one it was recorded for: version stands for all that is fixed in the
+  /// graph (addresses, lengths that shape launches). `record` must neither wait nor allocate.
+  /// Errors: those of record() and of the driver; the bucket then has no graph, and the stream is
+  /// as before.
   Status run(std::int64_t bucket, std::uint64_t version, StreamHandle stream, const Record& record);
   /// Drops all graphs, as when memory that they point to moves.
   void clear() { entries_.clear(); }

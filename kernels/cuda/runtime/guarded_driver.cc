@@ -5,7 +5,9 @@ namespace {
 
 const Status& status_of(const Status& s) { return s; }
 template <class T>
-Status status_of(const Result<T>& r) { return r.status(); }
+Status status_of(const Result<T>& r) {
+  return r.status();
+}
 
 }  // namespace
 
@@ -31,22 +33,56 @@ Status GuardedDriver::give_back(Call call) {
   return outcome;
 }
 
-Result<MemoryInfo> GuardedDriver::memory() { return guard([&] { return inner_.memory(); }); }
-Result<void*> GuardedDriver::allocate(MemoryKind kind, std::int64_t bytes) { return guard([&] { return inner_.allocate(kind, bytes); }); }
-Status GuardedDriver::release(MemoryKind kind, void* p) { return give_back([&] { return inner_.release(kind, p); }); }
-Result<StreamHandle> GuardedDriver::create_stream() { return guard([&] { return inner_.create_stream(); }); }
-Status GuardedDriver::destroy_stream(StreamHandle stream) { return give_back([&] { return inner_.destroy_stream(stream); }); }
-Status GuardedDriver::wait_for(StreamHandle stream) { return guard([&] { return inner_.wait_for(stream); }); }
-Result<EventHandle> GuardedDriver::create_event() { return guard([&] { return inner_.create_event(); }); }
-Status GuardedDriver::destroy_event(EventHandle event) { return give_back([&] { return inner_.destroy_event(event); }); }
-Status GuardedDriver::record(EventHandle event, StreamHandle stream) { return guard([&] { return inner_.record(event, stream); }); }
-Status GuardedDriver::hold(StreamHandle stream, EventHandle event) { return guard([&] { return inner_.hold(stream, event); }); }
-Result<bool> GuardedDriver::passed(EventHandle event) { return guard([&] { return inner_.passed(event); }); }
-Status GuardedDriver::wait_for(EventHandle event) { return guard([&] { return inner_.wait_for(event); }); }
-Status GuardedDriver::begin_capture(StreamHandle stream) { return guard([&] { return inner_.begin_capture(stream); }); }
-Result<GraphHandle> GuardedDriver::end_capture(StreamHandle stream) { return guard([&] { return inner_.end_capture(stream); }); }
-Status GuardedDriver::launch(GraphHandle graph, StreamHandle stream) { return guard([&] { return inner_.launch(graph, stream); }); }
-Status GuardedDriver::destroy_graph(GraphHandle graph) { return give_back([&] { return inner_.destroy_graph(graph); }); }
-Status GuardedDriver::copy(void* to, const void* from, std::int64_t bytes, StreamHandle stream) { return guard([&] { return inner_.copy(to, from, bytes, stream); }); }
+Result<MemoryInfo> GuardedDriver::memory() {
+  return guard([&] { return inner_.memory(); });
+}
+Result<void*> GuardedDriver::allocate(MemoryKind kind, std::int64_t bytes) {
+  return guard([&] { return inner_.allocate(kind, bytes); });
+}
+Status GuardedDriver::release(MemoryKind kind, void* p) {
+  return give_back([&] { return inner_.release(kind, p); });
+}
+Result<StreamHandle> GuardedDriver::create_stream() {
+  return guard([&] { return inner_.create_stream(); });
+}
+Status GuardedDriver::destroy_stream(StreamHandle stream) {
+  return give_back([&] { return inner_.destroy_stream(stream); });
+}
+Status GuardedDriver::wait_for(StreamHandle stream) {
+  return guard([&] { return inner_.wait_for(stream); });
+}
+Result<EventHandle> GuardedDriver::create_event() {
+  return guard([&] { return inner_.create_event(); });
+}
+Status GuardedDriver::destroy_event(EventHandle event) {
+  return give_back([&] { return inner_.destroy_event(event); });
+}
+Status GuardedDriver::record(EventHandle event, StreamHandle stream) {
+  return guard([&] { return inner_.record(event, stream); });
+}
+Status GuardedDriver::hold(StreamHandle stream, EventHandle event) {
+  return guard([&] { return inner_.hold(stream, event); });
+}
+Result<bool> GuardedDriver::passed(EventHandle event) {
+  return guard([&] { return inner_.passed(event); });
+}
+Status GuardedDriver::wait_for(EventHandle event) {
+  return guard([&] { return inner_.wait_for(event); });
+}
+Status GuardedDriver::begin_capture(StreamHandle stream) {
+  return guard([&] { return inner_.begin_capture(stream); });
+}
+Result<GraphHandle> GuardedDriver::end_capture(StreamHandle stream) {
+  return guard([&] { return inner_.end_capture(stream); });
+}
+Status GuardedDriver::launch(GraphHandle graph, StreamHandle stream) {
+  return guard([&] { return inner_.launch(graph, stream); });
+}
+Status GuardedDriver::destroy_graph(GraphHandle graph) {
+  return give_back([&] { return inner_.destroy_graph(graph); });
+}
+Status GuardedDriver::copy(void* to, const void* from, std::int64_t bytes, StreamHandle stream) {
+  return guard([&] { return inner_.copy(to, from, bytes, stream); });
+}
 
 }  // namespace quire::cuda

@@ -7,8 +7,9 @@
 
 namespace quire::cuda {
 
-/// Passes every call on, until one of them reports kDeviceLost: from then on every call gives that first error without touching the device. Destroying
-/// and releasing succeed then and do nothing: what a lost context held is gone with it.
+/// Passes every call on, until one of them reports kDeviceLost: from then on every call gives that
+/// first error without touching the device. Destroying and releasing succeed then and do nothing:
+/// what a lost context held is gone with it.
 ///
 /// Threads: as DeviceDriver, but lost() may be asked from any thread.
 class GuardedDriver final : public DeviceDriver {

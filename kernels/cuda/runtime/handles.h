@@ -13,7 +13,8 @@ class Owned {
  public:
   Owned() = default;
   Owned(DeviceDriver& driver, Handle handle) : driver_(&driver), handle_(handle) {}
-  Owned(Owned&& other) noexcept : driver_(std::exchange(other.driver_, nullptr)), handle_(std::exchange(other.handle_, {})) {}
+  Owned(Owned&& other) noexcept
+      : driver_(std::exchange(other.driver_, nullptr)), handle_(std::exchange(other.handle_, {})) {}
   Owned& operator=(Owned&& other) noexcept {
     Owned mine(std::move(*this));  // destroyed at the end
     driver_ = std::exchange(other.driver_, nullptr);
@@ -23,7 +24,8 @@ class Owned {
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
   ~Owned() {
-    if (driver_ != nullptr) (void)(driver_->*kDestroy)(handle_);  // a lost context shows at the next call that does something
+    // A lost context shows at the next call that does something
+    if (driver_ != nullptr) (void)(driver_->*kDestroy)(handle_);
   }
   explicit operator bool() const { return driver_ != nullptr; }
   Handle get() const { return handle_; }

@@ -4,8 +4,10 @@
 
 namespace quire::cuda {
 
-Result<LayerFeed> LayerFeed::create(DeviceDriver& driver, MemoryPool& device, StreamHandle compute, std::int64_t layer_bytes) {
-  if (layer_bytes <= 0) return Status::invalid("layer_bytes", "must be at least 1, is " + std::to_string(layer_bytes));
+Result<LayerFeed> LayerFeed::create(DeviceDriver& driver, MemoryPool& device, StreamHandle compute,
+                                    std::int64_t layer_bytes) {
+  if (layer_bytes <= 0)
+    return Status::invalid("layer_bytes", "must be at least 1, is " + std::to_string(layer_bytes));
   LayerFeed feed(driver, compute, layer_bytes);
   QUIRE_ASSIGN_OR_RETURN(feed.copies_, create_stream(driver));
   for (Slot& slot : feed.slots_) {
@@ -13,7 +15,8 @@ Result<LayerFeed> LayerFeed::create(DeviceDriver& driver, MemoryPool& device, St
     QUIRE_ASSIGN_OR_RETURN(slot.used, create_event(driver));
     // Of the compute stream, whose work is the last to use it.
     QUIRE_ASSIGN_OR_RETURN(slot.buffer, device.allocate(layer_bytes, compute));
-    QUIRE_RETURN_IF_ERROR(driver.record(slot.used.get(), compute));  // what a buffer's memory was used for before is over then
+    // What a buffer's memory was used for before is over then
+    QUIRE_RETURN_IF_ERROR(driver.record(slot.used.get(), compute));
   }
   return feed;
 }
@@ -22,21 +25,27 @@ LayerFeed::~LayerFeed() {
   if (!copies_) return;  // moved from
   for (Slot& slot : slots_) {
     // A context that cannot do this has nothing left that could write.
-    if (slot.arrived && driver_->record(slot.arrived.get(), copies_.get()).ok()) (void)driver_->hold(compute_, slot.arrived.get());
+    if (slot.arrived && driver_->record(slot.arrived.get(), copies_.get()).ok())
+      (void)driver_->hold(compute_, slot.arrived.get());
   }
 }
 
 Status LayerFeed::bring(std::span<const Piece> pieces) {
-  if (brought_ == released_ + kBuffers) return Status::precondition("both buffers hold layers that are not released");
+  if (brought_ == released_ + kBuffers)
+    return Status::precondition("both buffers hold layers that are not released");
   for (const Piece& p : pieces) {
     if (p.bytes < 0 || p.to < 0 || p.to > layer_bytes_ - p.bytes) {
-      return Status::invalid("pieces", std::to_string(p.bytes) + " bytes at " + std::to_string(p.to) + " are not inside a buffer of " + std::to_string(layer_bytes_));
+      return Status::invalid("pieces", std::to_string(p.bytes) + " bytes at " +
+                                           std::to_string(p.to) + " are not inside a buffer of " +
+                                           std::to_string(layer_bytes_));
     }
   }
   Slot& slot = slots_[brought_ % kBuffers];
   QUIRE_RETURN_IF_ERROR(driver_->hold(copies_.get(), slot.used.get()));
   for (const Piece& p : pieces) {
-    if (p.bytes > 0) QUIRE_RETURN_IF_ERROR(driver_->copy(static_cast<std::byte*>(slot.buffer.data()) + p.to, p.from, p.bytes, copies_.get()));
+    if (p.bytes > 0)
+      QUIRE_RETURN_IF_ERROR(driver_->copy(static_cast<std::byte*>(slot.buffer.data()) + p.to,
+                                          p.from, p.bytes, copies_.get()));
   }
   QUIRE_RETURN_IF_ERROR(driver_->record(slot.arrived.get(), copies_.get()));
   ++brought_;

@@ -10,7 +10,8 @@ namespace quire::cuda {
 
 using internal::PoolBlock;
 
-Buffer::Buffer(Buffer&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)), block_(std::exchange(other.block_, {})) {}
+Buffer::Buffer(Buffer&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)), block_(std::exchange(other.block_, {})) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   Buffer mine(std::move(*this));  // goes back at the end
@@ -23,7 +24,8 @@ Buffer::~Buffer() {
   if (pool_ != nullptr) pool_->take_back(std::move(block_));
 }
 
-MemoryPool::MemoryPool(DeviceDriver& driver, MemoryKind kind, std::int64_t max_bytes) : driver_(driver), kind_(kind), max_bytes_(max_bytes) {
+MemoryPool::MemoryPool(DeviceDriver& driver, MemoryKind kind, std::int64_t max_bytes)
+    : driver_(driver), kind_(kind), max_bytes_(max_bytes) {
   QUIRE_CHECK(max_bytes >= 0, "a pool's limit is not negative");
 }
 
@@ -40,10 +42,13 @@ std::int64_t MemoryPool::block_bytes(std::int64_t bytes) {
 }
 
 Result<Buffer> MemoryPool::allocate(std::int64_t bytes, StreamHandle stream) {
-  if (bytes < 0) return Status::invalid("bytes", "must not be negative, is " + std::to_string(bytes));
+  if (bytes < 0)
+    return Status::invalid("bytes", "must not be negative, is " + std::to_string(bytes));
   if (bytes == 0) return Buffer();
   if (bytes > max_bytes_) {
-    return Status::exhausted(std::to_string(bytes) + " bytes of " + memory_kind_name(kind_) + " memory are asked for, the pool has " + std::to_string(max_bytes_) + " in all");
+    return Status::exhausted(std::to_string(bytes) + " bytes of " + memory_kind_name(kind_) +
+                             " memory are asked for, the pool has " + std::to_string(max_bytes_) +
+                             " in all");
   }
   const std::int64_t rounded = std::min(block_bytes(bytes), max_bytes_);
   PoolBlock block;
@@ -64,7 +69,9 @@ Result<bool> MemoryPool::take_kept(std::int64_t bytes, StreamHandle stream, Pool
   const auto found = kept_.find(bytes);
   if (found == kept_.end()) return false;
   Blocks& blocks = found->second;
-  auto chosen = std::find_if(blocks.begin(), blocks.end(), [stream](const PoolBlock& b) { return b.stream.stream == stream.stream; });
+  auto chosen = std::find_if(blocks.begin(), blocks.end(), [stream](const PoolBlock& b) {
+    return b.stream.stream == stream.stream;
+  });
   for (auto b = blocks.begin(); chosen == blocks.end() && b != blocks.end(); ++b) {
     QUIRE_ASSIGN_OR_RETURN(const bool over, driver_.passed(b->released.get()));
     if (over) chosen = b;
@@ -83,8 +90,9 @@ Result<PoolBlock> MemoryPool::new_block(std::int64_t bytes) {
   QUIRE_ASSIGN_OR_RETURN(block.released, create_event(driver_));
   if (stats_.held_bytes() + bytes > max_bytes_) QUIRE_RETURN_IF_ERROR(trim());
   if (stats_.held_bytes() + bytes > max_bytes_) {
-    return Status::exhausted(std::to_string(bytes) + " bytes of " + memory_kind_name(kind_) + " memory are asked for, " + std::to_string(stats_.held_bytes()) + " of the pool's " +
-                             std::to_string(max_bytes_) + " are in use");
+    return Status::exhausted(std::to_string(bytes) + " bytes of " + memory_kind_name(kind_) +
+                             " memory are asked for, " + std::to_string(stats_.held_bytes()) +
+                             " of the pool's " + std::to_string(max_bytes_) + " are in use");
   }
   ++stats_.driver_calls;
   auto data = driver_.allocate(kind_, bytes);
@@ -93,7 +101,10 @@ Result<PoolBlock> MemoryPool::new_block(std::int64_t bytes) {
     ++stats_.driver_calls;
     data = driver_.allocate(kind_, bytes);
   }
-  if (!data.ok()) return data.status().with_context(std::to_string(bytes) + " bytes of " + memory_kind_name(kind_) + " memory beside " + std::to_string(stats_.in_use_bytes) + " in use");
+  if (!data.ok())
+    return data.status().with_context(std::to_string(bytes) + " bytes of " +
+                                      memory_kind_name(kind_) + " memory beside " +
+                                      std::to_string(stats_.in_use_bytes) + " in use");
   block.data = *data;
   stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.held_bytes() + bytes);
   return block;
@@ -109,7 +120,9 @@ void MemoryPool::take_back(PoolBlock block) {
     return;
   }
   // Nobody can tell when it is free, but the driver waits before it takes memory back.
-  if (const Status s = give_up(std::move(block)); !s.ok()) log_warning("memory could not be given back", {{"kind", memory_kind_name(kind_)}, {"reason", s.to_string()}});
+  if (const Status s = give_up(std::move(block)); !s.ok())
+    log_warning("memory could not be given back",
+                {{"kind", memory_kind_name(kind_)}, {"reason", s.to_string()}});
 }
 
 Status MemoryPool::trim() {
@@ -132,15 +145,25 @@ Status MemoryPool::give_up(PoolBlock block) {
   return released;
 }
 
-std::int64_t reserved_bytes(const MemoryInfo& memory) { return std::max<std::int64_t>(std::int64_t{256} << 20, memory.total_bytes / 32); }
+std::int64_t reserved_bytes(const MemoryInfo& memory) {
+  return std::max<std::int64_t>(std::int64_t{256} << 20, memory.total_bytes / 32);
+}
 
-Result<std::int64_t> pool_budget(const MemoryInfo& memory, std::int64_t wanted, const char* setting) {
+Result<std::int64_t> pool_budget(const MemoryInfo& memory, std::int64_t wanted,
+                                 const char* setting) {
   const std::int64_t most = std::max<std::int64_t>(memory.free_bytes - reserved_bytes(memory), 0);
   if (wanted > 0 && wanted <= most) return wanted;
   if (wanted == 0 && most > 0) return most;
-  const std::string holds = std::to_string(memory.free_bytes) + " of the device's " + std::to_string(memory.total_bytes) + " bytes are free (other processes and the weights hold the rest) and " +
+  const std::string holds = std::to_string(memory.free_bytes) + " of the device's " +
+                            std::to_string(memory.total_bytes) +
+                            " bytes are free (other processes and the weights hold the rest) and " +
                             std::to_string(reserved_bytes(memory)) + " of them stay in reserve";
-  return Status(Code::kResourceExhausted, std::string(setting) + (wanted > 0 ? " asks for " + std::to_string(wanted) + " bytes, but " : " takes what is left, but ") + holds + "; lower it or free memory (nvidia-smi)", setting);
+  return Status(Code::kResourceExhausted,
+                std::string(setting) +
+                    (wanted > 0 ? " asks for " + std::to_string(wanted) + " bytes, but "
+                                : " takes what is left, but ") +
+                    holds + "; lower it or free memory (nvidia-smi)",
+                setting);
 }
 
 }  // namespace quire::cuda

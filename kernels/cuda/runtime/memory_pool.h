@@ -23,8 +23,10 @@ struct PoolBlock {
 };
 }  // namespace internal
 
-/// Memory of a pool until it dies, aligned to 256 bytes, contents undefined. Move-only. The pool must outlive it. What is enqueued on its stream when it dies may still
-/// use the memory; whoever used it on another stream makes that stream's work an event that its own stream is held for, first.
+/// Memory of a pool until it dies, aligned to 256 bytes, contents undefined. Move-only. The pool
+/// must outlive it. What is enqueued on its stream when it dies may still use the memory; whoever
+/// used it on another stream makes that stream's work an event that its own stream is held for,
+/// first.
 class Buffer {
  public:
   Buffer() = default;
@@ -55,14 +57,17 @@ struct PoolStats {
   std::int64_t held_bytes() const { return in_use_bytes + cached_bytes + stranded_bytes; }
 };
 
-/// Blocks are rounded up to eighths of a power of two, at least kLeastBlock and by less than kMostRounding, and kept when they come back. A kept block serves the next allocation of its size
-/// on its stream at once, since work on a stream runs in order, and others once what used it is over. held_bytes() never exceeds max_bytes.
+/// Blocks are rounded up to eighths of a power of two, at least kLeastBlock and by less than
+/// kMostRounding, and kept when they come back. A kept block serves the next allocation of its size
+/// on its stream at once, since work on a stream runs in order, and others once what used it is
+/// over. held_bytes() never exceeds max_bytes.
 ///
 /// Threads: those of the driver.
 class MemoryPool {
  public:
   static constexpr std::int64_t kLeastBlock = 512;
-  static constexpr std::int64_t kMostRounding = std::int64_t{2} << 20;  ///< what drivers give memory out by; weights and caches are hardly larger than asked for
+  /// What drivers give memory out by; weights and caches are hardly larger than asked for
+  static constexpr std::int64_t kMostRounding = std::int64_t{2} << 20;
   /// `driver` must outlive it. max_bytes >= 0.
   MemoryPool(DeviceDriver& driver, MemoryKind kind, std::int64_t max_bytes);
   /// Every buffer must be dead.
@@ -70,15 +75,17 @@ class MemoryPool {
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  /// At most once the driver is out of memory or the limit is reached, kept blocks are given back to the driver and the allocation is tried again.
-  /// Zero bytes give an empty buffer. Errors: kInvalidArgument (negative), kResourceExhausted (nothing changed but that kept blocks may have gone),
-  /// kDeviceLost.
+  /// At most once the driver is out of memory or the limit is reached, kept blocks are given back
+  /// to the driver and the allocation is tried again. Zero bytes give an empty buffer. Errors:
+  /// kInvalidArgument (negative), kResourceExhausted (nothing changed but that kept blocks may have
+  /// gone), kDeviceLost.
   Result<Buffer> allocate(std::int64_t bytes, StreamHandle stream);
   /// Gives every kept block back to the driver, after what uses it.
   Status trim();
   const PoolStats& stats() const { return stats_; }
   std::int64_t max_bytes() const { return max_bytes_; }
-  /// What a request of so many bytes takes; the next larger size for every value but exact sizes. bytes > 0.
+  /// What a request of so many bytes takes; the next larger size for every value but exact sizes.
+  /// bytes > 0.
   static std::int64_t block_bytes(std::int64_t bytes);
 
  private:
@@ -96,9 +103,11 @@ class MemoryPool {
   PoolStats stats_;
 };
 
-/// How much of a device's memory a pool may have: `wanted`, or with 0 everything free but a reserve for the context and libraries.
-/// Errors: kResourceExhausted (field `setting`: more than is free, with what other processes hold).
-Result<std::int64_t> pool_budget(const MemoryInfo& memory, std::int64_t wanted, const char* setting);
+/// How much of a device's memory a pool may have: `wanted`, or with 0 everything free but a reserve
+/// for the context and libraries. Errors: kResourceExhausted (field `setting`: more than is free,
+/// with what other processes hold).
+Result<std::int64_t> pool_budget(const MemoryInfo& memory, std::int64_t wanted,
+                                 const char* setting);
 /// Left to the context, cuBLAS workspaces and fragmentation.
 std::int64_t reserved_bytes(const MemoryInfo& memory);
 

@@ -7,10 +7,13 @@
 
 namespace quire::cuda {
 
-SessionMemory::SessionMemory(DeviceDriver& driver, StreamHandle stream, std::int64_t device_bytes) : driver_(&driver), stream_(stream) {
+SessionMemory::SessionMemory(DeviceDriver& driver, StreamHandle stream, std::int64_t device_bytes)
+    : driver_(&driver), stream_(stream) {
   for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kPinned, MemoryKind::kShared}) {
     // How much memory the host can lock is known to its operating system alone.
-    const std::int64_t most = kind == MemoryKind::kPinned ? std::numeric_limits<std::int64_t>::max() / 2 : device_bytes;
+    const std::int64_t most = kind == MemoryKind::kPinned
+                                  ? std::numeric_limits<std::int64_t>::max() / 2
+                                  : device_bytes;
     pools_[static_cast<std::size_t>(kind)] = std::make_unique<MemoryPool>(driver, kind, most);
   }
 }
@@ -46,7 +49,9 @@ Result<void*> SessionMemory::allocate(MemoryKind kind, std::int64_t bytes) {
 
 Status SessionMemory::release(MemoryKind kind, void* p) {
   const auto found = given_.find(p);
-  if (found == given_.end() || found->second.kind != kind) return Status::invalid("p", std::string("no ") + memory_kind_name(kind) + " memory was given out there");
+  if (found == given_.end() || found->second.kind != kind)
+    return Status::invalid(
+        "p", std::string("no ") + memory_kind_name(kind) + " memory was given out there");
   given_.erase(found);
   return {};
 }

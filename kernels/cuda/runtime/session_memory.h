@@ -1,4 +1,5 @@
-/// The memory of a session, handed out by address: a pool for each kind, and which block lies where.
+/// The memory of a session, handed out by address: a pool for each kind, and which block lies
+/// where.
 #pragma once
 
 #include <array>
@@ -10,22 +11,27 @@
 
 namespace quire::cuda {
 
-/// What requests give back stays for the next ones, so that in the long run none of them asks the driver, which would wait for the whole device. Device and shared memory come out of the same card: where one
-/// kind has no room, blocks that other kinds keep make way first.
+/// What requests give back stays for the next ones, so that in the long run none of them asks the
+/// driver, which would wait for the whole device. Device and shared memory come out of the same
+/// card: where one kind has no room, blocks that other kinds keep make way first.
 ///
 /// Threads: those of the driver.
 class SessionMemory {
  public:
-  /// `driver` must outlive it; `stream` is the one that reuse is ordered by. Errors: those of DeviceDriver::memory().
+  /// `driver` must outlive it; `stream` is the one that reuse is ordered by. Errors: those of
+  /// DeviceDriver::memory().
   static Result<SessionMemory> create(DeviceDriver& driver, StreamHandle stream);
   SessionMemory(SessionMemory&&) noexcept = default;
   SessionMemory& operator=(SessionMemory&&) = delete;
 
-  /// `bytes` > 0, aligned to 256. Errors: kInvalidArgument, kResourceExhausted (says how much of the kind is in use; nothing changed but that kept blocks may have gone), kDeviceLost.
+  /// `bytes` > 0, aligned to 256. Errors: kInvalidArgument, kResourceExhausted (says how much of
+  /// the kind is in use; nothing changed but that kept blocks may have gone), kDeviceLost.
   Result<void*> allocate(MemoryKind kind, std::int64_t bytes);
-  /// Nothing enqueued may use it any more, on any stream. Errors: kInvalidArgument (nothing of that kind was given out there; nothing changed).
+  /// Nothing enqueued may use it any more, on any stream. Errors: kInvalidArgument (nothing of that
+  /// kind was given out there; nothing changed).
   Status release(MemoryKind kind, void* p);
-  /// What could be allocated: blocks kept for reuse go back to the driver first, so that what is free is exact. Errors: those of DeviceDriver::memory() and release().
+  /// What could be allocated: blocks kept for reuse go back to the driver first, so that what is
+  /// free is exact. Errors: those of DeviceDriver::memory() and release().
   Result<MemoryInfo> memory();
   const PoolStats& stats(MemoryKind kind) const { return pool(kind).stats(); }
 

@@ -37,22 +37,39 @@ class PrefixCacheTest : public ::testing::Test {
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
       const auto first = cache.add_rows(layer, positions);
       ASSERT_TRUE(first.ok());
-      std::vector<float> raw(static_cast<std::size_t>(2 * kFormat.num_kv_heads * n * kFormat.head_dim));
+      std::vector<float> raw(
+          static_cast<std::size_t>(2 * kFormat.num_kv_heads * n * kFormat.head_dim));
       for (std::int32_t r = 0; r < n; ++r) {
         for (int part = 0; part < 2 * kFormat.num_kv_heads; ++part) {
-          for (int c = 0; c < kFormat.head_dim; ++c) raw[static_cast<std::size_t>((part * n + r) * kFormat.head_dim + c)] = mark(layer, from + r);
+          for (int c = 0; c < kFormat.head_dim; ++c)
+            raw[static_cast<std::size_t>((part * n + r) * kFormat.head_dim + c)] = mark(layer,
+                                                                                        from + r);
         }
       }
       const std::int64_t row = kFormat.head_dim * 4;
-      ASSERT_TRUE(cache.place(layer, rope_, {.data = raw.data(), .num_rows = n, .dtype = DType::kF32, .head_stride = 2 * n * row, .kv_stride = n * row, .row_stride = row}, *first).ok());
+      ASSERT_TRUE(cache
+                      .place(layer, rope_,
+                             {.data = raw.data(),
+                              .num_rows = n,
+                              .dtype = DType::kF32,
+                              .head_stride = 2 * n * row,
+                              .kv_stride = n * row,
+                              .row_stride = row},
+                             *first)
+                      .ok());
     }
   }
-  static float mark(std::int32_t layer, std::int32_t position) { return static_cast<float>(1000 * layer + position); }
+  static float mark(std::int32_t layer, std::int32_t position) {
+    return static_cast<float>(1000 * layer + position);
+  }
   /// V of the row, which no rotation touches.
   static float value(const WorkingCache& cache, std::int32_t layer, std::int64_t row) {
     const KvView v = cache.view(layer);
     float x;
-    std::memcpy(&x, static_cast<const char*>(v.pages[row / kPageTokens]) + v.kv_stride + (row % kPageTokens) * v.token_stride, sizeof x);
+    std::memcpy(&x,
+                static_cast<const char*>(v.pages[row / kPageTokens]) + v.kv_stride +
+                    (row % kPageTokens) * v.token_stride,
+                sizeof x);
     return x;
   }
 
@@ -99,7 +116,8 @@ TEST_F(PrefixCacheTest, OtherTokensOtherSeedsAndShortPromptsFindNothing) {
   PrefixCache prefixes(pool_, kLayers, 100 * column_bytes());
   WorkingCache first = computed(48);
   prefixes.add(seed(), ids(500, 48), first);
-  const auto taken = [&](const Digest& s, const std::vector<std::int32_t>& tokens, std::int64_t most) {
+  const auto taken = [&](const Digest& s, const std::vector<std::int32_t>& tokens,
+                         std::int64_t most) {
     WorkingCache cache(pool_, kLayers);
     return prefixes.take(s, tokens, most, cache);
   };
@@ -129,10 +147,20 @@ TEST_F(PrefixCacheTest, WritingToASharedRowTakesACopy) {
   }
   EXPECT_EQ(pool_.bytes_in_use(), 3 * column_bytes());
   // The owner writes to rows it gave to others, too.
-  const std::vector<float> raw(static_cast<std::size_t>(2 * kFormat.num_kv_heads * kFormat.head_dim), -1.0f);
+  const std::vector<float> raw(
+      static_cast<std::size_t>(2 * kFormat.num_kv_heads * kFormat.head_dim), -1.0f);
   const std::int64_t row = kFormat.head_dim * 4;
   const std::int32_t target = 3;
-  ASSERT_TRUE(first.place_rows(1, rope_, {.data = raw.data(), .num_rows = 1, .dtype = DType::kF32, .head_stride = 2 * row, .kv_stride = row, .row_stride = row}, std::span(&target, 1)).ok());
+  ASSERT_TRUE(first
+                  .place_rows(1, rope_,
+                              {.data = raw.data(),
+                               .num_rows = 1,
+                               .dtype = DType::kF32,
+                               .head_stride = 2 * row,
+                               .kv_stride = row,
+                               .row_stride = row},
+                              std::span(&target, 1))
+                  .ok());
   EXPECT_EQ(value(first, 1, 3), -1.0f);
   EXPECT_EQ(value(first, 1, 4), mark(1, 4));
   EXPECT_EQ(value(second, 1, 3), mark(1, 3));
@@ -141,8 +169,9 @@ TEST_F(PrefixCacheTest, WritingToASharedRowTakesACopy) {
 TEST_F(PrefixCacheTest, TheLeastRecentlyUsedGoFirstAndNoneBeforeItsContinuation) {
   PrefixCache prefixes(pool_, kLayers, 4 * column_bytes());
   WorkingCache a = computed(48), b = computed(32);
-  prefixes.add(seed(), ids(500, 48), a);   // three pages
-  prefixes.add(seed(), ids(2000, 32), b);  // two more: one of the first three must go, and it is the last of them
+  prefixes.add(seed(), ids(500, 48), a);  // three pages
+  // Two more: one of the first three must go, and it is the last of them
+  prefixes.add(seed(), ids(2000, 32), b);
   EXPECT_EQ(prefixes.bytes(), 4 * column_bytes());
   const auto taken = [&](std::int32_t from) {
     WorkingCache cache(pool_, kLayers);
@@ -187,7 +216,8 @@ TEST_F(PrefixCacheTest, ACacheMovedOutAndInHoldsTheSameRows) {
   EXPECT_EQ(first.bytes_out(), 0);
   EXPECT_EQ(pool_.bytes_in_use(), 5 * column_bytes());
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-    for (std::int32_t row = 0; row < 37; ++row) EXPECT_EQ(value(first, layer, row), mark(layer, row));
+    for (std::int32_t row = 0; row < 37; ++row)
+      EXPECT_EQ(value(first, layer, row), mark(layer, row));
   }
   fill(first, 37, 20);
   EXPECT_EQ(value(first, 0, 40), mark(0, 40));
@@ -196,7 +226,8 @@ TEST_F(PrefixCacheTest, ACacheMovedOutAndInHoldsTheSameRows) {
 TEST_F(PrefixCacheTest, MovingInWithoutRoomChangesNothing) {
   PagePool small(kFormat, 6 * kFormat.page_bytes());
   WorkingCache cache(small, 2);
-  for (std::int32_t layer = 0; layer < 2; ++layer) ASSERT_TRUE(cache.add_rows(layer, ids(0, 48)).ok());
+  for (std::int32_t layer = 0; layer < 2; ++layer)
+    ASSERT_TRUE(cache.add_rows(layer, ids(0, 48)).ok());
   cache.move_out();
   EXPECT_EQ(small.bytes_in_use(), 0);
   WorkingCache other(small, 1);

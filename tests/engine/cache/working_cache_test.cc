@@ -21,18 +21,25 @@ class WorkingCacheTest : public ::testing::Test {
   std::vector<float> raw(std::int64_t rows, std::uint32_t seed) {
     std::mt19937 rng(seed);
     std::uniform_real_distribution<float> u(-1, 1);
-    std::vector<float> out(static_cast<std::size_t>(2 * kFormat.num_kv_heads * rows * kFormat.head_dim));
+    std::vector<float> out(
+        static_cast<std::size_t>(2 * kFormat.num_kv_heads * rows * kFormat.head_dim));
     for (float& x : out) x = u(rng);
     return out;
   }
   RawKvView view_of(const std::vector<float>& data, std::int64_t rows) {
     const std::int64_t row = kFormat.head_dim * 4;
-    return {.data = data.data(), .num_rows = rows, .dtype = DType::kF32, .head_stride = 2 * rows * row, .kv_stride = rows * row, .row_stride = row};
+    return {.data = data.data(),
+            .num_rows = rows,
+            .dtype = DType::kF32,
+            .head_stride = 2 * rows * row,
+            .kv_stride = rows * row,
+            .row_stride = row};
   }
   /// Element as attention reads it.
   static float read(const KvView& v, std::int64_t row, int kv, int head, int c) {
     const auto* page = static_cast<const char*>(v.pages[row / kPageTokens]);
-    return *reinterpret_cast<const float*>(page + kv * v.kv_stride + head * v.head_stride + (row % kPageTokens) * v.token_stride + c * 4);
+    return *reinterpret_cast<const float*>(page + kv * v.kv_stride + head * v.head_stride +
+                                           (row % kPageTokens) * v.token_stride + c * 4);
   }
   static std::vector<std::int32_t> range(std::int32_t from, std::int32_t n) {
     std::vector<std::int32_t> out(static_cast<std::size_t>(n));
@@ -40,14 +47,23 @@ class WorkingCacheTest : public ::testing::Test {
     return out;
   }
   /// The row holds raw row `i` of `data`, K rotated to `position`.
-  void expect_row(const WorkingCache& cache, int layer, std::int64_t row, const std::vector<float>& data, std::int64_t rows, std::int64_t i, std::int32_t position) {
+  void expect_row(const WorkingCache& cache, int layer, std::int64_t row,
+                  const std::vector<float>& data, std::int64_t rows, std::int64_t i,
+                  std::int32_t position) {
     const KvView v = cache.view(layer);
     const int d = kFormat.head_dim;
     for (int head = 0; head < kFormat.num_kv_heads; ++head) {
       const float* k = data.data() + (head * 2 * rows + i) * d;
       const float* value = data.data() + (head * 2 * rows + rows + i) * d;
       std::vector<float> rotated(static_cast<std::size_t>(d));
-      ASSERT_TRUE(rope_rotate_reference(rope_, {.x = k, .out = rotated.data(), .positions = &position, .rows = 1, .num_heads = 1, .ldx = d, .ldo = d}).ok());
+      ASSERT_TRUE(rope_rotate_reference(rope_, {.x = k,
+                                                .out = rotated.data(),
+                                                .positions = &position,
+                                                .rows = 1,
+                                                .num_heads = 1,
+                                                .ldx = d,
+                                                .ldo = d})
+                      .ok());
       for (int c = 0; c < d; ++c) {
         EXPECT_NEAR(read(v, row, 0, head, c), rotated[static_cast<std::size_t>(c)], 1e-6);
         EXPECT_EQ(read(v, row, 1, head, c), value[c]);
@@ -64,7 +80,8 @@ TEST_F(WorkingCacheTest, PlacesAndRotatesRows) {
   const auto data = raw(21, 1);
   ASSERT_EQ(*cache.add_rows(1, range(5, 21)), 0);
   ASSERT_TRUE(cache.place(1, rope_, view_of(data, 21), 0).ok());
-  for (std::int64_t i = 0; i < 21; ++i) expect_row(cache, 1, i, data, 21, i, static_cast<std::int32_t>(5 + i));
+  for (std::int64_t i = 0; i < 21; ++i)
+    expect_row(cache, 1, i, data, 21, i, static_cast<std::int32_t>(5 + i));
   EXPECT_EQ(cache.num_rows(0), 0);
   EXPECT_EQ(cache.bytes(), 2 * kFormat.page_bytes());
   EXPECT_TRUE(cache.view(1).sorted);
@@ -72,7 +89,9 @@ TEST_F(WorkingCacheTest, PlacesAndRotatesRows) {
   const auto more = raw(3, 2);
   const std::vector<std::int32_t> rows = {20, 0, 7};
   ASSERT_TRUE(cache.place_rows(1, rope_, view_of(more, 3), rows).ok());
-  for (std::int64_t i = 0; i < 3; ++i) expect_row(cache, 1, rows[static_cast<std::size_t>(i)], more, 3, i, 5 + rows[static_cast<std::size_t>(i)]);
+  for (std::int64_t i = 0; i < 3; ++i)
+    expect_row(cache, 1, rows[static_cast<std::size_t>(i)], more, 3, i,
+               5 + rows[static_cast<std::size_t>(i)]);
   expect_row(cache, 1, 6, data, 21, 6, 11);
 }
 
@@ -82,8 +101,11 @@ TEST_F(WorkingCacheTest, OutOfRangePlacesAreRefused) {
   ASSERT_TRUE(cache.add_rows(0, range(0, 6)).ok());
   EXPECT_EQ(cache.place(0, rope_, view_of(data, 4), 3).code(), Code::kInvalidArgument);
   EXPECT_EQ(cache.place(0, rope_, view_of(data, 4), -1).code(), Code::kInvalidArgument);
-  EXPECT_EQ(cache.place_rows(0, rope_, view_of(data, 4), std::vector<std::int32_t>{0, 1, 2}).code(), Code::kInvalidArgument);
-  EXPECT_EQ(cache.place_rows(0, rope_, view_of(data, 4), std::vector<std::int32_t>{0, 1, 2, 6}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(cache.place_rows(0, rope_, view_of(data, 4), std::vector<std::int32_t>{0, 1, 2}).code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(
+      cache.place_rows(0, rope_, view_of(data, 4), std::vector<std::int32_t>{0, 1, 2, 6}).code(),
+      Code::kInvalidArgument);
 }
 
 TEST_F(WorkingCacheTest, FindsRowsSortedOrNot) {
@@ -151,7 +173,9 @@ TEST_F(WorkingCacheTest, KeepingRowsMovesEachHeadsTogetherAndReturnsPages) {
   std::vector<float> expected;
   for (int head : {0, 1}) {
     for (const std::int32_t row : kept[static_cast<std::size_t>(head)]) {
-      for (int c = 0; c < kFormat.head_dim; ++c) expected.insert(expected.end(), {read(before, row, 0, head, c), read(before, row, 1, head, c)});
+      for (int c = 0; c < kFormat.head_dim; ++c)
+        expected.insert(expected.end(),
+                        {read(before, row, 0, head, c), read(before, row, 1, head, c)});
     }
   }
   ASSERT_TRUE(cache.keep_rows(0, kept).ok());
@@ -159,13 +183,15 @@ TEST_F(WorkingCacheTest, KeepingRowsMovesEachHeadsTogetherAndReturnsPages) {
   EXPECT_FALSE(cache.ragged(0));
   EXPECT_EQ(cache.bytes(), kFormat.page_bytes());
   const auto positions = cache.positions(0);
-  EXPECT_EQ(std::vector<std::int32_t>(positions.begin(), positions.end()), (std::vector<std::int32_t>{13, 17, 43, 59}));
+  EXPECT_EQ(std::vector<std::int32_t>(positions.begin(), positions.end()),
+            (std::vector<std::int32_t>{13, 17, 43, 59}));
   const KvView after = cache.view(0);
   EXPECT_TRUE(after.sorted);
   std::vector<float> actual;
   for (int head : {0, 1}) {
     for (int row = 0; row < 4; ++row) {
-      for (int c = 0; c < kFormat.head_dim; ++c) actual.insert(actual.end(), {read(after, row, 0, head, c), read(after, row, 1, head, c)});
+      for (int c = 0; c < kFormat.head_dim; ++c)
+        actual.insert(actual.end(), {read(after, row, 0, head, c), read(after, row, 1, head, c)});
     }
   }
   EXPECT_EQ(actual, expected);
@@ -213,7 +239,8 @@ TEST_F(WorkingCacheTest, KeepingRowsLeavesPagesThatOthersHoldAsTheyAre) {
 TEST_F(WorkingCacheTest, KeepingRowsRefusesListsThatAreNone) {
   WorkingCache cache(pool_, 1);
   ASSERT_TRUE(cache.add_rows(0, range(0, 20)).ok());
-  const std::vector<std::vector<std::vector<std::int32_t>>> bad = {{{1}}, {{1}, {}}, {{1}, {2, 2}}, {{1}, {20}}, {{-1}, {3}}};
+  const std::vector<std::vector<std::vector<std::int32_t>>> bad = {
+      {{1}}, {{1}, {}}, {{1}, {2, 2}}, {{1}, {20}}, {{-1}, {3}}};
   for (const auto& lists : bad) EXPECT_EQ(cache.keep_rows(0, lists).code(), Code::kInvalidArgument);
   EXPECT_EQ(cache.num_rows(0), 20);
 }

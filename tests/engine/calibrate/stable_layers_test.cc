@@ -10,12 +10,15 @@
 namespace quire::testing {
 namespace {
 
-/// `blocks` alphas around 0.5 in each of `layers`; in layers from `from` on block `beta` is far below.
-std::vector<BlockStats> document(std::int32_t layers, std::int32_t blocks, std::int32_t from, std::int32_t beta) {
+/// `blocks` alphas around 0.5 in each of `layers`; in layers from `from` on block `beta` is far
+/// below.
+std::vector<BlockStats> document(std::int32_t layers, std::int32_t blocks, std::int32_t from,
+                                 std::int32_t beta) {
   std::vector<BlockStats> stats;
   for (std::int32_t l = 0; l < layers; ++l) {
     for (std::int32_t b = 0; b < blocks; ++b) {
-      const float alpha = b == beta ? (l >= from ? 0.1f : 0.45f) : 0.5f + 0.01f * static_cast<float>((b + l) % 3);
+      const float alpha = b == beta ? (l >= from ? 0.1f : 0.45f)
+                                    : 0.5f + 0.01f * static_cast<float>((b + l) % 3);
       stats.push_back({alpha, 0.1f, 16 * b});
     }
   }
@@ -39,7 +42,8 @@ TEST(StableLayersTest, CalibrationFindsTheTrailingLayersThatSingleABlockOut) {
   for (std::int32_t beta : {3, 7, 11}) EXPECT_TRUE(calibration.add(document(16, 20, 13, beta), 20));
   EXPECT_EQ(calibration.documents(), 3);
   EXPECT_EQ(calibration.scores()[13], 3);
-  EXPECT_EQ(calibration.scores()[12], 3) << "0.45 is an outlier as well when all others hardly differ";
+  EXPECT_EQ(calibration.scores()[12], 3)
+      << "0.45 is an outlier as well when all others hardly differ";
   const auto layers = calibration.result();
   ASSERT_TRUE(layers.ok());
   EXPECT_EQ(*layers, (StableLayers{12, 15}));
@@ -51,7 +55,11 @@ TEST(StableLayersTest, ALayerBelowHalfTheHighestScoreDoesNotBegin) {
   for (int i = 0; i < 4; ++i) {
     auto stats = document(8, 20, 7, 5);
     for (std::int32_t l = 0; l < 7; ++l) {
-      for (std::int32_t b = 0; b < 20; ++b) stats[static_cast<std::size_t>(l * 20 + b)].alpha = b == 5 ? 0.2f : 0.3f + 0.1f * static_cast<float>(b % 7);
+      for (std::int32_t b = 0; b < 20; ++b)
+        stats[static_cast<std::size_t>(l * 20 + b)].alpha = b == 5
+                                                                ? 0.2f
+                                                                : 0.3f + 0.1f * static_cast<float>(
+                                                                                    b % 7);
     }
     EXPECT_TRUE(calibration.add(stats, 20));
   }
@@ -62,7 +70,8 @@ TEST(StableLayersTest, ALayerBelowHalfTheHighestScoreDoesNotBegin) {
 TEST(StableLayersTest, WithoutAnythingToGoByTheDefaultStays) {
   StableLayerCalibration calibration(8);
   EXPECT_EQ(calibration.result().code(), Code::kFailedPrecondition);
-  EXPECT_FALSE(calibration.add(document(8, 10, 0, 3), 10)) << "ten blocks cannot pass the 3-sigma test";
+  EXPECT_FALSE(calibration.add(document(8, 10, 0, 3), 10))
+      << "ten blocks cannot pass the 3-sigma test";
   EXPECT_FALSE(calibration.add(document(9, 20, 0, 3), 20)) << "another model";
   auto flat = document(8, 20, 99, 99);
   EXPECT_TRUE(calibration.add(flat, 20));
@@ -75,7 +84,8 @@ TEST(StableLayersTest, RecordsThatAreNotWhatWasWrittenAreCorrupt) {
   const std::string good = encode_stable_layers({12, 15}, 40);
   EXPECT_EQ(good, "1 12 15 40");
   EXPECT_EQ(*decode_stable_layers(good, 16), (StableLayers{12, 15}));
-  for (const char* bad : {"", "1", "1 12 15", "2 12 15 40", "1 12 15 40 ", "1 12 16 40", "1 15 12 40", "1 -1 15 40", "1 a 15 40", "1  12 15 40", "1 12 15 0"}) {
+  for (const char* bad : {"", "1", "1 12 15", "2 12 15 40", "1 12 15 40 ", "1 12 16 40",
+                          "1 15 12 40", "1 -1 15 40", "1 a 15 40", "1  12 15 40", "1 12 15 0"}) {
     EXPECT_EQ(decode_stable_layers(bad, 16).code(), Code::kCorruption) << bad;
   }
 }
@@ -89,13 +99,15 @@ TEST(StableLayersTest, AnEngineReadsWhatWasKeptForItsFingerprint) {
     auto engine = make_test_engine(model.path(), *store);
     EXPECT_EQ(engine->info().stable_layers, (StableLayers{0, 2}));
     const auto& digest = engine->info().fingerprint_digest;
-    std::transform(digest.begin(), digest.end(), fingerprint.bytes.begin(), [](std::uint8_t b) { return std::byte{b}; });
+    std::transform(digest.begin(), digest.end(), fingerprint.bytes.begin(),
+                   [](std::uint8_t b) { return std::byte{b}; });
     engine->stop(std::chrono::milliseconds(0));
   }
   EXPECT_EQ(load_stable_layers(*store, fingerprint, 3).code(), Code::kNotFound);
   ASSERT_TRUE(save_stable_layers(*store, fingerprint, {2, 2}, 5).ok());
   const auto layers_of = [&](const char* kv_dtype) {
-    auto engine = make_test_engine(model.path(), *store, [&](EngineOptions& o) { o.kv_dtype = kv_dtype; });
+    auto engine = make_test_engine(model.path(), *store,
+                                   [&](EngineOptions& o) { o.kv_dtype = kv_dtype; });
     const StableLayers layers = engine->info().stable_layers;
     engine->stop(std::chrono::milliseconds(0));
     return layers;

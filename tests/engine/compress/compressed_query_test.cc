@@ -1,4 +1,5 @@
-/// Compression inside the whole pipeline: what stays, what is decoded with it, and that nobody else notices.
+/// Compression inside the whole pipeline: what stays, what is decoded with it, and that nobody else
+/// notices.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -25,15 +26,20 @@ class CompressedQueryTest : public ::testing::Test {
 
   void start(std::int32_t chunk_tokens) {
     if (engine_) engine_->stop(std::chrono::milliseconds(0));
-    engine_ = make_test_engine(model_.path(), *store_, [&](EngineOptions& o) { o.prefill_chunk_tokens = chunk_tokens; });
+    engine_ = make_test_engine(model_.path(), *store_,
+                               [&](EngineOptions& o) { o.prefill_chunk_tokens = chunk_tokens; });
   }
   Doc document(std::size_t n) {
     Doc d{"d" + std::to_string(docs_.size()), random_ids(rng_, n), std::nullopt};
     d.key = ingest(*engine_, *store_, d.id, d.ids);
     return d;
   }
-  Outcome ask(const std::string& strategy, const std::string& compress, const Options& options = {}) { return ask(docs_, question_, strategy, compress, options); }
-  Outcome ask(const std::vector<Doc>& docs, const std::vector<std::int32_t>& question, const std::string& strategy, const std::string& compress,
+  Outcome ask(const std::string& strategy, const std::string& compress,
+              const Options& options = {}) {
+    return ask(docs_, question_, strategy, compress, options);
+  }
+  Outcome ask(const std::vector<Doc>& docs, const std::vector<std::int32_t>& question,
+              const std::string& strategy, const std::string& compress,
               const Options& options = {}) {
     QueryRequest r = make_request(*engine_, docs, question, strategy);
     r.cache.compress = compress;
@@ -93,31 +99,40 @@ TEST_F(CompressedQueryTest, DropsAllButTheCapacityAfterTheFirstToken) {
     // What the blocks say adds up: prefix and question are the rest of the hot rows.
     double hot = 0;
     for (const auto& c : o.plan.contexts) {
-      for (const auto& b : c.blocks) hot += b.hot_share.value_or(0) * static_cast<float>(b.num_tokens);
+      for (const auto& b : c.blocks)
+        hot += b.hot_share.value_or(0) * static_cast<float>(b.num_tokens);
     }
-    EXPECT_NEAR(hot, static_cast<double>(60 - o.plan.prefix_tokens - o.plan.suffix_tokens), 1e-2) << name;
+    EXPECT_NEAR(hot, static_cast<double>(60 - o.plan.prefix_tokens - o.plan.suffix_tokens), 1e-2)
+        << name;
   }
 }
 
 TEST_F(CompressedQueryTest, AnswersTheSameTwiceAndWhateverTheChunks) {
   std::map<std::string, Outcome> before;
-  for (const std::string& name : compressors()) before[name] = ask("recompute", name, {{"capacity", "50"}, {"window", "13"}, {"drop_mode", "drop"}});
+  for (const std::string& name : compressors())
+    before[name] = ask("recompute", name,
+                       {{"capacity", "50"}, {"window", "13"}, {"drop_mode", "drop"}});
   start(128);
   for (const std::string& name : compressors()) {
-    const Outcome again = ask("recompute", name, {{"capacity", "50"}, {"window", "13"}, {"drop_mode", "drop"}});
+    const Outcome again = ask("recompute", name,
+                              {{"capacity", "50"}, {"window", "13"}, {"drop_mode", "drop"}});
     EXPECT_EQ(again.ids, before[name].ids) << name;
     for (std::size_t i = 0; i < again.plan.contexts.size(); ++i) {
       for (std::size_t b = 0; b < again.plan.contexts[i].blocks.size(); ++b) {
-        EXPECT_EQ(again.plan.contexts[i].blocks[b].hot_share, before[name].plan.contexts[i].blocks[b].hot_share) << name;
+        EXPECT_EQ(again.plan.contexts[i].blocks[b].hot_share,
+                  before[name].plan.contexts[i].blocks[b].hot_share)
+            << name;
       }
     }
   }
 }
 
 TEST_F(CompressedQueryTest, ComposesWithEveryStrategy) {
-  for (const char* strategy : {"recompute", "exact", "reuse", "epic", "cacheblend", "anchors", "samkv", "multi_infllm", "auto"}) {
+  for (const char* strategy : {"recompute", "exact", "reuse", "epic", "cacheblend", "anchors",
+                               "samkv", "multi_infllm", "auto"}) {
     for (const std::string& name : compressors()) {
-      const Outcome o = ask(strategy, name, {{"capacity", "48"}, {"window", "8"}, {"drop_mode", "drop"}});
+      const Outcome o = ask(strategy, name,
+                            {{"capacity", "48"}, {"window", "8"}, {"drop_mode", "drop"}});
       ASSERT_TRUE(o.plan.compression.has_value()) << strategy << " " << name;
       EXPECT_EQ(o.plan.compression->hot_rows, kLayers * kKvHeads * 48) << strategy << " " << name;
       EXPECT_EQ(o.ids.size(), 12u);
@@ -129,9 +144,16 @@ TEST_F(CompressedQueryTest, PromptsWithoutDocumentsOrQuestion) {
   const std::vector<std::int32_t> plain_prompt = random_ids(rng_, 150);
   for (const std::string& name : compressors()) {
     const Options options = {{"capacity", "40"}, {"window", "8"}, {"drop_mode", "drop"}};
-    EXPECT_EQ(ask({}, plain_prompt, "recompute", name, options).plan.compression->hot_rows, kLayers * kKvHeads * 40) << name;
-    EXPECT_EQ(ask(docs_, {}, "reuse", name, options).plan.compression->hot_rows, kLayers * kKvHeads * 40) << name;
-    EXPECT_EQ(ask({{"", random_ids(rng_, 70), std::nullopt}}, question_, "exact", name, options).plan.compression->hot_rows, kLayers * kKvHeads * 40) << name;
+    EXPECT_EQ(ask({}, plain_prompt, "recompute", name, options).plan.compression->hot_rows,
+              kLayers * kKvHeads * 40)
+        << name;
+    EXPECT_EQ(ask(docs_, {}, "reuse", name, options).plan.compression->hot_rows,
+              kLayers * kKvHeads * 40)
+        << name;
+    EXPECT_EQ(ask({{"", random_ids(rng_, 70), std::nullopt}}, question_, "exact", name, options)
+                  .plan.compression->hot_rows,
+              kLayers * kKvHeads * 40)
+        << name;
   }
 }
 
@@ -140,7 +162,8 @@ TEST_F(CompressedQueryTest, LeavesSharedBeginningsToOthersAsTheyWere) {
   const Outcome plain = ask(inlined, question_, "auto", "none");
   for (const std::string& name : compressors()) {
     const Options options = {{"capacity", "48"}, {"window", "8"}, {"drop_mode", "drop"}};
-    const Outcome first = ask(inlined, question_, "auto", name, options), second = ask(inlined, question_, "auto", name, options);
+    const Outcome first = ask(inlined, question_, "auto", name, options),
+                  second = ask(inlined, question_, "auto", name, options);
     EXPECT_EQ(first.ids, second.ids) << name;
     const Outcome after = ask(inlined, question_, "auto", "none");
     EXPECT_EQ(after.ids, plain.ids) << name;
@@ -167,7 +190,8 @@ TEST_F(CompressedQueryTest, CitationsNeedTheRowsThatDroppingTakesAway) {
 }
 
 TEST_F(CompressedQueryTest, BadSettingsNameTheirField) {
-  const auto field = [&](const std::string& compress, const Options& options, const std::string& strategy = "reuse") {
+  const auto field = [&](const std::string& compress, const Options& options,
+                         const std::string& strategy = "reuse") {
     QueryRequest r = make_request(*engine_, docs_, question_, strategy);
     r.cache.compress = compress;
     r.cache.options = PlugOptions(options);
@@ -175,7 +199,9 @@ TEST_F(CompressedQueryTest, BadSettingsNameTheirField) {
     return handle.ok() ? std::string() : handle.status().field();
   };
   for (const std::string& name : compressors()) {
-    for (const char* capacity : {"0", "-3", "32", "100.5", "many"}) EXPECT_EQ(field(name, {{"capacity", capacity}}), "cache.options.capacity") << name << capacity;
+    for (const char* capacity : {"0", "-3", "32", "100.5", "many"})
+      EXPECT_EQ(field(name, {{"capacity", capacity}}), "cache.options.capacity")
+          << name << capacity;
   }
   EXPECT_EQ(field("snapkv", {{"kernel", "4"}}), "cache.options.kernel");
   EXPECT_EQ(field("snapkv", {{"drop_mode", "forget"}}), "cache.options.drop_mode");

@@ -19,7 +19,8 @@ std::vector<std::int32_t> joined(std::vector<std::int32_t> a, const std::vector<
   return a;
 }
 
-/// prefix 0..3, contexts 3..40 and 40..60, question 60..70; first and last rows of contexts are anchors.
+/// prefix 0..3, contexts 3..40 and 40..60, question 60..70; first and last rows of contexts are
+/// anchors.
 LayerRows rows_with_documents() {
   LayerRows rows;
   rows.num_rows = 70;

@@ -13,12 +13,16 @@ namespace {
 
 using Options = std::map<std::string, std::string, std::less<>>;
 
-/// The hook alone in a pass, over a prompt of `num_tokens` tokens of which the last `kWindow` score.
+/// The hook alone in a pass, over a prompt of `num_tokens` tokens of which the last `kWindow`
+/// score.
 class SparsePassTest : public ::testing::Test {
  protected:
   static constexpr std::int32_t kTokens = 301, kWindow = 7;
 
-  SparsePassTest() : model_(std::move(*load_model(folder_.path(), {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}))), ids_(random_ids(rng_, kTokens)) {}
+  SparsePassTest()
+      : model_(std::move(
+            *load_model(folder_.path(), {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}))),
+        ids_(random_ids(rng_, kTokens)) {}
 
   struct Ran {
     std::unique_ptr<WorkingCache> cache;
@@ -35,7 +39,9 @@ class SparsePassTest : public ::testing::Test {
     setup.head_dim = config.head_dim;
     setup.sparse = true;
     setup.contexts = {{10, 90}, {90, 200}};
-    SparsePrefillScores scores(setup, kTokens - kWindow, {.rule = rule.value_or(SparseRule{64, 0}), .pooling = pooling, .kernel = 5});
+    SparsePrefillScores scores(
+        setup, kTokens - kWindow,
+        {.rule = rule.value_or(SparseRule{64, 0}), .pooling = pooling, .kernel = 5});
     Ran out;
     out.cache = std::make_unique<WorkingCache>(pool_, config.num_layers);
     out.logits.resize(static_cast<std::size_t>(config.vocab_size));
@@ -61,7 +67,8 @@ class SparsePassTest : public ::testing::Test {
     std::vector<float> out;
     for (std::int64_t kv = 0; kv < 2; ++kv) {
       for (std::int64_t head = 0; head < v.num_kv_heads; ++head) {
-        const auto* at = static_cast<const std::byte*>(v.pages[r / kPageTokens]) + kv * v.kv_stride + head * v.head_stride + r % kPageTokens * v.token_stride;
+        const auto* at = static_cast<const std::byte*>(v.pages[r / kPageTokens]) +
+                         kv * v.kv_stride + head * v.head_stride + r % kPageTokens * v.token_stride;
         for (std::int64_t c = 0; c < v.head_dim; ++c) out.push_back(load_f32(at, v.dtype, c));
       }
     }
@@ -77,14 +84,19 @@ class SparsePassTest : public ::testing::Test {
 
 TEST_F(SparsePassTest, ColumnsOrABandOverEverythingAreDense) {
   const Ran dense = run(std::nullopt);
-  for (const SparseRule& rule : {SparseRule{64, kTokens}, SparseRule{320, 0}, SparseRule{1024, 5}}) {
+  for (const SparseRule& rule :
+       {SparseRule{64, kTokens}, SparseRule{320, 0}, SparseRule{1024, 5}}) {
     const Ran sparse = run(rule);
     EXPECT_EQ(sparse.report.attended_share, 1.0);
-    for (std::size_t i = 0; i < dense.logits.size(); ++i) ASSERT_NEAR(sparse.logits[i], dense.logits[i], 1e-4 * std::max(1.0f, std::abs(dense.logits[i]))) << rule.band;
+    for (std::size_t i = 0; i < dense.logits.size(); ++i)
+      ASSERT_NEAR(sparse.logits[i], dense.logits[i],
+                  1e-4 * std::max(1.0f, std::abs(dense.logits[i])))
+          << rule.band;
     for (std::int32_t layer = 0; layer < 3; ++layer) {
       for (std::int64_t r = 0; r < kTokens; ++r) {
         const auto a = row(*sparse.cache, layer, r), b = row(*dense.cache, layer, r);
-        for (std::size_t c = 0; c < a.size(); ++c) ASSERT_NEAR(a[c], b[c], 1e-4) << layer << " " << r;
+        for (std::size_t c = 0; c < a.size(); ++c)
+          ASSERT_NEAR(a[c], b[c], 1e-4) << layer << " " << r;
       }
     }
   }
@@ -94,10 +106,12 @@ TEST_F(SparsePassTest, RowsWithinTheBandKeepTheBitsOfADensePass) {
   const Ran dense = run(std::nullopt), sparse = run(SparseRule{64, 20});
   for (std::int32_t layer = 0; layer < 3; ++layer) {
     ASSERT_EQ(sparse.cache->num_rows(layer), kTokens);
-    for (std::int64_t r = 0; r < 128; ++r) ASSERT_EQ(row(*sparse.cache, layer, r), row(*dense.cache, layer, r)) << layer << " " << r;
+    for (std::int64_t r = 0; r < 128; ++r)
+      ASSERT_EQ(row(*sparse.cache, layer, r), row(*dense.cache, layer, r)) << layer << " " << r;
     // The first layer's K and V depend on the token alone.
     EXPECT_EQ(row(*sparse.cache, layer, 200) == row(*dense.cache, layer, 200), layer == 0);
-    for (std::int32_t r = 0; r < kTokens; ++r) ASSERT_EQ(sparse.cache->positions(layer)[static_cast<std::size_t>(r)], r);
+    for (std::int32_t r = 0; r < kTokens; ++r)
+      ASSERT_EQ(sparse.cache->positions(layer)[static_cast<std::size_t>(r)], r);
   }
   EXPECT_NE(sparse.logits, dense.logits);
 }
@@ -119,7 +133,10 @@ TEST_F(SparsePassTest, CountsKeysAsTheMaskHasThem) {
 
 class SparsePrefillQueryTest : public ::testing::Test {
  protected:
-  SparsePrefillQueryTest() : store_(open_test_store(folder_.path() / "store")), prompt_(random_ids(rng_, 330)) { start(); }
+  SparsePrefillQueryTest()
+      : store_(open_test_store(folder_.path() / "store")), prompt_(random_ids(rng_, 330)) {
+    start();
+  }
   ~SparsePrefillQueryTest() override { engine_->stop(std::chrono::milliseconds(0)); }
 
   void start(const std::function<void(EngineOptions&)>& edit = {}) {
@@ -127,9 +144,12 @@ class SparsePrefillQueryTest : public ::testing::Test {
     engine_ = make_test_engine(model_.path(), *store_, edit);
   }
   static Options sparse(std::int32_t columns = 40) {
-    return {{"prefill", "sparse"}, {"prefill_band", "64"}, {"prefill_columns", std::to_string(columns)}, {"capacity", "200"}, {"window", "9"}, {"lookahead", "0"}};
+    return {
+        {"prefill", "sparse"}, {"prefill_band", "64"}, {"prefill_columns", std::to_string(columns)},
+        {"capacity", "200"},   {"window", "9"},        {"lookahead", "0"}};
   }
-  QueryRequest request(const Options& options, const std::string& compress = "speckv", const std::vector<Doc>& docs = {}, const std::string& strategy = "exact") {
+  QueryRequest request(const Options& options, const std::string& compress = "speckv",
+                       const std::vector<Doc>& docs = {}, const std::string& strategy = "exact") {
     QueryRequest r = make_request(*engine_, docs, prompt_, strategy);
     r.cache.compress = compress;
     r.cache.options = PlugOptions(options);
@@ -141,7 +161,9 @@ class SparsePrefillQueryTest : public ::testing::Test {
     expect_fates_sum(o.plan);
     return o;
   }
-  Status refused(const Options& options, const std::string& compress = "speckv") { return run_query(*engine_, request(options, compress)).status; }
+  Status refused(const Options& options, const std::string& compress = "speckv") {
+    return run_query(*engine_, request(options, compress)).status;
+  }
   Doc document(const std::string& id, std::size_t n) {
     Doc d{id, random_ids(rng_, n), std::nullopt};
     d.key = ingest(*engine_, *store_, d.id, d.ids);
@@ -248,7 +270,8 @@ TEST_F(SparsePrefillQueryTest, AnswersTheSameInCompany) {
   std::vector<QueryRequest> requests;
   for (int i = 0; i < 5; ++i) {
     prompt_ = random_ids(rng_, 250 + 31 * static_cast<std::size_t>(i));
-    requests.push_back(request(i % 2 == 0 ? sparse() : Options{{"capacity", "100"}}, i % 2 == 0 ? "ada_speckv" : "speckv"));
+    requests.push_back(request(i % 2 == 0 ? sparse() : Options{{"capacity", "100"}},
+                               i % 2 == 0 ? "ada_speckv" : "speckv"));
   }
   std::vector<std::vector<std::int32_t>> alone;
   for (const QueryRequest& r : requests) alone.push_back(ask(r).ids);
@@ -267,9 +290,12 @@ TEST_F(SparsePrefillQueryTest, NonsenseIsRefusedWithTheOptionsName) {
     return o;
   };
   for (const auto& [options, field] : std::vector<std::pair<Options, std::string>>{
-           {with("prefill_band", "65"), "cache.options.prefill_band"},     {with("prefill_band", "0"), "cache.options.prefill_band"},
-           {with("prefill_columns", "-1"), "cache.options.prefill_columns"}, {with("prefill_columns", "1.5"), "cache.options.prefill_columns"},
-           {with("prefill", "thin"), "cache.options.prefill"},             {{{"prefill_band", "128"}}, "cache.options.prefill_band"}}) {
+           {with("prefill_band", "65"), "cache.options.prefill_band"},
+           {with("prefill_band", "0"), "cache.options.prefill_band"},
+           {with("prefill_columns", "-1"), "cache.options.prefill_columns"},
+           {with("prefill_columns", "1.5"), "cache.options.prefill_columns"},
+           {with("prefill", "thin"), "cache.options.prefill"},
+           {{{"prefill_band", "128"}}, "cache.options.prefill_band"}}) {
     const Status s = refused(options);
     EXPECT_EQ(s.code(), Code::kInvalidArgument);
     EXPECT_EQ(s.field(), field) << s.to_string();

@@ -1,4 +1,5 @@
-/// What choosing takes of a device's memory: counted, never more than was said before, and refused by name where a request's part cannot hold it.
+/// What choosing takes of a device's memory: counted, never more than was said before, and refused
+/// by name where a request's part cannot hold it.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -40,19 +41,35 @@ TEST(ChoosingMemoryTest, CountsInThePoolAndInItself) {
   EXPECT_EQ(pool.bytes_in_use(), 0) << "the device's refusal is not counted";
 }
 
-/// By hand, of what each keeps for every row: 32 layers, 32 query heads, 8 KV heads of 128 channels, 65,536 rows.
+/// By hand, of what each keeps for every row: 32 layers, 32 query heads, 8 KV heads of 128
+/// channels, 65,536 rows.
 TEST(ChoosingNeedTest, IsWhatLargeModelsWouldTake) {
-  const RetrieveShape shape{.num_layers = 32, .num_heads = 32, .num_kv_heads = 8, .head_dim = 128, .num_contexts = 8};
+  const RetrieveShape shape{
+      .num_layers = 32, .num_heads = 32, .num_kv_heads = 8, .head_dim = 128, .num_contexts = 8};
   constexpr double kRows = 65536, kMiB = 1 << 20;
-  const auto need = [&](const char* name) { return static_cast<double>(choosing_bytes(shape, **make_retriever(name), PlugOptions(), shape.num_contexts, static_cast<std::int64_t>(kRows))) / kMiB; };
-  const auto bounds = [&](double page, double layers) { return kRows / page * 8 * 2 * 128 * 2 * layers / kMiB; };
-  const std::map<std::string, double> least = {{"quest", bounds(16, 30)}, {"freekv", bounds(32, 32)}, {"arkvale", bounds(32, 31)}, {"shadowkv", bounds(8, 31)}, {"raas", bounds(16, 31)},
-                                               {"flat", kRows * (32 + 8) * 4 / kMiB}, {"ctkvr", 32 * (32 * 512 * 128 * 2 + 8 * 512 * kRows / 8) / kMiB}};
+  const auto need = [&](const char* name) {
+    return static_cast<double>(choosing_bytes(shape, **make_retriever(name), PlugOptions(),
+                                              shape.num_contexts,
+                                              static_cast<std::int64_t>(kRows))) /
+           kMiB;
+  };
+  const auto bounds = [&](double page, double layers) {
+    return kRows / page * 8 * 2 * 128 * 2 * layers / kMiB;
+  };
+  const std::map<std::string, double> least = {
+      {"quest", bounds(16, 30)},
+      {"freekv", bounds(32, 32)},
+      {"arkvale", bounds(32, 31)},
+      {"shadowkv", bounds(8, 31)},
+      {"raas", bounds(16, 31)},
+      {"flat", kRows * (32 + 8) * 4 / kMiB},
+      {"ctkvr", 32 * (32 * 512 * 128 * 2 + 8 * 512 * kRows / 8) / kMiB}};
   for (const auto& [name, bytes] : least) {
     EXPECT_GE(need(name.c_str()), bytes) << name;
     EXPECT_LE(need(name.c_str()), 1.35 * bytes) << name << ": room to grow, scores, lists";
   }
-  for (const char* name : {"dense", "magicpig", "specontext"}) EXPECT_EQ(need(name), 0) << name << ": nothing without a head";
+  for (const char* name : {"dense", "magicpig", "specontext"})
+    EXPECT_EQ(need(name), 0) << name << ": nothing without a head";
 }
 
 class DeviceChoosingTest : public DeviceSideTest {
@@ -73,28 +90,39 @@ class DeviceChoosingTest : public DeviceSideTest {
 };
 
 TEST_F(DeviceChoosingTest, TakesNoMoreThanWasSaid) {
-  const auto cpu = side(model_.path(), "cpu", nullptr, kShort), device = side(model_.path(), "device", make_device_compute(simt::make_emulated_ops()), kShort);
+  const auto cpu = side(model_.path(), "cpu", nullptr, kShort),
+             device = side(model_.path(), "device", make_device_compute(simt::make_emulated_ops()),
+                           kShort);
   const auto head_model = std::move(*load_model(model_.path(), {.weights = WeightFormat::kF32}));
   const auto head = std::move(*RetrievalHead::load(head_.path(), *head_model));
   const ModelConfig& c = head_model->config();
-  const RetrieveShape shape{.num_layers = c.num_layers, .num_heads = c.num_heads, .num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim, .num_contexts = 2, .head = head.get()};
+  const RetrieveShape shape{.num_layers = c.num_layers,
+                            .num_heads = c.num_heads,
+                            .num_kv_heads = c.num_kv_heads,
+                            .head_dim = c.head_dim,
+                            .num_contexts = 2,
+                            .head = head.get()};
   for (const std::string& name : retriever_names()) {
     SCOPED_TRACE(name);
     QueryRequest r = request(*device, "reuse", 9);
     by(name)(r);
-    const std::int64_t rows = static_cast<std::int64_t>(r.prefix_ids.size() + r.suffix_ids.size()) + 45 + 40 + 9;
-    const std::int64_t said = choosing_bytes(shape, **make_retriever(name), r.cache.options, 2, rows);
+    const std::int64_t rows = static_cast<std::int64_t>(r.prefix_ids.size() + r.suffix_ids.size()) +
+                              45 + 40 + 9;
+    const std::int64_t said = choosing_bytes(shape, **make_retriever(name), r.cache.options, 2,
+                                             rows);
     const Outcome got = run_query(*device->engine, std::move(r));
     ASSERT_TRUE(got.status.ok()) << got.status.to_string();
     EXPECT_LE(got.stats.retrieve.choosing_bytes, said);
     EXPECT_EQ(got.stats.retrieve.choosing_bytes > 0, name != "dense" && name != "magicpig");
-    EXPECT_EQ(ask(*cpu, "reuse", 9, by(name)).stats.retrieve.choosing_bytes, 0) << "the host's memory is the host's";
+    EXPECT_EQ(ask(*cpu, "reuse", 9, by(name)).stats.retrieve.choosing_bytes, 0)
+        << "the host's memory is the host's";
   }
 }
 
 TEST_F(DeviceChoosingTest, WhatAPartCannotHoldIsRefusedByNameAndAutoDoesNotTakeIt) {
   edit_options_ = [](EngineOptions& o) { o.device_cache_bytes = 8 << 10; };
-  const auto device = side(model_.path(), "small", make_device_compute(simt::make_emulated_ops()), kShort);
+  const auto device = side(model_.path(), "small", make_device_compute(simt::make_emulated_ops()),
+                           kShort);
   for (const char* name : {"quest", "flat", "specontext"}) {
     QueryRequest r = request(*device, "reuse", 4);
     by(name)(r);
@@ -102,7 +130,8 @@ TEST_F(DeviceChoosingTest, WhatAPartCannotHoldIsRefusedByNameAndAutoDoesNotTakeI
     EXPECT_EQ(refused.stats.most_cache_bytes, 0) << "before anything is computed";
     EXPECT_EQ(refused.status.code(), Code::kInvalidArgument) << refused.status.to_string();
     EXPECT_EQ(refused.status.field(), "cache.decode");
-    EXPECT_NE(refused.status.message().find("model.device_cache_bytes"), std::string::npos) << refused.status.to_string();
+    EXPECT_NE(refused.status.message().find("model.device_cache_bytes"), std::string::npos)
+        << refused.status.to_string();
   }
   const Outcome chosen = ask(*device, "reuse", 4, [](QueryRequest& r) {
     r.cache.decode = "auto";

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "engine/device/device_compute.h"
 #include "engine/answer/decode_batch.h"
+#include "engine/device/device_compute.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/engine/model/model_harness.h"
@@ -27,7 +27,9 @@ int greedy_tokens(int otherwise) {
 
 std::vector<std::int32_t> prompt_ids() {
   const auto tokenizer = std::move(*load_tokenizer(kDemo));
-  auto ids = tokenizer->encode("The country around Gearkbre is Paionia. Traders visit Gearkbre for tea. Its mayor is Pataus Jiley.");
+  auto ids = tokenizer->encode(
+      "The country around Gearkbre is Paionia. Traders visit Gearkbre for tea. Its mayor is Pataus "
+      "Jiley.");
   ids.insert(ids.begin(), 1);
   return ids;
 }
@@ -55,7 +57,10 @@ std::vector<std::int32_t> greedy(Runner& run, std::span<const std::int32_t> prom
 
 /// A model on the CPU and the same on an emulated device.
 struct Both {
-  explicit Both(const ModelOptions& options) : cpu(std::move(*load_model(kDemo, options))), device(std::move(*load_model(kDemo, options, make_device_compute(simt::make_emulated_ops())))) {}
+  explicit Both(const ModelOptions& options)
+      : cpu(std::move(*load_model(kDemo, options))),
+        device(std::move(
+            *load_model(kDemo, options, make_device_compute(simt::make_emulated_ops())))) {}
   Runner cpu, device;
 };
 
@@ -66,19 +71,22 @@ TEST(DeviceDemoTest, GreedyTextIsTheCpus) {
   EXPECT_EQ(greedy(run.device, prompt, count), greedy(run.cpu, prompt, count));
 }
 
-/// The weights are bf16 values, so f32 arithmetic on them is the truth for both: in bf16 neither may stray from it further than the other.
+/// The weights are bf16 values, so f32 arithmetic on them is the truth for both: in bf16 neither
+/// may stray from it further than the other.
 TEST(DeviceDemoTest, LowPrecisionErrsAsLittleAsOnTheCpu) {
   const auto prompt = prompt_ids();
   for (const DType kv : {DType::kF16, DType::kBF16}) {
     SCOPED_TRACE(dtype_name(kv));
     Both run({.weights = WeightFormat::kBF16, .kv_dtype = kv});
-    Runner truth(std::move(*load_model(kDemo, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32})));
+    Runner truth(
+        std::move(*load_model(kDemo, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32})));
     std::vector<std::int32_t> text = prompt;
     std::span<const std::int32_t> next = text;  // the prompt, then the CPU's tokens one by one
     double cpu_error = 0, device_error = 0;
     const int steps = greedy_tokens(24);
     for (int step = 0; step < steps; ++step) {
-      const auto expected = truth.append(next, 1), cpu = run.cpu.append(next, 1), device = run.device.append(next, 1);
+      const auto expected = truth.append(next, 1), cpu = run.cpu.append(next, 1),
+                 device = run.device.append(next, 1);
       cpu_error += relative_frobenius(cpu, expected);
       device_error += relative_frobenius(device, expected);
       EXPECT_LE(max_relative(device, cpu), 1.5e-2) << "step " << step;
@@ -92,9 +100,13 @@ TEST(DeviceDemoTest, LowPrecisionErrsAsLittleAsOnTheCpu) {
 
 TEST(DeviceDemoTest, AStepOfSeveralSequencesWaitsOnceAndEachIsAsAlone) {
   const auto ops = simt::make_emulated_ops();
-  const auto config = parse_model_config(tiny_config_json("\"num_hidden_layers\": 4", {"num_hidden_layers"}));
-  const std::unique_ptr<Model> model = std::move(*make_random_model(*config, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF16}, 5, make_device_compute(ops)));
-  PagePool pool({config->num_kv_heads, config->head_dim, DType::kF16}, 0, model->compute().memory());
+  const auto config = parse_model_config(
+      tiny_config_json("\"num_hidden_layers\": 4", {"num_hidden_layers"}));
+  const std::unique_ptr<Model> model = std::move(
+      *make_random_model(*config, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF16}, 5,
+                         make_device_compute(ops)));
+  PagePool pool({config->num_kv_heads, config->head_dim, DType::kF16}, 0,
+                model->compute().memory());
   ForwardWorkspace workspace;
   const std::vector<std::int32_t> lengths = {1, 16, 33};
   const auto filled = [&](std::int32_t n) {

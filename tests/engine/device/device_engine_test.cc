@@ -1,4 +1,5 @@
-/// The whole engine on an emulated device: what it answers is what the engine on the CPU answers, under every strategy and socket.
+/// The whole engine on an emulated device: what it answers is what the engine on the CPU answers,
+/// under every strategy and socket.
 #include <gtest/gtest.h>
 
 #include "engine/compress/compressor.h"
@@ -13,11 +14,16 @@
 namespace quire::testing {
 namespace {
 
-std::unique_ptr<Engine> make_engine(const fs::path& path, Store& store, const EngineOptions& options, std::shared_ptr<Compute> compute) {
+std::unique_ptr<Engine> make_engine(const fs::path& path, Store& store,
+                                    const EngineOptions& options,
+                                    std::shared_ptr<Compute> compute) {
   ModelOptions model_options;
   model_options.weights = WeightFormat::kF32;
   model_options.kv_dtype = DType::kF32;
-  EngineParts parts{.model = nullptr, .tokenizer = std::move(*load_tokenizer(path)), .format = std::move(*PromptFormat::load(path, std::move(*load_tokenizer(path))))};
+  EngineParts parts{
+      .model = nullptr,
+      .tokenizer = std::move(*load_tokenizer(path)),
+      .format = std::move(*PromptFormat::load(path, std::move(*load_tokenizer(path))))};
   auto model = load_model(path, model_options, std::move(compute));
   EXPECT_TRUE(model.ok()) << model.status().to_string();
   parts.model = std::move(*model);
@@ -26,7 +32,8 @@ std::unique_ptr<Engine> make_engine(const fs::path& path, Store& store, const En
   return std::move(*engine);
 }
 
-/// Two engines over the same random model and documents, one on each. All in f32, so that what is chosen by scores does not hang on roundings.
+/// Two engines over the same random model and documents, one on each. All in f32, so that what is
+/// chosen by scores does not hang on roundings.
 class DeviceEngineTest : public ::testing::Test {
  protected:
   struct Side {
@@ -52,7 +59,8 @@ class DeviceEngineTest : public ::testing::Test {
     }
   }
 
-  Side side(const std::string& name, const EngineOptions& options, std::shared_ptr<Compute> compute) {
+  Side side(const std::string& name, const EngineOptions& options,
+            std::shared_ptr<Compute> compute) {
     Side s;
     s.store = open_test_store(folder_.path() / name);
     s.engine = make_engine(model_.path(), *s.store, options, std::move(compute));
@@ -64,14 +72,16 @@ class DeviceEngineTest : public ::testing::Test {
     }
     return s;
   }
-  Outcome ask(Side& s, const std::string& strategy, const std::function<void(QueryRequest&)>& edit = {}) {
+  Outcome ask(Side& s, const std::string& strategy,
+              const std::function<void(QueryRequest&)>& edit = {}) {
     QueryRequest r = make_request(*s.engine, s.docs, question_, strategy);
     r.sampling.max_tokens = 6;
     r.cache.write = false;
     if (edit) edit(r);
     return run_query(*s.engine, std::move(r));
   }
-  void expect_same(const std::string& strategy, const std::function<void(QueryRequest&)>& edit = {}) {
+  void expect_same(const std::string& strategy,
+                   const std::function<void(QueryRequest&)>& edit = {}) {
     const Outcome expected = ask(cpu_, strategy, edit), got = ask(device_, strategy, edit);
     ASSERT_TRUE(expected.status.ok()) << expected.status.to_string();
     ASSERT_TRUE(got.status.ok()) << got.status.to_string();
@@ -102,7 +112,8 @@ TEST_F(DeviceEngineTest, EveryCompressorAnswersAsOnTheCpu) {
       SCOPED_TRACE(compressor + " " + mode);
       expect_same("reuse", [&](QueryRequest& r) {
         r.cache.compress = compressor;
-        if (compressor != "none") r.cache.options = PlugOptions({{"capacity", "40"}, {"window", "5"}, {"drop_mode", mode}});
+        if (compressor != "none")
+          r.cache.options = PlugOptions({{"capacity", "40"}, {"window", "5"}, {"drop_mode", mode}});
       });
     }
   }
@@ -123,27 +134,31 @@ TEST_F(DeviceEngineTest, AnswersAreAttributedAndTextsEmbeddedAsOnTheCpu) {
   std::vector<float> vectors[2];
   for (Side* s : {&cpu_, &device_}) {
     std::promise<Result<std::vector<float>>> done;
-    s->engine->embed({.token_ids = question_}, [&done](Result<std::vector<float>> r) { done.set_value(std::move(r)); });
+    s->engine->embed({.token_ids = question_},
+                     [&done](Result<std::vector<float>> r) { done.set_value(std::move(r)); });
     auto got = done.get_future().get();
     ASSERT_TRUE(got.ok()) << got.status().to_string();
     vectors[s == &device_] = std::move(*got);
   }
   ASSERT_EQ(vectors[0].size(), vectors[1].size());
-  for (std::size_t i = 0; i < vectors[0].size(); ++i) EXPECT_NEAR(vectors[0][i], vectors[1][i], 1e-4);
+  for (std::size_t i = 0; i < vectors[0].size(); ++i)
+    EXPECT_NEAR(vectors[0][i], vectors[1][i], 1e-4);
 }
 
 TEST_F(DeviceEngineTest, QueriesInOneBatchAnswerAsAlone) {
   std::vector<Outcome> alone;
   const std::vector<std::string> retrievers = {"dense", "quest", "dense", "flat", "dense"};
   const auto request = [&](std::size_t i) {
-    QueryRequest r = make_request(*device_.engine, device_.docs, question_, i % 2 == 0 ? "reuse" : "recompute");
+    QueryRequest r = make_request(*device_.engine, device_.docs, question_,
+                                  i % 2 == 0 ? "reuse" : "recompute");
     r.id = "qry_" + std::to_string(i);
     r.sampling.max_tokens = static_cast<std::int32_t>(3 + i);
     r.cache.decode = retrievers[i];
     r.cache.options = PlugOptions(options_of(r.cache.decode, small_budget("64")));
     return r;
   };
-  for (std::size_t i = 0; i < retrievers.size(); ++i) alone.push_back(run_query(*device_.engine, request(i)));
+  for (std::size_t i = 0; i < retrievers.size(); ++i)
+    alone.push_back(run_query(*device_.engine, request(i)));
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (std::size_t i = 0; i < retrievers.size(); ++i) {
     sinks.push_back(std::make_shared<CollectingSink>());
@@ -188,8 +203,10 @@ TEST_F(DeviceEngineTest, APoolLargerThanTheDeviceIsRefusedBeforeServing) {
   EngineOptions options;
   options.model_path = model_.path();
   options.working_cache_bytes = std::int64_t{1} << 40;
-  EngineParts parts{.model = std::move(*load_model(model_.path(), {}, make_device_compute(ops_))), .tokenizer = std::move(*load_tokenizer(model_.path())),
-                    .format = std::move(*PromptFormat::load(model_.path(), std::move(*load_tokenizer(model_.path()))))};
+  EngineParts parts{.model = std::move(*load_model(model_.path(), {}, make_device_compute(ops_))),
+                    .tokenizer = std::move(*load_tokenizer(model_.path())),
+                    .format = std::move(*PromptFormat::load(
+                        model_.path(), std::move(*load_tokenizer(model_.path()))))};
   const auto refused = create_engine_from_parts(std::move(parts), options, *cpu_.store);
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
   EXPECT_EQ(refused.status().field(), "model.working_cache_bytes");

@@ -18,8 +18,10 @@ std::int32_t greedy_tokens(std::int32_t otherwise) {
   return asked != nullptr && std::atoi(asked) > 0 ? std::atoi(asked) : otherwise;
 }
 
-/// How far apart log-probabilities of two backends may lie in bf16, and scores of blocks, relative to the largest. Inputs of products are rounded to eight bits, and sums that
-/// were made in another order round to another neighbour now and then: each backend's logits stray from those of f32 by about 0.4 %, in directions of their own.
+/// How far apart log-probabilities of two backends may lie in bf16, and scores of blocks, relative
+/// to the largest. Inputs of products are rounded to eight bits, and sums that were made in another
+/// order round to another neighbour now and then: each backend's logits stray from those of f32 by
+/// about 0.4 %, in directions of their own.
 constexpr float kTolerance = 0.25f, kScoreTolerance = 0.02f;
 
 class DeviceGreedyTest : public ::testing::Test {
@@ -38,22 +40,29 @@ class DeviceGreedyTest : public ::testing::Test {
     const ModelOptions options{.weights = weights, .kv_dtype = kv_dtype};
     cpu_ = side("cpu", options, nullptr);
     device_ = side("device", options, make_device_compute(simt::make_emulated_ops()));
-    question_ = (*load_tokenizer(demo_model()))->encode(" Question: Who is the mayor of Gearkbre? Answer:");
+    question_ = (*load_tokenizer(demo_model()))
+                    ->encode(" Question: Who is the mayor of Gearkbre? Answer:");
   }
-  Side side(const std::string& name, const ModelOptions& options, std::shared_ptr<Compute> compute) {
+  Side side(const std::string& name, const ModelOptions& options,
+            std::shared_ptr<Compute> compute) {
     Side s;
     s.store = open_test_store(folder_.path() / name);
     const std::shared_ptr<const Tokenizer> tokenizer = std::move(*load_tokenizer(demo_model()));
-    EngineParts parts{.model = std::move(*load_model(demo_model(), options, std::move(compute))), .tokenizer = tokenizer, .format = std::move(*PromptFormat::load(demo_model(), tokenizer))};
+    EngineParts parts{.model = std::move(*load_model(demo_model(), options, std::move(compute))),
+                      .tokenizer = tokenizer,
+                      .format = std::move(*PromptFormat::load(demo_model(), tokenizer))};
     EngineOptions engine_options;
     engine_options.model_path = demo_model();
     engine_options.working_cache_bytes = 64 << 20;
     engine_options.num_threads = 1;
     engine_options.prefix_cache_bytes = 0;
     s.engine = std::move(*create_engine_from_parts(std::move(parts), engine_options, *s.store));
-    for (const char* text : {"The country around Gearkbre is Paionia. Traders visit Gearkbre for tea. Its mayor is Pataus Jiley. An old map shows the place clearly. Winters are cold and summers are "
-                             "short. It stands on the river Glasteaa. The bridge was built again after a flood.",
-                             "Sergliville has 89000 inhabitants. Many families have lived here for centuries. Krurbreaine Reawick serves as mayor of the city. Its great market opens in April."}) {
+    for (const char* text :
+         {"The country around Gearkbre is Paionia. Traders visit Gearkbre for tea. Its mayor is "
+          "Pataus Jiley. An old map shows the place clearly. Winters are cold and summers are "
+          "short. It stands on the river Glasteaa. The bridge was built again after a flood.",
+          "Sergliville has 89000 inhabitants. Many families have lived here for centuries. "
+          "Krurbreaine Reawick serves as mayor of the city. Its great market opens in April."}) {
       Doc d{"d" + std::to_string(s.docs.size()), tokenizer->encode(text), std::nullopt};
       d.key = ingest(*s.engine, *s.store, d.id, d.ids);
       s.docs.push_back(std::move(d));
@@ -61,7 +70,8 @@ class DeviceGreedyTest : public ::testing::Test {
     return s;
   }
   /// The answer, of which the first tokens are `forced`.
-  Outcome ask(Side& s, const std::string& strategy, std::int32_t tokens, std::vector<std::int32_t> forced = {}) {
+  Outcome ask(Side& s, const std::string& strategy, std::int32_t tokens,
+              std::vector<std::int32_t> forced = {}) {
     QueryRequest r = make_request(*s.engine, s.docs, question_, strategy);
     r.cache.write = false;
     r.sampling.max_tokens = tokens;
@@ -84,11 +94,13 @@ TEST_F(DeviceGreedyTest, TextIsTheCpusUnderEveryStrategy) {
   const std::int32_t tokens = greedy_tokens(16);
   for (const Strategy& strategy : strategies()) {
     SCOPED_TRACE(strategy.name);
-    EXPECT_EQ(ask(device_, std::string(strategy.name), tokens).ids, ask(cpu_, std::string(strategy.name), tokens).ids);
+    EXPECT_EQ(ask(device_, std::string(strategy.name), tokens).ids,
+              ask(cpu_, std::string(strategy.name), tokens).ids);
   }
 }
 
-/// Whether both kept and recomputed as much of every block. Else a choice by scores fell another way, as it may where a score lies at a threshold: scores themselves agree.
+/// Whether both kept and recomputed as much of every block. Else a choice by scores fell another
+/// way, as it may where a score lies at a threshold: scores themselves agree.
 bool same_plan(const Plan& a, const Plan& b) {
   bool same = true;
   float largest = 0, apart = 0;
@@ -104,7 +116,8 @@ bool same_plan(const Plan& a, const Plan& b) {
   return same;
 }
 
-/// The device goes along the CPU's text: it would have taken another token only where the two are as likely within the tolerance.
+/// The device goes along the CPU's text: it would have taken another token only where the two are
+/// as likely within the tolerance.
 TEST_F(DeviceGreedyTest, InBf16AnotherTokenIsBestOnlyWhereBothAreAsLikely) {
   open(WeightFormat::kBF16, DType::kBF16);
   const std::int32_t tokens = greedy_tokens(24);
@@ -112,18 +125,21 @@ TEST_F(DeviceGreedyTest, InBf16AnotherTokenIsBestOnlyWhereBothAreAsLikely) {
   float apart = 0, likelier = 0;
   for (const Strategy& strategy : strategies()) {
     SCOPED_TRACE(strategy.name);
-    const Outcome cpu = ask(cpu_, std::string(strategy.name), tokens), device = ask(device_, std::string(strategy.name), tokens, cpu.ids);
+    const Outcome cpu = ask(cpu_, std::string(strategy.name), tokens),
+                  device = ask(device_, std::string(strategy.name), tokens, cpu.ids);
     ASSERT_EQ(device.ids, cpu.ids);
     ASSERT_EQ(device.logprobs.size(), cpu.logprobs.size());
     if (!same_plan(cpu.plan, device.plan)) {
-      std::printf("%s chose other blocks in bf16: its text is not compared\n", std::string(strategy.name).c_str());
+      std::printf("%s chose other blocks in bf16: its text is not compared\n",
+                  std::string(strategy.name).c_str());
       EXPECT_FALSE(strategy.same_as_recompute);
       continue;
     }
     ++compared;
     for (std::size_t i = 0; i < cpu.logprobs.size(); ++i) {
       const TokenLogprobs &c = cpu.logprobs[i], &d = device.logprobs[i];
-      const float gap = std::abs(d.chosen.logprob - c.chosen.logprob), lead = d.top.front().logprob - d.chosen.logprob;
+      const float gap = std::abs(d.chosen.logprob - c.chosen.logprob),
+                  lead = d.top.front().logprob - d.chosen.logprob;
       EXPECT_LE(gap, kTolerance) << "token " << i;
       EXPECT_LE(lead, kTolerance) << "token " << i;
       apart = std::max(apart, gap);
@@ -133,7 +149,10 @@ TEST_F(DeviceGreedyTest, InBf16AnotherTokenIsBestOnlyWhereBothAreAsLikely) {
     }
   }
   EXPECT_GE(compared, strategies().size() / 2);
-  std::printf("%zu of %zu tokens would be others, at most %.4f likelier (log); the same token's log-probabilities are at most %.4f apart\n", others, all, likelier, apart);
+  std::printf(
+      "%zu of %zu tokens would be others, at most %.4f likelier (log); the same token's "
+      "log-probabilities are at most %.4f apart\n",
+      others, all, likelier, apart);
 }
 
 }  // namespace

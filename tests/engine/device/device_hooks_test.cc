@@ -1,4 +1,5 @@
-/// What hooks of a pass compute on a device: ingest, compressors and attribution give what the CPU gives, and no layer waits for the host.
+/// What hooks of a pass compute on a device: ingest, compressors and attribution give what the CPU
+/// gives, and no layer waits for the host.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,9 +24,13 @@ constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 /// One model whose contexts are prefilled alone, on the CPU (no ops) or on a device.
 struct Ingest {
   Ingest(std::shared_ptr<simt::EmulatedOps> ops, std::int32_t layers, DType dtype) {
-    const auto config = parse_model_config(tiny_config_json("\"num_hidden_layers\": " + std::to_string(layers), {"num_hidden_layers"}));
-    model = std::move(*make_random_model(*config, {.weights = WeightFormat::kF32, .kv_dtype = dtype}, 5, ops != nullptr ? make_device_compute(ops) : nullptr));
-    pool = std::make_unique<PagePool>(PageFormat{config->num_kv_heads, config->head_dim, dtype}, 0, model->compute().memory());
+    const auto config = parse_model_config(tiny_config_json(
+        "\"num_hidden_layers\": " + std::to_string(layers), {"num_hidden_layers"}));
+    model = std::move(*make_random_model(*config,
+                                         {.weights = WeightFormat::kF32, .kv_dtype = dtype}, 5,
+                                         ops != nullptr ? make_device_compute(ops) : nullptr));
+    pool = std::make_unique<PagePool>(PageFormat{config->num_kv_heads, config->head_dim, dtype}, 0,
+                                      model->compute().memory());
     core.facts.shape = {layers, config->num_kv_heads, config->head_dim, dtype};
     core.facts.num_heads = config->num_heads;
     core.facts.vocab_size = static_cast<std::int32_t>(config->vocab_size);
@@ -41,7 +46,8 @@ struct Ingest {
     for (std::int32_t i = 0; i < n; ++i) ids.push_back(3 + i * 11 % 37);
     return ids;
   }
-  std::shared_ptr<const ContextKv> run(std::int32_t num_tokens, const std::function<void()>& after_chunk = {}) {
+  std::shared_ptr<const ContextKv> run(std::int32_t num_tokens,
+                                       const std::function<void()>& after_chunk = {}) {
     const std::vector<std::int32_t> ids = tokens(num_tokens);
     ContextPrefill prefill(core, ids);
     while (!prefill.done()) {
@@ -58,16 +64,20 @@ struct Ingest {
   PassResources core;
 };
 
-void expect_near(std::span<const float> got, std::span<const float> expected, double bound, const char* what) {
+void expect_near(std::span<const float> got, std::span<const float> expected, double bound,
+                 const char* what) {
   ASSERT_EQ(got.size(), expected.size()) << what;
-  for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], bound * (1 + std::abs(expected[i]))) << what << " " << i;
+  for (std::size_t i = 0; i < got.size(); ++i)
+    ASSERT_NEAR(got[i], expected[i], bound * (1 + std::abs(expected[i]))) << what << " " << i;
 }
 
 std::vector<float> widened(const ContextKv& kv) {
   std::vector<float> out;
   for (const auto& value : kv.values) {
-    const auto n = static_cast<std::int64_t>(value->payload().size() / dtype_bytes(kv.layout.shape().dtype));
-    for (std::int64_t i = 0; i < n; ++i) out.push_back(load_f32(value->payload().data(), kv.layout.shape().dtype, i));
+    const auto n = static_cast<std::int64_t>(value->payload().size() /
+                                             dtype_bytes(kv.layout.shape().dtype));
+    for (std::int64_t i = 0; i < n; ++i)
+      out.push_back(load_f32(value->payload().data(), kv.layout.shape().dtype, i));
   }
   return out;
 }
@@ -77,7 +87,8 @@ TEST(DeviceHooksTest, IngestKeepsWhatItKeepsOnTheCpu) {
     const double bound = dtype == DType::kF32 ? 2e-5 : dtype == DType::kF16 ? 4e-3 : 3e-2;
     for (const Copies copies : {Copies::kEarly, Copies::kLate}) {
       for (const std::int32_t n : {1, 16, 75}) {
-        SCOPED_TRACE(std::to_string(n) + " tokens, dtype " + std::to_string(static_cast<int>(dtype)));
+        SCOPED_TRACE(std::to_string(n) + " tokens, dtype " +
+                     std::to_string(static_cast<int>(dtype)));
         const auto ops = simt::make_emulated_ops({.copies = copies});
         Ingest there(ops, 3, dtype), here(nullptr, 3, dtype);
         const auto got = there.run(n), expected = here.run(n);
@@ -90,7 +101,8 @@ TEST(DeviceHooksTest, IngestKeepsWhatItKeepsOnTheCpu) {
           EXPECT_EQ(std::isnan(got->stats[i].alpha), std::isnan(expected->stats[i].alpha));
           if (dtype != DType::kF32) continue;  // roundings move the largest of nearly equal columns
           EXPECT_EQ(got->stats[i].representative, expected->stats[i].representative);
-          EXPECT_TRUE(std::isnan(expected->stats[i].alpha) || std::abs(got->stats[i].alpha - expected->stats[i].alpha) < 1e-3);
+          EXPECT_TRUE(std::isnan(expected->stats[i].alpha) ||
+                      std::abs(got->stats[i].alpha - expected->stats[i].alpha) < 1e-3);
         }
         ASSERT_EQ(got->tail_record.size(), expected->tail_record.size());
         if (n == 75) {
@@ -107,7 +119,8 @@ TEST(DeviceHooksTest, TailQueriesArriveInTheirRows) {
   Ingest there(ops, 3, DType::kF32), here(nullptr, 3, DType::kF32);
   const auto got = there.run(103), expected = here.run(103);
   ASSERT_NE(expected->tail_record.size(), 0u);
-  const auto a = TailRecordView::parse(got->tail_record), b = TailRecordView::parse(expected->tail_record);
+  const auto a = TailRecordView::parse(got->tail_record),
+             b = TailRecordView::parse(expected->tail_record);
   ASSERT_TRUE(a.ok() && b.ok());
   ASSERT_EQ(a->shape(), b->shape());
   std::vector<float> x(static_cast<std::size_t>(b->shape().num_heads * b->shape().head_dim)), y(x);
@@ -131,8 +144,16 @@ TEST(DeviceHooksTest, MeansAreThoseOfTheKeptKeys) {
     for (std::int32_t layer = 0; layer < s.num_layers; ++layer) {
       for (std::int32_t b = 0; b < kv->layout.num_blocks(); ++b) {
         std::vector<float> mean(width);
-        ASSERT_TRUE(block_summary(there.model->rope(), {.raw = kv->layout.view(kv->value(b, kv->layout.group_of(layer)), b, layer), .num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim,
-                                                        .first_position = static_cast<std::int32_t>(kv->layout.first_token(b)), .mean = mean.data(), .min = nullptr, .max = nullptr}).ok());
+        ASSERT_TRUE(block_summary(
+                        there.model->rope(),
+                        {.raw = kv->layout.view(kv->value(b, kv->layout.group_of(layer)), b, layer),
+                         .num_kv_heads = s.num_kv_heads,
+                         .head_dim = s.head_dim,
+                         .first_position = static_cast<std::int32_t>(kv->layout.first_token(b)),
+                         .mean = mean.data(),
+                         .min = nullptr,
+                         .max = nullptr})
+                        .ok());
         expected.insert(expected.end(), mean.begin(), mean.end());
       }
     }
@@ -172,7 +193,9 @@ TEST(DeviceHooksTest, AFailureDuringIngestFailsThatContextAlone) {
         Status status;
         while (status.ok() && !prefill.done()) status = prefill.step();
         failed += status.ok() ? 0 : 1;
-        EXPECT_TRUE(status.ok() || status.code() == Code::kResourceExhausted || status.code() == Code::kInternal) << status.to_string();
+        EXPECT_TRUE(status.ok() || status.code() == Code::kResourceExhausted ||
+                    status.code() == Code::kInternal)
+            << status.to_string();
       }
       ops->fail_copy(-1);
       ops->fail_allocation(-1);
@@ -194,12 +217,14 @@ class FetchingHook final : public ForwardHook {
     const std::int64_t width = 8;
     for (int i = 0; i < 3; ++i) {
       QUIRE_ASSIGN_OR_RETURN(std::byte* const to, hooks.place(width * 4));
-      QUIRE_RETURN_IF_ERROR(hooks.copy_rows(pass.qkv.q + i * width, 1, width, pass.qkv.ld, reinterpret_cast<float*>(to)));
-      QUIRE_RETURN_IF_ERROR(hooks.fetch(width * 4, [this, layer = pass.layer, i](const std::byte* from) {
-        order.push_back(layer * 3 + i);
-        const auto* values = reinterpret_cast<const float*>(from);
-        fetched.insert(fetched.end(), values, values + 8);
-      }));
+      QUIRE_RETURN_IF_ERROR(hooks.copy_rows(pass.qkv.q + i * width, 1, width, pass.qkv.ld,
+                                            reinterpret_cast<float*>(to)));
+      QUIRE_RETURN_IF_ERROR(
+          hooks.fetch(width * 4, [this, layer = pass.layer, i](const std::byte* from) {
+            order.push_back(layer * 3 + i);
+            const auto* values = reinterpret_cast<const float*>(from);
+            fetched.insert(fetched.end(), values, values + 8);
+          }));
       EXPECT_TRUE(order.empty()) << "nothing comes before the pass ends";
     }
     return {};
@@ -212,7 +237,9 @@ TEST(DeviceHooksTest, WhatIsFetchedComesInOrderAtThePassesEnd) {
   std::vector<float> first;
   for (const Copies copies : {Copies::kEarly, Copies::kLate}) {
     const auto ops = simt::make_emulated_ops({.copies = copies});
-    Runner runner(std::move(*make_random_model(*parse_model_config(tiny_config_json()), {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, 5, make_device_compute(ops))));
+    Runner runner(std::move(*make_random_model(
+        *parse_model_config(tiny_config_json()),
+        {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, 5, make_device_compute(ops))));
     FetchingHook hook;
     const std::int64_t waits = ops->waits();
     runner.append(Ingest::tokens(5), 1, &hook);
@@ -226,26 +253,34 @@ TEST(DeviceHooksTest, WhatIsFetchedComesInOrderAtThePassesEnd) {
 
 class DeviceHooksQueryTest : public DeviceSideTest {};
 
-/// Under samkv rows leave the pass in every layer, and what is watched moves to its rows without the host.
+/// Under samkv rows leave the pass in every layer, and what is watched moves to its rows without
+/// the host.
 TEST_F(DeviceHooksQueryTest, CompressorsWatchWithoutWaiting) {
   TwoDepths depths = two_depths();
-  for (const auto& [strategy, name] : std::vector<std::pair<std::string, std::string>>{{"reuse", "snapkv"}, {"reuse", "h2o"}, {"samkv", "h2o"}}) {
+  for (const auto& [strategy, name] : std::vector<std::pair<std::string, std::string>>{
+           {"reuse", "snapkv"}, {"reuse", "h2o"}, {"samkv", "h2o"}}) {
     SCOPED_TRACE(name + " under " + strategy);
-    expect_no_wait_for_a_layer(depths, strategy, 1, OpCode::kAttentionScores, [&, name = name](QueryRequest& r, std::int32_t) {
-      r.cache.compress = name;
-      r.cache.options = PlugOptions({{"capacity", "40"}, {"window", "5"}, {"drop_mode", "demote"}});
-    });
+    expect_no_wait_for_a_layer(
+        depths, strategy, 1, OpCode::kAttentionScores,
+        [&, name = name](QueryRequest& r, std::int32_t) {
+          r.cache.compress = name;
+          r.cache.options = PlugOptions(
+              {{"capacity", "40"}, {"window", "5"}, {"drop_mode", "demote"}});
+        });
   }
 }
 
 TEST_F(DeviceHooksQueryTest, CompressorsBesideRecomputationAnswerAsOnTheCpu) {
   const RandomModelFolder model;
-  const auto cpu = side(model.path(), "cpu", nullptr), device = side(model.path(), "device", make_device_compute(simt::make_emulated_ops()));
+  const auto cpu = side(model.path(), "cpu", nullptr),
+             device = side(model.path(), "device", make_device_compute(simt::make_emulated_ops()));
   for (const std::string& name : compressor_names()) {
     SCOPED_TRACE(name);
     const auto edit = [&](QueryRequest& r) {
       r.cache.compress = name;
-      if (name != "none") r.cache.options = PlugOptions({{"capacity", "40"}, {"window", "5"}, {"drop_mode", "demote"}});
+      if (name != "none")
+        r.cache.options = PlugOptions(
+            {{"capacity", "40"}, {"window", "5"}, {"drop_mode", "demote"}});
     };
     EXPECT_EQ(ask(*device, "samkv", 3, edit).ids, ask(*cpu, "samkv", 3, edit).ids);
   }
@@ -268,9 +303,11 @@ std::vector<float> shares_of(DeviceSide& s, QueryRequest request, std::vector<st
 
 TEST_F(DeviceHooksQueryTest, AnswersAreAttributedWithoutWaiting) {
   TwoDepths depths = two_depths();
-  expect_no_wait_for_a_layer(depths, "reuse", 3, OpCode::kAttentionMass, [&](QueryRequest& r, std::int32_t) { r.attribute = true; });
+  expect_no_wait_for_a_layer(depths, "reuse", 3, OpCode::kAttentionMass,
+                             [&](QueryRequest& r, std::int32_t) { r.attribute = true; });
   const RandomModelFolder model;
-  const auto cpu = side(model.path(), "cpu", nullptr), device = side(model.path(), "device", make_device_compute(simt::make_emulated_ops()));
+  const auto cpu = side(model.path(), "cpu", nullptr),
+             device = side(model.path(), "device", make_device_compute(simt::make_emulated_ops()));
   std::vector<float> shares[2];
   std::vector<std::int32_t> ids[2];
   for (const int i : {0, 1}) {
@@ -285,10 +322,11 @@ TEST_F(DeviceHooksQueryTest, AnswersAreAttributedWithoutWaiting) {
 
 TEST_F(DeviceHooksQueryTest, QueriesOfThePromptAreFetchedWithoutWaiting) {
   TwoDepths depths = two_depths();
-  expect_no_wait_for_a_layer(depths, "reuse", 1, OpCode::kCopyBeside, [](QueryRequest& r, std::int32_t) {
-    r.cache.decode = "ctkvr";
-    r.cache.options = PlugOptions(options_of("ctkvr", small_budget("64")));
-  });
+  expect_no_wait_for_a_layer(
+      depths, "reuse", 1, OpCode::kCopyBeside, [](QueryRequest& r, std::int32_t) {
+        r.cache.decode = "ctkvr";
+        r.cache.options = PlugOptions(options_of("ctkvr", small_budget("64")));
+      });
 }
 
 }  // namespace

@@ -42,7 +42,8 @@ TEST(DeviceMemoryTest, ADeviceThatOthersFilledHasNoBudgetAndSaysSo) {
     const auto budget = memory.budget(wanted, "model.working_cache_bytes");
     EXPECT_EQ(budget.code(), Code::kResourceExhausted);
     EXPECT_EQ(budget.status().field(), "model.working_cache_bytes");
-    EXPECT_NE(budget.status().message().find("free"), std::string::npos) << budget.status().message();
+    EXPECT_NE(budget.status().message().find("free"), std::string::npos)
+        << budget.status().message();
   }
 }
 
@@ -54,7 +55,8 @@ TEST(DeviceMemoryTest, SettlingAnIdleDeviceCostsNothing) {
 }
 
 TEST(DeviceMemoryTest, BudgetIsWhatIsFreeAndNamesItsSetting) {
-  const auto memory = std::make_shared<DeviceMemory>(simt::make_emulated_ops({.memory_bytes = std::int64_t{1} << 30}));
+  const auto memory = std::make_shared<DeviceMemory>(
+      simt::make_emulated_ops({.memory_bytes = std::int64_t{1} << 30}));
   const auto all = memory->budget(0, "model.working_cache_bytes");
   ASSERT_TRUE(all.ok());
   EXPECT_GT(*all, 0);

@@ -1,4 +1,5 @@
-/// Layers that leave an emulated device: their rows lie in pinned memory of the host, what a step attends to is brought to slots by copies of the device's own, and answers stay.
+/// Layers that leave an emulated device: their rows lie in pinned memory of the host, what a step
+/// attends to is brought to slots by copies of the device's own, and answers stay.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +25,11 @@ struct Leaving {
   const char* name;
   bool slots;  ///< the device attends to slots; else the host attends
 };
-constexpr Leaving kLeaving[] = {{"freekv", true}, {"arkvale", true}, {"specontext", true}, {"ctkvr", false}, {"magicpig", false}};
+constexpr Leaving kLeaving[] = {{"freekv", true},
+                                {"arkvale", true},
+                                {"specontext", true},
+                                {"ctkvr", false},
+                                {"magicpig", false}};
 
 class DeviceOffloadTest : public DeviceSideTest {
  protected:
@@ -43,11 +48,13 @@ TEST_F(DeviceOffloadTest, AnswersAreThoseOfTheCpuWheneverCopiesArrive) {
   const auto cpu = side(model_.path(), "cpu", nullptr, kShort);
   for (const simt::Copies copies : {simt::Copies::kEarly, simt::Copies::kLate}) {
     const auto ops = simt::make_emulated_ops({.copies = copies});
-    const auto device = side(model_.path(), copies == simt::Copies::kEarly ? "early" : "late", make_device_compute(ops), kShort);
+    const auto device = side(model_.path(), copies == simt::Copies::kEarly ? "early" : "late",
+                             make_device_compute(ops), kShort);
     for (const Leaving& one : kLeaving) {
       SCOPED_TRACE(one.name);
       const std::int64_t gathered = ops->runs(OpCode::kGatherRows);
-      const Outcome got = ask(*device, "reuse", 7, by(one.name)), expected = ask(*cpu, "reuse", 7, by(one.name));
+      const Outcome got = ask(*device, "reuse", 7, by(one.name)),
+                    expected = ask(*cpu, "reuse", 7, by(one.name));
       EXPECT_EQ(got.ids, expected.ids);
       const RetrieveStats &there = got.stats.retrieve, &here = expected.stats.retrieve;
       EXPECT_GT(ops->runs(OpCode::kGatherRows), gathered);
@@ -59,12 +66,16 @@ TEST_F(DeviceOffloadTest, AnswersAreThoseOfTheCpuWheneverCopiesArrive) {
       EXPECT_EQ(there.bytes_copied, here.bytes_copied);
       EXPECT_EQ(there.bytes_appended, here.bytes_appended);
       EXPECT_EQ(there.bytes_copied > 0, one.slots);
-      if (one.name != std::string("specontext")) { EXPECT_EQ(there.device_bytes, here.device_bytes) << "a device keeps room for keys of the head that come"; }
+      if (one.name != std::string("specontext")) {
+        EXPECT_EQ(there.device_bytes, here.device_bytes)
+            << "a device keeps room for keys of the head that come";
+      }
     }
   }
 }
 
-/// What specontext chose before the layers run is brought and attended to without a wait in any of them.
+/// What specontext chose before the layers run is brought and attended to without a wait in any of
+/// them.
 TEST_F(DeviceOffloadTest, NoLayerWaitsForWhatIsBroughtToIt) {
   TwoDepths depths = two_depths(kShort);
   const auto edit = [&](QueryRequest& r, std::int32_t) {
@@ -102,19 +113,22 @@ TEST_F(DeviceOffloadTest, NothingOfARequestIsLeftBehind) {
 
 TEST_F(DeviceOffloadTest, WhereTheHostHasNoRoomItIsSaidAndNamed) {
   edit_options_ = [](EngineOptions& o) { o.host_cache_bytes = 3 << 10; };
-  const auto device = side(model_.path(), "small", make_device_compute(simt::make_emulated_ops()), kShort);
+  const auto device = side(model_.path(), "small", make_device_compute(simt::make_emulated_ops()),
+                           kShort);
   QueryRequest r = request(*device, "reuse", 4);
   by("freekv")(r);
   const Outcome refused = run_query(*device->engine, std::move(r));
   EXPECT_EQ(refused.status.code(), Code::kResourceExhausted) << refused.status.to_string();
-  EXPECT_NE(refused.status.message().find("model.host_cache_bytes"), std::string::npos) << refused.status.to_string();
+  EXPECT_NE(refused.status.message().find("model.host_cache_bytes"), std::string::npos)
+      << refused.status.to_string();
   EXPECT_TRUE(ask(*device, "reuse", 4).status.ok()) << "others go on";
 }
 
 TEST_F(DeviceOffloadTest, WithoutATierOfTheHostLayersKeepTheirPages) {
   const auto cpu = side(model_.path(), "cpu", nullptr, kShort);
   edit_options_ = [](EngineOptions& o) { o.host_cache_bytes = 0; };
-  const auto device = side(model_.path(), "none", make_device_compute(simt::make_emulated_ops()), kShort);
+  const auto device = side(model_.path(), "none", make_device_compute(simt::make_emulated_ops()),
+                           kShort);
   for (const Leaving& one : kLeaving) {
     SCOPED_TRACE(one.name);
     const Outcome got = ask(*device, "reuse", 5, by(one.name));
@@ -130,14 +144,16 @@ TEST_F(DeviceOffloadTest, APromptLargerThanTheDevicesPartIsAnswered) {
   const auto device = side(model_.path(), "device", make_device_compute(simt::make_emulated_ops()));
   for (const char* name : {"dense", "freekv", "specontext"}) {
     SCOPED_TRACE(name);
-    const auto edit = name == std::string("dense") ? std::function<void(QueryRequest&)>() : by(name);
+    const auto edit = name == std::string("dense") ? std::function<void(QueryRequest&)>()
+                                                   : by(name);
     EXPECT_EQ(ask(*device, "recompute", 5, edit).ids, ask(*cpu, "recompute", 5, edit).ids);
   }
 }
 
 /// Sequences of one batch whose layers lie in different layouts, and one whose layers stay.
 TEST_F(DeviceOffloadTest, ABatchMayHoldEveryLayout) {
-  const auto device = side(model_.path(), "device", make_device_compute(simt::make_emulated_ops()), kShort);
+  const auto device = side(model_.path(), "device", make_device_compute(simt::make_emulated_ops()),
+                           kShort);
   const std::vector<std::string> names = {"dense", "specontext", "freekv", "ctkvr"};
   std::vector<Outcome> alone(names.size()), together(names.size());
   const auto asked = [&](std::size_t i) {
@@ -147,7 +163,8 @@ TEST_F(DeviceOffloadTest, ABatchMayHoldEveryLayout) {
   };
   for (std::size_t i = 0; i < names.size(); ++i) alone[i] = run_query(*device->engine, asked(i));
   std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < names.size(); ++i) threads.emplace_back([&, i] { together[i] = run_query(*device->engine, asked(i)); });
+  for (std::size_t i = 0; i < names.size(); ++i)
+    threads.emplace_back([&, i] { together[i] = run_query(*device->engine, asked(i)); });
   for (std::thread& t : threads) t.join();
   for (std::size_t i = 0; i < names.size(); ++i) {
     EXPECT_TRUE(together[i].status.ok()) << together[i].status.to_string();
@@ -155,14 +172,16 @@ TEST_F(DeviceOffloadTest, ABatchMayHoldEveryLayout) {
   }
 }
 
-/// What is a copy away is not what lies there: the same prompt that a host would attend to whole does not fit.
+/// What is a copy away is not what lies there: the same prompt that a host would attend to whole
+/// does not fit.
 TEST_F(DeviceOffloadTest, AutoLeavesRowsOutWhereTheyDoNotFit) {
   const auto decode_auto = [](QueryRequest& r) {
     r.cache.decode = "auto";
     r.cache.options = PlugOptions(Options{{"decode_budget", "80"}});
   };
   edit_options_ = [](EngineOptions& o) { o.device_cache_bytes = 600 << 10; };
-  const auto device = side(model_.path(), "small", make_device_compute(simt::make_emulated_ops()), {200, 190});
+  const auto device = side(model_.path(), "small", make_device_compute(simt::make_emulated_ops()),
+                           {200, 190});
   const Outcome got = ask(*device, "reuse", 4, decode_auto);
   EXPECT_GT(got.stats.retrieve.sparse_steps, 0);
   EXPECT_GT(got.stats.retrieve.bytes_offloaded, 0);
@@ -188,8 +207,12 @@ class LeavingCacheTest : public ::testing::Test {
  protected:
   static constexpr PageFormat kFormat{2, 16, DType::kF32};
   static constexpr std::int32_t kRows = 37;
-  static constexpr PageLayout kLayouts[] = {PageLayout::kHeadPages, PageLayout::kTokenGranules, PageLayout::kSplit};
-  LeavingCacheTest() : ops_(simt::make_emulated_ops()), compute_(make_device_compute(ops_)), pool_(kFormat, 64 * kFormat.page_bytes(), compute_->memory(), 8 * kFormat.page_bytes()) {}
+  static constexpr PageLayout kLayouts[] = {PageLayout::kHeadPages, PageLayout::kTokenGranules,
+                                            PageLayout::kSplit};
+  LeavingCacheTest()
+      : ops_(simt::make_emulated_ops()),
+        compute_(make_device_compute(ops_)),
+        pool_(kFormat, 64 * kFormat.page_bytes(), compute_->memory(), 8 * kFormat.page_bytes()) {}
   static void write(WorkingCache& cache, std::int32_t layer, std::int64_t first) {
     std::vector<std::int32_t> rows(static_cast<std::size_t>(cache.num_rows(layer) - first));
     std::iota(rows.begin(), rows.end(), static_cast<std::int32_t>(first));
@@ -201,15 +224,20 @@ class LeavingCacheTest : public ::testing::Test {
     for (std::int64_t row = first; row < end; ++row) {
       for (int part = 0; part < 2; ++part) {
         for (std::int32_t head = 0; head < kv.num_kv_heads; ++head) {
-          auto* at = reinterpret_cast<float*>(static_cast<std::byte*>(kv.pages[row / kPageTokens]) + part * kv.kv_stride + head * kv.head_stride + row % kPageTokens * kv.token_stride);
-          for (std::int32_t c = 0; c < kv.head_dim; ++c) visit(at + c, static_cast<float>(((row * 2 + part) * kv.num_kv_heads + head) * kv.head_dim + c));
+          auto* at = reinterpret_cast<float*>(static_cast<std::byte*>(kv.pages[row / kPageTokens]) +
+                                              part * kv.kv_stride + head * kv.head_stride +
+                                              row % kPageTokens * kv.token_stride);
+          for (std::int32_t c = 0; c < kv.head_dim; ++c)
+            visit(at + c, static_cast<float>(
+                              ((row * 2 + part) * kv.num_kv_heads + head) * kv.head_dim + c));
         }
       }
     }
   }
   static void expect_rows(WorkingCache& cache, std::int32_t layer) {
     std::vector<std::int32_t> none;
-    each(*cache.writable(layer, none), 0, cache.num_rows(layer), [](const float* at, float value) { ASSERT_EQ(*at, value); });
+    each(*cache.writable(layer, none), 0, cache.num_rows(layer),
+         [](const float* at, float value) { ASSERT_EQ(*at, value); });
   }
   Status leave(WorkingCache& cache, std::int32_t layer, PageLayout layout) {
     stats_ = {};

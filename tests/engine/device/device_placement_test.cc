@@ -28,10 +28,12 @@ RopeTable small_table() {
 void expect_same(const std::vector<float>& got, const std::vector<float>& expected, DType dtype) {
   const float bound = dtype == DType::kF32 ? 1e-6f : dtype == DType::kF16 ? 1e-3f : 8e-3f;
   ASSERT_EQ(got.size(), expected.size());
-  for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], bound * (1 + std::abs(expected[i]))) << i;
+  for (std::size_t i = 0; i < got.size(); ++i)
+    ASSERT_NEAR(got[i], expected[i], bound * (1 + std::abs(expected[i]))) << i;
 }
 
-/// Blocks of stored KV [head][2][tokens][dim] in f32, and where their rows go: every second row of a layer from `first` on.
+/// Blocks of stored KV [head][2][tokens][dim] in f32, and where their rows go: every second row of
+/// a layer from `first` on.
 struct Stored {
   Stored(const std::vector<std::int64_t>& tokens, std::int32_t first, std::uint32_t seed) {
     std::mt19937 random(seed);
@@ -48,7 +50,14 @@ struct Stored {
     std::vector<StoredRows> out;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const auto n = static_cast<std::int64_t>(rows[i].size()), row = std::int64_t{kDim} * 4;
-      out.push_back({{.data = blocks[i].data(), .num_rows = n, .dtype = DType::kF32, .head_stride = 2 * n * row, .kv_stride = n * row, .row_stride = row}, rows[i], rows[i]});
+      out.push_back({{.data = blocks[i].data(),
+                      .num_rows = n,
+                      .dtype = DType::kF32,
+                      .head_stride = 2 * n * row,
+                      .kv_stride = n * row,
+                      .row_stride = row},
+                     rows[i],
+                     rows[i]});
     }
     return out;
   }
@@ -61,17 +70,21 @@ struct Stored {
 
 /// A cache of five layers of 90 rows whose pages hold zeros.
 struct Cache {
-  Cache(const std::shared_ptr<ComputeMemory>& memory, DType dtype) : pool({kHeads, kDim, dtype}, 0, memory), cache(pool, 5) {
+  Cache(const std::shared_ptr<ComputeMemory>& memory, DType dtype)
+      : pool({kHeads, kDim, dtype}, 0, memory), cache(pool, 5) {
     std::vector<std::int32_t> positions(90);
     std::iota(positions.begin(), positions.end(), 0);
     for (std::int32_t layer = 0; layer < 5; ++layer) {
       EXPECT_TRUE(cache.add_rows(layer, positions).ok());
-      for (const void* page : pages(layer)) std::memset(const_cast<void*>(page), 0, static_cast<std::size_t>(pool.format().page_bytes()));
+      for (const void* page : pages(layer))
+        std::memset(const_cast<void*>(page), 0,
+                    static_cast<std::size_t>(pool.format().page_bytes()));
     }
   }
   std::vector<const void*> pages(std::int32_t layer) {
     const KvView view = cache.view(layer);
-    return std::vector<const void*>(view.pages, view.pages + (view.num_rows + kPageTokens - 1) / kPageTokens);
+    return std::vector<const void*>(view.pages,
+                                    view.pages + (view.num_rows + kPageTokens - 1) / kPageTokens);
   }
   Status place(Compute& compute, const RopeTable& table, std::int32_t layer, const Stored& stored) {
     std::vector<std::int32_t> rows;
@@ -84,7 +97,9 @@ struct Cache {
     const DType dtype = pool.format().dtype;
     for (std::int32_t layer = 0; layer < 5; ++layer) {
       for (const void* page : pages(layer)) {
-        for (std::int64_t i = 0; i < pool.format().page_bytes() / static_cast<std::int64_t>(dtype_bytes(dtype)); ++i) out.push_back(load_f32(page, dtype, i));
+        for (std::int64_t i = 0;
+             i < pool.format().page_bytes() / static_cast<std::int64_t>(dtype_bytes(dtype)); ++i)
+          out.push_back(load_f32(page, dtype, i));
       }
     }
     return out;
@@ -94,7 +109,8 @@ struct Cache {
 };
 
 std::vector<Stored> five_layers() {
-  return {Stored({16, 5}, 0, 1), Stored({1}, 77, 2), Stored({16, 16, 9}, 3, 3), Stored({7, 16}, 2, 4), Stored({2, 1, 3}, 31, 5)};
+  return {Stored({16, 5}, 0, 1), Stored({1}, 77, 2), Stored({16, 16, 9}, 3, 3),
+          Stored({7, 16}, 2, 4), Stored({2, 1, 3}, 31, 5)};
 }
 
 TEST(DevicePlacementTest, LayersAreThereInOrderWheneverCopiesRunAndNobodyWaits) {
@@ -103,7 +119,8 @@ TEST(DevicePlacementTest, LayersAreThereInOrderWheneverCopiesRunAndNobodyWaits) 
     Cache expected(nullptr, dtype);
     const auto cpu = make_cpu_compute();
     const auto layers = five_layers();
-    for (std::int32_t layer = 0; layer < 5; ++layer) ASSERT_TRUE(expected.place(*cpu, table, layer, layers[static_cast<std::size_t>(layer)]).ok());
+    for (std::int32_t layer = 0; layer < 5; ++layer)
+      ASSERT_TRUE(expected.place(*cpu, table, layer, layers[static_cast<std::size_t>(layer)]).ok());
     for (const simt::Copies copies : {simt::Copies::kEarly, simt::Copies::kLate}) {
       const auto ops = simt::make_emulated_ops({.copies = copies});
       const auto compute = make_device_compute(ops);
@@ -113,7 +130,8 @@ TEST(DevicePlacementTest, LayersAreThereInOrderWheneverCopiesRunAndNobodyWaits) 
         const std::int64_t waits = ops->waits();
         auto stored = five_layers();
         for (std::int32_t layer = 0; layer < 5; ++layer) {
-          ASSERT_TRUE(cache.place(*compute, table, layer, stored[static_cast<std::size_t>(layer)]).ok());
+          ASSERT_TRUE(
+              cache.place(*compute, table, layer, stored[static_cast<std::size_t>(layer)]).ok());
           stored[static_cast<std::size_t>(layer)].forget();
         }
         EXPECT_TRUE(round < 2 || ops->waits() == waits);
@@ -137,7 +155,8 @@ TEST(DevicePlacementTest, ACopyThatFailsFailsThatCallAlone) {
     const auto cpu = make_cpu_compute();
     ops->fail_copy(n);
     for (std::int32_t layer = 0; layer < 5; ++layer) {
-      const Status status = cache.place(*compute, table, layer, layers[static_cast<std::size_t>(layer)]);
+      const Status status = cache.place(*compute, table, layer,
+                                        layers[static_cast<std::size_t>(layer)]);
       EXPECT_EQ(status.ok(), layer != n) << status.to_string();
       ASSERT_TRUE(expected.place(*cpu, table, layer, layers[static_cast<std::size_t>(layer)]).ok());
     }

@@ -1,4 +1,5 @@
-/// What decode steps attend to on a device: the rows that are chosen on the CPU, chosen where the scores lie, and no layer waits for the host where votes alone decide.
+/// What decode steps attend to on a device: the rows that are chosen on the CPU, chosen where the
+/// scores lie, and no layer waits for the host where votes alone decide.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +23,8 @@ constexpr std::initializer_list<std::size_t> kShort = {45, 40};
 
 bool knows(const std::string& retriever, std::string_view option) {
   const auto made = std::move(*make_retriever(retriever));
-  return std::ranges::any_of(made->options(), [&](const PlugOption& o) { return o.name == option; });
+  return std::ranges::any_of(made->options(),
+                             [&](const PlugOption& o) { return o.name == option; });
 }
 
 class DeviceRetrieveTest : public DeviceSideTest {
@@ -34,13 +36,18 @@ class DeviceRetrieveTest : public DeviceSideTest {
 /// The layers of these are sparse one and all.
 TEST_F(DeviceRetrieveTest, WhatChoosesByItselfWaitsForNoLayer) {
   TwoDepths depths = two_depths(kShort);
-  for (const auto& [name, used] : std::vector<std::pair<std::string, OpCode>>{{"quest", OpCode::kTopK}, {"arkvale", OpCode::kTopK}, {"flat", OpCode::kTopK}, {"specontext", OpCode::kKeyProducts}}) {
+  for (const auto& [name, used] :
+       std::vector<std::pair<std::string, OpCode>>{{"quest", OpCode::kTopK},
+                                                   {"arkvale", OpCode::kTopK},
+                                                   {"flat", OpCode::kTopK},
+                                                   {"specontext", OpCode::kKeyProducts}}) {
     SCOPED_TRACE(name);
     const auto edit = [&, name = name](QueryRequest& r, std::int32_t) {
       r.cache.decode = name;
       Options options = small_budget("64");
       options["decode_dense_layers"] = "0";
-      options["decode_head"] = "embed";  // states of a prompt are looked at in as many layers as differ
+      // States of a prompt are looked at in as many layers as differ
+      options["decode_head"] = "embed";
       options.erase("decode_resident");
       r.cache.options = PlugOptions(options_of(name, options));
     };
@@ -48,7 +55,8 @@ TEST_F(DeviceRetrieveTest, WhatChoosesByItselfWaitsForNoLayer) {
   }
 }
 
-/// All layers but the last attend to everything: what the last one waits for does not depend on how many there are.
+/// All layers but the last attend to everything: what the last one waits for does not depend on how
+/// many there are.
 TEST_F(DeviceRetrieveTest, DenseLayersOfAnyRetrieverWaitForNobody) {
   TwoDepths depths = two_depths(kShort);
   for (const std::string& name : headless_retrievers()) {
@@ -68,12 +76,15 @@ TEST_F(DeviceRetrieveTest, DenseLayersOfAnyRetrieverWaitForNobody) {
 TEST_F(DeviceRetrieveTest, EveryRetrieverAnswersAsOnTheCpuOnTheDeviceAndInSlots) {
   const RandomModelFolder model;
   const auto ops = simt::make_emulated_ops();
-  const auto cpu = side(model.path(), "cpu", nullptr, kShort), device = side(model.path(), "device", make_device_compute(ops), kShort);
+  const auto cpu = side(model.path(), "cpu", nullptr, kShort),
+             device = side(model.path(), "device", make_device_compute(ops), kShort);
   for (const std::string& name : retriever_names()) {
     for (const char* residency : {"fit", "none"}) {
       if (residency == std::string("none") && !knows(name, "decode_resident")) continue;
       for (const char* rerank : {"1", "2"}) {
-        if (rerank == std::string("2") && (name == "ctkvr" || !knows(name, "decode_rerank"))) continue;  // that is another option there
+        // That is another option there
+        if (rerank == std::string("2") && (name == "ctkvr" || !knows(name, "decode_rerank")))
+          continue;
         SCOPED_TRACE(name + " " + residency + " rerank " + rerank);
         const auto edit = [&](QueryRequest& r) {
           r.cache.decode = name;
@@ -87,7 +98,8 @@ TEST_F(DeviceRetrieveTest, EveryRetrieverAnswersAsOnTheCpuOnTheDeviceAndInSlots)
         EXPECT_EQ(got.ids, expected.ids);
         EXPECT_GT(expected.stats.retrieve.sparse_steps, name == "dense" ? -1 : 0);
         const bool multiplies = name == "flat" || name == "ctkvr" || name == "specontext";
-        EXPECT_EQ(ops->runs(OpCode::kKeyProducts) > products, multiplies) << "rows, centroids, keys of the head";
+        EXPECT_EQ(ops->runs(OpCode::kKeyProducts) > products, multiplies)
+            << "rows, centroids, keys of the head";
         EXPECT_EQ(got.stats.retrieve.sparse_steps, expected.stats.retrieve.sparse_steps);
         EXPECT_EQ(got.stats.retrieve.selections, expected.stats.retrieve.selections);
       }
@@ -95,11 +107,13 @@ TEST_F(DeviceRetrieveTest, EveryRetrieverAnswersAsOnTheCpuOnTheDeviceAndInSlots)
   }
 }
 
-/// A choice that serves several steps: scores are made where one is due, and elsewhere only if a query turned.
+/// A choice that serves several steps: scores are made where one is due, and elsewhere only if a
+/// query turned.
 TEST_F(DeviceRetrieveTest, ScoresAreMadeWhereAChoiceIsDue) {
   const RandomModelFolder model;
   const auto ops = simt::make_emulated_ops();
-  const auto cpu = side(model.path(), "cpu", nullptr, kShort), device = side(model.path(), "device", make_device_compute(ops), kShort);
+  const auto cpu = side(model.path(), "cpu", nullptr, kShort),
+             device = side(model.path(), "device", make_device_compute(ops), kShort);
   for (const char* tau : {"-1", "0.8"}) {
     std::int64_t scores[2] = {}, steps = 0;
     for (const int reuse : {1, 4}) {
@@ -123,11 +137,13 @@ TEST_F(DeviceRetrieveTest, ScoresAreMadeWhereAChoiceIsDue) {
     }
     EXPECT_EQ(scores[0], steps);
     EXPECT_LE(scores[1], scores[0]);
-    EXPECT_TRUE(scores[1] < scores[0] || tau == std::string("0.8")) << "queries that turn again and again are all there is";
+    EXPECT_TRUE(scores[1] < scores[0] || tau == std::string("0.8"))
+        << "queries that turn again and again are all there is";
   }
 }
 
-/// Pages of a cache that grows, chosen by a retriever of the host and by one of a device, with the same queries.
+/// Pages of a cache that grows, chosen by a retriever of the host and by one of a device, with the
+/// same queries.
 class ChosenPagesTest : public ::testing::Test {
  protected:
   static constexpr std::int32_t kLayers = 2, kHeads = 6, kKvHeads = 2, kDim = 16, kPrompt = 203;
@@ -142,8 +158,13 @@ class ChosenPagesTest : public ::testing::Test {
   }
 
   struct Decoding {
-    Decoding(const std::string& name, const Options& given, std::shared_ptr<Compute> who, DType dtype)
-        : compute(std::move(who)), pool(PageFormat{kKvHeads, kDim, dtype}, 0, compute->memory()), cache(pool, kLayers), retriever(std::move(*make_retriever(name))), options(options_of(name, given)) {
+    Decoding(const std::string& name, const Options& given, std::shared_ptr<Compute> who,
+             DType dtype)
+        : compute(std::move(who)),
+          pool(PageFormat{kKvHeads, kDim, dtype}, 0, compute->memory()),
+          cache(pool, kLayers),
+          retriever(std::move(*make_retriever(name))),
+          options(options_of(name, given)) {
       for (std::int32_t p = 0; p < kPrompt; ++p) add_row(p);
       RetrieveInput input;
       input.cache = &cache;
@@ -164,8 +185,13 @@ class ChosenPagesTest : public ::testing::Test {
     void add_row(std::int32_t position) {
       for (std::int32_t layer = 0; layer < kLayers; ++layer) {
         EXPECT_TRUE(cache.add_rows(layer, std::span(&position, 1)).ok());
-        const auto raw = random_row(static_cast<std::uint32_t>(position * kLayers + layer), kKvHeads * 2 * kDim);
-        EXPECT_TRUE(cache.place(layer, rope(), {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4}, cache.num_rows(layer) - 1).ok());
+        const auto raw = random_row(static_cast<std::uint32_t>(position * kLayers + layer),
+                                    kKvHeads * 2 * kDim);
+        EXPECT_TRUE(cache
+                        .place(layer, rope(),
+                               {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4},
+                               cache.num_rows(layer) - 1)
+                        .ok());
       }
     }
     /// The layers' outputs.
@@ -177,7 +203,10 @@ class ChosenPagesTest : public ::testing::Test {
       for (std::int32_t layer = 0; layer < kLayers; ++layer) {
         const auto q = random_row(static_cast<std::uint32_t>(9000 + layer + 10 * n), kHeads * kDim);
         std::ranges::copy(q, query.data());
-        RetrieveStep step{layer, query.data(), position, &cache, kHeads, kDim, out.data(), compute->hooks() != nullptr ? compute.get() : nullptr};
+        RetrieveStep step{layer,      query.data(),
+                          position,   &cache,
+                          kHeads,     kDim,
+                          out.data(), compute->hooks() != nullptr ? compute.get() : nullptr};
         const Status s = retriever->attend(step);
         EXPECT_TRUE(s.ok()) << s.to_string();
         EXPECT_TRUE(compute->settle().ok());
@@ -201,18 +230,27 @@ class ChosenPagesTest : public ::testing::Test {
 TEST_F(ChosenPagesTest, AreThoseOfTheHostStepByStep) {
   constexpr int kSteps = 20;  // a page is filled within them
   for (const DType dtype : {DType::kF32, DType::kF16}) {
-    for (const auto& [name, pool] : std::vector<std::pair<std::string, std::string>>{{"quest", "max_score"}, {"quest", "avg_softmax"}, {"arkvale", "avg_score"}, {"arkvale", "max_softmax"}}) {
+    for (const auto& [name, pool] :
+         std::vector<std::pair<std::string, std::string>>{{"quest", "max_score"},
+                                                          {"quest", "avg_softmax"},
+                                                          {"arkvale", "avg_score"},
+                                                          {"arkvale", "max_softmax"}}) {
       SCOPED_TRACE(name + " " + pool);
-      const Options options = {{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_dense_layers", "0"}, {"decode_pool", pool}};
+      const Options options = {{"decode_page", "16"},        {"decode_budget", "96"},
+                               {"decode_sink", "16"},        {"decode_window", "32"},
+                               {"decode_dense_layers", "0"}, {"decode_pool", pool}};
       const auto ops = simt::make_emulated_ops();
-      Decoding there(name, options, make_device_compute(ops), dtype), here(name, options, make_cpu_compute(), dtype);
+      Decoding there(name, options, make_device_compute(ops), dtype),
+          here(name, options, make_cpu_compute(), dtype);
       for (int n = 0; n < kSteps; ++n) {
         const std::vector<float> got = there.token(n), expected = here.token(n);
-        for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(got[i], expected[i], 2e-3) << "step " << n;
+        for (std::size_t i = 0; i < expected.size(); ++i)
+          ASSERT_NEAR(got[i], expected[i], 2e-3) << "step " << n;
         for (std::int32_t layer = 0; layer < kLayers; ++layer) {
           for (std::int32_t head = 0; head < kKvHeads; ++head) {
             const auto pages = here.paged().attended_pages(layer, head);
-            EXPECT_EQ(there.paged().attended_pages(layer, head), pages) << "step " << n << ", layer " << layer << ", head " << head;
+            EXPECT_EQ(there.paged().attended_pages(layer, head), pages)
+                << "step " << n << ", layer " << layer << ", head " << head;
             EXPECT_FALSE(pages.empty());
           }
         }
@@ -224,12 +262,18 @@ TEST_F(ChosenPagesTest, AreThoseOfTheHostStepByStep) {
 }
 
 TEST_F(ChosenPagesTest, ABudgetAtTheContextIsDense) {
-  const Options options = {{"decode_page", "16"}, {"decode_budget", "208"}, {"decode_sink", "0"}, {"decode_window", "0"}, {"decode_dense_layers", "0"}};
+  const Options options = {{"decode_page", "16"},
+                           {"decode_budget", "208"},
+                           {"decode_sink", "0"},
+                           {"decode_window", "0"},
+                           {"decode_dense_layers", "0"}};
   const auto ops = simt::make_emulated_ops();
-  Decoding there("quest", options, make_device_compute(ops), DType::kF32), dense("dense", {}, make_cpu_compute(), DType::kF32);
+  Decoding there("quest", options, make_device_compute(ops), DType::kF32),
+      dense("dense", {}, make_cpu_compute(), DType::kF32);
   for (int n = 0; n < 208 - kPrompt; ++n) {
     const std::vector<float> got = there.token(n), expected = dense.token(n);
-    for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(got[i], expected[i], 1e-5) << "step " << n;
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      ASSERT_NEAR(got[i], expected[i], 1e-5) << "step " << n;
   }
   EXPECT_EQ(ops->runs(OpCode::kTopK), 0);
   (void)there.token(208 - kPrompt);

@@ -21,18 +21,25 @@ std::vector<float> mixed_logits(std::size_t n, std::mt19937& rng) {
   std::vector<float> out(n);
   for (std::size_t i = 0; i < n; ++i) {
     const std::uint32_t kind = rng() % 40;
-    out[i] = i > 0 && kind == 0 ? std::numeric_limits<float>::quiet_NaN() : i > 0 && kind == 1 ? -std::numeric_limits<float>::infinity() : kind < 9 ? 2.0f : normal(rng);
+    out[i] = i > 0 && kind == 0   ? std::numeric_limits<float>::quiet_NaN()
+             : i > 0 && kind == 1 ? -std::numeric_limits<float>::infinity()
+             : kind < 9           ? 2.0f
+                                  : normal(rng);
   }
   return out;
 }
 
-/// Sums of weights have no order, so tokens are equal wherever exponentials have the same bits, as under emulation. On hardware an exponential may differ in its last bits: there a
-/// draw within a millionth of a token's border may fall to its other side.
-void expect_drawn(std::int32_t token, const std::vector<float>& logits, const DrawRule& rule, bool same_exponentials) {
+/// Sums of weights have no order, so tokens are equal wherever exponentials have the same bits, as
+/// under emulation. On hardware an exponential may differ in its last bits: there a draw within a
+/// millionth of a token's border may fall to its other side.
+void expect_drawn(std::int32_t token, const std::vector<float>& logits, const DrawRule& rule,
+                  bool same_exponentials) {
   DrawScratch scratch;
   const std::int32_t host = draw_token(logits, rule, scratch);
   if (same_exponentials || token == host) {
-    EXPECT_EQ(token, host) << "temperature " << rule.temperature << " top_k " << rule.top_k << " top_p " << rule.top_p << " min_p " << rule.min_p << " uniform " << rule.uniform;
+    EXPECT_EQ(token, host) << "temperature " << rule.temperature << " top_k " << rule.top_k
+                           << " top_p " << rule.top_p << " min_p " << rule.min_p << " uniform "
+                           << rule.uniform;
     return;
   }
   bool at_border = false;
@@ -52,12 +59,15 @@ TEST(DeviceSamplingTest, TokensAreThoseThatTheHostDraws) {
   const bool emulated = ops->description() == "an emulated device";
   const auto compute = make_device_compute(ops);
   std::mt19937 rng(3);
-  for (const std::size_t vocab : {std::size_t{1}, std::size_t{7}, std::size_t{290}, std::size_t{1031}}) {
+  for (const std::size_t vocab :
+       {std::size_t{1}, std::size_t{7}, std::size_t{290}, std::size_t{1031}}) {
     std::vector<DrawRule> rules;
     for (const float temperature : {0.0f, 0.3f, 1.0f, 5.0f}) {
       for (const std::int32_t top_k : {0, 1, 20}) {
         for (const float top_p : {1.0f, 0.8f, 0.05f}) {
-          for (const float min_p : {0.0f, 0.1f}) rules.push_back({temperature, top_k, top_p, min_p, std::uniform_real_distribution<double>(0, 1)(rng)});
+          for (const float min_p : {0.0f, 0.1f})
+            rules.push_back({temperature, top_k, top_p, min_p,
+                             std::uniform_real_distribution<double>(0, 1)(rng)});
         }
       }
     }
@@ -65,24 +75,33 @@ TEST(DeviceSamplingTest, TokensAreThoseThatTheHostDraws) {
     rules.push_back({1, 0, 1, 0, 0});
     ComputeBuffer<float> logits;
     ComputeBuffer<std::int32_t> tokens;
-    ASSERT_TRUE(logits.reserve(compute->memory(), static_cast<std::int64_t>(rules.size() * vocab)).ok());
+    ASSERT_TRUE(
+        logits.reserve(compute->memory(), static_cast<std::int64_t>(rules.size() * vocab)).ok());
     ASSERT_TRUE(tokens.reserve(compute->memory(), static_cast<std::int64_t>(rules.size())).ok());
     std::vector<std::vector<float>> rows;
     for (std::size_t i = 0; i < rules.size(); ++i) {
       rows.push_back(mixed_logits(vocab, rng));
       std::copy(rows[i].begin(), rows[i].end(), logits.data() + i * vocab);
     }
-    ASSERT_TRUE(compute->draw(logits.data(), static_cast<std::int64_t>(vocab), rules, tokens.data()).ok());
+    ASSERT_TRUE(
+        compute->draw(logits.data(), static_cast<std::int64_t>(vocab), rules, tokens.data()).ok());
     std::vector<std::int32_t> drawn(rules.size());
-    ASSERT_TRUE(compute->read_bytes(tokens.data(), static_cast<std::int64_t>(drawn.size() * sizeof(std::int32_t)), drawn.data()).ok());
-    for (std::size_t i = 0; i < rules.size(); ++i) expect_drawn(drawn[i], rows[i], rules[i], emulated);
+    ASSERT_TRUE(compute
+                    ->read_bytes(tokens.data(),
+                                 static_cast<std::int64_t>(drawn.size() * sizeof(std::int32_t)),
+                                 drawn.data())
+                    .ok());
+    for (std::size_t i = 0; i < rules.size(); ++i)
+      expect_drawn(drawn[i], rows[i], rules[i], emulated);
   }
 }
 
 TEST(DeviceSamplingTest, NothingToDrawAndInfiniteLogitsAreAsOnTheHost) {
   const auto compute = make_device_compute(simt::make_emulated_ops());
-  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<std::vector<float>> rows = {{kNan, kNan, kNan}, {-kInf, -kInf, -kInf}, {1, kInf, kInf}, {kNan, -kInf, -7}, {kNan, 3, 3}};
+  constexpr float kInf = std::numeric_limits<float>::infinity(),
+                  kNan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<std::vector<float>> rows = {
+      {kNan, kNan, kNan}, {-kInf, -kInf, -kInf}, {1, kInf, kInf}, {kNan, -kInf, -7}, {kNan, 3, 3}};
   std::vector<DrawRule> rules;
   ComputeBuffer<float> logits;
   ComputeBuffer<std::int32_t> tokens;
@@ -96,9 +115,13 @@ TEST(DeviceSamplingTest, NothingToDrawAndInfiniteLogitsAreAsOnTheHost) {
     const std::span<const DrawRule> some = std::span<const DrawRule>(rules).first(greedy ? 5 : 10);
     ASSERT_TRUE(compute->draw(logits.data(), 3, some, tokens.data()).ok());
     std::vector<std::int32_t> drawn(some.size());
-    ASSERT_TRUE(compute->read_bytes(tokens.data(), static_cast<std::int64_t>(drawn.size() * 4), drawn.data()).ok());
+    ASSERT_TRUE(
+        compute
+            ->read_bytes(tokens.data(), static_cast<std::int64_t>(drawn.size() * 4), drawn.data())
+            .ok());
     DrawScratch scratch;
-    for (std::size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(drawn[i], draw_token(rows[i % 5], rules[i], scratch)) << i;
+    for (std::size_t i = 0; i < drawn.size(); ++i)
+      EXPECT_EQ(drawn[i], draw_token(rows[i % 5], rules[i], scratch)) << i;
   }
 }
 
@@ -143,7 +166,10 @@ class DeviceSampledAnswerTest : public ::testing::Test {
     Side s;
     s.store = open_test_store(folder_.path() / name);
     const std::shared_ptr<const Tokenizer> tokenizer = std::move(*load_tokenizer(model_.path()));
-    EngineParts parts{.model = std::move(*load_model(model_.path(), {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, std::move(compute))), .tokenizer = tokenizer,
+    EngineParts parts{.model = std::move(*load_model(
+                          model_.path(), {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32},
+                          std::move(compute))),
+                      .tokenizer = tokenizer,
                       .format = std::move(*PromptFormat::load(model_.path(), tokenizer))};
     EngineOptions options;
     options.model_path = model_.path();
@@ -173,15 +199,45 @@ TEST_F(DeviceSampledAnswerTest, AnswersAreTheCpusAndTheirTokensAreDrawnOnTheDevi
   struct Case {
     const char* name;
     std::function<void(SamplingOptions&)> edit;
-    std::int64_t argmax, sample;  ///< launches: the first token comes from the prompt's last row, which the host reads
+    /// Launches: the first token comes from the prompt's last row, which the host reads
+    std::int64_t argmax, sample;
   };
   const Case cases[] = {
       {"greedy", [](SamplingOptions&) {}, 11, 0},
-      {"sampled", [](SamplingOptions& o) { o.temperature = 0.9f; o.seed = 7; }, 0, 11},
-      {"all", [](SamplingOptions& o) { o.temperature = 1.3f; o.seed = 8; o.top_k = 50; o.top_p = 0.9f; o.min_p = 0.01f; }, 0, 11},
-      {"forced", [](SamplingOptions& o) { o.temperature = 0.9f; o.seed = 7; o.forced_tokens = {310, 311, 312}; }, 0, 9},
-      {"penalised", [](SamplingOptions& o) { o.temperature = 0.9f; o.seed = 7; o.frequency_penalty = 1; }, 0, 0},
-      {"biased", [](SamplingOptions& o) { o.logit_bias = {{320, 5.0f}}; }, 0, 0},
+      {"sampled",
+       [](SamplingOptions& o) {
+         o.temperature = 0.9f;
+         o.seed = 7;
+       },
+       0, 11},
+      {"all",
+       [](SamplingOptions& o) {
+         o.temperature = 1.3f;
+         o.seed = 8;
+         o.top_k = 50;
+         o.top_p = 0.9f;
+         o.min_p = 0.01f;
+       },
+       0, 11},
+      {"forced",
+       [](SamplingOptions& o) {
+         o.temperature = 0.9f;
+         o.seed = 7;
+         o.forced_tokens = {310, 311, 312};
+       },
+       0, 9},
+      {"penalised",
+       [](SamplingOptions& o) {
+         o.temperature = 0.9f;
+         o.seed = 7;
+         o.frequency_penalty = 1;
+       },
+       0, 0},
+      {"biased",
+       [](SamplingOptions& o) {
+         o.logit_bias = {{320, 5.0f}};
+       },
+       0, 0},
       {"told", [](SamplingOptions& o) { o.top_logprobs = 2; }, 0, 0},
   };
   for (const Case& c : cases) {
@@ -194,8 +250,18 @@ TEST_F(DeviceSampledAnswerTest, AnswersAreTheCpusAndTheirTokensAreDrawnOnTheDevi
 }
 
 TEST_F(DeviceSampledAnswerTest, ABatchOfRowsThatAreDrawnAndRowsThatAreNotAnswersAsAlone) {
-  const std::function<void(SamplingOptions&)> edits[] = {[](SamplingOptions&) {}, [](SamplingOptions& o) { o.top_logprobs = 1; }, [](SamplingOptions& o) { o.temperature = 1; o.seed = 3; },
-                                                         [](SamplingOptions& o) { o.presence_penalty = 1; }, [](SamplingOptions& o) { o.temperature = 1; o.seed = 4; o.top_p = 0.5f; }};
+  const std::function<void(SamplingOptions&)> edits[] = {
+      [](SamplingOptions&) {}, [](SamplingOptions& o) { o.top_logprobs = 1; },
+      [](SamplingOptions& o) {
+        o.temperature = 1;
+        o.seed = 3;
+      },
+      [](SamplingOptions& o) { o.presence_penalty = 1; },
+      [](SamplingOptions& o) {
+        o.temperature = 1;
+        o.seed = 4;
+        o.top_p = 0.5f;
+      }};
   std::vector<std::vector<std::int32_t>> alone;
   for (const auto& edit : edits) alone.push_back(ask(device_, edit).ids);
   std::vector<std::shared_ptr<CollectingSink>> sinks;
@@ -220,19 +286,24 @@ TEST_F(DeviceSampledAnswerTest, TheDevicesMemoryIsSharedOutFromWhatIsFree) {
   for (const std::int64_t mib : {450, 700, 2048}) {
     const auto ops = simt::make_emulated_ops({.memory_bytes = mib << 20});
     const std::shared_ptr<const Tokenizer> tokenizer = std::move(*load_tokenizer(model_.path()));
-    EngineParts parts{.model = std::move(*load_model(model_.path(), {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, make_device_compute(ops))), .tokenizer = tokenizer,
+    EngineParts parts{.model = std::move(*load_model(
+                          model_.path(), {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32},
+                          make_device_compute(ops))),
+                      .tokenizer = tokenizer,
                       .format = std::move(*PromptFormat::load(model_.path(), tokenizer))};
     EngineOptions options;
     options.model_path = model_.path();
     options.num_threads = 1;
     auto engine = create_engine_from_parts(std::move(parts), options, *device_.store);
     if (mib == 450) {
-      EXPECT_EQ(engine.code(), Code::kResourceExhausted) << "256 MiB stay in reserve, computing needs most of the rest";
+      EXPECT_EQ(engine.code(), Code::kResourceExhausted)
+          << "256 MiB stay in reserve, computing needs most of the rest";
       continue;
     }
     ASSERT_TRUE(engine.ok()) << engine.status().to_string();
     const MemoryPlan& own = *(*engine)->info().device_memory;
-    EXPECT_EQ(own.cache_bytes + own.compute_bytes + own.means_bytes + own.retrieved_bytes, own.left_bytes);
+    EXPECT_EQ(own.cache_bytes + own.compute_bytes + own.means_bytes + own.retrieved_bytes,
+              own.left_bytes);
     EXPECT_LE(own.left_bytes, (mib - 256) << 20);
     EXPECT_GE(own.chunk_tokens, 64);
     (*engine)->stop(std::chrono::milliseconds(0));

@@ -1,4 +1,5 @@
-/// SamKV's way to an answer on a device: blocks are chosen as on the CPU, and no layer waits for the host.
+/// SamKV's way to an answer on a device: blocks are chosen as on the CPU, and no layer waits for
+/// the host.
 #include <gtest/gtest.h>
 
 #include "engine/select/resident_means.h"
@@ -48,14 +49,17 @@ class ResidentMeansTest : public ::testing::Test {
       for (std::size_t layer = 0; layer < 3; ++layer) {
         ASSERT_EQ(got.documents[d].score[layer].size(), expected.documents[d].score[layer].size());
         for (std::size_t b = 0; b < got.documents[d].score[layer].size(); ++b) {
-          EXPECT_NEAR(got.documents[d].score[layer][b], expected.documents[d].score[layer][b], 1e-4);
-          EXPECT_NEAR(got.documents[d].comparable[layer][b], expected.documents[d].comparable[layer][b], 1e-4);
+          EXPECT_NEAR(got.documents[d].score[layer][b], expected.documents[d].score[layer][b],
+                      1e-4);
+          EXPECT_NEAR(got.documents[d].comparable[layer][b],
+                      expected.documents[d].comparable[layer][b], 1e-4);
         }
       }
     }
   }
 
-  Documents documents_{SketchShape{.num_layers = 3, .num_heads = 6, .num_kv_heads = 2, .head_dim = 16, .rotary_dim = 16}};
+  Documents documents_{SketchShape{
+      .num_layers = 3, .num_heads = 6, .num_kv_heads = 2, .head_dim = 16, .rotary_dim = 16}};
   std::shared_ptr<simt::EmulatedOps> ops_ = simt::make_emulated_ops();
   std::shared_ptr<Compute> compute_ = make_device_compute(ops_);
   std::shared_ptr<const void> known_;
@@ -128,10 +132,12 @@ class DeviceSamkvTest : public DeviceSideTest {};
 TEST_F(DeviceSamkvTest, BlocksAndTextAreTheCpus) {
   const RandomModelFolder model;
   const auto ops = simt::make_emulated_ops();
-  const auto cpu = side(model.path(), "cpu", nullptr, {130, 101, 90}), device = side(model.path(), "device", make_device_compute(ops), {130, 101, 90});
+  const auto cpu = side(model.path(), "cpu", nullptr, {130, 101, 90}),
+             device = side(model.path(), "device", make_device_compute(ops), {130, 101, 90});
   for (const char* strategy : {"samkv", "samkv_overwrite"}) {
     for (const char* bias : {"on", "off"}) {
-      if (strategy == std::string("samkv_overwrite") && bias == std::string("off")) continue;  // recomputation knows nothing of the bias
+      // Recomputation knows nothing of the bias
+      if (strategy == std::string("samkv_overwrite") && bias == std::string("off")) continue;
       SCOPED_TRACE(std::string(strategy) + ", bias " + bias);
       const auto edit = [&](QueryRequest& r) { r.cache.options = options_of({{"bias", bias}}); };
       const std::int64_t launches = ops->runs(OpCode::kSamkvScores);
@@ -143,8 +149,12 @@ TEST_F(DeviceSamkvTest, BlocksAndTextAreTheCpus) {
       for (std::size_t c = 0; c < got.plan.contexts.size(); ++c) {
         ASSERT_EQ(got.plan.contexts[c].blocks.size(), expected.plan.contexts[c].blocks.size());
         for (std::size_t b = 0; b < got.plan.contexts[c].blocks.size(); ++b) {
-          EXPECT_EQ(got.plan.contexts[c].blocks[b].kept_layers, expected.plan.contexts[c].blocks[b].kept_layers) << c << ", " << b;
-          EXPECT_EQ(got.plan.contexts[c].blocks[b].recomputed_tokens, expected.plan.contexts[c].blocks[b].recomputed_tokens) << c << ", " << b;
+          EXPECT_EQ(got.plan.contexts[c].blocks[b].kept_layers,
+                    expected.plan.contexts[c].blocks[b].kept_layers)
+              << c << ", " << b;
+          EXPECT_EQ(got.plan.contexts[c].blocks[b].recomputed_tokens,
+                    expected.plan.contexts[c].blocks[b].recomputed_tokens)
+              << c << ", " << b;
         }
       }
     }
@@ -153,7 +163,8 @@ TEST_F(DeviceSamkvTest, BlocksAndTextAreTheCpus) {
   EXPECT_GT(ops->runs(OpCode::kColumnSums), 0);
 }
 
-/// Twice the layers, and as many waits: the question's pass, the choice, recomputation and the question itself wait as wholes.
+/// Twice the layers, and as many waits: the question's pass, the choice, recomputation and the
+/// question itself wait as wholes.
 TEST_F(DeviceSamkvTest, NoLayerWaitsForTheHost) {
   std::int64_t waits[2] = {};
   for (const int i : {0, 1}) {

@@ -30,12 +30,17 @@ struct DeviceSide {
 class DeviceSideTest : public ::testing::Test {
  protected:
   /// `compute` null: the CPU. Documents of these lengths are the same in every side.
-  std::unique_ptr<DeviceSide> side(const fs::path& model, const std::string& name, std::shared_ptr<Compute> compute, std::initializer_list<std::size_t> lengths = {75, 70}) {
+  std::unique_ptr<DeviceSide> side(const fs::path& model, const std::string& name,
+                                   std::shared_ptr<Compute> compute,
+                                   std::initializer_list<std::size_t> lengths = {75, 70}) {
     auto s = std::make_unique<DeviceSide>();
     s->store = open_test_store(folder_.path() / name);
     const std::shared_ptr<const Tokenizer> tokenizer = std::move(*load_tokenizer(model));
-    EngineParts parts{.model = std::move(*load_model(model, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, std::move(compute))), .tokenizer = tokenizer,
-                      .format = std::move(*PromptFormat::load(model, tokenizer))};
+    EngineParts parts{
+        .model = std::move(*load_model(
+            model, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, std::move(compute))),
+        .tokenizer = tokenizer,
+        .format = std::move(*PromptFormat::load(model, tokenizer))};
     EngineOptions options;
     options.model_path = model;
     options.working_cache_bytes = 32 << 20;
@@ -60,7 +65,8 @@ class DeviceSideTest : public ::testing::Test {
     r.sampling.max_tokens = tokens;
     return r;
   }
-  static Outcome ask(DeviceSide& s, const std::string& strategy, std::int32_t tokens = 5, const std::function<void(QueryRequest&)>& edit = {}) {
+  static Outcome ask(DeviceSide& s, const std::string& strategy, std::int32_t tokens = 5,
+                     const std::function<void(QueryRequest&)>& edit = {}) {
     QueryRequest r = request(s, strategy, tokens);
     if (edit) edit(r);
     Outcome o = run_query(*s.engine, std::move(r));
@@ -79,13 +85,16 @@ class DeviceSideTest : public ::testing::Test {
     for (const int i : {0, 1}) {
       out.models[i] = std::make_unique<RandomModelFolder>(7, 512, TwoDepths::kLayers[i]);
       out.ops[i] = simt::make_emulated_ops();
-      out.sides[i] = side(out.models[i]->path(), "depth" + std::to_string(i), make_device_compute(out.ops[i]), lengths);
+      out.sides[i] = side(out.models[i]->path(), "depth" + std::to_string(i),
+                          make_device_compute(out.ops[i]), lengths);
     }
     return out;
   }
-  /// Of a query like one before: as many waits with three layers as with six, and it used that operation.
-  static void expect_no_wait_for_a_layer(TwoDepths& depths, const std::string& strategy, std::int32_t tokens, cuda::OpCode used,
-                                         const std::function<void(QueryRequest&, std::int32_t layers)>& edit) {
+  /// Of a query like one before: as many waits with three layers as with six, and it used that
+  /// operation.
+  static void expect_no_wait_for_a_layer(
+      TwoDepths& depths, const std::string& strategy, std::int32_t tokens, cuda::OpCode used,
+      const std::function<void(QueryRequest&, std::int32_t layers)>& edit) {
     std::int64_t waits[2] = {};
     for (const int i : {0, 1}) {
       const auto set = [&](QueryRequest& r) { edit(r, TwoDepths::kLayers[i]); };
@@ -99,7 +108,7 @@ class DeviceSideTest : public ::testing::Test {
   }
 
   TempFolder folder_;
-  fs::path head_path_;  ///< of a retrieval head; empty: none
+  fs::path head_path_;                                ///< of a retrieval head; empty: none
   std::function<void(EngineOptions&)> edit_options_;  ///< of sides made from then on
 };
 

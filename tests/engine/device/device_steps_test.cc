@@ -3,9 +3,9 @@
 
 #include <numeric>
 
+#include "engine/answer/decode_batch.h"
 #include "engine/device/device_compute.h"
 #include "engine/device/step_recording.h"
-#include "engine/answer/decode_batch.h"
 #include "engine/retrieve/retriever.h"
 #include "tests/engine/model/model_harness.h"
 #include "tests/support/model_files.h"
@@ -29,7 +29,11 @@ class HostRetriever final : public Retriever {
 
 class DeviceStepsTest : public ::testing::Test {
  protected:
-  DeviceStepsTest() { model_ = std::move(*make_random_model(config_, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF16}, 5, make_device_compute(ops_))); }
+  DeviceStepsTest() {
+    model_ = std::move(*make_random_model(config_,
+                                          {.weights = WeightFormat::kF32, .kv_dtype = DType::kF16},
+                                          5, make_device_compute(ops_)));
+  }
 
   std::unique_ptr<WorkingCache> filled(std::int32_t n) {
     auto cache = std::make_unique<WorkingCache>(pool(), config_.num_layers);
@@ -46,11 +50,13 @@ class DeviceStepsTest : public ::testing::Test {
   }
   /// One step of these caches; their logits.
   enum class Who { kDevice, kHost };
-  std::vector<float> step(const std::vector<WorkingCache*>& caches, std::int32_t token, Who attends = Who::kDevice) {
+  std::vector<float> step(const std::vector<WorkingCache*>& caches, std::int32_t token,
+                          Who attends = Who::kDevice) {
     std::vector<DecodeRow> rows(caches.size());
     std::vector<std::unique_ptr<Retriever>> retrievers;
     for (std::size_t i = 0; i < caches.size(); ++i) {
-      retrievers.push_back(attends == Who::kHost ? std::make_unique<HostRetriever>() : std::move(*make_retriever("dense")));
+      retrievers.push_back(attends == Who::kHost ? std::make_unique<HostRetriever>()
+                                                 : std::move(*make_retriever("dense")));
       rows[i].token_id = token;
       rows[i].position = static_cast<std::int32_t>(caches[i]->num_rows(0));
       rows[i].cache = caches[i];
@@ -66,7 +72,10 @@ class DeviceStepsTest : public ::testing::Test {
     return out;
   }
   PagePool& pool() {
-    if (pool_ == nullptr) pool_ = std::make_unique<PagePool>(PageFormat{config_.num_kv_heads, config_.head_dim, DType::kF16}, 0, model_->compute().memory());
+    if (pool_ == nullptr)
+      pool_ = std::make_unique<PagePool>(
+          PageFormat{config_.num_kv_heads, config_.head_dim, DType::kF16}, 0,
+          model_->compute().memory());
     return *pool_;
   }
   DecodeBatch& batch() {
@@ -74,7 +83,9 @@ class DeviceStepsTest : public ::testing::Test {
     return *batch_;
   }
 
-  const ModelConfig config_ = std::move(*parse_model_config(tiny_config_json("\"num_hidden_layers\": 3, \"max_position_embeddings\": 512", {"num_hidden_layers", "max_position_embeddings"})));
+  const ModelConfig config_ = std::move(*parse_model_config(
+      tiny_config_json("\"num_hidden_layers\": 3, \"max_position_embeddings\": 512",
+                       {"num_hidden_layers", "max_position_embeddings"})));
   const std::shared_ptr<simt::EmulatedOps> ops_ = simt::make_emulated_ops();
   std::unique_ptr<Model> model_;
   std::unique_ptr<PagePool> pool_;
@@ -99,7 +110,8 @@ TEST_F(DeviceStepsTest, AGraphIsRecordedOncePerNumberOfRowsAndAgainPastAChunk) {
   EXPECT_GE(ops_->runs(OpCode::kStep), 12) << "of 22 steps";
   EXPECT_GE(ops_->recordings(), 3) << "one row, three rows, one row past 256 keys";
   EXPECT_LE(ops_->recordings(), 5);
-  ops_->fail_recording(true);  // no graph that is there serves: from now on every step runs by itself
+  // No graph that is there serves: from now on every step runs by itself
+  ops_->fail_recording(true);
   const std::int64_t recordings = ops_->recordings();
   step({b.get(), c.get()}, 3);
   b->truncate_all(5);

@@ -1,4 +1,5 @@
-/// The draft's own KV of documents: kept at ingest, placed when it looks ahead, done without where it is gone.
+/// The draft's own KV of documents: kept at ingest, placed when it looks ahead, done without where
+/// it is gone.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -12,7 +13,9 @@ namespace {
 
 class DraftDocumentsTest : public ::testing::Test {
  protected:
-  DraftDocumentsTest() : tokenizer_(std::move(*load_tokenizer(model_.path()))), store_(open_test_store(folder_.path() / "store")) {
+  DraftDocumentsTest()
+      : tokenizer_(std::move(*load_tokenizer(model_.path()))),
+        store_(open_test_store(folder_.path() / "store")) {
     for (const std::size_t n : {150u, 90u}) documents_.push_back(random_ids(rng_, n));
     question_ = random_ids(rng_, 40);
   }
@@ -30,9 +33,11 @@ class DraftDocumentsTest : public ::testing::Test {
     }
     return std::move(*draft);
   }
-  static Result<SegmentHandle> keep(Draft& draft, const std::vector<std::int32_t>& ids, const std::string& tenant = "t") {
+  static Result<SegmentHandle> keep(Draft& draft, const std::vector<std::int32_t>& ids,
+                                    const std::string& tenant = "t") {
     std::promise<Result<SegmentHandle>> done;
-    draft.keep({ids, tenant, {}, nullptr}, [&done](Result<SegmentHandle> kept) { done.set_value(std::move(kept)); });
+    draft.keep({ids, tenant, {}, nullptr},
+               [&done](Result<SegmentHandle> kept) { done.set_value(std::move(kept)); });
     return done.get_future().get();
   }
   /// BOS, the first `count` documents, the question.
@@ -103,7 +108,8 @@ TEST_F(DraftDocumentsTest, ADocumentThatComesFirstReadsAsItsTokensDo) {
   const auto tokens = ask(*plain, request(1));
   const auto segment = keep(*keeping, documents_[0]);
   ASSERT_TRUE(segment.ok()) << segment.status().to_string();
-  EXPECT_EQ(static_cast<std::int64_t>((*segment)->value_bytes), 150 * keeping->document_bytes_per_token());
+  EXPECT_EQ(static_cast<std::int64_t>((*segment)->value_bytes),
+            150 * keeping->document_bytes_per_token());
   const auto hits = store_->stats().segment_hits;
   const auto kept = ask(*keeping, request(1));
   EXPECT_EQ(store_->stats().segment_hits, hits + 1);
@@ -127,7 +133,8 @@ TEST_F(DraftDocumentsTest, OfAKeptDocumentOnlyWhatStaysIsPlaced) {
   ASSERT_TRUE(segment.ok());
   const DraftRequest whole = request(1);
   const auto end = static_cast<std::int64_t>(whole.prompt_ids.size());
-  // The beginning of a document that comes first, up to within its second block: KV of rows that saw nothing else.
+  // The beginning of a document that comes first, up to within its second block: KV of rows that
+  // saw nothing else.
   DraftRequest front = look_ahead(whole);
   front.kept = {{0, 1 + 101}, {1 + 150, end}};
   const auto placed = ask_once(*keeping, front);
@@ -136,7 +143,8 @@ TEST_F(DraftDocumentsTest, OfAKeptDocumentOnlyWhatStaysIsPlaced) {
   // All of it, in two stretches that touch: as if nothing had been said.
   DraftRequest all = look_ahead(whole);
   all.kept = {{0, 40}, {40, end}};
-  EXPECT_EQ(ask_once(*keeping, all)->token_ids(), ask_once(*keeping, look_ahead(whole))->token_ids());
+  EXPECT_EQ(ask_once(*keeping, all)->token_ids(),
+            ask_once(*keeping, look_ahead(whole))->token_ids());
 }
 
 TEST_F(DraftDocumentsTest, StretchesOfSeveralBlocksAndDocumentsArePlacedWhereTheyStood) {
@@ -162,7 +170,8 @@ TEST_F(DraftDocumentsTest, WhatIsMissingIsReadAndKeepingTwiceKeepsOnce) {
   auto plain = load(nullptr), keeping = load(store_.get());
   const auto tokens = ask(*plain, request(2));
   EXPECT_EQ(ask(*keeping, request(2))->scores(), tokens->scores());
-  const auto one = keep(*keeping, documents_[0]), again = keep(*keeping, documents_[0]), other = keep(*keeping, documents_[0], "another");
+  const auto one = keep(*keeping, documents_[0]), again = keep(*keeping, documents_[0]),
+             other = keep(*keeping, documents_[0], "another");
   ASSERT_TRUE(one.ok() && again.ok() && other.ok());
   EXPECT_EQ((*one)->id, (*again)->id);
   EXPECT_NE((*one)->key, (*other)->key);
@@ -207,7 +216,9 @@ TEST_F(DraftDocumentsTest, AStoreWithoutRoomOrADamagedSegmentCostsTimeAlone) {
 TEST_F(DraftDocumentsTest, NobodyWaitsForADraftThatStops) {
   auto keeping = load(store_.get());
   std::atomic<int> told{0};
-  for (int i = 0; i < 5; ++i) keeping->keep({random_ids(rng_, 200), "t", {}, nullptr}, [&](Result<SegmentHandle>) { told.fetch_add(1); });
+  for (int i = 0; i < 5; ++i)
+    keeping->keep({random_ids(rng_, 200), "t", {}, nullptr},
+                  [&](Result<SegmentHandle>) { told.fetch_add(1); });
   keeping->stop();
   EXPECT_EQ(told.load(), 5);
   EXPECT_EQ(keep(*keeping, documents_[0]).status().code(), Code::kUnavailable);
@@ -236,7 +247,8 @@ TEST_F(DraftDocumentsTest, IngestHandsItOutAndQueriesAreAnsweredWithAndWithoutIt
     manifest.status = DocumentStatus::kReady;
     DocumentChunk chunk;
     chunk.byte_end = 4;
-    chunk.block_tokens = static_cast<std::uint32_t>(engine->block_tokens_for(static_cast<std::int64_t>(documents_[i].size())));
+    chunk.block_tokens = static_cast<std::uint32_t>(
+        engine->block_tokens_for(static_cast<std::int64_t>(documents_[i].size())));
     chunk.key = result->key;
     chunk.token_ids = documents_[i];
     manifest.chunks.push_back(chunk);
@@ -248,7 +260,8 @@ TEST_F(DraftDocumentsTest, IngestHandsItOutAndQueriesAreAnsweredWithAndWithoutIt
   const auto answer = [&](Engine& e) {
     QueryRequest r = make_request(e, docs, question_, "samkv");
     r.cache.compress = "speckv";
-    r.cache.options = PlugOptions(std::map<std::string, std::string, std::less<>>{{"capacity", "60"}, {"lookahead", "8"}, {"boost", "1"}, {"drop_mode", "drop"}});
+    r.cache.options = PlugOptions(std::map<std::string, std::string, std::less<>>{
+        {"capacity", "60"}, {"lookahead", "8"}, {"boost", "1"}, {"drop_mode", "drop"}});
     Outcome o = run_query(e, std::move(r));
     EXPECT_TRUE(o.status.ok()) << o.status.to_string();
     EXPECT_GT(o.stats.lookahead_tokens, 0);

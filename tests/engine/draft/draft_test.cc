@@ -16,12 +16,22 @@ namespace {
 /// Another tokenizer with the same words: ids may not be handed over, text has to be.
 class OtherTokenizer final : public Tokenizer {
  public:
-  explicit OtherTokenizer(std::shared_ptr<const Tokenizer> inner) : inner_(std::move(inner)), digest_(inner_->digest()) { digest_[0] ^= 1; }
-  std::vector<std::int32_t> encode(std::string_view text, Special special, Start start) const override { return inner_->encode(text, special, start); }
-  Encoding encode_with_offsets(std::string_view text, Special special, Start start) const override { return inner_->encode_with_offsets(text, special, start); }
+  explicit OtherTokenizer(std::shared_ptr<const Tokenizer> inner)
+      : inner_(std::move(inner)), digest_(inner_->digest()) {
+    digest_[0] ^= 1;
+  }
+  std::vector<std::int32_t> encode(std::string_view text, Special special,
+                                   Start start) const override {
+    return inner_->encode(text, special, start);
+  }
+  Encoding encode_with_offsets(std::string_view text, Special special, Start start) const override {
+    return inner_->encode_with_offsets(text, special, start);
+  }
   std::string_view token_bytes(std::int32_t id) const override { return inner_->token_bytes(id); }
   bool is_special(std::int32_t id) const override { return inner_->is_special(id); }
-  std::optional<std::int32_t> token_id(std::string_view piece) const override { return inner_->token_id(piece); }
+  std::optional<std::int32_t> token_id(std::string_view piece) const override {
+    return inner_->token_id(piece);
+  }
   std::int32_t vocab_size() const override { return inner_->vocab_size(); }
   std::optional<std::int32_t> bos_id() const override { return inner_->bos_id(); }
   const std::vector<std::int32_t>& eos_ids() const override { return inner_->eos_ids(); }
@@ -40,7 +50,8 @@ class DraftTest : public ::testing::Test {
  protected:
   DraftTest() : tokenizer_(std::move(*load_tokenizer(model_.path()))) {}
 
-  std::unique_ptr<Draft> load(std::shared_ptr<const Tokenizer> target, const fs::path& path, std::int32_t max_queue = 8) {
+  std::unique_ptr<Draft> load(std::shared_ptr<const Tokenizer> target, const fs::path& path,
+                              std::int32_t max_queue = 8) {
     DraftOptions options;
     options.path = path.string();
     options.model.weights = WeightFormat::kF32;
@@ -53,7 +64,8 @@ class DraftTest : public ::testing::Test {
     }
     return std::move(*draft);
   }
-  static std::shared_ptr<LookAhead> ask_and_wait(Draft& draft, std::vector<std::int32_t> prompt, std::int32_t max_tokens) {
+  static std::shared_ptr<LookAhead> ask_and_wait(Draft& draft, std::vector<std::int32_t> prompt,
+                                                 std::int32_t max_tokens) {
     std::promise<void> done;
     auto answer = draft.ask({std::move(prompt), max_tokens, [&done] { done.set_value(); }});
     done.get_future().wait();
@@ -78,7 +90,9 @@ TEST_F(DraftTest, TheTargetAsItsOwnDraftWritesTheAnswer) {
     const auto ahead = ask_and_wait(*draft, prompt, request.sampling.max_tokens);
     const Outcome answer = run_query(*engine, std::move(request));
     ASSERT_TRUE(answer.status.ok());
-    const std::vector<std::int32_t> same(answer.ids.begin(), answer.ids.begin() + static_cast<std::ptrdiff_t>(ahead->token_ids().size()));
+    const std::vector<std::int32_t> same(
+        answer.ids.begin(),
+        answer.ids.begin() + static_cast<std::ptrdiff_t>(ahead->token_ids().size()));
     EXPECT_EQ(ahead->token_ids(), same);
     // It may be shorter only by ending.
     if (ahead->token_ids().size() < answer.ids.size()) {
@@ -92,14 +106,17 @@ TEST_F(DraftTest, TheTargetAsItsOwnDraftWritesTheAnswer) {
 
 TEST_F(DraftTest, AnotherTokenizerIsReachedThroughText) {
   const std::shared_ptr<const Tokenizer> own(std::move(*load_tokenizer(demo_model())));
-  const std::vector<std::int32_t> prompt = own->encode("The mayor of the city was born in another town.");
+  const std::vector<std::int32_t> prompt = own->encode(
+      "The mayor of the city was born in another town.");
   std::vector<std::int32_t> with_bos = prompt;
   if (own->add_bos()) with_bos.insert(with_bos.begin(), *own->bos_id());
-  auto direct = load(own, demo_model()), by_text = load(std::make_shared<OtherTokenizer>(own), demo_model());
+  auto direct = load(own, demo_model()),
+       by_text = load(std::make_shared<OtherTokenizer>(own), demo_model());
   const auto expected = ask_and_wait(*direct, with_bos, 8);
   const auto actual = ask_and_wait(*by_text, prompt, 8);
   ASSERT_FALSE(expected->token_ids().empty());
-  EXPECT_EQ(actual->token_ids(), own->encode(own->decode(expected->token_ids()), Special::kNone, Start::kMiddle));
+  EXPECT_EQ(actual->token_ids(),
+            own->encode(own->decode(expected->token_ids()), Special::kNone, Start::kMiddle));
 }
 
 TEST_F(DraftTest, APromptBeyondItsWindowHasNoLookAhead) {
@@ -115,7 +132,8 @@ TEST_F(DraftTest, APromptBeyondItsWindowHasNoLookAhead) {
 TEST_F(DraftTest, AnAnswerIsWrittenFromWhatIsKeptOfThePrompt) {
   auto draft = load(tokenizer_, model_.path());
   const std::vector<std::int32_t> prompt = random_ids(rng_, 200);
-  const auto ask = [&](Draft& d, const std::vector<std::int32_t>& ids, std::vector<KvStretch> kept) {
+  const auto ask = [&](Draft& d, const std::vector<std::int32_t>& ids,
+                       std::vector<KvStretch> kept) {
     std::promise<void> done;
     DraftRequest r{ids, 6, [&done] { done.set_value(); }};
     r.kept = std::move(kept);
@@ -135,7 +153,8 @@ TEST_F(DraftTest, AnAnswerIsWrittenFromWhatIsKeptOfThePrompt) {
   const RandomModelFolder small(7, 64);
   auto narrow = load(tokenizer_, small.path());
   std::vector<std::int32_t> short_prompt;
-  for (const KvStretch& s : kept) short_prompt.insert(short_prompt.end(), prompt.begin() + s.begin, prompt.begin() + s.end);
+  for (const KvStretch& s : kept)
+    short_prompt.insert(short_prompt.end(), prompt.begin() + s.begin, prompt.begin() + s.end);
   const auto moved = ask(*narrow, prompt, kept);
   EXPECT_EQ(moved->reason(), "");
   EXPECT_EQ(moved->token_ids(), ask(*narrow, short_prompt, {})->token_ids());
@@ -144,9 +163,11 @@ TEST_F(DraftTest, AnAnswerIsWrittenFromWhatIsKeptOfThePrompt) {
 
 TEST_F(DraftTest, AnotherTokenizerKeepsWhatSharesItsText) {
   const std::shared_ptr<const Tokenizer> own(std::move(*load_tokenizer(demo_model())));
-  const std::vector<std::int32_t> prompt = own->encode("The mayor of the city was born in another town.");
+  const std::vector<std::int32_t> prompt = own->encode(
+      "The mayor of the city was born in another town.");
   const auto end = static_cast<std::int64_t>(prompt.size());
-  auto by_text = load(std::make_shared<OtherTokenizer>(own), demo_model()), direct = load(own, demo_model());
+  auto by_text = load(std::make_shared<OtherTokenizer>(own), demo_model()),
+       direct = load(own, demo_model());
   const auto ask = [&](Draft& d, std::vector<std::int32_t> ids, std::vector<KvStretch> kept) {
     std::promise<void> done;
     DraftRequest r{std::move(ids), 6, [&done] { done.set_value(); }};
@@ -161,12 +182,14 @@ TEST_F(DraftTest, AnotherTokenizerKeepsWhatSharesItsText) {
   if (bos > 0) with_bos.insert(with_bos.begin(), *own->bos_id());
   // The text begins with the draft's BOS, which stands for none of the target's tokens.
   const auto expected = ask(*direct, with_bos, {{0, bos + 3}, {bos + end - 4, bos + end}});
-  EXPECT_EQ(ask(*by_text, prompt, {{0, 3}, {end - 4, end}}), own->encode(own->decode(expected), Special::kNone, Start::kMiddle));
+  EXPECT_EQ(ask(*by_text, prompt, {{0, 3}, {end - 4, end}}),
+            own->encode(own->decode(expected), Special::kNone, Start::kMiddle));
 }
 
 TEST_F(DraftTest, AFullQueueHasNoLookAheadAndEveryAskIsAnsweredOnce) {
   auto draft = load(tokenizer_, model_.path(), /*max_queue=*/1);
-  // The first is done but not let go of, so the second stays in the queue and the third finds it full.
+  // The first is done but not let go of, so the second stays in the queue and the third finds it
+  // full.
   Gate gate;
   std::promise<void> held, second_done;
   std::atomic<int> calls{0};
@@ -207,7 +230,8 @@ TEST_F(DraftTest, AsksForTheSameShareOneReadingAsLongAsSomebodyWantsIt) {
     r.tenant = scope;
     return r;
   };
-  auto one = draft->ask(request("a")), two = draft->ask(request("a")), stranger = draft->ask(request("b"));
+  auto one = draft->ask(request("a")), two = draft->ask(request("a")),
+       stranger = draft->ask(request("b"));
   DraftRequest longer = request("a");
   longer.max_tokens = 7;
   auto other = draft->ask(longer);
@@ -249,7 +273,8 @@ TEST_F(DraftTest, ScoresArePaidToEveryTokenOfThePrompt) {
   EXPECT_TRUE(alone->token_ids().empty());
   EXPECT_EQ(alone->reason(), "");
   ASSERT_EQ(alone->scores().size(), prompt.size());
-  EXPECT_TRUE(std::all_of(alone->scores().begin(), alone->scores().end(), [](float s) { return s >= 0 && s <= 1.001f; }));
+  EXPECT_TRUE(std::all_of(alone->scores().begin(), alone->scores().end(),
+                          [](float s) { return s >= 0 && s <= 1.001f; }));
   EXPECT_GT(*std::max_element(alone->scores().begin(), alone->scores().end()), 0);
 }
 
@@ -262,7 +287,8 @@ TEST_F(DraftTest, StoppingAnswersWhoStillWaits) {
                              gate.pass();
                            }});
   held.get_future().wait();
-  auto waiting = draft->ask({random_ids(rng_, 200), 64, {}}), unwanted = draft->ask({random_ids(rng_, 200), 64, {}});
+  auto waiting = draft->ask({random_ids(rng_, 200), 64, {}}),
+       unwanted = draft->ask({random_ids(rng_, 200), 64, {}});
   unwanted->cancel();
   std::thread stopper([&] { draft->stop(); });
   gate.open();
@@ -288,7 +314,8 @@ TEST_F(DraftTest, ATokenizerWithMoreIdsThanItsModelIsRefused) {
   std::string config((std::istreambuf_iterator<char>(file)), {});
   const std::string whole = "\"vocab_size\":4096";
   ASSERT_NE(config.find(whole), std::string::npos);
-  write_file(folder.path() / "config.json", config.replace(config.find(whole), whole.size(), "\"vocab_size\":4000"));
+  write_file(folder.path() / "config.json",
+             config.replace(config.find(whole), whole.size(), "\"vocab_size\":4000"));
   const auto parsed = load_model_config(folder.path());
   ASSERT_TRUE(parsed.ok());
   write_file(folder.path() / "model.safetensors", safetensors_bytes(llama_tensors(*parsed, 5)));

@@ -29,7 +29,8 @@ class LookAheadQueryTest : public ::testing::Test {
     }
     question_ = random_ids(rng_, 21);
   }
-  Outcome ask(const std::string& strategy, const std::string& compress, const Options& options = {}) {
+  Outcome ask(const std::string& strategy, const std::string& compress,
+              const Options& options = {}) {
     QueryRequest r = make_request(*engine_, docs_, question_, strategy);
     r.cache.compress = compress;
     r.cache.options = PlugOptions(options);
@@ -56,7 +57,8 @@ class LookAheadQueryTest : public ::testing::Test {
 };
 
 TEST_F(LookAheadQueryTest, WithoutADraftSpecKvRanksAsSnapKvDoes) {
-  const Options options = {{"capacity", "60"}, {"window", "9"}, {"drop_mode", "drop"}, {"reduce", "mean"}};
+  const Options options = {
+      {"capacity", "60"}, {"window", "9"}, {"drop_mode", "drop"}, {"reduce", "mean"}};
   const Outcome snap = ask("reuse", "snapkv", options), spec = ask("reuse", "speckv", options);
   EXPECT_EQ(spec.ids, snap.ids);
   EXPECT_EQ(hot_shares(spec), hot_shares(snap));
@@ -72,7 +74,8 @@ TEST_F(LookAheadQueryTest, LookAheadRanksAndLeavesNothingBehind) {
   EXPECT_EQ(engine_->info().draft_path, model_.path().string());
   for (const char* name : {"speckv", "ada_speckv"}) {
     for (const char* mode : {"demote", "drop"}) {
-      const Outcome o = ask("reuse", name, {{"capacity", "60"}, {"lookahead", "10"}, {"drop_mode", mode}});
+      const Outcome o = ask("reuse", name,
+                            {{"capacity", "60"}, {"lookahead", "10"}, {"drop_mode", mode}});
       EXPECT_GT(o.stats.lookahead_tokens, 0);
       EXPECT_LE(o.stats.lookahead_tokens, 10);
       EXPECT_EQ(o.plan.compression->lookahead_tokens, o.stats.lookahead_tokens);
@@ -89,7 +92,8 @@ TEST_F(LookAheadQueryTest, LookAheadRanksAndLeavesNothingBehind) {
 }
 
 TEST_F(LookAheadQueryTest, LookAheadChangesTheRankingAndZeroTurnsItOff) {
-  const Options off = {{"capacity", "60"}, {"window", "4"}, {"lookahead", "0"}}, on = {{"capacity", "60"}, {"window", "4"}, {"lookahead", "12"}};
+  const Options off = {{"capacity", "60"}, {"window", "4"}, {"lookahead", "0"}},
+                on = {{"capacity", "60"}, {"window", "4"}, {"lookahead", "12"}};
   const Outcome without_draft = ask("recompute", "speckv", off);
   start(model_.path().string());
   const Outcome none = ask("recompute", "speckv", off);
@@ -100,31 +104,45 @@ TEST_F(LookAheadQueryTest, LookAheadChangesTheRankingAndZeroTurnsItOff) {
 
 TEST_F(LookAheadQueryTest, TheWindowsShareIsItsOwn) {
   const auto options = [](const char* lookahead, const char* share, const char* capacity = "60") {
-    return Options{{"capacity", capacity}, {"window", "4"}, {"lookahead", lookahead}, {"window_share", share}, {"drop_mode", "drop"}};
+    return Options{{"capacity", capacity},
+                   {"window", "4"},
+                   {"lookahead", lookahead},
+                   {"window_share", share},
+                   {"drop_mode", "drop"}};
   };
   start(model_.path().string());
   for (const char* name : {"speckv", "ada_speckv"}) {
-    const Outcome window = ask("recompute", name, options("0", "0")), joint = ask("recompute", name, options("12", "0"));
+    const Outcome window = ask("recompute", name, options("0", "0")),
+                  joint = ask("recompute", name, options("12", "0"));
     ASSERT_NE(hot_shares(joint), hot_shares(window)) << name;
     // Where nothing was written ahead there is nothing to share with.
-    for (const char* share : {"0.5", "1"}) EXPECT_EQ(hot_shares(ask("recompute", name, options("0", share))), hot_shares(window)) << name << share;
+    for (const char* share : {"0.5", "1"})
+      EXPECT_EQ(hot_shares(ask("recompute", name, options("0", share))), hot_shares(window))
+          << name << share;
     const Outcome mixed = ask("recompute", name, options("12", "0.5"));
     EXPECT_GT(mixed.stats.lookahead_tokens, 0);
     EXPECT_EQ(mixed.plan.compression->hot_rows, 3 * 2 * 60) << name;
     EXPECT_NE(hot_shares(mixed), hot_shares(joint)) << name;
     EXPECT_NE(hot_shares(mixed), hot_shares(window)) << name;
-    EXPECT_EQ(ask("recompute", name, options("12", "0.5", "5000")).ids, ask("recompute", "none").ids) << name;
+    EXPECT_EQ(ask("recompute", name, options("12", "0.5", "5000")).ids,
+              ask("recompute", "none").ids)
+        << name;
   }
   // All of it: the look-ahead says nothing but how a layer's rows are dealt out to its heads.
-  EXPECT_EQ(hot_shares(ask("recompute", "speckv", options("12", "1"))), hot_shares(ask("recompute", "speckv", options("0", "0"))));
-  EXPECT_EQ(ask("recompute", "ada_speckv", options("12", "1")).plan.compression->hot_rows, 3 * 2 * 60);
+  EXPECT_EQ(hot_shares(ask("recompute", "speckv", options("12", "1"))),
+            hot_shares(ask("recompute", "speckv", options("0", "0"))));
+  EXPECT_EQ(ask("recompute", "ada_speckv", options("12", "1")).plan.compression->hot_rows,
+            3 * 2 * 60);
 }
 
 TEST_F(LookAheadQueryTest, ComposesWithEveryStrategyAndAnswersTheSameTwice) {
   start(model_.path().string());
-  for (const char* strategy : {"recompute", "exact", "reuse", "epic", "cacheblend", "samkv", "multi_infllm"}) {
-    const Options options = {{"capacity", "48"}, {"window", "8"}, {"lookahead", "6"}, {"drop_mode", "drop"}};
-    const Outcome first = ask(strategy, "ada_speckv", options), second = ask(strategy, "ada_speckv", options);
+  for (const char* strategy :
+       {"recompute", "exact", "reuse", "epic", "cacheblend", "samkv", "multi_infllm"}) {
+    const Options options = {
+        {"capacity", "48"}, {"window", "8"}, {"lookahead", "6"}, {"drop_mode", "drop"}};
+    const Outcome first = ask(strategy, "ada_speckv", options),
+                  second = ask(strategy, "ada_speckv", options);
     EXPECT_EQ(first.ids, second.ids) << strategy;
     EXPECT_EQ(first.stats.lookahead_tokens, second.stats.lookahead_tokens) << strategy;
     EXPECT_EQ(first.plan.compression->hot_rows, 3 * 2 * 48) << strategy;
@@ -155,14 +173,16 @@ TEST_F(LookAheadQueryTest, TheDraftReadsNoMoreThanTheTargetAttendsTo) {
   EXPECT_EQ(part.plan.compression->note, "");
   EXPECT_GT(part.stats.lookahead_tokens, 0);
   EXPECT_EQ(whole.stats.lookahead_tokens, 0);
-  EXPECT_NE(whole.plan.compression->note.find("window"), std::string::npos) << whole.plan.compression->note;
+  EXPECT_NE(whole.plan.compression->note.find("window"), std::string::npos)
+      << whole.plan.compression->note;
   EXPECT_EQ(ask("samkv", "speckv", options).ids, part.ids);
 }
 
 TEST_F(LookAheadQueryTest, ADraftOfAnotherVocabularyLooksAheadThroughText) {
   const Options options = {{"capacity", "60"}, {"window", "9"}, {"lookahead", "6"}};
   std::vector<Outcome> without;
-  for (const char* strategy : {"recompute", "samkv"}) without.push_back(ask(strategy, "speckv", options));
+  for (const char* strategy : {"recompute", "samkv"})
+    without.push_back(ask(strategy, "speckv", options));
   // Other settings make it another tokenizer, whose ids mean nothing to the target.
   write_file(other_.path() / "tokenizer_config.json", R"({"add_bos_token":false})");
   start(other_.path().string());
@@ -171,7 +191,8 @@ TEST_F(LookAheadQueryTest, ADraftOfAnotherVocabularyLooksAheadThroughText) {
   ASSERT_NE((*own)->digest(), engine_->tokenizer().digest());
   for (const Outcome& w : without) {
     const Outcome o = ask(w.plan.strategy, "speckv", options);
-    EXPECT_EQ(o.stats.lookahead_tokens > 0, o.plan.compression->note.empty()) << o.plan.compression->note;
+    EXPECT_EQ(o.stats.lookahead_tokens > 0, o.plan.compression->note.empty())
+        << o.plan.compression->note;
     EXPECT_GT(o.stats.lookahead_tokens, 0) << o.plan.compression->note;
     // Demoted rows are still there: nothing of the answer depends on the draft.
     EXPECT_EQ(o.ids, w.ids) << w.plan.strategy;
@@ -214,7 +235,8 @@ TEST_F(LookAheadQueryTest, TheDraftsReadingBoostsBlocksAloneOrWithALookAhead) {
   EXPECT_FALSE(alone.plan.fallback.has_value()) << *alone.plan.fallback;
   EXPECT_NE(kept_blocks(alone), kept_blocks(plain));
   EXPECT_EQ(alone.stats.lookahead_tokens, 0);
-  const Outcome both = ask("samkv", "speckv", {{"boost", "50"}, {"capacity", "60"}, {"lookahead", "8"}});
+  const Outcome both = ask("samkv", "speckv",
+                           {{"boost", "50"}, {"capacity", "60"}, {"lookahead", "8"}});
   EXPECT_EQ(kept_blocks(both), kept_blocks(alone));
   EXPECT_GT(both.stats.lookahead_tokens, 0);
   // A draft that cannot read the prompt is done without.

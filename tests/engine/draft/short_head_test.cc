@@ -19,8 +19,10 @@ class ShortHeadTest : public ::testing::TestWithParam<WeightFormat> {
   static std::unique_ptr<Model> model(std::int32_t vocab, bool tied = true) {
     ModelOptions options;
     options.weights = GetParam();
-    const auto config = parse_model_config(tiny_config_json("\"vocab_size\": " + std::to_string(vocab) + ", \"tie_word_embeddings\": " + (tied ? "true" : "false"),
-                                                            {"vocab_size", "tie_word_embeddings"}));
+    const auto config = parse_model_config(
+        tiny_config_json("\"vocab_size\": " + std::to_string(vocab) +
+                             ", \"tie_word_embeddings\": " + (tied ? "true" : "false"),
+                         {"vocab_size", "tie_word_embeddings"}));
     auto made = make_random_model(*config, options, 5);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     return std::move(*made);
@@ -49,7 +51,8 @@ TEST_P(ShortHeadTest, TheBestOfItsTokensIsTheWholeHeadsBestAmongThem) {
   std::set<std::int32_t> won;
   for (int round = 0; round < 60; ++round) {
     std::vector<std::int32_t> prompt;
-    for (int i = 0; i < round * 7; ++i) prompt.push_back(static_cast<std::int32_t>(rng_() % kVocab));
+    for (int i = 0; i < round * 7; ++i)
+      prompt.push_back(static_cast<std::int32_t>(rng_() % kVocab));
     ASSERT_TRUE((*head)->add_only(prompt).ok());
     std::set<std::int32_t> allowed(prompt.begin(), prompt.end());
     allowed.insert(ends.begin(), ends.end());
@@ -58,12 +61,14 @@ TEST_P(ShortHeadTest, TheBestOfItsTokensIsTheWholeHeadsBestAmongThem) {
     const auto best = (*head)->best(h.data());
     ASSERT_TRUE(best.ok()) << best.status().to_string();
     EXPECT_TRUE(allowed.contains(*best));
-    for (const std::int32_t id : allowed) EXPECT_LE(all[static_cast<std::size_t>(id)], all[static_cast<std::size_t>(*best)]);
+    for (const std::int32_t id : allowed)
+      EXPECT_LE(all[static_cast<std::size_t>(id)], all[static_cast<std::size_t>(*best)]);
     won.insert(*best);
   }
   // Both parts win at times.
   EXPECT_TRUE(std::any_of(won.begin(), won.end(), [](std::int32_t id) { return id < kCommon; }));
-  EXPECT_TRUE(std::any_of(won.begin(), won.end(), [](std::int32_t id) { return id > kCommon && id != 1001 && id != 40; }));
+  EXPECT_TRUE(std::any_of(won.begin(), won.end(),
+                          [](std::int32_t id) { return id > kCommon && id != 1001 && id != 40; }));
 }
 
 TEST_P(ShortHeadTest, AllTokensInThePromptIsTheWholeHead) {
@@ -99,8 +104,12 @@ TEST_P(ShortHeadTest, WithoutGainOrRowsThereIsNone) {
   EXPECT_EQ(m->head_rows(outside).status().code(), Code::kInvalidArgument);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, ShortHeadTest, ::testing::Values(WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kW8A8),
-                         [](const auto& format) { return std::string(weight_format_name(format.param)); });
+INSTANTIATE_TEST_SUITE_P(Formats, ShortHeadTest,
+                         ::testing::Values(WeightFormat::kF32, WeightFormat::kBF16,
+                                           WeightFormat::kInt8, WeightFormat::kW8A8),
+                         [](const auto& format) {
+                           return std::string(weight_format_name(format.param));
+                         });
 
 }  // namespace
 }  // namespace quire::testing

@@ -31,9 +31,11 @@ TEST(ModelConfigTest, ReadsAPlainLlama) {
 }
 
 TEST(ModelConfigTest, FamiliesDecideBiasesAndNorms) {
-  const auto family = [](const std::string& architecture, const std::string& type, const std::string& more = "") {
-    return parse_model_config(tiny_config_json("\"architectures\": [\"" + architecture + "\"], \"model_type\": \"" + type + "\"" + more,
-                                               {"architectures", "model_type"}));
+  const auto family = [](const std::string& architecture, const std::string& type,
+                         const std::string& more = "") {
+    return parse_model_config(tiny_config_json(
+        "\"architectures\": [\"" + architecture + "\"], \"model_type\": \"" + type + "\"" + more,
+        {"architectures", "model_type"}));
   };
   const auto qwen2 = family("Qwen2ForCausalLM", "qwen2");
   ASSERT_TRUE(qwen2.ok()) << qwen2.status().to_string();
@@ -44,7 +46,8 @@ TEST(ModelConfigTest, FamiliesDecideBiasesAndNorms) {
   ASSERT_TRUE(qwen3.ok());
   EXPECT_FALSE(qwen3->qkv_bias);
   EXPECT_TRUE(qwen3->qk_norm);
-  const auto llama = family("LlamaForCausalLM", "llama", ", \"attention_bias\": true, \"mlp_bias\": true");
+  const auto llama = family("LlamaForCausalLM", "llama",
+                            ", \"attention_bias\": true, \"mlp_bias\": true");
   ASSERT_TRUE(llama.ok());
   EXPECT_TRUE(llama->qkv_bias && llama->attention_output_bias && llama->mlp_bias);
   EXPECT_EQ(family("LlamaForCausalLM", "qwen2").status().field(), "model_type");
@@ -53,56 +56,83 @@ TEST(ModelConfigTest, FamiliesDecideBiasesAndNorms) {
 TEST(ModelConfigTest, UnsupportedModelsAreNamed) {
   const struct {
     const char *key, *value;
-  } cases[] = {{"architectures", "[\"Gemma2ForCausalLM\"]"},
-               {"architectures", "[\"LlamaForCausalLMEagle3\"]"},
-               {"num_local_experts", "8"},
-               {"num_experts", "64"},
-               {"kv_lora_rank", "512"},
-               {"quantization_config", "{\"quant_method\": \"bitsandbytes\"}"},
-               {"quantization_config", "{\"quant_method\": \"gptq\", \"bits\": 8}"},
-               {"quantization_config", "{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 20}"},
-               {"quantization_config", "{\"quant_method\": \"awq\", \"bits\": 4, \"version\": \"gemv\"}"},
-               {"hidden_act", "\"gelu\""},
-               {"partial_rotary_factor", "0.5"},
-               {"head_dim", "12"},
-               {"head_dim", "264"}};
+  } cases[] = {
+      {"architectures", "[\"Gemma2ForCausalLM\"]"},
+      {"architectures", "[\"LlamaForCausalLMEagle3\"]"},
+      {"num_local_experts", "8"},
+      {"num_experts", "64"},
+      {"kv_lora_rank", "512"},
+      {"quantization_config", "{\"quant_method\": \"bitsandbytes\"}"},
+      {"quantization_config", "{\"quant_method\": \"gptq\", \"bits\": 8}"},
+      {"quantization_config", "{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 20}"},
+      {"quantization_config", "{\"quant_method\": \"awq\", \"bits\": 4, \"version\": \"gemv\"}"},
+      {"hidden_act", "\"gelu\""},
+      {"partial_rotary_factor", "0.5"},
+      {"head_dim", "12"},
+      {"head_dim", "264"}};
   for (const auto& c : cases) {
     const auto config = with(c.key, c.value);
     EXPECT_EQ(config.code(), Code::kUnimplemented) << c.key << " " << c.value;
-    EXPECT_EQ(config.status().field().substr(0, config.status().field().find('.')), c.key) << config.status().to_string();
+    EXPECT_EQ(config.status().field().substr(0, config.status().field().find('.')), c.key)
+        << config.status().to_string();
   }
 }
 
 TEST(ModelConfigTest, AbsurdShapesAreNamed) {
   const struct {
     const char *key, *value;
-  } cases[] = {{"num_hidden_layers", "0"},        {"num_hidden_layers", "-1"},          {"num_hidden_layers", "100000"},
-               {"num_hidden_layers", "2.5"},      {"num_hidden_layers", "\"two\""},     {"hidden_size", "0"},
-               {"hidden_size", "9999999999999"},  {"hidden_size", "1e300"},             {"hidden_size", "33"},
-               {"intermediate_size", "-48"},      {"vocab_size", "0"},                  {"vocab_size", "18446744073709551615"},
-               {"num_attention_heads", "0"},      {"num_key_value_heads", "3"},         {"num_key_value_heads", "-2"},
-               {"max_position_embeddings", "0"},  {"rms_norm_eps", "-1"},               {"rms_norm_eps", "\"x\""},
-               {"rope_theta", "0"},               {"rope_theta", "-5"},                 {"tie_word_embeddings", "\"yes\""},
-               {"bos_token_id", "40"},            {"eos_token_id", "[1, -1]"},          {"eos_token_id", "[\"a\"]"},
-               {"rope_scaling", "7"},             {"architectures", "[]"},              {"architectures", "5"}};
+  } cases[] = {{"num_hidden_layers", "0"},
+               {"num_hidden_layers", "-1"},
+               {"num_hidden_layers", "100000"},
+               {"num_hidden_layers", "2.5"},
+               {"num_hidden_layers", "\"two\""},
+               {"hidden_size", "0"},
+               {"hidden_size", "9999999999999"},
+               {"hidden_size", "1e300"},
+               {"hidden_size", "33"},
+               {"intermediate_size", "-48"},
+               {"vocab_size", "0"},
+               {"vocab_size", "18446744073709551615"},
+               {"num_attention_heads", "0"},
+               {"num_key_value_heads", "3"},
+               {"num_key_value_heads", "-2"},
+               {"max_position_embeddings", "0"},
+               {"rms_norm_eps", "-1"},
+               {"rms_norm_eps", "\"x\""},
+               {"rope_theta", "0"},
+               {"rope_theta", "-5"},
+               {"tie_word_embeddings", "\"yes\""},
+               {"bos_token_id", "40"},
+               {"eos_token_id", "[1, -1]"},
+               {"eos_token_id", "[\"a\"]"},
+               {"rope_scaling", "7"},
+               {"architectures", "[]"},
+               {"architectures", "5"}};
   for (const auto& c : cases) {
     const auto config = with(c.key, c.value);
     EXPECT_EQ(config.code(), Code::kInvalidArgument) << c.key << " " << c.value;
     EXPECT_EQ(config.status().field(), c.key) << config.status().to_string();
-    EXPECT_NE(config.status().message().find(c.key), std::string::npos) << config.status().message();
+    EXPECT_NE(config.status().message().find(c.key), std::string::npos)
+        << config.status().message();
   }
   // Each alone is within bounds, together they are no model.
-  EXPECT_FALSE(parse_model_config(tiny_config_json("\"hidden_size\": 1048576, \"intermediate_size\": 1048576, \"num_hidden_layers\": 1024",
-                                                   {"hidden_size", "intermediate_size", "num_hidden_layers"})).ok());
+  EXPECT_FALSE(parse_model_config(
+                   tiny_config_json("\"hidden_size\": 1048576, \"intermediate_size\": 1048576, "
+                                    "\"num_hidden_layers\": 1024",
+                                    {"hidden_size", "intermediate_size", "num_hidden_layers"}))
+                   .ok());
 }
 
 TEST(ModelConfigTest, MissingFieldsAreNamed) {
-  for (const char* key : {"num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "max_position_embeddings"}) {
+  for (const char* key : {"num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size",
+                          "num_attention_heads", "max_position_embeddings"}) {
     const auto config = parse_model_config(tiny_config_json("", {key}));
     EXPECT_EQ(config.code(), Code::kInvalidArgument);
     EXPECT_EQ(config.status().field(), key);
   }
-  EXPECT_EQ(parse_model_config(tiny_config_json("", {"architectures", "model_type"})).status().field(), "architectures");
+  EXPECT_EQ(
+      parse_model_config(tiny_config_json("", {"architectures", "model_type"})).status().field(),
+      "architectures");
   EXPECT_TRUE(parse_model_config(tiny_config_json("", {"architectures"})).ok());
   const auto no_kv = parse_model_config(tiny_config_json("", {"num_key_value_heads"}));
   ASSERT_TRUE(no_kv.ok());
@@ -118,7 +148,9 @@ TEST(ModelConfigTest, BrokenJsonIsRefused) {
 }
 
 TEST(ModelConfigTest, RopeScalingInOldAndNewForms) {
-  const auto llama3 = with("rope_scaling", R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+  const auto llama3 = with(
+      "rope_scaling",
+      R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
                                                "original_max_position_embeddings": 64})");
   ASSERT_TRUE(llama3.ok()) << llama3.status().to_string();
   EXPECT_EQ(llama3->rope.scaling, RopeScaling::kLlama3);
@@ -129,21 +161,27 @@ TEST(ModelConfigTest, RopeScalingInOldAndNewForms) {
   ASSERT_TRUE(linear.ok());
   EXPECT_EQ(linear->rope.scaling, RopeScaling::kLinear);
 
-  const auto yarn = with("rope_scaling", R"({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256})");
+  const auto yarn = with(
+      "rope_scaling",
+      R"({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256})");
   ASSERT_TRUE(yarn.ok());
   EXPECT_EQ(yarn->rope.scaling, RopeScaling::kYarn);
   EXPECT_EQ(yarn->rope.attention_factor, 0);
   EXPECT_EQ(yarn->max_position_embeddings, 1024) << "the scaled window";
 
-  const auto mscale = with("rope_scaling", R"({"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0})");
+  const auto mscale = with(
+      "rope_scaling", R"({"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0})");
   ASSERT_TRUE(mscale.ok());
   EXPECT_EQ(mscale->rope.attention_factor, 1.0f);
 
-  const auto parameters = with("rope_parameters", R"({"rope_theta": 500000.0, "rope_type": "default"})");
+  const auto parameters = with("rope_parameters",
+                               R"({"rope_theta": 500000.0, "rope_type": "default"})");
   ASSERT_TRUE(parameters.ok());
   EXPECT_EQ(parameters->rope.theta, 500000.0f);
   EXPECT_EQ(parameters->rope.scaling, RopeScaling::kNone);
-  const auto scaled = with("rope_parameters", R"({"rope_theta": 1e6, "rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 128})");
+  const auto scaled = with("rope_parameters",
+                           R"({"rope_theta": 1e6, "rope_type": "yarn", "factor": 2, )"
+                           R"("original_max_position_embeddings": 128})");
   ASSERT_TRUE(scaled.ok());
   EXPECT_EQ(scaled->rope.theta, 1e6f);
   EXPECT_EQ(scaled->rope.factor, 2.0f);
@@ -163,10 +201,11 @@ TEST(ModelConfigTest, BadRopeScalingIsNamed) {
       {R"({"type": "linear"})", "rope_scaling.factor", Code::kInvalidArgument},
       {R"({"type": "linear", "factor": 0.5})", "rope_scaling.factor", Code::kInvalidArgument},
       {R"({"type": "linear", "factor": "two"})", "rope_scaling.factor", Code::kInvalidArgument},
-      {R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4, "original_max_position_embeddings": 64})",
+      {R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4, )"
+       R"("original_max_position_embeddings": 64})",
        "rope_scaling.high_freq_factor", Code::kInvalidArgument},
-      {R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4})", "rope_scaling.original_max_position_embeddings",
-       Code::kInvalidArgument},
+      {R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4})",
+       "rope_scaling.original_max_position_embeddings", Code::kInvalidArgument},
       {R"({"full_attention": {"rope_type": "default"}})", "rope_scaling", Code::kUnimplemented},
   };
   for (const auto& c : cases) {
@@ -177,7 +216,8 @@ TEST(ModelConfigTest, BadRopeScalingIsNamed) {
 }
 
 TEST(ModelConfigTest, SlidingWindowsAreRecordedWhereTheyApply) {
-  const std::string mistral = "\"architectures\": [\"MistralForCausalLM\"], \"model_type\": \"mistral\"";
+  const std::string mistral =
+      "\"architectures\": [\"MistralForCausalLM\"], \"model_type\": \"mistral\"";
   const std::string qwen = "\"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\"";
   const auto window = [](const std::string& extra) {
     const auto c = parse_model_config(tiny_config_json(extra, {"architectures", "model_type"}));
@@ -187,9 +227,18 @@ TEST(ModelConfigTest, SlidingWindowsAreRecordedWhereTheyApply) {
   EXPECT_EQ(window(mistral + ", \"sliding_window\": 64"), 64);
   EXPECT_EQ(window(mistral + ", \"sliding_window\": null"), 0);
   EXPECT_EQ(window(qwen + ", \"sliding_window\": 64"), 0);
-  EXPECT_EQ(window(qwen + ", \"sliding_window\": 64, \"use_sliding_window\": true, \"max_window_layers\": 1"), 64);
-  EXPECT_EQ(window(qwen + ", \"sliding_window\": 64, \"use_sliding_window\": true, \"max_window_layers\": 2"), 0);
-  EXPECT_EQ(window(mistral + ", \"sliding_window\": 64, \"layer_types\": [\"full_attention\", \"full_attention\"]"), 0);
+  EXPECT_EQ(
+      window(qwen +
+             ", \"sliding_window\": 64, \"use_sliding_window\": true, \"max_window_layers\": 1"),
+      64);
+  EXPECT_EQ(
+      window(qwen +
+             ", \"sliding_window\": 64, \"use_sliding_window\": true, \"max_window_layers\": 2"),
+      0);
+  EXPECT_EQ(
+      window(mistral +
+             ", \"sliding_window\": 64, \"layer_types\": [\"full_attention\", \"full_attention\"]"),
+      0);
 }
 
 TEST(ModelConfigTest, GenerationConfigAddsEndTokens) {
@@ -212,8 +261,10 @@ TEST(ModelConfigTest, MissingFolderIsNotFound) {
 TEST(ModelConfigTest, ParsesPublishedConfigs) {
   const std::filesystem::path dir = std::filesystem::path(QUIRE_SHARED_DATA_DIR) / "configs";
   if (!std::filesystem::exists(dir)) GTEST_SKIP() << dir << " is not here";
-  const std::map<std::string, std::int64_t> kParameters = {{"Qwen2.5-0.5B-Instruct", 494032768}, {"Llama-3.2-1B-Instruct", 1235814400},
-                                                           {"Llama-3.1-8B-Instruct", 8030261248}, {"Qwen3-0.6B", 596049920}};
+  const std::map<std::string, std::int64_t> kParameters = {{"Qwen2.5-0.5B-Instruct", 494032768},
+                                                           {"Llama-3.2-1B-Instruct", 1235814400},
+                                                           {"Llama-3.1-8B-Instruct", 8030261248},
+                                                           {"Qwen3-0.6B", 596049920}};
   int parsed = 0;
   for (const auto& file : std::filesystem::directory_iterator(dir)) {
     if (file.path().extension() != ".json") continue;

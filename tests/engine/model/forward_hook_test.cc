@@ -18,7 +18,9 @@ using namespace testing;
 class LambdaHook final : public ForwardHook {
  public:
   std::function<Status(LayerPass&)> projected, attended;
-  Status after_projection(LayerPass& pass) override { return projected ? projected(pass) : Status(); }
+  Status after_projection(LayerPass& pass) override {
+    return projected ? projected(pass) : Status();
+  }
   Status after_attention(LayerPass& pass) override { return attended ? attended(pass) : Status(); }
 };
 
@@ -26,8 +28,10 @@ class ForwardHookTest : public ::testing::Test {
  protected:
   static constexpr int kLayers = 3;
   static std::unique_ptr<Model> model(DType kv = DType::kF16) {
-    const auto config = parse_model_config(tiny_config_json("\"num_hidden_layers\": 3", {"num_hidden_layers"}));
-    return std::move(*make_random_model(*config, {.weights = WeightFormat::kF32, .kv_dtype = kv}, 21));
+    const auto config = parse_model_config(
+        tiny_config_json("\"num_hidden_layers\": 3", {"num_hidden_layers"}));
+    return std::move(
+        *make_random_model(*config, {.weights = WeightFormat::kF32, .kv_dtype = kv}, 21));
   }
   static std::vector<std::int32_t> ids(std::size_t n, std::uint32_t seed) {
     std::mt19937 rng(seed);
@@ -41,14 +45,16 @@ class ForwardHookTest : public ::testing::Test {
     std::vector<float> out;
     for (int kv = 0; kv < 2; ++kv) {
       for (int head = 0; head < v.num_kv_heads; ++head) {
-        const auto* base = static_cast<const char*>(v.pages[r / kPageTokens]) + kv * v.kv_stride + head * v.head_stride + (r % kPageTokens) * v.token_stride;
+        const auto* base = static_cast<const char*>(v.pages[r / kPageTokens]) + kv * v.kv_stride +
+                           head * v.head_stride + (r % kPageTokens) * v.token_stride;
         for (int c = 0; c < v.head_dim; ++c) out.push_back(load_f32(base, v.dtype, c));
       }
     }
     return out;
   }
   /// A pass over existing rows 0..n-1 with other tokens.
-  Status overwrite(Runner& run, std::span<const std::int32_t> tokens, ForwardHook& hook, std::span<const std::int32_t> wanted = {}) {
+  Status overwrite(Runner& run, std::span<const std::int32_t> tokens, ForwardHook& hook,
+                   std::span<const std::int32_t> wanted = {}) {
     std::vector<std::int32_t> positions(tokens.size());
     std::iota(positions.begin(), positions.end(), 0);
     std::vector<std::int64_t> rows(positions.begin(), positions.end());
@@ -99,17 +105,30 @@ TEST_F(ForwardHookTest, CapturedRawKvPlacedAgainHasTheSameBits) {
     hook.projected = [&](LayerPass& p) {
       auto& out = stored[p.layer];
       out.resize(static_cast<std::size_t>(2 * 2 * p.qkv.rows * 8) * dtype_bytes(kv));
-      return kv_pack({.k = p.qkv.k, .v = p.qkv.v, .rows = p.qkv.rows, .ldk = p.qkv.ld, .ldv = p.qkv.ld, .num_kv_heads = 2, .head_dim = 8,
-                      .dtype = kv, .out = out.data()});
+      return kv_pack({.k = p.qkv.k,
+                      .v = p.qkv.v,
+                      .rows = p.qkv.rows,
+                      .ldk = p.qkv.ld,
+                      .ldv = p.qkv.ld,
+                      .num_kv_heads = 2,
+                      .head_dim = 8,
+                      .dtype = kv,
+                      .out = out.data()});
     };
     run.append(text, 1, &hook);
     const auto size = static_cast<std::int64_t>(dtype_bytes(kv));
     for (int layer = 0; layer < kLayers; ++layer) {
       const auto positions = run.cache().positions(layer);
       ASSERT_TRUE(reuse.cache().add_rows(layer, positions).ok());
-      const RawKvView raw{.data = stored[layer].data(), .num_rows = 19, .dtype = kv, .head_stride = 2 * 19 * 8 * size, .kv_stride = 19 * 8 * size, .row_stride = 8 * size};
+      const RawKvView raw{.data = stored[layer].data(),
+                          .num_rows = 19,
+                          .dtype = kv,
+                          .head_stride = 2 * 19 * 8 * size,
+                          .kv_stride = 19 * 8 * size,
+                          .row_stride = 8 * size};
       ASSERT_TRUE(reuse.cache().place(layer, reuse.model().rope(), raw, 0).ok());
-      for (int r = 0; r < 19; ++r) EXPECT_EQ(row(run.cache(), layer, r), row(reuse.cache(), layer, r));
+      for (int r = 0; r < 19; ++r)
+        EXPECT_EQ(row(run.cache(), layer, r), row(reuse.cache(), layer, r));
     }
     const auto question = ids(7, 3);
     EXPECT_EQ(run.append(question, 7), reuse.append(question, 7));
@@ -123,13 +142,16 @@ TEST_F(ForwardHookTest, RowsNotWrittenKeepWhatIsStored) {
   for (int r = 0; r < 18; ++r) before.push_back(row(run.cache(), 1, r));
   LambdaHook hook;
   hook.projected = [](LayerPass& p) {
-    if (p.layer == 1) for (std::size_t i = 0; i < p.rows.size(); ++i) (*p.write)[i] = p.rows[i] % 3 == 0;
+    if (p.layer == 1)
+      for (std::size_t i = 0; i < p.rows.size(); ++i) (*p.write)[i] = p.rows[i] % 3 == 0;
     return Status();
   };
   ASSERT_TRUE(overwrite(run, ids(18, 5), hook).ok());
   for (int r = 0; r < 18; ++r) {
-    if (r % 3 == 0) EXPECT_NE(row(run.cache(), 1, r), before[static_cast<std::size_t>(r)]) << r;
-    else EXPECT_EQ(row(run.cache(), 1, r), before[static_cast<std::size_t>(r)]) << r;
+    if (r % 3 == 0)
+      EXPECT_NE(row(run.cache(), 1, r), before[static_cast<std::size_t>(r)]) << r;
+    else
+      EXPECT_EQ(row(run.cache(), 1, r), before[static_cast<std::size_t>(r)]) << r;
   }
 }
 
@@ -149,7 +171,8 @@ TEST_F(ForwardHookTest, DroppedRowsLeaveTheLayersAbove) {
   };
   hook.attended = [&](LayerPass& p) {
     if (p.layer == 1) {
-      for (std::size_t i = 0; i < p.rows.size(); ++i) EXPECT_EQ(std::isnan(p.lse[i * 4]), p.rows[i] % 2 == 1) << i;
+      for (std::size_t i = 0; i < p.rows.size(); ++i)
+        EXPECT_EQ(std::isnan(p.lse[i * 4]), p.rows[i] % 2 == 1) << i;
     }
     return Status();
   };
@@ -168,14 +191,18 @@ TEST_F(ForwardHookTest, DroppingRowsDoesNotChangeTheOthers) {
   for (bool late : {false, true}) {
     LambdaHook hook;
     const auto drop_odd = [](LayerPass& p) {
-      for (std::size_t i = 0; i < p.rows.size(); ++i) if (p.rows[i] % 2) (*p.carry_on)[i] = 0;
+      for (std::size_t i = 0; i < p.rows.size(); ++i)
+        if (p.rows[i] % 2) (*p.carry_on)[i] = 0;
       return Status();
     };
     (late ? hook.attended : hook.projected) = drop_odd;
     ASSERT_TRUE(overwrite(some, text, hook, wanted).ok());
     const auto vocab = static_cast<std::size_t>(some.vocab());
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      EXPECT_LE(max_relative(std::span(logits_).subspan(i * vocab, vocab), std::span(all).subspan(static_cast<std::size_t>(wanted[i]) * vocab, vocab)), 1e-5);
+      EXPECT_LE(
+          max_relative(std::span(logits_).subspan(i * vocab, vocab),
+                       std::span(all).subspan(static_cast<std::size_t>(wanted[i]) * vocab, vocab)),
+          1e-5);
     }
   }
 }
@@ -187,16 +214,31 @@ TEST_F(ForwardHookTest, LseIsTheLogOfTheSum) {
   std::vector<float> q;
   hook.projected = [&](LayerPass& p) {
     if (p.layer == 0) {
-      for (std::int64_t r = 0; r < p.qkv.rows; ++r) q.insert(q.end(), p.qkv.q + r * p.qkv.ld, p.qkv.q + r * p.qkv.ld + 32);
-      return rope_rotate(run.model().rope(), {.x = q.data(), .out = q.data(), .positions = p.positions.data(), .rows = 11, .num_heads = 4, .ldx = 32, .ldo = 32});
+      for (std::int64_t r = 0; r < p.qkv.rows; ++r)
+        q.insert(q.end(), p.qkv.q + r * p.qkv.ld, p.qkv.q + r * p.qkv.ld + 32);
+      return rope_rotate(run.model().rope(), {.x = q.data(),
+                                              .out = q.data(),
+                                              .positions = p.positions.data(),
+                                              .rows = 11,
+                                              .num_heads = 4,
+                                              .ldx = 32,
+                                              .ldo = 32});
     }
     return Status();
   };
   hook.attended = [&](LayerPass& p) {
     if (p.layer != 0) return Status();
     std::vector<float> out(11 * 32), lse(11 * 4);
-    const Status s = attention_reference({.q = q.data(), .query_positions = p.positions.data(), .rows = 11, .ldq = 32, .num_heads = 4,
-                                          .scale = 1.0f / std::sqrt(8.0f), .kv = p.cache->view(0), .out = out.data(), .ldo = 32, .lse = lse.data()});
+    const Status s = attention_reference({.q = q.data(),
+                                          .query_positions = p.positions.data(),
+                                          .rows = 11,
+                                          .ldq = 32,
+                                          .num_heads = 4,
+                                          .scale = 1.0f / std::sqrt(8.0f),
+                                          .kv = p.cache->view(0),
+                                          .out = out.data(),
+                                          .ldo = 32,
+                                          .lse = lse.data()});
     for (std::size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(p.lse[i], lse[i], 1e-4);
     return s;
   };
@@ -207,7 +249,8 @@ TEST_F(ForwardHookTest, RowsCanBeSentElsewhereOrNowhere) {
   Runner run(model());
   const auto text = ids(6, 8);
   run.append(text, 0);
-  for (int layer = 0; layer < kLayers; ++layer) ASSERT_TRUE(run.cache().add_rows(layer, std::vector<std::int32_t>{3}).ok());
+  for (int layer = 0; layer < kLayers; ++layer)
+    ASSERT_TRUE(run.cache().add_rows(layer, std::vector<std::int32_t>{3}).ok());
   const std::vector<float> old = row(run.cache(), 1, 3);
   LambdaHook hook;
   hook.projected = [](LayerPass& p) {

@@ -12,8 +12,10 @@ namespace {
 
 using namespace testing;
 
-std::unique_ptr<Model> random_model(DType kv = DType::kF16, WeightFormat weights = WeightFormat::kF32, int layers = 3) {
-  const auto config = parse_model_config(tiny_config_json("\"num_hidden_layers\": " + std::to_string(layers), {"num_hidden_layers"}));
+std::unique_ptr<Model> random_model(DType kv = DType::kF16,
+                                    WeightFormat weights = WeightFormat::kF32, int layers = 3) {
+  const auto config = parse_model_config(
+      tiny_config_json("\"num_hidden_layers\": " + std::to_string(layers), {"num_hidden_layers"}));
   auto model = make_random_model(*config, {.weights = weights, .kv_dtype = kv}, 11);
   EXPECT_TRUE(model.ok()) << model.status().to_string();
   return std::move(*model);
@@ -39,7 +41,8 @@ std::vector<float> dump(const WorkingCache& cache, int layer) {
   for (std::int64_t row = 0; row < v.num_rows; ++row) {
     for (int kv = 0; kv < 2; ++kv) {
       for (int head = 0; head < v.num_kv_heads; ++head) {
-        const auto* base = static_cast<const char*>(v.pages[row / kPageTokens]) + kv * v.kv_stride + head * v.head_stride + (row % kPageTokens) * v.token_stride;
+        const auto* base = static_cast<const char*>(v.pages[row / kPageTokens]) + kv * v.kv_stride +
+                           head * v.head_stride + (row % kPageTokens) * v.token_stride;
         for (int c = 0; c < v.head_dim; ++c) out.push_back(load_f32(base, v.dtype, c));
       }
     }
@@ -64,7 +67,8 @@ TEST(ForwardTest, OnlyWantedRowsGetLogitsAndHiddenStates) {
   request.hidden = hidden.data();
   ASSERT_TRUE(forward(run.model(), request, run.workspace()).ok());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    for (std::size_t v = 0; v < vocab; ++v) EXPECT_EQ(some[i * vocab + v], all[static_cast<std::size_t>(wanted[i]) * vocab + v]);
+    for (std::size_t v = 0; v < vocab; ++v)
+      EXPECT_EQ(some[i * vocab + v], all[static_cast<std::size_t>(wanted[i]) * vocab + v]);
   }
   for (float x : hidden) EXPECT_FALSE(std::isnan(x));
   std::vector<float> again(some.size());
@@ -80,7 +84,8 @@ TEST(ForwardTest, ARowDoesNotDependOnItsBatch) {
     const std::vector<float> whole = run.append(ids, 61);
     for (std::size_t chunk : {1, 5, 17, 32}) {
       run.clear();
-      EXPECT_EQ(run.append_chunked(ids, chunk, 61), whole) << chunk << " weights " << static_cast<int>(weights);
+      EXPECT_EQ(run.append_chunked(ids, chunk, 61), whole)
+          << chunk << " weights " << static_cast<int>(weights);
     }
   }
 }
@@ -151,12 +156,17 @@ TEST(ForwardTest, OverwritingRowsNeedsTheirPositions) {
 }
 
 TEST(ForwardTest, RecomputingScatteredRowsUntilAllAreDoneEqualsPrefill) {
-  // In order, bits are equal. Out of order sums differ in their last bits, and where a KV value is rounded that may flip one of its own.
+  // In order, bits are equal. Out of order sums differ in their last bits, and where a KV value is
+  // rounded that may flip one of its own.
   const struct {
     DType kv;
     bool shuffled;
     double tolerance;
-  } cases[] = {{DType::kF32, false, 0}, {DType::kF16, false, 0}, {DType::kF32, true, 1e-5}, {DType::kF16, true, 1e-3}, {DType::kBF16, true, 8e-3}};
+  } cases[] = {{DType::kF32, false, 0},
+               {DType::kF16, false, 0},
+               {DType::kF32, true, 1e-5},
+               {DType::kF16, true, 1e-3},
+               {DType::kBF16, true, 8e-3}};
   for (const auto& c : cases) {
     Runner right(random_model(c.kv)), run(random_model(c.kv));
     const auto ids = random_ids(29, 4);
@@ -166,7 +176,8 @@ TEST(ForwardTest, RecomputingScatteredRowsUntilAllAreDoneEqualsPrefill) {
     if (c.shuffled) std::shuffle(order.begin(), order.end(), std::mt19937(5));
     for (int layer = 0; layer < 3; ++layer) ASSERT_TRUE(run.cache().add_rows(layer, order).ok());
     std::vector<std::int64_t> where(29);
-    for (std::size_t i = 0; i < 29; ++i) where[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
+    for (std::size_t i = 0; i < 29; ++i)
+      where[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
     const auto pass = [&](std::span<const std::int32_t> tokens, float* logits) {
       const std::vector<std::int32_t> positions = range(29);
       ForwardRequest request;
@@ -184,7 +195,8 @@ TEST(ForwardTest, RecomputingScatteredRowsUntilAllAreDoneEqualsPrefill) {
     EXPECT_LE(max_relative(logits, expected), c.tolerance);
     for (int layer = 0; layer < 3; ++layer) {
       EXPECT_EQ(run.cache().num_rows(layer), 29);
-      for (std::int32_t p = 0; p < 29; ++p) EXPECT_EQ(run.cache().find_row(layer, p), where[static_cast<std::size_t>(p)]);
+      for (std::int32_t p = 0; p < 29; ++p)
+        EXPECT_EQ(run.cache().find_row(layer, p), where[static_cast<std::size_t>(p)]);
     }
   }
 }
@@ -226,12 +238,15 @@ TEST(ForwardTest, ExhaustionInTheMiddleLeavesACacheToTruncate) {
   EXPECT_EQ(run.cache().num_rows(0), 40);
   EXPECT_EQ(run.cache().num_rows(2), 20);
   run.cache().truncate_all(19);
-  EXPECT_EQ(run.append(std::span(ids).subspan(19, 1), 1), first) << "decoding the 20th token again gives the same logits";
+  EXPECT_EQ(run.append(std::span(ids).subspan(19, 1), 1), first)
+      << "decoding the 20th token again gives the same logits";
 }
 
 TEST(ForwardTest, RandomModelsAreDeterministicInTheSeed) {
   const auto config = parse_model_config(tiny_config_json());
-  const auto digest = [&](std::uint64_t seed) { return (*make_random_model(*config, {.weights = WeightFormat::kF32}, seed))->weights_digest(); };
+  const auto digest = [&](std::uint64_t seed) {
+    return (*make_random_model(*config, {.weights = WeightFormat::kF32}, seed))->weights_digest();
+  };
   EXPECT_EQ(digest(1), digest(1));
   EXPECT_NE(digest(1), digest(2));
 }

@@ -27,8 +27,11 @@ struct Kind {
 /// A matrix of four bits: random numbers, and the values they stand for.
 struct Matrix {
   Matrix(std::int64_t outputs, std::int64_t inputs, bool symmetric, std::uint32_t seed)
-      : n(outputs), k(inputs), q(static_cast<std::size_t>(n * k)),
-        zeros(static_cast<std::size_t>(n * k / kGroup)), scales(zeros.size()) {
+      : n(outputs),
+        k(inputs),
+        q(static_cast<std::size_t>(n * k)),
+        zeros(static_cast<std::size_t>(n * k / kGroup)),
+        scales(zeros.size()) {
     std::mt19937 rng(seed);
     for (int& x : q) x = static_cast<int>(rng() % 16);
     for (int& z : zeros) z = symmetric ? 8 : 1 + static_cast<int>(rng() % 15);
@@ -86,7 +89,8 @@ void add_quantised(const std::string& stem, const Matrix& m, const Kind& kind,
     return m.zeros[static_cast<std::size_t>(g * m.n + c)] - kind.zero_offset;
   };
   if (kind.awq) {
-    out.push_back({stem + ".qweight", "I32", {m.k, m.n / 8}, bytes_of(packed(m.k, m.n, true, number))});
+    out.push_back(
+        {stem + ".qweight", "I32", {m.k, m.n / 8}, bytes_of(packed(m.k, m.n, true, number))});
   } else {
     // Words run along the inputs: [k / 8][n].
     std::vector<std::uint32_t> words;
@@ -102,14 +106,16 @@ void add_quantised(const std::string& stem, const Matrix& m, const Kind& kind,
     for (std::int64_t i = 0; i < m.k; ++i) order.push_back(static_cast<std::int32_t>(i / kGroup));
     out.push_back({stem + ".g_idx", "I32", {m.k}, bytes_of(order)});
   }
-  out.push_back({stem + ".qzeros", "I32", {groups, m.n / 8}, bytes_of(packed(groups, m.n, kind.awq, zero))});
+  out.push_back(
+      {stem + ".qzeros", "I32", {groups, m.n / 8}, bytes_of(packed(groups, m.n, kind.awq, zero))});
   out.push_back({stem + ".scales", "F16", {groups, m.n}, bytes_of(m.scales)});
 }
 
 std::string config_json(const std::string& extra) {
   return testing::tiny_config_json(
       "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_attention_heads\": 4, "
-      "\"num_key_value_heads\": 2, \"head_dim\": 16" + extra,
+      "\"num_key_value_heads\": 2, \"head_dim\": 16" +
+          extra,
       {"hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"});
 }
 
@@ -166,7 +172,8 @@ TEST(FourBitFolderTest, LogitsAreThoseOfTheValues) {
     } else {  // scale * zero is rounded to f16
       EXPECT_LT(testing::max_relative(actual, expected), 5e-3) << kind.config;
     }
-    EXPECT_LT(testing::relative_frobenius(logits(dir.path() / "q", WeightFormat::kW4), expected), 0.03)
+    EXPECT_LT(testing::relative_frobenius(logits(dir.path() / "q", WeightFormat::kW4), expected),
+              0.03)
         << kind.config;
   }
 }

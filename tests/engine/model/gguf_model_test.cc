@@ -115,9 +115,9 @@ TEST_F(GgufModelTest, LogitsEqualThoseOfTheFolderBitForBit) {
   for (const auto& m : models) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       for (const char* tied : {"false", "true"}) {
-        const std::string json =
-            config_json(m.type, std::string(m.extra) + ", \"tie_word_embeddings\": " + tied,
-                        {"tie_word_embeddings"});
+        const std::string json = config_json(
+            m.type, std::string(m.extra) + ", \"tie_word_embeddings\": " + tied,
+            {"tie_word_embeddings"});
         std::vector<FileTensor> tensors;
         const ModelConfig c = write_folder(json, tensors, dtype);
         write_gguf(c, m.architecture, tensors);
@@ -130,8 +130,8 @@ TEST_F(GgufModelTest, LogitsEqualThoseOfTheFolderBitForBit) {
 
 TEST_F(GgufModelTest, ConfigurationEqualsThatOfTheFolder) {
   std::vector<FileTensor> tensors;
-  const ModelConfig c =
-      write_folder(config_json("qwen3", ", \"head_dim\": 32"), tensors, DType::kF32);
+  const ModelConfig c = write_folder(config_json("qwen3", ", \"head_dim\": 32"), tensors,
+                                     DType::kF32);
   GgufWriter out;
   test::add_gguf_config(out, c, "qwen3");
   out.u32("tokenizer.ggml.bos_token_id", 1)
@@ -153,8 +153,8 @@ TEST_F(GgufModelTest, ConfigurationEqualsThatOfTheFolder) {
 
 /// Blocks with any bytes and small scales: the folder holds what they expand to.
 TEST_F(GgufModelTest, BlocksComputeLikeTheirExpandedValues) {
-  const std::string json =
-      config_json("llama", ", \"tie_word_embeddings\": true", {"tie_word_embeddings"});
+  const std::string json = config_json("llama", ", \"tie_word_embeddings\": true",
+                                       {"tie_word_embeddings"});
   for (const BlockType type : {BlockType::kQ8_0, BlockType::kQ4_0, BlockType::kQ4_1}) {
     std::vector<FileTensor> tensors;
     const ModelConfig c = write_folder(json, tensors, DType::kF32);
@@ -221,8 +221,8 @@ TEST_F(GgufModelTest, ALargeTableOfBlocksIsReadWhereItLies) {
   ASSERT_TRUE((*model)->embed(ids, x.data()).ok());
   for (std::size_t i = 0; i < ids.size(); ++i) {
     for (std::size_t half = 0; half < 2; ++half) {
-      const auto first =
-          static_cast<std::int8_t>((static_cast<std::size_t>(ids[i]) * 2 + half) % 251);
+      const auto first = static_cast<std::int8_t>((static_cast<std::size_t>(ids[i]) * 2 + half) %
+                                                  251);
       EXPECT_EQ(x[i * 64 + half * 32], static_cast<float>(first));
       EXPECT_EQ(x[i * 64 + half * 32 + 1], 0.0f);
     }
@@ -316,8 +316,8 @@ TEST_F(GgufModelTest, MetadataAreChecked) {
 std::string llama3_factors(double theta, std::int64_t count, double factor, double original) {
   std::string out;
   for (std::int64_t i = 0; i < count; ++i) {
-    const double wavelength =
-        2 * std::numbers::pi * std::pow(theta, static_cast<double>(i) / static_cast<double>(count));
+    const double wavelength = 2 * std::numbers::pi *
+                              std::pow(theta, static_cast<double>(i) / static_cast<double>(count));
     double f = 1;
     if (wavelength > original) {
       f = factor;

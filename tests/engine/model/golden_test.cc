@@ -23,15 +23,19 @@ struct GoldenCase {
   bool stored_low = false;  ///< weights in 16 bits
   std::map<std::string, std::vector<float>> tensors;
 
-  std::int64_t prompt_logits() const { return static_cast<std::int64_t>(prompt.size()) - logits_from; }
+  std::int64_t prompt_logits() const {
+    return static_cast<std::int64_t>(prompt.size()) - logits_from;
+  }
 };
 
 GoldenCase read_case(const std::string& name) {
   GoldenCase c;
   c.dir = std::filesystem::path(QUIRE_SOURCE_DIR) / "tests/golden" / name;
   const json::value expected = json::parse(read_file(c.dir / "expected.json"));
-  for (const auto& id : expected.at("prompt_ids").as_array()) c.prompt.push_back(id.to_number<std::int32_t>());
-  for (const auto& id : expected.at("decode_ids").as_array()) c.decode.push_back(id.to_number<std::int32_t>());
+  for (const auto& id : expected.at("prompt_ids").as_array())
+    c.prompt.push_back(id.to_number<std::int32_t>());
+  for (const auto& id : expected.at("decode_ids").as_array())
+    c.decode.push_back(id.to_number<std::int32_t>());
   c.logits_from = expected.at("prompt_logits_from").to_number<std::int64_t>();
   c.stored_low = expected.at("stored_dtype").as_string() != "float32";
   const std::string file = read_file(c.dir / "expected.safetensors");
@@ -47,8 +51,10 @@ GoldenCase read_case(const std::string& name) {
 
 std::vector<std::string> case_names() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(QUIRE_SOURCE_DIR) / "tests/golden")) {
-    if (std::filesystem::exists(entry.path() / "expected.json")) names.push_back(entry.path().filename().string());
+  for (const auto& entry : std::filesystem::directory_iterator(
+           std::filesystem::path(QUIRE_SOURCE_DIR) / "tests/golden")) {
+    if (std::filesystem::exists(entry.path() / "expected.json"))
+      names.push_back(entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -60,7 +66,8 @@ class GoldenTest : public ::testing::TestWithParam<std::string> {
   Runner load(WeightFormat weights, DType kv) {
     // Some prompts are longer than their config's window, to see scaled RoPE far out.
     const auto window = static_cast<std::int64_t>(case_.prompt.size() + case_.decode.size());
-    auto model = load_model(case_.dir, {.weights = weights, .kv_dtype = kv, .max_positions = window});
+    auto model = load_model(case_.dir,
+                            {.weights = weights, .kv_dtype = kv, .max_positions = window});
     if (!model.ok()) {
       ADD_FAILURE() << model.status().to_string();
       std::abort();
@@ -87,7 +94,10 @@ TEST_P(GoldenTest, F32MatchesOverPrefillAndDecode) {
   const std::vector<float> steps = decode(run);
   EXPECT_LE(max_relative(steps, case_.tensors["decode_logits"]), 1e-4);
   for (std::size_t i = 0; i + 1 < case_.decode.size(); ++i) {
-    EXPECT_EQ(best(std::span(steps).subspan(i * static_cast<std::size_t>(run.vocab()), static_cast<std::size_t>(run.vocab()))), case_.decode[i + 1]) << i;
+    EXPECT_EQ(best(std::span(steps).subspan(i * static_cast<std::size_t>(run.vocab()),
+                                            static_cast<std::size_t>(run.vocab()))),
+              case_.decode[i + 1])
+        << i;
   }
 }
 
@@ -101,36 +111,43 @@ TEST_P(GoldenTest, ChunkedPrefillEqualsWhole) {
   }
 }
 
-// Every case holds values that bfloat16 can represent, so bf16 differs by its arithmetic alone. int8 also rounds the weights, and
-// the cases stored in f32 have wider ones.
+// Every case holds values that bfloat16 can represent, so bf16 differs by its arithmetic alone.
+// int8 also rounds the weights, and the cases stored in f32 have wider ones.
 TEST_P(GoldenTest, LowPrecisionStaysClose) {
   const struct {
     WeightFormat weights;
     const char* name;
     double bound, bound_from_f32;
-  } formats[] = {{WeightFormat::kBF16, "bf16", 2e-2, 2e-2}, {WeightFormat::kInt8, "int8", 3e-2, 5e-2}, {WeightFormat::kW8A8, "w8a8", 4e-2, 7e-2}};
+  } formats[] = {{WeightFormat::kBF16, "bf16", 2e-2, 2e-2},
+                 {WeightFormat::kInt8, "int8", 3e-2, 5e-2},
+                 {WeightFormat::kW8A8, "w8a8", 4e-2, 7e-2}};
   for (const auto& f : formats) {
     Runner run = load(f.weights, DType::kF16);
-    const double prompt = relative_frobenius(run.append(case_.prompt, case_.prompt_logits()), case_.tensors["prompt_logits"]);
+    const double prompt = relative_frobenius(run.append(case_.prompt, case_.prompt_logits()),
+                                             case_.tensors["prompt_logits"]);
     const double steps = relative_frobenius(decode(run), case_.tensors["decode_logits"]);
-    std::printf("[   %s   ] %-28s relative Frobenius: prompt %.5f decode %.5f\n", f.name, GetParam().c_str(), prompt, steps);
+    std::printf("[   %s   ] %-28s relative Frobenius: prompt %.5f decode %.5f\n", f.name,
+                GetParam().c_str(), prompt, steps);
     const double bound = case_.stored_low ? f.bound : f.bound_from_f32;
     EXPECT_LE(prompt, bound) << f.name;
     EXPECT_LE(steps, bound) << f.name;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, GoldenTest, ::testing::ValuesIn(case_names()), [](const auto& param) { return param.param; });
+INSTANTIATE_TEST_SUITE_P(Families, GoldenTest, ::testing::ValuesIn(case_names()),
+                         [](const auto& param) { return param.param; });
 
 TEST(GoldenCasesTest, AllFamiliesAreThere) {
   EXPECT_GE(case_names().size(), 13u);
   std::set<std::string> groups;
   for (const std::string& name : case_names()) {
-    const auto config = load_model_config(std::filesystem::path(QUIRE_SOURCE_DIR) / "tests/golden" / name);
+    const auto config = load_model_config(std::filesystem::path(QUIRE_SOURCE_DIR) / "tests/golden" /
+                                          name);
     ASSERT_TRUE(config.ok()) << name << ": " << config.status().to_string();
     groups.insert(config->model_type + std::to_string(config->group_size()));
   }
-  for (const char* wanted : {"llama1", "llama4", "mistral2", "qwen27", "qwen31"}) EXPECT_TRUE(groups.contains(wanted)) << wanted;
+  for (const char* wanted : {"llama1", "llama4", "mistral2", "qwen27", "qwen31"})
+    EXPECT_TRUE(groups.contains(wanted)) << wanted;
 }
 
 }  // namespace

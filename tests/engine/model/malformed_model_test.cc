@@ -19,12 +19,17 @@ class MalformedModelTest : public ::testing::Test {
     write_config(tiny_config_json());
   }
   void write_config(const std::string& json) { write_file(dir_.path() / "config.json", json); }
-  void write_tensors() { write_file(dir_.path() / "model.safetensors", safetensors_bytes(tensors_)); }
+  void write_tensors() {
+    write_file(dir_.path() / "model.safetensors", safetensors_bytes(tensors_));
+  }
   FileTensor& tensor(const std::string& name) {
-    for (FileTensor& t : tensors_) if (t.name == name) return t;
+    for (FileTensor& t : tensors_)
+      if (t.name == name) return t;
     std::abort();
   }
-  Result<std::unique_ptr<Model>> load(ModelOptions options = {.weights = WeightFormat::kF32}) { return load_model(dir_.path(), options); }
+  Result<std::unique_ptr<Model>> load(ModelOptions options = {.weights = WeightFormat::kF32}) {
+    return load_model(dir_.path(), options);
+  }
 
   TempFolder dir_;
   ModelConfig config_;
@@ -41,7 +46,8 @@ TEST_F(MalformedModelTest, TheUndamagedFolderLoads) {
 }
 
 TEST_F(MalformedModelTest, MissingTensorIsNamed) {
-  std::erase_if(tensors_, [](const FileTensor& t) { return t.name == "model.layers.1.mlp.up_proj.weight"; });
+  std::erase_if(tensors_,
+                [](const FileTensor& t) { return t.name == "model.layers.1.mlp.up_proj.weight"; });
   write_tensors();
   const auto model = load();
   EXPECT_EQ(model.code(), Code::kInvalidArgument);
@@ -82,20 +88,23 @@ TEST_F(MalformedModelTest, UnsupportedDtypeIsNamed) {
 }
 
 TEST_F(MalformedModelTest, ValuesThatAreNotNumbersAreRefused) {
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     FileTensor& t = tensor("model.layers.1.self_attn.o_proj.weight");
     std::memcpy(t.bytes.data() + 4 * 77, &bad, 4);
     write_tensors();
     const auto model = load();
     EXPECT_EQ(model.code(), Code::kInvalidArgument);
     EXPECT_EQ(model.status().field(), "model.layers.1.self_attn.o_proj.weight");
-    EXPECT_NE(model.status().message().find("element 77"), std::string::npos) << model.status().message();
+    EXPECT_NE(model.status().message().find("element 77"), std::string::npos)
+        << model.status().message();
   }
 }
 
 TEST_F(MalformedModelTest, EveryTruncatedFileIsRefused) {
   const std::string whole = safetensors_bytes(tensors_);
-  for (std::size_t n : {std::size_t{0}, std::size_t{7}, std::size_t{8}, std::size_t{100}, whole.size() / 2, whole.size() - 1}) {
+  for (std::size_t n : {std::size_t{0}, std::size_t{7}, std::size_t{8}, std::size_t{100},
+                        whole.size() / 2, whole.size() - 1}) {
     write_file(dir_.path() / "model.safetensors", whole.substr(0, n));
     const auto model = load();
     EXPECT_EQ(model.code(), Code::kInvalidArgument) << n;
@@ -111,16 +120,20 @@ TEST_F(MalformedModelTest, MissingFilesAreNotFound) {
 
 TEST_F(MalformedModelTest, SlidingWindowOnlyWhereItWouldApply) {
   write_tensors();
-  write_config(tiny_config_json("\"architectures\": [\"MistralForCausalLM\"], \"model_type\": \"mistral\", \"sliding_window\": 64",
-                                {"architectures", "model_type"}));
+  write_config(
+      tiny_config_json("\"architectures\": [\"MistralForCausalLM\"], \"model_type\": \"mistral\", "
+                       "\"sliding_window\": 64",
+                       {"architectures", "model_type"}));
   EXPECT_EQ(load().code(), Code::kUnimplemented);
   EXPECT_EQ(load().status().field(), "sliding_window");
   EXPECT_TRUE(load({.weights = WeightFormat::kF32, .max_positions = 64}).ok());
 }
 
 TEST_F(MalformedModelTest, ModelsThatCannotFitAreRefusedBeforeTheyAreRead) {
-  write_config(tiny_config_json("\"hidden_size\": 1048576, \"num_hidden_layers\": 3, \"intermediate_size\": 100000, \"head_dim\": 64",
-                                {"hidden_size", "num_hidden_layers", "intermediate_size"}));
+  write_config(
+      tiny_config_json("\"hidden_size\": 1048576, \"num_hidden_layers\": 3, \"intermediate_size\": "
+                       "100000, \"head_dim\": 64",
+                       {"hidden_size", "num_hidden_layers", "intermediate_size"}));
   const auto model = load();
   EXPECT_EQ(model.code(), Code::kResourceExhausted);
   EXPECT_NE(model.status().message().find("MiB"), std::string::npos) << model.status().message();

@@ -20,7 +20,9 @@ class Runner {
  public:
   explicit Runner(std::unique_ptr<Model> model, std::int64_t max_bytes = 0)
       : model_(std::move(model)),
-        pool_({model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype}, max_bytes, model_->compute().memory()),
+        pool_(
+            {model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype},
+            max_bytes, model_->compute().memory()),
         cache_(pool_, model_->config().num_layers) {}
 
   Model& model() { return *model_; }
@@ -31,7 +33,8 @@ class Runner {
   void clear() { cache_.truncate_all(0); }
 
   /// Appends tokens at the next positions; logits of the last `num_logits` of them.
-  std::vector<float> append(std::span<const std::int32_t> ids, std::int64_t num_logits, ForwardHook* hook = nullptr) {
+  std::vector<float> append(std::span<const std::int32_t> ids, std::int64_t num_logits,
+                            ForwardHook* hook = nullptr) {
     const auto n = static_cast<std::int64_t>(ids.size());
     std::vector<std::int32_t> positions(ids.size()), wanted(static_cast<std::size_t>(num_logits));
     std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(size()));
@@ -48,7 +51,8 @@ class Runner {
     EXPECT_TRUE(status.ok()) << status.to_string();
     return logits;
   }
-  std::vector<float> append_chunked(std::span<const std::int32_t> ids, std::size_t chunk, std::int64_t num_logits) {
+  std::vector<float> append_chunked(std::span<const std::int32_t> ids, std::size_t chunk,
+                                    std::int64_t num_logits) {
     std::vector<float> all;
     for (std::size_t i = 0; i < ids.size(); i += chunk) {
       const auto part = ids.subspan(i, std::min(chunk, ids.size() - i));

@@ -1,4 +1,5 @@
-// Models that were really trained: stories260K (real data beside the repository) and the embedded models/demo.
+// Models that were really trained: stories260K (real data beside the repository) and the embedded
+// models/demo.
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -21,7 +22,8 @@ class StoriesTest : public ::testing::Test {
     convert_llama2c(source / "stories260K.bin", dir_.path());
     fs::copy_file(source / "config.json", dir_.path() / "config.json");
     const json::value ids = json::parse(read_file(source / "expected_greedy_ids.json"));
-    for (const auto& id : ids.is_array() ? ids.as_array() : ids.at("ids").as_array()) expected_.push_back(id.to_number<std::int32_t>());
+    for (const auto& id : ids.is_array() ? ids.as_array() : ids.at("ids").as_array())
+      expected_.push_back(id.to_number<std::int32_t>());
   }
   std::vector<std::int32_t> greedy(Runner& run, std::size_t steps) {
     std::vector<std::int32_t> ids = {expected_[0]};
@@ -33,21 +35,26 @@ class StoriesTest : public ::testing::Test {
 };
 
 TEST_F(StoriesTest, GreedyTextIsReproducedExactly) {
-  Runner run(std::move(*load_model(dir_.path(), {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32})));
+  Runner run(std::move(
+      *load_model(dir_.path(), {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32})));
   ASSERT_EQ(expected_.size(), 257u);
   EXPECT_EQ(greedy(run, expected_.size()), expected_);
 }
 
 TEST_F(StoriesTest, PrefillOfItsOwnTextPredictsTheSame) {
-  Runner run(std::move(*load_model(dir_.path(), {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32})));
+  Runner run(std::move(
+      *load_model(dir_.path(), {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32})));
   const auto n = static_cast<std::int64_t>(expected_.size()) - 1;
-  const std::vector<float> logits = run.append(std::span(expected_).first(static_cast<std::size_t>(n)), n);
+  const std::vector<float> logits = run.append(
+      std::span(expected_).first(static_cast<std::size_t>(n)), n);
   const auto vocab = static_cast<std::size_t>(run.vocab());
-  for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) EXPECT_EQ(best(std::span(logits).subspan(i * vocab, vocab)), expected_[i + 1]) << i;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i)
+    EXPECT_EQ(best(std::span(logits).subspan(i * vocab, vocab)), expected_[i + 1]) << i;
 }
 
 TEST_F(StoriesTest, LowPrecisionStaysClose) {
-  Runner exact(std::move(*load_model(dir_.path(), {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32})));
+  Runner exact(std::move(
+      *load_model(dir_.path(), {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32})));
   const auto text = std::span(expected_).first(200);
   const std::vector<float> reference = exact.append(text, 200);
   const struct {
@@ -55,9 +62,11 @@ TEST_F(StoriesTest, LowPrecisionStaysClose) {
     double bound;
   } cases[] = {{WeightFormat::kBF16, 2e-2}, {WeightFormat::kInt8, 5e-2}};
   for (const auto& c : cases) {
-    Runner run(std::move(*load_model(dir_.path(), {.weights = c.weights, .kv_dtype = DType::kF16})));
+    Runner run(
+        std::move(*load_model(dir_.path(), {.weights = c.weights, .kv_dtype = DType::kF16})));
     const double error = relative_frobenius(run.append(text, 200), reference);
-    std::printf("[ stories  ] weights %s: relative Frobenius %.5f\n", c.weights == WeightFormat::kBF16 ? "bf16" : "int8", error);
+    std::printf("[ stories  ] weights %s: relative Frobenius %.5f\n",
+                c.weights == WeightFormat::kBF16 ? "bf16" : "int8", error);
     EXPECT_LE(error, c.bound);
   }
 }
@@ -81,8 +90,8 @@ TEST(DemoModelTest, LoadsAndRunsInEveryFormat) {
     ASSERT_TRUE(model.ok()) << model.status().to_string();
     Runner run(std::move(*model));
     const double error = relative_frobenius(run.append(text, 100), reference);
-    std::printf("[   demo   ] weights %s: relative Frobenius %.5f, decode reads %ld bytes\n", c.name, error,
-                static_cast<long>(run.model().decode_weight_bytes()));
+    std::printf("[   demo   ] weights %s: relative Frobenius %.5f, decode reads %ld bytes\n",
+                c.name, error, static_cast<long>(run.model().decode_weight_bytes()));
     EXPECT_LE(error, c.bound);
     EXPECT_EQ(run.model().weights_digest(), exact.model().weights_digest());
   }

@@ -20,8 +20,8 @@ std::vector<std::int32_t> ids_of(const json::value& list) {
 }
 
 json::array golden() {
-  const std::string text =
-      read_file(fs::path(QUIRE_SOURCE_DIR) / "tests/engine/model/smollm2_greedy.json");
+  const std::string text = read_file(fs::path(QUIRE_SOURCE_DIR) /
+                                     "tests/engine/model/smollm2_greedy.json");
   return json::parse(text).as_array();
 }
 

@@ -7,7 +7,8 @@
 namespace quire {
 namespace {
 
-std::pair<std::string, bool> feed_all(const std::vector<std::string>& stops, const std::vector<std::string>& pieces) {
+std::pair<std::string, bool> feed_all(const std::vector<std::string>& stops,
+                                      const std::vector<std::string>& pieces) {
   StopMatcher matcher(stops);
   std::string out;
   for (const auto& p : pieces) {
@@ -18,7 +19,8 @@ std::pair<std::string, bool> feed_all(const std::vector<std::string>& stops, con
 }
 
 TEST(StopMatcherTest, CutsAtAStopStringSplitOverPieces) {
-  EXPECT_EQ(feed_all({"</a>"}, {"Par", "is<", "/", "a", "> more"}), std::make_pair(std::string("Paris"), true));
+  EXPECT_EQ(feed_all({"</a>"}, {"Par", "is<", "/", "a", "> more"}),
+            std::make_pair(std::string("Paris"), true));
   EXPECT_EQ(feed_all({"\n\n"}, {"a\n", "b\n", "\nc"}), std::make_pair(std::string("a\nb"), true));
 }
 
@@ -56,7 +58,8 @@ TEST(StopMatcherTest, EqualsASearchOverTheWholeText) {
       pieces.push_back(text.substr(at, n));
       at += n;
     }
-    // A stop string counts once it is complete; among those complete with the same piece the first begins earliest.
+    // A stop string counts once it is complete; among those complete with the same piece the first
+    // begins earliest.
     const auto [shown, stopped] = feed_all(stops, pieces);
     std::size_t first = std::string::npos;
     for (const auto& s : stops) first = std::min(first, text.find(s));

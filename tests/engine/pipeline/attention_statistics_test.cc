@@ -44,7 +44,9 @@ TEST(PowerLawTest, AlphaIsRecoveredFromNoisyColumns) {
   std::normal_distribution<double> noise(0.0, 0.03);
   for (const int n : {400, 2000, 8000}) {
     for (const double alpha : {0.5, 0.7, 1.3, 2.0}) {
-      EXPECT_NEAR(fit(n, [&](int x) { return 0.3 * std::pow(x, -alpha) * std::exp(noise(rng)); }), alpha, 0.02 * alpha) << n;
+      EXPECT_NEAR(fit(n, [&](int x) { return 0.3 * std::pow(x, -alpha) * std::exp(noise(rng)); }),
+                  alpha, 0.02 * alpha)
+          << n;
     }
   }
 }
@@ -59,10 +61,16 @@ TEST(PowerLawTest, TooFewSamplesOrNoSpreadIsInvalid) {
 
 /// Queries, keys and log-sum-exps of one layer, given as they are.
 struct Layer {
-  Layer(std::int64_t num_tokens, std::int64_t num_prefix, std::int32_t kv_heads, std::int32_t group, std::int32_t head_dim, std::int32_t block)
-      : tokens(num_tokens), prefix(num_prefix), heads(kv_heads * group), dim(head_dim),
-        layout({1, kv_heads, head_dim, DType::kF32}, num_tokens, block), rope(rope_of(head_dim, num_tokens + num_prefix)),
-        kv(num_tokens + num_prefix, kv_heads, head_dim, DType::kF32, TestLayout::kHeadMajor, 3), q(random_floats(tokens * heads * dim, 4)),
+  Layer(std::int64_t num_tokens, std::int64_t num_prefix, std::int32_t kv_heads, std::int32_t group,
+        std::int32_t head_dim, std::int32_t block)
+      : tokens(num_tokens),
+        prefix(num_prefix),
+        heads(kv_heads * group),
+        dim(head_dim),
+        layout({1, kv_heads, head_dim, DType::kF32}, num_tokens, block),
+        rope(rope_of(head_dim, num_tokens + num_prefix)),
+        kv(num_tokens + num_prefix, kv_heads, head_dim, DType::kF32, TestLayout::kHeadMajor, 3),
+        q(random_floats(tokens * heads * dim, 4)),
         lse(static_cast<std::size_t>(tokens * heads)) {}
 
   std::vector<BlockStats> run(std::int64_t chunk_tokens) {
@@ -94,11 +102,12 @@ struct Layer {
     return out;
   }
 
-  /// The statistics by their definition: a whole attention matrix of mean probabilities over heads, softmax over all cache rows up to its own;
-  /// fills in lse on the way.
+  /// The statistics by their definition: a whole attention matrix of mean probabilities over heads,
+  /// softmax over all cache rows up to its own; fills in lse on the way.
   std::vector<BlockStats> brute_force(std::int64_t step) {
     const std::int32_t group = heads / layout.shape().num_kv_heads;
-    std::vector<std::vector<double>> a(static_cast<std::size_t>(tokens), std::vector<double>(static_cast<std::size_t>(tokens), 0.0));
+    std::vector<std::vector<double>> a(static_cast<std::size_t>(tokens),
+                                       std::vector<double>(static_cast<std::size_t>(tokens), 0.0));
     for (std::int64_t t = tokens - 1; t >= 0; --t) {
       for (std::int32_t h = 0; h < heads; ++h) {
         const auto query = rotated(t, h);
@@ -106,21 +115,27 @@ struct Layer {
         double total = 0;
         for (std::size_t row = 0; row < p.size(); ++row) {
           double dot = 0;
-          for (std::int32_t c = 0; c < dim; ++c) dot += query[static_cast<std::size_t>(c)] * load_f32(kv.row(static_cast<std::int64_t>(row), 0, h / group), DType::kF32, c);
+          for (std::int32_t c = 0; c < dim; ++c)
+            dot += query[static_cast<std::size_t>(c)] *
+                   load_f32(kv.row(static_cast<std::int64_t>(row), 0, h / group), DType::kF32, c);
           total += p[row] = std::exp(dot / std::sqrt(dim));
         }
         lse[static_cast<std::size_t>(t * heads + h)] = static_cast<float>(std::log(total));
-        for (std::int64_t j = 0; j <= t; ++j) a[static_cast<std::size_t>(t)][static_cast<std::size_t>(j)] += p[static_cast<std::size_t>(prefix + j)] / total / heads;
+        for (std::int64_t j = 0; j <= t; ++j)
+          a[static_cast<std::size_t>(t)][static_cast<std::size_t>(j)] +=
+              p[static_cast<std::size_t>(prefix + j)] / total / heads;
       }
     }
     std::vector<BlockStats> out;
     for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
       BlockStats best{std::numeric_limits<float>::quiet_NaN(), -1, 0};
-      for (std::int64_t j = layout.first_token(b); j < layout.first_token(b) + layout.tokens_in(b); ++j) {
+      for (std::int64_t j = layout.first_token(b); j < layout.first_token(b) + layout.tokens_in(b);
+           ++j) {
         PowerLawSums s;
         double late[2] = {0, 0}, count[2] = {0, 0};
         for (std::int64_t t = tokens - 1; t > j; t -= step) {
-          const double y = a[static_cast<std::size_t>(t)][static_cast<std::size_t>(j)], lx = std::log(t - j), ly = std::log(std::max(y, 1e-7));
+          const double y = a[static_cast<std::size_t>(t)][static_cast<std::size_t>(j)],
+                       lx = std::log(t - j), ly = std::log(std::max(y, 1e-7));
           s.count += 1;
           s.sum_log_x += lx;
           s.sum_log_x_squared += lx * lx;
@@ -134,7 +149,9 @@ struct Layer {
         }
         const int far = count[1] >= 32 ? 1 : 0;
         const double sustained = count[far] > 0 ? late[far] / count[far] : 0;
-        if (sustained > best.sustained) best = {static_cast<float>(power_law_alpha(s)), static_cast<float>(sustained), static_cast<std::int32_t>(j)};
+        if (sustained > best.sustained)
+          best = {static_cast<float>(power_law_alpha(s)), static_cast<float>(sustained),
+                  static_cast<std::int32_t>(j)};
       }
       out.push_back(best);
     }
@@ -163,7 +180,10 @@ void expect_same(const std::vector<BlockStats>& actual, const std::vector<BlockS
 
 TEST(AttentionStatisticsTest, EqualsTheDefinitionOverAWholeMatrix) {
   for (const auto& [tokens, prefix, kv_heads, group, block] :
-       {std::tuple<int, int, int, int, int>{230, 1, 2, 3, 16}, {97, 0, 1, 7, 16}, {96, 1, 1, 2, 32}, {300, 1, 1, 1, 64}}) {
+       {std::tuple<int, int, int, int, int>{230, 1, 2, 3, 16},
+        {97, 0, 1, 7, 16},
+        {96, 1, 1, 2, 32},
+        {300, 1, 1, 1, 64}}) {
     Layer layer(tokens, prefix, kv_heads, group, 32, block);
     const auto expected = layer.brute_force(1);
     expect_same(layer.run(64), expected);
@@ -193,10 +213,12 @@ TEST(AttentionStatisticsTest, BitsDoNotDependOnChunks) {
 }
 
 TEST(AttentionStatisticsTest, ColumnsThatFollowAPowerLawGiveItsExponent) {
-  // One head, keys of zero: attention is exp(-lse) of the row. Column 0 is x = t behind, hence y = 0.5 x^-0.7 at x = 1..200.
+  // One head, keys of zero: attention is exp(-lse) of the row. Column 0 is x = t behind, hence y =
+  // 0.5 x^-0.7 at x = 1..200.
   Layer layer(201, 0, 1, 1, 8, 64);
   for (std::int64_t r = 0; r < 201; ++r) std::memset(layer.kv.row(r, 0, 0), 0, 8 * sizeof(float));
-  for (std::int64_t t = 1; t < 201; ++t) layer.lse[static_cast<std::size_t>(t)] = static_cast<float>(0.7 * std::log(t) - std::log(0.5));
+  for (std::int64_t t = 1; t < 201; ++t)
+    layer.lse[static_cast<std::size_t>(t)] = static_cast<float>(0.7 * std::log(t) - std::log(0.5));
   const auto stats = layer.run(64);
   EXPECT_EQ(stats[0].representative, 0);
   EXPECT_NEAR(stats[0].alpha, 0.7, 1e-5);
@@ -221,10 +243,12 @@ TEST(AttentionStatisticsTest, ShortContextsHaveNoFitAndStillARepresentative) {
 }
 
 /// What a store holds of a context after ingest.
-std::vector<std::byte> stored_sketch(const fs::path& model, const std::vector<std::int32_t>& ids, std::int32_t chunk_tokens) {
+std::vector<std::byte> stored_sketch(const fs::path& model, const std::vector<std::int32_t>& ids,
+                                     std::int32_t chunk_tokens) {
   TempFolder folder;
   auto store = open_test_store(folder.path() / "store");
-  auto engine = make_test_engine(model, *store, [&](EngineOptions& o) { o.prefill_chunk_tokens = chunk_tokens; });
+  auto engine = make_test_engine(model, *store,
+                                 [&](EngineOptions& o) { o.prefill_chunk_tokens = chunk_tokens; });
   auto result = prefill_now(*engine, ids);
   EXPECT_TRUE(result.ok()) << result.status().to_string();
   auto bytes = store->read_sketch(result->segment, 0);

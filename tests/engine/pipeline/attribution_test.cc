@@ -23,7 +23,9 @@ class AttributionSink final : public CollectingSink {
 
 class AttributionTest : public ::testing::Test {
  protected:
-  AttributionTest() : store_(open_test_store(store_folder_.path())), engine_(make_test_engine(model_.path(), *store_)) {
+  AttributionTest()
+      : store_(open_test_store(store_folder_.path())),
+        engine_(make_test_engine(model_.path(), *store_)) {
     std::mt19937 rng(3);
     for (int i = 0; i < 3; ++i) {
       Doc d;
@@ -59,7 +61,8 @@ class AttributionTest : public ::testing::Test {
   std::vector<std::int32_t> question_;
 };
 
-class AttributionByStrategy : public AttributionTest, public ::testing::WithParamInterface<const char*> {};
+class AttributionByStrategy : public AttributionTest,
+                              public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(AttributionByStrategy, CoversEveryTokenAndBlockAndChangesNoAnswer) {
   QueryRequest plain = request(GetParam());
@@ -91,7 +94,9 @@ TEST_P(AttributionByStrategy, CoversEveryTokenAndBlockAndChangesNoAnswer) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, AttributionByStrategy, ::testing::Values("recompute", "exact", "reuse", "anchors", "epic", "cacheblend", "samkv", "multi_infllm"));
+INSTANTIATE_TEST_SUITE_P(Strategies, AttributionByStrategy,
+                         ::testing::Values("recompute", "exact", "reuse", "anchors", "epic",
+                                           "cacheblend", "samkv", "multi_infllm"));
 
 /// The pass runs in steps of rows; a token's row does not depend on them.
 TEST_F(AttributionTest, ALongAnswerIsAttributedLikeItsBeginning) {
@@ -99,7 +104,8 @@ TEST_F(AttributionTest, ALongAnswerIsAttributedLikeItsBeginning) {
   ASSERT_EQ(whole->attribution.num_tokens, 150);
   ASSERT_EQ(begin->attribution.num_tokens, 30);
   const auto n = static_cast<std::ptrdiff_t>(begin->attribution.share.size());
-  EXPECT_TRUE(std::equal(begin->attribution.share.begin(), begin->attribution.share.end(), whole->attribution.share.begin(), whole->attribution.share.begin() + n));
+  EXPECT_TRUE(std::equal(begin->attribution.share.begin(), begin->attribution.share.end(),
+                         whole->attribution.share.begin(), whole->attribution.share.begin() + n));
 }
 
 TEST_F(AttributionTest, NothingIsSaidWithoutDocumentsOrTokens) {
@@ -124,7 +130,8 @@ TEST_F(AttributionTest, OtherQueriesGoOnBesideIt) {
   for (int i = 0; i < 6; ++i) {
     EXPECT_TRUE(sinks[static_cast<std::size_t>(i)]->wait().status.ok());
     EXPECT_EQ(sinks[static_cast<std::size_t>(i)]->calls, i != 4);
-    EXPECT_EQ(sinks[static_cast<std::size_t>(i)]->wait().ids.size(), static_cast<std::size_t>(20 + 40 * (i % 3)));
+    EXPECT_EQ(sinks[static_cast<std::size_t>(i)]->wait().ids.size(),
+              static_cast<std::size_t>(20 + 40 * (i % 3)));
   }
 }
 

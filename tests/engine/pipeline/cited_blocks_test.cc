@@ -9,21 +9,25 @@ namespace {
 
 std::vector<std::string> sentences(std::string_view answer, std::size_t shortest = 1) {
   std::vector<std::string> out;
-  for (const auto& [begin, end] : answer_sentences(answer, shortest)) out.emplace_back(answer.substr(begin, end - begin));
+  for (const auto& [begin, end] : answer_sentences(answer, shortest))
+    out.emplace_back(answer.substr(begin, end - begin));
   return out;
 }
 
 using Texts = std::vector<std::string>;
 
 TEST(AnswerSentences, EndAtMarksBeforeWhiteSpaceAndAtLineEnds) {
-  EXPECT_EQ(sentences("One is here. Two? Three\nfour 3.5 m"), (Texts{"One is here.", "Two?", "Three", "four 3.5 m"}));
-  EXPECT_EQ(sentences("\xE4\xB8\x80\xE3\x80\x82\xE4\xBA\x8C"), (Texts{"\xE4\xB8\x80\xE3\x80\x82", "\xE4\xBA\x8C"}));
+  EXPECT_EQ(sentences("One is here. Two? Three\nfour 3.5 m"),
+            (Texts{"One is here.", "Two?", "Three", "four 3.5 m"}));
+  EXPECT_EQ(sentences("\xE4\xB8\x80\xE3\x80\x82\xE4\xBA\x8C"),
+            (Texts{"\xE4\xB8\x80\xE3\x80\x82", "\xE4\xBA\x8C"}));
   EXPECT_EQ(sentences("  \n  "), Texts{});
   EXPECT_EQ(sentences(""), Texts{});
 }
 
 TEST(AnswerSentences, ShortOnesJoinTheirNeighbours) {
-  EXPECT_EQ(sentences("Dr. Marlow lives in Stonebridge. Yes.", 10), (Texts{"Dr. Marlow lives in Stonebridge. Yes."}));
+  EXPECT_EQ(sentences("Dr. Marlow lives in Stonebridge. Yes.", 10),
+            (Texts{"Dr. Marlow lives in Stonebridge. Yes."}));
   EXPECT_EQ(sentences("Yes.", 10), (Texts{"Yes."}));
 }
 
@@ -47,11 +51,15 @@ TEST(Cite, EachSentenceNamesItsOwnBlocks) {
   const std::string answer = "The tower stands in Alba. The bridge was built by Brun.";
   const auto second = answer.find("The bridge");
   const std::vector<std::size_t> ends = {10, second - 1, second + 5, answer.size()};
-  const auto cited = cite(plan_of({2, 2}), attribution_of({{.5f, 0, 0, 0}, {.3f, 0, .1f, 0}, {0, 0, 0, .4f}, {0, 0, .1f, .4f}}), answer, ends);
+  const auto cited = cite(
+      plan_of({2, 2}),
+      attribution_of({{.5f, 0, 0, 0}, {.3f, 0, .1f, 0}, {0, 0, 0, .4f}, {0, 0, .1f, .4f}}), answer,
+      ends);
   ASSERT_EQ(cited.size(), 2u);
   EXPECT_EQ(cited[0].context, 0);
   EXPECT_EQ(cited[0].first_block, 0);
-  EXPECT_EQ(answer.substr(cited[0].answer_begin, cited[0].answer_end - cited[0].answer_begin), "The tower stands in Alba.");
+  EXPECT_EQ(answer.substr(cited[0].answer_begin, cited[0].answer_end - cited[0].answer_begin),
+            "The tower stands in Alba.");
   EXPECT_NEAR(cited[0].weight, 0.8 / 0.9, 1e-6);
   EXPECT_EQ(cited[1].context, 1);
   EXPECT_EQ(cited[1].first_block, 1);
@@ -59,7 +67,8 @@ TEST(Cite, EachSentenceNamesItsOwnBlocks) {
 }
 
 TEST(Cite, NeighboursAreOneCitationButNotAcrossContexts) {
-  const auto cited = cite(plan_of({3, 1}), attribution_of({{0, .3f, .35f, .35f}}), "Answer", std::vector<std::size_t>{6});
+  const auto cited = cite(plan_of({3, 1}), attribution_of({{0, .3f, .35f, .35f}}), "Answer",
+                          std::vector<std::size_t>{6});
   ASSERT_EQ(cited.size(), 2u);
   EXPECT_EQ(cited[0].first_block, 1);
   EXPECT_EQ(cited[0].num_blocks, 2);
@@ -68,7 +77,8 @@ TEST(Cite, NeighboursAreOneCitationButNotAcrossContexts) {
 }
 
 TEST(Cite, TheStrongestIsNamedHoweverWeakAndNoMoreThanAsked) {
-  const auto flat = attribution_of({{.02f, .01f, .01f, .01f, .01f, .01f, .01f, .01f, .01f, .01f, .01f}});
+  const auto flat = attribution_of(
+      {{.02f, .01f, .01f, .01f, .01f, .01f, .01f, .01f, .01f, .01f, .01f}});
   std::vector<std::size_t> contexts(11, 1);
   auto cited = cite(plan_of(contexts), flat, "Answer", std::vector<std::size_t>{6});
   ASSERT_EQ(cited.size(), 1u);
@@ -81,11 +91,14 @@ TEST(Cite, TheStrongestIsNamedHoweverWeakAndNoMoreThanAsked) {
 }
 
 TEST(Cite, NothingIsCitedWhereNothingWasLookedAt) {
-  EXPECT_TRUE(cite(plan_of({2}), attribution_of({{0, 0}}), "Answer", std::vector<std::size_t>{6}).empty());
+  EXPECT_TRUE(
+      cite(plan_of({2}), attribution_of({{0, 0}}), "Answer", std::vector<std::size_t>{6}).empty());
   EXPECT_TRUE(cite(plan_of({2}), Attribution{}, "Answer", {}).empty());
-  EXPECT_TRUE(cite(plan_of({2}), attribution_of({{1, 0}}), "", std::vector<std::size_t>{0}).empty());
+  EXPECT_TRUE(
+      cite(plan_of({2}), attribution_of({{1, 0}}), "", std::vector<std::size_t>{0}).empty());
   // Of another plan.
-  EXPECT_TRUE(cite(plan_of({3}), attribution_of({{1, 0}}), "Answer", std::vector<std::size_t>{6}).empty());
+  EXPECT_TRUE(
+      cite(plan_of({3}), attribution_of({{1, 0}}), "Answer", std::vector<std::size_t>{6}).empty());
 }
 
 }  // namespace

@@ -63,7 +63,8 @@ TEST(DecodeBatchTest, RowsEqualForwardOnEachSequenceAlone) {
         request.logit_rows = std::span(&zero, 1);
         request.logits = logits.data();
         ASSERT_TRUE(forward(**model, request, workspace).ok());
-        for (std::size_t v = 0; v < logits.size(); ++v) ASSERT_EQ(rows[i].logits[v], logits[v]) << "row " << i << " step " << step;
+        for (std::size_t v = 0; v < logits.size(); ++v)
+          ASSERT_EQ(rows[i].logits[v], logits[v]) << "row " << i << " step " << step;
       }
     }
   }
@@ -72,7 +73,9 @@ TEST(DecodeBatchTest, RowsEqualForwardOnEachSequenceAlone) {
 class FailingRetriever : public Retriever {
  public:
   std::string_view name() const override { return "failing"; }
-  Status attend(const RetrieveStep& step) override { return step.layer == 1 ? Status::io("gone") : Status(); }
+  Status attend(const RetrieveStep& step) override {
+    return step.layer == 1 ? Status::io("gone") : Status();
+  }
 };
 
 TEST(DecodeBatchTest, OneFailingRowLeavesTheOthersAlone) {
@@ -83,7 +86,8 @@ TEST(DecodeBatchTest, OneFailingRowLeavesTheOthersAlone) {
   ASSERT_TRUE(model.ok());
   const ModelConfig& config = (*model)->config();
   PagePool pool({config.num_kv_heads, config.head_dim, options.kv_dtype}, 0);
-  WorkingCache good(pool, config.num_layers), bad(pool, config.num_layers), other(pool, config.num_layers);
+  WorkingCache good(pool, config.num_layers), bad(pool, config.num_layers),
+      other(pool, config.num_layers);
   const auto dense = std::move(*make_retriever("dense"));
   FailingRetriever failing;
   DecodeBatch batch(**model);
@@ -109,7 +113,9 @@ class ThrowingRetriever : public Retriever {
   explicit ThrowingRetriever(bool at_begin) : at_begin_(at_begin) {}
   std::string_view name() const override { return "throwing"; }
   bool begins_beside() const override { return true; }
-  Status begin_step(std::int32_t, std::int32_t) override { return at_begin_ ? throw std::bad_alloc() : Status(); }
+  Status begin_step(std::int32_t, std::int32_t) override {
+    return at_begin_ ? throw std::bad_alloc() : Status();
+  }
   Status attend(const RetrieveStep&) override { throw std::bad_alloc(); }
 
  private:
@@ -129,13 +135,15 @@ TEST(DecodeBatchTest, MemoryThatIsUsedUpInAThreadEndsItsRowAlone) {
     std::vector<DecodeRow> rows(5);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       caches.push_back(std::make_unique<WorkingCache>(pool, config.num_layers));
-      retrievers.push_back(i == 4 ? std::move(*make_retriever("dense")) : std::make_unique<ThrowingRetriever>(at_begin));
+      retrievers.push_back(i == 4 ? std::move(*make_retriever("dense"))
+                                  : std::make_unique<ThrowingRetriever>(at_begin));
       rows[i].token_id = 777;
       rows[i].cache = caches[i].get();
       rows[i].retriever = retrievers[i].get();
     }
     ASSERT_TRUE(batch.step(rows).ok());
-    for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(rows[i].status.code(), Code::kResourceExhausted) << i;
+    for (std::size_t i = 0; i < 4; ++i)
+      EXPECT_EQ(rows[i].status.code(), Code::kResourceExhausted) << i;
     EXPECT_TRUE(rows[4].status.ok()) << rows[4].status.to_string();
   }
   set_num_threads(0);
@@ -147,7 +155,8 @@ TEST(DecodeBatchTest, AFullPoolFailsTheRowThatNeedsAPage) {
   options.weights = WeightFormat::kF32;
   auto model = load_model(folder.path(), options);
   ASSERT_TRUE(model.ok());
-  const PageFormat format{(*model)->config().num_kv_heads, (*model)->config().head_dim, options.kv_dtype};
+  const PageFormat format{(*model)->config().num_kv_heads, (*model)->config().head_dim,
+                          options.kv_dtype};
   PagePool pool(format, format.page_bytes() * 2);  // three layers need three pages
   WorkingCache cache(pool, 3);
   const auto dense = std::move(*make_retriever("dense"));

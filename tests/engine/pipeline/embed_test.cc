@@ -15,18 +15,24 @@ using namespace quire::testing;
 
 class EmbedTest : public ::testing::Test {
  protected:
-  EmbedTest() : store_(open_test_store(folder_.path())), engine_(make_test_engine(model_.path(), *store_)) {}
+  EmbedTest()
+      : store_(open_test_store(folder_.path())),
+        engine_(make_test_engine(model_.path(), *store_)) {}
   ~EmbedTest() override { engine_->stop(std::chrono::milliseconds(0)); }
 
-  std::future<Result<std::vector<float>>> start(std::vector<std::int32_t> ids, std::shared_ptr<std::atomic<bool>> cancelled = {}) {
+  std::future<Result<std::vector<float>>> start(std::vector<std::int32_t> ids,
+                                                std::shared_ptr<std::atomic<bool>> cancelled = {}) {
     auto promise = std::make_shared<std::promise<Result<std::vector<float>>>>();
     EmbedRequest r;
     r.token_ids = std::move(ids);
     r.cancelled = std::move(cancelled);
-    engine_->embed(std::move(r), [promise](Result<std::vector<float>> v) { promise->set_value(std::move(v)); });
+    engine_->embed(std::move(r),
+                   [promise](Result<std::vector<float>> v) { promise->set_value(std::move(v)); });
     return promise->get_future();
   }
-  Result<std::vector<float>> embed(std::vector<std::int32_t> ids) { return start(std::move(ids)).get(); }
+  Result<std::vector<float>> embed(std::vector<std::int32_t> ids) {
+    return start(std::move(ids)).get();
+  }
 
   TempFolder folder_;
   RandomModelFolder model_;
@@ -44,7 +50,8 @@ std::vector<double> mean_of_states(const fs::path& folder, const std::vector<std
   PagePool pool(PageFormat{c.num_kv_heads, c.head_dim, options.kv_dtype}, 0);
   WorkingCache cache(pool, c.num_layers);
   std::vector<std::int32_t> positions(ids.size()), rows(ids.size());
-  for (std::size_t i = 0; i < ids.size(); ++i) positions[i] = rows[i] = static_cast<std::int32_t>(i);
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    positions[i] = rows[i] = static_cast<std::int32_t>(i);
   const auto h = static_cast<std::size_t>(c.hidden_size);
   std::vector<float> hidden(ids.size() * h), normed(hidden.size());
   ForwardRequest request{};
@@ -55,7 +62,9 @@ std::vector<double> mean_of_states(const fs::path& folder, const std::vector<std
   request.hidden = hidden.data();
   ForwardWorkspace workspace;
   EXPECT_TRUE(forward(**model, request, workspace).ok());
-  EXPECT_TRUE((*model)->final_norm(hidden.data(), static_cast<std::int64_t>(ids.size()), normed.data()).ok());
+  EXPECT_TRUE((*model)
+                  ->final_norm(hidden.data(), static_cast<std::int64_t>(ids.size()), normed.data())
+                  .ok());
   std::vector<double> mean(h);
   for (std::size_t i = 0; i < normed.size(); ++i) mean[i % h] += normed[i];
   double squares = 0;
@@ -99,7 +108,8 @@ TEST_F(EmbedTest, WorksBesideQueriesAndIngestAndEndsWithTheEngine) {
   std::mt19937 rng(6);
   Doc doc{"d", random_ids(rng, 90), std::nullopt};
   auto sink = std::make_shared<CollectingSink>();
-  ASSERT_TRUE(engine_->query(make_request(*engine_, {doc}, random_ids(rng, 9), "recompute"), sink).ok());
+  ASSERT_TRUE(
+      engine_->query(make_request(*engine_, {doc}, random_ids(rng, 9), "recompute"), sink).ok());
   auto vector = start(random_ids(rng, 200));
   EXPECT_TRUE(prefill_now(*engine_, random_ids(rng, 200)).ok());
   EXPECT_TRUE(vector.get().ok());

@@ -1,4 +1,5 @@
-/// A cache fault never fails a query: it becomes a miss with a reason, and the answer stays the same.
+/// A cache fault never fails a query: it becomes a miss with a reason, and the answer stays the
+/// same.
 #include <gtest/gtest.h>
 
 #include "engine/record/kv_layout.h"
@@ -10,7 +11,10 @@ namespace {
 
 class FaultsTest : public ::testing::Test {
  protected:
-  FaultsTest() : real_(open_test_store(folder_.path() / "store")), store_(real_), engine_(make_test_engine(model_.path(), store_)) {
+  FaultsTest()
+      : real_(open_test_store(folder_.path() / "store")),
+        store_(real_),
+        engine_(make_test_engine(model_.path(), store_)) {
     for (std::size_t n : {40u, 70u, 100u}) {
       Doc d{"d" + std::to_string(n), random_ids(rng_, n), std::nullopt};
       d.key = ingest(*engine_, store_, d.id, d.ids);
@@ -40,18 +44,22 @@ class FaultsTest : public ::testing::Test {
 };
 
 TEST_F(FaultsTest, EachSingleReadMayFailInEachWay) {
-  const std::vector<std::pair<Status, MissReason>> ways = {{Status::corruption("bit flip"), MissReason::kCorrupt},
-                                                           {Status::not_found("gone"), MissReason::kEvicted},
-                                                           {Status::io("disk"), MissReason::kTierUnavailable}};
+  const std::vector<std::pair<Status, MissReason>> ways = {
+      {Status::corruption("bit flip"), MissReason::kCorrupt},
+      {Status::not_found("gone"), MissReason::kEvicted},
+      {Status::io("disk"), MissReason::kTierUnavailable}};
   request_.cache.write = false;
   for (std::size_t n = 0; n < kBlocks; ++n) {
     const auto& [status, reason] = ways[n % ways.size()];
-    store_.read_fault = [n, status = status](std::size_t index) { return index == n ? status : Status(); };
+    store_.read_fault = [n, status = status](std::size_t index) {
+      return index == n ? status : Status();
+    };
     const Outcome o = run_query(*engine_, request_);
     ASSERT_TRUE(o.status.ok()) << o.status.to_string();
     EXPECT_EQ(o.ids, want_) << "read " << n;
     const std::size_t bad = n < 3 ? 0 : n < 8 ? 1 : 2;
-    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(o.plan.contexts[i].miss, i == bad ? reason : MissReason::kNone) << n;
+    for (std::size_t i = 0; i < 3; ++i)
+      EXPECT_EQ(o.plan.contexts[i].miss, i == bad ? reason : MissReason::kNone) << n;
     EXPECT_EQ(o.plan.fates.reused, 210 - o.plan.contexts[bad].num_tokens);
     EXPECT_EQ(o.plan.fates.computed, o.plan.prompt_tokens - o.plan.fates.reused);
     EXPECT_EQ(o.first_plan.fates.reused, 210);
@@ -86,7 +94,8 @@ TEST_F(FaultsTest, AValueOfTheWrongLengthIsCorrupt) {
     ASSERT_TRUE((*writer)->put_sketch(0, bytes).ok());
     auto handle = (*writer)->finish();
     ASSERT_TRUE(handle.ok());
-    auto request = make_request(*engine_, {docs_[0], {"odd", ids, key}}, random_ids(rng_, 5), "reuse");
+    auto request = make_request(*engine_, {docs_[0], {"odd", ids, key}}, random_ids(rng_, 5),
+                                "reuse");
     const Outcome odd = run_query(*engine_, request);
     ASSERT_TRUE(odd.status.ok()) << odd.status.to_string();
     EXPECT_EQ(odd.plan.contexts[1].miss, MissReason::kCorrupt);
@@ -104,13 +113,15 @@ TEST_F(FaultsTest, KvOfOtherTokensUnderARightKeyIsAMissForEveryRecomputePass) {
     auto writer = real_->begin_segment(key, layout.segment(), 1 << 16, "t", "x");
     ASSERT_TRUE(writer.ok()) << writer.status().to_string();
     for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
-      const std::vector<std::byte> halves(static_cast<std::size_t>(layout.value_bytes(b, 0)), std::byte{0x3c});
+      const std::vector<std::byte> halves(static_cast<std::size_t>(layout.value_bytes(b, 0)),
+                                          std::byte{0x3c});
       ASSERT_TRUE((*writer)->put_value(static_cast<std::uint32_t>(b), 0, halves).ok());
     }
     ASSERT_TRUE((*writer)->put_sketch(0, std::vector<std::byte>(100)).ok());
     auto handle = (*writer)->finish();
     ASSERT_TRUE(handle.ok());
-    auto request = make_request(*engine_, {docs_[1], {"odd", ids, key}, docs_[0]}, random_ids(rng_, 5), strategy);
+    auto request = make_request(*engine_, {docs_[1], {"odd", ids, key}, docs_[0]},
+                                random_ids(rng_, 5), strategy);
     request.cache.write = false;
     const Outcome odd = run_query(*engine_, request);
     ASSERT_TRUE(odd.status.ok()) << odd.status.to_string();
@@ -125,7 +136,8 @@ TEST_F(FaultsTest, KvOfOtherTokensUnderARightKeyIsAMissForEveryRecomputePass) {
     EXPECT_EQ(odd.plan.contexts[2].miss, MissReason::kNone);
     EXPECT_EQ(odd.plan.fates.computed, odd.plan.prefix_tokens + odd.plan.suffix_tokens + 40);
     expect_fates_sum(odd.plan);
-    // It is not read again: an ordinary miss from now on, for strategies that would not have noticed too.
+    // It is not read again: an ordinary miss from now on, for strategies that would not have
+    // noticed too.
     EXPECT_FALSE(real_->peek_segment(key).has_value());
     request.cache.strategy = "reuse";
     const Outcome next = run_query(*engine_, request);
@@ -141,7 +153,8 @@ TEST_F(FaultsTest, AByteFlippedOnDiskIsCaughtAndTheAnswerStaysRight) {
   real_.reset();
   int flipped = 0;
   for (const auto& entry : fs::recursive_directory_iterator(folder_.path())) {
-    if (!entry.is_regular_file() || entry.path().extension() != ".sst" || entry.file_size() < 20000) continue;
+    if (!entry.is_regular_file() || entry.path().extension() != ".sst" || entry.file_size() < 20000)
+      continue;
     std::string bytes = read_file(entry.path());
     bytes[bytes.size() / 3] = static_cast<char>(bytes[bytes.size() / 3] ^ 0x10);
     write_file(entry.path(), bytes);
@@ -195,7 +208,9 @@ TEST_F(FaultsTest, EvictedDocumentsAreComputedAndStoredAgain) {
 
 TEST_F(FaultsTest, AStoreThatTakesNoWritesStillAnswers) {
   store_.refuse_writes = Status::exhausted("disk full");
-  store_.read_fault = [](std::size_t index) { return index == 0 ? Status::corruption("x") : Status(); };
+  store_.read_fault = [](std::size_t index) {
+    return index == 0 ? Status::corruption("x") : Status();
+  };
   const Outcome o = run_query(*engine_, request_);
   EXPECT_TRUE(o.status.ok());
   EXPECT_EQ(o.ids, want_);
@@ -254,7 +269,8 @@ TEST_F(FaultsTest, CancelAtThePlanAndAtEachToken) {
 
 TEST_F(FaultsTest, CancelWhileComputing) {
   // The first of many chunks is under way when the query is cancelled from its progress.
-  auto request = make_request(*engine_, {{"long", random_ids(rng_, 400), std::nullopt}}, random_ids(rng_, 4), "reuse");
+  auto request = make_request(*engine_, {{"long", random_ids(rng_, 400), std::nullopt}},
+                              random_ids(rng_, 4), "reuse");
   auto sink = std::make_shared<CollectingSink>();
   std::promise<QueryHandle> handle;
   auto shared = handle.get_future().share();
@@ -278,7 +294,10 @@ TEST_F(FaultsTest, DeadlinesEndWaitingAndRunningQueries) {
 
 TEST_F(FaultsTest, WorkingMemoryIsGivenBack) {
   for (int i = 0; i < 30; ++i) {
-    if (i % 3 == 0) store_.read_fault = [i](std::size_t index) { return index == static_cast<std::size_t>(i % 15) ? Status::io("x") : Status(); };
+    if (i % 3 == 0)
+      store_.read_fault = [i](std::size_t index) {
+        return index == static_cast<std::size_t>(i % 15) ? Status::io("x") : Status();
+      };
     if (i % 3 == 1) store_.read_fault = nullptr;
     auto sink = std::make_shared<CollectingSink>();
     if (i % 3 == 2) sink->at_token = [](int) { return false; };

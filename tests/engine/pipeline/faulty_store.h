@@ -34,7 +34,8 @@ class FaultyStore final : public Store {
     std::lock_guard lock(mu_);
     holding_ = true;
   }
-  /// The same for values of this group of layers and those above it, but for the first `calls` calls that ask for any; others go through.
+  /// The same for values of this group of layers and those above it, but for the first `calls`
+  /// calls that ask for any; others go through.
   void hold_from(std::uint32_t group, int calls = 0) {
     std::lock_guard lock(mu_);
     hold_from_ = group;
@@ -62,19 +63,24 @@ class FaultyStore final : public Store {
   }
   int segments_begun() const { return begun_.load(); }
 
-  Status fetch_async(std::vector<ReadRequest> requests, FetchDone done, std::stop_token stop) override {
+  Status fetch_async(std::vector<ReadRequest> requests, FetchDone done,
+                     std::stop_token stop) override {
     if (!refuse_reads.ok()) return refuse_reads;
-    auto faulty = [fault = read_fault, done](std::size_t index, Result<PinnedBytes> bytes, Tier tier) {
+    auto faulty = [fault = read_fault, done](std::size_t index, Result<PinnedBytes> bytes,
+                                             Tier tier) {
       const Status status = fault ? fault(index) : Status();
       if (status.ok()) return done(index, std::move(bytes), tier);
       done(index, status, tier);
     };
     std::unique_lock lock(mu_);
     if (holding_) {
-      held_.push_back([this, requests = std::move(requests), faulty, stop]() mutable { (void)behind_->fetch_async(std::move(requests), faulty, stop); });
+      held_.push_back([this, requests = std::move(requests), faulty, stop]() mutable {
+        (void)behind_->fetch_async(std::move(requests), faulty, stop);
+      });
       return {};
     }
-    const bool upper = std::any_of(requests.begin(), requests.end(), [this](const ReadRequest& r) { return above(r); });
+    const bool upper = std::any_of(requests.begin(), requests.end(),
+                                   [this](const ReadRequest& r) { return above(r); });
     if (!upper || calls_let_through_-- > 0) {
       lock.unlock();
       return behind_->fetch_async(std::move(requests), std::move(faulty), stop);
@@ -85,20 +91,29 @@ class FaultyStore final : public Store {
       part.requests.push_back(requests[i]);
       part.index.push_back(i);
     }
-    if (!later.requests.empty()) held_.push_back([this, later, faulty, stop] { (void)behind_->fetch_async(later.requests, at_places(later.index, faulty), stop); });
+    if (!later.requests.empty())
+      held_.push_back([this, later, faulty, stop] {
+        (void)behind_->fetch_async(later.requests, at_places(later.index, faulty), stop);
+      });
     on_their_way_ += now.requests.size();
     lock.unlock();
     changed_.notify_all();
     if (now.requests.empty()) return {};
-    return behind_->fetch_async(now.requests, [this, answer = at_places(now.index, faulty)](std::size_t i, Result<PinnedBytes> bytes, Tier tier) {
-      answer(i, std::move(bytes), tier);
-      std::lock_guard counted(mu_);
-      --on_their_way_;
-      changed_.notify_all();
-    }, stop);
+    return behind_->fetch_async(
+        now.requests,
+        [this, answer = at_places(now.index, faulty)](std::size_t i, Result<PinnedBytes> bytes,
+                                                      Tier tier) {
+          answer(i, std::move(bytes), tier);
+          std::lock_guard counted(mu_);
+          --on_their_way_;
+          changed_.notify_all();
+        },
+        stop);
   }
-  Result<std::unique_ptr<SegmentWriter>> begin_segment(const ContextKey& key, const SegmentLayout& layout, std::uint64_t bytes,
-                                                       std::string_view tenant, std::string_view fingerprint) override {
+  Result<std::unique_ptr<SegmentWriter>> begin_segment(const ContextKey& key,
+                                                       const SegmentLayout& layout,
+                                                       std::uint64_t bytes, std::string_view tenant,
+                                                       std::string_view fingerprint) override {
     if (before_write) before_write();
     if (!refuse_writes.ok()) return refuse_writes;
     ++begun_;
@@ -106,38 +121,73 @@ class FaultyStore final : public Store {
   }
 
   const StoreOptions& options() const override { return behind_->options(); }
-  Result<DocumentManifest> commit_document(DocumentManifest m, std::optional<std::string_view> text, std::span<const SegmentHandle> s,
+  Result<DocumentManifest> commit_document(DocumentManifest m, std::optional<std::string_view> text,
+                                           std::span<const SegmentHandle> s,
                                            const CommitOptions& o) override {
     return behind_->commit_document(std::move(m), text, s, o);
   }
-  Result<DocumentManifest> get_document(std::string_view ns, std::string_view id) override { return behind_->get_document(ns, id); }
-  Result<DocumentManifest> get_document_head(std::string_view ns, std::string_view id) override { return behind_->get_document_head(ns, id); }
-  Result<std::string> get_text(std::string_view ns, std::string_view id) override { return behind_->get_text(ns, id); }
-  Result<DocumentList> list_documents(std::string_view ns, const ListOptions& o) override { return behind_->list_documents(ns, o); }
-  Result<DocumentManifest> update_document(std::string_view ns, std::string_view id, const std::function<Status(DocumentManifest&)>& edit,
+  Result<DocumentManifest> get_document(std::string_view ns, std::string_view id) override {
+    return behind_->get_document(ns, id);
+  }
+  Result<DocumentManifest> get_document_head(std::string_view ns, std::string_view id) override {
+    return behind_->get_document_head(ns, id);
+  }
+  Result<std::string> get_text(std::string_view ns, std::string_view id) override {
+    return behind_->get_text(ns, id);
+  }
+  Result<DocumentList> list_documents(std::string_view ns, const ListOptions& o) override {
+    return behind_->list_documents(ns, o);
+  }
+  Result<DocumentManifest> update_document(std::string_view ns, std::string_view id,
+                                           const std::function<Status(DocumentManifest&)>& edit,
                                            const CommitOptions& o) override {
     return behind_->update_document(ns, id, edit, o);
   }
-  Status delete_document(std::string_view ns, std::string_view id) override { return behind_->delete_document(ns, id); }
-  void touch_document(std::string_view ns, std::string_view id) override { behind_->touch_document(ns, id); }
+  Status delete_document(std::string_view ns, std::string_view id) override {
+    return behind_->delete_document(ns, id);
+  }
+  void touch_document(std::string_view ns, std::string_view id) override {
+    behind_->touch_document(ns, id);
+  }
   std::vector<NamespaceStats> namespaces() override { return behind_->namespaces(); }
-  void watch_documents(DocumentWatcher watcher) override { behind_->watch_documents(std::move(watcher)); }
+  void watch_documents(DocumentWatcher watcher) override {
+    behind_->watch_documents(std::move(watcher));
+  }
   Result<std::uint64_t> expire(std::int64_t now_ms) override { return behind_->expire(now_ms); }
-  std::optional<SegmentHandle> find_segment(const ContextKey& key) override { return behind_->find_segment(key); }
-  std::optional<SegmentHandle> peek_segment(const ContextKey& key) override { return behind_->peek_segment(key); }
-  Result<std::uint64_t> commit_segments(std::span<const SegmentHandle> s) override { return behind_->commit_segments(s); }
+  std::optional<SegmentHandle> find_segment(const ContextKey& key) override {
+    return behind_->find_segment(key);
+  }
+  std::optional<SegmentHandle> peek_segment(const ContextKey& key) override {
+    return behind_->peek_segment(key);
+  }
+  Result<std::uint64_t> commit_segments(std::span<const SegmentHandle> s) override {
+    return behind_->commit_segments(s);
+  }
   Status discard_segment(const SegmentHandle& s) override { return behind_->discard_segment(s); }
-  Result<PinnedBytes> read_value(const SegmentHandle& s, std::uint32_t b, std::uint32_t g, Tier* t) override { return behind_->read_value(s, b, g, t); }
-  Result<PinnedBytes> read_sketch(const SegmentHandle& s, std::uint32_t i, Tier* t) override { return behind_->read_sketch(s, i, t); }
-  Tier tier_of(const SegmentHandle& s, std::uint32_t b, std::uint32_t g) override { return behind_->tier_of(s, b, g); }
+  Result<PinnedBytes> read_value(const SegmentHandle& s, std::uint32_t b, std::uint32_t g,
+                                 Tier* t) override {
+    return behind_->read_value(s, b, g, t);
+  }
+  Result<PinnedBytes> read_sketch(const SegmentHandle& s, std::uint32_t i, Tier* t) override {
+    return behind_->read_sketch(s, i, t);
+  }
+  Tier tier_of(const SegmentHandle& s, std::uint32_t b, std::uint32_t g) override {
+    return behind_->tier_of(s, b, g);
+  }
   Status put_job(std::string_view n, std::string_view v) override { return behind_->put_job(n, v); }
   Result<std::string> get_job(std::string_view n) override { return behind_->get_job(n); }
   Status delete_job(std::string_view n) override { return behind_->delete_job(n); }
-  Result<std::vector<NamedRecord>> list_jobs(std::string_view after, std::size_t limit) override { return behind_->list_jobs(after, limit); }
-  Status put_meta(std::string_view n, std::string_view v) override { return behind_->put_meta(n, v); }
+  Result<std::vector<NamedRecord>> list_jobs(std::string_view after, std::size_t limit) override {
+    return behind_->list_jobs(after, limit);
+  }
+  Status put_meta(std::string_view n, std::string_view v) override {
+    return behind_->put_meta(n, v);
+  }
   Result<std::string> get_meta(std::string_view n) override { return behind_->get_meta(n); }
   Status delete_meta(std::string_view n) override { return behind_->delete_meta(n); }
-  Result<VerifyReport> verify(const std::function<bool(const VerifyReport&)>& p) override { return behind_->verify(p); }
+  Result<VerifyReport> verify(const std::function<bool(const VerifyReport&)>& p) override {
+    return behind_->verify(p);
+  }
   Result<GcReport> gc() override { return behind_->gc(); }
   StoreStats stats() override { return behind_->stats(); }
   Status flush() override { return behind_->flush(); }
@@ -148,19 +198,24 @@ class FaultyStore final : public Store {
     std::vector<ReadRequest> requests;
     std::vector<std::size_t> index;  ///< in the call they come from
   };
-  bool above(const ReadRequest& r) const { return r.kind == ReadKind::kValue && r.group >= hold_from_; }
+  bool above(const ReadRequest& r) const {
+    return r.kind == ReadKind::kValue && r.group >= hold_from_;
+  }
   static FetchDone at_places(std::vector<std::size_t> index, FetchDone done) {
-    return [index = std::move(index), done = std::move(done)](std::size_t i, Result<PinnedBytes> bytes, Tier tier) { done(index[i], std::move(bytes), tier); };
+    return [index = std::move(index), done = std::move(done)](
+               std::size_t i, Result<PinnedBytes> bytes, Tier tier) {
+      done(index[i], std::move(bytes), tier);
+    };
   }
 
   std::unique_ptr<Store>& behind_;
   std::mutex mu_;
   std::condition_variable changed_;
-  bool holding_ = false;                      // guarded by mu_
-  std::uint32_t hold_from_ = kNoGroup;        // guarded by mu_
-  int calls_let_through_ = 0;                 // guarded by mu_: of those that ask above hold_from_
-  std::size_t on_their_way_ = 0;              // guarded by mu_: past hold_from(), not answered
-  std::vector<std::function<void()>> held_;   // guarded by mu_
+  bool holding_ = false;                     // guarded by mu_
+  std::uint32_t hold_from_ = kNoGroup;       // guarded by mu_
+  int calls_let_through_ = 0;                // guarded by mu_: of those that ask above hold_from_
+  std::size_t on_their_way_ = 0;             // guarded by mu_: past hold_from(), not answered
+  std::vector<std::function<void()>> held_;  // guarded by mu_
   std::atomic<int> begun_{0};
 };
 

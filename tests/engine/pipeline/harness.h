@@ -27,17 +27,24 @@ inline fs::path demo_model() { return fs::path(QUIRE_SOURCE_DIR) / "models" / "d
 /// A random f32 model over the embedded model's vocabulary, written as a Hugging Face folder.
 class RandomModelFolder {
  public:
-  explicit RandomModelFolder(std::uint32_t seed = 7, std::int32_t window = 512, std::int32_t num_layers = 3) {
-    for (const char* name : {"tokenizer.model", "tokenizer_config.json"}) fs::copy_file(demo_model() / name, folder_.path() / name);
-    write_file(folder_.path() / "config.json",
-               R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","num_hidden_layers":)" +
-                   std::to_string(num_layers) + R"(,"hidden_size":48,"intermediate_size":80,
-                   "num_attention_heads":6,"num_key_value_heads":2,"head_dim":16,"vocab_size":4096,"max_position_embeddings":)" +
-                   std::to_string(window) +
-                   R"(,"rms_norm_eps":1e-5,"rope_theta":10000.0,"tie_word_embeddings":false,"bos_token_id":1,"eos_token_id":[2]})");
+  explicit RandomModelFolder(std::uint32_t seed = 7, std::int32_t window = 512,
+                             std::int32_t num_layers = 3) {
+    for (const char* name : {"tokenizer.model", "tokenizer_config.json"})
+      fs::copy_file(demo_model() / name, folder_.path() / name);
+    write_file(
+        folder_.path() / "config.json",
+        R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","num_hidden_layers":)" +
+            std::to_string(num_layers) +
+            R"(,"hidden_size":48,"intermediate_size":80,
+                   "num_attention_heads":6,"num_key_value_heads":2,"head_dim":16,)"
+            R"("vocab_size":4096,"max_position_embeddings":)" +
+            std::to_string(window) +
+            R"(,"rms_norm_eps":1e-5,"rope_theta":10000.0,"tie_word_embeddings":false,)"
+            R"("bos_token_id":1,"eos_token_id":[2]})");
     auto config = load_model_config(folder_.path());
     if (!config.ok()) ADD_FAILURE() << config.status().to_string();
-    write_file(folder_.path() / "model.safetensors", safetensors_bytes(llama_tensors(*config, seed)));
+    write_file(folder_.path() / "model.safetensors",
+               safetensors_bytes(llama_tensors(*config, seed)));
   }
   const fs::path& path() const { return folder_.path(); }
 
@@ -70,8 +77,11 @@ class CollectingSink : public QuerySink {
     outcome_.text += text;
     return !at_token || at_token(static_cast<int>(outcome_.ids.size()));
   }
-  void on_logprobs(const TokenLogprobs& logprobs) override { outcome_.logprobs.push_back(logprobs); }
-  void on_done(const Status& status, const Plan& plan, const QueryStats& stats, FinishReason reason) override {
+  void on_logprobs(const TokenLogprobs& logprobs) override {
+    outcome_.logprobs.push_back(logprobs);
+  }
+  void on_done(const Status& status, const Plan& plan, const QueryStats& stats,
+               FinishReason reason) override {
     outcome_.status = status;
     outcome_.plan = plan;
     outcome_.stats = stats;
@@ -82,9 +92,11 @@ class CollectingSink : public QuerySink {
     future_.wait();
     return outcome_;
   }
-  bool done() const { return future_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+  bool done() const {
+    return future_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
 
-  std::function<void()> at_plan;            ///< on the engine thread
+  std::function<void()> at_plan;  ///< on the engine thread
   std::function<bool(int tokens)> at_token;
 
  private:
@@ -120,7 +132,8 @@ inline std::vector<std::int32_t> random_ids(std::mt19937& rng, std::size_t n) {
   return ids;
 }
 
-inline std::unique_ptr<Store> open_test_store(const fs::path& path, std::uint64_t dram_bytes = 64u << 20) {
+inline std::unique_ptr<Store> open_test_store(const fs::path& path,
+                                              std::uint64_t dram_bytes = 64u << 20) {
   StoreOptions options;
   options.path = path.string();
   options.dram_bytes = dram_bytes;
@@ -132,7 +145,8 @@ inline std::unique_ptr<Store> open_test_store(const fs::path& path, std::uint64_
   return std::move(*store);
 }
 
-inline std::unique_ptr<Engine> make_test_engine(const fs::path& model, Store& store, const std::function<void(EngineOptions&)>& edit = {}) {
+inline std::unique_ptr<Engine> make_test_engine(
+    const fs::path& model, Store& store, const std::function<void(EngineOptions&)>& edit = {}) {
   EngineOptions options;
   options.model_path = model.string();
   options.weights = "f32";
@@ -149,17 +163,20 @@ inline std::unique_ptr<Engine> make_test_engine(const fs::path& model, Store& st
   return std::move(*engine);
 }
 
-inline Result<PrefillResult> prefill_now(Engine& engine, std::vector<std::int32_t> ids, const std::string& tenant = "t") {
+inline Result<PrefillResult> prefill_now(Engine& engine, std::vector<std::int32_t> ids,
+                                         const std::string& tenant = "t") {
   std::promise<Result<PrefillResult>> done;
   PrefillRequest request;
   request.token_ids = std::move(ids);
   request.tenant = tenant;
-  engine.prefill(std::move(request), [&done](Result<PrefillResult> r) { done.set_value(std::move(r)); });
+  engine.prefill(std::move(request),
+                 [&done](Result<PrefillResult> r) { done.set_value(std::move(r)); });
   return done.get_future().get();
 }
 
 /// Prefills and commits a document of one chunk; returns its key.
-inline ContextKey ingest(Engine& engine, Store& store, const std::string& id, const std::vector<std::int32_t>& ids, const std::string& tenant = "t") {
+inline ContextKey ingest(Engine& engine, Store& store, const std::string& id,
+                         const std::vector<std::int32_t>& ids, const std::string& tenant = "t") {
   auto result = prefill_now(engine, ids, tenant);
   EXPECT_TRUE(result.ok()) << result.status().to_string();
   if (!result.ok()) return {};
@@ -170,7 +187,8 @@ inline ContextKey ingest(Engine& engine, Store& store, const std::string& id, co
   manifest.status = DocumentStatus::kReady;
   DocumentChunk chunk;
   chunk.byte_end = 4;
-  chunk.block_tokens = static_cast<std::uint32_t>(engine.block_tokens_for(static_cast<std::int64_t>(ids.size())));
+  chunk.block_tokens = static_cast<std::uint32_t>(
+      engine.block_tokens_for(static_cast<std::int64_t>(ids.size())));
   chunk.key = result->key;
   chunk.token_ids = ids;
   manifest.chunks.push_back(chunk);
@@ -185,7 +203,8 @@ struct Doc {
   std::optional<ContextKey> key;
 };
 
-inline QueryRequest make_request(const Engine& engine, const std::vector<Doc>& docs, std::vector<std::int32_t> question, const std::string& strategy) {
+inline QueryRequest make_request(const Engine& engine, const std::vector<Doc>& docs,
+                                 std::vector<std::int32_t> question, const std::string& strategy) {
   QueryRequest r;
   r.id = "qry_test";
   auto prefix = engine.prompt_format().prefix();
@@ -212,10 +231,12 @@ inline Outcome run_query(Engine& engine, QueryRequest request) {
 }
 
 /// Of these options those that the retriever knows.
-inline std::map<std::string, std::string, std::less<>> options_of(std::string_view retriever, std::map<std::string, std::string, std::less<>> options) {
+inline std::map<std::string, std::string, std::less<>> options_of(
+    std::string_view retriever, std::map<std::string, std::string, std::less<>> options) {
   const auto made = std::move(*make_retriever(retriever));
   std::erase_if(options, [&](const auto& given) {
-    return std::none_of(made->options().begin(), made->options().end(), [&](const PlugOption& known) { return known.name == given.first; });
+    return std::none_of(made->options().begin(), made->options().end(),
+                        [&](const PlugOption& known) { return known.name == given.first; });
   });
   return options;
 }
@@ -223,13 +244,16 @@ inline std::map<std::string, std::string, std::less<>> options_of(std::string_vi
 /// Those that need nothing but the model.
 inline std::vector<std::string> headless_retrievers() {
   std::vector<std::string> names = retriever_names();
-  std::erase_if(names, [](const std::string& name) { return (*make_retriever(name))->wants_head(); });
+  std::erase_if(names,
+                [](const std::string& name) { return (*make_retriever(name))->wants_head(); });
   return names;
 }
 
 /// A budget that leaves most of a prompt of a few hundred tokens out, for whichever retriever.
-inline std::map<std::string, std::string, std::less<>> small_budget(const std::string& tokens = "96") {
-  return {{"decode_page", "16"}, {"decode_budget", tokens}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_generated", "16"}, {"decode_centroids", "24"},
+inline std::map<std::string, std::string, std::less<>> small_budget(
+    const std::string& tokens = "96") {
+  return {{"decode_page", "16"},           {"decode_budget", tokens},  {"decode_sink", "16"},
+          {"decode_window", "32"},         {"decode_generated", "16"}, {"decode_centroids", "24"},
           {"decode_least_centroids", "8"}, {"decode_resident", "none"}};
 }
 

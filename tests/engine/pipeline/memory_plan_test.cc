@@ -35,7 +35,8 @@ TEST(MemoryPlanTest, LargerDevicesGetLargerPiecesStepsAndCaches) {
     EXPECT_GE(p.chunk_tokens, before.chunk_tokens) << gib;
     EXPECT_GE(p.decode_rows, before.decode_rows) << gib;
     EXPECT_GT(p.cache_bytes, before.cache_bytes) << gib;
-    EXPECT_EQ(p.cache_bytes + p.compute_bytes + p.means_bytes + p.retrieved_bytes, p.left_bytes) << gib;
+    EXPECT_EQ(p.cache_bytes + p.compute_bytes + p.means_bytes + p.retrieved_bytes, p.left_bytes)
+        << gib;
     EXPECT_EQ(p.compute_bytes, compute_bytes(large(), p.chunk_tokens, p.decode_rows)) << gib;
     EXPECT_EQ(p.chunk_tokens % 64, 0) << gib;
     before = p;
@@ -54,7 +55,9 @@ TEST(MemoryPlanTest, CachesThatAreAskedForMakePiecesAndStepsSmaller) {
   EXPECT_EQ(tight.chunk_tokens, 256);
   EXPECT_GE(tight.decode_rows, 2);
   EXPECT_LT(tight.decode_rows, free.decode_rows);
-  EXPECT_LE(tight.cache_bytes + tight.compute_bytes + tight.means_bytes + tight.retrieved_bytes, tight.left_bytes + 1) << "a limit of nothing is one byte";
+  EXPECT_LE(tight.cache_bytes + tight.compute_bytes + tight.means_bytes + tight.retrieved_bytes,
+            tight.left_bytes + 1)
+      << "a limit of nothing is one byte";
 }
 
 TEST(MemoryPlanTest, WhatRetrieversKeepIsAQuarterOrWhatIsAskedFor) {
@@ -63,7 +66,8 @@ TEST(MemoryPlanTest, WhatRetrieversKeepIsAQuarterOrWhatIsAskedFor) {
   asked.retrieved_bytes = 0;
   const MemoryPlan unlimited = plan(60 * kGiB, asked);
   EXPECT_EQ(unlimited.retrieved_bytes, 0);
-  EXPECT_EQ(unlimited.cache_bytes, unlimited.left_bytes - unlimited.compute_bytes - unlimited.means_bytes);
+  EXPECT_EQ(unlimited.cache_bytes,
+            unlimited.left_bytes - unlimited.compute_bytes - unlimited.means_bytes);
   asked.retrieved_bytes = 3 * kGiB;
   EXPECT_EQ(plan(60 * kGiB, asked).retrieved_bytes, 3 * kGiB);
   asked.retrieved_bytes = 40 * kGiB;
@@ -81,7 +85,8 @@ TEST(MemoryPlanTest, APieceThatIsAskedForIsTakenAsItIs) {
 TEST(MemoryPlanTest, SumsOfHooksGrowWithTheWindow) {
   MemoryWishes wide = large();
   wide.window += 1024;
-  const std::int64_t statistics = std::int64_t{1024} * 32 * 3 * 8, scores = std::int64_t{1024} * 32 * 8 * 4;
+  const std::int64_t statistics = std::int64_t{1024} * 32 * 3 * 8,
+                     scores = std::int64_t{1024} * 32 * 8 * 4;
   EXPECT_GE(compute_bytes(wide, 64, 1) - compute_bytes(large(), 64, 1), statistics + scores);
 }
 
@@ -93,7 +98,8 @@ TEST(MemoryPlanTest, WhatDoesNotFitIsRefusedWithTheSettingToChange) {
   asked.cache_bytes = 60 * kGiB;
   const auto full = plan_memory(60 * kGiB, asked);
   EXPECT_EQ(full.code(), Code::kResourceExhausted);
-  EXPECT_NE(full.status().message().find("lower it"), std::string::npos) << full.status().to_string();
+  EXPECT_NE(full.status().message().find("lower it"), std::string::npos)
+      << full.status().to_string();
 }
 
 }  // namespace

@@ -12,9 +12,13 @@
 namespace quire::testing {
 namespace {
 
-/// Four layers, the values of a block in two groups of two: heads so wide that no more fit into a value.
-const char* const kWideConfig = R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","num_hidden_layers":4,"hidden_size":48,"intermediate_size":80,
-  "num_attention_heads":8,"num_key_value_heads":8,"head_dim":128,"vocab_size":4096,"max_position_embeddings":2048,"rms_norm_eps":1e-5,"rope_theta":10000.0,
+/// Four layers, the values of a block in two groups of two: heads so wide that no more fit into a
+/// value.
+const char* const kWideConfig =
+    R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","num_hidden_layers":4,)"
+    R"("hidden_size":48,"intermediate_size":80,
+  "num_attention_heads":8,"num_key_value_heads":8,"head_dim":128,"vocab_size":4096,)"
+    R"("max_position_embeddings":2048,"rms_norm_eps":1e-5,"rope_theta":10000.0,
   "tie_word_embeddings":false,"bos_token_id":1,"eos_token_id":[2]})";
 
 struct Way {
@@ -27,7 +31,8 @@ struct Way {
 class OverlapTest : public ::testing::TestWithParam<Way> {
  protected:
   OverlapTest() : real_(open_test_store(folder_.path() / "store")), store_(real_) {
-    for (const char* name : {"tokenizer.model", "tokenizer_config.json"}) fs::copy_file(demo_model() / name, model_.path() / name);
+    for (const char* name : {"tokenizer.model", "tokenizer_config.json"})
+      fs::copy_file(demo_model() / name, model_.path() / name);
     write_file(model_.path() / "config.json", kWideConfig);
     const auto config = load_model_config(model_.path());
     write_file(model_.path() / "model.safetensors", safetensors_bytes(llama_tensors(*config, 5)));
@@ -92,19 +97,23 @@ TEST_P(OverlapTest, LowerLayersRunBeforeTheUpperOnesAreThere) {
   expect_fates_sum(got.plan);
 }
 
-// What was computed with the lower layers is not lost on the upper ones: the document is computed alone and everything comes to the same.
+// What was computed with the lower layers is not lost on the upper ones: the document is computed
+// alone and everything comes to the same.
 TEST_P(OverlapTest, AnUpperLayerThatCannotBeReadIsAMissAndTheAnswerStays) {
   const Outcome want = run_query(*engine_, request());
   std::atomic<bool> lost{false};
   std::atomic<int> failures{0};
-  store_.read_fault = [&](std::size_t) { return lost && failures++ == 1 ? Status::corruption("flipped bits") : Status(); };
+  store_.read_fault = [&](std::size_t) {
+    return lost && failures++ == 1 ? Status::corruption("flipped bits") : Status();
+  };
   const auto sink = ask_held_back();
   lost = true;
   store_.release();
   const Outcome& got = sink->wait();
   EXPECT_TRUE(got.status.ok()) << got.status.to_string();
   EXPECT_EQ(got.ids, want.ids);
-  EXPECT_TRUE(std::any_of(got.plan.contexts.begin(), got.plan.contexts.end(), [](const PlannedContext& c) { return c.miss == MissReason::kCorrupt; }));
+  EXPECT_TRUE(std::any_of(got.plan.contexts.begin(), got.plan.contexts.end(),
+                          [](const PlannedContext& c) { return c.miss == MissReason::kCorrupt; }));
   store_.read_fault = {};
 }
 
@@ -117,12 +126,19 @@ TEST_P(OverlapTest, CancelledBetweenTwoLayers) {
   EXPECT_TRUE(again.status.ok()) << again.status.to_string();
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, OverlapTest,
-                         ::testing::Values(Way{"reuse", "reuse", {}}, Way{"epic", "epic", {}}, Way{"cacheblend", "cacheblend", {}, 0, false}, Way{"words", "samkv_words", {}},
-                                           Way{"samkv", "samkv", {{"keep_rule", "total_over_D"}}, 1}, Way{"samkv_overwrite", "samkv_overwrite", {{"keep_rule", "total_over_D"}}, 1},
-                                           Way{"samkv_shared", "samkv_overwrite", {{"layer_mode", "shared"}, {"keep_rule", "total_over_D"}}, 1},
-                                           Way{"samkv_none", "samkv", {{"recompute", "none"}, {"keep_rule", "total_over_D"}}, 1}),
-                         [](const auto& way) { return way.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Ways, OverlapTest,
+    ::testing::Values(
+        Way{"reuse", "reuse", {}}, Way{"epic", "epic", {}},
+        Way{"cacheblend", "cacheblend", {}, 0, false}, Way{"words", "samkv_words", {}},
+        Way{"samkv", "samkv", {{"keep_rule", "total_over_D"}}, 1},
+        Way{"samkv_overwrite", "samkv_overwrite", {{"keep_rule", "total_over_D"}}, 1},
+        Way{"samkv_shared",
+            "samkv_overwrite",
+            {{"layer_mode", "shared"}, {"keep_rule", "total_over_D"}},
+            1},
+        Way{"samkv_none", "samkv", {{"recompute", "none"}, {"keep_rule", "total_over_D"}}, 1}),
+    [](const auto& way) { return way.param.name; });
 
 }  // namespace
 }  // namespace quire::testing

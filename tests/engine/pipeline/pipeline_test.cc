@@ -14,7 +14,7 @@ namespace {
 
 struct Setup {
   const char* name;
-  bool demo;               ///< the embedded model, else a random one
+  bool demo;  ///< the embedded model, else a random one
   const char* weights;
   const char* kv_dtype;
 };
@@ -26,7 +26,8 @@ class PipelineTest : public ::testing::TestWithParam<Setup> {
     store_ = open_test_store(folder_.path() / "store");
     engine_ = make_engine();
     ModelOptions options;
-    options.weights = std::string(GetParam().weights) == "f32" ? WeightFormat::kF32 : WeightFormat::kBF16;
+    options.weights = std::string(GetParam().weights) == "f32" ? WeightFormat::kF32
+                                                               : WeightFormat::kBF16;
     options.kv_dtype = *parse_dtype(GetParam().kv_dtype);
     auto model = load_model(model_path(), options);
     EXPECT_TRUE(model.ok()) << model.status().to_string();
@@ -89,7 +90,8 @@ TEST_P(PipelineTest, RecomputeEqualsOnePassOverTheConcatenation) {
 TEST_P(PipelineTest, ExactEqualsRecomputeTokenForToken) {
   for (int round = 0; round < 12; ++round) {
     const bool cached = round % 4 != 3;
-    const auto docs = random_docs({1 + rng_() % 90, 1 + rng_() % 90, rng_() % 60, 1 + rng_() % 90}, cached);
+    const auto docs = random_docs({1 + rng_() % 90, 1 + rng_() % 90, rng_() % 60, 1 + rng_() % 90},
+                                  cached);
     auto request = make_request(*engine_, docs, random_ids(rng_, 1 + rng_() % 20), "exact");
     const Outcome exact = run_query(*engine_, request);
     request.cache.strategy = "recompute";
@@ -109,10 +111,13 @@ TEST_P(PipelineTest, ReuseEqualsAnIndependentReference) {
     const auto request = make_request(*engine_, docs, random_ids(rng_, 1 + rng_() % 12), "reuse");
     const Outcome o = run_query(*engine_, request);
     ASSERT_TRUE(o.status.ok()) << o.status.to_string();
-    EXPECT_EQ(o.ids, reference_->reuse(request.prefix_ids, ids_of(docs), request.suffix_ids, 12)) << "round " << round;
+    EXPECT_EQ(o.ids, reference_->reuse(request.prefix_ids, ids_of(docs), request.suffix_ids, 12))
+        << "round " << round;
     EXPECT_EQ(o.plan.fates.reused, o.plan.document_tokens);
     EXPECT_EQ(o.plan.fates.recomputed, 0);
-    EXPECT_EQ(o.stats.tier_tokens[static_cast<int>(Tier::kDram)] + o.stats.tier_tokens[static_cast<int>(Tier::kDisk)], o.plan.document_tokens);
+    EXPECT_EQ(o.stats.tier_tokens[static_cast<int>(Tier::kDram)] +
+                  o.stats.tier_tokens[static_cast<int>(Tier::kDisk)],
+              o.plan.document_tokens);
     expect_fates_sum(o.plan);
   }
 }
@@ -124,7 +129,8 @@ TEST_P(PipelineTest, NaivePositionsAreTheWeakBaseline) {
   request.cache.positions = PositionMode::kLocalNaive;
   const Outcome naive = run_query(*engine_, request);
   ASSERT_TRUE(naive.status.ok()) << naive.status.to_string();
-  EXPECT_EQ(naive.ids, reference_->reuse(request.prefix_ids, ids_of(docs), request.suffix_ids, 12, /*naive=*/true));
+  EXPECT_EQ(naive.ids, reference_->reuse(request.prefix_ids, ids_of(docs), request.suffix_ids, 12,
+                                         /*naive=*/true));
   // The embedded model ends its answer to random tokens at once, wherever they stand.
   if (!GetParam().demo) {
     EXPECT_NE(naive.ids, aligned.ids);
@@ -209,7 +215,8 @@ TEST_P(PipelineTest, CacheBlendIsRecomputeAtAShareOfOneAndReuseAtZero) {
   EXPECT_EQ(all.plan.fates.recomputed, 163);
   EXPECT_EQ(all.plan.fates.reused, 40);
   request.cache.recompute_ratio = 0;
-  EXPECT_EQ(run_query(*engine_, request).ids, reference_->reuse(request.prefix_ids, ids_of(docs), request.suffix_ids, 12));
+  EXPECT_EQ(run_query(*engine_, request).ids,
+            reference_->reuse(request.prefix_ids, ids_of(docs), request.suffix_ids, 12));
   request.cache.recompute_ratio.reset();
   const Outcome some = run_query(*engine_, request);
   ASSERT_TRUE(some.status.ok()) << some.status.to_string();
@@ -229,7 +236,7 @@ TEST_P(PipelineTest, AnchorsKeepOnlyFirstAndLastBlocks) {
   expect_fates_sum(o.plan);
 }
 
-// GL-2 and the rows of the table in algorithms §9.
+// What every strategy keeps to.
 TEST_P(PipelineTest, DegenerateRequests) {
   const auto docs = random_docs({40, 25});
   const auto question = random_ids(rng_, 6);
@@ -244,7 +251,9 @@ TEST_P(PipelineTest, DegenerateRequests) {
   }
   // An empty document changes nothing.
   const auto plain = run_query(*engine_, make_request(*engine_, docs, question, "reuse"));
-  const auto with_empty = run_query(*engine_, make_request(*engine_, {docs[0], {"empty", {}, std::nullopt}, docs[1]}, question, "reuse"));
+  const auto with_empty = run_query(
+      *engine_,
+      make_request(*engine_, {docs[0], {"empty", {}, std::nullopt}, docs[1]}, question, "reuse"));
   EXPECT_EQ(with_empty.ids, plain.ids);
   expect_fates_sum(with_empty.plan);
   // A duplicate is dropped, or shares the record at two offsets.
@@ -255,11 +264,13 @@ TEST_P(PipelineTest, DegenerateRequests) {
   expect_fates_sum(dropped.plan);
   doubled.cache.dedupe = false;
   const auto twice = run_query(*engine_, doubled);
-  EXPECT_EQ(twice.ids, reference_->reuse(doubled.prefix_ids, {docs[0].ids, docs[0].ids, docs[1].ids}, question, 12));
+  EXPECT_EQ(twice.ids, reference_->reuse(doubled.prefix_ids,
+                                         {docs[0].ids, docs[0].ids, docs[1].ids}, question, 12));
   EXPECT_EQ(twice.plan.fates.dropped, 0);
   // A question longer than the documents.
   const auto long_question = make_request(*engine_, {docs[1]}, random_ids(rng_, 120), "reuse");
-  EXPECT_EQ(run_query(*engine_, long_question).ids, reference_->recompute(concatenated(long_question), 12));
+  EXPECT_EQ(run_query(*engine_, long_question).ids,
+            reference_->recompute(concatenated(long_question), 12));
 }
 
 TEST_P(PipelineTest, AnEmptyQuestionDecodesAfterTheLastDocumentToken) {
@@ -315,8 +326,10 @@ TEST_P(PipelineTest, ConcurrentQueriesGetTheAnswersTheyGetAlone) {
   std::vector<QueryRequest> requests;
   std::vector<std::vector<std::int32_t>> alone;
   for (int i = 0; i < 6; ++i) {
-    requests.push_back(make_request(*engine_, {docs[static_cast<std::size_t>(i % 3)], docs[static_cast<std::size_t>((i + 1) % 3)]},
-                                    random_ids(rng_, 5), i % 2 ? "reuse" : "recompute"));
+    requests.push_back(make_request(
+        *engine_,
+        {docs[static_cast<std::size_t>(i % 3)], docs[static_cast<std::size_t>((i + 1) % 3)]},
+        random_ids(rng_, 5), i % 2 ? "reuse" : "recompute"));
     alone.push_back(run_query(*engine_, requests.back()).ids);
   }
   std::vector<std::shared_ptr<CollectingSink>> sinks;
@@ -343,7 +356,9 @@ TEST_P(PipelineTest, ThePlanIsKnownWithoutRunningAnything) {
 }
 
 TEST_P(PipelineTest, AnswersEndAtTheWindow) {
-  auto request = make_request(*engine_, {}, random_ids(rng_, static_cast<std::size_t>(engine_->info().max_model_len) - 4), "recompute");
+  auto request = make_request(
+      *engine_, {}, random_ids(rng_, static_cast<std::size_t>(engine_->info().max_model_len) - 4),
+      "recompute");
   request.sampling.max_tokens = 100;
   const Outcome o = run_query(*engine_, request);
   ASSERT_TRUE(o.status.ok()) << o.status.to_string();
@@ -370,7 +385,8 @@ TEST_P(PipelineTest, StopTokensAndStopTextsEndTheAnswer) {
   std::size_t at = full.text.size() / 2;
   while (at < full.text.size() && (static_cast<unsigned char>(full.text[at]) & 0xc0) == 0x80) ++at;
   std::size_t end = at + 1;
-  while (end < full.text.size() && (static_cast<unsigned char>(full.text[end]) & 0xc0) == 0x80) ++end;
+  while (end < full.text.size() && (static_cast<unsigned char>(full.text[end]) & 0xc0) == 0x80)
+    ++end;
   request.sampling.stop = {full.text.substr(at, end - at)};
   const Outcome text = run_query(*engine_, request);
   EXPECT_EQ(text.reason, FinishReason::kStop);
@@ -387,7 +403,8 @@ TEST_P(PipelineTest, LogprobsComeWithEveryTokenButTheOneThatEndsTheAnswer) {
   for (std::size_t i = 0; i < full.ids.size(); ++i) {
     EXPECT_EQ(full.logprobs[i].chosen.token_id, full.ids[i]);
     ASSERT_EQ(full.logprobs[i].top.size(), 3u);
-    EXPECT_EQ(full.logprobs[i].top[0].token_id, full.ids[i]) << "a greedy answer takes the likeliest";
+    EXPECT_EQ(full.logprobs[i].top[0].token_id, full.ids[i])
+        << "a greedy answer takes the likeliest";
     EXPECT_GE(full.logprobs[i].top[0].logprob, full.logprobs[i].top[1].logprob);
   }
   request.sampling.stop_token_ids = {full.ids[4]};
@@ -408,7 +425,9 @@ TEST_P(PipelineTest, LogitBiasDecidesAndItsIdsAreChecked) {
 TEST_P(PipelineTest, AnAnswerKeepsToItsGrammarAndEndsWithIt) {
   auto request = make_request(*engine_, random_docs({20}), random_ids(rng_, 5), "reuse");
   const auto grammar = json_schema_grammar(
-      R"({"type":"object","properties":{"name":{"type":"string","maxLength":3},"tags":{"type":"array","items":{"enum":["red","blue"]},"maxItems":2}},"required":["name","tags"],"additionalProperties":false})");
+      R"({"type":"object","properties":{"name":{"type":"string","maxLength":3},"tags":{)"
+      R"("type":"array","items":{"enum":["red","blue"]},"maxItems":2}},"required":["name","tags"],)"
+      R"("additionalProperties":false})");
   ASSERT_TRUE(grammar.ok()) << grammar.status().to_string();
   request.sampling.grammar = *grammar;
   request.sampling.max_tokens = 120;
@@ -421,7 +440,8 @@ TEST_P(PipelineTest, AnAnswerKeepsToItsGrammarAndEndsWithIt) {
     boost::system::error_code ec;
     const boost::json::value value = boost::json::parse(o.text, ec);
     ASSERT_FALSE(ec) << o.text;
-    EXPECT_TRUE(value.as_object().at("name").is_string() && value.as_object().at("tags").is_array()) << o.text;
+    EXPECT_TRUE(value.as_object().at("name").is_string() && value.as_object().at("tags").is_array())
+        << o.text;
   }
   request.sampling.max_tokens = 2;
   EXPECT_EQ(run_query(*engine_, request).reason, FinishReason::kLength);
@@ -434,7 +454,8 @@ class ChoicesSink final : public CollectingSink {
  public:
   bool wants_logits() const override { return true; }
   void on_logits(std::span<const float> logits) override {
-    choices.push_back(static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+    choices.push_back(
+        static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
   }
   std::vector<std::int32_t> choices;
 };
@@ -459,12 +480,15 @@ TEST_P(PipelineTest, ForcedTokensStandInTheAnswerAndTheLogitsTellTheModelsOwnCho
   const auto forced = run();
   EXPECT_EQ(forced->wait().ids[0], request.sampling.forced_tokens[0]);
   EXPECT_EQ(forced->choices[0], own[0]);
-  EXPECT_TRUE(std::equal(forced->choices.begin() + 1, forced->choices.end(), forced->wait().ids.begin() + 1));
+  EXPECT_TRUE(std::equal(forced->choices.begin() + 1, forced->choices.end(),
+                         forced->wait().ids.begin() + 1));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, PipelineTest,
-                         ::testing::Values(Setup{"random_f32_kvf16", false, "f32", "f16"}, Setup{"random_f32_kvf32", false, "f32", "f32"},
-                                           Setup{"demo_bf16", true, "bf16", "bf16"}, Setup{"demo_f32", true, "f32", "f16"}),
+                         ::testing::Values(Setup{"random_f32_kvf16", false, "f32", "f16"},
+                                           Setup{"random_f32_kvf32", false, "f32", "f32"},
+                                           Setup{"demo_bf16", true, "bf16", "bf16"},
+                                           Setup{"demo_f32", true, "f32", "f16"}),
                          [](const auto& setup) { return setup.param.name; });
 
 }  // namespace

@@ -28,7 +28,9 @@ std::vector<std::int32_t> ids(std::size_t n, std::int32_t first) {
   return v;
 }
 
-PlugOptions options(std::map<std::string, std::string, std::less<>> given) { return PlugOptions(std::move(given)); }
+PlugOptions options(std::map<std::string, std::string, std::less<>> given) {
+  return PlugOptions(std::move(given));
+}
 
 class PlanTest : public ::testing::Test {
  protected:
@@ -45,18 +47,19 @@ class PlanTest : public ::testing::Test {
   }
   Result<QueryPlan> build(const std::string& strategy, const Speeds& speeds = {}) {
     request.cache.strategy = strategy;
-    return build_plan(facts, request,
-                      [this](const ContextKey& key, const KvLayout& layout) {
-                        ContextLookup found;
-                        if (!stored_.contains(key)) return found;
-                        auto info = std::make_shared<SegmentInfo>();
-                        info->key = key;
-                        info->layout = layout.segment();
-                        found.segment = SegmentHandle(std::move(info));
-                        found.block_tiers.assign(static_cast<std::size_t>(layout.num_blocks()), Tier::kDisk);
-                        return found;
-                      },
-                      speeds);
+    return build_plan(
+        facts, request,
+        [this](const ContextKey& key, const KvLayout& layout) {
+          ContextLookup found;
+          if (!stored_.contains(key)) return found;
+          auto info = std::make_shared<SegmentInfo>();
+          info->key = key;
+          info->layout = layout.segment();
+          found.segment = SegmentHandle(std::move(info));
+          found.block_tiers.assign(static_cast<std::size_t>(layout.num_blocks()), Tier::kDisk);
+          return found;
+        },
+        speeds);
   }
   Plan plan(const std::string& strategy) {
     auto p = build(strategy);
@@ -231,7 +234,8 @@ TEST_F(PlanTest, AutoComparesLoadingWithComputing) {
   EXPECT_NE(p->plan.reason.find("loading takes longer"), std::string::npos);
   // An approximation nobody certified is never taken, nor one this build does not have.
   speeds.disk_bytes_per_ms = 1e6;
-  for (const auto& certified : {std::optional<std::string>(), std::optional<std::string>("nosuch")}) {
+  for (const auto& certified :
+       {std::optional<std::string>(), std::optional<std::string>("nosuch")}) {
     request.certified_strategy = certified;
     EXPECT_EQ(build("auto", speeds)->plan.strategy, "exact");
   }
@@ -281,7 +285,8 @@ TEST_F(PlanTest, AChoiceThatExceedsTheWindowLosesItsWorstBlocks) {
   ASSERT_TRUE(complete_plan(facts, request, {}, std::move(all), {}, *p).ok());
   // 14 blocks of 16 and 5 more positions: 229, so four blocks go.
   EXPECT_EQ(p->plan.contexts[1].blocks[4].kept_layers, 0);
-  for (std::size_t b = 0; b < 10; ++b) EXPECT_EQ(p->plan.contexts[0].blocks[b].kept_layers, b >= 1 && b <= 3 ? 0 : 4) << b;
+  for (std::size_t b = 0; b < 10; ++b)
+    EXPECT_EQ(p->plan.contexts[0].blocks[b].kept_layers, b >= 1 && b <= 3 ? 0 : 4) << b;
   EXPECT_NE(p->plan.fallback->find("4 blocks less"), std::string::npos);
   EXPECT_EQ(p->suffix_position, 1 + 160);
 }
@@ -316,7 +321,8 @@ TEST_F(PlanTest, KeysDependOnEverythingThatMatters) {
 }
 
 TEST_F(PlanTest, BlockSizeFollowsLength) {
-  for (const auto& [n, want] : {std::pair{1, 16}, {400, 16}, {575, 16}, {576, 32}, {1151, 32}, {1152, 64}, {100000, 64}}) {
+  for (const auto& [n, want] :
+       {std::pair{1, 16}, {400, 16}, {575, 16}, {576, 32}, {1151, 32}, {1152, 64}, {100000, 64}}) {
     EXPECT_EQ(block_tokens_for(facts, n), want) << n;
   }
 }
@@ -337,7 +343,8 @@ TEST_F(PlanTest, BadRequestsNameTheField) {
   const auto field = [this](auto edit) {
     const QueryRequest saved = request;
     edit(request);
-    const std::string strategy = request.cache.strategy == "auto" ? "reuse" : request.cache.strategy;
+    const std::string strategy = request.cache.strategy == "auto" ? "reuse"
+                                                                  : request.cache.strategy;
     const Status s = build(strategy).status();
     request = saved;
     EXPECT_EQ(s.code(), s.ok() ? Code::kOk : Code::kInvalidArgument);
@@ -351,10 +358,20 @@ TEST_F(PlanTest, BadRequestsNameTheField) {
   EXPECT_EQ(field([](auto& r) { r.cache.recompute_ratio = -1; }), "cache.recompute_ratio");
   EXPECT_EQ(field([](auto& r) { r.suffix_ids = {1000}; }), "query");
   EXPECT_EQ(field([](auto& r) { r.prefix_ids = {-1}; }), "system");
-  EXPECT_EQ(field([](auto& r) { r.contexts.push_back({"", 0, {5, 1000}, std::nullopt}); }), "documents[0]");
-  EXPECT_EQ(field([](auto& r) { r.contexts.push_back({"", 0, ids(2000, 0), std::nullopt}); }), "documents[0]");
+  EXPECT_EQ(field([](auto& r) {
+              r.contexts.push_back({"", 0, {5, 1000}, std::nullopt});
+            }),
+            "documents[0]");
+  EXPECT_EQ(field([](auto& r) {
+              r.contexts.push_back({"", 0, ids(2000, 0), std::nullopt});
+            }),
+            "documents[0]");
   EXPECT_EQ(field([](auto& r) { r.suffix_ids.assign(1999, 5); }), "query");
-  EXPECT_EQ(field([](auto& r) { r.suffix_ids.clear(); r.prefix_ids.clear(); }), "query");
+  EXPECT_EQ(field([](auto& r) {
+              r.suffix_ids.clear();
+              r.prefix_ids.clear();
+            }),
+            "query");
   EXPECT_EQ(field([](auto& r) { r.sampling.top_p = 0; }), "top_p");
   EXPECT_EQ(field([](auto& r) { r.sampling.forced_tokens = {1 << 30}; }), "forced_tokens");
 }

@@ -1,4 +1,5 @@
-/// Reuse computed without the pipeline: documents prefilled alone, their raw KV placed by hand, the question run with forward().
+/// Reuse computed without the pipeline: documents prefilled alone, their raw KV placed by hand, the
+/// question run with forward().
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +17,9 @@ namespace quire::testing {
 class ReferenceEngine {
  public:
   explicit ReferenceEngine(Model& model)
-      : model_(model), pool_({model.config().num_kv_heads, model.config().head_dim, model.options().kv_dtype}, 0) {}
+      : model_(model),
+        pool_({model.config().num_kv_heads, model.config().head_dim, model.options().kv_dtype}, 0) {
+  }
 
   using Ids = std::vector<std::int32_t>;
 
@@ -27,8 +30,10 @@ class ReferenceEngine {
     return decode(cache, first, static_cast<std::int32_t>(prompt.size()), n);
   }
 
-  /// Greedy ids over independently prefilled documents. `naive`: documents keep the positions they were prefilled at.
-  Ids reuse(const Ids& prefix, const std::vector<Ids>& docs, const Ids& question, int n, bool naive = false) {
+  /// Greedy ids over independently prefilled documents. `naive`: documents keep the positions they
+  /// were prefilled at.
+  Ids reuse(const Ids& prefix, const std::vector<Ids>& docs, const Ids& question, int n,
+            bool naive = false) {
     WorkingCache cache(pool_, model_.config().num_layers);
     if (!prefix.empty()) run(cache, prefix, 0, nullptr);
     auto offset = static_cast<std::int32_t>(prefix.size());
@@ -50,7 +55,8 @@ class ReferenceEngine {
     explicit Keep(Raw& raw, std::int64_t dim) : raw_(raw), dim_(dim) {}
     Status after_projection(LayerPass& p) override {
       auto copy = [&](const float* x, std::vector<float>& to) {
-        for (std::int64_t r = 1; r < p.qkv.rows; ++r) to.insert(to.end(), x + r * p.qkv.ld, x + r * p.qkv.ld + dim_);
+        for (std::int64_t r = 1; r < p.qkv.rows; ++r)
+          to.insert(to.end(), x + r * p.qkv.ld, x + r * p.qkv.ld + dim_);
       };
       copy(p.qkv.k, raw_.k.emplace_back());
       copy(p.qkv.v, raw_.v.emplace_back());
@@ -62,7 +68,9 @@ class ReferenceEngine {
     std::int64_t dim_;
   };
 
-  std::int64_t kv_dim() const { return std::int64_t{model_.config().num_kv_heads} * model_.config().head_dim; }
+  std::int64_t kv_dim() const {
+    return std::int64_t{model_.config().num_kv_heads} * model_.config().head_dim;
+  }
 
   /// Row 0 is the BOS in front and not kept.
   Raw capture(const Ids& doc) {
@@ -80,15 +88,22 @@ class ReferenceEngine {
     std::iota(positions.begin(), positions.end(), first);
     const DType dtype = model_.options().kv_dtype;
     const auto rows = static_cast<std::int64_t>(n);
-    const std::int64_t row = model_.config().head_dim * static_cast<std::int64_t>(dtype_bytes(dtype));
-    std::vector<std::uint8_t> packed(n * static_cast<std::size_t>(2 * kv_dim()) * dtype_bytes(dtype));
+    const std::int64_t row = model_.config().head_dim *
+                             static_cast<std::int64_t>(dtype_bytes(dtype));
+    std::vector<std::uint8_t> packed(n * static_cast<std::size_t>(2 * kv_dim()) *
+                                     dtype_bytes(dtype));
     for (std::int32_t layer = 0; layer < model_.config().num_layers; ++layer) {
       const auto l = static_cast<std::size_t>(layer);
-      ASSERT_TRUE(kv_pack_reference({raw.k[l].data(), raw.v[l].data(), rows, kv_dim(), kv_dim(), model_.config().num_kv_heads,
-                                     model_.config().head_dim, dtype, packed.data()}).ok());
+      ASSERT_TRUE(kv_pack_reference({raw.k[l].data(), raw.v[l].data(), rows, kv_dim(), kv_dim(),
+                                     model_.config().num_kv_heads, model_.config().head_dim, dtype,
+                                     packed.data()})
+                      .ok());
       auto at = cache.add_rows(layer, positions);
       ASSERT_TRUE(at.ok());
-      ASSERT_TRUE(cache.place(layer, model_.rope(), {packed.data(), rows, dtype, 2 * rows * row, rows * row, row}, *at).ok());
+      ASSERT_TRUE(cache
+                      .place(layer, model_.rope(),
+                             {packed.data(), rows, dtype, 2 * rows * row, rows * row, row}, *at)
+                      .ok());
     }
   }
 
@@ -107,7 +122,8 @@ class ReferenceEngine {
     request.logits = logits.data();
     const Status status = forward(model_, request, workspace_);
     EXPECT_TRUE(status.ok()) << status.to_string();
-    return static_cast<std::int32_t>(argmax(logits.data(), static_cast<std::int64_t>(logits.size())));
+    return static_cast<std::int32_t>(
+        argmax(logits.data(), static_cast<std::int64_t>(logits.size())));
   }
 
   Ids decode(WorkingCache& cache, std::int32_t token, std::int32_t position, int n) {

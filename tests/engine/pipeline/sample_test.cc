@@ -1,4 +1,5 @@
-/// The bundled sample corpus and questions, answered by the embedded model through the whole pipeline.
+/// The bundled sample corpus and questions, answered by the embedded model through the whole
+/// pipeline.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,11 +33,13 @@ TEST(SampleTest, QuestionsAreAnsweredUnderTheStrategiesTheyNameAndExactEqualsRec
   if (!fs::exists(sample / "questions.jsonl")) GTEST_SKIP() << "no sample at " << sample;
   TempFolder folder;
   auto store = open_test_store(folder.path() / "store");
-  auto engine = make_test_engine(demo_model(), *store, [](EngineOptions& o) { o.weights = "auto"; });
+  auto engine = make_test_engine(demo_model(), *store,
+                                 [](EngineOptions& o) { o.weights = "auto"; });
   std::map<std::string, Doc> docs;
   for (const json::object& d : read_lines(sample / "corpus.jsonl")) {
     const std::string id(d.at("id").as_string());
-    auto tokens = engine->prompt_format().document(d.at("title").as_string(), d.at("text").as_string());
+    auto tokens = engine->prompt_format().document(d.at("title").as_string(),
+                                                   d.at("text").as_string());
     ASSERT_TRUE(tokens.ok());
     docs[id] = {id, tokens->ids, ingest(*engine, *store, id, tokens->ids)};
   }
@@ -44,10 +47,12 @@ TEST(SampleTest, QuestionsAreAnsweredUnderTheStrategiesTheyNameAndExactEqualsRec
   for (const json::object& q : read_lines(sample / "questions.jsonl")) {
     const std::string question(q.at("question").as_string());
     std::vector<Doc> chosen;
-    for (const auto& id : q.at("document_ids").as_array()) chosen.push_back(docs.at(std::string(id.as_string())));
+    for (const auto& id : q.at("document_ids").as_array())
+      chosen.push_back(docs.at(std::string(id.as_string())));
     std::map<std::string, std::string> answers;
     for (const std::string strategy : {"recompute", "exact", "reuse"}) {
-      auto request = make_request(*engine, chosen, *engine->prompt_format().suffix(question), strategy);
+      auto request = make_request(*engine, chosen, *engine->prompt_format().suffix(question),
+                                  strategy);
       request.sampling.ignore_eos = false;
       request.sampling.max_tokens = 32;
       const Outcome o = run_query(*engine, request);
@@ -61,10 +66,13 @@ TEST(SampleTest, QuestionsAreAnsweredUnderTheStrategiesTheyNameAndExactEqualsRec
     EXPECT_EQ(answers["exact"], answers["recompute"]) << question;
     const auto right = [&q](const std::string& answer) {
       const auto& good = q.at("answers").as_array();
-      return std::any_of(good.begin(), good.end(), [&](const json::value& a) { return a.as_string() == answer; });
+      return std::any_of(good.begin(), good.end(),
+                         [&](const json::value& a) { return a.as_string() == answer; });
     };
     for (const auto& strategy : q.at("right_under").as_array()) {
-      EXPECT_TRUE(right(answers[std::string(strategy.as_string())])) << question << " under " << strategy << ": " << answers[std::string(strategy.as_string())];
+      EXPECT_TRUE(right(answers[std::string(strategy.as_string())]))
+          << question << " under " << strategy << ": "
+          << answers[std::string(strategy.as_string())];
       reuse_expected += strategy.as_string() == "reuse";
     }
     ++questions;
@@ -72,7 +80,8 @@ TEST(SampleTest, QuestionsAreAnsweredUnderTheStrategiesTheyNameAndExactEqualsRec
   }
   EXPECT_GE(questions, 6);
   RecordProperty("reuse_right", reuse_right);
-  std::printf("%d questions, reuse answers %d right (%d said to be)\n", questions, reuse_right, reuse_expected);
+  std::printf("%d questions, reuse answers %d right (%d said to be)\n", questions, reuse_right,
+              reuse_expected);
   engine->stop(std::chrono::seconds(5));
 }
 

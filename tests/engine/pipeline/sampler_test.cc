@@ -119,22 +119,22 @@ TEST(SamplerTest, TheFrequencyPenaltyGrowsWithEachUseAndThePresencePenaltyDoesNo
   o.frequency_penalty = 1;
   Sampler frequency(o);
   EXPECT_EQ(frequency.sample(logits), 0);
-  frequency.record(0);                     // 4, 4.5, 3
+  frequency.record(0);  // 4, 4.5, 3
   EXPECT_EQ(frequency.sample(logits), 1);
-  frequency.record(1);                     // 4, 3.5, 3
+  frequency.record(1);  // 4, 3.5, 3
   EXPECT_EQ(frequency.sample(logits), 0);
-  frequency.record(0);                     // 3, 3.5, 3
+  frequency.record(0);  // 3, 3.5, 3
   EXPECT_EQ(frequency.sample(logits), 1);
-  frequency.record(1);                     // 3, 2.5, 3
+  frequency.record(1);  // 3, 2.5, 3
   EXPECT_EQ(frequency.sample(logits), 0);
 
   o.frequency_penalty = 0;
   o.presence_penalty = 1;
   Sampler presence(o);
   presence.record(0);
-  presence.record(0);                      // 4, 4.5, 3
+  presence.record(0);  // 4, 4.5, 3
   EXPECT_EQ(presence.sample(logits), 1);
-  presence.record(1);                      // 4, 3.5, 3
+  presence.record(1);  // 4, 3.5, 3
   EXPECT_EQ(presence.sample(logits), 0);
 }
 
@@ -177,12 +177,14 @@ TEST(SamplerTest, OnlyAllowedTokensAreTakenHoweverUnlikely) {
     EXPECT_EQ(sampler.sample(logits, only({65})), 65) << temperature;
     EXPECT_EQ(sampler.sample(logits, only({3, 69})), 69) << temperature;
     EXPECT_EQ(sampler.sample(logits, only({})), -1) << temperature;
-    EXPECT_EQ(sampler.sample(logits, std::vector<std::uint64_t>{1}), 0) << "what is behind the mask's end is not allowed";
+    EXPECT_EQ(sampler.sample(logits, std::vector<std::uint64_t>{1}), 0)
+        << "what is behind the mask's end is not allowed";
   }
 }
 
 TEST(LogprobsTest, AreTheLogarithmsOfTheSoftmaxInDescendingOrder) {
-  const auto l = token_logprobs(std::vector<float>{std::log(0.2f) + 7, std::log(0.5f) + 7, std::log(0.3f) + 7}, 0, 2);
+  const auto l = token_logprobs(
+      std::vector<float>{std::log(0.2f) + 7, std::log(0.5f) + 7, std::log(0.3f) + 7}, 0, 2);
   EXPECT_EQ(l.chosen.token_id, 0);
   EXPECT_NEAR(l.chosen.logprob, std::log(0.2), 1e-5);
   ASSERT_EQ(l.top.size(), 2u);

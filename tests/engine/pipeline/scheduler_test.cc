@@ -24,7 +24,8 @@ class SchedulerTest : public ::testing::Test {
   /// A query that waits for a held read until released.
   std::shared_ptr<CollectingSink> held_query() {
     auto sink = std::make_shared<CollectingSink>();
-    auto handle = engine_->query(make_request(*engine_, {doc_}, random_ids(rng_, 4), "reuse"), sink);
+    auto handle = engine_->query(make_request(*engine_, {doc_}, random_ids(rng_, 4), "reuse"),
+                                 sink);
     EXPECT_TRUE(handle.ok()) << handle.status().to_string();
     return sink;
   }
@@ -32,7 +33,9 @@ class SchedulerTest : public ::testing::Test {
     doc_ = {"d", random_ids(rng_, 40), std::nullopt};
     doc_.key = ingest(*engine_, store_, "d", doc_.ids);
   }
-  QueryRequest plain(std::size_t n = 5) { return make_request(*engine_, {}, random_ids(rng_, n), "recompute"); }
+  QueryRequest plain(std::size_t n = 5) {
+    return make_request(*engine_, {}, random_ids(rng_, n), "recompute");
+  }
 
   std::mt19937 rng_{17};
   TempFolder folder_;
@@ -53,7 +56,8 @@ TEST_F(SchedulerTest, AFullQueueRefusesAtOnce) {
   Status refused;
   while (refused.ok() && accepted < 100) {
     auto sink = std::make_shared<CollectingSink>();
-    auto handle = engine_->query(make_request(*engine_, {doc_}, random_ids(rng_, 4), "reuse"), sink);
+    auto handle = engine_->query(make_request(*engine_, {doc_}, random_ids(rng_, 4), "reuse"),
+                                 sink);
     if (handle.ok()) {
       ++accepted;
       sinks.push_back(sink);
@@ -105,7 +109,8 @@ TEST_F(SchedulerTest, StopAnswersWaitingPrefills) {
     results.push_back(done->get_future());
     PrefillRequest request;
     request.token_ids = random_ids(rng_, 300);
-    engine_->prefill(std::move(request), [done](Result<PrefillResult> r) { done->set_value(std::move(r)); });
+    engine_->prefill(std::move(request),
+                     [done](Result<PrefillResult> r) { done->set_value(std::move(r)); });
   }
   engine_->stop(std::chrono::milliseconds(0));
   int refused = 0;
@@ -130,7 +135,8 @@ TEST_F(SchedulerTest, EqualContentInFlightIsComputedOnce) {
     results.push_back(done->get_future());
     PrefillRequest request;
     request.token_ids = ids;
-    engine_->prefill(std::move(request), [done](Result<PrefillResult> r) { done->set_value(std::move(r)); });
+    engine_->prefill(std::move(request),
+                     [done](Result<PrefillResult> r) { done->set_value(std::move(r)); });
   }
   // A query runs behind all five submissions: they were taken up before it.
   EXPECT_TRUE(run_query(*engine_, plain()).status.ok());
@@ -172,7 +178,8 @@ TEST_F(SchedulerTest, PrefillReportsProgressChunkByChunk) {
   PrefillRequest request;
   request.token_ids = random_ids(rng_, 150);
   request.on_progress = [&seen](std::int64_t n) { seen.push_back(n); };
-  engine_->prefill(std::move(request), [&done](Result<PrefillResult> r) { done.set_value(std::move(r)); });
+  engine_->prefill(std::move(request),
+                   [&done](Result<PrefillResult> r) { done.set_value(std::move(r)); });
   ASSERT_TRUE(done.get_future().get().ok());
   EXPECT_EQ(seen, (std::vector<std::int64_t>{64, 128, 150}));
 }

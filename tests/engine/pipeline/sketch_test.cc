@@ -71,7 +71,8 @@ class SketchTest : public ::testing::Test {
     for (float& x : local_query) x = normal(rng);
     for (std::int32_t l = 0; l < kLayers; ++l) {
       for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
-        stats.push_back({0.25f + normal(rng), 0.01f * static_cast<float>(l + b), static_cast<std::int32_t>(layout.first_token(b)) + (l + b) % 5});
+        stats.push_back({0.25f + normal(rng), 0.01f * static_cast<float>(l + b),
+                         static_cast<std::int32_t>(layout.first_token(b)) + (l + b) % 5});
       }
     }
   }
@@ -93,9 +94,12 @@ class SketchTest : public ::testing::Test {
   /// Key channel c of `token` (of the context), rotated to its own position, in f64.
   double rotated(std::int32_t layer, std::int64_t token, std::int32_t head, std::int32_t c) const {
     const auto block = static_cast<std::int32_t>(token / layout.block_tokens());
-    const RawKvView v = layout.view(values[static_cast<std::size_t>(block * layout.num_groups() + layout.group_of(layer))], block, layer);
-    const auto* k = reinterpret_cast<const float*>(static_cast<const std::byte*>(v.data) + head * v.head_stride +
-                                                   (token - layout.first_token(block)) * v.row_stride);
+    const RawKvView v = layout.view(
+        values[static_cast<std::size_t>(block * layout.num_groups() + layout.group_of(layer))],
+        block, layer);
+    const auto* k = reinterpret_cast<const float*>(
+        static_cast<const std::byte*>(v.data) + head * v.head_stride +
+        (token - layout.first_token(block)) * v.row_stride);
     const std::int32_t half = kDim / 2, pair = c % half;
     const double cos = rope.cos_row(token)[pair], sin = rope.sin_row(token)[pair];
     return c < half ? k[c] * cos - k[c + half] * sin : k[c] * cos + k[c - half] * sin;
@@ -121,10 +125,13 @@ TEST_F(SketchTest, HoldsMeansBoundsLocalQueryAndStatistics) {
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
     view->local_query(layer, query);
     for (std::size_t h = 0; h < kHeads; ++h) {
-      const float* want = local_query.data() + (static_cast<std::size_t>(layer) * kHeads + h) * kDim;
-      const float largest = std::fabs(*std::max_element(want, want + kDim, [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+      const float* want = local_query.data() +
+                          (static_cast<std::size_t>(layer) * kHeads + h) * kDim;
+      const float largest = std::fabs(*std::max_element(
+          want, want + kDim, [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
       // Half a step, and bf16 scales are rounded up by at most 2^-7.
-      for (std::size_t c = 0; c < kDim; ++c) EXPECT_NEAR(query[h * kDim + c], want[c], 0.51 * 1.008 * largest / 127);
+      for (std::size_t c = 0; c < kDim; ++c)
+        EXPECT_NEAR(query[h * kDim + c], want[c], 0.51 * 1.008 * largest / 127);
     }
     std::vector<double> want(3 * kWidth), largest(kWidth);
     for (std::int32_t b = 0; b < 3; ++b) {
@@ -150,9 +157,11 @@ TEST_F(SketchTest, HoldsMeansBoundsLocalQueryAndStatistics) {
       view->mean(layer, b, mean);
       for (std::size_t c = 0; c < kWidth; ++c) {
         EXPECT_EQ(mean[c], all[static_cast<std::size_t>(b) * kWidth + c]);
-        EXPECT_NEAR(mean[c], want[static_cast<std::size_t>(b) * kWidth + c], 0.51 * 1.008 * largest[c] / steps);
+        EXPECT_NEAR(mean[c], want[static_cast<std::size_t>(b) * kWidth + c],
+                    0.51 * 1.008 * largest[c] / steps);
       }
-      const BlockStats got = view->stats(layer, b), put = stats[static_cast<std::size_t>(layer * 3 + b)];
+      const BlockStats got = view->stats(layer, b),
+                       put = stats[static_cast<std::size_t>(layer * 3 + b)];
       EXPECT_EQ(got.alpha, put.alpha);
       EXPECT_EQ(got.sustained, put.sustained);
       EXPECT_EQ(got.representative, put.representative);
@@ -178,7 +187,13 @@ TEST_F(SketchTest, MeansOfSixBitsReadBack) {
       }
     }
   }
-  SketchInput input{.layout = &layout, .num_heads = 16, .values = values, .local_query = {}, .stats = {}, .rope = &rope, .parts = kSketchMeans};
+  SketchInput input{.layout = &layout,
+                    .num_heads = 16,
+                    .values = values,
+                    .local_query = {},
+                    .stats = {},
+                    .rope = &rope,
+                    .parts = kSketchMeans};
   const auto six = build_sketch(input);
   ASSERT_TRUE(six.ok()) << six.status().to_string();
   input.num_heads = 2;
@@ -195,8 +210,10 @@ TEST_F(SketchTest, MeansOfSixBitsReadBack) {
     fine->means(layer, b);
     for (std::size_t c = 0; c < width; ++c) {
       float largest = 0;
-      for (std::size_t i = c; i < b.size(); i += width) largest = std::max(largest, std::fabs(b[i]));
-      for (std::size_t i = c; i < b.size(); i += width) EXPECT_NEAR(a[i], b[i], 0.51f * 1.008f * largest * (1.0f / 31 + 1.0f / 127));
+      for (std::size_t i = c; i < b.size(); i += width)
+        largest = std::max(largest, std::fabs(b[i]));
+      for (std::size_t i = c; i < b.size(); i += width)
+        EXPECT_NEAR(a[i], b[i], 0.51f * 1.008f * largest * (1.0f / 31 + 1.0f / 127));
     }
   }
 }
@@ -213,7 +230,12 @@ TEST_F(SketchTest, PartsCanBeLeftOut) {
 }
 
 TEST_F(SketchTest, WrongShapesAreRefused) {
-  SketchInput input{.layout = &layout, .num_heads = kHeads, .values = values, .local_query = local_query, .stats = stats, .rope = &rope};
+  SketchInput input{.layout = &layout,
+                    .num_heads = kHeads,
+                    .values = values,
+                    .local_query = local_query,
+                    .stats = stats,
+                    .rope = &rope};
   input.stats = std::span(stats).first(2);
   EXPECT_EQ(build_sketch(input).code(), Code::kInvalidArgument);
   input.stats = stats;
@@ -225,7 +247,8 @@ TEST_F(SketchTest, WrongShapesAreRefused) {
 }
 
 TEST_F(SketchTest, ValuesThatAreNotFiniteStillGiveAReadableRecord) {
-  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const float inf = std::numeric_limits<float>::infinity(),
+              nan = std::numeric_limits<float>::quiet_NaN();
   local_query[0] = inf;
   local_query[1] = nan;
   stats[0].alpha = -inf;
@@ -246,7 +269,8 @@ TEST_F(SketchTest, ValuesThatAreNotFiniteStillGiveAReadableRecord) {
 /// 12 blocks of 16 tokens; alphas around 0.5 but for one.
 std::vector<BlockStats> stats_with_outlier(std::size_t blocks, std::size_t outlier, float alpha) {
   std::vector<BlockStats> out;
-  for (std::size_t b = 0; b < blocks; ++b) out.push_back({0.5f + (b % 2 ? 0.001f : -0.001f), 0.1f, static_cast<std::int32_t>(16 * b + 3)});
+  for (std::size_t b = 0; b < blocks; ++b)
+    out.push_back({0.5f + (b % 2 ? 0.001f : -0.001f), 0.1f, static_cast<std::int32_t>(16 * b + 3)});
   out[outlier].alpha = alpha;
   return out;
 }
@@ -259,21 +283,25 @@ TEST(PautaTest, GoldenVector) {
 }
 
 TEST(PautaTest, OnlyMiddleBlocksAndOnlyTheLowSide) {
-  for (std::size_t anchor : {0u, 10u, 11u}) EXPECT_TRUE(pauta_tokens(stats_with_outlier(12, anchor, 0.2f)).empty()) << anchor;
+  for (std::size_t anchor : {0u, 10u, 11u})
+    EXPECT_TRUE(pauta_tokens(stats_with_outlier(12, anchor, 0.2f)).empty()) << anchor;
   EXPECT_TRUE(pauta_tokens(stats_with_outlier(12, 5, 0.8f)).empty());
 }
 
 TEST(PautaTest, EmptyBelowElevenBlocksAndWithoutValidFits) {
-  for (std::size_t blocks = 1; blocks <= 10; ++blocks) EXPECT_TRUE(pauta_tokens(stats_with_outlier(blocks, blocks / 2, -100.0f)).empty()) << blocks;
+  for (std::size_t blocks = 1; blocks <= 10; ++blocks)
+    EXPECT_TRUE(pauta_tokens(stats_with_outlier(blocks, blocks / 2, -100.0f)).empty()) << blocks;
   auto stats = stats_with_outlier(12, 5, 0.2f);
-  stats[3].alpha = stats[4].alpha = std::numeric_limits<float>::quiet_NaN();  // ten valid ones are left
+  // Ten valid ones are left
+  stats[3].alpha = stats[4].alpha = std::numeric_limits<float>::quiet_NaN();
   EXPECT_TRUE(pauta_tokens(stats).empty());
   for (BlockStats& b : stats) b.alpha = std::numeric_limits<float>::quiet_NaN();
   EXPECT_TRUE(pauta_tokens(stats).empty());
   EXPECT_TRUE(pauta_tokens({}).empty());
 }
 
-/// The real figure for every published model shape at hand: contexts of 400 tokens in blocks of 16, 16-bit KV.
+/// The real figure for every published model shape at hand: contexts of 400 tokens in blocks of 16,
+/// 16-bit KV.
 TEST(SketchSizeTest, IsAtMostTwoPercentOfTheKv) {
   const std::filesystem::path folder = std::filesystem::path(QUIRE_SHARED_DATA_DIR) / "configs";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is not here";
@@ -284,10 +312,15 @@ TEST(SketchSizeTest, IsAtMostTwoPercentOfTheKv) {
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     const auto config = parse_model_config(text);
     ASSERT_TRUE(config.ok()) << entry.path() << ": " << config.status().to_string();
-    for (const auto& [tokens, block] : {std::pair<std::int64_t, std::int32_t>{400, 16}, {800, 32}, {2000, 64}}) {
-      const KvLayout layout({config->num_layers, config->num_kv_heads, config->head_dim, DType::kF16}, tokens, block);
-      const auto share = static_cast<double>(sketch_bytes(layout, config->num_heads, kSketchDefault)) / static_cast<double>(layout.total_bytes());
-      EXPECT_LE(share, kSketchShare) << entry.path() << ", " << tokens << " tokens in blocks of " << block;
+    for (const auto& [tokens, block] :
+         {std::pair<std::int64_t, std::int32_t>{400, 16}, {800, 32}, {2000, 64}}) {
+      const KvLayout layout(
+          {config->num_layers, config->num_kv_heads, config->head_dim, DType::kF16}, tokens, block);
+      const auto share = static_cast<double>(
+                             sketch_bytes(layout, config->num_heads, kSketchDefault)) /
+                         static_cast<double>(layout.total_bytes());
+      EXPECT_LE(share, kSketchShare)
+          << entry.path() << ", " << tokens << " tokens in blocks of " << block;
     }
     ++seen;
   }
@@ -308,11 +341,13 @@ TEST_F(SketchTest, TruncatedAndLyingRecordsAreRefused) {
     bad[rng() % 48] ^= static_cast<std::byte>(1u << (rng() % 8));
     auto view = SketchView::parse(bad);
     if (!view.ok()) continue;
-    // A flip that still parses (a reserved byte, or block and token counts that still agree) must stay readable in bounds.
+    // A flip that still parses (a reserved byte, or block and token counts that still agree) must
+    // stay readable in bounds.
     std::vector<float> mean(static_cast<std::size_t>(view->num_kv_heads() * view->head_dim()));
     if (view->has(kSketchMeans)) view->mean(view->num_layers() - 1, view->num_blocks() - 1, mean);
     if (view->has(kSketchStats)) {
-      EXPECT_LT(view->stats(view->num_layers() - 1, view->num_blocks() - 1).representative, view->num_tokens());
+      EXPECT_LT(view->stats(view->num_layers() - 1, view->num_blocks() - 1).representative,
+                view->num_tokens());
     }
   }
 }

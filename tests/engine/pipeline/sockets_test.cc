@@ -47,7 +47,8 @@ TEST_P(SelectorConformance, IsDeterministicAscendingAndInRange) {
   for (std::int32_t layer = 0; layer < 5; ++layer) {
     for (std::int32_t c = 0; c < static_cast<std::int32_t>(contexts.size()); ++c) {
       const auto kept = a->kept(layer, c);
-      EXPECT_TRUE(std::equal(kept.begin(), kept.end(), b->kept(layer, c).begin(), b->kept(layer, c).end()));
+      EXPECT_TRUE(
+          std::equal(kept.begin(), kept.end(), b->kept(layer, c).begin(), b->kept(layer, c).end()));
       for (std::size_t i = 0; i < kept.size(); ++i) {
         EXPECT_GE(kept[i], i == 0 ? 0 : kept[i - 1] + 1);
         EXPECT_LT(kept[i], contexts[static_cast<std::size_t>(c)].num_blocks);
@@ -65,9 +66,11 @@ TEST_P(SelectorConformance, KeepsAnchorsAndWholeSmallContexts) {
   auto s = selector->select(input);
   ASSERT_TRUE(s.ok());
   for (std::int32_t c = 0; c < 4; ++c) {
-    for (std::int32_t anchor : anchor_blocks(contexts[static_cast<std::size_t>(c)].num_blocks)) EXPECT_EQ(s->kept_layers(c, anchor), 2);
+    for (std::int32_t anchor : anchor_blocks(contexts[static_cast<std::size_t>(c)].num_blocks))
+      EXPECT_EQ(s->kept_layers(c, anchor), 2);
     if (contexts[static_cast<std::size_t>(c)].num_blocks <= 3) {
-      EXPECT_EQ(s->kept(0, c).size(), static_cast<std::size_t>(contexts[static_cast<std::size_t>(c)].num_blocks));
+      EXPECT_EQ(s->kept(0, c).size(),
+                static_cast<std::size_t>(contexts[static_cast<std::size_t>(c)].num_blocks));
     }
   }
 }
@@ -78,7 +81,8 @@ TEST_P(SelectorConformance, AcceptsNoContexts) {
   EXPECT_TRUE((*make_selector(GetParam()))->select(input).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugs, SelectorConformance, ::testing::ValuesIn(selector_names()), [](const auto& plug) { return plug.param; });
+INSTANTIATE_TEST_SUITE_P(Plugs, SelectorConformance, ::testing::ValuesIn(selector_names()),
+                         [](const auto& plug) { return plug.param; });
 
 class RecomputerConformance : public ::testing::TestWithParam<std::string> {};
 
@@ -90,7 +94,8 @@ TEST_P(RecomputerConformance, DecidesTheSameTwiceAndPreparesOnlyWithAPass) {
   RecomputeInput input;
   input.contexts = contexts;
   input.num_layers = 2;
-  for (std::int32_t c : {0, 1}) EXPECT_EQ(recomputer->computes_in_place(input, c), recomputer->computes_in_place(input, c));
+  for (std::int32_t c : {0, 1})
+    EXPECT_EQ(recomputer->computes_in_place(input, c), recomputer->computes_in_place(input, c));
   if (!recomputer->has_pass()) {
     auto pass = recomputer->prepare(input);
     ASSERT_TRUE(pass.ok());
@@ -98,7 +103,8 @@ TEST_P(RecomputerConformance, DecidesTheSameTwiceAndPreparesOnlyWithAPass) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugs, RecomputerConformance, ::testing::ValuesIn(recomputer_names()), [](const auto& plug) { return plug.param; });
+INSTANTIATE_TEST_SUITE_P(Plugs, RecomputerConformance, ::testing::ValuesIn(recomputer_names()),
+                         [](const auto& plug) { return plug.param; });
 
 /// A small cache with random contents in every layer.
 class FilledCache {
@@ -110,11 +116,16 @@ class FilledCache {
     std::vector<std::int32_t> positions(37);
     std::iota(positions.begin(), positions.end(), 0);
     std::vector<float> raw(kKvHeads * 2 * positions.size() * kDim);
-    for (std::size_t i = 0; i < raw.size(); ++i) raw[i] = std::sin(0.37f * static_cast<float>(i * i % 1009));
+    for (std::size_t i = 0; i < raw.size(); ++i)
+      raw[i] = std::sin(0.37f * static_cast<float>(i * i % 1009));
     const auto n = static_cast<std::int64_t>(positions.size());
     for (std::int32_t layer : {0, 1}) {
       EXPECT_TRUE(cache_.add_rows(layer, positions).ok());
-      EXPECT_TRUE(cache_.place(layer, rope, {raw.data(), n, DType::kF32, 2 * n * kDim * 4, n * kDim * 4, kDim * 4}, 0).ok());
+      EXPECT_TRUE(cache_
+                      .place(layer, rope,
+                             {raw.data(), n, DType::kF32, 2 * n * kDim * 4, n * kDim * 4, kDim * 4},
+                             0)
+                      .ok());
     }
   }
   static constexpr std::int32_t kHeads = 4, kKvHeads = 2, kDim = 16;
@@ -125,7 +136,8 @@ class FilledCache {
   WorkingCache cache_;
 };
 
-/// What retrievers that choose by a retrieval head are given: one with random weights, over the tokens of a FilledCache.
+/// What retrievers that choose by a retrieval head are given: one with random weights, over the
+/// tokens of a FilledCache.
 struct HeadParts {
   HeadParts() {
     const auto config = parse_model_config(testing::tiny_config_json());
@@ -169,7 +181,8 @@ TEST_P(RetrieverConformance, BudgetOverTheContextEqualsDenseAttention) {
   input.num_kv_heads = FilledCache::kKvHeads;
   input.head_dim = FilledCache::kDim;
   ASSERT_TRUE(retriever->prepare(input).ok());
-  std::vector<float> query(FilledCache::kHeads * FilledCache::kDim), out(query.size()), want(query.size());
+  std::vector<float> query(FilledCache::kHeads * FilledCache::kDim), out(query.size()),
+      want(query.size());
   for (std::size_t i = 0; i < query.size(); ++i) query[i] = std::cos(0.7f * static_cast<float>(i));
   const std::int32_t position = 36;
   ASSERT_TRUE(retriever->begin_step(5, position).ok());
@@ -197,7 +210,8 @@ TEST_P(RetrieverConformance, BudgetOverTheContextEqualsDenseAttention) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugs, RetrieverConformance, ::testing::ValuesIn(retriever_names()), [](const auto& plug) { return plug.param; });
+INSTANTIATE_TEST_SUITE_P(Plugs, RetrieverConformance, ::testing::ValuesIn(retriever_names()),
+                         [](const auto& plug) { return plug.param; });
 
 /// The others need what compression leaves out; a request that drops rows may not name them.
 TEST(DenseRetrieverTest, AttendsToWhatEachHeadStillHolds) {
@@ -215,7 +229,8 @@ TEST(DenseRetrieverTest, AttendsToWhatEachHeadStillHolds) {
   input.num_kv_heads = FilledCache::kKvHeads;
   input.head_dim = FilledCache::kDim;
   ASSERT_TRUE(retriever->prepare(input).ok());
-  std::vector<float> query(FilledCache::kHeads * FilledCache::kDim), out(query.size()), want(query.size());
+  std::vector<float> query(FilledCache::kHeads * FilledCache::kDim), out(query.size()),
+      want(query.size());
   for (std::size_t i = 0; i < query.size(); ++i) query[i] = std::cos(0.4f * static_cast<float>(i));
   const std::int32_t position = 37;
   ASSERT_TRUE(retriever->begin_step(5, position).ok());
@@ -238,7 +253,8 @@ TEST(DenseRetrieverTest, AttendsToWhatEachHeadStillHolds) {
   args.attention.kv = intact.cache().view(1);
   args.attention.out = want.data();
   std::vector<RowList> lists;
-  for (const auto& rows : kept) lists.push_back({rows.data(), static_cast<std::int64_t>(rows.size())});
+  for (const auto& rows : kept)
+    lists.push_back({rows.data(), static_cast<std::int64_t>(rows.size())});
   args.lists = lists.data();
   ASSERT_TRUE(attention_rows_reference(args).ok());
   for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(out[i], want[i], 1e-4) << i;
@@ -257,10 +273,12 @@ class CompressorConformance : public ::testing::TestWithParam<std::string> {
     rows_.question = {31, 37};
   }
 
-  /// Shows the question's rows to the compressor, with queries of their own in each layer, and lets it rank.
+  /// Shows the question's rows to the compressor, with queries of their own in each layer, and lets
+  /// it rank.
   Result<Heat> heat(const std::string& capacity, std::int32_t first_seen = 31) {
     PlugOptions options;
-    if (!compressor_->keeps_everything()) options = PlugOptions({{"capacity", capacity}, {"window", "4"}});
+    if (!compressor_->keeps_everything())
+      options = PlugOptions({{"capacity", capacity}, {"window", "4"}});
     CompressSetup setup;
     setup.options = &options;
     setup.rope = &rope_;
@@ -272,22 +290,32 @@ class CompressorConformance : public ::testing::TestWithParam<std::string> {
     setup.question_end = 37;
     QUIRE_RETURN_IF_ERROR(compressor_->check(options));
     QUIRE_RETURN_IF_ERROR(compressor_->begin(setup));
-    for (std::int32_t layer = 0; layer < 2 && compressor_->observer() != nullptr; ++layer) show(layer, first_seen);
+    for (std::int32_t layer = 0; layer < 2 && compressor_->observer() != nullptr; ++layer)
+      show(layer, first_seen);
     const std::vector<LayerRows> layers(2, rows_);
     return compressor_->compress({&filled_.cache(), layers});
   }
 
   void show(std::int32_t layer, std::int32_t first) {
     const std::int64_t n = 37 - first, width = FilledCache::kHeads * FilledCache::kDim;
-    std::vector<float> q(static_cast<std::size_t>(n * width)), lse(static_cast<std::size_t>(n * FilledCache::kHeads), 1.5f);
-    for (std::size_t i = 0; i < q.size(); ++i) q[i] = std::sin(static_cast<float>(layer + 1) * 1.3f * static_cast<float>(i));
+    std::vector<float> q(static_cast<std::size_t>(n * width)),
+        lse(static_cast<std::size_t>(n * FilledCache::kHeads), 1.5f);
+    for (std::size_t i = 0; i < q.size(); ++i)
+      q[i] = std::sin(static_cast<float>(layer + 1) * 1.3f * static_cast<float>(i));
     std::vector<std::int32_t> rows(static_cast<std::size_t>(n)), positions(rows.size());
     std::iota(rows.begin(), rows.end(), 0);
     std::iota(positions.begin(), positions.end(), first);
     std::vector<std::uint8_t> write(rows.size(), 1), carry_on = write;
     std::vector<std::int64_t> cache_rows(rows.size(), 0);
-    LayerPass pass{.layer = layer, .rows = rows, .positions = positions, .qkv = {}, .lse = lse.data(), .cache = &filled_.cache(), .write = &write,
-                   .carry_on = &carry_on, .cache_rows = &cache_rows};
+    LayerPass pass{.layer = layer,
+                   .rows = rows,
+                   .positions = positions,
+                   .qkv = {},
+                   .lse = lse.data(),
+                   .cache = &filled_.cache(),
+                   .write = &write,
+                   .carry_on = &carry_on,
+                   .cache_rows = &cache_rows};
     pass.qkv.q = q.data();
     pass.qkv.rows = n;
     pass.qkv.ld = width;
@@ -325,7 +353,8 @@ TEST_P(CompressorConformance, KeepsExactlyTheCapacityAndWhatAlwaysStays) {
         EXPECT_GE(sorted.front(), 0);
         EXPECT_LT(sorted.back(), 37);
         // The question and the prefix fit into every capacity here; the rest is the contexts'.
-        for (const std::int32_t row : {0, 1, 31, 32, 33, 34, 35, 36}) EXPECT_TRUE(std::binary_search(sorted.begin(), sorted.end(), row)) << row;
+        for (const std::int32_t row : {0, 1, 31, 32, 33, 34, 35, 36})
+          EXPECT_TRUE(std::binary_search(sorted.begin(), sorted.end(), row)) << row;
         total += static_cast<std::int64_t>(head.size());
       }
     }
@@ -339,7 +368,8 @@ TEST_P(CompressorConformance, WindowRowsStayUnderTheSmallestCapacity) {
   ASSERT_TRUE(h.ok());
   for (const auto& layer : h->hot) {
     for (const auto& head : layer) {
-      for (const std::int32_t row : {33, 34, 35, 36}) EXPECT_NE(std::find(head.begin(), head.end(), row), head.end());
+      for (const std::int32_t row : {33, 34, 35, 36})
+        EXPECT_NE(std::find(head.begin(), head.end(), row), head.end());
     }
   }
 }
@@ -355,10 +385,12 @@ TEST_P(CompressorConformance, RanksTheSameTwice) {
 
 TEST_P(CompressorConformance, ACapacityWithinTheWindowIsRefused) {
   if (compressor_->keeps_everything()) return;
-  for (const char* capacity : {"4", "3", "7.5"}) EXPECT_EQ(heat(capacity).status().field(), "cache.options.capacity");
+  for (const char* capacity : {"4", "3", "7.5"})
+    EXPECT_EQ(heat(capacity).status().field(), "cache.options.capacity");
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugs, CompressorConformance, ::testing::ValuesIn(compressor_names()), [](const auto& plug) { return plug.param; });
+INSTANTIATE_TEST_SUITE_P(Plugs, CompressorConformance, ::testing::ValuesIn(compressor_names()),
+                         [](const auto& plug) { return plug.param; });
 
 TEST(RegistryTest, EveryStrategyIsMadeOfKnownPlugs) {
   for (const Strategy& s : strategies()) {
@@ -376,7 +408,8 @@ TEST(RegistryTest, UnknownNamesListWhatThereIs) {
   const Status s = find_strategy("x").status();
   EXPECT_EQ(s.code(), Code::kInvalidArgument);
   EXPECT_EQ(s.field(), "cache.strategy");
-  for (const char* name : {"auto", "recompute", "exact", "reuse"}) EXPECT_NE(s.message().find(name), std::string::npos);
+  for (const char* name : {"auto", "recompute", "exact", "reuse"})
+    EXPECT_NE(s.message().find(name), std::string::npos);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-/// Strategies that choose blocks by the question, over a real store: sketches, query pass, selection, fetch, placing, answer.
+/// Strategies that choose blocks by the question, over a real store: sketches, query pass,
+/// selection, fetch, placing, answer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +31,8 @@ class SparseQueryTest : public ::testing::Test {
     if (cached) d.key = ingest(*engine_, store_, d.id, d.ids);
     return d;
   }
-  QueryRequest request(const std::string& strategy, std::map<std::string, std::string, std::less<>> options = {}) {
+  QueryRequest request(const std::string& strategy,
+                       std::map<std::string, std::string, std::less<>> options = {}) {
     QueryRequest r = make_request(*engine_, docs_, question_, strategy);
     r.cache.options = PlugOptions(std::move(options));
     return r;
@@ -41,10 +43,14 @@ class SparseQueryTest : public ::testing::Test {
     expect_fates_sum(o.plan);
     return o;
   }
-  std::int64_t read_bytes(const Outcome& o) const { return std::accumulate(std::begin(o.stats.tier_bytes), std::end(o.stats.tier_bytes), std::int64_t{0}); }
+  std::int64_t read_bytes(const Outcome& o) const {
+    return std::accumulate(std::begin(o.stats.tier_bytes), std::end(o.stats.tier_bytes),
+                           std::int64_t{0});
+  }
   std::int64_t document_bytes() const {
     std::int64_t n = 0;
-    for (const Doc& d : docs_) n += static_cast<std::int64_t>(d.ids.size()) * engine_->info().kv_bytes_per_token;
+    for (const Doc& d : docs_)
+      n += static_cast<std::int64_t>(d.ids.size()) * engine_->info().kv_bytes_per_token;
     return n;
   }
   void reopen(std::uint64_t dram_bytes) {
@@ -66,7 +72,8 @@ class SparseQueryTest : public ::testing::Test {
   std::vector<std::int32_t> question_;
 };
 
-// SAM-1: everything kept and everything computed again is a full prefill; document 0 is exact already.
+// SAM-1: everything kept and everything computed again is a full prefill; document 0 is exact
+// already.
 TEST_F(SparseQueryTest, EverythingKeptAndRecomputedEqualsRecompute) {
   auto all = request("samkv", {{"recompute", "overwrite"}, {"rows", "kept"}});
   all.cache.keep_ratio = 1;
@@ -76,7 +83,8 @@ TEST_F(SparseQueryTest, EverythingKeptAndRecomputedEqualsRecompute) {
   EXPECT_EQ(o.plan.fates.reused, 200);
 }
 
-// SAM-2: everything kept and nothing computed again is Reuse; anchors only is the published "no selection" row.
+// SAM-2: everything kept and nothing computed again is Reuse; anchors only is the published "no
+// selection" row.
 TEST_F(SparseQueryTest, WithoutRecomputeItIsReuseOrAnchors) {
   auto all = request("samkv", {{"recompute", "none"}});
   all.cache.keep_ratio = 1;
@@ -104,8 +112,10 @@ TEST_F(SparseQueryTest, ReadsSketchesAnchorsAndWhatWasSelected) {
   std::int64_t kept = 0;
   for (const PlannedContext& c : o.plan.contexts) {
     const auto n = static_cast<std::int32_t>(c.blocks.size());
-    for (const std::int32_t anchor : anchor_blocks(n)) EXPECT_EQ(c.blocks[static_cast<std::size_t>(anchor)].kept_layers, 3);
-    for (const PlannedBlock& b : c.blocks) kept += b.kept_layers > 0 ? b.num_tokens * engine_->info().kv_bytes_per_token : 0;
+    for (const std::int32_t anchor : anchor_blocks(n))
+      EXPECT_EQ(c.blocks[static_cast<std::size_t>(anchor)].kept_layers, 3);
+    for (const PlannedBlock& b : c.blocks)
+      kept += b.kept_layers > 0 ? b.num_tokens * engine_->info().kv_bytes_per_token : 0;
   }
   EXPECT_EQ(o.stats.tier_bytes[static_cast<int>(Tier::kDisk)], kept);
   EXPECT_LT(kept, document_bytes());
@@ -143,7 +153,8 @@ TEST_F(SparseQueryTest, WordsChooseWithoutSketchesAndWithoutRunningTheQuestionTw
   EXPECT_EQ(run(r).ids, run(request("recompute")).ids);
 }
 
-// GL-1: the same request gives the same answer from DRAM, from disk, from nothing, and with reads held back.
+// GL-1: the same request gives the same answer from DRAM, from disk, from nothing, and with reads
+// held back.
 TEST_F(SparseQueryTest, TheSameFromEveryTierAndFromNothing) {
   for (const char* recompute : {"none", "overwrite", "fusion"}) {
     const auto r = request("samkv", {{"recompute", recompute}});
@@ -155,7 +166,8 @@ TEST_F(SparseQueryTest, TheSameFromEveryTierAndFromNothing) {
     const Outcome computed = run(fresh);
     EXPECT_EQ(computed.ids, warm.ids) << recompute;
     EXPECT_EQ(computed.plan.keep_ratio, warm.plan.keep_ratio);
-    EXPECT_EQ(computed.plan.fates.computed + computed.plan.fates.dropped, computed.plan.prompt_tokens);
+    EXPECT_EQ(computed.plan.fates.computed + computed.plan.fates.dropped,
+              computed.plan.prompt_tokens);
   }
   const auto r = request("samkv");
   const Outcome warm = run(r);
@@ -172,7 +184,8 @@ TEST_F(SparseQueryTest, MissingDocumentsTakePartLikeStoredOnes) {
   const Outcome missing = run(request("samkv"));
   EXPECT_EQ(missing.plan.contexts[1].miss, MissReason::kNotCached);
   EXPECT_TRUE(missing.plan.contexts[1].keep_share.has_value());
-  for (const std::size_t i : {1u, 3u}) docs_[i].key = ingest(*engine_, store_, docs_[i].id, docs_[i].ids);
+  for (const std::size_t i : {1u, 3u})
+    docs_[i].key = ingest(*engine_, store_, docs_[i].id, docs_[i].ids);
   const Outcome stored = run(request("samkv"));
   EXPECT_EQ(stored.ids, missing.ids);
   EXPECT_EQ(stored.plan.keep_ratio, missing.plan.keep_ratio);
@@ -181,7 +194,9 @@ TEST_F(SparseQueryTest, MissingDocumentsTakePartLikeStoredOnes) {
 
 TEST_F(SparseQueryTest, ALostSketchIsAMissAndTheAnswerStays) {
   const Outcome warm = run(request("samkv"));
-  for (const auto& [status, reason] : {std::pair{Status::corruption("bit flip"), MissReason::kCorrupt}, {Status::io("disk"), MissReason::kTierUnavailable}}) {
+  for (const auto& [status, reason] :
+       {std::pair{Status::corruption("bit flip"), MissReason::kCorrupt},
+        {Status::io("disk"), MissReason::kTierUnavailable}}) {
     int calls = 0;
     bool first = true;
     store_.read_fault = [&, status = status](std::size_t index) {
@@ -203,7 +218,8 @@ TEST_F(SparseQueryTest, ASketchOfAnotherVersionIsAMiss) {
   const auto ids = random_ids(rng_, 120);
   const ContextKey key = engine_->context_key(ids, "t", {});
   const KvLayout layout({3, 2, 16, DType::kF16}, 120, 16);
-  auto writer = real_->begin_segment(key, layout.segment(), static_cast<std::uint64_t>(layout.total_bytes()) + 4096, "t", "x");
+  auto writer = real_->begin_segment(
+      key, layout.segment(), static_cast<std::uint64_t>(layout.total_bytes()) + 4096, "t", "x");
   ASSERT_TRUE(writer.ok()) << writer.status().to_string();
   for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
     const std::vector<std::byte> zeros(static_cast<std::size_t>(layout.value_bytes(b, 0)));
@@ -258,7 +274,8 @@ TEST_F(SparseQueryTest, ReadsHeldBackHoldUpNobodyElse) {
   EXPECT_EQ(sink->wait().ids, want);
 }
 
-// A document deleted or replaced while a query runs: the query answers from the version it began with.
+// A document deleted or replaced while a query runs: the query answers from the version it began
+// with.
 TEST_F(SparseQueryTest, DeletedOrReplacedDuringTheQuery) {
   const auto r = request("samkv");
   const auto want = run(r).ids;
@@ -280,7 +297,8 @@ TEST_F(SparseQueryTest, DeletedOrReplacedDuringTheQuery) {
   for (const auto& c : o.plan.contexts) EXPECT_EQ(c.miss, MissReason::kNone);
 }
 
-// Endless new orders of the same documents: nothing is stored, every order is answered from the same segments.
+// Endless new orders of the same documents: nothing is stored, every order is answered from the
+// same segments.
 TEST_F(SparseQueryTest, NewOrdersCreateNothingInTheStore) {
   (void)run(request("samkv"));
   const auto before = real_->stats();
@@ -311,7 +329,8 @@ TEST_F(SparseQueryTest, ThePlanAloneSaysWhatIsPendingAndAPlanQueryCompletesIt) {
   for (std::size_t i = 0; i < full.plan.contexts.size(); ++i) {
     EXPECT_EQ(only.plan.contexts[i].keep_share, full.plan.contexts[i].keep_share);
     for (std::size_t b = 0; b < full.plan.contexts[i].blocks.size(); ++b) {
-      EXPECT_EQ(only.plan.contexts[i].blocks[b].kept_layers, full.plan.contexts[i].blocks[b].kept_layers);
+      EXPECT_EQ(only.plan.contexts[i].blocks[b].kept_layers,
+                full.plan.contexts[i].blocks[b].kept_layers);
       EXPECT_EQ(only.plan.contexts[i].blocks[b].score, full.plan.contexts[i].blocks[b].score);
     }
   }
@@ -319,7 +338,7 @@ TEST_F(SparseQueryTest, ThePlanAloneSaysWhatIsPendingAndAPlanQueryCompletesIt) {
   EXPECT_TRUE(full.plan.contexts[0].bias_weight.has_value());
 }
 
-// GL-2 and §4.10.
+// No documents, short ones, an empty one.
 TEST_F(SparseQueryTest, DegenerateRequests) {
   const auto documents = docs_;
   for (const char* strategy : {"samkv", "samkv_overwrite", "samkv_words", "multi_infllm"}) {

@@ -1,4 +1,4 @@
-/// Which tokens of a scored prompt stay (algorithms §5.4, PC-1).
+/// Which tokens of a scored prompt stay.
 #include "engine/prompt/cut.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,9 @@ namespace {
 using ::testing::ElementsAre;
 using Options = std::map<std::string, std::string, std::less<>>;
 
-std::vector<std::int32_t> cut(const std::vector<float>& scores, const CutSettings& settings, std::vector<std::uint8_t> cuttable = {}, std::vector<KvStretch> stays = {}) {
+std::vector<std::int32_t> cut(const std::vector<float>& scores, const CutSettings& settings,
+                              std::vector<std::uint8_t> cuttable = {},
+                              std::vector<KvStretch> stays = {}) {
   if (cuttable.empty()) cuttable.assign(scores.size(), 1);
   return kept_tokens({scores, cuttable, stays}, settings);
 }
@@ -30,7 +32,8 @@ TEST(PromptCut, TheGoldenVectorOfTheSpecification) {
   std::vector<float> scores(20, 0.0f);
   scores[7] = 2;
   scores[15] = 1;
-  EXPECT_THAT(cut(scores, {.capacity = 6, .window = 2, .neighbors = 3}), ElementsAre(6, 7, 8, 15, 18, 19));
+  EXPECT_THAT(cut(scores, {.capacity = 6, .window = 2, .neighbors = 3}),
+              ElementsAre(6, 7, 8, 15, 18, 19));
 }
 
 TEST(PromptCut, ExactlyTheCapacityStaysInOrderWithTheWindow) {
@@ -38,11 +41,17 @@ TEST(PromptCut, ExactlyTheCapacityStaysInOrderWithTheWindow) {
   for (const std::int64_t n : {1, 2, 17, 64, 130}) {
     for (const std::int64_t capacity : {2, 9, 40, 129, 200}) {
       for (const std::int32_t around : {1, 2, 5, 32}) {
-        const CutSettings s{.capacity = capacity, .window = std::min<std::int64_t>(capacity - 1, 7), .pooling = Pooling::kMax, .kernel = around, .neighbors = around};
+        const CutSettings s{.capacity = capacity,
+                            .window = std::min<std::int64_t>(capacity - 1, 7),
+                            .pooling = Pooling::kMax,
+                            .kernel = around,
+                            .neighbors = around};
         const auto kept = cut(random_scores(rng, static_cast<std::size_t>(n)), s);
-        ASSERT_EQ(static_cast<std::int64_t>(kept.size()), std::min(n, capacity)) << n << " " << capacity << " " << around;
+        ASSERT_EQ(static_cast<std::int64_t>(kept.size()), std::min(n, capacity))
+            << n << " " << capacity << " " << around;
         EXPECT_TRUE(std::is_sorted(kept.begin(), kept.end(), std::less_equal<>()));
-        for (std::int64_t t = std::max<std::int64_t>(0, n - s.window); t < n; ++t) EXPECT_TRUE(std::binary_search(kept.begin(), kept.end(), t));
+        for (std::int64_t t = std::max<std::int64_t>(0, n - s.window); t < n; ++t)
+          EXPECT_TRUE(std::binary_search(kept.begin(), kept.end(), t));
       }
     }
   }
@@ -53,7 +62,9 @@ TEST(PromptCut, WithoutNeighboursItIsTheBestBehindTheWindow) {
   const std::vector<float> scores = random_scores(rng, 90);
   std::vector<std::int32_t> expected(85);
   for (std::int32_t t = 0; t < 85; ++t) expected[static_cast<std::size_t>(t)] = t;
-  std::stable_sort(expected.begin(), expected.end(), [&](std::int32_t a, std::int32_t b) { return scores[static_cast<std::size_t>(a)] > scores[static_cast<std::size_t>(b)]; });
+  std::stable_sort(expected.begin(), expected.end(), [&](std::int32_t a, std::int32_t b) {
+    return scores[static_cast<std::size_t>(a)] > scores[static_cast<std::size_t>(b)];
+  });
   expected.resize(25);
   for (std::int32_t t = 85; t < 90; ++t) expected.push_back(t);
   std::sort(expected.begin(), expected.end());
@@ -66,18 +77,23 @@ TEST(PromptCut, NeighboursComeNearestFirstAndTheLowerOfTwoFirst) {
   // Four of a peak's even number of neighbours: one below it, two above it.
   EXPECT_THAT(cut(scores, {.capacity = 2, .window = 1, .neighbors = 4}), ElementsAre(5, 11));
   EXPECT_THAT(cut(scores, {.capacity = 3, .window = 1, .neighbors = 4}), ElementsAre(4, 5, 11));
-  EXPECT_THAT(cut(scores, {.capacity = 5, .window = 1, .neighbors = 4}), ElementsAre(4, 5, 6, 7, 11));
-  EXPECT_THAT(cut(scores, {.capacity = 6, .window = 1, .neighbors = 4}), ElementsAre(0, 4, 5, 6, 7, 11));
+  EXPECT_THAT(cut(scores, {.capacity = 5, .window = 1, .neighbors = 4}),
+              ElementsAre(4, 5, 6, 7, 11));
+  EXPECT_THAT(cut(scores, {.capacity = 6, .window = 1, .neighbors = 4}),
+              ElementsAre(0, 4, 5, 6, 7, 11));
 }
 
 TEST(PromptCut, WhatIsCachedCountsNothingAndWhatMustStayComesFirst) {
   const std::vector<float> scores = {9, 8, 7, 6, 5, 4, 3, 2, 1, 0};
   const std::vector<std::uint8_t> cuttable = {1, 1, 0, 0, 1, 1, 1, 1, 1, 1};
   EXPECT_THAT(cut(scores, {.capacity = 4, .window = 1}, cuttable), ElementsAre(0, 1, 4, 9));
-  EXPECT_THAT(cut(scores, {.capacity = 4, .window = 1}, cuttable, {{7, 9}}), ElementsAre(0, 7, 8, 9));
+  EXPECT_THAT(cut(scores, {.capacity = 4, .window = 1}, cuttable, {{7, 9}}),
+              ElementsAre(0, 7, 8, 9));
   // A stretch that does not fit has no privilege; the next one may.
-  EXPECT_THAT(cut(scores, {.capacity = 3, .window = 1}, cuttable, {{4, 7}, {7, 8}}), ElementsAre(0, 7, 9));
-  EXPECT_THAT(cut(scores, {.capacity = 50, .window = 1}, cuttable), ElementsAre(0, 1, 4, 5, 6, 7, 8, 9));
+  EXPECT_THAT(cut(scores, {.capacity = 3, .window = 1}, cuttable, {{4, 7}, {7, 8}}),
+              ElementsAre(0, 7, 9));
+  EXPECT_THAT(cut(scores, {.capacity = 50, .window = 1}, cuttable),
+              ElementsAre(0, 1, 4, 5, 6, 7, 8, 9));
 }
 
 TEST(PromptCut, SmoothingPoolsOverTheSpecifiedWindowWithZeroesOutside) {
@@ -91,7 +107,9 @@ TEST(PromptCut, SmoothingPoolsOverTheSpecifiedWindowWithZeroesOutside) {
 
 TEST(PromptCut, AShareIsOfTheTokensThatCanBeCutAndHoldsTheWindow) {
   const std::vector<PlugOption> table = cut_options();
-  const auto capacity = [&](const Options& given, std::int64_t tokens) { return cut_capacity(table, PlugOptions(given), tokens); };
+  const auto capacity = [&](const Options& given, std::int64_t tokens) {
+    return cut_capacity(table, PlugOptions(given), tokens);
+  };
   EXPECT_EQ(capacity({}, 9), 2048);
   EXPECT_EQ(capacity({{"capacity", "70"}}, 9), 70);
   EXPECT_EQ(capacity({{"keep_ratio", "0.5"}}, 1001), 500);
@@ -103,7 +121,9 @@ TEST(PromptCut, AShareIsOfTheTokensThatCanBeCutAndHoldsTheWindow) {
 
 TEST(PromptCut, SettingsThatCannotBeAreRefusedByName) {
   const std::vector<PlugOption> table = cut_options();
-  const auto field = [&](const Options& given) { return check_cut(table, PlugOptions(given)).field(); };
+  const auto field = [&](const Options& given) {
+    return check_cut(table, PlugOptions(given)).field();
+  };
   EXPECT_EQ(field({}), "");
   EXPECT_EQ(field({{"capacity", "65"}}), "");
   EXPECT_EQ(field({{"capacity", "64"}}), "cache.prompt_compression.capacity");
@@ -111,7 +131,8 @@ TEST(PromptCut, SettingsThatCannotBeAreRefusedByName) {
   EXPECT_EQ(field({{"window", "2048"}}), "cache.prompt_compression.capacity");
   EXPECT_EQ(field({{"keep_ratio", "0.5"}}), "");
   EXPECT_EQ(field({{"keep_ratio", "0"}, {"capacity", "65"}}), "");
-  EXPECT_EQ(field({{"keep_ratio", "0.5"}, {"capacity", "65"}}), "cache.prompt_compression.keep_ratio");
+  EXPECT_EQ(field({{"keep_ratio", "0.5"}, {"capacity", "65"}}),
+            "cache.prompt_compression.keep_ratio");
 }
 
 }  // namespace

@@ -13,23 +13,31 @@ namespace {
 
 using ::testing::ElementsAre;
 
-/// Every `step` bytes of a text are a token, whose bytes are remembered; id 0 begins texts and stands for none.
+/// Every `step` bytes of a text are a token, whose bytes are remembered; id 0 begins texts and
+/// stands for none.
 class StepTokenizer final : public Tokenizer {
  public:
   StepTokenizer(std::size_t step, bool bos) : step_(step), bos_(bos) {}
-  std::vector<std::int32_t> encode(std::string_view text, Special special, Start start) const override { return encode_with_offsets(text, special, start).ids; }
+  std::vector<std::int32_t> encode(std::string_view text, Special special,
+                                   Start start) const override {
+    return encode_with_offsets(text, special, start).ids;
+  }
   Encoding encode_with_offsets(std::string_view text, Special, Start) const override {
     Encoding out;
     for (std::size_t at = 0; at < text.size(); at += step_) {
       const std::string_view piece = text.substr(at, step_);
-      const auto [known, fresh] = ids_.try_emplace(std::string(piece), static_cast<std::int32_t>(ids_.size()) + 1);
+      const auto [known, fresh] = ids_.try_emplace(std::string(piece),
+                                                   static_cast<std::int32_t>(ids_.size()) + 1);
       if (fresh) pieces_[known->second] = piece;
       out.ids.push_back(known->second);
-      out.spans.push_back({static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at + piece.size())});
+      out.spans.push_back(
+          {static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at + piece.size())});
     }
     return out;
   }
-  std::string_view token_bytes(std::int32_t id) const override { return id == 0 ? std::string_view("<s>") : std::string_view(pieces_.at(id)); }
+  std::string_view token_bytes(std::int32_t id) const override {
+    return id == 0 ? std::string_view("<s>") : std::string_view(pieces_.at(id));
+  }
   bool is_special(std::int32_t id) const override { return id == 0; }
   std::optional<std::int32_t> token_id(std::string_view) const override { return std::nullopt; }
   std::int32_t vocab_size() const override { return 1 << 20; }
@@ -53,7 +61,9 @@ class StepTokenizer final : public Tokenizer {
 TEST(Respelling, ScoresComeBackToWhateverSharesAByte) {
   const StepTokenizer target(2, true), draft(3, true);
   std::vector<std::int32_t> ids = {0};
-  for (const std::int32_t id : target.encode("abcdefgh", Special::kNone, Start::kText)) ids.push_back(id);  // ab cd ef gh
+  // Ab cd ef gh
+  for (const std::int32_t id : target.encode("abcdefgh", Special::kNone, Start::kText))
+    ids.push_back(id);
   const Respelling spelled(target, ids, draft);
   EXPECT_EQ(spelled.ids().size(), 4u);  // <s> abc def gh
   EXPECT_EQ(spelled.ids().front(), 0);
@@ -88,14 +98,19 @@ TEST(Respelling, StretchesGoOverToWhateverSharesAByte) {
   using ::testing::Pair;
   const StepTokenizer target(2, true), draft(3, true);
   std::vector<std::int32_t> ids = {0};
-  for (const std::int32_t id : target.encode("abcdefghijkl", Special::kNone, Start::kText)) ids.push_back(id);  // ab cd ef gh ij kl
-  const Respelling spelled(target, ids, draft);                                                                  // <s> abc def ghi jkl
-  const auto over = [&](std::vector<KvStretch> stretches) { return pairs(spelled.bring_over(stretches)); };
-  EXPECT_THAT(over({{1, 2}}), ElementsAre(Pair(1, 2)));           // ab: abc
-  EXPECT_THAT(over({{2, 3}}), ElementsAre(Pair(1, 3)));           // cd: abc def
+  // Ab cd ef gh ij kl
+  for (const std::int32_t id : target.encode("abcdefghijkl", Special::kNone, Start::kText))
+    ids.push_back(id);
+  const Respelling spelled(target, ids, draft);  // <s> abc def ghi jkl
+  const auto over = [&](std::vector<KvStretch> stretches) {
+    return pairs(spelled.bring_over(stretches));
+  };
+  EXPECT_THAT(over({{1, 2}}), ElementsAre(Pair(1, 2)));  // ab: abc
+  EXPECT_THAT(over({{2, 3}}), ElementsAre(Pair(1, 3)));  // cd: abc def
   EXPECT_THAT(over({{1, 2}, {4, 5}}), ElementsAre(Pair(1, 2), Pair(3, 4)));
-  EXPECT_THAT(over({{1, 2}, {2, 3}, {6, 7}}), ElementsAre(Pair(1, 3), Pair(4, 5)));  // abc is of both
-  EXPECT_THAT(over({{0, 1}}), ElementsAre());                     // a control token
+  // Abc is of both
+  EXPECT_THAT(over({{1, 2}, {2, 3}, {6, 7}}), ElementsAre(Pair(1, 3), Pair(4, 5)));
+  EXPECT_THAT(over({{0, 1}}), ElementsAre());  // a control token
   EXPECT_THAT(over({{3, 3}}), ElementsAre());
   EXPECT_THAT(over({{0, 7}}), ElementsAre(Pair(1, 5)));
 }
@@ -106,12 +121,15 @@ TEST(Respelling, ADraftWithItsOwnTokenizerCutsPrompts) {
   // Other settings make it another tokenizer, whose ids may not be handed over.
   write_file(draft.path() / "tokenizer_config.json", R"({"add_bos_token":false})");
   auto store = open_test_store(folder.path() / "store");
-  auto engine = make_test_engine(model.path(), *store, [&](EngineOptions& o) { o.draft_path = draft.path().string(); });
+  auto engine = make_test_engine(model.path(), *store,
+                                 [&](EngineOptions& o) { o.draft_path = draft.path().string(); });
   const auto own = load_tokenizer(draft.path());
   ASSERT_TRUE(own.ok());
   ASSERT_NE((*own)->digest(), engine->tokenizer().digest());
   std::mt19937 rng(3);
-  QueryRequest r = make_request(*engine, {}, engine->tokenizer().encode(engine->tokenizer().decode(random_ids(rng, 200))), "auto");
+  QueryRequest r = make_request(
+      *engine, {}, engine->tokenizer().encode(engine->tokenizer().decode(random_ids(rng, 200))),
+      "auto");
   r.cache.prompt_compression = "specpc";
   r.cache.prompt_options = PlugOptions({{"capacity", "80"}, {"window", "16"}});
   const Outcome o = run_query(*engine, std::move(r));

@@ -19,7 +19,8 @@ using Options = std::map<std::string, std::string, std::less<>>;
 /// Raw queries and keys of every row in every layer.
 class RawCapture final : public ForwardHook {
  public:
-  explicit RawCapture(const ModelConfig& c) : c_(c), q(static_cast<std::size_t>(c.num_layers)), k(q.size()) {}
+  explicit RawCapture(const ModelConfig& c)
+      : c_(c), q(static_cast<std::size_t>(c.num_layers)), k(q.size()) {}
   Status after_projection(LayerPass& pass) override {
     for (std::int64_t r = 0; r < pass.qkv.rows; ++r) {
       const float *qr = pass.qkv.q + r * pass.qkv.ld, *kr = pass.qkv.k + r * pass.qkv.ld;
@@ -57,15 +58,20 @@ class SpecPcReference {
     model_ = std::move(*model);
   }
 
-  std::vector<std::int32_t> kept(const std::vector<std::int32_t>& ids, const Settings& s, const std::set<std::int32_t>& stay) {
+  std::vector<std::int32_t> kept(const std::vector<std::int32_t>& ids, const Settings& s,
+                                 const std::set<std::int32_t>& stay) {
     const std::vector<double> smooth = smoothed(scores(ids, s), s);
     const auto n = static_cast<std::int32_t>(ids.size());
     std::vector<std::int32_t> list;
-    for (std::int32_t t = n - static_cast<std::int32_t>(std::min<std::int64_t>(s.window, n)); t < n; ++t) list.push_back(t);
+    for (std::int32_t t = n - static_cast<std::int32_t>(std::min<std::int64_t>(s.window, n)); t < n;
+         ++t)
+      list.push_back(t);
     list.insert(list.end(), stay.begin(), stay.end());
     std::vector<std::int32_t> peaks(static_cast<std::size_t>(n));
     for (std::int32_t t = 0; t < n; ++t) peaks[static_cast<std::size_t>(t)] = t;
-    std::stable_sort(peaks.begin(), peaks.end(), [&](std::int32_t a, std::int32_t b) { return smooth[static_cast<std::size_t>(a)] > smooth[static_cast<std::size_t>(b)]; });
+    std::stable_sort(peaks.begin(), peaks.end(), [&](std::int32_t a, std::int32_t b) {
+      return smooth[static_cast<std::size_t>(a)] > smooth[static_cast<std::size_t>(b)];
+    });
     const std::int32_t before = (s.around - 1) / 2, after = s.around - 1 - before;
     for (const std::int32_t peak : peaks) {
       list.push_back(peak);
@@ -82,11 +88,13 @@ class SpecPcReference {
   }
 
  private:
-  static void rotate(std::vector<double>& x, std::int32_t heads, std::int32_t dim, std::int64_t position) {
+  static void rotate(std::vector<double>& x, std::int32_t heads, std::int32_t dim,
+                     std::int64_t position) {
     for (std::int32_t h = 0; h < heads; ++h) {
       for (std::int32_t c = 0; c < dim / 2; ++c) {
         const double angle = static_cast<double>(position) * std::pow(10000.0, -2.0 * c / dim);
-        double &a = x[static_cast<std::size_t>(h * dim + c)], &b = x[static_cast<std::size_t>(h * dim + c + dim / 2)];
+        double &a = x[static_cast<std::size_t>(h * dim + c)],
+               &b = x[static_cast<std::size_t>(h * dim + c + dim / 2)];
         const double rotated = a * std::cos(angle) - b * std::sin(angle);
         b = b * std::cos(angle) + a * std::sin(angle);
         a = rotated;
@@ -109,7 +117,8 @@ class SpecPcReference {
     EXPECT_TRUE(forward(*model_, request, workspace_).ok());
     const auto n = static_cast<std::int64_t>(ids.size()), w = std::min<std::int64_t>(s.window, n);
     std::vector<double> out(ids.size(), 0.0);
-    for (std::int32_t layer = std::min(s.skip_layers, c.num_layers - 1); layer < c.num_layers; ++layer) {
+    for (std::int32_t layer = std::min(s.skip_layers, c.num_layers - 1); layer < c.num_layers;
+         ++layer) {
       auto& q = raw.q[static_cast<std::size_t>(layer)];
       auto& k = raw.k[static_cast<std::size_t>(layer)];
       for (std::int64_t t = 0; t < n; ++t) {
@@ -117,21 +126,29 @@ class SpecPcReference {
         rotate(k[static_cast<std::size_t>(t)], c.num_kv_heads, c.head_dim, t);
       }
       for (std::int32_t h = 0; h < c.num_heads; ++h) {
-        for (std::int64_t u = 0; u < w; ++u) add_row(q[static_cast<std::size_t>(n - w + u)], k, h, n - w + u, s.weighted && w > 1 ? static_cast<double>(u) / static_cast<double>(w - 1) : 1, s.mean, out);
+        for (std::int64_t u = 0; u < w; ++u)
+          add_row(q[static_cast<std::size_t>(n - w + u)], k, h, n - w + u,
+                  s.weighted && w > 1 ? static_cast<double>(u) / static_cast<double>(w - 1) : 1,
+                  s.mean, out);
       }
     }
     return out;
   }
 
-  void add_row(const std::vector<double>& q, const std::vector<std::vector<double>>& k, std::int32_t h, std::int64_t row, double weight, bool mean, std::vector<double>& out) const {
+  void add_row(const std::vector<double>& q, const std::vector<std::vector<double>>& k,
+               std::int32_t h, std::int64_t row, double weight, bool mean,
+               std::vector<double>& out) const {
     const ModelConfig& c = model_->config();
     const std::int32_t m = h / (c.num_heads / c.num_kv_heads);
     std::vector<double> p(static_cast<std::size_t>(row) + 1);
     double total = 0;
     for (std::int64_t j = 0; j <= row; ++j) {
       double dot = 0;
-      for (std::int32_t x = 0; x < c.head_dim; ++x) dot += q[static_cast<std::size_t>(h * c.head_dim + x)] * k[static_cast<std::size_t>(j)][static_cast<std::size_t>(m * c.head_dim + x)];
-      total += p[static_cast<std::size_t>(j)] = std::exp(dot / std::sqrt(static_cast<double>(c.head_dim)));
+      for (std::int32_t x = 0; x < c.head_dim; ++x)
+        dot += q[static_cast<std::size_t>(h * c.head_dim + x)] *
+               k[static_cast<std::size_t>(j)][static_cast<std::size_t>(m * c.head_dim + x)];
+      total += p[static_cast<std::size_t>(j)] = std::exp(
+          dot / std::sqrt(static_cast<double>(c.head_dim)));
     }
     for (std::size_t j = 0; j < p.size(); ++j) {
       const double a = weight * p[j] / total;
@@ -144,7 +161,8 @@ class SpecPcReference {
     std::vector<double> out(scores.size(), 0.0);
     for (std::int64_t j = 0; j < n; ++j) {
       double sum = 0, most = 0;
-      for (std::int64_t i = j - (s.around - 1) / 2; i <= j + s.around - 1 - (s.around - 1) / 2; ++i) {
+      for (std::int64_t i = j - (s.around - 1) / 2; i <= j + s.around - 1 - (s.around - 1) / 2;
+           ++i) {
         if (i < 0 || i >= n) continue;
         sum += scores[static_cast<std::size_t>(i)];
         most = std::max(most, scores[static_cast<std::size_t>(i)]);
@@ -160,7 +178,9 @@ class SpecPcReference {
 
 class SpecPcQueryTest : public ::testing::Test {
  protected:
-  SpecPcQueryTest() : store_(open_test_store(folder_.path() / "store")) { start(draft_.path().string()); }
+  SpecPcQueryTest() : store_(open_test_store(folder_.path() / "store")) {
+    start(draft_.path().string());
+  }
   ~SpecPcQueryTest() override { engine_->stop(std::chrono::milliseconds(0)); }
 
   void start(const std::string& draft) {
@@ -176,7 +196,8 @@ class SpecPcQueryTest : public ::testing::Test {
     r.prefix_ids.clear();
     return r;
   }
-  static void compress(QueryRequest& r, const Options& options, const std::string& method = "specpc") {
+  static void compress(QueryRequest& r, const Options& options,
+                       const std::string& method = "specpc") {
     r.cache.prompt_compression = method;
     r.cache.prompt_options = PlugOptions(options);
   }
@@ -187,7 +208,8 @@ class SpecPcQueryTest : public ::testing::Test {
     return o;
   }
   /// Tokens of the question that stayed.
-  static std::vector<std::int32_t> kept_of(const Plan& plan, PromptCut::Part part, std::int32_t context = -1) {
+  static std::vector<std::int32_t> kept_of(const Plan& plan, PromptCut::Part part,
+                                           std::int32_t context = -1) {
     std::vector<std::int32_t> out;
     for (const auto& k : plan.prompt_cut->parts) {
       if (k.part != part || k.context != context) continue;
@@ -197,7 +219,8 @@ class SpecPcQueryTest : public ::testing::Test {
     }
     return out;
   }
-  static std::vector<std::int32_t> pick(const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& kept) {
+  static std::vector<std::int32_t> pick(const std::vector<std::int32_t>& ids,
+                                        const std::vector<std::int32_t>& kept) {
     std::vector<std::int32_t> out;
     for (const std::int32_t t : kept) out.push_back(ids[static_cast<std::size_t>(t)]);
     return out;
@@ -215,10 +238,26 @@ TEST_F(SpecPcQueryTest, KeepsWhatTheSpecificationKeepsAndAnswersItAsAnOrdinaryPr
   SpecPcReference reference(draft_.path());
   const std::pair<Options, SpecPcReference::Settings> cases[] = {
       {{{"capacity", "100"}}, {.capacity = 100}},
-      {{{"capacity", "40"}, {"window", "9"}, {"kernel", "5"}, {"neighbors", "5"}}, {.capacity = 40, .window = 9, .around = 5}},
-      {{{"capacity", "77"}, {"window", "1"}, {"kernel", "1"}, {"neighbors", "1"}, {"skip_layers", "0"}}, {.capacity = 77, .window = 1, .around = 1, .skip_layers = 0}},
-      {{{"capacity", "90"}, {"window", "70"}, {"skip_layers", "1"}, {"weighted", "off"}, {"pool", "avg"}, {"reduce", "mean"}},
-       {.capacity = 90, .window = 70, .skip_layers = 1, .weighted = false, .mean = true, .average = true}},
+      {{{"capacity", "40"}, {"window", "9"}, {"kernel", "5"}, {"neighbors", "5"}},
+       {.capacity = 40, .window = 9, .around = 5}},
+      {{{"capacity", "77"},
+        {"window", "1"},
+        {"kernel", "1"},
+        {"neighbors", "1"},
+        {"skip_layers", "0"}},
+       {.capacity = 77, .window = 1, .around = 1, .skip_layers = 0}},
+      {{{"capacity", "90"},
+        {"window", "70"},
+        {"skip_layers", "1"},
+        {"weighted", "off"},
+        {"pool", "avg"},
+        {"reduce", "mean"}},
+       {.capacity = 90,
+        .window = 70,
+        .skip_layers = 1,
+        .weighted = false,
+        .mean = true,
+        .average = true}},
   };
   for (const auto& [given, settings] : cases) {
     Options options = given;
@@ -264,7 +303,9 @@ TEST_F(SpecPcQueryTest, AShareOfThePromptIsACapacityOfThatMany) {
       return kept_of(ask(std::move(r)).plan, PromptCut::Part::kQuestion);
     };
     EXPECT_EQ(kept({{"keep_ratio", "0.5"}}), kept({{"capacity", "150"}})) << method;
-    EXPECT_EQ(kept({{"keep_ratio", "0.01"}, {"window", "20"}}), kept({{"capacity", "21"}, {"window", "20"}})) << method;
+    EXPECT_EQ(kept({{"keep_ratio", "0.01"}, {"window", "20"}}),
+              kept({{"capacity", "21"}, {"window", "20"}}))
+        << method;
     QueryRequest all = plain(ids);
     compress(all, {{"keep_ratio", "1"}}, method);
     EXPECT_EQ(ask(std::move(all)).plan.prompt_cut->kept_tokens, 301) << method;
@@ -278,7 +319,8 @@ TEST_F(SpecPcQueryTest, AWideCutGoesByTheMeanAndATightOneByTheMaximum) {
     compress(r, {{"capacity", capacity}, {"reduce", reduce}});
     return kept_of(ask(std::move(r)).plan, PromptCut::Part::kQuestion);
   };
-  for (const char* capacity : {"100", "101"}) ASSERT_NE(kept(capacity, "max"), kept(capacity, "mean")) << capacity;
+  for (const char* capacity : {"100", "101"})
+    ASSERT_NE(kept(capacity, "max"), kept(capacity, "mean")) << capacity;
   EXPECT_EQ(kept("100", "auto"), kept("100", "max"));
   EXPECT_EQ(kept("101", "auto"), kept("101", "mean"));
 }
@@ -287,7 +329,8 @@ TEST_F(SpecPcQueryTest, ADraftThatCannotReadThePromptLeavesItAsItIs) {
   const auto ids = random_ids(rng_, 200);
   const Outcome whole = ask(plain(ids));
   const RandomModelFolder small(5, 128);
-  for (const auto& [draft, why] : {std::pair{std::string(), "model.draft_path"}, std::pair{small.path().string(), "window"}}) {
+  for (const auto& [draft, why] :
+       {std::pair{std::string(), "model.draft_path"}, std::pair{small.path().string(), "window"}}) {
     start(draft);
     QueryRequest r = plain(ids);
     compress(r, {{"capacity", "80"}});
@@ -299,7 +342,8 @@ TEST_F(SpecPcQueryTest, ADraftThatCannotReadThePromptLeavesItAsItIs) {
 }
 
 TEST_F(SpecPcQueryTest, InlineDocumentsAreCutAndSystemPartAndQuestionStay) {
-  const std::vector<Doc> docs = {{"a", random_ids(rng_, 150), std::nullopt}, {"b", random_ids(rng_, 60), std::nullopt}};
+  const std::vector<Doc> docs = {{"a", random_ids(rng_, 150), std::nullopt},
+                                 {"b", random_ids(rng_, 60), std::nullopt}};
   const auto question = random_ids(rng_, 20);
   QueryRequest r = make_request(*engine_, docs, question, "recompute");
   const auto prefix = static_cast<std::int64_t>(r.prefix_ids.size());
@@ -315,9 +359,12 @@ TEST_F(SpecPcQueryTest, InlineDocumentsAreCutAndSystemPartAndQuestionStay) {
     const PlannedContext& c = o.plan.contexts[static_cast<std::size_t>(i)];
     const auto kept = kept_of(o.plan, PromptCut::Part::kContext, i);
     EXPECT_EQ(c.num_tokens, static_cast<std::int64_t>(kept.size()));
-    EXPECT_EQ(c.cut->uncut_tokens, static_cast<std::int64_t>(docs[static_cast<std::size_t>(i)].ids.size()));
-    for (std::size_t t = 0; t < kept.size(); ++t) EXPECT_EQ(uncut_token(c, static_cast<std::int32_t>(t)), kept[t]);
-    left.push_back({docs[static_cast<std::size_t>(i)].id, pick(docs[static_cast<std::size_t>(i)].ids, kept), std::nullopt});
+    EXPECT_EQ(c.cut->uncut_tokens,
+              static_cast<std::int64_t>(docs[static_cast<std::size_t>(i)].ids.size()));
+    for (std::size_t t = 0; t < kept.size(); ++t)
+      EXPECT_EQ(uncut_token(c, static_cast<std::int32_t>(t)), kept[t]);
+    left.push_back({docs[static_cast<std::size_t>(i)].id,
+                    pick(docs[static_cast<std::size_t>(i)].ids, kept), std::nullopt});
   }
   EXPECT_EQ(ask(make_request(*engine_, left, question, "recompute")).ids, o.ids);
 }
@@ -355,7 +402,8 @@ TEST_F(SpecPcQueryTest, OneReadingServesTheLookAheadOfSpecKv) {
   const auto ids = random_ids(rng_, 260);
   QueryRequest r = plain(ids);
   r.cache.compress = "speckv";
-  r.cache.options = PlugOptions(Options{{"capacity", "50"}, {"window", "6"}, {"lookahead", "7"}, {"drop_mode", "drop"}});
+  r.cache.options = PlugOptions(
+      Options{{"capacity", "50"}, {"window", "6"}, {"lookahead", "7"}, {"drop_mode", "drop"}});
   compress(r, {{"capacity", "120"}, {"window", "10"}});
   const Outcome o = ask(r);
   EXPECT_EQ(o.plan.prompt_cut->kept_tokens, 120);
@@ -389,7 +437,9 @@ TEST_F(SpecPcQueryTest, AShortReadingThatLeavesNothingOutKeepsTheSame) {
   EXPECT_EQ(kept({{"layers", "3"}}), whole);
   EXPECT_EQ(kept({{"layers", "9"}, {"band", "1024"}}), whole);
   // What leaves something out still keeps as many.
-  for (const Options& options : {Options{{"band", "64"}}, Options{{"layers", "2"}}, Options{{"band", "64"}, {"layers", "1"}}, Options{{"band", "64"}, {"lookahead", "4"}}}) {
+  for (const Options& options :
+       {Options{{"band", "64"}}, Options{{"layers", "2"}}, Options{{"band", "64"}, {"layers", "1"}},
+        Options{{"band", "64"}, {"lookahead", "4"}}}) {
     EXPECT_NE(kept(options), whole);
   }
   // Where the draft writes, too, all layers run.
@@ -423,12 +473,15 @@ TEST_F(SpecPcQueryTest, ChoicesOfOneRequestShareOneReading) {
     ASSERT_TRUE(o.status.ok()) << o.status.to_string();
     read += o.plan.prompt_cut->read_before ? 0 : 1;
     EXPECT_EQ(o.ids, sinks[0]->wait().ids);
-    EXPECT_EQ(kept_of(o.plan, PromptCut::Part::kQuestion), kept_of(sinks[0]->wait().plan, PromptCut::Part::kQuestion));
+    EXPECT_EQ(kept_of(o.plan, PromptCut::Part::kQuestion),
+              kept_of(sinks[0]->wait().plan, PromptCut::Part::kQuestion));
     EXPECT_EQ(o.stats.lookahead_tokens, sinks[0]->wait().stats.lookahead_tokens);
   }
   EXPECT_EQ(read, 1);
   // Another way of reading, another tenant: each reads for itself.
-  const auto read_before = [&](const QueryRequest& request) { return ask(request).plan.prompt_cut->read_before; };
+  const auto read_before = [&](const QueryRequest& request) {
+    return ask(request).plan.prompt_cut->read_before;
+  };
   EXPECT_TRUE(read_before(r));
   QueryRequest settings = r, tenant = r, salt = r;
   compress(settings, {{"capacity", "120"}, {"window", "11"}});
@@ -441,7 +494,11 @@ TEST_F(SpecPcQueryTest, RowsOfTheDraftsAnswerScoreWhereAsked) {
   const auto ids = random_ids(rng_, 260);
   const auto kept = [&](const char* lookahead) {
     QueryRequest r = plain(ids);
-    compress(r, {{"capacity", "60"}, {"window", "4"}, {"kernel", "1"}, {"neighbors", "1"}, {"lookahead", lookahead}});
+    compress(r, {{"capacity", "60"},
+                 {"window", "4"},
+                 {"kernel", "1"},
+                 {"neighbors", "1"},
+                 {"lookahead", lookahead}});
     return kept_of(ask(std::move(r)).plan, PromptCut::Part::kQuestion);
   };
   EXPECT_EQ(kept("1"), kept("1"));
@@ -459,7 +516,9 @@ TEST_F(SpecPcQueryTest, WhatCannotBeIsRefusedByName) {
   EXPECT_EQ(field("shorter", {}), "cache.prompt_compression");
   EXPECT_EQ(field("none", {{"capacity", "70"}}), "cache.prompt_compression.capacity");
   for (const char* method : {"specpc", "surprisal"}) {
-    for (const char* capacity : {"0", "-4", "64", "70.5", "many"}) EXPECT_EQ(field(method, {{"capacity", capacity}}), "cache.prompt_compression.capacity") << method << capacity;
+    for (const char* capacity : {"0", "-4", "64", "70.5", "many"})
+      EXPECT_EQ(field(method, {{"capacity", capacity}}), "cache.prompt_compression.capacity")
+          << method << capacity;
   }
   EXPECT_EQ(field("specpc", {{"window", "0"}}), "cache.prompt_compression.window");
   EXPECT_EQ(field("specpc", {{"pool", "median"}}), "cache.prompt_compression.pool");

@@ -50,7 +50,8 @@ class SurprisalQueryTest : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
-/// The negative log likelihood of every token but the first, each from a pass over what stands before it.
+/// The negative log likelihood of every token but the first, each from a pass over what stands
+/// before it.
 std::vector<double> surprisals(const fs::path& folder, const std::vector<std::int32_t>& ids) {
   ModelOptions options;
   options.weights = WeightFormat::kF32;
@@ -74,7 +75,8 @@ std::vector<double> surprisals(const fs::path& folder, const std::vector<std::in
     EXPECT_TRUE(forward(**model, r, workspace).ok());
     double sum = 0;
     for (const float x : logits) sum += std::exp(static_cast<double>(x));
-    out.push_back(std::log(sum) - static_cast<double>(logits[static_cast<std::size_t>(ids[i + 1])]));
+    out.push_back(std::log(sum) -
+                  static_cast<double>(logits[static_cast<std::size_t>(ids[i + 1])]));
   }
   return out;
 }
@@ -84,7 +86,9 @@ TEST_F(SurprisalQueryTest, TheTokensTheDraftExpectsLeastStayBesideTheWindow) {
   const std::vector<double> scores = surprisals(draft_.path(), ids);
   std::vector<std::int32_t> expected(220);
   for (std::int32_t t = 0; t < 220; ++t) expected[static_cast<std::size_t>(t)] = t;
-  std::stable_sort(expected.begin(), expected.end(), [&](std::int32_t a, std::int32_t b) { return scores[static_cast<std::size_t>(a)] > scores[static_cast<std::size_t>(b)]; });
+  std::stable_sort(expected.begin(), expected.end(), [&](std::int32_t a, std::int32_t b) {
+    return scores[static_cast<std::size_t>(a)] > scores[static_cast<std::size_t>(b)];
+  });
   expected.resize(70);
   for (std::int32_t t = 220; t < 230; ++t) expected.push_back(t);
   std::sort(expected.begin(), expected.end());

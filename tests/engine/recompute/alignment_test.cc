@@ -1,4 +1,5 @@
-// The recompute pass against an independent, slow reading of algorithms §4.7: dictionaries of rows, one token at a time, sums in f64.
+// The recompute pass against an independent, slow reading of the method: dictionaries of rows, one
+// token at a time, sums in f64.
 #include <cmath>
 
 #include "engine/recompute/row_pass.h"
@@ -9,7 +10,8 @@ namespace quire::testing {
 namespace {
 
 using Token = std::pair<std::int32_t, std::int32_t>;  // (context, token)
-using Important = std::map<Token, std::set<std::int32_t>>;  // layers in which a token passes the 3-sigma test
+// Layers in which a token passes the 3-sigma test
+using Important = std::map<Token, std::set<std::int32_t>>;
 
 struct Row {
   std::vector<float> k, v;  ///< raw
@@ -17,7 +19,8 @@ struct Row {
 
 class SlowReference {
  public:
-  SlowReference(Bed& bed, const Selection& selection) : bed_(bed), selection_(selection), c_(bed.model().config()) {}
+  SlowReference(Bed& bed, const Selection& selection)
+      : bed_(bed), selection_(selection), c_(bed.model().config()) {}
 
   /// Fills r_ with the published rule, or with every kept token.
   void choose(const Important& important, bool every_kept) {
@@ -25,12 +28,14 @@ class SlowReference {
     for (std::int32_t layer = 0; layer < bed_.num_layers(); ++layer) {
       for (std::int32_t d = 0; d < bed_.num_contexts(); ++d) {
         if (bed_.contexts()[static_cast<std::size_t>(d)].exact) continue;
-        for (std::int32_t t = 0; t < static_cast<std::int32_t>(bed_.docs()[static_cast<std::size_t>(d)].size()); ++t) {
+        for (std::int32_t t = 0;
+             t < static_cast<std::int32_t>(bed_.docs()[static_cast<std::size_t>(d)].size()); ++t) {
           const std::int32_t block = t / Bed::kBlock, blocks = bed_.blocks(d);
           const bool anchor = block == 0 || block == blocks - 1 || block == blocks - 2;
           const auto found = important.find({d, t});
           const bool sigma = found != important.end() && found->second.contains(layer);
-          if (kept(layer, d, block) && (anchor || every_kept || sigma)) r_[static_cast<std::size_t>(layer)].insert({d, t});
+          if (kept(layer, d, block) && (anchor || every_kept || sigma))
+            r_[static_cast<std::size_t>(layer)].insert({d, t});
         }
       }
     }
@@ -39,11 +44,13 @@ class SlowReference {
 
   CacheContent run(bool fusion) {
     std::map<Token, std::int32_t> top;
-    for (std::int32_t layer = 0; layer < bed_.num_layers(); ++layer) for (const Token& t : r_[static_cast<std::size_t>(layer)]) top[t] = layer;
+    for (std::int32_t layer = 0; layer < bed_.num_layers(); ++layer)
+      for (const Token& t : r_[static_cast<std::size_t>(layer)]) top[t] = layer;
     std::map<Token, std::vector<float>> x;
     for (const auto& [t, unused] : top) {
       x[t].resize(static_cast<std::size_t>(c_.hidden_size));
-      const std::int32_t id = bed_.docs()[static_cast<std::size_t>(t.first)][static_cast<std::size_t>(t.second)];
+      const std::int32_t id = bed_.docs()[static_cast<std::size_t>(t.first)]
+                                         [static_cast<std::size_t>(t.second)];
       EXPECT_TRUE(bed_.model().embed({&id, 1}, x[t].data()).ok());
     }
     CacheContent out(r_.size());
@@ -51,9 +58,11 @@ class SlowReference {
       const auto& here = r_[static_cast<std::size_t>(layer)];
       std::map<std::int32_t, Row> keys;  // by position
       for (std::int32_t d = 0; d < bed_.num_contexts(); ++d) {
-        for (std::int32_t t = 0; t < static_cast<std::int32_t>(bed_.docs()[static_cast<std::size_t>(d)].size()); ++t) {
+        for (std::int32_t t = 0;
+             t < static_cast<std::int32_t>(bed_.docs()[static_cast<std::size_t>(d)].size()); ++t) {
           const auto active = top.find({d, t});
-          if (kept(layer, d, t / Bed::kBlock) || (active != top.end() && active->second >= layer)) keys[bed_.position(d, t)] = stored(d, t, layer);
+          if (kept(layer, d, t / Bed::kBlock) || (active != top.end() && active->second >= layer))
+            keys[bed_.position(d, t)] = stored(d, t, layer);
         }
       }
       std::map<Token, std::vector<float>> queries;
@@ -63,16 +72,19 @@ class SlowReference {
         EXPECT_TRUE(qkv.ok());
         const auto dim = static_cast<std::size_t>(c_.num_kv_heads * c_.head_dim);
         queries[t].assign(qkv->q, qkv->q + c_.num_heads * c_.head_dim);
-        if (here.contains(t)) keys[bed_.position(t.first, t.second)] = {{qkv->k, qkv->k + dim}, {qkv->v, qkv->v + dim}};
+        if (here.contains(t))
+          keys[bed_.position(t.first, t.second)] = {{qkv->k, qkv->k + dim}, {qkv->v, qkv->v + dim}};
       }
       const auto prefix = prefix_row(layer);
       for (const auto& [t, highest] : top) {
         if (highest <= layer) continue;
-        const std::vector<float> o = attend(queries[t], bed_.position(t.first, t.second), prefix, keys);
+        const std::vector<float> o = attend(queries[t], bed_.position(t.first, t.second), prefix,
+                                            keys);
         EXPECT_TRUE(bed_.model().finish_layer(layer, x[t].data(), o.data(), 1).ok());
       }
       for (std::int32_t d = 0; d < bed_.num_contexts(); ++d) {
-        for (std::int32_t t = 0; t < static_cast<std::int32_t>(bed_.docs()[static_cast<std::size_t>(d)].size()); ++t) {
+        for (std::int32_t t = 0;
+             t < static_cast<std::int32_t>(bed_.docs()[static_cast<std::size_t>(d)].size()); ++t) {
           if (!kept(layer, d, t / Bed::kBlock)) continue;
           Row row = keys[bed_.position(d, t)];
           if (fusion && here.contains({d, t})) {
@@ -99,7 +111,8 @@ class SlowReference {
     const RawKvView& view = bed_.stored().blocks.at({d, t / Bed::kBlock, layer}).view;
     Row row;
     for (std::int32_t h = 0; h < c_.num_kv_heads; ++h) {
-      const auto* at = static_cast<const char*>(view.data) + h * view.head_stride + (t % Bed::kBlock) * view.row_stride;
+      const auto* at = static_cast<const char*>(view.data) + h * view.head_stride +
+                       (t % Bed::kBlock) * view.row_stride;
       for (std::int32_t i = 0; i < c_.head_dim; ++i) {
         row.k.push_back(load_f32(at, view.dtype, i));
         row.v.push_back(load_f32(at + view.kv_stride, view.dtype, i));
@@ -108,20 +121,32 @@ class SlowReference {
     return row;
   }
   /// The system prefix is one BOS here: what it has in the cache, rotated.
-  std::vector<float> prefix_row(std::int32_t layer) const { return content(bed_.cache())[static_cast<std::size_t>(layer)].at(0); }
+  std::vector<float> prefix_row(std::int32_t layer) const {
+    return content(bed_.cache())[static_cast<std::size_t>(layer)].at(0);
+  }
   std::vector<float> rotated(const std::vector<float>& x, std::int32_t position) const {
     std::vector<float> out(x.size());
     const auto heads = static_cast<std::int64_t>(x.size()) / c_.head_dim;
-    EXPECT_TRUE(rope_rotate_reference(bed_.model().rope(), {.x = x.data(), .out = out.data(), .positions = &position, .rows = 1, .num_heads = heads,
-                                                            .ldx = heads * c_.head_dim, .ldo = heads * c_.head_dim}).ok());
+    EXPECT_TRUE(rope_rotate_reference(bed_.model().rope(), {.x = x.data(),
+                                                            .out = out.data(),
+                                                            .positions = &position,
+                                                            .rows = 1,
+                                                            .num_heads = heads,
+                                                            .ldx = heads * c_.head_dim,
+                                                            .ldo = heads * c_.head_dim})
+                    .ok());
     return out;
   }
-  std::vector<float> attend(const std::vector<float>& q, std::int32_t position, const std::vector<float>& prefix,
+  std::vector<float> attend(const std::vector<float>& q, std::int32_t position,
+                            const std::vector<float>& prefix,
                             const std::map<std::int32_t, Row>& keys) const {
     const std::vector<float> query = rotated(q, position);
-    const auto d = static_cast<std::size_t>(c_.head_dim), kv_dim = d * static_cast<std::size_t>(c_.num_kv_heads);
-    std::vector<std::vector<float>> k = {{prefix.begin(), prefix.begin() + static_cast<std::ptrdiff_t>(kv_dim)}};
-    std::vector<std::vector<float>> v = {{prefix.begin() + static_cast<std::ptrdiff_t>(kv_dim), prefix.end()}};
+    const auto d = static_cast<std::size_t>(c_.head_dim),
+               kv_dim = d * static_cast<std::size_t>(c_.num_kv_heads);
+    std::vector<std::vector<float>> k = {
+        {prefix.begin(), prefix.begin() + static_cast<std::ptrdiff_t>(kv_dim)}};
+    std::vector<std::vector<float>> v = {
+        {prefix.begin() + static_cast<std::ptrdiff_t>(kv_dim), prefix.end()}};
     for (const auto& [p, row] : keys) {
       if (p > position) continue;
       k.push_back(rotated(row.k, p));
@@ -134,7 +159,8 @@ class SlowReference {
       double sum = 0, most = -1e300;
       for (const auto& key : k) {
         double s = 0;
-        for (std::size_t i = 0; i < d; ++i) s += static_cast<double>(query[h * d + i]) * key[m * d + i];
+        for (std::size_t i = 0; i < d; ++i)
+          s += static_cast<double>(query[h * d + i]) * key[m * d + i];
         weight.push_back(s / std::sqrt(static_cast<double>(d)));
         most = std::max(most, weight.back());
       }
@@ -147,7 +173,8 @@ class SlowReference {
     }
     return out;
   }
-  static std::vector<float> blended(const std::vector<float>& fresh, const std::vector<float>& old) {
+  static std::vector<float> blended(const std::vector<float>& fresh,
+                                    const std::vector<float>& old) {
     double dot = 0, a = 0, b = 0;
     for (std::size_t i = 0; i < fresh.size(); ++i) {
       dot += static_cast<double>(fresh[i]) * old[i];
@@ -156,7 +183,8 @@ class SlowReference {
     }
     const double theta = std::min(1.0, std::max(0.0, dot / std::sqrt(a) / std::sqrt(b)));
     std::vector<float> out;
-    for (std::size_t i = 0; i < fresh.size(); ++i) out.push_back(static_cast<float>(theta * fresh[i] + (1 - theta) * old[i]));
+    for (std::size_t i = 0; i < fresh.size(); ++i)
+      out.push_back(static_cast<float>(theta * fresh[i] + (1 - theta) * old[i]));
     return out;
   }
 
@@ -175,18 +203,21 @@ class AlignmentTest : public ::testing::TestWithParam<std::size_t> {
   Important random_important(const Bed& bed, int count) {
     Important out;
     for (int i = 0; i < count; ++i) {
-      const auto d = static_cast<std::int32_t>(rng_() % static_cast<std::uint32_t>(bed.num_contexts()));
+      const auto d = static_cast<std::int32_t>(rng_() %
+                                               static_cast<std::uint32_t>(bed.num_contexts()));
       const auto n = static_cast<std::uint32_t>(bed.docs()[static_cast<std::size_t>(d)].size());
       if (n == 0) continue;
       auto& layers = out[{d, static_cast<std::int32_t>(rng_() % n)}];
-      for (std::int32_t layer = 0; layer < bed.num_layers(); ++layer) if (rng_() % 2) layers.insert(layer);
+      for (std::int32_t layer = 0; layer < bed.num_layers(); ++layer)
+        if (rng_() % 2) layers.insert(layer);
     }
     return out;
   }
   static ImportantTokens as_function(const Important& important) {
     return [&important](std::int32_t context, std::int32_t layer) {
       Ids tokens;
-      for (const auto& [t, layers] : important) if (t.first == context && layers.contains(layer)) tokens.push_back(t.second);
+      for (const auto& [t, layers] : important)
+        if (t.first == context && layers.contains(layer)) tokens.push_back(t.second);
       return tokens;
     };
   }
@@ -195,13 +226,15 @@ class AlignmentTest : public ::testing::TestWithParam<std::size_t> {
 // SAM-9, and padding leaves no trace (SAM-8).
 TEST_P(AlignmentTest, EqualsTheSlowReferenceForSelectionsOfTheirOwnInEveryLayer) {
   for (int round = 0; round < 6; ++round) {
-    Bed bed(family_model(family()), random_docs(rng_, {1 + rng_() % 40, 30 + rng_() % 20, round == 2 ? 0 : 3 + rng_() % 9, 41}));
+    Bed bed(family_model(family()), random_docs(rng_, {1 + rng_() % 40, 30 + rng_() % 20,
+                                                       round == 2 ? 0 : 3 + rng_() % 9, 41}));
     if (round % 3 == 1) bed.contexts()[0].exact = false;  // another system prompt than at ingest
     const Selection selection = bed.random_selection(rng_, 0.35);
     const Important important = random_important(bed, 12);
     const bool every_kept = round % 2 == 1;
     for (const WriteBack write_back : {WriteBack::kOverwrite, WriteBack::kFusion}) {
-      SCOPED_TRACE(std::string(family().name) + " round " + std::to_string(round) + (write_back == WriteBack::kFusion ? " fusion" : " overwrite"));
+      SCOPED_TRACE(std::string(family().name) + " round " + std::to_string(round) +
+                   (write_back == WriteBack::kFusion ? " fusion" : " overwrite"));
       bed.place(selection);
       SlowReference slow(bed, selection);
       slow.choose(important, every_kept);
@@ -212,8 +245,11 @@ TEST_P(AlignmentTest, EqualsTheSlowReferenceForSelectionsOfTheirOwnInEveryLayer)
       for (const std::int64_t chunk : {1000, 7, 1}) {
         bed.place(selection);
         const RecomputeInput input = bed.input(selection);
-        RowSet rows = samkv_rows(input, every_kept ? SamkvRows::kKept : SamkvRows::kAnchorsAndImportant, as_function(important));
-        if (const auto padding = rows.padding(input)) bed.stored().load(*padding, bed.num_contexts());
+        RowSet rows = samkv_rows(input,
+                                 every_kept ? SamkvRows::kKept : SamkvRows::kAnchorsAndImportant,
+                                 as_function(important));
+        if (const auto padding = rows.padding(input))
+          bed.stored().load(*padding, bed.num_contexts());
         auto pass = make_row_pass(input, std::move(rows), write_back);
         ASSERT_TRUE(pass.ok() && *pass != nullptr);
         EXPECT_EQ(bed.finish(**pass, chunk).replaced, replaced);
@@ -241,16 +277,20 @@ TEST_P(AlignmentTest, LoadsPaddingAndNothingElse) {
   std::int64_t active = 0;
   for (std::int32_t layer = 0; layer < bed.num_layers(); ++layer) {
     std::set<Token> above;
-    for (auto l = static_cast<std::size_t>(layer); l < slow.r().size(); ++l) above.insert(slow.r()[l].begin(), slow.r()[l].end());
+    for (auto l = static_cast<std::size_t>(layer); l < slow.r().size(); ++l)
+      above.insert(slow.r()[l].begin(), slow.r()[l].end());
     active += static_cast<std::int64_t>(above.size());
     for (const auto& [d, t] : above) {
       const auto kept = selection.kept(layer, d);
-      if (std::find(kept.begin(), kept.end(), t / Bed::kBlock) == kept.end()) want.insert({d, t / Bed::kBlock, layer});
+      if (std::find(kept.begin(), kept.end(), t / Bed::kBlock) == kept.end())
+        want.insert({d, t / Bed::kBlock, layer});
     }
-    for (std::int32_t d = 0; d < bed.num_contexts(); ++d) for (const std::int32_t b : padding->kept(layer, d)) got.insert({d, b, layer});
+    for (std::int32_t d = 0; d < bed.num_contexts(); ++d)
+      for (const std::int32_t b : padding->kept(layer, d)) got.insert({d, b, layer});
   }
   EXPECT_EQ(got, want);
-  // Work in proportion to the rows: every active row once per layer, and at most two looks at a stored block for each (check and padding).
+  // Work in proportion to the rows: every active row once per layer, and at most two looks at a
+  // stored block for each (check and padding).
   bed.stored().load(*padding, bed.num_contexts());
   bed.stored().reads = 0;
   auto pass = make_row_pass(input, rows, WriteBack::kOverwrite);
@@ -269,20 +309,27 @@ TEST_P(AlignmentTest, PositionsMayBeCompact) {
     for (std::int32_t b = 0; b < bed.blocks(c); ++b) {
       const bool kept = selection.kept_layers(c, b) > 0;
       block_position[static_cast<std::size_t>(c)].push_back(kept ? at : -1);
-      if (kept) at += std::min(Bed::kBlock, static_cast<std::int32_t>(bed.docs()[static_cast<std::size_t>(c)].size()) - b * Bed::kBlock);
+      if (kept)
+        at += std::min(Bed::kBlock,
+                       static_cast<std::int32_t>(bed.docs()[static_cast<std::size_t>(c)].size()) -
+                           b * Bed::kBlock);
     }
-    bed.contexts()[static_cast<std::size_t>(c)].block_position = block_position[static_cast<std::size_t>(c)];
+    bed.contexts()[static_cast<std::size_t>(c)]
+        .block_position = block_position[static_cast<std::size_t>(c)];
   }
   bed.place(selection);
   SlowReference slow(bed, selection);
   slow.choose({}, true);
   const CacheContent want = slow.run(false);
   const auto recomputer = std::move(*make_recomputer("samkv_overwrite"));
-  ASSERT_TRUE(bed.recompute(*recomputer, selection, 9, [](RecomputeInput& in) { in.options = options({{"rows", "kept"}}); }));
+  ASSERT_TRUE(bed.recompute(*recomputer, selection, 9, [](RecomputeInput& in) {
+    in.options = options({{"rows", "kept"}});
+  }));
   EXPECT_LE(difference(content(bed.cache()), want), 1e-4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, AlignmentTest, ::testing::Range<std::size_t>(0, families().size()),
+INSTANTIATE_TEST_SUITE_P(Families, AlignmentTest,
+                         ::testing::Range<std::size_t>(0, families().size()),
                          [](const auto& i) { return families()[i.param].name; });
 
 }  // namespace

@@ -1,4 +1,4 @@
-// CacheBlend (algorithms §10): which tokens are chosen, what they leave in the cache, and its two ends (CB-1).
+// CacheBlend: which tokens are chosen, what they leave in the cache, and its two ends (CB-1).
 #include <cmath>
 
 #include "tests/engine/recompute/recompute_harness.h"
@@ -12,32 +12,41 @@ class CacheBlendTest : public ::testing::TestWithParam<std::size_t> {
   std::unique_ptr<Recomputer> plug_ = std::move(*make_recomputer("cacheblend"));
   std::unique_ptr<Model> model() { return family_model(families()[GetParam()]); }
 
-  /// ||new - stored||^2 in layer 1 of every token of the contexts that are not exact. New KV of layer 1 is that of a full prefill, for layer 0 is
-  /// exact; keys may be compared after rotation, which keeps distances but for YaRN's factor.
-  static std::vector<std::pair<double, std::pair<std::int32_t, std::int32_t>>> deviations(Bed& bed, bool k, bool v) {
+  /// ||new - stored||^2 in layer 1 of every token of the contexts that are not exact. New KV of
+  /// layer 1 is that of a full prefill, for layer 0 is exact; keys may be compared after rotation,
+  /// which keeps distances but for YaRN's factor.
+  static std::vector<std::pair<double, std::pair<std::int32_t, std::int32_t>>> deviations(Bed& bed,
+                                                                                          bool k,
+                                                                                          bool v) {
     bed.place(bed.everything());
     const CacheContent stored = content(bed.cache()), full = bed.full();
     const double scale = rope_frequencies(bed.model().config().rope)->attention_scale;
     std::vector<std::pair<double, std::pair<std::int32_t, std::int32_t>>> out;
     for (std::int32_t c = 0; c < bed.num_contexts(); ++c) {
       if (bed.contexts()[static_cast<std::size_t>(c)].exact) continue;
-      for (std::int32_t t = 0; t < static_cast<std::int32_t>(bed.docs()[static_cast<std::size_t>(c)].size()); ++t) {
+      for (std::int32_t t = 0;
+           t < static_cast<std::int32_t>(bed.docs()[static_cast<std::size_t>(c)].size()); ++t) {
         const auto& a = stored[1].at(bed.position(c, t));
         const auto& b = full[1].at(bed.position(c, t));
         double sum = 0;
         for (std::size_t i = 0; i < a.size(); ++i) {
           const bool key = i < a.size() / 2;
-          if (key ? k : v) sum += std::pow((static_cast<double>(a[i]) - b[i]) / (key ? scale : 1), 2);
+          if (key ? k : v)
+            sum += std::pow((static_cast<double>(a[i]) - b[i]) / (key ? scale : 1), 2);
         }
         out.push_back({sum, {c, t}});
       }
     }
     return out;
   }
-  static std::vector<Ids> top(std::vector<std::pair<double, std::pair<std::int32_t, std::int32_t>>> d, std::size_t n, std::size_t contexts) {
-    std::stable_sort(d.begin(), d.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  static std::vector<Ids> top(
+      std::vector<std::pair<double, std::pair<std::int32_t, std::int32_t>>> d, std::size_t n,
+      std::size_t contexts) {
+    std::stable_sort(d.begin(), d.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
     std::vector<Ids> out(contexts);
-    for (std::size_t i = 0; i < n; ++i) out[static_cast<std::size_t>(d[i].second.first)].push_back(d[i].second.second);
+    for (std::size_t i = 0; i < n; ++i)
+      out[static_cast<std::size_t>(d[i].second.first)].push_back(d[i].second.second);
     for (Ids& ids : out) std::sort(ids.begin(), ids.end());
     return out;
   }
@@ -48,7 +57,8 @@ TEST_P(CacheBlendTest, AShareOfOneEqualsFullPrefill) {
   Bed bed(model(), random_docs(rng_, {30, 25, 41}));
   for (const bool first_exact : {true, false}) {
     bed.contexts()[0].exact = first_exact;
-    const auto report = bed.recompute(*plug_, bed.everything(), 19, [](RecomputeInput& in) { in.recompute_ratio = 1; });
+    const auto report = bed.recompute(*plug_, bed.everything(), 19,
+                                      [](RecomputeInput& in) { in.recompute_ratio = 1; });
     ASSERT_TRUE(report);
     EXPECT_EQ(report->replaced, (first_exact ? 66 : 96) * 4);
     EXPECT_LE(difference(content(bed.cache()), bed.full()), 1e-5);
@@ -57,7 +67,8 @@ TEST_P(CacheBlendTest, AShareOfOneEqualsFullPrefill) {
 
 TEST_P(CacheBlendTest, AShareOfZeroAndExactDocumentsAreNoPass) {
   Bed bed(model(), random_docs(rng_, {30, 25}));
-  EXPECT_FALSE(bed.recompute(*plug_, bed.everything(), 9, [](RecomputeInput& in) { in.recompute_ratio = 0; }));
+  EXPECT_FALSE(bed.recompute(*plug_, bed.everything(), 9,
+                             [](RecomputeInput& in) { in.recompute_ratio = 0; }));
   Bed one(model(), random_docs(rng_, {30}));
   EXPECT_FALSE(one.recompute(*plug_, one.everything()));
   Bed none(model(), {{}, {}});
@@ -89,17 +100,23 @@ TEST_P(CacheBlendTest, TheTokensThatDeviateMostAreRecomputedAboveTheCheckLayer) 
       }
       EXPECT_EQ(got[0], got[1]);
       for (std::int32_t c = 0; c < 4; ++c) {
-        for (std::int32_t t = 0; t < static_cast<std::int32_t>(bed.docs()[static_cast<std::size_t>(c)].size()); ++t) {
+        for (std::int32_t t = 0;
+             t < static_cast<std::int32_t>(bed.docs()[static_cast<std::size_t>(c)].size()); ++t) {
           const auto& w = want[static_cast<std::size_t>(c)];
           const bool chosen = std::binary_search(w.begin(), w.end(), t);
           const std::int32_t p = bed.position(c, t);
           for (std::size_t layer = 0; layer < 4; ++layer) {
-            const bool refreshed = c > 0 && (chosen || layer == 0 || (layer == 1 && check_rows == std::string("all")));
-            if (layer == 0) EXPECT_EQ(got[0][layer].at(p), stored[layer].at(p));
-            else EXPECT_EQ(got[0][layer].at(p) != stored[layer].at(p), refreshed) << "layer " << layer << " position " << p;
+            const bool refreshed = c > 0 && (chosen || layer == 0 ||
+                                             (layer == 1 && check_rows == std::string("all")));
+            if (layer == 0)
+              EXPECT_EQ(got[0][layer].at(p), stored[layer].at(p));
+            else
+              EXPECT_EQ(got[0][layer].at(p) != stored[layer].at(p), refreshed)
+                  << "layer " << layer << " position " << p;
           }
           if (c > 0 && (chosen || check_rows == std::string("all"))) {
-            for (std::size_t i = 0; i < full[1].at(p).size(); ++i) EXPECT_NEAR(got[0][1].at(p)[i], full[1].at(p)[i], 1e-4);
+            for (std::size_t i = 0; i < full[1].at(p).size(); ++i)
+              EXPECT_NEAR(got[0][1].at(p)[i], full[1].at(p)[i], 1e-4);
           }
         }
       }
@@ -112,12 +129,14 @@ TEST_P(CacheBlendTest, TheShareIsOfAllDocumentTokensAndHasADefault) {
   const auto chosen = [&](const std::function<void(RecomputeInput&)>& edit) {
     const auto report = bed.recompute(*plug_, bed.everything(), 50, edit);
     std::size_t n = 0;
-    if (report) for (const Ids& ids : report->tokens) n += ids.size();
+    if (report)
+      for (const Ids& ids : report->tokens) n += ids.size();
     return n;
   };
   EXPECT_EQ(chosen([](RecomputeInput&) {}), 15u);
   EXPECT_EQ(chosen([](RecomputeInput& in) { in.recompute_ratio = 0.333; }), 34u);
-  EXPECT_EQ(chosen([](RecomputeInput& in) { in.recompute_ratio = 0.7; }), 70u) << "all that are not exact";
+  EXPECT_EQ(chosen([](RecomputeInput& in) { in.recompute_ratio = 0.7; }), 70u)
+      << "all that are not exact";
   EXPECT_EQ(chosen([](RecomputeInput& in) { in.recompute_ratio = 0.8; }), 70u);
 }
 
@@ -126,12 +145,17 @@ TEST_P(CacheBlendTest, ALaterCheckLayerRefreshesEverythingBelowIt) {
   const CacheContent full = bed.full();
   for (const char* layer : {"2", "16"}) {  // past the last layer: the last
     const std::size_t check = layer == std::string("2") ? 2 : 3;
-    const auto report = bed.recompute(*plug_, bed.everything(), 14, [&](RecomputeInput& in) { in.options = options({{"check_layer", layer}}); });
+    const auto report = bed.recompute(*plug_, bed.everything(), 14, [&](RecomputeInput& in) {
+      in.options = options({{"check_layer", layer}});
+    });
     ASSERT_TRUE(report);
     const CacheContent got = content(bed.cache());
     const auto layers = static_cast<std::ptrdiff_t>(check) + 1;
-    EXPECT_LE(difference({got.begin(), got.begin() + layers}, {full.begin(), full.begin() + layers}), 1e-5);
-    EXPECT_EQ(report->replaced, 45 * static_cast<std::int64_t>(check + 1) + 12 * static_cast<std::int64_t>(3 - check));
+    EXPECT_LE(
+        difference({got.begin(), got.begin() + layers}, {full.begin(), full.begin() + layers}),
+        1e-5);
+    EXPECT_EQ(report->replaced, 45 * static_cast<std::int64_t>(check + 1) +
+                                    12 * static_cast<std::int64_t>(3 - check));
   }
 }
 
@@ -141,7 +165,8 @@ TEST_P(CacheBlendTest, WorksOnWhatASelectionKeepsInAllLayers) {
   const auto report = bed.recompute(*plug_, selection, 10);
   ASSERT_TRUE(report);
   for (std::int32_t c = 0; c < 3; ++c) {
-    for (const std::int32_t t : report->tokens[static_cast<std::size_t>(c)]) EXPECT_EQ(selection.kept_layers(c, t / Bed::kBlock), 4);
+    for (const std::int32_t t : report->tokens[static_cast<std::size_t>(c)])
+      EXPECT_EQ(selection.kept_layers(c, t / Bed::kBlock), 4);
   }
 }
 
@@ -160,7 +185,8 @@ TEST_P(CacheBlendTest, KvOfOtherTokensIsFoundOut) {
   EXPECT_EQ((*pass)->report().wrong_context, 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, CacheBlendTest, ::testing::Range<std::size_t>(0, families().size()),
+INSTANTIATE_TEST_SUITE_P(Families, CacheBlendTest,
+                         ::testing::Range<std::size_t>(0, families().size()),
                          [](const auto& i) { return families()[i.param].name; });
 
 }  // namespace

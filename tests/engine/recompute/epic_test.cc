@@ -1,4 +1,4 @@
-// EPIC's LegoLink (algorithms §10): k tokens of every document but the first.
+// EPIC's LegoLink: k tokens of every document but the first.
 #include "tests/engine/recompute/recompute_harness.h"
 
 namespace quire::testing {
@@ -10,7 +10,8 @@ class EpicTest : public ::testing::Test {
   std::unique_ptr<Recomputer> plug_ = std::move(*make_recomputer("epic"));
   Bed bed_{family_model(families()[0]), random_docs(rng_, {0, 40, 50, 7, 33})};
 
-  std::vector<std::size_t> counts(std::optional<double> ratio, std::map<std::string, std::string, std::less<>> given = {}) {
+  std::vector<std::size_t> counts(std::optional<double> ratio,
+                                  std::map<std::string, std::string, std::less<>> given = {}) {
     RecomputeInput in = bed_.input(selection_);
     in.recompute_ratio = ratio;
     in.options = options(std::move(given));
@@ -40,7 +41,9 @@ TEST_F(EpicTest, OneKServesAllDocumentsButTheFirst) {
 // CB-1, in chunks.
 TEST_F(EpicTest, ALargeKEqualsFullPrefill) {
   for (const std::int64_t chunk : {1000, 9}) {
-    const auto report = bed_.recompute(*plug_, selection_, chunk, [](RecomputeInput& in) { in.options = options({{"k", "64"}}); });
+    const auto report = bed_.recompute(*plug_, selection_, chunk, [](RecomputeInput& in) {
+      in.options = options({{"k", "64"}});
+    });
     ASSERT_TRUE(report);
     EXPECT_EQ(report->replaced, 90 * 4);
     EXPECT_LE(difference(content(bed_.cache()), bed_.full()), 1e-5);
@@ -53,8 +56,11 @@ TEST_F(EpicTest, OnlyTheFirstTokensChange) {
   ASSERT_TRUE(bed_.recompute(*plug_, selection_, 5));
   const CacheContent got = content(bed_.cache());
   for (std::int32_t c = 1; c < 5; ++c) {
-    for (std::int32_t t = 0; t < static_cast<std::int32_t>(bed_.docs()[static_cast<std::size_t>(c)].size()); ++t) {
-      EXPECT_EQ(got[2].at(bed_.position(c, t)) != stored[2].at(bed_.position(c, t)), c > 1 && t < 16) << c << " " << t;
+    for (std::int32_t t = 0;
+         t < static_cast<std::int32_t>(bed_.docs()[static_cast<std::size_t>(c)].size()); ++t) {
+      EXPECT_EQ(got[2].at(bed_.position(c, t)) != stored[2].at(bed_.position(c, t)),
+                c > 1 && t < 16)
+          << c << " " << t;
     }
   }
 }

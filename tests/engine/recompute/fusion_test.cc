@@ -80,8 +80,10 @@ TEST(StoredRowTest, ReadsEveryDtypeAndEveryHalf) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const auto size = static_cast<std::int64_t>(dtype_bytes(dtype));
     std::vector<std::byte> packed(static_cast<std::size_t>(2 * 5 * 24 * size));
-    ASSERT_TRUE(kv_pack_reference({in_k.data(), in_v.data(), 5, 24, 24, 3, 8, dtype, packed.data()}).ok());
-    const RawKvView block = stored_rows({packed.data(), 5, dtype, 2 * 5 * 8 * size, 5 * 8 * size, 8 * size}, 2, 3);
+    ASSERT_TRUE(
+        kv_pack_reference({in_k.data(), in_v.data(), 5, 24, 24, 3, 8, dtype, packed.data()}).ok());
+    const RawKvView block = stored_rows(
+        {packed.data(), 5, dtype, 2 * 5 * 8 * size, 5 * 8 * size, 8 * size}, 2, 3);
     EXPECT_EQ(block.num_rows, 3);
     std::vector<float> got_k(24), got_v(24);
     load_stored_row(block, 1, 3, 8, got_k.data(), got_v.data());
@@ -94,10 +96,12 @@ TEST(StoredRowTest, LayerZeroIsTheSameOnlyForTheSameToken) {
   std::mt19937 rng(8);
   std::normal_distribution<float> normal;
   std::vector<float> k(32), v(32), other(32), near = k;
-  for (auto* x : {&k, &v, &other}) for (float& e : *x) e = normal(rng);
+  for (auto* x : {&k, &v, &other})
+    for (float& e : *x) e = normal(rng);
   near = k;
   for (float& e : near) e *= 1 + 0.02f * normal(rng);
-  EXPECT_TRUE(same_layer0(k.data(), v.data(), near.data(), v.data(), 32)) << "rounding of another machine";
+  EXPECT_TRUE(same_layer0(k.data(), v.data(), near.data(), v.data(), 32))
+      << "rounding of another machine";
   EXPECT_FALSE(same_layer0(k.data(), v.data(), other.data(), v.data(), 32));
   EXPECT_FALSE(same_layer0(k.data(), v.data(), v.data(), k.data(), 32));
   const std::vector<float> zero(32), tiny(32, 5e-8f), nan(32, NAN);

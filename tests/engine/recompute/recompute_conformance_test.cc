@@ -58,9 +58,11 @@ TEST_P(RecomputePassConformance, KeepsTheRowsOfEveryLayerAndTellsWhatItDid) {
       const Ids& tokens = report->tokens[static_cast<std::size_t>(c)];
       EXPECT_TRUE(std::is_sorted(tokens.begin(), tokens.end()));
       EXPECT_EQ(std::adjacent_find(tokens.begin(), tokens.end()), tokens.end());
-      for (std::int32_t t = 0; t < static_cast<std::int32_t>(bed_.docs()[static_cast<std::size_t>(c)].size()); ++t) {
+      for (std::int32_t t = 0;
+           t < static_cast<std::int32_t>(bed_.docs()[static_cast<std::size_t>(c)].size()); ++t) {
         const auto old = before.back().find(bed_.position(c, t));
-        if (old == before.back().end() || std::binary_search(tokens.begin(), tokens.end(), t)) continue;
+        if (old == before.back().end() || std::binary_search(tokens.begin(), tokens.end(), t))
+          continue;
         EXPECT_EQ(after.back().at(bed_.position(c, t)), old->second);
       }
     }
@@ -72,7 +74,8 @@ TEST_P(RecomputePassConformance, AStepRunsNoMoreRowsThanAsked) {
   const Selection selection = bed_.random_selection(rng_, 0.5);
   bed_.place(selection);
   const RecomputeInput input = bed_.input(selection);
-  if (const auto more = plug_->blocks_to_load(input)) bed_.stored().load(*more, bed_.num_contexts());
+  if (const auto more = plug_->blocks_to_load(input))
+    bed_.stored().load(*more, bed_.num_contexts());
   auto pass = plug_->prepare(input);
   ASSERT_TRUE(pass.ok());
   if (*pass == nullptr) return;
@@ -103,7 +106,8 @@ TEST_P(RecomputePassConformance, WaitsForLayersAndComesToTheSame) {
   const CacheContent whole = content(bed_.cache());
   bed_.place(selection);
   const RecomputeInput input = bed_.input(selection);
-  if (const auto more = plug_->blocks_to_load(input)) bed_.stored().load(*more, bed_.num_contexts());
+  if (const auto more = plug_->blocks_to_load(input))
+    bed_.stored().load(*more, bed_.num_contexts());
   auto pass = plug_->prepare(input);
   ASSERT_TRUE(pass.ok());
   if (*pass == nullptr) return;
@@ -112,7 +116,8 @@ TEST_P(RecomputePassConformance, WaitsForLayersAndComesToTheSame) {
   EXPECT_FALSE((*pass)->ready());
   ForwardWorkspace workspace;
   for (; !gate.all_placed(); ++gate.open) {
-    while ((*pass)->ready() && !(*pass)->done()) ASSERT_TRUE((*pass)->step(bed_.model(), bed_.cache(), workspace, 6).ok());
+    while ((*pass)->ready() && !(*pass)->done())
+      ASSERT_TRUE((*pass)->step(bed_.model(), bed_.cache(), workspace, 6).ok());
     const CacheContent now = content(bed_.cache());
     for (std::int32_t layer = gate.open; layer < bed_.num_layers(); ++layer) {
       const auto l = static_cast<std::size_t>(layer);
@@ -129,7 +134,8 @@ TEST_P(RecomputePassConformance, WaitsForLayersAndComesToTheSame) {
 }
 
 TEST_P(RecomputePassConformance, AcceptsNoContextsEmptyOnesAndASingleLayer) {
-  for (const std::vector<Ids>& docs : {std::vector<Ids>{}, std::vector<Ids>{{}, {}}, std::vector<Ids>{{7}}, std::vector<Ids>{{7}, {8}}}) {
+  for (const std::vector<Ids>& docs : {std::vector<Ids>{}, std::vector<Ids>{{}, {}},
+                                       std::vector<Ids>{{7}}, std::vector<Ids>{{7}, {8}}}) {
     Bed bed(family_model(families()[0]), docs);
     bed.recompute(*plug_, bed.everything());
     RecomputeInput planning = bed.input(bed.everything());
@@ -138,14 +144,18 @@ TEST_P(RecomputePassConformance, AcceptsNoContextsEmptyOnesAndASingleLayer) {
     planning.cache = nullptr;
     (void)plug_->planned_tokens(planning);
   }
-  const auto config = parse_model_config(tiny_config_json("\"num_hidden_layers\": 1", {"num_hidden_layers"}));
+  const auto config = parse_model_config(
+      tiny_config_json("\"num_hidden_layers\": 1", {"num_hidden_layers"}));
   ASSERT_TRUE(config.ok());
-  Bed bed(std::move(*make_random_model(*config, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, 3)), random_docs(rng_, {20, 30}));
+  Bed bed(std::move(*make_random_model(
+              *config, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, 3)),
+          random_docs(rng_, {20, 30}));
   bed.recompute(*plug_, bed.everything(), 4);
   EXPECT_LE(difference(content(bed.cache()), bed.full()), 1e-5) << "KV of layer 0 is always exact";
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugs, RecomputePassConformance, ::testing::ValuesIn(recomputer_names()), [](const auto& plug) { return plug.param; });
+INSTANTIATE_TEST_SUITE_P(Plugs, RecomputePassConformance, ::testing::ValuesIn(recomputer_names()),
+                         [](const auto& plug) { return plug.param; });
 
 }  // namespace
 }  // namespace quire::testing

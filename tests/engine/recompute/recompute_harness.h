@@ -26,7 +26,7 @@ using Ids = std::vector<std::int32_t>;
 
 /// A family of models at a size for tests.
 struct Family {
-  const char *name, *fields;        ///< fields: of config.json, replacing those of the tiny Llama
+  const char *name, *fields;  ///< fields: of config.json, replacing those of the tiny Llama
   std::vector<std::string> replaced;
 };
 
@@ -34,22 +34,30 @@ inline const std::vector<Family>& families() {
   static const std::vector<Family> kFamilies = {
       {"llama", "\"num_hidden_layers\": 4", {"num_hidden_layers"}},
       {"llama3",
-       "\"num_hidden_layers\": 4, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 1.0, "
-       "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 64}, \"tie_word_embeddings\": true",
+       "\"num_hidden_layers\": 4, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, "
+       "\"low_freq_factor\": 1.0, "
+       "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 64}, "
+       "\"tie_word_embeddings\": true",
        {"num_hidden_layers", "tie_word_embeddings"}},
-      {"mistral", "\"num_hidden_layers\": 4, \"architectures\": [\"MistralForCausalLM\"], \"model_type\": \"mistral\", \"head_dim\": 16",
+      {"mistral",
+       "\"num_hidden_layers\": 4, \"architectures\": [\"MistralForCausalLM\"], \"model_type\": "
+       "\"mistral\", \"head_dim\": 16",
        {"num_hidden_layers", "architectures", "model_type"}},
       {"qwen2",
-       "\"num_hidden_layers\": 4, \"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\", \"rope_scaling\": {\"rope_type\": "
+       "\"num_hidden_layers\": 4, \"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": "
+       "\"qwen2\", \"rope_scaling\": {\"rope_type\": "
        "\"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 64}",
        {"num_hidden_layers", "architectures", "model_type"}},
-      {"qwen3", "\"num_hidden_layers\": 4, \"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", \"head_dim\": 16",
+      {"qwen3",
+       "\"num_hidden_layers\": 4, \"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": "
+       "\"qwen3\", \"head_dim\": 16",
        {"num_hidden_layers", "architectures", "model_type"}},
   };
   return kFamilies;
 }
 
-inline std::unique_ptr<Model> family_model(const Family& family, DType kv_dtype = DType::kF32, WeightFormat weights = WeightFormat::kF32) {
+inline std::unique_ptr<Model> family_model(const Family& family, DType kv_dtype = DType::kF32,
+                                           WeightFormat weights = WeightFormat::kF32) {
   const auto config = parse_model_config(tiny_config_json(family.fields, family.replaced));
   EXPECT_TRUE(config.ok()) << family.name << ": " << config.status().to_string();
   return std::move(*make_random_model(*config, {.weights = weights, .kv_dtype = kv_dtype}, 5));
@@ -62,11 +70,13 @@ class FakeStore final : public StoredKv {
     std::vector<std::byte> bytes;
     RawKvView view;
   };
-  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, Block> blocks;  ///< (context, block, layer)
+  /// (context, block, layer)
+  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, Block> blocks;
   std::set<std::tuple<std::int32_t, std::int32_t, std::int32_t>> loaded;
   mutable std::int64_t reads = 0;
 
-  Result<RawKvView> block(std::int32_t context, std::int32_t block, std::int32_t layer) const override {
+  Result<RawKvView> block(std::int32_t context, std::int32_t block,
+                          std::int32_t layer) const override {
     ++reads;
     if (!loaded.contains({context, block, layer})) return Status::not_found("not loaded");
     return blocks.at({context, block, layer}).view;
@@ -92,7 +102,8 @@ inline CacheContent content(const WorkingCache& cache) {
       EXPECT_TRUE(row.empty()) << "position " << v.positions[r] << " lies twice in layer " << layer;
       for (int kv = 0; kv < 2; ++kv) {
         for (int head = 0; head < v.num_kv_heads; ++head) {
-          const auto* base = static_cast<const char*>(v.pages[r / kPageTokens]) + kv * v.kv_stride + head * v.head_stride + (r % kPageTokens) * v.token_stride;
+          const auto* base = static_cast<const char*>(v.pages[r / kPageTokens]) + kv * v.kv_stride +
+                             head * v.head_stride + (r % kPageTokens) * v.token_stride;
           for (int c = 0; c < v.head_dim; ++c) row.push_back(load_f32(base, v.dtype, c));
         }
       }
@@ -131,15 +142,21 @@ class Bed {
   static constexpr std::int32_t kBlock = 4;
 
   Bed(std::unique_ptr<Model> model, std::vector<Ids> docs, std::int64_t max_bytes = 0)
-      : model_(std::move(model)), docs_(std::move(docs)),
-        pool_({model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype}, 0),
-        cache_pool_({model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype}, max_bytes),
+      : model_(std::move(model)),
+        docs_(std::move(docs)),
+        pool_(
+            {model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype},
+            0),
+        cache_pool_(
+            {model_->config().num_kv_heads, model_->config().head_dim, model_->options().kv_dtype},
+            max_bytes),
         cache_(cache_pool_, model_->config().num_layers) {
     std::int64_t offset = 1;
     bool first = true;
     for (std::size_t i = 0; i < docs_.size(); ++i) {
       const auto n = static_cast<std::int32_t>(docs_[i].size());
-      contexts_.push_back({docs_[i], offset, kBlock, (n + kBlock - 1) / kBlock, n == 0 || first, {}});
+      contexts_.push_back(
+          {docs_[i], offset, kBlock, (n + kBlock - 1) / kBlock, n == 0 || first, {}});
       if (n > 0) {
         first = false;
         store(static_cast<std::int32_t>(i), docs_[i]);
@@ -151,7 +168,9 @@ class Bed {
   Model& model() { return *model_; }
   std::int32_t num_layers() const { return model_->config().num_layers; }
   std::int32_t num_contexts() const { return static_cast<std::int32_t>(docs_.size()); }
-  std::int32_t blocks(std::int32_t c) const { return contexts_[static_cast<std::size_t>(c)].num_blocks; }
+  std::int32_t blocks(std::int32_t c) const {
+    return contexts_[static_cast<std::size_t>(c)].num_blocks;
+  }
   const std::vector<Ids>& docs() const { return docs_; }
   std::vector<RecomputableContext>& contexts() { return contexts_; }
   FakeStore& stored() { return stored_; }
@@ -196,7 +215,8 @@ class Bed {
   /// Writes the stored blocks of one context into the cache once more.
   void place_again(const Selection& selection, std::int32_t context) {
     for (std::int32_t layer = 0; layer < num_layers(); ++layer) {
-      for (const std::int32_t b : selection.kept(layer, context)) put(layer, context, b, cache_.find_row(layer, position(context, b * kBlock)));
+      for (const std::int32_t b : selection.kept(layer, context))
+        put(layer, context, b, cache_.find_row(layer, position(context, b * kBlock)));
     }
   }
   std::int32_t position(std::int32_t context, std::int32_t token) const {
@@ -228,8 +248,10 @@ class Bed {
     in.rope = &model_->rope();
     return in;
   }
-  /// Loads what the recomputer asks for, places the selection and runs the pass to its end. Nothing: no pass.
-  std::optional<RecomputeReport> recompute(const Recomputer& recomputer, const Selection& selection, std::int64_t chunk = 1000,
+  /// Loads what the recomputer asks for, places the selection and runs the pass to its end.
+  /// Nothing: no pass.
+  std::optional<RecomputeReport> recompute(const Recomputer& recomputer, const Selection& selection,
+                                           std::int64_t chunk = 1000,
                                            const std::function<void(RecomputeInput&)>& edit = {}) {
     place(selection);
     RecomputeInput in = input(selection);
@@ -247,7 +269,9 @@ class Bed {
     }
     return pass.report();
   }
-  Status step(RecomputePass& pass, std::int64_t chunk) { return pass.step(*model_, cache_, workspace_, chunk); }
+  Status step(RecomputePass& pass, std::int64_t chunk) {
+    return pass.step(*model_, cache_, workspace_, chunk);
+  }
 
   /// Prefill of the concatenation in one pass, into a cache of its own.
   CacheContent full() {
@@ -276,7 +300,8 @@ class Bed {
     run(cache, ids, positions);
     return ask(cache, question);
   }
-  std::vector<float> run(WorkingCache& cache, const Ids& ids, const Ids& positions, ForwardHook* hook = nullptr) {
+  std::vector<float> run(WorkingCache& cache, const Ids& ids, const Ids& positions,
+                         ForwardHook* hook = nullptr) {
     std::vector<float> logits(static_cast<std::size_t>(model_->config().vocab_size));
     const auto last = static_cast<std::int32_t>(ids.size()) - 1;
     ForwardRequest request{};
@@ -303,8 +328,9 @@ class Bed {
         const std::int64_t n = std::min<std::int64_t>(kBlock, p.qkv.rows - first);
         auto& block = bed_.stored_.blocks[{context_, static_cast<std::int32_t>(b), p.layer}];
         block.bytes.resize(static_cast<std::size_t>(2 * n * c.num_kv_heads * row));
-        QUIRE_RETURN_IF_ERROR(kv_pack_reference({p.qkv.k + first * p.qkv.ld, p.qkv.v + first * p.qkv.ld, n, p.qkv.ld, p.qkv.ld, c.num_kv_heads,
-                                                 c.head_dim, dtype, block.bytes.data()}));
+        QUIRE_RETURN_IF_ERROR(
+            kv_pack_reference({p.qkv.k + first * p.qkv.ld, p.qkv.v + first * p.qkv.ld, n, p.qkv.ld,
+                               p.qkv.ld, c.num_kv_heads, c.head_dim, dtype, block.bytes.data()}));
         block.view = {block.bytes.data(), n, dtype, 2 * n * row, n * row, row};
       }
       return {};
@@ -345,6 +371,8 @@ inline std::vector<Ids> random_docs(std::mt19937& rng, std::initializer_list<std
   return docs;
 }
 
-inline PlugOptions options(std::map<std::string, std::string, std::less<>> given) { return PlugOptions(std::move(given)); }
+inline PlugOptions options(std::map<std::string, std::string, std::less<>> given) {
+  return PlugOptions(std::move(given));
+}
 
 }  // namespace quire::testing

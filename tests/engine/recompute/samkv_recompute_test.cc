@@ -1,4 +1,5 @@
-// The two SamKV recomputers as plugs: invariants SAM-1 to SAM-5 where they concern recomputation, degenerate and hostile inputs.
+// The two SamKV recomputers as plugs: invariants SAM-1 to SAM-5 where they concern recomputation,
+// degenerate and hostile inputs.
 #include "engine/record/kv_layout.h"
 #include "engine/record/sketch.h"
 #include "tests/engine/recompute/recompute_harness.h"
@@ -8,7 +9,9 @@ namespace {
 
 const char* const kBoth[] = {"samkv_overwrite", "samkv_fusion"};
 
-std::unique_ptr<Recomputer> plug(std::string_view name) { return std::move(*make_recomputer(name)); }
+std::unique_ptr<Recomputer> plug(std::string_view name) {
+  return std::move(*make_recomputer(name));
+}
 void every_kept(RecomputeInput& in) { in.options = options({{"rows", "kept"}}); }
 
 class SamkvFamilyTest : public ::testing::TestWithParam<std::size_t> {
@@ -22,7 +25,8 @@ TEST_P(SamkvFamilyTest, EverythingKeptAndRecomputedEqualsFullPrefill) {
   for (const std::int64_t chunk : {1000, 13}) {
     Bed bed(family_model(family()), random_docs(rng_, {33, 0, 18, 50}));
     bed.contexts()[0].exact = false;
-    const auto report = bed.recompute(*plug("samkv_overwrite"), bed.everything(), chunk, every_kept);
+    const auto report = bed.recompute(*plug("samkv_overwrite"), bed.everything(), chunk,
+                                      every_kept);
     ASSERT_TRUE(report);
     EXPECT_EQ(report->replaced, 101 * bed.num_layers());
     EXPECT_LE(difference(content(bed.cache()), bed.full()), 1e-5);
@@ -56,7 +60,8 @@ TEST_P(SamkvFamilyTest, FusionWithIdenticalKvChangesNothing) {
 // SAM-4.
 TEST_P(SamkvFamilyTest, LayerZeroIsReproducedBitForBit) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const WeightFormat weights : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8}) {
+    for (const WeightFormat weights :
+         {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8}) {
       Bed bed(family_model(family(), dtype, weights), random_docs(rng_, {30, 41}));
       bed.place(bed.everything());
       const CacheContent before = content(bed.cache());
@@ -67,13 +72,16 @@ TEST_P(SamkvFamilyTest, LayerZeroIsReproducedBitForBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, SamkvFamilyTest, ::testing::Range<std::size_t>(0, families().size()),
+INSTANTIATE_TEST_SUITE_P(Families, SamkvFamilyTest,
+                         ::testing::Range<std::size_t>(0, families().size()),
                          [](const auto& i) { return families()[i.param].name; });
 
 class SamkvRecomputeTest : public ::testing::Test {
  protected:
   std::mt19937 rng_{23};
-  std::unique_ptr<Model> model(DType dtype = DType::kF16) { return family_model(families()[0], dtype); }
+  std::unique_ptr<Model> model(DType dtype = DType::kF16) {
+    return family_model(families()[0], dtype);
+  }
 };
 
 TEST_F(SamkvRecomputeTest, TheTwoRowRules) {
@@ -132,7 +140,7 @@ TEST_F(SamkvRecomputeTest, NothingToRecomputeIsNoPass) {
   }
 }
 
-// Algorithms §4.10: contexts of up to three blocks are anchors from end to end.
+// Contexts of up to three blocks are anchors from end to end.
 TEST_F(SamkvRecomputeTest, SmallContextsAreRecomputedWhole) {
   Bed bed(model(), random_docs(rng_, {9, 1, 4, 12, 13}));
   const auto report = bed.recompute(*plug("samkv_fusion"), bed.everything(), 3);
@@ -169,15 +177,20 @@ TEST_F(SamkvRecomputeTest, PlannedTokensAreAnchorsFirstAndEverythingOnceBlocksAr
 /// A sketch with one outstanding block per given layer.
 class FakeSketch {
  public:
-  FakeSketch(Bed& bed, std::int32_t context, std::vector<std::pair<std::int32_t, std::int32_t>> outstanding) {
+  FakeSketch(Bed& bed, std::int32_t context,
+             std::vector<std::pair<std::int32_t, std::int32_t>> outstanding) {
     const ModelConfig& c = bed.model().config();
-    const auto tokens = static_cast<std::int64_t>(bed.docs()[static_cast<std::size_t>(context)].size());
-    const KvLayout layout({c.num_layers, c.num_kv_heads, c.head_dim, DType::kF16}, tokens, Bed::kBlock);
+    const auto tokens = static_cast<std::int64_t>(
+        bed.docs()[static_cast<std::size_t>(context)].size());
+    const KvLayout layout({c.num_layers, c.num_kv_heads, c.head_dim, DType::kF16}, tokens,
+                          Bed::kBlock);
     std::vector<BlockStats> stats;
     for (std::int32_t layer = 0; layer < c.num_layers; ++layer) {
       for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
-        const bool low = std::find(outstanding.begin(), outstanding.end(), std::pair(layer, b)) != outstanding.end();
-        stats.push_back({low ? -50.0f : 1.0f + 0.01f * static_cast<float>(b % 3), 0.1f, b * Bed::kBlock + (b + 1 < layout.num_blocks() ? 2 : 0)});
+        const bool low = std::find(outstanding.begin(), outstanding.end(), std::pair(layer, b)) !=
+                         outstanding.end();
+        stats.push_back({low ? -50.0f : 1.0f + 0.01f * static_cast<float>(b % 3), 0.1f,
+                         b * Bed::kBlock + (b + 1 < layout.num_blocks() ? 2 : 0)});
       }
     }
     SketchInput input;
@@ -202,7 +215,8 @@ class FakeSketch {
 
 TEST_F(SamkvRecomputeTest, ImportantTokensOfKeptMiddleBlocksComeFromTheSketch) {
   Bed bed(model(), random_docs(rng_, {20, 60}));
-  // The second document has 15 blocks. Block 5 stands out in layers 1 and 2, block 7 in layer 3; block 7 is kept in layer 2 only.
+  // The second document has 15 blocks. Block 5 stands out in layers 1 and 2, block 7 in layer 3;
+  // block 7 is kept in layer 2 only.
   const FakeSketch sketch(bed, 1, {{1, 5}, {2, 5}, {3, 7}});
   std::vector<Selection::ContextBlocks> kept(4, {{0, 3, 4}, {0, 13, 14}});
   kept[2][1] = {0, 5, 7, 13, 14};
@@ -220,7 +234,8 @@ TEST_F(SamkvRecomputeTest, ImportantTokensOfKeptMiddleBlocksComeFromTheSketch) {
   EXPECT_EQ(report->tokens[1], want);
   EXPECT_EQ(report->replaced, 12 * 4 + 1);
   EXPECT_EQ(report->projected, 12 * 4 + 3) << "layers 0 and 1 only carry it, over padding";
-  for (std::int32_t layer = 0; layer < 4; ++layer) EXPECT_EQ(bed.cache().find_row(layer, bed.position(1, 22)) >= 0, layer >= 2) << layer;
+  for (std::int32_t layer = 0; layer < 4; ++layer)
+    EXPECT_EQ(bed.cache().find_row(layer, bed.position(1, 22)) >= 0, layer >= 2) << layer;
 
   // Lost statistics leave the anchors.
   const auto lost = bed.recompute(*recomputer, selection, 5);
@@ -251,7 +266,9 @@ TEST_F(SamkvRecomputeTest, KvOfOtherTokensIsFoundOutAndTheRepairedPassIsThatOfAR
     EXPECT_EQ((*pass)->report().wrong_context, 2);
     EXPECT_TRUE((*pass)->done());
     for (std::int32_t layer = 0; layer < 4; ++layer) {
-      EXPECT_EQ(static_cast<std::size_t>(bed.cache().num_rows(layer)), before[static_cast<std::size_t>(layer)].size()) << "padding is gone";
+      EXPECT_EQ(static_cast<std::size_t>(bed.cache().num_rows(layer)),
+                before[static_cast<std::size_t>(layer)].size())
+          << "padding is gone";
     }
 
     bed.store(2, bed.docs()[2]);
@@ -276,13 +293,16 @@ TEST_F(SamkvRecomputeTest, FailuresNameTheirCauseAndLeaveNoPadding) {
   ASSERT_TRUE(pass.ok());
   const Status missing = bed.step(**pass, 1000);
   EXPECT_EQ(missing.code(), Code::kInternal);
-  EXPECT_NE(missing.message().find("block 6 of context 1 is needed in layer 0"), std::string::npos) << missing.message();
+  EXPECT_NE(missing.message().find("block 6 of context 1 is needed in layer 0"), std::string::npos)
+      << missing.message();
   EXPECT_TRUE((*pass)->done());
   EXPECT_EQ((*pass)->report().wrong_context, -1);
 
   // No memory for padding: the kept rows of each layer fill their pages.
   Bed full(model(), random_docs(rng_, {15, 60}), /*max_bytes=*/0);
-  const Selection tight = Selection::per_layer({{{0, 1, 2, 3}, {0, 1, 13, 14}}, {{0, 1, 2, 3}, {0, 1, 13, 14}}, {{0, 1, 2, 3}, {0, 1, 13, 14}},
+  const Selection tight = Selection::per_layer({{{0, 1, 2, 3}, {0, 1, 13, 14}},
+                                                {{0, 1, 2, 3}, {0, 1, 13, 14}},
+                                                {{0, 1, 2, 3}, {0, 1, 13, 14}},
                                                 {{0, 1, 2, 3}, {0, 6, 13, 14}}});
   full.place(tight);
   const std::int64_t held = full.cache_pool().bytes_in_use();
@@ -303,7 +323,8 @@ TEST_F(SamkvRecomputeTest, FailuresNameTheirCauseAndLeaveNoPadding) {
   Bed odd(model(), random_docs(rng_, {8, 8}));
   odd.place(odd.everything());
   ASSERT_TRUE(odd.cache().add_rows(2, Ids{3}).ok());
-  EXPECT_EQ(plug("samkv_fusion")->prepare(odd.input(odd.everything())).status().code(), Code::kInternal);
+  EXPECT_EQ(plug("samkv_fusion")->prepare(odd.input(odd.everything())).status().code(),
+            Code::kInternal);
 }
 
 TEST_F(SamkvRecomputeTest, RowsIsTheOnlyOption) {

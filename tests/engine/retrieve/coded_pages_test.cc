@@ -14,7 +14,8 @@
 namespace quire {
 namespace {
 
-constexpr std::int32_t kHeads = 4, kKvHeads = 2, kGroup = kHeads / kKvHeads, kDim = 64, kPrompt = 1200, kPage = 16, kSinkPages = 1, kWindowPages = 2, kSelected = 7;
+constexpr std::int32_t kHeads = 4, kKvHeads = 2, kGroup = kHeads / kKvHeads, kDim = 64,
+                       kPrompt = 1200, kPage = 16, kSinkPages = 1, kWindowPages = 2, kSelected = 7;
 
 RopeTable make_rope() {
   RopeConfig config;
@@ -25,19 +26,23 @@ RopeTable make_rope() {
 void add_row(WorkingCache& cache, const RopeTable& rope, std::int32_t position) {
   ASSERT_OK(cache.add_rows(0, std::span(&position, 1)).status());
   const auto raw = random_floats(kKvHeads * 2 * kDim, static_cast<std::uint32_t>(position), 2.0f);
-  ASSERT_OK(cache.place(0, rope, {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4}, cache.num_rows(0) - 1));
+  ASSERT_OK(cache.place(0, rope, {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4},
+                        cache.num_rows(0) - 1));
 }
 
 /// Mean softmax weight over complete pages between sinks and window, by page.
-std::map<std::int32_t, double> shares(const KvView& kv, std::int32_t m, const std::vector<float>& q, std::int32_t last_page) {
+std::map<std::int32_t, double> shares(const KvView& kv, std::int32_t m, const std::vector<float>& q,
+                                      std::int32_t last_page) {
   std::map<std::int32_t, double> out;
   for (std::int32_t h = m * kGroup; h < (m + 1) * kGroup; ++h) {
     std::map<std::int32_t, double> of_head;
     double sum = 0;
     for (std::int32_t row = kSinkPages * kPage; row < last_page * kPage; ++row) {
-      const auto* key = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + m * kv.head_stride + row % kPageTokens * kv.token_stride;
+      const auto* key = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) +
+                        m * kv.head_stride + row % kPageTokens * kv.token_stride;
       double dot = 0;
-      for (std::int32_t c = 0; c < kDim; ++c) dot += double{q[static_cast<std::size_t>(h * kDim + c)]} * load_f32(key, kv.dtype, c);
+      for (std::int32_t c = 0; c < kDim; ++c)
+        dot += double{q[static_cast<std::size_t>(h * kDim + c)]} * load_f32(key, kv.dtype, c);
       const double weight = std::exp(dot / std::sqrt(double{kDim}));
       of_head[row / kPage] += weight;
       sum += weight;
@@ -53,8 +58,10 @@ TEST(CodedPages, ThePagesTakenAreThoseAttendedToMost) {
   WorkingCache cache(pool, 1);
   for (std::int32_t p = 0; p < kPrompt; ++p) add_row(cache, rope, p);
   const ContextRows whole{0, kPrompt};
-  const std::map<std::string, std::string, std::less<>> given = {{"decode_page", "16"}, {"decode_budget", "160"}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_tau", "2"},
-                                                                 {"decode_rerank", "64"}, {"decode_reuse", "1"}};
+  const std::map<std::string, std::string, std::less<>> given = {
+      {"decode_page", "16"},   {"decode_budget", "160"}, {"decode_sink", "16"},
+      {"decode_window", "32"}, {"decode_tau", "2"},      {"decode_rerank", "64"},
+      {"decode_reuse", "1"}};
   const PlugOptions options(given);
   DevicePool device(0);
   const auto retriever = std::move(*make_retriever("freekv"));
@@ -90,11 +97,14 @@ TEST(CodedPages, ThePagesTakenAreThoseAttendedToMost) {
       for (const auto& [page, value] : share) sorted.push_back(value);
       std::sort(sorted.begin(), sorted.end(), std::greater<>());
       std::int32_t chosen = 0;
-      for (const std::int32_t page : static_cast<const PagedRetriever&>(*retriever).attended_pages(0, m)) {
+      for (const std::int32_t page :
+           static_cast<const PagedRetriever&>(*retriever).attended_pages(0, m)) {
         if (!share.contains(page)) continue;  // sink, window or what is being filled
         ++chosen;
-        // A score by codes is 0.06 off at most at keys and queries of deviation 1, and keys here have 2: two pages that far apart may change places.
-        EXPECT_GE(share.at(page), sorted[kSelected - 1] * std::exp(-4 * 0.06)) << "step " << n << " head " << m << " page " << page;
+        // A score by codes is 0.06 off at most at keys and queries of deviation 1, and keys here
+        // have 2: two pages that far apart may change places.
+        EXPECT_GE(share.at(page), sorted[kSelected - 1] * std::exp(-4 * 0.06))
+            << "step " << n << " head " << m << " page " << page;
       }
       EXPECT_EQ(chosen, kSelected) << "step " << n << " head " << m;
     }

@@ -1,4 +1,5 @@
-// Several turns of one conversation under each retriever: later turns go on over what earlier ones computed, and answer as if nothing had been there.
+// Several turns of one conversation under each retriever: later turns go on over what earlier ones
+// computed, and answer as if nothing had been there.
 #include <gtest/gtest.h>
 
 #include "tests/engine/pipeline/harness.h"
@@ -13,7 +14,8 @@ class ConversationTest : public ::testing::Test {
  protected:
   /// A service with the same three documents.
   struct Side {
-    explicit Side(const ConversationTest& test, std::int64_t prefix_cache_bytes) : store(open_test_store(folder.path() / "store")) {
+    explicit Side(const ConversationTest& test, std::int64_t prefix_cache_bytes)
+        : store(open_test_store(folder.path() / "store")) {
       engine = make_test_engine(test.model_.path(), *store, [&](EngineOptions& o) {
         o.prefix_cache_bytes = prefix_cache_bytes;
         o.retrieval_head_path = test.head_.path();
@@ -27,18 +29,21 @@ class ConversationTest : public ::testing::Test {
     }
     ~Side() { engine->stop(std::chrono::milliseconds(0)); }
 
-    /// What is asked next follows what was answered. Over the documents, or over a long opening without any.
+    /// What is asked next follows what was answered. Over the documents, or over a long opening
+    /// without any.
     std::vector<Outcome> talk(bool over_documents, const std::string& retriever) {
       std::mt19937 rng(31);
       std::vector<Outcome> turns;
       std::vector<std::int32_t> said;
       if (!over_documents) said = random_ids(rng, 240);
       auto options = options_of(retriever, small_budget());
-      if (retriever == "specontext") options["decode_head"] = "embed";  // states of tokens are not kept with pages
+      // States of tokens are not kept with pages
+      if (retriever == "specontext") options["decode_head"] = "embed";
       for (int turn = 0; turn < kTurns; ++turn) {
         const auto question = random_ids(rng, 21);
         said.insert(said.end(), question.begin(), question.end());
-        QueryRequest r = make_request(*engine, over_documents ? docs : std::vector<Doc>(), said, over_documents ? "reuse" : "auto");
+        QueryRequest r = make_request(*engine, over_documents ? docs : std::vector<Doc>(), said,
+                                      over_documents ? "reuse" : "auto");
         r.cache.decode = retriever;
         r.cache.options = PlugOptions(options);
         r.sampling.max_tokens = 20;
@@ -62,10 +67,13 @@ TEST_F(ConversationTest, LaterTurnsGoOnOverWhatIsThere) {
   Side keeping(*this, -1), forgetting(*this, 0);
   for (const bool over_documents : {true, false}) {
     for (const std::string& name : retriever_names()) {
-      const auto kept = keeping.talk(over_documents, name), anew = forgetting.talk(over_documents, name);
+      const auto kept = keeping.talk(over_documents, name),
+                 anew = forgetting.talk(over_documents, name);
       for (int turn = 0; turn < kTurns; ++turn) {
-        const auto &a = kept[static_cast<std::size_t>(turn)], &b = anew[static_cast<std::size_t>(turn)];
-        const std::string what = name + (over_documents ? " over documents" : "") + " turn " + std::to_string(turn);
+        const auto &a = kept[static_cast<std::size_t>(turn)],
+                   &b = anew[static_cast<std::size_t>(turn)];
+        const std::string what = name + (over_documents ? " over documents" : "") + " turn " +
+                                 std::to_string(turn);
         ASSERT_TRUE(a.status.ok()) << what << a.status.to_string();
         ASSERT_TRUE(b.status.ok()) << what << b.status.to_string();
         EXPECT_EQ(a.ids, b.ids) << what;

@@ -1,4 +1,4 @@
-// CTkvr and its exact counterpart against plain loops (algorithms §11, CT-1..4, GL-1).
+// CTkvr and its exact counterpart against plain loops.
 #include "engine/retrieve/rows/ctkvr.h"
 
 #include <atomic>
@@ -16,12 +16,17 @@ constexpr std::int32_t kPrompt = RowSequence::kPrompt, kKvHeads = RowSequence::k
 constexpr std::int32_t kSink = 10, kHostEnd = 288, kChosen = 30;
 
 RetrieverOptions small(const RetrieverOptions& more = {}) {
-  RetrieverOptions all = {{"decode_budget", std::to_string(kSink + 40 + kChosen)}, {"decode_sink", "10"}, {"decode_window", "40"}};
+  RetrieverOptions all = {{"decode_budget", std::to_string(kSink + 40 + kChosen)},
+                          {"decode_sink", "10"},
+                          {"decode_window", "40"}};
   for (const auto& [name, value] : more) all[name] = value;
   return all;
 }
 RetrieverOptions indexed(const RetrieverOptions& more = {}) {
-  RetrieverOptions all = small({{"decode_centroids", "24"}, {"decode_least_centroids", "1"}, {"decode_list", "50"}, {"decode_reuse", "1"}});
+  RetrieverOptions all = small({{"decode_centroids", "24"},
+                                {"decode_least_centroids", "1"},
+                                {"decode_list", "50"},
+                                {"decode_reuse", "1"}});
   for (const auto& [name, value] : more) all[name] = value;
   return all;
 }
@@ -33,7 +38,8 @@ std::vector<std::int32_t> joined(std::vector<std::int32_t> a, std::span<const st
 }
 
 /// `rows` are the k best by weight, up to what rounding can turn around.
-void expect_best(std::span<const std::int32_t> rows, const std::map<std::int32_t, double>& weights, std::size_t k, const std::string& what) {
+void expect_best(std::span<const std::int32_t> rows, const std::map<std::int32_t, double>& weights,
+                 std::size_t k, const std::string& what) {
   std::vector<double> sorted;
   for (const auto& [row, weight] : weights) sorted.push_back(weight);
   std::sort(sorted.begin(), sorted.end(), std::greater<>());
@@ -41,7 +47,8 @@ void expect_best(std::span<const std::int32_t> rows, const std::map<std::int32_t
   ASSERT_TRUE(std::is_sorted(rows.begin(), rows.end())) << what;
   const double least = sorted[rows.size() - 1] * (1 - 1e-4);
   for (const std::int32_t row : rows) {
-    ASSERT_TRUE(weights.contains(row)) << what << ": " << row << " is not one of those to choose from";
+    ASSERT_TRUE(weights.contains(row))
+        << what << ": " << row << " is not one of those to choose from";
     ASSERT_GE(weights.at(row), least) << what << ": row " << row;
   }
 }
@@ -55,7 +62,8 @@ TEST(CentroidIndexTest, ListsAreTheRowsThatEachQueryLookedAtMost) {
   input.layer = 1;
   input.kv = sequence.cache().view(1);
   input.num_heads = RowSequence::kHeads;
-  input.host = {kSink, kPrompt - 8};  // centroids stand within the host rows: some rows are behind them
+  // Centroids stand within the host rows: some rows are behind them
+  input.host = {kSink, kPrompt - 8};
   input.list_rows = 50;
   input.num_centroids = 20;
   const auto index = CentroidIndex::build(device, input);
@@ -70,8 +78,10 @@ TEST(CentroidIndexTest, ListsAreTheRowsThatEachQueryLookedAtMost) {
     for (std::int32_t m = 0; m < kKvHeads; ++m) {
       // Softmax over everything it saw, then the host rows of that.
       auto weights = sequence.weights(1, m, query, rows_between(0, position + 1));
-      std::erase_if(weights, [](const auto& w) { return w.first < kSink || w.first >= kPrompt - 8; });
-      expect_best(index->list(m, c), weights, 50, "centroid " + std::to_string(c) + " head " + std::to_string(m));
+      std::erase_if(weights,
+                    [](const auto& w) { return w.first < kSink || w.first >= kPrompt - 8; });
+      expect_best(index->list(m, c), weights, 50,
+                  "centroid " + std::to_string(c) + " head " + std::to_string(m));
     }
   }
 }
@@ -80,7 +90,13 @@ TEST(CentroidIndexTest, NearestCentroidsAreThoseOfTheLargestCosine) {
   RowSequence sequence;
   const auto queries = sequence.queries(24);
   DevicePool device(0);
-  CentroidInput input{.queries = queries.get(), .layer = 0, .kv = sequence.cache().view(0), .num_heads = RowSequence::kHeads, .host = {kSink, kHostEnd}, .list_rows = 5, .num_centroids = 24};
+  CentroidInput input{.queries = queries.get(),
+                      .layer = 0,
+                      .kv = sequence.cache().view(0),
+                      .num_heads = RowSequence::kHeads,
+                      .host = {kSink, kHostEnd},
+                      .list_rows = 5,
+                      .num_centroids = 24};
   const auto index = CentroidIndex::build(device, input);
   ASSERT_TRUE(index.ok());
   const auto query = sequence.query(0, kPrompt + 3);
@@ -91,7 +107,9 @@ TEST(CentroidIndexTest, NearestCentroidsAreThoseOfTheLargestCosine) {
       for (std::int32_t h = m * RowSequence::kGroup; h < (m + 1) * RowSequence::kGroup; ++h) {
         double dot = 0, a = 0, b = 0;
         for (std::int32_t i = 0; i < RowSequence::kDim; ++i) {
-          const double x = query[static_cast<std::size_t>(h * RowSequence::kDim + i)], y = bf16_to_f32(queries->query(0, c)[static_cast<std::size_t>(h * RowSequence::kDim + i)]);
+          const double x = query[static_cast<std::size_t>(h * RowSequence::kDim + i)],
+                       y = bf16_to_f32(queries->query(
+                           0, c)[static_cast<std::size_t>(h * RowSequence::kDim + i)]);
           dot += x * y;
           a += x * x;
           b += y * y;
@@ -108,15 +126,23 @@ TEST(CentroidIndexTest, NearestCentroidsAreThoseOfTheLargestCosine) {
         expected.insert(list.begin(), list.end());
       }
       std::vector<std::uint64_t> seen((kHostEnd + 63) / 64, 0);
-      ASSERT_TRUE(index->recall(m, query.data() + m * RowSequence::kGroup * RowSequence::kDim, static_cast<std::int64_t>(probes), seen).ok());
-      for (std::int32_t row = 0; row < kHostEnd; ++row) EXPECT_EQ((seen[static_cast<std::size_t>(row / 64)] >> (row % 64) & 1) != 0, expected.contains(row)) << "row " << row;
+      ASSERT_TRUE(index
+                      ->recall(m, query.data() + m * RowSequence::kGroup * RowSequence::kDim,
+                               static_cast<std::int64_t>(probes), seen)
+                      .ok());
+      for (std::int32_t row = 0; row < kHostEnd; ++row)
+        EXPECT_EQ((seen[static_cast<std::size_t>(row / 64)] >> (row % 64) & 1) != 0,
+                  expected.contains(row))
+            << "row " << row;
     }
   }
 }
 
 TEST(Ctkvr, ABudgetOverTheContextIsDense) {
   for (const char* name : {"ctkvr", "flat"}) {
-    RowDecoding run(name, {{"decode_budget", "400"}, {"decode_sink", "10"}, {"decode_window", "40"}}), dense("dense", {});
+    RowDecoding run(name,
+                    {{"decode_budget", "400"}, {"decode_sink", "10"}, {"decode_window", "40"}}),
+        dense("dense", {});
     EXPECT_EQ(run.retriever->queries_wanted(run.options, kPrompt).count, 0) << "nobody needs them";
     for (int n = 0; n < 20; ++n) EXPECT_EQ(run.token(), dense.token()) << name << " token " << n;
     EXPECT_EQ(run.retriever->stats().sparse_steps, 0);
@@ -133,13 +159,17 @@ TEST(Flat, AttendsToTheBestHostRows) {
       for (std::int32_t m = 0; m < kKvHeads; ++m) {
         const auto weights = run.sequence.weights(layer, m, q, rows_between(kSink, kHostEnd));
         std::vector<std::int32_t> best = rows_between(kSink, kHostEnd);
-        std::stable_sort(best.begin(), best.end(), [&](std::int32_t a, std::int32_t b) { return weights.at(a) > weights.at(b); });
+        std::stable_sort(best.begin(), best.end(), [&](std::int32_t a, std::int32_t b) {
+          return weights.at(a) > weights.at(b);
+        });
         best.resize(kChosen);
-        rows.push_back(joined(joined(rows_between(0, kSink), best), rows_between(kHostEnd, run.sequence.num_rows())));
+        rows.push_back(joined(joined(rows_between(0, kSink), best),
+                              rows_between(kHostEnd, run.sequence.num_rows())));
       }
       expected[static_cast<std::size_t>(layer)] = run.sequence.attention_to(layer, q, rows);
     });
-    for (std::size_t layer = 0; layer < outs.size(); ++layer) expect_near(outs[layer], expected[layer], 1e-4, "token " + std::to_string(n));
+    for (std::size_t layer = 0; layer < outs.size(); ++layer)
+      expect_near(outs[layer], expected[layer], 1e-4, "token " + std::to_string(n));
   }
   const RetrieveStats s = run.retriever->stats();
   EXPECT_EQ(s.sparse_steps, 12 * RowSequence::kLayers);
@@ -149,10 +179,14 @@ TEST(Flat, AttendsToTheBestHostRows) {
 }
 
 TEST(Ctkvr, AllOfTheIndexIsFlat) {
-  RowDecoding all("ctkvr", indexed({{"decode_list", "400"}, {"decode_probes", "24"}, {"decode_updates", "off"}})), flat("flat", small());
+  RowDecoding all(
+      "ctkvr",
+      indexed({{"decode_list", "400"}, {"decode_probes", "24"}, {"decode_updates", "off"}})),
+      flat("flat", small());
   for (int n = 0; n < 15; ++n) {
     const auto outs = all.token([&](std::int32_t, const std::vector<float>&) {
-      for (std::int32_t m = 0; m < kKvHeads; ++m) EXPECT_EQ(joined({}, ctkvr(all).candidate_rows(m)), rows_between(kSink, kHostEnd));
+      for (std::int32_t m = 0; m < kKvHeads; ++m)
+        EXPECT_EQ(joined({}, ctkvr(all).candidate_rows(m)), rows_between(kSink, kHostEnd));
     });
     EXPECT_EQ(outs, flat.token()) << "token " << n;
   }
@@ -169,21 +203,26 @@ TEST(Ctkvr, AttendsToTheBestOfWhatListsName) {
       const auto outs = run.token([&](std::int32_t layer, const std::vector<float>& q) {
         std::vector<std::vector<std::int32_t>> rows;
         for (std::int32_t m = 0; m < kKvHeads; ++m) {
-          const auto candidates = joined({}, ctkvr(run).candidate_rows(m)), chosen = joined({}, ctkvr(run).attended_rows(m));
+          const auto candidates = joined({}, ctkvr(run).candidate_rows(m)),
+                     chosen = joined({}, ctkvr(run).attended_rows(m));
           ASSERT_TRUE(std::is_sorted(candidates.begin(), candidates.end()));
           ASSERT_EQ(std::adjacent_find(candidates.begin(), candidates.end()), candidates.end());
           ASSERT_GE(candidates.front(), kSink);
           ASSERT_LT(candidates.back(), kHostEnd);
           ASSERT_LE(candidates.size(), 4u * 50u);
           const auto weights = run.sequence.weights(layer, m, q, candidates);
-          expect_best(chosen, weights, *rerank == 'o' && rerank[1] == 'n' ? kChosen : candidates.size(), "token " + std::to_string(n));
+          expect_best(chosen, weights,
+                      *rerank == 'o' && rerank[1] == 'n' ? kChosen : candidates.size(),
+                      "token " + std::to_string(n));
           scored += static_cast<std::int64_t>(candidates.size());
           attended += static_cast<std::int64_t>(chosen.size());
-          rows.push_back(joined(joined(rows_between(0, kSink), chosen), rows_between(kHostEnd, run.sequence.num_rows())));
+          rows.push_back(joined(joined(rows_between(0, kSink), chosen),
+                                rows_between(kHostEnd, run.sequence.num_rows())));
         }
         expected[static_cast<std::size_t>(layer)] = run.sequence.attention_to(layer, q, rows);
       });
-      for (std::size_t layer = 0; layer < outs.size(); ++layer) expect_near(outs[layer], expected[layer], 1e-4, "token " + std::to_string(n));
+      for (std::size_t layer = 0; layer < outs.size(); ++layer)
+        expect_near(outs[layer], expected[layer], 1e-4, "token " + std::to_string(n));
     }
     EXPECT_EQ(run.retriever->stats().rows_scored, scored);
     EXPECT_EQ(run.retriever->stats().rows_attended, attended);
@@ -194,8 +233,12 @@ TEST(Ctkvr, AttendsToTheBestOfWhatListsName) {
 
 TEST(Ctkvr, AChoiceServesAsManySteps) {
   constexpr int kReuse = 4;
-  RowDecoding run("ctkvr", indexed({{"decode_reuse", std::to_string(kReuse)}, {"decode_tau", "-1"}})), all("ctkvr", indexed({{"decode_reuse", "4"}, {"decode_tau", "-1"}, {"decode_rerank", "off"}}));
-  std::vector<std::vector<std::vector<std::int32_t>>> chosen(RowSequence::kLayers, std::vector<std::vector<std::int32_t>>(kKvHeads));
+  RowDecoding run("ctkvr",
+                  indexed({{"decode_reuse", std::to_string(kReuse)}, {"decode_tau", "-1"}})),
+      all("ctkvr",
+          indexed({{"decode_reuse", "4"}, {"decode_tau", "-1"}, {"decode_rerank", "off"}}));
+  std::vector<std::vector<std::vector<std::int32_t>>> chosen(
+      RowSequence::kLayers, std::vector<std::vector<std::int32_t>>(kKvHeads));
   for (int n = 0; n < 20; ++n) {
     std::vector<std::vector<float>> expected(RowSequence::kLayers);
     const auto outs = run.token([&](std::int32_t layer, const std::vector<float>& q) {
@@ -208,20 +251,26 @@ TEST(Ctkvr, AChoiceServesAsManySteps) {
         ASSERT_EQ(attended.size(), static_cast<std::size_t>(kChosen));
         if (anew) list = attended;
         EXPECT_EQ(attended, list) << "token " << n << " layer " << layer;
-        EXPECT_EQ(ctkvr(run).candidate_rows(m).size() > attended.size(), anew) << "the others are not looked at";
-        rows.push_back(joined(joined(rows_between(0, kSink), attended), rows_between(kHostEnd, run.sequence.num_rows())));
+        EXPECT_EQ(ctkvr(run).candidate_rows(m).size() > attended.size(), anew)
+            << "the others are not looked at";
+        rows.push_back(joined(joined(rows_between(0, kSink), attended),
+                              rows_between(kHostEnd, run.sequence.num_rows())));
       }
       expected[static_cast<std::size_t>(layer)] = run.sequence.attention_to(layer, q, rows);
     });
-    for (std::size_t layer = 0; layer < outs.size(); ++layer) expect_near(outs[layer], expected[layer], 1e-4, "token " + std::to_string(n));
+    for (std::size_t layer = 0; layer < outs.size(); ++layer)
+      expect_near(outs[layer], expected[layer], 1e-4, "token " + std::to_string(n));
     (void)all.token();
   }
-  EXPECT_EQ(ctkvr(run).index_of(0)->num_replaced(), 5) << "only queries that chose become centroids";
+  EXPECT_EQ(ctkvr(run).index_of(0)->num_replaced(), 5)
+      << "only queries that chose become centroids";
   EXPECT_EQ(ctkvr(all).index_of(0)->num_replaced(), 5);
 }
 
 TEST(Ctkvr, HeadsThatTurnedDoNotWaitForTheirTurn) {
-  RowDecoding kept("ctkvr", indexed({{"decode_reuse", "6"}, {"decode_tau", "2"}, {"decode_updates", "off"}})), anew("ctkvr", indexed({{"decode_updates", "off"}}));
+  RowDecoding kept(
+      "ctkvr", indexed({{"decode_reuse", "6"}, {"decode_tau", "2"}, {"decode_updates", "off"}})),
+      anew("ctkvr", indexed({{"decode_updates", "off"}}));
   RowDecoding some("ctkvr", indexed({{"decode_reuse", "6"}}));
   for (int n = 0; n < 20; ++n) {
     EXPECT_EQ(kept.token(), anew.token()) << "token " << n;
@@ -236,7 +285,8 @@ TEST(Ctkvr, TheAnswersQueriesReplaceTheOldestCentroids) {
   const auto lists = [](RowDecoding& run) {
     std::vector<std::vector<std::int32_t>> out;
     for (std::int32_t m = 0; m < kKvHeads; ++m) {
-      for (std::int64_t c = 0; c < 24; ++c) out.push_back(joined({}, ctkvr(run).index_of(1)->list(m, c)));
+      for (std::int64_t c = 0; c < 24; ++c)
+        out.push_back(joined({}, ctkvr(run).index_of(1)->list(m, c)));
     }
     return out;
   };
@@ -249,13 +299,18 @@ TEST(Ctkvr, TheAnswersQueriesReplaceTheOldestCentroids) {
     (void)moving.token([&](std::int32_t layer, const std::vector<float>& q) {
       for (std::int32_t m = 0; m < kKvHeads && layer == 1; ++m) {
         const auto candidates = joined({}, ctkvr(moving).candidate_rows(m));
-        expect_best(ctkvr(moving).index_of(1)->list(m, 23), moving.sequence.weights(1, m, q, candidates), 50, "list of token " + std::to_string(n));
+        expect_best(ctkvr(moving).index_of(1)->list(m, 23),
+                    moving.sequence.weights(1, m, q, candidates), 50,
+                    "list of token " + std::to_string(n));
       }
     });
     EXPECT_EQ(lists(kept), first);
     const auto now = lists(moving);
     for (std::int32_t m = 0; m < kKvHeads; ++m) {
-      for (std::int64_t c = 0; c < 24 - n; ++c) EXPECT_EQ(now[static_cast<std::size_t>(m * 24 + c)], first[static_cast<std::size_t>(m * 24 + c + n)]) << "the oldest goes first";
+      for (std::int64_t c = 0; c < 24 - n; ++c)
+        EXPECT_EQ(now[static_cast<std::size_t>(m * 24 + c)],
+                  first[static_cast<std::size_t>(m * 24 + c + n)])
+            << "the oldest goes first";
     }
     EXPECT_EQ(ctkvr(moving).index_of(1)->num_replaced(), n);
   }
@@ -271,9 +326,16 @@ std::vector<double> recalls(const RetrieverOptions& options) {
       for (std::int32_t m = 0; m < kKvHeads; ++m) {
         const auto weights = run.sequence.weights(layer, m, q, rows_between(kSink, kHostEnd));
         std::vector<std::int32_t> best = rows_between(kSink, kHostEnd);
-        std::stable_sort(best.begin(), best.end(), [&](std::int32_t a, std::int32_t b) { return weights.at(a) > weights.at(b); });
+        std::stable_sort(best.begin(), best.end(), [&](std::int32_t a, std::int32_t b) {
+          return weights.at(a) > weights.at(b);
+        });
         const auto named = ctkvr(run).candidate_rows(m);
-        out.push_back(static_cast<double>(std::count_if(best.begin(), best.begin() + kChosen, [&](std::int32_t row) { return std::binary_search(named.begin(), named.end(), row); })) / kChosen);
+        out.push_back(static_cast<double>(std::count_if(best.begin(), best.begin() + kChosen,
+                                                        [&](std::int32_t row) {
+                                                          return std::binary_search(
+                                                              named.begin(), named.end(), row);
+                                                        })) /
+                      kChosen);
       }
     });
   }
@@ -281,19 +343,24 @@ std::vector<double> recalls(const RetrieverOptions& options) {
 }
 
 TEST(Ctkvr, MoreProbesAndLongerListsNeverMissMore) {
-  const auto last_of = [](const RetrieverOptions& fixed, std::string_view option, const std::vector<std::string>& values) {
+  const auto last_of = [](const RetrieverOptions& fixed, std::string_view option,
+                          const std::vector<std::string>& values) {
     std::vector<double> before;
     for (const std::string& value : values) {
       RetrieverOptions options = fixed;
       options[std::string(option)] = value;
       const auto now = recalls(indexed(options));
-      for (std::size_t i = 0; i < before.size(); ++i) EXPECT_GE(now[i], before[i]) << option << " " << value;
+      for (std::size_t i = 0; i < before.size(); ++i)
+        EXPECT_GE(now[i], before[i]) << option << " " << value;
       before = now;
     }
     return before;
   };
-  (void)last_of({{"decode_updates", "off"}, {"decode_list", "40"}}, "decode_probes", {"1", "2", "4", "8", "24"});
-  for (const double recall : last_of({{"decode_updates", "off"}, {"decode_probes", "2"}}, "decode_list", {"10", "30", "60", "150", "278"})) EXPECT_EQ(recall, 1.0);
+  (void)last_of({{"decode_updates", "off"}, {"decode_list", "40"}}, "decode_probes",
+                {"1", "2", "4", "8", "24"});
+  for (const double recall : last_of({{"decode_updates", "off"}, {"decode_probes", "2"}},
+                                     "decode_list", {"10", "30", "60", "150", "278"}))
+    EXPECT_EQ(recall, 1.0);
 }
 
 TEST(Ctkvr, LongAnswersMoveToTheHostAndStayInReach) {
@@ -303,7 +370,8 @@ TEST(Ctkvr, LongAnswersMoveToTheHostAndStayInReach) {
     const auto outs = run.token([&](std::int32_t layer, const std::vector<float>& q) {
       std::vector<std::vector<std::int32_t>> rows;
       for (std::int32_t m = 0; m < kKvHeads; ++m) {
-        // The local range ends with the last row; what is between the prompt's host rows and its beginning is always looked at.
+        // The local range ends with the last row; what is between the prompt's host rows and its
+        // beginning is always looked at.
         const auto named = joined({}, ctkvr(run).attended_rows(m));
         std::int32_t host_end = kHostEnd;
         while (std::binary_search(named.begin(), named.end(), host_end)) ++host_end;
@@ -311,17 +379,22 @@ TEST(Ctkvr, LongAnswersMoveToTheHostAndStayInReach) {
         EXPECT_LE(local, 40 + 20 + kPageTokens) << "token " << n;
         EXPECT_GE(local, 40) << "token " << n;
         EXPECT_LT(named.back(), host_end) << "nothing of the local range counts twice";
-        rows.push_back(joined(joined(rows_between(0, kSink), named), rows_between(host_end, run.sequence.num_rows())));
+        rows.push_back(joined(joined(rows_between(0, kSink), named),
+                              rows_between(host_end, run.sequence.num_rows())));
       }
       expected[static_cast<std::size_t>(layer)] = run.sequence.attention_to(layer, q, rows);
     });
-    for (std::size_t layer = 0; layer < outs.size(); ++layer) expect_near(outs[layer], expected[layer], 1e-4, "token " + std::to_string(n));
+    for (std::size_t layer = 0; layer < outs.size(); ++layer)
+      expect_near(outs[layer], expected[layer], 1e-4, "token " + std::to_string(n));
   }
 }
 
 /// The prompt fits, the answer does not: what is on the host then is looked at whole.
 TEST(Ctkvr, APromptWithinTheBudgetNeedsNoIndex) {
-  const RetrieverOptions options = {{"decode_budget", "340"}, {"decode_sink", "10"}, {"decode_window", "40"}, {"decode_generated", "0"}};
+  const RetrieverOptions options = {{"decode_budget", "340"},
+                                    {"decode_sink", "10"},
+                                    {"decode_window", "40"},
+                                    {"decode_generated", "0"}};
   RetrieverOptions anew = options;
   anew["decode_reuse"] = "1";
   RowDecoding run("ctkvr", anew), flat("flat", options);
@@ -331,29 +404,39 @@ TEST(Ctkvr, APromptWithinTheBudgetNeedsNoIndex) {
 }
 
 TEST(Ctkvr, WithTooFewQueriesPagesAreRetrieved) {
-  RowDecoding run("ctkvr", small({{"decode_centroids", "60"}, {"decode_least_centroids", "50"}}), 0, /*first_seen=*/kPrompt - 31);
+  RowDecoding run("ctkvr", small({{"decode_centroids", "60"}, {"decode_least_centroids", "50"}}), 0,
+                  /*first_seen=*/kPrompt - 31);
   ASSERT_TRUE(run.prepared.ok()) << run.prepared.to_string();
   for (int n = 0; n < 5; ++n) (void)run.token();
   const RetrieveStats s = run.retriever->stats();
-  EXPECT_NE(s.note.find("31 queries of the prompt were at hand and 50 are needed"), std::string::npos) << s.note;
+  EXPECT_NE(s.note.find("31 queries of the prompt were at hand and 50 are needed"),
+            std::string::npos)
+      << s.note;
   EXPECT_GT(s.selections, 0);
   EXPECT_EQ(s.rows_scored, 0);
-  RowDecoding enough("ctkvr", small({{"decode_centroids", "60"}, {"decode_least_centroids", "31"}}), 0, kPrompt - 31);
+  RowDecoding enough("ctkvr", small({{"decode_centroids", "60"}, {"decode_least_centroids", "31"}}),
+                     0, kPrompt - 31);
   (void)enough.token();
   EXPECT_EQ(enough.retriever->stats().note, "");
   EXPECT_EQ(ctkvr(enough).index_of(0)->num_centroids(), 31);
 }
 
-/// What copies at all of it: its pages, where queries are too few. A device with room for their slots and no layer.
+/// What copies at all of it: its pages, where queries are too few. A device with room for their
+/// slots and no layer.
 TEST(Ctkvr, DelayedAndFailingCopiesOfPagesChangeNothingElse) {
-  const RetrieverOptions few = small({{"decode_centroids", "60"}, {"decode_least_centroids", "50"}});
-  const std::int64_t room = RowSequence::kLayers * std::int64_t{220} * 2 * RowSequence::kKvHeads * RowSequence::kDim * 4;
+  const RetrieverOptions few = small(
+      {{"decode_centroids", "60"}, {"decode_least_centroids", "50"}});
+  const std::int64_t room = RowSequence::kLayers * std::int64_t{220} * 2 * RowSequence::kKvHeads *
+                            RowSequence::kDim * 4;
   std::atomic<int> number = 0;
-  TransferLane slow([&number] {
-    std::this_thread::sleep_for(std::chrono::microseconds(++number * 131 % 400));
-    return Status();
-  }, 2);
-  RowDecoding at_once("ctkvr", few, room, kPrompt - 31), delayed("ctkvr", few, room, kPrompt - 31, &slow);
+  TransferLane slow(
+      [&number] {
+        std::this_thread::sleep_for(std::chrono::microseconds(++number * 131 % 400));
+        return Status();
+      },
+      2);
+  RowDecoding at_once("ctkvr", few, room, kPrompt - 31),
+      delayed("ctkvr", few, room, kPrompt - 31, &slow);
   ASSERT_TRUE(at_once.prepared.ok()) << at_once.prepared.to_string();
   for (int n = 0; n < 30; ++n) EXPECT_EQ(delayed.token(), at_once.token()) << "token " << n;
   EXPECT_GT(delayed.retriever->stats().copies, 0);
@@ -404,7 +487,12 @@ TEST(Ctkvr, AnIndexFarLargerThanTheCacheIsRefused) {
   config.head_dim = config.rotary_dim = kNarrow;
   const RopeTable rope = std::move(*RopeTable::build(config, 1024));
   ASSERT_TRUE(cache.add_rows(0, positions).ok());
-  ASSERT_TRUE(cache.place(0, rope, {zeros.data(), kRows, DType::kF32, kRows * 2 * kNarrow * 4, kRows * kNarrow * 4, kNarrow * 4}, 0).ok());
+  ASSERT_TRUE(cache
+                  .place(0, rope,
+                         {zeros.data(), kRows, DType::kF32, kRows * 2 * kNarrow * 4,
+                          kRows * kNarrow * 4, kNarrow * 4},
+                         0)
+                  .ok());
   for (const std::int64_t centroids : {400, 700}) {
     PromptQueries queries(rope, {1, 1, kNarrow}, {centroids, QueryWish::Rows::kLast}, kRows);
     const std::vector<float> lse(kRows, NAN);
@@ -436,7 +524,9 @@ TEST(Ctkvr, AnIndexFarLargerThanTheCacheIsRefused) {
 
 TEST(Ctkvr, SaysWhichQueriesItWants) {
   const CtkvrRetriever retriever;
-  const auto wish = [&](const RetrieverOptions& options, std::int64_t prompt) { return retriever.queries_wanted(PlugOptions(options), prompt); };
+  const auto wish = [&](const RetrieverOptions& options, std::int64_t prompt) {
+    return retriever.queries_wanted(PlugOptions(options), prompt);
+  };
   EXPECT_EQ(wish({}, 1600).count, 0) << "within the budget";
   EXPECT_EQ(wish({}, 3200).count, 256) << "where lists are few, each counts";
   EXPECT_EQ(wish({}, 8000).count, 500);
@@ -453,7 +543,9 @@ TEST(Ctkvr, SaysWhichQueriesItWants) {
 TEST(Ctkvr, ListsAreLongerWhereFewRowsAreChosen) {
   // Host rows [10, 288): what a list leaves out shows.
   for (const auto& [chosen, list] : {std::pair{8, 40}, std::pair{30, 150}, std::pair{60, 278}}) {
-    RowDecoding run("ctkvr", small({{"decode_budget", std::to_string(kSink + 40 + chosen)}, {"decode_centroids", "24"}, {"decode_least_centroids", "1"}}));
+    RowDecoding run("ctkvr", small({{"decode_budget", std::to_string(kSink + 40 + chosen)},
+                                    {"decode_centroids", "24"},
+                                    {"decode_least_centroids", "1"}}));
     EXPECT_EQ(ctkvr(run).index_of(0)->list(0, 23).size(), static_cast<std::size_t>(list)) << chosen;
   }
   RowDecoding published("ctkvr", indexed({{"decode_list", "75"}}));
@@ -464,7 +556,8 @@ TEST(Ctkvr, OptionsThatDoNotFitAreNamed) {
   for (const char* name : {"ctkvr", "flat"}) {
     const auto retriever = std::move(*make_retriever(name));
     EXPECT_TRUE(retriever->check(PlugOptions()).ok());
-    const Status s = retriever->check(PlugOptions(RetrieverOptions{{"decode_budget", "576"}, {"decode_sink", "64"}, {"decode_window", "512"}}));
+    const Status s = retriever->check(PlugOptions(RetrieverOptions{
+        {"decode_budget", "576"}, {"decode_sink", "64"}, {"decode_window", "512"}}));
     EXPECT_EQ(s.field(), "cache.options.decode_budget");
     EXPECT_NE(s.message().find("64 of sinks and 512 of window"), std::string::npos) << s.message();
   }

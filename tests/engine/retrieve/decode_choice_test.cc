@@ -14,8 +14,14 @@ class DecodeChoiceTest : public ::testing::Test {
     input_.rows = 65536;
     input_.names = names_;
     // A model of 1B in bf16 on a machine with 50 GB/s.
-    input_.device = {.cache_bytes = std::int64_t{1} << 30, .requests = 2, .is_host = true, .read_bytes_per_ms = 50e6, .copy_bytes_per_ms = 20e6, .weight_bytes = 2'400'000'000,
-                     .row_bytes = 2048, .num_layers = 16};
+    input_.device = {.cache_bytes = std::int64_t{1} << 30,
+                     .requests = 2,
+                     .is_host = true,
+                     .read_bytes_per_ms = 50e6,
+                     .copy_bytes_per_ms = 20e6,
+                     .weight_bytes = 2'400'000'000,
+                     .row_bytes = 2048,
+                     .num_layers = 16};
   }
   DecodeChoice choose() const { return choose_decode(input_); }
   void expect(const std::string& name, std::string_view reason) const {
@@ -37,7 +43,7 @@ TEST_F(DecodeChoiceTest, WhatFitsTheBudgetIsDense) {
   input_.rows = input_.budget;
   expect("dense", "2048 tokens are no more than the budget of 2048");
   input_.rows = 8192;
-  expect("dense", "8192 tokens: a step") ;
+  expect("dense", "8192 tokens: a step");
   input_.device.weight_bytes = 100'000'000;
   EXPECT_EQ(choose().decode, "freekv") << "where weights are small, rows count for more";
 }
@@ -76,7 +82,8 @@ TEST_F(DecodeChoiceTest, ASlowBusLeavesRowsWhereTheyAre) {
 
 TEST_F(DecodeChoiceTest, WhatCannotWorkWithTheBudgetIsNotTaken) {
   input_.budget = 1000;
-  const auto with = [&](std::vector<std::string> names, const std::string& name, std::string_view reason) {
+  const auto with = [&](std::vector<std::string> names, const std::string& name,
+                        std::string_view reason) {
     names_ = std::move(names);
     input_.names = names_;
     expect(name, reason);

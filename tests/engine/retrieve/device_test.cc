@@ -16,7 +16,8 @@ namespace quire {
 namespace {
 
 /// What the retrievers do with what want() asks for.
-void copy_page(const ResidentPages& resident, const KvView& host, const RetrievalPages& pages, const PageCopy& copy) {
+void copy_page(const ResidentPages& resident, const KvView& host, const RetrievalPages& pages,
+               const PageCopy& copy) {
   const KvMove move = resident.move(copy, pages[copy.page]);
   const Status s = kv_gather({host, resident.slots(), &move, 1, move.rows});
   EXPECT_TRUE(s.ok()) << s.to_string();
@@ -73,17 +74,21 @@ TEST(TransferLaneTest, WhatIsLeftRunsBeforeTheLaneGoes) {
 TEST(TransferLaneTest, StreamsDoNotWaitForEachOther) {
   std::atomic<bool> open{false};
   TransferLane lane({}, 2);
-  const auto held = lane.submit([&open] {
-    open.wait(false);
-    return Status();
-  }, 0);
+  const auto held = lane.submit(
+      [&open] {
+        open.wait(false);
+        return Status();
+      },
+      0);
   std::vector<int> ran;
   TransferLane::Ticket last;
   for (int i = 0; i < 20; ++i) {
-    last = lane.submit([&ran, i] {
-      ran.push_back(i);
-      return Status();
-    }, 1);
+    last = lane.submit(
+        [&ran, i] {
+          ran.push_back(i);
+          return Status();
+        },
+        1);
   }
   EXPECT_TRUE(lane.wait(last).status.ok());
   EXPECT_EQ(ran.size(), 20u) << "while the other stream stands";
@@ -111,11 +116,13 @@ TEST(ResidentPagesCopy, PagesCutAnywhereArriveWhole) {
       DevicePool pool(0);
       RetrievalPages pages(32, {{first, 100}});
       pages.extend(host.positions());
-      ResidentPages resident = std::move(*ResidentPages::create(pool, 2, 8, DType::kF16, 32, pages.size()));
+      ResidentPages resident = std::move(
+          *ResidentPages::create(pool, 2, 8, DType::kF16, 32, pages.size()));
       std::vector<std::int32_t> all(static_cast<std::size_t>(pages.size()));
       std::iota(all.begin(), all.end(), 0);
       std::vector<PageCopy> copies;
-      for (std::int32_t head = 0; head < 2; ++head) resident.want(head, all, pages, host.positions(), copies);
+      for (std::int32_t head = 0; head < 2; ++head)
+        resident.want(head, all, pages, host.positions(), copies);
       for (const PageCopy& c : copies) copy_page(resident, host.view(true), pages, c);
       for (std::int32_t head = 0; head < 2; ++head) {
         const KvView view = resident.view(head);
@@ -124,8 +131,10 @@ TEST(ResidentPagesCopy, PagesCutAnywhereArriveWhole) {
           if (view.positions[r] == std::numeric_limits<std::int32_t>::max()) continue;
           ++seen;
           for (int kv = 0; kv < 2; ++kv) {
-            const auto* bytes = static_cast<const std::byte*>(view.pages[r / kPageTokens]) + kv * view.kv_stride + r % kPageTokens * view.token_stride;
-            ASSERT_EQ(std::memcmp(bytes, host.row(view.positions[r], kv, head), 16), 0) << "from " << first << " position " << view.positions[r];
+            const auto* bytes = static_cast<const std::byte*>(view.pages[r / kPageTokens]) +
+                                kv * view.kv_stride + r % kPageTokens * view.token_stride;
+            ASSERT_EQ(std::memcmp(bytes, host.row(view.positions[r], kv, head), 16), 0)
+                << "from " << first << " position " << view.positions[r];
           }
         }
         EXPECT_EQ(seen, 100);
@@ -136,20 +145,28 @@ TEST(ResidentPagesCopy, PagesCutAnywhereArriveWhole) {
 
 class ResidentPagesTest : public ::testing::Test {
  protected:
-  ResidentPagesTest() : host_(100, 2, 8, DType::kF16, TestLayout::kTokenMajor, 3), pages_(16, {}) { pages_.extend(host_.positions()); }
-  ResidentPages make(std::int32_t slots) { return std::move(*ResidentPages::create(pool_, 2, 8, DType::kF16, 16, slots)); }
-  void bring(ResidentPages& resident, std::int32_t head, std::vector<std::int32_t> wanted, std::size_t copies_expected) {
+  ResidentPagesTest() : host_(100, 2, 8, DType::kF16, TestLayout::kTokenMajor, 3), pages_(16, {}) {
+    pages_.extend(host_.positions());
+  }
+  ResidentPages make(std::int32_t slots) {
+    return std::move(*ResidentPages::create(pool_, 2, 8, DType::kF16, 16, slots));
+  }
+  void bring(ResidentPages& resident, std::int32_t head, std::vector<std::int32_t> wanted,
+             std::size_t copies_expected) {
     std::vector<PageCopy> copies;
     resident.want(head, wanted, pages_, host_.positions(), copies);
     EXPECT_EQ(copies.size(), copies_expected);
     for (const PageCopy& c : copies) copy_page(resident, host_.view(true), pages_, c);
     for (std::int32_t page = 0; page < pages_.size(); ++page) {
-      EXPECT_EQ(resident.resident(head, page), std::find(wanted.begin(), wanted.end(), page) != wanted.end()) << page;
+      EXPECT_EQ(resident.resident(head, page),
+                std::find(wanted.begin(), wanted.end(), page) != wanted.end())
+          << page;
     }
     expect_holds(resident, head, wanted);
   }
   /// Exactly the rows of these pages, each with its bits, can be seen.
-  void expect_holds(const ResidentPages& resident, std::int32_t head, const std::vector<std::int32_t>& wanted) {
+  void expect_holds(const ResidentPages& resident, std::int32_t head,
+                    const std::vector<std::int32_t>& wanted) {
     const KvView view = resident.view(head);
     std::vector<int> seen(100, 0);
     for (std::int64_t r = 0; r < view.num_rows; ++r) {
@@ -157,8 +174,10 @@ class ResidentPagesTest : public ::testing::Test {
       if (position == std::numeric_limits<std::int32_t>::max()) continue;
       ++seen[static_cast<std::size_t>(position)];
       for (int kv = 0; kv < 2; ++kv) {
-        const auto* bytes = static_cast<const std::byte*>(view.pages[r / kPageTokens]) + kv * view.kv_stride + r % kPageTokens * view.token_stride;
-        EXPECT_EQ(std::memcmp(bytes, host_.row(position, kv, head), 16), 0) << "position " << position;
+        const auto* bytes = static_cast<const std::byte*>(view.pages[r / kPageTokens]) +
+                            kv * view.kv_stride + r % kPageTokens * view.token_stride;
+        EXPECT_EQ(std::memcmp(bytes, host_.row(position, kv, head), 16), 0)
+            << "position " << position;
       }
     }
     // The same rows, one after the other, in the view of all heads' slots.
@@ -170,14 +189,17 @@ class ResidentPagesTest : public ::testing::Test {
       if (view.positions[r] == std::numeric_limits<std::int32_t>::max()) continue;
       ASSERT_LT(next, listed.size());
       const std::int64_t row = listed[next++];
-      const auto* there = static_cast<const std::byte*>(all.pages[row / kPageTokens]) + head * all.head_stride + row % kPageTokens * all.token_stride;
-      const auto* here = static_cast<const std::byte*>(view.pages[r / kPageTokens]) + r % kPageTokens * view.token_stride;
+      const auto* there = static_cast<const std::byte*>(all.pages[row / kPageTokens]) +
+                          head * all.head_stride + row % kPageTokens * all.token_stride;
+      const auto* here = static_cast<const std::byte*>(view.pages[r / kPageTokens]) +
+                         r % kPageTokens * view.token_stride;
       EXPECT_EQ(there, here);
     }
     EXPECT_EQ(next, listed.size());
     for (std::int32_t page = 0; page < pages_.size(); ++page) {
       const int expected = std::find(wanted.begin(), wanted.end(), page) != wanted.end() ? 1 : 0;
-      for (std::int64_t r = pages_[page].begin; r < pages_[page].end; ++r) EXPECT_EQ(seen[static_cast<std::size_t>(r)], expected) << "row " << r;
+      for (std::int64_t r = pages_[page].begin; r < pages_[page].end; ++r)
+        EXPECT_EQ(seen[static_cast<std::size_t>(r)], expected) << "row " << r;
     }
   }
 
@@ -210,7 +232,8 @@ TEST_F(ResidentPagesTest, TheLastPageGrowsWhereItIs) {
     std::vector<KvMove> moves;
     resident.append(growing, 6, host_.positions()[static_cast<std::size_t>(rows - 1)], moves);
     ASSERT_EQ(moves.size(), 1u) << "one head has it";
-    EXPECT_EQ(moves[0], (KvMove{0, static_cast<std::int32_t>(rows - 1), 16 + static_cast<std::int32_t>(rows - 1 - 96), 1}));
+    EXPECT_EQ(moves[0], (KvMove{0, static_cast<std::int32_t>(rows - 1),
+                                16 + static_cast<std::int32_t>(rows - 1 - 96), 1}));
     ASSERT_TRUE(kv_gather({host_.view(rows, true), resident.slots(), moves.data(), 1, 1}).ok());
   }
   expect_holds(resident, 0, wanted);
@@ -218,7 +241,8 @@ TEST_F(ResidentPagesTest, TheLastPageGrowsWhereItIs) {
 
 TEST_F(ResidentPagesTest, NoRoomIsSaidOnce) {
   DevicePool small(100);
-  EXPECT_EQ(ResidentPages::create(small, 2, 8, DType::kF16, 16, 4).status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(ResidentPages::create(small, 2, 8, DType::kF16, 16, 4).status().code(),
+            Code::kResourceExhausted);
   EXPECT_EQ(small.bytes_in_use(), 0);
 }
 

@@ -1,4 +1,4 @@
-// A draft in place of a retrieval head: what it attends to, and what the service does with it (algorithms §6.1).
+// A draft in place of a retrieval head: what it attends to, and what the service does with it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +24,8 @@ class Seen final : public ForwardHook {
   explicit Seen(std::int32_t layer) : layer_(layer) {}
   Status after_projection(LayerPass& pass) override {
     for (std::size_t i = 0; pass.layer == layer_ && i < pass.rows.size(); ++i) {
-      const float *q = pass.qkv.q + static_cast<std::int64_t>(i) * pass.qkv.ld, *k = pass.qkv.k + static_cast<std::int64_t>(i) * pass.qkv.ld;
+      const float *q = pass.qkv.q + static_cast<std::int64_t>(i) * pass.qkv.ld,
+                  *k = pass.qkv.k + static_cast<std::int64_t>(i) * pass.qkv.ld;
       queries.insert(queries.end(), q, q + kHeads * kDim);
       keys.insert(keys.end(), k, k + kKvHeads * kDim);
     }
@@ -50,7 +51,14 @@ class DraftScorerTest : public ::testing::Test {
     std::vector<std::int32_t> positions(kTokens);
     std::iota(positions.begin(), positions.end(), 0);
     const std::int64_t width = heads * kDim;
-    ASSERT_TRUE(rope_rotate(model_->rope(), {.x = rows.data(), .out = rows.data(), .positions = positions.data(), .rows = kTokens, .num_heads = heads, .ldx = width, .ldo = width}).ok());
+    ASSERT_TRUE(rope_rotate(model_->rope(), {.x = rows.data(),
+                                             .out = rows.data(),
+                                             .positions = positions.data(),
+                                             .rows = kTokens,
+                                             .num_heads = heads,
+                                             .ldx = width,
+                                             .ldo = width})
+                    .ok());
   }
 
   RandomModelFolder folder_;
@@ -89,14 +97,21 @@ TEST_F(DraftScorerTest, ScoresAreTheAttentionOfTheNewestTokenInItsLayer) {
         double sum = 0;
         for (std::int32_t j = 0; j < kTokens; ++j) {
           for (std::int32_t c = 0; c < kDim; ++c) {
-            z[static_cast<std::size_t>(j)] += double{seen.queries[static_cast<std::size_t>((kTokens - 1) * kHeads * kDim + h * kDim + c)]} *
-                                              seen.keys[static_cast<std::size_t>(j * kKvHeads * kDim + m * kDim + c)] / std::sqrt(double{kDim});
+            z[static_cast<std::size_t>(j)] +=
+                double{seen.queries[static_cast<std::size_t>((kTokens - 1) * kHeads * kDim +
+                                                             h * kDim + c)]} *
+                seen.keys[static_cast<std::size_t>(j * kKvHeads * kDim + m * kDim + c)] /
+                std::sqrt(double{kDim});
           }
           sum += std::exp(z[static_cast<std::size_t>(j)]);
         }
-        for (std::int32_t j = 0; j < kTokens; ++j) best[static_cast<std::size_t>(j)] = std::max(best[static_cast<std::size_t>(j)], z[static_cast<std::size_t>(j)] - std::log(sum));
+        for (std::int32_t j = 0; j < kTokens; ++j)
+          best[static_cast<std::size_t>(j)] = std::max(
+              best[static_cast<std::size_t>(j)], z[static_cast<std::size_t>(j)] - std::log(sum));
       }
-      for (std::size_t j = 0; j < kTokens; ++j) ASSERT_NEAR(scores[static_cast<std::size_t>(m) * kTokens + j], best[j], 1e-3) << "layer " << layer << " head " << m << " token " << j;
+      for (std::size_t j = 0; j < kTokens; ++j)
+        ASSERT_NEAR(scores[static_cast<std::size_t>(m) * kTokens + j], best[j], 1e-3)
+            << "layer " << layer << " head " << m << " token " << j;
     }
   }
 }
@@ -104,7 +119,8 @@ TEST_F(DraftScorerTest, ScoresAreTheAttentionOfTheNewestTokenInItsLayer) {
 TEST_F(DraftScorerTest, HowItIsReadChangesNothing) {
   DraftScorer at_once(*model_, 2), one_by_one(*model_, 2);
   ASSERT_TRUE(at_once.read(std::span(ids_).first(kTokens - 1)).ok());
-  for (const std::int32_t id : std::span(ids_).first(kTokens - 1)) ASSERT_TRUE(one_by_one.read(std::span(&id, 1)).ok());
+  for (const std::int32_t id : std::span(ids_).first(kTokens - 1))
+    ASSERT_TRUE(one_by_one.read(std::span(&id, 1)).ok());
   std::vector<float> a, b;
   ASSERT_TRUE(at_once.step(ids_.back(), 1, a).ok());
   ASSERT_TRUE(one_by_one.step(ids_.back(), 1, b).ok());
@@ -133,7 +149,8 @@ TEST_F(DraftScorerTest, APromptIsReadInPiecesSoThatOthersGetTheirTurns) {
   ASSERT_TRUE(prompt.add_embedded(ids, positions).ok());
   PagePool pool({kKvHeads, kDim, DType::kF32}, 0);
   WorkingCache cache(pool, 3);
-  for (std::int32_t layer = 0; layer < 3; ++layer) ASSERT_TRUE(cache.add_rows(layer, positions).ok());
+  for (std::int32_t layer = 0; layer < 3; ++layer)
+    ASSERT_TRUE(cache.add_rows(layer, positions).ok());
   DevicePool device(0);
   RetrieveInput input;
   input.cache = &cache;
@@ -148,7 +165,8 @@ TEST_F(DraftScorerTest, APromptIsReadInPiecesSoThatOthersGetTheirTurns) {
   auto retriever = std::move(*make_retriever("specontext"));
   ASSERT_TRUE(retriever->prepare(input).ok());
   int pieces = 0;
-  for (; !retriever->prepared() && pieces < 10; ++pieces) ASSERT_TRUE(retriever->prepare_more().ok());
+  for (; !retriever->prepared() && pieces < 10; ++pieces)
+    ASSERT_TRUE(retriever->prepare_more().ok());
   EXPECT_EQ(pieces, 2) << "256 tokens, and 44";
   DraftScorer whole(*model_, 2);
   ASSERT_TRUE(whole.read(ids).ok());
@@ -183,7 +201,9 @@ class DraftChoiceTest : public ::testing::Test {
     r.sampling.max_tokens = 30;
     return r;
   }
-  static Options budget(const char* resident = "none") { return {{"decode_budget", "96"}, {"decode_resident", resident}}; }
+  static Options budget(const char* resident = "none") {
+    return {{"decode_budget", "96"}, {"decode_resident", resident}};
+  }
 
   TempFolder folder_;
   RandomModelFolder model_, draft_{8};
@@ -208,7 +228,8 @@ TEST_F(DraftChoiceTest, ADraftChoosesWhereThereIsNoHead) {
       const Outcome again = run_query(*engine_, request(strategy, budget()));
       EXPECT_EQ(again.ids, o.ids) << strategy;
       EXPECT_EQ(again.stats.retrieve.bytes_copied, s.bytes_copied) << strategy;
-      EXPECT_EQ(run_query(*engine_, request(strategy, budget("auto"))).ids, o.ids) << strategy << ": where rows are changes nothing";
+      EXPECT_EQ(run_query(*engine_, request(strategy, budget("auto"))).ids, o.ids)
+          << strategy << ": where rows are changes nothing";
     }
   }
 }
@@ -236,7 +257,8 @@ TEST_F(DraftChoiceTest, AnyLayerMayChoose) {
     copied.push_back(o.stats.retrieve.bytes_copied);
   }
   EXPECT_FALSE(copied[0] == copied[1] && copied[1] == copied[2]);
-  EXPECT_EQ(run_query(*engine_, request("reuse", budget())).stats.retrieve.bytes_copied, copied[2]) << "two thirds up: the third of three";
+  EXPECT_EQ(run_query(*engine_, request("reuse", budget())).stats.retrieve.bytes_copied, copied[2])
+      << "two thirds up: the third of three";
   Options options = budget();
   options["decode_draft_layer"] = "4";
   const Outcome o = run_query(*engine_, request("reuse", options));
@@ -258,14 +280,16 @@ TEST_F(DraftChoiceTest, AChoiceOfADraftServesOneStep) {
 
 TEST_F(DraftChoiceTest, WhatCannotWorkIsSaidAtOnce) {
   const auto refused = [&](Options options) {
-    const auto handle = engine_->query(request("reuse", std::move(options)), std::make_shared<CollectingSink>());
+    const auto handle = engine_->query(request("reuse", std::move(options)),
+                                       std::make_shared<CollectingSink>());
     EXPECT_FALSE(handle.ok());
     EXPECT_EQ(handle.status().code(), Code::kInvalidArgument);
     EXPECT_EQ(handle.status().field(), "cache.decode");
     return handle.status().message();
   };
   start({});
-  EXPECT_NE(refused(budget()).find("model.draft_path"), std::string::npos) << "neither head nor draft";
+  EXPECT_NE(refused(budget()).find("model.draft_path"), std::string::npos)
+      << "neither head nor draft";
   const RandomModelFolder short_sighted(9, 256);
   start(short_sighted.path());
   EXPECT_NE(refused(budget()).find("window holds 256"), std::string::npos);

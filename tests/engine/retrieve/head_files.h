@@ -22,12 +22,16 @@ struct HeadShape {
 /// Writes a head and keeps its tensors.
 class HeadFolder {
  public:
-  explicit HeadFolder(const HeadShape& shape = {}, std::uint32_t seed = 11) : shape_(shape), random_(seed) {
+  explicit HeadFolder(const HeadShape& shape = {}, std::uint32_t seed = 11)
+      : shape_(shape), random_(seed) {
     add(shape.prefix + "input_layernorm.weight", {shape.hidden});
     add(shape.prefix + "hidden_norm.weight", {shape.hidden});
     add(shape.prefix + "self_attn.q_proj.weight", {shape.heads * shape.head_dim, 2 * shape.hidden});
-    add(shape.prefix + "self_attn.k_proj.weight", {shape.kv_heads * shape.head_dim, 2 * shape.hidden});
-    add(shape.prefix + "self_attn.v_proj.weight", {shape.kv_heads * shape.head_dim, 2 * shape.hidden});  // of no use to the head
+    add(shape.prefix + "self_attn.k_proj.weight",
+        {shape.kv_heads * shape.head_dim, 2 * shape.hidden});
+    // Of no use to the head
+    add(shape.prefix + "self_attn.v_proj.weight",
+        {shape.kv_heads * shape.head_dim, 2 * shape.hidden});
     if (shape.fc) add("fc.weight", {shape.hidden, 3 * shape.hidden});
     write();
   }
@@ -51,10 +55,15 @@ class HeadFolder {
   }
 
   /// W [norm(embedding); norm(fc feature)] in f64; feature empty: the second half is 0.
-  std::vector<double> project(const std::string& matrix, std::span<const float> embedding, std::span<const float> feature) const {
+  std::vector<double> project(const std::string& matrix, std::span<const float> embedding,
+                              std::span<const float> feature) const {
     const auto h = static_cast<std::size_t>(shape_.hidden);
-    std::vector<double> u = norm({embedding.begin(), embedding.end()}, shape_.prefix + "input_layernorm.weight"), g(h, 0.0);
-    if (!feature.empty()) g = norm(multiply("fc.weight", {feature.begin(), feature.end()}), shape_.prefix + "hidden_norm.weight");
+    std::vector<double> u = norm({embedding.begin(), embedding.end()},
+                                 shape_.prefix + "input_layernorm.weight"),
+                        g(h, 0.0);
+    if (!feature.empty())
+      g = norm(multiply("fc.weight", {feature.begin(), feature.end()}),
+               shape_.prefix + "hidden_norm.weight");
     u.insert(u.end(), g.begin(), g.end());
     return multiply(shape_.prefix + "self_attn." + matrix, u);
   }
@@ -63,7 +72,8 @@ class HeadFolder {
   void add(const std::string& name, std::vector<std::int64_t> shape) {
     std::int64_t n = 1;
     for (const std::int64_t d : shape) n *= d;
-    std::normal_distribution<float> normal(shape.size() == 1 ? 1.0f : 0.0f, shape.size() == 1 ? 0.1f : 0.3f);
+    std::normal_distribution<float> normal(shape.size() == 1 ? 1.0f : 0.0f,
+                                           shape.size() == 1 ? 0.1f : 0.3f);
     std::vector<float>& values = values_[name];
     values.resize(static_cast<std::size_t>(n));
     for (float& x : values) x = normal(random_);
@@ -71,8 +81,11 @@ class HeadFolder {
   }
   void write() const {
     const auto text = [](std::int64_t x) { return std::to_string(x); };
-    write_file(folder_.path() / "config.json", "{\"architectures\":[\"LlamaForCausalLMEagle3\"],\"hidden_size\":" + text(shape_.hidden) + ",\"num_attention_heads\":" + text(shape_.heads) +
-                                                   ",\"num_key_value_heads\":" + text(shape_.kv_heads) + ",\"head_dim\":" + text(shape_.head_dim) + ",\"rms_norm_eps\":1e-5" + shape_.config + "}");
+    write_file(folder_.path() / "config.json",
+               "{\"architectures\":[\"LlamaForCausalLMEagle3\"],\"hidden_size\":" +
+                   text(shape_.hidden) + ",\"num_attention_heads\":" + text(shape_.heads) +
+                   ",\"num_key_value_heads\":" + text(shape_.kv_heads) + ",\"head_dim\":" +
+                   text(shape_.head_dim) + ",\"rms_norm_eps\":1e-5" + shape_.config + "}");
     write_file(folder_.path() / "model.safetensors", safetensors_bytes(tensors_));
   }
   std::vector<double> multiply(const std::string& name, const std::vector<double>& x) const {

@@ -15,7 +15,8 @@ namespace {
 
 HeadRecordShape shape(std::int64_t tokens) {
   HeadRecordShape s{2, 8, tokens, {}};
-  for (std::size_t i = 0; i < s.head_digest.size(); ++i) s.head_digest[i] = static_cast<std::uint8_t>(i * 3);
+  for (std::size_t i = 0; i < s.head_digest.size(); ++i)
+    s.head_digest[i] = static_cast<std::uint8_t>(i * 3);
   return s;
 }
 
@@ -29,7 +30,8 @@ TEST(HeadRecord, ComesBackAsF16) {
   view->keys(0, 2, got);
   view->keys(2, 3, got);
   ASSERT_EQ(got.size(), keys.size());
-  for (std::size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(got[i], f16_to_f32(f32_to_f16(keys[i]))) << i;
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    EXPECT_EQ(got[i], f16_to_f32(f32_to_f16(keys[i]))) << i;
 }
 
 TEST(HeadRecord, NoTokensAreARecordToo) {

@@ -1,4 +1,5 @@
-// Head-level selection: attention weights by head, their way to the target's KV heads, forced tokens, slots (algorithms §6.2, §6.4; SC-2, SC-3).
+// Head-level selection: attention weights by head, their way to the target's KV heads, forced
+// tokens, slots (SC-2, SC-3).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -6,9 +7,9 @@
 #include <random>
 #include <tuple>
 
-#include "engine/retrieve/head/head_selection.h"
-#include "engine/residency/token_slots.h"
 #include "base/dtype.h"
+#include "engine/residency/token_slots.h"
+#include "engine/retrieve/head/head_selection.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace quire {
@@ -17,14 +18,17 @@ namespace {
 constexpr std::int32_t kDim = 16, kRows = 75;
 
 /// A[h, j] in f64.
-std::vector<std::vector<double>> weights(const std::vector<float>& query, PagedKv& keys, std::int32_t heads, std::int32_t kv_heads) {
+std::vector<std::vector<double>> weights(const std::vector<float>& query, PagedKv& keys,
+                                         std::int32_t heads, std::int32_t kv_heads) {
   std::vector<std::vector<double>> out(static_cast<std::size_t>(heads), std::vector<double>(kRows));
   for (std::int32_t h = 0; h < heads; ++h) {
     auto& a = out[static_cast<std::size_t>(h)];
     double sum = 0;
     for (std::int32_t j = 0; j < kRows; ++j) {
       double dot = 0;
-      for (std::int32_t c = 0; c < kDim; ++c) dot += double{query[static_cast<std::size_t>(h * kDim + c)]} * double{load_f32(keys.row(j, 0, h / (heads / kv_heads)), DType::kF32, c)};
+      for (std::int32_t c = 0; c < kDim; ++c)
+        dot += double{query[static_cast<std::size_t>(h * kDim + c)]} *
+               double{load_f32(keys.row(j, 0, h / (heads / kv_heads)), DType::kF32, c)};
       sum += a[static_cast<std::size_t>(j)] = std::exp(dot / std::sqrt(double{kDim}));
     }
     for (double& x : a) x /= sum;
@@ -33,10 +37,13 @@ std::vector<std::vector<double>> weights(const std::vector<float>& query, PagedK
 }
 
 /// The heads whose largest weight is that of the target's KV head m.
-std::pair<std::int32_t, std::int32_t> heads_of(std::int32_t m, std::int32_t heads, std::int32_t kv_heads, std::int32_t target) {
+std::pair<std::int32_t, std::int32_t> heads_of(std::int32_t m, std::int32_t heads,
+                                               std::int32_t kv_heads, std::int32_t target) {
   const std::int32_t group = heads / kv_heads;
-  if (kv_heads % target == 0) return {m * (kv_heads / target) * group, (m + 1) * (kv_heads / target) * group};
-  if (target % kv_heads == 0) return {m / (target / kv_heads) * group, (m / (target / kv_heads) + 1) * group};
+  if (kv_heads % target == 0)
+    return {m * (kv_heads / target) * group, (m + 1) * (kv_heads / target) * group};
+  if (target % kv_heads == 0)
+    return {m / (target / kv_heads) * group, (m / (target / kv_heads) + 1) * group};
   return {0, heads};
 }
 
@@ -51,28 +58,45 @@ TEST_P(HeadScoresTest, AreTheLargestWeightsOfTheHeadsThatStandForAKvHead) {
   PagedKv keys(kRows, kv_heads, kDim, DType::kF32, TestLayout::kTokenMajor, 5);
   const auto query = random_floats(heads * kDim, 6);
   std::vector<float> scores;
-  ASSERT_TRUE(head_scores(HeadScoresArgs{.query = query.data(), .position = kRows, .num_heads = heads, .keys = keys.view(true), .target_kv_heads = target}, scores).ok());
+  ASSERT_TRUE(head_scores(HeadScoresArgs{.query = query.data(),
+                                         .position = kRows,
+                                         .num_heads = heads,
+                                         .keys = keys.view(true),
+                                         .target_kv_heads = target},
+                          scores)
+                  .ok());
   ASSERT_EQ(scores.size(), static_cast<std::size_t>(target * kRows));
   const auto a = weights(query, keys, heads, kv_heads);
   for (std::int32_t m = 0; m < target; ++m) {
     const auto [begin, end] = heads_of(m, heads, kv_heads, target);
     for (std::size_t j = 0; j < kRows; ++j) {
       double want = 0;
-      for (std::int32_t h = begin; h < end; ++h) want = std::max(want, a[static_cast<std::size_t>(h)][j]);
-      ASSERT_NEAR(scores[static_cast<std::size_t>(m) * kRows + j], std::log(want), 1e-5) << "KV head " << m << " row " << j;
+      for (std::int32_t h = begin; h < end; ++h)
+        want = std::max(want, a[static_cast<std::size_t>(h)][j]);
+      ASSERT_NEAR(scores[static_cast<std::size_t>(m) * kRows + j], std::log(want), 1e-5)
+          << "KV head " << m << " row " << j;
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, HeadScoresTest,
-                         ::testing::Values(Shape{4, 4, 4}, Shape{8, 2, 2}, Shape{6, 1, 1}, Shape{8, 8, 2}, Shape{8, 2, 4}, Shape{6, 3, 2}, Shape{8, 4, 1}));
+                         ::testing::Values(Shape{4, 4, 4}, Shape{8, 2, 2}, Shape{6, 1, 1},
+                                           Shape{8, 8, 2}, Shape{8, 2, 4}, Shape{6, 3, 2},
+                                           Shape{8, 4, 1}));
 
 TEST(HeadScores, RowsBehindTheQueryCountForNothing) {
   PagedKv keys(kRows, 2, kDim, DType::kF32, TestLayout::kTokenMajor, 5);
   const auto query = random_floats(4 * kDim, 6);
   std::vector<float> scores;
-  ASSERT_TRUE(head_scores(HeadScoresArgs{.query = query.data(), .position = 10, .num_heads = 4, .keys = keys.view(true), .target_kv_heads = 2}, scores).ok());
-  for (std::size_t j = 11; j < kRows; ++j) EXPECT_EQ(scores[j], -std::numeric_limits<float>::infinity()) << j;
+  ASSERT_TRUE(head_scores(HeadScoresArgs{.query = query.data(),
+                                         .position = 10,
+                                         .num_heads = 4,
+                                         .keys = keys.view(true),
+                                         .target_kv_heads = 2},
+                          scores)
+                  .ok());
+  for (std::size_t j = 11; j < kRows; ++j)
+    EXPECT_EQ(scores[j], -std::numeric_limits<float>::infinity()) << j;
   EXPECT_TRUE(std::isfinite(scores[10]));
 }
 
@@ -82,28 +106,40 @@ class CodedHeadScoresTest : public ::testing::TestWithParam<std::tuple<Shape, bo
   static constexpr std::int32_t kCodedDim = 64, kCodedRows = 2500;
   static constexpr std::int64_t kChosen = 160, kMost = kChosen + kChosen / 4 + 16;
 
-  CodedHeadScoresTest() : shape_(std::get<0>(GetParam())), keys_(kCodedRows, shape_.kv_heads, kCodedDim, DType::kBF16, TestLayout::kHeadMajor, 15), query_(random_floats(shape_.heads * kCodedDim, 16)) {
+  CodedHeadScoresTest()
+      : shape_(std::get<0>(GetParam())),
+        keys_(kCodedRows, shape_.kv_heads, kCodedDim, DType::kBF16, TestLayout::kHeadMajor, 15),
+        query_(random_floats(shape_.heads * kCodedDim, 16)) {
     if (!std::get<1>(GetParam())) return;
-    // As keys of models are: a few channels are much larger than the others and far from zero, rows keep to what was before them, and the first ones stand apart.
+    // As keys of models are: a few channels are much larger than the others and far from zero, rows
+    // keep to what was before them, and the first ones stand apart.
     for (std::int32_t m = 0; m < shape_.kv_heads; ++m) {
       for (std::int32_t c = 0; c < kCodedDim; ++c) {
         float drift = 0;
         for (std::int32_t j = 0; j < kCodedRows; ++j) {
           const float noise = load_f32(keys_.row(j, 0, m), DType::kBF16, c);
           drift = j % 40 == 0 ? noise : 0.9f * drift + 0.4f * noise;
-          store_f32(keys_.row(j, 0, m), DType::kBF16, c, (j < 3 ? 3.0f : 1.0f) * (c % 16 == 5 ? 4 * drift + 8 : drift));
+          store_f32(keys_.row(j, 0, m), DType::kBF16, c,
+                    (j < 3 ? 3.0f : 1.0f) * (c % 16 == 5 ? 4 * drift + 8 : drift));
         }
       }
     }
   }
   std::vector<float> exact() {
     std::vector<float> scores;
-    EXPECT_TRUE(head_scores(HeadScoresArgs{query_.data(), kCodedRows, shape_.heads, keys_.view(true), shape_.target}, scores).ok());
+    EXPECT_TRUE(head_scores(HeadScoresArgs{query_.data(), kCodedRows, shape_.heads,
+                                           keys_.view(true), shape_.target},
+                            scores)
+                    .ok());
     return scores;
   }
-  std::vector<float> coded(const KeyCodes& codes, std::int64_t most, std::int32_t position = kCodedRows) {
+  std::vector<float> coded(const KeyCodes& codes, std::int64_t most,
+                           std::int32_t position = kCodedRows) {
     std::vector<float> scores;
-    EXPECT_TRUE(head_scores(CodedHeadScoresArgs{query_.data(), position, shape_.heads, keys_.view(true), codes, most, shape_.target}, scores).ok());
+    EXPECT_TRUE(head_scores(CodedHeadScoresArgs{query_.data(), position, shape_.heads,
+                                                keys_.view(true), codes, most, shape_.target},
+                            scores)
+                    .ok());
     return scores;
   }
 
@@ -120,7 +156,10 @@ TEST_P(CodedHeadScoresTest, ChooseWhatTheKeysChoose) {
   const SelectionBudget budget{.tokens = kChosen + 12, .sink = 4, .window = 8};
   std::int64_t missed = 0, of = 0;
   for (std::int32_t m = 0; m < shape_.target; ++m) {
-    const auto by_keys = std::span(want).subspan(static_cast<std::size_t>(m) * kCodedRows, kCodedRows), by_codes = std::span(got).subspan(static_cast<std::size_t>(m) * kCodedRows, kCodedRows);
+    const auto by_keys = std::span(want).subspan(static_cast<std::size_t>(m) * kCodedRows,
+                                                 kCodedRows),
+               by_codes = std::span(got).subspan(static_cast<std::size_t>(m) * kCodedRows,
+                                                 kCodedRows);
     const auto chosen = select_tokens(by_codes, budget), best = select_tokens(by_keys, budget);
     ASSERT_EQ(chosen.size(), best.size());
     std::vector<std::int32_t> wrong;
@@ -130,11 +169,13 @@ TEST_P(CodedHeadScoresTest, ChooseWhatTheKeysChoose) {
     // What was taken instead is hardly worse than the last of the best.
     float least = INFINITY;
     for (const std::int32_t row : best) {
-      if (row >= budget.sink && row < kCodedRows - budget.window) least = std::min(least, by_keys[static_cast<std::size_t>(row)]);
+      if (row >= budget.sink && row < kCodedRows - budget.window)
+        least = std::min(least, by_keys[static_cast<std::size_t>(row)]);
     }
     for (const std::int32_t row : chosen) {
       if (row >= budget.sink && row < kCodedRows - budget.window) {
-        EXPECT_GE(by_keys[static_cast<std::size_t>(row)], least - 0.05f) << "KV head " << m << " row " << row;
+        EXPECT_GE(by_keys[static_cast<std::size_t>(row)], least - 0.05f)
+            << "KV head " << m << " row " << row;
       }
     }
   }
@@ -147,7 +188,8 @@ TEST_P(CodedHeadScoresTest, KeysDecideAmongTheFirst) {
   const auto want = exact(), all = coded(codes, kCodedRows);
   for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(all[i], want[i], 0.002) << i;
   // Of some: those that codes put first, and what the others add to a softmax is off as codes are.
-  if (shape_.kv_heads > shape_.target) return;  // a score of several KV heads, of some of which the row was not looked at
+  // A score of several KV heads, of some of which the row was not looked at
+  if (shape_.kv_heads > shape_.target) return;
   const auto some = coded(codes, kMost), none = coded(codes, 0);
   std::int64_t looked_at = 0;
   for (std::size_t i = 0; i < want.size(); ++i) {
@@ -156,7 +198,8 @@ TEST_P(CodedHeadScoresTest, KeysDecideAmongTheFirst) {
     ASSERT_NEAR(some[i], want[i], 0.02) << i;
   }
   EXPECT_LE(looked_at, kMost * shape_.target);
-  EXPECT_GE(looked_at, kMost * shape_.target * 9 / 10) << "hardly one has the same score by its code";
+  EXPECT_GE(looked_at, kMost * shape_.target * 9 / 10)
+      << "hardly one has the same score by its code";
 }
 
 TEST_P(CodedHeadScoresTest, WithoutCodesOfEveryRowAndBehindTheQueryKeysAreMultiplied) {
@@ -165,16 +208,26 @@ TEST_P(CodedHeadScoresTest, WithoutCodesOfEveryRowAndBehindTheQueryKeysAreMultip
   EXPECT_EQ(coded(some, kMost), exact());
   ASSERT_TRUE(codes.extend(keys_.view(true), kCodedRows).ok());
   const auto behind = coded(codes, kMost, kCodedRows - 2);
-  for (std::size_t m = 0; m < static_cast<std::size_t>(shape_.target); ++m) EXPECT_EQ(behind[(m + 1) * kCodedRows - 1], -std::numeric_limits<float>::infinity());
+  for (std::size_t m = 0; m < static_cast<std::size_t>(shape_.target); ++m)
+    EXPECT_EQ(behind[(m + 1) * kCodedRows - 1], -std::numeric_limits<float>::infinity());
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, CodedHeadScoresTest, ::testing::Combine(::testing::Values(Shape{4, 4, 4}, Shape{8, 2, 2}, Shape{6, 1, 1}, Shape{8, 4, 2}, Shape{8, 2, 4}, Shape{6, 3, 2}), ::testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(Shapes, CodedHeadScoresTest,
+                         ::testing::Combine(::testing::Values(Shape{4, 4, 4}, Shape{8, 2, 2},
+                                                              Shape{6, 1, 1}, Shape{8, 4, 2},
+                                                              Shape{8, 2, 4}, Shape{6, 3, 2}),
+                                            ::testing::Bool()));
 
 TEST(SelectTokens, TakesFirstLastAndBest) {
   const std::vector<float> scores = {0, 0, 0.3f, 0.9f, 0.1f, 0.3f, 0.3f, 0, 0, 0};
-  EXPECT_EQ(select_tokens(scores, {.tokens = 10, .sink = 1, .window = 2}).size(), 10u) << "all of them fit";
-  EXPECT_EQ(select_tokens(scores, {.tokens = 6, .sink = 1, .window = 2}), (std::vector<std::int32_t>{0, 2, 3, 5, 8, 9})) << "of equals the first";
-  EXPECT_EQ(select_tokens(scores, {.tokens = 2, .sink = 0, .window = 0}), (std::vector<std::int32_t>{3, 9})) << "the newest in any case";
+  EXPECT_EQ(select_tokens(scores, {.tokens = 10, .sink = 1, .window = 2}).size(), 10u)
+      << "all of them fit";
+  EXPECT_EQ(select_tokens(scores, {.tokens = 6, .sink = 1, .window = 2}),
+            (std::vector<std::int32_t>{0, 2, 3, 5, 8, 9}))
+      << "of equals the first";
+  EXPECT_EQ(select_tokens(scores, {.tokens = 2, .sink = 0, .window = 0}),
+            (std::vector<std::int32_t>{3, 9}))
+      << "the newest in any case";
   EXPECT_EQ(select_tokens({}, {.tokens = 4}), std::vector<std::int32_t>());
 }
 
@@ -185,18 +238,20 @@ TEST(SelectTokens, AlwaysFillsTheBudgetAndNoMore) {
     SelectionBudget budget;
     budget.sink = static_cast<std::int32_t>(random() % 8);
     budget.window = static_cast<std::int32_t>(random() % 8);
-    budget.tokens = budget.sink + std::max(1, budget.window) + 1 + static_cast<std::int32_t>(random() % 30);
+    budget.tokens = budget.sink + std::max(1, budget.window) + 1 +
+                    static_cast<std::int32_t>(random() % 30);
     const auto scores = random_floats(n, static_cast<std::uint32_t>(round));
     const auto chosen = select_tokens(scores, budget);
     ASSERT_EQ(chosen.size(), static_cast<std::size_t>(std::min<std::int64_t>(n, budget.tokens)));
     ASSERT_TRUE(std::is_sorted(chosen.begin(), chosen.end()));
     ASSERT_EQ(std::adjacent_find(chosen.begin(), chosen.end()), chosen.end());
     ASSERT_EQ(chosen.back(), n - 1);
-    for (std::int32_t i = 0; i < std::min<std::int64_t>(budget.sink, n); ++i) ASSERT_EQ(chosen[static_cast<std::size_t>(i)], i);
+    for (std::int32_t i = 0; i < std::min<std::int64_t>(budget.sink, n); ++i)
+      ASSERT_EQ(chosen[static_cast<std::size_t>(i)], i);
   }
 }
 
-TEST(SlotMap, PairsLoadsWithEvictedSlots) {  // the golden vector of the elastic plan (algorithms §11.1)
+TEST(SlotMap, PairsLoadsWithEvictedSlots) {  // the golden vector of the elastic plan
   SlotMap map(4);
   std::vector<SlotLoad> loads;
   map.want(std::vector<std::int32_t>{1, 4, 7, 9}, loads);
@@ -225,7 +280,8 @@ TEST(SlotMap, LoadsExactlyWhatIsMissing) {
     for (const SlotLoad& load : loads) loaded.push_back(load.row);
     ASSERT_EQ(loaded, missing);
     ASSERT_EQ(map.slots().size(), wanted.size());
-    for (std::size_t i = 0; i < wanted.size(); ++i) ASSERT_EQ(map.row_of()[static_cast<std::size_t>(map.slots()[i])], wanted[i]);
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      ASSERT_EQ(map.row_of()[static_cast<std::size_t>(map.slots()[i])], wanted[i]);
     before = wanted;
   }
 }

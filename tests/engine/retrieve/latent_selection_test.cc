@@ -1,4 +1,4 @@
-// Selection over a cache of latents that all heads share (algorithms §6.2, MLA; SC-1, SC-3).
+// Selection over a cache of latents that all heads share (MLA; SC-1, SC-3).
 #include "engine/retrieve/head/head_selection.h"
 
 #include <gtest/gtest.h>
@@ -14,17 +14,23 @@ namespace {
 constexpr std::int32_t kHeads = 5, kRows = 90;
 constexpr SelectionBudget kBudget{24, 3, 7};
 
-std::vector<float> scores_of(std::span<const float> scores, std::int32_t head) { return {scores.begin() + head * kRows, scores.begin() + (head + 1) * kRows}; }
+std::vector<float> scores_of(std::span<const float> scores, std::int32_t head) {
+  return {scores.begin() + head * kRows, scores.begin() + (head + 1) * kRows};
+}
 
 TEST(LatentSelection, OneSetGoesByTheLargestWeightOfAnyHead) {
-  // An MLA cache is one KV head that every query head looks at: the set is that of head_scores() for such a target.
+  // An MLA cache is one KV head that every query head looks at: the set is that of head_scores()
+  // for such a target.
   PagedKv keys(kRows, 1, 32, DType::kF32, TestLayout::kHeadMajor, 3);
   const auto query = random_floats(kHeads * 32, 4);
   std::vector<float> one, each(kHeads * kRows);
-  ASSERT_TRUE(head_scores(HeadScoresArgs{query.data(), kRows - 1, kHeads, keys.view(true), 1}, one).ok());
+  ASSERT_TRUE(
+      head_scores(HeadScoresArgs{query.data(), kRows - 1, kHeads, keys.view(true), 1}, one).ok());
   for (std::int32_t h = 0; h < kHeads; ++h) {
     std::vector<float> of_head;
-    ASSERT_TRUE(head_scores(HeadScoresArgs{query.data() + h * 32, kRows - 1, 1, keys.view(true), 1}, of_head).ok());
+    ASSERT_TRUE(head_scores(HeadScoresArgs{query.data() + h * 32, kRows - 1, 1, keys.view(true), 1},
+                            of_head)
+                    .ok());
     std::ranges::copy(of_head, each.begin() + h * kRows);
   }
   const HeadSelection selection = select_for_heads(CacheShape::kLatent, each, kHeads, kBudget);
@@ -34,10 +40,12 @@ TEST(LatentSelection, OneSetGoesByTheLargestWeightOfAnyHead) {
 
 TEST(LatentSelection, SetsOfTheirOwnAreLoadedTogether) {
   const auto scores = random_floats(kHeads * kRows, 9);
-  const HeadSelection selection = select_for_heads(CacheShape::kLatentPerHead, scores, kHeads, kBudget);
+  const HeadSelection selection = select_for_heads(CacheShape::kLatentPerHead, scores, kHeads,
+                                                   kBudget);
   ASSERT_EQ(selection.heads.size(), static_cast<std::size_t>(kHeads));
   EXPECT_TRUE(std::ranges::is_sorted(selection.rows));
-  EXPECT_EQ(std::ranges::adjacent_find(selection.rows), selection.rows.end()) << "a latent is loaded once";
+  EXPECT_EQ(std::ranges::adjacent_find(selection.rows), selection.rows.end())
+      << "a latent is loaded once";
   std::vector<bool> wanted(selection.rows.size());
   for (std::int32_t h = 0; h < kHeads; ++h) {
     std::vector<std::int32_t> rows;
@@ -45,15 +53,18 @@ TEST(LatentSelection, SetsOfTheirOwnAreLoadedTogether) {
       rows.push_back(selection.rows.at(static_cast<std::size_t>(i)));
       wanted[static_cast<std::size_t>(i)] = true;
     }
-    EXPECT_EQ(rows, select_tokens(scores_of(scores, h), kBudget)) << "head " << h << " sees its own";
+    EXPECT_EQ(rows, select_tokens(scores_of(scores, h), kBudget))
+        << "head " << h << " sees its own";
   }
-  EXPECT_EQ(std::ranges::count(wanted, true), static_cast<std::ptrdiff_t>(wanted.size())) << "nothing is loaded for nobody";
+  EXPECT_EQ(std::ranges::count(wanted, true), static_cast<std::ptrdiff_t>(wanted.size()))
+      << "nothing is loaded for nobody";
   EXPECT_GT(selection.rows.size(), 24u);
 }
 
 TEST(LatentSelection, OneHeadHasOneSetEitherWay) {
   const auto scores = random_floats(kRows, 10);
-  const HeadSelection shared = select_for_heads(CacheShape::kLatent, scores, 1, kBudget), own = select_for_heads(CacheShape::kLatentPerHead, scores, 1, kBudget);
+  const HeadSelection shared = select_for_heads(CacheShape::kLatent, scores, 1, kBudget),
+                      own = select_for_heads(CacheShape::kLatentPerHead, scores, 1, kBudget);
   EXPECT_EQ(shared.rows, own.rows);
   EXPECT_EQ(own.heads.at(0).size(), own.rows.size());
 }
@@ -73,7 +84,9 @@ TEST(LatentSelection, ABudgetOverTheContextTakesAll) {
 TEST(LatentSelection, KvHeadsLoadTheirOwnAndNobodyElses) {
   const auto scores = random_floats(kHeads * kRows, 12);
   const std::vector<bool> wanted = {true, false, true, true, false};
-  const HeadSelection all = select_for_heads(CacheShape::kKvHeads, scores, kHeads, kBudget), some = select_for_heads(CacheShape::kKvHeads, scores, kHeads, kBudget, &wanted);
+  const HeadSelection all = select_for_heads(CacheShape::kKvHeads, scores, kHeads, kBudget),
+                      some = select_for_heads(CacheShape::kKvHeads, scores, kHeads, kBudget,
+                                              &wanted);
   EXPECT_TRUE(all.rows.empty());
   for (std::int32_t h = 0; h < kHeads; ++h) {
     const auto i = static_cast<std::size_t>(h);

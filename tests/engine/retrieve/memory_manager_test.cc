@@ -1,4 +1,4 @@
-// Thresholds of the adaptive memory model, and the order in which layers leave (algorithms §6.5, §11 SC-4).
+// Thresholds of the adaptive memory model, and the order in which layers leave.
 #include "engine/residency/memory_manager.h"
 
 #include <gtest/gtest.h>
@@ -8,16 +8,23 @@
 namespace quire {
 namespace {
 
-/// An 8B model on 80 GB, 32 requests (algorithms §11.1, "residency").
+/// An 8B model on 80 GB, 32 requests ("residency").
 MemoryModel golden(double retrieval_layers) {
-  return {.device_bytes = 80e9, .fixed_bytes = 1.3 * (16.06e9 + 0.06e9), .row_bytes = 2.0 * 2 * 32 * 8 * 128, .retrieval_layers = retrieval_layers, .num_layers = 32, .budget_rows = 2048};
+  return {.device_bytes = 80e9,
+          .fixed_bytes = 1.3 * (16.06e9 + 0.06e9),
+          .row_bytes = 2.0 * 2 * 32 * 8 * 128,
+          .retrieval_layers = retrieval_layers,
+          .num_layers = 32,
+          .budget_rows = 2048};
 }
 
 TEST(MemoryModel, HasTheGoldenThresholds) {
   const auto published = golden(1 + 4).thresholds(), own = golden(0.5).thresholds();
-  EXPECT_EQ(std::vector<std::int64_t>(published.begin(), published.begin() + 5), (std::vector<std::int64_t>{12174, 12456, 12753, 13068, 13402}));
+  EXPECT_EQ(std::vector<std::int64_t>(published.begin(), published.begin() + 5),
+            (std::vector<std::int64_t>{12174, 12456, 12753, 13068, 13402}));
   EXPECT_EQ(published[32], 76986);
-  EXPECT_EQ(std::vector<std::int64_t>(own.begin(), own.begin() + 3), (std::vector<std::int64_t>{13860, 14235, 14635}));
+  EXPECT_EQ(std::vector<std::int64_t>(own.begin(), own.begin() + 3),
+            (std::vector<std::int64_t>{13860, 14235, 14635}));
   MemoryManager manager(golden(1 + 4));
   ASSERT_TRUE(manager.grow(16384).ok());
   EXPECT_EQ(manager.offloaded(), 11);
@@ -45,7 +52,8 @@ TEST(MemoryManager, LayersLeaveFromTheLastAndNeverReturn) {
     ASSERT_TRUE(manager.grow(rows).ok()) << rows;
     const std::int32_t away = manager.offloaded();
     EXPECT_GE(away, before);
-    for (std::int32_t layer = 0; layer < 32; ++layer) EXPECT_EQ(manager.resident(layer), layer < 32 - away);
+    for (std::int32_t layer = 0; layer < 32; ++layer)
+      EXPECT_EQ(manager.resident(layer), layer < 32 - away);
     before = away;
   }
   EXPECT_GT(before, 16);
@@ -54,7 +62,11 @@ TEST(MemoryManager, LayersLeaveFromTheLastAndNeverReturn) {
 }
 
 TEST(MemoryManager, SaysWhenNothingMoreCanLeave) {
-  const MemoryModel model{.device_bytes = 1000, .row_bytes = 1, .retrieval_layers = 1, .num_layers = 4, .budget_rows = 100};
+  const MemoryModel model{.device_bytes = 1000,
+                          .row_bytes = 1,
+                          .retrieval_layers = 1,
+                          .num_layers = 4,
+                          .budget_rows = 100};
   MemoryManager manager(model);
   EXPECT_TRUE(manager.grow(199).ok());
   EXPECT_EQ(manager.offloaded(), 0);
@@ -66,7 +78,8 @@ TEST(MemoryManager, SaysWhenNothingMoreCanLeave) {
 }
 
 TEST(MemoryManager, BudgetsThatCannotFitAreSaidAtOnce) {
-  MemoryManager manager({.device_bytes = 1000, .row_bytes = 1, .num_layers = 4, .budget_rows = 300});
+  MemoryManager manager(
+      {.device_bytes = 1000, .row_bytes = 1, .num_layers = 4, .budget_rows = 300});
   EXPECT_TRUE(manager.grow(240).ok()) << "four layers of 240 rows";
   EXPECT_EQ(manager.grow(400).code(), Code::kResourceExhausted);
 }
@@ -83,25 +96,35 @@ TEST(MemoryManager, CanBeToldToKeepNothingOrEverything) {
 TEST(LayerMemory, CountsWhatStaysAndNeverPassesItsPart) {
   for (const std::int32_t requests : {1, 3}) {
     DevicePool pool(300000);
-    RequestMemory request{.device_bytes = 300000, .requests = requests, .num_layers = 5, .row_bytes = 64, .retrieval_row_bytes = 16, .budget_rows = 48};
+    RequestMemory request{.device_bytes = 300000,
+                          .requests = requests,
+                          .num_layers = 5,
+                          .row_bytes = 64,
+                          .retrieval_row_bytes = 16,
+                          .budget_rows = 48};
     std::vector<LayerMemory> all;
-    for (std::int32_t r = 0; r < requests; ++r) all.emplace_back(pool, request, Residency::kWhatFits);
+    for (std::int32_t r = 0; r < requests; ++r)
+      all.emplace_back(pool, request, Residency::kWhatFits);
     for (std::int64_t rows = 50; rows < 2000; rows += 7) {
       for (LayerMemory& memory : all) {
         ASSERT_TRUE(memory.grow(rows).ok()) << rows;
         const std::int64_t stay = 5 - memory.offloaded(), pages = (rows + 15) / 16;
         EXPECT_EQ(memory.bytes(), stay * pages * 16 * 64);
-        EXPECT_LE(memory.bytes() + memory.offloaded() * 48 * 64 + pages * 16 * 16, 300000 / requests) << rows;
+        EXPECT_LE(memory.bytes() + memory.offloaded() * 48 * 64 + pages * 16 * 16,
+                  300000 / requests)
+            << rows;
       }
     }
     EXPECT_EQ(all[0].offloaded(), requests == 1 ? 4 : 5);
-    EXPECT_EQ(pool.bytes_in_use(), requests * all[0].bytes()) << "slots and keys are counted by those who hold them";
+    EXPECT_EQ(pool.bytes_in_use(), requests * all[0].bytes())
+        << "slots and keys are counted by those who hold them";
   }
 }
 
 TEST(LayerMemory, WhatOthersHoldIsAnotherErrorThanWhatCanNeverFit) {
   DevicePool pool(100000);
-  const RequestMemory request{.device_bytes = 100000, .requests = 1, .num_layers = 4, .row_bytes = 64, .budget_rows = 100};
+  const RequestMemory request{
+      .device_bytes = 100000, .requests = 1, .num_layers = 4, .row_bytes = 64, .budget_rows = 100};
   auto others = pool.allocate(90000);
   LayerMemory waits(pool, request, Residency::kWhatFits);
   EXPECT_EQ(waits.grow(200).code(), Code::kResourceExhausted);
@@ -111,7 +134,8 @@ TEST(LayerMemory, WhatOthersHoldIsAnotherErrorThanWhatCanNeverFit) {
   const Status s = never.grow(1000);
   EXPECT_EQ(s.code(), Code::kInvalidArgument);
   EXPECT_EQ(s.field(), "cache.options.decode_budget");
-  for (const char* part : {"102400", "100000", "model.device_requests", "model.device_cache_bytes"}) EXPECT_NE(s.message().find(part), std::string::npos) << s.message();
+  for (const char* part : {"102400", "100000", "model.device_requests", "model.device_cache_bytes"})
+    EXPECT_NE(s.message().find(part), std::string::npos) << s.message();
 }
 
 TEST(LayerMemory, WithoutALimitEverythingStays) {

@@ -1,4 +1,5 @@
-// FreeKV and Quest over a cache that grows: what they attend to, what they move, and that time changes nothing (algorithms §11, FK-1..5, GL-1).
+// FreeKV and Quest over a cache that grows: what they attend to, what they move, and that time
+// changes nothing (FK-1..5, GL-1).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,17 +25,26 @@ constexpr std::size_t kQuery = kHeads * kDim;
 
 using testing::random_row;
 
-/// Queries of one answer, and the cache it grows. The same for every retriever: random keys, queries that turn slowly and now and then at once.
+/// Queries of one answer, and the cache it grows. The same for every retriever: random keys,
+/// queries that turn slowly and now and then at once.
 class Sequence {
  public:
-  Sequence() : pool_(PageFormat{kKvHeads, kDim, DType::kF16}, 0), cache_(pool_, kLayers), rope_(make_rope()) {
+  Sequence()
+      : pool_(PageFormat{kKvHeads, kDim, DType::kF16}, 0),
+        cache_(pool_, kLayers),
+        rope_(make_rope()) {
     for (std::int32_t p = 0; p < kPrompt; ++p) add_row(p);
   }
   void add_row(std::int32_t position) {
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
       EXPECT_TRUE(cache_.add_rows(layer, std::span(&position, 1)).ok());
-      const auto raw = random_row(static_cast<std::uint32_t>(position * kLayers + layer), kKvHeads * 2 * kDim);
-      EXPECT_TRUE(cache_.place(layer, rope_, {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4}, cache_.num_rows(layer) - 1).ok());
+      const auto raw = random_row(static_cast<std::uint32_t>(position * kLayers + layer),
+                                  kKvHeads * 2 * kDim);
+      EXPECT_TRUE(cache_
+                      .place(layer, rope_,
+                             {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4},
+                             cache_.num_rows(layer) - 1)
+                      .ok());
     }
   }
   static std::vector<float> query(std::int32_t layer, int step) {
@@ -64,9 +74,15 @@ class Sequence {
 
 /// A retriever over a sequence of its own.
 struct Decoding {
-  explicit Decoding(std::string_view name, std::map<std::string, std::string, std::less<>> given, TransferLane* lane = nullptr, std::int64_t device_bytes = 0, const Heat* heat = nullptr)
-      : device(device_bytes), retriever(std::move(*make_retriever(name))), options(std::move(given)) {
-    EXPECT_TRUE(check_options(options, std::vector<std::span<const PlugOption>>{retriever->options()}).ok());
+  explicit Decoding(std::string_view name, std::map<std::string, std::string, std::less<>> given,
+                    TransferLane* lane = nullptr, std::int64_t device_bytes = 0,
+                    const Heat* heat = nullptr)
+      : device(device_bytes),
+        retriever(std::move(*make_retriever(name))),
+        options(std::move(given)) {
+    EXPECT_TRUE(
+        check_options(options, std::vector<std::span<const PlugOption>>{retriever->options()})
+            .ok());
     RetrieveInput input;
     input.cache = &sequence.cache();
     input.heat = heat;
@@ -85,7 +101,9 @@ struct Decoding {
   PagedRetriever& paged() { return static_cast<PagedRetriever&>(*retriever); }
 
   /// One token: its row, then every layer. Returns the layers' outputs.
-  std::vector<std::vector<float>> token(int n) { return token_with([n](std::int32_t layer) { return Sequence::query(layer, n); }); }
+  std::vector<std::vector<float>> token(int n) {
+    return token_with([n](std::int32_t layer) { return Sequence::query(layer, n); });
+  }
   template <class Query>
   std::vector<std::vector<float>> token_with(Query&& query) {
     const Status begun = retriever->begin_step(0, sequence.next_position());
@@ -94,7 +112,8 @@ struct Decoding {
     std::vector<std::vector<float>> outs(kLayers);
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
       const auto q = query(layer);
-      const Status s = retriever->attend(sequence.step(layer, q, outs[static_cast<std::size_t>(layer)]));
+      const Status s = retriever->attend(
+          sequence.step(layer, q, outs[static_cast<std::size_t>(layer)]));
       EXPECT_TRUE(s.ok()) << s.to_string();
     }
     return outs;
@@ -108,24 +127,41 @@ struct Decoding {
 };
 
 std::map<std::string, std::string, std::less<>> small(std::string_view tau = "0.8") {
-  return {{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_tau", std::string(tau)}, {"decode_resident", "none"}, {"decode_rerank", "1"}, {"decode_reuse", "1"}, {"decode_dense_layers", "1"}};
+  return {{"decode_page", "16"},
+          {"decode_budget", "96"},
+          {"decode_sink", "16"},
+          {"decode_window", "32"},
+          {"decode_tau", std::string(tau)},
+          {"decode_resident", "none"},
+          {"decode_rerank", "1"},
+          {"decode_reuse", "1"},
+          {"decode_dense_layers", "1"}};
 }
 
-/// Mean softmax weight, over candidate rows, that the KV head's query heads give to each of pages [first, last).
-std::vector<double> attention_to(std::span<const KvStretch> pages, std::int32_t first, std::int32_t last, const KvView& kv, std::int32_t m, const std::vector<float>& q) {
+/// Mean softmax weight, over candidate rows, that the KV head's query heads give to each of pages
+/// [first, last).
+std::vector<double> attention_to(std::span<const KvStretch> pages, std::int32_t first,
+                                 std::int32_t last, const KvView& kv, std::int32_t m,
+                                 const std::vector<float>& q) {
   std::vector<double> shares(static_cast<std::size_t>(last - first));
   for (std::int32_t h = m * 3; h < (m + 1) * 3; ++h) {
     std::vector<double> weights;
     double sum = 0;
-    for (std::int64_t row = pages[static_cast<std::size_t>(first)].begin; row < pages[static_cast<std::size_t>(last - 1)].end; ++row) {
-      const auto* key = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + m * kv.head_stride + row % kPageTokens * kv.token_stride;
+    for (std::int64_t row = pages[static_cast<std::size_t>(first)].begin;
+         row < pages[static_cast<std::size_t>(last - 1)].end; ++row) {
+      const auto* key = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) +
+                        m * kv.head_stride + row % kPageTokens * kv.token_stride;
       double dot = 0;
-      for (std::int32_t c = 0; c < kDim; ++c) dot += double{q[static_cast<std::size_t>(h * kDim + c)]} * load_f32(key, kv.dtype, c);
+      for (std::int32_t c = 0; c < kDim; ++c)
+        dot += double{q[static_cast<std::size_t>(h * kDim + c)]} * load_f32(key, kv.dtype, c);
       sum += weights.emplace_back(std::exp(dot / std::sqrt(double{kDim})));
     }
     for (std::int32_t page = first; page < last; ++page) {
-      for (std::int64_t row = pages[static_cast<std::size_t>(page)].begin; row < pages[static_cast<std::size_t>(page)].end; ++row) {
-        shares[static_cast<std::size_t>(page - first)] += weights[static_cast<std::size_t>(row - pages[static_cast<std::size_t>(first)].begin)] / sum / 3;
+      for (std::int64_t row = pages[static_cast<std::size_t>(page)].begin;
+           row < pages[static_cast<std::size_t>(page)].end; ++row) {
+        shares[static_cast<std::size_t>(page - first)] +=
+            weights[static_cast<std::size_t>(row - pages[static_cast<std::size_t>(first)].begin)] /
+            sum / 3;
       }
     }
   }
@@ -135,7 +171,12 @@ std::vector<double> attention_to(std::span<const KvStretch> pages, std::int32_t 
 TEST(Paged, LookedAtKeysDecideBetweenPages) {
   for (const char* name : {"freekv", "quest"}) {
     auto options = small("1.1");
-    if (std::string_view(name) == "quest") options = {{"decode_page", "16"}, {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_dense_layers", "1"}};
+    if (std::string_view(name) == "quest")
+      options = {{"decode_page", "16"},
+                 {"decode_budget", "96"},
+                 {"decode_sink", "16"},
+                 {"decode_window", "32"},
+                 {"decode_dense_layers", "1"}};
     options["decode_rerank"] = "64";  // of all candidates
     Decoding run(name, options);
     for (int n = 0; n < 30; ++n) {
@@ -146,16 +187,20 @@ TEST(Paged, LookedAtKeysDecideBetweenPages) {
         pages.extend(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows)));
         const std::int32_t first = 1, last = pages.complete() - 2;
         for (std::int32_t m = 0; m < kKvHeads; ++m) {
-          const auto shares = attention_to(pages.all(), first, last, kv, m, Sequence::query(layer, n));
+          const auto shares = attention_to(pages.all(), first, last, kv, m,
+                                           Sequence::query(layer, n));
           std::vector<std::int32_t> best(shares.size());
           std::iota(best.begin(), best.end(), 0);
-          std::ranges::sort(best, [&](std::int32_t a, std::int32_t b) { return shares[static_cast<std::size_t>(a)] > shares[static_cast<std::size_t>(b)]; });
+          std::ranges::sort(best, [&](std::int32_t a, std::int32_t b) {
+            return shares[static_cast<std::size_t>(a)] > shares[static_cast<std::size_t>(b)];
+          });
           best.resize(3);
           std::ranges::sort(best);
           std::vector<std::int32_t> want = {0};
           for (const std::int32_t page : best) want.push_back(page + first);
           for (std::int32_t page = last; page < pages.size(); ++page) want.push_back(page);
-          EXPECT_EQ(run.paged().attended_pages(layer, m), want) << name << " token " << n << " layer " << layer << " head " << m;
+          EXPECT_EQ(run.paged().attended_pages(layer, m), want)
+              << name << " token " << n << " layer " << layer << " head " << m;
         }
       }
     }
@@ -164,7 +209,11 @@ TEST(Paged, LookedAtKeysDecideBetweenPages) {
 
 TEST(Paged, ABudgetOverTheContextIsDense) {
   for (const char* name : {"freekv", "quest"}) {
-    Decoding run(name, {{"decode_page", "16"}, {"decode_budget", "512"}, {"decode_sink", "16"}, {"decode_window", "32"}}), dense("dense", {});
+    Decoding run(name, {{"decode_page", "16"},
+                        {"decode_budget", "512"},
+                        {"decode_sink", "16"},
+                        {"decode_window", "32"}}),
+        dense("dense", {});
     for (int n = 0; n < 40; ++n) EXPECT_EQ(run.token(n), dense.token(n)) << name << " token " << n;
     EXPECT_EQ(run.retriever->stats().sparse_steps, 0);
     EXPECT_EQ(run.device.peak_bytes(), 0);
@@ -179,18 +228,22 @@ TEST(Paged, FirstLayersAreDense) {
 }
 
 /// What a step must give: attention over the rows of these pages, and of pages begun since.
-std::vector<float> expected(Decoding& run, std::int32_t layer, const std::vector<float>& query, const std::vector<std::vector<std::int32_t>>& pages, const RetrievalPages& cut) {
+std::vector<float> expected(Decoding& run, std::int32_t layer, const std::vector<float>& query,
+                            const std::vector<std::vector<std::int32_t>>& pages,
+                            const RetrievalPages& cut) {
   std::vector<float> out;
   std::vector<std::vector<std::int32_t>> rows(kKvHeads);
   std::vector<RowList> lists;
   for (std::size_t m = 0; m < kKvHeads; ++m) {
     for (const std::int32_t page : pages[m]) {
-      for (std::int64_t r = cut[page].begin; r < cut[page].end; ++r) rows[m].push_back(static_cast<std::int32_t>(r));
+      for (std::int64_t r = cut[page].begin; r < cut[page].end; ++r)
+        rows[m].push_back(static_cast<std::int32_t>(r));
     }
     lists.push_back({rows[m].data(), static_cast<std::int64_t>(rows[m].size())});
   }
   const RetrieveStep step = run.sequence.step(layer, query, out);
-  EXPECT_TRUE(attention_rows_reference({attention_args(step, step.cache->view(layer)), lists.data()}).ok());
+  EXPECT_TRUE(
+      attention_rows_reference({attention_args(step, step.cache->view(layer)), lists.data()}).ok());
   return out;
 }
 
@@ -204,7 +257,8 @@ TEST(FreeKv, AttendsWithTheChoiceOfAQueryBefore) {
     for (int n = 1; n < 60; ++n) {
       std::vector<std::vector<std::vector<std::int32_t>>> chosen(kLayers);
       for (std::int32_t layer = 1; layer < kLayers; ++layer) {
-        for (std::int32_t m = 0; m < kKvHeads; ++m) chosen[static_cast<std::size_t>(layer)].push_back(run.paged().attended_pages(layer, m));
+        for (std::int32_t m = 0; m < kKvHeads; ++m)
+          chosen[static_cast<std::size_t>(layer)].push_back(run.paged().attended_pages(layer, m));
       }
       const std::int32_t before = cut.size();
       const auto outs = run.token(n);
@@ -213,17 +267,22 @@ TEST(FreeKv, AttendsWithTheChoiceOfAQueryBefore) {
         auto& pages = chosen[static_cast<std::size_t>(layer)];
         for (auto& list : pages) {
           EXPECT_EQ(list[0], 0) << "the sink";
-          for (std::int32_t page = std::max(before, list.back() + 1); page < cut.size(); ++page) list.push_back(page);
+          for (std::int32_t page = std::max(before, list.back() + 1); page < cut.size(); ++page)
+            list.push_back(page);
           EXPECT_EQ(list.back(), cut.size() - 1) << "the row of this token";
         }
         const auto want = expected(run, layer, Sequence::query(layer, n), pages, cut);
-        for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(outs[static_cast<std::size_t>(layer)][i], want[i], 2e-3) << "token " << n << " layer " << layer << " at " << i;
+        for (std::size_t i = 0; i < want.size(); ++i)
+          ASSERT_NEAR(outs[static_cast<std::size_t>(layer)][i], want[i], 2e-3)
+              << "token " << n << " layer " << layer << " at " << i;
       }
     }
     EXPECT_EQ(run.retriever->stats().heads_corrected, 0);
     EXPECT_GT(run.retriever->stats().heads_kept, 0);
-    // Layers 1 and 2 choose in the first step, take turns for the second choice, and go on by the length of their turns.
-    EXPECT_EQ(run.retriever->stats().selections, 2 + (59 + 1 % reuse) / reuse + (59 + 2 % reuse) / reuse);
+    // Layers 1 and 2 choose in the first step, take turns for the second choice, and go on by the
+    // length of their turns.
+    EXPECT_EQ(run.retriever->stats().selections,
+              2 + (59 + 1 % reuse) / reuse + (59 + 2 % reuse) / reuse);
   }
 }
 
@@ -243,7 +302,8 @@ TEST(FreeKv, AChoiceStaysAsLongAsItServes) {
         return pages;
       };
       auto& list = chosen[static_cast<std::size_t>(m)];
-      if (n == 0 || n % 5 == 4) list = of(anew);  // layer 1 is one step ahead of its turn after the first
+      // Layer 1 is one step ahead of its turn after the first
+      if (n == 0 || n % 5 == 4) list = of(anew);
       EXPECT_EQ(of(kept), list) << "token " << n << " head " << m;
     }
   }
@@ -277,7 +337,10 @@ TEST(FreeKv, AHeadThatTurnedGoesByItsNewChoiceForAsManySteps) {
       Head& head = heads[static_cast<std::size_t>(m)];
       constexpr std::int64_t kWidth = kQuery / kKvHeads;
       const std::vector<float> own(query.begin() + m * kWidth, query.begin() + (m + 1) * kWidth);
-      const bool turns = n > 0 && mean_cosine(own.data(), head.by.data(), kHeads / kKvHeads, kDim) < kTau, is_due = n > 0 && ++head.served >= kReuse;
+      const bool turns = n > 0 &&
+                         mean_cosine(own.data(), head.by.data(), kHeads / kKvHeads,
+                                     kDim)<kTau, is_due = n> 0 &&
+                         ++head.served >= kReuse;
       // Of the sink and the three pages that were chosen: the rest is what no choice has seen.
       const auto of = [&](Decoding& run) {
         auto pages = run.paged().attended_pages(1, m);
@@ -310,8 +373,14 @@ TEST(FreeKv, AlwaysCorrectingIsChoosingWithTheQueryItself) {
   for (int n = 0; n < 60; ++n) {
     const auto a = corrected.token(n), b = quest.token(n);
     for (std::int32_t layer = 1; layer < kLayers; ++layer) {
-      for (std::int32_t m = 0; m < kKvHeads; ++m) EXPECT_EQ(corrected.paged().attended_pages(layer, m), quest.paged().attended_pages(layer, m)) << "token " << n;
-      for (std::size_t i = 0; i < kQuery; ++i) ASSERT_NEAR(a[static_cast<std::size_t>(layer)][i], b[static_cast<std::size_t>(layer)][i], 1e-4) << "token " << n;
+      for (std::int32_t m = 0; m < kKvHeads; ++m)
+        EXPECT_EQ(corrected.paged().attended_pages(layer, m),
+                  quest.paged().attended_pages(layer, m))
+            << "token " << n;
+      for (std::size_t i = 0; i < kQuery; ++i)
+        ASSERT_NEAR(a[static_cast<std::size_t>(layer)][i], b[static_cast<std::size_t>(layer)][i],
+                    1e-4)
+            << "token " << n;
     }
   }
   EXPECT_EQ(corrected.retriever->stats().heads_kept, 0);
@@ -328,7 +397,9 @@ TEST(FreeKv, ASteadyQueryCorrectsNothingAndMovesNothing) {
   const RetrieveStats after = run.retriever->stats();
   EXPECT_EQ(after.heads_corrected, 0);
   EXPECT_EQ(after.bytes_copied, before.bytes_copied);
-  EXPECT_EQ(after.bytes_appended - before.bytes_appended, 8 * (kLayers - 1) * kKvHeads * 2 * kDim * 2) << "the rows of the new tokens";
+  EXPECT_EQ(after.bytes_appended - before.bytes_appended,
+            8 * (kLayers - 1) * kKvHeads * 2 * kDim * 2)
+      << "the rows of the new tokens";
 }
 
 TEST(FreeKv, NoPageIsEverOutOfSight) {
@@ -342,11 +413,14 @@ TEST(FreeKv, NoPageIsEverOutOfSight) {
       cut.extend(run.sequence.cache().positions(1));
       for (std::int32_t m = 0; m < kKvHeads; ++m) {
         const auto pages = run.paged().attended_pages(1, m);
-        // One sink, three selected, and from there to the end without a gap: at least the window and what is being filled.
+        // One sink, three selected, and from there to the end without a gap: at least the window
+        // and what is being filled.
         ASSERT_TRUE(std::is_sorted(pages.begin(), pages.end()));
         ASSERT_EQ(std::adjacent_find(pages.begin(), pages.end()), pages.end());
         ASSERT_GE(pages.size(), 1u + 3u + 2u);
-        for (std::int32_t page = cut.complete() - 2; page < cut.size(); ++page) EXPECT_NE(std::find(pages.begin(), pages.end(), page), pages.end()) << "token " << n << " page " << page;
+        for (std::int32_t page = cut.complete() - 2; page < cut.size(); ++page)
+          EXPECT_NE(std::find(pages.begin(), pages.end(), page), pages.end())
+              << "token " << n << " page " << page;
       }
     }
   }
@@ -359,17 +433,20 @@ TEST(FreeKv, DelaysChangeNothing) {
     return Status();
   });
   TransferLane fast;
-  Decoding at_once("freekv", small()), beside("freekv", small(), &fast), delayed("freekv", small(), &slow);
+  Decoding at_once("freekv", small()), beside("freekv", small(), &fast),
+      delayed("freekv", small(), &slow);
   for (int n = 0; n < 60; ++n) {
     const auto want = at_once.token(n);
     EXPECT_EQ(beside.token(n), want) << "token " << n;
     EXPECT_EQ(delayed.token(n), want) << "token " << n;
   }
-  TransferLane streams([] {
-    thread_local std::mt19937 other(std::hash<std::thread::id>()(std::this_thread::get_id()));
-    std::this_thread::sleep_for(std::chrono::microseconds(other() % 300));
-    return Status();
-  }, 2);
+  TransferLane streams(
+      [] {
+        thread_local std::mt19937 other(std::hash<std::thread::id>()(std::this_thread::get_id()));
+        std::this_thread::sleep_for(std::chrono::microseconds(other() % 300));
+        return Status();
+      },
+      2);
   Decoding again("freekv", small()), double_buffered("freekv", small(), &streams);
   for (int n = 0; n < 60; ++n) EXPECT_EQ(double_buffered.token(n), again.token(n)) << "token " << n;
   const RetrieveStats a = at_once.retriever->stats(), b = delayed.retriever->stats();
@@ -379,7 +456,8 @@ TEST(FreeKv, DelaysChangeNothing) {
   auto reused = small("0.5");
   reused["decode_reuse"] = "4";
   Decoding reused_at_once("freekv", reused), reused_delayed("freekv", reused, &slow);
-  for (int n = 0; n < 60; ++n) EXPECT_EQ(reused_at_once.token(n), reused_delayed.token(n)) << "token " << n;
+  for (int n = 0; n < 60; ++n)
+    EXPECT_EQ(reused_at_once.token(n), reused_delayed.token(n)) << "token " << n;
   EXPECT_EQ(a.pages_copied, b.pages_copied);
   EXPECT_EQ(a.heads_corrected, b.heads_corrected);
   EXPECT_GT(a.heads_corrected, 0);
@@ -391,11 +469,13 @@ TEST(FreeKv, DelaysChangeNothing) {
 Status first_error(Decoding& run, int tokens) {
   std::vector<float> out;
   for (int n = 0; n < tokens; ++n) {
-    if (const Status s = run.retriever->begin_step(0, run.sequence.next_position()); !s.ok()) return s;
+    if (const Status s = run.retriever->begin_step(0, run.sequence.next_position()); !s.ok())
+      return s;
     run.sequence.add_row(run.sequence.next_position());
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
       const auto q = Sequence::query(layer, n);
-      if (const Status s = run.retriever->attend(run.sequence.step(layer, q, out)); !s.ok()) return s;
+      if (const Status s = run.retriever->attend(run.sequence.step(layer, q, out)); !s.ok())
+        return s;
     }
   }
   return {};
@@ -404,18 +484,21 @@ Status first_error(Decoding& run, int tokens) {
 TEST(FreeKv, ACopyThatFailsEndsThisRequestOnly) {
   for (const int failing_copy : {1, 2, 3, 8, 21}) {
     std::atomic<int> number = 0;
-    TransferLane lane([&number, failing_copy] {
-      const int at = ++number;
-      std::this_thread::sleep_for(std::chrono::microseconds(at * 131 % 300));
-      return at == failing_copy ? Status::io("the bus is down") : Status();
-    }, 2);
+    TransferLane lane(
+        [&number, failing_copy] {
+          const int at = ++number;
+          std::this_thread::sleep_for(std::chrono::microseconds(at * 131 % 300));
+          return at == failing_copy ? Status::io("the bus is down") : Status();
+        },
+        2);
     Decoding failing("freekv", small(), &lane);
     const Status failed = first_error(failing, 60);
     EXPECT_EQ(failed.code(), Code::kIo) << "copy " << failing_copy;
     EXPECT_NE(failed.message().find("the bus is down"), std::string::npos);
     failing.retriever->settle();
     Decoding other("freekv", small(), &lane), plain("freekv", small());
-    for (int n = 0; n < 10; ++n) EXPECT_EQ(other.token(n), plain.token(n)) << "copy " << failing_copy << " token " << n;
+    for (int n = 0; n < 10; ++n)
+      EXPECT_EQ(other.token(n), plain.token(n)) << "copy " << failing_copy << " token " << n;
   }
 }
 
@@ -424,7 +507,8 @@ TEST(FreeKv, HoldsWhatItSaysAndNoMore) {
   Decoding run("freekv", small());
   pool = &run.device;
   for (int n = 0; n < 3; ++n) (void)run.token(n);
-  // Sink, three selected, two of window, one that left it, one being filled: 8 pages of 16 rows, K and V, two bytes, in two layers.
+  // Sink, three selected, two of window, one that left it, one being filled: 8 pages of 16 rows, K
+  // and V, two bytes, in two layers.
   EXPECT_EQ(pool->bytes_in_use(), (kLayers - 1) * kKvHeads * 8 * 16 * 2 * kDim * 2);
   EXPECT_EQ(run.retriever->stats().device_bytes, pool->bytes_in_use());
   run.retriever->settle();
@@ -435,20 +519,29 @@ TEST(FreeKv, HoldsWhatItSaysAndNoMore) {
 TEST(FreeKv, LayersLeaveOneByOneAndChooseAsBefore) {
   auto kept = small();
   kept["decode_resident"] = "auto";
-  // Of the two layers that may leave one row takes 128 bytes: both fit for 250 rows, then one, then none.
+  // Of the two layers that may leave one row takes 128 bytes: both fit for 250 rows, then one, then
+  // none.
   const std::int64_t bytes = 2 * 128 * 250 + 2 * 16 * 128;
-  Decoding brought("freekv", small()), adaptive("freekv", kept, nullptr, bytes), roomy("freekv", kept);
+  Decoding brought("freekv", small()), adaptive("freekv", kept, nullptr, bytes),
+      roomy("freekv", kept);
   std::int64_t before = 0;
   for (int n = 0; n < 220; ++n) {
     const auto a = brought.token(n), b = adaptive.token(n), c = roomy.token(n);
     for (std::int32_t layer = 1; layer < kLayers; ++layer) {
       for (std::int32_t m = 0; m < kKvHeads; ++m) {
-        EXPECT_EQ(adaptive.paged().attended_pages(layer, m), brought.paged().attended_pages(layer, m)) << "token " << n;
-        EXPECT_EQ(roomy.paged().attended_pages(layer, m), brought.paged().attended_pages(layer, m)) << "token " << n;
+        EXPECT_EQ(adaptive.paged().attended_pages(layer, m),
+                  brought.paged().attended_pages(layer, m))
+            << "token " << n;
+        EXPECT_EQ(roomy.paged().attended_pages(layer, m), brought.paged().attended_pages(layer, m))
+            << "token " << n;
       }
       for (std::size_t i = 0; i < kQuery; ++i) {
-        ASSERT_NEAR(b[static_cast<std::size_t>(layer)][i], a[static_cast<std::size_t>(layer)][i], 1e-4) << "token " << n;
-        ASSERT_NEAR(c[static_cast<std::size_t>(layer)][i], a[static_cast<std::size_t>(layer)][i], 1e-4) << "token " << n;
+        ASSERT_NEAR(b[static_cast<std::size_t>(layer)][i], a[static_cast<std::size_t>(layer)][i],
+                    1e-4)
+            << "token " << n;
+        ASSERT_NEAR(c[static_cast<std::size_t>(layer)][i], a[static_cast<std::size_t>(layer)][i],
+                    1e-4)
+            << "token " << n;
       }
     }
     const std::int64_t away = adaptive.retriever->stats().layers_offloaded;
@@ -487,14 +580,16 @@ TEST(FreeKv, AFullDeviceFailsThisRequestOnly) {
 }
 
 /// Hot rows of every layer and KV head: those of these pages, the first page's before the second's.
-Heat heat_of(const RetrievalPages& cut, const std::vector<std::vector<std::vector<std::int32_t>>>& pages) {
+Heat heat_of(const RetrievalPages& cut,
+             const std::vector<std::vector<std::vector<std::int32_t>>>& pages) {
   Heat heat;
   for (const auto& layer : pages) {
     heat.hot.emplace_back();
     for (const auto& list : layer) {
       auto& rows = heat.hot.back().emplace_back();
       for (const std::int32_t page : list) {
-        for (std::int64_t row = cut[page].end - 1; row >= cut[page].begin; --row) rows.push_back(static_cast<std::int32_t>(row));
+        for (std::int64_t row = cut[page].end - 1; row >= cut[page].begin; --row)
+          rows.push_back(static_cast<std::int32_t>(row));
       }
     }
   }
@@ -507,41 +602,50 @@ TEST(Paged, HotRowsAreThereWhenTheFirstStepBegins) {
   RetrievalPages cut(16, cold.contexts);
   cut.extend(cold.sequence.cache().positions(0));
   // One sink, three chosen pages, two of window (and what is being filled).
-  const std::vector<std::vector<std::vector<std::int32_t>>> hot(kLayers, {{9, 4, 6, 2, 3}, {5, 0, 8, 7, 1}});
+  const std::vector<std::vector<std::vector<std::int32_t>>> hot(kLayers,
+                                                                {{9, 4, 6, 2, 3}, {5, 0, 8, 7, 1}});
   const Heat heat = heat_of(cut, hot);
   Decoding warm("freekv", small(), &lane, 0, &heat);
   std::vector<std::int32_t> window;
   for (std::int32_t page = cut.complete() - 2; page < cut.size(); ++page) window.push_back(page);
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
     for (std::int32_t m = 0; m < kKvHeads; ++m) {
-      std::vector<std::int32_t> pages = m == 0 ? std::vector<std::int32_t>{0, 4, 6, 9} : std::vector<std::int32_t>{0, 5, 7, 8};
+      std::vector<std::int32_t> pages = m == 0 ? std::vector<std::int32_t>{0, 4, 6, 9}
+                                               : std::vector<std::int32_t>{0, 5, 7, 8};
       for (const std::int32_t page : window) pages.push_back(page);
-      EXPECT_EQ(warm.paged().resident_pages(layer, m), layer == 0 ? std::vector<std::int32_t>() : pages) << "layer " << layer << " head " << m;
+      EXPECT_EQ(warm.paged().resident_pages(layer, m),
+                layer == 0 ? std::vector<std::int32_t>() : pages)
+          << "layer " << layer << " head " << m;
     }
   }
   for (int n = 0; n < 60; ++n) EXPECT_EQ(warm.token(n), cold.token(n)) << "token " << n;
 }
 
 TEST(Paged, AGoodRankingLeavesTheFirstStepNothingToBring) {
-  Decoding cold("freekv", small("1.5"));  // always chooses anew: nothing is brought beside the steps
+  // Always chooses anew: nothing is brought beside the steps
+  Decoding cold("freekv", small("1.5"));
   (void)cold.token(0);
   RetrievalPages cut(16, cold.contexts);
   cut.extend(cold.sequence.cache().positions(0));
   std::vector<std::vector<std::vector<std::int32_t>>> chosen(kLayers);
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-    for (std::int32_t m = 0; m < kKvHeads; ++m) chosen[static_cast<std::size_t>(layer)].push_back(cold.paged().attended_pages(layer, m));
+    for (std::int32_t m = 0; m < kKvHeads; ++m)
+      chosen[static_cast<std::size_t>(layer)].push_back(cold.paged().attended_pages(layer, m));
   }
   const Heat heat = heat_of(cut, chosen);
   Decoding warm("freekv", small("1.5"), nullptr, 0, &heat);
-  const std::int64_t before = warm.retriever->stats().pages_copied, first_step = cold.retriever->stats().pages_copied;
+  const std::int64_t before = warm.retriever->stats().pages_copied,
+                     first_step = cold.retriever->stats().pages_copied;
   (void)warm.token(0);
   EXPECT_GT(before, 0);
-  EXPECT_LE(warm.retriever->stats().pages_copied - before, (kLayers - 1) * kKvHeads) << "a page that the step itself began, at most";
+  EXPECT_LE(warm.retriever->stats().pages_copied - before, (kLayers - 1) * kKvHeads)
+      << "a page that the step itself began, at most";
   EXPECT_GE(first_step, (kLayers - 1) * kKvHeads * 6);
 }
 
 TEST(Paged, OptionsThatDoNotFitAreNamed) {
-  const auto field = [](std::string_view name, std::map<std::string, std::string, std::less<>> given) {
+  const auto field = [](std::string_view name,
+                        std::map<std::string, std::string, std::less<>> given) {
     return std::string((*make_retriever(name))->check(PlugOptions(std::move(given))).field());
   };
   EXPECT_EQ(field("freekv", {}), "");
@@ -550,8 +654,12 @@ TEST(Paged, OptionsThatDoNotFitAreNamed) {
   EXPECT_EQ(field("freekv", {{"decode_budget", "1000"}}), "cache.options.decode_budget");
   EXPECT_EQ(field("freekv", {{"decode_sink", "40"}}), "cache.options.decode_sink");
   EXPECT_EQ(field("freekv", {{"decode_window", "33"}}), "cache.options.decode_window");
-  EXPECT_EQ(field("freekv", {{"decode_budget", "256"}, {"decode_sink", "128"}, {"decode_window", "128"}}), "cache.options.decode_budget") << "sinks and window take all of it";
-  EXPECT_EQ(field("freekv", {{"decode_budget", "256"}}), "") << "what is not given leaves something to choose";
+  EXPECT_EQ(
+      field("freekv", {{"decode_budget", "256"}, {"decode_sink", "128"}, {"decode_window", "128"}}),
+      "cache.options.decode_budget")
+      << "sinks and window take all of it";
+  EXPECT_EQ(field("freekv", {{"decode_budget", "256"}}), "")
+      << "what is not given leaves something to choose";
   EXPECT_EQ(field("freekv", {{"decode_budget", "1024"}}), "");
 }
 

@@ -26,9 +26,13 @@ class PromptQueriesTest : public ::testing::Test {
     config.head_dim = config.rotary_dim = kDim;
     rope_ = std::move(*RopeTable::build(config, 64));
   }
-  PromptQueries make(QueryWish wish) const { return PromptQueries(rope_, {1, kHeads, kDim}, wish, kPrompt); }
-  /// Shows rows at these positions; every element of a row's raw query is `value`. Rows in `silent` did not attend.
-  static void show(PromptQueries& queries, std::vector<std::int32_t> positions, float value, std::vector<std::int32_t> silent = {}) {
+  PromptQueries make(QueryWish wish) const {
+    return PromptQueries(rope_, {1, kHeads, kDim}, wish, kPrompt);
+  }
+  /// Shows rows at these positions; every element of a row's raw query is `value`. Rows in `silent`
+  /// did not attend.
+  static void show(PromptQueries& queries, std::vector<std::int32_t> positions, float value,
+                   std::vector<std::int32_t> silent = {}) {
     std::vector<float> q(positions.size() * kHeads * kDim, value), lse;
     for (const std::int32_t p : positions) {
       const bool saw = std::find(silent.begin(), silent.end(), p) == silent.end();
@@ -59,8 +63,10 @@ TEST_F(PromptQueriesTest, StoredRowsFillUpBesideThoseThatRan) {
   PromptQueries queries = make({6, Rows::kLast, true});
   show(queries, {20, 36, 37}, 1);
   const std::vector<float> raw(kHeads * kDim, 5.0f);
-  // The nearest to the question are offered first; what ran, and what there is no room for, is not touched.
-  for (const std::int32_t position : {30, 20, 29, 28, 27, 26}) ASSERT_TRUE(queries.add_stored(0, position, raw).ok());
+  // The nearest to the question are offered first; what ran, and what there is no room for, is not
+  // touched.
+  for (const std::int32_t position : {30, 20, 29, 28, 27, 26})
+    ASSERT_TRUE(queries.add_stored(0, position, raw).ok());
   EXPECT_FALSE(queries.has_room(0));
   EXPECT_EQ(positions(queries), (std::vector<std::int32_t>{20, 28, 29, 30, 36, 37}));
   for (std::int64_t i = 0; i < 6; ++i) {
@@ -68,7 +74,8 @@ TEST_F(PromptQueriesTest, StoredRowsFillUpBesideThoseThatRan) {
     EXPECT_EQ(std::isnan(queries.lse(0, i)[0]), stored) << i;
     // Rotation keeps lengths.
     double length = 0;
-    for (const std::uint16_t x : queries.query(0, i)) length += double{bf16_to_f32(x)} * bf16_to_f32(x);
+    for (const std::uint16_t x : queries.query(0, i))
+      length += double{bf16_to_f32(x)} * bf16_to_f32(x);
     const double exact = kHeads * kDim * (stored ? 25.0 : 1.0);
     EXPECT_NEAR(length, exact, exact * 2 * 0.00391) << i << ": twice what bf16 rounds";
   }
@@ -80,13 +87,15 @@ TEST_F(PromptQueriesTest, StoredRowsFillUpBesideThoseThatRan) {
 TEST_F(PromptQueriesTest, TheLastRowsStayHoweverTheyCome) {
   PromptQueries whole = make({6, Rows::kLast}), pieces = make({6, Rows::kLast});
   show(whole, range(0, 40), 1);
-  show(pieces, range(36, 40), 1);  // recomputed rows come before rows in front of them have run, and some run twice
+  // Recomputed rows come before rows in front of them have run, and some run twice
+  show(pieces, range(36, 40), 1);
   show(pieces, range(0, 35), 1);
   show(pieces, {34, 35}, 1);
   EXPECT_EQ(positions(whole), range(34, 40));
   EXPECT_EQ(positions(pieces), range(34, 40));
   for (std::int64_t i = 0; i < 6; ++i) {
-    EXPECT_EQ(std::vector(whole.query(0, i).begin(), whole.query(0, i).end()), std::vector(pieces.query(0, i).begin(), pieces.query(0, i).end()));
+    EXPECT_EQ(std::vector(whole.query(0, i).begin(), whole.query(0, i).end()),
+              std::vector(pieces.query(0, i).begin(), pieces.query(0, i).end()));
     EXPECT_FLOAT_EQ(whole.lse(0, i)[0], static_cast<float>(35 + i));
     EXPECT_FLOAT_EQ(pieces.lse(0, i)[3], static_cast<float>(35 + i));
   }
@@ -114,7 +123,8 @@ TEST_F(PromptQueriesTest, RowsThatDidNotAttendHaveAQueryAllTheSame) {
 TEST_F(PromptQueriesTest, OtherRowsOfThePromptCanBeWishedFor) {
   const auto seen = [&](QueryWish wish) {
     PromptQueries queries = make(wish);
-    for (std::int32_t p = 0; p < 44; p += 11) show(queries, range(p, p + 11), 1);  // the last four are a look-ahead
+    // The last four are a look-ahead
+    for (std::int32_t p = 0; p < 44; p += 11) show(queries, range(p, p + 11), 1);
     EXPECT_EQ(queries.needs_whole_prompt(), wish.rows != Rows::kLast);
     return positions(queries);
   };
@@ -132,10 +142,13 @@ TEST_F(PromptQueriesTest, OtherRowsOfThePromptCanBeWishedFor) {
 
 /// The queries of a real pass, rotated and rounded, still look at the cache as the pass did.
 TEST_F(PromptQueriesTest, OfAModelTheyAreWhatItsAttentionUsed) {
-  const auto config = parse_model_config(tiny_config_json("\"num_hidden_layers\": 3", {"num_hidden_layers"}));
-  Runner run(std::move(*make_random_model(*config, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, 21)));
+  const auto config = parse_model_config(
+      tiny_config_json("\"num_hidden_layers\": 3", {"num_hidden_layers"}));
+  Runner run(std::move(
+      *make_random_model(*config, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32}, 21)));
   const ModelConfig& c = run.model().config();
-  PromptQueries queries(run.model().rope(), {c.num_layers, c.num_heads, c.head_dim}, {9, Rows::kLast}, 30);
+  PromptQueries queries(run.model().rope(), {c.num_layers, c.num_heads, c.head_dim},
+                        {9, Rows::kLast}, 30);
   HookChain hooks(nullptr, &queries);
   std::mt19937 random(3);
   std::vector<std::int32_t> ids(30);
@@ -147,7 +160,8 @@ TEST_F(PromptQueriesTest, OfAModelTheyAreWhatItsAttentionUsed) {
     for (std::int64_t i = 0; i < 9; ++i) {
       const std::int32_t position = queries.position(layer, i);
       EXPECT_EQ(position, 21 + i);
-      std::vector<float> q, out(static_cast<std::size_t>(c.num_heads * c.head_dim)), lse(static_cast<std::size_t>(c.num_heads));
+      std::vector<float> q, out(static_cast<std::size_t>(c.num_heads * c.head_dim)),
+          lse(static_cast<std::size_t>(c.num_heads));
       for (const std::uint16_t x : queries.query(layer, i)) q.push_back(bf16_to_f32(x));
       AttentionArgs args{};
       args.q = q.data();
@@ -160,7 +174,9 @@ TEST_F(PromptQueriesTest, OfAModelTheyAreWhatItsAttentionUsed) {
       args.out = out.data();
       args.lse = lse.data();
       ASSERT_TRUE(attention_reference(args).ok());
-      for (std::size_t h = 0; h < lse.size(); ++h) EXPECT_NEAR(queries.lse(layer, i)[h], lse[h], 0.02) << "layer " << layer << " row " << i << " head " << h;
+      for (std::size_t h = 0; h < lse.size(); ++h)
+        EXPECT_NEAR(queries.lse(layer, i)[h], lse[h], 0.02)
+            << "layer " << layer << " row " << i << " head " << h;
     }
   }
 }

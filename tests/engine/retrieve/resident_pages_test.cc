@@ -1,4 +1,4 @@
-// Pages on the device: what is copied, from whichever layout the host has (algorithms §7.4; FK-3).
+// Pages on the device: what is copied, from whichever layout the host has (FK-3).
 #include "engine/residency/resident_pages.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,8 @@ namespace quire {
 namespace {
 
 /// What the retrievers do with what want() asks for.
-void copy_page(const ResidentPages& resident, const KvView& host, const RetrievalPages& pages, const PageCopy& copy) {
+void copy_page(const ResidentPages& resident, const KvView& host, const RetrievalPages& pages,
+               const PageCopy& copy) {
   const KvMove move = resident.move(copy, pages[copy.page]);
   const Status s = kv_gather({host, resident.slots(), &move, 1, move.rows});
   EXPECT_TRUE(s.ok()) << s.to_string();
@@ -36,7 +37,8 @@ TEST(ResidentPages, HoldTheSameBytesFromEitherLayoutOfTheHost) {
         ASSERT_EQ(copies.size(), wanted.size());
         for (const PageCopy& copy : copies) {
           copy_page(*resident, host.view(true), pages, copy);
-          EXPECT_EQ(resident->copy_bytes(pages[copy.page]), (pages[copy.page].end - pages[copy.page].begin) * 2 * kDim * 2);
+          EXPECT_EQ(resident->copy_bytes(pages[copy.page]),
+                    (pages[copy.page].end - pages[copy.page].begin) * 2 * kDim * 2);
         }
         const KvView view = resident->view(m);
         for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -45,8 +47,10 @@ TEST(ResidentPages, HoldTheSameBytesFromEitherLayoutOfTheHost) {
             const std::int64_t at = static_cast<std::int64_t>(i) * page_tokens + row - rows.begin;
             EXPECT_EQ(view.positions[at], host.positions()[static_cast<std::size_t>(row)]);
             for (int kv = 0; kv < 2; ++kv) {
-              const auto* held = static_cast<const std::byte*>(view.pages[at / kPageTokens]) + kv * view.kv_stride + at % kPageTokens * view.token_stride;
-              EXPECT_EQ(std::memcmp(held, host.row(row, kv, m), kDim * 2), 0) << "page " << wanted[i] << " row " << row;
+              const auto* held = static_cast<const std::byte*>(view.pages[at / kPageTokens]) +
+                                 kv * view.kv_stride + at % kPageTokens * view.token_stride;
+              EXPECT_EQ(std::memcmp(held, host.row(row, kv, m), kDim * 2), 0)
+                  << "page " << wanted[i] << " row " << row;
             }
           }
         }

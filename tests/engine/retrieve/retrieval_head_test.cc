@@ -1,4 +1,5 @@
-// Retrieval heads: what is read, what they compute against plain loops, and what is said of files that do not fit.
+// Retrieval heads: what is read, what they compute against plain loops, and what is said of files
+// that do not fit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,15 +38,23 @@ class RetrievalHeadTest : public ::testing::Test {
     return x;
   }
   /// Queries and keys of `ids` against the loops.
-  void expect_projects(const HeadFolder& files, const RetrievalHead& head, const std::vector<std::int32_t>& ids, const std::vector<float>& features) {
-    const auto q_dim = static_cast<std::size_t>(head.config().query_dim()), k_dim = static_cast<std::size_t>(head.config().key_dim()), f_dim = static_cast<std::size_t>(head.feature_dim());
+  void expect_projects(const HeadFolder& files, const RetrievalHead& head,
+                       const std::vector<std::int32_t>& ids, const std::vector<float>& features) {
+    const auto q_dim = static_cast<std::size_t>(head.config().query_dim()),
+               k_dim = static_cast<std::size_t>(head.config().key_dim()),
+               f_dim = static_cast<std::size_t>(head.feature_dim());
     std::vector<float> q(ids.size() * q_dim), k(ids.size() * k_dim);
-    ASSERT_TRUE(head.project(ids, features.empty() ? nullptr : features.data(), q.data(), k.data()).ok());
+    ASSERT_TRUE(
+        head.project(ids, features.empty() ? nullptr : features.data(), q.data(), k.data()).ok());
     for (std::size_t r = 0; r < ids.size(); ++r) {
-      const auto feature = features.empty() ? std::span<const float>() : std::span(features).subspan(r * f_dim, f_dim);
-      const auto want_q = files.project("q_proj.weight", embedding(ids[r]), feature), want_k = files.project("k_proj.weight", embedding(ids[r]), feature);
-      for (std::size_t c = 0; c < q_dim; ++c) ASSERT_NEAR(q[r * q_dim + c], want_q[c], 2e-4) << "query " << r << " at " << c;
-      for (std::size_t c = 0; c < k_dim; ++c) ASSERT_NEAR(k[r * k_dim + c], want_k[c], 2e-4) << "key " << r << " at " << c;
+      const auto feature = features.empty() ? std::span<const float>()
+                                            : std::span(features).subspan(r * f_dim, f_dim);
+      const auto want_q = files.project("q_proj.weight", embedding(ids[r]), feature),
+                 want_k = files.project("k_proj.weight", embedding(ids[r]), feature);
+      for (std::size_t c = 0; c < q_dim; ++c)
+        ASSERT_NEAR(q[r * q_dim + c], want_q[c], 2e-4) << "query " << r << " at " << c;
+      for (std::size_t c = 0; c < k_dim; ++c)
+        ASSERT_NEAR(k[r * k_dim + c], want_k[c], 2e-4) << "key " << r << " at " << c;
     }
   }
 
@@ -59,7 +68,8 @@ TEST_F(RetrievalHeadTest, ComputesWhatItsTensorsSay) {
     const auto head = load(files);
     ASSERT_NE(head, nullptr);
     ASSERT_TRUE(head->uses_features());
-    EXPECT_TRUE(std::ranges::equal(head->feature_layers(), std::vector<std::int32_t>{2, 1, 0})) << "of a model with three layers";
+    EXPECT_TRUE(std::ranges::equal(head->feature_layers(), std::vector<std::int32_t>{2, 1, 0}))
+        << "of a model with three layers";
     const std::vector<std::int32_t> ids = {5, 4000, 5, 17};
     expect_projects(files, *head, ids, random_row(3, ids.size() * 144));
     expect_projects(files, *head, ids, {});
@@ -90,14 +100,20 @@ TEST_F(RetrievalHeadTest, TokensDoNotDependOnTheirCompany) {
   const auto features = random_row(4, ids.size() * 144);
   std::vector<float> all(ids.size() * 32), one(32);
   ASSERT_TRUE(head->project(ids, features.data(), nullptr, all.data()).ok());
-  for (const std::size_t i : {std::size_t{0}, std::size_t{511}, std::size_t{512}, std::size_t{699}}) {
-    ASSERT_TRUE(head->project(std::span(ids).subspan(i, 1), features.data() + i * 144, nullptr, one.data()).ok());
-    EXPECT_TRUE(std::equal(one.begin(), one.end(), all.begin() + static_cast<std::ptrdiff_t>(i * 32))) << i;
+  for (const std::size_t i :
+       {std::size_t{0}, std::size_t{511}, std::size_t{512}, std::size_t{699}}) {
+    ASSERT_TRUE(
+        head->project(std::span(ids).subspan(i, 1), features.data() + i * 144, nullptr, one.data())
+            .ok());
+    EXPECT_TRUE(
+        std::equal(one.begin(), one.end(), all.begin() + static_cast<std::ptrdiff_t>(i * 32)))
+        << i;
   }
 }
 
 TEST_F(RetrievalHeadTest, ReachesPastItsTrainingByAFixedYarnFactor) {
-  const HeadFolder near({.config = R"(,"max_position_embeddings":512,"rope_theta":500000)"}), far({.config = R"(,"max_position_embeddings":128)"});
+  const HeadFolder near({.config = R"(,"max_position_embeddings":512,"rope_theta":500000)"}),
+      far({.config = R"(,"max_position_embeddings":128)"});
   const auto at_home = load(near), beyond = load(far);
   EXPECT_EQ(at_home->rope().config().scaling, RopeScaling::kNone);
   EXPECT_EQ(at_home->rope().config().theta, 500000.0f);
@@ -105,7 +121,7 @@ TEST_F(RetrievalHeadTest, ReachesPastItsTrainingByAFixedYarnFactor) {
   EXPECT_EQ(beyond->rope().config().factor, 4.0f);
   EXPECT_EQ(beyond->rope().config().original_max_position, 128);
   EXPECT_EQ(beyond->rope().max_positions(), 512);
-  // cos and sin carry 0.1 ln s + 1 (algorithms §0.3): at position 0 nothing else is left of them.
+  // cos and sin carry 0.1 ln s + 1: at position 0 nothing else is left of them.
   EXPECT_NEAR(beyond->rope().cos_row(0)[0], 0.1 * std::log(4.0) + 1, 1e-6);
 }
 
@@ -123,13 +139,16 @@ TEST_F(RetrievalHeadTest, WhatDoesNotFitIsNamed) {
   };
   const auto expect_says = [&](const HeadFolder& files, std::vector<std::string> parts) {
     const std::string text = error(files);
-    for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << text << " lacks " << part;
+    for (const std::string& part : parts)
+      EXPECT_NE(text.find(part), std::string::npos) << text << " lacks " << part;
   };
   expect_says(HeadFolder({.hidden = 64}), {"hidden_size", "64", "48"});
-  expect_says(HeadFolder({.config = R"(,"feature_layers":[0,1,3])"}), {"feature_layers", "layer 3", "3 layers"});
+  expect_says(HeadFolder({.config = R"(,"feature_layers":[0,1,3])"}),
+              {"feature_layers", "layer 3", "3 layers"});
   expect_says(HeadFolder({.config = R"(,"feature_layers":[0,1])"}), {"feature_layers", "three"});
   expect_says(HeadFolder({.config = R"(,"input_mode":"words")"}), {"input_mode", "words"});
-  for (const char* name : {"midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight", "midlayer.self_attn.q_proj.weight"}) {
+  for (const char* name : {"midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight",
+                           "midlayer.self_attn.q_proj.weight"}) {
     HeadFolder files;
     files.drop(name);
     expect_says(files, {name, "missing"});
@@ -140,7 +159,8 @@ TEST_F(RetrievalHeadTest, WhatDoesNotFitIsNamed) {
   HeadFolder fused;
   fused.reshape("fc.weight", {48, 48});
   expect_says(fused, {"fc.weight", "[48, 48]", "[48, 144]"});
-  EXPECT_EQ(RetrievalHead::load(folder_.path() / "nothing", *model_).status().code(), Code::kNotFound);
+  EXPECT_EQ(RetrievalHead::load(folder_.path() / "nothing", *model_).status().code(),
+            Code::kNotFound);
 }
 
 TEST_F(RetrievalHeadTest, AnIdOutsideTheVocabularyIsRefused) {
@@ -148,7 +168,8 @@ TEST_F(RetrievalHeadTest, AnIdOutsideTheVocabularyIsRefused) {
   const auto head = load(files);
   const std::int32_t id = 4096;
   std::vector<float> k(32);
-  EXPECT_EQ(head->project(std::span(&id, 1), nullptr, nullptr, k.data()).code(), Code::kInvalidArgument);
+  EXPECT_EQ(head->project(std::span(&id, 1), nullptr, nullptr, k.data()).code(),
+            Code::kInvalidArgument);
 }
 
 TEST_F(RetrievalHeadTest, KeysAreKeptRotated) {
@@ -163,14 +184,23 @@ TEST_F(RetrievalHeadTest, KeysAreKeptRotated) {
   ASSERT_TRUE(keys.append(raw.data() + 32, std::span(positions).subspan(1)).ok());
   EXPECT_EQ(pool.bytes_in_use(), keys.bytes());
   EXPECT_EQ(keys.bytes(), HeadKeys::bytes_for(head->config(), 3));
-  ASSERT_TRUE(rope_rotate(head->rope(), {.x = raw.data(), .out = raw.data(), .positions = positions.data(), .rows = 3, .num_heads = 2, .ldx = 32, .ldo = 32}).ok());
+  ASSERT_TRUE(rope_rotate(head->rope(), {.x = raw.data(),
+                                         .out = raw.data(),
+                                         .positions = positions.data(),
+                                         .rows = 3,
+                                         .num_heads = 2,
+                                         .ldx = 32,
+                                         .ldo = 32})
+                  .ok());
   const TurnedKeys view = keys.view();
   ASSERT_EQ(view.rows.num_rows, 3);
   EXPECT_FALSE(view.sorted) << "300, 2, 511";
   for (std::int64_t row = 0; row < 3; ++row) {
     for (std::int64_t m = 0; m < 2; ++m) {
       for (std::int64_t c = 0; c < 16; ++c) {
-        EXPECT_EQ(view.rows.blocks[0][turned_at(8, m, c / 2, row) + c % 2], f32_to_bf16(raw[static_cast<std::size_t>(row * 32 + m * 16 + c)])) << "row " << row << " head " << m << " channel " << c;
+        EXPECT_EQ(view.rows.blocks[0][turned_at(8, m, c / 2, row) + c % 2],
+                  f32_to_bf16(raw[static_cast<std::size_t>(row * 32 + m * 16 + c)]))
+            << "row " << row << " head " << m << " channel " << c;
       }
     }
     EXPECT_EQ(view.positions[row], positions[static_cast<std::size_t>(row)]);
@@ -185,7 +215,8 @@ TEST_F(RetrievalHeadTest, KeysWithCodesChooseAsKeysWithout) {
   std::mt19937 rng(5);
   std::vector<std::int32_t> ids = random_ids(rng, kRows), positions(kRows);
   std::iota(positions.begin(), positions.end(), 0);
-  std::vector<float> raw(static_cast<std::size_t>(kRows * width)), query(static_cast<std::size_t>(head->config().query_dim())), scores, few, want;
+  std::vector<float> raw(static_cast<std::size_t>(kRows * width)),
+      query(static_cast<std::size_t>(head->config().query_dim())), scores, few, want;
   ASSERT_TRUE(head->project(ids, nullptr, nullptr, raw.data()).ok());
   ASSERT_TRUE(head->project(std::span(ids).last(1), nullptr, query.data(), nullptr).ok());
   DevicePool pool(0);
@@ -195,26 +226,48 @@ TEST_F(RetrievalHeadTest, KeysWithCodesChooseAsKeysWithout) {
   // Scored in between, so that codes are made in pieces.
   ASSERT_TRUE(keys.append(raw.data(), std::span(positions).first(400)).ok());
   ASSERT_TRUE(keys.score(query.data(), 399, 2, kChosen, nullptr, scores).ok());
-  for (std::int32_t row = 400; row < kRows; ++row) ASSERT_TRUE(keys.append(raw.data() + row * width, std::span(positions).subspan(static_cast<std::size_t>(row), 1)).ok());
+  for (std::int32_t row = 400; row < kRows; ++row)
+    ASSERT_TRUE(keys.append(raw.data() + row * width,
+                            std::span(positions).subspan(static_cast<std::size_t>(row), 1))
+                    .ok());
   EXPECT_EQ(keys.bytes(), HeadKeys::bytes_for(head->config(), kRows));
   EXPECT_EQ(pool.bytes_in_use(), keys.bytes());
   ASSERT_TRUE(keys.score(query.data(), kRows - 1, 2, kChosen, nullptr, scores).ok());
-  ASSERT_TRUE(rope_rotate(head->rope(), {.x = raw.data(), .out = raw.data(), .positions = positions.data(), .rows = kRows, .num_heads = 2, .ldx = width, .ldo = width}).ok());
+  ASSERT_TRUE(rope_rotate(head->rope(), {.x = raw.data(),
+                                         .out = raw.data(),
+                                         .positions = positions.data(),
+                                         .rows = kRows,
+                                         .num_heads = 2,
+                                         .ldx = width,
+                                         .ldo = width})
+                  .ok());
   const KvView rows = keys.rows();
   ASSERT_EQ(rows.num_rows, kRows);
   EXPECT_TRUE(rows.sorted);
   for (std::int64_t row = 0; row < kRows; row += 7) {
     for (std::int64_t m = 0; m < 2; ++m) {
-      const auto* key = static_cast<const std::byte*>(rows.pages[row / kPageTokens]) + m * rows.head_stride + row % kPageTokens * rows.token_stride;
-      for (std::int64_t c = 0; c < 64; ++c) ASSERT_EQ(load_f32(key, rows.dtype, c), bf16_to_f32(f32_to_bf16(raw[static_cast<std::size_t>(row * width + m * 64 + c)]))) << "row " << row << " channel " << c;
+      const auto* key = static_cast<const std::byte*>(rows.pages[row / kPageTokens]) +
+                        m * rows.head_stride + row % kPageTokens * rows.token_stride;
+      for (std::int64_t c = 0; c < 64; ++c)
+        ASSERT_EQ(load_f32(key, rows.dtype, c),
+                  bf16_to_f32(f32_to_bf16(raw[static_cast<std::size_t>(row * width + m * 64 + c)])))
+            << "row " << row << " channel " << c;
     }
   }
   // Few rows are multiplied as they are; of many a choice is the same.
   ASSERT_TRUE(keys.score(query.data(), kRows - 1, 2, kRows, nullptr, few).ok());
-  ASSERT_TRUE(head_scores(HeadScoresArgs{.query = query.data(), .position = kRows - 1, .num_heads = 6, .keys = rows, .target_kv_heads = 2}, want).ok());
+  ASSERT_TRUE(head_scores(HeadScoresArgs{.query = query.data(),
+                                         .position = kRows - 1,
+                                         .num_heads = 6,
+                                         .keys = rows,
+                                         .target_kv_heads = 2},
+                          want)
+                  .ok());
   EXPECT_EQ(few, want);
   for (std::size_t m = 0; m < 2; ++m) {
-    const auto by_codes = select_tokens(std::span(scores).subspan(m * kRows, kRows), {kChosen, 2, 6}), by_keys = select_tokens(std::span(want).subspan(m * kRows, kRows), {kChosen, 2, 6});
+    const auto by_codes = select_tokens(std::span(scores).subspan(m * kRows, kRows),
+                                        {kChosen, 2, 6}),
+               by_keys = select_tokens(std::span(want).subspan(m * kRows, kRows), {kChosen, 2, 6});
     std::vector<std::int32_t> missed;
     std::ranges::set_difference(by_keys, by_codes, std::back_inserter(missed));
     EXPECT_LE(missed.size(), 1u);
@@ -253,10 +306,14 @@ TEST_F(RetrievalHeadTest, ATrackSeesTheStatesOfTheTokenBefore) {
   struct States final : HiddenTap {
     std::span<const std::int32_t> layers() const override { return wanted; }
     void take(std::int32_t layer, std::span<const std::int32_t> rows, const float* x) override {
-      for (std::size_t i = 0; i < rows.size(); ++i) std::copy_n(x + i * 48, 48, features.data() + (static_cast<std::size_t>(rows[i]) + 1) * 144 + static_cast<std::size_t>(layer) * 48);
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        std::copy_n(x + i * 48, 48,
+                    features.data() + (static_cast<std::size_t>(rows[i]) + 1) * 144 +
+                        static_cast<std::size_t>(layer) * 48);
     }
     std::vector<std::int32_t> wanted = {0, 1, 2};
-    std::vector<float> features = std::vector<float>(41 * 144, 0.0f);  ///< of the token before: the first has none
+    /// Of the token before: the first has none
+    std::vector<float> features = std::vector<float>(41 * 144, 0.0f);
   } states;
   WorkingCache whole(pool, 3), cut(pool, 3);
   run(whole, states, 0, 40);
@@ -265,7 +322,9 @@ TEST_F(RetrievalHeadTest, ATrackSeesTheStatesOfTheTokenBefore) {
   HeadTrack track(*head, HeadInput::kFeature);
   for (const auto& [begin, n] : {std::pair<std::size_t, std::size_t>{0, 17}, {17, 16}, {33, 7}}) {
     run(cut, track, begin, n);
-    ASSERT_TRUE(track.add_computed(std::span(ids).subspan(begin, n), std::span(positions).subspan(begin, n)).ok());
+    ASSERT_TRUE(
+        track.add_computed(std::span(ids).subspan(begin, n), std::span(positions).subspan(begin, n))
+            .ok());
   }
   EXPECT_TRUE(std::ranges::equal(track.keys(), want));
   EXPECT_TRUE(std::ranges::equal(track.token_ids(), ids));

@@ -1,4 +1,5 @@
-// Retrievers inside the whole pipeline: what they answer, what they say of it, and what happens when the device is full.
+// Retrievers inside the whole pipeline: what they answer, what they say of it, and what happens
+// when the device is full.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -32,14 +33,21 @@ class RetrievedQueryTest : public ::testing::Test {
     }
     question_ = random_ids(rng_, 21);
   }
-  QueryRequest request(const std::string& strategy, const std::string& decode, const Options& options = {}) {
+  QueryRequest request(const std::string& strategy, const std::string& decode,
+                       const Options& options = {}) {
     QueryRequest r = make_request(*engine_, docs_, question_, strategy);
     r.cache.decode = decode;
     r.cache.options = PlugOptions(options);
     r.sampling.max_tokens = 40;
     return r;
   }
-  static Options budget(const std::string& tokens) { return {{"decode_page", "16"}, {"decode_budget", tokens}, {"decode_sink", "16"}, {"decode_window", "32"}, {"decode_resident", "none"}}; }
+  static Options budget(const std::string& tokens) {
+    return {{"decode_page", "16"},
+            {"decode_budget", tokens},
+            {"decode_sink", "16"},
+            {"decode_window", "32"},
+            {"decode_resident", "none"}};
+  }
   static std::vector<std::string> retrievers() {
     std::vector<std::string> names = retriever_names();
     std::erase(names, "dense");
@@ -79,7 +87,8 @@ TEST_F(RetrievedQueryTest, SaysWhatItDid) {
   const RetrieveStats& s = o.stats.retrieve;
   // The first token comes of the prefill.
   EXPECT_EQ(s.sparse_steps, (o.stats.completion_tokens - 1) * 3);
-  EXPECT_EQ(s.heads_corrected + s.heads_kept, (s.sparse_steps - 3) * 2) << "two KV heads of three layers, in all steps but the first";
+  EXPECT_EQ(s.heads_corrected + s.heads_kept, (s.sparse_steps - 3) * 2)
+      << "two KV heads of three layers, in all steps but the first";
   EXPECT_GT(s.bytes_copied, 0);
   EXPECT_GT(s.bytes_appended, 0);
   EXPECT_GT(s.pages_wanted, s.pages_copied);
@@ -102,7 +111,8 @@ TEST_F(RetrievedQueryTest, TheHeadChoosesOnceForAllLayers) {
       EXPECT_GT(s.rows_copied, 0);
       EXPECT_LT(s.rows_copied, s.rows_wanted);
       const Outcome again = run_query(*engine_, request(strategy, "specontext", options));
-      EXPECT_EQ(again.ids, o.ids) << strategy << ": also when an earlier request has computed the beginning";
+      EXPECT_EQ(again.ids, o.ids) << strategy
+                                  << ": also when an earlier request has computed the beginning";
       EXPECT_EQ(again.stats.retrieve.bytes_copied, s.bytes_copied) << strategy << " " << input;
     }
   }
@@ -131,11 +141,13 @@ TEST_F(RetrievedQueryTest, HeadKeysOfDocumentsAreStoredWithThem) {
   const Outcome stored = run_query(*engine_, request("reuse", "specontext", options));
   ASSERT_TRUE(stored.status.ok()) << stored.status.to_string();
   EXPECT_EQ(stored.stats.sketch_misses, 0);
-  EXPECT_EQ(stored.stats.sketch_bytes, 3 * 56 + (120 + 33 + 90) * 2 * 16 * 2) << "a header, and for each token the keys of two heads in f16";
+  EXPECT_EQ(stored.stats.sketch_bytes, 3 * 56 + (120 + 33 + 90) * 2 * 16 * 2)
+      << "a header, and for each token the keys of two heads in f16";
   options["decode_head"] = "embed";
   const Outcome embedded = run_query(*engine_, request("reuse", "specontext", options));
   EXPECT_EQ(embedded.stats.sketch_bytes, 0);
-  EXPECT_NE(embedded.stats.retrieve.rows_copied, stored.stats.retrieve.rows_copied) << "another choice";
+  EXPECT_NE(embedded.stats.retrieve.rows_copied, stored.stats.retrieve.rows_copied)
+      << "another choice";
 }
 
 TEST_F(RetrievedQueryTest, HeadKeysThatAreMissingCostTimeOnly) {
@@ -172,7 +184,8 @@ TEST_F(RetrievedQueryTest, HeadKeysThatAreMissingCostTimeOnly) {
 TEST_F(RetrievedQueryTest, WithoutAHeadItIsRefusedAtOnce) {
   used_head_ = nullptr;
   start(0);
-  const auto handle = engine_->query(request("reuse", "specontext"), std::make_shared<CollectingSink>());
+  const auto handle = engine_->query(request("reuse", "specontext"),
+                                     std::make_shared<CollectingSink>());
   ASSERT_FALSE(handle.ok());
   EXPECT_EQ(handle.status().code(), Code::kInvalidArgument);
   EXPECT_EQ(handle.status().field(), "cache.decode");
@@ -187,7 +200,8 @@ TEST_F(RetrievedQueryTest, AHeadThatDoesNotFitKeepsTheEngineFromStarting) {
   const auto engine = create_engine(options, *store_);
   ASSERT_FALSE(engine.ok());
   EXPECT_EQ(engine.status().field(), "model.retrieval_head_path");
-  EXPECT_NE(engine.status().message().find("hidden"), std::string::npos) << engine.status().message();
+  EXPECT_NE(engine.status().message().find("hidden"), std::string::npos)
+      << engine.status().message();
 }
 
 TEST_F(RetrievedQueryTest, PromptQueriesAreSeenHoweverTheyCome) {
@@ -201,7 +215,8 @@ TEST_F(RetrievedQueryTest, PromptQueriesAreSeenHoweverTheyCome) {
     return run_query(*engine_, std::move(r));
   };
   // Computed, recomputed, and the question's alone: 21 tokens and the one that begins every prompt.
-  for (const auto& [strategy, least] : {std::pair{"recompute", "100"}, std::pair{"epic", "50"}, std::pair{"reuse", "22"}}) {
+  for (const auto& [strategy, least] :
+       {std::pair{"recompute", "100"}, std::pair{"epic", "50"}, std::pair{"reuse", "22"}}) {
     const Outcome o = ask(strategy, least);
     ASSERT_TRUE(o.status.ok()) << o.status.to_string();
     EXPECT_EQ(o.stats.retrieve.note, "") << strategy;
@@ -215,7 +230,9 @@ TEST_F(RetrievedQueryTest, PromptQueriesAreSeenHoweverTheyCome) {
   }
   const Outcome few = ask("reuse", "23");
   ASSERT_TRUE(few.status.ok()) << few.status.to_string();
-  EXPECT_NE(few.stats.retrieve.note.find("22 queries of the prompt were at hand and 23 are needed"), std::string::npos) << few.stats.retrieve.note;
+  EXPECT_NE(few.stats.retrieve.note.find("22 queries of the prompt were at hand and 23 are needed"),
+            std::string::npos)
+      << few.stats.retrieve.note;
   EXPECT_EQ(few.stats.retrieve.rows_scored, 0);
   EXPECT_GT(few.stats.retrieve.selections, 0);
 }
@@ -234,10 +251,12 @@ TEST_F(RetrievedQueryTest, StoredQueriesStandInForTokensThatWerePlaced) {
   const Outcome without = ask("off", "100"), few = ask("on", "100");
   ASSERT_TRUE(without.status.ok()) << without.status.to_string();
   ASSERT_TRUE(few.status.ok()) << few.status.to_string();
-  EXPECT_NE(without.stats.retrieve.note.find("22 queries"), std::string::npos) << without.stats.retrieve.note;
+  EXPECT_NE(without.stats.retrieve.note.find("22 queries"), std::string::npos)
+      << without.stats.retrieve.note;
   const int at_hand = std::atoi(few.stats.retrieve.note.c_str());
   EXPECT_GT(at_hand, 22 + 2) << few.stats.retrieve.note;
-  const Outcome with = ask("on", std::to_string(at_hand)), again = ask("on", std::to_string(at_hand));
+  const Outcome with = ask("on", std::to_string(at_hand)),
+                again = ask("on", std::to_string(at_hand));
   ASSERT_TRUE(with.status.ok()) << with.status.to_string();
   EXPECT_EQ(with.stats.retrieve.note, "");
   EXPECT_GT(with.stats.retrieve.rows_scored, 0);
@@ -253,7 +272,8 @@ TEST_F(RetrievedQueryTest, StoredQueriesStandInForTokensThatWerePlaced) {
   EXPECT_EQ(computed.stats.retrieve.rows_scored, with.stats.retrieve.rows_scored);
 }
 
-/// A whole prompt without documents is shared with whoever asks it again, but for what the retriever looks at.
+/// A whole prompt without documents is shared with whoever asks it again, but for what the
+/// retriever looks at.
 TEST_F(RetrievedQueryTest, SharedBeginningsHideNoQueries) {
   QueryRequest r = make_request(*engine_, {}, random_ids(rng_, 300), "auto");
   r.cache.decode = "ctkvr";
@@ -269,7 +289,8 @@ TEST_F(RetrievedQueryTest, SharedBeginningsHideNoQueries) {
     EXPECT_EQ(second.ids, first.ids);
     EXPECT_EQ(second.stats.retrieve.note, "");
     EXPECT_EQ(second.stats.retrieve.rows_scored, first.stats.retrieve.rows_scored);
-    EXPECT_LE(second.stats.shared_tokens, std::string_view(rows) == "final" ? second.plan.prompt_tokens - 40 : 0);
+    EXPECT_LE(second.stats.shared_tokens,
+              std::string_view(rows) == "final" ? second.plan.prompt_tokens - 40 : 0);
     if (std::string_view(rows) == "final") {
       EXPECT_GT(second.stats.shared_tokens, 200);
     }
@@ -282,7 +303,8 @@ TEST_F(RetrievedQueryTest, DemotedRowsCanComeBack) {
   options["capacity"] = "60";
   r.cache.compress = "snapkv";
   r.cache.options = PlugOptions(options);
-  const Outcome with = run_query(*engine_, std::move(r)), without = run_query(*engine_, request("reuse", "freekv", budget("96")));
+  const Outcome with = run_query(*engine_, std::move(r)),
+                without = run_query(*engine_, request("reuse", "freekv", budget("96")));
   ASSERT_TRUE(with.status.ok()) << with.status.to_string();
   ASSERT_TRUE(with.plan.compression.has_value());
   EXPECT_EQ(with.ids, without.ids);
@@ -293,10 +315,14 @@ TEST_F(RetrievedQueryTest, ADeviceTooSmallForTheBudgetFailsTheRequestThatNeedsIt
   const Outcome o = run_query(*engine_, request("reuse", "freekv", budget("96")));
   EXPECT_EQ(o.status.code(), Code::kInvalidArgument) << "no retry can help";
   EXPECT_EQ(o.status.field(), "cache.options.decode_budget");
-  EXPECT_NE(o.status.message().find("model.device_cache_bytes"), std::string::npos) << o.status.to_string();
+  EXPECT_NE(o.status.message().find("model.device_cache_bytes"), std::string::npos)
+      << o.status.to_string();
   EXPECT_TRUE(run_query(*engine_, request("reuse", "dense")).status.ok());
-  EXPECT_TRUE(run_query(*engine_, request("reuse", "freekv", budget("512"))).status.ok()) << "nothing is brought anywhere";
-  EXPECT_TRUE(run_query(*engine_, request("reuse", "quest", options_of("quest", budget("96")))).status.ok()) << "reads where the rows are";
+  EXPECT_TRUE(run_query(*engine_, request("reuse", "freekv", budget("512"))).status.ok())
+      << "nothing is brought anywhere";
+  EXPECT_TRUE(
+      run_query(*engine_, request("reuse", "quest", options_of("quest", budget("96")))).status.ok())
+      << "reads where the rows are";
 }
 
 TEST_F(RetrievedQueryTest, TheDeviceIsSharedOutAndNobodyFailsForIt) {
@@ -310,7 +336,10 @@ TEST_F(RetrievedQueryTest, TheDeviceIsSharedOutAndNobodyFailsForIt) {
   std::vector<Outcome> alone;
   const std::vector<std::string> names = {"freekv", "specontext", "quest", "dense"};
   for (const std::string& name : names) {
-    alone.push_back(run_query(*engine_, request("reuse", name, name == "quest" ? options_of(name, budget("96")) : name == "dense" ? Options() : options(name))));
+    alone.push_back(run_query(*engine_, request("reuse", name,
+                                                name == "quest"   ? options_of(name, budget("96"))
+                                                : name == "dense" ? Options()
+                                                                  : options(name))));
     ASSERT_TRUE(alone.back().status.ok()) << name << ": " << alone.back().status.to_string();
   }
   EXPECT_GT(alone[0].stats.retrieve.layers_offloaded, 0);
@@ -319,7 +348,13 @@ TEST_F(RetrievedQueryTest, TheDeviceIsSharedOutAndNobodyFailsForIt) {
   for (int i = 0; i < 12; ++i) {
     const std::string& name = names[static_cast<std::size_t>(i) % names.size()];
     sinks.push_back(std::make_shared<CollectingSink>());
-    ASSERT_TRUE(engine_->query(request("reuse", name, name == "quest" ? options_of(name, budget("96")) : name == "dense" ? Options() : options(name)), sinks.back()).ok());
+    ASSERT_TRUE(engine_
+                    ->query(request("reuse", name,
+                                    name == "quest"   ? options_of(name, budget("96"))
+                                    : name == "dense" ? Options()
+                                                      : options(name)),
+                            sinks.back())
+                    .ok());
   }
   for (std::size_t i = 0; i < sinks.size(); ++i) {
     const Outcome& o = sinks[i]->wait();
@@ -329,7 +364,8 @@ TEST_F(RetrievedQueryTest, TheDeviceIsSharedOutAndNobodyFailsForIt) {
   }
 }
 
-/// Tokens of all requests are projected together and chosen for at the same time; keys of 64 channels are ranked by codes, where the CPU is made for that.
+/// Tokens of all requests are projected together and chosen for at the same time; keys of 64
+/// channels are ranked by codes, where the CPU is made for that.
 TEST_F(RetrievedQueryTest, RequestsThatChooseByTheHeadTogetherAnswerAsAlone) {
   const HeadFolder wide({.head_dim = 64});
   used_head_ = &wide;
@@ -384,7 +420,8 @@ TEST_F(RetrievedQueryTest, ByDefaultEveryLayerStaysWhereItIs) {
   }
 }
 
-/// On the host several requests of a step attend at once, each in one thread of the team: what they choose, bring and answer is what they do alone.
+/// On the host several requests of a step attend at once, each in one thread of the team: what they
+/// choose, bring and answer is what they do alone.
 TEST_F(RetrievedQueryTest, EveryRetrieverAttendsBesideOthersAsAlone) {
   for (const std::int32_t threads : {2, 3}) {
     num_threads_ = threads;
@@ -397,7 +434,9 @@ TEST_F(RetrievedQueryTest, EveryRetrieverAttendsBesideOthersAsAlone) {
     std::vector<std::shared_ptr<CollectingSink>> sinks;
     for (const std::string& name : retrievers()) {
       sinks.push_back(std::make_shared<CollectingSink>());
-      ASSERT_TRUE(engine_->query(request("reuse", name, options_of(name, budget("96"))), sinks.back()).ok());
+      ASSERT_TRUE(
+          engine_->query(request("reuse", name, options_of(name, budget("96"))), sinks.back())
+              .ok());
     }
     for (std::size_t i = 0; i < sinks.size(); ++i) {
       SCOPED_TRACE(retrievers()[i] + ", " + std::to_string(threads) + " threads");
@@ -420,28 +459,37 @@ TEST_F(RetrievedQueryTest, AutoSaysWhatItTookAndWhy) {
   const Outcome fits = run_query(*engine_, request("reuse", "auto"));
   ASSERT_TRUE(fits.status.ok());
   EXPECT_EQ(fits.plan.decode, "dense");
-  EXPECT_NE(fits.plan.decode_reason.find("the budget of 2048"), std::string::npos) << fits.plan.decode_reason;
-  const Outcome exact = run_query(*engine_, request("recompute", "auto", {{"decode_budget", "96"}}));
+  EXPECT_NE(fits.plan.decode_reason.find("the budget of 2048"), std::string::npos)
+      << fits.plan.decode_reason;
+  const Outcome exact = run_query(*engine_,
+                                  request("recompute", "auto", {{"decode_budget", "96"}}));
   EXPECT_EQ(exact.plan.decode, "dense");
-  EXPECT_NE(exact.plan.decode_reason.find("promises"), std::string::npos) << exact.plan.decode_reason;
+  EXPECT_NE(exact.plan.decode_reason.find("promises"), std::string::npos)
+      << exact.plan.decode_reason;
   const Outcome service = run_query(*engine_, request("auto", "auto", {{"decode_budget", "96"}}));
-  EXPECT_EQ(service.plan.decode, "dense") << "what the service chooses itself is certified, and that with dense decoding";
-  QueryRequest dropped = request("reuse", "auto", {{"drop_mode", "drop"}, {"capacity", "60"}, {"decode_budget", "96"}});
+  EXPECT_EQ(service.plan.decode, "dense")
+      << "what the service chooses itself is certified, and that with dense decoding";
+  QueryRequest dropped = request(
+      "reuse", "auto", {{"drop_mode", "drop"}, {"capacity", "60"}, {"decode_budget", "96"}});
   dropped.cache.compress = "snapkv";
-  EXPECT_NE(run_query(*engine_, std::move(dropped)).plan.decode_reason.find("drops rows"), std::string::npos);
-  EXPECT_EQ(run_query(*engine_, request("reuse", "dense")).plan.decode_reason, "") << "asked for by name";
+  EXPECT_NE(run_query(*engine_, std::move(dropped)).plan.decode_reason.find("drops rows"),
+            std::string::npos);
+  EXPECT_EQ(run_query(*engine_, request("reuse", "dense")).plan.decode_reason, "")
+      << "asked for by name";
 }
 
 TEST_F(RetrievedQueryTest, BadSettingsNameTheirField) {
   const auto field = [&](const std::string& decode, const Options& options) {
-    const auto handle = engine_->query(request("reuse", decode, options), std::make_shared<CollectingSink>());
+    const auto handle = engine_->query(request("reuse", decode, options),
+                                       std::make_shared<CollectingSink>());
     return handle.ok() ? std::string() : handle.status().field();
   };
   EXPECT_EQ(field("nobody", {}), "cache.decode");
   EXPECT_EQ(field("freekv", {{"decode_budget", "none"}}), "cache.options.decode_budget");
   EXPECT_EQ(field("freekv", {{"decode_budget", "100"}}), "cache.options.decode_budget");
   EXPECT_EQ(field("freekv", {{"decode_tau", "3"}}), "cache.options.decode_tau");
-  EXPECT_EQ(field("quest", {{"decode_tau", "0.5"}}), "cache.options.decode_tau") << "not one of its options";
+  EXPECT_EQ(field("quest", {{"decode_tau", "0.5"}}), "cache.options.decode_tau")
+      << "not one of its options";
   EXPECT_EQ(field("dense", {{"decode_budget", "64"}}), "cache.options.decode_budget");
   EXPECT_EQ(field("auto", {{"decode_budget", "none"}}), "cache.options.decode_budget");
   EXPECT_EQ(field("auto", {{"decode_tau", "0.5"}}), "cache.options.decode_tau");

@@ -1,4 +1,5 @@
-/// A prompt with its queries and the answer behind it, for retrievers that choose single rows; and plain loops that say what they must give.
+/// A prompt with its queries and the answer behind it, for retrievers that choose single rows; and
+/// plain loops that say what they must give.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,9 +12,9 @@
 #include <vector>
 
 #include "engine/residency/device_pool.h"
+#include "engine/residency/transfer_lane.h"
 #include "engine/retrieve/prompt_queries.h"
 #include "engine/retrieve/step_attention.h"
-#include "engine/residency/transfer_lane.h"
 #include "kernels/attention_rows.h"
 #include "tests/engine/retrieve/random_row.h"
 
@@ -21,21 +22,31 @@ namespace quire::testing {
 
 using RetrieverOptions = std::map<std::string, std::string, std::less<>>;
 
-/// The same for every retriever: random keys, queries of prompt and answer that turn slowly and now and then at once.
+/// The same for every retriever: random keys, queries of prompt and answer that turn slowly and now
+/// and then at once.
 class RowSequence {
  public:
-  static constexpr std::int32_t kLayers = 2, kHeads = 6, kKvHeads = 2, kDim = 16, kGroup = kHeads / kKvHeads, kPrompt = 331;
+  static constexpr std::int32_t kLayers = 2, kHeads = 6, kKvHeads = 2, kDim = 16,
+                                kGroup = kHeads / kKvHeads, kPrompt = 331;
   static constexpr std::size_t kQuery = kHeads * kDim;
 
-  RowSequence() : pool_(PageFormat{kKvHeads, kDim, DType::kF32}, 0), cache_(pool_, kLayers), rope_(make_rope()) {
+  RowSequence()
+      : pool_(PageFormat{kKvHeads, kDim, DType::kF32}, 0),
+        cache_(pool_, kLayers),
+        rope_(make_rope()) {
     for (std::int32_t p = 0; p < kPrompt; ++p) add_row(p);
   }
 
   void add_row(std::int32_t position) {
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
       EXPECT_TRUE(cache_.add_rows(layer, std::span(&position, 1)).ok());
-      const auto raw = random_row(static_cast<std::uint32_t>(position * kLayers + layer), kKvHeads * 2 * kDim);
-      EXPECT_TRUE(cache_.place(layer, rope_, {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4}, cache_.num_rows(layer) - 1).ok());
+      const auto raw = random_row(static_cast<std::uint32_t>(position * kLayers + layer),
+                                  kKvHeads * 2 * kDim);
+      EXPECT_TRUE(cache_
+                      .place(layer, rope_,
+                             {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4},
+                             cache_.num_rows(layer) - 1)
+                      .ok());
     }
   }
   std::int32_t num_rows() const { return static_cast<std::int32_t>(cache_.num_rows(0)); }
@@ -44,16 +55,22 @@ class RowSequence {
   /// Post-RoPE query of a position.
   std::vector<float> query(std::int32_t layer, std::int32_t position) const {
     auto raw = random_row(static_cast<std::uint32_t>(90000 + layer + 10 * (position / 9)), kQuery);
-    const auto drift = random_row(static_cast<std::uint32_t>(50000 + layer + 10 * position), kQuery);
+    const auto drift = random_row(static_cast<std::uint32_t>(50000 + layer + 10 * position),
+                                  kQuery);
     for (std::size_t i = 0; i < raw.size(); ++i) raw[i] += 0.2f * drift[i];
     return raw;
   }
 
-  /// Prompt queries of the last `count` rows of the prompt, as a model's passes would have shown them.
+  /// Prompt queries of the last `count` rows of the prompt, as a model's passes would have shown
+  /// them.
   std::unique_ptr<PromptQueries> queries(std::int64_t count, std::int32_t first = 0) {
-    auto out = std::make_unique<PromptQueries>(rope_, PromptQueries::Shape{kLayers, kHeads, kDim}, QueryWish{count, QueryWish::Rows::kLast}, kPrompt);
+    auto out = std::make_unique<PromptQueries>(rope_, PromptQueries::Shape{kLayers, kHeads, kDim},
+                                               QueryWish{count, QueryWish::Rows::kLast}, kPrompt);
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-      for (std::int32_t p = std::max<std::int32_t>(first, static_cast<std::int32_t>(kPrompt - count)); p < kPrompt; ++p) show(*out, layer, p);
+      for (std::int32_t p =
+               std::max<std::int32_t>(first, static_cast<std::int32_t>(kPrompt - count));
+           p < kPrompt; ++p)
+        show(*out, layer, p);
     }
     return out;
   }
@@ -64,31 +81,40 @@ class RowSequence {
   }
 
   /// Products of a query with every row's key of one head, over sqrt(head_dim).
-  std::vector<double> products(std::int32_t layer, std::int32_t head, std::span<const float> query) const {
+  std::vector<double> products(std::int32_t layer, std::int32_t head,
+                               std::span<const float> query) const {
     const KvView kv = cache_.view(layer);
     std::vector<double> out;
     for (std::int64_t row = 0; row < kv.num_rows; ++row) {
-      const auto* key = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + head / kGroup * kv.head_stride + row % kPageTokens * kv.token_stride;
+      const auto* key = static_cast<const std::byte*>(kv.pages[row / kPageTokens]) +
+                        head / kGroup * kv.head_stride + row % kPageTokens * kv.token_stride;
       double sum = 0;
-      for (std::int32_t c = 0; c < kDim; ++c) sum += double{query[static_cast<std::size_t>(head * kDim + c)]} * load_f32(key, kv.dtype, c);
+      for (std::int32_t c = 0; c < kDim; ++c)
+        sum += double{query[static_cast<std::size_t>(head * kDim + c)]} *
+               load_f32(key, kv.dtype, c);
       out.push_back(sum / std::sqrt(double{kDim}));
     }
     return out;
   }
-  /// The largest softmax weight, over `rows` of the cache, that a query head of the KV head gives each of them.
-  std::map<std::int32_t, double> weights(std::int32_t layer, std::int32_t kv_head, std::span<const float> query, const std::vector<std::int32_t>& rows) const {
+  /// The largest softmax weight, over `rows` of the cache, that a query head of the KV head gives
+  /// each of them.
+  std::map<std::int32_t, double> weights(std::int32_t layer, std::int32_t kv_head,
+                                         std::span<const float> query,
+                                         const std::vector<std::int32_t>& rows) const {
     std::map<std::int32_t, double> out;
     for (std::int32_t h = kv_head * kGroup; h < (kv_head + 1) * kGroup; ++h) {
       const auto z = products(layer, h, query);
       double sum = 0;
       for (const std::int32_t row : rows) sum += std::exp(z[static_cast<std::size_t>(row)]);
-      for (const std::int32_t row : rows) out[row] = std::max(out[row], std::exp(z[static_cast<std::size_t>(row)]) / sum);
+      for (const std::int32_t row : rows)
+        out[row] = std::max(out[row], std::exp(z[static_cast<std::size_t>(row)]) / sum);
     }
     return out;
   }
 
   /// Attention of a step to these rows, a list for each KV head.
-  std::vector<float> attention_to(std::int32_t layer, const std::vector<float>& query, std::vector<std::vector<std::int32_t>> rows) {
+  std::vector<float> attention_to(std::int32_t layer, const std::vector<float>& query,
+                                  std::vector<std::vector<std::int32_t>> rows) {
     std::vector<float> out;
     std::vector<RowList> lists;
     for (auto& list : rows) {
@@ -97,7 +123,8 @@ class RowSequence {
       lists.push_back({list.data(), static_cast<std::int64_t>(list.size())});
     }
     const RetrieveStep s = step(layer, query, out);
-    EXPECT_TRUE(attention_rows_reference({attention_args(s, s.cache->view(layer)), lists.data()}).ok());
+    EXPECT_TRUE(
+        attention_rows_reference({attention_args(s, s.cache->view(layer)), lists.data()}).ok());
     return out;
   }
 
@@ -112,7 +139,8 @@ class RowSequence {
     std::vector<float> raw = query(layer, position), attention(kQuery), lse(kHeads);
     AttentionArgs args{};
     std::vector<float> rounded(kQuery);
-    std::transform(raw.begin(), raw.end(), rounded.begin(), [](float x) { return bf16_to_f32(f32_to_bf16(x)); });
+    std::transform(raw.begin(), raw.end(), rounded.begin(),
+                   [](float x) { return bf16_to_f32(f32_to_bf16(x)); });
     args.q = rounded.data();
     args.query_positions = &position;
     args.rows = 1;
@@ -153,9 +181,15 @@ class RowSequence {
 
 /// A retriever over a sequence of its own.
 struct RowDecoding {
-  explicit RowDecoding(std::string_view name, RetrieverOptions given, std::int64_t device_bytes = 0, std::int32_t first_seen = 0, TransferLane* copies = nullptr)
-      : device(device_bytes), retriever(std::move(*make_retriever(name))), options(std::move(given)), lane(copies) {
-    EXPECT_TRUE(check_options(options, std::vector<std::span<const PlugOption>>{retriever->options()}).ok());
+  explicit RowDecoding(std::string_view name, RetrieverOptions given, std::int64_t device_bytes = 0,
+                       std::int32_t first_seen = 0, TransferLane* copies = nullptr)
+      : device(device_bytes),
+        retriever(std::move(*make_retriever(name))),
+        options(std::move(given)),
+        lane(copies) {
+    EXPECT_TRUE(
+        check_options(options, std::vector<std::span<const PlugOption>>{retriever->options()})
+            .ok());
     prepared = prepare(first_seen);
   }
   ~RowDecoding() { retriever->settle(); }
@@ -177,7 +211,8 @@ struct RowDecoding {
     return retriever->prepare(input);
   }
 
-  /// One token: its row, then every layer. Returns the layers' outputs. After each layer `see(layer, query)` is called.
+  /// One token: its row, then every layer. Returns the layers' outputs. After each layer
+  /// `see(layer, query)` is called.
   template <class See>
   std::vector<std::vector<float>> token(See&& see) {
     EXPECT_TRUE(retriever->begin_step(7, sequence.num_rows()).ok());
@@ -185,7 +220,8 @@ struct RowDecoding {
     std::vector<std::vector<float>> outs(RowSequence::kLayers);
     for (std::int32_t layer = 0; layer < RowSequence::kLayers; ++layer) {
       const auto q = sequence.query(layer, sequence.num_rows() - 1);
-      const Status s = retriever->attend(sequence.step(layer, q, outs[static_cast<std::size_t>(layer)]));
+      const Status s = retriever->attend(
+          sequence.step(layer, q, outs[static_cast<std::size_t>(layer)]));
       EXPECT_TRUE(s.ok()) << s.to_string();
       see(layer, q);
     }
@@ -210,9 +246,11 @@ inline std::vector<std::int32_t> rows_between(std::int64_t begin, std::int64_t e
   return out;
 }
 
-inline void expect_near(const std::vector<float>& actual, const std::vector<float>& expected, double tolerance, const std::string& what) {
+inline void expect_near(const std::vector<float>& actual, const std::vector<float>& expected,
+                        double tolerance, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], tolerance) << what << " at " << i;
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    ASSERT_NEAR(actual[i], expected[i], tolerance) << what << " at " << i;
 }
 
 }  // namespace quire::testing

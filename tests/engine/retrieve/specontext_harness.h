@@ -1,4 +1,5 @@
-/// A model with a retrieval head, and decoding with a retriever over a sequence of its own whose keys, queries and states are random.
+/// A model with a retrieval head, and decoding with a retriever over a sequence of its own whose
+/// keys, queries and states are random.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,12 +43,23 @@ class HeadDecoding {
 
   static std::int32_t token(std::int32_t position) { return 300 + position * 37 % 3000; }
   static Options budget(int tokens, const char* head = "auto") {
-    return {{"decode_budget", std::to_string(tokens)}, {"decode_sink", "2"}, {"decode_window", "6"}, {"decode_head", head}, {"decode_resident", "none"}};
+    return {{"decode_budget", std::to_string(tokens)},
+            {"decode_sink", "2"},
+            {"decode_window", "6"},
+            {"decode_head", head},
+            {"decode_resident", "none"}};
   }
 
-  HeadDecoding(const HeadedModel& model, std::string_view name, Options given, TransferLane* lane = nullptr, std::int64_t device_bytes = 0, std::int32_t lacking_layer = -1, const Heat* heat = nullptr)
-      : device(device_bytes), retriever(std::move(*make_retriever(name))), pool_(PageFormat{kKvHeads, kDim, DType::kF16}, 0), cache_(pool_, kLayers), options_(std::move(given)),
-        model_(model), lacking_layer_(lacking_layer) {
+  HeadDecoding(const HeadedModel& model, std::string_view name, Options given,
+               TransferLane* lane = nullptr, std::int64_t device_bytes = 0,
+               std::int32_t lacking_layer = -1, const Heat* heat = nullptr)
+      : device(device_bytes),
+        retriever(std::move(*make_retriever(name))),
+        pool_(PageFormat{kKvHeads, kDim, DType::kF16}, 0),
+        cache_(pool_, kLayers),
+        options_(std::move(given)),
+        model_(model),
+        lacking_layer_(lacking_layer) {
     for (std::int32_t p = 0; p < kPrompt; ++p) add_row(p);
     HeadTrack track(*model_.head, head_input(options_, *model_.head));
     std::vector<std::int32_t> ids, positions;
@@ -75,7 +87,8 @@ class HeadDecoding {
   ~HeadDecoding() { retriever->settle(); }
   SpeContextRetriever& plug() { return static_cast<SpeContextRetriever&>(*retriever); }
 
-  /// One token: what DecodeBatch does, in the first `layers`. The layers' outputs; empty where a layer failed, which is in `status`.
+  /// One token: what DecodeBatch does, in the first `layers`. The layers' outputs; empty where a
+  /// layer failed, which is in `status`.
   std::vector<std::vector<float>> next(std::int32_t layers = kLayers) {
     const std::int32_t position = next_position_++;
     std::vector<std::vector<float>> outs(kLayers);
@@ -84,8 +97,10 @@ class HeadDecoding {
     add_row(position);
     for (std::int32_t layer = 0; layer < layers && status.ok(); ++layer) {
       const auto wanted = retriever->hidden_layers();
-      const auto state = random_floats(48, static_cast<std::uint32_t>(7000 + position * kLayers + layer));
-      if (std::find(wanted.begin(), wanted.end(), layer) != wanted.end()) retriever->take_hidden(layer, state.data());
+      const auto state = random_floats(
+          48, static_cast<std::uint32_t>(7000 + position * kLayers + layer));
+      if (std::find(wanted.begin(), wanted.end(), layer) != wanted.end())
+        retriever->take_hidden(layer, state.data());
       outs[static_cast<std::size_t>(layer)].assign(kQuery, NAN);
       const auto q = query(layer, position);
       status = retriever->attend(step(layer, q, position, outs[static_cast<std::size_t>(layer)]));
@@ -93,8 +108,11 @@ class HeadDecoding {
     }
     return outs;
   }
-  static std::vector<float> query(std::int32_t layer, std::int32_t position) { return random_floats(kQuery, static_cast<std::uint32_t>(900 + position * kLayers + layer)); }
-  RetrieveStep step(std::int32_t layer, const std::vector<float>& q, std::int32_t position, std::vector<float>& out) const {
+  static std::vector<float> query(std::int32_t layer, std::int32_t position) {
+    return random_floats(kQuery, static_cast<std::uint32_t>(900 + position * kLayers + layer));
+  }
+  RetrieveStep step(std::int32_t layer, const std::vector<float>& q, std::int32_t position,
+                    std::vector<float>& out) const {
     return {layer, q.data(), position, &cache_, kHeads, kDim, out.data()};
   }
   std::int32_t last_position() const { return next_position_ - 1; }
@@ -110,8 +128,13 @@ class HeadDecoding {
       // As after a selection per layer: one layer lacks every fifth token of the prompt.
       if (layer == lacking_layer_ && position < kPrompt && position % 5 == 3) continue;
       ASSERT_TRUE(cache_.add_rows(layer, std::span(&position, 1)).ok());
-      const auto raw = random_floats(kKvHeads * 2 * kDim, static_cast<std::uint32_t>(position * kLayers + layer));
-      ASSERT_TRUE(cache_.place(layer, model_.model->rope(), {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4}, cache_.num_rows(layer) - 1).ok());
+      const auto raw = random_floats(kKvHeads * 2 * kDim,
+                                     static_cast<std::uint32_t>(position * kLayers + layer));
+      ASSERT_TRUE(cache_
+                      .place(layer, model_.model->rope(),
+                             {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4},
+                             cache_.num_rows(layer) - 1)
+                      .ok());
     }
   }
   PagePool pool_;

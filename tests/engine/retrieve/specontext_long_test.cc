@@ -1,4 +1,5 @@
-// SpeContext behind an answer a hundred times as long as its prompt: what is chosen, attended to and moved stays what plain loops say (algorithms §11, SC-2).
+// SpeContext behind an answer a hundred times as long as its prompt: what is chosen, attended to
+// and moved stays what plain loops say (SC-2).
 #include <cstring>
 #include <iterator>
 
@@ -10,10 +11,12 @@
 namespace quire::testing {
 namespace {
 
-constexpr std::int32_t kLayers = HeadDecoding::kLayers, kHeads = HeadDecoding::kHeads, kKvHeads = HeadDecoding::kKvHeads, kDim = HeadDecoding::kDim;
+constexpr std::int32_t kLayers = HeadDecoding::kLayers, kHeads = HeadDecoding::kHeads,
+                       kKvHeads = HeadDecoding::kKvHeads, kDim = HeadDecoding::kDim;
 constexpr std::size_t kBudget = 48, kSinks = 2, kWindow = 6;
 
-/// The rows that a KV head is to attend to in the step of `last`: the head's weights of all tokens, made anew from token ids, and the best of them.
+/// The rows that a KV head is to attend to in the step of `last`: the head's weights of all tokens,
+/// made anew from token ids, and the best of them.
 std::vector<std::vector<std::int32_t>> chosen_anew(const HeadedModel& model, std::int32_t last) {
   const RetrievalHead& head = *model.head;
   std::vector<std::int32_t> ids, positions;
@@ -28,10 +31,25 @@ std::vector<std::vector<std::int32_t>> chosen_anew(const HeadedModel& model, std
   EXPECT_TRUE(keys.append(track.keys().data(), positions).ok());
   std::vector<float> q(HeadDecoding::kQuery), scores;
   EXPECT_TRUE(head.project(std::span(ids).last(1), nullptr, q.data(), nullptr).ok());
-  EXPECT_TRUE(rope_rotate(head.rope(), {.x = q.data(), .out = q.data(), .positions = &positions.back(), .rows = 1, .num_heads = kHeads, .ldx = HeadDecoding::kQuery, .ldo = HeadDecoding::kQuery}).ok());
-  EXPECT_TRUE(head_scores(TurnedHeadScoresArgs{.query = q.data(), .position = last, .num_heads = kHeads, .keys = keys.view(), .target_kv_heads = kKvHeads}, scores).ok());
+  EXPECT_TRUE(rope_rotate(head.rope(), {.x = q.data(),
+                                        .out = q.data(),
+                                        .positions = &positions.back(),
+                                        .rows = 1,
+                                        .num_heads = kHeads,
+                                        .ldx = HeadDecoding::kQuery,
+                                        .ldo = HeadDecoding::kQuery})
+                  .ok());
+  EXPECT_TRUE(head_scores(TurnedHeadScoresArgs{.query = q.data(),
+                                               .position = last,
+                                               .num_heads = kHeads,
+                                               .keys = keys.view(),
+                                               .target_kv_heads = kKvHeads},
+                          scores)
+                  .ok());
   std::vector<std::vector<std::int32_t>> out;
-  for (std::size_t m = 0; m < kKvHeads; ++m) out.push_back(select_tokens(std::span(scores).subspan(m * ids.size(), ids.size()), {kBudget, kSinks, kWindow}));
+  for (std::size_t m = 0; m < kKvHeads; ++m)
+    out.push_back(select_tokens(std::span(scores).subspan(m * ids.size(), ids.size()),
+                                {kBudget, kSinks, kWindow}));
   return out;
 }
 
@@ -58,10 +76,14 @@ TEST(LongGeneration, ChosenRowsStayExactOverSixteenThousandTokens) {
     }
     moved += missing * kLayers;
     const RetrieveStats& s = run.retriever->stats();
-    ASSERT_EQ(s.bytes_copied - bytes, missing * kRowBytes * kLayers) << "token " << n << ": the difference to the step before, and nothing else";
+    ASSERT_EQ(s.bytes_copied - bytes, missing * kRowBytes * kLayers)
+        << "token " << n << ": the difference to the step before, and nothing else";
     bytes = s.bytes_copied;
     // Slots for the budget, and of the head one key for each token.
-    ASSERT_EQ(run.device.bytes_in_use(), std::int64_t{kLayers} * static_cast<std::int64_t>(kBudget) * kKvHeads * kRowBytes + HeadKeys::bytes_for(model.head->config(), run.last_position() + 1)) << "token " << n;
+    ASSERT_EQ(run.device.bytes_in_use(),
+              std::int64_t{kLayers} * static_cast<std::int64_t>(kBudget) * kKvHeads * kRowBytes +
+                  HeadKeys::bytes_for(model.head->config(), run.last_position() + 1))
+        << "token " << n;
     if (n % kLookEvery != kLookEvery - 1) continue;
     EXPECT_EQ(before, chosen_anew(model, run.last_position())) << "token " << n;
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
@@ -77,11 +99,15 @@ TEST(LongGeneration, ChosenRowsStayExactOverSixteenThousandTokens) {
       std::vector<float> want(HeadDecoding::kQuery), in_place(HeadDecoding::kQuery);
       const auto q = HeadDecoding::query(layer, run.last_position());
       RetrieveStep step = run.step(layer, q, run.last_position(), want);
-      ASSERT_TRUE(attention_rows_reference({attention_args(step, run.cache().view(layer)), lists.data()}).ok());
+      ASSERT_TRUE(
+          attention_rows_reference({attention_args(step, run.cache().view(layer)), lists.data()})
+              .ok());
       const auto& got = outs[static_cast<std::size_t>(layer)];
-      for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-3) << "token " << n << " layer " << layer << " at " << i;
+      for (std::size_t i = 0; i < want.size(); ++i)
+        ASSERT_NEAR(got[i], want[i], 2e-3) << "token " << n << " layer " << layer << " at " << i;
       step.out = in_place.data();
-      ASSERT_TRUE(attention_rows({attention_args(step, run.cache().view(layer)), lists.data()}).ok());
+      ASSERT_TRUE(
+          attention_rows({attention_args(step, run.cache().view(layer)), lists.data()}).ok());
       EXPECT_EQ(got, in_place) << "slots hold the cache's own rows, bit for bit";
     }
   }
@@ -89,7 +115,8 @@ TEST(LongGeneration, ChosenRowsStayExactOverSixteenThousandTokens) {
   EXPECT_EQ(s.selections, kTokens);
   EXPECT_EQ(s.sparse_steps, std::int64_t{kTokens} * kLayers);
   EXPECT_EQ(s.rows_copied, moved);
-  EXPECT_EQ(s.rows_wanted, std::int64_t{kTokens} * kLayers * kKvHeads * static_cast<std::int64_t>(kBudget - 1));
+  EXPECT_EQ(s.rows_wanted,
+            std::int64_t{kTokens} * kLayers * kKvHeads * static_cast<std::int64_t>(kBudget - 1));
   EXPECT_LT(s.rows_copied, s.rows_wanted);
   EXPECT_EQ(s.bytes_appended, std::int64_t{kTokens} * kLayers * kKvHeads * kRowBytes);
 }

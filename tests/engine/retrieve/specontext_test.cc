@@ -1,4 +1,5 @@
-// SpeContext over a cache that grows: what it attends to, what it moves, and that time changes nothing (algorithms §11, SC-1..3, GL-1).
+// SpeContext over a cache that grows: what it attends to, what it moves, and that time changes
+// nothing (SC-1..3, GL-1).
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -13,7 +14,9 @@ namespace quire::testing {
 namespace {
 
 using Options = HeadDecoding::Options;
-constexpr std::int32_t kLayers = HeadDecoding::kLayers, kHeads = HeadDecoding::kHeads, kKvHeads = HeadDecoding::kKvHeads, kDim = HeadDecoding::kDim, kPrompt = HeadDecoding::kPrompt;
+constexpr std::int32_t kLayers = HeadDecoding::kLayers, kHeads = HeadDecoding::kHeads,
+                       kKvHeads = HeadDecoding::kKvHeads, kDim = HeadDecoding::kDim,
+                       kPrompt = HeadDecoding::kPrompt;
 constexpr std::size_t kQuery = HeadDecoding::kQuery;
 
 /// The model and the head all tests share.
@@ -22,11 +25,14 @@ class SpeContextTest : public ::testing::Test {
   static void SetUpTestSuite() { shared_ = std::make_unique<HeadedModel>(); }
   static void TearDownTestSuite() { shared_.reset(); }
   static std::int32_t token(std::int32_t position) { return HeadDecoding::token(position); }
-  static Options budget(int tokens, const char* head = "auto") { return HeadDecoding::budget(tokens, head); }
+  static Options budget(int tokens, const char* head = "auto") {
+    return HeadDecoding::budget(tokens, head);
+  }
 
   struct Decoding : HeadDecoding {
     template <class... More>
-    explicit Decoding(std::string_view name, Options given, More... more) : HeadDecoding(*shared_, name, std::move(given), more...) {}
+    explicit Decoding(std::string_view name, Options given, More... more)
+        : HeadDecoding(*shared_, name, std::move(given), more...) {}
   };
 
   static std::unique_ptr<HeadedModel> shared_;
@@ -47,7 +53,8 @@ TEST_F(SpeContextTest, HeadsWhoseQueriesTurnedChooseAnew) {
     options["decode_tau"] = tau;
     return options;
   };
-  Decoding never("specontext", with_tau("2")), some("specontext", with_tau("0")), anew("specontext", budget(48, "embed"));
+  Decoding never("specontext", with_tau("2")), some("specontext", with_tau("0")),
+      anew("specontext", budget(48, "embed"));
   std::vector<std::vector<std::int32_t>> chosen(kKvHeads);
   std::int64_t changed = 0;
   for (int n = 0; n < 30; ++n) {
@@ -64,7 +71,8 @@ TEST_F(SpeContextTest, HeadsWhoseQueriesTurnedChooseAnew) {
       const auto now = of(some);
       auto& kept = chosen[static_cast<std::size_t>(m)];
       if (n % 6 != 0 && now == kept) continue;
-      EXPECT_EQ(now, of(anew)) << "token " << n << " head " << m << " has neither its old choice nor a new one";
+      EXPECT_EQ(now, of(anew)) << "token " << n << " head " << m
+                               << " has neither its old choice nor a new one";
       changed += n % 6 != 0 ? 1 : 0;
       kept = now;
     }
@@ -100,20 +108,28 @@ TEST_F(SpeContextTest, AttendsToExactlyWhatItChose) {
         for (std::int32_t m = 0; m < kKvHeads; ++m) {
           rows.push_back(run.plug().attended_rows(layer, m));
           ASSERT_EQ(rows.back().size(), 48u);
-          EXPECT_EQ(rows.back(), run.plug().attended_rows(0, m)) << "every layer attends to the same";
+          EXPECT_EQ(rows.back(), run.plug().attended_rows(0, m))
+              << "every layer attends to the same";
           EXPECT_EQ(rows.back()[1], 1) << "the sinks";
-          EXPECT_EQ(rows.back()[42], run.last_position() - 5) << "the window, with the token itself at its end";
+          EXPECT_EQ(rows.back()[42], run.last_position() - 5)
+              << "the window, with the token itself at its end";
         }
-        for (const auto& list : rows) lists.push_back({list.data(), static_cast<std::int64_t>(list.size())});
+        for (const auto& list : rows)
+          lists.push_back({list.data(), static_cast<std::int64_t>(list.size())});
         std::vector<float> want(kQuery), in_place(kQuery);
         const auto q = Decoding::query(layer, run.last_position());
         const RetrieveStep step = run.step(layer, q, run.last_position(), want);
-        ASSERT_TRUE(attention_rows_reference({attention_args(step, run.cache().view(layer)), lists.data()}).ok());
+        ASSERT_TRUE(
+            attention_rows_reference({attention_args(step, run.cache().view(layer)), lists.data()})
+                .ok());
         const auto& got = outs[static_cast<std::size_t>(layer)];
-        for (std::size_t i = 0; i < kQuery; ++i) ASSERT_NEAR(got[i], want[i], 2e-3) << input << " token " << n << " layer " << layer << " at " << i;
+        for (std::size_t i = 0; i < kQuery; ++i)
+          ASSERT_NEAR(got[i], want[i], 2e-3)
+              << input << " token " << n << " layer " << layer << " at " << i;
         RetrieveStep there = step;
         there.out = in_place.data();
-        ASSERT_TRUE(attention_rows({attention_args(there, run.cache().view(layer)), lists.data()}).ok());
+        ASSERT_TRUE(
+            attention_rows({attention_args(there, run.cache().view(layer)), lists.data()}).ok());
         EXPECT_EQ(got, in_place) << "where rows lie changes no bit";
       }
     }
@@ -135,10 +151,24 @@ TEST_F(SpeContextTest, ChoosesByTheHeadOverTheTokensBefore) {
   ASSERT_TRUE(all.append(track.keys().data(), positions).ok());
   std::vector<float> q(kQuery), scores;
   ASSERT_TRUE(shared_->head->project(std::span(ids).last(1), nullptr, q.data(), nullptr).ok());
-  ASSERT_TRUE(rope_rotate(shared_->head->rope(), {.x = q.data(), .out = q.data(), .positions = &positions.back(), .rows = 1, .num_heads = kHeads, .ldx = kQuery, .ldo = kQuery}).ok());
-  ASSERT_TRUE(head_scores(TurnedHeadScoresArgs{.query = q.data(), .position = positions.back(), .num_heads = kHeads, .keys = all.view(), .target_kv_heads = kKvHeads}, scores).ok());
+  ASSERT_TRUE(rope_rotate(shared_->head->rope(), {.x = q.data(),
+                                                  .out = q.data(),
+                                                  .positions = &positions.back(),
+                                                  .rows = 1,
+                                                  .num_heads = kHeads,
+                                                  .ldx = kQuery,
+                                                  .ldo = kQuery})
+                  .ok());
+  ASSERT_TRUE(head_scores(TurnedHeadScoresArgs{.query = q.data(),
+                                               .position = positions.back(),
+                                               .num_heads = kHeads,
+                                               .keys = all.view(),
+                                               .target_kv_heads = kKvHeads},
+                          scores)
+                  .ok());
   for (std::size_t m = 0; m < kKvHeads; ++m) {
-    EXPECT_EQ(run.plug().attended_rows(0, static_cast<std::int32_t>(m)), select_tokens(std::span(scores).subspan(m * ids.size(), ids.size()), {48, 2, 6}));
+    EXPECT_EQ(run.plug().attended_rows(0, static_cast<std::int32_t>(m)),
+              select_tokens(std::span(scores).subspan(m * ids.size(), ids.size()), {48, 2, 6}));
   }
 }
 
@@ -153,7 +183,8 @@ TEST_F(SpeContextTest, MovesWhatWasNotThereAndNothingElse) {
     for (std::int32_t m = 0; m < kKvHeads; ++m) {
       const auto now = run.plug().attended_rows(1, m);
       std::vector<std::int32_t> fresh;
-      std::ranges::set_difference(now, before[static_cast<std::size_t>(m)], std::back_inserter(fresh));
+      std::ranges::set_difference(now, before[static_cast<std::size_t>(m)],
+                                  std::back_inserter(fresh));
       ASSERT_EQ(fresh.back(), run.last_position()) << "the token itself is appended, not brought";
       missing += static_cast<std::int64_t>(fresh.size()) - 1;
       auto held = run.plug().slot_rows(1, m);
@@ -202,7 +233,8 @@ TEST_F(SpeContextTest, WithoutElasticLoadingEverythingMovesAndNothingElseChanges
 }
 
 TEST_F(SpeContextTest, ALayerThatLacksRowsChoosesAmongItsOwn) {
-  Decoding run("specontext", budget(48, "embed"), nullptr, 0, /*lacking_layer=*/1), whole("specontext", budget(48, "embed"));
+  Decoding run("specontext", budget(48, "embed"), nullptr, 0, /*lacking_layer=*/1),
+      whole("specontext", budget(48, "embed"));
   for (int n = 0; n < 20; ++n) {
     (void)run.next();
     (void)whole.next();
@@ -213,10 +245,12 @@ TEST_F(SpeContextTest, ALayerThatLacksRowsChoosesAmongItsOwn) {
       EXPECT_EQ(rows.size(), 48u) << "the whole budget";
       // What both have and the whole choice took is taken here as well: fewer rows compete.
       std::vector<std::int32_t> positions;
-      for (const std::int32_t row : rows) positions.push_back(run.cache().positions(1)[static_cast<std::size_t>(row)]);
+      for (const std::int32_t row : rows)
+        positions.push_back(run.cache().positions(1)[static_cast<std::size_t>(row)]);
       for (const std::int32_t p : whole.plug().attended_rows(0, m)) {
         if (p >= kPrompt || p % 5 != 3) {
-          EXPECT_TRUE(std::ranges::binary_search(positions, p)) << "token " << n << " position " << p;
+          EXPECT_TRUE(std::ranges::binary_search(positions, p))
+              << "token " << n << " position " << p;
         }
       }
     }
@@ -230,7 +264,8 @@ TEST_F(SpeContextTest, DelaysChangeNothing) {
     return Status();
   });
   TransferLane fast;
-  Decoding at_once("specontext", budget(40)), beside("specontext", budget(40), &fast), delayed("specontext", budget(40), &slow);
+  Decoding at_once("specontext", budget(40)), beside("specontext", budget(40), &fast),
+      delayed("specontext", budget(40), &slow);
   for (int n = 0; n < 60; ++n) {
     const auto want = at_once.next();
     EXPECT_EQ(beside.next(), want) << "token " << n;
@@ -256,7 +291,8 @@ TEST_F(SpeContextTest, HoldsWhatItSaysAndNoMore) {
   Decoding run("specontext", budget(40));
   (void)run.next();
   const std::int64_t slots = kLayers * 48 * kKvHeads * 2 * kDim * 2;  // 40 in pages of 16
-  EXPECT_EQ(run.device.bytes_in_use(), slots + HeadKeys::bytes_for(shared_->head->config(), kPrompt + 1));
+  EXPECT_EQ(run.device.bytes_in_use(),
+            slots + HeadKeys::bytes_for(shared_->head->config(), kPrompt + 1));
   EXPECT_EQ(run.retriever->stats().device_bytes, run.device.bytes_in_use());
   run.retriever->settle();
   run.retriever = std::move(*make_retriever("dense"));
@@ -269,7 +305,8 @@ TEST_F(SpeContextTest, LayersLeaveOneByOneAndNoBitChanges) {
   // A row of a layer takes 128 bytes, and its key of the head 64: three layers fit for 170 rows.
   const std::int64_t bytes = 170 * (3 * 128 + 64) + 16 * (3 * 128 + 64);
   TransferLane lane;
-  Decoding brought("specontext", budget(40)), adaptive("specontext", kept, &lane, bytes), roomy("specontext", kept);
+  Decoding brought("specontext", budget(40)), adaptive("specontext", kept, &lane, bytes),
+      roomy("specontext", kept);
   std::int64_t before = 0;
   for (int n = 0; n < 200; ++n) {
     const auto want = brought.next();
@@ -296,7 +333,8 @@ TEST_F(SpeContextTest, ADeviceThatCanNeverHoldTheBudgetIsTheCallersError) {
 
 TEST_F(SpeContextTest, HotRowsAreThereWhenTheFirstStepBegins) {
   constexpr std::int32_t kBudget = 40, kLacking = 1;
-  // Each layer ranks on its own; rows that two layers agree on come before those that one has first.
+  // Each layer ranks on its own; rows that two layers agree on come before those that one has
+  // first.
   Heat heat;
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
     heat.hot.emplace_back();
@@ -306,7 +344,8 @@ TEST_F(SpeContextTest, HotRowsAreThereWhenTheFirstStepBegins) {
     }
   }
   TransferLane lane;
-  Decoding cold("specontext", budget(kBudget), &lane, 0, kLacking), warm("specontext", budget(kBudget), &lane, 0, kLacking, &heat);
+  Decoding cold("specontext", budget(kBudget), &lane, 0, kLacking),
+      warm("specontext", budget(kBudget), &lane, 0, kLacking, &heat);
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
     const auto rows = static_cast<std::int32_t>(warm.cache().num_rows(layer));
     for (std::int32_t m = 0; m < kKvHeads; ++m) {
@@ -322,7 +361,8 @@ TEST_F(SpeContextTest, HotRowsAreThereWhenTheFirstStepBegins) {
       }
       std::sort(ranked.begin(), ranked.end());
       std::vector<std::int32_t> expected = {0, 1};
-      for (std::int32_t i = 0; i < kBudget - 8; ++i) expected.push_back(ranked[static_cast<std::size_t>(i)].second);
+      for (std::int32_t i = 0; i < kBudget - 8; ++i)
+        expected.push_back(ranked[static_cast<std::size_t>(i)].second);
       for (std::int32_t row = rows - 6; row < rows; ++row) expected.push_back(row);
       auto held = warm.plug().slot_rows(layer, m);
       std::sort(expected.begin(), expected.end());
@@ -358,9 +398,13 @@ TEST_F(SpeContextTest, AGoodRankingLeavesTheFirstStepLessToBring) {
 }
 
 TEST_F(SpeContextTest, OptionsThatDoNotFitAreNamed) {
-  const auto field = [](Options given) { return std::string((*make_retriever("specontext"))->check(PlugOptions(std::move(given))).field()); };
+  const auto field = [](Options given) {
+    return std::string(
+        (*make_retriever("specontext"))->check(PlugOptions(std::move(given))).field());
+  };
   EXPECT_EQ(field({}), "");
-  EXPECT_EQ(field({{"decode_budget", "68"}}), "cache.options.decode_budget") << "4 sinks and 64 of window take all of it";
+  EXPECT_EQ(field({{"decode_budget", "68"}}), "cache.options.decode_budget")
+      << "4 sinks and 64 of window take all of it";
   EXPECT_EQ(field({{"decode_budget", "69"}}), "");
   EXPECT_EQ(field({{"decode_budget", "16"}, {"decode_sink", "0"}, {"decode_window", "0"}}), "");
 }

@@ -1,4 +1,5 @@
-// Stored queries of a context's last tokens: what comes back, how large they may be, and what damaged bytes give.
+// Stored queries of a context's last tokens: what comes back, how large they may be, and what
+// damaged bytes give.
 #include "engine/record/tail_record.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,9 @@ std::vector<float> random_query(std::uint32_t seed) {
 std::vector<std::byte> full_record() {
   auto record = begin_tail_record(kShape);
   for (std::int32_t layer = 0; layer < 3; ++layer) {
-    for (std::int64_t row = 0; row < 5; ++row) put_tail_query(record, kShape, layer, row, random_query(static_cast<std::uint32_t>(layer * 10 + row)).data());
+    for (std::int64_t row = 0; row < 5; ++row)
+      put_tail_query(record, kShape, layer, row,
+                     random_query(static_cast<std::uint32_t>(layer * 10 + row)).data());
   }
   return record;
 }
@@ -42,8 +45,11 @@ TEST(TailRecord, QueriesComeBackToAHundredthOfTheirLargestChannel) {
       view->query(layer, row, got);
       for (std::size_t h = 0; h < 4; ++h) {
         float largest = 0;
-        for (std::size_t c = 0; c < 8; ++c) largest = std::max(largest, std::abs(expected[h * 8 + c]));
-        for (std::size_t c = 0; c < 8; ++c) EXPECT_NEAR(got[h * 8 + c], expected[h * 8 + c], largest / 254 * 1.001) << "layer " << layer << " row " << row;
+        for (std::size_t c = 0; c < 8; ++c)
+          largest = std::max(largest, std::abs(expected[h * 8 + c]));
+        for (std::size_t c = 0; c < 8; ++c)
+          EXPECT_NEAR(got[h * 8 + c], expected[h * 8 + c], largest / 254 * 1.001)
+              << "layer " << layer << " row " << row;
       }
     }
   }
@@ -58,7 +64,8 @@ TEST(TailRecord, WhatIsNoNumberComesAsZero) {
   const auto view = TailRecordView::parse(record);
   ASSERT_TRUE(view.ok());
   view->query(2, 4, got);
-  for (std::size_t i = 0; i < kWidth; ++i) EXPECT_FLOAT_EQ(got[i], i == 0 || i == 9 ? 0.0f : 1.0f) << i;
+  for (std::size_t i = 0; i < kWidth; ++i)
+    EXPECT_FLOAT_EQ(got[i], i == 0 || i == 9 ? 0.0f : 1.0f) << i;
   view->query(0, 0, got);
   EXPECT_EQ(got, std::vector<float>(kWidth, 0.0f)) << "never put";
 }
@@ -71,7 +78,8 @@ TEST(TailRecord, RowsKeepToTheirShareOfTheKv) {
     shape.num_rows = tail_rows(shape, tokens * 32768);
     EXPECT_LE(shape.num_rows, std::min(tokens, kMostTailRows));
     if (shape.num_rows == 0) continue;
-    EXPECT_LE(static_cast<double>(begin_tail_record(shape).size()), 0.02 * static_cast<double>(tokens) * 32768);
+    EXPECT_LE(static_cast<double>(begin_tail_record(shape).size()),
+              0.02 * static_cast<double>(tokens) * 32768);
   }
   shape.num_tokens = 512;
   EXPECT_EQ(tail_rows(shape, 512 * 32768), 9);
@@ -83,7 +91,8 @@ TEST(TailRecord, RowsKeepToTheirShareOfTheKv) {
 
 TEST(TailRecord, WhatIsDamagedIsSaid) {
   const auto record = full_record();
-  for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{31}, std::size_t{32}, record.size() - 1}) {
+  for (const std::size_t n :
+       {std::size_t{0}, std::size_t{1}, std::size_t{31}, std::size_t{32}, record.size() - 1}) {
     const auto cut = TailRecordView::parse(std::span(record).first(n));
     EXPECT_EQ(cut.status().code(), Code::kCorruption) << n;
   }

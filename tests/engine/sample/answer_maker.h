@@ -12,13 +12,19 @@
 
 namespace quire::testing {
 
-/// A vocabulary of every single byte and of longer pieces, so that tokens cross every border JSON has.
+/// A vocabulary of every single byte and of longer pieces, so that tokens cross every border JSON
+/// has.
 class TestVocabulary {
  public:
   explicit TestVocabulary(bool strips_first_space = false) {
     for (int b = 0; b < 256; ++b) pieces_.emplace_back(1, static_cast<char>(b));
-    for (const char* p : {"{\"", "\":", "\": ", "\",", "\", \"", "\"}", "},", "[{", "}]", "]}", "[[", "]]", "tru", "e,", "true", "false", "nul", "null", "10", "0.5", "-1", "1e", " a", "name", "\\u", "\\ud8",
-                          "\\n", "\xc3\xa9", "\xe2\x82", "\xac", "\xf0\x9f", "\x98\x80\"", "\"a", "a\"", "\"\"", "{}", "[]", "  ", "red", "blue", "{\"name\": \""})
+    for (const char* p :
+         {"{\"",      "\":",   "\": ",     "\",",        "\", \"", "\"}",          "},",
+          "[{",       "}]",    "]}",       "[[",         "]]",     "tru",          "e,",
+          "true",     "false", "nul",      "null",       "10",     "0.5",          "-1",
+          "1e",       " a",    "name",     "\\u",        "\\ud8",  "\\n",          "\xc3\xa9",
+          "\xe2\x82", "\xac",  "\xf0\x9f", "\x98\x80\"", "\"a",    "a\"",          "\"\"",
+          "{}",       "[]",    "  ",       "red",        "blue",   "{\"name\": \""})
       pieces_.emplace_back(p);
     views_.emplace_back();  // id 0 ends the answer, as a special token does
     for (const auto& p : pieces_) views_.emplace_back(p);
@@ -48,9 +54,10 @@ struct MadeAnswer {
 
 enum class Room : bool { kIgnored, kMinded };
 
-/// Draws tokens from random logits until the answer ends. Tokens that close something are made likelier, without which a
-/// random answer nests for ever.
-inline MadeAnswer make_answer(const Grammar& grammar, const TestVocabulary& vocabulary, std::uint64_t seed, int max_tokens, Room room = Room::kIgnored) {
+/// Draws tokens from random logits until the answer ends. Tokens that close something are made
+/// likelier, without which a random answer nests for ever.
+inline MadeAnswer make_answer(const Grammar& grammar, const TestVocabulary& vocabulary,
+                              std::uint64_t seed, int max_tokens, Room room = Room::kIgnored) {
   GrammarMatcher matcher(grammar, vocabulary.trie());
   SamplingOptions options;
   options.temperature = 1;
@@ -63,10 +70,12 @@ inline MadeAnswer make_answer(const Grammar& grammar, const TestVocabulary& voca
   for (int n = 0; n < max_tokens && !out.complete; ++n) {
     for (std::size_t i = 0; i < logits.size(); ++i) {
       const auto bytes = vocabulary.bytes(static_cast<std::int32_t>(i));
-      const bool closes = !bytes.empty() && (bytes.back() == '"' || bytes.back() == '}' || bytes.back() == ']');
+      const bool closes = !bytes.empty() &&
+                          (bytes.back() == '"' || bytes.back() == '}' || bytes.back() == ']');
       logits[i] = normal(rng) + (closes ? 6.0f : 0.0f);
     }
-    const auto allowed = room == Room::kMinded ? matcher.allowed(max_tokens - n) : matcher.allowed();
+    const auto allowed = room == Room::kMinded ? matcher.allowed(max_tokens - n)
+                                               : matcher.allowed();
     out.narrowed = out.narrowed || matcher.narrowed();
     std::vector<std::uint64_t> mask(allowed.begin(), allowed.end());
     if (matcher.complete()) mask[0] |= 1;
@@ -90,7 +99,8 @@ inline MadeAnswer make_answer(const Grammar& grammar, const TestVocabulary& voca
 }
 
 /// Whether the whole text belongs to the grammar, read byte by byte.
-inline bool accepts(const Grammar& grammar, const TestVocabulary& vocabulary, std::string_view text) {
+inline bool accepts(const Grammar& grammar, const TestVocabulary& vocabulary,
+                    std::string_view text) {
   GrammarMatcher matcher(grammar, vocabulary.trie());
   for (const char c : text)
     if (!matcher.advance(vocabulary.id_of(std::string_view(&c, 1)))) return false;

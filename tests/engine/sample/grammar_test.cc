@@ -22,9 +22,13 @@ class GrammarTest : public ::testing::Test {
 
 TEST_F(GrammarTest, SequencesChoicesAndRepetitionsCountExactly) {
   GrammarBuilder b;
-  const auto g = finished(b, b.sequence({b.literal("a"), b.repeat(b.choice({b.literal("b"), b.literal("cd")}), 1, 3), b.optional(b.literal("e"))}));
-  for (const char* yes : {"ab", "acd", "abbb", "abcdb", "acdcdcde", "abe"}) EXPECT_TRUE(accepts(*g, vocabulary_, yes)) << yes;
-  for (const char* no : {"", "a", "ae", "abbbb", "ac", "abee", "b"}) EXPECT_FALSE(accepts(*g, vocabulary_, no)) << no;
+  const auto g = finished(
+      b, b.sequence({b.literal("a"), b.repeat(b.choice({b.literal("b"), b.literal("cd")}), 1, 3),
+                     b.optional(b.literal("e"))}));
+  for (const char* yes : {"ab", "acd", "abbb", "abcdb", "acdcdcde", "abe"})
+    EXPECT_TRUE(accepts(*g, vocabulary_, yes)) << yes;
+  for (const char* no : {"", "a", "ae", "abbbb", "ac", "abee", "b"})
+    EXPECT_FALSE(accepts(*g, vocabulary_, no)) << no;
 }
 
 TEST_F(GrammarTest, RepetitionsWithoutABoundEndWhereTheirLowerBoundIsReached) {
@@ -72,12 +76,15 @@ TEST_F(GrammarTest, AmbiguityIsBoundedAndWhatIsLeftStillEnds) {
   // Every character doubles the ways, each with an end of its own.
   GrammarBuilder b;
   const auto inner = b.forward();
-  b.define(inner, b.choice({b.literal("o"), b.sequence({b.literal("("), inner, b.literal(")")}), b.sequence({b.literal("("), inner, b.literal("]")})}));
+  b.define(inner, b.choice({b.literal("o"), b.sequence({b.literal("("), inner, b.literal(")")}),
+                            b.sequence({b.literal("("), inner, b.literal("]")})}));
   const auto g = finished(b, inner);
   GrammarMatcher matcher(*g, vocabulary_.trie());
   for (int i = 0; i < 40; ++i) ASSERT_TRUE(matcher.advance(vocabulary_.id_of("(")));
   ASSERT_TRUE(matcher.advance(vocabulary_.id_of("o")));
-  for (int i = 0; i < 40; ++i) ASSERT_TRUE(matcher.advance(vocabulary_.id_of(")")) || matcher.advance(vocabulary_.id_of("]"))) << i;
+  for (int i = 0; i < 40; ++i)
+    ASSERT_TRUE(matcher.advance(vocabulary_.id_of(")")) || matcher.advance(vocabulary_.id_of("]")))
+        << i;
   EXPECT_TRUE(matcher.finished());
 }
 
@@ -90,7 +97,8 @@ TEST_F(GrammarTest, TheMaskIsExactlyTheTokensThatCanBeRead) {
     const std::vector<std::uint64_t> mask(allowed.begin(), allowed.end());
     for (std::size_t id = 0; id < vocabulary_.size(); ++id) {
       GrammarMatcher probe = matcher;
-      EXPECT_EQ((mask[id / 64] >> (id % 64) & 1) != 0, probe.advance(static_cast<std::int32_t>(id))) << step << ": token " << id;
+      EXPECT_EQ((mask[id / 64] >> (id % 64) & 1) != 0, probe.advance(static_cast<std::int32_t>(id)))
+          << step << ": token " << id;
     }
     ASSERT_TRUE(matcher.advance(vocabulary_.id_of(step))) << step;
   }

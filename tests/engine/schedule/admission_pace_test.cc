@@ -1,5 +1,5 @@
-#include "base/clock.h"
 #include "engine/schedule/admission_pace.h"
+#include "base/clock.h"
 
 #include <gtest/gtest.h>
 

@@ -88,7 +88,8 @@ TEST_F(FairQueueTest, LeavingAndComingBackDoesNotShedWork) {
 TEST_F(FairQueueTest, TakesOutWhatLeaves) {
   push("a", 4);
   push("b", 2);
-  const auto gone = queue_.take_if([](const std::string& item) { return item == "a1" || item == "b0"; });
+  const auto gone = queue_.take_if(
+      [](const std::string& item) { return item == "a1" || item == "b0"; });
   EXPECT_EQ(gone, (std::vector<std::string>{"a1", "b0"}));
   EXPECT_EQ(queue_.size(), 4u);
   EXPECT_EQ(turn(), "a0");
@@ -104,7 +105,8 @@ TEST_F(FairQueueTest, TheOrderForetoldIsTheOneThatComes) {
   (void)turn(15);
   push("d");
   std::vector<std::string> foretold, came;
-  for (const std::string* item : queue_.order([](const std::string&) { return 10; })) foretold.push_back(*item);
+  for (const std::string* item : queue_.order([](const std::string&) { return 10; }))
+    foretold.push_back(*item);
   while (!queue_.empty()) came.push_back(turn());
   EXPECT_EQ(foretold, came);
 }

@@ -26,7 +26,8 @@ TEST_F(FairnessTest, ACrowdedTenantDoesNotHoldUpAnother) {
   Gate gate;
   auto blocker = block(gate);
   std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (int i = 0; i < 200; ++i) sinks.push_back(noted("crowd" + std::to_string(i), plain(5, "crowd")));
+  for (int i = 0; i < 200; ++i)
+    sinks.push_back(noted("crowd" + std::to_string(i), plain(5, "crowd")));
   sinks.push_back(noted("single", plain(5, "single")));
   gate.open();
   for (auto& s : sinks) ASSERT_TRUE(s->wait().status.ok());
@@ -40,8 +41,10 @@ TEST_F(FairnessTest, LongPromptsGetFewerTurnsThanShortOnes) {
   Gate gate;
   auto blocker = block(gate);
   std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (int i = 0; i < 12; ++i) sinks.push_back(noted("long" + std::to_string(i), plain(300, "long")));
-  for (int i = 0; i < 12; ++i) sinks.push_back(noted("short" + std::to_string(i), plain(20, "short")));
+  for (int i = 0; i < 12; ++i)
+    sinks.push_back(noted("long" + std::to_string(i), plain(300, "long")));
+  for (int i = 0; i < 12; ++i)
+    sinks.push_back(noted("short" + std::to_string(i), plain(20, "short")));
   gate.open();
   for (auto& s : sinks) ASSERT_TRUE(s->wait().status.ok());
   (void)blocker->wait();
@@ -115,7 +118,8 @@ TEST_F(FairnessTest, IngestTakesTurnsByTenant) {
   for (auto& e : ends) e.get();
   (void)blocker->wait();
   ASSERT_EQ(order.size(), 12u);
-  EXPECT_EQ((std::vector<std::string>(order.begin(), order.begin() + 3)), (std::vector<std::string>{"crowd", "single10", "single11"}));
+  EXPECT_EQ((std::vector<std::string>(order.begin(), order.begin() + 3)),
+            (std::vector<std::string>{"crowd", "single10", "single11"}));
 }
 
 }  // namespace

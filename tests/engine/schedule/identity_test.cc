@@ -6,7 +6,8 @@
 namespace quire::testing {
 namespace {
 
-/// What a query answers does not depend on what else runs: 64 of every kind, each alone and all at once.
+/// What a query answers does not depend on what else runs: 64 of every kind, each alone and all at
+/// once.
 class IdentityTest : public ScheduleTest, public ::testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
@@ -15,7 +16,8 @@ class IdentityTest : public ScheduleTest, public ::testing::WithParamInterface<c
       o.num_threads = 2;
     });
     for (int i = 0; i < 4; ++i) {
-      Doc doc{"cached" + std::to_string(i), random_ids(rng_, static_cast<std::size_t>(40 + 37 * i)), std::nullopt};
+      Doc doc{"cached" + std::to_string(i), random_ids(rng_, static_cast<std::size_t>(40 + 37 * i)),
+              std::nullopt};
       doc.key = ingest(*engine_, store_, doc.id, doc.ids);
       cached_.push_back(doc);
     }
@@ -27,26 +29,38 @@ class IdentityTest : public ScheduleTest, public ::testing::WithParamInterface<c
 
   std::vector<Doc> documents(int i) const {
     switch (i % 6) {
-      case 0: return {};
-      case 1: return {cached_[0], cached_[1]};
-      case 2: return {cached_[2], inline_};
-      case 3: return {missing_, cached_[3]};
-      case 4: return {cached_[1], cached_[2], cached_[3]};
-      default: return {inline_};
+      case 0:
+        return {};
+      case 1:
+        return {cached_[0], cached_[1]};
+      case 2:
+        return {cached_[2], inline_};
+      case 3:
+        return {missing_, cached_[3]};
+      case 4:
+        return {cached_[1], cached_[2], cached_[3]};
+      default:
+        return {inline_};
     }
   }
   std::vector<QueryRequest> requests() {
-    const char* strategies[] = {"recompute", "exact", "reuse", "epic", "cacheblend", "anchors", "samkv", "multi_infllm", "auto"};
-    const std::vector<std::string> compressors = compressor_names(), retrievers = headless_retrievers();
+    const char* strategies[] = {"recompute", "exact", "reuse",        "epic", "cacheblend",
+                                "anchors",   "samkv", "multi_infllm", "auto"};
+    const std::vector<std::string> compressors = compressor_names(),
+                                   retrievers = headless_retrievers();
     std::vector<QueryRequest> out;
     for (int i = 0; i < 64; ++i) {
-      QueryRequest r = make_request(*engine_, documents(i), random_ids(rng_, static_cast<std::size_t>(1 + (i * 13) % 90)), strategies[i % 9]);
+      QueryRequest r = make_request(*engine_, documents(i),
+                                    random_ids(rng_, static_cast<std::size_t>(1 + (i * 13) % 90)),
+                                    strategies[i % 9]);
       r.id = "qry_" + std::to_string(i);
       r.cache.write = false;
       r.sampling.max_tokens = 1 + (i * 7) % 40;
       if (i % 4 == 1) {
         r.cache.compress = compressors[static_cast<std::size_t>(i / 4) % compressors.size()];
-        if (r.cache.compress != "none") r.cache.options = PlugOptions({{"capacity", "40"}, {"window", "5"}, {"drop_mode", i % 8 == 1 ? "drop" : "demote"}});
+        if (r.cache.compress != "none")
+          r.cache.options = PlugOptions(
+              {{"capacity", "40"}, {"window", "5"}, {"drop_mode", i % 8 == 1 ? "drop" : "demote"}});
       }
       if (i % 4 == 3) {
         r.cache.decode = retrievers[static_cast<std::size_t>(i / 4) % retrievers.size()];
@@ -71,8 +85,10 @@ TEST_P(IdentityTest, SixtyFourMixedQueriesAnswerAsTheyDoAlone) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     QueryRequest& r = all[i];
     Outcome first = run_query(*engine_, r);
-    ASSERT_TRUE(first.status.ok()) << r.id << " " << r.cache.strategy << ": " << first.status.to_string();
-    // Every third ends at a token of its own answer, so that queries leave the batch at all kinds of steps.
+    ASSERT_TRUE(first.status.ok())
+        << r.id << " " << r.cache.strategy << ": " << first.status.to_string();
+    // Every third ends at a token of its own answer, so that queries leave the batch at all kinds
+    // of steps.
     if (i % 3 == 0 && first.ids.size() > 6) {
       r.sampling.stop_token_ids = {first.ids[first.ids.size() / 2]};
       first = run_query(*engine_, r);
@@ -90,7 +106,8 @@ TEST_P(IdentityTest, SixtyFourMixedQueriesAnswerAsTheyDoAlone) {
     ingested.push_back(done->get_future());
     PrefillRequest request;
     request.token_ids = random_ids(rng_, 150);
-    engine_->prefill(std::move(request), [done](Result<PrefillResult> r) { done->set_value(r.ok()); });
+    engine_->prefill(std::move(request),
+                     [done](Result<PrefillResult> r) { done->set_value(r.ok()); });
   }
   gate.open();
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -105,7 +122,9 @@ TEST_P(IdentityTest, SixtyFourMixedQueriesAnswerAsTheyDoAlone) {
   (void)blocker->wait();
 }
 
-INSTANTIATE_TEST_SUITE_P(Weights, IdentityTest, ::testing::Values("f32", "bf16", "int8", "w8a8", "w4"), [](const auto& weights) { return std::string(weights.param); });
+INSTANTIATE_TEST_SUITE_P(Weights, IdentityTest,
+                         ::testing::Values("f32", "bf16", "int8", "w8a8", "w4"),
+                         [](const auto& weights) { return std::string(weights.param); });
 
 }  // namespace
 }  // namespace quire::testing

@@ -11,7 +11,8 @@ namespace {
 // 3 layers * 2 heads * 2 * 16 * 16 * 2 bytes: 16 rows in every layer.
 constexpr std::int64_t kColumn = 6144;
 
-/// Memory runs out while queries run: some give theirs back and go on later, as if nothing had been.
+/// Memory runs out while queries run: some give theirs back and go on later, as if nothing had
+/// been.
 class PreemptionTest : public ScheduleTest {
  protected:
   void start_small(std::int64_t columns, const std::function<void(EngineOptions&)>& edit = {}) {
@@ -25,7 +26,8 @@ class PreemptionTest : public ScheduleTest {
     r.sampling.max_tokens = answer;
     return r;
   }
-  /// Runs all at once and compares each with its answer alone. Returns how often somebody was preempted.
+  /// Runs all at once and compares each with its answer alone. Returns how often somebody was
+  /// preempted.
   std::int64_t expect_identical(const std::vector<QueryRequest>& requests) {
     std::vector<Outcome> alone;
     for (const QueryRequest& r : requests) alone.push_back(run_query(*engine_, r));
@@ -77,7 +79,8 @@ TEST_F(PreemptionTest, EveryStrategyGoesOnAsItWas) {
     docs.push_back(doc);
   }
   std::vector<QueryRequest> requests;
-  for (const char* strategy : {"recompute", "exact", "reuse", "epic", "cacheblend", "anchors", "samkv", "multi_infllm"}) {
+  for (const char* strategy :
+       {"recompute", "exact", "reuse", "epic", "cacheblend", "anchors", "samkv", "multi_infllm"}) {
     QueryRequest r = make_request(*engine_, docs, random_ids(rng_, 20), strategy);
     r.sampling.max_tokens = 240;
     requests.push_back(r);
@@ -109,7 +112,10 @@ TEST_F(PreemptionTest, AHeadGoesOnChoosingAsItDid) {
     QueryRequest r = make_request(*engine_, docs, random_ids(rng_, 20), strategy);
     r.sampling.max_tokens = 240;
     r.cache.decode = "specontext";
-    r.cache.options = PlugOptions({{"decode_budget", "96"}, {"decode_sink", "4"}, {"decode_window", "16"}, {"decode_head", requests.size() < 3 ? "feature" : "embed"}});
+    r.cache.options = PlugOptions({{"decode_budget", "96"},
+                                   {"decode_sink", "4"},
+                                   {"decode_window", "16"},
+                                   {"decode_head", requests.size() < 3 ? "feature" : "embed"}});
     requests.push_back(std::move(r));
   }
   start_small(48, with_head);
@@ -129,7 +135,8 @@ TEST_F(PreemptionTest, IngestMakesWayBeforeAnyQuery) {
     begun.open();
     queued.pass();
   };
-  engine_->prefill(std::move(prefill), [&done](Result<PrefillResult> r) { done.set_value(std::move(r)); });
+  engine_->prefill(std::move(prefill),
+                   [&done](Result<PrefillResult> r) { done.set_value(std::move(r)); });
   begun.pass();
   // It holds most of the memory when a query comes.
   auto query = submit(long_answer(100, 200));
@@ -139,9 +146,11 @@ TEST_F(PreemptionTest, IngestMakesWayBeforeAnyQuery) {
   auto result = done.get_future().get();
   ASSERT_TRUE(result.ok()) << result.status().to_string();
   EXPECT_EQ(result->tokens, 440);
-  // What was stored is what an undisturbed prefill gives: of another tenant the store has nothing, it is computed for the query.
+  // What was stored is what an undisturbed prefill gives: of another tenant the store has nothing,
+  // it is computed for the query.
   start();
-  const Outcome stored = run_query(*engine_, make_request(*engine_, {{"d", ids, result->key}}, {400, 401, 402}, "reuse"));
+  const Outcome stored = run_query(
+      *engine_, make_request(*engine_, {{"d", ids, result->key}}, {400, 401, 402}, "reuse"));
   QueryRequest other = make_request(*engine_, {{"", ids, std::nullopt}}, {400, 401, 402}, "reuse");
   other.tenant = "u";
   const Outcome computed = run_query(*engine_, std::move(other));
@@ -150,7 +159,8 @@ TEST_F(PreemptionTest, IngestMakesWayBeforeAnyQuery) {
   EXPECT_EQ(stored.ids, computed.ids);
 }
 
-/// A text of 28 of 32 columns whose embedding has begun when a query comes that needs more than are left.
+/// A text of 28 of 32 columns whose embedding has begun when a query comes that needs more than are
+/// left.
 class EmbeddingMakesWayTest : public PreemptionTest {
  protected:
   void begin() {
@@ -164,7 +174,8 @@ class EmbeddingMakesWayTest : public PreemptionTest {
       embedded_ = true;
       vector_.set_value(std::move(v));
     });
-    // Ingest and embeddings take turns, the text first: when a chunk of this context is computed, so is one of the text.
+    // Ingest and embeddings take turns, the text first: when a chunk of this context is computed,
+    // so is one of the text.
     PrefillRequest prefill;
     prefill.token_ids = random_ids(rng_, 40);
     prefill.on_progress = [&](std::int64_t) {
@@ -172,7 +183,8 @@ class EmbeddingMakesWayTest : public PreemptionTest {
       queued.pass();
     };
     std::promise<void> prefilled;
-    engine_->prefill(std::move(prefill), [&prefilled](Result<PrefillResult>) { prefilled.set_value(); });
+    engine_->prefill(std::move(prefill),
+                     [&prefilled](Result<PrefillResult>) { prefilled.set_value(); });
     gate.open();
     begun.pass();
     EXPECT_FALSE(embedded_);
@@ -207,7 +219,8 @@ TEST_F(EmbeddingMakesWayTest, AQueryNeverWaitsForAnEmbedding) {
   std::promise<Result<std::vector<float>>> again;
   EmbedRequest text;
   text.token_ids = ids_;
-  engine_->embed(std::move(text), [&again](Result<std::vector<float>> v) { again.set_value(std::move(v)); });
+  engine_->embed(std::move(text),
+                 [&again](Result<std::vector<float>> v) { again.set_value(std::move(v)); });
   const auto undisturbed = again.get_future().get();
   ASSERT_TRUE(undisturbed.ok());
   EXPECT_EQ(*vector, *undisturbed);
@@ -229,7 +242,8 @@ TEST_F(PreemptionTest, WhatCouldNeverHaveEnoughPagesIsRefusedNamingTheSetting) {
   std::promise<Result<std::vector<float>>> vector;
   EmbedRequest text;
   text.token_ids = random_ids(rng_, 200);
-  engine_->embed(std::move(text), [&vector](Result<std::vector<float>> v) { vector.set_value(std::move(v)); });
+  engine_->embed(std::move(text),
+                 [&vector](Result<std::vector<float>> v) { vector.set_value(std::move(v)); });
   const auto refused = vector.get_future().get();
   EXPECT_EQ(refused.code(), Code::kInvalidArgument);
   EXPECT_EQ(refused.status().field(), "input");
@@ -243,7 +257,8 @@ TEST_F(PreemptionTest, APreemptedQueryCanBeCancelled) {
   auto older = std::make_shared<CollectingSink>();
   std::vector<RequestInfo> seen;
   older->at_token = [&](int tokens) {
-    // By now its pages were taken from the younger one: together they would need more than there is.
+    // By now its pages were taken from the younger one: together they would need more than there
+    // is.
     if (tokens == 249) {
       seen = engine_->requests();
       (void)engine_->cancel("qry_younger");
@@ -297,7 +312,8 @@ TEST_F(PreemptionTest, StoppingGivesTheMemoryOfIngestToQueries) {
     begun.open();
     stopping.pass();
   };
-  engine_->prefill(std::move(prefill), [&prefilled](Result<PrefillResult> r) { prefilled.set_value(r.code()); });
+  engine_->prefill(std::move(prefill),
+                   [&prefilled](Result<PrefillResult> r) { prefilled.set_value(r.code()); });
   begun.pass();
   auto query = submit(long_answer(100, 200));
   std::thread stopper([this] { engine_->stop(std::chrono::minutes(5)); });
@@ -325,9 +341,12 @@ TEST_F(PreemptionTest, ThoseNextInTurnFetchWhileOthersRun) {
     docs.push_back(doc);
   }
   store_.hold();
-  // Sixteen run and wait for their reads; of the eight that wait for a turn, four have asked for theirs.
+  // Sixteen run and wait for their reads; of the eight that wait for a turn, four have asked for
+  // theirs.
   std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (int i = 0; i < 24; ++i) sinks.push_back(submit(make_request(*engine_, {docs[static_cast<std::size_t>(i % 2)]}, random_ids(rng_, 4), "reuse")));
+  for (int i = 0; i < 24; ++i)
+    sinks.push_back(submit(make_request(*engine_, {docs[static_cast<std::size_t>(i % 2)]},
+                                        random_ids(rng_, 4), "reuse")));
   while (store_.held() < 20) std::this_thread::yield();
   EXPECT_EQ(engine_->queries_running(), 16);
   EXPECT_EQ(engine_->queries_waiting(), 8);

@@ -8,7 +8,8 @@ namespace {
 /// Requests that begin alike share what the first of them computed, and answer as if they had not.
 class PrefixSharingTest : public ScheduleTest {
  protected:
-  QueryRequest ask(std::vector<std::int32_t> prefix, std::vector<std::int32_t> question, const std::string& strategy = "exact", std::vector<Doc> docs = {}) {
+  QueryRequest ask(std::vector<std::int32_t> prefix, std::vector<std::int32_t> question,
+                   const std::string& strategy = "exact", std::vector<Doc> docs = {}) {
     QueryRequest r = make_request(*engine_, docs, std::move(question), strategy);
     r.prefix_ids = std::move(prefix);
     r.cache.write = false;
@@ -17,7 +18,8 @@ class PrefixSharingTest : public ScheduleTest {
   std::vector<std::int32_t> ids(std::size_t n) { return random_ids(rng_, n); }
   /// The answer of an engine that keeps nothing.
   Outcome fresh(const QueryRequest& request) {
-    auto engine = make_test_engine(model_.path(), store_, [](EngineOptions& o) { o.prefix_cache_bytes = 0; });
+    auto engine = make_test_engine(model_.path(), store_,
+                                   [](EngineOptions& o) { o.prefix_cache_bytes = 0; });
     Outcome o = run_query(*engine, request);
     EXPECT_EQ(o.stats.shared_tokens, 0);
     engine->stop(std::chrono::milliseconds(0));
@@ -60,7 +62,8 @@ TEST_F(PrefixSharingTest, TheNextTurnOfAConversationComputesOnlyWhatIsNew) {
     const Outcome o = run_query(*engine_, r);
     expect_same(o, r);
     if (turn > 0) {
-      // All of the turn before but the tokens of its last, partly filled page and the answer's last token, which was never run.
+      // All of the turn before but the tokens of its last, partly filled page and the answer's last
+      // token, which was never run.
       const auto before = static_cast<std::int64_t>(system.size() + r.suffix_ids.size()) - 11;
       EXPECT_GE(o.stats.shared_tokens, before - 17);
       EXPECT_EQ(o.stats.shared_tokens % 16, 0);
@@ -76,7 +79,8 @@ TEST_F(PrefixSharingTest, ASystemPromptIsSharedByEveryStrategy) {
   Doc doc{"d", ids(90), std::nullopt};
   doc.key = ingest(*engine_, store_, "d", doc.ids);
   (void)run_query(*engine_, ask(system, ids(9)));
-  for (const char* strategy : {"exact", "reuse", "epic", "cacheblend", "anchors", "samkv", "multi_infllm"}) {
+  for (const char* strategy :
+       {"exact", "reuse", "epic", "cacheblend", "anchors", "samkv", "multi_infllm"}) {
     const QueryRequest r = ask(system, ids(9), strategy, {doc});
     const Outcome o = run_query(*engine_, r);
     EXPECT_EQ(o.stats.shared_tokens, 48) << strategy;

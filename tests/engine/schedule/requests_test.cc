@@ -30,7 +30,8 @@ TEST_F(RequestsTest, WaitingQueriesAreListedInTheOrderOfTheirTurns) {
     EXPECT_EQ(listed[i].tenant, "crowd");
     EXPECT_EQ(listed[i].strategy, "recompute");
     EXPECT_EQ(listed[i].state, RequestState::kWaiting);
-    EXPECT_EQ(listed[i].prompt_tokens, static_cast<std::int64_t>(6 + engine_->prompt_format().prefix()->size()));
+    EXPECT_EQ(listed[i].prompt_tokens,
+              static_cast<std::int64_t>(6 + engine_->prompt_format().prefix()->size()));
     EXPECT_EQ(listed[i].completion_tokens, 0);
   }
   gate.open();
@@ -43,7 +44,8 @@ TEST_F(RequestsTest, AQueryIsOffTheListBeforeItsEndIsKnown) {
   class Sink : public CollectingSink {
    public:
     explicit Sink(Engine& engine) : engine_(engine) {}
-    void on_done(const Status& status, const Plan& plan, const QueryStats& stats, FinishReason reason) override {
+    void on_done(const Status& status, const Plan& plan, const QueryStats& stats,
+                 FinishReason reason) override {
       listed_at_end = engine_.requests().size();
       CollectingSink::on_done(status, plan, stats, reason);
     }
@@ -122,7 +124,8 @@ TEST_F(RequestsTest, ADeadlineEndsARunningQueryWithinOneStep) {
   auto sink = std::make_shared<CollectingSink>();
   QueryRequest r = plain();
   r.sampling.max_tokens = 100;
-  // Far enough away that three tokens come before it, whatever else the machine does; then the sink waits until it has passed.
+  // Far enough away that three tokens come before it, whatever else the machine does; then the sink
+  // waits until it has passed.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
   r.deadline = deadline;
   int before = 0;

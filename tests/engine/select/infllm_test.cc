@@ -1,4 +1,4 @@
-/// Multi-InfLLM's choice of units (algorithms §10).
+/// Multi-InfLLM's choice of units.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,8 +16,12 @@ class InfllmTest : public ::testing::Test {
   InfllmTest() {
     for (int doc : {0, 1}) {
       documents_.add(
-          320, [doc](int, int b, int c) { return c == kChannel && doc == 1 && b == 7 ? 3.0f : 0.0f; },
-          [](int, int b) { return BlockStats{0.5f, 0.5f, b * 16}; }, [](int, int) { return 0.0f; });
+          320,
+          [doc](int, int b, int c) { return c == kChannel && doc == 1 && b == 7 ? 3.0f : 0.0f; },
+          [](int, int b) {
+            return BlockStats{0.5f, 0.5f, b * 16};
+          },
+          [](int, int) { return 0.0f; });
     }
   }
   Selection select(PlugOptions options, bool question = true) {
@@ -41,7 +45,8 @@ TEST_F(InfllmTest, PublishedWindowsCoverShortPrompts) {
 }
 
 TEST_F(InfllmTest, KeepsFirstAndLastTokensAndTheBestUnit) {
-  const Selection s = select(options_of({{"init_tokens", "32"}, {"local_tokens", "48"}, {"unit_tokens", "32"}, {"units", "1"}}));
+  const Selection s = select(options_of(
+      {{"init_tokens", "32"}, {"local_tokens", "48"}, {"unit_tokens", "32"}, {"units", "1"}}));
   EXPECT_EQ(kept(s, 0, 0), (std::vector<std::int32_t>{0, 1}));
   // Units of the second document begin at its first block: 6 and 7 stand together.
   EXPECT_EQ(kept(s, 0, 1), (std::vector<std::int32_t>{6, 7, 17, 18, 19}));
@@ -63,7 +68,10 @@ TEST_F(InfllmTest, KeepRatioShrinksAllWindowsAndTheLastBlockStays) {
 }
 
 TEST_F(InfllmTest, WithoutAQuestionTheLatestUnitsStay) {
-  const Selection s = select(options_of({{"init_tokens", "0"}, {"local_tokens", "16"}, {"unit_tokens", "32"}, {"units", "1"}}), false);
+  const Selection s = select(
+      options_of(
+          {{"init_tokens", "0"}, {"local_tokens", "16"}, {"unit_tokens", "32"}, {"units", "1"}}),
+      false);
   EXPECT_TRUE(s.kept(0, 0).empty());
   EXPECT_EQ(s.kept(0, 1).back(), 19);
   EXPECT_EQ(s.kept(0, 1).size(), 2u);  // the last unit holds one block: 19 blocks in pairs

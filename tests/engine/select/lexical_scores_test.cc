@@ -26,7 +26,8 @@ std::vector<SelectableContext> contexts_of(const std::vector<Ids>& documents) {
 }
 
 TEST(LexicalScoresTest, AMatchReachesBackHalfAndForwardFading) {
-  // 18 tokens, five blocks; 7 stands in the third. idf = ln(1 + 4.5 / 1.5), and one occurrence does not saturate.
+  // 18 tokens, five blocks; 7 stands in the third. idf = ln(1 + 4.5 / 1.5), and one occurrence does
+  // not saturate.
   Ids ids(18, 1);
   ids[9] = 7;
   const auto s = lexical_scores(contexts_of({ids}), Ids{7});
@@ -91,7 +92,8 @@ std::vector<double> brute_force(const std::vector<Ids>& documents, const Ids& qu
       auto& counts = blocks.emplace_back();
       for (std::size_t i = first; i < std::min(ids.size(), first + 4); ++i) {
         if (terms.contains({ids[i]})) ++counts[{ids[i]}];
-        if (i + 1 < ids.size() && terms.contains({ids[i], ids[i + 1]})) ++counts[{ids[i], ids[i + 1]}];
+        if (i + 1 < ids.size() && terms.contains({ids[i], ids[i + 1]}))
+          ++counts[{ids[i], ids[i + 1]}];
       }
       for (const auto& [term, n] : counts) ++terms[term];
     }
@@ -107,7 +109,8 @@ std::vector<double> brute_force(const std::vector<Ids>& documents, const Ids& qu
   }
   for (std::size_t i = 0; i < own.size(); ++i) {
     double before = 0;
-    for (std::size_t j = 0; j < i; ++j) before = std::max(before, own[j] * std::pow(0.8, static_cast<double>(i - j)));
+    for (std::size_t j = 0; j < i; ++j)
+      before = std::max(before, own[j] * std::pow(0.8, static_cast<double>(i - j)));
     out.push_back(own[i] + before + (i + 1 < own.size() ? 0.5 * own[i + 1] : 0));
   }
   return out;
@@ -136,11 +139,15 @@ TEST(LexicalScoresTest, EqualsTheFormulaInDouble) {
   }
 }
 
-/// One context of `n` tokens in blocks of `block`, all tokens 1 but for a 7 at `at`; selected by the words of the question {7}.
-std::vector<std::int32_t> words_keep(std::int64_t n, std::int32_t block, std::size_t at, std::optional<double> keep_ratio, std::map<std::string, std::string, std::less<>> options) {
+/// One context of `n` tokens in blocks of `block`, all tokens 1 but for a 7 at `at`; selected by
+/// the words of the question {7}.
+std::vector<std::int32_t> words_keep(std::int64_t n, std::int32_t block, std::size_t at,
+                                     std::optional<double> keep_ratio,
+                                     std::map<std::string, std::string, std::less<>> options) {
   Ids ids(static_cast<std::size_t>(n), 1);
   ids[at] = 7;
-  const SelectableContext context{n, 1, block, static_cast<std::int32_t>((n + block - 1) / block), false, ids};
+  const SelectableContext context{
+      n, 1, block, static_cast<std::int32_t>((n + block - 1) / block), false, ids};
   const Ids question = {7};
   SelectionInput in;
   in.contexts = std::span(&context, 1);

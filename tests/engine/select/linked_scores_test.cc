@@ -29,13 +29,16 @@ std::vector<SelectableContext> contexts_of(const std::vector<Ids>& documents) {
   std::int64_t offset = 1;
   for (const Ids& ids : documents) {
     const auto n = static_cast<std::int64_t>(ids.size());
-    out.push_back({n, offset, kBlock, static_cast<std::int32_t>((n + kBlock - 1) / kBlock), false, ids});
+    out.push_back(
+        {n, offset, kBlock, static_cast<std::int32_t>((n + kBlock - 1) / kBlock), false, ids});
     offset += n;
   }
   return out;
 }
 
-void write(Ids& ids, std::size_t at, const Ids& words) { std::copy(words.begin(), words.end(), ids.begin() + static_cast<std::ptrdiff_t>(at)); }
+void write(Ids& ids, std::size_t at, const Ids& words) {
+  std::copy(words.begin(), words.end(), ids.begin() + static_cast<std::ptrdiff_t>(at));
+}
 
 BlockScores linked(const std::vector<Ids>& docs, const Ids& question) {
   const auto contexts = contexts_of(docs);
@@ -55,7 +58,8 @@ std::pair<std::size_t, std::size_t> best(const BlockScores& scores) {
 }
 
 TEST(LinkedScoresTest, AnAliasLeadsToTheFactUnderIt) {
-  // The question asks for name (1, 2) and relation 9; document 0 says that (1, 2) is (5, 6), document 3 has a fact of (5, 6).
+  // The question asks for name (1, 2) and relation 9; document 0 says that (1, 2) is (5, 6),
+  // document 3 has a fact of (5, 6).
   auto docs = documents(4);
   write(docs[0], 8, {1, 2, 5, 6});
   write(docs[3], 20, {5, 6, 9});
@@ -94,7 +98,8 @@ TEST(LinkedScoresTest, NothingToLinkIsZero) {
   auto contexts = contexts_of(docs);
   for (auto& c : contexts) c.token_ids = {};
   const Ids question = {1000};
-  for (const auto& context : linked_scores(contexts, question, lexical_matches(contexts, question))) EXPECT_EQ(context, std::vector<float>(10));
+  for (const auto& context : linked_scores(contexts, question, lexical_matches(contexts, question)))
+    EXPECT_EQ(context, std::vector<float>(10));
 }
 
 TEST(LinkedScoresTest, ScoresAreFiniteAndNotNegativeOverAnyTokens) {
@@ -115,17 +120,20 @@ TEST(LinkedScoresTest, ScoresAreFiniteAndNotNegativeOverAnyTokens) {
   }
 }
 
-std::vector<Ids> words_keep(const std::vector<Ids>& docs, const Ids& question, std::int64_t token_budget, const std::string& link_share) {
+std::vector<Ids> words_keep(const std::vector<Ids>& docs, const Ids& question,
+                            std::int64_t token_budget, const std::string& link_share) {
   const auto contexts = contexts_of(docs);
   SelectionInput in;
   in.contexts = contexts;
   in.question = question;
   in.num_layers = 1;
-  in.options = PlugOptions({{"token_budget", std::to_string(token_budget)}, {"link_share", link_share}});
+  in.options = PlugOptions(
+      {{"token_budget", std::to_string(token_budget)}, {"link_share", link_share}});
   const auto s = make_words_selector()->select(in);
   EXPECT_TRUE(s.ok()) << s.status().to_string();
   std::vector<Ids> kept;
-  for (std::int32_t d = 0; s.ok() && d < static_cast<std::int32_t>(docs.size()); ++d) kept.emplace_back(s->kept(0, d).begin(), s->kept(0, d).end());
+  for (std::int32_t d = 0; s.ok() && d < static_cast<std::int32_t>(docs.size()); ++d)
+    kept.emplace_back(s->kept(0, d).begin(), s->kept(0, d).end());
   return kept;
 }
 

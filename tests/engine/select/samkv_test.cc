@@ -1,4 +1,4 @@
-/// SamKV's selection against golden vectors and a brute-force reference (algorithms §4.4-§4.6, §4.10, §11).
+/// SamKV's selection against golden vectors and a brute-force reference.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ TEST(CandidateShareTest, GoldenVectorsAndBounds) {
   }
 }
 
-// Eq. 1 of §11.1, and SAM-7.
+// Eq. 1.
 TEST(PersonalisedQueriesTest, GoldenVector) {
   const std::vector<float> query = {1, 0};
   const std::vector<std::vector<float>> locals = {{5, 5}, {0, 2}, {-1, 1}};
@@ -49,8 +49,11 @@ TEST(PersonalisedQueriesTest, GoldenVector) {
 
 TEST(PersonalisedQueriesTest, OneDocumentKeepsTheQueryAndOrderDoesNotMatter) {
   const std::vector<float> query = {0.3f, -1.7f, 2.2f};
-  EXPECT_EQ(personalised_queries(query, std::vector<std::vector<float>>{{4, 5, 6}}, std::vector<float>{1})[0], query);
-  const std::vector<std::vector<float>> a = {{1, 2, 3}, {-1, 0.5f, 2}, {0.1f, 0.2f, -4}, {3, 3, 1}}, b = {a[0], a[3], a[1], a[2]};
+  EXPECT_EQ(personalised_queries(query, std::vector<std::vector<float>>{{4, 5, 6}},
+                                 std::vector<float>{1})[0],
+            query);
+  const std::vector<std::vector<float>> a = {{1, 2, 3}, {-1, 0.5f, 2}, {0.1f, 0.2f, -4}, {3, 3, 1}},
+                                        b = {a[0], a[3], a[1], a[2]};
   const auto qa = personalised_queries(query, a, std::vector<float>{0.1f, 0.2f, 0.3f, 0.4f});
   const auto qb = personalised_queries(query, b, std::vector<float>{0.1f, 0.4f, 0.2f, 0.3f});
   for (std::size_t c = 0; c < 3; ++c) EXPECT_NEAR(qa[0][c], qb[0][c], 1e-5);
@@ -63,24 +66,33 @@ TEST(BiasWeightTest, PerHeadIsTheMeanOverHeads) {
   EXPECT_EQ(bias_weight(a, std::vector<float>(4), 2, BiasCos::kHead), 0);
 }
 
-/// Documents whose block scores are what a test says: the signal lies in a channel that is not rotated.
+/// Documents whose block scores are what a test says: the signal lies in a channel that is not
+/// rotated.
 class SamkvSelectorTest : public ::testing::Test {
  protected:
   static constexpr std::int32_t kChannel = 4;
-  /// 20 blocks, of which 17 in the middle. Scores: anchors `anchor`, block 1 the most important one with `most`, block 2 the least important with `least`,
-  /// the others in between, rising with the block's number.
-  void add_document(std::vector<std::tuple<float, float, float>> most_anchor_least, std::int32_t num_blocks = 20) {
+  /// 20 blocks, of which 17 in the middle. Scores: anchors `anchor`, block 1 the most important one
+  /// with `most`, block 2 the least important with `least`, the others in between, rising with the
+  /// block's number.
+  void add_document(std::vector<std::tuple<float, float, float>> most_anchor_least,
+                    std::int32_t num_blocks = 20) {
     documents_.add(
         num_blocks * 16,
         [&](int layer, int b, int c) {
           if (c != kChannel) return 0.0f;
           const auto [most, anchor, least] = most_anchor_least[static_cast<std::size_t>(layer)];
           if (b == 0 || b >= num_blocks - 2) return anchor;
-          return b == 1 ? most : b == 2 ? least : least + (most - least) * 0.02f * static_cast<float>(b);
+          return b == 1   ? most
+                 : b == 2 ? least
+                          : least + (most - least) * 0.02f * static_cast<float>(b);
         },
-        [&](int, int b) { return BlockStats{b == 1 ? 0.1f : 0.9f, b == 2 ? 0.01f : 0.5f, b * 16}; }, [](int, int) { return 0.0f; });
+        [&](int, int b) {
+          return BlockStats{b == 1 ? 0.1f : 0.9f, b == 2 ? 0.01f : 0.5f, b * 16};
+        },
+        [](int, int) { return 0.0f; });
   }
-  Selection select(PlugOptions options = {}, bool question = true, std::optional<double> keep_ratio = std::nullopt) {
+  Selection select(PlugOptions options = {}, bool question = true,
+                   std::optional<double> keep_ratio = std::nullopt) {
     SelectionInput in = documents_.input();
     in.options = std::move(options);
     in.keep_ratio = keep_ratio;
@@ -97,7 +109,8 @@ class SamkvSelectorTest : public ::testing::Test {
   std::unique_ptr<Selector> selector_ = make_samkv_selector();
 };
 
-// Eq. 2 and 3 and the cross filter of §11.1: two stable layers give P = 0.375, 7 of 17 candidates; ten documents keep 7 of 70.
+// Eq. 2 and 3 and the cross filter: two stable layers give P = 0.375, 7 of 17 candidates; ten
+// documents keep 7 of 70.
 TEST_F(SamkvSelectorTest, GoldenVectorsOfTopPAndCrossFilter) {
   for (int i = 0; i < 10; ++i) add_document({{4, 1, 0}, {4, 5, 0}});
   const Selection s = select();
@@ -105,7 +118,8 @@ TEST_F(SamkvSelectorTest, GoldenVectorsOfTopPAndCrossFilter) {
     std::size_t selected = 0;
     for (std::int32_t i = 0; i < 10; ++i) {
       const Blocks blocks = kept(s, layer, i);
-      for (std::int32_t anchor : {0, 18, 19}) EXPECT_TRUE(std::binary_search(blocks.begin(), blocks.end(), anchor));
+      for (std::int32_t anchor : {0, 18, 19})
+        EXPECT_TRUE(std::binary_search(blocks.begin(), blocks.end(), anchor));
       selected += blocks.size() - 3;
     }
     EXPECT_EQ(selected, 7u) << layer;
@@ -133,7 +147,7 @@ TEST_F(SamkvSelectorTest, KeepRules) {
   EXPECT_EQ(count(select(options_of({{"keep_rule", "retrieved_over_D"}}), true, 0.9)), 7u);
 }
 
-/// What a draft pays to tokens raises the scores of their blocks (algorithms §9, item 2).
+/// What a draft pays to tokens raises the scores of their blocks.
 class BoostTest : public SamkvSelectorTest {
  protected:
   BoostTest() {
@@ -142,7 +156,8 @@ class BoostTest : public SamkvSelectorTest {
       scores_.emplace_back(20 * 16, 0.001f);
     }
   }
-  Selection select_with(const char* boost, bool draft, std::optional<double> keep_ratio = std::nullopt) {
+  Selection select_with(const char* boost, bool draft,
+                        std::optional<double> keep_ratio = std::nullopt) {
     SelectionInput in = documents_.input();
     in.options = options_of({{"boost", boost}});
     in.keep_ratio = keep_ratio;
@@ -181,7 +196,8 @@ TEST_F(BoostTest, FindsABlockThatTheDraftLooksAt) {
   // Among the least important of its document by keys.
   scores_[2][4 * 16 + 7] = 0.9f;
   for (const auto& keep_ratio : {std::optional<double>(), std::optional<double>(0.25)}) {
-    const Selection plain = select_with("0", true, keep_ratio), boosted = select_with("4", true, keep_ratio);
+    const Selection plain = select_with("0", true, keep_ratio),
+                    boosted = select_with("4", true, keep_ratio);
     for (std::int32_t layer : {0, 1}) {
       const auto has = [&](const Selection& s) {
         const Blocks b = kept(s, layer, 2);
@@ -223,19 +239,22 @@ TEST_F(SamkvSelectorTest, SelectionOffIsAnchorsOnly) {
   EXPECT_EQ(kept(select(options_of({{"select", "off"}})), 1, 0), (Blocks{0, 18, 19}));
 }
 
-// §4.10: D = 1 has no cross filter.
+// D = 1 has no cross filter.
 TEST_F(SamkvSelectorTest, OneDocumentKeepsAllItsCandidates) {
   add_document({{4, 1, 0}, {4, 5, 0}});
   const Selection s = select();
   EXPECT_EQ(s.kept(0, 0).size(), 10u);
   EXPECT_FALSE(s.contexts[0].bias_weight.has_value());
-  // The best by score: the most important block, then the latest ones (11 and 12 have the same quantised mean).
+  // The best by score: the most important block, then the latest ones (11 and 12 have the same
+  // quantised mean).
   const Blocks blocks = kept(s, 0, 0);
   EXPECT_TRUE(std::binary_search(blocks.begin(), blocks.end(), 1));
-  for (std::int32_t b = 13; b < 20; ++b) EXPECT_TRUE(std::binary_search(blocks.begin(), blocks.end(), b)) << b;
+  for (std::int32_t b = 13; b < 20; ++b)
+    EXPECT_TRUE(std::binary_search(blocks.begin(), blocks.end(), b)) << b;
 }
 
-// §4.10: documents of up to three blocks are kept whole and add nothing; one middle block gives P = 0; no P at all leaves anchors.
+// Documents of up to three blocks are kept whole and add nothing; one middle block gives P = 0; no
+// P at all leaves anchors.
 TEST_F(SamkvSelectorTest, SmallDocumentsAndNoCandidates) {
   for (std::int32_t blocks : {1, 2, 3}) add_document({{4, 1, 0}, {4, 1, 0}}, blocks);
   SelectionInput in = documents_.input();
@@ -251,7 +270,7 @@ TEST_F(SamkvSelectorTest, SmallDocumentsAndNoCandidates) {
   EXPECT_EQ(kept(s, 1, 4), (Blocks{0, 18, 19}));
 }
 
-// §4.10: no question: smallest alpha first, ceil(sum |M_i| / (4 D)) blocks, no bias.
+// No question: smallest alpha first, ceil(sum |M_i| / (4 D)) blocks, no bias.
 TEST_F(SamkvSelectorTest, WithoutAQuestionTheDocumentsDecide) {
   for (int i = 0; i < 3; ++i) add_document({{4, 1, 0}, {4, 5, 0}});
   const Selection s = select({}, false);
@@ -274,7 +293,10 @@ TEST_F(SamkvSelectorTest, ADocumentWithoutASketchKeepsItsAnchors) {
 TEST_F(SamkvSelectorTest, InvalidImportanceGivesNoCandidates) {
   documents_.add(
       320, [](int, int, int c) { return c == kChannel ? 1.0f : 0.0f; },
-      [](int, int b) { return BlockStats{std::numeric_limits<float>::quiet_NaN(), 0.1f, b * 16}; }, [](int, int) { return 0.0f; });
+      [](int, int b) {
+        return BlockStats{std::numeric_limits<float>::quiet_NaN(), 0.1f, b * 16};
+      },
+      [](int, int) { return 0.0f; });
   EXPECT_EQ(kept(select(), 0, 0), (Blocks{0, 18, 19}));
 }
 
@@ -376,16 +398,22 @@ struct Reference {
   std::vector<std::vector<std::set<std::int32_t>>> kept;  // [layer][document]
 };
 
-Reference brute_force(Documents& docs, const std::vector<float>& query, StableLayers stable, bool bias) {
+Reference brute_force(Documents& docs, const std::vector<float>& query, StableLayers stable,
+                      bool bias) {
   SelectionInput in = docs.input();
-  const std::size_t count = docs.contexts().size(), heads = static_cast<std::size_t>(in.num_heads), kv_heads = static_cast<std::size_t>(in.num_kv_heads),
+  const std::size_t count = docs.contexts().size(), heads = static_cast<std::size_t>(in.num_heads),
+                    kv_heads = static_cast<std::size_t>(in.num_kv_heads),
                     dim = static_cast<std::size_t>(in.head_dim), width = heads * dim;
   const QueryPassResult pass = docs.question(query);
-  std::vector<std::vector<std::vector<double>>> s(static_cast<std::size_t>(in.num_layers), std::vector<std::vector<double>>(count)), hat = s;
+  std::vector<std::vector<std::vector<double>>> s(static_cast<std::size_t>(in.num_layers),
+                                                  std::vector<std::vector<double>>(count)),
+      hat = s;
   for (std::size_t l = 0; l < s.size(); ++l) {
     std::vector<std::vector<float>> local(count, std::vector<float>(width));
-    const std::vector<double> q(query.begin() + static_cast<std::ptrdiff_t>(l * width), query.begin() + static_cast<std::ptrdiff_t>((l + 1) * width));
-    for (std::size_t j = 0; j < count; ++j) in.sketch(static_cast<std::int32_t>(j))->local_query(static_cast<std::int32_t>(l), local[j]);
+    const std::vector<double> q(query.begin() + static_cast<std::ptrdiff_t>(l * width),
+                                query.begin() + static_cast<std::ptrdiff_t>((l + 1) * width));
+    for (std::size_t j = 0; j < count; ++j)
+      in.sketch(static_cast<std::int32_t>(j))->local_query(static_cast<std::int32_t>(l), local[j]);
     for (std::size_t i = 0; i < count; ++i) {
       std::vector<double> qi = q;
       for (std::size_t j = 0; j < count && bias; ++j) {
@@ -397,7 +425,8 @@ Reference brute_force(Documents& docs, const std::vector<float>& query, StableLa
           yy += double{local[j][c]} * local[j][c];
         }
         const double w = std::fabs(xy / std::sqrt(xx * yy));
-        for (std::size_t c = 0; c < width; ++c) qi[c] += w * local[j][c] / static_cast<double>(count - 1);
+        for (std::size_t c = 0; c < width; ++c)
+          qi[c] += w * local[j][c] / static_cast<double>(count - 1);
       }
       const auto position = pass.last_position - docs.contexts()[i].offset;
       const std::size_t half = dim / 2;  // the whole head is rotated here
@@ -405,9 +434,12 @@ Reference brute_force(Documents& docs, const std::vector<float>& query, StableLa
       for (std::size_t h = 0; h < heads; ++h) {
         for (std::size_t c = 0; c < dim; ++c) {
           const std::size_t pair = c % half;
-          const double cos = docs.rope().cos_row(position)[pair], sin = docs.rope().sin_row(position)[pair];
-          const double turned = c < half ? qi[h * dim + c] * cos - qi[h * dim + c + half] * sin : qi[h * dim + c] * cos + qi[h * dim + c - half] * sin;
-          pooled[h / (heads / kv_heads) * dim + c] += turned / static_cast<double>(heads / kv_heads);
+          const double cos = docs.rope().cos_row(position)[pair],
+                       sin = docs.rope().sin_row(position)[pair];
+          const double turned = c < half ? qi[h * dim + c] * cos - qi[h * dim + c + half] * sin
+                                         : qi[h * dim + c] * cos + qi[h * dim + c - half] * sin;
+          pooled[h / (heads / kv_heads) * dim + c] += turned /
+                                                      static_cast<double>(heads / kv_heads);
         }
       }
       double length = 0;
@@ -428,14 +460,19 @@ Reference brute_force(Documents& docs, const std::vector<float>& query, StableLa
     double sum = 0;
     for (std::int32_t l = stable.first; l <= stable.last; ++l) {
       const auto& score = s[static_cast<std::size_t>(l)][i];
-      const auto stats = [&](std::int32_t b) { return in.sketch(static_cast<std::int32_t>(i))->stats(l, b); };
+      const auto stats = [&](std::int32_t b) {
+        return in.sketch(static_cast<std::int32_t>(i))->stats(l, b);
+      };
       std::vector<std::int32_t> by_alpha, by_sustained;
       for (std::int32_t b = 1; b < blocks - 2; ++b) by_alpha.push_back(b);
       by_sustained = by_alpha;
-      std::stable_sort(by_alpha.begin(), by_alpha.end(), [&](auto a, auto b) { return stats(a).alpha < stats(b).alpha; });
-      std::stable_sort(by_sustained.begin(), by_sustained.end(), [&](auto a, auto b) { return stats(a).sustained < stats(b).sustained; });
+      std::stable_sort(by_alpha.begin(), by_alpha.end(),
+                       [&](auto a, auto b) { return stats(a).alpha < stats(b).alpha; });
+      std::stable_sort(by_sustained.begin(), by_sustained.end(),
+                       [&](auto a, auto b) { return stats(a).sustained < stats(b).sustained; });
       const double most = score[static_cast<std::size_t>(by_alpha[0])];
-      const double least = score[static_cast<std::size_t>(by_sustained[by_sustained[0] == by_alpha[0] ? 1 : 0])];
+      const double least =
+          score[static_cast<std::size_t>(by_sustained[by_sustained[0] == by_alpha[0] ? 1 : 0])];
       const auto last = static_cast<std::size_t>(blocks);
       const double anchor = (score[0] + score[last - 2] + score[last - 1]) / 3;
       if (least < anchor && anchor <= most) sum += (most - anchor) / (most - least);
@@ -447,15 +484,18 @@ Reference brute_force(Documents& docs, const std::vector<float>& query, StableLa
     for (std::size_t i = 0; i < count; ++i) {
       const std::int32_t middle = docs.contexts()[i].num_blocks - 3;
       std::vector<std::pair<double, std::int32_t>> own;
-      for (std::int32_t b = 1; b <= middle; ++b) own.emplace_back(-s[l][i][static_cast<std::size_t>(b)], b);
+      for (std::int32_t b = 1; b <= middle; ++b)
+        own.emplace_back(-s[l][i][static_cast<std::size_t>(b)], b);
       std::sort(own.begin(), own.end());
       own.resize(static_cast<std::size_t>(std::ceil(out.share[i] * middle)));
-      for (const auto& [score, b] : own) pool.emplace_back(-hat[l][i][static_cast<std::size_t>(b)], i, b);
+      for (const auto& [score, b] : own)
+        pool.emplace_back(-hat[l][i][static_cast<std::size_t>(b)], i, b);
     }
     std::sort(pool.begin(), pool.end());
     pool.resize((pool.size() + count - 1) / count);
     auto& kept = out.kept.emplace_back(count);
-    for (std::size_t i = 0; i < count; ++i) kept[i] = {0, docs.contexts()[i].num_blocks - 2, docs.contexts()[i].num_blocks - 1};
+    for (std::size_t i = 0; i < count; ++i)
+      kept[i] = {0, docs.contexts()[i].num_blocks - 2, docs.contexts()[i].num_blocks - 1};
     for (const auto& [score, i, b] : pool) kept[i].insert(b);
   }
   return out;
@@ -464,7 +504,12 @@ Reference brute_force(Documents& docs, const std::vector<float>& query, StableLa
 TEST(SamkvReferenceTest, EqualsTheFormulasInDouble) {
   const auto selector = make_samkv_selector();
   for (std::uint32_t seed = 1; seed <= 12; ++seed) {
-    Documents docs({.num_layers = 3, .num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .rotary_dim = 8, .block_tokens = 16});
+    Documents docs({.num_layers = 3,
+                    .num_heads = 4,
+                    .num_kv_heads = 2,
+                    .head_dim = 8,
+                    .rotary_dim = 8,
+                    .block_tokens = 16});
     for (std::uint32_t i = 0; i < 4; ++i) docs.add_random(16 * (12 + 3 * i) - 5, seed * 100 + i);
     std::mt19937 rng(seed);
     std::normal_distribution<float> normal;
@@ -479,11 +524,13 @@ TEST(SamkvReferenceTest, EqualsTheFormulasInDouble) {
       const auto s = selector->select(in);
       ASSERT_TRUE(s.ok());
       const Reference want = brute_force(docs, query, {1, 2}, bias);
-      for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(*s->contexts[i].keep_share, want.share[i], 1e-4) << seed;
+      for (std::size_t i = 0; i < 4; ++i)
+        EXPECT_NEAR(*s->contexts[i].keep_share, want.share[i], 1e-4) << seed;
       for (std::int32_t l = 0; l < 3; ++l) {
         for (std::int32_t i = 0; i < 4; ++i) {
           const auto& blocks = want.kept[static_cast<std::size_t>(l)][static_cast<std::size_t>(i)];
-          EXPECT_EQ(kept(*s, l, i), Blocks(blocks.begin(), blocks.end())) << "seed " << seed << " layer " << l << " document " << i;
+          EXPECT_EQ(kept(*s, l, i), Blocks(blocks.begin(), blocks.end()))
+              << "seed " << seed << " layer " << l << " document " << i;
         }
       }
       // The same input gives the same selection, scores included.
@@ -494,14 +541,20 @@ TEST(SamkvReferenceTest, EqualsTheFormulasInDouble) {
 }
 
 TEST(SamkvReferenceTest, SharedModeKeepsTheSameBlocksInAllLayers) {
-  Documents docs({.num_layers = 3, .num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .rotary_dim = 8, .block_tokens = 16});
+  Documents docs({.num_layers = 3,
+                  .num_heads = 4,
+                  .num_kv_heads = 2,
+                  .head_dim = 8,
+                  .rotary_dim = 8,
+                  .block_tokens = 16});
   for (std::uint32_t i = 0; i < 3; ++i) docs.add_random(400, i);
   SelectionInput in = docs.input();
   std::vector<float> query(3 * 4 * 8, 0.5f);
   const QueryPassResult pass = docs.question(query);
   in.query_pass = &pass;
   for (const char* frame : {"rotated", "raw"}) {
-    in.options = options_of({{"layer_mode", "shared"}, {"score_frame", frame}, {"bias_cos", "head"}});
+    in.options = options_of(
+        {{"layer_mode", "shared"}, {"score_frame", frame}, {"bias_cos", "head"}});
     const auto s = make_samkv_selector()->select(in);
     ASSERT_TRUE(s.ok());
     EXPECT_TRUE(s->same_in_all_layers());

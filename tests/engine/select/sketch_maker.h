@@ -15,7 +15,8 @@
 namespace quire::testing {
 
 struct SketchShape {
-  std::int32_t num_layers = 2, num_heads = 1, num_kv_heads = 1, head_dim = 8, rotary_dim = 2, block_tokens = 16;
+  std::int32_t num_layers = 2, num_heads = 1, num_kv_heads = 1, head_dim = 8, rotary_dim = 2,
+               block_tokens = 16;
 };
 
 /// Documents with their records, and a selection input over them.
@@ -28,10 +29,12 @@ class Documents {
     rope_ = *RopeTable::build(config, 8192);
   }
 
-  /// `key(layer, block, channel)`: raw key of all tokens of a block, channel over [num_kv_heads * head_dim].
+  /// `key(layer, block, channel)`: raw key of all tokens of a block, channel over [num_kv_heads *
+  /// head_dim].
   template <class Key, class Stats, class Local>
   void add(std::int64_t num_tokens, Key&& key, Stats&& stats, Local&& local) {
-    const KvLayout layout({shape_.num_layers, shape_.num_kv_heads, shape_.head_dim, DType::kF32}, num_tokens, shape_.block_tokens);
+    const KvLayout layout({shape_.num_layers, shape_.num_kv_heads, shape_.head_dim, DType::kF32},
+                          num_tokens, shape_.block_tokens);
     std::vector<std::vector<std::byte>> values;
     for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
       for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
@@ -42,7 +45,8 @@ class Documents {
           for (std::int32_t h = 0; h < shape_.num_kv_heads; ++h) {
             for (std::int32_t t = 0; t < layout.tokens_in(b); ++t) {
               for (std::int32_t c = 0; c < shape_.head_dim; ++c) {
-                x[(std::int64_t{2} * h * layout.tokens_in(b) + t) * shape_.head_dim + c] = key(layer, b, h * shape_.head_dim + c);
+                x[(std::int64_t{2} * h * layout.tokens_in(b) + t) * shape_.head_dim + c] = key(
+                    layer, b, h * shape_.head_dim + c);
               }
             }
           }
@@ -52,7 +56,8 @@ class Documents {
     std::vector<float> local_query;
     std::vector<BlockStats> block_stats;
     for (std::int32_t l = 0; l < shape_.num_layers; ++l) {
-      for (std::int32_t c = 0; c < shape_.num_heads * shape_.head_dim; ++c) local_query.push_back(local(l, c));
+      for (std::int32_t c = 0; c < shape_.num_heads * shape_.head_dim; ++c)
+        local_query.push_back(local(l, c));
       for (std::int32_t b = 0; b < layout.num_blocks(); ++b) block_stats.push_back(stats(l, b));
     }
     SketchInput input;
@@ -75,7 +80,10 @@ class Documents {
     std::uniform_real_distribution<float> uniform(0.1f, 1.0f);
     add(
         num_tokens, [&](int, int, int) { return normal(rng); },
-        [&](int, int b) { return BlockStats{uniform(rng), uniform(rng), b * shape_.block_tokens}; }, [&](int, int) { return normal(rng); });
+        [&](int, int b) {
+          return BlockStats{uniform(rng), uniform(rng), b * shape_.block_tokens};
+        },
+        [&](int, int) { return normal(rng); });
   }
   /// Forgets the sketch of a document.
   void lose(std::size_t document) { records_[document].clear(); }
@@ -94,7 +102,9 @@ class Documents {
     in.head_dim = shape_.head_dim;
     in.rope = &rope_;
     in.stable_layers = {0, shape_.num_layers - 1};
-    in.sketch = [this](std::int32_t i) { return views_[static_cast<std::size_t>(i)] ? &*views_[static_cast<std::size_t>(i)] : nullptr; };
+    in.sketch = [this](std::int32_t i) {
+      return views_[static_cast<std::size_t>(i)] ? &*views_[static_cast<std::size_t>(i)] : nullptr;
+    };
     return in;
   }
   /// The question: one mean query for each layer.
@@ -118,9 +128,12 @@ class Documents {
   std::vector<SelectableContext> contexts_;
 };
 
-inline PlugOptions options_of(std::map<std::string, std::string, std::less<>> given) { return PlugOptions(std::move(given)); }
+inline PlugOptions options_of(std::map<std::string, std::string, std::less<>> given) {
+  return PlugOptions(std::move(given));
+}
 
-inline std::vector<std::int32_t> kept(const Selection& s, std::int32_t layer, std::int32_t context) {
+inline std::vector<std::int32_t> kept(const Selection& s, std::int32_t layer,
+                                      std::int32_t context) {
   const auto blocks = s.kept(layer, context);
   return {blocks.begin(), blocks.end()};
 }

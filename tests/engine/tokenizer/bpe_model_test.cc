@@ -13,7 +13,8 @@ namespace quire::tokenizer_internal {
 namespace {
 
 /// The definition: again and again the lowest rank, at its leftmost place.
-std::vector<std::int32_t> merged_plainly(std::vector<std::int32_t> ids, const std::vector<Merge>& merges) {
+std::vector<std::int32_t> merged_plainly(std::vector<std::int32_t> ids,
+                                         const std::vector<Merge>& merges) {
   std::map<std::pair<std::int32_t, std::int32_t>, Merge> table;
   for (const Merge& m : merges) table.emplace(std::pair{m.left, m.right}, m);
   for (;;) {
@@ -39,7 +40,8 @@ TEST(BpeModelTest, EqualsTheDefinitionAtEveryLength) {
     std::int32_t next = 4;
     for (std::uint32_t rank = 0; rank < 30; ++rank) {
       merges.push_back({static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(next)),
-                        static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(next)), next, rank});
+                        static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(next)),
+                        next, rank});
       ++next;
     }
     const BpeModel model(merges);
@@ -65,7 +67,8 @@ TEST(BpeModelTest, EqualsTheDefinitionAtEveryLength) {
 
 TEST(BpeModelTest, AMillionSymbolsMergeWithoutQuadraticWork) {
   std::vector<Merge> merges;
-  for (std::int32_t i = 0; i < 16; ++i) merges.push_back({i, i, i + 1, static_cast<std::uint32_t>(i)});
+  for (std::int32_t i = 0; i < 16; ++i)
+    merges.push_back({i, i, i + 1, static_cast<std::uint32_t>(i)});
   std::vector<Symbol> word(1 << 20, Symbol{0, 1});
   BpeModel(merges).merge(word);
   EXPECT_EQ(word.size(), (1U << 20) >> 16);
@@ -79,12 +82,13 @@ std::string nfc(const std::string& text) {
 
 TEST(NormalizerTest, ComposesAsUnicodeSays) {
   EXPECT_EQ(nfc("plain ASCII"), "plain ASCII");
-  EXPECT_EQ(nfc("e\xCC\x81"), "\xC3\xA9");                                             // e + acute
-  EXPECT_EQ(nfc("a\xCC\xA3\xCC\x87"), nfc("a\xCC\x87\xCC\xA3"));                       // marks are put in order
-  EXPECT_EQ(nfc("\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8"), "\xEA\xB0\x81");              // Hangul
-  EXPECT_EQ(nfc("\xE2\x84\xAB"), "\xC3\x85");                                          // the Angstrom sign is A with ring
-  EXPECT_EQ(nfc("\xEF\xAC\x81"), "\xEF\xAC\x81");                                      // a ligature stays (no compatibility)
-  EXPECT_EQ(nfc("\xE0\xAE\x95\xE0\xAF\x86\xE0\xAE\xBE"), "\xE0\xAE\x95\xE0\xAF\x8A");  // a Tamil vowel sign of two parts
+  EXPECT_EQ(nfc("e\xCC\x81"), "\xC3\xA9");                                 // e + acute
+  EXPECT_EQ(nfc("a\xCC\xA3\xCC\x87"), nfc("a\xCC\x87\xCC\xA3"));           // marks are put in order
+  EXPECT_EQ(nfc("\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8"), "\xEA\xB0\x81");  // Hangul
+  EXPECT_EQ(nfc("\xE2\x84\xAB"), "\xC3\x85");      // the Angstrom sign is A with ring
+  EXPECT_EQ(nfc("\xEF\xAC\x81"), "\xEF\xAC\x81");  // a ligature stays (no compatibility)
+  // A Tamil vowel sign of two parts
+  EXPECT_EQ(nfc("\xE0\xAE\x95\xE0\xAF\x86\xE0\xAE\xBE"), "\xE0\xAE\x95\xE0\xAF\x8A");
   EXPECT_EQ(nfc("\xCC\x81"
                 "a"),
             "\xCC\x81"
@@ -102,7 +106,8 @@ TEST(NormalizerTest, OffsetsLeadBack) {
             "ab\xC3\xA9"
             "cd\xC3\xA9z");
   const std::vector<std::uint32_t> expected = {0, 1, 2, 5, 5, 6, 7, 10, 10, 11};
-  for (std::uint32_t at = 0; at <= out.size(); ++at) EXPECT_EQ(map.original(at), expected[at]) << at;
+  for (std::uint32_t at = 0; at <= out.size(); ++at)
+    EXPECT_EQ(map.original(at), expected[at]) << at;
 }
 
 std::vector<std::string> split(std::string_view pattern, std::string_view text) {
@@ -116,7 +121,8 @@ std::vector<std::string> split(std::string_view pattern, std::string_view text) 
 TEST(PretokenizerTest, CutsAsTheFamiliesDo) {
   using Words = std::vector<std::string>;
   EXPECT_EQ(split(kGpt2Pattern, "It's 123  ok!"), (Words{"It", "'s", " 123", " ", " ok", "!"}));
-  EXPECT_EQ(split(kLlama3Pattern, "IT'S 12345\n\n x"), (Words{"IT", "'S", " ", "123", "45", "\n\n", " x"}));
+  EXPECT_EQ(split(kLlama3Pattern, "IT'S 12345\n\n x"),
+            (Words{"IT", "'S", " ", "123", "45", "\n\n", " x"}));
   EXPECT_EQ(split(kQwenPattern, "v12"), (Words{"v", "1", "2"}));
   EXPECT_EQ(split("b", "abbc"), (Words{"a", "b", "b", "c"}));
   EXPECT_EQ(split("x*", "axx"), (Words{"a", "xx"}));  // empty matches are stepped over

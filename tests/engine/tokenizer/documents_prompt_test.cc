@@ -14,10 +14,12 @@ Ids joined(const std::vector<Ids>& parts) {
 }
 
 /// Prefix, two documents and a question, as text with the control tokens shown.
-std::string whole_prompt(const Tokenizer& tokenizer, const PromptFormat& format, std::optional<std::string_view> system) {
-  return tokenizer.decode(joined({*format.prefix(system), format.document("Paris", "The Seine runs through it.")->ids,
-                                  format.document("", "No title here.")->ids, *format.suffix("Which river?")}),
-                          /*keep_special=*/true);
+std::string whole_prompt(const Tokenizer& tokenizer, const PromptFormat& format,
+                         std::optional<std::string_view> system) {
+  return tokenizer.decode(
+      joined({*format.prefix(system), format.document("Paris", "The Seine runs through it.")->ids,
+              format.document("", "No title here.")->ids, *format.suffix("Which river?")}),
+      /*keep_special=*/true);
 }
 
 TEST(DocumentsPromptTest, ChatMlPutsDocumentsIntoTheUsersTurn) {
@@ -25,7 +27,8 @@ TEST(DocumentsPromptTest, ChatMlPutsDocumentsIntoTheUsersTurn) {
   const auto format = PromptFormat::parse("", "", tokenizer, {.format = "qwen2.5"});
   ASSERT_TRUE(format.ok()) << format.status().to_string();
   EXPECT_EQ(whole_prompt(*tokenizer, *format, std::nullopt),
-            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
+            "assistant.<|im_end|>\n"
             "<|im_start|>user\nAnswer the question from these documents.\n\n"
             "Document: Paris\nThe Seine runs through it.\n\nDocument:\nNo title here.\n\n"
             "Question: Which river?<|im_end|>\n<|im_start|>assistant\n");
@@ -34,13 +37,15 @@ TEST(DocumentsPromptTest, ChatMlPutsDocumentsIntoTheUsersTurn) {
 }
 
 TEST(DocumentsPromptTest, PartsJoinIntoTheIdsOfTheWholeText) {
-  // Separators are line breaks, at which byte-level vocabularies cut anyway: nothing is lost by encoding parts alone.
+  // Separators are line breaks, at which byte-level vocabularies cut anyway: nothing is lost by
+  // encoding parts alone.
   for (const char* name : {"qwen2", "llama3"}) {
     QUIRE_REAL_TOKENIZER(tokenizer, name);
     const auto format = PromptFormat::parse("", "", tokenizer, {.format = name});
     ASSERT_TRUE(format.ok()) << format.status().to_string();
-    const Ids parts = joined({*format->prefix(), format->document("Paris", "The Seine runs through it.")->ids,
-                              format->document("", "No title here.")->ids, *format->suffix("Which river?")});
+    const Ids parts = joined(
+        {*format->prefix(), format->document("Paris", "The Seine runs through it.")->ids,
+         format->document("", "No title here.")->ids, *format->suffix("Which river?")});
     EXPECT_EQ(parts, tokenizer->encode(tokenizer->decode(parts, true), Special::kParse)) << name;
   }
 }
@@ -49,9 +54,11 @@ TEST(DocumentsPromptTest, Llama2FoldsTheSystemMessageIntoTheTurn) {
   QUIRE_REAL_TOKENIZER(tokenizer, "llama2");
   const auto format = PromptFormat::parse("", "", tokenizer, {.format = "llama2"});
   ASSERT_TRUE(format.ok()) << format.status().to_string();
-  EXPECT_EQ(whole_prompt(*tokenizer, *format, "Be brief."),
-            "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nAnswer the question from these documents.\n\n"
-            "Document: Paris\nThe Seine runs through it.\n\nDocument:\nNo title here.\n\nQuestion: Which river? [/INST]");
+  EXPECT_EQ(
+      whole_prompt(*tokenizer, *format, "Be brief."),
+      "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nAnswer the question from these documents.\n\n"
+      "Document: Paris\nThe Seine runs through it.\n\nDocument:\nNo title here.\n\nQuestion: Which "
+      "river? [/INST]");
 }
 
 TEST(DocumentsPromptTest, ABaseModelGetsPlainText) {
@@ -59,8 +66,9 @@ TEST(DocumentsPromptTest, ABaseModelGetsPlainText) {
   const auto format = PromptFormat::parse("{}", "", tokenizer);
   ASSERT_TRUE(format.ok()) << format.status().to_string();
   EXPECT_EQ(format->family(), PromptFamily::kPlain);
-  EXPECT_EQ(whole_prompt(*tokenizer, *format, std::nullopt),
-            "<s>Paris\nThe Seine runs through it.\n\nNo title here.\n\nQuestion: Which river?\nAnswer:");
+  EXPECT_EQ(
+      whole_prompt(*tokenizer, *format, std::nullopt),
+      "<s>Paris\nThe Seine runs through it.\n\nNo title here.\n\nQuestion: Which river?\nAnswer:");
   EXPECT_FALSE(format->stop_strings().empty());
 }
 
@@ -68,8 +76,10 @@ TEST(DocumentsPromptTest, ABaseModelConversesInPlainText) {
   QUIRE_REAL_TOKENIZER(tokenizer, "gpt2");
   const auto format = PromptFormat::parse("", "", tokenizer);
   ASSERT_TRUE(format.ok()) << format.status().to_string();
-  const std::vector<ChatMessage> messages = {{"system", "Be kind."}, {"user", "Hi"}, {"assistant", "Hello"}, {"user", "Bye"}};
-  EXPECT_EQ(tokenizer->decode(*format->chat(messages)), "Be kind.\n\nUser: Hi\nAssistant: Hello\n\nUser: Bye\nAssistant:");
+  const std::vector<ChatMessage> messages = {
+      {"system", "Be kind."}, {"user", "Hi"}, {"assistant", "Hello"}, {"user", "Bye"}};
+  EXPECT_EQ(tokenizer->decode(*format->chat(messages)),
+            "Be kind.\n\nUser: Hi\nAssistant: Hello\n\nUser: Bye\nAssistant:");
   EXPECT_EQ(tokenizer->decode(*format->suffix(std::span(messages).subspan(1))),
             "Question: Hi\nAnswer: Hello\n\nQuestion: Bye\nAnswer:");
 }
@@ -78,10 +88,13 @@ TEST(DocumentsPromptTest, LaterTurnsFollowTheQuestion) {
   QUIRE_REAL_TOKENIZER(tokenizer, "llama3");
   const auto format = PromptFormat::parse("", "", tokenizer, {.format = "llama3"});
   ASSERT_TRUE(format.ok()) << format.status().to_string();
-  const std::vector<ChatMessage> messages = {{"user", "Which river?"}, {"assistant", "The Seine."}, {"user", "Sure?"}};
+  const std::vector<ChatMessage> messages = {
+      {"user", "Which river?"}, {"assistant", "The Seine."}, {"user", "Sure?"}};
   EXPECT_EQ(tokenizer->decode(*format->suffix(messages), true),
-            "Question: Which river?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nThe Seine.<|eot_id|>"
-            "<|start_header_id|>user<|end_header_id|>\n\nSure?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
+            "Question: Which river?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nThe "
+            "Seine.<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nSure?<|eot_id|><|start_header_id|>"
+            "assistant<|end_header_id|>\n\n");
 }
 
 TEST(DocumentsPromptTest, SpansOfADocumentCoverItsTextAlone) {
@@ -108,24 +121,40 @@ TEST(DocumentsPromptTest, TheEmbeddedModelsFormatIsRead) {
   const auto format = PromptFormat::load(QUIRE_SOURCE_DIR "/models/demo", tokenizer);
   ASSERT_TRUE(format.ok()) << format.status().to_string();
   EXPECT_EQ(format->family(), PromptFamily::kQuire);
-  const std::int32_t bos = *tokenizer->bos_id(), doc = *tokenizer->token_id("<doc>"), q = *tokenizer->token_id("<q>"),
-                     a = *tokenizer->token_id("<a>"), end = *tokenizer->token_id("</a>");
+  const std::int32_t bos = *tokenizer->bos_id(), doc = *tokenizer->token_id("<doc>"),
+                     q = *tokenizer->token_id("<q>"), a = *tokenizer->token_id("<a>"),
+                     end = *tokenizer->token_id("</a>");
   EXPECT_EQ(*format->prefix(), (Ids{bos}));
-  EXPECT_EQ(format->document("", "Ada lives in Oslo.")->ids, joined({{doc}, tokenizer->encode("Ada lives in Oslo.")}));
+  EXPECT_EQ(format->document("", "Ada lives in Oslo.")->ids,
+            joined({{doc}, tokenizer->encode("Ada lives in Oslo.")}));
   // It was trained on texts alone (quire_prompt.titles is false).
-  EXPECT_EQ(format->document("Ada", "She lives in Oslo.")->ids, joined({{doc}, tokenizer->encode("She lives in Oslo.")}));
+  EXPECT_EQ(format->document("Ada", "She lives in Oslo.")->ids,
+            joined({{doc}, tokenizer->encode("She lives in Oslo.")}));
   const auto titled = PromptFormat::parse(
-      R"({"quire_prompt": {"document_prefix": "<doc>", "question_prefix": "<q>", "answer_prefix": "<a>", "stop": ["</a>"]}})", "", tokenizer);
+      R"({"quire_prompt": {"document_prefix": "<doc>", "question_prefix": "<q>", "answer_prefix": )"
+      R"("<a>", "stop": ["</a>"]}})",
+      "", tokenizer);
   ASSERT_TRUE(titled.ok()) << titled.status().to_string();
-  EXPECT_EQ(titled->document("Ada", "She lives in Oslo.")->ids, joined({{doc}, tokenizer->encode("Ada: She lives in Oslo.")}));
-  EXPECT_EQ(titled->document("Ada", "Ada: She lives in Oslo.")->ids, joined({{doc}, tokenizer->encode("Ada: She lives in Oslo.")}));
+  EXPECT_EQ(titled->document("Ada", "She lives in Oslo.")->ids,
+            joined({{doc}, tokenizer->encode("Ada: She lives in Oslo.")}));
+  EXPECT_EQ(titled->document("Ada", "Ada: She lives in Oslo.")->ids,
+            joined({{doc}, tokenizer->encode("Ada: She lives in Oslo.")}));
   EXPECT_EQ(*format->suffix("Where?"), joined({{q}, tokenizer->encode("Where?"), {a}}));
-  EXPECT_EQ(*format->suffix(std::vector<ChatMessage>{{"user", "Where?"}, {"assistant", "Oslo"}, {"user", "Who?"}}),
-            joined({{q}, tokenizer->encode("Where?"), {a}, tokenizer->encode("Oslo"), {end, q}, tokenizer->encode("Who?"), {a}}));
-  EXPECT_EQ(*format->chat(std::vector<ChatMessage>{{"user", "Where?"}}), joined({{bos, q}, tokenizer->encode("Where?"), {a}}));
+  EXPECT_EQ(*format->suffix(std::vector<ChatMessage>{
+                {"user", "Where?"}, {"assistant", "Oslo"}, {"user", "Who?"}}),
+            joined({{q},
+                    tokenizer->encode("Where?"),
+                    {a},
+                    tokenizer->encode("Oslo"),
+                    {end, q},
+                    tokenizer->encode("Who?"),
+                    {a}}));
+  EXPECT_EQ(*format->chat(std::vector<ChatMessage>{{"user", "Where?"}}),
+            joined({{bos, q}, tokenizer->encode("Where?"), {a}}));
   EXPECT_FALSE(format->supports_system());
   EXPECT_EQ(format->prefix("Be brief.").status().field(), "system");
-  EXPECT_NE(std::find(format->stop_ids().begin(), format->stop_ids().end(), end), format->stop_ids().end());
+  EXPECT_NE(std::find(format->stop_ids().begin(), format->stop_ids().end(), end),
+            format->stop_ids().end());
 }
 
 }  // namespace

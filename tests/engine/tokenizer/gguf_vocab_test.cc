@@ -93,8 +93,8 @@ TEST(GgufVocabTest, Gpt2EqualsItsFolder) {
   QUIRE_REAL_TOKENIZER(folder, "gpt2");
   const auto tokenizer = load_tokenizer(path);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
-  const auto text =
-      test::slurp(test::shared_tokenizers() / "test_vectors" / "ggml-vocab-llama-spm.gguf.inp");
+  const auto text = test::slurp(test::shared_tokenizers() / "test_vectors" /
+                                "ggml-vocab-llama-spm.gguf.inp");
   ASSERT_TRUE(text);
   EXPECT_EQ((*tokenizer)->encode(*text), folder->encode(*text));
   EXPECT_EQ((*tokenizer)->eos_ids(), (std::vector<std::int32_t>{50256}));

@@ -54,15 +54,14 @@ TEST(JinjaTemplateTest, PublishedTemplatesRenderAsTransformersRendersThem) {
     const json::value& messages = golden().at("conversations").at(conversation);
     const bool answered = messages.as_array().back().at("role").as_string() == "assistant";
     const bool tools = conversation.find("tool") != std::string::npos;
-    const auto ours =
-        rendered(sources[name],
-                 {{"messages", value_of(messages)},
-                  {"tools", tools ? value_of(golden().at("tools")) : jinja::Value(jinja::None{})},
-                  {"documents", jinja::None{}},
-                  {"add_generation_prompt", !answered},
-                  {"enable_thinking", c.at("thinking").as_bool()},
-                  {"bos_token", jinja::Value::text("<s>")},
-                  {"eos_token", jinja::Value::text("</s>")}});
+    const auto ours = rendered(sources[name], {{"messages", value_of(messages)},
+                                               {"tools", tools ? value_of(golden().at("tools"))
+                                                               : jinja::Value(jinja::None{})},
+                                               {"documents", jinja::None{}},
+                                               {"add_generation_prompt", !answered},
+                                               {"enable_thinking", c.at("thinking").as_bool()},
+                                               {"bos_token", jinja::Value::text("<s>")},
+                                               {"eos_token", jinja::Value::text("</s>")}});
     expect_same(ours, c.at("text"));
   }
 }

@@ -17,8 +17,8 @@ namespace json = boost::json;
 namespace fs = std::filesystem;
 
 json::object golden() {
-  const auto text =
-      test::slurp(fs::path(QUIRE_SOURCE_DIR) / "tests/engine/tokenizer/smollm2_tokens.json");
+  const auto text = test::slurp(fs::path(QUIRE_SOURCE_DIR) /
+                                "tests/engine/tokenizer/smollm2_tokens.json");
   return text ? json::parse(*text).as_object() : json::object();
 }
 

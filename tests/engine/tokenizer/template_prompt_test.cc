@@ -83,8 +83,8 @@ TEST(TemplatePromptTest, EveryPublishedTemplateGivesTheIdsOfItsText) {
     QUIRE_REAL_TOKENIZER(tokenizer, vocabulary);
     for (const std::string& name : all_published()) {
       SCOPED_TRACE(name + ", " + vocabulary);
-      const auto format =
-          PromptFormat::parse(kConfig, published(name), tokenizer, {.format = "template"});
+      const auto format = PromptFormat::parse(kConfig, published(name), tokenizer,
+                                              {.format = "template"});
       ASSERT_TRUE(format.ok()) << format.status().to_string();
       const auto ids = format->chat(talk);
       ASSERT_TRUE(ids.ok()) << ids.status().to_string();
@@ -107,8 +107,8 @@ TEST(TemplatePromptTest, DocumentsStandWithinTheUsersTurnOfNearlyEveryTemplate) 
   std::vector<std::string> plain;
   for (const std::string& name : all_published()) {
     SCOPED_TRACE(name);
-    const auto format =
-        PromptFormat::parse(kConfig, published(name), tokenizer, {.format = "template"});
+    const auto format = PromptFormat::parse(kConfig, published(name), tokenizer,
+                                            {.format = "template"});
     ASSERT_TRUE(format.ok()) << format.status().to_string();
     const auto document = format->document("Paris", "The Seine runs through it.");
     const std::string parts = tokenizer->decode(
@@ -142,8 +142,8 @@ TEST(TemplatePromptTest, TextOfUsersNeverBecomesAControlToken) {
     };
     for (const std::string& name : all_published()) {
       SCOPED_TRACE(name + ", " + vocabulary);
-      const auto format =
-          PromptFormat::parse(kConfig, published(name), tokenizer, {.format = "template"});
+      const auto format = PromptFormat::parse(kConfig, published(name), tokenizer,
+                                              {.format = "template"});
       ASSERT_TRUE(format.ok());
       const Messages bad = {{"user", attack}, {"assistant", "no"}, {"user", attack}},
                      good = {{"user", "a"}, {"assistant", "no"}, {"user", "b"}};
@@ -172,10 +172,12 @@ TEST(TemplatePromptTest, ToolsReachTheTemplateAlsoWhereAFamilyStandsInForIt) {
   EXPECT_EQ(format->family(), PromptFamily::kChatMl);
   ASSERT_TRUE(format->supports_tools());
   const std::string tools =
-      R"([{"type": "function", "function": {"name": "weather", "description": "d", "parameters": {}}}])";
+      R"([{"type": "function", "function": {"name": "weather", "description": "d", "parameters": {)"
+      R"(}}}])";
   ChatMessage call{"assistant", ""};
   call.tool_calls =
-      R"([{"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{\"city\": \"Oslo\"}"}}])";
+      R"([{"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{)"
+      R"(\"city\": \"Oslo\"}"}}])";
   const std::string text = text_of(
       *tokenizer, format->chat(Messages{{"user", "Oslo?"}, call, {"tool", "cold"}}, true, tools));
   EXPECT_NE(text.find("<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"weather\""),
@@ -198,8 +200,8 @@ TEST(TemplatePromptTest, ToolsReachTheTemplateAlsoWhereAFamilyStandsInForIt) {
 
 TEST(TemplatePromptTest, StopIdsIncludeTheEndOfATurn) {
   QUIRE_REAL_TOKENIZER(tokenizer, "llama3");
-  const auto format =
-      PromptFormat::parse("", published("llama-3"), tokenizer, {.format = "template"});
+  const auto format = PromptFormat::parse("", published("llama-3"), tokenizer,
+                                          {.format = "template"});
   ASSERT_TRUE(format.ok()) << format.status().to_string();
   const std::int32_t end = *tokenizer->token_id("<|eot_id|>");
   EXPECT_NE(std::find(format->stop_ids().begin(), format->stop_ids().end(), end),
@@ -223,8 +225,8 @@ TEST(TemplatePromptTest, TheDigestFollowsTheTemplateAndItsSettings) {
 
 TEST(TemplatePromptTest, ATemplateThatHidesTheUsersTextIsRefusedByName) {
   QUIRE_REAL_TOKENIZER(tokenizer, "qwen2");
-  const auto hidden =
-      PromptFormat::parse("", "{% for m in messages %}<|{{ m.role }}|>{% endfor %}", tokenizer);
+  const auto hidden = PromptFormat::parse("", "{% for m in messages %}<|{{ m.role }}|>{% endfor %}",
+                                          tokenizer);
   ASSERT_FALSE(hidden.ok());
   EXPECT_EQ(hidden.status().field(), "chat_template.jinja");
   EXPECT_NE(hidden.status().message().find("model.prompt_format"), std::string::npos);

@@ -14,7 +14,9 @@
 
 namespace quire::test {
 
-inline std::filesystem::path shared_tokenizers() { return std::filesystem::path(QUIRE_SHARED_DATA_DIR) / "tokenizers"; }
+inline std::filesystem::path shared_tokenizers() {
+  return std::filesystem::path(QUIRE_SHARED_DATA_DIR) / "tokenizers";
+}
 
 inline std::optional<std::string> slurp(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -22,8 +24,8 @@ inline std::optional<std::string> slurp(const std::filesystem::path& path) {
   return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
-/// Files of one of the real tokenizers, by the name of its folder (mistral: "mistral/v1"; "qwen2.5" and "qwen3" borrow the
-/// vocabulary of qwen2). Empty if the data are not there.
+/// Files of one of the real tokenizers, by the name of its folder (mistral: "mistral/v1"; "qwen2.5"
+/// and "qwen3" borrow the vocabulary of qwen2). Empty if the data are not there.
 inline std::optional<TokenizerFiles> real_files(const std::string& name) {
   const auto root = shared_tokenizers();
   TokenizerFiles files;
@@ -43,7 +45,8 @@ inline std::optional<TokenizerFiles> real_files(const std::string& name) {
   return files;
 }
 
-/// The tokenizer, or null where the data are missing. A tokenizer that does not load fails the test.
+/// The tokenizer, or null where the data are missing. A tokenizer that does not load fails the
+/// test.
 inline std::shared_ptr<const Tokenizer> real_tokenizer(const std::string& name) {
   const auto files = real_files(name);
   if (!files) return nullptr;
@@ -60,8 +63,10 @@ inline std::shared_ptr<const Tokenizer> demo_tokenizer() {
 /// The character that stands for a byte in byte-level vocabularies.
 inline std::string byte_level_char(int byte) {
   int shifted = 0;
-  for (int b = 0; b < byte; ++b) shifted += (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE ? 0 : 1;
-  const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+  for (int b = 0; b < byte; ++b)
+    shifted += (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE ? 0 : 1;
+  const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) ||
+                         byte >= 0xAE;
   const int cp = printable ? byte : 256 + shifted;
   if (cp < 0x80) return std::string(1, static_cast<char>(cp));
   return {static_cast<char>(0xC0 | cp >> 6), static_cast<char>(0x80 | (cp & 0x3F))};
@@ -76,11 +81,14 @@ inline std::string json_quoted(const std::string& text) {
   return out + "\"";
 }
 
-/// vocab.json of the 256 bytes (id = byte) and `pieces` from id 256 on, which are spelled as the file spells them.
+/// vocab.json of the 256 bytes (id = byte) and `pieces` from id 256 on, which are spelled as the
+/// file spells them.
 inline std::string small_vocab_json(const std::vector<std::string>& pieces) {
   std::string json = "{";
-  for (int byte = 0; byte < 256; ++byte) json += json_quoted(byte_level_char(byte)) + ":" + std::to_string(byte) + ",";
-  for (std::size_t i = 0; i < pieces.size(); ++i) json += json_quoted(pieces[i]) + ":" + std::to_string(256 + i) + ",";
+  for (int byte = 0; byte < 256; ++byte)
+    json += json_quoted(byte_level_char(byte)) + ":" + std::to_string(byte) + ",";
+  for (std::size_t i = 0; i < pieces.size(); ++i)
+    json += json_quoted(pieces[i]) + ":" + std::to_string(256 + i) + ",";
   json.back() = '}';
   return json;
 }
@@ -90,4 +98,5 @@ inline std::string small_vocab_json(const std::vector<std::string>& pieces) {
 /// Loads a real tokenizer or skips the test where the data are missing.
 #define QUIRE_REAL_TOKENIZER(variable, name)                 \
   const auto variable = ::quire::test::real_tokenizer(name); \
-  if (variable == nullptr) GTEST_SKIP() << "no tokenizer data '" << (name) << "' beside the repository"
+  if (variable == nullptr)                                   \
+  GTEST_SKIP() << "no tokenizer data '" << (name) << "' beside the repository"

@@ -13,10 +13,13 @@ using Ids = std::vector<std::int32_t>;
 /// A byte-level vocabulary of the 256 bytes, a few merges and two control tokens.
 TokenizerFiles small_files() {
   TokenizerFiles files;
-  files.vocab_json = test::small_vocab_json({"he", "ll", "hell", "hello", "\xC4\xA0hello", "<|endoftext|>"});
+  files.vocab_json = test::small_vocab_json(
+      {"he", "ll", "hell", "hello", "\xC4\xA0hello", "<|endoftext|>"});
   files.merges_txt = "#version: 0.2\nh e\nl l\nhe ll\nhell o\n\xC4\xA0 hello\n";
-  files.tokenizer_config = R"({"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|endoftext|>", "added_tokens_decoder": {
-    "261": {"content": "<|endoftext|>", "special": true}, "262": {"content": "<|stop|>", "special": true},
+  files.tokenizer_config = R"({"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|endoftext|>", )"
+                           R"("added_tokens_decoder": {
+    "261": {"content": "<|endoftext|>", "special": true}, "262": {"content": "<|stop|>", )"
+                           R"("special": true},
     "263": {"content": "  ", "special": false}, "264": {"content": "<think>", "special": false}}})";
   return files;
 }
@@ -29,9 +32,11 @@ std::shared_ptr<const Tokenizer> small_tokenizer() {
 
 /// Every vocabulary there is: the small one, and the real ones where the data are.
 std::vector<std::pair<std::string, std::shared_ptr<const Tokenizer>>> load_all_tokenizers() {
-  std::vector<std::pair<std::string, std::shared_ptr<const Tokenizer>>> all = {{"small", small_tokenizer()}};
+  std::vector<std::pair<std::string, std::shared_ptr<const Tokenizer>>> all = {
+      {"small", small_tokenizer()}};
   if (auto demo = test::demo_tokenizer()) all.emplace_back("demo", demo);
-  for (const char* name : {"llama2", "llama3", "qwen2.5", "gpt2", "phi2", "mistral/v1", "mistral/v3"}) {
+  for (const char* name :
+       {"llama2", "llama3", "qwen2.5", "gpt2", "phi2", "mistral/v1", "mistral/v3"}) {
     if (auto tokenizer = test::real_tokenizer(name)) all.emplace_back(name, tokenizer);
   }
   if (const auto json = test::slurp(test::shared_tokenizers() / "llama2" / "tokenizer.json")) {
@@ -49,17 +54,11 @@ const std::vector<std::pair<std::string, std::shared_ptr<const Tokenizer>>>& all
 }
 
 std::vector<std::string> odd_texts() {
-  return {"",
-          " ",
-          "a",
-          "hello",
-          " hello  world",
-          "line\r\n\r\n\tline",
+  return {"", " ", "a", "hello", " hello  world", "line\r\n\r\n\tline",
           "caf\xC3\xA9 \xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\xA6\x99\xE2\x80\x8D\xF0\x9F\x8C\xAB",
-          "cafe\xCC\x81 e\xCC\x81\xCC\xA3 \xE1\x84\x80\xE1\x85\xA1 \xEF\xAC\x81",  // not in NFC; a ligature
-          std::string("nul\0in", 6),
-          std::string(3000, 'a'),
-          std::string(700, ' ') + "x",
+          "cafe\xCC\x81 e\xCC\x81\xCC\xA3 \xE1\x84\x80\xE1\x85\xA1 \xEF\xAC\x81",  // not in NFC; a
+                                                                                   // ligature
+          std::string("nul\0in", 6), std::string(3000, 'a'), std::string(700, ' ') + "x",
           "<|endoftext|></s><unk><0x41><doc>",
           "\xE2\x96\x81under\xE2\x96\x81"
           "bar"};
@@ -76,8 +75,10 @@ TEST(TokenizerTest, MergesGoByRankThenFromLeftToRight) {
 
 TEST(TokenizerTest, ControlTokensAreParsedOnlyWhenAsked) {
   const auto t = small_tokenizer();
-  EXPECT_EQ(t->encode("hello<|stop|><think><|endoftext|>", Special::kParse), (Ids{259, 262, 264, 261}));
-  for (const std::int32_t id : t->encode("hello<|stop|><think><|endoftext|>")) EXPECT_FALSE(t->is_special(id)) << id;
+  EXPECT_EQ(t->encode("hello<|stop|><think><|endoftext|>", Special::kParse),
+            (Ids{259, 262, 264, 261}));
+  for (const std::int32_t id : t->encode("hello<|stop|><think><|endoftext|>"))
+    EXPECT_FALSE(t->is_special(id)) << id;
   EXPECT_EQ(t->decode(t->encode("hello<|stop|>")), "hello<|stop|>");
   EXPECT_EQ(t->decode(Ids{259, 262, 261}), "hello");
   EXPECT_EQ(t->decode(Ids{259, 262, 261}, true), "hello<|stop|><|endoftext|>");
@@ -96,7 +97,8 @@ TEST(TokenizerTest, NoVocabularyLetsATextSayAControlToken) {
       if (!t->is_special(id)) continue;
       for (const std::string& around : {std::string(), std::string(" "), std::string("x")}) {
         const std::string text = around + std::string(t->token_bytes(id)) + around;
-        for (const std::int32_t said : t->encode(text)) ASSERT_FALSE(t->is_special(said)) << name << ": " << text;
+        for (const std::int32_t said : t->encode(text))
+          ASSERT_FALSE(t->is_special(said)) << name << ": " << text;
       }
       if (id > 300 && id + 300 < t->vocab_size()) id += 7;  // a sample of the many reserved ones
     }
@@ -106,9 +108,10 @@ TEST(TokenizerTest, NoVocabularyLetsATextSayAControlToken) {
 TEST(TokenizerTest, OrdinaryTextSurvivesTheRoundTrip) {
   for (const auto& [name, t] : all_tokenizers()) {
     for (const std::string& text : odd_texts()) {
-      if (text.find("\xCC\x81") != std::string::npos) continue;                                 // normalised by some
-      if (name == "demo") continue;                                                             // normalises white space
-      if (text.find("\xE2\x96\x81") != std::string::npos && t->strips_first_space()) continue;  // U+2581 is their space
+      if (text.find("\xCC\x81") != std::string::npos) continue;  // normalised by some
+      if (name == "demo") continue;                              // normalises white space
+      // U+2581 is their space
+      if (text.find("\xE2\x96\x81") != std::string::npos && t->strips_first_space()) continue;
       EXPECT_EQ(t->decode(t->encode(text)), text) << name;
     }
   }
@@ -140,7 +143,8 @@ TEST(TokenizerTest, SpansHoldTheBytesOfTheirTokens) {
     const Encoding e = t->encode_with_offsets(text);
     for (std::size_t i = 0; i < e.ids.size(); ++i) {
       std::string_view bytes = t->token_bytes(e.ids[i]);
-      const std::string_view of_text = std::string_view(text).substr(e.spans[i].begin, e.spans[i].end - e.spans[i].begin);
+      const std::string_view of_text = std::string_view(text).substr(
+          e.spans[i].begin, e.spans[i].end - e.spans[i].begin);
       if (i == 0 && t->strips_first_space() && bytes.starts_with(' ')) bytes.remove_prefix(1);
       EXPECT_EQ(bytes, of_text) << name << ", token " << i;
     }
@@ -149,12 +153,14 @@ TEST(TokenizerTest, SpansHoldTheBytesOfTheirTokens) {
 
 TEST(TokenizerTest, OffsetsSpeakOfTheTextBeforeNormalisation) {
   QUIRE_REAL_TOKENIZER(t, "qwen2");
-  const std::string text = "xe\xCC\x81y caf\xC3\xA9";  // e and a combining accent: NFC makes one character of the two
+  // E and a combining accent: NFC makes one character of the two
+  const std::string text = "xe\xCC\x81y caf\xC3\xA9";
   const Encoding e = t->encode_with_offsets(text);
   EXPECT_EQ(t->decode(e.ids), "x\xC3\xA9y caf\xC3\xA9");
   ASSERT_GE(e.ids.size(), 2U);
   // No span cuts the changed stretch [1, 4) but at its ends.
-  for (const TokenSpan& span : e.spans) EXPECT_FALSE((span.begin > 1 && span.begin < 4) || (span.end > 1 && span.end < 4));
+  for (const TokenSpan& span : e.spans)
+    EXPECT_FALSE((span.begin > 1 && span.begin < 4) || (span.end > 1 && span.end < 4));
   EXPECT_EQ(e.spans.back().end, text.size());
 }
 
@@ -173,7 +179,8 @@ TEST(TokenizerTest, TextBehindAControlTokenFollowsTheModelsScheme) {
   files->tokenizer_config = R"({"legacy": true, "bos_token": "<s>", "eos_token": "</s>"})";
   const auto legacy = make_tokenizer(*files);
   ASSERT_TRUE(plain.ok() && legacy.ok());
-  EXPECT_EQ((*plain)->encode("<s>Hi", Special::kParse), (Ids{1, (*plain)->encode("Hi", Special::kNone, Start::kMiddle)[0]}));
+  EXPECT_EQ((*plain)->encode("<s>Hi", Special::kParse),
+            (Ids{1, (*plain)->encode("Hi", Special::kNone, Start::kMiddle)[0]}));
   EXPECT_EQ((*legacy)->encode("<s>Hi", Special::kParse), (Ids{1, (*legacy)->encode("Hi")[0]}));
   EXPECT_NE((*plain)->digest(), (*legacy)->digest());
 }
@@ -183,7 +190,8 @@ TEST(TokenizerTest, BrokenUtf8IsEncodedByteByByteAndDecodedAsReplacements) {
     for (const std::string& text :
          {std::string("a\xFF"
                       "b"),
-          std::string("\xE4\xBD"), std::string("\xC3\x28"), std::string("\xED\xA0\x80"), std::string("ok \xF0\x9F\xA6 cut")}) {
+          std::string("\xE4\xBD"), std::string("\xC3\x28"), std::string("\xED\xA0\x80"),
+          std::string("ok \xF0\x9F\xA6 cut")}) {
       const Encoding e = t->encode_with_offsets(text);
       EXPECT_EQ(e.ids, t->encode(text)) << name;
       ASSERT_FALSE(e.spans.empty());
@@ -198,7 +206,9 @@ TEST(TokenizerTest, BrokenUtf8IsEncodedByteByByteAndDecodedAsReplacements) {
 
 TEST(TokenizerTest, DecodingReplacesEachBrokenPartOnce) {
   const auto t = small_tokenizer();
-  const auto decode = [&](std::initializer_list<int> bytes) { return t->decode(Ids(bytes.begin(), bytes.end())); };
+  const auto decode = [&](std::initializer_list<int> bytes) {
+    return t->decode(Ids(bytes.begin(), bytes.end()));
+  };
   const std::string r = "\xEF\xBF\xBD";
   EXPECT_EQ(decode({0xC3, 0xA9}), "\xC3\xA9");
   EXPECT_EQ(decode({0xE4, 0xBD}), r);  // cut short: one maximal part
@@ -217,7 +227,8 @@ TEST(TokenizerTest, StreamedPiecesAddUpToTheWholeText) {
       const int n = static_cast<int>(random() % 40);
       for (int i = 0; i < n; ++i) {
         // Half of them from the front of the vocabulary, where the byte pieces are.
-        const auto range = static_cast<std::uint32_t>(random() % 2 == 0 ? std::min(300, t->vocab_size()) : t->vocab_size());
+        const auto range = static_cast<std::uint32_t>(
+            random() % 2 == 0 ? std::min(300, t->vocab_size()) : t->vocab_size());
         ids.push_back(static_cast<std::int32_t>(random() % range));
       }
       for (const bool keep_special : {false, true}) {
@@ -274,7 +285,8 @@ TEST(TokenizerTest, DigestsNameTheVocabulary) {
   merges.merges_txt = "l l\nh e\nhe ll\nhell o\n\xC4\xA0 hello\n";
   EXPECT_NE(base, digest(merges));
   TokenizerFiles config = small_files();
-  config.tokenizer_config = R"({"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|endoftext|>"})";
+  config
+      .tokenizer_config = R"({"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|endoftext|>"})";
   EXPECT_NE(base, digest(config));
 }
 
@@ -326,7 +338,8 @@ TEST(TokenizerTest, TheEmbeddedModelsTokenizerLoads) {
   EXPECT_EQ(t->eos_ids(), (Ids{2, 7}));
   EXPECT_EQ(t->decode(t->encode("Ada lives in Oslo.")), "Ada lives in Oslo.");
   EXPECT_EQ(t->encode("<doc>a<q>", Special::kParse).front(), 4);
-  for (const std::int32_t id : t->encode("<doc> a <q> b <a> c </a>")) EXPECT_FALSE(t->is_special(id)) << id;
+  for (const std::int32_t id : t->encode("<doc> a <q> b <a> c </a>"))
+    EXPECT_FALSE(t->is_special(id)) << id;
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Real vocabularies against the ids Hugging Face's own implementation gives (the test vectors of llama.cpp).
+// Real vocabularies against the ids Hugging Face's own implementation gives (the test vectors of
+// llama.cpp).
 #include <algorithm>
 #include <sstream>
 
@@ -105,7 +106,8 @@ TEST(VectorsTest, Llama2JsonEqualsModelButForTheSpacePieces) {
 }
 
 TEST(VectorsTest, RealTextSurvivesARoundTrip) {
-  for (const char* name : {"llama2", "llama3", "qwen2", "qwen", "gpt2", "phi2", "mistral/v1", "mistral/v2", "mistral/v3"}) {
+  for (const char* name : {"llama2", "llama3", "qwen2", "qwen", "gpt2", "phi2", "mistral/v1",
+                           "mistral/v2", "mistral/v3"}) {
     const auto tokenizer = test::real_tokenizer(name);
     if (tokenizer == nullptr) GTEST_SKIP() << "no tokenizer data beside the repository";
     const std::string text = much_text();
@@ -116,7 +118,8 @@ TEST(VectorsTest, RealTextSurvivesARoundTrip) {
 TEST(VectorsTest, Gpt2AndPhi2AgreeWhereNoAddedTokenIsInTheText) {
   QUIRE_REAL_TOKENIZER(gpt2, "gpt2");
   QUIRE_REAL_TOKENIZER(phi2, "phi2");
-  const std::string text = "It's 12 o'clock; the na\xC3\xAFve caf\xC3\xA9 \xE4\xBD\xA0\xE5\xA5\xBD opens\nat 9:30.";
+  const std::string text =
+      "It's 12 o'clock; the na\xC3\xAFve caf\xC3\xA9 \xE4\xBD\xA0\xE5\xA5\xBD opens\nat 9:30.";
   EXPECT_EQ(gpt2->encode(text), phi2->encode(text));
   // phi-2 adds runs of spaces: plain text, never control tokens.
   EXPECT_EQ(phi2->encode("a        b"), (std::vector<std::int32_t>{64, 50280, 65}));

@@ -1,4 +1,5 @@
-// Two tests that pass, and one in which every check fails once: whoever runs this counts them (tests/kernels/CMakeLists.txt).
+// Two tests that pass, and one in which every check fails once: whoever runs this counts them
+// (tests/kernels/CMakeLists.txt).
 #include <gtest/gtest.h>
 
 #include <cmath>

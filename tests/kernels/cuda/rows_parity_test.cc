@@ -24,7 +24,9 @@ TEST(CudaParity, RmsNorm) {
       TestDevice device;
       float* out = device.output(rows * dim, "out");
       auto launcher = device.launcher();
-      ASSERT_OK(launch_rms_norm(launcher, {{device.upload(x, "x"), device.upload(weight, "weight"), out, rows, dim, 1e-6f}, nullptr}));
+      ASSERT_OK(launch_rms_norm(launcher, {{device.upload(x, "x"), device.upload(weight, "weight"),
+                                            out, rows, dim, 1e-6f},
+                                           nullptr}));
       expect_close(cpu, expected, 1e-7, 2e-6, "cpu");
       expect_close(device.download(out, rows * dim), expected, 1e-7, 2e-6, "cuda");
     }
@@ -33,7 +35,8 @@ TEST(CudaParity, RmsNorm) {
 
 TEST(CudaParity, RmsNormInPlaceAndWithAResidual) {
   const std::int64_t rows = 3, dim = 129;
-  const auto x = random_floats(rows * dim, 1), residual = random_floats(rows * dim, 2), weight = random_floats(dim, 3);
+  const auto x = random_floats(rows * dim, 1), residual = random_floats(rows * dim, 2),
+             weight = random_floats(dim, 3);
   auto sum = x;
   add_inplace(sum.data(), residual.data(), rows * dim);
   std::vector<float> of_x(x.size()), of_sum(x.size());
@@ -103,18 +106,25 @@ TEST(CudaParity, EmbeddingTakesRowsAndZerosForUnknownIds) {
     TestDevice device;
     float* out = device.output(6 * dim, "out");
     auto launcher = device.launcher();
-    ASSERT_OK(launch_embedding(launcher, {device.upload(to_bytes(values, dtype), "table"), dtype, device.upload(ids, "ids"), 6, dim, vocab, out}));
+    ASSERT_OK(launch_embedding(launcher, {device.upload(to_bytes(values, dtype), "table"), dtype,
+                                          device.upload(ids, "ids"), 6, dim, vocab, out}));
     const auto actual = device.download(out, 6 * dim);
     for (std::int64_t r = 0; r < 6; ++r) {
       for (std::int64_t c = 0; c < dim; ++c) {
-        const bool known = ids[static_cast<std::size_t>(r)] >= 0 && ids[static_cast<std::size_t>(r)] < vocab;
-        ASSERT_EQ(actual[static_cast<std::size_t>(r * dim + c)], known ? values[static_cast<std::size_t>(ids[static_cast<std::size_t>(r)] * dim + c)] : 0.0f);
+        const bool known = ids[static_cast<std::size_t>(r)] >= 0 &&
+                           ids[static_cast<std::size_t>(r)] < vocab;
+        ASSERT_EQ(actual[static_cast<std::size_t>(r * dim + c)],
+                  known
+                      ? values[static_cast<std::size_t>(ids[static_cast<std::size_t>(r)] * dim + c)]
+                      : 0.0f);
       }
     }
   }
   TestDevice device;
   auto launcher = device.launcher();
-  EXPECT_EQ(launch_embedding(launcher, {nullptr, DType::kI8, nullptr, 0, dim, vocab, nullptr}).field(), "dtype");
+  EXPECT_EQ(
+      launch_embedding(launcher, {nullptr, DType::kI8, nullptr, 0, dim, vocab, nullptr}).field(),
+      "dtype");
 }
 
 TEST(CudaParity, EmbeddingTakesColumnsOfWiderRows) {
@@ -124,11 +134,14 @@ TEST(CudaParity, EmbeddingTakesColumnsOfWiderRows) {
   TestDevice device;
   float* out = device.output(3 * dim, "out");
   auto launcher = device.launcher();
-  EmbeddingArgs args{device.upload(table, "table"), DType::kF32, device.upload(ids, "ids"), 3, dim, rows, out, ld};
+  EmbeddingArgs args{
+      device.upload(table, "table"), DType::kF32, device.upload(ids, "ids"), 3, dim, rows, out, ld};
   ASSERT_OK(launch_embedding(launcher, args));
   const auto actual = device.download(out, 3 * dim);
   for (std::int64_t r = 0; r < 3; ++r) {
-    for (std::int64_t c = 0; c < dim; ++c) EXPECT_EQ(actual[static_cast<std::size_t>(r * dim + c)], table[static_cast<std::size_t>(ids[static_cast<std::size_t>(r)] * ld + c)]);
+    for (std::int64_t c = 0; c < dim; ++c)
+      EXPECT_EQ(actual[static_cast<std::size_t>(r * dim + c)],
+                table[static_cast<std::size_t>(ids[static_cast<std::size_t>(r)] * ld + c)]);
   }
   args.ld = dim - 1;
   EXPECT_EQ(launch_embedding(launcher, args).field(), "ld");
@@ -142,12 +155,17 @@ TEST(CudaParity, ConvertRoundsToNearestEven) {
       for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
         TestDevice device;
         auto launcher = device.launcher();
-        auto* out = device.output(std::vector<std::uint8_t>(static_cast<std::size_t>(rows * dim) * dtype_bytes(dtype)), "out");
+        auto* out = device.output(
+            std::vector<std::uint8_t>(static_cast<std::size_t>(rows * dim) * dtype_bytes(dtype)),
+            "out");
         ASSERT_OK(launch_convert(launcher, {device.upload(x, "x"), rows, dim, ldx, dtype, out}));
-        const auto bytes = device.download(out, rows * dim * static_cast<std::int64_t>(dtype_bytes(dtype)));
+        const auto bytes = device.download(
+            out, rows * dim * static_cast<std::int64_t>(dtype_bytes(dtype)));
         const auto expected = rounded(x, dtype);
         for (std::int64_t r = 0; r < rows; ++r) {
-          for (std::int64_t c = 0; c < dim; ++c) ASSERT_EQ(load_f32(bytes.data(), dtype, r * dim + c), expected[static_cast<std::size_t>(r * ldx + c)]);
+          for (std::int64_t c = 0; c < dim; ++c)
+            ASSERT_EQ(load_f32(bytes.data(), dtype, r * dim + c),
+                      expected[static_cast<std::size_t>(r * ldx + c)]);
         }
       }
     }
@@ -163,7 +181,8 @@ TEST(CudaParity, AddBias) {
     const auto x = random_floats(rows * ldx, 6), bias = random_floats(dim, 7);
     auto expected = x;
     for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t c = 0; c < dim; ++c) expected[static_cast<std::size_t>(r * ldx + c)] += bias[static_cast<std::size_t>(c)];
+      for (std::int64_t c = 0; c < dim; ++c)
+        expected[static_cast<std::size_t>(r * ldx + c)] += bias[static_cast<std::size_t>(c)];
     }
     TestDevice device;
     auto launcher = device.launcher();
@@ -180,7 +199,12 @@ std::vector<float> scores_of(std::int64_t n, bool ties) {
   std::mt19937 rng(3);
   for (float& s : out) {
     const auto pick = rng() % 12;
-    if (ties) s = pick == 0 ? kNan : pick == 1 ? kInfinity : pick == 2 ? -kInfinity : pick == 3 ? -0.0f : static_cast<float>(pick % 5);
+    if (ties)
+      s = pick == 0   ? kNan
+          : pick == 1 ? kInfinity
+          : pick == 2 ? -kInfinity
+          : pick == 3 ? -0.0f
+                      : static_cast<float>(pick % 5);
   }
   return out;
 }
@@ -195,15 +219,18 @@ TEST(CudaParity, TopKWithTiesAndNan) {
         const std::int64_t count = std::min(k, n);
         for (const TopKOrder order : {TopKOrder::kAscendingIndex, TopKOrder::kDescendingScore}) {
           TestDevice device;
-          std::int32_t* out = device.output(std::vector<std::int32_t>(static_cast<std::size_t>(2 * count), -1), "out");
+          std::int32_t* out = device.output(
+              std::vector<std::int32_t>(static_cast<std::size_t>(2 * count), -1), "out");
           auto launcher = device.launcher();
           ASSERT_OK(launch_top_k(launcher, {device.upload(scores, "scores"), 2, n, k, order, out}));
           for (std::int64_t r = 0; r < 2; ++r) {
-            const auto row = std::span(scores).subspan(static_cast<std::size_t>(r * n), static_cast<std::size_t>(n));
+            const auto row = std::span(scores).subspan(static_cast<std::size_t>(r * n),
+                                                       static_cast<std::size_t>(n));
             auto expected = top_k_reference(row, k);
             ASSERT_EQ(top_k(row, k), expected);
             if (order == TopKOrder::kAscendingIndex) std::sort(expected.begin(), expected.end());
-            EXPECT_EQ(device.download(out + r * count, count), expected) << "n " << n << " k " << k << " row " << r;
+            EXPECT_EQ(device.download(out + r * count, count), expected)
+                << "n " << n << " k " << k << " row " << r;
           }
         }
       }
@@ -211,7 +238,9 @@ TEST(CudaParity, TopKWithTiesAndNan) {
   }
   TestDevice device;
   auto launcher = device.launcher();
-  EXPECT_EQ(launch_top_k(launcher, {nullptr, 1, 5000, 4000, TopKOrder::kDescendingScore, nullptr}).field(), "k");
+  EXPECT_EQ(launch_top_k(launcher, {nullptr, 1, 5000, 4000, TopKOrder::kDescendingScore, nullptr})
+                .field(),
+            "k");
 }
 
 TEST(CudaParity, ArgmaxTakesTheFirstOfTheLargest) {
@@ -225,7 +254,9 @@ TEST(CudaParity, ArgmaxTakesTheFirstOfTheLargest) {
     auto launcher = device.launcher();
     ASSERT_OK(launch_argmax(launcher, {device.upload(x, "x"), 4, n, out}));
     const auto actual = device.download(out, 4);
-    for (std::int64_t r = 0; r < 4; ++r) EXPECT_EQ(actual[static_cast<std::size_t>(r)], argmax(x.data() + r * n, n)) << "n " << n << " row " << r;
+    for (std::int64_t r = 0; r < 4; ++r)
+      EXPECT_EQ(actual[static_cast<std::size_t>(r)], argmax(x.data() + r * n, n))
+          << "n " << n << " row " << r;
   }
 }
 

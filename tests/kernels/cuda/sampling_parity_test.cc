@@ -19,13 +19,16 @@ struct Draw {
   double uniform;
 };
 
-/// The probability of every id under what args.h says, in f64; empty where the largest logit is taken as it is.
+/// The probability of every id under what args.h says, in f64; empty where the largest logit is
+/// taken as it is.
 std::vector<double> distribution(const std::vector<float>& logits, const Draw& d) {
   const auto order = top_k_reference(logits, static_cast<std::int64_t>(logits.size()));
   const float top = logits[static_cast<std::size_t>(order[0])];
   if (d.temperature <= 0 || !std::isfinite(top)) return {};
   std::vector<double> out(logits.size());
-  std::size_t kept = d.top_k > 0 ? std::min<std::size_t>(static_cast<std::size_t>(d.top_k), order.size()) : order.size();
+  std::size_t kept = d.top_k > 0
+                         ? std::min<std::size_t>(static_cast<std::size_t>(d.top_k), order.size())
+                         : order.size();
   const auto weight = [&](std::int32_t id) {
     const float x = logits[static_cast<std::size_t>(id)];
     return std::isnan(x) ? 0.0 : std::exp((double{x} - top) / d.temperature);
@@ -43,7 +46,8 @@ std::vector<double> distribution(const std::vector<float>& logits, const Draw& d
   return out;
 }
 
-std::vector<std::int32_t> on_device(const std::vector<float>& logits, std::int64_t n, const std::vector<Draw>& draws) {
+std::vector<std::int32_t> on_device(const std::vector<float>& logits, std::int64_t n,
+                                    const std::vector<Draw>& draws) {
   std::vector<float> temperature, top_p, min_p;
   std::vector<double> uniform;
   std::vector<std::int32_t> top_k;
@@ -58,8 +62,11 @@ std::vector<std::int32_t> on_device(const std::vector<float>& logits, std::int64
   auto launcher = device.launcher();
   const auto rows = static_cast<std::int64_t>(draws.size());
   std::int32_t* out = device.output(std::vector<std::int32_t>(draws.size(), -1), "out");
-  const Status status = launch_sample(launcher, {device.upload(logits, "logits"), rows, n, device.upload(temperature, "temperature"), device.upload(top_k, "top_k"), device.upload(top_p, "top_p"),
-                                                 device.upload(min_p, "min_p"), device.upload(uniform, "uniform"), out});
+  const Status status = launch_sample(
+      launcher,
+      {device.upload(logits, "logits"), rows, n, device.upload(temperature, "temperature"),
+       device.upload(top_k, "top_k"), device.upload(top_p, "top_p"), device.upload(min_p, "min_p"),
+       device.upload(uniform, "uniform"), out});
   EXPECT_TRUE(status.ok()) << status.to_string();
   return device.download(out, rows);
 }
@@ -72,15 +79,20 @@ TEST(CudaParity, ATokenIsDrawnWhereTheRunningSumPassesTheUniformNumber) {
     for (const float temperature : {0.3f, 1.0f, 4.0f}) {
       for (const std::int32_t top_k : {0, 1, 5, 1000}) {
         for (const float top_p : {1.0f, 0.9f, 0.2f, 1e-6f}) {
-          draws.push_back({temperature, top_k, top_p, rng() % 3 == 0 ? 0.3f : 0.0f, static_cast<double>(rng() % 1000) / 1000});
+          draws.push_back({temperature, top_k, top_p, rng() % 3 == 0 ? 0.3f : 0.0f,
+                           static_cast<double>(rng() % 1000) / 1000});
           const auto row = random_floats(n, static_cast<std::uint32_t>(draws.size()), 2.0f);
-          for (std::int64_t i = 0; i < n; ++i) logits.push_back(i > 0 && rng() % 17 == 0 ? (rng() % 2 == 0 ? kNan : -kInfinity) : rng() % 9 == 0 ? 1.0f : row[static_cast<std::size_t>(i)]);
+          for (std::int64_t i = 0; i < n; ++i)
+            logits.push_back(i > 0 && rng() % 17 == 0 ? (rng() % 2 == 0 ? kNan : -kInfinity)
+                             : rng() % 9 == 0         ? 1.0f
+                                                      : row[static_cast<std::size_t>(i)]);
         }
       }
     }
     const auto drawn = on_device(logits, n, draws);
     for (std::size_t r = 0; r < draws.size(); ++r) {
-      const std::vector<float> row(logits.begin() + static_cast<std::int64_t>(r) * n, logits.begin() + static_cast<std::int64_t>(r + 1) * n);
+      const std::vector<float> row(logits.begin() + static_cast<std::int64_t>(r) * n,
+                                   logits.begin() + static_cast<std::int64_t>(r + 1) * n);
       const auto p = distribution(row, draws[r]);
       ASSERT_TRUE(drawn[r] >= 0 && drawn[r] < n) << drawn[r];
       const auto id = static_cast<std::size_t>(drawn[r]);
@@ -103,7 +115,8 @@ TEST(CudaParity, SharesOfManyDrawsAreThoseOfTheDistribution) {
   for (std::int64_t i = 0; i < count; ++i) {
     logits.insert(logits.end(), one.begin(), one.end());
     draws.push_back(shape);
-    draws.back().uniform = (static_cast<double>(i) + 0.5) / static_cast<double>(count);  // evenly: counts are exact to one
+    // Evenly: counts are exact to one
+    draws.back().uniform = (static_cast<double>(i) + 0.5) / static_cast<double>(count);
   }
   std::vector<int> seen(static_cast<std::size_t>(n));
   for (const std::int32_t id : on_device(logits, n, draws)) ++seen[static_cast<std::size_t>(id)];
@@ -112,12 +125,22 @@ TEST(CudaParity, SharesOfManyDrawsAreThoseOfTheDistribution) {
 
 TEST(CudaParity, EdgesOfSampling) {
   const std::int64_t n = 300;
-  std::vector<float> plain = random_floats(n, 9), nothing(static_cast<std::size_t>(n), kNan), low(static_cast<std::size_t>(n), -kInfinity), high = plain, ties(static_cast<std::size_t>(n), 2.0f);
+  std::vector<float> plain = random_floats(n, 9), nothing(static_cast<std::size_t>(n), kNan),
+                     low(static_cast<std::size_t>(n), -kInfinity), high = plain,
+                     ties(static_cast<std::size_t>(n), 2.0f);
   high[70] = high[290] = kInfinity;
   plain[200] = plain[290] = 50.0f;
   std::vector<float> logits;
-  for (const auto* row : {&plain, &nothing, &low, &high, &ties, &ties, &ties}) logits.insert(logits.end(), row->begin(), row->end());
-  const auto drawn = on_device(logits, n, {{0, 3, 0.5f, 0.5f, 0.9f}, {1, 0, 1, 0, 0.5f}, {1, 0, 0.5f, 0, 0.5f}, {1, 0, 1, 0, 0.99f}, {1, 3, 1, 0, 0.99999f}, {1, 0, 0.01f, 0, 0.99999f}, {1, 0, 1, 1, 0.5f}});
+  for (const auto* row : {&plain, &nothing, &low, &high, &ties, &ties, &ties})
+    logits.insert(logits.end(), row->begin(), row->end());
+  const auto drawn = on_device(logits, n,
+                               {{0, 3, 0.5f, 0.5f, 0.9f},
+                                {1, 0, 1, 0, 0.5f},
+                                {1, 0, 0.5f, 0, 0.5f},
+                                {1, 0, 1, 0, 0.99f},
+                                {1, 3, 1, 0, 0.99999f},
+                                {1, 0, 0.01f, 0, 0.99999f},
+                                {1, 0, 1, 1, 0.5f}});
   EXPECT_EQ(drawn[0], 200) << "the first of the largest";
   EXPECT_EQ(drawn[1], 0);
   EXPECT_EQ(drawn[2], 0);
@@ -127,7 +150,10 @@ TEST(CudaParity, EdgesOfSampling) {
   EXPECT_EQ(drawn[6], 150);
   TestDevice device;
   auto launcher = device.launcher();
-  EXPECT_EQ(launch_sample(launcher, {nullptr, 1, 0, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr}).field(), "n");
+  EXPECT_EQ(
+      launch_sample(launcher, {nullptr, 1, 0, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr})
+          .field(),
+      "n");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-/// The TestDevice of the parity tests: the emulation, or a GPU where nvcc compiles them (tests/gpu).
+/// The TestDevice of the parity tests: the emulation, or a GPU where nvcc compiles them
+/// (tests/gpu).
 #pragma once
 
 #ifdef __CUDACC__

@@ -69,22 +69,28 @@ class EmulatedDevice final : public EmulatedOps {
     const bool fails = failing_ == 0;
     if (failing_ >= 0) --failing_;
     const bool counts = kind != MemoryKind::kPinned;
-    if (fails || (counts && in_use_ + bytes > options_.memory_bytes)) return Status::exhausted("the emulated device has no " + std::to_string(bytes) + " bytes left");
-    const std::size_t size = (static_cast<std::size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+    if (fails || (counts && in_use_ + bytes > options_.memory_bytes))
+      return Status::exhausted("the emulated device has no " + std::to_string(bytes) +
+                               " bytes left");
+    const std::size_t size = (static_cast<std::size_t>(bytes) + kAlignment - 1) / kAlignment *
+                             kAlignment;
     void* p = std::aligned_alloc(kAlignment, size);
     if (p == nullptr) return Status::exhausted("no memory");
     std::memset(p, kNaNs, size);
     blocks_[p] = {kind, bytes};
     if (counts) in_use_ += bytes;
-    global_.add(memory_kind_name(kind), p, static_cast<std::size_t>(bytes), Access::kReadWrite);  // pinned memory is mapped
+    // Pinned memory is mapped
+    global_.add(memory_kind_name(kind), p, static_cast<std::size_t>(bytes), Access::kReadWrite);
     return p;
   }
 
   Status release(MemoryKind kind, void* p) override {
     std::lock_guard lock(mu_);
-    if (!lanes_[0].empty() || !lanes_[1].empty()) return Status::internal("memory is released while work is enqueued");
+    if (!lanes_[0].empty() || !lanes_[1].empty())
+      return Status::internal("memory is released while work is enqueued");
     const auto found = blocks_.find(p);
-    if (found == blocks_.end() || found->second.kind != kind) return Status::internal("memory is released that is not the device's, or of another kind");
+    if (found == blocks_.end() || found->second.kind != kind)
+      return Status::internal("memory is released that is not the device's, or of another kind");
     if (kind != MemoryKind::kPinned) in_use_ -= found->second.bytes;
     global_.remove(p);
     std::memset(p, kNaNs, static_cast<std::size_t>(found->second.bytes));
@@ -204,7 +210,8 @@ class EmulatedDevice final : public EmulatedOps {
       if (found != graphs_.end()) graphs_.erase(found);
       if (no_recording_) return Status::internal("the recording was invalidated");
       Recorded recorded{a.version, {}};
-      for (const StepOp* op = a.ops; op != a.ops + a.num_ops; ++op) recorded.ops.push_back(work(op->code, op->args, op->bytes));
+      for (const StepOp* op = a.ops; op != a.ops + a.num_ops; ++op)
+        recorded.ops.push_back(work(op->code, op->args, op->bytes));
       found = graphs_.emplace(a.bucket, std::move(recorded)).first;
       ++recordings_;
     }
@@ -215,7 +222,9 @@ class EmulatedDevice final : public EmulatedOps {
     return {};
   }
 
-  bool passed(std::int64_t setting) const { return setting == 0 || settings_passed_.contains(setting); }
+  bool passed(std::int64_t setting) const {
+    return setting == 0 || settings_passed_.contains(setting);
+  }
   /// Whether the lane's next operation may run.
   bool ready(Lane lane) {
     const std::deque<Work>& queue = of(lane);
@@ -224,7 +233,8 @@ class EmulatedDevice final : public EmulatedOps {
   /// One operation after the other, of the lane that goes first as long as it can, until `done`.
   template <class Done>
   Status run_until(Done done) {
-    const Lane first = options_.copies == Copies::kEarly ? Lane::kCopies : Lane::kCompute, second = first == Lane::kCopies ? Lane::kCompute : Lane::kCopies;
+    const Lane first = options_.copies == Copies::kEarly ? Lane::kCopies : Lane::kCompute,
+               second = first == Lane::kCopies ? Lane::kCompute : Lane::kCopies;
     while (!done()) {
       const Lane lane = ready(first) ? first : second;
       if (!ready(lane)) return Status::internal("the lanes wait for each other");
@@ -232,7 +242,9 @@ class EmulatedDevice final : public EmulatedOps {
       of(lane).pop_front();
       if (next.code == OpCode::kSetMark) settings_passed_.insert(next.mark);
       if (next.code == OpCode::kSetMark || next.code == OpCode::kHold) continue;
-      const Status status = visit_op(next.code, next.args.data(), static_cast<std::int64_t>(next.args.size()), [this](const auto& args) { return execute(args); });
+      const Status status = visit_op(next.code, next.args.data(),
+                                     static_cast<std::int64_t>(next.args.size()),
+                                     [this](const auto& args) { return execute(args); });
       if (status.ok()) continue;
       for (auto& queue : lanes_) drop(queue);
       return status;
@@ -252,17 +264,29 @@ class EmulatedDevice final : public EmulatedOps {
     Launcher launcher(global_);
     return launch(launcher);
   }
-  Status execute(const ResidualRmsNormArgs& a) { return kernel([&](Launcher& l) { return launch_rms_norm(l, a); }); }
-  Status execute(const SwigluArgs& a) { return kernel([&](Launcher& l) { return launch_swiglu(l, a); }); }
-  Status execute(const EmbeddingArgs& a) { return kernel([&](Launcher& l) { return launch_embedding(l, a); }); }
-  Status execute(const ConvertArgs& a) { return kernel([&](Launcher& l) { return launch_convert(l, a); }); }
-  Status execute(const AddBiasArgs& a) { return kernel([&](Launcher& l) { return launch_add_bias(l, a); }); }
+  Status execute(const ResidualRmsNormArgs& a) {
+    return kernel([&](Launcher& l) { return launch_rms_norm(l, a); });
+  }
+  Status execute(const SwigluArgs& a) {
+    return kernel([&](Launcher& l) { return launch_swiglu(l, a); });
+  }
+  Status execute(const EmbeddingArgs& a) {
+    return kernel([&](Launcher& l) { return launch_embedding(l, a); });
+  }
+  Status execute(const ConvertArgs& a) {
+    return kernel([&](Launcher& l) { return launch_convert(l, a); });
+  }
+  Status execute(const AddBiasArgs& a) {
+    return kernel([&](Launcher& l) { return launch_add_bias(l, a); });
+  }
   Status execute(const Int8GemvArgs& a) {
     Int8GemvArgs chosen = a;
     if (a.warps == 0) chosen.warps = 2;
     return kernel([&](Launcher& l) { return launch_int8_gemv(l, chosen); });
   }
-  Status execute(const Int8ExpandArgs& a) { return kernel([&](Launcher& l) { return launch_int8_expand(l, a); }); }
+  Status execute(const Int8ExpandArgs& a) {
+    return kernel([&](Launcher& l) { return launch_int8_expand(l, a); });
+  }
   Status execute(const GroupedGemvArgs& a) {
     GroupedGemvArgs chosen = a;
     if (a.warps == 0) chosen.warps = 2;
@@ -271,35 +295,81 @@ class EmulatedDevice final : public EmulatedOps {
   Status execute(const GroupedExpandArgs& a) {
     return kernel([&](Launcher& l) { return launch_grouped_expand(l, a); });
   }
-  Status execute(const QkvSplitArgs& a) { return kernel([&](Launcher& l) { return launch_qkv_split(l, a); }); }
-  Status execute(const RotateRowsArgs& a) { return kernel([&](Launcher& l) { return launch_rope_rotate(l, a.table, a.rows); }); }
-  Status execute(const KvPackArgs& a) { return kernel([&](Launcher& l) { return launch_kv_pack(l, a); }); }
-  Status execute(const PlaceRowsArgs& a) { return kernel([&](Launcher& l) { return launch_kv_place(l, a.table, a.rows); }); }
-  Status execute(const ArgmaxArgs& a) { return kernel([&](Launcher& l) { return launch_argmax(l, a); }); }
-  Status execute(const SampleArgs& a) { return kernel([&](Launcher& l) { return launch_sample(l, a); }); }
-  Status execute(const ColumnSumsArgs& a) { return kernel([&](Launcher& l) { return launch_column_sums(l, a); }); }
-  Status execute(const ScoreDocumentsArgs& a) { return kernel([&](Launcher& l) { return launch_samkv_scores(l, a.table, a.scores); }); }
-  Status execute(const PlaceRecomputedArgs& a) { return kernel([&](Launcher& l) { return launch_recomputed_rows(l, a.table, a.rows); }); }
-  Status execute(const AttentionScoresArgs& a) { return kernel([&](Launcher& l) { return launch_attention_scores(l, a); }); }
-  Status execute(const AttentionMassArgs& a) { return kernel([&](Launcher& l) { return launch_attention_mass(l, a); }); }
-  Status execute(const AttentionStatsArgs& a) { return kernel([&](Launcher& l) { return launch_attention_stats(l, a); }); }
-  Status execute(const SummariseBlocksArgs& a) { return kernel([&](Launcher& l) { return launch_block_summaries(l, a.table, a.blocks); }); }
-  Status execute(const PageBoundsArgs& a) { return kernel([&](Launcher& l) { return launch_page_bounds(l, a); }); }
-  Status execute(const PageScoresArgs& a) { return kernel([&](Launcher& l) { return launch_page_scores(l, a); }); }
-  Status execute(const KeyProductsArgs& a) { return kernel([&](Launcher& l) { return launch_key_products(l, a); }); }
-  Status execute(const CandidateVotesArgs& a) { return kernel([&](Launcher& l) { return launch_candidate_votes(l, a); }); }
-  Status execute(const TopKArgs& a) { return kernel([&](Launcher& l) { return launch_top_k(l, a); }); }
-  Status execute(const CandidateRowsArgs& a) { return kernel([&](Launcher& l) { return launch_candidate_rows(l, a); }); }
-  Status execute(const ListUnionArgs& a) { return kernel([&](Launcher& l) { return launch_list_union(l, a); }); }
-  Status execute(const GatherRowsArgs& a) { return kernel([&](Launcher& l) { return launch_kv_gather(l, a.rows); }); }
+  Status execute(const QkvSplitArgs& a) {
+    return kernel([&](Launcher& l) { return launch_qkv_split(l, a); });
+  }
+  Status execute(const RotateRowsArgs& a) {
+    return kernel([&](Launcher& l) { return launch_rope_rotate(l, a.table, a.rows); });
+  }
+  Status execute(const KvPackArgs& a) {
+    return kernel([&](Launcher& l) { return launch_kv_pack(l, a); });
+  }
+  Status execute(const PlaceRowsArgs& a) {
+    return kernel([&](Launcher& l) { return launch_kv_place(l, a.table, a.rows); });
+  }
+  Status execute(const ArgmaxArgs& a) {
+    return kernel([&](Launcher& l) { return launch_argmax(l, a); });
+  }
+  Status execute(const SampleArgs& a) {
+    return kernel([&](Launcher& l) { return launch_sample(l, a); });
+  }
+  Status execute(const ColumnSumsArgs& a) {
+    return kernel([&](Launcher& l) { return launch_column_sums(l, a); });
+  }
+  Status execute(const ScoreDocumentsArgs& a) {
+    return kernel([&](Launcher& l) { return launch_samkv_scores(l, a.table, a.scores); });
+  }
+  Status execute(const PlaceRecomputedArgs& a) {
+    return kernel([&](Launcher& l) { return launch_recomputed_rows(l, a.table, a.rows); });
+  }
+  Status execute(const AttentionScoresArgs& a) {
+    return kernel([&](Launcher& l) { return launch_attention_scores(l, a); });
+  }
+  Status execute(const AttentionMassArgs& a) {
+    return kernel([&](Launcher& l) { return launch_attention_mass(l, a); });
+  }
+  Status execute(const AttentionStatsArgs& a) {
+    return kernel([&](Launcher& l) { return launch_attention_stats(l, a); });
+  }
+  Status execute(const SummariseBlocksArgs& a) {
+    return kernel([&](Launcher& l) { return launch_block_summaries(l, a.table, a.blocks); });
+  }
+  Status execute(const PageBoundsArgs& a) {
+    return kernel([&](Launcher& l) { return launch_page_bounds(l, a); });
+  }
+  Status execute(const PageScoresArgs& a) {
+    return kernel([&](Launcher& l) { return launch_page_scores(l, a); });
+  }
+  Status execute(const KeyProductsArgs& a) {
+    return kernel([&](Launcher& l) { return launch_key_products(l, a); });
+  }
+  Status execute(const CandidateVotesArgs& a) {
+    return kernel([&](Launcher& l) { return launch_candidate_votes(l, a); });
+  }
+  Status execute(const TopKArgs& a) {
+    return kernel([&](Launcher& l) { return launch_top_k(l, a); });
+  }
+  Status execute(const CandidateRowsArgs& a) {
+    return kernel([&](Launcher& l) { return launch_candidate_rows(l, a); });
+  }
+  Status execute(const ListUnionArgs& a) {
+    return kernel([&](Launcher& l) { return launch_list_union(l, a); });
+  }
+  Status execute(const GatherRowsArgs& a) {
+    return kernel([&](Launcher& l) { return launch_kv_gather(l, a.rows); });
+  }
   Status execute(const DecodeAttentionArgs& a) {
-    return kernel([&](Launcher& l) { return with_element(a.attention.kv.dtype, "kv.dtype", [&]<class E>(E) { return launch_decode_attention<E>(l, a); }); });
+    return kernel([&](Launcher& l) {
+      return with_element(a.attention.kv.dtype, "kv.dtype",
+                          [&]<class E>(E) { return launch_decode_attention<E>(l, a); });
+    });
   }
   Status execute(const PrefillAttentionArgs& a) {
     return kernel([&](Launcher& l) {
       return a.attention.kv.dtype == DType::kBF16 ? launch_prefill_attention<BF16>(l, a.attention)
-             : a.attention.kv.dtype == DType::kF16 ? launch_prefill_attention<F16>(l, a.attention)
-                                                   : Status::invalid("kv.dtype", "prefill attention takes f16 or bf16 KV");
+             : a.attention.kv.dtype == DType::kF16
+                 ? launch_prefill_attention<F16>(l, a.attention)
+                 : Status::invalid("kv.dtype", "prefill attention takes f16 or bf16 KV");
     });
   }
   Status execute(const CopyBesideArgs& a) { return execute(CopyArgs{a.to, a.from, a.bytes}); }
@@ -314,7 +384,8 @@ class EmulatedDevice final : public EmulatedOps {
     return {};
   }
   Status execute(const MatmulArgs& a) {
-    if (a.dtype != DType::kF32 && a.dtype != DType::kBF16) return Status::invalid("dtype", "products take f32 or bf16");
+    if (a.dtype != DType::kF32 && a.dtype != DType::kBF16)
+      return Status::invalid("dtype", "products take f32 or bf16");
     if (a.ldy < a.n) return Status::invalid("ldy", "must be at least n");
     const auto size = static_cast<std::int64_t>(dtype_bytes(a.dtype));
     QUIRE_RETURN_IF_ERROR(owned(a.x, a.rows * a.k * size, "x of a product"));
@@ -363,6 +434,8 @@ class EmulatedDevice final : public EmulatedOps {
 
 }  // namespace
 
-std::shared_ptr<EmulatedOps> make_emulated_ops(const EmulatedOpsOptions& options) { return std::make_shared<EmulatedDevice>(options); }
+std::shared_ptr<EmulatedOps> make_emulated_ops(const EmulatedOpsOptions& options) {
+  return std::make_shared<EmulatedDevice>(options);
+}
 
 }  // namespace quire::simt

@@ -1,4 +1,5 @@
-/// A device for engine tests: DeviceOps whose kernels run under the emulation, whose memory is registered buffer by buffer, and whose work really waits.
+/// A device for engine tests: DeviceOps whose kernels run under the emulation, whose memory is
+/// registered buffer by buffer, and whose work really waits.
 #pragma once
 
 #include <memory>
@@ -11,13 +12,16 @@ namespace quire::simt {
 enum class Copies { kEarly, kLate };
 
 struct EmulatedOpsOptions {
-  std::int64_t memory_bytes = std::int64_t{1} << 33;  ///< of the device; beyond, allocate() is kResourceExhausted
+  /// Of the device; beyond, allocate() is kResourceExhausted
+  std::int64_t memory_bytes = std::int64_t{1} << 33;
   Copies copies = Copies::kLate;
 };
 
-/// Nothing enqueued runs before settle(), so what the host reads or overwrites too early is wrong or stale, and what a kernel reads outside the device's memory is an error. Memory
-/// is filled with bytes that make NaNs when it is given out and when it is taken back. Matrix products are plain loops with f32 sums. A graph runs the operations that it was recorded
-/// with, whatever the caller would do now.
+/// Nothing enqueued runs before settle(), so what the host reads or overwrites too early is wrong
+/// or stale, and what a kernel reads outside the device's memory is an error. Memory is filled with
+/// bytes that make NaNs when it is given out and when it is taken back. Matrix products are plain
+/// loops with f32 sums. A graph runs the operations that it was recorded with, whatever the caller
+/// would do now.
 class EmulatedOps : public cuda::DeviceOps {
  public:
   /// Operations run so far, by code; for tests of what runs where.

@@ -49,7 +49,8 @@ void Fiber::reset(std::function<void()> body) {
   own_.uc_stack.ss_size = kStackBytes;
   own_.uc_link = nullptr;
   const auto self = reinterpret_cast<std::uintptr_t>(this);  // makecontext passes ints alone
-  makecontext(&own_, reinterpret_cast<void (*)()>(&Fiber::enter), 2, static_cast<unsigned>(self), static_cast<unsigned>(self >> 32));
+  makecontext(&own_, reinterpret_cast<void (*)()>(&Fiber::enter), 2, static_cast<unsigned>(self),
+              static_cast<unsigned>(self >> 32));
 }
 
 void Fiber::enter(unsigned low, unsigned high) {
@@ -103,7 +104,8 @@ void Fiber::switched_in() {
 
 void Fiber::switch_out([[maybe_unused]] bool for_good) {
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(for_good ? nullptr : &own_shadow_, caller_stack_, caller_stack_bytes_);
+  __sanitizer_start_switch_fiber(for_good ? nullptr : &own_shadow_, caller_stack_,
+                                 caller_stack_bytes_);
 #elif defined(__SANITIZE_THREAD__)
   __tsan_switch_to_fiber(caller_shadow_, 0);
 #endif

@@ -10,7 +10,8 @@
 
 namespace quire::simt {
 
-/// A function that can pause. One thread owns a fiber; resume() and pause() are called on that thread.
+/// A function that can pause. One thread owns a fiber; resume() and pause() are called on that
+/// thread.
 class Fiber {
  public:
   Fiber();
@@ -18,7 +19,8 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Makes the next resume() enter `body`. What an unfinished earlier body left on the stack is forgotten, not destroyed.
+  /// Makes the next resume() enter `body`. What an unfinished earlier body left on the stack is
+  /// forgotten, not destroyed.
   void reset(std::function<void()> body);
   /// Runs until the body pauses or returns.
   void resume();
@@ -37,7 +39,8 @@ class Fiber {
   std::unique_ptr<std::byte[]> stack_;
   std::function<void()> body_;
   ucontext_t own_{}, caller_{};
-  jmp_buf own_jump_, caller_jump_;  ///< where both go on, without asking the system for the signal mask at every switch
+  /// Where both go on, without asking the system for the signal mask at every switch
+  jmp_buf own_jump_, caller_jump_;
   bool finished_ = true, entered_ = false;
   // What sanitizers must be told at every switch; null without one.
   void *own_shadow_ = nullptr, *caller_shadow_ = nullptr;

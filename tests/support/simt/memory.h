@@ -1,4 +1,5 @@
-/// Device memory as the emulation sees it: registered buffers, and the shared memory of one block with the history of its bytes.
+/// Device memory as the emulation sees it: registered buffers, and the shared memory of one block
+/// with the history of its bytes.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +11,12 @@ namespace quire::simt {
 
 enum class Access { kRead, kReadWrite };
 
-/// The buffers a kernel may touch. An access that is not inside one of them is an error, however close.
+/// The buffers a kernel may touch. An access that is not inside one of them is an error, however
+/// close.
 class GlobalMemory {
  public:
-  /// `p` stays the caller's and must outlive the launches. Zero bytes register nothing. Buffers may not overlap.
+  /// `p` stays the caller's and must outlive the launches. Zero bytes register nothing. Buffers may
+  /// not overlap.
   void add(std::string name, const void* p, std::size_t bytes, Access access);
   /// Of a buffer that was added at `p`.
   void remove(const void* p);
@@ -29,8 +32,9 @@ class GlobalMemory {
   std::vector<Buffer> buffers_;  // by address, disjoint
 };
 
-/// One block's shared memory. Two accesses to a byte by different threads, one of them a write, need a barrier of the block between them, or of
-/// the warp when both are of one warp; a read needs an earlier write by the same block.
+/// One block's shared memory. Two accesses to a byte by different threads, one of them a write,
+/// need a barrier of the block between them, or of the warp when both are of one warp; a read needs
+/// an earlier write by the same block.
 class SharedMemory {
  public:
   enum class Kind { kRead, kWrite, kAtomic };
@@ -43,7 +47,8 @@ class SharedMemory {
   std::byte* data() { return data_.data(); }
   /// Records an access and says why it is wrong, or empty. The range has been checked.
   std::string access(std::size_t offset, std::size_t bytes, int thread, Kind kind);
-  /// Whether an asynchronous copy is under way into this range, whose bytes have been accessed as a write: they may not be read meanwhile.
+  /// Whether an asynchronous copy is under way into this range, whose bytes have been accessed as a
+  /// write: they may not be read meanwhile.
   void set_pending(std::size_t offset, std::size_t bytes, bool pending);
 
  private:

@@ -17,7 +17,10 @@ std::string place(Location at) {
   const std::string file = at.file_name();
   return file.substr(file.find_last_of('/') + 1) + ":" + std::to_string(at.line());
 }
-bool same(Location a, Location b) { return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0; }
+bool same(Location a, Location b) {
+  return a.line() == b.line() && a.column() == b.column() &&
+         std::strcmp(a.file_name(), b.file_name()) == 0;
+}
 
 using Fibers = std::vector<std::unique_ptr<Fiber>>;
 
@@ -27,8 +30,12 @@ using Fibers = std::vector<std::unique_ptr<Fiber>>;
 class Block {
  public:
   Block(const GlobalMemory& memory, const cuda::LaunchShape& shape, Fibers& threads)
-      : memory_(memory), shape_(shape), threads_(threads), warps_(static_cast<std::size_t>(shape.threads / 32)) {
-    while (threads_.size() < static_cast<std::size_t>(shape.threads)) threads_.emplace_back(std::make_unique<Fiber>());
+      : memory_(memory),
+        shape_(shape),
+        threads_(threads),
+        warps_(static_cast<std::size_t>(shape.threads / 32)) {
+    while (threads_.size() < static_cast<std::size_t>(shape.threads))
+      threads_.emplace_back(std::make_unique<Fiber>());
   }
 
   Report run(cuda::Dim3 index, const std::function<void(Device&)>& body) {
@@ -58,7 +65,8 @@ class Block {
       fiber.resume();
       finished += fiber.finished();
     }
-    if (report_.fault == Fault::kNone && finished < shape_.threads) report_ = {Fault::kDivergence, describe_stuck()};
+    if (report_.fault == Fault::kNone && finished < shape_.threads)
+      report_ = {Fault::kDivergence, describe_stuck()};
     return report_;
   }
 
@@ -68,15 +76,21 @@ class Block {
   SharedMemory& shared() { return shared_; }
   int running() const { return running_; }
 
-  /// Ends the launch. The running thread is unwound, since its frames hold messages; the others are forgotten where they wait, holding nothing.
-  [[noreturn]] void fail(Fault fault, const std::string& message, Location at) { fail(fault, message + ", at " + place(at)); }
+  /// Ends the launch. The running thread is unwound, since its frames hold messages; the others are
+  /// forgotten where they wait, holding nothing.
+  [[noreturn]] void fail(Fault fault, const std::string& message, Location at) {
+    fail(fault, message + ", at " + place(at));
+  }
   [[noreturn]] void fail(Fault fault, const std::string& message) {
-    report_ = {fault, "thread " + std::to_string(running_) + " of block " + block_name() + ": " + message};
+    report_ = {fault,
+               "thread " + std::to_string(running_) + " of block " + block_name() + ": " + message};
     throw Stopped{};
   }
 
   void sync_threads(Location at) {
-    if (barrier_.arrived > 0 && !same(at, barrier_.at)) fail(Fault::kDivergence, "barrier at " + place(at) + " while others wait at the one at " + place(barrier_.at));
+    if (barrier_.arrived > 0 && !same(at, barrier_.at))
+      fail(Fault::kDivergence,
+           "barrier at " + place(at) + " while others wait at the one at " + place(barrier_.at));
     barrier_.at = at;
     if (++barrier_.arrived < shape_.threads) return wait("the block's barrier", at);
     barrier_ = {};
@@ -93,11 +107,13 @@ class Block {
   void commit_copies() { ++copies_[static_cast<std::size_t>(running_)].committed; }
   void finish_copies(int most_pending) {
     Copies& c = copies_[static_cast<std::size_t>(running_)];
-    while (c.arrived < c.under_way.size() && c.under_way[c.arrived].group < c.committed - most_pending) {
+    while (c.arrived < c.under_way.size() &&
+           c.under_way[c.arrived].group < c.committed - most_pending) {
       const Copy& copy = c.under_way[c.arrived];
       shared_.set_pending(copy.offset, kCopyBytes, false);
       std::memcpy(shared_.data() + copy.offset, copy.bytes.data(), kCopyBytes);
-      const std::string why = shared_.access(copy.offset, kCopyBytes, running_, SharedMemory::Kind::kWrite);
+      const std::string why = shared_.access(copy.offset, kCopyBytes, running_,
+                                             SharedMemory::Kind::kWrite);
       if (!why.empty()) fail(Fault::kSharedMemory, why);
       ++c.arrived;
     }
@@ -110,10 +126,15 @@ class Block {
   /// What all lanes gave. With `barrier` it also orders their accesses to shared memory.
   const std::byte* exchange(const void* value, std::size_t bytes, Location at, bool barrier) {
     Warp& w = warps_[static_cast<std::size_t>(running_ / 32)];
-    if (w.arrived > 0 && !same(at, w.at)) fail(Fault::kDivergence, "warp operation at " + place(at) + " while other lanes are at the one at " + place(w.at));
-    // Two sets of slots: a quick lane may come to the next operation before a slow one has read this one's.
+    if (w.arrived > 0 && !same(at, w.at))
+      fail(Fault::kDivergence, "warp operation at " + place(at) +
+                                   " while other lanes are at the one at " + place(w.at));
+    // Two sets of slots: a quick lane may come to the next operation before a slow one has read
+    // this one's.
     auto& slots = w.slots[w.turn];
-    if (bytes > 0) std::memcpy(slots.data() + static_cast<std::size_t>(running_ % 32) * Device::kSlotBytes, value, bytes);
+    if (bytes > 0)
+      std::memcpy(slots.data() + static_cast<std::size_t>(running_ % 32) * Device::kSlotBytes,
+                  value, bytes);
     w.at = at;
     if (++w.arrived < 32) {
       wait("a warp operation", at);
@@ -167,7 +188,10 @@ class Block {
     waits_[static_cast<std::size_t>(thread)] = {};
     ready_.push_back(thread);
   }
-  std::string block_name() const { return "(" + std::to_string(index_.x) + ", " + std::to_string(index_.y) + ", " + std::to_string(index_.z) + ")"; }
+  std::string block_name() const {
+    return "(" + std::to_string(index_.x) + ", " + std::to_string(index_.y) + ", " +
+           std::to_string(index_.z) + ")";
+  }
   std::string describe_stuck() const {
     int first = -1, waiting = 0;
     for (int t = 0; t < shape_.threads; ++t) {
@@ -176,7 +200,8 @@ class Block {
       ++waiting;
     }
     const Wait& w = waits_[static_cast<std::size_t>(first)];
-    return "block " + block_name() + ": " + std::to_string(waiting) + " of " + std::to_string(shape_.threads) + " threads wait for the others, thread " +
+    return "block " + block_name() + ": " + std::to_string(waiting) + " of " +
+           std::to_string(shape_.threads) + " threads wait for the others, thread " +
            std::to_string(first) + " for " + w.what + " at " + place(w.at);
   }
 
@@ -198,7 +223,9 @@ int Device::block_dim() const { return block_.shape().threads; }
 cuda::Dim3 Device::block_idx() const { return block_.index(); }
 cuda::Dim3 Device::grid_dim() const { return block_.shape().grid; }
 void Device::sync_threads(Location at) { block_.sync_threads(at); }
-const std::byte* Device::exchange(const void* value, std::size_t bytes, Location at) { return block_.exchange(value, bytes, at, /*barrier=*/false); }
+const std::byte* Device::exchange(const void* value, std::size_t bytes, Location at) {
+  return block_.exchange(value, bytes, at, /*barrier=*/false);
+}
 void Device::sync_warp(Location at) { block_.exchange(nullptr, 0, at, /*barrier=*/true); }
 
 std::uint32_t Device::ballot(bool set, Location at) {
@@ -213,31 +240,39 @@ std::uint32_t Device::ballot(bool set, Location at) {
   return out;
 }
 
-void Device::mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], DType type, Location at) {
+void Device::mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+                 DType type, Location at) {
   const std::uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
   const std::byte* all = exchange(mine, sizeof mine, at);
   const auto element = [&](int owner, int reg, int half) {
     std::uint32_t word;
-    std::memcpy(&word, all + static_cast<std::size_t>(owner) * kSlotBytes + static_cast<std::size_t>(reg) * 4, sizeof word);
+    std::memcpy(
+        &word,
+        all + static_cast<std::size_t>(owner) * kSlotBytes + static_cast<std::size_t>(reg) * 4,
+        sizeof word);
     const auto bits = static_cast<std::uint16_t>(half != 0 ? word >> 16 : word);
     return type == DType::kF16 ? f16_to_f32(bits) : bf16_to_f32(bits);
   };
-  // Lane = 4 * (row % 8) + (k % 8) / 2 for a, 4 * column + (k % 8) / 2 for b; registers by halves of rows and of k.
+  // Lane = 4 * (row % 8) + (k % 8) / 2 for a, 4 * column + (k % 8) / 2 for b; registers by halves
+  // of rows and of k.
   const int group = lane() / 4, pair = lane() % 4;
   for (int i = 0; i < 4; ++i) {
     const int row = group + (i / 2) * 8, column = pair * 2 + i % 2;
     float sum = d[i];
     for (int k = 0; k < 16; ++k) {
       const int inner = (k % 8) / 2;
-      sum += element((row % 8) * 4 + inner, row / 8 + (k / 8) * 2, k % 2) * element(column * 4 + inner, 4 + k / 8, k % 2);
+      sum += element((row % 8) * 4 + inner, row / 8 + (k / 8) * 2, k % 2) *
+             element(column * 4 + inner, 4 + k / 8, k % 2);
     }
     d[i] = sum;
   }
 }
 
-void Device::start_copy(std::int64_t offset, std::int64_t index, std::int64_t count, const void* from, Location at) {
+void Device::start_copy(std::int64_t offset, std::int64_t index, std::int64_t count,
+                        const void* from, Location at) {
   touch(from, kCopyBytes, Access::kRead, at);
-  const std::byte* to = shared_bytes(block_, offset, index, count, kCopyBytes, SharedMemory::Kind::kWrite);
+  const std::byte* to = shared_bytes(block_, offset, index, count, kCopyBytes,
+                                     SharedMemory::Kind::kWrite);
   block_.start_copy(static_cast<std::size_t>(to - block_.shared().data()), from);
 }
 void Device::commit_copies() { block_.commit_copies(); }
@@ -249,27 +284,40 @@ void Device::touch(const void* p, std::size_t bytes, Access access, Location at)
 }
 
 void Device::check_shared(std::int64_t offset, std::int64_t count, std::size_t size, Location at) {
-  const auto bytes = static_cast<std::int64_t>(block_.shared().bytes()), size_bytes = static_cast<std::int64_t>(size);
-  if (offset >= 0 && count >= 0 && offset % size_bytes == 0 && offset + count * size_bytes <= bytes) return;
-  block_.fail(Fault::kSharedMemory, std::to_string(count) + " elements of " + std::to_string(size) + " bytes at offset " + std::to_string(offset) +
-                                        " of the " + std::to_string(bytes) + " bytes of shared memory in the launch", at);
+  const auto bytes = static_cast<std::int64_t>(block_.shared().bytes()),
+             size_bytes = static_cast<std::int64_t>(size);
+  if (offset >= 0 && count >= 0 && offset % size_bytes == 0 && offset + count * size_bytes <= bytes)
+    return;
+  block_.fail(Fault::kSharedMemory,
+              std::to_string(count) + " elements of " + std::to_string(size) + " bytes at offset " +
+                  std::to_string(offset) + " of the " + std::to_string(bytes) +
+                  " bytes of shared memory in the launch",
+              at);
 }
 
-std::byte* shared_bytes(Block& block, std::int64_t offset, std::int64_t index, std::int64_t count, std::size_t size, SharedMemory::Kind kind) {
-  if (offset < 0 || index < 0 || index >= count) block.fail(Fault::kSharedMemory, "index outside the array in shared memory");
+std::byte* shared_bytes(Block& block, std::int64_t offset, std::int64_t index, std::int64_t count,
+                        std::size_t size, SharedMemory::Kind kind) {
+  if (offset < 0 || index < 0 || index >= count)
+    block.fail(Fault::kSharedMemory, "index outside the array in shared memory");
   const auto at = static_cast<std::size_t>(offset) + static_cast<std::size_t>(index) * size;
   const std::string why = block.shared().access(at, size, block.running(), kind);
   if (!why.empty()) block.fail(Fault::kSharedMemory, why);
   return block.shared().data() + at;
 }
 
-Report run(const GlobalMemory& memory, const cuda::LaunchShape& shape, int most_threads, const std::function<void(Device&)>& body) {
+Report run(const GlobalMemory& memory, const cuda::LaunchShape& shape, int most_threads,
+           const std::function<void(Device&)>& body) {
   const cuda::Dim3& g = shape.grid;
-  if (shape.threads <= 0 || shape.threads % 32 != 0 || shape.threads > kMostThreads || shape.threads > most_threads) {
-    return {Fault::kLaunch, "a block of " + std::to_string(shape.threads) + " threads: the kernel is compiled for multiples of 32 up to " + std::to_string(most_threads)};
+  if (shape.threads <= 0 || shape.threads % 32 != 0 || shape.threads > kMostThreads ||
+      shape.threads > most_threads) {
+    return {Fault::kLaunch, "a block of " + std::to_string(shape.threads) +
+                                " threads: the kernel is compiled for multiples of 32 up to " +
+                                std::to_string(most_threads)};
   }
-  if (shape.shared_bytes < 0 || shape.shared_bytes > kMostSharedBytes) return {Fault::kLaunch, std::to_string(shape.shared_bytes) + " bytes of shared memory"};
-  if (g.x < 0 || g.y < 0 || g.z < 0 || g.x > 0x7fffffff || g.y > 65535 || g.z > 65535) return {Fault::kLaunch, "the grid is larger than a GPU takes"};
+  if (shape.shared_bytes < 0 || shape.shared_bytes > kMostSharedBytes)
+    return {Fault::kLaunch, std::to_string(shape.shared_bytes) + " bytes of shared memory"};
+  if (g.x < 0 || g.y < 0 || g.z < 0 || g.x > 0x7fffffff || g.y > 65535 || g.z > 65535)
+    return {Fault::kLaunch, "the grid is larger than a GPU takes"};
   thread_local Fibers fibers;  // kept: the thread sanitizer takes milliseconds to make one
   Block block(memory, shape, fibers);
   for (std::int64_t z = 0; z < g.z; ++z) {

@@ -1,8 +1,12 @@
-/// Runs CUDA kernel bodies on the host: blocks in turn, the threads of a block as fibers on the calling thread (kernels/cuda/device.h).
+/// Runs CUDA kernel bodies on the host: blocks in turn, the threads of a block as fibers on the
+/// calling thread (kernels/cuda/device.h).
 ///
-/// A launch stops at the first thing a GPU would let pass or punish without a reason: an access outside the registered buffers or not aligned, a write
-/// to a read-only one, shared memory that nobody wrote or that two threads race for, a barrier or warp operation that not all threads
-/// reach, or that they reach at different places, bytes of an asynchronous copy before it was waited for, and a launch no GPU accepts. What it cannot show: speed, registers, hardware rounding of the tensor cores.
+/// A launch stops at the first thing a GPU would let pass or punish without a reason: an access
+/// outside the registered buffers or not aligned, a write to a read-only one, shared memory that
+/// nobody wrote or that two threads race for, a barrier or warp operation that not all threads
+/// reach, or that they reach at different places, bytes of an asynchronous copy before it was
+/// waited for, and a launch no GPU accepts. What it cannot show: speed, registers, hardware
+/// rounding of the tensor cores.
 #pragma once
 
 #include <cstring>
@@ -38,14 +42,17 @@ class SharedArray {
     Cell(const Cell&) = default;
     operator T() const;  // NOLINT: reads like an element
     const Cell& operator=(T value) const;
-    Cell& operator=(const Cell& other) { return static_cast<void>(*this = static_cast<T>(other)), *this; }
+    Cell& operator=(const Cell& other) {
+      return static_cast<void>(*this = static_cast<T>(other)), *this;
+    }
     const Cell& operator+=(T value) const { return *this = static_cast<T>(*this) + value; }
 
    private:
     Block& block_;
     std::size_t offset_;
   };
-  SharedArray(Block& block, std::int64_t offset, std::int64_t count) : block_(&block), offset_(offset), count_(count) {}
+  SharedArray(Block& block, std::int64_t offset, std::int64_t count)
+      : block_(&block), offset_(offset), count_(count) {}
   Cell operator[](std::int64_t i) const;
 
  private:
@@ -74,11 +81,16 @@ class Device {
   T shuffle(T value, int source_lane, Location at = Location::current()) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8);
     T out;
-    std::memcpy(&out, exchange(&value, sizeof value, at) + static_cast<std::size_t>(source_lane & 31) * kSlotBytes, sizeof out);
+    std::memcpy(&out,
+                exchange(&value, sizeof value, at) +
+                    static_cast<std::size_t>(source_lane & 31) * kSlotBytes,
+                sizeof out);
     return out;
   }
   template <class T>
-  T shuffle_xor(T value, int mask, Location at = Location::current()) { return shuffle(value, lane() ^ mask, at); }
+  T shuffle_xor(T value, int mask, Location at = Location::current()) {
+    return shuffle(value, lane() ^ mask, at);
+  }
   std::uint32_t ballot(bool set, Location at = Location::current());
 
   template <class T>
@@ -95,7 +107,8 @@ class Device {
   }
 
   template <class T>
-  SharedArray<T> shared(std::int64_t byte_offset, std::int64_t count, Location at = Location::current()) {
+  SharedArray<T> shared(std::int64_t byte_offset, std::int64_t count,
+                        Location at = Location::current()) {
     check_shared(byte_offset, count, sizeof(T), at);
     return {block_, byte_offset, count};
   }
@@ -104,16 +117,20 @@ class Device {
 
   /// The bytes arrive when they are waited for, not before.
   template <class T>
-  void copy_async(SharedArray<T> array, std::int64_t i, const T* from, Location at = Location::current()) {
+  void copy_async(SharedArray<T> array, std::int64_t i, const T* from,
+                  Location at = Location::current()) {
     static_assert(sizeof(T) == 16);
     start_copy(array.offset_, i, array.count_, from, at);
   }
   void commit_copies();
   template <int kPending>
-  void wait_copies() { finish_copies(kPending); }
+  void wait_copies() {
+    finish_copies(kPending);
+  }
 
   template <class E>
-  void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], E, Location at = Location::current()) {
+  void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], E,
+           Location at = Location::current()) {
     mma(d, a, b, std::is_same_v<E, cuda::F16> ? DType::kF16 : DType::kBF16, at);
   }
 
@@ -122,18 +139,24 @@ class Device {
   static float to_float(cuda::BF16 x) { return bf16_to_f32(x.bits); }
   template <class E>
   static E from_float(float x) {
-    if constexpr (std::is_same_v<E, cuda::F16>) return {f32_to_f16(x)};
-    else if constexpr (std::is_same_v<E, cuda::BF16>) return {f32_to_bf16(x)};
-    else return x;
+    if constexpr (std::is_same_v<E, cuda::F16>)
+      return {f32_to_f16(x)};
+    else if constexpr (std::is_same_v<E, cuda::BF16>)
+      return {f32_to_bf16(x)};
+    else
+      return x;
   }
 
   static constexpr std::size_t kSlotBytes = 32;
 
  private:
-  /// Every lane's value once all have come, kSlotBytes apart; valid until the lane's next warp operation.
+  /// Every lane's value once all have come, kSlotBytes apart; valid until the lane's next warp
+  /// operation.
   const std::byte* exchange(const void* value, std::size_t bytes, Location at);
-  void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], DType type, Location at);
-  void start_copy(std::int64_t offset, std::int64_t index, std::int64_t count, const void* from, Location at);
+  void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], DType type,
+           Location at);
+  void start_copy(std::int64_t offset, std::int64_t index, std::int64_t count, const void* from,
+                  Location at);
   void finish_copies(int most_pending);
   void touch(const void* p, std::size_t bytes, Access access, Location at);
   void check_shared(std::int64_t offset, std::int64_t count, std::size_t size, Location at);
@@ -141,28 +164,38 @@ class Device {
   int thread_;
 };
 
-/// What a shared array needs of the block that runs: the bytes after checking the access by the running thread.
-std::byte* shared_bytes(Block& block, std::int64_t offset, std::int64_t index, std::int64_t count, std::size_t size, SharedMemory::Kind kind);
+/// What a shared array needs of the block that runs: the bytes after checking the access by the
+/// running thread.
+std::byte* shared_bytes(Block& block, std::int64_t offset, std::int64_t index, std::int64_t count,
+                        std::size_t size, SharedMemory::Kind kind);
 
 template <class T>
 typename SharedArray<T>::Cell SharedArray<T>::operator[](std::int64_t i) const {
   // An index outside the array is refused by the access, which knows the running thread.
-  return Cell(*block_, static_cast<std::size_t>(i >= 0 && i < count_ ? offset_ + i * static_cast<std::int64_t>(sizeof(T)) : -1));
+  return Cell(*block_,
+              static_cast<std::size_t>(
+                  i >= 0 && i < count_ ? offset_ + i * static_cast<std::int64_t>(sizeof(T)) : -1));
 }
 template <class T>
 SharedArray<T>::Cell::operator T() const {
   T out;
-  std::memcpy(&out, shared_bytes(block_, static_cast<std::int64_t>(offset_), 0, 1, sizeof(T), SharedMemory::Kind::kRead), sizeof out);
+  std::memcpy(&out,
+              shared_bytes(block_, static_cast<std::int64_t>(offset_), 0, 1, sizeof(T),
+                           SharedMemory::Kind::kRead),
+              sizeof out);
   return out;
 }
 template <class T>
 const typename SharedArray<T>::Cell& SharedArray<T>::Cell::operator=(T value) const {
-  std::memcpy(shared_bytes(block_, static_cast<std::int64_t>(offset_), 0, 1, sizeof(T), SharedMemory::Kind::kWrite), &value, sizeof value);
+  std::memcpy(shared_bytes(block_, static_cast<std::int64_t>(offset_), 0, 1, sizeof(T),
+                           SharedMemory::Kind::kWrite),
+              &value, sizeof value);
   return *this;
 }
 template <class T>
 T Device::shared_atomic_add(SharedArray<T> array, std::int64_t i, T value) {
-  std::byte* p = shared_bytes(block_, array.offset_, i, array.count_, sizeof(T), SharedMemory::Kind::kAtomic);
+  std::byte* p = shared_bytes(block_, array.offset_, i, array.count_, sizeof(T),
+                              SharedMemory::Kind::kAtomic);
   T before;
   std::memcpy(&before, p, sizeof before);
   const T after = static_cast<T>(before + value);
@@ -171,9 +204,11 @@ T Device::shared_atomic_add(SharedArray<T> array, std::int64_t i, T value) {
 }
 
 /// Runs `body` in every thread of the launch.
-Report run(const GlobalMemory& memory, const cuda::LaunchShape& shape, int most_threads, const std::function<void(Device&)>& body);
+Report run(const GlobalMemory& memory, const cuda::LaunchShape& shape, int most_threads,
+           const std::function<void(Device&)>& body);
 
-/// The Launcher of kernels/cuda launch functions: a fault becomes kInternal with the report's message, and stays in report().
+/// The Launcher of kernels/cuda launch functions: a fault becomes kInternal with the report's
+/// message, and stays in report().
 class Launcher {
  public:
   explicit Launcher(const GlobalMemory& memory) : memory_(memory) {}

@@ -1,4 +1,5 @@
-/// The part of GoogleTest that the parity tests use, for machines that have none. main.cc runs the tests.
+/// The part of GoogleTest that the parity tests use, for machines that have none. main.cc runs the
+/// tests.
 #pragma once
 
 #include <functional>
@@ -55,7 +56,8 @@ class Message {
   std::ostringstream text_;
 };
 
-/// The left side of `Report(...) = Message() << ...`, which makes a failed ASSERT a statement of type void to return.
+/// The left side of `Report(...) = Message() << ...`, which makes a failed ASSERT a statement of
+/// type void to return.
 struct Report {
   const char* file;
   int line;
@@ -82,14 +84,19 @@ class Trace {
 template <class T, class = void>
 struct Printable : std::false_type {};
 template <class T>
-struct Printable<T, std::void_t<decltype(std::declval<std::ostream&>() << std::declval<const T&>())>> : std::true_type {};
+struct Printable<T,
+                 std::void_t<decltype(std::declval<std::ostream&>() << std::declval<const T&>())>>
+    : std::true_type {};
 
 template <class T>
 std::string print(const T& value) {
   std::ostringstream out;
-  if constexpr (Printable<T>::value) out << value;
-  else if constexpr (requires { value.size(); }) out << value.size() << " elements";
-  else out << sizeof(T) << " bytes";
+  if constexpr (Printable<T>::value)
+    out << value;
+  else if constexpr (requires { value.size(); })
+    out << value.size() << " elements";
+  else
+    out << sizeof(T) << " bytes";
   return out.str();
 }
 
@@ -103,31 +110,46 @@ std::string compare(const A& a, const B& b, Compare holds, const char* text) {
 }  // namespace testing
 
 #define QUIRE_TEST_NAME(suite, name) suite##_##name##_test
-#define TEST(suite, name) \
-  static void QUIRE_TEST_NAME(suite, name)(); \
-  static const ::testing::internal::Registration suite##_##name##_registration(#suite "." #name, &QUIRE_TEST_NAME(suite, name)); \
+#define TEST(suite, name)                                                       \
+  static void QUIRE_TEST_NAME(suite, name)();                                   \
+  static const ::testing::internal::Registration suite##_##name##_registration( \
+      #suite "." #name, &QUIRE_TEST_NAME(suite, name));                         \
   static void QUIRE_TEST_NAME(suite, name)()
 
-#define TEST_F(fixture, name) \
-  namespace { \
-  class QUIRE_TEST_NAME(fixture, name) final : public fixture { \
-   public: \
-    void run(); \
-  }; \
-  } \
-  static const ::testing::internal::Registration fixture##_##name##_registration(#fixture "." #name, [] { QUIRE_TEST_NAME(fixture, name)().run(); }); \
+#define TEST_F(fixture, name)                                                     \
+  namespace {                                                                     \
+  class QUIRE_TEST_NAME(fixture, name) final : public fixture {                   \
+   public:                                                                        \
+    void run();                                                                   \
+  };                                                                              \
+  }                                                                               \
+  static const ::testing::internal::Registration fixture##_##name##_registration( \
+      #fixture "." #name, [] {                                                    \
+        QUIRE_TEST_NAME(fixture, name)                                            \
+        ().run();                                                                 \
+      });                                                                         \
   void QUIRE_TEST_NAME(fixture, name)::run()
 
 #define QUIRE_JOINED_(a, b) a##b
 #define QUIRE_JOINED(a, b) QUIRE_JOINED_(a, b)
-#define SCOPED_TRACE(text) const ::testing::internal::Trace QUIRE_JOINED(quire_trace_, __LINE__)(text)
+#define SCOPED_TRACE(text) \
+  const ::testing::internal::Trace QUIRE_JOINED(quire_trace_, __LINE__)(text)
 
-#define QUIRE_CHECK_TRUE(on_failure, value, text) \
-  if (value) ; \
-  else on_failure ::testing::internal::Report{__FILE__, __LINE__, text} = ::testing::internal::Message()
-#define QUIRE_CHECK_COMPARED(on_failure, a, b, op) \
-  if (const std::string quire_failed = ::testing::internal::compare(a, b, [](const auto& quire_a, const auto& quire_b) { return quire_a op quire_b; }, #a " " #op " " #b); quire_failed.empty()) ; \
-  else on_failure ::testing::internal::Report{__FILE__, __LINE__, quire_failed} = ::testing::internal::Message()
+#define QUIRE_CHECK_TRUE(on_failure, value, text)              \
+  if (value)                                                   \
+    ;                                                          \
+  else                                                         \
+    on_failure ::testing::internal::Report{__FILE__, __LINE__, \
+                                           text} = ::testing::internal::Message()
+#define QUIRE_CHECK_COMPARED(on_failure, a, b, op)                                           \
+  if (const std::string quire_failed = ::testing::internal::compare(                         \
+          a, b, [](const auto& quire_a, const auto& quire_b) { return quire_a op quire_b; }, \
+          #a " " #op " " #b);                                                                \
+      quire_failed.empty())                                                                  \
+    ;                                                                                        \
+  else                                                                                       \
+    on_failure ::testing::internal::Report{__FILE__, __LINE__,                               \
+                                           quire_failed} = ::testing::internal::Message()
 
 #define EXPECT_TRUE(value) QUIRE_CHECK_TRUE(, value, #value " is false")
 #define EXPECT_FALSE(value) QUIRE_CHECK_TRUE(, !(value), #value " is true")
@@ -137,12 +159,14 @@ std::string compare(const A& a, const B& b, Compare holds, const char* text) {
 #define EXPECT_GE(a, b) QUIRE_CHECK_COMPARED(, a, b, >=)
 #define EXPECT_LT(a, b) QUIRE_CHECK_COMPARED(, a, b, <)
 #define EXPECT_LE(a, b) QUIRE_CHECK_COMPARED(, a, b, <=)
-#define EXPECT_NEAR(a, b, most) QUIRE_CHECK_TRUE(, std::abs((a) - (b)) <= (most), #a " is not near " #b)
+#define EXPECT_NEAR(a, b, most) \
+  QUIRE_CHECK_TRUE(, std::abs((a) - (b)) <= (most), #a " is not near " #b)
 #define ASSERT_TRUE(value) QUIRE_CHECK_TRUE(return, value, #value " is false")
 #define ASSERT_EQ(a, b) QUIRE_CHECK_COMPARED(return, a, b, ==)
 #define ASSERT_NE(a, b) QUIRE_CHECK_COMPARED(return, a, b, !=)
 #define ASSERT_LT(a, b) QUIRE_CHECK_COMPARED(return, a, b, <)
 #define ASSERT_LE(a, b) QUIRE_CHECK_COMPARED(return, a, b, <=)
-#define ASSERT_NEAR(a, b, most) QUIRE_CHECK_TRUE(return, std::abs((a) - (b)) <= (most), #a " is not near " #b)
+#define ASSERT_NEAR(a, b, most) \
+  QUIRE_CHECK_TRUE(return, std::abs((a) - (b)) <= (most), #a " is not near " #b)
 #define ADD_FAILURE() QUIRE_CHECK_TRUE(, false, "failed:")
 #define FAIL() QUIRE_CHECK_TRUE(return, false, "failed:")

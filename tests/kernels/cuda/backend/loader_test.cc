@@ -1,5 +1,5 @@
-#include "kernels/cuda/backend/entry.h"
 #include "kernels/cuda/backend/loader.h"
+#include "kernels/cuda/backend/entry.h"
 #include "kernels/cuda/backend/watched_ops.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,9 @@
 namespace quire::cuda {
 namespace {
 
-std::string library(const std::string& name) { return std::string(QUIRE_MADE_UP_LIBRARIES) + "/libquire_made_up_" + name + ".so"; }
+std::string library(const std::string& name) {
+  return std::string(QUIRE_MADE_UP_LIBRARIES) + "/libquire_made_up_" + name + ".so";
+}
 
 TEST(BackendLibrary, LoadsTheFirstThatExistsAndReadsItsTable) {
   const auto loaded = BackendLibrary::load({"/nowhere/libquire_cuda.so", library("kernels")});
@@ -30,19 +32,29 @@ TEST(BackendLibrary, LoadsTheFirstThatExistsAndReadsItsTable) {
 TEST(BackendLibrary, WhatCannotBeUsedSaysWhy) {
   const auto missing = BackendLibrary::load({"/nowhere/a.so", "/nowhere/b.so"});
   EXPECT_EQ(missing.code(), Code::kNotFound);
-  EXPECT_NE(missing.status().message().find("looked for /nowhere/a.so, /nowhere/b.so): build with -DQUIRE_CUDA=ON"), std::string::npos) << missing.status().message();
+  EXPECT_NE(missing.status().message().find(
+                "looked for /nowhere/a.so, /nowhere/b.so): build with -DQUIRE_CUDA=ON"),
+            std::string::npos)
+      << missing.status().message();
   const auto other = BackendLibrary::load({library("other_version")});
   EXPECT_EQ(other.code(), Code::kFailedPrecondition);
-  const std::string versions = "its table is version " + std::to_string(QUIRE_CUDA_ENTRY_VERSION + 4) + ", wanted is " + std::to_string(QUIRE_CUDA_ENTRY_VERSION);
-  EXPECT_NE(other.status().message().find(versions + "): install both from one build"), std::string::npos) << other.status().message();
+  const std::string versions = "its table is version " +
+                               std::to_string(QUIRE_CUDA_ENTRY_VERSION + 4) + ", wanted is " +
+                               std::to_string(QUIRE_CUDA_ENTRY_VERSION);
+  EXPECT_NE(other.status().message().find(versions + "): install both from one build"),
+            std::string::npos)
+      << other.status().message();
   const std::string text = testing::TempDir() + "not_a_library.so";
   std::ofstream(text) << "text";
   const auto broken = BackendLibrary::load({text});
   EXPECT_EQ(broken.code(), Code::kFailedPrecondition);
-  EXPECT_NE(broken.status().message().find("cannot be loaded"), std::string::npos) << broken.status().message();
+  EXPECT_NE(broken.status().message().find("cannot be loaded"), std::string::npos)
+      << broken.status().message();
   const auto foreign = BackendLibrary::load({library("foreign")});
   EXPECT_EQ(foreign.code(), Code::kFailedPrecondition);
-  EXPECT_NE(foreign.status().message().find("is no CUDA backend of this program"), std::string::npos) << foreign.status().message();
+  EXPECT_NE(foreign.status().message().find("is no CUDA backend of this program"),
+            std::string::npos)
+      << foreign.status().message();
 }
 
 TEST(BackendLibrary, LiesBesideTheProgramUnlessNamed) {
@@ -83,7 +95,9 @@ TEST(ChooseBackend, CudaTakesAGpuThatComputesAndAutoNamesIt) {
   EXPECT_EQ(found->name, "cpu");
   EXPECT_EQ(found->library, nullptr);
   EXPECT_TRUE(found->idle_gpu);
-  EXPECT_EQ(found->cuda, "Made-up GPU (device 0, compute capability 9.0, 80.0 GiB) is there, and computes when model.backend is cuda");
+  EXPECT_EQ(found->cuda,
+            "Made-up GPU (device 0, compute capability 9.0, 80.0 GiB) is there, and computes when "
+            "model.backend is cuda");
 }
 
 TEST(BackendLibrary, ASessionPassesCallsAndTheirErrorsOnAndOutlivesWhoLoadedIt) {
@@ -127,9 +141,12 @@ TEST(ChooseBackend, AutoFallsBackWithTheReasonAndCudaRefusesWithIt) {
     std::string field, reason;
   };
   const Case cases[] = {
-      {"/nowhere/libquire_cuda.so", 0, Code::kNotFound, "model.backend", "the CUDA backend is not installed"},
-      {library("other_version"), 0, Code::kFailedPrecondition, "model.backend", "is of another version"},
-      {library("kernels"), 5, Code::kInvalidArgument, "model.device", "there is no GPU number 5; there are: 0 = Made-up GPU, 1 = Made-up GPU"},
+      {"/nowhere/libquire_cuda.so", 0, Code::kNotFound, "model.backend",
+       "the CUDA backend is not installed"},
+      {library("other_version"), 0, Code::kFailedPrecondition, "model.backend",
+       "is of another version"},
+      {library("kernels"), 5, Code::kInvalidArgument, "model.device",
+       "there is no GPU number 5; there are: 0 = Made-up GPU, 1 = Made-up GPU"},
       {library("no_gpu"), 0, Code::kUnavailable, "model.backend", "no GPU it can use"},
       {library("kernels"), 1, Code::kDeviceLost, "model.backend", "an illegal memory access"},
   };
@@ -144,7 +161,8 @@ TEST(ChooseBackend, AutoFallsBackWithTheReasonAndCudaRefusesWithIt) {
     EXPECT_EQ(refused.code(), c.code) << c.reason;
     EXPECT_EQ(refused.status().field(), c.field) << c.reason;
     EXPECT_NE(refused.status().message().find("model.backend is 'cuda', but "), std::string::npos);
-    EXPECT_NE(refused.status().message().find(c.reason), std::string::npos) << refused.status().message();
+    EXPECT_NE(refused.status().message().find(c.reason), std::string::npos)
+        << refused.status().message();
     EXPECT_NE(refused.status().message().find("; use cpu or auto"), std::string::npos);
   }
 }

@@ -32,25 +32,31 @@ std::int32_t refuse(quire::Code code, const char* why, QuireCudaMessage* message
   return static_cast<std::int32_t>(code);
 }
 
-/// A session whose memory is ordinary and of which one copy is the only work; the second is enqueued after the device was lost.
+/// A session whose memory is ordinary and of which one copy is the only work; the second is
+/// enqueued after the device was lost.
 struct Session {
   int enqueued = 0;
 };
 Session& of(QuireCudaSession* session) { return *reinterpret_cast<Session*>(session); }
 
 std::int32_t open(std::int32_t device, QuireCudaSession** session, QuireCudaMessage* message) {
-  if (device != 0) return refuse(quire::Code::kUnavailable, "the device is in exclusive use", message);
+  if (device != 0)
+    return refuse(quire::Code::kUnavailable, "the device is in exclusive use", message);
   *session = reinterpret_cast<QuireCudaSession*>(new Session());
   return 0;
 }
 void close(QuireCudaSession* session) { delete reinterpret_cast<Session*>(session); }
-std::int32_t memory(QuireCudaSession*, std::int64_t* free_bytes, std::int64_t* total_bytes, QuireCudaMessage*) {
+std::int32_t memory(QuireCudaSession*, std::int64_t* free_bytes, std::int64_t* total_bytes,
+                    QuireCudaMessage*) {
   *free_bytes = std::int64_t{70} << 30;
   *total_bytes = std::int64_t{80} << 30;
   return 0;
 }
-std::int32_t allocate(QuireCudaSession*, std::uint32_t kind, std::int64_t bytes, void** p, QuireCudaMessage* message) {
-  if (bytes > (1 << 20)) return refuse(quire::Code::kResourceExhausted, kind == 2 ? "out of shared memory" : "out of memory", message);
+std::int32_t allocate(QuireCudaSession*, std::uint32_t kind, std::int64_t bytes, void** p,
+                      QuireCudaMessage* message) {
+  if (bytes > (1 << 20))
+    return refuse(quire::Code::kResourceExhausted,
+                  kind == 2 ? "out of shared memory" : "out of memory", message);
   *p = std::malloc(static_cast<std::size_t>(bytes));
   return 0;
 }
@@ -59,9 +65,13 @@ std::int32_t release(QuireCudaSession*, std::uint32_t, void* p, QuireCudaMessage
   return 0;
 }
 std::int32_t settle(QuireCudaSession*, QuireCudaMessage*) { return 0; }
-std::int32_t enqueue(QuireCudaSession* session, std::uint32_t op, const void* args, std::int64_t args_bytes, QuireCudaMessage* message) {
-  if (op != static_cast<std::uint32_t>(quire::cuda::OpCode::kCopy) || args_bytes != sizeof(quire::cuda::CopyArgs)) return refuse(quire::Code::kInvalidArgument, "not a copy", message);
-  if (++of(session).enqueued > 1) return refuse(quire::Code::kDeviceLost, "an illegal memory access", message);
+std::int32_t enqueue(QuireCudaSession* session, std::uint32_t op, const void* args,
+                     std::int64_t args_bytes, QuireCudaMessage* message) {
+  if (op != static_cast<std::uint32_t>(quire::cuda::OpCode::kCopy) ||
+      args_bytes != sizeof(quire::cuda::CopyArgs))
+    return refuse(quire::Code::kInvalidArgument, "not a copy", message);
+  if (++of(session).enqueued > 1)
+    return refuse(quire::Code::kDeviceLost, "an illegal memory access", message);
   const auto& copy = *static_cast<const quire::cuda::CopyArgs*>(args);
   std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
   return 0;
@@ -70,6 +80,11 @@ std::int32_t enqueue(QuireCudaSession* session, std::uint32_t op, const void* ar
 }  // namespace
 
 extern "C" const QuireCudaEntry* quire_cuda_entry() {
-  static const QuireCudaEntry entry{MADE_UP_VERSION, sizeof(QuireCudaEntry), &probe, &self_test, &open, &close, &memory, &allocate, &release, &settle, &enqueue};
+  static const QuireCudaEntry entry{MADE_UP_VERSION, sizeof(QuireCudaEntry),
+                                    &probe,          &self_test,
+                                    &open,           &close,
+                                    &memory,         &allocate,
+                                    &release,        &settle,
+                                    &enqueue};
   return &entry;
 }

@@ -1,4 +1,5 @@
-/// A device of bytes and counters: streams run what they are given when a test says so, and any call can be made to fail.
+/// A device of bytes and counters: streams run what they are given when a test says so, and any
+/// call can be made to fail.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +14,19 @@
 
 namespace quire::cuda {
 
-/// Time is the number of streams' steps: an event recorded on a stream passes with finish(stream), or when somebody waits. Handles are checked: one that is unknown,
-/// or destroyed, aborts the test.
+/// Time is the number of streams' steps: an event recorded on a stream passes with finish(stream),
+/// or when somebody waits. Handles are checked: one that is unknown, or destroyed, aborts the test.
 class FakeDriver : public DeviceDriver {
  public:
   explicit FakeDriver(std::int64_t capacity_bytes) : capacity_(capacity_bytes) {}
-  ~FakeDriver() override { QUIRE_CHECK(handles_.empty() && allocations_.empty(), "handles or memory are left behind"); }
+  ~FakeDriver() override {
+    QUIRE_CHECK(handles_.empty() && allocations_.empty(), "handles or memory are left behind");
+  }
 
   /// The `nth` call (from 1) of that name from now on fails so; later ones do not.
-  void fail(const std::string& call, int nth, Status status) { failures_[call] = {nth, std::move(status)}; }
+  void fail(const std::string& call, int nth, Status status) {
+    failures_[call] = {nth, std::move(status)};
+  }
   /// Everything enqueued on the stream so far has run.
   void finish(StreamHandle stream) { done_[stream.stream] = enqueued_[stream.stream]; }
   std::int64_t given_bytes(MemoryKind kind) const {
@@ -30,7 +35,9 @@ class FakeDriver : public DeviceDriver {
     return sum;
   }
   /// Of the card, in any kind of memory that lies on it.
-  std::int64_t card_bytes() const { return given_bytes(MemoryKind::kDevice) + given_bytes(MemoryKind::kShared); }
+  std::int64_t card_bytes() const {
+    return given_bytes(MemoryKind::kDevice) + given_bytes(MemoryKind::kShared);
+  }
   std::int64_t num_handles() const { return static_cast<std::int64_t>(handles_.size()); }
   /// Memory that could not be given back goes with the device.
   void forget_memory() { allocations_.clear(); }
@@ -48,7 +55,8 @@ class FakeDriver : public DeviceDriver {
   }
   Result<void*> allocate(MemoryKind kind, std::int64_t bytes) override {
     QUIRE_RETURN_IF_ERROR(enter("allocate"));
-    if ((kind == MemoryKind::kPinned ? given_bytes(kind) : card_bytes()) + bytes > capacity_) return Status::exhausted("the fake device is full");
+    if ((kind == MemoryKind::kPinned ? given_bytes(kind) : card_bytes()) + bytes > capacity_)
+      return Status::exhausted("the fake device is full");
     Allocation a{kind, bytes, std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes))};
     void* p = a.data.get();
     allocations_.emplace(p, std::move(a));
@@ -57,7 +65,8 @@ class FakeDriver : public DeviceDriver {
   Status release(MemoryKind kind, void* p) override {
     QUIRE_RETURN_IF_ERROR(enter("release"));
     const auto found = allocations_.find(p);
-    QUIRE_CHECK(found != allocations_.end() && found->second.kind == kind, "releases what it gave, once");
+    QUIRE_CHECK(found != allocations_.end() && found->second.kind == kind,
+                "releases what it gave, once");
     allocations_.erase(found);
     return {};
   }
@@ -65,7 +74,9 @@ class FakeDriver : public DeviceDriver {
     QUIRE_RETURN_IF_ERROR(enter("create_stream"));
     return StreamHandle{new_handle()};
   }
-  Status destroy_stream(StreamHandle stream) override { return destroy("destroy_stream", stream.stream); }
+  Status destroy_stream(StreamHandle stream) override {
+    return destroy("destroy_stream", stream.stream);
+  }
   Status wait_for(StreamHandle stream) override {
     QUIRE_RETURN_IF_ERROR(enter("wait_for_stream"));
     finish(stream);
@@ -94,7 +105,8 @@ class FakeDriver : public DeviceDriver {
   Status wait_for(EventHandle event) override {
     QUIRE_RETURN_IF_ERROR(enter("wait_for_event"));
     const auto at = recorded_.find(event.event);
-    if (at != recorded_.end()) done_[at->second.stream] = std::max(done_[at->second.stream], at->second.step);
+    if (at != recorded_.end())
+      done_[at->second.stream] = std::max(done_[at->second.stream], at->second.step);
     return {};
   }
   Status begin_capture(StreamHandle) override {
@@ -111,7 +123,8 @@ class FakeDriver : public DeviceDriver {
   }
   Status launch(GraphHandle graph, StreamHandle) override {
     QUIRE_RETURN_IF_ERROR(enter("launch"));
-    QUIRE_CHECK(handles_.contains(graph.graph) && !capturing_, "a graph that lives, outside a capture");
+    QUIRE_CHECK(handles_.contains(graph.graph) && !capturing_,
+                "a graph that lives, outside a capture");
     launched_.push_back(graph.graph);
     return {};
   }

@@ -29,7 +29,8 @@ class QueuedDriver final : public FakeDriver {
   }
   Status hold(StreamHandle stream, EventHandle event) override {
     if (const Status s = FakeDriver::hold(stream, event); !s.ok()) return s;
-    if (heeds_holds) queues_[stream.stream].push_back({nullptr, nullptr, 0, 0, last_record_[event.event]});
+    if (heeds_holds)
+      queues_[stream.stream].push_back({nullptr, nullptr, 0, 0, last_record_[event.event]});
     return {};
   }
 
@@ -41,7 +42,9 @@ class QueuedDriver final : public FakeDriver {
       bool any = false;
       for (auto& [stream, queue] : queues_) {
         any = any || !queue.empty();
-        if (!queue.empty() && (queue.front().waits_for == 0 || passed_.contains(queue.front().waits_for))) ready.push_back(&queue);
+        if (!queue.empty() &&
+            (queue.front().waits_for == 0 || passed_.contains(queue.front().waits_for)))
+          ready.push_back(&queue);
       }
       if (ready.empty()) return !any;
       auto& queue = *ready[rng() % ready.size()];
@@ -69,7 +72,8 @@ class QueuedDriver final : public FakeDriver {
 constexpr std::int64_t kBytes = 64;
 constexpr int kLayers = 7;
 
-/// Runs kLayers layers of a "model" that copies its layer's bytes to the host; true when every layer saw its own bytes.
+/// Runs kLayers layers of a "model" that copies its layer's bytes to the host; true when every
+/// layer saw its own bytes.
 bool layers_see_their_bytes(std::uint32_t seed, bool heeds_holds) {
   QueuedDriver driver(1 << 20);
   driver.heeds_holds = heeds_holds;
@@ -80,7 +84,9 @@ bool layers_see_their_bytes(std::uint32_t seed, bool heeds_holds) {
   std::vector<std::vector<std::byte>> stored, seen(kLayers, std::vector<std::byte>(kBytes));
   for (int l = 0; l < kLayers; ++l) stored.emplace_back(kBytes, static_cast<std::byte>(l + 1));
   const auto bring = [&](int l) {
-    const LayerFeed::Piece pieces[] = {{stored[static_cast<std::size_t>(l)].data() + 40, 40, 24}, {nullptr, 64, 0}, {stored[static_cast<std::size_t>(l)].data(), 0, 40}};
+    const LayerFeed::Piece pieces[] = {{stored[static_cast<std::size_t>(l)].data() + 40, 40, 24},
+                                       {nullptr, 64, 0},
+                                       {stored[static_cast<std::size_t>(l)].data(), 0, 40}};
     EXPECT_TRUE(feed->bring(pieces).ok());
   };
   bring(0);
@@ -88,7 +94,8 @@ bool layers_see_their_bytes(std::uint32_t seed, bool heeds_holds) {
     if (l + 1 < kLayers) bring(l + 1);
     const auto at = feed->take();
     EXPECT_TRUE(at.ok());
-    EXPECT_TRUE(driver.copy(seen[static_cast<std::size_t>(l)].data(), *at, kBytes, compute.get()).ok());
+    EXPECT_TRUE(
+        driver.copy(seen[static_cast<std::size_t>(l)].data(), *at, kBytes, compute.get()).ok());
     EXPECT_TRUE(feed->release().ok());
   }
   EXPECT_TRUE(driver.run(seed)) << "streams wait for each other";
@@ -101,7 +108,8 @@ TEST(LayerFeed, EveryLayerSeesItsBytesHoweverStreamsRun) {
     EXPECT_TRUE(layers_see_their_bytes(seed, true)) << seed;
     wrong_without_holds += !layers_see_their_bytes(seed, false);
   }
-  EXPECT_GT(wrong_without_holds, 150) << "without holding streams the order would not matter to this test";
+  EXPECT_GT(wrong_without_holds, 150)
+      << "without holding streams the order would not matter to this test";
 }
 
 TEST(LayerFeed, WhatIsStillUnderWayDoesNotReachTheNextUserOfItsMemory) {
@@ -137,7 +145,9 @@ TEST(LayerFeed, TakesLayersInTurnAndRefusesTheRest) {
   const std::vector<std::byte> bytes(kBytes);
   EXPECT_EQ(feed->take().code(), Code::kFailedPrecondition);
   EXPECT_EQ(feed->release().code(), Code::kFailedPrecondition);
-  for (const LayerFeed::Piece& piece : {LayerFeed::Piece{bytes.data(), 1, kBytes}, {bytes.data(), -1, 1}, {bytes.data(), 0, -1}}) EXPECT_EQ(feed->bring({&piece, 1}).field(), "pieces");
+  for (const LayerFeed::Piece& piece :
+       {LayerFeed::Piece{bytes.data(), 1, kBytes}, {bytes.data(), -1, 1}, {bytes.data(), 0, -1}})
+    EXPECT_EQ(feed->bring({&piece, 1}).field(), "pieces");
   ASSERT_TRUE(feed->bring({}).ok());
   ASSERT_TRUE(feed->bring({}).ok());
   EXPECT_EQ(feed->bring({}).code(), Code::kFailedPrecondition);
@@ -171,7 +181,8 @@ TEST(LayerFeed, AFailedCallIsReportedAndLeavesNothingBehind) {
           QUIRE_RETURN_IF_ERROR(feed.take().status());
           return feed.release();
         };
-        const bool once = std::string(call) == "create_stream" && nth == 2;  // a feed makes one stream
+        // A feed makes one stream
+        const bool once = std::string(call) == "create_stream" && nth == 2;
         EXPECT_EQ(use().code(), once ? Code::kOk : Code::kInternal) << call << nth;
         EXPECT_EQ(pool.stats().in_use_bytes, 0) << call << nth;
       }

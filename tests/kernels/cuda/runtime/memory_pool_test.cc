@@ -103,7 +103,11 @@ TEST_F(PoolTest, TheLimitIsHardAndKeptBlocksMakeWay) {
   ASSERT_TRUE(three.ok());
   const auto refused = pool.allocate(2 * kMiB, stream.get());
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  EXPECT_NE(refused.status().message().find("2097152 bytes of device memory are asked for, 3145728 of the pool's 4194304 are in use"), std::string::npos) << refused.status().message();
+  EXPECT_NE(
+      refused.status().message().find(
+          "2097152 bytes of device memory are asked for, 3145728 of the pool's 4194304 are in use"),
+      std::string::npos)
+      << refused.status().message();
   *three = Buffer();
   EXPECT_EQ(pool.stats().cached_bytes, 3 * kMiB);
   auto two = pool.allocate(2 * kMiB, stream.get());  // the kept three must go first
@@ -125,7 +129,8 @@ TEST_F(PoolTest, ADeviceThatOthersFilledIsAskedAgainAfterKeptBlocksWent) {
   ASSERT_TRUE(b.ok()) << b.status().to_string();
   EXPECT_EQ(pool.stats().driver_calls, 3);
   EXPECT_EQ(pool.stats().cached_bytes, 0);
-  driver.fail("allocate", 1, Status::exhausted("taken by another process"));  // nothing kept: one attempt
+  // Nothing kept: one attempt
+  driver.fail("allocate", 1, Status::exhausted("taken by another process"));
   const auto failed = pool.allocate(3 * kMiB, stream.get());
   EXPECT_EQ(failed.code(), Code::kResourceExhausted);
   EXPECT_NE(failed.status().message().find("taken by another process"), std::string::npos);
@@ -147,7 +152,8 @@ TEST_F(PoolTest, EveryCallMayFailAndEveryByteIsCounted) {
           auto a = pool.allocate(kMiB, i % 2 == 0 ? first.get() : second.get());
           auto b = pool.allocate(2 * kMiB - i % 3 * kMiB / 4, second.get());
           served += a.ok() + b.ok();
-          EXPECT_EQ(pool.stats().held_bytes(), fresh.given_bytes(MemoryKind::kPinned)) << call << nth;
+          EXPECT_EQ(pool.stats().held_bytes(), fresh.given_bytes(MemoryKind::kPinned))
+              << call << nth;
           EXPECT_LE(pool.stats().peak_bytes, pool.max_bytes());
         }
         EXPECT_GE(served, 6) << call << nth << ": one failure is not the end";
@@ -164,13 +170,20 @@ TEST_F(PoolTest, EveryCallMayFailAndEveryByteIsCounted) {
 TEST_F(PoolTest, ABudgetIsWhatIsFreeLessAReserve) {
   const MemoryInfo card{std::int64_t{100} << 30, std::int64_t{140} << 30};
   EXPECT_EQ(reserved_bytes(card), (std::int64_t{140} << 30) / 32);
-  EXPECT_EQ(*pool_budget(card, 0, "model.device_cache_bytes"), card.free_bytes - reserved_bytes(card));
+  EXPECT_EQ(*pool_budget(card, 0, "model.device_cache_bytes"),
+            card.free_bytes - reserved_bytes(card));
   EXPECT_EQ(*pool_budget(card, 1 << 30, "model.device_cache_bytes"), 1 << 30);
   const auto larger = pool_budget(card, std::int64_t{120} << 30, "model.device_cache_bytes");
   EXPECT_EQ(larger.code(), Code::kResourceExhausted);
   EXPECT_EQ(larger.status().field(), "model.device_cache_bytes");
-  EXPECT_NE(larger.status().message().find("asks for 128849018880 bytes, but 107374182400 of the device's 150323855360 bytes are free"), std::string::npos) << larger.status().message();
-  EXPECT_EQ(pool_budget({std::int64_t{1} << 20, std::int64_t{80} << 30}, 0, "model.device_cache_bytes").code(), Code::kResourceExhausted);
+  EXPECT_NE(larger.status().message().find("asks for 128849018880 bytes, but 107374182400 of the "
+                                           "device's 150323855360 bytes are free"),
+            std::string::npos)
+      << larger.status().message();
+  EXPECT_EQ(
+      pool_budget({std::int64_t{1} << 20, std::int64_t{80} << 30}, 0, "model.device_cache_bytes")
+          .code(),
+      Code::kResourceExhausted);
 }
 
 }  // namespace

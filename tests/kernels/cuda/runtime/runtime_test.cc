@@ -10,8 +10,16 @@ namespace quire::cuda {
 namespace {
 
 DeviceProperties hopper(std::int32_t index) {
-  return {.index = index, .name = "NVIDIA H200", .major = 9, .minor = 0, .multiprocessors = 132, .threads_per_multiprocessor = 2048, .shared_bytes_per_block = 227 * 1024,
-          .shared_bytes_per_multiprocessor = 228 * 1024, .l2_bytes = 50 << 20, .total_bytes = std::int64_t{140} << 30};
+  return {.index = index,
+          .name = "NVIDIA H200",
+          .major = 9,
+          .minor = 0,
+          .multiprocessors = 132,
+          .threads_per_multiprocessor = 2048,
+          .shared_bytes_per_block = 227 * 1024,
+          .shared_bytes_per_multiprocessor = 228 * 1024,
+          .l2_bytes = 50 << 20,
+          .total_bytes = std::int64_t{140} << 30};
 }
 
 TEST(ChooseDevice, SaysWhatIsMissingAndWhatToDo) {
@@ -20,30 +28,45 @@ TEST(ChooseDevice, SaysWhatIsMissingAndWhatToDo) {
     EXPECT_FALSE(chosen.ok());
     return chosen.status();
   };
-  const Status no_driver = refusal({0, 13000, "CUDA driver version is insufficient for CUDA runtime version", {}}, 0);
+  const Status no_driver = refusal(
+      {0, 13000, "CUDA driver version is insufficient for CUDA runtime version", {}}, 0);
   EXPECT_EQ(no_driver.code(), Code::kUnavailable);
-  EXPECT_NE(no_driver.message().find("no NVIDIA driver is installed, or it cannot be reached from here: install one that runs CUDA 13.0"), std::string::npos) << no_driver.message();
-  const Status old_driver = refusal({12020, 13000, "CUDA driver version is insufficient for CUDA runtime version", {}}, 0);
+  EXPECT_NE(no_driver.message().find("no NVIDIA driver is installed, or it cannot be reached from "
+                                     "here: install one that runs CUDA 13.0"),
+            std::string::npos)
+      << no_driver.message();
+  const Status old_driver = refusal(
+      {12020, 13000, "CUDA driver version is insufficient for CUDA runtime version", {}}, 0);
   EXPECT_EQ(old_driver.code(), Code::kUnavailable);
-  EXPECT_NE(old_driver.message().find("runs CUDA 12.2 at most, this build needs 13.0: update the driver"), std::string::npos) << old_driver.message();
+  EXPECT_NE(
+      old_driver.message().find("runs CUDA 12.2 at most, this build needs 13.0: update the driver"),
+      std::string::npos)
+      << old_driver.message();
   const Status no_device = refusal({13000, 13000, "no CUDA-capable device is detected", {}}, 0);
   EXPECT_EQ(no_device.code(), Code::kUnavailable);
-  EXPECT_NE(no_device.message().find("no GPU it can use"), std::string::npos) << no_device.message();
+  EXPECT_NE(no_device.message().find("no GPU it can use"), std::string::npos)
+      << no_device.message();
   const Status wrong_index = refusal({13000, 13000, "", {hopper(0), hopper(1)}}, 2);
   EXPECT_EQ(wrong_index.code(), Code::kInvalidArgument);
   EXPECT_EQ(wrong_index.field(), "model.device");
-  EXPECT_NE(wrong_index.message().find("no GPU number 2; there are: 0 = NVIDIA H200, 1 = NVIDIA H200"), std::string::npos) << wrong_index.message();
+  EXPECT_NE(
+      wrong_index.message().find("no GPU number 2; there are: 0 = NVIDIA H200, 1 = NVIDIA H200"),
+      std::string::npos)
+      << wrong_index.message();
   DeviceProperties old = hopper(0);
   old.major = 7;
   old.minor = 5;
   const Status too_old = refusal({13000, 13000, "", {old}}, 0);
   EXPECT_EQ(too_old.code(), Code::kUnavailable);
-  EXPECT_NE(too_old.message().find("compute capability 7.5, 140.0 GiB) is too old"), std::string::npos) << too_old.message();
+  EXPECT_NE(too_old.message().find("compute capability 7.5, 140.0 GiB) is too old"),
+            std::string::npos)
+      << too_old.message();
 }
 
 TEST(ChooseDevice, TakesTheOneAskedForAlsoWithANewerDriverOfTheSameMajorVersion) {
   EXPECT_EQ(choose_device({13010, 13000, "", {hopper(0), hopper(1)}}, 1)->index, 1);
-  EXPECT_EQ(choose_device({13000, 13010, "", {hopper(0)}}, 0)->index, 0) << "minor versions are compatible: devices were listed";
+  EXPECT_EQ(choose_device({13000, 13010, "", {hopper(0)}}, 0)->index, 0)
+      << "minor versions are compatible: devices were listed";
 }
 
 TEST(LaunchShapes, ResidentBlocksFollowThreadsAndSharedMemory) {
@@ -152,7 +175,8 @@ TEST_F(GraphCacheTest, RecordsOnceForABucketAndAgainWhenWhatIsFixedChanges) {
 
 TEST_F(GraphCacheTest, KeepsTheMostRecentlyUsed) {
   GraphCache graphs(driver, 2);
-  for (const std::int64_t bucket : {1, 2, 1, 4}) ASSERT_TRUE(graphs.run(bucket, 1, {}, record).ok());
+  for (const std::int64_t bucket : {1, 2, 1, 4})
+    ASSERT_TRUE(graphs.run(bucket, 1, {}, record).ok());
   EXPECT_EQ(graphs.stats().evictions, 1);
   ASSERT_TRUE(graphs.run(1, 1, {}, record).ok());
   EXPECT_EQ(records, 3) << "1 stayed, 2 went";

@@ -21,9 +21,13 @@ struct SessionMemoryTest : testing::Test {
 
   /// The figures of all pools against what the device gave.
   void expect_exact(const SessionMemory& memory) {
-    for (const MemoryKind kind : kKinds) EXPECT_EQ(memory.stats(kind).held_bytes(), driver.given_bytes(kind)) << memory_kind_name(kind);
+    for (const MemoryKind kind : kKinds)
+      EXPECT_EQ(memory.stats(kind).held_bytes(), driver.given_bytes(kind))
+          << memory_kind_name(kind);
   }
-  std::int64_t calls(const std::string& name) const { return std::ranges::count(driver.calls(), name); }
+  std::int64_t calls(const std::string& name) const {
+    return std::ranges::count(driver.calls(), name);
+  }
 };
 
 TEST_F(SessionMemoryTest, CountsEveryByteOfEveryKindOverRandomUse) {
@@ -75,7 +79,8 @@ TEST_F(SessionMemoryTest, WhatComesAgainIsNotAskedOfTheDriver) {
   for (int request = 0; request < 5; ++request) {
     std::vector<std::pair<MemoryKind, void*>> used;
     for (const MemoryKind kind : kKinds) {
-      for (const std::int64_t bytes : {1000, 70000, 300000}) used.emplace_back(kind, *memory->allocate(kind, bytes));
+      for (const std::int64_t bytes : {1000, 70000, 300000})
+        used.emplace_back(kind, *memory->allocate(kind, bytes));
     }
     for (const auto& [kind, p] : used) ASSERT_TRUE(memory->release(kind, p).ok());
   }
@@ -88,7 +93,8 @@ TEST_F(SessionMemoryTest, OneKindMakesRoomForAnother) {
   auto memory = SessionMemory::create(driver, stream.get());
   ASSERT_TRUE(memory.ok());
   void* const shared = *memory->allocate(MemoryKind::kShared, 48 * kMiB);
-  EXPECT_EQ(memory->allocate(MemoryKind::kDevice, 32 * kMiB).code(), Code::kResourceExhausted) << "it is in use";
+  EXPECT_EQ(memory->allocate(MemoryKind::kDevice, 32 * kMiB).code(), Code::kResourceExhausted)
+      << "it is in use";
   ASSERT_TRUE(memory->release(MemoryKind::kShared, shared).ok());
   EXPECT_EQ(memory->stats(MemoryKind::kShared).cached_bytes, 48 * kMiB);
   const auto p = memory->allocate(MemoryKind::kDevice, 32 * kMiB);
@@ -105,8 +111,10 @@ TEST_F(SessionMemoryTest, ExhaustionIsOneErrorAndLeavesEverythingAsItWas) {
     for (const std::int64_t bytes : {32 * kMiB, 65 * kMiB}) {
       const auto p = memory->allocate(kind, bytes);
       ASSERT_EQ(p.code(), Code::kResourceExhausted);
-      EXPECT_NE(p.status().message().find(std::to_string(bytes)), std::string::npos) << p.status().message();
-      EXPECT_NE(p.status().message().find(memory_kind_name(kind)), std::string::npos) << p.status().message();
+      EXPECT_NE(p.status().message().find(std::to_string(bytes)), std::string::npos)
+          << p.status().message();
+      EXPECT_NE(p.status().message().find(memory_kind_name(kind)), std::string::npos)
+          << p.status().message();
       expect_exact(*memory);
     }
   }
@@ -140,7 +148,8 @@ TEST_F(SessionMemoryTest, EveryCallOfTheDriverMayFail) {
       const auto again = memory->allocate(MemoryKind::kDevice, 3000);
       EXPECT_TRUE(again.ok()) << again.status().to_string();
       expect_exact(*memory);
-      EXPECT_TRUE(call == std::string("release") || memory->stats(MemoryKind::kShared).stranded_bytes == 0);
+      EXPECT_TRUE(call == std::string("release") ||
+                  memory->stats(MemoryKind::kShared).stranded_bytes == 0);
     }
     driver.forget_memory();  // what could not be given back
   }
