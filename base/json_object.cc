@@ -20,11 +20,11 @@ Result<json::object> parse_json_object(std::string_view file_name, std::string_v
   }
   if (!error) parser.finish(error);
   if (error) {
-    return Status::invalid(file, file + " is not valid JSON near byte " + std::to_string(read) +
+    return Status::invalid(file, file + ": invalid JSON near byte " + std::to_string(read) +
                                      ": " + error.message());
   }
   json::value value = parser.release();
-  if (!value.is_object()) return Status::invalid(file, file + " must hold a JSON object");
+  if (!value.is_object()) return Status::invalid(file, file + ": must hold a JSON object");
   return std::move(value.get_object());
 }
 
@@ -33,8 +33,10 @@ Result<std::string> read_json_file(const std::filesystem::path& path) {
   const std::string name = path.filename().string();
   std::error_code error;
   const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) return Status(Code::kNotFound, "cannot read " + path.string() + ": " + error.message(), name);
-  if (size > kMaxBytes) return Status::invalid(name, path.string() + " is larger than any model configuration");
+  if (error)
+    return Status(Code::kNotFound, "cannot read " + path.string() + ": " + error.message(), name);
+  if (size > kMaxBytes)
+    return Status::invalid(name, path.string() + " is larger than any model configuration");
   std::ifstream file(path, std::ios::binary);
   std::string text(static_cast<std::size_t>(size), '\0');
   file.read(text.data(), static_cast<std::streamsize>(size));

@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/log.h"
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
 #include "engine/engine_parts.h"
@@ -17,17 +18,16 @@
 #include "fidelity/certificate.h"
 #include "ingest/ingest_service.h"
 #include "ingest/retrieval.h"
-#include "base/log.h"
 #include "server/app/app.h"
-#include "server/service/pin_share.h"
 #include "server/app/process_signals.h"
-#include "server/service/services.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
-#include "server/commands/settings_flags.h"
 #include "server/commands/service_options.h"
+#include "server/commands/settings_flags.h"
 #include "server/config/config.h"
 #include "server/http/http_server.h"
+#include "server/service/pin_share.h"
+#include "server/service/services.h"
 #include "server/support/log_sink.h"
 #include "server/support/version.h"
 
@@ -45,7 +45,9 @@ struct ServeFlags {
 };
 
 HttpServerOptions http_options(const Config& c) {
-  const auto ms = [](double seconds) { return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)); };
+  const auto ms = [](double seconds) {
+    return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+  };
   HttpServerOptions o;
   o.host = c.server.host;
   o.port = static_cast<std::uint16_t>(c.server.port);
@@ -61,17 +63,26 @@ HttpServerOptions http_options(const Config& c) {
 /// For a person at a terminal, beside the log.
 void say_where(const Config& c, int port, const EngineInfo& info) {
   const bool any = c.server.host == "0.0.0.0" || c.server.host == "::";
-  const std::string host = any ? "127.0.0.1" : c.server.host.find(':') != std::string::npos ? "[" + c.server.host + "]" : c.server.host;
-  std::fprintf(stderr, "\nquire %s is ready at http://%s:%d  (model %s, %s weights, window %ld; Ctrl-C stops it)\n\n", std::string(version()).c_str(), host.c_str(), port,
-               info.model_path.c_str(), info.weights_format.c_str(), static_cast<long>(info.max_model_len));
+  const std::string host = any ? "127.0.0.1"
+                           : c.server.host.find(':') != std::string::npos
+                               ? "[" + c.server.host + "]"
+                               : c.server.host;
+  std::fprintf(stderr,
+               "\nquire %s is ready at http://%s:%d  (model %s, %s weights, window %ld; Ctrl-C "
+               "stops it)\n\n",
+               std::string(version()).c_str(), host.c_str(), port, info.model_path.c_str(),
+               info.weights_format.c_str(), static_cast<long>(info.max_model_len));
 }
 
 /// Keys as configured, and the rule that nothing but loopback is served without them.
 Result<std::shared_ptr<const KeyRing>> configured_keys(const Config& c) {
   if (!c.auth.keys_file.empty()) return KeyRing::load(c.auth.keys_file);
   if (!is_loopback(c.server.host) && !c.auth.allow_insecure) {
-    return Status::invalid("auth.keys_file", "server.host is " + c.server.host + ", which others can reach, but there are no API keys: set auth.keys_file "
-                                             "('quire key' makes one), listen on 127.0.0.1, or set auth.allow_insecure = true");
+    return Status::invalid(
+        "auth.keys_file",
+        "server.host is " + c.server.host +
+            ", which others can reach, but there are no API keys: set auth.keys_file "
+            "('quire key' makes one), listen on 127.0.0.1, or set auth.allow_insecure = true");
   }
   return KeyRing::open();
 }
@@ -80,8 +91,12 @@ Result<std::shared_ptr<const KeyRing>> configured_keys(const Config& c) {
 class Service {
  public:
   /// `on_lost` is called once if the device that computes is lost.
-  Service(Config config, cuda::BackendChoice backend, ServeFlags flags, std::function<void(const Status&)> on_lost)
-      : flags_(std::move(flags)), on_lost_(std::move(on_lost)), services_(std::move(config)), routes_(all_routes()) {
+  Service(Config config, cuda::BackendChoice backend, ServeFlags flags,
+          std::function<void(const Status&)> on_lost)
+      : flags_(std::move(flags)),
+        on_lost_(std::move(on_lost)),
+        services_(std::move(config)),
+        routes_(all_routes()) {
     services_.routes = &routes_;
     services_.backend = std::move(backend);
     services_.reload = [this] { return reload(); };
@@ -104,12 +119,15 @@ class Service {
     QUIRE_ASSIGN_OR_RETURN(const std::string model_path, find_model_path(config->model.path));
     EngineOptions engine = engine_options(*config, model_path);
     QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
-    if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;  // the model's window is smaller
-    QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Compute> compute, open_compute(services_.backend, on_lost_));
+    // The model's window is smaller
+    if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;
+    QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Compute> compute,
+                           open_compute(services_.backend, on_lost_));
     QUIRE_ASSIGN_OR_RETURN(store_, open_admin_store(store_options(*config)));
     QUIRE_ASSIGN_OR_RETURN(engine_, create_engine_on(std::move(compute), engine, *store_));
     IngestOptions ingest = ingest_options(*config);
-    ingest.may_pin = [store = store_.get(), ratio = config->cache.max_pinned_ratio](const PinBytes& more) { return check_pin_share(*store, ratio, more); };
+    ingest.may_pin = [store = store_.get(), ratio = config->cache.max_pinned_ratio](
+                         const PinBytes& more) { return check_pin_share(*store, ratio, more); };
     QUIRE_ASSIGN_OR_RETURN(ingest_, create_ingest_service(std::move(ingest), *store_, *engine_));
     QUIRE_RETURN_IF_ERROR(ingest_->start());
     if (config->retrieve.enabled) {
@@ -121,13 +139,19 @@ class Service {
     services_.engine = engine_.get();
     services_.ingest = ingest_.get();
     const std::string fingerprint = fingerprint_hex(engine_->info());
-    services_.fidelity->set_certificates(load_certificates(*store_, fingerprint), fingerprint, config->policy.fidelity_max_drop);
+    services_.fidelity->set_certificates(load_certificates(*store_, fingerprint), fingerprint,
+                                         config->policy.fidelity_max_drop);
     start_shadow(services_);
     restore_replies();
     services_.ready = true;
     const EngineInfo& info = engine_->info();
-    log_info("ready", {{"version", std::string(version())}, {"model", info.model_path}, {"fingerprint", info.fingerprint}, {"isa", info.isa},
-                       {"weights", info.weights_format}, {"max_model_len", std::to_string(info.max_model_len)}, {"store", config->disk.path}});
+    log_info("ready", {{"version", std::string(version())},
+                       {"model", info.model_path},
+                       {"fingerprint", info.fingerprint},
+                       {"isa", info.isa},
+                       {"weights", info.weights_format},
+                       {"max_model_len", std::to_string(info.max_model_len)},
+                       {"store", config->disk.path}});
     if (isatty(STDERR_FILENO) != 0) say_where(*config, http_->port(), info);
     return {};
   }
@@ -136,8 +160,10 @@ class Service {
   Status reload() {
     std::lock_guard lock(reload_mu_);
     const Status s = read_settings_again();
-    if (s.ok()) log_info("reloaded keys and limits");
-    else log_error("reload refused, the old settings stay", {{"reason", s.to_string()}});
+    if (s.ok())
+      log_info("reloaded keys and limits");
+    else
+      log_error("reload refused, the old settings stay", {{"reason", s.to_string()}});
     return s;
   }
 
@@ -147,7 +173,8 @@ class Service {
     if (http_) http_->stop_now();
   }
   std::chrono::milliseconds drain_time() const {
-    return std::chrono::milliseconds(static_cast<std::int64_t>(services_.config()->server.drain_seconds * 1000));
+    return std::chrono::milliseconds(
+        static_cast<std::int64_t>(services_.config()->server.drain_seconds * 1000));
   }
 
   /// Lets running requests finish, then takes everything down. Returns whether all finished.
@@ -168,7 +195,8 @@ class Service {
     http_.reset();
     if (store_) {
       if (services_.ready) save_replies();  // else what is saved was not read yet
-      if (const auto s = store_->flush(); !s.ok()) log_error("the store could not be flushed", {{"reason", s.to_string()}});
+      if (const auto s = store_->flush(); !s.ok())
+        log_error("the store could not be flushed", {{"reason", s.to_string()}});
     }
     ingest_.reset();
     retrieval_.reset();
@@ -178,18 +206,25 @@ class Service {
   }
 
  private:
-  /// Replies to Idempotency-Keys live on over a stop, not over a crash: what they answered is then done again, which for documents changes nothing.
+  /// Replies to Idempotency-Keys live on over a stop, not over a crash: what they answered is then
+  /// done again, which for documents changes nothing.
   void save_replies() {
-    const auto s = store_->put_meta(kRepliesRecord, services_.idempotency->save(unix_ms_now(), kMaxSavedReplyBytes));
-    if (!s.ok()) log_warning("the replies to idempotency keys could not be saved", {{"reason", s.to_string()}});
+    const auto s = store_->put_meta(
+        kRepliesRecord, services_.idempotency->save(unix_ms_now(), kMaxSavedReplyBytes));
+    if (!s.ok())
+      log_warning("the replies to idempotency keys could not be saved",
+                  {{"reason", s.to_string()}});
   }
   void restore_replies() {
     const auto saved = store_->get_meta(kRepliesRecord);
     if (saved.code() == Code::kNotFound) return;
-    const Status s = saved.ok() ? services_.idempotency->restore(*saved, unix_ms_now()) : saved.status();
-    if (!s.ok()) log_warning("the replies to idempotency keys are lost", {{"reason", s.to_string()}});
+    const Status s = saved.ok() ? services_.idempotency->restore(*saved, unix_ms_now())
+                                : saved.status();
+    if (!s.ok())
+      log_warning("the replies to idempotency keys are lost", {{"reason", s.to_string()}});
     // Once: after a crash they would be from two runs ago.
-    if (const Status gone = store_->delete_meta(kRepliesRecord); !gone.ok()) log_warning("the saved replies could not be deleted", {{"reason", gone.to_string()}});
+    if (const Status gone = store_->delete_meta(kRepliesRecord); !gone.ok())
+      log_warning("the saved replies could not be deleted", {{"reason", gone.to_string()}});
   }
 
   Status read_settings_again() {
@@ -238,17 +273,22 @@ int serve(const ServeFlags& flags) {
   if (!backend.ok()) return complain(backend.status());
   if (flags.check) {
     if (const auto keys = configured_keys(*config); !keys.ok()) return complain(keys.status());
-    if (const auto model = find_model_path(config->model.path, FromHub::kName); !model.ok()) return complain(model.status());
+    if (const auto model = find_model_path(config->model.path, FromHub::kName); !model.ok())
+      return complain(model.status());
     std::printf("the configuration is valid\n");
     return 0;
   }
-  if (const auto s = install_log_sink(config->log.level, config->log.format); !s.ok()) return complain(s);
-  log_line(backend->idle_gpu ? LogLevel::kWarning : LogLevel::kInfo, backend->library == nullptr ? "computing on the CPU" : "computing on the GPU", {{"backend", backend->name}, {"cuda", backend->cuda}});
+  if (const auto s = install_log_sink(config->log.level, config->log.format); !s.ok())
+    return complain(s);
+  log_line(backend->idle_gpu ? LogLevel::kWarning : LogLevel::kInfo,
+           backend->library == nullptr ? "computing on the CPU" : "computing on the GPU",
+           {{"backend", backend->name}, {"cuda", backend->cuda}});
   ProcessSignals signals;
   std::atomic<bool> failed{false}, loaded{false};
   Service service(std::move(*config), std::move(*backend), flags, [&failed](const Status& lost) {
     failed = true;
-    log_error("the GPU is lost: the service ends and has to be started again", {{"reason", lost.to_string()}});
+    log_error("the GPU is lost: the service ends and has to be started again",
+              {{"reason", lost.to_string()}});
     kill(getpid(), SIGTERM);  // wakes the thread that waits for signals, which drains
   });
   if (const auto s = service.listen(); !s.ok()) return complain(s);
@@ -257,18 +297,23 @@ int serve(const ServeFlags& flags) {
     loaded = true;
     if (s.ok()) return;
     failed = true;
-    log_error("the service cannot start", {{"reason", s.to_string()}});
-    complain(s);
+    // A person reads a sentence; whoever collects logs gets the same as one of their lines.
+    if (isatty(STDERR_FILENO) != 0) {
+      complain(s);
+    } else {
+      log_error("the service cannot start", {{"reason", s.to_string()}});
+    }
     kill(getpid(), SIGTERM);  // wakes the thread that waits for signals
   });
   int signal = 0;
-  while ((signal = signals.next()) == SIGHUP) (void)service.reload();  // it has logged what is wrong
+  // It has logged what is wrong
+  while ((signal = signals.next()) == SIGHUP) (void)service.reload();
   service.start_drain();
   if (!failed) log_info("draining", {{"signal", signal == SIGINT ? "SIGINT" : "SIGTERM"}});
   std::thread second([&] {
     while (const int again = signals.next()) {
       if (again == SIGHUP) continue;
-      service.hurry();  // ends the waiting
+      service.hurry();        // ends the waiting
       if (!loaded) _exit(1);  // still reading a model: nothing to save yet
     }
   });
@@ -285,12 +330,17 @@ int serve(const ServeFlags& flags) {
 
 void add_serve_command(CLI::App& app, CommandRun& run) {
   auto flags = std::make_shared<ServeFlags>();
-  auto* c = app.add_subcommand("serve",
-                               "Start the service.\nSettings come from --config FILE (TOML), then QUIRE_<SECTION>__<KEY>, then flags\n"
-                               "--section.key=value, for example --server.port=9000 --disk.path=/var/lib/quire");
+  auto* c = app.add_subcommand(
+      "serve",
+      "Start the service.\nSettings come from --config FILE (TOML), then QUIRE_<SECTION>__<KEY>, "
+      "then flags\n"
+      "--section.key=value, for example --server.port=9000 --disk.path=/var/lib/quire");
   c->add_option("-c,--config", flags->config_file, "TOML file")->type_name("FILE");
-  c->add_option("-m,--model", flags->model, "Short for --model.path=MODEL: a folder, a .gguf file, or hf:org/repo")->type_name("MODEL");
-  c->add_option("--backend", flags->backend, "Short for --model.backend=NAME")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  c->add_option("-m,--model", flags->model,
+                "Short for --model.path=MODEL: a folder, a .gguf file, or hf:org/repo")
+      ->type_name("MODEL");
+  c->add_option("--backend", flags->backend, "Short for --model.backend=NAME")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   c->add_flag("--check-config", flags->check, "Say whether the settings are valid, and exit");
   c->add_flag("--print-config", flags->print, "Print all settings with help, as TOML, and exit");
   c->allow_extras();
