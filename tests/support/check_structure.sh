@@ -36,7 +36,8 @@ while read -r pattern door; do
 done <<'DOORS'
 rocksdb/ cachestore/rocksdb_
 sentencepiece engine/tokenizer/
-pcre2|utf8proc (engine/(tokenizer|jinja)/|ingest/words)
+pcre2 engine/tokenizer/
+utf8proc (engine/(tokenizer|jinja)/|ingest/words)
 oneapi/dnnl|dnnl kernels/cpu/
 hwy/ kernels/cpu/
 cuda_|cublas kernels/cuda/
